@@ -1,0 +1,1 @@
+//! HTTP types and client of the daemon's API.

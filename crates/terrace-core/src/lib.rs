@@ -1,0 +1,1 @@
+//! The pure engine: stages and policies, without clock, file, socket or thread.

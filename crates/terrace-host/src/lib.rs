@@ -1,0 +1,1 @@
+//! The Linux host: hypervisor clients, topology, trackers, movers.

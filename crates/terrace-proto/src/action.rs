@@ -1,0 +1,47 @@
+//! What comes out of the engine.
+
+use serde::{Deserialize, Serialize};
+
+use crate::{Gfn, PlanId, RequestId, ScanRequest, TierId, VmId};
+
+/// One thing that the engine wants done. New kinds are added at the end: their position is their
+/// number in the log.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Action {
+    /// Scan page tables; answered by `Scanned` or `ScanFailed`.
+    Scan(ScanRequest),
+    /// Ask where all pages of a VM are; answered by `Placement` reports.
+    QueryPlacement(PlacementQuery),
+    /// Move pages; answered by one `Moved`.
+    Move(MovePlan),
+}
+
+/// Ask where all pages of a VM are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PlacementQuery {
+    /// Echoed in the reports.
+    pub id: RequestId,
+    /// Whose pages.
+    pub vm: VmId,
+}
+
+/// One page's way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PageMove {
+    /// First page of the unit.
+    pub gfn: Gfn,
+    /// Where it goes.
+    pub to: TierId,
+}
+
+/// Pages of one VM to move, in this order: demotions that make room come before the promotions that
+/// use it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MovePlan {
+    /// Echoed in the report.
+    pub id: PlanId,
+    /// Whose pages.
+    pub vm: VmId,
+    /// The moves.
+    pub moves: Vec<PageMove>,
+}

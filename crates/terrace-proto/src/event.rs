@@ -1,0 +1,233 @@
+//! What goes into the engine.
+
+use serde::{Deserialize, Serialize};
+
+use crate::{Gfn, PAGES_PER_HUGE, PageSize, PlanId, RequestId, ScanAnswer, TierId, VmId};
+
+/// One thing that happened. New kinds are added at the end: their position is their number in the log.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Event {
+    /// A VM came under management.
+    VmArrived(VmSpec),
+    /// A VM is gone; all its state is dropped.
+    VmDeparted(VmId),
+    /// Where pages are.
+    Placement(PlacementReport),
+    /// Sizes and free memory of the tiers.
+    Memory(Vec<TierMemory>),
+    /// A scan's answer.
+    Scanned(Box<ScanAnswer>),
+    /// A scan that could not be done.
+    ScanFailed(ScanFailure),
+    /// How moves went, page by page.
+    Moved(MoveReport),
+    /// The host split or collapsed a 2 MiB page.
+    BackingChanged(BackingChange),
+    /// An operator's wish.
+    Command(Command),
+    /// `poll_timeout`'s time has come.
+    Timer,
+}
+
+/// A run of guest RAM (guest physical space has holes).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RamRange {
+    /// First page.
+    pub start: Gfn,
+    /// Number of pages.
+    pub pages: u64,
+}
+
+/// Least and most bytes of one tier that a VM may hold.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TierLimit {
+    /// Kept for the VM even where others are hotter, bytes.
+    pub floor_bytes: u64,
+    /// Never exceeded by the engine's moves, bytes.
+    pub ceiling_bytes: u64,
+}
+
+/// A VM as it arrives.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct VmSpec {
+    /// Its id.
+    pub vm: VmId,
+    /// Its name, for people.
+    pub name: String,
+    /// Guest RAM in ascending order, no overlaps. Page numbers of the VM are below the last one's end.
+    pub ram: Vec<RamRange>,
+    /// What is ranked and moved as one: 4 KiB, or 2 MiB where the host backs the VM with huge pages.
+    pub unit: PageSize,
+    /// Limits per tier, fastest first; as many as the engine has tiers.
+    pub limits: Vec<TierLimit>,
+    /// Share when several VMs compete; 1000 is normal.
+    pub weight: u32,
+    /// Whether pages may be moved; otherwise the VM is only observed.
+    pub moves: bool,
+}
+
+impl VmSpec {
+    /// One more than the highest guest page number.
+    #[must_use]
+    pub fn span_pages(&self) -> u64 {
+        self.ram
+            .iter()
+            .map(|r| r.start.0.saturating_add(r.pages))
+            .max()
+            .unwrap_or(0)
+    }
+
+    /// Pages of RAM, holes left out.
+    #[must_use]
+    pub fn ram_pages(&self) -> u64 {
+        self.ram
+            .iter()
+            .fold(0, |sum, r| sum.saturating_add(r.pages))
+    }
+}
+
+/// Where one page is, in a byte: bits 0–2 the tier or 7 for "no page there", bit 3 "part of a huge page
+/// of the host".
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct PageCode(pub u8);
+
+impl PageCode {
+    /// No host page backs the guest page, or it is on a node of no tier.
+    pub const ABSENT: Self = Self(7);
+    const HUGE: u8 = 8;
+
+    /// A page in a tier.
+    #[must_use]
+    pub fn new(tier: TierId, huge: bool) -> Self {
+        Self((tier.0 & 7) | if huge { Self::HUGE } else { 0 })
+    }
+
+    /// The tier, if any. Whether the engine has that tier is for it to check.
+    #[must_use]
+    pub fn tier(self) -> Option<TierId> {
+        (self.0 & 7 < 7).then_some(TierId(self.0 & 7))
+    }
+
+    /// Part of a 2 MiB page of the host.
+    #[must_use]
+    pub fn huge(self) -> bool {
+        self.0 & Self::HUGE != 0
+    }
+}
+
+/// Where a run of pages is. A whole VM comes in several reports; `last` ends them.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PlacementReport {
+    /// The request's.
+    pub id: RequestId,
+    /// Whose pages.
+    pub vm: VmId,
+    /// Page of the first code.
+    pub start: Gfn,
+    /// One code a page.
+    pub codes: Vec<PageCode>,
+    /// No more reports for this request.
+    pub last: bool,
+}
+
+/// Size and free memory of one tier.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TierMemory {
+    /// Which.
+    pub tier: TierId,
+    /// All memory of its nodes, bytes.
+    pub total_bytes: u64,
+    /// Free now, less what the kernel's watermarks keep, bytes.
+    pub free_bytes: u64,
+}
+
+/// A scan that could not be done.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ScanFailure {
+    /// The request's.
+    pub id: RequestId,
+    /// Whose.
+    pub vm: VmId,
+    /// What happened, for people.
+    pub reason: String,
+    /// No scan of this VM will work (it left long mode, its worker is gone for good).
+    pub fatal: bool,
+}
+
+/// How one page's move ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum MoveStatus {
+    /// It is in the wanted tier now.
+    Moved,
+    /// It was there before.
+    AlreadyThere,
+    /// Pinned or in use, also after retries; it stays where it was.
+    Busy,
+    /// No page backs it.
+    Absent,
+    /// The target node had no free page.
+    NoMemory,
+    /// Not tried: the budget, a pause or the VM's end came first.
+    NotTried,
+    /// The kernel said something else (an errno).
+    Failed(i32),
+}
+
+/// One page's result.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PageResult {
+    /// Which page (first of its unit).
+    pub gfn: Gfn,
+    /// How it ended.
+    pub status: MoveStatus,
+    /// Where the page is now, as the kernel said afterwards.
+    pub now: PageCode,
+}
+
+/// Results of one [`crate::MovePlan`], every page of it once, in the plan's order.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MoveReport {
+    /// The plan's.
+    pub id: PlanId,
+    /// Whose pages.
+    pub vm: VmId,
+    /// Page by page.
+    pub results: Vec<PageResult>,
+    /// Wall time that the moves took, ns.
+    pub elapsed_ns: u64,
+}
+
+/// The host split a huge page, or made one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct BackingChange {
+    /// Whose page.
+    pub vm: VmId,
+    /// Number of the 2 MiB block (guest page number / 512).
+    pub block: u64,
+    /// It is a huge page now.
+    pub huge: bool,
+}
+
+impl BackingChange {
+    /// First page of the block.
+    #[must_use]
+    pub fn start(self) -> Gfn {
+        Gfn(self.block.saturating_mul(PAGES_PER_HUGE))
+    }
+}
+
+/// An operator's wish; `None` as VM means all.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Command {
+    /// Neither scan nor move until resumed.
+    Pause(Option<VmId>),
+    /// Go on.
+    Resume(Option<VmId>),
+    /// Turn moves of one VM on or off.
+    Moves(VmId, bool),
+    /// Replace limits (one per tier).
+    Limits(VmId, Vec<TierLimit>),
+    /// Start a round now instead of at the next period.
+    RoundNow(VmId),
+}

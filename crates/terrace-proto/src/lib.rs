@@ -1,0 +1,29 @@
+//! Plain data that Terrace's parts exchange.
+//!
+//! Responsible for: newtypes of addresses, page numbers, times and ids; the events that go into the
+//! engine and the actions that come out of it; the observation log's format; the messages between
+//! the daemon and the worker that holds one VM's memory. It leaves to others: every decision, every
+//! system call, every clock.
+//!
+//! Wire data is untrusted: each type that has a rule is built by `TryFrom`, also when decoded.
+
+pub mod action;
+pub mod addr;
+pub mod bitmap;
+pub mod event;
+pub mod id;
+pub mod log;
+pub mod scan;
+pub mod tick;
+pub mod worker;
+
+pub use action::{Action, MovePlan, PageMove};
+pub use addr::{Gfn, Gpa, Gva, Hva, PAGE_SHIFT, PAGE_SIZE, PAGES_PER_HUGE, PageSize, Vpn};
+pub use bitmap::PageBitmap;
+pub use event::{
+    BackingChange, Command, Event, MoveReport, MoveStatus, PageCode, PageResult, PlacementReport,
+    RamRange, ScanFailure, TierLimit, TierMemory, VmSpec,
+};
+pub use id::{PlanId, ProcessId, RequestId, Space, TierId, VmId};
+pub use scan::{PagingRegisters, Rearm, ScanAnswer, ScanRequest, ScanStats};
+pub use tick::Tick;

@@ -1,0 +1,396 @@
+//! The observation log, version 1.
+//!
+//! A file is a header (`MAGIC`, then the version as little-endian `u16`) and records: kind `u16`,
+//! body length `u32`, tick `u64` (ns), body. Bodies are postcard. Kinds: 1 the start record, 0x100 +
+//! n an event, 0x200 + n an action, where n is the variant's position. Readers skip kinds that they
+//! do not know by their length, so later versions may add kinds without breaking earlier readers.
+//! A record that is cut off at the end (the daemon was killed) ends the log without an error, but
+//! is reported.
+
+use std::io::{self, Read, Write};
+
+use serde::{Deserialize, Serialize};
+
+use crate::{Action, Event, Tick};
+
+/// First bytes of a log.
+pub const MAGIC: [u8; 8] = *b"TERRALOG";
+/// The version that this code writes.
+pub const VERSION: u16 = 1;
+/// Longest body that a reader accepts.
+pub const MAX_BODY: u32 = 512 << 20;
+
+const START: u16 = 1;
+const EVENT: u16 = 0x100;
+const ACTION: u16 = 0x200;
+
+/// What produced the log.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Start {
+    /// Program version.
+    pub version: String,
+    /// The engine's whole configuration as JSON.
+    pub config: String,
+}
+
+/// One record.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Record {
+    /// The first record.
+    Start(Start),
+    /// Something that went into the engine.
+    Event(Event),
+    /// Something that came out.
+    Action(Action),
+}
+
+/// A log that cannot be read or written.
+#[derive(Debug, thiserror::Error)]
+pub enum LogError {
+    /// The file could not be read or written.
+    #[error("log i/o: {0}")]
+    Io(#[from] io::Error),
+    /// Not a log.
+    #[error("not a Terrace log: it starts with {0:02x?}, not with {MAGIC:02x?}")]
+    Magic([u8; 8]),
+    /// Made by a later version whose records this one cannot skip.
+    #[error("log version {0} is newer than {VERSION}, the newest that this program reads")]
+    Version(u16),
+    /// A record is too long to be true.
+    #[error(
+        "record {record} at byte {offset}: a body of {len} bytes is over the limit of {MAX_BODY}"
+    )]
+    TooLong {
+        /// Its number, from 0.
+        record: u64,
+        /// Where it starts.
+        offset: u64,
+        /// Announced length.
+        len: u32,
+    },
+    /// A record of a known kind does not decode.
+    #[error("record {record} at byte {offset} (kind {kind:#x}): {source}")]
+    Body {
+        /// Its number, from 0.
+        record: u64,
+        /// Where it starts.
+        offset: u64,
+        /// Its kind.
+        kind: u16,
+        /// What is wrong.
+        source: postcard::Error,
+    },
+}
+
+fn body<T: Serialize>(n: u16, value: &T) -> Result<(u16, Vec<u8>), postcard::Error> {
+    Ok((n, postcard::to_allocvec(value)?))
+}
+
+impl Record {
+    fn encode(&self) -> Result<(u16, Vec<u8>), postcard::Error> {
+        match self {
+            Self::Start(start) => body(START, start),
+            Self::Event(event) => match event {
+                Event::VmArrived(e) => body(EVENT, e),
+                Event::VmDeparted(e) => body(EVENT + 1, e),
+                Event::Placement(e) => body(EVENT + 2, e),
+                Event::Memory(e) => body(EVENT + 3, e),
+                Event::Scanned(e) => body(EVENT + 4, e),
+                Event::ScanFailed(e) => body(EVENT + 5, e),
+                Event::Moved(e) => body(EVENT + 6, e),
+                Event::BackingChanged(e) => body(EVENT + 7, e),
+                Event::Command(e) => body(EVENT + 8, e),
+                Event::Timer => body(EVENT + 9, &()),
+            },
+            Self::Action(action) => match action {
+                Action::Scan(a) => body(ACTION, a),
+                Action::QueryPlacement(a) => body(ACTION + 1, a),
+                Action::Move(a) => body(ACTION + 2, a),
+            },
+        }
+    }
+
+    /// `None` where the kind is unknown.
+    fn decode(kind: u16, b: &[u8]) -> Option<Result<Self, postcard::Error>> {
+        fn of<'a, T: Deserialize<'a>>(
+            b: &'a [u8],
+            wrap: impl FnOnce(T) -> Record,
+        ) -> Option<Result<Record, postcard::Error>> {
+            Some(postcard::from_bytes(b).map(wrap))
+        }
+        const EVENT_LAST: u16 = EVENT + 9;
+        match kind {
+            START => of(b, Self::Start),
+            EVENT..=EVENT_LAST => match kind - EVENT {
+                0 => of(b, |e| Self::Event(Event::VmArrived(e))),
+                1 => of(b, |e| Self::Event(Event::VmDeparted(e))),
+                2 => of(b, |e| Self::Event(Event::Placement(e))),
+                3 => of(b, |e| Self::Event(Event::Memory(e))),
+                4 => of(b, |e| Self::Event(Event::Scanned(e))),
+                5 => of(b, |e| Self::Event(Event::ScanFailed(e))),
+                6 => of(b, |e| Self::Event(Event::Moved(e))),
+                7 => of(b, |e| Self::Event(Event::BackingChanged(e))),
+                8 => of(b, |e| Self::Event(Event::Command(e))),
+                _ => of(b, |()| Self::Event(Event::Timer)),
+            },
+            ACTION => of(b, |a| Self::Action(Action::Scan(a))),
+            0x201 => of(b, |a| Self::Action(Action::QueryPlacement(a))),
+            0x202 => of(b, |a| Self::Action(Action::Move(a))),
+            _ => None,
+        }
+    }
+}
+
+/// Writes a log, stopping at a size limit.
+#[derive(Debug)]
+pub struct LogWriter<W> {
+    out: W,
+    written: u64,
+    limit: u64,
+}
+
+impl<W: Write> LogWriter<W> {
+    /// Starts a log of at most `limit` bytes.
+    ///
+    /// # Errors
+    /// Where the header cannot be written.
+    pub fn new(mut out: W, limit: u64) -> Result<Self, LogError> {
+        out.write_all(&MAGIC)?;
+        out.write_all(&VERSION.to_le_bytes())?;
+        Ok(Self {
+            out,
+            written: 10,
+            limit,
+        })
+    }
+
+    /// Appends a record; `false` where it would pass the limit (nothing is written then).
+    ///
+    /// # Errors
+    /// Where writing fails.
+    pub fn append(&mut self, now: Tick, record: &Record) -> Result<bool, LogError> {
+        let (kind, body) = record
+            .encode()
+            .map_err(|e| io::Error::other(e.to_string()))?;
+        let len = u32::try_from(body.len())
+            .ok()
+            .filter(|len| *len <= MAX_BODY)
+            .ok_or_else(|| io::Error::other("a record is over the body limit"))?;
+        if self.written + 14 + u64::from(len) > self.limit {
+            return Ok(false);
+        }
+        self.out.write_all(&kind.to_le_bytes())?;
+        self.out.write_all(&len.to_le_bytes())?;
+        self.out.write_all(&now.0.to_le_bytes())?;
+        self.out.write_all(&body)?;
+        self.written += 14 + u64::from(len);
+        Ok(true)
+    }
+
+    /// Hands the output back, flushed.
+    ///
+    /// # Errors
+    /// Where flushing fails.
+    pub fn finish(mut self) -> Result<W, LogError> {
+        self.out.flush()?;
+        Ok(self.out)
+    }
+}
+
+/// Reads a log record by record.
+#[derive(Debug)]
+pub struct LogReader<R> {
+    input: R,
+    record: u64,
+    offset: u64,
+    skipped: u64,
+    cut_off: bool,
+}
+
+impl<R: Read> LogReader<R> {
+    /// Reads the header.
+    ///
+    /// # Errors
+    /// Where it is not a log, or one of a later version.
+    pub fn new(mut input: R) -> Result<Self, LogError> {
+        let mut magic = [0; 8];
+        input.read_exact(&mut magic)?;
+        if magic != MAGIC {
+            return Err(LogError::Magic(magic));
+        }
+        let mut version = [0; 2];
+        input.read_exact(&mut version)?;
+        match u16::from_le_bytes(version) {
+            VERSION => Ok(Self {
+                input,
+                record: 0,
+                offset: 10,
+                skipped: 0,
+                cut_off: false,
+            }),
+            other => Err(LogError::Version(other)),
+        }
+    }
+
+    /// Records of unknown kinds that were skipped so far.
+    #[must_use]
+    pub fn skipped(&self) -> u64 {
+        self.skipped
+    }
+
+    /// The log ended in the middle of a record.
+    #[must_use]
+    pub fn cut_off(&self) -> bool {
+        self.cut_off
+    }
+
+    /// The next record that is known, or `None` at the end.
+    ///
+    /// # Errors
+    /// Where reading fails, a record is too long, or one of a known kind is malformed.
+    pub fn next_record(&mut self) -> Result<Option<(Tick, Record)>, LogError> {
+        while let Some((kind, tick, body)) = self.next_raw()? {
+            let (record, offset) = (self.record, self.offset);
+            self.record += 1;
+            self.offset += 14 + body.len() as u64;
+            match Record::decode(kind, &body) {
+                Some(Ok(value)) => return Ok(Some((tick, value))),
+                Some(Err(source)) => {
+                    return Err(LogError::Body {
+                        record,
+                        offset,
+                        kind,
+                        source,
+                    });
+                }
+                None => self.skipped += 1,
+            }
+        }
+        Ok(None)
+    }
+
+    fn next_raw(&mut self) -> Result<Option<(u16, Tick, Vec<u8>)>, LogError> {
+        let mut header = Vec::with_capacity(14);
+        self.input.by_ref().take(14).read_to_end(&mut header)?;
+        let Ok(h) = <[u8; 14]>::try_from(header.as_slice()) else {
+            self.cut_off = !header.is_empty();
+            return Ok(None);
+        };
+        let kind = u16::from_le_bytes([h[0], h[1]]);
+        let len = u32::from_le_bytes([h[2], h[3], h[4], h[5]]);
+        if len > MAX_BODY {
+            return Err(LogError::TooLong {
+                record: self.record,
+                offset: self.offset,
+                len,
+            });
+        }
+        let tick = u64::from_le_bytes([h[6], h[7], h[8], h[9], h[10], h[11], h[12], h[13]]);
+        let mut body = Vec::new();
+        self.input
+            .by_ref()
+            .take(u64::from(len))
+            .read_to_end(&mut body)?;
+        if body.len() as u64 != u64::from(len) {
+            self.cut_off = true;
+            return Ok(None);
+        }
+        Ok(Some((kind, Tick(tick), body)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Command, VmId};
+
+    fn sample() -> Vec<(Tick, Record)> {
+        vec![
+            (
+                Tick(0),
+                Record::Start(Start {
+                    version: "0.1.0".into(),
+                    config: "{}".into(),
+                }),
+            ),
+            (
+                Tick(5),
+                Record::Event(Event::Command(Command::RoundNow(VmId(1)))),
+            ),
+            (Tick(9), Record::Event(Event::Timer)),
+            (Tick(u64::MAX), Record::Event(Event::VmDeparted(VmId(1)))),
+        ]
+    }
+
+    fn written(records: &[(Tick, Record)]) -> Vec<u8> {
+        let mut w = LogWriter::new(Vec::new(), 1 << 20).unwrap();
+        for (tick, r) in records {
+            assert!(w.append(*tick, r).unwrap());
+        }
+        w.finish().unwrap()
+    }
+
+    fn read(bytes: &[u8]) -> (Vec<(Tick, Record)>, u64, bool) {
+        let mut reader = LogReader::new(bytes).unwrap();
+        let mut out = Vec::new();
+        while let Some(r) = reader.next_record().unwrap() {
+            out.push(r);
+        }
+        (out, reader.skipped(), reader.cut_off())
+    }
+
+    #[test]
+    fn what_was_written_is_read_back() {
+        assert_eq!(read(&written(&sample())), (sample(), 0, false));
+    }
+
+    #[test]
+    fn unknown_kinds_are_skipped_by_length_and_counted() {
+        let mut bytes = written(&[]);
+        bytes.extend([0x77, 0x77, 3, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 2, 3]);
+        bytes.extend(&written(&sample())[10..]);
+        assert_eq!(read(&bytes), (sample(), 1, false));
+    }
+
+    #[test]
+    fn a_log_cut_anywhere_gives_its_whole_records_and_says_so() {
+        let bytes = written(&sample());
+        let whole = read(&bytes).0;
+        for end in 10..bytes.len() {
+            let (got, _, cut) = read(&bytes[..end]);
+            assert_eq!(got[..], whole[..got.len()]);
+            assert!(got.len() < whole.len());
+            assert!(cut || written(&whole[..got.len()]).len() == end);
+        }
+    }
+
+    #[test]
+    fn the_size_limit_stops_the_log_between_records() {
+        let mut w = LogWriter::new(Vec::new(), 40).unwrap();
+        let timer = Record::Event(Event::Timer);
+        assert!(w.append(Tick(1), &timer).unwrap() && w.append(Tick(2), &timer).unwrap());
+        assert!(!w.append(Tick(3), &timer).unwrap());
+        assert_eq!(read(&w.finish().unwrap()).0.len(), 2);
+    }
+
+    #[test]
+    fn foreign_files_newer_versions_and_absurd_lengths_are_named() {
+        assert!(matches!(
+            LogReader::new(&b"GIF89a....."[..]),
+            Err(LogError::Magic(_))
+        ));
+        let mut newer = written(&[]);
+        newer[8] = 2;
+        assert!(matches!(
+            LogReader::new(&newer[..]),
+            Err(LogError::Version(2))
+        ));
+        let mut long = written(&[]);
+        long.extend([1, 0, 255, 255, 255, 255, 0, 0, 0, 0, 0, 0, 0, 0]);
+        let err = LogReader::new(&long[..])
+            .unwrap()
+            .next_record()
+            .unwrap_err();
+        assert!(matches!(err, LogError::TooLong { offset: 10, .. }), "{err}");
+    }
+}

@@ -1,0 +1,107 @@
+//! Messages between the daemon and the worker that holds one VM's memory.
+//!
+//! The worker faces the guest: it maps the guest's RAM, walks the guest's tables, and holds nothing
+//! else. Frames are a little-endian `u32` length and a postcard body; the descriptors of
+//! [`Request::Attach`] travel beside its first byte (`SCM_RIGHTS`), in the order of `files`.
+
+use serde::{Deserialize, Serialize, de::DeserializeOwned};
+
+use crate::{Gpa, PagingRegisters, ScanAnswer, ScanFailure, ScanRequest};
+
+/// Longest frame either side accepts: bitmaps of a 16 TiB VM with room to spare.
+pub const MAX_FRAME: usize = 2 << 30;
+
+/// A run of guest RAM and where the file that backs it holds it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FileRange {
+    /// First guest physical address.
+    pub gpa: Gpa,
+    /// Bytes.
+    pub len: u64,
+    /// Index into the descriptors that came with the message.
+    pub file: u32,
+    /// Offset in that file, bytes.
+    pub offset: u64,
+}
+
+/// To the worker.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Request {
+    /// Map this VM's RAM; the first message, sent once.
+    Attach {
+        /// Where each run of RAM is.
+        ranges: Vec<FileRange>,
+        /// Number of descriptors that come with this message.
+        files: u32,
+    },
+    /// Scan, starting from what the virtual CPUs' registers say now.
+    Scan {
+        /// What.
+        request: ScanRequest,
+        /// Registers of each virtual CPU.
+        vcpus: Vec<PagingRegisters>,
+    },
+}
+
+/// From the worker.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Response {
+    /// The RAM is mapped and the worker has locked itself in.
+    Attached {
+        /// What the sandbox could not do on this kernel, for `doctor`; empty when all is in force.
+        sandbox_gaps: Vec<String>,
+    },
+    /// The worker cannot serve this VM.
+    Refused {
+        /// Why, for people.
+        reason: String,
+    },
+    /// A pass is done.
+    Scanned(Box<ScanAnswer>),
+    /// A pass could not be done.
+    ScanFailed(ScanFailure),
+}
+
+/// A frame that is no message.
+#[derive(Debug, thiserror::Error)]
+pub enum FrameError {
+    /// Longer than [`MAX_FRAME`].
+    #[error("a frame of {0} bytes is over the limit of {MAX_FRAME}")]
+    TooLong(usize),
+    /// Not what was agreed.
+    #[error("the frame's body is malformed: {0}")]
+    Malformed(#[from] postcard::Error),
+}
+
+/// Encodes a message with its length before it.
+///
+/// # Errors
+/// Where the message is longer than [`MAX_FRAME`].
+pub fn encode<T: Serialize>(message: &T) -> Result<Vec<u8>, FrameError> {
+    let mut frame = postcard::to_extend(message, vec![0_u8; 4])?;
+    let len = frame.len() - 4;
+    let header = u32::try_from(len).ok().filter(|_| len <= MAX_FRAME);
+    frame[..4].copy_from_slice(&header.ok_or(FrameError::TooLong(len))?.to_le_bytes());
+    Ok(frame)
+}
+
+/// Length of the body that follows a header.
+///
+/// # Errors
+/// Where it is over [`MAX_FRAME`].
+pub fn body_len(header: [u8; 4]) -> Result<usize, FrameError> {
+    let len = u32::from_le_bytes(header) as usize;
+    if len > MAX_FRAME {
+        Err(FrameError::TooLong(len))
+    } else {
+        Ok(len)
+    }
+}
+
+/// Decodes a frame's body.
+///
+/// # Errors
+/// Where it is no message of this kind.
+pub fn decode<T: DeserializeOwned>(body: &[u8]) -> Result<T, FrameError> {
+    Ok(postcard::from_bytes(body)?)
+}

@@ -1,0 +1,1 @@
+//! System calls and structs that no crate covers.

@@ -1,0 +1,3 @@
+//! The daemon: joins engine, clock, host and API.
+
+fn main() {}
