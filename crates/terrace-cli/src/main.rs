@@ -1,3 +1,45 @@
-//! The terrace command.
+//! `terrace`: sees and steers the daemon, and measures the engine's fast paths.
+//!
+//! The binary is glue: arguments are parsed into plain structs (`args`), each command is one file.
 
-fn main() {}
+mod args;
+mod commands;
+mod render;
+
+use std::process::ExitCode;
+
+use clap::{CommandFactory, Parser};
+
+use args::{Args, Command};
+
+fn main() -> ExitCode {
+    // A closed pipe (`terrace vms | head`) ends the program quietly, as it does any other tool.
+    // SAFETY: no other thread runs yet, and SIGPIPE's default action touches no memory of ours.
+    unsafe { libc::signal(libc::SIGPIPE, libc::SIG_DFL) };
+    match run(Args::parse()) {
+        Ok(code) => code,
+        Err(error) => {
+            eprintln!("terrace: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(args: Args) -> anyhow::Result<ExitCode> {
+    match args.command {
+        Command::Bench(bench) => commands::bench::run(&bench),
+        Command::Completions { shell } => {
+            clap_complete::generate(
+                shell,
+                &mut Args::command(),
+                "terrace",
+                &mut std::io::stdout(),
+            );
+            Ok(ExitCode::SUCCESS)
+        }
+        online => tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()?
+            .block_on(commands::online(&args.socket, online)),
+    }
+}

@@ -1,0 +1,183 @@
+//! A small client: one request, one connection, over the daemon's unix socket.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use http_body_util::{BodyExt, Full, Limited};
+use hyper::body::Bytes;
+use hyper::{Method, Request, StatusCode};
+use hyper_util::rt::TokioIo;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use tokio::net::UnixStream;
+
+use crate::types::ErrorBody;
+
+/// Longest answer that the client reads, bytes.
+const MAX_ANSWER: usize = 64 << 20;
+/// Longest wait for an answer.
+const TIMEOUT: Duration = Duration::from_secs(30);
+
+/// Why a request gave no answer.
+#[derive(Debug, thiserror::Error)]
+pub enum ClientError {
+    /// Nobody listens.
+    #[error(
+        "cannot reach terraced at {path}: {source}. Is it running? \
+         (`terraced --config FILE`, or --socket if it listens elsewhere)"
+    )]
+    Connect {
+        /// The socket.
+        path: PathBuf,
+        /// Why.
+        source: std::io::Error,
+    },
+    /// The daemon said no.
+    #[error("{0}")]
+    Refused(String),
+    /// The connection broke, or the answer was no HTTP.
+    #[error("terraced at {path} did not answer properly: {what}")]
+    Broken {
+        /// The socket.
+        path: PathBuf,
+        /// What went wrong.
+        what: String,
+    },
+}
+
+/// Asks one daemon.
+#[derive(Clone, Debug)]
+pub struct Client {
+    socket: PathBuf,
+}
+
+impl Client {
+    /// A client for the daemon behind this socket; nothing is opened yet.
+    #[must_use]
+    pub fn new(socket: &Path) -> Self {
+        Self {
+            socket: socket.to_owned(),
+        }
+    }
+
+    /// `GET path`.
+    ///
+    /// # Errors
+    /// Where the daemon cannot be reached, says no, or answers something else than a `T`.
+    pub async fn get<T: DeserializeOwned>(&self, path: &str) -> Result<T, ClientError> {
+        self.send(Method::GET, path, Bytes::new()).await
+    }
+
+    /// `POST path` with a JSON body.
+    ///
+    /// # Errors
+    /// As [`Client::get`].
+    pub async fn post<B: Serialize, T: DeserializeOwned>(
+        &self,
+        path: &str,
+        body: &B,
+    ) -> Result<T, ClientError> {
+        let body = serde_json::to_vec(body).map_err(|e| self.broken(&e))?;
+        self.send(Method::POST, path, body.into()).await
+    }
+
+    async fn send<T: DeserializeOwned>(
+        &self,
+        method: Method,
+        path: &str,
+        body: Bytes,
+    ) -> Result<T, ClientError> {
+        let answer = tokio::time::timeout(TIMEOUT, self.exchange(method, path, body))
+            .await
+            .map_err(|_| self.broken(&format!("no answer within {} s", TIMEOUT.as_secs())))?;
+        let (status, bytes) = answer?;
+        if status.is_success() {
+            return serde_json::from_slice(&bytes).map_err(|e| self.broken(&e));
+        }
+        let text = serde_json::from_slice::<ErrorBody>(&bytes).map_or_else(
+            |_| format!("{status}: {}", String::from_utf8_lossy(&bytes)),
+            |body| body.error,
+        );
+        Err(ClientError::Refused(text))
+    }
+
+    async fn exchange(
+        &self,
+        method: Method,
+        path: &str,
+        body: Bytes,
+    ) -> Result<(StatusCode, Bytes), ClientError> {
+        let stream =
+            UnixStream::connect(&self.socket)
+                .await
+                .map_err(|source| ClientError::Connect {
+                    path: self.socket.clone(),
+                    source,
+                })?;
+        let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream))
+            .await
+            .map_err(|e| self.broken(&e))?;
+        tokio::spawn(connection);
+        let request = Request::builder()
+            .method(method)
+            .uri(path)
+            .header("host", "terraced")
+            .header("content-type", "application/json")
+            .body(Full::new(body))
+            .map_err(|e| self.broken(&e))?;
+        let response = sender
+            .send_request(request)
+            .await
+            .map_err(|e| self.broken(&e))?;
+        let status = response.status();
+        let body = Limited::new(response.into_body(), MAX_ANSWER)
+            .collect()
+            .await
+            .map_err(|e| self.broken(&e))?;
+        Ok((status, body.to_bytes()))
+    }
+
+    fn broken(&self, what: &dyn std::fmt::Display) -> ClientError {
+        ClientError::Broken {
+            path: self.socket.clone(),
+            what: what.to_string(),
+        }
+    }
+}
+
+/// A VM's name as a path segment: everything but letters, digits, `-`, `_` and `.` percent-encoded.
+#[must_use]
+pub fn segment(name: &str) -> String {
+    use std::fmt::Write as _;
+    name.bytes().fold(String::new(), |mut out, b| {
+        if b.is_ascii_alphanumeric() || b"-_.".contains(&b) {
+            out.push(char::from(b));
+        } else {
+            // Writing to a string cannot fail.
+            let _ = write!(out, "%{b:02X}");
+        }
+        out
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_survive_as_path_segments() {
+        assert_eq!(segment("vm-1.a_b"), "vm-1.a_b");
+        assert_eq!(segment("a/b c?ü"), "a%2Fb%20c%3F%C3%BC");
+    }
+
+    #[tokio::test]
+    async fn a_daemon_that_is_not_there_is_named_with_its_socket() {
+        let client = Client::new(Path::new("/nonexistent/terraced.sock"));
+        let error = client.get::<ErrorBody>("/v1/status").await.unwrap_err();
+        let text = error.to_string();
+        assert!(
+            text.contains("/nonexistent/terraced.sock") && text.contains("Is it running?"),
+            "{text}"
+        );
+    }
+}

@@ -1,0 +1,291 @@
+//! Bodies of requests and answers. Units are in the names; tiers are in order, fastest first.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+/// Any failed request.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ErrorBody {
+    /// What happened and what to do, one sentence or two.
+    pub error: String,
+}
+
+/// `GET /v1/status`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Status {
+    /// Program version.
+    pub version: String,
+    /// Seconds since the daemon started.
+    pub uptime_s: f64,
+    /// Name of the default policy.
+    pub policy: String,
+    /// Moves are turned on in general (a VM may still be observed only).
+    pub moves: bool,
+    /// Everything is paused.
+    pub paused: bool,
+    /// Memory tiers.
+    pub tiers: Vec<Tier>,
+    /// VMs that were found.
+    pub vms: usize,
+}
+
+/// One memory tier of the host.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Tier {
+    /// Its name in the configuration, or `fast`, `slow`, `tier2`, `tier3`.
+    pub name: String,
+    /// NUMA nodes.
+    pub nodes: Vec<u32>,
+    /// All memory, bytes.
+    pub total_bytes: u64,
+    /// Free above the kernel's watermarks, bytes.
+    pub free_bytes: u64,
+}
+
+/// What the daemon does with a VM.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Mode {
+    /// Scanned, and its pages are moved.
+    Managed,
+    /// Scanned; moves are off.
+    Observed,
+    /// Neither scanned nor moved until resumed.
+    Paused,
+    /// Found, but not opted in.
+    Ignored,
+    /// Opted in, but it cannot be scanned; `reason` says why.
+    Unscannable,
+}
+
+impl std::fmt::Display for Mode {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.pad(match self {
+            Self::Managed => "managed",
+            Self::Observed => "observed",
+            Self::Paused => "paused",
+            Self::Ignored => "ignored",
+            Self::Unscannable => "unscannable",
+        })
+    }
+}
+
+/// `GET /v1/vms`: one of the list.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Vm {
+    /// The hypervisor's name for it, or its process id.
+    pub name: String,
+    /// The hypervisor's process.
+    pub pid: u32,
+    /// What it runs under.
+    pub hypervisor: String,
+    /// What the daemon does with it.
+    pub mode: Mode,
+    /// Why the mode is what it is.
+    pub reason: String,
+    /// Guest RAM, bytes.
+    pub memory_bytes: u64,
+    /// Bytes in each tier as the kernel last said.
+    pub tier_bytes: Vec<u64>,
+    /// Rounds completed.
+    pub rounds: u64,
+    /// Pages (of 4 KiB) promoted since it arrived.
+    pub promoted_pages: u64,
+    /// Pages (of 4 KiB) demoted since it arrived.
+    pub demoted_pages: u64,
+}
+
+/// `GET /v1/vms/{name}`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct VmDetail {
+    /// The line of the list.
+    pub vm: Vm,
+    /// What is ranked and moved as one, bytes (4096 or 2 MiB).
+    pub unit_bytes: u64,
+    /// Floor and ceiling per tier, bytes.
+    pub limits: Vec<Limit>,
+    /// What really runs at each stage, in the order of the loop.
+    pub stages: Vec<Stage>,
+    /// What the VM does right now.
+    pub phase: String,
+    /// Seconds until the next round, where one is planned.
+    pub next_round_in_s: Option<f64>,
+    /// The last rounds, oldest first.
+    pub history: Vec<Round>,
+    /// The last decisions, oldest first.
+    pub reasons: Vec<Reason>,
+}
+
+/// Floor and ceiling of one tier.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Limit {
+    /// Kept for the VM, bytes.
+    pub floor_bytes: u64,
+    /// Never exceeded by moves, bytes; `null` where there is none.
+    pub ceiling_bytes: Option<u64>,
+}
+
+/// One stage of the loop.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Stage {
+    /// `observe`, `estimate`, `share`, `place` or `move`.
+    pub stage: String,
+    /// The mechanism that really runs.
+    pub mechanism: String,
+}
+
+/// One completed round.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Round {
+    /// Its number, from 1.
+    pub number: u64,
+    /// Pages that some user table maps.
+    pub known_pages: u64,
+    /// Pages in the hot set.
+    pub hot_pages: u64,
+    /// Pages of the hot set that were in the first tier before the round's moves.
+    pub hot_on_fast_before: u64,
+    /// The same after its moves.
+    pub hot_on_fast_after: u64,
+    /// Least degree of a page in the hot set.
+    pub threshold_degree: u32,
+    /// Pages at each degree, from 0.
+    pub degree_histogram: Vec<u64>,
+    /// Pages moved up.
+    pub promoted_pages: u64,
+    /// Pages moved down.
+    pub demoted_pages: u64,
+    /// Moves that failed.
+    pub failed_pages: u64,
+    /// Scans of the round.
+    pub scans: u64,
+    /// CPU time of its scans, ns.
+    pub scan_cpu_ns: u64,
+}
+
+/// One decision in words.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Reason {
+    /// Seconds since the daemon started.
+    pub at_s: f64,
+    /// What was decided and why.
+    pub text: String,
+}
+
+/// `GET /v1/vms/{name}/pages/{gpa}`: why a page is where it is.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PageExplanation {
+    /// First byte of the page, guest physical.
+    pub gpa: u64,
+    /// Guest page number.
+    pub gfn: u64,
+    /// Name of the tier that holds it.
+    pub tier: Option<String>,
+    /// Some user page table maps it.
+    pub known: bool,
+    /// Windows of the last complete round in which it was read.
+    pub reads: u32,
+    /// Windows in which it was written (0 where no source of writes exists).
+    pub writes: u32,
+    /// Windows of the round.
+    pub windows: u32,
+    /// Its degree by the tiers' weights.
+    pub degree: u32,
+    /// Least degree of the hot set.
+    pub threshold_degree: u32,
+    /// Level in the multi-level queue at the round's end.
+    pub level: u32,
+    /// The answer in sentences.
+    pub because: Vec<String>,
+}
+
+/// `GET /v1/vms/{name}/map?cells=N`: the VM's guest-physical memory in N equal pieces.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HeatMap {
+    /// Base pages of a cell (the last may be shorter).
+    pub pages_per_cell: u64,
+    /// Names of the tiers.
+    pub tiers: Vec<String>,
+    /// Highest degree that a page can have.
+    pub max_degree: u32,
+    /// The cells in address order.
+    pub cells: Vec<Cell>,
+}
+
+/// One piece of the map.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Cell {
+    /// Pages in each tier.
+    pub tier_pages: Vec<u64>,
+    /// Pages that some user table maps.
+    pub known_pages: u64,
+    /// Known pages with a degree above zero.
+    pub warm_pages: u64,
+    /// Sum of the degrees of its known pages.
+    pub degree_sum: u64,
+}
+
+/// `GET /v1/doctor`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Doctor {
+    /// About the host.
+    pub host: Vec<Finding>,
+    /// About each VM.
+    pub vms: BTreeMap<String, Vec<Finding>>,
+}
+
+/// How well something works.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Health {
+    /// As it should be.
+    Ok,
+    /// Works, with something lost.
+    Degraded,
+    /// Does not work.
+    Missing,
+}
+
+/// One thing that was looked at.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Finding {
+    /// What was looked at.
+    pub name: String,
+    /// How well it works.
+    pub health: Health,
+    /// What was found.
+    pub found: String,
+    /// What to change, where something is to be gained.
+    pub advice: Option<String>,
+}
+
+/// `GET /v1/events?after=N`: one of the list.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct EventLine {
+    /// Rises by one with each event of the daemon's run.
+    pub sequence: u64,
+    /// Seconds since the daemon started.
+    pub at_s: f64,
+    /// Which VM, where it is about one.
+    pub vm: Option<String>,
+    /// What happened.
+    pub text: String,
+}
+
+/// `POST /v1/vms/{name}/set`: keys and values as typed (`moves=on`).
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Setting {
+    /// Name of the setting.
+    pub key: String,
+    /// Its value, with a unit where it has one.
+    pub value: String,
+}
+
+/// The answer of a `POST`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Done {
+    /// What was done.
+    pub done: String,
+}

@@ -1,0 +1,65 @@
+//! One function per command that talks to the daemon; long ones have files of their own.
+
+pub mod bench;
+mod doctor;
+mod events;
+mod explain;
+mod map;
+mod show;
+mod vms;
+
+use std::path::Path;
+use std::process::ExitCode;
+
+use anyhow::Result;
+use serde::Serialize;
+use terrace_api::client::{Client, segment};
+use terrace_api::types::{Done, Setting};
+
+use crate::args::Command;
+
+/// Runs a command that needs the daemon.
+pub async fn online(socket: &Path, command: Command) -> Result<ExitCode> {
+    let client = Client::new(socket);
+    match command {
+        Command::Doctor { json } => return doctor::run(&client, json).await,
+        Command::Vms { json } => vms::run(&client, json).await?,
+        Command::Show { vm, json, map, svg } => {
+            show::run(&client, &vm, json, map, svg.as_deref()).await?;
+        }
+        Command::Explain { vm, page, json } => explain::run(&client, &vm, page, json).await?,
+        Command::Events { follow, json } => events::run(&client, follow, json).await?,
+        Command::Set { vm, settings } => set(&client, &vm, settings).await?,
+        Command::Pause { vm } => wish(&client, vm.as_deref(), "pause").await?,
+        Command::Resume { vm } => wish(&client, vm.as_deref(), "resume").await?,
+        Command::Round { vm } => wish(&client, Some(&vm), "round").await?,
+        Command::Bench(_) | Command::Completions { .. } => unreachable!("runs without the daemon"),
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// A `POST` without a body, about one VM or all.
+async fn wish(client: &Client, vm: Option<&str>, what: &str) -> Result<()> {
+    let path = match vm {
+        Some(vm) => format!("/v1/vms/{}/{what}", segment(vm)),
+        None => format!("/v1/{what}"),
+    };
+    let done: Done = client.post(&path, &()).await?;
+    println!("{}", done.done);
+    Ok(())
+}
+
+async fn set(client: &Client, vm: &str, settings: Vec<(String, String)>) -> Result<()> {
+    let path = format!("/v1/vms/{}/set", segment(vm));
+    for (key, value) in settings {
+        let done: Done = client.post(&path, &Setting { key, value }).await?;
+        println!("{}", done.done);
+    }
+    Ok(())
+}
+
+/// Prints a value as JSON.
+fn print_json<T: Serialize>(value: &T) -> Result<()> {
+    println!("{}", serde_json::to_string_pretty(value)?);
+    Ok(())
+}

@@ -1,0 +1,32 @@
+//! `terrace events [--follow]`.
+
+use std::io::Write as _;
+use std::time::Duration;
+
+use anyhow::Result;
+use terrace_api::client::Client;
+use terrace_api::types::EventLine;
+
+/// How often `--follow` asks for news.
+const POLL: Duration = Duration::from_millis(500);
+
+pub async fn run(client: &Client, follow: bool, json: bool) -> Result<()> {
+    let mut after = 0;
+    loop {
+        let events: Vec<EventLine> = client.get(&format!("/v1/events?after={after}")).await?;
+        for event in &events {
+            after = event.sequence;
+            if json {
+                println!("{}", serde_json::to_string(event)?);
+            } else {
+                let vm = event.vm.as_deref().unwrap_or("host");
+                println!("{:>9.1} s  {vm:<12} {}", event.at_s, event.text);
+            }
+        }
+        std::io::stdout().flush()?;
+        if !follow {
+            return Ok(());
+        }
+        tokio::time::sleep(POLL).await;
+    }
+}

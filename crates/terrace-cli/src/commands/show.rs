@@ -1,0 +1,122 @@
+//! `terrace show VM`.
+
+use std::path::Path;
+
+use anyhow::Result;
+use terrace_api::client::{Client, segment};
+use terrace_api::types::{Round, Status, VmDetail};
+
+use super::{map, print_json};
+use crate::render;
+
+pub async fn run(
+    client: &Client,
+    name: &str,
+    json: bool,
+    draw: bool,
+    svg: Option<&Path>,
+) -> Result<()> {
+    let detail: VmDetail = client.get(&format!("/v1/vms/{}", segment(name))).await?;
+    if json {
+        print_json(&detail)?;
+    } else {
+        let status: Status = client.get("/v1/status").await?;
+        print!("{}", text(&status, &detail));
+    }
+    if draw {
+        print!(
+            "\n{}",
+            map::terminal(&map::fetch(client, name, map::TERMINAL_CELLS).await?)
+        );
+    }
+    if let Some(file) = svg {
+        map::write_svg(&map::fetch(client, name, map::SVG_CELLS).await?, name, file)?;
+        eprintln!("wrote {}", file.display());
+    }
+    Ok(())
+}
+
+fn text(status: &Status, detail: &VmDetail) -> String {
+    let vm = &detail.vm;
+    let mut out = format!(
+        "{} (pid {}, {}): {}, {}\n{} of RAM, moved in units of {}\n\n",
+        vm.name,
+        vm.pid,
+        vm.hypervisor,
+        vm.mode,
+        vm.reason,
+        render::bytes(vm.memory_bytes),
+        render::bytes(detail.unit_bytes),
+    );
+    let resident: u64 = vm.tier_bytes.iter().sum();
+    for ((tier, bytes), limit) in status.tiers.iter().zip(&vm.tier_bytes).zip(&detail.limits) {
+        out += &format!(
+            "  {:<8} {} {:>10}  floor {}, ceiling {}\n",
+            tier.name,
+            render::bar(*bytes, resident, 24),
+            render::bytes(*bytes),
+            render::bytes(limit.floor_bytes),
+            limit
+                .ceiling_bytes
+                .map_or_else(|| "none".into(), render::bytes),
+        );
+    }
+    out += "\n";
+    for stage in &detail.stages {
+        out += &format!("  {:<8} {}\n", stage.stage, stage.mechanism);
+    }
+    out += &format!("\nnow: {}", detail.phase);
+    if let Some(next) = detail.next_round_in_s {
+        out += &format!("; next round in {next:.0} s");
+    }
+    out += "\n";
+    if !detail.history.is_empty() {
+        out += &format!("\n{}", rounds(&detail.history));
+    }
+    if !detail.reasons.is_empty() {
+        out += "\nlast decisions:\n";
+        for reason in detail.reasons.iter().rev().take(12).rev() {
+            out += &format!("  {:>8.1} s  {}\n", reason.at_s, reason.text);
+        }
+    }
+    out
+}
+
+fn rounds(history: &[Round]) -> String {
+    let header = [
+        "ROUND",
+        "KNOWN",
+        "HOT",
+        "HOT ON FAST",
+        "",
+        "DEGREE",
+        "UP",
+        "DOWN",
+        "FAILED",
+        "SCAN CPU",
+    ];
+    let rows: Vec<Vec<String>> = history
+        .iter()
+        .rev()
+        .take(10)
+        .rev()
+        .map(|r| {
+            vec![
+                r.number.to_string(),
+                r.known_pages.to_string(),
+                r.hot_pages.to_string(),
+                format!("{} -> {}", r.hot_on_fast_before, r.hot_on_fast_after),
+                format!("{} %", render::percent(r.hot_on_fast_after, r.hot_pages)),
+                format!(">= {}", r.threshold_degree),
+                r.promoted_pages.to_string(),
+                r.demoted_pages.to_string(),
+                r.failed_pages.to_string(),
+                format!(
+                    "{:.1} ms",
+                    std::time::Duration::from_nanos(r.scan_cpu_ns).as_secs_f64() * 1e3
+                ),
+            ]
+        })
+        .collect();
+    render::table(&header, &[0, 1, 2, 3, 4, 5, 6, 7, 8, 9], &rows)
+}

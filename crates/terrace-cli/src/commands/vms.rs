@@ -1,0 +1,66 @@
+//! `terrace vms`.
+
+use anyhow::Result;
+use terrace_api::client::Client;
+use terrace_api::types::{Status, Vm};
+
+use super::print_json;
+use crate::render;
+
+pub async fn run(client: &Client, json: bool) -> Result<()> {
+    let vms: Vec<Vm> = client.get("/v1/vms").await?;
+    if json {
+        return print_json(&vms);
+    }
+    let status: Status = client.get("/v1/status").await?;
+    print!("{}", text(&status, &vms));
+    Ok(())
+}
+
+fn text(status: &Status, vms: &[Vm]) -> String {
+    let mut out = String::new();
+    for tier in &status.tiers {
+        out += &format!(
+            "{:<8} {:>10} of {:>10} free  node {}\n",
+            tier.name,
+            render::bytes(tier.free_bytes),
+            render::bytes(tier.total_bytes),
+            tier.nodes
+                .iter()
+                .map(u32::to_string)
+                .collect::<Vec<_>>()
+                .join(","),
+        );
+    }
+    out.push('\n');
+    if vms.is_empty() {
+        return out + "no VMs found (see `terrace doctor`)\n";
+    }
+    let mut header = vec!["NAME", "PID", "MODE", "MEMORY"];
+    header.extend(status.tiers.iter().map(|t| t.name.as_str()));
+    header.extend(["ROUNDS", "PROMOTED", "DEMOTED", "WHY"]);
+    let numbers: Vec<usize> = (3..header.len() - 1).chain([1]).collect();
+    let rows: Vec<Vec<String>> = vms.iter().map(|vm| row(vm, status.tiers.len())).collect();
+    out + &render::table(&header, &numbers, &rows)
+}
+
+fn row(vm: &Vm, tiers: usize) -> Vec<String> {
+    let mut cells = vec![
+        vm.name.clone(),
+        vm.pid.to_string(),
+        vm.mode.to_string(),
+        render::bytes(vm.memory_bytes),
+    ];
+    cells.extend((0..tiers).map(|t| {
+        vm.tier_bytes
+            .get(t)
+            .map_or("-".into(), |b| render::bytes(*b))
+    }));
+    cells.extend([
+        vm.rounds.to_string(),
+        render::pages(vm.promoted_pages),
+        render::pages(vm.demoted_pages),
+        vm.reason.clone(),
+    ]);
+    cells
+}

@@ -1,0 +1,105 @@
+//! Text for people: sizes, tables, bars.
+
+/// `1.5 GiB`, `48 MiB`, `4 KiB`.
+pub fn bytes(n: u64) -> String {
+    const UNITS: [(&str, u64); 4] = [
+        ("TiB", 1 << 40),
+        ("GiB", 1 << 30),
+        ("MiB", 1 << 20),
+        ("KiB", 1 << 10),
+    ];
+    for (unit, size) in UNITS {
+        if n >= size {
+            let tenths = u128::from(n) * 10 / u128::from(size);
+            return if tenths % 10 == 0 || tenths >= 1000 {
+                format!("{} {unit}", tenths / 10)
+            } else {
+                format!("{}.{} {unit}", tenths / 10, tenths % 10)
+            };
+        }
+    }
+    format!("{n} B")
+}
+
+/// `n` pages of 4 KiB as bytes.
+pub fn pages(n: u64) -> String {
+    bytes(n.saturating_mul(4096))
+}
+
+/// `part` of `whole` in per cent, rounded down; 0 of nothing.
+pub fn percent(part: u64, whole: u64) -> u64 {
+    (u128::from(part) * 100)
+        .checked_div(u128::from(whole))
+        .map_or(0, |p| u64::try_from(p).unwrap_or(u64::MAX))
+}
+
+/// A table with a header line; all columns but those named in `right` are left-aligned.
+pub fn table(header: &[&str], right: &[usize], rows: &[Vec<String>]) -> String {
+    let width = |column: usize| {
+        rows.iter()
+            .filter_map(|r| r.get(column))
+            .map(|c| c.chars().count())
+            .chain([header[column].chars().count()])
+            .max()
+            .unwrap_or(0)
+    };
+    let widths: Vec<usize> = (0..header.len()).map(width).collect();
+    let line = |cells: &mut dyn Iterator<Item = &str>| {
+        let text: Vec<String> = cells
+            .zip(&widths)
+            .enumerate()
+            .map(|(i, (cell, w))| {
+                if right.contains(&i) {
+                    format!("{cell:>w$}")
+                } else {
+                    format!("{cell:<w$}")
+                }
+            })
+            .collect();
+        format!("{}\n", text.join("  ").trim_end())
+    };
+    let mut out = line(&mut header.iter().copied());
+    for row in rows {
+        out += &line(&mut row.iter().map(String::as_str));
+    }
+    out
+}
+
+/// A bar of `width` characters that shows `part` of `whole`.
+pub fn bar(part: u64, whole: u64, width: u64) -> String {
+    let filled = percent(part, whole).min(100) * width / 100;
+    (0..width)
+        .map(|i| if i < filled { '█' } else { '░' })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_read_well() {
+        assert_eq!(bytes(0), "0 B");
+        assert_eq!(bytes(4096), "4 KiB");
+        assert_eq!(bytes(3 << 29), "1.5 GiB");
+        assert_eq!(bytes(u64::MAX), "16777215 TiB");
+    }
+
+    #[test]
+    fn tables_align_their_columns() {
+        let rows = vec![
+            vec!["vm1".into(), "7".into()],
+            vec!["b".into(), "1234".into()],
+        ];
+        assert_eq!(
+            table(&["NAME", "N"], &[1], &rows),
+            "NAME     N\nvm1      7\nb     1234\n"
+        );
+    }
+
+    #[test]
+    fn nothing_of_nothing_is_no_division_by_zero() {
+        assert_eq!(percent(3, 0), 0);
+        assert_eq!(bar(1, 2, 4), "██░░");
+    }
+}

@@ -1,0 +1,126 @@
+//! The rule of ARCHITECTURE.md about which crate may see which, held by a test.
+
+use std::collections::BTreeMap;
+
+use cargo_metadata::{DependencyKind, MetadataCommand};
+
+/// For each crate of ours, the crates of ours that it may depend on (tests and benches aside).
+/// A crate that is not listed fails the test: whoever adds one says here where it stands.
+fn allowed() -> BTreeMap<&'static str, &'static [&'static str]> {
+    BTreeMap::from([
+        ("terrace-proto", &[] as &[&str]),
+        ("terrace-core", &["terrace-proto"]),
+        ("terrace-pagetable", &["terrace-proto"]),
+        ("terrace-sys", &["terrace-proto"]),
+        ("terrace-api", &["terrace-proto"]),
+        (
+            "terrace-host",
+            &[
+                "terrace-proto",
+                "terrace-core",
+                "terrace-pagetable",
+                "terrace-sys",
+            ],
+        ),
+        (
+            "terraced",
+            &[
+                "terrace-proto",
+                "terrace-core",
+                "terrace-pagetable",
+                "terrace-sys",
+                "terrace-api",
+                "terrace-host",
+            ],
+        ),
+        (
+            "terrace-cli",
+            &[
+                "terrace-proto",
+                "terrace-core",
+                "terrace-pagetable",
+                "terrace-sys",
+                "terrace-api",
+                "terrace-host",
+            ],
+        ),
+        ("terrace-lab", &[]),
+        ("xtask", &["terrace-lab"]),
+    ])
+}
+
+#[test]
+fn crates_depend_only_on_what_the_architecture_allows() {
+    let allowed = allowed();
+    let metadata = MetadataCommand::new()
+        .no_deps()
+        .exec()
+        .expect("cargo metadata");
+    let ours: Vec<_> = metadata.workspace_packages();
+    let mut wrong = Vec::new();
+    for package in &ours {
+        let Some(may) = allowed.get(package.name.as_str()) else {
+            wrong.push(format!("{} is not in the list of this test", package.name));
+            continue;
+        };
+        for dependency in &package.dependencies {
+            let is_ours = ours.iter().any(|p| p.name.as_str() == dependency.name);
+            let at_run_time = dependency.kind != DependencyKind::Development;
+            if is_ours && at_run_time && !may.contains(&dependency.name.as_str()) {
+                wrong.push(format!("{} -> {}", package.name, dependency.name));
+            }
+        }
+    }
+    assert!(
+        wrong.is_empty(),
+        "against the rule of ARCHITECTURE.md: {wrong:?}"
+    );
+}
+
+/// The engine and what it stands on are pure: no file, socket, thread or clock.
+#[test]
+fn pure_crates_name_no_clock_file_socket_or_thread() {
+    const PURE: [&str; 2] = ["terrace-core", "terrace-proto"];
+    const BANNED: [&str; 6] = [
+        "std::fs",
+        "std::net",
+        "std::thread",
+        "std::process",
+        "Instant",
+        "SystemTime",
+    ];
+    let crates = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+    let mut wrong = Vec::new();
+    for name in PURE {
+        for file in rust_files(&crates.join(name).join("src")) {
+            let text = std::fs::read_to_string(&file).expect("a source file");
+            // Benchmarks measure time by nature; they are not part of the engine.
+            if file.ends_with("bench.rs") || file.components().any(|c| c.as_os_str() == "bench") {
+                continue;
+            }
+            for word in BANNED {
+                if text.contains(word) {
+                    wrong.push(format!("{}: {word}", file.display()));
+                }
+            }
+        }
+    }
+    assert!(
+        wrong.is_empty(),
+        "pure crates reach for the world: {wrong:?}"
+    );
+}
+
+fn rust_files(dir: &std::path::Path) -> Vec<std::path::PathBuf> {
+    let mut found = Vec::new();
+    for entry in std::fs::read_dir(dir).expect("a source folder") {
+        let path = entry.expect("an entry").path();
+        if path.is_dir() {
+            found.extend(rust_files(&path));
+        } else if path.extension().is_some_and(|e| e == "rs") {
+            found.push(path);
+        }
+    }
+    assert!(!found.is_empty(), "no sources under {}", dir.display());
+    found
+}

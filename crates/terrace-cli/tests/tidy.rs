@@ -1,0 +1,99 @@
+//! Files hold one idea and functions fit on a screen: limits with a list of exceptions that only
+//! shrinks.
+
+use std::path::{Path, PathBuf};
+
+const FILE_LINES: usize = 700;
+const FUNCTION_LINES: usize = 70;
+
+/// `path: reason`. Remove entries; do not add any without a better reason than haste.
+const LONG_FILES: [&str; 0] = [];
+/// `path::function`.
+const LONG_FUNCTIONS: [&str; 0] = [];
+
+#[test]
+fn files_and_functions_stay_small() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let mut wrong = Vec::new();
+    let mut files = 0;
+    for folder in ["crates", "xtask", "tests"] {
+        for file in rust_files(&root.join(folder)) {
+            files += 1;
+            let text = std::fs::read_to_string(&file).expect("a source file");
+            let name = file
+                .strip_prefix(&root)
+                .expect("below the root")
+                .display()
+                .to_string();
+            let lines = text.lines().count();
+            if lines > FILE_LINES && !LONG_FILES.contains(&name.as_str()) {
+                wrong.push(format!("{name}: {lines} lines, at most {FILE_LINES}"));
+            }
+            for (function, lines) in functions(&text) {
+                let id = format!("{name}::{function}");
+                if lines > FUNCTION_LINES && !LONG_FUNCTIONS.contains(&id.as_str()) {
+                    wrong.push(format!("{id}: {lines} lines, at most {FUNCTION_LINES}"));
+                }
+            }
+        }
+    }
+    assert!(files > 20, "only {files} source files found");
+    assert!(wrong.is_empty(), "too long:\n{}", wrong.join("\n"));
+}
+
+/// Functions with their number of lines. Sources are formatted by rustfmt, so a function ends at the
+/// first closing brace that stands at its own indentation.
+fn functions(text: &str) -> Vec<(String, usize)> {
+    let lines: Vec<&str> = text.lines().collect();
+    let mut found = Vec::new();
+    for (start, line) in lines.iter().enumerate() {
+        let indent = line.len() - line.trim_start().len();
+        let Some(name) = function_name(line.trim_start()) else {
+            continue;
+        };
+        let close = format!("{}}}", " ".repeat(indent));
+        let end = lines[start..].iter().position(|l| *l == close);
+        found.push((name.to_owned(), end.map_or(1, |n| n + 1)));
+    }
+    found
+}
+
+fn function_name(line: &str) -> Option<&str> {
+    let mut rest = line;
+    for word in [
+        "pub(crate) ",
+        "pub(super) ",
+        "pub ",
+        "const ",
+        "async ",
+        "unsafe ",
+    ] {
+        rest = rest.strip_prefix(word).unwrap_or(rest);
+    }
+    let name = rest.strip_prefix("fn ")?;
+    name.split(|c: char| !c.is_alphanumeric() && c != '_')
+        .next()
+}
+
+fn rust_files(dir: &Path) -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    for entry in std::fs::read_dir(dir).expect("a source folder") {
+        let path = entry.expect("an entry").path();
+        if path.is_dir() {
+            found.extend(rust_files(&path));
+        } else if path.extension().is_some_and(|e| e == "rs") {
+            found.push(path);
+        }
+    }
+    found
+}
+
+#[test]
+fn a_long_function_is_seen() {
+    let body = "    let x = 1;\n".repeat(100);
+    let found = functions(&format!("pub fn long() {{\n{body}}}\nfn short() {{\n}}\n"));
+    assert_eq!(
+        found,
+        vec![("long".to_owned(), 102), ("short".to_owned(), 2)]
+    );
+}
