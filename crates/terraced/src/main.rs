@@ -1,3 +1,122 @@
-//! The daemon: joins engine, clock, host and API.
+//! `terraced`: tiered memory for the VMs of this host.
 
-fn main() {}
+mod api;
+mod config;
+mod daemon;
+mod events;
+mod hands;
+mod record;
+mod scout;
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::mpsc::channel;
+
+use anyhow::{Context as _, Result, ensure};
+use clap::{Parser, Subcommand};
+use terrace_host::HostRoot;
+use terrace_host::topology::{NodeId, TierDefinition, Topology};
+use terrace_host::worker::WorkerCommand;
+
+use config::Config;
+use daemon::{Daemon, Input};
+use scout::Scout;
+
+/// Tiered memory for the virtual machines of this host: hot pages in fast memory, cold ones in slow.
+#[derive(Debug, Parser)]
+#[command(name = "terraced", version, max_term_width = 100)]
+struct Args {
+    /// The configuration file; see terrace.toml for every key and its default.
+    #[arg(long, value_name = "FILE", default_value = "/etc/terrace/terrace.toml")]
+    config: PathBuf,
+    /// Check the configuration and end.
+    #[arg(long)]
+    check: bool,
+    #[command(subcommand)]
+    command: Option<Internal>,
+}
+
+#[derive(Debug, Subcommand)]
+enum Internal {
+    /// Walks one VM's page tables; started by the daemon itself.
+    #[command(hide = true)]
+    Worker,
+}
+
+fn main() -> ExitCode {
+    let args = Args::parse();
+    let done = match args.command {
+        Some(Internal::Worker) => terrace_host::worker::run().map_err(anyhow::Error::from),
+        None => serve(&args),
+    };
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("terraced: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn serve(args: &Args) -> Result<()> {
+    let mut config = Config::read(&args.config)?;
+    if args.check {
+        println!("{}: valid", args.config.display());
+        return Ok(());
+    }
+    tracing_subscriber::fmt()
+        .with_env_filter(
+            tracing_subscriber::EnvFilter::try_from_env("TERRACE_LOG")
+                .unwrap_or_else(|_| "info".into()),
+        )
+        .with_writer(std::io::stderr)
+        .init();
+    let root = HostRoot::default();
+    let topology = Arc::new(read_topology(&root, &mut config)?);
+    let config = Arc::new(config);
+    let (inbox, inputs) = channel();
+    let stop = inbox.clone();
+    // The daemon's thread may have ended already; then there is nothing left to stop.
+    ctrlc::set_handler(move || drop(stop.send(Input::Stop)))?;
+    api::start(&config.socket, inbox.clone())?;
+    let worker = WorkerCommand {
+        program: "/proc/self/exe".into(),
+        args: vec!["worker".into()],
+    };
+    let scout = Scout::new(
+        root.clone(),
+        Arc::clone(&topology),
+        Arc::clone(&config),
+        worker,
+        inbox.clone(),
+    );
+    std::thread::Builder::new().name("scout".into()).spawn(move || scout.run())?;
+    let socket = config.socket.clone();
+    let ended = Daemon::new(config, root, topology, inbox)?.run(&inputs);
+    // A socket that nobody serves any more only misleads.
+    let _ = std::fs::remove_file(socket);
+    ended
+}
+
+/// The host's tiers; the engine's follow them where the file defines none.
+fn read_topology(root: &HostRoot, config: &mut Config) -> Result<Topology> {
+    let defined: Vec<TierDefinition> = config
+        .tiers
+        .iter()
+        .map(|tier| TierDefinition {
+            name: tier.engine.name.clone(),
+            nodes: tier.nodes.iter().copied().map(NodeId).collect(),
+        })
+        .collect();
+    let topology = Topology::read(root, &defined).context("reading the host's memory tiers")?;
+    ensure!(
+        topology.tiers.len() >= 2,
+        "this host has one memory tier; Terrace needs at least two. If its nodes differ, say so by \
+         [[tier]] sections in the configuration (many hosts report all nodes in one tier)"
+    );
+    if defined.is_empty() {
+        config.follow(&topology);
+    }
+    Ok(topology)
+}

@@ -1,0 +1,97 @@
+//! The HTTP API over the unix socket: routes, and how a request reaches the daemon's thread.
+
+mod routes;
+mod views;
+
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::Path;
+use std::sync::mpsc::Sender;
+
+use anyhow::{Context as _, Result};
+use axum::Json;
+use axum::http::StatusCode;
+use axum::response::{IntoResponse, Response};
+use terrace_api::types::ErrorBody;
+use tokio::net::UnixListener;
+use tokio::sync::oneshot;
+
+use crate::daemon::{Daemon, Input};
+
+/// Asks questions of the daemon's thread.
+#[derive(Clone)]
+pub struct Asker {
+    inbox: Sender<Input>,
+}
+
+/// Why a request is not answered.
+pub enum Failure {
+    /// No VM, no page, no such setting.
+    NotFound(String),
+    /// A value that cannot be.
+    Invalid(String),
+    /// The daemon is ending.
+    Ending,
+}
+
+impl IntoResponse for Failure {
+    fn into_response(self) -> Response {
+        let (status, error) = match self {
+            Self::NotFound(what) => (StatusCode::NOT_FOUND, what),
+            Self::Invalid(what) => (StatusCode::BAD_REQUEST, what),
+            Self::Ending => (StatusCode::SERVICE_UNAVAILABLE, "terraced is ending".into()),
+        };
+        (status, Json(ErrorBody { error })).into_response()
+    }
+}
+
+impl Asker {
+    /// Runs `question` on the daemon's thread and brings its answer back.
+    pub async fn ask<T: Send + 'static>(
+        &self,
+        question: impl FnOnce(&mut Daemon) -> Result<T, Failure> + Send + 'static,
+    ) -> Result<T, Failure> {
+        let (answer, answered) = oneshot::channel();
+        let input = Input::Ask(Box::new(move |daemon| {
+            // The client may have gone meanwhile; then nobody wants the answer.
+            let _ = answer.send(question(daemon));
+        }));
+        self.inbox.send(input).map_err(|_| Failure::Ending)?;
+        answered.await.map_err(|_| Failure::Ending)?
+    }
+}
+
+/// Binds the socket (0660: who may open it may steer the daemon) and serves it on a thread of its own.
+pub fn start(socket: &Path, inbox: Sender<Input>) -> Result<()> {
+    let listener = bind(socket)?;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let router = routes::router(Asker { inbox });
+    std::thread::Builder::new().name("api".into()).spawn(move || {
+        runtime.block_on(async {
+            let served = match UnixListener::from_std(listener) {
+                Ok(listener) => axum::serve(listener, router).await,
+                Err(error) => Err(error),
+            };
+            if let Err(error) = served {
+                tracing::error!("the API ended: {error}");
+            }
+        });
+    })?;
+    Ok(())
+}
+
+fn bind(socket: &Path) -> Result<std::os::unix::net::UnixListener> {
+    if let Some(folder) = socket.parent() {
+        std::fs::create_dir_all(folder).with_context(|| format!("creating {}", folder.display()))?;
+    }
+    if std::os::unix::net::UnixStream::connect(socket).is_ok() {
+        anyhow::bail!("another terraced already listens on {}", socket.display());
+    }
+    if socket.exists() {
+        std::fs::remove_file(socket).with_context(|| format!("removing {}", socket.display()))?;
+    }
+    let listener = std::os::unix::net::UnixListener::bind(socket)
+        .with_context(|| format!("listening on {}", socket.display()))?;
+    std::fs::set_permissions(socket, std::fs::Permissions::from_mode(0o660))?;
+    listener.set_nonblocking(true)?;
+    Ok(listener)
+}

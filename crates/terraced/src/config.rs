@@ -1,0 +1,335 @@
+//! The configuration file: what may stand in it (`Raw…`, as written) and what the daemon runs with
+//! ([`Config`], valid by construction).
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, bail, ensure};
+use bytesize::ByteSize;
+use serde::Deserialize;
+use terrace_core::config::{EngineConfig, TierConfig, TierKind};
+use terrace_host::topology::{Tier, Topology};
+use terrace_proto::{TierId, TierLimit};
+
+/// The file as written.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+struct Raw {
+    daemon: RawDaemon,
+    discover: RawDiscover,
+    tier: Vec<RawTier>,
+    engine: EngineConfig,
+    #[serde(rename = "move")]
+    mover: RawMover,
+    defaults: RawVm,
+    vm: BTreeMap<String, RawVm>,
+    log: Option<RawLog>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+struct RawDaemon {
+    socket: PathBuf,
+}
+
+impl Default for RawDaemon {
+    fn default() -> Self {
+        Self { socket: terrace_api::DEFAULT_SOCKET.into() }
+    }
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+struct RawDiscover {
+    qmp_folders: Vec<PathBuf>,
+    processes: bool,
+    #[serde(with = "humantime_serde")]
+    every: Duration,
+}
+
+impl Default for RawDiscover {
+    fn default() -> Self {
+        Self {
+            qmp_folders: vec!["/run/terrace/qmp".into()],
+            processes: true,
+            every: Duration::from_secs(5),
+        }
+    }
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RawTier {
+    name: String,
+    nodes: Vec<u32>,
+    #[serde(default)]
+    kind: TierKind,
+    #[serde(default)]
+    capacity: Option<ByteSize>,
+    #[serde(default)]
+    reserve: ByteSize,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+struct RawMover {
+    workers: usize,
+    retries: u32,
+}
+
+impl Default for RawMover {
+    fn default() -> Self {
+        Self { workers: 4, retries: 3 }
+    }
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+struct RawVm {
+    scan: Option<bool>,
+    moves: Option<bool>,
+    weight: Option<u32>,
+    floor: BTreeMap<String, ByteSize>,
+    ceiling: BTreeMap<String, ByteSize>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RawLog {
+    file: PathBuf,
+    #[serde(default = "log_limit")]
+    limit: ByteSize,
+}
+
+fn log_limit() -> ByteSize {
+    ByteSize::mib(256)
+}
+
+/// What the daemon runs with.
+#[derive(Debug)]
+pub struct Config {
+    /// Where the API listens.
+    pub socket: PathBuf,
+    /// Folders whose sockets are tried as QMP monitors.
+    pub qmp_folders: Vec<PathBuf>,
+    /// Look for QEMU among the processes too.
+    pub processes: bool,
+    /// How often VMs are looked for.
+    pub discover_every: Duration,
+    /// Name and nodes of each tier; empty: as the kernel describes the host.
+    pub tiers: Vec<TierNodes>,
+    /// The engine's parameters; its tiers are filled in once the host's are known.
+    pub engine: EngineConfig,
+    /// Threads that move pages of one VM.
+    pub move_workers: usize,
+    /// How often a busy page is tried again.
+    pub move_retries: u32,
+    /// The observation log, where one is wanted: file and limit in bytes.
+    pub log: Option<(PathBuf, u64)>,
+    defaults: RawVm,
+    vms: BTreeMap<String, RawVm>,
+}
+
+/// A tier as the operator defined it.
+#[derive(Clone, Debug)]
+pub struct TierNodes {
+    /// For the engine.
+    pub engine: TierConfig,
+    /// Its NUMA nodes.
+    pub nodes: Vec<u32>,
+}
+
+/// What the configuration says about one VM.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct VmConfig {
+    /// Its page tables may be scanned.
+    pub scan: bool,
+    /// Its pages may be moved.
+    pub moves: bool,
+    /// Its share among VMs.
+    pub weight: u32,
+    /// One per tier.
+    pub limits: Vec<TierLimit>,
+}
+
+impl Config {
+    /// Reads a file.
+    pub fn read(path: &Path) -> Result<Self> {
+        let text = std::fs::read_to_string(path)
+            .with_context(|| format!("reading the configuration {}", path.display()))?;
+        Self::parse(&text).with_context(|| format!("in the configuration {}", path.display()))
+    }
+
+    /// Parses and checks the text of a file.
+    pub fn parse(text: &str) -> Result<Self> {
+        let raw: Raw = toml::from_str(text)?;
+        ensure!(
+            (1..=64).contains(&raw.mover.workers),
+            "move.workers = {} is out of range: allowed is 1 to 64",
+            raw.mover.workers
+        );
+        ensure!(
+            raw.discover.every >= Duration::from_millis(100),
+            "discover.every is shorter than 100ms"
+        );
+        ensure!(
+            raw.engine.tiers == EngineConfig::default().tiers,
+            "engine.tiers is not set here: describe each tier by a [[tier]] section"
+        );
+        let mut engine = raw.engine;
+        let tiers = tiers(raw.tier)?;
+        if !tiers.is_empty() {
+            engine.tiers = tiers.iter().map(|t| t.engine.clone()).collect();
+        }
+        engine.validate()?;
+        let config = Self {
+            socket: raw.daemon.socket,
+            qmp_folders: raw.discover.qmp_folders,
+            processes: raw.discover.processes,
+            discover_every: raw.discover.every,
+            tiers,
+            engine,
+            move_workers: raw.mover.workers,
+            move_retries: raw.mover.retries,
+            log: raw.log.map(|l| (l.file, l.limit.as_u64())),
+            defaults: raw.defaults,
+            vms: raw.vm,
+        };
+        for name in config.vms.keys() {
+            config.vm(name).with_context(|| format!("vm.{name}"))?;
+        }
+        Ok(config)
+    }
+
+    /// What is said about the VM of this name: its own section over the defaults.
+    pub fn vm(&self, name: &str) -> Result<VmConfig> {
+        let none = RawVm::default();
+        let own = self.vms.get(name).unwrap_or(&none);
+        let tiers = self.engine.tiers.iter().enumerate();
+        let limits = tiers.map(|(i, tier)| self.limit(own, i, &tier.name)).collect::<Result<_>>()?;
+        self.check_tier_names(own)?;
+        Ok(VmConfig {
+            scan: own.scan.or(self.defaults.scan).unwrap_or(false),
+            moves: own.moves.or(self.defaults.moves).unwrap_or(false),
+            weight: own.weight.or(self.defaults.weight).unwrap_or(1000),
+            limits,
+        })
+    }
+
+    /// Takes the tiers as the kernel describes them, where the file defines none.
+    pub fn follow(&mut self, topology: &Topology) {
+        let named = |tier: &Tier| TierConfig { name: tier.name.clone(), ..TierConfig::default() };
+        self.engine.tiers = topology.tiers.iter().map(named).collect();
+    }
+
+    fn limit(&self, own: &RawVm, index: usize, name: &str) -> Result<TierLimit> {
+        let pick = |of: fn(&RawVm) -> &BTreeMap<String, ByteSize>| {
+            [own, &self.defaults].into_iter().find_map(|vm| {
+                let alias = ["fast", "slow"].get(index).and_then(|a| of(vm).get(*a));
+                of(vm).get(name).or(alias).map(ByteSize::as_u64)
+            })
+        };
+        let floor_bytes = pick(|vm| &vm.floor).unwrap_or(0);
+        let ceiling_bytes = pick(|vm| &vm.ceiling).unwrap_or(u64::MAX);
+        ensure!(
+            floor_bytes <= ceiling_bytes,
+            "the floor of {name} ({}) is above its ceiling ({})",
+            ByteSize(floor_bytes),
+            ByteSize(ceiling_bytes)
+        );
+        Ok(TierLimit { floor_bytes, ceiling_bytes })
+    }
+
+    fn check_tier_names(&self, vm: &RawVm) -> Result<()> {
+        for name in vm.floor.keys().chain(vm.ceiling.keys()) {
+            if self.tier(name).is_none() {
+                let known: Vec<&str> = self.engine.tiers.iter().map(|t| t.name.as_str()).collect();
+                bail!("there is no tier \"{name}\": allowed is fast, slow, {}", known.join(", "));
+            }
+        }
+        Ok(())
+    }
+
+    /// The tier of this name; `fast` and `slow` are the first two whatever their names.
+    pub fn tier(&self, name: &str) -> Option<TierId> {
+        let alias = ["fast", "slow"].iter().position(|alias| *alias == name);
+        let index = self.engine.tiers.iter().position(|t| t.name == name).or(alias)?;
+        u8::try_from(index).ok().map(TierId)
+    }
+}
+
+fn tiers(raw: Vec<RawTier>) -> Result<Vec<TierNodes>> {
+    let mut seen = std::collections::BTreeSet::new();
+    raw.into_iter()
+        .map(|tier| {
+            ensure!(!tier.nodes.is_empty(), "tier {}: nodes is empty", tier.name);
+            for node in &tier.nodes {
+                ensure!(seen.insert(*node), "tier {}: node {node} is in two tiers", tier.name);
+            }
+            Ok(TierNodes {
+                nodes: tier.nodes,
+                engine: TierConfig {
+                    name: tier.name,
+                    kind: tier.kind,
+                    capacity_bytes: tier.capacity.map(|c| c.as_u64()),
+                    reserve_bytes: tier.reserve.as_u64(),
+                    ..TierConfig::default()
+                },
+            })
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn refused(text: &str) -> String {
+        format!("{:#}", Config::parse(text).unwrap_err())
+    }
+
+    #[test]
+    fn the_reference_file_is_valid_and_equals_the_defaults() {
+        let reference = include_str!("../../../dist/terrace.toml");
+        let written = Config::parse(reference).unwrap();
+        let default = Config::parse("").unwrap();
+        assert_eq!(format!("{written:?}"), format!("{default:?}"));
+        let all = reference.lines().map(|l| l.strip_prefix("#! ").unwrap_or(l));
+        let all: Vec<&str> = all.collect();
+        Config::parse(&all.join("\n")).expect("the examples in the comments are valid too");
+    }
+
+    #[test]
+    fn nothing_is_scanned_or_moved_unless_asked_for() {
+        let config = Config::parse("").unwrap();
+        let vm = config.vm("any").unwrap();
+        assert!(!vm.scan && !vm.moves);
+    }
+
+    #[test]
+    fn a_vms_own_section_goes_over_the_defaults() {
+        let config = Config::parse(
+            "[defaults]\nscan = true\nceiling = { fast = \"1GiB\" }\n\
+             [vm.a]\nmoves = true\nceiling = { fast = \"64MiB\" }\nfloor = { slow = \"1MiB\" }\n",
+        )
+        .unwrap();
+        let a = config.vm("a").unwrap();
+        assert!(a.scan && a.moves);
+        assert_eq!(a.limits[0].ceiling_bytes, 64 << 20);
+        assert_eq!(a.limits[1], TierLimit { floor_bytes: 1 << 20, ceiling_bytes: u64::MAX });
+        assert_eq!(config.vm("b").unwrap().limits[0].ceiling_bytes, 1 << 30);
+    }
+
+    #[test]
+    fn errors_name_the_key_and_what_is_allowed() {
+        assert!(refused("[engine]\nwindos = 3").contains("unknown field `windos`"));
+        assert!(refused("[engine]\nwindows = 99").contains("windows = 99 is out of range"));
+        assert!(refused("[vm.a]\nfloor = { quick = \"1GiB\" }").contains("no tier \"quick\""));
+        let swapped = "[vm.a]\nfloor = { fast = \"2GiB\" }\nceiling = { fast = \"1GiB\" }";
+        assert!(refused(swapped).contains("is above its ceiling"), "{}", refused(swapped));
+        let twice = "[[tier]]\nname = \"a\"\nnodes = [0]\n[[tier]]\nname = \"b\"\nnodes = [0]";
+        assert!(refused(twice).contains("node 0 is in two tiers"));
+        assert!(refused("[move]\nworkers = 0").contains("allowed is 1 to 64"));
+    }
+}
