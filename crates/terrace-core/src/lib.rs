@@ -1,1 +1,31 @@
 //! The pure engine: stages and policies, without clock, file, socket or thread.
+//!
+//! Responsible for: deciding which pages of which VM are looked at, which are hot, and which move
+//! where. It leaves to others: doing any of it. Events go into [`Engine::handle`], actions come out of
+//! [`Engine::poll_action`], time is an argument; the same events give the same actions, byte for byte.
+//!
+//! One loop, five stages: [`track`] observes, [`estimate`] ranks, sharing sets limits (from outside,
+//! through [`terrace_proto::Command::Limits`]), [`place`] proposes, and [`engine`] checks each proposal
+//! and has it moved. [`policy`] names compositions of stages.
+
+pub mod bench;
+pub mod config;
+pub mod engine;
+pub mod estimate;
+pub mod pages;
+pub mod place;
+pub mod policy;
+pub mod ram;
+pub mod replay;
+pub mod track;
+
+pub use config::{ConfigError, EngineConfig, TierConfig, TierKind};
+pub use engine::Engine;
+pub use engine::heat::{HeatCell, HeatMap};
+pub use engine::reasons::Reason;
+pub use engine::refusal::Refusal;
+pub use engine::view::{
+    Counters, Mechanism, PageExplanation, PhaseView, RankClass, RoundSummary, ScanCost, TierView,
+    VmView,
+};
+pub use policy::{PolicyChoice, PolicyName};

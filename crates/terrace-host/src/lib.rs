@@ -1,1 +1,25 @@
-//! The Linux host: hypervisor clients, topology, trackers, movers.
+//! The Linux host.
+//!
+//! Responsible for: finding VMs and talking to their hypervisor, which nodes form which tier, where
+//! guest RAM is in the hypervisor's memory, the worker process that walks one guest's page tables,
+//! placement queries and page moves, and findings about all of it. It leaves to others: every
+//! decision (`terrace-core`), the walk itself (`terrace-pagetable`), clocks, threads and the API of
+//! the daemon (`terraced`).
+//!
+//! Readers of `/proc` and `/sys` take a [`HostRoot`], so that tests hand in a tree of their own.
+//! All calls block; none panics on what a guest or a hypervisor says.
+
+pub mod doctor;
+pub mod memory_map;
+pub mod mover;
+pub mod placement;
+pub mod qemu;
+pub mod topology;
+pub mod tracker;
+pub mod worker;
+
+mod finding;
+mod root;
+
+pub use finding::{Finding, Status};
+pub use root::{HostRoot, ReadError};

@@ -1,1 +1,43 @@
 //! x86-64 page-table walker and accessed-bit scanner over any guest memory.
+//!
+//! Responsible for: reading the 4- or 5-level tables of a guest from outside while the guest runs,
+//! saying which guest pages were accessed since they were last re-armed, and re-arming them; finding
+//! the guest's top-level tables; guest memory made of table pages alone, for the simulator, tests
+//! and benches. It leaves to others: mapping guest RAM, asking for registers, clocks (the times in
+//! [`terrace_proto::ScanStats`] stay 0 here), and what the answer means.
+//!
+//! The observation is vTMM's (accessed bits of guest tables, pruned by those of non-leaf entries).
+//! What keeps guest data whole:
+//!
+//! - Only the accessed bit is ever changed, by compare-exchange of the whole entry, and only in
+//!   present user entries ([`entry`]).
+//! - The number of levels comes from the registers, never from a guess ([`Paging`]).
+//! - A parent's bit is cleared before its children are read; the top level is never pruned and
+//!   never written ([`Scanner`]).
+//! - Everything read from the guest is untrusted: checked against reserved bits and the end of RAM,
+//!   counted, skipped. A pass reads every table page at most once, whatever the tables say.
+//!
+//! **Invariant:** what a scan costs is bounded by the guest's number of pages, not by the contents of
+//! its tables.
+
+pub mod bench;
+pub mod entry;
+#[doc(hidden)]
+pub mod fuzz;
+
+mod bits;
+mod chunk;
+mod mapped;
+mod memory;
+mod paging;
+mod pass;
+mod roots;
+mod scanner;
+mod simulated;
+
+pub use mapped::{MapRangeError, MappedMemory, MappedRange};
+pub use memory::{GuestTables, Table};
+pub use paging::{Paging, Unsupported};
+pub use roots::{RootError, find_roots, is_live_root};
+pub use scanner::Scanner;
+pub use simulated::{Leaf, LeafSize, MapError, SimulatedMemory};

@@ -35,7 +35,9 @@ struct RawDaemon {
 
 impl Default for RawDaemon {
     fn default() -> Self {
-        Self { socket: terrace_api::DEFAULT_SOCKET.into() }
+        Self {
+            socket: terrace_api::DEFAULT_SOCKET.into(),
+        }
     }
 }
 
@@ -80,7 +82,10 @@ struct RawMover {
 
 impl Default for RawMover {
     fn default() -> Self {
-        Self { workers: 4, retries: 3 }
+        Self {
+            workers: 4,
+            retries: 3,
+        }
     }
 }
 
@@ -207,7 +212,9 @@ impl Config {
         let none = RawVm::default();
         let own = self.vms.get(name).unwrap_or(&none);
         let tiers = self.engine.tiers.iter().enumerate();
-        let limits = tiers.map(|(i, tier)| self.limit(own, i, &tier.name)).collect::<Result<_>>()?;
+        let limits = tiers
+            .map(|(i, tier)| self.limit(own, i, &tier.name))
+            .collect::<Result<_>>()?;
         self.check_tier_names(own)?;
         Ok(VmConfig {
             scan: own.scan.or(self.defaults.scan).unwrap_or(false),
@@ -219,7 +226,10 @@ impl Config {
 
     /// Takes the tiers as the kernel describes them, where the file defines none.
     pub fn follow(&mut self, topology: &Topology) {
-        let named = |tier: &Tier| TierConfig { name: tier.name.clone(), ..TierConfig::default() };
+        let named = |tier: &Tier| TierConfig {
+            name: tier.name.clone(),
+            ..TierConfig::default()
+        };
         self.engine.tiers = topology.tiers.iter().map(named).collect();
     }
 
@@ -238,14 +248,20 @@ impl Config {
             ByteSize(floor_bytes),
             ByteSize(ceiling_bytes)
         );
-        Ok(TierLimit { floor_bytes, ceiling_bytes })
+        Ok(TierLimit {
+            floor_bytes,
+            ceiling_bytes,
+        })
     }
 
     fn check_tier_names(&self, vm: &RawVm) -> Result<()> {
         for name in vm.floor.keys().chain(vm.ceiling.keys()) {
             if self.tier(name).is_none() {
                 let known: Vec<&str> = self.engine.tiers.iter().map(|t| t.name.as_str()).collect();
-                bail!("there is no tier \"{name}\": allowed is fast, slow, {}", known.join(", "));
+                bail!(
+                    "there is no tier \"{name}\": allowed is fast, slow, {}",
+                    known.join(", ")
+                );
             }
         }
         Ok(())
@@ -254,7 +270,12 @@ impl Config {
     /// The tier of this name; `fast` and `slow` are the first two whatever their names.
     pub fn tier(&self, name: &str) -> Option<TierId> {
         let alias = ["fast", "slow"].iter().position(|alias| *alias == name);
-        let index = self.engine.tiers.iter().position(|t| t.name == name).or(alias)?;
+        let index = self
+            .engine
+            .tiers
+            .iter()
+            .position(|t| t.name == name)
+            .or(alias)?;
         u8::try_from(index).ok().map(TierId)
     }
 }
@@ -265,7 +286,11 @@ fn tiers(raw: Vec<RawTier>) -> Result<Vec<TierNodes>> {
         .map(|tier| {
             ensure!(!tier.nodes.is_empty(), "tier {}: nodes is empty", tier.name);
             for node in &tier.nodes {
-                ensure!(seen.insert(*node), "tier {}: node {node} is in two tiers", tier.name);
+                ensure!(
+                    seen.insert(*node),
+                    "tier {}: node {node} is in two tiers",
+                    tier.name
+                );
             }
             Ok(TierNodes {
                 nodes: tier.nodes,
@@ -295,7 +320,9 @@ mod tests {
         let written = Config::parse(reference).unwrap();
         let default = Config::parse("").unwrap();
         assert_eq!(format!("{written:?}"), format!("{default:?}"));
-        let all = reference.lines().map(|l| l.strip_prefix("#! ").unwrap_or(l));
+        let all = reference
+            .lines()
+            .map(|l| l.strip_prefix("#! ").unwrap_or(l));
         let all: Vec<&str> = all.collect();
         Config::parse(&all.join("\n")).expect("the examples in the comments are valid too");
     }
@@ -317,7 +344,13 @@ mod tests {
         let a = config.vm("a").unwrap();
         assert!(a.scan && a.moves);
         assert_eq!(a.limits[0].ceiling_bytes, 64 << 20);
-        assert_eq!(a.limits[1], TierLimit { floor_bytes: 1 << 20, ceiling_bytes: u64::MAX });
+        assert_eq!(
+            a.limits[1],
+            TierLimit {
+                floor_bytes: 1 << 20,
+                ceiling_bytes: u64::MAX
+            }
+        );
         assert_eq!(config.vm("b").unwrap().limits[0].ceiling_bytes, 1 << 30);
     }
 
@@ -327,7 +360,11 @@ mod tests {
         assert!(refused("[engine]\nwindows = 99").contains("windows = 99 is out of range"));
         assert!(refused("[vm.a]\nfloor = { quick = \"1GiB\" }").contains("no tier \"quick\""));
         let swapped = "[vm.a]\nfloor = { fast = \"2GiB\" }\nceiling = { fast = \"1GiB\" }";
-        assert!(refused(swapped).contains("is above its ceiling"), "{}", refused(swapped));
+        assert!(
+            refused(swapped).contains("is above its ceiling"),
+            "{}",
+            refused(swapped)
+        );
         let twice = "[[tier]]\nname = \"a\"\nnodes = [0]\n[[tier]]\nname = \"b\"\nnodes = [0]";
         assert!(refused(twice).contains("node 0 is in two tiers"));
         assert!(refused("[move]\nworkers = 0").contains("allowed is 1 to 64"));

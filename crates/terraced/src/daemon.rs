@@ -1,13 +1,13 @@
 //! The daemon's thread: everything that happened comes in by one channel, goes through the engine,
 //! and what the engine decided is handed to the threads of the VM that it is about.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender};
 use std::time::Duration;
 
 use anyhow::{Context as _, Result};
-use terrace_core::Engine;
+use terrace_core::{Engine, RoundSummary};
 use terrace_host::mover::{Mover, MoverConfig, Target};
 use terrace_host::topology::Topology;
 use terrace_host::{Finding, HostRoot};
@@ -25,6 +25,9 @@ use crate::scout::{Found, Ready, State};
 const HEARTBEAT: Duration = Duration::from_secs(1);
 /// How often the tiers' free memory is read.
 const MEMORY_EVERY: Duration = Duration::from_secs(2);
+
+/// Rounds of a VM that are remembered.
+const ROUNDS_KEPT: usize = 64;
 
 /// What reaches the daemon's thread.
 pub enum Input {
@@ -49,6 +52,21 @@ pub struct Managed {
     process: Arc<Process>,
     /// Last reason of the engine that was made an event.
     reasons_told: u64,
+    /// The last rounds, oldest first.
+    pub history: VecDeque<RoundSummary>,
+}
+
+impl Managed {
+    fn keep_round(&mut self, last: Option<&RoundSummary>) {
+        let Some(last) = last.filter(|l| self.history.back().is_none_or(|b| b.round < l.round))
+        else {
+            return;
+        };
+        if self.history.len() == ROUNDS_KEPT {
+            self.history.pop_front();
+        }
+        self.history.push_back(last.clone());
+    }
 }
 
 /// A VM, managed or not.
@@ -154,7 +172,11 @@ impl Daemon {
                 Err(RecvTimeoutError::Timeout) => {}
             }
             self.forget_ended();
-            if self.engine.poll_timeout().is_some_and(|at| at <= self.now()) {
+            if self
+                .engine
+                .poll_timeout()
+                .is_some_and(|at| at <= self.now())
+            {
                 self.handle(Event::Timer);
             }
         }
@@ -206,7 +228,11 @@ impl Daemon {
             }
             for managed in self.vms.values().filter_map(|e| e.managed.as_ref()) {
                 if vm.is_none_or(|id| id == managed.id) {
-                    if halt { managed.hands.halt() } else { managed.hands.go_on() }
+                    if halt {
+                        managed.hands.halt()
+                    } else {
+                        managed.hands.go_on()
+                    }
                 }
             }
         }
@@ -225,7 +251,11 @@ impl Daemon {
             Action::QueryPlacement(query) => query.vm,
             Action::Move(plan) => plan.vm,
         };
-        let managed = self.vms.values().filter_map(|e| e.managed.as_ref()).find(|m| m.id == vm);
+        let managed = self
+            .vms
+            .values()
+            .filter_map(|e| e.managed.as_ref())
+            .find(|m| m.id == vm);
         let Some(hands) = managed.map(|m| &m.hands) else {
             return;
         };
@@ -247,10 +277,13 @@ impl Daemon {
             let Some(managed) = &mut entry.managed else {
                 continue;
             };
-            for reason in self.engine.reasons(managed.id, managed.reasons_told) {
-                managed.reasons_told = reason.sequence;
+            let mut told = managed.reasons_told;
+            for reason in self.engine.vm_reasons(managed.id, told) {
+                told = reason.sequence;
                 self.events.push(reason.at, Some(name), reason.text.clone());
             }
+            managed.reasons_told = told;
+            managed.keep_round(self.engine.last_round(managed.id));
         }
     }
 
@@ -299,10 +332,14 @@ impl Daemon {
             unit: PageSize::Base,
         };
         entry.memory_bytes = ram.iter().map(|r| r.pages.saturating_mul(4096)).sum();
-        entry.hypervisor = if ready.identity.kvm { "QEMU with KVM" } else { "QEMU (TCG)" }.into();
+        entry.hypervisor = if ready.identity.kvm {
+            "QEMU with KVM"
+        } else {
+            "QEMU (TCG)"
+        }
+        .into();
         let spec = spec(id, name, ram, target.unit, &ready.config);
         let context = Context {
-            vm: id,
             target,
             root: self.root.clone(),
             topology: Arc::clone(&self.topology),
@@ -312,9 +349,18 @@ impl Daemon {
         match Hands::start(&context, ready.vm, ready.tables, Arc::clone(&self.mover)) {
             Ok(hands) => {
                 self.next_id += 1;
-                entry.managed = Some(Managed { id, hands, process, reasons_told: 0 });
+                entry.managed = Some(Managed {
+                    id,
+                    hands,
+                    process,
+                    reasons_told: 0,
+                    history: VecDeque::new(),
+                });
                 self.vms.insert(name.to_owned(), entry);
-                self.tell(Some(name), format!("under management, pid {}", process_id(&self.vms[name])));
+                self.tell(
+                    Some(name),
+                    format!("under management, pid {}", process_id(&self.vms[name])),
+                );
                 self.handle(Event::VmArrived(spec));
             }
             Err(error) => {
@@ -347,7 +393,10 @@ impl Daemon {
 
     fn read_memory(&mut self) {
         let now = self.now();
-        if self.memory_read_at.is_some_and(|at| now.since(at) < MEMORY_EVERY) {
+        if self
+            .memory_read_at
+            .is_some_and(|at| now.since(at) < MEMORY_EVERY)
+        {
             return;
         }
         self.memory_read_at = Some(now);
@@ -356,7 +405,10 @@ impl Daemon {
                 self.memory.clone_from(&memory);
                 self.handle(Event::Memory(memory));
             }
-            Err(error) => self.tell(None, format!("the tiers' memory could not be read: {error}")),
+            Err(error) => self.tell(
+                None,
+                format!("the tiers' memory could not be read: {error}"),
+            ),
         }
     }
 }

@@ -33,7 +33,11 @@ impl Events {
 
     /// Events whose number is above `after`.
     pub fn after(&self, after: u64) -> Vec<EventLine> {
-        self.lines.iter().filter(|e| e.sequence > after).cloned().collect()
+        self.lines
+            .iter()
+            .filter(|e| e.sequence > after)
+            .cloned()
+            .collect()
     }
 }
 

@@ -13,7 +13,6 @@ use terrace_host::{HostRoot, placement};
 use terrace_proto::action::PlacementQuery;
 use terrace_proto::{
     Event, MovePlan, MoveReport, MoveStatus, PageCode, PageResult, PlacementReport, ScanRequest,
-    VmId,
 };
 
 use crate::daemon::Input;
@@ -34,8 +33,6 @@ pub struct Hands {
 /// What the threads share.
 #[derive(Clone)]
 pub struct Context {
-    /// The VM.
-    pub vm: VmId,
     /// Its RAM and process.
     pub target: Target,
     /// The host.
@@ -57,10 +54,16 @@ impl Hands {
         let (looks, look_queue) = channel();
         let (plans, plan_queue) = channel();
         let stop = Arc::new(AtomicBool::new(false));
-        let looker = Looker { context: context.clone(), vm, tables };
+        let looker = Looker {
+            context: context.clone(),
+            vm,
+            tables,
+        };
         spawn("look", move || looker.run(&look_queue))?;
         let (context, stopped) = (context.clone(), Arc::clone(&stop));
-        spawn("move", move || move_pages(&context, &mover, &stopped, &plan_queue))?;
+        spawn("move", move || {
+            move_pages(&context, &mover, &stopped, &plan_queue)
+        })?;
         Ok(Self { looks, plans, stop })
     }
 
@@ -98,7 +101,10 @@ impl Drop for Hands {
 }
 
 fn spawn(name: &str, body: impl FnOnce() + Send + 'static) -> std::io::Result<()> {
-    std::thread::Builder::new().name(name.into()).spawn(body).map(drop)
+    std::thread::Builder::new()
+        .name(name.into())
+        .spawn(body)
+        .map(drop)
 }
 
 struct Looker {
@@ -130,7 +136,12 @@ impl Looker {
     }
 
     fn placement(&self, query: PlacementQuery) -> Vec<Event> {
-        let Context { root, topology, target, .. } = &self.context;
+        let Context {
+            root,
+            topology,
+            target,
+            ..
+        } = &self.context;
         match placement::query(root, topology, target, query) {
             Ok(reports) => reports.into_iter().map(Event::Placement).collect(),
             Err(error) => {
@@ -159,7 +170,11 @@ fn move_pages(context: &Context, mover: &Mover, stop: &AtomicBool, queue: &Recei
         } else {
             not_tried(&plan)
         };
-        if context.inbox.send(Input::Event(Event::Moved(report))).is_err() {
+        if context
+            .inbox
+            .send(Input::Event(Event::Moved(report)))
+            .is_err()
+        {
             return;
         }
     }
@@ -171,5 +186,10 @@ fn not_tried(plan: &MovePlan) -> MoveReport {
         status: MoveStatus::NotTried,
         now: PageCode::ABSENT,
     });
-    MoveReport { id: plan.id, vm: plan.vm, results: results.collect(), elapsed_ns: 0 }
+    MoveReport {
+        id: plan.id,
+        vm: plan.vm,
+        results: results.collect(),
+        elapsed_ns: 0,
+    }
 }

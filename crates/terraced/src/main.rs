@@ -91,7 +91,9 @@ fn serve(args: &Args) -> Result<()> {
         worker,
         inbox.clone(),
     );
-    std::thread::Builder::new().name("scout".into()).spawn(move || scout.run())?;
+    std::thread::Builder::new()
+        .name("scout".into())
+        .spawn(move || scout.run())?;
     let socket = config.socket.clone();
     let ended = Daemon::new(config, root, topology, inbox)?.run(&inputs);
     // A socket that nobody serves any more only misleads.

@@ -25,9 +25,13 @@ impl Recorder {
 
     /// Starts a log of at most `limit` bytes; `config` is the engine's as JSON.
     pub fn start(path: &Path, limit: u64, config: String) -> Result<Self> {
-        let file = File::create(path).with_context(|| format!("creating the log {}", path.display()))?;
+        let file =
+            File::create(path).with_context(|| format!("creating the log {}", path.display()))?;
         let mut log = LogWriter::new(BufWriter::new(file), limit)?;
-        let start = Start { version: env!("CARGO_PKG_VERSION").into(), config };
+        let start = Start {
+            version: env!("CARGO_PKG_VERSION").into(),
+            config,
+        };
         log.append(Tick(0), &Record::Start(start))?;
         Ok(Self { log: Some(log) })
     }

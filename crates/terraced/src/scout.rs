@@ -9,12 +9,13 @@ use std::sync::Arc;
 use std::sync::mpsc::Sender;
 use std::time::{Duration, Instant};
 
+use terrace_host::doctor::{self, VmFacts};
 use terrace_host::memory_map::GuestMemory;
 use terrace_host::qemu::{self, Candidate, DiscoveryConfig, Vm, VmIdentity};
 use terrace_host::topology::Topology;
 use terrace_host::tracker::GuestTables;
 use terrace_host::worker::WorkerCommand;
-use terrace_host::{Finding, HostRoot, doctor};
+use terrace_host::{Finding, HostRoot};
 
 use crate::config::{Config, VmConfig};
 use crate::daemon::Input;
@@ -86,7 +87,14 @@ impl Scout {
         worker: WorkerCommand,
         inbox: Sender<Input>,
     ) -> Self {
-        Self { root, topology, config, worker, inbox, handled: BTreeMap::new() }
+        Self {
+            root,
+            topology,
+            config,
+            worker,
+            inbox,
+            handled: BTreeMap::new(),
+        }
     }
 
     /// Looks, reports, sleeps, until the daemon ends.
@@ -124,7 +132,10 @@ impl Scout {
         let found = self.look_at(candidate);
         let managed = matches!(found.state, State::Ready(_));
         let again = (!managed).then(|| Instant::now() + RETRY);
-        let handled = Handled { pid: found.pid, again };
+        let handled = Handled {
+            pid: found.pid,
+            again,
+        };
         self.handled.insert(candidate.socket.clone(), handled);
         self.inbox.send(Input::Found(Box::new(found))).is_ok()
     }
@@ -137,7 +148,7 @@ impl Scout {
             return Found::new(name.clone(), pid, State::Ignored);
         }
         let name_of_socket = || candidate.socket.display().to_string();
-        let mut vm = match Vm::open(&self.root, candidate, ANSWER_TIMEOUT) {
+        let vm = match Vm::open(&self.root, candidate, ANSWER_TIMEOUT) {
             Ok(vm) => vm,
             Err(error) => {
                 let name = candidate.name.clone().unwrap_or_else(name_of_socket);
@@ -150,41 +161,58 @@ impl Scout {
         match self.config.vm(&name) {
             Ok(config) if config.scan => self.attach(vm, identity, config),
             Ok(_) => Found::new(name, pid, State::Ignored),
-            Err(error) => {
-                drop(vm.status());
-                Found::new(name, pid, State::Unscannable(format!("{error:#}")))
-            }
+            Err(error) => Found::new(name, pid, State::Unscannable(format!("{error:#}"))),
         }
     }
 
     /// Finds the VM's RAM and starts its worker.
     fn attach(&self, mut vm: Vm, identity: VmIdentity, config: VmConfig) -> Found {
-        let memory = vm.memory();
+        let memory = vm.memory().map(Arc::new);
         let registers = vm.registers();
-        let (memory_ref, registers_ref) = (memory.as_ref(), registers.as_deref());
-        let findings =
-            doctor::vm(&self.root, &self.topology, &identity, memory_ref, registers_ref);
-        let (name, pid) = (identity.name.clone(), identity.pid);
-        let state = match (memory, registers) {
-            (Err(error), _) => State::Unscannable(error.to_string()),
-            (_, Err(error)) => State::Unscannable(error.to_string()),
+        let tables = match (&memory, &registers) {
+            (Err(error), _) => Err(error.to_string()),
+            (_, Err(error)) => Err(error.to_string()),
             (Ok(memory), Ok(_)) => {
-                let memory = Arc::new(memory);
                 let worker = self.worker.clone();
-                match GuestTables::attach(worker, Arc::clone(&memory), ANSWER_TIMEOUT) {
-                    Err(error) => State::Unscannable(error.to_string()),
-                    Ok(tables) => {
-                        State::Ready(Box::new(Ready { identity, config, vm, memory, tables }))
-                    }
-                }
+                GuestTables::attach(worker, Arc::clone(memory), ANSWER_TIMEOUT)
+                    .map_err(|e| e.to_string())
             }
         };
-        Found { name, pid, state, findings }
+        let facts = VmFacts {
+            identity: &identity,
+            memory: memory.as_deref(),
+            registers: registers.as_deref(),
+            sandbox_gaps: tables.as_ref().map_or(&[], GuestTables::sandbox_gaps),
+        };
+        let findings = doctor::vm(&self.root, &self.topology, &facts);
+        let (name, pid) = (identity.name.clone(), identity.pid);
+        let state = match (tables, memory) {
+            (Ok(tables), Ok(memory)) => State::Ready(Box::new(Ready {
+                identity,
+                config,
+                vm,
+                memory,
+                tables,
+            })),
+            (Err(reason), _) => State::Unscannable(reason),
+            (_, Err(error)) => State::Unscannable(error.to_string()),
+        };
+        Found {
+            name,
+            pid,
+            state,
+            findings,
+        }
     }
 }
 
 impl Found {
     fn new(name: String, pid: u32, state: State) -> Self {
-        Self { name, pid, state, findings: Vec::new() }
+        Self {
+            name,
+            pid,
+            state,
+            findings: Vec::new(),
+        }
     }
 }

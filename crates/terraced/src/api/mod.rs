@@ -63,25 +63,30 @@ impl Asker {
 /// Binds the socket (0660: who may open it may steer the daemon) and serves it on a thread of its own.
 pub fn start(socket: &Path, inbox: Sender<Input>) -> Result<()> {
     let listener = bind(socket)?;
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()?;
     let router = routes::router(Asker { inbox });
-    std::thread::Builder::new().name("api".into()).spawn(move || {
-        runtime.block_on(async {
-            let served = match UnixListener::from_std(listener) {
-                Ok(listener) => axum::serve(listener, router).await,
-                Err(error) => Err(error),
-            };
-            if let Err(error) = served {
-                tracing::error!("the API ended: {error}");
-            }
-        });
-    })?;
+    std::thread::Builder::new()
+        .name("api".into())
+        .spawn(move || {
+            runtime.block_on(async {
+                let served = match UnixListener::from_std(listener) {
+                    Ok(listener) => axum::serve(listener, router).await,
+                    Err(error) => Err(error),
+                };
+                if let Err(error) = served {
+                    tracing::error!("the API ended: {error}");
+                }
+            });
+        })?;
     Ok(())
 }
 
 fn bind(socket: &Path) -> Result<std::os::unix::net::UnixListener> {
     if let Some(folder) = socket.parent() {
-        std::fs::create_dir_all(folder).with_context(|| format!("creating {}", folder.display()))?;
+        std::fs::create_dir_all(folder)
+            .with_context(|| format!("creating {}", folder.display()))?;
     }
     if std::os::unix::net::UnixStream::connect(socket).is_ok() {
         anyhow::bail!("another terraced already listens on {}", socket.display());

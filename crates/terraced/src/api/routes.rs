@@ -59,9 +59,15 @@ async fn map(
 ) -> Answer<HeatMap> {
     const MOST: u64 = 65_536;
     if !(1..=MOST).contains(&query.cells) {
-        return Err(Failure::Invalid(format!("cells={}: from 1 to {MOST}", query.cells)));
+        return Err(Failure::Invalid(format!(
+            "cells={}: from 1 to {MOST}",
+            query.cells
+        )));
     }
-    asker.ask(move |d| d.map(&name, query.cells)).await.map(Json)
+    asker
+        .ask(move |d| d.map(&name, query.cells))
+        .await
+        .map(Json)
 }
 
 async fn page(
@@ -71,7 +77,10 @@ async fn page(
     let digits = gpa.strip_prefix("0x").unwrap_or(&gpa);
     let gpa = u64::from_str_radix(digits, 16)
         .map_err(|_| Failure::Invalid(format!("{gpa}: not a hexadecimal address")))?;
-    asker.ask(move |d| d.explain(&name, Gpa(gpa))).await.map(Json)
+    asker
+        .ask(move |d| d.explain(&name, Gpa(gpa)))
+        .await
+        .map(Json)
 }
 
 async fn pause(State(asker): State<Asker>) -> Answer<Done> {
@@ -105,7 +114,9 @@ async fn order(
     let ordered = move |d: &mut Daemon| {
         let vm = name.as_deref().map(|n| d.managed_id(n)).transpose()?;
         d.command(make(vm));
-        Ok(Done { done: name.map_or_else(|| said.into(), |n| format!("{n}: {said}")) })
+        Ok(Done {
+            done: name.map_or_else(|| said.into(), |n| format!("{n}: {said}")),
+        })
     };
     asker.ask(ordered).await.map(Json)
 }
@@ -133,5 +144,8 @@ async fn events(
     State(asker): State<Asker>,
     Query(query): Query<EventsQuery>,
 ) -> Answer<Vec<EventLine>> {
-    asker.ask(move |d| Ok(d.events_after(query.after))).await.map(Json)
+    asker
+        .ask(move |d| Ok(d.events_after(query.after)))
+        .await
+        .map(Json)
 }

@@ -1,0 +1,360 @@
+//! Every parameter of the engine, with its unit and source.
+//!
+//! Responsible for: the configuration as people write it ([`EngineConfig`]), its defaults (the
+//! papers' values where there is one) and its rules. It leaves to others: reading files, and
+//! durations and sizes as text (the daemon turns them into these numbers).
+
+use std::collections::BTreeMap;
+use std::ops::RangeInclusive;
+
+use serde::{Deserialize, Serialize};
+use terrace_proto::TierId;
+
+use crate::policy::PolicyChoice;
+
+/// A value that the engine cannot run with.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ConfigError {
+    /// A number outside of its range.
+    #[error("{key} = {value} is out of range: allowed is {allowed}")]
+    Range {
+        /// Which parameter.
+        key: String,
+        /// Its value.
+        value: String,
+        /// What it may be.
+        allowed: String,
+    },
+    /// A name that is not in the registry.
+    #[error("{key} = \"{value}\" is unknown: allowed is {allowed}")]
+    Name {
+        /// Which parameter.
+        key: String,
+        /// Its value.
+        value: String,
+        /// The names there are.
+        allowed: String,
+    },
+}
+
+/// What a tier is made of; sets the weights of reads and writes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum TierKind {
+    /// Local DRAM.
+    Dram,
+    /// Persistent memory: reads to writes 1:3 (vTMM §3.3.1, measured).
+    Pmem,
+    /// CXL memory: 2:3 (vTMM §3.3.1, measured on remote DRAM).
+    Cxl,
+    /// Anything else: 1:1, as nothing is known about it.
+    #[default]
+    Generic,
+}
+
+impl TierKind {
+    /// Weights of one read and one write in a page's degree.
+    #[must_use]
+    pub fn weights(self) -> (u8, u8) {
+        match self {
+            Self::Pmem => (1, 3),
+            Self::Cxl => (2, 3),
+            Self::Dram | Self::Generic => (1, 1),
+        }
+    }
+}
+
+/// One tier.
+#[derive(Clone, Debug, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct TierConfig {
+    /// Its name, for people.
+    pub name: String,
+    /// What it is made of.
+    pub kind: TierKind,
+    /// Weight of a read in a page's degree, instead of the kind's (a live host measures it).
+    pub read_weight: Option<u8>,
+    /// Weight of a write, likewise.
+    pub write_weight: Option<u8>,
+    /// Bytes that all VMs together may hold of it; none: what the machine reports as free counts alone.
+    pub capacity_bytes: Option<u64>,
+    /// Free bytes that the engine's moves leave alone.
+    pub reserve_bytes: u64,
+}
+
+/// The engine's parameters. Written by people: validated by [`crate::Engine::new`].
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct EngineConfig {
+    /// The tiers, fastest first, two to four.
+    pub tiers: Vec<TierConfig>,
+    /// The policy of every VM.
+    pub policy: PolicyChoice,
+    /// Other policies for some VMs, by name.
+    pub vm_policies: BTreeMap<String, PolicyChoice>,
+    /// Length of a monitoring window, ms: 600 (vTMM §4.3, sensitivity study).
+    pub window_ms: u64,
+    /// Windows in a round: 8 (vTMM §3.2.1). 1 to 30.
+    pub windows: u8,
+    /// Every how many windows a scan reads all leaves instead of pruning by non-leaf accessed bits; 0:
+    /// only the last window's. 4 (our estimate: upper bits are a hint on real hardware).
+    pub full_pass_every: u8,
+    /// Highest level of the multi-level queue: 7 (its rest of 64 windows outlives any round). 1 to 7.
+    pub max_level: u8,
+    /// From one period tick to the next, ms, where pages are ranked as 4 KiB: 60 s (vTMM §3.2.3).
+    pub period_ms: u64,
+    /// The same where they are ranked as 2 MiB: 120 s (vTMM §3.2.3).
+    pub huge_period_ms: u64,
+    /// From a VM's arrival to its first round, ms: 0.
+    pub first_round_after_ms: u64,
+    /// A round is quiet if it moved fewer bytes: 256 MiB (vTMM §3.2.3) …
+    pub quiet_bytes: u64,
+    /// … or fewer than the VM's memory divided by this, whichever is less: 160 (256 MiB of the paper's
+    /// 40 GiB VM).
+    pub quiet_vm_divisor: u64,
+    /// Most that the intermittent counter rises to: 3 (vTMM §3.2.3). 0 turns skipping off.
+    pub quiet_counter_max: u8,
+    /// Pages whose degree is lower are never promoted: 1, so a page that was not accessed stays. At
+    /// least 1.
+    pub min_hot_degree: u8,
+    /// A page is exchanged only for one whose degree is lower by more than this: 0.
+    pub hysteresis: u8,
+    /// Visits that make a page hot under `fixed-threshold`: 4 (half the windows; vTMM §4.5 profiles it).
+    pub fixed_threshold: u8,
+    /// Seed of the policy `random`.
+    pub random_seed: u64,
+    /// Rounds for which a page that moved is left alone afterwards: 1 (our estimate). 0 to 3.
+    pub cool_down_rounds: u8,
+    /// One in how many pages a round may promote at most, against as many demoted; the rest comes in
+    /// the next round: 4. Bounds the engine's memory (2 bytes a page). At least 4.
+    pub plan_share_divisor: u64,
+    /// Most pages in one plan: 1024 (measured: 1024 4-KiB pages a call keep it under 35 ms).
+    pub plan_max_pages: u64,
+    /// Most bytes in one plan: 64 MiB (32 pages of 2 MiB).
+    pub plan_max_bytes: u64,
+    /// Plans of one VM under way at the same time: 4 (vTMM §3.4 moves with 4 threads). 1 to 64.
+    pub plans_in_flight: u8,
+    /// Bytes that all moves together may copy in a second: 1 GiB/s (our estimate: a small part of what
+    /// any tier delivers); 0: no limit.
+    pub move_budget_bytes_per_s: u64,
+    /// Share of one CPU that scanning one VM may take during a round, percent; longer scans stretch
+    /// the windows: 50 (our estimate; with 8 windows of 600 ms a minute it is 4 % over all). 1 to 100.
+    pub scan_cpu_share_max_percent: u8,
+    /// How long an answer may take before the round goes on without it, ms: 60 s.
+    pub answer_timeout_ms: u64,
+    /// Reasons kept per VM: 64.
+    pub reasons_kept: usize,
+}
+
+impl Default for EngineConfig {
+    fn default() -> Self {
+        let tier = |name: &str, kind| TierConfig {
+            name: name.into(),
+            kind,
+            ..TierConfig::default()
+        };
+        Self {
+            tiers: vec![
+                tier("fast", TierKind::Dram),
+                tier("slow", TierKind::Generic),
+            ],
+            policy: PolicyChoice::default(),
+            vm_policies: BTreeMap::new(),
+            window_ms: 600,
+            windows: 8,
+            full_pass_every: 4,
+            max_level: 7,
+            period_ms: 60_000,
+            huge_period_ms: 120_000,
+            first_round_after_ms: 0,
+            quiet_bytes: 256 << 20,
+            quiet_vm_divisor: 160,
+            quiet_counter_max: 3,
+            min_hot_degree: 1,
+            hysteresis: 0,
+            fixed_threshold: 4,
+            random_seed: 1,
+            cool_down_rounds: 1,
+            plan_share_divisor: 4,
+            plan_max_pages: 1024,
+            plan_max_bytes: 64 << 20,
+            plans_in_flight: 4,
+            move_budget_bytes_per_s: 1 << 30,
+            scan_cpu_share_max_percent: 50,
+            answer_timeout_ms: 60_000,
+            reasons_kept: 64,
+        }
+    }
+}
+
+/// Longest time that a parameter may name, ms (a year).
+const LONGEST_MS: u64 = 366 * 24 * 3_600_000;
+
+impl EngineConfig {
+    /// Weights of one read and one write. One pair serves all pages, so that degrees compare: the
+    /// slowest tier's, where a page in the wrong place costs most.
+    #[must_use]
+    pub fn weights(&self) -> (u8, u8) {
+        self.tiers.last().map_or((1, 1), |tier| {
+            let (read, write) = tier.kind.weights();
+            (
+                tier.read_weight.unwrap_or(read),
+                tier.write_weight.unwrap_or(write),
+            )
+        })
+    }
+
+    /// Checks every rule.
+    ///
+    /// # Errors
+    /// The first value that breaks one, with its key and what is allowed.
+    pub fn validate(&self) -> Result<(), ConfigError> {
+        within("tiers", self.tiers.len() as u64, 2..=TierId::MAX as u64)?;
+        self.validate_monitoring()?;
+        self.validate_ranking()?;
+        self.validate_moving()?;
+        self.policy.resolve("policy")?;
+        for (vm, choice) in &self.vm_policies {
+            choice.resolve(&format!("vm_policies.{vm}"))?;
+        }
+        Ok(())
+    }
+
+    fn validate_monitoring(&self) -> Result<(), ConfigError> {
+        within("window_ms", self.window_ms, 1..=LONGEST_MS)?;
+        within("windows", self.windows, 1..=30)?;
+        within("max_level", self.max_level, 1..=7)?;
+        within("period_ms", self.period_ms, 1..=LONGEST_MS)?;
+        within("huge_period_ms", self.huge_period_ms, 1..=LONGEST_MS)?;
+        within(
+            "first_round_after_ms",
+            self.first_round_after_ms,
+            0..=LONGEST_MS,
+        )?;
+        within("quiet_vm_divisor", self.quiet_vm_divisor, 1..=u64::MAX)?;
+        within("quiet_counter_max", self.quiet_counter_max, 0..=100)?;
+        within(
+            "scan_cpu_share_max_percent",
+            self.scan_cpu_share_max_percent,
+            1..=100,
+        )?;
+        within("answer_timeout_ms", self.answer_timeout_ms, 1..=LONGEST_MS)?;
+        within("reasons_kept", self.reasons_kept as u64, 1..=100_000)
+    }
+
+    fn validate_ranking(&self) -> Result<(), ConfigError> {
+        let (read, write) = self.weights();
+        let most = 250 / u64::from(self.windows);
+        let last = self.tiers.len() - 1;
+        within(&format!("tiers[{last}].read_weight"), read, 1..=most)?;
+        within(&format!("tiers[{last}].write_weight"), write, 1..=most)?;
+        within("min_hot_degree", self.min_hot_degree, 1..=250)?;
+        within("hysteresis", self.hysteresis, 0..=250)?;
+        within(
+            "fixed_threshold",
+            self.fixed_threshold,
+            1..=self.windows.into(),
+        )?;
+        within("cool_down_rounds", self.cool_down_rounds, 0..=3)
+    }
+
+    fn validate_moving(&self) -> Result<(), ConfigError> {
+        within("plan_share_divisor", self.plan_share_divisor, 4..=u64::MAX)?;
+        within("plan_max_pages", self.plan_max_pages, 1..=16_384)?;
+        within("plan_max_bytes", self.plan_max_bytes, 2 << 20..=1 << 40)?;
+        within("plans_in_flight", self.plans_in_flight, 1..=64)?;
+        if self.move_budget_bytes_per_s == 0 {
+            return Ok(());
+        }
+        within(
+            "move_budget_bytes_per_s",
+            self.move_budget_bytes_per_s,
+            1 << 20..=1 << 50,
+        )
+    }
+}
+
+fn within(
+    key: &str,
+    value: impl Into<u64>,
+    allowed: RangeInclusive<u64>,
+) -> Result<(), ConfigError> {
+    let value = value.into();
+    if allowed.contains(&value) {
+        return Ok(());
+    }
+    let (least, most) = allowed.into_inner();
+    Err(ConfigError::Range {
+        key: key.into(),
+        value: value.to_string(),
+        allowed: if most == u64::MAX {
+            format!("{least} or more")
+        } else {
+            format!("{least} to {most}")
+        },
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn defaults_are_valid_and_survive_json() {
+        let config = EngineConfig::default();
+        config.validate().unwrap();
+        let json = serde_json::to_string(&config).unwrap();
+        assert_eq!(serde_json::from_str::<EngineConfig>(&json).unwrap(), config);
+        assert_eq!(
+            serde_json::from_str::<EngineConfig>("{}").unwrap(),
+            config,
+            "what is not written has its default"
+        );
+    }
+
+    #[test]
+    fn an_error_names_key_value_and_allowed_range() {
+        let config = EngineConfig {
+            windows: 31,
+            ..EngineConfig::default()
+        };
+        assert_eq!(
+            config.validate().unwrap_err().to_string(),
+            "windows = 31 is out of range: allowed is 1 to 30"
+        );
+    }
+
+    #[test]
+    fn weights_that_overflow_a_degree_are_refused() {
+        let mut config = EngineConfig {
+            windows: 30,
+            ..EngineConfig::default()
+        };
+        config.tiers[1].write_weight = Some(9);
+        assert!(
+            config
+                .validate()
+                .unwrap_err()
+                .to_string()
+                .contains("tiers[1].write_weight = 9 is out of range: allowed is 1 to 8")
+        );
+    }
+
+    #[test]
+    fn unknown_keys_are_refused() {
+        let err = serde_json::from_str::<EngineConfig>(r#"{"windos": 8}"#).unwrap_err();
+        assert!(err.to_string().contains("unknown field `windos`"), "{err}");
+    }
+
+    #[test]
+    fn weights_come_from_the_slowest_tier() {
+        let mut config = EngineConfig::default();
+        config.tiers[1].kind = TierKind::Cxl;
+        assert_eq!(config.weights(), (2, 3));
+        config.tiers.push(TierConfig {
+            kind: TierKind::Pmem,
+            ..TierConfig::default()
+        });
+        assert_eq!(config.weights(), (1, 3));
+    }
+}

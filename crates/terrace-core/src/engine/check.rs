@@ -1,0 +1,116 @@
+//! Every proposal is checked again at the moment that it would become part of a plan.
+//!
+//! Responsible for: what is allowed — the unit exists, is RAM, is there, is known, is not on its way
+//! and did not move lately; its destination exists, differs, and has room under the VM's ceiling and
+//! in the tier; its origin stays above the VM's floor. It leaves to others: who proposed it, and why.
+
+use terrace_proto::{Gfn, PAGES_PER_HUGE, TierId};
+
+use super::Shared;
+use super::refusal::Refusal;
+use super::vm::Vm;
+
+/// What the mechanism says to a proposal.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Verdict {
+    /// It may go.
+    Allowed {
+        /// Where it is.
+        from: TierId,
+        /// It only makes room.
+        paired: bool,
+    },
+    /// Not now; perhaps when something that is under way has ended.
+    Later(Refusal),
+    /// Never in this round.
+    Refused(Refusal),
+}
+
+impl Vm {
+    /// Checks one unit's way to a tier. `forced`: its tier must lose it whatever comes in return.
+    pub fn check(&self, unit: u32, to: TierId, forced: bool, shared: &Shared) -> Verdict {
+        let from = match self.check_unit(unit, to) {
+            Ok(from) => from,
+            Err(refusal) => return Verdict::Refused(refusal),
+        };
+        let bytes = self.moved_pages(unit) * terrace_proto::PAGE_SIZE;
+        if self.ceiling_room(to) < bytes {
+            return Verdict::Later(Refusal::Ceiling);
+        }
+        if shared.tiers.free(to) < bytes {
+            return Verdict::Later(Refusal::NoFreeMemory);
+        }
+        let paired = to > from && !forced;
+        let mut floor = self.limit(from).floor_bytes;
+        if paired {
+            let ahead = self.may_run_ahead(from, shared);
+            let room = self.ceiling_room(from).min(shared.tiers.free(from));
+            let made = room.max(self.moving.owed[from.index()]) + self.leaving(from);
+            if made >= ahead.min(self.moving.waiting_for(from)) {
+                return Verdict::Later(Refusal::NotNeeded);
+            }
+            floor = floor.saturating_sub(ahead);
+        }
+        let stays = self.pages.bytes(from).saturating_sub(self.leaving(from));
+        if stays < floor.saturating_add(bytes) {
+            return Verdict::Later(Refusal::Floor);
+        }
+        Verdict::Allowed { from, paired }
+    }
+
+    /// What does not depend on room. Gives the unit's tier.
+    fn check_unit(&self, unit: u32, to: TierId) -> Result<TierId, Refusal> {
+        let pages = &self.pages;
+        if to.0 >= pages.tiers() {
+            return Err(Refusal::NoSuchTier);
+        }
+        if unit as usize >= pages.units() {
+            return Err(Refusal::OutOfRange);
+        }
+        if !pages.ram().is_whole(unit) {
+            return Err(Refusal::OutsideRam);
+        }
+        let from = pages.tier(unit).ok_or(Refusal::Absent)?;
+        let extent = pages.extent(unit);
+        let moves_as_block = extent.len() as u64 == PAGES_PER_HUGE
+            && pages.ram().contains(Gfn(u64::from(unit)), PAGES_PER_HUGE);
+        if pages.in_huge_block(unit) && !moves_as_block {
+            return Err(Refusal::PartOfHuge);
+        }
+        let units = || extent.clone().filter_map(|u| u32::try_from(u).ok());
+        if units().any(|u| pages.in_flight(u)) {
+            Err(Refusal::InFlight)
+        } else if !units().any(|u| pages.known(u)) {
+            Err(Refusal::Unknown)
+        } else if from == to {
+            Err(Refusal::AlreadyThere)
+        } else if pages.cool_down(unit) > 0 {
+            Err(Refusal::CoolDown)
+        } else {
+            Ok(from)
+        }
+    }
+
+    fn leaving(&self, tier: TierId) -> u64 {
+        self.moving.leaving[tier.index()]
+    }
+
+    /// Bytes that the VM may still get of a tier under its ceiling.
+    pub fn ceiling_room(&self, tier: TierId) -> u64 {
+        let holds = self.pages.bytes(tier) + self.moving.coming[tier.index()];
+        self.limit(tier).ceiling_bytes.saturating_sub(holds)
+    }
+
+    /// How far units that make room in a tier may run ahead of those that use it, bytes: one plan, an
+    /// eighth of what the VM holds there, and at least what the next unit needs.
+    fn may_run_ahead(&self, tier: TierId, shared: &Shared) -> u64 {
+        let config = &shared.config;
+        let unit = self.pages.unit_bytes();
+        let plan = config
+            .plan_max_bytes
+            .min(config.plan_max_pages.saturating_mul(unit));
+        let next = self.moving.next_for(tier);
+        let needed = next.map_or(unit, |u| self.moved_pages(u) * terrace_proto::PAGE_SIZE);
+        plan.min(self.pages.bytes(tier) / 8).max(needed)
+    }
+}

@@ -1,0 +1,133 @@
+//! From counts to proposals, and the end of a round.
+//!
+//! Responsible for: the room that a VM has, handing the units to the ranking, and summing the round up
+//! (also whether it was quiet, vTMM §3.2.3). It leaves to others: the ranking ([`crate::place`]) and
+//! the moves ([`super::moves`]).
+
+use terrace_proto::{PAGE_SIZE, Tick};
+
+use super::Shared;
+use super::refusal::Refusal;
+use super::view::RoundSummary;
+use super::vm::{Phase, Vm};
+use crate::place::{Flow, Room};
+
+impl Vm {
+    /// Ranks the pages and takes over what is proposed.
+    pub fn classify(&mut self, now: Tick, shared: &mut Shared) {
+        let room = self.room(shared);
+        let proposal = self.place.propose(self.round, &self.pages, &room);
+        self.pages.pass_cool_down();
+        let unit_pages = self.pages.ram().unit().base_pages();
+        let (up, down) = self.proposed_pages(&proposal.flows);
+        if let Some(round) = &mut self.current {
+            let r = proposal.ranking;
+            round.classified_at = Some(now);
+            round.known_pages = r.known * unit_pages;
+            round.hot_pages = r.hot * unit_pages;
+            round.hot_in_first_tier = r.hot_here * unit_pages;
+            round.threshold_degree = r.threshold;
+            round.degree_histogram = r.histogram.iter().map(|n| n * unit_pages).collect();
+            (round.proposed_promotions, round.proposed_demotions) = (up, down);
+        }
+        self.moving.take(proposal.flows, &self.pages);
+        self.phase = Phase::Moving { since: now };
+        if !self.moves_on {
+            self.drop_waiting(Refusal::MovesOff);
+        }
+    }
+
+    fn room(&self, shared: &Shared) -> Room {
+        let unit = self.pages.unit_bytes();
+        let pairs = self.pages.units() as u64 / shared.config.plan_share_divisor;
+        let mut room = Room {
+            // A tiny VM may still exchange a pair.
+            most: 2 * pairs.max(1),
+            ..Room::default()
+        };
+        for tier in self.tiers() {
+            let (i, held, limit) = (tier.index(), self.pages.bytes(tier), self.limit(tier));
+            room.held[i] = held / unit;
+            let reachable = held.saturating_add(shared.tiers.free(tier));
+            room.fit[i] = limit.ceiling_bytes.min(reachable) / unit;
+            room.floor[i] = limit.floor_bytes.div_ceil(unit);
+        }
+        room
+    }
+
+    fn proposed_pages(&self, flows: &[Flow]) -> (u64, u64) {
+        let (mut up, mut down) = (0, 0);
+        for flow in flows {
+            for &unit in &flow.units {
+                let pages = self.moved_pages(unit);
+                match self.pages.tier(unit) {
+                    Some(from) if flow.to < from => up += pages,
+                    Some(from) if flow.to > from => down += pages,
+                    _ => {}
+                }
+            }
+        }
+        (up, down)
+    }
+
+    /// 4 KiB pages that move with a unit.
+    pub fn moved_pages(&self, unit: u32) -> u64 {
+        self.pages.extent(unit).len() as u64 * self.pages.ram().unit().base_pages()
+    }
+
+    /// All moves are reported or refused: the round is over.
+    pub fn complete_round(&mut self, now: Tick, shared: &Shared) {
+        self.phase = Phase::Waiting;
+        let Some(mut round) = self.current.take() else {
+            return;
+        };
+        round.ended_at = Some(now);
+        round.refused = self.refused.list();
+        let quiet = self.is_quiet(&round, shared);
+        self.intermittent.round_done(quiet);
+        self.intermittent.pass(now);
+        self.counters.rounds += 1;
+        self.reasons.say(now, self.round_words(&round, quiet));
+        self.last = Some(round);
+    }
+
+    /// Fewer bytes moved than are worth looking again soon. Where moves are off, what would have moved
+    /// counts.
+    fn is_quiet(&self, round: &RoundSummary, shared: &Shared) -> bool {
+        let memory = self.ram_pages * PAGE_SIZE;
+        let threshold = shared
+            .config
+            .quiet_bytes
+            .min(memory / shared.config.quiet_vm_divisor);
+        let bytes = if self.moves_on {
+            round.moved_bytes
+        } else {
+            (round.proposed_promotions + round.proposed_demotions) * PAGE_SIZE
+        };
+        bytes < threshold
+    }
+
+    fn round_words(&self, round: &RoundSummary, quiet: bool) -> String {
+        let mut text = format!(
+            "round {}: {} of {} known pages are hot (degree {} and up); {} promoted, {} demoted, {} failed",
+            round.round,
+            round.hot_pages,
+            round.known_pages,
+            round.threshold_degree,
+            round.promoted_pages,
+            round.demoted_pages,
+            round.failed_pages,
+        );
+        if self.refused.total() > 0 {
+            text += &format!("; not moved: {}", self.refused.words());
+        }
+        if quiet {
+            text += &format!(
+                "; {} KiB moved is little, the next round comes in {} periods",
+                round.moved_bytes >> 10,
+                self.intermittent.counter().max(1)
+            );
+        }
+        text
+    }
+}

@@ -1,0 +1,346 @@
+//! The engine: events in, actions out, time as an argument.
+//!
+//! Responsible for: the set of VMs, which VM an event is for, and the order of actions. It owns the
+//! mechanism: capacity, floors and ceilings, moves under way, budgets, pause, cool-down. It leaves to
+//! others: what policies rank and propose ([`crate::track`], [`crate::estimate`], [`crate::place`]),
+//! and doing anything.
+//!
+//! **Invariant:** decisions fall only in [`Engine::handle`]; polling and looking change none. The same
+//! events at the same ticks give the same actions: no clock, no hash order, no float.
+
+mod budget;
+mod check;
+mod classify;
+pub mod heat;
+mod intermittent;
+mod landing;
+mod moves;
+pub mod reasons;
+pub mod refusal;
+mod round;
+mod show;
+mod tiers;
+pub mod view;
+mod vm;
+
+use std::collections::{BTreeMap, VecDeque};
+
+use terrace_proto::{
+    Action, BackingChange, Command, Event, Gfn, PageSize, PlanId, RequestId, Tick, TierLimit, VmId,
+    VmSpec,
+};
+
+use crate::config::{ConfigError, EngineConfig};
+use crate::place::Place;
+use budget::TokenBucket;
+use reasons::{Reason, Reasons};
+use refusal::Refusal;
+use tiers::Tiers;
+use heat::HeatMap;
+use view::{PageExplanation, RoundSummary, VmView};
+use vm::Vm;
+
+/// What all VMs share.
+pub(crate) struct Shared {
+    pub config: EngineConfig,
+    pub tiers: Tiers,
+    pub budget: TokenBucket,
+    actions: VecDeque<Action>,
+    requests: u64,
+    plans: u64,
+}
+
+impl Shared {
+    pub fn act(&mut self, action: Action) {
+        self.actions.push_back(action);
+    }
+
+    pub fn request(&mut self) -> RequestId {
+        self.requests += 1;
+        RequestId(self.requests)
+    }
+
+    pub fn plan(&mut self) -> PlanId {
+        self.plans += 1;
+        PlanId(self.plans)
+    }
+}
+
+/// Makes the placing stage of each VM that arrives.
+pub type PlaceFactory = Box<dyn Fn(&VmSpec) -> Box<dyn Place> + Send>;
+
+/// The engine.
+pub struct Engine {
+    shared: Shared,
+    vms: BTreeMap<VmId, Vm>,
+    /// What is said about no VM in particular.
+    reasons: Reasons,
+    place: Option<PlaceFactory>,
+    /// VMs that arrive are paused.
+    paused: bool,
+    now: Tick,
+    /// The VM whose plans were issued last: the next one is served first.
+    served: Option<VmId>,
+}
+
+impl Engine {
+    /// An engine without VMs.
+    ///
+    /// # Errors
+    /// Where a value of the configuration is out of range.
+    pub fn new(config: EngineConfig) -> Result<Self, ConfigError> {
+        config.validate()?;
+        let rate = config.move_budget_bytes_per_s;
+        Ok(Self {
+            reasons: Reasons::new(config.reasons_kept),
+            shared: Shared {
+                tiers: Tiers::new(&config),
+                budget: TokenBucket::new(rate, config.plan_max_bytes),
+                actions: VecDeque::new(),
+                requests: 0,
+                plans: 0,
+                config,
+            },
+            vms: BTreeMap::new(),
+            place: None,
+            paused: false,
+            now: Tick(0),
+            served: None,
+        })
+    }
+
+    /// The same with a placing stage from outside instead of the policies' own.
+    ///
+    /// # Errors
+    /// Where a value of the configuration is out of range.
+    pub fn with_place(config: EngineConfig, place: PlaceFactory) -> Result<Self, ConfigError> {
+        let mut engine = Self::new(config)?;
+        engine.place = Some(place);
+        Ok(engine)
+    }
+
+    /// The configuration.
+    #[must_use]
+    pub fn config(&self) -> &EngineConfig {
+        &self.shared.config
+    }
+
+    /// Takes an event in. Time never goes back: an earlier tick counts as the latest one.
+    pub fn handle(&mut self, now: Tick, event: Event) {
+        self.now = self.now.max(now);
+        let now = self.now;
+        self.shared.budget.refill(now);
+        match event {
+            Event::VmArrived(spec) => self.arrive(&spec),
+            Event::VmDeparted(vm) => self.depart(vm),
+            Event::Memory(memory) => self.shared.tiers.report(&memory),
+            Event::Command(command) => self.command(command),
+            Event::Timer => {}
+            Event::BackingChanged(change) => self.with(change.vm, |vm, _| vm.backing(change)),
+            Event::Placement(r) => self.with(r.vm, |vm, shared| vm.placement(now, &r, shared)),
+            Event::Scanned(a) => {
+                self.with(a.space.vm(), |vm, shared| vm.scanned(now, &a, shared));
+            }
+            Event::ScanFailed(f) => self.with(f.vm, |vm, _| vm.scan_failed(now, &f)),
+            Event::Moved(r) => self.with(r.vm, |vm, shared| vm.moved(now, &r, shared)),
+        }
+        self.advance();
+    }
+
+    /// The next action, oldest first.
+    pub fn poll_action(&mut self) -> Option<Action> {
+        self.shared.actions.pop_front()
+    }
+
+    /// When the engine wants a [`Event::Timer`] at the latest.
+    #[must_use]
+    pub fn poll_timeout(&self) -> Option<Tick> {
+        self.vms
+            .values()
+            .filter_map(|vm| vm.timeout(&self.shared.config))
+            .min()
+    }
+
+    /// The VMs under management, by id.
+    #[must_use]
+    pub fn vms(&self) -> Vec<VmId> {
+        self.vms.keys().copied().collect()
+    }
+
+    /// Everything about one VM.
+    #[must_use]
+    pub fn vm(&self, vm: VmId) -> Option<VmView> {
+        self.vms.get(&vm).map(|vm| vm.view(&self.shared))
+    }
+
+    /// What was done about a VM and why, after the reason of that number, oldest first.
+    pub fn vm_reasons(&self, vm: VmId, after: u64) -> impl Iterator<Item = &Reason> {
+        self.vms
+            .get(&vm)
+            .into_iter()
+            .flat_map(move |vm| vm.reasons.after(after))
+    }
+
+    /// A VM's last round that ended.
+    #[must_use]
+    pub fn last_round(&self, vm: VmId) -> Option<&RoundSummary> {
+        self.vms.get(&vm)?.last.as_ref()
+    }
+
+    /// A VM's guest-physical memory in at most `cells` pieces of one size.
+    #[must_use]
+    pub fn heat_map(&self, vm: VmId, cells: u64) -> Option<HeatMap> {
+        let vm = self.vms.get(&vm)?;
+        Some(vm.heat_map(cells, &self.shared.config))
+    }
+
+    /// Why a page of a VM is where it is; none beyond the VM's last page.
+    #[must_use]
+    pub fn explain_page(&self, vm: VmId, gfn: Gfn) -> Option<PageExplanation> {
+        self.vms.get(&vm)?.explain(gfn)
+    }
+
+    /// What is to be said about no VM in particular, oldest first.
+    #[must_use]
+    pub fn reasons(&self) -> Vec<Reason> {
+        self.reasons.list()
+    }
+
+    fn with(&mut self, id: VmId, act: impl FnOnce(&mut Vm, &mut Shared)) {
+        if let Some(vm) = self.vms.get_mut(&id) {
+            act(vm, &mut self.shared);
+        }
+    }
+
+    fn arrive(&mut self, spec: &VmSpec) {
+        let refused = if self.vms.contains_key(&spec.vm) {
+            Err("a VM with that id is here already".into())
+        } else {
+            let place = self.place.as_ref().map(|make| make(spec));
+            Vm::arrive(self.now, spec, &self.shared.config, place)
+        };
+        match refused {
+            Ok(mut vm) => {
+                vm.paused = self.paused;
+                self.vms.insert(spec.vm, vm);
+            }
+            Err(why) => {
+                let text = format!("VM {} ({}) is not taken: {why}", spec.vm, spec.name);
+                self.reasons.say(self.now, text);
+            }
+        }
+    }
+
+    fn depart(&mut self, id: VmId) {
+        let Some(vm) = self.vms.remove(&id) else {
+            return;
+        };
+        for (tier, held) in vm.tiers().zip(vm.held()) {
+            self.shared.tiers.found(tier, held, 0);
+        }
+        for (tier, bytes) in vm.tiers().zip(vm.moving.coming) {
+            self.shared.tiers.orphan(tier, bytes);
+        }
+        self.shared.actions.retain(|action| action_vm(action) != id);
+    }
+
+    fn command(&mut self, command: Command) {
+        let now = self.now;
+        match command {
+            Command::Pause(Some(vm)) => self.with(vm, |vm, _| vm.pause(now)),
+            Command::Resume(Some(vm)) => self.with(vm, |vm, _| vm.resume(now)),
+            Command::Pause(None) => {
+                self.paused = true;
+                self.vms.values_mut().for_each(|vm| vm.pause(now));
+            }
+            Command::Resume(None) => {
+                self.paused = false;
+                self.vms.values_mut().for_each(|vm| vm.resume(now));
+            }
+            Command::Moves(vm, on) => self.with(vm, |vm, _| vm.set_moves(now, on)),
+            Command::Limits(vm, limits) => {
+                self.with(vm, |vm, shared| {
+                    vm.set_limits(now, limits, shared.config.tiers.len());
+                });
+            }
+            Command::RoundNow(vm) => self.with(vm, |vm, shared| vm.round_now(now, shared)),
+        }
+    }
+
+    /// Does what is due, the VM after the last one served first, so that one VM's moves don't take the
+    /// whole budget.
+    fn advance(&mut self) {
+        let served = self.served;
+        let after = |id: &&VmId| Some(**id) > served;
+        let (first, then): (Vec<_>, Vec<_>) = self.vms.keys().partition(after);
+        let order: Vec<VmId> = first.into_iter().chain(then).copied().collect();
+        for id in order {
+            let plans = self.shared.plans;
+            let now = self.now;
+            self.with(id, |vm, shared| vm.advance(now, shared));
+            if self.shared.plans > plans {
+                self.served = Some(id);
+            }
+        }
+    }
+}
+
+fn action_vm(action: &Action) -> VmId {
+    match action {
+        Action::Scan(request) => request.space.vm(),
+        Action::QueryPlacement(query) => query.vm,
+        Action::Move(plan) => plan.vm,
+    }
+}
+
+impl Vm {
+    fn backing(&mut self, change: BackingChange) {
+        let first = match self.pages.ram().unit() {
+            PageSize::Base => change.start(),
+            PageSize::Huge => Gfn(change.block),
+        };
+        match u32::try_from(first.0) {
+            Ok(first) => self.pages.set_huge_block(first, change.huge),
+            Err(_) => self.counters.malformed_answers += 1,
+        }
+    }
+
+    fn pause(&mut self, now: Tick) {
+        if !self.paused {
+            self.abandon(now, "paused");
+            self.paused = true;
+            self.reasons.say(now, "paused: neither scanned nor moved");
+        }
+    }
+
+    fn resume(&mut self, now: Tick) {
+        if self.paused {
+            self.paused = false;
+            self.reasons.say(now, "resumed");
+        }
+    }
+
+    fn set_moves(&mut self, now: Tick, on: bool) {
+        self.moves_on = on;
+        if !on {
+            self.drop_waiting(Refusal::MovesOff);
+        }
+        self.reasons
+            .say(now, if on { "moves are on" } else { "moves are off" });
+    }
+
+    fn set_limits(&mut self, now: Tick, limits: Vec<TierLimit>, tiers: usize) {
+        match vm::check_limits(&limits, tiers) {
+            Ok(()) => {
+                let mib = |l: &TierLimit| {
+                    format!("{}-{} MiB", l.floor_bytes >> 20, l.ceiling_bytes >> 20)
+                };
+                let words: Vec<_> = limits.iter().map(mib).collect();
+                self.limits = limits;
+                self.reasons
+                    .say(now, format!("limits are now {}", words.join(", ")));
+            }
+            Err(why) => self.reasons.say(now, format!("limits stay: {why}")),
+        }
+    }
+}

@@ -1,0 +1,296 @@
+//! Moves of one VM: from proposals to plans.
+//!
+//! Responsible for: plans under way and their bytes, the order in which proposals become plans, and
+//! the budget. It leaves to others: whether a proposal is allowed at this moment ([`super::check`]), and
+//! how plans went ([`super::landing`]).
+//!
+//! Each plan holds demotions first, then promotions. All accounts are pessimistic: a unit under way
+//! counts against its destination from the moment that it is planned, and still counts in its origin
+//! until the report says that it left. So a promotion uses only room that is there for sure, and a
+//! plan's demotions make room for the promotions of the next one; whatever part of a plan fails, no
+//! ceiling and no tier is overrun.
+//!
+//! Demotions that only make room run ahead of the promotions by no more than one plan, nor by more
+//! than an eighth of what the VM holds there; by so much an exchange may dip below a floor.
+
+use std::collections::BTreeMap;
+
+use terrace_proto::{Action, MovePlan, PageMove, PlanId, Tick, TierId};
+
+use super::Shared;
+use super::check::Verdict;
+use super::refusal::Refusal;
+use super::vm::{Phase, Vm};
+use crate::pages::Pages;
+use crate::place::Flow;
+
+/// A flow on its way into plans.
+#[derive(Debug)]
+pub(crate) struct Queue {
+    pub to: TierId,
+    units: Vec<u32>,
+    next: usize,
+    forced: usize,
+    /// Bytes of the units from `next` on.
+    pub bytes_left: u64,
+}
+
+impl Queue {
+    /// The next unit, and whether its tier must lose it whatever comes in return.
+    fn peek(&self) -> Option<(u32, bool)> {
+        let unit = self.units.get(self.next)?;
+        Some((*unit, self.next < self.forced))
+    }
+
+    fn pass(&mut self, bytes: u64) {
+        self.next += 1;
+        self.bytes_left = self.bytes_left.saturating_sub(bytes);
+    }
+
+    fn left(&self) -> &[u32] {
+        &self.units[self.next.min(self.units.len())..]
+    }
+}
+
+/// One unit of a plan.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Flight {
+    pub unit: u32,
+    /// Units that move together from `unit` on.
+    pub extent: u32,
+    pub bytes: u64,
+    pub from: TierId,
+    pub to: TierId,
+    /// It only makes room.
+    pub paired: bool,
+}
+
+/// A plan under way.
+#[derive(Debug)]
+pub(crate) struct Plan {
+    pub flights: Vec<Flight>,
+    /// Memory reports before it was issued.
+    pub reports: u64,
+    /// The round that it is part of.
+    pub round: u64,
+}
+
+/// What waits and what is under way.
+#[derive(Debug, Default)]
+pub(crate) struct Moving {
+    pub queues: Vec<Queue>,
+    pub plans: BTreeMap<PlanId, Plan>,
+    /// Bytes under way into each tier.
+    pub coming: [u64; TierId::MAX],
+    /// Bytes under way out of each tier.
+    pub leaving: [u64; TierId::MAX],
+    /// Bytes that units which only made room left, and that nothing has taken yet.
+    pub owed: [u64; TierId::MAX],
+    /// When the budget allows the next plan, where that is what a plan waits for.
+    pub tokens_at: Option<Tick>,
+}
+
+impl Moving {
+    pub fn take(&mut self, flows: Vec<Flow>, pages: &Pages) {
+        self.owed = [0; TierId::MAX];
+        let bytes = |unit: u32| pages.extent(unit).len() as u64 * pages.unit_bytes();
+        self.queues = flows
+            .into_iter()
+            .map(|flow| Queue {
+                to: flow.to,
+                bytes_left: flow.units.iter().map(|u| bytes(*u)).sum(),
+                next: 0,
+                forced: flow.forced,
+                units: flow.units,
+            })
+            .collect();
+    }
+
+    /// Bytes that wait to go to a tier.
+    pub fn waiting_for(&self, tier: TierId) -> u64 {
+        let into = self.queues.iter().filter(|q| q.to == tier);
+        into.map(|q| q.bytes_left).sum()
+    }
+
+    pub fn waiting_bytes(&self) -> u64 {
+        self.queues.iter().map(|q| q.bytes_left).sum()
+    }
+
+    pub fn in_flight_bytes(&self) -> u64 {
+        self.coming.iter().sum()
+    }
+
+    /// The next unit that waits to go to a tier.
+    pub fn next_for(&self, tier: TierId) -> Option<u32> {
+        let mut into = self.queues.iter().filter(|q| q.to == tier);
+        into.find_map(|q| q.peek().map(|(unit, _)| unit))
+    }
+
+    /// Plans of a round that were not reported yet. Those of earlier rounds are not waited for.
+    fn plans_of(&self, round: u64) -> usize {
+        self.plans.values().filter(|p| p.round == round).count()
+    }
+}
+
+/// What came of building one plan.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Issue {
+    Issued,
+    /// The budget allows it later.
+    Tokens(Tick),
+    /// Nothing that waits is allowed now; one of the reasons.
+    Blocked(Option<Refusal>),
+}
+
+impl Vm {
+    /// Issues what may go now; ends the round when nothing is left.
+    pub fn go_on_moving(&mut self, now: Tick, give_up_at: Tick, shared: &mut Shared) {
+        self.moving.tokens_at = None;
+        let most = usize::from(shared.config.plans_in_flight);
+        let mut blocked = None;
+        while self.moving.plans_of(self.round) < most {
+            match self.issue(shared) {
+                Issue::Issued => {
+                    self.phase = Phase::Moving { since: now };
+                }
+                Issue::Tokens(at) => {
+                    self.moving.tokens_at = Some(at);
+                    return;
+                }
+                Issue::Blocked(why) => {
+                    blocked = why;
+                    break;
+                }
+            }
+        }
+        if now >= give_up_at {
+            let text = format!(
+                "{} KiB are still on their way, unreported; the round ends without them",
+                self.moving.in_flight_bytes() >> 10
+            );
+            self.reasons.say(now, text);
+            self.drop_waiting(Refusal::RoundEnded);
+            self.complete_round(now, shared);
+        } else if self.moving.plans_of(self.round) == 0 && !self.awaits_memory(shared) {
+            self.drop_waiting(blocked.unwrap_or(Refusal::RoundEnded));
+            self.complete_round(now, shared);
+        }
+    }
+
+    /// Something waits for memory that our moves freed and the next report will show.
+    fn awaits_memory(&self, shared: &Shared) -> bool {
+        let mut waiting = self.moving.queues.iter().filter(|q| q.bytes_left > 0);
+        waiting.any(|q| shared.tiers.awaits_report(q.to))
+    }
+
+    /// Builds and issues one plan.
+    fn issue(&mut self, shared: &mut Shared) -> Issue {
+        let (most_pages, most_bytes) = (shared.config.plan_max_pages, shared.config.plan_max_bytes);
+        let bytes = most_bytes.min(self.moving.waiting_bytes());
+        if bytes > 0 && shared.budget.bytes() < bytes {
+            return Issue::Tokens(shared.budget.ready_at(bytes));
+        }
+        let (mut pages_left, mut bytes_left) = (most_pages, most_bytes);
+        let mut flights = Vec::new();
+        let mut blocked = None;
+        for queue in 0..self.moving.queues.len() {
+            // Half of a plan at most makes room, so that the other half can use it.
+            let promotes = self.moving.queues[queue + 1..]
+                .iter()
+                .any(|q| q.bytes_left > 0);
+            let keep = if promotes { most_pages / 2 } else { 0 };
+            let (plan, why) =
+                self.drain(queue, pages_left.saturating_sub(keep), bytes_left, shared);
+            blocked = blocked.or(why);
+            pages_left -= plan.len() as u64;
+            bytes_left -= plan.iter().map(|f| f.bytes).sum::<u64>();
+            flights.extend(plan);
+        }
+        if flights.is_empty() {
+            return Issue::Blocked(blocked);
+        }
+        self.send(flights, shared);
+        Issue::Issued
+    }
+
+    /// Takes units from one queue while they are allowed; also says what stopped it.
+    fn drain(
+        &mut self,
+        queue: usize,
+        pages: u64,
+        bytes: u64,
+        shared: &mut Shared,
+    ) -> (Vec<Flight>, Option<Refusal>) {
+        let (mut flights, mut left) = (Vec::new(), bytes);
+        while (flights.len() as u64) < pages {
+            let q = &self.moving.queues[queue];
+            let (to, Some((unit, forced))) = (q.to, q.peek()) else {
+                break;
+            };
+            let extent = self.pages.extent(unit);
+            let size = extent.len() as u64 * self.pages.unit_bytes();
+            match self.check(unit, to, forced, shared) {
+                Verdict::Refused(why) => self.refuse(why, 1),
+                Verdict::Later(why) => return (flights, Some(why)),
+                Verdict::Allowed { .. } if size > left => break,
+                Verdict::Allowed { from, paired } => {
+                    left -= size;
+                    self.take_off(unit, size, from, to, shared);
+                    flights.push(Flight {
+                        unit,
+                        extent: u32::try_from(extent.len()).unwrap_or(0),
+                        bytes: size,
+                        from,
+                        to,
+                        paired,
+                    });
+                }
+            }
+            self.moving.queues[queue].pass(size);
+        }
+        (flights, None)
+    }
+
+    fn take_off(&mut self, unit: u32, bytes: u64, from: TierId, to: TierId, shared: &mut Shared) {
+        self.pages.mark_in_flight(self.pages.extent(unit), true);
+        self.moving.leaving[from.index()] += bytes;
+        self.moving.coming[to.index()] += bytes;
+        shared.tiers.expect(to, bytes);
+        shared.budget.spend(bytes);
+    }
+
+    fn send(&mut self, flights: Vec<Flight>, shared: &mut Shared) {
+        let id = shared.plan();
+        let moves = flights
+            .iter()
+            .map(|f| PageMove {
+                gfn: self.pages.ram().first_page(f.unit),
+                to: f.to,
+            })
+            .collect();
+        shared.act(Action::Move(MovePlan {
+            id,
+            vm: self.id,
+            moves,
+        }));
+        let plan = Plan {
+            flights,
+            reports: shared.tiers.reports(),
+            round: self.round,
+        };
+        self.moving.plans.insert(id, plan);
+    }
+
+    fn refuse(&mut self, why: Refusal, units: u64) {
+        self.refused.add(why, units);
+        self.refused_ever.add(why, units);
+    }
+
+    /// Lets all that waits go; plans under way stay.
+    pub fn drop_waiting(&mut self, why: Refusal) {
+        for queue in std::mem::take(&mut self.moving.queues) {
+            self.refuse(why, queue.left().len() as u64);
+        }
+        self.moving.tokens_at = None;
+    }
+}

@@ -1,0 +1,305 @@
+//! The round's state machine: placement, clearing pass, windows, ranking, moves (vTMM §3.2).
+//!
+//! Responsible for: what follows what, and when. It leaves to others: what a window's bits mean
+//! ([`crate::track`]), ranking and the round's end ([`super::classify`]), moves ([`super::moves`]).
+//!
+//! **Length of a window.** A scan clears accessed bits as it goes, so a page's window runs from one
+//! pass over it to the next. The next scan starts one window after the pass before it *began*: when its
+//! answer came less the time that the pass says it took, but not before it was asked for. So neither a
+//! pass that had to wait nor a late answer shortens the window that follows, and the time that passes
+//! take does not lengthen the round.
+
+use std::time::Duration;
+
+use terrace_proto::{
+    Action, Gfn, PlacementReport, Rearm, RequestId, ScanAnswer, ScanFailure, ScanRequest, Space,
+    Tick,
+};
+
+use terrace_proto::action::PlacementQuery;
+
+use super::Shared;
+use super::refusal::{Refusal, Refusals};
+use super::view::RoundSummary;
+use super::vm::{Phase, Vm};
+
+impl Vm {
+    pub fn start_round(&mut self, now: Tick, shared: &mut Shared) {
+        self.round += 1;
+        self.current = Some(RoundSummary {
+            round: self.round,
+            started_at: now,
+            writes_seen: true,
+            ..RoundSummary::default()
+        });
+        self.refused = Refusals::default();
+        self.pages.clear_heat();
+        let request = shared.request();
+        shared.act(Action::QueryPlacement(PlacementQuery {
+            id: request,
+            vm: self.id,
+        }));
+        self.phase = Phase::Placing {
+            request,
+            since: now,
+            next_page: 0,
+        };
+    }
+
+    /// A report of where pages are. Reports come in ascending order; what they leave out is absent.
+    pub fn placement(&mut self, now: Tick, report: &PlacementReport, shared: &mut Shared) {
+        let Phase::Placing {
+            request, next_page, ..
+        } = self.phase
+        else {
+            self.counters.stale_answers += 1;
+            return;
+        };
+        if request != report.id {
+            self.counters.stale_answers += 1;
+            return;
+        }
+        let before = self.held();
+        let start = report.start.0;
+        let end = start.saturating_add(report.codes.len() as u64);
+        if start > next_page {
+            self.pages.place_absent(Gfn(next_page), start - next_page);
+        }
+        self.pages.place_run(report.start, &report.codes);
+        let next_page = next_page.max(end);
+        if report.last {
+            self.pages.place_absent(Gfn(next_page), u64::MAX);
+        }
+        self.found_since(before, &mut shared.tiers);
+        if !report.last {
+            self.phase = Phase::Placing {
+                request,
+                since: now,
+                next_page,
+            };
+        } else if self.observes() {
+            let request = self.scan(shared, Rearm::All, false, true);
+            self.phase = Phase::Clearing {
+                request,
+                since: now,
+            };
+        } else {
+            self.pages.set_all_known();
+            self.classify(now, shared);
+        }
+    }
+
+    fn scan(&self, shared: &mut Shared, rearm: Rearm, prune: bool, discover: bool) -> RequestId {
+        let id = shared.request();
+        shared.act(Action::Scan(ScanRequest {
+            id,
+            space: Space::Guest(self.id),
+            rearm,
+            prune,
+            discover,
+        }));
+        id
+    }
+
+    pub fn scanned(&mut self, now: Tick, answer: &ScanAnswer, shared: &mut Shared) {
+        let (window, since) = match self.phase {
+            Phase::Clearing { request, since } if request == answer.id => (0, since),
+            Phase::Scanning {
+                window,
+                request,
+                since,
+            } if request == answer.id => (window, since),
+            _ => {
+                self.counters.stale_answers += 1;
+                return;
+            }
+        };
+        if !self.fits(answer) {
+            self.counters.malformed_answers += 1;
+            self.abandon(now, "a scan's answer does not fit the VM's memory");
+            return;
+        }
+        self.add_cost(answer);
+        if window > 0 {
+            self.tracker.record(&mut self.pages, window, answer);
+            if let Some(round) = &mut self.current {
+                round.writes_seen &= answer.written.is_some();
+            }
+        }
+        if window == shared.config.windows {
+            self.pages.set_known(&answer.known);
+            self.classify(now, shared);
+        } else {
+            let ends_at = self.window_end(now, since, answer, shared);
+            self.phase = Phase::Window {
+                window: window + 1,
+                ends_at,
+            };
+        }
+    }
+
+    fn fits(&self, answer: &ScanAnswer) -> bool {
+        let span = self.pages.ram().span_pages();
+        let written = answer.written.as_ref().is_none_or(|w| w.pages() == span);
+        answer.space == Space::Guest(self.id)
+            && answer.known.pages() == span
+            && answer.accessed.pages() == span
+            && written
+    }
+
+    fn add_cost(&mut self, answer: &ScanAnswer) {
+        let Some(round) = &mut self.current else {
+            return;
+        };
+        let (cost, s) = (&mut round.scan, &answer.stats);
+        cost.scans += 1;
+        for (sum, n) in [
+            (&mut cost.elapsed_ns, s.elapsed_ns),
+            (&mut cost.cpu_ns, s.cpu_ns),
+            (&mut cost.leaves, s.leaves),
+            (&mut cost.accessed, s.accessed),
+            (&mut cost.cleared, s.cleared),
+            (&mut cost.pruned, s.pruned),
+        ] {
+            *sum = sum.saturating_add(n);
+        }
+    }
+
+    /// When the window after a pass ends.
+    fn window_end(&mut self, now: Tick, since: Tick, answer: &ScanAnswer, shared: &Shared) -> Tick {
+        let began = Tick(now.0.saturating_sub(answer.stats.elapsed_ns)).max(since);
+        let window = Duration::from_millis(shared.config.window_ms);
+        let share = u64::from(shared.config.scan_cpu_share_max_percent);
+        let affordable = Duration::from_nanos(answer.stats.cpu_ns.saturating_mul(100) / share);
+        if affordable > window
+            && let Some(round) = &mut self.current
+        {
+            round.scan.stretched_windows += 1;
+            let text = format!(
+                "a scan took {} ms of CPU time; the next comes after {} ms to stay within {share} % of a CPU",
+                answer.stats.cpu_ns / 1_000_000,
+                affordable.as_millis()
+            );
+            self.reasons.say(now, text);
+        }
+        began.after(window.max(affordable)).max(now)
+    }
+
+    pub fn scan_failed(&mut self, now: Tick, failure: &ScanFailure) {
+        let open = match self.phase {
+            Phase::Clearing { request, .. } | Phase::Scanning { request, .. } => Some(request),
+            _ => None,
+        };
+        if open != Some(failure.id) && !failure.fatal {
+            self.counters.stale_answers += 1;
+            return;
+        }
+        self.counters.scan_failures += 1;
+        self.abandon(now, &format!("a scan failed: {}", failure.reason));
+        if failure.fatal && self.observes() && self.phase != Phase::Unmanaged {
+            self.phase = Phase::Unscannable {
+                reason: failure.reason.clone(),
+            };
+            let text = format!("only observed from now on: {}", failure.reason);
+            self.reasons.say(now, text);
+        }
+    }
+
+    /// Gives the round under way up, if there is one; plans under way stay so until reported.
+    pub fn abandon(&mut self, now: Tick, why: &str) {
+        self.drop_waiting(Refusal::RoundEnded);
+        if matches!(self.phase, Phase::Unmanaged | Phase::Unscannable { .. }) {
+            return;
+        }
+        self.phase = Phase::Waiting;
+        self.intermittent.pass(now);
+        if let Some(mut round) = self.current.take() {
+            round.ended_at = Some(now);
+            round.abandoned = Some(why.into());
+            round.refused = self.refused.list();
+            self.counters.rounds_abandoned += 1;
+            let text = format!("round {} is given up: {why}", round.round);
+            self.reasons.say(now, text);
+            self.last = Some(round);
+        }
+    }
+
+    /// Does what is due by now.
+    pub fn advance(&mut self, now: Tick, shared: &mut Shared) {
+        if self.paused {
+            return;
+        }
+        let timeout = Duration::from_millis(shared.config.answer_timeout_ms);
+        match self.phase {
+            Phase::Waiting => self.tick(now, shared),
+            Phase::Window { window, ends_at } if ends_at <= now => {
+                self.end_window(now, window, shared);
+            }
+            Phase::Placing { since, .. } if since.after(timeout) <= now => {
+                self.abandon(now, "nobody said where its pages are in time");
+            }
+            Phase::Clearing { since, .. } | Phase::Scanning { since, .. }
+                if since.after(timeout) <= now =>
+            {
+                self.abandon(now, "a scan was not answered in time");
+            }
+            Phase::Moving { since } => self.go_on_moving(now, since.after(timeout), shared),
+            _ => {}
+        }
+    }
+
+    fn tick(&mut self, now: Tick, shared: &mut Shared) {
+        if self.intermittent.next() <= now && self.intermittent.tick(now) {
+            self.start_round(now, shared);
+        }
+    }
+
+    fn end_window(&mut self, now: Tick, window: u8, shared: &mut Shared) {
+        let every = shared.config.full_pass_every;
+        let full = window == shared.config.windows || (every > 0 && window.is_multiple_of(every));
+        let rearm = self.tracker.rearm(&self.pages, window);
+        let request = self.scan(shared, rearm, !full, false);
+        self.phase = Phase::Scanning {
+            window,
+            request,
+            since: now,
+        };
+    }
+
+    /// When [`Self::advance`] has something to do.
+    pub fn timeout(&self, config: &crate::EngineConfig) -> Option<Tick> {
+        if self.paused {
+            return None;
+        }
+        let timeout = Duration::from_millis(config.answer_timeout_ms);
+        match self.phase {
+            Phase::Unmanaged | Phase::Unscannable { .. } => None,
+            Phase::Waiting => Some(self.intermittent.next()),
+            Phase::Window { ends_at, .. } => Some(ends_at),
+            Phase::Placing { since, .. }
+            | Phase::Clearing { since, .. }
+            | Phase::Scanning { since, .. } => Some(since.after(timeout)),
+            Phase::Moving { since } => Some(
+                self.moving
+                    .tokens_at
+                    .unwrap_or(Tick(u64::MAX))
+                    .min(since.after(timeout)),
+            ),
+        }
+    }
+
+    /// Starts a round at an operator's word, off the schedule.
+    pub fn round_now(&mut self, now: Tick, shared: &mut Shared) {
+        let obstacle = match &self.phase {
+            _ if self.paused => "it is paused".to_string(),
+            Phase::Waiting => {
+                self.start_round(now, shared);
+                return;
+            }
+            Phase::Unmanaged => format!("the policy {} has no rounds", self.policy.name.name()),
+            Phase::Unscannable { reason } => format!("it cannot be scanned: {reason}"),
+            _ => format!("round {} is under way", self.round),
+        };
+        self.reasons.say(now, format!("no round now: {obstacle}"));
+    }
+}

@@ -1,0 +1,295 @@
+//! What people may see of a VM: plain data, copied out. Looking changes nothing.
+//!
+//! Responsible for: the shapes. It leaves to others: how they are filled ([`super::show`]) and drawn.
+
+use serde::Serialize;
+use terrace_proto::{Gfn, MoveStatus, PageSize, Tick, TierId, TierLimit, VmId};
+
+use super::reasons::Reason;
+use super::refusal::Refusal;
+
+/// Where a VM's round stands.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(tag = "phase", rename_all = "kebab-case")]
+pub enum PhaseView {
+    /// Its policy does nothing.
+    Unmanaged,
+    /// Between rounds.
+    Waiting,
+    /// Asking where pages are.
+    Placing,
+    /// Clearing accessed bits before the first window.
+    Clearing,
+    /// In a monitoring window.
+    Window {
+        /// Which, from 1.
+        window: u8,
+        /// Of how many.
+        of: u8,
+        /// When its scan starts.
+        ends_at: Tick,
+    },
+    /// Waiting for the scan at the end of a window.
+    Scanning {
+        /// Which, from 1.
+        window: u8,
+        /// Of how many.
+        of: u8,
+    },
+    /// Moving pages.
+    Moving {
+        /// 4 KiB pages that wait for a plan.
+        waiting_pages: u64,
+        /// 4 KiB pages in plans under way.
+        in_flight_pages: u64,
+    },
+    /// No scan of this VM works: it is only observed from outside.
+    Unscannable {
+        /// Why.
+        reason: String,
+    },
+}
+
+/// What runs at each stage, in words.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Mechanism {
+    /// How pages touched are seen.
+    pub observe: String,
+    /// How they are ranked.
+    pub estimate: String,
+    /// Who gets which share.
+    pub share: String,
+    /// Which pages travel.
+    pub place: String,
+    /// How they travel.
+    #[serde(rename = "move")]
+    pub moves: String,
+}
+
+/// Cost and counts of a round's scans.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Serialize)]
+pub struct ScanCost {
+    /// Scans answered.
+    pub scans: u64,
+    /// Wall time, ns.
+    pub elapsed_ns: u64,
+    /// CPU time, ns.
+    pub cpu_ns: u64,
+    /// Leaf entries read.
+    pub leaves: u64,
+    /// Accessed bits found set.
+    pub accessed: u64,
+    /// Accessed bits cleared.
+    pub cleared: u64,
+    /// Subtrees skipped.
+    pub pruned: u64,
+    /// Windows made longer so that scanning stays within its CPU share.
+    pub stretched_windows: u64,
+}
+
+/// What a round found and did. Pages are of 4 KiB, a unit of 2 MiB counts 512.
+#[derive(Clone, Debug, PartialEq, Eq, Default, Serialize)]
+pub struct RoundSummary {
+    /// Its number, from 1.
+    pub round: u64,
+    /// When it started.
+    pub started_at: Tick,
+    /// When pages were ranked.
+    pub classified_at: Option<Tick>,
+    /// When it ended; none while it runs.
+    pub ended_at: Option<Tick>,
+    /// Why it was given up, if it was.
+    pub abandoned: Option<String>,
+    /// Pages that some user table of the guest maps.
+    pub known_pages: u64,
+    /// Pages in the hot set: the hottest that fit into the first tier.
+    pub hot_pages: u64,
+    /// Pages of the hot set that were in the first tier already, before the round's moves.
+    pub hot_in_first_tier: u64,
+    /// Lowest degree in the hot set.
+    pub threshold_degree: u8,
+    /// Known pages by degree, from 0.
+    pub degree_histogram: Vec<u64>,
+    /// A source of writes existed in every window.
+    pub writes_seen: bool,
+    /// Pages proposed to go to a faster tier.
+    pub proposed_promotions: u64,
+    /// Pages proposed to go to a slower tier.
+    pub proposed_demotions: u64,
+    /// Pages that went to a faster tier.
+    pub promoted_pages: u64,
+    /// Pages that went to a slower tier.
+    pub demoted_pages: u64,
+    /// Pages whose move was tried and failed.
+    pub failed_pages: u64,
+    /// Proposals that were not tried, by reason.
+    pub refused: Vec<(Refusal, u64)>,
+    /// Bytes that changed tier.
+    pub moved_bytes: u64,
+    /// Wall time of the moves, ns.
+    pub move_elapsed_ns: u64,
+    /// The scans.
+    pub scan: ScanCost,
+}
+
+/// One tier as a VM has it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct TierView {
+    /// Which.
+    pub tier: TierId,
+    /// Its name.
+    pub name: String,
+    /// Bytes of the VM there.
+    pub bytes: u64,
+    /// Bytes on their way there.
+    pub coming_bytes: u64,
+    /// Bytes on their way out.
+    pub leaving_bytes: u64,
+    /// The VM's floor and ceiling.
+    pub limit: TierLimit,
+    /// Bytes of the whole tier, as reported last.
+    pub total_bytes: Option<u64>,
+    /// Free bytes of the whole tier, as reported last and moved since.
+    pub free_bytes: Option<u64>,
+}
+
+/// What happened to a VM since it arrived. Pages are of 4 KiB.
+#[derive(Clone, Debug, PartialEq, Eq, Default, Serialize)]
+pub struct Counters {
+    /// Rounds that ran to their end.
+    pub rounds: u64,
+    /// Rounds given up.
+    pub rounds_abandoned: u64,
+    /// Scans that failed.
+    pub scan_failures: u64,
+    /// Answers and reports that no open question matches: late, repeated or forged.
+    pub stale_answers: u64,
+    /// Answers and reports whose content does not fit the VM or the plan.
+    pub malformed_answers: u64,
+    /// Pages that went to a faster tier.
+    pub promoted_pages: u64,
+    /// Pages that went to a slower tier.
+    pub demoted_pages: u64,
+    /// Pages that were where they were wanted.
+    pub already_there_pages: u64,
+    /// Pages pinned or in use.
+    pub busy_pages: u64,
+    /// Pages that no host page backed.
+    pub absent_pages: u64,
+    /// Pages for which the target had no memory.
+    pub no_memory_pages: u64,
+    /// Pages not tried.
+    pub not_tried_pages: u64,
+    /// Pages with any other error.
+    pub failed_pages: u64,
+    /// Proposals refused, by reason.
+    pub refused: Vec<(Refusal, u64)>,
+}
+
+/// A VM.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct VmView {
+    /// Its id.
+    pub vm: VmId,
+    /// Its name.
+    pub name: String,
+    /// Its policy's name.
+    pub policy: String,
+    /// What really runs at each stage.
+    pub mechanism: Mechanism,
+    /// What is ranked and moved as one.
+    pub unit: PageSize,
+    /// 4 KiB pages of RAM.
+    pub ram_pages: u64,
+    /// Where its round stands.
+    #[serde(flatten)]
+    pub phase: PhaseView,
+    /// Number of the round under way or, between rounds, the last one; 0 before the first.
+    pub round: u64,
+    /// Neither scanned nor moved until resumed.
+    pub paused: bool,
+    /// Pages may be moved; otherwise it is only observed.
+    pub moves: bool,
+    /// The next period tick.
+    pub next_tick_at: Option<Tick>,
+    /// When the next round starts, if the running one is over by then.
+    pub next_round_at: Option<Tick>,
+    /// Intermittent monitoring's counter: period ticks to go, the one of the next round included.
+    pub counter: u8,
+    /// Each tier, fastest first.
+    pub tiers: Vec<TierView>,
+    /// The round under way.
+    pub current_round: Option<RoundSummary>,
+    /// The last round that ended.
+    pub last_round: Option<RoundSummary>,
+    /// Since arrival.
+    pub counters: Counters,
+    /// What was done and why, oldest first.
+    pub reasons: Vec<Reason>,
+}
+
+/// How a page ranks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum RankClass {
+    /// In the hot set.
+    Hot,
+    /// As hot as the coldest of the hot set, for which there was not room for all.
+    Threshold,
+    /// Known, and colder than the hot set.
+    Cold,
+    /// No user table of the guest maps it: not ranked, not moved.
+    Unknown,
+    /// No round has ranked pages yet.
+    NotRanked,
+}
+
+/// The newest move of a page that the engine remembers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct LastMove {
+    /// When it was reported.
+    pub at: Tick,
+    /// Where to.
+    pub to: TierId,
+    /// How it ended.
+    pub status: MoveStatus,
+}
+
+/// Why a page is where it is.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct PageExplanation {
+    /// The page asked for.
+    pub gfn: Gfn,
+    /// First page of the unit that is ranked and moved as one.
+    pub unit_start: Gfn,
+    /// 4 KiB pages that move together.
+    pub unit_pages: u64,
+    /// The page is RAM.
+    pub ram: bool,
+    /// Its tier; none where no host page backs it.
+    pub tier: Option<TierId>,
+    /// Some user table of the guest maps it, by the last full pass.
+    pub known: bool,
+    /// Windows of the round in which it counted as read.
+    pub reads: u8,
+    /// Windows in which it counted as written.
+    pub writes: u8,
+    /// Its level in the multi-level queue.
+    pub level: u8,
+    /// Its degree by those counts.
+    pub degree: Option<u8>,
+    /// Lowest degree in the hot set of the last ranking.
+    pub threshold_degree: Option<u8>,
+    /// How it ranks.
+    pub class: RankClass,
+    /// The VM's floor and ceiling in each tier.
+    pub limits: Vec<TierLimit>,
+    /// Rounds for which it is left alone after a move.
+    pub cool_down_rounds: u8,
+    /// It is in a plan under way.
+    pub in_flight: bool,
+    /// Its newest move that is still remembered.
+    pub last_move: Option<LastMove>,
+    /// All of that in a sentence.
+    pub why: String,
+}

@@ -1,0 +1,393 @@
+//! What the engine keeps about each unit (4 KiB or 2 MiB) of one VM: four bytes.
+//!
+//! Responsible for: reads, writes, multi-level-queue state and place of each unit, one array each so
+//! that passes stream, and the count of bytes per tier, kept equal to the sum over the units. It leaves
+//! to others: what the numbers mean for a decision.
+//!
+//! In a VM whose unit is 4 KiB the host may still back a 2 MiB block with one huge page. The kernel
+//! moves such a block as a whole; here its 512 units carry the mark and change together.
+
+use terrace_proto::{Gfn, PAGE_SIZE, PAGES_PER_HUGE, PageBitmap, PageCode, PageSize, TierId};
+
+use crate::ram::Ram;
+
+/// Units of a 2 MiB block where the unit is 4 KiB.
+pub(crate) const BLOCK: usize = 512;
+
+/// A unit's place and marks in a byte.
+pub(crate) mod place {
+    /// Tier, or 7 for none, as in a page code.
+    pub const TIER: u8 = 7;
+    /// No host page there.
+    pub const ABSENT: u8 = 7;
+    /// Part of a huge page of the host.
+    pub const HUGE: u8 = 8;
+    /// Part of a plan that was not reported yet.
+    pub const IN_FLIGHT: u8 = 16;
+    /// Some user table of the guest maps it.
+    pub const KNOWN: u8 = 32;
+    /// Rounds for which it is left alone after a move: two bits.
+    pub const COOL: u8 = 0xc0;
+    /// One round.
+    pub const COOL_ONE: u8 = 0x40;
+}
+
+/// Everything about the units of one VM.
+#[derive(Debug)]
+pub struct Pages {
+    ram: Ram,
+    tiers: u8,
+    pub(crate) reads: Vec<u8>,
+    pub(crate) writes: Vec<u8>,
+    pub(crate) queue: Vec<u8>,
+    pub(crate) place: Vec<u8>,
+    /// Base pages per tier code; code 7 is "absent".
+    held: [u64; 8],
+}
+
+impl Pages {
+    /// All units absent, unknown and never visited.
+    #[must_use]
+    pub fn new(ram: Ram, tiers: u8) -> Self {
+        let n = ram.units();
+        Self {
+            ram,
+            tiers,
+            reads: vec![0; n],
+            writes: vec![0; n],
+            queue: vec![0; n],
+            place: vec![place::ABSENT; n],
+            held: [0; 8],
+        }
+    }
+
+    /// The guest's RAM.
+    #[must_use]
+    pub fn ram(&self) -> &Ram {
+        &self.ram
+    }
+
+    /// Number of units, those in holes included.
+    #[must_use]
+    pub fn units(&self) -> usize {
+        self.place.len()
+    }
+
+    /// Number of tiers.
+    #[must_use]
+    pub fn tiers(&self) -> u8 {
+        self.tiers
+    }
+
+    /// Bytes of a unit.
+    #[must_use]
+    pub fn unit_bytes(&self) -> u64 {
+        self.ram.unit().bytes()
+    }
+
+    /// Bytes of the VM in a tier.
+    #[must_use]
+    pub fn bytes(&self, tier: TierId) -> u64 {
+        self.held.get(tier.index()).map_or(0, |p| p * PAGE_SIZE)
+    }
+
+    /// A unit's tier; none where it is absent or no such unit exists.
+    #[must_use]
+    pub fn tier(&self, unit: u32) -> Option<TierId> {
+        let code = self.place.get(unit as usize)? & place::TIER;
+        (code < self.tiers).then_some(TierId(code))
+    }
+
+    /// Whether some user table of the guest maps a part of the unit.
+    #[must_use]
+    pub fn known(&self, unit: u32) -> bool {
+        self.has(unit, place::KNOWN)
+    }
+
+    /// Whether a plan that was not reported yet has the unit.
+    #[must_use]
+    pub fn in_flight(&self, unit: u32) -> bool {
+        self.has(unit, place::IN_FLIGHT)
+    }
+
+    /// Rounds for which the unit is still left alone.
+    #[must_use]
+    pub fn cool_down(&self, unit: u32) -> u8 {
+        self.place.get(unit as usize).map_or(0, |p| p >> 6)
+    }
+
+    fn has(&self, unit: u32, mark: u8) -> bool {
+        self.place.get(unit as usize).is_some_and(|p| p & mark != 0)
+    }
+
+    /// Whether a unit of 4 KiB is part of a huge page of the host, and moves only with it.
+    #[must_use]
+    pub fn in_huge_block(&self, unit: u32) -> bool {
+        self.ram.unit() == PageSize::Base && self.has(unit, place::HUGE)
+    }
+
+    /// The units that move with this one: itself, or its block where it starts a huge one.
+    pub(crate) fn extent(&self, unit: u32) -> std::ops::Range<usize> {
+        let start = unit as usize;
+        if self.in_huge_block(unit) && start.is_multiple_of(BLOCK) {
+            start..(start + BLOCK).min(self.place.len())
+        } else {
+            start..(start + 1).min(self.place.len())
+        }
+    }
+
+    /// Records where a unit is. Tiers that the engine does not have count as absent, and so does all
+    /// that is no RAM.
+    fn put(&mut self, unit: usize, pages: u64, code: PageCode) {
+        let tier = code
+            .tier()
+            .filter(|t| t.0 < self.tiers && pages > 0)
+            .map_or(place::ABSENT, |t| t.0);
+        let slot = &mut self.place[unit];
+        self.held[usize::from(*slot & place::TIER)] -= if *slot & place::TIER == place::ABSENT {
+            0
+        } else {
+            pages
+        };
+        if tier != place::ABSENT {
+            self.held[usize::from(tier)] += pages;
+        }
+        let huge = if code.huge() { place::HUGE } else { 0 };
+        *slot = (*slot & !(place::TIER | place::HUGE)) | tier | huge;
+    }
+
+    /// Records where a run of pages is.
+    pub(crate) fn place_run(&mut self, start: Gfn, codes: &[PageCode]) {
+        let size = self.ram.unit().base_pages();
+        let runs: Vec<_> = self.ram.runs(start.0, codes.len() as u64).collect();
+        let at = |page: u64| usize::try_from(page).unwrap_or(usize::MAX);
+        for (first, end) in runs {
+            let codes = &codes[at(first - start.0)..at(end - start.0)];
+            if size == 1 {
+                for (unit, code) in (at(first)..).zip(codes) {
+                    self.put(unit, 1, *code);
+                }
+                continue;
+            }
+            // A unit's first page of RAM speaks for it: that is the one the kernel is asked about.
+            for unit in first / size..end.div_ceil(size) {
+                let speaker = self.ram.runs(unit * size, size).next().map(|(a, _)| a);
+                if let (Some(page), Ok(number)) = (speaker, u32::try_from(unit))
+                    && page >= first
+                {
+                    let pages = self.ram.pages_in_unit(number);
+                    self.put(at(unit), pages, codes[at(page - first)]);
+                }
+            }
+        }
+    }
+
+    /// Records that `len` pages from `start` were not reported: nothing is known to be there.
+    pub(crate) fn place_absent(&mut self, start: Gfn, len: u64) {
+        const CHUNK: u64 = 4096;
+        let end = start.0.saturating_add(len).min(self.ram.span_pages());
+        let mut page = start.0;
+        while page < end {
+            let n = CHUNK.min(end - page);
+            self.place_run(
+                Gfn(page),
+                &[PageCode::ABSENT; 4096][..usize::try_from(n).unwrap_or(0)],
+            );
+            page += n;
+        }
+    }
+
+    /// Records where the kernel says that a unit is now, and with it the block that it moves with.
+    /// Gives the tier it left, where it changed tier.
+    pub(crate) fn place_moved(&mut self, unit: u32, now: PageCode) -> Option<TierId> {
+        let from = self.tier(unit);
+        let at = unit as usize;
+        let first = at / BLOCK * BLOCK;
+        let block_of_4k = self.ram.unit() == PageSize::Base
+            && self.ram.contains(Gfn(first as u64), PAGES_PER_HUGE);
+        if block_of_4k && now.huge() {
+            for part in first..first + BLOCK {
+                self.put(part, 1, now);
+            }
+        } else if at < self.place.len() {
+            if block_of_4k && self.in_huge_block(unit) {
+                self.set_huge_block(unit - unit % 512, false);
+            }
+            self.put(at, self.ram.pages_in_unit(unit), now);
+        }
+        from.filter(|_| self.tier(unit) != from)
+    }
+
+    /// Marks the 2 MiB block that starts with a unit of 4 KiB, or a unit of 2 MiB, as huge or split.
+    pub(crate) fn set_huge_block(&mut self, first: u32, huge: bool) {
+        let len = match self.ram.unit() {
+            PageSize::Base => BLOCK,
+            PageSize::Huge => 1,
+        };
+        let start = (first as usize).min(self.place.len());
+        let end = (start + len).min(self.place.len());
+        for slot in &mut self.place[start..end] {
+            *slot = (*slot & !place::HUGE) | if huge { place::HUGE } else { 0 };
+        }
+    }
+
+    /// Marks or unmarks units as in flight.
+    pub(crate) fn mark_in_flight(&mut self, units: std::ops::Range<usize>, on: bool) {
+        for slot in &mut self.place[units] {
+            *slot = (*slot & !place::IN_FLIGHT) | if on { place::IN_FLIGHT } else { 0 };
+        }
+    }
+
+    /// Has units left alone for some rounds.
+    pub(crate) fn set_cool_down(&mut self, units: std::ops::Range<usize>, rounds: u8) {
+        for slot in &mut self.place[units] {
+            *slot = (*slot & !place::COOL) | (rounds << 6);
+        }
+    }
+
+    /// One round of every cool-down is over.
+    pub(crate) fn pass_cool_down(&mut self) {
+        for slot in &mut self.place {
+            *slot -= if *slot & place::COOL == 0 {
+                0
+            } else {
+                place::COOL_ONE
+            };
+        }
+    }
+
+    /// Forgets the heat of the last round.
+    pub(crate) fn clear_heat(&mut self) {
+        self.reads.fill(0);
+        self.writes.fill(0);
+        self.queue.fill(0);
+    }
+
+    /// Takes over which pages the guest maps. A unit of 2 MiB is known if any of its pages is and all
+    /// of it is RAM.
+    pub(crate) fn set_known(&mut self, known: &PageBitmap) {
+        let words = known.words();
+        match self.ram.unit() {
+            PageSize::Base => {
+                for (slots, &word) in self.place.chunks_mut(64).zip(words) {
+                    for (i, slot) in slots.iter_mut().enumerate() {
+                        let bit = u8::from(word >> i & 1 == 1) * place::KNOWN;
+                        *slot = (*slot & !place::KNOWN) | bit;
+                    }
+                }
+            }
+            PageSize::Huge => {
+                for (unit, words) in (0_u32..).zip(words.chunks(8)) {
+                    let any = words.iter().any(|w| *w != 0) && self.ram.is_whole(unit);
+                    let slot = &mut self.place[unit as usize];
+                    *slot = (*slot & !place::KNOWN) | if any { place::KNOWN } else { 0 };
+                }
+            }
+        }
+    }
+
+    /// Counts every whole unit as known: for policies that look at no page.
+    pub(crate) fn set_all_known(&mut self) {
+        self.set_known(&PageBitmap::full(self.ram.span_pages()));
+    }
+
+    /// Base pages per tier, counted anew: what [`Self::bytes`] must agree with.
+    #[must_use]
+    pub fn recount(&self) -> [u64; TierId::MAX] {
+        let mut held = [0; TierId::MAX];
+        for unit in (0_u32..).take(self.place.len()) {
+            if let Some(tier) = self.tier(unit) {
+                held[tier.index()] += self.ram.pages_in_unit(unit);
+            }
+        }
+        held
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use terrace_proto::{RamRange, VmId, VmSpec};
+
+    fn pages(unit: PageSize, ranges: &[(u64, u64)]) -> Pages {
+        let spec = VmSpec {
+            vm: VmId(1),
+            name: "vm".into(),
+            ram: ranges
+                .iter()
+                .map(|&(start, pages)| RamRange {
+                    start: Gfn(start),
+                    pages,
+                })
+                .collect(),
+            unit,
+            limits: Vec::new(),
+            weight: 1000,
+            moves: true,
+        };
+        Pages::new(Ram::new(&spec).unwrap(), 2)
+    }
+
+    const FAST: PageCode = PageCode(0);
+    const SLOW: PageCode = PageCode(1);
+
+    #[test]
+    fn bytes_per_tier_equal_a_recount_and_holes_count_nothing() {
+        let mut p = pages(PageSize::Base, &[(0, 10), (20, 10)]);
+        p.place_run(Gfn(5), &[SLOW; 30]);
+        p.place_run(Gfn(0), &[FAST; 7]);
+        p.place_run(Gfn(28), &[PageCode(5); 2]);
+        assert_eq!(p.recount(), [7, 3 + 8, 0, 0]);
+        assert_eq!(p.bytes(TierId::FAST), 7 * PAGE_SIZE);
+        assert_eq!(p.bytes(TierId::SLOW), 11 * PAGE_SIZE);
+        assert_eq!(p.tier(28), None, "the engine has no tier 5");
+        assert_eq!(p.tier(15), None, "a hole");
+    }
+
+    #[test]
+    fn what_was_not_reported_is_absent() {
+        let mut p = pages(PageSize::Base, &[(0, 9000)]);
+        p.place_run(Gfn(0), &[SLOW; 9000]);
+        p.place_absent(Gfn(100), u64::MAX);
+        assert_eq!(p.recount(), [0, 100, 0, 0]);
+        assert_eq!(p.bytes(TierId::SLOW), 100 * PAGE_SIZE);
+    }
+
+    #[test]
+    fn a_partial_unit_counts_its_ram_and_is_never_known() {
+        let mut p = pages(PageSize::Huge, &[(0, 160), (256, 768)]);
+        p.place_run(Gfn(0), &[SLOW; 1024]);
+        assert_eq!(p.bytes(TierId::SLOW), (160 + 768) * PAGE_SIZE);
+        p.set_all_known();
+        assert!(!p.known(0) && p.known(1));
+    }
+
+    #[test]
+    fn a_huge_block_moves_as_a_whole() {
+        let mut p = pages(PageSize::Base, &[(0, 1024)]);
+        p.place_run(Gfn(0), &[PageCode::new(TierId::SLOW, true); 512]);
+        assert_eq!(
+            p.place_moved(0, PageCode::new(TierId::FAST, true)),
+            Some(TierId::SLOW)
+        );
+        assert_eq!(p.bytes(TierId::FAST), 2 << 20);
+        assert_eq!(
+            p.place_moved(0, SLOW),
+            Some(TierId::FAST),
+            "it was split on the way: only the first page is known to have moved"
+        );
+        assert!(!p.in_huge_block(0) && !p.in_huge_block(511));
+        assert_eq!(p.recount(), [511, 1, 0, 0]);
+    }
+
+    #[test]
+    fn cool_downs_pass_round_by_round() {
+        let mut p = pages(PageSize::Base, &[(0, 4)]);
+        p.set_cool_down(1..3, 2);
+        p.pass_cool_down();
+        assert_eq!([0, 1, 2, 3].map(|u| p.cool_down(u)), [0, 1, 1, 0]);
+        p.pass_cool_down();
+        p.pass_cool_down();
+        assert_eq!([0, 1, 2, 3].map(|u| p.cool_down(u)), [0; 4]);
+    }
+}

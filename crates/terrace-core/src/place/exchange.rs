@@ -1,0 +1,155 @@
+//! The exchange (vTMM §3.3.2): the hottest units of slower tiers against the coldest of faster ones.
+//!
+//! Responsible for: deciding, from the histogram alone, how many units of each degree go from which
+//! tier to which. It leaves to others: which units those are ([`super::collect`]).
+//!
+//! Tiers are settled from the fastest on; for each one, in this order:
+//! 1. it holds more than fits: its coldest units go to the next tier;
+//! 2. it has room: the hottest units of slower tiers come, one way;
+//! 3. the hottest unit of slower tiers is exchanged for its coldest one as long as the first is hotter
+//!    by more than the hysteresis. So units of equal degree are never exchanged, and what is placed
+//!    well stays.
+//!
+//! A unit is promoted only from the least hot degree on. Degrees are bucket numbers, so the cost does
+//! not depend on the number of pages.
+
+use terrace_proto::TierId;
+
+use super::Room;
+use crate::estimate::{DEGREES, Histogram};
+
+const TIERS: usize = TierId::MAX;
+
+/// What makes a move worth it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ExchangeRule {
+    /// Least degree of a unit that is promoted.
+    pub min_hot_degree: u8,
+    /// An exchange needs a difference of more than this.
+    pub hysteresis: u8,
+}
+
+/// How many units go from tier to tier, by degree.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Quotas {
+    /// By origin, destination and degree: all movable units, also those that stay.
+    at: Box<[[[u64; DEGREES]; TIERS]; TIERS]>,
+    /// Units that must leave a tier because it holds too much.
+    pub(super) forced: [u64; TIERS],
+}
+
+impl Quotas {
+    /// Decides for one VM of `tiers` tiers.
+    #[must_use]
+    pub fn decide(histogram: &Histogram, tiers: usize, room: &Room, rule: ExchangeRule) -> Self {
+        let mut quotas = Self {
+            at: Box::new([[[0; DEGREES]; TIERS]; TIERS]),
+            forced: [0; TIERS],
+        };
+        let mut fit = room.fit;
+        for (tier, fit) in fit.iter_mut().enumerate().take(tiers) {
+            quotas.at[tier][tier] = *histogram.movable(tier);
+            let movable: u64 = histogram.movable(tier).iter().sum();
+            *fit = fit.saturating_sub(room.held[tier].saturating_sub(movable));
+        }
+        let mut settle = Settle {
+            quotas,
+            tiers,
+            left: room.most,
+        };
+        for (tier, &fit) in fit.iter().enumerate().take(tiers - 1) {
+            settle.shrink(tier, fit);
+            settle.fill(tier, fit, rule);
+            settle.exchange(tier, rule);
+        }
+        settle.quotas
+    }
+
+    /// Units of a degree that go from one tier to another.
+    #[must_use]
+    pub fn get(&self, from: usize, to: usize, degree: usize) -> u64 {
+        self.at[from][to][degree]
+    }
+}
+
+struct Settle {
+    quotas: Quotas,
+    tiers: usize,
+    /// Moves that may still be proposed.
+    left: u64,
+}
+
+impl Settle {
+    /// Units of a degree that are to be in a tier.
+    fn count(&self, tier: usize, degree: usize) -> u64 {
+        (0..self.tiers)
+            .map(|origin| self.quotas.at[origin][tier][degree])
+            .sum()
+    }
+
+    fn total(&self, tier: usize) -> u64 {
+        (0..DEGREES).map(|d| self.count(tier, d)).sum()
+    }
+
+    /// Sends units of a degree on. Those that come home go first, then those that travel anyway.
+    fn send(&mut self, degree: usize, from: usize, to: usize, units: u64) {
+        let mut left = units;
+        let order = [to]
+            .into_iter()
+            .chain((0..self.tiers).filter(|o| *o != to && *o != from))
+            .chain([from]);
+        for origin in order {
+            let cell = &mut self.quotas.at[origin];
+            let n = cell[from][degree].min(left);
+            cell[from][degree] -= n;
+            cell[to][degree] += n;
+            left -= n;
+        }
+    }
+
+    fn shrink(&mut self, tier: usize, fit: u64) {
+        let mut over = self.total(tier).saturating_sub(fit).min(self.left);
+        for degree in 0..DEGREES {
+            let n = self.count(tier, degree).min(over);
+            self.send(degree, tier, tier + 1, n);
+            self.quotas.forced[tier] += n;
+            self.left -= n;
+            over -= n;
+        }
+    }
+
+    fn fill(&mut self, tier: usize, fit: u64, rule: ExchangeRule) {
+        let mut room = fit.saturating_sub(self.total(tier)).min(self.left);
+        for degree in (usize::from(rule.min_hot_degree)..DEGREES).rev() {
+            for from in tier + 1..self.tiers {
+                let n = self.count(from, degree).min(room);
+                self.send(degree, from, tier, n);
+                self.left -= n;
+                room -= n;
+            }
+        }
+    }
+
+    fn exchange(&mut self, tier: usize, rule: ExchangeRule) {
+        let mut cold = 0;
+        for hot in (usize::from(rule.min_hot_degree)..DEGREES).rev() {
+            for from in tier + 1..self.tiers {
+                let mut hot_left = self.count(from, hot);
+                while hot_left > 0 && cold + usize::from(rule.hysteresis) < hot {
+                    let n = self.count(tier, cold).min(hot_left).min(self.left / 2);
+                    if n == 0 {
+                        if self.left < 2 {
+                            return;
+                        }
+                        cold += 1;
+                        continue;
+                    }
+                    self.send(cold, tier, from, n);
+                    self.send(hot, from, tier, n);
+                    self.left -= 2 * n;
+                    hot_left -= n;
+                }
+            }
+        }
+    }
+}

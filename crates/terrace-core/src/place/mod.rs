@@ -1,0 +1,76 @@
+//! Place: which units should travel where, given their degrees and the room there is.
+//!
+//! Responsible for: proposals. It leaves to others: whether a proposal is carried out. A stage here
+//! only ranks and proposes; [`crate::engine`] checks each unit again, against the room of that moment.
+
+pub(crate) mod collect;
+mod exchange;
+#[cfg(test)]
+mod oracle;
+mod ranked;
+
+pub use exchange::{ExchangeRule, Quotas};
+pub use ranked::RankedPlace;
+
+use terrace_proto::TierId;
+
+use crate::pages::Pages;
+
+/// What a VM may hold of each tier, in units, and how much may be proposed.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct Room {
+    /// Units that the VM has there now, unknown ones included.
+    pub held: [u64; TierId::MAX],
+    /// Units that it may have there at most: its ceiling, or what it has plus what is free.
+    pub fit: [u64; TierId::MAX],
+    /// Units that it may not fall below.
+    pub floor: [u64; TierId::MAX],
+    /// Most units to propose in all.
+    pub most: u64,
+}
+
+/// Units that should go to one tier, most wanted first.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Flow {
+    /// Where to.
+    pub to: TierId,
+    /// Unit numbers (guest page number / pages of a unit).
+    pub units: Vec<u32>,
+    /// So many of the first ones must leave because their tier holds too much; the others only make
+    /// room for units that go there.
+    pub forced: usize,
+}
+
+/// What a ranking found.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct Ranking {
+    /// Known units.
+    pub known: u64,
+    /// Units in the hot set: the hottest known ones that fit into the first tier.
+    pub hot: u64,
+    /// Of these, the units that are in the first tier now; among units of the lowest hot degree, those
+    /// count first.
+    pub hot_here: u64,
+    /// Lowest degree in the hot set.
+    pub threshold: u8,
+    /// Known units by degree, up to the highest there is.
+    pub histogram: Vec<u64>,
+}
+
+/// What a stage proposes.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct Proposal {
+    /// What it found.
+    pub ranking: Ranking,
+    /// What it wants: demotions before the promotions that use their room.
+    pub flows: Vec<Flow>,
+}
+
+/// The end of a round: counts in, proposals out.
+pub trait Place: Send {
+    /// Ranks the units and proposes moves.
+    fn propose(&mut self, round: u64, pages: &Pages, room: &Room) -> Proposal;
+
+    /// The degree that a unit was given in a round, for people.
+    fn degree(&self, round: u64, pages: &Pages, unit: u32) -> Option<u8>;
+}

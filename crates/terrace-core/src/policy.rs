@@ -1,0 +1,324 @@
+//! The registry: a named policy is a composition of stages, and each stage can be overridden.
+//!
+//! Responsible for: names, what they stand for, and what is allowed. It leaves to others: the stages
+//! themselves ([`crate::track`], [`crate::estimate`], [`crate::place`]).
+
+use std::fmt;
+
+use serde::de::{self, Deserializer, MapAccess, Visitor, value::MapAccessDeserializer};
+use serde::{Deserialize, Serialize};
+
+use crate::config::ConfigError;
+
+macro_rules! names {
+    ($(#[$doc:meta])* $name:ident { $($(#[$vdoc:meta])* $variant:ident = $text:literal),+ $(,)? }) => {
+        $(#[$doc])*
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+        pub enum $name {
+            $($(#[$vdoc])* #[serde(rename = $text)] $variant),+
+        }
+
+        impl $name {
+            /// All there are.
+            pub const ALL: &[Self] = &[$(Self::$variant),+];
+
+            /// The name as people write it.
+            #[must_use]
+            pub fn name(self) -> &'static str {
+                match self { $(Self::$variant => $text),+ }
+            }
+
+            fn find(key: &str, value: &str) -> Result<Self, ConfigError> {
+                Self::ALL
+                    .iter()
+                    .copied()
+                    .find(|n| n.name() == value)
+                    .ok_or_else(|| ConfigError::Name {
+                        key: key.into(),
+                        value: value.into(),
+                        allowed: [$($text),+].join(", "),
+                    })
+            }
+        }
+    };
+}
+
+names! {
+    /// A named policy.
+    PolicyName {
+        /// vTMM.
+        Vtmm = "vtmm",
+        /// vTMM with HeMem's way of telling hot from cold (vTMM §4.5).
+        FixedThreshold = "fixed-threshold",
+        /// vTMM with a shuffled ranking: a control that a placement test must fail.
+        Random = "random",
+        /// Pages stay where the kernel first put them; nothing is managed.
+        FirstTouch = "first-touch",
+        /// Every page into the first tier, as far as limits allow.
+        AllFast = "all-fast",
+        /// Every page into the last tier, as far as limits allow.
+        AllSlow = "all-slow",
+    }
+}
+
+names! {
+    /// How pages touched are seen.
+    Observe {
+        /// Guest page tables, re-armed through the multi-level queue (vTMM §3.2).
+        GuestScan = "guest-scan",
+        /// Guest page tables, every page re-armed in every window.
+        GuestScanPlain = "guest-scan-plain",
+        /// Second-stage tables, every page re-armed in every window (vTMM's "EPT scanner").
+        EptScan = "ept-scan",
+        /// Not at all: every page counts as known.
+        None = "none",
+    }
+}
+
+names! {
+    /// How pages are ranked.
+    Estimate {
+        /// Weighted reads and writes, bucket-sorted (vTMM §3.3).
+        PageDegree = "page-degree",
+        /// Hot or cold by a fixed number of visits (vTMM §4.5, after HeMem).
+        FixedThreshold = "fixed-threshold",
+        /// Shuffled, from a seed.
+        Random = "random",
+        /// All alike.
+        Uniform = "uniform",
+    }
+}
+
+names! {
+    /// Who gets which share of the fast tier.
+    Share {
+        /// Limits are set from outside.
+        Limits = "limits",
+    }
+}
+
+names! {
+    /// Which pages travel.
+    Place {
+        /// Hottest against coldest (vTMM §3.3.2).
+        Exchange = "exchange",
+        /// All towards the first tier.
+        Fastest = "fastest",
+        /// All towards the last tier.
+        Slowest = "slowest",
+        /// None.
+        Stay = "stay",
+    }
+}
+
+names! {
+    /// How they travel.
+    Move {
+        /// The kernel's migration (`move_pages`).
+        Linux = "linux",
+    }
+}
+
+/// A policy as people write it: a name, or a name and stages that replace its own.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(untagged)]
+pub enum PolicyChoice {
+    /// `"vtmm"`.
+    Named(String),
+    /// `{ base = "vtmm", estimate = "fixed-threshold" }`.
+    Composed(PolicyStages),
+}
+
+/// A named policy and the stages that replace its own.
+#[derive(Clone, Debug, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PolicyStages {
+    /// The named policy.
+    pub base: String,
+    /// See [`Observe`].
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub observe: Option<String>,
+    /// See [`Estimate`].
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub estimate: Option<String>,
+    /// See [`Share`].
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub share: Option<String>,
+    /// See [`Place`].
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub place: Option<String>,
+    /// See [`Move`].
+    #[serde(default, rename = "move", skip_serializing_if = "Option::is_none")]
+    pub moves: Option<String>,
+}
+
+impl<'de> Deserialize<'de> for PolicyChoice {
+    /// By hand: a derived untagged enum would hide which key is unknown.
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Choice;
+        impl<'de> Visitor<'de> for Choice {
+            type Value = PolicyChoice;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a policy's name, or a table with `base`")
+            }
+
+            fn visit_str<E: de::Error>(self, name: &str) -> Result<PolicyChoice, E> {
+                Ok(PolicyChoice::Named(name.into()))
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<PolicyChoice, A::Error> {
+                PolicyStages::deserialize(MapAccessDeserializer::new(map))
+                    .map(PolicyChoice::Composed)
+            }
+        }
+        deserializer.deserialize_any(Choice)
+    }
+}
+
+impl Default for PolicyChoice {
+    fn default() -> Self {
+        Self::from(PolicyName::Vtmm)
+    }
+}
+
+impl From<PolicyName> for PolicyChoice {
+    fn from(name: PolicyName) -> Self {
+        Self::Named(name.name().into())
+    }
+}
+
+/// A policy with every stage known.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Policy {
+    /// The base's name.
+    pub name: PolicyName,
+    /// How pages touched are seen.
+    pub observe: Observe,
+    /// How pages are ranked.
+    pub estimate: Estimate,
+    /// Who gets which share.
+    pub share: Share,
+    /// Which pages travel.
+    pub place: Place,
+    /// How they travel.
+    pub moves: Move,
+}
+
+impl PolicyName {
+    /// The stages that the name stands for.
+    #[must_use]
+    pub fn stages(self) -> Policy {
+        let vtmm = Policy {
+            name: self,
+            observe: Observe::GuestScan,
+            estimate: Estimate::PageDegree,
+            share: Share::Limits,
+            place: Place::Exchange,
+            moves: Move::Linux,
+        };
+        let blind = |place| Policy {
+            observe: Observe::None,
+            estimate: Estimate::Uniform,
+            place,
+            ..vtmm
+        };
+        match self {
+            Self::Vtmm => vtmm,
+            Self::FixedThreshold => Policy {
+                estimate: Estimate::FixedThreshold,
+                ..vtmm
+            },
+            Self::Random => Policy {
+                estimate: Estimate::Random,
+                ..vtmm
+            },
+            Self::FirstTouch => blind(Place::Stay),
+            Self::AllFast => blind(Place::Fastest),
+            Self::AllSlow => blind(Place::Slowest),
+        }
+    }
+}
+
+impl PolicyChoice {
+    /// Looks all names up; `key` is the choice's own, for the error.
+    ///
+    /// # Errors
+    /// Where a name is not in the registry.
+    pub fn resolve(&self, key: &str) -> Result<Policy, ConfigError> {
+        let s = match self {
+            Self::Named(name) => return Ok(PolicyName::find(key, name)?.stages()),
+            Self::Composed(stages) => stages,
+        };
+        let mut policy = PolicyName::find(&format!("{key}.base"), &s.base)?.stages();
+        if let Some(v) = &s.observe {
+            policy.observe = Observe::find(&format!("{key}.observe"), v)?;
+        }
+        if let Some(v) = &s.estimate {
+            policy.estimate = Estimate::find(&format!("{key}.estimate"), v)?;
+        }
+        if let Some(v) = &s.share {
+            policy.share = Share::find(&format!("{key}.share"), v)?;
+        }
+        if let Some(v) = &s.place {
+            policy.place = Place::find(&format!("{key}.place"), v)?;
+        }
+        if let Some(v) = &s.moves {
+            policy.moves = Move::find(&format!("{key}.move"), v)?;
+        }
+        Ok(policy)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn choice(json: &str) -> PolicyChoice {
+        serde_json::from_str(json).unwrap()
+    }
+
+    #[test]
+    fn every_name_resolves_to_itself() {
+        for name in PolicyName::ALL {
+            let policy = PolicyChoice::from(*name).resolve("policy").unwrap();
+            assert_eq!(policy.name, *name);
+        }
+    }
+
+    #[test]
+    fn fixed_threshold_is_vtmm_with_that_estimate() {
+        let composed = choice(r#"{"base": "vtmm", "estimate": "fixed-threshold"}"#)
+            .resolve("policy")
+            .unwrap();
+        let named = choice(r#""fixed-threshold""#).resolve("policy").unwrap();
+        assert_eq!(
+            Policy {
+                name: PolicyName::Vtmm,
+                ..named
+            },
+            composed
+        );
+    }
+
+    #[test]
+    fn each_stage_can_be_replaced_and_unknown_names_say_what_there_is() {
+        let policy = choice(r#"{"base": "vtmm", "observe": "ept-scan", "move": "linux"}"#)
+            .resolve("policy")
+            .unwrap();
+        assert_eq!(policy.observe, Observe::EptScan);
+        let err = choice(r#"{"base": "vtmm", "estimate": "lru"}"#)
+            .resolve("policy")
+            .unwrap_err();
+        assert_eq!(
+            err.to_string(),
+            "policy.estimate = \"lru\" is unknown: allowed is page-degree, fixed-threshold, random, uniform"
+        );
+    }
+    #[test]
+    fn an_unknown_stage_is_named() {
+        let err =
+            serde_json::from_str::<PolicyChoice>(r#"{"base": "vtmm", "obsrve": "x"}"#).unwrap_err();
+        assert!(err.to_string().contains("unknown field `obsrve`"), "{err}");
+    }
+}

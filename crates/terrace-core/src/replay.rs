@@ -1,0 +1,123 @@
+//! Replaying a log with the policy that it was recorded with: the engine must decide the same again.
+//!
+//! Responsible for: feeding a log's events to an engine built from the log's own configuration, and
+//! comparing each action. It leaves to others: reading files, and replays with another policy.
+
+use std::collections::VecDeque;
+use std::io::Read;
+
+use terrace_proto::log::{LogError, LogReader, Record};
+use terrace_proto::{Action, Tick};
+
+use crate::config::{ConfigError, EngineConfig};
+use crate::engine::Engine;
+
+/// What was replayed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub struct Replayed {
+    /// Known records, the start record included.
+    pub records: u64,
+    /// Events among them.
+    pub events: u64,
+    /// Actions among them, all equal to the engine's.
+    pub actions: u64,
+    /// Records of unknown kinds.
+    pub skipped: u64,
+    /// The log ended in the middle of a record.
+    pub cut_off: bool,
+    /// Actions that the engine gave after the last record: more than none where the log stopped, at its
+    /// size limit say, between an event and its actions.
+    pub unrecorded_actions: u64,
+}
+
+/// A log that cannot be replayed, or was not decided the same way.
+#[derive(Debug, thiserror::Error)]
+pub enum ReplayError {
+    /// It cannot be read.
+    #[error(transparent)]
+    Log(#[from] LogError),
+    /// It does not start with the configuration.
+    #[error("the log does not start with a start record, so its configuration is not known")]
+    NoStart,
+    /// Its configuration is not one of this version.
+    #[error("the log's configuration cannot be read: {0}")]
+    Config(#[from] serde_json::Error),
+    /// Its configuration is not valid.
+    #[error("the log's configuration is not valid: {0}")]
+    Invalid(#[from] ConfigError),
+    /// The engine decided otherwise.
+    #[error("record {record} (tick {}): recorded {recorded}, but the engine decides {decided}", .at.0)]
+    Differs {
+        /// Number of the record, from 0.
+        record: u64,
+        /// Its tick.
+        at: Tick,
+        /// What the log has.
+        recorded: String,
+        /// What the engine gave.
+        decided: String,
+    },
+}
+
+/// Replays a log.
+///
+/// # Errors
+/// Where it cannot be read, and at the first action that differs.
+pub fn replay(input: impl Read) -> Result<Replayed, ReplayError> {
+    let mut reader = LogReader::new(input)?;
+    let Some((_, Record::Start(start))) = reader.next_record()? else {
+        return Err(ReplayError::NoStart);
+    };
+    let config: EngineConfig = serde_json::from_str(&start.config)?;
+    let mut engine = Engine::new(config)?;
+    let mut decided = VecDeque::new();
+    let mut sum = Replayed {
+        records: 1,
+        ..Replayed::default()
+    };
+    while let Some((at, record)) = reader.next_record()? {
+        let number = sum.records + reader.skipped();
+        let differs = |recorded: String, decided: String| ReplayError::Differs {
+            record: number,
+            at,
+            recorded,
+            decided,
+        };
+        sum.records += 1;
+        match record {
+            Record::Start(_) => {
+                return Err(differs("a second start".into(), "nothing".into()));
+            }
+            Record::Event(event) => {
+                if let Some(action) = decided.front() {
+                    return Err(differs("an event".into(), brief(action)));
+                }
+                sum.events += 1;
+                engine.handle(at, event);
+                decided.extend(std::iter::from_fn(|| engine.poll_action()));
+            }
+            Record::Action(recorded) => {
+                sum.actions += 1;
+                match decided.pop_front() {
+                    Some(action) if action == recorded => {}
+                    Some(action) => return Err(differs(brief(&recorded), brief(&action))),
+                    None => return Err(differs(brief(&recorded), "nothing".into())),
+                }
+            }
+        }
+    }
+    sum.skipped = reader.skipped();
+    sum.cut_off = reader.cut_off();
+    sum.unrecorded_actions = decided.len() as u64;
+    Ok(sum)
+}
+
+/// An action in at most 400 characters.
+fn brief(action: &Action) -> String {
+    let mut text = format!("{action:?}");
+    if let Some((cut, _)) = text.char_indices().nth(400) {
+        text.truncate(cut);
+        text += " …";
+    }
+    text
+}

@@ -1,0 +1,276 @@
+//! A tiny simulated host: guests with heat, accessed bits and pages in tiers, and an engine that is
+//! driven by its own timeouts. No real time passes.
+
+use std::collections::BTreeMap;
+
+use terrace_core::{Engine, EngineConfig};
+use terrace_proto::log::{Record, Start};
+use terrace_proto::{
+    Action, Event, Gfn, MovePlan, MoveReport, MoveStatus, PAGE_SIZE, PageBitmap, PageCode,
+    PageResult, PageSize, PlacementReport, RamRange, Rearm, ScanAnswer, ScanRequest, ScanStats,
+    Tick, TierId, TierLimit, TierMemory, VmId, VmSpec,
+};
+
+/// One second in ticks.
+pub const SECOND: u64 = 1_000_000_000;
+
+/// Whether a page is accessed and written between two scans: of page number and number of the scan.
+pub type Heat = Box<dyn Fn(u64, u64) -> (bool, bool)>;
+
+/// A guest.
+pub struct Guest {
+    pub spec: VmSpec,
+    /// Tier of each page.
+    pub tier: Vec<u8>,
+    accessed: Vec<bool>,
+    heat: Heat,
+    scans: u64,
+    /// Whether scans say what was written.
+    pub writes: bool,
+}
+
+/// The machine and the engine on it.
+pub struct Host {
+    pub engine: Engine,
+    pub now: Tick,
+    pub guests: BTreeMap<VmId, Guest>,
+    /// All events and actions.
+    pub log: Vec<(Tick, Record)>,
+    /// Pages of each tier.
+    pub capacity: Vec<u64>,
+    /// Every so many moves one page is busy; 0: none is.
+    pub busy_every: u64,
+    moves: u64,
+    queue: BTreeMap<(Tick, u64), Event>,
+    queued: u64,
+}
+
+/// A repeatable draw of 0 to 255.
+pub fn draw(a: u64, b: u64) -> u8 {
+    let mut z = (a ^ b.rotate_left(32)).wrapping_add(0x9e37_79b9_7f4a_7c15);
+    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    (z ^ (z >> 31)).to_le_bytes()[0]
+}
+
+/// A VM of `pages` 4 KiB pages without holes that may hold at most `fast` of them in the first tier.
+pub fn spec(vm: u32, pages: u64, fast: u64) -> VmSpec {
+    VmSpec {
+        vm: VmId(vm),
+        name: format!("vm{vm}"),
+        ram: vec![RamRange {
+            start: Gfn(0),
+            pages,
+        }],
+        unit: PageSize::Base,
+        limits: vec![
+            TierLimit {
+                floor_bytes: 0,
+                ceiling_bytes: fast * PAGE_SIZE,
+            },
+            TierLimit {
+                floor_bytes: 0,
+                ceiling_bytes: u64::MAX,
+            },
+        ],
+        weight: 1000,
+        moves: true,
+    }
+}
+
+impl Host {
+    pub fn new(config: EngineConfig, capacity: &[u64]) -> Self {
+        let start = Start {
+            version: "test".into(),
+            config: serde_json::to_string(&config).unwrap(),
+        };
+        Self {
+            engine: Engine::new(config).unwrap(),
+            now: Tick(0),
+            guests: BTreeMap::new(),
+            log: vec![(Tick(0), Record::Start(start))],
+            capacity: capacity.to_vec(),
+            busy_every: 0,
+            moves: 0,
+            queue: BTreeMap::new(),
+            queued: 0,
+        }
+    }
+
+    /// Lets a VM arrive now; its first pages are in the first tier, as many as its ceiling allows.
+    pub fn arrive(&mut self, spec: VmSpec, heat: Heat) {
+        let fast = spec.limits[0].ceiling_bytes / PAGE_SIZE;
+        let pages = spec.span_pages();
+        self.guests.insert(
+            spec.vm,
+            Guest {
+                tier: (0..pages).map(|p| u8::from(p >= fast)).collect(),
+                accessed: vec![false; usize::try_from(pages).unwrap()],
+                heat,
+                scans: 0,
+                writes: true,
+                spec: spec.clone(),
+            },
+        );
+        self.memory();
+        self.after(0, Event::VmArrived(spec));
+    }
+
+    /// Reports the tiers' memory now.
+    pub fn memory(&mut self) {
+        let report = (0..self.capacity.len())
+            .map(|tier| TierMemory {
+                tier: TierId(u8::try_from(tier).unwrap()),
+                total_bytes: self.capacity[tier] * PAGE_SIZE,
+                free_bytes: (self.capacity[tier] - self.used(tier)) * PAGE_SIZE,
+            })
+            .collect();
+        self.after(0, Event::Memory(report));
+    }
+
+    /// Pages in a tier.
+    pub fn used(&self, tier: usize) -> u64 {
+        let here = |g: &Guest| g.tier.iter().filter(|t| usize::from(**t) == tier).count() as u64;
+        self.guests.values().map(here).sum()
+    }
+
+    /// Queues an event.
+    pub fn after(&mut self, ns: u64, event: Event) {
+        self.queued += 1;
+        self.queue
+            .insert((Tick(self.now.0 + ns), self.queued), event);
+    }
+
+    /// Runs until a tick.
+    pub fn run_until(&mut self, end: Tick) {
+        loop {
+            let event = self.queue.first_key_value().map(|((at, _), _)| *at);
+            let timer = self.engine.poll_timeout();
+            let Some(next) = event.into_iter().chain(timer).min().filter(|t| *t <= end) else {
+                self.now = end;
+                return;
+            };
+            self.now = self.now.max(next);
+            let event = if event == Some(next) {
+                self.queue.pop_first().unwrap().1
+            } else {
+                Event::Timer
+            };
+            self.feed(event);
+        }
+    }
+
+    fn feed(&mut self, event: Event) {
+        self.log.push((self.now, Record::Event(event.clone())));
+        self.engine.handle(self.now, event);
+        while let Some(action) = self.engine.poll_action() {
+            self.log.push((self.now, Record::Action(action.clone())));
+            self.act(action);
+        }
+    }
+
+    fn act(&mut self, action: Action) {
+        match action {
+            Action::QueryPlacement(query) => {
+                let guest = &self.guests[&query.vm];
+                let codes: Vec<_> = guest.tier.iter().map(|t| PageCode(*t)).collect();
+                let half = codes.len() / 2;
+                for (start, part) in [(0, &codes[..half]), (half, &codes[half..])] {
+                    let report = PlacementReport {
+                        id: query.id,
+                        vm: query.vm,
+                        start: Gfn(start as u64),
+                        codes: part.to_vec(),
+                        last: start > 0,
+                    };
+                    self.after(1_000_000, Event::Placement(report));
+                }
+            }
+            Action::Scan(request) => {
+                let answer = self
+                    .guests
+                    .get_mut(&request.space.vm())
+                    .unwrap()
+                    .scan(&request);
+                self.after(5_000_000, Event::Scanned(Box::new(answer)));
+            }
+            Action::Move(plan) => {
+                let report = self.migrate(&plan);
+                self.after(10_000_000, Event::Moved(report));
+            }
+        }
+    }
+
+    fn migrate(&mut self, plan: &MovePlan) -> MoveReport {
+        let mut results = Vec::new();
+        for m in &plan.moves {
+            self.moves += 1;
+            let page = usize::try_from(m.gfn.0).unwrap();
+            let full = self.used(m.to.index()) >= self.capacity[m.to.index()];
+            let guest = self.guests.get_mut(&plan.vm).unwrap();
+            let status = if self.busy_every > 0 && self.moves.is_multiple_of(self.busy_every) {
+                MoveStatus::Busy
+            } else if full {
+                MoveStatus::NoMemory
+            } else {
+                guest.tier[page] = m.to.0;
+                MoveStatus::Moved
+            };
+            results.push(PageResult {
+                gfn: m.gfn,
+                status,
+                now: PageCode(guest.tier[page]),
+            });
+        }
+        MoveReport {
+            id: plan.id,
+            vm: plan.vm,
+            results,
+            elapsed_ns: 9_000_000,
+        }
+    }
+
+    /// Pages of a VM that are in the first tier, of those for which `which` holds.
+    pub fn on_fast(&self, vm: u32, which: impl Fn(u64) -> bool) -> u64 {
+        (0_u64..)
+            .zip(&self.guests[&VmId(vm)].tier)
+            .filter(|(page, tier)| **tier == 0 && which(*page))
+            .count() as u64
+    }
+}
+
+impl Guest {
+    fn scan(&mut self, request: &ScanRequest) -> ScanAnswer {
+        self.scans += 1;
+        let pages = self.accessed.len() as u64;
+        let mut answer = ScanAnswer {
+            id: request.id,
+            space: request.space,
+            known: PageBitmap::full(pages),
+            accessed: PageBitmap::new(pages),
+            written: self.writes.then(|| PageBitmap::new(pages)),
+            huge_leaf: PageBitmap::new(pages.div_ceil(512)),
+            stats: ScanStats {
+                leaves: pages,
+                elapsed_ns: 4_000_000,
+                cpu_ns: 3_000_000,
+                ..ScanStats::default()
+            },
+        };
+        for (page, bit) in (0_u64..).zip(&mut self.accessed) {
+            let (accessed, written) = (self.heat)(page, self.scans);
+            *bit |= accessed;
+            answer.accessed.put(page, *bit);
+            if let Some(map) = &mut answer.written {
+                map.put(page, written);
+            }
+            let rearmed = match &request.rearm {
+                Rearm::None => false,
+                Rearm::All => true,
+                Rearm::Only(map) => map.get(page),
+            };
+            *bit &= !rearmed;
+        }
+        answer
+    }
+}

@@ -1,0 +1,172 @@
+//! Findings about the host.
+
+use terrace_sys::{Pagemap, move_pages_supported};
+
+use crate::topology::{Tier, TierSource, Topology};
+use crate::{Finding, HostRoot};
+
+const CAP_SYS_PTRACE: u32 = 19;
+const CAP_SYS_NICE: u32 = 23;
+
+/// Findings about the host: kernel, capabilities of this process, tiers, and who else moves pages.
+#[must_use]
+pub fn host(root: &HostRoot, topology: &Topology) -> Vec<Finding> {
+    let mut findings = vec![move_pages(), huge_pages(root)];
+    findings.extend(capabilities(root));
+    findings.push(tiers(topology));
+    findings.extend(topology.findings.iter().cloned());
+    findings.push(numa_balancing(root));
+    findings.push(demotion(root));
+    findings
+}
+
+fn move_pages() -> Finding {
+    if move_pages_supported() {
+        Finding::ok("move-pages", "the kernel moves pages between nodes")
+    } else {
+        Finding::missing(
+            "move-pages",
+            "the kernel does not move pages: it lacks CONFIG_MIGRATION and CONFIG_NUMA, or a seccomp \
+             filter forbids move_pages",
+            "run the distribution's standard kernel; in a container, allow move_pages",
+        )
+    }
+}
+
+fn huge_pages(root: &HostRoot) -> Finding {
+    match Pagemap::open(&root.join("proc/self/pagemap")) {
+        Ok(map) if map.sees_huge_pages() => {
+            Finding::ok("pagemap", "the kernel tells huge pages from base pages")
+        }
+        Ok(_) => Finding::degraded(
+            "pagemap",
+            "the kernel has no PAGEMAP_SCAN: huge pages are not recognised and VMs on them are treated \
+             as if they had base pages",
+            "run Linux 6.7 or later",
+        ),
+        Err(error) => Finding::degraded(
+            "pagemap",
+            format!("{error}: huge pages are not recognised"),
+            "mount procfs, run a kernel with CONFIG_PROC_PAGE_MONITOR",
+        ),
+    }
+}
+
+fn capabilities(root: &HostRoot) -> [Finding; 2] {
+    let effective = root.read("proc/self/status").ok().and_then(|status| {
+        let line = status.lines().find_map(|l| l.strip_prefix("CapEff:"))?;
+        u64::from_str_radix(line.trim(), 16).ok()
+    });
+    let has = |bit: u32| effective.is_some_and(|set| set >> bit & 1 == 1);
+    let nice = if has(CAP_SYS_NICE) {
+        Finding::ok(
+            "cap-sys-nice",
+            "pages that several processes map can be moved",
+        )
+    } else {
+        Finding::degraded(
+            "cap-sys-nice",
+            "without CAP_SYS_NICE, pages that the scanning worker or a vhost-user process maps too stay \
+             where they are",
+            "run the daemon by its systemd unit, or give it the capability",
+        )
+    };
+    let ptrace = if has(CAP_SYS_PTRACE) {
+        Finding::ok("cap-sys-ptrace", "VMs of all users can be looked at")
+    } else {
+        Finding::degraded(
+            "cap-sys-ptrace",
+            "without CAP_SYS_PTRACE, only VMs of the daemon's own user can be looked at",
+            "run the daemon by its systemd unit, or as the VMs' user",
+        )
+    };
+    [nice, ptrace]
+}
+
+fn tiers(topology: &Topology) -> Finding {
+    let tier = |tier: &Tier| {
+        let nodes: Vec<String> = tier.nodes.iter().map(|n| n.0.to_string()).collect();
+        let gib = tier.total_bytes >> 30;
+        format!("{} (nodes {}, {gib} GiB)", tier.name, nodes.join(", "))
+    };
+    let tiers: Vec<String> = topology.tiers.iter().map(tier).collect();
+    let source = match topology.source {
+        TierSource::Operator => "as configured",
+        TierSource::Hmat => "by the firmware's latencies and bandwidths",
+        TierSource::KernelTiers => "by the kernel's memory tiers",
+        TierSource::Distance => "by CPUs and distances",
+    };
+    Finding::ok("topology", format!("{}; {source}", tiers.join(", ")))
+}
+
+fn numa_balancing(root: &HostRoot) -> Finding {
+    let name = "numa-balancing";
+    match root
+        .read("proc/sys/kernel/numa_balancing")
+        .as_deref()
+        .map(str::trim)
+    {
+        Ok("0") => Finding::ok(name, "the kernel's NUMA balancing is off"),
+        Ok(mode) => Finding::degraded(
+            name,
+            format!(
+                "the kernel's NUMA balancing is on (mode {mode}) and moves pages by its own rules"
+            ),
+            "sysctl kernel.numa_balancing=0",
+        ),
+        Err(_) => Finding::ok(name, "the kernel has no NUMA balancing"),
+    }
+}
+
+fn demotion(root: &HostRoot) -> Finding {
+    let name = "demotion";
+    match root
+        .read("sys/kernel/mm/numa/demotion_enabled")
+        .as_deref()
+        .map(str::trim)
+    {
+        Ok("true" | "1") => Finding::degraded(
+            name,
+            "the kernel demotes pages by its own choice when a fast node runs full",
+            "echo 0 > /sys/kernel/mm/numa/demotion_enabled, or keep it as a last resort under pressure",
+        ),
+        Ok(_) => Finding::ok(name, "the kernel's own demotion is off"),
+        Err(_) => Finding::ok(name, "the kernel has no demotion of its own"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+    use crate::Status;
+
+    #[test]
+    fn a_bare_host_and_a_rival_kernel_are_told() {
+        let dir = tempfile::tempdir().unwrap();
+        let put = |path: &str, text: &str| {
+            let path = dir.path().join(path);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, text).unwrap();
+        };
+        put("proc/self/status", "Name:\tx\nCapEff:\t0000000000080000\n");
+        put("proc/self/pagemap", "");
+        put("proc/sys/kernel/numa_balancing", "2\n");
+        put("sys/kernel/mm/numa/demotion_enabled", "true\n");
+        let topology = Topology {
+            nodes: vec![],
+            tiers: vec![],
+            source: TierSource::Operator,
+            findings: vec![],
+        };
+        let findings = host(&HostRoot::new(dir.path()), &topology);
+        let status = |name: &str| findings.iter().find(|f| f.name == name).unwrap().status;
+        assert_eq!(status("cap-sys-ptrace"), Status::Ok);
+        for degraded in ["cap-sys-nice", "numa-balancing", "demotion", "pagemap"] {
+            assert_eq!(status(degraded), Status::Degraded);
+        }
+        let json = serde_json::to_string(&findings).unwrap();
+        assert!(json.contains(r#""status":"degraded""#));
+    }
+}

@@ -1,0 +1,10 @@
+//! What works on this host and for one VM, what does not, and what to change.
+//!
+//! Responsible for: looking, and words for people. It leaves to others: changing anything. Findings are
+//! in a fixed order; good ones are among them.
+
+mod host;
+mod vm;
+
+pub use host::host;
+pub use vm::{VmFacts, vm};

@@ -1,0 +1,186 @@
+use std::fs;
+use std::os::unix::fs::{MetadataExt, symlink};
+
+use super::*;
+
+const MIB: u64 = 1 << 20;
+
+/// A QEMU that answers what a test wants.
+struct FakeTree {
+    memdevs: Vec<&'static str>,
+    ram: Vec<FlatRange>,
+    /// Guest address, host address and length of what `gpa2hva` knows.
+    known: Vec<(u64, u64, u64)>,
+}
+
+impl MemoryTree for FakeTree {
+    fn memdevs(&mut self) -> Result<Vec<Memdev>, QemuError> {
+        let memdev = |id: &&str| Memdev {
+            id: (*id).into(),
+            size: 0,
+            share: true,
+        };
+        Ok(self.memdevs.iter().map(memdev).collect())
+    }
+
+    fn ram(&mut self) -> Result<Vec<FlatRange>, QemuError> {
+        Ok(self.ram.clone())
+    }
+
+    fn host_address(&mut self, gpa: Gpa) -> Result<Option<(String, Hva)>, QemuError> {
+        let hit = self
+            .known
+            .iter()
+            .find(|(g, _, len)| (*g..g + len).contains(&gpa.0));
+        Ok(hit.map(|(g, hva, _)| ("m0".into(), Hva(hva + (gpa.0 - g)))))
+    }
+}
+
+fn flat(start: u64, len: u64, region: &str) -> FlatRange {
+    FlatRange {
+        start: Gpa(start),
+        len,
+        region: region.into(),
+        offset: 0,
+    }
+}
+
+/// A process 42 with one 8 MiB file mapped at 0x10000000, and a QEMU with RAM below and above a hole.
+struct Fixture {
+    dir: tempfile::TempDir,
+    tree: FakeTree,
+}
+
+const HVA: u64 = 0x1000_0000;
+
+impl Fixture {
+    fn new() -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("ram");
+        fs::File::create(&file).unwrap().set_len(8 * MIB).unwrap();
+        fs::create_dir_all(dir.path().join("proc/42/fd")).unwrap();
+        let fixture = Self {
+            dir,
+            tree: FakeTree {
+                memdevs: vec!["m0"],
+                ram: vec![
+                    flat(0, MIB, "m0"),
+                    flat(MIB, 3 * MIB, "m0"),
+                    flat(0xfd00_0000, MIB, "vga.vram"),
+                    flat(1 << 32, 4 * MIB, "m0"),
+                ],
+                known: vec![(0, HVA, 4 * MIB), (1 << 32, HVA + 4 * MIB, 4 * MIB)],
+            },
+        };
+        symlink(&file, fixture.dir.path().join("proc/42/fd/9")).unwrap();
+        fixture.maps(&[(0, 8 * MIB, "rw-s", 0)]);
+        fixture
+    }
+
+    /// Offsets from [`HVA`], mode, file offset.
+    fn maps(&self, lines: &[(u64, u64, &str, u64)]) {
+        let meta = fs::metadata(self.dir.path().join("ram")).unwrap();
+        let (major, minor) = (libc::major(meta.dev()), libc::minor(meta.dev()));
+        let line = |(from, to, mode, offset): &(u64, u64, &str, u64)| {
+            let (from, to) = (HVA + from, HVA + to);
+            let inode = meta.ino();
+            format!("{from:x}-{to:x} {mode} {offset:08x} {major:02x}:{minor:02x} {inode}   /ram\n")
+        };
+        let text: String = lines.iter().map(line).collect();
+        fs::write(self.dir.path().join("proc/42/maps"), text).unwrap();
+    }
+
+    fn build(&mut self) -> Result<GuestMemory, MemoryMapError> {
+        build(&HostRoot::new(self.dir.path()), 42, &mut self.tree)
+    }
+
+    fn error(&mut self) -> String {
+        self.build().unwrap_err().to_string()
+    }
+}
+
+#[test]
+fn ram_is_joined_with_its_file_and_adjacent_runs_become_one() {
+    let memory = Fixture::new().build().unwrap();
+    let ranges: Vec<_> = memory
+        .ranges()
+        .iter()
+        .map(|r| (r.gpa.0, r.len, r.hva.0, r.file_index, r.file_offset))
+        .collect();
+    let want = [
+        (0, 4 * MIB, HVA, 0, 0),
+        (1 << 32, 4 * MIB, HVA + 4 * MIB, 0, 4 * MIB),
+    ];
+    assert_eq!(ranges, want);
+    assert_eq!(memory.files().len(), 1);
+    assert!(memory.is_huge_aligned());
+}
+
+#[test]
+fn a_mapping_cut_by_memory_policies_is_followed() {
+    let mut fixture = Fixture::new();
+    fixture.maps(&[(0, 2 * MIB, "rw-s", 0), (2 * MIB, 8 * MIB, "rw-s", 2 * MIB)]);
+    assert_eq!(fixture.build().unwrap().ranges().len(), 2);
+    fixture.maps(&[(0, 2 * MIB, "rw-s", 0), (2 * MIB, 8 * MIB, "rw-s", 3 * MIB)]);
+    assert!(fixture.error().contains("maps no such file"));
+}
+
+#[test]
+fn ram_that_cannot_be_scanned_says_which_option_helps() {
+    let mut private = Fixture::new();
+    private.maps(&[(0, 8 * MIB, "rw-p", 0)]);
+    assert!(private.error().contains("share=on"));
+    let mut closed = Fixture::new();
+    fs::remove_file(closed.dir.path().join("proc/42/fd/9")).unwrap();
+    assert!(closed.error().contains("no descriptor"));
+    let mut device = Fixture::new();
+    symlink("/dev/vfio/17", device.dir.path().join("proc/42/fd/10")).unwrap();
+    assert!(device.error().contains("/dev/vfio/17"));
+}
+
+#[test]
+fn hostile_answers_are_errors() {
+    type Change = fn(&mut FakeTree);
+    let cases: [(&str, Change); 7] = [
+        ("overlaps", |t| t.ram.push(flat(2 * MIB, 4096, "m0"))),
+        ("above 16 TiB", |t| {
+            t.ram.push(flat(u64::MAX - 4095, 4096, "m0"))
+        }),
+        ("above 16 TiB", |t| t.ram.push(flat(16 << 40, 4096, "m0"))),
+        ("no RAM of a memory backend", |t| t.memdevs.clear()),
+        ("not in one piece", |t| {
+            t.known = vec![
+                (0, HVA, MIB),
+                (MIB, HVA + MIB, MIB),
+                (2 * MIB, HVA, 2 * MIB),
+                (1 << 32, HVA, 4 * MIB),
+            ];
+        }),
+        ("maps no such file", |t| t.known[1].1 = HVA + 5 * MIB),
+        ("not mapped", |t| t.known.truncate(1)),
+    ];
+    for (want, change) in cases {
+        let mut fixture = Fixture::new();
+        change(&mut fixture.tree);
+        let error = fixture.error();
+        assert!(error.contains(want), "{want:?} not in {error:?}");
+    }
+    let mut short = Fixture::new();
+    fs::File::create(short.dir.path().join("ram")).unwrap();
+    assert!(short.error().contains("beyond the end of its file"));
+}
+
+#[test]
+fn ranges_of_part_pages_and_of_nothing_are_cut_away() {
+    let mut fixture = Fixture::new();
+    fixture.tree.ram = vec![
+        flat(0, 0, "m0"),
+        flat(100, 200, "m0"),
+        flat(4095, 8193, "m0"),
+    ];
+    let memory = fixture.build().unwrap();
+    assert_eq!(
+        (memory.ranges()[0].gpa.0, memory.ranges()[0].len),
+        (4096, 8192)
+    );
+}

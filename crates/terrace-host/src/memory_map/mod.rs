@@ -1,0 +1,192 @@
+//! Where a guest's RAM is: in the hypervisor's memory and in which files.
+//!
+//! Responsible for: joining QEMU's own memory tree (RAM above 4 GiB is not at file offset = guest
+//! address) with the process's mappings and descriptors; saying why a VM cannot be scanned and which
+//! option would change that. It leaves to others: mapping the files (`worker`), asking where pages
+//! are (`placement`).
+//!
+//! QEMU's answers are untrusted: what overlaps, does not fit its mapping or is absurd is an error.
+
+mod build;
+mod procfs;
+mod unscannable;
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use terrace_proto::worker::FileRange;
+use terrace_proto::{Gfn, Gpa, Hva, PAGE_SIZE, RamRange};
+
+use crate::ReadError;
+use crate::qemu::QemuError;
+
+pub(crate) use build::read_guest_memory;
+pub use unscannable::Unscannable;
+
+/// Highest end of guest RAM that is believed: bitmaps over it have to fit in memory.
+const MAX_GPA: u64 = 16 << 40;
+
+/// A run of guest RAM.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Range {
+    /// First guest physical address; whole pages.
+    pub gpa: Gpa,
+    /// Bytes; whole pages.
+    pub len: u64,
+    /// Where it is in the hypervisor's memory.
+    pub hva: Hva,
+    /// Which of the files backs it.
+    pub file_index: u32,
+    /// Where in that file, bytes.
+    pub file_offset: u64,
+}
+
+/// A guest's RAM and the files behind it.
+///
+/// Invariant: ranges are ascending, do not overlap, are made of whole pages, and end below 16 TiB.
+#[derive(Debug)]
+pub struct GuestMemory {
+    ranges: Vec<Range>,
+    files: Vec<OwnedFd>,
+}
+
+/// A memory map that could not be made.
+#[derive(Debug, thiserror::Error)]
+pub enum MemoryMapError {
+    /// The RAM is there, but not for others to look at.
+    #[error(transparent)]
+    Unscannable(#[from] Unscannable),
+    /// QEMU did not say.
+    #[error(transparent)]
+    Qemu(#[from] QemuError),
+    /// procfs did not say.
+    #[error("{0}: reading another user's process takes CAP_SYS_PTRACE")]
+    Read(#[from] ReadError),
+    /// What QEMU said makes no sense.
+    #[error("QEMU's memory map makes no sense: {0}")]
+    Inconsistent(String),
+}
+
+impl GuestMemory {
+    /// A map of which the parts are known.
+    ///
+    /// # Errors
+    /// Where the ranges are not whole pages, ascending and apart, end above 16 TiB, or name a file that
+    /// is not there.
+    pub fn new(ranges: Vec<Range>, files: Vec<OwnedFd>) -> Result<Self, MemoryMapError> {
+        let mut end = 0;
+        for range in &ranges {
+            let whole = [range.gpa.0, range.len, range.hva.0, range.file_offset];
+            let next = range.gpa.0.checked_add(range.len).filter(|e| *e <= MAX_GPA);
+            let good = range.len > 0
+                && range.gpa.0 >= end
+                && whole.iter().all(|n| n.is_multiple_of(PAGE_SIZE))
+                && range.hva.0.checked_add(range.len).is_some()
+                && (range.file_index as usize) < files.len();
+            end = next.filter(|_| good).ok_or_else(|| {
+                MemoryMapError::Inconsistent(format!("the run of RAM at {} cannot be", range.gpa))
+            })?;
+        }
+        Ok(Self { ranges, files })
+    }
+
+    /// The runs, ascending.
+    #[must_use]
+    pub fn ranges(&self) -> &[Range] {
+        &self.ranges
+    }
+
+    /// The files, in the order of [`Range::file_index`].
+    #[must_use]
+    pub fn files(&self) -> Vec<BorrowedFd<'_>> {
+        self.files.iter().map(AsFd::as_fd).collect()
+    }
+
+    /// RAM as the engine wants it.
+    #[must_use]
+    pub fn ram(&self) -> Vec<RamRange> {
+        let range = |r: &Range| RamRange {
+            start: r.gpa.gfn(),
+            pages: r.len / PAGE_SIZE,
+        };
+        self.ranges.iter().map(range).collect()
+    }
+
+    /// One more than the highest guest page number.
+    #[must_use]
+    pub fn span_pages(&self) -> u64 {
+        let end = |r: &Range| (r.gpa.0 + r.len) / PAGE_SIZE;
+        self.ranges.last().map_or(0, end)
+    }
+
+    /// RAM as the worker wants it.
+    #[must_use]
+    pub fn file_ranges(&self) -> Vec<FileRange> {
+        let range = |r: &Range| FileRange {
+            gpa: r.gpa,
+            len: r.len,
+            file: r.file_index,
+            offset: r.file_offset,
+        };
+        self.ranges.iter().map(range).collect()
+    }
+
+    /// Where a guest page is in the hypervisor's memory; `None` outside of RAM.
+    #[must_use]
+    pub fn hva(&self, gfn: Gfn) -> Option<Hva> {
+        let gpa = gfn.0.checked_mul(PAGE_SIZE)?;
+        let above = self.ranges.partition_point(|r| r.gpa.0 <= gpa);
+        let range = self.ranges[..above].last()?;
+        let at = gpa - range.gpa.0;
+        (at < range.len).then(|| Hva(range.hva.0 + at))
+    }
+
+    /// Whether 2 MiB blocks of the guest are 2 MiB blocks of host memory and of the file, so that the
+    /// host can back them with huge pages (all but what is too short to hold one).
+    #[must_use]
+    pub fn is_huge_aligned(&self) -> bool {
+        const HUGE: u64 = 2 << 20;
+        self.ranges
+            .iter()
+            .filter(|r| r.len >= 2 * HUGE)
+            .all(|r| r.hva.0 % HUGE == r.gpa.0 % HUGE && r.file_offset % HUGE == r.gpa.0 % HUGE)
+    }
+}
+
+#[cfg(test)]
+impl GuestMemory {
+    /// A map without files, for tests of what only needs addresses.
+    pub(crate) fn of_ranges(ranges: Vec<Range>) -> Self {
+        Self {
+            ranges,
+            files: Vec::new(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pages_are_found_on_both_sides_of_the_hole() {
+        let range = |gpa: u64, len, hva| Range {
+            gpa: Gpa(gpa),
+            len,
+            hva: Hva(hva),
+            file_index: 0,
+            file_offset: 0,
+        };
+        let memory = GuestMemory::of_ranges(vec![
+            range(0, 0x3000, 0x70_0000),
+            range(1 << 32, 0x1000, 0x90_0000),
+        ]);
+        assert_eq!(memory.hva(Gfn(2)), Some(Hva(0x70_2000)));
+        assert_eq!(memory.hva(Gfn(1 << 20)), Some(Hva(0x90_0000)));
+        for hole in [3, (1 << 20) - 1, (1 << 20) + 1, u64::MAX] {
+            assert_eq!(memory.hva(Gfn(hole)), None);
+        }
+        assert_eq!(memory.span_pages(), (1 << 20) + 1);
+        assert_eq!(memory.ram()[1].start, Gfn(1 << 20));
+        assert_eq!(GuestMemory::of_ranges(vec![]).span_pages(), 0);
+    }
+}

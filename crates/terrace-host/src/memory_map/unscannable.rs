@@ -1,0 +1,34 @@
+//! Why a guest's RAM cannot be scanned, and what to change.
+
+/// Why a guest's RAM cannot be scanned.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Unscannable {
+    /// Only QEMU sees it.
+    #[error("guest RAM '{0}' is private to QEMU; {help}", help = share_on())]
+    PrivateRam(String),
+    /// Shared, but no file stands for it.
+    #[error(
+        "guest RAM '{0}' is shared but QEMU holds no descriptor for it; {help}",
+        help = share_on()
+    )]
+    NoDescriptor(String),
+    /// Huge pages from hugetlbfs do not move one by one.
+    #[error(
+        "guest RAM '{0}' comes from hugetlbfs, whose pages only move where free ones were reserved on the \
+         target node; use a memory-backend-file on tmpfs (mem-path=/dev/shm/NAME,align=2M) with transparent \
+         huge pages instead"
+    )]
+    Hugetlbfs(String),
+    /// A device reads and writes the RAM by itself.
+    #[error(
+        "a device is passed through ({0}), which pins all guest RAM: no page can move; take the device \
+         out (-device vfio-pci, libvirt <hostdev>) or leave this VM alone"
+    )]
+    Vfio(String),
+}
+
+fn share_on() -> &'static str {
+    "start it with -object memory-backend-memfd,id=ram,size=SIZE,share=on (or memory-backend-file on \
+     tmpfs: mem-path=/dev/shm/NAME,share=on,align=2M) and -machine memory-backend=ram; libvirt: \
+     <memoryBacking><source type='memfd'/><access mode='shared'/></memoryBacking>"
+}

@@ -1,0 +1,144 @@
+//! What the mover asks of the kernel, behind a trait so that tests bring a kernel of their own.
+
+use std::collections::BTreeMap;
+use std::sync::Mutex;
+
+use terrace_sys::{
+    MoveOutcome, MoveScope, PageRun, Pagemap, Process, SysError, move_pages, query_nodes,
+};
+
+use crate::topology::{NodeId, node_free_bytes};
+use crate::{Finding, HostRoot};
+
+/// One hypervisor process's memory.
+pub(crate) trait Kernel: Sync {
+    /// Whether the process is still the one that was meant.
+    fn is_alive(&self) -> bool;
+    /// The node of each page, or a negative error number.
+    fn query(&self, addresses: &[u64], status: &mut [i32]) -> Result<(), SysError>;
+    /// Moves pages to a node; see [`terrace_sys::move_pages`].
+    fn move_to(
+        &self,
+        addresses: &[u64],
+        node: NodeId,
+        status: &mut [i32],
+    ) -> Result<MoveOutcome, SysError>;
+    /// Present pages, and which of them are huge.
+    fn present(&self, start: u64, end: u64) -> Result<Vec<PageRun>, SysError>;
+    /// Free memory of a node, bytes.
+    fn free_bytes(&self, node: NodeId) -> u64;
+}
+
+/// The real one.
+pub(crate) struct LiveKernel<'a> {
+    process: &'a Process,
+    pagemap: Result<Pagemap, SysError>,
+    free: BTreeMap<NodeId, u64>,
+    state: Mutex<State>,
+}
+
+struct State {
+    scope: MoveScope,
+    confined: bool,
+}
+
+impl<'a> LiveKernel<'a> {
+    pub(crate) fn open(root: &HostRoot, process: &'a Process) -> Self {
+        Self {
+            process,
+            pagemap: Pagemap::open(&root.process(process.pid(), "pagemap")),
+            free: node_free_bytes(root),
+            state: Mutex::new(State {
+                scope: MoveScope::Shared,
+                confined: false,
+            }),
+        }
+    }
+
+    fn state<T>(&self, change: impl FnOnce(&mut State) -> T) -> T {
+        change(&mut self.state.lock().unwrap_or_else(|e| e.into_inner()))
+    }
+
+    /// What did not work as well as it could.
+    pub(crate) fn findings(&self) -> Vec<Finding> {
+        let mut findings = Vec::new();
+        match &self.pagemap {
+            Err(error) => findings.push(Finding::degraded(
+                "pagemap",
+                format!("{error}: huge pages are not recognised"),
+                "give the daemon CAP_SYS_PTRACE or the VM's user",
+            )),
+            Ok(map) if !map.sees_huge_pages() => findings.push(Finding::degraded(
+                "pagemap",
+                "the kernel has no PAGEMAP_SCAN: huge pages are not recognised",
+                "run Linux 6.7 or later",
+            )),
+            Ok(_) => {}
+        }
+        let (scope, confined) = self.state(|s| (s.scope, s.confined));
+        if scope == MoveScope::Exclusive {
+            findings.push(Finding::degraded(
+                "move-shared",
+                "pages that another process maps too (the scanning worker, vhost-user) cannot be moved",
+                "give the daemon CAP_SYS_NICE",
+            ));
+        }
+        if confined {
+            findings.push(Finding::missing(
+                "cpuset",
+                "the VM's process may not use the target node",
+                "do not confine QEMU: widen cpuset.mems, drop libvirt's <numatune> and --membind",
+            ));
+        }
+        findings
+    }
+}
+
+impl Kernel for LiveKernel<'_> {
+    fn is_alive(&self) -> bool {
+        self.process.is_alive()
+    }
+
+    fn query(&self, addresses: &[u64], status: &mut [i32]) -> Result<(), SysError> {
+        query_nodes(self.process.pid(), addresses, status)
+    }
+
+    fn move_to(
+        &self,
+        addresses: &[u64],
+        node: NodeId,
+        status: &mut [i32],
+    ) -> Result<MoveOutcome, SysError> {
+        let nodes = vec![i32::try_from(node.0).unwrap_or(-1); addresses.len()];
+        let pid = self.process.pid();
+        let scope = self.state(|s| s.scope);
+        let mut result = move_pages(pid, addresses, &nodes, status, scope);
+        let not_permitted = matches!(&result, Err(e) if e.errno() == libc::EPERM);
+        if not_permitted && scope == MoveScope::Shared {
+            result = move_pages(pid, addresses, &nodes, status, MoveScope::Exclusive);
+            if result.is_ok() {
+                self.state(|s| s.scope = MoveScope::Exclusive);
+            }
+        }
+        if matches!(&result, Err(e) if e.errno() == libc::EACCES) {
+            self.state(|s| s.confined = true);
+        }
+        result
+    }
+
+    fn present(&self, start: u64, end: u64) -> Result<Vec<PageRun>, SysError> {
+        match &self.pagemap {
+            Ok(map) => map.present(start, end),
+            // Every page counts as a base page that may be there; `query` knows better.
+            Err(_) => Ok(vec![PageRun {
+                start,
+                end,
+                huge: false,
+            }]),
+        }
+    }
+
+    fn free_bytes(&self, node: NodeId) -> u64 {
+        self.free.get(&node).copied().unwrap_or(0)
+    }
+}

@@ -1,0 +1,293 @@
+use std::collections::{BTreeMap, BTreeSet};
+
+use proptest::prelude::*;
+use terrace_proto::{Gfn, Gpa, Hva, PAGE_SIZE, PlanId, VmId};
+
+use super::*;
+use crate::memory_map::Range;
+use crate::mover::budget::tests::FakeClock;
+use crate::mover::fake::{FakeKernel, FakePage, FakeState};
+use crate::topology::{Tier, TierSource};
+
+/// Guest page 0 is at this host address.
+const BASE: u64 = 1 << 30;
+const BLOCKS: u64 = 4;
+
+/// Tier 0 is node 0; tier 1 is nodes 2 and 1, in this order; node 3 is in no tier.
+fn topology() -> Topology {
+    let tier = |id, nodes: &[u32]| Tier {
+        id: TierId(id),
+        name: String::new(),
+        nodes: nodes.iter().map(|n| NodeId(*n)).collect(),
+        total_bytes: 0,
+    };
+    Topology {
+        nodes: vec![],
+        tiers: vec![tier(0, &[0]), tier(1, &[2, 1])],
+        source: TierSource::Operator,
+        findings: vec![],
+    }
+}
+
+fn memory() -> GuestMemory {
+    GuestMemory::of_ranges(vec![Range {
+        gpa: Gpa(0),
+        len: BLOCKS * HUGE,
+        hva: Hva(BASE),
+        file_index: 0,
+        file_offset: 0,
+    }])
+}
+
+fn address(gfn: u64) -> u64 {
+    BASE + gfn * PAGE_SIZE
+}
+
+struct Case {
+    kernel: FakeKernel,
+    unit: PageSize,
+    config: MoverConfig,
+}
+
+impl Case {
+    fn new(pages: &[(u64, FakePage)], room: &[(u32, u64)]) -> Self {
+        Self {
+            kernel: FakeKernel(Mutex::new(FakeState {
+                pages: pages
+                    .iter()
+                    .map(|(gfn, page)| (address(*gfn), *page))
+                    .collect(),
+                room: room.iter().copied().collect(),
+                ..FakeState::default()
+            })),
+            unit: PageSize::Base,
+            config: MoverConfig {
+                threads: 1,
+                batch_pages: 64,
+                bytes_per_s: None,
+                attempts: 3,
+            },
+        }
+    }
+
+    fn run(&self, moves: &[(u64, u8)], stop: bool) -> Vec<PageResult> {
+        let page = |(gfn, to): &(u64, u8)| PageMove {
+            gfn: Gfn(*gfn),
+            to: TierId(*to),
+        };
+        let plan = MovePlan {
+            id: PlanId(7),
+            vm: VmId(3),
+            moves: moves.iter().map(page).collect(),
+        };
+        let run = Run {
+            kernel: &self.kernel,
+            topology: &topology(),
+            memory: &memory(),
+            unit: self.unit,
+            config: self.config,
+            budget: &Budget::new(None, FakeClock::default()),
+            stop: &AtomicBool::new(stop),
+        };
+        let report = run.execute(&plan).report;
+        assert_eq!((report.id, report.vm), (plan.id, plan.vm));
+        report.results
+    }
+
+    fn statuses(&self, moves: &[(u64, u8)]) -> Vec<MoveStatus> {
+        self.run(moves, false).iter().map(|r| r.status).collect()
+    }
+
+    fn calls(&self) -> Vec<(u32, Vec<u64>)> {
+        self.kernel.0.lock().unwrap().calls.clone()
+    }
+}
+
+fn base(node: u32, busy: u32) -> FakePage {
+    FakePage {
+        node,
+        huge: false,
+        busy,
+    }
+}
+
+fn huge(node: u32) -> FakePage {
+    FakePage {
+        node,
+        huge: true,
+        busy: 0,
+    }
+}
+
+const PLENTY: u64 = 1 << 40;
+
+#[test]
+fn every_outcome_is_told_apart() {
+    let case = Case::new(
+        &[
+            (0, base(1, 0)),
+            (1, base(0, 0)),
+            (2, base(1, 2)),
+            (3, base(1, 9)),
+            (5, base(3, 0)),
+        ],
+        &[(0, PLENTY)],
+    );
+    let results = case.run(
+        &[(0, 0), (1, 0), (2, 0), (3, 0), (4, 0), (5, 0), (1 << 30, 0)],
+        false,
+    );
+    let statuses: Vec<_> = results.iter().map(|r| r.status).collect();
+    use MoveStatus::{Absent, AlreadyThere, Busy, Moved};
+    assert_eq!(
+        statuses,
+        [Moved, AlreadyThere, Moved, Busy, Absent, Moved, Absent]
+    );
+    assert_eq!(results[3].now, PageCode::new(TierId(1), false));
+    assert_eq!(results[4].now, PageCode::ABSENT);
+    assert_eq!(case.calls().len(), 3, "three attempts at most");
+}
+
+#[test]
+fn many_pages_of_one_huge_page_are_one_address_and_all_get_its_result() {
+    let case = Case::new(&[(512, huge(0))], &[(2, PLENTY)]);
+    let results = case.run(&[(700, 1), (600, 1), (512, 1)], false);
+    assert_eq!(case.calls(), [(2, vec![address(512)])]);
+    for result in results {
+        assert_eq!(result.status, MoveStatus::Moved);
+        assert_eq!(result.now, PageCode::new(TierId(1), true));
+    }
+}
+
+#[test]
+fn a_huge_unit_without_a_huge_page_is_moved_page_by_page() {
+    let pages: Vec<_> = (0..512).map(|gfn| (gfn, base(0, 0))).collect();
+    let mut case = Case::new(&pages, &[(2, 100 * PAGE_SIZE), (1, PLENTY)]);
+    case.unit = PageSize::Huge;
+    let results = case.run(&[(0, 1), (512, 1)], false);
+    assert_eq!(results[0].status, MoveStatus::Moved);
+    assert_eq!(results[0].now, PageCode::new(TierId(1), false));
+    assert_eq!(results[1].status, MoveStatus::Absent);
+}
+
+#[test]
+fn a_full_node_passes_on_to_the_next_and_a_full_tier_says_no_memory() {
+    let pages: Vec<_> = (0..4).map(|gfn| (gfn, base(0, 0))).collect();
+    let case = Case::new(&pages, &[(2, PAGE_SIZE), (1, PAGE_SIZE)]);
+    let statuses = case.statuses(&[(0, 1), (1, 1), (2, 1), (3, 1)]);
+    use MoveStatus::{Moved, NoMemory};
+    assert_eq!(statuses, [Moved, Moved, NoMemory, NoMemory]);
+}
+
+#[test]
+fn demotions_are_done_before_the_promotions_that_use_their_room() {
+    let mut pages: Vec<_> = (0..100).map(|gfn| (gfn, base(0, 0))).collect();
+    pages.extend((100..200).map(|gfn| (gfn, base(1, 0))));
+    let mut case = Case::new(&pages, &[(0, 0), (1, PLENTY), (2, PLENTY)]);
+    case.config.threads = 4;
+    case.config.batch_pages = 7;
+    let moves: Vec<_> = (0..200).map(|gfn| (gfn, u8::from(gfn < 100))).collect();
+    assert!(
+        case.statuses(&moves)
+            .iter()
+            .all(|s| *s == MoveStatus::Moved)
+    );
+}
+
+#[test]
+fn a_stop_a_dead_process_and_a_refusal_leave_pages_where_they_are() {
+    let stopped = Case::new(&[(0, base(1, 0))], &[(0, PLENTY)]);
+    assert_eq!(stopped.run(&[(0, 0)], true)[0].status, MoveStatus::NotTried);
+    assert_eq!(
+        stopped.run(&[(0, 0)], true)[0].now,
+        PageCode::new(TierId(1), false)
+    );
+    let dead = Case::new(&[(0, base(1, 0))], &[(0, PLENTY)]);
+    dead.kernel.0.lock().unwrap().dead = true;
+    assert_eq!(dead.run(&[(0, 0)], false)[0].status, MoveStatus::NotTried);
+    assert!(dead.calls().is_empty());
+    let refused = Case::new(&[(0, base(1, 0))], &[(0, PLENTY)]);
+    refused.kernel.0.lock().unwrap().refuse = Some(libc::EACCES);
+    assert_eq!(
+        refused.statuses(&[(0, 0)]),
+        [MoveStatus::Failed(libc::EACCES)]
+    );
+    assert_eq!(
+        refused.statuses(&[(0, 9)]),
+        [MoveStatus::Failed(libc::EINVAL)]
+    );
+}
+
+prop_compose! {
+    /// Blocks that are huge, split or partly absent, some pages busy.
+    fn pages()(
+        blocks in prop::collection::vec((any::<bool>(), 0_u32..4), 4),
+        small in prop::collection::vec((0_u64..BLOCKS * 512, 0_u32..4, 0_u32..5), 0..60),
+    ) -> Vec<(u64, FakePage)> {
+        let mut pages = BTreeMap::new();
+        for (block, (is_huge, node)) in blocks.iter().enumerate() {
+            if *is_huge {
+                pages.insert(block as u64 * 512, huge(*node));
+            }
+        }
+        for (gfn, node, busy) in small {
+            if !blocks[usize::try_from(gfn / 512).unwrap()].0 {
+                pages.insert(gfn, base(node, busy));
+            }
+        }
+        pages.into_iter().collect()
+    }
+}
+
+proptest! {
+    #[test]
+    fn whatever_the_kernel_does_the_report_is_true(
+        pages in pages(),
+        moves in prop::collection::vec((0_u64..BLOCKS * 512 + 9, 0_u8..3), 1..120),
+        room in prop::collection::vec(0_u64..40 * PAGE_SIZE, 3),
+        threads in 1_usize..4,
+        batch_pages in 1_usize..20,
+    ) {
+        let room: Vec<_> = (0..3).zip(room).collect();
+        let mut case = Case::new(&pages, &room);
+        case.config.threads = threads;
+        case.config.batch_pages = batch_pages;
+        let before = case.kernel.0.lock().unwrap().pages.clone();
+        let results = case.run(&moves, false);
+        let topology = topology();
+        let state = case.kernel.0.lock().unwrap();
+        prop_assert_eq!(
+            results.iter().map(|r| r.gfn.0).collect::<Vec<_>>(),
+            moves.iter().map(|m| m.0).collect::<Vec<_>>()
+        );
+        for (result, (gfn, to)) in results.iter().zip(&moves) {
+            let once = moves.iter().filter(|m| m.0 / 512 == gfn / 512).all(|m| m.1 == *to);
+            if !once {
+                continue; // a later part of the plan moved it on
+            }
+            let start = state.page_at(address(*gfn));
+            let tier = |node: u32| topology.tier_of(NodeId(node));
+            let (was, is) = match start {
+                Some(start) => (tier(before[&start].node), tier(state.pages[&start].node)),
+                None => (None, None),
+            };
+            prop_assert_eq!(result.now.tier(), is);
+            let to = Some(TierId(*to));
+            match result.status {
+                MoveStatus::Moved => prop_assert!(was != to && is == to),
+                MoveStatus::AlreadyThere => prop_assert!(was == to && is == to),
+                MoveStatus::Absent => prop_assert!(start.is_none()),
+                _ => prop_assert!(is != to && start.is_some()),
+            }
+        }
+        for (_, addresses) in &state.calls {
+            let distinct: BTreeSet<_> = addresses.iter().collect();
+            prop_assert_eq!(distinct.len(), addresses.len());
+            prop_assert!(addresses.len() <= batch_pages.max(1));
+            for address in addresses {
+                let start = state.page_at(*address);
+                prop_assert!(start.is_none_or(|s| s == *address), "inside of a huge page");
+            }
+        }
+    }
+}

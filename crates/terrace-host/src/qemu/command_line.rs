@@ -1,0 +1,241 @@
+//! Command lines of running QEMUs: monitors, name and UUID.
+
+use std::collections::BTreeMap;
+use std::ffi::OsStr;
+use std::fs;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+use crate::HostRoot;
+
+/// What a QEMU's command line says.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub(super) struct CommandLine {
+    /// Paths of QMP monitors that QEMU listens on, in their order.
+    pub monitors: Vec<PathBuf>,
+    /// A QMP monitor came as a descriptor, so its path is not known.
+    pub monitor_by_descriptor: bool,
+    /// `-name`.
+    pub name: Option<String>,
+    /// `-uuid`.
+    pub uuid: Option<String>,
+}
+
+/// Running QEMU processes, ascending. Processes that cannot be read are left out.
+pub(super) fn running(root: &HostRoot) -> Vec<(u32, CommandLine)> {
+    let Ok(entries) = fs::read_dir(root.proc()) else {
+        return Vec::new();
+    };
+    let pids = entries
+        .flatten()
+        .filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
+    let mut found: Vec<_> = pids
+        .filter_map(|pid| Some((pid, of_process(root, pid)?)))
+        .collect();
+    found.sort_unstable_by_key(|(pid, _)| *pid);
+    found
+}
+
+/// One process's; `None` where it is no QEMU or cannot be read.
+pub(super) fn of_process(root: &HostRoot, pid: u32) -> Option<CommandLine> {
+    let bytes = fs::read(root.process(pid, "cmdline")).ok()?;
+    let args: Vec<&[u8]> = bytes.split(|b| *b == 0).collect();
+    let program = Path::new(OsStr::from_bytes(args.first()?)).file_name()?;
+    if !is_qemu(&program.to_string_lossy()) {
+        return None;
+    }
+    let folder = fs::read_link(root.process(pid, "cwd")).unwrap_or_default();
+    Some(parse(&args[1..], &folder))
+}
+
+fn is_qemu(program: &str) -> bool {
+    program.starts_with("qemu-system-") || matches!(program, "qemu-kvm" | "kvm" | "qemu")
+}
+
+/// `folder`: what relative paths are relative to.
+fn parse(args: &[&[u8]], folder: &Path) -> CommandLine {
+    let mut line = CommandLine::default();
+    let mut chardevs: BTreeMap<String, Chardev> = BTreeMap::new();
+    let mut monitors = Vec::new();
+    let mut args = args.iter();
+    while let Some(arg) = args.next() {
+        let arg = String::from_utf8_lossy(arg);
+        let Some(option) = arg.strip_prefix("--").or(arg.strip_prefix('-')) else {
+            continue;
+        };
+        if !matches!(
+            option,
+            "qmp" | "qmp-pretty" | "chardev" | "mon" | "name" | "uuid"
+        ) {
+            continue;
+        }
+        let Some(value) = args.next() else { break };
+        let value = Options::parse(&String::from_utf8_lossy(value));
+        match option {
+            "name" => line.name = value.first_or("guest").map(Into::into),
+            "uuid" => line.uuid = value.first_or("uuid").map(Into::into),
+            "chardev" => {
+                if let Some(id) = value.get("id") {
+                    chardevs.insert(id.into(), Chardev::of(&value));
+                }
+            }
+            "mon" if value.get("mode") == Some("control") => {
+                monitors.extend(value.first_or("chardev").map(str::to_owned));
+            }
+            "mon" => {}
+            _ => line
+                .monitors
+                .extend(qmp_path(&value).map(|p| folder.join(p))),
+        }
+    }
+    for id in monitors {
+        match chardevs.get(&id) {
+            Some(Chardev::Listens(path)) => line.monitors.push(folder.join(path)),
+            Some(Chardev::Descriptor) => line.monitor_by_descriptor = true,
+            Some(Chardev::Other) | None => {}
+        }
+    }
+    line
+}
+
+/// `unix:PATH,server…` or `unix:path=PATH,…`.
+fn qmp_path(value: &Options) -> Option<&str> {
+    let first = value.0.first()?;
+    let path = match (first.0.as_str(), first.1.as_deref()) {
+        ("unix:path", Some(path)) => path,
+        (name, None) => name.strip_prefix("unix:")?,
+        _ => return None,
+    };
+    value.is_on("server").then_some(path)
+}
+
+enum Chardev {
+    Listens(String),
+    Descriptor,
+    Other,
+}
+
+impl Chardev {
+    fn of(value: &Options) -> Self {
+        let socket = value.first_or("backend") == Some("socket") && value.is_on("server");
+        match (socket, value.get("path")) {
+            (true, Some(path)) => Self::Listens(path.into()),
+            (true, None) if value.get("fd").is_some() => Self::Descriptor,
+            _ => Self::Other,
+        }
+    }
+}
+
+/// QEMU's `first,key=value,flag`; `,,` stands for a comma.
+struct Options(Vec<(String, Option<String>)>);
+
+impl Options {
+    fn parse(text: &str) -> Self {
+        let escaped = text.replace(",,", "\0");
+        let parts = escaped.split(',').map(|part| {
+            let (key, value) = match part.split_once('=') {
+                Some((key, value)) => (key, Some(value.replace('\0', ","))),
+                None => (part, None),
+            };
+            (key.replace('\0', ","), value)
+        });
+        Self(parts.collect())
+    }
+
+    fn get(&self, key: &str) -> Option<&str> {
+        let found = self.0.iter().find(|(k, _)| k == key);
+        found.and_then(|(_, value)| value.as_deref())
+    }
+
+    /// The first part where it has no key, else the value of `key`.
+    fn first_or(&self, key: &str) -> Option<&str> {
+        match self.0.first() {
+            Some((first, None)) => Some(first),
+            _ => self.get(key),
+        }
+    }
+
+    /// `flag`, `flag=on` or `flag=yes`.
+    fn is_on(&self, flag: &str) -> bool {
+        self.0.iter().any(|(key, value)| {
+            key == flag && matches!(value.as_deref(), None | Some("on" | "yes"))
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parsed(args: &[&str]) -> CommandLine {
+        let args: Vec<&[u8]> = args.iter().map(|a| a.as_bytes()).collect();
+        parse(&args, Path::new("/cwd"))
+    }
+
+    #[test]
+    fn every_way_to_name_a_listening_monitor_is_understood() {
+        let line = parsed(&[
+            "-qmp",
+            "unix:/a,,b.sock,server=on,wait=off",
+            "--qmp",
+            "unix:rel,server,nowait",
+            "-qmp-pretty",
+            "unix:path=/p,server=on",
+            "-chardev",
+            "socket,id=m,path=/m.sock,server=on",
+            "-mon",
+            "chardev=m,mode=control",
+            "-mon",
+            "m2,mode=control",
+            "-chardev",
+            "socket,path=/m2,server=yes,id=m2",
+        ]);
+        let want = ["/a,b.sock", "/cwd/rel", "/p", "/m.sock", "/m2"].map(PathBuf::from);
+        assert_eq!(line.monitors, want);
+    }
+
+    #[test]
+    fn what_does_not_listen_or_is_no_control_monitor_is_left_out() {
+        let line = parsed(&[
+            "-qmp",
+            "stdio",
+            "-qmp",
+            "unix:/client",
+            "-qmp",
+            "tcp:localhost:4444,server=on",
+            "-chardev",
+            "socket,id=h,path=/hmp,server=on",
+            "-mon",
+            "chardev=h,mode=readline",
+            "-mon",
+            "chardev=missing,mode=control",
+            "-drive",
+            "-qmp",
+            "-qmp",
+        ]);
+        assert_eq!(line, CommandLine::default());
+    }
+
+    #[test]
+    fn libvirts_command_line_is_understood() {
+        let line = parsed(&[
+            "-name",
+            "guest=vm1,debug-threads=on",
+            "-uuid",
+            "c5a0b6f4-0000-4000-8000-000000000001",
+            "-chardev",
+            "socket,id=charmonitor,fd=33,server=on,wait=off",
+            "-mon",
+            "chardev=charmonitor,id=monitor,mode=control",
+        ]);
+        assert_eq!(line.name.as_deref(), Some("vm1"));
+        assert!(line.uuid.is_some() && line.monitor_by_descriptor && line.monitors.is_empty());
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn no_command_line_makes_it_panic(args in proptest::collection::vec("-?(qmp|mon|chardev|name)?[a-z:=,/]{0,20}", 0..8)) {
+            parsed(&args.iter().map(String::as_str).collect::<Vec<_>>());
+        }
+    }
+}

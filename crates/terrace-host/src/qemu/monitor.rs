@@ -1,0 +1,307 @@
+//! One QMP connection: commands with a time limit, made anew after it broke.
+
+use std::fmt;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use qapi::{Command, ExecuteError, Qmp, qmp};
+use terrace_proto::{Gpa, Hva, PagingRegisters};
+use terrace_sys::{SysError, connect_unix, peer_pid};
+
+use super::stream::LineStream;
+use super::{FlatRange, ParseError, VmStatus, parse};
+
+/// What went wrong with a hypervisor.
+#[derive(Debug, thiserror::Error)]
+pub enum QemuError {
+    /// The socket does not take connections.
+    #[error("{source}: is QEMU running, and may this user connect?")]
+    Connect {
+        /// Why, with the path.
+        #[source]
+        source: SysError,
+    },
+    /// It connects but does not greet.
+    #[error(
+        "{}: no greeting within {} ms: another program (libvirt?) holds the monitor; give QEMU a \
+         second -qmp socket",
+        socket.display(),
+        timeout.as_millis()
+    )]
+    Held {
+        /// Which.
+        socket: PathBuf,
+        /// How long was waited.
+        timeout: Duration,
+    },
+    /// It does not answer.
+    #[error(
+        "{}: no answer to '{command}' within {} ms: QEMU hangs, or a debugger stopped it",
+        socket.display(),
+        timeout.as_millis()
+    )]
+    TimedOut {
+        /// Which.
+        socket: PathBuf,
+        /// What was asked.
+        command: String,
+        /// How long was waited.
+        timeout: Duration,
+    },
+    /// The connection broke.
+    #[error("{}: '{command}': {source}; the VM ended, or this is no QMP socket", socket.display())]
+    Broken {
+        /// Which.
+        socket: PathBuf,
+        /// What was asked.
+        command: String,
+        /// Why.
+        #[source]
+        source: io::Error,
+    },
+    /// QEMU refused a command.
+    #[error("{}: QEMU refused '{command}': {reason}", socket.display())]
+    Refused {
+        /// Which.
+        socket: PathBuf,
+        /// What was asked.
+        command: String,
+        /// QEMU's words.
+        reason: String,
+    },
+    /// QEMU's answer makes no sense.
+    #[error("{}: {source}", socket.display())]
+    Parse {
+        /// Which.
+        socket: PathBuf,
+        /// What is wrong.
+        #[source]
+        source: ParseError,
+    },
+    /// The process cannot be told.
+    #[error("{}: the QEMU process behind it is not known: {reason}", socket.display())]
+    NoProcess {
+        /// Which.
+        socket: PathBuf,
+        /// Why.
+        reason: String,
+    },
+}
+
+/// A memory backend, from `query-memdev`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Memdev {
+    /// Its name; the region in the memory tree has the same.
+    pub id: String,
+    /// Bytes.
+    pub size: u64,
+    /// Whether it is mapped shared.
+    pub share: bool,
+}
+
+/// A monitor. Its connection is made anew by the next command after one that failed, so that an answer
+/// that came too late is never taken for that of a later command.
+pub struct Monitor {
+    socket: PathBuf,
+    timeout: Duration,
+    connection: Option<Qmp<LineStream>>,
+    peer: Option<u32>,
+}
+
+impl fmt::Debug for Monitor {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Monitor")
+            .field("socket", &self.socket)
+            .field("connected", &self.connection.is_some())
+            .finish_non_exhaustive()
+    }
+}
+
+impl Monitor {
+    /// Connects and negotiates. `timeout` holds for this and for each later command.
+    ///
+    /// # Errors
+    /// Where nobody listens, or another program holds the monitor.
+    pub fn connect(socket: &Path, timeout: Duration) -> Result<Self, QemuError> {
+        let mut monitor = Self {
+            socket: socket.into(),
+            timeout,
+            connection: None,
+            peer: None,
+        };
+        let connection = monitor.open()?;
+        monitor.peer = peer_pid(connection.inner().socket()).ok();
+        monitor.connection = Some(connection);
+        Ok(monitor)
+    }
+
+    /// Its socket.
+    #[must_use]
+    pub fn socket(&self) -> &Path {
+        &self.socket
+    }
+
+    /// The process that listens there: QEMU, or who opened the socket for it (libvirt does).
+    #[must_use]
+    pub fn peer(&self) -> Option<u32> {
+        self.peer
+    }
+
+    /// A new connection, to the same process as before: a path may have changed hands meanwhile.
+    fn reopen(&self) -> Result<Qmp<LineStream>, QemuError> {
+        let connection = self.open()?;
+        let peer = peer_pid(connection.inner().socket()).ok();
+        if peer == self.peer {
+            return Ok(connection);
+        }
+        Err(QemuError::NoProcess {
+            socket: self.socket.clone(),
+            reason: "another process listens there now; the VM that was here has ended".into(),
+        })
+    }
+
+    fn open(&self) -> Result<Qmp<LineStream>, QemuError> {
+        let deadline = Instant::now() + self.timeout;
+        let held = || QemuError::Held {
+            socket: self.socket.clone(),
+            timeout: self.timeout,
+        };
+        let socket = connect_unix(&self.socket, self.timeout).map_err(|source| {
+            if source.errno() == libc::EAGAIN {
+                held()
+            } else {
+                QemuError::Connect { source }
+            }
+        })?;
+        let mut connection = Qmp::new(LineStream::new(socket, deadline));
+        match connection.read_capabilities() {
+            Ok(_) => {}
+            Err(error) if is_timeout(&error) => return Err(held()),
+            Err(source) => return Err(self.failed("greeting", ExecuteError::Io(source))),
+        }
+        connection
+            .execute(&qmp::qmp_capabilities { enable: None })
+            .map_err(|error| self.failed("qmp_capabilities", error))?;
+        Ok(connection)
+    }
+
+    fn execute<C: Command>(&mut self, name: &str, command: &C) -> Result<C::Ok, QemuError> {
+        let mut connection = match self.connection.take() {
+            Some(connection) => connection,
+            None => self.reopen()?,
+        };
+        let deadline = Instant::now() + self.timeout;
+        connection.inner_mut().set_deadline(deadline);
+        let result = connection.execute(command);
+        if !matches!(result, Err(ExecuteError::Io(_))) {
+            self.connection = Some(connection);
+        }
+        result.map_err(|error| self.failed(name, error))
+    }
+
+    fn failed(&self, command: &str, error: ExecuteError) -> QemuError {
+        let (socket, command) = (self.socket.clone(), command.to_owned());
+        match error {
+            ExecuteError::Qapi(error) => QemuError::Refused {
+                socket,
+                command,
+                reason: error.desc,
+            },
+            ExecuteError::Io(error) if is_timeout(&error) => QemuError::TimedOut {
+                socket,
+                command,
+                timeout: self.timeout,
+            },
+            ExecuteError::Io(source) => QemuError::Broken {
+                socket,
+                command,
+                source,
+            },
+        }
+    }
+
+    fn human(&mut self, line: &str) -> Result<String, QemuError> {
+        let command = qmp::human_monitor_command {
+            cpu_index: None,
+            command_line: line.into(),
+        };
+        self.execute(line, &command)
+    }
+
+    fn parsed<T>(&self, result: Result<T, ParseError>) -> Result<T, QemuError> {
+        result.map_err(|source| QemuError::Parse {
+            socket: self.socket.clone(),
+            source,
+        })
+    }
+
+    /// The VM's name, where it was given one.
+    ///
+    /// # Errors
+    /// Where QEMU does not answer; so for all that follow.
+    pub fn name(&mut self) -> Result<Option<String>, QemuError> {
+        let info = self.execute("query-name", &qmp::query_name {})?;
+        Ok(info.name)
+    }
+
+    /// The VM's UUID; `None` where it is all zeros, that is, never given.
+    pub fn uuid(&mut self) -> Result<Option<String>, QemuError> {
+        let info = self.execute("query-uuid", &qmp::query_uuid {})?;
+        let given = info.UUID.bytes().any(|b| !matches!(b, b'0' | b'-'));
+        Ok(given.then_some(info.UUID))
+    }
+
+    /// Whether it runs.
+    pub fn status(&mut self) -> Result<VmStatus, QemuError> {
+        let info = self.execute("query-status", &qmp::query_status {})?;
+        Ok(VmStatus {
+            running: info.running,
+            state: qapi::Enum::name(&info.status).into(),
+        })
+    }
+
+    /// Whether KVM runs it.
+    pub fn kvm(&mut self) -> Result<bool, QemuError> {
+        Ok(self.execute("query-kvm", &qmp::query_kvm {})?.enabled)
+    }
+
+    /// Its memory backends; those without a name are left out.
+    pub fn memdevs(&mut self) -> Result<Vec<Memdev>, QemuError> {
+        let list = self.execute("query-memdev", &qmp::query_memdev {})?;
+        let named = list.into_iter().filter_map(|memdev| {
+            Some(Memdev {
+                id: memdev.id?,
+                size: memdev.size,
+                share: memdev.share,
+            })
+        });
+        Ok(named.collect())
+    }
+
+    /// Control registers of each virtual CPU.
+    pub fn registers(&mut self) -> Result<Vec<PagingRegisters>, QemuError> {
+        let text = self.human("info registers -a")?;
+        self.parsed(parse::registers(&text))
+    }
+
+    /// Which guest physical addresses are RAM of which region.
+    pub fn ram(&mut self) -> Result<Vec<FlatRange>, QemuError> {
+        let text = self.human("info mtree -f")?;
+        self.parsed(parse::mtree_ram(&text))
+    }
+
+    /// Region and host address of a guest physical address; `None` where no RAM is.
+    pub fn host_address(&mut self, gpa: Gpa) -> Result<Option<(String, Hva)>, QemuError> {
+        let text = self.human(&format!("gpa2hva {:#x}", gpa.0))?;
+        self.parsed(parse::gpa2hva(&text))
+    }
+}
+
+/// A socket's own time-out shows as `WouldBlock`.
+fn is_timeout(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        io::ErrorKind::TimedOut | io::ErrorKind::WouldBlock
+    )
+}

@@ -1,0 +1,206 @@
+//! The monitor's connection: whole lines within limits of length and time, events left out.
+
+use std::io::{self, BufRead, Read, Write};
+use std::os::unix::net::UnixStream;
+use std::time::{Duration, Instant};
+
+use serde::Deserialize;
+use serde::de::IgnoredAny;
+
+/// Longest line that is believed: registers of some thousand virtual CPUs.
+const MAX_LINE: usize = 16 << 20;
+const CHUNK: usize = 16 << 10;
+
+/// QMP lines over a socket. Events are dropped here, so that one that this program does not know is no
+/// error. The end of the connection is an error, never an empty line.
+#[derive(Debug)]
+pub(super) struct LineStream {
+    socket: UnixStream,
+    received: Vec<u8>,
+    /// The line handed out, newline included, and how much of it was taken.
+    line: Vec<u8>,
+    taken: usize,
+    output: Vec<u8>,
+    deadline: Instant,
+}
+
+#[derive(Deserialize)]
+struct Kind {
+    event: Option<IgnoredAny>,
+}
+
+impl LineStream {
+    pub(super) fn new(socket: UnixStream, deadline: Instant) -> Self {
+        Self {
+            socket,
+            received: Vec::new(),
+            line: Vec::new(),
+            taken: 0,
+            output: Vec::new(),
+            deadline,
+        }
+    }
+
+    /// What is sent and received from now on is to be done by then.
+    pub(super) fn set_deadline(&mut self, deadline: Instant) {
+        self.deadline = deadline;
+    }
+
+    pub(super) fn socket(&self) -> &UnixStream {
+        &self.socket
+    }
+
+    fn time_left(&self) -> io::Result<Duration> {
+        let left = self.deadline.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            Err(io::ErrorKind::TimedOut.into())
+        } else {
+            Ok(left)
+        }
+    }
+
+    fn next_line(&mut self) -> io::Result<()> {
+        loop {
+            let line = self.receive_line()?;
+            let is_event = serde_json::from_slice::<Kind>(&line).is_ok_and(|k| k.event.is_some());
+            if !is_event {
+                self.line = line;
+                self.taken = 0;
+                return Ok(());
+            }
+        }
+    }
+
+    fn receive_line(&mut self) -> io::Result<Vec<u8>> {
+        let mut searched = 0;
+        loop {
+            if let Some(at) = self.received[searched..].iter().position(|b| *b == b'\n') {
+                let rest = self.received.split_off(searched + at + 1);
+                return Ok(std::mem::replace(&mut self.received, rest));
+            }
+            searched = self.received.len();
+            if searched > MAX_LINE {
+                let what = format!("a line of more than {MAX_LINE} bytes");
+                return Err(io::Error::new(io::ErrorKind::InvalidData, what));
+            }
+            self.receive_some()?;
+        }
+    }
+
+    fn receive_some(&mut self) -> io::Result<()> {
+        self.socket.set_read_timeout(Some(self.time_left()?))?;
+        let len = self.received.len();
+        self.received.resize(len + CHUNK, 0);
+        let got = self.socket.read(&mut self.received[len..]);
+        self.received.truncate(len + got.as_ref().map_or(0, |n| *n));
+        match got {
+            Ok(0) => Err(io::ErrorKind::UnexpectedEof.into()),
+            Err(error) if error.kind() != io::ErrorKind::Interrupted => Err(error),
+            _ => Ok(()),
+        }
+    }
+}
+
+impl Read for LineStream {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let got = self.fill_buf()?.read(buffer)?;
+        self.consume(got);
+        Ok(got)
+    }
+}
+
+impl BufRead for LineStream {
+    fn fill_buf(&mut self) -> io::Result<&[u8]> {
+        if self.taken == self.line.len() {
+            self.next_line()?;
+        }
+        Ok(&self.line[self.taken..])
+    }
+
+    fn consume(&mut self, amount: usize) {
+        self.taken = (self.taken + amount).min(self.line.len());
+    }
+}
+
+impl Write for LineStream {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.output.extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        let output = std::mem::take(&mut self.output);
+        let mut sent = 0;
+        while sent < output.len() {
+            self.socket.set_write_timeout(Some(self.time_left()?))?;
+            match self.socket.write(&output[sent..]) {
+                Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+                Ok(len) => sent += len,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pair(limit: Duration) -> (LineStream, UnixStream) {
+        let (here, there) = UnixStream::pair().unwrap();
+        (LineStream::new(here, Instant::now() + limit), there)
+    }
+
+    #[test]
+    fn lines_come_whole_and_events_do_not_come() {
+        let (mut stream, mut there) = pair(Duration::from_secs(10));
+        there
+            .write_all(b"{\"event\": \"NEW_IN_QEMU_99\", \"data\": 1}\n{\"return\"")
+            .unwrap();
+        let writer = std::thread::spawn(move || {
+            there.write_all(b": {}}\nsecond\n").unwrap();
+            there
+        });
+        let mut line = String::new();
+        stream.read_line(&mut line).unwrap();
+        assert_eq!(line, "{\"return\": {}}\n");
+        line.clear();
+        stream.read_line(&mut line).unwrap();
+        assert_eq!(line, "second\n");
+        drop(writer.join().unwrap());
+        let end = stream.read_line(&mut line).unwrap_err();
+        assert_eq!(end.kind(), io::ErrorKind::UnexpectedEof);
+    }
+
+    #[test]
+    fn a_trickle_without_end_meets_the_deadline() {
+        let (mut stream, mut there) = pair(Duration::from_millis(40));
+        let writer = std::thread::spawn(move || {
+            while there.write_all(b"x").is_ok() {
+                std::thread::sleep(Duration::from_millis(2));
+            }
+        });
+        let error = stream.read_line(&mut String::new()).unwrap_err();
+        assert!(matches!(
+            error.kind(),
+            io::ErrorKind::TimedOut | io::ErrorKind::WouldBlock
+        ));
+        drop(stream);
+        writer.join().unwrap();
+    }
+
+    #[test]
+    fn a_line_without_end_meets_the_limit() {
+        let (mut stream, mut there) = pair(Duration::from_secs(60));
+        let writer = std::thread::spawn(move || {
+            let chunk = vec![b'x'; 1 << 20];
+            while there.write_all(&chunk).is_ok() {}
+        });
+        let error = stream.read_line(&mut String::new()).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::InvalidData);
+        drop(stream);
+        writer.join().unwrap();
+    }
+}

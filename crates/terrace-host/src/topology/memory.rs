@@ -1,0 +1,86 @@
+//! Free memory of each node, less what the kernel's watermarks keep.
+
+use std::collections::BTreeMap;
+
+use terrace_proto::PAGE_SIZE;
+
+use super::NodeId;
+use crate::{HostRoot, ReadError};
+
+/// Free bytes above the high watermark, summed over each node's zones.
+pub(super) fn free_bytes(root: &HostRoot) -> Result<BTreeMap<NodeId, u64>, ReadError> {
+    Ok(parse_zoneinfo(&root.read("proc/zoneinfo")?))
+}
+
+/// `pages free`, then `high` of the same zone; unknown lines are skipped.
+fn parse_zoneinfo(text: &str) -> BTreeMap<NodeId, u64> {
+    let mut free = BTreeMap::new();
+    let mut node = None;
+    let mut zone_free: u64 = 0;
+    for line in text.lines() {
+        if let Some(rest) = line.strip_prefix("Node ") {
+            let number = rest.split([',', ' ']).next().and_then(|n| n.parse().ok());
+            node = number.map(NodeId);
+            zone_free = 0;
+            continue;
+        }
+        let mut words = line.split_whitespace();
+        match (words.next(), words.next(), words.next()) {
+            (Some("pages"), Some("free"), Some(count)) => zone_free = count.parse().unwrap_or(0),
+            (Some("high"), Some(count), None) => {
+                let kept = count.parse().unwrap_or(u64::MAX);
+                let bytes = zone_free.saturating_sub(kept).saturating_mul(PAGE_SIZE);
+                if let Some(node) = node {
+                    let sum: &mut u64 = free.entry(node).or_default();
+                    *sum = sum.saturating_add(bytes);
+                }
+                // Per-CPU lists further down have a `high:` of their own; zones have one of these.
+                zone_free = 0;
+            }
+            _ => {}
+        }
+    }
+    free
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_watermarks_keep_is_not_free_and_lists_of_cpus_do_not_count() {
+        let text = "\
+Node 0, zone      DMA
+  per-node stats
+      nr_inactive_anon 1
+  pages free     3840
+        boost    0
+        min      13
+        low      16
+        high     19
+        spanned  4095
+  pagesets
+    cpu: 0
+              count:    0
+              high:     14
+              batch:    1
+Node 0, zone   Normal
+  pages free     100
+        high     200
+Node 1, zone  Movable
+  pages free     5000
+        min      1
+        high     1000
+";
+        let free = parse_zoneinfo(text);
+        assert_eq!(free[&NodeId(0)], (3840 - 19) * 4096);
+        assert_eq!(free[&NodeId(1)], 4000 * 4096);
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn no_text_makes_it_panic(text in "((Node |pages free |high )?[0-9a-z, \n]{0,24}){0,12}") {
+            parse_zoneinfo(&text);
+        }
+    }
+}

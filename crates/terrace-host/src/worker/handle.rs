@@ -1,0 +1,334 @@
+//! The daemon's side of a worker.
+
+use std::io::{self, Read};
+use std::os::unix::process::ExitStatusExt;
+use std::process::{Child, ExitStatus};
+use std::time::{Duration, Instant};
+
+use terrace_proto::worker::{Request, Response};
+use terrace_proto::{
+    PAGES_PER_HUGE, PageBitmap, PagingRegisters, RequestId, ScanAnswer, ScanFailure, ScanRequest,
+    Space,
+};
+
+use super::channel::{Channel, ChannelError};
+use super::spawn::{WorkerCommand, start};
+use crate::memory_map::GuestMemory;
+
+/// What went wrong with a worker. After all but `Scan`, drop it and start another.
+#[derive(Debug, thiserror::Error)]
+pub enum WorkerError {
+    /// The program cannot be started.
+    #[error("cannot start the worker {program}: {source}")]
+    Spawn {
+        /// Which.
+        program: String,
+        /// Why.
+        #[source]
+        source: io::Error,
+    },
+    /// It cannot serve this VM.
+    #[error("the worker cannot map the VM's RAM: {0}")]
+    Refused(String),
+    /// It ended.
+    #[error("the worker (process {pid}) ended: {reason}")]
+    Died {
+        /// Which it was.
+        pid: u32,
+        /// How it ended, and its last words.
+        reason: String,
+    },
+    /// It does not answer; it was killed.
+    #[error("the worker (process {pid}) did not answer within {} ms and was killed", timeout.as_millis())]
+    TimedOut {
+        /// Which it was.
+        pid: u32,
+        /// How long was waited.
+        timeout: Duration,
+    },
+    /// It answered what cannot be; it was killed. The guest may have taken it over.
+    #[error("the worker (process {pid}) answered what cannot be and was killed: {what}")]
+    Protocol {
+        /// Which it was.
+        pid: u32,
+        /// What is wrong.
+        what: String,
+    },
+    /// This pass could not be done; the next one may.
+    #[error("the scan could not be done: {}", .0.reason)]
+    Scan(ScanFailure),
+}
+
+/// A running worker. Dropping it ends the process.
+#[derive(Debug)]
+pub struct WorkerHandle {
+    child: Child,
+    channel: Channel,
+    /// Pages of the VM, once attached.
+    span: u64,
+}
+
+/// Bytes of a message beside its bitmaps.
+const SLACK: usize = 64 << 10;
+
+impl WorkerHandle {
+    /// Starts a worker process.
+    ///
+    /// # Errors
+    /// Where the program cannot be started.
+    pub fn spawn(command: &WorkerCommand) -> Result<Self, WorkerError> {
+        let (child, socket) = start(command).map_err(|source| WorkerError::Spawn {
+            program: command.program.display().to_string(),
+            source,
+        })?;
+        Ok(Self {
+            child,
+            channel: Channel::new(socket),
+            span: 0,
+        })
+    }
+
+    /// Its process.
+    #[must_use]
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Hands over the guest's RAM; once. Returns what its sandbox could not do on this kernel.
+    ///
+    /// # Errors
+    /// Where it refuses, dies or does not answer in time.
+    pub fn attach(
+        &mut self,
+        memory: &GuestMemory,
+        timeout: Duration,
+    ) -> Result<Vec<String>, WorkerError> {
+        let files = memory.files();
+        let request = Request::Attach {
+            ranges: memory.file_ranges(),
+            files: u32::try_from(files.len()).unwrap_or(u32::MAX),
+        };
+        let deadline = Instant::now() + timeout;
+        let sent = self.channel.send(&request, &files, Some(deadline));
+        sent.map_err(|error| self.failed(error, timeout))?;
+        match self.response(SLACK, deadline, timeout)? {
+            Response::Attached { sandbox_gaps } => {
+                self.span = memory.span_pages();
+                Ok(sandbox_gaps.iter().map(|gap| printable(gap)).collect())
+            }
+            Response::Refused { reason } => Err(WorkerError::Refused(printable(&reason))),
+            _ => Err(self.nonsense("a scan before it was attached".into())),
+        }
+    }
+
+    /// One pass.
+    ///
+    /// # Errors
+    /// Where it fails, dies, does not answer in time, or answers what cannot be.
+    pub fn scan(
+        &mut self,
+        request: ScanRequest,
+        vcpus: Vec<PagingRegisters>,
+        timeout: Duration,
+    ) -> Result<ScanAnswer, WorkerError> {
+        let (id, space) = (request.id, request.space);
+        let deadline = Instant::now() + timeout;
+        let message = Request::Scan { request, vcpus };
+        let sent = self.channel.send(&message, &[], Some(deadline));
+        sent.map_err(|error| self.failed(error, timeout))?;
+        match self.response(answer_limit(self.span), deadline, timeout)? {
+            Response::Scanned(answer) => match check(&answer, id, space, self.span) {
+                Ok(()) => Ok(*answer),
+                Err(what) => Err(self.nonsense(what)),
+            },
+            Response::ScanFailed(failure) if failure.id == id && failure.vm == space.vm() => {
+                Err(WorkerError::Scan(ScanFailure {
+                    reason: printable(&failure.reason),
+                    ..failure
+                }))
+            }
+            _ => Err(self.nonsense("no answer to the question".into())),
+        }
+    }
+
+    fn response(
+        &mut self,
+        limit: usize,
+        deadline: Instant,
+        timeout: Duration,
+    ) -> Result<Response, WorkerError> {
+        match self.channel.receive(limit, Some(deadline)) {
+            Ok(Some(response)) => Ok(response),
+            Ok(None) => Err(self.failed(ChannelError::Closed, timeout)),
+            Err(error) => Err(self.failed(error, timeout)),
+        }
+    }
+
+    fn failed(&mut self, error: ChannelError, timeout: Duration) -> WorkerError {
+        let pid = self.pid();
+        match error {
+            ChannelError::TimedOut => {
+                self.end();
+                WorkerError::TimedOut { pid, timeout }
+            }
+            ChannelError::Closed | ChannelError::Io(_) | ChannelError::Sys(_) => {
+                WorkerError::Died {
+                    pid,
+                    reason: self.last_words(),
+                }
+            }
+            ChannelError::Frame(_) | ChannelError::TooLong { .. } => {
+                self.nonsense(error.to_string())
+            }
+        }
+    }
+
+    fn nonsense(&mut self, what: String) -> WorkerError {
+        self.end();
+        WorkerError::Protocol {
+            pid: self.pid(),
+            what,
+        }
+    }
+
+    /// How it ended. It closed its socket, so it is about to; if it lingers it is killed.
+    fn last_words(&mut self) -> String {
+        for _ in 0..50 {
+            if let Ok(Some(status)) = self.child.try_wait() {
+                return format!("{}{}", cause(status), self.printed());
+            }
+            std::thread::sleep(Duration::from_millis(2));
+        }
+        self.end();
+        format!("it closed its socket and lingered{}", self.printed())
+    }
+
+    fn printed(&mut self) -> String {
+        let mut bytes = Vec::new();
+        if let Some(pipe) = self.child.stderr.take() {
+            // What cannot be read is not told.
+            let _ = pipe.take(2048).read_to_end(&mut bytes);
+        }
+        match printable(&String::from_utf8_lossy(&bytes)) {
+            text if text.is_empty() => text,
+            text => format!("; it said: {text}"),
+        }
+    }
+
+    fn end(&mut self) {
+        // Fails only where it has ended already.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+impl Drop for WorkerHandle {
+    fn drop(&mut self) {
+        self.end();
+    }
+}
+
+/// Four bitmaps of the VM, each word in at most ten bytes.
+fn answer_limit(span: u64) -> usize {
+    let words = usize::try_from(span.div_ceil(64)).unwrap_or(usize::MAX / 64);
+    words.saturating_mul(40).saturating_add(SLACK)
+}
+
+/// Whether an answer is one to this request about this VM. Each bitmap keeps its own invariants.
+fn check(answer: &ScanAnswer, id: RequestId, space: Space, span: u64) -> Result<(), String> {
+    if answer.id != id || answer.space != space {
+        return Err(format!(
+            "an answer to request {} about {:?}",
+            answer.id, answer.space
+        ));
+    }
+    let size = |name: &str, map: &PageBitmap, want: u64| {
+        if map.pages() == want {
+            Ok(())
+        } else {
+            Err(format!(
+                "'{name}' over {} pages instead of {want}",
+                map.pages()
+            ))
+        }
+    };
+    size("known", &answer.known, span)?;
+    size("accessed", &answer.accessed, span)?;
+    size(
+        "huge_leaf",
+        &answer.huge_leaf,
+        span.div_ceil(PAGES_PER_HUGE),
+    )?;
+    answer
+        .written
+        .as_ref()
+        .map_or(Ok(()), |map| size("written", map, span))
+}
+
+fn cause(status: ExitStatus) -> String {
+    match status.signal() {
+        Some(libc::SIGSYS) => "it made a system call that its sandbox forbids".into(),
+        Some(libc::SIGBUS) => {
+            "guest RAM vanished under it (its file was cut off, or memory failed)".into()
+        }
+        Some(libc::SIGKILL) => "it was killed (out of memory?)".into(),
+        _ => status.to_string(),
+    }
+}
+
+/// At most 1,000 characters of a worker's text, control characters replaced.
+fn printable(text: &str) -> String {
+    let plain = |c: char| if c.is_control() { ' ' } else { c };
+    text.trim().chars().take(1000).map(plain).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use terrace_proto::{ScanStats, VmId};
+
+    use super::*;
+
+    fn answer(span: u64) -> ScanAnswer {
+        ScanAnswer {
+            id: RequestId(1),
+            space: Space::Guest(VmId(2)),
+            known: PageBitmap::new(span),
+            accessed: PageBitmap::new(span),
+            written: None,
+            huge_leaf: PageBitmap::new(span.div_ceil(512)),
+            stats: ScanStats::default(),
+        }
+    }
+
+    #[test]
+    fn only_answers_of_the_right_size_to_the_right_question_pass() {
+        let (id, space) = (RequestId(1), Space::Guest(VmId(2)));
+        let good = answer(1000);
+        assert_eq!(check(&good, id, space, 1000), Ok(()));
+        assert!(check(&good, RequestId(2), space, 1000).is_err());
+        assert!(check(&good, id, Space::Guest(VmId(3)), 1000).is_err());
+        assert!(check(&good, id, space, 1001).is_err());
+        let mut bad = answer(1000);
+        bad.written = Some(PageBitmap::new(999));
+        assert!(check(&bad, id, space, 1000).is_err());
+        let mut bad = answer(1000);
+        bad.huge_leaf = PageBitmap::new(1);
+        assert!(check(&bad, id, space, 1000).is_err());
+    }
+
+    #[test]
+    fn a_workers_words_are_cut_and_cleaned() {
+        assert_eq!(printable("a\x1b[31m\nb\n"), "a [31m b");
+        assert_eq!(printable(&"x".repeat(5000)).len(), 1000);
+    }
+
+    #[test]
+    fn the_limit_holds_every_honest_answer() {
+        let mut full = answer(1 << 16);
+        full.known = PageBitmap::full(1 << 16);
+        full.accessed = full.known.clone();
+        full.written = Some(full.known.clone());
+        let frame = terrace_proto::worker::encode(&Response::Scanned(Box::new(full))).unwrap();
+        assert!(frame.len() <= answer_limit(1 << 16));
+    }
+}

@@ -1,0 +1,107 @@
+//! What a worker takes from itself once it has mapped the guest's RAM.
+//!
+//! Left are: reading and writing descriptors that are open, memory of its own, and ending. There is no
+//! way to open, connect, trace, start, or map anything executable.
+
+use std::collections::BTreeMap;
+
+use caps::CapSet;
+use seccompiler::{
+    BpfProgram, SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompFilter,
+    SeccompRule,
+};
+use terrace_sys::{die_with_parent, no_new_privileges, not_dumpable};
+
+/// Locks this process in, as far as the kernel can; returns what it could not do, for people.
+pub(super) fn lock() -> Vec<String> {
+    let mut gaps = Vec::new();
+    let mut step = |what: &str, result: Result<(), String>| {
+        if let Err(error) = result {
+            gaps.push(format!("{what}: {error}"));
+        }
+    };
+    step("end with the daemon", die_with_parent().map_err(text));
+    step("no core dumps", not_dumpable().map_err(text));
+    step("no new privileges", no_new_privileges().map_err(text));
+    step("drop capabilities", drop_capabilities());
+    step("system call filter", filter());
+    gaps
+}
+
+fn text(error: impl ToString) -> String {
+    error.to_string()
+}
+
+fn drop_capabilities() -> Result<(), String> {
+    let permitted = caps::read(None, CapSet::Permitted).map_err(text)?;
+    if permitted.contains(&caps::Capability::CAP_SETPCAP) {
+        // Without it the bounding set stays, which gives nothing to a process that executes nothing.
+        for capability in caps::runtime::thread_all_supported() {
+            caps::drop(None, CapSet::Bounding, capability).map_err(text)?;
+        }
+    }
+    for set in [CapSet::Effective, CapSet::Permitted, CapSet::Inheritable] {
+        caps::clear(None, set).map_err(text)?;
+    }
+    Ok(())
+}
+
+fn filter() -> Result<(), String> {
+    let rules = rules().map_err(text)?;
+    let target = std::env::consts::ARCH.try_into().map_err(text)?;
+    let filter = SeccompFilter::new(
+        rules,
+        SeccompAction::KillProcess,
+        SeccompAction::Allow,
+        target,
+    );
+    let program: BpfProgram = filter.map_err(text)?.try_into().map_err(text)?;
+    seccompiler::apply_filter_all_threads(&program).map_err(text)
+}
+
+/// Calls without a condition: on descriptors that are open, on memory, on time, and ending.
+const ALLOWED: [libc::c_long; 24] = [
+    libc::SYS_read,
+    libc::SYS_write,
+    libc::SYS_recvfrom,
+    libc::SYS_sendto,
+    libc::SYS_recvmsg,
+    libc::SYS_sendmsg,
+    libc::SYS_lseek,
+    libc::SYS_close,
+    libc::SYS_munmap,
+    libc::SYS_mremap,
+    libc::SYS_brk,
+    libc::SYS_futex,
+    libc::SYS_clock_gettime,
+    libc::SYS_getrandom,
+    libc::SYS_sched_yield,
+    libc::SYS_restart_syscall,
+    // The runtime's handler of SIGSEGV and SIGBUS puts the default back.
+    libc::SYS_rt_sigaction,
+    libc::SYS_rt_sigreturn,
+    libc::SYS_rt_sigprocmask,
+    libc::SYS_sigaltstack,
+    libc::SYS_gettid,
+    libc::SYS_getpid,
+    libc::SYS_exit,
+    libc::SYS_exit_group,
+];
+
+fn rules() -> Result<BTreeMap<libc::c_long, Vec<SeccompRule>>, seccompiler::BackendError> {
+    let mut rules: BTreeMap<libc::c_long, Vec<SeccompRule>> =
+        ALLOWED.iter().map(|call| (*call, Vec::new())).collect();
+    let only = |argument, operator, value: libc::c_int| {
+        let value = u64::try_from(value).unwrap_or_default();
+        let condition = SeccompCondition::new(argument, SeccompCmpArgLen::Dword, operator, value)?;
+        Ok(vec![SeccompRule::new(vec![condition])?])
+    };
+    let exec_bit = u64::try_from(libc::PROT_EXEC).unwrap_or_default();
+    let never_executable = |argument| only(argument, SeccompCmpOp::MaskedEq(exec_bit), 0);
+    rules.insert(libc::SYS_mmap, never_executable(2)?);
+    rules.insert(libc::SYS_mprotect, never_executable(2)?);
+    // The one advice that drops nothing but page table entries of shared mappings.
+    let forget = only(2, SeccompCmpOp::Eq, libc::MADV_DONTNEED)?;
+    rules.insert(libc::SYS_madvise, forget);
+    Ok(rules)
+}

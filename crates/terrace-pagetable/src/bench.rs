@@ -1,0 +1,266 @@
+//! What a scan costs, for `terrace bench`: the real [`Scanner`] over simulated memory, beside a baseline
+//! over the same bytes.
+//!
+//! The guest: 32 GiB mapped by 64 MiB of leaf tables (16,384 tables of 512 entries), each page once.
+//! Its frames lie as a buddy allocator leaves them: three quarters of the tables map one aligned run of
+//! 512 frames; in the rest, 2 MiB blocks were cut into runs of 8 to 64 frames, and these runs are dealt
+//! out in random order over the whole guest.
+//!
+//! Every scan re-arms all pages and produces all bitmaps. Accessed bits are set again between the runs,
+//! by page walks as a processor does them; that is not timed. Figures are medians of five.
+
+use std::hint::black_box;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::Instant;
+
+use rand_xoshiro::Xoshiro256PlusPlus;
+use rand_xoshiro::rand_core::{Rng, SeedableRng};
+use terrace_proto::{
+    Gfn, PagingRegisters, Rearm, RequestId, ScanAnswer, ScanRequest, Space, VmId, Vpn,
+};
+
+use crate::bits::position;
+use crate::entry::{ACCESSED, WRITABLE};
+use crate::{GuestTables, Leaf, LeafSize, Paging, Scanner, SimulatedMemory, Table};
+
+const RUNS: usize = 5;
+const LEAF_TABLES: u64 = 16_384;
+const PER_TABLE: u64 = 512;
+const PAGES: u64 = LEAF_TABLES * PER_TABLE;
+const GIB: f64 = (PAGES / (1 << 18)) as f64;
+/// One leaf table in this many maps frames that do not all follow each other.
+const FRAGMENTED: u64 = 4;
+const ROOT: Gfn = Gfn(PAGES);
+
+/// What was measured, and what it is to be compared with, in the same unit.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Measured {
+    /// The scan.
+    pub value: f64,
+    /// The baseline.
+    pub baseline: f64,
+}
+
+impl Measured {
+    /// `value / baseline`.
+    #[must_use]
+    pub fn ratio(self) -> f64 {
+        self.value / self.baseline
+    }
+
+    fn per(self, count: f64) -> Self {
+        Self {
+            value: self.value / count,
+            baseline: self.baseline / count,
+        }
+    }
+}
+
+/// `scan_leaf_ns`: a full scan where `percent` of the pages, chosen at random, were accessed; the
+/// baseline sums the entries of the same leaf tables. ns per entry.
+#[must_use]
+pub fn scan_leaf(percent: u64) -> Measured {
+    let mut guest = Guest::new();
+    measure(&mut guest, |guest| {
+        guest.touch_random(percent);
+        let scan = timed(|| guest.scan(false).stats.accessed);
+        let sum = timed(|| {
+            guest
+                .memory
+                .tables_mut()
+                .map(sum)
+                .fold(0, u64::wrapping_add)
+        });
+        (scan, sum)
+    })
+    .per(PAGES as f64)
+}
+
+/// `scan_leaf_all_ns`: the same with every page accessed; the baseline is one compare-exchange per entry
+/// that nothing contends for. ns per entry.
+#[must_use]
+pub fn scan_leaf_all() -> Measured {
+    let mut guest = Guest::new();
+    measure(&mut guest, |guest| {
+        guest.touch_random(100);
+        let scan = timed(|| guest.scan(false).stats.cleared);
+        guest.touch_random(100);
+        let exchange = timed(|| guest.memory.tables_mut().map(exchange).sum());
+        (scan, exchange)
+    })
+    .per(PAGES as f64)
+}
+
+/// `scan_pruned_ns_per_gib`: one leaf table in sixteen, all of them neighbours, has half of its pages
+/// accessed; a pruned scan, and a full one as the baseline. ns per GiB of guest memory.
+#[must_use]
+pub fn scan_pruned() -> Measured {
+    let mut guest = Guest::new();
+    guest.scan(false);
+    measure(&mut guest, |guest| {
+        guest.touch_cluster();
+        let pruned = timed(|| guest.scan(true).stats.accessed);
+        guest.touch_cluster();
+        let full = timed(|| guest.scan(false).stats.accessed);
+        (pruned, full)
+    })
+    .per(GIB)
+}
+
+/// The sum of a table's words: what it costs to read it at all.
+fn sum(table: &mut Table) -> u64 {
+    table
+        .iter_mut()
+        .fold(0, |sum, word| sum.wrapping_add(*word.get_mut()))
+}
+
+fn exchange(table: &mut Table) -> u64 {
+    let done = |slot: &&mut std::sync::atomic::AtomicU64| {
+        let seen = slot.load(Relaxed);
+        slot.compare_exchange(seen, seen & !ACCESSED, Relaxed, Relaxed)
+            .is_ok()
+    };
+    table.iter_mut().filter(done).count() as u64
+}
+
+fn timed(work: impl FnOnce() -> u64) -> f64 {
+    let start = Instant::now();
+    black_box(work());
+    start.elapsed().as_secs_f64() * 1e9
+}
+
+/// Medians of both figures over all runs; the two take turns, so that noise hits both.
+fn measure(guest: &mut Guest, mut run: impl FnMut(&mut Guest) -> (f64, f64)) -> Measured {
+    let (values, baselines): (Vec<_>, Vec<_>) = (0..RUNS).map(|_| run(guest)).unzip();
+    Measured {
+        value: median(values),
+        baseline: median(baselines),
+    }
+}
+
+fn median(mut values: Vec<f64>) -> f64 {
+    values.sort_by(f64::total_cmp);
+    values[values.len() / 2]
+}
+
+struct Guest {
+    memory: SimulatedMemory,
+    paging: Paging,
+    scanner: Scanner,
+    random: Xoshiro256PlusPlus,
+}
+
+impl Guest {
+    fn new() -> Self {
+        let mut random = Xoshiro256PlusPlus::seed_from_u64(1);
+        let registers = PagingRegisters {
+            cr0: 1 << 31,
+            cr3: ROOT.gpa().0,
+            cr4: 1 << 5,
+            efer: 1 << 10,
+        };
+        let paging = Paging::from_registers(registers).expect("four levels");
+        // Each leaf table, 32 level 2 tables, one of level 3, the root.
+        let mut memory = SimulatedMemory::new(PAGES + LEAF_TABLES + 34);
+        let mut tables = (ROOT.0..).map(Gfn);
+        let mut new_table = || tables.next();
+        let root = new_table().map(|frame| memory.add_table(frame));
+        assert_eq!(root, Some(Ok(())));
+        for (at, frame) in (0..).map(Vpn).zip(frames(&mut random)) {
+            let leaf = Leaf {
+                frame,
+                size: LeafSize::Base,
+                entry: WRITABLE,
+            };
+            memory
+                .map(paging, at, leaf, &mut new_table)
+                .expect("there is room for all tables");
+        }
+        let scanner = Scanner::new(memory.frames());
+        Self {
+            memory,
+            paging,
+            scanner,
+            random,
+        }
+    }
+
+    fn touch(&mut self, at: u64) {
+        self.memory.touch(self.paging, Vpn(at), false);
+    }
+
+    fn touch_random(&mut self, percent: u64) {
+        for at in 0..PAGES {
+            if self.random.next_u64() % 100 < percent {
+                self.touch(at);
+            }
+        }
+    }
+
+    fn touch_cluster(&mut self) {
+        for at in PAGES / 2..PAGES / 2 + PAGES / 16 {
+            if self.random.next_u64() & 1 == 1 {
+                self.touch(at);
+            }
+        }
+    }
+
+    fn scan(&mut self, prune: bool) -> ScanAnswer {
+        let request = ScanRequest {
+            id: RequestId(1),
+            space: Space::Guest(VmId(1)),
+            rearm: Rearm::All,
+            prune,
+            discover: false,
+        };
+        self.scanner
+            .scan(&self.memory, self.paging, &[ROOT], &request)
+    }
+}
+
+/// The frame of each page, in the order of virtual pages; see the module's text.
+fn frames(random: &mut Xoshiro256PlusPlus) -> Vec<Gfn> {
+    let mut frames: Vec<_> = (0..PAGES).map(Gfn).collect();
+    let fragmented: Vec<_> = (0..LEAF_TABLES)
+        .filter(|_| random.next_u64().is_multiple_of(FRAGMENTED))
+        .collect();
+    let mut runs: Vec<&[Gfn]> = Vec::new();
+    let whole = frames.clone();
+    for table in &fragmented {
+        let mut rest = &whole[position(table * PER_TABLE)..position((table + 1) * PER_TABLE)];
+        while !rest.is_empty() {
+            let len = position(8 + random.next_u64() % 57).min(rest.len());
+            let run;
+            (run, rest) = rest.split_at(len);
+            runs.push(run);
+        }
+    }
+    for i in (1..runs.len()).rev() {
+        runs.swap(i, position(random.next_u64() % (i as u64 + 1)));
+    }
+    let mut dealt = runs.concat().into_iter();
+    for table in fragmented {
+        let from = position(table * PER_TABLE);
+        for (slot, frame) in frames[from..].iter_mut().take(512).zip(&mut dealt) {
+            *slot = frame;
+        }
+    }
+    frames
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_frame_is_dealt_out_once_and_most_follow_each_other() {
+        let frames = frames(&mut Xoshiro256PlusPlus::seed_from_u64(1));
+        let follow = frames.windows(2).filter(|p| p[1].0 == p[0].0 + 1).count();
+        assert!(follow > frames.len() * 98 / 100);
+        let broken = frames.chunks(512).filter(|t| t[511].0 != t[0].0 + 511);
+        assert!((3_800..4_400).contains(&broken.count()));
+        let mut sorted = frames;
+        sorted.sort_unstable();
+        assert!(sorted.into_iter().eq((0..PAGES).map(Gfn)));
+    }
+}

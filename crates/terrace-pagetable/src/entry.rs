@@ -1,0 +1,140 @@
+//! One page-table entry: its bits, and the only two ways in which a scan writes one.
+//!
+//! Follows the Intel SDM, volume 3A, section 4.5 (tables 4-14 to 4-20).
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use terrace_proto::Gfn;
+
+/// The entry maps something.
+pub const PRESENT: u64 = 1 << 0;
+/// Writes are allowed.
+pub const WRITABLE: u64 = 1 << 1;
+/// User mode may use it.
+pub const USER: u64 = 1 << 2;
+/// Set by the processor when it uses the entry for a translation.
+pub const ACCESSED: u64 = 1 << 5;
+/// Set by the processor in a leaf at the first write. Meaningless, and not ours, elsewhere.
+pub const DIRTY: u64 = 1 << 6;
+/// At level 2 and 3: the entry is a leaf. (At level 1 the bit selects a memory type.)
+pub const LARGE: u64 = 1 << 7;
+/// In a large leaf: selects a memory type; not part of the address.
+pub const LARGE_PAT: u64 = 1 << 12;
+/// Bits that may hold an address.
+pub const ADDRESS: u64 = 0x000f_ffff_ffff_f000;
+
+/// What must stay the same for an entry that changed under a scan to count as the same mapping.
+const IDENTITY: u64 = ADDRESS | PRESENT | USER | LARGE;
+
+/// Compare-exchanges tried on one entry before it is left to the guest. The guest's processors only
+/// ever add A and D to an entry that stays the same mapping, so two are enough without malice.
+const ATTEMPTS: u32 = 4;
+
+/// What became of a write to an entry.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Written {
+    /// Done.
+    Changed,
+    /// It was so already.
+    Unneeded,
+    /// The entry is another one now, or never stood still.
+    Lost,
+}
+
+/// A value read from a table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Entry(pub u64);
+
+impl Entry {
+    pub(crate) fn load(slot: &AtomicU64) -> Self {
+        Self(slot.load(Ordering::Relaxed))
+    }
+
+    pub(crate) fn is_user(self) -> bool {
+        self.0 & (PRESENT | USER) == PRESENT | USER
+    }
+
+    pub(crate) fn is_accessed(self) -> bool {
+        self.0 & ACCESSED != 0
+    }
+
+    pub(crate) fn is_large(self) -> bool {
+        self.0 & LARGE != 0
+    }
+
+    /// The frame that the entry points to, all address bits included.
+    pub(crate) fn frame(self) -> Gfn {
+        Gfn((self.0 & ADDRESS) >> 12)
+    }
+
+    /// The same for a large leaf, whose lowest address bit is no address.
+    pub(crate) fn large_frame(self) -> Gfn {
+        Gfn((self.0 & ADDRESS & !LARGE_PAT) >> 12)
+    }
+}
+
+/// Clears A of the entry that was read as `seen`.
+///
+/// The whole entry is compared, so that a table page which was freed and reused since keeps its data.
+/// An entry that only gained or lost flags is tried again.
+#[inline]
+pub(crate) fn clear_accessed(slot: &AtomicU64, seen: u64) -> Written {
+    match slot.compare_exchange(seen, seen & !ACCESSED, Ordering::AcqRel, Ordering::Relaxed) {
+        Ok(_) => Written::Changed,
+        Err(now) => retry(slot, seen, now, |e| e & !ACCESSED),
+    }
+}
+
+/// Sets A of the non-leaf entry that was read as `seen`, under the same conditions.
+pub(crate) fn set_accessed(slot: &AtomicU64, seen: u64) -> Written {
+    retry(slot, seen, slot.load(Ordering::Relaxed), |e| e | ACCESSED)
+}
+
+#[cold]
+fn retry(slot: &AtomicU64, seen: u64, now: u64, change: impl Fn(u64) -> u64) -> Written {
+    let mut now = now;
+    for _ in 1..ATTEMPTS {
+        if (now ^ seen) & IDENTITY != 0 {
+            return Written::Lost;
+        }
+        if change(now) == now {
+            return Written::Unneeded;
+        }
+        match slot.compare_exchange(now, change(now), Ordering::AcqRel, Ordering::Relaxed) {
+            Ok(_) => return Written::Changed,
+            Err(other) => now = other,
+        }
+    }
+    Written::Lost
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LEAF: u64 = 7 << 12 | PRESENT | USER | ACCESSED;
+
+    #[test]
+    fn a_dirty_bit_that_came_meanwhile_is_kept() {
+        let slot = AtomicU64::new(LEAF | DIRTY);
+        assert_eq!(clear_accessed(&slot, LEAF), Written::Changed);
+        assert_eq!(slot.into_inner(), (LEAF | DIRTY) & !ACCESSED);
+    }
+
+    #[test]
+    fn an_entry_that_is_another_mapping_now_is_left_alone() {
+        for other in [LEAF ^ 1 << 12, LEAF & !PRESENT, LEAF & !USER, LEAF | LARGE] {
+            let slot = AtomicU64::new(other);
+            assert_eq!(clear_accessed(&slot, LEAF), Written::Lost);
+            assert_eq!(set_accessed(&slot, LEAF & !ACCESSED), Written::Lost);
+            assert_eq!(slot.into_inner(), other);
+        }
+    }
+
+    #[test]
+    fn a_bit_that_the_guest_cleared_itself_needs_no_write() {
+        let slot = AtomicU64::new(LEAF & !ACCESSED | WRITABLE);
+        assert_eq!(clear_accessed(&slot, LEAF), Written::Unneeded);
+        assert_eq!(set_accessed(&AtomicU64::new(LEAF), LEAF), Written::Unneeded);
+    }
+}

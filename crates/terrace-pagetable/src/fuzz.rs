@@ -1,0 +1,126 @@
+//! The body of the scan's fuzz target: memory from bytes, a few scans, and what must hold whatever the
+//! bytes are. Panics where it does not.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::Ordering::Relaxed;
+
+use terrace_proto::{
+    Gfn, PageBitmap, PagingRegisters, Rearm, RequestId, ScanAnswer, ScanRequest, Space, VmId,
+};
+
+use crate::bits::position;
+use crate::entry::{ACCESSED, ADDRESS, PRESENT, USER};
+use crate::{GuestTables, Paging, Scanner, SimulatedMemory};
+
+/// Room for one 1 GiB leaf and a bit, ending inside a 2 MiB block and inside a bitmap's word.
+const FRAMES: u64 = (1 << 18) + 1_000;
+const TABLES: u64 = 16;
+const RECORD: usize = 11;
+
+/// Scans whatever `data` says is in memory.
+///
+/// Three bytes of header (shape; address width; kinds of scans), then records of eleven: table (its top
+/// bit asks for the address to be that of a table), index, entry.
+///
+/// # Panics
+/// Where a scan breaks one of its promises.
+pub fn fuzz_scan(data: &[u8]) {
+    let Some((header, records)) = data.split_first_chunk::<3>() else {
+        return;
+    };
+    let memory = memory(records);
+    let paging = paging(header[0], header[1]);
+    let mut scanner = Scanner::new(FRAMES);
+    let roots = [paging.root(), Gfn(u64::from(header[0] >> 4)), Gfn(FRAMES)];
+    for turn in 0..3 {
+        let kind = header[2] >> (2 * turn);
+        let before = words(&memory);
+        let answer = scanner.scan(&memory, paging, &roots, &request(kind, turn));
+        check_answer(&answer);
+        check_memory(&before, &words(&memory), kind & 2 == 0);
+    }
+}
+
+fn paging(shape: u8, width: u8) -> Paging {
+    let registers = PagingRegisters {
+        cr0: 1 << 31,
+        cr3: 0,
+        cr4: 1 << 5 | u64::from(shape & 1) << 12,
+        efer: 1 << 10,
+    };
+    let paging = Paging::from_registers(registers).expect("long mode");
+    paging.with_physical_bits(width).unwrap_or(paging)
+}
+
+fn memory(records: &[u8]) -> SimulatedMemory {
+    let mut memory = SimulatedMemory::new(FRAMES);
+    for frame in 0..TABLES {
+        memory.add_table(Gfn(frame)).expect("a new table");
+    }
+    for record in records.as_chunks::<RECORD>().0 {
+        let [table, low, high, entry @ ..] = *record;
+        let index = usize::from(u16::from_le_bytes([low, high])) % 512;
+        let mut entry = u64::from_le_bytes(entry);
+        if table & 0x80 != 0 {
+            entry = entry & !ADDRESS | (entry >> 12) % TABLES << 12;
+        }
+        if let Some(table) = memory.table(Gfn(u64::from(table) % TABLES)) {
+            table[index].store(entry, Relaxed);
+        }
+    }
+    memory
+}
+
+fn request(kind: u8, turn: u64) -> ScanRequest {
+    let mut some = PageBitmap::new(FRAMES);
+    some.set_range(0, 700);
+    ScanRequest {
+        id: RequestId(turn),
+        space: Space::Guest(VmId(1)),
+        rearm: match (kind & 2 == 0, turn) {
+            (true, _) => Rearm::None,
+            (false, 0) => Rearm::All,
+            (false, _) => Rearm::Only(some),
+        },
+        prune: kind & 1 == 1,
+        discover: false,
+    }
+}
+
+fn words(memory: &SimulatedMemory) -> BTreeMap<(u64, usize), u64> {
+    let tables = memory
+        .table_frames()
+        .filter_map(|f| Some((f, memory.table(f)?)));
+    tables
+        .flat_map(|(f, table)| {
+            let words = table.iter().enumerate();
+            words.map(move |(i, word)| ((f.0, i), word.load(Relaxed)))
+        })
+        .collect()
+}
+
+fn check_answer(answer: &ScanAnswer) {
+    let stats = answer.stats;
+    assert!(stats.tables <= TABLES, "a table was read twice");
+    assert!(stats.leaves <= TABLES * 512 && stats.accessed <= stats.leaves);
+    assert!(stats.cleared <= stats.accessed);
+    let (known, accessed) = (answer.known.words(), answer.accessed.words());
+    assert!(known.iter().zip(accessed).all(|(k, a)| a & !k == 0));
+    for block in answer.huge_leaf.iter() {
+        let words = position(block * 8)..position(block * 8 + 8);
+        assert!(known[words].iter().all(|w| *w == u64::MAX));
+    }
+}
+
+fn check_memory(
+    before: &BTreeMap<(u64, usize), u64>,
+    after: &BTreeMap<(u64, usize), u64>,
+    read_only: bool,
+) {
+    for ((at, old), new) in before.iter().zip(after.values()) {
+        let changed = old ^ new;
+        assert!(changed & !ACCESSED == 0, "{at:?}: {old:#x} became {new:#x}");
+        let ours = old & (PRESENT | USER) == PRESENT | USER && !read_only;
+        assert!(changed == 0 || ours, "{at:?}: {old:#x} is not ours");
+    }
+}

@@ -1,0 +1,296 @@
+//! One pass over a guest's tables, from the roots to the leaves.
+//!
+//! Follows vTMM's use of accessed bits and the rules that protect guest data: the user half of each
+//! top-level table, user entries at every level, each table page once. Recursion is as deep as there
+//! are levels.
+
+use std::sync::atomic::AtomicU64;
+
+use terrace_proto::{Gfn, ScanStats};
+
+use crate::bits::{Bits, window};
+use crate::chunk::{CHUNK, Chunk, Copies, ones};
+use crate::entry::{Entry, Written, clear_accessed, set_accessed};
+use crate::memory::{GuestTables, Table};
+use crate::paging::Paging;
+
+/// Entries of a top-level table that map user addresses.
+const USER_HALF: usize = 256;
+
+/// The pages whose A bits are cleared.
+pub(crate) enum Arm<'a> {
+    None,
+    All,
+    Only {
+        /// One bit per page.
+        pages: &'a [u64],
+        /// One bit per 2 MiB: some page of it is in `pages`.
+        blocks: &'a Bits,
+    },
+}
+
+impl Arm<'_> {
+    fn writes(&self) -> bool {
+        !matches!(self, Self::None)
+    }
+
+    /// Which of 64 pages from `first` are to be re-armed.
+    #[inline]
+    fn pages(&self, first: u64) -> u64 {
+        match self {
+            Self::None => 0,
+            Self::All => u64::MAX,
+            Self::Only { pages, .. } => window(pages, first),
+        }
+    }
+
+    /// Whether any page of some blocks is.
+    fn blocks(&self, first: u64, count: u64) -> bool {
+        match self {
+            Self::None => false,
+            Self::All => true,
+            Self::Only { blocks, .. } => blocks.any(first, count),
+        }
+    }
+}
+
+/// The state of one pass.
+pub(crate) struct Pass<'a, M> {
+    pub(crate) memory: &'a M,
+    pub(crate) paging: Paging,
+    pub(crate) frames: u64,
+    pub(crate) arm: Arm<'a>,
+    pub(crate) prune: bool,
+    pub(crate) visited: &'a mut Bits,
+    pub(crate) known: &'a mut Bits,
+    pub(crate) huge: &'a mut Bits,
+    pub(crate) accessed: Bits,
+    pub(crate) accessed_huge: Bits,
+    pub(crate) stats: ScanStats,
+}
+
+/// Whether a table holds an A bit that this pass saw and left set.
+type Left = bool;
+
+impl<'a, M: GuestTables> Pass<'a, M> {
+    /// Walks the user half of a top-level table.
+    pub(crate) fn root(&mut self, frame: Gfn) {
+        let Some(table) = self.table_at(frame) else {
+            self.stats.out_of_ram += 1;
+            return;
+        };
+        if self.visited.insert(frame.0) {
+            self.stats.roots += 1;
+            self.upper_table(table, self.paging.levels());
+        } else {
+            self.stats.revisited += 1;
+        }
+    }
+
+    fn table_at(&self, frame: Gfn) -> Option<&'a Table> {
+        let memory = self.memory;
+        (frame.0 < self.frames)
+            .then(|| memory.table(frame))
+            .flatten()
+    }
+
+    fn is_top(&self, level: u8) -> bool {
+        level == self.paging.levels()
+    }
+
+    /// Frames that an entry may point to: in RAM, and without reserved bits.
+    fn limit(&self) -> u64 {
+        self.frames.min(self.paging.addressable_frames())
+    }
+
+    /// A table of any level but the first.
+    fn upper_table(&mut self, table: &'a Table, level: u8) -> Left {
+        self.stats.tables += 1;
+        let used = if self.is_top(level) {
+            USER_HALF
+        } else {
+            table.len()
+        };
+        let mut left = false;
+        for (i, slot) in table[..used].iter().enumerate() {
+            let entry = Entry::load(slot);
+            if !entry.is_user() {
+                continue;
+            }
+            left |= match (entry.is_large(), level) {
+                (false, _) => self.child(slot, entry, level, table.get(i + 1)),
+                (true, 2 | 3) => self.large_leaf(slot, entry, level),
+                (true, _) => {
+                    self.stats.reserved += 1;
+                    false
+                }
+            };
+        }
+        left
+    }
+
+    /// A non-leaf entry and all below it; `next` is its neighbour.
+    fn child(
+        &mut self,
+        slot: &AtomicU64,
+        entry: Entry,
+        level: u8,
+        next: Option<&AtomicU64>,
+    ) -> Left {
+        let frame = entry.frame();
+        let top = self.is_top(level);
+        if frame.0 >= self.paging.addressable_frames() {
+            self.stats.reserved += 1;
+            return false;
+        }
+        if self.prune && !top && !entry.is_accessed() {
+            self.stats.pruned += 1;
+            return false;
+        }
+        let Some(table) = self.table_at(frame) else {
+            self.stats.out_of_ram += 1;
+            return false;
+        };
+        if !self.visited.insert(frame.0) {
+            self.stats.revisited += 1;
+            // Its leaves were read before this entry could be cleared, so it must not be: an access
+            // through it in between would be lost to pruning. The next pass clears it.
+            return entry.is_accessed();
+        }
+        let writes = self.arm.writes() && !top;
+        if writes && entry.is_accessed() && clear_accessed(slot, entry.0) == Written::Lost {
+            self.stats.lost_races += 1;
+            // Another subtree hangs here now; the table that was read of may be anything.
+            return true;
+        }
+        let left = match level {
+            2 => self.leaf_table(table, self.likely_next(next)),
+            _ => self.upper_table(table, level - 1),
+        };
+        if writes && left && set_accessed(slot, entry.0) == Written::Lost {
+            self.stats.lost_races += 1;
+        }
+        left
+    }
+
+    /// A leaf of 2 MiB or 1 GiB.
+    fn large_leaf(&mut self, slot: &AtomicU64, entry: Entry, level: u8) -> Left {
+        let first = entry.large_frame().0;
+        let pages = 1_u64 << (9 * (level - 1));
+        if first >= self.paging.addressable_frames() || !first.is_multiple_of(pages) {
+            self.stats.reserved += 1;
+            return false;
+        }
+        if first + pages > self.frames {
+            self.stats.out_of_ram += 1;
+            return false;
+        }
+        let (block, blocks) = (first / 512, pages / 512);
+        self.stats.leaves += 1;
+        self.huge.add_range(block, blocks);
+        if !entry.is_accessed() {
+            return false;
+        }
+        self.stats.accessed += 1;
+        self.accessed_huge.add_range(block, blocks);
+        !self.arm.blocks(block, blocks) || self.rearm(std::slice::from_ref(slot), &[entry.0], 1)
+    }
+
+    /// A level 1 table. While it is worked on, `next` is fetched bit by bit: hardware prefetch stops at
+    /// the end of each page, and asking for all of it at once would wait for it.
+    fn leaf_table(&mut self, table: &Table, next: Option<&Table>) -> Left {
+        self.stats.tables += 1;
+        let mut copies = Copies::empty();
+        copies.read(table);
+        let mut left = false;
+        let chunks = table.as_chunks::<CHUNK>().0;
+        for (i, (slots, entries)) in chunks.iter().zip(copies.chunks()).enumerate() {
+            if let Some(next) = next {
+                prefetch(&next.as_chunks().0[i]);
+            }
+            let (clear, keeps) = self.record(entries);
+            left |= keeps;
+            left |= self.rearm(slots, entries, clear);
+        }
+        left
+    }
+
+    /// Notes what a chunk of 4 KiB leaves says. Returns which A bits to clear, and whether one stays.
+    #[inline]
+    fn record(&mut self, entries: &[u64; CHUNK]) -> (u64, Left) {
+        let chunk = Chunk::of(entries);
+        let (mut leaves, mut accessed, mut clear) = (0, 0, 0);
+        for run in chunk.runs() {
+            let (at, within) = (run.start, ones(run.clone()));
+            let first = Entry(entries[at as usize % CHUNK]).frame().0;
+            let mut good = u64::MAX;
+            if first + u64::from(run.end - at) > self.limit() {
+                good = self.refuse(first, (chunk.user & within) >> at);
+            }
+            let user = (chunk.user & within) >> at & good;
+            let hit = (chunk.accessed & within) >> at & good;
+            self.known.add_window(first, user);
+            self.accessed.add_window(first, hit);
+            leaves |= user << at;
+            accessed |= hit << at;
+            clear |= (hit & self.arm.pages(first)) << at;
+        }
+        self.stats.leaves += u64::from(leaves.count_ones());
+        self.stats.accessed += u64::from(accessed.count_ones());
+        (clear, accessed != clear)
+    }
+
+    /// Counts the entries of a run that point beyond the limit; returns the mask of those that do not.
+    #[cold]
+    fn refuse(&mut self, first: u64, user: u64) -> u64 {
+        let below = |limit: u64| match limit.saturating_sub(first) {
+            n @ 0..64 => (1 << n) - 1,
+            _ => u64::MAX,
+        };
+        let addressable = below(self.paging.addressable_frames());
+        let good = below(self.limit());
+        self.stats.reserved += u64::from((user & !addressable).count_ones());
+        self.stats.out_of_ram += u64::from((user & addressable & !good).count_ones());
+        good
+    }
+
+    /// Clears A of the leaves in `mask`, which were read as `seen`.
+    #[inline]
+    fn rearm(&mut self, slots: &[AtomicU64], seen: &[u64], mask: u64) -> Left {
+        let (mut rest, mut cleared, mut lost) = (mask, 0, 0);
+        while rest != 0 {
+            let i = rest.trailing_zeros() as usize;
+            if let (Some(slot), Some(seen)) = (slots.get(i), seen.get(i)) {
+                match clear_accessed(slot, *seen) {
+                    Written::Changed => cleared += 1,
+                    Written::Unneeded => {}
+                    Written::Lost => lost += 1,
+                }
+            }
+            rest &= rest - 1;
+        }
+        self.stats.cleared += cleared;
+        self.stats.lost_races += lost;
+        lost != 0
+    }
+
+    /// The leaf table that will be read after this one, as far as the next entry tells.
+    fn likely_next(&self, next: Option<&AtomicU64>) -> Option<&'a Table> {
+        let entry = Entry::load(next?);
+        let walked = entry.is_user() && !entry.is_large() && (!self.prune || entry.is_accessed());
+        walked.then(|| self.table_at(entry.frame())).flatten()
+    }
+}
+
+/// Asks the processor for 64 entries ahead of their use.
+#[cfg(target_arch = "x86_64")]
+fn prefetch(slots: &[AtomicU64; CHUNK]) {
+    use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+    for line in slots.as_chunks::<8>().0 {
+        // SAFETY: a prefetch has no effect but on caches, and the address is a valid one.
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(line.as_ptr().cast()) };
+    }
+}
+
+#[cfg(not(target_arch = "x86_64"))]
+fn prefetch(_: &[AtomicU64; CHUNK]) {}

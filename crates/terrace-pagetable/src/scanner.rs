@@ -1,0 +1,114 @@
+//! Scans of one VM, and what is carried from one to the next.
+
+use terrace_proto::{Gfn, PageBitmap, Rearm, ScanAnswer, ScanRequest};
+
+use crate::bits::Bits;
+use crate::memory::GuestTables;
+use crate::paging::Paging;
+use crate::pass::{Arm, Pass};
+
+/// Scans the page tables of one VM.
+///
+/// It keeps what the last full pass knew, because a pruned pass does not see it all: pages that some
+/// user mapping had then, or since, stay known until the next full pass. The same holds for which
+/// 2 MiB blocks are mapped by huge leaves.
+#[derive(Debug)]
+pub struct Scanner {
+    frames: u64,
+    /// Frames that were read as a table in this pass.
+    visited: Bits,
+    /// Pages that 4 KiB leaves map.
+    known: Bits,
+    /// 2 MiB blocks that larger leaves map.
+    huge: Bits,
+    /// Scratch: blocks of which some page is to be re-armed.
+    rearm_blocks: Bits,
+}
+
+impl Scanner {
+    /// A scanner of a VM with `frames` guest pages (one more than the highest page number).
+    #[must_use]
+    pub fn new(frames: u64) -> Self {
+        let blocks = frames.div_ceil(512);
+        Self {
+            frames,
+            visited: Bits::new(frames),
+            known: Bits::new(frames),
+            huge: Bits::new(blocks),
+            rearm_blocks: Bits::new(blocks),
+        }
+    }
+
+    /// One pass over the address spaces of `roots` (top-level tables; duplicates do no harm).
+    /// `request.discover` and registers are the caller's matter; the times in the answer are 0.
+    ///
+    /// A page is accessed if any of its mappings is; all of its mappings are re-armed. A leaf of 2 MiB or
+    /// 1 GiB speaks for all its pages, and is re-armed if any of them is to be. `cleared` counts leaves.
+    ///
+    /// With [`Rearm::None`] nothing is written at all. Otherwise non-leaf bits are cleared too, each
+    /// before the entries below it are read, and set again above anything that keeps its bit (a page that
+    /// is not to be re-armed, an entry that the guest changed meanwhile), so that the next pruned pass
+    /// comes by.
+    pub fn scan<M: GuestTables>(
+        &mut self,
+        memory: &M,
+        paging: Paging,
+        roots: &[Gfn],
+        request: &ScanRequest,
+    ) -> ScanAnswer {
+        self.visited.clear();
+        if !request.prune {
+            self.known.clear();
+            self.huge.clear();
+        }
+        let arm = match &request.rearm {
+            Rearm::None => Arm::None,
+            Rearm::All => Arm::All,
+            Rearm::Only(pages) => {
+                self.rearm_blocks.set_blocks_of(pages);
+                Arm::Only {
+                    pages: pages.words(),
+                    blocks: &self.rearm_blocks,
+                }
+            }
+        };
+        let mut pass = Pass {
+            memory,
+            paging,
+            frames: self.frames,
+            arm,
+            prune: request.prune,
+            visited: &mut self.visited,
+            known: &mut self.known,
+            huge: &mut self.huge,
+            accessed: Bits::new(self.frames),
+            accessed_huge: Bits::new(self.frames.div_ceil(512)),
+            stats: Default::default(),
+        };
+        for root in roots {
+            pass.root(*root);
+        }
+        let Pass {
+            mut accessed,
+            accessed_huge,
+            stats,
+            ..
+        } = pass;
+        accessed.add_blocks(&accessed_huge);
+        ScanAnswer {
+            id: request.id,
+            space: request.space,
+            known: self.known_pages(),
+            accessed: accessed.into_bitmap(),
+            written: None,
+            huge_leaf: self.huge.clone().into_bitmap(),
+            stats,
+        }
+    }
+
+    fn known_pages(&self) -> PageBitmap {
+        let mut known = self.known.clone();
+        known.add_blocks(&self.huge);
+        known.into_bitmap()
+    }
+}

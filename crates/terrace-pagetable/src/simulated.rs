@@ -1,0 +1,297 @@
+//! Guest memory of which only the table pages have bytes.
+//!
+//! The simulator keeps each guest's tables here, so that the live scanner reads them; tests and
+//! benches build theirs here too. Beside raw access to tables there are the three things that a
+//! guest and its processor do with them: map, unmap, touch.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use terrace_proto::{Gfn, Vpn};
+
+use crate::entry::{ACCESSED, ADDRESS, DIRTY, LARGE, LARGE_PAT, PRESENT, USER, WRITABLE};
+use crate::memory::{GuestTables, Table};
+use crate::paging::Paging;
+
+/// A table page, where a page would be.
+#[derive(Debug)]
+#[repr(C, align(4096))]
+pub(crate) struct TablePage(pub(crate) Table);
+
+impl TablePage {
+    fn empty() -> Self {
+        Self([const { AtomicU64::new(0) }; 512])
+    }
+}
+
+/// Pages outside of any simulated memory, for tests of mappings.
+#[cfg(test)]
+pub(crate) fn aligned_pages(count: usize) -> Vec<TablePage> {
+    (0..count).map(|_| TablePage::empty()).collect()
+}
+
+/// Size of a leaf.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum LeafSize {
+    /// 4 KiB, in a level 1 table.
+    Base,
+    /// 2 MiB, in a level 2 table.
+    Huge,
+    /// 1 GiB, in a level 3 table.
+    Giant,
+}
+
+impl LeafSize {
+    /// The level of the table that holds such leaves.
+    #[must_use]
+    pub fn level(self) -> u8 {
+        match self {
+            Self::Base => 1,
+            Self::Huge => 2,
+            Self::Giant => 3,
+        }
+    }
+
+    /// 4 KiB pages in one.
+    #[must_use]
+    pub fn base_pages(self) -> u64 {
+        1 << (9 * (self.level() - 1))
+    }
+
+    fn at_level(level: u8) -> Option<Self> {
+        [Self::Base, Self::Huge, Self::Giant]
+            .into_iter()
+            .find(|s| s.level() == level)
+    }
+}
+
+/// What a virtual page leads to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Leaf {
+    /// First guest page of the leaf (not the page of the address that was asked for).
+    pub frame: Gfn,
+    /// Its size.
+    pub size: LeafSize,
+    /// The entry, flags included.
+    pub entry: u64,
+}
+
+/// Why a page cannot be mapped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum MapError {
+    /// No frame was given for a table that is needed.
+    #[error("no frame is left for a page table")]
+    NoTableFrame,
+    /// A frame beyond the end of memory, or one that is a table already, was given for a table.
+    #[error("frame {0} cannot become a page table")]
+    BadTableFrame(Gfn),
+    /// A larger leaf is in the way.
+    #[error("virtual page {0} is inside a larger leaf")]
+    LargerLeaf(Vpn),
+    /// The way down leads to a frame that is no table.
+    #[error("an entry above virtual page {0} points to no table")]
+    BrokenTable(Vpn),
+}
+
+/// Guest memory with bytes for table pages only. Finding one is an index by frame and nothing more.
+#[derive(Debug)]
+pub struct SimulatedMemory {
+    /// Per frame: 0, or 1 + the position in `pages`.
+    slots: Vec<u32>,
+    pages: Vec<TablePage>,
+    /// The frame of each of `pages`; `None` where it is free.
+    owners: Vec<Option<Gfn>>,
+    free: Vec<u32>,
+}
+
+impl SimulatedMemory {
+    /// Memory of `frames` guest pages (at most 2^32 - 1), none of them a table yet.
+    ///
+    /// # Panics
+    /// Where that many frames cannot be indexed.
+    #[must_use]
+    pub fn new(frames: u64) -> Self {
+        let frames = u32::try_from(frames).expect("a simulated guest has less than 2^32 pages");
+        Self {
+            slots: vec![0; frames as usize],
+            pages: Vec::new(),
+            owners: Vec::new(),
+            free: Vec::new(),
+        }
+    }
+
+    /// Makes `frame` a table page, all zero.
+    ///
+    /// # Errors
+    /// Where it is beyond the end or a table already.
+    pub fn add_table(&mut self, frame: Gfn) -> Result<(), MapError> {
+        let slot = usize::try_from(frame.0)
+            .ok()
+            .and_then(|i| self.slots.get_mut(i))
+            .filter(|slot| **slot == 0)
+            .ok_or(MapError::BadTableFrame(frame))?;
+        if let Some(free) = self.free.pop() {
+            self.pages[free as usize - 1] = TablePage::empty();
+            self.owners[free as usize - 1] = Some(frame);
+            *slot = free;
+        } else {
+            self.pages.push(TablePage::empty());
+            self.owners.push(Some(frame));
+            // No more pages than frames, and those fit.
+            *slot = u32::try_from(self.pages.len()).unwrap_or(u32::MAX);
+        }
+        Ok(())
+    }
+
+    /// Makes `frame` an ordinary page again. Entries that point to it stay.
+    pub fn remove_table(&mut self, frame: Gfn) {
+        let slot = usize::try_from(frame.0)
+            .ok()
+            .and_then(|i| self.slots.get_mut(i));
+        if let Some(slot) = slot
+            && *slot != 0
+        {
+            self.owners[*slot as usize - 1] = None;
+            self.free.push(std::mem::take(slot));
+        }
+    }
+
+    /// The frames that are tables, in no order.
+    pub fn table_frames(&self) -> impl Iterator<Item = Gfn> + '_ {
+        self.owners.iter().copied().flatten()
+    }
+
+    /// All tables, those that were removed and not made anew included, in the order of making.
+    pub fn tables_mut(&mut self) -> impl Iterator<Item = &mut Table> {
+        self.pages.iter_mut().map(|page| &mut page.0)
+    }
+
+    /// Maps the virtual page `at` of the address space `paging.root()` to `leaf`, replacing what was
+    /// there. `leaf.entry` gives the flags (present, user and the size bit are added, a 4 KiB leaf's
+    /// address too); tables on the way are made in the frames that `new_table` hands out, with their A
+    /// clear, as the guest's kernel leaves them.
+    ///
+    /// # Errors
+    /// Where a table is needed and has no place, or the way down is blocked.
+    pub fn map(
+        &mut self,
+        paging: Paging,
+        at: Vpn,
+        leaf: Leaf,
+        new_table: &mut dyn FnMut() -> Option<Gfn>,
+    ) -> Result<(), MapError> {
+        let mut frame = paging.root();
+        for level in (leaf.size.level() + 1..=paging.levels()).rev() {
+            let slot = &self.table(frame).ok_or(MapError::BrokenTable(at))?[index(at, level)];
+            let entry = slot.load(Ordering::Relaxed);
+            if entry & PRESENT == 0 {
+                let child = new_table().ok_or(MapError::NoTableFrame)?;
+                self.add_table(child)?;
+                let link = child.gpa().0 | PRESENT | WRITABLE | USER;
+                self.table(frame).ok_or(MapError::BrokenTable(at))?[index(at, level)]
+                    .store(link, Ordering::Relaxed);
+                frame = child;
+            } else if entry & LARGE != 0 {
+                return Err(MapError::LargerLeaf(at));
+            } else {
+                frame = Gfn((entry & ADDRESS) >> 12);
+            }
+        }
+        let size_bit = if leaf.size == LeafSize::Base {
+            0
+        } else {
+            LARGE
+        };
+        let entry = leaf.entry & !ADDRESS | leaf.frame.gpa().0 | size_bit | PRESENT | USER;
+        self.table(frame).ok_or(MapError::BrokenTable(at))?[index(at, leaf.size.level())]
+            .store(entry, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Removes the leaf that maps `at` and returns what it was. Tables stay.
+    pub fn unmap(&self, paging: Paging, at: Vpn) -> Option<Leaf> {
+        self.descend(paging, at, |_| {}).map(|(leaf, slot)| {
+            slot.store(0, Ordering::Relaxed);
+            leaf
+        })
+    }
+
+    /// The leaf that maps `at`, without leaving a mark.
+    #[must_use]
+    pub fn lookup(&self, paging: Paging, at: Vpn) -> Option<Leaf> {
+        self.descend(paging, at, |_| {}).map(|(leaf, _)| leaf)
+    }
+
+    /// What a processor's page walk for a user access to `at` does: sets A at every level, and D in the
+    /// leaf where it is a write. `None` is a page fault (not mapped, not writable, not for users); A of
+    /// the entries above it may have been set by then, as in hardware.
+    pub fn touch(&self, paging: Paging, at: Vpn, write: bool) -> Option<Leaf> {
+        let need = PRESENT | USER | if write { WRITABLE } else { 0 };
+        let mark = ACCESSED | if write { DIRTY } else { 0 };
+        let (leaf, slot) = self.descend(paging, at, |slot| {
+            raise(slot, ACCESSED);
+        })?;
+        if leaf.entry & need != need {
+            return None;
+        }
+        raise(slot, mark);
+        Some(Leaf {
+            entry: leaf.entry | mark,
+            ..leaf
+        })
+    }
+
+    /// Follows `at` down to its leaf; `visit` sees each non-leaf entry on the way.
+    fn descend(
+        &self,
+        paging: Paging,
+        at: Vpn,
+        visit: impl Fn(&AtomicU64),
+    ) -> Option<(Leaf, &AtomicU64)> {
+        let mut frame = paging.root();
+        let mut level = paging.levels();
+        loop {
+            let slot = &self.table(frame)?[index(at, level)];
+            let entry = slot.load(Ordering::Relaxed);
+            if entry & PRESENT == 0 {
+                return None;
+            }
+            if level == 1 || entry & LARGE != 0 {
+                let pat = if level == 1 { 0 } else { LARGE_PAT };
+                let leaf = Leaf {
+                    frame: Gfn((entry & ADDRESS & !pat) >> 12),
+                    size: LeafSize::at_level(level)?,
+                    entry,
+                };
+                return Some((leaf, slot));
+            }
+            visit(slot);
+            frame = Gfn((entry & ADDRESS) >> 12);
+            level -= 1;
+        }
+    }
+}
+
+/// Sets bits as a processor does: in one locked operation, and only where they are not set.
+fn raise(slot: &AtomicU64, bits: u64) {
+    if slot.load(Ordering::Relaxed) & bits != bits {
+        slot.fetch_or(bits, Ordering::Relaxed);
+    }
+}
+
+fn index(at: Vpn, level: u8) -> usize {
+    usize::try_from(at.0 >> (9 * (level - 1)) & 511).unwrap_or(0)
+}
+
+impl GuestTables for SimulatedMemory {
+    fn frames(&self) -> u64 {
+        self.slots.len() as u64
+    }
+
+    #[inline]
+    fn table(&self, frame: Gfn) -> Option<&Table> {
+        let slot = *self.slots.get(usize::try_from(frame.0).ok()?)?;
+        self.pages
+            .get((slot as usize).wrapping_sub(1))
+            .map(|page| &page.0)
+    }
+}

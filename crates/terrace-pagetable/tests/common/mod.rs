@@ -1,0 +1,207 @@
+//! An obvious walker to compare the scanner with, and small guests to run both on.
+#![allow(dead_code, reason = "each test file uses its part")]
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::Ordering::Relaxed;
+
+use terrace_pagetable::entry::{ACCESSED, ADDRESS, LARGE, LARGE_PAT, PRESENT, USER};
+use terrace_pagetable::{GuestTables, Paging, SimulatedMemory};
+use terrace_proto::{
+    Gfn, PageBitmap, PagingRegisters, Rearm, RequestId, ScanRequest, ScanStats, Space, VmId,
+};
+
+pub fn paging(levels: u8, root: u64) -> Paging {
+    Paging::from_registers(PagingRegisters {
+        cr0: 1 << 31,
+        cr3: root << 12,
+        cr4: 1 << 5 | u64::from(levels == 5) << 12,
+        efer: 1 << 10,
+    })
+    .unwrap()
+}
+
+pub fn request(prune: bool, rearm: Rearm) -> ScanRequest {
+    ScanRequest {
+        id: RequestId(7),
+        space: Space::Guest(VmId(1)),
+        rearm,
+        prune,
+        discover: false,
+    }
+}
+
+pub fn bitmap(pages: u64, set: impl IntoIterator<Item = u64>) -> PageBitmap {
+    let mut bitmap = PageBitmap::new(pages);
+    set.into_iter().for_each(|page| bitmap.set(page));
+    bitmap
+}
+
+/// All words of a memory, by frame.
+pub type Words = BTreeMap<u64, Vec<u64>>;
+
+pub fn words(memory: &SimulatedMemory) -> Words {
+    let copy = |frame: Gfn| {
+        let table = memory.table(frame).unwrap();
+        table.iter().map(|word| word.load(Relaxed)).collect()
+    };
+    memory.table_frames().map(|f| (f.0, copy(f))).collect()
+}
+
+pub fn load(memory: &SimulatedMemory, frame: u64, index: usize) -> u64 {
+    memory.table(Gfn(frame)).unwrap()[index].load(Relaxed)
+}
+
+pub fn store(memory: &SimulatedMemory, frame: u64, index: usize, word: u64) {
+    memory.table(Gfn(frame)).unwrap()[index].store(word, Relaxed);
+}
+
+/// A scan done one entry at a time, on a copy of the words.
+pub struct Naive {
+    pub words: Words,
+    pub frames: u64,
+    pub paging: Paging,
+    pub known: PageBitmap,
+    pub huge: PageBitmap,
+    pub accessed: PageBitmap,
+    pub stats: ScanStats,
+    visited: BTreeSet<u64>,
+}
+
+impl Naive {
+    pub fn new(frames: u64, paging: Paging) -> Self {
+        Self {
+            words: Words::new(),
+            frames,
+            paging,
+            known: PageBitmap::new(frames),
+            huge: PageBitmap::new(frames.div_ceil(512)),
+            accessed: PageBitmap::new(frames),
+            stats: ScanStats::default(),
+            visited: BTreeSet::new(),
+        }
+    }
+
+    pub fn scan(&mut self, roots: &[Gfn], request: &ScanRequest) {
+        self.accessed.clear();
+        self.visited.clear();
+        self.stats = ScanStats::default();
+        if !request.prune {
+            self.known.clear();
+            self.huge.clear();
+        }
+        for root in roots {
+            if !self.is_table(root.0) {
+                self.stats.out_of_ram += 1;
+            } else if !self.visited.insert(root.0) {
+                self.stats.revisited += 1;
+            } else {
+                self.stats.roots += 1;
+                self.table(root.0, self.paging.levels(), request);
+            }
+        }
+    }
+
+    fn put(&mut self, at: (u64, usize), entry: u64) {
+        self.words.get_mut(&at.0).unwrap()[at.1] = entry;
+    }
+
+    fn is_table(&self, frame: u64) -> bool {
+        frame < self.frames && self.words.contains_key(&frame)
+    }
+
+    fn table(&mut self, frame: u64, level: u8, request: &ScanRequest) -> bool {
+        self.stats.tables += 1;
+        let end = if level == self.paging.levels() {
+            256
+        } else {
+            512
+        };
+        let mut left = false;
+        for index in 0..end {
+            let at = (frame, index);
+            let entry = self.words[&frame][index];
+            if entry & PRESENT == 0 || entry & USER == 0 {
+                continue;
+            }
+            left |= if level == 1 || (level <= 3 && entry & LARGE != 0) {
+                self.leaf(at, entry, level, &request.rearm)
+            } else if entry & LARGE != 0 {
+                self.stats.reserved += 1;
+                false
+            } else {
+                self.child(at, entry, level, request)
+            };
+        }
+        left
+    }
+
+    fn leaf(&mut self, at: (u64, usize), entry: u64, level: u8, rearm: &Rearm) -> bool {
+        let pages = [1, 512, 512 * 512][usize::from(level) - 1];
+        let pat = if level == 1 { 0 } else { LARGE_PAT };
+        let first = (entry & ADDRESS & !pat) >> 12;
+        if first >= self.paging.addressable_frames() || first % pages != 0 {
+            self.stats.reserved += 1;
+            return false;
+        }
+        if first + pages > self.frames {
+            self.stats.out_of_ram += 1;
+            return false;
+        }
+        self.stats.leaves += 1;
+        self.known.set_range(first, pages);
+        if level > 1 {
+            self.huge.set_range(first / 512, pages / 512);
+        }
+        if entry & ACCESSED == 0 {
+            return false;
+        }
+        self.stats.accessed += 1;
+        self.accessed.set_range(first, pages);
+        if wanted(rearm, first, pages) {
+            self.stats.cleared += 1;
+            self.put(at, entry & !ACCESSED);
+            false
+        } else {
+            true
+        }
+    }
+
+    fn child(&mut self, at: (u64, usize), entry: u64, level: u8, request: &ScanRequest) -> bool {
+        let frame = (entry & ADDRESS) >> 12;
+        let top = level == self.paging.levels();
+        if frame >= self.paging.addressable_frames() {
+            self.stats.reserved += 1;
+            return false;
+        }
+        if request.prune && !top && entry & ACCESSED == 0 {
+            self.stats.pruned += 1;
+            return false;
+        }
+        if !self.is_table(frame) {
+            self.stats.out_of_ram += 1;
+            return false;
+        }
+        if !self.visited.insert(frame) {
+            self.stats.revisited += 1;
+            return entry & ACCESSED != 0;
+        }
+        let left = self.table(frame, level - 1, request);
+        if request.rearm != Rearm::None && !top {
+            let a = if left { ACCESSED } else { 0 };
+            self.put(at, entry & !ACCESSED | a);
+        }
+        left
+    }
+}
+
+/// Whether a leaf of `pages` from `first` is to be cleared.
+pub fn wanted(rearm: &Rearm, first: u64, pages: u64) -> bool {
+    match rearm {
+        Rearm::None => false,
+        Rearm::All => true,
+        Rearm::Only(set) if pages == 1 => set.get(first),
+        Rearm::Only(set) => set
+            .iter()
+            .any(|page| (first..first + pages).contains(&page)),
+    }
+}

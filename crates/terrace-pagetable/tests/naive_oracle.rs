@@ -1,0 +1,128 @@
+//! The scanner against the naive walker: 1,000 guests of random, often hostile tables, several scans of
+//! each with accesses between them. Answers, counters and memory must be equal.
+
+mod common;
+
+use common::{Naive, bitmap, paging, request, store, words};
+use rand_xoshiro::Xoshiro256PlusPlus;
+use rand_xoshiro::rand_core::{Rng, SeedableRng};
+use terrace_pagetable::entry::{ACCESSED, LARGE, LARGE_PAT, PRESENT, USER, WRITABLE};
+use terrace_pagetable::{Scanner, SimulatedMemory};
+use terrace_proto::{Gfn, Rearm, Vpn};
+
+const CASES: u64 = 1_000;
+
+/// Odd ends: inside a bitmap's word, inside a 2 MiB block, room for a 1 GiB leaf in the last two.
+const SIZES: [u64; 4] = [600, 1_536, 262_144 + 700, 2 * 262_144];
+
+struct Case {
+    random: Xoshiro256PlusPlus,
+    memory: SimulatedMemory,
+    frames: u64,
+    tables: u64,
+}
+
+impl Case {
+    fn new(seed: u64) -> Self {
+        let mut random = Xoshiro256PlusPlus::seed_from_u64(seed);
+        let frames = SIZES[(random.next_u64() % 4) as usize];
+        let tables = 4 + random.next_u64() % 20;
+        let mut memory = SimulatedMemory::new(frames);
+        for frame in 0..tables {
+            memory.add_table(Gfn(frame)).unwrap();
+        }
+        let mut case = Self {
+            random,
+            memory,
+            frames,
+            tables,
+        };
+        case.fill();
+        case
+    }
+
+    fn below(&mut self, end: u64) -> u64 {
+        self.random.next_u64() % end
+    }
+
+    /// Some tables dense, some sparse, one entry in a few of each hostile kind.
+    fn fill(&mut self) {
+        for table in 0..self.tables {
+            let entries = [4, 30, 512][self.below(3) as usize];
+            let run = self.below(self.frames);
+            for n in 0..entries {
+                let index = if entries == 512 { n } else { self.below(512) };
+                let entry = self.entry((run + index) % self.frames);
+                store(&self.memory, table, index as usize, entry);
+            }
+        }
+    }
+
+    fn entry(&mut self, in_run: u64) -> u64 {
+        let a = ACCESSED * self.below(2);
+        let flags = PRESENT | USER | WRITABLE | a | self.below(16) << 5 & !LARGE;
+        let frame = self.below(self.frames);
+        match self.below(24) {
+            0..8 => in_run << 12 | flags,
+            8..13 => self.below(self.tables) << 12 | flags,
+            13..15 => frame << 12 | flags,
+            15 => (frame & !511) << 12 | flags | LARGE | LARGE_PAT * self.below(2),
+            16 => (frame >> 18 << 18) << 12 | flags | LARGE,
+            17 => frame << 12 | flags | LARGE,
+            18 => (self.frames + self.below(2_000)) << 12 | flags,
+            19 => frame << 12 | flags | 1 << (36 + self.below(16)),
+            20 => frame << 12 | flags & !USER,
+            21 => frame << 12 | flags & !PRESENT,
+            22 => self.random.next_u64(),
+            _ => 0,
+        }
+    }
+
+    fn rearm(&mut self) -> Rearm {
+        let frames = self.frames;
+        match self.below(5) {
+            0 => Rearm::None,
+            1 | 2 => Rearm::All,
+            _ => {
+                let picks: Vec<_> = (0..self.below(2_000)).map(|_| self.below(frames)).collect();
+                Rearm::Only(bitmap(frames, picks))
+            }
+        }
+    }
+}
+
+#[test]
+fn scans_of_random_tables_equal_those_of_the_naive_walker() {
+    let mut pages_seen = 0;
+    for seed in 0..CASES {
+        let mut case = Case::new(seed);
+        let levels = 4 + case.below(2) as u8;
+        let bits = [36, 40, 52][case.below(3) as usize];
+        let paging = paging(levels, 0).with_physical_bits(bits).unwrap();
+        let roots: Vec<_> = (0..1 + case.below(3))
+            .map(|_| Gfn(case.below(case.tables + 1)))
+            .collect();
+        let mut scanner = Scanner::new(case.frames);
+        let mut naive = Naive::new(case.frames, paging);
+        for turn in 0..4 {
+            let rearm = case.rearm();
+            let request = request(turn > 0 && case.below(2) == 1, rearm);
+            naive.words = words(&case.memory);
+            naive.scan(&roots, &request);
+            let answer = scanner.scan(&case.memory, paging, &roots, &request);
+            let say = format!("seed {seed}, turn {turn}");
+            assert_eq!(answer.stats, naive.stats, "{say}");
+            assert_eq!(answer.known, naive.known, "{say}");
+            assert_eq!(answer.accessed, naive.accessed, "{say}");
+            assert_eq!(answer.huge_leaf, naive.huge, "{say}");
+            assert_eq!(words(&case.memory), naive.words, "{say}");
+            pages_seen += answer.accessed.count();
+            for _ in 0..case.below(40) {
+                let at = Vpn(case.below(1 << 45));
+                let root = roots[0];
+                case.memory.touch(paging.with_root(root), at, turn == 1);
+            }
+        }
+    }
+    assert!(pages_seen > CASES, "the cases say nothing");
+}

@@ -1,0 +1,248 @@
+//! Descriptors that travel over a Unix socket, and who is at its other end.
+
+use std::io;
+use std::mem::{size_of, zeroed};
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::os::unix::net::UnixStream;
+
+use crate::SysError;
+
+/// Most descriptors in one message (the kernel's `SCM_MAX_FD`).
+pub const MAX_FDS: usize = 253;
+
+/// Room for the control message of [`MAX_FDS`] descriptors, aligned as `cmsghdr` wants.
+const CONTROL_WORDS: usize = 160;
+
+const _: () = assert!(
+    2 * size_of::<libc::cmsghdr>() + MAX_FDS * size_of::<RawFd>()
+        <= CONTROL_WORDS * size_of::<u64>()
+);
+
+/// Sends `bytes` with descriptors beside the first byte; returns how many bytes went out (at least one).
+///
+/// # Errors
+/// Where `bytes` is empty, there are more than [`MAX_FDS`] descriptors, or the socket fails.
+pub fn send_with_fds(
+    socket: &UnixStream,
+    bytes: &[u8],
+    fds: &[BorrowedFd<'_>],
+) -> Result<usize, SysError> {
+    if bytes.is_empty() || fds.len() > MAX_FDS {
+        return Err(invalid("sendmsg", bytes.len(), fds.len()));
+    }
+    let mut control = [0_u64; CONTROL_WORDS];
+    let mut io = libc::iovec {
+        iov_base: bytes.as_ptr().cast_mut().cast(),
+        iov_len: bytes.len(),
+    };
+    let mut message = header(&mut io, &mut control);
+    if fds.is_empty() {
+        message.msg_control = std::ptr::null_mut();
+        message.msg_controllen = 0;
+    } else {
+        let raw: Vec<RawFd> = fds.iter().map(AsRawFd::as_raw_fd).collect();
+        attach(&mut message, &raw);
+    }
+    loop {
+        // SAFETY: `message` points to `io` and `control`, which live until the end of this function,
+        // and `io` to `bytes`, which sendmsg only reads.
+        let sent =
+            unsafe { libc::sendmsg(socket.as_raw_fd(), &raw const message, libc::MSG_NOSIGNAL) };
+        if let Some(sent) = done("sendmsg", sent)? {
+            return Ok(sent);
+        }
+    }
+}
+
+/// Receives up to `buffer.len()` bytes and the descriptors beside them, which are closed on exec.
+/// Zero bytes: the other end closed.
+///
+/// # Errors
+/// Where the socket fails, or more descriptors came than fit (those that came are closed).
+pub fn receive_with_fds(
+    socket: &UnixStream,
+    buffer: &mut [u8],
+) -> Result<(usize, Vec<OwnedFd>), SysError> {
+    let mut control = [0_u64; CONTROL_WORDS];
+    let mut io = libc::iovec {
+        iov_base: buffer.as_mut_ptr().cast(),
+        iov_len: buffer.len(),
+    };
+    let mut message = header(&mut io, &mut control);
+    let len = loop {
+        // SAFETY: as in `send_with_fds`; `buffer` is writable for `iov_len` bytes.
+        let got =
+            unsafe { libc::recvmsg(socket.as_raw_fd(), &raw mut message, libc::MSG_CMSG_CLOEXEC) };
+        if let Some(len) = done("recvmsg", got)? {
+            break len;
+        }
+    };
+    let fds = take_fds(&message);
+    if message.msg_flags & libc::MSG_CTRUNC != 0 {
+        return Err(invalid("recvmsg", len, fds.len()));
+    }
+    Ok((len, fds))
+}
+
+/// The process at the other end of a connected socket: the one that called `listen` or `socketpair`.
+///
+/// # Errors
+/// Where the socket has no peer, or its process is outside this pid namespace.
+pub fn peer_pid(socket: &UnixStream) -> Result<u32, SysError> {
+    let mut peer = libc::ucred {
+        pid: 0,
+        uid: 0,
+        gid: 0,
+    };
+    let mut len = socklen(size_of::<libc::ucred>());
+    // SAFETY: `peer` is writable for `len` bytes.
+    let rc = unsafe {
+        libc::getsockopt(
+            socket.as_raw_fd(),
+            libc::SOL_SOCKET,
+            libc::SO_PEERCRED,
+            (&raw mut peer).cast(),
+            &raw mut len,
+        )
+    };
+    if rc != 0 {
+        return Err(SysError::last("getsockopt(SO_PEERCRED)", "a Unix socket"));
+    }
+    u32::try_from(peer.pid)
+        .ok()
+        .filter(|pid| *pid != 0)
+        .ok_or_else(|| SysError {
+            call: "getsockopt(SO_PEERCRED)",
+            what: "a Unix socket".into(),
+            source: io::Error::new(
+                io::ErrorKind::NotFound,
+                "its process is outside this pid namespace",
+            ),
+        })
+}
+
+fn header(io: &mut libc::iovec, control: &mut [u64; CONTROL_WORDS]) -> libc::msghdr {
+    // SAFETY: `msghdr` is plain old data; all zero is its empty value.
+    let mut message: libc::msghdr = unsafe { zeroed() };
+    message.msg_iov = io;
+    message.msg_iovlen = 1;
+    message.msg_control = control.as_mut_ptr().cast();
+    message.msg_controllen = size_of::<[u64; CONTROL_WORDS]>() as _;
+    message
+}
+
+/// Writes one `SCM_RIGHTS` control message; `raw` has 1 to [`MAX_FDS`] entries.
+fn attach(message: &mut libc::msghdr, raw: &[RawFd]) {
+    let bytes = socklen(size_of_val(raw));
+    // SAFETY: the control buffer has room for `MAX_FDS` descriptors (asserted above), so the first
+    // header and its data lie inside of it.
+    unsafe {
+        message.msg_controllen = libc::CMSG_SPACE(bytes) as _;
+        let first = libc::CMSG_FIRSTHDR(message);
+        (*first).cmsg_level = libc::SOL_SOCKET;
+        (*first).cmsg_type = libc::SCM_RIGHTS;
+        (*first).cmsg_len = libc::CMSG_LEN(bytes) as _;
+        std::ptr::copy_nonoverlapping(raw.as_ptr().cast(), libc::CMSG_DATA(first), bytes as usize);
+    }
+}
+
+fn take_fds(message: &libc::msghdr) -> Vec<OwnedFd> {
+    let mut fds = Vec::new();
+    // SAFETY: the kernel filled the control buffer, which is still alive; the macros stay within
+    // `msg_controllen`. Each descriptor was made for this process just now and is owned by nobody.
+    unsafe {
+        let empty = libc::CMSG_LEN(0) as usize;
+        let mut at = libc::CMSG_FIRSTHDR(message);
+        while !at.is_null() {
+            if (*at).cmsg_level == libc::SOL_SOCKET && (*at).cmsg_type == libc::SCM_RIGHTS {
+                let count = ((*at).cmsg_len as usize - empty) / size_of::<RawFd>();
+                let data: *const RawFd = libc::CMSG_DATA(at).cast();
+                fds.extend((0..count).map(|i| OwnedFd::from_raw_fd(data.add(i).read_unaligned())));
+            }
+            at = libc::CMSG_NXTHDR(message, at);
+        }
+    }
+    fds
+}
+
+/// `None`: interrupted, to be tried again.
+fn done(call: &'static str, result: libc::ssize_t) -> Result<Option<usize>, SysError> {
+    match usize::try_from(result) {
+        Ok(len) => Ok(Some(len)),
+        Err(_) => {
+            let error = SysError::last(call, "a Unix socket");
+            if error.errno() == libc::EINTR {
+                Ok(None)
+            } else {
+                Err(error)
+            }
+        }
+    }
+}
+
+fn invalid(call: &'static str, bytes: usize, fds: usize) -> SysError {
+    SysError {
+        call,
+        what: format!("a Unix socket with {bytes} bytes and {fds} descriptors"),
+        source: io::Error::from_raw_os_error(libc::EINVAL),
+    }
+}
+
+fn socklen(bytes: usize) -> libc::socklen_t {
+    libc::socklen_t::try_from(bytes).unwrap_or(libc::socklen_t::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Read, Seek, Write};
+    use std::os::fd::AsFd;
+
+    use super::*;
+
+    #[test]
+    fn descriptors_arrive_in_order_and_refer_to_the_same_files() {
+        let (here, there) = UnixStream::pair().unwrap();
+        let mut files = [tempfile::tempfile().unwrap(), tempfile::tempfile().unwrap()];
+        for (file, text) in files.iter_mut().zip(["one", "two"]) {
+            file.write_all(text.as_bytes()).unwrap();
+            file.rewind().unwrap();
+        }
+        let fds: Vec<_> = files.iter().map(AsFd::as_fd).collect();
+        assert_eq!(send_with_fds(&here, b"hello", &fds).unwrap(), 5);
+        let mut buffer = [0; 16];
+        let (len, got) = receive_with_fds(&there, &mut buffer).unwrap();
+        assert_eq!(&buffer[..len], b"hello");
+        let texts: Vec<String> = got
+            .into_iter()
+            .map(|fd| std::io::read_to_string(std::fs::File::from(fd)).unwrap())
+            .collect();
+        assert_eq!(texts, ["one", "two"]);
+    }
+
+    #[test]
+    fn plain_bytes_bring_no_descriptors_and_a_closed_end_reads_zero() {
+        let (here, there) = UnixStream::pair().unwrap();
+        send_with_fds(&here, b"x", &[]).unwrap();
+        let mut buffer = [0; 4];
+        let (len, fds) = receive_with_fds(&there, &mut buffer).unwrap();
+        assert_eq!((len, fds.len()), (1, 0));
+        drop(here);
+        assert_eq!(receive_with_fds(&there, &mut buffer).unwrap().0, 0);
+        let mut rest = Vec::new();
+        (&there).read_to_end(&mut rest).unwrap();
+    }
+
+    #[test]
+    fn too_many_descriptors_or_no_bytes_are_refused() {
+        let (here, _there) = UnixStream::pair().unwrap();
+        let many = vec![here.as_fd(); MAX_FDS + 1];
+        assert!(send_with_fds(&here, b"x", &many).is_err());
+        assert!(send_with_fds(&here, b"", &[]).is_err());
+    }
+
+    #[test]
+    fn the_peer_of_a_pair_is_this_process() {
+        let (here, _there) = UnixStream::pair().unwrap();
+        assert_eq!(peer_pid(&here).unwrap(), std::process::id());
+    }
+}

@@ -1,0 +1,117 @@
+//! A shared mapping that is unmapped when dropped.
+
+use std::os::fd::{AsRawFd, BorrowedFd};
+use std::ptr::NonNull;
+
+use crate::SysError;
+
+/// A file mapped shared, readable and writable, left out of core dumps, nothing touched beforehand.
+///
+/// Other processes write to it at any time (a guest, for one): access it only by atomic or raw
+/// operations, never through a reference.
+#[derive(Debug)]
+pub struct SharedMapping {
+    start: NonNull<u8>,
+    len: usize,
+}
+
+// SAFETY: the mapping belongs to no thread; all access to it is by raw pointer.
+unsafe impl Send for SharedMapping {}
+// SAFETY: as above; the methods only hand out the pointer and the length.
+unsafe impl Sync for SharedMapping {}
+
+impl SharedMapping {
+    /// Maps `len` bytes of a file from `offset`.
+    ///
+    /// # Errors
+    /// Where the kernel refuses (no memory, a length of zero, an offset that is no whole page). A file
+    /// that is shorter than the mapping is accepted: touching what is beyond its end raises SIGBUS.
+    pub fn new(fd: BorrowedFd<'_>, offset: u64, len: usize) -> Result<Self, SysError> {
+        let what = || format!("{len} bytes at offset {offset:#x}");
+        let offset = libc::off_t::try_from(offset).unwrap_or(libc::off_t::MAX);
+        // SAFETY: a new mapping at an address of the kernel's choice harms no existing memory.
+        let start = unsafe {
+            libc::mmap(
+                std::ptr::null_mut(),
+                len,
+                libc::PROT_READ | libc::PROT_WRITE,
+                libc::MAP_SHARED,
+                fd.as_raw_fd(),
+                offset,
+            )
+        };
+        if start == libc::MAP_FAILED {
+            return Err(SysError::last("mmap", what()));
+        }
+        let start = NonNull::new(start.cast()).ok_or_else(|| SysError::last("mmap", what()))?;
+        let mapping = Self { start, len };
+        // SAFETY: the range is exactly the mapping made above.
+        let rc = unsafe { libc::madvise(start.as_ptr().cast(), len, libc::MADV_DONTDUMP) };
+        if rc != 0 {
+            return Err(SysError::last("madvise(MADV_DONTDUMP)", what()));
+        }
+        Ok(mapping)
+    }
+
+    /// Drops this process's page table entries for the mapping. The pages stay in the file and come back
+    /// when touched.
+    ///
+    /// # Errors
+    /// Where the kernel refuses.
+    pub fn forget_pages(&self) -> Result<(), SysError> {
+        let start = self.start.as_ptr().cast();
+        // SAFETY: the range is this mapping's own; it is shared, so no data is lost.
+        let rc = unsafe { libc::madvise(start, self.len, libc::MADV_DONTNEED) };
+        if rc == 0 {
+            Ok(())
+        } else {
+            Err(SysError::last("madvise(MADV_DONTNEED)", "guest RAM"))
+        }
+    }
+
+    /// First byte.
+    #[must_use]
+    pub fn as_ptr(&self) -> *mut u8 {
+        self.start.as_ptr()
+    }
+
+    /// Bytes; never zero.
+    #[must_use]
+    #[allow(clippy::len_without_is_empty, reason = "a mapping is never empty")]
+    pub fn len(&self) -> usize {
+        self.len
+    }
+}
+
+impl Drop for SharedMapping {
+    fn drop(&mut self) {
+        // SAFETY: the range is this mapping's own, and nothing outlives it that points there.
+        unsafe { libc::munmap(self.start.as_ptr().cast(), self.len) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::AsFd;
+    use std::os::unix::fs::FileExt;
+
+    use super::*;
+
+    #[test]
+    fn writes_reach_the_file_and_bad_ranges_are_refused() {
+        let file = tempfile::tempfile().unwrap();
+        file.set_len(8192).unwrap();
+        let map = SharedMapping::new(file.as_fd(), 4096, 4096).unwrap();
+        assert_eq!(map.len(), 4096);
+        // SAFETY: the mapping is 4096 bytes long and backed by the file.
+        unsafe { map.as_ptr().add(7).write_volatile(42) };
+        let mut byte = [0];
+        file.read_exact_at(&mut byte, 4096 + 7).unwrap();
+        assert_eq!(byte, [42]);
+        map.forget_pages().unwrap();
+        // SAFETY: as above.
+        assert_eq!(unsafe { map.as_ptr().add(7).read_volatile() }, 42);
+        assert!(SharedMapping::new(file.as_fd(), 0, 0).is_err());
+        assert!(SharedMapping::new(file.as_fd(), 7, 4096).is_err());
+    }
+}

@@ -1,0 +1,251 @@
+//! Which pages of a process are present, and which of them are huge.
+
+use std::fs::File;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+
+use terrace_proto::PAGE_SIZE;
+
+use crate::SysError;
+
+/// Pages of one kind, one after the other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PageRun {
+    /// First virtual address.
+    pub start: u64,
+    /// First virtual address behind it.
+    pub end: u64,
+    /// Mapped by huge entries (always false where [`Pagemap::sees_huge_pages`] is).
+    pub huge: bool,
+}
+
+/// One process's `/proc/PID/pagemap`.
+#[derive(Debug)]
+pub struct Pagemap {
+    file: File,
+    scan: bool,
+}
+
+/// `struct pm_scan_arg` of `linux/fs.h`.
+#[repr(C)]
+#[derive(Default)]
+struct ScanArg {
+    size: u64,
+    flags: u64,
+    start: u64,
+    end: u64,
+    walk_end: u64,
+    vec: u64,
+    vec_len: u64,
+    max_pages: u64,
+    category_inverted: u64,
+    category_mask: u64,
+    category_anyof_mask: u64,
+    return_mask: u64,
+}
+
+/// `struct page_region` of `linux/fs.h`.
+#[repr(C)]
+#[derive(Clone, Copy, Default)]
+struct Region {
+    start: u64,
+    end: u64,
+    categories: u64,
+}
+
+/// `_IOWR('f', 16, struct pm_scan_arg)`.
+const PAGEMAP_SCAN: u64 = 0xc060_6610;
+const PRESENT: u64 = 1 << 3;
+const HUGE: u64 = 1 << 6;
+/// Regions that one call returns at most.
+const REGIONS: usize = 4096;
+/// Entries that one read of the plain file returns at most.
+const ENTRIES: usize = 1 << 16;
+const ENTRY_PRESENT: u64 = 1 << 63;
+
+impl Pagemap {
+    /// Opens a pagemap file.
+    ///
+    /// # Errors
+    /// Where it cannot be opened: the process is gone, or `CAP_SYS_PTRACE` is missing.
+    pub fn open(path: &Path) -> Result<Self, SysError> {
+        let file = File::open(path).map_err(|source| SysError {
+            call: "open",
+            what: path.display().to_string(),
+            source,
+        })?;
+        let mut map = Self { file, scan: true };
+        if let Err(error) = map.scan_once(0, 0, &mut [Region::default(); 1]) {
+            // Kernels before 6.7 do not know the call; a file that is no pagemap does not either.
+            map.scan = !matches!(error.errno(), libc::ENOTTY | libc::EINVAL | libc::ENOSYS);
+        }
+        Ok(map)
+    }
+
+    /// Whether the kernel tells huge pages from base pages (`PAGEMAP_SCAN`, Linux 6.7).
+    #[must_use]
+    pub fn sees_huge_pages(&self) -> bool {
+        self.scan
+    }
+
+    /// The present pages from `start` to `end` (both whole pages), in ascending order.
+    ///
+    /// # Errors
+    /// Where the file cannot be read.
+    pub fn present(&self, start: u64, end: u64) -> Result<Vec<PageRun>, SysError> {
+        if self.scan {
+            self.present_by_scan(start, end)
+        } else {
+            self.present_by_read(start, end)
+        }
+    }
+
+    fn present_by_scan(&self, start: u64, end: u64) -> Result<Vec<PageRun>, SysError> {
+        let mut runs: Vec<PageRun> = Vec::new();
+        let mut regions = vec![Region::default(); REGIONS];
+        let mut at = start;
+        while at < end {
+            let (count, walked) = self.scan_once(at, end, &mut regions)?;
+            for region in &regions[..count] {
+                push(
+                    &mut runs,
+                    PageRun {
+                        start: region.start,
+                        end: region.end,
+                        huge: region.categories & HUGE != 0,
+                    },
+                );
+            }
+            if walked <= at {
+                break;
+            }
+            at = walked;
+        }
+        Ok(runs)
+    }
+
+    /// One ioctl: number of regions filled in, and the address where the walk ended.
+    fn scan_once(
+        &self,
+        start: u64,
+        end: u64,
+        regions: &mut [Region],
+    ) -> Result<(usize, u64), SysError> {
+        let mut arg = ScanArg {
+            size: size_of::<ScanArg>() as u64,
+            start,
+            end,
+            vec: regions.as_mut_ptr() as u64,
+            vec_len: regions.len() as u64,
+            category_mask: PRESENT,
+            return_mask: PRESENT | HUGE,
+            ..ScanArg::default()
+        };
+        // SAFETY: `arg` is the struct that this request takes, and names `regions` with its length.
+        let count = unsafe {
+            libc::ioctl(
+                self.file.as_raw_fd(),
+                // The request's type differs between C libraries.
+                PAGEMAP_SCAN as _,
+                &raw mut arg,
+            )
+        };
+        match usize::try_from(count) {
+            Ok(count) => Ok((count.min(regions.len()), arg.walk_end)),
+            Err(_) => Err(SysError::last(
+                "ioctl(PAGEMAP_SCAN)",
+                format!("addresses {start:#x} to {end:#x}"),
+            )),
+        }
+    }
+
+    fn present_by_read(&self, start: u64, end: u64) -> Result<Vec<PageRun>, SysError> {
+        let mut runs: Vec<PageRun> = Vec::new();
+        let mut buffer = vec![0_u8; ENTRIES * 8];
+        let mut page = start / PAGE_SIZE;
+        while page < end / PAGE_SIZE {
+            let want = usize::try_from(end / PAGE_SIZE - page).map_or(ENTRIES, |n| n.min(ENTRIES));
+            let got = self
+                .file
+                .read_at(&mut buffer[..want * 8], page * 8)
+                .map_err(|source| SysError {
+                    call: "read",
+                    what: format!("pagemap at page {page:#x}"),
+                    source,
+                })?;
+            if got < 8 {
+                break;
+            }
+            for entry in buffer[..got].as_chunks::<8>().0 {
+                if u64::from_ne_bytes(*entry) & ENTRY_PRESENT != 0 {
+                    push(
+                        &mut runs,
+                        PageRun {
+                            start: page * PAGE_SIZE,
+                            end: (page + 1) * PAGE_SIZE,
+                            huge: false,
+                        },
+                    );
+                }
+                page += 1;
+            }
+        }
+        Ok(runs)
+    }
+}
+
+/// Appends a run, joined with the last one where it continues it.
+fn push(runs: &mut Vec<PageRun>, run: PageRun) {
+    match runs.last_mut() {
+        Some(last) if last.end == run.start && last.huge == run.huge => last.end = run.end,
+        _ => runs.push(run),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::AsFd;
+
+    use super::*;
+    use crate::SharedMapping;
+
+    #[test]
+    fn both_ways_see_the_same_pages() {
+        let file = tempfile::tempfile_in("/dev/shm").unwrap();
+        file.set_len(64 * PAGE_SIZE).unwrap();
+        let map = SharedMapping::new(file.as_fd(), 0, 64 * 4096).unwrap();
+        for page in [0, 1, 2, 10, 63] {
+            // SAFETY: inside of the mapping.
+            unsafe { map.as_ptr().add(page * 4096).write_volatile(1) };
+        }
+        let base = map.as_ptr() as u64;
+        let mut pagemap = Pagemap::open(Path::new("/proc/self/pagemap")).unwrap();
+        let end = base + 64 * PAGE_SIZE;
+        let run = |from: u64, to: u64| PageRun {
+            start: base + from * PAGE_SIZE,
+            end: base + to * PAGE_SIZE,
+            huge: false,
+        };
+        let want = vec![run(0, 3), run(10, 11), run(63, 64)];
+        assert_eq!(pagemap.present(base, end).unwrap(), want);
+        pagemap.scan = false;
+        assert!(!pagemap.sees_huge_pages());
+        assert_eq!(pagemap.present(base, end).unwrap(), want);
+        assert_eq!(pagemap.present(base, base).unwrap(), []);
+    }
+
+    #[test]
+    fn a_file_that_is_no_pagemap_is_read_the_old_way() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("pagemap");
+        let entries = [0, ENTRY_PRESENT, ENTRY_PRESENT, 0].map(u64::to_ne_bytes);
+        std::fs::write(&path, entries.as_flattened()).unwrap();
+        let pagemap = Pagemap::open(&path).unwrap();
+        assert!(!pagemap.sees_huge_pages());
+        let runs = pagemap.present(0, 1 << 20).unwrap();
+        assert_eq!(runs.len(), 1);
+        assert_eq!((runs[0].start, runs[0].end), (4096, 3 * 4096));
+        assert!(Pagemap::open(&dir.path().join("none")).is_err());
+    }
+}

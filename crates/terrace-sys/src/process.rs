@@ -1,0 +1,141 @@
+//! A process that can be told from a later one with the same number.
+
+use std::fs;
+use std::io;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::path::{Path, PathBuf};
+
+/// A process that could not be taken hold of.
+#[derive(Debug, thiserror::Error)]
+pub enum ProcessError {
+    /// A file of it could not be read.
+    #[error("{}: {source}; the process has ended, or /proc hides it (hidepid)", path.display())]
+    Read {
+        /// Which.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        source: io::Error,
+    },
+    /// Its `stat` is not in the kernel's format.
+    #[error("{}: no start time in it", .0.display())]
+    Stat(PathBuf),
+    /// No descriptor for it.
+    #[error("pidfd_open of process {pid}: {source}")]
+    Open {
+        /// Which.
+        pid: u32,
+        /// Why.
+        #[source]
+        source: io::Error,
+    },
+    /// Another process has its number now.
+    #[error("process {0} ended and its number was given to another one")]
+    Reused(u32),
+}
+
+/// A running process, held by a pidfd: as long as [`Process::is_alive`] says so, its number is its own.
+#[derive(Debug)]
+pub struct Process {
+    pid: u32,
+    start_time: u64,
+    pidfd: OwnedFd,
+}
+
+impl Process {
+    /// Takes hold of a process; `proc` is where procfs is mounted.
+    ///
+    /// # Errors
+    /// Where it is gone or cannot be looked at.
+    pub fn open(proc: &Path, pid: u32) -> Result<Self, ProcessError> {
+        let before = start_time(proc, pid)?;
+        // SAFETY: takes no pointers.
+        let fd = unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) };
+        let fd = i32::try_from(fd).unwrap_or(-1);
+        if fd < 0 {
+            let source = io::Error::last_os_error();
+            return Err(ProcessError::Open { pid, source });
+        }
+        // SAFETY: the call above made this descriptor; nobody else owns it.
+        let pidfd = unsafe { OwnedFd::from_raw_fd(fd) };
+        if start_time(proc, pid)? != before {
+            return Err(ProcessError::Reused(pid));
+        }
+        Ok(Self {
+            pid,
+            start_time: before,
+            pidfd,
+        })
+    }
+
+    /// Its number.
+    #[must_use]
+    pub fn pid(&self) -> u32 {
+        self.pid
+    }
+
+    /// When it started, clock ticks after boot: with the number, its identity across restarts of ours.
+    #[must_use]
+    pub fn start_time(&self) -> u64 {
+        self.start_time
+    }
+
+    /// Whether it still runs. A process that has ended and not been waited for is not alive.
+    #[must_use]
+    pub fn is_alive(&self) -> bool {
+        let mut poll = libc::pollfd {
+            fd: self.pidfd.as_raw_fd(),
+            events: libc::POLLIN,
+            revents: 0,
+        };
+        // SAFETY: one valid entry; a time-out of zero returns at once.
+        let ready = unsafe { libc::poll(&raw mut poll, 1, 0) };
+        ready == 0
+    }
+}
+
+/// Field 22 of `stat`. The second field is the name in parentheses, which may hold anything.
+fn start_time(proc: &Path, pid: u32) -> Result<u64, ProcessError> {
+    let path = proc.join(pid.to_string()).join("stat");
+    let text = fs::read(&path).map_err(|source| ProcessError::Read {
+        path: path.clone(),
+        source,
+    })?;
+    parse_start_time(&String::from_utf8_lossy(&text)).ok_or(ProcessError::Stat(path))
+}
+
+fn parse_start_time(stat: &str) -> Option<u64> {
+    let (_, after_name) = stat.rsplit_once(')')?;
+    after_name.split_whitespace().nth(19)?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::Command;
+
+    use super::*;
+
+    #[test]
+    fn a_process_is_alive_until_it_ends_even_if_nobody_waited() {
+        let mut child = Command::new("sleep").arg("60").spawn().unwrap();
+        let process = Process::open(Path::new("/proc"), child.id()).unwrap();
+        assert!(process.is_alive());
+        assert_eq!(process.pid(), child.id());
+        assert!(process.start_time() > 0);
+        child.kill().unwrap();
+        while process.is_alive() {
+            std::thread::yield_now();
+        }
+        child.wait().unwrap();
+        assert!(!process.is_alive());
+        assert!(Process::open(Path::new("/proc"), child.id()).is_err());
+    }
+
+    #[test]
+    fn a_name_with_parentheses_and_spaces_does_not_shift_the_fields() {
+        let stat = "12 (a) b (c) S 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 4711 20";
+        assert_eq!(parse_start_time(stat), Some(4711));
+        assert_eq!(parse_start_time("12 (cut off) S 1"), None);
+        assert_eq!(parse_start_time(""), None);
+    }
+}

@@ -1,0 +1,393 @@
+//! The daemon's state in the API's types.
+
+use terrace_api::types as api;
+use terrace_core::{PhaseView, RoundSummary, VmView};
+use terrace_host::{Finding, Status, doctor};
+use terrace_proto::{Command, Gpa, PAGE_SIZE, TierLimit, VmId};
+
+use super::Failure;
+use crate::daemon::{Daemon, Entry};
+use crate::events::seconds;
+
+impl Daemon {
+    /// `GET /v1/status`.
+    pub fn status(&self) -> api::Status {
+        let tier = |tier: &terrace_host::topology::Tier| api::Tier {
+            name: tier.name.clone(),
+            nodes: tier.nodes.iter().map(|n| n.0).collect(),
+            total_bytes: tier.total_bytes,
+            free_bytes: self.memory.get(tier.id.index()).map_or(0, |m| m.free_bytes),
+        };
+        api::Status {
+            version: env!("CARGO_PKG_VERSION").into(),
+            uptime_s: seconds(self.now()),
+            policy: policy_name(&self.config.engine.policy),
+            moves: self
+                .vms
+                .keys()
+                .any(|n| self.config.vm(n).is_ok_and(|vm| vm.moves)),
+            paused: self.paused,
+            tiers: self.topology.tiers.iter().map(tier).collect(),
+            vms: self.vms.len(),
+        }
+    }
+
+    /// `GET /v1/vms`.
+    pub fn list(&self) -> Vec<api::Vm> {
+        self.vms
+            .iter()
+            .map(|(name, entry)| self.summary(name, entry))
+            .collect()
+    }
+
+    fn summary(&self, name: &str, entry: &Entry) -> api::Vm {
+        let view = entry.managed.as_ref().and_then(|m| self.engine.vm(m.id));
+        let (mode, reason) = mode(entry, view.as_ref());
+        let counters = view.as_ref().map(|v| &v.counters);
+        api::Vm {
+            name: name.to_owned(),
+            pid: entry.pid,
+            hypervisor: entry.hypervisor.clone(),
+            mode,
+            reason,
+            memory_bytes: entry.memory_bytes,
+            tier_bytes: view
+                .iter()
+                .flat_map(|v| v.tiers.iter().map(|t| t.bytes))
+                .collect(),
+            rounds: counters.map_or(0, |c| c.rounds),
+            promoted_pages: counters.map_or(0, |c| c.promoted_pages),
+            demoted_pages: counters.map_or(0, |c| c.demoted_pages),
+        }
+    }
+
+    /// `GET /v1/vms/{name}`.
+    pub fn detail(&self, name: &str) -> Result<api::VmDetail, Failure> {
+        let entry = self.entry(name)?;
+        let vm = self.summary(name, entry);
+        let Some(managed) = &entry.managed else {
+            return Ok(unmanaged(vm));
+        };
+        let view = self.view(managed.id)?;
+        let stage = |stage: &str, mechanism: &String| api::Stage {
+            stage: stage.into(),
+            mechanism: mechanism.clone(),
+        };
+        let m = &view.mechanism;
+        Ok(api::VmDetail {
+            vm,
+            unit_bytes: view.unit.bytes(),
+            limits: view.tiers.iter().map(|t| limit(&t.limit)).collect(),
+            stages: vec![
+                stage("observe", &m.observe),
+                stage("estimate", &m.estimate),
+                stage("share", &m.share),
+                stage("place", &m.place),
+                stage("move", &m.moves),
+            ],
+            phase: phase(&view.phase),
+            next_round_in_s: view
+                .next_round_at
+                .map(|at| at.since(self.now()).as_secs_f64()),
+            history: managed.history.iter().map(round).collect(),
+            reasons: view
+                .reasons
+                .iter()
+                .map(|r| api::Reason {
+                    at_s: seconds(r.at),
+                    text: r.text.clone(),
+                })
+                .collect(),
+        })
+    }
+
+    /// `GET /v1/vms/{name}/pages/{gpa}`.
+    pub fn explain(&self, name: &str, gpa: Gpa) -> Result<api::PageExplanation, Failure> {
+        let id = self.managed_id(name)?;
+        let page = self
+            .engine
+            .explain_page(id, gpa.gfn())
+            .filter(|p| p.ram)
+            .ok_or_else(|| {
+                Failure::NotFound(format!("{name} has no RAM at guest physical address {gpa}"))
+            })?;
+        let tier_name = |tier: terrace_proto::TierId| {
+            self.config
+                .engine
+                .tiers
+                .get(tier.index())
+                .map_or_else(|| tier.to_string(), |t| t.name.clone())
+        };
+        let mut because = vec![page.why.clone()];
+        if let Some(last) = &page.last_move {
+            let ago = self.now().since(last.at).as_secs();
+            because.push(format!(
+                "last move: to {}, {ago} s ago: {}",
+                tier_name(last.to),
+                status(last.status)
+            ));
+        }
+        if page.cool_down_rounds > 0 {
+            because.push(format!(
+                "left alone for {} more rounds after a move",
+                page.cool_down_rounds
+            ));
+        }
+        Ok(api::PageExplanation {
+            gpa: page.gfn.gpa().0,
+            gfn: page.gfn.0,
+            tier: page.tier.map(tier_name),
+            known: page.known,
+            reads: page.reads.into(),
+            writes: page.writes.into(),
+            windows: self.config.engine.windows.into(),
+            degree: page.degree.unwrap_or(0).into(),
+            threshold_degree: page.threshold_degree.unwrap_or(0).into(),
+            level: page.level.into(),
+            because,
+        })
+    }
+
+    /// `GET /v1/vms/{name}/map`.
+    pub fn map(&self, name: &str, cells: u64) -> Result<api::HeatMap, Failure> {
+        let id = self.managed_id(name)?;
+        let map = self
+            .engine
+            .heat_map(id, cells)
+            .ok_or_else(|| Failure::NotFound(format!("{name} is gone")))?;
+        let cell = |c: terrace_core::HeatCell| api::Cell {
+            tier_pages: c.tier_pages,
+            known_pages: c.known_pages,
+            warm_pages: c.warm_pages,
+            degree_sum: c.degree_sum,
+        };
+        Ok(api::HeatMap {
+            pages_per_cell: map.pages_per_cell,
+            tiers: self
+                .config
+                .engine
+                .tiers
+                .iter()
+                .map(|t| t.name.clone())
+                .collect(),
+            max_degree: map.max_degree.into(),
+            cells: map.cells.into_iter().map(cell).collect(),
+        })
+    }
+
+    /// `POST /v1/vms/{name}/set`.
+    pub fn set(&mut self, name: &str, setting: &api::Setting) -> Result<api::Done, Failure> {
+        let id = self.managed_id(name)?;
+        let command = match setting.key.as_str() {
+            "moves" => Command::Moves(id, on_or_off(&setting.value)?),
+            key => Command::Limits(id, self.new_limits(id, key, &setting.value)?),
+        };
+        self.command(command);
+        Ok(api::Done {
+            done: format!("{name}: {} = {}", setting.key, setting.value),
+        })
+    }
+
+    fn new_limits(&self, id: VmId, key: &str, value: &str) -> Result<Vec<TierLimit>, Failure> {
+        let unknown = || {
+            Failure::Invalid(format!(
+                "no setting {key}: there are moves, TIER.floor, TIER.ceiling"
+            ))
+        };
+        let (tier, which) = key.split_once('.').ok_or_else(unknown)?;
+        let tier = self
+            .config
+            .tier(tier)
+            .ok_or_else(|| Failure::Invalid(format!("there is no tier {tier}")))?;
+        let size: bytesize::ByteSize = value.parse().map_err(|_| {
+            Failure::Invalid(format!("{value}: not a size; write it as 512MiB or 2GiB"))
+        })?;
+        let mut limits: Vec<TierLimit> = self.view(id)?.tiers.iter().map(|t| t.limit).collect();
+        let limit = limits.get_mut(tier.index()).ok_or_else(unknown)?;
+        match which {
+            "floor" => limit.floor_bytes = size.as_u64(),
+            "ceiling" => limit.ceiling_bytes = size.as_u64(),
+            _ => return Err(unknown()),
+        }
+        if limit.floor_bytes > limit.ceiling_bytes {
+            return Err(Failure::Invalid(format!(
+                "{key} = {value}: the floor would be above the ceiling"
+            )));
+        }
+        Ok(limits)
+    }
+
+    /// `GET /v1/doctor`.
+    pub fn doctor(&self) -> api::Doctor {
+        let mut host: Vec<api::Finding> = doctor::host(&self.root, &self.topology)
+            .iter()
+            .map(finding)
+            .collect();
+        host.extend(self.look_findings.iter().map(finding));
+        let vms = self.vms.iter().map(|(name, entry)| {
+            let mut findings: Vec<api::Finding> = entry.findings.iter().map(finding).collect();
+            if !entry.reason.is_empty() {
+                let health = if entry.unscannable {
+                    api::Health::Missing
+                } else {
+                    api::Health::Ok
+                };
+                findings.push(api::Finding {
+                    name: "management".into(),
+                    health,
+                    found: entry.reason.clone(),
+                    advice: None,
+                });
+            }
+            (name.clone(), findings)
+        });
+        api::Doctor {
+            host,
+            vms: vms.collect(),
+        }
+    }
+
+    /// `GET /v1/events`.
+    pub fn events_after(&self, after: u64) -> Vec<api::EventLine> {
+        self.events.after(after)
+    }
+
+    /// The engine's id of a VM that it manages.
+    pub fn managed_id(&self, name: &str) -> Result<VmId, Failure> {
+        let entry = self.entry(name)?;
+        entry.managed.as_ref().map(|m| m.id).ok_or_else(|| {
+            Failure::NotFound(format!("{name} is not under management: {}", entry.reason))
+        })
+    }
+
+    fn entry(&self, name: &str) -> Result<&Entry, Failure> {
+        self.vms.get(name).ok_or_else(|| {
+            let known: Vec<&str> = self.vms.keys().map(String::as_str).collect();
+            let known = if known.is_empty() {
+                "none".into()
+            } else {
+                known.join(", ")
+            };
+            Failure::NotFound(format!("no VM {name}; there are: {known}"))
+        })
+    }
+
+    fn view(&self, id: VmId) -> Result<VmView, Failure> {
+        self.engine
+            .vm(id)
+            .ok_or_else(|| Failure::NotFound("the VM is gone".into()))
+    }
+}
+
+fn mode(entry: &Entry, view: Option<&VmView>) -> (api::Mode, String) {
+    match view {
+        None if entry.unscannable => (api::Mode::Unscannable, entry.reason.clone()),
+        None => (api::Mode::Ignored, entry.reason.clone()),
+        Some(view) if view.paused => (api::Mode::Paused, "an operator paused it".into()),
+        Some(view) => match &view.phase {
+            PhaseView::Unscannable { reason } => (api::Mode::Unscannable, reason.clone()),
+            _ if view.moves => (api::Mode::Managed, format!("policy {}", view.policy)),
+            _ => (api::Mode::Observed, "moves are off".into()),
+        },
+    }
+}
+
+fn unmanaged(vm: api::Vm) -> api::VmDetail {
+    let phase = vm.reason.clone();
+    api::VmDetail {
+        vm,
+        unit_bytes: PAGE_SIZE,
+        limits: Vec::new(),
+        stages: Vec::new(),
+        phase,
+        next_round_in_s: None,
+        history: Vec::new(),
+        reasons: Vec::new(),
+    }
+}
+
+fn limit(limit: &TierLimit) -> api::Limit {
+    api::Limit {
+        floor_bytes: limit.floor_bytes,
+        ceiling_bytes: (limit.ceiling_bytes != u64::MAX).then_some(limit.ceiling_bytes),
+    }
+}
+
+fn phase(phase: &PhaseView) -> String {
+    match phase {
+        PhaseView::Unmanaged => "its policy does nothing".into(),
+        PhaseView::Waiting => "between rounds".into(),
+        PhaseView::Placing => "asking the kernel where pages are".into(),
+        PhaseView::Clearing => "clearing accessed bits".into(),
+        PhaseView::Window { window, of, .. } => format!("in window {window} of {of}"),
+        PhaseView::Scanning { window, of } => {
+            format!("scanning at the end of window {window} of {of}")
+        }
+        PhaseView::Moving {
+            waiting_pages,
+            in_flight_pages,
+        } => {
+            format!("moving pages: {in_flight_pages} under way, {waiting_pages} waiting")
+        }
+        PhaseView::Unscannable { reason } => format!("cannot be scanned: {reason}"),
+    }
+}
+
+fn round(r: &RoundSummary) -> api::Round {
+    api::Round {
+        number: r.round,
+        known_pages: r.known_pages,
+        hot_pages: r.hot_pages,
+        hot_on_fast_before: r.hot_in_first_tier,
+        hot_on_fast_after: r.hot_in_first_tier.saturating_add(r.promoted_pages),
+        threshold_degree: r.threshold_degree.into(),
+        degree_histogram: r.degree_histogram.clone(),
+        promoted_pages: r.promoted_pages,
+        demoted_pages: r.demoted_pages,
+        failed_pages: r.failed_pages,
+        scans: r.scan.scans,
+        scan_cpu_ns: r.scan.cpu_ns,
+    }
+}
+
+fn status(status: terrace_proto::MoveStatus) -> String {
+    use terrace_proto::MoveStatus as S;
+    match status {
+        S::Moved => "done".into(),
+        S::AlreadyThere => "it was there already".into(),
+        S::Busy => "the page was pinned or in use".into(),
+        S::Absent => "no host page backs it".into(),
+        S::NoMemory => "the target had no free page".into(),
+        S::NotTried => "not tried".into(),
+        S::Failed(errno) => format!("failed: {}", std::io::Error::from_raw_os_error(errno)),
+    }
+}
+
+fn finding(f: &Finding) -> api::Finding {
+    api::Finding {
+        name: f.name.into(),
+        health: match f.status {
+            Status::Ok => api::Health::Ok,
+            Status::Degraded => api::Health::Degraded,
+            Status::Missing => api::Health::Missing,
+        },
+        found: f.why.clone(),
+        advice: f.change.clone(),
+    }
+}
+
+fn on_or_off(value: &str) -> Result<bool, Failure> {
+    match value {
+        "on" | "true" => Ok(true),
+        "off" | "false" => Ok(false),
+        _ => Err(Failure::Invalid(format!("{value}: write on or off"))),
+    }
+}
+
+fn policy_name(choice: &terrace_core::policy::PolicyChoice) -> String {
+    use terrace_core::policy::PolicyChoice;
+    match choice {
+        PolicyChoice::Named(name) => name.clone(),
+        PolicyChoice::Composed(stages) => format!("{} with other stages", stages.base),
+    }
+}

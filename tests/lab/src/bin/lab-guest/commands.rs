@@ -1,0 +1,72 @@
+//! The line protocol on the truth port: one word, perhaps a number; one JSON object back.
+
+use anyhow::{Context, Result, bail};
+use serde_json::{Value, json};
+use terrace_lab::pages::coalesce;
+
+use crate::pagemap;
+use crate::workload::Workload;
+
+/// Does what the line asks for. A line that makes no sense gets an `error`, never silence.
+pub fn answer(workload: &mut Workload, line: &str) -> Value {
+    execute(workload, line).unwrap_or_else(|error| json!({ "error": format!("{error:#}") }))
+}
+
+fn execute(workload: &mut Workload, line: &str) -> Result<Value> {
+    let mut words = line.split_whitespace();
+    let command = words.next().unwrap_or_default();
+    let argument = words.next();
+    match command {
+        "ping" => Ok(json!({ "pong": number(argument)? })),
+        "truth" => truth(workload),
+        "region" => region(workload),
+        "move" => {
+            workload.move_hot_set(number(argument)?);
+            Ok(stats(workload))
+        }
+        "idle" | "run" => {
+            workload.running = command == "run";
+            Ok(stats(workload))
+        }
+        "stats" => Ok(stats(workload)),
+        "verify" => Ok(verify(workload)),
+        other => bail!(
+            "no command {other:?}; there are truth, region, move SEED, idle, run, verify, stats, ping N"
+        ),
+    }
+}
+
+/// The hot pages' guest frames. Read afresh: the guest's kernel may have moved them.
+fn truth(workload: &Workload) -> Result<Value> {
+    let frames = pagemap::frames(workload.address(), workload.pages())?;
+    let hot = workload.hot_indices().map(|page| frames[page]).collect();
+    Ok(json!({ "hot": workload.hot_pages(), "ranges": coalesce(hot) }))
+}
+
+fn region(workload: &Workload) -> Result<Value> {
+    let frames = pagemap::frames(workload.address(), workload.pages())?;
+    Ok(json!({ "pages": workload.pages(), "ranges": coalesce(frames) }))
+}
+
+fn stats(workload: &Workload) -> Value {
+    json!({
+        "running": workload.running,
+        "passes": workload.passes,
+        "errors": workload.errors,
+        "pages": workload.pages(),
+        "hot": workload.hot_pages(),
+        "seed": workload.seed(),
+    })
+}
+
+fn verify(workload: &Workload) -> Value {
+    let bad = workload.count_bad_pages();
+    println!("VERIFY pages={} bad={bad}", workload.pages());
+    json!({ "pages": workload.pages(), "bad": bad, "errors": workload.errors })
+}
+
+fn number(argument: Option<&str>) -> Result<u64> {
+    let text = argument.context("this command needs a number")?;
+    text.parse()
+        .with_context(|| format!("{text} is no whole number"))
+}

@@ -1,0 +1,132 @@
+//! Passes over the hot set, with a record of every write.
+
+use crate::hotset;
+use crate::region::Region;
+
+/// The region, its hot set and what was done to it.
+pub struct Workload {
+    /// Whether passes are made.
+    pub running: bool,
+    /// Passes since the start.
+    pub passes: u64,
+    /// Touches that met a page with the wrong tag.
+    pub errors: u64,
+    region: Region,
+    hot: Vec<u32>,
+    hot_percent: usize,
+    seed: u64,
+    /// Writes of earlier hot sets, per page. Passes don't touch it, so that it stays cold: the
+    /// writes of the present hot set follow from the number of passes.
+    earlier_writes: Vec<u64>,
+    passes_of_this_hot_set: u64,
+}
+
+impl Workload {
+    pub fn new(region: Region, hot_percent: usize, seed: u64) -> Self {
+        let mut workload = Self {
+            running: true,
+            passes: 0,
+            errors: 0,
+            earlier_writes: vec![0; region.pages()],
+            region,
+            hot: Vec::new(),
+            hot_percent,
+            seed,
+            passes_of_this_hot_set: 0,
+        };
+        workload.choose(seed);
+        workload
+    }
+
+    pub fn pages(&self) -> usize {
+        self.region.pages()
+    }
+
+    pub fn hot_pages(&self) -> usize {
+        self.hot.len()
+    }
+
+    pub fn seed(&self) -> u64 {
+        self.seed
+    }
+
+    pub fn address(&self) -> usize {
+        self.region.address()
+    }
+
+    /// The hot pages' indices in the region.
+    pub fn hot_indices(&self) -> impl Iterator<Item = usize> {
+        self.hot.iter().map(|page| *page as usize)
+    }
+
+    /// Touches every hot page once; every other one is written as well as read.
+    pub fn pass(&mut self) {
+        for (order, page) in self.hot.iter().enumerate() {
+            if !self.region.touch(*page as usize, is_written(order)) {
+                self.errors += 1;
+            }
+        }
+        self.passes += 1;
+        self.passes_of_this_hot_set += 1;
+    }
+
+    /// Replaces the hot set by the one that `seed` gives.
+    pub fn move_hot_set(&mut self, seed: u64) {
+        for (page, writes) in self.writes_of_this_hot_set() {
+            self.earlier_writes[page] += writes;
+        }
+        self.passes_of_this_hot_set = 0;
+        self.choose(seed);
+    }
+
+    /// Number of pages whose content is not what it should be.
+    pub fn count_bad_pages(&self) -> usize {
+        let mut writes = self.earlier_writes.clone();
+        for (page, recent) in self.writes_of_this_hot_set() {
+            writes[page] += recent;
+        }
+        let pages = writes.into_iter().enumerate();
+        pages
+            .filter(|(page, writes)| !self.region.is_intact(*page, *writes))
+            .count()
+    }
+
+    fn writes_of_this_hot_set(&self) -> Vec<(usize, u64)> {
+        let pages = self.hot_indices().enumerate();
+        pages
+            .filter(|(order, _)| is_written(*order))
+            .map(|(_, page)| (page, self.passes_of_this_hot_set))
+            .collect()
+    }
+
+    fn choose(&mut self, seed: u64) {
+        let wanted = self.region.pages() * self.hot_percent / 100;
+        self.hot = hotset::choose(self.region.pages(), wanted, seed);
+        self.seed = seed;
+    }
+}
+
+fn is_written(order: usize) -> bool {
+    order % 2 == 1
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn writes_are_accounted_for_across_hot_sets() {
+        let region = Region::new(1, false).unwrap();
+        let mut workload = Workload::new(region, 50, 1);
+        for seed in 2..6 {
+            workload.pass();
+            workload.pass();
+            assert_eq!(workload.count_bad_pages(), 0);
+            workload.move_hot_set(seed);
+        }
+        assert_eq!((workload.passes, workload.errors), (8, 0));
+        assert_eq!(workload.count_bad_pages(), 0);
+        workload.passes_of_this_hot_set = 1;
+        assert_eq!(workload.count_bad_pages(), workload.hot_pages() / 2);
+    }
+}

@@ -1,0 +1,76 @@
+//! The shape of an L2 guest.
+
+use serde::{Deserialize, Serialize};
+
+/// How to start an L2 guest; the argument of `lab-host start-vm`, as JSON.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct VmSpec {
+    /// The name that QEMU gets and that its socket and files carry.
+    pub name: String,
+    /// RAM. Below 3 GiB, so that the offset in the backing file is the guest physical address.
+    pub memory_mib: u64,
+    /// Memory that the workload fills.
+    pub region_mib: u64,
+    /// Share of the region's pages that the workload keeps touching.
+    pub hot_percent: u64,
+    /// Picks the first hot set.
+    pub seed: u64,
+    /// Whether the guest backs the region with huge pages.
+    pub thp: bool,
+    /// Pause between two passes over the hot set.
+    pub pause_ms: u64,
+    /// NUMA node of L1 that the guest's RAM starts on.
+    pub node: u32,
+    /// L1's port that the guest's truth channel leads to.
+    pub truth_port: String,
+}
+
+impl Default for VmSpec {
+    fn default() -> Self {
+        Self {
+            name: "vm1".to_owned(),
+            memory_mib: 384,
+            region_mib: 192,
+            hot_percent: 10,
+            seed: 1,
+            thp: false,
+            pause_ms: 20,
+            node: 1,
+            truth_port: truth_port(1),
+        }
+    }
+}
+
+/// Truth ports that L1 has: as many guests can be asked for their hot sets.
+pub const TRUTH_PORTS: usize = 4;
+
+/// The name of L1's truth port of guest `index`, from 1 to [`TRUTH_PORTS`].
+#[must_use]
+pub fn truth_port(index: usize) -> String {
+    format!("truth{index}")
+}
+
+/// The file that backs the RAM of a guest, on a tmpfs of L1.
+#[must_use]
+pub fn ram_path(vm: &str) -> String {
+    format!("/dev/shm/{vm}.ram")
+}
+
+/// Where L1 keeps the process id of a guest's QEMU.
+#[must_use]
+pub fn pid_path(vm: &str) -> String {
+    format!("/run/lab/{vm}.pid")
+}
+
+/// What a guest prints on its console.
+#[must_use]
+pub fn console_path(vm: &str) -> String {
+    format!("/run/lab/{vm}.console")
+}
+
+/// The QMP socket of a guest. It serves one client, which is the daemon under test.
+#[must_use]
+pub fn qmp_path(vm: &str) -> String {
+    format!("/run/terrace/qmp/{vm}.sock")
+}

@@ -1,0 +1,101 @@
+//! `cargo xtask ci`, `test` and `demo`.
+
+use std::process::Command;
+
+use anyhow::{Context, Result, bail};
+
+use crate::stages::{self, Stage};
+use crate::{host, lab, places};
+
+/// Everything a change must pass.
+pub fn ci() -> Result<()> {
+    let mut stages = vec![
+        cargo_stage("format", &["fmt", "--all", "--check"]),
+        cargo_stage(
+            "lints",
+            &[
+                "clippy",
+                "--workspace",
+                "--all-targets",
+                "--",
+                "-D",
+                "warnings",
+            ],
+        ),
+        Stage::new("docs", docs),
+        Stage::new("licences", licences),
+    ];
+    stages.extend(test_stages(false));
+    stages::run(stages)
+}
+
+/// All tests; with `long`, also those that take minutes.
+pub fn test(long: bool) -> Result<()> {
+    stages::run(test_stages(long))
+}
+
+/// The product at work on a real host and guest.
+pub fn demo() -> Result<()> {
+    stages::run(vec![
+        Stage::new("install", host::install_missing),
+        Stage::new("lab demo", lab::demo),
+    ])
+}
+
+fn test_stages(long: bool) -> Vec<Stage> {
+    let mut stages = vec![
+        Stage::new("install", host::install_missing),
+        cargo_stage("build", &["build", "--workspace"]),
+        cargo_stage("tests", &["test", "--workspace", "--quiet"]),
+    ];
+    if long {
+        // By convention the tests that take minutes are marked `#[ignore]`.
+        stages.push(cargo_stage(
+            "long tests",
+            &[
+                "test",
+                "--workspace",
+                "--quiet",
+                "--release",
+                "--",
+                "--ignored",
+            ],
+        ));
+    }
+    stages.push(Stage::new("lab test", || {
+        lab::test(&lab::TestArguments::default())
+    }));
+    stages
+}
+
+fn cargo_stage(name: &'static str, arguments: &'static [&'static str]) -> Stage {
+    Stage::new(name, move || succeed(places::cargo().args(arguments)))
+}
+
+fn docs() -> Result<()> {
+    let mut cargo = places::cargo();
+    cargo
+        .args(["doc", "--workspace", "--no-deps", "--quiet"])
+        .env("RUSTDOCFLAGS", "-Dwarnings");
+    succeed(&mut cargo)
+}
+
+/// No advisories: their database is fetched anew each time, so a run would depend on the network
+/// and on the day.
+fn licences() -> Result<()> {
+    let is_there = places::cargo().args(["deny", "--version"]).output();
+    if !is_there.is_ok_and(|output| output.status.success()) {
+        succeed(places::cargo().args(["install", "cargo-deny", "--locked", "--quiet"]))?;
+    }
+    succeed(places::cargo().args(["deny", "check", "bans", "licenses", "sources"]))
+}
+
+fn succeed(command: &mut Command) -> Result<()> {
+    let status = command
+        .status()
+        .with_context(|| format!("cannot start {command:?}"))?;
+    if !status.success() {
+        bail!("{command:?} failed ({status}); its output is above");
+    }
+    Ok(())
+}

@@ -1,0 +1,27 @@
+//! The lab: a two-tier KVM host (L1) with real guests (L2) in it, on any machine.
+//!
+//! QEMU emulates L1; inside it, KVM runs L2. [`Lab`] is a running one. The product is not part of
+//! the machine that is booted: it is pushed into it afterwards, so that a change of the product
+//! never needs a new boot.
+
+mod blueprint;
+mod control;
+mod cpio;
+mod daemon;
+mod demo;
+mod images;
+mod kernel;
+mod machine;
+mod process;
+mod programs;
+mod qmp;
+mod running;
+mod shell;
+mod snapshot;
+mod tasks;
+mod tests;
+mod truth;
+
+pub use demo::run as demo;
+pub use running::Lab;
+pub use tasks::{Task, TestArguments, run, test};

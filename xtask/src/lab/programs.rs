@@ -1,0 +1,98 @@
+//! Static binaries for the inside of the lab, built by cargo.
+
+use std::path::PathBuf;
+use std::sync::OnceLock;
+
+use anyhow::{Context, Result, bail};
+
+use crate::places;
+use crate::progress::say;
+
+const TARGET: &str = "x86_64-unknown-linux-gnu";
+
+/// The product: cargo package and program.
+const PRODUCT: [(&str, &str); 2] = [("terraced", "terraced"), ("terrace-cli", "terrace")];
+
+/// The programs that are part of the lab's images.
+pub struct LabPrograms {
+    /// Runs in L1.
+    pub host: PathBuf,
+    /// Runs in L2.
+    pub guest: PathBuf,
+}
+
+/// Builds `lab-host` and `lab-guest`.
+pub fn build_lab() -> Result<LabPrograms> {
+    build(&["terrace-lab"])?;
+    Ok(LabPrograms {
+        host: program("lab-host")?,
+        guest: program("lab-guest")?,
+    })
+}
+
+/// Builds the product, once per task; packages that the workspace does not have are left out, loudly.
+pub fn build_product() -> Result<&'static [PathBuf]> {
+    static BUILT: OnceLock<Vec<PathBuf>> = OnceLock::new();
+    if let Some(built) = BUILT.get() {
+        return Ok(built);
+    }
+    let built = build_product_now()?;
+    Ok(BUILT.get_or_init(|| built))
+}
+
+fn build_product_now() -> Result<Vec<PathBuf>> {
+    let (there, missing): (Vec<_>, Vec<_>) = {
+        let present = packages()?;
+        PRODUCT
+            .into_iter()
+            .partition(|(package, _)| present.iter().any(|name| name == package))
+    };
+    for (package, program) in missing {
+        say(&format!(
+            "WARNING: the workspace has no package {package}: L1 will have no `{program}`"
+        ));
+    }
+    if !there.is_empty() {
+        let names: Vec<&str> = there.iter().map(|(package, _)| *package).collect();
+        build(&names)?;
+    }
+    there.iter().map(|(_, name)| program(name)).collect()
+}
+
+fn build(packages: &[&str]) -> Result<()> {
+    say(&format!("building {} for the lab …", packages.join(", ")));
+    let mut cargo = places::cargo();
+    cargo
+        .args(["build", "--quiet", "--profile", "lab", "--target", TARGET])
+        .env("RUSTFLAGS", "-Ctarget-feature=+crt-static")
+        .env_remove("CARGO_ENCODED_RUSTFLAGS");
+    for package in packages {
+        cargo.args(["--package", package]);
+    }
+    let status = cargo.status().context("cannot start cargo")?;
+    if !status.success() {
+        bail!(
+            "cargo could not build {} for the lab; its errors are above",
+            packages.join(", ")
+        );
+    }
+    Ok(())
+}
+
+fn program(name: &str) -> Result<PathBuf> {
+    let path = places::target()?.join(TARGET).join("lab").join(name);
+    if !path.exists() {
+        bail!("cargo built no {}", path.display());
+    }
+    Ok(path)
+}
+
+fn packages() -> Result<Vec<String>> {
+    let packages = places::metadata()?["packages"]
+        .as_array()
+        .context("cargo metadata lists no packages")?;
+    let names = packages
+        .iter()
+        .filter_map(|package| package["name"].as_str());
+    Ok(names.map(str::to_owned).collect())
+}

@@ -1,0 +1,102 @@
+//! `cargo xtask lab …`.
+
+use std::time::Instant;
+
+use anyhow::{Result, bail};
+use clap::{Args, Subcommand};
+use terrace_lab::vm::VmSpec;
+
+use super::blueprint::Blueprint;
+use super::process::{Lifetime, Process};
+use super::running::Lab;
+use super::{demo, programs, shell, tests};
+use crate::progress::say;
+
+/// The folder of the machine that `lab up` leaves running.
+const NAME: &str = "up";
+
+#[derive(Subcommand)]
+pub enum Task {
+    /// Start the lab and leave it running; the first time this boots it and takes a snapshot
+    Up {
+        /// Look for a newer kernel in the archive
+        #[arg(long)]
+        refresh: bool,
+    },
+    /// End the lab that `up` left running
+    Down,
+    /// A shell in L1; from a pipe, run the script on standard input
+    Shell,
+    /// Start a fresh lab and show Terrace at work in it
+    Demo,
+    /// Run the tests that need a real host and guest, each in a freshly restored lab
+    Test(TestArguments),
+}
+
+#[derive(Args, Default)]
+pub struct TestArguments {
+    /// Run only tests whose names contain this
+    #[arg(long, value_name = "NAME")]
+    pub only: Option<String>,
+    /// Name the tests and run none
+    #[arg(long)]
+    pub list: bool,
+}
+
+/// Runs one of the lab's tasks.
+pub fn run(task: Task) -> Result<()> {
+    match task {
+        Task::Up { refresh } => up(refresh),
+        Task::Down => down(),
+        Task::Shell => shell(),
+        Task::Demo => demo::run(),
+        Task::Test(arguments) => test(&arguments),
+    }
+}
+
+fn up(refresh: bool) -> Result<()> {
+    let blueprint = Blueprint::prepare(&VmSpec::default(), refresh)?;
+    if let Some(old) = Process::find(NAME)? {
+        say("ending the lab that was running …");
+        old.end()?;
+    }
+    // Before the lab starts: its CPUs and the compiler's are the same.
+    let product = programs::build_product();
+    let begin = Instant::now();
+    let mut lab = Lab::start(&blueprint, NAME, Lifetime::Background)?;
+    say(&format!(
+        "lab ready after {:.1} s",
+        begin.elapsed().as_secs_f64()
+    ));
+    if let Err(error) = product.and_then(|_| lab.install_product()) {
+        say(&format!("WARNING: L1 goes without the product: {error:#}"));
+    }
+    lab.leave_running();
+    say("`cargo xtask lab shell` opens a shell in L1, `cargo xtask lab down` ends it");
+    Ok(())
+}
+
+fn down() -> Result<()> {
+    match Process::find(NAME)? {
+        Some(process) => process.end(),
+        None => {
+            say("no lab is running");
+            Ok(())
+        }
+    }
+}
+
+fn shell() -> Result<()> {
+    if shell::is_interactive() {
+        let Some(process) = Process::find(NAME)? else {
+            bail!("the lab is not running; start it with `cargo xtask lab up`");
+        };
+        return shell::interactive(&process);
+    }
+    shell::script(&mut Lab::attach(NAME, &VmSpec::default())?)
+}
+
+/// Runs the lab's tests.
+pub fn test(arguments: &TestArguments) -> Result<()> {
+    tests::run(arguments)
+}

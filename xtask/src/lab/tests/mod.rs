@@ -1,0 +1,96 @@
+//! The lab's tests and their runner.
+
+mod infrastructure;
+mod placement;
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::time::Instant;
+
+use anyhow::{Result, anyhow, bail};
+use terrace_lab::vm::VmSpec;
+
+use super::blueprint::Blueprint;
+use super::process::Lifetime;
+use super::programs;
+use super::running::Lab;
+use super::tasks::TestArguments;
+use crate::progress::say;
+
+/// A test, named as a behaviour. It gets a lab that nobody has used before.
+pub struct LabTest {
+    pub name: &'static str,
+    /// Whether the product's programs must be in L1.
+    pub needs_product: bool,
+    pub run: fn(&mut Lab) -> Result<()>,
+}
+
+/// Every test there is.
+const TESTS: &[&[LabTest]] = &[infrastructure::TESTS, placement::TESTS];
+
+/// Runs the tests that the arguments ask for; the last line says how many passed and failed.
+pub fn run(arguments: &TestArguments) -> Result<()> {
+    let wanted = |test: &&LabTest| match &arguments.only {
+        Some(part) => test.name.contains(part.as_str()),
+        None => true,
+    };
+    let chosen: Vec<&LabTest> = TESTS.iter().copied().flatten().filter(wanted).collect();
+    if chosen.is_empty() {
+        bail!("no such test; `cargo xtask lab test --list` names them");
+    }
+    if arguments.list {
+        chosen.iter().for_each(|test| println!("{}", test.name));
+        return Ok(());
+    }
+    run_all(&chosen)
+}
+
+fn run_all(tests: &[&LabTest]) -> Result<()> {
+    let blueprint = Blueprint::prepare(&VmSpec::default(), false)?;
+    if tests.iter().any(|test| test.needs_product) {
+        programs::build_product()?;
+    }
+    if !blueprint.has_snapshot()? {
+        drop(Lab::start(&blueprint, "test", Lifetime::Task)?);
+    }
+    let mut failed = 0;
+    for test in tests {
+        println!("test {} …", test.name);
+        let begin = Instant::now();
+        let result = run_one(&blueprint, test);
+        let seconds = begin.elapsed().as_secs_f64();
+        match result {
+            Ok(()) => println!("test {} ok ({seconds:.1} s)", test.name),
+            Err(error) => {
+                failed += 1;
+                println!("test {} FAILED ({seconds:.1} s)\n{error:#}", test.name);
+            }
+        }
+    }
+    println!("{} passed, {failed} failed", tests.len() - failed);
+    if failed > 0 {
+        bail!("{failed} of the lab's tests failed");
+    }
+    Ok(())
+}
+
+fn run_one(blueprint: &Blueprint, test: &LabTest) -> Result<()> {
+    let begin = Instant::now();
+    let mut lab = Lab::start(blueprint, "test", Lifetime::Task)?;
+    say(&format!(
+        "lab restored in {:.1} s",
+        begin.elapsed().as_secs_f64()
+    ));
+    if test.needs_product {
+        lab.install_product()?;
+    }
+    // An assertion in a test fails this test, not the run.
+    let result = catch_unwind(AssertUnwindSafe(|| (test.run)(&mut lab)))
+        .unwrap_or_else(|panic| Err(anyhow!("panic: {}", message(panic.as_ref()))));
+    result.map_err(|error| anyhow!("{error:#}\n{}", lab.diagnosis()))
+}
+
+fn message(panic: &(dyn std::any::Any + Send)) -> &str {
+    let text = panic.downcast_ref::<String>().map(String::as_str);
+    text.or_else(|| panic.downcast_ref::<&str>().copied())
+        .unwrap_or("(no message)")
+}

@@ -1,0 +1,110 @@
+//! The main job: the hot pages of a VM that starts wholly in slow memory come into fast memory.
+//!
+//! What is hot is the guest's own word (its pagemap, over a channel that the daemon cannot open);
+//! where it is, is the word of L1's kernel (`move_pages`), asked by a program of the lab's own.
+
+use anyhow::{Result, ensure};
+
+use super::LabTest;
+use crate::lab::Lab;
+use crate::lab::daemon::Setup;
+
+pub const TESTS: &[LabTest] = &[
+    LabTest {
+        name: "hot_pages_come_into_fast_memory_and_follow_when_the_set_moves",
+        needs_product: true,
+        run: hot_pages_come_into_fast_memory_and_follow_when_the_set_moves,
+    },
+    LabTest {
+        name: "placement_test_fails_with_moves_off",
+        needs_product: true,
+        run: placement_test_fails_with_moves_off,
+    },
+    LabTest {
+        name: "placement_test_fails_with_a_shuffled_ranking",
+        needs_product: true,
+        run: placement_test_fails_with_a_shuffled_ranking,
+    },
+    LabTest {
+        name: "daemon_cannot_open_the_truth_channel",
+        needs_product: false,
+        run: daemon_cannot_open_the_truth_channel,
+    },
+];
+
+fn hot_pages_come_into_fast_memory_and_follow_when_the_set_moves(lab: &mut Lab) -> Result<()> {
+    let before = lab.hot_on_fast()?;
+    ensure!(
+        before.fast == 0,
+        "the hot set does not start in slow memory: {before}"
+    );
+    lab.start_daemon(Setup::VTMM)?;
+    ensure!(
+        lab.converges_within_three_rounds()?,
+        "the hot set is not in fast memory after three rounds"
+    );
+    lab.expect_intact()?;
+    lab.guest("move 99")?;
+    let moved = lab.hot_on_fast()?;
+    ensure!(
+        !moved.is_placed(),
+        "the new hot set is in fast memory already: {moved}"
+    );
+    ensure!(
+        lab.converges_within_three_rounds()?,
+        "the moved hot set is not in fast memory after three rounds"
+    );
+    lab.expect_intact()
+}
+
+fn placement_test_fails_with_moves_off(lab: &mut Lab) -> Result<()> {
+    lab.start_daemon(Setup {
+        moves: false,
+        ..Setup::VTMM
+    })?;
+    ensure!(
+        !lab.converges_within_three_rounds()?,
+        "the placement test passes without moves: it shows nothing"
+    );
+    let after = lab.hot_on_fast()?;
+    ensure!(
+        after.fast == 0,
+        "pages moved although moves are off: {after}"
+    );
+    lab.expect_intact()
+}
+
+fn placement_test_fails_with_a_shuffled_ranking(lab: &mut Lab) -> Result<()> {
+    lab.start_daemon(Setup {
+        policy: "random",
+        ..Setup::VTMM
+    })?;
+    ensure!(
+        !lab.converges_within_three_rounds()?,
+        "the placement test passes with a shuffled ranking: it shows nothing"
+    );
+    let promoted = lab.vm()?.and_then(|vm| vm["promoted_pages"].as_u64());
+    ensure!(
+        promoted > Some(1000),
+        "the shuffled ranking moved nothing: {promoted:?}"
+    );
+    lab.expect_intact()
+}
+
+/// The test's knowledge of the hot set must not leak to the daemon, which runs as root in L1: the
+/// channel's device takes one opener, and the lab's keeper holds it.
+fn daemon_cannot_open_the_truth_channel(lab: &mut Lab) -> Result<()> {
+    let opened = lab.run(
+        "for name in /sys/class/virtio-ports/*/name; do
+            grep -q '^truth1$' $name || continue
+            port=/dev/$(basename $(dirname $name))
+            (exec 3<>$port) 2>&1 && echo opened
+        done",
+        std::time::Duration::from_secs(30),
+    )?;
+    ensure!(
+        opened.stdout.contains("busy") && !opened.stdout.contains("opened"),
+        "the truth channel can be opened: {opened:?}"
+    );
+    Ok(())
+}
