@@ -8,7 +8,6 @@ fn main() {
     let start = Instant::now();
     let clock = || u64::try_from(start.elapsed().as_nanos()).unwrap_or(u64::MAX);
     let mut classify = bench::Classify::new(bench::PAGES_OF_64_GIB);
-    if std::env::args().count() > 1 { classify.parts(clock); return; }
     for _ in 0..5 {
         let figures = classify.measure(clock);
         println!(

@@ -132,28 +132,6 @@ impl Classify {
         self.stage.propose(1, &self.pages, &self.room)
     }
 
-    pub fn parts(&mut self, clock: impl Fn() -> u64) {
-        for _ in 0..4 {
-            let n = self.pages.units() as f64;
-            let t0 = clock();
-            let h = crate::estimate::Histogram::tally(&self.pages, self.stage.estimator, 1);
-            let t1 = clock();
-            let q = crate::place::Quotas::decide(&h, 2, &self.room, self.stage.rule);
-            let t2 = clock();
-            let f = crate::place::collect::collect(&self.pages, self.stage.estimator, 1, &q);
-            let t3 = clock();
-            let mut r = crate::estimate::BlockRanks::new();
-            let mut x = 0u64;
-            for start in (0..self.pages.units()).step_by(512) {
-                r.rank(&self.pages, self.stage.estimator, 1, start);
-                x += u64::from(r.keys[5]);
-            }
-            let t4 = clock();
-            std::hint::black_box((h, q, f, x));
-            println!("tally {:.2} decide {:.2} collect {:.2} rank {:.2}", (t1-t0) as f64/n, (t2-t1) as f64/n, (t3-t2) as f64/n, (t4-t3) as f64/n);
-        }
-    }
-
     /// Copies eight bytes a page.
     pub fn copy(&mut self) {
         self.to.copy_from_slice(std::hint::black_box(&self.from));
@@ -190,13 +168,13 @@ pub fn classify(clock: impl Fn() -> u64) -> PerPage {
     Classify::new(PAGES_OF_64_GIB).measure(clock)
 }
 
-#[allow(clippy::cast_precision_loss)] // Figures for people.
 fn per_page(sum: u64, pages: u64) -> f64 {
     sum as f64 / pages as f64
 }
 
 /// `state_bytes_per_page`: the most that the engine ever held, per 4 KiB page, while `vtmm` ran three
-/// rounds on a VM of `pages` pages in which a tenth is hot and all of it starts on slow memory.
+/// rounds on a VM of `pages` pages in which a quarter is hot, another one in each round, so that plans
+/// are as large as they get.
 /// `allocated` gives the bytes allocated by the program now. What the engine was just given or just
 /// handed out (answers, plans, bitmaps) counts as held.
 ///
@@ -230,7 +208,7 @@ impl StateRun {
             ..EngineConfig::default()
         };
         let mut engine = Engine::new(config).expect("the defaults are valid");
-        let fast = pages / 8;
+        let fast = pages / 4;
         let memory = |tier, total_bytes| TierMemory {
             tier,
             total_bytes,
@@ -307,11 +285,11 @@ impl StateRun {
         look();
     }
 
-    /// A tenth of the pages is accessed, another one in each round.
+    /// A quarter of the pages is accessed, another one in each round.
     fn answer(&self, request: &ScanRequest) -> ScanAnswer {
         let round = self.rounds();
         let mut accessed = PageBitmap::new(self.pages);
-        for page in (0..self.pages).filter(|p| among(*p, 1 + round, 10)) {
+        for page in (0..self.pages).filter(|p| among(*p, 1 + round, 25)) {
             accessed.set(page);
         }
         ScanAnswer {

@@ -1,5 +1,7 @@
 //! A monitor that a test plays: one that behaves, and ones that hang, refuse or talk nonsense.
 
+#![allow(clippy::unwrap_used, reason = "test helpers outside of test functions")]
+
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::net::{UnixListener, UnixStream};

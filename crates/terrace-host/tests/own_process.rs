@@ -1,5 +1,7 @@
 //! Placement and moves on this process's own memory, by the real kernel.
 
+#![allow(clippy::unwrap_used, reason = "test helpers outside of test functions")]
+
 use std::fs::File;
 use std::os::fd::AsFd;
 use std::sync::Arc;
@@ -90,15 +92,12 @@ fn a_move_to_where_pages_are_says_so_and_absent_ones_stay_absent() {
     let ram = ram();
     let root = HostRoot::default();
     let topology = Arc::new(Topology::read(&root, &[]).unwrap());
-    let own = |gfn| {
-        let query = PlacementQuery {
-            id: RequestId(1),
-            vm: VmId(1),
-        };
-        let reports = placement::query(&root, &topology, &ram.target, query).unwrap();
-        reports[0].codes[gfn].tier().unwrap()
+    let query = PlacementQuery {
+        id: RequestId(1),
+        vm: VmId(1),
     };
-    let to = own(0);
+    let reports = placement::query(&root, &topology, &ram.target, query).unwrap();
+    let to = reports[0].codes[0].tier().unwrap();
     let mover = Mover::new(root.clone(), topology.clone(), MoverConfig::default());
     let plan = MovePlan {
         id: PlanId(1),

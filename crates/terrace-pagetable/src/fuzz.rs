@@ -1,7 +1,6 @@
 //! The body of the scan's fuzz target: memory from bytes, a few scans, and what must hold whatever the
 //! bytes are. Panics where it does not.
 
-use std::collections::BTreeMap;
 use std::sync::atomic::Ordering::Relaxed;
 
 use terrace_proto::{
@@ -62,7 +61,7 @@ fn memory(records: &[u8]) -> SimulatedMemory {
         let index = usize::from(u16::from_le_bytes([low, high])) % 512;
         let mut entry = u64::from_le_bytes(entry);
         if table & 0x80 != 0 {
-            entry = entry & !ADDRESS | (entry >> 12) % TABLES << 12;
+            entry = entry & !ADDRESS | ((entry >> 12) % TABLES) << 12;
         }
         if let Some(table) = memory.table(Gfn(u64::from(table) % TABLES)) {
             table[index].store(entry, Relaxed);
@@ -87,16 +86,10 @@ fn request(kind: u8, turn: u64) -> ScanRequest {
     }
 }
 
-fn words(memory: &SimulatedMemory) -> BTreeMap<(u64, usize), u64> {
-    let tables = memory
-        .table_frames()
-        .filter_map(|f| Some((f, memory.table(f)?)));
-    tables
-        .flat_map(|(f, table)| {
-            let words = table.iter().enumerate();
-            words.map(move |(i, word)| ((f.0, i), word.load(Relaxed)))
-        })
-        .collect()
+/// The words of all tables, one table after the other.
+fn words(memory: &SimulatedMemory) -> Vec<u64> {
+    let tables = (0..TABLES).filter_map(|frame| memory.table(Gfn(frame)));
+    tables.flatten().map(|word| word.load(Relaxed)).collect()
 }
 
 fn check_answer(answer: &ScanAnswer) {
@@ -112,15 +105,18 @@ fn check_answer(answer: &ScanAnswer) {
     }
 }
 
-fn check_memory(
-    before: &BTreeMap<(u64, usize), u64>,
-    after: &BTreeMap<(u64, usize), u64>,
-    read_only: bool,
-) {
-    for ((at, old), new) in before.iter().zip(after.values()) {
+fn check_memory(before: &[u64], after: &[u64], read_only: bool) {
+    for (at, (old, new)) in before.iter().zip(after).enumerate() {
         let changed = old ^ new;
-        assert!(changed & !ACCESSED == 0, "{at:?}: {old:#x} became {new:#x}");
+        let (table, index) = (at / 512, at % 512);
+        assert!(
+            changed & !ACCESSED == 0,
+            "table {table}, entry {index}: {old:#x} became {new:#x}"
+        );
         let ours = old & (PRESENT | USER) == PRESENT | USER && !read_only;
-        assert!(changed == 0 || ours, "{at:?}: {old:#x} is not ours");
+        assert!(
+            changed == 0 || ours,
+            "table {table}, entry {index}: {old:#x} is not the scan's to change"
+        );
     }
 }

@@ -166,8 +166,7 @@ impl SimulatedMemory {
     }
 
     /// Maps the virtual page `at` of the address space `paging.root()` to `leaf`, replacing what was
-    /// there. `leaf.entry` gives the flags (present, user and the size bit are added, a 4 KiB leaf's
-    /// address too); tables on the way are made in the frames that `new_table` hands out, with their A
+    /// there. `leaf.entry` gives the flags (address, size, present and user bits are added); tables on the way are made in the frames that `new_table` hands out, with their A
     /// clear, as the guest's kernel leaves them.
     ///
     /// # Errors

@@ -1,5 +1,10 @@
 //! A guest that maps, unmaps and touches pages between scans: what a scan says was accessed must be
 //! exactly what was accessed since it was last re-armed, pruned or not.
+#![allow(
+    clippy::unwrap_used,
+    clippy::cast_possible_truncation,
+    reason = "a test may panic, its numbers are small"
+)]
 
 mod common;
 
@@ -64,7 +69,7 @@ impl Guest {
     /// A page in one of a few places, so that pages meet in tables at every level.
     fn place(&mut self) -> Vpn {
         let top = self.below(2) << 27;
-        Vpn(top | self.below(2) << 18 | self.below(3) << 9 | self.below(12) * 43)
+        Vpn(top | self.below(2) << 18 | self.below(3) << 9 | (self.below(12) * 43))
     }
 
     fn map_some(&mut self) {

@@ -1,5 +1,10 @@
 //! The scanner against the naive walker: 1,000 guests of random, often hostile tables, several scans of
 //! each with accesses between them. Answers, counters and memory must be equal.
+#![allow(
+    clippy::unwrap_used,
+    clippy::cast_possible_truncation,
+    reason = "a test may panic, its numbers are small"
+)]
 
 mod common;
 
@@ -66,7 +71,7 @@ impl Case {
             0..8 => in_run << 12 | flags,
             8..13 => self.below(self.tables) << 12 | flags,
             13..15 => frame << 12 | flags,
-            15 => (frame & !511) << 12 | flags | LARGE | LARGE_PAT * self.below(2),
+            15 => (frame & !511) << 12 | flags | LARGE | (LARGE_PAT * self.below(2)),
             16 => (frame >> 18 << 18) << 12 | flags | LARGE,
             17 => frame << 12 | flags | LARGE,
             18 => (self.frames + self.below(2_000)) << 12 | flags,

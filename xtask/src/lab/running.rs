@@ -310,7 +310,7 @@ impl Lab {
 
     /// What can be said about a failure: L1's console and the product's logs.
     pub fn diagnosis(&mut self) -> String {
-        let logs = "for f in /run/terrace/*.log /run/lab/*.log; do \
+        let logs = "for f in /run/terrace/*.log /run/lab/*.log /run/lab/*.console; do \
                     [ -s $f ] && echo \"--- end of L1:$f ---\" && tail -n 60 $f; done";
         let logs = match self.run(logs, Duration::from_secs(30)) {
             Ok(output) => output.stdout,

@@ -82,7 +82,11 @@ impl Vm {
     fn each_degree(&self, config: &EngineConfig, mut take: impl FnMut(u8)) {
         let estimator = Estimator::new(self.policy.estimate, config);
         let mut degrees = [0; CHUNK];
-        let counts = self.pages.reads.chunks(CHUNK).zip(self.pages.writes.chunks(CHUNK));
+        let counts = self
+            .pages
+            .reads
+            .chunks(CHUNK)
+            .zip(self.pages.writes.chunks(CHUNK));
         for ((reads, writes), first) in counts.zip((0_u64..).step_by(CHUNK)) {
             let degrees = &mut degrees[..reads.len()];
             estimator.degrees(self.round, first, reads, writes, degrees);

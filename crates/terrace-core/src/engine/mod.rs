@@ -33,10 +33,10 @@ use terrace_proto::{
 use crate::config::{ConfigError, EngineConfig};
 use crate::place::Place;
 use budget::TokenBucket;
+use heat::HeatMap;
 use reasons::{Reason, Reasons};
 use refusal::Refusal;
 use tiers::Tiers;
-use heat::HeatMap;
 use view::{PageExplanation, RoundSummary, VmView};
 use vm::Vm;
 

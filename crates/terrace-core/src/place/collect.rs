@@ -79,7 +79,13 @@ impl Lanes {
             others.filter_map(move |to| Lane::new(quotas, from, to))
         };
         let mut lanes = Self {
-            of: std::array::from_fn(|from| if from < tiers { lane(from).collect() } else { Vec::new() }),
+            of: std::array::from_fn(|from| {
+                if from < tiers {
+                    lane(from).collect()
+                } else {
+                    Vec::new()
+                }
+            }),
             moving: Vec::new(),
         };
         lanes.find_moving();
@@ -131,7 +137,7 @@ impl Lanes {
 }
 
 /// The units that move, by the decision of [`Quotas`].
-pub(crate) fn collect(
+pub(super) fn collect(
     pages: &Pages,
     estimator: Estimator,
     round: u64,

@@ -3,7 +3,7 @@
 //! Responsible for: proposals. It leaves to others: whether a proposal is carried out. A stage here
 //! only ranks and proposes; [`crate::engine`] checks each unit again, against the room of that moment.
 
-pub(crate) mod collect;
+mod collect;
 mod exchange;
 #[cfg(test)]
 mod oracle;

@@ -19,7 +19,6 @@ pub type Heat = Box<dyn Fn(u64, u64) -> (bool, bool)>;
 
 /// A guest.
 pub struct Guest {
-    pub spec: VmSpec,
     /// Tier of each page.
     pub tier: Vec<u8>,
     accessed: Vec<bool>,
@@ -109,7 +108,6 @@ impl Host {
                 heat,
                 scans: 0,
                 writes: true,
-                spec: spec.clone(),
             },
         );
         self.memory();

@@ -139,7 +139,7 @@ impl Naive {
         let pages = [1, 512, 512 * 512][usize::from(level) - 1];
         let pat = if level == 1 { 0 } else { LARGE_PAT };
         let first = (entry & ADDRESS & !pat) >> 12;
-        if first >= self.paging.addressable_frames() || first % pages != 0 {
+        if first >= self.paging.addressable_frames() || !first.is_multiple_of(pages) {
             self.stats.reserved += 1;
             return false;
         }

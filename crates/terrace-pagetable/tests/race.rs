@@ -1,0 +1,156 @@
+//! A guest that frees table pages, reuses them for data and makes tables of them again while it is
+//! scanned, as a storm of forks does: no word of data may ever change.
+//!
+//! What compare-exchange of whole entries guarantees: a word that does not look like a present user
+//! entry with A set at the moment of the write is never altered, and one that does can lose A alone.
+#![allow(clippy::unwrap_used, reason = "a test may panic")]
+
+mod common;
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
+use std::time::{Duration, Instant};
+
+use common::{paging, request};
+use rand_xoshiro::Xoshiro256PlusPlus;
+use rand_xoshiro::rand_core::{Rng, SeedableRng};
+use terrace_pagetable::entry::{ACCESSED, PRESENT, USER, WRITABLE};
+use terrace_pagetable::{GuestTables, Scanner, SimulatedMemory};
+use terrace_proto::{Gfn, Rearm};
+
+const FRAMES: u64 = 4_096;
+const USED: u64 = PRESENT | USER | WRITABLE | ACCESSED;
+/// Frame of the table that comes and goes.
+const REUSED: Gfn = Gfn(4);
+
+fn guest() -> SimulatedMemory {
+    let mut memory = SimulatedMemory::new(FRAMES);
+    for frame in 1..=4 {
+        memory.add_table(Gfn(frame)).unwrap();
+    }
+    for frame in 1..=2 {
+        slot(&memory, Gfn(frame), 0).store((frame + 1) << 12 | USED, SeqCst);
+    }
+    memory
+}
+
+fn slot(memory: &SimulatedMemory, frame: Gfn, index: usize) -> &AtomicU64 {
+    &memory.table(frame).unwrap()[index]
+}
+
+/// Scans in one thread for as long as `guest` runs in another.
+fn scan_while(memory: &SimulatedMemory, guest: impl FnOnce() + Send) -> u64 {
+    let done = AtomicBool::new(false);
+    std::thread::scope(|threads| {
+        threads.spawn(|| {
+            guest();
+            done.store(true, SeqCst);
+        });
+        let mut scanner = Scanner::new(FRAMES);
+        let (mut cleared, mut prune) = (0, true);
+        while !done.load(SeqCst) {
+            prune = !prune;
+            let request = request(prune, Rearm::All);
+            let answer = scanner.scan(memory, paging(4, 1), &[Gfn(1)], &request);
+            cleared += answer.stats.cleared;
+        }
+        cleared
+    })
+}
+
+fn for_a_while(mut turn: impl FnMut()) {
+    let end = Instant::now() + Duration::from_millis(800);
+    while Instant::now() < end {
+        turn();
+    }
+}
+
+#[test]
+fn data_in_a_reused_table_page_is_never_altered() {
+    let memory = guest();
+    let link = slot(&memory, Gfn(3), 0);
+    let mut random = Xoshiro256PlusPlus::seed_from_u64(5);
+    let cleared = scan_while(&memory, || {
+        for_a_while(|| {
+            for index in 0..512 {
+                slot(&memory, REUSED, index).store((100 + index as u64) << 12 | USED, SeqCst);
+            }
+            link.store(REUSED.gpa().0 | USED, SeqCst);
+            std::thread::yield_now();
+            link.store(0, SeqCst);
+            // Data: anything that no processor would take for a present user entry.
+            let data: Vec<_> = (0..512)
+                .map(|_| {
+                    (random.next_u64() | ACCESSED)
+                        & !if random.next_u64() & 1 == 0 {
+                            PRESENT
+                        } else {
+                            USER
+                        }
+                })
+                .collect();
+            for (index, word) in data.iter().enumerate() {
+                slot(&memory, REUSED, index).store(*word, SeqCst);
+            }
+            std::thread::yield_now();
+            for (index, word) in data.iter().enumerate() {
+                assert_eq!(slot(&memory, REUSED, index).load(SeqCst), *word);
+            }
+        });
+    });
+    assert!(cleared > 0, "the scan never met the table");
+}
+
+#[test]
+fn entries_exchanged_under_a_scan_lose_their_accessed_bit_at_most() {
+    let memory = guest();
+    slot(&memory, Gfn(3), 0).store(REUSED.gpa().0 | USED, SeqCst);
+    let mut random = Xoshiro256PlusPlus::seed_from_u64(6);
+    let mut written = vec![0; 512];
+    let cleared = scan_while(&memory, || {
+        for_a_while(|| {
+            for (index, last) in written.iter_mut().enumerate() {
+                let word = match random.next_u64() % 3 {
+                    0 => random.next_u64(),
+                    _ => (random.next_u64() % FRAMES) << 12 | USED,
+                };
+                let found = slot(&memory, REUSED, index).swap(word, SeqCst);
+                let user = *last & (PRESENT | USER) == PRESENT | USER;
+                let may_lose = if user { ACCESSED } else { 0 };
+                assert!(
+                    found == *last || found == *last & !may_lose,
+                    "{last:#x} became {found:#x}"
+                );
+                *last = word;
+            }
+        });
+    });
+    assert!(cleared > 0, "the scan never met the entries");
+}
+
+#[test]
+fn links_exchanged_under_a_scan_change_in_their_accessed_bit_at_most() {
+    let memory = guest();
+    for index in 0..8 {
+        slot(&memory, REUSED, index).store(99 << 12 | USED, SeqCst);
+    }
+    let mut last = 0;
+    let link = slot(&memory, Gfn(3), 0);
+    let links = [
+        0,
+        REUSED.gpa().0 | USED,
+        REUSED.gpa().0 | USED & !ACCESSED,
+        3 << 12 | USED,
+    ];
+    scan_while(&memory, || {
+        for_a_while(|| {
+            for word in links {
+                let found = link.swap(word, SeqCst);
+                let user = last & (PRESENT | USER) == PRESENT | USER;
+                let may_change = if user { ACCESSED } else { 0 };
+                assert_eq!(found & !may_change, last & !may_change);
+                last = word;
+                slot(&memory, REUSED, 5).fetch_or(ACCESSED, SeqCst);
+            }
+        });
+    });
+}
