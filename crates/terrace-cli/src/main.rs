@@ -2,6 +2,7 @@
 //!
 //! The binary is glue: arguments are parsed into plain structs (`args`), each command is one file.
 
+mod allocated;
 mod args;
 mod commands;
 mod render;

@@ -6,7 +6,7 @@
 
 use std::sync::atomic::AtomicU64;
 
-use terrace_proto::{Gfn, ScanStats};
+use terrace_proto::{Gfn, Rearm, ScanStats};
 
 use crate::bits::{Bits, window};
 use crate::chunk::{CHUNK, Chunk, Copies, ones};
@@ -29,7 +29,22 @@ pub(crate) enum Arm<'a> {
     },
 }
 
-impl Arm<'_> {
+impl<'a> Arm<'a> {
+    /// `blocks` is room for one bit per 2 MiB.
+    pub(crate) fn new(rearm: &'a Rearm, blocks: &'a mut Bits) -> Self {
+        match rearm {
+            Rearm::None => Self::None,
+            Rearm::All => Self::All,
+            Rearm::Only(pages) => {
+                blocks.set_blocks_of(pages);
+                Self::Only {
+                    pages: pages.words(),
+                    blocks,
+                }
+            }
+        }
+    }
+
     fn writes(&self) -> bool {
         !matches!(self, Self::None)
     }
@@ -129,6 +144,24 @@ impl<'a, M: GuestTables> Pass<'a, M> {
         left
     }
 
+    /// The table that a non-leaf entry points to, where there is one and it is not pruned.
+    fn worth_walking(&mut self, entry: Entry, level: u8) -> Option<&'a Table> {
+        let frame = entry.frame();
+        if frame.0 >= self.paging.addressable_frames() {
+            self.stats.reserved += 1;
+            return None;
+        }
+        if self.prune && !self.is_top(level) && !entry.is_accessed() {
+            self.stats.pruned += 1;
+            return None;
+        }
+        let table = self.table_at(frame);
+        if table.is_none() {
+            self.stats.out_of_ram += 1;
+        }
+        table
+    }
+
     /// A non-leaf entry and all below it; `next` is its neighbour.
     fn child(
         &mut self,
@@ -137,27 +170,16 @@ impl<'a, M: GuestTables> Pass<'a, M> {
         level: u8,
         next: Option<&AtomicU64>,
     ) -> Left {
-        let frame = entry.frame();
-        let top = self.is_top(level);
-        if frame.0 >= self.paging.addressable_frames() {
-            self.stats.reserved += 1;
-            return false;
-        }
-        if self.prune && !top && !entry.is_accessed() {
-            self.stats.pruned += 1;
-            return false;
-        }
-        let Some(table) = self.table_at(frame) else {
-            self.stats.out_of_ram += 1;
+        let Some(table) = self.worth_walking(entry, level) else {
             return false;
         };
-        if !self.visited.insert(frame.0) {
+        if !self.visited.insert(entry.frame().0) {
             self.stats.revisited += 1;
             // Its leaves were read before this entry could be cleared, so it must not be: an access
             // through it in between would be lost to pruning. The next pass clears it.
             return entry.is_accessed();
         }
-        let writes = self.arm.writes() && !top;
+        let writes = self.arm.writes() && !self.is_top(level);
         if writes && entry.is_accessed() && clear_accessed(slot, entry.0) == Written::Lost {
             self.stats.lost_races += 1;
             // Another subtree hangs here now; the table that was read of may be anything.

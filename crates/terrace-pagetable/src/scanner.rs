@@ -1,6 +1,6 @@
 //! Scans of one VM, and what is carried from one to the next.
 
-use terrace_proto::{Gfn, PageBitmap, Rearm, ScanAnswer, ScanRequest};
+use terrace_proto::{Gfn, PageBitmap, ScanAnswer, ScanRequest};
 
 use crate::bits::Bits;
 use crate::memory::GuestTables;
@@ -45,7 +45,7 @@ impl Scanner {
     /// A page is accessed if any of its mappings is; all of its mappings are re-armed. A leaf of 2 MiB or
     /// 1 GiB speaks for all its pages, and is re-armed if any of them is to be. `cleared` counts leaves.
     ///
-    /// With [`Rearm::None`] nothing is written at all. Otherwise non-leaf bits are cleared too, each
+    /// With [`Rearm::None`](terrace_proto::Rearm::None) nothing is written at all. Otherwise non-leaf bits are cleared too, each
     /// before the entries below it are read, and set again above anything that keeps its bit (a page that
     /// is not to be re-armed, an entry that the guest changed meanwhile), so that the next pruned pass
     /// comes by.
@@ -61,22 +61,11 @@ impl Scanner {
             self.known.clear();
             self.huge.clear();
         }
-        let arm = match &request.rearm {
-            Rearm::None => Arm::None,
-            Rearm::All => Arm::All,
-            Rearm::Only(pages) => {
-                self.rearm_blocks.set_blocks_of(pages);
-                Arm::Only {
-                    pages: pages.words(),
-                    blocks: &self.rearm_blocks,
-                }
-            }
-        };
         let mut pass = Pass {
             memory,
             paging,
             frames: self.frames,
-            arm,
+            arm: Arm::new(&request.rearm, &mut self.rearm_blocks),
             prune: request.prune,
             visited: &mut self.visited,
             known: &mut self.known,

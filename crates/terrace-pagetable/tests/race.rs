@@ -7,7 +7,7 @@
 
 mod common;
 
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
+use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use std::time::{Duration, Instant};
 
 use common::{paging, request};
@@ -39,15 +39,11 @@ fn slot(memory: &SimulatedMemory, frame: Gfn, index: usize) -> &AtomicU64 {
 
 /// Scans in one thread for as long as `guest` runs in another.
 fn scan_while(memory: &SimulatedMemory, guest: impl FnOnce() + Send) -> u64 {
-    let done = AtomicBool::new(false);
     std::thread::scope(|threads| {
-        threads.spawn(|| {
-            guest();
-            done.store(true, SeqCst);
-        });
+        let guest = threads.spawn(guest);
         let mut scanner = Scanner::new(FRAMES);
         let (mut cleared, mut prune) = (0, true);
-        while !done.load(SeqCst) {
+        while !guest.is_finished() {
             prune = !prune;
             let request = request(prune, Rearm::All);
             let answer = scanner.scan(memory, paging(4, 1), &[Gfn(1)], &request);

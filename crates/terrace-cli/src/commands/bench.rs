@@ -1,13 +1,19 @@
-//! `terrace bench`: the rows of the fast paths, each beside a baseline measured in the same run.
+//! `terrace bench`: the fast paths, each beside a baseline measured in the same run.
 
 use std::process::ExitCode;
+use std::time::Instant;
 
 use anyhow::{Result, bail};
 use serde::Serialize;
+use terrace_core::bench as core;
+use terrace_pagetable::bench::{self as pagetable, Measured};
 
+use super::print_json;
+use crate::allocated;
 use crate::args::Bench;
+use crate::render;
 
-/// One row.
+/// One row; `ratio = value / baseline`, in the same unit.
 #[derive(Debug, Serialize)]
 struct Row {
     name: &'static str,
@@ -18,17 +24,118 @@ struct Row {
     ratio: Option<f64>,
 }
 
-/// How a row is measured.
-type Measure = fn() -> Row;
-
-const ROWS: [(&str, Measure); 0] = [];
+/// What there is to measure, cheapest first.
+const ROWS: [(&str, fn(&'static str) -> Row); 5] = [
+    ("scan_leaf_ns", scan_leaf),
+    ("scan_leaf_all_ns", scan_leaf_all),
+    ("scan_pruned_ns_per_gib", scan_pruned),
+    ("classify_ns_per_page", classify),
+    ("state_bytes_per_page", state_bytes),
+];
 
 pub fn run(args: &Bench) -> Result<ExitCode> {
     if cfg!(debug_assertions) {
         bail!(
-            "figures of a debug build mean nothing: use `cargo run --release -p terrace-cli -- bench`"
+            "figures of a debug build mean nothing: \
+             use `cargo run --release -p terrace-cli -- bench`"
         );
     }
-    let _ = (args, ROWS);
+    let wanted = |name: &str| args.only.as_deref().is_none_or(|only| only == name);
+    let mut rows = Vec::new();
+    for (name, measure) in ROWS.iter().filter(|(name, _)| wanted(name)) {
+        eprintln!("measuring {name} …");
+        rows.push(measure(name));
+    }
+    if rows.is_empty() {
+        let names: Vec<&str> = ROWS.iter().map(|(name, _)| *name).collect();
+        bail!(
+            "there is no row of that name; there are {}",
+            names.join(", ")
+        );
+    }
+    if args.json {
+        print_json(&rows)?;
+    } else {
+        print!("{}", text(&rows));
+    }
     Ok(ExitCode::SUCCESS)
+}
+
+fn text(rows: &[Row]) -> String {
+    let number = |n: Option<f64>| n.map_or_else(|| "-".into(), |n| format!("{n:.3}"));
+    let rows: Vec<Vec<String>> = rows
+        .iter()
+        .map(|r| {
+            vec![
+                r.name.into(),
+                number(Some(r.value)),
+                r.unit.into(),
+                number(r.baseline),
+                number(r.ratio),
+                r.baseline_name.unwrap_or("").into(),
+            ]
+        })
+        .collect();
+    let header = ["NAME", "VALUE", "UNIT", "BASELINE", "RATIO", "AGAINST"];
+    render::table(&header, &[1, 3, 4], &rows)
+}
+
+fn beside(name: &'static str, unit: &'static str, against: &'static str, m: Measured) -> Row {
+    Row {
+        name,
+        value: m.value,
+        unit,
+        baseline_name: Some(against),
+        baseline: Some(m.baseline),
+        ratio: Some(m.ratio()),
+    }
+}
+
+fn scan_leaf(name: &'static str) -> Row {
+    beside(
+        name,
+        "ns/entry",
+        "summing the same bytes",
+        pagetable::scan_leaf(10),
+    )
+}
+
+fn scan_leaf_all(name: &'static str) -> Row {
+    let against = "one uncontended compare-exchange per entry";
+    beside(name, "ns/entry", against, pagetable::scan_leaf_all())
+}
+
+fn scan_pruned(name: &'static str) -> Row {
+    beside(
+        name,
+        "ns/GiB",
+        "the unpruned scan",
+        pagetable::scan_pruned(),
+    )
+}
+
+fn classify(name: &'static str) -> Row {
+    let start = Instant::now();
+    let clock = || u64::try_from(start.elapsed().as_nanos()).unwrap_or(u64::MAX);
+    let per_page = core::classify(clock);
+    let measured = Measured {
+        value: per_page.classify_ns,
+        baseline: per_page.copy_ns,
+    };
+    beside(name, "ns/page", "copying exactly 8 bytes a page", measured)
+}
+
+/// The peak, so that what is allocated and freed again inside of one call counts too.
+fn state_bytes(name: &'static str) -> Row {
+    let before = allocated::restart_peak();
+    core::state_bytes_per_page(core::PAGES_OF_64_GIB, allocated::now);
+    let held = allocated::peak().saturating_sub(before);
+    Row {
+        name,
+        value: held as f64 / core::PAGES_OF_64_GIB as f64,
+        unit: "bytes/page",
+        baseline_name: None,
+        baseline: None,
+        ratio: None,
+    }
 }

@@ -1,7 +1,13 @@
 //! A tiny simulated host: guests with heat, accessed bits and pages in tiers, and an engine that is
 //! driven by its own timeouts. No real time passes.
 
-use std::collections::BTreeMap;
+#![allow(dead_code, reason = "each test file uses a part")]
+#![allow(clippy::unwrap_used, reason = "test helpers outside of test functions")]
+
+pub mod rounds;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
 
 use terrace_core::{Engine, EngineConfig};
 use terrace_proto::log::{Record, Start};
@@ -26,6 +32,8 @@ pub struct Guest {
     scans: u64,
     /// Whether scans say what was written.
     pub writes: bool,
+    /// 2 MiB blocks that the host backs with one huge page.
+    pub huge: BTreeSet<u64>,
 }
 
 /// The machine and the engine on it.
@@ -108,6 +116,7 @@ impl Host {
                 heat,
                 scans: 0,
                 writes: true,
+                huge: BTreeSet::new(),
             },
         );
         self.memory();
@@ -171,7 +180,7 @@ impl Host {
         match action {
             Action::QueryPlacement(query) => {
                 let guest = &self.guests[&query.vm];
-                let codes: Vec<_> = guest.tier.iter().map(|t| PageCode(*t)).collect();
+                let codes: Vec<_> = (0..guest.tier.len()).map(|p| guest.code(p)).collect();
                 let half = codes.len() / 2;
                 for (start, part) in [(0, &codes[..half]), (half, &codes[half..])] {
                     let report = PlacementReport {
@@ -204,20 +213,21 @@ impl Host {
         for m in &plan.moves {
             self.moves += 1;
             let page = usize::try_from(m.gfn.0).unwrap();
-            let full = self.used(m.to.index()) >= self.capacity[m.to.index()];
+            let free = self.capacity[m.to.index()] - self.used(m.to.index());
             let guest = self.guests.get_mut(&plan.vm).unwrap();
+            let extent = guest.extent(page);
             let status = if self.busy_every > 0 && self.moves.is_multiple_of(self.busy_every) {
                 MoveStatus::Busy
-            } else if full {
+            } else if free < extent.len() as u64 {
                 MoveStatus::NoMemory
             } else {
-                guest.tier[page] = m.to.0;
+                guest.tier[extent].fill(m.to.0);
                 MoveStatus::Moved
             };
             results.push(PageResult {
                 gfn: m.gfn,
                 status,
-                now: PageCode(guest.tier[page]),
+                now: guest.code(page),
             });
         }
         MoveReport {
@@ -238,6 +248,23 @@ impl Host {
 }
 
 impl Guest {
+    fn is_huge(&self, page: usize) -> bool {
+        self.huge.contains(&(page as u64 / 512))
+    }
+
+    fn code(&self, page: usize) -> PageCode {
+        PageCode::new(TierId(self.tier[page]), self.is_huge(page))
+    }
+
+    /// The pages that the kernel moves with this one.
+    fn extent(&self, page: usize) -> Range<usize> {
+        if self.is_huge(page) {
+            page / 512 * 512..(page / 512 + 1) * 512
+        } else {
+            page..page + 1
+        }
+    }
+
     fn scan(&mut self, request: &ScanRequest) -> ScanAnswer {
         self.scans += 1;
         let pages = self.accessed.len() as u64;

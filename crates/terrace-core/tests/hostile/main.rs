@@ -1,0 +1,120 @@
+//! The mechanism under a hostile policy: whatever is proposed, and however moves and answers fail, its
+//! invariants hold after every event.
+
+#![allow(clippy::unwrap_used, reason = "test helpers outside of test functions")]
+
+mod steps;
+mod world;
+
+use std::collections::BTreeSet;
+
+use proptest::prelude::*;
+use terrace_core::pages::Pages;
+use terrace_core::place::{Flow, Place, Proposal, Room};
+use terrace_proto::TierId;
+use world::World;
+
+/// Repeatable random numbers (SplitMix64).
+#[derive(Clone)]
+pub struct Dice(pub u64);
+
+impl Dice {
+    pub fn below(&mut self, n: u64) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        (z ^ (z >> 31)) % n.max(1)
+    }
+}
+
+/// Proposes anything.
+pub struct Chaos {
+    pub dice: Dice,
+    /// Claims that every demotion is forced, so that floors are strict.
+    pub all_forced: bool,
+}
+
+impl Place for Chaos {
+    fn propose(&mut self, _: u64, pages: &Pages, _: &Room) -> Proposal {
+        let d = &mut self.dice;
+        let flows = (0..1 + d.below(4))
+            .map(|_| {
+                let mut units: Vec<u32> = (0..d.below(400))
+                    .map(|_| match d.below(20) {
+                        0 => u32::MAX,
+                        1 => u32::try_from(pages.units() as u64 + d.below(9)).unwrap(),
+                        _ => u32::try_from(d.below(pages.units() as u64)).unwrap(),
+                    })
+                    .collect();
+                units.extend(units.clone().iter().take(20));
+                Flow {
+                    to: TierId(u8::try_from(d.below(5) % 4).unwrap()),
+                    forced: if self.all_forced {
+                        usize::MAX
+                    } else {
+                        usize::try_from(d.below(200)).unwrap()
+                    },
+                    units,
+                }
+            })
+            .collect();
+        Proposal {
+            flows,
+            ..Proposal::default()
+        }
+    }
+
+    fn degree(&self, _: u64, _: &Pages, _: u32) -> Option<u8> {
+        None
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig {
+        cases: if cfg!(debug_assertions) { 150 } else { 600 },
+        failure_persistence: None,
+        ..ProptestConfig::default()
+    })]
+    #[test]
+    fn the_mechanism_holds_its_invariants_after_every_event(
+        seed in 0_u64..1_000_000,
+        tiers in 2_usize..=3,
+        all_forced in any::<bool>(),
+        ops in prop::collection::vec(0_u8..120, 50..400),
+    ) {
+        let mut world = World::new(seed, tiers, all_forced);
+        world.memory();
+        world.arrive();
+        for op in ops {
+            world.step(op);
+        }
+    }
+}
+
+#[test]
+fn the_hostile_policy_really_has_pages_moved_and_proposals_refused() {
+    let mut world = World::new(7, 2, false);
+    world.memory();
+    world.arrive();
+    let mut dice = Dice(1);
+    for _ in 0..4000 {
+        let op = 5 + dice.below(115);
+        world.step(u8::try_from(op).unwrap());
+    }
+    let counters: Vec<_> = world
+        .guests
+        .keys()
+        .map(|vm| world.engine.vm(*vm).unwrap().counters)
+        .collect();
+    assert!(
+        counters
+            .iter()
+            .any(|c| c.promoted_pages > 20 && c.demoted_pages > 20)
+    );
+    let mut kinds = BTreeSet::new();
+    counters
+        .iter()
+        .for_each(|c| kinds.extend(c.refused.iter().map(|(r, _)| *r)));
+    assert!(kinds.len() >= 10, "refused for {kinds:?}");
+}

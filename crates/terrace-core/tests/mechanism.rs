@@ -1,0 +1,221 @@
+//! The mechanism on a tiny simulated host: limits, budgets, pauses, failures.
+
+mod common;
+
+use common::rounds::{
+    EXCHANGED, FAST, PAGES, VM, config, host, host_with, hot, last, plans, round_starts, scans,
+    scattered,
+};
+use common::{Host, SECOND, spec};
+use terrace_core::{EngineConfig, PhaseView, PolicyName};
+use terrace_proto::log::Record;
+use terrace_proto::{Command, Event, MovePlan, PAGE_SIZE, ScanFailure, Tick, TierLimit, VmId};
+
+#[test]
+fn a_pause_ends_the_round_and_nothing_happens_until_resumed() {
+    let mut h = host(PolicyName::Vtmm);
+    h.run_until(Tick(2 * SECOND));
+    let before = h.log.len();
+    h.after(0, Event::Command(Command::Pause(None)));
+    h.run_until(Tick(100 * SECOND));
+    assert_eq!(h.engine.poll_timeout(), None);
+    let after = &h.log[before..];
+    assert!(!after.iter().any(|(_, r)| matches!(r, Record::Action(_))));
+    assert_eq!(last(&h).abandoned.as_deref(), Some("paused"));
+    h.after(0, Event::Command(Command::Resume(Some(VM))));
+    h.run_until(Tick(119 * SECOND));
+    assert_eq!(round_starts(&h), [0, 100]);
+    assert_eq!(
+        h.engine.vm(VM).unwrap().next_tick_at,
+        Some(Tick(120 * SECOND))
+    );
+}
+
+fn fail_scan(h: &mut Host, fatal: bool) {
+    let id = scans(h).last().expect("a scan").1.id;
+    let failure = ScanFailure {
+        id,
+        vm: VM,
+        reason: "no root table".into(),
+        fatal,
+    };
+    h.after(0, Event::ScanFailed(failure));
+}
+
+#[test]
+fn a_failed_scan_gives_the_round_up_until_the_next_period() {
+    let mut h = host(PolicyName::Vtmm);
+    h.run_until(Tick(2 * SECOND));
+    h.run_until(Tick(h.engine.poll_timeout().unwrap().0));
+    fail_scan(&mut h, false);
+    h.run_until(Tick(59 * SECOND));
+    let view = h.engine.vm(VM).unwrap();
+    assert_eq!(view.counters.scan_failures, 1);
+    assert_eq!(
+        view.counters.stale_answers, 1,
+        "the answer that came after all"
+    );
+    assert!(
+        view.reasons
+            .iter()
+            .any(|r| r.text.contains("no root table"))
+    );
+    h.run_until(Tick(70 * SECOND));
+    assert_eq!(last(&h).abandoned, None);
+    assert_eq!(round_starts(&h), [0, 60]);
+}
+
+#[test]
+fn a_vm_that_can_never_be_scanned_is_left_alone_with_the_reason() {
+    let mut h = host(PolicyName::Vtmm);
+    h.run_until(Tick(2 * SECOND));
+    fail_scan(&mut h, true);
+    h.run_until(Tick(300 * SECOND));
+    let reason = "no root table".to_string();
+    let view = h.engine.vm(VM).unwrap();
+    assert_eq!(view.phase, PhaseView::Unscannable { reason });
+    assert_eq!(round_starts(&h), [0]);
+}
+
+#[test]
+fn an_exchange_between_floor_and_ceiling_dips_by_an_eighth_at_most() {
+    let mut h = Host::new(config(PolicyName::Vtmm), &[PAGES, 4 * PAGES]);
+    let mut tight = spec(1, PAGES, FAST);
+    tight.limits[0].floor_bytes = FAST * PAGE_SIZE;
+    h.arrive(tight, Box::new(scattered));
+    h.run_until(Tick(10 * SECOND));
+    assert_eq!(h.on_fast(1, hot), 819);
+    assert_eq!(h.on_fast(1, |_| true), FAST);
+    let biggest = plans(&h).iter().map(|(_, p)| p.moves.len()).max().unwrap();
+    assert!(biggest <= 2 * 900 / 8, "{biggest}");
+}
+
+#[test]
+fn a_lower_ceiling_sends_the_coldest_pages_away() {
+    let mut h = host(PolicyName::Vtmm);
+    h.run_until(Tick(30 * SECOND));
+    let limits = vec![
+        TierLimit {
+            floor_bytes: 0,
+            ceiling_bytes: 400 * PAGE_SIZE,
+        },
+        TierLimit {
+            floor_bytes: 0,
+            ceiling_bytes: u64::MAX,
+        },
+    ];
+    h.after(0, Event::Command(Command::Limits(VM, limits)));
+    h.after(0, Event::Command(Command::RoundNow(VM)));
+    h.run_until(Tick(50 * SECOND));
+    assert_eq!(
+        h.on_fast(1, |_| true),
+        EXCHANGED,
+        "what just moved is left alone"
+    );
+    h.after(0, Event::Command(Command::RoundNow(VM)));
+    h.run_until(Tick(58 * SECOND));
+    assert_eq!(h.on_fast(1, |_| true), 400);
+    assert_eq!(h.on_fast(1, hot), 400);
+}
+
+#[test]
+fn busy_pages_are_counted_and_the_round_goes_on() {
+    let mut h = host(PolicyName::Vtmm);
+    h.busy_every = 10;
+    h.run_until(Tick(10 * SECOND));
+    let round = last(&h);
+    assert_eq!(round.abandoned, None);
+    assert!(round.failed_pages > 100 && round.promoted_pages > 500);
+    assert_eq!(
+        h.engine.vm(VM).unwrap().counters.busy_pages,
+        round.failed_pages
+    );
+    assert!(h.on_fast(1, |_| true) <= FAST);
+}
+
+#[test]
+fn moves_stay_within_the_budget() {
+    let rate = 1 << 20;
+    let mut h = host_with(EngineConfig {
+        move_budget_bytes_per_s: rate,
+        plan_max_bytes: 2 << 20,
+        plan_max_pages: 64,
+        ..EngineConfig::default()
+    });
+    h.run_until(Tick(40 * SECOND));
+    let plans = plans(&h);
+    let bytes = |p: &MovePlan| p.moves.len() as u64 * PAGE_SIZE;
+    assert_eq!(
+        plans.iter().map(|(_, p)| bytes(p)).sum::<u64>(),
+        2 * EXCHANGED * PAGE_SIZE
+    );
+    for (i, (from, _)) in plans.iter().enumerate() {
+        let mut sum = 0;
+        for (at, plan) in &plans[i..] {
+            sum += bytes(plan);
+            let time = at.since(*from).as_nanos();
+            let most = u128::from(rate) * time / u128::from(SECOND) + (2 << 20);
+            assert!(u128::from(sum) <= most, "{sum} bytes in {time} ns");
+        }
+    }
+}
+
+#[test]
+fn scans_that_cost_too_much_stretch_the_windows() {
+    let mut h = host_with(EngineConfig {
+        window_ms: 4,
+        scan_cpu_share_max_percent: 25,
+        ..EngineConfig::default()
+    });
+    h.run_until(Tick(SECOND));
+    // A scan costs 3 ms of CPU: 12 ms are a quarter.
+    let scans = scans(&h);
+    let gaps: Vec<_> = scans
+        .windows(2)
+        .map(|w| w[1].0.since(w[0].0).as_millis())
+        .collect();
+    assert_eq!(gaps, [13; 8]);
+    assert_eq!(last(&h).scan.stretched_windows, 8);
+}
+
+#[test]
+fn unanswered_questions_end_the_round_in_time() {
+    let mut h = Host::new(config(PolicyName::Vtmm), &[PAGES, PAGES]);
+    h.engine
+        .handle(Tick(0), Event::VmArrived(spec(1, 1024, 100)));
+    while h.engine.poll_action().is_some() {}
+    h.engine.handle(Tick(60 * SECOND), Event::Timer);
+    let why = last(&h).abandoned.unwrap();
+    assert_eq!(why, "nobody said where its pages are in time");
+}
+
+#[test]
+fn a_departed_vm_gets_no_action() {
+    let mut h = host(PolicyName::Vtmm);
+    h.run_until(Tick(0));
+    h.engine
+        .handle(Tick(1), Event::Command(Command::RoundNow(VM)));
+    h.engine.handle(Tick(59 * SECOND), Event::Timer);
+    h.engine.handle(Tick(61 * SECOND), Event::Timer);
+    h.engine.handle(Tick(61 * SECOND), Event::VmDeparted(VM));
+    assert!(h.engine.poll_action().is_none());
+    assert_eq!(h.engine.poll_timeout(), None);
+    assert!(h.engine.vms().is_empty() && h.engine.vm(VM).is_none());
+}
+
+#[test]
+fn one_vm_does_not_take_the_whole_budget() {
+    let mut h = host_with(EngineConfig {
+        move_budget_bytes_per_s: 2 << 20,
+        plan_max_bytes: 2 << 20,
+        plan_max_pages: 32,
+        ..EngineConfig::default()
+    });
+    h.arrive(spec(2, PAGES, FAST), Box::new(scattered));
+    h.run_until(Tick(7 * SECOND));
+    let promoted = [1, 2].map(|vm| {
+        let round = h.engine.vm(VmId(vm)).unwrap().current_round.unwrap();
+        round.promoted_pages + round.demoted_pages
+    });
+    assert!(promoted[0].abs_diff(promoted[1]) <= 128, "{promoted:?}");
+}
