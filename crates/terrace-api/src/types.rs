@@ -220,8 +220,8 @@ pub struct Cell {
     pub tier_pages: Vec<u64>,
     /// Pages that some user table maps.
     pub known_pages: u64,
-    /// Known pages with a degree above zero.
-    pub warm_pages: u64,
+    /// Known pages with a degree above zero, in each tier.
+    pub warm_pages: Vec<u64>,
     /// Sum of the degrees of its known pages.
     pub degree_sum: u64,
 }

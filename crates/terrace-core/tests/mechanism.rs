@@ -9,7 +9,10 @@ use common::rounds::{
 use common::{Host, SECOND, spec};
 use terrace_core::{EngineConfig, PhaseView, PolicyName};
 use terrace_proto::log::Record;
-use terrace_proto::{Command, Event, MovePlan, PAGE_SIZE, ScanFailure, Tick, TierLimit, VmId};
+use terrace_proto::{
+    Command, Event, MovePlan, PAGE_SIZE, PageBitmap, ScanAnswer, ScanFailure, ScanStats, Tick,
+    TierLimit, VmId,
+};
 
 #[test]
 fn a_pause_ends_the_round_and_nothing_happens_until_resumed() {
@@ -63,6 +66,28 @@ fn a_failed_scan_gives_the_round_up_until_the_next_period() {
     h.run_until(Tick(70 * SECOND));
     assert_eq!(last(&h).abandoned, None);
     assert_eq!(round_starts(&h), [0, 60]);
+}
+
+#[test]
+fn an_answer_that_does_not_fit_the_vm_is_counted_and_ends_the_round() {
+    let mut h = host(PolicyName::Vtmm);
+    h.run_until(Tick(2 * SECOND));
+    h.run_until(Tick(h.engine.poll_timeout().unwrap().0));
+    let request = scans(&h).last().unwrap().1.clone();
+    let short = PageBitmap::new(PAGES - 1);
+    let answer = ScanAnswer {
+        id: request.id,
+        space: request.space,
+        known: short.clone(),
+        accessed: short,
+        written: None,
+        huge_leaf: PageBitmap::new(8),
+        stats: ScanStats::default(),
+    };
+    h.after(0, Event::Scanned(Box::new(answer)));
+    h.run_until(Tick(59 * SECOND));
+    assert!(last(&h).abandoned.is_some());
+    assert_eq!(h.engine.vm(VM).unwrap().counters.malformed_answers, 1);
 }
 
 #[test]

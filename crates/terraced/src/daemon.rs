@@ -37,6 +37,8 @@ pub enum Input {
     Found(Box<Found>),
     /// The scout looked everywhere; what it has to say besides.
     Looked(Vec<Finding>),
+    /// What there is to say about a VM's moves.
+    MoveFindings(VmId, Vec<Finding>),
     /// A question of the API.
     Ask(Box<dyn FnOnce(&mut Daemon) + Send>),
     /// End.
@@ -193,6 +195,7 @@ impl Daemon {
             Input::Event(event) => self.handle(event),
             Input::Found(found) => self.found(*found),
             Input::Looked(findings) => self.look_findings = findings,
+            Input::MoveFindings(vm, findings) => self.keep_findings(vm, findings),
             Input::Ask(question) => question(self),
             // `run` sees it first.
             Input::Stop => {}
@@ -285,6 +288,21 @@ impl Daemon {
             managed.reasons_told = told;
             managed.keep_round(self.engine.last_round(managed.id));
         }
+    }
+
+    /// Keeps what moves showed for `doctor`; the newest of each kind.
+    fn keep_findings(&mut self, vm: VmId, findings: Vec<Finding>) {
+        let entry = self
+            .vms
+            .values_mut()
+            .find(|e| e.managed.as_ref().is_some_and(|m| m.id == vm));
+        let Some(entry) = entry.filter(|_| !findings.is_empty()) else {
+            return;
+        };
+        entry
+            .findings
+            .retain(|old| findings.iter().all(|new| new.name != old.name));
+        entry.findings.extend(findings);
     }
 
     fn found(&mut self, found: Found) {

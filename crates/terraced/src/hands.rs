@@ -165,16 +165,15 @@ fn nothing_known(query: PlacementQuery) -> Event {
 
 fn move_pages(context: &Context, mover: &Mover, stop: &AtomicBool, queue: &Receiver<MovePlan>) {
     for plan in queue {
-        let report = if context.target.process.is_alive() {
-            mover.execute(&context.target, &plan, stop).report
+        let (report, findings) = if context.target.process.is_alive() {
+            let outcome = mover.execute(&context.target, &plan, stop);
+            (outcome.report, outcome.findings)
         } else {
-            not_tried(&plan)
+            (not_tried(&plan), Vec::new())
         };
-        if context
-            .inbox
-            .send(Input::Event(Event::Moved(report)))
-            .is_err()
-        {
+        let found = Input::MoveFindings(plan.vm, findings);
+        let sent = context.inbox.send(Input::Event(Event::Moved(report)));
+        if sent.and_then(|()| context.inbox.send(found)).is_err() {
             return;
         }
     }

@@ -38,13 +38,13 @@ impl Setup {
     };
 
     /// Rounds of the default length, but started more often than once a minute, and a fast tier that
-    /// holds three times the hot set.
+    /// holds little more than the hot set, so that pages are exchanged when it moves.
     fn text(self) -> String {
         let Self { policy, moves } = self;
         format!(
             "[discover]\nevery = \"1s\"\n\
              [engine]\npolicy = \"{policy}\"\nperiod_ms = 8000\n\
-             [defaults]\nscan = true\nmoves = {moves}\nceiling = {{ fast = \"64MiB\" }}\n"
+             [defaults]\nscan = true\nmoves = {moves}\nceiling = {{ fast = \"24MiB\" }}\n"
         )
     }
 }
@@ -79,6 +79,8 @@ impl Lab {
         if output.exit != 0 {
             bail!("writing {FILE} in L1 failed: {}", output.stderr);
         }
+        // What moves pages shall be Terrace alone.
+        self.check("echo 0 >/proc/sys/kernel/numa_balancing")?;
         self.check(&format!("terraced --config {FILE} --check"))?;
         self.check(&format!(
             "setsid terraced --config {FILE} </dev/null >{LOG} 2>&1 & echo $! >/run/terrace/pid"

@@ -1,5 +1,5 @@
 //! Where a VM's memory is and how hot it is, as a picture: guest-physical addresses in rows from left
-//! to right; colour is the tier that holds most of a cell, brightness its mean degree.
+//! to right; colours are tiers, and pages that were accessed stand out.
 
 use std::path::Path;
 
@@ -36,7 +36,7 @@ pub fn terminal(map: &HeatMap) -> String {
     let mut out = legend(map);
     for row in map.cells.chunks(COLUMNS) {
         for cell in row {
-            let (r, g, b) = colour(cell, map.max_degree);
+            let (r, g, b) = colour(cell);
             out += &format!("\x1b[48;2;{r};{g};{b}m ");
         }
         out += "\x1b[0m\n";
@@ -54,8 +54,9 @@ fn legend(map: &HeatMap) -> String {
     out + "\n"
 }
 
-/// Mean degree of a cell's known pages decides the brightness; the tier with most pages the colour.
-fn colour(cell: &Cell, max_degree: u32) -> Rgb {
+/// The ground is the tier that holds most of the cell; over it lie the cell's warm pages in the colours
+/// of the tiers that hold them, as strong as their share (its root, so that few are seen too).
+fn colour(cell: &Cell) -> Rgb {
     let most = cell
         .tier_pages
         .iter()
@@ -64,17 +65,28 @@ fn colour(cell: &Cell, max_degree: u32) -> Rgb {
     let Some((tier, _)) = most.filter(|(_, n)| **n > 0) else {
         return EMPTY;
     };
-    let (cold, hot) = COLOURS[tier.min(COLOURS.len() - 1)];
-    let full = cell
-        .known_pages
-        .saturating_mul(u64::from(max_degree))
-        .max(1);
-    let share = crate::render::percent(cell.degree_sum, full).min(100);
-    let mix = |a: u8, b: u8| {
-        let sum = u64::from(a) * (100 - share) + u64::from(b) * share;
-        u8::try_from(sum / 100).unwrap_or(u8::MAX)
+    let ground = colours(tier).0;
+    let warm: u64 = cell.warm_pages.iter().sum();
+    let share = warm as f64 / cell.known_pages.max(1) as f64;
+    let strength = share.min(1.0).sqrt();
+    let channel = |of: fn(Rgb) -> u8| {
+        let hot: f64 = cell
+            .warm_pages
+            .iter()
+            .enumerate()
+            .map(|(tier, n)| *n as f64 / warm.max(1) as f64 * f64::from(of(colours(tier).1)))
+            .sum();
+        let mixed = f64::from(of(ground)) * (1.0 - strength) + hot * strength;
+        // Between 0 and 255 by construction; the cast saturates.
+        #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)]
+        let value = mixed.round() as u8;
+        value
     };
-    (mix(cold.0, hot.0), mix(cold.1, hot.1), mix(cold.2, hot.2))
+    (channel(|c| c.0), channel(|c| c.1), channel(|c| c.2))
+}
+
+fn colours(tier: usize) -> (Rgb, Rgb) {
+    COLOURS[tier.min(COLOURS.len() - 1)]
 }
 
 /// Writes the map as an SVG.
@@ -126,7 +138,7 @@ fn draw(area: &Area, map: &HeatMap, name: &str, (size, top): (i32, i32)) -> Resu
             area,
             (10 + column * size, top + row * size),
             size - 1,
-            colour(cell, map.max_degree),
+            colour(cell),
         )?;
     }
     area.present().map_err(|e| e.to_string())
@@ -142,21 +154,27 @@ fn square(area: &Area, at: (i32, i32), side: i32, (r, g, b): Rgb) -> Result<(), 
 mod tests {
     use super::*;
 
-    fn cell(fast: u64, slow: u64, degree_sum: u64) -> Cell {
+    /// A cell of so many pages in fast and slow memory, and how many of them are warm.
+    fn cell(pages: [u64; 2], warm: [u64; 2]) -> Cell {
         Cell {
-            tier_pages: vec![fast, slow],
-            known_pages: fast + slow,
-            warm_pages: 0,
-            degree_sum,
+            tier_pages: pages.to_vec(),
+            known_pages: pages.iter().sum(),
+            warm_pages: warm.to_vec(),
+            degree_sum: 0,
         }
     }
 
     #[test]
     fn colour_says_tier_and_heat() {
-        assert_eq!(colour(&cell(0, 0, 0), 8), EMPTY);
-        assert_eq!(colour(&cell(10, 0, 0), 8), COLOURS[0].0);
-        assert_eq!(colour(&cell(10, 0, 80), 8), COLOURS[0].1);
-        assert_eq!(colour(&cell(1, 9, 80), 8), COLOURS[1].1);
+        assert_eq!(colour(&cell([0, 0], [0, 0])), EMPTY);
+        assert_eq!(colour(&cell([10, 0], [0, 0])), COLOURS[0].0);
+        assert_eq!(colour(&cell([10, 0], [10, 0])), COLOURS[0].1);
+        assert_eq!(colour(&cell([0, 10], [0, 10])), COLOURS[1].1);
+        let (red, _, blue) = colour(&cell([1, 9], [1, 0]));
+        assert!(
+            blue > red,
+            "one warm fast page among cold slow ones is seen"
+        );
     }
 
     #[test]
@@ -165,7 +183,7 @@ mod tests {
             pages_per_cell: 16,
             tiers: vec!["fast".into(), "slow".into()],
             max_degree: 8,
-            cells: vec![cell(1, 0, 8); 100],
+            cells: vec![cell([1, 0], [1, 0]); 100],
         };
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("map.svg");

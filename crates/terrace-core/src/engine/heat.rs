@@ -30,8 +30,8 @@ pub struct HeatCell {
     pub tier_pages: Vec<u64>,
     /// Pages that some user table of the guest maps.
     pub known_pages: u64,
-    /// Known pages whose degree is above zero.
-    pub warm_pages: u64,
+    /// Known pages whose degree is above zero, in each tier.
+    pub warm_pages: Vec<u64>,
     /// Sum of the degrees of the known pages.
     pub degree_sum: u64,
 }
@@ -44,6 +44,7 @@ impl Vm {
         let (read, write) = config.weights();
         let empty = HeatCell {
             tier_pages: vec![0; config.tiers.len()],
+            warm_pages: vec![0; config.tiers.len()],
             ..HeatCell::default()
         };
         let count = usize::try_from(units.div_ceil(per_cell)).unwrap_or(0);
@@ -68,12 +69,11 @@ impl Vm {
         let Some(TierId(tier)) = self.pages.tier(unit) else {
             return;
         };
-        if let Some(sum) = cell.tier_pages.get_mut(usize::from(tier)) {
-            *sum += pages;
-        }
+        let tier = usize::from(tier);
+        cell.tier_pages[tier] += pages;
         if self.pages.known(unit) {
             cell.known_pages += pages;
-            cell.warm_pages += if degree > 0 { pages } else { 0 };
+            cell.warm_pages[tier] += if degree > 0 { pages } else { 0 };
             cell.degree_sum += pages * u64::from(degree);
         }
     }

@@ -201,7 +201,8 @@ impl Vm {
             let keep = if promotes { most_pages / 2 } else { 0 };
             let (plan, why) =
                 self.drain(queue, pages_left.saturating_sub(keep), bytes_left, shared);
-            blocked = blocked.or(why);
+            // What stops the units that others only make room for says more.
+            blocked = why.filter(|w| *w != Refusal::NotNeeded).or(blocked).or(why);
             pages_left -= plan.len() as u64;
             bytes_left -= plan.iter().map(|f| f.bytes).sum::<u64>();
             flights.extend(plan);

@@ -188,20 +188,20 @@ impl Vm {
     }
 
     fn why(&self, page: &PageExplanation) -> String {
-        let Some(tier) = page.tier.filter(|_| page.ram) else {
+        if page.tier.is_none() || !page.ram {
             let what = if page.ram {
                 "no host page backs it"
             } else {
                 "it is not RAM"
             };
             return format!("{what}, so there is nothing to place");
-        };
+        }
         if self.policy.place == Place::Stay {
-            return format!("in tier {tier}: the policy leaves pages where the kernel put them");
+            return "the policy leaves pages where the kernel put them".into();
         }
         let degree = page.degree.unwrap_or(0);
         let threshold = page.threshold_degree.unwrap_or(0);
-        let rank = match page.class {
+        let mut text: String = match page.class {
             RankClass::Unknown => {
                 "no user table of the guest maps it, so its heat is not known and it stays".into()
             }
@@ -216,7 +216,6 @@ impl Vm {
                 format!("cold: its degree {degree} is below the threshold {threshold}")
             }
         };
-        let mut text = format!("in tier {tier}; {rank}");
         if page.in_flight {
             text += "; it is on its way now";
         } else if page.cool_down_rounds > 0 {

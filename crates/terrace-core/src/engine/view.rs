@@ -1,6 +1,6 @@
 //! What people may see of a VM: plain data, copied out. Looking changes nothing.
 //!
-//! Responsible for: the shapes. It leaves to others: how they are filled ([`super::show`]) and drawn.
+//! Responsible for: the shapes. It leaves to others: how they are filled, and drawn.
 
 use serde::Serialize;
 use terrace_proto::{Gfn, MoveStatus, PageSize, Tick, TierId, TierLimit, VmId};

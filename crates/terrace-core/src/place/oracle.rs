@@ -208,22 +208,26 @@ proptest! {
 
 /// Degree by degree and page by page: what fits into the quota of its degree.
 fn walk(units: &[Unit], p: &Pages, quotas: &Quotas, from: u8, to: u8) -> Vec<u32> {
+    let ranked = |number: u32| {
+        let extent = p.extent(number);
+        let inside = p.in_huge_block(number) && extent.len() == 1;
+        let parts = &units[extent];
+        let hottest = parts.iter().map(|u| u.degree()).max()?;
+        let known = parts.iter().any(|u| u.known);
+        let cooling = parts.iter().any(|u| u.cooling);
+        let here = parts[0].tier == from && known && !cooling && !inside;
+        here.then_some((number, usize::from(hottest), parts.len() as u64))
+    };
+    let candidates: Vec<_> = (0_u32..).take(units.len()).filter_map(ranked).collect();
     let mut list = Vec::new();
     // No unit of these tests has a degree over 11.
     for i in 0..16 {
         let degree = if to < from { 15 - i } else { i };
         let mut left = quotas.get(from.into(), to.into(), degree);
-        for number in 0_u32..u32::try_from(units.len()).unwrap() {
-            let extent = p.extent(number);
-            let inside = p.in_huge_block(number) && extent.len() == 1;
-            let parts = &units[extent.clone()];
-            let hottest = parts.iter().map(|u| u.degree()).max().unwrap();
-            let known = parts.iter().any(|u| u.known);
-            let cooling = parts.iter().any(|u| u.cooling);
-            let here = parts[0].tier == from && known && !cooling && !inside;
-            if here && usize::from(hottest) == degree && extent.len() as u64 <= left {
-                left -= extent.len() as u64;
-                list.push(number);
+        for (number, _, pages) in candidates.iter().filter(|(_, d, _)| *d == degree) {
+            if *pages <= left {
+                left -= pages;
+                list.push(*number);
             }
         }
     }

@@ -19,6 +19,7 @@ use world::World;
 pub struct Dice(pub u64);
 
 impl Dice {
+    /// 0 to `n` − 1.
     pub fn below(&mut self, n: u64) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.0;
@@ -30,6 +31,7 @@ impl Dice {
 
 /// Proposes anything.
 pub struct Chaos {
+    /// What it draws from.
     pub dice: Dice,
     /// Claims that every demotion is forced, so that floors are strict.
     pub all_forced: bool,

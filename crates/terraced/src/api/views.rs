@@ -127,12 +127,6 @@ impl Daemon {
                 status(last.status)
             ));
         }
-        if page.cool_down_rounds > 0 {
-            because.push(format!(
-                "left alone for {} more rounds after a move",
-                page.cool_down_rounds
-            ));
-        }
         Ok(api::PageExplanation {
             gpa: page.gfn.gpa().0,
             gfn: page.gfn.0,
