@@ -198,7 +198,12 @@ impl Config {
             move_workers: raw.mover.workers,
             move_retries: raw.mover.retries,
             log: raw.log.map(|l| (l.file, l.limit.as_u64())),
-            defaults: raw.defaults,
+            defaults: RawVm {
+                scan: raw.defaults.scan.or(Some(false)),
+                moves: raw.defaults.moves.or(Some(false)),
+                weight: raw.defaults.weight.or(Some(1000)),
+                ..raw.defaults
+            },
             vms: raw.vm,
         };
         for name in config.vms.keys() {
