@@ -51,7 +51,10 @@ impl Place for Chaos {
                     .collect();
                 units.extend(units.clone().iter().take(20));
                 Flow {
-                    to: TierId(u8::try_from(d.below(5) % 4).unwrap()),
+                    to: TierId(match d.below(20) {
+                        0 => pages.tiers() + 1,
+                        n => u8::try_from(n % u64::from(pages.tiers())).unwrap(),
+                    }),
                     forced: if self.all_forced {
                         usize::MAX
                     } else {

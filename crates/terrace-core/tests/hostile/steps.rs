@@ -4,7 +4,8 @@ use terrace_core::PhaseView;
 use terrace_proto::{
     Action, BackingChange, Command, Event, Gfn, MovePlan, MoveReport, MoveStatus, PAGE_SIZE,
     PageBitmap, PageCode, PageResult, PageSize, PlacementReport, PlanId, RamRange, RequestId,
-    ScanAnswer, ScanFailure, ScanStats, Tick, TierId, TierLimit, TierMemory, VmId, VmSpec,
+    ScanAnswer, ScanFailure, ScanRequest, ScanStats, Tick, TierId, TierLimit, TierMemory, VmId,
+    VmSpec,
 };
 
 use crate::world::{Guest, World};
@@ -22,14 +23,15 @@ impl World {
                 let vm = self.some_vm();
                 self.open
                     .retain(|a| !matches!(a, Action::Move(p) if p.vm == vm));
+                self.plans.retain(|_, plan| plan.vm != vm);
                 self.guests.remove(&vm);
                 self.feed(Event::VmDeparted(vm));
             }
             5..=9 => self.memory(),
             10..=39 => self.pass_time(),
-            40..=44 => self.command(),
-            45..=49 => self.forge(),
-            50 => {
+            40..=42 => self.command(),
+            43..=48 => self.forge(),
+            49 => {
                 // A question that is never answered, unless it is a move: those stay under way.
                 let at = self.dice.below(self.open.len() as u64);
                 if let Some(Action::Scan(_) | Action::QueryPlacement(_)) =
@@ -49,7 +51,8 @@ impl World {
         let spec = self.some_spec();
         let units = spec.span_pages().div_ceil(spec.unit.base_pages());
         let mut guest = Guest {
-            tier: vec![7; usize::try_from(units).unwrap()],
+            real: vec![7; usize::try_from(units).unwrap()],
+            told: vec![7; usize::try_from(units).unwrap()],
             spec: spec.clone(),
             placed: false,
             asked: RequestId(0),
@@ -57,10 +60,10 @@ impl World {
         self.next_vm += 1;
         for unit in 0..units {
             let tier = usize::try_from(self.dice.below(self.tiers as u64 + 1)).unwrap();
-            let bytes = guest.ram(unit) * PAGE_SIZE;
-            let fits = |t: usize| guest.bytes(t) + bytes + self.coming(t) <= self.free(t);
-            if tier < self.tiers && bytes > 0 && fits(tier) {
-                guest.tier[usize::try_from(unit).unwrap()] = u8::try_from(tier).unwrap();
+            let bytes = guest.ram(unit);
+            let takes = |t| guest.bytes(&guest.real, t) + bytes + self.coming(t);
+            if tier < self.tiers && bytes > 0 && takes(tier) <= self.free(tier) {
+                guest.real[usize::try_from(unit).unwrap()] = u8::try_from(tier).unwrap();
             }
         }
         self.guests.insert(spec.vm, guest);
@@ -74,28 +77,25 @@ impl World {
     }
 
     fn some_spec(&mut self) -> VmSpec {
-        let d = &mut self.dice;
-        let unit = if d.below(4) == 0 {
-            PageSize::Huge
-        } else {
-            PageSize::Base
+        let (unit, d) = (self.unit, &mut self.dice);
+        let [first, hole, second] = match unit {
+            PageSize::Base => [1 + d.below(100), d.below(20), 1 + d.below(200)],
+            PageSize::Huge => [1 + d.below(1500), d.below(700), 1 + d.below(3000)],
         };
-        let (first, hole, second) = (1 + d.below(100), d.below(20), 1 + d.below(200));
-        let scale = if unit == PageSize::Huge { 2 } else { 1 };
-        let ram = vec![
-            RamRange {
-                start: Gfn(0),
-                pages: first * scale,
-            },
-            RamRange {
-                start: Gfn((first + hole) * scale),
-                pages: second * scale,
-            },
-        ];
+        let range = |start, pages| RamRange {
+            start: Gfn(start),
+            pages,
+        };
+        let ram = vec![range(0, first), range(first + hole, second)];
+        let size = unit.bytes();
+        let (low, high) = match unit {
+            PageSize::Base => (60, 200),
+            PageSize::Huge => (3, 5),
+        };
         let limits = (0..self.tiers)
             .map(|_| TierLimit {
-                floor_bytes: d.below(60) * PAGE_SIZE,
-                ceiling_bytes: (60 + d.below(300)) * PAGE_SIZE,
+                floor_bytes: d.below(low / 2) * size,
+                ceiling_bytes: (low + d.below(high)) * size,
             })
             .collect();
         VmSpec {
@@ -141,14 +141,18 @@ impl World {
         let command = match self.dice.below(8) {
             0 => Command::Pause(which),
             1..=3 => Command::Resume(which),
-            4 => Command::Moves(vm, self.dice.below(4) > 0),
+            4 => Command::Moves(vm, self.dice.below(8) > 0),
             5 => Command::RoundNow(vm),
             _ => {
                 let d = &mut self.dice;
+                let (size, most) = match self.unit {
+                    PageSize::Base => (PAGE_SIZE, 80),
+                    PageSize::Huge => (self.unit.bytes(), 4),
+                };
                 let limits: Vec<_> = (0..self.tiers as u64 + d.below(2))
                     .map(|_| TierLimit {
-                        floor_bytes: d.below(80) * PAGE_SIZE,
-                        ceiling_bytes: d.below(300) * PAGE_SIZE,
+                        floor_bytes: d.below(most / 2) * size,
+                        ceiling_bytes: d.below(4 * most) * size,
                     })
                     .collect();
                 let valid = limits.len() == self.tiers
@@ -217,84 +221,121 @@ impl World {
         }
     }
 
+    /// Takes up a question or a plan, or hands in the report of a plan that is done.
     fn answer(&mut self) {
+        if !self.reports.is_empty() && self.dice.below(2) == 0 {
+            let n = self.reports.len() as u64;
+            let at = usize::try_from(self.dice.below(n)).unwrap();
+            let report = self.reports.remove(at);
+            self.hand_in(report);
+        }
         if self.open.is_empty() {
             return;
         }
         let at = usize::try_from(self.dice.below(self.open.len() as u64)).unwrap();
-        let action = self.open.remove(at);
-        match action {
+        match self.open.remove(at) {
             Action::Move(plan) => {
                 let report = self.migrate(&plan);
-                self.last_report = Some(report.clone());
-                self.feed(Event::Moved(report));
+                if self.dice.below(3) == 0 {
+                    self.hand_in(report);
+                } else {
+                    self.reports.push(report);
+                }
             }
-            Action::QueryPlacement(query) => {
-                let Some(guest) = self.guests.get_mut(&query.vm) else {
-                    return;
-                };
-                let waits = self.engine.vm(query.vm).unwrap().phase == PhaseView::Placing;
-                guest.placed |= waits && guest.asked == query.id;
-                let size = guest.unit_pages();
-                let codes = (0..guest.spec.span_pages())
-                    .map(|p| PageCode(guest.tier[usize::try_from(p / size).unwrap()]))
-                    .collect();
-                self.feed(Event::Placement(PlacementReport {
-                    id: query.id,
-                    vm: query.vm,
-                    start: Gfn(0),
-                    codes,
-                    last: true,
-                }));
-            }
-            Action::Scan(request) => {
-                let Some(guest) = self.guests.get(&request.space.vm()) else {
-                    return;
-                };
-                let bad = u64::from(self.dice.below(20) == 0);
-                let span = guest.spec.span_pages() + bad;
-                let mut known = PageBitmap::full(span);
-                (0..span / 5).for_each(|_| known.put(self.dice.below(span), false));
-                self.feed(Event::Scanned(Box::new(ScanAnswer {
-                    id: request.id,
-                    space: request.space,
-                    known,
-                    accessed: PageBitmap::new(span),
-                    written: None,
-                    huge_leaf: PageBitmap::new(1),
-                    stats: ScanStats::default(),
-                })));
-            }
+            Action::QueryPlacement(query) => self.say_where(query.id, query.vm),
+            Action::Scan(request) => self.say_known(&request),
         }
     }
 
+    fn hand_in(&mut self, report: MoveReport) {
+        self.last_report = Some(report.clone());
+        let plan = self.plans.remove(&report.id);
+        if let (Some(guest), Some(plan)) = (self.guests.get_mut(&report.vm), plan) {
+            for (flight, result) in plan.flights.iter().zip(&report.results) {
+                let unit = usize::try_from(flight.unit).unwrap();
+                let named = result.gfn.0 == flight.unit * guest.unit_pages();
+                if named && result.status != MoveStatus::NotTried {
+                    guest.told[unit] = result.now.0;
+                }
+            }
+        }
+        self.feed(Event::Moved(report));
+    }
+
+    fn say_where(&mut self, id: RequestId, vm: VmId) {
+        let Some(guest) = self.guests.get_mut(&vm) else {
+            return;
+        };
+        if self.engine.vm(vm).unwrap().phase == PhaseView::Placing && guest.asked == id {
+            guest.placed = true;
+            guest.told.clone_from(&guest.real);
+        }
+        let size = guest.unit_pages();
+        let codes = (0..guest.spec.span_pages())
+            .map(|p| PageCode(guest.real[usize::try_from(p / size).unwrap()]))
+            .collect();
+        self.feed(Event::Placement(PlacementReport {
+            id,
+            vm,
+            start: Gfn(0),
+            codes,
+            last: true,
+        }));
+    }
+
+    fn say_known(&mut self, request: &ScanRequest) {
+        let Some(guest) = self.guests.get(&request.space.vm()) else {
+            return;
+        };
+        let bad = u64::from(self.dice.below(20) == 0);
+        let span = guest.spec.span_pages() + bad;
+        let mut known = PageBitmap::full(span);
+        (0..span / 5).for_each(|_| known.put(self.dice.below(span), false));
+        self.feed(Event::Scanned(Box::new(ScanAnswer {
+            id: request.id,
+            space: request.space,
+            known,
+            accessed: PageBitmap::new(span),
+            written: None,
+            huge_leaf: PageBitmap::new(1),
+            stats: ScanStats::default(),
+        })));
+    }
+
+    /// Carries a plan out, more or less. The report may be cut short, or name another page.
     fn migrate(&mut self, plan: &MovePlan) -> MoveReport {
+        let flights = &mut self.plans.get_mut(&plan.id).unwrap().flights;
+        flights.iter_mut().for_each(|f| f.done = true);
         let cut = self.dice.below(4) == 0;
         let mut results = Vec::new();
         for m in &plan.moves {
             if cut && self.dice.below(10) == 0 {
                 break;
             }
-            let free = self.free(m.to.index());
-            let status = match self.dice.below(12) {
-                0 => MoveStatus::Busy,
-                1 => MoveStatus::NoMemory,
-                2 => MoveStatus::NotTried,
-                3 => MoveStatus::Failed(-22),
-                4 => MoveStatus::Absent,
-                _ => MoveStatus::Moved,
-            };
-            let guest = self.guests.get_mut(&plan.vm).unwrap();
-            let unit = usize::try_from(m.gfn.0 / guest.unit_pages()).unwrap();
-            if status == MoveStatus::Moved {
-                assert!(guest.ram(unit as u64) * PAGE_SIZE <= free, "a tier is full");
-                guest.tier[unit] = m.to.0;
+            let (mut gfn, mut status) = (m.gfn, MoveStatus::Moved);
+            match self.dice.below(20) {
+                0 => status = MoveStatus::Busy,
+                1 => status = MoveStatus::NoMemory,
+                2 => status = MoveStatus::NotTried,
+                3 => status = MoveStatus::Failed(-22),
+                4 => status = MoveStatus::Absent,
+                5 => gfn.0 += 1,
+                _ => {}
             }
-            results.push(PageResult {
-                gfn: m.gfn,
-                status,
-                now: PageCode(guest.tier[unit]),
-            });
+            let free = self.free(m.to.index());
+            let guest = self.guests.get_mut(&plan.vm).unwrap();
+            let unit = m.gfn.0 / guest.unit_pages();
+            let bytes = guest.ram(unit);
+            let real = &mut guest.real[usize::try_from(unit).unwrap()];
+            let mut now = PageCode(*real);
+            if status == MoveStatus::Moved {
+                now = PageCode(m.to.0);
+                if gfn == m.gfn {
+                    assert!(bytes <= free, "a tier is full");
+                    *real = m.to.0;
+                }
+            }
+            results.push(PageResult { gfn, status, now });
         }
         MoveReport {
             id: plan.id,

@@ -1,35 +1,54 @@
 //! The truth beside the engine, and what must hold of each action and after each event.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use terrace_core::place::Place;
 use terrace_core::{Engine, EngineConfig};
 use terrace_proto::{
-    Action, Event, MovePlan, MoveReport, PAGE_SIZE, RamRange, RequestId, Tick, TierId, VmId, VmSpec,
+    Action, Event, MovePlan, MoveReport, PAGE_SIZE, PageMove, PageSize, PlanId, RamRange,
+    RequestId, Tick, VmId, VmSpec,
 };
 
 use crate::{Chaos, Dice};
 
-/// The truth about one VM.
+/// One VM.
 pub struct Guest {
     pub spec: VmSpec,
-    pub tier: Vec<u8>,
+    /// The tier of each unit.
+    pub real: Vec<u8>,
+    /// The same as far as the engine was told.
+    pub told: Vec<u8>,
     /// The engine was told where all pages are.
     pub placed: bool,
     /// The newest question of where they are.
     pub asked: RequestId,
 }
 
+/// One unit's way, from its plan to the report.
+pub struct Flight {
+    pub unit: u64,
+    pub from: u8,
+    pub to: u8,
+    /// It was carried out or given up, but not reported yet.
+    pub done: bool,
+}
+
+/// A plan that was not reported yet.
+pub struct Plan {
+    pub vm: VmId,
+    pub flights: Vec<Flight>,
+}
+
 impl Guest {
     pub fn units(&self) -> u64 {
-        self.tier.len() as u64
+        self.real.len() as u64
     }
 
     pub fn unit_pages(&self) -> u64 {
         self.spec.unit.base_pages()
     }
 
-    /// Base pages of RAM of a unit.
+    /// Bytes of RAM of a unit.
     pub fn ram(&self, unit: u64) -> u64 {
         let (start, end) = (unit * self.unit_pages(), (unit + 1) * self.unit_pages());
         let inside = |r: &RamRange| {
@@ -37,14 +56,15 @@ impl Guest {
                 .min(end)
                 .saturating_sub(r.start.0.max(start))
         };
-        self.spec.ram.iter().map(inside).sum()
+        self.spec.ram.iter().map(inside).sum::<u64>() * PAGE_SIZE
     }
 
-    pub fn bytes(&self, tier: usize) -> u64 {
+    /// Bytes in a tier by one of the two lists.
+    pub fn bytes(&self, list: &[u8], tier: usize) -> u64 {
         (0..self.units())
-            .zip(&self.tier)
+            .zip(list)
             .filter(|(_, t)| usize::from(**t) == tier)
-            .map(|(unit, _)| self.ram(unit) * PAGE_SIZE)
+            .map(|(unit, _)| self.ram(unit))
             .sum()
     }
 }
@@ -55,8 +75,14 @@ pub struct World {
     pub now: u64,
     pub tiers: usize,
     pub capacity: Vec<u64>,
+    /// What all VMs of this world are ranked by.
+    pub unit: PageSize,
     pub guests: BTreeMap<VmId, Guest>,
+    /// Questions and plans that nobody has taken up yet.
     pub open: Vec<Action>,
+    pub plans: BTreeMap<PlanId, Plan>,
+    /// Reports of plans that are done.
+    pub reports: Vec<MoveReport>,
     pub last_report: Option<MoveReport>,
     pub next_vm: u32,
     pub all_forced: bool,
@@ -74,12 +100,16 @@ impl World {
             answer_timeout_ms: 500,
             plan_max_pages: 64,
             plans_in_flight: 3,
-            move_budget_bytes_per_s: 64 << 20,
+            move_budget_bytes_per_s: (16 << 20) << (seed % 12),
             cool_down_rounds: u8::try_from(seed % 2).unwrap(),
             ..EngineConfig::default()
         };
         config.tiers.resize(tiers, config.tiers[1].clone());
         let plan_bytes = config.plan_max_bytes;
+        let unit = match seed % 4 {
+            0 => PageSize::Huge,
+            _ => PageSize::Base,
+        };
         let place = move |spec: &VmSpec| -> Box<dyn Place> {
             Box::new(Chaos {
                 dice: Dice(seed ^ u64::from(spec.vm.0) << 20),
@@ -91,9 +121,17 @@ impl World {
             dice: Dice(seed << 30),
             now: 0,
             tiers,
-            capacity: vec![6 << 20; tiers],
+            capacity: (0..tiers as u64)
+                .map(|tier| match unit {
+                    PageSize::Base => (150 + 100 * tier) * PAGE_SIZE,
+                    PageSize::Huge => (5 + 3 * tier) * unit.bytes() + 3 * PAGE_SIZE,
+                })
+                .collect(),
+            unit,
             guests: BTreeMap::new(),
             open: Vec::new(),
+            plans: BTreeMap::new(),
+            reports: Vec::new(),
             last_report: None,
             next_vm: 1,
             all_forced,
@@ -101,37 +139,34 @@ impl World {
         }
     }
 
-    fn in_flight(&self, vm: VmId) -> impl Iterator<Item = (u64, TierId)> + '_ {
-        self.open
-            .iter()
-            .flat_map(move |action| match action {
-                Action::Move(plan) if plan.vm == vm => plan.moves.as_slice(),
-                _ => &[],
-            })
-            .map(|m| (m.gfn.0, m.to))
+    fn flights(&self, vm: VmId) -> impl Iterator<Item = &Flight> {
+        let of = self.plans.values().filter(move |p| p.vm == vm);
+        of.flat_map(|p| &p.flights)
     }
 
-    /// Bytes on their way into and out of a tier.
-    fn flows(&self, vm: VmId, tier: usize) -> (u64, u64) {
+    /// Bytes of a VM on their way into and out of a tier; `all`: also those that went, unreported.
+    fn flows(&self, vm: VmId, tier: usize, all: bool) -> (u64, u64) {
         let guest = &self.guests[&vm];
         let mut sums = (0, 0);
-        for (gfn, to) in self.in_flight(vm) {
-            let unit = gfn / guest.unit_pages();
-            let bytes = guest.ram(unit) * PAGE_SIZE;
-            sums.0 += if to.index() == tier { bytes } else { 0 };
-            let from = usize::from(guest.tier[usize::try_from(unit).unwrap()]);
-            sums.1 += if from == tier { bytes } else { 0 };
+        for flight in self.flights(vm).filter(|f| all || !f.done) {
+            let bytes = guest.ram(flight.unit);
+            let is = |t: u8| u64::from(usize::from(t) == tier);
+            sums.0 += is(flight.to) * bytes;
+            sums.1 += is(flight.from) * bytes;
         }
         sums
     }
 
+    /// Bytes of a tier that no VM has.
     pub fn free(&self, tier: usize) -> u64 {
-        let used: u64 = self.guests.values().map(|g| g.bytes(tier)).sum();
+        let used: u64 = self.guests.values().map(|g| g.bytes(&g.real, tier)).sum();
         self.capacity[tier] - used
     }
 
+    /// Bytes that plans will still bring into a tier.
     pub fn coming(&self, tier: usize) -> u64 {
-        self.guests.keys().map(|vm| self.flows(*vm, tier).0).sum()
+        let vms = self.guests.keys();
+        vms.map(|vm| self.flows(*vm, tier, false).0).sum()
     }
 
     pub fn feed(&mut self, event: Event) {
@@ -155,62 +190,58 @@ impl World {
         }
         if let Action::Move(plan) = action {
             assert!(!plan.moves.is_empty() && plan.moves.len() <= 64);
-            for i in 0..plan.moves.len() {
-                self.check_move(plan, i);
-            }
+            let flights = Vec::new();
+            self.plans.insert(plan.id, Plan { vm, flights });
+            plan.moves.iter().for_each(|m| self.check_move(plan, *m));
         }
         self.open.push(action.clone());
     }
 
-    /// A plan's moves in order, each on top of those before it.
-    fn check_move(&self, plan: &MovePlan, i: usize) {
-        let (guest, m) = (&self.guests[&plan.vm], plan.moves[i]);
-        let unit = m.gfn.0 / guest.unit_pages();
-        assert!(m.to.index() < self.tiers && unit < guest.units());
+    /// One of a plan's moves, on top of those before it.
+    fn check_move(&mut self, plan: &MovePlan, m: PageMove) {
+        let guest = &self.guests[&plan.vm];
+        let (unit, to) = (m.gfn.0 / guest.unit_pages(), m.to.index());
+        assert!(to < self.tiers && unit < guest.units());
         assert!(m.gfn.0.is_multiple_of(guest.unit_pages()));
-        assert_eq!(guest.ram(unit), guest.unit_pages(), "a hole");
-        let from = usize::from(guest.tier[usize::try_from(unit).unwrap()]);
-        assert!(from < self.tiers && from != m.to.index());
-        let mut busy: BTreeSet<_> = self.in_flight(plan.vm).map(|(gfn, _)| gfn).collect();
-        busy.extend(plan.moves[..i].iter().map(|m| m.gfn.0));
-        assert!(!busy.contains(&m.gfn.0), "in flight twice");
+        assert_eq!(guest.ram(unit), guest.unit_pages() * PAGE_SIZE, "a hole");
+        let told = guest.told[usize::try_from(unit).unwrap()];
+        let from = usize::from(told);
+        assert!(from < self.tiers && from != to, "no way");
+        let twice = self.flights(plan.vm).any(|f| f.unit == unit);
+        assert!(!twice, "in flight twice");
+        self.plans.get_mut(&plan.id).unwrap().flights.push(Flight {
+            unit,
+            from: told,
+            to: m.to.0,
+            done: false,
+        });
 
-        let bytes = guest.ram(unit) * PAGE_SIZE;
-        let before = plan.moves[..i].iter();
-        let ahead = before.clone().filter(|p| p.to == m.to).count() as u64;
-        let coming = self.flows(plan.vm, m.to.index()).0 + (ahead + 1) * bytes;
-        let holds = guest.bytes(m.to.index()) + coming;
+        let guest = &self.guests[&plan.vm];
         let limits = &guest.spec.limits;
-        assert!(
-            holds <= limits[m.to.index()].ceiling_bytes,
-            "over the ceiling"
-        );
-        let coming = self.coming(m.to.index()) + (ahead + 1) * bytes;
-        assert!(coming <= self.free(m.to.index()), "over the tier");
-
-        let tier_of = |gfn: u64| guest.tier[usize::try_from(gfn / guest.unit_pages()).unwrap()];
-        let left = before
-            .filter(|p| usize::from(tier_of(p.gfn.0)) == from)
-            .count() as u64;
-        let leaving = self.flows(plan.vm, from).1 + (left + 1) * bytes;
-        let dip = if self.all_forced || m.to.index() < from {
+        let (coming, _) = self.flows(plan.vm, to, false);
+        let holds = guest.bytes(&guest.real, to) + coming;
+        assert!(holds <= limits[to].ceiling_bytes, "over the ceiling");
+        assert!(self.coming(to) <= self.free(to), "over the tier");
+        let dip = if self.all_forced || to < from {
             0
         } else {
-            self.plan_bytes.min(guest.bytes(from) / 8).max(bytes)
+            let held = guest.bytes(&guest.told, from);
+            self.plan_bytes.min(held / 8).max(guest.ram(unit))
         };
+        let (_, leaving) = self.flows(plan.vm, from, false);
         let floor = limits[from].floor_bytes.saturating_sub(dip);
-        assert!(guest.bytes(from) >= floor + leaving, "under the floor");
+        let keeps = guest.bytes(&guest.real, from);
+        assert!(keeps >= floor + leaving, "under the floor");
     }
 
     fn check_accounts(&self) {
-        assert_eq!(
-            self.engine.vms(),
-            self.guests.keys().copied().collect::<Vec<_>>()
-        );
+        let vms: Vec<_> = self.guests.keys().copied().collect();
+        assert_eq!(self.engine.vms(), vms);
         for (vm, guest) in self.guests.iter().filter(|(_, g)| g.placed) {
             for (tier, view) in self.engine.vm(*vm).unwrap().tiers.iter().enumerate() {
-                let (coming, leaving) = self.flows(*vm, tier);
-                assert_eq!(view.bytes, guest.bytes(tier), "bytes in tier {tier}");
+                let (coming, leaving) = self.flows(*vm, tier, true);
+                let bytes = guest.bytes(&guest.told, tier);
+                assert_eq!(view.bytes, bytes, "bytes in tier {tier}");
                 assert_eq!(view.coming_bytes, coming, "bytes coming to tier {tier}");
                 assert_eq!(view.leaving_bytes, leaving, "bytes leaving tier {tier}");
             }
