@@ -137,13 +137,17 @@ impl Pages {
     }
 
     /// Records where a unit is. Tiers that the engine does not have count as absent, and so does all
-    /// that is no RAM.
+    /// that is no RAM. A unit in flight stays where it was: its plan's report says where it is, and the
+    /// bytes that it moved must be counted once.
     fn put(&mut self, unit: usize, pages: u64, code: PageCode) {
         let tier = code
             .tier()
             .filter(|t| t.0 < self.tiers && pages > 0)
             .map_or(place::ABSENT, |t| t.0);
         let slot = &mut self.place[unit];
+        if *slot & place::IN_FLIGHT != 0 {
+            return;
+        }
         self.held[usize::from(*slot & place::TIER)] -= if *slot & place::TIER == place::ABSENT {
             0
         } else {
@@ -378,6 +382,17 @@ mod tests {
         );
         assert!(!p.in_huge_block(0) && !p.in_huge_block(511));
         assert_eq!(p.recount(), [511, 1, 0, 0]);
+    }
+
+    #[test]
+    fn a_unit_in_flight_stays_where_it_was_until_its_report() {
+        let mut p = pages(PageSize::Base, &[(0, 4)]);
+        p.place_run(Gfn(0), &[SLOW; 4]);
+        p.mark_in_flight(1..2, true);
+        p.place_run(Gfn(0), &[FAST; 4]);
+        assert_eq!(p.recount(), [3, 1, 0, 0]);
+        p.mark_in_flight(1..2, false);
+        assert_eq!(p.place_moved(1, FAST), Some(TierId::SLOW));
     }
 
     #[test]

@@ -10,8 +10,8 @@ use terrace_api::types::{Cell, HeatMap};
 
 /// Cells of the terminal's map: 8 rows of 64.
 pub const TERMINAL_CELLS: u64 = 512;
-/// Cells of the picture: 32 rows of 64.
-pub const SVG_CELLS: u64 = 2048;
+/// Cells of the picture: 16 rows of 64.
+pub const SVG_CELLS: u64 = 1024;
 const COLUMNS: usize = 64;
 
 type Rgb = (u8, u8, u8);

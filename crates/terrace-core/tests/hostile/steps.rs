@@ -268,7 +268,13 @@ impl World {
         };
         if self.engine.vm(vm).unwrap().phase == PhaseView::Placing && guest.asked == id {
             guest.placed = true;
-            guest.told.clone_from(&guest.real);
+            // Where a page in flight is, only its plan's report says.
+            for (unit, real) in (0_u64..).zip(&guest.real) {
+                let mut plans = self.plans.values().filter(|p| p.vm == vm);
+                if !plans.any(|p| p.flights.iter().any(|f| f.unit == unit)) {
+                    guest.told[usize::try_from(unit).unwrap()] = *real;
+                }
+            }
         }
         let size = guest.unit_pages();
         let codes = (0..guest.spec.span_pages())
