@@ -123,7 +123,7 @@ pub struct EngineConfig {
     pub fixed_threshold: u8,
     /// Seed of the policy `random`.
     pub random_seed: u64,
-    /// Rounds for which a page that moved is left alone afterwards: 1 (our estimate). 0 to 3.
+    /// Rounds for which a page that moved is left alone afterwards: 1 (our estimate). 0 to 2.
     pub cool_down_rounds: u8,
     /// One in how many pages a round may promote at most, against as many demoted; the rest comes in
     /// the next round: 4. Bounds the engine's memory (2 bytes a page). At least 4.
@@ -255,7 +255,7 @@ impl EngineConfig {
             self.fixed_threshold,
             1..=self.windows.into(),
         )?;
-        within("cool_down_rounds", self.cool_down_rounds, 0..=3)
+        within("cool_down_rounds", self.cool_down_rounds, 0..=2)
     }
 
     fn validate_moving(&self) -> Result<(), ConfigError> {

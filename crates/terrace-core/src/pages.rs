@@ -26,7 +26,7 @@ pub(crate) mod place {
     pub const IN_FLIGHT: u8 = 16;
     /// Some user table of the guest maps it.
     pub const KNOWN: u8 = 32;
-    /// Rounds for which it is left alone after a move: two bits.
+    /// Rounds for which it is left alone after a move, the one of the move included: two bits.
     pub const COOL: u8 = 0xc0;
     /// One round.
     pub const COOL_ONE: u8 = 0x40;
@@ -110,7 +110,7 @@ impl Pages {
         self.has(unit, place::IN_FLIGHT)
     }
 
-    /// Rounds for which the unit is still left alone.
+    /// Rounds for which the unit is left alone, the one under way or just over included.
     #[must_use]
     pub fn cool_down(&self, unit: u32) -> u8 {
         self.place.get(unit as usize).map_or(0, |p| p >> 6)
@@ -249,7 +249,7 @@ impl Pages {
         }
     }
 
-    /// One round of every cool-down is over.
+    /// A round starts: one round of every cool-down is over.
     pub(crate) fn pass_cool_down(&mut self) {
         for slot in &mut self.place {
             *slot -= if *slot & place::COOL == 0 {

@@ -32,15 +32,23 @@ pub fn run() -> Result<()> {
 
 fn show(lab: &mut Lab) -> Result<()> {
     heading("A KVM host with two memory tiers, and a VM on the slow one");
-    lab.start_daemon(Setup::VTMM)?;
+    lab.start_daemon(Setup {
+        moves: false,
+        ..Setup::VTMM
+    })?;
     terrace(lab, "doctor")?;
     terrace(lab, "vms")?;
 
-    heading("Its hot pages come into fast memory");
+    heading("Moves are off: Terrace only observes");
+    lab.wait_for_round(1)?;
+    terrace(lab, &format!("show {VM} --map"))?;
+    let before = picture(lab, "before")?;
+
+    heading("Moves are on: hot pages come into fast memory");
     println!("What is hot is the guest's own word, over a channel that terraced cannot open.\n");
-    let picture = picture(lab, "before")?;
+    terrace(lab, &format!("set {VM} moves=on"))?;
     watch(lab)?;
-    let after = self::picture(lab, "after")?;
+    let after = picture(lab, "after")?;
 
     heading("What was decided, and why");
     terrace(lab, &format!("show {VM} --map"))?;
@@ -52,7 +60,7 @@ fn show(lab: &mut Lab) -> Result<()> {
     terrace(lab, &format!("show {VM}"))?;
     lab.expect_intact()?;
     println!("\nThe guest checked every byte of its memory: intact.");
-    println!("Pictures: {picture} and {after}");
+    println!("Pictures: {before} and {after}");
     Ok(())
 }
 

@@ -17,7 +17,6 @@ impl Vm {
     pub fn classify(&mut self, now: Tick, shared: &mut Shared) {
         let room = self.room(shared);
         let proposal = self.place.propose(self.round, &self.pages, &room);
-        self.pages.pass_cool_down();
         let unit_pages = self.pages.ram().unit().base_pages();
         let (up, down) = self.proposed_pages(&proposal.flows);
         if let Some(round) = &mut self.current {

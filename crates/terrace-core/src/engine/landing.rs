@@ -79,10 +79,11 @@ impl Vm {
         self.pages.place_moved(flight.unit, result.now)
     }
 
+    /// Has a unit left alone for the rest of its round, and for some rounds more.
     fn cool_down(&mut self, flight: Flight, rounds: u8) {
         let start = flight.unit as usize;
         let extent = start..start + flight.extent as usize;
-        self.pages.set_cool_down(extent, rounds);
+        self.pages.set_cool_down(extent, rounds + 1);
     }
 
     fn count_moved(&mut self, flight: Flight, from: TierId, to: TierId, round: u64) {

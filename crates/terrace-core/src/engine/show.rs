@@ -178,7 +178,7 @@ impl Vm {
             threshold_degree: threshold,
             class,
             limits: self.limits.clone(),
-            cool_down_rounds: pages.cool_down(unit),
+            cool_down_rounds: pages.cool_down(unit).saturating_sub(1),
             in_flight: numbers().any(|u| pages.in_flight(u)),
             last_move: self.remembered(unit),
             why: String::new(),

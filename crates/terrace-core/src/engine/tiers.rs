@@ -181,6 +181,17 @@ mod tests {
     }
 
     #[test]
+    fn what_a_departed_vm_had_under_way_may_still_come() {
+        let mut t = tiers(None, 0);
+        report(&mut t, 100);
+        t.expect(FAST, 30);
+        t.orphan(FAST, 30);
+        assert_eq!(t.free(FAST), 70);
+        report(&mut t, 100);
+        assert_eq!(t.free(FAST), 100);
+    }
+
+    #[test]
     fn what_a_plan_freed_before_a_report_is_not_counted_twice() {
         let mut t = tiers(None, 0);
         report(&mut t, 100);

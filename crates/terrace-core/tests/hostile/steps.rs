@@ -53,6 +53,7 @@ impl World {
         let mut guest = Guest {
             real: vec![7; usize::try_from(units).unwrap()],
             told: vec![7; usize::try_from(units).unwrap()],
+            moved_in: vec![0; usize::try_from(units).unwrap()],
             spec: spec.clone(),
             placed: false,
             asked: RequestId(0),
@@ -250,11 +251,15 @@ impl World {
     fn hand_in(&mut self, report: MoveReport) {
         self.last_report = Some(report.clone());
         let plan = self.plans.remove(&report.id);
+        let round = self.engine.vm(report.vm).map_or(0, |vm| vm.round);
         if let (Some(guest), Some(plan)) = (self.guests.get_mut(&report.vm), plan) {
             for (flight, result) in plan.flights.iter().zip(&report.results) {
                 let unit = usize::try_from(flight.unit).unwrap();
                 let named = result.gfn.0 == flight.unit * guest.unit_pages();
                 if named && result.status != MoveStatus::NotTried {
+                    if guest.told[unit] != result.now.0 {
+                        guest.moved_in[unit] = round;
+                    }
                     guest.told[unit] = result.now.0;
                 }
             }

@@ -18,6 +18,8 @@ pub struct Guest {
     pub real: Vec<u8>,
     /// The same as far as the engine was told.
     pub told: Vec<u8>,
+    /// The last round in which each unit was reported to have moved.
+    pub moved_in: Vec<u64>,
     /// The engine was told where all pages are.
     pub placed: bool,
     /// The newest question of where they are.
@@ -87,6 +89,8 @@ pub struct World {
     pub next_vm: u32,
     pub all_forced: bool,
     pub plan_bytes: u64,
+    /// Rounds for which a unit that moved is left alone.
+    pub cool_down: u64,
 }
 
 impl World {
@@ -101,7 +105,7 @@ impl World {
             plan_max_pages: 64,
             plans_in_flight: 3,
             move_budget_bytes_per_s: (16 << 20) << (seed % 12),
-            cool_down_rounds: u8::try_from(seed % 2).unwrap(),
+            cool_down_rounds: u8::try_from(seed % 3).unwrap(),
             ..EngineConfig::default()
         };
         config.tiers.resize(tiers, config.tiers[1].clone());
@@ -136,6 +140,7 @@ impl World {
             next_vm: 1,
             all_forced,
             plan_bytes,
+            cool_down: seed % 3,
         }
     }
 
@@ -209,6 +214,12 @@ impl World {
         assert!(from < self.tiers && from != to, "no way");
         let twice = self.flights(plan.vm).any(|f| f.unit == unit);
         assert!(!twice, "in flight twice");
+        let round = self.engine.vm(plan.vm).unwrap().round;
+        let moved_in = guest.moved_in[usize::try_from(unit).unwrap()];
+        assert!(
+            moved_in == 0 || round > moved_in + self.cool_down,
+            "moved lately"
+        );
         self.plans.get_mut(&plan.id).unwrap().flights.push(Flight {
             unit,
             from: told,
