@@ -7,30 +7,14 @@
 //! In a VM whose unit is 4 KiB the host may still back a 2 MiB block with one huge page. The kernel
 //! moves such a block as a whole; here its 512 units carry the mark and change together.
 
+pub(crate) mod place;
+
 use terrace_proto::{Gfn, PAGE_SIZE, PAGES_PER_HUGE, PageBitmap, PageCode, PageSize, TierId};
 
 use crate::ram::Ram;
 
 /// Units of a 2 MiB block where the unit is 4 KiB.
 pub(crate) const BLOCK: usize = 512;
-
-/// A unit's place and marks in a byte.
-pub(crate) mod place {
-    /// Tier, or 7 for none, as in a page code.
-    pub const TIER: u8 = 7;
-    /// No host page there.
-    pub const ABSENT: u8 = 7;
-    /// Part of a huge page of the host.
-    pub const HUGE: u8 = 8;
-    /// Part of a plan that was not reported yet.
-    pub const IN_FLIGHT: u8 = 16;
-    /// Some user table of the guest maps it.
-    pub const KNOWN: u8 = 32;
-    /// Rounds for which it is left alone after a move, the one of the move included: two bits.
-    pub const COOL: u8 = 0xc0;
-    /// One round.
-    pub const COOL_ONE: u8 = 0x40;
-}
 
 /// Everything about the units of one VM.
 #[derive(Debug)]

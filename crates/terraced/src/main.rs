@@ -5,6 +5,7 @@ mod config;
 mod daemon;
 mod events;
 mod hands;
+mod privileges;
 mod record;
 mod scout;
 
@@ -72,6 +73,7 @@ fn serve(args: &Args) -> Result<()> {
         )
         .with_writer(std::io::stderr)
         .init();
+    privileges::give_up()?;
     let root = HostRoot::default();
     let topology = Arc::new(read_topology(&root, &mut config)?);
     let config = Arc::new(config);
