@@ -17,7 +17,6 @@ use terrace_pagetable::entry::{ADDRESS, PRESENT, USER, WRITABLE};
 use terrace_pagetable::{GuestTables, Leaf, LeafSize, Paging, Scanner, SimulatedMemory};
 use terrace_proto::{Gfn, PageBitmap, Rearm, ScanRequest, Vpn};
 
-const CASES: u64 = 1_000;
 const FRAMES: u64 = 2 * 262_144;
 /// Table pages are taken from here up; data below.
 const FIRST_TABLE: u64 = FRAMES - 4_096;
@@ -200,7 +199,7 @@ impl Guest {
 #[test]
 fn pages_accessed_since_their_last_rearming_are_exactly_those_reported() {
     let mut reported = 0;
-    for seed in 0..CASES {
+    for seed in 0..common::cases() {
         let mut guest = Guest::new(seed);
         let mut scanner = Scanner::new(guest.memory.frames());
         for turn in 0..6 {

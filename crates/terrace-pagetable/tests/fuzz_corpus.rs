@@ -1,5 +1,13 @@
 //! The fuzz target's body on stable Rust: the committed corpus, and 1,000 generated inputs.
 
+#![allow(
+    clippy::unwrap_used,
+    clippy::cast_possible_truncation,
+    reason = "a test may panic, its numbers are small"
+)]
+
+mod common;
+
 use rand_xoshiro::Xoshiro256PlusPlus;
 use rand_xoshiro::rand_core::{Rng, SeedableRng};
 use terrace_pagetable::fuzz::fuzz_scan;
@@ -18,7 +26,7 @@ fn every_input_of_the_corpus_keeps_the_scans_promises() {
 #[test]
 fn a_thousand_generated_inputs_keep_the_scans_promises() {
     let mut random = Xoshiro256PlusPlus::seed_from_u64(3);
-    for _ in 0..1_000 {
+    for _ in 0..common::cases() {
         let records = (random.next_u64() % 120) as usize;
         let mut data = vec![0; 3 + 11 * records];
         random.fill_bytes(&mut data);

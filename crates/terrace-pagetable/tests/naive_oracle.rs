@@ -15,8 +15,6 @@ use terrace_pagetable::entry::{ACCESSED, LARGE, LARGE_PAT, PRESENT, USER, WRITAB
 use terrace_pagetable::{Scanner, SimulatedMemory};
 use terrace_proto::{Gfn, Rearm, Vpn};
 
-const CASES: u64 = 1_000;
-
 /// Odd ends: inside a bitmap's word, inside a 2 MiB block, room for a 1 GiB leaf in the last two.
 const SIZES: [u64; 4] = [600, 1_536, 262_144 + 700, 2 * 262_144];
 
@@ -99,7 +97,7 @@ impl Case {
 #[test]
 fn scans_of_random_tables_equal_those_of_the_naive_walker() {
     let mut pages_seen = 0;
-    for seed in 0..CASES {
+    for seed in 0..common::cases() {
         let mut case = Case::new(seed);
         let levels = 4 + case.below(2) as u8;
         let bits = [36, 40, 52][case.below(3) as usize];
@@ -129,5 +127,5 @@ fn scans_of_random_tables_equal_those_of_the_naive_walker() {
             }
         }
     }
-    assert!(pages_seen > CASES, "the cases say nothing");
+    assert!(pages_seen > common::cases(), "the cases say nothing");
 }

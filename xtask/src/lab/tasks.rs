@@ -38,6 +38,9 @@ pub struct TestArguments {
     /// Run only tests whose names contain this
     #[arg(long, value_name = "NAME")]
     pub only: Option<String>,
+    /// Also run the tests that take minutes
+    #[arg(long)]
+    pub long: bool,
     /// Name the tests and run none
     #[arg(long)]
     pub list: bool,

@@ -10,6 +10,15 @@ use terrace_proto::{
     Gfn, PageBitmap, PagingRegisters, Rearm, RequestId, ScanRequest, ScanStats, Space, VmId,
 };
 
+/// How many random cases to try: a thousand, or as many times that as `TERRACE_LONG` says.
+pub fn cases() -> u64 {
+    let factor = std::env::var("TERRACE_LONG").ok().map(|text| {
+        text.parse::<u64>()
+            .expect("TERRACE_LONG is a whole number: how many times the usual cases to run")
+    });
+    1_000 * factor.unwrap_or(1)
+}
+
 pub fn paging(levels: u8, root: u64) -> Paging {
     Paging::from_registers(PagingRegisters {
         cr0: 1 << 31,

@@ -2,6 +2,7 @@
 
 mod infrastructure;
 mod placement;
+mod soak;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Instant;
@@ -27,13 +28,18 @@ pub struct LabTest {
 /// Every test there is.
 const TESTS: &[&[LabTest]] = &[infrastructure::TESTS, placement::TESTS];
 
+/// Those that take minutes.
+const LONG_TESTS: &[&[LabTest]] = &[soak::TESTS];
+
 /// Runs the tests that the arguments ask for; the last line says how many passed and failed.
 pub fn run(arguments: &TestArguments) -> Result<()> {
     let wanted = |test: &&LabTest| match &arguments.only {
         Some(part) => test.name.contains(part.as_str()),
         None => true,
     };
-    let chosen: Vec<&LabTest> = TESTS.iter().copied().flatten().filter(wanted).collect();
+    let long = if arguments.long { LONG_TESTS } else { &[] };
+    let all = TESTS.iter().chain(long).copied().flatten();
+    let chosen: Vec<&LabTest> = all.filter(wanted).collect();
     if chosen.is_empty() {
         bail!("no such test; `cargo xtask lab test --list` names them");
     }
