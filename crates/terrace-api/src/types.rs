@@ -76,8 +76,8 @@ impl std::fmt::Display for Mode {
 pub struct Vm {
     /// The hypervisor's name for it, or its process id.
     pub name: String,
-    /// The hypervisor's process.
-    pub pid: u32,
+    /// The hypervisor's process, where it is known.
+    pub pid: Option<u32>,
     /// What it runs under.
     pub hypervisor: String,
     /// What the daemon does with it.

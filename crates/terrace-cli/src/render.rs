@@ -26,6 +26,11 @@ pub fn pages(n: u64) -> String {
     bytes(n.saturating_mul(4096))
 }
 
+/// A process id, where it is known.
+pub fn process(pid: Option<u32>) -> String {
+    pid.map_or_else(|| "?".into(), |pid| pid.to_string())
+}
+
 /// `part` of `whole` in per cent, rounded down; 0 of nothing.
 pub fn percent(part: u64, whole: u64) -> u64 {
     (u128::from(part) * 100)

@@ -9,6 +9,7 @@ use anyhow::{Context as _, Result, bail, ensure};
 use bytesize::ByteSize;
 use serde::Deserialize;
 use terrace_core::config::{EngineConfig, TierConfig, TierKind};
+use terrace_core::policy::Observe;
 use terrace_host::topology::{Tier, Topology};
 use terrace_proto::{TierId, TierLimit};
 
@@ -77,14 +78,14 @@ struct RawTier {
 #[serde(default, deny_unknown_fields)]
 struct RawMover {
     workers: usize,
-    retries: u32,
+    attempts: u32,
 }
 
 impl Default for RawMover {
     fn default() -> Self {
         Self {
             workers: 4,
-            retries: 3,
+            attempts: 3,
         }
     }
 }
@@ -128,8 +129,8 @@ pub struct Config {
     pub engine: EngineConfig,
     /// Threads that move pages of one VM.
     pub move_workers: usize,
-    /// How often a busy page is tried again.
-    pub move_retries: u32,
+    /// How often a busy page is tried.
+    pub move_attempts: u32,
     /// The observation log, where one is wanted: file and limit in bytes.
     pub log: Option<(PathBuf, u64)>,
     defaults: RawVm,
@@ -196,7 +197,7 @@ impl Config {
             tiers,
             engine,
             move_workers: raw.mover.workers,
-            move_retries: raw.mover.retries,
+            move_attempts: raw.mover.attempts,
             log: raw.log.map(|l| (l.file, l.limit.as_u64())),
             defaults: RawVm {
                 scan: raw.defaults.scan.or(Some(false)),
@@ -206,10 +207,26 @@ impl Config {
             },
             vms: raw.vm,
         };
-        for name in config.vms.keys() {
-            config.vm(name).with_context(|| format!("vm.{name}"))?;
-        }
+        config.check()?;
         Ok(config)
+    }
+
+    /// What depends on the names of the tiers, or works in the simulator only.
+    fn check(&self) -> Result<()> {
+        self.check_tier_names(&self.defaults).context("defaults")?;
+        for name in self.vms.keys() {
+            self.vm(name).with_context(|| format!("vm.{name}"))?;
+        }
+        let own = self.engine.vm_policies.iter();
+        let own = own.map(|(vm, choice)| (format!("engine.vm_policies.{vm}"), choice));
+        for (key, choice) in own.chain([("engine.policy".to_owned(), &self.engine.policy)]) {
+            ensure!(
+                choice.resolve(&key)?.observe != Observe::EptScan,
+                "{key}: observe = \"ept-scan\" works in the simulator only; \
+                 a live host scans guest page tables (\"guest-scan\")"
+            );
+        }
+        Ok(())
     }
 
     /// What is said about the VM of this name: its own section over the defaults.
@@ -230,12 +247,13 @@ impl Config {
     }
 
     /// Takes the tiers as the kernel describes them, where the file defines none.
-    pub fn follow(&mut self, topology: &Topology) {
+    pub fn follow(&mut self, topology: &Topology) -> Result<()> {
         let named = |tier: &Tier| TierConfig {
             name: tier.name.clone(),
             ..TierConfig::default()
         };
         self.engine.tiers = topology.tiers.iter().map(named).collect();
+        self.check()
     }
 
     fn limit(&self, own: &RawVm, index: usize, name: &str) -> Result<TierLimit> {
@@ -364,6 +382,10 @@ mod tests {
         assert!(refused("[engine]\nwindos = 3").contains("unknown field `windos`"));
         assert!(refused("[engine]\nwindows = 99").contains("windows = 99 is out of range"));
         assert!(refused("[vm.a]\nfloor = { quick = \"1GiB\" }").contains("no tier \"quick\""));
+        let default = "[defaults]\nceiling = { quick = \"1GiB\" }";
+        assert!(refused(default).contains("no tier \"quick\""));
+        let ept = "[engine]\npolicy = { base = \"vtmm\", observe = \"ept-scan\" }";
+        assert!(refused(ept).contains("simulator only"), "{}", refused(ept));
         let swapped = "[vm.a]\nfloor = { fast = \"2GiB\" }\nceiling = { fast = \"1GiB\" }";
         assert!(
             refused(swapped).contains("is above its ceiling"),

@@ -1,33 +1,30 @@
 //! The daemon's thread: everything that happened comes in by one channel, goes through the engine,
 //! and what the engine decided is handed to the threads of the VM that it is about.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender};
 use std::time::Duration;
 
 use anyhow::{Context as _, Result};
-use terrace_core::{Engine, RoundSummary};
-use terrace_host::mover::{Mover, MoverConfig, Target};
+use terrace_core::Engine;
+use terrace_host::mover::{Mover, MoverConfig};
 use terrace_host::topology::Topology;
 use terrace_host::{Finding, HostRoot};
 use terrace_proto::log::Record;
-use terrace_proto::{Action, Command, Event, PageSize, RamRange, Tick, TierMemory, VmId, VmSpec};
-use terrace_sys::{MonotonicClock, Process};
+use terrace_proto::{Action, Command, Event, Tick, TierMemory, VmId};
+use terrace_sys::MonotonicClock;
 
-use crate::config::{Config, VmConfig};
+use crate::config::Config;
 use crate::events::Events;
-use crate::hands::{Context, Hands};
 use crate::record::Recorder;
-use crate::scout::{Found, Ready, State};
+use crate::roster::Entry;
+use crate::scout::{Found, Looked};
 
 /// Longest sleep of the loop; how fast a VM that ended is noticed.
 const HEARTBEAT: Duration = Duration::from_secs(1);
 /// How often the tiers' free memory is read.
 const MEMORY_EVERY: Duration = Duration::from_secs(2);
-
-/// Rounds of a VM that are remembered.
-const ROUNDS_KEPT: usize = 64;
 
 /// What reaches the daemon's thread.
 pub enum Input {
@@ -35,58 +32,14 @@ pub enum Input {
     Event(Event),
     /// The scout found a VM.
     Found(Box<Found>),
-    /// The scout looked everywhere; what it has to say besides.
-    Looked(Vec<Finding>),
+    /// The scout looked everywhere.
+    Looked(Looked),
     /// What there is to say about a VM's moves.
     MoveFindings(VmId, Vec<Finding>),
     /// A question of the API.
     Ask(Box<dyn FnOnce(&mut Daemon) + Send>),
     /// End.
     Stop,
-}
-
-/// A VM that the engine knows.
-pub struct Managed {
-    /// Its id in the engine.
-    pub id: VmId,
-    /// Its threads.
-    hands: Hands,
-    process: Arc<Process>,
-    /// Last reason of the engine that was made an event.
-    reasons_told: u64,
-    /// The last rounds, oldest first.
-    pub history: VecDeque<RoundSummary>,
-}
-
-impl Managed {
-    fn keep_round(&mut self, last: Option<&RoundSummary>) {
-        let Some(last) = last.filter(|l| self.history.back().is_none_or(|b| b.round < l.round))
-        else {
-            return;
-        };
-        if self.history.len() == ROUNDS_KEPT {
-            self.history.pop_front();
-        }
-        self.history.push_back(last.clone());
-    }
-}
-
-/// A VM, managed or not.
-pub struct Entry {
-    /// Its hypervisor's process.
-    pub pid: u32,
-    /// `QEMU with KVM`, `QEMU (TCG)`.
-    pub hypervisor: String,
-    /// Guest RAM, bytes.
-    pub memory_bytes: u64,
-    /// Why it is not managed, where it is not.
-    pub reason: String,
-    /// It is opted in, but something is in the way.
-    pub unscannable: bool,
-    /// For `doctor`.
-    pub findings: Vec<Finding>,
-    /// What managing it takes.
-    pub managed: Option<Managed>,
 }
 
 /// All that the daemon's thread owns.
@@ -111,9 +64,12 @@ pub struct Daemon {
     pub paused: bool,
     clock: MonotonicClock,
     recorder: Recorder,
-    mover: Arc<Mover>,
-    inbox: Sender<Input>,
-    next_id: u32,
+    /// Moves pages of all VMs.
+    pub mover: Arc<Mover>,
+    /// Where threads send what happened.
+    pub inbox: Sender<Input>,
+    /// The next VM's id in the engine.
+    pub next_id: u32,
     memory_read_at: Option<Tick>,
 }
 
@@ -137,7 +93,7 @@ impl Daemon {
             threads: config.move_workers,
             batch_pages: 1024,
             bytes_per_s: (budget > 0).then_some(budget),
-            attempts: config.move_retries,
+            attempts: config.move_attempts,
         };
         Ok(Self {
             engine,
@@ -170,10 +126,13 @@ impl Daemon {
             self.read_memory();
             match inbox.recv_timeout(self.sleep()) {
                 Ok(Input::Stop) | Err(RecvTimeoutError::Disconnected) => break,
-                Ok(input) => self.take(input),
-                Err(RecvTimeoutError::Timeout) => {}
+                Ok(input) => {
+                    // First, so that a VM that was restarted gets its name back.
+                    self.forget_ended();
+                    self.take(input);
+                }
+                Err(RecvTimeoutError::Timeout) => self.forget_ended(),
             }
-            self.forget_ended();
             if self
                 .engine
                 .poll_timeout()
@@ -194,7 +153,7 @@ impl Daemon {
         match input {
             Input::Event(event) => self.handle(event),
             Input::Found(found) => self.found(*found),
-            Input::Looked(findings) => self.look_findings = findings,
+            Input::Looked(looked) => self.looked(looked),
             Input::MoveFindings(vm, findings) => self.keep_findings(vm, findings),
             Input::Ask(question) => question(self),
             // `run` sees it first.
@@ -223,6 +182,7 @@ impl Daemon {
         let halted = match &command {
             Command::Pause(vm) => Some((*vm, true)),
             Command::Resume(vm) => Some((*vm, false)),
+            Command::Moves(vm, on) => Some((Some(*vm), !on)),
             _ => None,
         };
         if let Some((vm, halt)) = halted {
@@ -231,11 +191,7 @@ impl Daemon {
             }
             for managed in self.vms.values().filter_map(|e| e.managed.as_ref()) {
                 if vm.is_none_or(|id| id == managed.id) {
-                    if halt {
-                        managed.hands.halt()
-                    } else {
-                        managed.hands.go_on()
-                    }
+                    managed.hands.halt(halt);
                 }
             }
         }
@@ -269,7 +225,8 @@ impl Daemon {
         }
     }
 
-    fn tell(&mut self, vm: Option<&str>, text: String) {
+    /// Makes something an event.
+    pub fn tell(&mut self, vm: Option<&str>, text: String) {
         let now = self.now();
         self.events.push(now, vm, text);
     }
@@ -287,125 +244,6 @@ impl Daemon {
             }
             managed.reasons_told = told;
             managed.keep_round(self.engine.last_round(managed.id));
-        }
-    }
-
-    /// Keeps what moves showed for `doctor`; the newest of each kind.
-    fn keep_findings(&mut self, vm: VmId, findings: Vec<Finding>) {
-        let entry = self
-            .vms
-            .values_mut()
-            .find(|e| e.managed.as_ref().is_some_and(|m| m.id == vm));
-        let Some(entry) = entry.filter(|_| !findings.is_empty()) else {
-            return;
-        };
-        entry
-            .findings
-            .retain(|old| findings.iter().all(|new| new.name != old.name));
-        entry.findings.extend(findings);
-    }
-
-    fn found(&mut self, found: Found) {
-        let name = self.free_name(&found.name, found.pid);
-        let mut entry = Entry {
-            pid: found.pid,
-            hypervisor: "QEMU".into(),
-            memory_bytes: 0,
-            reason: String::new(),
-            unscannable: false,
-            findings: found.findings,
-            managed: None,
-        };
-        match found.state {
-            State::Ignored => {
-                entry.reason = "not opted in (scan = true under [vm.NAME])".into();
-            }
-            State::Unscannable(reason) => {
-                entry.unscannable = true;
-                entry.reason = reason;
-            }
-            State::Ready(ready) => return self.manage(&name, entry, *ready),
-        }
-        let said = self.vms.get(&name).map(|e| e.reason.clone());
-        if said.as_deref() != Some(&entry.reason) {
-            self.tell(Some(&name), format!("found: {}", entry.reason));
-        }
-        self.vms.insert(name, entry);
-    }
-
-    /// Two VMs may have one name; the second one's gets its process id.
-    fn free_name(&self, name: &str, pid: u32) -> String {
-        match self.vms.get(name) {
-            Some(entry) if entry.pid != pid && entry.managed.is_some() => format!("{name}.{pid}"),
-            _ => name.to_owned(),
-        }
-    }
-
-    fn manage(&mut self, name: &str, mut entry: Entry, ready: Ready) {
-        let id = VmId(self.next_id);
-        let ram = ready.memory.ram();
-        let target = Target {
-            process: Arc::clone(ready.vm.process()),
-            memory: Arc::clone(&ready.memory),
-            unit: PageSize::Base,
-        };
-        entry.memory_bytes = ram.iter().map(|r| r.pages.saturating_mul(4096)).sum();
-        entry.hypervisor = if ready.identity.kvm {
-            "QEMU with KVM"
-        } else {
-            "QEMU (TCG)"
-        }
-        .into();
-        let spec = spec(id, name, ram, target.unit, &ready.config);
-        let context = Context {
-            target,
-            root: self.root.clone(),
-            topology: Arc::clone(&self.topology),
-            inbox: self.inbox.clone(),
-        };
-        let process = Arc::clone(ready.vm.process());
-        match Hands::start(&context, ready.vm, ready.tables, Arc::clone(&self.mover)) {
-            Ok(hands) => {
-                self.next_id += 1;
-                entry.managed = Some(Managed {
-                    id,
-                    hands,
-                    process,
-                    reasons_told: 0,
-                    history: VecDeque::new(),
-                });
-                self.vms.insert(name.to_owned(), entry);
-                self.tell(
-                    Some(name),
-                    format!("under management, pid {}", process_id(&self.vms[name])),
-                );
-                self.handle(Event::VmArrived(spec));
-            }
-            Err(error) => {
-                entry.unscannable = true;
-                entry.reason = format!("its threads could not be started: {error}");
-                self.vms.insert(name.to_owned(), entry);
-            }
-        }
-    }
-
-    /// Drops VMs whose process has ended.
-    fn forget_ended(&mut self) {
-        let ended: Vec<String> = self
-            .vms
-            .iter()
-            .filter(|(_, entry)| match &entry.managed {
-                Some(managed) => !managed.process.is_alive(),
-                None => !self.root.process(entry.pid, "stat").exists(),
-            })
-            .map(|(name, _)| name.clone())
-            .collect();
-        for name in ended {
-            let entry = self.vms.remove(&name);
-            self.tell(Some(&name), "the VM ended".into());
-            if let Some(managed) = entry.and_then(|e| e.managed) {
-                self.handle(Event::VmDeparted(managed.id));
-            }
         }
     }
 
@@ -428,21 +266,5 @@ impl Daemon {
                 format!("the tiers' memory could not be read: {error}"),
             ),
         }
-    }
-}
-
-fn process_id(entry: &Entry) -> u32 {
-    entry.pid
-}
-
-fn spec(vm: VmId, name: &str, ram: Vec<RamRange>, unit: PageSize, config: &VmConfig) -> VmSpec {
-    VmSpec {
-        vm,
-        name: name.to_owned(),
-        ram,
-        unit,
-        limits: config.limits.clone(),
-        weight: config.weight,
-        moves: config.moves,
     }
 }

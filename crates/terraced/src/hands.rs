@@ -12,7 +12,8 @@ use terrace_host::tracker::GuestTables;
 use terrace_host::{HostRoot, placement};
 use terrace_proto::action::PlacementQuery;
 use terrace_proto::{
-    Event, MovePlan, MoveReport, MoveStatus, PageCode, PageResult, PlacementReport, ScanRequest,
+    Event, MovePlan, MoveReport, MoveStatus, PageCode, PageResult, RequestId, ScanFailure,
+    ScanRequest, VmId,
 };
 
 use crate::daemon::Input;
@@ -83,20 +84,15 @@ impl Hands {
         let _ = self.plans.send(plan);
     }
 
-    /// Ends moves at their next batch until [`Hands::go_on`].
-    pub fn halt(&self) {
-        self.stop.store(true, Ordering::Relaxed);
-    }
-
-    /// Lets moves go on.
-    pub fn go_on(&self) {
-        self.stop.store(false, Ordering::Relaxed);
+    /// Ends moves at their next batch, or lets them go on.
+    pub fn halt(&self, halt: bool) {
+        self.stop.store(halt, Ordering::Relaxed);
     }
 }
 
 impl Drop for Hands {
     fn drop(&mut self) {
-        self.halt();
+        self.halt(true);
     }
 }
 
@@ -129,9 +125,12 @@ impl Looker {
     }
 
     fn scan(&mut self, request: ScanRequest) -> Event {
-        match self.tables.scan(&mut self.vm, request) {
-            Ok(answer) => Event::Scanned(Box::new(answer)),
-            Err(failure) => Event::ScanFailed(failure),
+        let (id, vm) = (request.id, request.space.vm());
+        let scanned = caught(|| self.tables.scan(&mut self.vm, request));
+        match scanned {
+            Some(Ok(answer)) => Event::Scanned(Box::new(answer)),
+            Some(Err(failure)) => Event::ScanFailed(failure),
+            None => failed(id, vm, "a defect of terraced: the scan panicked".into()),
         }
     }
 
@@ -142,32 +141,39 @@ impl Looker {
             target,
             ..
         } = &self.context;
-        match placement::query(root, topology, target, query) {
-            Ok(reports) => reports.into_iter().map(Event::Placement).collect(),
-            Err(error) => {
-                tracing::warn!(vm = %query.vm, "where pages are could not be asked: {error}");
-                vec![nothing_known(query)]
-            }
-        }
+        let what = match caught(|| placement::query(root, topology, target, query)) {
+            Some(Ok(reports)) => return reports.into_iter().map(Event::Placement).collect(),
+            Some(Err(error)) => error.to_string(),
+            None => "a defect of terraced: the query panicked".into(),
+        };
+        let reason = format!("where its pages are could not be asked: {what}");
+        vec![failed(query.id, query.vm, reason)]
     }
 }
 
-/// An answer without pages, so that the engine need not wait for its time-out.
-fn nothing_known(query: PlacementQuery) -> Event {
-    Event::Placement(PlacementReport {
-        id: query.id,
-        vm: query.vm,
-        start: terrace_proto::Gfn(0),
-        codes: Vec::new(),
-        last: true,
+/// The round is given up; what is known of the VM stays.
+fn failed(id: RequestId, vm: VmId, reason: String) -> Event {
+    Event::ScanFailed(ScanFailure {
+        id,
+        vm,
+        reason,
+        fatal: false,
     })
+}
+
+/// Runs a job of a thread that must outlive it: the engine waits for its answer. None where it
+/// panicked, which the panic hook has printed.
+fn caught<T>(job: impl FnOnce() -> T) -> Option<T> {
+    std::panic::catch_unwind(std::panic::AssertUnwindSafe(job)).ok()
 }
 
 fn move_pages(context: &Context, mover: &Mover, stop: &AtomicBool, queue: &Receiver<MovePlan>) {
     for plan in queue {
         let (report, findings) = if context.target.process.is_alive() {
-            let outcome = mover.execute(&context.target, &plan, stop);
-            (outcome.report, outcome.findings)
+            match caught(|| mover.execute(&context.target, &plan, stop)) {
+                Some(outcome) => (outcome.report, outcome.findings),
+                None => (not_tried(&plan), Vec::new()),
+            }
         } else {
             (not_tried(&plan), Vec::new())
         };

@@ -7,6 +7,7 @@ mod events;
 mod hands;
 mod privileges;
 mod record;
+mod roster;
 mod scout;
 
 use std::path::PathBuf;
@@ -120,7 +121,7 @@ fn read_topology(root: &HostRoot, config: &mut Config) -> Result<Topology> {
          [[tier]] sections in the configuration (many hosts report all nodes in one tier)"
     );
     if defined.is_empty() {
-        config.follow(&topology);
+        config.follow(&topology)?;
     }
     Ok(topology)
 }

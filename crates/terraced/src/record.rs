@@ -23,7 +23,8 @@ impl Recorder {
         Self { log: None }
     }
 
-    /// Starts a log of at most `limit` bytes; `config` is the engine's as JSON.
+    /// Starts a log of at most `limit` bytes; `config` is the engine's as JSON. A log that is there
+    /// already stays beside it, with `previous` as its ending.
     pub fn start(path: &Path, limit: u64, config: String) -> Result<Self> {
         let file =
             File::create(path).with_context(|| format!("creating the log {}", path.display()))?;

@@ -3,10 +3,10 @@
 //! Runs on a thread of its own, because a monitor may hang. It leaves to the daemon's thread: what
 //! is done with what it found.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::sync::mpsc::Sender;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use terrace_host::doctor::{self, VmFacts};
@@ -29,8 +29,10 @@ const RETRY: Duration = Duration::from_secs(60);
 pub struct Found {
     /// Its name; its process id where it has none.
     pub name: String,
-    /// Its hypervisor's process.
-    pub pid: u32,
+    /// Its hypervisor's process, where it is known.
+    pub pid: Option<u32>,
+    /// Its monitor.
+    pub socket: PathBuf,
     /// What can be done with it.
     pub state: State,
     /// For `doctor`.
@@ -61,6 +63,14 @@ pub struct Ready {
     pub tables: GuestTables,
 }
 
+/// A look at all places.
+pub struct Looked {
+    /// What there is to say about the places.
+    pub findings: Vec<Finding>,
+    /// Every socket that may be a monitor.
+    pub sockets: BTreeSet<PathBuf>,
+}
+
 /// Looks for VMs until nobody listens any more.
 pub struct Scout {
     root: HostRoot,
@@ -68,13 +78,13 @@ pub struct Scout {
     config: Arc<Config>,
     worker: WorkerCommand,
     inbox: Sender<Input>,
-    handled: BTreeMap<PathBuf, Handled>,
+    handled: Mutex<BTreeMap<PathBuf, Handled>>,
 }
 
 /// What became of a socket.
 struct Handled {
-    pid: u32,
-    /// When to look at it again; never while the VM is managed.
+    pid: Option<u32>,
+    /// When to look at it again; never while the VM is managed or being looked at.
     again: Option<Instant>,
 }
 
@@ -93,75 +103,97 @@ impl Scout {
             config,
             worker,
             inbox,
-            handled: BTreeMap::new(),
+            handled: Mutex::default(),
         }
     }
 
     /// Looks, reports, sleeps, until the daemon ends.
-    pub fn run(mut self) {
+    pub fn run(self) {
+        let scout = Arc::new(self);
         let look = DiscoveryConfig {
             sockets: Vec::new(),
-            folders: self.config.qmp_folders.clone(),
-            processes: self.config.processes,
+            folders: scout.config.qmp_folders.clone(),
+            processes: scout.config.processes,
         };
         loop {
-            let found = qemu::discover(&self.root, &look);
+            let found = qemu::discover(&scout.root, &look);
             for candidate in &found.candidates {
-                if self.is_new(candidate) && !self.report(candidate) {
-                    return;
-                }
+                scout.handle(candidate);
             }
-            if self.inbox.send(Input::Looked(found.findings)).is_err() {
+            let looked = Looked {
+                findings: found.findings,
+                sockets: found.candidates.into_iter().map(|c| c.socket).collect(),
+            };
+            if scout.inbox.send(Input::Looked(looked)).is_err() {
                 return;
             }
-            std::thread::sleep(self.config.discover_every);
+            std::thread::sleep(scout.config.discover_every);
         }
     }
 
-    /// Not handled yet, or its time to be tried again has come, or another process took its socket.
-    fn is_new(&mut self, candidate: &Candidate) -> bool {
-        let Some(handled) = self.handled.get(&candidate.socket) else {
-            return true;
+    /// Looks at a new candidate on a thread of its own: a monitor that hangs must not hide others.
+    fn handle(self: &Arc<Self>, candidate: &Candidate) {
+        if !self.is_new(candidate) {
+            return;
+        }
+        self.note(candidate, candidate.pid, None);
+        let (scout, candidate) = (Arc::clone(self), candidate.clone());
+        let look = move || {
+            let found = scout.look_at(&candidate);
+            let managed = matches!(found.state, State::Ready(_));
+            let again = (!managed).then(|| Instant::now() + RETRY);
+            scout.note(&candidate, found.pid, again);
+            // Nobody listens while the daemon ends.
+            let _ = scout.inbox.send(Input::Found(Box::new(found)));
         };
-        let gone = !self.root.process(handled.pid, "stat").exists();
-        gone || handled.again.is_some_and(|at| Instant::now() >= at)
+        let started = std::thread::Builder::new().name("scout".into()).spawn(look);
+        if let Err(error) = started {
+            tracing::warn!("a VM could not be looked at: no thread: {error}");
+        }
     }
 
-    /// Handles one candidate; false where nobody listens any more.
-    fn report(&mut self, candidate: &Candidate) -> bool {
-        let found = self.look_at(candidate);
-        let managed = matches!(found.state, State::Ready(_));
-        let again = (!managed).then(|| Instant::now() + RETRY);
-        let handled = Handled {
-            pid: found.pid,
-            again,
-        };
-        self.handled.insert(candidate.socket.clone(), handled);
-        self.inbox.send(Input::Found(Box::new(found))).is_ok()
+    fn note(&self, candidate: &Candidate, pid: Option<u32>, again: Option<Instant>) {
+        let mut handled = self.handled.lock().unwrap_or_else(PoisonError::into_inner);
+        handled.insert(candidate.socket.clone(), Handled { pid, again });
+    }
+
+    /// Not handled yet, or its time to be tried again has come, or its process is gone.
+    fn is_new(&self, candidate: &Candidate) -> bool {
+        let handled = self.handled.lock().unwrap_or_else(PoisonError::into_inner);
+        handled.get(&candidate.socket).is_none_or(|handled| {
+            let gone = |pid| !self.root.process(pid, "stat").exists();
+            handled.pid.is_some_and(gone) || handled.again.is_some_and(|at| Instant::now() >= at)
+        })
     }
 
     fn look_at(&self, candidate: &Candidate) -> Found {
+        let found = |name: &str, pid, state| Found {
+            name: name.to_owned(),
+            pid,
+            socket: candidate.socket.clone(),
+            state,
+            findings: Vec::new(),
+        };
         // A VM that is known not to be opted in is left alone: its monitor may be somebody else's.
         if let (Some(name), Some(pid)) = (&candidate.name, candidate.pid)
             && !self.config.vm(name).is_ok_and(|vm| vm.scan)
         {
-            return Found::new(name.clone(), pid, State::Ignored);
+            return found(name, Some(pid), State::Ignored);
         }
-        let name_of_socket = || candidate.socket.display().to_string();
         let vm = match Vm::open(&self.root, candidate, ANSWER_TIMEOUT) {
             Ok(vm) => vm,
             Err(error) => {
-                let name = candidate.name.clone().unwrap_or_else(name_of_socket);
-                let pid = candidate.pid.unwrap_or(0);
-                return Found::new(name, pid, State::Unscannable(error.to_string()));
+                let socket = candidate.socket.display().to_string();
+                let name = candidate.name.as_ref().unwrap_or(&socket);
+                return found(name, candidate.pid, State::Unscannable(error.to_string()));
             }
         };
         let identity = vm.identity().clone();
-        let (name, pid) = (identity.name.clone(), identity.pid);
+        let (name, pid) = (identity.name.clone(), Some(identity.pid));
         match self.config.vm(&name) {
             Ok(config) if config.scan => self.attach(vm, identity, config),
-            Ok(_) => Found::new(name, pid, State::Ignored),
-            Err(error) => Found::new(name, pid, State::Unscannable(format!("{error:#}"))),
+            Ok(_) => found(&name, pid, State::Ignored),
+            Err(error) => found(&name, pid, State::Unscannable(format!("{error:#}"))),
         }
     }
 
@@ -185,7 +217,8 @@ impl Scout {
             sandbox_gaps: tables.as_ref().map_or(&[], GuestTables::sandbox_gaps),
         };
         let findings = doctor::vm(&self.root, &self.topology, &facts);
-        let (name, pid) = (identity.name.clone(), identity.pid);
+        let (name, pid) = (identity.name.clone(), Some(identity.pid));
+        let socket = identity.socket.clone();
         let state = match (tables, memory) {
             (Ok(tables), Ok(memory)) => State::Ready(Box::new(Ready {
                 identity,
@@ -200,19 +233,9 @@ impl Scout {
         Found {
             name,
             pid,
+            socket,
             state,
             findings,
-        }
-    }
-}
-
-impl Found {
-    fn new(name: String, pid: u32, state: State) -> Self {
-        Self {
-            name,
-            pid,
-            state,
-            findings: Vec::new(),
         }
     }
 }

@@ -39,9 +39,9 @@ pub async fn run(
 fn text(status: &Status, detail: &VmDetail) -> String {
     let vm = &detail.vm;
     let mut out = format!(
-        "{} (pid {}, {}): {}, {}\n{} of RAM, moved in units of {}\n\n",
+        "{} (process {}, {}): {}, {}\n{} of RAM, moved in units of {}\n\n",
         vm.name,
-        vm.pid,
+        render::process(vm.pid),
         vm.hypervisor,
         vm.mode,
         vm.reason,

@@ -47,7 +47,7 @@ fn text(status: &Status, vms: &[Vm]) -> String {
 fn row(vm: &Vm, tiers: usize) -> Vec<String> {
     let mut cells = vec![
         vm.name.clone(),
-        vm.pid.to_string(),
+        render::process(vm.pid),
         vm.mode.to_string(),
         render::bytes(vm.memory_bytes),
     ];

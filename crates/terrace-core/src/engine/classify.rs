@@ -10,6 +10,7 @@ use super::Shared;
 use super::refusal::Refusal;
 use super::view::RoundSummary;
 use super::vm::{Phase, Vm};
+use crate::estimate::{DEGREES, Estimator, Histogram};
 use crate::place::{Flow, Room};
 
 impl Vm {
@@ -81,6 +82,7 @@ impl Vm {
             return;
         };
         round.ended_at = Some(now);
+        round.hot_in_first_tier_after = self.hot_in_first_tier(&round, shared);
         round.refused = self.refused.list();
         let quiet = self.is_quiet(&round, shared);
         self.intermittent.round_done(quiet);
@@ -88,6 +90,22 @@ impl Vm {
         self.counters.rounds += 1;
         self.reasons.say(now, self.round_words(&round, quiet));
         self.last = Some(round);
+    }
+
+    /// Pages of a round's hot set that are in the first tier now. Among pages of the lowest hot degree,
+    /// of which not all may be in the hot set, those in the first tier count as its part.
+    fn hot_in_first_tier(&self, round: &RoundSummary, shared: &Shared) -> u64 {
+        let estimator = Estimator::new(self.policy.estimate, &shared.config);
+        let histogram = Histogram::tally(&self.pages, estimator, self.round);
+        let threshold = usize::from(round.threshold_degree);
+        let unit_pages = self.pages.ram().unit().base_pages();
+        let (mut hotter, mut here) = (0, 0);
+        for degree in threshold + 1..DEGREES {
+            hotter += histogram.known_with(degree);
+            here += histogram.known_in(0, degree);
+        }
+        let at_threshold = (round.hot_pages / unit_pages).saturating_sub(hotter);
+        (here + histogram.known_in(0, threshold).min(at_threshold)) * unit_pages
     }
 
     /// Fewer bytes moved than are worth looking again soon. Where moves are off, what would have moved

@@ -186,7 +186,9 @@ impl Vm {
     /// Builds and issues one plan.
     fn issue(&mut self, shared: &mut Shared) -> Issue {
         let (most_pages, most_bytes) = (shared.config.plan_max_pages, shared.config.plan_max_bytes);
-        let bytes = most_bytes.min(self.moving.waiting_bytes());
+        let bytes = most_bytes
+            .min(self.moving.waiting_bytes())
+            .min(most_pages.saturating_mul(self.pages.unit_bytes()));
         if bytes > 0 && shared.budget.bytes() < bytes {
             return Issue::Tokens(shared.budget.ready_at(bytes));
         }

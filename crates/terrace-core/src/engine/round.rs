@@ -188,7 +188,10 @@ impl Vm {
 
     pub fn scan_failed(&mut self, now: Tick, failure: &ScanFailure) {
         let open = match self.phase {
-            Phase::Clearing { request, .. } | Phase::Scanning { request, .. } => Some(request),
+            // A failure to say where pages are leaves them where they were last seen.
+            Phase::Placing { request, .. }
+            | Phase::Clearing { request, .. }
+            | Phase::Scanning { request, .. } => Some(request),
             _ => None,
         };
         if open != Some(failure.id) && !failure.fatal {
@@ -196,7 +199,7 @@ impl Vm {
             return;
         }
         self.counters.scan_failures += 1;
-        self.abandon(now, &format!("a scan failed: {}", failure.reason));
+        self.abandon(now, &failure.reason);
         if failure.fatal && self.observes() && self.phase != Phase::Unmanaged {
             self.phase = Phase::Unscannable {
                 reason: failure.reason.clone(),
@@ -280,12 +283,8 @@ impl Vm {
             Phase::Placing { since, .. }
             | Phase::Clearing { since, .. }
             | Phase::Scanning { since, .. } => Some(since.after(timeout)),
-            Phase::Moving { since } => Some(
-                self.moving
-                    .tokens_at
-                    .unwrap_or(Tick(u64::MAX))
-                    .min(since.after(timeout)),
-            ),
+            // While moves wait for the budget, nothing is late.
+            Phase::Moving { since } => Some(self.moving.tokens_at.unwrap_or(since.after(timeout))),
         }
     }
 
@@ -293,12 +292,12 @@ impl Vm {
     pub fn round_now(&mut self, now: Tick, shared: &mut Shared) {
         let obstacle = match &self.phase {
             _ if self.paused => "it is paused".to_string(),
-            Phase::Waiting => {
+            // An operator who changed something may try a VM again that could not be scanned.
+            Phase::Waiting | Phase::Unscannable { .. } => {
                 self.start_round(now, shared);
                 return;
             }
             Phase::Unmanaged => format!("the policy {} has no rounds", self.policy.name.name()),
-            Phase::Unscannable { reason } => format!("it cannot be scanned: {reason}"),
             _ => format!("round {} is under way", self.round),
         };
         self.reasons.say(now, format!("no round now: {obstacle}"));

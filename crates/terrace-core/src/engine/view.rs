@@ -106,6 +106,8 @@ pub struct RoundSummary {
     pub hot_pages: u64,
     /// Pages of the hot set that were in the first tier already, before the round's moves.
     pub hot_in_first_tier: u64,
+    /// The same after them, by where the kernel says pages are.
+    pub hot_in_first_tier_after: u64,
     /// Lowest degree in the hot set.
     pub threshold_degree: u8,
     /// Known pages by degree, from 0.

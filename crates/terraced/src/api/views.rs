@@ -6,8 +6,9 @@ use terrace_host::{Finding, Status, doctor};
 use terrace_proto::{Command, Gpa, PAGE_SIZE, TierLimit, VmId};
 
 use super::Failure;
-use crate::daemon::{Daemon, Entry};
+use crate::daemon::Daemon;
 use crate::events::seconds;
+use crate::roster::Entry;
 
 impl Daemon {
     /// `GET /v1/status`.
@@ -219,7 +220,9 @@ impl Daemon {
             .collect();
         host.extend(self.look_findings.iter().map(finding));
         let vms = self.vms.iter().map(|(name, entry)| {
-            let mut findings: Vec<api::Finding> = entry.findings.iter().map(finding).collect();
+            let moves = entry.managed.iter().flat_map(|m| &m.move_findings);
+            let mut findings: Vec<api::Finding> =
+                entry.findings.iter().chain(moves).map(finding).collect();
             if !entry.reason.is_empty() {
                 let health = if entry.unscannable {
                     api::Health::Missing
@@ -333,7 +336,7 @@ fn round(r: &RoundSummary) -> api::Round {
         known_pages: r.known_pages,
         hot_pages: r.hot_pages,
         hot_on_fast_before: r.hot_in_first_tier,
-        hot_on_fast_after: r.hot_in_first_tier.saturating_add(r.promoted_pages),
+        hot_on_fast_after: r.hot_in_first_tier_after,
         threshold_degree: r.threshold_degree.into(),
         degree_histogram: r.degree_histogram.clone(),
         promoted_pages: r.promoted_pages,

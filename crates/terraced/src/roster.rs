@@ -1,0 +1,208 @@
+//! The VMs that the daemon knows: who comes under management, under which name, and who is gone.
+
+use std::collections::VecDeque;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use terrace_core::RoundSummary;
+use terrace_host::Finding;
+use terrace_host::mover::Target;
+use terrace_proto::{Event, PAGE_SIZE, PageSize, RamRange, VmId, VmSpec};
+use terrace_sys::Process;
+
+use crate::config::VmConfig;
+use crate::daemon::Daemon;
+use crate::hands::{Context, Hands};
+use crate::scout::{Found, Looked, Ready, State};
+
+/// Rounds of a VM that are remembered.
+const ROUNDS_KEPT: usize = 64;
+
+/// A VM that the engine knows.
+pub struct Managed {
+    /// Its id in the engine.
+    pub id: VmId,
+    /// Its threads.
+    pub hands: Hands,
+    /// Last reason of the engine that was made an event.
+    pub reasons_told: u64,
+    /// The last rounds, oldest first.
+    pub history: VecDeque<RoundSummary>,
+    /// What its last moves showed, for `doctor`.
+    pub move_findings: Vec<Finding>,
+    process: Arc<Process>,
+}
+
+impl Managed {
+    /// Remembers the last round that ended, once.
+    pub fn keep_round(&mut self, last: Option<&RoundSummary>) {
+        let newest = self.history.back().map(|round| round.round);
+        let Some(last) = last.filter(|last| newest < Some(last.round)) else {
+            return;
+        };
+        if self.history.len() == ROUNDS_KEPT {
+            self.history.pop_front();
+        }
+        self.history.push_back(last.clone());
+    }
+}
+
+/// A VM, managed or not.
+pub struct Entry {
+    /// Its hypervisor's process, where it is known.
+    pub pid: Option<u32>,
+    /// Its monitor.
+    pub socket: PathBuf,
+    /// `QEMU with KVM`, `QEMU (TCG)`.
+    pub hypervisor: String,
+    /// Guest RAM, bytes.
+    pub memory_bytes: u64,
+    /// Why it is not managed, where it is not.
+    pub reason: String,
+    /// It is opted in, but something is in the way.
+    pub unscannable: bool,
+    /// For `doctor`.
+    pub findings: Vec<Finding>,
+    /// What managing it takes.
+    pub managed: Option<Managed>,
+}
+
+impl Daemon {
+    /// Takes in what the scout found.
+    pub fn found(&mut self, found: Found) {
+        let known = |e: &Entry| e.managed.is_some() && e.pid == found.pid;
+        if self.vms.values().any(known) {
+            // A second monitor of a VM that is managed by its first.
+            return;
+        }
+        let name = self.free_name(&found.name, found.pid);
+        let mut entry = Entry {
+            pid: found.pid,
+            socket: found.socket,
+            hypervisor: "QEMU".into(),
+            memory_bytes: 0,
+            reason: String::new(),
+            unscannable: false,
+            findings: found.findings,
+            managed: None,
+        };
+        match found.state {
+            State::Ignored => {
+                entry.reason = "not opted in (scan = true under [vm.NAME])".into();
+            }
+            State::Unscannable(reason) => {
+                entry.unscannable = true;
+                entry.reason = reason;
+            }
+            State::Ready(ready) => return self.manage(&name, entry, *ready),
+        }
+        let said = self.vms.get(&name).map(|e| e.reason.clone());
+        if said.as_deref() != Some(&entry.reason) {
+            self.tell(Some(&name), format!("found: {}", entry.reason));
+        }
+        self.vms.insert(name, entry);
+    }
+
+    /// Two VMs may have one name: the second one's gets its process id.
+    fn free_name(&self, name: &str, pid: Option<u32>) -> String {
+        match (self.vms.get(name), pid) {
+            (Some(entry), Some(pid)) if entry.managed.is_some() && entry.pid != Some(pid) => {
+                format!("{name}.{pid}")
+            }
+            _ => name.to_owned(),
+        }
+    }
+
+    fn manage(&mut self, name: &str, mut entry: Entry, ready: Ready) {
+        let id = VmId(self.next_id);
+        let ram = ready.memory.ram();
+        let process = Arc::clone(ready.vm.process());
+        let target = Target {
+            process: Arc::clone(&process),
+            memory: Arc::clone(&ready.memory),
+            unit: PageSize::Base,
+        };
+        entry.memory_bytes = ram.iter().map(|r| r.pages.saturating_mul(PAGE_SIZE)).sum();
+        let accelerator = if ready.identity.kvm {
+            "QEMU with KVM"
+        } else {
+            "QEMU (TCG)"
+        };
+        entry.hypervisor = accelerator.into();
+        let spec = spec(id, name, ram, target.unit, &ready.config);
+        let context = Context {
+            target,
+            root: self.root.clone(),
+            topology: Arc::clone(&self.topology),
+            inbox: self.inbox.clone(),
+        };
+        let mover = Arc::clone(&self.mover);
+        let hands = match Hands::start(&context, ready.vm, ready.tables, mover) {
+            Ok(hands) => hands,
+            Err(error) => {
+                entry.unscannable = true;
+                entry.reason = format!("its threads could not be started: {error}");
+                self.vms.insert(name.to_owned(), entry);
+                return;
+            }
+        };
+        self.next_id += 1;
+        entry.managed = Some(Managed {
+            id,
+            hands,
+            reasons_told: 0,
+            history: VecDeque::new(),
+            move_findings: Vec::new(),
+            process,
+        });
+        self.vms.insert(name.to_owned(), entry);
+        self.tell(Some(name), "under management".to_owned());
+        self.handle(Event::VmArrived(spec));
+    }
+
+    /// The scout looked everywhere: VMs whose process is not known are gone with their socket.
+    pub fn looked(&mut self, looked: Looked) {
+        self.look_findings = looked.findings;
+        self.vms.retain(|_, entry| {
+            entry.managed.is_some() || entry.pid.is_some() || looked.sockets.contains(&entry.socket)
+        });
+    }
+
+    /// Drops VMs whose process has ended.
+    pub fn forget_ended(&mut self) {
+        let has_ended = |entry: &Entry| match (&entry.managed, entry.pid) {
+            (Some(managed), _) => !managed.process.is_alive(),
+            (None, Some(pid)) => !self.root.process(pid, "stat").exists(),
+            (None, None) => false,
+        };
+        let ended = self.vms.iter().filter(|(_, entry)| has_ended(entry));
+        let ended: Vec<String> = ended.map(|(name, _)| name.clone()).collect();
+        for name in ended {
+            let entry = self.vms.remove(&name);
+            self.tell(Some(&name), "the VM ended".into());
+            if let Some(managed) = entry.and_then(|e| e.managed) {
+                self.handle(Event::VmDeparted(managed.id));
+            }
+        }
+    }
+
+    /// Keeps what a VM's last moves showed.
+    pub fn keep_findings(&mut self, vm: VmId, findings: Vec<Finding>) {
+        let mut managed = self.vms.values_mut().filter_map(|e| e.managed.as_mut());
+        if let Some(managed) = managed.find(|m| m.id == vm) {
+            managed.move_findings = findings;
+        }
+    }
+}
+
+fn spec(vm: VmId, name: &str, ram: Vec<RamRange>, unit: PageSize, config: &VmConfig) -> VmSpec {
+    VmSpec {
+        vm,
+        name: name.to_owned(),
+        ram,
+        unit,
+        limits: config.limits.clone(),
+        weight: config.weight,
+        moves: config.moves,
+    }
+}
