@@ -10,8 +10,8 @@ use common::{Host, SECOND, spec};
 use terrace_core::{EngineConfig, PhaseView, PolicyName};
 use terrace_proto::log::Record;
 use terrace_proto::{
-    Command, Event, MovePlan, PAGE_SIZE, PageBitmap, ScanAnswer, ScanFailure, ScanStats, Tick,
-    TierLimit, VmId,
+    Action, Command, Event, MovePlan, PAGE_SIZE, PageBitmap, ScanAnswer, ScanFailure, ScanStats,
+    Tick, TierLimit, VmId,
 };
 
 #[test]
@@ -100,6 +100,53 @@ fn a_vm_that_can_never_be_scanned_is_left_alone_with_the_reason() {
     let view = h.engine.vm(VM).unwrap();
     assert_eq!(view.phase, PhaseView::Unscannable { reason });
     assert_eq!(round_starts(&h), [0]);
+}
+
+#[test]
+fn an_operators_round_tries_a_vm_again_that_could_not_be_scanned() {
+    let mut h = host(PolicyName::Vtmm);
+    h.run_until(Tick(2 * SECOND));
+    fail_scan(&mut h, true);
+    h.run_until(Tick(100 * SECOND));
+    h.after(0, Event::Command(Command::RoundNow(VM)));
+    h.run_until(Tick(110 * SECOND));
+    assert_eq!(last(&h).abandoned, None);
+    assert_eq!(round_starts(&h), [0, 100]);
+}
+
+#[test]
+fn a_failed_placement_query_gives_the_round_up_and_keeps_the_places() {
+    let mut h = host(PolicyName::Vtmm);
+    h.run_until(Tick(30 * SECOND));
+    let bytes = |h: &Host| h.engine.vm(VM).unwrap().tiers[0].bytes;
+    let before = bytes(&h);
+    assert!(before > 0);
+    h.after(0, Event::Command(Command::RoundNow(VM)));
+    h.run_until(Tick(30 * SECOND));
+    let asked = h.log.iter().rev().find_map(|(_, r)| match r {
+        Record::Action(Action::QueryPlacement(query)) => Some(query.id),
+        _ => None,
+    });
+    let failure = ScanFailure {
+        id: asked.expect("a query"),
+        vm: VM,
+        reason: "no permission".into(),
+        fatal: false,
+    };
+    h.after(0, Event::ScanFailed(failure));
+    h.run_until(Tick(31 * SECOND));
+    assert_eq!(last(&h).abandoned.as_deref(), Some("no permission"));
+    assert_eq!(bytes(&h), before);
+}
+
+#[test]
+fn a_round_says_how_much_of_its_hot_set_was_and_is_in_the_first_tier() {
+    let mut h = host(PolicyName::Vtmm);
+    h.run_until(Tick(20 * SECOND));
+    let round = last(&h);
+    assert_eq!(round.hot_pages, FAST);
+    assert_eq!(round.hot_in_first_tier, FAST - EXCHANGED);
+    assert_eq!(round.hot_in_first_tier_after, FAST);
 }
 
 #[test]

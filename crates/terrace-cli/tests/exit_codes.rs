@@ -1,0 +1,51 @@
+//! Exit codes and messages of `terrace`: 0 success, 1 failure with one message, 2 wrong usage.
+
+use std::process::{Command, Output};
+
+fn terrace(args: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_terrace"))
+        .args(args)
+        .output()
+        .expect("the program starts")
+}
+
+fn said(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+#[test]
+fn without_a_daemon_one_message_says_where_it_was_looked_for() {
+    let output = terrace(&["--socket", "/nonexistent/terraced.sock", "vms"]);
+    assert_eq!(output.status.code(), Some(1));
+    assert_eq!(said(&output).lines().count(), 1, "{}", said(&output));
+    assert!(said(&output).contains("/nonexistent/terraced.sock"));
+}
+
+#[test]
+fn wrong_usage_is_2() {
+    for args in [
+        &["frobnicate"][..],
+        &["explain", "vm1", "--page", "zzz"],
+        &["set", "vm1", "moves"],
+    ] {
+        assert_eq!(terrace(args).status.code(), Some(2), "{args:?}");
+    }
+}
+
+#[test]
+fn figures_of_a_debug_build_are_refused() {
+    if cfg!(debug_assertions) {
+        let output = terrace(&["bench", "--json"]);
+        assert_eq!(output.status.code(), Some(1));
+        assert!(said(&output).contains("--release"), "{}", said(&output));
+    }
+}
+
+#[test]
+fn completions_are_printed_for_every_shell() {
+    for shell in ["bash", "zsh", "fish"] {
+        let output = terrace(&["completions", shell]);
+        assert!(output.status.success());
+        assert!(String::from_utf8_lossy(&output.stdout).contains("explain"));
+    }
+}
