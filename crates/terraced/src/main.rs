@@ -9,6 +9,8 @@ mod privileges;
 mod record;
 mod roster;
 mod scout;
+#[cfg(test)]
+mod served_tests;
 
 use std::path::PathBuf;
 use std::process::ExitCode;

@@ -1,0 +1,228 @@
+//! The daemon's thread and its API in one process, on a host that is a folder of files.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::mpsc::{Sender, channel};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use anyhow::Result;
+use serde::de::DeserializeOwned;
+use terrace_api::client::Client;
+use terrace_api::types::{Doctor, Done, EventLine, Mode, Setting, Status, Vm};
+use terrace_host::HostRoot;
+use terrace_host::topology::Topology;
+
+use crate::api;
+use crate::config::Config;
+use crate::daemon::{Daemon, Input};
+use crate::scout::{Found, Looked, State};
+
+struct Served {
+    folder: tempfile::TempDir,
+    inbox: Sender<Input>,
+    client: Client,
+    daemon: Option<JoinHandle<Result<()>>>,
+}
+
+fn put(root: &Path, path: &str, text: &str) {
+    let path = root.join(path);
+    fs::create_dir_all(path.parent().unwrap()).unwrap();
+    fs::write(path, text).unwrap();
+}
+
+/// A host with a fast and a slow node of 2 MiB each.
+fn host(root: &Path) {
+    put(root, "sys/devices/system/node/online", "0-1\n");
+    for (id, cpus) in [(0, "0-1\n"), (1, "\n")] {
+        let base = format!("sys/devices/system/node/node{id}");
+        put(root, &format!("{base}/cpulist"), cpus);
+        put(root, &format!("{base}/distance"), "10 30\n");
+        let meminfo = format!("Node {id} MemTotal:  2048 kB\nNode {id} MemFree: 1024 kB\n");
+        put(root, &format!("{base}/meminfo"), &meminfo);
+    }
+    let zones = "Node 0, zone Normal\n  pages free 300\n  high 44\n\
+                 Node 1, zone Normal\n  pages free 276\n  high 20\n";
+    put(root, "proc/zoneinfo", zones);
+}
+
+fn serve() -> Served {
+    let folder = tempfile::tempdir().unwrap();
+    host(folder.path());
+    let socket = folder.path().join("terraced.sock");
+    let text = format!(
+        "[daemon]\nsocket = \"{}\"\n[vm.web1]\nscan = true\n",
+        socket.display()
+    );
+    let mut config = Config::parse(&text).unwrap();
+    let root = HostRoot::new(folder.path());
+    let topology = Arc::new(Topology::read(&root, &[]).unwrap());
+    config.follow(&topology).unwrap();
+    let (inbox, inputs) = channel();
+    api::start(&socket, inbox.clone()).unwrap();
+    let daemon = Daemon::new(Arc::new(config), root, topology, inbox.clone()).unwrap();
+    Served {
+        folder,
+        inbox,
+        client: Client::new(&socket),
+        daemon: Some(std::thread::spawn(move || daemon.run(&inputs))),
+    }
+}
+
+impl Served {
+    fn get<T: DeserializeOwned>(&self, path: &str) -> Result<T, String> {
+        let answer = runtime().block_on(self.client.get(path));
+        answer.map_err(|e| e.to_string())
+    }
+
+    fn find(&self, name: &str, pid: Option<u32>, state: State) {
+        let found = Found {
+            name: name.into(),
+            pid,
+            socket: self.socket(name),
+            state,
+            findings: Vec::new(),
+        };
+        self.inbox.send(Input::Found(Box::new(found))).unwrap();
+    }
+
+    fn socket(&self, name: &str) -> PathBuf {
+        self.folder.path().join(format!("{name}.sock"))
+    }
+
+    fn looked(&self, sockets: &[&str]) {
+        let looked = Looked {
+            findings: Vec::new(),
+            sockets: sockets
+                .iter()
+                .map(|s| self.socket(s))
+                .collect::<BTreeSet<_>>(),
+        };
+        self.inbox.send(Input::Looked(looked)).unwrap();
+    }
+
+    fn names(&self) -> Vec<String> {
+        let vms: Vec<Vm> = self.get("/v1/vms").unwrap();
+        vms.into_iter().map(|vm| vm.name).collect()
+    }
+}
+
+impl Drop for Served {
+    fn drop(&mut self) {
+        // The daemon may have ended already.
+        let _ = self.inbox.send(Input::Stop);
+        if let Some(daemon) = self.daemon.take() {
+            daemon.join().unwrap().unwrap();
+        }
+    }
+}
+
+fn runtime() -> tokio::runtime::Runtime {
+    tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .unwrap()
+}
+
+#[test]
+fn the_tiers_and_their_free_memory_are_told() {
+    let served = serve();
+    let status: Status = served.get("/v1/status").unwrap();
+    let free: Vec<u64> = status.tiers.iter().map(|t| t.free_bytes).collect();
+    assert_eq!(free, [1 << 20, 1 << 20]);
+    assert_eq!(status.policy, "vtmm");
+    let doctor: Doctor = served.get("/v1/doctor").unwrap();
+    assert!(doctor.host.iter().any(|f| f.name == "topology"));
+}
+
+#[test]
+fn vms_that_are_not_managed_are_listed_with_the_reason() {
+    let served = serve();
+    put(served.folder.path(), "proc/7/stat", "");
+    served.find("other", Some(7), State::Ignored);
+    served.find(
+        "web1",
+        None,
+        State::Unscannable("its RAM is private".into()),
+    );
+    let vms: Vec<Vm> = served.get("/v1/vms").unwrap();
+    assert_eq!(
+        (vms[0].mode, vms[1].mode),
+        (Mode::Ignored, Mode::Unscannable)
+    );
+    assert_eq!(vms[1].reason, "its RAM is private");
+    let error = served
+        .get::<serde_json::Value>("/v1/vms/web1/pages/0x1000")
+        .unwrap_err();
+    assert!(error.contains("its RAM is private"), "{error}");
+}
+
+#[test]
+fn a_stale_socket_is_told_once_and_goes_with_the_socket() {
+    let served = serve();
+    for _ in 0..5 {
+        served.find(
+            "web1",
+            None,
+            State::Unscannable("connection refused".into()),
+        );
+        served.looked(&["web1"]);
+    }
+    assert_eq!(served.names(), ["web1"]);
+    let events: Vec<EventLine> = served.get("/v1/events?after=0").unwrap();
+    let about = events.iter().filter(|e| e.vm.as_deref() == Some("web1"));
+    assert_eq!(about.count(), 1);
+    served.looked(&[]);
+    assert_eq!(served.names(), Vec::<String>::new());
+}
+
+#[test]
+fn a_vm_whose_process_ended_is_forgotten() {
+    let served = serve();
+    put(served.folder.path(), "proc/7/stat", "");
+    served.find("other", Some(7), State::Ignored);
+    assert_eq!(served.names(), ["other"]);
+    fs::remove_file(served.folder.path().join("proc/7/stat")).unwrap();
+    let forgotten = (0..600).any(|_| {
+        std::thread::sleep(Duration::from_millis(50));
+        served.names().is_empty()
+    });
+    assert!(forgotten);
+}
+
+#[test]
+fn wrong_questions_get_an_answer_that_helps() {
+    let served = serve();
+    let error = |path: &str| served.get::<serde_json::Value>(path).unwrap_err();
+    assert!(error("/v1/vms/nobody").contains("no VM nobody; there are: none"));
+    assert!(error("/v1/vms/x/map?cells=0").contains("from 1 to"));
+    assert!(error("/v1/vms/x/pages/0xzz").contains("not a hexadecimal address"));
+    assert!(error("/v2").contains("no such path"));
+    let setting = Setting {
+        key: "moves".into(),
+        value: "on".into(),
+    };
+    let post = served.client.post::<_, Done>("/v1/vms/x/set", &setting);
+    assert!(
+        runtime()
+            .block_on(post)
+            .unwrap_err()
+            .to_string()
+            .contains("no VM x")
+    );
+}
+
+#[test]
+fn a_second_daemon_on_the_same_socket_is_refused() {
+    let served = serve();
+    let socket = served.folder.path().join("terraced.sock");
+    let second = api::start(&socket, served.inbox.clone()).unwrap_err();
+    assert!(second.to_string().contains("already listens"), "{second}");
+    assert_eq!(
+        served.names(),
+        Vec::<String>::new(),
+        "the first one goes on"
+    );
+}
