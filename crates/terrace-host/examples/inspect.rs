@@ -116,14 +116,17 @@ fn what_is_touched(
             prune: false,
             discover,
         };
-        let answer = tables.scan(vm, request).map_err(|failure| failure.reason)?;
-        println!(
-            "{} known, {} accessed, {} huge; {:?}",
-            answer.known.count(),
-            answer.accessed.count(),
-            answer.huge_leaf.count(),
-            answer.stats
-        );
+        match tables.scan(vm, request) {
+            Ok(answer) => println!(
+                "{} known, {} accessed, {} huge; {:?}",
+                answer.known.count(),
+                answer.accessed.count(),
+                answer.huge_leaf.count(),
+                answer.stats
+            ),
+            Err(failure) if failure.fatal => return Err(failure.reason.into()),
+            Err(failure) => println!("{}", failure.reason),
+        }
         std::thread::sleep(Duration::from_secs_f64(seconds));
     }
     Ok(())

@@ -167,3 +167,33 @@ fn a_closed_connection_and_text_that_is_no_qmp_are_errors() {
         assert!(matches!(error, QemuError::Broken { .. }), "{error}");
     }
 }
+
+#[test]
+fn a_migration_that_goes_on_is_told_from_none_and_one_that_is_over() {
+    let f = fixture(qemu);
+    let mut vm = Vm::open(&f.root, &Candidate::at(&f.socket), LONG).unwrap();
+    assert_eq!(vm.migration().unwrap(), None);
+    type Answer = fn(&str) -> Option<String>;
+    let cases: [(Answer, Option<&str>); 4] = [
+        (
+            |line| migrating(line, "postcopy-active"),
+            Some("postcopy-active"),
+        ),
+        (|line| migrating(line, "active"), Some("active")),
+        (|line| migrating(line, "completed"), None),
+        (|line| migrating(line, "failed"), None),
+    ];
+    for (answer, want) in cases {
+        let f = fixture(answer);
+        let mut vm = Vm::open(&f.root, &Candidate::at(&f.socket), LONG).unwrap();
+        assert_eq!(vm.migration().unwrap().as_deref(), want);
+    }
+}
+
+fn migrating(line: &str, status: &str) -> Option<String> {
+    if line.contains("query-migrate") {
+        Some(serde_json::json!({ "return": { "status": status } }).to_string())
+    } else {
+        qemu(line)
+    }
+}

@@ -5,11 +5,15 @@
 #![allow(clippy::unwrap_used, reason = "a test without the harness")]
 
 use std::fs::File;
-use std::os::unix::fs::FileExt;
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::fs::{FileExt, symlink};
+use std::os::unix::net::UnixListener;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use terrace_host::HostRoot;
 use terrace_host::memory_map::GuestMemory;
+use terrace_host::qemu::{Candidate, Vm};
 use terrace_host::tracker::GuestTables;
 use terrace_host::worker::{WorkerCommand, WorkerError, WorkerHandle, run};
 use terrace_proto::{
@@ -32,7 +36,15 @@ fn main() {
 }
 
 fn tests() {
-    let tests: [(&str, fn()); 6] = [
+    let tests: [(&str, fn()); 8] = [
+        (
+            "no_search_of_all_ram_while_a_migration_goes_on",
+            no_search_of_all_ram_while_a_migration_goes_on,
+        ),
+        (
+            "workers_that_fail_again_and_again_are_not_fatal",
+            workers_that_fail_again_and_again_are_not_fatal,
+        ),
         (
             "tables_are_scanned_and_re_armed",
             tables_are_scanned_and_re_armed,
@@ -114,6 +126,15 @@ impl Guest {
         assert_eq!(tables.sandbox_gaps(), [] as [String; 0]);
         tables
     }
+
+    /// After one request, which proves nothing alone.
+    fn tables_that_know_the_kernel(&self) -> GuestTables {
+        let mut tables = self.tables();
+        let first = tables.scan_from(request(Rearm::All, false), vcpu());
+        let failure = first.unwrap_err();
+        assert!(failure.reason.contains("not recognised") && !failure.fatal);
+        tables
+    }
 }
 
 fn vcpu() -> Vec<PagingRegisters> {
@@ -141,7 +162,7 @@ fn pages(map: &PageBitmap) -> Vec<u64> {
 
 fn tables_are_scanned_and_re_armed() {
     let guest = Guest::new();
-    let mut tables = guest.tables();
+    let mut tables = guest.tables_that_know_the_kernel();
     let first = tables
         .scan_from(request(Rearm::All, false), vcpu())
         .unwrap();
@@ -157,7 +178,11 @@ fn tables_are_scanned_and_re_armed() {
         request(Rearm::None, false),
         vec![PagingRegisters::default()],
     );
-    assert!(off.unwrap_err().reason.contains("paging off"));
+    let failure = off.unwrap_err();
+    assert!(failure.reason.contains("left its paging mode") && !failure.fatal);
+    // What was known is forgotten: one sighting more, then it goes on.
+    let once = tables.scan_from(request(Rearm::None, false), vcpu());
+    assert!(once.unwrap_err().reason.contains("not recognised"));
     assert!(
         tables
             .scan_from(request(Rearm::None, false), vcpu())
@@ -201,12 +226,83 @@ fn a_dead_worker_is_an_error_and_is_replaced() {
         "{}",
         failure.reason
     );
-    assert!(
-        tables
-            .scan_from(request(Rearm::None, false), vcpu())
-            .is_ok()
-    );
+    assert!(tables.scan_from(request(Rearm::None, true), vcpu()).is_ok());
     assert_ne!(tables.worker_pid(), Some(pid));
+}
+
+fn workers_that_fail_again_and_again_are_not_fatal() {
+    let guest = Guest::new();
+    let dir = tempfile::tempdir().unwrap();
+    let program = dir.path().join("worker");
+    let link = || symlink(std::env::current_exe().unwrap(), &program).unwrap();
+    link();
+    let start = WorkerCommand {
+        program: program.clone(),
+        ..command("worker")
+    };
+    let mut tables = GuestTables::attach(start, guest.memory.clone(), SECONDS).unwrap();
+    std::fs::remove_file(&program).unwrap();
+    kill(tables.worker_pid().unwrap());
+    for why in ["killed", "cannot start", "cannot start", "cannot start"] {
+        let failure = tables
+            .scan_from(request(Rearm::None, true), vcpu())
+            .unwrap_err();
+        assert!(
+            failure.reason.contains(why) && !failure.fatal,
+            "{}",
+            failure.reason
+        );
+    }
+    link();
+    assert!(tables.scan_from(request(Rearm::None, true), vcpu()).is_ok());
+}
+
+/// A monitor that is asked for its migration and its registers.
+fn monitor(line: &str) -> String {
+    let registers =
+        "CPU#0\nCR0=80050033 CR2=0 CR3=0000000000001000 CR4=00000020\nEFER=0000000000000d01\n";
+    let value = match line {
+        l if l.contains("query-uuid") => serde_json::json!({ "UUID": "0-0" }),
+        l if l.contains("query-kvm") => serde_json::json!({ "enabled": true, "present": true }),
+        l if l.contains("query-migrate") => serde_json::json!({ "status": "postcopy-active" }),
+        l if l.contains("info registers") => serde_json::json!(registers),
+        _ => serde_json::json!({}),
+    };
+    serde_json::json!({ "return": value }).to_string()
+}
+
+fn no_search_of_all_ram_while_a_migration_goes_on() {
+    let dir = tempfile::tempdir().unwrap();
+    let socket = dir.path().join("vm.sock");
+    let listener = UnixListener::bind(&socket).unwrap();
+    std::thread::spawn(move || {
+        let (mut stream, _) = listener.accept().unwrap();
+        writeln!(stream, r#"{{"QMP": {{"version": {{"qemu": {{"micro": 0, "minor": 0, "major": 9}}, "package": ""}}, "capabilities": []}}}}"#).unwrap();
+        for line in BufReader::new(stream.try_clone().unwrap()).lines() {
+            writeln!(stream, "{}", monitor(&line.unwrap())).unwrap();
+        }
+    });
+    let own = dir.path().join(format!("proc/{}", std::process::id()));
+    std::fs::create_dir_all(&own).unwrap();
+    std::fs::write(own.join("cmdline"), "qemu-kvm\0").unwrap();
+    std::fs::copy("/proc/self/stat", own.join("stat")).unwrap();
+    let root = HostRoot::new(dir.path());
+    let mut vm = Vm::open(&root, &Candidate::at(&socket), SECONDS).unwrap();
+    let guest = Guest::new();
+    let mut tables = guest.tables();
+    let failure = tables
+        .scan(&mut vm, request(Rearm::None, true))
+        .unwrap_err();
+    assert!(
+        failure.reason.contains("postcopy-active") && !failure.fatal,
+        "{}",
+        failure.reason
+    );
+    let other = tables
+        .scan(&mut vm, request(Rearm::None, false))
+        .unwrap_err();
+    assert!(other.reason.contains("not recognised"), "{}", other.reason);
+    assert!(tables.scan(&mut vm, request(Rearm::None, false)).is_ok());
 }
 
 fn a_silent_worker_is_timed_out_and_killed() {
@@ -238,8 +334,16 @@ fn a_truncated_file_ends_the_worker_only() {
         .scan_from(request(Rearm::None, false), vcpu())
         .unwrap_err();
     assert!(
-        failure.reason.contains("guest RAM vanished"),
+        failure.reason.contains("guest RAM vanished") && !failure.fatal,
         "{}",
         failure.reason
+    );
+    let never = tables
+        .scan_from(request(Rearm::None, false), vcpu())
+        .unwrap_err();
+    assert!(
+        never.reason.contains("beyond the end of its file") && never.fatal,
+        "{}",
+        never.reason
     );
 }

@@ -90,7 +90,8 @@ impl Process {
         };
         // SAFETY: one valid entry; a time-out of zero returns at once.
         let ready = unsafe { libc::poll(&raw mut poll, 1, 0) };
-        ready == 0
+        // -1: a signal came in between (EINTR); the next question tells.
+        ready <= 0
     }
 }
 

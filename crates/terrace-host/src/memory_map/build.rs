@@ -179,6 +179,9 @@ impl Files {
         if !mapping.shared {
             return Err(Unscannable::PrivateRam(run.region.clone()).into());
         }
+        if !mapping.read_write {
+            return Err(Unscannable::NotWritable(run.region.clone()).into());
+        }
         let index = match self.ids.iter().position(|id| *id == mapping.file) {
             Some(index) => index,
             None => self.open(run, mapping, descriptors)?,
@@ -243,6 +246,7 @@ fn covering<'a>(run: &Placed, mappings: &'a [Mapping]) -> Result<&'a Mapping, Me
         let goes_on = next.start == reached.end
             && next.file == reached.file
             && next.shared == reached.shared
+            && next.read_write == reached.read_write
             && (!next.shared || next.offset == reached.offset + (reached.end - reached.start));
         if !goes_on {
             return Err(outside());

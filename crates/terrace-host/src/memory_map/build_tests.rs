@@ -73,8 +73,17 @@ impl Fixture {
             },
         };
         symlink(&file, fixture.dir.path().join("proc/42/fd/9")).unwrap();
+        fixture.flags(9, "02100002");
         fixture.maps(&[(0, 8 * MIB, "rw-s", 0)]);
         fixture
+    }
+
+    /// How a descriptor is open, octal.
+    fn flags(&self, fd: u32, flags: &str) {
+        let folder = self.dir.path().join("proc/42/fdinfo");
+        fs::create_dir_all(&folder).unwrap();
+        let text = format!("pos:\t0\nflags:\t{flags}\nmnt_id:\t9\n");
+        fs::write(folder.join(fd.to_string()), text).unwrap();
     }
 
     /// Offsets from [`HVA`], mode, file offset.
@@ -136,6 +145,43 @@ fn ram_that_cannot_be_scanned_says_which_option_helps() {
     let mut device = Fixture::new();
     symlink("/dev/vfio/17", device.dir.path().join("proc/42/fd/10")).unwrap();
     assert!(device.error().contains("/dev/vfio/17"));
+}
+
+#[test]
+fn ram_that_qemu_may_not_write_is_not_opened_for_writing() {
+    for mode in ["r--s", "rwxs", "-w-s"] {
+        let mut fixture = Fixture::new();
+        fixture.maps(&[(0, 8 * MIB, mode, 0)]);
+        assert!(fixture.error().contains("reading and writing"), "{mode}");
+    }
+    let mut half = Fixture::new();
+    half.maps(&[(0, 2 * MIB, "rw-s", 0), (2 * MIB, 8 * MIB, "r--s", 2 * MIB)]);
+    assert!(half.error().contains("maps no such file"));
+    for flags in ["0100000", "0100001", "nonsense"] {
+        let mut fixture = Fixture::new();
+        fixture.flags(9, flags);
+        assert!(fixture.error().contains("no descriptor"), "{flags}");
+        // Another one that is open for both does.
+        let ram = fixture.dir.path().join("ram");
+        symlink(ram, fixture.dir.path().join("proc/42/fd/11")).unwrap();
+        fixture.flags(11, "02");
+        assert!(fixture.build().is_ok());
+    }
+}
+
+#[test]
+fn a_descriptor_of_another_file_or_of_no_file_is_passed_over() {
+    let mut fixture = Fixture::new();
+    let fds = fixture.dir.path().join("proc/42/fd");
+    fs::remove_file(fds.join("9")).unwrap();
+    fs::write(fixture.dir.path().join("other"), "").unwrap();
+    symlink(fixture.dir.path().join("other"), fds.join("9")).unwrap();
+    symlink(fixture.dir.path(), fds.join("8")).unwrap();
+    symlink("/dev/zero", fds.join("7")).unwrap();
+    for fd in 7..10 {
+        fixture.flags(fd, "02");
+    }
+    assert!(fixture.error().contains("no descriptor"));
 }
 
 #[test]

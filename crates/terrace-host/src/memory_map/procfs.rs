@@ -1,8 +1,9 @@
 //! Mappings and descriptors of the hypervisor's process.
 
 use std::fs::{self, File, OpenOptions};
-use std::os::fd::OwnedFd;
-use std::os::unix::fs::MetadataExt;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
 
 use terrace_sys::is_hugetlbfs;
 
@@ -15,6 +16,8 @@ pub(super) struct Mapping {
     pub start: u64,
     pub end: u64,
     pub shared: bool,
+    /// The process may read and write it, and not execute it.
+    pub read_write: bool,
     pub offset: u64,
     pub file: FileId,
     pub path: String,
@@ -57,6 +60,7 @@ fn mapping(line: &str) -> Option<Mapping> {
         start: hex(start)?,
         end: hex(end)?,
         shared: mode.ends_with('s'),
+        read_write: mode.starts_with("rw-"),
         offset: hex(offset)?,
         file: FileId {
             major: u32::from_str_radix(major, 16).ok()?,
@@ -68,7 +72,11 @@ fn mapping(line: &str) -> Option<Mapping> {
 }
 
 /// The process's descriptors: where each link leads.
-pub(super) struct Descriptors(Vec<(std::path::PathBuf, String)>);
+pub(super) struct Descriptors {
+    /// `/proc/PID/fdinfo`.
+    info: PathBuf,
+    links: Vec<(PathBuf, String)>,
+}
 
 impl Descriptors {
     pub(super) fn read(root: &HostRoot, pid: u32) -> Result<Self, ReadError> {
@@ -77,45 +85,75 @@ impl Descriptors {
             path: folder,
             source,
         })?;
-        let target = |path: &std::path::Path| {
+        let target = |path: &Path| {
             let link = fs::read_link(path).ok()?;
             Some(link.to_string_lossy().into_owned())
         };
         let paths = entries.flatten().map(|entry| entry.path());
-        Ok(Self(
-            paths
+        Ok(Self {
+            info: root.process(pid, "fdinfo"),
+            links: paths
                 .filter_map(|p| Some((p.clone(), target(&p)?)))
                 .collect(),
-        ))
+        })
     }
 
     /// A device that is passed through to the guest, if any.
     pub(super) fn passed_through(&self) -> Option<&str> {
-        let targets = self.0.iter().map(|(_, target)| target.as_str());
+        let targets = self.links.iter().map(|(_, target)| target.as_str());
         let is_vfio = |t: &&str| {
             t.starts_with("/dev/vfio/") || t.contains("[vfio-device]") || *t == "/dev/iommu"
         };
         targets.into_iter().find(is_vfio)
     }
 
-    /// Opens the file of a mapping anew, to read and write, by any descriptor of it.
+    /// Opens the file of a mapping anew, to read and write, by any descriptor of it that is open for both:
+    /// whoever runs this may be allowed more than the process, which must not gain by it.
     ///
     /// # Errors
     /// Where one is there but cannot be opened.
     pub(super) fn open(&self, mapping: &Mapping) -> Result<Option<OwnedFile>, ReadError> {
-        for (path, _) in &self.0 {
-            let same = fs::metadata(path).is_ok_and(|meta| FileId::of(&meta) == mapping.file);
-            if same {
-                let file = OpenOptions::new().read(true).write(true).open(path);
-                let file = file.map_err(|source| ReadError::Io {
-                    path: path.clone(),
-                    source,
-                })?;
-                return Ok(Some(OwnedFile(file)));
+        for (path, _) in &self.links {
+            if !self.is_read_write(path) {
+                continue;
             }
+            // The process may close and reuse its descriptor at any time, so it is held first and looked at
+            // then. O_PATH opens nothing yet: it may be a device or a pipe.
+            let held = OpenOptions::new()
+                .read(true)
+                .custom_flags(libc::O_PATH)
+                .open(path);
+            let Ok(held) = held else {
+                continue;
+            };
+            let is_file = |meta: fs::Metadata| meta.is_file() && FileId::of(&meta) == mapping.file;
+            if !held.metadata().is_ok_and(is_file) {
+                continue;
+            }
+            let same = PathBuf::from(format!("/proc/self/fd/{}", held.as_raw_fd()));
+            let file = OpenOptions::new().read(true).write(true).open(same);
+            let file = file.map_err(|source| ReadError::Io {
+                path: path.clone(),
+                source,
+            })?;
+            return Ok(Some(OwnedFile(file)));
         }
         Ok(None)
     }
+
+    /// Whether the process itself may read and write by the descriptor behind this path.
+    fn is_read_write(&self, path: &Path) -> bool {
+        let info = path.file_name().map(|number| self.info.join(number));
+        let text = info.and_then(|info| fs::read_to_string(info).ok());
+        text.and_then(|text| open_flags(&text))
+            .is_some_and(|flags| flags & libc::O_ACCMODE == libc::O_RDWR)
+    }
+}
+
+/// The line `flags:` of a file in `fdinfo`, which is octal.
+fn open_flags(info: &str) -> Option<libc::c_int> {
+    let digits = info.lines().find_map(|line| line.strip_prefix("flags:"))?;
+    libc::c_int::from_str_radix(digits.trim(), 8).ok()
 }
 
 /// A file behind guest RAM.
@@ -146,11 +184,46 @@ mod tests {
             "7fc58ffff000-7fc6cffff000 rw-s 00001000 00:1b 2                          /dev/shm/a b";
         let m = mapping(line).unwrap();
         assert_eq!((m.start, m.end), (0x7fc5_8fff_f000, 0x7fc6_cfff_f000));
-        assert!(m.shared && m.offset == 0x1000 && m.path == "/dev/shm/a b");
+        assert!(m.shared && m.read_write && m.offset == 0x1000 && m.path == "/dev/shm/a b");
         assert_eq!((m.file.major, m.file.minor, m.file.inode), (0, 0x1b, 2));
         let anon = mapping("7f0000000000-7f0000001000 rw-p 00000000 00:00 0 ").unwrap();
         assert!(!anon.shared && anon.path.is_empty());
         assert_eq!(mapping("garbage"), None);
+    }
+
+    #[test]
+    fn flags_of_a_descriptor_are_read() {
+        let info = |flags: &str| open_flags(&format!("pos:\t0\nflags:\t{flags}\nmnt_id:\t9\n"));
+        assert_eq!(info("02100002").unwrap() & libc::O_ACCMODE, libc::O_RDWR);
+        assert_eq!(info("0100000").unwrap() & libc::O_ACCMODE, libc::O_RDONLY);
+        assert_eq!(info("9"), None);
+        assert_eq!(open_flags("pos:\t0\n"), None);
+    }
+
+    #[test]
+    fn a_file_is_opened_anew_only_where_the_process_itself_may_write_it() {
+        use std::os::fd::AsFd;
+        let folder = tempfile::tempdir_in("/dev/shm").unwrap();
+        let path = folder.path().join("ram");
+        fs::write(&path, [0; 4096]).unwrap();
+        let reader = File::open(&path).unwrap();
+        let writer = OpenOptions::new().read(true).write(true).open(&path);
+        let writer = writer.unwrap();
+        let _mapped = terrace_sys::SharedMapping::new(writer.as_fd(), 0, 4096).unwrap();
+        let (root, pid) = (HostRoot::default(), std::process::id());
+        let mappings = mappings(&root, pid).unwrap();
+        let id = FileId::of(&reader.metadata().unwrap());
+        let mapping = mappings.iter().find(|m| m.file == id).unwrap();
+        assert!(mapping.shared && mapping.read_write);
+        let open = || {
+            Descriptors::read(&root, pid)
+                .unwrap()
+                .open(mapping)
+                .unwrap()
+        };
+        assert_eq!(open().unwrap().len(), 4096);
+        drop(writer);
+        assert!(open().is_none());
     }
 
     proptest::proptest! {

@@ -41,11 +41,12 @@ pub struct Target {
 pub struct MoverConfig {
     /// Threads that move at the same time, at least one.
     pub threads: usize,
-    /// Most base pages in one system call, up to [`terrace_sys::MAX_BATCH`]. A huge page counts as 64.
+    /// Most base pages in one system call, up to [`terrace_sys::MAX_BATCH`]. A huge page counts as 64. It
+    /// is fewer where threads share a plan, but not under 64.
     pub batch_pages: usize,
     /// Most bytes per second, over all VMs; `None` is no limit. Pages count when they are tried.
     pub bytes_per_s: Option<u64>,
-    /// How often a busy page is tried, at least once.
+    /// How often a busy page is tried in all, the first time included; at least once.
     pub attempts: u32,
 }
 

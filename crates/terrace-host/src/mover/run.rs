@@ -2,6 +2,7 @@
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::thread;
 
 use terrace_proto::{
     MovePlan, MoveReport, MoveStatus, PageCode, PageMove, PageResult, PageSize, TierId,
@@ -16,6 +17,9 @@ use crate::topology::{NodeId, Topology};
 
 /// What a huge page counts as in a batch: 2 MiB copy much faster than 512 pages are unmapped.
 const HUGE_WEIGHT: usize = 64;
+
+/// Least weight of a batch where more threads could share the work: below, system calls cost more.
+const MIN_BATCH: usize = 64;
 
 pub(super) struct Run<'a, K, C> {
     pub kernel: &'a K,
@@ -129,7 +133,7 @@ impl<K: Kernel, C: Clock> Run<'_, K, C> {
     /// Moves items in batches on several threads; one status for each.
     fn move_items(&self, items: &[Item], to: TierId) -> Vec<MoveStatus> {
         let targets = self.targets(to);
-        let batches = batches(items, self.config.batch_pages);
+        let batches = self.batches(items);
         let next = AtomicUsize::new(0);
         let done: Mutex<Vec<(usize, Vec<MoveStatus>)>> = Mutex::new(Vec::new());
         let work = || {
@@ -139,17 +143,20 @@ impl<K: Kernel, C: Clock> Run<'_, K, C> {
                 done.push((batch.start, statuses));
             }
         };
-        std::thread::scope(|scope| {
-            for _ in 1..self.config.threads.min(batches.len()) {
-                scope.spawn(work);
-            }
-            work();
-        });
+        let others = self.config.threads.min(batches.len()).saturating_sub(1);
+        on_threads(others, thread::Builder::new, &work);
         let mut done = done.into_inner().unwrap_or_else(|e| e.into_inner());
         done.sort_unstable_by_key(|(start, _)| *start);
         done.into_iter()
             .flat_map(|(_, statuses)| statuses)
             .collect()
+    }
+
+    /// Every thread gets a share, unless shares become too small or are too large for one call.
+    fn batches(&self, items: &[Item]) -> Vec<std::ops::Range<usize>> {
+        let weight: usize = items.iter().map(weight).sum();
+        let share = weight.div_ceil(self.config.threads).max(MIN_BATCH);
+        batches(items, share.min(self.config.batch_pages))
     }
 
     fn may_go_on(&self) -> bool {
@@ -264,16 +271,33 @@ fn refusal(answer: i32) -> MoveStatus {
     }
 }
 
+fn weight(item: &Item) -> usize {
+    if item.bytes == HUGE { HUGE_WEIGHT } else { 1 }
+}
+
+/// Does the work on this thread and, as far as the system has them to give, on `others` more.
+fn on_threads(others: usize, builder: fn() -> thread::Builder, work: &(impl Fn() + Sync)) {
+    thread::scope(|scope| {
+        for _ in 0..others {
+            if let Err(error) = builder().spawn_scoped(scope, work) {
+                tracing::debug!(%error, "pages are moved by fewer threads");
+                break;
+            }
+        }
+        work();
+    });
+}
+
 fn batches(items: &[Item], limit: usize) -> Vec<std::ops::Range<usize>> {
     let mut batches = Vec::new();
-    let (mut start, mut weight) = (0, 0);
+    let (mut start, mut sum) = (0, 0);
     for (i, item) in items.iter().enumerate() {
-        let own = if item.bytes == HUGE { HUGE_WEIGHT } else { 1 };
-        if i > start && weight + own > limit {
+        let own = weight(item);
+        if i > start && sum + own > limit {
             batches.push(start..i);
-            (start, weight) = (i, 0);
+            (start, sum) = (i, 0);
         }
-        weight += own;
+        sum += own;
     }
     if start < items.len() {
         batches.push(start..items.len());

@@ -218,6 +218,40 @@ fn a_stop_a_dead_process_and_a_refusal_leave_pages_where_they_are() {
     );
 }
 
+#[test]
+fn a_plan_in_one_direction_is_shared_by_all_threads() {
+    let pages: Vec<_> = (0..1024).map(|gfn| (gfn, base(1, 0))).collect();
+    let sizes = |moves: u64, threads| {
+        let mut case = Case::new(&pages, &[(0, PLENTY)]);
+        case.config.threads = threads;
+        case.config.batch_pages = 1024;
+        let moves: Vec<_> = (0..moves).map(|gfn| (gfn, 0)).collect();
+        let statuses = case.statuses(&moves);
+        assert!(statuses.iter().all(|s| *s == MoveStatus::Moved));
+        let mut sizes: Vec<_> = case.calls().iter().map(|(_, pages)| pages.len()).collect();
+        sizes.sort_unstable();
+        sizes
+    };
+    assert_eq!(sizes(1024, 4), [256; 4]);
+    assert_eq!(sizes(1024, 1), [1024]);
+    assert_eq!(sizes(1000, 3), [332, 334, 334]);
+    assert_eq!(sizes(100, 4), [36, 64]);
+}
+
+#[test]
+fn threads_that_cannot_be_started_are_done_without() {
+    let done = AtomicUsize::new(0);
+    let work = || {
+        done.fetch_add(1, Ordering::Relaxed);
+    };
+    // A stack that no system has room for.
+    let builder = || thread::Builder::new().stack_size(1 << 62);
+    on_threads(3, builder, &work);
+    assert_eq!(done.load(Ordering::Relaxed), 1);
+    on_threads(3, thread::Builder::new, &work);
+    assert!(done.load(Ordering::Relaxed) >= 2);
+}
+
 prop_compose! {
     /// Blocks that are huge, split or partly absent, some pages busy.
     fn pages()(

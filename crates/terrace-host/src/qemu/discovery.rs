@@ -102,9 +102,16 @@ fn join_process(
     pid: u32,
     line: CommandLine,
 ) {
-    let known = line.monitors.iter().find(|s| found.contains_key(*s));
-    let Some(socket) = known.or(line.monitors.last()).cloned() else {
-        findings.push(no_monitor(pid, &line));
+    let owner = |socket: &PathBuf| found.get(socket).and_then(|candidate| candidate.pid);
+    let free = || line.monitors.iter().filter(|s| owner(s).is_none());
+    let known = free().find(|s| found.contains_key(*s));
+    let Some(socket) = known.or(free().next_back()).cloned() else {
+        // A command line is only what a process says: it takes no socket from another one.
+        let taken = line.monitors.iter().find_map(|s| Some((s, owner(s)?)));
+        findings.push(match taken {
+            Some((socket, owner)) => monitor_taken(pid, socket, owner),
+            None => no_monitor(pid, &line),
+        });
         return;
     };
     let candidate = Candidate {
@@ -114,6 +121,17 @@ fn join_process(
         uuid: line.uuid,
     };
     found.insert(socket, candidate);
+}
+
+fn monitor_taken(pid: u32, socket: &Path, owner: u32) -> Finding {
+    Finding::missing(
+        "monitor",
+        format!(
+            "QEMU process {pid}: its monitor {} is that of process {owner}",
+            socket.display()
+        ),
+        "give each VM a monitor socket of its own",
+    )
 }
 
 fn no_monitor(pid: u32, line: &CommandLine) -> Finding {
@@ -196,5 +214,30 @@ mod tests {
         let whys: Vec<_> = got.findings.iter().map(|f| f.why.as_str()).collect();
         assert_eq!(whys.len(), 2);
         assert!(whys[0].contains("none") && whys[1].contains("process 9 (c)"));
+    }
+
+    #[test]
+    fn a_process_does_not_take_a_socket_that_another_one_has() {
+        let dir = tempfile::tempdir().unwrap();
+        let qmp = |path: &str| format!("unix:{path},server=on");
+        let (a, b) = (qmp("/run/a"), qmp("/run/b"));
+        process(dir.path(), 7, &["qemu-kvm", "-qmp", &a, "-name", "seven"]);
+        process(dir.path(), 8, &["qemu-kvm", "-qmp", &a, "-name", "eight"]);
+        process(dir.path(), 9, &["qemu-kvm", "-qmp", &b, "-qmp", &a]);
+        let config = DiscoveryConfig {
+            sockets: vec!["/run/a".into()],
+            processes: true,
+            ..DiscoveryConfig::default()
+        };
+        let got = discover(&HostRoot::new(dir.path()), &config);
+        let candidates: Vec<_> = got
+            .candidates
+            .iter()
+            .map(|c| (c.socket.to_str().unwrap(), c.pid))
+            .collect();
+        assert_eq!(candidates, [("/run/a", Some(7)), ("/run/b", Some(9))]);
+        assert_eq!(got.candidates[0].name.as_deref(), Some("seven"));
+        assert_eq!(got.findings.len(), 1);
+        assert!(got.findings[0].why.contains("process 8"));
     }
 }

@@ -261,6 +261,16 @@ impl Monitor {
         })
     }
 
+    /// QEMU's word for a migration that goes on, such as `postcopy-active`; `None` where there is none.
+    pub fn migration(&mut self) -> Result<Option<String>, QemuError> {
+        use qmp::MigrationStatus::{cancelled, completed, failed, none};
+        let info = self.execute("query-migrate", &qmp::query_migrate {})?;
+        let over =
+            |status: &qmp::MigrationStatus| matches!(status, none | completed | failed | cancelled);
+        let status = info.status.filter(|status| !over(status));
+        Ok(status.map(|status| qapi::Enum::name(&status).into()))
+    }
+
     /// Whether KVM runs it.
     pub fn kvm(&mut self) -> Result<bool, QemuError> {
         Ok(self.execute("query-kvm", &qmp::query_kvm {})?.enabled)

@@ -113,6 +113,14 @@ impl Vm {
         self.monitor.registers()
     }
 
+    /// QEMU's word for a migration from or to here that goes on; `None` where there is none.
+    ///
+    /// # Errors
+    /// Where QEMU does not answer.
+    pub fn migration(&mut self) -> Result<Option<String>, QemuError> {
+        self.monitor.migration()
+    }
+
     /// Where its RAM is in host memory, and the files behind it.
     ///
     /// # Errors

@@ -12,7 +12,7 @@ const SAME_TIER_RATIO: f64 = 1.22;
 
 const NAME: &str = "tiers";
 const DEFINE: &str =
-    "define the tiers in the configuration, for example [[tiers]] name = \"slow\", nodes = [1]";
+    "define the tiers in the configuration, for example [[tier]] name = \"slow\", nodes = [1]";
 
 /// Tiers as the operator wants them.
 pub(super) fn defined(
@@ -323,6 +323,8 @@ mod tests {
         let topology = derived(vec![node(0, &[0], &[10], None)], &[]).unwrap();
         assert_eq!(tiers(&topology), [vec![0]]);
         assert_eq!(topology.findings[0].status, crate::Status::Missing);
+        let advice = topology.findings[0].change.as_deref().unwrap();
+        assert!(advice.contains("[[tier]]"), "{advice}");
         assert!(matches!(derived(vec![], &[]), Err(TopologyError::NoMemory)));
     }
 

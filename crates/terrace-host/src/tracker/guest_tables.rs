@@ -3,14 +3,18 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use terrace_proto::{PagingRegisters, ScanAnswer, ScanFailure, ScanRequest};
+use terrace_proto::{PAGE_SIZE, PagingRegisters, ScanAnswer, ScanFailure, ScanRequest};
 
 use crate::memory_map::GuestMemory;
 use crate::qemu::Vm;
 use crate::worker::{WorkerCommand, WorkerError, WorkerHandle};
 
-/// Workers that may fail one after the other before a VM is given up.
-const MAX_FAILURES: u32 = 3;
+/// What looking for top-level tables in all of a VM's RAM may take: 10 s, and 1 s more for each 8 GiB. One
+/// core reads far more in that time, unless the host is busy.
+fn search_timeout(pages: u64) -> Duration {
+    const PAGES_PER_SECOND: u64 = (8 << 30) / PAGE_SIZE;
+    Duration::from_secs(10 + pages.div_ceil(PAGES_PER_SECOND))
+}
 
 /// A VM's page tables.
 #[derive(Debug)]
@@ -20,13 +24,12 @@ pub struct GuestTables {
     timeout: Duration,
     worker: Option<WorkerHandle>,
     sandbox_gaps: Vec<String>,
-    /// Workers that ended since the last answer.
-    failures: u32,
 }
 
 impl GuestTables {
-    /// Starts a worker and hands it the VM's RAM. `timeout` holds for this and for each pass. A worker
-    /// that fails later is replaced by the next pass.
+    /// Starts a worker and hands it the VM's RAM. `timeout` holds for this and for each pass; one that
+    /// looks for top-level tables gets at least 10 s and 1 s more for each 8 GiB of RAM. A worker that
+    /// fails later is replaced by the next pass.
     ///
     /// # Errors
     /// Where the worker cannot serve this VM.
@@ -41,7 +44,6 @@ impl GuestTables {
             timeout,
             worker: None,
             sandbox_gaps: Vec::new(),
-            failures: 0,
         };
         tables.worker = Some(tables.start()?);
         Ok(tables)
@@ -68,13 +70,13 @@ impl GuestTables {
     /// One pass, starting from what the virtual CPUs' registers say now.
     ///
     /// # Errors
-    /// Where it could not be done; fatal where the VM has ended or several workers failed in a row.
+    /// Where it could not be done; fatal where it never can: the VM has ended, or a worker refuses it.
     pub fn scan(&mut self, vm: &mut Vm, request: ScanRequest) -> Result<ScanAnswer, ScanFailure> {
         let (id, owner) = (request.id, request.space.vm());
-        let vcpus = vm.registers().map_err(|error| ScanFailure {
+        let vcpus = prepare(vm, request.discover).map_err(|reason| ScanFailure {
             id,
             vm: owner,
-            reason: error.to_string(),
+            reason,
             fatal: !vm.process().is_alive(),
         })?;
         self.scan_from(request, vcpus)
@@ -91,23 +93,17 @@ impl GuestTables {
     ) -> Result<ScanAnswer, ScanFailure> {
         let (id, vm) = (request.id, request.space.vm());
         let error = match self.try_scan(request, vcpus) {
-            Ok(answer) => {
-                self.failures = 0;
-                return Ok(answer);
-            }
-            Err(WorkerError::Scan(failure)) => {
-                self.failures = 0;
-                return Err(failure);
-            }
+            Ok(answer) => return Ok(answer),
+            Err(WorkerError::Scan(failure)) => return Err(failure),
             Err(error) => error,
         };
+        // The next pass starts another one.
         self.worker = None;
-        self.failures += 1;
         Err(ScanFailure {
             id,
             vm,
             reason: error.to_string(),
-            fatal: self.failures >= MAX_FAILURES,
+            fatal: matches!(error, WorkerError::Refused(_)),
         })
     }
 
@@ -120,8 +116,37 @@ impl GuestTables {
             Some(worker) => worker,
             None => self.start()?,
         };
-        self.worker
-            .insert(worker)
-            .scan(request, vcpus, self.timeout)
+        let timeout = if request.discover {
+            let pages = self.memory.ram().iter().map(|range| range.pages).sum();
+            self.timeout.max(search_timeout(pages))
+        } else {
+            self.timeout
+        };
+        self.worker.insert(worker).scan(request, vcpus, timeout)
+    }
+}
+
+/// The registers, unless a search of all RAM must not be now: while a migration brings the RAM, a page
+/// that is looked at before it came is made of zeros or waited for.
+fn prepare(vm: &mut Vm, discover: bool) -> Result<Vec<PagingRegisters>, String> {
+    if discover && let Some(status) = vm.migration().map_err(|error| error.to_string())? {
+        return Err(format!(
+            "a migration of the VM goes on ({status}): its RAM is not searched before it is over"
+        ));
+    }
+    vm.registers().map_err(|error| error.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_search_gets_a_second_more_for_each_8_gib() {
+        let seconds = |gib: u64| search_timeout((gib << 30) / PAGE_SIZE).as_secs();
+        assert_eq!(
+            [0, 4, 8, 9, 64, 4096].map(seconds),
+            [10, 11, 11, 12, 18, 522]
+        );
     }
 }

@@ -4,7 +4,7 @@ use std::ops::Range;
 use std::os::fd::{AsFd, OwnedFd};
 use std::ptr::NonNull;
 
-use terrace_pagetable::{GuestTables, MappedMemory, MappedRange, Paging, Scanner, find_roots};
+use terrace_pagetable::{GuestTables, MappedMemory, MappedRange, Paging, Scanner, Unsupported};
 use terrace_proto::worker::FileRange;
 use terrace_proto::{Gfn, PAGE_SIZE, PagingRegisters, ScanAnswer, ScanRequest};
 use terrace_sys::{
@@ -22,6 +22,8 @@ pub(super) struct Guest {
     ranges: Vec<FileRange>,
     scanner: Scanner,
     roots: Roots,
+    /// Which virtual CPUs were in long mode since kernel halves are remembered, and with how many levels.
+    shape: Shape,
 }
 
 impl Guest {
@@ -56,10 +58,11 @@ impl Guest {
             files,
             ranges,
             roots: Roots::default(),
+            shape: Shape::default(),
         })
     }
 
-    /// One pass.
+    /// One pass. Its times are those of the walk alone, as what it says is about the time of the walk.
     ///
     /// # Errors
     /// Where no virtual CPU's tables can be walked now; for people.
@@ -68,17 +71,27 @@ impl Guest {
         request: &ScanRequest,
         vcpus: &[PagingRegisters],
     ) -> Result<ScanAnswer, String> {
-        let (clock, cpu) = (MonotonicClock::start(), thread_cpu_time());
-        let pagings = pagings(vcpus)?;
+        let readings: Vec<_> = vcpus.iter().map(|r| Paging::from_registers(*r)).collect();
+        if self.roots.knows_any() && self.shape.is_left(&readings) {
+            self.roots.forget();
+            self.shape = Shape::default();
+            return Err("a virtual CPU left its paging mode: the guest reboots or starts another kernel, so \
+                        what was known of its tables is forgotten"
+                .into());
+        }
+        let pagings = pagings(&readings)?;
+        self.shape.note(&readings);
         let paging = pagings[0];
         let in_use: Vec<Gfn> = pagings.iter().map(Paging::root).collect();
-        for root in &in_use {
-            self.roots.learn(&self.memory, *root);
-        }
+        self.roots.learn(&self.memory, &in_use);
         if request.discover {
             self.discover(&in_use)?;
         }
-        let roots = self.roots.live(&self.memory, &in_use);
+        let (clock, cpu) = (MonotonicClock::start(), thread_cpu_time());
+        let roots = self.roots.live(&self.memory, &in_use).ok_or(
+            "the guest's kernel was not recognised twice yet: no table is walked before (the next scan \
+             usually can)",
+        )?;
         let mut answer = self.scanner.scan(&self.memory, paging, &roots, request);
         answer.stats.elapsed_ns = clock.now().0;
         let cpu = thread_cpu_time().saturating_sub(cpu);
@@ -89,14 +102,14 @@ impl Guest {
     /// Looks for top-level tables in all allocated memory, then lets go of the pages that this mapped
     /// here: a page that two processes map is harder to move and to reclaim.
     fn discover(&mut self, in_use: &[Gfn]) -> Result<(), String> {
+        let cpu = thread_cpu_time();
         let extents = self.allocated()?;
-        // Without a usable reference (all virtual CPUs idle in firmware, say) what is in use has to do.
-        if let Ok(found) = find_roots(&self.memory, extents, in_use) {
-            self.roots.replace(found);
-        }
+        self.roots.discover(&self.memory, extents, in_use);
         for mapping in &self.mappings {
             mapping.forget_pages().map_err(|error| error.to_string())?;
         }
+        let cpu = thread_cpu_time().saturating_sub(cpu);
+        tracing::debug!(?cpu, "looked for top-level tables");
         Ok(())
     }
 
@@ -138,19 +151,46 @@ fn in_guest(range: &FileRange, extent: &Extent) -> Option<Range<Gfn>> {
     (start < end).then(|| Gfn(gfn(start))..Gfn(gfn(end + PAGE_SIZE - 1)))
 }
 
-/// The virtual CPUs whose tables can be walked, all of one shape.
-fn pagings(vcpus: &[PagingRegisters]) -> Result<Vec<Paging>, String> {
-    let mut first_error = "the VM has no virtual CPU".to_owned();
-    let mut pagings: Vec<Paging> = Vec::new();
-    for (n, registers) in vcpus.iter().enumerate() {
-        match Paging::from_registers(*registers) {
-            Ok(paging) => pagings.push(paging),
-            Err(error) if n == 0 => first_error = error.to_string(),
-            Err(_) => {}
-        }
+type Reading = Result<Paging, Unsupported>;
+
+/// How virtual CPUs page. One that never ran (an offline one) may stay out of long mode; one that leaves
+/// it was reset.
+#[derive(Debug, Default)]
+struct Shape {
+    long_mode: Vec<bool>,
+    levels: Option<u8>,
+}
+
+impl Shape {
+    /// Whether a virtual CPU that was in long mode is not now, or has another number of levels.
+    fn is_left(&self, readings: &[Reading]) -> bool {
+        let was_long = |n: usize| self.long_mode.get(n).copied().unwrap_or(false);
+        readings
+            .iter()
+            .enumerate()
+            .any(|(n, reading)| match reading {
+                Ok(paging) => self.levels.is_some_and(|levels| levels != paging.levels()),
+                Err(_) => was_long(n),
+            })
     }
+
+    fn note(&mut self, readings: &[Reading]) {
+        self.long_mode.resize(readings.len(), false);
+        for (was_long, reading) in self.long_mode.iter_mut().zip(readings) {
+            *was_long |= reading.is_ok();
+        }
+        self.levels = readings.iter().flatten().next().map(Paging::levels);
+    }
+}
+
+/// The virtual CPUs whose tables can be walked, all of one shape.
+fn pagings(readings: &[Reading]) -> Result<Vec<Paging>, String> {
+    let pagings: Vec<Paging> = readings.iter().filter_map(|r| r.ok()).collect();
     let Some(first) = pagings.first() else {
-        return Err(first_error);
+        return Err(match readings.first() {
+            Some(Err(error)) => error.to_string(),
+            _ => "the VM has no virtual CPU".into(),
+        });
     };
     if pagings.iter().any(|p| p.levels() != first.levels()) {
         return Err("virtual CPUs differ in paging levels: the guest is booting".into());
@@ -186,18 +226,34 @@ mod tests {
         assert_eq!(in_guest(&range, &extent(3 << 30, 4096)), None);
     }
 
-    #[test]
-    fn vcpus_that_cannot_be_walked_are_left_out_and_mixed_ones_refused() {
-        let long = |cr4| PagingRegisters {
+    fn long(cr4: u64) -> Reading {
+        Paging::from_registers(PagingRegisters {
             cr0: 1 << 31,
             cr3: 0x1000,
             cr4,
             efer: 0xd01,
-        };
-        let off = PagingRegisters::default();
-        assert_eq!(pagings(&[off, long(0x20)]).unwrap().len(), 1);
-        assert!(pagings(&[off]).unwrap_err().contains("paging off"));
+        })
+    }
+
+    const OFF: Reading = Err(Unsupported::PagingOff);
+
+    #[test]
+    fn vcpus_that_cannot_be_walked_are_left_out_and_mixed_ones_refused() {
+        assert_eq!(pagings(&[OFF, long(0x20)]).unwrap().len(), 1);
+        assert!(pagings(&[OFF]).unwrap_err().contains("paging off"));
         assert!(pagings(&[long(0x20), long(0x1020)]).is_err());
         assert!(pagings(&[]).is_err());
+    }
+
+    #[test]
+    fn a_vcpu_that_leaves_its_paging_mode_is_noticed_and_one_that_never_ran_is_not() {
+        let mut shape = Shape::default();
+        assert!(!shape.is_left(&[OFF, OFF]));
+        shape.note(&[long(0x20), OFF]);
+        assert!(!shape.is_left(&[long(0x20), OFF]));
+        assert!(!shape.is_left(&[long(0x20), long(0x20)]));
+        assert!(shape.is_left(&[OFF, OFF]));
+        assert!(shape.is_left(&[OFF, long(0x20)]));
+        assert!(shape.is_left(&[long(0x1020), OFF]));
     }
 }

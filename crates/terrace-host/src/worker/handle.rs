@@ -27,8 +27,8 @@ pub enum WorkerError {
         #[source]
         source: io::Error,
     },
-    /// It cannot serve this VM.
-    #[error("the worker cannot map the VM's RAM: {0}")]
+    /// It cannot serve this VM, or not safely.
+    #[error("the worker cannot serve the VM: {0}")]
     Refused(String),
     /// It ended.
     #[error("the worker (process {pid}) ended: {reason}")]

@@ -1,144 +1,208 @@
 //! Which top-level tables a scan starts from.
 //!
-//! Tables found earlier are only walked again while they still look like top-level tables: a page that
-//! was freed and reused holds data, and clearing accessed bits there would change it. What they are
-//! compared with are kernel halves taken from registers, which cannot be data. With page-table
-//! isolation a virtual CPU shows one of two kinds of table at a time, so halves seen earlier stay valid
-//! references.
+//! A scan writes where it walks, so a page is only walked while it still looks like a top-level table:
+//! its user half is not empty and its kernel half is a trusted one. That holds for tables found earlier
+//! and for those that registers name: by the time of the walk, a process that ran when the registers
+//! were read may have ended and its table may be data.
+//!
+//! For the same reason what a register names may be data already when it is read here. A kernel half is
+//! trusted only once it is plausible (all that it maps are tables in RAM) and confirmed: seen on two
+//! frames, or named by the registers of two requests. With page-table isolation a virtual CPU shows one
+//! of two kinds of table at a time, so both kinds are remembered and trusted one by one.
+//!
+//! After a reboot or kexec the old kernel's tables are data. So once no virtual CPU shows a half that is
+//! remembered, or one left long mode, nothing is trusted and all found tables are forgotten.
 
 use std::collections::VecDeque;
+use std::ops::Range;
 use std::sync::atomic::Ordering;
 
-use terrace_pagetable::{GuestTables, Table};
+use terrace_pagetable::{GuestTables, Table, entry, find_roots};
 use terrace_proto::Gfn;
 
-/// Accessed and dirty, which differ between tables.
-const ACCESSED_DIRTY: u64 = 0x60;
-const PRESENT: u64 = 1;
+/// Differ between tables of one kernel.
+const ACCESSED_DIRTY: u64 = entry::ACCESSED | entry::DIRTY;
+/// Set by page-table isolation in the user half of the kernel's table, not in that of its partner.
+const NO_EXECUTE: u64 = 1 << 63;
 /// Kernel halves that are remembered: two kinds of table, and what changed in them lately.
 const HALVES: usize = 8;
 
-type KernelHalf = [u64; 256];
+type Half = [u64; 256];
+
+/// A kernel half that registers led to.
+#[derive(Debug)]
+struct Known {
+    half: Box<Half>,
+    /// Where and in which request it was seen first; `None` where that counts no longer.
+    seen: Option<(Gfn, u64)>,
+    trusted: bool,
+}
+
+impl Known {
+    /// Notes a sighting; one on another frame or in another request than the first confirms.
+    fn saw(&mut self, frame: Gfn, request: u64) {
+        let first = *self.seen.get_or_insert((frame, request));
+        self.trusted |= first != (frame, request);
+    }
+}
 
 /// Top-level tables of one guest, from one scan to the next.
 #[derive(Debug, Default)]
 pub(super) struct Roots {
-    halves: VecDeque<Box<KernelHalf>>,
+    /// Those seen last first.
+    halves: VecDeque<Known>,
     found: Vec<Gfn>,
+    /// Number of the request.
+    request: u64,
 }
 
 impl Roots {
-    /// Remembers what a table in use looks like.
-    pub(super) fn learn(&mut self, memory: &impl GuestTables, in_use: Gfn) {
-        let Some(half) = memory.table(in_use).map(kernel_half) else {
-            return;
-        };
-        let maps_kernel = half.iter().any(|entry| entry & PRESENT != 0);
-        if maps_kernel && !self.halves.iter().any(|known| **known == half) {
-            self.halves.truncate(HALVES - 1);
-            self.halves.push_front(Box::new(half));
+    /// Takes what the registers of one request name, as soon as they came.
+    pub(super) fn learn(&mut self, memory: &impl GuestTables, in_use: &[Gfn]) {
+        self.request += 1;
+        let seen: Vec<(Gfn, Half)> = in_use
+            .iter()
+            .filter_map(|frame| Some((*frame, plausible(memory, *frame)?)))
+            .collect();
+        if !seen.iter().any(|(_, half)| self.knows(half)) {
+            self.distrust();
+        }
+        for (frame, half) in seen {
+            self.saw(frame, half);
+            let partner = Gfn(frame.0 ^ 1);
+            if let Some(half) = partner_half(memory, frame, partner, &half) {
+                self.saw(partner, half);
+            }
         }
     }
 
-    /// Takes the outcome of a search.
-    pub(super) fn replace(&mut self, found: Vec<Gfn>) {
-        self.found = found;
+    /// Looks for the top-level tables in `extents` that are like those in use.
+    pub(super) fn discover(
+        &mut self,
+        memory: &impl GuestTables,
+        extents: Vec<Range<Gfn>>,
+        in_use: &[Gfn],
+    ) {
+        let mut references = in_use.to_vec();
+        references.retain(|frame| plausible(memory, *frame).is_some_and(|half| self.knows(&half)));
+        // Without a usable reference (all virtual CPUs in firmware, say) nothing found is known to live.
+        self.found = find_roots(memory, extents, &references).unwrap_or_default();
+        for frame in &self.found {
+            let half = memory.table(*frame).map(kernel_half);
+            let known = half.and_then(|half| self.halves.iter_mut().find(|k| *k.half == half));
+            if let Some(known) = known.filter(|known| known.seen.is_some()) {
+                known.saw(*frame, self.request);
+            }
+        }
     }
 
-    /// Those in use and those found that are still alive, ascending, each once. Dead ones are
-    /// forgotten.
-    pub(super) fn live(&mut self, memory: &impl GuestTables, in_use: &[Gfn]) -> Vec<Gfn> {
-        let halves = &self.halves;
-        self.found.retain(|frame| {
-            memory.table(*frame).is_some_and(|table| {
-                let half = kernel_half(table);
-                maps_users(table) && halves.iter().any(|known| **known == half)
-            })
-        });
+    /// Forgets everything: another kernel is on its way.
+    pub(super) fn forget(&mut self) {
+        self.halves.clear();
+        self.found.clear();
+    }
+
+    /// Whether any kernel half is remembered, trusted or not.
+    pub(super) fn knows_any(&self) -> bool {
+        !self.halves.is_empty()
+    }
+
+    /// The tables in use and those found that can be walked now, ascending, each once; to be asked right
+    /// before the walk. Found ones that are dead are forgotten. `None`: no kernel half is trusted yet.
+    pub(super) fn live(&mut self, memory: &impl GuestTables, in_use: &[Gfn]) -> Option<Vec<Gfn>> {
+        let trusted: Vec<&Half> = self
+            .halves
+            .iter()
+            .filter(|known| known.trusted)
+            .map(|known| &*known.half)
+            .collect();
+        if trusted.is_empty() {
+            return None;
+        }
+        let is_live = |frame: &Gfn| {
+            memory
+                .table(*frame)
+                .is_some_and(|table| maps_users(table) && trusted.contains(&&kernel_half(table)))
+        };
+        self.found.retain(is_live);
         let mut roots = self.found.clone();
-        roots.extend_from_slice(in_use);
+        roots.extend(in_use.iter().copied().filter(is_live));
         roots.sort_unstable();
         roots.dedup();
-        roots
+        Some(roots)
+    }
+
+    fn knows(&self, half: &Half) -> bool {
+        self.halves.iter().any(|known| *known.half == *half)
+    }
+
+    fn saw(&mut self, frame: Gfn, half: Half) {
+        let known = self.halves.iter().position(|known| *known.half == half);
+        let mut known = match known.and_then(|at| self.halves.remove(at)) {
+            Some(known) => known,
+            None => Known {
+                half: Box::new(half),
+                seen: None,
+                trusted: false,
+            },
+        };
+        known.saw(frame, self.request);
+        self.halves.truncate(HALVES - 1);
+        self.halves.push_front(known);
+    }
+
+    /// No half in use is remembered: this is another kernel, or the other kind of table. The halves stay
+    /// remembered, so that two kinds that take turns do not push each other out, but have to be confirmed
+    /// again.
+    fn distrust(&mut self) {
+        self.found.clear();
+        for known in &mut self.halves {
+            known.seen = None;
+            known.trusted = false;
+        }
     }
 }
 
-fn kernel_half(table: &Table) -> KernelHalf {
+/// The kernel half of a table, if it can be one: it maps something, and only tables in RAM.
+fn plausible(memory: &impl GuestTables, frame: Gfn) -> Option<Half> {
+    let half = kernel_half(memory.table(frame)?);
+    let mut present = half.iter().filter(|e| **e & entry::PRESENT != 0).peekable();
+    present.peek()?;
+    // Address bits above the processor's width are reserved; those that are in RAM are not.
+    let is_table = |e: &u64| {
+        let frame = Gfn((e & entry::ADDRESS) >> 12);
+        e & entry::LARGE == 0 && memory.table(frame).is_some()
+    };
+    present.all(is_table).then_some(half)
+}
+
+/// The kernel half of the table beside `frame`, if the two are a pair of Linux's page-table isolation:
+/// they map the same for users. Knowing it keeps a virtual CPU that shows only the other kind next time
+/// from being taken for one that runs another kernel.
+fn partner_half(memory: &impl GuestTables, frame: Gfn, partner: Gfn, half: &Half) -> Option<Half> {
+    let users = user_half(memory.table(frame)?);
+    let mapped = users.iter().any(|e| e & entry::PRESENT != 0);
+    let pair = mapped && user_half(memory.table(partner)?) == users;
+    let other = pair.then(|| plausible(memory, partner)).flatten()?;
+    // Without isolation the table beside it may be a forked one's; that is no other kind.
+    (other != *half).then_some(other)
+}
+
+fn kernel_half(table: &Table) -> Half {
     std::array::from_fn(|i| table[256 + i].load(Ordering::Relaxed) & !ACCESSED_DIRTY)
 }
 
+fn user_half(table: &Table) -> Half {
+    std::array::from_fn(|i| table[i].load(Ordering::Relaxed) & !(ACCESSED_DIRTY | NO_EXECUTE))
+}
+
 fn maps_users(table: &Table) -> bool {
-    let present = |entry: u64| entry & PRESENT != 0;
+    let present = |slot: u64| slot & entry::PRESENT != 0;
     table[..256]
         .iter()
-        .any(|entry| present(entry.load(Ordering::Relaxed)))
+        .any(|slot| present(slot.load(Ordering::Relaxed)))
 }
 
 #[cfg(test)]
-mod tests {
-    use terrace_pagetable::SimulatedMemory;
-
-    use super::*;
-
-    fn set(memory: &SimulatedMemory, frame: u64, index: usize, value: u64) {
-        memory.table(Gfn(frame)).unwrap()[index].store(value, Ordering::Relaxed);
-    }
-
-    /// Tables 1 and 2 of one kind, 3 of another.
-    fn guest() -> SimulatedMemory {
-        let mut memory = SimulatedMemory::new(8);
-        for frame in 1..4 {
-            memory.add_table(Gfn(frame)).unwrap();
-            set(&memory, frame, 0, 0x5067);
-        }
-        set(&memory, 1, 511, 0x6063);
-        set(&memory, 2, 511, 0x6003);
-        set(&memory, 3, 508, 0x7063);
-        memory
-    }
-
-    #[test]
-    fn a_table_that_became_data_is_forgotten() {
-        let memory = guest();
-        let mut roots = Roots::default();
-        roots.learn(&memory, Gfn(1));
-        roots.replace(vec![Gfn(1), Gfn(2)]);
-        assert_eq!(roots.live(&memory, &[Gfn(1)]), [Gfn(1), Gfn(2)]);
-        set(&memory, 2, 300, 0xdead_beef);
-        assert_eq!(roots.live(&memory, &[Gfn(1)]), [Gfn(1)]);
-        set(&memory, 2, 300, 0);
-        assert_eq!(roots.live(&memory, &[Gfn(1)]), [Gfn(1)]);
-    }
-
-    #[test]
-    fn tables_of_an_ended_process_are_forgotten() {
-        let memory = guest();
-        let mut roots = Roots::default();
-        roots.learn(&memory, Gfn(1));
-        roots.replace(vec![Gfn(2)]);
-        set(&memory, 2, 0, 0);
-        assert_eq!(roots.live(&memory, &[]), []);
-    }
-
-    #[test]
-    fn both_kinds_of_page_table_isolation_stay_alive() {
-        let memory = guest();
-        let mut roots = Roots::default();
-        roots.learn(&memory, Gfn(1));
-        roots.learn(&memory, Gfn(3));
-        roots.replace(vec![Gfn(1), Gfn(2)]);
-        assert_eq!(roots.live(&memory, &[Gfn(3)]), [Gfn(1), Gfn(2), Gfn(3)]);
-    }
-
-    #[test]
-    fn what_maps_no_kernel_or_is_no_ram_is_no_reference() {
-        let memory = guest();
-        let mut roots = Roots::default();
-        set(&memory, 3, 508, 0);
-        roots.learn(&memory, Gfn(3));
-        roots.learn(&memory, Gfn(7));
-        roots.learn(&memory, Gfn(1 << 40));
-        roots.replace(vec![Gfn(3)]);
-        assert_eq!(roots.live(&memory, &[]), []);
-    }
-}
+#[path = "roots_tests.rs"]
+mod tests;

@@ -12,8 +12,11 @@ use seccompiler::{
 };
 use terrace_sys::{die_with_parent, no_new_privileges, not_dumpable};
 
-/// Locks this process in, as far as the kernel can; returns what it could not do, for people.
-pub(super) fn lock() -> Vec<String> {
+/// Locks this process in; returns which of the lesser things this kernel could not do, for people.
+///
+/// # Errors
+/// Where capabilities are left or no filter is in force: such a process must not face a guest.
+pub(super) fn lock() -> Result<Vec<String>, String> {
     let mut gaps = Vec::new();
     let mut step = |what: &str, result: Result<(), String>| {
         if let Err(error) = result {
@@ -23,16 +26,43 @@ pub(super) fn lock() -> Vec<String> {
     step("end with the daemon", die_with_parent().map_err(text));
     step("no core dumps", not_dumpable().map_err(text));
     step("no new privileges", no_new_privileges().map_err(text));
-    step("drop capabilities", drop_capabilities());
-    step("system call filter", filter());
-    gaps
+    step("drop the bounding set", drop_bounding_set());
+    step(
+        "drop inheritable capabilities",
+        drop_set(CapSet::Inheritable),
+    );
+    // What could not be dropped shows below.
+    let dropped = drop_set(CapSet::Effective).and_then(|()| drop_set(CapSet::Permitted));
+    let left =
+        left(CapSet::Effective).and_then(|effective| Ok(effective + left(CapSet::Permitted)?));
+    verdict(dropped, left, filter)?;
+    Ok(gaps)
+}
+
+/// Whether what matters is in force; the filter comes last, as it forbids to ask for capabilities.
+fn verdict(
+    dropped: Result<(), String>,
+    left: Result<usize, String>,
+    filter: impl FnOnce() -> Result<(), String>,
+) -> Result<(), String> {
+    let refuse = |what: &str, error: &str| {
+        Err(format!(
+            "its sandbox is not in force ({what}: {error}), and without it no worker faces a guest"
+        ))
+    };
+    match (dropped, left) {
+        (Ok(()), Ok(0)) => {}
+        (Err(error), _) | (_, Err(error)) => return refuse("drop capabilities", &error),
+        (Ok(()), Ok(_)) => return refuse("drop capabilities", "some are left"),
+    }
+    filter().or_else(|error| refuse("system call filter", &error))
 }
 
 fn text(error: impl ToString) -> String {
     error.to_string()
 }
 
-fn drop_capabilities() -> Result<(), String> {
+fn drop_bounding_set() -> Result<(), String> {
     let permitted = caps::read(None, CapSet::Permitted).map_err(text)?;
     if permitted.contains(&caps::Capability::CAP_SETPCAP) {
         // Without it the bounding set stays, which gives nothing to a process that executes nothing.
@@ -40,10 +70,15 @@ fn drop_capabilities() -> Result<(), String> {
             caps::drop(None, CapSet::Bounding, capability).map_err(text)?;
         }
     }
-    for set in [CapSet::Effective, CapSet::Permitted, CapSet::Inheritable] {
-        caps::clear(None, set).map_err(text)?;
-    }
     Ok(())
+}
+
+fn drop_set(set: CapSet) -> Result<(), String> {
+    caps::clear(None, set).map_err(text)
+}
+
+fn left(set: CapSet) -> Result<usize, String> {
+    Ok(caps::read(None, set).map_err(text)?.len())
 }
 
 fn filter() -> Result<(), String> {
@@ -104,4 +139,27 @@ fn rules() -> Result<BTreeMap<libc::c_long, Vec<SeccompRule>>, seccompiler::Back
     let forget = only(2, SeccompCmpOp::Eq, libc::MADV_DONTNEED)?;
     rules.insert(libc::SYS_madvise, forget);
     Ok(rules)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_sandbox_that_is_not_in_force_is_an_error() {
+        let failed = || Err("no".to_owned());
+        assert_eq!(verdict(Ok(()), Ok(0), || Ok(())), Ok(()));
+        for (bad, want) in [
+            (verdict(failed(), Ok(0), || Ok(())), "drop capabilities: no"),
+            (verdict(Ok(()), Ok(1), || Ok(())), "some are left"),
+            (
+                verdict(Ok(()), Err("no".into()), || Ok(())),
+                "capabilities: no",
+            ),
+            (verdict(Ok(()), Ok(0), failed), "filter: no"),
+        ] {
+            let error = bad.unwrap_err();
+            assert!(error.contains(want), "{error}");
+        }
+    }
 }

@@ -63,7 +63,10 @@ fn serve(channel: &Channel) -> Result<(), ServeError> {
         Ok(guest) => guest,
         Err(reason) => return Ok(channel.send(&Response::Refused { reason }, &[], None)?),
     };
-    let sandbox_gaps = sandbox::lock();
+    let sandbox_gaps = match sandbox::lock() {
+        Ok(gaps) => gaps,
+        Err(reason) => return Ok(channel.send(&Response::Refused { reason }, &[], None)?),
+    };
     channel.send(&Response::Attached { sandbox_gaps }, &[], None)?;
     while let Some(request) = channel.receive(MAX_FRAME, None)? {
         let Request::Scan { request, vcpus } = request else {
