@@ -50,6 +50,12 @@ impl Entry {
         Self(slot.load(Ordering::Relaxed))
     }
 
+    /// Whether the slot that this was read from still holds the same mapping.
+    #[inline]
+    pub(crate) fn is_still_in(self, slot: &AtomicU64) -> bool {
+        (Self::load(slot).0 ^ self.0) & IDENTITY == 0
+    }
+
     pub(crate) fn is_user(self) -> bool {
         self.0 & (PRESENT | USER) == PRESENT | USER
     }

@@ -11,6 +11,8 @@
 //!
 //! - Only the accessed bit is ever changed, by compare-exchange of the whole entry, and only in
 //!   present user entries ([`entry`]).
+//! - Before a table is walked, and before anything in it is written, all entries that lead there are
+//!   read again: a table that the guest freed meanwhile is data ([`Scanner::scan_checked`]).
 //! - The number of levels comes from the registers, never from a guess ([`Paging`]).
 //! - A parent's bit is cleared before its children are read; the top level is never pruned and
 //!   never written ([`Scanner`]).

@@ -3,8 +3,14 @@
 //! Follows vTMM's use of accessed bits and the rules that protect guest data: the user half of each
 //! top-level table, user entries at every level, each table page once. Recursion is as deep as there
 //! are levels.
+//!
+//! A pass takes milliseconds, and the guest frees and reuses table pages meanwhile. It takes a table out
+//! of the entry above before it reuses the page, so whatever was read of a table counts only if
+//! all entries that lead there still do afterwards, and nothing is written before they were looked at
+//! again. What remains is the time between that look and the compare-exchange, and there the whole entry
+//! would have to be the same.
 
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicU64, Ordering, fence};
 
 use terrace_proto::{Gfn, Rearm, ScanStats};
 
@@ -70,7 +76,7 @@ impl<'a> Arm<'a> {
 }
 
 /// The state of one pass.
-pub(crate) struct Pass<'a, M> {
+pub(crate) struct Pass<'a, M, L> {
     pub(crate) memory: &'a M,
     pub(crate) paging: Paging,
     pub(crate) frames: u64,
@@ -82,20 +88,66 @@ pub(crate) struct Pass<'a, M> {
     pub(crate) accessed: Bits,
     pub(crate) accessed_huge: Bits,
     pub(crate) stats: ScanStats,
+    pub(crate) path: Path<'a, L>,
 }
+
+/// What leads to the table that is read now.
+pub(crate) struct Path<'a, L> {
+    /// Whether a frame is a top-level table still.
+    is_live: L,
+    root: Gfn,
+    /// The entries below the root, each with where it was read: one per level, the highest first.
+    links: Vec<(&'a AtomicU64, Entry)>,
+}
+
+impl<'a, L: Fn(Gfn) -> bool> Path<'a, L> {
+    pub(crate) fn new(is_live: L) -> Self {
+        Self {
+            is_live,
+            root: Gfn(0),
+            links: Vec::with_capacity(4),
+        }
+    }
+
+    /// Whether what was read of the table until now was the table's: it is still in use.
+    #[inline]
+    fn holds(&self) -> Result<(), Gone> {
+        // The reads before this one are to be done when the links are read.
+        fence(Ordering::Acquire);
+        let holds = self.links.iter().all(|(slot, seen)| seen.is_still_in(slot));
+        if holds { Ok(()) } else { Err(Gone) }
+    }
+
+    /// The same for a table above the leaf tables; asks for the root where that is the table.
+    fn holds_above_leaves(&self) -> Result<(), Gone> {
+        self.holds()?;
+        if self.links.is_empty() && !(self.is_live)(self.root) {
+            return Err(Gone);
+        }
+        Ok(())
+    }
+}
+
+/// The table that is read was freed meanwhile: it may hold anything.
+struct Gone;
 
 /// Whether a table holds an A bit that this pass saw and left set.
 type Left = bool;
 
-impl<'a, M: GuestTables> Pass<'a, M> {
+impl<'a, M: GuestTables, L: Fn(Gfn) -> bool> Pass<'a, M, L> {
     /// Walks the user half of a top-level table.
     pub(crate) fn root(&mut self, frame: Gfn) {
         let Some(table) = self.table_at(frame) else {
             self.stats.out_of_ram += 1;
             return;
         };
+        if !(self.path.is_live)(frame) {
+            self.stats.lost_races += 1;
+            return;
+        }
         if self.visited.insert(frame.0) {
             self.stats.roots += 1;
+            self.path.root = frame;
             self.upper_table(table, self.paging.levels());
         } else {
             self.stats.revisited += 1;
@@ -121,6 +173,18 @@ impl<'a, M: GuestTables> Pass<'a, M> {
     /// A table of any level but the first.
     fn upper_table(&mut self, table: &'a Table, level: u8) -> Left {
         self.stats.tables += 1;
+        self.upper_entries(table, level)
+            .unwrap_or_else(|Gone| self.given_up())
+    }
+
+    /// What is left of a table whose walk was stopped.
+    #[cold]
+    fn given_up(&mut self) -> Left {
+        self.stats.lost_races += 1;
+        true
+    }
+
+    fn upper_entries(&mut self, table: &'a Table, level: u8) -> Result<Left, Gone> {
         let used = if self.is_top(level) {
             USER_HALF
         } else {
@@ -133,15 +197,15 @@ impl<'a, M: GuestTables> Pass<'a, M> {
                 continue;
             }
             left |= match (entry.is_large(), level) {
-                (false, _) => self.child(slot, entry, level, table.get(i + 1)),
-                (true, 2 | 3) => self.large_leaf(slot, entry, level),
+                (false, _) => self.child(slot, entry, level, table.get(i + 1))?,
+                (true, 2 | 3) => self.large_leaf(slot, entry, level)?,
                 (true, _) => {
                     self.stats.reserved += 1;
                     false
                 }
             };
         }
-        left
+        Ok(left)
     }
 
     /// The table that a non-leaf entry points to, where there is one and it is not pruned.
@@ -165,65 +229,81 @@ impl<'a, M: GuestTables> Pass<'a, M> {
     /// A non-leaf entry and all below it; `next` is its neighbour.
     fn child(
         &mut self,
-        slot: &AtomicU64,
+        slot: &'a AtomicU64,
         entry: Entry,
         level: u8,
         next: Option<&AtomicU64>,
-    ) -> Left {
+    ) -> Result<Left, Gone> {
         let Some(table) = self.worth_walking(entry, level) else {
-            return false;
+            return Ok(false);
         };
+        self.path.holds_above_leaves()?;
         if !self.visited.insert(entry.frame().0) {
             self.stats.revisited += 1;
             // Its leaves were read before this entry could be cleared, so it must not be: an access
             // through it in between would be lost to pruning. The next pass clears it.
-            return entry.is_accessed();
+            return Ok(entry.is_accessed());
         }
         let writes = self.arm.writes() && !self.is_top(level);
         if writes && entry.is_accessed() && clear_accessed(slot, entry.0) == Written::Lost {
             self.stats.lost_races += 1;
             // Another subtree hangs here now; the table that was read of may be anything.
-            return true;
+            return Ok(true);
         }
+        self.path.links.push((slot, entry));
         let left = match level {
             2 => self.leaf_table(table, self.likely_next(next)),
             _ => self.upper_table(table, level - 1),
         };
-        if writes && left && set_accessed(slot, entry.0) == Written::Lost {
-            self.stats.lost_races += 1;
+        self.path.links.pop();
+        if writes && left {
+            self.path.holds()?;
+            if set_accessed(slot, entry.0) == Written::Lost {
+                self.stats.lost_races += 1;
+            }
         }
-        left
+        Ok(left)
     }
 
     /// A leaf of 2 MiB or 1 GiB.
-    fn large_leaf(&mut self, slot: &AtomicU64, entry: Entry, level: u8) -> Left {
+    fn large_leaf(&mut self, slot: &AtomicU64, entry: Entry, level: u8) -> Result<Left, Gone> {
         let first = entry.large_frame().0;
         let pages = 1_u64 << (9 * (level - 1));
         if first >= self.paging.addressable_frames() || !first.is_multiple_of(pages) {
             self.stats.reserved += 1;
-            return false;
+            return Ok(false);
         }
         if first + pages > self.frames {
             self.stats.out_of_ram += 1;
-            return false;
+            return Ok(false);
         }
+        self.path.holds()?;
         let (block, blocks) = (first / 512, pages / 512);
         self.stats.leaves += 1;
         self.huge.add_range(block, blocks);
         if !entry.is_accessed() {
-            return false;
+            return Ok(false);
         }
         self.stats.accessed += 1;
         self.accessed_huge.add_range(block, blocks);
-        !self.arm.blocks(block, blocks) || self.rearm(std::slice::from_ref(slot), &[entry.0], 1)
+        let slot = std::slice::from_ref(slot);
+        Ok(!self.arm.blocks(block, blocks) || self.rearm(slot, &[entry.0], 1))
     }
 
-    /// A level 1 table. While it is worked on, `next` is fetched bit by bit: hardware prefetch stops at
-    /// the end of each page, and asking for all of it at once would wait for it.
+    /// A level 1 table; see [`leaves`](Self::leaves) for `next`.
     fn leaf_table(&mut self, table: &Table, next: Option<&Table>) -> Left {
         self.stats.tables += 1;
+        self.leaves(table, next)
+            .unwrap_or_else(|Gone| self.given_up())
+    }
+
+    /// All of a level 1 table. While it is worked on, `next` is fetched bit by bit: hardware prefetch
+    /// stops at the end of each page, and asking for all of it at once would wait for it.
+    #[inline]
+    fn leaves(&mut self, table: &Table, next: Option<&Table>) -> Result<Left, Gone> {
         let mut copies = Copies::empty();
         copies.read(table);
+        self.path.holds()?;
         let mut left = false;
         let chunks = table.as_chunks::<CHUNK>().0;
         for (i, (slots, entries)) in chunks.iter().zip(copies.chunks()).enumerate() {
@@ -232,9 +312,12 @@ impl<'a, M: GuestTables> Pass<'a, M> {
             }
             let (clear, keeps) = self.record(entries);
             left |= keeps;
-            left |= self.rearm(slots, entries, clear);
+            if clear != 0 {
+                self.path.holds()?;
+                left |= self.rearm(slots, entries, clear);
+            }
         }
-        left
+        Ok(left)
     }
 
     /// Notes what a chunk of 4 KiB leaves says. Returns which A bits to clear, and whether one stays.

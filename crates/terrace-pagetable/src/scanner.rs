@@ -5,7 +5,7 @@ use terrace_proto::{Gfn, PageBitmap, ScanAnswer, ScanRequest};
 use crate::bits::Bits;
 use crate::memory::GuestTables;
 use crate::paging::Paging;
-use crate::pass::{Arm, Pass};
+use crate::pass::{Arm, Pass, Path};
 
 /// Scans the page tables of one VM.
 ///
@@ -56,6 +56,23 @@ impl Scanner {
         roots: &[Gfn],
         request: &ScanRequest,
     ) -> ScanAnswer {
+        self.scan_checked(memory, paging, roots, request, |_| true)
+    }
+
+    /// The same for a guest that runs: `is_live` says whether one of the roots is a top-level table
+    /// still. It is asked right before each root is walked and again before each of its subtrees is,
+    /// because by then the process may have ended and its table's page may hold anything.
+    ///
+    /// A root, and any table below that the guest took out of use while the pass was in it, is read and
+    /// written no further; each of them counts as a lost race.
+    pub fn scan_checked<M: GuestTables>(
+        &mut self,
+        memory: &M,
+        paging: Paging,
+        roots: &[Gfn],
+        request: &ScanRequest,
+        is_live: impl Fn(Gfn) -> bool,
+    ) -> ScanAnswer {
         self.visited.clear();
         if !request.prune {
             self.known.clear();
@@ -73,6 +90,7 @@ impl Scanner {
             accessed: Bits::new(self.frames),
             accessed_huge: Bits::new(self.frames.div_ceil(512)),
             stats: Default::default(),
+            path: Path::new(is_live),
         };
         for root in roots {
             pass.root(*root);

@@ -63,7 +63,8 @@ pub struct ScanStats {
     pub accessed: u64,
     /// Accessed bits cleared.
     pub cleared: u64,
-    /// Compare-exchanges that lost to the guest.
+    /// Compare-exchanges that lost to the guest, and tables left because the guest changed the way to
+    /// them meanwhile.
     pub lost_races: u64,
     /// Subtrees skipped because their non-leaf accessed bit was clear.
     pub pruned: u64,

@@ -253,7 +253,7 @@ impl Lab {
         self.guest_of("vm1", line)
     }
 
-    /// Asks a guest: `truth`, `region`, `move SEED`, `idle`, `run`, `verify` or `stats`.
+    /// Asks a guest: `truth`, `region`, `move SEED`, `idle`, `run`, `churn N`, `verify` or `stats`.
     pub fn guest_of(&mut self, vm: &str, line: &str) -> Result<Value> {
         let truth = self
             .truths

@@ -92,7 +92,11 @@ impl Guest {
             "the guest's kernel was not recognised twice yet: no table is walked before (the next scan \
              usually can)",
         )?;
-        let mut answer = self.scanner.scan(&self.memory, paging, &roots, request);
+        let (memory, known) = (&self.memory, &self.roots);
+        let is_live = |frame| known.is_live(memory, frame);
+        let mut answer = self
+            .scanner
+            .scan_checked(memory, paging, &roots, request, is_live);
         answer.stats.elapsed_ns = clock.now().0;
         let cpu = thread_cpu_time().saturating_sub(cpu);
         answer.stats.cpu_ns = u64::try_from(cpu.as_nanos()).unwrap_or(u64::MAX);

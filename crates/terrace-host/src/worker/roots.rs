@@ -110,26 +110,26 @@ impl Roots {
     /// The tables in use and those found that can be walked now, ascending, each once; to be asked right
     /// before the walk. Found ones that are dead are forgotten. `None`: no kernel half is trusted yet.
     pub(super) fn live(&mut self, memory: &impl GuestTables, in_use: &[Gfn]) -> Option<Vec<Gfn>> {
-        let trusted: Vec<&Half> = self
-            .halves
-            .iter()
-            .filter(|known| known.trusted)
-            .map(|known| &*known.half)
-            .collect();
-        if trusted.is_empty() {
+        if !self.halves.iter().any(|known| known.trusted) {
             return None;
         }
-        let is_live = |frame: &Gfn| {
-            memory
-                .table(*frame)
-                .is_some_and(|table| maps_users(table) && trusted.contains(&&kernel_half(table)))
-        };
-        self.found.retain(is_live);
-        let mut roots = self.found.clone();
-        roots.extend(in_use.iter().copied().filter(is_live));
+        let mut found = std::mem::take(&mut self.found);
+        found.retain(|frame| self.is_live(memory, *frame));
+        self.found.clone_from(&found);
+        let mut roots = found;
+        roots.extend(in_use.iter().filter(|frame| self.is_live(memory, **frame)));
         roots.sort_unstable();
         roots.dedup();
         Some(roots)
+    }
+
+    /// Whether a frame still looks like a top-level table of a trusted kernel that maps something for
+    /// users; asked again and again during a walk.
+    pub(super) fn is_live(&self, memory: &impl GuestTables, frame: Gfn) -> bool {
+        memory.table(frame).is_some_and(|table| {
+            let mut trusted = self.halves.iter().filter(|known| known.trusted);
+            maps_users(table) && trusted.any(|known| has_half(table, &known.half))
+        })
     }
 
     fn knows(&self, half: &Half) -> bool {
@@ -190,6 +190,12 @@ fn partner_half(memory: &impl GuestTables, frame: Gfn, partner: Gfn, half: &Half
 
 fn kernel_half(table: &Table) -> Half {
     std::array::from_fn(|i| table[256 + i].load(Ordering::Relaxed) & !ACCESSED_DIRTY)
+}
+
+/// Whether a table's kernel half is this one; ends at the first difference.
+fn has_half(table: &Table, half: &Half) -> bool {
+    let mut slots = table[256..].iter().zip(half);
+    slots.all(|(slot, entry)| slot.load(Ordering::Relaxed) & !ACCESSED_DIRTY == *entry)
 }
 
 fn user_half(table: &Table) -> Half {

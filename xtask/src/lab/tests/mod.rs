@@ -1,5 +1,6 @@
 //! The lab's tests and their runner.
 
+mod fork_storm;
 mod infrastructure;
 mod placement;
 mod soak;
@@ -26,7 +27,7 @@ pub struct LabTest {
 }
 
 /// Every test there is.
-const TESTS: &[&[LabTest]] = &[infrastructure::TESTS, placement::TESTS];
+const TESTS: &[&[LabTest]] = &[infrastructure::TESTS, placement::TESTS, fork_storm::TESTS];
 
 /// Those that take minutes.
 const LONG_TESTS: &[&[LabTest]] = &[soak::TESTS];

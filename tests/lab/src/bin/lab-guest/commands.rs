@@ -4,15 +4,16 @@ use anyhow::{Context, Result, bail};
 use serde_json::{Value, json};
 use terrace_lab::pages::coalesce;
 
+use crate::churn::Churn;
 use crate::pagemap;
 use crate::workload::Workload;
 
 /// Does what the line asks for. A line that makes no sense gets an `error`, never silence.
-pub fn answer(workload: &mut Workload, line: &str) -> Value {
-    execute(workload, line).unwrap_or_else(|error| json!({ "error": format!("{error:#}") }))
+pub fn answer(workload: &mut Workload, churn: &mut Churn, line: &str) -> Value {
+    execute(workload, churn, line).unwrap_or_else(|error| json!({ "error": format!("{error:#}") }))
 }
 
-fn execute(workload: &mut Workload, line: &str) -> Result<Value> {
+fn execute(workload: &mut Workload, churn: &mut Churn, line: &str) -> Result<Value> {
     let mut words = line.split_whitespace();
     let command = words.next().unwrap_or_default();
     let argument = words.next();
@@ -22,16 +23,20 @@ fn execute(workload: &mut Workload, line: &str) -> Result<Value> {
         "region" => region(workload),
         "move" => {
             workload.move_hot_set(number(argument)?);
-            Ok(stats(workload))
+            Ok(stats(workload, churn))
         }
         "idle" | "run" => {
             workload.running = command == "run";
-            Ok(stats(workload))
+            Ok(stats(workload, churn))
         }
-        "stats" => Ok(stats(workload)),
-        "verify" => Ok(verify(workload)),
+        "churn" => {
+            churn.set(number(argument)?)?;
+            Ok(stats(workload, churn))
+        }
+        "stats" => Ok(stats(workload, churn)),
+        "verify" => Ok(verify(workload, churn)),
         other => bail!(
-            "no command {other:?}; there are truth, region, move SEED, idle, run, verify, stats, ping N"
+            "no command {other:?}; there are truth, region, move SEED, idle, run, churn N, verify, stats, ping N"
         ),
     }
 }
@@ -48,7 +53,7 @@ fn region(workload: &Workload) -> Result<Value> {
     Ok(json!({ "pages": workload.pages(), "ranges": coalesce(frames) }))
 }
 
-fn stats(workload: &Workload) -> Value {
+fn stats(workload: &Workload, churn: &Churn) -> Value {
     json!({
         "running": workload.running,
         "passes": workload.passes,
@@ -56,13 +61,22 @@ fn stats(workload: &Workload) -> Value {
         "pages": workload.pages(),
         "hot": workload.hot_pages(),
         "seed": workload.seed(),
+        "churn_workers": churn.workers(),
+        "churn_forks": churn.forks(),
+        "churn_errors": churn.errors(),
     })
 }
 
-fn verify(workload: &Workload) -> Value {
+fn verify(workload: &Workload, churn: &Churn) -> Value {
     let bad = workload.count_bad_pages();
     println!("VERIFY pages={} bad={bad}", workload.pages());
-    json!({ "pages": workload.pages(), "bad": bad, "errors": workload.errors })
+    json!({
+        "pages": workload.pages(),
+        "bad": bad,
+        "errors": workload.errors,
+        "churn_forks": churn.forks(),
+        "churn_errors": churn.errors(),
+    })
 }
 
 fn number(argument: Option<&str>) -> Result<u64> {

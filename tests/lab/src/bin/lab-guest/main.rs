@@ -2,7 +2,9 @@
 //!
 //! It fills a region with a pattern, keeps touching a scattered hot set in it, and answers questions
 //! on a virtio-serial port: which guest frames are hot, and is every byte still what it should be.
+//! When asked to, it lets processes come and go beside that.
 
+mod churn;
 mod commands;
 mod hotset;
 mod options;
@@ -18,6 +20,7 @@ use std::thread;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
+use churn::Churn;
 use options::Options;
 use region::Region;
 use terrace_lab::port;
@@ -40,12 +43,13 @@ fn run() -> Result<()> {
         workload.pages(),
         workload.hot_pages()
     );
+    let mut churn = Churn::new()?;
     let mut port = port::open(port::TRUTH, false)?;
-    serve(&mut port, &mut workload, options.pause_ms)
+    serve(&mut port, &mut workload, &mut churn, options.pause_ms)
 }
 
 /// Passes over the hot set until the end of the machine, with a look at the port in between.
-fn serve(port: &mut File, workload: &mut Workload, pause_ms: i32) -> Result<()> {
+fn serve(port: &mut File, workload: &mut Workload, churn: &mut Churn, pause_ms: i32) -> Result<()> {
     let mut line = Vec::new();
     loop {
         if workload.running {
@@ -61,7 +65,7 @@ fn serve(port: &mut File, workload: &mut Workload, pause_ms: i32) -> Result<()> 
         while let Some(end) = line.iter().position(|byte| *byte == b'\n') {
             let request = String::from_utf8_lossy(&line[..end]).into_owned();
             line.drain(..=end);
-            let answer = commands::answer(workload, &request);
+            let answer = commands::answer(workload, churn, &request);
             port.write_all(format!("{answer}\n").as_bytes())
                 .context("writing to the truth port")?;
         }

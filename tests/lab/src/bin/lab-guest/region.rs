@@ -65,10 +65,13 @@ impl Region {
         } else {
             libc::MADV_NOHUGEPAGE
         };
-        // SAFETY: the range was mapped by `map_aligned`; the advice changes no content.
-        let result = unsafe { libc::madvise(self.words.cast(), bytes, advice) };
-        if result != 0 {
-            return Err(std::io::Error::last_os_error()).context("madvise of the region");
+        // A child would share the pages until the next write, which goes to a copy elsewhere.
+        for advice in [advice, libc::MADV_DONTFORK] {
+            // SAFETY: the range was mapped by `map_aligned`; the advice changes no content.
+            let result = unsafe { libc::madvise(self.words.cast(), bytes, advice) };
+            if result != 0 {
+                return Err(std::io::Error::last_os_error()).context("madvise of the region");
+            }
         }
         Ok(())
     }
