@@ -67,7 +67,7 @@ impl Control {
         mut on_output: impl FnMut(Kind, &[u8]),
     ) -> Result<i32> {
         let payload = serde_json::to_vec(request)?;
-        self.send(Kind::Run, &payload)?;
+        self.send(process, Kind::Run, &payload)?;
         let mut deadline = Instant::now() + timeout;
         let mut killed = false;
         loop {
@@ -82,7 +82,7 @@ impl Control {
                 Some(frame) => on_output(frame.kind, &frame.payload),
                 None if killed => bail!("L1 does not answer any more"),
                 None => {
-                    self.send(Kind::Kill, &[])?;
+                    self.send(process, Kind::Kill, &[])?;
                     killed = true;
                     deadline = Instant::now() + KILL_TIMEOUT;
                 }
@@ -98,9 +98,9 @@ impl Control {
             mode: fs::metadata(file)?.permissions().mode() & 0o7777,
             size: bytes.len() as u64,
         };
-        self.send(Kind::Store, &serde_json::to_vec(&request)?)?;
+        self.send(process, Kind::Store, &serde_json::to_vec(&request)?)?;
         for piece in bytes.chunks(PIECE) {
-            self.send(Kind::Data, piece)?;
+            self.send(process, Kind::Data, piece)?;
         }
         let deadline = Instant::now() + Duration::from_secs(120);
         let mut message = String::new();
@@ -116,8 +116,17 @@ impl Control {
         bail!("L1 did not confirm that {path} is stored")
     }
 
-    fn send(&mut self, kind: Kind, payload: &[u8]) -> Result<()> {
-        frame::write(&mut self.stream, kind, payload).context("control channel of L1")
+    fn send(&mut self, process: &Process, kind: Kind, payload: &[u8]) -> Result<()> {
+        let sent = frame::write(&mut self.stream, kind, payload);
+        if sent.is_err() {
+            // How the machine ended says more than that its channel is gone. It may still be ending.
+            let patience = Instant::now() + Duration::from_secs(5);
+            while Instant::now() < patience {
+                process.check_alive()?;
+                std::thread::sleep(Duration::from_millis(50));
+            }
+        }
+        sent.context("control channel of L1")
     }
 
     /// The next frame, or nothing if the deadline comes first.

@@ -308,6 +308,13 @@ impl Lab {
         }
     }
 
+    /// L1's QEMU is gone, and L1's kernel did not say why.
+    pub fn emulator_ended(&self) -> bool {
+        let console = self.process.console_tail();
+        let told = ["Kernel panic", "Oops", "BUG:", "Out of memory"];
+        self.process.check_alive().is_err() && !told.iter().any(|word| console.contains(word))
+    }
+
     /// What can be said about a failure: L1's console and the product's logs.
     pub fn diagnosis(&mut self) -> String {
         let logs = "for f in /run/terrace/*.log /run/lab/*.log /run/lab/*.console; do \
