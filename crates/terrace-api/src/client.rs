@@ -23,14 +23,14 @@ const TIMEOUT: Duration = Duration::from_secs(30);
 pub enum ClientError {
     /// Nobody listens.
     #[error(
-        "cannot reach terraced at {path}: {source}. Is it running? \
+        "cannot reach terraced at {path}: {why}. Is it running? \
          (`terraced --config FILE`, or --socket if it listens elsewhere)"
     )]
     Connect {
         /// The socket.
         path: PathBuf,
         /// Why.
-        source: std::io::Error,
+        why: std::io::Error,
     },
     /// The daemon said no.
     #[error("{0}")]
@@ -110,9 +110,9 @@ impl Client {
         let stream =
             UnixStream::connect(&self.socket)
                 .await
-                .map_err(|source| ClientError::Connect {
+                .map_err(|why| ClientError::Connect {
                     path: self.socket.clone(),
-                    source,
+                    why,
                 })?;
         let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream))
             .await

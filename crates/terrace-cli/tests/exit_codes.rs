@@ -19,6 +19,8 @@ fn without_a_daemon_one_message_says_where_it_was_looked_for() {
     assert_eq!(output.status.code(), Some(1));
     assert_eq!(said(&output).lines().count(), 1, "{}", said(&output));
     assert!(said(&output).contains("/nonexistent/terraced.sock"));
+    let why = said(&output).matches("No such file").count();
+    assert_eq!(why, 1, "the reason is said once: {}", said(&output));
 }
 
 #[test]
