@@ -1,8 +1,11 @@
 //! The rule of ARCHITECTURE.md about which crate may see which, held by a test.
 
+mod sources;
+
 use std::collections::BTreeMap;
 
 use cargo_metadata::{DependencyKind, MetadataCommand};
+use sources::rust_files;
 
 /// For each crate of ours, the crates of ours that it may depend on (tests and benches aside).
 /// A crate that is not listed fails the test: whoever adds one says here where it stands.
@@ -92,7 +95,9 @@ fn pure_crates_name_no_clock_file_socket_or_thread() {
     let crates = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
     let mut wrong = Vec::new();
     for name in PURE {
-        for file in rust_files(&crates.join(name).join("src")) {
+        let files = rust_files(&crates.join(name).join("src"));
+        assert!(!files.is_empty(), "no sources of {name}");
+        for file in files {
             let text = std::fs::read_to_string(&file).expect("a source file");
             // Benchmarks measure time by nature; they are not part of the engine.
             if file.ends_with("bench.rs") || file.components().any(|c| c.as_os_str() == "bench") {
@@ -109,18 +114,4 @@ fn pure_crates_name_no_clock_file_socket_or_thread() {
         wrong.is_empty(),
         "pure crates reach for the world: {wrong:?}"
     );
-}
-
-fn rust_files(dir: &std::path::Path) -> Vec<std::path::PathBuf> {
-    let mut found = Vec::new();
-    for entry in std::fs::read_dir(dir).expect("a source folder") {
-        let path = entry.expect("an entry").path();
-        if path.is_dir() {
-            found.extend(rust_files(&path));
-        } else if path.extension().is_some_and(|e| e == "rs") {
-            found.push(path);
-        }
-    }
-    assert!(!found.is_empty(), "no sources under {}", dir.display());
-    found
 }

@@ -1,7 +1,11 @@
 //! Files hold one idea and functions fit on a screen: limits with a list of exceptions that only
 //! shrinks.
 
-use std::path::{Path, PathBuf};
+mod sources;
+
+use std::path::Path;
+
+use sources::rust_files;
 
 const FILE_LINES: usize = 700;
 const FUNCTION_LINES: usize = 70;
@@ -73,19 +77,6 @@ fn function_name(line: &str) -> Option<&str> {
     let name = rest.strip_prefix("fn ")?;
     name.split(|c: char| !c.is_alphanumeric() && c != '_')
         .next()
-}
-
-fn rust_files(dir: &Path) -> Vec<PathBuf> {
-    let mut found = Vec::new();
-    for entry in std::fs::read_dir(dir).expect("a source folder") {
-        let path = entry.expect("an entry").path();
-        if path.is_dir() {
-            found.extend(rust_files(&path));
-        } else if path.extension().is_some_and(|e| e == "rs") {
-            found.push(path);
-        }
-    }
-    found
 }
 
 #[test]

@@ -26,6 +26,11 @@ impl Recorder {
     /// Starts a log of at most `limit` bytes; `config` is the engine's as JSON. A log that is there
     /// already stays beside it, with `previous` as its ending.
     pub fn start(path: &Path, limit: u64, config: String) -> Result<Self> {
+        if path.is_file() {
+            let previous = path.with_extension("previous");
+            std::fs::rename(path, &previous)
+                .with_context(|| format!("keeping the last log as {}", previous.display()))?;
+        }
         let file =
             File::create(path).with_context(|| format!("creating the log {}", path.display()))?;
         let mut log = LogWriter::new(BufWriter::new(file), limit)?;
@@ -91,6 +96,21 @@ mod tests {
             records += 1;
         }
         assert_eq!(records, 2);
+    }
+
+    #[test]
+    fn a_restart_keeps_the_previous_log() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("terrace.trlog");
+        Recorder::start(&path, 1 << 20, "{\"first\": 1}".into())
+            .and_then(|mut log| log.finish())
+            .unwrap();
+        let first = std::fs::read(&path).unwrap();
+        Recorder::start(&path, 1 << 20, "{}".into()).unwrap();
+        assert_eq!(
+            std::fs::read(dir.path().join("terrace.previous")).unwrap(),
+            first
+        );
     }
 
     #[test]

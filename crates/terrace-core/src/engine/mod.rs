@@ -332,8 +332,9 @@ impl Vm {
     fn set_limits(&mut self, now: Tick, limits: Vec<TierLimit>, tiers: usize) {
         match vm::check_limits(&limits, tiers) {
             Ok(()) => {
-                let mib = |l: &TierLimit| {
-                    format!("{}-{} MiB", l.floor_bytes >> 20, l.ceiling_bytes >> 20)
+                let mib = |l: &TierLimit| match l.ceiling_bytes {
+                    u64::MAX => format!("{} MiB or more", l.floor_bytes >> 20),
+                    most => format!("{} to {} MiB", l.floor_bytes >> 20, most >> 20),
                 };
                 let words: Vec<_> = limits.iter().map(mib).collect();
                 self.limits = limits;
