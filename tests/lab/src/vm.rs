@@ -18,6 +18,8 @@ pub struct VmSpec {
     pub seed: u64,
     /// Whether the guest backs the region with huge pages.
     pub thp: bool,
+    /// Whether L1 backs the guest's RAM with huge pages.
+    pub host_thp: bool,
     /// Pause between two passes over the hot set.
     pub pause_ms: u64,
     /// NUMA node of L1 that the guest's RAM starts on.
@@ -35,6 +37,7 @@ impl Default for VmSpec {
             hot_percent: 10,
             seed: 1,
             thp: false,
+            host_thp: false,
             pause_ms: 20,
             node: 1,
             truth_port: truth_port(1),
@@ -51,10 +54,16 @@ pub fn truth_port(index: usize) -> String {
     format!("truth{index}")
 }
 
-/// The file that backs the RAM of a guest, on a tmpfs of L1.
+/// The file that backs the RAM of a guest, on a tmpfs of L1; that of huge pages is mounted below the
+/// other.
 #[must_use]
-pub fn ram_path(vm: &str) -> String {
-    format!("/dev/shm/{vm}.ram")
+pub fn ram_path(spec: &VmSpec) -> String {
+    let folder = if spec.host_thp {
+        "/dev/shm/huge"
+    } else {
+        "/dev/shm"
+    };
+    format!("{folder}/{}.ram", spec.name)
 }
 
 /// Where L1 keeps the process id of a guest's QEMU.

@@ -1,5 +1,6 @@
 //! The lab's tests and their runner.
 
+mod faults;
 mod fork_storm;
 mod infrastructure;
 mod placement;
@@ -27,7 +28,12 @@ pub struct LabTest {
 }
 
 /// Every test there is.
-const TESTS: &[&[LabTest]] = &[infrastructure::TESTS, placement::TESTS, fork_storm::TESTS];
+const TESTS: &[&[LabTest]] = &[
+    infrastructure::TESTS,
+    placement::TESTS,
+    fork_storm::TESTS,
+    faults::TESTS,
+];
 
 /// Those that take minutes.
 const LONG_TESTS: &[&[LabTest]] = &[soak::TESTS];

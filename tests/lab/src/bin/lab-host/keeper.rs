@@ -21,7 +21,7 @@ pub fn keep(spec: &VmSpec) -> Result<()> {
     bridge::bridge(port, ours)?;
     let status = qemu.wait()?;
     // QEMU leaves the file that was its RAM behind when it is killed.
-    for path in [pid, vm::ram_path(&spec.name)] {
+    for path in [pid, vm::ram_path(spec)] {
         fs::remove_file(path).ok();
     }
     bail!("QEMU of {} ended: {status}", spec.name);
@@ -49,7 +49,7 @@ fn options(spec: &VmSpec, truth: i32) -> Vec<String> {
     let memory = format!(
         "memory-backend-file,id=mem,size={memory_mib}M,mem-path={},share=on,align=2M,prealloc=on,\
          host-nodes={node},policy=preferred",
-        vm::ram_path(name)
+        vm::ram_path(spec)
     );
     let pairs = [
         ("-name", name.clone()),
