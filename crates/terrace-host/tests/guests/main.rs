@@ -33,10 +33,12 @@ use std::time::Instant;
 use guest::Guest;
 use machine::{IMAGES, Machine};
 
+type Test = (&'static str, fn(&mut Guest));
+
 /// Tests that share a guest, in this order. One that fails leaves a new guest to the next.
 struct Group {
     machine: Machine,
-    tests: &'static [(&'static str, fn(&mut Guest))],
+    tests: &'static [Test],
 }
 
 const GROUPS: [Group; 5] = [
@@ -92,10 +94,7 @@ fn run(arguments: &Arguments) -> ExitCode {
     ExitCode::from(u8::from(failed > 0))
 }
 
-fn run_group<'a>(
-    machine: &Machine,
-    tests: impl Iterator<Item = &'a (&'static str, fn(&mut Guest))>,
-) -> usize {
+fn run_group(machine: &Machine, tests: impl Iterator<Item = &'static Test>) -> usize {
     let Some(images) = std::env::var_os(IMAGES) else {
         panic!(
             "{IMAGES} names no folder with a kernel, an initrd and an emulator; `cargo xtask lab test` makes \

@@ -22,19 +22,17 @@ pub fn thousands_of_scans_under_a_fork_storm_lose_no_byte(guest: &mut Guest) {
     let forks = guest.number("stats", "churn_forks");
     let begin = Instant::now();
     let (mut answered, mut roots, mut lost, mut cleared) = (0, 0, 0, 0);
-    let mut walk = 0;
     for number in 0..scans {
         match guest.try_scan(kind(number, guest.memory.span_pages())) {
             Ok(answer) => {
                 answered += 1;
-                walk += answer.stats.elapsed_ns;
                 roots = roots.max(answer.stats.roots);
                 lost += answer.stats.lost_races;
                 cleared += answer.stats.cleared;
             }
             Err(failure) => assert!(!failure.fatal, "{}", failure.reason),
         }
-        if number % 500 == 0 {
+        if number.is_multiple_of(500) {
             guest.ask(&format!("move {number}"));
         }
     }
@@ -45,7 +43,6 @@ pub fn thousands_of_scans_under_a_fork_storm_lose_no_byte(guest: &mut Guest) {
         "{answered} of {scans} scans answered in {seconds:.1} s, {cleared} bits cleared, up to {roots} \
          top-level tables; {forks} forks meanwhile; {lost} races lost"
     );
-    println!("walk {walk} ns");
     guest.expect_intact();
     assert!(forks >= FEWEST_FORKS, "only {forks} forks: no storm");
     assert!(answered * 10 >= scans * 9, "too few scans were answered");
@@ -60,8 +57,8 @@ fn kind(number: u64, pages: u64) -> Pass {
     };
     Pass {
         rearm,
-        prune: number % 3 != 0,
-        discover: number % 50 == 0,
+        prune: !number.is_multiple_of(3),
+        discover: number.is_multiple_of(50),
     }
 }
 
