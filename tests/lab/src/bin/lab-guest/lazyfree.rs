@@ -95,15 +95,13 @@ pub fn pressure() -> Result<Value> {
 
 fn devour() -> ! {
     // It alone is to be killed: init cannot be, and the guest would end.
-    let chosen = std::fs::write("/proc/self/oom_score_adj", "1000").is_ok();
-    while chosen {
-        let Ok(memory) = Anonymous::new(256) else {
-            break;
-        };
-        for page in 0..memory.pages() {
-            memory.fill(page, |_| 1);
+    if std::fs::write("/proc/self/oom_score_adj", "1000").is_ok() {
+        while let Ok(memory) = Anonymous::new(256) {
+            for page in 0..memory.pages() {
+                memory.fill(page, |_| 1);
+            }
+            std::mem::forget(memory);
         }
-        std::mem::forget(memory);
     }
     // SAFETY: ends the process.
     unsafe { libc::_exit(1) }
