@@ -16,6 +16,7 @@ use crate::place::{Flow, Room};
 impl Vm {
     /// Ranks the pages and takes over what is proposed.
     pub fn classify(&mut self, now: Tick, shared: &mut Shared) {
+        self.want(shared);
         let room = self.room(shared);
         let proposal = self.place.propose(self.round, &self.pages, &room);
         let unit_pages = self.pages.ram().unit().base_pages();
@@ -49,7 +50,7 @@ impl Vm {
             let (i, held, limit) = (tier.index(), self.pages.bytes(tier), self.limit(tier));
             room.held[i] = held / unit;
             let reachable = held.saturating_add(shared.tiers.free(tier));
-            room.fit[i] = limit.ceiling_bytes.min(reachable) / unit;
+            room.fit[i] = self.ceiling(tier, shared).min(reachable) / unit;
             room.floor[i] = limit.floor_bytes.div_ceil(unit);
         }
         room
