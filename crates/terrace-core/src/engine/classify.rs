@@ -30,6 +30,7 @@ impl Vm {
             round.threshold_degree = r.threshold;
             round.degree_histogram = r.histogram.iter().map(|n| n * unit_pages).collect();
             (round.proposed_promotions, round.proposed_demotions) = (up, down);
+            round.split_units = self.pages.split_units;
         }
         self.moving.take(proposal.flows, &self.pages);
         self.phase = Phase::Moving { since: now };
@@ -138,6 +139,12 @@ impl Vm {
         );
         if self.refused.total() > 0 {
             text += &format!("; not moved: {}", self.refused.words());
+        }
+        if round.split_units > 0 {
+            text += &format!(
+                "; {} units of 2 MiB lay in more than one tier and counted where most of each was",
+                round.split_units
+            );
         }
         if quiet {
             text += &format!(

@@ -112,6 +112,9 @@ pub struct RoundSummary {
     pub threshold_degree: u8,
     /// Known pages by degree, from 0.
     pub degree_histogram: Vec<u64>,
+    /// Units of 2 MiB that were in more than one tier when the round began: the host split their huge
+    /// pages.
+    pub split_units: u64,
     /// A source of writes existed in every window.
     pub writes_seen: bool,
     /// Pages proposed to go to a faster tier.
