@@ -2,8 +2,10 @@
 
 mod faults;
 mod fork_storm;
+mod huge_pages;
 mod infrastructure;
 mod placement;
+mod several_vms;
 mod soak;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -34,6 +36,8 @@ const TESTS: &[&[LabTest]] = &[
     placement::TESTS,
     fork_storm::TESTS,
     faults::TESTS,
+    several_vms::TESTS,
+    huge_pages::TESTS,
 ];
 
 /// Those that take minutes.
