@@ -14,6 +14,7 @@ use terrace_host::memory_map::GuestMemory;
 use terrace_host::qemu::{self, Candidate, DiscoveryConfig, Vm, VmIdentity};
 use terrace_host::topology::Topology;
 use terrace_host::tracker::GuestTables;
+use terrace_host::unit::Unit;
 use terrace_host::worker::WorkerCommand;
 use terrace_host::{Finding, HostRoot};
 
@@ -61,6 +62,8 @@ pub struct Ready {
     pub memory: Arc<GuestMemory>,
     /// Its page tables.
     pub tables: GuestTables,
+    /// What is ranked and moved as one.
+    pub unit: Unit,
 }
 
 /// A look at all places.
@@ -221,6 +224,7 @@ impl Scout {
         let socket = identity.socket.clone();
         let state = match (tables, memory) {
             (Ok(tables), Ok(memory)) => State::Ready(Box::new(Ready {
+                unit: Unit::choose(&self.root, identity.pid, &memory, config.unit),
                 identity,
                 config,
                 vm,
