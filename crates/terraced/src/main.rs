@@ -17,7 +17,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::mpsc::channel;
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Context as _, Result};
 use clap::{Parser, Subcommand};
 use terrace_host::HostRoot;
 use terrace_host::topology::{NodeId, TierDefinition, Topology};
@@ -117,11 +117,13 @@ fn read_topology(root: &HostRoot, config: &mut Config) -> Result<Topology> {
         })
         .collect();
     let topology = Topology::read(root, &defined).context("reading the host's memory tiers")?;
-    ensure!(
-        topology.tiers.len() >= 2,
-        "this host has one memory tier; Terrace needs at least two. If its nodes differ, say so by \
-         [[tier]] sections in the configuration (many hosts report all nodes in one tier)"
-    );
+    if topology.tiers.len() == 1 {
+        tracing::warn!(
+            "this host has one memory tier: VMs are observed and nothing moves. If its nodes differ, say \
+             so by [[tier]] sections in the configuration (many hosts report all nodes in one tier)"
+        );
+    }
+    let topology = topology.or_observed();
     if defined.is_empty() {
         config.follow(&topology)?;
     }

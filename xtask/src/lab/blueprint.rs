@@ -7,7 +7,7 @@ use terrace_lab::vm::VmSpec;
 
 use super::kernel::Kernel;
 use super::machine::Machine;
-use super::{images, programs, snapshot};
+use super::{emulator, images, programs, snapshot};
 use crate::{host, places};
 
 /// A lab that can be started.
@@ -43,7 +43,7 @@ impl Blueprint {
 
 fn key(machine: &Machine, vm: &VmSpec) -> Result<String> {
     // A snapshot can only be read by the QEMU that wrote it.
-    let qemu = host::output(host::program("usr/bin/qemu-system-x86_64")?.arg("--version"))?;
+    let qemu = emulator::name()?;
     let mut hasher = DefaultHasher::new();
     for part in machine.options() {
         hasher.write(part.as_bytes());

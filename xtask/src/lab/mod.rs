@@ -9,6 +9,7 @@ mod control;
 mod cpio;
 mod daemon;
 mod demo;
+mod emulator;
 mod images;
 mod kernel;
 mod machine;

@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 
+use super::emulator;
 use super::machine::{CONSOLE_LOG, Machine, QMP};
 use super::qmp::Qmp;
 use crate::children::Guarded;
@@ -44,11 +45,9 @@ impl Process {
             fs::remove_dir_all(&folder)?;
         }
         fs::create_dir_all(&folder)?;
-        let qemu = host::program("usr/bin/qemu-system-x86_64")?;
-        let mut command = outliving_nothing(&qemu, life);
+        let mut command = outliving_nothing(emulator::command()?, life);
         command
             .args(machine.options())
-            .args(own_firmware()?)
             .args(extra)
             .current_dir(&folder)
             .stdin(Stdio::null())
@@ -82,12 +81,10 @@ impl Process {
             .ok()?
             .parse()
             .ok()?;
-        let program = fs::read_link(format!("/proc/{pid}/exe")).ok()?;
+        // The program may run by a loader of its own.
+        let words = fs::read(format!("/proc/{pid}/cmdline")).ok()?;
         let folder = fs::read_link(format!("/proc/{pid}/cwd")).ok()?;
-        let is_qemu = program
-            .file_name()?
-            .to_string_lossy()
-            .contains("qemu-system");
+        let is_qemu = String::from_utf8_lossy(&words).contains("qemu-system");
         (is_qemu && folder == self.folder.canonicalize().ok()?).then_some(pid)
     }
 
@@ -162,35 +159,19 @@ impl Process {
 }
 
 /// Has the kernel kill a machine whose task was killed without a chance to do it.
-fn outliving_nothing(qemu: &Command, life: Lifetime) -> Command {
-    let mut command = match life {
-        Lifetime::Task => {
-            let mut wrapper = Command::new("setpriv");
-            wrapper
-                .args(["--pdeathsig", "KILL", "--"])
-                .arg(qemu.get_program());
-            wrapper
-        }
-        Lifetime::Background => Command::new(qemu.get_program()),
-    };
+fn outliving_nothing(qemu: Command, life: Lifetime) -> Command {
+    if life == Lifetime::Background {
+        return qemu;
+    }
+    let mut command = Command::new("setpriv");
+    command
+        .args(["--pdeathsig", "KILL", "--"])
+        .arg(qemu.get_program())
+        .args(qemu.get_args());
     for (name, value) in qemu.get_envs() {
         command.env(name, value.unwrap_or_default());
     }
     command
-}
-
-/// QEMU unpacked into our own folder has its firmware there as well.
-fn own_firmware() -> Result<Vec<String>> {
-    let mut options = Vec::new();
-    for file in [
-        "usr/share/qemu/qboot.rom",
-        "usr/share/seabios/bios-256k.bin",
-    ] {
-        if let Some(folder) = host::find(file)?.parent() {
-            options.extend(["-L".to_owned(), folder.display().to_string()]);
-        }
-    }
-    Ok(options)
 }
 
 fn tail(path: &Path, lines: usize) -> String {

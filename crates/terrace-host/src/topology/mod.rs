@@ -102,6 +102,22 @@ impl Topology {
         }
     }
 
+    /// The same, with a second tier that no node is part of where there is one only: the VMs of such a
+    /// host can be observed, but there is nowhere to move a page.
+    #[must_use]
+    pub fn or_observed(mut self) -> Self {
+        if let [only] = self.tiers.as_slice() {
+            let name = if only.name == "slow" { "slower" } else { "slow" };
+            self.tiers.push(Tier {
+                id: TierId::SLOW,
+                name: name.to_owned(),
+                nodes: Vec::new(),
+                total_bytes: 0,
+            });
+        }
+        self
+    }
+
     /// The tier that a node is part of.
     #[must_use]
     pub fn tier_of(&self, node: NodeId) -> Option<TierId> {
@@ -197,6 +213,20 @@ mod tests {
             (2 << 20, 1 << 20)
         );
         assert_eq!(memory[1].free_bytes, 0);
+    }
+
+    #[test]
+    fn a_host_of_one_tier_gets_an_empty_second_one() {
+        let dir = two_tier_host();
+        put(dir.path(), "sys/devices/system/node/online", "0\n");
+        let root = HostRoot::new(dir.path());
+        let topology = Topology::read(&root, &[]).unwrap();
+        assert_eq!(topology.tiers.len(), 1);
+        assert!(!topology.findings.is_empty(), "and it is said");
+        let topology = topology.or_observed();
+        assert!(topology.nodes_of(TierId::SLOW).is_empty());
+        let memory = topology.memory(&root).unwrap();
+        assert_eq!((memory[1].total_bytes, memory[1].free_bytes), (0, 0));
     }
 
     #[test]
