@@ -112,7 +112,7 @@ pub struct RoundSummary {
     pub threshold_degree: u8,
     /// Known pages by degree, from 0.
     pub degree_histogram: Vec<u64>,
-    /// A source of writes existed in every window.
+    /// A source of writes has told of all windows so far (in each of them, or in the last for all).
     pub writes_seen: bool,
     /// Pages proposed to go to a faster tier.
     pub proposed_promotions: u64,

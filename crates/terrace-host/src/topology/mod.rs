@@ -107,7 +107,11 @@ impl Topology {
     #[must_use]
     pub fn or_observed(mut self) -> Self {
         if let [only] = self.tiers.as_slice() {
-            let name = if only.name == "slow" { "slower" } else { "slow" };
+            let name = if only.name == "slow" {
+                "slower"
+            } else {
+                "slow"
+            };
             self.tiers.push(Tier {
                 id: TierId::SLOW,
                 name: name.to_owned(),
