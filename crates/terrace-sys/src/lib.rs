@@ -28,5 +28,5 @@ pub use mapping::SharedMapping;
 pub use move_pages::{
     MAX_BATCH, MoveOutcome, MoveScope, NOT_ANSWERED, move_pages, move_pages_supported, query_nodes,
 };
-pub use pagemap::{PageRun, Pagemap};
+pub use pagemap::{PageRun, Pagemap, clear_soft_dirty, soft_dirty_supported};
 pub use process::{Process, ProcessError};
