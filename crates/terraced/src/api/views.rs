@@ -8,7 +8,7 @@ use terrace_proto::{Command, Gpa, PAGE_SIZE, TierLimit, VmId};
 use super::Failure;
 use crate::daemon::Daemon;
 use crate::events::seconds;
-use crate::roster::Entry;
+use crate::roster::{Entry, Managed};
 
 impl Daemon {
     /// `GET /v1/status`.
@@ -80,7 +80,7 @@ impl Daemon {
             unit_bytes: view.unit.bytes(),
             limits: view.tiers.iter().map(|t| limit(&t.limit)).collect(),
             stages: vec![
-                stage("observe", &m.observe),
+                stage("observe", &observe(managed, &m.observe)),
                 stage("estimate", &m.estimate),
                 stage("share", &m.share),
                 stage("place", &m.place),
@@ -300,6 +300,18 @@ fn unmanaged(vm: api::Vm) -> api::VmDetail {
         next_round_in_s: None,
         history: Vec::new(),
         reasons: Vec::new(),
+    }
+}
+
+/// What observes a VM: the host's word where it is not the engine's tables, and the source of writes.
+fn observe(managed: &Managed, engine: &str) -> String {
+    let tracker = match &managed.damon {
+        None => engine.to_owned(),
+        Some(why) => format!("damon (vaddr), regions instead of pages: {why}"),
+    };
+    match &managed.writes {
+        None => tracker,
+        Some(writes) => format!("{tracker}; writes: {writes}"),
     }
 }
 
