@@ -1,7 +1,8 @@
 //! Child processes that must not outlive the task.
 
-use std::process::{Child, Command, ExitStatus};
+use std::process::{Child, ChildStdout, Command, ExitStatus};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use anyhow::{Context, Result};
 
@@ -48,6 +49,22 @@ impl Guarded {
 
     pub fn pid(&self) -> u32 {
         lock(&self.child).id()
+    }
+
+    /// The read end of the child's output, once, where it is a pipe.
+    pub fn stdout(&mut self) -> Option<ChildStdout> {
+        lock(&self.child).stdout.take()
+    }
+
+    /// Waits until the child has ended.
+    pub fn wait(self) -> Result<ExitStatus> {
+        loop {
+            // Without the lock in between: Ctrl-C needs it.
+            if let Some(status) = self.ended()? {
+                return Ok(status);
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
     }
 
     /// How the child ended, if it has.

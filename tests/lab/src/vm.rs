@@ -20,6 +20,8 @@ pub struct VmSpec {
     pub clustered: bool,
     /// Whether the guest backs the region with huge pages.
     pub thp: bool,
+    /// Whether L1 backs the guest's RAM with huge pages.
+    pub host_thp: bool,
     /// Pause between two passes over the hot set.
     pub pause_ms: u64,
     /// NUMA node of L1 that the guest's RAM starts on.
@@ -40,6 +42,7 @@ impl Default for VmSpec {
             seed: 1,
             clustered: false,
             thp: false,
+            host_thp: false,
             pause_ms: 20,
             node: 1,
             private: false,
@@ -57,10 +60,16 @@ pub fn truth_port(index: usize) -> String {
     format!("truth{index}")
 }
 
-/// The file that backs the RAM of a guest, on a tmpfs of L1.
+/// The file that backs the RAM of a guest, on a tmpfs of L1; that of huge pages is mounted below the
+/// other.
 #[must_use]
-pub fn ram_path(vm: &str) -> String {
-    format!("/dev/shm/{vm}.ram")
+pub fn ram_path(spec: &VmSpec) -> String {
+    let folder = if spec.host_thp {
+        "/dev/shm/huge"
+    } else {
+        "/dev/shm"
+    };
+    format!("{folder}/{}.ram", spec.name)
 }
 
 /// Where L1 keeps the process id of a guest's QEMU.

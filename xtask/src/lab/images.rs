@@ -38,9 +38,14 @@ pub fn build(kernel: &Kernel, programs: &LabPrograms) -> Result<PathBuf> {
     Ok(path)
 }
 
+/// The initrd of a guest.
+pub fn guest(programs: &LabPrograms) -> Result<Vec<u8>> {
+    let mut image = Vec::new();
+    l2(programs).write(&mut image)?;
+    Ok(image)
+}
+
 fn l1(kernel: &Kernel, programs: &LabPrograms) -> Result<Image> {
-    let mut guest = Vec::new();
-    l2(programs).write(&mut guest)?;
     let mut image = Image::default();
     image
         .console()
@@ -48,7 +53,7 @@ fn l1(kernel: &Kernel, programs: &LabPrograms) -> Result<Image> {
         .copy("bin/busybox", &host::find("bin/busybox")?)
         .copy("bin/lab-host", &programs.host)
         .copy("lab/vmlinuz", &kernel.image())
-        .bytes("lab/l2.cpio", &guest);
+        .bytes("lab/l2.cpio", &guest(programs)?);
     for module in MODULES {
         image.bytes(&format!("lib/modules/{module}.ko"), &kernel.module(module)?);
     }

@@ -10,6 +10,7 @@ mod cpio;
 mod daemon;
 mod demo;
 mod emulator;
+mod guests;
 mod images;
 mod kernel;
 mod machine;

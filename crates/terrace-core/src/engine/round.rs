@@ -35,6 +35,7 @@ impl Vm {
         self.refused = Refusals::default();
         self.writes_told = 0;
         self.pages.clear_heat();
+        self.pages.split_units = 0;
         self.pages.pass_cool_down();
         let request = shared.request();
         shared.act(Action::QueryPlacement(PlacementQuery {

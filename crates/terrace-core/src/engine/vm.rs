@@ -10,6 +10,7 @@ use terrace_proto::{PageSize, RequestId, Tick, TierId, TierLimit, VmId, VmSpec};
 
 use super::intermittent::Intermittent;
 use super::moves::Moving;
+use super::pool::FastSize;
 use super::reasons::Reasons;
 use super::refusal::Refusals;
 use super::tiers::Tiers;
@@ -67,6 +68,7 @@ pub(crate) struct Vm {
     pub pages: Pages,
     pub ram_pages: u64,
     pub limits: Vec<TierLimit>,
+    pub size: FastSize,
     pub moves_on: bool,
     pub paused: bool,
     pub phase: Phase,
@@ -117,6 +119,7 @@ impl Vm {
             pages: Pages::new(ram, tiers),
             ram_pages: spec.ram_pages(),
             limits: spec.limits.clone(),
+            size: FastSize::new(spec.weight),
             moves_on: spec.moves,
             paused: false,
             phase: if stays {

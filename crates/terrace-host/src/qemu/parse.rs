@@ -142,7 +142,10 @@ mod tests {
 
     macro_rules! sample {
         ($name:literal) => {
-            include_str!(concat!("../../samples/qemu-7.2/", $name, ".txt"))
+            sample!("7.2", $name)
+        };
+        ($version:literal, $name:literal) => {
+            include_str!(concat!("../../samples/qemu-", $version, "/", $name, ".txt"))
         };
     }
 
@@ -171,6 +174,32 @@ mod tests {
                 m(4 * GIB, 7 * GIB, "m0", 2 * GIB),
             ]
         );
+    }
+
+    #[test]
+    fn what_qemu_10_prints_is_read_as_well() {
+        assert_eq!(
+            ram(sample!("10.0", "mtree-q35-5g-prelaunch")),
+            [
+                m(0, 0xc_0000, "m0", 0),
+                m(0xe_0000, 0xf_0000, "m0", 0xe_0000),
+                m(MIB, 2 * GIB, "m0", MIB),
+                m(4 * GIB, 7 * GIB, "m0", 2 * GIB),
+            ]
+        );
+        assert_eq!(
+            ram(sample!("10.0", "mtree-q35-5g-linux")),
+            [m(0, 2 * GIB, "m0", 0), m(4 * GIB, 7 * GIB, "m0", 2 * GIB),]
+        );
+        let linux = registers(sample!("10.0", "registers-2cpus-la57-linux")).unwrap();
+        assert_eq!(linux.len(), 2);
+        for vcpu in &linux {
+            assert_eq!((vcpu.cr0, vcpu.efer), (0x8005_0033, 0xd01));
+            // LA57, PAE.
+            assert_eq!(vcpu.cr4 & 0x1020, 0x1020);
+        }
+        let early = registers(sample!("10.0", "registers-2cpus-prelaunch")).unwrap();
+        assert_eq!((early.len(), early[0].efer), (2, 0));
     }
 
     #[test]

@@ -1,5 +1,7 @@
 //! The lab's tests and their runner.
 
+mod damon;
+mod faults;
 mod fork_storm;
 mod infrastructure;
 mod placement;
@@ -12,6 +14,7 @@ use anyhow::{Result, anyhow, bail};
 use terrace_lab::vm::VmSpec;
 
 use super::blueprint::Blueprint;
+use super::guests::{self, Outcome};
 use super::process::Lifetime;
 use super::programs;
 use super::running::Lab;
@@ -27,7 +30,13 @@ pub struct LabTest {
 }
 
 /// Every test there is.
-const TESTS: &[&[LabTest]] = &[infrastructure::TESTS, placement::TESTS, fork_storm::TESTS];
+const TESTS: &[&[LabTest]] = &[
+    infrastructure::TESTS,
+    placement::TESTS,
+    fork_storm::TESTS,
+    faults::TESTS,
+    damon::TESTS,
+];
 
 /// Those that take minutes.
 const LONG_TESTS: &[&[LabTest]] = &[soak::TESTS];
@@ -41,17 +50,34 @@ pub fn run(arguments: &TestArguments) -> Result<()> {
     let long = if arguments.long { LONG_TESTS } else { &[] };
     let all = TESTS.iter().chain(long).copied().flatten();
     let chosen: Vec<&LabTest> = all.filter(wanted).collect();
-    if chosen.is_empty() {
+    let on_guests = guests::names(arguments.only.as_deref())?;
+    if chosen.is_empty() && on_guests.is_empty() {
         bail!("no such test; `cargo xtask lab test --list` names them");
     }
     if arguments.list {
-        chosen.iter().for_each(|test| println!("{}", test.name));
+        let names = chosen.iter().map(|test| test.name);
+        names
+            .chain(on_guests.iter().map(String::as_str))
+            .for_each(|name| println!("{name}"));
         return Ok(());
     }
-    run_all(&chosen)
+    let mut all = Outcome::default();
+    if !on_guests.is_empty() {
+        let plain = guests::run(arguments.only.as_deref(), arguments.long)?;
+        all = all.and(plain);
+    }
+    if !chosen.is_empty() {
+        all = all.and(run_in_labs(&chosen)?);
+    }
+    let Outcome { passed, failed } = all;
+    println!("{passed} passed, {failed} failed");
+    if failed > 0 {
+        bail!("{failed} of the lab's tests failed");
+    }
+    Ok(())
 }
 
-fn run_all(tests: &[&LabTest]) -> Result<()> {
+fn run_in_labs(tests: &[&LabTest]) -> Result<Outcome> {
     let blueprint = Blueprint::prepare(&VmSpec::default(), false)?;
     if tests.iter().any(|test| test.needs_product) {
         programs::build_product()?;
@@ -73,11 +99,10 @@ fn run_all(tests: &[&LabTest]) -> Result<()> {
             }
         }
     }
-    println!("{} passed, {failed} failed", tests.len() - failed);
-    if failed > 0 {
-        bail!("{failed} of the lab's tests failed");
-    }
-    Ok(())
+    Ok(Outcome {
+        passed: tests.len() - failed,
+        failed,
+    })
 }
 
 /// Labs that a test gets if the emulator ends under it.

@@ -13,9 +13,9 @@ use anyhow::{Context, Result, bail};
 use terrace_lab::pages::PAGE_SIZE;
 
 const WORDS: usize = PAGE_SIZE / 8;
-/// Memory of a child: this many parts of as many pages, 4 MiB in all.
+/// Memory of a child: this many parts of as many pages, 1 MiB in all.
 const PARTS: usize = 8;
-const PART_PAGES: usize = 128;
+const PART_PAGES: usize = 32;
 /// From one part to the next: another entry at each level, so another table of each level below.
 const STRIDE: usize = (1 << 39) + (1 << 30) + (1 << 21);
 /// Far below what the kernel and the program's loader choose.

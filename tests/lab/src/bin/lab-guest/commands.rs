@@ -4,16 +4,33 @@ use anyhow::{Context, Result, bail};
 use serde_json::{Value, json};
 use terrace_lab::pages::coalesce;
 
+use crate::cache::CachedFile;
 use crate::churn::Churn;
+use crate::lazyfree::{self, LazyFree};
 use crate::pagemap;
+use crate::sleepers::Sleepers;
 use crate::workload::Workload;
 
-/// Does what the line asks for. A line that makes no sense gets an `error`, never silence.
-pub fn answer(workload: &mut Workload, churn: &mut Churn, line: &str) -> Value {
-    execute(workload, churn, line).unwrap_or_else(|error| json!({ "error": format!("{error:#}") }))
+/// All that a guest can be asked to do.
+pub struct Guest {
+    pub workload: Workload,
+    pub churn: Churn,
+    pub sleepers: Sleepers,
+    pub lazyfree: Option<LazyFree>,
+    pub cache: Option<CachedFile>,
 }
 
-fn execute(workload: &mut Workload, churn: &mut Churn, line: &str) -> Result<Value> {
+impl Guest {
+    /// Does what the line asks for. A line that makes no sense gets an `error`, never silence.
+    pub fn answer(&mut self, line: &str) -> Value {
+        execute(self, line).unwrap_or_else(|error| json!({ "error": format!("{error:#}") }))
+    }
+}
+
+fn execute(guest: &mut Guest, line: &str) -> Result<Value> {
+    let Guest {
+        workload, churn, ..
+    } = &mut *guest;
     let mut words = line.split_whitespace();
     let command = words.next().unwrap_or_default();
     let argument = words.next();
@@ -33,10 +50,49 @@ fn execute(workload: &mut Workload, churn: &mut Churn, line: &str) -> Result<Val
             churn.set(number(argument)?)?;
             Ok(stats(workload, churn))
         }
+        "hot" => {
+            workload.set_hot_pages(usize::try_from(number(argument)?)?);
+            Ok(stats(workload, churn))
+        }
         "stats" => Ok(stats(workload, churn)),
         "verify" => Ok(verify(workload, churn)),
+        _ => on_request(guest, command, argument),
+    }
+}
+
+/// What a guest does only when it is asked to.
+fn on_request(guest: &mut Guest, command: &str, argument: Option<&str>) -> Result<Value> {
+    let count = || anyhow::Ok(usize::try_from(number(argument)?)?);
+    let freed = "no page was freed lazily; `lazyfree N` first";
+    match command {
+        "mapped" => Ok(json!({ "ranges": coalesce(pagemap::all_mapped()?) })),
+        "sleepers" => {
+            guest.sleepers.set(number(argument)?)?;
+            Ok(json!({ "ranges": coalesce(guest.sleepers.frames()?) }))
+        }
+        "cache" => {
+            let file = guest.cache.insert(CachedFile::new(count()?)?);
+            Ok(json!({ "ranges": coalesce(file.frames()?) }))
+        }
+        "uncache" => {
+            let file = guest.cache.as_mut();
+            file.context("no file is mapped; `cache N` first")?.unmap();
+            Ok(json!({}))
+        }
+        "lazyfree" => {
+            let pages = guest.lazyfree.insert(LazyFree::new(count()?)?);
+            Ok(json!({ "frames": pages.frames()? }))
+        }
+        "rewrite" => {
+            let pages = guest.lazyfree.as_mut().context(freed)?;
+            pages.rewrite(count()?)?;
+            Ok(json!({}))
+        }
+        "contents" => Ok(guest.lazyfree.as_ref().context(freed)?.contents()),
+        "pressure" => lazyfree::pressure(),
         other => bail!(
-            "no command {other:?}; there are truth, region, move SEED, idle, run, churn N, verify, stats, ping N"
+            "no command {other:?}; there are truth, region, move SEED, hot N, idle, run, churn N, verify, \
+             stats, ping N, mapped, sleepers N, cache N, uncache, lazyfree N, rewrite N, contents, pressure"
         ),
     }
 }

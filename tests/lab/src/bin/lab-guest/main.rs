@@ -2,14 +2,19 @@
 //!
 //! It fills a region with a pattern, keeps touching a scattered hot set in it, and answers questions
 //! on a virtio-serial port: which guest frames are hot, and is every byte still what it should be.
-//! When asked to, it lets processes come and go beside that.
+//! When asked to, it lets processes come and go beside that, or has pages that are special to a kernel:
+//! freed lazily, of processes that sleep, in the page cache alone.
 
+mod anonymous;
+mod cache;
 mod churn;
 mod commands;
 mod hotset;
+mod lazyfree;
 mod options;
 mod pagemap;
 mod region;
+mod sleepers;
 mod startup;
 mod workload;
 
@@ -21,8 +26,10 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use churn::Churn;
+use commands::Guest;
 use options::Options;
 use region::Region;
+use sleepers::Sleepers;
 use terrace_lab::port;
 use workload::Workload;
 
@@ -37,21 +44,28 @@ fn run() -> Result<()> {
     startup::mount_filesystems()?;
     let options = Options::from_kernel_command_line()?;
     let region = Region::new(options.region_mib, options.thp)?;
-    let mut workload = Workload::new(region, options.hot_percent, options.clustered, options.seed);
+    let workload = Workload::new(region, options.hot_percent, options.clustered, options.seed);
     println!(
         "lab-guest: {} pages, {} hot",
         workload.pages(),
         workload.hot_pages()
     );
-    let mut churn = Churn::new()?;
+    let mut guest = Guest {
+        workload,
+        churn: Churn::new()?,
+        sleepers: Sleepers::default(),
+        lazyfree: None,
+        cache: None,
+    };
     let mut port = port::open(port::TRUTH, false)?;
-    serve(&mut port, &mut workload, &mut churn, options.pause_ms)
+    serve(&mut port, &mut guest, options.pause_ms)
 }
 
 /// Passes over the hot set until the end of the machine, with a look at the port in between.
-fn serve(port: &mut File, workload: &mut Workload, churn: &mut Churn, pause_ms: i32) -> Result<()> {
+fn serve(port: &mut File, guest: &mut Guest, pause_ms: i32) -> Result<()> {
     let mut line = Vec::new();
     loop {
+        let workload = &mut guest.workload;
         if workload.running {
             workload.pass();
         }
@@ -65,7 +79,7 @@ fn serve(port: &mut File, workload: &mut Workload, churn: &mut Churn, pause_ms: 
         while let Some(end) = line.iter().position(|byte| *byte == b'\n') {
             let request = String::from_utf8_lossy(&line[..end]).into_owned();
             line.drain(..=end);
-            let answer = commands::answer(workload, churn, &request);
+            let answer = guest.answer(&request);
             port.write_all(format!("{answer}\n").as_bytes())
                 .context("writing to the truth port")?;
         }

@@ -13,7 +13,7 @@ pub struct Workload {
     pub errors: u64,
     region: Region,
     hot: Vec<u32>,
-    hot_percent: usize,
+    hot_pages: usize,
     clustered: bool,
     seed: u64,
     /// Writes of earlier hot sets, per page. Passes don't touch it, so that it stays cold: the
@@ -29,9 +29,9 @@ impl Workload {
             passes: 0,
             errors: 0,
             earlier_writes: vec![0; region.pages()],
+            hot_pages: region.pages() * hot_percent / 100,
             region,
             hot: Vec::new(),
-            hot_percent,
             clustered,
             seed,
             passes_of_this_hot_set: 0,
@@ -74,11 +74,23 @@ impl Workload {
 
     /// Replaces the hot set by the one that `seed` gives.
     pub fn move_hot_set(&mut self, seed: u64) {
+        self.settle();
+        self.choose(seed);
+    }
+
+    /// Replaces the hot set by one of `pages` pages.
+    pub fn set_hot_pages(&mut self, pages: usize) {
+        self.settle();
+        self.hot_pages = pages;
+        self.choose(self.seed);
+    }
+
+    /// Takes the writes of this hot set into the books.
+    fn settle(&mut self) {
         for (page, writes) in self.writes_of_this_hot_set() {
             self.earlier_writes[page] += writes;
         }
         self.passes_of_this_hot_set = 0;
-        self.choose(seed);
     }
 
     /// Number of pages whose content is not what it should be.
@@ -102,13 +114,12 @@ impl Workload {
     }
 
     fn choose(&mut self, seed: u64) {
-        let wanted = self.region.pages() * self.hot_percent / 100;
         let choose = if self.clustered {
             hotset::choose_run
         } else {
             hotset::choose
         };
-        self.hot = choose(self.region.pages(), wanted, seed);
+        self.hot = choose(self.region.pages(), self.hot_pages, seed);
         self.seed = seed;
     }
 }
@@ -131,6 +142,8 @@ mod tests {
             assert_eq!(workload.count_bad_pages(), 0);
             workload.move_hot_set(seed);
         }
+        workload.set_hot_pages(10);
+        assert_eq!(workload.hot_pages(), 10);
         assert_eq!((workload.passes, workload.errors), (8, 0));
         assert_eq!(workload.count_bad_pages(), 0);
         workload.passes_of_this_hot_set = 1;

@@ -21,7 +21,7 @@ pub fn keep(spec: &VmSpec) -> Result<()> {
     bridge::bridge(port, ours)?;
     let status = qemu.wait()?;
     // QEMU leaves the file that was its RAM behind when it is killed.
-    for path in [pid, vm::ram_path(&spec.name)] {
+    for path in [pid, vm::ram_path(spec)] {
         fs::remove_file(path).ok();
     }
     bail!("QEMU of {} ended: {status}", spec.name);
@@ -48,7 +48,7 @@ fn options(spec: &VmSpec, truth: i32) -> Vec<String> {
     let backend = if spec.private {
         "memory-backend-ram".to_owned()
     } else {
-        let path = vm::ram_path(name);
+        let path = vm::ram_path(spec);
         format!("memory-backend-file,mem-path={path},share=on,align=2M")
     };
     // Preferred, never bound: pages of a bound process cannot be moved to the other node.

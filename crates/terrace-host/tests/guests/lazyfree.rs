@@ -1,0 +1,66 @@
+//! Rule 1: clear A, never D.
+
+use serde_json::Value;
+
+use crate::guest::{CLEAR, Frames, Guest, SEARCH_AND_CLEAR, ranges};
+use crate::picture::clear_dirty_bits;
+
+/// Pages that are written again; as many are not, and as many lose their dirty bits by this test's hand.
+const PAGES: u64 = 1024;
+const SCANS: usize = 10;
+
+/// The kernel knows by the dirty bit alone that a page freed with `MADV_FREE` was written since. So pages
+/// of three kinds are put under pressure: the first were written again and scanned, the last were written
+/// again and had their dirty bits cleared (by this test: that is the fault), those between were not
+/// written (they show that the pressure was enough).
+pub fn madv_free_pages_rewritten_after_a_scan_survive(guest: &mut Guest) {
+    guest.ask("idle");
+    let frames: Vec<u64> = {
+        let answer = guest.ask(&format!("lazyfree {}", 3 * PAGES));
+        let frames = answer["frames"].as_array().unwrap();
+        frames.iter().map(|frame| frame.as_u64().unwrap()).collect()
+    };
+    let (survivors, rest) = frames.split_at(PAGES as usize);
+    scan_often(guest, survivors);
+    guest.ask(&format!("rewrite {}", 2 * PAGES));
+    scan_often(guest, survivors);
+    guest.stop();
+    let cleared = clear_dirty_bits(guest, &rest[..PAGES as usize]);
+    guest.go_on();
+    assert_eq!(guest.ask("pressure")["killed"], true);
+    let contents = guest.ask("contents");
+    let [intact, dropped, damaged] = ["intact", "dropped", "damaged"].map(|k| kept(&contents, k));
+    let in_range = |set: &Frames, from: u64| set.range(from..from + PAGES).count() as u64;
+    println!(
+        "written again and scanned: {} of {PAGES} intact; dirty bit cleared by hand: {} dropped; \
+         not written: {} dropped",
+        in_range(&intact, 0),
+        in_range(&dropped, PAGES),
+        in_range(&dropped, 2 * PAGES)
+    );
+    assert_eq!(in_range(&intact, 0), PAGES, "rewritten pages were lost");
+    assert!(damaged.is_empty());
+    assert_eq!(cleared as u64, PAGES, "entries with a dirty bit");
+    assert!(
+        in_range(&dropped, 2 * PAGES) > PAGES / 2,
+        "no pressure: {contents}"
+    );
+    assert!(
+        in_range(&dropped, PAGES) > PAGES / 2,
+        "pages without a dirty bit were kept, so this test cannot fail: {contents}"
+    );
+    guest.ask("run");
+    guest.expect_intact();
+}
+
+fn scan_often(guest: &mut Guest, frames: &[u64]) {
+    let answer = guest.scan(SEARCH_AND_CLEAR);
+    assert!(frames.iter().all(|frame| answer.known.get(*frame)));
+    for _ in 1..SCANS {
+        guest.scan(CLEAR);
+    }
+}
+
+fn kept(contents: &Value, kind: &str) -> Frames {
+    ranges(&contents[kind])
+}

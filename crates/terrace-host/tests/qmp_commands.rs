@@ -1,0 +1,78 @@
+//! What QEMU is asked is a list that somebody has thought about: some commands that look harmless end
+//! the VM. `calc-dirty-rate` crashed an emulated guest's QEMU 7.2 (rule 9 of `docs/data-rules.md`).
+
+#![allow(clippy::unwrap_used, reason = "a test")]
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::Path;
+
+/// Commands of the machine protocol, as the `qapi` crate names them. None changes anything.
+const MACHINE: [&str; 8] = [
+    "human_monitor_command",
+    "qmp_capabilities",
+    "query_kvm",
+    "query_memdev",
+    "query_migrate",
+    "query_name",
+    "query_status",
+    "query_uuid",
+];
+
+/// Lines for the human monitor, each up to its first argument that is not fixed.
+const HUMAN: [&str; 3] = ["gpa2hva ", "info mtree -f", "info registers -a"];
+
+#[test]
+fn qemu_is_asked_nothing_but_what_is_listed() {
+    let (mut machine, mut human) = (BTreeSet::new(), BTreeSet::new());
+    let crates = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+    for member in fs::read_dir(crates).unwrap() {
+        for_each_source(&member.unwrap().path().join("src"), &mut |text| {
+            machine.extend(commands(text));
+            human.extend(human_lines(text));
+        });
+    }
+    assert_eq!(machine, MACHINE.map(str::to_owned).into());
+    assert_eq!(human, HUMAN.map(str::to_owned).into());
+}
+
+#[test]
+fn a_command_that_crashed_qemu_would_be_noticed() {
+    let wrong = "self.execute(\"calc-dirty-rate\", &qmp::calc_dirty_rate { calc_time: 1 })?;\n\
+                 self.human(\"calc_dirty_rate 1\")?; self.human(&format!(\"x {y}\"))";
+    assert_eq!(commands(wrong), ["calc_dirty_rate"]);
+    assert_eq!(human_lines(wrong), ["calc_dirty_rate 1", "x "]);
+}
+
+fn for_each_source(folder: &Path, look: &mut impl FnMut(&str)) {
+    let Ok(entries) = fs::read_dir(folder) else {
+        return;
+    };
+    for entry in entries {
+        let path = entry.unwrap().path();
+        if path.is_dir() {
+            for_each_source(&path, look);
+        } else if path.extension().is_some_and(|end| end == "rs") {
+            look(&fs::read_to_string(&path).unwrap());
+        }
+    }
+}
+
+/// Commands that are made: `qmp::name {`. Their answers' types begin with a capital letter.
+fn commands(text: &str) -> Vec<String> {
+    let after = text.split("qmp::").skip(1);
+    let made = after.filter_map(|rest| rest.split_once(" {"));
+    made.map(|(name, _)| name)
+        .filter(|name| name.bytes().all(|b| b.is_ascii_lowercase() || b == b'_'))
+        .map(str::to_owned)
+        .collect()
+}
+
+/// Lines given to `human(…)`, up to the first placeholder.
+fn human_lines(text: &str) -> Vec<String> {
+    let calls = text.split(".human(").skip(1);
+    let lines = calls.filter_map(|rest| rest.split('"').nth(1));
+    lines
+        .map(|line| line.split('{').next().unwrap_or_default().to_owned())
+        .collect()
+}
