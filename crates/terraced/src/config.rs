@@ -100,8 +100,37 @@ struct RawVm {
     unit: Option<UnitChoice>,
     fast: Option<ByteSize>,
     share: Option<Share>,
+    tracker: Option<TrackerChoice>,
+    writes: Option<WriteSource>,
+    write_pause_budget_ms: Option<u64>,
     floor: BTreeMap<String, ByteSize>,
     ceiling: BTreeMap<String, ByteSize>,
+}
+
+/// What says which pages are accessed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum TrackerChoice {
+    /// The page tables; DAMON where they are out of reach because RAM is private.
+    #[default]
+    Auto,
+    /// The page tables or nothing.
+    PageTables,
+    /// DAMON.
+    Damon,
+}
+
+/// What says which pages are written.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum WriteSource {
+    /// Nothing: reads only.
+    #[default]
+    None,
+    /// D of the guest's page tables, moved to the software bit that Linux 6.6 and later takes for it too.
+    SoftBit,
+    /// The soft-dirty bits of the hypervisor's process, once a round.
+    SoftDirty,
 }
 
 #[derive(Debug, Deserialize)]
@@ -163,6 +192,12 @@ pub struct VmConfig {
     pub unit: UnitChoice,
     /// Nominal size of the first tier, bytes; 0: it has none.
     pub fast_bytes: u64,
+    /// What says which of its pages are accessed.
+    pub tracker: TrackerChoice,
+    /// What says which of its pages are written.
+    pub writes: WriteSource,
+    /// How long finding out about writes may pause it, once a round.
+    pub write_pause_budget: Duration,
     /// One per tier.
     pub limits: Vec<TierLimit>,
 }
@@ -213,6 +248,9 @@ impl Config {
                 moves: raw.defaults.moves.or(Some(false)),
                 weight: raw.defaults.weight.or(Some(1000)),
                 unit: raw.defaults.unit.or(Some(UnitChoice::Auto)),
+                tracker: raw.defaults.tracker.or(Some(TrackerChoice::Auto)),
+                writes: raw.defaults.writes.or(Some(WriteSource::None)),
+                write_pause_budget_ms: raw.defaults.write_pause_budget_ms.or(Some(20)),
                 ..raw.defaults
             },
             vms: raw.vm,
@@ -262,7 +300,19 @@ impl Config {
                 ByteSize(limit.ceiling_bytes)
             );
         }
+        let tracker = own.tracker.or(self.defaults.tracker).unwrap_or_default();
+        let writes = own.writes.or(self.defaults.writes).unwrap_or_default();
+        ensure!(
+            (tracker, writes) != (TrackerChoice::Damon, WriteSource::SoftBit),
+            "writes = \"soft-bit\" is told by page tables, which tracker = \"damon\" does not read: use \
+             writes = \"soft-dirty\" or tracker = \"page-tables\""
+        );
+        let pause = own.write_pause_budget_ms;
+        let pause = pause.or(self.defaults.write_pause_budget_ms).unwrap_or(20);
         Ok(VmConfig {
+            tracker,
+            writes,
+            write_pause_budget: Duration::from_millis(pause),
             scan: own.scan.or(self.defaults.scan).unwrap_or(false),
             moves: own.moves.or(self.defaults.moves).unwrap_or(false),
             weight,
@@ -402,6 +452,8 @@ mod tests {
         let config = Config::parse("").unwrap();
         let vm = config.vm("any").unwrap();
         assert!(!vm.scan && !vm.moves);
+        assert_eq!(vm.writes, WriteSource::None);
+        assert_eq!(vm.tracker, TrackerChoice::Auto);
     }
 
     #[test]
@@ -471,6 +523,9 @@ mod tests {
         assert!(refused("[vm.a]\nunit = \"1GiB\"").contains("unknown variant `1GiB`"));
         let twice = "[[tier]]\nname = \"a\"\nnodes = [0]\n[[tier]]\nname = \"b\"\nnodes = [0]";
         assert!(refused(twice).contains("node 0 is in two tiers"));
+        let blind = "[vm.a]\ntracker = \"damon\"\nwrites = \"soft-bit\"";
+        assert!(refused(blind).contains("tracker = \"page-tables\""));
+        assert!(refused("[vm.a]\nwrites = \"pml\"").contains("soft-dirty"));
         assert!(refused("[move]\nworkers = 0").contains("allowed is 1 to 64"));
     }
 }

@@ -146,7 +146,7 @@ impl Vm {
             .current
             .iter()
             .chain(&self.last)
-            .find(|round| round.scan.scans > 1);
+            .find(|round| round.classified_at.is_some() && round.scan.scans > 1);
         let bits = match measured {
             None => "accessed bits",
             Some(round) if round.writes_seen => "accessed bits and writes",

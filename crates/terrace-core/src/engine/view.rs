@@ -115,7 +115,7 @@ pub struct RoundSummary {
     /// Units of 2 MiB that were in more than one tier when the round began: the host split their huge
     /// pages.
     pub split_units: u64,
-    /// A source of writes existed in every window.
+    /// A source of writes has told of all windows so far (in each of them, or in the last for all).
     pub writes_seen: bool,
     /// Pages proposed to go to a faster tier.
     pub proposed_promotions: u64,

@@ -74,6 +74,8 @@ pub(crate) struct Vm {
     pub phase: Phase,
     pub round: u64,
     pub intermittent: Intermittent,
+    /// Window of this round in which a source of writes spoke last; 0: the clearing pass, which arms it.
+    pub writes_told: u8,
     pub moving: Moving,
     /// The round under way.
     pub current: Option<RoundSummary>,
@@ -131,6 +133,7 @@ impl Vm {
                 Duration::from_millis(period),
                 config.quiet_counter_max,
             ),
+            writes_told: 0,
             moving: Moving::default(),
             current: None,
             last: None,

@@ -9,7 +9,7 @@ use super::Failure;
 use crate::config::MOST_WEIGHT;
 use crate::daemon::Daemon;
 use crate::events::seconds;
-use crate::roster::Entry;
+use crate::roster::{Entry, Managed};
 
 impl Daemon {
     /// `GET /v1/status`.
@@ -83,7 +83,7 @@ impl Daemon {
             unit_reason: managed.unit_reason.clone(),
             limits: view.tiers.iter().map(|t| limit(&t.limit)).collect(),
             stages: vec![
-                stage("observe", &m.observe),
+                stage("observe", &observe(managed, &m.observe)),
                 stage("estimate", &m.estimate),
                 stage("share", &m.share),
                 stage("place", &m.place),
@@ -321,6 +321,18 @@ fn share(share: terrace_core::ShareView) -> api::Share {
         target_bytes: share.target_bytes,
         pool_free_bytes: share.pool_free_bytes,
         why: share.words,
+    }
+}
+
+/// What observes a VM: the host's word where it is not the engine's tables, and the source of writes.
+fn observe(managed: &Managed, engine: &str) -> String {
+    let tracker = match &managed.damon {
+        None => engine.to_owned(),
+        Some(why) => format!("damon (vaddr), regions instead of pages: {why}"),
+    };
+    match &managed.writes {
+        None => tracker,
+        Some(writes) => format!("{tracker}; writes: {writes}"),
     }
 }
 

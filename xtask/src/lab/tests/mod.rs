@@ -1,5 +1,6 @@
 //! The lab's tests and their runner.
 
+mod damon;
 mod faults;
 mod fork_storm;
 mod huge_pages;
@@ -38,6 +39,7 @@ const TESTS: &[&[LabTest]] = &[
     faults::TESTS,
     several_vms::TESTS,
     huge_pages::TESTS,
+    damon::TESTS,
 ];
 
 /// Those that take minutes.
