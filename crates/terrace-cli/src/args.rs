@@ -90,12 +90,32 @@ pub enum Command {
         /// The VM's name.
         vm: String,
     },
+    /// Look at the configuration; needs no daemon.
+    #[command(subcommand)]
+    Config(Config),
     /// Measure the fast paths; each figure stands beside a baseline measured in the same run.
     Bench(Bench),
     /// Print a shell completion script.
     Completions {
         /// Which shell.
         shell: Shell,
+    },
+}
+
+/// What to do about the configuration.
+#[derive(Debug, Subcommand)]
+pub enum Config {
+    /// Check a configuration and its drop-ins (FILE.d/*.toml); exit code 1 and one message where
+    /// something is wrong.
+    Check {
+        /// The file; without it /etc/terrace/terrace.toml, or the defaults where that is not there.
+        file: Option<PathBuf>,
+        /// Also print every key with its value and who set it.
+        #[arg(long)]
+        effective: bool,
+        /// Print JSON.
+        #[arg(long)]
+        json: bool,
     },
 }
 

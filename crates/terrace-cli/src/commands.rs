@@ -1,6 +1,7 @@
 //! One function per command that talks to the daemon; long ones have files of their own.
 
 pub mod bench;
+pub mod config;
 mod doctor;
 mod events;
 mod explain;
@@ -33,7 +34,9 @@ pub async fn online(socket: &Path, command: Command) -> Result<ExitCode> {
         Command::Pause { vm } => wish(&client, vm.as_deref(), "pause").await?,
         Command::Resume { vm } => wish(&client, vm.as_deref(), "resume").await?,
         Command::Round { vm } => wish(&client, Some(&vm), "round").await?,
-        Command::Bench(_) | Command::Completions { .. } => unreachable!("runs without the daemon"),
+        Command::Bench(_) | Command::Completions { .. } | Command::Config(_) => {
+            unreachable!("runs without the daemon")
+        }
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -81,7 +81,7 @@ impl Lab {
         }
         // What moves pages shall be Terrace alone.
         self.check("echo 0 >/proc/sys/kernel/numa_balancing")?;
-        self.check(&format!("terraced --config {FILE} --check"))?;
+        self.check(&format!("terrace config check {FILE}"))?;
         self.check(&format!(
             "setsid terraced --config {FILE} </dev/null >{LOG} 2>&1 & echo $! >/run/terrace/pid"
         ))?;
