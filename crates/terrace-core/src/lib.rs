@@ -25,7 +25,7 @@ pub use engine::heat::{HeatCell, HeatMap};
 pub use engine::reasons::Reason;
 pub use engine::refusal::Refusal;
 pub use engine::view::{
-    Counters, Mechanism, PageExplanation, PhaseView, RankClass, RoundSummary, ScanCost, TierView,
-    VmView,
+    Counters, Mechanism, PageExplanation, PhaseView, PlannedMove, RankClass, RoundSummary,
+    ScanCost, TierView, VmView,
 };
 pub use policy::{PolicyChoice, PolicyName};

@@ -230,4 +230,6 @@ pub enum Command {
     Limits(VmId, Vec<TierLimit>),
     /// Start a round now instead of at the next period.
     RoundNow(VmId),
+    /// The same, but the round only proposes: none of its moves is made.
+    PlanRound(VmId),
 }

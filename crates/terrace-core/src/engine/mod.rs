@@ -15,6 +15,7 @@ pub mod heat;
 mod intermittent;
 mod landing;
 mod moves;
+mod plan_only;
 pub mod reasons;
 pub mod refusal;
 mod round;
@@ -264,6 +265,7 @@ impl Engine {
                 });
             }
             Command::RoundNow(vm) => self.with(vm, |vm, shared| vm.round_now(now, shared)),
+            Command::PlanRound(vm) => self.with(vm, |vm, shared| vm.plan_round(now, shared)),
         }
     }
 
