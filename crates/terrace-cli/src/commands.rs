@@ -6,7 +6,9 @@ mod doctor;
 mod events;
 mod explain;
 mod map;
+mod plan;
 mod show;
+mod top;
 mod vms;
 
 use std::path::Path;
@@ -28,6 +30,8 @@ pub async fn online(socket: &Path, command: Command) -> Result<ExitCode> {
         Command::Show { vm, json, map, svg } => {
             show::run(&client, &vm, json, map, svg.as_deref()).await?;
         }
+        Command::Top(args) => top::run(&client, socket, args).await?,
+        Command::Plan { vm, json, .. } => plan::run(&client, &vm, json).await?,
         Command::Explain { vm, page, json } => explain::run(&client, &vm, page, json).await?,
         Command::Events { follow, json } => events::run(&client, follow, json).await?,
         Command::Set { vm, settings } => set(&client, &vm, settings).await?,
