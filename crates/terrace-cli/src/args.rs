@@ -78,21 +78,33 @@ pub enum Command {
         /// One or more KEY=VALUE.
         #[arg(required = true, value_parser = key_value)]
         settings: Vec<(String, String)>,
+        /// Print JSON, one object a line.
+        #[arg(long)]
+        json: bool,
     },
     /// Stop scanning and moving, of one VM or of all; nothing is moved back.
     Pause {
         /// The VM's name; all without it.
         vm: Option<String>,
+        /// Print JSON.
+        #[arg(long)]
+        json: bool,
     },
     /// Go on after `pause`.
     Resume {
         /// The VM's name; all without it.
         vm: Option<String>,
+        /// Print JSON.
+        #[arg(long)]
+        json: bool,
     },
     /// Start a round of a VM now instead of at its next period.
     Round {
         /// The VM's name.
         vm: String,
+        /// Print JSON.
+        #[arg(long)]
+        json: bool,
     },
     /// Say what the next round of a VM would move and why, and move nothing. Takes as long as a round
     /// (windows x window_ms, about 5 s by default); what it observes is not lost.

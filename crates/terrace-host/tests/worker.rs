@@ -321,13 +321,13 @@ fn a_vm_gone_mid_scan_is_never_scanned_again() {
         for line in BufReader::new(stream.try_clone().unwrap()).lines() {
             let line = line.unwrap();
             if line.contains("info registers") {
-                qemu.kill().unwrap();
-                qemu.wait().unwrap();
-                write!(stream, "{{\"retu").unwrap();
-                return;
+                break;
             }
             writeln!(stream, "{}", monitor(&line)).unwrap();
         }
+        qemu.kill().unwrap();
+        qemu.wait().unwrap();
+        write!(stream, "{{\"retu").unwrap();
     });
     let mut candidate = Candidate::at(&socket);
     candidate.pid = Some(pid);

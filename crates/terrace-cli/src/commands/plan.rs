@@ -100,7 +100,11 @@ fn text(status: &Status, detail: &VmDetail, round: &Round) -> String {
             refused.reason
         );
     }
-    out += "\n  limits, checked again page by page as moves go on:\n";
+    out + &limits(status, detail) + &first_moves(round)
+}
+
+fn limits(status: &Status, detail: &VmDetail) -> String {
+    let mut out = "\n  limits, checked again page by page as moves go on:\n".to_owned();
     for ((tier, bytes), limit) in status
         .tiers
         .iter()
@@ -121,6 +125,11 @@ fn text(status: &Status, detail: &VmDetail, round: &Round) -> String {
     if !detail.vm.moves {
         out += "    moves are off for this VM: its rounds move nothing either\n";
     }
+    out
+}
+
+fn first_moves(round: &Round) -> String {
+    let mut out = String::new();
     let planned = round.planned.iter().flatten();
     let rows: Vec<Vec<String>> = planned
         .map(|m| {
