@@ -6,6 +6,7 @@ mod fork_storm;
 mod infrastructure;
 mod placement;
 mod soak;
+mod writes;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Instant;
@@ -36,6 +37,7 @@ const TESTS: &[&[LabTest]] = &[
     fork_storm::TESTS,
     faults::TESTS,
     damon::TESTS,
+    writes::TESTS,
 ];
 
 /// Those that take minutes.
