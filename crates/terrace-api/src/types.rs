@@ -88,12 +88,49 @@ pub struct Vm {
     pub memory_bytes: u64,
     /// Bytes in each tier as the kernel last said.
     pub tier_bytes: Vec<u64>,
+    /// Its part in sharing the first tier; `null` where it has no nominal size.
+    pub share: Option<Share>,
     /// Rounds completed.
     pub rounds: u64,
+    /// Its pages may be moved.
+    pub moves: bool,
+    /// Pages (of 4 KiB) in the hot set of its last complete round; none before the first.
+    pub hot_pages: Option<u64>,
+    /// Of these, pages that were in the first tier at that round's end.
+    pub hot_on_fast_pages: Option<u64>,
     /// Pages (of 4 KiB) promoted since it arrived.
     pub promoted_pages: u64,
     /// Pages (of 4 KiB) demoted since it arrived.
     pub demoted_pages: u64,
+}
+
+/// A VM's part in sharing the first tier. Sizes are of that tier.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Share {
+    /// Its size follows the pool; otherwise it is fixed.
+    pub pooled: bool,
+    /// Its weight among VMs that want more than there is; 1000 is normal.
+    pub weight: u32,
+    /// Its nominal size, bytes.
+    pub nominal_bytes: u64,
+    /// The pool takes nothing below this, bytes.
+    pub lower_bytes: u64,
+    /// The pool gives nothing above this, bytes.
+    pub upper_bytes: u64,
+    /// What it holds and what is on its way to it, bytes.
+    pub held_bytes: u64,
+    /// Its hot set by its last ranking, bytes; `null` before the first.
+    pub hot_bytes: Option<u64>,
+    /// What it held then of pages of unknown heat, bytes.
+    pub unseen_bytes: Option<u64>,
+    /// What it wants: both, within the limits, bytes.
+    pub want_bytes: Option<u64>,
+    /// What it may hold, bytes; `null` while it has no part in the pool.
+    pub target_bytes: Option<u64>,
+    /// Free memory of the pool when it was divided last, bytes.
+    pub pool_free_bytes: u64,
+    /// All of that in a sentence.
+    pub why: String,
 }
 
 /// `GET /v1/vms/{name}`.
@@ -103,12 +140,16 @@ pub struct VmDetail {
     pub vm: Vm,
     /// What is ranked and moved as one, bytes (4096 or 2 MiB).
     pub unit_bytes: u64,
+    /// Why it is that.
+    pub unit_reason: String,
     /// Floor and ceiling per tier, bytes.
     pub limits: Vec<Limit>,
     /// What really runs at each stage, in the order of the loop.
     pub stages: Vec<Stage>,
     /// What the VM does right now.
     pub phase: String,
+    /// Number of the round that is under way.
+    pub round_under_way: Option<u64>,
     /// Seconds until the next round, where one is planned.
     pub next_round_in_s: Option<f64>,
     /// The last rounds, oldest first.
@@ -135,7 +176,7 @@ pub struct Stage {
     pub mechanism: String,
 }
 
-/// One completed round.
+/// One round that ended.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Round {
     /// Its number, from 1.
@@ -158,10 +199,51 @@ pub struct Round {
     pub demoted_pages: u64,
     /// Moves that failed.
     pub failed_pages: u64,
+    /// Pages that the ranking wanted to move up.
+    pub proposed_promotions: u64,
+    /// Pages that it wanted to move down.
+    pub proposed_demotions: u64,
+    /// What was not tried of that, by reason.
+    pub refused: Vec<Refused>,
+    /// Why the round was given up, where it was.
+    pub abandoned: Option<String>,
+    /// Where the round was only to plan: the first moves that would be tried; nothing was moved.
+    pub planned: Option<Vec<PlannedMove>>,
     /// Scans of the round.
     pub scans: u64,
     /// CPU time of its scans, ns.
     pub scan_cpu_ns: u64,
+}
+
+/// Proposals that were not tried.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Refused {
+    /// Why.
+    pub reason: String,
+    /// How many units (`unit_bytes` each).
+    pub units: u64,
+}
+
+/// One move that would be tried.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PlannedMove {
+    /// First byte of what would move, guest physical.
+    pub gpa: u64,
+    /// Its size, bytes.
+    pub bytes: u64,
+    /// Name of the tier that holds it.
+    pub from: String,
+    /// Name of the tier that it would go to.
+    pub to: String,
+    /// Its degree.
+    pub degree: u32,
+}
+
+/// `POST /v1/vms/{name}/plan`: a round that moves nothing has begun; it ends in the VM's history.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Planning {
+    /// Its number.
+    pub round: u64,
 }
 
 /// One decision in words.

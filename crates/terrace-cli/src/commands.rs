@@ -1,11 +1,14 @@
 //! One function per command that talks to the daemon; long ones have files of their own.
 
 pub mod bench;
+pub mod config;
 mod doctor;
 mod events;
 mod explain;
 mod map;
+mod plan;
 mod show;
+mod top;
 mod vms;
 
 use std::path::Path;
@@ -27,13 +30,17 @@ pub async fn online(socket: &Path, command: Command) -> Result<ExitCode> {
         Command::Show { vm, json, map, svg } => {
             show::run(&client, &vm, json, map, svg.as_deref()).await?;
         }
+        Command::Top(args) => top::run(&client, socket, args).await?,
+        Command::Plan { vm, json, .. } => plan::run(&client, &vm, json).await?,
         Command::Explain { vm, page, json } => explain::run(&client, &vm, page, json).await?,
         Command::Events { follow, json } => events::run(&client, follow, json).await?,
         Command::Set { vm, settings } => set(&client, &vm, settings).await?,
         Command::Pause { vm } => wish(&client, vm.as_deref(), "pause").await?,
         Command::Resume { vm } => wish(&client, vm.as_deref(), "resume").await?,
         Command::Round { vm } => wish(&client, Some(&vm), "round").await?,
-        Command::Bench(_) | Command::Completions { .. } => unreachable!("runs without the daemon"),
+        Command::Bench(_) | Command::Completions { .. } | Command::Config(_) => {
+            unreachable!("runs without the daemon")
+        }
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -1,17 +1,22 @@
 //! The configuration file: what may stand in it (`Raw…`, as written) and what the daemon runs with
 //! ([`Config`], valid by construction).
 
+mod sources;
+
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::Duration;
 
-use anyhow::{Context as _, Result, bail, ensure};
+use anyhow::{Context as _, Result, anyhow, bail, ensure};
 use bytesize::ByteSize;
 use serde::Deserialize;
 use terrace_core::config::{EngineConfig, TierConfig, TierKind};
-use terrace_core::policy::Observe;
+use terrace_core::policy::{Observe, Share};
 use terrace_host::topology::{Tier, Topology};
+use terrace_host::unit::UnitChoice;
 use terrace_proto::{TierId, TierLimit};
+
+pub use sources::{DEFAULT_FILE, Problem, Sources};
 
 /// The file as written.
 #[derive(Debug, Default, Deserialize)]
@@ -96,6 +101,9 @@ struct RawVm {
     scan: Option<bool>,
     moves: Option<bool>,
     weight: Option<u32>,
+    unit: Option<UnitChoice>,
+    fast: Option<ByteSize>,
+    share: Option<Share>,
     tracker: Option<TrackerChoice>,
     writes: Option<WriteSource>,
     write_pause_budget_ms: Option<u64>,
@@ -132,7 +140,9 @@ pub enum WriteSource {
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct RawLog {
-    file: PathBuf,
+    /// May stand in another file than the limit.
+    #[serde(default)]
+    file: Option<PathBuf>,
     #[serde(default = "log_limit")]
     limit: ByteSize,
 }
@@ -184,6 +194,10 @@ pub struct VmConfig {
     pub moves: bool,
     /// Its share among VMs.
     pub weight: u32,
+    /// What is ranked and moved as one.
+    pub unit: UnitChoice,
+    /// Nominal size of the first tier, bytes; 0: it has none.
+    pub fast_bytes: u64,
     /// What says which of its pages are accessed.
     pub tracker: TrackerChoice,
     /// What says which of its pages are written.
@@ -195,16 +209,29 @@ pub struct VmConfig {
 }
 
 impl Config {
-    /// Reads a file.
-    pub fn read(path: &Path) -> Result<Self> {
-        let text = std::fs::read_to_string(path)
-            .with_context(|| format!("reading the configuration {}", path.display()))?;
-        Self::parse(&text).with_context(|| format!("in the configuration {}", path.display()))
+    /// Checks what the files say.
+    ///
+    /// # Errors
+    /// Names file, line and key of what is wrong.
+    pub fn new(sources: &Sources) -> Result<Self, Problem> {
+        for (layer, text) in sources.texts() {
+            toml::from_str::<Raw>(text).map_err(|e| sources.misshapen(layer, &e))?;
+        }
+        let merged = Raw::deserialize(sources.merged()).map_err(anyhow::Error::from);
+        let checked = merged.and_then(Self::from_raw);
+        checked.map_err(|e| sources.invalid(format!("{e:#}")))
     }
 
-    /// Parses and checks the text of a file.
-    pub fn parse(text: &str) -> Result<Self> {
-        let raw: Raw = toml::from_str(text)?;
+    /// Parses and checks the text of one file.
+    ///
+    /// # Errors
+    /// As [`Config::new`].
+    pub fn parse(text: &str) -> Result<Self, Problem> {
+        Self::new(&Sources::of_text(text)?)
+    }
+
+    /// The message of a check that fails begins with the path of its key.
+    fn from_raw(raw: Raw) -> Result<Self> {
         ensure!(
             (1..=64).contains(&raw.mover.workers),
             "move.workers = {} is out of range: allowed is 1 to 64",
@@ -223,7 +250,8 @@ impl Config {
         if !tiers.is_empty() {
             engine.tiers = tiers.iter().map(|t| t.engine.clone()).collect();
         }
-        engine.validate()?;
+        share(&mut engine, &raw.defaults, &raw.vm);
+        engine.validate().map_err(|e| anyhow!("engine.{e}"))?;
         let config = Self {
             socket: raw.daemon.socket,
             qmp_folders: raw.discover.qmp_folders,
@@ -233,11 +261,12 @@ impl Config {
             engine,
             move_workers: raw.mover.workers,
             move_attempts: raw.mover.attempts,
-            log: raw.log.map(|l| (l.file, l.limit.as_u64())),
+            log: raw.log.map(log).transpose()?,
             defaults: RawVm {
                 scan: raw.defaults.scan.or(Some(false)),
                 moves: raw.defaults.moves.or(Some(false)),
                 weight: raw.defaults.weight.or(Some(1000)),
+                unit: raw.defaults.unit.or(Some(UnitChoice::Auto)),
                 tracker: raw.defaults.tracker.or(Some(TrackerChoice::Auto)),
                 writes: raw.defaults.writes.or(Some(WriteSource::None)),
                 write_pause_budget_ms: raw.defaults.write_pause_budget_ms.or(Some(20)),
@@ -274,8 +303,22 @@ impl Config {
         let tiers = self.engine.tiers.iter().enumerate();
         let limits = tiers
             .map(|(i, tier)| self.limit(own, i, &tier.name))
-            .collect::<Result<_>>()?;
+            .collect::<Result<Vec<_>>>()?;
         self.check_tier_names(own)?;
+        let weight = own.weight.or(self.defaults.weight).unwrap_or(1000);
+        ensure!(
+            (1..=MOST_WEIGHT).contains(&weight),
+            "weight = {weight} is out of range: allowed is 1 to {MOST_WEIGHT}"
+        );
+        let fast = own.fast.or(self.defaults.fast).unwrap_or_default();
+        if let Some(limit) = limits.first().filter(|_| fast.as_u64() > 0) {
+            ensure!(
+                (limit.floor_bytes..=limit.ceiling_bytes).contains(&fast.as_u64()),
+                "fast ({fast}) is not between floor ({}) and ceiling ({}) of the first tier",
+                ByteSize(limit.floor_bytes),
+                ByteSize(limit.ceiling_bytes)
+            );
+        }
         let tracker = own.tracker.or(self.defaults.tracker).unwrap_or_default();
         let writes = own.writes.or(self.defaults.writes).unwrap_or_default();
         ensure!(
@@ -291,7 +334,9 @@ impl Config {
             write_pause_budget: Duration::from_millis(pause),
             scan: own.scan.or(self.defaults.scan).unwrap_or(false),
             moves: own.moves.or(self.defaults.moves).unwrap_or(false),
-            weight: own.weight.or(self.defaults.weight).unwrap_or(1000),
+            weight,
+            unit: own.unit.or(self.defaults.unit).unwrap_or_default(),
+            fast_bytes: fast.as_u64(),
             limits,
         })
     }
@@ -351,6 +396,32 @@ impl Config {
             .or(alias)?;
         u8::try_from(index).ok().map(TierId)
     }
+}
+
+/// Highest weight of a VM.
+pub const MOST_WEIGHT: u32 = 1_000_000;
+
+/// Makes `share` of `[defaults]` and `[vm.NAME]` a part of the policies, where the engine has it; it goes
+/// before what a policy says itself.
+fn share(engine: &mut EngineConfig, defaults: &RawVm, vms: &BTreeMap<String, RawVm>) {
+    if let Some(share) = defaults.share {
+        engine.policy = engine.policy.with_share(share);
+        for policy in engine.vm_policies.values_mut() {
+            *policy = policy.with_share(share);
+        }
+    }
+    for (name, vm) in vms {
+        if let Some(share) = vm.share {
+            let policy = engine.vm_policies.get(name).unwrap_or(&engine.policy);
+            let policy = policy.with_share(share);
+            engine.vm_policies.insert(name.clone(), policy);
+        }
+    }
+}
+
+fn log(raw: RawLog) -> Result<(PathBuf, u64)> {
+    let file = raw.file.ok_or_else(|| anyhow!("log.file is missing"))?;
+    Ok((file, raw.limit.as_u64()))
 }
 
 fn tiers(raw: Vec<RawTier>) -> Result<Vec<TierNodes>> {
@@ -430,6 +501,27 @@ mod tests {
     }
 
     #[test]
+    fn a_vm_may_have_a_nominal_size_a_unit_and_a_share_of_its_own() {
+        let config = Config::parse(
+            "[defaults]\nfast = \"2GiB\"\n[vm.a]\nunit = \"2MiB\"\nweight = 3000\n\
+             [vm.b]\nfast = \"1GiB\"\nshare = \"island\"\n",
+        )
+        .unwrap();
+        let (a, b) = (config.vm("a").unwrap(), config.vm("b").unwrap());
+        assert_eq!((a.fast_bytes, b.fast_bytes), (2 << 30, 1 << 30));
+        assert_eq!((a.unit, b.unit), (UnitChoice::Huge, UnitChoice::Auto));
+        assert_eq!((a.weight, b.weight), (3000, 1000));
+        let share = |choice: &terrace_core::PolicyChoice| choice.resolve("policy").unwrap().share;
+        assert_eq!(share(&config.engine.policy), Share::Pool);
+        assert_eq!(share(&config.engine.vm_policies["b"]), Share::Island);
+        assert_eq!(config.engine.vm_policies.len(), 1);
+        let fixed = Config::parse("[defaults]\nshare = \"island\"\n[vm.a]\nshare = \"pool\"");
+        let fixed = fixed.unwrap().engine;
+        assert_eq!(share(&fixed.policy), Share::Island);
+        assert_eq!(share(&fixed.vm_policies["a"]), Share::Pool);
+    }
+
+    #[test]
     fn errors_name_the_key_and_what_is_allowed() {
         assert!(refused("[engine]\nwindos = 3").contains("unknown field `windos`"));
         assert!(refused("[engine]\nwindows = 99").contains("windows = 99 is out of range"));
@@ -444,6 +536,15 @@ mod tests {
             "{}",
             refused(swapped)
         );
+        let low = "[vm.a]\nfast = \"2GiB\"\nceiling = { fast = \"1GiB\" }";
+        assert!(
+            refused(low).contains("fast (2.0 GiB) is not between"),
+            "{}",
+            refused(low)
+        );
+        assert!(refused("[vm.a]\nweight = 0").contains("weight = 0 is out of range"));
+        assert!(refused("[vm.a]\nshare = \"fair\"").contains("unknown variant `fair`"));
+        assert!(refused("[vm.a]\nunit = \"1GiB\"").contains("unknown variant `1GiB`"));
         let twice = "[[tier]]\nname = \"a\"\nnodes = [0]\n[[tier]]\nname = \"b\"\nnodes = [0]";
         assert!(refused(twice).contains("node 0 is in two tiers"));
         let blind = "[vm.a]\ntracker = \"damon\"\nwrites = \"soft-bit\"";

@@ -8,7 +8,7 @@ use terrace_core::RoundSummary;
 use terrace_host::Finding;
 use terrace_host::mover::Target;
 use terrace_host::tracker::{SoftDirty, Tracker};
-use terrace_proto::{Event, PAGE_SIZE, PageSize, RamRange, VmId, VmSpec};
+use terrace_proto::{Command, Event, PAGE_SIZE, PageSize, RamRange, VmId, VmSpec};
 use terrace_sys::Process;
 
 use crate::config::{VmConfig, WriteSource};
@@ -25,6 +25,8 @@ pub struct Managed {
     pub id: VmId,
     /// Its threads.
     pub hands: Hands,
+    /// Why its unit is what it is.
+    pub unit_reason: String,
     /// Last reason of the engine that was made an event.
     pub reasons_told: u64,
     /// The last rounds, oldest first.
@@ -125,7 +127,7 @@ impl Daemon {
         let target = Target {
             process: Arc::clone(&process),
             memory: Arc::clone(&ready.memory),
-            unit: PageSize::Base,
+            unit: ready.unit.size,
         };
         entry.memory_bytes = ram.iter().map(|r| r.pages.saturating_mul(PAGE_SIZE)).sum();
         let accelerator = if ready.identity.kvm {
@@ -142,6 +144,7 @@ impl Daemon {
             inbox: self.inbox.clone(),
         };
         let mover = Arc::clone(&self.mover);
+        let fast_bytes = ready.config.fast_bytes;
         let soft_dirty = self.soft_dirty(&context, &ready.config);
         let writes = match (&soft_dirty, ready.config.writes, &ready.tracker) {
             (Some(source), ..) => Some(source.words().to_owned()),
@@ -167,6 +170,7 @@ impl Daemon {
         entry.managed = Some(Managed {
             id,
             hands,
+            unit_reason: ready.unit.why,
             reasons_told: 0,
             history: VecDeque::new(),
             damon: ready.damon,
@@ -177,6 +181,9 @@ impl Daemon {
         self.vms.insert(name.to_owned(), entry);
         self.tell(Some(name), "under management".to_owned());
         self.handle(Event::VmArrived(spec));
+        if fast_bytes > 0 {
+            self.command(Command::FastSize(id, fast_bytes));
+        }
     }
 
     fn soft_dirty(&self, context: &Context, config: &VmConfig) -> Option<SoftDirty> {

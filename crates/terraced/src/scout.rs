@@ -14,6 +14,7 @@ use terrace_host::memory_map::{GuestMemory, MemoryMapError};
 use terrace_host::qemu::{self, Candidate, DiscoveryConfig, Vm, VmIdentity};
 use terrace_host::topology::Topology;
 use terrace_host::tracker::{DamonRegions, GuestTables, Tracker};
+use terrace_host::unit::Unit;
 use terrace_host::worker::WorkerCommand;
 use terrace_host::{Finding, HostRoot};
 use terrace_sys::Damon;
@@ -64,6 +65,8 @@ pub struct Ready {
     pub tracker: Tracker,
     /// Why it is DAMON, where it is.
     pub damon: Option<String>,
+    /// What is ranked and moved as one.
+    pub unit: Unit,
 }
 
 /// A tracker at work.
@@ -239,6 +242,7 @@ impl Scout {
         let socket = identity.socket.clone();
         let state = match watched {
             Ok(watched) => State::Ready(Box::new(Ready {
+                unit: Unit::choose(&self.root, identity.pid, &watched.memory, config.unit),
                 identity,
                 config,
                 vm,

@@ -8,7 +8,7 @@ use terrace_proto::{Gpa, Hva, PAGE_SIZE};
 use super::procfs::{Descriptors, FileId, Mapping, mappings};
 use super::{GuestMemory, MAX_GPA, MemoryMapError, Range, Unscannable};
 use crate::HostRoot;
-use crate::qemu::{FlatRange, Memdev, Monitor, QemuError};
+use crate::qemu::{FlatRange, Memdev, Monitor, QemuError, encryption};
 
 /// What QEMU is asked.
 pub(super) trait MemoryTree {
@@ -62,6 +62,9 @@ fn build(
     pid: u32,
     tree: &mut impl MemoryTree,
 ) -> Result<GuestMemory, MemoryMapError> {
+    if let Some(what) = encryption(root, pid) {
+        return Err(Unscannable::Encrypted(what).into());
+    }
     let descriptors = Descriptors::read(root, pid)?;
     let placed = placed(tree)?;
     let mappings = mappings(root, pid)?;

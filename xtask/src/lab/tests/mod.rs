@@ -3,8 +3,10 @@
 mod damon;
 mod faults;
 mod fork_storm;
+mod huge_pages;
 mod infrastructure;
 mod placement;
+mod several_vms;
 mod soak;
 mod writes;
 
@@ -36,6 +38,8 @@ const TESTS: &[&[LabTest]] = &[
     placement::TESTS,
     fork_storm::TESTS,
     faults::TESTS,
+    several_vms::TESTS,
+    huge_pages::TESTS,
     damon::TESTS,
     writes::TESTS,
 ];
