@@ -304,6 +304,7 @@ mod tests {
             memory,
             registers: Ok(registers),
             sandbox_gaps: &[],
+            damon: false,
         };
         let findings = vm(&HostRoot::new(dir.path()), &topology(), &facts);
         let finding = findings.into_iter().find(|f| f.name == name);
