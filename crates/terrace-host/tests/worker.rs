@@ -205,9 +205,7 @@ fn writes_are_told_where_asked() {
     let mut tables = guest.tables_that_know_the_kernel();
     guest.set(5, 21, 21 << 12 | WRITTEN);
     let mut scan = |writes: bool| {
-        if writes {
-            tables.tell_writes();
-        }
+        tables.tell_writes(writes);
         let answer = tables.scan_from(request(Rearm::All, false), vcpu());
         answer.unwrap().written
     };

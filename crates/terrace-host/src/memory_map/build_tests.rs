@@ -280,4 +280,7 @@ fn private_ram_has_addresses_that_its_mapping_bears_out() {
             .unwrap_err()
             .contains("/dev/vfio/17")
     );
+    let line = "qemu-system-x86_64\0-object\0sev-snp-guest,id=s\0";
+    fs::write(fixture.dir.path().join("proc/42/cmdline"), line).unwrap();
+    assert!(addresses(&mut fixture).unwrap_err().contains("encrypted"));
 }

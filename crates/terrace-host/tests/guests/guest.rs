@@ -154,6 +154,11 @@ impl Guest {
         }
     }
 
+    /// Whether scans tell writes from now on, by moving dirty bits aside.
+    pub fn tell_writes(&mut self, on: bool) {
+        self.tables.tell_writes(on);
+    }
+
     pub fn stop(&mut self) {
         self.control.execute("stop");
     }

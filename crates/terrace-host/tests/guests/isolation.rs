@@ -7,7 +7,10 @@ use terrace_proto::Rearm;
 use crate::Group;
 use crate::guest::{CLEAR, Guest, LOOK, Pass};
 use crate::heat::{count, expect_found, measure};
-use crate::lazyfree::madv_free_pages_rewritten_after_a_scan_survive;
+use crate::lazyfree::{
+    madv_free_pages_rewritten_after_a_scan_survive,
+    madv_free_pages_survive_with_their_dirty_bits_moved_aside,
+};
 use crate::machine::Machine;
 use crate::picture::only_accessed_bits_change;
 use crate::storm;
@@ -32,6 +35,10 @@ pub const GROUP: Group = Group {
         (
             "madv_free_pages_rewritten_after_a_scan_survive",
             madv_free_pages_rewritten_after_a_scan_survive,
+        ),
+        (
+            "madv_free_pages_survive_with_their_dirty_bits_moved_aside",
+            madv_free_pages_survive_with_their_dirty_bits_moved_aside,
         ),
         (
             "thousands_of_scans_under_a_fork_storm_lose_no_byte",

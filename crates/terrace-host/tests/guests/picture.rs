@@ -12,6 +12,8 @@ use crate::guest::Guest;
 const PRESENT_USER: u64 = 0x5;
 const ACCESSED: u64 = 0x20;
 const DIRTY: u64 = 0x40;
+/// Where Linux 6.6 and later looks for D too.
+const SAVED_DIRTY: u64 = 1 << 58;
 const ADDRESS: u64 = 0x000f_ffff_ffff_f000;
 /// Present, writable, for users, not executable: a page of plain data.
 const DATA: u64 = 1 << 63 | 0x7;
@@ -119,16 +121,17 @@ pub fn only_accessed_bits_change(guest: &mut Guest) -> (ScanAnswer, usize) {
     (answer, changes.len())
 }
 
-/// Clears the dirty bits of the entries that map these frames, as no scan of the product does; the guest
-/// must be stopped. Returns how many there were.
+/// Clears the dirty bits of the entries that map these frames, also those that were moved aside, as no
+/// scan of the product does; the guest must be stopped. Returns how many there were.
 pub fn clear_dirty_bits(guest: &Guest, frames: &[u64]) -> usize {
+    const EITHER: u64 = DIRTY | SAVED_DIRTY;
     let mut cleared = 0;
     for (start, bytes) in Picture::of(&guest.ram).0 {
         for (number, word) in words(&bytes).enumerate() {
-            let is_leaf = word & !(ADDRESS | SOFTWARE | ACCESSED) == DATA | DIRTY;
-            if is_leaf && frames.contains(&((word & ADDRESS) / PAGE_SIZE)) {
+            let is_leaf = word & !(ADDRESS | SOFTWARE | ACCESSED | EITHER) == DATA;
+            if is_leaf && word & EITHER != 0 && frames.contains(&((word & ADDRESS) / PAGE_SIZE)) {
                 let at = start + number as u64 * 8;
-                let entry = (word & !DIRTY).to_le_bytes();
+                let entry = (word & !EITHER).to_le_bytes();
                 guest.ram.write_all_at(&entry, at).unwrap();
                 cleared += 1;
             }
