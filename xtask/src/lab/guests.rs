@@ -93,7 +93,7 @@ fn cargo_test(only: Option<&str>) -> Command {
 }
 
 /// A folder with all that a guest is started from.
-fn prepare() -> Result<PathBuf> {
+pub fn prepare() -> Result<PathBuf> {
     let _lock = places::lock("images")?;
     host::install_missing()?;
     let kernel = Kernel::get(false)?;

@@ -6,6 +6,7 @@
 
 mod blueprint;
 mod control;
+mod cost;
 mod cpio;
 mod daemon;
 mod demo;

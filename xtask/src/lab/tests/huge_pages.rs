@@ -36,7 +36,13 @@ fn huge_pages_of_the_host_are_ranked_and_moved_whole(lab: &mut Lab) -> Result<()
     lab.wait_until_managed(HUGE)?;
     let shown: Value = serde_json::from_str(&lab.check(&format!("terrace show {HUGE} --json"))?)
         .context("terrace show --json")?;
-    println!("unit: {}", shown["unit"]);
+    ensure!(
+        shown["unit_bytes"] == 2 << 20,
+        "ranked by units of {} bytes: {}",
+        shown["unit_bytes"],
+        shown["unit_reason"]
+    );
+    println!("ranked as 2 MiB: {}", shown["unit_reason"]);
     ensure!(
         lab.converges_within_three_rounds(HUGE)?,
         "the hot set is not in fast memory after three rounds"
