@@ -12,6 +12,7 @@ use super::view::RoundSummary;
 use super::vm::{Phase, Vm};
 use crate::estimate::{DEGREES, Estimator, Histogram};
 use crate::place::{Flow, Room};
+use crate::policy::Estimate;
 
 impl Vm {
     /// Ranks the pages and takes over what is proposed.
@@ -92,7 +93,7 @@ impl Vm {
         self.intermittent.round_done(quiet);
         self.intermittent.pass(now);
         self.counters.rounds += 1;
-        self.reasons.say(now, self.round_words(&round, quiet));
+        self.reasons.say(now, self.round_words(&round, quiet, shared));
         self.last = Some(round);
     }
 
@@ -128,7 +129,17 @@ impl Vm {
         bytes < threshold
     }
 
-    fn round_words(&self, round: &RoundSummary, quiet: bool) -> String {
+    /// Pages that were accessed often enough, but for which the first tier has no room.
+    fn without_room(&self, round: &RoundSummary, shared: &Shared) -> u64 {
+        if self.policy.estimate != Estimate::PageDegree {
+            return 0;
+        }
+        let least = usize::from(shared.config.min_hot_degree);
+        let hot_enough: u64 = round.degree_histogram.iter().skip(least).sum();
+        hot_enough.saturating_sub(round.hot_pages)
+    }
+
+    fn round_words(&self, round: &RoundSummary, quiet: bool, shared: &Shared) -> String {
         let mut text = format!(
             "round {}: {} of {} known pages are hot (degree {} and up); {} promoted, {} demoted, {} failed",
             round.round,
@@ -139,6 +150,10 @@ impl Vm {
             round.demoted_pages,
             round.failed_pages,
         );
+        let without_room = self.without_room(round, shared);
+        if without_room > 0 {
+            text += &format!("; {without_room} more were accessed, but the first tier has no room");
+        }
         if round.planned.is_some() {
             text += &format!(
                 "; a plan only: {} would be promoted, {} demoted",
