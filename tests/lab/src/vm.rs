@@ -22,6 +22,9 @@ pub struct VmSpec {
     pub pause_ms: u64,
     /// NUMA node of L1 that the guest's RAM starts on.
     pub node: u32,
+    /// Whether the node is also the RAM's NUMA policy. NUMA balancing leaves memory with a policy of
+    /// its own alone; without one, the RAM starts where the kernel puts it.
+    pub node_policy: bool,
     /// L1's port that the guest's truth channel leads to.
     pub truth_port: String,
 }
@@ -37,6 +40,7 @@ impl Default for VmSpec {
             thp: false,
             pause_ms: 20,
             node: 1,
+            node_policy: true,
             truth_port: truth_port(1),
         }
     }

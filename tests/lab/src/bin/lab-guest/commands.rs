@@ -5,6 +5,7 @@ use serde_json::{Value, json};
 use terrace_lab::pages::coalesce;
 
 use crate::churn::Churn;
+use crate::hotset::Layout;
 use crate::pagemap;
 use crate::workload::Workload;
 
@@ -22,7 +23,7 @@ fn execute(workload: &mut Workload, churn: &mut Churn, line: &str) -> Result<Val
         "truth" => truth(workload),
         "region" => region(workload),
         "move" => {
-            workload.move_hot_set(number(argument)?);
+            workload.move_hot_set(number(argument)?, layout(words.next())?);
             Ok(stats(workload, churn))
         }
         "idle" | "run" => {
@@ -36,7 +37,7 @@ fn execute(workload: &mut Workload, churn: &mut Churn, line: &str) -> Result<Val
         "stats" => Ok(stats(workload, churn)),
         "verify" => Ok(verify(workload, churn)),
         other => bail!(
-            "no command {other:?}; there are truth, region, move SEED, idle, run, churn N, verify, stats, ping N"
+            "no command {other:?}; there are truth, region, move SEED [clustered], idle, run, churn N, verify, stats, ping N"
         ),
     }
 }
@@ -77,6 +78,14 @@ fn verify(workload: &Workload, churn: &Churn) -> Value {
         "churn_forks": churn.forks(),
         "churn_errors": churn.errors(),
     })
+}
+
+fn layout(word: Option<&str>) -> Result<Layout> {
+    match word {
+        None => Ok(Layout::Scattered),
+        Some("clustered") => Ok(Layout::Clustered),
+        Some(other) => bail!("no layout {other:?}; a hot set is scattered unless `clustered`"),
+    }
 }
 
 fn number(argument: Option<&str>) -> Result<u64> {

@@ -1,6 +1,6 @@
 //! Passes over the hot set, with a record of every write.
 
-use crate::hotset;
+use crate::hotset::{self, Layout};
 use crate::region::Region;
 
 /// The region, its hot set and what was done to it.
@@ -34,7 +34,7 @@ impl Workload {
             seed,
             passes_of_this_hot_set: 0,
         };
-        workload.choose(seed);
+        workload.choose(seed, Layout::Scattered);
         workload
     }
 
@@ -71,12 +71,12 @@ impl Workload {
     }
 
     /// Replaces the hot set by the one that `seed` gives.
-    pub fn move_hot_set(&mut self, seed: u64) {
+    pub fn move_hot_set(&mut self, seed: u64, layout: Layout) {
         for (page, writes) in self.writes_of_this_hot_set() {
             self.earlier_writes[page] += writes;
         }
         self.passes_of_this_hot_set = 0;
-        self.choose(seed);
+        self.choose(seed, layout);
     }
 
     /// Number of pages whose content is not what it should be.
@@ -99,9 +99,9 @@ impl Workload {
             .collect()
     }
 
-    fn choose(&mut self, seed: u64) {
+    fn choose(&mut self, seed: u64, layout: Layout) {
         let wanted = self.region.pages() * self.hot_percent / 100;
-        self.hot = hotset::choose(self.region.pages(), wanted, seed);
+        self.hot = hotset::choose(self.region.pages(), wanted, seed, layout);
         self.seed = seed;
     }
 }
@@ -122,7 +122,7 @@ mod tests {
             workload.pass();
             workload.pass();
             assert_eq!(workload.count_bad_pages(), 0);
-            workload.move_hot_set(seed);
+            workload.move_hot_set(seed, Layout::Scattered);
         }
         assert_eq!((workload.passes, workload.errors), (8, 0));
         assert_eq!(workload.count_bad_pages(), 0);

@@ -43,12 +43,16 @@ fn options(spec: &VmSpec, truth: i32) -> Vec<String> {
         name,
         memory_mib,
         node,
+        node_policy,
         ..
     } = spec;
     // Preferred, never bound: pages of a bound process cannot be moved to the other node.
+    let policy = match node_policy {
+        true => format!(",host-nodes={node},policy=preferred"),
+        false => String::new(),
+    };
     let memory = format!(
-        "memory-backend-file,id=mem,size={memory_mib}M,mem-path={},share=on,align=2M,prealloc=on,\
-         host-nodes={node},policy=preferred",
+        "memory-backend-file,id=mem,size={memory_mib}M,mem-path={},share=on,align=2M,prealloc=on{policy}",
         vm::ram_path(name)
     );
     let pairs = [
