@@ -20,13 +20,24 @@ pub struct VmSpec {
     pub thp: bool,
     /// Pause between two passes over the hot set.
     pub pause_ms: u64,
-    /// NUMA node of L1 that the guest's RAM starts on.
+    /// NUMA node of L1 that the guest's RAM starts on, where the policy is to prefer it.
     pub node: u32,
-    /// Whether the node is also the RAM's NUMA policy. NUMA balancing leaves memory with a policy of
-    /// its own alone; without one, the RAM starts where the kernel puts it.
-    pub node_policy: bool,
+    /// The NUMA policy of the RAM.
+    pub policy: RamPolicy,
     /// L1's port that the guest's truth channel leads to.
     pub truth_port: String,
+}
+
+/// Where the pages of a guest's RAM may be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum RamPolicy {
+    /// On the guest's node first.
+    Preferred,
+    /// Where the kernel puts them.
+    None,
+    /// Where the kernel puts them, and NUMA balancing may move them.
+    Balanced,
 }
 
 impl Default for VmSpec {
@@ -40,7 +51,7 @@ impl Default for VmSpec {
             thp: false,
             pause_ms: 20,
             node: 1,
-            node_policy: true,
+            policy: RamPolicy::Preferred,
             truth_port: truth_port(1),
         }
     }

@@ -41,7 +41,8 @@ impl Machine {
 
     /// QEMU's options. Sockets and logs are relative to the machine's folder.
     pub fn options(&self) -> Vec<String> {
-        let mut options = words("-nodefaults -no-reboot -display none -smp 2 -m 4G -d cpu_reset -D resets.log");
+        let mut options =
+            words("-nodefaults -no-reboot -display none -smp 2 -m 4G -d cpu_reset -D resets.log");
         options.extend(words("-machine q35,hmat=on -name terrace-lab"));
         options.extend(two_tiers());
         options.extend(channels());

@@ -5,7 +5,14 @@
 
 /// Has DAMON ready to start.
 pub fn prepare() -> String {
-    let hot = kdamond(0, 1, "migrate_hot", 0, ("1 4294967295", "0 4294967295"), "N");
+    let hot = kdamond(
+        0,
+        1,
+        "migrate_hot",
+        0,
+        ("1 4294967295", "0 4294967295"),
+        "N",
+    );
     // Not accessed for 50 aggregations of 100 ms.
     let cold = kdamond(1, 0, "migrate_cold", 1, ("0 0", "50 4294967295"), "Y");
     format!(

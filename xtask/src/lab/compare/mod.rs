@@ -31,10 +31,10 @@ use watch::Measured;
 pub use watch::Watch;
 
 /// How long each hot set is watched.
-const WINDOW: Duration = Duration::from_secs(40);
+const WINDOW: Duration = Duration::from_secs(45);
 
 /// Time between two looks at where the guest's pages are.
-const LOOK: Duration = Duration::from_secs(4);
+const LOOK: Duration = Duration::from_secs(5);
 
 /// L1's node of slow memory.
 const SLOW: i32 = 1;
@@ -110,18 +110,14 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     Ok(())
 }
 
-/// A guest whose RAM has no NUMA policy of its own: NUMA balancing leaves memory with one alone.
-fn guest() -> VmSpec {
-    VmSpec {
-        node_policy: false,
-        ..VmSpec::default()
-    }
-}
-
 fn measure(method: Method) -> Result<(String, MethodReport)> {
     say(&format!("== {}", method.name()));
     let before_vm = format!("{}\n{}", method.knobs(), pressure::before_vm());
-    let blueprint = Blueprint::prepare(&guest(), false)?.with_before_vm(&before_vm)?;
+    let guest = VmSpec {
+        policy: method.ram_policy(),
+        ..VmSpec::default()
+    };
+    let blueprint = Blueprint::prepare(&guest, false)?.with_before_vm(&before_vm)?;
     let mut lab = Lab::start(&blueprint, "compare", Lifetime::Task)?;
     lab.install_product()?;
     let kernel = lab.check("uname -r")?.trim().to_owned();

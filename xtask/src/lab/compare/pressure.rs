@@ -22,7 +22,9 @@ echo $was >$demotion";
 /// What is on the fast node when the guest boots: little, so that its RAM comes to the slow one. The
 /// watermarks are near each other, so that it does not matter which of them a method stops at.
 pub fn before_vm() -> String {
-    format!("echo 16384 >/proc/sys/vm/min_free_kbytes\n{SQUEEZE}\necho $(($(cat $pool) - 32)) >$pool")
+    format!(
+        "echo 16384 >/proc/sys/vm/min_free_kbytes\n{SQUEEZE}\necho $(($(cat $pool) - 32)) >$pool"
+    )
 }
 
 /// Leaves [`ROOM_MIB`] above the high watermark free.

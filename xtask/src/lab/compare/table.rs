@@ -29,7 +29,10 @@ pub fn markdown(report: &Report) -> String {
         kernel, window_s, ..
     } = report;
     // Writing to a string cannot fail.
-    let _ = write!(text, "\nLinux {kernel}; each hot set was watched for {window_s} s.\n");
+    let _ = write!(
+        text,
+        "\nLinux {kernel}; each hot set was watched for {window_s} s.\n"
+    );
     text
 }
 

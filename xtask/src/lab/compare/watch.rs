@@ -118,7 +118,8 @@ fn passes(lab: &mut Lab) -> Result<u64> {
 
 /// The counters of migration and NUMA hints.
 fn vmstat(lab: &mut Lab) -> Result<BTreeMap<String, u64>> {
-    let text = lab.check("grep -E '^(pgpromote|pgdemote|pgmigrate|numa_hint|numa_pte)' /proc/vmstat")?;
+    let text =
+        lab.check("grep -E '^(pgpromote|pgdemote|pgmigrate|numa_hint|numa_pte)' /proc/vmstat")?;
     let lines = text.lines().map(|line| {
         let (name, value) = line.split_once(' ').context("a line of /proc/vmstat")?;
         Ok((name.to_owned(), value.trim().parse()?))

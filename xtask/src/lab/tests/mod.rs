@@ -1,5 +1,6 @@
 //! The lab's tests and their runner.
 
+mod compare;
 mod fork_storm;
 mod infrastructure;
 mod placement;
@@ -30,7 +31,7 @@ pub struct LabTest {
 const TESTS: &[&[LabTest]] = &[infrastructure::TESTS, placement::TESTS, fork_storm::TESTS];
 
 /// Those that take minutes.
-const LONG_TESTS: &[&[LabTest]] = &[soak::TESTS];
+const LONG_TESTS: &[&[LabTest]] = &[soak::TESTS, compare::TESTS];
 
 /// Runs the tests that the arguments ask for; the last line says how many passed and failed.
 pub fn run(arguments: &TestArguments) -> Result<()> {

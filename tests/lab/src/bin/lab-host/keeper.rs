@@ -7,13 +7,16 @@ use std::process::{Child, Command, Stdio};
 
 use anyhow::{Context, Result, bail};
 use terrace_lab::port;
-use terrace_lab::vm::{self, VmSpec};
+use terrace_lab::vm::{self, RamPolicy, VmSpec};
 
-use crate::bridge;
+use crate::{balanced, bridge};
 
 /// Runs the guest until its QEMU ends.
 pub fn keep(spec: &VmSpec) -> Result<()> {
     let port = port::open(&spec.truth_port, false)?;
+    if spec.policy == RamPolicy::Balanced {
+        balanced::create(&vm::ram_path(&spec.name), spec.memory_mib << 20)?;
+    }
     let (ours, theirs) = UnixStream::pair().context("socketpair")?;
     let mut qemu = start(spec, theirs.into())?;
     let pid = vm::pid_path(&spec.name);
@@ -43,13 +46,13 @@ fn options(spec: &VmSpec, truth: i32) -> Vec<String> {
         name,
         memory_mib,
         node,
-        node_policy,
+        policy,
         ..
     } = spec;
     // Preferred, never bound: pages of a bound process cannot be moved to the other node.
-    let policy = match node_policy {
-        true => format!(",host-nodes={node},policy=preferred"),
-        false => String::new(),
+    let policy = match policy {
+        RamPolicy::Preferred => format!(",host-nodes={node},policy=preferred"),
+        RamPolicy::None | RamPolicy::Balanced => String::new(),
     };
     let memory = format!(
         "memory-backend-file,id=mem,size={memory_mib}M,mem-path={},share=on,align=2M,prealloc=on{policy}",

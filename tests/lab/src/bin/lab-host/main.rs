@@ -1,5 +1,6 @@
 //! Runs in L1: carries out what `xtask` asks for, keeps guests, and asks the kernel where pages are.
 
+mod balanced;
 mod bridge;
 mod command;
 mod guest_memory;
