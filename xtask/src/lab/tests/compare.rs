@@ -23,7 +23,7 @@ fn comparison_counts_useless_moves_and_hot_pages_that_leave(lab: &mut Lab) -> Re
     let strayed = lab.frames_on(VM, FAST)?;
     lab.move_pages(VM, &strayed, SLOW)?;
     let hot: Vec<u64> = frames(&lab.hot_pages(VM)?);
-    let region = serde_json::from_value(lab.guest("region")?["ranges"].clone())?;
+    let region: Vec<PageRange> = serde_json::from_value(lab.guest("region")?["ranges"].clone())?;
     let cold: Vec<u64> = frames(&region)
         .into_iter()
         .filter(|frame| hot.binary_search(frame).is_err())
