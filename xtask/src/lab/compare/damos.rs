@@ -1,7 +1,7 @@
 //! DAMON's own tiering: hot pages of the slow node to the fast one, cold pages the other way.
 //!
 //! One kernel thread for each node watches the node's physical memory; before a page moves, its
-//! accessed bit is asked once more (the `young` filter), as the authors of these actions advise.
+//! accessed bit is asked once more (the `young` filter).
 
 /// Has DAMON ready to start.
 pub fn prepare() -> String {
