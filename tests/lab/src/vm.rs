@@ -24,12 +24,26 @@ pub struct VmSpec {
     pub host_thp: bool,
     /// Pause between two passes over the hot set.
     pub pause_ms: u64,
-    /// NUMA node of L1 that the guest's RAM starts on.
+    /// NUMA node of L1 that the guest's RAM starts on, where the policy is to prefer it.
     pub node: u32,
     /// RAM that only QEMU sees, as of a VM that was started without any thought of Terrace.
     pub private: bool,
+    /// The NUMA policy of the RAM.
+    pub policy: RamPolicy,
     /// L1's port that the guest's truth channel leads to.
     pub truth_port: String,
+}
+
+/// Where the pages of a guest's RAM may be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum RamPolicy {
+    /// On the guest's node first.
+    Preferred,
+    /// Where the kernel puts them.
+    None,
+    /// Where the kernel puts them, and NUMA balancing may move them.
+    Balanced,
 }
 
 impl Default for VmSpec {
@@ -46,6 +60,7 @@ impl Default for VmSpec {
             pause_ms: 20,
             node: 1,
             private: false,
+            policy: RamPolicy::Preferred,
             truth_port: truth_port(1),
         }
     }

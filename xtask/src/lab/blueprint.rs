@@ -15,6 +15,8 @@ pub struct Blueprint {
     pub machine: Machine,
     /// The guest that runs in it from the start.
     pub vm: VmSpec,
+    /// Shell commands that L1 runs before the guest starts.
+    pub before_vm: String,
     /// Names the snapshot; changes with anything that is part of it.
     pub key: String,
 }
@@ -27,11 +29,22 @@ impl Blueprint {
         let kernel = Kernel::get(refresh)?;
         let initrd = images::build(&kernel, &programs::build_lab()?)?;
         let machine = Machine::new(kernel.image(), &initrd);
-        let key = key(&machine, vm)?;
+        let key = key(&machine, vm, "")?;
         Ok(Self {
             machine,
             vm: vm.clone(),
+            before_vm: String::new(),
             key,
+        })
+    }
+
+    /// The same lab, whose host is set up by these commands before the guest starts.
+    pub fn with_before_vm(self, commands: &str) -> Result<Self> {
+        let key = key(&self.machine, &self.vm, commands)?;
+        Ok(Self {
+            before_vm: commands.to_owned(),
+            key,
+            ..self
         })
     }
 
@@ -41,7 +54,7 @@ impl Blueprint {
     }
 }
 
-fn key(machine: &Machine, vm: &VmSpec) -> Result<String> {
+fn key(machine: &Machine, vm: &VmSpec, before_vm: &str) -> Result<String> {
     // A snapshot can only be read by the QEMU that wrote it.
     let qemu = emulator::name()?;
     let mut hasher = DefaultHasher::new();
@@ -50,6 +63,7 @@ fn key(machine: &Machine, vm: &VmSpec) -> Result<String> {
         hasher.write_u8(0);
     }
     hasher.write(serde_json::to_string(vm)?.as_bytes());
+    hasher.write(before_vm.as_bytes());
     hasher.write(qemu.as_bytes());
     Ok(format!("{:016x}", hasher.finish()))
 }

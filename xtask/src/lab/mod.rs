@@ -5,6 +5,7 @@
 //! never needs a new boot.
 
 mod blueprint;
+mod compare;
 mod control;
 mod cost;
 mod cpio;

@@ -76,6 +76,7 @@ impl Lab {
             control,
             truths: BTreeMap::new(),
         };
+        lab.check(&blueprint.before_vm)?;
         lab.start_vm(&blueprint.vm)?;
         Ok(lab)
     }
@@ -281,6 +282,12 @@ impl Lab {
     pub fn residents(&mut self, vm: &str) -> Result<Placement> {
         let answer = self.check(&format!("lab-host residents {vm}"))?;
         serde_json::from_str(&answer).context("lab-host residents")
+    }
+
+    /// The frames of a guest's RAM that are on a node.
+    pub fn frames_on(&mut self, vm: &str, node: i32) -> Result<Vec<PageRange>> {
+        let answer = self.check(&format!("lab-host frames {vm} {node}"))?;
+        serde_json::from_str(&answer).context("lab-host frames")
     }
 
     /// Moves guest frames to a node, 512 pages a call; tells where they are afterwards.

@@ -9,7 +9,7 @@ use terrace_lab::vm::VmSpec;
 use super::blueprint::Blueprint;
 use super::process::{Lifetime, Process};
 use super::running::Lab;
-use super::{cost, demo, programs, shell, tests};
+use super::{compare, cost, demo, programs, shell, tests};
 use crate::progress::say;
 
 /// The folder of the machine that `lab up` leaves running.
@@ -29,6 +29,8 @@ pub enum Task {
     Shell,
     /// Start a fresh lab and show Terrace at work in it
     Demo,
+    /// Compare the kernel's own tiering with Terrace on the same guest; about ten minutes
+    Compare(compare::Arguments),
     /// Run the tests that need a real host and guest, each in a freshly restored lab
     Test(TestArguments),
     /// Measure what an idle VM of 1 GiB at default periods costs the host in CPU time and memory
@@ -59,6 +61,7 @@ pub fn run(task: Task) -> Result<()> {
         Task::Down => down(),
         Task::Shell => shell(),
         Task::Demo => demo::run(),
+        Task::Compare(arguments) => compare::run(&arguments),
         Task::Test(arguments) => test(&arguments),
         Task::Cost { seconds } => cost::run(seconds),
     }

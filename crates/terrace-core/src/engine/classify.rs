@@ -93,7 +93,8 @@ impl Vm {
         self.intermittent.round_done(quiet);
         self.intermittent.pass(now);
         self.counters.rounds += 1;
-        self.reasons.say(now, self.round_words(&round, quiet, shared));
+        self.reasons
+            .say(now, self.round_words(&round, quiet, shared));
         self.last = Some(round);
     }
 

@@ -1,5 +1,6 @@
 //! The lab's tests and their runner.
 
+mod compare;
 mod damon;
 mod faults;
 mod fork_storm;
@@ -45,7 +46,7 @@ const TESTS: &[&[LabTest]] = &[
 ];
 
 /// Those that take minutes.
-const LONG_TESTS: &[&[LabTest]] = &[soak::TESTS];
+const LONG_TESTS: &[&[LabTest]] = &[soak::TESTS, compare::TESTS];
 
 /// Runs the tests that the arguments ask for; the last line says how many passed and failed.
 pub fn run(arguments: &TestArguments) -> Result<()> {

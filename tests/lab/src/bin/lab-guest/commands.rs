@@ -6,6 +6,7 @@ use terrace_lab::pages::coalesce;
 
 use crate::cache::CachedFile;
 use crate::churn::Churn;
+use crate::hotset::Layout;
 use crate::lazyfree::{self, LazyFree};
 use crate::pagemap;
 use crate::sleepers::Sleepers;
@@ -39,7 +40,8 @@ fn execute(guest: &mut Guest, line: &str) -> Result<Value> {
         "truth" => truth(workload),
         "region" => region(workload),
         "move" => {
-            workload.move_hot_set(number(argument)?);
+            let layout = layout(words.next())?.unwrap_or(workload.layout());
+            workload.move_hot_set(number(argument)?, layout);
             Ok(stats(workload, churn))
         }
         "idle" | "run" => {
@@ -91,7 +93,7 @@ fn on_request(guest: &mut Guest, command: &str, argument: Option<&str>) -> Resul
         "contents" => Ok(guest.lazyfree.as_ref().context(freed)?.contents()),
         "pressure" => lazyfree::pressure(),
         other => bail!(
-            "no command {other:?}; there are truth, region, move SEED, hot N, idle, run, churn N, verify, \
+            "no command {other:?}; there are truth, region, move SEED [clustered], hot N, idle, run, churn N, verify, \
              stats, ping N, mapped, sleepers N, cache N, uncache, lazyfree N, rewrite N, contents, pressure"
         ),
     }
@@ -133,6 +135,15 @@ fn verify(workload: &Workload, churn: &Churn) -> Value {
         "churn_forks": churn.forks(),
         "churn_errors": churn.errors(),
     })
+}
+
+/// None: as it was.
+fn layout(word: Option<&str>) -> Result<Option<Layout>> {
+    match word {
+        None => Ok(None),
+        Some("clustered") => Ok(Some(Layout::Clustered)),
+        Some(other) => bail!("no layout {other:?}; there is `clustered`"),
+    }
 }
 
 fn number(argument: Option<&str>) -> Result<u64> {

@@ -1,4 +1,4 @@
-//! A seeded choice of single pages, scattered over the region, or of one run of them.
+//! A seeded choice of pages: single ones scattered over the region, or one run.
 
 /// Marsaglia's xorshift64: enough to scatter pages, and the same on every run.
 struct Xorshift(u64);
@@ -17,8 +17,34 @@ impl Xorshift {
     }
 }
 
-/// `wanted` different page numbers below `pages`, in the order they were drawn.
-pub fn choose(pages: usize, wanted: usize, seed: u64) -> Vec<u32> {
+/// How the hot pages lie in the region.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Layout {
+    /// Single pages all over it.
+    Scattered,
+    /// One run of neighbours.
+    Clustered,
+}
+
+/// `wanted` different page numbers below `pages`.
+pub fn choose(pages: usize, wanted: usize, seed: u64, layout: Layout) -> Vec<u32> {
+    match layout {
+        Layout::Scattered => scattered(pages, wanted, seed),
+        Layout::Clustered => clustered(pages, wanted, seed),
+    }
+}
+
+/// The run's first page may be any that leaves room for all.
+fn clustered(pages: usize, wanted: usize, seed: u64) -> Vec<u32> {
+    let wanted = wanted.min(pages);
+    scattered(pages - wanted + 1, 1, seed)
+        .into_iter()
+        .flat_map(|first| (first..).take(wanted))
+        .collect()
+}
+
+/// In the order they were drawn.
+fn scattered(pages: usize, wanted: usize, seed: u64) -> Vec<u32> {
     let mut random = Xorshift::new(seed);
     let mut taken = vec![false; pages];
     let mut chosen = Vec::with_capacity(wanted);
@@ -35,25 +61,16 @@ pub fn choose(pages: usize, wanted: usize, seed: u64) -> Vec<u32> {
     chosen
 }
 
-/// `wanted` page numbers below `pages` that follow each other.
-pub fn choose_run(pages: usize, wanted: usize, seed: u64) -> Vec<u32> {
-    let last_start = pages.saturating_sub(wanted) as u64;
-    let start = Xorshift::new(seed).next() % (last_start + 1);
-    (start..)
-        .take(wanted.min(pages))
-        .filter_map(|page| u32::try_from(page).ok())
-        .collect()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
     fn a_hot_set_is_scattered_and_depends_on_the_seed_alone() {
-        let mut first = choose(10_000, 1_000, 1);
-        assert_eq!(first, choose(10_000, 1_000, 1));
-        assert_ne!(first, choose(10_000, 1_000, 2));
+        let choose = |seed| choose(10_000, 1_000, seed, Layout::Scattered);
+        let mut first = choose(1);
+        assert_eq!(first, choose(1));
+        assert_ne!(first, choose(2));
         first.sort_unstable();
         first.dedup();
         assert_eq!(first.len(), 1_000);
@@ -62,11 +79,13 @@ mod tests {
     }
 
     #[test]
-    fn a_run_lies_in_the_region_and_depends_on_the_seed() {
-        let run = choose_run(10_000, 1_000, 1);
-        assert!(run.windows(2).all(|w| w[0] + 1 == w[1]));
-        assert!(run.len() == 1_000 && run[999] < 10_000);
-        assert_ne!(run, choose_run(10_000, 1_000, 2));
-        assert_eq!(choose_run(3, 9, 1), [0, 1, 2]);
+    fn a_clustered_hot_set_is_one_run_inside_the_region() {
+        for seed in 0..100 {
+            let run = choose(100, 10, seed, Layout::Clustered);
+            assert_eq!(run.len(), 10);
+            assert!(run.windows(2).all(|w| w[0] + 1 == w[1]) && run[9] < 100);
+        }
+        let all = choose(8, 10, 1, Layout::Clustered);
+        assert_eq!(all, (0..8).collect::<Vec<_>>());
     }
 }

@@ -5,12 +5,14 @@ use std::str::FromStr;
 
 use anyhow::{Context, Result, anyhow};
 
+use crate::hotset::Layout;
+
 /// How large the workload is and how it behaves.
 pub struct Options {
     pub region_mib: usize,
     pub hot_percent: usize,
     pub seed: u64,
-    pub clustered: bool,
+    pub layout: Layout,
     pub thp: bool,
     pub pause_ms: i32,
 }
@@ -22,11 +24,15 @@ impl Options {
     }
 
     fn parse(line: &str) -> Result<Self> {
+        let layout = match value(line, "clustered", 0)? {
+            0 => Layout::Scattered,
+            _ => Layout::Clustered,
+        };
         Ok(Self {
             region_mib: value(line, "region", 192)?,
             hot_percent: value(line, "hot", 10)?,
             seed: value(line, "seed", 1)?,
-            clustered: value(line, "clustered", 0)? != 0,
+            layout,
             thp: value(line, "thp", 0)? != 0,
             pause_ms: value(line, "pause_ms", 20)?,
         })

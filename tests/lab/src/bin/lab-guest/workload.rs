@@ -1,6 +1,6 @@
 //! Passes over the hot set, with a record of every write.
 
-use crate::hotset;
+use crate::hotset::{self, Layout};
 use crate::region::Region;
 
 /// The region, its hot set and what was done to it.
@@ -14,7 +14,7 @@ pub struct Workload {
     region: Region,
     hot: Vec<u32>,
     hot_pages: usize,
-    clustered: bool,
+    layout: Layout,
     seed: u64,
     /// Writes of earlier hot sets, per page. Passes don't touch it, so that it stays cold: the
     /// writes of the present hot set follow from the number of passes.
@@ -23,7 +23,7 @@ pub struct Workload {
 }
 
 impl Workload {
-    pub fn new(region: Region, hot_percent: usize, clustered: bool, seed: u64) -> Self {
+    pub fn new(region: Region, hot_percent: usize, layout: Layout, seed: u64) -> Self {
         let mut workload = Self {
             running: true,
             passes: 0,
@@ -32,7 +32,7 @@ impl Workload {
             hot_pages: region.pages() * hot_percent / 100,
             region,
             hot: Vec::new(),
-            clustered,
+            layout,
             seed,
             passes_of_this_hot_set: 0,
         };
@@ -46,6 +46,10 @@ impl Workload {
 
     pub fn hot_pages(&self) -> usize {
         self.hot.len()
+    }
+
+    pub fn layout(&self) -> Layout {
+        self.layout
     }
 
     pub fn seed(&self) -> u64 {
@@ -73,8 +77,9 @@ impl Workload {
     }
 
     /// Replaces the hot set by the one that `seed` gives.
-    pub fn move_hot_set(&mut self, seed: u64) {
+    pub fn move_hot_set(&mut self, seed: u64, layout: Layout) {
         self.settle();
+        self.layout = layout;
         self.choose(seed);
     }
 
@@ -114,12 +119,7 @@ impl Workload {
     }
 
     fn choose(&mut self, seed: u64) {
-        let choose = if self.clustered {
-            hotset::choose_run
-        } else {
-            hotset::choose
-        };
-        self.hot = choose(self.region.pages(), self.hot_pages, seed);
+        self.hot = hotset::choose(self.region.pages(), self.hot_pages, seed, self.layout);
         self.seed = seed;
     }
 }
@@ -135,12 +135,12 @@ mod tests {
     #[test]
     fn writes_are_accounted_for_across_hot_sets() {
         let region = Region::new(1, false).unwrap();
-        let mut workload = Workload::new(region, 50, false, 1);
+        let mut workload = Workload::new(region, 50, Layout::Scattered, 1);
         for seed in 2..6 {
             workload.pass();
             workload.pass();
             assert_eq!(workload.count_bad_pages(), 0);
-            workload.move_hot_set(seed);
+            workload.move_hot_set(seed, Layout::Scattered);
         }
         workload.set_hot_pages(10);
         assert_eq!(workload.hot_pages(), 10);

@@ -7,13 +7,16 @@ use std::process::{Child, Command, Stdio};
 
 use anyhow::{Context, Result, bail};
 use terrace_lab::port;
-use terrace_lab::vm::{self, VmSpec};
+use terrace_lab::vm::{self, RamPolicy, VmSpec};
 
-use crate::bridge;
+use crate::{balanced, bridge};
 
 /// Runs the guest until its QEMU ends.
 pub fn keep(spec: &VmSpec) -> Result<()> {
     let port = port::open(&spec.truth_port, false)?;
+    if spec.policy == RamPolicy::Balanced {
+        balanced::create(&vm::ram_path(spec), spec.memory_mib << 20)?;
+    }
     let (ours, theirs) = UnixStream::pair().context("socketpair")?;
     let mut qemu = start(spec, theirs.into())?;
     let pid = vm::pid_path(&spec.name);
@@ -43,6 +46,7 @@ fn options(spec: &VmSpec, truth: i32) -> Vec<String> {
         name,
         memory_mib,
         node,
+        policy,
         ..
     } = spec;
     let backend = if spec.private {
@@ -52,9 +56,11 @@ fn options(spec: &VmSpec, truth: i32) -> Vec<String> {
         format!("memory-backend-file,mem-path={path},share=on,align=2M")
     };
     // Preferred, never bound: pages of a bound process cannot be moved to the other node.
-    let memory = format!(
-        "{backend},id=mem,size={memory_mib}M,prealloc=on,host-nodes={node},policy=preferred"
-    );
+    let policy = match policy {
+        RamPolicy::Preferred => format!(",host-nodes={node},policy=preferred"),
+        RamPolicy::None | RamPolicy::Balanced => String::new(),
+    };
+    let memory = format!("{backend},id=mem,size={memory_mib}M,prealloc=on{policy}");
     let pairs = [
         ("-name", name.clone()),
         ("-accel", "kvm".to_owned()),

@@ -3,7 +3,7 @@
 use std::io;
 
 use anyhow::{Context, Result};
-use terrace_lab::pages::{PageRange, Placement};
+use terrace_lab::pages::{PageRange, Placement, coalesce};
 
 use crate::guest_memory::GuestMemory;
 use crate::move_pages;
@@ -20,6 +20,19 @@ pub fn print_residents(guest: &str) -> Result<()> {
     let memory = GuestMemory::find(guest)?;
     let addresses = memory.addresses(&[memory.all()])?;
     print(&move_pages::query(memory.pid, &addresses)?)
+}
+
+/// The guest frames that are on `node`.
+pub fn print_frames(guest: &str, node: i32) -> Result<()> {
+    let memory = GuestMemory::find(guest)?;
+    let all = memory.all();
+    let statuses = move_pages::query(memory.pid, &memory.addresses(&[all])?)?;
+    let there = all
+        .frames()
+        .zip(statuses)
+        .filter_map(|(frame, status)| (status == node).then_some(frame));
+    println!("{}", serde_json::to_string(&coalesce(there.collect()))?);
+    Ok(())
 }
 
 /// Of the frames on standard input, after moving them.
