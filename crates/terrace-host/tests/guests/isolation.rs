@@ -67,7 +67,7 @@ fn pruned_scans_of_an_isolated_guest_find_what_a_full_pass_finds(guest: &mut Gue
     guest.ask("hot 4");
     let hot = guest.frames("truth");
     let registers = registers_in_the_kernel(guest, &hot);
-    let mut scan = |guest: &mut Guest, pass| guest.try_scan_from(pass, registers.clone()).unwrap();
+    let scan = |guest: &mut Guest, pass| guest.try_scan_from(pass, registers.clone()).unwrap();
     let pruning = |pass| Pass {
         prune: true,
         ..pass
