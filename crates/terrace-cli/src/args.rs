@@ -66,8 +66,9 @@ pub enum Command {
         #[arg(long)]
         json: bool,
     },
-    /// Change a setting of a VM until the daemon restarts: moves=on|off, fast.ceiling=SIZE,
-    /// fast.floor=SIZE (SIZE as 512MiB or 2GiB; `fast` and `slow` or a tier's name).
+    /// Change a setting of a VM until the daemon restarts: moves=on|off, weight=N, fast=SIZE (nominal
+    /// size of fast memory, 0 for none), floor=SIZE and ceiling=SIZE of fast memory, TIER.floor=SIZE,
+    /// TIER.ceiling=SIZE (SIZE as 512MiB or 2GiB; TIER is `fast`, `slow` or a tier's name).
     Set {
         /// The VM's name.
         vm: String,

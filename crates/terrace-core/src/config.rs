@@ -82,6 +82,17 @@ pub struct TierConfig {
     pub reserve_bytes: u64,
 }
 
+/// When a VM releases fast memory to the pool.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum PoolRelease {
+    /// As soon as another VM can use it: fast memory that is free serves nobody.
+    #[default]
+    OnDemand,
+    /// As soon as the VM itself cannot use it (vTMM §3.5).
+    Always,
+}
+
 /// The engine's parameters. Written by people: validated by [`crate::Engine::new`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
@@ -123,6 +134,19 @@ pub struct EngineConfig {
     pub fixed_threshold: u8,
     /// Seed of the policy `random`.
     pub random_seed: u64,
+    /// A page counts for the hot set, whose size a VM wants of the pool, if its degree is above this:
+    /// 3 (vTMM §3.5).
+    pub base_degree: u8,
+    /// The hottest so many percent of these pages are the hot set: 80 (vTMM §3.5). 1 to 100.
+    pub share_hot_percent: u8,
+    /// What the pool leaves to a VM, percent of its nominal size: 75 (vTMM §3.5). 0 to 100. A floor
+    /// that is set goes before it.
+    pub share_lower_percent: u16,
+    /// What the pool gives to a VM at most, percent of its nominal size: 125 (vTMM §3.5). 100 to 1000.
+    /// A ceiling that is set goes before it.
+    pub share_upper_percent: u16,
+    /// When a VM releases fast memory to the pool: on demand (our choice).
+    pub pool_release: PoolRelease,
     /// Rounds for which a page that moved is left alone afterwards: 1 (our estimate). 0 to 2.
     pub cool_down_rounds: u8,
     /// One in how many pages a round may promote at most, against as many demoted; the rest comes in
@@ -174,6 +198,11 @@ impl Default for EngineConfig {
             hysteresis: 0,
             fixed_threshold: 4,
             random_seed: 1,
+            base_degree: 3,
+            share_hot_percent: 80,
+            share_lower_percent: 75,
+            share_upper_percent: 125,
+            pool_release: PoolRelease::default(),
             cool_down_rounds: 1,
             plan_share_divisor: 4,
             plan_max_pages: 1024,
@@ -212,6 +241,7 @@ impl EngineConfig {
         within("tiers", self.tiers.len() as u64, 2..=TierId::MAX as u64)?;
         self.validate_monitoring()?;
         self.validate_ranking()?;
+        self.validate_sharing()?;
         self.validate_moving()?;
         self.policy.resolve("policy")?;
         for (vm, choice) in &self.vm_policies {
@@ -256,6 +286,13 @@ impl EngineConfig {
             1..=self.windows.into(),
         )?;
         within("cool_down_rounds", self.cool_down_rounds, 0..=2)
+    }
+
+    fn validate_sharing(&self) -> Result<(), ConfigError> {
+        within("base_degree", self.base_degree, 0..=250)?;
+        within("share_hot_percent", self.share_hot_percent, 1..=100)?;
+        within("share_lower_percent", self.share_lower_percent, 0..=100)?;
+        within("share_upper_percent", self.share_upper_percent, 100..=1000)
     }
 
     fn validate_moving(&self) -> Result<(), ConfigError> {

@@ -4,8 +4,8 @@
 //! where. It leaves to others: doing any of it. Events go into [`Engine::handle`], actions come out of
 //! [`Engine::poll_action`], time is an argument; the same events give the same actions, byte for byte.
 //!
-//! One loop, five stages: [`track`] observes, [`estimate`] ranks, sharing sets limits (from outside,
-//! through [`terrace_proto::Command::Limits`]), [`place`] proposes, and [`engine`] checks each proposal
+//! One loop, five stages: [`track`] observes, [`estimate`] ranks, [`share`] divides the first tier
+//! between VMs within limits set from outside, [`place`] proposes, and [`engine`] checks each proposal
 //! and has it moved. [`policy`] names compositions of stages.
 
 pub mod bench;
@@ -17,15 +17,16 @@ pub mod place;
 pub mod policy;
 pub mod ram;
 pub mod replay;
+pub mod share;
 pub mod track;
 
-pub use config::{ConfigError, EngineConfig, TierConfig, TierKind};
+pub use config::{ConfigError, EngineConfig, PoolRelease, TierConfig, TierKind};
 pub use engine::Engine;
 pub use engine::heat::{HeatCell, HeatMap};
 pub use engine::reasons::Reason;
 pub use engine::refusal::Refusal;
 pub use engine::view::{
-    Counters, Mechanism, PageExplanation, PhaseView, RankClass, RoundSummary, ScanCost, TierView,
-    VmView,
+    Counters, Mechanism, PageExplanation, PhaseView, RankClass, RoundSummary, ScanCost, ShareView,
+    TierView, VmView,
 };
-pub use policy::{PolicyChoice, PolicyName};
+pub use policy::{PolicyChoice, PolicyName, Share};

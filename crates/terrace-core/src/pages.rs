@@ -27,6 +27,8 @@ pub struct Pages {
     pub(crate) place: Vec<u8>,
     /// Base pages per tier code; code 7 is "absent".
     held: [u64; 8],
+    /// Units of 2 MiB that were found in more than one tier since this was last set to 0.
+    pub(crate) split_units: u64,
 }
 
 impl Pages {
@@ -42,6 +44,7 @@ impl Pages {
             queue: vec![0; n],
             place: vec![place::ABSENT; n],
             held: [0; 8],
+            split_units: 0,
         }
     }
 
@@ -157,14 +160,17 @@ impl Pages {
                 }
                 continue;
             }
-            // A unit's first page of RAM speaks for it: that is the one the kernel is asked about.
+            // A unit is counted once, in the run that has its first page of RAM.
             for unit in first / size..end.div_ceil(size) {
                 let speaker = self.ram.runs(unit * size, size).next().map(|(a, _)| a);
                 if let (Some(page), Ok(number)) = (speaker, u32::try_from(unit))
                     && page >= first
                 {
                     let pages = self.ram.pages_in_unit(number);
-                    self.put(at(unit), pages, codes[at(page - first)]);
+                    let until = end.min((unit + 1) * size);
+                    let (code, split) = whole(&codes[at(page - first)..at(until - first)]);
+                    self.split_units += u64::from(split);
+                    self.put(at(unit), pages, code);
                 }
             }
         }
@@ -292,6 +298,30 @@ impl Pages {
     }
 }
 
+/// Where a unit of 2 MiB is, by its pages: in the tier that has most of those that are there, so that what
+/// is elsewhere (the host split its huge page, and only a part moved) is less than half. Also whether it
+/// is in more than one.
+fn whole(codes: &[PageCode]) -> (PageCode, bool) {
+    let first = codes.first().copied().unwrap_or(PageCode::ABSENT);
+    if codes.iter().all(|code| *code == first) {
+        return (first, false);
+    }
+    let mut counts = [0_usize; TierId::MAX];
+    for tier in codes.iter().filter_map(|code| code.tier()) {
+        if let Some(count) = counts.get_mut(tier.index()) {
+            *count += 1;
+        }
+    }
+    let tiers = (0_u8..).map(TierId).zip(counts);
+    match tiers.max_by_key(|(_, count)| *count) {
+        Some((tier, count)) if count > 0 => {
+            let several = counts.iter().filter(|count| **count > 0).count() > 1;
+            (PageCode::new(tier, false), several)
+        }
+        _ => (PageCode::ABSENT, false),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -348,6 +378,23 @@ mod tests {
         assert_eq!(p.bytes(TierId::SLOW), (160 + 768) * PAGE_SIZE);
         p.set_all_known();
         assert!(!p.known(0) && p.known(1));
+    }
+
+    #[test]
+    fn a_unit_whose_huge_page_was_split_is_where_most_of_it_is_and_is_counted() {
+        let mut p = pages(PageSize::Huge, &[(0, 2048)]);
+        let mut codes = vec![PageCode::new(TierId::SLOW, true); 2048];
+        codes[..200].fill(FAST);
+        codes[200..512].fill(SLOW);
+        codes[512..712].fill(PageCode::ABSENT);
+        codes[712..1024].fill(FAST);
+        p.place_run(Gfn(0), &codes);
+        assert_eq!([0, 1, 2].map(|u| p.tier(u).unwrap().0), [1, 0, 1]);
+        assert_eq!(p.split_units, 1, "only the first is in two tiers");
+        assert_eq!(p.bytes(TierId::FAST), 2 << 20);
+        codes[1024..].fill(PageCode::ABSENT);
+        p.place_run(Gfn(0), &codes);
+        assert_eq!(p.tier(3), None);
     }
 
     #[test]

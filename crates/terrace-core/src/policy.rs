@@ -1,7 +1,7 @@
 //! The registry: a named policy is a composition of stages, and each stage can be overridden.
 //!
 //! Responsible for: names, what they stand for, and what is allowed. It leaves to others: the stages
-//! themselves ([`crate::track`], [`crate::estimate`], [`crate::place`]).
+//! themselves ([`crate::track`], [`crate::estimate`], [`crate::share`], [`crate::place`]).
 
 use std::fmt;
 
@@ -92,8 +92,12 @@ names! {
 names! {
     /// Who gets which share of the fast tier.
     Share {
-        /// Limits are set from outside.
-        Limits = "limits",
+        /// Each VM has its own, of fixed size: its nominal size where it has one, and within the limits
+        /// that are set from outside. Also written `limits`.
+        Island = "island",
+        /// A pool moves fast memory between VMs that have a nominal size (vTMM §3.5); the others are
+        /// as under `island`.
+        Pool = "pool",
     }
 }
 
@@ -213,13 +217,14 @@ impl PolicyName {
             name: self,
             observe: Observe::GuestScan,
             estimate: Estimate::PageDegree,
-            share: Share::Limits,
+            share: Share::Pool,
             place: Place::Exchange,
             moves: Move::Linux,
         };
         let blind = |place| Policy {
             observe: Observe::None,
             estimate: Estimate::Uniform,
+            share: Share::Island,
             place,
             ..vtmm
         };
@@ -241,6 +246,22 @@ impl PolicyName {
 }
 
 impl PolicyChoice {
+    /// The same with another sharing stage.
+    #[must_use]
+    pub fn with_share(&self, share: Share) -> Self {
+        let stages = match self {
+            Self::Named(base) => PolicyStages {
+                base: base.clone(),
+                ..PolicyStages::default()
+            },
+            Self::Composed(stages) => stages.clone(),
+        };
+        Self::Composed(PolicyStages {
+            share: Some(share.name().into()),
+            ..stages
+        })
+    }
+
     /// Looks all names up; `key` is the choice's own, for the error.
     ///
     /// # Errors
@@ -258,6 +279,7 @@ impl PolicyChoice {
             policy.estimate = Estimate::find(&format!("{key}.estimate"), v)?;
         }
         if let Some(v) = &s.share {
+            let v = if v == "limits" { "island" } else { v };
             policy.share = Share::find(&format!("{key}.share"), v)?;
         }
         if let Some(v) = &s.place {
@@ -315,6 +337,19 @@ mod tests {
             "policy.estimate = \"lru\" is unknown: allowed is page-degree, fixed-threshold, random, uniform"
         );
     }
+
+    #[test]
+    fn limits_is_an_older_name_of_island_and_vtmm_shares_by_a_pool() {
+        let share = |json| choice(json).resolve("policy").unwrap().share;
+        assert_eq!(share(r#""vtmm""#), Share::Pool);
+        assert_eq!(
+            share(r#"{"base": "vtmm", "share": "limits"}"#),
+            Share::Island
+        );
+        let island = choice(r#""vtmm""#).with_share(Share::Island);
+        assert_eq!(island, choice(r#"{"base": "vtmm", "share": "island"}"#));
+    }
+
     #[test]
     fn an_unknown_stage_is_named() {
         let err =

@@ -217,3 +217,24 @@ fn without_a_source_of_writes_the_mechanism_says_reads_only() {
     );
     assert!(!last(&h).writes_seen);
 }
+
+#[test]
+fn writes_told_in_the_last_window_alone_count_for_the_whole_round() {
+    let mut h = host(PolicyName::Vtmm);
+    h.run_until(Tick(0));
+    h.guests.get_mut(&VM).unwrap().writes = false;
+    let rounds_before_writes = |h: &Host| scans(h).len() % 9;
+    // The eighth window's answer is the only one with writes.
+    while rounds_before_writes(&h) != 8 {
+        h.run_until(Tick(h.now.0 + 100_000_000));
+    }
+    h.guests.get_mut(&VM).unwrap().writes = true;
+    h.run_until(Tick(10 * SECOND));
+    assert!(last(&h).writes_seen);
+    let observe = h.engine.vm(VM).unwrap().mechanism.observe;
+    assert!(observe.contains("accessed bits and writes"), "{observe}");
+    let page = |gfn| h.engine.explain_page(VM, Gfn(gfn)).unwrap();
+    let written: Vec<_> = (0..PAGES).map(page).filter(|p| p.writes > 0).collect();
+    assert!(!written.is_empty());
+    assert!(written.iter().all(|p| p.writes == 1 && p.reads < 8));
+}

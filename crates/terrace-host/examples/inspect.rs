@@ -61,6 +61,7 @@ fn inspect(socket: &str, seconds: Option<String>) -> Result<(), Box<dyn Error>> 
         memory: memory.as_deref(),
         registers: registers.as_deref(),
         sandbox_gaps: &gaps,
+        damon: false,
     };
     for finding in doctor::host(&root, &topology)
         .iter()

@@ -16,6 +16,7 @@ pub mod placement;
 pub mod qemu;
 pub mod topology;
 pub mod tracker;
+pub mod unit;
 pub mod worker;
 
 mod finding;

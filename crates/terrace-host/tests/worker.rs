@@ -36,7 +36,7 @@ fn main() {
 }
 
 fn tests() {
-    let tests: [(&str, fn()); 8] = [
+    let tests: [(&str, fn()); 9] = [
         (
             "no_search_of_all_ram_while_a_migration_goes_on",
             no_search_of_all_ram_while_a_migration_goes_on,
@@ -49,6 +49,7 @@ fn tests() {
             "tables_are_scanned_and_re_armed",
             tables_are_scanned_and_re_armed,
         ),
+        ("writes_are_told_where_asked", writes_are_told_where_asked),
         ("roots_are_discovered", roots_are_discovered),
         (
             "a_dead_worker_is_an_error_and_is_replaced",
@@ -188,6 +189,25 @@ fn tables_are_scanned_and_re_armed() {
             .scan_from(request(Rearm::None, false), vcpu())
             .is_ok()
     );
+}
+
+fn writes_are_told_where_asked() {
+    const WRITTEN: u64 = PRESENT_USER | ACCESSED | 1 << 1 | 1 << 6;
+    let guest = Guest::new();
+    let mut tables = guest.tables_that_know_the_kernel();
+    guest.set(5, 21, 21 << 12 | WRITTEN);
+    let mut scan = |writes: bool| {
+        if writes {
+            tables.tell_writes();
+        }
+        let answer = tables.scan_from(request(Rearm::All, false), vcpu());
+        answer.unwrap().written
+    };
+    assert_eq!(scan(false), None);
+    assert_eq!(scan(true).as_ref().map(pages), Some(vec![21]));
+    assert_eq!(scan(true).as_ref().map(pages), Some(vec![]));
+    guest.set(5, 22, 22 << 12 | WRITTEN);
+    assert_eq!(scan(true).as_ref().map(pages), Some(vec![22]));
 }
 
 fn roots_are_discovered() {

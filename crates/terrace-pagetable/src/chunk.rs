@@ -7,7 +7,7 @@
 use std::ops::Range;
 use std::sync::atomic::Ordering;
 
-use crate::entry::{ACCESSED, ADDRESS, PRESENT, USER};
+use crate::entry::{ACCESSED, ADDRESS, DIRTY, PRESENT, USER, WRITABLE};
 use crate::memory::Table;
 
 /// Entries in a chunk.
@@ -50,14 +50,18 @@ pub(crate) struct Chunk {
     pub(crate) user: u64,
     /// Of those, the accessed ones.
     pub(crate) accessed: u64,
+    /// Of the user entries, those with W and D; none where nobody asked.
+    pub(crate) written: u64,
     /// A run of frames begins here: the frame is not the successor of the one before.
     starts: u64,
 }
 
 impl Chunk {
     #[inline]
-    pub(crate) fn of(entries: &[u64; CHUNK]) -> Self {
-        let (user, accessed) = flags(entries);
+    pub(crate) fn of(entries: &[u64; CHUNK], writes: bool) -> Self {
+        let lanes = lanes(entries);
+        let (user, accessed) = flags(&lanes);
+        let written = if writes { user & written(&lanes) } else { 0 };
         let starts = if follows_throughout(entries) {
             1
         } else {
@@ -66,6 +70,7 @@ impl Chunk {
         Self {
             user,
             accessed,
+            written,
             starts,
         }
     }
@@ -106,19 +111,32 @@ fn gather(lanes: &Lanes) -> u64 {
     shifted.fold(0, |mask, bits| mask | bits)
 }
 
-/// The masks of user entries and of accessed user entries.
+/// The lowest flags of each entry in its byte.
 #[inline]
-fn flags(entries: &[u64; CHUNK]) -> (u64, u64) {
+fn lanes(entries: &[u64; CHUNK]) -> Lanes {
+    const FLAGS: u64 = PRESENT | WRITABLE | USER | ACCESSED | DIRTY;
     let mut lanes = Lanes::default();
     for (row, entries) in entries.as_chunks::<8>().0.iter().enumerate() {
         for (lane, entry) in lanes.iter_mut().zip(entries) {
-            *lane |= (entry & (PRESENT | USER | ACCESSED)) << (8 * row);
+            *lane |= (entry & FLAGS) << (8 * row);
         }
     }
+    lanes
+}
+
+/// The masks of user entries and of accessed user entries.
+#[inline]
+fn flags(lanes: &Lanes) -> (u64, u64) {
     let user = lanes.map(|l| l & l >> USER.trailing_zeros());
     let accessed = lanes.map(|l| l >> ACCESSED.trailing_zeros());
     let user = gather(&user);
     (user, user & gather(&accessed))
+}
+
+/// The mask of entries with W and D.
+#[inline]
+fn written(lanes: &Lanes) -> u64 {
+    gather(&lanes.map(|l| l >> DIRTY.trailing_zeros() & l >> WRITABLE.trailing_zeros()))
 }
 
 /// Whether all 64 frames are one run.
@@ -176,7 +194,8 @@ mod tests {
                 let in_order = (run_from + i as u64) << 12 | random[i] & 0xfff;
                 if whole || in_run >> i & 1 == 1 { in_order } else { random[i] }
             });
-            let chunk = Chunk::of(&entries);
+            let chunk = Chunk::of(&entries, true);
+            prop_assert_eq!(Chunk::of(&entries, false).written, 0);
             let frame = |i: usize| (entries[i] & ADDRESS) >> 12;
             let mut seen = 0;
             for run in chunk.runs() {
@@ -192,6 +211,7 @@ mod tests {
                 let user = e & 5 == 5;
                 prop_assert_eq!(chunk.user >> i & 1 == 1, user);
                 prop_assert_eq!(chunk.accessed >> i & 1 == 1, user && e & 0x20 != 0);
+                prop_assert_eq!(chunk.written >> i & 1 == 1, user && e & 0x42 == 0x42);
                 prop_assert!(!user || seen >> i & 1 == 1);
             }
         }

@@ -1,6 +1,16 @@
-//! One page-table entry: its bits, and the only two ways in which a scan writes one.
+//! One page-table entry: its bits, and the only ways in which a scan writes one.
 //!
 //! Follows the Intel SDM, volume 3A, section 4.5 (tables 4-14 to 4-20).
+//!
+//! **Writes** are told by D, which may only be cleared where the guest keeps the fact elsewhere: Linux
+//! from 6.6 on counts a leaf as dirty if D *or* [`SAVED_DIRTY`] is set (`pte_dirty`, `pmd_dirty`), and
+//! clears both where it clears one. So D moves there in the same exchange that clears A, and the next
+//! write sets D anew. Before 6.6 bit 58 means `DEVMAP`, and a D that moved there would be lost: whether a
+//! guest takes part is the operator's word ([`Scanner::tell_writes`](crate::Scanner::tell_writes)).
+//! D stays where W is clear (such an entry with D is a shadow stack, and Linux itself moves the D of
+//! entries that it write-protects), in non-leaf entries (bit 58 of a top-level entry is Linux's
+//! `NOPTISHADOW`), and in leaves of 1 GiB. The kernel's other bits (soft-dirty 11, uffd-wp 10, the
+//! protection key 59-62) stay as they are.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -18,6 +28,8 @@ pub const ACCESSED: u64 = 1 << 5;
 pub const DIRTY: u64 = 1 << 6;
 /// At level 2 and 3: the entry is a leaf. (At level 1 the bit selects a memory type.)
 pub const LARGE: u64 = 1 << 7;
+/// In a leaf of Linux 6.6 or later: as good as [`DIRTY`], and no processor looks at it.
+pub const SAVED_DIRTY: u64 = 1 << 58;
 /// In a large leaf: selects a memory type; not part of the address.
 pub const LARGE_PAT: u64 = 1 << 12;
 /// Bits that may hold an address.
@@ -64,6 +76,12 @@ impl Entry {
         self.0 & ACCESSED != 0
     }
 
+    /// Its D may move: a user leaf that may be written, and was.
+    pub(crate) fn is_written(self) -> bool {
+        const ALL: u64 = PRESENT | WRITABLE | USER | DIRTY;
+        self.0 & ALL == ALL
+    }
+
     pub(crate) fn is_large(self) -> bool {
         self.0 & LARGE != 0
     }
@@ -88,6 +106,23 @@ pub(crate) fn clear_accessed(slot: &AtomicU64, seen: u64) -> Written {
     match slot.compare_exchange(seen, seen & !ACCESSED, Ordering::AcqRel, Ordering::Relaxed) {
         Ok(_) => Written::Changed,
         Err(now) => retry(slot, seen, now, |e| e & !ACCESSED),
+    }
+}
+
+/// The same for a leaf that was read as [written](Entry::is_written): D moves to [`SAVED_DIRTY`]. (Where
+/// it was not, a D that came since then is left for the next pass, as nobody was told of it.)
+pub(crate) fn rearm_written(slot: &AtomicU64, seen: u64) -> Written {
+    let change = |e: u64| {
+        let moved = if Entry(e).is_written() {
+            e & !DIRTY | SAVED_DIRTY
+        } else {
+            e
+        };
+        moved & !ACCESSED
+    };
+    match slot.compare_exchange(seen, change(seen), Ordering::AcqRel, Ordering::Relaxed) {
+        Ok(_) => Written::Changed,
+        Err(now) => retry(slot, seen, now, change),
     }
 }
 
@@ -128,10 +163,33 @@ mod tests {
     }
 
     #[test]
+    fn a_dirty_bit_moves_in_the_exchange_that_clears_the_accessed_bit() {
+        let key = 5 << 59 | 1 << 10 | 1 << 11;
+        let seen = LEAF | WRITABLE | DIRTY | key;
+        for now in [seen, seen | SAVED_DIRTY, seen & !ACCESSED] {
+            let slot = AtomicU64::new(now);
+            assert_eq!(rearm_written(&slot, seen), Written::Changed);
+            let want = LEAF & !ACCESSED | WRITABLE | SAVED_DIRTY | key;
+            assert_eq!(slot.into_inner(), want);
+        }
+    }
+
+    #[test]
+    fn the_dirty_bit_of_an_entry_that_may_not_be_written_stays() {
+        // A shadow stack; and an entry that the guest write-protects between the look and the exchange.
+        for seen in [LEAF | DIRTY, LEAF | WRITABLE | DIRTY] {
+            let slot = AtomicU64::new(LEAF | DIRTY);
+            assert_eq!(rearm_written(&slot, seen), Written::Changed);
+            assert_eq!(slot.into_inner(), (LEAF | DIRTY) & !ACCESSED);
+        }
+    }
+
+    #[test]
     fn an_entry_that_is_another_mapping_now_is_left_alone() {
         for other in [LEAF ^ 1 << 12, LEAF & !PRESENT, LEAF & !USER, LEAF | LARGE] {
             let slot = AtomicU64::new(other);
             assert_eq!(clear_accessed(&slot, LEAF), Written::Lost);
+            assert_eq!(rearm_written(&slot, LEAF | WRITABLE | DIRTY), Written::Lost);
             assert_eq!(set_accessed(&slot, LEAF & !ACCESSED), Written::Lost);
             assert_eq!(slot.into_inner(), other);
         }

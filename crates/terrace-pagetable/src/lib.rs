@@ -10,7 +10,8 @@
 //! What keeps guest data whole:
 //!
 //! - Only the accessed bit is ever changed, by compare-exchange of the whole entry, and only in
-//!   present user entries ([`entry`]).
+//!   present user entries ([`entry`]). The one exception is asked for ([`Scanner::tell_writes`]): D of a
+//!   leaf moves to the software bit where the guest looks for it too, in the same exchange.
 //! - Before a table is walked, and before anything in it is written, all entries that lead there are
 //!   read again: a table that the guest freed meanwhile is data ([`Scanner::scan_checked`]).
 //! - The number of levels comes from the registers, never from a guess ([`Paging`]).

@@ -16,7 +16,7 @@ use terrace_proto::{Gfn, Rearm, ScanStats};
 
 use crate::bits::{Bits, window};
 use crate::chunk::{CHUNK, Chunk, Copies, ones};
-use crate::entry::{Entry, Written, clear_accessed, set_accessed};
+use crate::entry::{Entry, Written, clear_accessed, rearm_written, set_accessed};
 use crate::memory::{GuestTables, Table};
 use crate::paging::Paging;
 
@@ -87,8 +87,16 @@ pub(crate) struct Pass<'a, M, L> {
     pub(crate) huge: &'a mut Bits,
     pub(crate) accessed: Bits,
     pub(crate) accessed_huge: Bits,
+    /// Where D tells writes.
+    pub(crate) written: Option<Writes>,
     pub(crate) stats: ScanStats,
     pub(crate) path: Path<'a, L>,
+}
+
+/// What was written.
+pub(crate) struct Writes {
+    pub(crate) pages: Bits,
+    pub(crate) huge: Bits,
 }
 
 /// What leads to the table that is read now.
@@ -128,10 +136,20 @@ impl<'a, L: Fn(Gfn) -> bool> Path<'a, L> {
     }
 }
 
+/// What a chunk of leaves says; a bit for each.
+struct Found {
+    /// To be re-armed.
+    rearm: u64,
+    /// With a D that tells a write.
+    written: u64,
+    /// Something stays set.
+    keeps: Left,
+}
+
 /// The table that is read was freed meanwhile: it may hold anything.
 struct Gone;
 
-/// Whether a table holds an A bit that this pass saw and left set.
+/// Whether a table holds an A bit (or a D bit that tells a write) that this pass saw and left set.
 type Left = bool;
 
 impl<'a, M: GuestTables, L: Fn(Gfn) -> bool> Pass<'a, M, L> {
@@ -281,13 +299,24 @@ impl<'a, M: GuestTables, L: Fn(Gfn) -> bool> Pass<'a, M, L> {
         let (block, blocks) = (first / 512, pages / 512);
         self.stats.leaves += 1;
         self.huge.add_range(block, blocks);
-        if !entry.is_accessed() {
+        let written = match &mut self.written {
+            Some(writes) if level == 2 && entry.is_written() => {
+                writes.huge.add_range(block, blocks);
+                true
+            }
+            _ => false,
+        };
+        if entry.is_accessed() {
+            self.stats.accessed += 1;
+            self.accessed_huge.add_range(block, blocks);
+        } else if !written {
             return Ok(false);
         }
-        self.stats.accessed += 1;
-        self.accessed_huge.add_range(block, blocks);
+        if !self.arm.blocks(block, blocks) {
+            return Ok(true);
+        }
         let slot = std::slice::from_ref(slot);
-        Ok(!self.arm.blocks(block, blocks) || self.rearm(slot, &[entry.0], 1))
+        Ok(self.rearm(slot, &[entry.0], 1, u64::from(written)))
     }
 
     /// A level 1 table; see [`leaves`](Self::leaves) for `next`.
@@ -310,21 +339,21 @@ impl<'a, M: GuestTables, L: Fn(Gfn) -> bool> Pass<'a, M, L> {
             if let Some(next) = next {
                 prefetch(&next.as_chunks().0[i]);
             }
-            let (clear, keeps) = self.record(entries);
-            left |= keeps;
-            if clear != 0 {
+            let found = self.record(entries);
+            left |= found.keeps;
+            if found.rearm != 0 {
                 self.path.holds()?;
-                left |= self.rearm(slots, entries, clear);
+                left |= self.rearm(slots, entries, found.rearm, found.written);
             }
         }
         Ok(left)
     }
 
-    /// Notes what a chunk of 4 KiB leaves says. Returns which A bits to clear, and whether one stays.
+    /// Notes what a chunk of 4 KiB leaves says.
     #[inline]
-    fn record(&mut self, entries: &[u64; CHUNK]) -> (u64, Left) {
-        let chunk = Chunk::of(entries);
-        let (mut leaves, mut accessed, mut clear) = (0, 0, 0);
+    fn record(&mut self, entries: &[u64; CHUNK]) -> Found {
+        let chunk = Chunk::of(entries, self.written.is_some());
+        let (mut leaves, mut accessed, mut written, mut rearm) = (0, 0, 0, 0);
         for run in chunk.runs() {
             let (at, within) = (run.start, ones(run.clone()));
             let first = Entry(entries[at as usize % CHUNK]).frame().0;
@@ -334,15 +363,24 @@ impl<'a, M: GuestTables, L: Fn(Gfn) -> bool> Pass<'a, M, L> {
             }
             let user = (chunk.user & within) >> at & good;
             let hit = (chunk.accessed & within) >> at & good;
+            let wrote = (chunk.written & within) >> at & good;
             self.known.add_window(first, user);
             self.accessed.add_window(first, hit);
+            if let Some(writes) = &mut self.written {
+                writes.pages.add_window(first, wrote);
+            }
             leaves |= user << at;
             accessed |= hit << at;
-            clear |= (hit & self.arm.pages(first)) << at;
+            written |= wrote << at;
+            rearm |= ((hit | wrote) & self.arm.pages(first)) << at;
         }
         self.stats.leaves += u64::from(leaves.count_ones());
         self.stats.accessed += u64::from(accessed.count_ones());
-        (clear, accessed != clear)
+        Found {
+            rearm,
+            written,
+            keeps: accessed | written != rearm,
+        }
     }
 
     /// Counts the entries of a run that point beyond the limit; returns the mask of those that do not.
@@ -359,15 +397,20 @@ impl<'a, M: GuestTables, L: Fn(Gfn) -> bool> Pass<'a, M, L> {
         good
     }
 
-    /// Clears A of the leaves in `mask`, which were read as `seen`.
+    /// Clears A of the leaves in `mask`, which were read as `seen`, and moves D of those in `written`.
     #[inline]
-    fn rearm(&mut self, slots: &[AtomicU64], seen: &[u64], mask: u64) -> Left {
+    fn rearm(&mut self, slots: &[AtomicU64], seen: &[u64], mask: u64, written: u64) -> Left {
         let (mut rest, mut cleared, mut lost) = (mask, 0, 0);
         while rest != 0 {
             let i = rest.trailing_zeros() as usize;
             if let (Some(slot), Some(seen)) = (slots.get(i), seen.get(i)) {
-                match clear_accessed(slot, *seen) {
-                    Written::Changed => cleared += 1,
+                let outcome = if written >> i & 1 == 1 {
+                    rearm_written(slot, *seen)
+                } else {
+                    clear_accessed(slot, *seen)
+                };
+                match outcome {
+                    Written::Changed => cleared += u64::from(Entry(*seen).is_accessed()),
                     Written::Unneeded => {}
                     Written::Lost => lost += 1,
                 }

@@ -5,7 +5,7 @@ use terrace_proto::{Gfn, PageBitmap, ScanAnswer, ScanRequest};
 use crate::bits::Bits;
 use crate::memory::GuestTables;
 use crate::paging::Paging;
-use crate::pass::{Arm, Pass, Path};
+use crate::pass::{Arm, Pass, Path, Writes};
 
 /// Scans the page tables of one VM.
 ///
@@ -23,6 +23,8 @@ pub struct Scanner {
     huge: Bits,
     /// Scratch: blocks of which some page is to be re-armed.
     rearm_blocks: Bits,
+    /// D tells writes and is moved aside.
+    writes: bool,
 }
 
 impl Scanner {
@@ -36,7 +38,16 @@ impl Scanner {
             known: Bits::new(frames),
             huge: Bits::new(blocks),
             rearm_blocks: Bits::new(blocks),
+            writes: false,
         }
+    }
+
+    /// From now on, for a guest of which **the operator says that it runs Linux 6.6 or later**: answers
+    /// say what was written, and where a leaf is re-armed its D moves to the software bit that such a
+    /// kernel takes for D as well ([`SAVED_DIRTY`](crate::entry::SAVED_DIRTY)). Any other kernel loses data
+    /// by this.
+    pub fn tell_writes(&mut self, on: bool) {
+        self.writes = on;
     }
 
     /// One pass over the address spaces of `roots` (top-level tables; duplicates do no harm).
@@ -44,6 +55,8 @@ impl Scanner {
     ///
     /// A page is accessed if any of its mappings is; all of its mappings are re-armed. A leaf of 2 MiB or
     /// 1 GiB speaks for all its pages, and is re-armed if any of them is to be. `cleared` counts leaves.
+    /// A page is written if a leaf of 4 KiB or 2 MiB that may be written has D, which it has since it was
+    /// last re-armed; nothing is said of leaves of 1 GiB.
     ///
     /// With [`Rearm::None`](terrace_proto::Rearm::None) nothing is written at all. Otherwise non-leaf bits are cleared too, each
     /// before the entries below it are read, and set again above anything that keeps its bit (a page that
@@ -89,6 +102,10 @@ impl Scanner {
             huge: &mut self.huge,
             accessed: Bits::new(self.frames),
             accessed_huge: Bits::new(self.frames.div_ceil(512)),
+            written: self.writes.then(|| Writes {
+                pages: Bits::new(self.frames),
+                huge: Bits::new(self.frames.div_ceil(512)),
+            }),
             stats: Default::default(),
             path: Path::new(is_live),
         };
@@ -98,16 +115,21 @@ impl Scanner {
         let Pass {
             mut accessed,
             accessed_huge,
+            written,
             stats,
             ..
         } = pass;
         accessed.add_blocks(&accessed_huge);
+        let written = written.map(|mut writes| {
+            writes.pages.add_blocks(&writes.huge);
+            writes.pages.into_bitmap()
+        });
         ScanAnswer {
             id: request.id,
             space: request.space,
             known: self.known_pages(),
             accessed: accessed.into_bitmap(),
-            written: None,
+            written,
             huge_leaf: self.huge.clone().into_bitmap(),
             stats,
         }

@@ -63,7 +63,8 @@ impl Case {
 
     fn entry(&mut self, in_run: u64) -> u64 {
         let a = ACCESSED * self.below(2);
-        let flags = PRESENT | USER | WRITABLE | a | self.below(16) << 5 & !LARGE;
+        let w = WRITABLE * self.below(4).min(1);
+        let flags = PRESENT | USER | w | a | self.below(16) << 5 & !LARGE;
         let frame = self.below(self.frames);
         match self.below(24) {
             0..8 => in_run << 12 | flags,
@@ -96,7 +97,20 @@ impl Case {
 
 #[test]
 fn scans_of_random_tables_equal_those_of_the_naive_walker() {
-    let mut pages_seen = 0;
+    let (accessed, written) = scans_equal(false);
+    assert!(accessed > common::cases(), "the cases say nothing");
+    assert_eq!(written, 0);
+}
+
+#[test]
+fn scans_that_tell_writes_equal_those_of_the_naive_walker() {
+    let (_, written) = scans_equal(true);
+    assert!(written > common::cases(), "the cases say nothing");
+}
+
+/// Pages that were found accessed, and written.
+fn scans_equal(writes: bool) -> (u64, u64) {
+    let (mut pages_seen, mut pages_written) = (0, 0);
     for seed in 0..common::cases() {
         let mut case = Case::new(seed);
         let levels = 4 + case.below(2) as u8;
@@ -107,6 +121,10 @@ fn scans_of_random_tables_equal_those_of_the_naive_walker() {
             .collect();
         let mut scanner = Scanner::new(case.frames);
         let mut naive = Naive::new(case.frames, paging);
+        if writes {
+            scanner.tell_writes(true);
+            naive = naive.with_writes();
+        }
         for turn in 0..4 {
             let rearm = case.rearm();
             let request = request(turn > 0 && case.below(2) == 1, rearm);
@@ -117,9 +135,11 @@ fn scans_of_random_tables_equal_those_of_the_naive_walker() {
             assert_eq!(answer.stats, naive.stats, "{say}");
             assert_eq!(answer.known, naive.known, "{say}");
             assert_eq!(answer.accessed, naive.accessed, "{say}");
+            assert_eq!(answer.written, naive.written, "{say}");
             assert_eq!(answer.huge_leaf, naive.huge, "{say}");
             assert_eq!(words(&case.memory), naive.words, "{say}");
             pages_seen += answer.accessed.count();
+            pages_written += answer.written.map_or(0, |w| w.count());
             for _ in 0..case.below(40) {
                 let at = Vpn(case.below(1 << 45));
                 let root = roots[0];
@@ -127,5 +147,5 @@ fn scans_of_random_tables_equal_those_of_the_naive_walker() {
             }
         }
     }
-    assert!(pages_seen > common::cases(), "the cases say nothing");
+    (pages_seen, pages_written)
 }

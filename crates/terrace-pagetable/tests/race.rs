@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use common::{paging, request};
 use rand_xoshiro::Xoshiro256PlusPlus;
 use rand_xoshiro::rand_core::{Rng, SeedableRng};
-use terrace_pagetable::entry::{ACCESSED, PRESENT, USER, WRITABLE};
+use terrace_pagetable::entry::{ACCESSED, DIRTY, PRESENT, SAVED_DIRTY, USER, WRITABLE};
 use terrace_pagetable::{GuestTables, Scanner, SimulatedMemory};
 use terrace_proto::{Gfn, Rearm};
 
@@ -149,4 +149,78 @@ fn links_exchanged_under_a_scan_change_in_their_accessed_bit_at_most() {
             }
         });
     });
+}
+
+/// Pages of the guest whose entries the next test works on.
+const PAGES: usize = 64;
+
+/// A guest that rewrites, write-protects and cleans pages as MADV_FREE does, while D is moved aside: an
+/// entry is dirty from a write to the kernel's next cleaning, and each write is told by some scan.
+#[test]
+fn a_dirty_bit_is_never_lost() {
+    const ARMED: u64 = PRESENT | USER | WRITABLE;
+    let memory = guest();
+    slot(&memory, Gfn(3), 0).store(REUSED.gpa().0 | USED, SeqCst);
+    let entry = |page: usize| slot(&memory, REUSED, page);
+    let frame = |page: usize| 100 + page as u64;
+    for page in 0..PAGES {
+        entry(page).store(frame(page) << 12 | ARMED, SeqCst);
+    }
+    let counters = || (0..PAGES).map(|_| AtomicU64::new(0)).collect::<Vec<_>>();
+    // How often a page's writes were told; and one more than that before its last write.
+    let (told, due) = (counters(), counters());
+    let mut scanner = Scanner::new(FRAMES);
+    scanner.tell_writes(true);
+    let mut scan = || {
+        let request = request(false, Rearm::All);
+        let answer = scanner.scan(&memory, paging(4, 1), &[Gfn(1)], &request);
+        let written = answer.written.unwrap();
+        for (page, told) in told.iter().enumerate() {
+            told.fetch_add(u64::from(written.get(frame(page))), SeqCst);
+        }
+    };
+    std::thread::scope(|threads| {
+        let guest = threads.spawn(|| {
+            let mut random = Xoshiro256PlusPlus::seed_from_u64(7);
+            for_a_while(|| {
+                let page = usize::try_from(random.next_u64() % PAGES as u64).unwrap();
+                // The processor's write, which the kernel must find in the entry whatever a scan did.
+                due[page].store(told[page].load(SeqCst) + 1, SeqCst);
+                entry(page).fetch_or(ACCESSED | DIRTY, SeqCst);
+                let now = entry(page).load(SeqCst);
+                assert!(now & (DIRTY | SAVED_DIRTY) != 0, "{now:#x} lost its write");
+                if random.next_u64() % 4 == 0 {
+                    // What Linux does to write-protect an entry: take it out, move D, put it back.
+                    let taken = entry(page).swap(0, SeqCst);
+                    assert!(
+                        taken & (DIRTY | SAVED_DIRTY) != 0,
+                        "{taken:#x} lost its write"
+                    );
+                    let protected = taken & !(WRITABLE | DIRTY) | SAVED_DIRTY;
+                    entry(page).store(protected, SeqCst);
+                    std::thread::yield_now();
+                    let found = entry(page).swap(frame(page) << 12 | ARMED, SeqCst);
+                    assert_eq!(
+                        found | ACCESSED,
+                        protected | ACCESSED,
+                        "changed while protected"
+                    );
+                    // This write may be cleaned away before any scan saw it.
+                    due[page].store(0, SeqCst);
+                }
+            });
+        });
+        while !guest.is_finished() {
+            scan();
+        }
+    });
+    scan();
+    for (page, (told, due)) in told.iter().zip(&due).enumerate() {
+        assert!(
+            told.load(SeqCst) >= due.load(SeqCst),
+            "page {page}: its last write was not told"
+        );
+    }
+    let all: u64 = told.iter().map(|told| told.load(SeqCst)).sum();
+    assert!(all > 0, "the scan never met a write");
 }

@@ -217,7 +217,8 @@ impl BackingChange {
     }
 }
 
-/// An operator's wish; `None` as VM means all.
+/// An operator's wish; `None` as VM means all. New kinds are added at the end: their position is their
+/// number in the log.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Command {
     /// Neither scan nor move until resumed.
@@ -230,4 +231,8 @@ pub enum Command {
     Limits(VmId, Vec<TierLimit>),
     /// Start a round now instead of at the next period.
     RoundNow(VmId),
+    /// Give a VM a nominal size of the first tier, bytes; 0: it has none.
+    FastSize(VmId, u64),
+    /// Replace a VM's weight; 1000 is normal, 0 counts as 1.
+    Weight(VmId, u32),
 }

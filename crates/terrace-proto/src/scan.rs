@@ -42,7 +42,8 @@ pub struct ScanAnswer {
     pub known: PageBitmap,
     /// Some mapping's accessed bit was set.
     pub accessed: PageBitmap,
-    /// Some mapping was written since the last scan; `None` where no source of writes exists.
+    /// Some mapping was written since the last answer that told this (or the clearing pass); `None` where
+    /// no source of writes exists, or it tells later.
     pub written: Option<PageBitmap>,
     /// The 2 MiB block is mapped by a huge leaf, which says nothing about its 512 parts.
     pub huge_leaf: PageBitmap,

@@ -40,6 +40,8 @@ pub enum Request {
         request: ScanRequest,
         /// Registers of each virtual CPU.
         vcpus: Vec<PagingRegisters>,
+        /// The operator says that the guest runs Linux 6.6 or later: tell writes, by moving D aside.
+        writes: bool,
     },
 }
 

@@ -1,6 +1,6 @@
 //! System calls that no crate covers, behind safe functions.
 //!
-//! Responsible for: `move_pages(2)` in batches, the `PAGEMAP_SCAN` ioctl, extents of sparse files,
+//! Responsible for: `move_pages(2)` in batches, the `PAGEMAP_SCAN` ioctl, DAMON's sysfs, extents of sparse files,
 //! connecting
 //! and passing descriptors over Unix sockets, the identity of a process, confinement, clocks, mappings. It leaves to
 //! others: what to do with any of it. All `unsafe` of the host side is meant to live here.
@@ -8,6 +8,7 @@
 mod clock;
 mod confine;
 mod connect;
+mod damon;
 mod error;
 mod extents;
 mod fds;
@@ -19,6 +20,7 @@ mod process;
 pub use clock::{MonotonicClock, thread_cpu_time};
 pub use confine::{die_with_parent, no_new_privileges, not_dumpable};
 pub use connect::connect_unix;
+pub use damon::{Damon, DamonAttrs, DamonError, DamonRegion, Kdamond};
 pub use error::SysError;
 pub use extents::{Extent, data_extents, file_size, is_hugetlbfs};
 pub use fds::{MAX_FDS, peer_pid, receive_with_fds, send_with_fds};
@@ -26,5 +28,5 @@ pub use mapping::SharedMapping;
 pub use move_pages::{
     MAX_BATCH, MoveOutcome, MoveScope, NOT_ANSWERED, move_pages, move_pages_supported, query_nodes,
 };
-pub use pagemap::{PageRun, Pagemap};
+pub use pagemap::{PageRun, Pagemap, clear_soft_dirty, soft_dirty_supported};
 pub use process::{Process, ProcessError};

@@ -9,8 +9,9 @@ use anyhow::{Context as _, Result, bail, ensure};
 use bytesize::ByteSize;
 use serde::Deserialize;
 use terrace_core::config::{EngineConfig, TierConfig, TierKind};
-use terrace_core::policy::Observe;
+use terrace_core::policy::{Observe, Share};
 use terrace_host::topology::{Tier, Topology};
+use terrace_host::unit::UnitChoice;
 use terrace_proto::{TierId, TierLimit};
 
 /// The file as written.
@@ -96,8 +97,40 @@ struct RawVm {
     scan: Option<bool>,
     moves: Option<bool>,
     weight: Option<u32>,
+    unit: Option<UnitChoice>,
+    fast: Option<ByteSize>,
+    share: Option<Share>,
+    tracker: Option<TrackerChoice>,
+    writes: Option<WriteSource>,
+    write_pause_budget_ms: Option<u64>,
     floor: BTreeMap<String, ByteSize>,
     ceiling: BTreeMap<String, ByteSize>,
+}
+
+/// What says which pages are accessed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum TrackerChoice {
+    /// The page tables; DAMON where they are out of reach because RAM is private.
+    #[default]
+    Auto,
+    /// The page tables or nothing.
+    PageTables,
+    /// DAMON.
+    Damon,
+}
+
+/// What says which pages are written.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum WriteSource {
+    /// Nothing: reads only.
+    #[default]
+    None,
+    /// D of the guest's page tables, moved to the software bit that Linux 6.6 and later takes for it too.
+    SoftBit,
+    /// The soft-dirty bits of the hypervisor's process, once a round.
+    SoftDirty,
 }
 
 #[derive(Debug, Deserialize)]
@@ -155,6 +188,16 @@ pub struct VmConfig {
     pub moves: bool,
     /// Its share among VMs.
     pub weight: u32,
+    /// What is ranked and moved as one.
+    pub unit: UnitChoice,
+    /// Nominal size of the first tier, bytes; 0: it has none.
+    pub fast_bytes: u64,
+    /// What says which of its pages are accessed.
+    pub tracker: TrackerChoice,
+    /// What says which of its pages are written.
+    pub writes: WriteSource,
+    /// How long finding out about writes may pause it, once a round.
+    pub write_pause_budget: Duration,
     /// One per tier.
     pub limits: Vec<TierLimit>,
 }
@@ -188,6 +231,7 @@ impl Config {
         if !tiers.is_empty() {
             engine.tiers = tiers.iter().map(|t| t.engine.clone()).collect();
         }
+        share(&mut engine, &raw.defaults, &raw.vm);
         engine.validate()?;
         let config = Self {
             socket: raw.daemon.socket,
@@ -203,6 +247,10 @@ impl Config {
                 scan: raw.defaults.scan.or(Some(false)),
                 moves: raw.defaults.moves.or(Some(false)),
                 weight: raw.defaults.weight.or(Some(1000)),
+                unit: raw.defaults.unit.or(Some(UnitChoice::Auto)),
+                tracker: raw.defaults.tracker.or(Some(TrackerChoice::Auto)),
+                writes: raw.defaults.writes.or(Some(WriteSource::None)),
+                write_pause_budget_ms: raw.defaults.write_pause_budget_ms.or(Some(20)),
                 ..raw.defaults
             },
             vms: raw.vm,
@@ -236,12 +284,40 @@ impl Config {
         let tiers = self.engine.tiers.iter().enumerate();
         let limits = tiers
             .map(|(i, tier)| self.limit(own, i, &tier.name))
-            .collect::<Result<_>>()?;
+            .collect::<Result<Vec<_>>>()?;
         self.check_tier_names(own)?;
+        let weight = own.weight.or(self.defaults.weight).unwrap_or(1000);
+        ensure!(
+            (1..=MOST_WEIGHT).contains(&weight),
+            "weight = {weight} is out of range: allowed is 1 to {MOST_WEIGHT}"
+        );
+        let fast = own.fast.or(self.defaults.fast).unwrap_or_default();
+        if let Some(limit) = limits.first().filter(|_| fast.as_u64() > 0) {
+            ensure!(
+                (limit.floor_bytes..=limit.ceiling_bytes).contains(&fast.as_u64()),
+                "fast ({fast}) is not between floor ({}) and ceiling ({}) of the first tier",
+                ByteSize(limit.floor_bytes),
+                ByteSize(limit.ceiling_bytes)
+            );
+        }
+        let tracker = own.tracker.or(self.defaults.tracker).unwrap_or_default();
+        let writes = own.writes.or(self.defaults.writes).unwrap_or_default();
+        ensure!(
+            (tracker, writes) != (TrackerChoice::Damon, WriteSource::SoftBit),
+            "writes = \"soft-bit\" is told by page tables, which tracker = \"damon\" does not read: use \
+             writes = \"soft-dirty\" or tracker = \"page-tables\""
+        );
+        let pause = own.write_pause_budget_ms;
+        let pause = pause.or(self.defaults.write_pause_budget_ms).unwrap_or(20);
         Ok(VmConfig {
+            tracker,
+            writes,
+            write_pause_budget: Duration::from_millis(pause),
             scan: own.scan.or(self.defaults.scan).unwrap_or(false),
             moves: own.moves.or(self.defaults.moves).unwrap_or(false),
-            weight: own.weight.or(self.defaults.weight).unwrap_or(1000),
+            weight,
+            unit: own.unit.or(self.defaults.unit).unwrap_or_default(),
+            fast_bytes: fast.as_u64(),
             limits,
         })
     }
@@ -303,6 +379,27 @@ impl Config {
     }
 }
 
+/// Highest weight of a VM.
+pub const MOST_WEIGHT: u32 = 1_000_000;
+
+/// Makes `share` of `[defaults]` and `[vm.NAME]` a part of the policies, where the engine has it; it goes
+/// before what a policy says itself.
+fn share(engine: &mut EngineConfig, defaults: &RawVm, vms: &BTreeMap<String, RawVm>) {
+    if let Some(share) = defaults.share {
+        engine.policy = engine.policy.with_share(share);
+        for policy in engine.vm_policies.values_mut() {
+            *policy = policy.with_share(share);
+        }
+    }
+    for (name, vm) in vms {
+        if let Some(share) = vm.share {
+            let policy = engine.vm_policies.get(name).unwrap_or(&engine.policy);
+            let policy = policy.with_share(share);
+            engine.vm_policies.insert(name.clone(), policy);
+        }
+    }
+}
+
 fn tiers(raw: Vec<RawTier>) -> Result<Vec<TierNodes>> {
     let mut seen = std::collections::BTreeSet::new();
     raw.into_iter()
@@ -355,6 +452,8 @@ mod tests {
         let config = Config::parse("").unwrap();
         let vm = config.vm("any").unwrap();
         assert!(!vm.scan && !vm.moves);
+        assert_eq!(vm.writes, WriteSource::None);
+        assert_eq!(vm.tracker, TrackerChoice::Auto);
     }
 
     #[test]
@@ -378,6 +477,27 @@ mod tests {
     }
 
     #[test]
+    fn a_vm_may_have_a_nominal_size_a_unit_and_a_share_of_its_own() {
+        let config = Config::parse(
+            "[defaults]\nfast = \"2GiB\"\n[vm.a]\nunit = \"2MiB\"\nweight = 3000\n\
+             [vm.b]\nfast = \"1GiB\"\nshare = \"island\"\n",
+        )
+        .unwrap();
+        let (a, b) = (config.vm("a").unwrap(), config.vm("b").unwrap());
+        assert_eq!((a.fast_bytes, b.fast_bytes), (2 << 30, 1 << 30));
+        assert_eq!((a.unit, b.unit), (UnitChoice::Huge, UnitChoice::Auto));
+        assert_eq!((a.weight, b.weight), (3000, 1000));
+        let share = |choice: &terrace_core::PolicyChoice| choice.resolve("policy").unwrap().share;
+        assert_eq!(share(&config.engine.policy), Share::Pool);
+        assert_eq!(share(&config.engine.vm_policies["b"]), Share::Island);
+        assert_eq!(config.engine.vm_policies.len(), 1);
+        let fixed = Config::parse("[defaults]\nshare = \"island\"\n[vm.a]\nshare = \"pool\"");
+        let fixed = fixed.unwrap().engine;
+        assert_eq!(share(&fixed.policy), Share::Island);
+        assert_eq!(share(&fixed.vm_policies["a"]), Share::Pool);
+    }
+
+    #[test]
     fn errors_name_the_key_and_what_is_allowed() {
         assert!(refused("[engine]\nwindos = 3").contains("unknown field `windos`"));
         assert!(refused("[engine]\nwindows = 99").contains("windows = 99 is out of range"));
@@ -392,8 +512,20 @@ mod tests {
             "{}",
             refused(swapped)
         );
+        let low = "[vm.a]\nfast = \"2GiB\"\nceiling = { fast = \"1GiB\" }";
+        assert!(
+            refused(low).contains("fast (2.0 GiB) is not between"),
+            "{}",
+            refused(low)
+        );
+        assert!(refused("[vm.a]\nweight = 0").contains("weight = 0 is out of range"));
+        assert!(refused("[vm.a]\nshare = \"fair\"").contains("unknown variant `fair`"));
+        assert!(refused("[vm.a]\nunit = \"1GiB\"").contains("unknown variant `1GiB`"));
         let twice = "[[tier]]\nname = \"a\"\nnodes = [0]\n[[tier]]\nname = \"b\"\nnodes = [0]";
         assert!(refused(twice).contains("node 0 is in two tiers"));
+        let blind = "[vm.a]\ntracker = \"damon\"\nwrites = \"soft-bit\"";
+        assert!(refused(blind).contains("tracker = \"page-tables\""));
+        assert!(refused("[vm.a]\nwrites = \"pml\"").contains("soft-dirty"));
         assert!(refused("[move]\nworkers = 0").contains("allowed is 1 to 64"));
     }
 }

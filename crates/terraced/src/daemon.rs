@@ -34,6 +34,8 @@ pub enum Input {
     Found(Box<Found>),
     /// The scout looked everywhere.
     Looked(Looked),
+    /// What a VM's source of writes does.
+    WriteWords(VmId, String),
     /// What there is to say about a VM's moves.
     MoveFindings(VmId, Vec<Finding>),
     /// A question of the API.
@@ -154,6 +156,7 @@ impl Daemon {
             Input::Event(event) => self.handle(event),
             Input::Found(found) => self.found(*found),
             Input::Looked(looked) => self.looked(looked),
+            Input::WriteWords(vm, words) => self.keep_write_words(vm, words),
             Input::MoveFindings(vm, findings) => self.keep_findings(vm, findings),
             Input::Ask(question) => question(self),
             // `run` sees it first.

@@ -8,7 +8,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use terrace_host::mover::{Mover, Target};
 use terrace_host::qemu::Vm;
 use terrace_host::topology::Topology;
-use terrace_host::tracker::GuestTables;
+use terrace_host::tracker::{SoftDirty, Tracker};
 use terrace_host::{HostRoot, placement};
 use terrace_proto::action::PlacementQuery;
 use terrace_proto::{
@@ -49,7 +49,8 @@ impl Hands {
     pub fn start(
         context: &Context,
         vm: Vm,
-        tables: GuestTables,
+        tracker: Tracker,
+        soft_dirty: Option<SoftDirty>,
         mover: Arc<Mover>,
     ) -> std::io::Result<Self> {
         let (looks, look_queue) = channel();
@@ -58,7 +59,8 @@ impl Hands {
         let looker = Looker {
             context: context.clone(),
             vm,
-            tables,
+            tracker,
+            soft_dirty,
         };
         spawn("look", move || looker.run(&look_queue))?;
         let (context, stopped) = (context.clone(), Arc::clone(&stop));
@@ -106,7 +108,8 @@ fn spawn(name: &str, body: impl FnOnce() + Send + 'static) -> std::io::Result<()
 struct Looker {
     context: Context,
     vm: Vm,
-    tables: GuestTables,
+    tracker: Tracker,
+    soft_dirty: Option<SoftDirty>,
 }
 
 impl Looker {
@@ -125,8 +128,17 @@ impl Looker {
     }
 
     fn scan(&mut self, request: ScanRequest) -> Event {
-        let (id, vm) = (request.id, request.space.vm());
-        let scanned = caught(|| self.tables.scan(&mut self.vm, request));
+        let (id, vm, clearing) = (request.id, request.space.vm(), request.discover);
+        let scanned = caught(|| {
+            let mut answer = self.tracker.scan(&mut self.vm, request)?;
+            if let Some(source) = &mut self.soft_dirty {
+                source.follow(clearing, &mut answer);
+                let words = Input::WriteWords(vm, source.words().to_owned());
+                // Nobody listens while the daemon ends.
+                let _ = self.context.inbox.send(words);
+            }
+            Ok(answer)
+        });
         match scanned {
             Some(Ok(answer)) => Event::Scanned(Box::new(answer)),
             Some(Err(failure)) => Event::ScanFailed(failure),

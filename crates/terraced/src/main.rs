@@ -22,6 +22,7 @@ use clap::{Parser, Subcommand};
 use terrace_host::HostRoot;
 use terrace_host::topology::{NodeId, TierDefinition, Topology};
 use terrace_host::worker::WorkerCommand;
+use terrace_sys::Damon;
 
 use config::Config;
 use daemon::{Daemon, Input};
@@ -80,6 +81,10 @@ fn serve(args: &Args) -> Result<()> {
     let root = HostRoot::default();
     let topology = Arc::new(read_topology(&root, &mut config)?);
     let config = Arc::new(config);
+    let damon = Damon::new(&root.join(""));
+    if let Err(error) = damon.stop_leftovers() {
+        tracing::warn!("what the last run left of DAMON could not be stopped: {error}");
+    }
     let (inbox, inputs) = channel();
     let stop = inbox.clone();
     // The daemon's thread may have ended already; then there is nothing left to stop.
@@ -94,6 +99,7 @@ fn serve(args: &Args) -> Result<()> {
         Arc::clone(&topology),
         Arc::clone(&config),
         worker,
+        Arc::clone(&damon),
         inbox.clone(),
     );
     std::thread::Builder::new()
@@ -101,6 +107,10 @@ fn serve(args: &Args) -> Result<()> {
         .spawn(move || scout.run())?;
     let socket = config.socket.clone();
     let ended = Daemon::new(config, root, topology, inbox)?.run(&inputs);
+    // The threads that hold kdamonds may outlive this one's last line.
+    if let Err(error) = damon.stop_leftovers() {
+        tracing::warn!("DAMON could not be stopped: {error}");
+    }
     // A socket that nobody serves any more only misleads.
     let _ = std::fs::remove_file(socket);
     ended

@@ -7,10 +7,11 @@ use std::sync::Arc;
 use terrace_core::RoundSummary;
 use terrace_host::Finding;
 use terrace_host::mover::Target;
-use terrace_proto::{Event, PAGE_SIZE, PageSize, RamRange, VmId, VmSpec};
+use terrace_host::tracker::{SoftDirty, Tracker};
+use terrace_proto::{Command, Event, PAGE_SIZE, PageSize, RamRange, VmId, VmSpec};
 use terrace_sys::Process;
 
-use crate::config::VmConfig;
+use crate::config::{VmConfig, WriteSource};
 use crate::daemon::Daemon;
 use crate::hands::{Context, Hands};
 use crate::scout::{Found, Looked, Ready, State};
@@ -24,10 +25,16 @@ pub struct Managed {
     pub id: VmId,
     /// Its threads.
     pub hands: Hands,
+    /// Why its unit is what it is.
+    pub unit_reason: String,
     /// Last reason of the engine that was made an event.
     pub reasons_told: u64,
     /// The last rounds, oldest first.
     pub history: VecDeque<RoundSummary>,
+    /// Why DAMON watches it and not its page tables, where it does.
+    pub damon: Option<String>,
+    /// What its source of writes does, where one is configured.
+    pub writes: Option<String>,
     /// What its last moves showed, for `doctor`.
     pub move_findings: Vec<Finding>,
     process: Arc<Process>,
@@ -120,7 +127,7 @@ impl Daemon {
         let target = Target {
             process: Arc::clone(&process),
             memory: Arc::clone(&ready.memory),
-            unit: PageSize::Base,
+            unit: ready.unit.size,
         };
         entry.memory_bytes = ram.iter().map(|r| r.pages.saturating_mul(PAGE_SIZE)).sum();
         let accelerator = if ready.identity.kvm {
@@ -137,7 +144,20 @@ impl Daemon {
             inbox: self.inbox.clone(),
         };
         let mover = Arc::clone(&self.mover);
-        let hands = match Hands::start(&context, ready.vm, ready.tables, mover) {
+        let fast_bytes = ready.config.fast_bytes;
+        let soft_dirty = self.soft_dirty(&context, &ready.config);
+        let writes = match (&soft_dirty, ready.config.writes, &ready.tracker) {
+            (Some(source), ..) => Some(source.words().to_owned()),
+            (_, WriteSource::SoftBit, Tracker::GuestTables(_)) => {
+                Some("dirty bits, moved to bit 58 (Linux 6.6 or later, as configured)".into())
+            }
+            (_, WriteSource::SoftBit, Tracker::Damon(_)) => {
+                Some("reads only (DAMON sees no dirty bits)".into())
+            }
+            _ => None,
+        };
+        let (vm, tracker) = (ready.vm, ready.tracker);
+        let hands = match Hands::start(&context, vm, tracker, soft_dirty, mover) {
             Ok(hands) => hands,
             Err(error) => {
                 entry.unscannable = true;
@@ -150,14 +170,40 @@ impl Daemon {
         entry.managed = Some(Managed {
             id,
             hands,
+            unit_reason: ready.unit.why,
             reasons_told: 0,
             history: VecDeque::new(),
+            damon: ready.damon,
+            writes,
             move_findings: Vec::new(),
             process,
         });
         self.vms.insert(name.to_owned(), entry);
         self.tell(Some(name), "under management".to_owned());
         self.handle(Event::VmArrived(spec));
+        if fast_bytes > 0 {
+            self.command(Command::FastSize(id, fast_bytes));
+        }
+    }
+
+    fn soft_dirty(&self, context: &Context, config: &VmConfig) -> Option<SoftDirty> {
+        (config.writes == WriteSource::SoftDirty).then(|| {
+            SoftDirty::new(
+                context.root.clone(),
+                Arc::clone(&context.target.process),
+                Arc::clone(&context.target.memory),
+                config.write_pause_budget,
+                self.config.engine.windows,
+            )
+        })
+    }
+
+    /// Keeps what a VM's source of writes does.
+    pub fn keep_write_words(&mut self, vm: VmId, words: String) {
+        let mut managed = self.vms.values_mut().filter_map(|e| e.managed.as_mut());
+        if let Some(managed) = managed.find(|m| m.id == vm) {
+            managed.writes = Some(words);
+        }
     }
 
     /// The scout looked everywhere: VMs whose process is not known are gone with their socket.

@@ -10,14 +10,16 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use terrace_host::doctor::{self, VmFacts};
-use terrace_host::memory_map::GuestMemory;
+use terrace_host::memory_map::{GuestMemory, MemoryMapError};
 use terrace_host::qemu::{self, Candidate, DiscoveryConfig, Vm, VmIdentity};
 use terrace_host::topology::Topology;
-use terrace_host::tracker::GuestTables;
+use terrace_host::tracker::{DamonRegions, GuestTables, Tracker};
+use terrace_host::unit::Unit;
 use terrace_host::worker::WorkerCommand;
 use terrace_host::{Finding, HostRoot};
+use terrace_sys::Damon;
 
-use crate::config::{Config, VmConfig};
+use crate::config::{Config, TrackerChoice, VmConfig, WriteSource};
 use crate::daemon::Input;
 
 /// How long a monitor or a worker may take to answer.
@@ -59,8 +61,19 @@ pub struct Ready {
     pub vm: Vm,
     /// Where its RAM is.
     pub memory: Arc<GuestMemory>,
-    /// Its page tables.
-    pub tables: GuestTables,
+    /// What says which of its pages are accessed.
+    pub tracker: Tracker,
+    /// Why it is DAMON, where it is.
+    pub damon: Option<String>,
+    /// What is ranked and moved as one.
+    pub unit: Unit,
+}
+
+/// A tracker at work.
+struct Watched {
+    tracker: Tracker,
+    memory: Arc<GuestMemory>,
+    damon: Option<String>,
 }
 
 /// A look at all places.
@@ -77,6 +90,7 @@ pub struct Scout {
     topology: Arc<Topology>,
     config: Arc<Config>,
     worker: WorkerCommand,
+    damon: Arc<Damon>,
     inbox: Sender<Input>,
     handled: Mutex<BTreeMap<PathBuf, Handled>>,
 }
@@ -95,6 +109,7 @@ impl Scout {
         topology: Arc<Topology>,
         config: Arc<Config>,
         worker: WorkerCommand,
+        damon: Arc<Damon>,
         inbox: Sender<Input>,
     ) -> Self {
         Self {
@@ -102,6 +117,7 @@ impl Scout {
             topology,
             config,
             worker,
+            damon,
             inbox,
             handled: Mutex::default(),
         }
@@ -197,38 +213,44 @@ impl Scout {
         }
     }
 
-    /// Finds the VM's RAM and starts its worker.
+    /// Finds the VM's RAM and starts what watches it.
     fn attach(&self, mut vm: Vm, identity: VmIdentity, config: VmConfig) -> Found {
         let memory = vm.memory().map(Arc::new);
         let registers = vm.registers();
-        let tables = match (&memory, &registers) {
-            (Err(error), _) => Err(error.to_string()),
-            (_, Err(error)) => Err(error.to_string()),
-            (Ok(memory), Ok(_)) => {
-                let worker = self.worker.clone();
-                GuestTables::attach(worker, Arc::clone(memory), ANSWER_TIMEOUT)
-                    .map_err(|e| e.to_string())
-            }
+        let watched = match (by_damon(config.tracker, &memory), &memory, &registers) {
+            (Some(why), _, _) => self.watch_by_damon(&mut vm, why),
+            (None, Err(error), _) => Err(error.to_string()),
+            (None, _, Err(error)) => Err(error.to_string()),
+            (None, Ok(memory), Ok(_)) => self.watch_tables(memory, config.writes),
+        };
+        let sandbox_gaps = match &watched {
+            Ok(Watched {
+                tracker: Tracker::GuestTables(tables),
+                ..
+            }) => tables.sandbox_gaps(),
+            _ => &[],
         };
         let facts = VmFacts {
             identity: &identity,
             memory: memory.as_deref(),
             registers: registers.as_deref(),
-            sandbox_gaps: tables.as_ref().map_or(&[], GuestTables::sandbox_gaps),
+            sandbox_gaps,
+            damon: watched.as_ref().is_ok_and(|w| w.damon.is_some()),
         };
         let findings = doctor::vm(&self.root, &self.topology, &facts);
         let (name, pid) = (identity.name.clone(), Some(identity.pid));
         let socket = identity.socket.clone();
-        let state = match (tables, memory) {
-            (Ok(tables), Ok(memory)) => State::Ready(Box::new(Ready {
+        let state = match watched {
+            Ok(watched) => State::Ready(Box::new(Ready {
+                unit: Unit::choose(&self.root, identity.pid, &watched.memory, config.unit),
                 identity,
                 config,
                 vm,
-                memory,
-                tables,
+                memory: watched.memory,
+                tracker: watched.tracker,
+                damon: watched.damon,
             })),
-            (Err(reason), _) => State::Unscannable(reason),
-            (_, Err(error)) => State::Unscannable(error.to_string()),
+            Err(reason) => State::Unscannable(reason),
         };
         Found {
             name,
@@ -237,5 +259,70 @@ impl Scout {
             state,
             findings,
         }
+    }
+
+    fn watch_tables(
+        &self,
+        memory: &Arc<GuestMemory>,
+        writes: WriteSource,
+    ) -> Result<Watched, String> {
+        let (worker, memory) = (self.worker.clone(), Arc::clone(memory));
+        let tables = GuestTables::attach(worker, Arc::clone(&memory), ANSWER_TIMEOUT);
+        let mut tables = tables.map_err(|error| error.to_string())?;
+        if writes == WriteSource::SoftBit {
+            tables.tell_writes();
+        }
+        Ok(Watched {
+            tracker: Tracker::GuestTables(tables),
+            memory,
+            damon: None,
+        })
+    }
+
+    fn watch_by_damon(&self, vm: &mut Vm, why: String) -> Result<Watched, String> {
+        let failed = |error: &dyn std::fmt::Display| {
+            format!("its page tables are not read ({why}), and DAMON cannot watch it: {error}")
+        };
+        let memory = vm.addresses().map_err(|error| failed(&error))?;
+        let memory = Arc::new(memory);
+        let (damon, process) = (Arc::clone(&self.damon), Arc::clone(vm.process()));
+        let regions = DamonRegions::attach(damon, process, Arc::clone(&memory));
+        Ok(Watched {
+            tracker: Tracker::Damon(regions.map_err(|error| failed(&error))?),
+            memory,
+            damon: Some(why),
+        })
+    }
+}
+
+/// Why DAMON is to watch a VM, where it is.
+fn by_damon(
+    choice: TrackerChoice,
+    memory: &Result<Arc<GuestMemory>, MemoryMapError>,
+) -> Option<String> {
+    match (choice, memory) {
+        (TrackerChoice::Damon, _) => Some("tracker = \"damon\" is configured".into()),
+        (TrackerChoice::Auto, Err(MemoryMapError::Unscannable(why))) if why.has_addresses() => {
+            Some(why.to_string())
+        }
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use terrace_host::memory_map::Unscannable;
+
+    use super::*;
+
+    #[test]
+    fn damon_takes_over_only_where_ram_is_private_and_only_if_allowed() {
+        let private = || Err(Unscannable::PrivateRam("pc.ram".into()).into());
+        let pinned = || Err(Unscannable::Vfio("/dev/vfio/1".into()).into());
+        let why = by_damon(TrackerChoice::Auto, &private()).unwrap();
+        assert!(why.contains("share=on"), "{why}");
+        assert_eq!(by_damon(TrackerChoice::Auto, &pinned()), None);
+        assert_eq!(by_damon(TrackerChoice::PageTables, &private()), None);
+        assert!(by_damon(TrackerChoice::Damon, &pinned()).is_some());
     }
 }

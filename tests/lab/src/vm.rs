@@ -16,12 +16,18 @@ pub struct VmSpec {
     pub hot_percent: u64,
     /// Picks the first hot set.
     pub seed: u64,
+    /// Whether the hot set is one run of pages of the region instead of scattered ones.
+    pub clustered: bool,
     /// Whether the guest backs the region with huge pages.
     pub thp: bool,
+    /// Whether L1 backs the guest's RAM with huge pages.
+    pub host_thp: bool,
     /// Pause between two passes over the hot set.
     pub pause_ms: u64,
     /// NUMA node of L1 that the guest's RAM starts on.
     pub node: u32,
+    /// RAM that only QEMU sees, as of a VM that was started without any thought of Terrace.
+    pub private: bool,
     /// L1's port that the guest's truth channel leads to.
     pub truth_port: String,
 }
@@ -34,9 +40,12 @@ impl Default for VmSpec {
             region_mib: 192,
             hot_percent: 10,
             seed: 1,
+            clustered: false,
             thp: false,
+            host_thp: false,
             pause_ms: 20,
             node: 1,
+            private: false,
             truth_port: truth_port(1),
         }
     }
@@ -51,10 +60,16 @@ pub fn truth_port(index: usize) -> String {
     format!("truth{index}")
 }
 
-/// The file that backs the RAM of a guest, on a tmpfs of L1.
+/// The file that backs the RAM of a guest, on a tmpfs of L1; that of huge pages is mounted below the
+/// other.
 #[must_use]
-pub fn ram_path(vm: &str) -> String {
-    format!("/dev/shm/{vm}.ram")
+pub fn ram_path(spec: &VmSpec) -> String {
+    let folder = if spec.host_thp {
+        "/dev/shm/huge"
+    } else {
+        "/dev/shm"
+    };
+    format!("{folder}/{}.ram", spec.name)
 }
 
 /// Where L1 keeps the process id of a guest's QEMU.

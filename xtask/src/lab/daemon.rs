@@ -28,23 +28,38 @@ pub struct Setup {
     pub policy: &'static str,
     /// Whether pages may be moved.
     pub moves: bool,
+    /// More lines of `[engine]`.
+    pub engine: &'static str,
+    /// More lines of `[defaults]`, which hold for every VM.
+    pub defaults: &'static str,
+    /// More sections.
+    pub sections: &'static str,
 }
 
 impl Setup {
-    /// The main job.
+    /// The main job, with a fast tier that holds little more than the hot set, so that pages are
+    /// exchanged when it moves.
     pub const VTMM: Self = Self {
         policy: "vtmm",
         moves: true,
+        engine: "",
+        defaults: "ceiling = { fast = \"24MiB\" }",
+        sections: "",
     };
 
-    /// Rounds of the default length, but started more often than once a minute, and a fast tier that
-    /// holds little more than the hot set, so that pages are exchanged when it moves.
+    /// Rounds of the default length, but started more often than once a minute.
     fn text(self) -> String {
-        let Self { policy, moves } = self;
+        let Self {
+            policy,
+            moves,
+            engine,
+            defaults,
+            sections,
+        } = self;
         format!(
             "[discover]\nevery = \"1s\"\n\
-             [engine]\npolicy = \"{policy}\"\nperiod_ms = 8000\n\
-             [defaults]\nscan = true\nmoves = {moves}\nceiling = {{ fast = \"24MiB\" }}\n"
+             [engine]\npolicy = \"{policy}\"\nperiod_ms = 8000\nhuge_period_ms = 8000\n{engine}\n\
+             [defaults]\nscan = true\nmoves = {moves}\n{defaults}\n{sections}\n"
         )
     }
 }
@@ -72,8 +87,14 @@ impl std::fmt::Display for HotOnFast {
 }
 
 impl Lab {
-    /// Starts the daemon and waits until it has taken the guest under management.
+    /// Starts the daemon and waits until it has taken the first guest under management.
     pub fn start_daemon(&mut self, setup: Setup) -> Result<()> {
+        self.configure(setup)?;
+        self.launch_daemon()?;
+        self.wait_until_managed(VM)
+    }
+
+    fn configure(&mut self, setup: Setup) -> Result<()> {
         let write = format!("mkdir -p /run/terrace && cat >{FILE}");
         let output = self.run_with_input(&write, &setup.text(), START)?;
         if output.exit != 0 {
@@ -82,11 +103,21 @@ impl Lab {
         // What moves pages shall be Terrace alone.
         self.check("echo 0 >/proc/sys/kernel/numa_balancing")?;
         self.check(&format!("terraced --config {FILE} --check"))?;
+        Ok(())
+    }
+
+    /// Starts the daemon with the configuration that is there.
+    pub fn launch_daemon(&mut self) -> Result<()> {
         self.check(&format!(
-            "setsid terraced --config {FILE} </dev/null >{LOG} 2>&1 & echo $! >/run/terrace/pid"
+            "setsid terraced --config {FILE} </dev/null >>{LOG} 2>&1 & echo $! >/run/terrace/pid"
         ))?;
+        Ok(())
+    }
+
+    /// Waits until the daemon has taken a guest under management.
+    pub fn wait_until_managed(&mut self, name: &str) -> Result<()> {
         self.wait_until("terraced manages the guest", START, |lab| {
-            let vm = lab.vm()?;
+            let vm = lab.vm(name)?;
             let mode = vm.as_ref().and_then(|vm| vm["mode"].as_str());
             match mode {
                 Some("managed" | "observed") => Ok(Some(())),
@@ -96,8 +127,8 @@ impl Lab {
         })
     }
 
-    /// The guest as `terrace vms --json` lists it; none while the daemon does not know it.
-    pub fn vm(&mut self) -> Result<Option<Value>> {
+    /// A guest as `terrace vms --json` lists it; none while the daemon does not know it.
+    pub fn vm(&mut self, name: &str) -> Result<Option<Value>> {
         let output = self.run("terrace vms --json", START)?;
         if output.exit != 0 {
             return Ok(None);
@@ -105,31 +136,31 @@ impl Lab {
         let list: Value = serde_json::from_str(&output.stdout).context("terrace vms --json")?;
         let found = list
             .as_array()
-            .and_then(|vms| vms.iter().find(|vm| vm["name"] == VM));
+            .and_then(|vms| vms.iter().find(|vm| vm["name"] == name));
         Ok(found.cloned())
     }
 
-    /// Rounds that the daemon has completed.
-    pub fn rounds(&mut self) -> Result<u64> {
+    /// Rounds of a guest that the daemon has completed.
+    pub fn rounds(&mut self, name: &str) -> Result<u64> {
         let vm = self
-            .vm()?
+            .vm(name)?
             .context("the daemon does not know the guest any more")?;
         vm["rounds"]
             .as_u64()
             .context("no rounds in `terrace vms --json`")
     }
 
-    /// Waits until the daemon has completed that many rounds.
-    pub fn wait_for_round(&mut self, round: u64) -> Result<()> {
+    /// Waits until the daemon has completed that many rounds of a guest.
+    pub fn wait_for_round(&mut self, name: &str, round: u64) -> Result<()> {
         self.wait_until(&format!("round {round} is complete"), ROUNDS, |lab| {
-            Ok((lab.rounds()? >= round).then_some(()))
+            Ok((lab.rounds(name)? >= round).then_some(()))
         })
     }
 
     /// Compares the guest's own word with the kernel's.
-    pub fn hot_on_fast(&mut self) -> Result<HotOnFast> {
-        let hot = self.hot_pages(VM)?;
-        let placement = self.placement(VM, &hot)?;
+    pub fn hot_on_fast(&mut self, name: &str) -> Result<HotOnFast> {
+        let hot = self.hot_pages(name)?;
+        let placement = self.placement(name, &hot)?;
         Ok(HotOnFast {
             fast: placement.on(FAST),
             hot: total(&hot),
@@ -137,12 +168,12 @@ impl Lab {
     }
 
     /// Whether the hot set is in fast memory within three rounds from now; says how it goes.
-    pub fn converges_within_three_rounds(&mut self) -> Result<bool> {
-        let first = self.rounds()?;
-        println!("before: {}", self.hot_on_fast()?);
+    pub fn converges_within_three_rounds(&mut self, name: &str) -> Result<bool> {
+        let first = self.rounds(name)?;
+        println!("before: {}", self.hot_on_fast(name)?);
         for round in 1..=3 {
-            self.wait_for_round(first + round)?;
-            let now = self.hot_on_fast()?;
+            self.wait_for_round(name, first + round)?;
+            let now = self.hot_on_fast(name)?;
             println!("after round {round}: {now}");
             if now.is_placed() {
                 return Ok(true);
@@ -151,9 +182,9 @@ impl Lab {
         Ok(false)
     }
 
-    /// Every byte of the guest's region is what the guest wrote.
-    pub fn expect_intact(&mut self) -> Result<()> {
-        let verified = self.guest("verify")?;
+    /// Every byte of a guest's region is what the guest wrote.
+    pub fn expect_intact(&mut self, name: &str) -> Result<()> {
+        let verified = self.guest_of(name, "verify")?;
         if verified["bad"] != 0 || verified["errors"] != 0 {
             bail!("the guest's memory is damaged: {verified}");
         }

@@ -40,7 +40,7 @@ fn show(lab: &mut Lab) -> Result<()> {
     terrace(lab, "vms")?;
 
     heading("Moves are off: Terrace only observes");
-    lab.wait_for_round(1)?;
+    lab.wait_for_round(VM, 1)?;
     terrace(lab, &format!("show {VM} --map"))?;
     let before = picture(lab, "before")?;
 
@@ -58,7 +58,7 @@ fn show(lab: &mut Lab) -> Result<()> {
     lab.guest("move 99")?;
     watch(lab)?;
     terrace(lab, &format!("show {VM}"))?;
-    lab.expect_intact()?;
+    lab.expect_intact(VM)?;
     println!("\nThe guest checked every byte of its memory: intact.");
     println!("Pictures: {before} and {after}");
     Ok(())
@@ -82,11 +82,11 @@ fn terrace(lab: &mut Lab, arguments: &str) -> Result<()> {
 /// Prints a line for each change until the hot set is in fast memory and the round's moves are done.
 fn watch(lab: &mut Lab) -> Result<()> {
     let begin = Instant::now();
-    let first = lab.rounds()?;
+    let first = lab.rounds(VM)?;
     let mut last = None;
     lab.wait_until("the hot set is in fast memory", PATIENCE, |lab| {
-        let now = lab.hot_on_fast()?;
-        let rounds = lab.rounds()? - first;
+        let now = lab.hot_on_fast(VM)?;
+        let rounds = lab.rounds(VM)? - first;
         if last != Some((now, rounds)) {
             last = Some((now, rounds));
             println!("{}", line(begin.elapsed(), rounds, now));

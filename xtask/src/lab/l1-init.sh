@@ -11,6 +11,8 @@ mkdir -p /dev/pts /dev/shm
 mount -t devpts devpts /dev/pts
 # Guest RAM lives here; a file's pages are where its user asks for them, on either node.
 mount -t tmpfs -o size=90% shm /dev/shm
+mkdir -p /dev/shm/huge
+mount -t tmpfs -o size=90%,huge=always huge /dev/shm/huge
 mount -t tmpfs run /run
 mount -t cgroup2 cgroup /sys/fs/cgroup
 mount -t tracefs trace /sys/kernel/tracing

@@ -118,6 +118,8 @@ impl Lab {
     /// Starts a guest, beside those that run, and waits until its workload does.
     pub fn start_vm(&mut self, spec: &VmSpec) -> Result<()> {
         let name = &spec.name;
+        // A guest of that name may have run before; L1's port serves one client.
+        self.truths.remove(name);
         let json = serde_json::to_string(spec)?;
         self.check(&format!(
             "setsid lab-host start-vm '{json}' </dev/null >/run/lab/{name}.log 2>&1 &"

@@ -48,6 +48,9 @@ async fn explain_vm(client: &Client, name: &str, json: bool) -> Result<()> {
         return print_json(&detail.reasons);
     }
     println!("{name}: {}, {}", detail.vm.mode, detail.vm.reason);
+    if let Some(share) = &detail.vm.share {
+        println!("  {}", share.why);
+    }
     for reason in &detail.reasons {
         println!("  {:>8.1} s  {}", reason.at_s, reason.text);
     }

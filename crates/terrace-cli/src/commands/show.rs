@@ -39,7 +39,7 @@ pub async fn run(
 fn text(status: &Status, detail: &VmDetail) -> String {
     let vm = &detail.vm;
     let mut out = format!(
-        "{} (process {}, {}): {}, {}\n{} of RAM, moved in units of {}\n\n",
+        "{} (process {}, {}): {}, {}\n{} of RAM, moved in units of {} ({})\n\n",
         vm.name,
         render::process(vm.pid),
         vm.hypervisor,
@@ -47,6 +47,7 @@ fn text(status: &Status, detail: &VmDetail) -> String {
         vm.reason,
         render::bytes(vm.memory_bytes),
         render::bytes(detail.unit_bytes),
+        detail.unit_reason,
     );
     let resident: u64 = vm.tier_bytes.iter().sum();
     for ((tier, bytes), limit) in status.tiers.iter().zip(&vm.tier_bytes).zip(&detail.limits) {
@@ -60,6 +61,9 @@ fn text(status: &Status, detail: &VmDetail) -> String {
                 .ceiling_bytes
                 .map_or_else(|| "none".into(), render::bytes),
         );
+    }
+    if let Some(share) = &vm.share {
+        out += &format!("\n  {}, weight {}\n", share.why, share.weight);
     }
     out += "\n";
     for stage in &detail.stages {

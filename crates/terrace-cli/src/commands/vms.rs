@@ -38,7 +38,7 @@ fn text(status: &Status, vms: &[Vm]) -> String {
     }
     let mut header = vec!["NAME", "PID", "MODE", "MEMORY"];
     header.extend(status.tiers.iter().map(|t| t.name.as_str()));
-    header.extend(["ROUNDS", "PROMOTED", "DEMOTED", "WHY"]);
+    header.extend(["SIZE", "NOMINAL", "ROUNDS", "PROMOTED", "DEMOTED", "WHY"]);
     let numbers: Vec<usize> = (3..header.len() - 1).chain([1]).collect();
     let rows: Vec<Vec<String>> = vms.iter().map(|vm| row(vm, status.tiers.len())).collect();
     out + &render::table(&header, &numbers, &rows)
@@ -56,7 +56,11 @@ fn row(vm: &Vm, tiers: usize) -> Vec<String> {
             .get(t)
             .map_or("-".into(), |b| render::bytes(*b))
     }));
+    let share = vm.share.as_ref();
+    let size = |bytes: Option<u64>| bytes.map_or("-".into(), render::bytes);
     cells.extend([
+        size(share.and_then(|s| s.target_bytes)),
+        size(share.map(|s| s.nominal_bytes)),
         vm.rounds.to_string(),
         render::pages(vm.promoted_pages),
         render::pages(vm.demoted_pages),

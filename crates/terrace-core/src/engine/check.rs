@@ -2,7 +2,7 @@
 //!
 //! Responsible for: what is allowed — the unit exists, is RAM, is there, is known, is not on its way
 //! and did not move lately; its destination exists, differs, and has room under the VM's ceiling and
-//! in the tier; its origin stays above the VM's floor. It leaves to others: who proposed it, and why.
+//! in the tier, and the VM's share of it; its origin stays above the VM's floor. It leaves to others: who proposed it, and why.
 
 use terrace_proto::{Gfn, PAGES_PER_HUGE, TierId};
 
@@ -34,17 +34,24 @@ impl Vm {
             Err(refusal) => return Verdict::Refused(refusal),
         };
         let bytes = self.moved_pages(unit) * terrace_proto::PAGE_SIZE;
-        if self.ceiling_room(to) < bytes {
+        if self.ceiling_room(to, self.limit(to).ceiling_bytes) < bytes {
             return Verdict::Later(Refusal::Ceiling);
+        }
+        if self.ceiling_room(to, self.ceiling(to, shared)) < bytes {
+            return Verdict::Later(Refusal::Share);
         }
         if shared.tiers.free(to) < bytes {
             return Verdict::Later(Refusal::NoFreeMemory);
         }
         let paired = to > from && !forced;
         let mut floor = self.limit(from).floor_bytes;
+        if forced && from == TierId::FAST {
+            floor = floor.max(shared.pool.lower(self.id));
+        }
         if paired {
             let ahead = self.may_run_ahead(from, shared);
-            let room = self.ceiling_room(from).min(shared.tiers.free(from));
+            let room = self.ceiling_room(from, self.ceiling(from, shared));
+            let room = room.min(shared.tiers.free(from));
             let made = room.max(self.moving.owed[from.index()]) + self.leaving(from);
             if made >= ahead.min(self.moving.waiting_for(from)) {
                 return Verdict::Later(Refusal::NotNeeded);
@@ -95,10 +102,20 @@ impl Vm {
         self.moving.leaving[tier.index()]
     }
 
-    /// Bytes that the VM may still get of a tier under its ceiling.
-    pub fn ceiling_room(&self, tier: TierId) -> u64 {
+    /// Most bytes that the VM may hold of a tier: its ceiling, and its share of the first one.
+    pub fn ceiling(&self, tier: TierId, shared: &Shared) -> u64 {
+        let share = match tier {
+            TierId::FAST => shared.pool.most(self.id),
+            _ => None,
+        };
+        let ceiling = self.limit(tier).ceiling_bytes;
+        share.map_or(ceiling, |share| share.min(ceiling))
+    }
+
+    /// Bytes that the VM may still get of a tier under a ceiling.
+    fn ceiling_room(&self, tier: TierId, ceiling: u64) -> u64 {
         let holds = self.pages.bytes(tier) + self.moving.coming[tier.index()];
-        self.limit(tier).ceiling_bytes.saturating_sub(holds)
+        ceiling.saturating_sub(holds)
     }
 
     /// How far units that make room in a tier may run ahead of those that use it, bytes: one plan, an

@@ -16,6 +16,7 @@ use crate::place::{Flow, Room};
 impl Vm {
     /// Ranks the pages and takes over what is proposed.
     pub fn classify(&mut self, now: Tick, shared: &mut Shared) {
+        self.want(shared);
         let room = self.room(shared);
         let proposal = self.place.propose(self.round, &self.pages, &room);
         let unit_pages = self.pages.ram().unit().base_pages();
@@ -29,6 +30,7 @@ impl Vm {
             round.threshold_degree = r.threshold;
             round.degree_histogram = r.histogram.iter().map(|n| n * unit_pages).collect();
             (round.proposed_promotions, round.proposed_demotions) = (up, down);
+            round.split_units = self.pages.split_units;
         }
         self.moving.take(proposal.flows, &self.pages);
         self.phase = Phase::Moving { since: now };
@@ -49,7 +51,7 @@ impl Vm {
             let (i, held, limit) = (tier.index(), self.pages.bytes(tier), self.limit(tier));
             room.held[i] = held / unit;
             let reachable = held.saturating_add(shared.tiers.free(tier));
-            room.fit[i] = limit.ceiling_bytes.min(reachable) / unit;
+            room.fit[i] = self.ceiling(tier, shared).min(reachable) / unit;
             room.floor[i] = limit.floor_bytes.div_ceil(unit);
         }
         room
@@ -137,6 +139,12 @@ impl Vm {
         );
         if self.refused.total() > 0 {
             text += &format!("; not moved: {}", self.refused.words());
+        }
+        if round.split_units > 0 {
+            text += &format!(
+                "; {} units of 2 MiB lay in more than one tier and counted where most of each was",
+                round.split_units
+            );
         }
         if quiet {
             text += &format!(

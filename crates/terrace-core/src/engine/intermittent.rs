@@ -66,6 +66,11 @@ impl Intermittent {
         }
     }
 
+    /// The next period tick starts a round, whatever the history.
+    pub(crate) fn wake(&mut self) {
+        self.counter = self.counter.min(1);
+    }
+
     pub(crate) fn round_done(&mut self, quiet: bool) {
         self.quiet_rounds = if quiet {
             self.limit.min(self.quiet_rounds + 1)

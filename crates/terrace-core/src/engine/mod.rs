@@ -15,6 +15,7 @@ pub mod heat;
 mod intermittent;
 mod landing;
 mod moves;
+mod pool;
 pub mod reasons;
 pub mod refusal;
 mod round;
@@ -34,6 +35,7 @@ use crate::config::{ConfigError, EngineConfig};
 use crate::place::Place;
 use budget::TokenBucket;
 use heat::HeatMap;
+use pool::Pool;
 use reasons::{Reason, Reasons};
 use refusal::Refusal;
 use tiers::Tiers;
@@ -45,6 +47,7 @@ pub(crate) struct Shared {
     pub config: EngineConfig,
     pub tiers: Tiers,
     pub budget: TokenBucket,
+    pub pool: Pool,
     actions: VecDeque<Action>,
     requests: u64,
     plans: u64,
@@ -96,6 +99,7 @@ impl Engine {
             shared: Shared {
                 tiers: Tiers::new(&config),
                 budget: TokenBucket::new(rate, config.plan_max_bytes),
+                pool: Pool::default(),
                 actions: VecDeque::new(),
                 requests: 0,
                 plans: 0,
@@ -144,7 +148,10 @@ impl Engine {
             Event::ScanFailed(f) => self.with(f.vm, |vm, _| vm.scan_failed(now, &f)),
             Event::Moved(r) => self.with(r.vm, |vm, shared| vm.moved(now, &r, shared)),
         }
+        // What an event changed counts for the moves that it lets go on.
+        self.share_out();
         self.advance();
+        self.share_out();
     }
 
     /// The next action, oldest first.
@@ -209,6 +216,7 @@ impl Engine {
     fn with(&mut self, id: VmId, act: impl FnOnce(&mut Vm, &mut Shared)) {
         if let Some(vm) = self.vms.get_mut(&id) {
             act(vm, &mut self.shared);
+            vm.tell_pool(&mut self.shared);
         }
     }
 
@@ -242,6 +250,7 @@ impl Engine {
             self.shared.tiers.orphan(tier, bytes);
         }
         self.shared.actions.retain(|action| action_vm(action) != id);
+        self.shared.pool.remove(id);
     }
 
     fn command(&mut self, command: Command) {
@@ -264,6 +273,8 @@ impl Engine {
                 });
             }
             Command::RoundNow(vm) => self.with(vm, |vm, shared| vm.round_now(now, shared)),
+            Command::FastSize(vm, bytes) => self.with(vm, |vm, _| vm.set_fast_size(now, bytes)),
+            Command::Weight(vm, weight) => self.with(vm, |vm, _| vm.set_weight(now, weight)),
         }
     }
 
@@ -280,6 +291,17 @@ impl Engine {
             self.with(id, |vm, shared| vm.advance(now, shared));
             if self.shared.plans > plans {
                 self.served = Some(id);
+            }
+        }
+    }
+}
+
+impl Engine {
+    /// Divides the pool where something changed, and tells the VMs.
+    fn share_out(&mut self) {
+        if self.shared.divide_if_stale() {
+            for vm in self.vms.values_mut() {
+                vm.size_changed(self.now, &self.shared);
             }
         }
     }
@@ -327,6 +349,23 @@ impl Vm {
         }
         self.reasons
             .say(now, if on { "moves are on" } else { "moves are off" });
+    }
+
+    fn set_fast_size(&mut self, now: Tick, bytes: u64) {
+        self.size.nominal = bytes;
+        self.reasons.say(
+            now,
+            match bytes {
+                0 => "it has no nominal fast size".into(),
+                _ => format!("nominal fast size is {}", pool::size(bytes)),
+            },
+        );
+    }
+
+    fn set_weight(&mut self, now: Tick, weight: u32) {
+        self.size.weight = weight.max(1);
+        self.reasons
+            .say(now, format!("weight is now {}", self.size.weight));
     }
 
     fn set_limits(&mut self, now: Tick, limits: Vec<TierLimit>, tiers: usize) {

@@ -38,11 +38,13 @@ pub enum Refusal {
     MovesOff,
     /// The round ended early.
     RoundEnded,
+    /// The VM would hold more of the first tier than its size at the pool, or its fixed size.
+    Share,
 }
 
 impl Refusal {
     /// All there are, in order.
-    pub const ALL: [Self; 15] = [
+    pub const ALL: [Self; 16] = [
         Self::NoSuchTier,
         Self::OutOfRange,
         Self::OutsideRam,
@@ -58,6 +60,7 @@ impl Refusal {
         Self::NotNeeded,
         Self::MovesOff,
         Self::RoundEnded,
+        Self::Share,
     ];
 
     /// For people.
@@ -79,6 +82,7 @@ impl Refusal {
             Self::NotNeeded => "its room is not needed",
             Self::MovesOff => "moves are off",
             Self::RoundEnded => "the round ended",
+            Self::Share => "the VM's share of fast memory is reached",
         }
     }
 }

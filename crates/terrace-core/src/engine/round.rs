@@ -33,7 +33,9 @@ impl Vm {
             ..RoundSummary::default()
         });
         self.refused = Refusals::default();
+        self.writes_told = 0;
         self.pages.clear_heat();
+        self.pages.split_units = 0;
         self.pages.pass_cool_down();
         let request = shared.request();
         shared.act(Action::QueryPlacement(PlacementQuery {
@@ -122,9 +124,14 @@ impl Vm {
         }
         self.add_cost(answer);
         if window > 0 {
-            self.tracker.record(&mut self.pages, window, answer);
+            let covered = window - self.writes_told;
+            self.tracker
+                .record(&mut self.pages, window, answer, covered);
+            if answer.written.is_some() {
+                self.writes_told = window;
+            }
             if let Some(round) = &mut self.current {
-                round.writes_seen &= answer.written.is_some();
+                round.writes_seen = answer.written.is_some();
             }
         }
         if window == shared.config.windows {

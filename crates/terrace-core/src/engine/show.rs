@@ -10,8 +10,8 @@ use super::view::{
     Counters, Mechanism, PageExplanation, PhaseView, RankClass, RoundSummary, TierView, VmView,
 };
 use super::vm::{Phase, Vm};
-use crate::config::EngineConfig;
-use crate::policy::{Estimate, Observe, Place};
+use crate::config::{EngineConfig, PoolRelease};
+use crate::policy::{Estimate, Observe, Place, Share};
 use crate::track::level_of;
 
 impl Vm {
@@ -33,6 +33,7 @@ impl Vm {
             next_round_at: at(self.intermittent.next_round()),
             counter: self.intermittent.counter(),
             tiers: self.tier_views(shared),
+            share: self.share_view(shared),
             current_round: self.current.clone().map(|round| RoundSummary {
                 refused: self.refused.list(),
                 ..round
@@ -105,7 +106,7 @@ impl Vm {
         Mechanism {
             observe: self.observe_words(config),
             estimate,
-            share: "floors and ceilings set from outside".into(),
+            share: self.share_mechanism(config),
             place: match self.policy.place {
                 Place::Exchange => "hottest against coldest, one way where there is room",
                 Place::Fastest => "all towards the first tier",
@@ -114,6 +115,20 @@ impl Vm {
             }
             .into(),
             moves: "the kernel's migration (move_pages)".into(),
+        }
+    }
+
+    fn share_mechanism(&self, config: &EngineConfig) -> String {
+        match (self.size.nominal, self.policy.share) {
+            (0, _) => "floors and ceilings set from outside; no nominal size".into(),
+            (_, Share::Island) => "fixed size".into(),
+            (_, Share::Pool) => {
+                let release = match config.pool_release {
+                    PoolRelease::OnDemand => "as soon as another VM can use it",
+                    PoolRelease::Always => "as soon as this VM cannot use it",
+                };
+                format!("memory pool by weight; memory is released {release}")
+            }
         }
     }
 
@@ -131,7 +146,7 @@ impl Vm {
             .current
             .iter()
             .chain(&self.last)
-            .find(|round| round.scan.scans > 1);
+            .find(|round| round.classified_at.is_some() && round.scan.scans > 1);
         let bits = match measured {
             None => "accessed bits",
             Some(round) if round.writes_seen => "accessed bits and writes",

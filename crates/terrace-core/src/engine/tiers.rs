@@ -63,10 +63,20 @@ impl Tiers {
 
     /// Bytes that may still be brought into a tier; 0 where nobody said anything about it.
     pub(crate) fn free(&self, id: TierId) -> u64 {
+        self.free_with(id, |_| 0)
+    }
+
+    /// The same after the next report, as far as our moves change it.
+    pub(crate) fn soon_free(&self, id: TierId) -> u64 {
+        self.free_with(id, |tier| tier.uncredited)
+    }
+
+    fn free_with(&self, id: TierId, more: impl Fn(&Tier) -> u64) -> u64 {
         let Some(tier) = self.tiers.get(id.index()) else {
             return 0;
         };
-        let reported = tier.free.map(|f| f.saturating_sub(tier.reserve));
+        let reported = tier.free.map(|f| f.saturating_add(more(tier)));
+        let reported = reported.map(|f| f.saturating_sub(tier.reserve));
         let configured = tier.capacity.map(|c| c.saturating_sub(tier.held));
         let free = match (reported, configured) {
             (Some(a), Some(b)) => a.min(b),
@@ -198,7 +208,7 @@ mod tests {
         let issued = t.reports();
         report(&mut t, 130);
         t.moved(FAST, 80, 50, issued);
-        assert_eq!(t.free(FAST), 130);
+        assert_eq!((t.free(FAST), t.soon_free(FAST)), (130, 160));
         assert!(t.awaits_report(FAST));
         report(&mut t, 130);
         assert!(!t.awaits_report(FAST));

@@ -112,7 +112,10 @@ pub struct RoundSummary {
     pub threshold_degree: u8,
     /// Known pages by degree, from 0.
     pub degree_histogram: Vec<u64>,
-    /// A source of writes existed in every window.
+    /// Units of 2 MiB that were in more than one tier when the round began: the host split their huge
+    /// pages.
+    pub split_units: u64,
+    /// A source of writes has told of all windows so far (in each of them, or in the last for all).
     pub writes_seen: bool,
     /// Pages proposed to go to a faster tier.
     pub proposed_promotions: u64,
@@ -153,6 +156,35 @@ pub struct TierView {
     pub total_bytes: Option<u64>,
     /// Free bytes of the whole tier, as reported last and moved since.
     pub free_bytes: Option<u64>,
+}
+
+/// A VM's part in sharing the first tier. Sizes of it, bytes.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct ShareView {
+    /// Its size follows the pool; otherwise it is fixed.
+    pub pooled: bool,
+    /// Its weight among VMs that want more than there is.
+    pub weight: u32,
+    /// Its nominal size.
+    pub nominal_bytes: u64,
+    /// The pool takes nothing below this.
+    pub lower_bytes: u64,
+    /// The pool gives nothing above this.
+    pub upper_bytes: u64,
+    /// What it holds, and what is on its way to it.
+    pub held_bytes: u64,
+    /// Its hot set by its last ranking; none before.
+    pub hot_bytes: Option<u64>,
+    /// What it held then of pages whose heat is not known.
+    pub unseen_bytes: Option<u64>,
+    /// What it wants: both, within the limits.
+    pub want_bytes: Option<u64>,
+    /// Its size: what it may hold. None while it has no part in the pool.
+    pub target_bytes: Option<u64>,
+    /// Free memory of the pool when it was divided last.
+    pub pool_free_bytes: u64,
+    /// All of that in a sentence.
+    pub words: String,
 }
 
 /// What happened to a VM since it arrived. Pages are of 4 KiB.
@@ -220,6 +252,8 @@ pub struct VmView {
     pub counter: u8,
     /// Each tier, fastest first.
     pub tiers: Vec<TierView>,
+    /// Its part in sharing the first one; none where it has no nominal size.
+    pub share: Option<ShareView>,
     /// The round under way.
     pub current_round: Option<RoundSummary>,
     /// The last round that ended.

@@ -10,6 +10,7 @@ use terrace_proto::{PageSize, RequestId, Tick, TierId, TierLimit, VmId, VmSpec};
 
 use super::intermittent::Intermittent;
 use super::moves::Moving;
+use super::pool::FastSize;
 use super::reasons::Reasons;
 use super::refusal::Refusals;
 use super::tiers::Tiers;
@@ -67,11 +68,14 @@ pub(crate) struct Vm {
     pub pages: Pages,
     pub ram_pages: u64,
     pub limits: Vec<TierLimit>,
+    pub size: FastSize,
     pub moves_on: bool,
     pub paused: bool,
     pub phase: Phase,
     pub round: u64,
     pub intermittent: Intermittent,
+    /// Window of this round in which a source of writes spoke last; 0: the clearing pass, which arms it.
+    pub writes_told: u8,
     pub moving: Moving,
     /// The round under way.
     pub current: Option<RoundSummary>,
@@ -115,6 +119,7 @@ impl Vm {
             pages: Pages::new(ram, tiers),
             ram_pages: spec.ram_pages(),
             limits: spec.limits.clone(),
+            size: FastSize::new(spec.weight),
             moves_on: spec.moves,
             paused: false,
             phase: if stays {
@@ -128,6 +133,7 @@ impl Vm {
                 Duration::from_millis(period),
                 config.quiet_counter_max,
             ),
+            writes_told: 0,
             moving: Moving::default(),
             current: None,
             last: None,

@@ -6,7 +6,8 @@
 //!
 //! **A read or a write?** A window in which a unit was accessed and not written counts as one read; one
 //! in which it was written counts as one write, and not as a read as well. Where no source of writes
-//! exists every visit is a read.
+//! exists every visit is a read. A source may speak less often than once a window: what it calls written
+//! was written at least once since it spoke last, so one of the unit's visits counts as a write.
 
 mod multi_level_queue;
 mod plain;
@@ -51,12 +52,22 @@ impl Tracker {
         }
     }
 
-    /// Adds what the scan at the end of `window` found.
-    pub fn record(&self, pages: &mut Pages, window: u8, answer: &ScanAnswer) {
+    /// Adds what the scan at the end of `window` found. Its written bits, if it has any, are about as many
+    /// windows as `covered` says, this one included.
+    pub fn record(&self, pages: &mut Pages, window: u8, answer: &ScanAnswer, covered: u8) {
+        let written = answer.written.as_ref().map_or(&[][..], |w| w.words());
+        let (of_this_window, of_several): (&[u64], &[u64]) = if covered > 1 {
+            (&[], written)
+        } else {
+            (written, &[])
+        };
         match self {
-            Self::MultiLevelQueue(queue) => queue.record(pages, window, answer),
-            Self::Plain => plain::record(pages, answer),
+            Self::MultiLevelQueue(queue) => queue.record(pages, window, answer, of_this_window),
+            Self::Plain => plain::record(pages, answer, of_this_window),
             Self::None => {}
+        }
+        if !of_several.is_empty() {
+            count_one_write(pages, of_several);
         }
     }
 }
@@ -77,9 +88,19 @@ fn unit_bits(unit: PageSize, words: &[u64], index: usize) -> u64 {
     }
 }
 
-/// The written bits, or none where no source of writes exists.
-fn written_words(answer: &ScanAnswer) -> &[u64] {
-    answer.written.as_ref().map_or(&[], |w| w.words())
+/// Makes one read of each written unit a write. A unit that was written but never seen accessed (its
+/// accessed bit was lost to a stale translation) counts as written once.
+fn count_one_write(pages: &mut Pages, written: &[u64]) {
+    let unit = pages.ram().unit();
+    let counts = pages.reads.chunks_mut(64).zip(pages.writes.chunks_mut(64));
+    for (index, (reads, writes)) in counts.enumerate() {
+        let w = unit_bits(unit, written, index);
+        for (i, (read, write)) in reads.iter_mut().zip(writes).enumerate() {
+            let wrote = u8::from(w >> i & 1 == 1);
+            *read = read.saturating_sub(wrote);
+            *write = write.saturating_add(wrote);
+        }
+    }
 }
 
 #[cfg(test)]
@@ -147,8 +168,24 @@ pub(crate) mod tests {
         let tracker = Tracker::new(Observe::EptScan, 7);
         assert_eq!(tracker.rearm(&p, 1), Rearm::All);
         let a = answer(&[true, true, false], Some(&[false, true, false]));
-        tracker.record(&mut p, 1, &a);
-        tracker.record(&mut p, 2, &answer(&[true; 3], None));
+        tracker.record(&mut p, 1, &a, 1);
+        tracker.record(&mut p, 2, &answer(&[true; 3], None), 1);
         assert_eq!((p.reads, p.writes), (vec![2, 1, 1], vec![0, 1, 0]));
+    }
+
+    #[test]
+    fn a_write_told_once_a_round_makes_one_visit_a_write() {
+        for observe in [Observe::EptScan, Observe::GuestScanPlain] {
+            let mut p = pages(PageSize::Base, 4);
+            let tracker = Tracker::new(observe, 7);
+            let seen = [true, true, false, false];
+            for window in 1..8 {
+                tracker.record(&mut p, window, &answer(&seen, None), 1);
+            }
+            // Not accessed in the last window itself, and still written in the round.
+            let last = answer(&[false; 4], Some(&[true, false, true, false]));
+            tracker.record(&mut p, 8, &last, 8);
+            assert_eq!((p.reads, p.writes), (vec![6, 7, 0, 0], vec![1, 0, 1, 0]));
+        }
     }
 }

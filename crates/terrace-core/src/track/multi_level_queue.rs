@@ -17,7 +17,7 @@
 
 use terrace_proto::{PageBitmap, PageSize, Rearm, ScanAnswer};
 
-use super::{unit_bits, written_words};
+use super::unit_bits;
 use crate::pages::Pages;
 
 /// A unit's state in a byte: level in bits 5–7; below, the scan that ends its rest. Level 0 is 0.
@@ -106,7 +106,13 @@ impl MultiLevelQueue {
         Rearm::Only(map)
     }
 
-    pub(super) fn record(&self, pages: &mut Pages, window: u8, answer: &ScanAnswer) {
+    pub(super) fn record(
+        &self,
+        pages: &mut Pages,
+        window: u8,
+        answer: &ScanAnswer,
+        written: &[u64],
+    ) {
         let mut steps = [[Step { state: 0, visit: 0 }; 256]; 2];
         for state in 0..=u8::MAX {
             for accessed in [false, true] {
@@ -115,7 +121,7 @@ impl MultiLevelQueue {
             }
         }
         let unit = pages.ram().unit();
-        let (accessed, written) = (answer.accessed.words(), written_words(answer));
+        let accessed = answer.accessed.words();
         let counts = pages.reads.chunks_mut(64).zip(pages.writes.chunks_mut(64));
         for (index, (states, (reads, writes))) in pages.queue.chunks_mut(64).zip(counts).enumerate()
         {
@@ -210,7 +216,9 @@ mod tests {
                 };
                 let accessed: Vec<bool> = (0..span).map(|i| draw() < heat[i % heat.len()]).collect();
                 let written: Vec<bool> = (0..span).map(|_| draw() < 100).collect();
-                queue.record(&mut fast, window, &answer(&accessed, writes.then_some(&written[..])));
+                let answer = answer(&accessed, writes.then_some(&written[..]));
+                let told = answer.written.as_ref().map_or(&[][..], |w| w.words());
+                queue.record(&mut fast, window, &answer, told);
                 for (i, page) in naive.iter_mut().enumerate() {
                     page.window(accessed[i], writes && written[i], max_level.into());
                 }
@@ -232,7 +240,7 @@ mod tests {
             if let Rearm::Only(map) = queue.rearm(&p, window) {
                 armed += u32::from(map.get(0));
             }
-            queue.record(&mut p, window, &answer(&[accessed(window)], None));
+            queue.record(&mut p, window, &answer(&[accessed(window)], None), &[]);
         }
         (armed, p.reads[0])
     }
@@ -259,9 +267,9 @@ mod tests {
         let mut p = pages(PageSize::Huge, 1024);
         let mut bits = vec![false; 1024];
         bits[700] = true;
-        queue.record(&mut p, 1, &answer(&bits, None));
+        queue.record(&mut p, 1, &answer(&bits, None), &[]);
         assert_eq!(p.reads, [0, 1]);
-        queue.record(&mut p, 2, &answer(&bits, None));
+        queue.record(&mut p, 2, &answer(&bits, None), &[]);
         let Rearm::Only(map) = queue.rearm(&p, 3) else {
             panic!("the queue always names pages");
         };

@@ -4,12 +4,12 @@
 
 use terrace_proto::ScanAnswer;
 
-use super::{unit_bits, written_words};
+use super::unit_bits;
 use crate::pages::Pages;
 
-pub(super) fn record(pages: &mut Pages, answer: &ScanAnswer) {
+pub(super) fn record(pages: &mut Pages, answer: &ScanAnswer, written: &[u64]) {
     let unit = pages.ram().unit();
-    let (accessed, written) = (answer.accessed.words(), written_words(answer));
+    let accessed = answer.accessed.words();
     let counts = pages.reads.chunks_mut(64).zip(pages.writes.chunks_mut(64));
     for (index, (reads, writes)) in counts.enumerate() {
         let a = unit_bits(unit, accessed, index);

@@ -55,6 +55,7 @@ impl World {
             told: vec![7; usize::try_from(units).unwrap()],
             moved_in: vec![0; usize::try_from(units).unwrap()],
             spec: spec.clone(),
+            nominal: 0,
             placed: false,
             asked: RequestId(0),
         };
@@ -74,7 +75,13 @@ impl World {
         let mut early = Vec::new();
         early.extend(std::iter::from_fn(|| self.engine.poll_action()));
         early.iter().for_each(|a| self.check_action(a));
+        let (vm, nominal) = (spec.vm, self.dice.below(2) * 100 * self.unit.bytes() / 30);
+        let nominal = nominal * if self.unit == PageSize::Base { 30 } else { 1 };
         self.feed(Event::VmArrived(spec));
+        if let Some(guest) = self.guests.get_mut(&vm) {
+            guest.nominal = nominal;
+        }
+        self.feed(Event::Command(Command::FastSize(vm, nominal)));
     }
 
     fn some_spec(&mut self) -> VmSpec {
@@ -96,7 +103,10 @@ impl World {
         let limits = (0..self.tiers)
             .map(|_| TierLimit {
                 floor_bytes: d.below(low / 2) * size,
-                ceiling_bytes: (low + d.below(high)) * size,
+                ceiling_bytes: match d.below(3) {
+                    0 => u64::MAX,
+                    _ => (low + d.below(high)) * size,
+                },
             })
             .collect();
         VmSpec {
@@ -139,7 +149,16 @@ impl World {
     fn command(&mut self) {
         let vm = self.some_vm();
         let which = (self.dice.below(2) == 0).then_some(vm);
-        let command = match self.dice.below(8) {
+        let command = match self.dice.below(12) {
+            8..=10 => {
+                let nominal = self.dice.below(60) * self.unit.bytes() / 10;
+                let nominal = nominal * if self.unit == PageSize::Base { 20 } else { 1 };
+                if let Some(guest) = self.guests.get_mut(&vm) {
+                    guest.nominal = nominal;
+                }
+                Command::FastSize(vm, nominal)
+            }
+            11 => Command::Weight(vm, u32::try_from(self.dice.below(3000)).unwrap()),
             0 => Command::Pause(which),
             1..=3 => Command::Resume(which),
             4 => Command::Moves(vm, self.dice.below(8) > 0),

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use terrace_core::place::Place;
-use terrace_core::{Engine, EngineConfig};
+use terrace_core::{Engine, EngineConfig, PoolRelease};
 use terrace_proto::{
     Action, Event, MovePlan, MoveReport, PAGE_SIZE, PageMove, PageSize, PlanId, RamRange,
     RequestId, Tick, VmId, VmSpec,
@@ -14,6 +14,8 @@ use crate::{Chaos, Dice};
 /// One VM.
 pub struct Guest {
     pub spec: VmSpec,
+    /// Its nominal size of the first tier; 0: it is not at the pool.
+    pub nominal: u64,
     /// The tier of each unit.
     pub real: Vec<u8>,
     /// The same as far as the engine was told.
@@ -61,6 +63,21 @@ impl Guest {
         self.spec.ram.iter().map(inside).sum::<u64>() * PAGE_SIZE
     }
 
+    /// What the pool leaves to it, and what it may give to it at most; `None` where it has no part.
+    pub fn pool_limits(&self) -> Option<(u64, u64)> {
+        let set = self.spec.limits[0];
+        if self.nominal == 0 {
+            return None;
+        }
+        let (lower, upper) = (self.nominal * 75 / 100, self.nominal * 125 / 100);
+        Some(match (set.floor_bytes, set.ceiling_bytes) {
+            (0, u64::MAX) => (lower, upper),
+            (0, ceiling) => (lower.min(ceiling), ceiling),
+            (floor, u64::MAX) => (floor, upper.max(floor)),
+            (floor, ceiling) => (floor, ceiling),
+        })
+    }
+
     /// Bytes in a tier by one of the two lists.
     pub fn bytes(&self, list: &[u8], tier: usize) -> u64 {
         (0..self.units())
@@ -89,6 +106,8 @@ pub struct World {
     pub next_vm: u32,
     pub all_forced: bool,
     pub plan_bytes: u64,
+    /// Free bytes of each tier that moves leave alone.
+    pub reserve: u64,
     /// Rounds for which a unit that moved is left alone.
     pub cool_down: u64,
 }
@@ -109,6 +128,14 @@ impl World {
             ..EngineConfig::default()
         };
         config.tiers.resize(tiers, config.tiers[1].clone());
+        let reserve = seed / 5 % 3 * 4 * PAGE_SIZE;
+        config
+            .tiers
+            .iter_mut()
+            .for_each(|t| t.reserve_bytes = reserve);
+        if seed % 7 < 2 {
+            config.pool_release = PoolRelease::Always;
+        }
         let plan_bytes = config.plan_max_bytes;
         let unit = match seed % 4 {
             0 => PageSize::Huge,
@@ -140,6 +167,7 @@ impl World {
             next_vm: 1,
             all_forced,
             plan_bytes,
+            reserve,
             cool_down: seed % 3,
         }
     }
@@ -232,7 +260,12 @@ impl World {
         let (coming, _) = self.flows(plan.vm, to, false);
         let holds = guest.bytes(&guest.real, to) + coming;
         assert!(holds <= limits[to].ceiling_bytes, "over the ceiling");
-        assert!(self.coming(to) <= self.free(to), "over the tier");
+        let room = self.free(to).saturating_sub(self.reserve);
+        assert!(self.coming(to) <= room, "over the tier");
+        let pool = guest.pool_limits();
+        if let Some((_, upper)) = pool.filter(|_| to == 0) {
+            assert!(holds <= upper, "over its upper limit at the pool");
+        }
         let dip = if self.all_forced || to < from {
             0
         } else {
@@ -240,6 +273,10 @@ impl World {
             self.plan_bytes.min(held / 8).max(guest.ram(unit))
         };
         let (_, leaving) = self.flows(plan.vm, from, false);
+        if let Some((lower, _)) = pool.filter(|_| from == 0 && self.all_forced) {
+            let keeps = guest.bytes(&guest.real, from);
+            assert!(keeps >= lower + leaving, "under its lower limit");
+        }
         let floor = limits[from].floor_bytes.saturating_sub(dip);
         let keeps = guest.bytes(&guest.real, from);
         assert!(keeps >= floor + leaving, "under the floor");
@@ -255,6 +292,12 @@ impl World {
                 assert_eq!(view.bytes, bytes, "bytes in tier {tier}");
                 assert_eq!(view.coming_bytes, coming, "bytes coming to tier {tier}");
                 assert_eq!(view.leaving_bytes, leaving, "bytes leaving tier {tier}");
+            }
+            let share = self.engine.vm(*vm).unwrap().share;
+            assert_eq!(share.is_some(), guest.nominal > 0);
+            if let (Some(share), Some((lower, upper))) = (share, guest.pool_limits()) {
+                assert_eq!((share.lower_bytes, share.upper_bytes), (lower, upper));
+                assert!(share.target_bytes.is_none_or(|size| size <= upper));
             }
         }
     }

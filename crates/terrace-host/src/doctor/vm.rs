@@ -19,13 +19,15 @@ pub struct VmFacts<'a> {
     pub registers: Result<&'a [PagingRegisters], &'a QemuError>,
     /// What its worker's sandbox could not do; empty where it was not started.
     pub sandbox_gaps: &'a [String],
+    /// DAMON watches it instead of its page tables.
+    pub damon: bool,
 }
 
 /// Findings about one VM: whether it can be scanned and moved.
 #[must_use]
 pub fn vm(root: &HostRoot, topology: &Topology, facts: &VmFacts<'_>) -> Vec<Finding> {
     let mut findings = vec![accelerator(facts.identity)];
-    findings.extend(ram(facts.memory));
+    findings.extend(ram(facts.memory, facts.damon));
     findings.push(paging(facts.registers));
     findings.push(confinement(root, topology, facts.identity.pid));
     if !facts.sandbox_gaps.is_empty() {
@@ -53,9 +55,25 @@ fn accelerator(identity: &VmIdentity) -> Finding {
     }
 }
 
-fn ram(memory: Result<&GuestMemory, &MemoryMapError>) -> Vec<Finding> {
+fn ram(memory: Result<&GuestMemory, &MemoryMapError>, damon: bool) -> Vec<Finding> {
     let name = "guest-ram";
+    let coarse =
+        "DAMON watches regions of it: heat that lies together is found, scattered heat is not";
     let memory = match memory {
+        Ok(_) if damon => {
+            let advice =
+                "set tracker = \"auto\": this RAM is shared and can be scanned page by page";
+            return vec![Finding::degraded(name, coarse, advice)];
+        }
+        Err(error @ MemoryMapError::Unscannable(_)) if damon => {
+            let advice =
+                "restart the VM with the option named above to have it scanned page by page";
+            return vec![Finding::degraded(
+                name,
+                format!("{error}. {coarse}"),
+                advice,
+            )];
+        }
         Ok(memory) => memory,
         Err(error) => {
             let advice = match error {
@@ -198,7 +216,18 @@ mod tests {
             memory: Err(&error),
             registers: Ok(&[PagingRegisters::default()]),
             sandbox_gaps: &["system call filter: not there".into()],
+            damon: false,
         };
+        let by_damon = VmFacts {
+            damon: true,
+            ..facts
+        };
+        let finding = &vm(&HostRoot::new(dir.path()), &topology(), &by_damon)[1];
+        assert_eq!(
+            (finding.name, finding.status),
+            ("guest-ram", Status::Degraded)
+        );
+        assert!(finding.why.contains("share=on") && finding.why.contains("DAMON"));
         let findings = vm(&HostRoot::new(dir.path()), &topology(), &facts);
         let got: Vec<_> = findings.iter().map(|f| (f.name, f.status)).collect();
         use Status::{Degraded, Missing};

@@ -40,6 +40,15 @@ pub(crate) fn read_guest_memory(
     build(root, pid, monitor)
 }
 
+/// The same without files: enough to watch and move RAM that only QEMU sees.
+pub(crate) fn read_guest_addresses(
+    root: &HostRoot,
+    pid: u32,
+    monitor: &mut Monitor,
+) -> Result<GuestMemory, MemoryMapError> {
+    build_addresses(root, pid, monitor)
+}
+
 /// A run of main memory with its place in QEMU, before its file is known.
 struct Placed {
     gpa: u64,
@@ -54,12 +63,7 @@ fn build(
     tree: &mut impl MemoryTree,
 ) -> Result<GuestMemory, MemoryMapError> {
     let descriptors = Descriptors::read(root, pid)?;
-    let names: BTreeSet<String> = tree.memdevs()?.into_iter().map(|m| m.id).collect();
-    let main = main_memory(tree.ram()?, &names)?;
-    let placed = main
-        .into_iter()
-        .map(|range| place(tree, range))
-        .collect::<Result<Vec<_>, _>>()?;
+    let placed = placed(tree)?;
     let mappings = mappings(root, pid)?;
     let mut files = Files::default();
     let mut ranges: Vec<Range> = Vec::new();
@@ -74,6 +78,50 @@ fn build(
         return Err(Unscannable::Vfio(device.into()).into());
     }
     GuestMemory::new(ranges, files.fds)
+}
+
+fn build_addresses(
+    root: &HostRoot,
+    pid: u32,
+    tree: &mut impl MemoryTree,
+) -> Result<GuestMemory, MemoryMapError> {
+    let descriptors = Descriptors::read(root, pid)?;
+    let placed = placed(tree)?;
+    let mappings = mappings(root, pid)?;
+    let mut ranges: Vec<Range> = Vec::new();
+    for run in placed {
+        let mapping = covering(&run, &mappings)?;
+        if !mapping.read_write {
+            return Err(Unscannable::NotWritable(run.region).into());
+        }
+        let file = descriptors.open(mapping)?;
+        if mapping.is_huge_and_anonymous() || file.is_some_and(|file| file.is_hugetlbfs()) {
+            return Err(Unscannable::Hugetlbfs(run.region).into());
+        }
+        match ranges.last_mut() {
+            Some(last) if last.gpa.0 + last.len == run.gpa && last.hva.0 + last.len == run.hva => {
+                last.len += run.len;
+            }
+            _ => ranges.push(Range {
+                gpa: Gpa(run.gpa),
+                len: run.len,
+                hva: Hva(run.hva),
+                file_index: 0,
+                file_offset: 0,
+            }),
+        }
+    }
+    if let Some(device) = descriptors.passed_through() {
+        return Err(Unscannable::Vfio(device.into()).into());
+    }
+    GuestMemory::without_files(ranges)
+}
+
+/// QEMU's word for where the guest's RAM is.
+fn placed(tree: &mut impl MemoryTree) -> Result<Vec<Placed>, MemoryMapError> {
+    let names: BTreeSet<String> = tree.memdevs()?.into_iter().map(|m| m.id).collect();
+    let main = main_memory(tree.ram()?, &names)?;
+    main.into_iter().map(|range| place(tree, range)).collect()
 }
 
 fn inconsistent<T>(what: String) -> Result<T, MemoryMapError> {

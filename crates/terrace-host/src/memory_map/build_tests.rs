@@ -230,3 +230,50 @@ fn ranges_of_part_pages_and_of_nothing_are_cut_away() {
         (4096, 8192)
     );
 }
+
+#[test]
+fn private_ram_has_addresses_that_its_mapping_bears_out() {
+    let mut fixture = Fixture::new();
+    let addresses = |f: &mut Fixture| {
+        let root = HostRoot::new(f.dir.path());
+        build_addresses(&root, 42, &mut f.tree).map_err(|error| error.to_string())
+    };
+    let anonymous = |f: &Fixture, to: u64, mode: &str, name: &str| {
+        let line = format!(
+            "{HVA:x}-{:x} {mode} 00000000 00:00 0 {name}\n",
+            HVA + to * MIB
+        );
+        fs::write(f.dir.path().join("proc/42/maps"), line).unwrap();
+    };
+    anonymous(&fixture, 8, "rw-p", "");
+    let memory = addresses(&mut fixture).unwrap();
+    let ranges: Vec<_> = memory
+        .ranges()
+        .iter()
+        .map(|r| (r.gpa.0, r.len, r.hva.0))
+        .collect();
+    let want = [(0, 4 * MIB, HVA), (1 << 32, 4 * MIB, HVA + 4 * MIB)];
+    assert_eq!(ranges, want);
+    assert!(memory.files().is_empty() && memory.is_huge_aligned());
+    anonymous(&fixture, 7, "rw-p", "");
+    assert!(
+        addresses(&mut fixture)
+            .unwrap_err()
+            .contains("maps no such file")
+    );
+    anonymous(&fixture, 8, "r--p", "");
+    assert!(
+        addresses(&mut fixture)
+            .unwrap_err()
+            .contains("reading and writing")
+    );
+    anonymous(&fixture, 8, "rw-p", "/anon_hugepage (deleted)");
+    assert!(addresses(&mut fixture).unwrap_err().contains("hugetlbfs"));
+    anonymous(&fixture, 8, "rw-p", "");
+    symlink("/dev/vfio/17", fixture.dir.path().join("proc/42/fd/10")).unwrap();
+    assert!(
+        addresses(&mut fixture)
+            .unwrap_err()
+            .contains("/dev/vfio/17")
+    );
+}

@@ -19,7 +19,7 @@ use terrace_proto::{Gfn, Gpa, Hva, PAGE_SIZE, RamRange};
 use crate::ReadError;
 use crate::qemu::QemuError;
 
-pub(crate) use build::read_guest_memory;
+pub(crate) use build::{read_guest_addresses, read_guest_memory};
 pub use unscannable::Unscannable;
 
 /// Highest end of guest RAM that is believed: bitmaps over it have to fit in memory.
@@ -34,7 +34,7 @@ pub struct Range {
     pub len: u64,
     /// Where it is in the hypervisor's memory.
     pub hva: Hva,
-    /// Which of the files backs it.
+    /// Which of the files backs it; means nothing in a map without files.
     pub file_index: u32,
     /// Where in that file, bytes.
     pub file_offset: u64,
@@ -73,20 +73,24 @@ impl GuestMemory {
     /// Where the ranges are not whole pages, ascending and apart, end above 16 TiB, or name a file that
     /// is not there.
     pub fn new(ranges: Vec<Range>, files: Vec<OwnedFd>) -> Result<Self, MemoryMapError> {
-        let mut end = 0;
-        for range in &ranges {
-            let whole = [range.gpa.0, range.len, range.hva.0, range.file_offset];
-            let next = range.gpa.0.checked_add(range.len).filter(|e| *e <= MAX_GPA);
-            let good = range.len > 0
-                && range.gpa.0 >= end
-                && whole.iter().all(|n| n.is_multiple_of(PAGE_SIZE))
-                && range.hva.0.checked_add(range.len).is_some()
-                && (range.file_index as usize) < files.len();
-            end = next.filter(|_| good).ok_or_else(|| {
-                MemoryMapError::Inconsistent(format!("the run of RAM at {} cannot be", range.gpa))
-            })?;
+        check(&ranges)?;
+        let no_file = |r: &&Range| (r.file_index as usize) >= files.len();
+        match ranges.iter().find(no_file) {
+            Some(range) => impossible(range),
+            None => Ok(Self { ranges, files }),
         }
-        Ok(Self { ranges, files })
+    }
+
+    /// A map of RAM that only the hypervisor sees: good for watching and moving it, not for scans.
+    ///
+    /// # Errors
+    /// As [`GuestMemory::new`].
+    pub fn without_files(ranges: Vec<Range>) -> Result<Self, MemoryMapError> {
+        check(&ranges)?;
+        Ok(Self {
+            ranges,
+            files: Vec::new(),
+        })
     }
 
     /// The runs, ascending.
@@ -145,21 +149,42 @@ impl GuestMemory {
     #[must_use]
     pub fn is_huge_aligned(&self) -> bool {
         const HUGE: u64 = 2 << 20;
-        self.ranges
-            .iter()
-            .filter(|r| r.len >= 2 * HUGE)
-            .all(|r| r.hva.0 % HUGE == r.gpa.0 % HUGE && r.file_offset % HUGE == r.gpa.0 % HUGE)
+        self.ranges.iter().filter(|r| r.len >= 2 * HUGE).all(|r| {
+            let of_file = self.files.is_empty() || r.file_offset % HUGE == r.gpa.0 % HUGE;
+            r.hva.0 % HUGE == r.gpa.0 % HUGE && of_file
+        })
     }
+}
+
+fn check(ranges: &[Range]) -> Result<(), MemoryMapError> {
+    let mut end = 0;
+    for range in ranges {
+        let whole = [range.gpa.0, range.len, range.hva.0, range.file_offset];
+        let next = range.gpa.0.checked_add(range.len).filter(|e| *e <= MAX_GPA);
+        let good = range.len > 0
+            && range.gpa.0 >= end
+            && whole.iter().all(|n| n.is_multiple_of(PAGE_SIZE))
+            && range.hva.0.checked_add(range.len).is_some();
+        match next.filter(|_| good) {
+            Some(next) => end = next,
+            None => return impossible(range),
+        }
+    }
+    Ok(())
+}
+
+fn impossible<T>(range: &Range) -> Result<T, MemoryMapError> {
+    Err(MemoryMapError::Inconsistent(format!(
+        "the run of RAM at {} cannot be",
+        range.gpa
+    )))
 }
 
 #[cfg(test)]
 impl GuestMemory {
     /// A map without files, for tests of what only needs addresses.
     pub(crate) fn of_ranges(ranges: Vec<Range>) -> Self {
-        Self {
-            ranges,
-            files: Vec::new(),
-        }
+        Self::without_files(ranges).expect("a test's ranges are good")
     }
 }
 

@@ -31,6 +31,14 @@ pub(super) struct FileId {
     pub inode: u64,
 }
 
+impl Mapping {
+    /// Anonymous memory of huge pages that were reserved (`MAP_HUGETLB`), by the name that the kernel
+    /// gives it.
+    pub(super) fn is_huge_and_anonymous(&self) -> bool {
+        self.path.starts_with("/anon_hugepage")
+    }
+}
+
 impl FileId {
     fn of(meta: &fs::Metadata) -> Self {
         Self {

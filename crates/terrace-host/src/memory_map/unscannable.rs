@@ -31,6 +31,14 @@ pub enum Unscannable {
     Vfio(String),
 }
 
+impl Unscannable {
+    /// Whether the RAM is there all the same, to be watched and moved by its address.
+    #[must_use]
+    pub fn has_addresses(&self) -> bool {
+        matches!(self, Self::PrivateRam(_) | Self::NoDescriptor(_))
+    }
+}
+
 fn share_on() -> &'static str {
     "start it with -object memory-backend-memfd,id=ram,size=SIZE,share=on (or memory-backend-file on \
      tmpfs: mem-path=/dev/shm/NAME,share=on,align=2M) and -machine memory-backend=ram; libvirt: \

@@ -171,6 +171,38 @@ fn a_huge_unit_without_a_huge_page_is_moved_page_by_page() {
 }
 
 #[test]
+fn a_huge_unit_that_was_split_and_moves_in_part_is_told_as_not_moved() {
+    let part = |(gfn, busy)| (gfn, base(1, busy));
+    let pages: Vec<(u64, FakePage)> = (0..512)
+        .map(|gfn| part((gfn, 9 * u32::from(gfn == 77))))
+        .collect();
+    let mut case = Case::new(&pages, &[(0, HUGE)]);
+    case.unit = PageSize::Huge;
+    let [result] = case.run(&[(0, 0)], false)[..] else {
+        panic!("one result");
+    };
+    assert_eq!(result.status, MoveStatus::Busy);
+    assert_eq!(
+        result.now,
+        PageCode::new(TierId(1), false),
+        "where the rest is"
+    );
+    case.kernel
+        .0
+        .lock()
+        .unwrap()
+        .pages
+        .get_mut(&address(77))
+        .unwrap()
+        .busy = 0;
+    assert_eq!(
+        case.statuses(&[(0, 0)]),
+        [MoveStatus::Moved],
+        "the next try moves the rest"
+    );
+}
+
+#[test]
 fn a_full_node_passes_on_to_the_next_and_a_full_tier_says_no_memory() {
     let pages: Vec<_> = (0..4).map(|gfn| (gfn, base(0, 0))).collect();
     let case = Case::new(&pages, &[(2, PAGE_SIZE), (1, PAGE_SIZE)]);

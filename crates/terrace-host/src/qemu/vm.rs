@@ -10,7 +10,7 @@ use terrace_sys::Process;
 
 use super::{Candidate, Monitor, QemuError, command_line};
 use crate::HostRoot;
-use crate::memory_map::{GuestMemory, MemoryMapError, read_guest_memory};
+use crate::memory_map::{GuestMemory, MemoryMapError, read_guest_addresses, read_guest_memory};
 
 /// Who a VM is.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -127,6 +127,15 @@ impl Vm {
     /// Where it cannot be scanned, with the option that would change that.
     pub fn memory(&mut self) -> Result<GuestMemory, MemoryMapError> {
         read_guest_memory(&self.root, self.process.pid(), &mut self.monitor)
+    }
+
+    /// Where its RAM is in host memory alone, also where only QEMU sees it: it can be watched by DAMON and
+    /// moved, not scanned.
+    ///
+    /// # Errors
+    /// Where it cannot be moved either.
+    pub fn addresses(&mut self) -> Result<GuestMemory, MemoryMapError> {
+        read_guest_addresses(&self.root, self.process.pid(), &mut self.monitor)
     }
 }
 

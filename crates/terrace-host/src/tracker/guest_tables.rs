@@ -24,6 +24,7 @@ pub struct GuestTables {
     timeout: Duration,
     worker: Option<WorkerHandle>,
     sandbox_gaps: Vec<String>,
+    writes: bool,
 }
 
 impl GuestTables {
@@ -44,9 +45,16 @@ impl GuestTables {
             timeout,
             worker: None,
             sandbox_gaps: Vec::new(),
+            writes: false,
         };
         tables.worker = Some(tables.start()?);
         Ok(tables)
+    }
+
+    /// Tells writes from now on, of a guest of which the operator says that it runs Linux 6.6 or later: D
+    /// of its leaves moves to a software bit that no other kernel knows.
+    pub fn tell_writes(&mut self) {
+        self.writes = true;
     }
 
     fn start(&mut self) -> Result<WorkerHandle, WorkerError> {
@@ -122,7 +130,8 @@ impl GuestTables {
         } else {
             self.timeout
         };
-        self.worker.insert(worker).scan(request, vcpus, timeout)
+        let worker = self.worker.insert(worker);
+        worker.scan(request, vcpus, self.writes, timeout)
     }
 }
 

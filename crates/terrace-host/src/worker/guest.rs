@@ -62,7 +62,7 @@ impl Guest {
         })
     }
 
-    /// One pass. Its times are those of the walk alone, as what it says is about the time of the walk.
+    /// One pass, which moves D aside where `writes` says so. Its times are those of the walk alone, as what it says is about the time of the walk.
     ///
     /// # Errors
     /// Where no virtual CPU's tables can be walked now; for people.
@@ -70,6 +70,7 @@ impl Guest {
         &mut self,
         request: &ScanRequest,
         vcpus: &[PagingRegisters],
+        writes: bool,
     ) -> Result<ScanAnswer, String> {
         let readings: Vec<_> = vcpus.iter().map(|r| Paging::from_registers(*r)).collect();
         if self.roots.knows_any() && self.shape.is_left(&readings) {
@@ -94,6 +95,7 @@ impl Guest {
         )?;
         let (memory, known) = (&self.memory, &self.roots);
         let is_live = |frame| known.is_live(memory, frame);
+        self.scanner.tell_writes(writes);
         let mut answer = self
             .scanner
             .scan_checked(memory, paging, &roots, request, is_live);

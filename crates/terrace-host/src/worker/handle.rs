@@ -121,7 +121,7 @@ impl WorkerHandle {
         }
     }
 
-    /// One pass.
+    /// One pass; `writes` as in [`Request::Scan`].
     ///
     /// # Errors
     /// Where it fails, dies, does not answer in time, or answers what cannot be.
@@ -129,11 +129,16 @@ impl WorkerHandle {
         &mut self,
         request: ScanRequest,
         vcpus: Vec<PagingRegisters>,
+        writes: bool,
         timeout: Duration,
     ) -> Result<ScanAnswer, WorkerError> {
         let (id, space) = (request.id, request.space);
         let deadline = Instant::now() + timeout;
-        let message = Request::Scan { request, vcpus };
+        let message = Request::Scan {
+            request,
+            vcpus,
+            writes,
+        };
         let sent = self.channel.send(&message, &[], Some(deadline));
         sent.map_err(|error| self.failed(error, timeout))?;
         match self.response(answer_limit(self.span), deadline, timeout)? {

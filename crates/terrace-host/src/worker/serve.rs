@@ -69,10 +69,15 @@ fn serve(channel: &Channel) -> Result<(), ServeError> {
     };
     channel.send(&Response::Attached { sandbox_gaps }, &[], None)?;
     while let Some(request) = channel.receive(MAX_FRAME, None)? {
-        let Request::Scan { request, vcpus } = request else {
+        let Request::Scan {
+            request,
+            vcpus,
+            writes,
+        } = request
+        else {
             return Err(ServeError::Protocol("given RAM twice"));
         };
-        let response = match guest.scan(&request, &vcpus) {
+        let response = match guest.scan(&request, &vcpus, writes) {
             Ok(answer) => Response::Scanned(Box::new(answer)),
             Err(reason) => Response::ScanFailed(ScanFailure {
                 id: request.id,

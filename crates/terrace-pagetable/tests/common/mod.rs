@@ -4,7 +4,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::Ordering::Relaxed;
 
-use terrace_pagetable::entry::{ACCESSED, ADDRESS, LARGE, LARGE_PAT, PRESENT, USER};
+use terrace_pagetable::entry::{
+    ACCESSED, ADDRESS, DIRTY, LARGE, LARGE_PAT, PRESENT, SAVED_DIRTY, USER, WRITABLE,
+};
 use terrace_pagetable::{GuestTables, Paging, SimulatedMemory};
 use terrace_proto::{
     Gfn, PageBitmap, PagingRegisters, Rearm, RequestId, ScanRequest, ScanStats, Space, VmId,
@@ -72,6 +74,8 @@ pub struct Naive {
     pub known: PageBitmap,
     pub huge: PageBitmap,
     pub accessed: PageBitmap,
+    /// Where D tells writes.
+    pub written: Option<PageBitmap>,
     pub stats: ScanStats,
     visited: BTreeSet<u64>,
 }
@@ -85,13 +89,20 @@ impl Naive {
             known: PageBitmap::new(frames),
             huge: PageBitmap::new(frames.div_ceil(512)),
             accessed: PageBitmap::new(frames),
+            written: None,
             stats: ScanStats::default(),
             visited: BTreeSet::new(),
         }
     }
 
+    pub fn with_writes(mut self) -> Self {
+        self.written = Some(PageBitmap::new(self.frames));
+        self
+    }
+
     pub fn scan(&mut self, roots: &[Gfn], request: &ScanRequest) {
         self.accessed.clear();
+        self.written.iter_mut().for_each(PageBitmap::clear);
         self.visited.clear();
         self.stats = ScanStats::default();
         if !request.prune {
@@ -161,14 +172,25 @@ impl Naive {
         if level > 1 {
             self.huge.set_range(first / 512, pages / 512);
         }
-        if entry & ACCESSED == 0 {
+        let mut rearmed = entry & !ACCESSED;
+        if entry & ACCESSED != 0 {
+            self.stats.accessed += 1;
+            self.accessed.set_range(first, pages);
+        }
+        if let Some(written) = &mut self.written
+            && entry & DIRTY != 0
+            && entry & WRITABLE != 0
+            && level < 3
+        {
+            written.set_range(first, pages);
+            rearmed = rearmed & !DIRTY | SAVED_DIRTY;
+        }
+        if rearmed == entry {
             return false;
         }
-        self.stats.accessed += 1;
-        self.accessed.set_range(first, pages);
         if wanted(rearm, first, pages) {
-            self.stats.cleared += 1;
-            self.put(at, entry & !ACCESSED);
+            self.stats.cleared += u64::from(entry & ACCESSED != 0);
+            self.put(at, rearmed);
             false
         } else {
             true

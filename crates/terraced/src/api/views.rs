@@ -6,9 +6,10 @@ use terrace_host::{Finding, Status, doctor};
 use terrace_proto::{Command, Gpa, PAGE_SIZE, TierLimit, VmId};
 
 use super::Failure;
+use crate::config::MOST_WEIGHT;
 use crate::daemon::Daemon;
 use crate::events::seconds;
-use crate::roster::Entry;
+use crate::roster::{Entry, Managed};
 
 impl Daemon {
     /// `GET /v1/status`.
@@ -56,6 +57,7 @@ impl Daemon {
                 .iter()
                 .flat_map(|v| v.tiers.iter().map(|t| t.bytes))
                 .collect(),
+            share: view.as_ref().and_then(|v| v.share.clone()).map(share),
             rounds: counters.map_or(0, |c| c.rounds),
             promoted_pages: counters.map_or(0, |c| c.promoted_pages),
             demoted_pages: counters.map_or(0, |c| c.demoted_pages),
@@ -78,9 +80,10 @@ impl Daemon {
         Ok(api::VmDetail {
             vm,
             unit_bytes: view.unit.bytes(),
+            unit_reason: managed.unit_reason.clone(),
             limits: view.tiers.iter().map(|t| limit(&t.limit)).collect(),
             stages: vec![
-                stage("observe", &m.observe),
+                stage("observe", &observe(managed, &m.observe)),
                 stage("estimate", &m.estimate),
                 stage("share", &m.share),
                 stage("place", &m.place),
@@ -175,6 +178,8 @@ impl Daemon {
         let id = self.managed_id(name)?;
         let command = match setting.key.as_str() {
             "moves" => Command::Moves(id, on_or_off(&setting.value)?),
+            "weight" => Command::Weight(id, weight(&setting.value)?),
+            "fast" => Command::FastSize(id, bytes(&setting.value)?),
             key => Command::Limits(id, self.new_limits(id, key, &setting.value)?),
         };
         self.command(command);
@@ -186,22 +191,20 @@ impl Daemon {
     fn new_limits(&self, id: VmId, key: &str, value: &str) -> Result<Vec<TierLimit>, Failure> {
         let unknown = || {
             Failure::Invalid(format!(
-                "no setting {key}: there are moves, TIER.floor, TIER.ceiling"
+                "no setting {key}: there are moves, weight, fast, floor, ceiling, TIER.floor, TIER.ceiling"
             ))
         };
-        let (tier, which) = key.split_once('.').ok_or_else(unknown)?;
+        // Without a tier's name it is the first one's, as for `fast`.
+        let (tier, which) = key.split_once('.').unwrap_or(("fast", key));
         let tier = self
             .config
             .tier(tier)
             .ok_or_else(|| Failure::Invalid(format!("there is no tier {tier}")))?;
-        let size: bytesize::ByteSize = value.parse().map_err(|_| {
-            Failure::Invalid(format!("{value}: not a size; write it as 512MiB or 2GiB"))
-        })?;
         let mut limits: Vec<TierLimit> = self.view(id)?.tiers.iter().map(|t| t.limit).collect();
         let limit = limits.get_mut(tier.index()).ok_or_else(unknown)?;
         match which {
-            "floor" => limit.floor_bytes = size.as_u64(),
-            "ceiling" => limit.ceiling_bytes = size.as_u64(),
+            "floor" => limit.floor_bytes = bytes(value)?,
+            "ceiling" => limit.ceiling_bytes = bytes(value)?,
             _ => return Err(unknown()),
         }
         if limit.floor_bytes > limit.ceiling_bytes {
@@ -294,12 +297,42 @@ fn unmanaged(vm: api::Vm) -> api::VmDetail {
     api::VmDetail {
         vm,
         unit_bytes: PAGE_SIZE,
+        unit_reason: "it is not managed".into(),
         limits: Vec::new(),
         stages: Vec::new(),
         phase,
         next_round_in_s: None,
         history: Vec::new(),
         reasons: Vec::new(),
+    }
+}
+
+fn share(share: terrace_core::ShareView) -> api::Share {
+    api::Share {
+        pooled: share.pooled,
+        weight: share.weight,
+        nominal_bytes: share.nominal_bytes,
+        lower_bytes: share.lower_bytes,
+        upper_bytes: share.upper_bytes,
+        held_bytes: share.held_bytes,
+        hot_bytes: share.hot_bytes,
+        unseen_bytes: share.unseen_bytes,
+        want_bytes: share.want_bytes,
+        target_bytes: share.target_bytes,
+        pool_free_bytes: share.pool_free_bytes,
+        why: share.words,
+    }
+}
+
+/// What observes a VM: the host's word where it is not the engine's tables, and the source of writes.
+fn observe(managed: &Managed, engine: &str) -> String {
+    let tracker = match &managed.damon {
+        None => engine.to_owned(),
+        Some(why) => format!("damon (vaddr), regions instead of pages: {why}"),
+    };
+    match &managed.writes {
+        None => tracker,
+        Some(writes) => format!("{tracker}; writes: {writes}"),
     }
 }
 
@@ -371,6 +404,21 @@ fn finding(f: &Finding) -> api::Finding {
         found: f.why.clone(),
         advice: f.change.clone(),
     }
+}
+
+fn bytes(value: &str) -> Result<u64, Failure> {
+    let size: Result<bytesize::ByteSize, _> = value.parse();
+    size.map(|size| size.as_u64())
+        .map_err(|_| Failure::Invalid(format!("{value}: not a size; write it as 512MiB or 2GiB")))
+}
+
+fn weight(value: &str) -> Result<u32, Failure> {
+    let weight = value.parse().ok().filter(|w| (1..=MOST_WEIGHT).contains(w));
+    weight.ok_or_else(|| {
+        Failure::Invalid(format!(
+            "{value}: not a weight; write a number from 1 to {MOST_WEIGHT} (1000 is normal)"
+        ))
+    })
 }
 
 fn on_or_off(value: &str) -> Result<bool, Failure> {

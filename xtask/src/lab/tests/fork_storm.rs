@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use super::LabTest;
 use crate::lab::Lab;
-use crate::lab::daemon::Setup;
+use crate::lab::daemon::{Setup, VM};
 
 const ROUNDS: u64 = 3;
 
@@ -24,9 +24,9 @@ pub const TESTS: &[LabTest] = &[LabTest {
 fn page_tables_freed_and_reused_under_a_fork_storm_lose_no_byte(lab: &mut Lab) -> Result<()> {
     lab.guest("churn 2")?;
     lab.start_daemon(Setup::VTMM)?;
-    let first_round = lab.rounds()?;
+    let first_round = lab.rounds(VM)?;
     let before = forks(&lab.guest("stats")?)?;
-    lab.wait_for_round(first_round + ROUNDS)?;
+    lab.wait_for_round(VM, first_round + ROUNDS)?;
     let during = forks(&lab.guest("stats")?)? - before;
     lab.guest("churn 0")?;
     let verified = lab.guest("verify")?;

@@ -1,8 +1,12 @@
 //! The lab's tests and their runner.
 
+mod damon;
+mod faults;
 mod fork_storm;
+mod huge_pages;
 mod infrastructure;
 mod placement;
+mod several_vms;
 mod soak;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -28,7 +32,15 @@ pub struct LabTest {
 }
 
 /// Every test there is.
-const TESTS: &[&[LabTest]] = &[infrastructure::TESTS, placement::TESTS, fork_storm::TESTS];
+const TESTS: &[&[LabTest]] = &[
+    infrastructure::TESTS,
+    placement::TESTS,
+    fork_storm::TESTS,
+    faults::TESTS,
+    several_vms::TESTS,
+    huge_pages::TESTS,
+    damon::TESTS,
+];
 
 /// Those that take minutes.
 const LONG_TESTS: &[&[LabTest]] = &[soak::TESTS];

@@ -7,7 +7,7 @@ use anyhow::{Result, ensure};
 
 use super::LabTest;
 use crate::lab::Lab;
-use crate::lab::daemon::Setup;
+use crate::lab::daemon::{Setup, VM};
 
 pub const TESTS: &[LabTest] = &[
     LabTest {
@@ -33,28 +33,28 @@ pub const TESTS: &[LabTest] = &[
 ];
 
 fn hot_pages_come_into_fast_memory_and_follow_when_the_set_moves(lab: &mut Lab) -> Result<()> {
-    let before = lab.hot_on_fast()?;
+    let before = lab.hot_on_fast(VM)?;
     ensure!(
         before.fast == 0,
         "the hot set does not start in slow memory: {before}"
     );
     lab.start_daemon(Setup::VTMM)?;
     ensure!(
-        lab.converges_within_three_rounds()?,
+        lab.converges_within_three_rounds(VM)?,
         "the hot set is not in fast memory after three rounds"
     );
-    lab.expect_intact()?;
+    lab.expect_intact(VM)?;
     lab.guest("move 99")?;
-    let moved = lab.hot_on_fast()?;
+    let moved = lab.hot_on_fast(VM)?;
     ensure!(
         !moved.is_placed(),
         "the new hot set is in fast memory already: {moved}"
     );
     ensure!(
-        lab.converges_within_three_rounds()?,
+        lab.converges_within_three_rounds(VM)?,
         "the moved hot set is not in fast memory after three rounds"
     );
-    lab.expect_intact()
+    lab.expect_intact(VM)
 }
 
 fn placement_test_fails_with_moves_off(lab: &mut Lab) -> Result<()> {
@@ -63,15 +63,15 @@ fn placement_test_fails_with_moves_off(lab: &mut Lab) -> Result<()> {
         ..Setup::VTMM
     })?;
     ensure!(
-        !lab.converges_within_three_rounds()?,
+        !lab.converges_within_three_rounds(VM)?,
         "the placement test passes without moves: it shows nothing"
     );
-    let after = lab.hot_on_fast()?;
+    let after = lab.hot_on_fast(VM)?;
     ensure!(
         after.fast == 0,
         "pages moved although moves are off: {after}"
     );
-    lab.expect_intact()
+    lab.expect_intact(VM)
 }
 
 fn placement_test_fails_with_a_shuffled_ranking(lab: &mut Lab) -> Result<()> {
@@ -80,15 +80,15 @@ fn placement_test_fails_with_a_shuffled_ranking(lab: &mut Lab) -> Result<()> {
         ..Setup::VTMM
     })?;
     ensure!(
-        !lab.converges_within_three_rounds()?,
+        !lab.converges_within_three_rounds(VM)?,
         "the placement test passes with a shuffled ranking: it shows nothing"
     );
-    let promoted = lab.vm()?.and_then(|vm| vm["promoted_pages"].as_u64());
+    let promoted = lab.vm(VM)?.and_then(|vm| vm["promoted_pages"].as_u64());
     ensure!(
         promoted > Some(1000),
         "the shuffled ranking moved nothing: {promoted:?}"
     );
-    lab.expect_intact()
+    lab.expect_intact(VM)
 }
 
 /// The test's knowledge of the hot set must not leak to the daemon, which runs as root in L1: the

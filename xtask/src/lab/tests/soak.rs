@@ -4,7 +4,7 @@ use anyhow::{Result, ensure};
 
 use super::LabTest;
 use crate::lab::Lab;
-use crate::lab::daemon::Setup;
+use crate::lab::daemon::{Setup, VM};
 
 /// How often the hot set moves.
 const MOVES: u64 = 20;
@@ -20,10 +20,10 @@ fn twenty_moving_hot_sets_are_followed_and_no_byte_is_lost(lab: &mut Lab) -> Res
     for seed in 100..100 + MOVES {
         lab.guest(&format!("move {seed}"))?;
         ensure!(
-            lab.converges_within_three_rounds()?,
+            lab.converges_within_three_rounds(VM)?,
             "hot set {seed} is not in fast memory after three rounds"
         );
-        lab.expect_intact()?;
+        lab.expect_intact(VM)?;
     }
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! A seeded choice of single pages, scattered over the region.
+//! A seeded choice of single pages, scattered over the region, or of one run of them.
 
 /// Marsaglia's xorshift64: enough to scatter pages, and the same on every run.
 struct Xorshift(u64);
@@ -35,6 +35,16 @@ pub fn choose(pages: usize, wanted: usize, seed: u64) -> Vec<u32> {
     chosen
 }
 
+/// `wanted` page numbers below `pages` that follow each other.
+pub fn choose_run(pages: usize, wanted: usize, seed: u64) -> Vec<u32> {
+    let last_start = pages.saturating_sub(wanted) as u64;
+    let start = Xorshift::new(seed).next() % (last_start + 1);
+    (start..)
+        .take(wanted.min(pages))
+        .filter_map(|page| u32::try_from(page).ok())
+        .collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -49,5 +59,14 @@ mod tests {
         assert_eq!(first.len(), 1_000);
         let neighbours = first.windows(2).filter(|w| w[0] + 1 == w[1]).count();
         assert!(neighbours < 200, "{neighbours} neighbours in 1000");
+    }
+
+    #[test]
+    fn a_run_lies_in_the_region_and_depends_on_the_seed() {
+        let run = choose_run(10_000, 1_000, 1);
+        assert!(run.windows(2).all(|w| w[0] + 1 == w[1]));
+        assert!(run.len() == 1_000 && run[999] < 10_000);
+        assert_ne!(run, choose_run(10_000, 1_000, 2));
+        assert_eq!(choose_run(3, 9, 1), [0, 1, 2]);
     }
 }

@@ -44,7 +44,7 @@ fn run() -> Result<()> {
     startup::mount_filesystems()?;
     let options = Options::from_kernel_command_line()?;
     let region = Region::new(options.region_mib, options.thp)?;
-    let workload = Workload::new(region, options.hot_percent, options.seed);
+    let workload = Workload::new(region, options.hot_percent, options.clustered, options.seed);
     println!(
         "lab-guest: {} pages, {} hot",
         workload.pages(),

@@ -10,6 +10,7 @@ pub struct Options {
     pub region_mib: usize,
     pub hot_percent: usize,
     pub seed: u64,
+    pub clustered: bool,
     pub thp: bool,
     pub pause_ms: i32,
 }
@@ -25,6 +26,7 @@ impl Options {
             region_mib: value(line, "region", 192)?,
             hot_percent: value(line, "hot", 10)?,
             seed: value(line, "seed", 1)?,
+            clustered: value(line, "clustered", 0)? != 0,
             thp: value(line, "thp", 0)? != 0,
             pause_ms: value(line, "pause_ms", 20)?,
         })

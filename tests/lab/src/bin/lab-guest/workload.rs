@@ -14,6 +14,7 @@ pub struct Workload {
     region: Region,
     hot: Vec<u32>,
     hot_pages: usize,
+    clustered: bool,
     seed: u64,
     /// Writes of earlier hot sets, per page. Passes don't touch it, so that it stays cold: the
     /// writes of the present hot set follow from the number of passes.
@@ -22,7 +23,7 @@ pub struct Workload {
 }
 
 impl Workload {
-    pub fn new(region: Region, hot_percent: usize, seed: u64) -> Self {
+    pub fn new(region: Region, hot_percent: usize, clustered: bool, seed: u64) -> Self {
         let mut workload = Self {
             running: true,
             passes: 0,
@@ -31,6 +32,7 @@ impl Workload {
             hot_pages: region.pages() * hot_percent / 100,
             region,
             hot: Vec::new(),
+            clustered,
             seed,
             passes_of_this_hot_set: 0,
         };
@@ -112,7 +114,12 @@ impl Workload {
     }
 
     fn choose(&mut self, seed: u64) {
-        self.hot = hotset::choose(self.region.pages(), self.hot_pages, seed);
+        let choose = if self.clustered {
+            hotset::choose_run
+        } else {
+            hotset::choose
+        };
+        self.hot = choose(self.region.pages(), self.hot_pages, seed);
         self.seed = seed;
     }
 }
@@ -128,7 +135,7 @@ mod tests {
     #[test]
     fn writes_are_accounted_for_across_hot_sets() {
         let region = Region::new(1, false).unwrap();
-        let mut workload = Workload::new(region, 50, 1);
+        let mut workload = Workload::new(region, 50, false, 1);
         for seed in 2..6 {
             workload.pass();
             workload.pass();

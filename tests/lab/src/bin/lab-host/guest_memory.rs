@@ -1,7 +1,8 @@
 //! From guest frame numbers to addresses in QEMU, independently of the product under test.
 //!
-//! The guest's RAM is one file, smaller than 3 GiB, so the offset in the file is the guest physical
-//! address; `/proc/PID/maps` says where QEMU maps it.
+//! The guest's RAM is one mapping, smaller than 3 GiB, so the offset in it is the guest physical address;
+//! `/proc/PID/maps` says where QEMU has it. That of a guest with private RAM has no name and is by far
+//! the largest one without.
 
 use std::fs;
 
@@ -27,8 +28,11 @@ impl GuestMemory {
         };
         let path = format!("/proc/{pid}/maps");
         let maps = fs::read_to_string(&path).with_context(|| format!("cannot read {path}"))?;
-        let Some((start, end)) = maps.lines().find_map(ram_mapping) else {
-            bail!("{path} maps no /dev/shm/NAME.ram; is {guest} a guest of the lab?");
+        let private = || maps.lines().filter_map(private_mapping);
+        let named = maps.lines().find_map(ram_mapping);
+        let Some((start, end)) = named.or_else(|| private().max_by_key(|(from, to)| to - from))
+        else {
+            bail!("{path} maps no RAM; is {guest} a guest of the lab?");
         };
         Ok(Self {
             pid,
@@ -72,6 +76,17 @@ fn ram_mapping(line: &str) -> Option<(usize, usize)> {
     if !path.starts_with("/dev/shm/") || !path.ends_with(".ram") {
         return None;
     }
+    bounds(line)
+}
+
+/// The same for memory that no file stands for.
+fn private_mapping(line: &str) -> Option<(usize, usize)> {
+    let mut words = line.split_whitespace().skip(1);
+    let private = words.next()? == "rw-p" && words.nth(3).is_none();
+    bounds(line).filter(|_| private)
+}
+
+fn bounds(line: &str) -> Option<(usize, usize)> {
     let (start, end) = line.split_whitespace().next()?.split_once('-')?;
     let address = |text| usize::from_str_radix(text, 16).ok();
     Some((address(start)?, address(end)?))
@@ -90,6 +105,18 @@ mod tests {
             ram_mapping("7f00200000-7f18200000 rw-p 00000000 00:00 0"),
             None
         );
+    }
+
+    #[test]
+    fn private_ram_is_memory_without_a_name() {
+        let ram = "7f00200000-7f18200000 rw-p 00000000 00:00 0 ";
+        assert_eq!(private_mapping(ram), Some((0x7f_0020_0000, 0x7f_1820_0000)));
+        for other in [
+            "7f00200000-7f18200000 r--p 00000000 00:00 0 ",
+            "55d000000000-55d000100000 rw-p 00000000 00:00 0   [heap]",
+        ] {
+            assert_eq!(private_mapping(other), None);
+        }
     }
 
     #[test]

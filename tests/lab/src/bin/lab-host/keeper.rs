@@ -21,7 +21,7 @@ pub fn keep(spec: &VmSpec) -> Result<()> {
     bridge::bridge(port, ours)?;
     let status = qemu.wait()?;
     // QEMU leaves the file that was its RAM behind when it is killed.
-    for path in [pid, vm::ram_path(&spec.name)] {
+    for path in [pid, vm::ram_path(spec)] {
         fs::remove_file(path).ok();
     }
     bail!("QEMU of {} ended: {status}", spec.name);
@@ -45,11 +45,15 @@ fn options(spec: &VmSpec, truth: i32) -> Vec<String> {
         node,
         ..
     } = spec;
+    let backend = if spec.private {
+        "memory-backend-ram".to_owned()
+    } else {
+        let path = vm::ram_path(spec);
+        format!("memory-backend-file,mem-path={path},share=on,align=2M")
+    };
     // Preferred, never bound: pages of a bound process cannot be moved to the other node.
     let memory = format!(
-        "memory-backend-file,id=mem,size={memory_mib}M,mem-path={},share=on,align=2M,prealloc=on,\
-         host-nodes={node},policy=preferred",
-        vm::ram_path(name)
+        "{backend},id=mem,size={memory_mib}M,prealloc=on,host-nodes={node},policy=preferred"
     );
     let pairs = [
         ("-name", name.clone()),
@@ -92,10 +96,11 @@ fn kernel_command_line(spec: &VmSpec) -> String {
     // emulated CPU keeps the hottest pages in its TLB and never sets their accessed bits again.
     // pci=lastbus=0 keeps Linux from looking for devices on 255 empty buses, at two exits a look.
     format!(
-        "console=ttyS0 quiet panic=-1 pti=on pci=lastbus=0 region={} hot={} seed={} thp={} pause_ms={}",
+        "console=ttyS0 quiet panic=-1 pti=on pci=lastbus=0 region={} hot={} seed={} clustered={} thp={} pause_ms={}",
         spec.region_mib,
         spec.hot_percent,
         spec.seed,
+        u8::from(spec.clustered),
         u8::from(spec.thp),
         spec.pause_ms
     )

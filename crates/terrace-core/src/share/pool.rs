@@ -1,0 +1,95 @@
+//! Dividing the pool (vTMM §3.5): a size of fast memory for each VM that shares it.
+//!
+//! Responsible for: one answer to "who gets how much", from what each VM holds, could use and may
+//! have. It leaves to others: moving anything.
+//!
+//! The sizes are filled up step by step, each step for all VMs before the next one, and within a step
+//! by weight: nobody gets more than the step asks for him, what he leaves goes to the others, and who is
+//! not satisfied has got in proportion to his weight.
+//! 1. Nothing is taken from what a VM holds under its lower limit.
+//! 2. Each gets what it can use up to its lower limit, then
+//! 3. up to its nominal size, then
+//! 4. up to its upper limit.
+//! 5. Nobody else can use the rest. Where memory is released on demand, who holds it keeps it (up to his
+//!    upper limit), and may have his nominal size. Where it is released always, it stays in the pool.
+//!
+//! The paper has no step 3: there a VM that grew keeps what it uses, so one that slept while others
+//! grew would not get its memory back. The paper says nothing about weights either.
+
+use crate::config::PoolRelease;
+
+/// One VM at the pool. All sizes are in bytes of the first tier.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub struct Claim {
+    /// What it holds.
+    pub held: u64,
+    /// What it could use: its hot set, and what it holds of unknown heat.
+    pub demand: u64,
+    /// Its lower limit.
+    pub lower: u64,
+    /// Its nominal size, between the limits.
+    pub nominal: u64,
+    /// Its upper limit.
+    pub upper: u64,
+    /// Its weight, at least 1.
+    pub weight: u32,
+}
+
+impl Claim {
+    /// What it should have: what it could use within its limits. It does not shrink under its lower
+    /// limit, but does not grow up to it without use.
+    #[must_use]
+    pub fn want(&self) -> u64 {
+        self.demand.min(self.upper).max(self.held.min(self.lower))
+    }
+}
+
+/// Divides `bytes` (what the claimants hold and what is free) between them; one size for each.
+#[must_use]
+pub fn divide(bytes: u64, claims: &[Claim], release: PoolRelease) -> Vec<u64> {
+    let caps = |cap: fn(&Claim) -> u64| claims.iter().map(cap).collect::<Vec<u64>>();
+    let mut steps = vec![
+        caps(|c| c.held.min(c.lower)),
+        caps(|c| c.want().min(c.lower)),
+        caps(|c| c.want().min(c.nominal)),
+        caps(Claim::want),
+    ];
+    if release == PoolRelease::OnDemand {
+        steps.push(caps(|c| c.held.min(c.upper)));
+        steps.push(caps(|c| c.nominal));
+    }
+    let mut sizes = vec![0; claims.len()];
+    let mut left = bytes;
+    for cap in steps {
+        left = fill(&mut sizes, &cap, claims, left);
+    }
+    sizes
+}
+
+/// Fills sizes up towards their caps, by weight; gives what is left.
+fn fill(sizes: &mut [u64], caps: &[u64], claims: &[Claim], mut left: u64) -> u64 {
+    let need = |i: usize, sizes: &[u64]| caps[i].saturating_sub(sizes[i]);
+    let mut open: Vec<usize> = (0..sizes.len()).filter(|i| need(*i, sizes) > 0).collect();
+    // Who needs least for its weight is satisfied first; the others share what that leaves.
+    open.sort_by(|&a, &b| {
+        let (a_need, b_need) = (u128::from(need(a, sizes)), u128::from(need(b, sizes)));
+        (a_need * weight(&claims[b])).cmp(&(b_need * weight(&claims[a])))
+    });
+    let mut weights: u128 = open.iter().map(|i| weight(&claims[*i])).sum();
+    for i in open {
+        let part = u128::from(left) * weight(&claims[i]) / weights;
+        let got = need(i, sizes).min(u64::try_from(part).unwrap_or(u64::MAX));
+        sizes[i] += got;
+        left -= got;
+        weights -= weight(&claims[i]);
+    }
+    left
+}
+
+fn weight(claim: &Claim) -> u128 {
+    claim.weight.max(1).into()
+}
+
+#[cfg(test)]
+#[path = "pool_tests.rs"]
+mod tests;

@@ -1,0 +1,81 @@
+//! DAMON as the tracker: what it finds where page tables are out of reach, and what it cannot see.
+
+use std::time::Duration;
+
+use anyhow::{Result, ensure};
+use terrace_lab::vm::{self, VmSpec};
+
+use super::LabTest;
+use crate::lab::Lab;
+use crate::lab::daemon::{Setup, VM};
+
+const ROUNDS: u64 = 3;
+
+pub const TESTS: &[LabTest] = &[
+    LabTest {
+        name: "damon_finds_a_contiguous_hot_set_where_page_tables_cannot_be_read",
+        needs_product: true,
+        run: damon_finds_a_contiguous_hot_set_where_page_tables_cannot_be_read,
+    },
+    LabTest {
+        name: "damon_as_the_tracker_fails_on_a_scattered_hot_set",
+        needs_product: true,
+        run: damon_as_the_tracker_fails_on_a_scattered_hot_set,
+    },
+];
+
+fn damon_finds_a_contiguous_hot_set_where_page_tables_cannot_be_read(lab: &mut Lab) -> Result<()> {
+    let pid = vm::pid_path(VM);
+    lab.check(&format!(
+        "kill $(cat {pid}); while [ -e {pid} ]; do sleep 0.1; done"
+    ))?;
+    // A huge page would be watched and moved as one, which is another test's matter.
+    lab.check("echo never >/sys/kernel/mm/transparent_hugepage/enabled")?;
+    lab.start_vm(&VmSpec {
+        private: true,
+        clustered: true,
+        ..VmSpec::default()
+    })?;
+    lab.start_daemon(Setup::VTMM)?;
+    expect_damon(lab, "share=on")?;
+    ensure!(
+        lab.converges_within_three_rounds(VM)?,
+        "the hot set is not in fast memory after three rounds"
+    );
+    lab.expect_intact(VM)?;
+    // The interface is given back to others.
+    lab.check("kill $(cat /run/terrace/pid)")?;
+    lab.wait_until("DAMON is given back", Duration::from_secs(60), |lab| {
+        let count = lab.check("cat /sys/kernel/mm/damon/admin/kdamonds/nr_kdamonds")?;
+        Ok((count.trim() == "0").then_some(()))
+    })
+}
+
+/// The same guest and the same rounds as in the placement test, which passes with the page tables.
+fn damon_as_the_tracker_fails_on_a_scattered_hot_set(lab: &mut Lab) -> Result<()> {
+    lab.start_daemon(Setup {
+        defaults: "ceiling = { fast = \"24MiB\" }\ntracker = \"damon\"",
+        ..Setup::VTMM
+    })?;
+    expect_damon(lab, "is configured")?;
+    let first = lab.rounds(VM)?;
+    lab.wait_for_round(VM, first + ROUNDS)?;
+    let after = lab.hot_on_fast(VM)?;
+    println!("with DAMON, {after}");
+    let promoted = lab.vm(VM)?.and_then(|vm| vm["promoted_pages"].as_u64());
+    println!("promoted: {promoted:?} pages");
+    ensure!(
+        after.fast * 100 < after.hot * 60,
+        "DAMON found a scattered hot set: this test shows nothing"
+    );
+    lab.expect_intact(VM)
+}
+
+fn expect_damon(lab: &mut Lab, why: &str) -> Result<()> {
+    let shown = lab.check(&format!("terrace show {VM}"))?;
+    ensure!(
+        shown.contains("damon (vaddr)") && shown.contains(why),
+        "{shown}"
+    );
+    Ok(())
+}

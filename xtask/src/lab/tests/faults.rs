@@ -1,0 +1,136 @@
+//! What goes wrong under a daemon that moves a real guest's pages.
+
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+
+use super::LabTest;
+use crate::lab::Lab;
+use crate::lab::daemon::{Setup, VM};
+
+const PATIENCE: Duration = Duration::from_secs(300);
+
+/// Leaves this much of the fast node free: far less than the hot set.
+const LEFT_MIB: u64 = 2;
+
+pub const TESTS: &[LabTest] = &[
+    LabTest {
+        name: "daemon_killed_mid_move_leaves_the_guest_whole_and_a_restart_goes_on",
+        needs_product: true,
+        run: daemon_killed_mid_move_leaves_the_guest_whole_and_a_restart_goes_on,
+    },
+    LabTest {
+        name: "full_fast_node_stops_promotions_and_loses_nothing",
+        needs_product: true,
+        run: full_fast_node_stops_promotions_and_loses_nothing,
+    },
+    LabTest {
+        name: "guest_killed_mid_round_is_forgotten_and_comes_back",
+        needs_product: true,
+        run: guest_killed_mid_round_is_forgotten_and_comes_back,
+    },
+];
+
+/// Moves so slowly (1 MiB a second) that the kill falls among them.
+const SLOW_MOVES: Setup = Setup {
+    engine: "move_budget_bytes_per_s = 1048576\nplan_max_bytes = 2097152",
+    ..Setup::VTMM
+};
+
+fn daemon_killed_mid_move_leaves_the_guest_whole_and_a_restart_goes_on(
+    lab: &mut Lab,
+) -> Result<()> {
+    lab.start_daemon(SLOW_MOVES)?;
+    let hot = lab.wait_until("some of the hot set has moved", PATIENCE, |lab| {
+        let now = lab.hot_on_fast(VM)?;
+        Ok((now.fast > 0).then_some(now))
+    })?;
+    ensure!(!hot.is_placed(), "all moved before the kill: {hot}");
+    lab.check("kill -9 $(cat /run/terrace/pid)")?;
+    println!("killed; {hot}");
+    lab.wait_until("no worker of the daemon is left", PATIENCE, |lab| {
+        let left = lab.check("pidof terraced exe || true")?;
+        Ok(left.trim().is_empty().then_some(()))
+    })?;
+    lab.expect_intact(VM)?;
+    let passes = passes(lab)?;
+    lab.wait_until("the guest works on", PATIENCE, |lab| {
+        Ok((self::passes(lab)? > passes).then_some(()))
+    })?;
+    lab.start_daemon(Setup::VTMM)?;
+    ensure!(
+        lab.converges_within_three_rounds(VM)?,
+        "after a restart the hot set is not in fast memory after three rounds"
+    );
+    lab.expect_intact(VM)
+}
+
+fn full_fast_node_stops_promotions_and_loses_nothing(lab: &mut Lab) -> Result<()> {
+    fill_fast_node(lab)?;
+    lab.start_daemon(Setup {
+        defaults: "",
+        ..Setup::VTMM
+    })?;
+    lab.wait_for_round(VM, 2)?;
+    let full = lab.hot_on_fast(VM)?;
+    println!("fast node full: {full}");
+    ensure!(!full.is_placed(), "the fast node was not full: {full}");
+    let shown = lab.check("terrace show vm1 --json")?;
+    ensure!(
+        shown.contains("tier-full") || shown.contains("full") || shown.contains("no-memory"),
+        "`terrace show` does not say that the node is full:\n{shown}"
+    );
+    lab.expect_intact(VM)?;
+    lab.check("rm /run/filler/all && umount /run/filler")?;
+    ensure!(
+        lab.converges_within_three_rounds(VM)?,
+        "the node has room again, but the hot set is not in fast memory after three rounds"
+    );
+    lab.expect_intact(VM)
+}
+
+/// A file bound to the fast node takes nearly all that is free there.
+fn fill_fast_node(lab: &mut Lab) -> Result<()> {
+    let free = lab.check("awk '/MemFree/ {print $4}' /sys/devices/system/node/node0/meminfo")?;
+    let free_mib = free.trim().parse::<u64>().context("MemFree of node 0")? >> 10;
+    // The kernel keeps what is below the high watermark for itself; the daemon leaves it alone.
+    let high = lab.check(
+        "awk '/^Node/ {node=$2} $1==\"high\" && node==\"0,\" {sum+=$2} END {print sum}' /proc/zoneinfo",
+    )?;
+    let high_mib = (high.trim().parse::<u64>().context("high watermarks")? * 4) >> 10;
+    let fill = free_mib.saturating_sub(high_mib + LEFT_MIB);
+    lab.check(&format!(
+        "mkdir -p /run/filler && mount -t tmpfs -o size={fill}m,mpol=bind:0 filler /run/filler"
+    ))?;
+    lab.check(&format!(
+        "dd if=/dev/zero of=/run/filler/all bs=1M count={fill} 2>/dev/null"
+    ))?;
+    Ok(())
+}
+
+fn guest_killed_mid_round_is_forgotten_and_comes_back(lab: &mut Lab) -> Result<()> {
+    lab.start_daemon(SLOW_MOVES)?;
+    lab.wait_until("pages are on their way", PATIENCE, |lab| {
+        Ok((lab.hot_on_fast(VM)?.fast > 0).then_some(()))
+    })?;
+    lab.check("kill -9 $(cat /run/lab/vm1.pid)")?;
+    lab.wait_until("the daemon has forgotten the guest", PATIENCE, |lab| {
+        let answered = lab.run("terrace vms --json", PATIENCE)?;
+        ensure!(answered.exit == 0, "the daemon is gone: {answered:?}");
+        let vm = lab.vm(VM)?;
+        Ok(vm.is_none_or(|vm| vm["mode"] == "gone").then_some(()))
+    })?;
+    lab.start_vm(&terrace_lab::vm::VmSpec::default())?;
+    lab.wait_until_managed(VM)?;
+    let before = lab.hot_on_fast(VM)?;
+    lab.wait_until("its hot set comes", PATIENCE, |lab| {
+        Ok((lab.hot_on_fast(VM)?.fast > before.fast).then_some(()))
+    })?;
+    lab.expect_intact(VM)
+}
+
+fn passes(lab: &mut Lab) -> Result<u64> {
+    lab.guest("stats")?["passes"]
+        .as_u64()
+        .context("the guest counts no passes")
+}
