@@ -170,6 +170,11 @@ impl Guest {
         self.tables = attach(&self.memory);
     }
 
+    /// Has this worker tell writes.
+    pub fn tell_writes(&mut self) {
+        self.tables.tell_writes();
+    }
+
     /// One request, as the daemon makes it.
     pub fn try_scan(&mut self, pass: Pass) -> Result<ScanAnswer, ScanFailure> {
         self.tables.scan(&mut self.vm, request(pass))

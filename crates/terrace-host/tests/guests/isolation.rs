@@ -7,7 +7,10 @@ use terrace_proto::PagingRegisters;
 use crate::Group;
 use crate::guest::{CLEAR, Frames, Guest, LOOK, Pass};
 use crate::heat::{count, measure};
-use crate::lazyfree::madv_free_pages_rewritten_after_a_scan_survive;
+use crate::lazyfree::{
+    madv_free_pages_rewritten_after_a_scan_survive,
+    madv_free_pages_survive_scans_that_move_the_dirty_bit,
+};
 use crate::machine::Machine;
 use crate::picture::only_accessed_bits_change;
 use crate::storm;
@@ -35,6 +38,10 @@ pub const GROUP: Group = Group {
         (
             "madv_free_pages_rewritten_after_a_scan_survive",
             madv_free_pages_rewritten_after_a_scan_survive,
+        ),
+        (
+            "madv_free_pages_survive_scans_that_move_the_dirty_bit",
+            madv_free_pages_survive_scans_that_move_the_dirty_bit,
         ),
         (
             "thousands_of_scans_under_a_fork_storm_lose_no_byte",

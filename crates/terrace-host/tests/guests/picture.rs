@@ -11,7 +11,8 @@ use crate::guest::Guest;
 
 const PRESENT_USER: u64 = 0x5;
 const ACCESSED: u64 = 0x20;
-const DIRTY: u64 = 0x40;
+/// D, and the bit that Linux 6.6 and later take for D as well.
+const DIRTY: u64 = 1 << 58 | 0x40;
 const ADDRESS: u64 = 0x000f_ffff_ffff_f000;
 /// Present, writable, for users, not executable: a page of plain data.
 const DATA: u64 = 1 << 63 | 0x7;
@@ -132,8 +133,8 @@ pub fn clear_dirty_bits(guest: &Guest, frames: &[u64]) -> usize {
     let mut cleared = 0;
     for (start, bytes) in Picture::of(&guest.ram).0 {
         for (number, word) in words(&bytes).enumerate() {
-            let is_leaf = word & !(ADDRESS | SOFTWARE | ACCESSED) == DATA | DIRTY;
-            if is_leaf && frames.contains(&((word & ADDRESS) / PAGE_SIZE)) {
+            let is_leaf = word & !(ADDRESS | SOFTWARE | ACCESSED | DIRTY) == DATA;
+            if is_leaf && word & DIRTY != 0 && frames.contains(&((word & ADDRESS) / PAGE_SIZE)) {
                 let at = start + number as u64 * 8;
                 let entry = (word & !DIRTY).to_le_bytes();
                 guest.ram.write_all_at(&entry, at).unwrap();
