@@ -21,6 +21,15 @@ const TIMEOUT: Duration = Duration::from_secs(30);
 /// Why a request gave no answer.
 #[derive(Debug, thiserror::Error)]
 pub enum ClientError {
+    /// Somebody listens, but not for this user.
+    #[error(
+        "you may not talk to terraced at {path}: its socket is for its owner and group alone (mode 0660). \
+         Run this as root (sudo), or as a member of the socket's group"
+    )]
+    NotAllowed {
+        /// The socket.
+        path: PathBuf,
+    },
     /// Nobody listens.
     #[error(
         "cannot reach terraced at {path}: {why}. Is it running? \
@@ -107,13 +116,9 @@ impl Client {
         path: &str,
         body: Bytes,
     ) -> Result<(StatusCode, Bytes), ClientError> {
-        let stream =
-            UnixStream::connect(&self.socket)
-                .await
-                .map_err(|why| ClientError::Connect {
-                    path: self.socket.clone(),
-                    why,
-                })?;
+        let stream = UnixStream::connect(&self.socket)
+            .await
+            .map_err(|why| self.unreachable(why))?;
         let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream))
             .await
             .map_err(|e| self.broken(&e))?;
@@ -135,6 +140,15 @@ impl Client {
             .await
             .map_err(|e| self.broken(&e))?;
         Ok((status, body.to_bytes()))
+    }
+
+    fn unreachable(&self, why: std::io::Error) -> ClientError {
+        let path = self.socket.clone();
+        if why.kind() == std::io::ErrorKind::PermissionDenied {
+            ClientError::NotAllowed { path }
+        } else {
+            ClientError::Connect { path, why }
+        }
     }
 
     fn broken(&self, what: &dyn std::fmt::Display) -> ClientError {
@@ -168,6 +182,15 @@ mod tests {
     fn names_survive_as_path_segments() {
         assert_eq!(segment("vm-1.a_b"), "vm-1.a_b");
         assert_eq!(segment("a/b c?ü"), "a%2Fb%20c%3F%C3%BC");
+    }
+
+    #[test]
+    fn an_unprivileged_user_is_told_what_to_do() {
+        let client = Client::new(Path::new("/run/terrace/terraced.sock"));
+        let denied = std::io::ErrorKind::PermissionDenied.into();
+        let text = client.unreachable(denied).to_string();
+        assert!(text.contains("sudo") && text.contains("/run/terrace/terraced.sock"));
+        assert!(!text.contains("Is it running?"), "{text}");
     }
 
     #[tokio::test]

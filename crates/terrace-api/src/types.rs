@@ -92,6 +92,12 @@ pub struct Vm {
     pub share: Option<Share>,
     /// Rounds completed.
     pub rounds: u64,
+    /// Its pages may be moved.
+    pub moves: bool,
+    /// Pages (of 4 KiB) in the hot set of its last complete round; none before the first.
+    pub hot_pages: Option<u64>,
+    /// Of these, pages that were in the first tier at that round's end.
+    pub hot_on_fast_pages: Option<u64>,
     /// Pages (of 4 KiB) promoted since it arrived.
     pub promoted_pages: u64,
     /// Pages (of 4 KiB) demoted since it arrived.
@@ -142,6 +148,8 @@ pub struct VmDetail {
     pub stages: Vec<Stage>,
     /// What the VM does right now.
     pub phase: String,
+    /// Number of the round that is under way.
+    pub round_under_way: Option<u64>,
     /// Seconds until the next round, where one is planned.
     pub next_round_in_s: Option<f64>,
     /// The last rounds, oldest first.
@@ -168,7 +176,7 @@ pub struct Stage {
     pub mechanism: String,
 }
 
-/// One completed round.
+/// One round that ended.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Round {
     /// Its number, from 1.
@@ -191,10 +199,51 @@ pub struct Round {
     pub demoted_pages: u64,
     /// Moves that failed.
     pub failed_pages: u64,
+    /// Pages that the ranking wanted to move up.
+    pub proposed_promotions: u64,
+    /// Pages that it wanted to move down.
+    pub proposed_demotions: u64,
+    /// What was not tried of that, by reason.
+    pub refused: Vec<Refused>,
+    /// Why the round was given up, where it was.
+    pub abandoned: Option<String>,
+    /// Where the round was only to plan: the first moves that would be tried; nothing was moved.
+    pub planned: Option<Vec<PlannedMove>>,
     /// Scans of the round.
     pub scans: u64,
     /// CPU time of its scans, ns.
     pub scan_cpu_ns: u64,
+}
+
+/// Proposals that were not tried.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Refused {
+    /// Why.
+    pub reason: String,
+    /// How many units (`unit_bytes` each).
+    pub units: u64,
+}
+
+/// One move that would be tried.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PlannedMove {
+    /// First byte of what would move, guest physical.
+    pub gpa: u64,
+    /// Its size, bytes.
+    pub bytes: u64,
+    /// Name of the tier that holds it.
+    pub from: String,
+    /// Name of the tier that it would go to.
+    pub to: String,
+    /// Its degree.
+    pub degree: u32,
+}
+
+/// `POST /v1/vms/{name}/plan`: a round that moves nothing has begun; it ends in the VM's history.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Planning {
+    /// Its number.
+    pub round: u64,
 }
 
 /// One decision in words.

@@ -1,6 +1,7 @@
 //! The command line.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use clap::{Parser, Subcommand};
 use clap_complete::Shell;
@@ -46,6 +47,8 @@ pub enum Command {
         #[arg(long, value_name = "FILE")]
         svg: Option<PathBuf>,
     },
+    /// Watch the VMs live: where their memory is, how hot it is, what is decided (press ? for keys).
+    Top(Top),
     /// Say why a VM's memory, or one page of it, is where it is.
     Explain {
         /// The VM's name.
@@ -75,28 +78,92 @@ pub enum Command {
         /// One or more KEY=VALUE.
         #[arg(required = true, value_parser = key_value)]
         settings: Vec<(String, String)>,
+        /// Print JSON, one object a line.
+        #[arg(long)]
+        json: bool,
     },
     /// Stop scanning and moving, of one VM or of all; nothing is moved back.
     Pause {
         /// The VM's name; all without it.
         vm: Option<String>,
+        /// Print JSON.
+        #[arg(long)]
+        json: bool,
     },
     /// Go on after `pause`.
     Resume {
         /// The VM's name; all without it.
         vm: Option<String>,
+        /// Print JSON.
+        #[arg(long)]
+        json: bool,
     },
     /// Start a round of a VM now instead of at its next period.
     Round {
         /// The VM's name.
         vm: String,
+        /// Print JSON.
+        #[arg(long)]
+        json: bool,
     },
+    /// Say what the next round of a VM would move and why, and move nothing. Takes as long as a round
+    /// (windows x window_ms, about 5 s by default); what it observes is not lost.
+    Plan {
+        /// The VM's name.
+        vm: String,
+        /// Move nothing. Required: moves that shall be made are made by the daemon's own rounds.
+        #[arg(long, required = true)]
+        dry_run: bool,
+        /// Print JSON.
+        #[arg(long)]
+        json: bool,
+    },
+    /// Look at the configuration; needs no daemon.
+    #[command(subcommand)]
+    Config(Config),
     /// Measure the fast paths; each figure stands beside a baseline measured in the same run.
     Bench(Bench),
     /// Print a shell completion script.
     Completions {
         /// Which shell.
         shell: Shell,
+    },
+}
+
+/// Arguments of `terrace top`.
+#[derive(Debug, clap::Args)]
+pub struct Top {
+    /// How often the daemon is asked, as 500ms or 2s.
+    #[arg(long, value_name = "TIME", default_value = "2s", value_parser = interval)]
+    pub interval: Duration,
+    /// Print one frame as plain text and end.
+    #[arg(long)]
+    pub once: bool,
+    /// With --once: write the frame as a picture (SVG) to this file instead.
+    #[arg(long, value_name = "FILE", requires = "once")]
+    pub svg: Option<PathBuf>,
+    /// With --once: size of the frame in characters, as 120x40.
+    #[arg(long, value_name = "WxH", requires = "once", default_value = "120x40", value_parser = size)]
+    pub size: (u16, u16),
+    /// Show this VM first.
+    #[arg(long, value_name = "NAME")]
+    pub vm: Option<String>,
+}
+
+/// What to do about the configuration.
+#[derive(Debug, Subcommand)]
+pub enum Config {
+    /// Check a configuration and its drop-ins (FILE.d/*.toml); exit code 1 and one message where
+    /// something is wrong.
+    Check {
+        /// The file; without it /etc/terrace/terrace.toml, or the defaults where that is not there.
+        file: Option<PathBuf>,
+        /// Also print every key with its value and who set it.
+        #[arg(long)]
+        effective: bool,
+        /// Print JSON.
+        #[arg(long)]
+        json: bool,
     },
 }
 
@@ -117,6 +184,22 @@ fn address(text: &str) -> Result<u64, String> {
         None => text.parse(),
     };
     parsed.map_err(|_| "not an address: give 0x… or decimal bytes".to_owned())
+}
+
+fn interval(text: &str) -> Result<Duration, String> {
+    match humantime::parse_duration(text) {
+        Ok(time) if time >= Duration::from_millis(100) => Ok(time),
+        Ok(_) => Err("shorter than 100ms".to_owned()),
+        Err(error) => Err(format!("{error}: write it as 500ms or 2s")),
+    }
+}
+
+fn size(text: &str) -> Result<(u16, u16), String> {
+    let sides = text.split_once('x').map(|(w, h)| (w.parse(), h.parse()));
+    match sides {
+        Some((Ok(width @ 40..=400), Ok(height @ 10..=200))) => Ok((width, height)),
+        _ => Err("not a size: from 40x10 to 400x200".to_owned()),
+    }
 }
 
 fn key_value(text: &str) -> Result<(String, String), String> {

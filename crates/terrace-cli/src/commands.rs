@@ -1,11 +1,14 @@
 //! One function per command that talks to the daemon; long ones have files of their own.
 
 pub mod bench;
+pub mod config;
 mod doctor;
 mod events;
 mod explain;
 mod map;
+mod plan;
 mod show;
+mod top;
 mod vms;
 
 use std::path::Path;
@@ -27,32 +30,43 @@ pub async fn online(socket: &Path, command: Command) -> Result<ExitCode> {
         Command::Show { vm, json, map, svg } => {
             show::run(&client, &vm, json, map, svg.as_deref()).await?;
         }
+        Command::Top(args) => top::run(&client, socket, args).await?,
+        Command::Plan { vm, json, .. } => plan::run(&client, &vm, json).await?,
         Command::Explain { vm, page, json } => explain::run(&client, &vm, page, json).await?,
         Command::Events { follow, json } => events::run(&client, follow, json).await?,
-        Command::Set { vm, settings } => set(&client, &vm, settings).await?,
-        Command::Pause { vm } => wish(&client, vm.as_deref(), "pause").await?,
-        Command::Resume { vm } => wish(&client, vm.as_deref(), "resume").await?,
-        Command::Round { vm } => wish(&client, Some(&vm), "round").await?,
-        Command::Bench(_) | Command::Completions { .. } => unreachable!("runs without the daemon"),
+        Command::Set { vm, settings, json } => set(&client, &vm, settings, json).await?,
+        Command::Pause { vm, json } => wish(&client, vm.as_deref(), "pause", json).await?,
+        Command::Resume { vm, json } => wish(&client, vm.as_deref(), "resume", json).await?,
+        Command::Round { vm, json } => wish(&client, Some(&vm), "round", json).await?,
+        Command::Bench(_) | Command::Completions { .. } | Command::Config(_) => {
+            unreachable!("runs without the daemon")
+        }
     }
     Ok(ExitCode::SUCCESS)
 }
 
 /// A `POST` without a body, about one VM or all.
-async fn wish(client: &Client, vm: Option<&str>, what: &str) -> Result<()> {
+async fn wish(client: &Client, vm: Option<&str>, what: &str, json: bool) -> Result<()> {
     let path = match vm {
         Some(vm) => format!("/v1/vms/{}/{what}", segment(vm)),
         None => format!("/v1/{what}"),
     };
-    let done: Done = client.post(&path, &()).await?;
-    println!("{}", done.done);
+    say(&client.post(&path, &()).await?, json)
+}
+
+async fn set(client: &Client, vm: &str, settings: Vec<(String, String)>, json: bool) -> Result<()> {
+    let path = format!("/v1/vms/{}/set", segment(vm));
+    for (key, value) in settings {
+        say(&client.post(&path, &Setting { key, value }).await?, json)?;
+    }
     Ok(())
 }
 
-async fn set(client: &Client, vm: &str, settings: Vec<(String, String)>) -> Result<()> {
-    let path = format!("/v1/vms/{}/set", segment(vm));
-    for (key, value) in settings {
-        let done: Done = client.post(&path, &Setting { key, value }).await?;
+/// What came of a wish, on a line.
+fn say(done: &Done, json: bool) -> Result<()> {
+    if json {
+        println!("{}", serde_json::to_string(done)?);
+    } else {
         println!("{}", done.done);
     }
     Ok(())

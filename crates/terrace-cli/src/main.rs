@@ -38,6 +38,7 @@ fn run(args: Args) -> anyhow::Result<ExitCode> {
             );
             Ok(ExitCode::SUCCESS)
         }
+        Command::Config(command) => commands::config::run(&command),
         online => tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .build()?

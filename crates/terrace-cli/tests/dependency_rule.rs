@@ -45,6 +45,8 @@ fn allowed() -> BTreeMap<&'static str, &'static [&'static str]> {
                 "terrace-sys",
                 "terrace-api",
                 "terrace-host",
+                // Its library: the configuration.
+                "terraced",
             ],
         ),
         ("terrace-lab", &[]),

@@ -51,3 +51,33 @@ fn completions_are_printed_for_every_shell() {
         assert!(String::from_utf8_lossy(&output.stdout).contains("explain"));
     }
 }
+
+#[test]
+fn a_configuration_is_checked_without_a_daemon() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let file = dir.path().join("terrace.toml");
+    let name = file.to_str().expect("a name");
+    std::fs::write(&file, "[engine]\nwindows = 4\n").expect("a file");
+    let good = terrace(&["config", "check", name, "--effective"]);
+    assert_eq!(good.status.code(), Some(0), "{}", said(&good));
+    let printed = String::from_utf8_lossy(&good.stdout).into_owned();
+    assert!(
+        printed.contains(&format!("engine.windows = 4  # {name}:2")),
+        "{printed}"
+    );
+    assert!(printed.contains(&format!("# valid: {name}")), "{printed}");
+
+    std::fs::write(&file, "[engine]\nwindows = 99\n").expect("a file");
+    let bad = terrace(&["config", "check", name, "--json"]);
+    assert_eq!(bad.status.code(), Some(1));
+    assert_eq!(said(&bad).lines().count(), 1, "{}", said(&bad));
+    assert!(
+        said(&bad).contains(&format!("{name}:2: engine.windows = 99")),
+        "{}",
+        said(&bad)
+    );
+    let report: serde_json::Value = serde_json::from_slice(&bad.stdout).expect("JSON");
+    assert_eq!(report["valid"], false);
+    assert_eq!(report["problem"]["line"], 2);
+    assert_eq!(report["problem"]["key"], "engine.windows");
+}

@@ -135,7 +135,7 @@ pub struct EngineConfig {
     /// Seed of the policy `random`.
     pub random_seed: u64,
     /// A page counts for the hot set, whose size a VM wants of the pool, if its degree is above this:
-    /// 3 (vTMM §3.5).
+    /// 3 (vTMM §3.5). In rounds of fewer than 4 windows, reads alone do not exceed 3.
     pub base_degree: u8,
     /// The hottest so many percent of these pages are the hot set: 80 (vTMM §3.5). 1 to 100.
     pub share_hot_percent: u8,

@@ -26,7 +26,7 @@ pub use engine::heat::{HeatCell, HeatMap};
 pub use engine::reasons::Reason;
 pub use engine::refusal::Refusal;
 pub use engine::view::{
-    Counters, Mechanism, PageExplanation, PhaseView, RankClass, RoundSummary, ScanCost, ShareView,
-    TierView, VmView,
+    Counters, Mechanism, PageExplanation, PhaseView, PlannedMove, RankClass, RoundSummary,
+    ScanCost, ShareView, TierView, VmView,
 };
 pub use policy::{PolicyChoice, PolicyName, Share};

@@ -7,11 +7,11 @@ use common::rounds::{
     scattered,
 };
 use common::{Host, SECOND, spec};
-use terrace_core::{EngineConfig, PhaseView, PolicyName};
+use terrace_core::{EngineConfig, PhaseView, PolicyName, Refusal};
 use terrace_proto::log::Record;
 use terrace_proto::{
     Action, Command, Event, MovePlan, PAGE_SIZE, PageBitmap, ScanAnswer, ScanFailure, ScanStats,
-    Tick, TierLimit, VmId,
+    Tick, TierId, TierLimit, TierMemory, VmId,
 };
 
 #[test]
@@ -290,4 +290,42 @@ fn one_vm_does_not_take_the_whole_budget() {
         round.promoted_pages + round.demoted_pages
     });
     assert!(promoted[0].abs_diff(promoted[1]) <= 128, "{promoted:?}");
+}
+
+#[test]
+fn a_full_node_stops_promotions_with_the_reason_and_no_livelock() {
+    let mut h = host(PolicyName::Vtmm);
+    // More than the tier has; as nothing fits into the other one, only promotions are left.
+    let limit = |floor, ceiling| TierLimit {
+        floor_bytes: floor * PAGE_SIZE,
+        ceiling_bytes: ceiling * PAGE_SIZE,
+    };
+    let limits = vec![limit(FAST, PAGES), limit(0, PAGES)];
+    h.after(0, Event::Command(Command::Limits(VM, limits)));
+    h.capacity[0] = FAST;
+    // What the node says it has free cannot be had.
+    let lie = |tier: u8, pages: u64| TierMemory {
+        tier: TierId(tier),
+        total_bytes: PAGES * PAGE_SIZE,
+        free_bytes: pages * PAGE_SIZE,
+    };
+    h.after(0, Event::Memory(vec![lie(0, 1000), lie(1, 0)]));
+    h.run_until(Tick(20 * SECOND));
+    let round = last(&h);
+    assert_eq!(round.abandoned, None, "the round ended by itself");
+    assert_eq!(round.promoted_pages, 0);
+    let refused: Vec<_> = round.refused.iter().map(|(why, _)| *why).collect();
+    assert_eq!(refused, [Refusal::NoFreeMemory]);
+    let counters = h.engine.vm(VM).unwrap().counters;
+    assert!(counters.no_memory_pages > 0);
+    assert!(
+        plans(&h).len() <= 4,
+        "{} plans went to a full node",
+        plans(&h).len()
+    );
+    let said = h.engine.vm(VM).unwrap().reasons;
+    assert!(
+        said.iter()
+            .any(|r| r.text.contains("the tier has no free memory"))
+    );
 }

@@ -8,7 +8,9 @@ use std::cell::Cell;
 use std::rc::Rc;
 
 use common::{Host, SECOND, draw, spec};
+use terrace_core::replay::replay;
 use terrace_core::{EngineConfig, PolicyChoice, PolicyName, PoolRelease, Share, ShareView};
+use terrace_proto::log::LogWriter;
 use terrace_proto::{Command, Event, PAGE_SIZE, PageSize, Tick, VmId};
 
 const HUGE: u64 = 512;
@@ -275,6 +277,23 @@ fn an_idle_vm_that_is_looked_at_rarely_gives_within_two_periods_of_the_demand() 
     w.command(Command::RoundNow(VmId(b)));
     w.run(120);
     assert_eq!((w.fast(a), w.fast(b)), (150, 250));
+}
+
+#[test]
+fn a_log_of_a_pool_replays_to_the_same_actions() {
+    let mut w = World::new(EngineConfig::default(), 400);
+    let (a, b) = (w.arrive(&SMALL, 0), w.arrive(&SMALL, 600));
+    w.run(300);
+    w.command(Command::Weight(VmId(a), 500));
+    w.set_busy(a, 600);
+    w.set_busy(b, 0);
+    w.run(300);
+    let mut log = LogWriter::new(Vec::new(), 1 << 30).unwrap();
+    for (at, record) in &w.host.log {
+        assert!(log.append(*at, record).unwrap());
+    }
+    let replayed = replay(&log.finish().unwrap()[..]).unwrap();
+    assert!(replayed.actions > 50, "{replayed:?}");
 }
 
 #[test]

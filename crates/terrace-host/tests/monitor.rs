@@ -138,7 +138,7 @@ fn a_monitor_that_another_program_holds_is_said_so() {
 }
 
 #[test]
-fn a_monitor_that_hangs_is_timed_out_and_its_late_answer_is_not_mistaken() {
+fn qmp_that_hangs_is_timed_out_and_its_late_answer_is_not_mistaken() {
     let f = fixture(|line| match line {
         l if l.contains("query-name") => {
             thread::sleep(3 * SHORT);
@@ -154,7 +154,7 @@ fn a_monitor_that_hangs_is_timed_out_and_its_late_answer_is_not_mistaken() {
 }
 
 #[test]
-fn a_closed_connection_and_text_that_is_no_qmp_are_errors() {
+fn qmp_that_sends_garbage_or_closes_is_an_error() {
     let dir = tempfile::tempdir().unwrap();
     for (name, text) in [("closed", ""), ("http", "HTTP/1.1 400 Bad Request\n")] {
         let socket = dir.path().join(name);

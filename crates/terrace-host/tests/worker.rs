@@ -36,7 +36,15 @@ fn main() {
 }
 
 fn tests() {
-    let tests: [(&str, fn()); 9] = [
+    let tests: [(&str, fn()); 11] = [
+        (
+            "a_vm_gone_mid_scan_is_never_scanned_again",
+            a_vm_gone_mid_scan_is_never_scanned_again,
+        ),
+        (
+            "qmp_that_lies_about_registers_makes_no_scan_write",
+            qmp_that_lies_about_registers_makes_no_scan_write,
+        ),
         (
             "no_search_of_all_ram_while_a_migration_goes_on",
             no_search_of_all_ram_while_a_migration_goes_on,
@@ -197,9 +205,7 @@ fn writes_are_told_where_asked() {
     let mut tables = guest.tables_that_know_the_kernel();
     guest.set(5, 21, 21 << 12 | WRITTEN);
     let mut scan = |writes: bool| {
-        if writes {
-            tables.tell_writes();
-        }
+        tables.tell_writes(writes);
         let answer = tables.scan_from(request(Rearm::All, false), vcpu());
         answer.unwrap().written
     };
@@ -278,6 +284,8 @@ fn workers_that_fail_again_and_again_are_not_fatal() {
 }
 
 /// A monitor that is asked for its migration and its registers.
+const GREETING: &str = r#"{"QMP": {"version": {"qemu": {"micro": 0, "minor": 0, "major": 9}, "package": ""}, "capabilities": []}}"#;
+
 fn monitor(line: &str) -> String {
     let registers =
         "CPU#0\nCR0=80050033 CR2=0 CR3=0000000000001000 CR4=00000020\nEFER=0000000000000d01\n";
@@ -291,13 +299,90 @@ fn monitor(line: &str) -> String {
     serde_json::json!({ "return": value }).to_string()
 }
 
+/// QEMU's process is a child that its monitor kills in the middle of an answer.
+fn a_vm_gone_mid_scan_is_never_scanned_again() {
+    let dir = tempfile::tempdir().unwrap();
+    let socket = dir.path().join("vm.sock");
+    let listener = UnixListener::bind(&socket).unwrap();
+    let mut qemu = std::process::Command::new("sleep")
+        .arg("1000")
+        .spawn()
+        .unwrap();
+    let pid = qemu.id();
+    let folder = dir.path().join(format!("proc/{pid}"));
+    std::fs::create_dir_all(&folder).unwrap();
+    std::fs::write(folder.join("cmdline"), "qemu-kvm\0").unwrap();
+    std::fs::copy(format!("/proc/{pid}/stat"), folder.join("stat")).unwrap();
+    std::thread::spawn(move || {
+        let (mut stream, _) = listener.accept().unwrap();
+        writeln!(stream, "{GREETING}").unwrap();
+        for line in BufReader::new(stream.try_clone().unwrap()).lines() {
+            let line = line.unwrap();
+            if line.contains("info registers") {
+                break;
+            }
+            writeln!(stream, "{}", monitor(&line)).unwrap();
+        }
+        qemu.kill().unwrap();
+        qemu.wait().unwrap();
+        write!(stream, "{{\"retu").unwrap();
+    });
+    let mut candidate = Candidate::at(&socket);
+    candidate.pid = Some(pid);
+    let mut vm = Vm::open(&HostRoot::new(dir.path()), &candidate, SECONDS).unwrap();
+    let guest = Guest::new();
+    let mut tables = guest.tables();
+    let failure = tables
+        .scan(&mut vm, request(Rearm::All, false))
+        .unwrap_err();
+    assert!(failure.fatal, "{}", failure.reason);
+    assert!(!vm.process().is_alive());
+}
+
+fn qmp_that_lies_about_registers_makes_no_scan_write() {
+    let guest = Guest::new();
+    let mut tables = guest.tables();
+    let size = (LOW_PAGES + HIGH_PAGES) * PAGE_SIZE;
+    let bytes = || {
+        let mut bytes = vec![0; usize::try_from(size).unwrap()];
+        guest.file.read_exact_at(&mut bytes, 0).unwrap();
+        bytes
+    };
+    let before = bytes();
+    let good = vcpu()[0];
+    let lies = [
+        // Beyond RAM, in the hole, a data page, all ones, garbage. (A lie that fits the tables, such as
+        // another number of levels, cannot be told from the truth: QEMU owns that memory anyway.)
+        (good.cr0, 1 << 50, good.cr4, good.efer),
+        (good.cr0, 1 << 30, good.cr4, good.efer),
+        (good.cr0, 22 << 12, good.cr4, good.efer),
+        (u64::MAX, u64::MAX, u64::MAX, u64::MAX),
+        (0x1234, 0xdead_beef, 0x5678, 0x9abc),
+    ];
+    for (cr0, cr3, cr4, efer) in lies {
+        let lie = PagingRegisters {
+            cr0,
+            cr3,
+            cr4,
+            efer,
+        };
+        for _ in 0..3 {
+            // An error or an answer that knows no page: both are fine, a write is not.
+            if let Ok(answer) = tables.scan_from(request(Rearm::All, false), vec![lie]) {
+                assert_eq!(pages(&answer.known), [] as [u64; 0], "{lie:?}");
+            }
+        }
+        assert!(bytes() == before, "{lie:?} changed guest memory");
+    }
+}
+
 fn no_search_of_all_ram_while_a_migration_goes_on() {
     let dir = tempfile::tempdir().unwrap();
     let socket = dir.path().join("vm.sock");
     let listener = UnixListener::bind(&socket).unwrap();
     std::thread::spawn(move || {
         let (mut stream, _) = listener.accept().unwrap();
-        writeln!(stream, r#"{{"QMP": {{"version": {{"qemu": {{"micro": 0, "minor": 0, "major": 9}}, "package": ""}}, "capabilities": []}}}}"#).unwrap();
+        writeln!(stream, "{GREETING}").unwrap();
         for line in BufReader::new(stream.try_clone().unwrap()).lines() {
             writeln!(stream, "{}", monitor(&line.unwrap())).unwrap();
         }

@@ -235,4 +235,6 @@ pub enum Command {
     FastSize(VmId, u64),
     /// Replace a VM's weight; 1000 is normal, 0 counts as 1.
     Weight(VmId, u32),
+    /// Start a round now as `RoundNow` does, but the round only proposes: none of its moves is made.
+    PlanRound(VmId),
 }

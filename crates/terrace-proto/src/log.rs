@@ -345,6 +345,22 @@ mod tests {
     }
 
     #[test]
+    fn commands_keep_their_numbers() {
+        let commands = [
+            Command::Pause(None),
+            Command::Resume(None),
+            Command::Moves(VmId(1), true),
+            Command::Limits(VmId(1), vec![]),
+            Command::RoundNow(VmId(1)),
+            Command::FastSize(VmId(1), 300),
+            Command::Weight(VmId(1), 300),
+        ];
+        for (number, command) in (0_u8..).zip(commands) {
+            assert_eq!(postcard::to_allocvec(&command).unwrap()[0], number);
+        }
+    }
+
+    #[test]
     fn unknown_kinds_are_skipped_by_length_and_counted() {
         let mut bytes = written(&[]);
         bytes.extend([0x77, 0x77, 3, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 2, 3]);

@@ -1,11 +1,13 @@
 //! The configuration file: what may stand in it (`Raw…`, as written) and what the daemon runs with
 //! ([`Config`], valid by construction).
 
+mod sources;
+
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::Duration;
 
-use anyhow::{Context as _, Result, bail, ensure};
+use anyhow::{Context as _, Result, anyhow, bail, ensure};
 use bytesize::ByteSize;
 use serde::Deserialize;
 use terrace_core::config::{EngineConfig, TierConfig, TierKind};
@@ -13,6 +15,8 @@ use terrace_core::policy::{Observe, Share};
 use terrace_host::topology::{Tier, Topology};
 use terrace_host::unit::UnitChoice;
 use terrace_proto::{TierId, TierLimit};
+
+pub use sources::{DEFAULT_FILE, Problem, Sources};
 
 /// The file as written.
 #[derive(Debug, Default, Deserialize)]
@@ -136,7 +140,9 @@ pub enum WriteSource {
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct RawLog {
-    file: PathBuf,
+    /// May stand in another file than the limit.
+    #[serde(default)]
+    file: Option<PathBuf>,
     #[serde(default = "log_limit")]
     limit: ByteSize,
 }
@@ -203,16 +209,29 @@ pub struct VmConfig {
 }
 
 impl Config {
-    /// Reads a file.
-    pub fn read(path: &Path) -> Result<Self> {
-        let text = std::fs::read_to_string(path)
-            .with_context(|| format!("reading the configuration {}", path.display()))?;
-        Self::parse(&text).with_context(|| format!("in the configuration {}", path.display()))
+    /// Checks what the files say.
+    ///
+    /// # Errors
+    /// Names file, line and key of what is wrong.
+    pub fn new(sources: &Sources) -> Result<Self, Problem> {
+        for (layer, text) in sources.texts() {
+            toml::from_str::<Raw>(text).map_err(|e| sources.misshapen(layer, &e))?;
+        }
+        let merged = Raw::deserialize(sources.merged()).map_err(anyhow::Error::from);
+        let checked = merged.and_then(Self::from_raw);
+        checked.map_err(|e| sources.invalid(format!("{e:#}")))
     }
 
-    /// Parses and checks the text of a file.
-    pub fn parse(text: &str) -> Result<Self> {
-        let raw: Raw = toml::from_str(text)?;
+    /// Parses and checks the text of one file.
+    ///
+    /// # Errors
+    /// As [`Config::new`].
+    pub fn parse(text: &str) -> Result<Self, Problem> {
+        Self::new(&Sources::of_text(text)?)
+    }
+
+    /// The message of a check that fails begins with the path of its key.
+    fn from_raw(raw: Raw) -> Result<Self> {
         ensure!(
             (1..=64).contains(&raw.mover.workers),
             "move.workers = {} is out of range: allowed is 1 to 64",
@@ -232,7 +251,7 @@ impl Config {
             engine.tiers = tiers.iter().map(|t| t.engine.clone()).collect();
         }
         share(&mut engine, &raw.defaults, &raw.vm);
-        engine.validate()?;
+        engine.validate().map_err(|e| anyhow!("engine.{e}"))?;
         let config = Self {
             socket: raw.daemon.socket,
             qmp_folders: raw.discover.qmp_folders,
@@ -242,7 +261,7 @@ impl Config {
             engine,
             move_workers: raw.mover.workers,
             move_attempts: raw.mover.attempts,
-            log: raw.log.map(|l| (l.file, l.limit.as_u64())),
+            log: raw.log.map(log).transpose()?,
             defaults: RawVm {
                 scan: raw.defaults.scan.or(Some(false)),
                 moves: raw.defaults.moves.or(Some(false)),
@@ -398,6 +417,11 @@ fn share(engine: &mut EngineConfig, defaults: &RawVm, vms: &BTreeMap<String, Raw
             engine.vm_policies.insert(name.clone(), policy);
         }
     }
+}
+
+fn log(raw: RawLog) -> Result<(PathBuf, u64)> {
+    let file = raw.file.ok_or_else(|| anyhow!("log.file is missing"))?;
+    Ok((file, raw.limit.as_u64()))
 }
 
 fn tiers(raw: Vec<RawTier>) -> Result<Vec<TierNodes>> {

@@ -1,7 +1,6 @@
 //! `terraced`: tiered memory for the VMs of this host.
 
 mod api;
-mod config;
 mod daemon;
 mod events;
 mod hands;
@@ -24,7 +23,8 @@ use terrace_host::topology::{NodeId, TierDefinition, Topology};
 use terrace_host::worker::WorkerCommand;
 use terrace_sys::Damon;
 
-use config::Config;
+use terraced::config::{self, Config, Sources};
+
 use daemon::{Daemon, Input};
 use scout::Scout;
 
@@ -32,12 +32,11 @@ use scout::Scout;
 #[derive(Debug, Parser)]
 #[command(name = "terraced", version, max_term_width = 100)]
 struct Args {
-    /// The configuration file; see terrace.toml for every key and its default.
-    #[arg(long, value_name = "FILE", default_value = "/etc/terrace/terrace.toml")]
-    config: PathBuf,
-    /// Check the configuration and end.
-    #[arg(long)]
-    check: bool,
+    /// The configuration file; drop-ins are read from FILE.d/*.toml. Without it
+    /// /etc/terrace/terrace.toml, or the built-in defaults where that is not there.
+    /// `terrace config check` checks it.
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
     #[command(subcommand)]
     command: Option<Internal>,
 }
@@ -65,11 +64,8 @@ fn main() -> ExitCode {
 }
 
 fn serve(args: &Args) -> Result<()> {
-    let mut config = Config::read(&args.config)?;
-    if args.check {
-        println!("{}: valid", args.config.display());
-        return Ok(());
-    }
+    let sources = Sources::read(args.config.as_deref())?;
+    let mut config = Config::new(&sources)?;
     tracing_subscriber::fmt()
         .with_env_filter(
             tracing_subscriber::EnvFilter::try_from_env("TERRACE_LOG")
@@ -77,6 +73,7 @@ fn serve(args: &Args) -> Result<()> {
         )
         .with_writer(std::io::stderr)
         .init();
+    tracing::info!("configuration: {}", sources.words());
     privileges::give_up()?;
     let root = HostRoot::default();
     let topology = Arc::new(read_topology(&root, &mut config)?);

@@ -114,6 +114,38 @@ mod tests {
     }
 
     #[test]
+    fn kill_9_leaves_a_log_that_is_read_to_its_last_whole_record_and_a_new_one_starts() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("terrace.trlog");
+        let mut recorder = Recorder::start(&path, 1 << 20, "{}".into()).unwrap();
+        for i in 0..2000 {
+            assert_eq!(recorder.append(Tick(i), &timer()), None);
+        }
+        // What the process had not written out is lost, in the middle of a record.
+        std::mem::forget(recorder);
+        let mut reader = LogReader::new(File::open(&path).unwrap()).unwrap();
+        let mut whole = 0;
+        let cut = loop {
+            match reader.next_record() {
+                Ok(Some(_)) => whole += 1,
+                Ok(None) => break false,
+                Err(_) => break true,
+            }
+        };
+        let length = std::fs::metadata(&path).unwrap().len();
+        assert!(
+            whole > 10 && whole < 2000,
+            "{whole} records in {length} bytes"
+        );
+        assert!(cut || length > 0);
+        let mut next = Recorder::start(&path, 1 << 20, "{}".into()).unwrap();
+        assert_eq!(next.append(Tick(1), &timer()), None);
+        next.finish().unwrap();
+        let previous = dir.path().join("terrace.previous");
+        assert_eq!(std::fs::metadata(previous).unwrap().len(), length);
+    }
+
+    #[test]
     fn a_full_disk_ends_the_log_and_not_the_daemon() {
         let Ok(mut recorder) = Recorder::start(Path::new("/dev/full"), 1 << 30, "{}".into()) else {
             panic!("/dev/full takes what is buffered");

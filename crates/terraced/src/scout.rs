@@ -269,9 +269,7 @@ impl Scout {
         let (worker, memory) = (self.worker.clone(), Arc::clone(memory));
         let tables = GuestTables::attach(worker, Arc::clone(&memory), ANSWER_TIMEOUT);
         let mut tables = tables.map_err(|error| error.to_string())?;
-        if writes == WriteSource::SoftBit {
-            tables.tell_writes();
-        }
+        tables.tell_writes(writes == WriteSource::SoftBit);
         Ok(Watched {
             tracker: Tracker::GuestTables(tables),
             memory,

@@ -2,6 +2,10 @@
 
 use std::collections::BTreeSet;
 use std::fs;
+use std::io::{Read as _, Write as _};
+use std::net::Shutdown;
+use std::os::unix::fs::PermissionsExt as _;
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::mpsc::{Sender, channel};
@@ -11,7 +15,7 @@ use std::time::Duration;
 use anyhow::Result;
 use serde::de::DeserializeOwned;
 use terrace_api::client::Client;
-use terrace_api::types::{Doctor, Done, EventLine, Mode, Setting, Status, Vm};
+use terrace_api::types::{Doctor, Done, EventLine, Mode, Planning, Setting, Status, Vm};
 use terrace_host::HostRoot;
 use terrace_host::topology::Topology;
 
@@ -224,5 +228,83 @@ fn a_second_daemon_on_the_same_socket_is_refused() {
         served.names(),
         Vec::<String>::new(),
         "the first one goes on"
+    );
+}
+
+/// What a client that is no friend of HTTP gets to see.
+fn raw(served: &Served) -> UnixStream {
+    let socket = served.folder.path().join("terraced.sock");
+    let stream = UnixStream::connect(socket).unwrap();
+    let patience = Some(Duration::from_secs(60));
+    stream.set_read_timeout(patience).unwrap();
+    stream.set_write_timeout(patience).unwrap();
+    stream
+}
+
+#[test]
+fn an_api_client_that_sends_garbage_gets_an_error_and_the_daemon_goes_on() {
+    let served = serve();
+    let huge = format!("GET /{} HTTP/1.1\r\n\r\n", "x".repeat(1 << 20));
+    for garbage in [
+        &b"\x00\xff\xfe nonsense\r\n\r\n"[..],
+        b"GET",
+        b"POST /v1/vms/x/set HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: 5\r\n\r\n{{{{{",
+        b"POST /v1/pause HTTP/1.1\r\ncontent-length: 99999999999999999999\r\n\r\n",
+        huge.as_bytes(),
+    ] {
+        let mut client = raw(&served);
+        // It may hang up while there is still something to send.
+        let _ = client.write_all(garbage);
+        let _ = client.shutdown(Shutdown::Write);
+        let mut answer = Vec::new();
+        let _ = client.read_to_end(&mut answer);
+        let answer = String::from_utf8_lossy(&answer);
+        let refused = answer.is_empty() || answer.starts_with("HTTP/1.1 4");
+        assert!(refused, "{answer}");
+    }
+    assert_eq!(served.names(), Vec::<String>::new());
+}
+
+#[test]
+fn api_clients_that_never_read_keep_nobody_else_waiting() {
+    let served = serve();
+    for i in 0..4000 {
+        served.find(&format!("vm{i}"), None, State::Unscannable("x".repeat(200)));
+    }
+    let sleepers: Vec<UnixStream> = (0..16)
+        .map(|_| {
+            let mut client = raw(&served);
+            let request = b"GET /v1/vms HTTP/1.1\r\nhost: x\r\n\r\n";
+            client.write_all(request).unwrap();
+            client
+        })
+        .collect();
+    assert_eq!(served.names().len(), 4000);
+    let status: Status = served.get("/v1/status").unwrap();
+    assert_eq!(status.vms, 4000);
+    drop(sleepers);
+}
+
+#[test]
+fn the_socket_is_for_its_owner_and_group_alone() {
+    let served = serve();
+    let socket = served.folder.path().join("terraced.sock");
+    let mode = fs::metadata(socket).unwrap().permissions().mode();
+    assert_eq!(mode & 0o777, 0o660);
+}
+
+#[test]
+fn a_plan_for_a_vm_that_is_not_managed_is_refused_with_the_reason() {
+    let served = serve();
+    served.find(
+        "web1",
+        None,
+        State::Unscannable("its RAM is private".into()),
+    );
+    let post = served.client.post::<_, Planning>("/v1/vms/web1/plan", &());
+    let error = runtime().block_on(post).unwrap_err().to_string();
+    assert!(
+        error.contains("web1 is not under management: its RAM is private"),
+        "{error}"
     );
 }

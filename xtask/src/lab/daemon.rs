@@ -102,7 +102,7 @@ impl Lab {
         }
         // What moves pages shall be Terrace alone.
         self.check("echo 0 >/proc/sys/kernel/numa_balancing")?;
-        self.check(&format!("terraced --config {FILE} --check"))?;
+        self.check(&format!("terrace config check {FILE}"))?;
         Ok(())
     }
 

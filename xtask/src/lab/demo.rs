@@ -43,6 +43,7 @@ fn show(lab: &mut Lab) -> Result<()> {
     lab.wait_for_round(VM, 1)?;
     terrace(lab, &format!("show {VM} --map"))?;
     let before = picture(lab, "before")?;
+    terrace(lab, &format!("plan {VM} --dry-run"))?;
 
     heading("Moves are on: hot pages come into fast memory");
     println!("What is hot is the guest's own word, over a channel that terraced cannot open.\n");
@@ -52,6 +53,8 @@ fn show(lab: &mut Lab) -> Result<()> {
 
     heading("What was decided, and why");
     terrace(lab, &format!("show {VM} --map"))?;
+    terrace(lab, "top --once")?;
+    terrace(lab, &format!("explain {VM}"))?;
     explain_one_of_each(lab)?;
 
     heading("The guest's hot set moves: Terrace follows");

@@ -1,10 +1,13 @@
 //! `terrace explain VM [--page GPA]`.
 
 use anyhow::Result;
+use serde::Serialize;
 use terrace_api::client::{Client, segment};
-use terrace_api::types::{PageExplanation, VmDetail};
+use terrace_api::types::{Limit, PageExplanation, Reason, Round, Status, Tier, Vm, VmDetail};
+use terrace_core::Refusal;
 
 use super::print_json;
+use crate::render;
 
 pub async fn run(client: &Client, name: &str, page: Option<u64>, json: bool) -> Result<()> {
     match page {
@@ -42,17 +45,93 @@ async fn explain_page(client: &Client, name: &str, gpa: u64, json: bool) -> Resu
     Ok(())
 }
 
+/// What the placement of a VM's memory follows from.
+#[derive(Serialize)]
+struct Explanation<'a> {
+    vm: &'a Vm,
+    /// One per tier, as `vm.tier_bytes`.
+    limits: &'a [Limit],
+    tiers: &'a [Tier],
+    /// Counts, threshold and refusals of the last round that ran to its end.
+    last_round: Option<&'a Round>,
+    reasons: &'a [Reason],
+}
+
 async fn explain_vm(client: &Client, name: &str, json: bool) -> Result<()> {
     let detail: VmDetail = client.get(&format!("/v1/vms/{}", segment(name))).await?;
+    let status: Status = client.get("/v1/status").await?;
+    let mut newest_first = detail.history.iter().rev();
+    let explanation = Explanation {
+        vm: &detail.vm,
+        limits: &detail.limits,
+        tiers: &status.tiers,
+        last_round: newest_first.find(|round| round.abandoned.is_none()),
+        reasons: &detail.reasons,
+    };
     if json {
-        return print_json(&detail.reasons);
+        return print_json(&explanation);
     }
-    println!("{name}: {}, {}", detail.vm.mode, detail.vm.reason);
-    if let Some(share) = &detail.vm.share {
-        println!("  {}", share.why);
-    }
-    for reason in &detail.reasons {
-        println!("  {:>8.1} s  {}", reason.at_s, reason.text);
-    }
+    print!("{}", text(&explanation, detail.unit_bytes));
     Ok(())
+}
+
+fn text(e: &Explanation<'_>, unit_bytes: u64) -> String {
+    let mut out = format!("{}: {}, {}\n", e.vm.name, e.vm.mode, e.vm.reason);
+    for ((tier, bytes), limit) in e.tiers.iter().zip(&e.vm.tier_bytes).zip(e.limits) {
+        let most = limit.ceiling_bytes;
+        out += &format!(
+            "  {}: holds {}, at least {} by its floor, at most {}; the tier has {} free\n",
+            tier.name,
+            render::bytes(*bytes),
+            render::bytes(limit.floor_bytes),
+            most.map_or_else(
+                || "what is free (no ceiling)".into(),
+                |most| format!("{} by its ceiling", render::bytes(most))
+            ),
+            render::bytes(tier.free_bytes),
+        );
+    }
+    if let Some(share) = &e.vm.share {
+        out += &format!("  {}\n", share.why);
+    }
+    match e.last_round {
+        None => out += "  no round has ranked its pages yet\n",
+        Some(round) => out += &ranked(round, unit_bytes),
+    }
+    for reason in e.reasons {
+        out += &format!("  {:>8.1} s  {}\n", reason.at_s, reason.text);
+    }
+    out
+}
+
+fn ranked(round: &Round, unit_bytes: u64) -> String {
+    let mut out = format!(
+        "  round {}: {} known pages ranked by degree; the hottest {} fit into the first tier, \
+         so degree {} is the threshold\n    of these {} were there before and {} after\n    \
+         wanted: {} up, {} down; done: {} up, {} down, {} failed\n",
+        round.number,
+        round.known_pages,
+        round.hot_pages,
+        round.threshold_degree,
+        round.hot_on_fast_before,
+        round.hot_on_fast_after,
+        round.proposed_promotions,
+        round.proposed_demotions,
+        round.promoted_pages,
+        round.demoted_pages,
+        round.failed_pages,
+    );
+    if round.planned.is_some() {
+        out += "    it was only to plan, so nothing was moved\n";
+    }
+    let tried = |r: &&terrace_api::types::Refused| r.reason != Refusal::PlanOnly.words();
+    for refused in round.refused.iter().filter(tried) {
+        let bytes = refused.units.saturating_mul(unit_bytes);
+        out += &format!(
+            "    not tried: {}: {}\n",
+            render::bytes(bytes),
+            refused.reason
+        );
+    }
+    out
 }

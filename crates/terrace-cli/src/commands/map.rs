@@ -14,10 +14,10 @@ pub const TERMINAL_CELLS: u64 = 512;
 pub const SVG_CELLS: u64 = 1024;
 const COLUMNS: usize = 64;
 
-type Rgb = (u8, u8, u8);
+pub type Rgb = (u8, u8, u8);
 
 /// Colours of the tiers, fastest first: cold, hot.
-const COLOURS: [(Rgb, Rgb); 4] = [
+pub const COLOURS: [(Rgb, Rgb); 4] = [
     ((209, 228, 247), (8, 81, 156)),
     ((236, 226, 214), (200, 70, 20)),
     ((228, 220, 240), (106, 61, 154)),
@@ -56,7 +56,7 @@ fn legend(map: &HeatMap) -> String {
 
 /// The ground is the tier that holds most of the cell; over it lie the cell's warm pages in the colours
 /// of the tiers that hold them, as strong as their share (its root, so that few are seen too).
-fn colour(cell: &Cell) -> Rgb {
+pub fn colour(cell: &Cell) -> Rgb {
     let most = cell
         .tier_pages
         .iter()

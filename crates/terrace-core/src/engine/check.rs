@@ -66,7 +66,7 @@ impl Vm {
     }
 
     /// What does not depend on room. Gives the unit's tier.
-    fn check_unit(&self, unit: u32, to: TierId) -> Result<TierId, Refusal> {
+    pub fn check_unit(&self, unit: u32, to: TierId) -> Result<TierId, Refusal> {
         let pages = &self.pages;
         if to.0 >= pages.tiers() {
             return Err(Refusal::NoSuchTier);

@@ -34,7 +34,9 @@ impl Vm {
         }
         self.moving.take(proposal.flows, &self.pages);
         self.phase = Phase::Moving { since: now };
-        if !self.moves_on {
+        if self.plans_only() {
+            self.hold_back();
+        } else if !self.moves_on {
             self.drop_waiting(Refusal::MovesOff);
         }
     }
@@ -110,15 +112,15 @@ impl Vm {
         (here + histogram.known_in(0, threshold).min(at_threshold)) * unit_pages
     }
 
-    /// Fewer bytes moved than are worth looking again soon. Where moves are off, what would have moved
-    /// counts.
+    /// Fewer bytes moved than are worth looking again soon. Where nothing may move, what would have
+    /// moved counts.
     fn is_quiet(&self, round: &RoundSummary, shared: &Shared) -> bool {
         let memory = self.ram_pages * PAGE_SIZE;
         let threshold = shared
             .config
             .quiet_bytes
             .min(memory / shared.config.quiet_vm_divisor);
-        let bytes = if self.moves_on {
+        let bytes = if self.moves_on && round.planned.is_none() {
             round.moved_bytes
         } else {
             (round.proposed_promotions + round.proposed_demotions) * PAGE_SIZE
@@ -137,6 +139,12 @@ impl Vm {
             round.demoted_pages,
             round.failed_pages,
         );
+        if round.planned.is_some() {
+            text += &format!(
+                "; a plan only: {} would be promoted, {} demoted",
+                round.proposed_promotions, round.proposed_demotions
+            );
+        }
         if self.refused.total() > 0 {
             text += &format!("; not moved: {}", self.refused.words());
         }

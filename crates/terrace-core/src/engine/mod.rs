@@ -15,6 +15,7 @@ pub mod heat;
 mod intermittent;
 mod landing;
 mod moves;
+mod plan_only;
 mod pool;
 pub mod reasons;
 pub mod refusal;
@@ -275,6 +276,7 @@ impl Engine {
             Command::RoundNow(vm) => self.with(vm, |vm, shared| vm.round_now(now, shared)),
             Command::FastSize(vm, bytes) => self.with(vm, |vm, _| vm.set_fast_size(now, bytes)),
             Command::Weight(vm, weight) => self.with(vm, |vm, _| vm.set_weight(now, weight)),
+            Command::PlanRound(vm) => self.with(vm, |vm, shared| vm.plan_round(now, shared)),
         }
     }
 

@@ -47,7 +47,7 @@ impl Queue {
         self.bytes_left = self.bytes_left.saturating_sub(bytes);
     }
 
-    fn left(&self) -> &[u32] {
+    pub fn left(&self) -> &[u32] {
         &self.units[self.next.min(self.units.len())..]
     }
 }
@@ -284,7 +284,7 @@ impl Vm {
         self.moving.plans.insert(id, plan);
     }
 
-    fn refuse(&mut self, why: Refusal, units: u64) {
+    pub fn refuse(&mut self, why: Refusal, units: u64) {
         self.refused.add(why, units);
         self.refused_ever.add(why, units);
     }

@@ -34,7 +34,7 @@ pub(crate) struct FastSize {
     /// What it holds. While moves of a round are under way, what it held when they were planned: an
     /// exchange holds a little less for a moment.
     held: u64,
-    /// The size that was said last.
+    /// The size that was said last: what the host's free memory does from moment to moment is not.
     said: Option<u64>,
 }
 
@@ -196,6 +196,7 @@ impl Vm {
         Claim {
             held: self.size.held,
             demand: (found.hot + found.unseen) * self.pages.unit_bytes(),
+            unseen: found.unseen * self.pages.unit_bytes(),
             lower: limits.lower_bytes,
             nominal: limits.nominal_bytes,
             upper: limits.upper_bytes,
@@ -228,7 +229,12 @@ impl Vm {
     /// memory, and says so.
     pub fn size_changed(&mut self, now: terrace_proto::Tick, shared: &Shared) {
         let size = shared.pool.size(self.id);
-        if size != self.size.said {
+        let little = self.pages.unit_bytes().max(self.size.nominal / 32);
+        let same = match (size, self.size.said) {
+            (Some(size), Some(said)) => size.abs_diff(said) < little,
+            (size, said) => size == said,
+        };
+        if !same {
             self.size.said = size;
             if let Some(view) = self.share_view(shared) {
                 self.reasons.say(now, view.words);
@@ -242,7 +248,7 @@ impl Vm {
             return;
         };
         let (holds, unit) = (self.fast_bytes(), self.pages.unit_bytes());
-        let gives = holds >= size.saturating_add(unit);
+        let gives = holds >= size.max(claim.unseen).saturating_add(unit);
         let takes = size.min(claim.demand) >= holds.saturating_add(unit);
         if gives || takes {
             self.intermittent.wake();

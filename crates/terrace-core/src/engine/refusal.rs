@@ -40,11 +40,13 @@ pub enum Refusal {
     RoundEnded,
     /// The VM would hold more of the first tier than its size at the pool, or its fixed size.
     Share,
+    /// Only a plan was asked for.
+    PlanOnly,
 }
 
 impl Refusal {
     /// All there are, in order.
-    pub const ALL: [Self; 16] = [
+    pub const ALL: [Self; 17] = [
         Self::NoSuchTier,
         Self::OutOfRange,
         Self::OutsideRam,
@@ -61,6 +63,7 @@ impl Refusal {
         Self::MovesOff,
         Self::RoundEnded,
         Self::Share,
+        Self::PlanOnly,
     ];
 
     /// For people.
@@ -83,6 +86,7 @@ impl Refusal {
             Self::MovesOff => "moves are off",
             Self::RoundEnded => "the round ended",
             Self::Share => "the VM's share of fast memory is reached",
+            Self::PlanOnly => "only a plan was asked for",
         }
     }
 }

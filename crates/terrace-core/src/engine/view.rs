@@ -129,12 +129,29 @@ pub struct RoundSummary {
     pub failed_pages: u64,
     /// Proposals that were not tried, by reason.
     pub refused: Vec<(Refusal, u64)>,
+    /// Where the round only plans: the first of the moves that would be tried, most wanted first.
+    pub planned: Option<Vec<PlannedMove>>,
     /// Bytes that changed tier.
     pub moved_bytes: u64,
     /// Wall time of the moves, ns.
     pub move_elapsed_ns: u64,
     /// The scans.
     pub scan: ScanCost,
+}
+
+/// One move that would be tried.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct PlannedMove {
+    /// First page of what would move.
+    pub gfn: Gfn,
+    /// 4 KiB pages that would move together.
+    pub pages: u64,
+    /// Where it is.
+    pub from: TierId,
+    /// Where it would go.
+    pub to: TierId,
+    /// Its degree.
+    pub degree: Option<u8>,
 }
 
 /// One tier as a VM has it.

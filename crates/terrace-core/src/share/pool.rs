@@ -6,7 +6,7 @@
 //! The sizes are filled up step by step, each step for all VMs before the next one, and within a step
 //! by weight: nobody gets more than the step asks for him, what he leaves goes to the others, and who is
 //! not satisfied has got in proportion to his weight.
-//! 1. Nothing is taken from what a VM holds under its lower limit.
+//! 1. Nothing is taken from what a VM holds under its lower limit, nor of pages that cannot be moved.
 //! 2. Each gets what it can use up to its lower limit, then
 //! 3. up to its nominal size, then
 //! 4. up to its upper limit.
@@ -25,6 +25,8 @@ pub struct Claim {
     pub held: u64,
     /// What it could use: its hot set, and what it holds of unknown heat.
     pub demand: u64,
+    /// What it holds of pages of unknown heat, which are not moved. Part of `demand`.
+    pub unseen: u64,
     /// Its lower limit.
     pub lower: u64,
     /// Its nominal size, between the limits.
@@ -36,11 +38,16 @@ pub struct Claim {
 }
 
 impl Claim {
+    /// What is not taken from it.
+    fn kept(&self) -> u64 {
+        self.held.min(self.lower.max(self.unseen))
+    }
+
     /// What it should have: what it could use within its limits. It does not shrink under its lower
     /// limit, but does not grow up to it without use.
     #[must_use]
     pub fn want(&self) -> u64 {
-        self.demand.min(self.upper).max(self.held.min(self.lower))
+        self.demand.min(self.upper).max(self.kept())
     }
 }
 
@@ -49,7 +56,7 @@ impl Claim {
 pub fn divide(bytes: u64, claims: &[Claim], release: PoolRelease) -> Vec<u64> {
     let caps = |cap: fn(&Claim) -> u64| claims.iter().map(cap).collect::<Vec<u64>>();
     let mut steps = vec![
-        caps(|c| c.held.min(c.lower)),
+        caps(Claim::kept),
         caps(|c| c.want().min(c.lower)),
         caps(|c| c.want().min(c.nominal)),
         caps(Claim::want),

@@ -162,7 +162,8 @@ impl World {
             0 => Command::Pause(which),
             1..=3 => Command::Resume(which),
             4 => Command::Moves(vm, self.dice.below(8) > 0),
-            5 => Command::RoundNow(vm),
+            5 if self.dice.below(2) == 0 => Command::RoundNow(vm),
+            5 => Command::PlanRound(vm),
             _ => {
                 let d = &mut self.dice;
                 let (size, most) = match self.unit {

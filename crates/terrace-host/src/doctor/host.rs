@@ -17,6 +17,8 @@ pub fn host(root: &HostRoot, topology: &Topology) -> Vec<Finding> {
     findings.extend(topology.findings.iter().cloned());
     findings.push(numa_balancing(root));
     findings.push(demotion(root));
+    findings.push(transparent_huge_pages(root));
+    findings.push(swap(root));
     findings
 }
 
@@ -135,12 +137,114 @@ fn demotion(root: &HostRoot) -> Finding {
     }
 }
 
+/// Guest RAM that can be scanned is shared memory, which has a setting of its own.
+fn transparent_huge_pages(root: &HostRoot) -> Finding {
+    let name = "thp";
+    let setting = root.read("sys/kernel/mm/transparent_hugepage/shmem_enabled");
+    let chosen = setting.as_deref().ok().and_then(|text| {
+        let (_, rest) = text.split_once('[')?;
+        Some(rest.split_once(']')?.0)
+    });
+    match chosen {
+        Some(never @ ("never" | "deny")) => Finding::degraded(
+            name,
+            format!(
+                "shared memory gets no huge pages (shmem_enabled = {never}): guests miss the TLB more often"
+            ),
+            "echo advise > /sys/kernel/mm/transparent_hugepage/shmem_enabled and give memory backends \
+             align=2M, where guests are large",
+        ),
+        Some(other) => Finding::ok(
+            name,
+            format!("shared memory may get huge pages (shmem_enabled = {other}); they move whole"),
+        ),
+        None => Finding::ok(name, "the kernel has no huge pages for shared memory"),
+    }
+}
+
+fn swap(root: &HostRoot) -> Finding {
+    let name = "swap";
+    let text = root.read("proc/swaps").unwrap_or_default();
+    // The first line is a header.
+    let areas = text
+        .lines()
+        .skip(1)
+        .filter_map(|line| line.split_whitespace().next());
+    let areas: Vec<&str> = areas.collect();
+    if areas.is_empty() {
+        return Finding::ok(name, "the host does not swap");
+    }
+    Finding::degraded(
+        name,
+        format!(
+            "the host may swap guest RAM out to {}: such pages are in no tier, and come back where the \
+             kernel likes",
+            areas.join(", ")
+        ),
+        "swapoff -a, or memory.swap.max = 0 in the VMs' cgroup; or keep it as a last resort under pressure",
+    )
+}
+
 #[cfg(test)]
 mod tests {
     use std::fs;
 
     use super::*;
     use crate::Status;
+
+    /// The finding of this name on a host of these files.
+    fn found(name: &str, files: &[(&str, &str)]) -> Finding {
+        let dir = tempfile::tempdir().unwrap();
+        for (path, text) in files {
+            let path = dir.path().join(path);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, text).unwrap();
+        }
+        let topology = Topology {
+            nodes: vec![],
+            tiers: vec![],
+            source: TierSource::Operator,
+            findings: vec![],
+        };
+        let findings = host(&HostRoot::new(dir.path()), &topology);
+        findings.into_iter().find(|f| f.name == name).unwrap()
+    }
+
+    #[test]
+    fn numa_balancing_that_moves_pages_beside_us_is_told() {
+        let file = "proc/sys/kernel/numa_balancing";
+        let on = found("numa-balancing", &[(file, "1\n")]);
+        assert_eq!(on.status, Status::Degraded);
+        assert_eq!(on.change.as_deref(), Some("sysctl kernel.numa_balancing=0"));
+        assert_eq!(found("numa-balancing", &[(file, "0\n")]).status, Status::Ok);
+    }
+
+    #[test]
+    fn shared_memory_without_huge_pages_is_told() {
+        let about = |text: &str| {
+            found(
+                "thp",
+                &[("sys/kernel/mm/transparent_hugepage/shmem_enabled", text)],
+            )
+        };
+        let never = about("always within_size advise [never] deny force\n");
+        assert_eq!(never.status, Status::Degraded);
+        assert!(never.why.contains("shmem_enabled = never"));
+        let advise = about("always within_size [advise] never deny force\n");
+        assert_eq!(advise.status, Status::Ok);
+        assert_eq!(about("nonsense").status, Status::Ok);
+    }
+
+    #[test]
+    fn swap_that_takes_pages_out_of_all_tiers_is_told() {
+        let header = "Filename\t\t\t\tType\t\tSize\tUsed\tPriority\n";
+        let used = format!("{header}/dev/zram0 partition\t8388604\t0\t100\n");
+        let finding = found("swap", &[("proc/swaps", &used)]);
+        assert_eq!(finding.status, Status::Degraded);
+        assert!(finding.why.contains("/dev/zram0"));
+        assert_eq!(found("swap", &[("proc/swaps", header)]).status, Status::Ok);
+        assert_eq!(found("swap", &[]).status, Status::Ok);
+    }
 
     #[test]
     fn a_bare_host_and_a_rival_kernel_are_told() {

@@ -3,7 +3,7 @@
 use terrace_pagetable::Paging;
 use terrace_proto::PagingRegisters;
 
-use crate::memory_map::{GuestMemory, MemoryMapError};
+use crate::memory_map::{GuestMemory, MemoryMapError, Unscannable};
 use crate::qemu::{QemuError, VmIdentity};
 use crate::topology::{Topology, parse_list};
 use crate::{Finding, HostRoot};
@@ -30,6 +30,9 @@ pub fn vm(root: &HostRoot, topology: &Topology, facts: &VmFacts<'_>) -> Vec<Find
     findings.extend(ram(facts.memory, facts.damon));
     findings.push(paging(facts.registers));
     findings.push(confinement(root, topology, facts.identity.pid));
+    if let Ok(memory) = facts.memory {
+        findings.push(binding(root, topology, facts.identity.pid, memory));
+    }
     if !facts.sandbox_gaps.is_empty() {
         findings.push(Finding::degraded(
             "sandbox",
@@ -77,6 +80,9 @@ fn ram(memory: Result<&GuestMemory, &MemoryMapError>, damon: bool) -> Vec<Findin
         Ok(memory) => memory,
         Err(error) => {
             let advice = match error {
+                MemoryMapError::Unscannable(Unscannable::Encrypted(_) | Unscannable::Vfio(_)) => {
+                    "take the VM out of Terrace's configuration (scan = false), or run it without"
+                }
                 MemoryMapError::Unscannable(_) => "restart the VM with the option named above",
                 MemoryMapError::Qemu(_) => "see to its monitor",
                 MemoryMapError::Read(_) => {
@@ -171,15 +177,70 @@ fn confinement(root: &HostRoot, topology: &Topology, pid: u32) -> Finding {
     }
 }
 
+/// Whether a memory policy binds guest RAM to some nodes. Moves ignore it; what the kernel allocates
+/// does not.
+fn binding(root: &HostRoot, topology: &Topology, pid: u32, memory: &GuestMemory) -> Finding {
+    let name = "memory-policy";
+    let text = match root.read(format!("proc/{pid}/numa_maps")) {
+        Ok(text) => text,
+        Err(error) if error.is_not_found() => {
+            return Finding::ok(name, "the kernel does not bind memory to nodes");
+        }
+        Err(error) => {
+            return Finding::degraded(
+                name,
+                error.to_string(),
+                "give the daemon CAP_SYS_PTRACE, or run it as the VM's user",
+            );
+        }
+    };
+    // `7f5c00000000 bind:0 file=/dev/shm/ram …`: only the beginning of a mapping is told.
+    let starts: Vec<(u64, &str)> = text
+        .lines()
+        .filter_map(|line| {
+            let mut words = line.split_whitespace();
+            let start = u64::from_str_radix(words.next()?, 16).ok()?;
+            Some((start, words.next()?))
+        })
+        .collect();
+    let ends = starts.iter().skip(1).map(|(start, _)| *start);
+    let bound = starts
+        .iter()
+        .zip(ends.chain([u64::MAX]))
+        .find_map(|((start, policy), end)| {
+            let holds_ram = |r: &crate::memory_map::Range| {
+                r.hva.0 < end && *start < r.hva.0.saturating_add(r.len)
+            };
+            let nodes = policy.strip_prefix("bind")?.rsplit_once(':')?.1;
+            let allowed = parse_list(nodes)?;
+            let mut all = topology.tiers.iter().flat_map(|tier| &tier.nodes);
+            let covers = all.all(|node| allowed.contains(&node.0));
+            (!covers && memory.ranges().iter().any(holds_ram)).then_some(nodes)
+        });
+    match bound {
+        None => Finding::ok(name, "no memory policy keeps its RAM from any tier"),
+        Some(nodes) => Finding::degraded(
+            name,
+            format!(
+                "its RAM is bound to nodes {nodes}: pages that the guest touches for the first time only \
+                 ever land there, and where those are full its process is killed or swaps though other \
+                 tiers have room"
+            ),
+            "start QEMU without numactl --membind and without host-nodes=,policy=bind on its memory \
+             backend (libvirt: <numatune>); policy=preferred does no harm",
+        ),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use std::fs;
 
-    use terrace_proto::TierId;
+    use terrace_proto::{Gpa, Hva, TierId};
 
     use super::*;
     use crate::Status;
-    use crate::memory_map::Unscannable;
+    use crate::memory_map::Range;
     use crate::topology::{NodeId, Tier, TierSource};
 
     fn topology() -> Topology {
@@ -195,6 +256,146 @@ mod tests {
             source: TierSource::Operator,
             findings: vec![],
         }
+    }
+
+    /// A tree in which process 7 is a VM under KVM that nothing confines.
+    fn tree(files: &[(&str, &str)]) -> tempfile::TempDir {
+        let dir = tempfile::tempdir().unwrap();
+        fs::create_dir_all(dir.path().join("proc/7")).unwrap();
+        fs::write(
+            dir.path().join("proc/7/status"),
+            "Mems_allowed_list:\t0-1\n",
+        )
+        .unwrap();
+        for (name, text) in files {
+            fs::write(dir.path().join("proc/7").join(name), text).unwrap();
+        }
+        dir
+    }
+
+    fn memory() -> GuestMemory {
+        GuestMemory::of_ranges(vec![Range {
+            gpa: Gpa(0),
+            len: 4 << 20,
+            hva: Hva(0x7f00_0020_0000),
+            file_index: 0,
+            file_offset: 0,
+        }])
+    }
+
+    /// The finding of this name about that VM.
+    fn found(
+        name: &str,
+        files: &[(&str, &str)],
+        memory: Result<&GuestMemory, &MemoryMapError>,
+        registers: &[PagingRegisters],
+    ) -> Finding {
+        let dir = tree(files);
+        let identity = VmIdentity {
+            name: "vm".into(),
+            uuid: None,
+            socket: "/s".into(),
+            pid: 7,
+            start_time: 1,
+            kvm: true,
+        };
+        let facts = VmFacts {
+            identity: &identity,
+            memory,
+            registers: Ok(registers),
+            sandbox_gaps: &[],
+            damon: false,
+        };
+        let findings = vm(&HostRoot::new(dir.path()), &topology(), &facts);
+        let finding = findings.into_iter().find(|f| f.name == name);
+        let finding = finding.unwrap_or_else(|| panic!("nothing is said about {name}"));
+        let helps = finding.status == Status::Ok || finding.change.is_some();
+        assert!(helps, "what to change is missing: {finding:?}");
+        finding
+    }
+
+    fn long_mode(cr4: u64) -> [PagingRegisters; 1] {
+        [PagingRegisters {
+            cr0: 0x8005_0033,
+            cr3: 1 << 12,
+            cr4,
+            efer: 0xd01,
+        }]
+    }
+
+    fn unscannable(why: Unscannable) -> Finding {
+        let error = MemoryMapError::Unscannable(why);
+        let finding = found("guest-ram", &[], Err(&error), &long_mode(0x20));
+        assert_eq!(finding.status, Status::Missing);
+        finding
+    }
+
+    #[test]
+    fn vfio_passes_a_device_through_and_pins_all_ram() {
+        let finding = unscannable(Unscannable::Vfio("/dev/vfio/17".into()));
+        assert!(finding.why.contains("/dev/vfio/17") && finding.why.contains("-device vfio-pci"));
+        assert!(finding.change.unwrap().contains("scan = false"));
+    }
+
+    #[test]
+    fn hugetlbfs_pages_do_not_move_one_by_one() {
+        let finding = unscannable(Unscannable::Hugetlbfs("ram".into()));
+        assert!(finding.why.contains("mem-path=/dev/shm/NAME,align=2M"));
+    }
+
+    #[test]
+    fn private_ram_cannot_be_scanned() {
+        let finding = unscannable(Unscannable::PrivateRam("pc.ram".into()));
+        assert!(
+            finding.why.contains("share=on") && finding.why.contains("<access mode='shared'/>")
+        );
+    }
+
+    #[test]
+    fn an_encrypted_guest_is_left_alone() {
+        let finding = unscannable(Unscannable::Encrypted("sev-snp-guest".into()));
+        assert!(finding.why.contains("encrypted (sev-snp-guest)"));
+    }
+
+    #[test]
+    fn a_five_level_guest_can_be_scanned() {
+        let finding = found("paging", &[], Ok(&memory()), &long_mode(0x1020));
+        assert_eq!(finding.status, Status::Ok);
+        assert!(finding.why.contains("5-level"), "{finding:?}");
+    }
+
+    #[test]
+    fn a_cpuset_that_leaves_a_tier_out_makes_moves_fail() {
+        let files = [("status", "Mems_allowed_list:\t0\n")];
+        let finding = found("cpuset", &files, Ok(&memory()), &long_mode(0x20));
+        assert_eq!(finding.status, Status::Missing);
+        assert!(finding.why.contains("nodes 1") && finding.change.unwrap().contains("cpuset.mems"));
+    }
+
+    #[test]
+    fn a_bound_memory_policy_keeps_new_pages_from_a_tier() {
+        let about = |maps: &str| {
+            let files = [("numa_maps", maps)];
+            found("memory-policy", &files, Ok(&memory()), &long_mode(0x20))
+        };
+        // The mapping begins below guest RAM.
+        let bound = about(
+            "55d000000000 default heap\n7f0000000000 bind:0 file=/dev/shm/ram\n7fff00000000 default stack\n",
+        );
+        assert_eq!(bound.status, Status::Degraded);
+        assert!(
+            bound.why.contains("bound to nodes 0") && bound.change.unwrap().contains("--membind")
+        );
+        for harmless in [
+            "7f0000000000 bind:0-1 file=/dev/shm/ram\n",
+            "7f0000000000 prefer:0 file=/dev/shm/ram\n",
+            "7f0000000000 default file=/dev/shm/ram\n7f0000800000 bind:0 anon\n",
+            "nonsense\n\nzz bind:\n",
+        ] {
+            assert_eq!(about(harmless).status, Status::Ok, "{harmless}");
+        }
+        let flags = about("7f0000000000 bind=static:1 file=/dev/shm/ram\n");
+        assert!(flags.why.contains("bound to nodes 1"));
     }
 
     #[test]

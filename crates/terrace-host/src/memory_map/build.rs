@@ -8,7 +8,7 @@ use terrace_proto::{Gpa, Hva, PAGE_SIZE};
 use super::procfs::{Descriptors, FileId, Mapping, mappings};
 use super::{GuestMemory, MAX_GPA, MemoryMapError, Range, Unscannable};
 use crate::HostRoot;
-use crate::qemu::{FlatRange, Memdev, Monitor, QemuError};
+use crate::qemu::{FlatRange, Memdev, Monitor, QemuError, encryption};
 
 /// What QEMU is asked.
 pub(super) trait MemoryTree {
@@ -62,9 +62,7 @@ fn build(
     pid: u32,
     tree: &mut impl MemoryTree,
 ) -> Result<GuestMemory, MemoryMapError> {
-    let descriptors = Descriptors::read(root, pid)?;
-    let placed = placed(tree)?;
-    let mappings = mappings(root, pid)?;
+    let (descriptors, placed, mappings) = placed(root, pid, tree)?;
     let mut files = Files::default();
     let mut ranges: Vec<Range> = Vec::new();
     for run in placed {
@@ -85,9 +83,7 @@ fn build_addresses(
     pid: u32,
     tree: &mut impl MemoryTree,
 ) -> Result<GuestMemory, MemoryMapError> {
-    let descriptors = Descriptors::read(root, pid)?;
-    let placed = placed(tree)?;
-    let mappings = mappings(root, pid)?;
+    let (descriptors, placed, mappings) = placed(root, pid, tree)?;
     let mut ranges: Vec<Range> = Vec::new();
     for run in placed {
         let mapping = covering(&run, &mappings)?;
@@ -117,11 +113,20 @@ fn build_addresses(
     GuestMemory::without_files(ranges)
 }
 
-/// QEMU's word for where the guest's RAM is.
-fn placed(tree: &mut impl MemoryTree) -> Result<Vec<Placed>, MemoryMapError> {
+/// QEMU's word for where the guest's RAM is, between what the process has open before and maps after it.
+fn placed(
+    root: &HostRoot,
+    pid: u32,
+    tree: &mut impl MemoryTree,
+) -> Result<(Descriptors, Vec<Placed>, Vec<Mapping>), MemoryMapError> {
+    if let Some(what) = encryption(root, pid) {
+        return Err(Unscannable::Encrypted(what).into());
+    }
+    let descriptors = Descriptors::read(root, pid)?;
     let names: BTreeSet<String> = tree.memdevs()?.into_iter().map(|m| m.id).collect();
     let main = main_memory(tree.ram()?, &names)?;
-    main.into_iter().map(|range| place(tree, range)).collect()
+    let placed: Result<_, _> = main.into_iter().map(|range| place(tree, range)).collect();
+    Ok((descriptors, placed?, mappings(root, pid)?))
 }
 
 fn inconsistent<T>(what: String) -> Result<T, MemoryMapError> {

@@ -145,6 +145,10 @@ fn ram_that_cannot_be_scanned_says_which_option_helps() {
     let mut device = Fixture::new();
     symlink("/dev/vfio/17", device.dir.path().join("proc/42/fd/10")).unwrap();
     assert!(device.error().contains("/dev/vfio/17"));
+    let mut encrypted = Fixture::new();
+    let line = "qemu-system-x86_64\0-object\0sev-snp-guest,id=s\0";
+    fs::write(encrypted.dir.path().join("proc/42/cmdline"), line).unwrap();
+    assert!(encrypted.error().contains("encrypted (sev-snp-guest)"));
 }
 
 #[test]
@@ -185,7 +189,7 @@ fn a_descriptor_of_another_file_or_of_no_file_is_passed_over() {
 }
 
 #[test]
-fn hostile_answers_are_errors() {
+fn qmp_that_lies_about_the_memory_map_is_an_error() {
     type Change = fn(&mut FakeTree);
     let cases: [(&str, Change); 7] = [
         ("overlaps", |t| t.ram.push(flat(2 * MIB, 4096, "m0"))),
@@ -276,4 +280,7 @@ fn private_ram_has_addresses_that_its_mapping_bears_out() {
             .unwrap_err()
             .contains("/dev/vfio/17")
     );
+    let line = "qemu-system-x86_64\0-object\0sev-snp-guest,id=s\0";
+    fs::write(fixture.dir.path().join("proc/42/cmdline"), line).unwrap();
+    assert!(addresses(&mut fixture).unwrap_err().contains("encrypted"));
 }

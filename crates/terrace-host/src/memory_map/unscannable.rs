@@ -23,6 +23,12 @@ pub enum Unscannable {
          huge pages instead"
     )]
     Hugetlbfs(String),
+    /// What the host reads there are no page tables.
+    #[error(
+        "guest memory is encrypted ({0}): the host can neither read its page tables nor move its pages; \
+         let the guest place its own pages, or leave this VM alone"
+    )]
+    Encrypted(String),
     /// A device reads and writes the RAM by itself.
     #[error(
         "a device is passed through ({0}), which pins all guest RAM: no page can move; take the device \

@@ -35,6 +35,8 @@ pub(crate) struct FakeState {
     /// Every call to move: node and addresses.
     pub calls: Vec<(u32, Vec<u64>)>,
     pub dead: bool,
+    /// Calls to move after which the process is gone.
+    pub dies_after: Option<usize>,
     /// Error number that each call to move answers.
     pub refuse: Option<i32>,
 }
@@ -110,6 +112,13 @@ impl Kernel for FakeKernel {
     ) -> Result<MoveOutcome, SysError> {
         let mut state = self.0.lock().unwrap();
         state.calls.push((node.0, addresses.to_vec()));
+        if state
+            .dies_after
+            .is_some_and(|calls| state.calls.len() > calls)
+        {
+            state.dead = true;
+            return Err(error(libc::ESRCH));
+        }
         if let Some(errno) = state.refuse {
             return Err(error(errno));
         }

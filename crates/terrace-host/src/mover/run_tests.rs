@@ -251,6 +251,24 @@ fn a_stop_a_dead_process_and_a_refusal_leave_pages_where_they_are() {
 }
 
 #[test]
+fn a_vm_gone_mid_move_has_moved_nothing_and_is_not_asked_again() {
+    let pages: Vec<_> = (0..6).map(|gfn| (gfn, base(1, 0))).collect();
+    let mut case = Case::new(&pages, &[(0, PLENTY)]);
+    case.config.batch_pages = 2;
+    case.kernel.0.lock().unwrap().dies_after = Some(1);
+    let moves: Vec<_> = (0..6).map(|gfn| (gfn, 0)).collect();
+    let results = case.run(&moves, false);
+    assert!(
+        case.calls().len() <= 2,
+        "a dead process is asked again and again"
+    );
+    for result in &results {
+        assert_ne!(result.status, MoveStatus::Moved, "{results:?}");
+        assert_eq!(result.now, PageCode::ABSENT, "its pages are gone with it");
+    }
+}
+
+#[test]
 fn a_plan_in_one_direction_is_shared_by_all_threads() {
     let pages: Vec<_> = (0..1024).map(|gfn| (gfn, base(1, 0))).collect();
     let sizes = |moves: u64, threads| {

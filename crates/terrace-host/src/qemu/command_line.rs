@@ -19,6 +19,14 @@ pub(super) struct CommandLine {
     pub name: Option<String>,
     /// `-uuid`.
     pub uuid: Option<String>,
+    /// What encrypts guest memory, such as `sev-snp-guest`.
+    pub encryption: Option<String>,
+}
+
+/// What encrypts the memory of a running QEMU's guest; `None` where nothing does, as far as its command
+/// line says.
+pub(crate) fn encryption(root: &HostRoot, pid: u32) -> Option<String> {
+    of_process(root, pid)?.encryption
 }
 
 /// Running QEMU processes, ascending. Processes that cannot be read are left out.
@@ -65,13 +73,20 @@ fn parse(args: &[&[u8]], folder: &Path) -> CommandLine {
         };
         if !matches!(
             option,
-            "qmp" | "qmp-pretty" | "chardev" | "mon" | "name" | "uuid"
+            "qmp" | "qmp-pretty" | "chardev" | "mon" | "name" | "uuid" | "object" | "machine" | "M"
         ) {
             continue;
         }
         let Some(value) = args.next() else { break };
-        let value = Options::parse(&String::from_utf8_lossy(value));
+        let text = String::from_utf8_lossy(value);
+        let value = Options::parse(&text);
         match option {
+            "object" => line.encryption = encrypting_object(&text, &value).or(line.encryption),
+            "machine" | "M" => {
+                let keys = ["confidential-guest-support", "memory-encryption"];
+                let named = keys.iter().find(|key| value.get(key).is_some());
+                line.encryption = line.encryption.or(named.map(|key| (*key).to_owned()));
+            }
             "name" => line.name = value.first_or("guest").map(Into::into),
             "uuid" => line.uuid = value.first_or("uuid").map(Into::into),
             "chardev" => {
@@ -96,6 +111,15 @@ fn parse(args: &[&[u8]], folder: &Path) -> CommandLine {
         }
     }
     line
+}
+
+/// The type of an `-object` that encrypts guest memory. libvirt writes objects as JSON.
+fn encrypting_object(text: &str, value: &Options) -> Option<String> {
+    const KINDS: [&str; 3] = ["sev-guest", "sev-snp-guest", "tdx-guest"];
+    let json: Option<serde_json::Value> = serde_json::from_str(text).ok();
+    let in_json = json.as_ref().and_then(|object| object["qom-type"].as_str());
+    let kind = in_json.or_else(|| value.first_or("qom-type"))?;
+    KINDS.contains(&kind).then(|| kind.to_owned())
 }
 
 /// `unix:PATH,server…` or `unix:path=PATH,…`.
@@ -214,6 +238,31 @@ mod tests {
             "-qmp",
         ]);
         assert_eq!(line, CommandLine::default());
+    }
+
+    #[test]
+    fn guests_whose_memory_is_encrypted_are_told() {
+        let json = r#"{"qom-type":"sev-guest","id":"lsec0","cbitpos":47}"#;
+        for (args, want) in [
+            (["-object", json], Some("sev-guest")),
+            (["-object", "tdx-guest,id=tdx0"], Some("tdx-guest")),
+            (
+                ["--object", "qom-type=sev-snp-guest,id=x"],
+                Some("sev-snp-guest"),
+            ),
+            (
+                ["-machine", "q35,confidential-guest-support=x"],
+                Some("confidential-guest-support"),
+            ),
+            (
+                ["-M", "q35,memory-encryption=sev0"],
+                Some("memory-encryption"),
+            ),
+            (["-object", "memory-backend-ram,id=sev-guest,size=1G"], None),
+            (["-machine", "q35,accel=kvm"], None),
+        ] {
+            assert_eq!(parsed(&args).encryption.as_deref(), want, "{args:?}");
+        }
     }
 
     #[test]

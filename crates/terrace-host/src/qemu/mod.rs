@@ -10,6 +10,7 @@ mod parse;
 mod stream;
 mod vm;
 
+pub(crate) use command_line::encryption;
 pub use discovery::{Candidate, Discovery, DiscoveryConfig, discover};
 pub use monitor::{Memdev, Monitor, QemuError};
 pub use parse::{FlatRange, ParseError};

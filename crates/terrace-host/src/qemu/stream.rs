@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn a_trickle_without_end_meets_the_deadline() {
+    fn qmp_that_trickles_meets_the_deadline() {
         let (mut stream, mut there) = pair(Duration::from_millis(40));
         let writer = std::thread::spawn(move || {
             while there.write_all(b"x").is_ok() {
@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_without_end_meets_the_limit() {
+    fn qmp_that_sends_an_endless_line_meets_the_limit() {
         let (mut stream, mut there) = pair(Duration::from_secs(60));
         let writer = std::thread::spawn(move || {
             let chunk = vec![b'x'; 1 << 20];

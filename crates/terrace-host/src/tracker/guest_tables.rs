@@ -51,10 +51,10 @@ impl GuestTables {
         Ok(tables)
     }
 
-    /// Tells writes from now on, of a guest of which the operator says that it runs Linux 6.6 or later: D
-    /// of its leaves moves to a software bit that no other kernel knows.
-    pub fn tell_writes(&mut self) {
-        self.writes = true;
+    /// Whether passes tell writes, of a guest of which the operator says that it runs Linux 6.6 or later:
+    /// D of its leaves moves to a software bit that no other kernel knows.
+    pub fn tell_writes(&mut self, on: bool) {
+        self.writes = on;
     }
 
     fn start(&mut self) -> Result<WorkerHandle, WorkerError> {

@@ -153,6 +153,11 @@ impl Guest {
         }
     }
 
+    /// Whether scans tell writes from now on, by moving dirty bits aside.
+    pub fn tell_writes(&mut self, on: bool) {
+        self.tables.tell_writes(on);
+    }
+
     pub fn stop(&mut self) {
         self.control.execute("stop");
     }
@@ -168,11 +173,6 @@ impl Guest {
     /// Has the guest scanned by a new worker, which knows none of its tables.
     pub fn forget(&mut self) {
         self.tables = attach(&self.memory);
-    }
-
-    /// Has this worker tell writes.
-    pub fn tell_writes(&mut self) {
-        self.tables.tell_writes();
     }
 
     /// One request, as the daemon makes it.

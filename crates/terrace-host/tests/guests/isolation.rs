@@ -9,7 +9,7 @@ use crate::guest::{CLEAR, Frames, Guest, LOOK, Pass};
 use crate::heat::{count, measure};
 use crate::lazyfree::{
     madv_free_pages_rewritten_after_a_scan_survive,
-    madv_free_pages_survive_scans_that_move_the_dirty_bit,
+    madv_free_pages_survive_with_their_dirty_bits_moved_aside,
 };
 use crate::machine::Machine;
 use crate::picture::only_accessed_bits_change;
@@ -40,8 +40,8 @@ pub const GROUP: Group = Group {
             madv_free_pages_rewritten_after_a_scan_survive,
         ),
         (
-            "madv_free_pages_survive_scans_that_move_the_dirty_bit",
-            madv_free_pages_survive_scans_that_move_the_dirty_bit,
+            "madv_free_pages_survive_with_their_dirty_bits_moved_aside",
+            madv_free_pages_survive_with_their_dirty_bits_moved_aside,
         ),
         (
             "thousands_of_scans_under_a_fork_storm_lose_no_byte",

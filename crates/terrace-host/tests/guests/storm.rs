@@ -25,7 +25,7 @@ pub fn thousands_of_scans_under_a_fork_storm_lose_no_byte(guest: &mut Guest) {
     let (mut answered, mut roots, mut lost, mut cleared) = (0, 0, 0, 0);
     for number in 0..scans {
         if number == scans / 2 {
-            guest.tell_writes();
+            guest.tell_writes(true);
         }
         match guest.try_scan(kind(number, guest.memory.span_pages())) {
             Ok(answer) => {

@@ -29,6 +29,8 @@ pub enum Failure {
     NotFound(String),
     /// A value that cannot be.
     Invalid(String),
+    /// Not at this moment.
+    NotNow(String),
     /// The daemon is ending.
     Ending,
 }
@@ -38,6 +40,7 @@ impl IntoResponse for Failure {
         let (status, error) = match self {
             Self::NotFound(what) => (StatusCode::NOT_FOUND, what),
             Self::Invalid(what) => (StatusCode::BAD_REQUEST, what),
+            Self::NotNow(what) => (StatusCode::CONFLICT, what),
             Self::Ending => (StatusCode::SERVICE_UNAVAILABLE, "terraced is ending".into()),
         };
         (status, Json(ErrorBody { error })).into_response()

@@ -5,7 +5,7 @@ use axum::routing::{get, post};
 use axum::{Json, Router};
 use serde::Deserialize;
 use terrace_api::types::{
-    Doctor, Done, EventLine, HeatMap, PageExplanation, Setting, Status, Vm, VmDetail,
+    Doctor, Done, EventLine, HeatMap, PageExplanation, Planning, Setting, Status, Vm, VmDetail,
 };
 use terrace_proto::{Command, Gpa};
 
@@ -25,6 +25,7 @@ pub fn router(asker: Asker) -> Router {
         .route("/v1/vms/{name}/pause", post(pause_vm))
         .route("/v1/vms/{name}/resume", post(resume_vm))
         .route("/v1/vms/{name}/round", post(round))
+        .route("/v1/vms/{name}/plan", post(plan))
         .route("/v1/vms/{name}/set", post(set))
         .route("/v1/pause", post(pause))
         .route("/v1/resume", post(resume))
@@ -102,6 +103,10 @@ async fn resume_vm(State(asker): State<Asker>, Path(name): Path<String>) -> Answ
 async fn round(State(asker): State<Asker>, Path(name): Path<String>) -> Answer<Done> {
     let make = |vm: Option<_>| Command::RoundNow(vm.unwrap_or_default());
     order(asker, Some(name), make, "a round starts").await
+}
+
+async fn plan(State(asker): State<Asker>, Path(name): Path<String>) -> Answer<Planning> {
+    asker.ask(move |d| d.plan(&name)).await.map(Json)
 }
 
 /// Hands a command about one VM, or all, to the engine.

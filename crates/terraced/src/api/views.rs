@@ -1,9 +1,9 @@
 //! The daemon's state in the API's types.
 
 use terrace_api::types as api;
-use terrace_core::{PhaseView, RoundSummary, VmView};
+use terrace_core::{PhaseView, PlannedMove, Refusal, RoundSummary, VmView};
 use terrace_host::{Finding, Status, doctor};
-use terrace_proto::{Command, Gpa, PAGE_SIZE, TierLimit, VmId};
+use terrace_proto::{Command, Gpa, PAGE_SIZE, TierId, TierLimit, VmId};
 
 use super::Failure;
 use crate::config::MOST_WEIGHT;
@@ -46,6 +46,8 @@ impl Daemon {
         let view = entry.managed.as_ref().and_then(|m| self.engine.vm(m.id));
         let (mode, reason) = mode(entry, view.as_ref());
         let counters = view.as_ref().map(|v| &v.counters);
+        let history = entry.managed.iter().flat_map(|m| m.history.iter().rev());
+        let ranked = history.into_iter().find(|r| r.abandoned.is_none());
         api::Vm {
             name: name.to_owned(),
             pid: entry.pid,
@@ -59,6 +61,9 @@ impl Daemon {
                 .collect(),
             share: view.as_ref().and_then(|v| v.share.clone()).map(share),
             rounds: counters.map_or(0, |c| c.rounds),
+            moves: view.as_ref().is_some_and(|v| v.moves),
+            hot_pages: ranked.map(|r| r.hot_pages),
+            hot_on_fast_pages: ranked.map(|r| r.hot_in_first_tier_after),
             promoted_pages: counters.map_or(0, |c| c.promoted_pages),
             demoted_pages: counters.map_or(0, |c| c.demoted_pages),
         }
@@ -90,10 +95,11 @@ impl Daemon {
                 stage("move", &m.moves),
             ],
             phase: phase(&view.phase),
+            round_under_way: view.current_round.as_ref().map(|r| r.round),
             next_round_in_s: view
                 .next_round_at
                 .map(|at| at.since(self.now()).as_secs_f64()),
-            history: managed.history.iter().map(round).collect(),
+            history: managed.history.iter().map(|r| self.round(r)).collect(),
             reasons: view
                 .reasons
                 .iter()
@@ -115,26 +121,19 @@ impl Daemon {
             .ok_or_else(|| {
                 Failure::NotFound(format!("{name} has no RAM at guest physical address {gpa}"))
             })?;
-        let tier_name = |tier: terrace_proto::TierId| {
-            self.config
-                .engine
-                .tiers
-                .get(tier.index())
-                .map_or_else(|| tier.to_string(), |t| t.name.clone())
-        };
         let mut because = vec![page.why.clone()];
         if let Some(last) = &page.last_move {
             let ago = self.now().since(last.at).as_secs();
             because.push(format!(
                 "last move: to {}, {ago} s ago: {}",
-                tier_name(last.to),
+                self.tier_name(last.to),
                 status(last.status)
             ));
         }
         Ok(api::PageExplanation {
             gpa: page.gfn.gpa().0,
             gfn: page.gfn.0,
-            tier: page.tier.map(tier_name),
+            tier: page.tier.map(|t| self.tier_name(t)),
             known: page.known,
             reads: page.reads.into(),
             writes: page.writes.into(),
@@ -144,6 +143,64 @@ impl Daemon {
             level: page.level.into(),
             because,
         })
+    }
+
+    fn round(&self, r: &RoundSummary) -> api::Round {
+        let planned_move = |m: &PlannedMove| api::PlannedMove {
+            gpa: m.gfn.gpa().0,
+            bytes: m.pages.saturating_mul(PAGE_SIZE),
+            from: self.tier_name(m.from),
+            to: self.tier_name(m.to),
+            degree: m.degree.unwrap_or(0).into(),
+        };
+        let refused = |(why, units): &(Refusal, u64)| api::Refused {
+            reason: why.words().into(),
+            units: *units,
+        };
+        let planned = r.planned.as_ref();
+        api::Round {
+            number: r.round,
+            known_pages: r.known_pages,
+            hot_pages: r.hot_pages,
+            hot_on_fast_before: r.hot_in_first_tier,
+            hot_on_fast_after: r.hot_in_first_tier_after,
+            threshold_degree: r.threshold_degree.into(),
+            degree_histogram: r.degree_histogram.clone(),
+            promoted_pages: r.promoted_pages,
+            demoted_pages: r.demoted_pages,
+            failed_pages: r.failed_pages,
+            proposed_promotions: r.proposed_promotions,
+            proposed_demotions: r.proposed_demotions,
+            refused: r.refused.iter().map(refused).collect(),
+            abandoned: r.abandoned.clone(),
+            planned: planned.map(|moves| moves.iter().map(planned_move).collect()),
+            scans: r.scan.scans,
+            scan_cpu_ns: r.scan.cpu_ns,
+        }
+    }
+
+    fn tier_name(&self, tier: TierId) -> String {
+        let tiers = &self.config.engine.tiers;
+        let named = tiers.get(tier.index()).map(|t| t.name.clone());
+        named.unwrap_or_else(|| tier.to_string())
+    }
+
+    /// `POST /v1/vms/{name}/plan`.
+    pub fn plan(&mut self, name: &str) -> Result<api::Planning, Failure> {
+        let id = self.managed_id(name)?;
+        let before = self.view(id)?;
+        self.command(Command::PlanRound(id));
+        let after = self.view(id)?;
+        match after.current_round {
+            Some(round) if round.planned.is_some() && after.round > before.round => {
+                Ok(api::Planning { round: round.round })
+            }
+            _ => {
+                let last = after.reasons.last().map(|r| r.text.clone());
+                let why = last.unwrap_or_else(|| "no round can start now".into());
+                Err(Failure::NotNow(format!("{name}: {why}")))
+            }
+        }
     }
 
     /// `GET /v1/vms/{name}/map`.
@@ -301,6 +358,7 @@ fn unmanaged(vm: api::Vm) -> api::VmDetail {
         limits: Vec::new(),
         stages: Vec::new(),
         phase,
+        round_under_way: None,
         next_round_in_s: None,
         history: Vec::new(),
         reasons: Vec::new(),
@@ -360,23 +418,6 @@ fn phase(phase: &PhaseView) -> String {
             format!("moving pages: {in_flight_pages} under way, {waiting_pages} waiting")
         }
         PhaseView::Unscannable { reason } => format!("cannot be scanned: {reason}"),
-    }
-}
-
-fn round(r: &RoundSummary) -> api::Round {
-    api::Round {
-        number: r.round,
-        known_pages: r.known_pages,
-        hot_pages: r.hot_pages,
-        hot_on_fast_before: r.hot_in_first_tier,
-        hot_on_fast_after: r.hot_in_first_tier_after,
-        threshold_degree: r.threshold_degree.into(),
-        degree_histogram: r.degree_histogram.clone(),
-        promoted_pages: r.promoted_pages,
-        demoted_pages: r.demoted_pages,
-        failed_pages: r.failed_pages,
-        scans: r.scan.scans,
-        scan_cpu_ns: r.scan.cpu_ns,
     }
 }
 

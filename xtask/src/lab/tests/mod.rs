@@ -8,6 +8,7 @@ mod infrastructure;
 mod placement;
 mod several_vms;
 mod soak;
+mod writes;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Instant;
@@ -40,6 +41,7 @@ const TESTS: &[&[LabTest]] = &[
     several_vms::TESTS,
     huge_pages::TESTS,
     damon::TESTS,
+    writes::TESTS,
 ];
 
 /// Those that take minutes.

@@ -1,0 +1,400 @@
+//! What a frame of `terrace top` looks like.
+
+use std::path::{Path, PathBuf};
+
+use ratatui::Frame;
+use ratatui::layout::{Constraint, Layout, Rect};
+use ratatui::style::{Color, Style, Stylize as _};
+use ratatui::text::{Line, Span};
+use ratatui::widgets::{Block, Borders, Clear, Paragraph, Row, Table, TableState, Wrap};
+use terrace_api::client::ClientError;
+use terrace_api::types::{Cell, HeatMap, Mode, Status, Vm, VmDetail};
+
+use super::Snapshot;
+use crate::commands::map::{COLOURS, colour};
+use crate::render;
+
+/// What is shown, and what the operator chose.
+pub struct Screen {
+    socket: PathBuf,
+    /// Name of the selected VM; none: the first.
+    pub selected: Option<String>,
+    /// The keys are explained.
+    pub help: bool,
+    /// What came of the last order.
+    pub said: Option<String>,
+    /// Why there is nothing new.
+    problem: Option<String>,
+    snapshot: Option<Snapshot>,
+}
+
+impl Screen {
+    pub fn new(socket: &Path, selected: Option<String>) -> Self {
+        Self {
+            socket: socket.to_owned(),
+            selected,
+            help: false,
+            said: None,
+            problem: None,
+            snapshot: None,
+        }
+    }
+
+    /// Takes an answer in; what was known stays where there is none.
+    pub fn take(&mut self, answer: Result<Snapshot, ClientError>) {
+        match answer {
+            Ok(snapshot) => {
+                self.problem = None;
+                self.snapshot = Some(snapshot);
+            }
+            Err(error) => self.problem = Some(error.to_string()),
+        }
+    }
+
+    pub fn vms(&self) -> &[Vm] {
+        self.snapshot.as_ref().map_or(&[], |s| &s.vms)
+    }
+}
+
+/// Position of the VM of this name; of the first one where it is not there.
+pub fn select(vms: &[Vm], name: Option<&str>) -> Option<usize> {
+    let named = vms.iter().position(|vm| Some(vm.name.as_str()) == name);
+    named.or((!vms.is_empty()).then_some(0))
+}
+
+/// Parts of a frame, from top to bottom: the host, the list, the map beside what is said, the keys.
+struct Areas {
+    host: Rect,
+    list: Rect,
+    map: Rect,
+    words: Rect,
+    foot: Rect,
+}
+
+fn areas(area: Rect, vms: usize) -> Areas {
+    // A header and two lines of border; the list takes 40 % at most and scrolls.
+    let rows = u16::try_from(vms.max(1))
+        .unwrap_or(u16::MAX)
+        .saturating_add(3);
+    let list = rows.min(area.height * 2 / 5).max(4);
+    let [host, list, body, foot] = area.layout(&Layout::vertical([
+        Constraint::Length(1),
+        Constraint::Length(list),
+        Constraint::Fill(1),
+        Constraint::Length(1),
+    ]));
+    let [map, words] = body.layout(&Layout::horizontal([
+        Constraint::Fill(1),
+        Constraint::Fill(1),
+    ]));
+    Areas {
+        host,
+        list,
+        map,
+        words,
+        foot,
+    }
+}
+
+/// Cells of the map in a frame of this size.
+pub fn map_cells(area: Rect, vms: usize) -> u64 {
+    let map = inside(areas(area, vms).map);
+    u64::from(map.width.max(1)) * u64::from(map.height.saturating_sub(1).max(1))
+}
+
+fn inside(area: Rect) -> Rect {
+    Block::bordered().inner(area)
+}
+
+pub fn draw(screen: &Screen, frame: &mut Frame) {
+    let area = frame.area();
+    let parts = areas(area, screen.vms().len());
+    match &screen.snapshot {
+        None => frame.render_widget(Line::from(" terrace top").bold(), parts.host),
+        Some(snapshot) => {
+            frame.render_widget(host(&snapshot.status), parts.host);
+            list(screen, snapshot, frame, parts.list);
+            map(snapshot, frame, parts.map);
+            words(snapshot, frame, parts.words);
+        }
+    }
+    if let Some(problem) = &screen.problem {
+        trouble(screen, problem, frame, area);
+    }
+    frame.render_widget(foot(screen), parts.foot);
+    if screen.help {
+        help(frame, area);
+    }
+}
+
+fn host(status: &Status) -> Line<'static> {
+    let mut spans = vec![Span::from(" terrace ").bold()];
+    spans.push(format!("{}, up {}", status.policy, time(status.uptime_s)).into());
+    if status.paused {
+        spans.push("  paused".yellow());
+    }
+    for tier in &status.tiers {
+        let used = tier.total_bytes.saturating_sub(tier.free_bytes);
+        spans.push(format!("   {} ", tier.name).cyan());
+        let text = format!(
+            "{} {} of {} free",
+            render::bar(used, tier.total_bytes, 8),
+            render::bytes(tier.free_bytes),
+            render::bytes(tier.total_bytes)
+        );
+        spans.push(text.into());
+    }
+    Line::from(spans)
+}
+
+/// `42 s`, `3 min`, `5 h`, `12 d`.
+fn time(seconds: f64) -> String {
+    let units = [("d", 86_400.0), ("h", 3_600.0), ("min", 60.0)];
+    let unit = units.iter().find(|(_, size)| seconds >= 2.0 * size);
+    match unit {
+        Some((name, size)) => format!("{:.0} {name}", (seconds / size).floor()),
+        None => format!("{seconds:.0} s"),
+    }
+}
+
+fn list(screen: &Screen, snapshot: &Snapshot, frame: &mut Frame, area: Rect) {
+    let tiers = &snapshot.status.tiers;
+    let mut header = vec![
+        "VM".to_owned(),
+        "STATE".into(),
+        "MOVES".into(),
+        "RAM".into(),
+    ];
+    header.extend(tiers.iter().map(|t| t.name.to_uppercase()));
+    header.extend(["HOT", "HOT ON FAST", "PROMOTED", "DEMOTED", "ROUNDS"].map(str::to_owned));
+    let mut widths = vec![
+        Constraint::Fill(2),
+        Constraint::Length(11),
+        Constraint::Length(5),
+        Constraint::Length(8),
+    ];
+    widths.extend(tiers.iter().map(|_| Constraint::Length(9)));
+    widths.extend([9, 11, 9, 9, 6].map(Constraint::Length));
+    let rows = snapshot.vms.iter().map(|vm| {
+        let row = Row::new(cells(vm, tiers.len()));
+        match vm.mode {
+            Mode::Unscannable => row.red(),
+            Mode::Paused => row.yellow(),
+            Mode::Ignored => row.dark_gray(),
+            Mode::Managed | Mode::Observed => row,
+        }
+    });
+    let table = Table::new(rows, widths)
+        .header(Row::new(header).bold())
+        .row_highlight_style(Style::new().reversed())
+        .block(Block::bordered().title(format!(" {} VMs ", snapshot.vms.len())));
+    let selected = select(&snapshot.vms, screen.selected.as_deref());
+    let mut state = TableState::new().with_selected(selected);
+    frame.render_stateful_widget(table, area, &mut state);
+}
+
+fn cells(vm: &Vm, tiers: usize) -> Vec<String> {
+    let unknown = || "-".to_owned();
+    let on_fast = vm.hot_pages.zip(vm.hot_on_fast_pages);
+    let tier = |t| {
+        vm.tier_bytes
+            .get(t)
+            .map_or_else(unknown, |b| render::bytes(*b))
+    };
+    let mut cells = vec![
+        vm.name.clone(),
+        vm.mode.to_string(),
+        if vm.moves { "on" } else { "off" }.into(),
+        render::bytes(vm.memory_bytes),
+    ];
+    cells.extend((0..tiers).map(tier));
+    cells.extend([
+        vm.hot_pages.map_or_else(unknown, render::pages),
+        on_fast.map_or_else(unknown, |(hot, here)| {
+            format!("{} %", render::percent(here, hot))
+        }),
+        render::pages(vm.promoted_pages),
+        render::pages(vm.demoted_pages),
+        vm.rounds.to_string(),
+    ]);
+    cells
+}
+
+fn map(snapshot: &Snapshot, frame: &mut Frame, area: Rect) {
+    let block = Block::bordered().title(" guest-physical memory ");
+    let inner = block.inner(area);
+    frame.render_widget(block, area);
+    let Some(map) = &snapshot.map else {
+        let why = "no map: the VM is not under management";
+        frame.render_widget(Paragraph::new(why).dark_gray(), inner);
+        return;
+    };
+    let mut lines = vec![legend(map)];
+    for row in map.cells.chunks(usize::from(inner.width.max(1))) {
+        lines.push(row.iter().map(|cell| square(map, cell)).collect());
+    }
+    frame.render_widget(Paragraph::new(lines), inner);
+}
+
+fn legend(map: &HeatMap) -> Line<'static> {
+    let mut spans = vec![Span::from(format!(
+        "{} a cell ",
+        render::pages(map.pages_per_cell)
+    ))];
+    for (i, (name, (cold, hot))) in map.tiers.iter().zip(COLOURS).enumerate() {
+        for ((r, g, b), heat, is_warm) in [(cold, "cold", false), (hot, "hot", true)] {
+            let mark = letter(map, i, is_warm);
+            let ink = ink((r, g, b));
+            spans.push(Span::from(mark.to_string()).fg(ink).bg(Color::Rgb(r, g, b)));
+            spans.push(format!(" {name} {heat} ").into());
+        }
+    }
+    Line::from(spans)
+}
+
+/// Colour as on the other maps. The letter says the same without colours: the tier's first one, a
+/// capital where at least half of the cell's pages that are known were accessed.
+fn square(map: &HeatMap, cell: &Cell) -> Span<'static> {
+    let pages = cell.tier_pages.iter().enumerate();
+    let most = pages
+        .filter(|(_, n)| **n > 0)
+        .max_by_key(|(i, n)| (**n, usize::MAX - i));
+    let Some((tier, _)) = most else {
+        return Span::from(" ");
+    };
+    let warm: u64 = cell.warm_pages.iter().sum();
+    let is_warm = warm > 0 && warm.saturating_mul(2) >= cell.known_pages;
+    let rgb = colour(cell);
+    let text = letter(map, tier, is_warm).to_string();
+    Span::from(text)
+        .fg(ink(rgb))
+        .bg(Color::Rgb(rgb.0, rgb.1, rgb.2))
+}
+
+fn letter(map: &HeatMap, tier: usize, is_warm: bool) -> char {
+    let first = map.tiers.get(tier).and_then(|name| name.chars().next());
+    let first = first.unwrap_or('?');
+    if is_warm {
+        first.to_ascii_uppercase()
+    } else {
+        first.to_ascii_lowercase()
+    }
+}
+
+/// Seen on that ground, but not louder than it.
+fn ink((r, g, b): (u8, u8, u8)) -> Color {
+    let channel = |c: u8| if c > 127 { c - 50 } else { c + 50 };
+    Color::Rgb(channel(r), channel(g), channel(b))
+}
+
+fn words(snapshot: &Snapshot, frame: &mut Frame, area: Rect) {
+    let block = Block::new().borders(Borders::ALL);
+    let Some(detail) = &snapshot.detail else {
+        frame.render_widget(block, area);
+        return;
+    };
+    let block = block.title(format!(" {} ", detail.vm.name));
+    let inner = block.inner(area);
+    let mut lines = now(detail);
+    lines.push(Line::default());
+    let room = usize::from(inner.height).saturating_sub(lines.len());
+    // Newest first: what does not fit is the oldest.
+    let reasons = detail.reasons.iter().rev().take(room);
+    lines.extend(reasons.map(|reason| {
+        let ago = (snapshot.status.uptime_s - reason.at_s).max(0.0);
+        Line::from(vec![
+            Span::from(format!("{:>6} ago  ", time(ago))).dark_gray(),
+            reason.text.clone().into(),
+        ])
+    }));
+    let text = Paragraph::new(lines).wrap(Wrap { trim: true }).block(block);
+    frame.render_widget(text, area);
+}
+
+fn now(detail: &VmDetail) -> Vec<Line<'static>> {
+    let vm = &detail.vm;
+    let mut lines = vec![Line::from(format!("{}: {}", vm.mode, vm.reason)).bold()];
+    let next = detail
+        .next_round_in_s
+        .map(|s| format!("; next round in {}", time(s)));
+    lines.push(Line::from(format!(
+        "{}{}",
+        detail.phase,
+        next.unwrap_or_default()
+    )));
+    if let Some(round) = detail.history.iter().rev().find(|r| r.abandoned.is_none()) {
+        lines.push(Line::from(format!(
+            "round {}: {} hot (degree {} and up) of {} known",
+            round.number,
+            render::pages(round.hot_pages),
+            round.threshold_degree,
+            render::pages(round.known_pages),
+        )));
+        lines.push(Line::from(format!(
+            "on fast {} -> {}; up {}, down {}, failed {}",
+            render::pages(round.hot_on_fast_before),
+            render::pages(round.hot_on_fast_after),
+            render::pages(round.promoted_pages),
+            render::pages(round.demoted_pages),
+            render::pages(round.failed_pages),
+        )));
+    }
+    lines
+}
+
+fn foot(screen: &Screen) -> Line<'_> {
+    match &screen.said {
+        Some(said) => Line::from(format!(" {said}")).yellow(),
+        None => {
+            Line::from(" ↑↓ select  p pause/resume  m moves on/off  r round now  ? help  q quit")
+                .dark_gray()
+        }
+    }
+}
+
+/// The daemon is not there: what is seen is what it said last.
+fn trouble(screen: &Screen, problem: &str, frame: &mut Frame, area: Rect) {
+    let width = area.width.saturating_sub(4).min(90);
+    let stale = if screen.snapshot.is_some() {
+        "Shown is what it said last. "
+    } else {
+        ""
+    };
+    let text = format!(
+        "{problem}\n\n{stale}Trying again ({}).",
+        screen.socket.display()
+    );
+    // Words wrap: a line more than their letters need, and the lines between.
+    let height = problem.len() / usize::from(width.max(3) - 2) + 6;
+    let height = u16::try_from(height)
+        .unwrap_or(area.height)
+        .min(area.height);
+    let text = Paragraph::new(text).wrap(Wrap { trim: true });
+    let block = Block::bordered().title(" no answer ").red();
+    over(frame, area, (width, height), text.block(block));
+}
+
+fn help(frame: &mut Frame, area: Rect) {
+    const TEXT: &str = "\
+up/down, k/j   select a VM
+p              pause it (neither scanned nor moved), or go on
+m              moves on or off
+r              start a round now
+?              this; q quits
+
+HOT: pages in the hot set of the last round: the hottest that fit into the
+fastest tier. HOT ON FAST: how much of it was there at the round's end.
+The map: one cell is so much guest memory, in address order. The letter is
+the tier that holds most of it, a capital where at least half was accessed
+in the last round; the colour says tier and heat more finely.";
+    let block = Block::bordered().title(" keys ").cyan();
+    let text = Paragraph::new(TEXT).block(block);
+    over(frame, area, (78, 13), text);
+}
+
+/// Draws a widget over the middle of the frame.
+fn over(frame: &mut Frame, area: Rect, (width, height): (u16, u16), widget: Paragraph<'_>) {
+    let place = area.centered(Constraint::Length(width), Constraint::Length(height));
+    frame.render_widget(Clear, place);
+    frame.render_widget(widget, place);
+}

@@ -1,0 +1,255 @@
+//! Commands against a daemon that a test plays: canned answers on a unix socket.
+
+use std::collections::HashMap;
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::PathBuf;
+use std::process::{Command, Output};
+use std::sync::{Arc, Mutex};
+
+use serde_json::{Value, json};
+
+/// Answers by method and path; a path may have several, of which the last one stays.
+type Answers = HashMap<&'static str, Vec<Value>>;
+
+struct Daemon {
+    folder: tempfile::TempDir,
+    asked: Arc<Mutex<Vec<String>>>,
+}
+
+impl Daemon {
+    fn start(answers: Answers) -> Self {
+        let folder = tempfile::tempdir().expect("a folder");
+        let listener = UnixListener::bind(folder.path().join("s")).expect("a socket");
+        let asked = Arc::new(Mutex::new(Vec::new()));
+        let seen = Arc::clone(&asked);
+        std::thread::spawn(move || {
+            let mut answers = answers;
+            for stream in listener.incoming() {
+                // A client that gives up is its own affair.
+                let _ = answer(stream.expect("a client"), &mut answers, &seen);
+            }
+        });
+        Self { folder, asked }
+    }
+
+    fn socket(&self) -> PathBuf {
+        self.folder.path().join("s")
+    }
+
+    fn terrace(&self, args: &[&str]) -> Output {
+        Command::new(env!("CARGO_BIN_EXE_terrace"))
+            .arg("--socket")
+            .arg(self.socket())
+            .args(args)
+            .output()
+            .expect("the program starts")
+    }
+
+    fn posts(&self) -> Vec<String> {
+        let asked = self.asked.lock().expect("no panic");
+        asked
+            .iter()
+            .filter(|a| a.starts_with("POST"))
+            .cloned()
+            .collect()
+    }
+}
+
+fn answer(
+    mut stream: UnixStream,
+    answers: &mut Answers,
+    seen: &Mutex<Vec<String>>,
+) -> std::io::Result<()> {
+    let mut reader = BufReader::new(stream.try_clone()?);
+    let mut request = String::new();
+    reader.read_line(&mut request)?;
+    let mut length = 0;
+    loop {
+        let mut header = String::new();
+        reader.read_line(&mut header)?;
+        if header.trim().is_empty() {
+            break;
+        }
+        if let Some(n) = header.to_lowercase().strip_prefix("content-length:") {
+            length = n.trim().parse().expect("a length");
+        }
+    }
+    reader.read_exact(&mut vec![0; length])?;
+    let request = request.trim_end_matches(" HTTP/1.1\r\n").to_owned();
+    let without_query = request.split('?').next().expect("a path").to_owned();
+    seen.lock().expect("no panic").push(request);
+    let (status, body) = match answers.get_mut(without_query.as_str()) {
+        Some(list) if list.len() > 1 => ("200 OK", list.remove(0)),
+        Some(list) => ("200 OK", list[0].clone()),
+        None => (
+            "404 Not Found",
+            json!({"error": format!("no {without_query}")}),
+        ),
+    };
+    let body = body.to_string();
+    write!(
+        stream,
+        "HTTP/1.1 {status}\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n{body}",
+        body.len()
+    )
+}
+
+fn vm() -> Value {
+    json!({
+        "name": "web1", "pid": 7, "hypervisor": "QEMU with KVM", "mode": "managed",
+        "reason": "policy vtmm", "memory_bytes": 64 << 20, "tier_bytes": [16 << 20, 48 << 20],
+        "rounds": 3, "moves": true, "hot_pages": 4000, "hot_on_fast_pages": 3000,
+        "promoted_pages": 512, "demoted_pages": 256
+    })
+}
+
+fn round(number: u64, planned: Value) -> Value {
+    json!({
+        "number": number, "known_pages": 16_000, "hot_pages": 4000, "hot_on_fast_before": 1000,
+        "hot_on_fast_after": 1000, "threshold_degree": 2, "degree_histogram": [], "promoted_pages": 0,
+        "demoted_pages": 0, "failed_pages": 0, "proposed_promotions": 3000,
+        "proposed_demotions": 2500, "abandoned": null, "planned": planned,
+        "refused": [{"reason": "moved recently", "units": 5},
+                    {"reason": "only a plan was asked for", "units": 5495}],
+        "scans": 9, "scan_cpu_ns": 1
+    })
+}
+
+fn detail(under_way: Option<u64>, history: &[Value]) -> Value {
+    json!({
+        "vm": vm(), "unit_bytes": 4096, "stages": [], "phase": "in window 3 of 8",
+        "limits": [{"floor_bytes": 0, "ceiling_bytes": 16 << 20},
+                   {"floor_bytes": 0, "ceiling_bytes": null}],
+        "round_under_way": under_way, "next_round_in_s": 5.0, "history": history,
+        "reasons": [{"at_s": 1.0, "text": "because"}]
+    })
+}
+
+fn status() -> Value {
+    let tier = |name: &str| json!({"name": name, "nodes": [0], "total_bytes": 2u64 << 30, "free_bytes": 1 << 30});
+    json!({
+        "version": "0", "uptime_s": 100.0, "policy": "vtmm", "moves": true, "paused": false,
+        "tiers": [tier("fast"), tier("slow")], "vms": 1
+    })
+}
+
+fn printed(output: &Output) -> String {
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{said}");
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+#[test]
+fn a_plan_waits_for_the_round_before_it_and_for_its_own() {
+    let planned = json!([
+        {"gpa": 0x5000, "bytes": 4096, "from": "slow", "to": "fast", "degree": 8}
+    ]);
+    let before = round(3, Value::Null);
+    let done = [before.clone(), round(4, planned)];
+    let daemon = || {
+        Daemon::start(HashMap::from([
+            ("GET /v1/status", vec![status()]),
+            ("POST /v1/vms/web1/plan", vec![json!({"round": 4})]),
+            (
+                "GET /v1/vms/web1",
+                vec![
+                    detail(Some(3), &[]),
+                    detail(None, std::slice::from_ref(&before)),
+                    detail(Some(4), std::slice::from_ref(&before)),
+                    detail(None, &done),
+                ],
+            ),
+        ]))
+    };
+    let text = daemon();
+    let text = printed(&text.terrace(&["plan", "web1", "--dry-run"]));
+    for has in [
+        "Nothing was moved.",
+        "4000 of 16000 known pages are hot: degree 2 and up. 1000 of them are in fast.",
+        "promote       3000 pages    11.7 MiB",
+        "not tried: 20 KiB: moved recently",
+        "ceiling 16 MiB",
+        "0x5000  4 KiB       8  slow -> fast",
+    ] {
+        assert!(text.contains(has), "no {has:?} in\n{text}");
+    }
+    assert!(!text.contains("only a plan"), "{text}");
+    let asked = daemon();
+    let json = printed(&asked.terrace(&["plan", "--dry-run", "web1", "--json"]));
+    let json: Value = serde_json::from_str(&json).expect("JSON");
+    assert_eq!(json["planned"][0]["gpa"], 0x5000);
+    assert_eq!(asked.posts(), ["POST /v1/vms/web1/plan"]);
+}
+
+#[test]
+fn a_plan_that_was_given_up_is_a_failure_with_the_reason() {
+    let mut round = round(4, json!([]));
+    round["abandoned"] = json!("paused");
+    let daemon = Daemon::start(HashMap::from([
+        ("POST /v1/vms/web1/plan", vec![json!({"round": 4})]),
+        (
+            "GET /v1/vms/web1",
+            vec![detail(None, &[]), detail(None, &[round])],
+        ),
+    ]));
+    let output = daemon.terrace(&["plan", "web1", "--dry-run"]);
+    assert_eq!(output.status.code(), Some(1));
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(said.contains("the round was given up: paused"), "{said}");
+    let unasked = daemon.terrace(&["plan", "web1"]);
+    assert_eq!(unasked.status.code(), Some(2), "--dry-run is required");
+}
+
+#[test]
+fn top_prints_one_frame_as_text_or_as_a_picture() {
+    let cell =
+        json!({"tier_pages": [9, 0], "known_pages": 9, "warm_pages": [9, 0], "degree_sum": 9});
+    let map =
+        json!({"pages_per_cell": 9, "tiers": ["fast", "slow"], "max_degree": 8, "cells": [cell]});
+    let daemon = Daemon::start(HashMap::from([
+        ("GET /v1/status", vec![status()]),
+        ("GET /v1/vms", vec![json!([vm()])]),
+        (
+            "GET /v1/vms/web1",
+            vec![detail(Some(4), &[round(3, Value::Null)])],
+        ),
+        ("GET /v1/vms/web1/map", vec![map]),
+    ]));
+    let text = printed(&daemon.terrace(&["top", "--once", "--size", "130x30"]));
+    assert_eq!(text.lines().count(), 30, "{text}");
+    assert!(text.contains("75 %") && text.contains("│F "), "{text}");
+    let file = daemon.folder.path().join("top.svg");
+    let file = file.to_str().expect("a name");
+    printed(&daemon.terrace(&["top", "--once", "--svg", file]));
+    let svg = std::fs::read_to_string(file).expect("a picture");
+    assert!(svg.starts_with("<svg") && svg.contains("web1"), "{svg}");
+    let live = daemon.terrace(&["top"]);
+    assert_eq!(live.status.code(), Some(1));
+    let said = String::from_utf8_lossy(&live.stderr).into_owned();
+    assert!(said.contains("--once"), "{said}");
+}
+
+#[test]
+fn an_explanation_names_counts_threshold_and_limits() {
+    let daemon = Daemon::start(HashMap::from([
+        ("GET /v1/status", vec![status()]),
+        (
+            "GET /v1/vms/web1",
+            vec![detail(None, &[round(3, Value::Null)])],
+        ),
+    ]));
+    let text = printed(&daemon.terrace(&["explain", "web1"]));
+    for has in [
+        "fast: holds 16 MiB, at least 0 B by its floor, at most 16 MiB by its ceiling",
+        "16000 known pages ranked by degree; the hottest 4000 fit",
+        "degree 2 is the threshold",
+        "not tried: 20 KiB: moved recently",
+        "because",
+    ] {
+        assert!(text.contains(has), "no {has:?} in\n{text}");
+    }
+    let json = printed(&daemon.terrace(&["explain", "web1", "--json"]));
+    let json: Value = serde_json::from_str(&json).expect("JSON");
+    assert_eq!(json["last_round"]["threshold_degree"], 2);
+}

@@ -1,0 +1,62 @@
+//! Rounds that only plan: they observe and rank as any other, and say what they would move.
+//!
+//! Responsible for: starting one, and holding its proposals back. It leaves to others: the round
+//! ([`super::round`]) and the checks that do not depend on room ([`super::check`]); those of room are not
+//! made, because it changes with every move.
+
+use terrace_proto::Tick;
+
+use super::Shared;
+use super::refusal::Refusal;
+use super::view::PlannedMove;
+use super::vm::Vm;
+
+/// Moves of each flow that are remembered, for people.
+const SHOWN: usize = 16;
+
+impl Vm {
+    /// Starts a round that moves nothing, off the schedule.
+    pub fn plan_round(&mut self, now: Tick, shared: &mut Shared) {
+        let before = self.round;
+        self.round_now(now, shared);
+        if self.round > before
+            && let Some(round) = &mut self.current
+        {
+            round.planned = Some(Vec::new());
+        }
+    }
+
+    /// The round under way must not move anything.
+    pub fn plans_only(&self) -> bool {
+        let planned = self.current.as_ref().map(|round| &round.planned);
+        planned.is_some_and(Option::is_some)
+    }
+
+    /// Lets all that waits go, and remembers what would have been tried first.
+    pub fn hold_back(&mut self) {
+        let mut planned = Vec::new();
+        for queue in std::mem::take(&mut self.moving.queues) {
+            let end = planned.len() + SHOWN;
+            for &unit in queue.left() {
+                match self.check_unit(unit, queue.to) {
+                    Err(why) => self.refuse(why, 1),
+                    Ok(from) => {
+                        self.refuse(Refusal::PlanOnly, 1);
+                        if planned.len() < end {
+                            planned.push(PlannedMove {
+                                gfn: self.pages.ram().first_page(unit),
+                                pages: self.moved_pages(unit),
+                                from,
+                                to: queue.to,
+                                degree: self.place.degree(self.round, &self.pages, unit),
+                            });
+                        }
+                    }
+                }
+            }
+        }
+        if let Some(round) = &mut self.current {
+            round.planned = Some(planned);
+        }
+    }
+}

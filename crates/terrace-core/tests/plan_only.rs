@@ -1,0 +1,65 @@
+//! Rounds that only plan: all of a round but its moves.
+
+mod common;
+
+use common::SECOND;
+use common::rounds::{EXCHANGED, VM, config, host, host_with, hot, last, plans};
+use terrace_core::{EngineConfig, PlannedMove, PolicyName, Refusal};
+use terrace_proto::{Command, Event, Tick, TierId};
+
+#[test]
+fn a_round_that_only_plans_says_what_it_would_move_and_moves_nothing() {
+    let mut h = host_with(EngineConfig {
+        first_round_after_ms: 30_000,
+        ..config(PolicyName::Vtmm)
+    });
+    h.after(0, Event::Command(Command::PlanRound(VM)));
+    h.run_until(Tick(20 * SECOND));
+    assert!(plans(&h).is_empty(), "nothing moved");
+    assert_eq!(h.on_fast(1, hot), 180);
+    let round = last(&h);
+    let (up, down) = (round.proposed_promotions, round.proposed_demotions);
+    assert_eq!((up, down), (EXCHANGED, EXCHANGED), "as a round that moves");
+    assert_eq!(round.refused, [(Refusal::PlanOnly, up + down)]);
+    let planned = round.planned.unwrap();
+    assert_eq!(planned.len(), 32, "the first of each direction");
+    let (promoted, demoted): (Vec<PlannedMove>, Vec<_>) =
+        planned.into_iter().partition(|m| m.to == TierId(0));
+    assert!(
+        promoted
+            .iter()
+            .all(|m| m.degree >= Some(round.threshold_degree))
+    );
+    assert!(promoted.iter().all(|m| hot(m.gfn.0)));
+    assert!(demoted.iter().all(|m| m.from == TierId(0)));
+    h.run_until(Tick(90 * SECOND));
+    assert_eq!(last(&h).planned, None, "the next round moves again");
+    assert_eq!(last(&h).promoted_pages, last(&h).proposed_promotions);
+    assert!(h.on_fast(1, hot) > 800);
+}
+
+#[test]
+fn pages_that_must_not_move_are_not_in_a_plan() {
+    let mut h = host(PolicyName::Vtmm);
+    h.run_until(Tick(20 * SECOND));
+    assert_eq!(last(&h).promoted_pages, EXCHANGED);
+    let before = plans(&h).len();
+    h.after(0, Event::Command(Command::PlanRound(VM)));
+    h.run_until(Tick(40 * SECOND));
+    let round = last(&h);
+    let held: u64 = round.refused.iter().map(|(_, n)| n).sum();
+    assert_eq!(held, round.proposed_promotions + round.proposed_demotions);
+    assert_eq!(plans(&h).len(), before);
+}
+
+#[test]
+fn a_plan_is_refused_while_a_round_is_under_way() {
+    let mut h = host(PolicyName::Vtmm);
+    h.run_until(Tick(2 * SECOND));
+    h.after(0, Event::Command(Command::PlanRound(VM)));
+    h.run_until(Tick(2 * SECOND));
+    let view = h.engine.vm(VM).unwrap();
+    assert_eq!(view.current_round.unwrap().planned, None);
+    let said = &view.reasons.last().unwrap().text;
+    assert_eq!(said, "no round now: round 1 is under way");
+}
