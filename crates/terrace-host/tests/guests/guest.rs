@@ -100,8 +100,7 @@ impl Guest {
         };
         let mut vm = Vm::open(&HostRoot::default(), &candidate, PATIENCE).unwrap();
         let memory = Arc::new(vm.memory().unwrap());
-        let command = WorkerCommand::this_program(&["worker"]);
-        let tables = GuestTables::attach(command, memory.clone(), PATIENCE).unwrap();
+        let tables = attach(&memory);
         let seconds = begin.elapsed().as_secs_f64();
         println!("guest ready after {seconds:.1} s: {}", machine.options);
         Self {
@@ -171,6 +170,11 @@ impl Guest {
         self.vm.registers().unwrap()
     }
 
+    /// Has the guest scanned by a new worker, which knows none of its tables.
+    pub fn forget(&mut self) {
+        self.tables = attach(&self.memory);
+    }
+
     /// One request, as the daemon makes it.
     pub fn try_scan(&mut self, pass: Pass) -> Result<ScanAnswer, ScanFailure> {
         self.tables.scan(&mut self.vm, request(pass))
@@ -234,6 +238,11 @@ impl Guest {
             })
             .concat()
     }
+}
+
+fn attach(memory: &Arc<GuestMemory>) -> GuestTables {
+    let command = WorkerCommand::this_program(&["worker"]);
+    GuestTables::attach(command, memory.clone(), PATIENCE).unwrap()
 }
 
 fn request(pass: Pass) -> ScanRequest {

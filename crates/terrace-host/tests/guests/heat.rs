@@ -15,14 +15,11 @@ pub struct Heat {
     pub found: usize,
     /// Pages of the region that were seen accessed and are not hot.
     pub wrong: usize,
-    pub pruned: u64,
 }
 
 impl fmt::Display for Heat {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self {
-            hot, found, wrong, ..
-        } = self;
+        let Self { hot, found, wrong } = self;
         write!(f, "{found} of {hot} hot pages found, {wrong} others")
     }
 }
@@ -43,7 +40,6 @@ pub fn measure(guest: &mut Guest, prune: bool) -> Heat {
         hot: hot.len(),
         found,
         wrong: accessed(&region) - found,
-        pruned: answer.stats.pruned,
     }
 }
 

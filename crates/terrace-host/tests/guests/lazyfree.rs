@@ -23,6 +23,18 @@ pub fn madv_free_pages_rewritten_after_a_scan_survive(guest: &mut Guest) {
 pub fn madv_free_pages_survive_with_their_dirty_bits_moved_aside(guest: &mut Guest) {
     guest.tell_writes(true);
     rewritten_pages_survive(guest);
+    let (hot, written) = (guest.frames("truth"), guest.frames("written"));
+    guest.scan(CLEAR);
+    guest.wait_for_passes(3);
+    let told = guest.scan(CLEAR).written.expect("writes are told");
+    let is_wrong = |page: &&u64| told.get(**page) != written.contains(page);
+    let wrong = hot.iter().filter(is_wrong).count();
+    println!(
+        "{} of {} hot pages are written, {wrong} of them told wrongly",
+        written.len(),
+        hot.len()
+    );
+    assert!(wrong == 0 && !written.is_empty());
     guest.tell_writes(false);
 }
 

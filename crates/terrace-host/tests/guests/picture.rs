@@ -11,9 +11,8 @@ use crate::guest::Guest;
 
 const PRESENT_USER: u64 = 0x5;
 const ACCESSED: u64 = 0x20;
-const DIRTY: u64 = 0x40;
-/// Where Linux 6.6 and later looks for D too.
-const SAVED_DIRTY: u64 = 1 << 58;
+/// D, and the bit that Linux 6.6 and later take for D as well.
+const DIRTY: u64 = 1 << 58 | 0x40;
 const ADDRESS: u64 = 0x000f_ffff_ffff_f000;
 /// Present, writable, for users, not executable: a page of plain data.
 const DATA: u64 = 1 << 63 | 0x7;
@@ -84,9 +83,11 @@ pub fn allocated(ram: &File) -> u64 {
 }
 
 /// Scans a stopped guest, clearing all, and fails if anything else in its RAM changed than accessed bits
-/// of entries for users, or in a page that a process maps. Returns the answer and the number of bits.
+/// of entries for users, or anything in a page that a process maps or in a top-level table. Returns the
+/// answer and the number of bits.
 pub fn only_accessed_bits_change(guest: &mut Guest) -> (ScanAnswer, usize) {
     guest.stop();
+    let tops: Vec<u64> = guest.registers().iter().map(|r| r.cr3 >> 12).collect();
     let picture = Picture::of(&guest.ram);
     let answer = guest.scan(crate::guest::SEARCH_AND_CLEAR);
     let changes = picture.changes(&guest.ram);
@@ -111,6 +112,11 @@ pub fn only_accessed_bits_change(guest: &mut Guest) -> (ScanAnswer, usize) {
             !answer.known.get(frame),
             "guest page {frame:#x} is data of a process and was written to"
         );
+        // With isolation the two tables of a process lie side by side.
+        assert!(
+            !tops.contains(&frame) && !tops.contains(&(frame ^ 1)),
+            "a top-level table was written to, at guest page {frame:#x}"
+        );
     }
     assert!(
         changes.len() as u64 >= answer.stats.cleared && answer.stats.cleared > 0,
@@ -121,17 +127,16 @@ pub fn only_accessed_bits_change(guest: &mut Guest) -> (ScanAnswer, usize) {
     (answer, changes.len())
 }
 
-/// Clears the dirty bits of the entries that map these frames, also those that were moved aside, as no
-/// scan of the product does; the guest must be stopped. Returns how many there were.
+/// Clears the dirty bits of the entries that map these frames, as no scan of the product does; the guest
+/// must be stopped. Returns how many there were.
 pub fn clear_dirty_bits(guest: &Guest, frames: &[u64]) -> usize {
-    const EITHER: u64 = DIRTY | SAVED_DIRTY;
     let mut cleared = 0;
     for (start, bytes) in Picture::of(&guest.ram).0 {
         for (number, word) in words(&bytes).enumerate() {
-            let is_leaf = word & !(ADDRESS | SOFTWARE | ACCESSED | EITHER) == DATA;
-            if is_leaf && word & EITHER != 0 && frames.contains(&((word & ADDRESS) / PAGE_SIZE)) {
+            let is_leaf = word & !(ADDRESS | SOFTWARE | ACCESSED | DIRTY) == DATA;
+            if is_leaf && word & DIRTY != 0 && frames.contains(&((word & ADDRESS) / PAGE_SIZE)) {
                 let at = start + number as u64 * 8;
-                let entry = (word & !EITHER).to_le_bytes();
+                let entry = (word & !DIRTY).to_le_bytes();
                 guest.ram.write_all_at(&entry, at).unwrap();
                 cleared += 1;
             }

@@ -13,6 +13,7 @@ const LONG_SCANS: u64 = 20_000;
 /// Far fewer than a guest manages in that time; fewer would be no storm.
 const FEWEST_FORKS: u64 = 100;
 
+/// The second half of the scans moves dirty bits as well.
 pub fn thousands_of_scans_under_a_fork_storm_lose_no_byte(guest: &mut Guest) {
     let scans = match std::env::var_os("TERRACE_LONG") {
         Some(_) => LONG_SCANS,
@@ -23,6 +24,9 @@ pub fn thousands_of_scans_under_a_fork_storm_lose_no_byte(guest: &mut Guest) {
     let begin = Instant::now();
     let (mut answered, mut roots, mut lost, mut cleared) = (0, 0, 0, 0);
     for number in 0..scans {
+        if number == scans / 2 {
+            guest.tell_writes(true);
+        }
         match guest.try_scan(kind(number, guest.memory.span_pages())) {
             Ok(answer) => {
                 answered += 1;
@@ -39,6 +43,7 @@ pub fn thousands_of_scans_under_a_fork_storm_lose_no_byte(guest: &mut Guest) {
     let seconds = begin.elapsed().as_secs_f64();
     let forks = guest.number("stats", "churn_forks") - forks;
     guest.ask("churn 0");
+    guest.forget();
     println!(
         "{answered} of {scans} scans answered in {seconds:.1} s, {cleared} bits cleared, up to {roots} \
          top-level tables; {forks} forks meanwhile; {lost} races lost"

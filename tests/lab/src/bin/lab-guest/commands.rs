@@ -37,7 +37,8 @@ fn execute(guest: &mut Guest, line: &str) -> Result<Value> {
     let argument = words.next();
     match command {
         "ping" => Ok(json!({ "pong": number(argument)? })),
-        "truth" => truth(workload),
+        "truth" => hot(workload, workload.hot_indices()),
+        "written" => hot(workload, workload.written_indices()),
         "region" => region(workload),
         "move" => {
             let layout = layout(words.next())?.unwrap_or(workload.layout());
@@ -93,16 +94,17 @@ fn on_request(guest: &mut Guest, command: &str, argument: Option<&str>) -> Resul
         "contents" => Ok(guest.lazyfree.as_ref().context(freed)?.contents()),
         "pressure" => lazyfree::pressure(),
         other => bail!(
-            "no command {other:?}; there are truth, region, move SEED [clustered], hot N, idle, run, churn N, verify, \
+            "no command {other:?}; there are truth, written, region, move SEED [clustered], hot N, idle, run, churn N, \
+             verify, \
              stats, ping N, mapped, sleepers N, cache N, uncache, lazyfree N, rewrite N, contents, pressure"
         ),
     }
 }
 
-/// The hot pages' guest frames. Read afresh: the guest's kernel may have moved them.
-fn truth(workload: &Workload) -> Result<Value> {
+/// The guest frames of some hot pages. Read afresh: the guest's kernel may have moved them.
+fn hot(workload: &Workload, pages: impl Iterator<Item = usize>) -> Result<Value> {
     let frames = pagemap::frames(workload.address(), workload.pages())?;
-    let hot = workload.hot_indices().map(|page| frames[page]).collect();
+    let hot = pages.map(|page| frames[page]).collect();
     Ok(json!({ "hot": workload.hot_pages(), "ranges": coalesce(hot) }))
 }
 

@@ -108,11 +108,15 @@ fn pattern(page: usize, word: usize) -> u64 {
     mixed ^ (mixed >> 29)
 }
 
+/// Where the region is, if nothing is there: away from all that the kernel reads and writes for this
+/// process, so that no entry of a top-level table serves both.
+const FAR_AWAY: usize = 1 << 45;
+
 fn map_aligned(bytes: usize) -> Result<*mut u64> {
-    // SAFETY: a fresh anonymous mapping at an address of the kernel's choice.
+    // SAFETY: a fresh anonymous mapping where nothing is yet; the address is a wish.
     let start = unsafe {
         libc::mmap(
-            std::ptr::null_mut(),
+            std::ptr::without_provenance_mut(FAR_AWAY),
             bytes + HUGE_PAGE,
             libc::PROT_READ | libc::PROT_WRITE,
             libc::MAP_PRIVATE | libc::MAP_ANONYMOUS,

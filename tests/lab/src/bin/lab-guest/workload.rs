@@ -65,6 +65,14 @@ impl Workload {
         self.hot.iter().map(|page| *page as usize)
     }
 
+    /// Those of them that passes write to.
+    pub fn written_indices(&self) -> impl Iterator<Item = usize> {
+        let pages = self.hot_indices().enumerate();
+        pages
+            .filter(|(order, _)| is_written(*order))
+            .map(|(_, page)| page)
+    }
+
     /// Touches every hot page once; every other one is written as well as read.
     pub fn pass(&mut self) {
         for (order, page) in self.hot.iter().enumerate() {
@@ -111,10 +119,8 @@ impl Workload {
     }
 
     fn writes_of_this_hot_set(&self) -> Vec<(usize, u64)> {
-        let pages = self.hot_indices().enumerate();
-        pages
-            .filter(|(order, _)| is_written(*order))
-            .map(|(_, page)| (page, self.passes_of_this_hot_set))
+        self.written_indices()
+            .map(|page| (page, self.passes_of_this_hot_set))
             .collect()
     }
 
