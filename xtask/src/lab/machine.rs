@@ -9,6 +9,8 @@ use terrace_lab::vm::{TRUTH_PORTS, truth_port};
 pub const CONSOLE: &str = "console";
 /// QEMU's own control socket.
 pub const QMP: &str = "qmp";
+/// Registers at each reset of a processor: the last word of a machine that ended in silence.
+pub const RESETS_LOG: &str = "resets.log";
 /// What L1's kernel and init print.
 pub const CONSOLE_LOG: &str = "console.log";
 
@@ -41,8 +43,8 @@ impl Machine {
 
     /// QEMU's options. Sockets and logs are relative to the machine's folder.
     pub fn options(&self) -> Vec<String> {
-        let mut options =
-            words("-nodefaults -no-reboot -display none -smp 2 -m 4G -d cpu_reset -D resets.log");
+        let mut options = words("-nodefaults -no-reboot -display none -smp 2 -m 4G");
+        options.extend(words(&format!("-d cpu_reset -D {RESETS_LOG}")));
         options.extend(words("-machine q35,hmat=on -name terrace-lab"));
         options.extend(two_tiers());
         options.extend(channels());

@@ -11,7 +11,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 
 use super::emulator;
-use super::machine::{CONSOLE_LOG, Machine, QMP};
+use super::machine::{CONSOLE_LOG, Machine, QMP, RESETS_LOG};
 use super::qmp::Qmp;
 use crate::children::Guarded;
 use crate::host;
@@ -119,8 +119,9 @@ impl Process {
             && let Some(status) = child.ended()?
         {
             bail!(
-                "L1's QEMU ended ({status})\n{}\n{}",
+                "L1's QEMU ended ({status})\n{}\n{}\n{}",
                 tail(&self.folder.join(QEMU_LOG), 20),
+                tail(&self.folder.join(RESETS_LOG), 30),
                 self.console_tail()
             );
         }
