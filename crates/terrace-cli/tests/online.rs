@@ -118,7 +118,7 @@ fn round(number: u64, planned: Value) -> Value {
 
 fn detail(under_way: Option<u64>, history: &[Value]) -> Value {
     json!({
-        "vm": vm(), "unit_bytes": 4096, "stages": [], "phase": "in window 3 of 8",
+        "vm": vm(), "unit_bytes": 4096, "unit_reason": "as configured", "stages": [], "phase": "in window 3 of 8",
         "limits": [{"floor_bytes": 0, "ceiling_bytes": 16 << 20},
                    {"floor_bytes": 0, "ceiling_bytes": null}],
         "round_under_way": under_way, "next_round_in_s": 5.0, "history": history,

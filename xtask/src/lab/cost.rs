@@ -114,7 +114,8 @@ fn start_guest(images: &Path, folder: &Path, ram: &Path) -> Result<Guarded> {
          -device virtio-serial-pci -device virtserialport,chardev=truth,name=truth",
         ram.display()
     );
-    let mut qemu = Command::new(images.join("emulator"));
+    // The distribution's own, which the daemon knows by its name; with one processor it may be old.
+    let mut qemu = host::program("usr/bin/qemu-system-x86_64")?;
     qemu.args(options.split_whitespace())
         .arg("-kernel")
         .arg(images.join("vmlinuz"))

@@ -166,6 +166,7 @@ fn list(screen: &Screen, snapshot: &Snapshot, frame: &mut Frame, area: Rect) {
         "RAM".into(),
     ];
     header.extend(tiers.iter().map(|t| t.name.to_uppercase()));
+    header.extend(["WANTS", "SIZE"].map(str::to_owned));
     header.extend(["HOT", "HOT ON FAST", "PROMOTED", "DEMOTED", "ROUNDS"].map(str::to_owned));
     let mut widths = vec![
         Constraint::Fill(2),
@@ -174,7 +175,7 @@ fn list(screen: &Screen, snapshot: &Snapshot, frame: &mut Frame, area: Rect) {
         Constraint::Length(8),
     ];
     widths.extend(tiers.iter().map(|_| Constraint::Length(9)));
-    widths.extend([9, 11, 9, 9, 6].map(Constraint::Length));
+    widths.extend([8, 8, 8, 11, 8, 8, 6].map(Constraint::Length));
     let rows = snapshot.vms.iter().map(|vm| {
         let row = Row::new(cells(vm, tiers.len()));
         match vm.mode {
@@ -208,7 +209,14 @@ fn cells(vm: &Vm, tiers: usize) -> Vec<String> {
         render::bytes(vm.memory_bytes),
     ];
     cells.extend((0..tiers).map(tier));
+    let share = vm.share.as_ref();
     cells.extend([
+        share
+            .and_then(|s| s.want_bytes)
+            .map_or_else(unknown, render::bytes),
+        share
+            .and_then(|s| s.target_bytes)
+            .map_or_else(unknown, render::bytes),
         vm.hot_pages.map_or_else(unknown, render::pages),
         on_fast.map_or_else(unknown, |(hot, here)| {
             format!("{} %", render::percent(here, hot))
@@ -382,6 +390,8 @@ m              moves on or off
 r              start a round now
 ?              this; q quits
 
+WANTS, SIZE: fast memory that its hot set asks of the pool, and what the
+pool gives it; for VMs with a nominal size.
 HOT: pages in the hot set of the last round: the hottest that fit into the
 fastest tier. HOT ON FAST: how much of it was there at the round's end.
 The map: one cell is so much guest memory, in address order. The letter is
@@ -389,7 +399,7 @@ the tier that holds most of it, a capital where at least half was accessed
 in the last round; the colour says tier and heat more finely.";
     let block = Block::bordered().title(" keys ").cyan();
     let text = Paragraph::new(TEXT).block(block);
-    over(frame, area, (78, 13), text);
+    over(frame, area, (78, 15), text);
 }
 
 /// Draws a widget over the middle of the frame.

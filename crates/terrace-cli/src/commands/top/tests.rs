@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use terrace_api::types::{Cell, Limit, Reason, Round, Tier};
+use terrace_api::types::{Cell, Limit, Reason, Round, Share, Tier};
 
 use super::*;
 
@@ -15,7 +15,20 @@ fn vm(name: &str, mode: Mode) -> Vm {
         reason: "policy vtmm".into(),
         memory_bytes: 64 << 20,
         tier_bytes: vec![16 << 20, 48 << 20],
-        share: None,
+        share: Some(Share {
+            pooled: true,
+            weight: 1000,
+            nominal_bytes: 16 << 20,
+            lower_bytes: 12 << 20,
+            upper_bytes: 20 << 20,
+            held_bytes: 16 << 20,
+            hot_bytes: Some(24 << 20),
+            unseen_bytes: Some(0),
+            want_bytes: Some(24 << 20),
+            target_bytes: Some(20 << 20),
+            pool_free_bytes: 4 << 20,
+            why: "wants more than it may have".into(),
+        }),
         rounds: 3,
         moves: mode == Mode::Managed,
         hot_pages: Some(4000),
@@ -127,7 +140,7 @@ fn a_frame_shows_tiers_vms_heat_and_reasons() {
     has("fast ████░░░░ 1 GiB of 2 GiB free");
     let row = text.lines().find(|l| l.contains("web1  ")).unwrap();
     let row: Vec<&str> = row.split_whitespace().collect();
-    let want = "│web1 managed on 64 MiB 16 MiB 48 MiB 15.6 MiB 75 % 2 MiB 1 MiB 3 │";
+    let want = "│web1 managed on 64 MiB 16 MiB 48 MiB 24 MiB 20 MiB 15.6 MiB 75 % 2 MiB 1 MiB 3 │";
     assert_eq!(row.join(" "), want);
     has("│FfSs ");
     has("1 MiB a cell f fast cold F fast hot s slow cold S slow hot");
