@@ -63,3 +63,17 @@ fn a_plan_is_refused_while_a_round_is_under_way() {
     let said = &view.reasons.last().unwrap().text;
     assert_eq!(said, "no round now: round 1 is under way");
 }
+
+#[test]
+fn plans_of_a_quiet_vm_do_not_put_its_rounds_off() {
+    let mut h = host(PolicyName::Vtmm);
+    h.run_until(Tick(600 * SECOND));
+    let mut moved_on = 0;
+    for plan in 0..10 {
+        h.after(0, Event::Command(Command::PlanRound(VM)));
+        h.run_until(Tick((700 + 100 * plan) * SECOND));
+        moved_on += u64::from(last(&h).planned.is_none());
+    }
+    // Quiet, a round comes every three periods of 60 s.
+    assert!(moved_on >= 4, "{moved_on} rounds in 1,000 s");
+}

@@ -222,6 +222,40 @@ fn a_vm_of_fixed_size_gives_nothing_and_its_size_is_set_aside_for_it() {
 }
 
 #[test]
+fn what_is_set_aside_is_not_taken_by_a_vm_without_nominal_size_either() {
+    let mut config = EngineConfig::default();
+    World::set_policy(&mut config, 1, Share::Island);
+    let mut w = World::new(config, 400);
+    let starved = Guest { fast: 20, ..SMALL };
+    let (a, b) = (w.arrive(&starved, 0), w.arrive(&SMALL, 600));
+    w.command(Command::FastSize(VmId(b), 0));
+    w.run(600);
+    assert_eq!((w.fast(a), w.fast(b)), (20, 200), "180 are kept for a");
+    w.set_busy(a, 600);
+    w.run(600);
+    assert_eq!((w.fast(a), w.fast(b)), (200, 200));
+}
+
+#[test]
+fn a_vm_squeezed_to_a_limit_of_no_whole_unit_still_follows_its_hot_set() {
+    let guest = Guest {
+        nominal: 10,
+        fast: 10,
+        ..LARGE
+    };
+    let mut w = World::new(EngineConfig::default(), 20 * HUGE);
+    // 75 % of ten units are seven and a half.
+    let (a, b) = (w.arrive(&guest, 0), w.arrive(&guest, 40));
+    w.run(2400);
+    assert_eq!((w.fast(a), w.fast(b)), (8 * HUGE, 12 * HUGE));
+    w.set_busy(a, 4);
+    w.run(1200);
+    let round = w.host.engine.last_round(VmId(a)).unwrap();
+    let seen = (round.hot_pages, round.hot_in_first_tier_after);
+    assert_eq!(seen, (4 * HUGE, 4 * HUGE), "b still presses");
+}
+
+#[test]
 fn a_vm_without_nominal_size_is_left_to_its_limits() {
     let mut w = World::new(EngineConfig::default(), 400);
     let a = w.arrive(&SMALL, 600);

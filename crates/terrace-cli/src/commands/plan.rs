@@ -122,6 +122,9 @@ fn limits(status: &Status, detail: &VmDetail) -> String {
             render::bytes(tier.free_bytes),
         );
     }
+    if let Some(share) = &detail.vm.share {
+        out += &format!("    {}\n", share.why);
+    }
     if !detail.vm.moves {
         out += "    moves are off for this VM: its rounds move nothing either\n";
     }

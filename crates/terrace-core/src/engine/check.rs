@@ -40,7 +40,7 @@ impl Vm {
         if self.ceiling_room(to, self.ceiling(to, shared)) < bytes {
             return Verdict::Later(Refusal::Share);
         }
-        if shared.tiers.free(to) < bytes {
+        if shared.free_for(self.id, to) < bytes {
             return Verdict::Later(Refusal::NoFreeMemory);
         }
         let paired = to > from && !forced;
@@ -51,7 +51,7 @@ impl Vm {
         if paired {
             let ahead = self.may_run_ahead(from, shared);
             let room = self.ceiling_room(from, self.ceiling(from, shared));
-            let room = room.min(shared.tiers.free(from));
+            let room = room.min(shared.free_for(self.id, from));
             let made = room.max(self.moving.owed[from.index()]) + self.leaving(from);
             if made >= ahead.min(self.moving.waiting_for(from)) {
                 return Verdict::Later(Refusal::NotNeeded);

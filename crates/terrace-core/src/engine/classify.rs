@@ -53,7 +53,7 @@ impl Vm {
         for tier in self.tiers() {
             let (i, held, limit) = (tier.index(), self.pages.bytes(tier), self.limit(tier));
             room.held[i] = held / unit;
-            let reachable = held.saturating_add(shared.tiers.free(tier));
+            let reachable = held.saturating_add(shared.free_for(self.id, tier));
             room.fit[i] = self.ceiling(tier, shared).min(reachable) / unit;
             room.floor[i] = limit.floor_bytes.div_ceil(unit);
         }
@@ -90,7 +90,9 @@ impl Vm {
         round.hot_in_first_tier_after = self.hot_in_first_tier(&round, shared);
         round.refused = self.refused.list();
         let quiet = self.is_quiet(&round, shared);
-        self.intermittent.round_done(quiet);
+        if round.planned.is_none() {
+            self.intermittent.round_done(quiet);
+        }
         self.intermittent.pass(now);
         self.counters.rounds += 1;
         self.reasons

@@ -273,7 +273,7 @@ impl Engine {
                     vm.set_limits(now, limits, shared.config.tiers.len());
                 });
             }
-            Command::RoundNow(vm) => self.with(vm, |vm, shared| vm.round_now(now, shared)),
+            Command::RoundNow(vm) => self.with(vm, |vm, shared| vm.round_now(now, false, shared)),
             Command::FastSize(vm, bytes) => self.with(vm, |vm, _| vm.set_fast_size(now, bytes)),
             Command::Weight(vm, weight) => self.with(vm, |vm, _| vm.set_weight(now, weight)),
             Command::PlanRound(vm) => self.with(vm, |vm, shared| vm.plan_round(now, shared)),

@@ -17,13 +17,7 @@ const SHOWN: usize = 16;
 impl Vm {
     /// Starts a round that moves nothing, off the schedule.
     pub fn plan_round(&mut self, now: Tick, shared: &mut Shared) {
-        let before = self.round;
-        self.round_now(now, shared);
-        if self.round > before
-            && let Some(round) = &mut self.current
-        {
-            round.planned = Some(Vec::new());
-        }
+        self.round_now(now, true, shared);
     }
 
     /// The round under way must not move anything.

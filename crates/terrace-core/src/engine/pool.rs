@@ -61,6 +61,20 @@ struct Entry {
     unit: u64,
 }
 
+impl Entry {
+    /// Whole units, but not fewer than the lower limit takes: no more than that can be taken, so a VM of
+    /// a smaller size would wait for a demotion that never comes.
+    fn in_units(&self, size: u64) -> u64 {
+        let whole = size / self.unit * self.unit;
+        let lower = self.limits.lower_bytes;
+        if whole < lower && lower <= size {
+            whole.saturating_add(self.unit)
+        } else {
+            whole
+        }
+    }
+}
+
 #[derive(Debug)]
 struct Member {
     entry: Entry,
@@ -114,13 +128,18 @@ impl Pool {
         member.map_or(0, |m| m.entry.limits.lower_bytes)
     }
 
+    /// Free bytes that are set aside for VMs of fixed size, other than this one.
+    fn aside(&self, but: Option<VmId>) -> u64 {
+        let others = self.members.iter().filter(|(vm, _)| Some(**vm) != but);
+        let islands = others.map(|(_, m)| m).filter(|m| m.entry.island);
+        islands.fold(0, |sum, m| {
+            let lacks = m.entry.limits.nominal_bytes.saturating_sub(m.holds);
+            sum.saturating_add(lacks)
+        })
+    }
+
     fn divide(&mut self, free: u64, config: &EngineConfig) {
-        let aside = |m: &Member| match m.entry.island {
-            true => m.entry.limits.nominal_bytes.saturating_sub(m.holds),
-            false => 0,
-        };
-        let aside: u64 = self.members.values().map(aside).sum();
-        self.free = free.saturating_sub(aside);
+        self.free = free.saturating_sub(self.aside(None));
         let mut claims = Vec::new();
         let mut bytes = self.free;
         for member in self.members.values() {
@@ -132,7 +151,7 @@ impl Pool {
         let mut sizes = divide(bytes, &claims, config.pool_release).into_iter();
         for Member { entry, size, .. } in self.members.values_mut() {
             *size = match &entry.claim {
-                Some(_) => sizes.next().map(|size| size / entry.unit * entry.unit),
+                Some(_) => sizes.next().map(|size| entry.in_units(size)),
                 None => entry.island.then_some(entry.limits.nominal_bytes),
             };
         }
@@ -140,6 +159,15 @@ impl Pool {
 }
 
 impl Shared {
+    /// Bytes that may still be brought into a tier for a VM.
+    pub fn free_for(&self, vm: VmId, tier: TierId) -> u64 {
+        let aside = match tier {
+            TierId::FAST => self.pool.aside(Some(vm)),
+            _ => 0,
+        };
+        self.tiers.free(tier).saturating_sub(aside)
+    }
+
     /// Divides the pool anew.
     fn divide(&mut self) {
         let free = self.tiers.soon_free(TierId::FAST);

@@ -24,19 +24,23 @@ use super::view::RoundSummary;
 use super::vm::{Phase, Vm};
 
 impl Vm {
-    pub fn start_round(&mut self, now: Tick, shared: &mut Shared) {
+    /// A round that only plans changes nothing for the ones to come.
+    pub fn start_round(&mut self, now: Tick, plan_only: bool, shared: &mut Shared) {
         self.round += 1;
         self.current = Some(RoundSummary {
             round: self.round,
             started_at: now,
             writes_seen: true,
+            planned: plan_only.then(Vec::new),
             ..RoundSummary::default()
         });
         self.refused = Refusals::default();
         self.writes_told = 0;
         self.pages.clear_heat();
         self.pages.split_units = 0;
-        self.pages.pass_cool_down();
+        if !plan_only {
+            self.pages.pass_cool_down();
+        }
         let request = shared.request();
         shared.act(Action::QueryPlacement(PlacementQuery {
             id: request,
@@ -261,7 +265,7 @@ impl Vm {
 
     fn tick(&mut self, now: Tick, shared: &mut Shared) {
         if self.intermittent.next() <= now && self.intermittent.tick(now) {
-            self.start_round(now, shared);
+            self.start_round(now, false, shared);
         }
     }
 
@@ -296,12 +300,12 @@ impl Vm {
     }
 
     /// Starts a round at an operator's word, off the schedule.
-    pub fn round_now(&mut self, now: Tick, shared: &mut Shared) {
+    pub fn round_now(&mut self, now: Tick, plan_only: bool, shared: &mut Shared) {
         let obstacle = match &self.phase {
             _ if self.paused => "it is paused".to_string(),
             // An operator who changed something may try a VM again that could not be scanned.
             Phase::Waiting | Phase::Unscannable { .. } => {
-                self.start_round(now, shared);
+                self.start_round(now, plan_only, shared);
                 return;
             }
             Phase::Unmanaged => format!("the policy {} has no rounds", self.policy.name.name()),
