@@ -6,14 +6,22 @@
 //! The interface has one owner at a time: the number of kdamonds is one file, and it cannot change while
 //! one of them runs. So whoever comes first sets it for all that may come ([`SLOTS`]); where it is set
 //! already, it is ours only if the number is ours and every context there bears [`MARK`], which a
-//! crashed predecessor leaves behind. Anything else belongs to somebody else and is not touched.
+//! crashed predecessor leaves behind. Anything else belongs to somebody else and is not touched. That is
+//! asked again before each use of a kdamond: somebody may have taken the interface meanwhile.
+//!
+//! The kernel serves one request at a time for all kdamonds and answers EBUSY to the others at once. So
+//! files are reached only through a [`Turn`], of which there is one at a time, and which tries again for
+//! a while where somebody else is served.
 
+use std::cell::Cell;
+use std::fmt;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
-use crate::SysError;
+use crate::{Process, SysError};
 
 /// Kdamonds that are asked for at once: as many processes can be watched. An odd number, so that others
 /// are not likely to ask for as many.
@@ -21,6 +29,9 @@ const SLOTS: u64 = 61;
 /// The update interval of our contexts, microseconds. Fixed address ranges are never updated, so it has no
 /// effect and serves to tell our contexts from others'.
 const MARK: u64 = 132_205_262;
+/// How often a turn tries again where the kernel is busy, and what it waits before: two seconds in all.
+const RETRIES: u32 = 200;
+const PAUSE: Duration = Duration::from_millis(10);
 /// Watches fixed address ranges of a process (Linux 5.19); `vaddr` would replace them by its own.
 const OPERATIONS: &str = "fvaddr";
 
@@ -39,6 +50,21 @@ pub enum DamonError {
     /// More processes than kdamonds.
     #[error("all {SLOTS} kdamonds are in use")]
     Full,
+    /// Somebody else was served all the time.
+    #[error(
+        "{} was busy for two seconds: end what else uses DAMON (a tool, DAMON_RECLAIM, DAMON_LRU_SORT)",
+        .0.display()
+    )]
+    Busy(PathBuf),
+    /// A kdamond that was started here was taken by somebody else.
+    #[error("kdamond {0} was stopped or taken by somebody else ({1} changed); it is left alone")]
+    Lost(u64, String),
+    /// The process ended before it was watched.
+    #[error("process {0} has ended")]
+    Ended(u32),
+    /// No kdamond is started any more.
+    #[error("the daemon is ending")]
+    Stopping,
     /// A file could not be read or written.
     #[error(transparent)]
     Sys(#[from] SysError),
@@ -72,8 +98,39 @@ pub struct DamonRegion {
 #[derive(Debug)]
 pub struct Damon {
     kdamonds: PathBuf,
-    /// Held while slots are taken and given back.
-    slots: Mutex<()>,
+    files: Box<dyn Files>,
+    /// Held by the [`Turn`]; true where no kdamond may be started any more.
+    stopping: Mutex<bool>,
+}
+
+/// How a file is reached: one try each.
+trait Files: fmt::Debug + Send + Sync {
+    fn read(&self, path: &Path) -> io::Result<String>;
+    fn write(&self, path: &Path, value: &str) -> io::Result<()>;
+    /// Lets others come to their end.
+    fn pause(&self);
+}
+
+/// The kernel's.
+#[derive(Debug)]
+struct Sysfs;
+
+impl Files for Sysfs {
+    fn read(&self, path: &Path) -> io::Result<String> {
+        fs::read_to_string(path)
+    }
+
+    fn write(&self, path: &Path, value: &str) -> io::Result<()> {
+        let mut file = fs::OpenOptions::new()
+            .write(true)
+            .truncate(true)
+            .open(path)?;
+        io::Write::write_all(&mut file, value.as_bytes())
+    }
+
+    fn pause(&self) {
+        std::thread::sleep(PAUSE);
+    }
 }
 
 /// A kernel thread that watches one process. Dropping it stops it.
@@ -81,65 +138,105 @@ pub struct Damon {
 pub struct Kdamond {
     host: Arc<Damon>,
     slot: u64,
+    pid: u32,
 }
 
 impl Damon {
     /// The interface below a root folder (`/`). Nothing is touched yet.
     #[must_use]
     pub fn new(root: &Path) -> Arc<Self> {
+        Self::by(root, Box::new(Sysfs))
+    }
+
+    fn by(root: &Path, files: Box<dyn Files>) -> Arc<Self> {
         Arc::new(Self {
             kdamonds: root.join("sys/kernel/mm/damon/admin/kdamonds"),
-            slots: Mutex::default(),
+            files,
+            stopping: Mutex::default(),
         })
     }
 
     /// Stops what a predecessor that crashed left running. Others' are not touched.
     ///
     /// # Errors
-    /// Where ours could not be stopped.
+    /// The first one, where some of ours could not be stopped; the others are.
     pub fn stop_leftovers(&self) -> Result<(), DamonError> {
-        let _taking = self.lock();
-        if self.count().is_ok_and(|count| count > 0) && self.foreign()?.is_none() {
-            for slot in 0..SLOTS {
-                self.free(slot)?;
-            }
-            self.write("nr_kdamonds", 0)?;
-        }
-        Ok(())
+        self.turn().stop_all()
+    }
+
+    /// Stops all of ours, whoever holds them, and starts none any more.
+    ///
+    /// # Errors
+    /// The first one, where some could not be stopped; the others are.
+    pub fn shut_down(&self) -> Result<(), DamonError> {
+        let mut turn = self.turn();
+        *turn.stopping = true;
+        turn.stop_all()
     }
 
     /// Starts to watch address ranges of a process: whole pages, ascending, apart.
     ///
     /// # Errors
-    /// Where the kernel has no DAMON, it is in use by somebody else, or a setting is refused.
+    /// Where the kernel has no DAMON, it is in use by somebody else, a setting is refused, or the process
+    /// has ended.
     pub fn start(
         self: &Arc<Self>,
-        pid: u32,
+        process: &Process,
         ranges: &[(u64, u64)],
         attrs: DamonAttrs,
     ) -> Result<Kdamond, DamonError> {
-        let _taking = self.lock();
-        if self.count()? == 0 {
-            self.write("nr_kdamonds", SLOTS)?;
-        } else if let Some(what) = self.foreign()? {
+        let turn = self.turn();
+        if *turn.stopping {
+            return Err(DamonError::Stopping);
+        }
+        if turn.count()? == 0 {
+            turn.write("nr_kdamonds", SLOTS)?;
+        } else if let Some(what) = turn.foreign()? {
             return Err(DamonError::Foreign(what));
         }
         let mut slots = 0..SLOTS;
-        let slot = slots.find(|slot| self.contexts(*slot).is_ok_and(|n| n == 0));
+        let slot = slots.find(|slot| turn.contexts(*slot).is_ok_and(|n| n == 0));
         let slot = slot.ok_or(DamonError::Full)?;
-        match self.configure(slot, pid, ranges, attrs) {
+        let pid = process.pid();
+        let started = turn.configure(slot, pid, ranges, attrs);
+        // The kernel looked for the number: it was the process's own if the process runs even now.
+        let started = started.and_then(|()| match process.is_alive() {
+            true => Ok(()),
+            false => Err(DamonError::Ended(pid)),
+        });
+        match started {
             Ok(()) => Ok(Kdamond {
                 host: Arc::clone(self),
                 slot,
+                pid,
             }),
             Err(error) => {
+                turn.retries.set(RETRIES);
                 // The first error is the one to tell.
-                let _ = self.give_back(slot);
+                let _ = turn.give_back(slot);
                 Err(error)
             }
         }
     }
 
+    fn turn(&self) -> Turn<'_> {
+        Turn {
+            damon: self,
+            stopping: self.stopping.lock().unwrap_or_else(PoisonError::into_inner),
+            retries: Cell::new(RETRIES),
+        }
+    }
+}
+
+/// The right to use the interface's files; threads of this process wait for each other's.
+struct Turn<'a> {
+    damon: &'a Damon,
+    stopping: MutexGuard<'a, bool>,
+    /// How often it may still try again.
+    retries: Cell<u32>,
+}
+
+impl Turn<'_> {
     fn configure(
         &self,
         slot: u64,
@@ -154,13 +251,13 @@ impl Damon {
         };
         // First of all, so that whatever is left behind is known to be ours.
         set("monitoring_attrs/intervals/update_us", &MARK)?;
+        set("targets/nr_targets", &1)?;
+        set("targets/0/pid_target", &pid)?;
         set("monitoring_attrs/intervals/sample_us", &attrs.sample_us)?;
         set("monitoring_attrs/intervals/aggr_us", &attrs.aggregation_us)?;
         set("monitoring_attrs/nr_regions/max", &attrs.max_regions)?;
         set("monitoring_attrs/nr_regions/min", &attrs.min_regions)?;
         set("operations", &OPERATIONS)?;
-        set("targets/nr_targets", &1)?;
-        set("targets/0/pid_target", &pid)?;
         set("targets/0/regions/nr_regions", &ranges.len())?;
         for (n, (start, end)) in ranges.iter().enumerate() {
             set(&format!("targets/0/regions/{n}/start"), start)?;
@@ -187,20 +284,41 @@ impl Damon {
         }
         for slot in 0..SLOTS {
             let contexts = self.contexts(slot)?;
-            let mark = || {
-                self.number(&format!(
-                    "{slot}/contexts/0/monitoring_attrs/intervals/update_us"
-                ))
-            };
-            if contexts > 0 && !mark().is_ok_and(|mark| mark == MARK) {
+            if contexts > 0 && !self.holds(&mark(slot), MARK)? {
                 return Ok(Some(format!("kdamond {slot} is not ours")));
             }
         }
         Ok(None)
     }
 
-    fn lock(&self) -> MutexGuard<'_, ()> {
-        self.slots.lock().unwrap_or_else(PoisonError::into_inner)
+    /// Whether a kdamond still is ours: of that process, where one is named.
+    fn check(&self, slot: u64, pid: Option<u32>) -> Result<(), DamonError> {
+        let target = |pid: u32| {
+            (
+                format!("{slot}/contexts/0/targets/0/pid_target"),
+                pid.into(),
+            )
+        };
+        let ours = [
+            ("nr_kdamonds".into(), SLOTS),
+            (format!("{slot}/contexts/nr_contexts"), 1),
+            (mark(slot), MARK),
+        ];
+        for (file, value) in ours.into_iter().chain(pid.map(target)) {
+            if !self.holds(&file, value)? {
+                return Err(DamonError::Lost(slot, file));
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether a file is there and holds a value.
+    fn holds(&self, file: &str, value: u64) -> Result<bool, DamonError> {
+        match self.read(file) {
+            Ok(text) => Ok(text == value.to_string()),
+            Err(DamonError::Missing(_)) => Ok(false),
+            Err(error) => Err(error),
+        }
     }
 
     fn count(&self) -> Result<u64, DamonError> {
@@ -211,10 +329,33 @@ impl Damon {
         self.number(&format!("{slot}/contexts/nr_contexts"))
     }
 
+    /// Stops all that bear the mark, unless the interface is somebody else's, and leaves it to others.
+    fn stop_all(&self) -> Result<(), DamonError> {
+        match self.count() {
+            Ok(0) | Err(DamonError::Missing(_)) => return Ok(()),
+            count => drop(count?),
+        }
+        if self.foreign()?.is_some() {
+            return Ok(());
+        }
+        let stop = |slot| match self.contexts(slot)? {
+            0 => Ok(()),
+            _ => self.check(slot, None).and_then(|()| self.free(slot)),
+        };
+        // One that fails does not keep the others running.
+        (0..SLOTS).map(stop).fold(Ok(()), Result::and)?;
+        self.leave()
+    }
+
     /// Stops a kdamond of ours and forgets its context.
     fn free(&self, slot: u64) -> Result<(), DamonError> {
-        if self.read(&format!("{slot}/state"))? == "on" {
-            self.write(&format!("{slot}/state"), "off")?;
+        let state = format!("{slot}/state");
+        if self.read(&state)? == "on" {
+            let stopped = self.write(&state, "off");
+            // One that ended meanwhile, with its process, cannot be stopped any more.
+            if stopped.is_err() && self.read(&state)? == "on" {
+                return stopped;
+            }
         }
         self.write(&format!("{slot}/contexts/nr_contexts"), 0)
     }
@@ -222,15 +363,22 @@ impl Damon {
     /// The same, and leaves the interface to others with the last one.
     fn give_back(&self, slot: u64) -> Result<(), DamonError> {
         self.free(slot)?;
-        if (0..SLOTS).all(|slot| self.contexts(slot).is_ok_and(|n| n == 0)) {
+        self.leave()
+    }
+
+    /// Leaves the interface to others where nobody is watched.
+    fn leave(&self) -> Result<(), DamonError> {
+        if self.holds("nr_kdamonds", SLOTS)?
+            && (0..SLOTS).all(|slot| self.contexts(slot).is_ok_and(|n| n == 0))
+        {
             self.write("nr_kdamonds", 0)?;
         }
         Ok(())
     }
 
     fn read(&self, file: &str) -> Result<String, DamonError> {
-        let path = self.kdamonds.join(file);
-        match fs::read_to_string(&path) {
+        let path = self.damon.kdamonds.join(file);
+        match self.patiently(|| self.damon.files.read(&path)) {
             Ok(text) => Ok(text.trim().into()),
             Err(error) => Err(failed("read", path, error)),
         }
@@ -240,25 +388,42 @@ impl Damon {
         let text = self.read(file)?;
         text.parse().map_err(|_| {
             let source = io::Error::other(format!("'{text}' is no number"));
-            failed("read", self.kdamonds.join(file), source)
+            failed("read", self.damon.kdamonds.join(file), source)
         })
     }
 
     fn write(&self, file: &str, value: impl ToString) -> Result<(), DamonError> {
-        let (path, value) = (self.kdamonds.join(file), value.to_string());
-        let written = fs::OpenOptions::new()
-            .write(true)
-            .truncate(true)
-            .open(&path);
-        let written =
-            written.and_then(|mut file| io::Write::write_all(&mut file, value.as_bytes()));
-        written.map_err(|error| failed("write", path.join(value), error))
+        let (path, value) = (self.damon.kdamonds.join(file), value.to_string());
+        self.patiently(|| self.damon.files.write(&path, &value))
+            .map_err(|error| failed("write", path.join(value), error))
     }
+
+    /// Tries again while the kernel is busy and retries are left.
+    fn patiently<T>(&self, mut attempt: impl FnMut() -> io::Result<T>) -> io::Result<T> {
+        loop {
+            let done = attempt();
+            let left = self.retries.get();
+            let busy = |error: &io::Error| error.kind() == io::ErrorKind::ResourceBusy;
+            if left == 0 || !done.as_ref().is_err_and(busy) {
+                return done;
+            }
+            self.retries.set(left - 1);
+            self.damon.files.pause();
+        }
+    }
+}
+
+/// Where a context bears [`MARK`].
+fn mark(slot: u64) -> String {
+    format!("{slot}/contexts/0/monitoring_attrs/intervals/update_us")
 }
 
 fn failed(call: &'static str, path: PathBuf, source: io::Error) -> DamonError {
     if source.kind() == io::ErrorKind::NotFound {
         return DamonError::Missing(path);
+    }
+    if source.kind() == io::ErrorKind::ResourceBusy {
+        return DamonError::Busy(path);
     }
     SysError {
         call,
@@ -270,15 +435,16 @@ fn failed(call: &'static str, path: PathBuf, source: io::Error) -> DamonError {
 
 impl Kdamond {
     /// The regions that were accessed in an aggregation interval that ends after this call began. Waits
-    /// for its end: one interval, or two.
+    /// for its end: one interval, or two, after those of others.
     ///
     /// # Errors
-    /// Where the kdamond does not run (the process ended, or somebody stopped it).
+    /// Where the kdamond does not run (the process ended, or somebody stopped it) or is not ours any more.
     pub fn accessed(&self) -> Result<Vec<DamonRegion>, DamonError> {
-        let (host, slot) = (&self.host, self.slot);
-        host.write(&format!("{slot}/state"), "update_schemes_tried_regions")?;
+        let (turn, slot) = (self.host.turn(), self.slot);
+        turn.check(slot, Some(self.pid))?;
+        turn.write(&format!("{slot}/state"), "update_schemes_tried_regions")?;
         let folder = format!("{slot}/contexts/0/schemes/0/tried_regions");
-        let path = host.kdamonds.join(&folder);
+        let path = self.host.kdamonds.join(&folder);
         let entries = fs::read_dir(&path).map_err(|error| failed("read", path, error))?;
         let mut regions = Vec::new();
         for entry in entries.flatten() {
@@ -287,7 +453,7 @@ impl Kdamond {
             let Some(number) = name.to_str().and_then(|name| name.parse::<u64>().ok()) else {
                 continue;
             };
-            let field = |name: &str| host.number(&format!("{folder}/{number}/{name}"));
+            let field = |name: &str| turn.number(&format!("{folder}/{number}/{name}"));
             regions.push(DamonRegion {
                 start: field("start")?,
                 end: field("end")?,
@@ -301,10 +467,12 @@ impl Kdamond {
 
 impl Drop for Kdamond {
     fn drop(&mut self) {
-        let _taking = self.host.lock();
+        let turn = self.host.turn();
         // Where it cannot be stopped, the next start of the daemon tries again; it also ends with the
-        // process that it watches.
-        let _ = self.host.give_back(self.slot);
+        // process that it watches. One that is not ours any more is left alone.
+        let _ = turn
+            .check(self.slot, Some(self.pid))
+            .and_then(|()| turn.give_back(self.slot));
     }
 }
 

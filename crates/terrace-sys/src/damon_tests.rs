@@ -1,3 +1,7 @@
+use std::process::{Child, Command};
+use std::sync::Barrier;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+
 use super::*;
 
 const ATTRS: DamonAttrs = DamonAttrs {
@@ -71,6 +75,100 @@ impl Tree {
     fn damon(&self) -> Arc<Damon> {
         Damon::new(self.0.path())
     }
+
+    fn served_by(&self, kernel: &Kernel) -> Arc<Damon> {
+        Damon::by(self.0.path(), Box::new(kernel.clone()))
+    }
+}
+
+/// Serves one request at a time, and refuses others at once.
+#[derive(Clone, Debug, Default)]
+struct Kernel(Arc<Behaviour>);
+
+#[derive(Debug, Default)]
+struct Behaviour {
+    /// A request for regions is served.
+    serving: AtomicBool,
+    /// How often it is busy with somebody else's from now on.
+    busy: AtomicU32,
+    /// How often it said so.
+    refused: AtomicU32,
+    pauses: AtomicU32,
+    /// Writes to files that end so fail.
+    fails: Mutex<Option<&'static str>>,
+    /// They do because the kdamond ends just now.
+    ended: AtomicBool,
+}
+
+impl Kernel {
+    fn enter(&self) -> io::Result<()> {
+        let others = self
+            .0
+            .busy
+            .try_update(Ordering::SeqCst, Ordering::SeqCst, |n| n.checked_sub(1));
+        if others.is_ok() || self.0.serving.load(Ordering::SeqCst) {
+            self.0.refused.fetch_add(1, Ordering::SeqCst);
+            return Err(io::Error::from_raw_os_error(libc::EBUSY));
+        }
+        Ok(())
+    }
+}
+
+impl Files for Kernel {
+    fn read(&self, path: &Path) -> io::Result<String> {
+        self.enter()?;
+        Sysfs.read(path)
+    }
+
+    fn write(&self, path: &Path, value: &str) -> io::Result<()> {
+        self.enter()?;
+        let fails = *self.0.fails.lock().unwrap();
+        if fails.is_some_and(|file| path.ends_with(file)) {
+            if self.0.ended.load(Ordering::SeqCst) {
+                Sysfs.write(path, "off")?;
+            }
+            return Err(io::Error::from_raw_os_error(libc::EPERM));
+        }
+        if value != "update_schemes_tried_regions" {
+            return Sysfs.write(path, value);
+        }
+        self.0.serving.store(true, Ordering::SeqCst);
+        // Long enough for others to come.
+        std::thread::sleep(Duration::from_millis(20));
+        self.0.serving.store(false, Ordering::SeqCst);
+        Ok(())
+    }
+
+    fn pause(&self) {
+        self.0.pauses.fetch_add(1, Ordering::SeqCst);
+    }
+}
+
+fn me() -> Process {
+    Process::open(Path::new("/proc"), std::process::id()).unwrap()
+}
+
+/// Another process, which ends with this.
+struct Other(Child, Process);
+
+impl Other {
+    fn new() -> Self {
+        let child = Command::new("sleep").arg("60").spawn().unwrap();
+        let process = Process::open(Path::new("/proc"), child.id()).unwrap();
+        Self(child, process)
+    }
+
+    fn end(&mut self) {
+        // Once it was waited for, both do nothing.
+        self.0.kill().unwrap();
+        self.0.wait().unwrap();
+    }
+}
+
+impl Drop for Other {
+    fn drop(&mut self) {
+        self.end();
+    }
 }
 
 /// Of an interface that holds `SLOTS` kdamonds, one of them with a context that bears a mark.
@@ -86,20 +184,24 @@ fn used(mark: u64) -> Tree {
 fn a_process_is_watched_and_the_interface_given_back() {
     let tree = Tree::new(0);
     let ranges = [(0x7000_0000, 0x7010_0000), (0x7020_0000, 0x7030_0000)];
-    let kdamond = tree.damon().start(42, &ranges, ATTRS).unwrap();
+    let damon = tree.damon();
+    let kdamond = damon.start(&me(), &ranges, ATTRS).unwrap();
     let context = |file: &str| tree.get(&format!("0/contexts/0/{file}"));
     assert_eq!(tree.get("nr_kdamonds"), SLOTS.to_string());
     assert_eq!(tree.get("0/state"), "on");
     assert_eq!(context("operations"), "fvaddr");
-    assert_eq!(context("targets/0/pid_target"), "42");
+    let pid = std::process::id().to_string();
+    assert_eq!(context("targets/0/pid_target"), pid);
     assert_eq!(context("targets/0/regions/nr_regions"), "2");
     let end = context("targets/0/regions/1/end");
     assert_eq!(end, 0x7030_0000_u64.to_string());
     assert_eq!(context("schemes/0/action"), "stat");
     assert_eq!(context("schemes/0/access_pattern/nr_accesses/min"), "1");
     // Another VM's beside it, and the interface stays until both are gone.
-    let second = tree.damon().start(43, &ranges, ATTRS).unwrap();
-    assert_eq!(tree.get("1/contexts/0/targets/0/pid_target"), "43");
+    let other = Other::new();
+    let second = damon.start(&other.1, &ranges, ATTRS).unwrap();
+    let pid = other.1.pid().to_string();
+    assert_eq!(tree.get("1/contexts/0/targets/0/pid_target"), pid);
     drop(kdamond);
     assert_eq!(
         (tree.get("0/state"), tree.get("nr_kdamonds")),
@@ -116,7 +218,7 @@ fn a_process_is_watched_and_the_interface_given_back() {
 fn accessed_regions_are_read_in_order() {
     let tree = Tree::new(0);
     let ranges = [(0x7000_0000, 0x7010_0000)];
-    let kdamond = tree.damon().start(42, &ranges, ATTRS).unwrap();
+    let kdamond = tree.damon().start(&me(), &ranges, ATTRS).unwrap();
     let tried = "0/contexts/0/schemes/0/tried_regions";
     for (number, start) in [(10, 8192), (9, 4096)] {
         tree.put(&format!("{tried}/{number}/start"), start);
@@ -148,7 +250,7 @@ fn kdamonds_of_others_are_never_touched() {
     ] {
         tree.put("0/state", "on");
         let damon = tree.damon();
-        let error = damon.start(42, &[(0, 4096)], ATTRS).unwrap_err();
+        let error = damon.start(&me(), &[(0, 4096)], ATTRS).unwrap_err();
         assert!(matches!(error, DamonError::Foreign(_)), "{error}");
         assert!(error.to_string().contains(what), "{error}");
         damon.stop_leftovers().unwrap();
@@ -165,7 +267,7 @@ fn what_a_crashed_predecessor_left_is_stopped() {
     assert_eq!(tree.get("nr_kdamonds"), "0");
     // Without that, a start takes the next one: it is ours.
     let tree = used(MARK);
-    let kdamond = tree.damon().start(42, &[(0, 4096)], ATTRS).unwrap();
+    let kdamond = tree.damon().start(&me(), &[(0, 4096)], ATTRS).unwrap();
     assert_eq!(kdamond.slot, 1);
 }
 
@@ -173,7 +275,7 @@ fn what_a_crashed_predecessor_left_is_stopped() {
 fn a_setting_that_is_refused_leaves_nothing_behind() {
     let tree = Tree::new(0);
     fs::remove_file(tree.path("0/contexts/0/operations")).unwrap();
-    let error = tree.damon().start(42, &[(0, 4096)], ATTRS).unwrap_err();
+    let error = tree.damon().start(&me(), &[(0, 4096)], ATTRS).unwrap_err();
     assert!(error.to_string().contains("operations"), "{error}");
     assert_eq!(tree.get("0/contexts/nr_contexts"), "0");
     assert_eq!(tree.get("nr_kdamonds"), "0");
@@ -183,7 +285,146 @@ fn a_setting_that_is_refused_leaves_nothing_behind() {
 fn a_kernel_without_damon_is_named() {
     let empty = tempfile::tempdir().unwrap();
     let damon = Damon::new(empty.path());
-    let error = damon.start(42, &[(0, 4096)], ATTRS).unwrap_err();
+    let error = damon.start(&me(), &[(0, 4096)], ATTRS).unwrap_err();
     assert!(error.to_string().contains("CONFIG_DAMON_SYSFS"), "{error}");
     assert!(damon.stop_leftovers().is_ok());
+}
+
+#[test]
+fn two_vms_that_scan_at_once_do_not_meet_in_the_kernel() {
+    let (tree, kernel, other) = (Tree::new(0), Kernel::default(), Other::new());
+    let damon = tree.served_by(&kernel);
+    let barrier = Barrier::new(2);
+    std::thread::scope(|threads| {
+        for process in [&me(), &other.1] {
+            let kdamond = damon.start(process, &[(0, 4096)], ATTRS).unwrap();
+            let barrier = &barrier;
+            threads.spawn(move || {
+                for _ in 0..3 {
+                    barrier.wait();
+                    // What fails is counted by the kernel; the other one must not wait for ever.
+                    let _ = kdamond.accessed();
+                }
+                // Neither is stopped while the other one is asked.
+                barrier.wait();
+            });
+        }
+    });
+    assert_eq!(kernel.0.refused.load(Ordering::SeqCst), 0);
+    assert_eq!(tree.get("nr_kdamonds"), "0");
+}
+
+#[test]
+fn a_kernel_that_is_busy_for_a_while_is_asked_again_and_no_kdamond_leaks() {
+    let (tree, kernel) = (Tree::new(0), Kernel::default());
+    let busy = || kernel.0.busy.store(RETRIES, Ordering::SeqCst);
+    let damon = tree.served_by(&kernel);
+    busy();
+    let kdamond = damon.start(&me(), &[(0, 4096)], ATTRS).unwrap();
+    busy();
+    assert_eq!(kdamond.accessed().unwrap(), []);
+    busy();
+    drop(kdamond);
+    assert_eq!(tree.get("0/state"), "off");
+    assert_eq!(tree.get("0/contexts/nr_contexts"), "0");
+    assert_eq!(tree.get("nr_kdamonds"), "0");
+    assert_eq!(kernel.0.refused.load(Ordering::SeqCst), 3 * RETRIES);
+}
+
+#[test]
+fn a_kernel_that_stays_busy_is_given_up_in_bounded_time() {
+    let (tree, kernel) = (Tree::new(0), Kernel::default());
+    let kdamond = tree.served_by(&kernel).start(&me(), &[(0, 4096)], ATTRS);
+    let kdamond = kdamond.unwrap();
+    kernel.0.busy.store(u32::MAX, Ordering::SeqCst);
+    let error = kdamond.accessed().unwrap_err();
+    assert!(matches!(error, DamonError::Busy(_)), "{error}");
+    assert_eq!(kernel.0.pauses.load(Ordering::SeqCst), RETRIES);
+    // All slots together wait no longer.
+    assert!(tree.served_by(&kernel).stop_leftovers().is_err());
+    assert_eq!(kernel.0.pauses.load(Ordering::SeqCst), 2 * RETRIES);
+    kernel.0.busy.store(0, Ordering::SeqCst);
+    assert_eq!(kdamond.accessed().unwrap(), []);
+}
+
+#[test]
+fn a_stale_handle_leaves_anothers_kdamond_alone() {
+    let mark = mark(0);
+    let pid = "0/contexts/0/targets/0/pid_target";
+    for (file, value) in [
+        ("nr_kdamonds", 1),
+        ("0/contexts/nr_contexts", 2),
+        (&mark, 1_000_000),
+        (pid, 1),
+    ] {
+        let tree = Tree::new(0);
+        let kernel = Kernel::default();
+        let damon = tree.served_by(&kernel);
+        let kdamond = damon.start(&me(), &[(0, 4096)], ATTRS).unwrap();
+        tree.put(file, value);
+        *kernel.0.fails.lock().unwrap() = Some("state");
+        let error = kdamond.accessed().unwrap_err();
+        assert!(matches!(error, DamonError::Lost(0, _)), "{error}");
+        assert!(error.to_string().contains(file), "{error}");
+        *kernel.0.fails.lock().unwrap() = None;
+        let before = tree.get("0/contexts/nr_contexts");
+        drop(kdamond);
+        assert_eq!(tree.get("0/state"), "on", "{file}");
+        assert_eq!(tree.get("0/contexts/nr_contexts"), before, "{file}");
+        assert_ne!(tree.get("nr_kdamonds"), "0", "{file}");
+    }
+}
+
+#[test]
+fn a_slot_that_fails_does_not_keep_other_leftovers_running() {
+    let (tree, kernel) = (used(MARK), Kernel::default());
+    tree.put("1/state", "on");
+    tree.put("1/contexts/nr_contexts", 1);
+    tree.put(&mark(1), MARK);
+    *kernel.0.fails.lock().unwrap() = Some("0/state");
+    let error = tree.served_by(&kernel).stop_leftovers().unwrap_err();
+    assert!(error.to_string().contains("0/state"), "{error}");
+    assert_eq!(tree.get("0/state"), "on");
+    assert_eq!(tree.get("1/state"), "off");
+    assert_eq!(tree.get("1/contexts/nr_contexts"), "0");
+    assert_eq!(tree.get("nr_kdamonds"), SLOTS.to_string());
+}
+
+#[test]
+fn a_kdamond_that_ended_with_its_process_gives_its_slot_back() {
+    let (tree, kernel) = (Tree::new(0), Kernel::default());
+    let damon = tree.served_by(&kernel);
+    let kdamond = damon.start(&me(), &[(0, 4096)], ATTRS).unwrap();
+    *kernel.0.fails.lock().unwrap() = Some("0/state");
+    kernel.0.ended.store(true, Ordering::SeqCst);
+    drop(kdamond);
+    assert_eq!(tree.get("0/contexts/nr_contexts"), "0");
+    assert_eq!(tree.get("nr_kdamonds"), "0");
+}
+
+#[test]
+fn no_kdamond_is_started_after_the_last_ones_were_stopped() {
+    let tree = Tree::new(0);
+    let damon = tree.damon();
+    let kdamond = damon.start(&me(), &[(0, 4096)], ATTRS).unwrap();
+    damon.shut_down().unwrap();
+    assert_eq!(tree.get("0/state"), "off");
+    assert_eq!(tree.get("nr_kdamonds"), "0");
+    assert!(matches!(kdamond.accessed(), Err(DamonError::Lost(0, _))));
+    let error = damon.start(&me(), &[(0, 4096)], ATTRS).unwrap_err();
+    assert!(matches!(error, DamonError::Stopping), "{error}");
+    drop(kdamond);
+    assert_eq!(tree.get("0/contexts/nr_contexts"), "0");
+    assert_eq!(tree.get("nr_kdamonds"), "0");
+}
+
+#[test]
+fn a_process_that_ended_is_not_watched_under_its_old_number() {
+    let (tree, mut other) = (Tree::new(0), Other::new());
+    other.end();
+    let error = tree.damon().start(&other.1, &[(0, 4096)], ATTRS);
+    assert!(matches!(error, Err(DamonError::Ended(_))), "{error:?}");
+    assert_eq!(tree.get("0/state"), "off");
+    assert_eq!(tree.get("0/contexts/nr_contexts"), "0");
+    assert_eq!(tree.get("nr_kdamonds"), "0");
 }

@@ -1,13 +1,14 @@
 //! Which pages of a process are present, which of them are huge, and which were written.
 
 use std::fs::File;
+use std::io::{Error, Write as _};
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
 use terrace_proto::PAGE_SIZE;
 
-use crate::SysError;
+use crate::{Process, SysError};
 
 /// Pages of one kind, one after the other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -218,11 +219,17 @@ impl Pagemap {
 /// meanwhile, and its pages become write-protected.
 ///
 /// # Errors
-/// Where the file cannot be written.
-pub fn clear_soft_dirty(clear_refs: &Path) -> Result<(), SysError> {
-    let cleared = std::fs::OpenOptions::new().write(true).open(clear_refs);
-    let cleared = cleared.and_then(|mut file| std::io::Write::write_all(&mut file, b"4"));
-    cleared.map_err(|source| SysError {
+/// Where the file cannot be written, or the process has ended.
+pub fn clear_soft_dirty(clear_refs: &Path, process: &Process) -> Result<(), SysError> {
+    let clear = || {
+        let mut file = std::fs::OpenOptions::new().write(true).open(clear_refs)?;
+        // The open file stays with the task that had the number, which is the process if it runs now.
+        if !process.is_alive() {
+            return Err(Error::from_raw_os_error(libc::ESRCH));
+        }
+        file.write_all(b"4")
+    };
+    clear().map_err(|source| SysError {
         call: "write 4",
         what: clear_refs.display().to_string(),
         source,
@@ -294,7 +301,8 @@ mod tests {
         (0..64).for_each(write);
         let base = map.as_ptr() as u64;
         let mut pagemap = Pagemap::open(Path::new("/proc/self/pagemap")).unwrap();
-        clear_soft_dirty(Path::new("/proc/self/clear_refs")).unwrap();
+        let me = Process::open(Path::new("/proc"), std::process::id()).unwrap();
+        clear_soft_dirty(Path::new("/proc/self/clear_refs"), &me).unwrap();
         [3, 4, 60].into_iter().for_each(write);
         for scan in [pagemap.scan, false] {
             pagemap.scan = scan;
@@ -305,7 +313,28 @@ mod tests {
                 .collect();
             assert_eq!(pages, [(3, 5), (60, 61)], "by the call: {scan}");
         }
-        assert!(clear_soft_dirty(Path::new("/proc/none")).is_err());
+        assert!(clear_soft_dirty(Path::new("/proc/none"), &me).is_err());
+    }
+
+    #[test]
+    fn a_process_that_ended_is_never_cleared() {
+        let dir = tempfile::tempdir().unwrap();
+        let clear_refs = dir.path().join("clear_refs");
+        std::fs::write(&clear_refs, "").unwrap();
+        let written = || std::fs::read_to_string(&clear_refs).unwrap();
+        let mut child = std::process::Command::new("sleep")
+            .arg("60")
+            .spawn()
+            .unwrap();
+        let process = Process::open(Path::new("/proc"), child.id()).unwrap();
+        child.kill().unwrap();
+        child.wait().unwrap();
+        // Its number may be another one's by now, whose file this would be.
+        let error = clear_soft_dirty(&clear_refs, &process).unwrap_err();
+        assert_eq!((error.errno(), written()), (libc::ESRCH, String::new()));
+        let me = Process::open(Path::new("/proc"), std::process::id()).unwrap();
+        clear_soft_dirty(&clear_refs, &me).unwrap();
+        assert_eq!(written(), "4");
     }
 
     #[test]

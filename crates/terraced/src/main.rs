@@ -11,10 +11,10 @@ mod scout;
 #[cfg(test)]
 mod served_tests;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
-use std::sync::mpsc::channel;
+use std::sync::mpsc::{Sender, channel};
 
 use anyhow::{Context as _, Result};
 use clap::{Parser, Subcommand};
@@ -79,14 +79,11 @@ fn serve(args: &Args) -> Result<()> {
     let topology = Arc::new(read_topology(&root, &mut config)?);
     let config = Arc::new(config);
     let damon = Damon::new(&root.join(""));
-    if let Err(error) = damon.stop_leftovers() {
-        tracing::warn!("what the last run left of DAMON could not be stopped: {error}");
-    }
     let (inbox, inputs) = channel();
     let stop = inbox.clone();
     // The daemon's thread may have ended already; then there is nothing left to stop.
     ctrlc::set_handler(move || drop(stop.send(Input::Stop)))?;
-    api::start(&config.socket, inbox.clone())?;
+    take_over(&config.socket, inbox.clone(), &damon)?;
     let worker = WorkerCommand {
         program: "/proc/self/exe".into(),
         args: vec!["worker".into()],
@@ -103,14 +100,25 @@ fn serve(args: &Args) -> Result<()> {
         .name("scout".into())
         .spawn(move || scout.run())?;
     let socket = config.socket.clone();
-    let ended = Daemon::new(config, root, topology, inbox)?.run(&inputs);
+    let daemon = Daemon::new(config, root, topology, inbox);
+    let ended = daemon.and_then(|daemon| daemon.run(&inputs));
     // The threads that hold kdamonds may outlive this one's last line.
-    if let Err(error) = damon.stop_leftovers() {
+    if let Err(error) = damon.shut_down() {
         tracing::warn!("DAMON could not be stopped: {error}");
     }
     // A socket that nobody serves any more only misleads.
     let _ = std::fs::remove_file(socket);
     ended
+}
+
+/// Becomes the one daemon of the socket, and only then stops the kdamonds that a predecessor left: while
+/// another one listens, they are that one's.
+fn take_over(socket: &Path, inbox: Sender<Input>, damon: &Damon) -> Result<()> {
+    api::start(socket, inbox)?;
+    if let Err(error) = damon.stop_leftovers() {
+        tracing::warn!("what the last run left of DAMON could not be stopped: {error}");
+    }
+    Ok(())
 }
 
 /// The host's tiers; the engine's follow them where the file defines none.

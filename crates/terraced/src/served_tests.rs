@@ -18,6 +18,7 @@ use terrace_api::client::Client;
 use terrace_api::types::{Doctor, Done, EventLine, Mode, Planning, Setting, Status, Vm};
 use terrace_host::HostRoot;
 use terrace_host::topology::Topology;
+use terrace_sys::Damon;
 
 use crate::api;
 use crate::config::Config;
@@ -229,6 +230,32 @@ fn a_second_daemon_on_the_same_socket_is_refused() {
         Vec::<String>::new(),
         "the first one goes on"
     );
+}
+
+#[test]
+fn a_second_daemon_started_by_mistake_leaves_the_live_ones_kdamonds_alone() {
+    let served = serve();
+    let root = served.folder.path();
+    let kdamonds = "sys/kernel/mm/damon/admin/kdamonds";
+    put(root, &format!("{kdamonds}/nr_kdamonds"), "61\n");
+    for slot in 0..61 {
+        put(root, &format!("{kdamonds}/{slot}/state"), "off\n");
+        let contexts = format!("{kdamonds}/{slot}/contexts/nr_contexts");
+        put(root, &contexts, "0\n");
+    }
+    let mark = "0/contexts/0/monitoring_attrs/intervals/update_us";
+    put(root, &format!("{kdamonds}/{mark}"), "132205262\n");
+    put(root, &format!("{kdamonds}/0/state"), "on\n");
+    put(root, &format!("{kdamonds}/0/contexts/nr_contexts"), "1\n");
+    let state = || fs::read_to_string(root.join(kdamonds).join("0/state")).unwrap();
+    let damon = Damon::new(root);
+    let take_over =
+        |socket: &str| crate::take_over(&root.join(socket), served.inbox.clone(), &damon);
+    assert!(take_over("terraced.sock").is_err());
+    assert_eq!(state(), "on\n");
+    // Where nobody listens they are what a crash left.
+    take_over("free.sock").unwrap();
+    assert_eq!(state(), "off");
 }
 
 /// What a client that is no friend of HTTP gets to see.

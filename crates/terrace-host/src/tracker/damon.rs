@@ -58,7 +58,7 @@ impl DamonRegions {
 
     fn start(&self) -> Result<Kdamond, DamonError> {
         let ranges = address_ranges(&self.memory);
-        self.host.start(self.process.pid(), &ranges, ATTRS)
+        self.host.start(&self.process, &ranges, ATTRS)
     }
 
     /// What was accessed lately. A clearing pass has nothing to clear and says nothing.
@@ -88,12 +88,15 @@ impl DamonRegions {
             None => self.start()?,
         };
         let regions = if clearing {
-            Vec::new()
+            Ok(Vec::new())
         } else {
-            kdamond.accessed()?
+            kdamond.accessed()
         };
-        self.kdamond = Some(kdamond);
-        Ok(regions)
+        // A kernel that is busy says nothing about the kdamond, and would not let it be stopped either.
+        if matches!(regions, Ok(_) | Err(DamonError::Busy(_))) {
+            self.kdamond = Some(kdamond);
+        }
+        regions
     }
 }
 
