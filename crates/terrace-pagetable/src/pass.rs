@@ -16,7 +16,7 @@ use terrace_proto::{Gfn, Rearm, ScanStats};
 
 use crate::bits::{Bits, window};
 use crate::chunk::{CHUNK, Chunk, Copies, ones};
-use crate::entry::{ACCESSED, Entry, Written, clear_accessed, rearm_written, set_accessed};
+use crate::entry::{Entry, Written, clear_accessed, rearm_written, set_accessed};
 use crate::memory::{GuestTables, Table};
 use crate::paging::Paging;
 
@@ -402,7 +402,20 @@ impl<'a, M: GuestTables, L: Fn(Gfn) -> bool> Pass<'a, M, L> {
     fn rearm(&mut self, slots: &[AtomicU64], seen: &[u64], mask: u64, written: u64) -> Left {
         let left = self.each(slots, seen, mask & !written, clear_accessed);
         // Apart, so that the way without them stays short.
-        left | (mask & written != 0 && self.each(slots, seen, mask & written, rearm_written))
+        left | (mask & written != 0 && self.rearm_written(slots, seen, mask & written))
+    }
+
+    /// The same for leaves that were written; not all of them have A.
+    fn rearm_written(&mut self, slots: &[AtomicU64], seen: &[u64], mask: u64) -> Left {
+        let mut without = 0;
+        let left = self.each(slots, seen, mask, |slot, seen| {
+            let outcome = rearm_written(slot, seen);
+            let changed = outcome == Written::Changed;
+            without += u64::from(changed && !Entry(seen).is_accessed());
+            outcome
+        });
+        self.stats.cleared -= without;
+        left
     }
 
     #[inline]
@@ -411,14 +424,14 @@ impl<'a, M: GuestTables, L: Fn(Gfn) -> bool> Pass<'a, M, L> {
         slots: &[AtomicU64],
         seen: &[u64],
         mask: u64,
-        change: impl Fn(&AtomicU64, u64) -> Written,
+        mut change: impl FnMut(&AtomicU64, u64) -> Written,
     ) -> Left {
         let (mut rest, mut cleared, mut lost) = (mask, 0, 0);
         while rest != 0 {
             let i = rest.trailing_zeros() as usize;
             if let (Some(slot), Some(seen)) = (slots.get(i), seen.get(i)) {
                 match change(slot, *seen) {
-                    Written::Changed => cleared += seen >> ACCESSED.trailing_zeros() & 1,
+                    Written::Changed => cleared += 1,
                     Written::Unneeded => {}
                     Written::Lost => lost += 1,
                 }
