@@ -66,9 +66,10 @@ impl Entry {
     /// a smaller size would wait for a demotion that never comes.
     fn in_units(&self, size: u64) -> u64 {
         let whole = size / self.unit * self.unit;
-        let lower = self.limits.lower_bytes;
-        if whole < lower && lower <= size {
-            whole.saturating_add(self.unit)
+        let more = whole.saturating_add(self.unit);
+        let (lower, upper) = (self.limits.lower_bytes, self.limits.upper_bytes);
+        if whole < lower && lower <= size && more <= upper {
+            more
         } else {
             whole
         }
