@@ -2,7 +2,8 @@
 //!
 //! Versions before 8.2 translate code without a lock on its page: a kernel that patches its own text
 //! while another CPU runs it (static keys) can leave that CPU an old translation, and dies with
-//! "Oops: int3". 7.2 died within 250 switches of one static key, 10.0 lived through 19,250. Where the
+//! "Oops: int3". 7.2 died within 250 switches of one static key, 10.0 lived through 19,250; what lies between was not
+//! tried. Where the
 //! distribution's QEMU is older, its backport is unpacked with all its libraries into a folder of our
 //! own, and the system is left as it is. What runs inside L1 is the distribution's QEMU: it only uses
 //! KVM.
