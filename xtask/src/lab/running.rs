@@ -319,10 +319,17 @@ impl Lab {
 
     /// L1's QEMU is gone, and L1's kernel said nothing.
     pub fn emulator_ended(&self) -> bool {
-        let console = self.process.console_tail();
-        let told = ["Kernel panic", "Oops", "BUG:", "Out of memory"];
-        let silent = !told.iter().any(|word| console.contains(word));
-        self.process.check_alive().is_err() && silent
+        self.process.check_alive().is_err() && is_silent(&self.process.console_tail())
+    }
+
+    /// A guest's QEMU ended as it does when the guest resets itself (status 0, under `-no-reboot`),
+    /// and the guest's kernel said nothing.
+    pub fn guest_reset_in_silence(&mut self) -> bool {
+        let reset = "for log in /run/lab/*.log; do \
+                     grep -q 'ended: exit status: 0' $log && ! grep -q 'terminating on signal' $log && echo ended && cat ${log%.log}.console; \
+                     done; true";
+        let output = self.run(reset, SHORT);
+        output.is_ok_and(|output| output.stdout.contains("ended") && is_silent(&output.stdout))
     }
 
     /// What can be said about a failure: L1's console and the product's logs.
@@ -335,4 +342,10 @@ impl Lab {
         };
         format!("{}\n{logs}", self.process.console_tail())
     }
+}
+
+/// A console on which no kernel tells why it ended.
+fn is_silent(console: &str) -> bool {
+    let told = ["Kernel panic", "Oops", "BUG:", "Out of memory"];
+    !told.iter().any(|word| console.contains(word))
 }
