@@ -26,6 +26,10 @@ fn allowed() -> BTreeMap<&'static str, &'static [&'static str]> {
             ],
         ),
         (
+            "terrace-sim",
+            &["terrace-proto", "terrace-core", "terrace-pagetable"],
+        ),
+        (
             "terraced",
             &[
                 "terrace-proto",
@@ -34,6 +38,7 @@ fn allowed() -> BTreeMap<&'static str, &'static [&'static str]> {
                 "terrace-sys",
                 "terrace-api",
                 "terrace-host",
+                "terrace-sim",
             ],
         ),
         (
@@ -45,6 +50,7 @@ fn allowed() -> BTreeMap<&'static str, &'static [&'static str]> {
                 "terrace-sys",
                 "terrace-api",
                 "terrace-host",
+                "terrace-sim",
                 // Its library: the configuration.
                 "terraced",
             ],

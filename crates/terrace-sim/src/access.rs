@@ -1,0 +1,85 @@
+//! What a load gives to the machine: accesses, and where they come from.
+
+/// Line size of the processor's caches, bytes.
+pub const LINE: u64 = 64;
+
+/// Lines in a 4 KiB page.
+pub const LINES_PER_PAGE: u64 = 4096 / LINE;
+
+/// One access that reaches memory, to one 64-byte line of the load's own dense memory (its pages are
+/// numbered from 0; the guest maps them one by one, in that order).
+#[derive(Clone, Copy, PartialEq, Eq, Default)]
+pub struct Access(u64);
+
+impl Access {
+    const WRITE: u64 = 1;
+    const ENDS: u64 = 2;
+
+    /// An access to `line` (0 to 63) of 4 KiB page `page` that is an operation of its own.
+    #[must_use]
+    pub fn new(page: u64, line: u64, write: bool) -> Self {
+        Self(page << 8 | (line & 63) << 2 | Self::ENDS | u64::from(write))
+    }
+
+    /// The same as a part of an operation that later accesses go on with.
+    #[must_use]
+    pub fn within_operation(self) -> Self {
+        Self(self.0 & !Self::ENDS)
+    }
+
+    /// The 4 KiB page.
+    #[must_use]
+    pub fn page(self) -> u64 {
+        self.0 >> 8
+    }
+
+    /// The line within the page, 0 to 63.
+    #[must_use]
+    pub fn line(self) -> u64 {
+        self.0 >> 2 & 63
+    }
+
+    /// Whether it writes.
+    #[must_use]
+    pub fn is_write(self) -> bool {
+        self.0 & Self::WRITE != 0
+    }
+
+    /// Whether an operation (a request of `kv`, else each access) ends with it.
+    #[must_use]
+    pub fn ends_operation(self) -> bool {
+        self.0 & Self::ENDS != 0
+    }
+}
+
+impl std::fmt::Debug for Access {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let kind = if self.is_write() { "write" } else { "read" };
+        let end = if self.ends_operation() { "" } else { " …" };
+        write!(f, "{kind} {}:{}{end}", self.page(), self.line())
+    }
+}
+
+/// How a load's accesses pass in time; the same for all accesses of one call of [`Source::fill`].
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Pace {
+    /// Time that the processor computes per access, ns, beside waiting for memory.
+    pub compute_ns: f64,
+    /// Independent misses in flight at a time (memory-level parallelism), 1 or more: data latency is
+    /// divided by it.
+    pub parallelism: f64,
+}
+
+/// The accesses of one vCPU: endless unless it says otherwise. The same source gives the same accesses.
+pub trait Source: Send {
+    /// Puts the next accesses into `batch`, at least one and at most all of it, and says how many they
+    /// are; 0: there will never be one again. `now_ns` is the time of the full-size machine since the
+    /// start of the run (stages and drifts follow it; it never goes back).
+    fn fill(&mut self, now_ns: u64, batch: &mut [Access]) -> usize;
+
+    /// The pace of the accesses that the last [`Source::fill`] gave.
+    fn pace(&self) -> Pace;
+
+    /// The same source in the same state (the oracle looks ahead with it).
+    fn fork(&self) -> Box<dyn Source>;
+}

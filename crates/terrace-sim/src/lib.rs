@@ -1,0 +1,20 @@
+//! A simulated host: the engine that runs live, on a machine that nobody has to buy.
+//!
+//! Responsible for: the two-dimensional-paging machine ([`machine`]), the loads on it ([`workload`],
+//! [`trace`]), scenarios as people write them ([`scenario`]), running them ([`run`]) and what is told
+//! about a run ([`result`], [`report`]). It leaves to others: decisions (the engine's), walking page
+//! tables (the live scanner's), the command line and the terminal.
+//!
+//! **Invariant:** a run is a pure function of scenario and seed: no clock, no thread, no hash order, no
+//! libm of the system.
+
+pub mod access;
+pub mod machine;
+pub mod random;
+pub mod report;
+pub mod result;
+pub mod run;
+pub mod scenario;
+pub mod timeline;
+pub mod trace;
+pub mod workload;

@@ -1,0 +1,153 @@
+//! Scenarios: what is simulated.
+//!
+//! Responsible for: the checked description of machine, VMs and host that a run takes (all sizes and
+//! times of the full-size machine). [`Scenario::load`] reads it from a file.
+
+use std::path::PathBuf;
+
+use terrace_core::{PolicyChoice, Share, TierKind};
+use terrace_proto::PageSize;
+
+use crate::workload::Workload;
+
+/// What is simulated.
+#[derive(Clone, Debug)]
+pub struct Scenario {
+    /// Its file's name without folder and ending.
+    pub name: String,
+    /// The folder that files named in it are relative to.
+    pub folder: PathBuf,
+    /// Seed of all random streams.
+    pub seed: u64,
+    /// The machine.
+    pub machine: Machine,
+    /// The VMs: at least one.
+    pub vms: Vec<Vm>,
+    /// How the host shares the first tier.
+    pub host: Host,
+}
+
+/// The machine.
+#[derive(Clone, Debug)]
+pub struct Machine {
+    /// The tiers, fastest first: two to four.
+    pub tiers: Vec<Tier>,
+    /// Divisor of sizes, operations, durations and periods; 1 is full size.
+    pub scale: u64,
+    /// Processors that the host's management has for itself.
+    pub management_cpus: u32,
+}
+
+/// A tier of memory.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Tier {
+    /// Its name.
+    pub name: String,
+    /// What it is made of: gives the weights of reads and writes.
+    pub kind: TierKind,
+    /// Size, bytes: all that VMs can get.
+    pub bytes: u64,
+    /// Idle latency of a read, ns.
+    pub read_ns: f64,
+    /// Idle latency of a write, ns.
+    pub write_ns: f64,
+    /// Bandwidth of reads, GB/s (bytes per ns).
+    pub read_gb_s: f64,
+    /// Bandwidth of writes, GB/s.
+    pub write_gb_s: f64,
+    /// What one access takes from the medium, bytes: 64, 256 for persistent memory.
+    pub line: u64,
+}
+
+/// A VM.
+#[derive(Clone, Debug)]
+pub struct Vm {
+    /// Its name; no two VMs have the same.
+    pub name: String,
+    /// Its memory per tier, bytes: as many as there are tiers.
+    pub sizes: Vec<u64>,
+    /// Pages of the guest's page tables.
+    pub guest_page: PageSize,
+    /// Pages of the second stage; also what is ranked and moved as one.
+    pub host_page: PageSize,
+    /// The host's policy.
+    pub policy: HostPolicy,
+    /// The guest's policy: none can be run yet.
+    pub guest_policy: Option<String>,
+    /// Share when VMs compete; 1000 is normal.
+    pub weight: u32,
+    /// Least bytes of the first tier, where set.
+    pub floor: Option<u64>,
+    /// Most bytes of the first tier, where set.
+    pub ceiling: Option<u64>,
+    /// The slowdown that the operator accepts, where set.
+    pub max_slowdown: Option<f64>,
+    /// Where its pages are at first.
+    pub start: Start,
+    /// Its vCPUs.
+    pub vcpus: u32,
+    /// Its load.
+    pub workload: Workload,
+    /// When its load ends.
+    pub stop: Stop,
+    /// Size of the guest's swap device, bytes; 0: none.
+    pub swap: u64,
+    /// What the host takes from the guest over time by a balloon, in order of time.
+    pub balloon: Vec<BalloonStep>,
+}
+
+/// A balloon's size from a time on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BalloonStep {
+    /// Since the start, ns.
+    pub at_ns: u64,
+    /// What the guest lacks from then on, bytes.
+    pub bytes: u64,
+}
+
+/// Who places a VM's pages.
+#[derive(Clone, Debug, PartialEq)]
+pub enum HostPolicy {
+    /// The engine, by a policy of its registry that observes and moves; the name as given.
+    Engine(String, PolicyChoice),
+    /// Nobody: pages stay where [`Start`] puts them.
+    FirstTouch,
+    /// Pages are dealt to the tiers in turn, in proportion to the VM's sizes, and stay.
+    Interleave,
+    /// Every page in the first tier, as if it had no end.
+    AllFast,
+    /// Every page in the last tier, as if it had no end.
+    AllSlow,
+    /// Each window's most costly pages, known beforehand and placed for free.
+    Oracle,
+}
+
+/// Where a VM's pages are at first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum Start {
+    /// The fastest tier first, in address order.
+    #[default]
+    FirstTouch,
+    /// The slowest tier first.
+    Slow,
+}
+
+/// When a load ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stop {
+    /// After so many memory accesses over all vCPUs, of the full-size machine.
+    Ops(u64),
+    /// After so many ns of the full-size machine.
+    Duration(u64),
+    /// When its trace ends.
+    Trace,
+}
+
+/// How the host shares the first tier.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Host {
+    /// Fixed sizes, or a pool.
+    pub share: Share,
+    /// Part of the first tier that two or more VMs leave free.
+    pub reserve: f64,
+}
