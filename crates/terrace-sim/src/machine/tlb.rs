@@ -97,6 +97,15 @@ impl Tlb {
         set[0] = cached;
     }
 
+    /// Puts a translation in whose key was looked up and not found.
+    #[inline]
+    pub fn push(&mut self, cached: Cached) {
+        let set = self.set(cached.key());
+        let last = set.len() - 1;
+        set.copy_within(..last, 1);
+        set[0] = cached;
+    }
+
     /// Empties it.
     pub fn flush(&mut self) {
         self.entries.fill(Cached::EMPTY);
@@ -162,7 +171,12 @@ mod tests {
             let mut tlb = Tlb::new(entries, ways);
             let mut naive = Naive { sets: vec![VecDeque::new(); naive_sets], ways: naive_ways };
             for (key, tier, dirty, fill) in steps {
-                if fill {
+                if fill && naive.find(key).is_none() {
+                    prop_assert_eq!(tlb.find(key), None);
+                    tlb.push(Cached::new(key, tier, dirty));
+                    naive.fill((key, tier, dirty));
+                } else if fill {
+                    tlb.find(key);
                     tlb.fill(Cached::new(key, tier, dirty));
                     naive.fill((key, tier, dirty));
                 } else {

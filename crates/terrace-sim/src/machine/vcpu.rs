@@ -15,7 +15,7 @@ const BATCH: usize = 64;
 
 /// Where tables are larger than this many pages, a batch's entries are read ahead: the simulator's own
 /// memory is as slow as that of the machine it simulates.
-const READ_AHEAD_PAGES: u64 = 1 << 19;
+const READ_AHEAD_PAGES: u64 = 1 << 16;
 
 /// What holds for all vCPUs in one quantum.
 #[derive(Clone, Debug)]
@@ -199,10 +199,8 @@ impl Vcpu {
         self.next = 0;
         self.set_prices(env);
         if space.guest.pages() > READ_AHEAD_PAGES {
-            let read = self.batch[..self.len]
-                .iter()
-                .fold(0, |sum, access| sum ^ space.guest.peek(access.page()));
-            std::hint::black_box(read);
+            let read = |sum, access: &Access| sum ^ space.peek(access.page());
+            std::hint::black_box(self.batch[..self.len].iter().fold(0, read));
         }
         self.len > 0
     }
@@ -213,7 +211,8 @@ impl Vcpu {
             parallelism,
         } = self.source.pace();
         self.prices.compute = whole(compute_ns * float(super::PS));
-        let share = |ps: u64| whole(float(ps) / parallelism);
+        let part = 1.0 / parallelism;
+        let share = |ps: u64| whole(float(ps) * part);
         self.prices.read = env.read_ps.map(share);
         self.prices.write = env.write_ps.map(share);
         self.walk_overlap = whole(parallelism).clamp(1, env.costs.walkers);
