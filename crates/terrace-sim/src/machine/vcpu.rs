@@ -63,6 +63,8 @@ pub struct Vcpu {
     operation: u64,
     /// The medium's line that was accessed last, per tier.
     last_line: [u64; TIERS],
+    /// When the guest next changes its address space, ns of the full-size machine.
+    flush_at: u64,
     /// It waits for a page that is being copied.
     waiting: bool,
     pub(super) tlb_shift: u32,
@@ -98,11 +100,12 @@ impl Vcpu {
             prices: Prices::default(),
             operation: 0,
             last_line: [u64::MAX; TIERS],
+            flush_at: 0,
             waiting: false,
             tlb_shift: if huge { 9 } else { 0 },
             walk_overlap: 1,
-            l1: Tlb::new(l1 / scale, 4),
-            l2: Tlb::new(costs.l2_entries / scale, 12),
+            l1: Tlb::new((l1 / scale).max(1), 4),
+            l2: Tlb::new((costs.l2_entries / scale).max(1), 12),
             pde: upper(costs.pde_entries),
             pdpte: upper(costs.pdpte_entries),
             host_pde: upper(costs.pde_entries),
@@ -114,6 +117,10 @@ impl Vcpu {
     /// Runs until the quantum's end, or until its load has ended.
     pub fn run(&mut self, space: &mut Space, env: &Environment) {
         self.set_prices(env);
+        if env.now_ns >= self.flush_at {
+            self.flush_at = env.now_ns + env.costs.flush_every_ns;
+            self.flush();
+        }
         while self.clock < env.end_ps && self.ended.is_none() {
             if self.next == self.len && !self.refill(space, env) {
                 self.ended = Some(self.clock);
