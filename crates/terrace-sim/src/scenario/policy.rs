@@ -81,6 +81,15 @@ pub fn is_unmanaged(name: &str) -> bool {
     UNMANAGED.iter().any(|(n, ..)| *n == name)
 }
 
+/// Whether a scenario may name the policy.
+///
+/// # Errors
+/// Says which there are.
+pub fn check(name: &str) -> Result<(), String> {
+    let known = by_name(name, "policy", Share::Pool);
+    known.map(|_| ()).map_err(|fault| fault.what)
+}
+
 /// Policies of the engine's registry that see what is touched; the others stand for nothing here.
 fn engine_names() -> impl Iterator<Item = PolicyName> {
     let all = PolicyName::ALL.iter().copied();

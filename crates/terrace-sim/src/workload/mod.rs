@@ -24,6 +24,9 @@ pub struct Context<'a> {
     pub folder: &'a Path,
 }
 
+/// Every `kind`, and what it is.
+pub const KINDS: &[(&str, &str)] = &[("hotset", "a hot set among uniform accesses")];
+
 /// A load: its kind and parameters, checked.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Workload {
