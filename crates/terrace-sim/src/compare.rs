@@ -10,6 +10,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::Instant;
 
+use crate::number::float;
 use crate::result::{RunResult, Sweep};
 use crate::run::{Options, Output, RunError, Simulation};
 use crate::scenario::{Fault, HostPolicy, Scenario, Stop, policy, quantity};
@@ -355,7 +356,7 @@ fn simulate(
     }
     let mut result = simulation.result();
     result.wall_s = start.elapsed().as_secs_f64();
-    result.accesses_per_wall_s = real(result.accesses) / result.wall_s;
+    result.accesses_per_wall_s = float(result.accesses) / result.wall_s;
     Ok(Some(Output {
         result,
         timeline: simulation.timeline().clone(),
@@ -374,20 +375,13 @@ fn compare_vms(scenario: &Scenario, result: &mut RunResult, reference: &RunResul
     }
 }
 
-/// The number as a real one, to 53 bits.
-fn real(n: u64) -> f64 {
-    let high = u32::try_from(n >> 32).unwrap_or(u32::MAX);
-    let low = u32::try_from(n & 0xffff_ffff).unwrap_or(u32::MAX);
-    f64::from(high) * 4_294_967_296.0 + f64::from(low)
-}
-
 impl Scenario {
     /// The same with one policy of the host for every VM, and none in the guests.
     ///
     /// # Errors
     /// Where the policy is unknown: says which there are.
     pub fn with_policy(&self, name: &str) -> Result<Self, RunError> {
-        let policy = policy::by_name(name, "policy", self.host.share);
+        let policy = policy::by_name(name, "policy");
         let policy = policy.map_err(|fault| RunError(format!("policy: {}", fault.what)))?;
         Ok(self.under(&policy))
     }

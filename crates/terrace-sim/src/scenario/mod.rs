@@ -176,3 +176,19 @@ fn check_name(name: &str, path: &str) -> Result<(), Fault> {
     }
     Ok(())
 }
+
+impl HostPolicy {
+    /// The name, as given.
+    #[must_use]
+    pub fn name(&self) -> String {
+        match self {
+            Self::Engine(name, _) => name,
+            Self::FirstTouch => "first-touch",
+            Self::Interleave => "interleave",
+            Self::AllFast => "all-fast",
+            Self::AllSlow => "all-slow",
+            Self::Oracle => "oracle",
+        }
+        .into()
+    }
+}

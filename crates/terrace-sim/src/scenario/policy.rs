@@ -3,7 +3,7 @@
 use serde::de::value::MapAccessDeserializer;
 use serde::de::{self, Deserialize, Deserializer, MapAccess, Visitor};
 use terrace_core::policy::{Observe, PolicyStages};
-use terrace_core::{ConfigError, PolicyChoice, PolicyName, Share};
+use terrace_core::{ConfigError, PolicyChoice, PolicyName};
 
 use super::HostPolicy;
 use super::error::Fault;
@@ -86,7 +86,7 @@ pub fn is_unmanaged(name: &str) -> bool {
 /// # Errors
 /// Says which there are.
 pub fn check(name: &str) -> Result<(), String> {
-    let known = by_name(name, "policy", Share::Pool);
+    let known = by_name(name, "policy");
     known.map(|_| ()).map_err(|fault| fault.what)
 }
 
@@ -142,14 +142,13 @@ impl<'de> Deserialize<'de> for RawPolicy {
 }
 
 impl RawPolicy {
-    /// Who places the VM's pages; a policy that says nothing about sharing shares as the host does.
-    pub fn check(self, path: &str, share: Share) -> Result<HostPolicy, Fault> {
+    /// Who places the VM's pages.
+    pub fn check(self, path: &str) -> Result<HostPolicy, Fault> {
         let raw = match self {
-            Self::Name(name) => return by_name(&name, path, share),
+            Self::Name(name) => return by_name(&name, path),
             Self::Table(raw) => raw,
         };
         check_side(raw.side.as_deref(), &format!("{path}.where"))?;
-        let own_share = raw.share.is_some();
         let stages = PolicyStages {
             base: raw.base,
             observe: raw.observe,
@@ -160,7 +159,7 @@ impl RawPolicy {
         };
         let name = words(&stages);
         if name == stages.base {
-            return by_name(&name, &format!("{path}.base"), share);
+            return by_name(&name, &format!("{path}.base"));
         }
         let choice = PolicyChoice::Composed(stages);
         let resolved = choice.resolve(path).map_err(|error| match error {
@@ -176,17 +175,12 @@ impl RawPolicy {
                         first-touch, interleave, all-fast, all-slow or oracle alone";
             return Err(Fault::new(path, what));
         }
-        let choice = if own_share {
-            choice
-        } else {
-            choice.with_share(share)
-        };
         Ok(HostPolicy::Engine(name, choice))
     }
 }
 
 /// The policy of that name; `NAME@host` and `NAME@guest` say where it runs.
-pub(crate) fn by_name(text: &str, path: &str, share: Share) -> Result<HostPolicy, Fault> {
+pub(crate) fn by_name(text: &str, path: &str) -> Result<HostPolicy, Fault> {
     let (name, side) = match text.split_once('@') {
         Some((name, side)) => (name, Some(side)),
         None => (text, None),
@@ -197,7 +191,7 @@ pub(crate) fn by_name(text: &str, path: &str, share: Share) -> Result<HostPolicy
     }
     match engine_names().find(|n| n.name() == name) {
         Some(found) => {
-            let choice = PolicyChoice::from(found).with_share(share);
+            let choice = PolicyChoice::from(found);
             Ok(HostPolicy::Engine(text.into(), choice))
         }
         None => {

@@ -10,6 +10,7 @@ use super::error::Fault;
 use super::policy::RawPolicy;
 use super::preset::RawTier;
 use super::quantity::{Number, Size, Time, Whole, words};
+use super::rules::MOST_SCALE;
 use super::{BalloonStep, Host, Machine, Scenario, Start, Tier, Vm, check_name};
 use crate::workload::Load;
 
@@ -104,7 +105,7 @@ impl RawScenario {
         }
         let mut vms: Vec<Vm> = Vec::new();
         for (i, raw) in self.vm.into_iter().enumerate() {
-            let vm = raw.check(&format!("vm[{i}]"), &machine, &host, vcpus)?;
+            let vm = raw.check(&format!("vm[{i}]"), &machine, vcpus)?;
             if vms.iter().any(|other| other.name == vm.name) {
                 let what = format!(
                     "another VM is called \"{}\" too: choose another name",
@@ -169,11 +170,9 @@ impl RawMachine {
             }
         }
         let scale = self.scale.map_or(64, |scale| scale.0);
-        if scale == 0 {
-            return Err(Fault::new(
-                "machine.scale",
-                "0 divides nothing: 1 is full size",
-            ));
+        if !(1..=MOST_SCALE).contains(&scale) {
+            let what = format!("{scale} is out of range: allowed is 1 (full size) to {MOST_SCALE}");
+            return Err(Fault::new("machine.scale", what));
         }
         Ok(Machine {
             tiers,
@@ -206,7 +205,7 @@ impl RawHost {
 }
 
 impl RawVm {
-    fn check(self, path: &str, machine: &Machine, host: &Host, vcpus: u32) -> Result<Vm, Fault> {
+    fn check(self, path: &str, machine: &Machine, vcpus: u32) -> Result<Vm, Fault> {
         let at = |key: &str| format!("{path}.{key}");
         check_name(&self.name, &at("name"))?;
         if let Some(name) = &self.guest_policy {
@@ -228,7 +227,7 @@ impl RawVm {
             sizes: sizes(path, (self.fast, self.slow), self.tiers, &machine.tiers)?,
             guest_page: self.guest_page.unwrap_or(page),
             host_page: self.host_page.unwrap_or(page),
-            policy: policy.check(&at("policy"), host.share)?,
+            policy: policy.check(&at("policy"))?,
             guest_policy: None,
             weight: weight.ok_or_else(|| {
                 let what = format!("out of range: allowed is 1 to {MOST_WEIGHT}");

@@ -11,6 +11,9 @@ use super::{Scenario, Stop, Vm};
 /// Pages of `host_page` that a VM has at least after scaling; with fewer, a page is too much of it.
 const LEAST_PAGES: u64 = 1024;
 
+/// Largest scale: what the engine counts in bytes is divided by it and may not vanish.
+pub(super) const MOST_SCALE: u64 = 1024;
+
 /// Most memory of one VM, bytes: half of what a program's 47 bits of addresses reach.
 const MOST_BYTES: u64 = 1 << 46;
 
@@ -30,6 +33,7 @@ impl Scenario {
         for (i, vm) in self.vms.iter().enumerate() {
             let path = format!("vm[{i}]");
             check_limits(vm, &path)?;
+            check_pages(vm, &path)?;
             check_share(vm, &path, self.host.share == Share::Pool)?;
         }
         self.check_capacity()?;
@@ -169,7 +173,7 @@ impl Scenario {
             .vms
             .iter()
             .map(|vm| vm.bytes() / vm.host_page.bytes() / LEAST_PAGES);
-        let most = enough.min().unwrap_or(1);
+        let most = enough.min().unwrap_or(1).min(MOST_SCALE);
         let full = self.vms.iter().any(|vm| vm.workload.needs_full_size());
         let most = if full { 1 } else { most };
         let largest = (1..=most).rev().find(|scale| common.is_multiple_of(*scale));
@@ -250,6 +254,19 @@ fn check_limits(vm: &Vm, path: &str) -> Result<(), Fault> {
         }
     }
     Ok(())
+}
+
+fn check_pages(vm: &Vm, path: &str) -> Result<(), Fault> {
+    let key = match (vm.swap > 0, vm.balloon.is_empty()) {
+        (true, _) => "swap",
+        (false, false) => "balloon",
+        (false, true) => return Ok(()),
+    };
+    if (vm.guest_page, vm.host_page) == (PageSize::Base, PageSize::Base) {
+        return Ok(());
+    }
+    let what = "only pages of 4KiB can be taken from a guest: set page = \"4KiB\"";
+    Err(Fault::new(format!("{path}.{key}"), what))
 }
 
 fn check_share(vm: &Vm, path: &str, pool: bool) -> Result<(), Fault> {

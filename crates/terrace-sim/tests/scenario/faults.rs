@@ -125,7 +125,7 @@ fn a_value_of_the_wrong_type_is_refused() {
         "5: machine.scale",
         &["a whole number"],
     );
-    refused(FULL, "\"1m\"", "60", "20: vm.balloon.at", &["a time"]);
+    refused(FULL, "\"1m\"", "60", "25: vm.balloon.at", &["a time"]);
     refused(
         FULL,
         "page = \"2MiB\"",
@@ -177,21 +177,23 @@ fn a_size_that_is_no_whole_number_of_pages_is_refused() {
         FULL,
         "\"1GiB\"",
         "\"1000001KiB\"",
-        "19: vm.swap",
+        "24: vm.swap",
         &["no whole number"],
     );
 }
 
 #[test]
 fn the_largest_scale_allowed_is_named_and_is_one() {
+    let small = MINIMAL.replace("8GiB", "1GiB").replace("32GiB", "1GiB");
+    let small = small.replace("16GiB", "1GiB");
     refused(
-        MINIMAL,
+        &small,
         "[[vm]]",
-        "scale = 65536\n[[vm]]",
+        "scale = 1024\n[[vm]]",
         "3: machine.scale",
-        &["160 pages of 4KiB", "allowed is 8192"],
+        &["512 pages of 4KiB", "allowed is 512"],
     );
-    let largest = MINIMAL.replace("[[vm]]", "scale = 8192\n[[vm]]");
+    let largest = small.replace("[[vm]]", "scale = 512\n[[vm]]");
     parse(&largest).expect("the largest scale is valid");
     let huge = "page = \"2MiB\"\nworkload";
     // 20,480 pages of 2 MiB: at most 20 times 1,024, and 20 divides both sizes no more than 16 does.
@@ -226,7 +228,7 @@ fn memory_that_the_machine_does_not_have_is_refused() {
         FULL,
         "\"32GiB\", \"64GiB\"",
         "\"12GiB\", \"64GiB\"",
-        "24: vm.tiers",
+        "22: vm.tiers",
         &["16GiB of \"dram\"", "12GiB"],
     );
     refused(
@@ -361,14 +363,14 @@ fn zero_is_refused_where_something_is_needed() {
         "scale = 16",
         "scale = 0",
         "5: machine.scale",
-        &["1 is full size"],
+        &["1 (full size) to 1024"],
     );
     refused(FULL, "2000", "0", "14: vm.weight", &["1 to 1000000"]);
     refused(
         FULL,
         "swap = \"1GiB\"",
         "swap = \"0B\"",
-        "19: vm.swap",
+        "24: vm.swap",
         &["more than nothing"],
     );
 }
@@ -434,14 +436,14 @@ fn numbers_that_are_none_or_out_of_range_are_refused() {
         FULL,
         "\"1m\"",
         "\"999999999999years\"",
-        "20: vm.balloon.at",
+        "25: vm.balloon.at",
         &[],
     );
 }
 
 #[test]
 fn names_that_are_none_or_taken_are_refused() {
-    refused(FULL, "\"vm2\"", "\"vm1\"", "23: vm.name", &["another VM"]);
+    refused(FULL, "\"vm2\"", "\"vm1\"", "21: vm.name", &["another VM"]);
     refused(MINIMAL, "\"vm1\"", "\"\"", "4: vm.name", &["not a name"]);
     refused(
         MINIMAL,
@@ -644,12 +646,24 @@ fn what_cannot_be_simulated_yet_is_refused() {
 }
 
 #[test]
+fn swap_and_balloons_of_huge_pages_are_refused() {
+    let huge = "policy = \"oracle\"\npage = \"2MiB\"\n";
+    refused(
+        &FULL.replace("scale = 16", "scale = 8"),
+        "policy = \"oracle\"\n",
+        huge,
+        "25: vm.swap",
+        &["set page = \"4KiB\""],
+    );
+}
+
+#[test]
 fn balloon_steps_out_of_order_are_refused() {
     refused(
         FULL,
         "\"0s\"",
         "\"2m\"",
-        "20: vm.balloon.at",
+        "25: vm.balloon.at",
         &["in order of time"],
     );
 }

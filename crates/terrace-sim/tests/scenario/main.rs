@@ -36,13 +36,13 @@ floor = "6GiB"
 ceiling = "10GiB"
 max_slowdown = 1.2
 start = "slow"
-swap = "1GiB"
-balloon = [{ at = "0s", size = "0B" }, { at = "1m", size = "4GiB" }]
 workload = { kind = "hotset", size = "16GiB", hot = 0.2, hot_access = 0.9, write = 0.5, ops = 1000000 }
 [[vm]]
 name = "vm2"
 tiers = ["8GiB", "8GiB", "32GiB"]
 policy = "oracle"
+swap = "1GiB"
+balloon = [{ at = "0s", size = "0B" }, { at = "1m", size = "4GiB" }]
 [vm.workload]
 kind = "hotset"
 size = "16GiB"
@@ -116,10 +116,7 @@ fn every_key_is_read() {
         (vm.guest_page, vm.host_page),
         (PageSize::Base, PageSize::Huge)
     );
-    assert_eq!(
-        (vm.weight, vm.start, vm.vcpus, vm.swap),
-        (2000, Start::Slow, 4, 1 << 30)
-    );
+    assert_eq!((vm.weight, vm.start, vm.vcpus), (2000, Start::Slow, 4));
     assert_eq!(
         (vm.floor, vm.ceiling, vm.max_slowdown),
         (Some(6 << 30), Some(10 << 30), Some(1.2))
@@ -128,18 +125,23 @@ fn every_key_is_read() {
         at_ns: 60_000_000_000,
         bytes: 4 << 30,
     };
-    assert_eq!(vm.balloon, [BalloonStep { at_ns: 0, bytes: 0 }, later]);
+    assert_eq!(
+        s.vms[1].balloon,
+        [BalloonStep { at_ns: 0, bytes: 0 }, later]
+    );
     assert_eq!(vm.stop, Stop::Ops(1_000_000));
     let HostPolicy::Engine(name, choice) = &vm.policy else {
         panic!("{:?}", vm.policy)
     };
     assert_eq!(name, "vtmm observe=ept-scan move=linux");
     assert_eq!(
-        choice.resolve("policy").expect("known").share,
-        Share::Island,
-        "the host's"
+        choice.resolve("policy").expect("known").observe.name(),
+        "ept-scan"
     );
-    assert_eq!(s.vms[1].policy, HostPolicy::Oracle);
+    assert_eq!(
+        (&s.vms[1].policy, s.vms[1].swap),
+        (&HostPolicy::Oracle, 1 << 30)
+    );
 }
 
 #[test]
@@ -158,7 +160,7 @@ fn each_policy_is_known_by_its_name() {
     assert_eq!(policy("all-slow"), HostPolicy::AllSlow);
     for name in terrace_sim::scenario::policy::descriptions() {
         if name.what.is_none() {
-            let choice = PolicyChoice::Named(name.name.clone()).with_share(Share::Pool);
+            let choice = PolicyChoice::Named(name.name.clone());
             assert_eq!(policy(&name.name), HostPolicy::Engine(name.name, choice));
         }
     }
