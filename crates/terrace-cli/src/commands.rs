@@ -9,6 +9,7 @@ mod map;
 mod plan;
 mod show;
 mod top;
+pub mod trace;
 mod vms;
 
 use std::path::Path;
@@ -38,9 +39,10 @@ pub async fn online(socket: &Path, command: Command) -> Result<ExitCode> {
         Command::Pause { vm, json } => wish(&client, vm.as_deref(), "pause", json).await?,
         Command::Resume { vm, json } => wish(&client, vm.as_deref(), "resume", json).await?,
         Command::Round { vm, json } => wish(&client, Some(&vm), "round", json).await?,
-        Command::Bench(_) | Command::Completions { .. } | Command::Config(_) => {
-            unreachable!("runs without the daemon")
-        }
+        Command::Bench(_)
+        | Command::Completions { .. }
+        | Command::Config(_)
+        | Command::Trace(_) => unreachable!("runs without the daemon"),
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -39,6 +39,7 @@ fn run(args: Args) -> anyhow::Result<ExitCode> {
             Ok(ExitCode::SUCCESS)
         }
         Command::Config(command) => commands::config::run(&command),
+        Command::Trace(command) => commands::trace::run(&command),
         online => tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .build()?
