@@ -10,6 +10,7 @@ mod plan;
 mod show;
 pub mod sim;
 mod top;
+pub mod trace;
 mod vms;
 
 use std::path::Path;
@@ -42,6 +43,10 @@ pub async fn online(socket: &Path, command: Command) -> Result<ExitCode> {
         Command::Bench(_) | Command::Completions { .. } | Command::Config(_) | Command::Sim(_) => {
             unreachable!("runs without the daemon")
         }
+        Command::Bench(_)
+        | Command::Completions { .. }
+        | Command::Config(_)
+        | Command::Trace(_) => unreachable!("runs without the daemon"),
     }
     Ok(ExitCode::SUCCESS)
 }

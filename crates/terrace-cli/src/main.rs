@@ -40,6 +40,7 @@ fn run(args: Args) -> anyhow::Result<ExitCode> {
         }
         Command::Config(command) => commands::config::run(&command),
         Command::Sim(command) => commands::sim::run(&command),
+        Command::Trace(command) => commands::trace::run(&command),
         online => tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .build()?
