@@ -48,6 +48,9 @@ names! {
     PolicyName {
         /// vTMM.
         Vtmm = "vtmm",
+        /// vTMM with the paper's own mechanisms, which only the simulator has: scans of the table pages
+        /// that PML logged, pre-copy migration.
+        VtmmPaper = "vtmm-paper",
         /// vTMM with HeMem's way of telling hot from cold (vTMM §4.5).
         FixedThreshold = "fixed-threshold",
         /// vTMM with a shuffled ranking: a control that a placement test must fail.
@@ -68,7 +71,11 @@ names! {
         GuestScan = "guest-scan",
         /// Guest page tables, every page re-armed in every window.
         GuestScanPlain = "guest-scan-plain",
+        /// As `guest-scan`, but only the table pages that the processor's page-modification log names
+        /// (vTMM §3.2.1). Simulator only.
+        PmlLog = "pml-log",
         /// Second-stage tables, every page re-armed in every window (vTMM's "EPT scanner").
+        /// Simulator only.
         EptScan = "ept-scan",
         /// Not at all: every page counts as known.
         None = "none",
@@ -120,6 +127,11 @@ names! {
     Move {
         /// The kernel's migration (`move_pages`).
         Linux = "linux",
+        /// Copied while write-protected (HeMem, as vTMM §4.4 describes it). Simulator only.
+        WriteProtect = "write-protect",
+        /// Copied while mapped; what PML says was written meanwhile is copied again, and the mapping is
+        /// filled at once (vTMM §3.4). Simulator only.
+        PmlCopy = "pml-copy",
     }
 }
 
@@ -209,6 +221,18 @@ pub struct Policy {
     pub moves: Move,
 }
 
+impl Policy {
+    /// The stage that only the simulator has, as `key = "value"`.
+    #[must_use]
+    pub fn simulated_stage(&self) -> Option<String> {
+        let observe = matches!(self.observe, Observe::EptScan | Observe::PmlLog)
+            .then(|| format!("observe = \"{}\"", self.observe.name()));
+        let moves =
+            (self.moves != Move::Linux).then(|| format!("move = \"{}\"", self.moves.name()));
+        observe.or(moves)
+    }
+}
+
 impl PolicyName {
     /// The stages that the name stands for.
     #[must_use]
@@ -230,6 +254,11 @@ impl PolicyName {
         };
         match self {
             Self::Vtmm => vtmm,
+            Self::VtmmPaper => Policy {
+                observe: Observe::PmlLog,
+                moves: Move::PmlCopy,
+                ..vtmm
+            },
             Self::FixedThreshold => Policy {
                 estimate: Estimate::FixedThreshold,
                 ..vtmm

@@ -11,7 +11,7 @@ use anyhow::{Context as _, Result, anyhow, bail, ensure};
 use bytesize::ByteSize;
 use serde::Deserialize;
 use terrace_core::config::{EngineConfig, TierConfig, TierKind};
-use terrace_core::policy::{Observe, Share};
+use terrace_core::policy::Share;
 use terrace_host::topology::{Tier, Topology};
 use terrace_host::unit::UnitChoice;
 use terrace_proto::{TierId, TierLimit};
@@ -287,11 +287,12 @@ impl Config {
         let own = self.engine.vm_policies.iter();
         let own = own.map(|(vm, choice)| (format!("engine.vm_policies.{vm}"), choice));
         for (key, choice) in own.chain([("engine.policy".to_owned(), &self.engine.policy)]) {
-            ensure!(
-                choice.resolve(&key)?.observe != Observe::EptScan,
-                "{key}: observe = \"ept-scan\" works in the simulator only; \
-                 a live host scans guest page tables (\"guest-scan\")"
-            );
+            if let Some(stage) = choice.resolve(&key)?.simulated_stage() {
+                bail!(
+                    "{key}: {stage} works in the simulator only; a live host scans guest page \
+                     tables (\"guest-scan\") and moves pages with the kernel (\"linux\")"
+                );
+            }
         }
         Ok(())
     }
@@ -528,8 +529,14 @@ mod tests {
         assert!(refused("[vm.a]\nfloor = { quick = \"1GiB\" }").contains("no tier \"quick\""));
         let default = "[defaults]\nceiling = { quick = \"1GiB\" }";
         assert!(refused(default).contains("no tier \"quick\""));
-        let ept = "[engine]\npolicy = { base = \"vtmm\", observe = \"ept-scan\" }";
-        assert!(refused(ept).contains("simulator only"), "{}", refused(ept));
+        for policy in [
+            "{ base = \"vtmm\", observe = \"ept-scan\" }",
+            "{ base = \"vtmm\", move = \"write-protect\" }",
+            "\"vtmm-paper\"",
+        ] {
+            let error = refused(&format!("[engine]\npolicy = {policy}"));
+            assert!(error.contains("simulator only"), "{error}");
+        }
         let swapped = "[vm.a]\nfloor = { fast = \"2GiB\" }\nceiling = { fast = \"1GiB\" }";
         assert!(
             refused(swapped).contains("is above its ceiling"),

@@ -11,7 +11,7 @@ use super::view::{
 };
 use super::vm::{Phase, Vm};
 use crate::config::{EngineConfig, PoolRelease};
-use crate::policy::{Estimate, Observe, Place, Share};
+use crate::policy::{Estimate, Move, Observe, Place, Share};
 use crate::track::level_of;
 
 impl Vm {
@@ -114,7 +114,12 @@ impl Vm {
                 Place::Stay => "pages stay where the kernel put them",
             }
             .into(),
-            moves: "the kernel's migration (move_pages)".into(),
+            moves: match self.policy.moves {
+                Move::Linux => "the kernel's migration (move_pages)",
+                Move::WriteProtect => "copied while write-protected",
+                Move::PmlCopy => "copied while mapped, written pages again (PML)",
+            }
+            .into(),
         }
     }
 
@@ -135,11 +140,12 @@ impl Vm {
     fn observe_words(&self, config: &EngineConfig) -> String {
         let tables = match self.policy.observe {
             Observe::GuestScan | Observe::GuestScanPlain => "guest page tables",
+            Observe::PmlLog => "guest page tables that PML logged",
             Observe::EptScan => "second-stage page tables",
             Observe::None => return "nothing is looked at; every page counts as known".into(),
         };
         let filter = match self.policy.observe {
-            Observe::GuestScan => format!("multi-level queue up to level {}", config.max_level),
+            Observe::GuestScan | Observe::PmlLog => format!("multi-level queue up to level {}", config.max_level),
             _ => "every page re-armed".into(),
         };
         let measured = self
