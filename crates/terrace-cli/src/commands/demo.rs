@@ -16,6 +16,7 @@ use ratatui::crossterm::event::{self, Event, KeyCode, KeyEvent, KeyEventKind, Ke
 use terrace_sim::result::{RunResult, VmResult};
 use terrace_sim::run::{Options, Simulation};
 use terrace_sim::scenario::Scenario;
+use terrace_sim::scenario::policy::is_unmanaged;
 
 use crate::args::Demo;
 use crate::render;
@@ -33,11 +34,13 @@ pub fn run(args: &Demo) -> Result<()> {
     let scenario = scenario(args.policy.as_deref())?;
     let options = Options {
         sample_every_ns: SAMPLE_NS,
-        heat_cells: 0,
+        ..Options::default()
     };
     let mut simulation = Simulation::new(&scenario, options)?;
     // Longer than any load of the scenario: they end by themselves.
-    let end_ns = args.seconds.map_or(u64::MAX, nanoseconds);
+    let end_ns = args
+        .seconds
+        .map_or(u64::MAX, |s| s.saturating_mul(1_000_000_000));
     let is_live = !args.once && args.json.is_none() && std::io::stdout().is_terminal();
     let started = Instant::now();
     if is_live {
@@ -185,12 +188,20 @@ impl Controls {
 /// What came of it, VM by VM.
 fn table(result: &RunResult) -> String {
     let header = [
-        "VM", "POLICY", "TIME", "ACCESSES/S", "FAST HITS", "FAST NOW", "PROMOTED", "DEMOTED", "ROUNDS",
+        "VM",
+        "POLICY",
+        "TIME",
+        "ACCESSES/S",
+        "FAST HITS",
+        "FAST NOW",
+        "PROMOTED",
+        "DEMOTED",
+        "ROUNDS",
     ];
     let rows: Vec<_> = result.vms.iter().map(row).collect();
     let right: Vec<usize> = (2..header.len()).collect();
     let mut out = render::table(&header, &right, &rows);
-    let few = |vm: &&VmResult| vm.rounds < 3 && !policy::is_unmanaged(&vm.policy);
+    let few = |vm: &&VmResult| vm.rounds < 3 && !is_unmanaged(&vm.policy);
     for vm in result.vms.iter().filter(few) {
         out += &format!(
             "{}: {} rounds only, fewer than 3 say little; let it run longer\n",

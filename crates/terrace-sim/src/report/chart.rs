@@ -4,6 +4,7 @@
 //! to others: what is drawn inside.
 
 use super::words::{at, escaped, short, unit};
+use crate::number::float;
 
 /// Width of a chart, pixels.
 const WIDTH: f64 = 380.0;
@@ -59,7 +60,7 @@ impl Axis {
     /// Sizes from 0 on, in the unit that fits.
     pub fn bytes(most: u64, what: &str) -> Self {
         let (name, size) = unit(most.max(1));
-        let high = super::words::real(most.max(1));
+        let high = float(most.max(1));
         let ticks = ticks(0.0, high / size, 5.0);
         let ticks = ticks.into_iter().map(|t| (t * size, short(t))).collect();
         Self::new(0.0, high, ticks, &format!("{what}, {name}"))

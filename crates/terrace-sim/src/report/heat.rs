@@ -3,7 +3,8 @@
 use super::cast::{Cast, timeline};
 use super::chart::{Axis, Chart};
 use super::stretch::{Stretch, fewer_cells, stretches};
-use super::words::{at, fixed, length, percent, real, unit};
+use super::words::{at, fixed, length, percent, unit};
+use crate::number::float;
 use crate::run::Output;
 use crate::timeline::VmTimeline;
 
@@ -66,7 +67,7 @@ fn map(vm: &str, run: &Output, heat: &VmTimeline) -> String {
 
 /// All cells of one colour are one path: as many short lines as thick as a row.
 fn cells(chart: &mut Chart, stretches: &[Stretch], row: &dyn Fn(usize) -> f64) {
-    let rate = |s: &Stretch, n: u64| real(n) / (s.to - s.from);
+    let rate = |s: &Stretch, n: u64| float(n) / (s.to - s.from);
     let rates = stretches
         .iter()
         .flat_map(|s| s.heat.iter().map(move |n| rate(s, *n)));
@@ -112,7 +113,7 @@ fn hints(chart: &mut Chart, stretches: &[Stretch], memory: u64, rows: f64) {
         };
         let sum = |from: usize, to: usize| -> f64 {
             let cells = part.iter().flat_map(|s| &s.heat[from..to]);
-            cells.map(|n| real(*n)).sum()
+            cells.map(|n| float(*n)).sum()
         };
         let cells = first.heat.len();
         let all = sum(0, cells);
@@ -138,7 +139,7 @@ fn hints(chart: &mut Chart, stretches: &[Stretch], memory: u64, rows: f64) {
 /// A share of memory as an address.
 fn bytes_at(memory: u64, share: f64) -> String {
     let (name, size) = unit(memory.max(1));
-    format!("{} {name}", fixed(real(memory) * share / size, 1))
+    format!("{} {name}", fixed(float(memory) * share / size, 1))
 }
 
 #[cfg(test)]

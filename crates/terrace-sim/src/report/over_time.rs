@@ -3,7 +3,8 @@
 use super::cast::{Cast, timeline};
 use super::chart::{Axis, Chart, figure};
 use super::stretch::{Stretch, stretches};
-use super::words::{at, bytes, escaped, fixed, percent, real, short};
+use super::words::{at, bytes, escaped, fixed, percent, short};
+use crate::number::float;
 
 /// Tiers that have colours in the style sheet.
 const TIERS: usize = 4;
@@ -157,7 +158,7 @@ fn areas(stretches: &[Stretch], (end, most): (f64, u64), names: &[String], title
     for tier in (0..tiers).rev() {
         let up_to = |s: &Stretch| {
             let own = s.tier_bytes.get(..=tier);
-            real(held(own.unwrap_or(&s.tier_bytes)))
+            float(held(own.unwrap_or(&s.tier_bytes)))
         };
         let mut path = String::new();
         for s in stretches {

@@ -3,7 +3,8 @@
 //! Responsible for: merging neighbouring samples, and leaving out what has no place in time. It leaves
 //! to others: drawing.
 
-use super::words::{length, real};
+use super::words::length;
+use crate::number::float;
 use crate::timeline::{Sample, VmTimeline};
 
 /// Pieces of time that a picture shows at most.
@@ -56,8 +57,8 @@ fn merged(samples: &[(f64, &Sample)]) -> Stretch {
             hits += sample.fast_hit_ratio * (sample.at_s - start);
             hit_s += sample.at_s - start;
         }
-        promoted += real(sample.promoted_pages);
-        demoted += real(sample.demoted_pages);
+        promoted += float(sample.promoted_pages);
+        demoted += float(sample.demoted_pages);
         for (sum, n) in heat.iter_mut().zip(&sample.heat) {
             *sum = sum.saturating_add(u64::from(*n));
         }

@@ -2,7 +2,8 @@
 
 use super::cast::{Cast, result, swept};
 use super::chart::{Axis, Chart};
-use super::words::{at, bytes, escaped, fixed, real};
+use super::words::{at, bytes, escaped, fixed};
+use crate::number::float;
 
 /// Charts of all VMs; nothing where nothing is swept.
 pub fn draw(cast: &Cast) -> String {
@@ -26,7 +27,7 @@ pub fn draw(cast: &Cast) -> String {
 }
 
 fn place(bytes: u64) -> f64 {
-    libm::log2(real(bytes.max(1)))
+    libm::log2(float(bytes.max(1)))
 }
 
 fn chart(cast: &Cast, vm: &str, values: &[u64], x: &Axis) -> String {

@@ -1,21 +1,14 @@
 //! The summary: every figure of every VM and run.
 
 use super::cast::{Cast, sweep_words};
-use super::words::{NONE, bytes, escaped, fixed, percent, real, short};
+use super::words::{NONE, bytes, escaped, fixed, percent, short};
+use crate::number::float;
 use crate::result::VmResult;
 use crate::run::Output;
+use crate::scenario::policy::is_unmanaged;
 
 /// Rounds below which a policy's figures say little.
 const FEW_ROUNDS: u64 = 3;
-/// Policies that have no rounds by nature.
-const WITHOUT_ROUNDS: [&str; 5] = [
-    "first-touch",
-    "interleave",
-    "all-fast",
-    "all-slow",
-    "oracle",
-];
-
 type Cell = fn(&VmResult) -> String;
 
 /// Columns: head, what it means, cell.
@@ -60,18 +53,18 @@ const COLUMNS: [(&str, &str, Cell); 15] = [
         |vm| bytes(vm.fast_bytes_mean),
     ),
     ("promoted", "4 KiB pages moved to a faster tier", |vm| {
-        short(real(vm.promoted_pages))
+        short(float(vm.promoted_pages))
     }),
     ("demoted", "4 KiB pages moved to a slower tier", |vm| {
-        short(real(vm.demoted_pages))
+        short(float(vm.demoted_pages))
     }),
     ("exits", "exits of its vCPUs to the host", |vm| {
-        short(real(vm.vm_exits))
+        short(float(vm.vm_exits))
     }),
     (
         "major faults",
         "faults that waited for the swap device",
-        |vm| short(real(vm.major_faults)),
+        |vm| short(float(vm.major_faults)),
     ),
     (
         "track / classify / migrate, s",
@@ -146,7 +139,7 @@ fn row(run: &Output, vm: &VmResult, swept: bool) -> String {
 }
 
 fn rounds(vm: &VmResult) -> String {
-    if WITHOUT_ROUNDS.contains(&vm.policy.as_str()) {
+    if is_unmanaged(&vm.policy) {
         NONE.into()
     } else if has_few_rounds(vm) {
         format!("▲ {}", vm.rounds)
@@ -156,5 +149,5 @@ fn rounds(vm: &VmResult) -> String {
 }
 
 fn has_few_rounds(vm: &VmResult) -> bool {
-    vm.rounds < FEW_ROUNDS && !WITHOUT_ROUNDS.contains(&vm.policy.as_str())
+    vm.rounds < FEW_ROUNDS && !is_unmanaged(&vm.policy)
 }

@@ -1,5 +1,7 @@
 //! Numbers and names as a page shows them.
 
+use crate::number::float;
+
 /// What stands where a number is missing or is none.
 pub const NONE: &str = "–";
 
@@ -20,16 +22,9 @@ pub fn escaped(text: &str) -> String {
     out
 }
 
-/// An integer as a real number: exact below 2^53.
-pub fn real(n: u64) -> f64 {
-    let low = u32::try_from(n & 0xffff_ffff).unwrap_or(u32::MAX);
-    let high = u32::try_from(n >> 32).unwrap_or(u32::MAX);
-    f64::from(high) * 4_294_967_296.0 + f64::from(low)
-}
-
-/// The same of a length.
+/// A length as a float.
 pub fn length(n: usize) -> f64 {
-    real(u64::try_from(n).unwrap_or(u64::MAX))
+    float(u64::try_from(n).unwrap_or(u64::MAX))
 }
 
 /// So many digits after the point; [`NONE`] for what is no number.
@@ -79,15 +74,15 @@ pub fn unit(bytes: u64) -> (&'static str, f64) {
     let units = [("TiB", 40), ("GiB", 30), ("MiB", 20), ("KiB", 10)];
     let fits = |(_, shift): &(&str, u32)| bytes >= 2 << shift || bytes == 1 << shift;
     let found = units.into_iter().find(fits);
-    found.map_or(("B", 1.0), |(name, shift)| (name, real(1 << shift)))
+    found.map_or(("B", 1.0), |(name, shift)| (name, float(1 << shift)))
 }
 
 /// `1.5 GiB`, `48 MiB`.
 pub fn bytes(n: u64) -> String {
     let units = [("TiB", 40), ("GiB", 30), ("MiB", 20), ("KiB", 10)];
     let found = units.into_iter().find(|(_, shift)| n >= 1 << shift);
-    let (name, divisor) = found.map_or(("B", 1.0), |(name, shift)| (name, real(1 << shift)));
-    format!("{} {name}", short(real(n) / divisor))
+    let (name, divisor) = found.map_or(("B", 1.0), |(name, shift)| (name, float(1 << shift)));
+    format!("{} {name}", short(float(n) / divisor))
 }
 
 /// A coordinate: a tenth of a pixel is enough.
@@ -128,7 +123,6 @@ mod tests {
         assert_eq!(fixed(f64::INFINITY, 2), NONE);
         assert_eq!(percent(0.8341), "83.4 %");
         assert_eq!(percent(f64::NAN), NONE);
-        assert_eq!(real(u64::MAX), 18_446_744_073_709_551_615.0);
     }
 
     #[test]

@@ -16,8 +16,8 @@ use super::Controls;
 use crate::commands::map::{COLOURS, live};
 use crate::render;
 
-/// Lines of a VM's panel above its map.
-const WORDS: u16 = 6;
+/// Lines of a VM's panel above its map: in a low panel, in a high one.
+const WORDS: (u16, u16) = (6, 7);
 const LEVELS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
 
 /// What is known of the simulation at one time.
@@ -55,10 +55,10 @@ impl<'a> View<'a> {
         let panels = panels(parts(area).panels, scenario.vms.len());
         let vms = (1..).map(VmId).zip(&scenario.vms).zip(&panels);
         let told = vms.map(|((id, vm), panel)| {
-            let map = map_area(*panel);
+            let [_, map] = inside(*panel);
             let cells = u64::from(map.width) * u64::from(map.height);
-            let mut told = told(simulation, id, &timeline.tiers, cells);
-            told.policy = vm.policy.name().to_owned();
+            let mut told = told(simulation, id, scenario.machine.scale, cells);
+            told.policy = vm.policy.name();
             told
         });
         Self {
@@ -71,7 +71,8 @@ impl<'a> View<'a> {
     }
 }
 
-fn told(simulation: &Simulation, id: VmId, tiers: &[String], cells: u64) -> Told {
+/// The engine sees the simulated pages: each stands for `scale` of the full-size machine.
+fn told(simulation: &Simulation, id: VmId, scale: u64, cells: u64) -> Told {
     let engine = simulation.engine();
     let Some(vm) = engine.vm(id) else {
         return Told::default();
@@ -83,21 +84,21 @@ fn told(simulation: &Simulation, id: VmId, tiers: &[String], cells: u64) -> Told
         degree_sum: c.degree_sum,
     };
     let map = engine.heat_map(id, cells.max(1)).map(|map| HeatMap {
-        pages_per_cell: map.pages_per_cell,
-        tiers: tiers.to_vec(),
+        pages_per_cell: map.pages_per_cell * scale,
+        tiers: simulation.timeline().tiers.clone(),
         max_degree: map.max_degree.into(),
         cells: map.cells.into_iter().map(cell).collect(),
     });
     let reason = engine.vm_reasons(id, 0).last();
     Told {
-        round: Some(round(&vm)),
+        round: Some(round(&vm, scale)),
         reason: reason.map(|r| (r.at.0 as f64 / 1e9, r.text.clone())),
         map,
         ..Told::default()
     }
 }
 
-fn round(vm: &VmView) -> String {
+fn round(vm: &VmView, scale: u64) -> String {
     let phase = match &vm.phase {
         PhaseView::Unmanaged => "its policy does nothing".into(),
         PhaseView::Waiting => "waits for the next".into(),
@@ -106,7 +107,7 @@ fn round(vm: &VmView) -> String {
         PhaseView::Window { window, of, .. } => format!("in window {window} of {of}"),
         PhaseView::Scanning { window, of } => format!("scans after window {window} of {of}"),
         PhaseView::Moving { waiting_pages, .. } => {
-            format!("moves, {} to go", render::pages(*waiting_pages))
+            format!("moves, {} to go", render::pages(waiting_pages * scale))
         }
         PhaseView::Unscannable { reason } => format!("cannot be scanned: {reason}"),
     };
@@ -148,15 +149,12 @@ fn panels(area: Rect, vms: usize) -> Vec<Rect> {
     lines.iter().flat_map(line).take(vms).collect()
 }
 
-/// Where a panel shows its map.
-fn map_area(panel: Rect) -> Rect {
+/// A panel's inside: words above, the map below.
+fn inside(panel: Rect) -> [Rect; 2] {
     let inner = Block::bordered().inner(panel);
-    let words = WORDS.min(inner.height);
-    Rect {
-        y: inner.y + words,
-        height: inner.height - words,
-        ..inner
-    }
+    let words = if inner.height < 12 { WORDS.0 } else { WORDS.1 };
+    let [above, below] = [Constraint::Length(words), Constraint::Fill(1)];
+    inner.layout(&Layout::vertical([above, below]))
 }
 
 pub fn draw(view: &View, controls: &Controls, frame: &mut Frame) {
@@ -206,22 +204,18 @@ fn panel(view: &View, vm: &VmTimeline, told: &Told, frame: &mut Frame, area: Rec
         format!(" {} ", told.policy).into(),
     ]);
     let block = Block::bordered().title(title);
-    let inner = block.inner(area);
     frame.render_widget(block, area);
+    let [words, place] = inside(area);
     let held = vm.samples.last().map_or(&[][..], |s| &s.tier_bytes);
     let mut lines = vec![
         tier_words(&view.timeline.tiers, held),
-        tier_bar(&view.timeline.tiers, held, inner.width),
-        hits(vm, inner.width),
-        moves(vm, told),
+        tier_bar(&view.timeline.tiers, held, words.width),
+        hits(vm, words.width),
+        moves(vm),
     ];
+    lines.extend(told.round.clone().map(Line::from));
     lines.extend(reason(told));
-    let words = Rect {
-        height: WORDS.min(inner.height),
-        ..inner
-    };
     frame.render_widget(Paragraph::new(lines).wrap(Wrap { trim: true }), words);
-    let place = map_area(area);
     match &told.map {
         Some(map) => {
             let rows: Vec<Line> = live::rows(map, place.width).collect();
@@ -294,13 +288,11 @@ fn level(share: f64) -> char {
     LEVELS[steps.iter().filter(|step| share >= **step).count()]
 }
 
-fn moves(vm: &VmTimeline, told: &Told) -> Line<'static> {
+fn moves(vm: &VmTimeline) -> Line<'static> {
     let samples = || vm.samples.iter();
     let up = samples().map(|s| s.promoted_pages).sum();
     let down = samples().map(|s| s.demoted_pages).sum();
-    let round = told.round.as_ref();
-    let round = round.map_or_else(String::new, |round| format!("   {round}"));
-    let text = format!("up {}  down {}{round}", render::pages(up), render::pages(down));
+    let text = format!("up {}  down {}", render::pages(up), render::pages(down));
     Line::from(text)
 }
 
@@ -319,12 +311,13 @@ space          time stands still, or goes on
 The VMs are simulated; the engine that moves their pages is the real one.
 The bar: what the VM holds of each tier. Fast hits: share of its accesses
 that the first tier serves, a block per second of the machine.
-Last line: what the engine did, and why.
+Last line: what the engine did, and why (sizes there are a 256th: that is
+the scale of what is simulated).
 The map: one cell is so much guest memory, in address order. The letter is
 the tier that holds most of it, a capital where at least half was accessed
 in the last round; the colour says tier and heat more finely.";
     let block = Block::bordered().title(" keys ").cyan();
-    let place = area.centered(Constraint::Length(78), Constraint::Length(13));
+    let place = area.centered(Constraint::Length(78), Constraint::Length(14));
     frame.render_widget(Clear, place);
     frame.render_widget(Paragraph::new(TEXT).block(block), place);
 }
