@@ -1,5 +1,7 @@
 //! The command line.
 
+pub mod sim;
+
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -123,6 +125,9 @@ pub enum Command {
     /// Look at the configuration; needs no daemon.
     #[command(subcommand)]
     Config(Config),
+    /// Simulate VMs on a machine that nobody has to buy; needs no daemon.
+    #[command(subcommand)]
+    Sim(sim::Sim),
     /// Measure the fast paths; each figure stands beside a baseline measured in the same run.
     Bench(Bench),
     /// Print a shell completion script.

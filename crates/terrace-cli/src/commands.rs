@@ -9,6 +9,7 @@ mod explain;
 mod map;
 mod plan;
 mod show;
+pub mod sim;
 mod top;
 mod vms;
 
@@ -39,7 +40,11 @@ pub async fn online(socket: &Path, command: Command) -> Result<ExitCode> {
         Command::Pause { vm, json } => wish(&client, vm.as_deref(), "pause", json).await?,
         Command::Resume { vm, json } => wish(&client, vm.as_deref(), "resume", json).await?,
         Command::Round { vm, json } => wish(&client, Some(&vm), "round", json).await?,
-        Command::Bench(_) | Command::Completions { .. } | Command::Config(_) | Command::Demo(_) => {
+        Command::Bench(_)
+        | Command::Completions { .. }
+        | Command::Config(_)
+        | Command::Demo(_)
+        | Command::Sim(_) => {
             unreachable!("runs without the daemon")
         }
     }

@@ -43,6 +43,7 @@ fn run(args: Args) -> anyhow::Result<ExitCode> {
             commands::demo::run(&demo)?;
             Ok(ExitCode::SUCCESS)
         }
+        Command::Sim(command) => commands::sim::run(&command),
         online => tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .build()?

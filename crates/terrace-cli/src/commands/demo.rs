@@ -1,7 +1,8 @@
 //! `terrace demo`: four simulated VMs live, without any set-up.
 //!
 //! Responsible for: the built-in scenario, keeping its time beside the clock on the wall, keys and the
-//! terminal. It leaves to others: the simulation, and what a frame looks like ([`frame`]).
+//! terminal. It leaves to others: the simulation, and what a frame looks like
+//! ([`frame`]), and the table of what came of it.
 
 mod frame;
 #[cfg(test)]
@@ -13,13 +14,10 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result};
 use ratatui::crossterm::event::{self, Event, KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
-use terrace_sim::result::{RunResult, VmResult};
 use terrace_sim::run::{Options, Simulation};
 use terrace_sim::scenario::Scenario;
-use terrace_sim::scenario::policy::is_unmanaged;
 
 use crate::args::Demo;
-use crate::render;
 use frame::View;
 
 const SCENARIO: &str = include_str!("../../../../scenarios/demo.toml");
@@ -56,7 +54,7 @@ pub fn run(args: &Demo) -> Result<()> {
     result.wall_s = started.elapsed().as_secs_f64();
     result.accesses_per_wall_s = result.accesses as f64 / result.wall_s;
     match args.json.as_deref() {
-        None => print!("{}", table(&result)),
+        None => print!("{}", super::sim::table::text(&[&result])),
         Some(file) if file == Path::new("-") => super::print_json(&result)?,
         Some(file) => {
             let text = serde_json::to_string_pretty(&result)? + "\n";
@@ -183,49 +181,4 @@ impl Controls {
         }
         false
     }
-}
-
-/// What came of it, VM by VM.
-fn table(result: &RunResult) -> String {
-    let header = [
-        "VM",
-        "POLICY",
-        "TIME",
-        "ACCESSES/S",
-        "FAST HITS",
-        "FAST NOW",
-        "PROMOTED",
-        "DEMOTED",
-        "ROUNDS",
-    ];
-    let rows: Vec<_> = result.vms.iter().map(row).collect();
-    let right: Vec<usize> = (2..header.len()).collect();
-    let mut out = render::table(&header, &right, &rows);
-    let few = |vm: &&VmResult| vm.rounds < 3 && !is_unmanaged(&vm.policy);
-    for vm in result.vms.iter().filter(few) {
-        out += &format!(
-            "{}: {} rounds only, fewer than 3 say little; let it run longer\n",
-            vm.name, vm.rounds
-        );
-    }
-    out + &format!(
-        "{:.0} s of the machine in {:.1} s here: {:.1} million accesses simulated\n",
-        result.simulated_s,
-        result.wall_s,
-        result.accesses as f64 / 1e6
-    )
-}
-
-fn row(vm: &VmResult) -> Vec<String> {
-    vec![
-        vm.name.clone(),
-        vm.policy.clone(),
-        format!("{:.0} s", vm.runtime_s),
-        format!("{:.1} M", vm.ops_per_s / 1e6),
-        format!("{:.1} %", vm.fast_hit_ratio * 100.0),
-        render::bytes(vm.fast_bytes_end),
-        render::pages(vm.promoted_pages),
-        render::pages(vm.demoted_pages),
-        vm.rounds.to_string(),
-    ]
 }

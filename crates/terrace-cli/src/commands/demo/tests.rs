@@ -1,9 +1,8 @@
-//! Frames, keys and the last table, without a terminal and without a simulation.
+//! Frames and keys, without a terminal and without a simulation.
 
 use ratatui::Terminal;
 use ratatui::backend::TestBackend;
 use terrace_api::types::{Cell, HeatMap};
-use terrace_sim::result::Overhead;
 use terrace_sim::timeline::{Sample, Timeline, VmTimeline};
 
 use super::frame::Told;
@@ -148,60 +147,6 @@ fn keys_pause_and_change_the_speed_within_bounds() {
     assert_eq!(controls.speed, 1024.0);
     let interrupt = KeyEvent::new(KeyCode::Char('c'), KeyModifiers::CONTROL);
     assert!(controls.press(interrupt));
-}
-
-#[test]
-fn the_table_says_what_came_of_it_and_warns_of_few_rounds() {
-    let vm = |name: &str, policy: &str, rounds| VmResult {
-        name: name.into(),
-        policy: policy.into(),
-        guest_policy: None,
-        rounds,
-        runtime_s: 600.0,
-        ops_per_s: 12.34e6,
-        p50_ns: 80.0,
-        p99_ns: 300.0,
-        slowdown_vs_all_fast: None,
-        fast_hit_ratio: 0.876,
-        fast_write_ratio: 0.9,
-        dram_utility: 1.0,
-        tier_bytes_mean: vec![8 * GIB, 0],
-        tier_bytes_end: vec![9 * GIB, 0],
-        fast_bytes_mean: 8 * GIB,
-        fast_bytes_end: 9 * GIB,
-        promoted_pages: 512,
-        demoted_pages: 256,
-        vm_exits: 0,
-        major_faults: 0,
-        overhead_s: Overhead::default(),
-    };
-    let result = RunResult {
-        scenario: "demo".into(),
-        policy: "mixed".into(),
-        seed: 1,
-        scale: 256,
-        simulated_s: 600.0,
-        wall_s: 12.25,
-        accesses: 150_000_000,
-        accesses_per_wall_s: 0.0,
-        state_bytes_per_page: 0.0,
-        sim_state_bytes_per_page: 0.0,
-        sweep: None,
-        vms: vec![vm("web", "vtmm", 2), vm("kv", "first-touch", 0)],
-    };
-    let text = table(&result);
-    let row = text.lines().find(|l| l.starts_with("web ")).unwrap();
-    let row: Vec<&str> = row.split_whitespace().collect();
-    assert_eq!(
-        row.join(" "),
-        "web vtmm 600 s 12.3 M 87.6 % 9 GiB 2 MiB 1 MiB 2"
-    );
-    assert!(text.contains("web: 2 rounds only"), "{text}");
-    assert!(!text.contains("kv: 0 rounds"), "{text}");
-    assert!(
-        text.contains("600 s of the machine in 12.2 s here: 150.0 million"),
-        "{text}"
-    );
 }
 
 #[test]
