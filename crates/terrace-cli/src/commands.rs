@@ -2,6 +2,7 @@
 
 pub mod bench;
 pub mod config;
+pub mod demo;
 mod doctor;
 mod events;
 mod explain;
@@ -40,7 +41,11 @@ pub async fn online(socket: &Path, command: Command) -> Result<ExitCode> {
         Command::Pause { vm, json } => wish(&client, vm.as_deref(), "pause", json).await?,
         Command::Resume { vm, json } => wish(&client, vm.as_deref(), "resume", json).await?,
         Command::Round { vm, json } => wish(&client, Some(&vm), "round", json).await?,
-        Command::Bench(_) | Command::Completions { .. } | Command::Config(_) | Command::Sim(_) => {
+        Command::Bench(_)
+        | Command::Completions { .. }
+        | Command::Config(_)
+        | Command::Demo(_)
+        | Command::Sim(_) => {
             unreachable!("runs without the daemon")
         }
         Command::Bench(_)
