@@ -7,6 +7,7 @@ mod events;
 mod explain;
 mod map;
 mod plan;
+pub mod replay;
 mod show;
 mod top;
 mod vms;
@@ -38,7 +39,7 @@ pub async fn online(socket: &Path, command: Command) -> Result<ExitCode> {
         Command::Pause { vm, json } => wish(&client, vm.as_deref(), "pause", json).await?,
         Command::Resume { vm, json } => wish(&client, vm.as_deref(), "resume", json).await?,
         Command::Round { vm, json } => wish(&client, Some(&vm), "round", json).await?,
-        Command::Bench(_) | Command::Completions { .. } | Command::Config(_) => {
+        Command::Bench(_) | Command::Completions { .. } | Command::Config(_) | Command::Sim(_) => {
             unreachable!("runs without the daemon")
         }
     }

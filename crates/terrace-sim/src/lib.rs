@@ -11,6 +11,7 @@
 pub mod access;
 pub mod machine;
 pub mod random;
+pub mod replay;
 pub mod report;
 pub mod result;
 pub mod run;
