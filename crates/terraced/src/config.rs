@@ -404,17 +404,17 @@ impl Config {
         Ok(())
     }
 
-    /// The tier of this name; `fast` and `slow` are the first two whatever their names.
+    /// The tier of this name.
     pub fn tier(&self, name: &str) -> Option<TierId> {
-        let alias = ["fast", "slow"].iter().position(|alias| *alias == name);
-        let index = self
-            .engine
-            .tiers
-            .iter()
-            .position(|t| t.name == name)
-            .or(alias)?;
-        u8::try_from(index).ok().map(TierId)
+        tier_named(&self.engine.tiers, name)
     }
+}
+
+/// The tier of this name; `fast` and `slow` are the first two whatever their names.
+pub fn tier_named(tiers: &[TierConfig], name: &str) -> Option<TierId> {
+    let alias = ["fast", "slow"].iter().position(|alias| *alias == name);
+    let index = tiers.iter().position(|t| t.name == name).or(alias)?;
+    u8::try_from(index).ok().map(TierId)
 }
 
 /// Highest weight of a VM.
