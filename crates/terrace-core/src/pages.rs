@@ -48,6 +48,13 @@ impl Pages {
         }
     }
 
+    /// Bytes on the heap.
+    #[must_use]
+    pub fn heap_bytes(&self) -> usize {
+        let arrays = [&self.reads, &self.writes, &self.queue, &self.place];
+        arrays.iter().map(|array| array.capacity()).sum()
+    }
+
     /// The guest's RAM.
     #[must_use]
     pub fn ram(&self) -> &Ram {

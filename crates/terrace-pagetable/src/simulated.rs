@@ -119,6 +119,21 @@ impl SimulatedMemory {
         }
     }
 
+    /// Makes room for so many more tables at once.
+    pub fn reserve_tables(&mut self, tables: usize) {
+        self.pages.reserve_exact(tables);
+        self.owners.reserve_exact(tables);
+    }
+
+    /// Bytes on the heap.
+    #[must_use]
+    pub fn heap_bytes(&self) -> usize {
+        self.slots.capacity() * size_of::<u32>()
+            + self.pages.capacity() * size_of::<TablePage>()
+            + self.owners.capacity() * size_of::<Option<Gfn>>()
+            + self.free.capacity() * size_of::<u32>()
+    }
+
     /// Makes `frame` a table page, all zero.
     ///
     /// # Errors

@@ -9,13 +9,17 @@
 //! libm of the system.
 
 pub mod access;
+pub mod host;
 pub mod machine;
+pub mod number;
 pub mod random;
 pub mod replay;
 pub mod report;
 pub mod result;
 pub mod run;
 pub mod scenario;
+mod setup;
+pub mod swap;
 pub mod timeline;
 pub mod trace;
 pub mod workload;

@@ -1,11 +1,31 @@
 //! A simulation: one scenario on one machine, step by step or to its end.
+//!
+//! Time goes on in quanta. In each, every vCPU runs in its turn under the memory latencies that the
+//! quantum before left; then management's processors work for as long; then the engine hears what was
+//! done and says what is next. The engine lives in the full-size machine's time: a simulation at scale
+//! 64 passes a second of it in a 64th of a second.
 
 use terrace_core::Engine;
-use terrace_proto::{Command, Tick};
+use terrace_proto::{Command, Event, PAGE_SIZE, Tick, TierId, TierMemory, VmId};
 
-use crate::result::RunResult;
-use crate::scenario::Scenario;
-use crate::timeline::Timeline;
+use crate::host::management::Management;
+use crate::host::moves::{Memory, free_pages, position};
+use crate::host::oracle;
+use crate::host::vm::Vm;
+use crate::machine::costs::Costs;
+use crate::machine::tier::{Load, Traffic};
+use crate::machine::vcpu::Environment;
+use crate::machine::{PS, TIERS};
+use crate::number::{float, place};
+use crate::result::{Overhead, RunResult, VmResult};
+use crate::scenario::{HostPolicy, Scenario, Stop};
+use crate::timeline::{Sample, Timeline};
+
+/// Length of a quantum, ps: 10 µs.
+pub const QUANTUM: u64 = 10_000 * PS;
+
+/// Time between reports of free memory to the engine, ns of the full-size machine.
+const MEMORY_EVERY: u64 = 1_000_000_000;
 
 /// How a scenario is run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -14,6 +34,8 @@ pub struct Options {
     pub sample_every_ns: u64,
     /// Cells of memory per sample's heat; 0: none.
     pub heat_cells: usize,
+    /// Quanta in the time of one: 1, or 2 to see what a shorter quantum changes.
+    pub quantum_divisor: Option<u64>,
 }
 
 /// A scenario that cannot be run.
@@ -31,53 +53,402 @@ pub struct Output {
 }
 
 /// A simulation under way.
-pub struct Simulation;
+pub struct Simulation {
+    pub(crate) scenario: Scenario,
+    pub(crate) options: Options,
+    pub(crate) costs: Costs,
+    pub(crate) vms: Vec<Vm>,
+    pub(crate) engine: Engine,
+    pub(crate) loads: Vec<Load>,
+    /// 4 KiB pages per tier, as simulated.
+    pub(crate) capacity: [u64; TIERS],
+    pub(crate) management: Management,
+    pub(crate) timeline: Timeline,
+    /// Time, ps as simulated.
+    pub(crate) now: u64,
+    pub(crate) quantum: u64,
+    pub(crate) memory_at: u64,
+    pub(crate) sample_at: u64,
+    /// Rounds that each VM had ended when it was looked at last.
+    pub(crate) rounds: Vec<u64>,
+    /// Most bytes of state seen: the engine's, and all.
+    pub(crate) state: (u64, u64),
+    /// What each VM had at the last sample.
+    pub(crate) sampled: Vec<Sampled>,
+}
+
+/// A VM's counts at a sample.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Sampled {
+    accesses: u64,
+    fast: u64,
+    promoted: u64,
+    demoted: u64,
+}
 
 impl Simulation {
     /// Sets the machine up; no time passes.
     ///
     /// # Errors
     /// Where something does not fit, or a file cannot be read.
-    pub fn new(_scenario: &Scenario, _options: Options) -> Result<Self, RunError> {
-        Err(RunError("not yet".into()))
+    pub fn new(scenario: &Scenario, options: Options) -> Result<Self, RunError> {
+        let mut simulation = crate::setup::simulation(scenario, options)?;
+        simulation.tell_engine(Vec::new());
+        Ok(simulation)
     }
 
     /// Goes on until that time (ns of the full-size machine since the start) or the end of all loads;
     /// says whether some load still runs.
-    pub fn advance(&mut self, _until_ns: u64) -> bool {
-        false
+    pub fn advance(&mut self, until_ns: u64) -> bool {
+        while self.now().0 < until_ns && self.vms.iter().any(|vm| vm.ended().is_none()) {
+            self.quantum();
+        }
+        self.vms.iter().any(|vm| vm.ended().is_none())
+    }
+
+    fn quantum(&mut self) {
+        let end = self.now + self.quantum;
+        let env = self.environment(end);
+        let mut free = free_pages(&self.capacity, &self.vms);
+        let before: u64 = self.vms.iter().map(|vm| vm.space.counts.accesses()).sum();
+        for vm in &mut self.vms {
+            oracle::place_window(vm, self.now);
+            vm.space.grant = free.map(|pages| pages / vm.space.second.pages_per_unit());
+            vm.run(&env);
+        }
+        free = free_pages(&self.capacity, &self.vms);
+        let mut traffic = [Traffic::default(); TIERS];
+        let mut memory = Memory {
+            loads: &self.loads,
+            traffic: &mut traffic,
+            free: &mut free,
+            costs: &self.costs,
+        };
+        let events = self
+            .management
+            .pass(end, self.quantum, &mut self.vms, &mut memory);
+        let after: u64 = self.vms.iter().map(|vm| vm.space.counts.accesses()).sum();
+        self.load(traffic, after - before);
+        self.now = end;
+        self.balloons();
+        self.tell_engine(events);
+        self.sample();
+    }
+
+    fn environment(&self, end: u64) -> Environment {
+        let mut env = Environment {
+            costs: self.costs,
+            read_ps: [0; TIERS],
+            write_ps: [0; TIERS],
+            line: [crate::access::LINE; TIERS],
+            last_tier: u8::try_from(self.loads.len() - 1).unwrap_or(0),
+            end_ps: end,
+            now_ns: self.now().0,
+        };
+        for (i, (load, tier)) in self
+            .loads
+            .iter()
+            .zip(&self.scenario.machine.tiers)
+            .enumerate()
+        {
+            env.read_ps[i] = load.read_ps();
+            env.write_ps[i] = load.write_ps();
+            env.line[i] = tier.line;
+        }
+        env
+    }
+
+    /// The tiers see what went over them.
+    fn load(&mut self, mut traffic: [Traffic; TIERS], accesses: u64) {
+        let mut running = 0;
+        for vm in &mut self.vms {
+            running += vm.vcpus.iter().filter(|v| v.ended.is_none()).count() as u64;
+            for (sum, of_vm) in traffic.iter_mut().zip(&mut vm.space.traffic) {
+                let of_vm = std::mem::take(of_vm);
+                sum.read += of_vm.read;
+                sum.written += of_vm.written;
+            }
+        }
+        let ns = float(self.quantum) / float(PS);
+        let access_ns = ns * float(running.max(1)) / float(accesses.max(1));
+        for (load, traffic) in self.loads.iter_mut().zip(traffic) {
+            load.pass(ns, traffic, access_ns.min(ns));
+        }
+    }
+
+    fn balloons(&mut self) {
+        let now = self.now().0;
+        let scale = self.scenario.machine.scale;
+        for vm in &mut self.vms {
+            while vm.balloon.first().is_some_and(|step| step.at_ns <= now) {
+                let step = vm.balloon.remove(0);
+                if let Some(mut reclaim) = vm.space.reclaim.take() {
+                    // What the guest cannot give stays with it: the result's bytes show it.
+                    let _ = reclaim.balloon(&mut vm.space, step.bytes / scale / PAGE_SIZE);
+                    vm.space.reclaim = Some(reclaim);
+                    vm.shoot_down(&self.costs);
+                }
+            }
+        }
+    }
+
+    /// The engine hears events, and is asked what to do.
+    fn tell_engine(&mut self, events: Vec<Event>) {
+        let now = self.now();
+        let managed = self.vms.iter().any(|vm| vm.stages.is_some());
+        if !managed {
+            return;
+        }
+        if now.0 >= self.memory_at {
+            self.memory_at = now.0 + MEMORY_EVERY;
+            self.engine.handle(now, Event::Memory(self.free_memory()));
+        }
+        let due = self.engine.poll_timeout().is_some_and(|at| at <= now);
+        if events.is_empty() && !due {
+            // The first look at the engine: VMs arrived.
+            self.do_actions();
+            return;
+        }
+        for event in events {
+            self.engine.handle(now, event);
+        }
+        if due {
+            self.engine.handle(now, Event::Timer);
+        }
+        self.count_rounds();
+        self.do_actions();
+        self.count_state();
+    }
+
+    fn do_actions(&mut self) {
+        while let Some(action) = self.engine.poll_action() {
+            self.management.take(action, &self.vms);
+        }
+    }
+
+    fn free_memory(&self) -> Vec<TierMemory> {
+        let free = free_pages(&self.capacity, &self.vms);
+        (0_u8..)
+            .zip(self.capacity.iter().zip(free))
+            .take(self.loads.len())
+            .map(|(tier, (total, free))| TierMemory {
+                tier: TierId(tier),
+                total_bytes: total * PAGE_SIZE,
+                free_bytes: free * PAGE_SIZE,
+            })
+            .collect()
+    }
+
+    /// A round that ended was ranked: that took its time.
+    fn count_rounds(&mut self) {
+        for (vm, seen) in self.vms.iter().zip(&mut self.rounds) {
+            let Some(round) = self.engine.last_round(vm.id) else {
+                continue;
+            };
+            if round.round > *seen {
+                *seen = round.round;
+                let ps = round.known_pages * self.costs.classify_page;
+                self.management.rank(vm.id, ps);
+            }
+        }
+    }
+
+    fn count_state(&mut self) {
+        let engine = self.engine.heap_bytes() as u64;
+        let vms: u64 = self.vms.iter().map(Vm::heap_bytes).sum();
+        let all = engine + vms + self.management.heap_bytes();
+        self.state = (self.state.0.max(engine), self.state.1.max(all));
     }
 
     /// Time of the full-size machine since the start, as the engine sees it.
     #[must_use]
     pub fn now(&self) -> Tick {
-        Tick(0)
+        Tick(self.now / PS * self.scenario.machine.scale)
     }
 
     /// How much of the longest load is done, 0 to 1.
     #[must_use]
     pub fn progress(&self) -> f64 {
-        0.0
+        let done = |(vm, spec): (&Vm, &crate::scenario::Vm)| match spec.stop {
+            _ if vm.ended().is_some() => 1.0,
+            Stop::Duration(ns) => float(self.now().0) / float(ns.max(1)),
+            Stop::Ops(ops) => {
+                let scale = self.scenario.machine.scale;
+                float(vm.space.counts.accesses() * scale) / float(ops.max(1))
+            }
+            Stop::Trace => 0.0,
+        };
+        let all = self.vms.iter().zip(&self.scenario.vms).map(done);
+        all.fold(1.0, f64::min).clamp(0.0, 1.0)
     }
 
     /// The engine: the VMs that it manages have the numbers of the scenario's order, from 1.
     #[must_use]
     pub fn engine(&self) -> &Engine {
-        unreachable!()
+        &self.engine
     }
 
     /// Passes an operator's wish to the engine.
-    pub fn command(&mut self, _command: Command) {}
+    pub fn command(&mut self, command: Command) {
+        self.engine.handle(self.now(), Event::Command(command));
+        self.do_actions();
+    }
 
     /// How it went so far.
     #[must_use]
     pub fn timeline(&self) -> &Timeline {
-        unreachable!()
+        &self.timeline
+    }
+
+    fn sample(&mut self) {
+        let every = self.options.sample_every_ns;
+        let now = self.now();
+        if every == 0 || now.0 < self.sample_at {
+            return;
+        }
+        self.sample_at += every;
+        let scale = self.scenario.machine.scale;
+        let tiers = self.loads.len();
+        for (i, vm) in self.vms.iter_mut().enumerate() {
+            let counts = &vm.space.counts;
+            let seen = Sampled {
+                accesses: counts.accesses(),
+                fast: counts.reads[0] + counts.writes[0],
+                promoted: vm.promoted,
+                demoted: vm.demoted,
+            };
+            let old = std::mem::replace(&mut self.sampled[i], seen);
+            let accesses = seen.accesses - old.accesses;
+            let ratio = if accesses == 0 {
+                1.0
+            } else {
+                float(seen.fast - old.fast) / float(accesses)
+            };
+            let held = vm.held_pages();
+            let cells = &mut vm.space.heat.cells;
+            self.timeline.vms[i].samples.push(Sample {
+                at_s: float(now.0) / 1e9,
+                ops_per_s: float(accesses * scale) * 1e9 / float(every),
+                fast_hit_ratio: ratio,
+                promoted_pages: (seen.promoted - old.promoted) * scale,
+                demoted_pages: (seen.demoted - old.demoted) * scale,
+                tier_bytes: held
+                    .iter()
+                    .take(tiers)
+                    .map(|p| p * PAGE_SIZE * scale)
+                    .collect(),
+                heat: cells.clone(),
+            });
+            cells.fill(0);
+        }
     }
 
     /// The result so far; `slowdown_vs_all_fast`, `wall_s` and `accesses_per_wall_s` are the caller's.
     #[must_use]
     pub fn result(&self) -> RunResult {
-        unreachable!()
+        let scale = self.scenario.machine.scale;
+        let pages: u64 = self.vms.iter().map(|vm| vm.space.guest.frames()).sum();
+        let names: Vec<String> = self
+            .scenario
+            .vms
+            .iter()
+            .map(|vm| vm.policy.name())
+            .collect();
+        let same = names.windows(2).all(|pair| pair[0] == pair[1]);
+        let vms = self.vms.iter().zip(&self.scenario.vms);
+        RunResult {
+            scenario: self.scenario.name.clone(),
+            policy: if same {
+                names[0].clone()
+            } else {
+                "mixed".into()
+            },
+            seed: self.scenario.seed,
+            scale,
+            simulated_s: float(self.now().0) / 1e9,
+            wall_s: 0.0,
+            accesses: self.vms.iter().map(|vm| vm.space.counts.accesses()).sum(),
+            accesses_per_wall_s: 0.0,
+            state_bytes_per_page: float(self.state.0) / float(pages.max(1)),
+            sim_state_bytes_per_page: float(self.state.1) / float(pages.max(1)),
+            sweep: None,
+            vms: vms.map(|(vm, spec)| self.vm_result(vm, spec)).collect(),
+        }
     }
+
+    fn vm_result(&self, vm: &Vm, spec: &crate::scenario::Vm) -> VmResult {
+        let scale = self.scenario.machine.scale;
+        let seconds = |ps: u64| float(ps * scale) / float(PS) / 1e9;
+        let runtime_s = seconds(vm.ended().unwrap_or(self.now));
+        let counts = &vm.space.counts;
+        let mut times = vm.vcpus[0].times.clone();
+        vm.vcpus[1..]
+            .iter()
+            .for_each(|vcpu| times.merge(&vcpu.times));
+        let tiers = 0..self.loads.len();
+        let mean: Vec<u64> = tiers
+            .clone()
+            .map(|tier| crate::number::whole(vm.mean_bytes(tier)) * scale)
+            .collect();
+        let held = vm.held_pages();
+        let end: Vec<u64> = tiers.map(|tier| held[tier] * PAGE_SIZE * scale).collect();
+        let rounds = match &spec.policy {
+            HostPolicy::Engine(..) => self.rounds[position(vm.id)],
+            HostPolicy::Oracle => vm.windows,
+            _ => 0,
+        };
+        VmResult {
+            name: spec.name.clone(),
+            policy: spec.policy.name(),
+            guest_policy: spec.guest_policy.clone(),
+            rounds,
+            runtime_s,
+            ops_per_s: float(counts.accesses() * scale) / runtime_s.max(1e-12),
+            p50_ns: times.quantile_ns(0.5),
+            p99_ns: times.quantile_ns(0.99),
+            slowdown_vs_all_fast: None,
+            fast_hit_ratio: counts.fast_hit_ratio(),
+            fast_write_ratio: counts.fast_write_ratio(),
+            dram_utility: utility(&counts.written_bytes, &mean),
+            fast_bytes_mean: mean[0],
+            fast_bytes_end: end[0],
+            tier_bytes_mean: mean,
+            tier_bytes_end: end,
+            promoted_pages: vm.promoted * scale,
+            demoted_pages: vm.demoted * scale,
+            vm_exits: counts.exits * scale,
+            major_faults: counts.major_faults * scale,
+            overhead_s: Overhead {
+                track: seconds(vm.spent.track),
+                classify: seconds(vm.spent.classify),
+                migrate: seconds(vm.spent.migrate),
+            },
+        }
+    }
+
+    /// Name of a VM.
+    #[must_use]
+    pub fn vm_name(&self, vm: VmId) -> Option<&str> {
+        let spec = self.scenario.vms.get(position(vm))?;
+        Some(&spec.name)
+    }
+
+    /// Utilization of a tier's bandwidth now, 0 to 1.
+    #[must_use]
+    pub fn utilization(&self, tier: TierId) -> f64 {
+        self.loads
+            .get(place(u64::from(tier.0)))
+            .map_or(0.0, Load::utilization)
+    }
+}
+
+/// HMvisor's `DRAM_utility`: the first tier's part of the write traffic over its part of the memory; 1
+/// where nothing was written, or nothing is held.
+fn utility(written: &[u64; TIERS], mean: &[u64]) -> f64 {
+    let all: u64 = written.iter().sum();
+    let held: u64 = mean.iter().sum();
+    if all == 0 || mean[0] == 0 {
+        return 1.0;
+    }
+    (float(written[0]) / float(all)) / (float(mean[0]) / float(held))
 }

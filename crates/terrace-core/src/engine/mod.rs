@@ -189,6 +189,13 @@ impl Engine {
             .flat_map(move |vm| vm.reasons.after(after))
     }
 
+    /// Bytes on the heap that grow with the number of pages.
+    #[must_use]
+    pub fn heap_bytes(&self) -> usize {
+        let vm = |vm: &Vm| vm.pages.heap_bytes() + vm.moving.heap_bytes();
+        self.vms.values().map(vm).sum()
+    }
+
     /// A VM's last round that ended.
     #[must_use]
     pub fn last_round(&self, vm: VmId) -> Option<&RoundSummary> {

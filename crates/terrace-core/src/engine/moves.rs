@@ -91,6 +91,14 @@ pub(crate) struct Moving {
 }
 
 impl Moving {
+    /// Bytes on the heap.
+    pub fn heap_bytes(&self) -> usize {
+        let queued = |queue: &Queue| queue.units.capacity() * size_of::<u32>();
+        let planned = |plan: &Plan| plan.flights.capacity() * size_of::<Flight>();
+        let queues: usize = self.queues.iter().map(queued).sum();
+        queues + self.plans.values().map(planned).sum::<usize>()
+    }
+
     pub fn take(&mut self, flows: Vec<Flow>, pages: &Pages) {
         self.owed = [0; TierId::MAX];
         let bytes = |unit: u32| pages.extent(unit).len() as u64 * pages.unit_bytes();

@@ -151,3 +151,19 @@ pub struct Host {
     /// Part of the first tier that two or more VMs leave free.
     pub reserve: f64,
 }
+
+impl HostPolicy {
+    /// The name, as given.
+    #[must_use]
+    pub fn name(&self) -> String {
+        match self {
+            Self::Engine(name, _) => name,
+            Self::FirstTouch => "first-touch",
+            Self::Interleave => "interleave",
+            Self::AllFast => "all-fast",
+            Self::AllSlow => "all-slow",
+            Self::Oracle => "oracle",
+        }
+        .into()
+    }
+}

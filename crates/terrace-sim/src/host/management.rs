@@ -1,0 +1,181 @@
+//! Processors that do the host's management: each thing waits for a free one, and takes its time.
+
+use std::collections::VecDeque;
+
+use terrace_core::policy::Move;
+use terrace_proto::action::PlacementQuery;
+use terrace_proto::{Action, Event, Gfn, PageCode, PlacementReport, ScanRequest, TierId, VmId};
+
+use super::moves::{Memory, Moving, position};
+use super::scan;
+use super::vm::Vm;
+use crate::machine::PS;
+use crate::machine::second_stage::bits;
+use crate::number::low;
+
+/// 4 KiB pages in one placement report.
+const REPORT_PAGES: u64 = 1 << 18;
+
+/// Something to do.
+enum Work {
+    Scan(ScanRequest),
+    Query(PlacementQuery),
+    /// Ranking, which the engine did already, takes its time here.
+    Rank(VmId, u64),
+    Move(Moving),
+}
+
+/// Something under way.
+enum Running {
+    /// Ends at a time, ps, and tells events then.
+    Timed(u64, Vec<Event>),
+    Move(Moving),
+}
+
+/// The host's own processors.
+pub struct Management {
+    cpus: usize,
+    queue: VecDeque<Work>,
+    running: Vec<Running>,
+    scale: u64,
+}
+
+impl Management {
+    /// So many idle processors.
+    #[must_use]
+    pub fn new(cpus: usize, scale: u64) -> Self {
+        Self {
+            cpus,
+            queue: VecDeque::new(),
+            running: Vec::new(),
+            scale,
+        }
+    }
+
+    /// Takes in what the engine decided.
+    pub fn take(&mut self, action: Action, vms: &[Vm]) {
+        self.queue.push_back(match action {
+            Action::Scan(request) => Work::Scan(request),
+            Action::QueryPlacement(query) => Work::Query(query),
+            Action::Move(plan) => {
+                let stages = vms.get(position(plan.vm)).and_then(|vm| vm.stages);
+                let way = stages.map_or(Move::Linux, |stages| stages.moves);
+                Work::Move(Moving::new(plan, way))
+            }
+        });
+    }
+
+    /// A VM's pages were ranked; that takes so many ps, before anything else.
+    pub fn rank(&mut self, vm: VmId, ps: u64) {
+        self.queue.push_front(Work::Rank(vm, ps));
+    }
+
+    /// Works through the quantum that ends at `end`; what is done by then is told.
+    pub fn pass(
+        &mut self,
+        end: u64,
+        quantum: u64,
+        vms: &mut [Vm],
+        memory: &mut Memory,
+    ) -> Vec<Event> {
+        if self.running.is_empty() && self.queue.is_empty() {
+            return Vec::new();
+        }
+        let mut events = Vec::new();
+        for running in std::mem::take(&mut self.running) {
+            match running {
+                Running::Timed(done, told) if done <= end => events.extend(told),
+                Running::Move(mut moving) => {
+                    let vm = &mut vms[position(moving.vm())];
+                    if moving.work(vm, memory, quantum) {
+                        events.push(Event::Moved(moving.report(self.scale)));
+                    } else {
+                        self.running.push(Running::Move(moving));
+                    }
+                }
+                later => self.running.push(later),
+            }
+        }
+        while self.running.len() < self.cpus {
+            let Some(work) = self.queue.pop_front() else {
+                break;
+            };
+            self.start(work, end, vms, memory);
+        }
+        events
+    }
+
+    fn start(&mut self, work: Work, now: u64, vms: &mut [Vm], memory: &Memory) {
+        self.running.push(match work {
+            Work::Scan(request) => {
+                let vm = &mut vms[position(request.space.vm())];
+                let (mut answer, ps) = scan::scan(vm, &request, memory.costs);
+                vm.spent.track += ps;
+                answer.stats.elapsed_ns = ps / PS * self.scale;
+                answer.stats.cpu_ns = answer.stats.elapsed_ns;
+                Running::Timed(now + ps, vec![Event::Scanned(Box::new(answer))])
+            }
+            Work::Query(query) => {
+                let vm = &mut vms[position(query.vm)];
+                let ps = vm.space.guest.frames() * memory.costs.query_page;
+                vm.spent.track += ps;
+                Running::Timed(now + ps, reports(vm, query))
+            }
+            Work::Rank(vm, ps) => {
+                vms[position(vm)].spent.classify += ps;
+                Running::Timed(now + ps, Vec::new())
+            }
+            Work::Move(moving) => Running::Move(moving),
+        });
+    }
+
+    /// Bytes on the heap of what waits and runs, without what is small.
+    #[must_use]
+    pub fn heap_bytes(&self) -> u64 {
+        self.running
+            .iter()
+            .map(|running| match running {
+                Running::Timed(_, events) => events.iter().map(event_bytes).sum(),
+                Running::Move(_) => 0,
+            })
+            .sum()
+    }
+}
+
+fn event_bytes(event: &Event) -> u64 {
+    match event {
+        Event::Scanned(answer) => {
+            let written = answer.written.as_ref().map_or(0, |w| w.heap_bytes());
+            let others = [&answer.known, &answer.accessed, &answer.huge_leaf];
+            (others.iter().map(|b| b.heap_bytes()).sum::<usize>() + written) as u64
+        }
+        Event::Placement(report) => report.codes.capacity() as u64,
+        _ => 0,
+    }
+}
+
+fn reports(vm: &Vm, query: PlacementQuery) -> Vec<Event> {
+    let frames = vm.space.guest.frames();
+    let second = &vm.space.second;
+    let code = |frame: u64| {
+        let state = second.get(second.unit_of(low(frame)));
+        if state & bits::ABSENT != 0 {
+            PageCode::ABSENT
+        } else {
+            PageCode::new(TierId(state & bits::TIER), second.huge())
+        }
+    };
+    let starts = (0..frames).step_by(crate::number::place(REPORT_PAGES));
+    starts
+        .map(|start| {
+            let end = frames.min(start + REPORT_PAGES);
+            Event::Placement(PlacementReport {
+                id: query.id,
+                vm: query.vm,
+                start: Gfn(start),
+                codes: (start..end).map(code).collect(),
+                last: end == frames,
+            })
+        })
+        .collect()
+}

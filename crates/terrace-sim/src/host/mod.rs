@@ -1,0 +1,12 @@
+//! The simulated host: what it does for the engine, on processors of its own, and at what price.
+//!
+//! Responsible for: where pages are at first ([`start`]), scans ([`scan`]), moves ([`moves`]), the
+//! processors that do them ([`management`]), and the bound that knows the future ([`oracle`]). It leaves
+//! to others: decisions (the engine's).
+
+pub mod management;
+pub mod moves;
+pub mod oracle;
+pub mod scan;
+pub mod start;
+pub mod vm;

@@ -1,0 +1,113 @@
+//! Scans: the live scanner on simulated tables, or the second stage's bits; and what they cost.
+
+use terrace_core::policy::Observe;
+use terrace_proto::{PageBitmap, Rearm, ScanAnswer, ScanRequest, ScanStats};
+
+use super::vm::Vm;
+use crate::machine::costs::Costs;
+use crate::machine::second_stage::bits;
+use crate::number::low;
+
+/// Does a scan and says what it took, ps. The bits are read and cleared at once, at the scan's start.
+pub fn scan(vm: &mut Vm, request: &ScanRequest, costs: &Costs) -> (ScanAnswer, u64) {
+    match vm.stages.map(|stages| stages.observe) {
+        Some(Observe::EptScan) => second_stage(vm, request, costs),
+        Some(Observe::PmlLog) => logged_tables(vm, request, costs),
+        _ => {
+            let answer = guest_tables(vm, request);
+            let ps = leaves_ps(&answer.stats, costs);
+            (answer, ps)
+        }
+    }
+}
+
+fn guest_tables(vm: &mut Vm, request: &ScanRequest) -> ScanAnswer {
+    let (memory, paging) = vm.space.guest.memory();
+    vm.scanner.scan(memory, paging, &[paging.root()], request)
+}
+
+/// What the live scanner takes: measured per entry.
+fn leaves_ps(stats: &ScanStats, costs: &Costs) -> u64 {
+    stats.leaves * costs.scan_leaf
+        + stats.accessed * (costs.scan_accessed - costs.scan_leaf)
+        + stats.tables * costs.scan_table
+}
+
+/// vTMM's own: of the guest's tables only those that the log names are read, and the translations of
+/// what was re-armed are flushed, so that the processor sets bits (and logs) anew.
+fn logged_tables(vm: &mut Vm, request: &ScanRequest, costs: &Costs) -> (ScanAnswer, u64) {
+    let answer = guest_tables(vm, request);
+    let mut frames = std::mem::take(&mut vm.space.logged);
+    for vcpu in &mut vm.vcpus {
+        frames.extend(vcpu.drain_pml());
+    }
+    let first_data = vm.space.guest.first_data();
+    frames.retain(|frame| *frame < first_data);
+    frames.sort_unstable();
+    frames.dedup();
+    for frame in &frames {
+        let unit = vm.space.second.unit_of(*frame);
+        vm.space.second.lower(unit, bits::DIRTY);
+    }
+    let tables = frames.len() as u64;
+    let read = ScanStats {
+        leaves: answer.stats.leaves.min(tables * 512),
+        tables,
+        ..answer.stats
+    };
+    let mut ps = leaves_ps(&read, costs);
+    if request.rearm != Rearm::None {
+        ps += vm.shoot_down(costs);
+    }
+    (answer, ps)
+}
+
+/// The second stage's own A and D, of everything that is mapped (vTMM's "EPT scanner").
+fn second_stage(vm: &mut Vm, request: &ScanRequest, costs: &Costs) -> (ScanAnswer, u64) {
+    let frames = vm.space.guest.frames();
+    let mut answer = ScanAnswer {
+        id: request.id,
+        space: request.space,
+        known: PageBitmap::new(frames),
+        accessed: PageBitmap::new(frames),
+        written: Some(PageBitmap::new(frames)),
+        huge_leaf: PageBitmap::new(frames.div_ceil(512)),
+        stats: ScanStats::default(),
+    };
+    let second = &mut vm.space.second;
+    let pages = second.pages_per_unit();
+    for unit in 0..second.len() {
+        let state = second.get(unit);
+        if state & (bits::ABSENT | bits::UNFILLED | bits::UNMAPPED) != 0 {
+            continue;
+        }
+        let first = second.first_frame(unit).0;
+        let count = pages.min(frames - first);
+        answer.known.set_range(first, count);
+        answer.stats.leaves += 1;
+        if state & bits::ACCESSED != 0 {
+            answer.accessed.set_range(first, count);
+            answer.stats.accessed += 1;
+        }
+        if state & bits::DIRTY != 0
+            && let Some(written) = &mut answer.written
+        {
+            written.set_range(first, count);
+        }
+        let rearm = match &request.rearm {
+            Rearm::None => false,
+            Rearm::All => true,
+            Rearm::Only(only) => (first..first + count).any(|page| only.get(page)),
+        };
+        if rearm && state & (bits::ACCESSED | bits::DIRTY) != 0 {
+            second.lower(unit, bits::ACCESSED | bits::DIRTY);
+            answer.stats.cleared += 1;
+        }
+    }
+    answer.stats.tables = u64::from(low(u64::from(second.len()).div_ceil(512)));
+    let mut ps = leaves_ps(&answer.stats, costs);
+    if answer.stats.cleared > 0 {
+        ps += vm.shoot_down(costs);
+    }
+    (answer, ps)
+}

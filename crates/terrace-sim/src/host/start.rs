@@ -1,0 +1,95 @@
+//! Where pages are at first.
+
+use crate::machine::TIERS;
+use crate::machine::second_stage::SecondStage;
+use crate::scenario::{HostPolicy, Start};
+
+/// Backs all units of a VM. `fit` is how many units the VM has in each tier; the last tier takes what
+/// is left.
+pub fn back(second: &mut SecondStage, policy: &HostPolicy, start: Start, fit: &[u64]) {
+    match policy {
+        HostPolicy::AllFast => fill(second, 0..second.len(), 0),
+        HostPolicy::AllSlow => fill(second, 0..second.len(), last(fit)),
+        HostPolicy::Interleave => deal(second, fit),
+        HostPolicy::Engine(..) | HostPolicy::FirstTouch | HostPolicy::Oracle => {
+            in_order(second, start, fit);
+        }
+    }
+}
+
+fn last(fit: &[u64]) -> u8 {
+    u8::try_from(fit.len().clamp(1, TIERS) - 1).unwrap_or(0)
+}
+
+fn fill(second: &mut SecondStage, units: std::ops::Range<u32>, tier: u8) {
+    for unit in units {
+        second.put(unit, Some(tier));
+    }
+}
+
+/// The fastest tier first in address order, or the slowest first.
+fn in_order(second: &mut SecondStage, start: Start, fit: &[u64]) {
+    let mut tiers: Vec<(u8, u64)> = (0..).zip(fit.iter().copied()).collect();
+    if start == Start::Slow {
+        tiers.reverse();
+    }
+    let mut left = tiers.into_iter().peekable();
+    for unit in 0..second.len() {
+        while left.peek().is_some_and(|(_, units)| *units == 0) {
+            left.next();
+        }
+        let tier = match left.peek_mut() {
+            Some((tier, units)) => {
+                *units -= 1;
+                *tier
+            }
+            // The tables come on top of the VM's sizes: a part of a percent.
+            None => last(fit),
+        };
+        second.put(unit, Some(tier));
+    }
+}
+
+/// Units go round the tiers in proportion to what fits: each to the tier that is furthest behind its
+/// share.
+fn deal(second: &mut SecondStage, fit: &[u64]) {
+    let all: u64 = fit.iter().sum::<u64>().max(1);
+    let mut given = [0_u64; TIERS];
+    for unit in 0..second.len() {
+        let due = |tier: usize| {
+            let wanted = u128::from(fit[tier]) * (u128::from(unit) + 1);
+            i128::try_from(wanted).unwrap_or(i128::MAX) - i128::from(given[tier]) * i128::from(all)
+        };
+        let best = (0..fit.len()).max_by_key(|tier| (due(*tier), usize::MAX - tier));
+        let tier = best.unwrap_or(0);
+        given[tier] += 1;
+        second.put(unit, u8::try_from(tier).ok());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use terrace_proto::PageSize;
+
+    use super::*;
+
+    fn tiers(policy: &HostPolicy, start: Start, fit: &[u64]) -> Vec<u8> {
+        let mut second = SecondStage::new(9, PageSize::Base);
+        back(&mut second, policy, start, fit);
+        (0..9).filter_map(|unit| second.tier(unit)).collect()
+    }
+
+    #[test]
+    fn first_touch_fills_the_fastest_tier_in_address_order() {
+        let found = tiers(&HostPolicy::FirstTouch, Start::FirstTouch, &[3, 5]);
+        assert_eq!(found, [0, 0, 0, 1, 1, 1, 1, 1, 1]);
+        let slow = tiers(&HostPolicy::FirstTouch, Start::Slow, &[3, 7]);
+        assert_eq!(slow, [1, 1, 1, 1, 1, 1, 1, 0, 0]);
+    }
+
+    #[test]
+    fn interleave_deals_in_proportion() {
+        let found = tiers(&HostPolicy::Interleave, Start::FirstTouch, &[3, 6]);
+        assert_eq!(found, [1, 0, 1, 1, 0, 1, 1, 0, 1]);
+    }
+}

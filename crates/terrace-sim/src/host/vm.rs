@@ -1,0 +1,141 @@
+//! A VM on the simulated host.
+
+use terrace_pagetable::Scanner;
+use terrace_proto::{PAGE_SIZE, TierId, VmId};
+
+use super::oracle::Oracle;
+use crate::machine::TIERS;
+use crate::machine::costs::Costs;
+use crate::machine::space::Space;
+use crate::machine::vcpu::{Environment, Vcpu};
+use crate::number::{float, place};
+use crate::scenario::BalloonStep;
+
+/// CPU time that management spent for a VM, ps as simulated.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Spent {
+    /// Finding out what was touched, and where pages are.
+    pub track: u64,
+    /// Ranking.
+    pub classify: u64,
+    /// Moving.
+    pub migrate: u64,
+}
+
+/// A VM.
+pub struct Vm {
+    /// Its number for the engine: its place in the scenario, from 1.
+    pub id: VmId,
+    /// Its vCPUs.
+    pub vcpus: Vec<Vcpu>,
+    /// Its memory.
+    pub space: Space,
+    /// The live scanner, and what it knew after its last pass.
+    pub scanner: Scanner,
+    /// How the engine's policy observes and moves; none: the engine does not have this VM.
+    pub stages: Option<terrace_core::policy::Policy>,
+    /// The bound that knows the future.
+    pub oracle: Option<Oracle>,
+    /// When its load ends by the clock, ps.
+    pub stop: Option<u64>,
+    /// Management's time.
+    pub spent: Spent,
+    /// 4 KiB pages moved to a faster tier, as simulated.
+    pub promoted: u64,
+    /// The same to a slower one.
+    pub demoted: u64,
+    /// Rounds that the oracle placed.
+    pub windows: u64,
+    /// Balloon steps to come, in order of time; bytes as simulated.
+    pub balloon: Vec<BalloonStep>,
+    /// Sum over quanta of 4 KiB pages held per tier, and the number of quanta.
+    pub held_sum: [u128; TIERS],
+    /// Quanta in the sum.
+    pub quanta: u64,
+    /// Whether its memory counts against the tiers' sizes.
+    pub counted: bool,
+}
+
+impl Vm {
+    /// Runs its vCPUs, in order, until the quantum's end.
+    pub fn run(&mut self, env: &Environment) {
+        if self.ended().is_some() {
+            return;
+        }
+        let end = self.stop.map_or(env.end_ps, |stop| stop.min(env.end_ps));
+        let mut own = env.clone();
+        own.end_ps = end;
+        for vcpu in &mut self.vcpus {
+            vcpu.run(&mut self.space, &own);
+        }
+        if self.stop == Some(end) {
+            for vcpu in &mut self.vcpus {
+                vcpu.ended.get_or_insert(end);
+            }
+        }
+        for (sum, held) in self.held_sum.iter_mut().zip(self.space.second.held()) {
+            *sum += u128::from(*held);
+        }
+        self.quanta += 1;
+    }
+
+    /// When its load ended: with its last vCPU's.
+    #[must_use]
+    pub fn ended(&self) -> Option<u64> {
+        let ends = self.vcpus.iter().map(|vcpu| vcpu.ended);
+        ends.reduce(|a, b| Some(a?.max(b?))).flatten()
+    }
+
+    /// All vCPUs forget their translations and are interrupted for it; what the sender spends, ps.
+    pub fn shoot_down(&mut self, costs: &Costs) -> u64 {
+        for vcpu in &mut self.vcpus {
+            vcpu.flush();
+            vcpu.interrupt(costs);
+        }
+        let running = self.vcpus.iter().filter(|v| v.ended.is_none()).count() as u64;
+        self.space.counts.exits += running;
+        running * costs.shootdown_send
+    }
+
+    /// 4 KiB pages held per tier.
+    #[must_use]
+    pub fn held_pages(&self) -> [u64; TIERS] {
+        let per_unit = self.space.second.pages_per_unit();
+        self.space.second.held().map(|units| units * per_unit)
+    }
+
+    /// Bytes held per tier as simulated, mean over the quanta of its run.
+    #[must_use]
+    pub fn mean_bytes(&self, tier: usize) -> f64 {
+        let per_unit = self.space.second.pages_per_unit();
+        let high = u64::try_from(self.held_sum[tier] >> 32).unwrap_or(u64::MAX);
+        let low = u64::try_from(self.held_sum[tier] & 0xffff_ffff).unwrap_or(0);
+        let sum = float(high) * 4_294_967_296.0 + float(low);
+        sum * float(per_unit * PAGE_SIZE) / float(self.quanta.max(1))
+    }
+
+    /// Counts a move.
+    pub fn count_move(&mut self, from: u8, to: TierId) {
+        let pages = self.space.second.pages_per_unit();
+        if to.0 < from {
+            self.promoted += pages;
+        } else {
+            self.demoted += pages;
+        }
+    }
+
+    /// Bytes on the heap, the scanner's bits (three for each page, and two for each 2 MiB) included.
+    #[must_use]
+    pub fn heap_bytes(&self) -> u64 {
+        let vcpus: usize = self.vcpus.iter().map(Vcpu::heap_bytes).sum();
+        let oracle = self.oracle.as_ref().map_or(0, Oracle::heap_bytes);
+        let bits = self.space.guest.frames() * 3 / 8;
+        self.space.heap_bytes() + bits + (vcpus + oracle) as u64
+    }
+
+    /// Index of a tier.
+    #[must_use]
+    pub fn tier_index(tier: TierId) -> usize {
+        place(u64::from(tier.0))
+    }
+}

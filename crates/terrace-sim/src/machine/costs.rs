@@ -1,0 +1,88 @@
+//! The machine's constants. Each has its source in `docs/machine.md`; none is fitted to a result.
+
+use super::PS;
+
+/// Sizes and times of the processor and of the kernel's work. Times in ps.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Costs {
+    /// Entries of the first-level TLB for 4 KiB pages, of a full-size vCPU.
+    pub l1_entries: u64,
+    /// The same for 2 MiB pages.
+    pub l1_huge_entries: u64,
+    /// Entries of the second-level TLB.
+    pub l2_entries: u64,
+    /// Entries of the cache of level 2 entries (each leads to a table of 4 KiB leaves), guest and host
+    /// each.
+    pub pde_entries: u64,
+    /// Entries of the cache of level 3 entries.
+    pub pdpte_entries: u64,
+    /// Bytes of page-table lines that the processor's caches hold beside data, over all VMs.
+    pub table_cache_bytes: u64,
+    /// A hit in the second-level TLB.
+    pub l2_hit: u64,
+    /// Reading a table's line from the last-level cache.
+    pub cached_line: u64,
+    /// Setting A or D in an entry.
+    pub set_bit: u64,
+    /// Page walks that one vCPU has in flight at a time.
+    pub walkers: u64,
+    /// One exit to the host and back, with little work in between.
+    pub exit: u64,
+    /// A second-stage fault: exit, the host's look-up of the page, filling the mapping.
+    pub second_stage_fault: u64,
+    /// What the sender of a TLB shootdown spends per vCPU.
+    pub shootdown_send: u64,
+    /// Entries of a PML buffer.
+    pub pml_entries: usize,
+    /// Reading one leaf entry whose A bit is clear.
+    pub scan_leaf: u64,
+    /// Reading and clearing one leaf entry whose A bit is set.
+    pub scan_accessed: u64,
+    /// Visiting one table page.
+    pub scan_table: u64,
+    /// Ranking one page at a round's end.
+    pub classify_page: u64,
+    /// Asking where one 4 KiB page is.
+    pub query_page: u64,
+    /// The kernel's work to move one page, beside copying it.
+    pub move_page: u64,
+    /// Pages that the kernel unmaps together before it copies them.
+    pub move_batch: usize,
+    /// Lines that one processor's copy has in flight.
+    pub copy_lines: u64,
+    /// A guest's page fault that is served from the swap device.
+    pub major_fault: u64,
+    /// The guest's kernel frees or fills one page.
+    pub guest_page_work: u64,
+}
+
+impl Default for Costs {
+    fn default() -> Self {
+        Self {
+            l1_entries: 64,
+            l1_huge_entries: 32,
+            l2_entries: 1536,
+            pde_entries: 32,
+            pdpte_entries: 4,
+            table_cache_bytes: 8 << 20,
+            l2_hit: 4 * PS,
+            cached_line: 25 * PS,
+            set_bit: 100 * PS,
+            walkers: 2,
+            exit: 1_000 * PS,
+            second_stage_fault: 2_500 * PS,
+            shootdown_send: 1_000 * PS,
+            pml_entries: 512,
+            scan_leaf: 3 * PS,
+            scan_accessed: 10 * PS,
+            scan_table: 50 * PS,
+            classify_page: 3 * PS,
+            query_page: 30 * PS,
+            move_page: 2_000 * PS,
+            move_batch: 512,
+            copy_lines: 12,
+            major_fault: 100_000 * PS,
+            guest_page_work: 500 * PS,
+        }
+    }
+}

@@ -1,0 +1,82 @@
+//! Which lines of page tables are in the processor's caches.
+
+use crate::number::index;
+
+/// What a line of page tables belongs to; a line holds eight entries.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Table {
+    /// The guest's level 1.
+    GuestLeaf,
+    /// The guest's level 2.
+    GuestPde,
+    /// The guest's level 3 and above.
+    GuestUpper,
+    /// The second stage's level 1.
+    HostLeaf,
+    /// The second stage's level 2.
+    HostPde,
+}
+
+impl Table {
+    fn number(self) -> u32 {
+        match self {
+            Self::GuestLeaf => 0,
+            Self::GuestPde => 1,
+            Self::GuestUpper => 2,
+            Self::HostLeaf => 3,
+            Self::HostPde => 4,
+        }
+    }
+}
+
+/// A direct-mapped cache of table lines, of one VM.
+#[derive(Clone, Debug)]
+pub struct Lines {
+    tags: Vec<u32>,
+    shift: u32,
+}
+
+impl Lines {
+    /// Room for so many bytes of lines, one line at least.
+    #[must_use]
+    pub fn new(bytes: u64) -> Self {
+        let lines = (bytes / crate::access::LINE).clamp(1, 1 << 28);
+        let bits = lines.ilog2();
+        Self {
+            tags: vec![u32::MAX; 1 << bits],
+            shift: 32 - bits,
+        }
+    }
+
+    /// Whether the line of an entry's number is in the cache; it is from now on.
+    #[inline]
+    pub fn touch(&mut self, table: Table, entry: u32) -> bool {
+        let key = (entry >> 3) << 3 | table.number();
+        let slot = u64::from(key.wrapping_mul(0x9e37_79b1)) >> self.shift;
+        let tag = &mut self.tags[crate::number::place(slot)];
+        let hit = *tag == key;
+        *tag = key;
+        hit
+    }
+
+    /// Bytes on the heap.
+    #[must_use]
+    pub fn heap_bytes(&self) -> usize {
+        self.tags.capacity() * index(4)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_holds_eight_entries_and_is_lost_to_another_one_of_its_place() {
+        let mut lines = Lines::new(64);
+        assert!(!lines.touch(Table::GuestLeaf, 0));
+        assert!(lines.touch(Table::GuestLeaf, 7));
+        assert!(!lines.touch(Table::GuestLeaf, 8));
+        assert!(!lines.touch(Table::GuestLeaf, 0));
+        assert!(!lines.touch(Table::HostLeaf, 0), "another table's line");
+    }
+}

@@ -1,0 +1,179 @@
+//! A tier of memory under load: latency that grows with the use of its bandwidth.
+//!
+//! A tier serves lines one after another, each for its bytes divided by the bandwidth of its kind. The
+//! share of time that it serves is its load. Below saturation a request waits as in an M/D/1 queue whose
+//! service time is a part of the idle latency (banks work in parallel); at saturation, the wait grows
+//! until those who ask slow down to what the tier can serve.
+
+use super::PS;
+use crate::number::{float, whole};
+use crate::scenario::Tier;
+
+/// Service time of the queue before saturation, as a part of the idle latency: our estimate, from the
+/// shape of loaded-latency curves (docs/machine.md).
+const SERVICE: f64 = 0.3;
+
+/// Load at which a tier counts as saturated.
+const SATURATED: f64 = 0.97;
+
+/// How fast load is forgotten, ns: the time constant of its mean.
+const MEMORY_NS: f64 = 100.0 * 1000.0;
+
+/// Bytes that go over a tier in some time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub struct Traffic {
+    /// Bytes read.
+    pub read: u64,
+    /// Bytes written.
+    pub written: u64,
+}
+
+/// A tier's load.
+#[derive(Clone, Debug)]
+pub struct Load {
+    tier: Tier,
+    /// Mean share of time that it served.
+    load: f64,
+    /// Wait beyond the queue's, ns: what slows those who ask down.
+    backlog_ns: f64,
+}
+
+impl Load {
+    /// An idle tier.
+    #[must_use]
+    pub fn new(tier: &Tier) -> Self {
+        Self {
+            tier: tier.clone(),
+            load: 0.0,
+            backlog_ns: 0.0,
+        }
+    }
+
+    /// Takes in what went over the tier in `ns`. `access_ns` is the mean time of one access of those who
+    /// ask: how far a longer wait slows them down.
+    pub fn pass(&mut self, ns: f64, traffic: Traffic, access_ns: f64) {
+        let busy = float(traffic.read) / self.tier.read_gb_s
+            + float(traffic.written) / self.tier.write_gb_s;
+        let share = (ns / MEMORY_NS).min(1.0);
+        self.load += share * (busy / ns - self.load);
+        let excess = self.load / SATURATED - 1.0;
+        self.backlog_ns = (self.backlog_ns + share * excess * access_ns).max(0.0);
+    }
+
+    /// How long a request waits now beyond the idle latency, ns.
+    #[must_use]
+    pub fn wait_ns(&self) -> f64 {
+        let load = self.load.min(SATURATED);
+        SERVICE * self.tier.read_ns * load / (2.0 * (1.0 - load)) + self.backlog_ns
+    }
+
+    /// Latency of a read now, ps.
+    #[must_use]
+    pub fn read_ps(&self) -> u64 {
+        whole((self.tier.read_ns + self.wait_ns()) * float(PS))
+    }
+
+    /// What a write takes now: the read for ownership, and the wait of its way back to memory. ps.
+    #[must_use]
+    pub fn write_ps(&self) -> u64 {
+        whole((self.tier.read_ns + 2.0 * self.wait_ns()) * float(PS))
+    }
+
+    /// Time that one processor takes to read or write 4 KiB as part of a copy: so many lines in flight,
+    /// each for the latency of the moment. ps.
+    #[must_use]
+    pub fn copy_ps(&self, writes: bool, lines_in_flight: u64) -> u64 {
+        let idle = if writes {
+            self.tier.write_ns
+        } else {
+            self.tier.read_ns
+        };
+        let lines = float(crate::access::LINES_PER_PAGE) / float(lines_in_flight);
+        whole(lines * (idle + self.wait_ns()) * float(PS))
+    }
+
+    /// Share of time that it serves, 0 to 1 and a little over in a burst.
+    #[must_use]
+    pub fn utilization(&self) -> f64 {
+        self.load
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use terrace_core::TierKind;
+
+    fn pmem() -> Tier {
+        Tier {
+            name: "pmem".into(),
+            kind: TierKind::Pmem,
+            bytes: 1 << 30,
+            read_ns: 310.0,
+            write_ns: 94.0,
+            read_gb_s: 37.0,
+            write_gb_s: 13.0,
+            line: 256,
+        }
+    }
+
+    #[test]
+    fn an_idle_tier_has_its_idle_latency() {
+        let load = Load::new(&pmem());
+        assert_eq!((load.read_ps(), load.write_ps()), (310_000, 310_000));
+    }
+
+    #[test]
+    fn those_who_ask_too_much_are_slowed_down_to_the_bandwidth() {
+        let mut load = Load::new(&pmem());
+        // 64 requests are always under way; each writes one medium line and reads one.
+        let mut served = 0.0;
+        for step in 0..20_000 {
+            let access_ns = 20.0 + load.wait_ns() + 310.0;
+            let accesses = 64.0 * 10_000.0 / access_ns;
+            let bytes = whole(accesses) * 256;
+            if step >= 10_000 {
+                served += float(bytes);
+            }
+            let traffic = Traffic {
+                read: bytes,
+                written: bytes,
+            };
+            load.pass(10_000.0, traffic, access_ns);
+        }
+        let gb_s = served / (10_000.0 * 10_000.0);
+        let limit = 1.0 / (1.0 / 37.0 + 1.0 / 13.0);
+        assert!((gb_s / limit - SATURATED).abs() < 0.01, "{gb_s} of {limit}");
+    }
+
+    #[test]
+    fn a_write_costs_bandwidth_not_its_idle_latency() {
+        let mut load = Load::new(&pmem());
+        for _ in 0..1000 {
+            let traffic = Traffic {
+                read: 0,
+                written: 90_000,
+            };
+            load.pass(10_000.0, traffic, 400.0);
+        }
+        assert!(load.utilization() > 0.6 && load.write_ps() > load.read_ps());
+    }
+
+    #[test]
+    fn half_the_quantum_gives_the_same_wait() {
+        let run = |quantum: f64, steps: u32| {
+            let mut load = Load::new(&pmem());
+            for _ in 0..steps {
+                let bytes = whole(quantum * 20.0);
+                let traffic = Traffic {
+                    read: bytes,
+                    written: 0,
+                };
+                load.pass(quantum, traffic, 400.0);
+            }
+            load.wait_ns()
+        };
+        let (whole, half) = (run(10_000.0, 500), run(5_000.0, 1000));
+        assert!((whole / half - 1.0).abs() < 0.001, "{whole} {half}");
+    }
+}

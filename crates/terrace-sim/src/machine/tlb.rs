@@ -1,0 +1,185 @@
+//! Translation caches: set-associative, least recently used out first.
+
+use crate::number::index;
+
+/// A cached translation: its key, the tier it leads to, and whether a write set D through it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Cached(u32);
+
+impl Cached {
+    const EMPTY: Self = Self(u32::MAX);
+    /// Keys are below this.
+    pub const KEYS: u32 = (1 << 29) - 1;
+
+    /// A translation.
+    #[must_use]
+    #[inline]
+    pub fn new(key: u32, tier: u8, dirty: bool) -> Self {
+        Self(key << 3 | u32::from(tier & 3) << 1 | u32::from(dirty))
+    }
+
+    /// Its key.
+    #[must_use]
+    #[inline]
+    pub fn key(self) -> u32 {
+        self.0 >> 3
+    }
+
+    /// The tier it leads to.
+    #[must_use]
+    #[inline]
+    pub fn tier(self) -> usize {
+        index(self.0 >> 1 & 3)
+    }
+
+    /// Whether D is set in the entries behind it.
+    #[must_use]
+    #[inline]
+    pub fn dirty(self) -> bool {
+        self.0 & 1 != 0
+    }
+}
+
+/// A cache of translations.
+#[derive(Clone, Debug)]
+pub struct Tlb {
+    /// Set by set, most recently used first.
+    entries: Vec<Cached>,
+    ways: usize,
+    mask: u32,
+}
+
+impl Tlb {
+    /// A cache of at most so many entries, in sets of about `ways`: the number of sets is a power of two,
+    /// and there is one entry at least.
+    #[must_use]
+    pub fn new(entries: u64, ways: u64) -> Self {
+        let entries = entries.max(1);
+        let wanted = (entries / ways.max(1)).max(1);
+        let sets = 1_u64 << wanted.ilog2();
+        let ways = usize::try_from(entries / sets).unwrap_or(1);
+        let sets = u32::try_from(sets).unwrap_or(1);
+        Self {
+            entries: vec![Cached::EMPTY; ways * index(sets)],
+            ways,
+            mask: sets - 1,
+        }
+    }
+
+    #[inline]
+    fn set(&mut self, key: u32) -> &mut [Cached] {
+        let start = index(key & self.mask) * self.ways;
+        &mut self.entries[start..start + self.ways]
+    }
+
+    /// Looks a key up; what is found is the most recently used one from now on.
+    #[inline]
+    pub fn find(&mut self, key: u32) -> Option<Cached> {
+        let set = self.set(key);
+        let first = set[0];
+        if first.key() == key {
+            return Some(first);
+        }
+        let at = set.iter().position(|cached| cached.key() == key)?;
+        let found = set[at];
+        set.copy_within(..at, 1);
+        set[0] = found;
+        Some(found)
+    }
+
+    /// Puts a translation in, in the place of an older one with its key or of the least recently used.
+    #[inline]
+    pub fn fill(&mut self, cached: Cached) {
+        let set = self.set(cached.key());
+        let last = set.len() - 1;
+        let at = set.iter().position(|old| old.key() == cached.key());
+        set.copy_within(..at.unwrap_or(last), 1);
+        set[0] = cached;
+    }
+
+    /// Empties it.
+    pub fn flush(&mut self) {
+        self.entries.fill(Cached::EMPTY);
+    }
+
+    /// Gives every translation the tier that `tier` says for its key.
+    pub fn retier(&mut self, tier: impl Fn(u32) -> u8) {
+        for cached in &mut self.entries {
+            if *cached != Cached::EMPTY {
+                *cached = Cached::new(cached.key(), tier(cached.key()), cached.dirty());
+            }
+        }
+    }
+
+    /// Bytes on the heap.
+    #[must_use]
+    pub fn heap_bytes(&self) -> usize {
+        self.entries.capacity() * size_of::<Cached>()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::VecDeque;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// Each set is a queue, front first.
+    struct Naive {
+        sets: Vec<VecDeque<(u32, u8, bool)>>,
+        ways: usize,
+    }
+
+    impl Naive {
+        fn find(&mut self, key: u32) -> Option<(u32, u8, bool)> {
+            let count = self.sets.len();
+            let set = &mut self.sets[key as usize % count];
+            let at = set.iter().position(|e| e.0 == key)?;
+            let found = set.remove(at)?;
+            set.push_front(found);
+            Some(found)
+        }
+
+        fn fill(&mut self, entry: (u32, u8, bool)) {
+            let count = self.sets.len();
+            let set = &mut self.sets[entry.0 as usize % count];
+            set.retain(|e| e.0 != entry.0);
+            set.push_front(entry);
+            set.truncate(self.ways);
+        }
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(1000))]
+        #[test]
+        fn finds_what_a_naive_lru_finds(
+            shape in prop::sample::select(vec![(1_u64, 4_u64, 1_usize, 1_usize), (24, 12, 2, 12), (64, 4, 16, 4), (3, 12, 1, 3)]),
+            steps in prop::collection::vec((0_u32..80, 0_u8..4, any::<bool>(), any::<bool>()), 1..200),
+        ) {
+            let (entries, ways, naive_sets, naive_ways) = shape;
+            let mut tlb = Tlb::new(entries, ways);
+            let mut naive = Naive { sets: vec![VecDeque::new(); naive_sets], ways: naive_ways };
+            for (key, tier, dirty, fill) in steps {
+                if fill {
+                    tlb.fill(Cached::new(key, tier, dirty));
+                    naive.fill((key, tier, dirty));
+                } else {
+                    let found = tlb.find(key).map(|c| (c.key(), c.tier(), c.dirty()));
+                    let expected = naive.find(key).map(|(k, t, d)| (k, t as usize, d));
+                    prop_assert_eq!(found, expected);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn shapes_of_real_processors_are_kept() {
+        let l2 = Tlb::new(1536, 12);
+        assert_eq!((l2.ways, l2.mask), (12, 127));
+        let scaled = Tlb::new(1536 / 64, 12);
+        assert_eq!((scaled.ways, scaled.mask), (12, 1));
+        assert_eq!(Tlb::new(0, 4).entries.len(), 1);
+    }
+}

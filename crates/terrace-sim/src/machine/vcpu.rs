@@ -1,0 +1,273 @@
+//! A vCPU: takes its load's accesses one after another, and its clock goes on.
+
+use super::TIERS;
+use super::costs::Costs;
+use super::histogram::Histogram;
+use super::pml::Buffer;
+use super::space::Space;
+use super::tlb::Tlb;
+use super::walk::Walked;
+use crate::access::{Access, Pace, Source};
+use crate::number::{float, low, place, whole};
+
+/// Accesses that are taken from the load at a time.
+const BATCH: usize = 64;
+
+/// Where tables are larger than this many pages, a batch's entries are read ahead: the simulator's own
+/// memory is as slow as that of the machine it simulates.
+const READ_AHEAD_PAGES: u64 = 1 << 19;
+
+/// What holds for all vCPUs in one quantum.
+#[derive(Clone, Debug)]
+pub struct Environment {
+    /// The constants.
+    pub costs: Costs,
+    /// Latency of a read per tier, ps.
+    pub read_ps: [u64; TIERS],
+    /// Latency of a write per tier, ps.
+    pub write_ps: [u64; TIERS],
+    /// What an access takes from the medium, bytes.
+    pub line: [u64; TIERS],
+    /// The last tier.
+    pub last_tier: u8,
+    /// End of the quantum, ps.
+    pub end_ps: u64,
+    /// Time of the full-size machine at the quantum's start, ns.
+    pub now_ns: u64,
+}
+
+/// What a vCPU's accesses cost now, ps.
+#[derive(Clone, Copy, Debug, Default)]
+struct Prices {
+    compute: u64,
+    read: [u64; TIERS],
+    write: [u64; TIERS],
+}
+
+/// A vCPU.
+pub struct Vcpu {
+    /// Its time, ps.
+    pub clock: u64,
+    /// When its load ended, if it did.
+    pub ended: Option<u64>,
+    /// Accesses it may still make.
+    pub left: u64,
+    /// Times of its operations.
+    pub times: Histogram,
+    source: Box<dyn Source>,
+    batch: [Access; BATCH],
+    next: usize,
+    len: usize,
+    prices: Prices,
+    /// Start of the operation under way, ps.
+    operation: u64,
+    /// The medium's line that was accessed last, per tier.
+    last_line: [u64; TIERS],
+    /// It waits for a page that is being copied.
+    waiting: bool,
+    pub(super) tlb_shift: u32,
+    pub(super) walk_overlap: u64,
+    pub(super) l1: Tlb,
+    pub(super) l2: Tlb,
+    pub(super) pde: Tlb,
+    pub(super) pdpte: Tlb,
+    pub(super) host_pde: Tlb,
+    pub(super) host_pdpte: Tlb,
+    pub(super) pml: Buffer,
+}
+
+impl Vcpu {
+    /// A vCPU at time 0 whose load may make `left` accesses. `huge`: both dimensions map 2 MiB.
+    #[must_use]
+    pub fn new(source: Box<dyn Source>, left: u64, costs: &Costs, scale: u64, huge: bool) -> Self {
+        let l1 = if huge {
+            costs.l1_huge_entries
+        } else {
+            costs.l1_entries
+        };
+        let upper = |entries: u64| Tlb::new(entries / scale, 4);
+        Self {
+            clock: 0,
+            ended: None,
+            left,
+            times: Histogram::default(),
+            source,
+            batch: [Access::default(); BATCH],
+            next: 0,
+            len: 0,
+            prices: Prices::default(),
+            operation: 0,
+            last_line: [u64::MAX; TIERS],
+            waiting: false,
+            tlb_shift: if huge { 9 } else { 0 },
+            walk_overlap: 1,
+            l1: Tlb::new(l1 / scale, 4),
+            l2: Tlb::new(costs.l2_entries / scale, 12),
+            pde: upper(costs.pde_entries),
+            pdpte: upper(costs.pdpte_entries),
+            host_pde: upper(costs.pde_entries),
+            host_pdpte: upper(costs.pdpte_entries),
+            pml: Buffer::new(costs.pml_entries),
+        }
+    }
+
+    /// Runs until the quantum's end, or until its load has ended.
+    pub fn run(&mut self, space: &mut Space, env: &Environment) {
+        self.set_prices(env);
+        while self.clock < env.end_ps && self.ended.is_none() {
+            if self.next == self.len && !self.refill(space, env) {
+                self.ended = Some(self.clock);
+                return;
+            }
+            if !self.step(space, env) {
+                // The page comes back at some time of a later quantum.
+                self.clock = env.end_ps;
+                return;
+            }
+        }
+    }
+
+    /// One access; says whether it was made.
+    #[inline]
+    fn step(&mut self, space: &mut Space, env: &Environment) -> bool {
+        let access = self.batch[self.next];
+        let page = low(access.page());
+        let write = access.is_write();
+        let Some((tier, ps)) = self.translate(space, env, page, write) else {
+            if !self.waiting {
+                space.counts.exits += 1;
+                self.waiting = true;
+            }
+            return false;
+        };
+        self.waiting = false;
+        let price = if write {
+            self.prices.write[tier]
+        } else {
+            self.prices.read[tier]
+        };
+        self.clock += self.prices.compute + ps + price;
+        let line = (access.page() << 6 | access.line()) * crate::access::LINE / env.line[tier];
+        let medium = if self.last_line[tier] == line {
+            0
+        } else {
+            env.line[tier]
+        };
+        self.last_line[tier] = line;
+        space.count(tier, page, write, medium);
+        if access.ends_operation() {
+            self.times.add(self.clock - self.operation);
+            self.operation = self.clock;
+        }
+        self.next += 1;
+        self.left -= 1;
+        if self.left == 0 {
+            self.ended = Some(self.clock);
+        }
+        true
+    }
+
+    /// The tier of a page, and what finding it took, ps; none while the page is being copied.
+    #[inline]
+    fn translate(
+        &mut self,
+        space: &mut Space,
+        env: &Environment,
+        page: u32,
+        write: bool,
+    ) -> Option<(usize, u64)> {
+        let key = page >> self.tlb_shift;
+        if let Some(cached) = self.l1.find(key) {
+            if cached.dirty() || !write {
+                return Some((cached.tier(), 0));
+            }
+        } else if let Some(cached) = self.l2.find(key)
+            && (cached.dirty() || !write)
+        {
+            self.l1.fill(cached);
+            return Some((cached.tier(), env.costs.l2_hit));
+        }
+        match self.walk(space, env, page, write) {
+            Walked::Found(tier, ps) => Some((tier, ps + env.costs.l2_hit)),
+            Walked::Wait => None,
+        }
+    }
+
+    /// Takes the next accesses from the load; says whether there are any.
+    fn refill(&mut self, space: &Space, env: &Environment) -> bool {
+        self.len = self.source.fill(env.now_ns, &mut self.batch);
+        self.next = 0;
+        self.set_prices(env);
+        if space.guest.pages() > READ_AHEAD_PAGES {
+            let read = self.batch[..self.len]
+                .iter()
+                .fold(0, |sum, access| sum ^ space.guest.peek(access.page()));
+            std::hint::black_box(read);
+        }
+        self.len > 0
+    }
+
+    fn set_prices(&mut self, env: &Environment) {
+        let Pace {
+            compute_ns,
+            parallelism,
+        } = self.source.pace();
+        self.prices.compute = whole(compute_ns * float(super::PS));
+        let share = |ps: u64| whole(float(ps) / parallelism);
+        self.prices.read = env.read_ps.map(share);
+        self.prices.write = env.write_ps.map(share);
+        self.walk_overlap = whole(parallelism).clamp(1, env.costs.walkers);
+    }
+
+    /// Forgets all translations: a TLB shootdown's work on this vCPU.
+    pub fn flush(&mut self) {
+        for tlb in [
+            &mut self.l1,
+            &mut self.l2,
+            &mut self.pde,
+            &mut self.pdpte,
+            &mut self.host_pde,
+            &mut self.host_pdpte,
+        ] {
+            tlb.flush();
+        }
+    }
+
+    /// What the host interrupts it for: an exit, unless its load has ended.
+    pub fn interrupt(&mut self, costs: &Costs) {
+        if self.ended.is_none() {
+            self.clock += costs.exit;
+        }
+    }
+
+    /// What full and part-full PML buffers hold.
+    pub fn drain_pml(&mut self) -> impl Iterator<Item = u32> + '_ {
+        self.pml.drain()
+    }
+
+    /// Pages changed tier for free: cached translations follow.
+    pub fn retier(&mut self, tier: impl Fn(u32) -> u8 + Copy) {
+        self.l1.retier(tier);
+        self.l2.retier(tier);
+    }
+
+    /// The accesses that it will make next: those at hand, and a copy of the source of the others.
+    #[must_use]
+    pub fn ahead(&self) -> (&[Access], Box<dyn Source>) {
+        (&self.batch[self.next..self.len], self.source.fork())
+    }
+
+    /// Bytes on the heap.
+    #[must_use]
+    pub fn heap_bytes(&self) -> usize {
+        let tlbs = [
+            &self.l1,
+            &self.l2,
+            &self.pde,
+            &self.pdpte,
+            &self.host_pde,
+            &self.host_pdpte,
+        ];
+        tlbs.iter().map(|tlb| tlb.heap_bytes()).sum::<usize>() + place(4 * 512)
+    }
+}

@@ -1,0 +1,328 @@
+//! Setting a simulation up: the scenario at its scale, the machine, the engine and its VMs.
+
+use terrace_core::policy::{Move, Observe, Policy};
+use terrace_core::{Engine, EngineConfig, TierConfig};
+use terrace_pagetable::Scanner;
+use terrace_proto::{
+    Command, Event, Gfn, PAGE_SIZE, PAGES_PER_HUGE, PageSize, RamRange, Tick, TierLimit, VmId,
+    VmSpec,
+};
+
+use crate::host::management::Management;
+use crate::host::oracle::Oracle;
+use crate::host::start;
+use crate::host::vm::{Spent, Vm};
+use crate::machine::costs::Costs;
+use crate::machine::guest::Guest;
+use crate::machine::lines::Lines;
+use crate::machine::second_stage::SecondStage;
+use crate::machine::space::{Counts, Heat, Space};
+use crate::machine::tier::{Load, Traffic};
+use crate::machine::tlb::Cached;
+use crate::machine::vcpu::Vcpu;
+use crate::machine::{PS, TIERS};
+use crate::number::{float, index, low, place, whole};
+use crate::run::{Options, QUANTUM, RunError, Sampled, Simulation};
+use crate::scenario::{self, HostPolicy, Scenario, Stop};
+use crate::swap::Reclaim;
+use crate::timeline::{Timeline, VmTimeline};
+use crate::workload::Context;
+
+/// Free memory of a tier beyond what VMs are sized for: what a kernel keeps between its watermarks.
+const HEADROOM: f64 = 0.01;
+
+/// Least headroom, 4 KiB pages: two huge pages.
+const LEAST_HEADROOM: u64 = 2 * PAGES_PER_HUGE;
+
+/// Largest scale: budgets of the engine are divided by it and may not vanish.
+const MOST_SCALE: u64 = 1024;
+
+fn refuse<T>(why: impl Into<String>) -> Result<T, RunError> {
+    Err(RunError(why.into()))
+}
+
+/// Sets a simulation up.
+pub(crate) fn simulation(scenario: &Scenario, options: Options) -> Result<Simulation, RunError> {
+    let scale = scenario.machine.scale;
+    if !(1..=MOST_SCALE).contains(&scale) {
+        return refuse(format!("scale = {scale}: allowed is 1 to {MOST_SCALE}"));
+    }
+    let config = engine_config(scenario);
+    let engine = Engine::new(config).map_err(|error| RunError(error.to_string()))?;
+    let mut vms = Vec::new();
+    for (number, spec) in (1_u32..).zip(&scenario.vms) {
+        let vm = vm(scenario, options, spec, VmId(number), engine.config());
+        vms.push(vm.map_err(|error| RunError(format!("vm {}: {error}", spec.name)))?);
+    }
+    let mut capacity = [0; TIERS];
+    for (pages, tier) in capacity.iter_mut().zip(&scenario.machine.tiers) {
+        let whole_pages = tier.bytes / scale / PAGE_SIZE;
+        *pages = whole_pages + whole(float(whole_pages) * HEADROOM).max(LEAST_HEADROOM);
+    }
+    let cpus = place(u64::from(scenario.machine.management_cpus));
+    let mut simulation = Simulation {
+        options,
+        costs: Costs::default(),
+        engine,
+        loads: scenario.machine.tiers.iter().map(Load::new).collect(),
+        capacity,
+        management: Management::new(cpus, scale),
+        timeline: timeline(scenario),
+        now: 0,
+        quantum: QUANTUM / options.quantum_divisor.unwrap_or(1).max(1),
+        memory_at: 0,
+        sample_at: options.sample_every_ns,
+        rounds: vec![0; vms.len()],
+        state: (0, 0),
+        sampled: vec![Sampled::default(); vms.len()],
+        vms,
+        scenario: scenario.clone(),
+    };
+    arrive(&mut simulation);
+    Ok(simulation)
+}
+
+fn timeline(scenario: &Scenario) -> Timeline {
+    let scale = scenario.machine.scale;
+    let vm = |vm: &scenario::Vm| VmTimeline {
+        name: vm.name.clone(),
+        memory_bytes: vm.workload.pages(scale) * PAGE_SIZE * scale,
+        samples: Vec::new(),
+    };
+    Timeline {
+        tiers: scenario
+            .machine
+            .tiers
+            .iter()
+            .map(|t| t.name.clone())
+            .collect(),
+        vms: scenario.vms.iter().map(vm).collect(),
+    }
+}
+
+/// The engine lives in the full-size machine's time; what it counts in bytes is divided by the scale.
+fn engine_config(scenario: &Scenario) -> EngineConfig {
+    let scale = scenario.machine.scale;
+    let defaults = EngineConfig::default();
+    let several = scenario.vms.len() > 1;
+    let tier = |(at, tier): (usize, &scenario::Tier)| {
+        let bytes = tier.bytes / scale;
+        let reserve = if several && at == 0 {
+            scenario.host.reserve
+        } else {
+            0.0
+        };
+        TierConfig {
+            name: tier.name.clone(),
+            kind: tier.kind,
+            reserve_bytes: whole(float(bytes) * reserve),
+            ..TierConfig::default()
+        }
+    };
+    let policies = scenario.vms.iter().filter_map(|vm| match &vm.policy {
+        HostPolicy::Engine(_, choice) => {
+            let own =
+                matches!(choice, terrace_core::PolicyChoice::Composed(s) if s.share.is_some());
+            let choice = if own {
+                choice.clone()
+            } else {
+                choice.with_share(scenario.host.share)
+            };
+            Some((vm.name.clone(), choice))
+        }
+        _ => None,
+    });
+    EngineConfig {
+        tiers: scenario
+            .machine
+            .tiers
+            .iter()
+            .enumerate()
+            .map(tier)
+            .collect(),
+        vm_policies: policies.collect(),
+        quiet_bytes: defaults.quiet_bytes / scale,
+        move_budget_bytes_per_s: defaults.move_budget_bytes_per_s / scale,
+        plan_max_bytes: (defaults.plan_max_bytes / scale).max(2 << 20),
+        random_seed: scenario.seed,
+        ..defaults
+    }
+}
+
+fn policy(spec: &scenario::Vm, config: &EngineConfig) -> Result<Option<Policy>, RunError> {
+    if !matches!(spec.policy, HostPolicy::Engine(..)) {
+        return Ok(None);
+    }
+    let Some(choice) = config.vm_policies.get(&spec.name) else {
+        return Ok(None);
+    };
+    let policy = choice.resolve("policy");
+    policy
+        .map(Some)
+        .map_err(|error| RunError(error.to_string()))
+}
+
+fn vm(
+    scenario: &Scenario,
+    options: Options,
+    spec: &scenario::Vm,
+    id: VmId,
+    config: &EngineConfig,
+) -> Result<Vm, RunError> {
+    let scale = scenario.machine.scale;
+    let stages = policy(spec, config)?;
+    let mut space = space(scenario, spec, options)?;
+    space.pml = stages.is_some_and(|s| s.observe == Observe::PmlLog || s.moves == Move::PmlCopy);
+    let fit = fit(spec, scale);
+    start::back(&mut space.second, &spec.policy, spec.start, &fit);
+    let window_ps = config.window_ms * 1_000_000 / scale * PS;
+    let oracle = (spec.policy == HostPolicy::Oracle).then(|| {
+        let units = space.second.len();
+        Oracle::new(units, fit.clone(), &scenario.machine.tiers, window_ps)
+    });
+    let mut scanner = Scanner::new(space.guest.frames());
+    // Simulated guests are of a kernel that keeps D's copy in bit 58.
+    scanner.tell_writes(true);
+    Ok(Vm {
+        id,
+        vcpus: vcpus(scenario, spec, &space)?,
+        space,
+        scanner,
+        stages,
+        oracle,
+        stop: match spec.stop {
+            Stop::Duration(ns) => Some((ns / scale).max(1) * PS),
+            Stop::Ops(_) | Stop::Trace => None,
+        },
+        spent: Spent::default(),
+        promoted: 0,
+        demoted: 0,
+        windows: 0,
+        balloon: spec.balloon.clone(),
+        held_sum: [0; TIERS],
+        quanta: 0,
+        counted: !matches!(spec.policy, HostPolicy::AllFast | HostPolicy::AllSlow),
+    })
+}
+
+/// Units that the VM has in each tier.
+fn fit(spec: &scenario::Vm, scale: u64) -> Vec<u64> {
+    let unit = spec.host_page.bytes();
+    spec.sizes
+        .iter()
+        .map(|bytes| bytes / scale / unit)
+        .collect()
+}
+
+fn space(scenario: &Scenario, spec: &scenario::Vm, options: Options) -> Result<Space, RunError> {
+    let scale = scenario.machine.scale;
+    let pages = spec.workload.pages(scale);
+    let ram = spec.sizes.iter().sum::<u64>() / scale / PAGE_SIZE;
+    if pages == 0 || pages >= u64::from(Cached::KEYS) {
+        return refuse(format!(
+            "its load has {pages} pages: 1 to {} can be run",
+            Cached::KEYS - 1
+        ));
+    }
+    if pages > ram && spec.swap == 0 {
+        return refuse(format!(
+            "its load has {} MiB, more than the VM's {} MiB (give it memory, or `swap`)",
+            pages * scale * PAGE_SIZE >> 20,
+            ram * scale * PAGE_SIZE >> 20
+        ));
+    }
+    let short = pages > ram || !spec.balloon.is_empty();
+    if short && (spec.guest_page, spec.host_page) != (PageSize::Base, PageSize::Base) {
+        return refuse("swap and balloons need 4 KiB pages in guest and host");
+    }
+    let guest = Guest::new(pages, spec.guest_page, ram).map_err(|e| RunError(e.to_string()))?;
+    let costs = Costs::default();
+    let table_cache = costs.table_cache_bytes / scale / scenario.vms.len() as u64;
+    let second = SecondStage::new(guest.frames(), spec.host_page);
+    let reclaim = short.then(|| {
+        let first = guest.first_data();
+        let spare = first + low(ram.min(pages))..first + low(ram);
+        let spare = spare.filter(|frame| u64::from(*frame) < guest.frames());
+        Reclaim::new(spare, spec.swap / scale / PAGE_SIZE)
+    });
+    Ok(Space {
+        heat: Heat::new(options.heat_cells, pages),
+        guest,
+        second,
+        lines: Lines::new(table_cache),
+        traffic: [Traffic::default(); TIERS],
+        counts: Counts::default(),
+        pml: false,
+        logged: Vec::new(),
+        reclaim,
+        grant: [0; TIERS],
+    })
+}
+
+fn vcpus(scenario: &Scenario, spec: &scenario::Vm, space: &Space) -> Result<Vec<Vcpu>, RunError> {
+    let scale = scenario.machine.scale;
+    let context = Context {
+        scale,
+        seed: scenario.seed,
+        vm: &spec.name,
+        vcpus: spec.vcpus,
+        folder: &scenario.folder,
+    };
+    let sources = spec.workload.sources(&context);
+    let sources = sources.map_err(|error| RunError(error.to_string()))?;
+    let huge = space.guest.huge() && space.second.huge();
+    let count = sources.len() as u64;
+    let share = |at: u64| match spec.stop {
+        Stop::Ops(ops) => {
+            let ops = ops / scale;
+            ops / count + u64::from(at < ops % count)
+        }
+        Stop::Duration(_) | Stop::Trace => u64::MAX,
+    };
+    let vcpu = |(at, source)| {
+        let left = share(at);
+        let mut vcpu = Vcpu::new(source, left, &Costs::default(), scale, huge);
+        if left == 0 {
+            vcpu.ended = Some(0);
+        }
+        vcpu
+    };
+    Ok((0_u64..).zip(sources).map(vcpu).collect())
+}
+
+/// The VMs that the engine manages come to it.
+fn arrive(simulation: &mut Simulation) {
+    let scale = simulation.scenario.machine.scale;
+    for (vm, spec) in simulation.vms.iter().zip(&simulation.scenario.vms) {
+        if vm.stages.is_none() {
+            continue;
+        }
+        let mut limits = vec![
+            TierLimit {
+                floor_bytes: 0,
+                ceiling_bytes: u64::MAX,
+            };
+            spec.sizes.len()
+        ];
+        limits[index(0)] = TierLimit {
+            floor_bytes: spec.floor.unwrap_or(0) / scale,
+            ceiling_bytes: spec.ceiling.map_or(u64::MAX, |bytes| bytes / scale),
+        };
+        let arrived = VmSpec {
+            vm: vm.id,
+            name: spec.name.clone(),
+            ram: vec![RamRange {
+                start: Gfn(0),
+                pages: vm.space.guest.frames(),
+            }],
+            unit: spec.host_page,
+            limits,
+            weight: spec.weight,
+            moves: true,
+        };
+        let engine = &mut simulation.engine;
+        engine.handle(Tick(0), Event::VmArrived(arrived));
+        let size = Command::FastSize(vm.id, spec.sizes[0] / scale);
+        engine.handle(Tick(0), Event::Command(size));
+    }
+}

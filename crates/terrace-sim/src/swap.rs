@@ -1,0 +1,118 @@
+//! A guest that lacks memory: its swap device and the balloon that takes its pages.
+//!
+//! The guest reclaims as Linux does in outline: pages that were accessed since the hand of the clock
+//! came by get a second chance. It uses the same A bits that the host's scan clears.
+
+use std::collections::VecDeque;
+
+use crate::machine::costs::Costs;
+use crate::machine::guest::Guest;
+use crate::machine::space::Space;
+use crate::number::low;
+
+/// Pages that the guest takes out at a time (Linux's SWAP_CLUSTER_MAX).
+const CLUSTER: usize = 32;
+
+/// The guest's own memory management.
+#[derive(Clone, Debug)]
+pub struct Reclaim {
+    free: VecDeque<u32>,
+    /// Frames that the balloon holds.
+    balloon: Vec<u32>,
+    /// The next page that the clock looks at.
+    hand: u32,
+    /// Pages that the swap device has left.
+    device: u64,
+}
+
+/// The guest cannot give what is asked of it: nothing is left to take out, or the device is full.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OutOfMemory;
+
+impl Reclaim {
+    /// A guest with these free frames and a swap device of so many pages.
+    #[must_use]
+    pub fn new(free: impl Iterator<Item = u32>, device: u64) -> Self {
+        Self {
+            free: free.collect(),
+            balloon: Vec::new(),
+            hand: 0,
+            device,
+        }
+    }
+
+    /// Brings a page in; the time that it takes, ps.
+    pub fn fault(&mut self, space: &mut Space, costs: &Costs, page: u32) -> u64 {
+        let mut ps = costs.guest_page_work;
+        if self.free.is_empty() {
+            let taken = self.take_out(&mut space.guest, CLUSTER);
+            ps += costs.guest_page_work * taken as u64;
+        }
+        let Some(frame) = self.free.pop_front() else {
+            return ps;
+        };
+        if space.guest.is_swapped(page) {
+            space.counts.major_faults += 1;
+            self.device += 1;
+            ps += costs.major_fault;
+        }
+        space.guest.map(page, frame);
+        ps
+    }
+
+    /// Takes up to so many pages out to the device, not recently used ones first; says how many.
+    fn take_out(&mut self, guest: &mut Guest, wanted: usize) -> usize {
+        let pages = low(guest.pages());
+        let mut taken = 0;
+        // Twice around: the first turn takes all second chances away.
+        for _ in 0..2 * u64::from(pages) {
+            if taken == wanted || self.device == 0 {
+                break;
+            }
+            let page = self.hand;
+            self.hand = if page + 1 == pages { 0 } else { page + 1 };
+            if guest.frame(page).is_none() || guest.age(page) {
+                continue;
+            }
+            if let Some(frame) = guest.swap_out(page) {
+                self.free.push_back(frame);
+                self.device -= 1;
+                taken += 1;
+            }
+        }
+        taken
+    }
+
+    /// Sets the balloon's size. Frames that it takes lose their host memory.
+    ///
+    /// # Errors
+    /// Where the guest has no more to give; the balloon keeps what it got.
+    pub fn balloon(&mut self, space: &mut Space, pages: u64) -> Result<(), OutOfMemory> {
+        while (self.balloon.len() as u64) > pages {
+            self.free.extend(self.balloon.pop());
+        }
+        while (self.balloon.len() as u64) < pages {
+            if self.free.is_empty() && self.take_out(&mut space.guest, CLUSTER) == 0 {
+                return Err(OutOfMemory);
+            }
+            if let Some(frame) = self.free.pop_front() {
+                let unit = space.second.unit_of(frame);
+                space.second.put(unit, None);
+                self.balloon.push(frame);
+            }
+        }
+        Ok(())
+    }
+
+    /// Frames that the balloon holds.
+    #[must_use]
+    pub fn ballooned(&self) -> u64 {
+        self.balloon.len() as u64
+    }
+
+    /// Bytes on the heap.
+    #[must_use]
+    pub fn heap_bytes(&self) -> usize {
+        4 * (self.free.capacity() + self.balloon.capacity())
+    }
+}
