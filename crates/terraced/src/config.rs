@@ -160,8 +160,11 @@ enum Record {
     Full,
 }
 
+/// Bytes that a log may have unless the configuration says otherwise.
+pub const LOG_LIMIT: u64 = 256 << 20;
+
 fn log_limit() -> ByteSize {
-    ByteSize::mib(256)
+    ByteSize(LOG_LIMIT)
 }
 
 /// What the daemon runs with.

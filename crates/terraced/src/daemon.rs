@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result};
 use terrace_api::types;
-use terrace_core::Engine;
+use terrace_core::{Engine, PolicyChoice};
 use terrace_host::mover::{Mover, MoverConfig};
 use terrace_host::topology::Topology;
 use terrace_host::{Finding, HostRoot, doctor};
@@ -16,7 +16,7 @@ use terrace_proto::log::Record;
 use terrace_proto::{Action, Command, Event, Tick, TierMemory, VmId};
 use terrace_sys::MonotonicClock;
 
-use crate::api::{Question, Served};
+use crate::api::{Failure, Question, Served};
 use crate::config::Config;
 use crate::events::Events;
 use crate::record::Recorder;
@@ -177,6 +177,29 @@ impl Daemon {
         tell_reasons(&self.engine, &mut self.vms, &mut self.events);
     }
 
+    /// An operator's wish.
+    pub fn command(&mut self, command: Command) {
+        let halted = match &command {
+            Command::Pause(vm) => Some((*vm, true)),
+            Command::Resume(vm) => Some((*vm, false)),
+            Command::Moves(vm, on) => Some((Some(*vm), !on)),
+            _ => None,
+        };
+        if let Some((vm, halt)) = halted {
+            if vm.is_none() {
+                self.paused = halt;
+            }
+            for managed in self.vms.values().filter_map(|e| e.managed.as_ref()) {
+                if vm.is_none_or(|id| id == managed.id)
+                    && let Some(body) = &managed.body
+                {
+                    body.hands.halt(halt);
+                }
+            }
+        }
+        self.handle(Event::Command(command));
+    }
+
     fn record(&mut self, now: Tick, record: &Record) {
         if let Some(end) = self.recorder.append(now, record) {
             self.tell(None, end);
@@ -259,6 +282,10 @@ impl Served for Daemon {
         &self.events
     }
 
+    fn policy(&self) -> String {
+        policy_name(&self.config.engine.policy)
+    }
+
     fn moves(&self) -> bool {
         let mut names = self.vms.keys();
         names.any(|name| self.config.vm(name).is_ok_and(|vm| vm.moves))
@@ -274,25 +301,15 @@ impl Served for Daemon {
         findings
     }
 
-    fn command(&mut self, command: Command) {
-        let halted = match &command {
-            Command::Pause(vm) => Some((*vm, true)),
-            Command::Resume(vm) => Some((*vm, false)),
-            Command::Moves(vm, on) => Some((Some(*vm), !on)),
-            _ => None,
-        };
-        if let Some((vm, halt)) = halted {
-            if vm.is_none() {
-                self.paused = halt;
-            }
-            for managed in self.vms.values().filter_map(|e| e.managed.as_ref()) {
-                if vm.is_none_or(|id| id == managed.id)
-                    && let Some(body) = &managed.body
-                {
-                    body.hands.halt(halt);
-                }
-            }
-        }
-        self.handle(Event::Command(command));
+    fn wish(&mut self, command: Command) -> Result<(), Failure> {
+        self.command(command);
+        Ok(())
+    }
+}
+
+fn policy_name(choice: &PolicyChoice) -> String {
+    match choice {
+        PolicyChoice::Named(name) => name.clone(),
+        PolicyChoice::Composed(stages) => format!("{} with other stages", stages.base),
     }
 }

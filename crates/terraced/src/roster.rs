@@ -11,7 +11,6 @@ use terrace_host::tracker::{SoftDirty, Tracker};
 use terrace_proto::{Command, Event, PAGE_SIZE, PageSize, RamRange, VmId, VmSpec};
 use terrace_sys::Process;
 
-use crate::api::Served as _;
 use crate::config::{VmConfig, WriteSource};
 use crate::daemon::Daemon;
 use crate::events::Events;

@@ -35,14 +35,19 @@ pub trait Served {
     fn tiers(&self) -> Vec<types::Tier>;
     /// What was told to people.
     fn events(&self) -> &Events;
+    /// Name of the policy in general.
+    fn policy(&self) -> String;
     /// Moves are turned on for some VM.
     fn moves(&self) -> bool;
     /// All VMs are paused.
     fn paused(&self) -> bool;
     /// What there is to say about the host, for `doctor`.
     fn findings(&self) -> Vec<Finding>;
-    /// An operator's wish.
-    fn command(&mut self, command: Command);
+    /// Hands an operator's wish to the engine.
+    ///
+    /// # Errors
+    /// Where nothing can come of it any more.
+    fn wish(&mut self, command: Command) -> Result<(), Failure>;
 }
 
 /// A question of the API, to be answered on the thread that has what is served.

@@ -117,7 +117,7 @@ async fn order(
 ) -> Answer<Done> {
     let ordered = move |d: &mut dyn Served| {
         let vm = name.as_deref().map(|n| d.managed_id(n)).transpose()?;
-        d.command(make(vm));
+        d.wish(make(vm))?;
         Ok(Done {
             done: name.map_or_else(|| said.into(), |n| format!("{n}: {said}")),
         })

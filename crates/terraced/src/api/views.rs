@@ -16,7 +16,7 @@ impl dyn Served + '_ {
         api::Status {
             version: env!("CARGO_PKG_VERSION").into(),
             uptime_s: seconds(self.now()),
-            policy: policy_name(&self.engine().config().policy),
+            policy: self.policy(),
             moves: self.moves(),
             paused: self.paused(),
             tiers: self.tiers(),
@@ -179,7 +179,7 @@ impl dyn Served + '_ {
     pub fn plan(&mut self, name: &str) -> Result<api::Planning, Failure> {
         let id = self.managed_id(name)?;
         let before = self.view(id)?;
-        self.command(Command::PlanRound(id));
+        self.wish(Command::PlanRound(id))?;
         let after = self.view(id)?;
         match after.current_round {
             Some(round) if round.planned.is_some() && after.round > before.round => {
@@ -229,7 +229,7 @@ impl dyn Served + '_ {
             "fast" => Command::FastSize(id, bytes(&setting.value)?),
             key => Command::Limits(id, self.new_limits(id, key, &setting.value)?),
         };
-        self.command(command);
+        self.wish(command)?;
         Ok(api::Done {
             done: format!("{name}: {} = {}", setting.key, setting.value),
         })
@@ -451,13 +451,5 @@ fn on_or_off(value: &str) -> Result<bool, Failure> {
         "on" | "true" => Ok(true),
         "off" | "false" => Ok(false),
         _ => Err(Failure::Invalid(format!("{value}: write on or off"))),
-    }
-}
-
-fn policy_name(choice: &terrace_core::policy::PolicyChoice) -> String {
-    use terrace_core::policy::PolicyChoice;
-    match choice {
-        PolicyChoice::Named(name) => name.clone(),
-        PolicyChoice::Composed(stages) => format!("{} with other stages", stages.base),
     }
 }
