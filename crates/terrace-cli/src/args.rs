@@ -1,5 +1,7 @@
 //! The command line.
 
+pub mod sim;
+
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -121,9 +123,9 @@ pub enum Command {
     /// Look at the configuration; needs no daemon.
     #[command(subcommand)]
     Config(Config),
-    /// Simulate, and replay what a daemon recorded; needs no daemon.
+    /// Simulate VMs on a machine that nobody has to buy; needs no daemon.
     #[command(subcommand)]
-    Sim(Sim),
+    Sim(sim::Sim),
     /// Measure the fast paths; each figure stands beside a baseline measured in the same run.
     Bench(Bench),
     /// Print a shell completion script.
@@ -170,32 +172,6 @@ pub enum Config {
     },
 }
 
-/// What to do with the simulator.
-#[derive(Debug, Subcommand)]
-pub enum Sim {
-    /// Replay a recorded log: with the policy that recorded it, which must decide the same again, or with
-    /// another one (docs/replay.md).
-    Replay(Replay),
-}
-
-/// Arguments of `terrace sim replay`.
-#[derive(Debug, clap::Args)]
-pub struct Replay {
-    /// The log, as `terraced` writes it (`[log]` in its configuration).
-    #[arg(value_name = "LOG")]
-    pub log: PathBuf,
-    /// Say what this policy would have done with the accesses that the log has: a name, or stages as
-    /// '{ base = "vtmm", estimate = "fixed-threshold" }'.
-    #[arg(long, value_name = "POLICY")]
-    pub policy: Option<String>,
-    /// With --policy: take windows of the log together, as 1200ms or 2s.
-    #[arg(long, value_name = "TIME", requires = "policy", value_parser = window)]
-    pub window: Option<u64>,
-    /// Write the result as JSON to this file; - for standard output.
-    #[arg(long, value_name = "OUT")]
-    pub json: Option<PathBuf>,
-}
-
 /// Arguments of `terrace bench`.
 #[derive(Debug, clap::Args)]
 pub struct Bench {
@@ -220,16 +196,6 @@ fn interval(text: &str) -> Result<Duration, String> {
         Ok(time) if time >= Duration::from_millis(100) => Ok(time),
         Ok(_) => Err("shorter than 100ms".to_owned()),
         Err(error) => Err(format!("{error}: write it as 500ms or 2s")),
-    }
-}
-
-/// A time in whole ms.
-fn window(text: &str) -> Result<u64, String> {
-    let time = humantime::parse_duration(text)
-        .map_err(|error| format!("{error}: write it as 600ms or 2s"))?;
-    match u64::try_from(time.as_millis()) {
-        Ok(ms) if ms > 0 && time == Duration::from_millis(ms) => Ok(ms),
-        _ => Err("not whole milliseconds: write it as 600ms or 2s".to_owned()),
     }
 }
 

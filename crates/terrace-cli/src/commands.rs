@@ -7,8 +7,9 @@ mod events;
 mod explain;
 mod map;
 mod plan;
-pub mod replay;
+mod replay;
 mod show;
+pub mod sim;
 mod top;
 mod vms;
 

@@ -11,7 +11,7 @@ use std::process::ExitCode;
 
 use clap::{CommandFactory, Parser};
 
-use args::{Args, Command, Sim};
+use args::{Args, Command};
 
 fn main() -> ExitCode {
     // A closed pipe (`terrace vms | head`) ends the program quietly, as it does any other tool.
@@ -39,7 +39,7 @@ fn run(args: Args) -> anyhow::Result<ExitCode> {
             Ok(ExitCode::SUCCESS)
         }
         Command::Config(command) => commands::config::run(&command),
-        Command::Sim(Sim::Replay(replay)) => commands::replay::run(&replay),
+        Command::Sim(command) => commands::sim::run(&command),
         online => tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .build()?

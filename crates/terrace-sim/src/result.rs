@@ -6,7 +6,7 @@
 use serde::Serialize;
 
 /// A finished run.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Default, Serialize)]
 pub struct RunResult {
     /// The scenario's name: its file's, without folder and ending.
     pub scenario: String,
@@ -45,7 +45,7 @@ pub struct Sweep {
 }
 
 /// One VM's part.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Default, Serialize)]
 pub struct VmResult {
     /// Its name.
     pub name: String,

@@ -11,7 +11,7 @@ use terrace_core::PolicyChoice;
 use terrace_core::replay::{Replayed, replay};
 use terrace_sim::replay::{Other, Outcome, Report, VmReport, replay_with};
 
-use crate::args::Replay;
+use crate::args::sim::Replay;
 use crate::render;
 
 /// What `--json` writes of a replay with the recorded policy.

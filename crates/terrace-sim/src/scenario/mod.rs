@@ -1,12 +1,26 @@
 //! Scenarios: what is simulated.
 //!
 //! Responsible for: the checked description of machine, VMs and host that a run takes (all sizes and
-//! times of the full-size machine). [`Scenario::load`] reads it from a file.
+//! times of the full-size machine). [`Scenario::load`] reads it from a file. It leaves to others: what
+//! a load may be ([`crate::workload`]), and running it ([`crate::run`]).
+
+mod error;
+mod load;
+pub mod policy;
+mod preset;
+pub mod quantity;
+mod raw;
+mod rules;
 
 use std::path::PathBuf;
 
+use serde::Deserialize;
 use terrace_core::{PolicyChoice, Share, TierKind};
 use terrace_proto::PageSize;
+
+pub(crate) use error::Fault;
+pub use error::ScenarioError;
+pub use preset::presets;
 
 use crate::workload::Workload;
 
@@ -123,7 +137,8 @@ pub enum HostPolicy {
 }
 
 /// Where a VM's pages are at first.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Deserialize)]
+#[serde(rename_all = "kebab-case")]
 pub enum Start {
     /// The fastest tier first, in address order.
     #[default]
@@ -150,6 +165,16 @@ pub struct Host {
     pub share: Share,
     /// Part of the first tier that two or more VMs leave free.
     pub reserve: f64,
+}
+
+/// A name is what people can read on one line of a table.
+fn check_name(name: &str, path: &str) -> Result<(), Fault> {
+    let letters = name.chars().count();
+    if !(1..=64).contains(&letters) || name.chars().any(char::is_control) {
+        let what = "not a name: allowed are 1 to 64 printable characters";
+        return Err(Fault::new(path, what));
+    }
+    Ok(())
 }
 
 impl HostPolicy {

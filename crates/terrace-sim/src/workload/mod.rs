@@ -7,6 +7,7 @@
 use std::path::Path;
 
 use crate::access::Source;
+use crate::scenario::Stop;
 
 /// What a load needs to know to make its accesses.
 #[derive(Clone, Copy, Debug)]
@@ -23,9 +24,58 @@ pub struct Context<'a> {
     pub folder: &'a Path,
 }
 
+/// Every `kind`, and what it is.
+pub const KINDS: &[(&str, &str)] = &[("hotset", "a hot set among uniform accesses")];
+
 /// A load: its kind and parameters, checked.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Workload {}
+pub enum Workload {
+    /// A hot set.
+    Hotset {
+        /// Bytes.
+        size: u64,
+    },
+}
+
+/// A load and when it ends.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Load {
+    /// The load.
+    pub workload: Workload,
+    /// Its end.
+    pub stop: Stop,
+}
+
+#[derive(serde::Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RawLoad {
+    kind: String,
+    size: bytesize::ByteSize,
+    hot: f64,
+    hot_access: f64,
+    write: f64,
+    ops: Option<u64>,
+    duration: Option<String>,
+}
+
+impl<'de> serde::Deserialize<'de> for Load {
+    fn deserialize<D: serde::Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
+        let raw = RawLoad::deserialize(d)?;
+        let _ = (raw.kind, raw.hot, raw.hot_access, raw.write);
+        let time = raw.duration.map(|t| humantime::parse_duration(&t));
+        let stop = match (raw.ops, time) {
+            (Some(ops @ 1..), None) => Stop::Ops(ops),
+            (None, Some(Ok(t))) => Stop::Duration(u64::try_from(t.as_nanos()).unwrap_or(u64::MAX)),
+            _ => return Err(serde::de::Error::custom("duration or ops, above 0")),
+        };
+        Ok(Self {
+            workload: Workload::Hotset {
+                size: raw.size.as_u64(),
+            },
+            stop,
+        })
+    }
+}
 
 /// A load that cannot be made.
 #[derive(Debug, thiserror::Error)]
@@ -35,8 +85,15 @@ pub struct WorkloadError(pub String);
 impl Workload {
     /// 4 KiB pages of its memory at that scale: its accesses are to pages below this.
     #[must_use]
-    pub fn pages(&self, _scale: u64) -> u64 {
-        match *self {}
+    pub fn pages(&self, scale: u64) -> u64 {
+        let Self::Hotset { size } = self;
+        size / 4096 / scale
+    }
+
+    /// Whether it cannot be scaled.
+    #[must_use]
+    pub fn needs_full_size(&self) -> bool {
+        false
     }
 
     /// One source for each vCPU.
@@ -44,6 +101,6 @@ impl Workload {
     /// # Errors
     /// Where a file that it needs cannot be read.
     pub fn sources(&self, _context: &Context) -> Result<Vec<Box<dyn Source>>, WorkloadError> {
-        match *self {}
+        Err(WorkloadError("not yet".into()))
     }
 }

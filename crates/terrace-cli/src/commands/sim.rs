@@ -1,0 +1,196 @@
+//! `terrace sim run`, `compare` and `list`; `replay` has a file of its own.
+
+mod list;
+mod progress;
+mod table;
+
+use std::io::Write;
+use std::num::NonZeroUsize;
+use std::path::Path;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use anyhow::{Context as _, Result, bail, ensure};
+use serde::Serialize;
+use terrace_sim::compare::{Control, Finished, Plan};
+use terrace_sim::result::RunResult;
+use terrace_sim::run::Options;
+use terrace_sim::scenario::{Scenario, Stop};
+
+use crate::args::sim::{Output, Sim};
+use progress::Bar;
+
+/// Samples of a run's timeline, where its length is known beforehand.
+const SAMPLES: u64 = 240;
+
+/// Time between samples where it is not, ns.
+const SAMPLE_NS: u64 = 1_000_000_000;
+
+/// Cells of memory in a picture of heat.
+const HEAT_CELLS: usize = 128;
+
+/// What `compare` writes.
+#[derive(Serialize)]
+struct Runs<'a> {
+    runs: Vec<&'a RunResult>,
+}
+
+pub fn run(command: &Sim) -> Result<ExitCode> {
+    match command {
+        Sim::Run {
+            file,
+            policy,
+            output,
+        } => {
+            let scenario = load(file, output)?;
+            let plan = match policy {
+                Some(policy) => Plan::compare(&scenario, std::slice::from_ref(policy), None)?,
+                None => Plan::single(&scenario),
+            };
+            carry_out(&scenario, &plan, None, output, |runs| {
+                serde_json::to_string_pretty(&runs.first())
+            })
+        }
+        Sim::Compare {
+            file,
+            policies,
+            sweep,
+            jobs,
+            output,
+        } => {
+            let scenario = load(file, output)?;
+            let plan = Plan::compare(&scenario, policies, sweep.as_ref())?;
+            carry_out(&scenario, &plan, *jobs, output, |runs| {
+                serde_json::to_string_pretty(&Runs { runs })
+            })
+        }
+        Sim::Replay(replay) => super::replay::run(replay),
+        Sim::List { json } => {
+            list::run(*json)?;
+            Ok(ExitCode::SUCCESS)
+        }
+    }
+}
+
+/// Reads the scenario; sees to it that what a long run finds out can be written.
+fn load(file: &Path, output: &Output) -> Result<Scenario> {
+    let mut scenario = Scenario::load(file)?;
+    if let Some(seed) = output.seed {
+        scenario.seed = seed;
+    }
+    let outputs = [&output.json, &output.html].into_iter().flatten();
+    for out in outputs.filter(|out| !is_standard_output(out)) {
+        let folder = out.parent().filter(|f| !f.as_os_str().is_empty());
+        let folder = folder.unwrap_or(Path::new("."));
+        ensure!(
+            folder.is_dir() && !out.is_dir(),
+            "{}: cannot be written: its folder must be there, and it must be no folder",
+            out.display()
+        );
+    }
+    Ok(scenario)
+}
+
+fn carry_out(
+    scenario: &Scenario,
+    plan: &Plan,
+    jobs: Option<NonZeroUsize>,
+    output: &Output,
+    json: impl Fn(Vec<&RunResult>) -> serde_json::Result<String>,
+) -> Result<ExitCode> {
+    let processors = std::thread::available_parallelism().unwrap_or(NonZeroUsize::MIN);
+    let cancelled = on_interrupt()?;
+    let bar = Bar::new(output.quiet);
+    let finished = plan.run(
+        options(scenario, output),
+        &Control {
+            threads: jobs.unwrap_or(processors),
+            on_progress: &|progress| bar.show(progress),
+            cancelled: &cancelled,
+        },
+    );
+    bar.clear();
+    let finished = finished?;
+    let interrupted = finished.runs.len() < finished.wanted;
+    if !finished.runs.is_empty() {
+        write(scenario, &finished, output, json)?;
+    }
+    if !interrupted {
+        return Ok(ExitCode::SUCCESS);
+    }
+    let (done, wanted) = (finished.runs.len(), finished.wanted);
+    eprintln!("terrace: interrupted: {done} of {wanted} runs were finished");
+    Ok(ExitCode::from(130))
+}
+
+fn write(
+    scenario: &Scenario,
+    finished: &Finished,
+    output: &Output,
+    json: impl Fn(Vec<&RunResult>) -> serde_json::Result<String>,
+) -> Result<()> {
+    let results: Vec<&RunResult> = finished.runs.iter().map(|run| &run.result).collect();
+    let to_terminal = output
+        .json
+        .as_deref()
+        .is_none_or(|out| !is_standard_output(out));
+    if to_terminal && !output.quiet {
+        print!("{}", table::text(&results));
+    }
+    if let Some(out) = &output.json {
+        put(out, &(json(results)? + "\n"))?;
+    }
+    if let Some(out) = &output.html {
+        put(
+            out,
+            &terrace_sim::report::html(&scenario.name, &finished.runs),
+        )?;
+    }
+    Ok(())
+}
+
+fn put(out: &Path, text: &str) -> Result<()> {
+    if is_standard_output(out) {
+        let written = std::io::stdout().write_all(text.as_bytes());
+        return written.context("standard output cannot be written");
+    }
+    std::fs::write(out, text).with_context(|| format!("{}: cannot be written", out.display()))
+}
+
+fn is_standard_output(out: &Path) -> bool {
+    out.as_os_str() == "-"
+}
+
+/// A timeline is kept where a report is drawn from it.
+fn options(scenario: &Scenario, output: &Output) -> Options {
+    if output.html.is_none() {
+        return Options::default();
+    }
+    let longest = scenario.vms.iter().map(|vm| match vm.stop {
+        Stop::Duration(ns) => Some(ns),
+        Stop::Ops(_) | Stop::Trace => None,
+    });
+    let longest = longest.collect::<Option<Vec<u64>>>();
+    let longest = longest.and_then(|all| all.into_iter().max());
+    Options {
+        sample_every_ns: longest.map_or(SAMPLE_NS, |ns| (ns / SAMPLES).max(1)),
+        heat_cells: HEAT_CELLS,
+        ..Options::default()
+    }
+}
+
+/// What the first interruption sets; the second ends the program at once.
+fn on_interrupt() -> Result<Arc<AtomicBool>> {
+    let cancelled = Arc::new(AtomicBool::new(false));
+    let set = Arc::clone(&cancelled);
+    let handler = ctrlc::set_handler(move || {
+        if set.swap(true, Ordering::Relaxed) {
+            std::process::exit(130);
+        }
+    });
+    match handler {
+        Ok(()) => Ok(cancelled),
+        Err(error) => bail!("interruptions cannot be handled: {error}"),
+    }
+}

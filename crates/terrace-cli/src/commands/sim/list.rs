@@ -1,0 +1,151 @@
+//! `terrace sim list`.
+
+use std::path::Path;
+
+use anyhow::Result;
+use serde::Serialize;
+use terrace_core::TierKind;
+use terrace_sim::scenario::policy::{self, Description};
+use terrace_sim::scenario::{Tier, presets};
+use terrace_sim::workload::KINDS;
+
+use crate::commands::print_json;
+use crate::render;
+
+/// Where scenarios are looked for.
+const FOLDER: &str = "scenarios";
+
+/// What `--json` prints.
+#[derive(Serialize)]
+struct Report {
+    policies: Vec<Description>,
+    tiers: Vec<TierReport>,
+    workloads: Vec<Named>,
+    scenarios: Vec<Named>,
+}
+
+#[derive(Serialize)]
+struct TierReport {
+    name: String,
+    kind: TierKind,
+    read_ns: f64,
+    write_ns: f64,
+    read_gb_s: f64,
+    write_gb_s: f64,
+    line: u64,
+}
+
+/// A name and a line about it.
+#[derive(Serialize)]
+struct Named {
+    name: String,
+    what: String,
+}
+
+pub fn run(json: bool) -> Result<()> {
+    let report = Report {
+        policies: policy::descriptions(),
+        tiers: presets().into_iter().map(TierReport::from).collect(),
+        workloads: KINDS.iter().map(Named::from).collect(),
+        scenarios: scenarios(Path::new(FOLDER)),
+    };
+    if json {
+        return print_json(&report);
+    }
+    print!("{}", text(&report));
+    Ok(())
+}
+
+impl From<&(&str, &str)> for Named {
+    fn from((name, what): &(&str, &str)) -> Self {
+        Self {
+            name: (*name).into(),
+            what: (*what).into(),
+        }
+    }
+}
+
+impl From<Tier> for TierReport {
+    fn from(tier: Tier) -> Self {
+        Self {
+            name: tier.name,
+            kind: tier.kind,
+            read_ns: tier.read_ns,
+            write_ns: tier.write_ns,
+            read_gb_s: tier.read_gb_s,
+            write_gb_s: tier.write_gb_s,
+            line: tier.line,
+        }
+    }
+}
+
+/// The scenarios of a folder by name, each with the comment that it begins with; none where there is no
+/// such folder.
+fn scenarios(folder: &Path) -> Vec<Named> {
+    let Ok(entries) = std::fs::read_dir(folder) else {
+        return Vec::new();
+    };
+    let files = entries.filter_map(|entry| Some(entry.ok()?.path()));
+    let mut files: Vec<_> = files
+        .filter(|file| file.extension().is_some_and(|e| e == "toml"))
+        .collect();
+    files.sort();
+    let named = files.iter().map(|file| {
+        let text = std::fs::read_to_string(file).unwrap_or_default();
+        let comment = text.lines().next().and_then(|line| line.strip_prefix('#'));
+        Named {
+            name: file.display().to_string(),
+            what: comment.unwrap_or_default().trim().into(),
+        }
+    });
+    named.collect()
+}
+
+fn text(report: &Report) -> String {
+    let policies: Vec<Vec<String>> = report.policies.iter().map(policy_row).collect();
+    let mut out = render::table(&["POLICY", "WHAT IT IS"], &[], &policies);
+    out.push('\n');
+    let tiers: Vec<Vec<String>> = report.tiers.iter().map(tier_row).collect();
+    let header = [
+        "TIER",
+        "READ NS",
+        "WRITE NS",
+        "READ GB/S",
+        "WRITE GB/S",
+        "LINE",
+    ];
+    out += &render::table(&header, &[1, 2, 3, 4, 5], &tiers);
+    out.push('\n');
+    let row = |named: &Named| vec![named.name.clone(), named.what.clone()];
+    let workloads: Vec<Vec<String>> = report.workloads.iter().map(row).collect();
+    out += &render::table(&["LOAD", "WHAT IT IS"], &[], &workloads);
+    out.push('\n');
+    let scenarios: Vec<Vec<String>> = report.scenarios.iter().map(row).collect();
+    if scenarios.is_empty() {
+        out += &format!("no scenarios here: there is no folder {FOLDER} with *.toml files\n");
+    } else {
+        out += &render::table(&["SCENARIO", "WHAT IT IS"], &[], &scenarios);
+    }
+    out
+}
+
+fn policy_row(policy: &Description) -> Vec<String> {
+    let stages: Vec<String> = policy
+        .stages
+        .iter()
+        .map(|(stage, name)| format!("{stage} {name}"))
+        .collect();
+    let what = policy.what.clone().unwrap_or_else(|| stages.join(", "));
+    vec![policy.name.clone(), what]
+}
+
+fn tier_row(tier: &TierReport) -> Vec<String> {
+    vec![
+        tier.name.clone(),
+        tier.read_ns.to_string(),
+        tier.write_ns.to_string(),
+        tier.read_gb_s.to_string(),
+        tier.write_gb_s.to_string(),
+        tier.line.to_string(),
+    ]
+}

@@ -1,0 +1,215 @@
+//! Runs as a table for people.
+
+use terrace_sim::result::{RunResult, VmResult};
+use terrace_sim::scenario::policy;
+
+use crate::render;
+
+/// With fewer rounds than this, a policy's figures say little.
+const LEAST_ROUNDS: u64 = 3;
+
+/// A line about what was simulated, and a row for each VM of each run.
+pub fn text(runs: &[&RunResult]) -> String {
+    let Some(first) = runs.first() else {
+        return String::new();
+    };
+    let mut out = format!(
+        "{}: seed {}, scale {}\n",
+        first.scenario, first.seed, first.scale
+    );
+    for run in runs {
+        out += &format!(
+            "{}{}: {:.1} s simulated in {:.1} s, {} accesses ({}/s), {:.1} bytes of state a page\n",
+            run.policy,
+            swept(run).map_or(String::new(), |size| format!(", fast {size}")),
+            run.simulated_s,
+            run.wall_s,
+            count(run.accesses),
+            rate(run.accesses_per_wall_s),
+            run.sim_state_bytes_per_page,
+        );
+    }
+    let mut header = vec!["POLICY", "VM", "RUN TIME", "OPS/S", "SLOWDOWN", "FAST HITS"];
+    header.extend([
+        "PROMOTED", "DEMOTED", "EXITS", "FAULTS", "OVERHEAD", "ROUNDS",
+    ]);
+    let sweeps = runs.iter().any(|run| run.sweep.is_some());
+    if sweeps {
+        header.insert(1, "FAST");
+    }
+    let first_number = if sweeps { 3 } else { 2 };
+    let numbers: Vec<usize> = [1]
+        .into_iter()
+        .filter(|_| sweeps)
+        .chain(first_number..header.len())
+        .collect();
+    let mut rows = Vec::new();
+    for run in runs {
+        for vm in &run.vms {
+            let mut cells = row(vm);
+            if sweeps {
+                cells.insert(1, swept(run).unwrap_or_else(|| "-".into()));
+            }
+            rows.push(cells);
+        }
+    }
+    out.push('\n');
+    out += &render::table(&header, &numbers, &rows);
+    let vms = runs.iter().flat_map(|run| &run.vms);
+    if vms.into_iter().any(too_few) {
+        out += &format!(
+            "\nUnder {LEAST_ROUNDS} rounds a policy has hardly begun: let the load run longer before you judge it.\n"
+        );
+    }
+    out
+}
+
+fn row(vm: &VmResult) -> Vec<String> {
+    let overhead = vm.overhead_s;
+    let policy = match &vm.guest_policy {
+        Some(guest) => format!("{} + {guest}", vm.policy),
+        None => vm.policy.clone(),
+    };
+    let rounds = match (policy::is_unmanaged(&vm.policy), too_few(vm)) {
+        (true, _) => "-".into(),
+        (false, true) => format!("{}: too few to judge", vm.rounds),
+        (false, false) => vm.rounds.to_string(),
+    };
+    vec![
+        policy,
+        vm.name.clone(),
+        format!("{:.2} s", vm.runtime_s),
+        rate(vm.ops_per_s),
+        vm.slowdown_vs_all_fast
+            .map_or("-".into(), |slowdown| format!("{slowdown:.3}")),
+        format!("{:.1} %", vm.fast_hit_ratio * 100.0),
+        render::pages(vm.promoted_pages),
+        render::pages(vm.demoted_pages),
+        count(vm.vm_exits),
+        count(vm.major_faults),
+        format!(
+            "{:.2} s",
+            overhead.track + overhead.classify + overhead.migrate
+        ),
+        rounds,
+    ]
+}
+
+fn too_few(vm: &VmResult) -> bool {
+    !policy::is_unmanaged(&vm.policy) && vm.rounds < LEAST_ROUNDS
+}
+
+fn swept(run: &RunResult) -> Option<String> {
+    run.sweep.as_ref().map(|sweep| render::bytes(sweep.bytes))
+}
+
+/// `812`, `12.3 k`, `4.5 M`.
+fn rate(n: f64) -> String {
+    const UNITS: [(&str, f64); 3] = [("G", 1e9), ("M", 1e6), ("k", 1e3)];
+    match UNITS.iter().find(|(_, size)| n >= *size) {
+        Some((unit, size)) => format!("{:.1} {unit}", n / size),
+        None => format!("{n:.0}"),
+    }
+}
+
+/// The same of a count.
+fn count(n: u64) -> String {
+    const UNITS: [(&str, u64); 3] = [("G", 1_000_000_000), ("M", 1_000_000), ("k", 1_000)];
+    match UNITS.iter().find(|(_, size)| n >= *size) {
+        Some((unit, size)) => format!("{}.{} {unit}", n / size, n % size / (size / 10)),
+        None => n.to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use terrace_sim::result::{Overhead, Sweep};
+
+    use super::*;
+
+    fn run(policy: &str, rounds: u64) -> RunResult {
+        let vm = VmResult {
+            name: "vm1".into(),
+            policy: policy.into(),
+            rounds,
+            runtime_s: 60.0,
+            ops_per_s: 1.25e7,
+            slowdown_vs_all_fast: Some(1.0625),
+            fast_hit_ratio: 0.875,
+            promoted_pages: 256,
+            vm_exits: 1500,
+            overhead_s: Overhead {
+                track: 0.5,
+                classify: 0.25,
+                migrate: 0.25,
+            },
+            ..VmResult::default()
+        };
+        RunResult {
+            scenario: "quick".into(),
+            policy: policy.into(),
+            seed: 1,
+            scale: 64,
+            simulated_s: 60.0,
+            wall_s: 2.0,
+            accesses: 30_000_000,
+            accesses_per_wall_s: 1.5e7,
+            vms: vec![vm],
+            ..RunResult::default()
+        }
+    }
+
+    #[test]
+    fn a_run_is_a_row_for_each_vm() {
+        let expected = "\
+quick: seed 1, scale 64
+vtmm: 60.0 s simulated in 2.0 s, 30.0 M accesses (15.0 M/s), 0.0 bytes of state a page
+
+POLICY  VM   RUN TIME   OPS/S  SLOWDOWN  FAST HITS  PROMOTED  DEMOTED  EXITS  FAULTS  OVERHEAD  ROUNDS
+vtmm    vm1   60.00 s  12.5 M     1.062     87.5 %     1 MiB      0 B  1.5 k       0    1.00 s       7
+";
+        assert_eq!(text(&[&run("vtmm", 7)]), expected);
+    }
+
+    #[test]
+    fn rounds_under_3_are_said_aloud_where_a_policy_has_rounds() {
+        let told = text(&[&run("vtmm", 2)]);
+        assert!(told.contains("2: too few to judge"), "{told}");
+        assert!(told.contains("Under 3 rounds"), "{told}");
+        let told = text(&[&run("oracle", 0)]);
+        assert!(
+            !told.contains("too few") && !told.contains("Under 3"),
+            "{told}"
+        );
+    }
+
+    #[test]
+    fn a_sweep_says_its_value_and_a_missing_reference_is_a_dash() {
+        let mut swept = run("vtmm", 7);
+        swept.sweep = Some(Sweep {
+            key: "fast".into(),
+            bytes: 2 << 30,
+        });
+        swept.vms[0].slowdown_vs_all_fast = None;
+        let told = text(&[&swept]);
+        assert!(told.contains("vtmm, fast 2 GiB: "), "{told}");
+        let row = told.lines().find(|l| l.contains("vm1")).unwrap();
+        let cells: Vec<&str> = row
+            .split("  ")
+            .map(str::trim)
+            .filter(|c| !c.is_empty())
+            .collect();
+        assert_eq!(cells[..5], ["vtmm", "2 GiB", "vm1", "60.00 s", "12.5 M"]);
+        assert_eq!(cells[5], "-");
+    }
+
+    #[test]
+    fn counts_and_rates_read_well() {
+        assert_eq!(count(999), "999");
+        assert_eq!(count(1_290_000), "1.2 M");
+        assert_eq!(count(u64::MAX), "18446744073.7 G");
+        assert_eq!(rate(0.0), "0");
+        assert_eq!(rate(f64::NAN), "NaN");
+        assert_eq!(rate(2.5e9), "2.5 G");
+    }
+}

@@ -1,0 +1,155 @@
+//! What is wrong with a scenario, and where: file, line and key.
+
+use std::fmt;
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+
+use toml::de::{DeTable, DeValue};
+
+/// What is wrong with a scenario.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub struct ScenarioError {
+    /// The file.
+    pub file: PathBuf,
+    /// Its line, from 1; none where the file as a whole is at fault.
+    pub line: Option<usize>,
+    /// The key, as `vm.fast`.
+    pub key: Option<String>,
+    /// What is wrong with it, what is allowed, what to do: one line.
+    pub what: String,
+}
+
+impl fmt::Display for ScenarioError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:", self.file.display())?;
+        if let Some(line) = self.line {
+            write!(f, "{line}:")?;
+        }
+        if let Some(key) = &self.key {
+            write!(f, " {key}:")?;
+        }
+        write!(f, " {}", self.what)
+    }
+}
+
+/// A rule that a scenario breaks.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Fault {
+    /// The key's path, as `vm[1].fast`: `vm` counts from 0.
+    pub path: String,
+    /// What is wrong, what is allowed, what to do.
+    pub what: String,
+}
+
+impl Fault {
+    pub fn new(path: impl Into<String>, what: impl Into<String>) -> Self {
+        Self {
+            path: path.into(),
+            what: what.into(),
+        }
+    }
+
+    /// The key as people know it, without numbers.
+    pub fn key(&self) -> String {
+        let mut key = String::new();
+        let mut inside = false;
+        for c in self.path.chars() {
+            match c {
+                '[' => inside = true,
+                ']' => inside = false,
+                c if !inside => key.push(c),
+                _ => {}
+            }
+        }
+        key
+    }
+}
+
+/// The text of a scenario, to find what is at fault in it.
+pub(super) struct Place<'a> {
+    pub file: &'a Path,
+    pub text: &'a str,
+}
+
+impl Place<'_> {
+    /// A text that is no TOML, or not of a scenario's shape.
+    pub fn misshapen(&self, error: &toml::de::Error) -> ScenarioError {
+        let span = error.span().unwrap_or_default();
+        // A table's fault is at its header, where the name stands behind brackets.
+        let header = self.text.get(span.clone()).unwrap_or_default();
+        let brackets = header.len() - header.trim_start_matches('[').len();
+        let at = match header.strip_suffix(']') {
+            Some(_) => span.start + brackets,
+            None => span.start,
+        };
+        let keys = self.keys();
+        let around = keys.iter().filter(|(_, span)| span.contains(&at));
+        let path = around.max_by_key(|(path, _)| path.len());
+        ScenarioError {
+            file: self.file.to_owned(),
+            line: error.span().map(|_| self.line(at)),
+            key: path.map(|(path, _)| Fault::new(path.as_str(), "").key()),
+            // Parsers like to go on over several lines.
+            what: words(error.message()),
+        }
+    }
+
+    /// A rule that is broken: the line of its key or, where that is not set, of what it is part of.
+    pub fn broken(&self, fault: &Fault) -> ScenarioError {
+        let keys = self.keys();
+        let within = |path: &str| match fault.path.strip_prefix(path) {
+            Some(rest) => rest.is_empty() || rest.starts_with(['.', '[']),
+            None => false,
+        };
+        let named = keys.iter().filter(|(path, _)| within(path));
+        let nearest = named.max_by_key(|(path, _)| path.len());
+        ScenarioError {
+            file: self.file.to_owned(),
+            line: nearest.map(|(_, span)| self.line(span.start)),
+            key: Some(fault.key()),
+            what: words(&fault.what),
+        }
+    }
+
+    /// Paths of all keys, each with its bytes from the name's first to the value's last; none of a text
+    /// that is no TOML.
+    fn keys(&self) -> Vec<(String, Range<usize>)> {
+        let mut found = Vec::new();
+        let Ok(root) = DeTable::parse(self.text) else {
+            return found;
+        };
+        let mut open = Vec::new();
+        for (name, value) in root.get_ref() {
+            open.push((name.get_ref().to_string(), name.span().start, value));
+        }
+        while let Some((path, start, value)) = open.pop() {
+            match value.get_ref() {
+                DeValue::Table(inner) => {
+                    for (name, value) in inner {
+                        let path = format!("{path}.{}", name.get_ref());
+                        open.push((path, name.span().start, value));
+                    }
+                }
+                DeValue::Array(items) => {
+                    for (i, item) in items.iter().enumerate() {
+                        open.push((format!("{path}[{i}]"), item.span().start, item));
+                    }
+                }
+                _ => {}
+            }
+            found.push((path, start..value.span().end));
+        }
+        found
+    }
+
+    fn line(&self, at: usize) -> usize {
+        let before = self.text.bytes().take(at);
+        before.filter(|b| *b == b'\n').count() + 1
+    }
+}
+
+/// The text on one line, without characters that a terminal would obey.
+fn words(text: &str) -> String {
+    let printable = text.replace(|c: char| c.is_control() && c != '\n', "\u{fffd}");
+    printable.split_whitespace().collect::<Vec<_>>().join(" ")
+}

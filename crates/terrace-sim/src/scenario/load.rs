@@ -1,0 +1,82 @@
+//! Reading a scenario from a file or a text.
+
+use std::fs::File;
+use std::io::Read;
+use std::path::Path;
+
+use super::Scenario;
+use super::error::{Fault, Place, ScenarioError};
+use super::raw::RawScenario;
+
+/// Longest scenario, bytes: the longest that anyone would write by hand is far below.
+const MOST_TEXT: u64 = 1 << 20;
+
+impl Scenario {
+    /// Reads and checks a file.
+    ///
+    /// # Errors
+    /// Where it cannot be read or is no valid scenario.
+    pub fn load(path: &Path) -> Result<Self, ScenarioError> {
+        let wrong = |what: String| ScenarioError {
+            file: path.to_owned(),
+            line: None,
+            key: None,
+            what,
+        };
+        let mut bytes = Vec::new();
+        File::open(path)
+            .and_then(|file| file.take(MOST_TEXT + 1).read_to_end(&mut bytes))
+            .map_err(|e| wrong(format!("cannot be read: {e}")))?;
+        if bytes.len() > 1 << 20 {
+            return Err(wrong("longer than 1 MiB: this is no scenario".into()));
+        }
+        let text = String::from_utf8(bytes).map_err(|e| {
+            wrong(format!(
+                "not UTF-8 at byte {}: this is no scenario",
+                e.utf8_error().valid_up_to()
+            ))
+        })?;
+        let name = path.file_stem().unwrap_or(path.as_os_str());
+        let folder = path.parent().unwrap_or(Path::new(""));
+        read(&text, &name.to_string_lossy(), folder, path)
+    }
+
+    /// Reads and checks a text; files that it names are relative to `folder`.
+    ///
+    /// # Errors
+    /// Where it is no valid scenario.
+    pub fn parse(text: &str, name: &str, folder: &Path) -> Result<Self, ScenarioError> {
+        read(text, name, folder, &folder.join(format!("{name}.toml")))
+    }
+}
+
+fn read(text: &str, name: &str, folder: &Path, file: &Path) -> Result<Scenario, ScenarioError> {
+    let place = Place { file, text };
+    let raw: RawScenario = toml::from_str(text).map_err(|e| place.misshapen(&e))?;
+    let shorthand = raw.shorthand();
+    let scenario = raw
+        .check(name, folder)
+        .map_err(|fault| place.broken(&fault))?;
+    match scenario.check() {
+        Ok(()) => Ok(scenario),
+        Err(fault) => Err(place.broken(&as_written(fault, &shorthand))),
+    }
+}
+
+/// A fault in a VM's `tiers` where the VM gives `fast` and `slow`.
+fn as_written(fault: Fault, shorthand: &[bool]) -> Fault {
+    let Some((vm, tier)) = fault.path.split_once(".tiers") else {
+        return fault;
+    };
+    let number = vm.strip_prefix("vm[").and_then(|n| n.strip_suffix(']'));
+    let number: Option<usize> = number.and_then(|n| n.parse().ok());
+    let key = match tier {
+        "[0]" => "fast",
+        "[1]" => "slow",
+        _ => return fault,
+    };
+    match number.and_then(|n| shorthand.get(n)) {
+        Some(true) => Fault::new(format!("{vm}.{key}"), fault.what),
+        _ => fault,
+    }
+}

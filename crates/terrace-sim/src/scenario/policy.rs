@@ -1,0 +1,234 @@
+//! A VM's policy: from names to who places its pages.
+
+use serde::de::value::MapAccessDeserializer;
+use serde::de::{self, Deserialize, Deserializer, MapAccess, Visitor};
+use terrace_core::policy::{Observe, PolicyStages};
+use terrace_core::{ConfigError, PolicyChoice, PolicyName};
+
+use super::HostPolicy;
+use super::error::Fault;
+
+/// Policies without an engine: name, what it is, how the machine knows it.
+const UNMANAGED: [(&str, &str, HostPolicy); 5] = [
+    (
+        "first-touch",
+        "pages stay where they are first put",
+        HostPolicy::FirstTouch,
+    ),
+    (
+        "interleave",
+        "pages are dealt to the tiers in turn, and stay",
+        HostPolicy::Interleave,
+    ),
+    (
+        "all-fast",
+        "every page in the first tier, as if it had no end",
+        HostPolicy::AllFast,
+    ),
+    (
+        "all-slow",
+        "every page in the last tier, as if it had no end",
+        HostPolicy::AllSlow,
+    ),
+    (
+        "oracle",
+        "each window's most costly pages, known beforehand and placed for free",
+        HostPolicy::Oracle,
+    ),
+];
+
+/// A policy for people.
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
+pub struct Description {
+    /// Its name.
+    pub name: String,
+    /// Stage and what serves it, or what the policy is where no engine runs.
+    pub stages: Vec<(String, String)>,
+    /// What it is, where no engine runs.
+    pub what: Option<String>,
+}
+
+/// Every policy that a scenario may name.
+#[must_use]
+pub fn descriptions() -> Vec<Description> {
+    let mut all = Vec::new();
+    for name in engine_names() {
+        let policy = name.stages();
+        let stages = [
+            ("observe", policy.observe.name()),
+            ("estimate", policy.estimate.name()),
+            ("share", policy.share.name()),
+            ("place", policy.place.name()),
+            ("move", policy.moves.name()),
+        ];
+        all.push(Description {
+            name: name.name().into(),
+            stages: stages.map(|(k, v)| (k.into(), v.into())).to_vec(),
+            what: None,
+        });
+    }
+    all.extend(UNMANAGED.map(|(name, what, _)| Description {
+        name: name.into(),
+        stages: Vec::new(),
+        what: Some(what.into()),
+    }));
+    all
+}
+
+/// Whether a policy of that name leaves pages alone, so that it has no rounds.
+#[must_use]
+pub fn is_unmanaged(name: &str) -> bool {
+    UNMANAGED.iter().any(|(n, ..)| *n == name)
+}
+
+/// Whether a scenario may name the policy.
+///
+/// # Errors
+/// Says which there are.
+pub fn check(name: &str) -> Result<(), String> {
+    let known = by_name(name, "policy");
+    known.map(|_| ()).map_err(|fault| fault.what)
+}
+
+/// Policies of the engine's registry that see what is touched; the others stand for nothing here.
+fn engine_names() -> impl Iterator<Item = PolicyName> {
+    let all = PolicyName::ALL.iter().copied();
+    all.filter(|name| name.stages().observe != Observe::None)
+}
+
+/// A policy as written: a name, or a table with `base`, stages and `where`.
+#[derive(Debug)]
+pub(super) enum RawPolicy {
+    Name(String),
+    Table(RawTable),
+}
+
+/// [`PolicyStages`] and `where` (a flattened struct would hide which key is unknown).
+#[derive(Debug, serde::Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct RawTable {
+    base: String,
+    observe: Option<String>,
+    estimate: Option<String>,
+    share: Option<String>,
+    place: Option<String>,
+    #[serde(rename = "move")]
+    moves: Option<String>,
+    #[serde(rename = "where")]
+    side: Option<String>,
+}
+
+impl<'de> Deserialize<'de> for RawPolicy {
+    /// By hand: a derived untagged enum would hide which key is wrong.
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Either;
+        impl<'de> Visitor<'de> for Either {
+            type Value = RawPolicy;
+
+            fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                f.write_str("a policy's name, or a table with `base`")
+            }
+
+            fn visit_str<E: de::Error>(self, name: &str) -> Result<RawPolicy, E> {
+                Ok(RawPolicy::Name(name.into()))
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<RawPolicy, A::Error> {
+                RawTable::deserialize(MapAccessDeserializer::new(map)).map(RawPolicy::Table)
+            }
+        }
+        deserializer.deserialize_any(Either)
+    }
+}
+
+impl RawPolicy {
+    /// Who places the VM's pages.
+    pub fn check(self, path: &str) -> Result<HostPolicy, Fault> {
+        let raw = match self {
+            Self::Name(name) => return by_name(&name, path),
+            Self::Table(raw) => raw,
+        };
+        check_side(raw.side.as_deref(), &format!("{path}.where"))?;
+        let stages = PolicyStages {
+            base: raw.base,
+            observe: raw.observe,
+            estimate: raw.estimate,
+            share: raw.share,
+            place: raw.place,
+            moves: raw.moves,
+        };
+        let name = words(&stages);
+        if name == stages.base {
+            return by_name(&name, &format!("{path}.base"));
+        }
+        let choice = PolicyChoice::Composed(stages);
+        let resolved = choice.resolve(path).map_err(|error| match error {
+            ConfigError::Name {
+                key,
+                value,
+                allowed,
+            } => Fault::new(key, format!("\"{value}\" is unknown: allowed is {allowed}")),
+            other @ ConfigError::Range { .. } => Fault::new(path, other.to_string()),
+        })?;
+        if resolved.observe == Observe::None {
+            let what = "nothing is observed, so there is nothing to simulate: set observe, or name \
+                        first-touch, interleave, all-fast, all-slow or oracle alone";
+            return Err(Fault::new(path, what));
+        }
+        Ok(HostPolicy::Engine(name, choice))
+    }
+}
+
+/// The policy of that name; `NAME@host` and `NAME@guest` say where it runs.
+pub(crate) fn by_name(text: &str, path: &str) -> Result<HostPolicy, Fault> {
+    let (name, side) = match text.split_once('@') {
+        Some((name, side)) => (name, Some(side)),
+        None => (text, None),
+    };
+    check_side(side, path)?;
+    if let Some((.., policy)) = UNMANAGED.iter().find(|(n, ..)| *n == name) {
+        return Ok(policy.clone());
+    }
+    match engine_names().find(|n| n.name() == name) {
+        Some(found) => {
+            let choice = PolicyChoice::from(found);
+            Ok(HostPolicy::Engine(text.into(), choice))
+        }
+        None => {
+            let engine = engine_names().map(PolicyName::name);
+            let all: Vec<&str> = engine.chain(UNMANAGED.map(|(name, ..)| name)).collect();
+            let what = format!(
+                "there is no policy \"{name}\": allowed is {}",
+                all.join(", ")
+            );
+            Err(Fault::new(path, what))
+        }
+    }
+}
+
+fn check_side(side: Option<&str>, path: &str) -> Result<(), Fault> {
+    let what = match side {
+        None | Some("host") => return Ok(()),
+        Some("guest") => "no policy can be simulated in the guest yet: allowed is host".into(),
+        Some(other) => format!("a policy does not run in \"{other}\": allowed is host"),
+    };
+    Err(Fault::new(path, what))
+}
+
+/// `vtmm observe=ept-scan`.
+fn words(stages: &PolicyStages) -> String {
+    let own = [
+        ("observe", &stages.observe),
+        ("estimate", &stages.estimate),
+        ("share", &stages.share),
+        ("place", &stages.place),
+        ("move", &stages.moves),
+    ];
+    let mut name = stages.base.clone();
+    for (stage, value) in own {
+        if let Some(value) = value {
+            name += &format!(" {stage}={value}");
+        }
+    }
+    name
+}

@@ -1,0 +1,181 @@
+//! Tiers that have a name.
+
+use serde::de::value::MapAccessDeserializer;
+use serde::de::{self, Deserialize, Deserializer, MapAccess, Visitor};
+use terrace_core::TierKind;
+
+use super::Tier;
+use super::error::Fault;
+use super::quantity::{Number, Whole};
+
+/// A tier as it is measured in a paper; of no size yet.
+struct Preset {
+    name: &'static str,
+    kind: TierKind,
+    /// Read, write.
+    ns: [f64; 2],
+    /// Read, write.
+    gb_s: [f64; 2],
+    line: u64,
+}
+
+/// `dram`, `cxl`, `pmem`: vTMM, Table 1. The others: HyperTier, Table 2, which gives one figure for
+/// reads and writes. Remote DRAM has the weights that vTMM measured on it (§3.3.1), as CXL memory has.
+const PRESETS: [Preset; 6] = [
+    Preset {
+        name: "dram",
+        kind: TierKind::Dram,
+        ns: [81.0, 82.0],
+        gb_s: [120.0, 82.0],
+        line: 64,
+    },
+    Preset {
+        name: "cxl",
+        kind: TierKind::Cxl,
+        ns: [153.0, 162.0],
+        gb_s: [97.0, 63.0],
+        line: 64,
+    },
+    Preset {
+        name: "pmem",
+        kind: TierKind::Pmem,
+        ns: [310.0, 94.0],
+        gb_s: [37.0, 13.0],
+        line: 256,
+    },
+    Preset {
+        name: "dram-68",
+        kind: TierKind::Dram,
+        ns: [68.7, 68.7],
+        gb_s: [88.2, 88.2],
+        line: 64,
+    },
+    Preset {
+        name: "remote",
+        kind: TierKind::Cxl,
+        ns: [121.9, 121.9],
+        gb_s: [53.5, 53.5],
+        line: 64,
+    },
+    Preset {
+        name: "pmem-177",
+        kind: TierKind::Pmem,
+        ns: [176.6, 176.6],
+        gb_s: [21.4, 21.4],
+        line: 256,
+    },
+];
+
+/// All presets, of size 0.
+#[must_use]
+pub fn presets() -> Vec<Tier> {
+    PRESETS.iter().map(Preset::tier).collect()
+}
+
+impl Preset {
+    fn tier(&self) -> Tier {
+        Tier {
+            name: self.name.into(),
+            kind: self.kind,
+            bytes: 0,
+            read_ns: self.ns[0],
+            write_ns: self.ns[1],
+            read_gb_s: self.gb_s[0],
+            write_gb_s: self.gb_s[1],
+            line: self.line,
+        }
+    }
+}
+
+/// A tier as written: a preset's name, or all of it.
+#[derive(Debug)]
+pub(super) enum RawTier {
+    Preset(String),
+    Table(RawTable),
+}
+
+#[derive(Debug, serde::Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct RawTable {
+    name: String,
+    #[serde(default)]
+    kind: TierKind,
+    read_ns: Number,
+    write_ns: Number,
+    read_gb_s: Number,
+    write_gb_s: Number,
+    #[serde(default = "line")]
+    line: Whole,
+}
+
+fn line() -> Whole {
+    Whole(64)
+}
+
+impl<'de> Deserialize<'de> for RawTier {
+    /// By hand: a derived untagged enum would hide which key is wrong.
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Either;
+        impl<'de> Visitor<'de> for Either {
+            type Value = RawTier;
+
+            fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                f.write_str("a preset's name, or a table of the tier's figures")
+            }
+
+            fn visit_str<E: de::Error>(self, name: &str) -> Result<RawTier, E> {
+                Ok(RawTier::Preset(name.into()))
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<RawTier, A::Error> {
+                RawTable::deserialize(MapAccessDeserializer::new(map)).map(RawTier::Table)
+            }
+        }
+        deserializer.deserialize_any(Either)
+    }
+}
+
+impl RawTier {
+    /// The tier, of size 0.
+    pub fn check(self, path: &str) -> Result<Tier, Fault> {
+        let raw = match self {
+            Self::Table(raw) => raw,
+            Self::Preset(name) => {
+                let preset = PRESETS.iter().find(|p| p.name == name);
+                return preset.map(Preset::tier).ok_or_else(|| {
+                    let names: Vec<&str> = PRESETS.iter().map(|p| p.name).collect();
+                    let what = format!(
+                        "there is no tier \"{name}\": allowed is {}, or a table of the tier's figures",
+                        names.join(", ")
+                    );
+                    Fault::new(path, what)
+                });
+            }
+        };
+        super::check_name(&raw.name, &format!("{path}.name"))?;
+        let within = |key: &str, n: f64, least: f64, most: f64, unit: &str| {
+            if (least..=most).contains(&n) {
+                return Ok(n);
+            }
+            let what = format!("{n} is out of range: allowed is {least} to {most} {unit}");
+            Err(Fault::new(format!("{path}.{key}"), what))
+        };
+        if !(64..=4096).contains(&raw.line.0) || !raw.line.0.is_power_of_two() {
+            let what = format!(
+                "{} is no line's size: allowed is a power of two from 64 to 4096, in bytes",
+                raw.line.0
+            );
+            return Err(Fault::new(format!("{path}.line"), what));
+        }
+        Ok(Tier {
+            name: raw.name,
+            kind: raw.kind,
+            bytes: 0,
+            read_ns: within("read_ns", raw.read_ns.0, 1.0, 1e7, "ns")?,
+            write_ns: within("write_ns", raw.write_ns.0, 1.0, 1e7, "ns")?,
+            read_gb_s: within("read_gb_s", raw.read_gb_s.0, 0.001, 1e5, "GB/s")?,
+            write_gb_s: within("write_gb_s", raw.write_gb_s.0, 0.001, 1e5, "GB/s")?,
+            line: raw.line.0,
+        })
+    }
+}

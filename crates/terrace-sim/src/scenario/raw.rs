@@ -1,0 +1,359 @@
+//! A scenario as written, and how it becomes one that is checked.
+
+use std::path::Path;
+
+use serde::Deserialize;
+use terrace_core::Share;
+use terrace_proto::PageSize;
+
+use super::error::Fault;
+use super::policy::RawPolicy;
+use super::preset::RawTier;
+use super::quantity::{Number, Size, Time, Whole, words};
+use super::rules::MOST_SCALE;
+use super::{BalloonStep, Host, Machine, Scenario, Start, Tier, Vm, check_name};
+use crate::workload::Load;
+
+/// Most memory of a tier, bytes: what 52 bits of physical addresses reach.
+const MOST_BYTES: u64 = 1 << 52;
+
+/// Most VMs of a scenario.
+const MOST_VMS: usize = 1024;
+
+/// Most processors of one VM, or of the management.
+const MOST_CPUS: u32 = 1024;
+
+/// Highest weight of a VM, as the daemon takes it.
+const MOST_WEIGHT: u32 = 1_000_000;
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields, expecting = "a scenario")]
+pub(super) struct RawScenario {
+    seed: Option<Whole>,
+    machine: RawMachine,
+    #[serde(default)]
+    vm: Vec<RawVm>,
+    #[serde(default)]
+    host: RawHost,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields, expecting = "a table [machine]")]
+struct RawMachine {
+    tiers: Vec<RawTier>,
+    sizes: Option<Vec<Size>>,
+    scale: Option<Whole>,
+    vcpus_per_vm: Option<Whole>,
+    management_cpus: Option<Whole>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields, expecting = "a table [[vm]]")]
+struct RawVm {
+    name: String,
+    fast: Option<Size>,
+    slow: Option<Size>,
+    tiers: Option<Vec<Size>>,
+    page: Option<PageSize>,
+    guest_page: Option<PageSize>,
+    host_page: Option<PageSize>,
+    policy: Option<RawPolicy>,
+    guest_policy: Option<String>,
+    weight: Option<Whole>,
+    floor: Option<Size>,
+    ceiling: Option<Size>,
+    max_slowdown: Option<Number>,
+    #[serde(default)]
+    start: Start,
+    workload: Load,
+    swap: Option<Size>,
+    #[serde(default)]
+    balloon: Vec<RawBalloon>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields, expecting = "a table of at and size")]
+struct RawBalloon {
+    at: Time,
+    size: Size,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, expecting = "a table [host]")]
+struct RawHost {
+    share: Option<String>,
+    reserve: Option<Number>,
+}
+
+impl RawScenario {
+    /// What is written, each value on its own checked; what they are together is left to
+    /// [`super::rules`].
+    pub fn check(self, name: &str, folder: &Path) -> Result<Scenario, Fault> {
+        let host = self.host.check()?;
+        let vcpus = cpus("machine.vcpus_per_vm", self.machine.vcpus_per_vm, 8)?;
+        let explicit = self.machine.sizes.is_some();
+        let mut machine = self.machine.check()?;
+        if self.vm.is_empty() {
+            return Err(Fault::new(
+                "vm",
+                "there is no VM: describe each by a [[vm]] table",
+            ));
+        }
+        if self.vm.len() > MOST_VMS {
+            let what = format!("{} VMs are too many: at most {MOST_VMS}", self.vm.len());
+            return Err(Fault::new("vm", what));
+        }
+        let mut vms: Vec<Vm> = Vec::new();
+        for (i, raw) in self.vm.into_iter().enumerate() {
+            let vm = raw.check(&format!("vm[{i}]"), &machine, vcpus)?;
+            if vms.iter().any(|other| other.name == vm.name) {
+                let what = format!(
+                    "another VM is called \"{}\" too: choose another name",
+                    vm.name
+                );
+                return Err(Fault::new(format!("vm[{i}].name"), what));
+            }
+            vms.push(vm);
+        }
+        if !explicit {
+            for (t, tier) in machine.tiers.iter_mut().enumerate() {
+                tier.bytes = vms.iter().map(|vm| vm.sizes[t]).sum();
+            }
+        }
+        Ok(Scenario {
+            name: name.into(),
+            folder: folder.into(),
+            seed: self.seed.map_or(1, |seed| seed.0),
+            machine,
+            vms,
+            host,
+        })
+    }
+
+    /// Which VMs give their sizes as `fast` and `slow`.
+    pub fn shorthand(&self) -> Vec<bool> {
+        self.vm.iter().map(|vm| vm.tiers.is_none()).collect()
+    }
+}
+
+impl RawMachine {
+    /// Tiers without a size keep 0.
+    fn check(self) -> Result<Machine, Fault> {
+        let mut tiers: Vec<Tier> = Vec::new();
+        for (i, raw) in self.tiers.into_iter().enumerate() {
+            let path = format!("machine.tiers[{i}]");
+            let tier = raw.check(&path)?;
+            if tiers.iter().any(|other| other.name == tier.name) {
+                let what = format!(
+                    "another tier is called \"{}\" too: give one a table with its own name",
+                    tier.name
+                );
+                return Err(Fault::new(path, what));
+            }
+            if let Some(before) = tiers.last().filter(|before| before.read_ns > tier.read_ns) {
+                let what = format!(
+                    "\"{}\" ({} ns a read) is faster than \"{}\" ({} ns) before it: write the fastest tier first",
+                    tier.name, tier.read_ns, before.name, before.read_ns
+                );
+                return Err(Fault::new(path, what));
+            }
+            tiers.push(tier);
+        }
+        if !(2..=4).contains(&tiers.len()) {
+            let what = format!("{} given: allowed are two to four tiers", tiers.len());
+            return Err(Fault::new("machine.tiers", what));
+        }
+        if let Some(sizes) = self.sizes {
+            as_many("machine.sizes", sizes.len(), &tiers)?;
+            for (i, (tier, size)) in tiers.iter_mut().zip(sizes).enumerate() {
+                tier.bytes = above_zero(&format!("machine.sizes[{i}]"), size)?;
+            }
+        }
+        let scale = self.scale.map_or(64, |scale| scale.0);
+        if !(1..=MOST_SCALE).contains(&scale) {
+            let what = format!("{scale} is out of range: allowed is 1 (full size) to {MOST_SCALE}");
+            return Err(Fault::new("machine.scale", what));
+        }
+        Ok(Machine {
+            tiers,
+            scale,
+            management_cpus: cpus("machine.management_cpus", self.management_cpus, 4)?,
+        })
+    }
+}
+
+impl RawHost {
+    fn check(self) -> Result<Host, Fault> {
+        let share = self.share.as_deref().unwrap_or(Share::Pool.name());
+        let found = Share::ALL.iter().find(|s| s.name() == share);
+        let share = found.copied().ok_or_else(|| {
+            let all: Vec<&str> = Share::ALL.iter().map(|s| s.name()).collect();
+            let what = format!(
+                "\"{share}\" cannot be simulated: allowed is {}",
+                all.join(", ")
+            );
+            Fault::new("host.share", what)
+        })?;
+        let reserve = self.reserve.map_or(0.05, |r| r.0);
+        if !(0.0..=0.5).contains(&reserve) {
+            let what =
+                format!("{reserve} is out of range: allowed is 0 to 0.5, a part of the first tier");
+            return Err(Fault::new("host.reserve", what));
+        }
+        Ok(Host { share, reserve })
+    }
+}
+
+impl RawVm {
+    fn check(self, path: &str, machine: &Machine, vcpus: u32) -> Result<Vm, Fault> {
+        let at = |key: &str| format!("{path}.{key}");
+        check_name(&self.name, &at("name"))?;
+        if let Some(name) = &self.guest_policy {
+            let what = format!(
+                "\"{name}\" cannot be simulated: no policy of the guest can yet; leave the key out"
+            );
+            return Err(Fault::new(at("guest_policy"), what));
+        }
+        let page = self.page.unwrap_or(PageSize::Base);
+        let policy = self.policy.unwrap_or(RawPolicy::Name("vtmm".into()));
+        let weight = self.weight.map_or(Some(1000), |w| u32::try_from(w.0).ok());
+        let weight = weight.filter(|w| (1..=MOST_WEIGHT).contains(w));
+        let max_slowdown = self.max_slowdown.map(|m| m.0);
+        if let Some(m) = max_slowdown.filter(|m| *m < 1.0) {
+            let what = format!("{m} is out of range: allowed is 1 or more (1.2: a fifth slower)");
+            return Err(Fault::new(at("max_slowdown"), what));
+        }
+        Ok(Vm {
+            sizes: sizes(path, (self.fast, self.slow), self.tiers, &machine.tiers)?,
+            guest_page: self.guest_page.unwrap_or(page),
+            host_page: self.host_page.unwrap_or(page),
+            policy: policy.check(&at("policy"))?,
+            guest_policy: None,
+            weight: weight.ok_or_else(|| {
+                let what = format!("out of range: allowed is 1 to {MOST_WEIGHT}");
+                Fault::new(at("weight"), what)
+            })?,
+            floor: optional(&at("floor"), self.floor)?,
+            ceiling: optional(&at("ceiling"), self.ceiling)?,
+            max_slowdown,
+            start: self.start,
+            vcpus,
+            workload: self.workload.workload,
+            stop: self.workload.stop,
+            swap: optional(&at("swap"), self.swap)?.unwrap_or(0),
+            balloon: balloon(path, &self.balloon)?,
+            name: self.name,
+        })
+    }
+}
+
+/// A VM's memory per tier, however it is written.
+fn sizes(
+    path: &str,
+    shorthand: (Option<Size>, Option<Size>),
+    tiers: Option<Vec<Size>>,
+    of: &[Tier],
+) -> Result<Vec<u64>, Fault> {
+    let at = |key: &str| format!("{path}.{key}");
+    match (shorthand, tiers) {
+        ((None, None), Some(sizes)) => {
+            as_many(&at("tiers"), sizes.len(), of)?;
+            let sizes = sizes.into_iter().enumerate();
+            // A VM need not have memory of every tier; of the first it must.
+            let checked = sizes.map(|(t, size)| match (t, size.0) {
+                (1.., 0) => Ok(0),
+                _ => above_zero(&at(&format!("tiers[{t}]")), size),
+            });
+            checked.collect()
+        }
+        ((Some(fast), Some(slow)), None) if of.len() == 2 => Ok(vec![
+            above_zero(&at("fast"), fast)?,
+            above_zero(&at("slow"), slow)?,
+        ]),
+        ((fast, slow), None) if of.len() == 2 => {
+            let (key, other) = if fast.is_none() {
+                ("fast", slow.map(|_| "slow"))
+            } else {
+                ("slow", Some("fast"))
+            };
+            let beside = other.map_or(String::new(), |other| format!(" beside {other}"));
+            let what =
+                format!("missing{beside}: give the VM's size of that tier, as {key} = \"8GiB\"");
+            Err(Fault::new(at(key), what))
+        }
+        (_, None) => {
+            let what = format!(
+                "missing: the machine has {} tiers, so give a size for each, as tiers = [\"8GiB\", …]",
+                of.len()
+            );
+            Err(Fault::new(at("tiers"), what))
+        }
+        (_, Some(_)) => {
+            let what = "fast and slow stand for tiers: give either, not both";
+            Err(Fault::new(at("tiers"), what))
+        }
+    }
+}
+
+fn balloon(path: &str, raw: &[RawBalloon]) -> Result<Vec<BalloonStep>, Fault> {
+    let mut steps: Vec<BalloonStep> = Vec::new();
+    for (i, step) in raw.iter().enumerate() {
+        let step = BalloonStep {
+            at_ns: step.at.0,
+            bytes: match step.size {
+                Size(0) => 0,
+                size => above_zero(&format!("{path}.balloon[{i}].size"), size)?,
+            },
+        };
+        if steps
+            .last()
+            .is_some_and(|before| before.at_ns >= step.at_ns)
+        {
+            let what = "not later than the step before it: write the steps in order of time";
+            return Err(Fault::new(format!("{path}.balloon[{i}].at"), what));
+        }
+        steps.push(step);
+    }
+    Ok(steps)
+}
+
+fn cpus(path: &str, given: Option<Whole>, default: u32) -> Result<u32, Fault> {
+    let Some(Whole(given)) = given else {
+        return Ok(default);
+    };
+    let number = u32::try_from(given).ok();
+    number
+        .filter(|n| (1..=MOST_CPUS).contains(n))
+        .ok_or_else(|| {
+            let what = format!("{given} is out of range: allowed is 1 to {MOST_CPUS}");
+            Fault::new(path, what)
+        })
+}
+
+fn as_many(path: &str, given: usize, tiers: &[Tier]) -> Result<(), Fault> {
+    if given == tiers.len() {
+        return Ok(());
+    }
+    let what = format!("{given} sizes for {} tiers: give one for each", tiers.len());
+    Err(Fault::new(path, what))
+}
+
+/// Neither nothing nor so much that sums would overflow.
+fn above_zero(path: &str, size: Size) -> Result<u64, Fault> {
+    let what = match size.0 {
+        0 => "0 is no size: give more than nothing".into(),
+        bytes if bytes > MOST_BYTES => {
+            format!(
+                "{} is too much: at most {}",
+                words(bytes),
+                words(MOST_BYTES)
+            )
+        }
+        bytes => return Ok(bytes),
+    };
+    Err(Fault::new(path, what))
+}
+
+fn optional(path: &str, size: Option<Size>) -> Result<Option<u64>, Fault> {
+    size.map(|size| above_zero(path, size)).transpose()
+}

@@ -1,0 +1,311 @@
+//! What the parts of a scenario must be together: whole pages at its scale, memory that is there, loads
+//! that fit.
+
+use terrace_core::Share;
+use terrace_proto::PageSize;
+
+use super::error::Fault;
+use super::quantity::words;
+use super::{Scenario, Stop, Vm};
+
+/// Pages of `host_page` that a VM has at least after scaling; with fewer, a page is too much of it.
+const LEAST_PAGES: u64 = 1024;
+
+/// Largest scale: what the engine counts in bytes is divided by it and may not vanish.
+pub(super) const MOST_SCALE: u64 = 1024;
+
+/// Most memory of one VM, bytes: half of what a program's 47 bits of addresses reach.
+const MOST_BYTES: u64 = 1 << 46;
+
+/// Most 4 KiB pages that all VMs have together after scaling: 1 TiB, about 8 GiB of state here.
+const MOST_PAGES: u64 = 1 << 28;
+
+/// Bytes that must be whole pages.
+struct Extent {
+    path: String,
+    bytes: u64,
+    page: PageSize,
+}
+
+impl Scenario {
+    /// Checks what the parts are together. Paths are those of a scenario that gives `tiers`.
+    pub(crate) fn check(&self) -> Result<(), Fault> {
+        for (i, vm) in self.vms.iter().enumerate() {
+            let path = format!("vm[{i}]");
+            check_limits(vm, &path)?;
+            check_pages(vm, &path)?;
+            check_share(vm, &path, self.host.share == Share::Pool)?;
+        }
+        self.check_capacity()?;
+        self.check_scale()?;
+        for (i, vm) in self.vms.iter().enumerate() {
+            self.check_load(vm, &format!("vm[{i}]"))?;
+        }
+        Ok(())
+    }
+
+    fn check_capacity(&self) -> Result<(), Fault> {
+        for (t, tier) in self.machine.tiers.iter().enumerate() {
+            let (name, has) = (&tier.name, words(tier.bytes));
+            let mut sum = 0;
+            for (i, vm) in self.vms.iter().enumerate() {
+                let bytes = vm.sizes[t];
+                let path = format!("vm[{i}].tiers[{t}]");
+                if bytes > tier.bytes {
+                    let what = format!(
+                        "{} is more than the machine has of \"{name}\" ({has}): make the VM smaller or machine.sizes larger",
+                        words(bytes)
+                    );
+                    return Err(Fault::new(path, what));
+                }
+                sum += bytes;
+                if sum > tier.bytes {
+                    let what = format!(
+                        "the VMs up to this one have {} of \"{name}\", the machine has {has}: make VMs smaller or machine.sizes larger",
+                        words(sum)
+                    );
+                    return Err(Fault::new(path, what));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn check_scale(&self) -> Result<(), Fault> {
+        let scale = self.machine.scale;
+        let extents = self.extents();
+        for e in &extents {
+            if !e.bytes.is_multiple_of(e.page.bytes()) {
+                let what = format!(
+                    "{} is no whole number of pages of {}",
+                    words(e.bytes),
+                    words(e.page.bytes())
+                );
+                return Err(Fault::new(e.path.as_str(), what));
+            }
+        }
+        for (i, vm) in self.vms.iter().enumerate() {
+            let (pages, page) = (
+                vm.bytes() / vm.host_page.bytes(),
+                words(vm.host_page.bytes()),
+            );
+            if pages < LEAST_PAGES {
+                let what = format!(
+                    "the VM has {pages} pages of {page} (host_page), a simulation takes at least {LEAST_PAGES}: make it larger"
+                );
+                return Err(Fault::new(format!("vm[{i}]"), what));
+            }
+            if pages / scale < LEAST_PAGES {
+                let what = format!(
+                    "at scale {scale}, VM \"{}\" has {} pages of {page} (host_page), a simulation takes at least {LEAST_PAGES}: {}",
+                    vm.name,
+                    pages / scale,
+                    self.largest(&extents)
+                );
+                return Err(Fault::new("machine.scale", what));
+            }
+        }
+        for e in &extents {
+            if !(e.bytes / e.page.bytes()).is_multiple_of(scale) {
+                let what = format!(
+                    "at scale {scale}, {} is no whole number of pages of {}: {}",
+                    words(e.bytes),
+                    words(e.page.bytes()),
+                    self.largest(&extents)
+                );
+                return Err(Fault::new(e.path.as_str(), what));
+            }
+        }
+        let all: u64 = self
+            .vms
+            .iter()
+            .map(|vm| (vm.bytes() + vm.swap) / scale)
+            .sum();
+        if all / PageSize::Base.bytes() > MOST_PAGES {
+            let what = format!(
+                "at scale {scale}, all VMs have {}, of which every page is simulated: at most {}; choose a larger scale",
+                words(all),
+                words(MOST_PAGES * PageSize::Base.bytes())
+            );
+            return Err(Fault::new("machine.scale", what));
+        }
+        Ok(())
+    }
+
+    /// All sizes that must be whole pages; no size is 0.
+    fn extents(&self) -> Vec<Extent> {
+        let mut all = Vec::new();
+        for (i, vm) in self.vms.iter().enumerate() {
+            let page = vm.host_page.max(vm.guest_page);
+            let mut add = |key: String, bytes| {
+                all.push(Extent {
+                    path: format!("vm[{i}].{key}"),
+                    bytes,
+                    page,
+                });
+            };
+            for (t, bytes) in vm.sizes.iter().enumerate() {
+                add(format!("tiers[{t}]"), *bytes);
+            }
+            add("floor".into(), vm.floor.unwrap_or(0));
+            add("ceiling".into(), vm.ceiling.unwrap_or(0));
+            add("swap".into(), vm.swap);
+            for (s, step) in vm.balloon.iter().enumerate() {
+                add(format!("balloon[{s}].size"), step.bytes);
+            }
+        }
+        for (t, tier) in self.machine.tiers.iter().enumerate() {
+            all.push(Extent {
+                path: format!("machine.sizes[{t}]"),
+                bytes: tier.bytes,
+                page: PageSize::Base,
+            });
+        }
+        all.retain(|e| e.bytes > 0);
+        all
+    }
+
+    /// Says what the largest scale is at which all sizes are whole pages and enough of them.
+    fn largest(&self, extents: &[Extent]) -> String {
+        let pages = extents.iter().map(|e| e.bytes / e.page.bytes());
+        let common = pages.fold(0, gcd);
+        let enough = self
+            .vms
+            .iter()
+            .map(|vm| vm.bytes() / vm.host_page.bytes() / LEAST_PAGES);
+        let most = enough.min().unwrap_or(1).min(MOST_SCALE);
+        let full = self.vms.iter().any(|vm| vm.workload.needs_full_size());
+        let most = if full { 1 } else { most };
+        let largest = (1..=most).rev().find(|scale| common.is_multiple_of(*scale));
+        format!("the largest scale allowed is {}", largest.unwrap_or(1))
+    }
+
+    fn check_load(&self, vm: &Vm, path: &str) -> Result<(), Fault> {
+        let scale = self.machine.scale;
+        let path = format!("{path}.workload");
+        if vm.workload.needs_full_size() && scale != 1 {
+            let what = format!(
+                "recorded accesses cannot be scaled, and machine.scale is {scale}: set scale = 1"
+            );
+            return Err(Fault::new(path, what));
+        }
+        match vm.stop {
+            Stop::Ops(ops) if ops < scale => {
+                let what =
+                    format!("{ops} operations at scale {scale} are less than one: give more");
+                return Err(Fault::new(format!("{path}.ops"), what));
+            }
+            Stop::Duration(ns) if ns < scale => {
+                let what = format!("{ns} ns at scale {scale} are less than one: give more");
+                return Err(Fault::new(format!("{path}.duration"), what));
+            }
+            _ => {}
+        }
+        let inflated = vm.balloon.iter().map(|step| step.bytes).max().unwrap_or(0);
+        let room = vm.bytes() - inflated + vm.swap;
+        let room_pages = room / PageSize::Base.bytes() / scale;
+        let pages = vm.workload.pages(scale);
+        if pages > room_pages {
+            let needs = u128::from(pages) * u128::from(scale) * u128::from(PageSize::Base.bytes());
+            let needs = u64::try_from(needs).map_or_else(|_| format!("{needs}B"), words);
+            let less = if inflated > 0 {
+                ", balloon taken off"
+            } else {
+                ""
+            };
+            let what = format!(
+                "the load uses {needs}, the VM has {} with its swap{less}: make the load smaller, or the VM or its swap larger",
+                words(room)
+            );
+            return Err(Fault::new(path, what));
+        }
+        Ok(())
+    }
+}
+
+impl Vm {
+    /// All its memory, bytes.
+    #[must_use]
+    pub fn bytes(&self) -> u64 {
+        self.sizes.iter().sum()
+    }
+}
+
+fn check_limits(vm: &Vm, path: &str) -> Result<(), Fault> {
+    let mut sum: u64 = 0;
+    for (t, bytes) in vm.sizes.iter().enumerate() {
+        sum = sum.saturating_add(*bytes);
+        if sum > MOST_BYTES {
+            let what = format!(
+                "a VM has at most {}, this one has more: make it smaller",
+                words(MOST_BYTES)
+            );
+            return Err(Fault::new(format!("{path}.tiers[{t}]"), what));
+        }
+    }
+    for (s, step) in vm.balloon.iter().enumerate() {
+        if step.bytes >= sum {
+            let what = format!(
+                "{} is all that the VM has ({}): take less",
+                words(step.bytes),
+                words(sum)
+            );
+            return Err(Fault::new(format!("{path}.balloon[{s}].size"), what));
+        }
+    }
+    Ok(())
+}
+
+fn check_pages(vm: &Vm, path: &str) -> Result<(), Fault> {
+    let key = match (vm.swap > 0, vm.balloon.is_empty()) {
+        (true, _) => "swap",
+        (false, false) => "balloon",
+        (false, true) => return Ok(()),
+    };
+    if (vm.guest_page, vm.host_page) == (PageSize::Base, PageSize::Base) {
+        return Ok(());
+    }
+    let what = "only pages of 4KiB can be taken from a guest: set page = \"4KiB\"";
+    Err(Fault::new(format!("{path}.{key}"), what))
+}
+
+fn check_share(vm: &Vm, path: &str, pool: bool) -> Result<(), Fault> {
+    let fast = vm.sizes[0];
+    if let Some(floor) = vm.floor.filter(|floor| *floor > fast) {
+        let what = format!(
+            "{} is more than the VM's first tier ({}): make it at most that",
+            words(floor),
+            words(fast)
+        );
+        return Err(Fault::new(format!("{path}.floor"), what));
+    }
+    let default = |percent: u64| pool.then(|| fast * percent / 100);
+    let (floor, ceiling) = (vm.floor.or(default(75)), vm.ceiling.or(default(125)));
+    if let (Some(floor), Some(ceiling)) = (floor, ceiling)
+        && floor > ceiling
+    {
+        let said = |given: Option<u64>| if given.is_some() { "" } else { ", the default" };
+        let what = format!(
+            "the floor ({}{}) is above the ceiling ({}{}): lower the floor or raise the ceiling",
+            words(floor),
+            said(vm.floor),
+            words(ceiling),
+            said(vm.ceiling)
+        );
+        let key = if vm.floor.is_some() {
+            "floor"
+        } else {
+            "ceiling"
+        };
+        return Err(Fault::new(format!("{path}.{key}"), what));
+    }
+    Ok(())
+}
+
+fn gcd(a: u64, b: u64) -> u64 {
+    let (mut a, mut b) = (a, b);
+    while b > 0 {
+        (a, b) = (b, a % b);
+    }
+    a
+}

@@ -1,0 +1,205 @@
+//! Scenarios: what is read, and that every fault is told with file, line, key and what is allowed.
+
+mod faults;
+mod hostile;
+
+use std::path::Path;
+
+use terrace_core::{PolicyChoice, Share};
+use terrace_proto::PageSize;
+use terrace_sim::scenario::{BalloonStep, HostPolicy, Scenario, Start, Stop, presets};
+
+const MINIMAL: &str = r#"[machine]
+tiers = ["dram", "pmem"]
+[[vm]]
+name = "vm1"
+fast = "8GiB"
+slow = "32GiB"
+workload = { kind = "hotset", size = "16GiB", hot = 0.2, hot_access = 0.9, write = 0.5, duration = "60s" }
+"#;
+
+const FULL: &str = r#"seed = 7
+[machine]
+tiers = ["dram", { name = "mid", kind = "cxl", read_ns = 150, write_ns = 160.5, read_gb_s = 90, write_gb_s = 60 }, "pmem"]
+sizes = ["32GiB", "64GiB", "192GiB"]
+scale = 16
+vcpus_per_vm = 4
+management_cpus = 2
+[[vm]]
+name = "vm1"
+tiers = ["8GiB", "0B", "32GiB"]
+page = "2MiB"
+guest_page = "4KiB"
+policy = { base = "vtmm", observe = "ept-scan", move = "linux", where = "host" }
+weight = 2000
+floor = "6GiB"
+ceiling = "10GiB"
+max_slowdown = 1.2
+start = "slow"
+workload = { kind = "hotset", size = "16GiB", hot = 0.2, hot_access = 0.9, write = 0.5, ops = 1000000 }
+[[vm]]
+name = "vm2"
+tiers = ["8GiB", "8GiB", "32GiB"]
+policy = "oracle"
+swap = "1GiB"
+balloon = [{ at = "0s", size = "0B" }, { at = "1m", size = "4GiB" }]
+[vm.workload]
+kind = "hotset"
+size = "16GiB"
+hot = 0.2
+hot_access = 0.9
+write = 0.5
+duration = "600s"
+[host]
+share = "island"
+reserve = 0
+"#;
+
+fn parse(text: &str) -> Result<Scenario, String> {
+    let read = Scenario::parse(text, "test", Path::new("/s"));
+    read.map_err(|e| e.to_string())
+}
+
+#[test]
+fn what_is_left_out_has_the_documented_default() {
+    let s = parse(MINIMAL).expect("valid");
+    assert_eq!(
+        (s.name.as_str(), s.folder.as_path()),
+        ("test", Path::new("/s"))
+    );
+    assert_eq!(
+        (s.seed, s.machine.scale, s.machine.management_cpus),
+        (1, 64, 4)
+    );
+    assert_eq!((s.host.share, s.host.reserve), (Share::Pool, 0.05));
+    let vm = &s.vms[0];
+    assert_eq!(vm.sizes, [8 << 30, 32 << 30]);
+    assert_eq!(
+        (vm.guest_page, vm.host_page),
+        (PageSize::Base, PageSize::Base)
+    );
+    assert_eq!(
+        (vm.weight, vm.start, vm.vcpus, vm.swap),
+        (1000, Start::FirstTouch, 8, 0)
+    );
+    assert_eq!((vm.floor, vm.ceiling, vm.max_slowdown), (None, None, None));
+    assert!(matches!(&vm.policy, HostPolicy::Engine(name, _) if name == "vtmm"));
+    assert_eq!(vm.stop, Stop::Duration(60_000_000_000));
+    let tiers = &s.machine.tiers;
+    assert_eq!(
+        [tiers[0].bytes, tiers[1].bytes],
+        [8 << 30, 32 << 30],
+        "the VMs' sum"
+    );
+    assert_eq!(
+        (tiers[1].read_ns, tiers[1].write_gb_s, tiers[1].line),
+        (310.0, 13.0, 256)
+    );
+}
+
+#[test]
+fn every_key_is_read() {
+    let s = parse(FULL).expect("valid");
+    assert_eq!(
+        (s.seed, s.machine.scale, s.machine.management_cpus),
+        (7, 16, 2)
+    );
+    assert_eq!((s.host.share, s.host.reserve), (Share::Island, 0.0));
+    let mid = &s.machine.tiers[1];
+    assert_eq!(
+        (mid.name.as_str(), mid.bytes, mid.write_ns, mid.line),
+        ("mid", 64 << 30, 160.5, 64)
+    );
+    let vm = &s.vms[0];
+    assert_eq!(vm.sizes, [8 << 30, 0, 32 << 30]);
+    assert_eq!(
+        (vm.guest_page, vm.host_page),
+        (PageSize::Base, PageSize::Huge)
+    );
+    assert_eq!((vm.weight, vm.start, vm.vcpus), (2000, Start::Slow, 4));
+    assert_eq!(
+        (vm.floor, vm.ceiling, vm.max_slowdown),
+        (Some(6 << 30), Some(10 << 30), Some(1.2))
+    );
+    let later = BalloonStep {
+        at_ns: 60_000_000_000,
+        bytes: 4 << 30,
+    };
+    assert_eq!(
+        s.vms[1].balloon,
+        [BalloonStep { at_ns: 0, bytes: 0 }, later]
+    );
+    assert_eq!(vm.stop, Stop::Ops(1_000_000));
+    let HostPolicy::Engine(name, choice) = &vm.policy else {
+        panic!("{:?}", vm.policy)
+    };
+    assert_eq!(name, "vtmm observe=ept-scan move=linux");
+    assert_eq!(
+        choice.resolve("policy").expect("known").observe.name(),
+        "ept-scan"
+    );
+    assert_eq!(
+        (&s.vms[1].policy, s.vms[1].swap),
+        (&HostPolicy::Oracle, 1 << 30)
+    );
+}
+
+#[test]
+fn each_policy_is_known_by_its_name() {
+    let policy = |name: &str| {
+        let with = format!("slow = \"32GiB\"\npolicy = \"{name}\"");
+        parse(&MINIMAL.replace("slow = \"32GiB\"", &with))
+            .expect(name)
+            .vms[0]
+            .policy
+            .clone()
+    };
+    assert_eq!(policy("first-touch"), HostPolicy::FirstTouch);
+    assert_eq!(policy("interleave"), HostPolicy::Interleave);
+    assert_eq!(policy("all-fast@host"), HostPolicy::AllFast);
+    assert_eq!(policy("all-slow"), HostPolicy::AllSlow);
+    for name in terrace_sim::scenario::policy::descriptions() {
+        if name.what.is_none() {
+            let choice = PolicyChoice::Named(name.name.clone());
+            assert_eq!(policy(&name.name), HostPolicy::Engine(name.name, choice));
+        }
+    }
+}
+
+#[test]
+fn presets_are_those_of_the_papers_tables() {
+    let figures: Vec<_> = presets()
+        .into_iter()
+        .map(|t| {
+            (
+                t.name,
+                [t.read_ns, t.write_ns, t.read_gb_s, t.write_gb_s],
+                t.kind.weights(),
+            )
+        })
+        .collect();
+    let expected = [
+        ("dram", [81.0, 82.0, 120.0, 82.0], (1, 1)),
+        ("cxl", [153.0, 162.0, 97.0, 63.0], (2, 3)),
+        ("pmem", [310.0, 94.0, 37.0, 13.0], (1, 3)),
+        ("dram-68", [68.7, 68.7, 88.2, 88.2], (1, 1)),
+        ("remote", [121.9, 121.9, 53.5, 53.5], (2, 3)),
+        ("pmem-177", [176.6, 176.6, 21.4, 21.4], (1, 3)),
+    ];
+    let expected: Vec<_> = expected.map(|(n, f, w)| (n.to_owned(), f, w)).into();
+    assert_eq!(figures, expected);
+}
+
+#[test]
+fn every_scenario_that_is_shipped_is_valid() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../scenarios");
+    let mut seen = 0;
+    for entry in std::fs::read_dir(folder).expect("the folder") {
+        let path = entry.expect("an entry").path();
+        if path.extension().is_some_and(|e| e == "toml") {
+            Scenario::load(&path).unwrap_or_else(|e| panic!("{e}"));
+            seen += 1;
+        }
+    }
+    assert!(seen >= 7, "only {seen}");
+}
