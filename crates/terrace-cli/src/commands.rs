@@ -8,6 +8,7 @@ mod events;
 mod explain;
 mod map;
 mod plan;
+mod replay;
 mod show;
 pub mod sim;
 mod top;
