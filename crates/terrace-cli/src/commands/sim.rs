@@ -175,6 +175,7 @@ fn options(scenario: &Scenario, output: &Output) -> Options {
     Options {
         sample_every_ns: longest.map_or(SAMPLE_NS, |ns| (ns / SAMPLES).max(1)),
         heat_cells: HEAT_CELLS,
+        ..Options::default()
     }
 }
 

@@ -100,7 +100,48 @@ impl Workload {
     ///
     /// # Errors
     /// Where a file that it needs cannot be read.
-    pub fn sources(&self, _context: &Context) -> Result<Vec<Box<dyn Source>>, WorkloadError> {
-        Err(WorkloadError("not yet".into()))
+    pub fn sources(&self, context: &Context) -> Result<Vec<Box<dyn Source>>, WorkloadError> {
+        let pages = self.pages(context.scale);
+        let source = |vcpu| -> Box<dyn Source> {
+            let random = crate::random::stream(
+                context.seed,
+                context.vm,
+                vcpu,
+                crate::random::Purpose::Accesses,
+            );
+            Box::new(Mixed(random, pages))
+        };
+        Ok((0..context.vcpus).map(source).collect())
+    }
+}
+
+#[derive(Clone)]
+struct Mixed(rand_xoshiro::Xoshiro256PlusPlus, u64);
+
+impl Source for Mixed {
+    fn fill(&mut self, _now_ns: u64, batch: &mut [crate::access::Access]) -> usize {
+        use rand_xoshiro::rand_core::Rng;
+        for access in batch.iter_mut() {
+            let r = self.0.next_u64();
+            let hot = (r >> 8) % 10 < 9;
+            let page = if hot {
+                self.1 / 2 + (r >> 20) % (self.1 / 5)
+            } else {
+                (r >> 20) % self.1
+            };
+            *access = crate::access::Access::new(page, r & 63, r & 64 != 0);
+        }
+        batch.len()
+    }
+
+    fn pace(&self) -> crate::access::Pace {
+        crate::access::Pace {
+            compute_ns: 0.0,
+            parallelism: 1.0,
+        }
+    }
+
+    fn fork(&self) -> Box<dyn Source> {
+        Box::new(self.clone())
     }
 }
