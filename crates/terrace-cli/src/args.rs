@@ -130,6 +130,9 @@ pub enum Command {
     Sim(sim::Sim),
     /// Measure the fast paths; each figure stands beside a baseline measured in the same run.
     Bench(Bench),
+    /// Look at recorded memory traces of programs, and convert them; needs no daemon.
+    #[command(subcommand)]
+    Trace(crate::commands::trace::Trace),
     /// Print a shell completion script.
     Completions {
         /// Which shell.

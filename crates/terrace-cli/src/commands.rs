@@ -8,9 +8,11 @@ mod events;
 mod explain;
 mod map;
 mod plan;
+mod replay;
 mod show;
 pub mod sim;
 mod top;
+pub mod trace;
 mod vms;
 
 use std::path::Path;
@@ -44,9 +46,8 @@ pub async fn online(socket: &Path, command: Command) -> Result<ExitCode> {
         | Command::Completions { .. }
         | Command::Config(_)
         | Command::Demo(_)
-        | Command::Sim(_) => {
-            unreachable!("runs without the daemon")
-        }
+        | Command::Sim(_)
+        | Command::Trace(_) => unreachable!("runs without the daemon"),
     }
     Ok(ExitCode::SUCCESS)
 }
