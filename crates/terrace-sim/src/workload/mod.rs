@@ -1,13 +1,43 @@
 //! Loads: what a VM's program does with its memory.
 //!
 //! Responsible for: every `kind` of a scenario's `workload`, its parameters, and the accesses that they
-//! stand for. It leaves to others: what an access costs ([`crate::machine`]), and files of recorded
-//! accesses ([`crate::trace`]).
+//! stand for (`docs/workloads.md`). It leaves to others: what an access costs ([`crate::machine`]), and
+//! files of recorded accesses ([`crate::trace`]).
+//!
+//! An access is one to a 64-byte line that reaches memory: there are no caches here. Sizes are divided by
+//! the scale, shares are not; what goes by the clock goes by that of the full-size machine.
+
+mod btree;
+mod draw;
+mod graph;
+mod gups;
+mod hot_cold;
+mod hotset;
+mod keys;
+mod linear;
+mod load;
+mod masim;
+mod phases;
+mod presets;
+mod ranked;
+mod sequential;
+mod source;
+mod stencil;
+mod store;
+mod swapmix;
+mod values;
+mod xsbench;
+
+#[cfg(test)]
+mod tests;
 
 use std::path::Path;
 
-use crate::access::Source;
-use crate::scenario::Stop;
+use crate::access::{Pace, Source};
+use crate::trace::TraceSpec;
+use source::{Endless, Generate};
+
+pub use load::Load;
 
 /// What a load needs to know to make its accesses.
 #[derive(Clone, Copy, Debug)]
@@ -24,57 +54,31 @@ pub struct Context<'a> {
     pub folder: &'a Path,
 }
 
-/// Every `kind`, and what it is.
-pub const KINDS: &[(&str, &str)] = &[("hotset", "a hot set among uniform accesses")];
-
-/// A load: its kind and parameters, checked.
+/// A load: its kind and parameters, checked. It is read as a part of a [`Load`].
 #[derive(Clone, Debug, PartialEq)]
-pub enum Workload {
-    /// A hot set.
-    Hotset {
-        /// Bytes.
-        size: u64,
-    },
+pub struct Workload {
+    kind: Kind,
+    pace: Pace,
 }
 
-/// A load and when it ends.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Load {
-    /// The load.
-    pub workload: Workload,
-    /// Its end.
-    pub stop: Stop,
-}
-
-#[derive(serde::Deserialize)]
-#[serde(deny_unknown_fields)]
-struct RawLoad {
-    kind: String,
-    size: bytesize::ByteSize,
-    hot: f64,
-    hot_access: f64,
-    write: f64,
-    ops: Option<u64>,
-    duration: Option<String>,
-}
-
-impl<'de> serde::Deserialize<'de> for Load {
-    fn deserialize<D: serde::Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
-        let raw = RawLoad::deserialize(d)?;
-        let _ = (raw.kind, raw.hot, raw.hot_access, raw.write);
-        let time = raw.duration.map(|t| humantime::parse_duration(&t));
-        let stop = match (raw.ops, time) {
-            (Some(ops @ 1..), None) => Stop::Ops(ops),
-            (None, Some(Ok(t))) => Stop::Duration(u64::try_from(t.as_nanos()).unwrap_or(u64::MAX)),
-            _ => return Err(serde::de::Error::custom("duration or ops, above 0")),
-        };
-        Ok(Self {
-            workload: Workload::Hotset {
-                size: raw.size.as_u64(),
-            },
-            stop,
-        })
-    }
+enum Kind {
+    Hotset(hotset::Hotset),
+    Sequential(sequential::Sequential),
+    Gups(gups::Gups),
+    Zipf(ranked::Zipf),
+    Gauss(ranked::Gauss),
+    Kv(store::Kv),
+    Ycsb(store::Ycsb),
+    Graph(graph::Graph),
+    Btree(btree::Btree),
+    Xsbench(xsbench::Xsbench),
+    Stencil(stencil::Stencil),
+    Linear(linear::Linear),
+    Swapmix(swapmix::Swapmix),
+    Masim(masim::Masim),
+    Phases(phases::Phases),
+    Trace(TraceSpec),
 }
 
 /// A load that cannot be made.
@@ -82,25 +86,93 @@ impl<'de> serde::Deserialize<'de> for Load {
 #[error("{0}")]
 pub struct WorkloadError(pub String);
 
+/// A kind whose vCPUs all do the same, without end.
+trait Endlessly {
+    type Generator: Generate;
+
+    /// 4 KiB pages of its memory.
+    fn pages(&self, scale: u64) -> Result<u64, WorkloadError>;
+
+    /// What one vCPU does.
+    fn generator(&self, context: &Context, vcpu: u32) -> Result<Self::Generator, WorkloadError>;
+
+    fn sources(
+        &self,
+        context: &Context,
+        pace: Pace,
+    ) -> Result<Vec<Box<dyn Source>>, WorkloadError> {
+        let source = |vcpu| {
+            let generator = self.generator(context, vcpu)?;
+            Ok(Box::new(Endless { generator, pace }) as Box<dyn Source>)
+        };
+        (0..context.vcpus).map(source).collect()
+    }
+}
+
+/// Calls a method of what is in a [`Kind`].
+macro_rules! of_kind {
+    ($kind:expr, $endless:ident => $then:expr, $($other:tt)*) => {
+        match $kind {
+            Kind::Hotset($endless) => $then,
+            Kind::Sequential($endless) => $then,
+            Kind::Gups($endless) => $then,
+            Kind::Zipf($endless) => $then,
+            Kind::Gauss($endless) => $then,
+            Kind::Kv($endless) => $then,
+            Kind::Ycsb($endless) => $then,
+            Kind::Graph($endless) => $then,
+            Kind::Btree($endless) => $then,
+            Kind::Xsbench($endless) => $then,
+            Kind::Stencil($endless) => $then,
+            Kind::Linear($endless) => $then,
+            Kind::Swapmix($endless) => $then,
+            $($other)*
+        }
+    };
+}
+
 impl Workload {
     /// 4 KiB pages of its memory at that scale: its accesses are to pages below this.
-    #[must_use]
-    pub fn pages(&self, scale: u64) -> u64 {
-        let Self::Hotset { size } = self;
-        size / 4096 / scale
-    }
-
-    /// Whether it cannot be scaled.
-    #[must_use]
-    pub fn needs_full_size(&self) -> bool {
-        false
+    ///
+    /// # Errors
+    /// Where it has no whole number of pages at that scale, or its file in `folder` cannot be read.
+    pub fn pages(&self, scale: u64, folder: &Path) -> Result<u64, WorkloadError> {
+        self.check_scale(scale)?;
+        of_kind!(&self.kind, kind => kind.pages(scale),
+            Kind::Masim(masim) => masim.pages(folder),
+            Kind::Phases(phases) => phases.pages(scale, folder),
+            Kind::Trace(trace) => trace.pages(folder),
+        )
     }
 
     /// One source for each vCPU.
     ///
     /// # Errors
-    /// Where a file that it needs cannot be read.
-    pub fn sources(&self, _context: &Context) -> Result<Vec<Box<dyn Source>>, WorkloadError> {
-        Err(WorkloadError("not yet".into()))
+    /// As [`Workload::pages`], and where a part of it has no room.
+    pub fn sources(&self, context: &Context) -> Result<Vec<Box<dyn Source>>, WorkloadError> {
+        self.check_scale(context.scale)?;
+        of_kind!(&self.kind, kind => kind.sources(context, self.pace),
+            Kind::Masim(masim) => masim.sources(context, self.pace),
+            Kind::Phases(phases) => phases.sources(context),
+            Kind::Trace(trace) => trace.sources(context),
+        )
+    }
+
+    /// Recorded and hand-written accesses cannot be divided.
+    fn check_scale(&self, scale: u64) -> Result<(), WorkloadError> {
+        let kind = match self.kind {
+            Kind::Masim(_) => "masim",
+            Kind::Trace(_) => "trace",
+            _ if scale == 0 => {
+                return Err(WorkloadError("scale = 0: allowed is 1 or more".into()));
+            }
+            _ => return Ok(()),
+        };
+        if scale == 1 {
+            return Ok(());
+        }
+        Err(WorkloadError(format!(
+            "workload of kind {kind:?}: it needs scale = 1, not {scale}"
+        )))
     }
 }

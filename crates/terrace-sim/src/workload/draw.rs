@@ -1,0 +1,248 @@
+//! Draws: numbers below a bound, chances, and permutations that need no memory.
+
+use std::sync::Arc;
+
+use rand_xoshiro::Xoshiro256PlusPlus;
+use rand_xoshiro::rand_core::Rng;
+
+use super::Context;
+use crate::access::Access;
+use crate::random::{Purpose, mix, stream};
+
+/// A stream of random numbers.
+#[derive(Clone)]
+pub(super) struct Random(Xoshiro256PlusPlus);
+
+impl Random {
+    pub(super) fn new(context: &Context, vcpu: u32, purpose: Purpose) -> Self {
+        Self(stream(context.seed, context.vm, vcpu, purpose))
+    }
+
+    /// 64 random bits.
+    pub(super) fn bits(&mut self) -> u64 {
+        self.0.next_u64()
+    }
+
+    /// A number below `bound`. The high half of a product: each number's chance is off by a part of at
+    /// most `bound / 2^64`.
+    pub(super) fn below(&mut self, bound: u64) -> u64 {
+        multiply_high(self.bits(), bound)
+    }
+
+    /// A number from 0 to less than 1, in steps of 2^-53.
+    pub(super) fn unit(&mut self) -> f64 {
+        to_f64(self.bits() >> 11) / 9_007_199_254_740_992.0
+    }
+
+    /// Whether a chance comes true.
+    pub(super) fn happens(&mut self, chance: Chance) -> bool {
+        self.bits() >> 1 < chance.0
+    }
+}
+
+/// A probability, exact to 2^-63.
+#[derive(Clone, Copy)]
+pub(super) struct Chance(u64);
+
+impl Chance {
+    pub(super) fn new(share: f64) -> Self {
+        Self(to_u64(share * 9_223_372_036_854_775_808.0))
+    }
+}
+
+/// Which accesses write: a draw decides two of them, each to 2^-32.
+#[derive(Clone)]
+pub(super) struct Writes {
+    random: Random,
+    /// The share of 2^32.
+    chance: u64,
+    /// The half of a draw that is not used yet.
+    spare: Option<u64>,
+}
+
+impl Writes {
+    pub(super) fn new(context: &Context, vcpu: u32, share: f64) -> Self {
+        Self {
+            random: Random::new(context, vcpu, Purpose::Writes),
+            chance: to_u64(share * to_f64(Self::ALL) + 0.5),
+            spare: None,
+        }
+    }
+
+    const ALL: u64 = 1 << 32;
+
+    /// Whether the next access writes; where that is certain, nothing is drawn.
+    pub(super) fn draw(&mut self) -> bool {
+        if self.chance == 0 || self.chance == Self::ALL {
+            return self.chance > 0;
+        }
+        let bits = match self.spare.take() {
+            Some(bits) => bits,
+            None => {
+                let bits = self.random.bits();
+                self.spare = Some(bits >> 32);
+                bits & (Self::ALL - 1)
+            }
+        };
+        bits < self.chance
+    }
+}
+
+/// A seeded permutation of the numbers below `items`. They lie in a grid of 2^`bits` columns that is a
+/// little larger than `items`. Each column is turned, then the columns of each row are swapped, then each
+/// column is turned again; what falls outside of `items` goes round once more, so that it is a permutation
+/// for every count. It keeps two numbers per column, about the square root of `items`.
+#[derive(Clone, Debug)]
+pub(super) struct Permutation {
+    items: u64,
+    rows: u64,
+    bits: u32,
+    swap: u64,
+    turns: [Arc<[u32]>; 2],
+}
+
+impl Permutation {
+    /// Of fewer than 2^48 items, at least one.
+    pub(super) fn new(items: u64, seed: u64) -> Self {
+        let bits = (65 - items.saturating_sub(1).leading_zeros()) / 2;
+        let bits = bits.max(1);
+        let rows = items.div_ceil(1 << bits);
+        let turns = |seed: u64| {
+            let turn = |column: u64| multiply_high(mix(seed ^ column), rows);
+            (0..1 << bits)
+                .map(|column| u32::try_from(turn(column)).unwrap_or(0))
+                .collect()
+        };
+        Self {
+            items,
+            rows,
+            bits,
+            swap: mix(seed),
+            turns: [turns(mix(seed ^ 1 << 62)), turns(mix(seed ^ 1 << 63))],
+        }
+    }
+
+    pub(super) fn apply(&self, item: u64) -> u64 {
+        let mut item = item;
+        loop {
+            item = self.round(item);
+            if item < self.items {
+                return item;
+            }
+        }
+    }
+
+    fn round(&self, item: u64) -> u64 {
+        let (mut row, mut column) = (item >> self.bits, item & ((1 << self.bits) - 1));
+        row = self.turn(row, &self.turns[0], column);
+        // The golden ratio's bits spread rows over the high bits.
+        let swap = (row ^ self.swap).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        column ^= swap >> (64 - self.bits);
+        row = self.turn(row, &self.turns[1], column);
+        row << self.bits | column
+    }
+
+    fn turn(&self, row: u64, turns: &[u32], column: u64) -> u64 {
+        let turn = usize::try_from(column).map_or(0, |column| turns[column]);
+        let row = row + u64::from(turn);
+        row.min(row.wrapping_sub(self.rows))
+    }
+}
+
+/// The upper 64 bits of a product.
+pub(super) fn multiply_high(a: u64, b: u64) -> u64 {
+    a.carrying_mul(b, 0).1
+}
+
+/// The nearest `f64`.
+pub(super) fn to_f64(x: u64) -> f64 {
+    let [a, b, c, d, e, f, g, h] = x.to_le_bytes();
+    let low = u32::from_le_bytes([a, b, c, d]);
+    let high = u32::from_le_bytes([e, f, g, h]);
+    f64::from(high) * 4_294_967_296.0 + f64::from(low)
+}
+
+/// The whole part of `x`; 0 below 1. `x` is below 2^64.
+pub(super) fn to_u64(x: f64) -> u64 {
+    const FRACTION_BITS: u64 = 52;
+    if !(1.0..18_446_744_073_709_551_616.0).contains(&x) {
+        return 0;
+    }
+    let exponent = (x.to_bits() >> FRACTION_BITS) - 1023;
+    let digits = x.to_bits() & ((1 << FRACTION_BITS) - 1) | 1 << FRACTION_BITS;
+    if exponent >= FRACTION_BITS {
+        digits << (exponent - FRACTION_BITS)
+    } else {
+        digits >> (FRACTION_BITS - exponent)
+    }
+}
+
+/// `share` of `whole`, to the nearest, at least 1 and at most all.
+pub(super) fn part(whole: u64, share: f64) -> u64 {
+    to_u64(to_f64(whole) * share + 0.5).clamp(1, whole)
+}
+
+/// The access to a line, counted from the start of the load's memory.
+pub(super) fn access(line: u64, write: bool) -> Access {
+    Access::new(line >> 6, line & 63, write)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn permutations_of_any_count_hit_every_item_once() {
+        for items in [1, 2, 3, 5, 64, 1000, 1023, 1025, 65_537] {
+            let permutation = Permutation::new(items, 7);
+            let mut hit: Vec<u64> = (0..items).map(|i| permutation.apply(i)).collect();
+            hit.sort_unstable();
+            assert_eq!(hit, (0..items).collect::<Vec<_>>());
+        }
+    }
+
+    #[test]
+    fn permutations_of_other_seeds_differ() {
+        let of = |seed| {
+            let permutation = Permutation::new(1000, seed);
+            (0..1000).map(|i| permutation.apply(i)).collect::<Vec<_>>()
+        };
+        let same = of(1).iter().zip(of(2)).filter(|(a, b)| **a == *b).count();
+        assert!(same < 12, "{same} of 1000 in the same place");
+    }
+
+    /// As a random tenth would be: neither even (as strides are) nor in clumps.
+    #[test]
+    fn a_scattered_tenth_is_spread_over_huge_pages_as_by_chance() {
+        let per_region = 512;
+        for regions in [300_u32, 1000, 2048] {
+            let items = u64::from(regions) * per_region;
+            let permutation = Permutation::new(items, 3);
+            let mut counts = vec![0_u32; usize::try_from(regions).expect("small")];
+            for item in 0..items / 10 {
+                let region = usize::try_from(permutation.apply(item) / per_region).expect("small");
+                counts[region] += 1;
+            }
+            let squares = counts.iter().map(|count| {
+                let off = f64::from(*count) - 51.2;
+                off * off
+            });
+            let variance = squares.sum::<f64>() / f64::from(regions);
+            let ratio = variance / (512.0 * 0.1 * 0.9);
+            // Five deviations of a variance.
+            let bound = 5.0 * (2.0 / f64::from(regions)).sqrt();
+            assert!((ratio - 1.0).abs() < bound, "{ratio} of {regions} regions");
+        }
+    }
+
+    #[test]
+    fn whole_numbers_pass_through_floating_point() {
+        for x in [0, 1, 2, 63, 4096, 1 << 40, (1 << 53) - 1, 1 << 63] {
+            assert_eq!(to_u64(to_f64(x)), x);
+        }
+        assert_eq!(to_u64(2.999), 2);
+        assert_eq!(to_u64(0.999), 0);
+        assert_eq!(part(10, 0.25), 3);
+        assert_eq!(part(10, 0.001), 1);
+    }
+}

@@ -1,0 +1,118 @@
+//! Two spans of memory, one of them hot.
+
+use super::Context;
+use super::draw::{Permutation, Random, Writes, access, multiply_high, to_f64, to_u64};
+use crate::access::{Access, LINES_PER_PAGE};
+use crate::random::Purpose;
+
+/// Lines that accesses fall on evenly; it may go past the end of memory, to its start.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Span {
+    /// Its first line.
+    pub(super) start: u64,
+    /// How many there are.
+    pub(super) lines: u64,
+}
+
+impl Span {
+    /// A span of whole pages.
+    pub(super) fn pages(start: u64, pages: u64) -> Self {
+        Self {
+            start: start * LINES_PER_PAGE,
+            lines: pages * LINES_PER_PAGE,
+        }
+    }
+}
+
+/// What of the hot span lies elsewhere in memory.
+#[derive(Clone, Debug)]
+pub(super) enum Scatter {
+    /// Nothing: it is where it is.
+    Nothing,
+    /// Each page.
+    Pages(Permutation),
+    /// Each line.
+    Lines(Permutation),
+}
+
+/// Accesses to either span. The low 24 bits of one draw choose the span, all of it chooses the line: the
+/// share of the hot span is exact to 2^-25, and each page's share of its span to `pages / 2^34` of it.
+#[derive(Clone)]
+pub(super) struct HotCold {
+    random: Random,
+    writes: Writes,
+    pub(super) spans: Spans,
+    pub(super) scatter: Scatter,
+}
+
+/// The spans, and how often each is chosen.
+#[derive(Clone, Copy)]
+pub(super) struct Spans {
+    /// The hot share of 2^24.
+    chance: u64,
+    /// Lines of memory.
+    total: u64,
+    pub(super) hot: Span,
+    pub(super) cold: Span,
+}
+
+const CHOICE_BITS: u32 = 24;
+
+impl HotCold {
+    /// Everything is hot and cold, until the caller says otherwise.
+    pub(super) fn new(context: &Context, vcpu: u32, pages: u64, hot: f64, write: f64) -> Self {
+        let all = Span::pages(0, pages);
+        Self {
+            random: Random::new(context, vcpu, Purpose::Accesses),
+            writes: Writes::new(context, vcpu, write),
+            spans: Spans {
+                chance: to_u64(hot * to_f64(1 << CHOICE_BITS) + 0.5),
+                total: all.lines,
+                hot: all,
+                cold: all,
+            },
+            scatter: Scatter::Nothing,
+        }
+    }
+
+    pub(super) fn fill(&mut self, batch: &mut [Access]) {
+        let Self {
+            random,
+            writes,
+            scatter,
+            spans,
+        } = self;
+        // A loop for each: this is the busiest generator.
+        match scatter {
+            Scatter::Nothing => spans.fill(random, writes, batch, |line| line),
+            Scatter::Lines(lines) => spans.fill(random, writes, batch, |line| lines.apply(line)),
+            Scatter::Pages(pages) => spans.fill(random, writes, batch, |line| {
+                pages.apply(line / LINES_PER_PAGE) * LINES_PER_PAGE + line % LINES_PER_PAGE
+            }),
+        }
+    }
+}
+
+impl Spans {
+    /// `place` says where a line of the hot span lies.
+    fn fill(
+        &self,
+        random: &mut Random,
+        writes: &mut Writes,
+        batch: &mut [Access],
+        place: impl Fn(u64) -> u64,
+    ) {
+        const CHOICE: u64 = (1 << CHOICE_BITS) - 1;
+        for slot in batch {
+            let bits = random.bits();
+            let is_hot = bits & CHOICE < self.chance;
+            let span = if is_hot { self.hot } else { self.cold };
+            let line = span.start + multiply_high(bits, span.lines);
+            let line = line.min(line.wrapping_sub(self.total));
+            // Cold lines are placed too, in vain: that costs less than a branch that is often mispredicted.
+            let placed = place(line);
+            let line = if is_hot { placed } else { line };
+            *slot = access(line, writes.draw());
+        }
+    }
+}

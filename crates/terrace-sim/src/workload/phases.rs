@@ -1,0 +1,227 @@
+//! `phases`: loads one after another, in the same memory.
+
+use std::path::Path;
+
+use toml::{Table, Value};
+
+use super::load::Draft;
+use super::sequential::slice;
+use super::values::from_usize;
+use super::{Context, Kind, Workload, WorkloadError};
+use crate::access::{Access, Pace, Source};
+use crate::scenario::Stop;
+
+/// Its keys: loads and when each ends, if it says so.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Phases {
+    of: Vec<(Workload, Option<Stop>)>,
+    /// They start again after the last.
+    repeats: bool,
+}
+
+impl Phases {
+    pub(super) fn new(mut table: Table) -> Result<Self, String> {
+        let of = table.remove("of");
+        if let Some(key) = table.keys().next() {
+            return Err(format!(
+                "unknown field `{key}`, expected `of`, `duration` or `ops`: all else belongs to a phase"
+            ));
+        }
+        let Some(Value::Array(loads)) = of else {
+            return Err("it needs of = [ … ], a list of loads".into());
+        };
+        if loads.is_empty() {
+            return Err("of is an empty list: allowed is one load or more".into());
+        }
+        let phase = |(number, load): (usize, Value)| {
+            let named = |why: String| format!("phase {}: {why}", number + 1);
+            let Value::Table(table) = load else {
+                return Err(named(format!("{load} is no load")));
+            };
+            let draft = Draft::new(table).map_err(|why| named(why.0))?;
+            if let Kind::Masim(_) | Kind::Trace(_) | Kind::Phases(_) = draft.workload.kind {
+                let kind = draft.kind;
+                return Err(named(format!(
+                    "a load of kind {kind:?} cannot be a phase: it has its own course"
+                )));
+            }
+            Ok((draft.workload, draft.own))
+        };
+        let of: Result<_, _> = loads.into_iter().enumerate().map(phase).collect();
+        Ok(Self {
+            of: of?,
+            repeats: false,
+        })
+    }
+
+    /// Settles when each phase ends and says when all end. Where only the whole has an end, phases have
+    /// equal parts of it; where both have, the phases start again until the whole ends.
+    pub(super) fn settle(&mut self, whole: Option<Stop>) -> Result<Stop, WorkloadError> {
+        let count = from_usize(self.of.len());
+        let silent = self.of.iter().filter(|(_, stop)| stop.is_none()).count();
+        let wrong = |why: String| WorkloadError(format!("workload of kind \"phases\": {why}"));
+        if silent == 0 {
+            self.repeats = whole.is_some();
+            return Ok(whole.unwrap_or(Stop::Trace));
+        }
+        if silent < self.of.len() {
+            return Err(wrong(
+                "some phases say when they end and some don't: give all a duration or ops, or none \
+                 and the whole one"
+                    .into(),
+            ));
+        }
+        let equal = match whole {
+            Some(Stop::Duration(ns)) if ns >= count => Stop::Duration(ns.div_ceil(count)),
+            Some(Stop::Ops(ops)) if ops >= count => Stop::Ops(ops.div_ceil(count)),
+            Some(_) => return Err(wrong(format!("too short for {count} phases"))),
+            None => {
+                return Err(wrong(
+                    "it does not say when phases end: give each, or the whole, duration = \"600s\" or \
+                     ops = 1000000"
+                        .into(),
+                ));
+            }
+        };
+        for (_, stop) in &mut self.of {
+            *stop = Some(equal);
+        }
+        // Parts are rounded up, so that the last phase lasts until the end.
+        Ok(whole.unwrap_or(equal))
+    }
+
+    pub(super) fn pages(&self, scale: u64, folder: &Path) -> Result<u64, WorkloadError> {
+        let mut most = 0;
+        for (workload, _) in &self.of {
+            most = most.max(workload.pages(scale, folder)?);
+        }
+        Ok(most)
+    }
+
+    pub(super) fn sources(&self, context: &Context) -> Result<Vec<Box<dyn Source>>, WorkloadError> {
+        let mut phases: Vec<Vec<Phase>> = (0..context.vcpus).map(|_| Vec::new()).collect();
+        for (workload, stop) in &self.of {
+            let sources = workload.sources(context)?;
+            for ((vcpu, phases), source) in (0..).zip(&mut phases).zip(sources) {
+                let end = match stop {
+                    Some(Stop::Duration(ns)) => End::After(*ns),
+                    Some(Stop::Ops(ops)) => {
+                        let (first, next) = slice(ops.div_ceil(context.scale), vcpu, context.vcpus);
+                        End::Accesses(next - first)
+                    }
+                    Some(Stop::Trace) | None => End::Accesses(0),
+                };
+                if !matches!(end, End::Accesses(0)) {
+                    phases.push(Phase { source, end });
+                }
+            }
+        }
+        let run = |phases| Box::new(Run::new(phases, self.repeats)) as Box<dyn Source>;
+        Ok(phases.into_iter().map(run).collect())
+    }
+}
+
+/// When a phase ends on a vCPU.
+#[derive(Clone, Copy)]
+enum End {
+    /// So many ns after it started.
+    After(u64),
+    /// After so many accesses, at least one.
+    Accesses(u64),
+}
+
+struct Phase {
+    /// As it is when the phase starts.
+    source: Box<dyn Source>,
+    end: End,
+}
+
+impl Clone for Phase {
+    fn clone(&self) -> Self {
+        Self {
+            source: self.source.fork(),
+            end: self.end,
+        }
+    }
+}
+
+/// One vCPU's phases under way.
+struct Run {
+    phases: Vec<Phase>,
+    repeats: bool,
+    /// Which phase comes or is under way.
+    phase: usize,
+    /// Its source, once it has given something.
+    source: Option<Box<dyn Source>>,
+    started: u64,
+    /// Accesses that it gave.
+    given: u64,
+    pace: Pace,
+}
+
+impl Clone for Run {
+    fn clone(&self) -> Self {
+        Self {
+            phases: self.phases.clone(),
+            source: self.source.as_ref().map(|source| source.fork()),
+            ..*self
+        }
+    }
+}
+
+impl Run {
+    fn new(phases: Vec<Phase>, repeats: bool) -> Self {
+        let idle = Pace {
+            compute_ns: 0.0,
+            parallelism: 1.0,
+        };
+        Self {
+            pace: phases.first().map_or(idle, |phase| phase.source.pace()),
+            phases,
+            repeats,
+            phase: 0,
+            source: None,
+            started: 0,
+            given: 0,
+        }
+    }
+}
+
+impl Source for Run {
+    fn fill(&mut self, now_ns: u64, batch: &mut [Access]) -> usize {
+        loop {
+            if self.phase == self.phases.len() && self.repeats {
+                self.phase = 0;
+            }
+            let Some(phase) = self.phases.get(self.phase) else {
+                return 0;
+            };
+            let passed = now_ns.saturating_sub(self.started);
+            let (left, ended) = match phase.end {
+                End::After(ns) if passed < ns => (u64::MAX, 0),
+                End::After(ns) => (0, self.started + ns),
+                End::Accesses(accesses) => (accesses - self.given, now_ns),
+            };
+            if left > 0 {
+                let room = usize::try_from(left).map_or(batch.len(), |left| left.min(batch.len()));
+                let source = self.source.get_or_insert_with(|| phase.source.fork());
+                let given = source.fill(passed, &mut batch[..room]);
+                self.given += from_usize(given);
+                self.pace = source.pace();
+                return given;
+            }
+            self.started = ended;
+            self.given = 0;
+            self.source = None;
+            self.phase += 1;
+        }
+    }
+
+    fn pace(&self) -> Pace {
+        self.pace
+    }
+
+    fn fork(&self) -> Box<dyn Source> {
+        Box::new(self.clone())
+    }
+}
