@@ -102,7 +102,8 @@ fn baseline(scenario: &Scenario, accesses: u64, clock: impl Fn() -> u64) -> Resu
         .into_iter()
         .map(|source| (source, tlb(costs.l1_entries, 4), tlb(costs.l2_entries, 12)))
         .collect();
-    let pages = vm.workload.pages(scale);
+    let pages = vm.workload.pages(scale, &scenario.folder);
+    let pages = pages.map_err(|error| RunError(error.to_string()))?;
     let mut records = vec![[0_u64; 2]; place(pages)];
     let mut batch = [Access::default(); BATCH];
     let begin = clock();

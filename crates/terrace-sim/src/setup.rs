@@ -74,7 +74,7 @@ pub(crate) fn simulation(
         loads: scenario.machine.tiers.iter().map(Load::new).collect(),
         capacity,
         management: Management::new(cpus, scale),
-        timeline: timeline(scenario),
+        timeline: timeline(scenario, &vms),
         now: 0,
         quantum: QUANTUM / options.quantum_divisor.unwrap_or(1).max(1),
         memory_at: 0,
@@ -89,11 +89,11 @@ pub(crate) fn simulation(
     Ok(simulation)
 }
 
-fn timeline(scenario: &Scenario) -> Timeline {
+fn timeline(scenario: &Scenario, vms: &[Vm]) -> Timeline {
     let scale = scenario.machine.scale;
-    let vm = |vm: &scenario::Vm| VmTimeline {
-        name: vm.name.clone(),
-        memory_bytes: vm.workload.pages(scale) * PAGE_SIZE * scale,
+    let vm = |(spec, vm): (&scenario::Vm, &Vm)| VmTimeline {
+        name: spec.name.clone(),
+        memory_bytes: vm.space.guest.pages() * PAGE_SIZE * scale,
         samples: Vec::new(),
     };
     Timeline {
@@ -103,7 +103,7 @@ fn timeline(scenario: &Scenario) -> Timeline {
             .iter()
             .map(|t| t.name.clone())
             .collect(),
-        vms: scenario.vms.iter().map(vm).collect(),
+        vms: scenario.vms.iter().zip(vms).map(vm).collect(),
     }
 }
 
@@ -223,7 +223,8 @@ fn fit(spec: &scenario::Vm, scale: u64) -> Vec<u64> {
 
 fn space(scenario: &Scenario, spec: &scenario::Vm, options: Options) -> Result<Space, RunError> {
     let scale = scenario.machine.scale;
-    let pages = spec.workload.pages(scale);
+    let pages = spec.workload.pages(scale, &scenario.folder);
+    let pages = pages.map_err(|error| RunError(error.to_string()))?;
     let ram = spec.sizes.iter().sum::<u64>() / scale / PAGE_SIZE;
     if pages == 0 || pages >= u64::from(Cached::KEYS) {
         return refuse(format!(
