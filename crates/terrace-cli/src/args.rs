@@ -120,6 +120,8 @@ pub enum Command {
         #[arg(long)]
         json: bool,
     },
+    /// Watch four simulated VMs live (press ? for keys); needs no daemon and no set-up.
+    Demo(Demo),
     /// Look at the configuration; needs no daemon.
     #[command(subcommand)]
     Config(Config),
@@ -128,6 +130,9 @@ pub enum Command {
     Sim(sim::Sim),
     /// Measure the fast paths; each figure stands beside a baseline measured in the same run.
     Bench(Bench),
+    /// Look at recorded memory traces of programs, and convert them; needs no daemon.
+    #[command(subcommand)]
+    Trace(crate::commands::trace::Trace),
     /// Print a shell completion script.
     Completions {
         /// Which shell.
@@ -153,6 +158,27 @@ pub struct Top {
     /// Show this VM first.
     #[arg(long, value_name = "NAME")]
     pub vm: Option<String>,
+}
+
+/// Arguments of `terrace demo`.
+#[derive(Debug, clap::Args)]
+pub struct Demo {
+    /// Simulate to the end without the live view and print what came of it (as where standard output
+    /// is no terminal).
+    #[arg(long)]
+    pub once: bool,
+    /// Seconds of the simulated machine per second.
+    #[arg(long, value_name = "N", default_value = "10", value_parser = speed)]
+    pub speed: f64,
+    /// End after so many seconds of the simulated machine.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    pub seconds: Option<u64>,
+    /// Who places the pages of all VMs, as vtmm or first-touch.
+    #[arg(long, value_name = "POLICY")]
+    pub policy: Option<String>,
+    /// Simulate as --once does and write the result as JSON to this file, - for standard output.
+    #[arg(long, value_name = "OUT")]
+    pub json: Option<PathBuf>,
 }
 
 /// What to do about the configuration.
@@ -196,6 +222,13 @@ fn interval(text: &str) -> Result<Duration, String> {
         Ok(time) if time >= Duration::from_millis(100) => Ok(time),
         Ok(_) => Err("shorter than 100ms".to_owned()),
         Err(error) => Err(format!("{error}: write it as 500ms or 2s")),
+    }
+}
+
+fn speed(text: &str) -> Result<f64, String> {
+    match text.parse() {
+        Ok(speed) if (0.125..=1024.0).contains(&speed) => Ok(speed),
+        _ => Err("not a speed: from 0.125 to 1024".to_owned()),
     }
 }
 

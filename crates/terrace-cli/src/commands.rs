@@ -2,14 +2,17 @@
 
 pub mod bench;
 pub mod config;
+pub mod demo;
 mod doctor;
 mod events;
 mod explain;
 mod map;
 mod plan;
+mod replay;
 mod show;
 pub mod sim;
 mod top;
+pub mod trace;
 mod vms;
 
 use std::path::Path;
@@ -39,9 +42,17 @@ pub async fn online(socket: &Path, command: Command) -> Result<ExitCode> {
         Command::Pause { vm, json } => wish(&client, vm.as_deref(), "pause", json).await?,
         Command::Resume { vm, json } => wish(&client, vm.as_deref(), "resume", json).await?,
         Command::Round { vm, json } => wish(&client, Some(&vm), "round", json).await?,
-        Command::Bench(_) | Command::Completions { .. } | Command::Config(_) | Command::Sim(_) => {
+        Command::Bench(_)
+        | Command::Completions { .. }
+        | Command::Config(_)
+        | Command::Demo(_)
+        | Command::Sim(_) => {
             unreachable!("runs without the daemon")
         }
+        Command::Bench(_)
+        | Command::Completions { .. }
+        | Command::Config(_)
+        | Command::Trace(_) => unreachable!("runs without the daemon"),
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -39,7 +39,12 @@ fn run(args: Args) -> anyhow::Result<ExitCode> {
             Ok(ExitCode::SUCCESS)
         }
         Command::Config(command) => commands::config::run(&command),
+        Command::Demo(demo) => {
+            commands::demo::run(&demo)?;
+            Ok(ExitCode::SUCCESS)
+        }
         Command::Sim(command) => commands::sim::run(&command),
+        Command::Trace(command) => commands::trace::run(&command),
         online => tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .build()?

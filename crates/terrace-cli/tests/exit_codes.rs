@@ -29,6 +29,7 @@ fn wrong_usage_is_2() {
         &["frobnicate"][..],
         &["explain", "vm1", "--page", "zzz"],
         &["set", "vm1", "moves"],
+        &["sim", "replay", LOG, "--window", "1200ms"],
     ] {
         assert_eq!(terrace(args).status.code(), Some(2), "{args:?}");
     }
@@ -80,4 +81,48 @@ fn a_configuration_is_checked_without_a_daemon() {
     assert_eq!(report["valid"], false);
     assert_eq!(report["problem"]["line"], 2);
     assert_eq!(report["problem"]["key"], "engine.windows");
+}
+
+/// The sample log that is replayed for ever.
+const LOG: &str = concat!(
+    env!("CARGO_MANIFEST_DIR"),
+    "/../terrace-core/tests/logs/v1-sample.trlog"
+);
+
+#[test]
+fn a_log_is_replayed_with_its_own_policy_and_with_another_one() {
+    let output = terrace(&["sim", "replay", LOG]);
+    assert!(output.status.success(), "{}", said(&output));
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(text.contains("All actions are equal"), "{text}");
+    let output = terrace(&["sim", "replay", LOG, "--policy", "random", "--json", "-"]);
+    assert!(output.status.success(), "{}", said(&output));
+    let report: serde_json::Value = serde_json::from_slice(&output.stdout).expect("JSON alone");
+    assert_eq!(report["vms"][0]["other"]["rounds"], 3);
+    assert!(report["vms"][0]["coverage"].as_f64() < Some(1.0));
+}
+
+#[test]
+fn a_log_that_differs_or_cannot_be_replayed_is_1_with_one_message() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let changed = dir.path().join("changed.trlog");
+    let mut bytes = std::fs::read(LOG).expect("the sample");
+    // The first record's configuration: the number of windows in a round.
+    let key = b"\"windows\":8";
+    let at = bytes.windows(key.len()).position(|w| w == key);
+    bytes[at.expect("the configuration is text") + key.len() - 1] = b'7';
+    std::fs::write(&changed, bytes).expect("a file");
+    let changed = changed.to_str().expect("a name");
+    let ept = r#"{ base = "vtmm", observe = "ept-scan" }"#;
+    for (args, says) in [
+        (&[changed][..], "but the engine decides"),
+        (&[LOG, "--policy", "lru"], "allowed is vtmm"),
+        (&[LOG, "--policy", ept], "second-stage tables"),
+        (&["/nonexistent.trlog"], "/nonexistent.trlog"),
+    ] {
+        let output = terrace(&[&["sim", "replay"], args].concat());
+        assert_eq!(output.status.code(), Some(1), "{args:?}");
+        assert!(said(&output).contains(says), "{}", said(&output));
+        assert_eq!(said(&output).lines().count(), 1, "{}", said(&output));
+    }
 }

@@ -112,6 +112,10 @@ pub struct EngineConfig {
     pub full_pass_every: u8,
     /// Highest level of the multi-level queue: 7 (its rest of 64 windows outlives any round). 1 to 7.
     pub max_level: u8,
+    /// Every scan re-arms every page, so that a log of the answers says of each window what was accessed
+    /// in it (`record = "full"`). It costs scans time. What counts as a visit stays; which visits of pages
+    /// at rest were writes is seen more exactly. Off.
+    pub rearm_all: bool,
     /// From one period tick to the next, ms, where pages are ranked as 4 KiB: 60 s (vTMM §3.2.3).
     pub period_ms: u64,
     /// The same where they are ranked as 2 MiB: 120 s (vTMM §3.2.3).
@@ -188,6 +192,7 @@ impl Default for EngineConfig {
             windows: 8,
             full_pass_every: 4,
             max_level: 7,
+            rearm_all: false,
             period_ms: 60_000,
             huge_period_ms: 120_000,
             first_round_after_ms: 0,

@@ -1,11 +1,13 @@
 //! Replaying a log with the policy that it was recorded with: the engine must decide the same again.
 //!
 //! Responsible for: feeding a log's events to an engine built from the log's own configuration, and
-//! comparing each action. It leaves to others: reading files, and replays with another policy.
+//! comparing each action. It leaves to others: reading files, and replays with another policy (the
+//! simulator's).
 
 use std::collections::VecDeque;
 use std::io::Read;
 
+use serde::Serialize;
 use terrace_proto::log::{LogError, LogReader, Record};
 use terrace_proto::{Action, Tick};
 
@@ -13,7 +15,7 @@ use crate::config::{ConfigError, EngineConfig};
 use crate::engine::Engine;
 
 /// What was replayed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Serialize)]
 pub struct Replayed {
     /// Known records, the start record included.
     pub records: u64,
@@ -59,16 +61,24 @@ pub enum ReplayError {
     },
 }
 
+/// Opens a log: its records after the first, and the configuration that the first one has.
+///
+/// # Errors
+/// Where it is not a log, or its configuration cannot be read.
+pub fn open<R: Read>(input: R) -> Result<(LogReader<R>, EngineConfig), ReplayError> {
+    let mut reader = LogReader::new(input)?;
+    let Some((_, Record::Start(start))) = reader.next_record()? else {
+        return Err(ReplayError::NoStart);
+    };
+    Ok((reader, serde_json::from_str(&start.config)?))
+}
+
 /// Replays a log.
 ///
 /// # Errors
 /// Where it cannot be read, and at the first action that differs.
 pub fn replay(input: impl Read) -> Result<Replayed, ReplayError> {
-    let mut reader = LogReader::new(input)?;
-    let Some((_, Record::Start(start))) = reader.next_record()? else {
-        return Err(ReplayError::NoStart);
-    };
-    let config: EngineConfig = serde_json::from_str(&start.config)?;
+    let (mut reader, config) = open(input)?;
     let mut engine = Engine::new(config)?;
     let mut decided = VecDeque::new();
     let mut sum = Replayed {

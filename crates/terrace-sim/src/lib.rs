@@ -14,6 +14,7 @@ pub mod host;
 pub mod machine;
 pub mod number;
 pub mod random;
+pub mod replay;
 pub mod report;
 pub mod result;
 pub mod run;

@@ -6,6 +6,7 @@
 //! 64 passes a second of it in a 64th of a second.
 
 use terrace_core::Engine;
+use terrace_proto::log::Record;
 use terrace_proto::{Command, Event, PAGE_SIZE, Tick, TierId, TierMemory, VmId};
 
 use crate::host::management::Management;
@@ -59,6 +60,8 @@ pub struct Simulation {
     pub(crate) costs: Costs,
     pub(crate) vms: Vec<Vm>,
     pub(crate) engine: Engine,
+    /// What went into the engine and came out since it was taken last, where it is recorded.
+    pub(crate) log: Option<Vec<(Tick, Record)>>,
     pub(crate) loads: Vec<Load>,
     /// 4 KiB pages per tier, as simulated.
     pub(crate) capacity: [u64; TIERS],
@@ -92,9 +95,42 @@ impl Simulation {
     /// # Errors
     /// Where something does not fit, or a file cannot be read.
     pub fn new(scenario: &Scenario, options: Options) -> Result<Self, RunError> {
-        let mut simulation = crate::setup::simulation(scenario, options)?;
+        Self::start(scenario, options, false)
+    }
+
+    /// The same for [`Simulation::take_log`]: every page is re-armed in every window, and all that goes
+    /// into the engine and comes out is kept until it is taken.
+    ///
+    /// # Errors
+    /// As [`Simulation::new`].
+    pub fn recorded(scenario: &Scenario, options: Options) -> Result<Self, RunError> {
+        Self::start(scenario, options, true)
+    }
+
+    fn start(scenario: &Scenario, options: Options, recorded: bool) -> Result<Self, RunError> {
+        let mut simulation = crate::setup::simulation(scenario, options, recorded)?;
         simulation.tell_engine(Vec::new());
         Ok(simulation)
+    }
+
+    /// What went into the engine and came out since the last call.
+    pub fn take_log(&mut self) -> Vec<(Tick, Record)> {
+        self.log.as_mut().map(std::mem::take).unwrap_or_default()
+    }
+
+    /// The engine hears an event.
+    pub(crate) fn hear(&mut self, event: Event) {
+        let now = self.now();
+        if let Some(log) = &mut self.log {
+            log.push((now, Record::Event(event.clone())));
+        }
+        self.engine.handle(now, event);
+        while let Some(action) = self.engine.poll_action() {
+            if let Some(log) = &mut self.log {
+                log.push((now, Record::Action(action.clone())));
+            }
+            self.management.take(action, &self.vms);
+        }
     }
 
     /// Goes on until that time (ns of the full-size machine since the start) or the end of all loads;
@@ -201,29 +237,20 @@ impl Simulation {
         }
         if now.0 >= self.memory_at {
             self.memory_at = now.0 + MEMORY_EVERY;
-            self.engine.handle(now, Event::Memory(self.free_memory()));
+            self.hear(Event::Memory(self.free_memory()));
         }
         let due = self.engine.poll_timeout().is_some_and(|at| at <= now);
         if events.is_empty() && !due {
-            // The first look at the engine: VMs arrived.
-            self.do_actions();
             return;
         }
         for event in events {
-            self.engine.handle(now, event);
+            self.hear(event);
         }
         if due {
-            self.engine.handle(now, Event::Timer);
+            self.hear(Event::Timer);
         }
         self.count_rounds();
-        self.do_actions();
         self.count_state();
-    }
-
-    fn do_actions(&mut self) {
-        while let Some(action) = self.engine.poll_action() {
-            self.management.take(action, &self.vms);
-        }
     }
 
     fn free_memory(&self) -> Vec<TierMemory> {
@@ -290,8 +317,7 @@ impl Simulation {
 
     /// Passes an operator's wish to the engine.
     pub fn command(&mut self, command: Command) {
-        self.engine.handle(self.now(), Event::Command(command));
-        self.do_actions();
+        self.hear(Event::Command(command));
     }
 
     /// How it went so far.

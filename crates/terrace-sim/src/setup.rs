@@ -4,8 +4,7 @@ use terrace_core::policy::{Move, Observe, Policy};
 use terrace_core::{Engine, EngineConfig, TierConfig};
 use terrace_pagetable::Scanner;
 use terrace_proto::{
-    Command, Event, Gfn, PAGE_SIZE, PAGES_PER_HUGE, PageSize, RamRange, Tick, TierLimit, VmId,
-    VmSpec,
+    Command, Event, Gfn, PAGE_SIZE, PAGES_PER_HUGE, PageSize, RamRange, TierLimit, VmId, VmSpec,
 };
 
 use crate::host::management::Management;
@@ -42,12 +41,19 @@ fn refuse<T>(why: impl Into<String>) -> Result<T, RunError> {
 }
 
 /// Sets a simulation up.
-pub(crate) fn simulation(scenario: &Scenario, options: Options) -> Result<Simulation, RunError> {
+pub(crate) fn simulation(
+    scenario: &Scenario,
+    options: Options,
+    recorded: bool,
+) -> Result<Simulation, RunError> {
     let scale = scenario.machine.scale;
     if !(1..=MOST_SCALE).contains(&scale) {
         return refuse(format!("scale = {scale}: allowed is 1 to {MOST_SCALE}"));
     }
-    let config = engine_config(scenario);
+    let config = EngineConfig {
+        rearm_all: recorded,
+        ..engine_config(scenario)
+    };
     let engine = Engine::new(config).map_err(|error| RunError(error.to_string()))?;
     let mut vms = Vec::new();
     for (number, spec) in (1_u32..).zip(&scenario.vms) {
@@ -64,10 +70,11 @@ pub(crate) fn simulation(scenario: &Scenario, options: Options) -> Result<Simula
         options,
         costs: Costs::default(),
         engine,
+        log: recorded.then(Vec::new),
         loads: scenario.machine.tiers.iter().map(Load::new).collect(),
         capacity,
         management: Management::new(cpus, scale),
-        timeline: timeline(scenario),
+        timeline: timeline(scenario, &vms),
         now: 0,
         quantum: QUANTUM / options.quantum_divisor.unwrap_or(1).max(1),
         memory_at: 0,
@@ -82,11 +89,11 @@ pub(crate) fn simulation(scenario: &Scenario, options: Options) -> Result<Simula
     Ok(simulation)
 }
 
-fn timeline(scenario: &Scenario) -> Timeline {
+fn timeline(scenario: &Scenario, vms: &[Vm]) -> Timeline {
     let scale = scenario.machine.scale;
-    let vm = |vm: &scenario::Vm| VmTimeline {
-        name: vm.name.clone(),
-        memory_bytes: vm.workload.pages(scale) * PAGE_SIZE * scale,
+    let vm = |(spec, vm): (&scenario::Vm, &Vm)| VmTimeline {
+        name: spec.name.clone(),
+        memory_bytes: vm.space.guest.pages() * PAGE_SIZE * scale,
         samples: Vec::new(),
     };
     Timeline {
@@ -96,7 +103,7 @@ fn timeline(scenario: &Scenario) -> Timeline {
             .iter()
             .map(|t| t.name.clone())
             .collect(),
-        vms: scenario.vms.iter().map(vm).collect(),
+        vms: scenario.vms.iter().zip(vms).map(vm).collect(),
     }
 }
 
@@ -216,7 +223,8 @@ fn fit(spec: &scenario::Vm, scale: u64) -> Vec<u64> {
 
 fn space(scenario: &Scenario, spec: &scenario::Vm, options: Options) -> Result<Space, RunError> {
     let scale = scenario.machine.scale;
-    let pages = spec.workload.pages(scale);
+    let pages = spec.workload.pages(scale, &scenario.folder);
+    let pages = pages.map_err(|error| RunError(error.to_string()))?;
     let ram = spec.sizes.iter().sum::<u64>() / scale / PAGE_SIZE;
     if pages == 0 || pages >= u64::from(Cached::KEYS) {
         return refuse(format!(
@@ -293,6 +301,7 @@ fn vcpus(scenario: &Scenario, spec: &scenario::Vm, space: &Space) -> Result<Vec<
 /// The VMs that the engine manages come to it.
 fn arrive(simulation: &mut Simulation) {
     let scale = simulation.scenario.machine.scale;
+    let mut events = Vec::new();
     for (vm, spec) in simulation.vms.iter().zip(&simulation.scenario.vms) {
         if vm.stages.is_none() {
             continue;
@@ -320,9 +329,9 @@ fn arrive(simulation: &mut Simulation) {
             weight: spec.weight,
             moves: true,
         };
-        let engine = &mut simulation.engine;
-        engine.handle(Tick(0), Event::VmArrived(arrived));
+        events.push(Event::VmArrived(arrived));
         let size = Command::FastSize(vm.id, spec.sizes[0] / scale);
-        engine.handle(Tick(0), Event::Command(size));
+        events.push(Event::Command(size));
     }
+    events.into_iter().for_each(|event| simulation.hear(event));
 }

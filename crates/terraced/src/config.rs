@@ -145,10 +145,26 @@ struct RawLog {
     file: Option<PathBuf>,
     #[serde(default = "log_limit")]
     limit: ByteSize,
+    #[serde(default)]
+    record: Record,
 }
 
+/// What of the pages' accesses the log has.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+enum Record {
+    /// What the policy asked for.
+    #[default]
+    Decisions,
+    /// Those of every page in every window.
+    Full,
+}
+
+/// Bytes that a log may have unless the configuration says otherwise.
+pub const LOG_LIMIT: u64 = 256 << 20;
+
 fn log_limit() -> ByteSize {
-    ByteSize::mib(256)
+    ByteSize(LOG_LIMIT)
 }
 
 /// What the daemon runs with.
@@ -245,7 +261,12 @@ impl Config {
             raw.engine.tiers == EngineConfig::default().tiers,
             "engine.tiers is not set here: describe each tier by a [[tier]] section"
         );
+        ensure!(
+            !raw.engine.rearm_all,
+            "engine.rearm_all is not set here: write record = \"full\" under [log]"
+        );
         let mut engine = raw.engine;
+        engine.rearm_all = raw.log.as_ref().is_some_and(|l| l.record == Record::Full);
         let tiers = tiers(raw.tier)?;
         if !tiers.is_empty() {
             engine.tiers = tiers.iter().map(|t| t.engine.clone()).collect();
@@ -386,17 +407,17 @@ impl Config {
         Ok(())
     }
 
-    /// The tier of this name; `fast` and `slow` are the first two whatever their names.
+    /// The tier of this name.
     pub fn tier(&self, name: &str) -> Option<TierId> {
-        let alias = ["fast", "slow"].iter().position(|alias| *alias == name);
-        let index = self
-            .engine
-            .tiers
-            .iter()
-            .position(|t| t.name == name)
-            .or(alias)?;
-        u8::try_from(index).ok().map(TierId)
+        tier_named(&self.engine.tiers, name)
     }
+}
+
+/// The tier of this name; `fast` and `slow` are the first two whatever their names.
+pub fn tier_named(tiers: &[TierConfig], name: &str) -> Option<TierId> {
+    let alias = ["fast", "slow"].iter().position(|alias| *alias == name);
+    let index = tiers.iter().position(|t| t.name == name).or(alias)?;
+    u8::try_from(index).ok().map(TierId)
 }
 
 /// Highest weight of a VM.
@@ -482,6 +503,16 @@ mod tests {
     }
 
     #[test]
+    fn every_page_is_re_armed_where_the_log_shall_have_every_access() {
+        let rearms = |text| Config::parse(text).unwrap().engine.rearm_all;
+        assert!(rearms("[log]\nfile = \"/x\"\nrecord = \"full\""));
+        assert!(!rearms("[log]\nfile = \"/x\""));
+        assert!(
+            refused("[log]\nfile = \"/x\"\nrecord = \"all\"").contains("unknown variant `all`")
+        );
+    }
+
+    #[test]
     fn a_vms_own_section_goes_over_the_defaults() {
         let config = Config::parse(
             "[defaults]\nscan = true\nceiling = { fast = \"1GiB\" }\n\
@@ -557,6 +588,11 @@ mod tests {
         let blind = "[vm.a]\ntracker = \"damon\"\nwrites = \"soft-bit\"";
         assert!(refused(blind).contains("tracker = \"page-tables\""));
         assert!(refused("[vm.a]\nwrites = \"pml\"").contains("soft-dirty"));
+        let inner = refused("[engine]\nrearm_all = true");
+        assert!(
+            inner.contains("write record = \"full\" under [log]"),
+            "{inner}"
+        );
         assert!(refused("[move]\nworkers = 0").contains("allowed is 1 to 64"));
     }
 }

@@ -7,18 +7,20 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender};
 use std::time::Duration;
 
 use anyhow::{Context as _, Result};
-use terrace_core::Engine;
+use terrace_api::types;
+use terrace_core::{Engine, PolicyChoice};
 use terrace_host::mover::{Mover, MoverConfig};
 use terrace_host::topology::Topology;
-use terrace_host::{Finding, HostRoot};
+use terrace_host::{Finding, HostRoot, doctor};
 use terrace_proto::log::Record;
 use terrace_proto::{Action, Command, Event, Tick, TierMemory, VmId};
 use terrace_sys::MonotonicClock;
 
+use crate::api::{Failure, Question, Served};
 use crate::config::Config;
 use crate::events::Events;
 use crate::record::Recorder;
-use crate::roster::Entry;
+use crate::roster::{Entry, tell_reasons};
 use crate::scout::{Found, Looked};
 
 /// Longest sleep of the loop; how fast a VM that ended is noticed.
@@ -39,7 +41,7 @@ pub enum Input {
     /// What there is to say about a VM's moves.
     MoveFindings(VmId, Vec<Finding>),
     /// A question of the API.
-    Ask(Box<dyn FnOnce(&mut Daemon) + Send>),
+    Ask(Question),
     /// End.
     Stop,
 }
@@ -116,11 +118,6 @@ impl Daemon {
         })
     }
 
-    /// Time since the daemon started.
-    pub fn now(&self) -> Tick {
-        self.clock.now()
-    }
-
     /// Works until told to stop.
     pub fn run(mut self, inbox: &Receiver<Input>) -> Result<()> {
         self.tell(None, "started".to_owned());
@@ -177,7 +174,7 @@ impl Daemon {
             }
             self.act(action);
         }
-        self.tell_reasons();
+        tell_reasons(&self.engine, &mut self.vms, &mut self.events);
     }
 
     /// An operator's wish.
@@ -193,8 +190,10 @@ impl Daemon {
                 self.paused = halt;
             }
             for managed in self.vms.values().filter_map(|e| e.managed.as_ref()) {
-                if vm.is_none_or(|id| id == managed.id) {
-                    managed.hands.halt(halt);
+                if vm.is_none_or(|id| id == managed.id)
+                    && let Some(body) = &managed.body
+                {
+                    body.hands.halt(halt);
                 }
             }
         }
@@ -218,7 +217,7 @@ impl Daemon {
             .values()
             .filter_map(|e| e.managed.as_ref())
             .find(|m| m.id == vm);
-        let Some(hands) = managed.map(|m| &m.hands) else {
+        let Some(hands) = managed.and_then(|m| m.body.as_ref()).map(|b| &b.hands) else {
             return;
         };
         match action {
@@ -232,22 +231,6 @@ impl Daemon {
     pub fn tell(&mut self, vm: Option<&str>, text: String) {
         let now = self.now();
         self.events.push(now, vm, text);
-    }
-
-    /// Makes the engine's new reasons events.
-    fn tell_reasons(&mut self) {
-        for (name, entry) in &mut self.vms {
-            let Some(managed) = &mut entry.managed else {
-                continue;
-            };
-            let mut told = managed.reasons_told;
-            for reason in self.engine.vm_reasons(managed.id, told) {
-                told = reason.sequence;
-                self.events.push(reason.at, Some(name), reason.text.clone());
-            }
-            managed.reasons_told = told;
-            managed.keep_round(self.engine.last_round(managed.id));
-        }
     }
 
     fn read_memory(&mut self) {
@@ -269,5 +252,64 @@ impl Daemon {
                 format!("the tiers' memory could not be read: {error}"),
             ),
         }
+    }
+}
+
+impl Served for Daemon {
+    fn engine(&self) -> &Engine {
+        &self.engine
+    }
+
+    fn now(&self) -> Tick {
+        self.clock.now()
+    }
+
+    fn vms(&self) -> &BTreeMap<String, Entry> {
+        &self.vms
+    }
+
+    fn tiers(&self) -> Vec<types::Tier> {
+        let tier = |tier: &terrace_host::topology::Tier| types::Tier {
+            name: tier.name.clone(),
+            nodes: tier.nodes.iter().map(|n| n.0).collect(),
+            total_bytes: tier.total_bytes,
+            free_bytes: self.memory.get(tier.id.index()).map_or(0, |m| m.free_bytes),
+        };
+        self.topology.tiers.iter().map(tier).collect()
+    }
+
+    fn events(&self) -> &Events {
+        &self.events
+    }
+
+    fn policy(&self) -> String {
+        policy_name(&self.config.engine.policy)
+    }
+
+    fn moves(&self) -> bool {
+        let mut names = self.vms.keys();
+        names.any(|name| self.config.vm(name).is_ok_and(|vm| vm.moves))
+    }
+
+    fn paused(&self) -> bool {
+        self.paused
+    }
+
+    fn findings(&self) -> Vec<Finding> {
+        let mut findings = doctor::host(&self.root, &self.topology);
+        findings.extend(self.look_findings.iter().cloned());
+        findings
+    }
+
+    fn wish(&mut self, command: Command) -> Result<(), Failure> {
+        self.command(command);
+        Ok(())
+    }
+}
+
+fn policy_name(choice: &PolicyChoice) -> String {
+    match choice {
+        PolicyChoice::Named(name) => name.clone(),
+        PolicyChoice::Composed(stages) => format!("{} with other stages", stages.base),
     }
 }

@@ -10,6 +10,7 @@ mod roster;
 mod scout;
 #[cfg(test)]
 mod served_tests;
+mod simulate;
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -27,6 +28,7 @@ use terraced::config::{self, Config, Sources};
 
 use daemon::{Daemon, Input};
 use scout::Scout;
+use simulate::Speed;
 
 /// Tiered memory for the virtual machines of this host: hot pages in fast memory, cold ones in slow.
 #[derive(Debug, Parser)]
@@ -37,6 +39,19 @@ struct Args {
     /// `terrace config check` checks it.
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
+    /// Serve a simulated host instead of this one: the scenario of this file (docs/operating.md).
+    #[arg(long, value_name = "FILE", conflicts_with = "config")]
+    simulate: Option<PathBuf>,
+    /// With --simulate: seconds of the simulated machine in a second, or `max`; 1 without it.
+    #[arg(long, value_name = "N", requires = "simulate")]
+    speed: Option<Speed>,
+    /// With --simulate: where the API listens. Without it the daemon's socket for root, and
+    /// $XDG_RUNTIME_DIR/terraced.sock for others.
+    #[arg(long, value_name = "FILE", requires = "simulate")]
+    socket: Option<PathBuf>,
+    /// With --simulate: write a log for `terrace sim replay`, with every page re-armed in every window.
+    #[arg(long, value_name = "FILE", requires = "simulate")]
+    record: Option<PathBuf>,
     #[command(subcommand)]
     command: Option<Internal>,
 }
@@ -52,7 +67,10 @@ fn main() -> ExitCode {
     let args = Args::parse();
     let done = match args.command {
         Some(Internal::Worker) => terrace_host::worker::run().map_err(anyhow::Error::from),
-        None => serve(&args),
+        None => match &args.simulate {
+            Some(file) => simulate(file, &args),
+            None => serve(&args),
+        },
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,
@@ -66,13 +84,7 @@ fn main() -> ExitCode {
 fn serve(args: &Args) -> Result<()> {
     let sources = Sources::read(args.config.as_deref())?;
     let mut config = Config::new(&sources)?;
-    tracing_subscriber::fmt()
-        .with_env_filter(
-            tracing_subscriber::EnvFilter::try_from_env("TERRACE_LOG")
-                .unwrap_or_else(|_| "info".into()),
-        )
-        .with_writer(std::io::stderr)
-        .init();
+    start_logging();
     tracing::info!("configuration: {}", sources.words());
     privileges::give_up()?;
     let root = HostRoot::default();
@@ -109,6 +121,22 @@ fn serve(args: &Args) -> Result<()> {
     // A socket that nobody serves any more only misleads.
     let _ = std::fs::remove_file(socket);
     ended
+}
+
+fn simulate(file: &Path, args: &Args) -> Result<()> {
+    start_logging();
+    let speed = args.speed.unwrap_or(Speed::Times(1.0));
+    simulate::serve(file, speed, args.socket.clone(), args.record.as_deref())
+}
+
+fn start_logging() {
+    tracing_subscriber::fmt()
+        .with_env_filter(
+            tracing_subscriber::EnvFilter::try_from_env("TERRACE_LOG")
+                .unwrap_or_else(|_| "info".into()),
+        )
+        .with_writer(std::io::stderr)
+        .init();
 }
 
 /// Becomes the one daemon of the socket, and only then stops the kdamonds that a predecessor left: while

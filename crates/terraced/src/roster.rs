@@ -1,10 +1,10 @@
 //! The VMs that the daemon knows: who comes under management, under which name, and who is gone.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use terrace_core::RoundSummary;
+use terrace_core::{Engine, RoundSummary};
 use terrace_host::Finding;
 use terrace_host::mover::Target;
 use terrace_host::tracker::{SoftDirty, Tracker};
@@ -13,6 +13,7 @@ use terrace_sys::Process;
 
 use crate::config::{VmConfig, WriteSource};
 use crate::daemon::Daemon;
+use crate::events::Events;
 use crate::hands::{Context, Hands};
 use crate::scout::{Found, Looked, Ready, State};
 
@@ -23,8 +24,8 @@ const ROUNDS_KEPT: usize = 64;
 pub struct Managed {
     /// Its id in the engine.
     pub id: VmId,
-    /// Its threads.
-    pub hands: Hands,
+    /// What of it is on this host; a simulated VM has nothing there.
+    pub body: Option<Body>,
     /// Why its unit is what it is.
     pub unit_reason: String,
     /// Last reason of the engine that was made an event.
@@ -37,10 +38,30 @@ pub struct Managed {
     pub writes: Option<String>,
     /// What its last moves showed, for `doctor`.
     pub move_findings: Vec<Finding>,
+}
+
+/// What of a VM is on this host.
+pub struct Body {
+    /// Its threads.
+    pub hands: Hands,
     process: Arc<Process>,
 }
 
 impl Managed {
+    /// A VM without a body, of which nothing was told yet.
+    pub fn new(id: VmId, unit_reason: String) -> Self {
+        Self {
+            id,
+            body: None,
+            unit_reason,
+            reasons_told: 0,
+            history: VecDeque::new(),
+            damon: None,
+            writes: None,
+            move_findings: Vec::new(),
+        }
+    }
+
     /// Remembers the last round that ended, once.
     pub fn keep_round(&mut self, last: Option<&RoundSummary>) {
         let newest = self.history.back().map(|round| round.round);
@@ -72,6 +93,22 @@ pub struct Entry {
     pub findings: Vec<Finding>,
     /// What managing it takes.
     pub managed: Option<Managed>,
+}
+
+/// Makes the engine's new reasons events, and remembers its rounds.
+pub fn tell_reasons(engine: &Engine, vms: &mut BTreeMap<String, Entry>, events: &mut Events) {
+    for (name, entry) in vms {
+        let Some(managed) = &mut entry.managed else {
+            continue;
+        };
+        let mut told = managed.reasons_told;
+        for reason in engine.vm_reasons(managed.id, told) {
+            told = reason.sequence;
+            events.push(reason.at, Some(name), reason.text.clone());
+        }
+        managed.reasons_told = told;
+        managed.keep_round(engine.last_round(managed.id));
+    }
 }
 
 impl Daemon {
@@ -168,15 +205,10 @@ impl Daemon {
         };
         self.next_id += 1;
         entry.managed = Some(Managed {
-            id,
-            hands,
-            unit_reason: ready.unit.why,
-            reasons_told: 0,
-            history: VecDeque::new(),
             damon: ready.damon,
             writes,
-            move_findings: Vec::new(),
-            process,
+            body: Some(Body { hands, process }),
+            ..Managed::new(id, ready.unit.why)
         });
         self.vms.insert(name.to_owned(), entry);
         self.tell(Some(name), "under management".to_owned());
@@ -217,7 +249,10 @@ impl Daemon {
     /// Drops VMs whose process has ended.
     pub fn forget_ended(&mut self) {
         let has_ended = |entry: &Entry| match (&entry.managed, entry.pid) {
-            (Some(managed), _) => !managed.process.is_alive(),
+            (Some(managed), _) => {
+                let body = managed.body.as_ref();
+                body.is_some_and(|body| !body.process.is_alive())
+            }
             (None, Some(pid)) => !self.root.process(pid, "stat").exists(),
             (None, None) => false,
         };

@@ -2,6 +2,7 @@
 
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use clap::Subcommand;
 use terrace_sim::compare::FastSweep;
@@ -39,6 +40,9 @@ pub enum Sim {
         #[command(flatten)]
         output: Output,
     },
+    /// Replay a recorded log: with the policy that recorded it, which must decide the same again, or with
+    /// another one (docs/replay.md).
+    Replay(Replay),
     /// Print the policies, the tiers, the loads and the scenarios there are.
     List {
         /// Print JSON.
@@ -62,6 +66,34 @@ pub struct Output {
     /// Print neither table nor progress.
     #[arg(long, short)]
     pub quiet: bool,
+}
+
+/// Arguments of `terrace sim replay`.
+#[derive(Debug, clap::Args)]
+pub struct Replay {
+    /// The log, as `terraced` writes it (`[log]` in its configuration).
+    #[arg(value_name = "LOG")]
+    pub log: PathBuf,
+    /// Say what this policy would have done with the accesses that the log has: a name, or stages as
+    /// '{ base = "vtmm", estimate = "fixed-threshold" }'.
+    #[arg(long, value_name = "POLICY")]
+    pub policy: Option<String>,
+    /// With --policy: take windows of the log together, as 1200ms or 2s.
+    #[arg(long, value_name = "TIME", requires = "policy", value_parser = window)]
+    pub window: Option<u64>,
+    /// Write the result as JSON to this file; - for standard output.
+    #[arg(long, value_name = "OUT")]
+    pub json: Option<PathBuf>,
+}
+
+/// A time in whole ms.
+fn window(text: &str) -> Result<u64, String> {
+    let time = humantime::parse_duration(text)
+        .map_err(|error| format!("{error}: write it as 600ms or 2s"))?;
+    match u64::try_from(time.as_millis()) {
+        Ok(ms) if ms > 0 && time == Duration::from_millis(ms) => Ok(ms),
+        _ => Err("not whole milliseconds: write it as 600ms or 2s".to_owned()),
+    }
 }
 
 fn known_policy(name: &str) -> Result<String, String> {

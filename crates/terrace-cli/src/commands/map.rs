@@ -1,6 +1,8 @@
 //! Where a VM's memory is and how hot it is, as a picture: guest-physical addresses in rows from left
 //! to right; colours are tiers, and pages that were accessed stand out.
 
+pub mod live;
+
 use std::path::Path;
 
 use anyhow::{Context as _, Result};

@@ -1,8 +1,8 @@
-//! `terrace sim run`, `compare` and `list`.
+//! `terrace sim run`, `compare` and `list`; `replay` has a file of its own.
 
 mod list;
 mod progress;
-mod table;
+pub mod table;
 
 use std::io::Write;
 use std::num::NonZeroUsize;
@@ -65,6 +65,7 @@ pub fn run(command: &Sim) -> Result<ExitCode> {
                 serde_json::to_string_pretty(&Runs { runs })
             })
         }
+        Sim::Replay(replay) => super::replay::run(replay),
         Sim::List { json } => {
             list::run(*json)?;
             Ok(ExitCode::SUCCESS)

@@ -5,7 +5,7 @@
 //! daemon that hangs or is gone never holds the terminal.
 
 mod frame;
-mod picture;
+pub mod picture;
 #[cfg(test)]
 mod tests;
 

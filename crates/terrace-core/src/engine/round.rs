@@ -272,7 +272,13 @@ impl Vm {
     fn end_window(&mut self, now: Tick, window: u8, shared: &mut Shared) {
         let every = shared.config.full_pass_every;
         let full = window == shared.config.windows || (every > 0 && window.is_multiple_of(every));
-        let rearm = self.tracker.rearm(&self.pages, window);
+        // What the tracker left out counts as a visit whatever its bits say, so re-arming more of it
+        // changes no visit.
+        let rearm = if shared.config.rearm_all {
+            Rearm::All
+        } else {
+            self.tracker.rearm(&self.pages, window)
+        };
         let request = self.scan(shared, rearm, !full, false);
         self.phase = Phase::Scanning {
             window,

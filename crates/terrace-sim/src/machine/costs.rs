@@ -18,6 +18,9 @@ pub struct Costs {
     pub pdpte_entries: u64,
     /// Bytes of page-table lines that the processor's caches hold beside data, over all VMs.
     pub table_cache_bytes: u64,
+    /// Time between two changes of a vCPU's address space, each of which empties its TLBs: ns of the
+    /// full-size machine.
+    pub flush_every_ns: u64,
     /// A hit in the second-level TLB.
     pub l2_hit: u64,
     /// Reading a table's line from the last-level cache.
@@ -65,6 +68,7 @@ impl Default for Costs {
             pde_entries: 32,
             pdpte_entries: 4,
             table_cache_bytes: 8 << 20,
+            flush_every_ns: 100_000_000,
             l2_hit: 4 * PS,
             cached_line: 25 * PS,
             set_bit: 100 * PS,

@@ -272,13 +272,4 @@ impl Guest {
         let index: usize = self.tables.iter().map(Vec::capacity).sum();
         (self.memory.heap_bytes() + index * size_of::<u32>()) as u64
     }
-
-    /// Reads the entry of a page as a processor's prefetch would, for its time alone.
-    #[must_use]
-    #[inline]
-    pub fn peek(&self, page: u64) -> u64 {
-        let page = u32::try_from(page).unwrap_or(0);
-        debug_assert!(place(u64::from(page)) < place(self.pages));
-        self.entry(self.leaf_level(), page)
-    }
 }

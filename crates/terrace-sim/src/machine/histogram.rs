@@ -24,7 +24,7 @@ impl Default for Histogram {
 
 #[inline]
 fn bucket(ps: u64) -> u64 {
-    let ps = ps | 1 << BITS;
+    let ps = ps.max(1 << BITS);
     let shift = ps.ilog2() - BITS;
     u64::from(shift) << BITS | ps >> shift & ((1 << BITS) - 1)
 }

@@ -5,7 +5,7 @@ use super::guest::Guest;
 use super::lines::Lines;
 use super::second_stage::{SecondStage, bits};
 use super::tier::Traffic;
-use crate::number::float;
+use crate::number::{float, low};
 
 /// What is counted of a VM since the start of the run, as simulated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
@@ -129,6 +129,16 @@ impl Space {
         let news = self.second.get(unit) & bits::DIRTY == 0;
         self.second.raise(unit, bits::ACCESSED | bits::DIRTY);
         news
+    }
+
+    /// Reads the state of a page, so that it is in the caches of the machine that simulates.
+    #[must_use]
+    #[inline]
+    pub fn peek(&self, page: u64) -> u8 {
+        let page = low(page);
+        let entry = self.guest.entry(self.guest.leaf_level(), page);
+        let frame = Guest::frame_of(entry, page).unwrap_or(0);
+        self.second.get(self.second.unit_of(frame))
     }
 
     /// Bytes on the heap.

@@ -50,11 +50,10 @@ pub struct Tlb {
 }
 
 impl Tlb {
-    /// A cache of at most so many entries, in sets of about `ways`: the number of sets is a power of two,
-    /// and there is one entry at least.
+    /// A cache of at most so many entries, in sets of about `ways`: the number of sets is a power of two.
+    /// With no entry it never finds anything.
     #[must_use]
     pub fn new(entries: u64, ways: u64) -> Self {
-        let entries = entries.max(1);
         let wanted = (entries / ways.max(1)).max(1);
         let sets = 1_u64 << wanted.ilog2();
         let ways = usize::try_from(entries / sets).unwrap_or(1);
@@ -76,7 +75,7 @@ impl Tlb {
     #[inline]
     pub fn find(&mut self, key: u32) -> Option<Cached> {
         let set = self.set(key);
-        let first = set[0];
+        let first = *set.first()?;
         if first.key() == key {
             return Some(first);
         }
@@ -91,9 +90,22 @@ impl Tlb {
     #[inline]
     pub fn fill(&mut self, cached: Cached) {
         let set = self.set(cached.key());
-        let last = set.len() - 1;
+        let Some(last) = set.len().checked_sub(1) else {
+            return;
+        };
         let at = set.iter().position(|old| old.key() == cached.key());
         set.copy_within(..at.unwrap_or(last), 1);
+        set[0] = cached;
+    }
+
+    /// Puts a translation in whose key was looked up and not found.
+    #[inline]
+    pub fn push(&mut self, cached: Cached) {
+        let set = self.set(cached.key());
+        let Some(last) = set.len().checked_sub(1) else {
+            return;
+        };
+        set.copy_within(..last, 1);
         set[0] = cached;
     }
 
@@ -162,7 +174,12 @@ mod tests {
             let mut tlb = Tlb::new(entries, ways);
             let mut naive = Naive { sets: vec![VecDeque::new(); naive_sets], ways: naive_ways };
             for (key, tier, dirty, fill) in steps {
-                if fill {
+                if fill && naive.find(key).is_none() {
+                    prop_assert_eq!(tlb.find(key), None);
+                    tlb.push(Cached::new(key, tier, dirty));
+                    naive.fill((key, tier, dirty));
+                } else if fill {
+                    tlb.find(key);
                     tlb.fill(Cached::new(key, tier, dirty));
                     naive.fill((key, tier, dirty));
                 } else {
@@ -180,6 +197,9 @@ mod tests {
         assert_eq!((l2.ways, l2.mask), (12, 127));
         let scaled = Tlb::new(1536 / 64, 12);
         assert_eq!((scaled.ways, scaled.mask), (12, 1));
-        assert_eq!(Tlb::new(0, 4).entries.len(), 1);
+        let mut none = Tlb::new(0, 4);
+        none.fill(Cached::new(1, 0, false));
+        none.push(Cached::new(1, 0, false));
+        assert_eq!(none.find(1), None);
     }
 }

@@ -15,7 +15,7 @@ const BATCH: usize = 64;
 
 /// Where tables are larger than this many pages, a batch's entries are read ahead: the simulator's own
 /// memory is as slow as that of the machine it simulates.
-const READ_AHEAD_PAGES: u64 = 1 << 19;
+const READ_AHEAD_PAGES: u64 = 1 << 16;
 
 /// What holds for all vCPUs in one quantum.
 #[derive(Clone, Debug)]
@@ -63,6 +63,8 @@ pub struct Vcpu {
     operation: u64,
     /// The medium's line that was accessed last, per tier.
     last_line: [u64; TIERS],
+    /// When the guest next changes its address space, ns of the full-size machine.
+    flush_at: u64,
     /// It waits for a page that is being copied.
     waiting: bool,
     pub(super) tlb_shift: u32,
@@ -98,11 +100,12 @@ impl Vcpu {
             prices: Prices::default(),
             operation: 0,
             last_line: [u64::MAX; TIERS],
+            flush_at: 0,
             waiting: false,
             tlb_shift: if huge { 9 } else { 0 },
             walk_overlap: 1,
-            l1: Tlb::new(l1 / scale, 4),
-            l2: Tlb::new(costs.l2_entries / scale, 12),
+            l1: Tlb::new((l1 / scale).max(1), 4),
+            l2: Tlb::new((costs.l2_entries / scale).max(1), 12),
             pde: upper(costs.pde_entries),
             pdpte: upper(costs.pdpte_entries),
             host_pde: upper(costs.pde_entries),
@@ -114,6 +117,10 @@ impl Vcpu {
     /// Runs until the quantum's end, or until its load has ended.
     pub fn run(&mut self, space: &mut Space, env: &Environment) {
         self.set_prices(env);
+        if env.now_ns >= self.flush_at {
+            self.flush_at = env.now_ns + env.costs.flush_every_ns;
+            self.flush();
+        }
         while self.clock < env.end_ps && self.ended.is_none() {
             if self.next == self.len && !self.refill(space, env) {
                 self.ended = Some(self.clock);
@@ -199,10 +206,8 @@ impl Vcpu {
         self.next = 0;
         self.set_prices(env);
         if space.guest.pages() > READ_AHEAD_PAGES {
-            let read = self.batch[..self.len]
-                .iter()
-                .fold(0, |sum, access| sum ^ space.guest.peek(access.page()));
-            std::hint::black_box(read);
+            let read = |sum, access: &Access| sum ^ space.peek(access.page());
+            std::hint::black_box(self.batch[..self.len].iter().fold(0, read));
         }
         self.len > 0
     }
@@ -213,7 +218,8 @@ impl Vcpu {
             parallelism,
         } = self.source.pace();
         self.prices.compute = whole(compute_ns * float(super::PS));
-        let share = |ps: u64| whole(float(ps) / parallelism);
+        let part = 1.0 / parallelism;
+        let share = |ps: u64| whole(float(ps) * part);
         self.prices.read = env.read_ps.map(share);
         self.prices.write = env.write_ps.map(share);
         self.walk_overlap = whole(parallelism).clamp(1, env.costs.walkers);

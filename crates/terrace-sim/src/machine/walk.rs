@@ -73,8 +73,14 @@ impl Vcpu {
         }
         let tier = space.second.get(unit) & bits::TIER;
         let cached = Cached::new(page >> self.tlb_shift, tier, write);
-        self.l1.fill(cached);
-        self.l2.fill(cached);
+        // A first write through a clean translation finds it there.
+        if write {
+            self.l1.fill(cached);
+            self.l2.fill(cached);
+        } else {
+            self.l1.push(cached);
+            self.l2.push(cached);
+        }
         let ps = ps / self.walk_overlap + waits;
         Walked::Found(cached.tier(), ps)
     }
@@ -88,13 +94,13 @@ impl Vcpu {
             }
             ps += guest_line(space, env, Level::Pde, page, Table::GuestPde, page >> 9);
             ps += self.mark_upper(space, env, Level::Pde, page);
-            self.pde.fill(Cached::new(page >> 9, 0, false));
+            self.pde.push(Cached::new(page >> 9, 0, false));
         }
         if self.pdpte.find(page >> 18).is_none() {
             let giga = page >> 18;
             ps += guest_line(space, env, Level::Pdpte, page, Table::GuestUpper, giga);
             ps += self.mark_upper(space, env, Level::Pdpte, page);
-            self.pdpte.fill(Cached::new(giga, 0, false));
+            self.pdpte.push(Cached::new(giga, 0, false));
         }
         ps
     }
@@ -114,13 +120,13 @@ impl Vcpu {
         if space.second.huge() {
             if self.host_pdpte.find(frame >> 18).is_none() {
                 ps += env.costs.cached_line;
-                self.host_pdpte.fill(Cached::new(frame >> 18, 0, false));
+                self.host_pdpte.push(Cached::new(frame >> 18, 0, false));
             }
             return ps + host_line(space, env, Table::HostPde, block);
         }
         if self.host_pde.find(block).is_none() {
             ps += host_line(space, env, Table::HostPde, block);
-            self.host_pde.fill(Cached::new(block, 0, false));
+            self.host_pde.push(Cached::new(block, 0, false));
         }
         ps + host_line(space, env, Table::HostLeaf, frame)
     }

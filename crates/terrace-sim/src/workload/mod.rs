@@ -34,7 +34,7 @@ mod tests;
 use std::path::Path;
 
 use crate::access::{Pace, Source};
-use crate::trace::TraceSpec;
+use crate::trace::{TraceError, TraceSpec};
 use source::{Endless, Generate};
 
 pub use load::Load;
@@ -79,6 +79,11 @@ enum Kind {
     Masim(masim::Masim),
     Phases(phases::Phases),
     Trace(TraceSpec),
+}
+
+/// Names of all kinds.
+pub fn kinds() -> impl Iterator<Item = &'static str> {
+    load::KINDS.iter().map(|(name, ..)| *name)
 }
 
 /// A load that cannot be made.
@@ -143,7 +148,8 @@ impl Workload {
         of_kind!(&self.kind, kind => kind.pages(scale),
             Kind::Masim(masim) => full_size("masim", scale).and_then(|()| masim.pages(folder)),
             Kind::Phases(phases) => phases.pages(scale, folder),
-            Kind::Trace(trace) => full_size("trace", scale).and_then(|()| trace.pages(folder)),
+            Kind::Trace(trace) => full_size("trace", scale)
+                .and_then(|()| trace.pages(folder).map_err(unreadable)),
         )
     }
 
@@ -157,9 +163,13 @@ impl Workload {
         of_kind!(&self.kind, kind => kind.sources(context, self.pace),
             Kind::Masim(masim) => masim.sources(context, self.pace),
             Kind::Phases(phases) => phases.sources(context),
-            Kind::Trace(trace) => trace.sources(context),
+            Kind::Trace(trace) => trace.sources(context).map_err(unreadable),
         )
     }
+}
+
+fn unreadable(error: TraceError) -> WorkloadError {
+    WorkloadError(error.to_string())
 }
 
 /// Recorded and hand-written accesses cannot be divided.

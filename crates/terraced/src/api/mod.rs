@@ -3,6 +3,7 @@
 mod routes;
 mod views;
 
+use std::collections::BTreeMap;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 use std::sync::mpsc::Sender;
@@ -11,13 +12,48 @@ use anyhow::{Context as _, Result};
 use axum::Json;
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
-use terrace_api::types::ErrorBody;
+use terrace_api::types::{self, ErrorBody};
+use terrace_core::Engine;
+use terrace_host::Finding;
+use terrace_proto::{Command, Tick};
 use tokio::net::UnixListener;
 use tokio::sync::oneshot;
 
-use crate::daemon::{Daemon, Input};
+use crate::daemon::Input;
+use crate::events::Events;
+use crate::roster::Entry;
 
-/// Asks questions of the daemon's thread.
+/// What the API shows and steers: this host, or a simulated one.
+pub trait Served {
+    /// Decides.
+    fn engine(&self) -> &Engine;
+    /// Time since the start.
+    fn now(&self) -> Tick;
+    /// VMs by name.
+    fn vms(&self) -> &BTreeMap<String, Entry>;
+    /// The tiers and their memory.
+    fn tiers(&self) -> Vec<types::Tier>;
+    /// What was told to people.
+    fn events(&self) -> &Events;
+    /// Name of the policy in general.
+    fn policy(&self) -> String;
+    /// Moves are turned on for some VM.
+    fn moves(&self) -> bool;
+    /// All VMs are paused.
+    fn paused(&self) -> bool;
+    /// What there is to say about the host, for `doctor`.
+    fn findings(&self) -> Vec<Finding>;
+    /// Hands an operator's wish to the engine.
+    ///
+    /// # Errors
+    /// Where nothing can come of it any more.
+    fn wish(&mut self, command: Command) -> Result<(), Failure>;
+}
+
+/// A question of the API, to be answered on the thread that has what is served.
+pub type Question = Box<dyn FnOnce(&mut dyn Served) + Send>;
+
+/// Asks questions of that thread.
 #[derive(Clone)]
 pub struct Asker {
     inbox: Sender<Input>,
@@ -48,17 +84,19 @@ impl IntoResponse for Failure {
 }
 
 impl Asker {
-    /// Runs `question` on the daemon's thread and brings its answer back.
+    /// Runs `question` on that thread and brings its answer back.
     pub async fn ask<T: Send + 'static>(
         &self,
-        question: impl FnOnce(&mut Daemon) -> Result<T, Failure> + Send + 'static,
+        question: impl FnOnce(&mut dyn Served) -> Result<T, Failure> + Send + 'static,
     ) -> Result<T, Failure> {
         let (answer, answered) = oneshot::channel();
-        let input = Input::Ask(Box::new(move |daemon| {
+        let question: Question = Box::new(move |served| {
             // The client may have gone meanwhile; then nobody wants the answer.
-            let _ = answer.send(question(daemon));
-        }));
-        self.inbox.send(input).map_err(|_| Failure::Ending)?;
+            let _ = answer.send(question(served));
+        });
+        self.inbox
+            .send(Input::Ask(question))
+            .map_err(|_| Failure::Ending)?;
         answered.await.map_err(|_| Failure::Ending)?
     }
 }

@@ -9,8 +9,7 @@ use terrace_api::types::{
 };
 use terrace_proto::{Command, Gpa};
 
-use super::{Asker, Failure};
-use crate::daemon::Daemon;
+use super::{Asker, Failure, Served};
 
 type Answer<T> = Result<Json<T>, Failure>;
 
@@ -116,9 +115,9 @@ async fn order(
     make: impl FnOnce(Option<terrace_proto::VmId>) -> Command + Send + 'static,
     said: &'static str,
 ) -> Answer<Done> {
-    let ordered = move |d: &mut Daemon| {
+    let ordered = move |d: &mut dyn Served| {
         let vm = name.as_deref().map(|n| d.managed_id(n)).transpose()?;
-        d.command(make(vm));
+        d.wish(make(vm))?;
         Ok(Done {
             done: name.map_or_else(|| said.into(), |n| format!("{n}: {said}")),
         })

@@ -1,49 +1,39 @@
-//! The daemon's state in the API's types.
+//! A host's state in the API's types.
 
 use terrace_api::types as api;
 use terrace_core::{PhaseView, PlannedMove, Refusal, RoundSummary, VmView};
-use terrace_host::{Finding, Status, doctor};
+use terrace_host::{Finding, Status};
 use terrace_proto::{Command, Gpa, PAGE_SIZE, TierId, TierLimit, VmId};
 
-use super::Failure;
-use crate::config::MOST_WEIGHT;
-use crate::daemon::Daemon;
+use super::{Failure, Served};
+use crate::config::{MOST_WEIGHT, tier_named};
 use crate::events::seconds;
 use crate::roster::{Entry, Managed};
 
-impl Daemon {
+impl dyn Served + '_ {
     /// `GET /v1/status`.
     pub fn status(&self) -> api::Status {
-        let tier = |tier: &terrace_host::topology::Tier| api::Tier {
-            name: tier.name.clone(),
-            nodes: tier.nodes.iter().map(|n| n.0).collect(),
-            total_bytes: tier.total_bytes,
-            free_bytes: self.memory.get(tier.id.index()).map_or(0, |m| m.free_bytes),
-        };
         api::Status {
             version: env!("CARGO_PKG_VERSION").into(),
             uptime_s: seconds(self.now()),
-            policy: policy_name(&self.config.engine.policy),
-            moves: self
-                .vms
-                .keys()
-                .any(|n| self.config.vm(n).is_ok_and(|vm| vm.moves)),
-            paused: self.paused,
-            tiers: self.topology.tiers.iter().map(tier).collect(),
-            vms: self.vms.len(),
+            policy: self.policy(),
+            moves: self.moves(),
+            paused: self.paused(),
+            tiers: self.tiers(),
+            vms: self.vms().len(),
         }
     }
 
     /// `GET /v1/vms`.
     pub fn list(&self) -> Vec<api::Vm> {
-        self.vms
+        self.vms()
             .iter()
             .map(|(name, entry)| self.summary(name, entry))
             .collect()
     }
 
     fn summary(&self, name: &str, entry: &Entry) -> api::Vm {
-        let view = entry.managed.as_ref().and_then(|m| self.engine.vm(m.id));
+        let view = entry.managed.as_ref().and_then(|m| self.engine().vm(m.id));
         let (mode, reason) = mode(entry, view.as_ref());
         let counters = view.as_ref().map(|v| &v.counters);
         let history = entry.managed.iter().flat_map(|m| m.history.iter().rev());
@@ -115,7 +105,7 @@ impl Daemon {
     pub fn explain(&self, name: &str, gpa: Gpa) -> Result<api::PageExplanation, Failure> {
         let id = self.managed_id(name)?;
         let page = self
-            .engine
+            .engine()
             .explain_page(id, gpa.gfn())
             .filter(|p| p.ram)
             .ok_or_else(|| {
@@ -137,7 +127,7 @@ impl Daemon {
             known: page.known,
             reads: page.reads.into(),
             writes: page.writes.into(),
-            windows: self.config.engine.windows.into(),
+            windows: self.engine().config().windows.into(),
             degree: page.degree.unwrap_or(0).into(),
             threshold_degree: page.threshold_degree.unwrap_or(0).into(),
             level: page.level.into(),
@@ -180,7 +170,7 @@ impl Daemon {
     }
 
     fn tier_name(&self, tier: TierId) -> String {
-        let tiers = &self.config.engine.tiers;
+        let tiers = &self.engine().config().tiers;
         let named = tiers.get(tier.index()).map(|t| t.name.clone());
         named.unwrap_or_else(|| tier.to_string())
     }
@@ -189,7 +179,7 @@ impl Daemon {
     pub fn plan(&mut self, name: &str) -> Result<api::Planning, Failure> {
         let id = self.managed_id(name)?;
         let before = self.view(id)?;
-        self.command(Command::PlanRound(id));
+        self.wish(Command::PlanRound(id))?;
         let after = self.view(id)?;
         match after.current_round {
             Some(round) if round.planned.is_some() && after.round > before.round => {
@@ -207,7 +197,7 @@ impl Daemon {
     pub fn map(&self, name: &str, cells: u64) -> Result<api::HeatMap, Failure> {
         let id = self.managed_id(name)?;
         let map = self
-            .engine
+            .engine()
             .heat_map(id, cells)
             .ok_or_else(|| Failure::NotFound(format!("{name} is gone")))?;
         let cell = |c: terrace_core::HeatCell| api::Cell {
@@ -219,8 +209,8 @@ impl Daemon {
         Ok(api::HeatMap {
             pages_per_cell: map.pages_per_cell,
             tiers: self
-                .config
-                .engine
+                .engine()
+                .config()
                 .tiers
                 .iter()
                 .map(|t| t.name.clone())
@@ -239,7 +229,7 @@ impl Daemon {
             "fast" => Command::FastSize(id, bytes(&setting.value)?),
             key => Command::Limits(id, self.new_limits(id, key, &setting.value)?),
         };
-        self.command(command);
+        self.wish(command)?;
         Ok(api::Done {
             done: format!("{name}: {} = {}", setting.key, setting.value),
         })
@@ -253,9 +243,7 @@ impl Daemon {
         };
         // Without a tier's name it is the first one's, as for `fast`.
         let (tier, which) = key.split_once('.').unwrap_or(("fast", key));
-        let tier = self
-            .config
-            .tier(tier)
+        let tier = tier_named(&self.engine().config().tiers, tier)
             .ok_or_else(|| Failure::Invalid(format!("there is no tier {tier}")))?;
         let mut limits: Vec<TierLimit> = self.view(id)?.tiers.iter().map(|t| t.limit).collect();
         let limit = limits.get_mut(tier.index()).ok_or_else(unknown)?;
@@ -274,12 +262,8 @@ impl Daemon {
 
     /// `GET /v1/doctor`.
     pub fn doctor(&self) -> api::Doctor {
-        let mut host: Vec<api::Finding> = doctor::host(&self.root, &self.topology)
-            .iter()
-            .map(finding)
-            .collect();
-        host.extend(self.look_findings.iter().map(finding));
-        let vms = self.vms.iter().map(|(name, entry)| {
+        let host = self.findings().iter().map(finding).collect();
+        let vms = self.vms().iter().map(|(name, entry)| {
             let moves = entry.managed.iter().flat_map(|m| &m.move_findings);
             let mut findings: Vec<api::Finding> =
                 entry.findings.iter().chain(moves).map(finding).collect();
@@ -306,7 +290,7 @@ impl Daemon {
 
     /// `GET /v1/events`.
     pub fn events_after(&self, after: u64) -> Vec<api::EventLine> {
-        self.events.after(after)
+        self.events().after(after)
     }
 
     /// The engine's id of a VM that it manages.
@@ -318,8 +302,8 @@ impl Daemon {
     }
 
     fn entry(&self, name: &str) -> Result<&Entry, Failure> {
-        self.vms.get(name).ok_or_else(|| {
-            let known: Vec<&str> = self.vms.keys().map(String::as_str).collect();
+        self.vms().get(name).ok_or_else(|| {
+            let known: Vec<&str> = self.vms().keys().map(String::as_str).collect();
             let known = if known.is_empty() {
                 "none".into()
             } else {
@@ -330,7 +314,7 @@ impl Daemon {
     }
 
     fn view(&self, id: VmId) -> Result<VmView, Failure> {
-        self.engine
+        self.engine()
             .vm(id)
             .ok_or_else(|| Failure::NotFound("the VM is gone".into()))
     }
@@ -467,13 +451,5 @@ fn on_or_off(value: &str) -> Result<bool, Failure> {
         "on" | "true" => Ok(true),
         "off" | "false" => Ok(false),
         _ => Err(Failure::Invalid(format!("{value}: write on or off"))),
-    }
-}
-
-fn policy_name(choice: &terrace_core::policy::PolicyChoice) -> String {
-    use terrace_core::policy::PolicyChoice;
-    match choice {
-        PolicyChoice::Named(name) => name.clone(),
-        PolicyChoice::Composed(stages) => format!("{} with other stages", stages.base),
     }
 }

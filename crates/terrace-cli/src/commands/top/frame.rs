@@ -4,14 +4,14 @@ use std::path::{Path, PathBuf};
 
 use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout, Rect};
-use ratatui::style::{Color, Style, Stylize as _};
+use ratatui::style::{Style, Stylize as _};
 use ratatui::text::{Line, Span};
 use ratatui::widgets::{Block, Borders, Clear, Paragraph, Row, Table, TableState, Wrap};
 use terrace_api::client::ClientError;
-use terrace_api::types::{Cell, HeatMap, Mode, Status, Vm, VmDetail};
+use terrace_api::types::{Mode, Status, Vm, VmDetail};
 
 use super::Snapshot;
-use crate::commands::map::{COLOURS, colour};
+use crate::commands::map::live;
 use crate::render;
 
 /// What is shown, and what the operator chose.
@@ -237,62 +237,9 @@ fn map(snapshot: &Snapshot, frame: &mut Frame, area: Rect) {
         frame.render_widget(Paragraph::new(why).dark_gray(), inner);
         return;
     };
-    let mut lines = vec![legend(map)];
-    for row in map.cells.chunks(usize::from(inner.width.max(1))) {
-        lines.push(row.iter().map(|cell| square(map, cell)).collect());
-    }
+    let mut lines = vec![live::legend(map)];
+    lines.extend(live::rows(map, inner.width));
     frame.render_widget(Paragraph::new(lines), inner);
-}
-
-fn legend(map: &HeatMap) -> Line<'static> {
-    let mut spans = vec![Span::from(format!(
-        "{} a cell ",
-        render::pages(map.pages_per_cell)
-    ))];
-    for (i, (name, (cold, hot))) in map.tiers.iter().zip(COLOURS).enumerate() {
-        for ((r, g, b), heat, is_warm) in [(cold, "cold", false), (hot, "hot", true)] {
-            let mark = letter(map, i, is_warm);
-            let ink = ink((r, g, b));
-            spans.push(Span::from(mark.to_string()).fg(ink).bg(Color::Rgb(r, g, b)));
-            spans.push(format!(" {name} {heat} ").into());
-        }
-    }
-    Line::from(spans)
-}
-
-/// Colour as on the other maps. The letter says the same without colours: the tier's first one, a
-/// capital where at least half of the cell's pages that are known were accessed.
-fn square(map: &HeatMap, cell: &Cell) -> Span<'static> {
-    let pages = cell.tier_pages.iter().enumerate();
-    let most = pages
-        .filter(|(_, n)| **n > 0)
-        .max_by_key(|(i, n)| (**n, usize::MAX - i));
-    let Some((tier, _)) = most else {
-        return Span::from(" ");
-    };
-    let warm: u64 = cell.warm_pages.iter().sum();
-    let is_warm = warm > 0 && warm.saturating_mul(2) >= cell.known_pages;
-    let rgb = colour(cell);
-    let text = letter(map, tier, is_warm).to_string();
-    Span::from(text)
-        .fg(ink(rgb))
-        .bg(Color::Rgb(rgb.0, rgb.1, rgb.2))
-}
-
-fn letter(map: &HeatMap, tier: usize, is_warm: bool) -> char {
-    let first = map.tiers.get(tier).and_then(|name| name.chars().next());
-    let first = first.unwrap_or('?');
-    if is_warm {
-        first.to_ascii_uppercase()
-    } else {
-        first.to_ascii_lowercase()
-    }
-}
-
-/// Seen on that ground, but not louder than it.
-fn ink((r, g, b): (u8, u8, u8)) -> Color {
-    let channel = |c: u8| if c > 127 { c - 50 } else { c + 50 };
-    Color::Rgb(channel(r), channel(g), channel(b))
 }
 
 fn words(snapshot: &Snapshot, frame: &mut Frame, area: Rect) {

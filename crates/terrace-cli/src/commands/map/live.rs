@@ -1,0 +1,66 @@
+//! The map in a frame of a live view: a letter and a colour per cell.
+
+use ratatui::style::{Color, Stylize as _};
+use ratatui::text::{Line, Span};
+use terrace_api::types::{Cell, HeatMap};
+
+use super::{COLOURS, colour};
+use crate::render;
+
+/// What colours and letters of [`rows`] mean.
+pub fn legend(map: &HeatMap) -> Line<'static> {
+    let mut spans = vec![Span::from(format!(
+        "{} a cell ",
+        render::pages(map.pages_per_cell)
+    ))];
+    for (i, (name, (cold, hot))) in map.tiers.iter().zip(COLOURS).enumerate() {
+        for ((r, g, b), heat, is_warm) in [(cold, "cold", false), (hot, "hot", true)] {
+            let mark = letter(map, i, is_warm);
+            let ink = ink((r, g, b));
+            spans.push(Span::from(mark.to_string()).fg(ink).bg(Color::Rgb(r, g, b)));
+            spans.push(format!(" {name} {heat} ").into());
+        }
+    }
+    Line::from(spans)
+}
+
+/// The map for a frame of a live view, in rows of so many cells.
+pub fn rows(map: &HeatMap, width: u16) -> impl Iterator<Item = Line<'static>> {
+    let rows = map.cells.chunks(usize::from(width.max(1)));
+    rows.map(|row| row.iter().map(|cell| letter_square(map, cell)).collect())
+}
+
+/// Colour as on the other maps. The letter says the same without colours: the tier's first one, a
+/// capital where at least half of the cell's pages that are known were accessed.
+fn letter_square(map: &HeatMap, cell: &Cell) -> Span<'static> {
+    let pages = cell.tier_pages.iter().enumerate();
+    let most = pages
+        .filter(|(_, n)| **n > 0)
+        .max_by_key(|(i, n)| (**n, usize::MAX - i));
+    let Some((tier, _)) = most else {
+        return Span::from(" ");
+    };
+    let warm: u64 = cell.warm_pages.iter().sum();
+    let is_warm = warm > 0 && warm.saturating_mul(2) >= cell.known_pages;
+    let rgb = colour(cell);
+    let text = letter(map, tier, is_warm).to_string();
+    Span::from(text)
+        .fg(ink(rgb))
+        .bg(Color::Rgb(rgb.0, rgb.1, rgb.2))
+}
+
+fn letter(map: &HeatMap, tier: usize, is_warm: bool) -> char {
+    let first = map.tiers.get(tier).and_then(|name| name.chars().next());
+    let first = first.unwrap_or('?');
+    if is_warm {
+        first.to_ascii_uppercase()
+    } else {
+        first.to_ascii_lowercase()
+    }
+}
+
+/// Seen on that ground, but not louder than it.
+fn ink((r, g, b): (u8, u8, u8)) -> Color {
+    let channel = |c: u8| if c > 127 { c - 50 } else { c + 50 };
+    Color::Rgb(channel(r), channel(g), channel(b))
+}

@@ -1,0 +1,296 @@
+//! `terrace trace`: what a recorded trace says about its program, and conversion to other formats.
+
+use std::fs::File;
+use std::io::{BufWriter, IsTerminal, Write as _};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use anyhow::{Context, Result};
+use bytesize::ByteSize;
+use terrace_sim::access::LINE;
+use terrace_sim::trace::{
+    Cache, Format, OnBroken, Reader, Record, Share, Summary, Tally, Target, Tenths, Writer,
+};
+
+use crate::render;
+
+/// What to do with a trace.
+#[derive(Debug, clap::Subcommand)]
+pub enum Trace {
+    /// Say what a trace holds: format, records, footprint, popularity of pages.
+    Info(Info),
+    /// Write a trace, or a part of it, in another format.
+    Convert(Convert),
+}
+
+/// Where records come from.
+#[derive(Debug, clap::Args)]
+pub struct Input {
+    /// The trace, compressed by zstd or not.
+    #[arg(value_name = "FILE")]
+    file: PathBuf,
+    /// Its format (lackey, perf-script, oraclegeneral, terrace-log) instead of the one recognised.
+    #[arg(long, value_name = "FORMAT", value_parser = str::parse::<Format>)]
+    format: Option<Format>,
+    /// Leave records out that cannot be read, and count them, instead of stopping at the first.
+    #[arg(long)]
+    skip_broken: bool,
+}
+
+/// Arguments of `terrace trace info`.
+#[derive(Debug, clap::Args)]
+pub struct Info {
+    #[command(flatten)]
+    input: Input,
+    /// Also write it as JSON to this file; `-`: to standard output, instead of the text.
+    #[arg(long, value_name = "OUT")]
+    json: Option<PathBuf>,
+}
+
+/// Arguments of `terrace trace convert`.
+#[derive(Debug, clap::Args)]
+pub struct Convert {
+    #[command(flatten)]
+    input: Input,
+    /// The file to write. It appears when it is whole; until then it is OUT.partial.
+    #[arg(value_name = "OUT")]
+    out: PathBuf,
+    /// What to write: lackey, lackey-zst (the same, compressed), oraclegeneral (pages as objects).
+    #[arg(long, value_name = "FORMAT", value_parser = str::parse::<Target>)]
+    to: Target,
+    /// Put a processor cache of this size in front (16 ways of 64-byte lines) and write what misses it,
+    /// line by line. Parts are taken of what is left then.
+    #[arg(long, value_name = "SIZE")]
+    cache: Option<ByteSize>,
+    /// Write only the first of each N records.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    every: Option<u64>,
+    /// Write only the first N records.
+    #[arg(long, value_name = "N", conflicts_with = "every",
+          value_parser = clap::value_parser!(u64).range(1..))]
+    first: Option<u64>,
+}
+
+/// Runs it.
+pub fn run(command: &Trace) -> Result<ExitCode> {
+    match command {
+        Trace::Info(args) => info(args)?,
+        Trace::Convert(args) => convert(args)?,
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+impl Input {
+    fn open(&self) -> Result<Reader> {
+        let on_broken = if self.skip_broken {
+            OnBroken::Skip
+        } else {
+            OnBroken::Stop
+        };
+        Ok(Reader::open(&self.file, self.format, on_broken)?)
+    }
+
+    /// Calls `each` for every record, with progress on standard error; gives the reader back at its end.
+    fn each(&self, what: &str, mut each: impl FnMut(&Record) -> Result<bool>) -> Result<Reader> {
+        const BETWEEN: u64 = 1 << 20;
+        let mut reader = self.open()?;
+        let shown = std::io::stderr().is_terminal();
+        while let Some(record) = reader.next_record()? {
+            if !each(&record)? {
+                break;
+            }
+            if shown && reader.records().is_multiple_of(BETWEEN) {
+                eprint!("\r{what}: {} million records", reader.records() / 1_000_000);
+            }
+        }
+        if shown && reader.records() >= BETWEEN {
+            eprint!("\r\x1b[K");
+        }
+        Ok(reader)
+    }
+}
+
+fn info(args: &Info) -> Result<()> {
+    let file = &args.input.file;
+    let mut tally = Tally::new(file.clone());
+    let reader = args.input.each("reading", |record| {
+        tally.add(record)?;
+        Ok(true)
+    })?;
+    let mut tenths = Tenths::new(file.clone(), reader.records());
+    args.input.each("reading again, for the tenths", |record| {
+        tenths.add(record)?;
+        Ok(true)
+    })?;
+    let summary = tally.summary(&reader, tenths.finish());
+    match &args.json {
+        Some(out) if out.as_os_str() == "-" => return super::print_json(&summary),
+        Some(out) => {
+            let json = serde_json::to_string_pretty(&summary)? + "\n";
+            std::fs::write(out, json).with_context(|| format!("cannot write {}", out.display()))?;
+        }
+        None => {}
+    }
+    print!("{}", text(&summary));
+    Ok(())
+}
+
+fn text(s: &Summary) -> String {
+    let percent = |part: u64| share(part as f64 / s.records.max(1) as f64);
+    let mut lines = vec![
+        format!("{}: {}", s.file, s.format.name()),
+        format!(
+            "records      {}: loads {} ({}), stores {} ({}), modifies {} ({})",
+            s.records,
+            s.loads,
+            percent(s.loads),
+            s.stores,
+            percent(s.stores),
+            s.modifies,
+            percent(s.modifies)
+        ),
+        format!(
+            "touched      {} pages of 4 KiB ({}) in {} regions of 2 MiB; {} pages are written, {} have one \
+             record",
+            s.touched_pages,
+            render::bytes(s.touched_bytes),
+            s.touched_regions,
+            s.written_pages,
+            s.single_pages
+        ),
+        format!(
+            "left out     {} lines or records without an access, {} broken ones",
+            s.ignored, s.skipped
+        ),
+    ];
+    if let Some(seconds) = s.duration_s {
+        lines.push(format!("duration     {seconds:.3} s"));
+    }
+    lines.push(format!(
+        "hottest page {} of the records; {} are not on the 16 hottest",
+        share(s.hottest_page),
+        share(s.without_16_share)
+    ));
+    lines.push(String::new());
+    lines.push(popularity(&s.hottest, &s.without_16));
+    lines.push("distinct pages in each tenth of the records:".to_owned());
+    let most = s.tenths.iter().copied().max().unwrap_or(0);
+    for (number, pages) in (1..).zip(&s.tenths) {
+        let bar = bar(*pages as f64 / most.max(1) as f64);
+        lines.push(format!("{number:>4} {pages:>9} {bar}"));
+    }
+    lines.join("\n").trim_end().to_owned() + "\n"
+}
+
+/// Shares of the hottest pages as a table with bars.
+fn popularity(all: &[Share], without: &[Share]) -> String {
+    let rows: Vec<Vec<String>> = all
+        .iter()
+        .zip(without)
+        .map(|(all, without)| {
+            vec![
+                format!("{} %", all.percent),
+                all.pages.to_string(),
+                share(all.share),
+                bar(all.share),
+                share(without.share),
+            ]
+        })
+        .collect();
+    let header = ["HOTTEST", "PAGES", "RECORDS", "", "WITHOUT THE 16 HOTTEST"];
+    render::table(&header, &[0, 1, 2, 4], &rows)
+}
+
+fn share(part: f64) -> String {
+    format!("{:.1} %", part * 100.0)
+}
+
+/// A bar of up to 30 characters.
+fn bar(part: f64) -> String {
+    const FULL: usize = 30;
+    let filled = (1..=FULL).filter(|n| *n as f64 <= part * FULL as f64 + 0.5);
+    let filled = filled.count();
+    "█".repeat(filled) + &"·".repeat(FULL - filled)
+}
+
+fn convert(args: &Convert) -> Result<()> {
+    let mut cache = match args.cache {
+        Some(size) => Some(Cache::new(size.as_u64()).context("--cache")?),
+        None => None,
+    };
+    let partial = Partial::beside(&args.out)?;
+    let mut writer = Writer::new(BufWriter::new(&partial.file), args.to);
+    let mut passed = 0;
+    let writing = || format!("cannot write {}", partial.path.display());
+    let reader = args.input.each("converting", |record| {
+        let mut put = |record: &Record| -> Result<()> {
+            let taken =
+                args.every.is_none_or(|n| passed % n == 0) && args.first.is_none_or(|n| passed < n);
+            passed += 1;
+            if taken {
+                writer.write(record).with_context(writing)?;
+            }
+            Ok(())
+        };
+        match &mut cache {
+            None => put(record)?,
+            Some(cache) => {
+                for line in record.lines().filter(|line| cache.misses(*line)) {
+                    put(&line_of(line, record))?;
+                }
+            }
+        }
+        Ok(args.first.is_none_or(|n| passed < n))
+    })?;
+    let (out, written) = writer.finish().with_context(writing)?;
+    drop(out);
+    partial.keep(&args.out)?;
+    println!(
+        "{}: {} records read, {written} written as {}, {} broken ones left out",
+        args.out.display(),
+        reader.records(),
+        args.to.name(),
+        reader.skipped()
+    );
+    Ok(())
+}
+
+/// One line of a record.
+fn line_of(line: u64, record: &Record) -> Record {
+    Record {
+        addr: line * LINE,
+        bytes: u32::try_from(LINE).unwrap_or(u32::MAX),
+        ..*record
+    }
+}
+
+/// A file that is not whole yet; it goes away unless it is kept.
+struct Partial {
+    path: PathBuf,
+    file: File,
+}
+
+impl Partial {
+    fn beside(out: &Path) -> Result<Self> {
+        let mut name = out.as_os_str().to_owned();
+        name.push(".partial");
+        let path = PathBuf::from(name);
+        let file =
+            File::create(&path).with_context(|| format!("cannot create {}", path.display()))?;
+        Ok(Self { path, file })
+    }
+
+    /// Gives it its name.
+    fn keep(self, out: &Path) -> Result<()> {
+        (&self.file).flush()?;
+        std::fs::rename(&self.path, out)
+            .with_context(|| format!("cannot rename {} to {}", self.path.display(), out.display()))
+    }
+}
+
+impl Drop for Partial {
+    fn drop(&mut self) {
+        // Where it was renamed there is nothing left to remove.
+        let _ = std::fs::remove_file(&self.path);
+    }
+}

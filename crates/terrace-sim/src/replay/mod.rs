@@ -1,0 +1,135 @@
+//! Replaying a log with another policy than the one that recorded it.
+//!
+//! Responsible for: the accesses that a log's scans saw, window by window ([`Observed`]); what of them is
+//! known; where pages would be under the other policy; and refusing what a log cannot supply. It leaves
+//! to others: replays with the recorded policy ([`terrace_core::replay`]), and reading files.
+//!
+//! **What drives what.** The other engine gets what came from outside: arrivals, limits, an operator's
+//! wishes, the tiers' memory. Its rounds are where the log's rounds are, because nothing is known of the
+//! time between them; its questions are answered from the log, and its moves succeed at once.
+
+mod drive;
+mod observed;
+mod places;
+mod report;
+mod vm;
+
+use std::io::Read;
+
+use terrace_core::PolicyChoice;
+use terrace_core::replay::{ReplayError, open};
+use terrace_proto::log::LogError;
+
+pub use report::{Outcome, Report, VmReport};
+
+/// What a log is replayed with.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Other {
+    /// The policy of every VM.
+    pub policy: PolicyChoice,
+    /// Length of a window, ms: a multiple of the log's, whose windows are then taken together. None: the
+    /// log's own.
+    pub window_ms: Option<u64>,
+}
+
+/// A log that cannot be replayed with that policy.
+#[derive(Debug, thiserror::Error)]
+pub enum OtherError {
+    /// It cannot be read, or the policy is none.
+    #[error(transparent)]
+    Log(#[from] ReplayError),
+    /// It has more than one start.
+    #[error("record {0}: a second start; a log has one, so this is two logs in one file")]
+    SecondStart(u64),
+    /// It does not have what the replay takes.
+    #[error(transparent)]
+    Refused(#[from] Refused),
+}
+
+/// What a log cannot supply.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Refused {
+    /// No window was observed.
+    #[error(
+        "the log has no scan of a whole window, so nothing is known about accesses: record with a policy \
+         that observes (as vtmm), for a round or more"
+    )]
+    NoScans,
+    /// Nobody said where pages are.
+    #[error(
+        "the log never says where the pages of {0} are, so there is nothing to start from: record from \
+         the daemon's start on"
+    )]
+    NoPlacement(String),
+    /// The policy reads other tables.
+    #[error(
+        "policy {policy} observes {wanted}, and the log has what {had} said about {vm}: give a policy with \
+         observe = \"{instead}\""
+    )]
+    OtherTables {
+        /// As asked for.
+        policy: String,
+        /// The tables that it takes.
+        wanted: &'static str,
+        /// The tables that the log's policy took.
+        had: &'static str,
+        /// Whose.
+        vm: String,
+        /// What can be replayed.
+        instead: &'static str,
+    },
+    /// What happened within a window is not known.
+    #[error(
+        "windows of {asked} ms are finer than the log's of {had} ms, and when within a window a page was \
+         accessed is not known: allowed are multiples of {had} ms that divide its rounds of {windows} \
+         windows"
+    )]
+    FinerWindows {
+        /// As asked for.
+        asked: u64,
+        /// The log's.
+        had: u64,
+        /// Windows in a round.
+        windows: u8,
+    },
+    /// Windows that do not make whole rounds.
+    #[error(
+        "windows of {asked} ms do not divide the log's rounds of {windows} windows of {had} ms: allowed \
+         are multiples of {had} ms that do"
+    )]
+    UnevenWindows {
+        /// As asked for.
+        asked: u64,
+        /// The log's.
+        had: u64,
+        /// Windows in a round.
+        windows: u8,
+    },
+    /// Regions instead of pages.
+    #[error(
+        "{0} was watched by DAMON, whose regions don't say which of their pages were accessed: record with \
+         tracker = \"page-tables\""
+    )]
+    Damon(String),
+}
+
+/// Replays a log with another policy.
+///
+/// # Errors
+/// Where it cannot be read, or does not have what that takes.
+pub fn replay_with(input: impl Read, other: &Other) -> Result<Report, OtherError> {
+    let (mut reader, config) = open(input)?;
+    let mut driver = drive::Driver::new(config, other)?;
+    let mut records = 1;
+    while let Some((at, record)) = reader.next_record().map_err(log)? {
+        if !driver.take(at, record)? {
+            return Err(OtherError::SecondStart(records + reader.skipped()));
+        }
+        records += 1;
+    }
+    Ok(driver.report(reader.skipped(), reader.cut_off())?)
+}
+
+fn log(error: LogError) -> OtherError {
+    ReplayError::from(error).into()
+}

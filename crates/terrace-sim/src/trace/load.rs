@@ -1,0 +1,328 @@
+//! A trace as a load: [`TraceSpec`] is what a scenario says, [`Loaded`] what a run takes from it.
+//!
+//! One access of 8 bytes for each 64-byte line that a record touches and that the cache filter misses.
+//! Addresses are compacted: each aligned 2 MiB region that is touched becomes the next 512 pages, in order
+//! of address, so that what shared a huge page still does and memory that nobody touches takes no room.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use bytesize::ByteSize;
+use serde::Deserialize;
+
+use crate::access::{Access, LINES_PER_PAGE, Pace, Source};
+use crate::workload::Context;
+
+use super::footprint::{MAX_REGIONS, REGION_PAGES};
+use super::{Cache, Format, OnBroken, Reader, TraceError};
+
+/// Most accesses that are held: 2 GiB of memory.
+pub const MAX_ACCESSES: u64 = 1 << 28;
+/// Accesses that share one pace.
+const BLOCK: usize = 1024;
+
+/// A recorded trace as a load. All accesses are vCPU 0's: a trace tells of no other; the load ends with
+/// the trace. Needs `scale = 1`.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct TraceSpec {
+    /// The file, relative to the scenario's.
+    pub file: PathBuf,
+    /// Its format; recognised by content where it is not given.
+    #[serde(default)]
+    pub format: Option<Format>,
+    /// Accesses of the program that a record stands for, 1 or more (50 where one in 50 was recorded).
+    /// The recorded one is simulated, the others are taken to hit the processor's caches: they cost
+    /// `compute_ns` each and nothing else. `ops` and results count those simulated.
+    #[serde(default = "one")]
+    pub accesses_per_record: u32,
+    /// Time that the program computes for each of its accesses, ns; 1 where it is not given.
+    #[serde(default = "one_ns")]
+    pub compute_ns: f64,
+    /// Size of a processor cache in front (see [`Cache`]); none where it is not given. The time of records
+    /// that it holds passes.
+    #[serde(default)]
+    pub cache: Option<ByteSize>,
+    /// How often the whole trace is played, 1 or more.
+    #[serde(default = "one")]
+    pub repeat: u32,
+    /// What is done about a record that cannot be read.
+    #[serde(default)]
+    pub on_broken: OnBroken,
+    #[serde(skip)]
+    kept: Kept,
+}
+
+fn one() -> u32 {
+    1
+}
+
+fn one_ns() -> f64 {
+    1.0
+}
+
+/// What decides the accesses.
+type Key = (PathBuf, Option<Format>, Option<ByteSize>, OnBroken);
+
+/// What was loaded, shared by all clones of a spec: the runs of a comparison read the file once.
+#[derive(Clone, Debug, Default)]
+struct Kept(Arc<Mutex<Option<KeptTrace>>>);
+
+#[derive(Debug)]
+struct KeptTrace {
+    key: Key,
+    loaded: Arc<Loaded>,
+}
+
+impl PartialEq for Kept {
+    fn eq(&self, _: &Self) -> bool {
+        true
+    }
+}
+
+/// A trace in the memory of a run.
+#[derive(Debug, PartialEq)]
+pub struct Loaded {
+    accesses: Vec<Access>,
+    /// Records read until the end of each block of accesses.
+    records_until: Vec<u64>,
+    /// 4 KiB pages that the accesses are below: 512 for each touched 2 MiB region.
+    pub pages: u64,
+    /// Records read.
+    pub records: u64,
+    /// Broken ones left out.
+    pub skipped: u64,
+}
+
+impl Loaded {
+    /// The accesses in order.
+    #[must_use]
+    pub fn accesses(&self) -> &[Access] {
+        &self.accesses
+    }
+
+    /// Records for each access around the `at`-th.
+    fn records_per_access(&self, at: usize) -> f64 {
+        let block = at / BLOCK;
+        let until = |block: usize| self.records_until.get(block).copied().unwrap_or(0);
+        let before = block.checked_sub(1).map_or(0, until);
+        let accesses = BLOCK.min(self.accesses.len() - block * BLOCK);
+        (until(block) - before) as f64 / accesses as f64
+    }
+}
+
+/// Reads a whole trace: `cache` bytes of processor cache in front of memory, where given.
+///
+/// # Errors
+/// Where the trace cannot be read or is too large, or the cache cannot have that size.
+pub fn load(mut reader: Reader, cache: Option<u64>) -> Result<Loaded, TraceError> {
+    let mut cache = cache.map(checked_cache).transpose()?;
+    let mut loaded = Loaded {
+        accesses: Vec::new(),
+        records_until: Vec::new(),
+        pages: 0,
+        records: 0,
+        skipped: 0,
+    };
+    let mut regions = BTreeSet::new();
+    let mut last_region = u64::MAX;
+    let too_large = |reader: &Reader, what, limit| TraceError::TooLarge {
+        file: reader.file().to_owned(),
+        what,
+        limit,
+    };
+    while let Some(record) = reader.next_record()? {
+        for line in record.lines() {
+            if cache.as_mut().is_some_and(|cache| !cache.misses(line)) {
+                continue;
+            }
+            let page = line / LINES_PER_PAGE;
+            if page / REGION_PAGES != last_region {
+                last_region = page / REGION_PAGES;
+                regions.insert(last_region);
+                if regions.len() as u64 > MAX_REGIONS {
+                    return Err(too_large(&reader, "touched 2 MiB regions", MAX_REGIONS));
+                }
+            }
+            if loaded.accesses.len().is_multiple_of(BLOCK) && !loaded.accesses.is_empty() {
+                loaded.records_until.push(reader.records() - 1);
+            }
+            if loaded.accesses.len() as u64 == MAX_ACCESSES {
+                return Err(too_large(&reader, "accesses", MAX_ACCESSES));
+            }
+            let access = Access::new(page, line % LINES_PER_PAGE, record.writes());
+            loaded.accesses.push(access);
+        }
+    }
+    loaded.records = reader.records();
+    loaded.records_until.push(loaded.records);
+    loaded.skipped = reader.skipped();
+    let regions: Vec<u64> = regions.into_iter().collect();
+    compact(&mut loaded.accesses, &regions);
+    loaded.accesses.shrink_to_fit();
+    loaded.pages = regions.len() as u64 * REGION_PAGES;
+    Ok(loaded)
+}
+
+fn checked_cache(bytes: u64) -> Result<Cache, TraceError> {
+    Cache::new(bytes).map_err(|e| TraceError::Parameter {
+        key: "cache",
+        value: ByteSize(bytes).to_string(),
+        expected: e.to_string(),
+    })
+}
+
+/// Numbers the touched regions densely; `regions` in order.
+fn compact(accesses: &mut [Access], regions: &[u64]) {
+    let mut last = (u64::MAX, 0);
+    for access in accesses {
+        let (region, within) = (access.page() / REGION_PAGES, access.page() % REGION_PAGES);
+        if region != last.0 {
+            let dense = regions.partition_point(|r| *r < region);
+            last = (region, dense as u64);
+        }
+        *access = Access::new(
+            last.1 * REGION_PAGES + within,
+            access.line(),
+            access.is_write(),
+        );
+    }
+}
+
+impl TraceSpec {
+    /// A trace as it is: every record one access of its program, no cache, played once.
+    #[must_use]
+    pub fn new(file: PathBuf) -> Self {
+        Self {
+            file,
+            format: None,
+            accesses_per_record: one(),
+            compute_ns: one_ns(),
+            cache: None,
+            repeat: one(),
+            on_broken: OnBroken::Stop,
+            kept: Kept::default(),
+        }
+    }
+
+    /// Checks the parameters; the file is not looked at.
+    ///
+    /// # Errors
+    /// Where one has no meaning.
+    pub fn check(&self) -> Result<(), TraceError> {
+        let wrong = |key, value: String, expected: &str| {
+            Err(TraceError::Parameter {
+                key,
+                value,
+                expected: expected.to_owned(),
+            })
+        };
+        if self.accesses_per_record == 0 {
+            return wrong("accesses_per_record", "0".into(), "expected 1 or more");
+        }
+        if self.repeat == 0 {
+            return wrong("repeat", "0".into(), "expected 1 or more");
+        }
+        if !(0.0..=1e9).contains(&self.compute_ns) {
+            let value = self.compute_ns.to_string();
+            return wrong("compute_ns", value, "expected 0 to 1e9");
+        }
+        if let Some(cache) = self.cache {
+            checked_cache(cache.as_u64())?;
+        }
+        Ok(())
+    }
+
+    /// The whole trace, read once for all clones of this.
+    ///
+    /// # Errors
+    /// Where a parameter has no meaning, or the file cannot be read or is too large.
+    pub fn loaded(&self, folder: &Path) -> Result<Arc<Loaded>, TraceError> {
+        self.check()?;
+        let file = folder.join(&self.file);
+        let key = (file, self.format, self.cache, self.on_broken);
+        let mut kept = self.kept.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(kept) = kept.as_ref().filter(|kept| kept.key == key) {
+            return Ok(Arc::clone(&kept.loaded));
+        }
+        let reader = Reader::open(&key.0, self.format, self.on_broken)?;
+        let loaded = Arc::new(load(reader, self.cache.map(|size| size.as_u64()))?);
+        *kept = Some(KeptTrace {
+            key,
+            loaded: Arc::clone(&loaded),
+        });
+        Ok(loaded)
+    }
+
+    /// 4 KiB pages of the load's memory: 512 for each 2 MiB region that the trace touches.
+    ///
+    /// # Errors
+    /// As [`TraceSpec::loaded`].
+    pub fn pages(&self, folder: &Path) -> Result<u64, TraceError> {
+        Ok(self.loaded(folder)?.pages)
+    }
+
+    /// One source for each vCPU: the first plays the trace, the others are at their end.
+    ///
+    /// # Errors
+    /// As [`TraceSpec::loaded`].
+    pub fn sources(&self, context: &Context) -> Result<Vec<Box<dyn Source>>, TraceError> {
+        let loaded = self.loaded(context.folder)?;
+        let record_ns = self.compute_ns * f64::from(self.accesses_per_record);
+        let sources = (0..context.vcpus).map(|vcpu| {
+            let played = Played {
+                loaded: Arc::clone(&loaded),
+                record_ns,
+                at: 0,
+                plays_left: if vcpu == 0 { self.repeat } else { 0 },
+                compute_ns: record_ns,
+            };
+            Box::new(played) as Box<dyn Source>
+        });
+        Ok(sources.collect())
+    }
+}
+
+/// A trace being played.
+#[derive(Clone)]
+struct Played {
+    loaded: Arc<Loaded>,
+    /// Computing time of a record, ns.
+    record_ns: f64,
+    at: usize,
+    plays_left: u32,
+    /// Computing time of an access in the last batch, ns.
+    compute_ns: f64,
+}
+
+impl Source for Played {
+    fn fill(&mut self, _now_ns: u64, batch: &mut [Access]) -> usize {
+        if self.plays_left == 0 || batch.is_empty() {
+            return 0;
+        }
+        let accesses = &self.loaded.accesses;
+        let block_end = (self.at / BLOCK + 1) * BLOCK;
+        let end = block_end.min(accesses.len()).min(self.at + batch.len());
+        let played = end - self.at;
+        batch[..played].copy_from_slice(&accesses[self.at..end]);
+        self.compute_ns = self.record_ns * self.loaded.records_per_access(self.at);
+        self.at = end;
+        if end == accesses.len() {
+            self.at = 0;
+            self.plays_left -= 1;
+        }
+        played
+    }
+
+    fn pace(&self) -> Pace {
+        Pace {
+            compute_ns: self.compute_ns,
+            parallelism: 1.0,
+        }
+    }
+
+    fn fork(&self) -> Box<dyn Source> {
+        Box::new(self.clone())
+    }
+}

@@ -1,0 +1,237 @@
+//! The machine against what can be computed by hand: translations, walks, marks.
+
+use std::collections::BTreeMap;
+
+use proptest::prelude::*;
+use terrace_proto::PageSize;
+use terrace_sim::access::{Access, Pace, Source};
+use terrace_sim::machine::costs::Costs;
+use terrace_sim::machine::guest::{Guest, Level};
+use terrace_sim::machine::lines::Lines;
+use terrace_sim::machine::second_stage::{SecondStage, bits};
+use terrace_sim::machine::space::{Counts, Heat, Space};
+use terrace_sim::machine::tier::Traffic;
+use terrace_sim::machine::vcpu::{Environment, Vcpu};
+use terrace_sim::machine::{PS, TIERS};
+
+const ACCESSED: u64 = 1 << 5;
+const DIRTY: u64 = 1 << 6;
+
+/// Accesses from a list; then it ends.
+#[derive(Clone)]
+struct Script(Vec<Access>, usize);
+
+impl Source for Script {
+    fn fill(&mut self, _: u64, batch: &mut [Access]) -> usize {
+        let rest = &self.0[self.1..];
+        let count = rest.len().min(batch.len());
+        batch[..count].copy_from_slice(&rest[..count]);
+        self.1 += count;
+        count
+    }
+
+    fn pace(&self) -> Pace {
+        Pace {
+            compute_ns: 0.0,
+            parallelism: 1.0,
+        }
+    }
+
+    fn fork(&self) -> Box<dyn Source> {
+        Box::new(self.clone())
+    }
+}
+
+/// Guest pages 0 and up of a VM; even units in tier 0, odd ones in tier 1.
+fn space(pages: u64, guest: PageSize, host: PageSize) -> Space {
+    let guest = Guest::new(pages, guest, pages).unwrap();
+    let mut second = SecondStage::new(guest.frames(), host);
+    for unit in 0..second.len() {
+        second.put(unit, Some((unit % 2) as u8));
+    }
+    Space {
+        heat: Heat::new(4, pages),
+        guest,
+        second,
+        lines: Lines::new(1 << 26),
+        traffic: [Traffic::default(); TIERS],
+        counts: Counts::default(),
+        pml: false,
+        logged: Vec::new(),
+        reclaim: None,
+        grant: [0; TIERS],
+    }
+}
+
+fn environment() -> Environment {
+    Environment {
+        costs: Costs::default(),
+        read_ps: [80_000, 300_000, 0, 0],
+        write_ps: [80_000, 300_000, 0, 0],
+        line: [64, 256, 64, 64],
+        last_tier: 1,
+        end_ps: u64::MAX,
+        now_ns: 0,
+    }
+}
+
+fn run(space: &mut Space, env: &Environment, script: &[Access]) -> Vcpu {
+    let huge = space.guest.huge() && space.second.huge();
+    let source = Box::new(Script(script.to_vec(), 0));
+    let mut vcpu = Vcpu::new(source, u64::MAX, &env.costs, 1, huge);
+    vcpu.run(space, env);
+    vcpu
+}
+
+fn reads(pages: impl Iterator<Item = u64>) -> Vec<Access> {
+    pages.map(|page| Access::new(page, 0, false)).collect()
+}
+
+#[test]
+fn a_cold_walk_reads_each_level_once_and_a_hit_reads_none() {
+    let env = environment();
+    let c = env.costs;
+    let mut space = space(512, PageSize::Base, PageSize::Base);
+    let once = run(&mut space, &env, &reads(0..1));
+    // A table costs what the tier costs that its own page is in; data page 0 is in tier 0.
+    let table = |level| {
+        let frame = space.guest.table_frame(level, 0);
+        if frame % 2 == 0 { 80_000 } else { 300_000 }
+    };
+    let guest = table(Level::Leaf) + table(Level::Pde) + table(Level::Pdpte);
+    let host = 2 * 80_000;
+    // A in three entries of the guest, and in the second stage's of the data.
+    let marks = 4 * c.set_bit;
+    assert_eq!(once.clock, c.l2_hit + guest + host + marks + 80_000);
+    let twice = run(&mut space, &env, &[Access::new(0, 0, false); 2]);
+    // All lines are in the caches now, all bits set; the second access hits the first-level TLB.
+    assert_eq!(twice.clock, c.l2_hit + 5 * c.cached_line + 2 * 80_000);
+}
+
+#[test]
+fn a_first_write_through_a_clean_translation_walks_again_and_sets_d_once() {
+    let env = environment();
+    let mut space = space(512, PageSize::Base, PageSize::Base);
+    let read = Access::new(7, 0, false);
+    let write = Access::new(7, 0, true);
+    let marks = |space: &Space| space.guest.entry(Level::Leaf, 7) & (ACCESSED | DIRTY);
+    run(&mut space, &env, &[read, read]);
+    assert_eq!((space.counts.walks, marks(&space)), (1, ACCESSED));
+    run(&mut space, &env, &[read, write, write, write]);
+    assert_eq!((space.counts.walks, marks(&space)), (3, ACCESSED | DIRTY));
+    let unit = space.second.unit_of(space.guest.frame(7).unwrap());
+    assert_ne!(space.second.get(unit) & bits::DIRTY, 0);
+}
+
+#[test]
+fn only_tables_that_were_walked_are_marked() {
+    let env = environment();
+    let mut space = space(2048, PageSize::Base, PageSize::Base);
+    run(&mut space, &env, &reads(0..2));
+    assert_ne!(space.guest.entry(Level::Pde, 0) & ACCESSED, 0);
+    assert_eq!(space.guest.entry(Level::Pde, 512) & ACCESSED, 0);
+}
+
+#[test]
+fn huge_pages_in_both_dimensions_take_one_translation_for_512_pages() {
+    let env = environment();
+    let walks = |guest, host| {
+        let mut space = space(512, guest, host);
+        run(&mut space, &env, &reads(0..512));
+        space.counts.walks
+    };
+    assert_eq!(walks(PageSize::Huge, PageSize::Huge), 1);
+    assert_eq!(walks(PageSize::Huge, PageSize::Base), 512, "splintered");
+    assert_eq!(walks(PageSize::Base, PageSize::Huge), 512);
+}
+
+#[test]
+fn an_unfilled_mapping_faults_once_and_an_unmapped_one_waits() {
+    let mut env = environment();
+    let mut space = space(512, PageSize::Base, PageSize::Base);
+    let unit = space.second.unit_of(space.guest.frame(3).unwrap());
+    space.second.raise(unit, bits::UNFILLED);
+    let faulted = run(&mut space, &env, &reads(3..4));
+    assert_eq!(space.counts.exits, 1);
+    assert!(faulted.clock > env.costs.second_stage_fault);
+    run(&mut space, &env, &reads(3..4));
+    assert_eq!(space.counts.exits, 1);
+    space.second.raise(unit, bits::UNMAPPED);
+    env.end_ps = 50_000_000;
+    let waited = run(&mut space, &env, &reads(3..4));
+    assert_eq!((waited.clock, space.counts.exits), (env.end_ps, 2));
+    assert_eq!(space.counts.reads.iter().sum::<u64>(), 2);
+}
+
+#[test]
+fn only_writes_wait_for_a_write_protected_page() {
+    let mut env = environment();
+    env.end_ps = 50_000_000;
+    let mut space = space(512, PageSize::Base, PageSize::Base);
+    let unit = space.second.unit_of(space.guest.frame(3).unwrap());
+    space.second.raise(unit, bits::PROTECTED);
+    assert!(run(&mut space, &env, &reads(3..4)).ended.is_some());
+    let write = run(&mut space, &env, &[Access::new(3, 0, true)]);
+    assert!(write.ended.is_none());
+}
+
+#[test]
+fn every_512_newly_written_pages_cost_one_exit_for_the_log() {
+    let env = environment();
+    let mut space = space(2048, PageSize::Base, PageSize::Base);
+    space.pml = true;
+    let script: Vec<Access> = (0..2048).map(|page| Access::new(page, 0, true)).collect();
+    let mut vcpu = run(&mut space, &env, &script);
+    // 2,048 data pages, and the pages of the tables in which bits were set: four of level 1, one each of
+    // levels 2 and 3.
+    let logged = space.logged.len() + vcpu.drain_pml().count();
+    assert_eq!((space.counts.exits, logged), (4, 2048 + 6));
+}
+
+#[test]
+fn a_medium_with_large_lines_serves_neighbours_together() {
+    let env = environment();
+    let mut space = space(512, PageSize::Base, PageSize::Base);
+    // Page 1 is in tier 1, whose lines have 256 bytes.
+    let script: Vec<Access> = (0..64).map(|line| Access::new(1, line, false)).collect();
+    run(&mut space, &env, &script);
+    let tables = space.traffic[1].read - 64 * 64;
+    assert!(space.counts.reads[1] == 64 && tables <= 3 * 256, "{tables}");
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(200))]
+    /// Whatever the TLBs do, the marks are those of a machine without any, each access goes to the tier
+    /// that its page is in, and none is free.
+    #[test]
+    fn marks_and_tiers_are_those_of_a_machine_without_caches(
+        accesses in prop::collection::vec((0_u64..2048, any::<bool>()), 1..400),
+        huge in any::<bool>(),
+    ) {
+        let env = environment();
+        let host = if huge { PageSize::Huge } else { PageSize::Base };
+        let mut space = space(2048, PageSize::Base, host);
+        let script: Vec<Access> = accesses.iter().map(|(p, w)| Access::new(*p, 0, *w)).collect();
+        let vcpu = run(&mut space, &env, &script);
+        prop_assert!(vcpu.clock >= 80 * PS * accesses.len() as u64);
+        let mut written = BTreeMap::<u32, bool>::new();
+        let (mut reads, mut writes) = ([0; TIERS], [0; TIERS]);
+        for (page, write) in &accesses {
+            let page = *page as u32;
+            *written.entry(page).or_default() |= write;
+            let unit = space.second.unit_of(space.guest.frame(page).unwrap());
+            let tier = usize::from(space.second.tier(unit).unwrap());
+            if *write { writes[tier] += 1 } else { reads[tier] += 1 }
+        }
+        prop_assert_eq!((space.counts.reads, space.counts.writes), (reads, writes));
+        for page in 0..2048_u32 {
+            let marks = space.guest.entry(Level::Leaf, page) & (ACCESSED | DIRTY);
+            let expected = match written.get(&page) {
+                None => 0,
+                Some(false) => ACCESSED,
+                Some(true) => ACCESSED | DIRTY,
+            };
+            prop_assert_eq!(marks, expected, "page {}", page);
+        }
+    }
+}
