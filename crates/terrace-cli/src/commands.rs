@@ -46,12 +46,7 @@ pub async fn online(socket: &Path, command: Command) -> Result<ExitCode> {
         | Command::Completions { .. }
         | Command::Config(_)
         | Command::Demo(_)
-        | Command::Sim(_) => {
-            unreachable!("runs without the daemon")
-        }
-        Command::Bench(_)
-        | Command::Completions { .. }
-        | Command::Config(_)
+        | Command::Sim(_)
         | Command::Trace(_) => unreachable!("runs without the daemon"),
     }
     Ok(ExitCode::SUCCESS)

@@ -7,6 +7,7 @@ use anyhow::{Result, bail};
 use serde::Serialize;
 use terrace_core::bench as core;
 use terrace_pagetable::bench::{self as pagetable, Measured};
+use terrace_sim::bench as sim;
 
 use super::print_json;
 use crate::allocated;
@@ -25,16 +26,22 @@ struct Row {
 }
 
 /// Measures a row of that name.
-type Measure = fn(&'static str) -> Row;
+type Measure = fn(&'static str) -> Result<Row>;
 
 /// What there is to measure.
-const ROWS: [(&str, Measure); 5] = [
+const ROWS: [(&str, Measure); 8] = [
     ("scan_leaf_ns", scan_leaf),
     ("scan_leaf_all_ns", scan_leaf_all),
     ("scan_pruned_ns_per_gib", scan_pruned),
     ("classify_ns_per_page", classify),
     ("state_bytes_per_page", state_bytes),
+    ("sim_accesses_per_s", sim_accesses),
+    ("sim_full_accesses_per_s", sim_full_accesses),
+    ("sim_state_bytes_per_page", sim_state_bytes),
 ];
+
+/// What the simulator's baseline does for each access.
+const SIM_BASELINE: &str = "generator, TLB look-up and one 16-byte record per page";
 
 pub fn run(args: &Bench) -> Result<ExitCode> {
     if cfg!(debug_assertions) {
@@ -47,7 +54,7 @@ pub fn run(args: &Bench) -> Result<ExitCode> {
     let mut rows = Vec::new();
     for (name, measure) in ROWS.iter().filter(|(name, _)| wanted(name)) {
         eprintln!("measuring {name} …");
-        rows.push(measure(name));
+        rows.push(measure(name)?);
     }
     if rows.is_empty() {
         let names: Vec<&str> = ROWS.iter().map(|(name, _)| *name).collect();
@@ -83,18 +90,34 @@ fn text(rows: &[Row]) -> String {
     render::table(&header, &[1, 3, 4], &rows)
 }
 
-fn beside(name: &'static str, unit: &'static str, against: &'static str, m: Measured) -> Row {
-    Row {
+fn beside(
+    name: &'static str,
+    unit: &'static str,
+    against: &'static str,
+    m: Measured,
+) -> Result<Row> {
+    Ok(Row {
         name,
         value: m.value,
         unit,
         baseline_name: Some(against),
         baseline: Some(m.baseline),
         ratio: Some(m.ratio()),
-    }
+    })
 }
 
-fn scan_leaf(name: &'static str) -> Row {
+fn alone(name: &'static str, unit: &'static str, value: f64) -> Result<Row> {
+    Ok(Row {
+        name,
+        value,
+        unit,
+        baseline_name: None,
+        baseline: None,
+        ratio: None,
+    })
+}
+
+fn scan_leaf(name: &'static str) -> Result<Row> {
     beside(
         name,
         "ns/entry",
@@ -103,12 +126,12 @@ fn scan_leaf(name: &'static str) -> Row {
     )
 }
 
-fn scan_leaf_all(name: &'static str) -> Row {
+fn scan_leaf_all(name: &'static str) -> Result<Row> {
     let against = "one uncontended compare-exchange per entry";
     beside(name, "ns/entry", against, pagetable::scan_leaf_all())
 }
 
-fn scan_pruned(name: &'static str) -> Row {
+fn scan_pruned(name: &'static str) -> Result<Row> {
     beside(
         name,
         "ns/GiB",
@@ -117,10 +140,8 @@ fn scan_pruned(name: &'static str) -> Row {
     )
 }
 
-fn classify(name: &'static str) -> Row {
-    let start = Instant::now();
-    let clock = || u64::try_from(start.elapsed().as_nanos()).unwrap_or(u64::MAX);
-    let per_page = core::classify(clock);
+fn classify(name: &'static str) -> Result<Row> {
+    let per_page = core::classify(clock());
     let measured = Measured {
         value: per_page.classify_ns,
         baseline: per_page.copy_ns,
@@ -129,16 +150,39 @@ fn classify(name: &'static str) -> Row {
 }
 
 /// The peak, so that what is allocated and freed again inside of one call counts too.
-fn state_bytes(name: &'static str) -> Row {
+fn state_bytes(name: &'static str) -> Result<Row> {
     let before = allocated::restart_peak();
     core::state_bytes_per_page(core::PAGES_OF_64_GIB, allocated::now);
     let held = allocated::peak().saturating_sub(before);
-    Row {
-        name,
-        value: held as f64 / core::PAGES_OF_64_GIB as f64,
-        unit: "bytes/page",
-        baseline_name: None,
-        baseline: None,
-        ratio: None,
-    }
+    let pages = core::PAGES_OF_64_GIB;
+    alone(name, "bytes/page", held as f64 / pages as f64)
+}
+
+fn clock() -> impl Fn() -> u64 {
+    let start = Instant::now();
+    move || u64::try_from(start.elapsed().as_nanos()).unwrap_or(u64::MAX)
+}
+
+/// A minute of the full-size machine.
+fn sim_accesses(name: &'static str) -> Result<Row> {
+    sim_row(name, sim::measure(64, "60s", clock())?)
+}
+
+/// The two seconds after the start: the round's clearing pass and its first windows.
+fn sim_full_accesses(name: &'static str) -> Result<Row> {
+    sim_row(name, sim::measure(1, "2s", clock())?)
+}
+
+fn sim_row(name: &'static str, m: sim::Measured) -> Result<Row> {
+    let measured = Measured {
+        value: m.accesses_per_s,
+        baseline: m.baseline,
+    };
+    beside(name, "accesses/s", SIM_BASELINE, measured)
+}
+
+fn sim_state_bytes(name: &'static str) -> Result<Row> {
+    // The whole of a round, so that its lists count.
+    let m = sim::measure(64, "60s", clock())?;
+    alone(name, "bytes/page", m.state_bytes_per_page)
 }

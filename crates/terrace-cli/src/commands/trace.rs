@@ -159,8 +159,9 @@ fn text(s: &Summary) -> String {
             s.single_pages
         ),
         format!(
-            "left out     {} lines or records without an access, {} broken ones",
-            s.ignored, s.skipped
+            "left out     {} lines or records without an access, {} broken ones; {} records cross into \
+             another page and count on their first",
+            s.ignored, s.skipped, s.crossing
         ),
     ];
     if let Some(seconds) = s.duration_s {

@@ -11,6 +11,9 @@ use crate::access::LINE;
 
 use super::{Op, Record};
 
+/// Largest object: a request is one access for each of its lines.
+const LARGEST: u32 = 64 << 20;
+
 /// Length of a record.
 pub(super) const RECORD: usize = 24;
 
@@ -55,8 +58,8 @@ impl Fields {
 impl Objects {
     /// The access of a record.
     pub(super) fn access(&mut self, fields: &Fields) -> Result<Record, &'static str> {
-        if fields.bytes == 0 {
-            return Err("the object's size is 0; expected 1 byte or more");
+        if fields.bytes == 0 || fields.bytes > LARGEST {
+            return Err("the object's size is 0 or above 64 MiB; expected 1 to 67108864 bytes");
         }
         let needed = u64::from(fields.bytes).next_multiple_of(LINE);
         let known = self.places.get(&fields.object).copied();

@@ -18,6 +18,7 @@ pub struct Tally {
     loads: u64,
     stores: u64,
     modifies: u64,
+    crossing: u64,
     first_ns: Option<u64>,
     last_ns: Option<u64>,
     pages: Pages<Page>,
@@ -40,7 +41,7 @@ pub struct Share {
     pub share: f64,
 }
 
-/// What a trace says about its program. A record that spans pages counts on each of them.
+/// What a trace says about its program. A record counts on its first page, as it does for `terrace mrc`.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Summary {
     /// The file.
@@ -55,6 +56,8 @@ pub struct Summary {
     pub stores: u64,
     /// Records that read and then write.
     pub modifies: u64,
+    /// Records that go on beyond their first page; they count on that one alone.
+    pub crossing: u64,
     /// Lines or records that tell of no access.
     pub ignored: u64,
     /// Broken ones that were left out.
@@ -92,6 +95,7 @@ impl Tally {
             loads: 0,
             stores: 0,
             modifies: 0,
+            crossing: 0,
             first_ns: None,
             last_ns: None,
             pages: Pages::new(),
@@ -110,11 +114,11 @@ impl Tally {
         }
         self.first_ns = self.first_ns.or(record.time_ns);
         self.last_ns = record.time_ns.or(self.last_ns);
-        for page in record.addr >> 12..=record.last() >> 12 {
-            let page = (self.pages.of(page)).map_err(|_| too_much_memory(&self.file))?;
-            page.records += 1;
-            page.written |= record.writes();
-        }
+        self.crossing += u64::from(record.addr >> 12 != record.last() >> 12);
+        let page = self.pages.of(record.addr >> 12);
+        let page = page.map_err(|_| too_much_memory(&self.file))?;
+        page.records += 1;
+        page.written |= record.writes();
         Ok(())
     }
 
@@ -135,6 +139,7 @@ impl Tally {
             loads: self.loads,
             stores: self.stores,
             modifies: self.modifies,
+            crossing: self.crossing,
             ignored: reader.ignored(),
             skipped: reader.skipped(),
             duration_s: duration.map(|(last, first)| seconds(last.saturating_sub(first))),
@@ -211,12 +216,11 @@ impl Tenths {
         let tenth = u128::from(self.seen) * 10 / u128::from(self.records.max(1));
         let tenth = u8::try_from(tenth).unwrap_or(9).min(9);
         self.seen += 1;
-        for page in record.addr >> 12..=record.last() >> 12 {
-            let last = (self.pages.of(page)).map_err(|_| too_much_memory(&self.file))?;
-            if *last != tenth + 1 {
-                *last = tenth + 1;
-                self.distinct[usize::from(tenth)] += 1;
-            }
+        let last = self.pages.of(record.addr >> 12);
+        let last = last.map_err(|_| too_much_memory(&self.file))?;
+        if *last != tenth + 1 {
+            *last = tenth + 1;
+            self.distinct[usize::from(tenth)] += 1;
         }
         Ok(())
     }

@@ -158,6 +158,13 @@ impl Endlessly for Graph {
     fn generator(&self, context: &Context, vcpu: u32) -> Result<Self::Generator, WorkloadError> {
         let mut layout = Random::new(context, 0, Purpose::Layout);
         let csr = self.csr(context.scale, layout.bits());
+        let least = CHUNK * u64::from(context.vcpus);
+        if csr.vertices < least {
+            return Err(WorkloadError(format!(
+                "workload of kind \"graph\": vertices = {} are {} at scale {}: {} vCPUs need {least} or more",
+                self.vertices, csr.vertices, context.scale, context.vcpus
+            )));
+        }
         let build = slice(csr.properties[0], vcpu, context.vcpus);
         let queue = slice(csr.vertices.div_ceil(PER_LINE), vcpu, context.vcpus);
         Ok(Operations::new(Walk {
@@ -259,7 +266,7 @@ impl Walk {
         let found = searching && multiply_high(hash, self.csr.degree) == 0;
         out.push(access(line, found));
         if found && self.queue.0 < self.queue.1 {
-            if self.queued % PER_LINE == 0 {
+            if self.queued.is_multiple_of(PER_LINE) {
                 let lines = self.queue.1 - self.queue.0;
                 let line = self.queue.0 + self.queued / PER_LINE % lines;
                 out.push(access(self.csr.properties[1] + line, true));
@@ -272,7 +279,7 @@ impl Walk {
     fn edges(&mut self, place: u64, vertex: u64, next: u64, end: u64, out: &mut Vec<Access>) -> At {
         let stop = end.min(next + STEP);
         for edge in next..stop {
-            if edge == next || edge % PER_LINE == 0 {
+            if edge == next || edge.is_multiple_of(PER_LINE) {
                 out.push(access(self.csr.edge_lines + edge / PER_LINE, false));
             }
             self.edge(edge, out);
@@ -283,7 +290,7 @@ impl Walk {
         let writes_result = self.algorithm == Algorithm::Pagerank || self.backward;
         // In order, 8 vertices share a line of results.
         let in_order = self.algorithm == Algorithm::Pagerank;
-        if writes_result && (!in_order || vertex % PER_LINE == 0) {
+        if writes_result && (!in_order || vertex.is_multiple_of(PER_LINE)) {
             out.push(access(self.properties().1 + vertex / PER_LINE, true));
         }
         At::Vertex(place + 1)
@@ -306,7 +313,7 @@ impl Operate for Walk {
                 None => self.next_pass(),
                 Some(vertex) => {
                     let in_order = self.algorithm == Algorithm::Pagerank;
-                    if !in_order || vertex % PER_LINE == 0 {
+                    if !in_order || vertex.is_multiple_of(PER_LINE) {
                         out.push(access(vertex / PER_LINE, false));
                     }
                     let (edge, end) = (

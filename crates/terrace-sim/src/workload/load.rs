@@ -176,5 +176,12 @@ fn parse_kind(kind: &str, table: Table) -> Result<Kind, String> {
 /// Reads a table; the error names the key and is of one line.
 pub(super) fn parse<T: DeserializeOwned>(table: Table) -> Result<T, String> {
     let read: Result<T, toml::de::Error> = Value::Table(table).try_into();
-    read.map_err(|why| why.to_string().trim_end().replace('\n', " "))
+    read.map_err(|why| {
+        let text = why.to_string();
+        // The key stands in a line below, where there is one.
+        match text.trim_end().rsplit_once("\nin ") {
+            Some((what, key)) => format!("{key}: {what}"),
+            None => text.trim_end().to_owned(),
+        }
+    })
 }

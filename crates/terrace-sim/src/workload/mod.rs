@@ -34,7 +34,7 @@ mod tests;
 use std::path::Path;
 
 use crate::access::{Pace, Source};
-use crate::trace::{TraceError, TraceSpec};
+use crate::trace::TraceSpec;
 use source::{Endless, Generate};
 
 pub use load::Load;
@@ -142,42 +142,42 @@ impl Workload {
     /// # Errors
     /// Where it has no whole number of pages at that scale, or its file in `folder` cannot be read.
     pub fn pages(&self, scale: u64, folder: &Path) -> Result<u64, WorkloadError> {
-        if scale == 0 {
-            return Err(WorkloadError("scale = 0: allowed is 1 or more".into()));
-        }
+        self.check_scale(scale)?;
         of_kind!(&self.kind, kind => kind.pages(scale),
-            Kind::Masim(masim) => full_size("masim", scale).and_then(|()| masim.pages(folder)),
+            Kind::Masim(masim) => masim.pages(folder),
             Kind::Phases(phases) => phases.pages(scale, folder),
-            Kind::Trace(trace) => full_size("trace", scale)
-                .and_then(|()| trace.pages(folder).map_err(unreadable)),
+            Kind::Trace(trace) => trace.pages(folder),
         )
     }
 
     /// One source for each vCPU.
     ///
     /// # Errors
-    /// As [`Workload::pages`].
+    /// As [`Workload::pages`], and where a part of it has no room.
     pub fn sources(&self, context: &Context) -> Result<Vec<Box<dyn Source>>, WorkloadError> {
-        // Also checks the scale.
-        self.pages(context.scale, context.folder)?;
+        self.check_scale(context.scale)?;
         of_kind!(&self.kind, kind => kind.sources(context, self.pace),
             Kind::Masim(masim) => masim.sources(context, self.pace),
             Kind::Phases(phases) => phases.sources(context),
-            Kind::Trace(trace) => trace.sources(context).map_err(unreadable),
+            Kind::Trace(trace) => trace.sources(context),
         )
     }
-}
 
-fn unreadable(error: TraceError) -> WorkloadError {
-    WorkloadError(error.to_string())
-}
-
-/// Recorded and hand-written accesses cannot be divided.
-fn full_size(kind: &str, scale: u64) -> Result<(), WorkloadError> {
-    if scale == 1 {
-        return Ok(());
+    /// Recorded and hand-written accesses cannot be divided.
+    fn check_scale(&self, scale: u64) -> Result<(), WorkloadError> {
+        let kind = match self.kind {
+            Kind::Masim(_) => "masim",
+            Kind::Trace(_) => "trace",
+            _ if scale == 0 => {
+                return Err(WorkloadError("scale = 0: allowed is 1 or more".into()));
+            }
+            _ => return Ok(()),
+        };
+        if scale == 1 {
+            return Ok(());
+        }
+        Err(WorkloadError(format!(
+            "workload of kind {kind:?}: it needs scale = 1, not {scale}"
+        )))
     }
-    Err(WorkloadError(format!(
-        "a load of kind {kind:?} needs scale = 1, not {scale}"
-    )))
 }

@@ -108,13 +108,13 @@ pub(super) const PRESETS: [Preset; 29] = [
         "hpmbs-memcached",
         r#"keys = 4299161, value = "1KiB", dist = "zipf", read = 0.95"#,
     ),
-    // vTMM §4.3.2: 19 GB, 8 iterations; scale 26 with edge factor 16 is 18.5 GiB here
+    // vTMM §4.3.2: 19 GB, 8 iterations; scale 26 with edge factor 16 is 17.5 GiB here
     preset(
         "graph",
         "vtmm-graph500",
         r#"algorithm = "bfs", vertices = 67108864, degree = 32, iterations = 8"#,
     ),
-    // HMvisor §4.1: scale 21, edge factor 30 (its 1.5 GB keep an edge list too)
+    // HMvisor §4.1: scale 21, edge factor 30 (1.0 GiB here; its 1.5 GB keep an edge list too)
     preset(
         "graph",
         "hmvisor-graph500",
@@ -124,13 +124,13 @@ pub(super) const PRESETS: [Preset; 29] = [
     preset(
         "graph",
         "hpmbs-graph-4",
-        r#"algorithm = "pagerank", vertices = 4000000, degree = 104"#,
+        r#"algorithm = "pagerank", vertices = 4000000, degree = 111"#,
     ),
     // HPMBS table 1, K: 5 million nodes, 4.5 GB; the degree follows from both
     preset(
         "graph",
         "hpmbs-graph-5",
-        r#"algorithm = "pagerank", vertices = 5000000, degree = 110"#,
+        r#"algorithm = "pagerank", vertices = 5000000, degree = 118"#,
     ),
     // HPMBS table 1, H: 9.8 GB; vTMM table 2 runs the same program and gives no size
     preset(
@@ -154,8 +154,8 @@ pub(super) const PRESETS: [Preset; 29] = [
     preset("ycsb", "e", r"scan = 0.95, insert = 0.05"),
     // YCSB workload F: to memory, reading, changing and writing back is one update
     preset("ycsb", "f", r"read = 0.5, update = 0.5"),
-    // XSBench's default: 355 nuclides with 11,303 points each
-    preset("xsbench", "large", r#"size = "5653MiB", nuclides = 355"#),
+    // XSBench's default: 355 nuclides with 11,303 points each (one more here, for whole MiB)
+    preset("xsbench", "large", r#"size = "5649MiB", nuclides = 355"#),
 ];
 
 /// Adds the keys of the preset that the table names, if it does, where the table has them not.

@@ -191,4 +191,11 @@ const GUPS: [(u64, u64, bool); 6] = [
     (1058, 36, true),
     (1093, 45, true),
 ];
-const ZIPF: [(u64, u64, bool); 6] = [(0, 0, false); 6];
+const ZIPF: [(u64, u64, bool); 6] = [
+    (3537, 56, false),
+    (1635, 51, false),
+    (1953, 31, false),
+    (731, 5, false),
+    (2294, 18, false),
+    (1023, 50, false),
+];

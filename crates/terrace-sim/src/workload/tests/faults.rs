@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use super::read;
+use super::{Context, read};
 
 /// The message must have all the parts.
 fn refused(keys: &str, parts: &[&str]) {
@@ -405,4 +405,21 @@ fn masim_at_scale_is_refused() {
     let load = read(r#"kind = "masim", file = "a.cfg""#).expect("a load");
     let why = load.workload.pages(64, Path::new(".")).expect_err("scale");
     assert!(why.0.contains("scale = 1") && why.0.contains("64"), "{why}");
+}
+
+#[test]
+fn a_graph_with_too_few_vertices_for_the_vcpus_is_refused() {
+    let keys = r#"kind = "graph", algorithm = "bfs", vertices = 1000, degree = 3, ops = 1"#;
+    let load = read(keys).expect("a load");
+    let context = Context {
+        scale: 8,
+        seed: 1,
+        vm: "vm1",
+        vcpus: 2,
+        folder: Path::new("."),
+    };
+    let why = load.workload.sources(&context).err().expect("125 vertices");
+    for part in ["vertices = 1000", "125 at scale 8", "128 or more"] {
+        assert!(why.0.contains(part), "{part:?} is not in: {why}");
+    }
 }

@@ -443,8 +443,8 @@ fn shares_of_memory_have_the_same_heat_at_every_scale() {
             let pages = workload.pages(scale, Path::new(".")).expect("pages");
             let mut source = sources(&workload, scale, 1, "vm1").remove(0);
             // Past what builds a graph.
-            next(&mut *source, 0, 700_000);
-            let accesses = next(&mut *source, 0, 2_000_000);
+            next(&mut *source, 0, 80_000);
+            let accesses = next(&mut *source, 0, 500_000);
             top_share(&accesses, pages, usize::try_from(pages / 5).expect("small"))
         };
         about(at(64), at(256), 0.03);

@@ -1,0 +1,130 @@
+//! What `terrace bench` measures of the simulator. The clock comes from the caller.
+
+use std::path::Path;
+
+use crate::access::{Access, Source};
+use crate::machine::costs::Costs;
+use crate::machine::tlb::{Cached, Tlb};
+use crate::number::{float, low, place};
+use crate::run::{Options, RunError, Simulation};
+use crate::scenario::Scenario;
+use crate::workload::Context;
+
+/// The load of both rows: GUPS as HeMem has it, over 64 GiB, a tenth of it hot.
+const SCENARIO: &str = r#"
+[machine]
+tiers = ["dram", "pmem"]
+sizes = ["16GiB", "48GiB"]
+vcpus_per_vm = 8
+[[vm]]
+name = "bench"
+fast = "16GiB"
+slow = "48GiB"
+page = "4KiB"
+policy = "vtmm"
+workload = { kind = "gups", variant = "hemem", size = "64GiB", hot = 0.1, duration = "DURATION" }
+"#;
+
+/// Runs of which the median counts.
+const RUNS: usize = 5;
+
+/// Accesses that the baseline takes from one vCPU at a time.
+const BATCH: usize = 64;
+
+/// What was measured: medians.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Measured {
+    /// Accesses per second of the whole simulation.
+    pub accesses_per_s: f64,
+    /// Accesses per second of generator, TLB look-up and one 16-byte record per page alone.
+    pub baseline: f64,
+    /// Bytes of simulator and engine per simulated 4 KiB page.
+    pub state_bytes_per_page: f64,
+}
+
+fn scenario(scale: u64, duration: &str) -> Result<Scenario, RunError> {
+    let text = SCENARIO.replace("DURATION", duration);
+    let text = text.replace("[machine]", &format!("[machine]\nscale = {scale}"));
+    Scenario::parse(&text, "bench", Path::new(".")).map_err(|error| RunError(error.to_string()))
+}
+
+/// Measures the load at a scale, for `duration` of the full-size machine; `clock` tells ns.
+///
+/// # Errors
+/// Where the scenario cannot be run: never.
+pub fn measure(
+    scale: u64,
+    duration: &str,
+    clock: impl Fn() -> u64,
+) -> Result<Measured, RunError> {
+    let scenario = scenario(scale, duration)?;
+    let (mut rates, mut baselines, mut state) = (Vec::new(), Vec::new(), 0.0);
+    for _ in 0..RUNS {
+        let mut simulation = Simulation::new(&scenario, Options::default())?;
+        let begin = clock();
+        simulation.advance(u64::MAX);
+        let ns = clock() - begin;
+        let result = simulation.result();
+        drop(simulation);
+        rates.push(float(result.accesses) * 1e9 / float(ns.max(1)));
+        state = result.sim_state_bytes_per_page;
+        baselines.push(baseline(&scenario, result.accesses, &clock)?);
+    }
+    Ok(Measured {
+        accesses_per_s: median(rates),
+        baseline: median(baselines),
+        state_bytes_per_page: state,
+    })
+}
+
+fn median(mut values: Vec<f64>) -> f64 {
+    values.sort_by(f64::total_cmp);
+    values[values.len() / 2]
+}
+
+/// The least that a simulator of pages can do: draw the access, look the page up in both levels of its
+/// vCPU's TLB, add to the page's record.
+fn baseline(scenario: &Scenario, accesses: u64, clock: impl Fn() -> u64) -> Result<f64, RunError> {
+    let vm = &scenario.vms[0];
+    let scale = scenario.machine.scale;
+    let context = Context {
+        scale,
+        seed: scenario.seed,
+        vm: &vm.name,
+        vcpus: vm.vcpus,
+        folder: &scenario.folder,
+    };
+    let sources = vm.workload.sources(&context);
+    let sources = sources.map_err(|error| RunError(error.to_string()))?;
+    let costs = Costs::default();
+    let tlb = |entries: u64, ways| Tlb::new((entries / scale).max(1), ways);
+    let mut vcpus: Vec<(Box<dyn Source>, Tlb, Tlb)> = sources
+        .into_iter()
+        .map(|source| (source, tlb(costs.l1_entries, 4), tlb(costs.l2_entries, 12)))
+        .collect();
+    let pages = vm.workload.pages(scale);
+    let mut records = vec![[0_u64; 2]; place(pages)];
+    let mut batch = [Access::default(); BATCH];
+    let begin = clock();
+    let mut done = 0;
+    while done < accesses {
+        for (source, l1, l2) in &mut vcpus {
+            let count = source.fill(0, &mut batch);
+            for access in &batch[..count] {
+                let page = low(access.page());
+                if l1.find(page).is_none() {
+                    let cached = Cached::new(page, 0, false);
+                    if l2.find(page).is_none() {
+                        l2.push(cached);
+                    }
+                    l1.push(cached);
+                }
+                records[place(access.page())][usize::from(access.is_write())] += 1;
+            }
+            done += count as u64;
+        }
+    }
+    let ns = clock() - begin;
+    std::hint::black_box(&records);
+    Ok(float(done) * 1e9 / float(ns.max(1)))
+}

@@ -1,0 +1,150 @@
+//! The whole traces of which `tests/traces/` has cuts, against the figures that were stated when they
+//! were recorded. They are too large to be committed: `TERRACE_TRACES` names their folder. Without it
+//! the test is listed as ignored, with the reason; it is never counted as passed.
+
+use std::path::Path;
+use std::process::ExitCode;
+
+use terrace_sim::trace::{Format, OnBroken, Reader, Summary, Tally};
+
+const NAME: &str = "the_whole_traces_hold_what_was_stated_when_they_were_recorded";
+const FOLDER: &str = "TERRACE_TRACES";
+
+/// Stated figures: shares in per cent with one decimal.
+struct Stated {
+    name: &'static str,
+    records: u64,
+    touched_pages: u64,
+    written_pages: u64,
+    single_pages: u64,
+    regions: u64,
+    stores: f64,
+    hottest_page: f64,
+    hottest_1_10_20: [f64; 3],
+    without_16: f64,
+    without_16_10_20_50: [f64; 3],
+}
+
+const STATED: [Stated; 4] = [
+    Stated {
+        name: "redis",
+        records: 4_859_204,
+        touched_pages: 30_649,
+        written_pages: 10_531,
+        single_pages: 2_182,
+        regions: 109,
+        stores: 31.1,
+        hottest_page: 31.3,
+        hottest_1_10_20: [91.4, 94.0, 95.7],
+        without_16: 33.5,
+        without_16_10_20_50: [82.0, 87.1, 96.0],
+    },
+    Stated {
+        name: "memcached",
+        records: 3_872_959,
+        touched_pages: 39_131,
+        written_pages: 18_413,
+        single_pages: 2_498,
+        regions: 115,
+        stores: 36.2,
+        hottest_page: 18.0,
+        hottest_1_10_20: [75.4, 82.7, 88.1],
+        without_16: 32.3,
+        without_16_10_20_50: [46.3, 63.3, 90.2],
+    },
+    Stated {
+        name: "gap-pr",
+        records: 4_000_000,
+        touched_pages: 17_175,
+        written_pages: 1_027,
+        single_pages: 1,
+        regions: 37,
+        stores: 4.8,
+        hottest_page: 4.2,
+        hottest_1_10_20: [24.1, 56.9, 63.3],
+        without_16: 91.5,
+        without_16_10_20_50: [53.0, 59.9, 76.7],
+    },
+    Stated {
+        name: "sort",
+        records: 4_902_322,
+        touched_pages: 22_629,
+        written_pages: 22_580,
+        single_pages: 17,
+        regions: 49,
+        stores: 32.9,
+        hottest_page: 43.6,
+        hottest_1_10_20: [65.7, 74.9, 79.6],
+        without_16: 38.2,
+        without_16_10_20_50: [34.4, 46.7, 69.2],
+    },
+];
+
+fn main() -> ExitCode {
+    let words: Vec<String> = std::env::args().skip(1).collect();
+    if words.iter().any(|word| word == "--list") {
+        println!("{NAME}: test");
+        return ExitCode::SUCCESS;
+    }
+    let filtered = |word: &String| !word.starts_with('-') && !NAME.contains(word.as_str());
+    if words.iter().any(filtered) {
+        return ExitCode::SUCCESS;
+    }
+    let Some(folder) = std::env::var_os(FOLDER) else {
+        println!("test {NAME} ... ignored, {FOLDER} names no folder with the whole traces");
+        return ExitCode::SUCCESS;
+    };
+    for stated in &STATED {
+        compare(stated, &summary(folder.as_ref(), stated.name));
+    }
+    println!("test {NAME} ... ok");
+    ExitCode::SUCCESS
+}
+
+fn summary(folder: &Path, name: &str) -> Summary {
+    let file = folder.join(format!("{name}.trace.zst"));
+    let mut reader = Reader::open(&file, None, OnBroken::Stop).expect("a trace");
+    let mut tally = Tally::new(file);
+    while let Some(record) = reader.next_record().expect("a record") {
+        tally.add(&record).expect("room");
+    }
+    tally.summary(&reader, Vec::new())
+}
+
+fn compare(stated: &Stated, s: &Summary) {
+    let name = stated.name;
+    assert_eq!(s.format, Format::Lackey, "{name}");
+    let counts = [
+        (s.records, stated.records),
+        (s.touched_pages, stated.touched_pages),
+        (s.written_pages, stated.written_pages),
+        (s.single_pages, stated.single_pages),
+        (s.touched_regions, stated.regions),
+        (s.skipped, 0),
+    ];
+    for (found, stated) in counts {
+        assert_eq!(found, stated, "{name}");
+    }
+    let part = |shares: &[terrace_sim::trace::Share], percent| {
+        let share = shares.iter().find(|share| share.percent == percent);
+        share.expect("a share").share
+    };
+    let mut shares = vec![
+        (s.stores as f64 / s.records as f64, stated.stores),
+        (s.hottest_page, stated.hottest_page),
+        (s.without_16_share, stated.without_16),
+    ];
+    for (percent, stated) in [1, 10, 20].into_iter().zip(stated.hottest_1_10_20) {
+        shares.push((part(&s.hottest, percent), stated));
+    }
+    for (percent, stated) in [10, 20, 50].into_iter().zip(stated.without_16_10_20_50) {
+        shares.push((part(&s.without_16, percent), stated));
+    }
+    for (found, stated) in shares {
+        // One digit was stated, and the number of pages rounded in another way.
+        assert!(
+            (found * 100.0 - stated).abs() < 0.11,
+            "{name}: {found} against {stated} %"
+        );
+    }
+}
