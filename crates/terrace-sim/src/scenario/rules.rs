@@ -7,6 +7,7 @@ use terrace_proto::PageSize;
 use super::error::Fault;
 use super::quantity::words;
 use super::{Scenario, Stop, Vm};
+use crate::workload::WorkloadError;
 
 /// Pages of `host_page` that a VM has at least after scaling; with fewer, a page is too much of it.
 const LEAST_PAGES: u64 = 1024;
@@ -37,9 +38,17 @@ impl Scenario {
             check_share(vm, &path, self.host.share == Share::Pool)?;
         }
         self.check_capacity()?;
-        self.check_scale()?;
+        // Before the scale: what a load says about it goes before what a VM's size says.
+        let mut loads = Vec::new();
         for (i, vm) in self.vms.iter().enumerate() {
-            self.check_load(vm, &format!("vm[{i}]"))?;
+            let pages = vm.workload.pages(self.machine.scale, &self.folder);
+            let wrong =
+                |error: WorkloadError| Fault::new(format!("vm[{i}].workload"), error.to_string());
+            loads.push(pages.map_err(wrong)?);
+        }
+        self.check_scale()?;
+        for (i, (vm, pages)) in self.vms.iter().zip(loads).enumerate() {
+            self.check_load(vm, pages, &format!("vm[{i}].workload"))?;
         }
         Ok(())
     }
@@ -174,21 +183,12 @@ impl Scenario {
             .iter()
             .map(|vm| vm.bytes() / vm.host_page.bytes() / LEAST_PAGES);
         let most = enough.min().unwrap_or(1).min(MOST_SCALE);
-        let full = self.vms.iter().any(|vm| vm.workload.needs_full_size());
-        let most = if full { 1 } else { most };
         let largest = (1..=most).rev().find(|scale| common.is_multiple_of(*scale));
         format!("the largest scale allowed is {}", largest.unwrap_or(1))
     }
 
-    fn check_load(&self, vm: &Vm, path: &str) -> Result<(), Fault> {
+    fn check_load(&self, vm: &Vm, pages: u64, path: &str) -> Result<(), Fault> {
         let scale = self.machine.scale;
-        let path = format!("{path}.workload");
-        if vm.workload.needs_full_size() && scale != 1 {
-            let what = format!(
-                "recorded accesses cannot be scaled, and machine.scale is {scale}: set scale = 1"
-            );
-            return Err(Fault::new(path, what));
-        }
         match vm.stop {
             Stop::Ops(ops) if ops < scale => {
                 let what =
@@ -204,7 +204,6 @@ impl Scenario {
         let inflated = vm.balloon.iter().map(|step| step.bytes).max().unwrap_or(0);
         let room = vm.bytes() - inflated + vm.swap;
         let room_pages = room / PageSize::Base.bytes() / scale;
-        let pages = vm.workload.pages(scale);
         if pages > room_pages {
             let needs = u128::from(pages) * u128::from(scale) * u128::from(PageSize::Base.bytes());
             let needs = u64::try_from(needs).map_or_else(|_| format!("{needs}B"), words);

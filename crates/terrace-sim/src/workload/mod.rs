@@ -81,6 +81,11 @@ enum Kind {
     Trace(TraceSpec),
 }
 
+/// Names of all kinds.
+pub fn kinds() -> impl Iterator<Item = &'static str> {
+    load::KINDS.iter().map(|(name, ..)| *name)
+}
+
 /// A load that cannot be made.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]

@@ -7,7 +7,7 @@ use serde::Serialize;
 use terrace_core::TierKind;
 use terrace_sim::scenario::policy::{self, Description};
 use terrace_sim::scenario::{Tier, presets};
-use terrace_sim::workload::KINDS;
+use terrace_sim::workload::kinds;
 
 use crate::commands::print_json;
 use crate::render;
@@ -20,7 +20,7 @@ const FOLDER: &str = "scenarios";
 struct Report {
     policies: Vec<Description>,
     tiers: Vec<TierReport>,
-    workloads: Vec<Named>,
+    workloads: Vec<String>,
     scenarios: Vec<Named>,
 }
 
@@ -46,7 +46,7 @@ pub fn run(json: bool) -> Result<()> {
     let report = Report {
         policies: policy::descriptions(),
         tiers: presets().into_iter().map(TierReport::from).collect(),
-        workloads: KINDS.iter().map(Named::from).collect(),
+        workloads: kinds().map(str::to_owned).collect(),
         scenarios: scenarios(Path::new(FOLDER)),
     };
     if json {
@@ -54,15 +54,6 @@ pub fn run(json: bool) -> Result<()> {
     }
     print!("{}", text(&report));
     Ok(())
-}
-
-impl From<&(&str, &str)> for Named {
-    fn from((name, what): &(&str, &str)) -> Self {
-        Self {
-            name: (*name).into(),
-            what: (*what).into(),
-        }
-    }
 }
 
 impl From<Tier> for TierReport {
@@ -117,9 +108,7 @@ fn text(report: &Report) -> String {
     out += &render::table(&header, &[1, 2, 3, 4, 5], &tiers);
     out.push('\n');
     let row = |named: &Named| vec![named.name.clone(), named.what.clone()];
-    let workloads: Vec<Vec<String>> = report.workloads.iter().map(row).collect();
-    out += &render::table(&["LOAD", "WHAT IT IS"], &[], &workloads);
-    out.push('\n');
+    out += &format!("LOADS\n{}\n\n", report.workloads.join(", "));
     let scenarios: Vec<Vec<String>> = report.scenarios.iter().map(row).collect();
     if scenarios.is_empty() {
         out += &format!("no scenarios here: there is no folder {FOLDER} with *.toml files\n");
