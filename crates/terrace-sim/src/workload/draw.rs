@@ -89,16 +89,16 @@ impl Writes {
 }
 
 /// A seeded permutation of the numbers below `items`. They lie in a grid of 2^`bits` columns that is a
-/// little larger than `items`. Each column is turned, then the columns of each row are swapped, then each
-/// column is turned again; what falls outside of `items` goes round once more, so that it is a permutation
-/// for every count. It keeps two numbers per column, about the square root of `items`.
+/// little larger than `items`. Each column is turned, then the columns of each row are swapped; what falls
+/// outside of `items` goes round again, so that it is a permutation for every count. It keeps one number
+/// per column, about the square root of `items`.
 #[derive(Clone, Debug)]
 pub(super) struct Permutation {
     items: u64,
     rows: u64,
     bits: u32,
     swap: u64,
-    turns: [Arc<[u32]>; 2],
+    turns: Arc<[u32]>,
 }
 
 impl Permutation {
@@ -107,18 +107,16 @@ impl Permutation {
         let bits = (65 - items.saturating_sub(1).leading_zeros()) / 2;
         let bits = bits.max(1);
         let rows = items.div_ceil(1 << bits);
-        let turns = |seed: u64| {
-            let turn = |column: u64| multiply_high(mix(seed ^ column), rows);
-            (0..1 << bits)
-                .map(|column| u32::try_from(turn(column)).unwrap_or(0))
-                .collect()
+        let turn = |column: u64| {
+            let turn = multiply_high(mix(mix(!seed) ^ column), rows);
+            u32::try_from(turn).unwrap_or(0)
         };
         Self {
             items,
             rows,
             bits,
             swap: mix(seed),
-            turns: [turns(mix(seed ^ 1 << 62)), turns(mix(seed ^ 1 << 63))],
+            turns: (0..1 << bits).map(turn).collect(),
         }
     }
 
@@ -133,19 +131,13 @@ impl Permutation {
     }
 
     fn round(&self, item: u64) -> u64 {
-        let (mut row, mut column) = (item >> self.bits, item & ((1 << self.bits) - 1));
-        row = self.turn(row, &self.turns[0], column);
-        // The golden ratio's bits spread rows over the high bits.
-        let swap = (row ^ self.swap).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-        column ^= swap >> (64 - self.bits);
-        row = self.turn(row, &self.turns[1], column);
-        row << self.bits | column
-    }
-
-    fn turn(&self, row: u64, turns: &[u32], column: u64) -> u64 {
-        let turn = usize::try_from(column).map_or(0, |column| turns[column]);
+        let (row, column) = (item >> self.bits, item & ((1 << self.bits) - 1));
+        let turn = usize::try_from(column).map_or(0, |column| self.turns[column]);
         let row = row + u64::from(turn);
-        row.min(row.wrapping_sub(self.rows))
+        let row = row.min(row.wrapping_sub(self.rows));
+        // The golden ratio's bits spread neighbouring rows over all columns.
+        let swap = (row ^ self.swap).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        row << self.bits | column ^ swap >> (64 - self.bits)
     }
 }
 

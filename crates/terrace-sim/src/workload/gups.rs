@@ -72,6 +72,9 @@ impl TryFrom<Raw> for Gups {
         if raw.weight.is_some() && raw.variant != Name::Hypertier {
             return Err("weight is allowed for variant = \"hypertier\" only".into());
         }
+        if raw.weight == Some(0.0) {
+            return Err("weight = 0 leaves the hot section alone: allowed is more than 0".into());
+        }
         let variant = match raw.variant {
             Name::Hemem => Variant::Hemem {
                 move_at: raw.move_at,

@@ -82,7 +82,7 @@ impl HotCold {
             scatter,
             spans,
         } = self;
-        // A loop for each: this is the busiest generator.
+        // A loop for each, so that it is small: this is the busiest generator.
         match scatter {
             Scatter::Nothing => spans.fill(random, writes, batch, |line| line),
             Scatter::Lines(lines) => spans.fill(random, writes, batch, |line| lines.apply(line)),

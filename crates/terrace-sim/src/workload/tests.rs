@@ -192,10 +192,10 @@ const GUPS: [(u64, u64, bool); 6] = [
     (1093, 45, true),
 ];
 const ZIPF: [(u64, u64, bool); 6] = [
-    (3537, 56, false),
-    (1635, 51, false),
-    (1953, 31, false),
-    (731, 5, false),
-    (2294, 18, false),
-    (1023, 50, false),
+    (3841, 56, false),
+    (1472, 51, false),
+    (248, 31, false),
+    (3222, 5, false),
+    (3777, 18, false),
+    (2360, 50, false),
 ];

@@ -39,7 +39,9 @@ fn run(text: &str) -> Vec<Box<dyn Source>> {
         compute_ns: 1.0,
         parallelism: 1.0,
     };
-    masim.sources(&context, pace).expect("it is right")
+    let sources = masim.sources(&context, pace).expect("it is right");
+    std::fs::remove_file(folder.join(&masim.file)).expect("it is there");
+    sources
 }
 
 fn fault(text: &str) -> (usize, String) {

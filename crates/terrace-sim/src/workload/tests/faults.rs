@@ -423,3 +423,11 @@ fn a_graph_with_too_few_vertices_for_the_vcpus_is_refused() {
         assert!(why.0.contains(part), "{part:?} is not in: {why}");
     }
 }
+
+#[test]
+fn a_weight_of_0_is_refused() {
+    refused(
+        r#"kind = "gups", variant = "hypertier", size = "1GiB", hot = 0.1, weight = 0, ops = 1"#,
+        &["weight = 0", "more than 0"],
+    );
+}
