@@ -144,6 +144,31 @@ fn another_policy_decides_as_if_it_had_run_itself() {
 }
 
 #[test]
+fn vms_that_share_a_pool_are_replayed_together() {
+    let mut config = config(PolicyName::Vtmm);
+    config.share_lower_percent = 25;
+    let mut host = Host::new(config, &[128, 1024]);
+    // The second VM has no hot pages, and the first one more than its nominal size.
+    for (vm, hot) in [(1, 90), (2, 0)] {
+        let heat = move |page: u64, _: u64| (page % 200 >= 200 - hot, false);
+        host.arrive(spec(vm, 256, 64), Box::new(heat));
+        host.after(0, Event::Command(Command::FastSize(VmId(vm), 64 * 4096)));
+    }
+    for at in [60, 120, 180, 230] {
+        host.run_until(Tick(at * SECOND));
+        host.memory();
+    }
+    let report = other(&host, "vtmm");
+    for (vm, id) in report.vms.iter().zip([VM, VmId(2)]) {
+        let counters = host.engine.vm(id).unwrap().counters;
+        assert_eq!(vm.recorded, vm.other, "{}", vm.name);
+        assert_eq!(vm.other.promoted_pages, counters.promoted_pages);
+        assert_eq!(vm.other.rounds, counters.rounds);
+    }
+    assert!(report.vms[0].other.promoted_pages > 0);
+}
+
+#[test]
 fn policies_that_look_at_nothing_are_measured_on_the_same_accesses() {
     let host = three_rounds(config(PolicyName::Vtmm));
     let first_touch = other(&host, "first-touch");

@@ -189,7 +189,7 @@ fn after_the_end_it_is_served_on_and_takes_no_wishes() {
 
 #[test]
 fn what_is_recorded_is_replayed_exactly_and_covers_every_window() {
-    let mut r = run("15s", Speed::Max, Some("log"));
+    let mut r = run("8s", Speed::Max, Some("log"));
     r.wait_for_the_end();
     r.stop();
     let log = std::fs::read(r.folder.path().join("log")).unwrap();
