@@ -52,11 +52,7 @@ fn scenario(scale: u64, duration: &str) -> Result<Scenario, RunError> {
 ///
 /// # Errors
 /// Where the scenario cannot be run: never.
-pub fn measure(
-    scale: u64,
-    duration: &str,
-    clock: impl Fn() -> u64,
-) -> Result<Measured, RunError> {
+pub fn measure(scale: u64, duration: &str, clock: impl Fn() -> u64) -> Result<Measured, RunError> {
     let scenario = scenario(scale, duration)?;
     let (mut rates, mut baselines, mut state) = (Vec::new(), Vec::new(), 0.0);
     for _ in 0..RUNS {
@@ -102,7 +98,8 @@ fn baseline(scenario: &Scenario, accesses: u64, clock: impl Fn() -> u64) -> Resu
         .into_iter()
         .map(|source| (source, tlb(costs.l1_entries, 4), tlb(costs.l2_entries, 12)))
         .collect();
-    let pages = vm.workload.pages(scale);
+    let pages = vm.workload.pages(scale, &scenario.folder);
+    let pages = pages.map_err(|error| RunError(error.to_string()))?;
     let mut records = vec![[0_u64; 2]; place(pages)];
     let mut batch = [Access::default(); BATCH];
     let begin = clock();

@@ -34,7 +34,7 @@ mod tests;
 use std::path::Path;
 
 use crate::access::{Pace, Source};
-use crate::trace::TraceSpec;
+use crate::trace::{TraceError, TraceSpec};
 use source::{Endless, Generate};
 
 pub use load::Load;
@@ -146,7 +146,7 @@ impl Workload {
         of_kind!(&self.kind, kind => kind.pages(scale),
             Kind::Masim(masim) => masim.pages(folder),
             Kind::Phases(phases) => phases.pages(scale, folder),
-            Kind::Trace(trace) => trace.pages(folder),
+            Kind::Trace(trace) => trace.pages(folder).map_err(unreadable),
         )
     }
 
@@ -159,7 +159,7 @@ impl Workload {
         of_kind!(&self.kind, kind => kind.sources(context, self.pace),
             Kind::Masim(masim) => masim.sources(context, self.pace),
             Kind::Phases(phases) => phases.sources(context),
-            Kind::Trace(trace) => trace.sources(context),
+            Kind::Trace(trace) => trace.sources(context).map_err(unreadable),
         )
     }
 
@@ -180,4 +180,8 @@ impl Workload {
             "workload of kind {kind:?}: it needs scale = 1, not {scale}"
         )))
     }
+}
+
+fn unreadable(error: TraceError) -> WorkloadError {
+    WorkloadError(error.to_string())
 }
