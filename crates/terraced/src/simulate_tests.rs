@@ -1,1 +1,231 @@
-//! Tests.
+//! A simulated host behind the API, in one process.
+
+use std::sync::mpsc::Sender;
+use std::thread::JoinHandle;
+
+use serde::de::DeserializeOwned;
+use terrace_api::client::Client;
+use terrace_api::types::{
+    Doctor, Done, EventLine, HeatMap, Mode, PageExplanation, Planning, Setting, Status, Vm,
+    VmDetail,
+};
+use terrace_core::replay::replay;
+use terrace_sim::replay::{Other, replay_with};
+
+use super::*;
+
+/// A VM that the engine manages and one that it does not.
+const SCENARIO: &str = r#"
+[machine]
+tiers = ["dram", "pmem"]
+scale = 64
+vcpus_per_vm = 1
+[[vm]]
+name = "web1"
+fast = "64MiB"
+slow = "256MiB"
+policy = "vtmm"
+workload = { kind = "hotset", size = "256MiB", hot = 0.2, hot_access = 0.9, write = 0.5, duration = "DURATION" }
+[[vm]]
+name = "db1"
+fast = "64MiB"
+slow = "256MiB"
+policy = "all-slow"
+workload = { kind = "hotset", size = "256MiB", hot = 0.2, hot_access = 0.9, write = 0.5, duration = "DURATION" }
+"#;
+
+struct Running {
+    folder: tempfile::TempDir,
+    inbox: Sender<Input>,
+    client: Client,
+    thread: Option<JoinHandle<Result<()>>>,
+}
+
+fn run(duration: &str, speed: Speed, record: Option<&str>) -> Running {
+    let folder = tempfile::tempdir().unwrap();
+    let text = SCENARIO.replace("DURATION", duration);
+    let scenario = Scenario::parse(&text, "test", folder.path()).unwrap();
+    let record = record.map(|name| folder.path().join(name));
+    let socket = folder.path().join("terraced.sock");
+    let (inbox, inputs) = channel();
+    api::start(&socket, inbox.clone()).unwrap();
+    let thread = std::thread::spawn(move || {
+        Simulated::new(scenario, speed, record.as_deref())?.run(&inputs)
+    });
+    Running {
+        folder,
+        inbox,
+        client: Client::new(&socket),
+        thread: Some(thread),
+    }
+}
+
+fn runtime() -> tokio::runtime::Runtime {
+    tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .unwrap()
+}
+
+impl Running {
+    fn get<T: DeserializeOwned>(&self, path: &str) -> T {
+        runtime().block_on(self.client.get(path)).unwrap()
+    }
+
+    fn post<T: DeserializeOwned>(&self, path: &str) -> Result<T, String> {
+        let answer = runtime().block_on(self.client.post(path, &()));
+        answer.map_err(|e| e.to_string())
+    }
+
+    fn set(&self, key: &str, value: &str) -> Result<Done, String> {
+        let setting = Setting {
+            key: key.into(),
+            value: value.into(),
+        };
+        let answer = runtime().block_on(self.client.post("/v1/vms/web1/set", &setting));
+        answer.map_err(|e| e.to_string())
+    }
+
+    fn wait(&self, what: &str, done: impl Fn(&Self) -> bool) {
+        let came = (0..6000).any(|_| {
+            std::thread::sleep(Duration::from_millis(10));
+            done(self)
+        });
+        assert!(came, "{what} does not come");
+    }
+
+    fn wait_for_the_end(&self) {
+        self.wait("the end", |r| {
+            let events: Vec<EventLine> = r.get("/v1/events");
+            events
+                .iter()
+                .any(|e| e.text.contains("the scenario is over"))
+        });
+    }
+
+    fn stop(&mut self) {
+        // It may have ended already.
+        let _ = self.inbox.send(Input::Stop);
+        if let Some(thread) = self.thread.take() {
+            thread.join().unwrap().unwrap();
+        }
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}
+
+fn mode(running: &Running) -> Mode {
+    let vms: Vec<Vm> = running.get("/v1/vms");
+    vms.iter().find(|vm| vm.name == "web1").unwrap().mode
+}
+
+#[test]
+fn a_simulated_vm_is_listed_shown_explained_and_steered_as_any_other() {
+    let r = run("100000s", Speed::Max, None);
+    r.wait("a round", |r| r.get::<Vec<Vm>>("/v1/vms")[1].rounds > 0);
+    let vms: Vec<Vm> = r.get("/v1/vms");
+    assert_eq!((vms[0].name.as_str(), vms[0].mode), ("db1", Mode::Ignored));
+    assert!(vms[0].reason.contains("all-slow"), "{}", vms[0].reason);
+    assert_eq!(
+        (vms[1].mode, vms[1].hypervisor.as_str()),
+        (Mode::Managed, "simulated")
+    );
+    assert!(vms[1].promoted_pages > 0);
+    let detail: VmDetail = r.get("/v1/vms/web1");
+    assert!(detail.stages[0].mechanism.contains("guest page tables"));
+    assert!(!detail.history.is_empty());
+    let page: PageExplanation = r.get("/v1/vms/web1/pages/0x100000");
+    assert!(page.tier.is_some() && !page.because.is_empty());
+    let map: HeatMap = r.get("/v1/vms/web1/map?cells=16");
+    assert_eq!(map.tiers, ["dram", "pmem"]);
+    assert_eq!(
+        r.post::<Done>("/v1/vms/web1/pause").unwrap().done,
+        "web1: paused"
+    );
+    assert_eq!(mode(&r), Mode::Paused);
+    r.post::<Done>("/v1/vms/web1/resume").unwrap();
+    assert_eq!(mode(&r), Mode::Managed);
+    r.set("moves", "off").unwrap();
+    assert_eq!(mode(&r), Mode::Observed);
+    assert!(r.set("floor", "1GB2").unwrap_err().contains("not a size"));
+    r.wait("a plan", |r| {
+        r.post::<Planning>("/v1/vms/web1/plan").is_ok()
+    });
+}
+
+#[test]
+fn that_the_host_is_simulated_is_said_with_its_scale() {
+    let r = run("100000s", Speed::Times(0.001), None);
+    let doctor: Doctor = r.get("/v1/doctor");
+    let found = &doctor.host[0].found;
+    assert!(
+        found.contains("a simulation of test at scale 64"),
+        "{found}"
+    );
+    let status: Status = r.get("/v1/status");
+    assert_eq!(status.policy, "mixed");
+    let sizes: Vec<u64> = status.tiers.iter().map(|t| t.total_bytes).collect();
+    assert_eq!(sizes, [2 << 20, 8 << 20], "one 64th of 128 and 512 MiB");
+    assert!(
+        status.uptime_s < 1.0,
+        "a thousandth of the time: {}",
+        status.uptime_s
+    );
+}
+
+#[test]
+fn after_the_end_it_is_served_on_and_takes_no_wishes() {
+    let r = run("2s", Speed::Max, None);
+    r.wait_for_the_end();
+    assert_eq!(r.get::<Vec<Vm>>("/v1/vms").len(), 2);
+    let error = r.post::<Done>("/v1/vms/web1/round").unwrap_err();
+    assert!(error.contains("its time stands still"), "{error}");
+    assert!(r.set("moves", "off").is_err());
+}
+
+#[test]
+fn what_is_recorded_is_replayed_exactly_and_covers_every_window() {
+    let mut r = run("15s", Speed::Max, Some("log"));
+    r.wait_for_the_end();
+    r.stop();
+    let log = std::fs::read(r.folder.path().join("log")).unwrap();
+    let replayed = replay(&log[..]).unwrap();
+    assert!(replayed.actions > 8 && !replayed.cut_off, "{replayed:?}");
+    let other = Other {
+        policy: terrace_core::PolicyName::Random.into(),
+        window_ms: None,
+    };
+    let report = replay_with(&log[..], &other).unwrap();
+    assert_eq!(report.vms.len(), 1, "db1 is none of the engine's");
+    assert_eq!(report.vms[0].coverage, Some(1.0));
+}
+
+#[test]
+fn a_scenario_that_is_not_there_or_none_is_named() {
+    let error = |file: &Path| format!("{:#}", serve(file, Speed::Max, None, None).unwrap_err());
+    let missing = error(Path::new("/nonexistent/quick.toml"));
+    assert!(missing.contains("/nonexistent/quick.toml"), "{missing}");
+    let folder = tempfile::tempdir().unwrap();
+    let broken = folder.path().join("broken.toml");
+    std::fs::write(&broken, "[machine]\ntires = 2\n").unwrap();
+    let broken = error(&broken);
+    assert!(
+        broken.contains("broken.toml") && broken.contains("tires"),
+        "{broken}"
+    );
+}
+
+#[test]
+fn a_speed_is_a_number_or_max() {
+    assert_eq!("max".parse(), Ok(Speed::Max));
+    assert_eq!("2.5".parse(), Ok(Speed::Times(2.5)));
+    for wrong in ["0", "-1", "NaN", "inf", "1e9", "fast"] {
+        assert!(wrong.parse::<Speed>().is_err(), "{wrong}");
+    }
+    assert_eq!(Speed::Times(0.5).due(Duration::from_secs(4)), 2_000_000_000);
+    assert_eq!(Speed::Times(1e6).due(Duration::MAX), u64::MAX);
+}

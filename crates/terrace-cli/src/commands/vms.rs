@@ -20,16 +20,17 @@ pub async fn run(client: &Client, json: bool) -> Result<()> {
 fn text(status: &Status, vms: &[Vm]) -> String {
     let mut out = String::new();
     for tier in &status.tiers {
+        let nodes: Vec<String> = tier.nodes.iter().map(u32::to_string).collect();
+        // A simulated tier has none.
+        let nodes = match nodes.is_empty() {
+            true => String::new(),
+            false => format!("  node {}", nodes.join(",")),
+        };
         out += &format!(
-            "{:<8} {:>10} of {:>10} free  node {}\n",
+            "{:<8} {:>10} of {:>10} free{nodes}\n",
             tier.name,
             render::bytes(tier.free_bytes),
             render::bytes(tier.total_bytes),
-            tier.nodes
-                .iter()
-                .map(u32::to_string)
-                .collect::<Vec<_>>()
-                .join(","),
         );
     }
     out.push('\n');

@@ -136,6 +136,10 @@ macro_rules! of_kind {
     };
 }
 
+fn broken_trace(error: TraceError) -> WorkloadError {
+    WorkloadError(error.to_string())
+}
+
 impl Workload {
     /// 4 KiB pages of its memory at that scale: its accesses are to pages below this.
     ///
@@ -146,7 +150,7 @@ impl Workload {
         of_kind!(&self.kind, kind => kind.pages(scale),
             Kind::Masim(masim) => masim.pages(folder),
             Kind::Phases(phases) => phases.pages(scale, folder),
-            Kind::Trace(trace) => trace.pages(folder).map_err(unreadable),
+            Kind::Trace(trace) => trace.pages(folder).map_err(broken_trace),
         )
     }
 
@@ -159,7 +163,7 @@ impl Workload {
         of_kind!(&self.kind, kind => kind.sources(context, self.pace),
             Kind::Masim(masim) => masim.sources(context, self.pace),
             Kind::Phases(phases) => phases.sources(context),
-            Kind::Trace(trace) => trace.sources(context).map_err(unreadable),
+            Kind::Trace(trace) => trace.sources(context).map_err(broken_trace),
         )
     }
 
@@ -180,8 +184,4 @@ impl Workload {
             "workload of kind {kind:?}: it needs scale = 1, not {scale}"
         )))
     }
-}
-
-fn unreadable(error: TraceError) -> WorkloadError {
-    WorkloadError(error.to_string())
 }

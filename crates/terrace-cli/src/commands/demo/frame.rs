@@ -167,7 +167,9 @@ pub fn draw(view: &View, controls: &Controls, frame: &mut Frame) {
         panel(view, vm, told, frame, place);
     }
     if let Some(map) = view.told.iter().find_map(|told| told.map.as_ref()) {
-        frame.render_widget(live::legend(map), parts.legend);
+        let mut legend = vec![Span::from(" ")];
+        legend.extend(live::colours(map));
+        frame.render_widget(Line::from(legend), parts.legend);
     }
     let keys = " space pause  + faster  - slower  ? help  q quit";
     frame.render_widget(Line::from(keys).dark_gray(), parts.foot);
@@ -203,7 +205,10 @@ fn panel(view: &View, vm: &VmTimeline, told: &Told, frame: &mut Frame, area: Rec
         Span::from(vm.name.clone()).bold(),
         format!(" {} ", told.policy).into(),
     ]);
+    let cell = told.map.as_ref().map(|map| map.pages_per_cell);
+    let cell = cell.map(|pages| format!(" {} a cell ", render::pages(pages)));
     let block = Block::bordered().title(title);
+    let block = block.title_bottom(cell.unwrap_or_default());
     frame.render_widget(block, area);
     let [words, place] = inside(area);
     let held = vm.samples.last().map_or(&[][..], |s| &s.tier_bytes);
@@ -228,12 +233,12 @@ fn panel(view: &View, vm: &VmTimeline, told: &Told, frame: &mut Frame, area: Rec
     }
 }
 
-/// `dram 7.2 GiB  pmem 16.8 GiB`, in the tiers' colours.
+/// `dram 7.2 GiB  pmem 16.8 GiB`, each after its letter and colour in the bar.
 fn tier_words(tiers: &[String], held: &[u64]) -> Line<'static> {
     let tiers = tiers.iter().zip(held).enumerate();
-    let spans = tiers.map(|(tier, (name, bytes))| {
-        let text = format!("{name} {}  ", render::bytes(*bytes));
-        Span::from(text).fg(ink(tier))
+    let spans = tiers.flat_map(|(tier, (name, bytes))| {
+        let text = format!(" {name} {}  ", render::bytes(*bytes));
+        [tier_mark(name, tier, 1), text.into()]
     });
     spans.collect()
 }
@@ -249,19 +254,20 @@ fn tier_bar(tiers: &[String], held: &[u64], width: u16) -> Line<'static> {
         // Each ends where its sum does, so that the bar is always of the same width.
         let end = (u128::from(sum) * u128::from(width)).checked_div(all.into());
         let end = end.map_or(0, |end| u64::try_from(end).unwrap_or(width));
-        let name = tiers.get(tier).and_then(|name| name.chars().next());
-        let letter = name.unwrap_or('?').to_ascii_uppercase();
-        let text: String = (drawn..end).map(|_| letter).collect();
-        let (r, g, b) = COLOURS[tier.min(COLOURS.len() - 1)].0;
-        spans.push(Span::from(text).fg(Color::Rgb(r, g, b)).bg(ink(tier)));
+        let name = tiers.get(tier).map_or("?", String::as_str);
+        spans.push(tier_mark(name, tier, end.saturating_sub(drawn)));
         drawn = end;
     }
     Line::from(spans)
 }
 
-fn ink(tier: usize) -> Color {
-    let (r, g, b) = COLOURS[tier.min(COLOURS.len() - 1)].1;
-    Color::Rgb(r, g, b)
+/// A tier's first letter, so many times, on its colour.
+fn tier_mark(name: &str, tier: usize, times: u64) -> Span<'static> {
+    let letter = name.chars().next().unwrap_or('?').to_ascii_uppercase();
+    let text: String = (0..times).map(|_| letter).collect();
+    let (cold, hot) = COLOURS[tier.min(COLOURS.len() - 1)];
+    let colour = |(r, g, b)| Color::Rgb(r, g, b);
+    Span::from(text).fg(colour(cold)).bg(colour(hot))
 }
 
 /// Fast hits now, and as a line over the newest samples.

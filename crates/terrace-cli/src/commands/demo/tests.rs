@@ -80,14 +80,15 @@ fn a_panel_shows_tiers_hits_moves_reason_and_map() {
     let has = |what: &str| assert!(text.contains(what), "no {what:?} in\n{text}");
     has(" terrace demo 42 s █████░░░░░░░░░░░░░░░  10x");
     has("┌ web vtmm ─");
-    has("│dram 8 GiB  pmem 24 GiB");
+    has("│D dram 8 GiB  P pmem 24 GiB");
     has(&format!("│{}{}│", "D".repeat(12), "P".repeat(36)));
     has("fast hits 100.0 % ▃▃▃▃▃▄▄▄▄▄▅▅▅▅▅▆▆▆▆▆▇▇▇▇▇█████│");
     has("│up 640 MiB  down 320 MiB ");
     has("│round 4: in window 3 of 8 ");
     has("42 s: wants 9 GiB of fast memory");
     has("│DdPp ");
-    has("128 MiB a cell d dram cold D dram hot p pmem cold P pmem hot");
+    has("└ 128 MiB a cell ─");
+    has(" d dram cold D dram hot p pmem cold P pmem hot");
     assert_eq!(text.matches("│DdPp ").count(), 4, "{text}");
 }
 

@@ -7,12 +7,17 @@ use terrace_api::types::{Cell, HeatMap};
 use super::{COLOURS, colour};
 use crate::render;
 
-/// What colours and letters of [`rows`] mean.
+/// How much a cell is, and what colours and letters of [`rows`] mean.
 pub fn legend(map: &HeatMap) -> Line<'static> {
-    let mut spans = vec![Span::from(format!(
-        "{} a cell ",
-        render::pages(map.pages_per_cell)
-    ))];
+    let size = format!("{} a cell ", render::pages(map.pages_per_cell));
+    let mut spans = vec![Span::from(size)];
+    spans.extend(colours(map));
+    Line::from(spans)
+}
+
+/// What colours and letters of [`rows`] mean.
+pub fn colours(map: &HeatMap) -> Vec<Span<'static>> {
+    let mut spans = Vec::new();
     for (i, (name, (cold, hot))) in map.tiers.iter().zip(COLOURS).enumerate() {
         for ((r, g, b), heat, is_warm) in [(cold, "cold", false), (hot, "hot", true)] {
             let mark = letter(map, i, is_warm);
@@ -21,7 +26,7 @@ pub fn legend(map: &HeatMap) -> Line<'static> {
             spans.push(format!(" {name} {heat} ").into());
         }
     }
-    Line::from(spans)
+    spans
 }
 
 /// The map for a frame of a live view, in rows of so many cells.
