@@ -1,0 +1,294 @@
+//! `terrace sim`: exit codes, messages, and what is written.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use serde_json::Value;
+
+/// A run of a moment: 32 MiB, a few accesses.
+const SMALL: &str = r#"[machine]
+tiers = ["dram", "pmem"]
+scale = 1
+vcpus_per_vm = 2
+[[vm]]
+name = "vm1"
+fast = "8MiB"
+slow = "24MiB"
+workload = { kind = "hotset", size = "16MiB", hot = 0.2, hot_access = 0.9, write = 0.5, ops = 100000 }
+"#;
+
+fn terrace(folder: &Path, args: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_terrace"))
+        .current_dir(folder)
+        .args(args)
+        .output()
+        .expect("the program starts")
+}
+
+fn said(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+fn printed(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+/// A folder with `small.toml`.
+fn folder() -> tempfile::TempDir {
+    let dir = tempfile::tempdir().expect("a folder");
+    std::fs::write(dir.path().join("small.toml"), SMALL).expect("a file");
+    dir
+}
+
+fn json(path: PathBuf) -> Value {
+    let text = std::fs::read_to_string(path).expect("a file");
+    serde_json::from_str(&text).expect("JSON")
+}
+
+/// The same apart from the time that the run took here.
+fn without_wall(mut run: Value) -> Value {
+    for key in ["wall_s", "accesses_per_wall_s"] {
+        let removed = run.as_object_mut().and_then(|run| run.remove(key));
+        assert!(removed.is_some_and(|v| v.is_f64()), "{key} is there");
+    }
+    run
+}
+
+#[test]
+fn a_run_prints_a_table_and_writes_what_is_asked_for() {
+    let dir = folder();
+    let args = [
+        "sim",
+        "run",
+        "small.toml",
+        "--json",
+        "out.json",
+        "--html",
+        "out.html",
+    ];
+    let output = terrace(dir.path(), &args);
+    assert_eq!(output.status.code(), Some(0), "{}", said(&output));
+    assert_eq!(said(&output), "", "no progress where nobody looks");
+    let table = printed(&output);
+    assert!(
+        table.contains("SLOWDOWN") && table.contains("vm1"),
+        "{table}"
+    );
+    assert!(table.contains("too few to judge"), "{table}");
+    let run = json(dir.path().join("out.json"));
+    assert_eq!(run["scenario"], "small");
+    assert_eq!(run["policy"], "vtmm");
+    assert_eq!(run["accesses"], 100_000);
+    let slowdown = run["vms"][0]["slowdown_vs_all_fast"].as_f64();
+    assert!(
+        slowdown.is_some_and(|s| s > 1.0),
+        "{slowdown:?}: half of it lies in PMem"
+    );
+    let html = std::fs::read_to_string(dir.path().join("out.html")).expect("a report");
+    assert!(html.contains("small"), "{html}");
+}
+
+#[test]
+fn a_run_is_the_same_again_and_another_with_another_seed() {
+    let dir = folder();
+    let run = |more: &[&str]| {
+        let args = [&["sim", "run", "small.toml", "--json", "-"], more].concat();
+        let output = terrace(dir.path(), &args);
+        assert_eq!(output.status.code(), Some(0), "{}", said(&output));
+        without_wall(serde_json::from_slice(&output.stdout).expect("JSON alone"))
+    };
+    let first = run(&[]);
+    assert_eq!(first, run(&[]));
+    assert_eq!(first, run(&["--seed", "1"]));
+    let other = run(&["--seed", "2"]);
+    assert_eq!(other["seed"], 2);
+    assert_ne!(first["vms"], other["vms"]);
+    let slow = run(&["--policy", "all-slow"]);
+    assert_eq!(slow["policy"], "all-slow");
+    assert_eq!(slow["vms"][0]["fast_hit_ratio"], 0.0);
+}
+
+#[test]
+fn a_comparison_is_the_same_however_many_run_at_a_time() {
+    let dir = folder();
+    let compare = |jobs: &str| {
+        let args = [
+            "sim",
+            "compare",
+            "small.toml",
+            "--policies",
+            "all-slow,first-touch,all-fast",
+        ];
+        let more = [
+            "--sweep",
+            "fast=4MiB..8MiB",
+            "--json",
+            "out.json",
+            "--jobs",
+            jobs,
+            "-q",
+        ];
+        let output = terrace(dir.path(), &[&args[..], &more].concat());
+        assert_eq!(output.status.code(), Some(0), "{}", said(&output));
+        assert_eq!(printed(&output), "", "quiet");
+        let runs = json(dir.path().join("out.json"))["runs"].take();
+        let runs = runs.as_array().cloned().expect("a list");
+        runs.into_iter().map(without_wall).collect::<Vec<_>>()
+    };
+    let runs = compare("1");
+    assert_eq!(runs, compare("4"));
+    let told: Vec<_> = runs
+        .iter()
+        .map(|run| {
+            (
+                run["policy"].as_str().expect("a name"),
+                run["sweep"]["bytes"].as_u64(),
+            )
+        })
+        .collect();
+    let policies = ["all-slow", "first-touch", "all-fast"];
+    let expected: Vec<_> = [4 << 20, 8 << 20]
+        .into_iter()
+        .flat_map(|bytes| policies.map(|policy| (policy, Some(bytes))))
+        .collect();
+    assert_eq!(told, expected);
+    assert_eq!(runs[2]["vms"][0]["slowdown_vs_all_fast"], 1.0);
+}
+
+#[test]
+fn a_bad_scenario_is_1_with_one_message() {
+    let dir = folder();
+    let bad = SMALL.replace("\"8MiB\"", "\"8MiB\"\nflor = \"1MiB\"");
+    std::fs::write(dir.path().join("bad.toml"), bad).expect("a file");
+    for (file, start) in [
+        (
+            "bad.toml",
+            "terrace: bad.toml:8: vm.flor: unknown field `flor`",
+        ),
+        (
+            "none.toml",
+            "terrace: none.toml: cannot be read: No such file",
+        ),
+    ] {
+        for command in [&["run", file][..], &["compare", file, "--policies", "vtmm"]] {
+            let output = terrace(dir.path(), &[&["sim"], command].concat());
+            assert_eq!(output.status.code(), Some(1));
+            assert!(said(&output).starts_with(start), "{}", said(&output));
+            assert_eq!(said(&output).lines().count(), 1, "{}", said(&output));
+        }
+    }
+}
+
+#[test]
+fn a_sweep_that_does_not_suit_the_scenario_is_1() {
+    let dir = folder();
+    let args = [
+        "sim",
+        "compare",
+        "small.toml",
+        "--policies",
+        "vtmm",
+        "--sweep",
+        "fast=8MiB..64MiB",
+    ];
+    let output = terrace(dir.path(), &args);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(said(&output).contains("fast=64MiB"), "{}", said(&output));
+}
+
+#[test]
+fn a_place_that_cannot_be_written_is_told_before_the_run() {
+    let dir = folder();
+    let output = terrace(
+        dir.path(),
+        &["sim", "run", "small.toml", "--json", "no/out.json"],
+    );
+    assert_eq!(output.status.code(), Some(1));
+    assert!(said(&output).contains("no/out.json"), "{}", said(&output));
+    assert_eq!(printed(&output), "");
+}
+
+#[test]
+fn wrong_usage_is_2() {
+    let dir = folder();
+    for args in [
+        &["sim"][..],
+        &["sim", "run"],
+        &["sim", "run", "small.toml", "--policy", "lru"],
+        &["sim", "run", "small.toml", "--seed", "-1"],
+        &["sim", "compare", "small.toml"],
+        &["sim", "compare", "small.toml", "--policies", "vtmm,,oracle"],
+        &["sim", "compare", "small.toml", "--policies", "vtmm@guest"],
+        &[
+            "sim",
+            "compare",
+            "small.toml",
+            "--policies",
+            "vtmm",
+            "--sweep",
+            "fast=2GiB..1GiB",
+        ],
+        &[
+            "sim",
+            "compare",
+            "small.toml",
+            "--policies",
+            "vtmm",
+            "--jobs",
+            "0",
+        ],
+    ] {
+        let output = terrace(dir.path(), args);
+        assert_eq!(output.status.code(), Some(2), "{args:?}: {}", said(&output));
+    }
+}
+
+#[test]
+fn the_list_names_policies_tiers_loads_and_scenarios() {
+    let dir = folder();
+    std::fs::create_dir(dir.path().join("scenarios")).expect("a folder");
+    std::fs::write(dir.path().join("scenarios/a.toml"), "# What it asks\n").expect("a file");
+    let text = printed(&terrace(dir.path(), &["sim", "list"]));
+    for word in [
+        "vtmm",
+        "oracle",
+        "guest-scan",
+        "pmem-177",
+        "hotset",
+        "What it asks",
+    ] {
+        assert!(text.contains(word), "{word} is not in\n{text}");
+    }
+    let output = terrace(dir.path(), &["sim", "list", "--json"]);
+    let list: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    assert_eq!(list["tiers"][2]["read_ns"], 310.0);
+    assert_eq!(list["scenarios"][0]["name"], "scenarios/a.toml");
+    let loads = list["workloads"].as_array().expect("a list");
+    assert!(loads.iter().any(|kind| kind == "trace"), "{loads:?}");
+}
+
+#[cfg(unix)]
+#[test]
+fn an_interruption_keeps_the_finished_runs_and_is_130() {
+    let dir = folder();
+    // Nobody would wait for this one.
+    let long = SMALL.replace("ops = 100000", "duration = \"30days\"");
+    std::fs::write(dir.path().join("long.toml"), long).expect("a file");
+    let child = Command::new(env!("CARGO_BIN_EXE_terrace"))
+        .current_dir(dir.path())
+        .args(["sim", "run", "long.toml"])
+        .stderr(std::process::Stdio::piped())
+        .spawn()
+        .expect("the program starts");
+    // Long enough for the handler to be there; the run itself has no end.
+    std::thread::sleep(std::time::Duration::from_secs(2));
+    let id = i32::try_from(child.id()).expect("a process id");
+    // SAFETY: sends a signal to our own child, which was not waited for yet.
+    assert_eq!(unsafe { libc::kill(id, libc::SIGINT) }, 0);
+    let output = child.wait_with_output().expect("the program ends");
+    assert_eq!(output.status.code(), Some(130));
+    assert_eq!(
+        said(&output),
+        "terrace: interrupted: 0 of 1 runs were finished\n"
+    );
+}
