@@ -52,11 +52,7 @@ fn scenario(scale: u64, duration: &str) -> Result<Scenario, RunError> {
 ///
 /// # Errors
 /// Where the scenario cannot be run: never.
-pub fn measure(
-    scale: u64,
-    duration: &str,
-    clock: impl Fn() -> u64,
-) -> Result<Measured, RunError> {
+pub fn measure(scale: u64, duration: &str, clock: impl Fn() -> u64) -> Result<Measured, RunError> {
     let scenario = scenario(scale, duration)?;
     let (mut rates, mut baselines, mut state) = (Vec::new(), Vec::new(), 0.0);
     for _ in 0..RUNS {
