@@ -109,7 +109,7 @@ fn end(series: &Series) -> f64 {
     series.stretches.last().map_or(0.0, |s| s.to)
 }
 
-/// Who holds what: a chart per VM and run.
+/// Who holds what: a card per VM, a chart per run.
 pub fn tiers(cast: &Cast) -> String {
     let names = cast.runs.iter().map(|run| &run.timeline.tiers);
     let names = names.max_by_key(|names| names.len());
@@ -132,11 +132,15 @@ pub fn tiers(cast: &Cast) -> String {
             .flatten()
             .map(|s| held(&s.tier_bytes));
         let most = held.max().unwrap_or(0);
+        let mut charts = String::new();
         for (stretches, run) in &all {
             if let Some(stretches) = stretches {
-                let title = format!("{vm}: {}", run.result.policy);
-                out += &areas(stretches, (cast.end(), most), names, &title);
+                let ends = (cast.end(), most);
+                charts += &areas(stretches, ends, names, vm, &run.result.policy);
             }
+        }
+        if !charts.is_empty() {
+            out += &figure(vm, &charts);
         }
     }
     out + "</div>\n"
@@ -146,8 +150,18 @@ fn held(tiers: &[u64]) -> u64 {
     tiers.iter().fold(0, |sum, n| sum.saturating_add(*n))
 }
 
-fn areas(stretches: &[Stretch], (end, most): (f64, u64), names: &[String], title: &str) -> String {
-    let mut chart = Chart::new(170.0, Axis::seconds(end), Axis::bytes(most, "held"));
+fn areas(
+    stretches: &[Stretch],
+    (end, most): (f64, u64),
+    names: &[String],
+    vm: &str,
+    policy: &str,
+) -> String {
+    let mut chart = Chart::new(
+        170.0,
+        Axis::seconds(end),
+        Axis::bytes(most, &format!("{policy}: held")),
+    );
     let tiers = stretches
         .iter()
         .map(|s| s.tier_bytes.len())
@@ -189,5 +203,5 @@ fn areas(stretches: &[Stretch], (end, most): (f64, u64), names: &[String], title
         let ends = chart.ends();
         chart.hint((first.from, last.to), ends, &text);
     }
-    chart.figure(title)
+    chart.svg(&format!("{vm}: tiers under {policy}"))
 }

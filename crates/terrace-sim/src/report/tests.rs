@@ -235,7 +235,11 @@ fn many_vms_and_policies_fit_on_a_page() {
         .collect();
     let page = html("many", &runs);
     check_markup(&page);
-    assert_eq!(page.matches("<figcaption>vm8: policy-").count(), 12);
+    assert_eq!(
+        page.matches("aria-label=\"vm8: tiers under policy-")
+            .count(),
+        12
+    );
     assert!(page.contains("<i class=\"c11\"></i>policy-12"));
 }
 
