@@ -235,8 +235,8 @@ fn space(scenario: &Scenario, spec: &scenario::Vm, options: Options) -> Result<S
     if pages > ram && spec.swap == 0 {
         return refuse(format!(
             "its load has {} MiB, more than the VM's {} MiB (give it memory, or `swap`)",
-            pages * scale * PAGE_SIZE >> 20,
-            ram * scale * PAGE_SIZE >> 20
+            (pages * scale * PAGE_SIZE) >> 20,
+            (ram * scale * PAGE_SIZE) >> 20
         ));
     }
     let short = pages > ram || !spec.balloon.is_empty();

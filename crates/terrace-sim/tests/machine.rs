@@ -44,10 +44,10 @@ impl Source for Script {
 
 /// Guest pages 0 and up of a VM; even units in tier 0, odd ones in tier 1.
 fn space(pages: u64, guest: PageSize, host: PageSize) -> Space {
-    let guest = Guest::new(pages, guest, pages).unwrap();
+    let guest = Guest::new(pages, guest, pages).expect("tables fit");
     let mut second = SecondStage::new(guest.frames(), host);
     for unit in 0..second.len() {
-        second.put(unit, Some((unit % 2) as u8));
+        second.put(unit, u8::try_from(unit % 2).ok());
     }
     Space {
         heat: Heat::new(4, pages),
@@ -96,7 +96,11 @@ fn a_cold_walk_reads_each_level_once_and_a_hit_reads_none() {
     // A table costs what the tier costs that its own page is in; data page 0 is in tier 0.
     let table = |level| {
         let frame = space.guest.table_frame(level, 0);
-        if frame % 2 == 0 { 80_000 } else { 300_000 }
+        if frame.is_multiple_of(2) {
+            80_000
+        } else {
+            300_000
+        }
     };
     let guest = table(Level::Leaf) + table(Level::Pde) + table(Level::Pdpte);
     let host = 2 * 80_000;
@@ -205,19 +209,19 @@ proptest! {
     /// that its page is in, and none is free.
     #[test]
     fn marks_and_tiers_are_those_of_a_machine_without_caches(
-        accesses in prop::collection::vec((0_u64..2048, any::<bool>()), 1..400),
+        accesses in prop::collection::vec((0_u32..2048, any::<bool>()), 1..400),
         huge in any::<bool>(),
     ) {
         let env = environment();
         let host = if huge { PageSize::Huge } else { PageSize::Base };
         let mut space = space(2048, PageSize::Base, host);
-        let script: Vec<Access> = accesses.iter().map(|(p, w)| Access::new(*p, 0, *w)).collect();
+        let script: Vec<Access> = accesses.iter().map(|(p, w)| Access::new(u64::from(*p), 0, *w)).collect();
         let vcpu = run(&mut space, &env, &script);
         prop_assert!(vcpu.clock >= 80 * PS * accesses.len() as u64);
         let mut written = BTreeMap::<u32, bool>::new();
         let (mut reads, mut writes) = ([0; TIERS], [0; TIERS]);
         for (page, write) in &accesses {
-            let page = *page as u32;
+            let page = *page;
             *written.entry(page).or_default() |= write;
             let unit = space.second.unit_of(space.guest.frame(page).unwrap());
             let tier = usize::from(space.second.tier(unit).unwrap());

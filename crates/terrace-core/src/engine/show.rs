@@ -145,7 +145,9 @@ impl Vm {
             Observe::None => return "nothing is looked at; every page counts as known".into(),
         };
         let filter = match self.policy.observe {
-            Observe::GuestScan | Observe::PmlLog => format!("multi-level queue up to level {}", config.max_level),
+            Observe::GuestScan | Observe::PmlLog => {
+                format!("multi-level queue up to level {}", config.max_level)
+            }
             _ => "every page re-armed".into(),
         };
         let measured = self

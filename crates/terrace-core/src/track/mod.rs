@@ -36,7 +36,9 @@ impl Tracker {
     #[must_use]
     pub fn new(observe: Observe, max_level: u8) -> Self {
         match observe {
-            Observe::GuestScan | Observe::PmlLog => Self::MultiLevelQueue(MultiLevelQueue::new(max_level)),
+            Observe::GuestScan | Observe::PmlLog => {
+                Self::MultiLevelQueue(MultiLevelQueue::new(max_level))
+            }
             Observe::GuestScanPlain | Observe::EptScan => Self::Plain,
             Observe::None => Self::None,
         }
