@@ -176,6 +176,9 @@ pub struct Demo {
     /// Who places the pages of all VMs, as vtmm or first-touch.
     #[arg(long, value_name = "POLICY")]
     pub policy: Option<String>,
+    /// Also write the last frame of the live view as a picture (SVG) to this file.
+    #[arg(long, value_name = "FILE")]
+    pub svg: Option<PathBuf>,
     /// Simulate as --once does and write the result as JSON to this file, - for standard output.
     #[arg(long, value_name = "OUT")]
     pub json: Option<PathBuf>,

@@ -13,7 +13,10 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result};
+use ratatui::Terminal;
+use ratatui::backend::TestBackend;
 use ratatui::crossterm::event::{self, Event, KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
+use ratatui::layout::Size;
 use terrace_sim::run::{Options, Simulation};
 use terrace_sim::scenario::Scenario;
 
@@ -27,6 +30,9 @@ const SLICE_NS: u64 = 50_000_000;
 const FRAME: Duration = Duration::from_millis(100);
 /// Between two samples of the timeline, ns of the full-size machine.
 const SAMPLE_NS: u64 = 1_000_000_000;
+
+/// Size of a frame as a picture.
+const PICTURE: Size = Size::new(120, 40);
 
 pub fn run(args: &Demo) -> Result<()> {
     let scenario = scenario(args.policy.as_deref())?;
@@ -50,6 +56,9 @@ pub fn run(args: &Demo) -> Result<()> {
     } else {
         simulation.advance(end_ns);
     }
+    if let Some(file) = &args.svg {
+        write_svg(&simulation, &scenario, &Controls::new(args.speed), file)?;
+    }
     let mut result = simulation.result();
     result.wall_s = started.elapsed().as_secs_f64();
     result.accesses_per_wall_s = result.accesses as f64 / result.wall_s;
@@ -71,6 +80,20 @@ fn scenario(policy: Option<&str>) -> Result<Scenario> {
         None => Ok(scenario),
         Some(policy) => Ok(scenario.with_policy(policy)?),
     }
+}
+
+/// Writes the last frame as a picture.
+fn write_svg(
+    simulation: &Simulation,
+    scenario: &Scenario,
+    controls: &Controls,
+    file: &Path,
+) -> Result<()> {
+    let mut terminal = Terminal::new(TestBackend::new(PICTURE.width, PICTURE.height))?;
+    let view = View::of(simulation, scenario, PICTURE);
+    terminal.draw(|f| frame::draw(&view, controls, f))?;
+    let svg = super::top::picture::svg(terminal.backend().buffer());
+    std::fs::write(file, svg).with_context(|| format!("writing {}", file.display()))
 }
 
 /// A span of time as ns; what does not fit is as good as endless.
