@@ -20,9 +20,9 @@ use crate::machine::tier::{Load, Traffic};
 use crate::machine::tlb::Cached;
 use crate::machine::vcpu::Vcpu;
 use crate::machine::{PS, TIERS};
-use crate::number::{float, index, low, place, whole};
+use crate::number::{float, low, place, whole};
 use crate::run::{Options, QUANTUM, RunError, Sampled, Simulation};
-use crate::scenario::{self, HostPolicy, Scenario, Stop};
+use crate::scenario::{self, HostPolicy, Scenario, Start, Stop};
 use crate::swap::Reclaim;
 use crate::timeline::{Timeline, VmTimeline};
 use crate::workload::Context;
@@ -246,7 +246,7 @@ fn space(scenario: &Scenario, spec: &scenario::Vm, options: Options) -> Result<S
     let guest = Guest::new(pages, spec.guest_page, ram).map_err(|e| RunError(e.to_string()))?;
     let costs = Costs::default();
     let table_cache = costs.table_cache_bytes / scale / scenario.vms.len() as u64;
-    let second = SecondStage::new(guest.frames(), spec.host_page);
+    let second = SecondStage::new(guest.frames(), spec.host_page, guest.first_data());
     let reclaim = short.then(|| {
         let first = guest.first_data();
         let spare = first + low(ram.min(pages))..first + low(ram);
@@ -313,9 +313,16 @@ fn arrive(simulation: &mut Simulation) {
             };
             spec.sizes.len()
         ];
-        limits[index(0)] = TierLimit {
-            floor_bytes: spec.floor.unwrap_or(0) / scale,
-            ceiling_bytes: spec.ceiling.map_or(u64::MAX, |bytes| bytes / scale),
+        // Tables come on top of the VM's sizes; the engine counts them.
+        let second = &vm.space.second;
+        let tables = match spec.start {
+            Start::FirstTouch => u64::from(second.tables()) * spec.host_page.bytes(),
+            Start::Slow => 0,
+        };
+        let scaled = |bytes: u64| bytes / scale + tables;
+        limits[0] = TierLimit {
+            floor_bytes: spec.floor.map_or(0, scaled),
+            ceiling_bytes: spec.ceiling.map_or(u64::MAX, scaled),
         };
         let arrived = VmSpec {
             vm: vm.id,
@@ -330,7 +337,7 @@ fn arrive(simulation: &mut Simulation) {
             moves: true,
         };
         events.push(Event::VmArrived(arrived));
-        let size = Command::FastSize(vm.id, spec.sizes[0] / scale);
+        let size = Command::FastSize(vm.id, scaled(spec.sizes[0]));
         events.push(Event::Command(size));
     }
     events.into_iter().for_each(|event| simulation.hear(event));

@@ -62,14 +62,15 @@ fn weights(tiers: &[Tier]) -> (u32, u32) {
     (tenths(read), tenths(write))
 }
 
-/// Places the pages of the window that begins now, if one does.
-pub fn place_window(vm: &mut Vm, now: u64) {
+/// Places the pages of the window that begins now, if one does. `now` is in ps as simulated, `now_ns` in
+/// ns of the full-size machine.
+pub fn place_window(vm: &mut Vm, now: u64, now_ns: u64) {
     let Some(mut oracle) = vm.oracle.take() else {
         return;
     };
     if now >= oracle.next && vm.ended().is_none() {
         oracle.next = now + oracle.window_ps;
-        oracle.look_ahead(vm, now);
+        oracle.look_ahead(vm, now_ns);
         oracle.place(&mut vm.space.second);
         vm.windows += 1;
         let (guest, second) = (&vm.space.guest, &vm.space.second);
@@ -87,7 +88,7 @@ pub fn place_window(vm: &mut Vm, now: u64) {
 }
 
 impl Oracle {
-    fn look_ahead(&mut self, vm: &Vm, now: u64) {
+    fn look_ahead(&mut self, vm: &Vm, now_ns: u64) {
         self.costs.fill(0);
         let before = std::mem::take(&mut self.left);
         for (at, vcpu) in vm.vcpus.iter().enumerate() {
@@ -103,7 +104,7 @@ impl Oracle {
             let mut batch = [Access::default(); BATCH];
             while seen < coming {
                 let wanted = place(coming - seen).min(BATCH);
-                let got = source.fill(now / crate::machine::PS, &mut batch[..wanted]);
+                let got = source.fill(now_ns, &mut batch[..wanted]);
                 if got == 0 {
                     break;
                 }
@@ -114,10 +115,6 @@ impl Oracle {
             }
             self.left.push(vcpu.left);
         }
-        // What walks read is not looked at page by page: tables are few, and all of them come first.
-        let second = &vm.space.second;
-        let tables = second.unit_of(vm.space.guest.first_data());
-        self.costs[..index(tables)].fill(u32::MAX);
     }
 
     fn count(&mut self, vm: &Vm, access: Access) {
@@ -134,7 +131,10 @@ impl Oracle {
 
     /// The most costly units into the first tier, the next ones into the second, and so on.
     fn place(&self, second: &mut SecondStage) {
-        let mut rest: Vec<u32> = (0..second.len())
+        for unit in 0..second.tables() {
+            second.put(unit, Some(0));
+        }
+        let mut rest: Vec<u32> = (second.tables()..second.len())
             .filter(|unit| second.tier(*unit).is_some())
             .collect();
         let mut tiers = (0_u8..).zip(&self.fit).peekable();

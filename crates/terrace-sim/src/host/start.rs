@@ -21,6 +21,14 @@ fn last(fit: &[u64]) -> u8 {
     u8::try_from(fit.len().clamp(1, TIERS) - 1).unwrap_or(0)
 }
 
+/// Tables are made first, so they lie where the first pages do.
+fn tiers_of_tables(start: Start, fit: &[u64]) -> u8 {
+    match start {
+        Start::FirstTouch => 0,
+        Start::Slow => last(fit),
+    }
+}
+
 fn fill(second: &mut SecondStage, units: std::ops::Range<u32>, tier: u8) {
     for unit in units {
         second.put(unit, Some(tier));
@@ -34,7 +42,9 @@ fn in_order(second: &mut SecondStage, start: Start, fit: &[u64]) {
         tiers.reverse();
     }
     let mut left = tiers.into_iter().peekable();
-    for unit in 0..second.len() {
+    let tables = tiers_of_tables(start, fit);
+    fill(second, 0..second.tables(), tables);
+    for unit in second.tables()..second.len() {
         while left.peek().is_some_and(|(_, units)| *units == 0) {
             left.next();
         }
@@ -43,7 +53,7 @@ fn in_order(second: &mut SecondStage, start: Start, fit: &[u64]) {
                 *units -= 1;
                 *tier
             }
-            // The tables come on top of the VM's sizes: a part of a percent.
+            // The last unit may be cut short.
             None => last(fit),
         };
         second.put(unit, Some(tier));
@@ -55,9 +65,11 @@ fn in_order(second: &mut SecondStage, start: Start, fit: &[u64]) {
 fn deal(second: &mut SecondStage, fit: &[u64]) {
     let all: u64 = fit.iter().sum::<u64>().max(1);
     let mut given = [0_u64; TIERS];
-    for unit in 0..second.len() {
+    let first = second.tables();
+    fill(second, 0..first, 0);
+    for unit in first..second.len() {
         let due = |tier: usize| {
-            let wanted = u128::from(fit[tier]) * (u128::from(unit) + 1);
+            let wanted = u128::from(fit[tier]) * u128::from(unit - first + 1);
             i128::try_from(wanted).unwrap_or(i128::MAX) - i128::from(given[tier]) * i128::from(all)
         };
         let best = (0..fit.len()).max_by_key(|tier| (due(*tier), usize::MAX - tier));
@@ -74,7 +86,7 @@ mod tests {
     use super::*;
 
     fn tiers(policy: &HostPolicy, start: Start, fit: &[u64]) -> Vec<u8> {
-        let mut second = SecondStage::new(9, PageSize::Base);
+        let mut second = SecondStage::new(9, PageSize::Base, 0);
         back(&mut second, policy, start, fit);
         (0..9).filter_map(|unit| second.tier(unit)).collect()
     }

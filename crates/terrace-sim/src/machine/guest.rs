@@ -54,8 +54,11 @@ impl Guest {
         // Frame 0 stays unused, as in real guests; one root.
         let tables = 2 + small + gigas + uppers;
         let first_data = tables.next_multiple_of(512);
-        let mut memory =
-            SimulatedMemory::new(first_data + data_frames.min(pages).next_multiple_of(512));
+        let data = match page {
+            PageSize::Base => data_frames.min(pages),
+            PageSize::Huge => data_frames.min(pages).next_multiple_of(512),
+        };
+        let mut memory = SimulatedMemory::new(first_data + data);
         memory.reserve_tables(place(tables - 1));
         memory.add_table(Gfn(1))?;
         let paging = Paging::from_registers(PagingRegisters {

@@ -29,12 +29,16 @@ pub struct SecondStage {
     units: Vec<u8>,
     shift: u32,
     held: [u64; TIERS],
+    /// Units before this one hold the guest's page tables, which come on top of the VM's sizes: they
+    /// have a tier, and are not counted.
+    first_counted: u32,
 }
 
 impl SecondStage {
-    /// Maps so many guest frames, none of them backed. The last unit may be cut short.
+    /// Maps so many guest frames, none of them backed. The last unit may be cut short. Units below that
+    /// of frame `first_data` are not counted in [`SecondStage::held`].
     #[must_use]
-    pub fn new(frames: u64, unit: PageSize) -> Self {
+    pub fn new(frames: u64, unit: PageSize, first_data: u32) -> Self {
         let shift = match unit {
             PageSize::Base => 0,
             PageSize::Huge => 9,
@@ -44,6 +48,7 @@ impl SecondStage {
             units: vec![bits::ABSENT; place(units)],
             shift,
             held: [0; TIERS],
+            first_counted: first_data >> shift,
         }
     }
 
@@ -58,6 +63,12 @@ impl SecondStage {
     #[must_use]
     pub fn first_frame(&self, unit: u32) -> Gfn {
         Gfn(u64::from(unit) << self.shift)
+    }
+
+    /// Units that hold the guest's page tables: those before this one.
+    #[must_use]
+    pub fn tables(&self) -> u32 {
+        self.first_counted
     }
 
     /// Units there are.
@@ -113,21 +124,22 @@ impl SecondStage {
 
     /// Backs a unit by a tier, or by none.
     pub fn put(&mut self, unit: u32, tier: Option<u8>) {
+        let counted = u64::from(unit >= self.first_counted);
         if let Some(old) = self.tier(unit) {
-            self.held[usize::from(old)] -= 1;
+            self.held[usize::from(old)] -= counted;
         }
         let state = &mut self.units[index(unit)];
         *state &= !(bits::TIER | bits::ABSENT);
         match tier {
             Some(tier) => {
                 *state |= tier & bits::TIER;
-                self.held[usize::from(tier & bits::TIER)] += 1;
+                self.held[usize::from(tier & bits::TIER)] += counted;
             }
             None => *state = bits::ABSENT,
         }
     }
 
-    /// Units per tier.
+    /// Units per tier, without those of tables.
     #[must_use]
     pub fn held(&self) -> &[u64; TIERS] {
         &self.held
