@@ -27,11 +27,16 @@ use crate::swap::Reclaim;
 use crate::timeline::{Timeline, VmTimeline};
 use crate::workload::Context;
 
-/// Free memory of a tier beyond what VMs are sized for: what a kernel keeps between its watermarks.
+/// Free memory of a tier beyond what VMs are sized for: what a kernel keeps between its watermarks. In
+/// the first tier the engine leaves it alone, so that no policy has more of it than another.
 const HEADROOM: f64 = 0.01;
 
-/// Least headroom, 4 KiB pages: two huge pages.
-const LEAST_HEADROOM: u64 = 2 * PAGES_PER_HUGE;
+/// Least headroom of the first tier, in pages of the VMs' largest size.
+const LEAST_HEADROOM: u64 = 2;
+
+/// Least headroom of slower tiers, 4 KiB pages: exchanges begin with what it holds, and must not come
+/// in smaller steps the larger the scale is.
+const LEAST_SLOW_HEADROOM: u64 = 4 * PAGES_PER_HUGE;
 
 /// Largest scale: budgets of the engine are divided by it and may not vanish.
 const MOST_SCALE: u64 = 1024;
@@ -61,9 +66,8 @@ pub(crate) fn simulation(
         vms.push(vm.map_err(|error| RunError(format!("vm {}: {error}", spec.name)))?);
     }
     let mut capacity = [0; TIERS];
-    for (pages, tier) in capacity.iter_mut().zip(&scenario.machine.tiers) {
-        let whole_pages = tier.bytes / scale / PAGE_SIZE;
-        *pages = whole_pages + whole(float(whole_pages) * HEADROOM).max(LEAST_HEADROOM);
+    for (at, tier) in scenario.machine.tiers.iter().enumerate() {
+        capacity[at] = (tier.bytes / scale + headroom(scenario, at)) / PAGE_SIZE;
     }
     let cpus = place(u64::from(scenario.machine.management_cpus));
     let mut simulation = Simulation {
@@ -87,6 +91,19 @@ pub(crate) fn simulation(
     };
     arrive(&mut simulation);
     Ok(simulation)
+}
+
+/// Free bytes of a tier beside what VMs are sized for, as simulated.
+fn headroom(scenario: &Scenario, at: usize) -> u64 {
+    let tier = &scenario.machine.tiers[at];
+    let least = if at == 0 {
+        let largest = scenario.vms.iter().map(|vm| vm.host_page.bytes()).max();
+        LEAST_HEADROOM * largest.unwrap_or(PAGE_SIZE)
+    } else {
+        LEAST_SLOW_HEADROOM * PAGE_SIZE
+    };
+    let share = whole(float(tier.bytes / scenario.machine.scale) * HEADROOM);
+    share.max(least)
 }
 
 fn timeline(scenario: &Scenario, vms: &[Vm]) -> Timeline {
@@ -114,6 +131,7 @@ fn engine_config(scenario: &Scenario) -> EngineConfig {
     let several = scenario.vms.len() > 1;
     let tier = |(at, tier): (usize, &scenario::Tier)| {
         let bytes = tier.bytes / scale;
+        let kept = if at == 0 { headroom(scenario, at) } else { 0 };
         let reserve = if several && at == 0 {
             scenario.host.reserve
         } else {
@@ -122,7 +140,9 @@ fn engine_config(scenario: &Scenario) -> EngineConfig {
         TierConfig {
             name: tier.name.clone(),
             kind: tier.kind,
-            reserve_bytes: whole(float(bytes) * reserve),
+            // What the kernel keeps free is not the pool's either; in slower tiers it is what lets
+            // exchanges begin.
+            reserve_bytes: whole(float(bytes) * reserve) + kept,
             ..TierConfig::default()
         }
     };
@@ -246,7 +266,7 @@ fn space(scenario: &Scenario, spec: &scenario::Vm, options: Options) -> Result<S
     let guest = Guest::new(pages, spec.guest_page, ram).map_err(|e| RunError(e.to_string()))?;
     let costs = Costs::default();
     let table_cache = costs.table_cache_bytes / scale / scenario.vms.len() as u64;
-    let second = SecondStage::new(guest.frames(), spec.host_page, guest.first_data());
+    let second = second_stage(&guest, spec.host_page);
     let reclaim = short.then(|| {
         let first = guest.first_data();
         let spare = first + low(ram.min(pages))..first + low(ram);
@@ -265,6 +285,11 @@ fn space(scenario: &Scenario, spec: &scenario::Vm, options: Options) -> Result<S
         reclaim,
         grant: [0; TIERS],
     })
+}
+
+fn second_stage(guest: &Guest, unit: PageSize) -> SecondStage {
+    let (tables, data) = (guest.table_frames(), guest.first_data());
+    SecondStage::new(guest.frames(), unit, tables, data)
 }
 
 fn vcpus(scenario: &Scenario, spec: &scenario::Vm, space: &Space) -> Result<Vec<Vcpu>, RunError> {
