@@ -127,7 +127,7 @@ fn timeline(scenario: &Scenario, vms: &[Vm]) -> Timeline {
 /// The engine lives in the full-size machine's time; what it counts in bytes is divided by the scale.
 fn engine_config(scenario: &Scenario) -> EngineConfig {
     let scale = scenario.machine.scale;
-    let defaults = EngineConfig::default();
+    let given = scenario.engine.clone();
     let several = scenario.vms.len() > 1;
     let tier = |(at, tier): (usize, &scenario::Tier)| {
         let bytes = tier.bytes / scale;
@@ -168,11 +168,11 @@ fn engine_config(scenario: &Scenario) -> EngineConfig {
             .map(tier)
             .collect(),
         vm_policies: policies.collect(),
-        quiet_bytes: defaults.quiet_bytes / scale,
-        move_budget_bytes_per_s: defaults.move_budget_bytes_per_s / scale,
-        plan_max_bytes: (defaults.plan_max_bytes / scale).max(2 << 20),
+        quiet_bytes: given.quiet_bytes / scale,
+        move_budget_bytes_per_s: given.move_budget_bytes_per_s / scale,
+        plan_max_bytes: (given.plan_max_bytes / scale).max(2 << 20),
         random_seed: scenario.seed,
-        ..defaults
+        ..given
     }
 }
 
