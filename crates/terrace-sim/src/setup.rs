@@ -20,7 +20,7 @@ use crate::machine::tier::{Load, Traffic};
 use crate::machine::tlb::Cached;
 use crate::machine::vcpu::Vcpu;
 use crate::machine::{PS, TIERS};
-use crate::number::{float, low, place, whole};
+use crate::number::{float, place, whole};
 use crate::run::{Options, QUANTUM, RunError, Sampled, Simulation};
 use crate::scenario::{self, HostPolicy, Scenario, Start, Stop};
 use crate::swap::Reclaim;
@@ -247,12 +247,8 @@ fn space(scenario: &Scenario, spec: &scenario::Vm, options: Options) -> Result<S
     let costs = Costs::default();
     let table_cache = costs.table_cache_bytes / scale / scenario.vms.len() as u64;
     let second = SecondStage::new(guest.frames(), spec.host_page, guest.first_data());
-    let reclaim = short.then(|| {
-        let first = guest.first_data();
-        let spare = first + low(ram.min(pages))..first + low(ram);
-        let spare = spare.filter(|frame| u64::from(*frame) < guest.frames());
-        Reclaim::new(spare, spec.swap / scale / PAGE_SIZE)
-    });
+    let reclaim =
+        short.then(|| Reclaim::new(ram.saturating_sub(pages), spec.swap / scale / PAGE_SIZE));
     Ok(Space {
         heat: Heat::new(options.heat_cells, pages),
         guest,
