@@ -149,8 +149,7 @@ impl Simulation {
         let before: u64 = self.vms.iter().map(|vm| vm.space.counts.accesses()).sum();
         for vm in &mut self.vms {
             oracle::place_window(vm, self.now, env.now_ns);
-            vm.space.grant = free.map(|pages| pages / vm.space.second.pages_per_unit());
-            vm.run(&env);
+            vm.run_within(&mut free, &env);
         }
         free = free_pages(&self.capacity, &self.vms);
         let mut traffic = [Traffic::default(); TIERS];

@@ -208,7 +208,11 @@ fn vm(
         balloon: spec.balloon.clone(),
         held_sum: [0; TIERS],
         quanta: 0,
-        counted: !matches!(spec.policy, HostPolicy::AllFast | HostPolicy::AllSlow),
+        endless: match spec.policy {
+            HostPolicy::AllFast => Some(0),
+            HostPolicy::AllSlow => Some(start::last(&fit)),
+            _ => None,
+        },
     })
 }
 

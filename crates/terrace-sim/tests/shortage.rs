@@ -47,3 +47,14 @@ fn a_balloon_takes_memory_that_the_load_does_not_use_first() {
     assert_eq!(vm.tier_bytes_end.iter().sum::<u64>(), 4 << 20);
     assert!(vm.major_faults > 1000, "{squeezed:?}");
 }
+
+#[test]
+fn all_slow_stays_in_the_last_tier_when_a_balloon_gives_memory_back() {
+    let vm = "swap = \"8MiB\"\n\
+              balloon = [{ at = \"0s\", size = \"8MiB\" }, { at = \"10ms\", size = \"0B\" }]";
+    for (policy, expected) in [("all-slow", [0, 16 << 20]), ("all-fast", [16 << 20, 0])] {
+        let result = run(policy, vm, "16MiB", "ops = 1000000");
+        assert!(result.vms[0].major_faults > 1000, "{result:?}");
+        assert_eq!(result.vms[0].tier_bytes_end, expected, "{policy}");
+    }
+}
