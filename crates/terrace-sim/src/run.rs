@@ -72,6 +72,8 @@ pub struct Simulation {
     pub(crate) quantum: u64,
     pub(crate) memory_at: u64,
     pub(crate) sample_at: u64,
+    /// When it was sampled last, ns of the full-size machine.
+    pub(crate) sampled_at: u64,
     /// Rounds that each VM had ended when it was looked at last.
     pub(crate) rounds: Vec<u64>,
     /// Most bytes of state seen: the engine's, and all.
@@ -332,6 +334,8 @@ impl Simulation {
             return;
         }
         self.sample_at += every;
+        // Quanta seldom end where a sample is due.
+        let stretch_ns = now.0 - std::mem::replace(&mut self.sampled_at, now.0);
         let scale = self.scenario.machine.scale;
         let tiers = self.loads.len();
         for (i, vm) in self.vms.iter_mut().enumerate() {
@@ -353,7 +357,7 @@ impl Simulation {
             let cells = &mut vm.space.heat.cells;
             self.timeline.vms[i].samples.push(Sample {
                 at_s: float(now.0) / 1e9,
-                ops_per_s: float(accesses * scale) * 1e9 / float(every),
+                ops_per_s: float(accesses * scale) * 1e9 / float(stretch_ns),
                 fast_hit_ratio: ratio,
                 promoted_pages: (seen.promoted - old.promoted) * scale,
                 demoted_pages: (seen.demoted - old.demoted) * scale,

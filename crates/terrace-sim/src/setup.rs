@@ -7,6 +7,7 @@ use terrace_proto::{
     Command, Event, Gfn, PAGE_SIZE, PAGES_PER_HUGE, PageSize, RamRange, TierLimit, VmId, VmSpec,
 };
 
+use crate::access::{Access, Source};
 use crate::host::management::Management;
 use crate::host::oracle::Oracle;
 use crate::host::start;
@@ -79,6 +80,7 @@ pub(crate) fn simulation(
         quantum: QUANTUM / options.quantum_divisor.unwrap_or(1).max(1),
         memory_at: 0,
         sample_at: options.sample_every_ns,
+        sampled_at: 0,
         rounds: vec![0; vms.len()],
         state: (0, 0),
         sampled: vec![Sampled::default(); vms.len()],
@@ -279,7 +281,10 @@ fn vcpus(scenario: &Scenario, spec: &scenario::Vm, space: &Space) -> Result<Vec<
     let sources = spec.workload.sources(&context);
     let sources = sources.map_err(|error| RunError(error.to_string()))?;
     let huge = space.guest.huge() && space.second.huge();
-    let count = sources.len() as u64;
+    // A trace is one vCPU's: the others take no part of the operations.
+    let plays = |source: &Box<dyn Source>| source.fork().fill(0, &mut [Access::default()]) > 0;
+    let plays: Vec<bool> = sources.iter().map(plays).collect();
+    let count = (plays.iter().filter(|plays| **plays).count() as u64).max(1);
     let share = |at: u64| match spec.stop {
         Stop::Ops(ops) => {
             let ops = ops / scale;
@@ -287,15 +292,17 @@ fn vcpus(scenario: &Scenario, spec: &scenario::Vm, space: &Space) -> Result<Vec<
         }
         Stop::Duration(_) | Stop::Trace => u64::MAX,
     };
-    let vcpu = |(at, source)| {
-        let left = share(at);
+    let mut next = 0;
+    let vcpu = |(source, plays)| {
+        let left = if plays { share(next) } else { 0 };
+        next += u64::from(plays);
         let mut vcpu = Vcpu::new(source, left, &Costs::default(), scale, huge);
         if left == 0 {
             vcpu.ended = Some(0);
         }
         vcpu
     };
-    Ok((0_u64..).zip(sources).map(vcpu).collect())
+    Ok(sources.into_iter().zip(plays).map(vcpu).collect())
 }
 
 /// The VMs that the engine manages come to it.
