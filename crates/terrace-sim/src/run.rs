@@ -112,6 +112,8 @@ impl Simulation {
     fn start(scenario: &Scenario, options: Options, recorded: bool) -> Result<Self, RunError> {
         let mut simulation = crate::setup::simulation(scenario, options, recorded)?;
         simulation.tell_engine(Vec::new());
+        // Where the engine has no VM, state does not grow, and is not counted again.
+        simulation.count_state();
         Ok(simulation)
     }
 
