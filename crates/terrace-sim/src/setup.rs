@@ -63,8 +63,7 @@ pub(crate) fn simulation(
     }
     let mut capacity = [0; TIERS];
     for (pages, tier) in capacity.iter_mut().zip(&scenario.machine.tiers) {
-        let whole_pages = tier.bytes / scale / PAGE_SIZE;
-        *pages = whole_pages + whole(float(whole_pages) * HEADROOM).max(LEAST_HEADROOM);
+        *pages = tier.bytes / scale / PAGE_SIZE + headroom(tier, scale);
     }
     let cpus = place(u64::from(scenario.machine.management_cpus));
     let mut simulation = Simulation {
@@ -109,22 +108,31 @@ fn timeline(scenario: &Scenario, vms: &[Vm]) -> Timeline {
     }
 }
 
+/// 4 KiB pages that a tier has beyond its size, as simulated.
+fn headroom(tier: &scenario::Tier, scale: u64) -> u64 {
+    let pages = tier.bytes / scale / PAGE_SIZE;
+    whole(float(pages) * HEADROOM).max(LEAST_HEADROOM)
+}
+
 /// The engine lives in the full-size machine's time; what it counts in bytes is divided by the scale.
 fn engine_config(scenario: &Scenario) -> EngineConfig {
     let scale = scenario.machine.scale;
     let defaults = EngineConfig::default();
-    let several = scenario.vms.len() > 1;
+    let reserve = match scenario.vms.len() {
+        0 | 1 => 0.0,
+        _ => scenario.host.reserve,
+    };
     let tier = |(at, tier): (usize, &scenario::Tier)| {
         let bytes = tier.bytes / scale;
-        let reserve = if several && at == 0 {
-            scenario.host.reserve
-        } else {
-            0.0
+        // Headroom is room to move in, not memory that the pool could give to a VM.
+        let reserve_bytes = match at {
+            0 => headroom(tier, scale) * PAGE_SIZE + whole(float(bytes) * reserve),
+            _ => 0,
         };
         TierConfig {
             name: tier.name.clone(),
             kind: tier.kind,
-            reserve_bytes: whole(float(bytes) * reserve),
+            reserve_bytes,
             ..TierConfig::default()
         }
     };

@@ -49,3 +49,17 @@ fn a_trace_makes_all_the_operations_that_are_asked_of_it() {
     simulation.advance(u64::MAX);
     assert_eq!(simulation.result().accesses, 8000);
 }
+
+#[test]
+fn the_pool_gives_no_more_than_the_machine_has_at_any_scale() {
+    let vm = "fast = \"512MiB\"\nslow = \"1536MiB\"\n\
+              workload = { kind = \"hotset\", size = \"2GiB\", hot = 0.4, hot_access = 0.9, \
+              write = 0.3, compute_ns = 8000.0, duration = \"130s\" }";
+    let mut simulation = simulation(64, vm, Options::default());
+    simulation.advance(u64::MAX);
+    let vm = &simulation.result().vms[0];
+    assert!(vm.rounds >= 2 && vm.promoted_pages > 20_000, "{vm:?}");
+    // A plan that is under way may hold some of what a kernel keeps free.
+    assert!(vm.fast_bytes_mean <= 520 << 20, "{vm:?}");
+    assert!(vm.fast_bytes_end >= 500 << 20, "{vm:?}");
+}
