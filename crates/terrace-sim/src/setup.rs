@@ -7,7 +7,7 @@ use terrace_proto::{
     Command, Event, Gfn, PAGE_SIZE, PAGES_PER_HUGE, PageSize, RamRange, TierLimit, VmId, VmSpec,
 };
 
-use crate::access::{Access, Source};
+use crate::access::Access;
 use crate::host::management::Management;
 use crate::host::oracle::Oracle;
 use crate::host::start;
@@ -290,8 +290,10 @@ fn vcpus(scenario: &Scenario, spec: &scenario::Vm, space: &Space) -> Result<Vec<
     let sources = sources.map_err(|error| RunError(error.to_string()))?;
     let huge = space.guest.huge() && space.second.huge();
     // A trace is one vCPU's: the others take no part of the operations.
-    let plays = |source: &Box<dyn Source>| source.fork().fill(0, &mut [Access::default()]) > 0;
-    let plays: Vec<bool> = sources.iter().map(plays).collect();
+    let plays: Vec<bool> = sources
+        .iter()
+        .map(|source| source.fork().fill(0, &mut [Access::default()]) > 0)
+        .collect();
     let count = (plays.iter().filter(|plays| **plays).count() as u64).max(1);
     let share = |at: u64| match spec.stop {
         Stop::Ops(ops) => {
