@@ -88,6 +88,98 @@ fn a_run_prints_a_table_and_writes_what_is_asked_for() {
     assert!(html.contains("small"), "{html}");
 }
 
+/// Keys with the type of each: `s` text, `n` number, `i` whole number, `a` array of whole numbers,
+/// `?` null or text.
+fn check_keys(object: &Value, keys: &str) {
+    let found: Vec<&String> = object.as_object().expect("an object").keys().collect();
+    let expected: Vec<(&str, &str)> = keys
+        .split_whitespace()
+        .filter_map(|key| key.split_once(':'))
+        .collect();
+    let names: Vec<&str> = expected.iter().map(|(name, _)| *name).collect();
+    let mut sorted = names.clone();
+    sorted.sort_unstable();
+    let mut there: Vec<&str> = found.into_iter().map(String::as_str).collect();
+    there.sort_unstable();
+    assert_eq!(there, sorted);
+    for (name, kind) in expected {
+        let value = &object[name];
+        let right = match kind {
+            "s" => value.is_string(),
+            "n" => value.is_number(),
+            "i" => value.is_u64(),
+            "a" => value
+                .as_array()
+                .is_some_and(|all| all.len() == 2 && all.iter().all(Value::is_u64)),
+            "?" => value.is_null() || value.is_string(),
+            _ => value.is_array() || value.is_object(),
+        };
+        assert!(right, "{name}: {value}");
+    }
+}
+
+#[test]
+fn a_result_has_the_keys_that_checks_rely_on_and_no_others() {
+    let dir = folder();
+    for policy in ["vtmm", "first-touch", "oracle"] {
+        let args = [
+            "sim",
+            "run",
+            "small.toml",
+            "--json",
+            "-",
+            "--policy",
+            policy,
+        ];
+        let output = terrace(dir.path(), &args);
+        let run: Value = serde_json::from_slice(&output.stdout).expect("JSON alone");
+        check_keys(
+            &run,
+            "scenario:s policy:s seed:i scale:i simulated_s:n wall_s:n accesses:i \
+             accesses_per_wall_s:n state_bytes_per_page:n sim_state_bytes_per_page:n vms:o",
+        );
+        let state = run["sim_state_bytes_per_page"].as_f64();
+        assert!(
+            state.is_some_and(|bytes| bytes > 8.0),
+            "{policy}: an entry of the guest's tables and a byte of the second stage: {state:?}"
+        );
+        let vm = &run["vms"][0];
+        check_keys(
+            vm,
+            "name:s policy:s guest_policy:? rounds:i runtime_s:n ops_per_s:n p50_ns:n p99_ns:n \
+             slowdown_vs_all_fast:n fast_hit_ratio:n fast_write_ratio:n dram_utility:n \
+             tier_bytes_mean:a tier_bytes_end:a fast_bytes_mean:i fast_bytes_end:i \
+             promoted_pages:i demoted_pages:i vm_exits:i major_faults:i overhead_s:o",
+        );
+        check_keys(&vm["overhead_s"], "track:n classify:n migrate:n");
+    }
+}
+
+#[test]
+fn bytes_and_times_of_a_result_are_those_of_the_full_size_machine() {
+    let dir = folder();
+    let text = SMALL
+        .replace("scale = 1", "scale = 4")
+        .replace("\"8MiB\"", "\"32MiB\"")
+        .replace("\"24MiB\"", "\"96MiB\"")
+        .replace("\"16MiB\"", "\"64MiB\"")
+        .replace("ops = 100000", "duration = \"40ms\"");
+    std::fs::write(dir.path().join("scaled.toml"), text).expect("a file");
+    let args = ["sim", "run", "scaled.toml", "--json", "-"];
+    let output = terrace(dir.path(), &args);
+    let run: Value = serde_json::from_slice(&output.stdout).expect("JSON alone");
+    let vm = &run["vms"][0];
+    let number = |value: &Value| value.as_f64().expect("a number");
+    assert_eq!(number(&vm["runtime_s"]), 0.04);
+    assert_eq!(
+        vm["tier_bytes_end"],
+        serde_json::json!([32 << 20, 32 << 20])
+    );
+    // Accesses are those really simulated: a fourth of the full-size machine's.
+    let full = number(&vm["ops_per_s"]) * 0.04;
+    assert!((full / number(&run["accesses"]) - 4.0).abs() < 1e-9);
+}
+
 #[test]
 fn a_run_is_the_same_again_and_another_with_another_seed() {
     let dir = folder();
@@ -216,6 +308,7 @@ fn wrong_usage_is_2() {
         &["sim", "run"],
         &["sim", "run", "small.toml", "--policy", "lru"],
         &["sim", "run", "small.toml", "--seed", "-1"],
+        &["sim", "run", "small.toml", "--html", "-"],
         &["sim", "compare", "small.toml"],
         &["sim", "compare", "small.toml", "--policies", "vtmm,,oracle"],
         &["sim", "compare", "small.toml", "--policies", "vtmm@guest"],

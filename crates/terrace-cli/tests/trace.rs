@@ -38,6 +38,16 @@ fn info(file: &str) -> serde_json::Value {
 }
 
 #[test]
+fn a_file_that_is_not_there_is_told_once() {
+    let output = terrace(&["info", "no.trace"]);
+    assert_eq!(output.status.code(), Some(1));
+    assert_eq!(
+        said(&output),
+        "terrace: no.trace: No such file or directory (os error 2)\n"
+    );
+}
+
+#[test]
 fn info_says_what_a_cut_holds_in_words_and_in_json() {
     let (_folder, path, json) = file("info.json");
     let words = printed(&terrace(&["info", &cut("redis"), "--json", &json]));

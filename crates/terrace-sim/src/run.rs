@@ -72,6 +72,8 @@ pub struct Simulation {
     pub(crate) quantum: u64,
     pub(crate) memory_at: u64,
     pub(crate) sample_at: u64,
+    /// When it was sampled last, ns of the full-size machine.
+    pub(crate) sampled_at: u64,
     /// Rounds that each VM had ended when it was looked at last.
     pub(crate) rounds: Vec<u64>,
     /// Most bytes of state seen: the engine's, and all.
@@ -110,6 +112,8 @@ impl Simulation {
     fn start(scenario: &Scenario, options: Options, recorded: bool) -> Result<Self, RunError> {
         let mut simulation = crate::setup::simulation(scenario, options, recorded)?;
         simulation.tell_engine(Vec::new());
+        // Where the engine has no VM, state does not grow, and is not counted again.
+        simulation.count_state();
         Ok(simulation)
     }
 
@@ -149,8 +153,7 @@ impl Simulation {
         let before: u64 = self.vms.iter().map(|vm| vm.space.counts.accesses()).sum();
         for vm in &mut self.vms {
             oracle::place_window(vm, self.now, env.now_ns);
-            vm.space.grant = free.map(|pages| pages / vm.space.second.pages_per_unit());
-            vm.run(&env);
+            vm.run_within(&mut free, &env);
         }
         free = free_pages(&self.capacity, &self.vms);
         let mut traffic = [Traffic::default(); TIERS];
@@ -333,6 +336,8 @@ impl Simulation {
             return;
         }
         self.sample_at += every;
+        // Quanta seldom end where a sample is due.
+        let stretch_ns = now.0 - std::mem::replace(&mut self.sampled_at, now.0);
         let scale = self.scenario.machine.scale;
         let tiers = self.loads.len();
         for (i, vm) in self.vms.iter_mut().enumerate() {
@@ -354,7 +359,7 @@ impl Simulation {
             let cells = &mut vm.space.heat.cells;
             self.timeline.vms[i].samples.push(Sample {
                 at_s: float(now.0) / 1e9,
-                ops_per_s: float(accesses * scale) * 1e9 / float(every),
+                ops_per_s: float(accesses * scale) * 1e9 / float(stretch_ns),
                 fast_hit_ratio: ratio,
                 promoted_pages: (seen.promoted - old.promoted) * scale,
                 demoted_pages: (seen.demoted - old.demoted) * scale,

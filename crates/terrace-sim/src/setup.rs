@@ -7,6 +7,7 @@ use terrace_proto::{
     Command, Event, Gfn, PAGE_SIZE, PAGES_PER_HUGE, PageSize, RamRange, TierLimit, VmId, VmSpec,
 };
 
+use crate::access::Access;
 use crate::host::management::Management;
 use crate::host::oracle::Oracle;
 use crate::host::start;
@@ -20,7 +21,7 @@ use crate::machine::tier::{Load, Traffic};
 use crate::machine::tlb::Cached;
 use crate::machine::vcpu::Vcpu;
 use crate::machine::{PS, TIERS};
-use crate::number::{float, low, place, whole};
+use crate::number::{float, place, whole};
 use crate::run::{Options, QUANTUM, RunError, Sampled, Simulation};
 use crate::scenario::{self, HostPolicy, Scenario, Start, Stop};
 use crate::swap::Reclaim;
@@ -83,6 +84,7 @@ pub(crate) fn simulation(
         quantum: QUANTUM / options.quantum_divisor.unwrap_or(1).max(1),
         memory_at: 0,
         sample_at: options.sample_every_ns,
+        sampled_at: 0,
         rounds: vec![0; vms.len()],
         state: (0, 0),
         sampled: vec![Sampled::default(); vms.len()],
@@ -228,7 +230,11 @@ fn vm(
         balloon: spec.balloon.clone(),
         held_sum: [0; TIERS],
         quanta: 0,
-        counted: !matches!(spec.policy, HostPolicy::AllFast | HostPolicy::AllSlow),
+        endless: match spec.policy {
+            HostPolicy::AllFast => Some(0),
+            HostPolicy::AllSlow => Some(start::last(&fit)),
+            _ => None,
+        },
     })
 }
 
@@ -267,12 +273,8 @@ fn space(scenario: &Scenario, spec: &scenario::Vm, options: Options) -> Result<S
     let costs = Costs::default();
     let table_cache = costs.table_cache_bytes / scale / scenario.vms.len() as u64;
     let second = second_stage(&guest, spec.host_page);
-    let reclaim = short.then(|| {
-        let first = guest.first_data();
-        let spare = first + low(ram.min(pages))..first + low(ram);
-        let spare = spare.filter(|frame| u64::from(*frame) < guest.frames());
-        Reclaim::new(spare, spec.swap / scale / PAGE_SIZE)
-    });
+    let reclaim =
+        short.then(|| Reclaim::new(ram.saturating_sub(pages), spec.swap / scale / PAGE_SIZE));
     Ok(Space {
         heat: Heat::new(options.heat_cells, pages),
         guest,
@@ -304,7 +306,12 @@ fn vcpus(scenario: &Scenario, spec: &scenario::Vm, space: &Space) -> Result<Vec<
     let sources = spec.workload.sources(&context);
     let sources = sources.map_err(|error| RunError(error.to_string()))?;
     let huge = space.guest.huge() && space.second.huge();
-    let count = sources.len() as u64;
+    // A trace is one vCPU's: the others take no part of the operations.
+    let plays: Vec<bool> = sources
+        .iter()
+        .map(|source| source.fork().fill(0, &mut [Access::default()]) > 0)
+        .collect();
+    let count = (plays.iter().filter(|plays| **plays).count() as u64).max(1);
     let share = |at: u64| match spec.stop {
         Stop::Ops(ops) => {
             let ops = ops / scale;
@@ -312,15 +319,17 @@ fn vcpus(scenario: &Scenario, spec: &scenario::Vm, space: &Space) -> Result<Vec<
         }
         Stop::Duration(_) | Stop::Trace => u64::MAX,
     };
-    let vcpu = |(at, source)| {
-        let left = share(at);
+    let mut next = 0;
+    let vcpu = |(source, plays)| {
+        let left = if plays { share(next) } else { 0 };
+        next += u64::from(plays);
         let mut vcpu = Vcpu::new(source, left, &Costs::default(), scale, huge);
         if left == 0 {
             vcpu.ended = Some(0);
         }
         vcpu
     };
-    Ok((0_u64..).zip(sources).map(vcpu).collect())
+    Ok(sources.into_iter().zip(plays).map(vcpu).collect())
 }
 
 /// The VMs that the engine manages come to it.

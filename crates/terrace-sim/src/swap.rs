@@ -16,6 +16,9 @@ const CLUSTER: usize = 32;
 /// The guest's own memory management.
 #[derive(Clone, Debug)]
 pub struct Reclaim {
+    /// Pages of guest memory that the load never has. No host memory is behind them: what a balloon
+    /// takes of them changes nothing.
+    spare: u64,
     free: VecDeque<u32>,
     /// Frames that the balloon holds.
     balloon: Vec<u32>,
@@ -23,6 +26,8 @@ pub struct Reclaim {
     hand: u32,
     /// Pages that the swap device has left.
     device: u64,
+    /// How often pages were taken out: all that was translated before is stale.
+    shootdowns: u64,
 }
 
 /// The guest cannot give what is asked of it: nothing is left to take out, or the device is full.
@@ -30,30 +35,42 @@ pub struct Reclaim {
 pub struct OutOfMemory;
 
 impl Reclaim {
-    /// A guest with these free frames and a swap device of so many pages.
+    /// A guest with so many pages that its load never has, and a swap device of so many pages.
     #[must_use]
-    pub fn new(free: impl Iterator<Item = u32>, device: u64) -> Self {
+    pub fn new(spare: u64, device: u64) -> Self {
         Self {
-            free: free.collect(),
+            spare,
+            free: VecDeque::new(),
             balloon: Vec::new(),
             hand: 0,
             device,
+            shootdowns: 0,
         }
+    }
+
+    /// How often pages were taken out so far. A vCPU that saw fewer has stale translations.
+    #[must_use]
+    pub fn shootdowns(&self) -> u64 {
+        self.shootdowns
     }
 
     /// Brings a page in; the time that it takes, ps.
     pub fn fault(&mut self, space: &mut Space, costs: &Costs, page: u32) -> u64 {
         let mut ps = costs.guest_page_work;
+        // Its place on the device serves for what is taken out for it; otherwise a full device would
+        // stop the guest for ever.
+        let swapped = space.guest.is_swapped(page);
+        self.device += u64::from(swapped);
         if self.free.is_empty() {
             let taken = self.take_out(&mut space.guest, CLUSTER);
             ps += costs.guest_page_work * taken as u64;
         }
         let Some(frame) = self.free.pop_front() else {
+            self.device -= u64::from(swapped);
             return ps;
         };
-        if space.guest.is_swapped(page) {
+        if swapped {
             space.counts.major_faults += 1;
-            self.device += 1;
             ps += costs.major_fault;
         }
         space.guest.map(page, frame);
@@ -80,6 +97,7 @@ impl Reclaim {
                 taken += 1;
             }
         }
+        self.shootdowns += u64::from(taken > 0);
         taken
     }
 
@@ -88,6 +106,7 @@ impl Reclaim {
     /// # Errors
     /// Where the guest has no more to give; the balloon keeps what it got.
     pub fn balloon(&mut self, space: &mut Space, pages: u64) -> Result<(), OutOfMemory> {
+        let pages = pages.saturating_sub(self.spare);
         while (self.balloon.len() as u64) > pages {
             self.free.extend(self.balloon.pop());
         }
@@ -104,7 +123,7 @@ impl Reclaim {
         Ok(())
     }
 
-    /// Frames that the balloon holds.
+    /// Frames of the load's that the balloon holds.
     #[must_use]
     pub fn ballooned(&self) -> u64 {
         self.balloon.len() as u64

@@ -13,6 +13,7 @@ use terrace_sim::machine::space::{Counts, Heat, Space};
 use terrace_sim::machine::tier::Traffic;
 use terrace_sim::machine::vcpu::{Environment, Vcpu};
 use terrace_sim::machine::{PS, TIERS};
+use terrace_sim::swap::Reclaim;
 
 const ACCESSED: u64 = 1 << 5;
 const DIRTY: u64 = 1 << 6;
@@ -243,4 +244,26 @@ proptest! {
             prop_assert_eq!(marks, expected, "page {}", page);
         }
     }
+}
+
+#[test]
+fn a_page_that_the_guest_took_out_is_not_found_through_an_old_translation() {
+    let mut env = environment();
+    env.end_ps = 1_000_000 * PS;
+    let mut space = space(64, PageSize::Base, PageSize::Base);
+    for page in 32..64 {
+        space.guest.swap_out(page);
+    }
+    space.reclaim = Some(Reclaim::new(0, 64));
+    let script = reads((0..16).chain(0..16));
+    let mut first = Vcpu::new(Box::new(Script(script, 0)), 16, &env.costs, 1, false);
+    first.run(&mut space, &env);
+    assert_eq!(space.counts.major_faults, 0);
+    // The second vCPU brings a page in, for which all that are mapped are taken out.
+    run(&mut space, &env, &reads(40..41));
+    assert_eq!(space.counts.major_faults, 1);
+    (first.left, first.ended) = (16, None);
+    env.end_ps *= 10;
+    first.run(&mut space, &env);
+    assert_eq!(space.counts.major_faults, 17);
 }

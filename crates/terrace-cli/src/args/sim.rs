@@ -61,7 +61,7 @@ pub struct Output {
     #[arg(long, value_name = "OUT")]
     pub json: Option<PathBuf>,
     /// Write a report with pictures to this file, for a browser.
-    #[arg(long, value_name = "OUT")]
+    #[arg(long, value_name = "OUT", value_parser = a_file)]
     pub html: Option<PathBuf>,
     /// Print neither table nor progress.
     #[arg(long, short)]
@@ -94,6 +94,14 @@ fn window(text: &str) -> Result<u64, String> {
         Ok(ms) if ms > 0 && time == Duration::from_millis(ms) => Ok(ms),
         _ => Err("not whole milliseconds: write it as 600ms or 2s".to_owned()),
     }
+}
+
+/// Standard output has the table or the JSON already.
+fn a_file(name: &str) -> Result<PathBuf, String> {
+    if name == "-" {
+        return Err("a report goes to a file: name one, as report.html".to_owned());
+    }
+    Ok(name.into())
 }
 
 fn known_policy(name: &str) -> Result<String, String> {

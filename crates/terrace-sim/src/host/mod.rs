@@ -10,3 +10,6 @@ pub mod oracle;
 pub mod scan;
 pub mod start;
 pub mod vm;
+
+#[cfg(test)]
+mod tests;

@@ -240,6 +240,16 @@ impl Moving {
         let second = &mut vm.space.second;
         let pages = second.pages_per_unit();
         let huge = second.huge();
+        let from = second.tier(item.unit);
+        if from != Some(item.from) {
+            // A balloon took it meanwhile.
+            self.results.push(PageResult {
+                gfn: self.plan.moves[item.at].gfn,
+                status: from.map_or(MoveStatus::Absent, |_| MoveStatus::Busy),
+                now: code(from, huge),
+            });
+            return;
+        }
         let room = &mut memory.free[item.to.index()];
         let fits = *room >= pages;
         if fits {
@@ -308,7 +318,7 @@ fn code(tier: Option<u8>, huge: bool) -> PageCode {
 #[must_use]
 pub fn free_pages(capacity: &[u64; TIERS], vms: &[Vm]) -> [u64; TIERS] {
     let mut free = *capacity;
-    for vm in vms.iter().filter(|vm| vm.counted) {
+    for vm in vms.iter().filter(|vm| vm.endless.is_none()) {
         for (free, held) in free.iter_mut().zip(vm.held_pages()) {
             *free = free.saturating_sub(held);
         }

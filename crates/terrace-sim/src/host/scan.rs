@@ -10,7 +10,12 @@ use crate::number::low;
 
 /// Does a scan and says what it took, ps. The bits are read and cleared at once, at the scan's start.
 pub fn scan(vm: &mut Vm, request: &ScanRequest, costs: &Costs) -> (ScanAnswer, u64) {
-    match vm.stages.map(|stages| stages.observe) {
+    let observe = vm.stages.map(|stages| stages.observe);
+    if observe != Some(Observe::PmlLog) {
+        // Moves by pre-copy have a log too, of which nobody here reads.
+        vm.space.logged = Vec::new();
+    }
+    match observe {
         Some(Observe::EptScan) => second_stage(vm, request, costs),
         Some(Observe::PmlLog) => logged_tables(vm, request, costs),
         _ => {

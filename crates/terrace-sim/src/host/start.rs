@@ -17,7 +17,8 @@ pub fn back(second: &mut SecondStage, policy: &HostPolicy, start: Start, fit: &[
     }
 }
 
-fn last(fit: &[u64]) -> u8 {
+/// The last tier.
+pub(crate) fn last(fit: &[u64]) -> u8 {
     u8::try_from(fit.len().clamp(1, TIERS) - 1).unwrap_or(0)
 }
 

@@ -52,13 +52,14 @@ pub struct Vm {
     pub held_sum: [u128; TIERS],
     /// Quanta in the sum.
     pub quanta: u64,
-    /// Whether its memory counts against the tiers' sizes.
-    pub counted: bool,
+    /// The tier that holds all its pages as if it had no end, under such a policy: its memory does not
+    /// count against the tiers' sizes.
+    pub endless: Option<u8>,
 }
 
 impl Vm {
     /// Runs its vCPUs, in order, until the quantum's end.
-    pub fn run(&mut self, env: &Environment) {
+    fn run(&mut self, env: &Environment) {
         if self.ended().is_some() {
             return;
         }
@@ -84,6 +85,23 @@ impl Vm {
     pub fn ended(&self) -> Option<u64> {
         let ends = self.vcpus.iter().map(|vcpu| vcpu.ended);
         ends.reduce(|a, b| Some(a?.max(b?))).flatten()
+    }
+
+    /// Takes what host memory its second-stage faults may take from what is free, runs, and gives the rest
+    /// back.
+    pub fn run_within(&mut self, free: &mut [u64; TIERS], env: &Environment) {
+        let per_unit = self.space.second.pages_per_unit();
+        if let Some(tier) = self.endless {
+            self.space.grant = [0; TIERS];
+            self.space.grant[usize::from(tier)] = u64::MAX;
+            return self.run(env);
+        }
+        let granted = free.map(|pages| pages / per_unit);
+        self.space.grant = granted;
+        self.run(env);
+        for (tier, granted) in granted.into_iter().enumerate() {
+            free[tier] -= (granted - self.space.grant[tier]) * per_unit;
+        }
     }
 
     /// All vCPUs forget their translations and are interrupted for it; what the sender spends, ps.

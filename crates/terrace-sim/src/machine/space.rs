@@ -146,6 +146,7 @@ impl Space {
     pub fn heap_bytes(&self) -> u64 {
         let reclaim = self.reclaim.as_ref().map_or(0, |r| r.heap_bytes());
         let small = self.second.heap_bytes() + self.lines.heap_bytes() + self.heat.cells.len() * 4;
-        self.guest.heap_bytes() + (small + reclaim) as u64
+        let logged = self.logged.capacity() * size_of::<u32>();
+        self.guest.heap_bytes() + (small + reclaim + logged) as u64
     }
 }

@@ -9,6 +9,7 @@ use super::tlb::Tlb;
 use super::walk::Walked;
 use crate::access::{Access, Pace, Source};
 use crate::number::{float, low, place, whole};
+use crate::swap::Reclaim;
 
 /// Accesses that are taken from the load at a time.
 const BATCH: usize = 64;
@@ -67,6 +68,8 @@ pub struct Vcpu {
     flush_at: u64,
     /// It waits for a page that is being copied.
     waiting: bool,
+    /// Of the guest's own shootdowns, those it saw.
+    shootdowns: u64,
     pub(super) tlb_shift: u32,
     pub(super) walk_overlap: u64,
     pub(super) l1: Tlb,
@@ -102,6 +105,7 @@ impl Vcpu {
             last_line: [u64::MAX; TIERS],
             flush_at: 0,
             waiting: false,
+            shootdowns: 0,
             tlb_shift: if huge { 9 } else { 0 },
             walk_overlap: 1,
             l1: Tlb::new((l1 / scale).max(1), 4),
@@ -121,6 +125,7 @@ impl Vcpu {
             self.flush_at = env.now_ns + env.costs.flush_every_ns;
             self.flush();
         }
+        self.follow_reclaim(space);
         while self.clock < env.end_ps && self.ended.is_none() {
             if self.next == self.len && !self.refill(space, env) {
                 self.ended = Some(self.clock);
@@ -236,6 +241,15 @@ impl Vcpu {
             &mut self.host_pdpte,
         ] {
             tlb.flush();
+        }
+    }
+
+    /// Forgets all translations if the guest took pages out since it last did.
+    pub(super) fn follow_reclaim(&mut self, space: &Space) {
+        let shootdowns = space.reclaim.as_ref().map_or(0, Reclaim::shootdowns);
+        if shootdowns != self.shootdowns {
+            self.shootdowns = shootdowns;
+            self.flush();
         }
     }
 

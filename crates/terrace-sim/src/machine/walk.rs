@@ -157,7 +157,7 @@ impl Vcpu {
         };
         let ps = reclaim.fault(space, &env.costs, page);
         space.reclaim = Some(reclaim);
-        self.flush();
+        self.follow_reclaim(space);
         ps
     }
 }

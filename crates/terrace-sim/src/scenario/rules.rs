@@ -21,6 +21,9 @@ const MOST_BYTES: u64 = 1 << 46;
 /// Most 4 KiB pages that all VMs have together after scaling: 1 TiB, about 8 GiB of state here.
 const MOST_PAGES: u64 = 1 << 28;
 
+/// Longest time of a load, ns: 100 days. The machine counts in ps, of which 64 bits hold 213 days.
+const MOST_NS: u64 = 100 * 24 * 3600 * 1_000_000_000;
+
 /// Bytes that must be whole pages.
 struct Extent {
     path: String,
@@ -197,6 +200,10 @@ impl Scenario {
             }
             Stop::Duration(ns) if ns < scale => {
                 let what = format!("{ns} ns at scale {scale} are less than one: give more");
+                return Err(Fault::new(format!("{path}.duration"), what));
+            }
+            Stop::Duration(ns) if ns > MOST_NS => {
+                let what = "longer than a simulation can last: allowed is at most 100days";
                 return Err(Fault::new(format!("{path}.duration"), what));
             }
             _ => {}

@@ -10,12 +10,12 @@ use super::Format;
 #[derive(Debug, thiserror::Error)]
 pub enum TraceError {
     /// The file could not be read; broken zstd data are said here too.
-    #[error("{}: {source}", file.display())]
+    #[error("{}: {why}", file.display())]
     Io {
         /// The file.
         file: PathBuf,
-        /// What happened.
-        source: std::io::Error,
+        /// What happened (no source: the message has it already).
+        why: std::io::Error,
     },
     /// There is nothing in it.
     #[error("{}: the file is empty", file.display())]
@@ -60,12 +60,12 @@ pub enum TraceError {
         what: String,
     },
     /// A log of Terrace that cannot be read.
-    #[error("{}: {source}", file.display())]
+    #[error("{}: {why}", file.display())]
     Log {
         /// The file.
         file: PathBuf,
         /// What is wrong.
-        source: LogError,
+        why: LogError,
     },
     /// A record of a log that cannot be used.
     #[error("{}: record {record}: {what}", file.display())]
@@ -119,7 +119,7 @@ impl TraceError {
     pub(super) fn is_broken_record(&self) -> bool {
         match self {
             Self::Line { .. } | Self::Record { .. } | Self::LogRecord { .. } => true,
-            Self::Log { source, .. } => matches!(source, LogError::Body { .. }),
+            Self::Log { why, .. } => matches!(why, LogError::Body { .. }),
             _ => false,
         }
     }

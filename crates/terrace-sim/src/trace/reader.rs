@@ -72,9 +72,9 @@ impl Reader {
         format: Option<Format>,
         on_broken: OnBroken,
     ) -> Result<Self, TraceError> {
-        let io = |source| TraceError::Io {
+        let io = |why| TraceError::Io {
             file: file.to_owned(),
-            source,
+            why,
         };
         let mut input = input.map_err(io)?;
         let (start, whole) = input.peek().map_err(io)?;
@@ -188,9 +188,9 @@ impl Kind {
                 objects: Objects::default(),
             },
             Format::TerraceLog => Self::Log {
-                log: Box::new(Observations::new(input).map_err(|source| TraceError::Log {
+                log: Box::new(Observations::new(input).map_err(|why| TraceError::Log {
                     file: file.to_owned(),
-                    source,
+                    why,
                 })?),
                 record: 0,
             },
@@ -211,9 +211,9 @@ impl Kind {
 }
 
 fn text(file: &Path, input: &mut Input, line: &mut u64, parse: Parse) -> Result<Next, TraceError> {
-    let got = input.line().map_err(|source| TraceError::Io {
+    let got = input.line().map_err(|why| TraceError::Io {
         file: file.to_owned(),
-        source,
+        why,
     })?;
     let broken = |text: &[u8], expected: &str| TraceError::Line {
         file: file.to_owned(),
@@ -248,9 +248,9 @@ fn object(
     while got < RECORD {
         let more = input
             .read(&mut bytes[got..])
-            .map_err(|source| TraceError::Io {
+            .map_err(|why| TraceError::Io {
                 file: file.to_owned(),
-                source,
+                why,
             })?;
         if more == 0 {
             break;
@@ -298,9 +298,9 @@ fn observation(file: &Path, log: &mut Observations, record: &mut u64) -> Result<
             *record,
             "the log ends in the middle of it (its writer was stopped)",
         )),
-        Err(source) => Err(TraceError::Log {
+        Err(why) => Err(TraceError::Log {
             file: file.to_owned(),
-            source,
+            why,
         }),
     }
 }

@@ -322,6 +322,19 @@ fn a_load_that_does_nothing_is_refused() {
 }
 
 #[test]
+fn a_load_that_lasts_longer_than_the_machine_can_count_is_refused() {
+    // 2^64 ps and some ms.
+    refused(
+        MINIMAL,
+        "duration = \"60s\"",
+        "duration = \"18446744s 80ms\"",
+        "7: vm.workload.duration",
+        &["at most 100days"],
+    );
+    parse(&MINIMAL.replace("60s", "100days")).expect("just short enough");
+}
+
+#[test]
 fn zero_is_refused_where_something_is_needed() {
     refused(
         MINIMAL,

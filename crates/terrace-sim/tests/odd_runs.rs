@@ -1,0 +1,65 @@
+//! Runs whose length, sampling or number of vCPUs is unusual.
+
+use std::path::Path;
+
+use terrace_sim::run::{Options, Simulation};
+use terrace_sim::scenario::Scenario;
+
+fn simulation(scale: u64, vm: &str, options: Options) -> Simulation {
+    let text = format!(
+        "[machine]\ntiers = [\"dram\", \"pmem\"]\nscale = {scale}\nvcpus_per_vm = 8\n\
+         [[vm]]\nname = \"a\"\n{vm}\n"
+    );
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/traces");
+    let scenario = Scenario::parse(&text, "test", &folder);
+    let scenario = scenario.unwrap_or_else(|error| panic!("{error}"));
+    Simulation::new(&scenario, options).expect("it can be run")
+}
+
+#[test]
+fn samples_shorter_than_a_quantum_say_the_same_rate_as_the_result() {
+    let vm = "fast = \"256MiB\"\nslow = \"256MiB\"\npolicy = \"first-touch\"\n\
+              workload = { kind = \"zipf\", size = \"512MiB\", exponent = 1.0, duration = \"1s\" }";
+    // A quantum is 640 µs of the full-size machine.
+    for sample_every_ns in [100_000, 1_000_000] {
+        let options = Options {
+            sample_every_ns,
+            ..Options::default()
+        };
+        let mut simulation = simulation(64, vm, options);
+        simulation.advance(u64::MAX);
+        let samples = &simulation.timeline().vms[0].samples;
+        let mut before = 0.0;
+        let mut accesses = 0.0;
+        for sample in samples {
+            accesses += sample.ops_per_s * (sample.at_s - before);
+            before = sample.at_s;
+        }
+        let expected = simulation.result().vms[0].ops_per_s;
+        let found = accesses / before;
+        assert!((found / expected - 1.0).abs() < 0.01, "{found} {expected}");
+    }
+}
+
+#[test]
+fn a_trace_makes_all_the_operations_that_are_asked_of_it() {
+    let vm = "fast = \"32MiB\"\nslow = \"256MiB\"\npolicy = \"first-touch\"\n\
+              workload = { kind = \"trace\", file = \"redis.trace.zst\", ops = 8000 }";
+    let mut simulation = simulation(1, vm, Options::default());
+    simulation.advance(u64::MAX);
+    assert_eq!(simulation.result().accesses, 8000);
+}
+
+#[test]
+fn the_pool_gives_no_more_than_the_machine_has_at_any_scale() {
+    let vm = "fast = \"512MiB\"\nslow = \"1536MiB\"\n\
+              workload = { kind = \"hotset\", size = \"2GiB\", hot = 0.4, hot_access = 0.9, \
+              write = 0.3, compute_ns = 8000.0, duration = \"130s\" }";
+    let mut simulation = simulation(64, vm, Options::default());
+    simulation.advance(u64::MAX);
+    let vm = &simulation.result().vms[0];
+    assert!(vm.rounds >= 2 && vm.promoted_pages > 20_000, "{vm:?}");
+    // A plan that is under way may hold some of what a kernel keeps free.
+    assert!(vm.fast_bytes_mean <= 520 << 20, "{vm:?}");
+    assert!(vm.fast_bytes_end >= 500 << 20, "{vm:?}");
+}

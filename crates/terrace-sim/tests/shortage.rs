@@ -1,0 +1,60 @@
+//! Guests that lack memory: swap devices, balloons, and what the host places meanwhile.
+
+use std::path::Path;
+
+use terrace_sim::result::RunResult;
+use terrace_sim::run::{Options, Simulation};
+use terrace_sim::scenario::Scenario;
+
+/// Longest time that a run here may simulate: one that goes on after it never ends.
+const PATIENCE_NS: u64 = 60_000_000_000;
+
+/// A VM of 8 MiB fast and 8 MiB slow at scale 1, with what a test adds.
+fn run(policy: &str, vm: &str, size: &str, end: &str) -> RunResult {
+    let text = format!(
+        "[machine]\ntiers = [\"dram\", \"pmem\"]\nscale = 1\nvcpus_per_vm = 2\n\
+         [[vm]]\nname = \"a\"\nfast = \"8MiB\"\nslow = \"8MiB\"\npolicy = \"{policy}\"\n{vm}\n\
+         workload = {{ kind = \"hotset\", size = \"{size}\", hot = 0.2, hot_access = 0.5, \
+         write = 0.5, {end} }}\n"
+    );
+    let scenario = Scenario::parse(&text, "test", Path::new("/s"));
+    let scenario = scenario.unwrap_or_else(|error| panic!("{error}"));
+    let mut simulation = Simulation::new(&scenario, Options::default()).expect("it can be run");
+    assert!(
+        !simulation.advance(PATIENCE_NS),
+        "it never ends: {:?}",
+        simulation.result()
+    );
+    simulation.result()
+}
+
+#[test]
+fn a_load_as_large_as_memory_and_swap_together_does_not_hang() {
+    let result = run("vtmm", "swap = \"8MiB\"", "24MiB", "ops = 20000");
+    assert_eq!(result.accesses, 20_000);
+    assert!(result.vms[0].major_faults > 1000, "{result:?}");
+}
+
+#[test]
+fn a_balloon_takes_memory_that_the_load_does_not_use_first() {
+    let vm = "swap = \"8MiB\"\nballoon = [{ at = \"0s\", size = \"8MiB\" }]";
+    let spared = run("first-touch", vm, "8MiB", "ops = 100000");
+    let vm = &spared.vms[0];
+    assert_eq!((vm.major_faults, vm.fast_bytes_end), (0, 8 << 20));
+    let vm = "swap = \"8MiB\"\nballoon = [{ at = \"0s\", size = \"12MiB\" }]";
+    let squeezed = run("first-touch", vm, "8MiB", "ops = 100000");
+    let vm = &squeezed.vms[0];
+    assert_eq!(vm.tier_bytes_end.iter().sum::<u64>(), 4 << 20);
+    assert!(vm.major_faults > 1000, "{squeezed:?}");
+}
+
+#[test]
+fn all_slow_stays_in_the_last_tier_when_a_balloon_gives_memory_back() {
+    let vm = "swap = \"8MiB\"\n\
+              balloon = [{ at = \"0s\", size = \"8MiB\" }, { at = \"10ms\", size = \"0B\" }]";
+    for (policy, expected) in [("all-slow", [0, 16 << 20]), ("all-fast", [16 << 20, 0])] {
+        let result = run(policy, vm, "16MiB", "ops = 1000000");
+        assert!(result.vms[0].major_faults > 1000, "{result:?}");
+        assert_eq!(result.vms[0].tier_bytes_end, expected, "{policy}");
+    }
+}
