@@ -483,3 +483,7 @@ fn utility(written: &[u64; TIERS], mean: &[u64]) -> f64 {
     }
     (float(written[0]) / float(all)) / (float(mean[0]) / float(held))
 }
+
+#[cfg(test)]
+#[path = "run_tests.rs"]
+mod tests;

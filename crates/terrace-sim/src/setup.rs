@@ -28,11 +28,16 @@ use crate::swap::Reclaim;
 use crate::timeline::{Timeline, VmTimeline};
 use crate::workload::Context;
 
-/// Free memory of a tier beyond what VMs are sized for: what a kernel keeps between its watermarks.
+/// Free memory of a tier beyond what VMs are sized for: what a kernel keeps between its watermarks. In
+/// the first tier the engine leaves it alone, so that no policy has more of it than another.
 const HEADROOM: f64 = 0.01;
 
-/// Least headroom, 4 KiB pages: two huge pages.
-const LEAST_HEADROOM: u64 = 2 * PAGES_PER_HUGE;
+/// Least headroom of the first tier, in pages of the VMs' largest size.
+const LEAST_HEADROOM: u64 = 2;
+
+/// Least headroom of slower tiers, 4 KiB pages: exchanges begin with what it holds, and must not come
+/// in smaller steps the larger the scale is.
+const LEAST_SLOW_HEADROOM: u64 = 4 * PAGES_PER_HUGE;
 
 /// Largest scale: budgets of the engine are divided by it and may not vanish.
 const MOST_SCALE: u64 = 1024;
@@ -62,8 +67,8 @@ pub(crate) fn simulation(
         vms.push(vm.map_err(|error| RunError(format!("vm {}: {error}", spec.name)))?);
     }
     let mut capacity = [0; TIERS];
-    for (pages, tier) in capacity.iter_mut().zip(&scenario.machine.tiers) {
-        *pages = tier.bytes / scale / PAGE_SIZE + headroom(tier, scale);
+    for (at, tier) in scenario.machine.tiers.iter().enumerate() {
+        capacity[at] = (tier.bytes / scale + headroom(scenario, at)) / PAGE_SIZE;
     }
     let cpus = place(u64::from(scenario.machine.management_cpus));
     let mut simulation = Simulation {
@@ -90,6 +95,19 @@ pub(crate) fn simulation(
     Ok(simulation)
 }
 
+/// Free bytes of a tier beside what VMs are sized for, as simulated.
+fn headroom(scenario: &Scenario, at: usize) -> u64 {
+    let tier = &scenario.machine.tiers[at];
+    let least = if at == 0 {
+        let largest = scenario.vms.iter().map(|vm| vm.host_page.bytes()).max();
+        LEAST_HEADROOM * largest.unwrap_or(PAGE_SIZE)
+    } else {
+        LEAST_SLOW_HEADROOM * PAGE_SIZE
+    };
+    let share = whole(float(tier.bytes / scenario.machine.scale) * HEADROOM);
+    share.max(least)
+}
+
 fn timeline(scenario: &Scenario, vms: &[Vm]) -> Timeline {
     let scale = scenario.machine.scale;
     let vm = |(spec, vm): (&scenario::Vm, &Vm)| VmTimeline {
@@ -108,31 +126,25 @@ fn timeline(scenario: &Scenario, vms: &[Vm]) -> Timeline {
     }
 }
 
-/// 4 KiB pages that a tier has beyond its size, as simulated.
-fn headroom(tier: &scenario::Tier, scale: u64) -> u64 {
-    let pages = tier.bytes / scale / PAGE_SIZE;
-    whole(float(pages) * HEADROOM).max(LEAST_HEADROOM)
-}
-
 /// The engine lives in the full-size machine's time; what it counts in bytes is divided by the scale.
 fn engine_config(scenario: &Scenario) -> EngineConfig {
     let scale = scenario.machine.scale;
-    let defaults = EngineConfig::default();
-    let reserve = match scenario.vms.len() {
-        0 | 1 => 0.0,
-        _ => scenario.host.reserve,
-    };
+    let given = scenario.engine.clone();
+    let several = scenario.vms.len() > 1;
     let tier = |(at, tier): (usize, &scenario::Tier)| {
         let bytes = tier.bytes / scale;
-        // Headroom is room to move in, not memory that the pool could give to a VM.
-        let reserve_bytes = match at {
-            0 => headroom(tier, scale) * PAGE_SIZE + whole(float(bytes) * reserve),
-            _ => 0,
+        let kept = if at == 0 { headroom(scenario, at) } else { 0 };
+        let reserve = if several && at == 0 {
+            scenario.host.reserve
+        } else {
+            0.0
         };
         TierConfig {
             name: tier.name.clone(),
             kind: tier.kind,
-            reserve_bytes,
+            // What the kernel keeps free is not the pool's either; in slower tiers it is what lets
+            // exchanges begin.
+            reserve_bytes: whole(float(bytes) * reserve) + kept,
             ..TierConfig::default()
         }
     };
@@ -158,11 +170,11 @@ fn engine_config(scenario: &Scenario) -> EngineConfig {
             .map(tier)
             .collect(),
         vm_policies: policies.collect(),
-        quiet_bytes: defaults.quiet_bytes / scale,
-        move_budget_bytes_per_s: defaults.move_budget_bytes_per_s / scale,
-        plan_max_bytes: (defaults.plan_max_bytes / scale).max(2 << 20),
+        quiet_bytes: given.quiet_bytes / scale,
+        move_budget_bytes_per_s: given.move_budget_bytes_per_s / scale,
+        plan_max_bytes: (given.plan_max_bytes / scale).max(2 << 20),
         random_seed: scenario.seed,
-        ..defaults
+        ..given
     }
 }
 
@@ -260,7 +272,7 @@ fn space(scenario: &Scenario, spec: &scenario::Vm, options: Options) -> Result<S
     let guest = Guest::new(pages, spec.guest_page, ram).map_err(|e| RunError(e.to_string()))?;
     let costs = Costs::default();
     let table_cache = costs.table_cache_bytes / scale / scenario.vms.len() as u64;
-    let second = SecondStage::new(guest.frames(), spec.host_page, guest.first_data());
+    let second = second_stage(&guest, spec.host_page);
     let reclaim =
         short.then(|| Reclaim::new(ram.saturating_sub(pages), spec.swap / scale / PAGE_SIZE));
     Ok(Space {
@@ -275,6 +287,11 @@ fn space(scenario: &Scenario, spec: &scenario::Vm, options: Options) -> Result<S
         reclaim,
         grant: [0; TIERS],
     })
+}
+
+fn second_stage(guest: &Guest, unit: PageSize) -> SecondStage {
+    let (tables, data) = (guest.table_frames(), guest.first_data());
+    SecondStage::new(guest.frames(), unit, tables, data)
 }
 
 fn vcpus(scenario: &Scenario, spec: &scenario::Vm, space: &Space) -> Result<Vec<Vcpu>, RunError> {

@@ -46,7 +46,12 @@ impl Source for Script {
 /// Guest pages 0 and up of a VM; even units in tier 0, odd ones in tier 1.
 fn space(pages: u64, guest: PageSize, host: PageSize) -> Space {
     let guest = Guest::new(pages, guest, pages).expect("tables fit");
-    let mut second = SecondStage::new(guest.frames(), host, guest.first_data());
+    let mut second = SecondStage::new(
+        guest.frames(),
+        host,
+        guest.table_frames(),
+        guest.first_data(),
+    );
     for unit in 0..second.len() {
         second.put(unit, u8::try_from(unit % 2).ok());
     }

@@ -134,7 +134,7 @@ impl Oracle {
         for unit in 0..second.tables() {
             second.put(unit, Some(0));
         }
-        let mut rest: Vec<u32> = (second.tables()..second.len())
+        let mut rest: Vec<u32> = (second.first_data()..second.len())
             .filter(|unit| second.tier(*unit).is_some())
             .collect();
         let mut tiers = (0_u8..).zip(&self.fit).peekable();

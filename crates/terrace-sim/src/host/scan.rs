@@ -88,7 +88,8 @@ fn second_stage(vm: &mut Vm, request: &ScanRequest, costs: &Costs) -> (ScanAnswe
     };
     let second = &mut vm.space.second;
     let pages = second.pages_per_unit();
-    for unit in 0..second.len() {
+    // The guest's tables are left out: they come on top of the VM's sizes and stay where they are.
+    for unit in second.first_data()..second.len() {
         let state = second.get(unit);
         if state & (bits::ABSENT | bits::UNFILLED | bits::UNMAPPED) != 0 {
             continue;

@@ -8,8 +8,8 @@ use crate::scenario::{HostPolicy, Start};
 /// is left.
 pub fn back(second: &mut SecondStage, policy: &HostPolicy, start: Start, fit: &[u64]) {
     match policy {
-        HostPolicy::AllFast => fill(second, 0..second.len(), 0),
-        HostPolicy::AllSlow => fill(second, 0..second.len(), last(fit)),
+        HostPolicy::AllFast => all(second, 0),
+        HostPolicy::AllSlow => all(second, last(fit)),
         HostPolicy::Interleave => deal(second, fit),
         HostPolicy::Engine(..) | HostPolicy::FirstTouch | HostPolicy::Oracle => {
             in_order(second, start, fit);
@@ -20,6 +20,11 @@ pub fn back(second: &mut SecondStage, policy: &HostPolicy, start: Start, fit: &[
 /// The last tier.
 pub(crate) fn last(fit: &[u64]) -> u8 {
     u8::try_from(fit.len().clamp(1, TIERS) - 1).unwrap_or(0)
+}
+
+fn all(second: &mut SecondStage, tier: u8) {
+    fill(second, 0..second.tables(), tier);
+    fill(second, second.first_data()..second.len(), tier);
 }
 
 /// Tables are made first, so they lie where the first pages do.
@@ -45,7 +50,7 @@ fn in_order(second: &mut SecondStage, start: Start, fit: &[u64]) {
     let mut left = tiers.into_iter().peekable();
     let tables = tiers_of_tables(start, fit);
     fill(second, 0..second.tables(), tables);
-    for unit in second.tables()..second.len() {
+    for unit in second.first_data()..second.len() {
         while left.peek().is_some_and(|(_, units)| *units == 0) {
             left.next();
         }
@@ -66,8 +71,8 @@ fn in_order(second: &mut SecondStage, start: Start, fit: &[u64]) {
 fn deal(second: &mut SecondStage, fit: &[u64]) {
     let all: u64 = fit.iter().sum::<u64>().max(1);
     let mut given = [0_u64; TIERS];
-    let first = second.tables();
-    fill(second, 0..first, 0);
+    let first = second.first_data();
+    fill(second, 0..second.tables(), 0);
     for unit in first..second.len() {
         let due = |tier: usize| {
             let wanted = u128::from(fit[tier]) * u128::from(unit - first + 1);
@@ -87,7 +92,7 @@ mod tests {
     use super::*;
 
     fn tiers(policy: &HostPolicy, start: Start, fit: &[u64]) -> Vec<u8> {
-        let mut second = SecondStage::new(9, PageSize::Base, 0);
+        let mut second = SecondStage::new(9, PageSize::Base, 0, 0);
         back(&mut second, policy, start, fit);
         (0..9).filter_map(|unit| second.tier(unit)).collect()
     }

@@ -141,6 +141,13 @@ impl Guest {
         GuestTables::frames(&self.memory)
     }
 
+    /// Frames that tables take, the unused first one included.
+    #[must_use]
+    pub fn table_frames(&self) -> u32 {
+        let tables: usize = self.tables.iter().map(Vec::len).sum();
+        low(tables as u64) + 2
+    }
+
     /// First frame of the load's memory; tables lie before it.
     #[must_use]
     pub fn first_data(&self) -> u32 {

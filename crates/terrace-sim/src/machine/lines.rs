@@ -29,6 +29,14 @@ impl Table {
     }
 }
 
+/// Spreads keys evenly whatever the size of the cache is (the finalizer of `MurmurHash3`).
+#[inline]
+fn mix(key: u32) -> u32 {
+    let key = (key ^ key >> 16).wrapping_mul(0x85eb_ca6b);
+    let key = (key ^ key >> 13).wrapping_mul(0xc2b2_ae35);
+    key ^ key >> 16
+}
+
 /// A direct-mapped cache of table lines, of one VM.
 #[derive(Clone, Debug)]
 pub struct Lines {
@@ -52,7 +60,7 @@ impl Lines {
     #[inline]
     pub fn touch(&mut self, table: Table, entry: u32) -> bool {
         let key = (entry >> 3) << 3 | table.number();
-        let slot = u64::from(key.wrapping_mul(0x9e37_79b1)) >> self.shift;
+        let slot = u64::from(mix(key)) >> self.shift;
         let tag = &mut self.tags[crate::number::place(slot)];
         let hit = *tag == key;
         *tag = key;

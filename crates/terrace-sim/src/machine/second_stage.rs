@@ -32,13 +32,16 @@ pub struct SecondStage {
     /// Units before this one hold the guest's page tables, which come on top of the VM's sizes: they
     /// have a tier, and are not counted.
     first_counted: u32,
+    /// Of these, units before this one are used.
+    tables: u32,
 }
 
 impl SecondStage {
-    /// Maps so many guest frames, none of them backed. The last unit may be cut short. Units below that
-    /// of frame `first_data` are not counted in [`SecondStage::held`].
+    /// Maps so many guest frames, none of them backed. The last unit may be cut short. Tables take
+    /// the first `table_frames`; units below that of frame `first_data` are not counted in
+    /// [`SecondStage::held`].
     #[must_use]
-    pub fn new(frames: u64, unit: PageSize, first_data: u32) -> Self {
+    pub fn new(frames: u64, unit: PageSize, table_frames: u32, first_data: u32) -> Self {
         let shift = match unit {
             PageSize::Base => 0,
             PageSize::Huge => 9,
@@ -49,6 +52,7 @@ impl SecondStage {
             shift,
             held: [0; TIERS],
             first_counted: first_data >> shift,
+            tables: table_frames.div_ceil(1 << shift),
         }
     }
 
@@ -68,6 +72,12 @@ impl SecondStage {
     /// Units that hold the guest's page tables: those before this one.
     #[must_use]
     pub fn tables(&self) -> u32 {
+        self.tables
+    }
+
+    /// The first unit of the load's memory; between tables and it nothing is.
+    #[must_use]
+    pub fn first_data(&self) -> u32 {
         self.first_counted
     }
 

@@ -15,7 +15,7 @@ mod rules;
 use std::path::PathBuf;
 
 use serde::Deserialize;
-use terrace_core::{PolicyChoice, Share, TierKind};
+use terrace_core::{EngineConfig, PolicyChoice, Share, TierKind};
 use terrace_proto::PageSize;
 
 pub(crate) use error::Fault;
@@ -39,6 +39,8 @@ pub struct Scenario {
     pub vms: Vec<Vm>,
     /// How the host shares the first tier.
     pub host: Host,
+    /// Parameters of the engine, of the full-size machine; without tiers, policies and seed.
+    pub engine: EngineConfig,
 }
 
 /// The machine.

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use serde::Deserialize;
-use terrace_core::Share;
+use terrace_core::{EngineConfig, Share};
 use terrace_proto::PageSize;
 
 use super::error::Fault;
@@ -35,6 +35,8 @@ pub(super) struct RawScenario {
     vm: Vec<RawVm>,
     #[serde(default)]
     host: RawHost,
+    #[serde(default)]
+    engine: EngineConfig,
 }
 
 #[derive(Debug, Deserialize)]
@@ -85,6 +87,33 @@ struct RawHost {
     reserve: Option<Number>,
 }
 
+/// What the scenario says elsewhere cannot be said under `[engine]`.
+fn engine(config: EngineConfig) -> Result<EngineConfig, Fault> {
+    let defaults = EngineConfig::default();
+    let elsewhere = [
+        ("tiers", config.tiers != defaults.tiers, "machine.tiers"),
+        ("policy", config.policy != defaults.policy, "vm.policy"),
+        (
+            "vm_policies",
+            config.vm_policies != defaults.vm_policies,
+            "vm.policy",
+        ),
+        (
+            "random_seed",
+            config.random_seed != defaults.random_seed,
+            "seed",
+        ),
+    ];
+    if let Some((key, _, there)) = elsewhere.iter().find(|(_, set, _)| *set) {
+        let what = format!("a scenario says this by `{there}`");
+        return Err(Fault::new(format!("engine.{key}"), what));
+    }
+    config
+        .validate()
+        .map_err(|error| Fault::new("engine", error.to_string()))?;
+    Ok(config)
+}
+
 impl RawScenario {
     /// What is written, each value on its own checked; what they are together is left to
     /// [`super::rules`].
@@ -127,6 +156,7 @@ impl RawScenario {
             machine,
             vms,
             host,
+            engine: engine(self.engine)?,
         })
     }
 

@@ -8,6 +8,7 @@ mod huge_pages;
 mod infrastructure;
 mod placement;
 mod several_vms;
+mod simulator;
 mod soak;
 mod writes;
 
@@ -43,6 +44,7 @@ const TESTS: &[&[LabTest]] = &[
     huge_pages::TESTS,
     damon::TESTS,
     writes::TESTS,
+    simulator::TESTS,
 ];
 
 /// Those that take minutes.

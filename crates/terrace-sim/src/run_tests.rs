@@ -1,0 +1,51 @@
+use std::path::Path;
+
+use terrace_proto::Action;
+
+use super::*;
+use crate::machine::guest::Level;
+
+/// A load on the lowest eighth of its memory: what lies above is never touched.
+const SCENARIO: &str = r#"
+[machine]
+tiers = ["dram", "pmem"]
+scale = 512
+vcpus_per_vm = 1
+[[vm]]
+name = "a"
+fast = "4GiB"
+slow = "8GiB"
+policy = "vtmm"
+start = "slow"
+workload = { kind = "phases", duration = "20s", of = [
+  { kind = "hotset", size = "1GiB", hot = 0.2, hot_access = 0.9, write = 0.5, duration = "60s" },
+  { kind = "hotset", size = "8GiB", hot = 0.2, hot_access = 0.9, write = 0.5, duration = "60s" },
+] }
+"#;
+
+/// The actions of the first round; in the middle of its first window, A of a page that nobody touches is
+/// set where `flip` says so.
+fn actions(flip: bool) -> Vec<Action> {
+    let scenario = Scenario::parse(SCENARIO, "flip", Path::new(".")).unwrap();
+    let mut simulation = Simulation::recorded(&scenario, Options::default()).unwrap();
+    simulation.advance(300_000_000);
+    let guest = &simulation.vms[0].space.guest;
+    let untouched = crate::number::low(guest.pages()) - 1;
+    assert_eq!(guest.entry(Level::Leaf, untouched) & 1 << 5, 0);
+    if flip {
+        assert!(guest.mark(Level::Leaf, untouched, false));
+    }
+    simulation.advance(15_000_000_000);
+    let log = simulation.take_log().into_iter();
+    log.filter_map(|(_, record)| match record {
+        Record::Action(action) => Some(action),
+        _ => None,
+    })
+    .collect()
+}
+
+#[test]
+fn one_flipped_accessed_bit_changes_an_action() {
+    assert_eq!(actions(false), actions(false));
+    assert_ne!(actions(true), actions(false));
+}

@@ -1,0 +1,265 @@
+//! Whole runs: the same counts for ever, the same bytes however they are made, and what follows from how
+//! the machine is defined.
+
+use std::path::Path;
+
+use terrace_sim::result::{RunResult, VmResult};
+use terrace_sim::run::{Options, Simulation};
+use terrace_sim::scenario::Scenario;
+
+/// 4 GiB of the first tier and 8 GiB of the second, at a scale at which a VM of 12 GiB has 6,144 pages.
+fn scenario(scale: u64, policy: &str, extra: &str, workload: &str) -> Scenario {
+    let policy = if policy.starts_with('{') {
+        policy.to_owned()
+    } else {
+        format!("\"{policy}\"")
+    };
+    let text = format!(
+        "[machine]\ntiers = [\"dram\", \"pmem\"]\nscale = {scale}\nvcpus_per_vm = 4\n\
+         [[vm]]\nname = \"a\"\nfast = \"4GiB\"\nslow = \"8GiB\"\npolicy = {policy}\n{extra}\n\
+         workload = {{ {workload} }}\n"
+    );
+    Scenario::parse(&text, "test", Path::new(".")).expect("a valid scenario")
+}
+
+const HOTSET: &str =
+    r#"kind = "hotset", size = "8GiB", hot = 0.2, hot_access = 0.9, write = 0.5, duration = "70s""#;
+
+fn finished(scenario: &Scenario, options: Options) -> Simulation {
+    let mut simulation = Simulation::new(scenario, options).expect("it fits");
+    while simulation.advance(u64::MAX) {}
+    simulation
+}
+
+fn run(scenario: &Scenario) -> RunResult {
+    finished(scenario, Options::default()).result()
+}
+
+fn vm(scenario: &Scenario) -> VmResult {
+    run(scenario).vms.remove(0)
+}
+
+fn off(a: f64, b: f64) -> f64 {
+    (a / b - 1.0).abs()
+}
+
+/// Accesses, fast hits in millionths, pages promoted and demoted, exits, MiB of each tier at the end.
+fn counts(name: &str, policy: &str, extra: &str) -> String {
+    let result = run(&scenario(512, policy, extra, HOTSET));
+    let vm = &result.vms[0];
+    let mib: Vec<u64> = vm.tier_bytes_end.iter().map(|b| b >> 20).collect();
+    format!(
+        "{name}: {} accesses, {:.6} fast, {} up, {} down, {} exits, {mib:?} MiB\n",
+        result.accesses, vm.fast_hit_ratio, vm.promoted_pages, vm.demoted_pages, vm.vm_exits
+    )
+}
+
+/// Whoever changes one of these lines changed the machine, a load, a stage or the engine.
+#[test]
+fn golden_counts_per_policy() {
+    let table: String = [
+        ("vtmm", "vtmm", ""),
+        ("vtmm-paper", "vtmm-paper", ""),
+        ("fixed-threshold", "fixed-threshold", ""),
+        ("first-touch", "first-touch", ""),
+        ("interleave", "interleave", ""),
+        ("all-fast", "all-fast", ""),
+        ("all-slow", "all-slow", ""),
+        ("oracle", "oracle", ""),
+        ("ept-scan", r#"{ base = "vtmm", observe = "ept-scan" }"#, ""),
+        (
+            "write-protect",
+            r#"{ base = "vtmm", move = "write-protect" }"#,
+            "",
+        ),
+        ("pml-copy", r#"{ base = "vtmm", move = "pml-copy" }"#, ""),
+        ("vtmm, start slow", "vtmm", "start = \"slow\""),
+    ]
+    .iter()
+    .map(|(name, policy, extra)| counts(name, policy, extra))
+    .collect();
+    let expected = include_str!("golden/hotset.txt");
+    assert_eq!(table, expected, "\nfound:\n{table}");
+}
+
+#[test]
+fn same_scenario_and_seed_give_the_same_bytes_also_in_parallel_and_in_slices() {
+    let scenario = scenario(512, "vtmm", "", HOTSET);
+    let json = |simulation: &Simulation| serde_json::to_string(&simulation.result()).expect("JSON");
+    let alone = json(&finished(&scenario, Options::default()));
+    let others: Vec<String> = std::thread::scope(|threads| {
+        let start = |_| threads.spawn(|| json(&finished(&scenario, Options::default())));
+        let started: Vec<_> = (0..4).map(start).collect();
+        started
+            .into_iter()
+            .map(|t| t.join().expect("it ran"))
+            .collect()
+    });
+    assert!(others.iter().all(|other| *other == alone));
+    let mut sliced = Simulation::new(&scenario, Options::default()).expect("it fits");
+    let mut until = 0;
+    while sliced.advance(until) {
+        until += 77_000_000;
+    }
+    assert_eq!(json(&sliced), alone);
+}
+
+#[test]
+fn another_seed_gives_other_accesses() {
+    let mut other = scenario(512, "first-touch", "", HOTSET);
+    let first = vm(&other);
+    other.seed = 2;
+    assert_ne!(
+        first.fast_hit_ratio.to_bits(),
+        vm(&other).fast_hit_ratio.to_bits()
+    );
+}
+
+#[test]
+fn another_vm_changes_no_accesses_of_this_one() {
+    let alone = scenario(512, "first-touch", "", HOTSET);
+    let mut both = alone.clone();
+    let mut second = both.vms[0].clone();
+    second.name = "b".into();
+    both.vms.insert(0, second);
+    for tier in &mut both.machine.tiers {
+        tier.bytes *= 2;
+    }
+    let heat = |scenario: &Scenario, at: usize| {
+        let options = Options {
+            sample_every_ns: 1_000_000_000,
+            heat_cells: 64,
+            ..Options::default()
+        };
+        let simulation = finished(scenario, options);
+        let cells = &simulation.timeline().vms[at].samples[0].heat;
+        let hot: Vec<usize> = (0..64).filter(|cell| cells[*cell] > cells[0] / 2).collect();
+        (hot, cells.iter().map(|c| u64::from(*c)).sum::<u64>())
+    };
+    let (cells, count) = heat(&alone, 0);
+    let (beside, count_beside) = heat(&both, 1);
+    // The neighbour takes bandwidth, so a second holds fewer of the same accesses.
+    assert_eq!(cells, beside);
+    assert!(count_beside <= count && count_beside * 10 > count * 9);
+}
+
+#[test]
+fn half_the_quantum_changes_run_times_by_less_than_1_percent() {
+    for policy in ["vtmm", "first-touch"] {
+        let ops = HOTSET.replace("duration = \"70s\"", "ops = 1500000000");
+        let scenario = scenario(512, policy, "", &ops);
+        let time = |divisor| {
+            let options = Options {
+                quantum_divisor: Some(divisor),
+                ..Options::default()
+            };
+            finished(&scenario, options).result().vms[0].runtime_s
+        };
+        let (whole, half) = (time(1), time(2));
+        assert!(off(half, whole) < 0.01, "{policy}: {half} s for {whole} s");
+    }
+}
+
+/// Two experiments: one that the pages' places decide, one that bandwidth does.
+#[test]
+fn scales_16_and_64_agree_within_5_percent() {
+    let write = r#"kind = "gups", variant = "hemem", size = "8GiB", hot = 0.1, compute_ns = 300.0, parallelism = 8.0, duration = "20s""#;
+    let hotset = HOTSET.replace("\"70s\"", "\"20s\", compute_ns = 500.0");
+    for (policy, workload) in [("vtmm", hotset.as_str()), ("first-touch", write)] {
+        let at = |scale| vm(&scenario(scale, policy, "", workload));
+        let (fine, coarse) = (at(16), at(64));
+        for (what, a, b) in [
+            ("ops_per_s", fine.ops_per_s, coarse.ops_per_s),
+            ("fast hits", fine.fast_hit_ratio, coarse.fast_hit_ratio),
+        ] {
+            assert!(off(a, b) < 0.05, "{policy}: {what} {a} and {b}");
+        }
+    }
+}
+
+#[test]
+fn no_policy_beats_the_bounds_while_dram_has_bandwidth_to_spare() {
+    for hot in ["0.2", "0.6"] {
+        let workload = HOTSET.replace("hot = 0.2", &format!("hot = {hot}"));
+        let rate = |policy| vm(&scenario(512, policy, "", &workload)).ops_per_s;
+        // One read of 64 bytes each, as much written back by half of them, and table lines: less than
+        // 200 bytes an access of the 120 GB/s.
+        let all_fast = rate("all-fast");
+        assert!(all_fast * 200.0 < 0.6 * 120e9, "{all_fast}");
+        let oracle = rate("oracle");
+        for policy in [
+            "vtmm",
+            "fixed-threshold",
+            "first-touch",
+            "interleave",
+            "all-slow",
+        ] {
+            let found = rate(policy);
+            assert!(
+                found <= oracle && oracle <= all_fast,
+                "{policy}, {hot}: {found}"
+            );
+        }
+    }
+}
+
+#[test]
+fn first_touch_interleave_and_all_slow_hit_what_their_places_hold() {
+    // Every page is as hot as any other: a third, and half, of the pages are fast.
+    let uniform = HOTSET.replace("hot_access = 0.9", "hot_access = 0.0");
+    for (policy, expected) in [
+        ("first-touch", 0.5),
+        ("interleave", 1.0 / 3.0),
+        ("all-slow", 0.0),
+    ] {
+        let found = vm(&scenario(512, policy, "", &uniform)).fast_hit_ratio;
+        assert!((found - expected).abs() < 0.01, "{policy}: {found}");
+    }
+}
+
+#[test]
+fn the_paper_s_own_moves_cost_far_fewer_exits() {
+    let exits = |policy| vm(&scenario(512, policy, "", HOTSET)).vm_exits;
+    let (live, paper) = (exits("vtmm"), exits("vtmm-paper"));
+    assert!(paper * 3 < live, "{paper} for {live}");
+}
+
+#[test]
+fn huge_pages_move_whole_and_both_dimensions_are_set_apart() {
+    let workload = r#"kind = "hotset", size = "8GiB", hot = 0.2, layout = "clustered", hot_access = 0.9, write = 0.5, compute_ns = 2000.0, duration = "8s""#;
+    for extra in ["host_page = \"2MiB\"", "page = \"2MiB\""] {
+        let extra = format!("{extra}\nstart = \"slow\"");
+        let vm = vm(&scenario(4, "vtmm", &extra, workload));
+        let moved = vm.promoted_pages;
+        assert!(
+            moved > 0 && moved.is_multiple_of(512 * 4),
+            "{extra}: {moved}"
+        );
+    }
+}
+
+#[test]
+fn a_working_set_that_outgrows_the_guest_waits_for_swap() {
+    let grow =
+        r#"kind = "swapmix", private = "8GiB", growth = "8GiB", rate = "1GiB", duration = "30s""#;
+    let faults = |extra: &str| vm(&scenario(512, "first-touch", extra, grow)).major_faults;
+    assert!(faults("swap = \"16GiB\"") > 1000);
+}
+
+#[test]
+fn a_balloon_takes_host_memory_and_gives_it_back() {
+    let extra = "balloon = [{ at = \"20s\", size = \"6GiB\" }, { at = \"40s\", size = \"0MiB\" }]\nswap = \"8GiB\"";
+    let options = Options {
+        sample_every_ns: 1_000_000_000,
+        ..Options::default()
+    };
+    let simulation = finished(&scenario(512, "first-touch", extra, HOTSET), options);
+    let held = |at: usize| {
+        let samples = &simulation.timeline().vms[0].samples;
+        samples[at].tier_bytes.iter().sum::<u64>() >> 20
+    };
+    assert_eq!(held(10), 8 << 10);
+    // The guest gives the 4 GiB that its load does not use first, which had no host memory anyway.
+    assert_eq!(held(30), 6 << 10);
+    assert!(held(60) > 7 << 10, "{}", held(60));
+}
