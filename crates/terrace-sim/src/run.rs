@@ -447,7 +447,7 @@ impl Simulation {
             tier_bytes_end: end,
             promoted_pages: vm.promoted * scale,
             demoted_pages: vm.demoted * scale,
-            vm_exits: counts.exits * scale,
+            vm_exits: (counts.exits - counts.scan_exits) * scale + counts.scan_exits,
             major_faults: counts.major_faults * scale,
             overhead_s: Overhead {
                 track: seconds(vm.spent.track),

@@ -209,6 +209,25 @@ fn a_medium_with_large_lines_serves_neighbours_together() {
     assert!(space.counts.reads[1] == 64 && tables <= 3 * 256, "{tables}");
 }
 
+#[test]
+fn a_line_that_is_read_and_then_written_goes_back_to_memory_once() {
+    let env = environment();
+    let mut space = space(512, PageSize::Base, PageSize::Base);
+    let at = |line, write| Access::new(1, line, write);
+    // Page 1 is in tier 1: four lines of 64 bytes are one of the medium's.
+    let script = [
+        at(0, false),
+        at(0, true),
+        at(1, true),
+        at(2, false),
+        at(3, true),
+        at(4, false),
+    ];
+    run(&mut space, &env, &script);
+    assert_eq!(space.traffic[1].written, 256);
+    assert_eq!(space.counts.written_bytes[1], 256);
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(200))]
     /// Whatever the TLBs do, the marks are those of a machine without any, each access goes to the tier

@@ -63,3 +63,19 @@ fn the_pool_gives_no_more_than_the_machine_has_at_any_scale() {
     assert!(vm.fast_bytes_mean <= 520 << 20, "{vm:?}");
     assert!(vm.fast_bytes_end >= 500 << 20, "{vm:?}");
 }
+
+#[test]
+fn exits_that_scans_make_are_as_many_at_any_scale() {
+    let vm = "fast = \"1GiB\"\nslow = \"512MiB\"\n\
+              policy = { base = \"vtmm\", observe = \"ept-scan\" }\n\
+              workload = { kind = \"hotset\", size = \"1GiB\", hot = 0.1, hot_access = 0.9, \
+              write = 0.3, compute_ns = 20000.0, duration = \"20s\" }";
+    let exits = [16, 64].map(|scale| {
+        let mut simulation = simulation(scale, vm, Options::default());
+        simulation.advance(u64::MAX);
+        simulation.result().vms[0].vm_exits
+    });
+    // All of it is in the first tier: nothing moves. Some scans, each interrupts 8 vCPUs.
+    assert!((16..=200).contains(&exits[0]), "{exits:?}");
+    assert_eq!(exits[0], exits[1]);
+}

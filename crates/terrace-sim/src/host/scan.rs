@@ -38,6 +38,13 @@ fn leaves_ps(stats: &ScanStats, costs: &Costs) -> u64 {
         + stats.tables * costs.scan_table
 }
 
+fn shoot_down(vm: &mut Vm, costs: &Costs) -> u64 {
+    let before = vm.space.counts.exits;
+    let ps = vm.shoot_down(costs);
+    vm.space.counts.scan_exits += vm.space.counts.exits - before;
+    ps
+}
+
 /// vTMM's own: of the guest's tables only those that the log names are read, and the translations of
 /// what was re-armed are flushed, so that the processor sets bits (and logs) anew.
 fn logged_tables(vm: &mut Vm, request: &ScanRequest, costs: &Costs) -> (ScanAnswer, u64) {
@@ -62,7 +69,7 @@ fn logged_tables(vm: &mut Vm, request: &ScanRequest, costs: &Costs) -> (ScanAnsw
     };
     let mut ps = leaves_ps(&read, costs);
     if request.rearm != Rearm::None {
-        ps += vm.shoot_down(costs);
+        ps += shoot_down(vm, costs);
     }
     (answer, ps)
 }
@@ -113,7 +120,7 @@ fn second_stage(vm: &mut Vm, request: &ScanRequest, costs: &Costs) -> (ScanAnswe
     answer.stats.tables = u64::from(low(u64::from(second.len()).div_ceil(512)));
     let mut ps = leaves_ps(&answer.stats, costs);
     if answer.stats.cleared > 0 {
-        ps += vm.shoot_down(costs);
+        ps += shoot_down(vm, costs);
     }
     (answer, ps)
 }

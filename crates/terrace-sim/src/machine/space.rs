@@ -18,6 +18,8 @@ pub struct Counts {
     pub written_bytes: [u64; TIERS],
     /// Exits to the host.
     pub exits: u64,
+    /// Those of them that a scan makes: scans go by the clock, so they are as many at any scale.
+    pub scan_exits: u64,
     /// Faults that waited for the swap device.
     pub major_faults: u64,
     /// Walks of the page tables.
@@ -106,15 +108,15 @@ pub struct Space {
 }
 
 impl Space {
-    /// Counts a data access.
+    /// Counts a data access, and what it takes from the medium.
     #[inline]
-    pub fn count(&mut self, tier: usize, page: u32, write: bool, medium_bytes: u64) {
+    pub fn count(&mut self, tier: usize, page: u32, write: bool, medium: Traffic) {
         let traffic = &mut self.traffic[tier];
-        traffic.read += medium_bytes;
+        traffic.read += medium.read;
         if write {
-            traffic.written += medium_bytes;
+            traffic.written += medium.written;
             self.counts.writes[tier] += 1;
-            self.counts.written_bytes[tier] += medium_bytes;
+            self.counts.written_bytes[tier] += medium.written;
         } else {
             self.counts.reads[tier] += 1;
         }

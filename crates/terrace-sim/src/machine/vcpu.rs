@@ -5,6 +5,7 @@ use super::costs::Costs;
 use super::histogram::Histogram;
 use super::pml::Buffer;
 use super::space::Space;
+use super::tier::Traffic;
 use super::tlb::Tlb;
 use super::walk::Walked;
 use crate::access::{Access, Pace, Source};
@@ -62,8 +63,8 @@ pub struct Vcpu {
     prices: Prices,
     /// Start of the operation under way, ps.
     operation: u64,
-    /// The medium's line that was accessed last, per tier.
-    last_line: [u64; TIERS],
+    /// The medium's line that was accessed last, per tier, and whether it was written.
+    last_line: [(u64, bool); TIERS],
     /// When the guest next changes its address space, ns of the full-size machine.
     flush_at: u64,
     /// It waits for a page that is being copied.
@@ -102,7 +103,7 @@ impl Vcpu {
             len: 0,
             prices: Prices::default(),
             operation: 0,
-            last_line: [u64::MAX; TIERS],
+            last_line: [(u64::MAX, false); TIERS],
             flush_at: 0,
             waiting: false,
             shootdowns: 0,
@@ -160,12 +161,18 @@ impl Vcpu {
         };
         self.clock += self.prices.compute + ps + price;
         let line = (access.page() << 6 | access.line()) * crate::access::LINE / env.line[tier];
-        let medium = if self.last_line[tier] == line {
-            0
-        } else {
-            env.line[tier]
+        // The medium serves the same line once in a row to be read, and takes it once to be written.
+        let (last, dirty) = self.last_line[tier];
+        let again = last == line;
+        let medium = Traffic {
+            read: if again { 0 } else { env.line[tier] },
+            written: if write && !(again && dirty) {
+                env.line[tier]
+            } else {
+                0
+            },
         };
-        self.last_line[tier] = line;
+        self.last_line[tier] = (line, write || (again && dirty));
         space.count(tier, page, write, medium);
         if access.ends_operation() {
             self.times.add(self.clock - self.operation);
