@@ -228,6 +228,12 @@ impl TraceSpec {
             let value = self.compute_ns.to_string();
             return wrong("compute_ns", value, "expected 0 to 1e9");
         }
+        // Records that the cache takes in are added to the next one's time, which is counted in ps.
+        let record_ns = self.compute_ns * f64::from(self.accesses_per_record);
+        if record_ns > 1e9 {
+            let value = format!("{} x accesses_per_record", self.compute_ns);
+            return wrong("compute_ns", value, "expected at most 1 s a record");
+        }
         if let Some(cache) = self.cache {
             checked_cache(cache.as_u64())?;
         }

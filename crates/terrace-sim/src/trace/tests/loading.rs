@@ -246,6 +246,10 @@ fn parameters_without_meaning_are_refused_by_name() {
         ("compute_ns = NaN", "compute_ns = nan"),
         ("compute_ns = -1", "compute_ns = -1.0"),
         ("compute_ns = inf", "compute_ns = inf"),
+        (
+            "compute_ns = 1000 x accesses_per_record",
+            "compute_ns = 1e3\naccesses_per_record = 4_000_000_000",
+        ),
         ("cache = 1000 B", "cache = '1000B'"),
     ] {
         let spec: TraceSpec = toml::from_str(&format!("file = 'a'\n{text}")).expect("a spec");
