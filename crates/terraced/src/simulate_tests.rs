@@ -138,7 +138,7 @@ fn a_simulated_vm_is_listed_shown_explained_and_steered_as_any_other() {
     let detail: VmDetail = r.get("/v1/vms/web1");
     assert!(detail.stages[0].mechanism.contains("guest page tables"));
     assert!(!detail.history.is_empty());
-    let page: PageExplanation = r.get("/v1/vms/web1/pages/0x100000");
+    let page: PageExplanation = r.get("/v1/vms/web1/pages/0x280000");
     assert!(page.tier.is_some() && !page.because.is_empty());
     let map: HeatMap = r.get("/v1/vms/web1/map?cells=16");
     assert_eq!(map.tiers, ["dram", "pmem"]);

@@ -1,5 +1,6 @@
 //! Scenarios: what is read, and that every fault is told with file, line, key and what is allowed.
 
+mod engine;
 mod faults;
 mod hostile;
 
