@@ -1,6 +1,6 @@
 //! Replaying a log with another policy than the one that recorded it.
 //!
-//! Responsible for: the accesses that a log's scans saw, window by window ([`Observed`]); what of them is
+//! Responsible for: the accesses that a log's scans saw, window by window; what of them is
 //! known; where pages would be under the other policy; and refusing what a log cannot supply. It leaves
 //! to others: replays with the recorded policy ([`terrace_core::replay`]), and reading files.
 //!
