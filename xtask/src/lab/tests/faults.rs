@@ -121,7 +121,12 @@ fn guest_killed_mid_round_is_forgotten_and_comes_back(lab: &mut Lab) -> Result<(
         Ok(vm.is_none_or(|vm| vm["mode"] == "gone").then_some(()))
     })?;
     lab.start_vm(&terrace_lab::vm::VmSpec::default())?;
-    lab.wait_until_managed(VM)?;
+    // A look at the host may have met the killed QEMU on its way out, whose monitor answers no more; the
+    // next one must find the new guest.
+    lab.wait_until("the daemon manages the new guest", PATIENCE, |lab| {
+        let vm = lab.vm(VM)?;
+        Ok(vm.is_some_and(|vm| vm["mode"] == "managed").then_some(()))
+    })?;
     let before = lab.hot_on_fast(VM)?;
     lab.wait_until("its hot set comes", PATIENCE, |lab| {
         Ok((lab.hot_on_fast(VM)?.fast > before.fast).then_some(()))

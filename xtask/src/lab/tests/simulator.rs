@@ -59,7 +59,7 @@ fn a_static_build_simulates_the_same_bytes_also_on_another_processor(lab: &mut L
         "the static build differs"
     );
     let output = lab.run(
-        &format!("cat >/tmp/s.toml <<'EOF'\n{SCENARIO}\nEOF\nterrace sim run /tmp/s.toml --quiet --json -"),
+        &format!("cat >/tmp/same.toml <<'EOF'\n{SCENARIO}\nEOF\nterrace sim run /tmp/same.toml --quiet --json -"),
         Duration::from_secs(300),
     )?;
     if output.exit != 0 {
