@@ -164,13 +164,17 @@ fn run_one(blueprint: &Blueprint, test: &LabTest) -> Result<(Result<()>, Option<
     // An assertion in a test fails this test, not the run.
     let result = catch_unwind(AssertUnwindSafe(|| (test.run)(&mut lab)))
         .unwrap_or_else(|panic| Err(anyhow!("panic: {}", message(panic.as_ref()))));
-    let defect = match &result {
-        Ok(()) => None,
-        Err(_) if lab.emulator_ended() => Some(Defect::L1Ended),
-        Err(_) => lab.guest_reset_in_silence().then_some(Defect::GuestReset),
+    let Err(error) = result else {
+        return Ok((result, None));
     };
-    let result = result.map_err(|error| anyhow!("{error:#}\n{}", lab.diagnosis()));
-    Ok((result, defect))
+    // Asked first: L1 closes its channels a moment before its QEMU is seen to have ended.
+    let diagnosis = lab.diagnosis();
+    let defect = if lab.emulator_ended() {
+        Some(Defect::L1Ended)
+    } else {
+        lab.guest_reset_in_silence().then_some(Defect::GuestReset)
+    };
+    Ok((Err(anyhow!("{error:#}\n{diagnosis}")), defect))
 }
 
 fn message(panic: &(dyn std::any::Any + Send)) -> &str {
