@@ -196,17 +196,20 @@ impl Vcpu {
         write: bool,
     ) -> Option<(usize, u64)> {
         let key = page >> self.tlb_shift;
+        let mut known = false;
         if let Some(cached) = self.l1.find(key) {
             if cached.dirty() || !write {
                 return Some((cached.tier(), 0));
             }
-        } else if let Some(cached) = self.l2.find(key)
-            && (cached.dirty() || !write)
-        {
-            self.l1.fill(cached);
-            return Some((cached.tier(), env.costs.l2_hit));
+            known = true;
+        } else if let Some(cached) = self.l2.find(key) {
+            if cached.dirty() || !write {
+                self.l1.push(cached);
+                return Some((cached.tier(), env.costs.l2_hit));
+            }
+            known = true;
         }
-        match self.walk(space, env, page, write) {
+        match self.walk(space, env, page, write, known) {
             Walked::Found(tier, ps) => Some((tier, ps + env.costs.l2_hit)),
             Walked::Wait => None,
         }

@@ -22,13 +22,15 @@ pub enum Walked {
 }
 
 impl Vcpu {
-    /// Walks the tables for an access, sets A and D, fills the TLBs.
+    /// Walks the tables for an access, sets A and D, fills the TLBs. `known`: a translation of the page is in
+    /// one of them, as where a first write goes through a clean one.
     pub(super) fn walk(
         &mut self,
         space: &mut Space,
         env: &Environment,
         page: u32,
         write: bool,
+        known: bool,
     ) -> Walked {
         space.counts.walks += 1;
         let leaf = space.guest.leaf_level();
@@ -73,8 +75,7 @@ impl Vcpu {
         }
         let tier = space.second.get(unit) & bits::TIER;
         let cached = Cached::new(page >> self.tlb_shift, tier, write);
-        // A first write through a clean translation finds it there.
-        if write {
+        if known {
             self.l1.fill(cached);
             self.l2.fill(cached);
         } else {
