@@ -5,12 +5,10 @@
 //! entry with A set at the moment of the write is never altered, and one that does can lose A alone.
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
-mod common;
-
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use std::time::{Duration, Instant};
 
-use common::{paging, request};
+use crate::common::{paging, request};
 use rand_xoshiro::Xoshiro256PlusPlus;
 use rand_xoshiro::rand_core::{Rng, SeedableRng};
 use terrace_pagetable::entry::{ACCESSED, DIRTY, PRESENT, SAVED_DIRTY, USER, WRITABLE};

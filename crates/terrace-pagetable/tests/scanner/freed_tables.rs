@@ -6,11 +6,9 @@
     reason = "a test may panic, its numbers are small"
 )]
 
-mod common;
-
 use std::cell::Cell;
 
-use common::{Words, load, paging, request, store, words};
+use crate::common::{Words, load, paging, request, store, words};
 use terrace_pagetable::entry::{ACCESSED, DIRTY, LARGE, PRESENT, USER, WRITABLE};
 use terrace_pagetable::{GuestTables, Scanner, SimulatedMemory, Table};
 use terrace_proto::{Gfn, Rearm, ScanAnswer};

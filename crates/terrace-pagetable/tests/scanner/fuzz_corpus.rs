@@ -6,8 +6,6 @@
     reason = "a test may panic, its numbers are small"
 )]
 
-mod common;
-
 use rand_xoshiro::Xoshiro256PlusPlus;
 use rand_xoshiro::rand_core::{Rng, SeedableRng};
 use terrace_pagetable::fuzz::fuzz_scan;
@@ -26,7 +24,7 @@ fn every_input_of_the_corpus_keeps_the_scans_promises() {
 #[test]
 fn a_thousand_generated_inputs_keep_the_scans_promises() {
     let mut random = Xoshiro256PlusPlus::seed_from_u64(3);
-    for _ in 0..common::cases() {
+    for _ in 0..crate::common::cases() {
         let records = (random.next_u64() % 120) as usize;
         let mut data = vec![0; 3 + 11 * records];
         random.fill_bytes(&mut data);

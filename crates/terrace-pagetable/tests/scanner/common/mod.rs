@@ -1,6 +1,4 @@
 //! An obvious walker to compare the scanner with, and small guests to run both on.
-#![allow(dead_code, reason = "each test file uses its part")]
-
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -28,7 +26,7 @@ pub fn paging(levels: u8, root: u64) -> Paging {
         cr4: 1 << 5 | u64::from(levels == 5) << 12,
         efer: 1 << 10,
     })
-    .unwrap()
+    .expect("as the test set it up")
 }
 
 pub fn request(prune: bool, rearm: Rearm) -> ScanRequest {
@@ -52,18 +50,18 @@ pub type Words = BTreeMap<u64, Vec<u64>>;
 
 pub fn words(memory: &SimulatedMemory) -> Words {
     let copy = |frame: Gfn| {
-        let table = memory.table(frame).unwrap();
+        let table = memory.table(frame).expect("as the test set it up");
         table.iter().map(|word| word.load(Relaxed)).collect()
     };
     memory.table_frames().map(|f| (f.0, copy(f))).collect()
 }
 
 pub fn load(memory: &SimulatedMemory, frame: u64, index: usize) -> u64 {
-    memory.table(Gfn(frame)).unwrap()[index].load(Relaxed)
+    memory.table(Gfn(frame)).expect("as the test set it up")[index].load(Relaxed)
 }
 
 pub fn store(memory: &SimulatedMemory, frame: u64, index: usize, word: u64) {
-    memory.table(Gfn(frame)).unwrap()[index].store(word, Relaxed);
+    memory.table(Gfn(frame)).expect("as the test set it up")[index].store(word, Relaxed);
 }
 
 /// A scan done one entry at a time, on a copy of the words.
@@ -122,7 +120,7 @@ impl Naive {
     }
 
     fn put(&mut self, at: (u64, usize), entry: u64) {
-        self.words.get_mut(&at.0).unwrap()[at.1] = entry;
+        self.words.get_mut(&at.0).expect("as the test set it up")[at.1] = entry;
     }
 
     fn is_table(&self, frame: u64) -> bool {

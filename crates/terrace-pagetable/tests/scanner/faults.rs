@@ -5,11 +5,9 @@
     reason = "a test may panic, its numbers are small"
 )]
 
-mod common;
-
 use std::sync::atomic::Ordering::Relaxed;
 
-use common::{bitmap, load, paging, request, store, words};
+use crate::common::{bitmap, load, paging, request, store, words};
 use terrace_pagetable::entry::{ACCESSED, DIRTY, LARGE, LARGE_PAT, PRESENT, USER, WRITABLE};
 use terrace_pagetable::{GuestTables, Scanner, SimulatedMemory, Table};
 use terrace_proto::{Gfn, Rearm, ScanAnswer, Vpn};

@@ -6,9 +6,7 @@
     reason = "a test may panic, its numbers are small"
 )]
 
-mod common;
-
-use common::{Naive, bitmap, paging, request, store, words};
+use crate::common::{Naive, bitmap, paging, request, store, words};
 use rand_xoshiro::Xoshiro256PlusPlus;
 use rand_xoshiro::rand_core::{Rng, SeedableRng};
 use terrace_pagetable::entry::{ACCESSED, LARGE, LARGE_PAT, PRESENT, USER, WRITABLE};
@@ -98,20 +96,20 @@ impl Case {
 #[test]
 fn scans_of_random_tables_equal_those_of_the_naive_walker() {
     let (accessed, written) = scans_equal(false);
-    assert!(accessed > common::cases(), "the cases say nothing");
+    assert!(accessed > crate::common::cases(), "the cases say nothing");
     assert_eq!(written, 0);
 }
 
 #[test]
 fn scans_that_tell_writes_equal_those_of_the_naive_walker() {
     let (_, written) = scans_equal(true);
-    assert!(written > common::cases(), "the cases say nothing");
+    assert!(written > crate::common::cases(), "the cases say nothing");
 }
 
 /// Pages that were found accessed, and written.
 fn scans_equal(writes: bool) -> (u64, u64) {
     let (mut pages_seen, mut pages_written) = (0, 0);
-    for seed in 0..common::cases() {
+    for seed in 0..crate::common::cases() {
         let mut case = Case::new(seed);
         let levels = 4 + case.below(2) as u8;
         let bits = [36, 40, 52][case.below(3) as usize];

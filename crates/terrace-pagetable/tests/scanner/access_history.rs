@@ -6,11 +6,9 @@
     reason = "a test may panic, its numbers are small"
 )]
 
-mod common;
-
 use std::collections::{BTreeMap, BTreeSet};
 
-use common::{bitmap, load, paging, request, store, wanted};
+use crate::common::{bitmap, load, paging, request, store, wanted};
 use rand_xoshiro::Xoshiro256PlusPlus;
 use rand_xoshiro::rand_core::{Rng, SeedableRng};
 use terrace_pagetable::entry::{ADDRESS, PRESENT, USER, WRITABLE};
@@ -199,7 +197,7 @@ impl Guest {
 #[test]
 fn pages_accessed_since_their_last_rearming_are_exactly_those_reported() {
     let mut reported = 0;
-    for seed in 0..common::cases() {
+    for seed in 0..crate::common::cases() {
         let mut guest = Guest::new(seed);
         let mut scanner = Scanner::new(guest.memory.frames());
         for turn in 0..6 {

@@ -1,0 +1,9 @@
+//! The scanner over simulated guest memory.
+
+mod access_history;
+mod common;
+mod faults;
+mod freed_tables;
+mod fuzz_corpus;
+mod naive_oracle;
+mod race;
