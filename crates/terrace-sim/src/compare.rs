@@ -379,11 +379,15 @@ impl Scenario {
     /// The same with one policy of the host for every VM, and none in the guests.
     ///
     /// # Errors
-    /// Where the policy is unknown: says which there are.
+    /// Where the policy is unknown, which says which there are, or needs what a VM is not.
     pub fn with_policy(&self, name: &str) -> Result<Self, RunError> {
         let policy = policy::by_name(name, "policy");
         let policy = policy.map_err(|fault| RunError(format!("policy: {}", fault.what)))?;
-        Ok(self.under(&policy))
+        let scenario = self.under(&policy);
+        let checked = scenario.check_baselines();
+        checked
+            .map_err(|fault| RunError(format!("policy {name}: {}: {}", fault.key(), fault.what)))?;
+        Ok(scenario)
     }
 
     fn under(&self, policy: &HostPolicy) -> Self {

@@ -210,7 +210,7 @@ fn vm(
     let fit = fit(spec, scale);
     start::back(&mut space.second, &spec.policy, spec.start, &fit);
     if let Some((name, side)) = spec.baseline() {
-        place_by(&mut space, scenario, spec, name, side)?;
+        place_by(&mut space, scenario, spec, name, side);
     }
     let window_ps = config.window_ms * 1_000_000 / scale * PS;
     let oracle = (spec.policy == HostPolicy::Oracle).then(|| {
@@ -247,25 +247,7 @@ fn vm(
 }
 
 /// A baseline comes to a VM.
-fn place_by(
-    space: &mut Space,
-    scenario: &Scenario,
-    spec: &scenario::Vm,
-    name: Name,
-    side: Side,
-) -> Result<(), RunError> {
-    if side == Side::Guest && spec.guest_page != spec.host_page {
-        return refuse(format!(
-            "{} in the guest needs pages of one size in guest and host",
-            name.name()
-        ));
-    }
-    if spec.swap > 0 || !spec.balloon.is_empty() {
-        return refuse(format!(
-            "{} cannot be simulated with swap or a balloon",
-            name.name()
-        ));
-    }
+fn place_by(space: &mut Space, scenario: &Scenario, spec: &scenario::Vm, name: Name, side: Side) {
     let scale = scenario.machine.scale;
     let tiers = scenario.machine.tiers.len();
     let unit = spec.host_page.bytes();
@@ -291,7 +273,6 @@ fn place_by(
         side,
     };
     space.home = Some(Box::new(Home::new(name, setup, first, capacity)));
-    Ok(())
 }
 
 /// Units that the VM has in each tier.

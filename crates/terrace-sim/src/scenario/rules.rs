@@ -7,6 +7,7 @@ use terrace_proto::PageSize;
 use super::error::Fault;
 use super::quantity::words;
 use super::{Scenario, Stop, Vm};
+use crate::baseline::Side;
 use crate::workload::WorkloadError;
 
 /// Pages of `host_page` that a VM has at least after scaling; with fewer, a page is too much of it.
@@ -40,6 +41,7 @@ impl Scenario {
             check_pages(vm, &path)?;
             check_share(vm, &path, self.host.share == Share::Pool)?;
         }
+        self.check_baselines()?;
         self.check_capacity()?;
         // Before the scale: what a load says about it goes before what a VM's size says.
         let mut loads = Vec::new();
@@ -52,6 +54,33 @@ impl Scenario {
         self.check_scale()?;
         for (i, (vm, pages)) in self.vms.iter().zip(loads).enumerate() {
             self.check_load(vm, pages, &format!("vm[{i}].workload"))?;
+        }
+        Ok(())
+    }
+
+    /// What mechanisms of other systems need of a VM.
+    pub(crate) fn check_baselines(&self) -> Result<(), Fault> {
+        for (i, vm) in self.vms.iter().enumerate() {
+            let Some((name, side)) = vm.baseline() else {
+                continue;
+            };
+            let name = name.name();
+            let key = match (&vm.policy, vm.guest_policy) {
+                (_, Some(_)) => "guest_policy",
+                _ => "policy",
+            };
+            let path = format!("vm[{i}].{key}");
+            if side == Side::Guest && vm.guest_page != vm.host_page {
+                let what = format!(
+                    "{name} in the guest needs pages of one size in guest and host: set page, not guest_page and host_page"
+                );
+                return Err(Fault::new(path, what));
+            }
+            if vm.swap > 0 || !vm.balloon.is_empty() {
+                let what =
+                    format!("{name} cannot be simulated with swap or a balloon: leave them out");
+                return Err(Fault::new(path, what));
+            }
         }
         Ok(())
     }

@@ -3,6 +3,7 @@
 mod engine;
 mod faults;
 mod hostile;
+mod owners;
 
 use std::path::Path;
 
