@@ -12,6 +12,7 @@ pub mod bench;
 pub mod config;
 pub mod engine;
 pub mod estimate;
+pub mod hyperplace;
 pub mod pages;
 pub mod place;
 pub mod policy;

@@ -270,6 +270,7 @@ fn place_by(space: &mut Space, scenario: &Scenario, spec: &scenario::Vm, name: N
         scale,
         seed: scenario.seed,
         vm: spec.name.clone(),
+        vcpus: spec.vcpus,
         side,
     };
     space.home = Some(Box::new(Home::new(name, setup, first, capacity)));

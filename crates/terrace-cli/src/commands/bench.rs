@@ -6,6 +6,7 @@ use std::time::Instant;
 use anyhow::{Result, bail};
 use serde::Serialize;
 use terrace_core::bench as core;
+use terrace_core::hyperplace::bench as hyperplace;
 use terrace_pagetable::bench::{self as pagetable, Measured};
 use terrace_sim::bench as sim;
 
@@ -29,12 +30,13 @@ struct Row {
 type Measure = fn(&'static str) -> Result<Row>;
 
 /// What there is to measure.
-const ROWS: [(&str, Measure); 8] = [
+const ROWS: [(&str, Measure); 9] = [
     ("scan_leaf_ns", scan_leaf),
     ("scan_leaf_all_ns", scan_leaf_all),
     ("scan_pruned_ns_per_gib", scan_pruned),
     ("classify_ns_per_page", classify),
     ("state_bytes_per_page", state_bytes),
+    ("range_tree_ns_per_sample", range_tree),
     ("sim_accesses_per_s", sim_accesses),
     ("sim_full_accesses_per_s", sim_full_accesses),
     ("sim_state_bytes_per_page", sim_state_bytes),
@@ -147,6 +149,20 @@ fn classify(name: &'static str) -> Result<Row> {
         baseline: per_page.copy_ns,
     };
     beside(name, "ns/page", "copying exactly 8 bytes a page", measured)
+}
+
+fn range_tree(name: &'static str) -> Result<Row> {
+    let per_sample = hyperplace::measure(clock());
+    let measured = Measured {
+        value: per_sample.count_ns,
+        baseline: per_sample.search_ns,
+    };
+    beside(
+        name,
+        "ns/sample",
+        "binary search over the same ranges",
+        measured,
+    )
 }
 
 /// The peak, so that what is allocated and freed again inside of one call counts too.

@@ -11,6 +11,9 @@ use crate::machine::vcpu::Environment;
 use crate::machine::{PS, TIERS};
 use crate::number::low;
 
+/// Pages that are unmapped together to change places: few, as an access to one waits for all of them.
+const EXCHANGE_BATCH: usize = 32;
+
 /// What time is spent for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stage {
@@ -336,7 +339,10 @@ impl Ground<'_> {
         let way = Way {
             kind,
             side: self.state.setup.side,
-            batch: self.env.costs.move_batch,
+            batch: match kind {
+                Kind::Exchange => EXCHANGE_BATCH,
+                _ => self.env.costs.move_batch,
+            },
         };
         self.state.journeys.push(Journey {
             travel: Travel::new(units, way),

@@ -12,6 +12,7 @@
 mod autonuma;
 pub mod ground;
 pub mod home;
+mod hyperplace;
 pub mod lists;
 pub mod pmu;
 
@@ -90,6 +91,8 @@ pub struct Setup {
     pub seed: u64,
     /// The VM's name.
     pub vm: String,
+    /// Its vCPUs.
+    pub vcpus: u32,
     /// Who runs it.
     pub side: Side,
 }
@@ -99,17 +102,20 @@ pub struct Setup {
 pub enum Name {
     /// NUMA balancing, mode 1.
     Autonuma,
+    /// Our own, in the guest.
+    Hyperplace,
 }
 
 impl Name {
     /// All of them.
-    pub const ALL: &[Self] = &[Self::Autonuma];
+    pub const ALL: &[Self] = &[Self::Autonuma, Self::Hyperplace];
 
     /// As people write it.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
             Self::Autonuma => "autonuma",
+            Self::Hyperplace => "hyperplace",
         }
     }
 
@@ -120,6 +126,9 @@ impl Name {
             Self::Autonuma => {
                 "NUMA balancing, mode 1: hinting faults promote while fast memory is free; no demotion"
             }
+            Self::Hyperplace => {
+                "HyperTier's placement: samples, a tree of virtual ranges, pages that change places"
+            }
         }
     }
 
@@ -127,7 +136,7 @@ impl Name {
     #[must_use]
     pub fn nature(self) -> Side {
         match self {
-            Self::Autonuma => Side::Guest,
+            Self::Autonuma | Self::Hyperplace => Side::Guest,
         }
     }
 
@@ -136,6 +145,7 @@ impl Name {
     pub fn begin(self, setup: &Setup) -> Box<dyn Mechanism> {
         match self {
             Self::Autonuma => Box::new(autonuma::Autonuma::new(setup)),
+            Self::Hyperplace => Box::new(hyperplace::Hyperplace::new(setup)),
         }
     }
 }

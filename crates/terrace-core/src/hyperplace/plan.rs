@@ -1,0 +1,229 @@
+//! Which pages travel: ranges by accesses per byte, fitted to the fast memory, hottest against coldest.
+//!
+//! The paper ranks anew each epoch, and a ranking by samples is never the same twice. A range takes
+//! another's place here only if its accesses per page are higher by more than chance explains; where a load is
+//! uniform, moves die out.
+
+use std::cmp::{Ordering, Reverse};
+
+use super::tree::{Leaf, RangeTree};
+
+/// How many standard deviations two frequencies must differ by, squared: 4.
+const SIGNIFICANT: u128 = 16;
+
+/// A range of a process in the ranking.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ranked {
+    /// Which of the trees that were ranked.
+    pub tree: usize,
+    /// The range.
+    pub leaf: Leaf,
+}
+
+/// All ranges of all trees: the most accesses per byte first, the newer first where these are equal.
+#[must_use]
+pub fn rank(trees: &[&RangeTree]) -> Vec<Ranked> {
+    let all = trees.iter().enumerate();
+    let mut ranked: Vec<Ranked> = all
+        .flat_map(|(tree, leaves)| leaves.leaves().map(move |leaf| Ranked { tree, leaf }))
+        .collect();
+    ranked.sort_by(|a, b| {
+        hotter(&a.leaf, &b.leaf).then_with(|| {
+            let age = Reverse(a.leaf.created).cmp(&Reverse(b.leaf.created));
+            age.then_with(|| (a.tree, a.leaf.range).cmp(&(b.tree, b.leaf.range)))
+        })
+    });
+    ranked
+}
+
+/// By accesses per page, descending.
+fn hotter(a: &Leaf, b: &Leaf) -> Ordering {
+    let (x, y) = scaled(a, b);
+    y.cmp(&x)
+}
+
+/// Both counts as if of ranges of one size.
+fn scaled(a: &Leaf, b: &Leaf) -> (u128, u128) {
+    let of = |leaf: &Leaf, other: &Leaf| u128::from(leaf.count) * u128::from(other.range.pages());
+    (of(a, b), of(b, a))
+}
+
+/// Whether a range is accessed more often per page than another, by more than chance: counts of samples
+/// are Poisson, so a count's variance is the count.
+fn clearly_hotter(a: &Leaf, b: &Leaf) -> bool {
+    let (x, y) = scaled(a, b);
+    if x <= y {
+        return false;
+    }
+    let (size_a, size_b) = (u128::from(a.range.pages()), u128::from(b.range.pages()));
+    // Variance of x − y: x is count times size_b.
+    let variance = x * size_b + y * size_a;
+    let difference = x - y;
+    match difference.checked_mul(difference) {
+        Some(square) => square > variance.saturating_mul(SIGNIFICANT),
+        None => true,
+    }
+}
+
+/// Pages of a ranked range that exist.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub struct Held {
+    /// In fast memory.
+    pub fast: u64,
+    /// Elsewhere.
+    pub slow: u64,
+}
+
+/// So many pages of a ranked range: the first ones found, in order of address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Share {
+    /// Its place in the ranking.
+    pub rank: usize,
+    /// Pages that travel.
+    pub pages: u64,
+}
+
+/// What travels in an epoch. Beyond what free fast memory takes, as many pages go down as up.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct Plan {
+    /// To fast memory, hottest first.
+    pub promote: Vec<Share>,
+    /// Out of it, coldest first.
+    pub demote: Vec<Share>,
+    /// Ranges that fit wholly: those before this place in the ranking.
+    pub fits: usize,
+}
+
+impl Plan {
+    /// Fits ranges into `capacity` pages of fast memory, of which `free` are not used yet. `held` says for
+    /// each ranked range which of its pages exist. A range without accesses is never promoted.
+    #[must_use]
+    pub fn new(ranked: &[Ranked], held: &[Held], capacity: u64, free: u64) -> Self {
+        let fit = Fit::new(ranked, held, capacity);
+        let mut plan = Self {
+            fits: fit.whole,
+            ..Self::default()
+        };
+        let mut free = free;
+        let mut victims = fit.victims(ranked, held);
+        for (rank, wanted) in fit.candidates(ranked, held) {
+            let into_free = wanted.min(free);
+            free -= into_free;
+            let exchanged =
+                plan.displace(&mut victims, ranked, &ranked[rank].leaf, wanted - into_free);
+            if into_free + exchanged > 0 {
+                plan.promote.push(Share {
+                    rank,
+                    pages: into_free + exchanged,
+                });
+            }
+        }
+        plan
+    }
+
+    /// Makes room for up to `wanted` pages of a range by colder ones; says for how many.
+    fn displace(
+        &mut self,
+        victims: &mut Vec<Share>,
+        ranked: &[Ranked],
+        by: &Leaf,
+        wanted: u64,
+    ) -> u64 {
+        let mut got = 0;
+        while got < wanted {
+            let Some(victim) = victims.last_mut() else {
+                break;
+            };
+            if !clearly_hotter(by, &ranked[victim.rank].leaf) {
+                break;
+            }
+            let pages = victim.pages.min(wanted - got);
+            got += pages;
+            victim.pages -= pages;
+            match self.demote.last_mut() {
+                Some(last) if last.rank == victim.rank => last.pages += pages,
+                _ => self.demote.push(Share {
+                    rank: victim.rank,
+                    pages,
+                }),
+            }
+            if victim.pages == 0 {
+                victims.pop();
+            }
+        }
+        got
+    }
+
+    /// Pages that go up.
+    #[must_use]
+    pub fn promoted(&self) -> u64 {
+        self.promote.iter().map(|share| share.pages).sum()
+    }
+
+    /// Pages that go down.
+    #[must_use]
+    pub fn demoted(&self) -> u64 {
+        self.demote.iter().map(|share| share.pages).sum()
+    }
+}
+
+/// Which ranges belong into fast memory.
+struct Fit {
+    /// Ranges before this place wholly.
+    whole: usize,
+    /// Pages of the range at that place.
+    partial: u64,
+}
+
+impl Fit {
+    fn new(ranked: &[Ranked], held: &[Held], capacity: u64) -> Self {
+        let mut left = capacity;
+        let mut whole = 0;
+        for (range, held) in ranked.iter().zip(held) {
+            let pages = held.fast + held.slow;
+            if range.leaf.count == 0 {
+                return Self { whole, partial: 0 };
+            }
+            if pages > left {
+                return Self {
+                    whole,
+                    partial: left,
+                };
+            }
+            left -= pages;
+            whole += 1;
+        }
+        Self { whole, partial: 0 }
+    }
+
+    /// Pages of a range that belong into fast memory.
+    fn of(&self, rank: usize, held: &Held) -> u64 {
+        match rank.cmp(&self.whole) {
+            Ordering::Less => held.fast + held.slow,
+            Ordering::Equal => self.partial,
+            Ordering::Greater => 0,
+        }
+    }
+
+    /// Ranges with pages that should come up, hottest first.
+    fn candidates(&self, ranked: &[Ranked], held: &[Held]) -> Vec<(usize, u64)> {
+        let upto = (self.whole + 1).min(ranked.len());
+        let wanted = (0..upto).zip(held).map(|(rank, held)| {
+            let missing = self.of(rank, held).saturating_sub(held.fast);
+            (rank, missing.min(held.slow))
+        });
+        wanted.filter(|(_, pages)| *pages > 0).collect()
+    }
+
+    /// Ranges with pages that may go down, coldest last.
+    fn victims(&self, ranked: &[Ranked], held: &[Held]) -> Vec<Share> {
+        let from = self.whole.min(ranked.len());
+        let rest = (from..ranked.len()).zip(held.iter().skip(from));
+        rest.map(|(rank, held)| Share {
+            rank,
+            pages: held.fast.saturating_sub(self.of(rank, held)),
+        })
+        .filter(|share| share.pages > 0)
+        .collect()
+    }
+}

@@ -1,0 +1,353 @@
+//! The tree of one process's virtual ranges: only its leaves are kept, in order of address.
+//!
+//! A leaf that is accessed much more than both of its neighbours is split in the middle; neighbours that
+//! nobody accesses are merged after a while (HyperTier §4.2.2).
+
+/// Virtual 4 KiB pages of one process, from `start` up to and without `end`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Range {
+    /// First page.
+    pub start: u64,
+    /// The page after the last.
+    pub end: u64,
+}
+
+impl Range {
+    /// Pages in it.
+    #[must_use]
+    pub fn pages(self) -> u64 {
+        self.end.saturating_sub(self.start)
+    }
+}
+
+/// What may be set.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Params {
+    /// Length of an epoch, ms.
+    pub epoch_ms: u32,
+    /// τ_split: accesses per vCPU and epoch.
+    pub tau_split: u32,
+    /// α: how many τ_split a leaf must exceed both neighbours by.
+    pub alpha: u32,
+    /// Smallest range that a split may leave, pages.
+    pub granularity: u64,
+    /// τ_merge: splits of the tree for which neighbours must have been without accesses.
+    pub tau_merge: u32,
+    /// vCPUs that accesses come from.
+    pub vcpus: u32,
+    /// Most leaves of a tree: it splits no more beyond.
+    pub most_leaves: usize,
+    /// Splits by the paper's rule to the letter: see [`RangeTree`].
+    pub literal: bool,
+}
+
+/// Splits that lead from a root of 40 TiB to one range of 2 MiB. The paper gives no τ_merge: with this
+/// one, a range is merged when a whole hot spot could have been found elsewhere without it being touched.
+const FULL_DESCENT: u32 = 24;
+
+impl Params {
+    /// HyperTier §4.2.2: 500 ms, α 2, τ_split 15, 2 MiB.
+    #[must_use]
+    pub fn paper(vcpus: u32) -> Self {
+        Self {
+            epoch_ms: 500,
+            tau_split: 15,
+            alpha: 2,
+            granularity: 512,
+            tau_merge: FULL_DESCENT,
+            vcpus,
+            most_leaves: 4096,
+            literal: false,
+        }
+    }
+
+    /// What §6.4 found best: 512 ms, τ_split 11.
+    #[must_use]
+    pub fn tuned(vcpus: u32) -> Self {
+        Self {
+            epoch_ms: 512,
+            tau_split: 11,
+            ..Self::paper(vcpus)
+        }
+    }
+
+    /// Accesses by which a leaf must exceed both neighbours.
+    fn significant(&self) -> u32 {
+        let factor = self.alpha.saturating_mul(self.tau_split);
+        factor.saturating_mul(self.vcpus).max(1)
+    }
+}
+
+/// A range that is tracked as one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Leaf {
+    /// Its pages.
+    pub range: Range,
+    /// Accesses, halved each epoch.
+    pub count: u32,
+    /// Epoch in which a split made it; 0: it was there from the start.
+    pub created: u32,
+    /// Epoch in which it was last accessed.
+    pub accessed: u32,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct State {
+    end: u64,
+    count: u32,
+    created: u32,
+    accessed: u32,
+    /// Splits of the tree until its count became 0.
+    idle_since: u32,
+}
+
+/// The leaves.
+///
+/// The paper splits a leaf that exceeds both of its neighbours. A hot spot that lies across a border then
+/// stays in two halves that hold each other back, or as the end of a large leaf beside small ones. So, unless
+/// [`Params::literal`] is set, a neighbour that is smaller than a leaf does not hold it back (it was split
+/// further, and the large one's accesses may all be at its end), and two leaves of one size that are
+/// accessed much more than what is around them are both split (docs/decisions/0009).
+#[derive(Clone, Debug)]
+pub struct RangeTree {
+    params: Params,
+    /// First pages, ascending: what a sample's page is looked up in.
+    starts: Vec<u64>,
+    states: Vec<State>,
+    epoch: u32,
+    splits: u32,
+    merges: u32,
+}
+
+impl RangeTree {
+    /// A tree over some ranges: one root, or the process's mappings as seeds. Empty ranges and those that
+    /// begin before the end of another are left out.
+    #[must_use]
+    pub fn new(params: Params, seeds: &[Range]) -> Self {
+        let mut seeds = seeds.to_vec();
+        seeds.sort_unstable();
+        let mut tree = Self {
+            params,
+            starts: Vec::new(),
+            states: Vec::new(),
+            epoch: 0,
+            splits: 0,
+            merges: 0,
+        };
+        let mut end = 0;
+        for seed in seeds {
+            if seed.pages() == 0 || seed.start < end || tree.starts.len() >= params.most_leaves {
+                continue;
+            }
+            end = seed.end;
+            tree.starts.push(seed.start);
+            tree.states.push(State {
+                end: seed.end,
+                count: 0,
+                created: 0,
+                accessed: 0,
+                idle_since: 0,
+            });
+        }
+        tree
+    }
+
+    /// Counts a sampled access; says whether its page is in the tree.
+    #[inline]
+    pub fn count(&mut self, page: u64) -> bool {
+        self.count_many(page, 1)
+    }
+
+    /// Counts so many accesses of one page.
+    #[inline]
+    pub fn count_many(&mut self, page: u64, accesses: u32) -> bool {
+        let after = self.starts.partition_point(|start| *start <= page);
+        let Some(state) = after.checked_sub(1).and_then(|at| self.states.get_mut(at)) else {
+            return false;
+        };
+        if page >= state.end {
+            return false;
+        }
+        state.count = state.count.saturating_add(accesses);
+        state.accessed = self.epoch;
+        true
+    }
+
+    /// Takes the epoch's accesses in: splits and merges. Says how many leaves were split.
+    pub fn end_epoch(&mut self) -> u32 {
+        self.epoch = self.epoch.saturating_add(1);
+        let split = self.split();
+        self.splits = self.splits.saturating_add(split);
+        self.merge();
+        split
+    }
+
+    /// All counts are halved: older accesses decay.
+    pub fn decay(&mut self) {
+        for state in &mut self.states {
+            if state.count == 1 {
+                state.idle_since = self.splits;
+            }
+            state.count /= 2;
+        }
+    }
+
+    /// The leaves in order of address.
+    pub fn leaves(&self) -> impl Iterator<Item = Leaf> + '_ {
+        self.starts
+            .iter()
+            .zip(&self.states)
+            .map(|(&start, state)| Leaf {
+                range: Range {
+                    start,
+                    end: state.end,
+                },
+                count: state.count,
+                created: state.created,
+                accessed: state.accessed,
+            })
+    }
+
+    /// How many leaves there are.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.starts.len()
+    }
+
+    /// Whether there is none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.starts.is_empty()
+    }
+
+    /// Epochs that ended.
+    #[must_use]
+    pub fn epoch(&self) -> u32 {
+        self.epoch
+    }
+
+    /// Splits and merges so far.
+    #[must_use]
+    pub fn changes(&self) -> (u32, u32) {
+        (self.splits, self.merges)
+    }
+
+    /// Bytes on the heap.
+    #[must_use]
+    pub fn heap_bytes(&self) -> usize {
+        self.starts.capacity() * size_of::<u64>() + self.states.capacity() * size_of::<State>()
+    }
+
+    /// The leaf next to another, if they are adjacent.
+    fn neighbour(&self, at: usize, next: bool) -> Option<usize> {
+        let other = if next {
+            at.checked_add(1)
+        } else {
+            at.checked_sub(1)
+        };
+        let other = other.filter(|other| *other < self.len())?;
+        let (low, high) = if next { (at, other) } else { (other, at) };
+        (self.states[low].end == self.starts[high]).then_some(other)
+    }
+
+    fn pages(&self, at: usize) -> u64 {
+        self.states[at].end - self.starts[at]
+    }
+
+    /// Whether a leaf is accessed much more than its neighbour on that side; a missing one counts as 0.
+    fn exceeds(&self, at: usize, next: bool) -> bool {
+        let held_back = self.neighbour(at, next).map_or(0, |other| {
+            let finer = self.pages(other) < self.pages(at);
+            if finer && !self.params.literal {
+                0
+            } else {
+                self.states[other].count
+            }
+        });
+        self.states[at].count >= held_back.saturating_add(self.params.significant())
+    }
+
+    /// Whether a leaf and the one after it, of one size, are both accessed much more than what is around.
+    fn is_pair(&self, at: usize) -> bool {
+        if self.params.literal || self.neighbour(at, true).is_none() {
+            return false;
+        }
+        self.pages(at) == self.pages(at + 1)
+            && self.exceeds(at, false)
+            && self.exceeds(at + 1, true)
+    }
+
+    /// Where a leaf is split: in the middle, on a multiple of the granularity; none if a part would be
+    /// smaller than that.
+    fn middle(&self, at: usize) -> Option<u64> {
+        let (start, end) = (self.starts[at], self.states[at].end);
+        let unit = self.params.granularity.max(1);
+        let middle = (start + (end - start) / 2) / unit * unit;
+        (middle >= start + unit && end >= middle + unit).then_some(middle)
+    }
+
+    /// Leaves are judged by the counts before any of them is split.
+    fn split(&mut self) -> u32 {
+        let mut wanted = vec![false; self.len()];
+        for at in 0..self.len() {
+            wanted[at] |= self.exceeds(at, false) && self.exceeds(at, true);
+            if self.is_pair(at) {
+                wanted[at] = true;
+                wanted[at + 1] = true;
+            }
+        }
+        let room = self.params.most_leaves.saturating_sub(self.len());
+        let middles: Vec<(usize, u64)> = (0..self.len())
+            .filter(|at| wanted[*at])
+            .filter_map(|at| Some((at, self.middle(at)?)))
+            .take(room)
+            .collect();
+        for (at, middle) in middles.iter().rev() {
+            self.split_at(*at, *middle);
+        }
+        u32::try_from(middles.len()).unwrap_or(u32::MAX)
+    }
+
+    /// Both halves share the count.
+    fn split_at(&mut self, at: usize, middle: u64) {
+        let left = &mut self.states[at];
+        let right = State {
+            count: left.count / 2,
+            created: self.epoch,
+            ..*left
+        };
+        left.count -= right.count;
+        left.created = self.epoch;
+        left.end = middle;
+        self.starts.insert(at + 1, middle);
+        self.states.insert(at + 1, right);
+    }
+
+    /// Neighbours that have been without accesses for τ_merge splits become one.
+    fn merge(&mut self) {
+        let (splits, tau) = (self.splits, self.params.tau_merge);
+        let idle = |state: &State| {
+            state.count == 0 && splits.saturating_sub(state.idle_since) >= tau.max(1)
+        };
+        let mut kept = 0;
+        for at in 1..self.len() {
+            let (last, this) = (self.states[kept], self.states[at]);
+            let adjacent = last.end == self.starts[at];
+            if adjacent && idle(&last) && idle(&this) {
+                let merged = &mut self.states[kept];
+                merged.end = this.end;
+                merged.created = last.created.min(this.created);
+                merged.accessed = last.accessed.max(this.accessed);
+                merged.idle_since = last.idle_since.max(this.idle_since);
+                self.merges = self.merges.saturating_add(1);
+                continue;
+            }
+            kept += 1;
+            self.starts[kept] = self.starts[at];
+            self.states[kept] = this;
+        }
+        let len = (kept + 1).min(self.len());
+        self.starts.truncate(len);
+        self.states.truncate(len);
+    }
+}

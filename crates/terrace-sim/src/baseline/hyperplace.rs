@@ -1,0 +1,182 @@
+//! `hyperplace`: the engine's own ranges (`terrace_core::hyperplace`) in a guest, by samples of the
+//! processor's counters. No baseline, but it lives as they do.
+//!
+//! - Trigger: an epoch of 500 ms (HyperTier §4.2.2). Samples: each 4093rd load and store, of what the
+//!   guest's kernel finds at context switches; no interrupt while the buffer lasts (§4.2.1).
+//! - Threshold: ranges by accesses per byte, fitted to what the node holds.
+//! - Rate limit: none; the next plan waits until the pages of the last one have arrived.
+//! - Victim: the pages of the coldest ranges. Pages change places, so no free page is needed (§4.2.4).
+
+use terrace_core::hyperplace::{Held, Params, Plan, Range, RangeTree, Ranked, rank};
+
+use super::{Ground, Mechanism, Pmu, Sample, Setup, Stage, Travelling, Unit};
+use crate::number::{index, low, place};
+
+/// HyperTier §4.2.1.
+const PERIOD: u64 = 4093;
+
+/// Records that a buffer of 64 KiB holds (`PEBS_BUFFER_SIZE`, arch/x86/events/intel/ds.c; 192 bytes a record):
+/// a context switch comes earlier.
+const BUFFER: usize = 340;
+
+/// What a process may use between its heap's start and the base of its mappings (§4.2.2), bytes.
+const ROOT: u64 = 40 << 40;
+
+/// Part of the fast node that stays free for its kernel: between the low and the high watermark.
+const KEPT: u64 = 500;
+
+/// HyperPlace in one guest with one process.
+pub struct Hyperplace {
+    params: Params,
+    tree: RangeTree,
+    /// First page of the load in the tree: memory that is mapped lies at the root's end.
+    base: u64,
+    pages_per_unit: u64,
+    due: u64,
+    started: bool,
+}
+
+impl Hyperplace {
+    /// One root over all that the process could map.
+    #[must_use]
+    pub fn new(setup: &Setup) -> Self {
+        let paper = Params::paper(setup.vcpus);
+        let params = Params {
+            granularity: (paper.granularity / setup.scale).max(setup.pages_per_unit),
+            ..paper
+        };
+        let pages = u64::from(setup.units) * setup.pages_per_unit;
+        let root = (ROOT / terrace_proto::PAGE_SIZE / setup.scale).max(pages);
+        Self {
+            params,
+            tree: RangeTree::new(
+                params,
+                &[Range {
+                    start: 0,
+                    end: root,
+                }],
+            ),
+            base: root - pages,
+            pages_per_unit: setup.pages_per_unit,
+            due: u64::from(params.epoch_ms) * 1_000_000,
+            started: false,
+        }
+    }
+
+    fn epoch(&mut self, ground: &mut Ground) {
+        self.tree.end_epoch();
+        let ranked = rank(&[&self.tree]);
+        let leaves = self.tree.len() as u64;
+        ground.spend_by_clock(Stage::Classify, leaves * ground.costs().lru_page);
+        if ground.travelling() == 0 {
+            self.exchange(ground, &ranked);
+        }
+        self.tree.decay();
+    }
+
+    fn exchange(&self, ground: &mut Ground, ranked: &[Ranked]) {
+        let placed = Placed::walk(ground);
+        let held: Vec<Held> = ranked
+            .iter()
+            .map(|range| placed.held(self.units_of(range, ground.units())))
+            .collect();
+        let kept = ground.capacity(0) / KEPT;
+        let free = ground.free(0).saturating_sub(kept);
+        let plan = Plan::new(ranked, &held, ground.held(0) + free, free);
+        let units = |shares: &[terrace_core::hyperplace::Share], fast: bool| {
+            let mut units: Vec<Unit> = Vec::new();
+            for share in shares {
+                let of = self.units_of(&ranked[share.rank], ground.units());
+                let wanted = of.filter(|unit| placed.fast[index(*unit)] == fast);
+                units.extend(wanted.take(place(share.pages)));
+            }
+            units
+        };
+        let (up, down) = (units(&plan.promote, false), units(&plan.demote, true));
+        let last = low(ground.setup().tiers as u64).saturating_sub(1);
+        let slow = u8::try_from(last).unwrap_or(1);
+        let mut pairs = Vec::new();
+        for (up, down) in up.iter().zip(&down) {
+            let slow = ground.tier(*up).unwrap_or(slow);
+            pairs.extend([(*up, 0), (*down, slow)]);
+        }
+        let into_free: Vec<(Unit, u8)> = up[down.len().min(up.len())..]
+            .iter()
+            .map(|unit| (*unit, 0))
+            .collect();
+        ground.submit(&into_free, Travelling::Unmap);
+        ground.submit(&pairs, Travelling::Exchange);
+    }
+
+    /// Units of the load in a range.
+    fn units_of(&self, range: &Ranked, units: u32) -> std::ops::Range<Unit> {
+        let unit = |page: u64| {
+            low(page.saturating_sub(self.base).div_ceil(self.pages_per_unit)).min(units)
+        };
+        unit(range.leaf.range.start)..unit(range.leaf.range.end)
+    }
+}
+
+impl Mechanism for Hyperplace {
+    fn pass(&mut self, ground: &mut Ground) {
+        if !self.started {
+            self.started = true;
+            ground.sample(Some(Pmu {
+                load_period: PERIOD,
+                store_period: PERIOD,
+                buffer: BUFFER,
+            }));
+        }
+        if ground.now_ns() >= self.due {
+            self.due += u64::from(self.params.epoch_ms) * 1_000_000;
+            self.epoch(ground);
+        }
+    }
+
+    fn samples(&mut self, ground: &mut Ground, samples: &[Sample]) {
+        let work = samples.len() as u64 * ground.costs().sample_work;
+        ground.spend_by_clock(Stage::Track, work);
+        for sample in samples {
+            self.tree.count(self.base + u64::from(sample.page));
+        }
+    }
+
+    fn rounds(&self) -> u64 {
+        u64::from(self.tree.epoch())
+    }
+
+    fn heap_bytes(&self) -> usize {
+        self.tree.heap_bytes()
+    }
+}
+
+/// Which units are in fast memory, by a walk of the process's tables.
+struct Placed {
+    fast: Vec<bool>,
+    /// Fast ones before each unit.
+    before: Vec<u32>,
+}
+
+impl Placed {
+    fn walk(ground: &mut Ground) -> Self {
+        let units = ground.units();
+        let fast: Vec<bool> = (0..units)
+            .map(|unit| ground.tier(unit) == Some(0))
+            .collect();
+        ground.spend(Stage::Classify, u64::from(units) * ground.costs().scan_leaf);
+        let mut before = Vec::with_capacity(fast.len() + 1);
+        before.push(0);
+        for fast in &fast {
+            before.push(before.last().copied().unwrap_or(0) + u32::from(*fast));
+        }
+        Self { fast, before }
+    }
+
+    fn held(&self, units: std::ops::Range<Unit>) -> Held {
+        let fast = u64::from(self.before[index(units.end)] - self.before[index(units.start)]);
+        Held {
+            fast,
+            slow: u64::from(units.end - units.start) - fast,
+        }
+    }
+}

@@ -1,0 +1,49 @@
+//! `hyperplace`.
+
+use terrace_sim::result::VmResult;
+
+use crate::common::Small;
+
+fn run(policy: &'static str, workload: &'static str) -> VmResult {
+    Small {
+        policy,
+        more: "start = \"slow\"",
+        workload,
+        scale: 64,
+    }
+    .run()
+}
+
+/// A hot eighth at the end of 2 GiB, which begins in slow memory.
+const HOT: &str = "kind = \"gups\", variant = \"hypertier\", size = \"2048MiB\", hot = 0.125, weight = 10, duration = \"30s\"";
+const LONGER: &str = "kind = \"gups\", variant = \"hypertier\", size = \"2048MiB\", hot = 0.125, weight = 10, duration = \"60s\"";
+const UNIFORM: &str = "kind = \"hotset\", size = \"2048MiB\", hot = 1.0, hot_access = 1.0, write = 0.5, duration = \"60s\"";
+
+#[test]
+fn hyperplace_finds_a_hot_range_that_starts_slow_and_is_quiet_afterwards() {
+    let (half, whole) = (run("\"hyperplace\"", HOT), run("\"hyperplace\"", LONGER));
+    assert!(whole.fast_hit_ratio > 0.7, "{whole:?}");
+    assert_eq!(whole.rounds, 119, "an epoch each 500 ms");
+    let more = whole.promoted_pages - half.promoted_pages;
+    assert!(more * 20 <= whole.promoted_pages, "{half:?}\n{whole:?}");
+}
+
+#[test]
+fn hyperplace_exchanges_pages_without_a_free_one() {
+    let vm = Small {
+        policy: "\"hyperplace\"",
+        more: "",
+        workload: HOT,
+        scale: 64,
+    }
+    .run();
+    assert!(vm.promoted_pages > 50_000, "{vm:?}");
+    assert_eq!(vm.promoted_pages, vm.demoted_pages, "{vm:?}");
+}
+
+#[test]
+fn hyperplaces_moves_die_out_under_a_uniform_load() {
+    let vm = run("\"hyperplace\"", UNIFORM);
+    // What is free is filled once, and a little is exchanged while ranges are coarse.
+    assert!(vm.promoted_pages < 3 * (vm.fast_bytes_end >> 12), "{vm:?}");
+}
