@@ -363,7 +363,8 @@ fn simulate(
     }))
 }
 
-/// Fills in each VM's slowdown: of run times, or of operations per second where the time was given.
+/// Fills in what each VM is against the reference: its slowdown (of run times, or of operations per
+/// second where the time was given) and what that costs.
 fn compare_vms(scenario: &Scenario, result: &mut RunResult, reference: &RunResult) {
     let vms = result.vms.iter_mut().zip(&reference.vms);
     for ((vm, reference), description) in vms.zip(&scenario.vms) {
@@ -372,6 +373,11 @@ fn compare_vms(scenario: &Scenario, result: &mut RunResult, reference: &RunResul
             Stop::Ops(_) | Stop::Trace => vm.runtime_s / reference.runtime_s,
         };
         vm.slowdown_vs_all_fast = Some(slowdown).filter(|s| s.is_finite());
+        let per_cost = vm
+            .cost
+            .zip(reference.cost)
+            .map(|(cost, all)| all / cost / slowdown);
+        vm.performance_per_cost = per_cost.filter(|p| p.is_finite());
     }
 }
 

@@ -2,7 +2,7 @@
 //!
 //! Responsible for: the two-dimensional-paging machine ([`machine`]), the loads on it ([`workload`],
 //! [`trace`]), scenarios as people write them ([`scenario`]), running them ([`run`]) and what is told
-//! about a run ([`result`], [`report`]). It leaves to others: decisions (the engine's), walking page
+//! about a run ([`result`], [`report`], [`choice`]). It leaves to others: decisions (the engine's), walking page
 //! tables (the live scanner's), the command line and the terminal.
 //!
 //! **Invariant:** a run is a pure function of scenario and seed: no clock, no thread, no hash order, no
@@ -10,6 +10,7 @@
 
 pub mod access;
 pub mod bench;
+pub mod choice;
 pub mod compare;
 pub mod host;
 pub mod machine;

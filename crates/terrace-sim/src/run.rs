@@ -19,7 +19,7 @@ use crate::machine::vcpu::Environment;
 use crate::machine::{PS, TIERS};
 use crate::number::{float, place};
 use crate::result::{Overhead, RunResult, VmResult};
-use crate::scenario::{HostPolicy, Scenario, Stop};
+use crate::scenario::{HostPolicy, Scenario, Stop, Tier};
 use crate::timeline::{Sample, Timeline};
 
 /// Length of a quantum, ps: 10 µs.
@@ -438,6 +438,9 @@ impl Simulation {
             p50_ns: times.quantile_ns(0.5),
             p99_ns: times.quantile_ns(0.99),
             slowdown_vs_all_fast: None,
+            max_slowdown: spec.max_slowdown,
+            cost: cost(&mean, &self.scenario.machine.tiers),
+            performance_per_cost: None,
             fast_hit_ratio: counts.fast_hit_ratio(),
             fast_write_ratio: counts.fast_write_ratio(),
             dram_utility: utility(&counts.written_bytes, &mean),
@@ -471,6 +474,14 @@ impl Simulation {
             .get(place(u64::from(tier.0)))
             .map_or(0.0, Load::utilization)
     }
+}
+
+/// GiB held per tier times the tier's price; none where a tier that is held has none.
+fn cost(held: &[u64], tiers: &[Tier]) -> Option<f64> {
+    let held = held.iter().zip(tiers).filter(|(bytes, _)| **bytes > 0);
+    let parts =
+        held.map(|(bytes, tier)| Some(float(*bytes) / float(1 << 30) * tier.price_per_gib?));
+    parts.sum()
 }
 
 /// HMvisor's `DRAM_utility`: the first tier's part of the write traffic over its part of the memory; 1

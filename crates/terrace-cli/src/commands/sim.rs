@@ -13,6 +13,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use anyhow::{Context as _, Result, bail, ensure};
 use serde::Serialize;
+use terrace_sim::choice::{self, Choice};
 use terrace_sim::compare::{Control, Finished, Plan};
 use terrace_sim::result::RunResult;
 use terrace_sim::run::Options;
@@ -33,6 +34,9 @@ const HEAT_CELLS: usize = 128;
 /// What `compare` writes.
 #[derive(Serialize)]
 struct Runs<'a> {
+    /// For each policy of a sweep the cheapest size within the VMs' bounds, where one says its bound.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    choices: Vec<Choice>,
     runs: Vec<&'a RunResult>,
 }
 
@@ -62,7 +66,10 @@ pub fn run(command: &Sim) -> Result<ExitCode> {
             let scenario = load(file, output)?;
             let plan = Plan::compare(&scenario, policies, sweep.as_ref())?;
             carry_out(&scenario, &plan, *jobs, output, |runs| {
-                serde_json::to_string_pretty(&Runs { runs })
+                serde_json::to_string_pretty(&Runs {
+                    choices: choice::choices(&runs),
+                    runs,
+                })
             })
         }
         Sim::Replay(replay) => super::replay::run(replay),

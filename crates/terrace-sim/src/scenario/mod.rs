@@ -73,6 +73,8 @@ pub struct Tier {
     pub write_gb_s: f64,
     /// What one access takes from the medium, bytes: 64, 256 for persistent memory.
     pub line: u64,
+    /// Price of 1 GiB, in any currency or relative to another tier's; none where nobody said it.
+    pub price_per_gib: Option<f64>,
 }
 
 /// A VM.

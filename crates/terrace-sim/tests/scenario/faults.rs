@@ -424,6 +424,15 @@ fn numbers_that_are_none_or_out_of_range_are_refused() {
         "3: machine.tiers.line",
         &["power of two"],
     );
+    for price in ["0", "-1", "nan", "inf", "1e10"] {
+        refused(
+            FULL,
+            "price_per_gib = 2.5",
+            &format!("price_per_gib = {price}"),
+            "3: machine.tiers.price_per_gib",
+            &["above 0"],
+        );
+    }
     refused(
         FULL,
         "seed = 7",

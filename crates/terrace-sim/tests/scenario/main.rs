@@ -21,7 +21,7 @@ workload = { kind = "hotset", size = "16GiB", hot = 0.2, hot_access = 0.9, write
 
 const FULL: &str = r#"seed = 7
 [machine]
-tiers = ["dram", { name = "mid", kind = "cxl", read_ns = 150, write_ns = 160.5, read_gb_s = 90, write_gb_s = 60 }, "pmem"]
+tiers = ["dram", { name = "mid", kind = "cxl", read_ns = 150, write_ns = 160.5, read_gb_s = 90, write_gb_s = 60, price_per_gib = 2.5 }, "pmem"]
 sizes = ["32GiB", "64GiB", "192GiB"]
 scale = 16
 vcpus_per_vm = 4
@@ -111,6 +111,7 @@ fn every_key_is_read() {
         (mid.name.as_str(), mid.bytes, mid.write_ns, mid.line),
         ("mid", 64 << 30, 160.5, 64)
     );
+    assert_eq!(mid.price_per_gib, Some(2.5));
     let vm = &s.vms[0];
     assert_eq!(vm.sizes, [8 << 30, 0, 32 << 30]);
     assert_eq!(
@@ -189,6 +190,23 @@ fn presets_are_those_of_the_papers_tables() {
     ];
     let expected: Vec<_> = expected.map(|(n, f, w)| (n.to_owned(), f, w)).into();
     assert_eq!(figures, expected);
+}
+
+#[test]
+fn a_preset_has_a_price_relative_to_dram_and_a_table_has_its_own_or_none() {
+    let prices = presets().into_iter().map(|t| (t.name, t.price_per_gib));
+    let expected = [
+        ("dram", 1.0),
+        ("cxl", 0.5),
+        ("pmem", 0.5),
+        ("dram-68", 1.0),
+        ("remote", 0.5),
+        ("pmem-177", 0.5),
+    ];
+    let expected = expected.map(|(name, price)| (name.to_owned(), Some(price)));
+    assert_eq!(prices.collect::<Vec<_>>(), expected);
+    let unpriced = parse(&FULL.replace(", price_per_gib = 2.5", "")).expect("valid");
+    assert_eq!(unpriced.machine.tiers[1].price_per_gib, None);
 }
 
 #[test]

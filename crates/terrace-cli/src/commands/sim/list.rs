@@ -33,6 +33,7 @@ struct TierReport {
     read_gb_s: f64,
     write_gb_s: f64,
     line: u64,
+    price_per_gib: Option<f64>,
 }
 
 /// A name and a line about it.
@@ -66,6 +67,7 @@ impl From<Tier> for TierReport {
             read_gb_s: tier.read_gb_s,
             write_gb_s: tier.write_gb_s,
             line: tier.line,
+            price_per_gib: tier.price_per_gib,
         }
     }
 }
@@ -104,8 +106,9 @@ fn text(report: &Report) -> String {
         "READ GB/S",
         "WRITE GB/S",
         "LINE",
+        "PRICE/GIB",
     ];
-    out += &render::table(&header, &[1, 2, 3, 4, 5], &tiers);
+    out += &render::table(&header, &[1, 2, 3, 4, 5, 6], &tiers);
     out.push('\n');
     let row = |named: &Named| vec![named.name.clone(), named.what.clone()];
     out += &format!("LOADS\n{}\n\n", report.workloads.join(", "));
@@ -136,5 +139,7 @@ fn tier_row(tier: &TierReport) -> Vec<String> {
         tier.read_gb_s.to_string(),
         tier.write_gb_s.to_string(),
         tier.line.to_string(),
+        tier.price_per_gib
+            .map_or("-".into(), |price| price.to_string()),
     ]
 }
