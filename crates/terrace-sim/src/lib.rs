@@ -17,6 +17,7 @@ pub mod number;
 pub mod random;
 pub mod replay;
 pub mod report;
+pub mod repro;
 pub mod result;
 pub mod run;
 pub mod scenario;

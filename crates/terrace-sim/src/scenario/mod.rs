@@ -25,7 +25,7 @@ pub use preset::presets;
 use crate::workload::Workload;
 
 /// What is simulated.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Scenario {
     /// Its file's name without folder and ending.
     pub name: String,
@@ -44,7 +44,7 @@ pub struct Scenario {
 }
 
 /// The machine.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Machine {
     /// The tiers, fastest first: two to four.
     pub tiers: Vec<Tier>,
@@ -76,7 +76,7 @@ pub struct Tier {
 }
 
 /// A VM.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Vm {
     /// Its name; no two VMs have the same.
     pub name: String,
