@@ -29,22 +29,22 @@ fn no_rows(_: &Results) -> Vec<Row> {
 /// Its experiments.
 pub const EXPERIMENTS: &[&Experiment] = &[
     &waiting(
-        "figure-1",
+        "hypertier/figure-1",
         "What management costs, by the number of VMs that do the same updates together",
         "the policy HyperPlace (placement in the guest)",
     ),
     &waiting(
-        "figure-4",
+        "hypertier/figure-4",
         "Updates by how fast memory is given to nine VMs",
         "HyperFlex (elastic sizes of the tiers)",
     ),
     &waiting(
-        "figure-7",
+        "hypertier/figure-7",
         "What each stage of management costs on nine VMs",
         "the policy HyperPlace (placement in the guest)",
     ),
     &waiting(
-        "figure-8",
+        "hypertier/figure-8",
         "Run time of updates by the parameters of sampling and classification",
         "the policy HyperPlace (placement in the guest)",
     ),

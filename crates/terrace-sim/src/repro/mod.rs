@@ -93,7 +93,7 @@ pub struct File {
 pub struct Experiment {
     /// Whose.
     pub paper: Paper,
-    /// Its short name: `table-4`.
+    /// Its name, with the paper's: `vtmm/table-4`.
     pub name: &'static str,
     /// What it asks.
     pub title: &'static str,
@@ -112,10 +112,12 @@ pub struct Experiment {
 }
 
 impl Experiment {
-    /// `vtmm/table-4`.
+    /// Its name without the paper's: `table-4`.
     #[must_use]
-    pub fn full_name(&self) -> String {
-        format!("{}/{}", self.paper.name(), self.name)
+    pub fn short_name(&self) -> &'static str {
+        self.name
+            .split_once('/')
+            .map_or(self.name, |(_, name)| name)
     }
 }
 
@@ -133,7 +135,7 @@ pub fn experiments() -> Vec<&'static Experiment> {
 /// # Errors
 /// Says which there are.
 pub fn named(name: &str) -> Result<Vec<&'static Experiment>, String> {
-    let of_name = |e: &&Experiment| e.paper.name() == name || e.full_name() == name;
+    let of_name = |e: &&Experiment| e.paper.name() == name || e.name == name;
     let found: Vec<_> = experiments().into_iter().filter(of_name).collect();
     if found.is_empty() {
         return Err(format!(
@@ -146,12 +148,12 @@ pub fn named(name: &str) -> Result<Vec<&'static Experiment>, String> {
 
 /// Every name that [`named`] knows: papers that have experiments, then the experiments.
 #[must_use]
-pub fn names() -> Vec<String> {
+pub fn names() -> Vec<&'static str> {
     let all = experiments();
     let has = |paper: &Paper| all.iter().any(|e| e.paper == *paper);
     let papers = Paper::ALL.into_iter().filter(has);
-    let papers = papers.map(|paper| paper.name().to_owned());
-    papers.chain(all.iter().map(|e| e.full_name())).collect()
+    let papers = papers.map(Paper::name);
+    papers.chain(all.iter().map(|e| e.name)).collect()
 }
 
 #[cfg(test)]

@@ -233,7 +233,7 @@ impl Outcome {
         });
         Self {
             paper: experiment.paper,
-            name: experiment.name.into(),
+            name: experiment.short_name().into(),
             title: experiment.title.into(),
             prediction: experiment.kind == Kind::Prediction,
             waits_for: match experiment.kind {

@@ -72,7 +72,7 @@ const INPUTS: &[Input] = &[
 /// Table 4.
 pub const TABLE_4: Experiment = Experiment {
     paper: Paper::Vtmm,
-    name: "table-4",
+    name: "vtmm/table-4",
     title: "Slowdown by migrating all pages from PMem to DRAM, random reads",
     kind: Kind::Figures,
     file: Some(FILE),
@@ -85,7 +85,7 @@ pub const TABLE_4: Experiment = Experiment {
 /// Table 5.
 pub const TABLE_5: Experiment = Experiment {
     paper: Paper::Vtmm,
-    name: "table-5",
+    name: "vtmm/table-5",
     title: "Slowdown by migrating all pages from PMem to DRAM, random writes",
     kind: Kind::Figures,
     file: Some(FILE),
@@ -98,7 +98,7 @@ pub const TABLE_5: Experiment = Experiment {
 /// Table 6.
 pub const TABLE_6: Experiment = Experiment {
     paper: Paper::Vtmm,
-    name: "table-6",
+    name: "vtmm/table-6",
     title: "VM exits by migrating all pages from PMem to DRAM",
     kind: Kind::Figures,
     file: Some(FILE),
