@@ -9,6 +9,7 @@
 //! libm of the system.
 
 pub mod access;
+pub mod baseline;
 pub mod bench;
 pub mod compare;
 pub mod host;

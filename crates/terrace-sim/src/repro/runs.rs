@@ -149,6 +149,7 @@ impl Run {
             let new = last.filter(|last| rounds.last().is_none_or(|seen| seen.round < last.round));
             let Some(round) = new.cloned() else { return };
             if self.migrate_all {
+                simulation.tables_to_first_tier(FIRST);
                 simulation.command(if round.promoted_pages > 0 {
                     Command::RoundNow(FIRST)
                 } else {

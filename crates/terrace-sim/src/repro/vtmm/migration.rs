@@ -129,6 +129,7 @@ fn migrating(base: &Scenario, way: &str) -> Result<Scenario, String> {
     let mut scenario = base.with_policy_text(&policy)?;
     if way == "linux" {
         scenario.machine.management_cpus = 1;
+        scenario.machine.migrate_batch = 1;
     }
     Ok(scenario)
 }
