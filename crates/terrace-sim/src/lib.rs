@@ -9,6 +9,7 @@
 //! libm of the system.
 
 pub mod access;
+pub mod baseline;
 pub mod bench;
 pub mod choice;
 pub mod compare;
@@ -18,6 +19,7 @@ pub mod number;
 pub mod random;
 pub mod replay;
 pub mod report;
+pub mod repro;
 pub mod result;
 pub mod run;
 pub mod scenario;

@@ -9,9 +9,11 @@ use terrace_core::Engine;
 use terrace_proto::log::Record;
 use terrace_proto::{Command, Event, PAGE_SIZE, Tick, TierId, TierMemory, VmId};
 
+use crate::baseline::home;
 use crate::host::management::Management;
-use crate::host::moves::{Memory, free_pages, position};
+use crate::host::moves::{free_pages, position};
 use crate::host::oracle;
+use crate::host::travel::{self, Memory};
 use crate::host::vm::Vm;
 use crate::machine::costs::Costs;
 use crate::machine::tier::{Load, Traffic};
@@ -133,7 +135,8 @@ impl Simulation {
             if let Some(log) = &mut self.log {
                 log.push((now, Record::Action(action.clone())));
             }
-            self.management.take(action, &self.vms);
+            let batch = self.costs.move_batch;
+            self.management.take(action, &self.vms, batch);
         }
     }
 
@@ -166,6 +169,9 @@ impl Simulation {
         let events = self
             .management
             .pass(end, self.quantum, &mut self.vms, &mut memory);
+        for vm in &mut self.vms {
+            home::pass(vm, &mut memory, &env, self.quantum);
+        }
         let after: u64 = self.vms.iter().map(|vm| vm.space.counts.accesses()).sum();
         self.load(traffic, after - before);
         self.now = end;
@@ -183,6 +189,8 @@ impl Simulation {
             last_tier: u8::try_from(self.loads.len() - 1).unwrap_or(0),
             end_ps: end,
             now_ns: self.now().0,
+            copy_ps: self.copy_ps(),
+            scale: self.scenario.machine.scale,
         };
         for (i, (load, tier)) in self
             .loads
@@ -195,6 +203,17 @@ impl Simulation {
             env.line[i] = tier.line;
         }
         env
+    }
+
+    fn copy_ps(&self) -> [[u64; TIERS]; TIERS] {
+        let tiers = self.loads.len();
+        let mut all = [[0; TIERS]; TIERS];
+        for (from, row) in (0_u8..).zip(all.iter_mut().take(tiers)) {
+            for (to, ps) in (0_u8..).zip(row.iter_mut().take(tiers)) {
+                *ps = travel::page_copy_ps(&self.loads, &self.costs, from, TierId(to));
+            }
+        }
+        all
     }
 
     /// The tiers see what went over them.
@@ -323,6 +342,16 @@ impl Simulation {
         self.hear(Event::Command(command));
     }
 
+    /// The guest's page tables of a VM go to the first tier, at once and for free: the policy moves what
+    /// programs map, and tables are a 512th of that.
+    pub(crate) fn tables_to_first_tier(&mut self, vm: VmId) {
+        if let Some(vm) = self.vms.get_mut(position(vm)) {
+            for unit in 0..vm.space.second.tables() {
+                vm.space.second.put(unit, Some(0));
+            }
+        }
+    }
+
     /// How it went so far.
     #[must_use]
     pub fn timeline(&self) -> &Timeline {
@@ -426,12 +455,12 @@ impl Simulation {
         let rounds = match &spec.policy {
             HostPolicy::Engine(..) => self.rounds[position(vm.id)],
             HostPolicy::Oracle => vm.windows,
-            _ => 0,
+            _ => vm.space.home.as_ref().map_or(0, |home| home.rounds()),
         };
         VmResult {
             name: spec.name.clone(),
             policy: spec.policy.name(),
-            guest_policy: spec.guest_policy.clone(),
+            guest_policy: spec.guest_policy.map(|name| name.name().into()),
             rounds,
             runtime_s,
             ops_per_s: float(counts.accesses() * scale) / runtime_s.max(1e-12),

@@ -8,6 +8,8 @@ use terrace_proto::{
 };
 
 use crate::access::Access;
+use crate::baseline::home::Home;
+use crate::baseline::{self, Name, Side};
 use crate::host::management::Management;
 use crate::host::oracle::Oracle;
 use crate::host::start;
@@ -16,8 +18,8 @@ use crate::machine::costs::Costs;
 use crate::machine::guest::Guest;
 use crate::machine::lines::Lines;
 use crate::machine::second_stage::SecondStage;
-use crate::machine::space::{Counts, Heat, Space};
-use crate::machine::tier::{Load, Traffic};
+use crate::machine::space::{Heat, Space};
+use crate::machine::tier::Load;
 use crate::machine::tlb::Cached;
 use crate::machine::vcpu::Vcpu;
 use crate::machine::{PS, TIERS};
@@ -73,7 +75,10 @@ pub(crate) fn simulation(
     let cpus = place(u64::from(scenario.machine.management_cpus));
     let mut simulation = Simulation {
         options,
-        costs: Costs::default(),
+        costs: Costs {
+            move_batch: place(u64::from(scenario.machine.migrate_batch)),
+            ..Costs::default()
+        },
         engine,
         log: recorded.then(Vec::new),
         loads: scenario.machine.tiers.iter().map(Load::new).collect(),
@@ -204,6 +209,9 @@ fn vm(
     space.pml = stages.is_some_and(|s| s.observe == Observe::PmlLog || s.moves == Move::PmlCopy);
     let fit = fit(spec, scale);
     start::back(&mut space.second, &spec.policy, spec.start, &fit);
+    if let Some((name, side)) = spec.baseline() {
+        place_by(&mut space, scenario, spec, name, side)?;
+    }
     let window_ps = config.window_ms * 1_000_000 / scale * PS;
     let oracle = (spec.policy == HostPolicy::Oracle).then(|| {
         let units = space.second.len();
@@ -236,6 +244,54 @@ fn vm(
             _ => None,
         },
     })
+}
+
+/// A baseline comes to a VM.
+fn place_by(
+    space: &mut Space,
+    scenario: &Scenario,
+    spec: &scenario::Vm,
+    name: Name,
+    side: Side,
+) -> Result<(), RunError> {
+    if side == Side::Guest && spec.guest_page != spec.host_page {
+        return refuse(format!(
+            "{} in the guest needs pages of one size in guest and host",
+            name.name()
+        ));
+    }
+    if spec.swap > 0 || !spec.balloon.is_empty() {
+        return refuse(format!(
+            "{} cannot be simulated with swap or a balloon",
+            name.name()
+        ));
+    }
+    let scale = scenario.machine.scale;
+    let tiers = scenario.machine.tiers.len();
+    let unit = spec.host_page.bytes();
+    let mut capacity = [0; TIERS];
+    for (at, most) in capacity.iter_mut().enumerate().take(tiers) {
+        *most = match side {
+            Side::Guest => spec.sizes[at] / scale / unit,
+            Side::Host => scenario.machine.tiers[at].bytes / scale / unit,
+        };
+    }
+    if side == Side::Guest {
+        // The last node has what the machine keeps free beside the VMs, so that there is room to demote.
+        space.limit[..tiers - 1].copy_from_slice(&capacity[..tiers - 1]);
+    }
+    let first = space.second.first_data();
+    let setup = baseline::Setup {
+        units: space.second.len() - first,
+        tiers,
+        pages_per_unit: space.second.pages_per_unit(),
+        scale,
+        seed: scenario.seed,
+        vm: spec.name.clone(),
+        side,
+    };
+    space.home = Some(Box::new(Home::new(name, setup, first, capacity)));
+    Ok(())
 }
 
 /// Units that the VM has in each tier.
@@ -275,18 +331,10 @@ fn space(scenario: &Scenario, spec: &scenario::Vm, options: Options) -> Result<S
     let second = second_stage(&guest, spec.host_page);
     let reclaim =
         short.then(|| Reclaim::new(ram.saturating_sub(pages), spec.swap / scale / PAGE_SIZE));
-    Ok(Space {
-        heat: Heat::new(options.heat_cells, pages),
-        guest,
-        second,
-        lines: Lines::new(table_cache),
-        traffic: [Traffic::default(); TIERS],
-        counts: Counts::default(),
-        pml: false,
-        logged: Vec::new(),
-        reclaim,
-        grant: [0; TIERS],
-    })
+    let heat = Heat::new(options.heat_cells, pages);
+    let mut space = Space::new(guest, second, Lines::new(table_cache), heat);
+    space.reclaim = reclaim;
+    Ok(space)
 }
 
 fn second_stage(guest: &Guest, unit: PageSize) -> SecondStage {

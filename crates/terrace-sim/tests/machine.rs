@@ -9,8 +9,7 @@ use terrace_sim::machine::costs::Costs;
 use terrace_sim::machine::guest::{Guest, Level};
 use terrace_sim::machine::lines::Lines;
 use terrace_sim::machine::second_stage::{SecondStage, bits};
-use terrace_sim::machine::space::{Counts, Heat, Space};
-use terrace_sim::machine::tier::Traffic;
+use terrace_sim::machine::space::{Heat, Space};
 use terrace_sim::machine::vcpu::{Environment, Vcpu};
 use terrace_sim::machine::{PS, TIERS};
 use terrace_sim::swap::Reclaim;
@@ -55,18 +54,7 @@ fn space(pages: u64, guest: PageSize, host: PageSize) -> Space {
     for unit in 0..second.len() {
         second.put(unit, u8::try_from(unit % 2).ok());
     }
-    Space {
-        heat: Heat::new(4, pages),
-        guest,
-        second,
-        lines: Lines::new(1 << 26),
-        traffic: [Traffic::default(); TIERS],
-        counts: Counts::default(),
-        pml: false,
-        logged: Vec::new(),
-        reclaim: None,
-        grant: [0; TIERS],
-    }
+    Space::new(guest, second, Lines::new(1 << 26), Heat::new(4, pages))
 }
 
 fn environment() -> Environment {
@@ -78,6 +66,8 @@ fn environment() -> Environment {
         last_tier: 1,
         end_ps: u64::MAX,
         now_ns: 0,
+        copy_ps: [[0; TIERS]; TIERS],
+        scale: 1,
     }
 }
 

@@ -1,11 +1,13 @@
 //! Arguments of `terrace sim`.
 
-use std::num::NonZeroUsize;
+use std::num::{NonZeroU32, NonZeroUsize};
 use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Subcommand;
+use clap::builder::PossibleValuesParser;
 use terrace_sim::compare::FastSweep;
+use terrace_sim::repro;
 use terrace_sim::scenario::policy;
 
 /// What to simulate.
@@ -43,7 +45,9 @@ pub enum Sim {
     /// Replay a recorded log: with the policy that recorded it, which must decide the same again, or with
     /// another one (docs/replay.md).
     Replay(Replay),
-    /// Print the policies, the tiers, the loads and the scenarios there are.
+    /// Run the papers' experiments and put their figures beside the simulator's (docs/repro.md).
+    Repro(Repro),
+    /// Print the policies, the tiers, the loads, the scenarios and the papers' experiments there are.
     List {
         /// Print JSON.
         #[arg(long)]
@@ -84,6 +88,39 @@ pub struct Replay {
     /// Write the result as JSON to this file; - for standard output.
     #[arg(long, value_name = "OUT")]
     pub json: Option<PathBuf>,
+}
+
+/// Arguments of `terrace sim repro`.
+#[derive(Debug, clap::Args)]
+pub struct Repro {
+    /// A paper, as vtmm, or one experiment, as vtmm/table-4; all of them where none is named.
+    #[arg(value_name = "PAPER[/EXPERIMENT]", value_parser = PossibleValuesParser::new(repro::names()), hide_possible_values = true)]
+    pub name: Option<String>,
+    /// Print which experiments there are, and run none.
+    #[arg(long)]
+    pub list: bool,
+    /// Seed of all random streams.
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub seed: u64,
+    /// Run each experiment with so many seeds, one after another from --seed, and say mean, least and most.
+    #[arg(long, value_name = "N", default_value = "1")]
+    pub seeds: NonZeroU32,
+    /// Divide the machine by this instead of the scenarios' own scale, 1 (full size) to 1024: larger is
+    /// faster and coarser.
+    #[arg(long, value_name = "N")]
+    pub scale: Option<u64>,
+    /// Runs at the same time; as many as there are processors by default.
+    #[arg(long, value_name = "N")]
+    pub jobs: Option<NonZeroUsize>,
+    /// Write the figures as JSON to this file; `-` is standard output, instead of the tables.
+    #[arg(long, value_name = "OUT")]
+    pub json: Option<PathBuf>,
+    /// Write them as a page to this file, as docs/repro.md.
+    #[arg(long, value_name = "OUT", value_parser = a_file)]
+    pub markdown: Option<PathBuf>,
+    /// Print neither tables nor progress.
+    #[arg(long, short)]
+    pub quiet: bool,
 }
 
 /// A time in whole ms.

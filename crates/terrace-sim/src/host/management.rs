@@ -6,8 +6,9 @@ use terrace_core::policy::Move;
 use terrace_proto::action::PlacementQuery;
 use terrace_proto::{Action, Event, Gfn, PageCode, PlacementReport, ScanRequest, TierId, VmId};
 
-use super::moves::{Memory, Moving, position};
+use super::moves::{Moving, position};
 use super::scan;
+use super::travel::Memory;
 use super::vm::Vm;
 use crate::machine::PS;
 use crate::machine::second_stage::bits;
@@ -53,14 +54,14 @@ impl Management {
     }
 
     /// Takes in what the engine decided.
-    pub fn take(&mut self, action: Action, vms: &[Vm]) {
+    pub fn take(&mut self, action: Action, vms: &[Vm], batch: usize) {
         self.queue.push_back(match action {
             Action::Scan(request) => Work::Scan(request),
             Action::QueryPlacement(query) => Work::Query(query),
             Action::Move(plan) => {
-                let stages = vms.get(position(plan.vm)).and_then(|vm| vm.stages);
-                let way = stages.map_or(Move::Linux, |stages| stages.moves);
-                Work::Move(Moving::new(plan, way))
+                let vm = &vms[position(plan.vm)];
+                let way = vm.stages.map_or(Move::Linux, |stages| stages.moves);
+                Work::Move(Moving::new(plan, vm, way, batch))
             }
         });
     }

@@ -1,6 +1,6 @@
 //! The simulated host: what it does for the engine, on processors of its own, and at what price.
 //!
-//! Responsible for: where pages are at first ([`start`]), scans ([`scan`]), moves ([`moves`]), the
+//! Responsible for: where pages are at first ([`start`]), scans ([`scan`]), moves ([`moves`], [`travel`]), the
 //! processors that do them ([`management`]), and the bound that knows the future ([`oracle`]). It leaves
 //! to others: decisions (the engine's).
 
@@ -9,6 +9,7 @@ pub mod moves;
 pub mod oracle;
 pub mod scan;
 pub mod start;
+pub mod travel;
 pub mod vm;
 
 #[cfg(test)]

@@ -11,7 +11,10 @@ pub fn back(second: &mut SecondStage, policy: &HostPolicy, start: Start, fit: &[
         HostPolicy::AllFast => all(second, 0),
         HostPolicy::AllSlow => all(second, last(fit)),
         HostPolicy::Interleave => deal(second, fit),
-        HostPolicy::Engine(..) | HostPolicy::FirstTouch | HostPolicy::Oracle => {
+        HostPolicy::Engine(..)
+        | HostPolicy::Baseline(..)
+        | HostPolicy::FirstTouch
+        | HostPolicy::Oracle => {
             in_order(second, start, fit);
         }
     }

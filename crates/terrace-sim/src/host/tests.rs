@@ -7,8 +7,10 @@ use terrace_proto::{
     Gfn, MovePlan, MoveStatus, PageMove, PlanId, Rearm, RequestId, ScanRequest, Space, TierId, VmId,
 };
 
-use super::moves::{Memory, Moving};
+use super::moves::Moving;
+
 use super::scan::scan;
+use super::travel::Memory;
 use crate::machine::TIERS;
 use crate::machine::second_stage::bits;
 use crate::machine::tier::Traffic;
@@ -48,7 +50,7 @@ fn a_page_that_a_balloon_takes_while_it_is_moved_stays_without_memory() {
         };
         let unit = low(gfn.0);
         assert_eq!(vm.space.second.tier(unit), Some(0));
-        let mut moving = Moving::new(plan, way);
+        let mut moving = Moving::new(plan, vm, way, 512);
         // Enough for the shootdown, not for the copy.
         let begin = 2 * memory.costs.shootdown_send;
         assert!(!moving.work(vm, &mut memory, begin), "{way:?}");

@@ -4,6 +4,7 @@ use terrace_pagetable::Scanner;
 use terrace_proto::{PAGE_SIZE, TierId, VmId};
 
 use super::oracle::Oracle;
+use super::travel::Side;
 use crate::machine::TIERS;
 use crate::machine::costs::Costs;
 use crate::machine::space::Space;
@@ -74,8 +75,9 @@ impl Vm {
                 vcpu.ended.get_or_insert(end);
             }
         }
-        for (sum, held) in self.held_sum.iter_mut().zip(self.space.second.held()) {
-            *sum += u128::from(*held);
+        let (held, kept) = (self.space.second.held(), &self.space.kept);
+        for (tier, sum) in self.held_sum.iter_mut().enumerate() {
+            *sum += u128::from(held[tier] + kept[tier]);
         }
         self.quanta += 1;
     }
@@ -90,28 +92,71 @@ impl Vm {
     /// Takes what host memory its second-stage faults may take from what is free, runs, and gives the rest
     /// back.
     pub fn run_within(&mut self, free: &mut [u64; TIERS], env: &Environment) {
-        let per_unit = self.space.second.pages_per_unit();
         if let Some(tier) = self.endless {
             self.space.grant = [0; TIERS];
             self.space.grant[usize::from(tier)] = u64::MAX;
             return self.run(env);
         }
-        let granted = free.map(|pages| pages / per_unit);
-        self.space.grant = granted;
+        let granted = self.grant(free);
         self.run(env);
+        self.settle(granted, free);
+    }
+
+    /// Lets the VM take units of what is free, as far as its own limits go; says how many.
+    pub fn grant(&mut self, free: &[u64; TIERS]) -> [u64; TIERS] {
+        let per_unit = self.space.second.pages_per_unit();
+        for (tier, pages) in free.iter().enumerate() {
+            self.space.grant[tier] = (pages / per_unit).min(self.space.below_limit(tier));
+        }
+        self.space.grant
+    }
+
+    /// What it took of that is no longer free, and what it gave is.
+    pub fn settle(&mut self, granted: [u64; TIERS], free: &mut [u64; TIERS]) {
+        let per_unit = self.space.second.pages_per_unit();
         for (tier, granted) in granted.into_iter().enumerate() {
-            free[tier] -= (granted - self.space.grant[tier]) * per_unit;
+            free[tier] = (free[tier] + self.space.grant[tier] * per_unit) - granted * per_unit;
         }
     }
 
-    /// All vCPUs forget their translations and are interrupted for it; what the sender spends, ps.
+    /// Whether one more unit fits into a tier.
+    #[must_use]
+    pub fn room_for(&self, tier: TierId, free: &[u64; TIERS]) -> bool {
+        let tier = tier.index();
+        free[tier] >= self.space.second.pages_per_unit() && self.space.below_limit(tier) > 0
+    }
+
+    /// The guest's own threads take time from its vCPUs: ps, shared among those that still run.
+    pub fn steal(&mut self, ps: u64) {
+        let running = self.vcpus.iter().filter(|v| v.ended.is_none()).count() as u64;
+        let share = ps / running.max(1);
+        for vcpu in self.vcpus.iter_mut().filter(|v| v.ended.is_none()) {
+            vcpu.clock += share;
+        }
+    }
+
+    /// All vCPUs forget their translations and are interrupted for it by the host; what the sender
+    /// spends, ps.
     pub fn shoot_down(&mut self, costs: &Costs) -> u64 {
+        self.shoot_down_from(Side::Host, costs)
+    }
+
+    /// The same by the host or by the guest's kernel. The host makes each vCPU exit; the guest's
+    /// interrupt is posted to them, and only its sender exits.
+    pub fn shoot_down_from(&mut self, side: Side, costs: &Costs) -> u64 {
+        let interrupt = match side {
+            Side::Host => costs.exit,
+            Side::Guest => costs.guest_interrupt,
+        };
         for vcpu in &mut self.vcpus {
             vcpu.flush();
-            vcpu.interrupt(costs);
+            vcpu.interrupt(interrupt);
         }
         let running = self.vcpus.iter().filter(|v| v.ended.is_none()).count() as u64;
-        self.space.counts.exits += running;
+        self.space.counts.exits += match side {
+            Side::Host => running,
+            Side::Guest => 1,
+        };
         running * costs.shootdown_send
     }
 
@@ -119,7 +164,8 @@ impl Vm {
     #[must_use]
     pub fn held_pages(&self) -> [u64; TIERS] {
         let per_unit = self.space.second.pages_per_unit();
-        self.space.second.held().map(|units| units * per_unit)
+        let (held, kept) = (self.space.second.held(), &self.space.kept);
+        std::array::from_fn(|tier| (held[tier] + kept[tier]) * per_unit)
     }
 
     /// Bytes held per tier as simulated, mean over the quanta of its run.

@@ -33,6 +33,20 @@ pub struct Costs {
     pub exit: u64,
     /// A second-stage fault: exit, the host's look-up of the page, filling the mapping.
     pub second_stage_fault: u64,
+    /// A hinting fault, in guest or host: the processor's fault, finding the page, restoring its entry.
+    pub hint_fault: u64,
+    /// Taking the present bit from one leaf entry, or giving it back.
+    pub hint_page: u64,
+    /// Looking at one page of an LRU list: finding its mapping, testing A.
+    pub lru_page: u64,
+    /// A vCPU takes an interrupt that another sent, without an exit.
+    pub guest_interrupt: u64,
+    /// The processor writes one record of a sample.
+    pub sample: u64,
+    /// A buffer of samples is full: the interrupt, which exits, and its handler's way in and out.
+    pub sample_interrupt: u64,
+    /// A kernel's or a daemon's work on one record.
+    pub sample_work: u64,
     /// What the sender of a TLB shootdown spends per vCPU.
     pub shootdown_send: u64,
     /// Entries of a PML buffer.
@@ -75,6 +89,13 @@ impl Default for Costs {
             walkers: 2,
             exit: 1_000 * PS,
             second_stage_fault: 2_500 * PS,
+            hint_fault: 1_500 * PS,
+            hint_page: 20 * PS,
+            lru_page: 150 * PS,
+            guest_interrupt: 700 * PS,
+            sample: 200 * PS,
+            sample_interrupt: 4_000 * PS,
+            sample_work: 100 * PS,
             shootdown_send: 1_000 * PS,
             pml_entries: 512,
             scan_leaf: 3 * PS,

@@ -18,6 +18,9 @@ const BASE: u64 = 1 << 18;
 /// An entry that says: the page is on the swap device. Not present, so the processor faults.
 const SWAPPED: u64 = 1 << 11;
 
+/// An entry that keeps its frame and is not present: Linux's `_PAGE_PROTNONE`.
+const PROTECTED: u64 = 1 << 8;
+
 /// A level of the guest's tables.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Level {
@@ -266,14 +269,35 @@ impl Guest {
         }
     }
 
-    /// Clears A of a 4 KiB page and says whether it was set: what the guest's own reclaim does.
+    /// Clears A of a page's leaf and says whether it was set: what the guest's own reclaim does.
     pub fn age(&self, page: u32) -> bool {
-        let Some(slot) = self.slot(Level::Leaf, page) else {
+        let Some(slot) = self.slot(self.leaf_level(), page) else {
             return false;
         };
         let entry = slot.load(Ordering::Relaxed);
         slot.store(entry & !ACCESSED, Ordering::Relaxed);
         entry & ACCESSED != 0
+    }
+
+    /// Takes the present bit from a page's leaf, as the kernel does for a hinting fault: the entry keeps
+    /// its frame.
+    pub fn protect(&self, page: u32) {
+        if let Some(slot) = self.slot(self.leaf_level(), page) {
+            let entry = slot.load(Ordering::Relaxed);
+            if entry & PRESENT != 0 {
+                slot.store(entry & !PRESENT | PROTECTED, Ordering::Relaxed);
+            }
+        }
+    }
+
+    /// Gives it back.
+    pub fn unprotect(&self, page: u32) {
+        if let Some(slot) = self.slot(self.leaf_level(), page) {
+            let entry = slot.load(Ordering::Relaxed);
+            if entry & PROTECTED != 0 {
+                slot.store(entry & !PROTECTED | PRESENT, Ordering::Relaxed);
+            }
+        }
     }
 
     /// Bytes on the heap: tables, and the index that finds them.

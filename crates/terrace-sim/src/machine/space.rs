@@ -5,6 +5,8 @@ use super::guest::Guest;
 use super::lines::Lines;
 use super::second_stage::{SecondStage, bits};
 use super::tier::Traffic;
+use crate::baseline::home::Home;
+use crate::baseline::{Pmu, Sample, Side};
 use crate::number::{float, low};
 
 /// What is counted of a VM since the start of the run, as simulated.
@@ -105,9 +107,41 @@ pub struct Space {
     pub reclaim: Option<crate::swap::Reclaim>,
     /// Units that the host can still back in this quantum, per tier.
     pub grant: [u64; TIERS],
+    /// Most units that the VM may have per tier: its nodes' sizes, where its own kernel places pages.
+    pub limit: [u64; TIERS],
+    /// Units per tier that it holds beside its pages: shadow copies.
+    pub kept: [u64; TIERS],
+    /// The baseline that places its pages, if one does.
+    pub home: Option<Box<Home>>,
+    /// What the processor's counters sample, if anything.
+    pub pmu: Option<Pmu>,
+    /// What full buffers of samples gave.
+    pub samples: Vec<Sample>,
 }
 
 impl Space {
+    /// Nobody watches, nobody manages, and the host has nothing free.
+    #[must_use]
+    pub fn new(guest: Guest, second: SecondStage, lines: Lines, heat: Heat) -> Self {
+        Self {
+            guest,
+            second,
+            lines,
+            traffic: [Traffic::default(); TIERS],
+            counts: Counts::default(),
+            heat,
+            pml: false,
+            logged: Vec::new(),
+            reclaim: None,
+            grant: [0; TIERS],
+            limit: [u64::MAX; TIERS],
+            kept: [0; TIERS],
+            home: None,
+            pmu: None,
+            samples: Vec::new(),
+        }
+    }
+
     /// Counts a data access, and what it takes from the medium.
     #[inline]
     pub fn count(&mut self, tier: usize, page: u32, write: bool, medium: Traffic) {
@@ -133,6 +167,20 @@ impl Space {
         news
     }
 
+    /// Whether the guest's own kernel moves its pages: an access that waits for one makes no exit.
+    #[must_use]
+    pub fn moved_by_guest(&self) -> bool {
+        let home = self.home.as_ref();
+        home.is_some_and(|home| home.side() == Side::Guest)
+    }
+
+    /// Units that still fit below the VM's own limit of a tier.
+    #[must_use]
+    pub fn below_limit(&self, tier: usize) -> u64 {
+        let held = self.second.held()[tier] + self.kept[tier];
+        self.limit[tier].saturating_sub(held)
+    }
+
     /// Reads the state of a page, so that it is in the caches of the machine that simulates.
     #[must_use]
     #[inline]
@@ -149,6 +197,8 @@ impl Space {
         let reclaim = self.reclaim.as_ref().map_or(0, |r| r.heap_bytes());
         let small = self.second.heap_bytes() + self.lines.heap_bytes() + self.heat.cells.len() * 4;
         let logged = self.logged.capacity() * size_of::<u32>();
-        self.guest.heap_bytes() + (small + reclaim + logged) as u64
+        let sampled = self.samples.capacity() * size_of::<Sample>();
+        let home = self.home.as_ref().map_or(0, |home| home.heap_bytes());
+        self.guest.heap_bytes() + (small + reclaim + logged + sampled + home) as u64
     }
 }

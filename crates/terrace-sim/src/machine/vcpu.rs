@@ -9,6 +9,7 @@ use super::tier::Traffic;
 use super::tlb::Tlb;
 use super::walk::Walked;
 use crate::access::{Access, Pace, Source};
+use crate::baseline::Sample;
 use crate::number::{float, low, place, whole};
 use crate::swap::Reclaim;
 
@@ -36,6 +37,10 @@ pub struct Environment {
     pub end_ps: u64,
     /// Time of the full-size machine at the quantum's start, ns.
     pub now_ns: u64,
+    /// What one processor takes to copy 4 KiB from a tier to another, ps.
+    pub copy_ps: [[u64; TIERS]; TIERS],
+    /// Divisor of periods and of what goes by them.
+    pub scale: u64,
 }
 
 /// What a vCPU's accesses cost now, ps.
@@ -69,6 +74,12 @@ pub struct Vcpu {
     flush_at: u64,
     /// It waits for a page that is being copied.
     waiting: bool,
+    /// Loads and stores until the next sample.
+    events_left: [u64; 2],
+    /// Periods that these count for.
+    sampled: [u64; 2],
+    /// Samples that its buffer holds.
+    pub samples: Vec<Sample>,
     /// Of the guest's own shootdowns, those it saw.
     shootdowns: u64,
     pub(super) tlb_shift: u32,
@@ -106,6 +117,9 @@ impl Vcpu {
             last_line: [(u64::MAX, false); TIERS],
             flush_at: 0,
             waiting: false,
+            events_left: [u64::MAX; 2],
+            sampled: [0; 2],
+            samples: Vec::new(),
             shootdowns: 0,
             tlb_shift: if huge { 9 } else { 0 },
             walk_overlap: 1,
@@ -127,6 +141,7 @@ impl Vcpu {
             self.flush();
         }
         self.follow_reclaim(space);
+        self.follow_pmu(space, env.scale);
         while self.clock < env.end_ps && self.ended.is_none() {
             if self.next == self.len && !self.refill(space, env) {
                 self.ended = Some(self.clock);
@@ -148,7 +163,7 @@ impl Vcpu {
         let write = access.is_write();
         let Some((tier, ps)) = self.translate(space, env, page, write) else {
             if !self.waiting {
-                space.counts.exits += 1;
+                space.counts.exits += u64::from(!space.moved_by_guest());
                 self.waiting = true;
             }
             return false;
@@ -174,6 +189,7 @@ impl Vcpu {
         };
         self.last_line[tier] = (line, write || (again && dirty));
         space.count(tier, page, write, medium);
+        self.count_event(space, env, page, write, tier);
         if access.ends_operation() {
             self.times.add(self.clock - self.operation);
             self.operation = self.clock;
@@ -263,10 +279,78 @@ impl Vcpu {
         }
     }
 
-    /// What the host interrupts it for: an exit, unless its load has ended.
-    pub fn interrupt(&mut self, costs: &Costs) {
+    /// It is interrupted for so many ps, unless its load has ended.
+    pub fn interrupt(&mut self, ps: u64) {
         if self.ended.is_none() {
-            self.clock += costs.exit;
+            self.clock += ps;
+        }
+    }
+
+    /// A counter of the processor goes on; where it runs out, a record is written.
+    #[inline]
+    fn count_event(
+        &mut self,
+        space: &mut Space,
+        env: &Environment,
+        page: u32,
+        write: bool,
+        tier: usize,
+    ) {
+        let left = &mut self.events_left[usize::from(write)];
+        *left -= 1;
+        if *left == 0 {
+            self.record(space, env, page, write, tier);
+        }
+    }
+
+    fn record(
+        &mut self,
+        space: &mut Space,
+        env: &Environment,
+        page: u32,
+        write: bool,
+        tier: usize,
+    ) {
+        self.set_counters(space, env.scale, usize::from(write));
+        let Some(pmu) = space.pmu else {
+            return;
+        };
+        let tier = u8::try_from(tier).unwrap_or(0);
+        self.samples.push(Sample { page, write, tier });
+        self.clock += env.costs.sample / env.scale;
+        if self.samples.len() >= pmu.buffer {
+            self.clock += env.costs.sample_interrupt / env.scale;
+            space.counts.exits += 1;
+            space.counts.scan_exits += 1;
+            space.samples.append(&mut self.samples);
+        }
+    }
+
+    /// The counter of loads (0) or of stores (1) begins anew.
+    fn set_counters(&mut self, space: &Space, scale: u64, of: usize) {
+        let period = space.pmu.map_or(0, |pmu| {
+            if of == 0 {
+                pmu.load_period
+            } else {
+                pmu.store_period
+            }
+        });
+        self.events_left[of] = match period {
+            0 => u64::MAX,
+            period => (period / scale).max(1),
+        };
+        self.sampled[of] = period;
+    }
+
+    /// Follows what is to be sampled.
+    fn follow_pmu(&mut self, space: &Space, scale: u64) {
+        let wanted = space
+            .pmu
+            .map_or([0, 0], |pmu| [pmu.load_period, pmu.store_period]);
+        for (of, wanted) in wanted.into_iter().enumerate() {
+            if self.sampled[of] != wanted {
+                self.set_counters(space, scale, of);
+            }
         }
     }
 

@@ -11,6 +11,7 @@ use super::space::Space;
 use super::tlb::Cached;
 use super::vcpu::{Environment, Vcpu};
 use crate::access::LINE;
+use crate::baseline::home;
 
 /// How a translation ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,7 +45,7 @@ impl Vcpu {
         let mut entry = space.guest.entry(leaf, page);
         let mut waits = 0;
         if Guest::frame_of(entry, page).is_none() {
-            waits += self.guest_fault(space, env, page);
+            waits += self.guest_fault(space, env, page, write);
             entry = space.guest.entry(leaf, page);
         }
         let Some(frame) = Guest::frame_of(entry, page) else {
@@ -59,6 +60,10 @@ impl Vcpu {
         }
         if state & (bits::UNFILLED | bits::ABSENT) != 0 {
             waits += host_fault(space, env, unit);
+            waits += home::host_hint(space, env, unit, write);
+        }
+        if write && space.home.is_some() {
+            waits += home::guard(space, env, unit);
         }
         if space.guest.mark(leaf, page, write) {
             ps += env.costs.set_bit;
@@ -151,10 +156,10 @@ impl Vcpu {
         env.costs.exit
     }
 
-    /// The guest's page fault: it brings the page in.
-    fn guest_fault(&mut self, space: &mut Space, env: &Environment, page: u32) -> u64 {
+    /// The guest's page fault: it brings the page in, or met a hint.
+    fn guest_fault(&mut self, space: &mut Space, env: &Environment, page: u32, write: bool) -> u64 {
         let Some(mut reclaim) = space.reclaim.take() else {
-            return 0;
+            return home::guest_hint(space, env, page, write);
         };
         let ps = reclaim.fault(space, &env.costs, page);
         space.reclaim = Some(reclaim);

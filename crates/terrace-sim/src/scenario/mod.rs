@@ -22,10 +22,11 @@ pub(crate) use error::Fault;
 pub use error::ScenarioError;
 pub use preset::presets;
 
+use crate::baseline::{Name, Side};
 use crate::workload::Workload;
 
 /// What is simulated.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Scenario {
     /// Its file's name without folder and ending.
     pub name: String,
@@ -44,7 +45,7 @@ pub struct Scenario {
 }
 
 /// The machine.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Machine {
     /// The tiers, fastest first: two to four.
     pub tiers: Vec<Tier>,
@@ -52,6 +53,8 @@ pub struct Machine {
     pub scale: u64,
     /// Processors that the host's management has for itself.
     pub management_cpus: u32,
+    /// Pages that a kernel unmaps together before it copies them: 512 since Linux 6.3, 1 before.
+    pub migrate_batch: u32,
 }
 
 /// A tier of memory.
@@ -78,7 +81,7 @@ pub struct Tier {
 }
 
 /// A VM.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Vm {
     /// Its name; no two VMs have the same.
     pub name: String,
@@ -90,8 +93,8 @@ pub struct Vm {
     pub host_page: PageSize,
     /// The host's policy.
     pub policy: HostPolicy,
-    /// The guest's policy: none can be run yet.
-    pub guest_policy: Option<String>,
+    /// The guest's own policy, where the host only provides the tiers.
+    pub guest_policy: Option<Name>,
     /// Share when VMs compete; 1000 is normal.
     pub weight: u32,
     /// Least bytes of the first tier, where set.
@@ -128,6 +131,8 @@ pub struct BalloonStep {
 pub enum HostPolicy {
     /// The engine, by a policy of its registry that observes and moves; the name as given.
     Engine(String, PolicyChoice),
+    /// A mechanism of another system, in the guest or at the host; the name as given.
+    Baseline(String, Name, Side),
     /// Nobody: pages stay where [`Start`] puts them.
     FirstTouch,
     /// Pages are dealt to the tiers in turn, in proportion to the VM's sizes, and stay.
@@ -181,12 +186,23 @@ fn check_name(name: &str, path: &str) -> Result<(), Fault> {
     Ok(())
 }
 
+impl Vm {
+    /// The mechanism that places its pages, and where it runs, if one does.
+    #[must_use]
+    pub fn baseline(&self) -> Option<(Name, Side)> {
+        match &self.policy {
+            HostPolicy::Baseline(_, name, side) => Some((*name, *side)),
+            _ => self.guest_policy.map(|name| (name, Side::Guest)),
+        }
+    }
+}
+
 impl HostPolicy {
     /// The name, as given.
     #[must_use]
     pub fn name(&self) -> String {
         match self {
-            Self::Engine(name, _) => name,
+            Self::Engine(name, _) | Self::Baseline(name, ..) => name,
             Self::FirstTouch => "first-touch",
             Self::Interleave => "interleave",
             Self::AllFast => "all-fast",

@@ -7,6 +7,7 @@ use terrace_core::{ConfigError, PolicyChoice, PolicyName};
 
 use super::HostPolicy;
 use super::error::Fault;
+use crate::baseline::{Name, Side};
 
 /// Policies without an engine: name, what it is, how the machine knows it.
 const UNMANAGED: [(&str, &str, HostPolicy); 5] = [
@@ -67,6 +68,15 @@ pub fn descriptions() -> Vec<Description> {
             what: None,
         });
     }
+    all.extend(Name::ALL.iter().map(|baseline| Description {
+        name: baseline.name().into(),
+        stages: Vec::new(),
+        what: Some(format!(
+            "{} ({} by nature)",
+            baseline.what(),
+            baseline.nature().name()
+        )),
+    }));
     all.extend(UNMANAGED.map(|(name, what, _)| Description {
         name: name.into(),
         stages: Vec::new(),
@@ -148,7 +158,28 @@ impl RawPolicy {
             Self::Name(name) => return by_name(&name, path),
             Self::Table(raw) => raw,
         };
-        check_side(raw.side.as_deref(), &format!("{path}.where"))?;
+        let side = check_side(raw.side.as_deref(), &format!("{path}.where"))?;
+        let own = [
+            &raw.observe,
+            &raw.estimate,
+            &raw.share,
+            &raw.place,
+            &raw.moves,
+        ];
+        if let Some(name) = baseline(&raw.base) {
+            if own.iter().any(|stage| stage.is_some()) {
+                let what = format!(
+                    "\"{}\" is one mechanism: no stage of it can be replaced; leave the other keys out",
+                    raw.base
+                );
+                return Err(Fault::new(path, what));
+            }
+            let label = raw
+                .side
+                .map_or(raw.base.clone(), |at| format!("{}@{at}", raw.base));
+            return Ok(of_baseline(label, name, side));
+        }
+        no_engine_in_guests(side, &format!("{path}.where"))?;
         let stages = PolicyStages {
             base: raw.base,
             observe: raw.observe,
@@ -185,7 +216,11 @@ pub(crate) fn by_name(text: &str, path: &str) -> Result<HostPolicy, Fault> {
         Some((name, side)) => (name, Some(side)),
         None => (text, None),
     };
-    check_side(side, path)?;
+    let side = check_side(side, path)?;
+    if let Some(found) = baseline(name) {
+        return Ok(of_baseline(text.into(), found, side));
+    }
+    no_engine_in_guests(side, path)?;
     if let Some((.., policy)) = UNMANAGED.iter().find(|(n, ..)| *n == name) {
         return Ok(policy.clone());
     }
@@ -196,7 +231,11 @@ pub(crate) fn by_name(text: &str, path: &str) -> Result<HostPolicy, Fault> {
         }
         None => {
             let engine = engine_names().map(PolicyName::name);
-            let all: Vec<&str> = engine.chain(UNMANAGED.map(|(name, ..)| name)).collect();
+            let baselines = Name::ALL.iter().map(|name| name.name());
+            let all: Vec<&str> = engine
+                .chain(baselines)
+                .chain(UNMANAGED.map(|(name, ..)| name))
+                .collect();
             let what = format!(
                 "there is no policy \"{name}\": allowed is {}",
                 all.join(", ")
@@ -206,13 +245,61 @@ pub(crate) fn by_name(text: &str, path: &str) -> Result<HostPolicy, Fault> {
     }
 }
 
-fn check_side(side: Option<&str>, path: &str) -> Result<(), Fault> {
+/// The policy as a scenario's `policy` has it: a quoted name, or a table with `base`.
+pub(crate) fn by_text(text: &str) -> Result<HostPolicy, String> {
+    #[derive(serde::Deserialize)]
+    struct Only {
+        policy: RawPolicy,
+    }
+    let only: Only = toml::from_str(&format!("policy = {text}")).map_err(|e| e.to_string())?;
+    let known = only.policy.check("policy");
+    known.map_err(|fault| fault.what)
+}
+
+fn check_side(side: Option<&str>, path: &str) -> Result<Option<Side>, Fault> {
     let what = match side {
-        None | Some("host") => return Ok(()),
-        Some("guest") => "no policy can be simulated in the guest yet: allowed is host".into(),
-        Some(other) => format!("a policy does not run in \"{other}\": allowed is host"),
+        None => return Ok(None),
+        Some("host") => return Ok(Some(Side::Host)),
+        Some("guest") => return Ok(Some(Side::Guest)),
+        Some(other) => format!("a policy does not run in \"{other}\": allowed is host, guest"),
     };
     Err(Fault::new(path, what))
+}
+
+/// The engine is the host's.
+fn no_engine_in_guests(side: Option<Side>, path: &str) -> Result<(), Fault> {
+    if side != Some(Side::Guest) {
+        return Ok(());
+    }
+    let what = format!(
+        "this policy is the host's and cannot run in the guest: allowed is host (in the guest can run: {})",
+        baseline_names().join(", ")
+    );
+    Err(Fault::new(path, what))
+}
+
+fn baseline_names() -> Vec<&'static str> {
+    Name::ALL.iter().map(|name| name.name()).collect()
+}
+
+fn baseline(name: &str) -> Option<Name> {
+    Name::ALL.iter().copied().find(|n| n.name() == name)
+}
+
+fn of_baseline(label: String, name: Name, side: Option<Side>) -> HostPolicy {
+    let side = side.unwrap_or(name.nature());
+    HostPolicy::Baseline(label, name, side)
+}
+
+/// The policy that a guest names for itself.
+pub(super) fn of_guest(name: &str, path: &str) -> Result<Name, Fault> {
+    baseline(name).ok_or_else(|| {
+        let what = format!(
+            "\"{name}\" cannot be simulated in the guest: allowed is {}",
+            baseline_names().join(", ")
+        );
+        Fault::new(path, what)
+    })
 }
 
 /// `vtmm observe=ept-scan`.

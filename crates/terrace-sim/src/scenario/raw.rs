@@ -7,11 +7,12 @@ use terrace_core::{EngineConfig, Share};
 use terrace_proto::PageSize;
 
 use super::error::Fault;
-use super::policy::RawPolicy;
+use super::policy::{RawPolicy, of_guest};
 use super::preset::RawTier;
 use super::quantity::{Number, Size, Time, Whole, words};
 use super::rules::MOST_SCALE;
-use super::{BalloonStep, Host, Machine, Scenario, Start, Tier, Vm, check_name};
+use super::{BalloonStep, Host, HostPolicy, Machine, Scenario, Start, Tier, Vm, check_name};
+use crate::baseline::Name;
 use crate::workload::Load;
 
 /// Most memory of a tier, bytes: what 52 bits of physical addresses reach.
@@ -22,6 +23,9 @@ const MOST_VMS: usize = 1024;
 
 /// Most processors of one VM, or of the management.
 const MOST_CPUS: u32 = 1024;
+
+/// Pages that Linux unmaps together at most (`NR_MAX_BATCHED_MIGRATION`).
+const MOST_BATCH: u32 = 512;
 
 /// Highest weight of a VM, as the daemon takes it.
 const MOST_WEIGHT: u32 = 1_000_000;
@@ -47,6 +51,7 @@ struct RawMachine {
     scale: Option<Whole>,
     vcpus_per_vm: Option<Whole>,
     management_cpus: Option<Whole>,
+    migrate_batch: Option<Whole>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -208,6 +213,7 @@ impl RawMachine {
             tiers,
             scale,
             management_cpus: cpus("machine.management_cpus", self.management_cpus, 4)?,
+            migrate_batch: batch(self.migrate_batch)?,
         })
     }
 }
@@ -238,14 +244,20 @@ impl RawVm {
     fn check(self, path: &str, machine: &Machine, vcpus: u32) -> Result<Vm, Fault> {
         let at = |key: &str| format!("{path}.{key}");
         check_name(&self.name, &at("name"))?;
-        if let Some(name) = &self.guest_policy {
-            let what = format!(
-                "\"{name}\" cannot be simulated: no policy of the guest can yet; leave the key out"
-            );
-            return Err(Fault::new(at("guest_policy"), what));
-        }
+        let guest_policy = match &self.guest_policy {
+            Some(name) => Some(of_guest(name, &at("guest_policy"))?),
+            None => None,
+        };
         let page = self.page.unwrap_or(PageSize::Base);
-        let policy = self.policy.unwrap_or(RawPolicy::Name("vtmm".into()));
+        // A guest that places its own pages wants a host that leaves them alone.
+        let usual = if guest_policy.is_some() {
+            "first-touch"
+        } else {
+            "vtmm"
+        };
+        let policy = self.policy.unwrap_or(RawPolicy::Name(usual.into()));
+        let policy = policy.check(&at("policy"))?;
+        one_owner(&policy, guest_policy, &at("guest_policy"))?;
         let weight = self.weight.map_or(Some(1000), |w| u32::try_from(w.0).ok());
         let weight = weight.filter(|w| (1..=MOST_WEIGHT).contains(w));
         let max_slowdown = self.max_slowdown.map(|m| m.0);
@@ -257,8 +269,8 @@ impl RawVm {
             sizes: sizes(path, (self.fast, self.slow), self.tiers, &machine.tiers)?,
             guest_page: self.guest_page.unwrap_or(page),
             host_page: self.host_page.unwrap_or(page),
-            policy: policy.check(&at("policy"))?,
-            guest_policy: None,
+            policy,
+            guest_policy,
             weight: weight.ok_or_else(|| {
                 let what = format!("out of range: allowed is 1 to {MOST_WEIGHT}");
                 Fault::new(at("weight"), what)
@@ -275,6 +287,36 @@ impl RawVm {
             name: self.name,
         })
     }
+}
+
+/// Two that place the same pages would undo each other's work.
+fn one_owner(policy: &HostPolicy, guest: Option<Name>, path: &str) -> Result<(), Fault> {
+    let placed = matches!(
+        policy,
+        HostPolicy::Engine(..) | HostPolicy::Baseline(..) | HostPolicy::Oracle
+    );
+    let Some(guest) = guest.filter(|_| placed) else {
+        return Ok(());
+    };
+    let what = format!(
+        "\"{}\" and the host's \"{}\" would both place the VM's pages: set policy = \"first-touch\", or leave one out",
+        guest.name(),
+        policy.name()
+    );
+    Err(Fault::new(path, what))
+}
+
+fn batch(given: Option<Whole>) -> Result<u32, Fault> {
+    let Some(Whole(given)) = given else {
+        return Ok(MOST_BATCH);
+    };
+    let number = u32::try_from(given).ok();
+    number
+        .filter(|n| (1..=MOST_BATCH).contains(n))
+        .ok_or_else(|| {
+            let what = format!("{given} is out of range: allowed is 1 to {MOST_BATCH} pages");
+            Fault::new("machine.migrate_batch", what)
+        })
 }
 
 /// A VM's memory per tier, however it is written.

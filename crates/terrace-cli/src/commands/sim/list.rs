@@ -5,6 +5,7 @@ use std::path::Path;
 use anyhow::Result;
 use serde::Serialize;
 use terrace_core::TierKind;
+use terrace_sim::repro::{self, Experiment, Kind};
 use terrace_sim::scenario::policy::{self, Description};
 use terrace_sim::scenario::{Tier, presets};
 use terrace_sim::workload::kinds;
@@ -22,6 +23,7 @@ struct Report {
     tiers: Vec<TierReport>,
     workloads: Vec<String>,
     scenarios: Vec<Named>,
+    experiments: Vec<Named>,
 }
 
 #[derive(Serialize)]
@@ -49,12 +51,36 @@ pub fn run(json: bool) -> Result<()> {
         tiers: presets().into_iter().map(TierReport::from).collect(),
         workloads: kinds().map(str::to_owned).collect(),
         scenarios: scenarios(Path::new(FOLDER)),
+        experiments: experiments(),
     };
     if json {
         return print_json(&report);
     }
     print!("{}", text(&report));
     Ok(())
+}
+
+/// The papers' experiments, each with what it asks.
+fn experiments() -> Vec<Named> {
+    let named = |experiment: &Experiment| Named {
+        name: experiment.name.into(),
+        what: match experiment.kind {
+            Kind::Figures => experiment.title.into(),
+            Kind::Prediction => format!("{} (a prediction)", experiment.title),
+            Kind::Waiting(what) => format!("{} (waits for {what})", experiment.title),
+        },
+    };
+    repro::experiments().into_iter().map(named).collect()
+}
+
+/// The table of [`experiments`].
+pub fn experiments_text() -> String {
+    let rows: Vec<Vec<String>> = experiments().iter().map(row).collect();
+    render::table(&["EXPERIMENT", "WHAT IT ASKS"], &[], &rows)
+}
+
+fn row(named: &Named) -> Vec<String> {
+    vec![named.name.clone(), named.what.clone()]
 }
 
 impl From<Tier> for TierReport {
@@ -110,7 +136,6 @@ fn text(report: &Report) -> String {
     ];
     out += &render::table(&header, &[1, 2, 3, 4, 5, 6], &tiers);
     out.push('\n');
-    let row = |named: &Named| vec![named.name.clone(), named.what.clone()];
     out += &format!("LOADS\n{}\n\n", report.workloads.join(", "));
     let scenarios: Vec<Vec<String>> = report.scenarios.iter().map(row).collect();
     if scenarios.is_empty() {
@@ -118,7 +143,7 @@ fn text(report: &Report) -> String {
     } else {
         out += &render::table(&["SCENARIO", "WHAT IT IS"], &[], &scenarios);
     }
-    out
+    out + "\n" + &experiments_text()
 }
 
 fn policy_row(policy: &Description) -> Vec<String> {

@@ -1,0 +1,243 @@
+//! Where a mechanism lives: on one VM, called by the machine.
+
+use super::ground::{Ground, State};
+use super::{Fault, Mechanism, Moved, Name, Setup, Stage};
+use crate::host::travel::{Memory, Side};
+use crate::host::vm::Vm;
+use crate::machine::TIERS;
+use crate::machine::space::Space;
+use crate::machine::vcpu::Environment;
+use crate::number::low;
+
+/// A mechanism on a VM.
+pub struct Home {
+    mechanism: Box<dyn Mechanism>,
+    state: State,
+}
+
+impl std::fmt::Debug for Home {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Home").finish_non_exhaustive()
+    }
+}
+
+impl Home {
+    /// A mechanism that begins on a VM whose load starts at that unit of the second stage; so many units
+    /// per tier the VM could ever have.
+    #[must_use]
+    pub fn new(name: Name, setup: Setup, first: u32, capacity: [u64; TIERS]) -> Self {
+        Self {
+            mechanism: name.begin(&setup),
+            state: State::new(setup, first, capacity),
+        }
+    }
+
+    /// Who runs it.
+    #[must_use]
+    pub fn side(&self) -> Side {
+        self.state.setup.side
+    }
+
+    /// Rounds so far.
+    #[must_use]
+    pub fn rounds(&self) -> u64 {
+        self.mechanism.rounds()
+    }
+
+    /// Bytes on the heap.
+    #[must_use]
+    pub fn heap_bytes(&self) -> usize {
+        self.mechanism.heap_bytes() + self.state.heap_bytes()
+    }
+
+    fn call(
+        &mut self,
+        space: &mut Space,
+        env: &Environment,
+        what: impl FnOnce(&mut dyn Mechanism, &mut Ground),
+    ) -> u64 {
+        self.state.spent_now = 0;
+        let mut ground = Ground {
+            space,
+            state: &mut self.state,
+            env,
+        };
+        what(self.mechanism.as_mut(), &mut ground);
+        self.state.spent_now
+    }
+
+    /// An access may have met a hint: if so, what the vCPU waits beyond what the fault itself takes, ps.
+    pub fn hinted(
+        &mut self,
+        space: &mut Space,
+        env: &Environment,
+        second: u32,
+        write: bool,
+    ) -> Option<u64> {
+        let unit = self.state.unit(second);
+        if !self.state.take_hint(unit) {
+            return None;
+        }
+        let fault = Fault { unit, write };
+        let ps = self.call(space, env, |mechanism, ground| {
+            ground.spend(Stage::Track, ground.costs().hint_fault);
+            mechanism.hint_fault(ground, fault);
+        });
+        Some(ps)
+    }
+
+    /// The same of a write and a guard.
+    pub fn guarded(&mut self, space: &mut Space, env: &Environment, second: u32) -> Option<u64> {
+        let unit = self.state.unit(second);
+        if !self.state.take_guard(unit) {
+            return None;
+        }
+        let ps = self.call(space, env, |mechanism, ground| {
+            ground.spend(Stage::Track, ground.costs().hint_fault);
+            mechanism.guard_fault(ground, unit);
+        });
+        Some(ps)
+    }
+}
+
+/// A quantum of the mechanism's threads, after the vCPUs ran for as long.
+pub fn pass(vm: &mut Vm, memory: &mut Memory, env: &Environment, quantum: u64) {
+    let Some(mut home) = vm.space.home.take() else {
+        return;
+    };
+    if vm.ended().is_none() {
+        let granted = vm.grant(memory.free);
+        let spent = threads(&mut home, vm, env, quantum);
+        vm.settle(granted, memory.free);
+        let (travelled, moved) = journeys(&mut home, vm, memory, quantum);
+        let granted = vm.grant(memory.free);
+        let told = tell(&mut home, vm, env, &moved);
+        vm.settle(granted, memory.free);
+        if home.state.setup.side == Side::Guest {
+            vm.steal(spent + travelled + told);
+        }
+    }
+    let spent = std::mem::take(&mut home.state.spent);
+    vm.spent.track += spent.track;
+    vm.spent.classify += spent.classify;
+    vm.spent.migrate += spent.migrate;
+    vm.promoted += std::mem::take(&mut home.state.promoted);
+    vm.demoted += std::mem::take(&mut home.state.demoted);
+    vm.space.home = Some(home);
+}
+
+/// Samples are taken in, and the thread goes on; says what it spent, ps.
+fn threads(home: &mut Home, vm: &mut Vm, env: &Environment, quantum: u64) -> u64 {
+    let quantum = i64::try_from(quantum).unwrap_or(i64::MAX);
+    home.state.left = (home.state.left + quantum).min(quantum);
+    for vcpu in &mut vm.vcpus {
+        vm.space.samples.append(&mut vcpu.samples);
+    }
+    let mut samples = std::mem::take(&mut vm.space.samples);
+    let spent = home.call(&mut vm.space, env, |mechanism, ground| {
+        if !samples.is_empty() {
+            mechanism.samples(ground, &samples);
+        }
+        mechanism.pass(ground);
+    });
+    samples.clear();
+    vm.space.samples = samples;
+    spent + flush(home, vm, env)
+}
+
+fn flush(home: &mut Home, vm: &mut Vm, env: &Environment) -> u64 {
+    if !std::mem::take(&mut home.state.flush) {
+        return 0;
+    }
+    let ps = vm.shoot_down_from(home.state.setup.side, &env.costs);
+    home.state.spent.track += ps;
+    ps
+}
+
+/// Journeys go on; says what their threads spent, ps, and what arrived.
+fn journeys(home: &mut Home, vm: &mut Vm, memory: &mut Memory, ps: u64) -> (u64, Vec<Moved>) {
+    let mut spent = 0;
+    let mut moved = Vec::new();
+    let movers = home.state.movers;
+    let mut at = 0;
+    for _ in 0..movers {
+        if at == home.state.journeys.len() {
+            break;
+        }
+        let travel = &mut home.state.journeys[at].travel;
+        let before = travel.spent();
+        let done = travel.work(vm, memory, ps);
+        spent += travel.spent() - before;
+        if !done {
+            at += 1;
+            continue;
+        }
+        let travel = home.state.journeys.remove(at).travel;
+        for (wanted, outcome) in travel.wanted().iter().zip(travel.outcomes()) {
+            let unit = home.state.unit(wanted.unit);
+            home.state.arrived(unit);
+            if let Some(outcome) = *outcome {
+                let to = wanted.to.0;
+                moved.push(Moved { unit, to, outcome });
+            }
+        }
+    }
+    (spent, moved)
+}
+
+fn tell(home: &mut Home, vm: &mut Vm, env: &Environment, moved: &[Moved]) -> u64 {
+    if moved.is_empty() {
+        return 0;
+    }
+    let spent = home.call(&mut vm.space, env, |mechanism, ground| {
+        mechanism.moved(ground, moved);
+    });
+    spent + flush(home, vm, env)
+}
+
+/// A walk met an entry of the guest that is not there: a hint, if the guest's kernel runs a mechanism.
+/// What the vCPU waits, ps.
+pub(crate) fn guest_hint(space: &mut Space, env: &Environment, page: u32, write: bool) -> u64 {
+    let Some(mut home) = space.home.take() else {
+        return 0;
+    };
+    let frame = low(u64::from(space.guest.first_data()) + u64::from(page));
+    let unit = space.second.unit_of(frame);
+    space.guest.unprotect(page);
+    let ps = home.hinted(space, env, unit, write).unwrap_or(0);
+    space.home = Some(home);
+    ps
+}
+
+/// A walk met an entry of the second stage that is not filled. What the vCPU waits beyond the fault, ps.
+pub(crate) fn host_hint(space: &mut Space, env: &Environment, unit: u32, write: bool) -> u64 {
+    if unit < space.second.first_data() {
+        return 0;
+    }
+    let Some(mut home) = space.home.take() else {
+        return 0;
+    };
+    let ps = home.hinted(space, env, unit, write).unwrap_or(0);
+    space.home = Some(home);
+    ps
+}
+
+/// A walk writes: there may be a guard. What the vCPU waits, ps.
+pub(crate) fn guard(space: &mut Space, env: &Environment, unit: u32) -> u64 {
+    if unit < space.second.first_data() {
+        return 0;
+    }
+    let Some(mut home) = space.home.take() else {
+        return 0;
+    };
+    let ps = home.guarded(space, env, unit);
+    if ps.is_some() && home.side() == Side::Host {
+        space.counts.exits += 1;
+    }
+    let fault = match home.side() {
+        Side::Host => env.costs.second_stage_fault,
+        Side::Guest => 0,
+    };
+    space.home = Some(home);
+    ps.map_or(0, |ps| ps + fault)
+}

@@ -1,0 +1,41 @@
+//! A small VM under one policy.
+
+use std::path::Path;
+
+use terrace_sim::result::VmResult;
+use terrace_sim::run::{Options, Simulation};
+use terrace_sim::scenario::Scenario;
+
+/// A VM of 16 MiB fast and 48 MiB slow memory at scale 1 (for seconds of machine time, periods would
+/// have to be waited for: loads end by the clock).
+pub struct Small {
+    pub policy: &'static str,
+    /// More keys of the VM's table, a line each.
+    pub more: &'static str,
+    pub workload: &'static str,
+    pub scale: u64,
+}
+
+impl Small {
+    pub fn scenario(&self) -> Scenario {
+        let text = format!(
+            "[machine]\ntiers = [\"dram\", \"pmem\"]\nvcpus_per_vm = 2\nscale = {scale}\n\
+             [[vm]]\nname = \"a\"\nfast = \"{fast}MiB\"\nslow = \"{slow}MiB\"\npolicy = {policy}\n{more}\n\
+             workload = {{ {workload} }}\n",
+            scale = self.scale,
+            fast = 16 * self.scale,
+            slow = 48 * self.scale,
+            policy = self.policy,
+            more = self.more,
+            workload = self.workload,
+        );
+        Scenario::parse(&text, "small", Path::new("/s")).expect("valid")
+    }
+
+    pub fn run(&self) -> VmResult {
+        let scenario = self.scenario();
+        let mut simulation = Simulation::new(&scenario, Options::default()).expect("it can be run");
+        while simulation.advance(u64::MAX) {}
+        simulation.result().vms.remove(0)
+    }
+}

@@ -1,0 +1,5 @@
+//! Baselines: a behaviour of each that no other has, on small machines.
+
+mod common;
+
+mod autonuma;
