@@ -82,6 +82,8 @@ pub struct VmResult {
     pub tier_bytes_mean: Vec<u64>,
     /// The same at the end.
     pub tier_bytes_end: Vec<u64>,
+    /// What its program wrote to each tier's medium, bytes; what moves wrote is not in it.
+    pub tier_written_bytes: Vec<u64>,
     /// First of `tier_bytes_mean`.
     pub fast_bytes_mean: u64,
     /// First of `tier_bytes_end`.

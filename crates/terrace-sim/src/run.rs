@@ -473,6 +473,10 @@ impl Simulation {
             fast_hit_ratio: counts.fast_hit_ratio(),
             fast_write_ratio: counts.fast_write_ratio(),
             dram_utility: utility(&counts.written_bytes, &mean),
+            tier_written_bytes: counts.written_bytes[..mean.len()]
+                .iter()
+                .map(|bytes| bytes * scale)
+                .collect(),
             fast_bytes_mean: mean[0],
             fast_bytes_end: end[0],
             tier_bytes_mean: mean,

@@ -25,6 +25,7 @@ fn vm_result(name: &str, policy: &str, slowdown: f64) -> VmResult {
         dram_utility: 0.72,
         tier_bytes_mean: vec![8 * GIB, 32 * GIB],
         tier_bytes_end: vec![8 * GIB, 32 * GIB],
+        tier_written_bytes: vec![3 * GIB, GIB],
         fast_bytes_mean: 8 * GIB,
         fast_bytes_end: 8 * GIB,
         promoted_pages: 1_234_000,

@@ -15,7 +15,9 @@ pub mod render;
 pub mod row;
 pub mod runs;
 
+mod hmvisor;
 mod hypertier;
+mod predictions;
 mod vtmm;
 
 use serde::{Deserialize, Serialize};
@@ -126,16 +128,24 @@ impl Experiment {
 pub fn experiments() -> Vec<&'static Experiment> {
     let mut all = Vec::new();
     all.extend(vtmm::EXPERIMENTS);
+    all.extend(predictions::EXPERIMENTS);
     all.extend(hypertier::EXPERIMENTS);
+    all.extend(hmvisor::EXPERIMENTS);
     all
 }
 
-/// The experiments of a name: a paper's, or one.
+/// What [`named`] calls the experiments that are predictions, whosesoever.
+pub const PREDICTIONS: &str = "predictions";
+
+/// The experiments of a name: a paper's, one, or all predictions.
 ///
 /// # Errors
 /// Says which there are.
 pub fn named(name: &str) -> Result<Vec<&'static Experiment>, String> {
-    let of_name = |e: &&Experiment| e.paper.name() == name || e.name == name;
+    let of_name = |e: &&Experiment| {
+        let predicted = name == PREDICTIONS && e.kind == Kind::Prediction;
+        e.paper.name() == name || e.name == name || predicted
+    };
     let found: Vec<_> = experiments().into_iter().filter(of_name).collect();
     if found.is_empty() {
         return Err(format!(
@@ -146,14 +156,15 @@ pub fn named(name: &str) -> Result<Vec<&'static Experiment>, String> {
     Ok(found)
 }
 
-/// Every name that [`named`] knows: papers that have experiments, then the experiments.
+/// Every name that [`named`] knows: papers that have experiments, the predictions, then the experiments.
 #[must_use]
 pub fn names() -> Vec<&'static str> {
     let all = experiments();
     let has = |paper: &Paper| all.iter().any(|e| e.paper == *paper);
     let papers = Paper::ALL.into_iter().filter(has);
     let papers = papers.map(Paper::name);
-    papers.chain(all.iter().map(|e| e.name)).collect()
+    let groups = papers.chain([PREDICTIONS]);
+    groups.chain(all.iter().map(|e| e.name)).collect()
 }
 
 #[cfg(test)]

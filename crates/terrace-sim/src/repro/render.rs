@@ -19,6 +19,23 @@ together. Change the experiments, not this page.
 
 ";
 
+/// What stands over the page of the predictions.
+const PREDICTED: &str = "\
+# Predictions
+
+Written by `terrace sim repro predictions --seeds 3 --markdown docs/predictions.md --json
+docs/predictions.json`, and committed before anything was compared: the results of these experiments are
+not in the papers' texts at hand. It is not to be changed afterwards, whatever a comparison says.
+
+- A figure is the mean over the seeds, with the least and the most in brackets.
+- *slower than all-fast*: how much longer the same work takes than with all of the memory in DRAM.
+- *faster than autonuma*: how much more work is done in the same time than with NUMA balancing in the guest
+  and nothing else, which is what the paper compares with.
+- Inputs are what the paper says of its set-up, and what was chosen where it says nothing.
+- The scale was chosen for time: at it, all of the predictions take some minutes on two processors.
+
+";
+
 /// How the tables are to be read.
 const HOW: &str = "\
 - **ratio** is the simulator's figure over the paper's. `≤` and `≥` are bounds that the paper's text gives.
@@ -35,8 +52,11 @@ const HOW: &str = "\
 /// The page docs/repro.md.
 #[must_use]
 pub fn markdown(report: &Report) -> String {
-    let mut out = HEAD.to_owned();
-    out += &format!("{}\n{}\n\n{HOW}", seeds(report), summary(report));
+    let mut out = if report.experiments.iter().all(|e| e.prediction) {
+        format!("{PREDICTED}{}\n", seeds(report))
+    } else {
+        format!("{HEAD}{}\n{}\n\n{HOW}", seeds(report), summary(report))
+    };
     for outcome in &report.experiments {
         let _ = write!(
             out,
