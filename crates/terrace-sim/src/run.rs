@@ -352,6 +352,21 @@ impl Simulation {
         }
     }
 
+    /// A VM's exits so far without those by which the host flushes translations; of the full-size
+    /// machine.
+    pub(crate) fn exits_without_flushes(&self, vm: VmId) -> u64 {
+        let counts = self.vms.get(position(vm)).map(|vm| vm.space.counts);
+        counts.map_or(0, |c| {
+            (c.exits - c.flush_exits) * self.scenario.machine.scale
+        })
+    }
+
+    /// A VM's data accesses so far, and those that the first tier served; as simulated.
+    pub(crate) fn accesses(&self, vm: VmId) -> (u64, u64) {
+        let counts = self.vms.get(position(vm)).map(|vm| vm.space.counts);
+        counts.map_or((0, 0), |c| (c.accesses(), c.reads[0] + c.writes[0]))
+    }
+
     /// How it went so far.
     #[must_use]
     pub fn timeline(&self) -> &Timeline {

@@ -44,6 +44,10 @@ pub struct Measured {
     pub result: RunResult,
     /// Every round that its first VM's policy ended.
     pub rounds: Vec<RoundSummary>,
+    /// Exits of its first VM without those by which the host flushes translations.
+    pub exits: u64,
+    /// Share of the accesses of its first VM that the first tier served after its last round.
+    pub late_hits: f64,
     /// The compute time of its first VM's load, ns an access.
     pub compute_ns: f64,
 }
@@ -144,7 +148,10 @@ impl Run {
             scenario = solved;
         }
         let mut rounds: Vec<RoundSummary> = Vec::new();
+        let (mut exits, mut now, mut then) = (0, (0, 0), (0, 0));
         let mut watch = |simulation: &mut Simulation| {
+            exits = simulation.exits_without_flushes(FIRST);
+            now = simulation.accesses(FIRST);
             let last = simulation.engine().last_round(FIRST);
             let new = last.filter(|last| rounds.last().is_none_or(|seen| seen.round < last.round));
             let Some(round) = new.cloned() else { return };
@@ -156,12 +163,15 @@ impl Run {
                     Command::Pause(Some(FIRST))
                 });
             }
+            then = now;
             rounds.push(round);
         };
         let output = simulate(&scenario, Options::default(), report, &mut watch)?;
         Ok(output.map(|output| Measured {
             result: output.result,
             rounds,
+            exits,
+            late_hits: float(now.1 - then.1) / float((now.0 - then.0).max(1)),
             compute_ns: scenario.vms[0].workload.pace().compute_ns,
         }))
     }
@@ -219,13 +229,12 @@ impl Results {
         Ok((self.slowdown(key, reference)? - 1.0) * 100.0)
     }
 
-    /// Exits of one run's first VM above another's, thousands.
+    /// How much faster one run's first VM is than another's, %.
     ///
     /// # Errors
     /// As [`Results::slowdown`].
-    pub fn more_exits_k(&self, key: &str, reference: &str) -> Result<f64, String> {
-        let (one, two) = (self.get(key)?.vm()?, self.get(reference)?.vm()?);
-        Ok((float(one.vm_exits) - float(two.vm_exits)) / 1000.0)
+    pub fn faster_percent(&self, key: &str, than: &str) -> Result<f64, String> {
+        Ok((self.slowdown(than, key)? - 1.0) * 100.0)
     }
 }
 

@@ -1,5 +1,6 @@
 //! §4.4: what it costs to migrate all of a program's pages (Tables 4, 5 and 6).
 
+use crate::number::float;
 use crate::repro::row::{Claim, Input, Row};
 use crate::repro::runs::{Load, Results, Run};
 use crate::repro::{Experiment, File, Kind, Paper, Why};
@@ -178,12 +179,19 @@ fn slowdown_rows(results: &Results, what: &str, lines: &[Line]) -> Vec<Row> {
     rows
 }
 
+/// Exits of one run above another's, thousands.
+fn more_exits_k(results: &Results, key: &str, reference: &str) -> Result<f64, String> {
+    let (one, two) = (results.get(key)?, results.get(reference)?);
+    Ok((float(one.exits) - float(two.exits)) / 1000.0)
+}
+
 fn trap_rows(results: &Results) -> Vec<Row> {
     let mut rows = Vec::new();
     for (size, ways) in TRAPS {
         for ((name, _), traps) in WAYS.iter().zip(ways) {
             for (what, traps) in ["read", "write"].iter().zip(traps) {
-                let more = results.more_exits_k(
+                let more = more_exits_k(
+                    results,
                     &format!("{what} {size} {name}"),
                     &format!("{what} {size} slow"),
                 );
