@@ -24,7 +24,8 @@ pub enum Sim {
         #[command(flatten)]
         output: Output,
     },
-    /// Simulate a scenario under several policies and print them side by side.
+    /// Simulate a scenario under several policies and print them side by side, with what memory costs
+    /// (GiB times each tier's price_per_gib) and, in a sweep, the cheapest size within max_slowdown.
     Compare {
         /// The scenario.
         file: PathBuf,
@@ -32,7 +33,8 @@ pub enum Sim {
         #[arg(long, required = true, value_name = "A,B,…", value_delimiter = ',', value_parser = known_policy)]
         policies: Vec<String>,
         /// Also for several sizes of every VM's first tier: fast=A..B doubles from A to B,
-        /// fast=A..B:STEP goes by steps (as fast=2GiB..16GiB:2GiB). The VM's last tier makes up for it.
+        /// fast=A..B:STEP goes by steps (as fast=2GiB..16GiB:2GiB); sizes in B, KiB, MiB, GiB or TiB.
+        /// The VM's last tier makes up for it.
         #[arg(long, value_name = "fast=A..B[:STEP]")]
         sweep: Option<FastSweep>,
         /// Runs at the same time; as many as there are processors by default.
@@ -93,7 +95,8 @@ pub struct Replay {
 /// Arguments of `terrace sim repro`.
 #[derive(Debug, clap::Args)]
 pub struct Repro {
-    /// A paper, as vtmm, or one experiment, as vtmm/table-4; all of them where none is named.
+    /// A paper, as vtmm, one experiment, as vtmm/table-4, or predictions, those that are to be compared
+    /// later; all of them where none is named.
     #[arg(value_name = "PAPER[/EXPERIMENT]", value_parser = PossibleValuesParser::new(repro::names()), hide_possible_values = true)]
     pub name: Option<String>,
     /// Print which experiments there are, and run none.

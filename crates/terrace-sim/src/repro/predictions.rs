@@ -243,6 +243,9 @@ fn predicted(what: String, percent: Result<f64, String>) -> Row {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::repro::render::markdown;
+    use crate::repro::row::{Outcome, Report};
+    use crate::repro::{PREDICTIONS, named};
 
     #[test]
     fn a_mean_of_factors_is_geometric() {
@@ -260,6 +263,24 @@ mod tests {
             assert!(!rows.is_empty());
             assert!(rows.iter().all(|row| row.paper == Claim::Nothing));
         }
+    }
+
+    #[test]
+    fn predictions_are_asked_for_by_one_name_and_have_a_page_of_their_own() {
+        let found = named(PREDICTIONS).unwrap();
+        let names = |all: &[&Experiment]| all.iter().map(|e| e.name).collect::<Vec<_>>();
+        assert_eq!(names(&found), names(EXPERIMENTS));
+        let page = |experiments: &[&Experiment]| {
+            let outcomes = experiments.iter().map(|e| Outcome::new(e, None, &[]));
+            markdown(&Report {
+                seed: 1,
+                seeds: 3,
+                experiments: outcomes.collect(),
+            })
+        };
+        assert!(page(EXPERIMENTS).starts_with("# Predictions\n"));
+        let paper = named("vtmm").unwrap();
+        assert!(page(&paper).starts_with("# The papers"));
     }
 
     #[test]

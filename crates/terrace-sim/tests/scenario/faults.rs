@@ -393,6 +393,7 @@ fn numbers_that_are_none_or_out_of_range_are_refused() {
     for (from, key) in [
         ("reserve = 0", "35: host.reserve"),
         ("max_slowdown = 1.2", "17: vm.max_slowdown"),
+        ("price_per_gib = 2.5", "3: machine.tiers.price_per_gib"),
     ] {
         let name = from.split(' ').next().expect("a name");
         for bad in ["nan", "inf", "-inf", "-1", "1e400"] {
@@ -424,7 +425,7 @@ fn numbers_that_are_none_or_out_of_range_are_refused() {
         "3: machine.tiers.line",
         &["power of two"],
     );
-    for price in ["0", "-1", "nan", "inf", "1e10"] {
+    for price in ["0", "-1", "1e10"] {
         refused(
             FULL,
             "price_per_gib = 2.5",

@@ -4,10 +4,11 @@ mod engine;
 mod faults;
 mod hostile;
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use terrace_core::{PolicyChoice, Share};
 use terrace_proto::PageSize;
+use terrace_sim::run::{Options, Simulation};
 use terrace_sim::scenario::{BalloonStep, HostPolicy, Scenario, Start, Stop, presets};
 
 const MINIMAL: &str = r#"[machine]
@@ -209,16 +210,50 @@ fn a_preset_has_a_price_relative_to_dram_and_a_table_has_its_own_or_none() {
     assert_eq!(unpriced.machine.tiers[1].price_per_gib, None);
 }
 
-#[test]
-fn every_scenario_that_is_shipped_is_valid() {
+/// The folder of the scenarios that are shipped, and the names of its files.
+fn shipped() -> (PathBuf, Vec<String>) {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../scenarios");
-    let mut seen = 0;
-    for entry in std::fs::read_dir(folder).expect("the folder") {
-        let path = entry.expect("an entry").path();
-        if path.extension().is_some_and(|e| e == "toml") {
-            Scenario::load(&path).unwrap_or_else(|e| panic!("{e}"));
-            seen += 1;
+    let entries = std::fs::read_dir(&folder).expect("the folder");
+    let names = entries.map(|entry| entry.expect("an entry").file_name());
+    let names = names.filter_map(|name| name.into_string().ok());
+    let mut names: Vec<String> = names.filter(|name| name.ends_with(".toml")).collect();
+    names.sort();
+    assert!(names.len() >= 20, "only {names:?}");
+    (folder, names)
+}
+
+#[test]
+fn every_scenario_that_is_shipped_is_valid_and_runs_a_moment_at_its_scale() {
+    let (folder, names) = shipped();
+    for name in names {
+        let scenario = Scenario::load(&folder.join(&name)).unwrap_or_else(|e| panic!("{e}"));
+        let mut simulation = Simulation::new(&scenario, Options::default())
+            .unwrap_or_else(|e| panic!("{name}: {e}"));
+        // Five quanta.
+        simulation.advance(50_000 * scenario.machine.scale);
+        for vm in simulation.result().vms {
+            assert!(vm.ops_per_s > 0.0, "{name}: {} did nothing", vm.name);
         }
     }
-    assert!(seen >= 7, "only {seen}");
+}
+
+#[test]
+fn every_scenario_that_is_shipped_says_what_it_asks_and_is_in_the_index() {
+    let (folder, names) = shipped();
+    let index = std::fs::read_to_string(folder.join("README.md")).expect("the index");
+    for name in &names {
+        let text = std::fs::read_to_string(folder.join(name)).expect("a file");
+        let first = text.lines().next().unwrap_or_default();
+        assert!(
+            first.starts_with("# ") && first.len() > 20,
+            "{name}: {first}"
+        );
+        let links = index.matches(&format!("[{name}]({name})")).count();
+        assert_eq!(links, 1, "links to {name} in scenarios/README.md");
+    }
+    let linked = index.split("](").skip(1);
+    let linked = linked.filter_map(|rest| rest.split(')').next());
+    for name in linked.filter(|name| name.ends_with(".toml")) {
+        assert!(names.iter().any(|n| n == name), "{name} is not there");
+    }
 }
