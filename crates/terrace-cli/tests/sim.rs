@@ -362,6 +362,73 @@ fn the_list_names_policies_tiers_loads_and_scenarios() {
 
 #[cfg(unix)]
 #[test]
+fn an_experiment_of_a_paper_runs_from_anywhere() {
+    let dir = folder();
+    let args = [
+        "sim",
+        "repro",
+        "vtmm/buffer-full",
+        "--scale",
+        "1024",
+        "--json",
+        "out.json",
+        "--markdown",
+        "out.md",
+    ];
+    let output = terrace(dir.path(), &args);
+    assert!(output.status.success(), "{}", said(&output));
+    assert!(
+        printed(&output).contains("4 GB, of all exits"),
+        "{}",
+        printed(&output)
+    );
+    let report = json(dir.path().join("out.json"));
+    let experiment = &report["experiments"][0];
+    assert_eq!(experiment["name"], "buffer-full");
+    assert_eq!(experiment["scale"], 1024);
+    assert!(experiment["rows"][0]["simulated"].is_f64(), "{experiment}");
+    let page = std::fs::read_to_string(dir.path().join("out.md")).expect("a page");
+    assert!(page.contains("## vTMM Buffer full"), "{page}");
+}
+
+#[test]
+fn a_place_kept_free_says_what_it_waits_for() {
+    let dir = folder();
+    let output = terrace(dir.path(), &["sim", "repro", "hypertier/figure-4"]);
+    assert!(output.status.success());
+    let told = printed(&output);
+    assert!(
+        told.contains("not run yet: it waits for HyperFlex"),
+        "{told}"
+    );
+    assert!(told.contains("0 of 0 figures"), "{told}");
+}
+
+#[test]
+fn an_unknown_experiment_is_2_and_a_scale_that_is_too_large_is_1() {
+    let dir = folder();
+    let output = terrace(dir.path(), &["sim", "repro", "vtmm/table-99"]);
+    assert_eq!(output.status.code(), Some(2));
+    assert!(said(&output).contains("vtmm/table-4"), "{}", said(&output));
+    let output = terrace(
+        dir.path(),
+        &["sim", "repro", "vtmm/table-4", "--scale", "4096"],
+    );
+    assert_eq!(output.status.code(), Some(1));
+    assert!(
+        said(&output).contains("vtmm-migration.toml"),
+        "{}",
+        said(&output)
+    );
+    let output = terrace(dir.path(), &["sim", "repro", "--list"]);
+    assert!(
+        printed(&output).contains("hypertier/figure-8"),
+        "{}",
+        printed(&output)
+    );
+}
+
+#[test]
 fn an_interruption_keeps_the_finished_runs_and_is_130() {
     let dir = folder();
     // Nobody would wait for this one.

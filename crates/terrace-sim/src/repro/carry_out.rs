@@ -93,6 +93,21 @@ pub fn carry_out(
     })
 }
 
+/// How many different runs the experiments need.
+///
+/// # Errors
+/// As [`carry_out`].
+pub fn different_runs(
+    experiments: &[&'static Experiment],
+    choice: Choice,
+) -> Result<usize, RunError> {
+    let mut pool = Pool { runs: Vec::new() };
+    for experiment in experiments {
+        plan(experiment, choice, &mut pool)?;
+    }
+    Ok(pool.runs.len())
+}
+
 /// An experiment's scale, and for each seed its runs.
 fn plan(
     experiment: &Experiment,

@@ -62,9 +62,9 @@ fn figure_2a_runs(load: &Load) -> Vec<Run> {
             f64::from(hot) / 100.0
         );
         for (name, observe) in SCANNERS {
-            let scenario = load.workload(&table).and_then(|base| {
-                observing(&base, &format!("observe = \"{observe}\", place = \"stay\""))
-            });
+            let scenario = load
+                .workload(&table)
+                .and_then(|base| observing(&base, &format!("observe = \"{observe}\"")));
             runs.push(Run::new(format!("{name} {hot}"), scenario));
         }
     }
@@ -160,8 +160,7 @@ fn figure_2b_runs(load: &Load) -> Vec<Run> {
             for window in WINDOWS {
                 let scenario = base.as_ref().map_err(Clone::clone);
                 let scenario = scenario.and_then(|base| {
-                    let mut base =
-                        observing(base, &format!("observe = \"{observe}\", place = \"stay\""))?;
+                    let mut base = observing(base, &format!("observe = \"{observe}\""))?;
                     base.engine.window_ms = window;
                     Ok(base)
                 });
@@ -245,7 +244,7 @@ pub const BUFFER_FULL: Experiment = Experiment {
                 "{{ kind = \"hotset\", size = \"{size}GiB\", hot = 1.0, hot_access = 1.0, write = 0.5, \
                  duration = \"20s\" }}"
             ));
-            let stages = "observe = \"pml-log\", place = \"stay\"";
+            let stages = "observe = \"pml-log\"";
             Run::new(
                 size.to_string(),
                 scenario.and_then(|s| observing(&s, stages)),
