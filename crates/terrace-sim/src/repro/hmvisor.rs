@@ -1,9 +1,10 @@
 //! HMvisor §4.3: how much of Graph500's writes is kept away from NVM.
 
 use super::row::{Claim, Input, Row};
-use super::runs::{Load, Measured, Results, Run};
+use super::runs::{Load, Results, Run};
 use super::{Experiment, File, Kind, Paper};
 use crate::number::float;
+use crate::result::VmResult;
 use crate::scenario::Scenario;
 
 /// NUMA-Interleave.
@@ -55,6 +56,13 @@ const WRITES: Experiment = Experiment {
             from: "our choice",
         },
         Input {
+            what: "an even split is what interleaving gives in the paper (§4.2). Here the lowest bit of a page's \
+                   number is 0 for three of four writes to vertices, because vertices are not shuffled, and \
+                   pages are dealt in turn: DRAM gets about two thirds. So savings are against half of the \
+                   program's own writes",
+            from: "docs/workloads.md, graph",
+        },
+        Input {
             what: "a page that moves is written once to where it goes, and counts there",
             from: "§4.1 counts the memory channels' traffic",
         },
@@ -89,47 +97,36 @@ fn rows(results: &Results) -> Vec<Row> {
     let mut rows = Vec::new();
     for (name, _) in POLICIES {
         for (tier, what) in ["DRAM", "NVM"].iter().enumerate() {
-            let written = results.get(name).and_then(|run| written(run, tier));
-            let written = written.map(|bytes| bytes / GB);
+            let vm = results.get(name).and_then(|run| run.vm());
+            let written = vm.map(|vm| written(vm, tier) / GB);
             let what = format!("{name}, written to {what}");
             rows.push(Row::new(what, "GB", Claim::Nothing, written));
         }
         if name != INTERLEAVE {
-            let what = format!("{name}, NVM's writes saved against interleaving");
-            rows.push(Row::new(what, "%", Claim::Nothing, saved(results, name)));
+            let vm = results.get(name).and_then(|run| run.vm());
+            let what = format!("{name}, NVM's writes saved against an even split");
+            rows.push(Row::new(what, "%", Claim::Nothing, vm.map(saved)));
         }
     }
     for name in THRESHOLDS {
         let what = format!("{name}, written to NVM");
         rows.push(Row::new(what, "GB", Claim::Nothing, Err(WAITS.into())));
     }
-    let what = "HMvisor, NVM's writes saved against interleaving";
+    let what = "HMvisor, NVM's writes saved against an even split";
     rows.push(Row::new(what, "%", Claim::Is(SAVED), Err(WAITS.into())));
     rows
 }
 
-/// Part of the writes that a policy keeps away from NVM where interleaving does not, %. For the same work:
-/// who writes faster writes more.
-fn saved(results: &Results, name: &str) -> Result<f64, String> {
-    let per_access = |name: &str| {
-        let run = results.get(name)?;
-        let vm = run.vm()?;
-        Ok::<f64, String>(written(run, 1)? / (vm.ops_per_s * vm.runtime_s))
-    };
-    Ok((1.0 - per_access(name)? / per_access(INTERLEAVE)?) * 100.0)
+/// How much less is written to NVM than half of what the program writes, %.
+fn saved(vm: &VmResult) -> f64 {
+    let program: u64 = vm.tier_written_bytes.iter().sum();
+    (1.0 - written(vm, 1) / (float(program) / 2.0)) * 100.0
 }
 
 /// Bytes written to a tier, moves included.
-fn written(run: &Measured, tier: usize) -> Result<f64, String> {
-    let vm = run.vm()?;
-    let moved = if tier == 0 {
-        vm.promoted_pages
-    } else {
-        vm.demoted_pages
-    };
-    let bytes = vm.tier_written_bytes.get(tier);
-    let bytes = bytes.ok_or("the machine has one tier")?;
-    Ok(float(bytes + moved * terrace_proto::PAGE_SIZE))
+fn written(vm: &VmResult, tier: usize) -> f64 {
+    let moved = [vm.promoted_pages, vm.demoted_pages];
+    float(vm.tier_written_bytes[tier] + moved[tier] * terrace_proto::PAGE_SIZE)
 }
 
 #[cfg(test)]
@@ -144,6 +141,19 @@ mod tests {
         assert_eq!(sizes(0), [512 << 20, 512 << 20]);
         assert_eq!(sizes(2), [512 << 20, 1024 << 20]);
         runs[0].scenario.as_ref().unwrap().check().unwrap();
+    }
+
+    #[test]
+    fn savings_are_against_half_of_what_the_program_writes_and_moves_count() {
+        let vm = VmResult {
+            tier_written_bytes: vec![6 << 20, 2 << 20],
+            demoted_pages: 256,
+            promoted_pages: 512,
+            ..VmResult::default()
+        };
+        assert_eq!(written(&vm, 0), float(8 << 20));
+        assert_eq!(written(&vm, 1), float(3 << 20));
+        assert_eq!(saved(&vm), 25.0);
     }
 
     #[test]
