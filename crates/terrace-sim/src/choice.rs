@@ -14,7 +14,7 @@ use crate::scenario::quantity;
 pub struct Choice {
     /// The policy.
     pub policy: String,
-    /// The size; none where no run of the sweep keeps every VM within its bound.
+    /// The size; none where no finished run keeps every VM within its bound.
     pub sweep: Option<Sweep>,
     /// What all VMs cost there; none where a tier has no price: then the least size stands for the
     /// cheapest.
@@ -76,7 +76,7 @@ impl Choice {
         let policy = &self.policy;
         let Some(sweep) = &self.sweep else {
             return format!(
-                "{policy}: no size of the sweep keeps every VM within its max_slowdown"
+                "{policy}: no size that was run keeps every VM within its max_slowdown"
             );
         };
         let (key, size) = (&sweep.key, quantity::words(sweep.bytes));
@@ -185,7 +185,7 @@ mod tests {
         assert_eq!(chosen(&runs), [("vtmm".into(), None, None)]);
         let runs: Vec<&RunResult> = runs.iter().collect();
         let said = choices(&runs)[0].sentence();
-        assert!(said.contains("no size of the sweep"), "{said}");
+        assert!(said.contains("no size that was run"), "{said}");
     }
 
     #[test]

@@ -242,6 +242,8 @@ fn predicted(what: String, percent: Result<f64, String>) -> Row {
 
 #[cfg(test)]
 mod tests {
+    use std::path::Path;
+
     use super::*;
     use crate::repro::render::markdown;
     use crate::repro::row::{Outcome, Report};
@@ -281,6 +283,21 @@ mod tests {
         assert!(page(EXPERIMENTS).starts_with("# Predictions\n"));
         let paper = named("vtmm").unwrap();
         assert!(page(&paper).starts_with("# The papers"));
+    }
+
+    #[test]
+    fn the_committed_predictions_are_of_three_seeds_or_more_and_render_to_their_page() {
+        let docs = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs");
+        let committed = |name: &str| std::fs::read_to_string(docs.join(name)).expect(name);
+        let report: Report = serde_json::from_str(&committed("predictions.json")).unwrap();
+        assert!(report.seeds >= 3, "{} seeds", report.seeds);
+        let there: Vec<&str> = report.experiments.iter().map(|e| e.name.as_str()).collect();
+        let all: Vec<&str> = EXPERIMENTS.iter().map(|e| e.short_name()).collect();
+        assert_eq!(there, all);
+        let missing = report.experiments.iter().flat_map(|e| &e.rows);
+        let missing: Vec<_> = missing.filter(|row| row.simulated.is_none()).collect();
+        assert!(missing.is_empty(), "{missing:?}");
+        assert_eq!(committed("predictions.md"), markdown(&report));
     }
 
     #[test]
