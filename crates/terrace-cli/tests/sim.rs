@@ -405,27 +405,32 @@ fn a_place_kept_free_says_what_it_waits_for() {
 }
 
 #[test]
-fn an_unknown_experiment_is_2_and_a_scale_that_is_too_large_is_1() {
+fn an_unknown_experiment_is_2_and_a_scale_that_does_not_suit_is_1() {
     let dir = folder();
-    let output = terrace(dir.path(), &["sim", "repro", "vtmm/table-99"]);
-    assert_eq!(output.status.code(), Some(2));
-    assert!(said(&output).contains("vtmm/table-4"), "{}", said(&output));
-    let output = terrace(
-        dir.path(),
-        &["sim", "repro", "vtmm/table-4", "--scale", "4096"],
+    for args in [
+        ["vtmm/table-99", "--scale", "64"],
+        ["vtmm/table-4", "--scale", "4096"],
+    ] {
+        let output = terrace(dir.path(), &[&["sim", "repro"], &args[..]].concat());
+        assert_eq!(output.status.code(), Some(2), "{args:?}");
+        assert!(!said(&output).is_empty());
+    }
+    let unknown = terrace(dir.path(), &["sim", "repro", "vtmm/table-99"]);
+    assert!(
+        said(&unknown).contains("vtmm/table-4"),
+        "{}",
+        said(&unknown)
     );
+    let thirds = ["sim", "repro", "vtmm/table-4", "--scale", "3"];
+    let output = terrace(dir.path(), &thirds);
     assert_eq!(output.status.code(), Some(1));
     assert!(
         said(&output).contains("vtmm-migration.toml"),
         "{}",
         said(&output)
     );
-    let output = terrace(dir.path(), &["sim", "repro", "--list"]);
-    assert!(
-        printed(&output).contains("hypertier/figure-8"),
-        "{}",
-        printed(&output)
-    );
+    let list = printed(&terrace(dir.path(), &["sim", "repro", "--list"]));
+    assert!(list.contains("hypertier/figure-8"), "{list}");
 }
 
 #[test]

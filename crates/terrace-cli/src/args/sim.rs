@@ -110,7 +110,7 @@ pub struct Repro {
     pub seeds: NonZeroU32,
     /// Divide the machine by this instead of the scenarios' own scale, 1 (full size) to 1024: larger is
     /// faster and coarser.
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=1024))]
     pub scale: Option<u64>,
     /// Runs at the same time; as many as there are processors by default.
     #[arg(long, value_name = "N")]

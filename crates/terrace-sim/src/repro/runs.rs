@@ -77,7 +77,7 @@ impl Load {
         &self.scenario
     }
 
-    /// The scenario with other VMs or another load: `text` is of a whole scenario file.
+    /// The scenario with another load of its first VM: a table as `workload` in a scenario has it.
     ///
     /// # Errors
     /// Where it is no valid scenario.
