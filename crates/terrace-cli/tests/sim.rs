@@ -147,8 +147,8 @@ fn a_result_has_the_keys_that_checks_rely_on_and_no_others() {
         check_keys(
             vm,
             "name:s policy:s guest_policy:? rounds:i runtime_s:n ops_per_s:n p50_ns:n p99_ns:n \
-             slowdown_vs_all_fast:n fast_hit_ratio:n fast_write_ratio:n dram_utility:n \
-             tier_bytes_mean:a tier_bytes_end:a fast_bytes_mean:i fast_bytes_end:i \
+             slowdown_vs_all_fast:n cost:n performance_per_cost:n fast_hit_ratio:n fast_write_ratio:n dram_utility:n \
+             tier_bytes_mean:a tier_bytes_end:a tier_written_bytes:a fast_bytes_mean:i fast_bytes_end:i \
              promoted_pages:i demoted_pages:i vm_exits:i major_faults:i overhead_s:o",
         );
         check_keys(&vm["overhead_s"], "track:n classify:n migrate:n");
@@ -361,6 +361,78 @@ fn the_list_names_policies_tiers_loads_and_scenarios() {
 }
 
 #[cfg(unix)]
+#[test]
+fn an_experiment_of_a_paper_runs_from_anywhere() {
+    let dir = folder();
+    let args = [
+        "sim",
+        "repro",
+        "vtmm/buffer-full",
+        "--scale",
+        "1024",
+        "--json",
+        "out.json",
+        "--markdown",
+        "out.md",
+    ];
+    let output = terrace(dir.path(), &args);
+    assert!(output.status.success(), "{}", said(&output));
+    assert!(
+        printed(&output).contains("4 GB, of all exits"),
+        "{}",
+        printed(&output)
+    );
+    let report = json(dir.path().join("out.json"));
+    let experiment = &report["experiments"][0];
+    assert_eq!(experiment["name"], "buffer-full");
+    assert_eq!(experiment["scale"], 1024);
+    assert!(experiment["rows"][0]["simulated"].is_f64(), "{experiment}");
+    let page = std::fs::read_to_string(dir.path().join("out.md")).expect("a page");
+    assert!(page.contains("## vTMM Buffer full"), "{page}");
+}
+
+#[test]
+fn a_place_kept_free_says_what_it_waits_for() {
+    let dir = folder();
+    let output = terrace(dir.path(), &["sim", "repro", "hypertier/figure-4"]);
+    assert!(output.status.success());
+    let told = printed(&output);
+    assert!(
+        told.contains("not run yet: it waits for HyperFlex"),
+        "{told}"
+    );
+    assert!(told.contains("0 of 0 figures"), "{told}");
+}
+
+#[test]
+fn an_unknown_experiment_is_2_and_a_scale_that_does_not_suit_is_1() {
+    let dir = folder();
+    for args in [
+        ["vtmm/table-99", "--scale", "64"],
+        ["vtmm/table-4", "--scale", "4096"],
+    ] {
+        let output = terrace(dir.path(), &[&["sim", "repro"], &args[..]].concat());
+        assert_eq!(output.status.code(), Some(2), "{args:?}");
+        assert!(!said(&output).is_empty());
+    }
+    let unknown = terrace(dir.path(), &["sim", "repro", "vtmm/table-99"]);
+    assert!(
+        said(&unknown).contains("vtmm/table-4"),
+        "{}",
+        said(&unknown)
+    );
+    let thirds = ["sim", "repro", "vtmm/table-4", "--scale", "3"];
+    let output = terrace(dir.path(), &thirds);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(
+        said(&output).contains("vtmm-migration.toml"),
+        "{}",
+        said(&output)
+    );
+    let list = printed(&terrace(dir.path(), &["sim", "repro", "--list"]));
+    assert!(list.contains("hypertier/figure-8"), "{list}");
+}
+
 #[test]
 fn an_interruption_keeps_the_finished_runs_and_is_130() {
     let dir = folder();

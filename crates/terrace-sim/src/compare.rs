@@ -216,7 +216,7 @@ impl Plan {
             } else {
                 Options::default()
             };
-            simulate(&job.scenario, options, report)
+            simulate(&job.scenario, options, report, &mut |_| {})
         })
     }
 
@@ -226,35 +226,7 @@ impl Plan {
     where
         F: Fn(&Job, &dyn Fn(f64) -> bool) -> Result<Option<Output>, RunError> + Sync,
     {
-        let board = Board::new(self.jobs.len(), control);
-        let next = AtomicUsize::new(0);
-        let results: Vec<Mutex<Option<Result<Output, RunError>>>> =
-            self.jobs.iter().map(|_| Mutex::new(None)).collect();
-        std::thread::scope(|scope| {
-            for _ in 0..control.threads.get().min(self.jobs.len()) {
-                scope.spawn(|| {
-                    while !board.ended() {
-                        let i = next.fetch_add(1, Ordering::Relaxed);
-                        let Some(job) = self.jobs.get(i) else { return };
-                        let result = simulate(job, &|done| board.report(i, done));
-                        if result.is_err() {
-                            board.failed.store(true, Ordering::Relaxed);
-                        }
-                        if let (Some(result), Ok(mut slot)) =
-                            (result.transpose(), results[i].lock())
-                        {
-                            *slot = Some(result);
-                            board.finish(i);
-                        }
-                    }
-                });
-            }
-        });
-        let results = results
-            .into_iter()
-            .map(|slot| slot.into_inner().ok().flatten());
-        let outputs: Vec<Option<Output>> =
-            results.map(Option::transpose).collect::<Result<_, _>>()?;
+        let outputs = each(&self.jobs, control, simulate)?;
         Ok(self.finished(outputs))
     }
 
@@ -288,6 +260,48 @@ impl Plan {
             wanted: self.wanted(),
         }
     }
+}
+
+/// Does every job, each on one thread; what was not finished before the end was asked for is none.
+///
+/// # Errors
+/// That of the first job in order that failed.
+pub(crate) fn each<J, T, F>(
+    jobs: &[J],
+    control: &Control,
+    one: F,
+) -> Result<Vec<Option<T>>, RunError>
+where
+    J: Sync,
+    T: Send,
+    F: Fn(&J, &dyn Fn(f64) -> bool) -> Result<Option<T>, RunError> + Sync,
+{
+    let board = Board::new(jobs.len(), control);
+    let next = AtomicUsize::new(0);
+    let results: Vec<Mutex<Option<Result<T, RunError>>>> =
+        jobs.iter().map(|_| Mutex::new(None)).collect();
+    std::thread::scope(|scope| {
+        for _ in 0..control.threads.get().min(jobs.len()) {
+            scope.spawn(|| {
+                while !board.ended() {
+                    let i = next.fetch_add(1, Ordering::Relaxed);
+                    let Some(job) = jobs.get(i) else { return };
+                    let result = one(job, &|done| board.report(i, done));
+                    if result.is_err() {
+                        board.failed.store(true, Ordering::Relaxed);
+                    }
+                    if let (Some(result), Ok(mut slot)) = (result.transpose(), results[i].lock()) {
+                        *slot = Some(result);
+                        board.finish(i);
+                    }
+                }
+            });
+        }
+    });
+    let results = results
+        .into_iter()
+        .map(|slot| slot.into_inner().ok().flatten());
+    results.map(Option::transpose).collect()
 }
 
 /// How far all jobs are, for those who wait.
@@ -339,21 +353,24 @@ impl<'a> Board<'a> {
     }
 }
 
-/// One run, to its end unless told otherwise.
-fn simulate(
+/// One run, to its end unless told otherwise. `watch` sees it every 50 ms and at its end.
+pub(crate) fn simulate(
     scenario: &Scenario,
     options: Options,
     report: &dyn Fn(f64) -> bool,
+    watch: &mut dyn FnMut(&mut Simulation),
 ) -> Result<Option<Output>, RunError> {
     let start = Instant::now();
     let mut simulation = Simulation::new(scenario, options)?;
     let mut until = STEP_NS;
     while simulation.advance(until) {
+        watch(&mut simulation);
         if !report(simulation.progress()) {
             return Ok(None);
         }
         until += STEP_NS;
     }
+    watch(&mut simulation);
     let mut result = simulation.result();
     result.wall_s = start.elapsed().as_secs_f64();
     result.accesses_per_wall_s = float(result.accesses) / result.wall_s;
@@ -363,7 +380,8 @@ fn simulate(
     }))
 }
 
-/// Fills in each VM's slowdown: of run times, or of operations per second where the time was given.
+/// Fills in what each VM is against the reference: its slowdown (of run times, or of operations per
+/// second where the time was given) and what that costs.
 fn compare_vms(scenario: &Scenario, result: &mut RunResult, reference: &RunResult) {
     let vms = result.vms.iter_mut().zip(&reference.vms);
     for ((vm, reference), description) in vms.zip(&scenario.vms) {
@@ -372,6 +390,11 @@ fn compare_vms(scenario: &Scenario, result: &mut RunResult, reference: &RunResul
             Stop::Ops(_) | Stop::Trace => vm.runtime_s / reference.runtime_s,
         };
         vm.slowdown_vs_all_fast = Some(slowdown).filter(|s| s.is_finite());
+        let per_cost = vm
+            .cost
+            .zip(reference.cost)
+            .map(|(cost, all)| all / cost / slowdown);
+        vm.performance_per_cost = per_cost.filter(|p| p.is_finite());
     }
 }
 
@@ -390,7 +413,8 @@ impl Scenario {
         Ok(scenario)
     }
 
-    fn under(&self, policy: &HostPolicy) -> Self {
+    /// The same with one policy of the host for every VM, and none in the guests.
+    pub(crate) fn under(&self, policy: &HostPolicy) -> Self {
         let mut scenario = self.clone();
         for vm in &mut scenario.vms {
             vm.policy = policy.clone();

@@ -42,6 +42,7 @@ fn output(scenario: &Scenario) -> Output {
         name: name.into(),
         runtime_s,
         ops_per_s,
+        cost: Some(if fast { 16.0 } else { 12.0 }),
         ..VmResult::default()
     };
     Output {
@@ -167,6 +168,33 @@ fn slowdown_is_of_run_times_or_inverse_of_the_rate_where_the_time_was_given() {
         .map(|vm| vm.slowdown_vs_all_fast)
         .collect();
     assert_eq!(slowdowns, [Some(2.0), Some(1.5)]);
+}
+
+#[test]
+fn performance_per_cost_is_that_of_the_reference_by_slowdown_and_relative_cost() {
+    let finished = |cost: Option<f64>| {
+        let plan = Plan::single(&scenario());
+        let run = |job: &Job, _: &dyn Fn(f64) -> bool| {
+            let mut output = output(&job.scenario);
+            if job.wanted {
+                output.result.vms[1].cost = cost;
+            }
+            Ok(Some(output))
+        };
+        with_control(1, &AtomicBool::new(false), |control| {
+            plan.run_by(control, run).unwrap()
+        })
+    };
+    let per_cost = |cost: Option<f64>| {
+        let finished = finished(cost);
+        let vms = finished.runs[0].result.vms.iter();
+        vms.map(|vm| vm.performance_per_cost).collect::<Vec<_>>()
+    };
+    // Half as fast for three quarters of the money; two thirds for a half.
+    let expected = [Some(16.0 / 12.0 / 2.0), Some(16.0 / 8.0 / 1.5)];
+    assert_eq!(per_cost(Some(8.0)), expected);
+    assert_eq!(per_cost(None), [expected[0], None]);
+    assert_eq!(per_cost(Some(0.0)), [expected[0], None], "no number");
 }
 
 #[test]

@@ -2,7 +2,7 @@
 //!
 //! Responsible for: the two-dimensional-paging machine ([`machine`]), the loads on it ([`workload`],
 //! [`trace`]), scenarios as people write them ([`scenario`]), running them ([`run`]) and what is told
-//! about a run ([`result`], [`report`]). It leaves to others: decisions (the engine's), walking page
+//! about a run ([`result`], [`report`], [`choice`]). It leaves to others: decisions (the engine's), walking page
 //! tables (the live scanner's), the command line and the terminal.
 //!
 //! **Invariant:** a run is a pure function of scenario and seed: no clock, no thread, no hash order, no
@@ -11,6 +11,7 @@
 pub mod access;
 pub mod baseline;
 pub mod bench;
+pub mod choice;
 pub mod compare;
 pub mod host;
 pub mod machine;
@@ -18,6 +19,7 @@ pub mod number;
 pub mod random;
 pub mod replay;
 pub mod report;
+pub mod repro;
 pub mod result;
 pub mod run;
 pub mod scenario;

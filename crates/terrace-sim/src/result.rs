@@ -65,6 +65,13 @@ pub struct VmResult {
     pub p99_ns: f64,
     /// Run time over that of the same scenario with every VM `all-fast`.
     pub slowdown_vs_all_fast: Option<f64>,
+    /// The slowdown that the scenario accepts for it, where it says one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub max_slowdown: Option<f64>,
+    /// GiB held per tier, mean over time, times the tier's price; none where it holds memory without one.
+    pub cost: Option<f64>,
+    /// Performance over that of `all-fast`, divided by cost over that of `all-fast`.
+    pub performance_per_cost: Option<f64>,
     /// Share of the data accesses that the first tier serves.
     pub fast_hit_ratio: f64,
     /// Share of the writes that the first tier serves.
@@ -75,6 +82,8 @@ pub struct VmResult {
     pub tier_bytes_mean: Vec<u64>,
     /// The same at the end.
     pub tier_bytes_end: Vec<u64>,
+    /// What its program wrote to each tier's medium, bytes; what moves wrote is not in it.
+    pub tier_written_bytes: Vec<u64>,
     /// First of `tier_bytes_mean`.
     pub fast_bytes_mean: u64,
     /// First of `tier_bytes_end`.

@@ -21,7 +21,7 @@ use crate::machine::vcpu::Environment;
 use crate::machine::{PS, TIERS};
 use crate::number::{float, place};
 use crate::result::{Overhead, RunResult, VmResult};
-use crate::scenario::{HostPolicy, Scenario, Stop};
+use crate::scenario::{HostPolicy, Scenario, Stop, Tier};
 use crate::timeline::{Sample, Timeline};
 
 /// Length of a quantum, ps: 10 µs.
@@ -342,6 +342,31 @@ impl Simulation {
         self.hear(Event::Command(command));
     }
 
+    /// The guest's page tables of a VM go to the first tier, at once and for free: the policy moves what
+    /// programs map, and tables are a 512th of that.
+    pub(crate) fn tables_to_first_tier(&mut self, vm: VmId) {
+        if let Some(vm) = self.vms.get_mut(position(vm)) {
+            for unit in 0..vm.space.second.tables() {
+                vm.space.second.put(unit, Some(0));
+            }
+        }
+    }
+
+    /// A VM's exits so far without those by which the host flushes translations; of the full-size
+    /// machine.
+    pub(crate) fn exits_without_flushes(&self, vm: VmId) -> u64 {
+        let counts = self.vms.get(position(vm)).map(|vm| vm.space.counts);
+        counts.map_or(0, |c| {
+            (c.exits - c.flush_exits) * self.scenario.machine.scale
+        })
+    }
+
+    /// A VM's data accesses so far, and those that the first tier served; as simulated.
+    pub(crate) fn accesses(&self, vm: VmId) -> (u64, u64) {
+        let counts = self.vms.get(position(vm)).map(|vm| vm.space.counts);
+        counts.map_or((0, 0), |c| (c.accesses(), c.reads[0] + c.writes[0]))
+    }
+
     /// How it went so far.
     #[must_use]
     pub fn timeline(&self) -> &Timeline {
@@ -457,9 +482,16 @@ impl Simulation {
             p50_ns: times.quantile_ns(0.5),
             p99_ns: times.quantile_ns(0.99),
             slowdown_vs_all_fast: None,
+            max_slowdown: spec.max_slowdown,
+            cost: cost(&mean, &self.scenario.machine.tiers),
+            performance_per_cost: None,
             fast_hit_ratio: counts.fast_hit_ratio(),
             fast_write_ratio: counts.fast_write_ratio(),
             dram_utility: utility(&counts.written_bytes, &mean),
+            tier_written_bytes: counts.written_bytes[..mean.len()]
+                .iter()
+                .map(|bytes| bytes * scale)
+                .collect(),
             fast_bytes_mean: mean[0],
             fast_bytes_end: end[0],
             tier_bytes_mean: mean,
@@ -490,6 +522,14 @@ impl Simulation {
             .get(place(u64::from(tier.0)))
             .map_or(0.0, Load::utilization)
     }
+}
+
+/// GiB held per tier times the tier's price; none where a tier that is held has none.
+fn cost(held: &[u64], tiers: &[Tier]) -> Option<f64> {
+    let held = held.iter().zip(tiers).filter(|(bytes, _)| **bytes > 0);
+    let parts =
+        held.map(|(bytes, tier)| Some(float(*bytes) / float(1 << 30) * tier.price_per_gib?));
+    parts.sum()
 }
 
 /// HMvisor's `DRAM_utility`: the first tier's part of the write traffic over its part of the memory; 1

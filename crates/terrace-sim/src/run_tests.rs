@@ -49,3 +49,15 @@ fn one_flipped_accessed_bit_changes_an_action() {
     assert_eq!(actions(false), actions(false));
     assert_ne!(actions(true), actions(false));
 }
+
+#[test]
+fn cost_is_gib_times_price_and_unknown_where_a_held_tier_has_none() {
+    let mut tiers = crate::scenario::presets();
+    tiers[0].price_per_gib = Some(3.0);
+    let tiers = &mut tiers[..2];
+    tiers[1].price_per_gib = Some(0.5);
+    assert_eq!(cost(&[2 << 30, 3 << 29], tiers), Some(6.75));
+    tiers[1].price_per_gib = None;
+    assert_eq!(cost(&[2 << 30, 3 << 29], tiers), None);
+    assert_eq!(cost(&[2 << 30, 0], tiers), Some(6.0));
+}

@@ -1,11 +1,13 @@
 //! Arguments of `terrace sim`.
 
-use std::num::NonZeroUsize;
+use std::num::{NonZeroU32, NonZeroUsize};
 use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Subcommand;
+use clap::builder::PossibleValuesParser;
 use terrace_sim::compare::FastSweep;
+use terrace_sim::repro;
 use terrace_sim::scenario::policy;
 
 /// What to simulate.
@@ -22,7 +24,8 @@ pub enum Sim {
         #[command(flatten)]
         output: Output,
     },
-    /// Simulate a scenario under several policies and print them side by side.
+    /// Simulate a scenario under several policies and print them side by side, with what memory costs
+    /// (GiB times each tier's price_per_gib) and, in a sweep, the cheapest size within max_slowdown.
     Compare {
         /// The scenario.
         file: PathBuf,
@@ -30,7 +33,8 @@ pub enum Sim {
         #[arg(long, required = true, value_name = "A,B,…", value_delimiter = ',', value_parser = known_policy)]
         policies: Vec<String>,
         /// Also for several sizes of every VM's first tier: fast=A..B doubles from A to B,
-        /// fast=A..B:STEP goes by steps (as fast=2GiB..16GiB:2GiB). The VM's last tier makes up for it.
+        /// fast=A..B:STEP goes by steps (as fast=2GiB..16GiB:2GiB); sizes in B, KiB, MiB, GiB or TiB.
+        /// The VM's last tier makes up for it.
         #[arg(long, value_name = "fast=A..B[:STEP]")]
         sweep: Option<FastSweep>,
         /// Runs at the same time; as many as there are processors by default.
@@ -43,7 +47,9 @@ pub enum Sim {
     /// Replay a recorded log: with the policy that recorded it, which must decide the same again, or with
     /// another one (docs/replay.md).
     Replay(Replay),
-    /// Print the policies, the tiers, the loads and the scenarios there are.
+    /// Run the papers' experiments and put their figures beside the simulator's (docs/repro.md).
+    Repro(Repro),
+    /// Print the policies, the tiers, the loads, the scenarios and the papers' experiments there are.
     List {
         /// Print JSON.
         #[arg(long)]
@@ -84,6 +90,40 @@ pub struct Replay {
     /// Write the result as JSON to this file; - for standard output.
     #[arg(long, value_name = "OUT")]
     pub json: Option<PathBuf>,
+}
+
+/// Arguments of `terrace sim repro`.
+#[derive(Debug, clap::Args)]
+pub struct Repro {
+    /// A paper, as vtmm, one experiment, as vtmm/table-4, or predictions, those that are to be compared
+    /// later; all of them where none is named.
+    #[arg(value_name = "PAPER[/EXPERIMENT]", value_parser = PossibleValuesParser::new(repro::names()), hide_possible_values = true)]
+    pub name: Option<String>,
+    /// Print which experiments there are, and run none.
+    #[arg(long)]
+    pub list: bool,
+    /// Seed of all random streams.
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub seed: u64,
+    /// Run each experiment with so many seeds, one after another from --seed, and say mean, least and most.
+    #[arg(long, value_name = "N", default_value = "1")]
+    pub seeds: NonZeroU32,
+    /// Divide the machine by this instead of the scenarios' own scale, 1 (full size) to 1024: larger is
+    /// faster and coarser.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=1024))]
+    pub scale: Option<u64>,
+    /// Runs at the same time; as many as there are processors by default.
+    #[arg(long, value_name = "N")]
+    pub jobs: Option<NonZeroUsize>,
+    /// Write the figures as JSON to this file; `-` is standard output, instead of the tables.
+    #[arg(long, value_name = "OUT")]
+    pub json: Option<PathBuf>,
+    /// Write them as a page to this file, as docs/repro.md.
+    #[arg(long, value_name = "OUT", value_parser = a_file)]
+    pub markdown: Option<PathBuf>,
+    /// Print neither tables nor progress.
+    #[arg(long, short)]
+    pub quiet: bool,
 }
 
 /// A time in whole ms.

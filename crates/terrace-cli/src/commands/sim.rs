@@ -1,18 +1,20 @@
-//! `terrace sim run`, `compare` and `list`; `replay` has a file of its own.
+//! `terrace sim run`, `compare` and `list`; `replay` and `repro` have files of their own.
 
 mod list;
 mod progress;
+mod repro;
 pub mod table;
 
 use std::io::Write;
 use std::num::NonZeroUsize;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use anyhow::{Context as _, Result, bail, ensure};
 use serde::Serialize;
+use terrace_sim::choice::{self, Choice};
 use terrace_sim::compare::{Control, Finished, Plan};
 use terrace_sim::result::RunResult;
 use terrace_sim::run::Options;
@@ -33,6 +35,9 @@ const HEAT_CELLS: usize = 128;
 /// What `compare` writes.
 #[derive(Serialize)]
 struct Runs<'a> {
+    /// For each policy of a sweep the cheapest size within the VMs' bounds, where one says its bound.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    choices: Vec<Choice>,
     runs: Vec<&'a RunResult>,
 }
 
@@ -62,10 +67,14 @@ pub fn run(command: &Sim) -> Result<ExitCode> {
             let scenario = load(file, output)?;
             let plan = Plan::compare(&scenario, policies, sweep.as_ref())?;
             carry_out(&scenario, &plan, *jobs, output, |runs| {
-                serde_json::to_string_pretty(&Runs { runs })
+                serde_json::to_string_pretty(&Runs {
+                    choices: choice::choices(&runs),
+                    runs,
+                })
             })
         }
         Sim::Replay(replay) => super::replay::run(replay),
+        Sim::Repro(args) => repro::run(args),
         Sim::List { json } => {
             list::run(*json)?;
             Ok(ExitCode::SUCCESS)
@@ -73,13 +82,19 @@ pub fn run(command: &Sim) -> Result<ExitCode> {
     }
 }
 
-/// Reads the scenario; sees to it that what a long run finds out can be written.
+/// Reads the scenario.
 fn load(file: &Path, output: &Output) -> Result<Scenario> {
     let mut scenario = Scenario::load(file)?;
     if let Some(seed) = output.seed {
         scenario.seed = seed;
     }
-    let outputs = [&output.json, &output.html].into_iter().flatten();
+    can_be_written([&output.json, &output.html])?;
+    Ok(scenario)
+}
+
+/// What a long run finds out must not be lost for want of a folder.
+fn can_be_written(outputs: [&Option<PathBuf>; 2]) -> Result<()> {
+    let outputs = outputs.into_iter().flatten();
     for out in outputs.filter(|out| !is_standard_output(out)) {
         let folder = out.parent().filter(|f| !f.as_os_str().is_empty());
         let folder = folder.unwrap_or(Path::new("."));
@@ -89,7 +104,7 @@ fn load(file: &Path, output: &Output) -> Result<Scenario> {
             out.display()
         );
     }
-    Ok(scenario)
+    Ok(())
 }
 
 fn carry_out(

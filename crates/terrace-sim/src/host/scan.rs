@@ -48,7 +48,7 @@ fn shoot_down(vm: &mut Vm, costs: &Costs) -> u64 {
 /// vTMM's own: of the guest's tables only those that the log names are read, and the translations of
 /// what was re-armed are flushed, so that the processor sets bits (and logs) anew.
 fn logged_tables(vm: &mut Vm, request: &ScanRequest, costs: &Costs) -> (ScanAnswer, u64) {
-    let answer = guest_tables(vm, request);
+    let mut answer = guest_tables(vm, request);
     let mut frames = std::mem::take(&mut vm.space.logged);
     for vcpu in &mut vm.vcpus {
         frames.extend(vcpu.drain_pml());
@@ -68,6 +68,7 @@ fn logged_tables(vm: &mut Vm, request: &ScanRequest, costs: &Costs) -> (ScanAnsw
         ..answer.stats
     };
     let mut ps = leaves_ps(&read, costs);
+    answer.stats = read;
     if request.rearm != Rearm::None {
         ps += shoot_down(vm, costs);
     }

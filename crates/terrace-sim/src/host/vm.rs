@@ -157,6 +157,10 @@ impl Vm {
             Side::Host => running,
             Side::Guest => 1,
         };
+        self.space.counts.flush_exits += match side {
+            Side::Host => running,
+            Side::Guest => 0,
+        };
         running * costs.shootdown_send
     }
 

@@ -22,6 +22,8 @@ pub struct Counts {
     pub exits: u64,
     /// Those of them that a scan makes: scans go by the clock, so they are as many at any scale.
     pub scan_exits: u64,
+    /// Those of them that the host makes to flush translations.
+    pub flush_exits: u64,
     /// Faults that waited for the swap device.
     pub major_faults: u64,
     /// Walks of the page tables.

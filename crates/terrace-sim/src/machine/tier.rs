@@ -114,6 +114,7 @@ mod tests {
             read_gb_s: 37.0,
             write_gb_s: 13.0,
             line: 256,
+            price_per_gib: None,
         }
     }
 

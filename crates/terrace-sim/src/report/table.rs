@@ -2,8 +2,9 @@
 
 use super::cast::{Cast, sweep_words};
 use super::words::{NONE, bytes, escaped, fixed, percent, short};
+use crate::choice::{choices, money};
 use crate::number::float;
-use crate::result::VmResult;
+use crate::result::{RunResult, VmResult};
 use crate::run::Output;
 use crate::scenario::policy::is_unmanaged;
 
@@ -12,7 +13,7 @@ const FEW_ROUNDS: u64 = 3;
 type Cell = fn(&VmResult) -> String;
 
 /// Columns: head, what it means, cell.
-const COLUMNS: [(&str, &str, Cell); 15] = [
+const COLUMNS: [(&str, &str, Cell); 17] = [
     (
         "run time, s",
         "until its load ended, full-size machine",
@@ -21,7 +22,17 @@ const COLUMNS: [(&str, &str, Cell); 15] = [
     (
         "slowdown",
         "run time over that with every VM all-fast",
-        |vm| fixed(vm.slowdown_vs_all_fast.unwrap_or(f64::NAN), 3),
+        slowdown,
+    ),
+    (
+        "cost",
+        "GiB held per tier, mean over time, times the tier's price",
+        |vm| vm.cost.map_or(NONE.into(), money),
+    ),
+    (
+        "performance per cost",
+        "against all-fast: 1 is as much performance for the money",
+        |vm| fixed(vm.performance_per_cost.unwrap_or(f64::NAN), 3),
     ),
     (
         "accesses/s",
@@ -104,6 +115,10 @@ pub fn draw(cast: &Cast) -> String {
         out += "</tbody>\n";
     }
     out += "</table></div>\n";
+    let results: Vec<&RunResult> = cast.runs.iter().map(|run| &run.result).collect();
+    for choice in choices(&results) {
+        out += &format!("<p>{}.</p>\n", escaped(&choice.sentence()));
+    }
     if cast
         .runs
         .iter()
@@ -136,6 +151,14 @@ fn row(run: &Output, vm: &VmResult, swept: bool) -> String {
         cells += &format!("<td class=\"n\">{}</td>", escaped(&cell(vm)));
     }
     format!("<tr>{cells}</tr>\n")
+}
+
+/// With the bound that it is beyond.
+fn slowdown(vm: &VmResult) -> String {
+    let slowdown = vm.slowdown_vs_all_fast.unwrap_or(f64::NAN);
+    let beyond = vm.max_slowdown.filter(|most| slowdown > *most);
+    let bound = beyond.map_or_else(String::new, |most| format!(" > {most}"));
+    fixed(slowdown, 3) + &bound
 }
 
 fn rounds(vm: &VmResult) -> String {

@@ -17,11 +17,15 @@ fn vm_result(name: &str, policy: &str, slowdown: f64) -> VmResult {
         p50_ns: 82.0,
         p99_ns: 340.0 * slowdown,
         slowdown_vs_all_fast: Some(slowdown),
+        max_slowdown: None,
+        cost: Some(24.0),
+        performance_per_cost: Some(1.667 / slowdown),
         fast_hit_ratio: 1.0 / slowdown,
         fast_write_ratio: 0.9 / slowdown,
         dram_utility: 0.72,
         tier_bytes_mean: vec![8 * GIB, 32 * GIB],
         tier_bytes_end: vec![8 * GIB, 32 * GIB],
+        tier_written_bytes: vec![3 * GIB, GIB],
         fast_bytes_mean: 8 * GIB,
         fast_bytes_end: 8 * GIB,
         promoted_pages: 1_234_000,
@@ -170,7 +174,9 @@ fn a_page_says_the_figures() {
     let has = |what: &str| assert!(page.contains(what), "no {what:?}");
     has("<h1>four VMs</h1>");
     has("Scenario <b>four</b>, seed 7, scale 64; 3 runs, up to 720.0 s");
-    has("<tr><th>web</th><td>vtmm</td><td class=\"n\">363.00</td><td class=\"n\">1.210</td>");
+    has(
+        "<tr><th>web</th><td>vtmm</td><td class=\"n\">363.00</td><td class=\"n\">1.210</td><td class=\"n\">24.00</td><td class=\"n\">1.378</td>",
+    );
     has("<td class=\"n\">82.6 %</td>");
     has("<td class=\"n\">1.25 / 0.5 / 3</td><td class=\"n\">12</td></tr>");
     // 363 s of the longest 783 s.
@@ -222,6 +228,20 @@ fn a_sweep_is_a_line_per_policy_and_details_per_value() {
         8,
         "2 figures of 2 VMs and 2 runs"
     );
+}
+
+#[test]
+fn the_cheapest_size_within_the_bound_is_named() {
+    let mut runs = sweep();
+    for vm in runs.iter_mut().flat_map(|run| &mut run.result.vms) {
+        vm.max_slowdown = Some(1.45);
+    }
+    let page = html("sweep", &runs);
+    check_markup(&page);
+    assert!(page.contains("<p>vtmm: fast = 4GiB is the cheapest that keeps every VM"));
+    assert!(page.contains("<p>first-touch: fast = 16GiB is the cheapest"));
+    assert!(page.contains("<td class=\"n\">1.800 &gt; 1.45</td>"));
+    assert!(!html("sweep", &sweep()).contains("max_slowdown"));
 }
 
 #[test]

@@ -26,7 +26,7 @@ use crate::baseline::{Name, Side};
 use crate::workload::Workload;
 
 /// What is simulated.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Scenario {
     /// Its file's name without folder and ending.
     pub name: String,
@@ -45,7 +45,7 @@ pub struct Scenario {
 }
 
 /// The machine.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Machine {
     /// The tiers, fastest first: two to four.
     pub tiers: Vec<Tier>,
@@ -76,10 +76,12 @@ pub struct Tier {
     pub write_gb_s: f64,
     /// What one access takes from the medium, bytes: 64, 256 for persistent memory.
     pub line: u64,
+    /// Price of 1 GiB, in any currency or relative to another tier's; none where nobody said it.
+    pub price_per_gib: Option<f64>,
 }
 
 /// A VM.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Vm {
     /// Its name; no two VMs have the same.
     pub name: String,

@@ -245,6 +245,17 @@ pub(crate) fn by_name(text: &str, path: &str) -> Result<HostPolicy, Fault> {
     }
 }
 
+/// The policy as a scenario's `policy` has it: a quoted name, or a table with `base`.
+pub(crate) fn by_text(text: &str) -> Result<HostPolicy, String> {
+    #[derive(serde::Deserialize)]
+    struct Only {
+        policy: RawPolicy,
+    }
+    let only: Only = toml::from_str(&format!("policy = {text}")).map_err(|e| e.to_string())?;
+    let known = only.policy.check("policy");
+    known.map_err(|fault| fault.what)
+}
+
 fn check_side(side: Option<&str>, path: &str) -> Result<Option<Side>, Fault> {
     let what = match side {
         None => return Ok(None),

@@ -8,6 +8,9 @@ use super::Tier;
 use super::error::Fault;
 use super::quantity::{Number, Whole};
 
+/// Highest price: sums of prices stay numbers.
+const MOST_PRICE: f64 = 1e9;
+
 /// A tier as it is measured in a paper; of no size yet.
 struct Preset {
     name: &'static str,
@@ -17,10 +20,14 @@ struct Preset {
     /// Read, write.
     gb_s: [f64; 2],
     line: u64,
+    /// Relative to DRAM's.
+    price_per_gib: f64,
 }
 
 /// `dram`, `cxl`, `pmem`: vTMM, Table 1. The others: HyperTier, Table 2, which gives one figure for
-/// reads and writes. Remote DRAM has the weights that vTMM measured on it (§3.3.1), as CXL memory has.
+/// reads and writes. Remote DRAM has the weights that vTMM measured on it (§3.3.1), as CXL memory has,
+/// and its price, because it stands for it. Prices: HyperTier, §1: memory doubled by persistent or CXL
+/// memory costs half of what DRAM would.
 const PRESETS: [Preset; 6] = [
     Preset {
         name: "dram",
@@ -28,6 +35,7 @@ const PRESETS: [Preset; 6] = [
         ns: [81.0, 82.0],
         gb_s: [120.0, 82.0],
         line: 64,
+        price_per_gib: 1.0,
     },
     Preset {
         name: "cxl",
@@ -35,6 +43,7 @@ const PRESETS: [Preset; 6] = [
         ns: [153.0, 162.0],
         gb_s: [97.0, 63.0],
         line: 64,
+        price_per_gib: 0.5,
     },
     Preset {
         name: "pmem",
@@ -42,6 +51,7 @@ const PRESETS: [Preset; 6] = [
         ns: [310.0, 94.0],
         gb_s: [37.0, 13.0],
         line: 256,
+        price_per_gib: 0.5,
     },
     Preset {
         name: "dram-68",
@@ -49,6 +59,7 @@ const PRESETS: [Preset; 6] = [
         ns: [68.7, 68.7],
         gb_s: [88.2, 88.2],
         line: 64,
+        price_per_gib: 1.0,
     },
     Preset {
         name: "remote",
@@ -56,6 +67,7 @@ const PRESETS: [Preset; 6] = [
         ns: [121.9, 121.9],
         gb_s: [53.5, 53.5],
         line: 64,
+        price_per_gib: 0.5,
     },
     Preset {
         name: "pmem-177",
@@ -63,6 +75,7 @@ const PRESETS: [Preset; 6] = [
         ns: [176.6, 176.6],
         gb_s: [21.4, 21.4],
         line: 256,
+        price_per_gib: 0.5,
     },
 ];
 
@@ -83,6 +96,7 @@ impl Preset {
             read_gb_s: self.gb_s[0],
             write_gb_s: self.gb_s[1],
             line: self.line,
+            price_per_gib: Some(self.price_per_gib),
         }
     }
 }
@@ -106,6 +120,7 @@ pub(super) struct RawTable {
     write_gb_s: Number,
     #[serde(default = "line")]
     line: Whole,
+    price_per_gib: Option<Number>,
 }
 
 fn line() -> Whole {
@@ -160,6 +175,13 @@ impl RawTier {
             let what = format!("{n} is out of range: allowed is {least} to {most} {unit}");
             Err(Fault::new(format!("{path}.{key}"), what))
         };
+        let price = raw.price_per_gib.map(|price| price.0);
+        if let Some(price) = price.filter(|p| !(*p > 0.0 && *p <= MOST_PRICE)) {
+            let what = format!(
+                "{price} is no price: allowed is a number above 0 and at most {MOST_PRICE}, in any currency or relative to another tier's"
+            );
+            return Err(Fault::new(format!("{path}.price_per_gib"), what));
+        }
         if !(64..=4096).contains(&raw.line.0) || !raw.line.0.is_power_of_two() {
             let what = format!(
                 "{} is no line's size: allowed is a power of two from 64 to 4096, in bytes",
@@ -176,6 +198,7 @@ impl RawTier {
             read_gb_s: within("read_gb_s", raw.read_gb_s.0, 0.001, 1e5, "GB/s")?,
             write_gb_s: within("write_gb_s", raw.write_gb_s.0, 0.001, 1e5, "GB/s")?,
             line: raw.line.0,
+            price_per_gib: price,
         })
     }
 }

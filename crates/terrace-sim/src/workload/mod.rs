@@ -141,6 +141,21 @@ fn broken_trace(error: TraceError) -> WorkloadError {
 }
 
 impl Workload {
+    /// What its accesses take beside memory; `phases` and `trace` have their own.
+    #[must_use]
+    pub fn pace(&self) -> Pace {
+        self.pace
+    }
+
+    /// The same load at another pace.
+    #[must_use]
+    pub fn with_pace(&self, pace: Pace) -> Self {
+        Self {
+            kind: self.kind.clone(),
+            pace,
+        }
+    }
+
     /// 4 KiB pages of its memory at that scale: its accesses are to pages below this.
     ///
     /// # Errors

@@ -393,6 +393,7 @@ fn numbers_that_are_none_or_out_of_range_are_refused() {
     for (from, key) in [
         ("reserve = 0", "35: host.reserve"),
         ("max_slowdown = 1.2", "17: vm.max_slowdown"),
+        ("price_per_gib = 2.5", "3: machine.tiers.price_per_gib"),
     ] {
         let name = from.split(' ').next().expect("a name");
         for bad in ["nan", "inf", "-inf", "-1", "1e400"] {
@@ -679,4 +680,17 @@ fn balloon_steps_out_of_order_are_refused() {
         "25: vm.balloon.at",
         &["in order of time"],
     );
+}
+
+#[test]
+fn a_price_that_is_none_is_refused() {
+    for price in ["0", "-1", "1e10"] {
+        refused(
+            FULL,
+            "price_per_gib = 2.5",
+            &format!("price_per_gib = {price}"),
+            "3: machine.tiers.price_per_gib",
+            &["above 0"],
+        );
+    }
 }

@@ -5,10 +5,11 @@ mod faults;
 mod hostile;
 mod owners;
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use terrace_core::{PolicyChoice, Share};
 use terrace_proto::PageSize;
+use terrace_sim::run::{Options, Simulation};
 use terrace_sim::scenario::{BalloonStep, HostPolicy, Scenario, Start, Stop, presets};
 
 const MINIMAL: &str = r#"[machine]
@@ -22,7 +23,7 @@ workload = { kind = "hotset", size = "16GiB", hot = 0.2, hot_access = 0.9, write
 
 const FULL: &str = r#"seed = 7
 [machine]
-tiers = ["dram", { name = "mid", kind = "cxl", read_ns = 150, write_ns = 160.5, read_gb_s = 90, write_gb_s = 60 }, "pmem"]
+tiers = ["dram", { name = "mid", kind = "cxl", read_ns = 150, write_ns = 160.5, read_gb_s = 90, write_gb_s = 60, price_per_gib = 2.5 }, "pmem"]
 sizes = ["32GiB", "64GiB", "192GiB"]
 scale = 16
 vcpus_per_vm = 4
@@ -112,6 +113,7 @@ fn every_key_is_read() {
         (mid.name.as_str(), mid.bytes, mid.write_ns, mid.line),
         ("mid", 64 << 30, 160.5, 64)
     );
+    assert_eq!(mid.price_per_gib, Some(2.5));
     let vm = &s.vms[0];
     assert_eq!(vm.sizes, [8 << 30, 0, 32 << 30]);
     assert_eq!(
@@ -193,15 +195,66 @@ fn presets_are_those_of_the_papers_tables() {
 }
 
 #[test]
-fn every_scenario_that_is_shipped_is_valid() {
+fn a_preset_has_a_price_relative_to_dram_and_a_table_has_its_own_or_none() {
+    let prices = presets().into_iter().map(|t| (t.name, t.price_per_gib));
+    let expected = [
+        ("dram", 1.0),
+        ("cxl", 0.5),
+        ("pmem", 0.5),
+        ("dram-68", 1.0),
+        ("remote", 0.5),
+        ("pmem-177", 0.5),
+    ];
+    let expected = expected.map(|(name, price)| (name.to_owned(), Some(price)));
+    assert_eq!(prices.collect::<Vec<_>>(), expected);
+    let unpriced = parse(&FULL.replace(", price_per_gib = 2.5", "")).expect("valid");
+    assert_eq!(unpriced.machine.tiers[1].price_per_gib, None);
+}
+
+/// The folder of the scenarios that are shipped, and the names of its files.
+fn shipped() -> (PathBuf, Vec<String>) {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../scenarios");
-    let mut seen = 0;
-    for entry in std::fs::read_dir(folder).expect("the folder") {
-        let path = entry.expect("an entry").path();
-        if path.extension().is_some_and(|e| e == "toml") {
-            Scenario::load(&path).unwrap_or_else(|e| panic!("{e}"));
-            seen += 1;
+    let entries = std::fs::read_dir(&folder).expect("the folder");
+    let names = entries.map(|entry| entry.expect("an entry").file_name());
+    let names = names.filter_map(|name| name.into_string().ok());
+    let mut names: Vec<String> = names.filter(|name| name.ends_with(".toml")).collect();
+    names.sort();
+    assert!(names.len() >= 20, "only {names:?}");
+    (folder, names)
+}
+
+#[test]
+fn every_scenario_that_is_shipped_is_valid_and_runs_a_moment_at_its_scale() {
+    let (folder, names) = shipped();
+    for name in names {
+        let scenario = Scenario::load(&folder.join(&name)).unwrap_or_else(|e| panic!("{e}"));
+        let mut simulation = Simulation::new(&scenario, Options::default())
+            .unwrap_or_else(|e| panic!("{name}: {e}"));
+        // Five quanta.
+        simulation.advance(50_000 * scenario.machine.scale);
+        for vm in simulation.result().vms {
+            assert!(vm.ops_per_s > 0.0, "{name}: {} did nothing", vm.name);
         }
     }
-    assert!(seen >= 7, "only {seen}");
+}
+
+#[test]
+fn every_scenario_that_is_shipped_says_what_it_asks_and_is_in_the_index() {
+    let (folder, names) = shipped();
+    let index = std::fs::read_to_string(folder.join("README.md")).expect("the index");
+    for name in &names {
+        let text = std::fs::read_to_string(folder.join(name)).expect("a file");
+        let first = text.lines().next().unwrap_or_default();
+        assert!(
+            first.starts_with("# ") && first.len() > 20,
+            "{name}: {first}"
+        );
+        let links = index.matches(&format!("[{name}]({name})")).count();
+        assert_eq!(links, 1, "links to {name} in scenarios/README.md");
+    }
+    let linked = index.split("](").skip(1);
+    let linked = linked.filter_map(|rest| rest.split(')').next());
+    for name in linked.filter(|name| name.ends_with(".toml")) {
+        assert!(names.iter().any(|n| n == name), "{name} is not there");
+    }
 }

@@ -5,6 +5,7 @@ use std::path::Path;
 use anyhow::Result;
 use serde::Serialize;
 use terrace_core::TierKind;
+use terrace_sim::repro::{self, Experiment, Kind};
 use terrace_sim::scenario::policy::{self, Description};
 use terrace_sim::scenario::{Tier, presets};
 use terrace_sim::workload::kinds;
@@ -22,6 +23,7 @@ struct Report {
     tiers: Vec<TierReport>,
     workloads: Vec<String>,
     scenarios: Vec<Named>,
+    experiments: Vec<Named>,
 }
 
 #[derive(Serialize)]
@@ -33,6 +35,7 @@ struct TierReport {
     read_gb_s: f64,
     write_gb_s: f64,
     line: u64,
+    price_per_gib: Option<f64>,
 }
 
 /// A name and a line about it.
@@ -48,12 +51,36 @@ pub fn run(json: bool) -> Result<()> {
         tiers: presets().into_iter().map(TierReport::from).collect(),
         workloads: kinds().map(str::to_owned).collect(),
         scenarios: scenarios(Path::new(FOLDER)),
+        experiments: experiments(),
     };
     if json {
         return print_json(&report);
     }
     print!("{}", text(&report));
     Ok(())
+}
+
+/// The papers' experiments, each with what it asks.
+fn experiments() -> Vec<Named> {
+    let named = |experiment: &Experiment| Named {
+        name: experiment.name.into(),
+        what: match experiment.kind {
+            Kind::Figures => experiment.title.into(),
+            Kind::Prediction => format!("{} (a prediction)", experiment.title),
+            Kind::Waiting(what) => format!("{} (waits for {what})", experiment.title),
+        },
+    };
+    repro::experiments().into_iter().map(named).collect()
+}
+
+/// The table of [`experiments`].
+pub fn experiments_text() -> String {
+    let rows: Vec<Vec<String>> = experiments().iter().map(row).collect();
+    render::table(&["EXPERIMENT", "WHAT IT ASKS"], &[], &rows)
+}
+
+fn row(named: &Named) -> Vec<String> {
+    vec![named.name.clone(), named.what.clone()]
 }
 
 impl From<Tier> for TierReport {
@@ -66,6 +93,7 @@ impl From<Tier> for TierReport {
             read_gb_s: tier.read_gb_s,
             write_gb_s: tier.write_gb_s,
             line: tier.line,
+            price_per_gib: tier.price_per_gib,
         }
     }
 }
@@ -104,10 +132,10 @@ fn text(report: &Report) -> String {
         "READ GB/S",
         "WRITE GB/S",
         "LINE",
+        "PRICE/GIB",
     ];
-    out += &render::table(&header, &[1, 2, 3, 4, 5], &tiers);
+    out += &render::table(&header, &[1, 2, 3, 4, 5, 6], &tiers);
     out.push('\n');
-    let row = |named: &Named| vec![named.name.clone(), named.what.clone()];
     out += &format!("LOADS\n{}\n\n", report.workloads.join(", "));
     let scenarios: Vec<Vec<String>> = report.scenarios.iter().map(row).collect();
     if scenarios.is_empty() {
@@ -115,7 +143,7 @@ fn text(report: &Report) -> String {
     } else {
         out += &render::table(&["SCENARIO", "WHAT IT IS"], &[], &scenarios);
     }
-    out
+    out + "\n" + &experiments_text()
 }
 
 fn policy_row(policy: &Description) -> Vec<String> {
@@ -136,5 +164,7 @@ fn tier_row(tier: &TierReport) -> Vec<String> {
         tier.read_gb_s.to_string(),
         tier.write_gb_s.to_string(),
         tier.line.to_string(),
+        tier.price_per_gib
+            .map_or("-".into(), |price| price.to_string()),
     ]
 }

@@ -1,5 +1,6 @@
 //! Runs as a table for people.
 
+use terrace_sim::choice;
 use terrace_sim::result::{RunResult, VmResult};
 use terrace_sim::scenario::policy;
 
@@ -29,9 +30,16 @@ pub fn text(runs: &[&RunResult]) -> String {
             run.sim_state_bytes_per_page,
         );
     }
-    let mut header = vec!["POLICY", "VM", "RUN TIME", "OPS/S", "SLOWDOWN", "FAST HITS"];
+    let mut header = vec!["POLICY", "VM", "RUN TIME", "OPS/S", "SLOWDOWN", "COST"];
     header.extend([
-        "PROMOTED", "DEMOTED", "EXITS", "FAULTS", "OVERHEAD", "ROUNDS",
+        "PERF/COST",
+        "FAST HITS",
+        "PROMOTED",
+        "DEMOTED",
+        "EXITS",
+        "FAULTS",
+        "OVERHEAD",
+        "ROUNDS",
     ]);
     let sweeps = runs.iter().any(|run| run.sweep.is_some());
     if sweeps {
@@ -55,6 +63,13 @@ pub fn text(runs: &[&RunResult]) -> String {
     }
     out.push('\n');
     out += &render::table(&header, &numbers, &rows);
+    let choices = choice::choices(runs);
+    if !choices.is_empty() {
+        out.push('\n');
+    }
+    for choice in choices {
+        out += &format!("{}\n", choice.sentence());
+    }
     let vms = runs.iter().flat_map(|run| &run.vms);
     if vms.into_iter().any(too_few) {
         out += &format!(
@@ -80,8 +95,10 @@ fn row(vm: &VmResult) -> Vec<String> {
         vm.name.clone(),
         format!("{:.2} s", vm.runtime_s),
         rate(vm.ops_per_s),
-        vm.slowdown_vs_all_fast
-            .map_or("-".into(), |slowdown| format!("{slowdown:.3}")),
+        slowdown(vm),
+        vm.cost.map_or("-".into(), choice::money),
+        vm.performance_per_cost
+            .map_or("-".into(), |p| format!("{p:.3}")),
         format!("{:.1} %", vm.fast_hit_ratio * 100.0),
         render::pages(vm.promoted_pages),
         render::pages(vm.demoted_pages),
@@ -93,6 +110,15 @@ fn row(vm: &VmResult) -> Vec<String> {
         ),
         rounds,
     ]
+}
+
+/// With the bound that it is beyond.
+fn slowdown(vm: &VmResult) -> String {
+    match (vm.slowdown_vs_all_fast, vm.max_slowdown) {
+        (None, _) => "-".into(),
+        (Some(slowdown), Some(most)) if slowdown > most => format!("{slowdown:.3} > {most}"),
+        (Some(slowdown), _) => format!("{slowdown:.3}"),
+    }
 }
 
 fn too_few(vm: &VmResult) -> bool {
@@ -135,6 +161,8 @@ mod tests {
             runtime_s: 60.0,
             ops_per_s: 1.25e7,
             slowdown_vs_all_fast: Some(1.0625),
+            cost: Some(17.5),
+            performance_per_cost: Some(1.2549),
             fast_hit_ratio: 0.875,
             promoted_pages: 256,
             vm_exits: 1500,
@@ -165,8 +193,8 @@ mod tests {
 quick: seed 1, scale 64
 vtmm: 60.0 s simulated in 2.0 s, 30.0 M accesses (15.0 M/s), 0.0 bytes of state a page
 
-POLICY  VM   RUN TIME   OPS/S  SLOWDOWN  FAST HITS  PROMOTED  DEMOTED  EXITS  FAULTS  OVERHEAD  ROUNDS
-vtmm    vm1   60.00 s  12.5 M     1.062     87.5 %     1 MiB      0 B  1.5 k       0    1.00 s       7
+POLICY  VM   RUN TIME   OPS/S  SLOWDOWN   COST  PERF/COST  FAST HITS  PROMOTED  DEMOTED  EXITS  FAULTS  OVERHEAD  ROUNDS
+vtmm    vm1   60.00 s  12.5 M     1.062  17.50      1.255     87.5 %     1 MiB      0 B  1.5 k       0    1.00 s       7
 ";
         assert_eq!(text(&[&run("vtmm", 7)]), expected);
     }
@@ -201,6 +229,37 @@ vtmm    vm1   60.00 s  12.5 M     1.062     87.5 %     1 MiB      0 B  1.5 k    
             .collect();
         assert_eq!(cells[..5], ["vtmm", "2 GiB", "vm1", "60.00 s", "12.5 M"]);
         assert_eq!(cells[5], "-");
+    }
+
+    #[test]
+    fn a_slowdown_beyond_the_bound_is_marked_and_the_cheapest_size_is_named() {
+        let at = |gib: u64, slowdown: f64| {
+            let mut run = run("vtmm", 7);
+            run.sweep = Some(Sweep {
+                key: "fast".into(),
+                bytes: gib << 30,
+            });
+            run.vms[0].slowdown_vs_all_fast = Some(slowdown);
+            run.vms[0].max_slowdown = Some(1.2);
+            run
+        };
+        let told = text(&[&at(2, 1.25), &at(4, 1.1)]);
+        assert!(told.contains("1.250 > 1.2  "), "{told}");
+        assert!(!told.contains("1.100 >"), "{told}");
+        assert!(
+            told.contains("\n\nvtmm: fast = 4GiB is the cheapest that keeps every VM"),
+            "{told}"
+        );
+    }
+
+    #[test]
+    fn a_cost_that_is_not_known_is_a_dash() {
+        let mut run = run("vtmm", 7);
+        run.vms[0].cost = None;
+        run.vms[0].performance_per_cost = None;
+        let told = text(&[&run]);
+        let row = told.lines().find(|l| l.contains("vm1")).unwrap();
+        assert!(row.contains("1.062     -          -  "), "{told}");
     }
 
     #[test]

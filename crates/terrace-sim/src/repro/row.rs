@@ -1,0 +1,249 @@
+//! Rows: a figure of a paper beside the simulator's.
+
+use serde::{Deserialize, Serialize};
+
+use super::{Experiment, Kind, Paper};
+
+/// A row whose ratio differs from 1 by more than this is far off and needs a reason.
+pub const FAR: f64 = 0.25;
+
+/// What a paper says of a quantity.
+#[derive(Clone, Copy, Debug, PartialEq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case", tag = "says", content = "value")]
+pub enum Claim {
+    /// Nothing that is in the text at hand.
+    #[default]
+    Nothing,
+    /// A figure.
+    Is(f64),
+    /// No more than this.
+    AtMost(f64),
+    /// No less than this.
+    AtLeast(f64),
+    /// A figure that was given to the simulator, so it says nothing that the two are the same.
+    Input(f64),
+}
+
+impl Claim {
+    /// The figure, if there is one.
+    #[must_use]
+    pub fn value(self) -> Option<f64> {
+        match self {
+            Self::Nothing => None,
+            Self::Is(x) | Self::AtMost(x) | Self::AtLeast(x) | Self::Input(x) => Some(x),
+        }
+    }
+}
+
+/// A figure of a paper beside the simulator's.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Row {
+    /// Of what.
+    pub what: String,
+    /// In which unit.
+    pub unit: String,
+    /// What the paper says.
+    pub paper: Claim,
+    /// The simulator's: the mean over the seeds.
+    pub simulated: Option<f64>,
+    /// Least and most over the seeds, where there are several.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub spread: Option<(f64, f64)>,
+    /// The simulator's over the paper's.
+    pub ratio: Option<f64>,
+    /// Why there is no figure of the simulator.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub missing: Option<String>,
+    /// Why it is far off.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub why: Option<String>,
+}
+
+/// How a row stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Standing {
+    /// Within 25 % of the paper, or within its bound.
+    Near,
+    /// Farther off.
+    Far,
+    /// Nothing to compare: a prediction, an input, or no run.
+    Open,
+}
+
+impl Row {
+    /// A row. `simulated` is the figure, or why there is none.
+    #[must_use]
+    pub fn new(
+        what: impl Into<String>,
+        unit: &str,
+        paper: Claim,
+        simulated: Result<f64, String>,
+    ) -> Self {
+        let (simulated, missing) = match simulated {
+            Ok(x) if x.is_finite() => (Some(x), None),
+            Ok(_) => (None, Some("no figure came out of the runs".into())),
+            Err(why) => (None, Some(why)),
+        };
+        let mut row = Self {
+            what: what.into(),
+            unit: unit.into(),
+            paper,
+            simulated,
+            spread: None,
+            ratio: None,
+            missing,
+            why: None,
+        };
+        row.compare();
+        row
+    }
+
+    fn compare(&mut self) {
+        let both = self.paper.value().zip(self.simulated);
+        self.ratio = both.filter(|(p, _)| *p != 0.0).map(|(p, s)| s / p);
+    }
+
+    /// How it stands.
+    #[must_use]
+    pub fn standing(&self) -> Standing {
+        let (Some(paper), Some(simulated)) = (self.paper.value(), self.simulated) else {
+            return Standing::Open;
+        };
+        // Relative to the paper's size, so that figures below 0 are compared too.
+        let off = (simulated - paper) / paper.abs();
+        let near = match self.paper {
+            Claim::Input(_) | Claim::Nothing => return Standing::Open,
+            Claim::AtMost(_) => off <= FAR,
+            Claim::AtLeast(_) => off >= -FAR,
+            Claim::Is(_) => off.abs() <= FAR,
+        };
+        if near { Standing::Near } else { Standing::Far }
+    }
+
+    /// The same row of several seeds as one. None of no rows.
+    #[must_use]
+    pub fn over_seeds(rows: &[Self]) -> Option<Self> {
+        let mut row = rows.first()?.clone();
+        if let Some(missing) = rows.iter().find(|row| row.simulated.is_none()) {
+            return Some(missing.clone());
+        }
+        let all: Vec<f64> = rows.iter().filter_map(|row| row.simulated).collect();
+        let count = all.iter().fold(0.0, |n, _| n + 1.0);
+        row.simulated = Some(all.iter().sum::<f64>() / count);
+        if all.len() > 1 {
+            let least = all.iter().copied().fold(f64::INFINITY, f64::min);
+            let most = all.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+            row.spread = Some((least, most));
+        }
+        row.compare();
+        Some(row)
+    }
+}
+
+/// What an experiment was given.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct Input {
+    /// What.
+    pub what: &'static str,
+    /// Which section or table says so; or that it is our choice.
+    pub from: &'static str,
+}
+
+/// The same as it is written.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct GivenInput {
+    /// What.
+    pub what: String,
+    /// Which section or table says so; or that it is our choice.
+    pub from: String,
+}
+
+/// What came of an experiment.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Outcome {
+    /// Whose.
+    pub paper: Paper,
+    /// Its short name.
+    pub name: String,
+    /// What it asks.
+    pub title: String,
+    /// Its rows are predictions.
+    pub prediction: bool,
+    /// What it waits for, if it cannot be run yet.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub waits_for: Option<String>,
+    /// Name of its scenario's file.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub scenario: Option<String>,
+    /// The scale that it ran at.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub scale: Option<u64>,
+    /// What was taken from the paper, or chosen.
+    pub inputs: Vec<GivenInput>,
+    /// Its rows.
+    pub rows: Vec<Row>,
+}
+
+/// What came of all experiments that were asked for.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Report {
+    /// The first seed.
+    pub seed: u64,
+    /// How many, one after another.
+    pub seeds: u64,
+    /// Experiment by experiment.
+    pub experiments: Vec<Outcome>,
+}
+
+impl Report {
+    /// How many rows are near the paper's figure, and how many there are to compare.
+    #[must_use]
+    pub fn near(&self) -> (usize, usize) {
+        let rows = || self.experiments.iter().flat_map(|e| &e.rows);
+        let near = rows().filter(|row| row.standing() == Standing::Near);
+        let far = rows().filter(|row| row.standing() == Standing::Far);
+        let near = near.count();
+        (near, near + far.count())
+    }
+}
+
+impl Outcome {
+    /// An experiment's outcome with rows of one seed after another.
+    #[must_use]
+    pub fn new(experiment: &Experiment, scale: Option<u64>, seeds: &[Vec<Row>]) -> Self {
+        let first = seeds.first().map_or(0, Vec::len);
+        let rows = (0..first).filter_map(|at| {
+            let same: Vec<Row> = seeds
+                .iter()
+                .filter_map(|rows| rows.get(at).cloned())
+                .collect();
+            let mut row = Row::over_seeds(&same)?;
+            if row.standing() == Standing::Far {
+                let why = experiment
+                    .why
+                    .iter()
+                    .find(|why| row.what.contains(why.rows));
+                row.why = why.map(|why| why.text.to_owned());
+            }
+            Some(row)
+        });
+        let given = experiment.inputs.iter().map(|input| GivenInput {
+            what: input.what.into(),
+            from: input.from.into(),
+        });
+        Self {
+            paper: experiment.paper,
+            name: experiment.short_name().into(),
+            title: experiment.title.into(),
+            prediction: experiment.kind == Kind::Prediction,
+            waits_for: match experiment.kind {
+                Kind::Waiting(what) => Some(what.into()),
+                Kind::Figures | Kind::Prediction => None,
+            },
+            scenario: experiment.file.map(|file| file.name.into()),
+            scale,
+            inputs: given.collect(),
+            rows: rows.collect(),
+        }
+    }
+}
