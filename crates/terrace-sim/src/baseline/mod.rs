@@ -12,8 +12,12 @@
 mod autonuma;
 pub mod ground;
 pub mod home;
+mod linux;
 pub mod lists;
+mod nomad;
+mod numab2;
 pub mod pmu;
+mod tpp;
 
 pub use crate::host::travel::{Kind as Travelling, Outcome, Side};
 pub use ground::{Ground, Stage};
@@ -99,17 +103,26 @@ pub struct Setup {
 pub enum Name {
     /// NUMA balancing, mode 1.
     Autonuma,
+    /// NUMA balancing, mode 2.
+    Numab2,
+    /// Transparent page placement.
+    Tpp,
+    /// Non-exclusive tiering.
+    Nomad,
 }
 
 impl Name {
     /// All of them.
-    pub const ALL: &[Self] = &[Self::Autonuma];
+    pub const ALL: &[Self] = &[Self::Autonuma, Self::Numab2, Self::Tpp, Self::Nomad];
 
     /// As people write it.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
             Self::Autonuma => "autonuma",
+            Self::Numab2 => "numab2",
+            Self::Tpp => "tpp",
+            Self::Nomad => "nomad",
         }
     }
 
@@ -120,6 +133,15 @@ impl Name {
             Self::Autonuma => {
                 "NUMA balancing, mode 1: hinting faults promote while fast memory is free; no demotion"
             }
+            Self::Numab2 => {
+                "NUMA balancing, mode 2: pages that fault soon after their hint are promoted; kswapd demotes"
+            }
+            Self::Tpp => {
+                "TPP: hinting faults promote active pages; kswapd keeps 2 % of fast memory free"
+            }
+            Self::Nomad => {
+                "Nomad: a thread promotes by transactions and leaves shadow copies; clean pages are demoted by a remap"
+            }
         }
     }
 
@@ -127,7 +149,7 @@ impl Name {
     #[must_use]
     pub fn nature(self) -> Side {
         match self {
-            Self::Autonuma => Side::Guest,
+            Self::Autonuma | Self::Numab2 | Self::Tpp | Self::Nomad => Side::Guest,
         }
     }
 
@@ -136,6 +158,9 @@ impl Name {
     pub fn begin(self, setup: &Setup) -> Box<dyn Mechanism> {
         match self {
             Self::Autonuma => Box::new(autonuma::Autonuma::new(setup)),
+            Self::Numab2 => Box::new(numab2::Numab2::new(setup)),
+            Self::Tpp => Box::new(tpp::Tpp::new(setup)),
+            Self::Nomad => Box::new(nomad::Nomad::new(setup)),
         }
     }
 }
