@@ -129,8 +129,7 @@ impl Mechanism for Numab2 {
         self.reclaim.work(ground, &mut Copied);
         let now = low(ground.now_ns() / 1_000_000);
         let hinted = &mut self.hinted;
-        self.scanner
-            .work(ground, |unit| hinted[index(unit)] = now);
+        self.scanner.work(ground, |unit| hinted[index(unit)] = now);
     }
 
     fn hint_fault(&mut self, ground: &mut Ground, fault: Fault) {

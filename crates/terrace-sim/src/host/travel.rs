@@ -271,8 +271,16 @@ impl Travel {
         if self.batch.is_empty() {
             return;
         }
-        vm.shoot_down_from(self.way.side, memory.costs);
+        self.shoot_down(vm, memory.costs);
         self.step = Step::Copy(0);
+    }
+
+    /// Translations of the batch go.
+    fn shoot_down(&self, vm: &mut Vm, costs: &Costs) {
+        match self.batch.as_slice() {
+            [item] => vm.shoot_down_unit(item.unit, self.way.side, costs),
+            _ => vm.shoot_down_from(self.way.side, costs),
+        };
     }
 
     /// Whether two pages can change places; if not, they stay.
@@ -376,6 +384,7 @@ impl Travel {
                 vm.shoot_down_from(self.way.side, memory.costs);
             }
             Kind::Transaction => {
+                self.shoot_down(vm, memory.costs);
                 for item in self.take_written(vm) {
                     self.outcomes[item.at] = Some(Outcome {
                         status: MoveStatus::Busy,
@@ -383,7 +392,6 @@ impl Travel {
                     });
                 }
                 self.switch_all(vm, memory);
-                vm.shoot_down_from(self.way.side, memory.costs);
             }
             Kind::Precopy => {
                 let again = self.take_written(vm);

@@ -1,5 +1,9 @@
 //! Baselines: a behaviour of each that no other has, on small machines.
 
 mod common;
+mod edges;
 
 mod autonuma;
+mod nomad;
+mod numab2;
+mod tpp;

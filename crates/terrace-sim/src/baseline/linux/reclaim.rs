@@ -216,26 +216,34 @@ impl Reclaim {
             }
             self.wake(ground, 0);
         }
-        for tier in (0_u8..).take(self.nodes.len()) {
-            self.balance(ground, tier, demotion);
+        // Each node has a thread of its own: none waits until another has given up.
+        let mut works = true;
+        while works && ground.has_time() {
+            works = false;
+            for tier in (0_u8..).take(self.nodes.len()) {
+                works |= self.balance(ground, tier, demotion);
+            }
         }
     }
 
-    /// `balance_pgdat`, a batch at a time.
-    fn balance(&mut self, ground: &mut Ground, tier: u8, demotion: &mut impl Demotion) {
-        let at = usize::from(tier);
-        while ground.has_time() && self.nodes[at].awake && self.nodes[at].under_way == 0 {
-            if self.balanced(ground, tier) {
-                self.nodes[at].awake = false;
-                self.nodes[at].in_round = false;
-            } else if !self.nodes[at].in_round {
-                self.begin(ground, tier, demotion);
-            } else if self.nodes[at].left[0] == 0 || self.nodes[at].freed >= self.nodes[at].wanted {
-                self.end(ground, tier);
-            } else {
-                self.batch(ground, tier, demotion);
-            }
+    /// The next step of `balance_pgdat`; says whether there was one.
+    fn balance(&mut self, ground: &mut Ground, tier: u8, demotion: &mut impl Demotion) -> bool {
+        let balanced = self.balanced(ground, tier);
+        let node = &mut self.nodes[usize::from(tier)];
+        if !node.awake || node.under_way > 0 {
+            return false;
         }
+        if balanced {
+            node.awake = false;
+            node.in_round = false;
+        } else if !node.in_round {
+            self.begin(ground, tier, demotion);
+        } else if node.left[0] == 0 || node.freed >= node.wanted {
+            self.end(ground, tier);
+        } else {
+            self.batch(ground, tier, demotion);
+        }
+        true
     }
 
     /// `inactive_is_low`: the larger the node, the smaller a part of it is to be inactive.
