@@ -54,7 +54,7 @@ fn autonuma_moves_nothing_to_a_node_of_one_page_or_before_the_first_scan() {
 fn autonuma_moves_pages_of_2_mib_and_none_of_three_full_nodes() {
     let vm = edges::huge_pages("autonuma");
     assert!(
-        vm.promoted_pages > 0 && vm.promoted_pages % 512 == 0,
+        vm.promoted_pages > 0 && vm.promoted_pages.is_multiple_of(512),
         "{vm:?}"
     );
     let vm = edges::three_tiers("autonuma");

@@ -7,14 +7,19 @@ use crate::edges;
 
 const LOAD: u64 = 2048 << 20;
 
-fn hot_set(workload: &'static str) -> VmResult {
+fn run(policy: &'static str, more: &'static str, workload: &'static str) -> VmResult {
     Small {
-        policy: "\"nomad\"",
-        more: "",
+        policy,
+        more,
         workload,
         scale: 64,
     }
     .run()
+}
+
+/// At the host, whose threads take no time from the vCPUs.
+fn from_slow(workload: &'static str) -> VmResult {
+    run("\"nomad@host\"", "start = \"slow\"", workload)
 }
 
 /// What the VM holds beside its load's pages.
@@ -24,17 +29,36 @@ fn shadows(vm: &VmResult) -> u64 {
 
 #[test]
 fn nomad_keeps_shadows_of_what_is_only_read_and_writes_drop_them() {
-    let read = hot_set(
+    let read = run(
+        "\"nomad\"",
+        "",
         "kind = \"hotset\", size = \"2048MiB\", hot = 0.05, write = 0.0, compute_ns = 200, \
          duration = \"60s\"",
     );
-    let written = hot_set(
+    let written = run(
+        "\"nomad\"",
+        "",
         "kind = \"hotset\", size = \"2048MiB\", hot = 0.05, write = 1.0, compute_ns = 200, \
          duration = \"60s\"",
     );
     // Nearly all of fast memory has shadows where nothing is written.
     assert!(shadows(&read) > 900 << 20, "{read:?}");
     assert!(shadows(&written) < shadows(&read) * 3 / 4, "{written:?}");
+}
+
+#[test]
+fn nomad_does_not_promote_what_is_written_all_the_time() {
+    // Four simulated pages take nearly all accesses.
+    let read = from_slow(
+        "kind = \"hotset\", size = \"2048MiB\", hot = 0.0005, hot_access = 0.99, \
+         write = 0.0, compute_ns = 200, duration = \"30s\"",
+    );
+    let written = from_slow(
+        "kind = \"hotset\", size = \"2048MiB\", hot = 0.0005, hot_access = 0.99, \
+         write = 1.0, compute_ns = 200, duration = \"30s\"",
+    );
+    assert!(read.fast_hit_ratio > 0.8, "{read:?}");
+    assert!(written.fast_hit_ratio < 0.2, "{written:?}");
 }
 
 #[test]
@@ -78,7 +102,7 @@ fn nomad_promotes_nothing_but_what_it_demoted_before_the_first_scan() {
 fn nomad_moves_pages_of_2_mib() {
     let vm = edges::huge_pages("nomad");
     assert!(
-        vm.promoted_pages > 0 && vm.promoted_pages % 512 == 0,
+        vm.promoted_pages > 0 && vm.promoted_pages.is_multiple_of(512),
         "{vm:?}"
     );
 }

@@ -67,7 +67,7 @@ fn numab2_moves_nothing_to_a_node_of_one_page_or_before_the_first_scan() {
 fn numab2_moves_pages_of_2_mib() {
     let vm = edges::huge_pages("numab2");
     assert!(
-        vm.promoted_pages > 0 && vm.promoted_pages % 512 == 0,
+        vm.promoted_pages > 0 && vm.promoted_pages.is_multiple_of(512),
         "{vm:?}"
     );
 }

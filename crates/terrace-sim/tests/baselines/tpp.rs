@@ -66,7 +66,7 @@ fn tpp_moves_nothing_to_a_node_of_one_page() {
 fn tpp_moves_pages_of_2_mib() {
     let vm = edges::huge_pages("tpp");
     assert!(
-        vm.promoted_pages > 0 && vm.promoted_pages % 512 == 0,
+        vm.promoted_pages > 0 && vm.promoted_pages.is_multiple_of(512),
         "{vm:?}"
     );
 }

@@ -412,3 +412,34 @@ impl Reclaim {
         self.lists.heap_bytes() + self.referenced.heap_bytes()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::super::Side;
+    use super::*;
+
+    #[test]
+    fn pages_are_activated_at_their_second_access_fifteen_at_a_time() {
+        let setup = Setup {
+            units: 20,
+            tiers: 2,
+            pages_per_unit: 1,
+            scale: 1,
+            seed: 1,
+            vm: "a".into(),
+            side: Side::Guest,
+        };
+        let mut reclaim = Reclaim::new(&setup, Aim::Demotion);
+        (0..20).for_each(|unit| reclaim.put_back(unit, 1, false));
+        let active = |reclaim: &Reclaim| (0..20).filter(|unit| reclaim.is_active(*unit)).count();
+        (0..20).for_each(|unit| reclaim.mark_accessed(unit));
+        (0..14).for_each(|unit| reclaim.mark_accessed(unit));
+        assert_eq!(active(&reclaim), 0);
+        reclaim.mark_accessed(14);
+        assert_eq!(active(&reclaim), 15);
+        // An active page that comes to another node stays active.
+        reclaim.came(3, 0);
+        reclaim.came(17, 0);
+        assert!(reclaim.is_active(3) && !reclaim.is_active(17));
+    }
+}
