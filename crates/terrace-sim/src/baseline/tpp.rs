@@ -1,9 +1,9 @@
-//! `tpp`: transparent page placement (Maruf et al., ASPLOS '23), as its authors' patches to Linux 5.13
-//! have it.
+//! `tpp`: transparent page placement (Maruf et al., ASPLOS '23), as the paper has it; watermarks and what is
+//! not in the paper are those of its authors' patches to Linux 5.13.
 //!
 //! - Trigger: a hinting fault ([`Scanner`]); only pages of slower nodes get hints.
-//! - Threshold: the page is on the active list. A fault on an inactive page counts as an access instead:
-//!   the second one activates it (`do_numa_page`, `mark_page_accessed`).
+//! - Threshold: the page is on the active list (§5.3). An inactive page is activated instead, so that its
+//!   next hinting fault promotes it.
 //! - Rate limit: the scan period, as in mode 1; and a promotion is refused below the high watermark.
 //! - Victim: a page of the inactive list whose A bit is clear, by kswapd ([`Reclaim`]), which is woken at any
 //!   tick while the first node has less free memory than the demotion watermark, 2 % of it
@@ -50,7 +50,7 @@ impl Mechanism for Tpp {
                 self.reclaim.came(unit, 0);
             }
         } else {
-            self.reclaim.mark_accessed(unit);
+            self.reclaim.activate(unit);
         }
         self.scanner.fault(ground.now_ns(), false, failed);
     }

@@ -169,10 +169,15 @@ impl Reclaim {
         self.activating.push(unit);
         if self.activating.len() == PAGEVEC {
             for unit in std::mem::take(&mut self.activating) {
-                if let Some(list) = self.lists.list_of(unit) {
-                    self.lists.push(list | 1, unit);
-                }
+                self.activate(unit);
             }
+        }
+    }
+
+    /// Moves a page to its node's active list, if it is on a list.
+    pub fn activate(&mut self, unit: Unit) {
+        if let Some(list) = self.lists.list_of(unit) {
+            self.lists.push(list | 1, unit);
         }
     }
 
