@@ -202,6 +202,18 @@ impl Ground<'_> {
         }
     }
 
+    /// Whether a unit was accessed since [`Ground::young`] was asked last; A stays as it is.
+    #[must_use]
+    pub fn accessed(&self, unit: Unit) -> bool {
+        match self.state.setup.side {
+            Side::Guest => self.space.guest.accessed(self.page(unit)),
+            Side::Host => {
+                let state = self.space.second.get(self.state.second(unit));
+                state & bits::ACCESSED != 0
+            }
+        }
+    }
+
     /// Whether a unit was written since it was asked last: tests the second stage's D and clears it. Until
     /// all translations are flushed ([`Ground::flush`]), writes through old ones are not seen.
     pub fn written(&mut self, unit: Unit) -> bool {
@@ -316,7 +328,8 @@ impl Ground<'_> {
 
     /// Sends units on a journey, each to a tier, by the mechanism's movers; what became of them is told
     /// ([`super::Mechanism::moved`]). For an exchange, each two that follow each other change places.
-    /// Units that already travel are left out (of an exchange, with their partner).
+    /// Units that already travel are left out (of an exchange, with their partner). Transactions are made
+    /// page by page, everything else in batches.
     pub fn submit(&mut self, wanted: &[(Unit, u8)], kind: Kind) {
         let by = if kind == Kind::Exchange { 2 } else { 1 };
         let mut units = Vec::with_capacity(wanted.len());
@@ -341,6 +354,7 @@ impl Ground<'_> {
             side: self.state.setup.side,
             batch: match kind {
                 Kind::Exchange => EXCHANGE_BATCH,
+                Kind::Transaction => 1,
                 _ => self.env.costs.move_batch,
             },
         };

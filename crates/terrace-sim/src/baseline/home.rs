@@ -66,6 +66,19 @@ impl Home {
         self.state.spent_now
     }
 
+    /// The same in a vCPU's fault, whose time is not the thread's.
+    fn call_in_fault(
+        &mut self,
+        space: &mut Space,
+        env: &Environment,
+        what: impl FnOnce(&mut dyn Mechanism, &mut Ground),
+    ) -> u64 {
+        let left = self.state.left;
+        let ps = self.call(space, env, what);
+        self.state.left = left;
+        ps
+    }
+
     /// An access may have met a hint: if so, what the vCPU waits beyond what the fault itself takes, ps.
     pub fn hinted(
         &mut self,
@@ -79,7 +92,7 @@ impl Home {
             return None;
         }
         let fault = Fault { unit, write };
-        let ps = self.call(space, env, |mechanism, ground| {
+        let ps = self.call_in_fault(space, env, |mechanism, ground| {
             ground.spend(Stage::Track, ground.costs().hint_fault);
             mechanism.hint_fault(ground, fault);
         });
@@ -92,7 +105,7 @@ impl Home {
         if !self.state.take_guard(unit) {
             return None;
         }
-        let ps = self.call(space, env, |mechanism, ground| {
+        let ps = self.call_in_fault(space, env, |mechanism, ground| {
             ground.spend(Stage::Track, ground.costs().hint_fault);
             mechanism.guard_fault(ground, unit);
         });

@@ -13,8 +13,12 @@ mod autonuma;
 pub mod ground;
 pub mod home;
 mod hyperplace;
+mod linux;
 pub mod lists;
+mod nomad;
+mod numab2;
 pub mod pmu;
+mod tpp;
 
 pub use crate::host::travel::{Kind as Travelling, Outcome, Side};
 pub use ground::{Ground, Stage};
@@ -104,11 +108,23 @@ pub enum Name {
     Autonuma,
     /// Our own, in the guest.
     Hyperplace,
+    /// NUMA balancing, mode 2.
+    Numab2,
+    /// Transparent page placement.
+    Tpp,
+    /// Non-exclusive tiering.
+    Nomad,
 }
 
 impl Name {
     /// All of them.
-    pub const ALL: &[Self] = &[Self::Autonuma, Self::Hyperplace];
+    pub const ALL: &[Self] = &[
+        Self::Autonuma,
+        Self::Numab2,
+        Self::Tpp,
+        Self::Nomad,
+        Self::Hyperplace,
+    ];
 
     /// As people write it.
     #[must_use]
@@ -116,6 +132,9 @@ impl Name {
         match self {
             Self::Autonuma => "autonuma",
             Self::Hyperplace => "hyperplace",
+            Self::Numab2 => "numab2",
+            Self::Tpp => "tpp",
+            Self::Nomad => "nomad",
         }
     }
 
@@ -129,6 +148,15 @@ impl Name {
             Self::Hyperplace => {
                 "HyperTier's placement: samples, a tree of virtual ranges, pages that change places"
             }
+            Self::Numab2 => {
+                "NUMA balancing, mode 2: pages that fault soon after their hint are promoted; kswapd demotes"
+            }
+            Self::Tpp => {
+                "TPP: hinting faults promote active pages; kswapd keeps 2 % of fast memory free"
+            }
+            Self::Nomad => {
+                "Nomad: a thread promotes by transactions and leaves shadow copies; clean pages are demoted by a remap"
+            }
         }
     }
 
@@ -136,7 +164,9 @@ impl Name {
     #[must_use]
     pub fn nature(self) -> Side {
         match self {
-            Self::Autonuma | Self::Hyperplace => Side::Guest,
+            Self::Autonuma | Self::Numab2 | Self::Tpp | Self::Nomad | Self::Hyperplace => {
+                Side::Guest
+            }
         }
     }
 
@@ -146,6 +176,9 @@ impl Name {
         match self {
             Self::Autonuma => Box::new(autonuma::Autonuma::new(setup)),
             Self::Hyperplace => Box::new(hyperplace::Hyperplace::new(setup)),
+            Self::Numab2 => Box::new(numab2::Numab2::new(setup)),
+            Self::Tpp => Box::new(tpp::Tpp::new(setup)),
+            Self::Nomad => Box::new(nomad::Nomad::new(setup)),
         }
     }
 }

@@ -6,8 +6,8 @@
 //! - `write-protect`: a batch is copied while only reads go on; writes wait for the batch's end.
 //! - `pml-copy`: a batch is copied while reads and writes go on; what was written meanwhile is unmapped
 //!   and copied again; mappings are filled at once, so no access faults.
-//! - as a transaction (Nomad, OSDI '24): a batch is copied while reads and writes go on; what was written
-//!   meanwhile stays where it was.
+//! - as a transaction (Nomad, OSDI '24): a batch is copied while reads and writes go on, for one quantum at
+//!   least; what was written meanwhile stays where it was.
 //! - exchanged: two pages change places, both unmapped meanwhile; no free page is needed.
 
 use terrace_core::policy::Move;
@@ -138,6 +138,8 @@ pub struct Travel {
     step: Step,
     /// Time that is left of the quanta so far, ps.
     budget: u64,
+    /// The batch was begun in this quantum: no vCPU has run since.
+    fresh: bool,
     spent: u64,
 }
 
@@ -153,6 +155,7 @@ impl Travel {
             batch: Vec::new(),
             step: Step::Begin,
             budget: 0,
+            fresh: false,
             spent: 0,
         }
     }
@@ -178,9 +181,15 @@ impl Travel {
     /// Works for `ps` of one processor's time; says whether all is done.
     pub fn work(&mut self, vm: &mut Vm, memory: &mut Memory, ps: u64) -> bool {
         self.budget += ps;
+        self.fresh = false;
         loop {
             if self.step == Step::Begin && self.next == self.wanted.len() {
                 return true;
+            }
+            // What a transaction is at risk of is what vCPUs write meanwhile, so they run meanwhile.
+            if self.way.kind == Kind::Transaction && self.step == Step::End && self.fresh {
+                self.budget = 0;
+                return false;
             }
             let cost = self.cost(vm, memory);
             if cost > self.budget {
@@ -271,8 +280,17 @@ impl Travel {
         if self.batch.is_empty() {
             return;
         }
-        vm.shoot_down_from(self.way.side, memory.costs);
+        self.shoot_down(vm, memory.costs);
+        self.fresh = true;
         self.step = Step::Copy(0);
+    }
+
+    /// Translations of the batch go.
+    fn shoot_down(&self, vm: &mut Vm, costs: &Costs) {
+        match self.batch.as_slice() {
+            [item] => vm.shoot_down_unit(item.unit, self.way.side, costs),
+            _ => vm.shoot_down_from(self.way.side, costs),
+        };
     }
 
     /// Whether two pages can change places; if not, they stay.
@@ -376,6 +394,7 @@ impl Travel {
                 vm.shoot_down_from(self.way.side, memory.costs);
             }
             Kind::Transaction => {
+                self.shoot_down(vm, memory.costs);
                 for item in self.take_written(vm) {
                     self.outcomes[item.at] = Some(Outcome {
                         status: MoveStatus::Busy,
@@ -383,7 +402,6 @@ impl Travel {
                     });
                 }
                 self.switch_all(vm, memory);
-                vm.shoot_down_from(self.way.side, memory.costs);
             }
             Kind::Precopy => {
                 let again = self.take_written(vm);

@@ -9,7 +9,7 @@ use crate::machine::TIERS;
 use crate::machine::costs::Costs;
 use crate::machine::space::Space;
 use crate::machine::vcpu::{Environment, Vcpu};
-use crate::number::{float, place};
+use crate::number::{float, low, place};
 use crate::scenario::BalloonStep;
 
 /// CPU time that management spent for a VM, ps as simulated.
@@ -144,12 +144,33 @@ impl Vm {
     /// The same by the host or by the guest's kernel. The host makes each vCPU exit; the guest's
     /// interrupt is posted to them, and only its sender exits.
     pub fn shoot_down_from(&mut self, side: Side, costs: &Costs) -> u64 {
+        for vcpu in &mut self.vcpus {
+            vcpu.flush();
+        }
+        self.interrupt(side, costs)
+    }
+
+    /// The same for one unit of the load. A guest's kernel flushes its page alone
+    /// (`tlb_single_page_flush_ceiling`); the host has all translations flushed.
+    pub fn shoot_down_unit(&mut self, unit: u32, side: Side, costs: &Costs) -> u64 {
+        if side == Side::Host {
+            return self.shoot_down_from(side, costs);
+        }
+        let second = &self.space.second;
+        let page = u64::from(unit - second.first_data()) * second.pages_per_unit();
+        for vcpu in &mut self.vcpus {
+            vcpu.forget(low(page));
+        }
+        self.interrupt(side, costs)
+    }
+
+    /// All vCPUs are interrupted for a flush; what the sender spends, ps.
+    fn interrupt(&mut self, side: Side, costs: &Costs) -> u64 {
         let interrupt = match side {
             Side::Host => costs.exit,
             Side::Guest => costs.guest_interrupt,
         };
         for vcpu in &mut self.vcpus {
-            vcpu.flush();
             vcpu.interrupt(interrupt);
         }
         let running = self.vcpus.iter().filter(|v| v.ended.is_none()).count() as u64;

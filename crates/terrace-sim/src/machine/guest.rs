@@ -279,6 +279,12 @@ impl Guest {
         entry & ACCESSED != 0
     }
 
+    /// Whether A of a page's leaf is set.
+    #[must_use]
+    pub fn accessed(&self, page: u32) -> bool {
+        self.entry(self.leaf_level(), page) & ACCESSED != 0
+    }
+
     /// Takes the present bit from a page's leaf, as the kernel does for a hinting fault: the entry keeps
     /// its frame.
     pub fn protect(&self, page: u32) {

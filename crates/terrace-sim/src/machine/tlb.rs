@@ -109,6 +109,13 @@ impl Tlb {
         set[0] = cached;
     }
 
+    /// Forgets one translation.
+    pub fn forget(&mut self, key: u32) {
+        if let Some(cached) = self.set(key).iter_mut().find(|c| c.key() == key) {
+            *cached = Cached::EMPTY;
+        }
+    }
+
     /// Empties it.
     pub fn flush(&mut self) {
         self.entries.fill(Cached::EMPTY);
@@ -189,6 +196,16 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    fn one_translation_is_forgotten_and_the_others_stay() {
+        let mut tlb = Tlb::new(4, 4);
+        (1..4).for_each(|key| tlb.push(Cached::new(key, 0, false)));
+        tlb.forget(2);
+        tlb.forget(9);
+        let found: Vec<bool> = (1..4).map(|key| tlb.find(key).is_some()).collect();
+        assert_eq!(found, [true, false, true]);
     }
 
     #[test]

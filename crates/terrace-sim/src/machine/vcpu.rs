@@ -270,6 +270,15 @@ impl Vcpu {
         }
     }
 
+    /// Forgets the translations of one page of the load, and what leads to them, as INVLPG does.
+    pub fn forget(&mut self, page: u32) {
+        let key = page >> self.tlb_shift;
+        self.l1.forget(key);
+        self.l2.forget(key);
+        self.pde.flush();
+        self.pdpte.flush();
+    }
+
     /// Forgets all translations if the guest took pages out since it last did.
     pub(super) fn follow_reclaim(&mut self, space: &Space) {
         let shootdowns = space.reclaim.as_ref().map_or(0, Reclaim::shootdowns);

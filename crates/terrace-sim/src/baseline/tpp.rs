@@ -1,0 +1,73 @@
+//! `tpp`: transparent page placement (Maruf et al., ASPLOS '23), as the paper has it; watermarks and what is
+//! not in the paper are those of its authors' patches to Linux 5.13.
+//!
+//! - Trigger: a hinting fault ([`Scanner`]); only pages of slower nodes get hints.
+//! - Threshold: the page is on the active list (§5.3). An inactive page is activated instead, so that its
+//!   next hinting fault promotes it.
+//! - Rate limit: the scan period, as in mode 1; and a promotion is refused below the high watermark.
+//! - Victim: a page of the inactive list whose A bit is clear, by kswapd ([`Reclaim`]), which is woken at any
+//!   tick while the first node has less free memory than the demotion watermark, 2 % of it
+//!   (`demote_scale_factor`), and works until it has as much. A demoted page gets a hint at once.
+
+use super::linux::marks::may_come;
+use super::linux::reclaim::{Aim, Copied, Reclaim};
+use super::linux::scanner::Scanner;
+use super::{Fault, Ground, Mechanism, Moved, Setup};
+
+/// TPP.
+#[derive(Debug)]
+pub struct Tpp {
+    scanner: Scanner,
+    reclaim: Reclaim,
+}
+
+impl Tpp {
+    /// Demotion begins at once, the scan after a second.
+    #[must_use]
+    pub fn new(setup: &Setup) -> Self {
+        Self {
+            scanner: Scanner::new(setup, true),
+            reclaim: Reclaim::new(setup, Aim::Demotion),
+        }
+    }
+}
+
+impl Mechanism for Tpp {
+    fn pass(&mut self, ground: &mut Ground) {
+        self.reclaim.work(ground, &mut Copied);
+        self.scanner.work(ground, |_| {});
+    }
+
+    fn hint_fault(&mut self, ground: &mut Ground, fault: Fault) {
+        let unit = fault.unit;
+        if ground.tier(unit) == Some(0) {
+            return;
+        }
+        let mut failed = false;
+        if self.reclaim.is_active(unit) {
+            failed = !(may_come(ground, &self.reclaim.marks(0), 0) && ground.migrate_now(unit, 0));
+            if !failed {
+                self.reclaim.came(unit, 0);
+            }
+        } else {
+            self.reclaim.activate(unit);
+        }
+        self.scanner.fault(ground.now_ns(), false, failed);
+    }
+
+    fn moved(&mut self, ground: &mut Ground, moved: &[Moved]) {
+        for moved in moved {
+            if self.reclaim.arrived(moved) {
+                ground.hint(moved.unit);
+            }
+        }
+    }
+
+    fn rounds(&self) -> u64 {
+        self.scanner.rounds()
+    }
+
+    fn heap_bytes(&self) -> usize {
+        self.reclaim.heap_bytes()
+    }
+}

@@ -1,0 +1,145 @@
+//! Machines and loads at the edge, for any mechanism: what must hold whatever it decides.
+
+use std::path::Path;
+
+use terrace_sim::result::VmResult;
+use terrace_sim::run::{Options, Simulation};
+use terrace_sim::scenario::Scenario;
+
+/// A VM and its load; sizes in KiB of the full-size machine.
+struct Edge {
+    policy: &'static str,
+    scale: u64,
+    tiers: &'static [(&'static str, u64)],
+    /// More keys of the VM's table.
+    more: &'static str,
+    load: u64,
+    seconds: u64,
+}
+
+impl Edge {
+    fn run(&self) -> VmResult {
+        let names: Vec<String> = self.tiers.iter().map(|t| format!("\"{}\"", t.0)).collect();
+        let sizes: Vec<String> = self
+            .tiers
+            .iter()
+            .map(|t| format!("\"{}KiB\"", t.1))
+            .collect();
+        let text = format!(
+            "[machine]\ntiers = [{}]\nvcpus_per_vm = 2\nscale = {}\n[[vm]]\nname = \"a\"\n\
+             tiers = [{}]\npolicy = \"{}\"\n{}\nworkload = {{ kind = \"hotset\", size = \"{}KiB\", \
+             hot = 0.1, hot_access = 0.9, write = 0.2, compute_ns = 200, duration = \"{}s\" }}\n",
+            names.join(", "),
+            self.scale,
+            sizes.join(", "),
+            self.policy,
+            self.more,
+            self.load,
+            self.seconds,
+        );
+        let scenario = Scenario::parse(&text, "edge", Path::new("/s")).expect("valid");
+        let mut simulation = Simulation::new(&scenario, Options::default()).expect("it can be run");
+        while simulation.advance(u64::MAX) {}
+        let vm = simulation.result().vms.remove(0);
+        self.check(&vm);
+        vm
+    }
+
+    /// No page is lost, and no node but the last holds more than it has: a 100th more where the host
+    /// manages it, which has what the machine keeps free.
+    fn check(&self, vm: &VmResult) {
+        let held: u64 = vm.tier_bytes_end.iter().sum();
+        assert!(held >= self.load << 10, "{vm:?}");
+        let nodes = self.tiers.len() - 1;
+        for (held, tier) in vm.tier_bytes_end.iter().zip(self.tiers).take(nodes) {
+            let free = if vm.policy.ends_with("@host") {
+                (tier.1 << 10) / 100
+            } else {
+                0
+            };
+            assert!(*held <= (tier.1 << 10) + free, "{vm:?}");
+        }
+    }
+}
+
+const MIB: u64 = 1 << 10;
+const GIB: u64 = 1 << 20;
+const TWO: &[(&str, u64)] = &[("dram", GIB), ("pmem", 3 * GIB)];
+
+/// Fast memory is full of cold pages, and the hot set is slow.
+pub fn fast_memory_full(policy: &'static str) -> VmResult {
+    Edge {
+        policy,
+        scale: 64,
+        tiers: TWO,
+        more: "",
+        load: 2 * GIB,
+        seconds: 30,
+    }
+    .run()
+}
+
+/// All memory is full, but for what the machine keeps free.
+pub fn slow_memory_full(policy: &'static str) -> VmResult {
+    Edge {
+        policy,
+        scale: 64,
+        tiers: TWO,
+        more: "",
+        load: 4 * GIB,
+        seconds: 30,
+    }
+    .run()
+}
+
+/// Fast memory is one page (and the least that a VM must have is slow).
+pub fn one_page_of_fast_memory(policy: &'static str) -> VmResult {
+    Edge {
+        policy,
+        scale: 64,
+        tiers: &[("dram", 256), ("pmem", 3 * GIB)],
+        more: "",
+        load: GIB,
+        seconds: 10,
+    }
+    .run()
+}
+
+/// The load has ended before the first scan.
+pub fn a_load_that_ends_at_once(policy: &'static str) -> VmResult {
+    Edge {
+        policy,
+        scale: 64,
+        tiers: TWO,
+        more: "",
+        load: 2 * GIB,
+        seconds: 1,
+    }
+    .run()
+}
+
+/// Guest and host have pages of 2 MiB.
+pub fn huge_pages(policy: &'static str) -> VmResult {
+    Edge {
+        policy,
+        scale: 16,
+        tiers: &[("dram", 8 * GIB), ("pmem", 24 * GIB)],
+        more: "page = \"2MiB\"\nstart = \"slow\"",
+        load: 16 * GIB,
+        seconds: 40,
+    }
+    .run()
+}
+
+/// Three tiers, the first of which is too small for the hot set.
+pub fn three_tiers(policy: &'static str) -> VmResult {
+    Edge {
+        policy,
+        scale: 64,
+        tiers: &[("dram", 128 * MIB), ("cxl", GIB), ("pmem", 3 * GIB)],
+        more: "",
+        load: 3 * GIB,
+        seconds: 30,
+    }
+    .run()
+}
