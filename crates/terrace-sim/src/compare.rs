@@ -383,7 +383,10 @@ impl Scenario {
     pub fn with_policy(&self, name: &str) -> Result<Self, RunError> {
         let policy = policy::by_name(name, "policy");
         let policy = policy.map_err(|fault| RunError(format!("policy: {}", fault.what)))?;
-        Ok(self.under(&policy))
+        let scenario = self.under(&policy);
+        let fits = scenario.check_memory_mode();
+        fits.map_err(|fault| RunError(format!("{}: {}", fault.path, fault.what)))?;
+        Ok(scenario)
     }
 
     fn under(&self, policy: &HostPolicy) -> Self {

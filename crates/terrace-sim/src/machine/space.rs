@@ -3,6 +3,7 @@
 use super::TIERS;
 use super::guest::Guest;
 use super::lines::Lines;
+use super::memory_mode::MemoryMode;
 use super::second_stage::{SecondStage, bits};
 use super::tier::Traffic;
 use crate::baseline::home::Home;
@@ -117,6 +118,8 @@ pub struct Space {
     pub pmu: Option<Pmu>,
     /// What full buffers of samples gave.
     pub samples: Vec<Sample>,
+    /// The machine's DRAM cache while the VM's vCPUs run, if it has one.
+    pub memory_mode: Option<Box<MemoryMode>>,
 }
 
 impl Space {
@@ -139,6 +142,7 @@ impl Space {
             home: None,
             pmu: None,
             samples: Vec::new(),
+            memory_mode: None,
         }
     }
 

@@ -197,6 +197,11 @@ fn guest_line(
         return env.costs.cached_line;
     }
     let frame = space.guest.table_frame(level, page);
+    let line = space.guest.table_line(level, page);
+    if let Some(touched) = space.through_dram(env, frame, line, false) {
+        space.traffic[0].read += env.line[0];
+        return env.read_ps[0] + touched.longer(env.read_ps[1], env.write_ps[1]);
+    }
     let unit = space.second.unit_of(frame);
     let tier = usize::from(space.second.tier(unit).unwrap_or(0));
     space.traffic[tier].read += env.line[tier];

@@ -3,3 +3,4 @@
 mod common;
 
 mod autonuma;
+mod memory_mode;
