@@ -13,7 +13,10 @@ mod autonuma;
 pub mod ground;
 pub mod home;
 pub mod lists;
+mod memtierd;
+mod nimble;
 pub mod pmu;
+mod raminate;
 
 pub use crate::host::travel::{Kind as Travelling, Outcome, Side};
 pub use ground::{Ground, Stage};
@@ -99,17 +102,35 @@ pub struct Setup {
 pub enum Name {
     /// NUMA balancing, mode 1.
     Autonuma,
+    /// Nimble.
+    Nimble,
+    /// RAMinate.
+    Raminate,
+    /// memtierd with its heat policy.
+    Memtierd,
+    /// memtierd with its age policy.
+    MemtierdAge,
 }
 
 impl Name {
     /// All of them.
-    pub const ALL: &[Self] = &[Self::Autonuma];
+    pub const ALL: &[Self] = &[
+        Self::Autonuma,
+        Self::Nimble,
+        Self::Raminate,
+        Self::Memtierd,
+        Self::MemtierdAge,
+    ];
 
     /// As people write it.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
             Self::Autonuma => "autonuma",
+            Self::Nimble => "nimble",
+            Self::Raminate => "raminate",
+            Self::Memtierd => "memtierd",
+            Self::MemtierdAge => "memtierd-age",
         }
     }
 
@@ -120,6 +141,18 @@ impl Name {
             Self::Autonuma => {
                 "NUMA balancing, mode 1: hinting faults promote while fast memory is free; no demotion"
             }
+            Self::Nimble => {
+                "Nimble: every 5 s, the slow node's active list and the fast node's inactive one"
+            }
+            Self::Raminate => {
+                "RAMinate: written pages first, by a corked multi-queue, 4 MiB a second"
+            }
+            Self::Memtierd => {
+                "memtierd, heat policy: regions of 1 MiB by their heat, as in its README"
+            }
+            Self::MemtierdAge => {
+                "memtierd, age policy: regions of 1 MiB that are active or idle for long"
+            }
         }
     }
 
@@ -127,7 +160,8 @@ impl Name {
     #[must_use]
     pub fn nature(self) -> Side {
         match self {
-            Self::Autonuma => Side::Guest,
+            Self::Autonuma | Self::Nimble => Side::Guest,
+            Self::Raminate | Self::Memtierd | Self::MemtierdAge => Side::Host,
         }
     }
 
@@ -136,6 +170,10 @@ impl Name {
     pub fn begin(self, setup: &Setup) -> Box<dyn Mechanism> {
         match self {
             Self::Autonuma => Box::new(autonuma::Autonuma::new(setup)),
+            Self::Nimble => Box::new(nimble::Nimble::new(setup)),
+            Self::Raminate => Box::new(raminate::Raminate::new(setup)),
+            Self::Memtierd => Box::new(memtierd::Memtierd::new(setup, memtierd::Policy::Heat)),
+            Self::MemtierdAge => Box::new(memtierd::Memtierd::new(setup, memtierd::Policy::Age)),
         }
     }
 }

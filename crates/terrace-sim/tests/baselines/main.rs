@@ -3,4 +3,8 @@
 mod common;
 
 mod autonuma;
+mod edges;
 mod memory_mode;
+mod memtierd;
+mod nimble;
+mod raminate;
