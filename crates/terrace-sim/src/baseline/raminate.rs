@@ -1,7 +1,7 @@
 //! `raminate`: RAMinate (Hirofuchi and Takano, SoCC '16), page exchange by a corked multi-queue.
 //!
 //! - Trigger: a scan of the whole second stage every second reads and clears A and D of each page (vTMM,
-//!   §4.3; HMvisor, §3.2.1); it takes 2 µs a page, so large VMs are scanned less often.
+//!   §4.3.2; HMvisor, §3.2.1); it takes 2 µs a page, so large VMs are scanned less often.
 //! - Threshold: a page's queue is the logarithm of how many scans found it written; pages that were only
 //!   read are in queues below. A page of a slow tier changes places with one of the tier above if its
 //!   queue is higher.

@@ -7,6 +7,7 @@
 
 use rand_xoshiro::rand_core::Rng;
 
+use super::guest::Level;
 use super::space::Space;
 use super::tier::Traffic;
 use super::vcpu::Environment;
@@ -197,6 +198,17 @@ impl Space {
             self.traffic[1].written += touched.medium.written;
         }
         Some(touched)
+    }
+
+    /// Under memory mode, a read of a page's entry of a level of the guest's tables; says what it takes, ps.
+    #[cold]
+    pub(super) fn table_through_dram(&mut self, env: &Environment, level: Level, page: u32) -> u64 {
+        let frame = self.guest.table_frame(level, page);
+        let line = self.guest.table_line(level, page);
+        self.traffic[0].read += env.line[0];
+        let touched = self.through_dram(env, frame, line, false);
+        let longer = touched.map_or(0, |t| t.longer(env.read_ps[1], env.write_ps[1]));
+        env.read_ps[0] + longer
     }
 }
 

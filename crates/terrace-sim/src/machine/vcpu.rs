@@ -220,7 +220,7 @@ impl Vcpu {
     }
 
     /// An access under memory mode; says which tier served it.
-    #[inline(never)]
+    #[cold]
     fn access_through_dram(
         &mut self,
         space: &mut Space,

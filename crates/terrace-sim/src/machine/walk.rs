@@ -111,6 +111,7 @@ impl Vcpu {
         ps
     }
 
+    #[inline(always)]
     fn mark_upper(&mut self, space: &mut Space, env: &Environment, level: Level, page: u32) -> u64 {
         if !space.guest.mark(level, page, false) {
             return 0;
@@ -183,8 +184,9 @@ fn host_fault(space: &mut Space, env: &Environment, unit: u32) -> u64 {
     env.costs.second_stage_fault
 }
 
-/// Reads an entry of the guest's tables: its table's translation, then its line.
-#[inline]
+/// Reads an entry of the guest's tables: its table's translation, then its line. Where it is a call of
+/// its own, a run takes a tenth longer.
+#[inline(always)]
 fn guest_line(
     space: &mut Space,
     env: &Environment,
@@ -196,12 +198,10 @@ fn guest_line(
     if space.lines.touch(table, number) {
         return env.costs.cached_line;
     }
-    let frame = space.guest.table_frame(level, page);
-    let line = space.guest.table_line(level, page);
-    if let Some(touched) = space.through_dram(env, frame, line, false) {
-        space.traffic[0].read += env.line[0];
-        return env.read_ps[0] + touched.longer(env.read_ps[1], env.write_ps[1]);
+    if space.memory_mode.is_some() {
+        return space.table_through_dram(env, level, page);
     }
+    let frame = space.guest.table_frame(level, page);
     let unit = space.second.unit_of(frame);
     let tier = usize::from(space.second.tier(unit).unwrap_or(0));
     space.traffic[tier].read += env.line[tier];

@@ -4,9 +4,6 @@ use terrace_sim::result::VmResult;
 
 use crate::common::Small;
 
-const HOT: &str = "kind = \"hotset\", size = \"2048MiB\", hot = 0.05, hot_access = 0.9, write = 0.5, \
-                   compute_ns = 200, duration = \"60s\"";
-
 fn run(policy: &'static str, more: &'static str, workload: &'static str) -> VmResult {
     Small {
         policy,
