@@ -306,10 +306,9 @@ fn place_by(
             Side::Host => scenario.machine.tiers[at].bytes / scale / unit,
         };
     }
-    if side == Side::Guest {
-        // The last node has what the machine keeps free beside the VMs, so that there is room to demote.
-        space.limit[..tiers - 1].copy_from_slice(&capacity[..tiers - 1]);
-    }
+    // What the machine keeps free beside its tiers' sizes is no mechanism's to fill, but for the last tier's:
+    // there must be room to demote.
+    space.limit[..tiers - 1].copy_from_slice(&capacity[..tiers - 1]);
     let first = space.second.first_data();
     let setup = baseline::Setup {
         units: space.second.len() - first,

@@ -123,9 +123,7 @@ impl Nimble {
         self.pair = tier;
         let above = tier - 1;
         let most = ground.capacity(above);
-        let free = ground
-            .free(above)
-            .min(most.saturating_sub(ground.held(above)));
+        let free = ground.free(above);
         let wanted = self.lists.len(active(tier)).min(most);
         if wanted <= free {
             return Step::Promote(tier, wanted);

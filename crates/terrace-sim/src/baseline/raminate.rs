@@ -5,7 +5,7 @@
 //! - Threshold: a page's queue is the logarithm of how many scans found it written; pages that were only
 //!   read are in queues below. A page of a slow tier changes places with one of the tier above if its
 //!   queue is higher.
-//! - Rate limit: the cork is out once after each scan, for at most 1,024 pages of 4 KiB.
+//! - Rate limit: from the first scan on, the cork is out once a second, for at most 1,024 pages of 4 KiB.
 //! - Victim: of the lowest queue of the tier above that is not empty, the page that has been there longest.
 //!
 //! Its own paper's figures beyond these are not known here: `docs/baselines/raminate.md` says what is whose.
@@ -21,7 +21,9 @@ const SCAN_EVERY: u64 = 1_000_000_000;
 /// Scanning one page, ps: 800 ms for 1.6 GB of 4 KiB pages (HMvisor, §3.2.1).
 const SCAN_PAGE: u64 = 2_000 * PS;
 
-/// Most bytes that change tier after a scan: HMvisor's limit for the same purpose, 1,024 pages.
+/// Between two times that the cork is out, ns, and the most bytes that change tier then: HMvisor's epoch and
+/// limit for the same purpose, 1,024 pages.
+const EPOCH: u64 = 1_000_000_000;
 const EPOCH_BYTES: u64 = 1024 * 4096;
 
 /// Scans that do not find a page, after which it sinks by a queue.
@@ -80,6 +82,8 @@ pub struct Raminate {
     next: Unit,
     /// When the scan at hand began, or the next may begin, ns.
     due: u64,
+    /// When the cork may be out next, ns.
+    epoch: u64,
     scanning: bool,
     scans: u64,
 }
@@ -94,6 +98,7 @@ impl Raminate {
             queues: Lists::new(lists, setup.units),
             next: 0,
             due: SCAN_EVERY,
+            epoch: 0,
             scanning: false,
             scans: 0,
         }
@@ -140,8 +145,7 @@ impl Raminate {
     fn uncork(&mut self, ground: &mut Ground, tier: u8, mut most: u64) {
         let above = tier - 1;
         let (mut rise, mut exchange) = (Vec::new(), Vec::new());
-        let own = ground.capacity(above).saturating_sub(ground.held(above));
-        let mut free = ground.free(above).min(own);
+        let mut free = ground.free(above);
         while most > 0 {
             let Some(queue) = self.highest(tier).filter(|queue| *queue > 0) else {
                 break;
@@ -172,20 +176,21 @@ impl Raminate {
 
 impl Mechanism for Raminate {
     fn pass(&mut self, ground: &mut Ground) {
-        if !self.scanning && ground.now_ns() >= self.due {
+        let now = ground.now_ns();
+        if !self.scanning && now >= self.due {
             self.scanning = true;
-            self.due = ground.now_ns() + SCAN_EVERY;
+            self.due = now + SCAN_EVERY;
         }
-        if !self.scanning || !self.scan(ground) {
+        if self.scanning && self.scan(ground) {
+            self.scanning = false;
+            self.scans += 1;
+            // What was cleared is seen again only by walks.
+            ground.flush();
+        }
+        if self.scans == 0 || now < self.epoch || ground.travelling() > 0 {
             return;
         }
-        self.scanning = false;
-        self.scans += 1;
-        // What was cleared is seen again only by walks.
-        ground.flush();
-        if ground.travelling() > 0 {
-            return;
-        }
+        self.epoch = now + EPOCH;
         let most = ground.units_in(EPOCH_BYTES).max(2);
         let tiers = u8::try_from(ground.setup().tiers).unwrap_or(1);
         for tier in 1..tiers {
