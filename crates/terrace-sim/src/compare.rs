@@ -408,6 +408,7 @@ impl Scenario {
         let policy = policy.map_err(|fault| RunError(format!("policy: {}", fault.what)))?;
         let scenario = self.under(&policy);
         let checked = scenario.check_baselines();
+        let checked = checked.and_then(|()| scenario.check_memory_mode());
         checked
             .map_err(|fault| RunError(format!("policy {name}: {}: {}", fault.key(), fault.what)))?;
         Ok(scenario)

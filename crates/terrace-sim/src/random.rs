@@ -12,6 +12,8 @@ pub enum Purpose {
     Accesses,
     /// Reads and writes.
     Writes,
+    /// Where VMs' memory lies in the host's.
+    HostMemory,
 }
 
 /// The generator of (seed, VM, vCPU, purpose): Xoshiro256++. The VM counts by its name, so adding
@@ -26,6 +28,7 @@ pub fn stream(seed: u64, vm: &str, vcpu: u32, purpose: Purpose) -> Xoshiro256Plu
         Purpose::Layout => 1,
         Purpose::Accesses => 2,
         Purpose::Writes => 3,
+        Purpose::HostMemory => 4,
     };
     hash = mix(hash ^ u64::from(vcpu) << 8 ^ purpose << 48);
     Xoshiro256PlusPlus::seed_from_u64(hash)

@@ -16,6 +16,7 @@ use crate::host::oracle;
 use crate::host::travel::{self, Memory};
 use crate::host::vm::Vm;
 use crate::machine::costs::Costs;
+use crate::machine::memory_mode::MemoryMode;
 use crate::machine::tier::{Load, Traffic};
 use crate::machine::vcpu::Environment;
 use crate::machine::{PS, TIERS};
@@ -68,6 +69,8 @@ pub struct Simulation {
     /// 4 KiB pages per tier, as simulated.
     pub(crate) capacity: [u64; TIERS],
     pub(crate) management: Management,
+    /// The machine's DRAM cache, under memory mode.
+    pub(crate) memory_mode: Option<Box<MemoryMode>>,
     pub(crate) timeline: Timeline,
     /// Time, ps as simulated.
     pub(crate) now: u64,
@@ -154,9 +157,14 @@ impl Simulation {
         let env = self.environment(end);
         let mut free = free_pages(&self.capacity, &self.vms);
         let before: u64 = self.vms.iter().map(|vm| vm.space.counts.accesses()).sum();
-        for vm in &mut self.vms {
+        for (number, vm) in self.vms.iter_mut().enumerate() {
             oracle::place_window(vm, self.now, env.now_ns);
+            if let Some(cache) = &mut self.memory_mode {
+                cache.serve(number);
+            }
+            vm.space.memory_mode = self.memory_mode.take();
             vm.run_within(&mut free, &env);
+            self.memory_mode = vm.space.memory_mode.take();
         }
         free = free_pages(&self.capacity, &self.vms);
         let mut traffic = [Traffic::default(); TIERS];
@@ -305,7 +313,8 @@ impl Simulation {
     fn count_state(&mut self) {
         let engine = self.engine.heap_bytes() as u64;
         let vms: u64 = self.vms.iter().map(Vm::heap_bytes).sum();
-        let all = engine + vms + self.management.heap_bytes();
+        let cache = self.memory_mode.as_ref().map_or(0, |m| m.heap_bytes());
+        let all = engine + vms + self.management.heap_bytes() + cache;
         self.state = (self.state.0.max(engine), self.state.1.max(all));
     }
 

@@ -17,6 +17,7 @@ use crate::host::vm::{Spent, Vm};
 use crate::machine::costs::Costs;
 use crate::machine::guest::Guest;
 use crate::machine::lines::Lines;
+use crate::machine::memory_mode::{Frames, MemoryMode};
 use crate::machine::second_stage::SecondStage;
 use crate::machine::space::{Heat, Space};
 use crate::machine::tier::Load;
@@ -84,6 +85,7 @@ pub(crate) fn simulation(
         loads: scenario.machine.tiers.iter().map(Load::new).collect(),
         capacity,
         management: Management::new(cpus, scale),
+        memory_mode: memory_mode(scenario, &vms, &capacity)?,
         timeline: timeline(scenario, &vms),
         now: 0,
         quantum: QUANTUM / options.quantum_divisor.unwrap_or(1).max(1),
@@ -98,6 +100,34 @@ pub(crate) fn simulation(
     };
     arrive(&mut simulation);
     Ok(simulation)
+}
+
+/// The DRAM cache of a machine whose VMs are under memory mode.
+fn memory_mode(
+    scenario: &Scenario,
+    vms: &[Vm],
+    capacity: &[u64; TIERS],
+) -> Result<Option<Box<MemoryMode>>, RunError> {
+    if !scenario.has_memory_mode() {
+        return Ok(None);
+    }
+    let scale = scenario.machine.scale;
+    let frames = |vm: &Vm| Frames {
+        tables: vm.space.guest.table_frames(),
+        first_data: vm.space.guest.first_data(),
+        all: vm.space.guest.frames(),
+    };
+    let frames: Vec<Frames> = vms.iter().map(frames).collect();
+    let dram = scenario.machine.tiers[0].bytes / scale / PAGE_SIZE;
+    let huge = vms.iter().any(|vm| vm.space.second.huge());
+    let how = (scenario.seed, scale, huge);
+    match MemoryMode::new(dram, capacity[1], &frames, how) {
+        Some(cache) => Ok(Some(Box::new(cache))),
+        None => refuse(
+            "memory-mode: the second tier is more than 32,767 times as large as the first, more than \
+             its tags tell apart: make the first tier larger",
+        ),
+    }
 }
 
 /// Free bytes of a tier beside what VMs are sized for, as simulated.
@@ -258,10 +288,9 @@ fn place_by(space: &mut Space, scenario: &Scenario, spec: &scenario::Vm, name: N
             Side::Host => scenario.machine.tiers[at].bytes / scale / unit,
         };
     }
-    if side == Side::Guest {
-        // The last node has what the machine keeps free beside the VMs, so that there is room to demote.
-        space.limit[..tiers - 1].copy_from_slice(&capacity[..tiers - 1]);
-    }
+    // What the machine keeps free beside its tiers' sizes is no mechanism's to fill, but for the last tier's:
+    // there must be room to demote.
+    space.limit[..tiers - 1].copy_from_slice(&capacity[..tiers - 1]);
     let first = space.second.first_data();
     let setup = baseline::Setup {
         units: space.second.len() - first,

@@ -54,6 +54,8 @@ pub struct State {
     pub(super) demoted: u64,
     /// Threads that move pages; the first journeys are theirs.
     pub(super) movers: usize,
+    /// Pages that they unmap together, where it is not the kernel's usual number.
+    batch: Option<usize>,
 }
 
 impl State {
@@ -76,6 +78,7 @@ impl State {
             promoted: 0,
             demoted: 0,
             movers: 1,
+            batch: None,
             setup,
         }
     }
@@ -352,11 +355,11 @@ impl Ground<'_> {
         let way = Way {
             kind,
             side: self.state.setup.side,
-            batch: match kind {
+            batch: self.state.batch.unwrap_or(match kind {
                 Kind::Exchange => EXCHANGE_BATCH,
                 Kind::Transaction => 1,
                 _ => self.env.costs.move_batch,
-            },
+            }),
         };
         self.state.journeys.push(Journey {
             travel: Travel::new(units, way),
@@ -366,6 +369,12 @@ impl Ground<'_> {
     /// Sets how many threads move pages; 1 at first.
     pub fn set_movers(&mut self, threads: usize) {
         self.state.movers = threads.max(1);
+    }
+
+    /// Sets how many pages are unmapped together; at first, what the machine's kernel does. An even number
+    /// for exchanges.
+    pub fn set_batch(&mut self, pages: usize) {
+        self.state.batch = Some(pages);
     }
 
     /// Counts memory of a tier as taken, beside what the VM's pages hold (shadow copies), in units;

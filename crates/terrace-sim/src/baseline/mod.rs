@@ -15,9 +15,12 @@ pub mod home;
 mod hyperplace;
 mod linux;
 pub mod lists;
+mod memtierd;
+mod nimble;
 mod nomad;
 mod numab2;
 pub mod pmu;
+mod raminate;
 mod tpp;
 
 pub use crate::host::travel::{Kind as Travelling, Outcome, Side};
@@ -114,6 +117,14 @@ pub enum Name {
     Tpp,
     /// Non-exclusive tiering.
     Nomad,
+    /// Nimble.
+    Nimble,
+    /// RAMinate.
+    Raminate,
+    /// memtierd with its heat policy.
+    Memtierd,
+    /// memtierd with its age policy.
+    MemtierdAge,
 }
 
 impl Name {
@@ -124,6 +135,10 @@ impl Name {
         Self::Tpp,
         Self::Nomad,
         Self::Hyperplace,
+        Self::Nimble,
+        Self::Raminate,
+        Self::Memtierd,
+        Self::MemtierdAge,
     ];
 
     /// As people write it.
@@ -135,6 +150,10 @@ impl Name {
             Self::Numab2 => "numab2",
             Self::Tpp => "tpp",
             Self::Nomad => "nomad",
+            Self::Nimble => "nimble",
+            Self::Raminate => "raminate",
+            Self::Memtierd => "memtierd",
+            Self::MemtierdAge => "memtierd-age",
         }
     }
 
@@ -157,6 +176,18 @@ impl Name {
             Self::Nomad => {
                 "Nomad: a thread promotes by transactions and leaves shadow copies; clean pages are demoted by a remap"
             }
+            Self::Nimble => {
+                "Nimble: every 5 s, the slow node's active list and the fast node's inactive one"
+            }
+            Self::Raminate => {
+                "RAMinate: written pages first, by a corked multi-queue, 4 MiB a second"
+            }
+            Self::Memtierd => {
+                "memtierd, heat policy: regions of 1 MiB by their heat, as in its README"
+            }
+            Self::MemtierdAge => {
+                "memtierd, age policy: regions of 1 MiB that are active or idle for long"
+            }
         }
     }
 
@@ -167,6 +198,8 @@ impl Name {
             Self::Autonuma | Self::Numab2 | Self::Tpp | Self::Nomad | Self::Hyperplace => {
                 Side::Guest
             }
+            Self::Nimble => Side::Guest,
+            Self::Raminate | Self::Memtierd | Self::MemtierdAge => Side::Host,
         }
     }
 
@@ -179,6 +212,10 @@ impl Name {
             Self::Numab2 => Box::new(numab2::Numab2::new(setup)),
             Self::Tpp => Box::new(tpp::Tpp::new(setup)),
             Self::Nomad => Box::new(nomad::Nomad::new(setup)),
+            Self::Nimble => Box::new(nimble::Nimble::new(setup)),
+            Self::Raminate => Box::new(raminate::Raminate::new(setup)),
+            Self::Memtierd => Box::new(memtierd::Memtierd::new(setup, memtierd::Policy::Heat)),
+            Self::MemtierdAge => Box::new(memtierd::Memtierd::new(setup, memtierd::Policy::Age)),
         }
     }
 }

@@ -9,7 +9,7 @@ use crate::scenario::{HostPolicy, Start};
 pub fn back(second: &mut SecondStage, policy: &HostPolicy, start: Start, fit: &[u64]) {
     match policy {
         HostPolicy::AllFast => all(second, 0),
-        HostPolicy::AllSlow => all(second, last(fit)),
+        HostPolicy::AllSlow | HostPolicy::MemoryMode(_) => all(second, last(fit)),
         HostPolicy::Interleave => deal(second, fit),
         HostPolicy::Engine(..)
         | HostPolicy::Baseline(..)

@@ -202,6 +202,12 @@ impl Guest {
         self.locate(level, page).0
     }
 
+    /// The line of that table that the entry is in.
+    #[must_use]
+    pub fn table_line(&self, level: Level, page: u32) -> u64 {
+        self.locate(level, page).1 as u64 / 8
+    }
+
     /// Reads a page's entry of a level; 0 where there is none.
     #[must_use]
     #[inline]

@@ -12,6 +12,7 @@ pub mod costs;
 pub mod guest;
 pub mod histogram;
 pub mod lines;
+pub mod memory_mode;
 pub mod pml;
 pub mod second_stage;
 pub mod space;

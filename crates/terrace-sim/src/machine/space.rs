@@ -3,6 +3,7 @@
 use super::TIERS;
 use super::guest::Guest;
 use super::lines::Lines;
+use super::memory_mode::MemoryMode;
 use super::second_stage::{SecondStage, bits};
 use super::tier::Traffic;
 use crate::baseline::home::Home;
@@ -119,6 +120,8 @@ pub struct Space {
     pub pmu: Option<Pmu>,
     /// What full buffers of samples gave.
     pub samples: Vec<Sample>,
+    /// The machine's DRAM cache while the VM's vCPUs run, if it has one.
+    pub memory_mode: Option<Box<MemoryMode>>,
 }
 
 impl Space {
@@ -141,6 +144,7 @@ impl Space {
             home: None,
             pmu: None,
             samples: Vec::new(),
+            memory_mode: None,
         }
     }
 

@@ -169,26 +169,15 @@ impl Vcpu {
             return false;
         };
         self.waiting = false;
-        let price = if write {
-            self.prices.write[tier]
+        self.clock += self.prices.compute + ps;
+        let tier = if space.memory_mode.is_some() {
+            self.access_through_dram(space, env, access)
         } else {
-            self.prices.read[tier]
+            self.clock += self.price(tier, write);
+            let medium = self.medium(env, access, tier);
+            space.count(tier, page, write, medium);
+            tier
         };
-        self.clock += self.prices.compute + ps + price;
-        let line = (access.page() << 6 | access.line()) * crate::access::LINE / env.line[tier];
-        // The medium serves the same line once in a row to be read, and takes it once to be written.
-        let (last, dirty) = self.last_line[tier];
-        let again = last == line;
-        let medium = Traffic {
-            read: if again { 0 } else { env.line[tier] },
-            written: if write && !(again && dirty) {
-                env.line[tier]
-            } else {
-                0
-            },
-        };
-        self.last_line[tier] = (line, write || (again && dirty));
-        space.count(tier, page, write, medium);
         self.count_event(space, env, page, write, tier);
         if access.ends_operation() {
             self.times.add(self.clock - self.operation);
@@ -200,6 +189,57 @@ impl Vcpu {
             self.ended = Some(self.clock);
         }
         true
+    }
+
+    #[inline]
+    fn price(&self, tier: usize, write: bool) -> u64 {
+        if write {
+            self.prices.write[tier]
+        } else {
+            self.prices.read[tier]
+        }
+    }
+
+    /// What an access takes from a tier's medium.
+    #[inline]
+    fn medium(&mut self, env: &Environment, access: Access, tier: usize) -> Traffic {
+        let write = access.is_write();
+        let line = (access.page() << 6 | access.line()) * crate::access::LINE / env.line[tier];
+        // The medium serves the same line once in a row to be read, and takes it once to be written.
+        let (last, dirty) = self.last_line[tier];
+        let again = last == line;
+        self.last_line[tier] = (line, write || (again && dirty));
+        Traffic {
+            read: if again { 0 } else { env.line[tier] },
+            written: if write && !(again && dirty) {
+                env.line[tier]
+            } else {
+                0
+            },
+        }
+    }
+
+    /// An access under memory mode; says which tier served it.
+    #[cold]
+    fn access_through_dram(
+        &mut self,
+        space: &mut Space,
+        env: &Environment,
+        access: Access,
+    ) -> usize {
+        let (page, write) = (low(access.page()), access.is_write());
+        let dram = self.medium(env, access, 0);
+        space.traffic[0].read += dram.read;
+        space.traffic[0].written += dram.written;
+        // Pages do not change frames: neither swap nor a balloon goes with memory mode.
+        let frame = space.guest.first_data() + page;
+        let touched = space.through_dram(env, frame, access.line(), write);
+        let missed = touched.filter(|touched| !touched.hit);
+        self.clock += self.price(0, write)
+            + missed.map_or(0, |t| t.longer(self.prices.read[1], self.prices.write[1]));
+        let tier = usize::from(missed.is_some());
+        space.count(tier, page, write, Traffic::default());
+        tier
     }
 
     /// The tier of a page, and what finding it took, ps; none while the page is being copied.

@@ -111,6 +111,7 @@ impl Vcpu {
         ps
     }
 
+    #[inline(always)]
     fn mark_upper(&mut self, space: &mut Space, env: &Environment, level: Level, page: u32) -> u64 {
         if !space.guest.mark(level, page, false) {
             return 0;
@@ -183,8 +184,9 @@ fn host_fault(space: &mut Space, env: &Environment, unit: u32) -> u64 {
     env.costs.second_stage_fault
 }
 
-/// Reads an entry of the guest's tables: its table's translation, then its line.
-#[inline]
+/// Reads an entry of the guest's tables: its table's translation, then its line. Where it is a call of
+/// its own, a run takes a tenth longer.
+#[inline(always)]
 fn guest_line(
     space: &mut Space,
     env: &Environment,
@@ -195,6 +197,9 @@ fn guest_line(
 ) -> u64 {
     if space.lines.touch(table, number) {
         return env.costs.cached_line;
+    }
+    if space.memory_mode.is_some() {
+        return space.table_through_dram(env, level, page);
     }
     let frame = space.guest.table_frame(level, page);
     let unit = space.second.unit_of(frame);

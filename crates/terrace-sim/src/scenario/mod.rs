@@ -133,6 +133,8 @@ pub enum HostPolicy {
     Engine(String, PolicyChoice),
     /// A mechanism of another system, in the guest or at the host; the name as given.
     Baseline(String, Name, Side),
+    /// The machine's DRAM is a cache of the second tier, where all pages are; the name as given.
+    MemoryMode(String),
     /// Nobody: pages stay where [`Start`] puts them.
     FirstTouch,
     /// Pages are dealt to the tiers in turn, in proportion to the VM's sizes, and stay.
@@ -202,7 +204,7 @@ impl HostPolicy {
     #[must_use]
     pub fn name(&self) -> String {
         match self {
-            Self::Engine(name, _) | Self::Baseline(name, ..) => name,
+            Self::Engine(name, _) | Self::Baseline(name, ..) | Self::MemoryMode(name) => name,
             Self::FirstTouch => "first-touch",
             Self::Interleave => "interleave",
             Self::AllFast => "all-fast",

@@ -38,6 +38,12 @@ const UNMANAGED: [(&str, &str, HostPolicy); 5] = [
     ),
 ];
 
+/// The hardware that needs no policy: its name, and what it is.
+const MEMORY_MODE: (&str, &str) = (
+    "memory-mode",
+    "the first tier is no memory but a direct-mapped cache of the second, of the machine and all its VMs",
+);
+
 /// A policy for people.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
 pub struct Description {
@@ -77,18 +83,30 @@ pub fn descriptions() -> Vec<Description> {
             baseline.nature().name()
         )),
     }));
-    all.extend(UNMANAGED.map(|(name, what, _)| Description {
-        name: name.into(),
-        stages: Vec::new(),
-        what: Some(what.into()),
-    }));
+    let unmanaged = UNMANAGED.map(|(name, what, _)| (name, what));
+    all.extend(
+        [MEMORY_MODE]
+            .into_iter()
+            .chain(unmanaged)
+            .map(|(name, what)| Description {
+                name: name.into(),
+                stages: Vec::new(),
+                what: Some(what.into()),
+            }),
+    );
     all
 }
 
 /// Whether a policy of that name leaves pages alone, so that it has no rounds.
 #[must_use]
 pub fn is_unmanaged(name: &str) -> bool {
-    UNMANAGED.iter().any(|(n, ..)| *n == name)
+    let bare = name.split_once('@').map_or(name, |(bare, _)| bare);
+    is_memory_mode(bare) || UNMANAGED.iter().any(|(n, ..)| *n == bare)
+}
+
+/// Hardware does it, wherever it is said to run.
+fn is_memory_mode(name: &str) -> bool {
+    name == MEMORY_MODE.0
 }
 
 /// Whether a scenario may name the policy.
@@ -166,7 +184,8 @@ impl RawPolicy {
             &raw.place,
             &raw.moves,
         ];
-        if let Some(name) = baseline(&raw.base) {
+        let mechanism = baseline(&raw.base);
+        if mechanism.is_some() || is_memory_mode(&raw.base) {
             if own.iter().any(|stage| stage.is_some()) {
                 let what = format!(
                     "\"{}\" is one mechanism: no stage of it can be replaced; leave the other keys out",
@@ -177,7 +196,10 @@ impl RawPolicy {
             let label = raw
                 .side
                 .map_or(raw.base.clone(), |at| format!("{}@{at}", raw.base));
-            return Ok(of_baseline(label, name, side));
+            return Ok(match mechanism {
+                Some(name) => of_baseline(label, name, side),
+                None => HostPolicy::MemoryMode(label),
+            });
         }
         no_engine_in_guests(side, &format!("{path}.where"))?;
         let stages = PolicyStages {
@@ -220,6 +242,9 @@ pub(crate) fn by_name(text: &str, path: &str) -> Result<HostPolicy, Fault> {
     if let Some(found) = baseline(name) {
         return Ok(of_baseline(text.into(), found, side));
     }
+    if is_memory_mode(name) {
+        return Ok(HostPolicy::MemoryMode(text.into()));
+    }
     no_engine_in_guests(side, path)?;
     if let Some((.., policy)) = UNMANAGED.iter().find(|(n, ..)| *n == name) {
         return Ok(policy.clone());
@@ -234,6 +259,7 @@ pub(crate) fn by_name(text: &str, path: &str) -> Result<HostPolicy, Fault> {
             let baselines = Name::ALL.iter().map(|name| name.name());
             let all: Vec<&str> = engine
                 .chain(baselines)
+                .chain([MEMORY_MODE.0])
                 .chain(UNMANAGED.map(|(name, ..)| name))
                 .collect();
             let what = format!(

@@ -293,7 +293,10 @@ impl RawVm {
 fn one_owner(policy: &HostPolicy, guest: Option<Name>, path: &str) -> Result<(), Fault> {
     let placed = matches!(
         policy,
-        HostPolicy::Engine(..) | HostPolicy::Baseline(..) | HostPolicy::Oracle
+        HostPolicy::Engine(..)
+            | HostPolicy::Baseline(..)
+            | HostPolicy::MemoryMode(_)
+            | HostPolicy::Oracle
     );
     let Some(guest) = guest.filter(|_| placed) else {
         return Ok(());

@@ -6,7 +6,7 @@ use terrace_proto::PageSize;
 
 use super::error::Fault;
 use super::quantity::words;
-use super::{Scenario, Stop, Vm};
+use super::{HostPolicy, Scenario, Stop, Vm};
 use crate::baseline::Side;
 use crate::workload::WorkloadError;
 
@@ -43,6 +43,7 @@ impl Scenario {
         }
         self.check_baselines()?;
         self.check_capacity()?;
+        self.check_memory_mode()?;
         // Before the scale: what a load says about it goes before what a VM's size says.
         let mut loads = Vec::new();
         for (i, vm) in self.vms.iter().enumerate() {
@@ -107,6 +108,51 @@ impl Scenario {
                     );
                     return Err(Fault::new(path, what));
                 }
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether DRAM is a cache, for all VMs at once.
+    pub(crate) fn has_memory_mode(&self) -> bool {
+        let of = |vm: &Vm| matches!(vm.policy, HostPolicy::MemoryMode(_));
+        self.vms.iter().any(of)
+    }
+
+    /// Memory mode is the machine's: all VMs are under it, and live in the second tier alone.
+    pub(crate) fn check_memory_mode(&self) -> Result<(), Fault> {
+        if !self.has_memory_mode() {
+            return Ok(());
+        }
+        let tiers = self.machine.tiers.len();
+        if tiers != 2 {
+            let what = format!("memory-mode has two tiers, DRAM before another: {tiers} are named");
+            return Err(Fault::new("machine.tiers", what));
+        }
+        let slow = &self.machine.tiers[1];
+        let mut needed: u64 = 0;
+        for (i, vm) in self.vms.iter().enumerate() {
+            if !matches!(vm.policy, HostPolicy::MemoryMode(_)) {
+                let what = "memory-mode is the machine's, and another VM is under it: name it for every VM, or for none";
+                return Err(Fault::new(format!("vm[{i}].policy"), what));
+            }
+            if vm.swap > 0 || !vm.balloon.is_empty() {
+                let what = "memory-mode cannot be simulated with swap or a balloon: leave them out";
+                return Err(Fault::new(format!("vm[{i}].policy"), what));
+            }
+            let path = format!("vm[{i}].workload");
+            let pages = vm.workload.pages(self.machine.scale, &self.folder);
+            let pages = pages.map_err(|error| Fault::new(path.as_str(), error.to_string()))?;
+            let bytes = pages.saturating_mul(self.machine.scale * PageSize::Base.bytes());
+            needed = needed.saturating_add(bytes);
+            if needed > slow.bytes {
+                let what = format!(
+                    "under memory-mode DRAM adds no capacity: the loads up to this one use {}, \"{}\" has {}: make loads smaller or machine.sizes larger",
+                    words(needed),
+                    slow.name,
+                    words(slow.bytes)
+                );
+                return Err(Fault::new(path, what));
             }
         }
         Ok(())

@@ -5,6 +5,10 @@ mod edges;
 
 mod autonuma;
 mod hyperplace;
+mod memory_mode;
+mod memtierd;
+mod nimble;
 mod nomad;
 mod numab2;
+mod raminate;
 mod tpp;
