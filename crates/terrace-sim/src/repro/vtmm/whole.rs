@@ -207,13 +207,7 @@ pub const FIGURE_4: Experiment = Experiment {
             rows: "faster than AutoNUMA",
             text: "DRAM is taken first and full, so AutoNUMA finds no room: it is as good as leaving pages alone \
                    here. For graph500, all memory in PMem costs 93 % where the paper's AutoNUMA loses 136 % \
-                   (table 2); for the sequential program, vTMM itself lags behind, next.",
-        },
-        Why {
-            rows: "sequential: vTMM's performance",
-            text: "the hot part changes every 60 s, which is our choice; vTMM sees it after 5 s of tracking at \
-                   best, and then moves 7 GB up and as much down. If it never changes, vTMM has 99.9 % of the \
-                   performance with DRAM alone.",
+                   (table 2); for the sequential program vTMM itself lags behind, because the hot part changes every 60 s: if it never changes, vTMM has 99.9 % of the performance with DRAM alone.",
         },
     ],
 };
