@@ -368,16 +368,17 @@ fn vcpus(scenario: &Scenario, spec: &scenario::Vm, space: &Space) -> Result<Vec<
         Stop::Duration(_) | Stop::Trace => u64::MAX,
     };
     let mut next = 0;
-    let vcpu = |(source, plays)| {
+    let vcpu = |(number, (source, plays))| {
         let left = if plays { share(next) } else { 0 };
         next += u64::from(plays);
-        let mut vcpu = Vcpu::new(source, left, &Costs::default(), scale, huge);
+        let mut vcpu = Vcpu::new(source, left, &Costs::default(), scale, huge).numbered(number);
         if left == 0 {
             vcpu.ended = Some(0);
         }
         vcpu
     };
-    Ok(sources.into_iter().zip(plays).map(vcpu).collect())
+    let sources = sources.into_iter().zip(plays);
+    Ok((0_u32..).zip(sources).map(vcpu).collect())
 }
 
 /// The VMs that the engine manages come to it.

@@ -9,7 +9,7 @@ use crate::machine::second_stage::bits;
 use crate::machine::space::Space;
 use crate::machine::vcpu::Environment;
 use crate::machine::{PS, TIERS};
-use crate::number::low;
+use crate::number::{low, place};
 
 /// What time is spent for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -260,7 +260,8 @@ impl Ground<'_> {
         self.state.left = self.state.left.saturating_sub_unsigned(ps);
     }
 
-    /// Spends time that goes by samples or by the clock, of which there are as many at any scale.
+    /// Spends time that goes by the clock, or by samples whose period is divided by the scale, of which
+    /// there are as many at any scale.
     pub fn spend_by_clock(&mut self, stage: Stage, ps: u64) {
         let scale = self.state.setup.scale;
         self.spend(stage, ps / scale);
@@ -333,10 +334,12 @@ impl Ground<'_> {
         if units.is_empty() {
             return;
         }
+        // The kernel counts 4 KiB pages, of which a 2 MiB page fills a batch alone.
+        let batch = self.env.costs.move_batch / place(self.state.setup.pages_per_unit);
         let way = Way {
             kind,
             side: self.state.setup.side,
-            batch: self.env.costs.move_batch,
+            batch,
         };
         self.state.journeys.push(Journey {
             travel: Travel::new(units, way),

@@ -11,6 +11,7 @@
 
 mod autonuma;
 pub mod ground;
+mod hemem;
 pub mod home;
 pub mod lists;
 pub mod pmu;
@@ -99,17 +100,20 @@ pub struct Setup {
 pub enum Name {
     /// NUMA balancing, mode 1.
     Autonuma,
+    /// `HeMem`.
+    Hemem,
 }
 
 impl Name {
     /// All of them.
-    pub const ALL: &[Self] = &[Self::Autonuma];
+    pub const ALL: &[Self] = &[Self::Autonuma, Self::Hemem];
 
     /// As people write it.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
             Self::Autonuma => "autonuma",
+            Self::Hemem => "hemem",
         }
     }
 
@@ -120,6 +124,9 @@ impl Name {
             Self::Autonuma => {
                 "NUMA balancing, mode 1: hinting faults promote while fast memory is free; no demotion"
             }
+            Self::Hemem => {
+                "HeMem: counts of sampled loads and stores, fixed thresholds, write-heavy pages first"
+            }
         }
     }
 
@@ -128,6 +135,7 @@ impl Name {
     pub fn nature(self) -> Side {
         match self {
             Self::Autonuma => Side::Guest,
+            Self::Hemem => Side::Host,
         }
     }
 
@@ -136,6 +144,7 @@ impl Name {
     pub fn begin(self, setup: &Setup) -> Box<dyn Mechanism> {
         match self {
             Self::Autonuma => Box::new(autonuma::Autonuma::new(setup)),
+            Self::Hemem => Box::new(hemem::Hemem::new(setup)),
         }
     }
 }

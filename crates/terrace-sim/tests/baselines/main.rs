@@ -3,3 +3,5 @@
 mod common;
 
 mod autonuma;
+mod hemem;
+mod sampled;
