@@ -14,6 +14,7 @@ pub mod ground;
 mod hemem;
 pub mod home;
 pub mod lists;
+mod memtis;
 pub mod pmu;
 
 pub use crate::host::travel::{Kind as Travelling, Outcome, Side};
@@ -102,11 +103,13 @@ pub enum Name {
     Autonuma,
     /// `HeMem`.
     Hemem,
+    /// Memtis.
+    Memtis,
 }
 
 impl Name {
     /// All of them.
-    pub const ALL: &[Self] = &[Self::Autonuma, Self::Hemem];
+    pub const ALL: &[Self] = &[Self::Autonuma, Self::Hemem, Self::Memtis];
 
     /// As people write it.
     #[must_use]
@@ -114,6 +117,7 @@ impl Name {
         match self {
             Self::Autonuma => "autonuma",
             Self::Hemem => "hemem",
+            Self::Memtis => "memtis",
         }
     }
 
@@ -127,6 +131,9 @@ impl Name {
             Self::Hemem => {
                 "HeMem: counts of sampled loads and stores, fixed thresholds, write-heavy pages first"
             }
+            Self::Memtis => {
+                "Memtis: a histogram of sampled accesses sets the hot threshold; 2 MiB pages stay whole"
+            }
         }
     }
 
@@ -136,6 +143,7 @@ impl Name {
         match self {
             Self::Autonuma => Side::Guest,
             Self::Hemem => Side::Host,
+            Self::Memtis => Side::Guest,
         }
     }
 
@@ -145,6 +153,7 @@ impl Name {
         match self {
             Self::Autonuma => Box::new(autonuma::Autonuma::new(setup)),
             Self::Hemem => Box::new(hemem::Hemem::new(setup)),
+            Self::Memtis => Box::new(memtis::Memtis::new(setup)),
         }
     }
 }

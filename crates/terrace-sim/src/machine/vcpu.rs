@@ -397,6 +397,6 @@ impl Vcpu {
 
 /// A 2^32nd part of a period, so many times.
 fn place_in(period: u64, part: u64) -> u64 {
-    let place = u128::from(period) * u128::from(part) >> 32;
+    let place = (u128::from(period) * u128::from(part)) >> 32;
     u64::try_from(place).unwrap_or(0)
 }

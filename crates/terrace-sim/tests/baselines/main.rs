@@ -4,4 +4,5 @@ mod common;
 
 mod autonuma;
 mod hemem;
+mod memtis;
 mod sampled;

@@ -74,15 +74,15 @@ pub fn a_load_that_ends(policy: &str) {
 /// A hot set in 2 MiB pages goes to fast memory.
 pub fn huge_pages(policy: &str) {
     let vm = run(
-        1,
+        8,
         "\"dram\", \"pmem\"",
         &format!(
-            "policy = \"{policy}\"\nfast = \"512MiB\"\nslow = \"1600MiB\"\npage = \"2MiB\"\nstart = \"slow\""
+            "policy = \"{policy}\"\nfast = \"4GiB\"\nslow = \"12800MiB\"\npage = \"2MiB\"\nstart = \"slow\""
         ),
-        "kind = \"hotset\", size = \"2048MiB\", hot = 0.03, hot_access = 0.9, write = 0.2, \
-         layout = \"clustered\", duration = \"1s\"",
+        "kind = \"hotset\", size = \"16GiB\", hot = 0.03, hot_access = 0.9, write = 0.2, \
+         layout = \"clustered\", duration = \"8s\"",
     );
-    assert_eq!(held(&vm), 2048 << 20, "{vm:?}");
+    assert_eq!(held(&vm), 16 << 30, "{vm:?}");
     assert!(vm.fast_hit_ratio > 0.3, "{vm:?}");
     assert!(vm.promoted_pages.is_multiple_of(512), "{vm:?}");
 }
