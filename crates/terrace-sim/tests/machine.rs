@@ -372,3 +372,54 @@ fn a_divided_period_takes_as_many_more_samples_and_costs_the_same() {
     // A record in three costs a third, to the ps.
     assert!(one.2.abs_diff(third.2) <= 3 * 64 * 2);
 }
+
+/// Two blocks that can be split; the first in tier 0, the second in tier 1.
+fn splittable(by_host: bool) -> Space {
+    let guest = Guest::splittable(1024, 1024).expect("tables fit");
+    let (tables, data) = (guest.table_frames(), guest.first_data());
+    let mut second = SecondStage::new(guest.frames(), PageSize::Huge, tables, data);
+    for unit in 0..second.len() {
+        second.put(unit, u8::try_from(1 - unit % 2).ok());
+    }
+    Space::new(
+        guest,
+        second.splittable(by_host),
+        Lines::new(1 << 26),
+        Heat::new(4, 1024),
+    )
+}
+
+#[test]
+fn a_split_page_keeps_frames_and_marks_and_its_parts_have_tiers_of_their_own() {
+    let env = environment();
+    let mut space = splittable(false);
+    let run = |space: &mut Space, script: &[Access]| {
+        let source = Box::new(Script(script.to_vec(), 0));
+        Vcpu::new(source, u64::MAX, &env.costs, 1, true)
+            .with_small_pages(&env.costs, 1)
+            .run(space, &env);
+    };
+    run(&mut space, &[Access::new(3, 0, true)]);
+    let first = space.guest.first_data();
+    let held = *space.second.held();
+    let frames: Vec<Option<u32>> = (0..1024).map(|page| space.guest.frame(page)).collect();
+    assert_eq!(space.second.unit_of(first + 3), first);
+    assert!(space.guest.split(3) && !space.guest.split(4));
+    space.second.split(first);
+    let after: Vec<Option<u32>> = (0..1024).map(|page| space.guest.frame(page)).collect();
+    assert_eq!((frames, held), (after, *space.second.held()));
+    for page in [0, 3, 511] {
+        let marks = space.guest.entry(Level::Leaf, page) & (ACCESSED | DIRTY);
+        assert_eq!(marks, ACCESSED | DIRTY);
+    }
+    space.second.put(first + 7, Some(1));
+    assert_eq!([space.second.held()[0], space.second.held()[1]], [511, 513]);
+    let reads: Vec<Access> = [6, 7, 7, 8, 512, 1023]
+        .map(|page| Access::new(page, 0, false))
+        .into();
+    space.counts = terrace_sim::machine::space::Counts::default();
+    run(&mut space, &reads);
+    // Pages 7 and of the second block are in tier 1; three walks of parts, one of the whole block.
+    assert_eq!(space.counts.reads[..2], [2, 4]);
+    assert_eq!(space.counts.walks, 4);
+}

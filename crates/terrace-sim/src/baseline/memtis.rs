@@ -11,10 +11,16 @@
 //!   processor.
 //! - Victim: the page that has been on fast memory's inactive list longest, where hot pages wait for room or
 //!   less than 2 % is free (`need_toptier_demotion`).
+//!
+//! Which 2 MiB pages are split, and when, is in [`split`].
+
+mod split;
+
+use split::Splits;
 
 use super::lists::Lists;
 use super::{Ground, Mechanism, Moved, Pmu, Sample, Setup, Stage, Travelling, Unit};
-use crate::number::index;
+use crate::number::{index, low};
 
 /// Loads per sample that `ksampled` goes through (`pebs_period_list`).
 const PERIODS: [u64; 30] = [
@@ -54,6 +60,9 @@ const WARM_BELOW: u64 = 90;
 /// What a sample counts for a 4 KiB page, so that counts compare with those of 2 MiB pages (`HPAGE_PMD_NR`).
 const WEIGHT: u32 = 512;
 
+/// Bytes of 2 MiB pages that are split when `kmigrated` wakes (`deferred_split_scan_for_htmm`).
+const MOST_SPLIT: u64 = 100 << 20;
+
 /// Lists of each tier.
 const INACTIVE: u8 = 0;
 const ACTIVE: u8 = 1;
@@ -89,11 +98,16 @@ enum Walk {
 pub struct Memtis {
     units: u32,
     tiers: u8,
+    /// What a sample counts for a page that is one unit.
     weight: u32,
     pages: Vec<Page>,
     lists: Lists,
-    /// Pages per bin.
+    /// Units on each list.
+    on_lists: Vec<u64>,
+    /// Units per bin.
     bins: [u64; BINS],
+    /// What it knows of the parts of 2 MiB pages, where these can be split.
+    splits: Option<Splits>,
     hot: usize,
     warm: usize,
     clock: u32,
@@ -126,7 +140,9 @@ impl Memtis {
             weight: if setup.pages_per_unit == 1 { WEIGHT } else { 1 },
             pages: vec![Page::default(); index(setup.units)],
             lists: Lists::new(tiers * KINDS, setup.units),
+            on_lists: vec![0; usize::from(tiers * KINDS)],
             bins,
+            splits: None,
             hot: LEAST_HOT,
             warm: LEAST_HOT,
             clock: 0,
@@ -160,31 +176,61 @@ impl Memtis {
         let kind = if active { ACTIVE } else { INACTIVE };
         let list = ground.tier(unit).unwrap_or(0) * KINDS + kind;
         if self.lists.list_of(unit) != Some(list) {
+            self.unlist(ground, unit);
             self.lists.push(list, unit);
+            self.on_lists[usize::from(list)] += ground.units_of(unit);
         }
     }
 
+    fn unlist(&mut self, ground: &Ground, unit: Unit) {
+        if let Some(list) = self.lists.list_of(unit) {
+            self.lists.remove(unit);
+            self.on_lists[usize::from(list)] -= ground.units_of(unit);
+        }
+    }
+
+    /// Takes the page that has been on a list longest off it.
+    fn pop(&mut self, ground: &Ground, list: u8) -> Option<Unit> {
+        let unit = self.lists.tail(list)?;
+        self.unlist(ground, unit);
+        Some(unit)
+    }
+
     /// Halves a page's count for each cooling that it has not seen, and counts it again.
-    fn cool(&mut self, unit: Unit) {
+    fn cool(&mut self, ground: &mut Ground, unit: Unit) {
         let page = &mut self.pages[index(unit)];
         let ticks = self.clock.wrapping_sub(page.clock);
-        if ticks > 0 {
-            page.count = page.count.checked_shr(ticks).unwrap_or(0);
-            page.clock = self.clock;
-            self.bins[bin(page.count)] += 1;
+        if ticks == 0 {
+            return;
+        }
+        page.count = page.count.checked_shr(ticks).unwrap_or(0);
+        page.clock = self.clock;
+        let now = bin(page.count);
+        self.bins[now] += ground.units_of(unit);
+        if let Some(splits) = &mut self.splits {
+            if ground.units_of(unit) > 1 {
+                splits.cool(unit, ticks, now, self.hot);
+                let looks = 512 * ground.costs().classify_page;
+                ground.spend(Stage::Classify, looks);
+            } else {
+                splits.bins[now] += 1;
+            }
         }
     }
 
     fn count(&mut self, ground: &mut Ground, sample: Sample) {
         let unit = ground.unit_of_page(sample.page);
-        self.cool(unit);
+        self.cool(ground, unit);
+        let units = ground.units_of(unit);
         let page = &mut self.pages[index(unit)];
         let before = bin(page.count);
-        page.count = page.count.saturating_add(self.weight);
+        let weight = if units == 1 { self.weight } else { 1 };
+        page.count = page.count.saturating_add(weight);
         let now = bin(page.count);
-        if before != now {
-            self.bins[before] = self.bins[before].saturating_sub(1);
-            self.bins[now] += 1;
+        rebin(&mut self.bins, before, now, units);
+        if let Some(splits) = &mut self.splits {
+            let part = (units == 1).then_some((before, now));
+            splits.count(&sample, part);
         }
         // A page under way is on no list until it has arrived.
         if self.lists.list_of(unit).is_some() {
@@ -192,19 +238,22 @@ impl Memtis {
         }
         self.samples += 1;
         if self.samples.is_multiple_of(self.cooling_every) {
-            self.begin_cooling();
+            self.begin_cooling(ground);
         } else if self.samples.is_multiple_of(self.adapt_every) {
             self.adapt(ground);
         }
     }
 
     /// All counts are halved from now on: those of pages that are looked at, or that the walk comes to.
-    fn begin_cooling(&mut self) {
+    fn begin_cooling(&mut self, ground: &Ground) {
         self.clock = self.clock.wrapping_add(1);
         if self.cooling == Walk::None {
             self.bins = [0; BINS];
             self.cooled = true;
             self.cooling = Walk::Wanted;
+            if let Some(splits) = &mut self.splits {
+                splits.begin_cooling(ground);
+            }
         }
     }
 
@@ -220,8 +269,16 @@ impl Memtis {
             if fits < self.hot {
                 self.hot = (self.hot - 1).max(LEAST_HOT);
             }
+            if let Some(splits) = &mut self.splits {
+                splits.choose(ground, self.cooling_every, self.clock);
+            }
+        } else if self.splits.as_ref().is_some_and(Splits::happened) {
+            self.hot = fits;
         } else {
             self.hot = self.hot.max(fits);
+        }
+        if let Some(splits) = &mut self.splits {
+            splits.hot = threshold(&splits.bins, room).0;
         }
         if self.hot != before {
             self.adjusting = Walk::Wanted;
@@ -254,12 +311,12 @@ impl Memtis {
         };
         let mut unit = at;
         while unit < self.units && ground.has_time() {
-            self.cool(unit);
+            self.cool(ground, unit);
             if self.lists.list_of(unit).is_some() {
                 self.list(ground, unit);
             }
             ground.spend(Stage::Classify, ground.costs().lru_page);
-            unit += 1;
+            unit += low(ground.units_of(unit));
         }
         let next = if unit < self.units {
             Walk::At(unit)
@@ -282,6 +339,7 @@ impl Memtis {
         } else if self.adjusting == Walk::Wanted {
             self.adjusting = Walk::At(0);
         }
+        self.split(ground);
         if ground.travelling() == 0 {
             self.demote(ground);
             self.promote(ground);
@@ -290,7 +348,7 @@ impl Memtis {
 
     fn waiting(&self) -> u64 {
         (1..self.tiers)
-            .map(|tier| self.lists.len(tier * KINDS + ACTIVE))
+            .map(|tier| self.on_lists[usize::from(tier * KINDS + ACTIVE)])
             .sum()
     }
 
@@ -306,44 +364,97 @@ impl Memtis {
         }
         let wanted = (waiting + promotion_mark(ground)).saturating_sub(free);
         let mut room: Vec<u64> = (0..self.tiers).map(|tier| ground.free(tier)).collect();
-        let mut down = Vec::new();
+        let (mut down, mut units) = (Vec::new(), 0);
         for _ in 0..self.lists.len(INACTIVE) {
-            let to = (1..self.tiers).find(|tier| room[usize::from(*tier)] > 0);
-            let (Some(to), true) = (to, (down.len() as u64) < wanted) else {
+            if units >= wanted {
+                break;
+            }
+            let Some(unit) = self.pop(ground, INACTIVE) else {
                 break;
             };
-            let Some(unit) = self.lists.pop(INACTIVE) else {
-                break;
-            };
+            let takes = ground.units_of(unit);
             ground.spend(Stage::Classify, ground.costs().lru_page);
-            if bin(self.pages[index(unit)].count) >= self.warm {
+            let to = (1..self.tiers).find(|tier| room[usize::from(*tier)] >= takes);
+            let spared = bin(self.pages[index(unit)].count) >= self.warm;
+            let Some(to) = to.filter(|_| !spared) else {
                 self.list(ground, unit);
                 continue;
-            }
-            room[usize::from(to)] -= 1;
+            };
+            room[usize::from(to)] -= takes;
+            units += takes;
             down.push((unit, to));
         }
-        if (down.len() as u64) < waiting.min(wanted) {
+        if units < waiting.min(wanted) {
             // Nothing is spared for being warm while hot pages wait.
             self.warm = self.hot;
         }
-        ground.submit(&down, Travelling::Unmap);
+        submit(ground, down);
     }
 
     fn promote(&mut self, ground: &mut Ground) {
         // What goes down now makes room for the next time.
         let room = ground.free(0).saturating_sub(promotion_mark(ground));
-        let mut up = Vec::new();
+        let (mut up, mut units) = (Vec::new(), 0);
         for tier in 1..self.tiers {
-            while (up.len() as u64) < room {
-                let Some(unit) = self.lists.pop(tier * KINDS + ACTIVE) else {
+            while units < room {
+                let Some(unit) = self.pop(ground, tier * KINDS + ACTIVE) else {
                     break;
                 };
+                units += ground.units_of(unit);
                 up.push((unit, 0));
             }
         }
-        ground.submit(&up, Travelling::Unmap);
+        submit(ground, up);
     }
+
+    /// Splits some of the pages that were chosen; each part goes to the list that it belongs to.
+    fn split(&mut self, ground: &mut Ground) {
+        let most = (ground.units_in(MOST_SPLIT) / 512).max(1);
+        for _ in 0..most {
+            let Some(splits) = &mut self.splits else {
+                return;
+            };
+            let Some(unit) = splits.next() else {
+                return;
+            };
+            let page = self.pages[index(unit)];
+            // One that travels is on no list, and one that was not cooled yet is in no bin.
+            if self.lists.list_of(unit).is_none() || page.clock != self.clock {
+                continue;
+            }
+            self.unlist(ground, unit);
+            if !ground.split(unit) {
+                self.list(ground, unit);
+                continue;
+            }
+            ground.spend(Stage::Migrate, 512 * ground.costs().hint_page);
+            let was = bin(page.count);
+            self.bins[was] = self.bins[was].saturating_sub(512);
+            for part in unit..unit + 512 {
+                let count = self.splits.as_ref().map_or(0, |splits| splits.part(part));
+                self.pages[index(part)] = Page { count, ..page };
+                self.bins[bin(count)] += 1;
+                self.list(ground, part);
+            }
+        }
+    }
+}
+
+/// A page goes from a bin to another.
+fn rebin(bins: &mut [u64; BINS], before: usize, now: usize, units: u64) {
+    if before != now {
+        bins[before] = bins[before].saturating_sub(units);
+        bins[now] += units;
+    }
+}
+
+/// Whole 2 MiB pages and 4 KiB pages go separately.
+fn submit(ground: &mut Ground, pages: Vec<(Unit, u8)>) {
+    let (small, whole): (Vec<_>, Vec<_>) = pages
+        .into_iter()
+        .partition(|(unit, _)| ground.units_of(*unit) == 1);
+    ground.submit(&whole, Travelling::Unmap);
+    ground.submit(&small, Travelling::Unmap);
 }
 
 /// The lowest bin above which, with itself, all pages fit, and how many these are.
@@ -386,7 +497,14 @@ impl Mechanism for Memtis {
             self.sample_by(ground, 0);
             // `kmigrated` of the slow node, and that of the fast one.
             ground.set_movers(2);
-            (0..self.units).for_each(|unit| self.list(ground, unit));
+            if ground.can_split() {
+                self.splits = Some(Splits::new(ground));
+            }
+            let mut unit = 0;
+            while unit < self.units {
+                self.list(ground, unit);
+                unit += low(ground.units_of(unit));
+            }
         }
         if ground.now_ns() >= self.quota_at {
             self.keep_quota(ground);
@@ -418,7 +536,8 @@ impl Mechanism for Memtis {
     }
 
     fn heap_bytes(&self) -> usize {
-        self.lists.heap_bytes() + self.pages.capacity() * size_of::<Page>()
+        let splits = self.splits.as_ref().map_or(0, Splits::heap_bytes);
+        self.lists.heap_bytes() + self.pages.capacity() * size_of::<Page>() + splits
     }
 }
 

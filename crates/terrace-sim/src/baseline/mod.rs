@@ -132,7 +132,7 @@ impl Name {
                 "HeMem: counts of sampled loads and stores, fixed thresholds, write-heavy pages first"
             }
             Self::Memtis => {
-                "Memtis: a histogram of sampled accesses sets the hot threshold; 2 MiB pages stay whole"
+                "Memtis: a histogram of sampled accesses sets the hot threshold; splits skewed 2 MiB pages"
             }
         }
     }
@@ -145,6 +145,12 @@ impl Name {
             Self::Hemem => Side::Host,
             Self::Memtis => Side::Guest,
         }
+    }
+
+    /// Whether it splits 2 MiB pages.
+    #[must_use]
+    pub fn splits(self) -> bool {
+        self == Self::Memtis
     }
 
     /// A mechanism that begins.

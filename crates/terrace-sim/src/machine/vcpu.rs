@@ -6,7 +6,7 @@ use super::histogram::Histogram;
 use super::pml::Buffer;
 use super::space::Space;
 use super::tier::Traffic;
-use super::tlb::Tlb;
+use super::tlb::{Cached, Tlb};
 use super::walk::Walked;
 use crate::access::{Access, Pace, Source};
 use crate::baseline::Sample;
@@ -87,6 +87,8 @@ pub struct Vcpu {
     pub(super) tlb_shift: u32,
     pub(super) walk_overlap: u64,
     pub(super) l1: Tlb,
+    /// First-level translations of 4 KiB, where 2 MiB pages can be split.
+    pub(super) small: Option<Tlb>,
     pub(super) l2: Tlb,
     pub(super) pde: Tlb,
     pub(super) pdpte: Tlb,
@@ -129,6 +131,7 @@ impl Vcpu {
             tlb_shift: if huge { 9 } else { 0 },
             walk_overlap: 1,
             l1: Tlb::new((l1 / scale).max(1), 4),
+            small: None,
             l2: Tlb::new((costs.l2_entries / scale).max(1), 12),
             pde: upper(costs.pde_entries),
             pdpte: upper(costs.pdpte_entries),
@@ -142,6 +145,13 @@ impl Vcpu {
     #[must_use]
     pub fn numbered(mut self, number: u32) -> Self {
         self.number = number;
+        self
+    }
+
+    /// The same where 2 MiB pages can be split: it has a first-level TLB for 4 KiB pages too.
+    #[must_use]
+    pub fn with_small_pages(mut self, costs: &Costs, scale: u64) -> Self {
+        self.small = Some(Tlb::new((costs.l1_entries / scale).max(1), 4));
         self
     }
 
@@ -238,11 +248,28 @@ impl Vcpu {
                 return Some((cached.tier(), env.costs.l2_hit));
             }
             known = true;
+        } else if let Some((cached, ps)) = self.find_small(env, page) {
+            if cached.dirty() || !write {
+                return Some((cached.tier(), ps));
+            }
+            known = true;
         }
         match self.walk(space, env, page, write, known) {
             Walked::Found(tier, ps) => Some((tier, ps + env.costs.l2_hit)),
             Walked::Wait => None,
         }
+    }
+
+    /// A translation of a page of a split block, and what finding it took, ps.
+    fn find_small(&mut self, env: &Environment, page: u32) -> Option<(Cached, u64)> {
+        let l1 = self.small.as_mut()?;
+        let key = small_key(page);
+        if let Some(cached) = l1.find(key) {
+            return Some((cached, 0));
+        }
+        let cached = self.l2.find(key)?;
+        l1.push(cached);
+        Some((cached, env.costs.l2_hit))
     }
 
     /// Takes the next accesses from the load; says whether there are any.
@@ -281,6 +308,9 @@ impl Vcpu {
             &mut self.host_pdpte,
         ] {
             tlb.flush();
+        }
+        if let Some(small) = &mut self.small {
+            small.flush();
         }
     }
 
@@ -391,8 +421,14 @@ impl Vcpu {
             &self.host_pde,
             &self.host_pdpte,
         ];
-        tlbs.iter().map(|tlb| tlb.heap_bytes()).sum::<usize>() + place(4 * 512)
+        let small = self.small.as_ref().map_or(0, Tlb::heap_bytes);
+        tlbs.iter().map(|tlb| tlb.heap_bytes()).sum::<usize>() + small + place(4 * 512)
     }
+}
+
+/// The key of a 4 KiB translation where there are those of 2 MiB too, whose keys are block numbers.
+pub(super) fn small_key(page: u32) -> u32 {
+    page | 1 << 28
 }
 
 /// A 2^32nd part of a period, so many times.

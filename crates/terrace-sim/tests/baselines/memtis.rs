@@ -36,6 +36,31 @@ fn memtis_leaves_fast_memory_to_the_hottest_where_all_that_is_sampled_would_not_
     assert!(vm.fast_hit_ratio > 0.6, "{vm:?}");
 }
 
+/// 2 MiB pages of which each has some hot parts.
+const SKEWED: &str = "kind = \"hotset\", size = \"128GiB\", hot = 0.05, hot_access = 0.9, \
+                      write = 0.2, duration = \"250s\"";
+
+fn skewed(policy: &str) -> terrace_sim::result::VmResult {
+    let vm = format!(
+        "policy = \"{policy}\"\nfast = \"32GiB\"\nslow = \"112GiB\"\npage = \"2MiB\"\nstart = \"slow\""
+    );
+    sampled::run(64, "\"dram\", \"pmem\"", &vm, SKEWED)
+}
+
+#[test]
+fn memtis_splits_2_mib_pages_with_few_hot_parts_and_promotes_these_alone() {
+    for policy in ["memtis", "memtis@host"] {
+        let (memtis, stays) = (skewed(policy), skewed("first-touch"));
+        assert!(
+            memtis.fast_hit_ratio > stays.fast_hit_ratio + 0.1,
+            "{memtis:?}"
+        );
+        assert!(!memtis.promoted_pages.is_multiple_of(512), "{memtis:?}");
+        let held: u64 = memtis.tier_bytes_end.iter().sum();
+        assert_eq!(held, 128 << 30);
+    }
+}
+
 #[test]
 fn with_fast_memory_full() {
     sampled::fast_memory_full("memtis");
