@@ -198,7 +198,6 @@ impl Simulation {
             end_ps: end,
             now_ns: self.now().0,
             copy_ps: self.copy_ps(),
-            scale: self.scenario.machine.scale,
         };
         for (i, (load, tier)) in self
             .loads

@@ -240,6 +240,9 @@ fn vm(
     let fit = fit(spec, scale);
     start::back(&mut space.second, &spec.policy, spec.start, &fit);
     if let Some((name, side)) = spec.baseline() {
+        if splits(spec) {
+            space.second = space.second.splittable(side == Side::Host);
+        }
         place_by(&mut space, scenario, spec, name, side);
     }
     let window_ps = config.window_ms * 1_000_000 / scale * PS;
@@ -276,11 +279,17 @@ fn vm(
     })
 }
 
+/// Whether a VM's 2 MiB pages can be split.
+fn splits(spec: &scenario::Vm) -> bool {
+    let huge = (spec.guest_page, spec.host_page) == (PageSize::Huge, PageSize::Huge);
+    huge && spec.baseline().is_some_and(|(name, _)| name.splits())
+}
+
 /// A baseline comes to a VM.
 fn place_by(space: &mut Space, scenario: &Scenario, spec: &scenario::Vm, name: Name, side: Side) {
     let scale = scenario.machine.scale;
     let tiers = scenario.machine.tiers.len();
-    let unit = spec.host_page.bytes();
+    let unit = space.second.pages_per_unit() * PAGE_SIZE;
     let mut capacity = [0; TIERS];
     for (at, most) in capacity.iter_mut().enumerate().take(tiers) {
         *most = match side {
@@ -325,6 +334,9 @@ fn space(scenario: &Scenario, spec: &scenario::Vm, options: Options) -> Result<S
             Cached::KEYS - 1
         ));
     }
+    if splits(spec) && pages > u64::from(Cached::KEYS / 2) {
+        return refuse("its load has too many pages to split any: at most 1 TiB can be run");
+    }
     if pages > ram && spec.swap == 0 {
         return refuse(format!(
             "its load has {} MiB, more than the VM's {} MiB (give it memory, or `swap`)",
@@ -336,7 +348,12 @@ fn space(scenario: &Scenario, spec: &scenario::Vm, options: Options) -> Result<S
     if short && (spec.guest_page, spec.host_page) != (PageSize::Base, PageSize::Base) {
         return refuse("swap and balloons need 4 KiB pages in guest and host");
     }
-    let guest = Guest::new(pages, spec.guest_page, ram).map_err(|e| RunError(e.to_string()))?;
+    let guest = if splits(spec) {
+        Guest::splittable(pages, ram)
+    } else {
+        Guest::new(pages, spec.guest_page, ram)
+    };
+    let guest = guest.map_err(|e| RunError(e.to_string()))?;
     let costs = Costs::default();
     let table_cache = costs.table_cache_bytes / scale / scenario.vms.len() as u64;
     let second = second_stage(&guest, spec.host_page);
@@ -379,16 +396,20 @@ fn vcpus(scenario: &Scenario, spec: &scenario::Vm, space: &Space) -> Result<Vec<
         Stop::Duration(_) | Stop::Trace => u64::MAX,
     };
     let mut next = 0;
-    let vcpu = |(source, plays)| {
+    let vcpu = |(number, (source, plays))| {
         let left = if plays { share(next) } else { 0 };
         next += u64::from(plays);
-        let mut vcpu = Vcpu::new(source, left, &Costs::default(), scale, huge);
+        let mut vcpu = Vcpu::new(source, left, &Costs::default(), scale, huge).numbered(number);
+        if space.second.can_split() {
+            vcpu = vcpu.with_small_pages(&Costs::default(), scale);
+        }
         if left == 0 {
             vcpu.ended = Some(0);
         }
         vcpu
     };
-    Ok(sources.into_iter().zip(plays).map(vcpu).collect())
+    let sources = sources.into_iter().zip(plays);
+    Ok((0_u32..).zip(sources).map(vcpu).collect())
 }
 
 /// The VMs that the engine manages come to it.

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use proptest::prelude::*;
 use terrace_proto::PageSize;
 use terrace_sim::access::{Access, Pace, Source};
+use terrace_sim::baseline::{Pmu, Sample};
 use terrace_sim::machine::costs::Costs;
 use terrace_sim::machine::guest::{Guest, Level};
 use terrace_sim::machine::lines::Lines;
@@ -67,7 +68,6 @@ fn environment() -> Environment {
         end_ps: u64::MAX,
         now_ns: 0,
         copy_ps: [[0; TIERS]; TIERS],
-        scale: 1,
     }
 }
 
@@ -275,4 +275,151 @@ fn a_page_that_the_guest_took_out_is_not_found_through_an_old_translation() {
     env.end_ps *= 10;
     first.run(&mut space, &env);
     assert_eq!(space.counts.major_faults, 17);
+}
+
+fn pmu(load_period: u64, store_period: u64, buffer: usize) -> Pmu {
+    Pmu {
+        load_period,
+        store_period,
+        buffer,
+        divisor: 1,
+    }
+}
+
+#[test]
+fn each_period_of_loads_and_each_of_stores_gives_a_record() {
+    let mut space = space(64, PageSize::Base, PageSize::Base);
+    space.pmu = Some(pmu(5, 3, 1));
+    // Every third access is a store.
+    let script: Vec<Access> = (0..45)
+        .map(|i| Access::new(i, 0, i.is_multiple_of(3)))
+        .collect();
+    run(&mut space, &environment(), &script);
+    let sampled: Vec<(u32, bool)> = space.samples.iter().map(|s| (s.page, s.write)).collect();
+    let (loads, stores): (Vec<u32>, Vec<u32>) = (0..45_u32).partition(|i| i % 3 != 0);
+    let mut expected: Vec<(u32, bool)> = Vec::new();
+    expected.extend(loads.chunks_exact(5).map(|of| (of[4], false)));
+    expected.extend(stores.chunks_exact(3).map(|of| (of[2], true)));
+    expected.sort_unstable();
+    assert_eq!(sampled, expected);
+    for sample in &space.samples {
+        let unit = space
+            .second
+            .unit_of(space.guest.frame(sample.page).unwrap());
+        assert_eq!(Some(sample.tier), space.second.tier(unit));
+    }
+}
+
+#[test]
+fn vcpus_that_sweep_the_same_pages_in_step_sample_different_ones() {
+    let env = environment();
+    let mut space = space(64, PageSize::Base, PageSize::Base);
+    space.pmu = Some(pmu(16, 0, 1));
+    for number in 0..4 {
+        let source = Box::new(Script(reads(0..64), 0));
+        Vcpu::new(source, u64::MAX, &env.costs, 1, false)
+            .numbered(number)
+            .run(&mut space, &env);
+    }
+    let mut pages: Vec<u32> = space.samples.iter().map(|s| s.page).collect();
+    assert!((15..=17).contains(&pages.len()), "{pages:?}");
+    pages.sort_unstable();
+    let gaps: Vec<u32> = pages.windows(2).map(|two| two[1] - two[0]).collect();
+    assert!(gaps.iter().all(|gap| (1..=8).contains(gap)), "{pages:?}");
+}
+
+#[test]
+fn records_are_seen_when_the_buffer_is_full_or_the_address_space_changes() {
+    let mut env = environment();
+    let c = env.costs;
+    let mut space = space(64, PageSize::Base, PageSize::Base);
+    let plain = run(
+        &mut self::space(64, PageSize::Base, PageSize::Base),
+        &env,
+        &reads(0..64),
+    )
+    .clock;
+    space.pmu = Some(pmu(1, 0, 48));
+    let source = Box::new(Script(reads(0..64), 0));
+    let mut vcpu = Vcpu::new(source, u64::MAX, &c, 1, false);
+    vcpu.run(&mut space, &env);
+    assert_eq!((space.samples.len(), space.counts.exits), (48, 1));
+    assert_eq!(vcpu.clock, plain + 64 * c.sample + c.sample_interrupt);
+    env.now_ns = c.flush_every_ns;
+    vcpu.run(&mut space, &env);
+    let pages: Vec<u32> = space.samples.iter().map(|s: &Sample| s.page).collect();
+    assert_eq!(pages, (0..64).collect::<Vec<u32>>());
+    assert_eq!(space.counts.exits, 1);
+}
+
+#[test]
+fn a_divided_period_takes_as_many_more_samples_and_costs_the_same() {
+    let env = environment();
+    let run = |divisor| {
+        let mut space = space(64, PageSize::Base, PageSize::Base);
+        space.pmu = Some(Pmu {
+            divisor,
+            ..pmu(63, 0, 1)
+        });
+        let script = reads((0..64).cycle().take(64 * 63));
+        let vcpu = self::run(&mut space, &env, &script);
+        (space.samples.len(), space.counts.exits, vcpu.clock)
+    };
+    // 63 / 3 and 63 / 8 are 21 and, made odd, 7.
+    let (one, third, ninth) = (run(1), run(3), run(8));
+    assert_eq!((one.0, third.0, ninth.0), (64, 3 * 64, 9 * 64));
+    assert_eq!((one.1, third.1, ninth.1), (64, 64, 9 * 64 / 8));
+    // A record in three costs a third, to the ps.
+    assert!(one.2.abs_diff(third.2) <= 3 * 64 * 2);
+}
+
+/// Two blocks that can be split; the first in tier 0, the second in tier 1.
+fn splittable(by_host: bool) -> Space {
+    let guest = Guest::splittable(1024, 1024).expect("tables fit");
+    let (tables, data) = (guest.table_frames(), guest.first_data());
+    let mut second = SecondStage::new(guest.frames(), PageSize::Huge, tables, data);
+    for unit in 0..second.len() {
+        second.put(unit, u8::try_from(1 - unit % 2).ok());
+    }
+    Space::new(
+        guest,
+        second.splittable(by_host),
+        Lines::new(1 << 26),
+        Heat::new(4, 1024),
+    )
+}
+
+#[test]
+fn a_split_page_keeps_frames_and_marks_and_its_parts_have_tiers_of_their_own() {
+    let env = environment();
+    let mut space = splittable(false);
+    let run = |space: &mut Space, script: &[Access]| {
+        let source = Box::new(Script(script.to_vec(), 0));
+        Vcpu::new(source, u64::MAX, &env.costs, 1, true)
+            .with_small_pages(&env.costs, 1)
+            .run(space, &env);
+    };
+    run(&mut space, &[Access::new(3, 0, true)]);
+    let first = space.guest.first_data();
+    let held = *space.second.held();
+    let frames: Vec<Option<u32>> = (0..1024).map(|page| space.guest.frame(page)).collect();
+    assert_eq!(space.second.unit_of(first + 3), first);
+    assert!(space.guest.split(3) && !space.guest.split(4));
+    space.second.split(first);
+    let after: Vec<Option<u32>> = (0..1024).map(|page| space.guest.frame(page)).collect();
+    assert_eq!((frames, held), (after, *space.second.held()));
+    for page in [0, 3, 511] {
+        let marks = space.guest.entry(Level::Leaf, page) & (ACCESSED | DIRTY);
+        assert_eq!(marks, ACCESSED | DIRTY);
+    }
+    space.second.put(first + 7, Some(1));
+    assert_eq!([space.second.held()[0], space.second.held()[1]], [511, 513]);
+    let reads: Vec<Access> = [6, 7, 7, 8, 512, 1023]
+        .map(|page| Access::new(page, 0, false))
+        .into();
+    space.counts = terrace_sim::machine::space::Counts::default();
+    run(&mut space, &reads);
+    // Pages 7 and of the second block are in tier 1; three walks of parts, one of the whole block.
+    assert_eq!(space.counts.reads[..2], [2, 4]);
+    assert_eq!(space.counts.walks, 4);
 }

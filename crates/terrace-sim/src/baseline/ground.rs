@@ -9,7 +9,7 @@ use crate::machine::second_stage::bits;
 use crate::machine::space::Space;
 use crate::machine::vcpu::Environment;
 use crate::machine::{PS, TIERS};
-use crate::number::low;
+use crate::number::{low, place};
 
 /// Pages that are unmapped together to change places: few, as an access to one waits for all of them.
 const EXCHANGE_BATCH: usize = 32;
@@ -162,7 +162,41 @@ impl Ground<'_> {
     /// The unit of one of the load's 4 KiB pages.
     #[must_use]
     pub fn unit_of_page(&self, page: u32) -> Unit {
-        low(u64::from(page) / self.state.setup.pages_per_unit)
+        let frame = self.space.guest.first_data() + page;
+        self.state.unit(self.space.second.unit_of(frame))
+    }
+
+    /// Whether 2 MiB pages can be split: units are of 4 KiB then, and the first of a page that is whole
+    /// stands for all of it.
+    #[must_use]
+    pub fn can_split(&self) -> bool {
+        self.space.second.can_split()
+    }
+
+    /// Units that a unit stands for: 512 for a 2 MiB page that could be split, else 1.
+    #[must_use]
+    pub fn units_of(&self, unit: Unit) -> u64 {
+        self.space.second.units_of(self.state.second(unit))
+    }
+
+    /// Splits the 2 MiB page that a unit stands for, unless it travels; says whether it did. All translations
+    /// are flushed when this call is over.
+    pub fn split(&mut self, unit: Unit) -> bool {
+        if self.travels(unit) || self.units_of(unit) == 1 {
+            return false;
+        }
+        if self.state.setup.side == Side::Guest && !self.space.guest.split(unit) {
+            return false;
+        }
+        self.space.second.split(self.state.second(unit));
+        self.flush();
+        true
+    }
+
+    /// Latency of a read from a tier now, ps.
+    #[must_use]
+    pub fn read_ps(&self, tier: u8) -> u64 {
+        self.env.read_ps[usize::from(tier)]
     }
 
     /// The tier where a unit is, if it has memory.
@@ -278,7 +312,8 @@ impl Ground<'_> {
         self.state.left = self.state.left.saturating_sub_unsigned(ps);
     }
 
-    /// Spends time that goes by samples or by the clock, of which there are as many at any scale.
+    /// Spends time that goes by the clock, or by samples whose period is divided by the scale, of which
+    /// there are as many at any scale.
     pub fn spend_by_clock(&mut self, stage: Stage, ps: u64) {
         let scale = self.state.setup.scale;
         self.spend(stage, ps / scale);
@@ -308,10 +343,11 @@ impl Ground<'_> {
         let Some(from) = self.tier(unit) else {
             return false;
         };
-        if from == to || self.free(to) == 0 || self.travels(unit) {
+        let units = self.units_of(unit);
+        if from == to || self.free(to) < units || self.travels(unit) {
             return false;
         }
-        let pages = self.state.setup.pages_per_unit;
+        let pages = units * self.state.setup.pages_per_unit;
         let copy = self.env.copy_ps[usize::from(from)][usize::from(to)] * pages;
         self.spend(Stage::Migrate, self.env.costs.move_page + copy);
         let bytes = pages * PAGE_SIZE;
@@ -319,8 +355,8 @@ impl Ground<'_> {
         self.space.traffic[usize::from(to)].written += bytes;
         let second = self.state.second(unit);
         self.space.second.put(second, Some(to));
-        self.space.grant[usize::from(to)] -= 1;
-        self.space.grant[usize::from(from)] += 1;
+        self.space.grant[usize::from(to)] -= units;
+        self.space.grant[usize::from(from)] += units;
         if to < from {
             self.state.promoted += pages;
         } else {
@@ -332,7 +368,8 @@ impl Ground<'_> {
     /// Sends units on a journey, each to a tier, by the mechanism's movers; what became of them is told
     /// ([`super::Mechanism::moved`]). For an exchange, each two that follow each other change places.
     /// Units that already travel are left out (of an exchange, with their partner). Transactions are made
-    /// page by page, everything else in batches.
+    /// page by page, everything else in batches. Whole 2 MiB pages and parts of split ones should not go on
+    /// one journey: its batches would be small for both.
     pub fn submit(&mut self, wanted: &[(Unit, u8)], kind: Kind) {
         let by = if kind == Kind::Exchange { 2 } else { 1 };
         let mut units = Vec::with_capacity(wanted.len());
@@ -352,13 +389,20 @@ impl Ground<'_> {
         if units.is_empty() {
             return;
         }
+        // The kernel counts 4 KiB pages, of which a 2 MiB page fills a batch alone.
+        let second = &self.space.second;
+        let largest = units
+            .iter()
+            .map(|wanted| second.pages_of(wanted.unit))
+            .max();
+        let batch = self.env.costs.move_batch / place(largest.unwrap_or(1));
         let way = Way {
             kind,
             side: self.state.setup.side,
             batch: self.state.batch.unwrap_or(match kind {
                 Kind::Exchange => EXCHANGE_BATCH,
                 Kind::Transaction => 1,
-                _ => self.env.costs.move_batch,
+                _ => batch,
             }),
         };
         self.state.journeys.push(Journey {
@@ -392,11 +436,12 @@ impl Ground<'_> {
         let Some(from) = self.tier(unit) else {
             return;
         };
-        let pages = self.state.setup.pages_per_unit;
+        let units = self.units_of(unit);
+        let pages = units * self.state.setup.pages_per_unit;
         let second = self.state.second(unit);
         self.space.second.put(second, Some(to));
-        self.space.grant[usize::from(to)] = self.space.grant[usize::from(to)].saturating_sub(1);
-        self.space.grant[usize::from(from)] += 1;
+        self.space.grant[usize::from(to)] = self.space.grant[usize::from(to)].saturating_sub(units);
+        self.space.grant[usize::from(from)] += units;
         if to < from {
             self.state.promoted += pages;
         } else {

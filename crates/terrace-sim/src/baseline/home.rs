@@ -139,13 +139,10 @@ pub fn pass(vm: &mut Vm, memory: &mut Memory, env: &Environment, quantum: u64) {
     vm.space.home = Some(home);
 }
 
-/// Samples are taken in, and the thread goes on; says what it spent, ps.
+/// What buffers of samples gave is taken in, and the thread goes on; says what it spent, ps.
 fn threads(home: &mut Home, vm: &mut Vm, env: &Environment, quantum: u64) -> u64 {
     let quantum = i64::try_from(quantum).unwrap_or(i64::MAX);
     home.state.left = (home.state.left + quantum).min(quantum);
-    for vcpu in &mut vm.vcpus {
-        vm.space.samples.append(&mut vcpu.samples);
-    }
     let mut samples = std::mem::take(&mut vm.space.samples);
     let spent = home.call(&mut vm.space, env, |mechanism, ground| {
         if !samples.is_empty() {

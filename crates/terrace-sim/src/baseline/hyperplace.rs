@@ -121,10 +121,12 @@ impl Mechanism for Hyperplace {
     fn pass(&mut self, ground: &mut Ground) {
         if !self.started {
             self.started = true;
+            let scale = ground.setup().scale;
             ground.sample(Some(Pmu {
                 load_period: PERIOD,
                 store_period: PERIOD,
                 buffer: BUFFER,
+                divisor: scale,
             }));
         }
         if ground.now_ns() >= self.due {

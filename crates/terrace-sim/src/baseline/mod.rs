@@ -1,7 +1,7 @@
 //! Baselines: mechanisms of other systems, which are no compositions of the engine's stages.
 //!
 //! Responsible for: what a mechanism is told and may do ([`Mechanism`], [`Ground`]), keeping it on one
-//! VM ([`home`]), and one file for each mechanism; `docs/baselines.md` names the kernel function or the
+//! VM ([`home`]), and one file for each mechanism; `docs/baselines/` names the kernel function or the
 //! section of a paper behind each. It leaves to others: how pages travel ([`crate::host::travel`]), and
 //! what an access costs ([`crate::machine`]).
 //!
@@ -11,21 +11,25 @@
 
 mod autonuma;
 pub mod ground;
+mod hemem;
 pub mod home;
 mod hyperplace;
 mod linux;
 pub mod lists;
 mod memtierd;
+mod memtis;
 mod nimble;
 mod nomad;
 mod numab2;
 pub mod pmu;
 mod raminate;
+mod registry;
 mod tpp;
 
 pub use crate::host::travel::{Kind as Travelling, Outcome, Side};
 pub use ground::{Ground, Stage};
 pub use pmu::{Pmu, Sample};
+pub use registry::Name;
 
 /// A page of the load, in units of the second stage, numbered from 0 in the order of addresses.
 pub type Unit = u32;
@@ -102,120 +106,4 @@ pub struct Setup {
     pub vcpus: u32,
     /// Who runs it.
     pub side: Side,
-}
-
-/// The baselines that there are.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Name {
-    /// NUMA balancing, mode 1.
-    Autonuma,
-    /// Our own, in the guest.
-    Hyperplace,
-    /// NUMA balancing, mode 2.
-    Numab2,
-    /// Transparent page placement.
-    Tpp,
-    /// Non-exclusive tiering.
-    Nomad,
-    /// Nimble.
-    Nimble,
-    /// RAMinate.
-    Raminate,
-    /// memtierd with its heat policy.
-    Memtierd,
-    /// memtierd with its age policy.
-    MemtierdAge,
-}
-
-impl Name {
-    /// All of them.
-    pub const ALL: &[Self] = &[
-        Self::Autonuma,
-        Self::Numab2,
-        Self::Tpp,
-        Self::Nomad,
-        Self::Hyperplace,
-        Self::Nimble,
-        Self::Raminate,
-        Self::Memtierd,
-        Self::MemtierdAge,
-    ];
-
-    /// As people write it.
-    #[must_use]
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Autonuma => "autonuma",
-            Self::Hyperplace => "hyperplace",
-            Self::Numab2 => "numab2",
-            Self::Tpp => "tpp",
-            Self::Nomad => "nomad",
-            Self::Nimble => "nimble",
-            Self::Raminate => "raminate",
-            Self::Memtierd => "memtierd",
-            Self::MemtierdAge => "memtierd-age",
-        }
-    }
-
-    /// What it is, in a line.
-    #[must_use]
-    pub fn what(self) -> &'static str {
-        match self {
-            Self::Autonuma => {
-                "NUMA balancing, mode 1: hinting faults promote while fast memory is free; no demotion"
-            }
-            Self::Hyperplace => {
-                "HyperTier's placement: samples, a tree of virtual ranges, pages that change places"
-            }
-            Self::Numab2 => {
-                "NUMA balancing, mode 2: pages that fault soon after their hint are promoted; kswapd demotes"
-            }
-            Self::Tpp => {
-                "TPP: hinting faults promote active pages; kswapd keeps 2 % of fast memory free"
-            }
-            Self::Nomad => {
-                "Nomad: a thread promotes by transactions and leaves shadow copies; clean pages are demoted by a remap"
-            }
-            Self::Nimble => {
-                "Nimble: every 5 s, the slow node's active list and the fast node's inactive one"
-            }
-            Self::Raminate => {
-                "RAMinate: written pages first, by a corked multi-queue, 4 MiB a second"
-            }
-            Self::Memtierd => {
-                "memtierd, heat policy: regions of 1 MiB by their heat, as in its README"
-            }
-            Self::MemtierdAge => {
-                "memtierd, age policy: regions of 1 MiB that are active or idle for long"
-            }
-        }
-    }
-
-    /// Who runs it by nature.
-    #[must_use]
-    pub fn nature(self) -> Side {
-        match self {
-            Self::Autonuma | Self::Numab2 | Self::Tpp | Self::Nomad | Self::Hyperplace => {
-                Side::Guest
-            }
-            Self::Nimble => Side::Guest,
-            Self::Raminate | Self::Memtierd | Self::MemtierdAge => Side::Host,
-        }
-    }
-
-    /// A mechanism that begins.
-    #[must_use]
-    pub fn begin(self, setup: &Setup) -> Box<dyn Mechanism> {
-        match self {
-            Self::Autonuma => Box::new(autonuma::Autonuma::new(setup)),
-            Self::Hyperplace => Box::new(hyperplace::Hyperplace::new(setup)),
-            Self::Numab2 => Box::new(numab2::Numab2::new(setup)),
-            Self::Tpp => Box::new(tpp::Tpp::new(setup)),
-            Self::Nomad => Box::new(nomad::Nomad::new(setup)),
-            Self::Nimble => Box::new(nimble::Nimble::new(setup)),
-            Self::Raminate => Box::new(raminate::Raminate::new(setup)),
-            Self::Memtierd => Box::new(memtierd::Memtierd::new(setup, memtierd::Policy::Heat)),
-            Self::MemtierdAge => Box::new(memtierd::Memtierd::new(setup, memtierd::Policy::Age)),
-        }
-    }
 }

@@ -222,7 +222,7 @@ impl Travel {
     fn copy_ps(&self, i: usize, vm: &Vm, memory: &Memory) -> u64 {
         let item = self.batch[i];
         page_copy_ps(memory.loads, memory.costs, item.from, item.to)
-            * vm.space.second.pages_per_unit()
+            * vm.space.second.pages_of(item.unit)
     }
 
     fn go(&mut self, vm: &mut Vm, memory: &mut Memory) {
@@ -315,7 +315,7 @@ impl Travel {
         let Wanted { unit, to } = self.wanted[at];
         let second = &vm.space.second;
         let from = (unit < second.len()).then(|| second.tier(unit)).flatten();
-        let full = self.way.kind != Kind::Exchange && !vm.room_for(to, memory.free);
+        let full = self.way.kind != Kind::Exchange && !vm.room_for(unit, to, memory.free);
         let status = match from {
             None => MoveStatus::Absent,
             Some(from) if from == to.0 => MoveStatus::AlreadyThere,
@@ -332,7 +332,7 @@ impl Travel {
     /// Counts the bytes of one copy.
     fn copied(&self, i: usize, vm: &Vm, memory: &mut Memory) {
         let item = self.batch[i];
-        let bytes = vm.space.second.pages_per_unit() * PAGE_SIZE;
+        let bytes = vm.space.second.pages_of(item.unit) * PAGE_SIZE;
         memory.traffic[usize::from(item.from)].read += bytes;
         memory.traffic[item.to.index()].written += bytes;
     }
@@ -350,10 +350,10 @@ impl Travel {
             return;
         }
         // Of two that change places, one makes room for the other.
-        let fits = self.way.kind == Kind::Exchange || vm.room_for(item.to, memory.free);
+        let fits = self.way.kind == Kind::Exchange || vm.room_for(item.unit, item.to, memory.free);
         let second = &mut vm.space.second;
         if fits {
-            let pages = second.pages_per_unit();
+            let pages = second.pages_of(item.unit);
             let room = &mut memory.free[item.to.index()];
             *room = room.saturating_sub(pages);
             memory.free[usize::from(item.from)] += pages;
@@ -361,7 +361,7 @@ impl Travel {
         }
         self.let_go(item.unit, vm);
         if fits {
-            vm.count_move(item.from, item.to);
+            vm.count_move(item.unit, item.from, item.to);
         }
         let (status, now) = if fits {
             (MoveStatus::Moved, item.to.0)

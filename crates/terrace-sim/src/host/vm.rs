@@ -119,11 +119,11 @@ impl Vm {
         }
     }
 
-    /// Whether one more unit fits into a tier.
+    /// Whether a unit fits into a tier.
     #[must_use]
-    pub fn room_for(&self, tier: TierId, free: &[u64; TIERS]) -> bool {
-        let tier = tier.index();
-        free[tier] >= self.space.second.pages_per_unit() && self.space.below_limit(tier) > 0
+    pub fn room_for(&self, unit: u32, tier: TierId, free: &[u64; TIERS]) -> bool {
+        let (tier, second) = (tier.index(), &self.space.second);
+        free[tier] >= second.pages_of(unit) && self.space.below_limit(tier) >= second.units_of(unit)
     }
 
     /// The guest's own threads take time from its vCPUs: ps, shared among those that still run.
@@ -203,9 +203,9 @@ impl Vm {
         sum * float(per_unit * PAGE_SIZE) / float(self.quanta.max(1))
     }
 
-    /// Counts a move.
-    pub fn count_move(&mut self, from: u8, to: TierId) {
-        let pages = self.space.second.pages_per_unit();
+    /// Counts a unit's move.
+    pub fn count_move(&mut self, unit: u32, from: u8, to: TierId) {
+        let pages = self.space.second.pages_of(unit);
         if to.0 < from {
             self.promoted += pages;
         } else {

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use terrace_pagetable::entry::{ACCESSED, ADDRESS, DIRTY, LARGE, PRESENT, USER, WRITABLE};
 use terrace_pagetable::{GuestTables, Leaf, LeafSize, MapError, Paging, SimulatedMemory, Table};
-use terrace_proto::{Gfn, PageSize, PagingRegisters, Vpn};
+use terrace_proto::{Gfn, PageBitmap, PageSize, PagingRegisters, Vpn};
 
 use crate::number::{index, low, place};
 
@@ -42,6 +42,8 @@ pub struct Guest {
     page: PageSize,
     pages: u64,
     first_data: u32,
+    /// Where 2 MiB leaves can be split: those that are.
+    split: Option<PageBitmap>,
 }
 
 impl Guest {
@@ -50,10 +52,26 @@ impl Guest {
     /// # Errors
     /// Where the pages need more tables than there is space for: never, by the way tables are counted.
     pub fn new(pages: u64, page: PageSize, data_frames: u64) -> Result<Self, MapError> {
+        Self::build(pages, page, data_frames, false)
+    }
+
+    /// A guest of 2 MiB leaves that can be split: as Linux does, it keeps a table for each.
+    ///
+    /// # Errors
+    /// As [`Guest::new`].
+    pub fn splittable(pages: u64, data_frames: u64) -> Result<Self, MapError> {
+        Self::build(pages, PageSize::Huge, data_frames, true)
+    }
+
+    fn build(pages: u64, page: PageSize, data_frames: u64, splits: bool) -> Result<Self, MapError> {
         let blocks = pages.div_ceil(512);
         let gigas = blocks.div_ceil(512);
         let uppers = (gigas + 1).div_ceil(512);
-        let small = if page == PageSize::Base { blocks } else { 0 };
+        let small = if page == PageSize::Base || splits {
+            blocks
+        } else {
+            0
+        };
         // Frame 0 stays unused, as in real guests; one root.
         let tables = 2 + small + gigas + uppers;
         let first_data = tables.next_multiple_of(512);
@@ -78,12 +96,17 @@ impl Guest {
             page,
             pages,
             first_data: low(first_data),
+            split: splits.then(|| PageBitmap::new(blocks)),
         };
-        guest.map_all(blocks, data_frames)?;
+        let next = guest.map_all(blocks, data_frames)?;
+        if splits {
+            guest.tables[0] = (low(next)..).take(place(blocks)).collect();
+        }
         Ok(guest)
     }
 
-    fn map_all(&mut self, blocks: u64, data_frames: u64) -> Result<(), MapError> {
+    /// Says which frame is the next free one for a table.
+    fn map_all(&mut self, blocks: u64, data_frames: u64) -> Result<u64, MapError> {
         let size = match self.page {
             PageSize::Base => LeafSize::Base,
             PageSize::Huge => LeafSize::Huge,
@@ -123,7 +146,39 @@ impl Guest {
                 }
             }
         }
-        Ok(())
+        Ok(next)
+    }
+
+    /// Splits the 2 MiB leaf around a page into 4 KiB leaves; says whether it did.
+    pub fn split(&mut self, page: u32) -> bool {
+        let block = u64::from(page >> 9);
+        if !self.huge() || self.split.as_ref().is_none_or(|split| split.get(block)) {
+            return false;
+        }
+        let first = page & !511;
+        let entry = self.entry(Level::Pde, page);
+        let Some(frame) = Self::frame_of(entry, first) else {
+            return false;
+        };
+        let table = Gfn(u64::from(self.tables[0][index(page >> 9)]));
+        if self.memory.add_table(table).is_err() {
+            return false;
+        }
+        let flags = entry & !(ADDRESS | LARGE);
+        for at in 0..512 {
+            if let Some(slot) = self.slot(Level::Leaf, first + at) {
+                let to = Gfn(u64::from(frame + at)).gpa().0;
+                slot.store(to | flags, Ordering::Relaxed);
+            }
+        }
+        if let Some(slot) = self.slot(Level::Pde, page) {
+            let flags = WRITABLE | USER | PRESENT | ACCESSED;
+            slot.store(table.gpa().0 | flags, Ordering::Relaxed);
+        }
+        if let Some(split) = &mut self.split {
+            split.set(block);
+        }
+        true
     }
 
     /// 4 KiB pages of the load.
@@ -132,7 +187,7 @@ impl Guest {
         self.pages
     }
 
-    /// Whether the guest's leaves are of 2 MiB.
+    /// Whether the guest's leaves are of 2 MiB, or were before any was split.
     #[must_use]
     pub fn huge(&self) -> bool {
         self.page == PageSize::Huge
@@ -191,8 +246,12 @@ impl Guest {
     /// The level that a page's leaf is at.
     #[must_use]
     #[inline]
-    pub fn leaf_level(&self) -> Level {
-        if self.huge() { Level::Pde } else { Level::Leaf }
+    pub fn leaf_level(&self, page: u32) -> Level {
+        match &self.split {
+            _ if !self.huge() => Level::Leaf,
+            Some(split) if split.get(u64::from(page >> 9)) => Level::Leaf,
+            _ => Level::Pde,
+        }
     }
 
     /// Frame of the table that holds a page's entry of a level.
@@ -250,7 +309,7 @@ impl Guest {
     /// Where a page is, if it is mapped.
     #[must_use]
     pub fn frame(&self, page: u32) -> Option<u32> {
-        Self::frame_of(self.entry(self.leaf_level(), page), page)
+        Self::frame_of(self.entry(self.leaf_level(page), page), page)
     }
 
     /// Takes a 4 KiB page out to the swap device; its frame is free then.
@@ -277,7 +336,7 @@ impl Guest {
 
     /// Clears A of a page's leaf and says whether it was set: what the guest's own reclaim does.
     pub fn age(&self, page: u32) -> bool {
-        let Some(slot) = self.slot(self.leaf_level(), page) else {
+        let Some(slot) = self.slot(self.leaf_level(page), page) else {
             return false;
         };
         let entry = slot.load(Ordering::Relaxed);
@@ -288,13 +347,13 @@ impl Guest {
     /// Whether A of a page's leaf is set.
     #[must_use]
     pub fn accessed(&self, page: u32) -> bool {
-        self.entry(self.leaf_level(), page) & ACCESSED != 0
+        self.entry(self.leaf_level(page), page) & ACCESSED != 0
     }
 
     /// Takes the present bit from a page's leaf, as the kernel does for a hinting fault: the entry keeps
     /// its frame.
     pub fn protect(&self, page: u32) {
-        if let Some(slot) = self.slot(self.leaf_level(), page) {
+        if let Some(slot) = self.slot(self.leaf_level(page), page) {
             let entry = slot.load(Ordering::Relaxed);
             if entry & PRESENT != 0 {
                 slot.store(entry & !PRESENT | PROTECTED, Ordering::Relaxed);
@@ -304,7 +363,7 @@ impl Guest {
 
     /// Gives it back.
     pub fn unprotect(&self, page: u32) {
-        if let Some(slot) = self.slot(self.leaf_level(), page) {
+        if let Some(slot) = self.slot(self.leaf_level(page), page) {
             let entry = slot.load(Ordering::Relaxed);
             if entry & PROTECTED != 0 {
                 slot.store(entry & !PROTECTED | PRESENT, Ordering::Relaxed);

@@ -1,6 +1,6 @@
 //! The second stage: guest frame to host memory, with A and D, a byte per page.
 
-use terrace_proto::{Gfn, PageSize};
+use terrace_proto::{Gfn, PageBitmap, PageSize};
 
 use super::TIERS;
 use crate::number::{index, low, place};
@@ -34,6 +34,18 @@ pub struct SecondStage {
     first_counted: u32,
     /// Of these, units before this one are used.
     tables: u32,
+    /// Where 2 MiB blocks can be split: units are of 4 KiB, and the first of a block stands for all of it
+    /// while it is whole.
+    blocks: Option<Blocks>,
+}
+
+/// Blocks of 512 units.
+#[derive(Clone, Debug)]
+struct Blocks {
+    whole: PageBitmap,
+    /// A split block is mapped by a table of 4 KiB entries; otherwise the guest split its own mapping, and
+    /// the host's stays as it is.
+    tables: bool,
 }
 
 impl SecondStage {
@@ -53,6 +65,71 @@ impl SecondStage {
             held: [0; TIERS],
             first_counted: first_data >> shift,
             tables: table_frames.div_ceil(1 << shift),
+            blocks: None,
+        }
+    }
+
+    /// The same memory, of 2 MiB blocks all of which can be split: units are of 4 KiB from now on. By the host,
+    /// its own mappings are split.
+    #[must_use]
+    pub fn splittable(self, by_host: bool) -> Self {
+        let count = self.units.len();
+        let mut units = vec![bits::ABSENT; count << 9];
+        for (block, state) in self.units.into_iter().enumerate() {
+            units[block << 9] = state;
+        }
+        let mut whole = PageBitmap::new(count as u64);
+        (0..count as u64).for_each(|block| whole.set(block));
+        Self {
+            units,
+            shift: 0,
+            held: self.held.map(|blocks| blocks << 9),
+            first_counted: self.first_counted << 9,
+            tables: self.tables << 9,
+            blocks: Some(Blocks {
+                whole,
+                tables: by_host,
+            }),
+        }
+    }
+
+    /// Units that one stands for: 512 if it is the first of a whole block that could be split.
+    #[must_use]
+    pub fn units_of(&self, unit: u32) -> u64 {
+        match &self.blocks {
+            Some(blocks) if blocks.whole.get(u64::from(unit >> 9)) => 512,
+            _ => 1,
+        }
+    }
+
+    /// 4 KiB pages that a unit stands for.
+    #[must_use]
+    pub fn pages_of(&self, unit: u32) -> u64 {
+        self.units_of(unit) << self.shift
+    }
+
+    /// Splits the block that a unit stands for: each of its units has the state from now on that this one
+    /// has.
+    pub fn split(&mut self, unit: u32) {
+        if self.units_of(unit) == 1 {
+            return;
+        }
+        let Some(blocks) = &mut self.blocks else {
+            return;
+        };
+        blocks.whole.put(u64::from(unit >> 9), false);
+        let first = index(unit);
+        let state = self.units[first];
+        self.units[first..first + 512].fill(state);
+    }
+
+    /// Whether one entry of the second stage maps the 2 MiB around a frame.
+    #[must_use]
+    #[inline]
+    pub fn maps_huge(&self, frame: u32) -> bool {
+        match &self.blocks {
+            None => self.shift != 0,
+            Some(blocks) => !blocks.tables || blocks.whole.get(u64::from(frame >> 9)),
         }
     }
 
@@ -60,7 +137,10 @@ impl SecondStage {
     #[must_use]
     #[inline]
     pub fn unit_of(&self, frame: u32) -> u32 {
-        frame >> self.shift
+        match &self.blocks {
+            Some(blocks) if blocks.whole.get(u64::from(frame >> 9)) => frame & !511,
+            _ => frame >> self.shift,
+        }
     }
 
     /// First frame of a unit.
@@ -93,16 +173,22 @@ impl SecondStage {
         self.units.is_empty()
     }
 
-    /// 4 KiB pages of a unit.
+    /// 4 KiB pages of a unit (but see [`SecondStage::units_of`]).
     #[must_use]
     pub fn pages_per_unit(&self) -> u64 {
         1 << self.shift
     }
 
-    /// Whether units are of 2 MiB.
+    /// Whether units are of 2 MiB, or were before any block was split.
     #[must_use]
     pub fn huge(&self) -> bool {
-        self.shift != 0
+        self.shift != 0 || self.can_split()
+    }
+
+    /// Whether blocks can be split.
+    #[must_use]
+    pub fn can_split(&self) -> bool {
+        self.blocks.is_some()
     }
 
     /// State of a unit.
@@ -134,7 +220,11 @@ impl SecondStage {
 
     /// Backs a unit by a tier, or by none.
     pub fn put(&mut self, unit: u32, tier: Option<u8>) {
-        let counted = u64::from(unit >= self.first_counted);
+        let counted = if unit >= self.first_counted {
+            self.units_of(unit)
+        } else {
+            0
+        };
         if let Some(old) = self.tier(unit) {
             self.held[usize::from(old)] -= counted;
         }
@@ -164,6 +254,7 @@ impl SecondStage {
     /// Bytes on the heap.
     #[must_use]
     pub fn heap_bytes(&self) -> usize {
-        self.units.capacity()
+        let whole = self.blocks.as_ref().map_or(0, |b| b.whole.heap_bytes());
+        self.units.capacity() + whole
     }
 }

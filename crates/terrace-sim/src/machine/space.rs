@@ -192,7 +192,7 @@ impl Space {
     #[inline]
     pub fn peek(&self, page: u64) -> u8 {
         let page = low(page);
-        let entry = self.guest.entry(self.guest.leaf_level(), page);
+        let entry = self.guest.entry(self.guest.leaf_level(page), page);
         let frame = Guest::frame_of(entry, page).unwrap_or(0);
         self.second.get(self.second.unit_of(frame))
     }

@@ -6,7 +6,7 @@ use super::histogram::Histogram;
 use super::pml::Buffer;
 use super::space::Space;
 use super::tier::Traffic;
-use super::tlb::Tlb;
+use super::tlb::{Cached, Tlb};
 use super::walk::Walked;
 use crate::access::{Access, Pace, Source};
 use crate::baseline::Sample;
@@ -39,8 +39,6 @@ pub struct Environment {
     pub now_ns: u64,
     /// What one processor takes to copy 4 KiB from a tier to another, ps.
     pub copy_ps: [[u64; TIERS]; TIERS],
-    /// Divisor of periods and of what goes by them.
-    pub scale: u64,
 }
 
 /// What a vCPU's accesses cost now, ps.
@@ -74,17 +72,23 @@ pub struct Vcpu {
     flush_at: u64,
     /// It waits for a page that is being copied.
     waiting: bool,
+    /// Its number among its VM's: no two vCPUs' counters run out together.
+    number: u32,
     /// Loads and stores until the next sample.
     events_left: [u64; 2],
-    /// Periods that these count for.
-    sampled: [u64; 2],
+    /// Periods that these count for; 0: nothing is sampled.
+    periods: [u64; 2],
     /// Samples that its buffer holds.
-    pub samples: Vec<Sample>,
+    samples: Vec<Sample>,
+    /// Full buffers so far.
+    full_buffers: u64,
     /// Of the guest's own shootdowns, those it saw.
     shootdowns: u64,
     pub(super) tlb_shift: u32,
     pub(super) walk_overlap: u64,
     pub(super) l1: Tlb,
+    /// First-level translations of 4 KiB, where 2 MiB pages can be split.
+    pub(super) small: Option<Tlb>,
     pub(super) l2: Tlb,
     pub(super) pde: Tlb,
     pub(super) pdpte: Tlb,
@@ -95,6 +99,7 @@ pub struct Vcpu {
 
 impl Vcpu {
     /// A vCPU at time 0 whose load may make `left` accesses. `huge`: both dimensions map 2 MiB.
+    /// Its VM's first vCPU; see [`Vcpu::numbered`].
     #[must_use]
     pub fn new(source: Box<dyn Source>, left: u64, costs: &Costs, scale: u64, huge: bool) -> Self {
         let l1 = if huge {
@@ -117,13 +122,16 @@ impl Vcpu {
             last_line: [(u64::MAX, false); TIERS],
             flush_at: 0,
             waiting: false,
+            number: 0,
             events_left: [u64::MAX; 2],
-            sampled: [0; 2],
+            periods: [0; 2],
             samples: Vec::new(),
+            full_buffers: 0,
             shootdowns: 0,
             tlb_shift: if huge { 9 } else { 0 },
             walk_overlap: 1,
             l1: Tlb::new((l1 / scale).max(1), 4),
+            small: None,
             l2: Tlb::new((costs.l2_entries / scale).max(1), 12),
             pde: upper(costs.pde_entries),
             pdpte: upper(costs.pdpte_entries),
@@ -133,15 +141,31 @@ impl Vcpu {
         }
     }
 
+    /// The same as one of its VM's later vCPUs.
+    #[must_use]
+    pub fn numbered(mut self, number: u32) -> Self {
+        self.number = number;
+        self
+    }
+
+    /// The same where 2 MiB pages can be split: it has a first-level TLB for 4 KiB pages too.
+    #[must_use]
+    pub fn with_small_pages(mut self, costs: &Costs, scale: u64) -> Self {
+        self.small = Some(Tlb::new((costs.l1_entries / scale).max(1), 4));
+        self
+    }
+
     /// Runs until the quantum's end, or until its load has ended.
     pub fn run(&mut self, space: &mut Space, env: &Environment) {
         self.set_prices(env);
         if env.now_ns >= self.flush_at {
             self.flush_at = env.now_ns + env.costs.flush_every_ns;
             self.flush();
+            // The kernel empties the buffer of samples when it switches processes.
+            space.samples.append(&mut self.samples);
         }
         self.follow_reclaim(space);
-        self.follow_pmu(space, env.scale);
+        self.follow_pmu(space);
         while self.clock < env.end_ps && self.ended.is_none() {
             if self.next == self.len && !self.refill(space, env) {
                 self.ended = Some(self.clock);
@@ -264,11 +288,28 @@ impl Vcpu {
                 return Some((cached.tier(), env.costs.l2_hit));
             }
             known = true;
+        } else if let Some((cached, ps)) = self.find_small(env, page) {
+            if cached.dirty() || !write {
+                return Some((cached.tier(), ps));
+            }
+            known = true;
         }
         match self.walk(space, env, page, write, known) {
             Walked::Found(tier, ps) => Some((tier, ps + env.costs.l2_hit)),
             Walked::Wait => None,
         }
+    }
+
+    /// A translation of a page of a split block, and what finding it took, ps.
+    fn find_small(&mut self, env: &Environment, page: u32) -> Option<(Cached, u64)> {
+        let l1 = self.small.as_mut()?;
+        let key = small_key(page);
+        if let Some(cached) = l1.find(key) {
+            return Some((cached, 0));
+        }
+        let cached = self.l2.find(key)?;
+        l1.push(cached);
+        Some((cached, env.costs.l2_hit))
     }
 
     /// Takes the next accesses from the load; says whether there are any.
@@ -307,6 +348,9 @@ impl Vcpu {
             &mut self.host_pdpte,
         ] {
             tlb.flush();
+        }
+        if let Some(small) = &mut self.small {
+            small.flush();
         }
     }
 
@@ -360,46 +404,41 @@ impl Vcpu {
         write: bool,
         tier: usize,
     ) {
-        self.set_counters(space, env.scale, usize::from(write));
+        let of = usize::from(write);
+        self.events_left[of] = self.periods[of];
         let Some(pmu) = space.pmu else {
             return;
         };
         let tier = u8::try_from(tier).unwrap_or(0);
         self.samples.push(Sample { page, write, tier });
-        self.clock += env.costs.sample / env.scale;
+        self.clock += env.costs.sample / pmu.divisor;
         if self.samples.len() >= pmu.buffer {
-            self.clock += env.costs.sample_interrupt / env.scale;
-            space.counts.exits += 1;
-            space.counts.scan_exits += 1;
+            self.clock += env.costs.sample_interrupt / pmu.divisor;
+            self.full_buffers += 1;
+            // With a divided period there are so many more of them than accesses are simulated.
+            if self.full_buffers.is_multiple_of(pmu.divisor) {
+                space.counts.exits += 1;
+            }
             space.samples.append(&mut self.samples);
         }
     }
 
-    /// The counter of loads (0) or of stores (1) begins anew.
-    fn set_counters(&mut self, space: &Space, scale: u64, of: usize) {
-        let period = space.pmu.map_or(0, |pmu| {
-            if of == 0 {
-                pmu.load_period
-            } else {
-                pmu.store_period
-            }
-        });
-        self.events_left[of] = match period {
-            0 => u64::MAX,
-            period => (period / scale).max(1),
-        };
-        self.sampled[of] = period;
-    }
-
     /// Follows what is to be sampled.
-    fn follow_pmu(&mut self, space: &Space, scale: u64) {
-        let wanted = space
-            .pmu
-            .map_or([0, 0], |pmu| [pmu.load_period, pmu.store_period]);
-        for (of, wanted) in wanted.into_iter().enumerate() {
-            if self.sampled[of] != wanted {
-                self.set_counters(space, scale, of);
-            }
+    fn follow_pmu(&mut self, space: &Space) {
+        let wanted = space.pmu.map_or([0, 0], |pmu| pmu.periods());
+        if self.periods == wanted {
+            return;
+        }
+        self.periods = wanted;
+        for (left, period) in self.events_left.iter_mut().zip(wanted) {
+            // Fractions of the golden ratio: any number of vCPUs is spread evenly over the period.
+            let part = u64::from(self.number.wrapping_mul(0x9e37_79b9));
+            let phase = place_in(period, part);
+            *left = if period == 0 {
+                u64::MAX
+            } else {
+                period - phase
+            };
         }
     }
 
@@ -431,6 +470,18 @@ impl Vcpu {
             &self.host_pde,
             &self.host_pdpte,
         ];
-        tlbs.iter().map(|tlb| tlb.heap_bytes()).sum::<usize>() + place(4 * 512)
+        let small = self.small.as_ref().map_or(0, Tlb::heap_bytes);
+        tlbs.iter().map(|tlb| tlb.heap_bytes()).sum::<usize>() + small + place(4 * 512)
     }
+}
+
+/// The key of a 4 KiB translation where there are those of 2 MiB too, whose keys are block numbers.
+pub(super) fn small_key(page: u32) -> u32 {
+    page | 1 << 28
+}
+
+/// A 2^32nd part of a period, so many times.
+fn place_in(period: u64, part: u64) -> u64 {
+    let place = (u128::from(period) * u128::from(part)) >> 32;
+    u64::try_from(place).unwrap_or(0)
 }

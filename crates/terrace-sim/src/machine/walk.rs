@@ -9,7 +9,7 @@ use super::lines::Table;
 use super::second_stage::bits;
 use super::space::Space;
 use super::tlb::Cached;
-use super::vcpu::{Environment, Vcpu};
+use super::vcpu::{Environment, Vcpu, small_key};
 use crate::access::LINE;
 use crate::baseline::home;
 
@@ -34,7 +34,7 @@ impl Vcpu {
         known: bool,
     ) -> Walked {
         space.counts.walks += 1;
-        let leaf = space.guest.leaf_level();
+        let leaf = space.guest.leaf_level(page);
         let mut ps = self.upper(space, env, page, leaf);
         let table = match leaf {
             Level::Leaf => Table::GuestLeaf,
@@ -79,12 +79,17 @@ impl Vcpu {
             }
         }
         let tier = space.second.get(unit) & bits::TIER;
-        let cached = Cached::new(page >> self.tlb_shift, tier, write);
+        let small = space.second.can_split() && space.second.units_of(unit) == 1;
+        let (l1, key) = match &mut self.small {
+            Some(l1) if small => (l1, small_key(page)),
+            _ => (&mut self.l1, page >> self.tlb_shift),
+        };
+        let cached = Cached::new(key, tier, write);
         if known {
-            self.l1.fill(cached);
+            l1.fill(cached);
             self.l2.fill(cached);
         } else {
-            self.l1.push(cached);
+            l1.push(cached);
             self.l2.push(cached);
         }
         let ps = ps / self.walk_overlap + waits;
@@ -124,7 +129,7 @@ impl Vcpu {
     fn host_lines(&mut self, space: &mut Space, env: &Environment, frame: u32) -> u64 {
         let mut ps = 0;
         let block = frame >> 9;
-        if space.second.huge() {
+        if space.second.maps_huge(frame) {
             if self.host_pdpte.find(frame >> 18).is_none() {
                 ps += env.costs.cached_line;
                 self.host_pdpte.push(Cached::new(frame >> 18, 0, false));

@@ -4,11 +4,14 @@ mod common;
 mod edges;
 
 mod autonuma;
+mod hemem;
 mod hyperplace;
 mod memory_mode;
 mod memtierd;
+mod memtis;
 mod nimble;
 mod nomad;
 mod numab2;
 mod raminate;
+mod sampled;
 mod tpp;

@@ -1,0 +1,152 @@
+//! The mechanisms by name.
+
+use super::{Mechanism, Setup, Side};
+use super::{autonuma, hemem, hyperplace, memtierd, memtis, nimble, nomad, numab2, raminate, tpp};
+
+/// The mechanisms that there are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Name {
+    /// NUMA balancing, mode 1.
+    Autonuma,
+    /// NUMA balancing, mode 2.
+    Numab2,
+    /// Transparent page placement.
+    Tpp,
+    /// Non-exclusive tiering.
+    Nomad,
+    /// Memtis.
+    Memtis,
+    /// Nimble.
+    Nimble,
+    /// `HeMem`.
+    Hemem,
+    /// RAMinate.
+    Raminate,
+    /// memtierd with its heat policy.
+    Memtierd,
+    /// memtierd with its age policy.
+    MemtierdAge,
+    /// Our own, in the guest.
+    Hyperplace,
+}
+
+impl Name {
+    /// All of them.
+    pub const ALL: &[Self] = &[
+        Self::Autonuma,
+        Self::Numab2,
+        Self::Tpp,
+        Self::Nomad,
+        Self::Memtis,
+        Self::Nimble,
+        Self::Hemem,
+        Self::Raminate,
+        Self::Memtierd,
+        Self::MemtierdAge,
+        Self::Hyperplace,
+    ];
+
+    /// As people write it, who runs it by nature, and what it is, in a line.
+    fn facts(self) -> (&'static str, Side, &'static str) {
+        let (guest, host) = (Side::Guest, Side::Host);
+        match self {
+            Self::Autonuma => (
+                "autonuma",
+                guest,
+                "NUMA balancing, mode 1: hinting faults promote while fast memory is free; no demotion",
+            ),
+            Self::Numab2 => (
+                "numab2",
+                guest,
+                "NUMA balancing, mode 2: pages that fault soon after their hint are promoted; kswapd demotes",
+            ),
+            Self::Tpp => (
+                "tpp",
+                guest,
+                "TPP: hinting faults promote active pages; kswapd keeps 2 % of fast memory free",
+            ),
+            Self::Nomad => (
+                "nomad",
+                guest,
+                "Nomad: a thread promotes by transactions and leaves shadow copies; clean pages are demoted by a remap",
+            ),
+            Self::Memtis => (
+                "memtis",
+                guest,
+                "Memtis: a histogram of sampled accesses sets the hot threshold; splits skewed 2 MiB pages",
+            ),
+            Self::Nimble => (
+                "nimble",
+                guest,
+                "Nimble: every 5 s, the slow node's active list and the fast node's inactive one",
+            ),
+            Self::Hemem => (
+                "hemem",
+                host,
+                "HeMem: counts of sampled loads and stores, fixed thresholds, write-heavy pages first",
+            ),
+            Self::Raminate => (
+                "raminate",
+                host,
+                "RAMinate: written pages first, by a corked multi-queue, 4 MiB a second",
+            ),
+            Self::Memtierd => (
+                "memtierd",
+                host,
+                "memtierd, heat policy: regions of 1 MiB by their heat, as in its README",
+            ),
+            Self::MemtierdAge => (
+                "memtierd-age",
+                host,
+                "memtierd, age policy: regions of 1 MiB that are active or idle for long",
+            ),
+            Self::Hyperplace => (
+                "hyperplace",
+                guest,
+                "HyperTier's placement: samples, a tree of virtual ranges, pages that change places",
+            ),
+        }
+    }
+
+    /// As people write it.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        self.facts().0
+    }
+
+    /// Who runs it by nature.
+    #[must_use]
+    pub fn nature(self) -> Side {
+        self.facts().1
+    }
+
+    /// What it is, in a line.
+    #[must_use]
+    pub fn what(self) -> &'static str {
+        self.facts().2
+    }
+
+    /// Whether it splits 2 MiB pages.
+    #[must_use]
+    pub fn splits(self) -> bool {
+        self == Self::Memtis
+    }
+
+    /// A mechanism that begins.
+    #[must_use]
+    pub fn begin(self, setup: &Setup) -> Box<dyn Mechanism> {
+        match self {
+            Self::Autonuma => Box::new(autonuma::Autonuma::new(setup)),
+            Self::Numab2 => Box::new(numab2::Numab2::new(setup)),
+            Self::Tpp => Box::new(tpp::Tpp::new(setup)),
+            Self::Nomad => Box::new(nomad::Nomad::new(setup)),
+            Self::Memtis => Box::new(memtis::Memtis::new(setup)),
+            Self::Nimble => Box::new(nimble::Nimble::new(setup)),
+            Self::Hemem => Box::new(hemem::Hemem::new(setup)),
+            Self::Raminate => Box::new(raminate::Raminate::new(setup)),
+            Self::Memtierd => Box::new(memtierd::Memtierd::new(setup, memtierd::Policy::Heat)),
+            Self::MemtierdAge => Box::new(memtierd::Memtierd::new(setup, memtierd::Policy::Age)),
+            Self::Hyperplace => Box::new(hyperplace::Hyperplace::new(setup)),
+        }
+    }
+}

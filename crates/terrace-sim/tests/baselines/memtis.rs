@@ -1,0 +1,92 @@
+//! `memtis`.
+
+use crate::common::Small;
+use crate::sampled;
+
+fn small(policy: &'static str, workload: &'static str) -> terrace_sim::result::VmResult {
+    Small {
+        policy,
+        more: "start = \"slow\"",
+        workload,
+        scale: 64,
+    }
+    .run()
+}
+
+#[test]
+fn memtis_brings_a_hot_set_that_starts_slow_into_fast_memory() {
+    for policy in ["\"memtis\"", "\"memtis@host\""] {
+        let vm = small(
+            policy,
+            "kind = \"hotset\", size = \"2048MiB\", hot = 0.1, hot_access = 0.9, write = 0.2, \
+             duration = \"60s\"",
+        );
+        assert!(vm.fast_hit_ratio > 0.7, "{vm:?}");
+    }
+}
+
+#[test]
+fn memtis_leaves_fast_memory_to_the_hottest_where_all_that_is_sampled_would_not_fit() {
+    // All pages are sampled often enough for a fixed threshold; the hottest are those that get in.
+    let vm = small(
+        "\"memtis\"",
+        "kind = \"hotset\", size = \"3072MiB\", hot = 0.25, hot_access = 0.75, write = 0.2, \
+         duration = \"90s\"",
+    );
+    assert!(vm.fast_hit_ratio > 0.6, "{vm:?}");
+}
+
+/// 2 MiB pages of which each has some hot parts.
+const SKEWED: &str = "kind = \"hotset\", size = \"128GiB\", hot = 0.05, hot_access = 0.9, \
+                      write = 0.2, duration = \"250s\"";
+
+fn skewed(policy: &str) -> terrace_sim::result::VmResult {
+    let vm = format!(
+        "policy = \"{policy}\"\nfast = \"32GiB\"\nslow = \"112GiB\"\npage = \"2MiB\"\nstart = \"slow\""
+    );
+    sampled::run(64, "\"dram\", \"pmem\"", &vm, SKEWED)
+}
+
+#[test]
+fn memtis_splits_2_mib_pages_with_few_hot_parts_and_promotes_these_alone() {
+    for policy in ["memtis", "memtis@host"] {
+        let (memtis, stays) = (skewed(policy), skewed("first-touch"));
+        assert!(
+            memtis.fast_hit_ratio > stays.fast_hit_ratio + 0.1,
+            "{memtis:?}"
+        );
+        assert!(!memtis.promoted_pages.is_multiple_of(512), "{memtis:?}");
+        let held: u64 = memtis.tier_bytes_end.iter().sum();
+        assert_eq!(held, 128 << 30);
+    }
+}
+
+#[test]
+fn with_fast_memory_full() {
+    sampled::fast_memory_full("memtis");
+}
+
+#[test]
+fn with_slow_memory_full() {
+    sampled::slow_memory_full("memtis");
+}
+
+#[test]
+fn with_one_page_in_fast_memory() {
+    sampled::one_page_in_fast_memory("memtis");
+}
+
+#[test]
+fn with_a_load_that_ends() {
+    sampled::a_load_that_ends("memtis");
+}
+
+#[test]
+fn with_2_mib_pages() {
+    sampled::huge_pages("memtis");
+}
+
+#[test]
+fn with_three_tiers() {
+    sampled::three_tiers("memtis");
+}
