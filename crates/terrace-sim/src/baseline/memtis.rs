@@ -60,7 +60,7 @@ const WARM_BELOW: u64 = 90;
 /// What a sample counts for a 4 KiB page, so that counts compare with those of 2 MiB pages (`HPAGE_PMD_NR`).
 const WEIGHT: u32 = 512;
 
-/// Bytes of 2 MiB pages that are split when `kmigrated` wakes (`deferred_split_scan_for_htmm`).
+/// Bytes of 2 MiB pages that each node's `kmigrated` splits when it wakes (`deferred_split_scan_for_htmm`).
 const MOST_SPLIT: u64 = 100 << 20;
 
 /// Lists of each tier.
@@ -409,7 +409,8 @@ impl Memtis {
 
     /// Splits some of the pages that were chosen; each part goes to the list that it belongs to.
     fn split(&mut self, ground: &mut Ground) {
-        let most = (ground.units_in(MOST_SPLIT) / 512).max(1);
+        let each = (ground.units_in(MOST_SPLIT) / 512).max(1);
+        let most = each * u64::from(self.tiers);
         for _ in 0..most {
             let Some(splits) = &mut self.splits else {
                 return;
