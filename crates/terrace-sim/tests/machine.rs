@@ -423,3 +423,23 @@ fn a_split_page_keeps_frames_and_marks_and_its_parts_have_tiers_of_their_own() {
     assert_eq!(space.counts.reads[..2], [2, 4]);
     assert_eq!(space.counts.walks, 4);
 }
+
+#[test]
+fn a_part_of_a_split_page_that_was_moved_is_not_found_through_its_old_translation() {
+    let mut env = environment();
+    let mut space = splittable(false);
+    let first = space.guest.first_data();
+    assert!(space.guest.split(7));
+    space.second.split(first);
+    let script = Script(vec![Access::new(7, 0, false); 2], 0);
+    let mut vcpu =
+        Vcpu::new(Box::new(script), u64::MAX, &env.costs, 1, true).with_small_pages(&env.costs, 1);
+    let end = std::mem::replace(&mut env.end_ps, 1);
+    vcpu.run(&mut space, &env);
+    assert_eq!(space.counts.reads[..2], [1, 0]);
+    space.second.put(first + 7, Some(1));
+    vcpu.forget(7);
+    env.end_ps = end;
+    vcpu.run(&mut space, &env);
+    assert_eq!(space.counts.reads[..2], [1, 1]);
+}

@@ -15,7 +15,7 @@
 
 use super::lists::Lists;
 use super::{Ground, Mechanism, Moved, Pmu, Sample, Setup, Stage, Travelling, Unit};
-use crate::number::{index, low};
+use crate::number::{index, low, place};
 
 /// Loads, and stores, per sample.
 const PERIOD: u64 = 19_997;
@@ -143,6 +143,8 @@ impl Hemem {
             buffer: BUFFER,
             divisor: self.divisor,
         }));
+        // It write-protects one of its pages at a time.
+        ground.set_batch(place(u64::from(self.units_per_page)));
         for page in 0..low(self.pages.len() as u64) {
             self.list(ground, page);
         }
@@ -287,6 +289,9 @@ impl Mechanism for Hemem {
 mod tests {
     use super::*;
     use crate::host::travel::Side;
+    use crate::machine::second_stage::bits;
+    use crate::run::{Options, Simulation};
+    use crate::scenario::Scenario;
 
     fn hemem(scale: u64, pages_per_unit: u64) -> Hemem {
         Hemem::new(&Setup {
@@ -334,5 +339,22 @@ mod tests {
         assert_eq!((page.counts, page.kind()), ([2, 0, 1], COLD));
         page.cool(5 + 40);
         assert_eq!(page.counts, [0; 3]);
+    }
+
+    #[test]
+    fn one_of_its_pages_is_write_protected_at_a_time_on_a_scaled_machine_too() {
+        let text = "[machine]\ntiers = [\"dram\", \"pmem\"]\nscale = 64\nvcpus_per_vm = 2\n\
+                    [[vm]]\nname = \"a\"\nfast = \"1GiB\"\nslow = \"3GiB\"\npolicy = \"hemem\"\n\
+                    start = \"slow\"\nworkload = { kind = \"hotset\", size = \"2GiB\", hot = 0.1, \
+                    hot_access = 0.9, write = 0.2, duration = \"5s\" }\n";
+        let scenario = Scenario::parse(text, "test", std::path::Path::new("/s")).expect("valid");
+        let mut simulation = Simulation::new(&scenario, Options::default()).expect("it can be run");
+        let mut most = 0;
+        while simulation.advance(simulation.now().0 + 1) {
+            let units = simulation.vms[0].space.second.states().iter();
+            let protected = units.filter(|unit| **unit & bits::PROTECTED != 0).count();
+            most = most.max(protected);
+        }
+        assert_eq!(most, 8);
     }
 }

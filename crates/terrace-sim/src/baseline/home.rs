@@ -178,18 +178,16 @@ fn journeys(home: &mut Home, vm: &mut Vm, memory: &mut Memory, ps: u64) -> (u64,
         let before = travel.spent();
         let done = travel.work(vm, memory, ps);
         spent += travel.spent() - before;
-        if !done {
-            at += 1;
-            continue;
-        }
-        let travel = home.state.journeys.remove(at).travel;
-        for (wanted, outcome) in travel.wanted().iter().zip(travel.outcomes()) {
-            let unit = home.state.unit(wanted.unit);
+        // A page is told of before a vCPU can reach it in its new place.
+        while let Some((wanted, outcome)) = home.state.journeys[at].travel.next_known() {
+            let (unit, to) = (home.state.unit(wanted.unit), wanted.to.0);
             home.state.arrived(unit);
-            if let Some(outcome) = *outcome {
-                let to = wanted.to.0;
-                moved.push(Moved { unit, to, outcome });
-            }
+            moved.push(Moved { unit, to, outcome });
+        }
+        if done {
+            home.state.journeys.remove(at);
+        } else {
+            at += 1;
         }
     }
     (spent, moved)
@@ -250,4 +248,64 @@ pub(crate) fn guard(space: &mut Space, env: &Environment, unit: u32) -> u64 {
     };
     space.home = Some(home);
     ps.map_or(0, |ps| ps + fault)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::super::{Ground, Travelling, Unit};
+    use super::*;
+    use crate::run::{Options, Simulation};
+    use crate::scenario::Scenario;
+
+    const PAGES: Unit = 8;
+
+    /// Sends pages down, and looks after each quantum whether one is there that it was not told of.
+    struct Watcher {
+        told: u64,
+        sent: bool,
+    }
+
+    impl Mechanism for Watcher {
+        fn pass(&mut self, ground: &mut Ground) {
+            if !std::mem::replace(&mut self.sent, true) {
+                let down: Vec<(Unit, u8)> = (0..PAGES).map(|unit| (unit, 1)).collect();
+                return ground.submit(&down, Travelling::Transaction);
+            }
+            let down = (0..PAGES).filter(|unit| ground.tier(*unit) == Some(1));
+            assert_eq!(down.count() as u64, self.told);
+            assert_eq!(ground.travelling(), u64::from(PAGES) - self.told);
+        }
+
+        fn moved(&mut self, _: &mut Ground, moved: &[Moved]) {
+            self.told += moved.len() as u64;
+        }
+
+        fn rounds(&self) -> u64 {
+            self.told
+        }
+
+        fn heap_bytes(&self) -> usize {
+            0
+        }
+    }
+
+    #[test]
+    fn a_page_is_told_of_in_the_quantum_in_which_it_arrives() {
+        let text = "[machine]\ntiers = [\"dram\", \"pmem\"]\nscale = 1\nvcpus_per_vm = 2\n\
+                    [[vm]]\nname = \"a\"\nfast = \"8MiB\"\nslow = \"8MiB\"\npolicy = \"autonuma\"\n\
+                    workload = { kind = \"sequential\", size = \"8MiB\", hot = 1.0, write = 0.0, \
+                    period = \"1h\", duration = \"1ms\" }\n";
+        let scenario = Scenario::parse(text, "test", Path::new("/s")).expect("valid");
+        let mut simulation = Simulation::new(&scenario, Options::default()).expect("it can be run");
+        let home = simulation.vms[0].space.home.as_mut();
+        home.expect("a baseline").mechanism = Box::new(Watcher {
+            told: 0,
+            sent: false,
+        });
+        while simulation.advance(u64::MAX) {}
+        let home = simulation.vms[0].space.home.as_ref();
+        assert_eq!(home.map(|home| home.rounds()), Some(u64::from(PAGES)));
+    }
 }

@@ -43,7 +43,7 @@ pub struct Fault {
     pub write: bool,
 }
 
-/// A page that a mechanism sent on a journey, at its end.
+/// A page that a mechanism sent on a journey, which is over for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Moved {
     /// Which.
@@ -75,7 +75,8 @@ pub trait Mechanism: Send {
         let _ = (ground, samples);
     }
 
-    /// A journey ended that [`Ground::submit`] began.
+    /// What became of pages that [`Ground::submit`] sent, in that order: told in the quantum in which it is
+    /// known, before a vCPU runs.
     fn moved(&mut self, ground: &mut Ground, moved: &[Moved]) {
         let _ = (ground, moved);
     }

@@ -49,7 +49,11 @@ impl Shadows {
             .find_map(|(tier, of)| of.remove(&unit).then_some(tier))
     }
 
+    /// The page's old place is kept, unless something else took it at once.
     fn keep(&mut self, ground: &mut Ground, unit: Unit, tier: u8) {
+        if ground.free(tier) == 0 {
+            return;
+        }
         self.of[usize::from(tier)].insert(unit);
         ground.keep(tier, 1);
         ground.guard(unit);

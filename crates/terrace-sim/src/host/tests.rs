@@ -10,7 +10,7 @@ use terrace_proto::{
 use super::moves::Moving;
 
 use super::scan::scan;
-use super::travel::Memory;
+use super::travel::{Kind, Memory, Side, Travel, Wanted, Way};
 use crate::machine::TIERS;
 use crate::machine::second_stage::bits;
 use crate::machine::tier::Traffic;
@@ -82,4 +82,31 @@ fn a_log_that_nobody_reads_does_not_grow() {
         scan(vm, &request, &simulation.costs);
         assert!(vm.space.heap_bytes() + (4 << 20) <= before, "{observe}");
     }
+}
+
+#[test]
+fn pages_that_change_places_where_nothing_is_free_leave_nothing_free() {
+    let mut simulation = simulation("\"first-touch\"");
+    let mut traffic = [Traffic::default(); TIERS];
+    let mut free = [0; TIERS];
+    let mut memory = Memory {
+        loads: &simulation.loads,
+        traffic: &mut traffic,
+        free: &mut free,
+        costs: &simulation.costs,
+    };
+    let vm = &mut simulation.vms[0];
+    let (first, last) = (vm.space.second.first_data(), vm.space.second.len() - 1);
+    let tiers = |vm: &super::vm::Vm| [first, last].map(|unit| vm.space.second.tier(unit));
+    assert_eq!(tiers(vm), [Some(0), Some(1)]);
+    let wanted = [(first, TierId(1)), (last, TierId(0))].map(|(unit, to)| Wanted { unit, to });
+    let way = Way {
+        kind: Kind::Exchange,
+        side: Side::Host,
+        batch: 2,
+    };
+    let mut travel = Travel::new(wanted.to_vec(), way);
+    assert!(travel.work(vm, &mut memory, 1 << 40));
+    assert_eq!(tiers(vm), [Some(1), Some(0)]);
+    assert_eq!(*memory.free, [0; TIERS]);
 }

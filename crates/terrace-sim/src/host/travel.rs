@@ -16,7 +16,7 @@ use terrace_proto::{MoveStatus, PAGE_SIZE, TierId};
 use super::vm::Vm;
 use crate::machine::TIERS;
 use crate::machine::costs::Costs;
-use crate::machine::second_stage::bits;
+use crate::machine::second_stage::{SecondStage, bits};
 use crate::machine::tier::{Load, Traffic};
 
 /// Who moves pages.
@@ -133,6 +133,8 @@ pub struct Travel {
     wanted: Vec<Wanted>,
     way: Way,
     outcomes: Vec<Option<Outcome>>,
+    /// Outcomes that were told.
+    told: usize,
     next: usize,
     batch: Vec<Item>,
     step: Step,
@@ -151,6 +153,7 @@ impl Travel {
             outcomes: vec![None; wanted.len()],
             wanted,
             way,
+            told: 0,
             next: 0,
             batch: Vec::new(),
             step: Step::Begin,
@@ -160,16 +163,18 @@ impl Travel {
         }
     }
 
-    /// What was asked for.
-    #[must_use]
-    pub fn wanted(&self) -> &[Wanted] {
-        &self.wanted
-    }
-
     /// What became of each, once all is done.
     #[must_use]
     pub fn outcomes(&self) -> &[Option<Outcome>] {
         &self.outcomes
+    }
+
+    /// The next page, in the order of what was asked for, of which it is known what became of it.
+    pub fn next_known(&mut self) -> Option<(Wanted, Outcome)> {
+        let outcome = (*self.outcomes.get(self.told)?)?;
+        let wanted = self.wanted[self.told];
+        self.told += 1;
+        Some((wanted, outcome))
     }
 
     /// Processor time that it took so far, ps.
@@ -264,7 +269,7 @@ impl Travel {
             let at = self.next..(self.next + by).min(self.wanted.len());
             self.next = at.end;
             let items: Vec<Item> = at.filter_map(|at| self.item(at, vm, memory)).collect();
-            if self.way.kind == Kind::Exchange && !self.pairs(&items) {
+            if self.way.kind == Kind::Exchange && !self.pairs(&items, &vm.space.second) {
                 continue;
             }
             for item in items {
@@ -294,10 +299,11 @@ impl Travel {
     }
 
     /// Whether two pages can change places; if not, they stay.
-    fn pairs(&mut self, items: &[Item]) -> bool {
+    fn pairs(&mut self, items: &[Item], second: &SecondStage) -> bool {
         if let [a, b] = items
             && a.from == b.to.0
             && b.from == a.to.0
+            && second.pages_of(a.unit) == second.pages_of(b.unit)
         {
             return true;
         }
@@ -349,14 +355,16 @@ impl Travel {
             });
             return;
         }
-        // Of two that change places, one makes room for the other.
-        let fits = self.way.kind == Kind::Exchange || vm.room_for(item.unit, item.to, memory.free);
+        // Of two that change places, one makes room for the other: nothing becomes free.
+        let exchange = self.way.kind == Kind::Exchange;
+        let fits = exchange || vm.room_for(item.unit, item.to, memory.free);
         let second = &mut vm.space.second;
         if fits {
-            let pages = second.pages_of(item.unit);
-            let room = &mut memory.free[item.to.index()];
-            *room = room.saturating_sub(pages);
-            memory.free[usize::from(item.from)] += pages;
+            if !exchange {
+                let pages = second.pages_of(item.unit);
+                memory.free[item.to.index()] -= pages;
+                memory.free[usize::from(item.from)] += pages;
+            }
             second.put(item.unit, Some(item.to.0));
         }
         self.let_go(item.unit, vm);

@@ -359,6 +359,10 @@ impl Vcpu {
         let key = page >> self.tlb_shift;
         self.l1.forget(key);
         self.l2.forget(key);
+        if let Some(small) = &mut self.small {
+            small.forget(small_key(page));
+            self.l2.forget(small_key(page));
+        }
         self.pde.flush();
         self.pdpte.flush();
     }
