@@ -1,4 +1,4 @@
-//! HyperTier: places for its figures, which wait for its policies.
+//! HyperTier: places for its figures, which are not carried out yet.
 
 use super::row::Row;
 use super::runs::{Load, Results, Run};
@@ -31,7 +31,7 @@ pub const EXPERIMENTS: &[&Experiment] = &[
     &waiting(
         "hypertier/figure-1",
         "What management costs, by the number of VMs that do the same updates together",
-        "the policy HyperPlace (placement in the guest)",
+        "its runs to be set up: the policy that it needs, hyperplace, is there",
     ),
     &waiting(
         "hypertier/figure-4",
@@ -41,11 +41,11 @@ pub const EXPERIMENTS: &[&Experiment] = &[
     &waiting(
         "hypertier/figure-7",
         "What each stage of management costs on nine VMs",
-        "the policy HyperPlace (placement in the guest)",
+        "its runs to be set up: the policy that it needs, hyperplace, is there",
     ),
     &waiting(
         "hypertier/figure-8",
         "Run time of updates by the parameters of sampling and classification",
-        "the policy HyperPlace (placement in the guest)",
+        "its runs to be set up: the policy that it needs, hyperplace, is there",
     ),
 ];
