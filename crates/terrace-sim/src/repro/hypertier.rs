@@ -31,7 +31,7 @@ pub const EXPERIMENTS: &[&Experiment] = &[
     &waiting(
         "hypertier/figure-1",
         "What management costs, by the number of VMs that do the same updates together",
-        "its runs to be set up: the policy that it needs, hyperplace, is there",
+        "the rest of HyperPlace (its ranges can be simulated already: the policy hyperplace)",
     ),
     &waiting(
         "hypertier/figure-4",
@@ -41,11 +41,11 @@ pub const EXPERIMENTS: &[&Experiment] = &[
     &waiting(
         "hypertier/figure-7",
         "What each stage of management costs on nine VMs",
-        "its runs to be set up: the policy that it needs, hyperplace, is there",
+        "the rest of HyperPlace (its ranges can be simulated already: the policy hyperplace)",
     ),
     &waiting(
         "hypertier/figure-8",
         "Run time of updates by the parameters of sampling and classification",
-        "its runs to be set up: the policy that it needs, hyperplace, is there",
+        "the rest of HyperPlace (its ranges can be simulated already: the policy hyperplace)",
     ),
 ];
