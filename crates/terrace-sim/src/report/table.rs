@@ -26,7 +26,7 @@ const COLUMNS: [(&str, &str, Cell); 17] = [
     ),
     (
         "cost",
-        "GiB held per tier, mean over time, times the tier's price",
+        "GiB held per tier, mean over time, times the tier's price; memory-mode's DRAM counts too",
         |vm| vm.cost.map_or(NONE.into(), money),
     ),
     (
