@@ -68,7 +68,8 @@ pub struct VmResult {
     /// The slowdown that the scenario accepts for it, where it says one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_slowdown: Option<f64>,
-    /// GiB held per tier, mean over time, times the tier's price; none where it holds memory without one.
+    /// GiB held per tier, mean over time, times the tier's price, under memory-mode with the VM's size of the
+    /// first tier besides; none where it holds memory without a price.
     pub cost: Option<f64>,
     /// Performance over that of `all-fast`, divided by cost over that of `all-fast`.
     pub performance_per_cost: Option<f64>,

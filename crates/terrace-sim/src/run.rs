@@ -491,7 +491,7 @@ impl Simulation {
             p99_ns: times.quantile_ns(0.99),
             slowdown_vs_all_fast: None,
             max_slowdown: spec.max_slowdown,
-            cost: cost(&mean, &self.scenario.machine.tiers),
+            cost: cost(&paid(&mean, spec), &self.scenario.machine.tiers),
             performance_per_cost: None,
             fast_hit_ratio: counts.fast_hit_ratio(),
             fast_write_ratio: counts.fast_write_ratio(),
@@ -532,11 +532,21 @@ impl Simulation {
     }
 }
 
-/// GiB held per tier times the tier's price; none where a tier that is held has none.
-fn cost(held: &[u64], tiers: &[Tier]) -> Option<f64> {
-    let held = held.iter().zip(tiers).filter(|(bytes, _)| **bytes > 0);
+/// What a VM pays for, bytes per tier: what it holds. Under memory-mode also its size of the first tier,
+/// which holds nothing but must be there.
+fn paid(held: &[u64], spec: &crate::scenario::Vm) -> Vec<u64> {
+    let mut paid = held.to_vec();
+    if matches!(spec.policy, HostPolicy::MemoryMode(_)) {
+        paid[0] += spec.sizes[0];
+    }
+    paid
+}
+
+/// GiB paid for per tier times the tier's price; none where such a tier has none.
+fn cost(paid: &[u64], tiers: &[Tier]) -> Option<f64> {
+    let paid = paid.iter().zip(tiers).filter(|(bytes, _)| **bytes > 0);
     let parts =
-        held.map(|(bytes, tier)| Some(float(*bytes) / float(1 << 30) * tier.price_per_gib?));
+        paid.map(|(bytes, tier)| Some(float(*bytes) / float(1 << 30) * tier.price_per_gib?));
     parts.sum()
 }
 

@@ -17,7 +17,8 @@ pub enum Sim {
     Run {
         /// The scenario (docs/simulator.md says how to write one).
         file: PathBuf,
-        /// The host's policy of every VM, instead of the scenario's.
+        /// The policy of every VM, instead of the scenario's; `terrace sim list` prints them. NAME@guest and
+        /// NAME@host say where a mechanism runs that can run in both.
         #[arg(long, value_name = "POLICY", value_parser = known_policy)]
         policy: Option<String>,
         /// What to write, and where.
@@ -29,7 +30,8 @@ pub enum Sim {
     Compare {
         /// The scenario.
         file: PathBuf,
-        /// The policies, each for every VM; `terrace sim list` prints them.
+        /// The policies, each for every VM; `terrace sim list` prints them. NAME@guest and NAME@host say
+        /// where a mechanism runs that can run in both.
         #[arg(long, required = true, value_name = "A,B,…", value_delimiter = ',', value_parser = known_policy)]
         policies: Vec<String>,
         /// Also for several sizes of every VM's first tier: fast=A..B doubles from A to B,

@@ -26,7 +26,7 @@ const COLUMNS: [(&str, &str, Cell); 17] = [
     ),
     (
         "cost",
-        "GiB held per tier, mean over time, times the tier's price",
+        "GiB held per tier, mean over time, times the tier's price; memory-mode's DRAM counts too",
         |vm| vm.cost.map_or(NONE.into(), money),
     ),
     (
@@ -162,7 +162,7 @@ fn slowdown(vm: &VmResult) -> String {
 }
 
 fn rounds(vm: &VmResult) -> String {
-    if is_unmanaged(&vm.policy) {
+    if has_no_rounds(vm) {
         NONE.into()
     } else if has_few_rounds(vm) {
         format!("▲ {}", vm.rounds)
@@ -172,5 +172,10 @@ fn rounds(vm: &VmResult) -> String {
 }
 
 fn has_few_rounds(vm: &VmResult) -> bool {
-    vm.rounds < FEW_ROUNDS && !is_unmanaged(&vm.policy)
+    vm.rounds < FEW_ROUNDS && !has_no_rounds(vm)
+}
+
+/// Neither the host nor the guest does anything.
+fn has_no_rounds(vm: &VmResult) -> bool {
+    vm.guest_policy.is_none() && is_unmanaged(&vm.policy)
 }

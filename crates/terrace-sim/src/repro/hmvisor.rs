@@ -46,8 +46,8 @@ const WRITES: Experiment = Experiment {
             from: "§4.1",
         },
         Input {
-            what: "NVM's writes fall by 50 %: the one figure of §4.3 that the text has; figures 7 and 8 are \
-                   pictures",
+            what: "NVM's writes fall by 50 %: the one figure of what is saved that the text has; figures 7 and 8 \
+                   are pictures",
             from: "abstract",
         },
         Input {
@@ -64,7 +64,7 @@ const WRITES: Experiment = Experiment {
         },
         Input {
             what: "a page that moves is written once to where it goes, and counts there",
-            from: "§4.1 counts the memory channels' traffic",
+            from: "§4.2 counts the memory channels' traffic",
         },
     ],
     runs,

@@ -1,4 +1,4 @@
-//! HyperTier: places for its figures, which wait for its policies.
+//! HyperTier: places for its figures, which are not carried out yet.
 
 use super::row::Row;
 use super::runs::{Load, Results, Run};

@@ -54,6 +54,13 @@ fn memory_mode_serves_from_dram_but_holds_nothing_there() {
 }
 
 #[test]
+fn dram_that_is_a_cache_is_paid_for() {
+    // 16 MiB of DRAM at 1 a GiB, and 4 MiB of PMem at a half.
+    let vm = alone(&sequential(4));
+    assert_eq!(vm.cost, Some((16.0 + 4.0 * 0.5) / 1024.0));
+}
+
+#[test]
 fn a_footprint_larger_than_dram_thrashes_and_a_small_one_hits() {
     let (small, large) = (alone(&sequential(4)), alone(&sequential(48)));
     assert!(small.fast_hit_ratio > 0.9, "{small:?}");

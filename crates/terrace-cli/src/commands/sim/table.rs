@@ -85,7 +85,7 @@ fn row(vm: &VmResult) -> Vec<String> {
         Some(guest) => format!("{} + {guest}", vm.policy),
         None => vm.policy.clone(),
     };
-    let rounds = match (policy::is_unmanaged(&vm.policy), too_few(vm)) {
+    let rounds = match (is_unmanaged(vm), too_few(vm)) {
         (true, _) => "-".into(),
         (false, true) => format!("{}: too few to judge", vm.rounds),
         (false, false) => vm.rounds.to_string(),
@@ -122,7 +122,12 @@ fn slowdown(vm: &VmResult) -> String {
 }
 
 fn too_few(vm: &VmResult) -> bool {
-    !policy::is_unmanaged(&vm.policy) && vm.rounds < LEAST_ROUNDS
+    !is_unmanaged(vm) && vm.rounds < LEAST_ROUNDS
+}
+
+/// Whether neither the host nor the guest has rounds.
+fn is_unmanaged(vm: &VmResult) -> bool {
+    vm.guest_policy.is_none() && policy::is_unmanaged(&vm.policy)
 }
 
 fn swept(run: &RunResult) -> Option<String> {
@@ -209,6 +214,14 @@ vtmm    vm1   60.00 s  12.5 M     1.062  17.50      1.255     87.5 %     1 MiB  
             !told.contains("too few") && !told.contains("Under 3"),
             "{told}"
         );
+    }
+
+    #[test]
+    fn rounds_of_a_policy_in_the_guest_are_told() {
+        let mut guest = run("first-touch", 2);
+        guest.vms[0].guest_policy = Some("tpp".into());
+        let told = text(&[&guest]);
+        assert!(told.contains("2: too few to judge"), "{told}");
     }
 
     #[test]

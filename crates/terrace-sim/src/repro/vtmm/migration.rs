@@ -131,10 +131,10 @@ pub const TABLE_6: Experiment = Experiment {
 const WHY_SLOWDOWN: &[Why] = &[Why {
     rows: "GB, PM_",
     text: "what is lost here grows with the pages that move, and is shared out over the same 60 s for every \
-           RSS. The paper's PM_Linux hardly grows while eight times the pages move, and its PM_PML grows \
-           more than tenfold, so no one length of the run gives its columns: with what the simulated \
-           program loses, PM_Linux's reads would ask for about 27 s at 2 GB and 210 s at 16 GB, PM_PML's \
-           for 240 s and 73 s. The scale adds to it, because a batch of 512 pages is a larger part of a \
+           RSS. The paper's PM_Linux grows by a sixth (reads) or twofold (writes) while eight times the \
+           pages move, and its PM_PML more than tenfold, so no one length of the run gives its columns: with \
+           what the simulated program loses, PM_Linux's reads would ask for about 27 s at 2 GB and 185 s at \
+           16 GB, PM_PML's for 220 s and 73 s. The scale adds to it, because a batch of 512 pages is a larger part of a \
            divided machine: random writes of 2 GB lose 3.0 % (PM_WP) and 2.2 % (PM_PML) at scale 256, \
            1.7 % and 1.3 % at scale 64.",
 }];
@@ -144,12 +144,14 @@ const WHY_TRAPS: &[Why] = &[
         rows: "PM_WP, write",
         text: "nearly two exits a page mean that nearly every page was written while it was protected. Here \
                the 512 pages of a batch are protected for the few ms until they are copied, and a vCPU that \
-               writes to one of them waits for the batch's end: one exit for many pages. Reads and writes differ by less than 1 %. The text does not say how many pages PM_WP protects at a time.",
+               writes to one of them waits for the batch's end: one exit for many pages. Reads and writes differ by less than 1 %. The text does not say how many \
+               pages PM_WP protects at a time.",
     },
     Why {
         rows: "PM_PML, write",
-        text: "a write to a page that is being copied a second time waits, which is counted as an exit: 1 to 3 % of the pages. Such a wait is no fault that the host sees, or the paper does \
-               not count it; reads, where nothing is copied twice, have none.",
+        text: "a write to a page that is being copied a second time waits, which is counted as an exit: 1 to 3 % of \
+               the pages. In the paper such pages are unmapped too (§3.4); why it counts so few, the text does \
+               not say. Reads, where nothing is copied twice, have none.",
     },
 ];
 

@@ -92,29 +92,31 @@ pub const TABLE_2: Experiment = Experiment {
         Why {
             rows: "fotonik3d",
             text: "DRAM is taken first here, so 8 of 9.8 GB are in it and serve 82 % of the accesses. With all \
-                   memory in PMem the simulated program is slowed down by 578 %, with all of it there at \
-                   first and AutoNUMA on, by 94 % over a minute: the paper's figure asks for most of it in \
-                   PMem. Where its memory was the text does not say, nor how large it is.",
+                   memory in PMem the simulated program is slowed down by 579 %, with all of it there at \
+                   first and AutoNUMA on, by 48 % over a minute: the paper's figure asks for a good part \
+                   of it in PMem. How large its program is, and how much of the VM's DRAM was free for it, the \
+                   text does not say.",
         },
         Why {
             rows: "random access",
             text: "what the program does is not in the text. DRAM is taken first and full, so AutoNUMA finds no \
-                   room and is as good as leaving pages alone (37 and 36 % in a minute). With all memory in \
-                   PMem our program loses 137 %, with writes alone and no computing 179 %: no placement of \
-                   its pages gives the paper's figure.",
+                   room, and its hinting faults come on top of what leaving pages alone costs (45 and 36 % in a \
+                   minute). With all memory in PMem our program loses 137 %, with writes alone and no \
+                   computing 179 %: no placement of its pages gives the paper's figure.",
         },
         Why {
             rows: "graph500",
-            text: "with all memory in PMem the simulated program loses 93 %, so no placement of its pages gives \
-                   the paper's figure: its real accesses wait longer for memory than the preset's, which \
-                   are one breadth-first search without shortest paths. AutoNUMA promotes nothing, because \
+            text: "with all memory in PMem the simulated program loses 95 %, so no placement of its pages gives \
+                   the paper's figure: the real program waits more for memory than the preset, which has \
+                   breadth-first searches alone, no shortest paths. AutoNUMA promotes nothing, because \
                    DRAM is full.",
         },
         Why {
             rows: "redis",
-            text: "the paper's redis answers 29 thousand requests a second; the preset's requests cost memory \
-                   alone and come more than five times as often. With 500 ns of computing per access, which \
-                   gives about 28 thousand requests a second, the slowdown is 17 %.",
+            text: "with DRAM alone, the paper's redis answers 29 thousand requests a second; the preset's \
+                   requests cost memory and 50 ns per access, no network and no more of redis's own work, \
+                   and come more than five times as often. With 500 ns of computing \
+                   per access, which gives about 28 thousand requests a second, the slowdown is 20 %.",
         },
     ],
 };
@@ -184,13 +186,13 @@ pub const FIGURE_4: Experiment = Experiment {
             rows: "+EPT scanner",
             text: "tracking is on for 5 of 60 s, and never resting it costs graph500 1.0 % with the EPT scanner \
                    and 0.5 % with vTMM's at this window (figure 2b): a twelfth of the difference is nothing. \
-                   For the sequential program, whose hot pages are all hot, both cost about the same.",
+                   The sequential program's hot pages are hot alike, and the two differ by less than 1 %.",
         },
         Why {
             rows: "graph500: vTMM faster than +fixed threshold",
             text: "the threshold decides, and the paper's is not in the text: with hot from 1, 2, 4, 7 and 8 \
-                   visits of 8 the program is slowed down by 22, 22, 6.7, 6.2 and 20 %, vTMM's by 6.0 %. So \
-                   vTMM is faster by 0.2 to 15 %; the default, 4, happens to suit.",
+                   visits of 8 the program is slowed down by 18, 18, 6.4, 6.0 and 17 %, vTMM's by 5.8 %. So \
+                   vTMM is faster by 0.2 to 11 %; the default, 4, happens to suit.",
         },
         Why {
             rows: "sequential: vTMM faster than +fixed threshold",
@@ -200,14 +202,16 @@ pub const FIGURE_4: Experiment = Experiment {
         Why {
             rows: "graph500: vTMM faster than +PM_Linux",
             text: "the hot pages of the simulated graph stay the same, so migration matters at the beginning, and \
-                   the longer the run the less: vTMM is faster by 4.4 % in 60 s, 3.7 % in 120 s, 2.5 % in \
+                   the longer the run the less: vTMM is faster by 4.1 % in 60 s, 3.6 % in 120 s, 2.5 % in \
                    240 s. The engine's limit of moves is no cause: without it nothing changes.",
         },
         Why {
             rows: "faster than AutoNUMA",
-            text: "DRAM is taken first and full, so AutoNUMA finds no room: it is as good as leaving pages alone \
-                   here. For graph500, all memory in PMem costs 93 % where the paper's AutoNUMA loses 136 % \
-                   (table 2); for the sequential program vTMM itself lags behind, because the hot part changes every 60 s: if it never changes, vTMM has 99.9 % of the performance with DRAM alone.",
+            text: "DRAM is taken first and full, so AutoNUMA finds no room and promotes nothing. For graph500, \
+                   all memory in PMem costs 95 % where the paper's AutoNUMA loses 136 % (table 2); for the \
+                   sequential program vTMM itself lags behind, because the hot part changes every 60 s: if it \
+                   never changes, and so is in DRAM from the start, vTMM has 99.9 % of the performance with \
+                   DRAM alone.",
         },
     ],
 };
