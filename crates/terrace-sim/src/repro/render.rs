@@ -25,7 +25,8 @@ const PREDICTED: &str = "\
 
 Written by `terrace sim repro predictions --seeds 3 --markdown docs/predictions.md --json
 docs/predictions.json`, and committed before anything was compared: the results of these experiments are
-not in the papers' texts at hand. It is not to be changed afterwards, whatever a comparison says.
+not in the papers' texts at hand. Its figures are not to be changed afterwards, whatever a
+comparison says.
 
 - A figure is the mean over the seeds, with the least and the most in brackets.
 - *slower than all-fast*: how much longer the same work takes than with all of the memory in DRAM.
@@ -43,7 +44,7 @@ const HOW: &str = "\
   results that a run may be given are those of one column, all memory slow: the program's compute time
   per access is solved from it. Such rows are marked *input* and not counted.
 - Nothing was fitted to any other result. Where a figure is more than 25 % off, **why** says what was
-  found by changing one thing at a time.
+  found about it: by changing one thing and running again, by arithmetic, or from the model's code.
 - Figures that the text at hand does not have are no rows to compare: `–` stands in their place. A
   **prediction** has been made before anything was there to compare it with.
 - What waits for something is a place kept free: it has not passed.
@@ -102,8 +103,8 @@ fn summary(report: &Report) -> String {
     let missing = report.experiments.iter().flat_map(|e| &e.rows);
     let missing = missing.filter(|row| row.missing.is_some());
     format!(
-        "{near} of {all} figures are within 25 % of the paper's, or within its bound; {} could not be \
-         made; {} experiments wait for something.",
+        "{near} of {all} figures are within 25 % of the paper's, or within its bound; {} were not \
+         made (a run failed, or they wait for a policy); {} experiments wait as a whole.",
         missing.count(),
         waiting.count()
     )

@@ -113,8 +113,8 @@ fn a_report_is_this_page() {
     let (summary, tables) = tables.split_once("\n\n").unwrap();
     assert_eq!(
         summary,
-        "1 of 2 figures are within 25 % of the paper's, or within its bound; 0 could not be made; \
-         1 experiments wait for something."
+        "1 of 2 figures are within 25 % of the paper's, or within its bound; 0 were not made (a run failed, or \
+         they wait for a policy); 1 experiments wait as a whole."
     );
     let (_, tables) = tables.split_once("has not passed.\n").unwrap();
     assert_eq!(
