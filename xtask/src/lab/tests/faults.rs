@@ -89,8 +89,8 @@ fn full_fast_node_stops_promotions_and_loses_nothing(lab: &mut Lab) -> Result<()
     lab.expect_intact(VM)
 }
 
-/// A file takes nearly all that is free on the fast node. It prefers the node and is not bound to it: where
-/// something else took memory meanwhile, a bound file would have the kernel kill the largest process, QEMU.
+/// A file bound to the fast node takes nearly all that is free there. Where something else took memory meanwhile,
+/// the kernel ends whoever writes it (and not the largest process, QEMU): the node is as full as it gets then.
 fn fill_fast_node(lab: &mut Lab) -> Result<()> {
     let free = lab.check("awk '/MemFree/ {print $4}' /sys/devices/system/node/node0/meminfo")?;
     let free_mib = free.trim().parse::<u64>().context("MemFree of node 0")? >> 10;
@@ -101,10 +101,10 @@ fn fill_fast_node(lab: &mut Lab) -> Result<()> {
     let high_mib = (high.trim().parse::<u64>().context("high watermarks")? * 4) >> 10;
     let fill = free_mib.saturating_sub(high_mib + LEFT_MIB);
     lab.check(&format!(
-        "mkdir -p /run/filler && mount -t tmpfs -o size={fill}m,mpol=prefer:0 filler /run/filler"
+        "mkdir -p /run/filler && mount -t tmpfs -o size={fill}m,mpol=bind:0 filler /run/filler"
     ))?;
     lab.check(&format!(
-        "dd if=/dev/zero of=/run/filler/all bs=1M count={fill} 2>/dev/null"
+        "(echo 1000 >/proc/self/oom_score_adj; exec dd if=/dev/zero of=/run/filler/all bs=1M count={fill} 2>/dev/null) || true"
     ))?;
     Ok(())
 }
