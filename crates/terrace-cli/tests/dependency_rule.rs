@@ -30,6 +30,10 @@ fn allowed() -> BTreeMap<&'static str, &'static [&'static str]> {
             &["terrace-proto", "terrace-core", "terrace-pagetable"],
         ),
         (
+            "terrace-agent",
+            &["terrace-proto", "terrace-core", "terrace-sys"],
+        ),
+        (
             "terraced",
             &[
                 "terrace-proto",

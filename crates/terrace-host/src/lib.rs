@@ -1,9 +1,9 @@
 //! The Linux host.
 //!
-//! Responsible for: finding VMs and talking to their hypervisor, which nodes form which tier, where
+//! Responsible for: finding VMs and talking to their hypervisor, where
 //! guest RAM is in the hypervisor's memory, the worker process that walks one guest's page tables,
 //! placement queries and page moves, and findings about all of it. It leaves to others: every
-//! decision (`terrace-core`), the walk itself (`terrace-pagetable`), clocks, threads and the API of
+//! decision (`terrace-core`), the walk itself (`terrace-pagetable`), nodes and tiers (`terrace-sys`), clocks, threads and the API of
 //! the daemon (`terraced`).
 //!
 //! Readers of `/proc` and `/sys` take a [`HostRoot`], so that tests hand in a tree of their own.
@@ -14,13 +14,8 @@ pub mod memory_map;
 pub mod mover;
 pub mod placement;
 pub mod qemu;
-pub mod topology;
 pub mod tracker;
 pub mod unit;
 pub mod worker;
 
-mod finding;
-mod root;
-
-pub use finding::{Finding, Status};
-pub use root::{HostRoot, ReadError};
+pub use terrace_sys::{Finding, HostRoot, ReadError, Status, topology};

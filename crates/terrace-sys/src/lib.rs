@@ -1,6 +1,7 @@
 //! System calls that no crate covers, behind safe functions.
 //!
-//! Responsible for: `move_pages(2)` in batches, the `PAGEMAP_SCAN` ioctl, DAMON's sysfs, extents of sparse files,
+//! Responsible for: what host and guest agent share of the kernel's interfaces: nodes and tiers ([`topology`]),
+//! files below a root folder, `move_pages(2)` in batches, the `PAGEMAP_SCAN` ioctl, DAMON's sysfs, extents of sparse files,
 //! connecting
 //! and passing descriptors over Unix sockets, the identity of a process, confinement, clocks, mappings. It leaves to
 //! others: what to do with any of it. All `unsafe` of the host side is meant to live here.
@@ -12,10 +13,13 @@ mod damon;
 mod error;
 mod extents;
 mod fds;
+mod finding;
 mod mapping;
 mod move_pages;
 mod pagemap;
 mod process;
+mod root;
+pub mod topology;
 
 pub use clock::{MonotonicClock, thread_cpu_time};
 pub use confine::{die_with_parent, no_new_privileges, not_dumpable};
@@ -24,9 +28,11 @@ pub use damon::{Damon, DamonAttrs, DamonError, DamonRegion, Kdamond};
 pub use error::SysError;
 pub use extents::{Extent, data_extents, file_size, is_hugetlbfs};
 pub use fds::{MAX_FDS, peer_pid, receive_with_fds, send_with_fds};
+pub use finding::{Finding, Status};
 pub use mapping::SharedMapping;
 pub use move_pages::{
     MAX_BATCH, MoveOutcome, MoveScope, NOT_ANSWERED, move_pages, move_pages_supported, query_nodes,
 };
 pub use pagemap::{PageRun, Pagemap, clear_soft_dirty, soft_dirty_supported};
 pub use process::{Process, ProcessError};
+pub use root::{HostRoot, ReadError};

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use terrace_sys::is_hugetlbfs;
 
 use crate::HostRoot;
-use crate::root::ReadError;
+use crate::ReadError;
 
 /// A line of `/proc/PID/maps`.
 #[derive(Clone, Debug, PartialEq, Eq)]

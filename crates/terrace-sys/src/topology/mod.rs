@@ -15,8 +15,7 @@ use terrace_proto::{TierId, TierMemory};
 
 use crate::{Finding, HostRoot, ReadError};
 
-pub(crate) use nodes::parse_list;
-pub use nodes::{Node, NodeId, Performance};
+pub use nodes::{Node, NodeId, Performance, parse_list};
 
 /// A tier as an operator defines it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -83,7 +82,8 @@ pub enum TopologyError {
 }
 
 /// Free bytes of each node above its watermarks; empty where the kernel does not say.
-pub(crate) fn node_free_bytes(root: &HostRoot) -> BTreeMap<NodeId, u64> {
+#[must_use]
+pub fn node_free_bytes(root: &HostRoot) -> BTreeMap<NodeId, u64> {
     memory::free_bytes(root).unwrap_or_default()
 }
 

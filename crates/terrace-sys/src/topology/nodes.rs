@@ -120,7 +120,8 @@ fn list(path: &Path) -> Result<Vec<u32>, ReadError> {
 }
 
 /// The kernel's lists, such as `0-2,5`. At most 65,536 entries.
-pub(crate) fn parse_list(text: &str) -> Option<Vec<u32>> {
+#[must_use]
+pub fn parse_list(text: &str) -> Option<Vec<u32>> {
     let mut numbers = Vec::new();
     for part in text.trim().split(',').filter(|p| !p.is_empty()) {
         let (first, last) = part.split_once('-').unwrap_or((part, part));

@@ -1,0 +1,61 @@
+//! What says which virtual pages of a process are accessed.
+//!
+//! One trait, several sources. A source is asked once per epoch; it never blocks, and what it lost it
+//! counts. It leaves to others: what the samples mean.
+
+use terrace_core::hyperplace::{Params, Range};
+
+/// A process that is to be sampled.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Target {
+    /// Its number.
+    pub pid: u32,
+    /// Its virtual 4 KiB pages that matter, ascending, apart.
+    pub ranges: Vec<Range>,
+}
+
+/// Accesses that were seen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Sample {
+    /// Whose.
+    pub pid: u32,
+    /// Where: one page, or as much as the source can tell apart.
+    pub range: Range,
+    /// How many; those of a range are spread over it.
+    pub accesses: u32,
+}
+
+/// What one drain brought beside samples.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub struct Drained {
+    /// Records that the kernel dropped because a buffer was full.
+    pub lost: u64,
+    /// Records that were no samples of ours, or made no sense.
+    pub malformed: u64,
+}
+
+/// A source that cannot be used, or can no longer.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub struct SamplerError(pub String);
+
+/// A source of samples.
+pub trait Sampler {
+    /// What `status` calls it, such as `pebs`, `ibs`, `damon`.
+    fn name(&self) -> &'static str;
+
+    /// The tree's parameters that fit this source's counts.
+    fn params(&self, vcpus: u32) -> Params;
+
+    /// Replaces the processes that are watched; those that stay keep what was learned.
+    ///
+    /// # Errors
+    /// Where the source no longer works at all; a process that ended is no error.
+    fn watch(&mut self, targets: &[Target]) -> Result<(), SamplerError>;
+
+    /// Hands over what was seen since the last time. Never blocks.
+    ///
+    /// # Errors
+    /// Where the source no longer works at all.
+    fn drain(&mut self, sink: &mut dyn FnMut(Sample)) -> Result<Drained, SamplerError>;
+}
