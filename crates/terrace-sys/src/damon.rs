@@ -166,6 +166,14 @@ impl Damon {
         })
     }
 
+    /// Whether a process could be watched now.
+    ///
+    /// # Errors
+    /// Where the kernel has no such interface, or somebody else uses it.
+    pub fn available(&self) -> Result<(), DamonError> {
+        self.turn().available()
+    }
+
     /// Stops what a predecessor that crashed left running. Others' are not touched.
     ///
     /// # Errors
@@ -199,10 +207,9 @@ impl Damon {
         if *turn.stopping {
             return Err(DamonError::Stopping);
         }
+        turn.available()?;
         if turn.count()? == 0 {
             turn.write("nr_kdamonds", SLOTS)?;
-        } else if let Some(what) = turn.foreign()? {
-            return Err(DamonError::Foreign(what));
         }
         let mut slots = 0..SLOTS;
         let slot = slots.find(|slot| turn.contexts(*slot).is_ok_and(|n| n == 0));
@@ -290,6 +297,14 @@ impl Turn<'_> {
             self.write(&format!("{regions}/{n}/end"), end)?;
         }
         Ok(())
+    }
+
+    fn available(&self) -> Result<(), DamonError> {
+        if self.count()? == 0 {
+            return Ok(());
+        }
+        self.foreign()?
+            .map_or(Ok(()), |what| Err(DamonError::Foreign(what)))
     }
 
     /// What shows that the interface is somebody else's; it has kdamonds.
