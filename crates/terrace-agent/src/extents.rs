@@ -88,12 +88,29 @@ impl Extents {
         held
     }
 
+    /// All pages that exist, as far as is known.
+    #[must_use]
+    pub fn total(&self) -> Held {
+        self.held(Range {
+            start: 0,
+            end: u64::MAX,
+        })
+    }
+
     /// Places of the extents that begin in a range.
     #[must_use]
     pub fn within(&self, range: Range) -> std::ops::Range<usize> {
         let at = |page: u64| self.all.partition_point(|extent| extent.start < page);
         let start = at(range.start);
         start..at(range.end).max(start)
+    }
+
+    /// The place of the extent that a page is in.
+    #[must_use]
+    pub fn place_of(&self, page: u64) -> Option<usize> {
+        let at = self.all.partition_point(|extent| extent.start <= page);
+        let at = at.checked_sub(1)?;
+        (page < self.all.get(at)?.range().end).then_some(at)
     }
 
     /// The extent at a place.
@@ -109,7 +126,9 @@ impl Extents {
         let len = self.all.len();
         if self.unseen > 0 {
             let unseen = |at: &usize| self.all[*at].seen == 0;
-            let at = (self.next..len).find(unseen).or_else(|| (0..len).find(unseen))?;
+            let at = (self.next..len)
+                .find(unseen)
+                .or_else(|| (0..len).find(unseen))?;
             self.next = at + 1;
             return Some(at);
         }
@@ -151,7 +170,9 @@ fn blocks(range: Range) -> impl Iterator<Item = (u64, u16)> {
         let end = (at / PAGES_PER_HUGE + 1)
             .saturating_mul(PAGES_PER_HUGE)
             .min(range.end);
-        let pages = u16::try_from(end.checked_sub(at)?).ok().filter(|n| *n > 0)?;
+        let pages = u16::try_from(end.checked_sub(at)?)
+            .ok()
+            .filter(|n| *n > 0)?;
         let start = at;
         at = end;
         Some((start, pages))
@@ -174,7 +195,13 @@ mod tests {
         assert_eq!(cut, [(100, 412), (512, 512), (1024, 76), (2000, 10)]);
         extents.saw(1, 500, 12, 3);
         extents.follow(&[range(100, 1600)], 100);
-        assert_eq!(extents.held(range(0, 4096)), Held { fast: 500, slow: 12 });
+        assert_eq!(
+            extents.held(range(0, 4096)),
+            Held {
+                fast: 500,
+                slow: 12
+            }
+        );
         let cut: Vec<_> = extents.all.iter().map(|e| (e.start, e.seen)).collect();
         assert_eq!(cut, [(100, 0), (512, 3), (1024, 0), (1536, 0)]);
         extents.follow(&[range(100, 1600)], 2);

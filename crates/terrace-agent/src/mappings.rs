@@ -265,7 +265,12 @@ nonsense
         let first = Layout::parse(MAPS, STAT, &mut claimed);
         let second = Layout::parse(MAPS, STAT, &mut claimed);
         let shared = range(0x7f00_0040_0000, 0x7f00_0060_0000);
-        let has = |layout: &Layout| layout.mapped.iter().any(|r| r.end >= shared.end && r.start < shared.end);
+        let has = |layout: &Layout| {
+            layout
+                .mapped
+                .iter()
+                .any(|r| r.end >= shared.end && r.start < shared.end)
+        };
         assert!(has(&first));
         assert_eq!(second.mapped[1], range(0x7f00_0000_0000, 0x7f00_0040_0000));
     }

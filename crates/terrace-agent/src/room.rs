@@ -18,6 +18,8 @@ pub struct Room {
 pub struct Free {
     /// Per tier: free pages and the node that has most of them.
     tiers: Vec<(u64, i32)>,
+    /// Those of the first tier that stay free, but for the length of an exchange.
+    headroom: u64,
 }
 
 impl Room {
@@ -49,7 +51,7 @@ impl Room {
         self.topology.tier_of(NodeId(u32::try_from(node).ok()?))
     }
 
-    /// Reads what is free. Only the first tier's headroom is kept: what lies below takes what comes down.
+    /// Reads what is free. Only the first tier has a headroom: what lies below takes what comes down.
     #[must_use]
     pub fn free(&self) -> Free {
         let nodes = node_free_bytes(&self.root);
@@ -57,16 +59,11 @@ impl Room {
             let of = |node: &NodeId| nodes.get(node).copied().unwrap_or(0) / PAGE_SIZE;
             let best = tier.nodes.iter().max_by_key(|node| of(node));
             let node = best.and_then(|node| i32::try_from(node.0).ok());
-            let free: u64 = tier.nodes.iter().map(of).sum();
-            let kept = if tier.id == TierId::FAST {
-                self.headroom
-            } else {
-                0
-            };
-            (free.saturating_sub(kept), node.unwrap_or(-1))
+            (tier.nodes.iter().map(of).sum(), node.unwrap_or(-1))
         });
         Free {
             tiers: tiers.collect(),
+            headroom: self.headroom,
         }
     }
 }
@@ -74,16 +71,35 @@ impl Room {
 impl Free {
     /// For tests: free pages per tier; tier and node have one number.
     #[cfg(test)]
-    pub fn of(pages: &[u64]) -> Self {
+    pub fn of(pages: &[u64], headroom: u64) -> Self {
         Self {
             tiers: pages.iter().copied().zip(0..).collect(),
+            headroom,
         }
     }
 
-    /// Free pages of a tier.
+    /// Free pages of a tier, less the headroom.
     #[must_use]
     pub fn pages(&self, tier: TierId) -> u64 {
+        let kept = if tier == TierId::FAST {
+            self.headroom
+        } else {
+            0
+        };
+        self.with_headroom(tier).saturating_sub(kept)
+    }
+
+    /// Free pages of a tier, those of the headroom too.
+    #[must_use]
+    pub fn with_headroom(&self, tier: TierId) -> u64 {
         self.tiers.get(tier.index()).map_or(0, |(pages, _)| *pages)
+    }
+
+    /// Pages that must leave the first tier before so many more fit beside the headroom.
+    #[must_use]
+    pub fn deficit(&self, more: u64) -> u64 {
+        let wanted = self.headroom.saturating_add(more);
+        wanted.saturating_sub(self.with_headroom(TierId::FAST))
     }
 
     /// The node of a tier with most free memory.
@@ -100,10 +116,7 @@ impl Free {
     pub fn below(&self, pages: u64) -> Option<TierId> {
         let slower = self.tiers.iter().zip(0..).skip(1);
         let fits = |((free, node), _): &(&(u64, i32), u8)| *free >= pages && *node >= 0;
-        slower
-            .into_iter()
-            .find(fits)
-            .map(|(_, tier)| TierId(tier))
+        slower.into_iter().find(fits).map(|(_, tier)| TierId(tier))
     }
 
     /// Counts pages that went from one tier to another.

@@ -297,11 +297,7 @@ impl Asker {
     }
 
     /// A process that ended is no failure, and a kernel that is busy is asked again.
-    fn unless_ended(
-        &mut self,
-        pid: u32,
-        done: Result<(), DamonError>,
-    ) -> Result<(), DamonError> {
+    fn unless_ended(&mut self, pid: u32, done: Result<(), DamonError>) -> Result<(), DamonError> {
         match done {
             Ok(()) | Err(DamonError::Ended(_) | DamonError::Busy(_)) => Ok(()),
             Err(_) if self.has_ended(pid) => {
