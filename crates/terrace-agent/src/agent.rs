@@ -329,6 +329,11 @@ impl Agent {
         self.journal.tell(self.epoch, words);
     }
 
+    /// Takes wishes from now on.
+    pub fn wish(&mut self, wishes: Wishes) {
+        self.wishes = wishes;
+    }
+
     /// Length of an epoch.
     #[must_use]
     pub fn epoch_length(&self) -> Duration {
