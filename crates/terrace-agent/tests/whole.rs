@@ -28,9 +28,9 @@ fn child_with_memory() {
     }
     let memory = vec![1_u8; MIB << 20];
     println!("memory {}", memory.as_ptr() as u64);
-    std::io::stdout().flush().unwrap();
+    std::io::stdout().flush().expect("as set up");
     let mut line = String::new();
-    std::io::stdin().read_line(&mut line).unwrap();
+    std::io::stdin().read_line(&mut line).expect("as set up");
     std::hint::black_box(&memory);
 }
 
@@ -43,21 +43,21 @@ struct Program {
 
 impl Program {
     fn start() -> Self {
-        let mut child = Command::new(std::env::current_exe().unwrap())
+        let mut child = Command::new(std::env::current_exe().expect("this program"))
             .args(["--exact", "child_with_memory", "--nocapture"])
             .env("TERRACE_AGENT_TEST_CHILD", "1")
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()
-            .unwrap();
-        let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+            .expect("as set up");
+        let mut lines = BufReader::new(child.stdout.take().expect("as set up")).lines();
         let address: u64 = loop {
             let line = lines
                 .next()
                 .expect("the program says where its memory is")
-                .unwrap();
+                .expect("a line");
             if let Some((_, address)) = line.split_once("memory ") {
-                break address.parse().unwrap();
+                break address.parse().expect("as set up");
             }
         };
         // The rest of what it prints is nobody's; the pipe must stay open.
@@ -89,15 +89,15 @@ struct Noted(Arc<Mutex<HashMap<u64, i32>>>);
 
 impl Noted {
     fn on_fast(&self, range: Range) -> u64 {
-        let noted = self.0.lock().unwrap();
+        let noted = self.0.lock().expect("no panic before");
         let fast = |page: &u64| noted.get(&(page * 4096)) == Some(&0);
-        u64::try_from((range.start..range.end).filter(fast).count()).unwrap()
+        u64::try_from((range.start..range.end).filter(fast).count()).expect("as set up")
     }
 }
 
 impl Pages for Noted {
     fn query(&mut self, _: u32, addresses: &[u64], status: &mut [i32]) -> Result<(), SysError> {
-        let noted = self.0.lock().unwrap();
+        let noted = self.0.lock().expect("no panic before");
         for (address, status) in addresses.iter().zip(status) {
             *status = noted.get(address).copied().unwrap_or(1);
         }
@@ -111,7 +111,7 @@ impl Pages for Noted {
         node: i32,
         status: &mut [i32],
     ) -> Result<MoveOutcome, SysError> {
-        let mut noted = self.0.lock().unwrap();
+        let mut noted = self.0.lock().expect("no panic before");
         addresses.iter().for_each(|address| {
             noted.insert(*address, node);
         });
@@ -138,7 +138,7 @@ impl Sampler for Told {
     }
 
     fn drain(&mut self, sink: &mut dyn FnMut(Sample)) -> Result<Drained, SamplerError> {
-        for (range, accesses) in self.0.lock().unwrap().iter() {
+        for (range, accesses) in self.0.lock().expect("no panic before").iter() {
             // Page by page, as a PMU tells them.
             for n in 0..u64::from(*accesses) {
                 let page = range.start + n * range.pages() / u64::from(*accesses);
@@ -164,8 +164,8 @@ thread_local! {
 fn machine(dir: &Path, pid: u32) -> HostRoot {
     let put = |path: &str, text: &str| {
         let path = dir.join(path);
-        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
-        std::fs::write(path, text).unwrap();
+        std::fs::create_dir_all(path.parent().expect("as set up")).expect("as set up");
+        std::fs::write(path, text).expect("as set up");
     };
     put("sys/devices/system/node/online", "0-1\n");
     for (id, cpus) in [(0, "0\n"), (1, "\n")] {
@@ -180,7 +180,8 @@ fn machine(dir: &Path, pid: u32) -> HostRoot {
     let zone = |node: u32| format!("Node {node}, zone Normal\n  pages free 262144\n  high 0\n");
     put("proc/zoneinfo", &(zone(0) + &zone(1)));
     let process = format!("proc/{pid}");
-    std::os::unix::fs::symlink(Path::new("/").join(&process), dir.join(&process)).unwrap();
+    std::os::unix::fs::symlink(Path::new("/").join(&process), dir.join(&process))
+        .expect("as set up");
     HostRoot::new(dir)
 }
 
@@ -194,7 +195,7 @@ struct Bench {
 
 impl Bench {
     fn new(more: &str) -> Self {
-        let dir = tempfile::tempdir().unwrap();
+        let dir = tempfile::tempdir().expect("as set up");
         let program = Program::start();
         PID.with(|pid| pid.set(program.child.id()));
         let root = machine(dir.path(), program.child.id());
@@ -202,9 +203,9 @@ impl Bench {
             "{more}\n[processes]\nmin = \"32MiB\"\n[capacity]\nfast = \"16MiB\"\n\
              [budget]\ncpu_percent = 100\n"
         );
-        let config = Config::parse(&text).unwrap();
+        let config = Config::parse(&text).expect("as set up");
         let (noted, told) = (Noted::default(), Told::default());
-        let room = Room::read(root.clone(), &[], config.headroom_bytes).unwrap();
+        let room = Room::read(root.clone(), &[], config.headroom_bytes).expect("as set up");
         let sampler = told.clone();
         let samplers = Samplers::of(vec![Box::new(move || {
             Ok(Box::new(sampler.clone()) as Box<dyn Sampler>)
@@ -220,7 +221,7 @@ impl Bench {
     }
 
     fn tell(&self, heat: &[(Range, u32)]) {
-        *self.told.0.lock().unwrap() = heat.to_vec();
+        *self.told.0.lock().expect("no panic before") = heat.to_vec();
     }
 
     /// Pages of the program's memory; its text and stack come up beside it.
@@ -310,8 +311,8 @@ fn a_process_that_ends_is_forgotten() {
     bench.tell(&[(bench.program.blocks(10, 4), 600)]);
     bench.steps(2);
     assert_eq!(bench.agent.status().processes.len(), 1);
-    bench.program.child.kill().unwrap();
-    bench.program.child.wait().unwrap();
+    bench.program.child.kill().expect("as set up");
+    bench.program.child.wait().expect("as set up");
     bench.steps(1);
     assert_eq!(bench.agent.status().processes, []);
 }
@@ -323,7 +324,12 @@ fn what_is_more_than_the_capacity_goes_down_coldest_first() {
     bench.tell(&[(hot, 600)]);
     let all = bench.program.blocks(0, 31);
     for page in all.start..all.end {
-        bench.noted.0.lock().unwrap().insert(page * 4096, 0);
+        bench
+            .noted
+            .0
+            .lock()
+            .expect("no panic before")
+            .insert(page * 4096, 0);
     }
     bench.steps(30);
     let status = bench.agent.status();
