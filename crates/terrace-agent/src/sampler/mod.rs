@@ -3,6 +3,8 @@
 //! One trait, several sources. A source is asked once per epoch; it never blocks, and what it lost it
 //! counts. It leaves to others: what the samples mean.
 
+pub mod pmu;
+
 use terrace_core::hyperplace::{Params, Range};
 
 /// A process that is to be sampled.
