@@ -4,6 +4,8 @@
 //! `kernel.perf_event_paranoid` up to 2 permits to everybody; where nothing is permitted they say so by name.
 //! With `TERRACE_NEEDS_PERF` set they fail instead.
 
+#![allow(clippy::unwrap_used, reason = "test helpers outside of test functions")]
+
 use std::io::{self, Write};
 use std::os::fd::{AsFd, AsRawFd};
 use std::path::Path;

@@ -1,5 +1,7 @@
 //! Committed records of PEBS and IBS (records/README.md: built by hand), and garbage.
 
+#![allow(clippy::unwrap_used, reason = "test helpers outside of test functions")]
+
 use proptest::prelude::*;
 use terrace_agent::sampler::Sample;
 use terrace_agent::sampler::pmu::{Access, Counters, Intake, Kind, Layout, Recipe, Wanted};

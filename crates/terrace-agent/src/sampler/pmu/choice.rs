@@ -62,31 +62,35 @@ pub fn choose_with(root: &HostRoot, opener: &dyn Opener) -> Choice {
     }
 }
 
-/// Opens the events on the first CPU that lets it, and closes them; says how many CPUs there are.
+/// Opens the events on one CPU and closes them; says how many CPUs there are.
 fn try_on_one_cpu(
     root: &HostRoot,
     recipe: &Recipe,
     opener: &dyn Opener,
 ) -> Result<usize, (String, String)> {
     let cpus = online(root, recipe).map_err(|e| (e.to_string(), INSTEAD.to_owned()))?;
-    let mut refused = (
-        format!(
-            "no CPU that is online has the PMU of {}",
-            recipe.kind.name()
-        ),
-        INSTEAD.to_owned(),
-    );
+    let mut refused = None;
     for cpu in &cpus {
         match open_on(recipe, *cpu, TRIAL_RING_BYTES, opener) {
             Ok(_) => return Ok(cpus.len()),
-            Err(error) => refused = explain(root, recipe, &error),
-        }
-        // Only a CPU that went offline meanwhile says nothing about the others.
-        if !refused.0.contains(OFFLINE) {
-            break;
+            Err(error) => {
+                // Only of a CPU that went offline meanwhile the others may think differently.
+                let gone = error.errno() == libc::ENODEV;
+                refused = Some(error);
+                if !gone {
+                    break;
+                }
+            }
         }
     }
-    Err(refused)
+    Err(match refused {
+        Some(error) => explain(root, recipe, &error),
+        None => {
+            let kind = recipe.kind.name();
+            let why = format!("no CPU that is online has the PMU of {kind}");
+            (why, INSTEAD.to_owned())
+        }
+    })
 }
 
 fn usable(root: &HostRoot, recipe: &Recipe, cpus: usize) -> Finding {
@@ -102,6 +106,9 @@ fn usable(root: &HostRoot, recipe: &Recipe, cpus: usize) -> Finding {
     let mut why = format!(
         "{what}, on {on}; its events could be opened, but it was not run on hardware by those who wrote it"
     );
+    if recipe.kind == Kind::Ibs && older_than_6_1(root) {
+        why += "; this kernel may give no addresses, which came with Linux 6.1: see whether samples arrive";
+    }
     let others = holders(root);
     if !others.is_empty() {
         why += &format!(
@@ -112,6 +119,16 @@ fn usable(root: &HostRoot, recipe: &Recipe, cpus: usize) -> Finding {
     let change =
         "compare the ranges that it finds with those of DAMON (sampler = \"damon\"), and report";
     Finding::degraded(NAME, why, change)
+}
+
+/// By its version; distributions carry changes back, so that this is no more than a warning.
+fn older_than_6_1(root: &HostRoot) -> bool {
+    let release = root.read("proc/sys/kernel/osrelease").unwrap_or_default();
+    let mut numbers = release.split(['.', '-']).map(str::parse::<u32>);
+    match (numbers.next(), numbers.next()) {
+        (Some(Ok(major)), Some(Ok(minor))) => (major, minor) < (6, 1),
+        _ => false,
+    }
 }
 
 /// Nothing that could be tried.
@@ -138,9 +155,6 @@ fn absent(root: &HostRoot, lacking: &[(Kind, Lacks)]) -> Finding {
     Finding::missing(NAME, why, format!("{}; {INSTEAD}", machine.gain()))
 }
 
-/// Part of what [`explain`] says of a CPU that is not there.
-const OFFLINE: &str = "went offline";
-
 /// Why events could not be opened, and what to change.
 pub(super) fn explain(root: &HostRoot, recipe: &Recipe, error: &SysError) -> (String, String) {
     let kind = recipe.kind.name();
@@ -155,7 +169,7 @@ pub(super) fn explain(root: &HostRoot, recipe: &Recipe, error: &SysError) -> (St
             say(why, change)
         }
         libc::ENODEV => say(
-            format!("the CPU {OFFLINE}"),
+            "the CPU went offline".into(),
             "nothing: it is tried again when it is back".into(),
         ),
         libc::ENOENT => say(

@@ -229,8 +229,8 @@ fn pebs_is_asked_for_as_large_pebs_wants_it() {
         let attr = wanted.attr;
         assert_eq!((attr.pmu, attr.period, attr.precise), (4, 4093, 2));
         assert!(attr.exclude_kernel && attr.exclude_guest && !attr.inherit);
-        // LARGE_PEBS_FLAGS, arch/x86/events/perf_event.h, as of Linux 4.3: IP, TID, ADDR, ID, CPU, STREAM_ID,
-        // DATA_SRC, IDENTIFIER, TRANSACTION.
+        // Of LARGE_PEBS_FLAGS, arch/x86/events/perf_event.h: IP, TID, ADDR, ID, CPU, STREAM_ID, DATA_SRC,
+        // IDENTIFIER, TRANSACTION.
         let large = 1 | 1 << 1 | 1 << 3 | 1 << 6 | 1 << 7 | 1 << 9 | 1 << 15 | 1 << 16 | 1 << 17;
         assert_eq!(attr.fields.bits() & !large, 0);
         assert_eq!(attr.fields, recipe.fields(), "they share a ring");
@@ -292,6 +292,16 @@ fn ibs_is_asked_for_as_its_driver_wants_it() {
     assert_eq!(attr.period % 16, 0);
     assert!(!attr.exclude_kernel && !attr.exclude_guest && !attr.exclude_hypervisor);
     assert!(choice.finding.why.contains("not run on hardware"));
+    for (release, warned) in [
+        ("6.0.9-1\n", true),
+        ("5.14.0-el9", true),
+        ("6.1.0", false),
+        ("x", false),
+    ] {
+        put(dir.path(), "proc/sys/kernel/osrelease", release);
+        let why = choose_with(&root, &Answers(0)).finding.why;
+        assert_eq!(why.contains("may give no addresses"), warned, "{release}");
+    }
     let format = format!("{DEVICES}/ibs_op/format/cnt_ctl");
     put(dir.path(), &format, "config:19\n");
     let recipe = Recipe::ibs(&root).unwrap();

@@ -21,7 +21,7 @@ const LOAD_LATENCY_CYCLES: u64 = 80;
 const LOAD_LATENCY: (u64, u64) = (0xcd, 0x01);
 /// `MEM_INST_RETIRED.ALL_STORES`.
 const ALL_STORES: (u64, u64) = (0xd0, 0x82);
-/// No skid was asked for, and may be there: what PEBS gives for any event. 3 is for one counter only.
+/// `precise_ip`: the instruction itself, which PEBS gives for all of its events. (3 only one counter gives.)
 const PRECISE: u8 = 2;
 /// One of so many micro-operations. IBS counts all of them and takes an interrupt for each sample, and the kernel
 /// takes no period that is not a multiple of 16. A core that retires 6·10⁹ of them a second gives 23,000
@@ -110,8 +110,8 @@ impl Recipe {
     /// fill its buffer and drains it at context switches ("large PEBS"): `intel_pmu_hw_config` in
     /// `arch/x86/events/intel/core.c` grants it to events that are precise, have a fixed period (no frequency), do
     /// not ask for a wake-up per sample, and whose samples carry nothing but what is in `LARGE_PEBS_FLAGS`
-    /// (`arch/x86/events/perf_event.h`), which the three fields here are in since Linux 4.3. It takes effect only as
-    /// long as each PEBS event on the CPU, anybody's, is of that mode.
+    /// (`arch/x86/events/perf_event.h`), as the three fields here are. It takes effect only as long as each PEBS
+    /// event on the CPU, anybody's, is of that mode.
     ///
     /// # Errors
     /// Where the PMU is not there or cannot do that.
