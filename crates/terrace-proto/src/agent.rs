@@ -16,6 +16,7 @@
 mod frame;
 pub mod fuzz;
 mod messages;
+mod rate;
 mod text;
 
 pub use frame::{Broken, Counts, Decoder, FrameError, HEADER, MARK, MAX_BODY, Message};
@@ -24,4 +25,5 @@ pub use messages::{
     HostMessage, MAX_FRAMES, MAX_NODES, Mechanism, Mode, NodeMemory, OutOfBounds, Pressure, Report,
     VERSION, Versions,
 };
+pub use rate::Allowance;
 pub use text::Text;
