@@ -34,9 +34,32 @@ pub fn give_up() -> Result<()> {
     Ok(())
 }
 
+/// The calling thread gives up all but what connecting to another user's socket takes.
+pub fn keep_what_connecting_takes() -> Result<()> {
+    let permitted = caps::read(None, CapSet::Permitted)?;
+    let connecting = |cap: &Capability| *cap == Capability::CAP_DAC_OVERRIDE;
+    let kept: CapsHashSet = permitted.into_iter().filter(connecting).collect();
+    for set in [CapSet::Effective, CapSet::Permitted] {
+        caps::set(None, set, &kept).with_context(|| format!("giving up {set:?} capabilities"))?;
+    }
+    Ok(())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_thread_that_faces_guests_can_connect_and_nothing_else() {
+        std::thread::spawn(|| {
+            keep_what_connecting_takes().unwrap();
+            let left = caps::read(None, CapSet::Permitted).unwrap();
+            let connecting = |c: &Capability| *c == Capability::CAP_DAC_OVERRIDE;
+            assert!(left.iter().all(connecting), "{left:?}");
+        })
+        .join()
+        .unwrap();
+    }
 
     #[test]
     fn nothing_but_the_kept_capabilities_is_left() {

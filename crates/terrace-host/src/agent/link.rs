@@ -226,6 +226,11 @@ impl AgentLink {
         }
     }
 
+    /// The VM's RAM, as the hypervisor tells it now. A lie stays one.
+    pub fn know_ram(&mut self, bytes: Option<u64>) {
+        self.watch.know_ram(bytes);
+    }
+
     /// Hands pages to an agent in coordinated mode; `false` where it is not there, or does not keep up.
     pub fn send_frames(&mut self, frames: Frames) -> bool {
         self.orders.mode == Mode::Coordinated

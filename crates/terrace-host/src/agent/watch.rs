@@ -318,6 +318,11 @@ impl AgentWatch {
         self.garbage = Allowance::new(GARBAGE_PER_S, GARBAGE_AT_ONCE, now);
     }
 
+    /// The VM's RAM, as the hypervisor tells it now.
+    pub fn know_ram(&mut self, bytes: Option<u64>) {
+        self.config.ram_bytes = bytes;
+    }
+
     /// It said hello over this connection, in a version that is spoken here.
     #[must_use]
     pub fn is_welcome(&self) -> bool {
