@@ -1,7 +1,7 @@
 //! The channel to the host: a heartbeat with the guest's state goes there, wishes come back.
 //!
-//! Responsible for: the virtio-serial port ([`port`]), what is said when and what of the host is believed
-//! ([`conversation`]), and never holding up the loop that calls it: every read and write is non-blocking
+//! Responsible for: the virtio-serial port (`port`), what is said when and what of the host is believed
+//! (`conversation`), and never holding up the loop that calls it: every read and write is non-blocking
 //! and bounded. It leaves to others: following the wishes, and what is in a [`Report`].
 //!
 //! The host is distrusted too: its budgets count only where they are below the agent's own, its frames only
@@ -36,9 +36,10 @@ const CHUNK: usize = 16 << 10;
 const READS: usize = 8;
 /// After how long half a frame is taken for one that will never be whole.
 const FRAME_PATIENCE: Duration = Duration::from_secs(2);
-/// First and longest pause before the port is opened again.
+/// First and longest pause before the port is opened again: shorter than the host's patience, so that a
+/// daemon that is restarted finds its agents before it takes them for silent.
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
-const LONGEST_PAUSE: Duration = Duration::from_secs(8);
+const LONGEST_PAUSE: Duration = Duration::from_secs(2);
 
 /// What the link runs with.
 #[derive(Clone, Debug)]

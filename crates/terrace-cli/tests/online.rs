@@ -253,3 +253,45 @@ fn an_explanation_names_counts_threshold_and_limits() {
     let json: Value = serde_json::from_str(&json).expect("JSON");
     assert_eq!(json["last_round"]["threshold_degree"], 2);
 }
+
+#[test]
+fn a_guest_managed_vm_is_shown_with_its_agents_word_and_the_reason_of_a_fallback() {
+    let report = json!({
+        "mode": "guest", "paused": false, "sampler": "damon", "policy": "hyperplace",
+        "mover": "move_pages", "nodes": [
+            {"node": 0, "tier": 0, "total_bytes": 1u64 << 30, "free_bytes": 1 << 28},
+            {"node": 1, "tier": 1, "total_bytes": 3u64 << 30, "free_bytes": 1 << 30}],
+        "pressure_some_avg10_hundredths": 125, "pressure_full_avg10_hundredths": 0,
+        "major_faults": 7, "swap_in_pages": 0, "swap_out_pages": 256, "cpu_ns": 2_500_000_000u64,
+        "resident_bytes": 6 << 20, "budget_bytes_per_s": 1 << 30, "budget_cpu_percent": 10,
+        "epochs": 42, "processes": 3, "promoted_pages": 512, "demoted_pages": 512, "failed_pages": 0
+    });
+    let agent = json!({
+        "mode": "guest", "in_force": "the host manages it", "fallback": "its agent lies: node 0 …",
+        "state": "lying: node 0 …", "version": "0.1.0", "socket": "/run/terrace/agent/web1.sock",
+        "heartbeats": 9, "report": report
+    });
+    let mut detail = detail(None, &[]);
+    detail["vm"]["agent"] = agent;
+    detail["vm"]["mode"] = json!("guest");
+    let vms = json!([detail["vm"]]);
+    let daemon = Daemon::start(HashMap::from([
+        ("GET /v1/status", vec![status()]),
+        ("GET /v1/vms", vec![vms]),
+        ("GET /v1/vms/web1", vec![detail]),
+    ]));
+    let text = printed(&daemon.terrace(&["show", "web1"]));
+    for has in [
+        "agent in the guest (mode guest, version 0.1.0): lying",
+        "manages it: the host manages it",
+        "fallback: its agent lies",
+        "768 MiB used of 1 GiB",
+        "3 processes, 42 epochs; sampler damon",
+        "costs: 2.5 s of CPU (10 % of one at most), 6 MiB of memory",
+        "waits for memory: 1.25 % of the time",
+    ] {
+        assert!(text.contains(has), "no {has:?} in\n{text}");
+    }
+    let list = printed(&daemon.terrace(&["vms"]));
+    assert!(list.contains("guest"), "{list}");
+}

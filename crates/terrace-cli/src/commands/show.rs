@@ -4,7 +4,7 @@ use std::path::Path;
 
 use anyhow::Result;
 use terrace_api::client::{Client, segment};
-use terrace_api::types::{Round, Status, VmDetail};
+use terrace_api::types::{Agent, Round, Status, VmDetail};
 
 use super::{map, print_json};
 use crate::render;
@@ -69,6 +69,9 @@ fn text(status: &Status, detail: &VmDetail) -> String {
     for stage in &detail.stages {
         out += &format!("  {:<8} {}\n", stage.stage, stage.mechanism);
     }
+    if let Some(agent) = &vm.agent {
+        out += &agent_text(agent);
+    }
     out += &format!("\nnow: {}", detail.phase);
     if let Some(next) = detail.next_round_in_s {
         out += &format!("; next round in {next:.0} s");
@@ -82,6 +85,71 @@ fn text(status: &Status, detail: &VmDetail) -> String {
         for reason in detail.reasons.iter().rev().take(12).rev() {
             out += &format!("  {:>8.1} s  {}\n", reason.at_s, reason.text);
         }
+    }
+    out
+}
+
+/// What the agent in the guest says of itself, and who is in force.
+fn agent_text(agent: &Agent) -> String {
+    let version = agent.version.as_deref().unwrap_or("unknown");
+    let mut out = format!(
+        "\nagent in the guest (mode {}, version {version}): {}\n  manages it: {}\n",
+        agent.mode, agent.state, agent.in_force,
+    );
+    if let Some(why) = &agent.fallback {
+        out += &format!("  fallback: {why}\n");
+    }
+    let Some(r) = &agent.report else {
+        return out + &format!("  its port: {}\n", agent.socket);
+    };
+    for node in &r.nodes {
+        let used = node.total_bytes.saturating_sub(node.free_bytes);
+        out += &format!(
+            "  node {:<3} tier {} {} {:>10} used of {}\n",
+            node.node,
+            node.tier,
+            render::bar(used, node.total_bytes, 24),
+            render::bytes(used),
+            render::bytes(node.total_bytes),
+        );
+    }
+    let paused = if r.paused { ", paused" } else { "" };
+    out += &format!(
+        "  does: {}{paused}; {} processes, {} epochs; sampler {}\n",
+        r.mode,
+        r.processes,
+        r.epochs,
+        if r.sampler.is_empty() {
+            "none"
+        } else {
+            &r.sampler
+        },
+    );
+    out += &format!(
+        "  moved: {} up, {} down, {} failed; may move {} a second\n",
+        render::pages(r.promoted_pages),
+        render::pages(r.demoted_pages),
+        render::pages(r.failed_pages),
+        render::bytes(r.budget_bytes_per_s),
+    );
+    out += &format!(
+        "  costs: {:.1} s of CPU ({} % of one at most), {} of memory\n",
+        std::time::Duration::from_nanos(r.cpu_ns).as_secs_f64(),
+        r.budget_cpu_percent,
+        render::bytes(r.resident_bytes),
+    );
+    if let (Some(some), Some(full)) = (
+        r.pressure_some_avg10_hundredths,
+        r.pressure_full_avg10_hundredths,
+    ) {
+        out += &format!(
+            "  waits for memory: {:.2} % of the time (all tasks: {:.2} %); {} major faults, swap {} in, {} out\n",
+            f64::from(some) / 100.0,
+            f64::from(full) / 100.0,
+            r.major_faults,
+            render::pages(r.swap_in_pages),
+            render::pages(r.swap_out_pages),
+        );
     }
     out
 }

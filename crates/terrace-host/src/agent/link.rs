@@ -26,7 +26,7 @@ const FRAME_PATIENCE: Duration = Duration::from_secs(2);
 /// How long QEMU may take to answer, and pauses between attempts.
 const CONNECT_TIMEOUT: Duration = Duration::from_millis(100);
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
-const LONGEST_PAUSE: Duration = Duration::from_secs(8);
+const LONGEST_PAUSE: Duration = Duration::from_secs(4);
 
 /// What the agent is to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

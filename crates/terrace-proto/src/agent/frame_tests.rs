@@ -1,10 +1,9 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::path::{Path, PathBuf};
 
 use proptest::prelude::*;
 
 use super::super::fuzz::{
-    agent_seeds, changed, check, fuzz_agent_bytes, fuzz_host_bytes, heartbeat, hello, host_seeds,
+    agent_seeds, changed, check, fuzz_agent_bytes, fuzz_host_bytes, heartbeat, hello,
 };
 use super::super::{
     AgentMessage, Budgets, Frames, GREATEST_GFN, Heartbeat, HostMessage, MAX_FRAMES, MAX_NODES,
@@ -172,49 +171,6 @@ fn the_largest_messages_fit_a_frame() {
     frame(&AgentMessage::Heartbeat(Box::new(beat)));
     let frames = Frames::new(u64::MAX, vec![GREATEST_GFN; MAX_FRAMES], Vec::new()).unwrap();
     frame(&HostMessage::Frames(frames));
-}
-
-fn corpus(target: &str) -> PathBuf {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
-    root.join("fuzz/corpus").join(target)
-}
-
-fn files(target: &str) -> Vec<Vec<u8>> {
-    let entries = std::fs::read_dir(corpus(target)).unwrap();
-    entries
-        .map(|e| std::fs::read(e.unwrap().path()).unwrap())
-        .collect()
-}
-
-/// What was committed is what this code sends: the format does not change by accident. With
-/// `TERRACE_WRITE_CORPUS=1` the files are written instead.
-#[test]
-fn the_committed_corpus_is_what_this_version_sends() {
-    for (target, seeds) in [("agent_bytes", agent_seeds()), ("host_bytes", host_seeds())] {
-        for (name, bytes) in seeds {
-            let file = corpus(target).join(name);
-            if std::env::var_os("TERRACE_WRITE_CORPUS").is_some() {
-                std::fs::create_dir_all(corpus(target)).unwrap();
-                std::fs::write(&file, &bytes).unwrap();
-            }
-            assert_eq!(std::fs::read(&file).unwrap(), bytes, "{}", file.display());
-        }
-    }
-}
-
-#[test]
-fn the_corpus_and_its_changes_break_no_promise() {
-    for (target, fuzz) in [
-        ("agent_bytes", fuzz_agent_bytes as fn(&[u8])),
-        ("host_bytes", fuzz_host_bytes),
-    ] {
-        for file in files(target) {
-            fuzz(&file);
-            for number in 0..400 {
-                fuzz(&changed(&file, number));
-            }
-        }
-    }
 }
 
 /// The same search over a decoder without the bound of length finds that.
