@@ -7,16 +7,12 @@
 
 mod anonymous;
 mod cache;
-mod churn;
 mod commands;
-mod hotset;
 mod lazyfree;
 mod options;
 mod pagemap;
-mod region;
 mod sleepers;
 mod startup;
-mod workload;
 
 use std::fs::File;
 use std::io::{Read, Write};
@@ -25,13 +21,13 @@ use std::thread;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use churn::Churn;
 use commands::Guest;
 use options::Options;
-use region::Region;
 use sleepers::Sleepers;
+use terrace_lab::churn::Churn;
 use terrace_lab::port;
-use workload::Workload;
+use terrace_lab::region::{Place, Region};
+use terrace_lab::workload::Workload;
 
 fn main() {
     // The kernel panics when init ends, and with it ends the guest: the keeper notices.
@@ -43,7 +39,7 @@ fn main() {
 fn run() -> Result<()> {
     startup::mount_filesystems()?;
     let options = Options::from_kernel_command_line()?;
-    let region = Region::new(options.region_mib, options.thp)?;
+    let region = Region::new(options.region_mib, options.thp, Place::FarAway)?;
     let workload = Workload::new(region, options.hot_percent, options.layout, options.seed);
     println!(
         "lab-guest: {} pages, {} hot",

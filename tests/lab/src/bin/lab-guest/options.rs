@@ -4,8 +4,7 @@ use std::fs;
 use std::str::FromStr;
 
 use anyhow::{Context, Result, anyhow};
-
-use crate::hotset::Layout;
+use terrace_lab::hotset::Layout;
 
 /// How large the workload is and how it behaves.
 pub struct Options {

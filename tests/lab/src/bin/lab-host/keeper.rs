@@ -6,8 +6,8 @@ use std::os::unix::net::UnixStream;
 use std::process::{Child, Command, Stdio};
 
 use anyhow::{Context, Result, bail};
-use terrace_lab::port;
 use terrace_lab::vm::{self, RamPolicy, VmSpec};
+use terrace_lab::{numa, port};
 
 use crate::{balanced, bridge};
 
@@ -17,7 +17,7 @@ pub fn keep(spec: &VmSpec) -> Result<()> {
     if spec.policy == RamPolicy::Balanced {
         balanced::create(&vm::ram_path(spec), spec.memory_mib << 20)?;
     }
-    pin(spec).context("sched_setaffinity")?;
+    numa::pin(processor(spec)).context("sched_setaffinity")?;
     let (ours, theirs) = UnixStream::pair().context("socketpair")?;
     let mut qemu = start(spec, theirs.into())?;
     let pid = vm::pid_path(&spec.name);
@@ -32,23 +32,12 @@ pub fn keep(spec: &VmSpec) -> Result<()> {
     bail!("QEMU of {} ended: {status}", spec.name);
 }
 
-/// Keeps this program, and so its QEMU, on one processor: the first guest on the first, all others on the
+/// The one processor of this program, and so of its QEMU: the first guest's is the first, all others' the
 /// second. An emulated processor that runs two guests in turn, while their pages move, may keep a
 /// translation of the other one: without this, one of two guests ended within half a minute of
 /// `move_pages` calls; with it, none in 2.5 minutes.
-fn pin(spec: &VmSpec) -> std::io::Result<()> {
-    let processor = usize::from(spec.truth_port != vm::truth_port(1));
-    // SAFETY: a set of bits, of which none is a valid value.
-    let mut set: libc::cpu_set_t = unsafe { std::mem::zeroed() };
-    // SAFETY: the set is large enough for two processors.
-    unsafe { libc::CPU_SET(processor, &mut set) };
-    // SAFETY: the set outlives the call, which reads as many bytes as it has.
-    let result = unsafe { libc::sched_setaffinity(0, size_of_val(&set), &raw const set) };
-    if result == 0 {
-        Ok(())
-    } else {
-        Err(std::io::Error::last_os_error())
-    }
+fn processor(spec: &VmSpec) -> usize {
+    usize::from(spec.truth_port != vm::truth_port(1))
 }
 
 fn start(spec: &VmSpec, truth: OwnedFd) -> Result<Child> {
