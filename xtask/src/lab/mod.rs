@@ -13,6 +13,7 @@ mod cpio;
 mod daemon;
 mod demo;
 mod emulator;
+mod filler;
 mod guests;
 mod images;
 mod kernel;

@@ -1,6 +1,7 @@
 //! The lab's tests and their runner.
 
 mod agent;
+mod agent_faults;
 mod compare;
 mod damon;
 mod faults;
@@ -48,6 +49,7 @@ const TESTS: &[&[LabTest]] = &[
     damon::TESTS,
     writes::TESTS,
     agent::TESTS,
+    agent_faults::TESTS,
     simulator::TESTS,
 ];
 
