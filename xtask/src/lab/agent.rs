@@ -1,13 +1,18 @@
 //! The guest agent at work in the lab: started in L1, asked by its own `status`.
 
+use std::fs::File;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 use serde_json::{Deserializer, Value};
 use terrace_lab::pages::Placement;
+use terrace_lab::vm;
 
+use super::cpio::Image;
 use super::daemon::{FAST, HotOnFast};
+use super::programs;
 use super::running::Lab;
+use crate::places;
 
 const FILE: &str = "/run/terrace/agent.toml";
 const LOG: &str = "/run/terrace/agent.log";
@@ -123,6 +128,23 @@ impl AgentStatus {
 }
 
 impl Lab {
+    /// Puts the agent and its configuration where guests that are started with it find them.
+    pub fn push_agent_files(&mut self, setup: AgentSetup) -> Result<()> {
+        let built = programs::build_product()?;
+        let agent = built.iter().find(|path| path.ends_with(programs::AGENT));
+        let mut image = Image::default();
+        image
+            .copy(
+                "agent/terrace-agent",
+                agent.context("the agent was not built")?,
+            )
+            .bytes("agent/agent.toml", setup.text().as_bytes());
+        let path = places::lab("images")?.with_file_name("agent.cpio");
+        let mut file = File::create(&path)?;
+        image.write(&mut file)?;
+        self.push(&path, vm::AGENT_FILES)
+    }
+
     /// Starts the agent and waits until it answers.
     pub fn start_agent(&mut self, setup: AgentSetup) -> Result<()> {
         let write = format!("mkdir -p /run/terrace /run/terrace-agent && cat >{FILE}");

@@ -2,6 +2,7 @@
 
 mod agent;
 mod agent_faults;
+mod agent_nested;
 mod compare;
 mod damon;
 mod faults;
@@ -50,6 +51,7 @@ const TESTS: &[&[LabTest]] = &[
     writes::TESTS,
     agent::TESTS,
     agent_faults::TESTS,
+    agent_nested::TESTS,
     simulator::TESTS,
 ];
 

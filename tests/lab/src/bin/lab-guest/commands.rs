@@ -4,9 +4,11 @@ use anyhow::{Context, Result, bail};
 use serde_json::{Value, json};
 use terrace_lab::churn::Churn;
 use terrace_lab::commands::{self, COMMANDS};
-use terrace_lab::pages::coalesce;
+use terrace_lab::move_pages;
+use terrace_lab::pages::{PAGE_SIZE, Placement, coalesce};
 use terrace_lab::workload::Workload;
 
+use crate::agent::Agent;
 use crate::cache::CachedFile;
 use crate::lazyfree::{self, LazyFree};
 use crate::pagemap;
@@ -17,6 +19,7 @@ pub struct Guest {
     pub workload: Workload,
     pub churn: Churn,
     pub sleepers: Sleepers,
+    pub agent: Agent,
     pub lazyfree: Option<LazyFree>,
     pub cache: Option<CachedFile>,
 }
@@ -41,6 +44,7 @@ fn execute(guest: &mut Guest, line: &str) -> Result<Value> {
         "truth" => hot(workload, workload.hot_indices()),
         "written" => hot(workload, workload.written_indices()),
         "region" => region(workload),
+        "placement" => placement(workload),
         _ => on_request(guest, command, words.next()),
     }
 }
@@ -55,6 +59,7 @@ fn on_request(guest: &mut Guest, command: &str, argument: Option<&str>) -> Resul
             guest.sleepers.set(commands::number(argument)?)?;
             Ok(json!({ "ranges": coalesce(guest.sleepers.frames()?) }))
         }
+        "agent" => guest.agent.command(argument),
         "cache" => {
             let file = guest.cache.insert(CachedFile::new(count()?)?);
             Ok(json!({ "ranges": coalesce(file.frames()?) }))
@@ -76,7 +81,8 @@ fn on_request(guest: &mut Guest, command: &str, argument: Option<&str>) -> Resul
         "contents" => Ok(guest.lazyfree.as_ref().context(freed)?.contents()),
         "pressure" => lazyfree::pressure(),
         other => bail!(
-            "no command {other:?}; there are {COMMANDS}, truth, written, region, mapped, sleepers N, cache N, \
+            "no command {other:?}; there are {COMMANDS}, truth, written, region, placement, mapped, \
+             agent start|status|doctor|log|kill, sleepers N, cache N, \
              uncache, lazyfree N, rewrite N, contents, pressure"
         ),
     }
@@ -87,6 +93,19 @@ fn hot(workload: &Workload, pages: impl Iterator<Item = usize>) -> Result<Value>
     let frames = pagemap::frames(workload.address(), workload.pages())?;
     let hot = pages.map(|page| frames[page]).collect();
     Ok(json!({ "hot": workload.hot_pages(), "ranges": coalesce(hot) }))
+}
+
+/// The guest's own nodes that the hot pages are on, by the word of its kernel.
+fn placement(workload: &Workload) -> Result<Value> {
+    let pages = workload.hot_indices();
+    let addresses: Vec<usize> = pages
+        .map(|page| workload.address() + page * PAGE_SIZE)
+        .collect();
+    let mut placement = Placement::default();
+    for status in move_pages::query(0, &addresses)? {
+        placement.count(status);
+    }
+    Ok(serde_json::to_value(placement)?)
 }
 
 fn region(workload: &Workload) -> Result<Value> {
