@@ -1,6 +1,165 @@
-//! `terrace-agent`.
+//! `terrace-agent`: keeps the hot memory of a guest's programs in its fast tier.
+//!
+//! The binary is glue: arguments, the loop's clock, and the end.
 
-fn main() {
-    eprintln!("terrace-agent: not yet");
-    std::process::exit(1);
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result};
+use clap::{CommandFactory as _, Parser, Subcommand};
+use clap_complete::Shell;
+use terrace_agent::agent::Agent;
+use terrace_agent::config::{Config, DEFAULT_SOCKET};
+use terrace_agent::exchange::Kernel;
+use terrace_agent::room::Room;
+use terrace_agent::sampler::Samplers;
+use terrace_agent::status::{self, Board};
+use terrace_agent::{doctor, top};
+use terrace_sys::{HostRoot, MoveScope};
+
+/// Keeps the hot memory of this machine's programs in its fast tier.
+#[derive(Debug, Parser)]
+#[command(name = "terrace-agent", version, max_term_width = 100)]
+struct Args {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Find hot ranges and exchange pages, until a signal ends it (SIGINT, SIGTERM).
+    Run {
+        /// The configuration; without it /etc/terrace/agent.toml, or the built-in defaults where that is not
+        /// there.
+        #[arg(long, value_name = "FILE")]
+        config: Option<PathBuf>,
+    },
+    /// Say what a running agent does.
+    Status {
+        /// Where it listens.
+        #[arg(long, value_name = "FILE", default_value = DEFAULT_SOCKET)]
+        socket: PathBuf,
+        /// Print JSON.
+        #[arg(long)]
+        json: bool,
+    },
+    /// Say what works on this machine, what does not, why, and what to change.
+    Doctor {
+        /// The configuration; as for `run`.
+        #[arg(long, value_name = "FILE")]
+        config: Option<PathBuf>,
+        /// Print JSON.
+        #[arg(long)]
+        json: bool,
+    },
+    /// Watch a running agent: its processes and their hottest ranges (Ctrl-C ends it).
+    Top {
+        /// Where it listens.
+        #[arg(long, value_name = "FILE", default_value = DEFAULT_SOCKET)]
+        socket: PathBuf,
+        /// Seconds between two looks.
+        #[arg(long, value_name = "SECONDS", default_value = "1", value_parser = clap::value_parser!(u64).range(1..=60))]
+        interval: u64,
+        /// Print one frame and end.
+        #[arg(long)]
+        once: bool,
+    },
+    /// Print a shell completion script.
+    Completions {
+        /// Which shell.
+        shell: Shell,
+    },
+}
+
+fn main() -> ExitCode {
+    // A closed pipe (`terrace-agent status | head`) ends the program quietly.
+    // SAFETY: no other thread runs yet, and SIGPIPE's default action touches no memory of ours.
+    unsafe { libc::signal(libc::SIGPIPE, libc::SIG_DFL) };
+    match carry_out(Args::parse().command) {
+        Ok(code) => code,
+        Err(error) => {
+            eprintln!("terrace-agent: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn carry_out(command: Command) -> Result<ExitCode> {
+    match command {
+        Command::Run { config } => run(Config::read(config.as_deref())?)?,
+        Command::Status { socket, json } => {
+            let status = status::ask(&socket)?;
+            if json {
+                println!("{}", serde_json::to_string_pretty(&status)?);
+            } else {
+                print!("{}", top::frame(&status));
+            }
+        }
+        Command::Doctor { config, json } => {
+            let findings = doctor::look(&HostRoot::default(), &Config::read(config.as_deref())?);
+            return doctor::print(&findings, json);
+        }
+        Command::Top {
+            socket,
+            interval,
+            once,
+        } => top::watch(&socket, Duration::from_secs(interval), once)?,
+        Command::Completions { shell } => clap_complete::generate(
+            shell,
+            &mut Args::command(),
+            "terrace-agent",
+            &mut std::io::stdout(),
+        ),
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn run(config: Config) -> Result<()> {
+    // A reader of the log that goes away must not end the agent.
+    // SAFETY: no other thread runs yet, and ignoring SIGPIPE touches no memory of ours.
+    unsafe { libc::signal(libc::SIGPIPE, libc::SIG_IGN) };
+    tracing_subscriber::fmt()
+        .with_env_filter(
+            tracing_subscriber::EnvFilter::try_from_env("TERRACE_LOG")
+                .unwrap_or_else(|_| "info".into()),
+        )
+        .with_writer(std::io::stderr)
+        .init();
+    let root = HostRoot::default();
+    let room = Room::read(root.clone(), &config.tiers, config.headroom_bytes)
+        .context("reading this machine's memory tiers")?;
+    if room.topology().tiers.len() == 1 {
+        tracing::warn!(
+            "this machine has one memory tier: ranges are watched and nothing moves. A guest needs a NUMA \
+             node per tier; if its nodes differ, say so by [[tier]] sections in the configuration"
+        );
+    }
+    let board = Board::serve(&config.socket)?;
+    let (stop, stopped) = channel();
+    // The loop may have ended already; then there is nothing left to stop.
+    ctrlc::set_handler(move || {
+        let _ = stop.send(());
+    })?;
+    let samplers = Samplers::new(&root, config.sampler, config.epoch);
+    let kernel = Kernel {
+        scope: MoveScope::Shared,
+    };
+    let socket = config.socket.clone();
+    let mut agent = Agent::new(config, root, room, Box::new(kernel), samplers);
+    let mut next = Instant::now();
+    loop {
+        agent.step();
+        board.show(&agent.status());
+        // An epoch that took too long is not made up for.
+        next = (next + agent.epoch_length()).max(Instant::now());
+        match stopped.recv_timeout(next.saturating_duration_since(Instant::now())) {
+            Err(RecvTimeoutError::Timeout) => {}
+            Ok(()) | Err(RecvTimeoutError::Disconnected) => break,
+        }
+    }
+    // A socket that nobody serves any more only misleads.
+    let _ = std::fs::remove_file(socket);
+    Ok(())
 }

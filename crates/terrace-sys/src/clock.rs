@@ -1,4 +1,4 @@
-//! The monotonic clock as ticks, and the CPU time of a thread.
+//! The monotonic clock as ticks, and the CPU time of a thread and of this process.
 
 use std::time::Duration;
 
@@ -32,12 +32,18 @@ pub fn thread_cpu_time() -> Duration {
     read(libc::CLOCK_THREAD_CPUTIME_ID)
 }
 
+/// CPU time that all threads of this process have used.
+#[must_use]
+pub fn process_cpu_time() -> Duration {
+    read(libc::CLOCK_PROCESS_CPUTIME_ID)
+}
+
 fn read(clock: libc::clockid_t) -> Duration {
     let mut time = libc::timespec {
         tv_sec: 0,
         tv_nsec: 0,
     };
-    // SAFETY: `time` is a valid place for the result. Both clocks exist on every Linux, so the call
+    // SAFETY: `time` is a valid place for the result. These clocks exist on every Linux, so the call
     // cannot fail; if it did, the zero above would stay.
     unsafe { libc::clock_gettime(clock, &raw mut time) };
     Duration::new(

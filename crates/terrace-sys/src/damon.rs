@@ -29,6 +29,8 @@ const SLOTS: u64 = 61;
 /// The update interval of our contexts, microseconds. Fixed address ranges are never updated, so it has no
 /// effect and serves to tell our contexts from others'.
 const MARK: u64 = 132_205_262;
+/// The same, of the guest's agent: where it runs beside a daemon, neither takes the other's contexts.
+const AGENT_MARK: u64 = 132_205_263;
 /// How often a turn tries again where the kernel is busy, and what it waits before: two seconds in all.
 const RETRIES: u32 = 200;
 const PAUSE: Duration = Duration::from_millis(10);
@@ -99,6 +101,7 @@ pub struct DamonRegion {
 pub struct Damon {
     kdamonds: PathBuf,
     files: Box<dyn Files>,
+    mark: u64,
     /// Held by the [`Turn`]; true where no kdamond may be started any more.
     stopping: Mutex<bool>,
 }
@@ -145,15 +148,30 @@ impl Damon {
     /// The interface below a root folder (`/`). Nothing is touched yet.
     #[must_use]
     pub fn new(root: &Path) -> Arc<Self> {
-        Self::by(root, Box::new(Sysfs))
+        Self::by(root, Box::new(Sysfs), MARK)
     }
 
-    fn by(root: &Path, files: Box<dyn Files>) -> Arc<Self> {
+    /// The same, for the guest's agent.
+    #[must_use]
+    pub fn of_agent(root: &Path) -> Arc<Self> {
+        Self::by(root, Box::new(Sysfs), AGENT_MARK)
+    }
+
+    fn by(root: &Path, files: Box<dyn Files>, mark: u64) -> Arc<Self> {
         Arc::new(Self {
             kdamonds: root.join("sys/kernel/mm/damon/admin/kdamonds"),
             files,
+            mark,
             stopping: Mutex::default(),
         })
+    }
+
+    /// Whether a process could be watched now.
+    ///
+    /// # Errors
+    /// Where the kernel has no such interface, or somebody else uses it.
+    pub fn available(&self) -> Result<(), DamonError> {
+        self.turn().available()
     }
 
     /// Stops what a predecessor that crashed left running. Others' are not touched.
@@ -189,10 +207,9 @@ impl Damon {
         if *turn.stopping {
             return Err(DamonError::Stopping);
         }
+        turn.available()?;
         if turn.count()? == 0 {
             turn.write("nr_kdamonds", SLOTS)?;
-        } else if let Some(what) = turn.foreign()? {
-            return Err(DamonError::Foreign(what));
         }
         let mut slots = 0..SLOTS;
         let slot = slots.find(|slot| turn.contexts(*slot).is_ok_and(|n| n == 0));
@@ -250,7 +267,7 @@ impl Turn<'_> {
             self.write(&format!("{context}/{file}"), value.to_string())
         };
         // First of all, so that whatever is left behind is known to be ours.
-        set("monitoring_attrs/intervals/update_us", &MARK)?;
+        set("monitoring_attrs/intervals/update_us", &self.damon.mark)?;
         set("targets/nr_targets", &1)?;
         set("targets/0/pid_target", &pid)?;
         set("monitoring_attrs/intervals/sample_us", &attrs.sample_us)?;
@@ -258,11 +275,7 @@ impl Turn<'_> {
         set("monitoring_attrs/nr_regions/max", &attrs.max_regions)?;
         set("monitoring_attrs/nr_regions/min", &attrs.min_regions)?;
         set("operations", &OPERATIONS)?;
-        set("targets/0/regions/nr_regions", &ranges.len())?;
-        for (n, (start, end)) in ranges.iter().enumerate() {
-            set(&format!("targets/0/regions/{n}/start"), start)?;
-            set(&format!("targets/0/regions/{n}/end"), end)?;
-        }
+        self.ranges(slot, ranges)?;
         // A scheme that does nothing but count lets regions be read; those never accessed are left out.
         set("schemes/nr_schemes", &1)?;
         set("schemes/0/action", &"stat")?;
@@ -276,6 +289,24 @@ impl Turn<'_> {
         self.write(&format!("{slot}/state"), "on")
     }
 
+    fn ranges(&self, slot: u64, ranges: &[(u64, u64)]) -> Result<(), DamonError> {
+        let regions = format!("{slot}/contexts/0/targets/0/regions");
+        self.write(&format!("{regions}/nr_regions"), ranges.len())?;
+        for (n, (start, end)) in ranges.iter().enumerate() {
+            self.write(&format!("{regions}/{n}/start"), start)?;
+            self.write(&format!("{regions}/{n}/end"), end)?;
+        }
+        Ok(())
+    }
+
+    fn available(&self) -> Result<(), DamonError> {
+        if self.count()? == 0 {
+            return Ok(());
+        }
+        self.foreign()?
+            .map_or(Ok(()), |what| Err(DamonError::Foreign(what)))
+    }
+
     /// What shows that the interface is somebody else's; it has kdamonds.
     fn foreign(&self) -> Result<Option<String>, DamonError> {
         let count = self.count()?;
@@ -284,7 +315,7 @@ impl Turn<'_> {
         }
         for slot in 0..SLOTS {
             let contexts = self.contexts(slot)?;
-            if contexts > 0 && !self.holds(&mark(slot), MARK)? {
+            if contexts > 0 && !self.holds(&mark(slot), self.damon.mark)? {
                 return Ok(Some(format!("kdamond {slot} is not ours")));
             }
         }
@@ -302,7 +333,7 @@ impl Turn<'_> {
         let ours = [
             ("nr_kdamonds".into(), SLOTS),
             (format!("{slot}/contexts/nr_contexts"), 1),
-            (mark(slot), MARK),
+            (mark(slot), self.damon.mark),
         ];
         for (file, value) in ours.into_iter().chain(pid.map(target)) {
             if !self.holds(&file, value)? {
@@ -434,6 +465,18 @@ fn failed(call: &'static str, path: PathBuf, source: io::Error) -> DamonError {
 }
 
 impl Kdamond {
+    /// Replaces the address ranges that are watched; the kernel keeps what it learned of those that stay
+    /// (`damon_set_regions`, Linux 5.19).
+    ///
+    /// # Errors
+    /// Where the kdamond does not run, is not ours any more, or the kernel refuses.
+    pub fn set_ranges(&self, ranges: &[(u64, u64)]) -> Result<(), DamonError> {
+        let (turn, slot) = (self.host.turn(), self.slot);
+        turn.check(slot, Some(self.pid))?;
+        turn.ranges(slot, ranges)?;
+        turn.write(&format!("{slot}/state"), "commit")
+    }
+
     /// The regions that were accessed in an aggregation interval that ends after this call began. Waits
     /// for its end: one interval, or two, after those of others.
     ///

@@ -77,7 +77,7 @@ impl Tree {
     }
 
     fn served_by(&self, kernel: &Kernel) -> Arc<Damon> {
-        Damon::by(self.0.path(), Box::new(kernel.clone()))
+        Damon::by(self.0.path(), Box::new(kernel.clone()), MARK)
     }
 }
 
@@ -427,4 +427,31 @@ fn a_process_that_ended_is_not_watched_under_its_old_number() {
     assert_eq!(tree.get("0/state"), "off");
     assert_eq!(tree.get("0/contexts/nr_contexts"), "0");
     assert_eq!(tree.get("nr_kdamonds"), "0");
+}
+
+#[test]
+fn the_ranges_of_a_running_kdamond_are_replaced() {
+    let tree = Tree::new(0);
+    let kdamond = tree
+        .damon()
+        .start(&me(), &[(0x1000, 0x3000)], ATTRS)
+        .unwrap();
+    kdamond
+        .set_ranges(&[(0x1000, 0x2000), (0x8000, 0x9000)])
+        .unwrap();
+    let regions = "0/contexts/0/targets/0/regions";
+    assert_eq!(tree.get(&format!("{regions}/nr_regions")), "2");
+    assert_eq!(tree.get(&format!("{regions}/1/end")), "36864");
+    assert_eq!(tree.get("0/state"), "commit");
+}
+
+#[test]
+fn the_agent_and_the_daemon_leave_each_others_kdamonds_alone() {
+    let tree = Tree::new(0);
+    let (daemon, agent) = (tree.damon(), Damon::of_agent(tree.0.path()));
+    let _held = daemon.start(&me(), &[(0, 4096)], ATTRS).unwrap();
+    let refused = agent.start(&me(), &[(0, 4096)], ATTRS).unwrap_err();
+    assert!(matches!(refused, DamonError::Foreign(_)), "{refused}");
+    agent.shut_down().unwrap();
+    assert_eq!(tree.get("0/state"), "on");
 }

@@ -3,7 +3,12 @@
 //! One trait, several sources. A source is asked once per epoch; it never blocks, and what it lost it
 //! counts. It leaves to others: what the samples mean.
 
+mod choice;
+pub mod damon;
+
 use terrace_core::hyperplace::{Params, Range};
+
+pub use choice::Samplers;
 
 /// A process that is to be sampled.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -40,7 +45,7 @@ pub struct Drained {
 pub struct SamplerError(pub String);
 
 /// A source of samples.
-pub trait Sampler {
+pub trait Sampler: Send {
     /// What `status` calls it, such as `pebs`, `ibs`, `damon`.
     fn name(&self) -> &'static str;
 

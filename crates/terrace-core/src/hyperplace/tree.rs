@@ -1,7 +1,10 @@
 //! The tree of one process's virtual ranges: only its leaves are kept, in order of address.
 //!
 //! A leaf that is accessed much more than both of its neighbours is split in the middle; neighbours that
-//! nobody accesses are merged after a while (HyperTier §4.2.2).
+//! nobody accesses are merged after a while (HyperTier §4.2.2). What the leaves cover follows the process's
+//! mappings ([`cover`]).
+
+mod cover;
 
 /// Virtual 4 KiB pages of one process, from `start` up to and without `end`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -91,14 +94,26 @@ pub struct Leaf {
     pub accessed: u32,
 }
 
+/// What an epoch changes in a leaf.
 #[derive(Clone, Copy, Debug)]
 struct State {
-    end: u64,
     count: u32,
     created: u32,
     accessed: u32,
     /// Splits of the tree until its count became 0.
     idle_since: u32,
+}
+
+impl State {
+    /// Of two neighbours that become one.
+    fn joined(self, other: Self) -> Self {
+        Self {
+            count: self.count.saturating_add(other.count),
+            created: self.created.min(other.created),
+            accessed: self.accessed.max(other.accessed),
+            idle_since: self.idle_since.max(other.idle_since),
+        }
+    }
 }
 
 /// The leaves.
@@ -113,6 +128,10 @@ pub struct RangeTree {
     params: Params,
     /// First pages, ascending: what a sample's page is looked up in.
     starts: Vec<u64>,
+    ends: Vec<u64>,
+    /// Accesses that no epoch has taken in yet. Apart from the rest, so that all that samples touch stays in
+    /// the nearest cache.
+    fresh: Vec<u32>,
     states: Vec<State>,
     epoch: u32,
     splits: u32,
@@ -120,35 +139,21 @@ pub struct RangeTree {
 }
 
 impl RangeTree {
-    /// A tree over some ranges: one root, or the process's mappings as seeds. Empty ranges and those that
-    /// begin before the end of another are left out.
+    /// A tree over some ranges: one root, or the process's mappings as seeds. What two of them cover counts
+    /// once, and of more than [`Params::most_leaves`] the largest are taken.
     #[must_use]
     pub fn new(params: Params, seeds: &[Range]) -> Self {
-        let mut seeds = seeds.to_vec();
-        seeds.sort_unstable();
         let mut tree = Self {
             params,
             starts: Vec::new(),
+            ends: Vec::new(),
+            fresh: Vec::new(),
             states: Vec::new(),
             epoch: 0,
             splits: 0,
             merges: 0,
         };
-        let mut end = 0;
-        for seed in seeds {
-            if seed.pages() == 0 || seed.start < end || tree.starts.len() >= params.most_leaves {
-                continue;
-            }
-            end = seed.end;
-            tree.starts.push(seed.start);
-            tree.states.push(State {
-                end: seed.end,
-                count: 0,
-                created: 0,
-                accessed: 0,
-                idle_since: 0,
-            });
-        }
+        tree.reseed(seeds);
         tree
     }
 
@@ -162,19 +167,35 @@ impl RangeTree {
     #[inline]
     pub fn count_many(&mut self, page: u64, accesses: u32) -> bool {
         let after = self.starts.partition_point(|start| *start <= page);
-        let Some(state) = after.checked_sub(1).and_then(|at| self.states.get_mut(at)) else {
-            return false;
-        };
-        if page >= state.end {
+        let at = after.wrapping_sub(1);
+        if self.ends.get(at).is_none_or(|end| page >= *end) {
             return false;
         }
-        state.count = state.count.saturating_add(accesses);
-        state.accessed = self.epoch;
+        self.add(at, accesses);
         true
+    }
+
+    #[inline]
+    fn add(&mut self, at: usize, accesses: u32) {
+        if let Some(fresh) = self.fresh.get_mut(at) {
+            *fresh = fresh.saturating_add(accesses);
+        }
+    }
+
+    /// Takes in what was counted since the last time.
+    fn take_in(&mut self) {
+        for (state, fresh) in self.states.iter_mut().zip(&mut self.fresh) {
+            if *fresh > 0 {
+                state.count = state.count.saturating_add(*fresh);
+                state.accessed = self.epoch;
+                *fresh = 0;
+            }
+        }
     }
 
     /// Takes the epoch's accesses in: splits and merges. Says how many leaves were split.
     pub fn end_epoch(&mut self) -> u32 {
+        self.take_in();
         self.epoch = self.epoch.saturating_add(1);
         let split = self.split();
         self.splits = self.splits.saturating_add(split);
@@ -184,6 +205,7 @@ impl RangeTree {
 
     /// All counts are halved: older accesses decay.
     pub fn decay(&mut self) {
+        self.take_in();
         for state in &mut self.states {
             if state.count == 1 {
                 state.idle_since = self.splits;
@@ -194,18 +216,22 @@ impl RangeTree {
 
     /// The leaves in order of address.
     pub fn leaves(&self) -> impl Iterator<Item = Leaf> + '_ {
-        self.starts
-            .iter()
-            .zip(&self.states)
-            .map(|(&start, state)| Leaf {
+        (0..self.len()).map(|at| {
+            let (state, fresh) = (self.states[at], self.fresh[at]);
+            Leaf {
                 range: Range {
-                    start,
-                    end: state.end,
+                    start: self.starts[at],
+                    end: self.ends[at],
                 },
-                count: state.count,
+                count: state.count.saturating_add(fresh),
                 created: state.created,
-                accessed: state.accessed,
-            })
+                accessed: if fresh > 0 {
+                    self.epoch
+                } else {
+                    state.accessed
+                },
+            }
+        })
     }
 
     /// How many leaves there are.
@@ -235,7 +261,10 @@ impl RangeTree {
     /// Bytes on the heap.
     #[must_use]
     pub fn heap_bytes(&self) -> usize {
-        self.starts.capacity() * size_of::<u64>() + self.states.capacity() * size_of::<State>()
+        let pages = self.starts.capacity() + self.ends.capacity();
+        pages * size_of::<u64>()
+            + self.fresh.capacity() * size_of::<u32>()
+            + self.states.capacity() * size_of::<State>()
     }
 
     /// The leaf next to another, if they are adjacent.
@@ -247,11 +276,11 @@ impl RangeTree {
         };
         let other = other.filter(|other| *other < self.len())?;
         let (low, high) = if next { (at, other) } else { (other, at) };
-        (self.states[low].end == self.starts[high]).then_some(other)
+        (self.ends[low] == self.starts[high]).then_some(other)
     }
 
     fn pages(&self, at: usize) -> u64 {
-        self.states[at].end - self.starts[at]
+        self.ends[at] - self.starts[at]
     }
 
     /// Whether a leaf is accessed much more than its neighbour on that side; a missing one counts as 0.
@@ -280,10 +309,11 @@ impl RangeTree {
     /// Where a leaf is split: in the middle, on a multiple of the granularity; none if a part would be
     /// smaller than that.
     fn middle(&self, at: usize) -> Option<u64> {
-        let (start, end) = (self.starts[at], self.states[at].end);
+        let (start, end) = (self.starts[at], self.ends[at]);
         let unit = self.params.granularity.max(1);
         let middle = (start + (end - start) / 2) / unit * unit;
-        (middle >= start + unit && end >= middle + unit).then_some(middle)
+        let holds = |from: u64, to: u64| to.checked_sub(from).is_some_and(|pages| pages >= unit);
+        (holds(start, middle) && holds(middle, end)).then_some(middle)
     }
 
     /// Leaves are judged by the counts before any of them is split.
@@ -318,9 +348,10 @@ impl RangeTree {
         };
         left.count -= right.count;
         left.created = self.epoch;
-        left.end = middle;
-        self.starts.insert(at + 1, middle);
         self.states.insert(at + 1, right);
+        self.fresh.insert(at + 1, 0);
+        self.ends.insert(at, middle);
+        self.starts.insert(at + 1, middle);
     }
 
     /// Neighbours that have been without accesses for τ_merge splits become one.
@@ -329,25 +360,33 @@ impl RangeTree {
         let idle = |state: &State| {
             state.count == 0 && splits.saturating_sub(state.idle_since) >= tau.max(1)
         };
+        let before = self.len();
+        self.join(|_, last, this| idle(last) && idle(this));
+        let merged = u32::try_from(before - self.len()).unwrap_or(u32::MAX);
+        self.merges = self.merges.saturating_add(merged);
+    }
+
+    /// Adjacent leaves become one where asked to, by what the ones before have become so far, and the next,
+    /// which is told with its place.
+    fn join(&mut self, mut wanted: impl FnMut(usize, &State, &State) -> bool) {
         let mut kept = 0;
         for at in 1..self.len() {
             let (last, this) = (self.states[kept], self.states[at]);
-            let adjacent = last.end == self.starts[at];
-            if adjacent && idle(&last) && idle(&this) {
-                let merged = &mut self.states[kept];
-                merged.end = this.end;
-                merged.created = last.created.min(this.created);
-                merged.accessed = last.accessed.max(this.accessed);
-                merged.idle_since = last.idle_since.max(this.idle_since);
-                self.merges = self.merges.saturating_add(1);
+            let adjacent = self.ends[kept] == self.starts[at];
+            if adjacent && wanted(at, &last, &this) {
+                self.ends[kept] = self.ends[at];
+                self.states[kept] = last.joined(this);
                 continue;
             }
             kept += 1;
             self.starts[kept] = self.starts[at];
+            self.ends[kept] = self.ends[at];
             self.states[kept] = this;
         }
         let len = (kept + 1).min(self.len());
         self.starts.truncate(len);
+        self.ends.truncate(len);
+        self.fresh.truncate(len);
         self.states.truncate(len);
     }
 }

@@ -1,0 +1,338 @@
+//! The agent's configuration: as people write it, checked, and as the rest of the agent takes it.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, ensure};
+use bytesize::ByteSize;
+use serde::Deserialize;
+use terrace_core::hyperplace::Params;
+use terrace_sys::topology::{NodeId, TierDefinition};
+
+use crate::processes::Wanted;
+
+/// What is read where no file is named.
+pub const DEFAULT_FILE: &str = "/etc/terrace/agent.toml";
+/// Where the agent answers `status`, unless configured otherwise.
+pub const DEFAULT_SOCKET: &str = "/run/terrace-agent/agent.sock";
+
+/// Which source of samples.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum SamplerChoice {
+    /// The best that works: PEBS, IBS, DAMON.
+    #[default]
+    Auto,
+    /// Intel's precise events.
+    Pebs,
+    /// AMD's instruction-based sampling.
+    Ibs,
+    /// Regions by accessed bits.
+    Damon,
+}
+
+/// Where a process's tree begins.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum RootChoice {
+    /// One leaf for each mapping.
+    #[default]
+    Maps,
+    /// One root, `[start_brk, mmap_base)` (HyperTier §5).
+    Paper,
+}
+
+/// Parameters of the tree for the PMU's samples.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Preset {
+    /// HyperTier §4.2.2.
+    #[default]
+    Paper,
+    /// What §6.4 found best.
+    Tuned,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+struct Raw {
+    socket: PathBuf,
+    sampler: SamplerChoice,
+    root: RootChoice,
+    preset: Preset,
+    epoch_ms: u32,
+    moves: bool,
+    headroom: ByteSize,
+    tier: Vec<RawTier>,
+    processes: RawProcesses,
+    capacity: RawCapacity,
+    budget: RawBudget,
+    host: RawHost,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RawTier {
+    name: String,
+    nodes: Vec<u32>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+struct RawProcesses {
+    names: Vec<String>,
+    exclude: Vec<String>,
+    min: ByteSize,
+    most: usize,
+    look_every_ms: u64,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+struct RawCapacity {
+    fast: Option<ByteSize>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+struct RawBudget {
+    moves_per_s: ByteSize,
+    cpu_percent: u32,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+struct RawHost {
+    channel: bool,
+    port: String,
+}
+
+impl Default for Raw {
+    fn default() -> Self {
+        Self {
+            socket: DEFAULT_SOCKET.into(),
+            sampler: SamplerChoice::Auto,
+            root: RootChoice::Maps,
+            preset: Preset::Paper,
+            epoch_ms: 500,
+            moves: true,
+            headroom: ByteSize::mib(16),
+            tier: Vec::new(),
+            processes: RawProcesses::default(),
+            capacity: RawCapacity::default(),
+            budget: RawBudget::default(),
+            host: RawHost::default(),
+        }
+    }
+}
+
+impl Default for RawProcesses {
+    fn default() -> Self {
+        Self {
+            names: Vec::new(),
+            exclude: Vec::new(),
+            min: ByteSize::mib(64),
+            most: 8,
+            look_every_ms: 2000,
+        }
+    }
+}
+
+impl Default for RawBudget {
+    fn default() -> Self {
+        Self {
+            moves_per_s: ByteSize::mib(512),
+            cpu_percent: 5,
+        }
+    }
+}
+
+impl Default for RawHost {
+    fn default() -> Self {
+        Self {
+            channel: true,
+            port: "org.terrace.agent.0".into(),
+        }
+    }
+}
+
+/// A valid configuration.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Config {
+    /// Where `status` is answered.
+    pub socket: PathBuf,
+    /// Which source of samples.
+    pub sampler: SamplerChoice,
+    /// Where trees begin.
+    pub root: RootChoice,
+    /// Parameters for the PMU's samples.
+    pub preset: Preset,
+    /// Length of an epoch.
+    pub epoch: Duration,
+    /// Whether pages may be moved.
+    pub moves: bool,
+    /// Free memory of the first tier that is left alone, bytes.
+    pub headroom_bytes: u64,
+    /// Tiers as the owner defines them; empty: as the kernel describes them.
+    pub tiers: Vec<TierDefinition>,
+    /// Which processes.
+    pub wanted: Wanted,
+    /// How often `/proc` is looked at.
+    pub look_every: Duration,
+    /// Most fast memory for all processes together, bytes.
+    pub capacity_bytes: Option<u64>,
+    /// Bytes that may be copied in a second.
+    pub moves_per_s: u64,
+    /// Share of one CPU for looking where pages are, percent.
+    pub cpu_percent: u32,
+    /// Name of the port to the host; none: no channel.
+    pub port: Option<String>,
+}
+
+impl Config {
+    /// Reads a file; without one, the default file where it is there, else the defaults.
+    ///
+    /// # Errors
+    /// Where it cannot be read or something in it is wrong.
+    pub fn read(file: Option<&Path>) -> Result<Self> {
+        let default = Path::new(DEFAULT_FILE);
+        let file = match file {
+            Some(file) => file,
+            None if default.exists() => default,
+            None => return Self::parse(""),
+        };
+        let text =
+            std::fs::read_to_string(file).with_context(|| format!("reading {}", file.display()))?;
+        Self::parse(&text).with_context(|| file.display().to_string())
+    }
+
+    /// Parses a file's text.
+    ///
+    /// # Errors
+    /// Where something in it is wrong; the message names the key and what is allowed.
+    pub fn parse(text: &str) -> Result<Self> {
+        let raw: Raw = toml::from_str(text)?;
+        within("epoch_ms", u64::from(raw.epoch_ms), 100, 60_000)?;
+        within("processes.most", raw.processes.most as u64, 1, 64)?;
+        within(
+            "processes.look_every_ms",
+            raw.processes.look_every_ms,
+            500,
+            600_000,
+        )?;
+        within(
+            "budget.cpu_percent",
+            u64::from(raw.budget.cpu_percent),
+            1,
+            100,
+        )?;
+        within("headroom (bytes)", raw.headroom.as_u64(), 4 << 20, 1 << 40)?;
+        within(
+            "budget.moves_per_s (bytes)",
+            raw.budget.moves_per_s.as_u64(),
+            1 << 20,
+            1 << 40,
+        )?;
+        let port = raw.host.port;
+        ensure!(
+            !port.is_empty() && !port.contains(['/', '\0']),
+            "host.port = {port:?} is no name of a port: as org.terrace.agent.0"
+        );
+        Ok(Self {
+            socket: raw.socket,
+            sampler: raw.sampler,
+            root: raw.root,
+            preset: raw.preset,
+            epoch: Duration::from_millis(raw.epoch_ms.into()),
+            moves: raw.moves,
+            headroom_bytes: raw.headroom.as_u64(),
+            tiers: raw.tier.into_iter().map(definition).collect(),
+            wanted: Wanted {
+                names: raw.processes.names,
+                exclude: raw.processes.exclude,
+                min_bytes: raw.processes.min.as_u64(),
+                most: raw.processes.most,
+            },
+            look_every: Duration::from_millis(raw.processes.look_every_ms),
+            capacity_bytes: raw.capacity.fast.map(|size| size.as_u64()),
+            moves_per_s: raw.budget.moves_per_s.as_u64(),
+            cpu_percent: raw.budget.cpu_percent,
+            port: raw.host.channel.then_some(port),
+        })
+    }
+
+    /// The parameters of a tree, where the source of samples takes the papers'.
+    #[must_use]
+    pub fn params(&self, sampler: Params) -> Params {
+        let tuned = Params::tuned(sampler.vcpus);
+        match self.preset {
+            Preset::Tuned if sampler == Params::paper(sampler.vcpus) => tuned,
+            _ => sampler,
+        }
+    }
+}
+
+fn definition(tier: RawTier) -> TierDefinition {
+    TierDefinition {
+        name: tier.name,
+        nodes: tier.nodes.into_iter().map(NodeId).collect(),
+    }
+}
+
+fn within(key: &str, value: u64, least: u64, most: u64) -> Result<()> {
+    ensure!(
+        (least..=most).contains(&value),
+        "{key} = {value} is out of range: allowed is {least} to {most}"
+    );
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn refused(text: &str) -> String {
+        format!("{:#}", Config::parse(text).unwrap_err())
+    }
+
+    #[test]
+    fn the_reference_file_is_valid_and_equals_the_defaults() {
+        let reference = include_str!("../../../dist/terrace-agent.toml");
+        assert_eq!(
+            Config::parse(reference).unwrap(),
+            Config::parse("").unwrap()
+        );
+        let all = reference
+            .lines()
+            .map(|line| line.strip_prefix("#! ").unwrap_or(line));
+        let all: Vec<&str> = all.collect();
+        Config::parse(&all.join("\n")).expect("the examples in the comments are valid too");
+    }
+
+    #[test]
+    fn errors_name_the_key_and_what_is_allowed() {
+        assert!(refused("smapler = \"damon\"").contains("unknown field `smapler`"));
+        assert!(refused("sampler = \"pml\"").contains("expected one of"));
+        assert!(refused("epoch_ms = 5").contains("epoch_ms = 5 is out of range: allowed is 100"));
+        assert!(refused("[processes]\nmost = 0").contains("processes.most = 0"));
+        assert!(refused("headroom = \"1MiB\"").contains("headroom"));
+        assert!(refused("[host]\nport = \"a/b\"").contains("no name of a port"));
+    }
+
+    #[test]
+    fn a_missing_file_is_named() {
+        let error = Config::read(Some(Path::new("/none/agent.toml"))).unwrap_err();
+        assert!(format!("{error:#}").contains("/none/agent.toml"));
+    }
+
+    #[test]
+    fn presets_are_the_papers_and_do_not_touch_damons_numbers() {
+        let tuned = Config::parse("preset = \"tuned\"").unwrap();
+        assert_eq!(tuned.params(Params::paper(4)), Params::tuned(4));
+        let damon = Params {
+            tau_split: 2,
+            ..Params::paper(1)
+        };
+        assert_eq!(tuned.params(damon), damon);
+    }
+}

@@ -1,0 +1,176 @@
+//! What of the agent works on this machine, what does not, and what to change.
+
+use std::path::Path;
+use std::process::ExitCode;
+
+use anyhow::Result;
+use terrace_sys::topology::Topology;
+use terrace_sys::{Damon, Finding, HostRoot, Status, move_pages_supported};
+
+use crate::config::Config;
+use crate::processes;
+
+/// Looks at everything that the agent needs.
+#[must_use]
+pub fn look(root: &HostRoot, config: &Config) -> Vec<Finding> {
+    let mut findings = tiers(root, config);
+    findings.push(damon(root));
+    findings.push(moves());
+    findings.extend(balancing(root));
+    findings.push(permitted(root, config));
+    findings.push(port(root, config));
+    findings
+}
+
+fn tiers(root: &HostRoot, config: &Config) -> Vec<Finding> {
+    match Topology::read(root, &config.tiers) {
+        Err(error) => vec![Finding::missing(
+            "tiers",
+            error.to_string(),
+            "a guest needs a NUMA node per tier; see docs/agent.md for the VM's options",
+        )],
+        Ok(topology) => {
+            let names = topology.tiers.iter().map(|tier| {
+                let nodes: Vec<String> = tier.nodes.iter().map(|n| n.0.to_string()).collect();
+                format!("{} (node {})", tier.name, nodes.join(", "))
+            });
+            let words = names.collect::<Vec<_>>().join(" > ");
+            let mut findings = topology.findings.clone();
+            if topology.tiers.len() > 1 {
+                findings.insert(0, Finding::ok("tiers", words));
+            }
+            findings
+        }
+    }
+}
+
+fn damon(root: &HostRoot) -> Finding {
+    match Damon::of_agent(&root.join("")).available() {
+        Ok(()) => Finding::ok(
+            "damon",
+            "regions of processes can be watched; heat that is scattered inside of 2 MiB is not told apart",
+        ),
+        Err(error) => Finding::missing(
+            "damon",
+            error.to_string(),
+            "a kernel with CONFIG_DAMON_VADDR and CONFIG_DAMON_SYSFS that nobody else uses DAMON of, and root",
+        ),
+    }
+}
+
+fn moves() -> Finding {
+    if move_pages_supported() {
+        Finding::ok(
+            "move-pages",
+            "move_pages(2) is there; no exchange in place without a module",
+        )
+    } else {
+        Finding::missing(
+            "move-pages",
+            "this kernel has no move_pages(2), or a filter hides it",
+            "a kernel with CONFIG_NUMA and CONFIG_MIGRATION",
+        )
+    }
+}
+
+/// Two that move the same pages work against each other.
+fn balancing(root: &HostRoot) -> Option<Finding> {
+    let mode = root.read("proc/sys/kernel/numa_balancing").ok()?;
+    let mode = mode.trim();
+    (mode != "0").then(|| {
+        Finding::degraded(
+            "numa-balancing",
+            format!(
+                "the kernel moves pages between nodes by itself (kernel.numa_balancing = {mode})"
+            ),
+            "sysctl kernel.numa_balancing=0",
+        )
+    })
+}
+
+/// Whether the largest process can be looked at.
+fn permitted(root: &HostRoot, config: &Config) -> Finding {
+    let found = match processes::find(root, &config.wanted) {
+        Ok(found) => found,
+        Err(error) => return Finding::missing("processes", error.to_string(), "mount /proc"),
+    };
+    let Some(largest) = found.first() else {
+        return Finding::degraded(
+            "processes",
+            format!(
+                "no process that is wanted has {} or more",
+                bytesize::ByteSize(config.wanted.min_bytes)
+            ),
+            "lower processes.min, or check processes.names",
+        );
+    };
+    match std::fs::File::open(root.process(largest.pid, "pagemap")) {
+        Ok(_) => Finding::ok(
+            "processes",
+            format!("{} to manage, the largest is {}", found.len(), largest.name),
+        ),
+        Err(error) => Finding::missing(
+            "processes",
+            format!(
+                "{} ({}) cannot be looked at: {error}",
+                largest.name, largest.pid
+            ),
+            "run as root, or with CAP_SYS_PTRACE and CAP_SYS_NICE",
+        ),
+    }
+}
+
+fn port(root: &HostRoot, config: &Config) -> Finding {
+    let Some(port) = &config.port else {
+        return Finding::ok(
+            "host",
+            "no channel to the host is wanted (host.channel = false)",
+        );
+    };
+    let ports = root.join("sys/class/virtio-ports");
+    let named = |folder: &Path| {
+        std::fs::read_to_string(folder.join("name")).is_ok_and(|name| name.trim() == port)
+    };
+    let there = std::fs::read_dir(ports)
+        .is_ok_and(|entries| entries.flatten().any(|entry| named(&entry.path())));
+    if there {
+        Finding::ok("host", format!("the port {port} is there"))
+    } else {
+        Finding::degraded(
+            "host",
+            format!("no port {port}: the agent works alone, the host does not hear of it"),
+            format!(
+                "give the VM -device virtio-serial-pci -chardev socket,id=agent,path=/run/terrace/agent/NAME.sock,server=on,wait=off \
+                 -device virtserialport,chardev=agent,name={port}"
+            ),
+        )
+    }
+}
+
+/// Prints findings; exit code 1 where something that is needed is missing.
+///
+/// # Errors
+/// Where they cannot be written as JSON.
+pub fn print(findings: &[Finding], json: bool) -> Result<ExitCode> {
+    if json {
+        println!("{}", serde_json::to_string_pretty(findings)?);
+    } else {
+        for finding in findings {
+            let word = match finding.status {
+                Status::Ok => "ok",
+                Status::Degraded => "weak",
+                Status::Missing => "MISSING",
+            };
+            println!("{word:8} {}: {}", finding.name, finding.why);
+            if let Some(change) = &finding.change {
+                println!("{:8} change: {change}", "");
+            }
+        }
+    }
+    let missing = findings.iter().any(|f| f.status == Status::Missing);
+    Ok(if missing {
+        ExitCode::FAILURE
+    } else {
+        ExitCode::SUCCESS
+    })
+}

@@ -1,0 +1,240 @@
+//! Where a process's pages are, as far as is known, by 2 MiB block.
+//!
+//! Asking the kernel about every page of a large process each epoch would cost more than it saves, so
+//! answers are kept and asked for anew a few at a time. What is to be moved is always looked at again
+//! first. 24 bytes per 2 MiB.
+
+use terrace_core::hyperplace::{Held, Range};
+use terrace_proto::PAGES_PER_HUGE;
+
+/// The part of a mapping that is in one 2 MiB block.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Extent {
+    /// First virtual page.
+    pub start: u64,
+    /// Pages.
+    pub pages: u16,
+    /// Pages in fast memory.
+    pub fast: u16,
+    /// Pages elsewhere.
+    pub slow: u16,
+    /// Epoch in which the kernel was asked, 0: never.
+    pub seen: u32,
+}
+
+impl Extent {
+    /// Its pages as a range.
+    #[must_use]
+    pub fn range(&self) -> Range {
+        Range {
+            start: self.start,
+            end: self.start + u64::from(self.pages),
+        }
+    }
+}
+
+/// All of one process, ascending.
+#[derive(Clone, Debug, Default)]
+pub struct Extents {
+    all: Vec<Extent>,
+    /// Where looking goes on.
+    next: usize,
+    /// How many were never looked at.
+    unseen: usize,
+}
+
+impl Extents {
+    /// Follows the mappings: what is still there stays known. Blocks beyond `most` are left out.
+    pub fn follow(&mut self, mapped: &[Range], most: usize) {
+        let mut known = std::mem::take(&mut self.all).into_iter().peekable();
+        let fresh = mapped.iter().flat_map(|range| blocks(*range)).take(most);
+        self.all = fresh
+            .map(|(start, pages)| {
+                while known.next_if(|old| old.start < start).is_some() {}
+                let same = known.next_if(|old| old.start == start && old.pages == pages);
+                same.unwrap_or(Extent {
+                    start,
+                    pages,
+                    fast: 0,
+                    slow: 0,
+                    seen: 0,
+                })
+            })
+            .collect();
+        self.next = self.next.min(self.all.len());
+        self.unseen = self.all.iter().filter(|extent| extent.seen == 0).count();
+    }
+
+    /// How many there are.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.all.len()
+    }
+
+    /// Whether there is none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.all.is_empty()
+    }
+
+    /// Pages of a range that exist, as far as is known.
+    #[must_use]
+    pub fn held(&self, range: Range) -> Held {
+        let mut held = Held::default();
+        for extent in &self.all[self.within(range)] {
+            held.fast += u64::from(extent.fast);
+            held.slow += u64::from(extent.slow);
+        }
+        held
+    }
+
+    /// All pages that exist, as far as is known.
+    #[must_use]
+    pub fn total(&self) -> Held {
+        self.held(Range {
+            start: 0,
+            end: u64::MAX,
+        })
+    }
+
+    /// Places of the extents that begin in a range.
+    #[must_use]
+    pub fn within(&self, range: Range) -> std::ops::Range<usize> {
+        let at = |page: u64| self.all.partition_point(|extent| extent.start < page);
+        let start = at(range.start);
+        start..at(range.end).max(start)
+    }
+
+    /// The place of the extent that a page is in.
+    #[must_use]
+    pub fn place_of(&self, page: u64) -> Option<usize> {
+        let at = self.all.partition_point(|extent| extent.start <= page);
+        let at = at.checked_sub(1)?;
+        (page < self.all.get(at)?.range().end).then_some(at)
+    }
+
+    /// The extent at a place.
+    #[must_use]
+    pub fn get(&self, at: usize) -> Option<Extent> {
+        self.all.get(at).copied()
+    }
+
+    /// The place to look at next: those never seen first, then one after the other. None where all was
+    /// looked at in this epoch.
+    #[must_use]
+    pub fn stale(&mut self, epoch: u32) -> Option<usize> {
+        let len = self.all.len();
+        if self.unseen > 0 {
+            let unseen = |at: &usize| self.all[*at].seen == 0;
+            let at = (self.next..len)
+                .find(unseen)
+                .or_else(|| (0..len).find(unseen))?;
+            self.next = at + 1;
+            return Some(at);
+        }
+        if self.next >= len {
+            self.next = 0;
+        }
+        let at = self.next;
+        (self.all.get(at)?.seen < epoch).then(|| {
+            self.next += 1;
+            at
+        })
+    }
+
+    /// Keeps what the kernel said.
+    pub fn saw(&mut self, at: usize, fast: u16, slow: u16, epoch: u32) {
+        if let Some(extent) = self.all.get_mut(at) {
+            self.unseen -= usize::from(extent.seen == 0);
+            (extent.fast, extent.slow) = (fast, slow);
+            extent.seen = epoch.max(1);
+        }
+    }
+
+    /// Whether some were never looked at.
+    #[must_use]
+    pub fn any_unseen(&self) -> bool {
+        self.unseen > 0
+    }
+
+    /// Bytes on the heap.
+    #[must_use]
+    pub fn heap_bytes(&self) -> usize {
+        self.all.capacity() * size_of::<Extent>()
+    }
+}
+
+fn blocks(range: Range) -> impl Iterator<Item = (u64, u16)> {
+    let mut at = range.start;
+    std::iter::from_fn(move || {
+        let end = (at / PAGES_PER_HUGE + 1)
+            .saturating_mul(PAGES_PER_HUGE)
+            .min(range.end);
+        let pages = u16::try_from(end.checked_sub(at)?)
+            .ok()
+            .filter(|n| *n > 0)?;
+        let start = at;
+        at = end;
+        Some((start, pages))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn range(start: u64, end: u64) -> Range {
+        Range { start, end }
+    }
+
+    #[test]
+    fn mappings_are_cut_at_blocks_and_what_stays_is_remembered() {
+        let mut extents = Extents::default();
+        extents.follow(&[range(100, 1100), range(2000, 2010)], 100);
+        let cut: Vec<_> = extents.all.iter().map(|e| (e.start, e.pages)).collect();
+        assert_eq!(cut, [(100, 412), (512, 512), (1024, 76), (2000, 10)]);
+        extents.saw(1, 500, 12, 3);
+        extents.follow(&[range(100, 1600)], 100);
+        assert_eq!(
+            extents.held(range(0, 4096)),
+            Held {
+                fast: 500,
+                slow: 12
+            }
+        );
+        let cut: Vec<_> = extents.all.iter().map(|e| (e.start, e.seen)).collect();
+        assert_eq!(cut, [(100, 0), (512, 3), (1024, 0), (1536, 0)]);
+        extents.follow(&[range(100, 1600)], 2);
+        assert_eq!(extents.len(), 2);
+    }
+
+    #[test]
+    fn what_was_never_seen_is_looked_at_first_then_all_in_turn() {
+        let mut extents = Extents::default();
+        extents.follow(&[range(0, 4 * 512)], 100);
+        let mut look = |epoch| {
+            let at = extents.stale(epoch)?;
+            extents.saw(at, 1, 0, epoch);
+            Some(at)
+        };
+        let first: Vec<_> = (0..4).map(|_| look(1)).collect();
+        assert_eq!(first, [Some(0), Some(1), Some(2), Some(3)]);
+        assert_eq!(look(1), None);
+        assert_eq!((look(2), look(2)), (Some(0), Some(1)));
+        extents.follow(&[range(0, 5 * 512)], 100);
+        assert_eq!(extents.stale(2), Some(4));
+        assert!(extents.any_unseen());
+        assert!(Extents::default().stale(1).is_none());
+    }
+
+    #[test]
+    fn a_range_holds_what_begins_in_it() {
+        let mut extents = Extents::default();
+        extents.follow(&[range(0, 2048)], 100);
+        for at in 0..4 {
+            extents.saw(at, 10, 20, 1);
+        }
+        assert_eq!(extents.held(range(512, 1536)), Held { fast: 20, slow: 40 });
+        assert_eq!(extents.held(range(4096, 9999)), Held::default());
+    }
+}

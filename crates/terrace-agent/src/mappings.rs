@@ -1,0 +1,295 @@
+//! What of a process's address space is worth managing (HyperTier §5, range initialization).
+//!
+//! Responsible for: reading `/proc/PID/maps` and `stat` into the ranges that the tree and the samplers
+//! see, and those that are kept in fast memory once and for all: program text, its data and the stack. It
+//! leaves to others: which pages of a range exist, and where.
+
+use std::collections::BTreeSet;
+
+use terrace_core::hyperplace::Range;
+use terrace_proto::{PAGE_SIZE, PAGES_PER_HUGE};
+use terrace_sys::{HostRoot, ReadError};
+
+/// Most ranges of one process; nearest neighbours are joined until it fits.
+const MOST_RANGES: usize = 256;
+
+/// Lines of `maps` that are read at most; the kernel's own default limit is 65,530 mappings.
+const MOST_LINES: usize = 100_000;
+
+/// What is managed of one process. Page numbers are virtual.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct Layout {
+    /// From the heap's start to the base of mappings, `[start_brk, mmap_base)`.
+    pub root: Option<Range>,
+    /// Mappings that are managed, in whole 2 MiB blocks; ascending, apart.
+    pub ranges: Vec<Range>,
+    /// The same mappings as they are.
+    pub mapped: Vec<Range>,
+    /// Program text, static data and the stack.
+    pub pinned: Vec<Range>,
+}
+
+/// A line of `maps`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Line<'a> {
+    pages: Range,
+    executable: bool,
+    shared: bool,
+    device: &'a str,
+    inode: u64,
+    path: &'a str,
+}
+
+/// Mappings that several processes share: the first that is asked about manages them.
+pub type Claimed = BTreeSet<(String, u64, u64)>;
+
+impl Layout {
+    /// Reads a process's layout. Shared memory that another process has claimed is left out, the rest is
+    /// claimed.
+    ///
+    /// # Errors
+    /// Where the process is gone or hidden.
+    pub fn read(root: &HostRoot, pid: u32, claimed: &mut Claimed) -> Result<Self, ReadError> {
+        let maps = root.read(format!("proc/{pid}/maps"))?;
+        let stat = root.read(format!("proc/{pid}/stat"))?;
+        Ok(Self::parse(&maps, &stat, claimed))
+    }
+
+    fn parse(maps: &str, stat: &str, claimed: &mut Claimed) -> Self {
+        let lines: Vec<Line<'_>> = maps.lines().take(MOST_LINES).filter_map(line).collect();
+        let images: BTreeSet<&str> = lines
+            .iter()
+            .filter(|line| line.executable && line.path.starts_with('/'))
+            .map(|line| line.path)
+            .collect();
+        let mut layout = Self::default();
+        let start_brk = start_brk(stat);
+        for line in &lines {
+            match kind(line, &images) {
+                Kind::Managed if line.shared && !claim(line, claimed) => {}
+                Kind::Managed => push(&mut layout.mapped, line.pages),
+                Kind::Pinned => push(&mut layout.pinned, line.pages),
+                Kind::Other => {}
+            }
+        }
+        layout.root = start_brk.and_then(|start| root_range(start, &lines));
+        layout.ranges = seeds(&layout.mapped);
+        layout
+    }
+}
+
+enum Kind {
+    Managed,
+    Pinned,
+    Other,
+}
+
+/// Images (files that are mapped executable anywhere) and the stack are pinned. Devices, the kernel's own
+/// pages and hugetlbfs, which `move_pages` treats differently, are left alone.
+fn kind(line: &Line<'_>, images: &BTreeSet<&str>) -> Kind {
+    let path = line.path;
+    if path == "[stack]" || images.contains(path) {
+        return Kind::Pinned;
+    }
+    let special = path.starts_with('[') && path != "[heap]" && !path.starts_with("[anon");
+    let memory_device = path.starts_with("/dev/shm/") || path.starts_with("/dev/zero");
+    let device = path.starts_with("/dev/") && !memory_device;
+    if special || device || path.starts_with("/anon_hugepage") {
+        Kind::Other
+    } else {
+        Kind::Managed
+    }
+}
+
+/// Whether a shared mapping is this process's to manage.
+fn claim(line: &Line<'_>, claimed: &mut Claimed) -> bool {
+    claimed.insert((line.device.to_owned(), line.inode, line.pages.pages()))
+}
+
+fn line(text: &str) -> Option<Line<'_>> {
+    let mut words = text.splitn(6, ' ');
+    let (start, end) = words.next()?.split_once('-')?;
+    let address = |text: &str| u64::from_str_radix(text, 16).ok();
+    let (start, end) = (address(start)?, address(end)?);
+    let permissions = words.next()?;
+    let _offset = words.next()?;
+    let device = words.next()?;
+    let inode = words.next()?.parse().ok()?;
+    let path = words.next().unwrap_or("").trim_start();
+    // The other half belongs to the kernel (`[vsyscall]`).
+    if start >= end || end > 1 << 63 {
+        return None;
+    }
+    Some(Line {
+        pages: Range {
+            start: start / PAGE_SIZE,
+            end: end / PAGE_SIZE,
+        },
+        executable: permissions.as_bytes().get(2) == Some(&b'x'),
+        shared: permissions.as_bytes().get(3) == Some(&b's'),
+        device,
+        inode,
+        path,
+    })
+}
+
+/// Field 47 of `stat`, in pages; 0 where this process may not be looked at.
+fn start_brk(stat: &str) -> Option<u64> {
+    let (_, after_name) = stat.rsplit_once(')')?;
+    let address: u64 = after_name.split_whitespace().nth(44)?.parse().ok()?;
+    (address > 0).then_some(address / PAGE_SIZE)
+}
+
+/// `mmap_base` is not told by the kernel; the mappings grow down from it, so it is where the highest of
+/// them ends, below the stack.
+fn root_range(start: u64, lines: &[Line<'_>]) -> Option<Range> {
+    let stack = lines.iter().find(|line| line.path == "[stack]");
+    let below = stack.map_or(u64::MAX, |stack| stack.pages.start);
+    let mappings = lines.iter().filter(|line| line.pages.end <= below);
+    let end = mappings.map(|line| line.pages.end).max()?;
+    (start < end).then_some(Range { start, end })
+}
+
+fn push(ranges: &mut Vec<Range>, next: Range) {
+    match ranges.last_mut() {
+        Some(last) if last.end == next.start => last.end = next.end,
+        _ => ranges.push(next),
+    }
+}
+
+/// Whole 2 MiB blocks, joined where they touch; then the nearest ones, until there are few enough.
+fn seeds(mapped: &[Range]) -> Vec<Range> {
+    let mut seeds: Vec<Range> = Vec::new();
+    for range in mapped {
+        let start = range.start / PAGES_PER_HUGE * PAGES_PER_HUGE;
+        let end = range.end.div_ceil(PAGES_PER_HUGE) * PAGES_PER_HUGE;
+        match seeds.last_mut() {
+            Some(last) if start <= last.end => last.end = last.end.max(end),
+            _ => seeds.push(Range { start, end }),
+        }
+    }
+    join_nearest(&seeds, MOST_RANGES)
+}
+
+/// The same ranges with the smallest gaps closed, so that at most `most` are left.
+#[must_use]
+pub fn join_nearest(ranges: &[Range], most: usize) -> Vec<Range> {
+    let excess = ranges.len().saturating_sub(most.max(1));
+    let mut gaps: Vec<(u64, usize)> = ranges
+        .windows(2)
+        .enumerate()
+        .map(|(at, pair)| (pair[1].start - pair[0].end, at + 1))
+        .collect();
+    gaps.sort_unstable();
+    let closed: BTreeSet<usize> = gaps.iter().take(excess).map(|(_, at)| *at).collect();
+    let mut joined: Vec<Range> = Vec::new();
+    for (at, range) in ranges.iter().enumerate() {
+        match joined.last_mut() {
+            Some(last) if closed.contains(&at) => last.end = range.end,
+            _ => joined.push(*range),
+        }
+    }
+    joined
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const STAT: &str = "42 (a) b) S 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20 21 22 23 24 25 \
+                        26 27 28 29 30 31 32 33 34 35 36 37 38 39 40 41 42 43 93824992288768 45 46";
+
+    const MAPS: &str = "\
+555555400000-555555500000 r-xp 00000000 08:01 77 /usr/bin/redis server
+555555500000-555555510000 rw-p 00100000 08:01 77 /usr/bin/redis server
+555555559000-555555700000 rw-p 00000000 00:00 0 [heap]
+7f0000000000-7f0000400000 rw-p 00000000 00:00 0 
+7f0000400000-7f0000600000 rw-s 00000000 00:01 9 /dev/shm/segment
+7f0000600000-7f0000700000 rw-s 00000000 00:0c 3 /dev/dri/card0
+7f0001000000-7f0001100000 r-xp 00000000 08:01 5 /lib/libc.so
+7f0001100000-7f0001200000 r--p 00000000 08:01 6 /data/file
+7ffffff00000-7ffffff20000 rw-p 00000000 00:00 0 [stack]
+7ffffff30000-7ffffff32000 r-xp 00000000 00:00 0 [vdso]
+ffffffffff600000-ffffffffff601000 --xp 00000000 00:00 0 [vsyscall]
+nonsense
+";
+
+    fn range(start: u64, end: u64) -> Range {
+        Range {
+            start: start >> 12,
+            end: end >> 12,
+        }
+    }
+
+    #[test]
+    fn heap_and_mappings_are_managed_and_images_and_the_stack_pinned() {
+        let layout = Layout::parse(MAPS, STAT, &mut Claimed::new());
+        assert_eq!(
+            layout.mapped,
+            [
+                range(0x5555_5555_9000, 0x5555_5570_0000),
+                range(0x7f00_0000_0000, 0x7f00_0060_0000),
+                range(0x7f00_0110_0000, 0x7f00_0120_0000),
+            ]
+        );
+        assert_eq!(
+            layout.pinned,
+            [
+                range(0x5555_5540_0000, 0x5555_5551_0000),
+                range(0x7f00_0100_0000, 0x7f00_0110_0000),
+                range(0x7fff_fff0_0000, 0x7fff_fff2_0000),
+            ]
+        );
+        assert_eq!(
+            layout.ranges,
+            [
+                range(0x5555_5540_0000, 0x5555_5580_0000),
+                range(0x7f00_0000_0000, 0x7f00_0060_0000),
+                range(0x7f00_0100_0000, 0x7f00_0120_0000),
+            ]
+        );
+    }
+
+    #[test]
+    fn the_papers_root_goes_from_the_heap_to_the_highest_mapping_below_the_stack() {
+        let layout = Layout::parse(MAPS, STAT, &mut Claimed::new());
+        let start = 93_824_992_288_768 / 4096;
+        let end = 0x7f00_0120_0000 >> 12;
+        assert_eq!(layout.root, Some(Range { start, end }));
+        assert_eq!(Layout::parse(MAPS, "", &mut Claimed::new()).root, None);
+    }
+
+    #[test]
+    fn shared_memory_belongs_to_the_first_process_that_has_it() {
+        let mut claimed = Claimed::new();
+        let first = Layout::parse(MAPS, STAT, &mut claimed);
+        let second = Layout::parse(MAPS, STAT, &mut claimed);
+        let shared = range(0x7f00_0040_0000, 0x7f00_0060_0000);
+        let has = |layout: &Layout| {
+            layout
+                .mapped
+                .iter()
+                .any(|r| r.end >= shared.end && r.start < shared.end)
+        };
+        assert!(has(&first));
+        assert_eq!(second.mapped[1], range(0x7f00_0000_0000, 0x7f00_0040_0000));
+    }
+
+    #[test]
+    fn too_many_ranges_are_joined_where_gaps_are_small() {
+        let ranges = [(0, 1), (2, 3), (10, 11), (12, 13)].map(|(start, end)| Range { start, end });
+        let joined = join_nearest(&ranges, 2);
+        let want = [(0, 3), (10, 13)].map(|(start, end)| Range { start, end });
+        assert_eq!(joined, want);
+        assert_eq!(join_nearest(&ranges, 4), ranges);
+        assert_eq!(join_nearest(&[], 1), []);
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn no_text_makes_it_panic(maps in "([0-9a-f]{0,17}-?[0-9a-f]{0,17} [rwxps-]{0,4}[ 0-9:a-z/\\[\\]]{0,20}\n){0,8}",
+                                  stat in "[0-9() ]{0,300}") {
+            Layout::parse(&maps, &stat, &mut Claimed::new());
+        }
+    }
+}

@@ -1,0 +1,142 @@
+//! Which processes of this guest are managed.
+//!
+//! Responsible for: reading `/proc`, and choosing the largest ones (HyperTier §5 takes the largest alone).
+//! It leaves to others: what of them is managed.
+
+use std::fs;
+
+use terrace_sys::HostRoot;
+
+/// Entries of `/proc` that are looked at in one go; a fork storm must not hold the agent.
+const MOST_LOOKED_AT: usize = 32_768;
+
+/// What is asked for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Wanted {
+    /// Only these names; all where it is empty.
+    pub names: Vec<String>,
+    /// Never these.
+    pub exclude: Vec<String>,
+    /// Least resident memory, bytes.
+    pub min_bytes: u64,
+    /// Most processes.
+    pub most: usize,
+}
+
+/// A process that is to be managed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Found {
+    /// Its number.
+    pub pid: u32,
+    /// Its name, as the kernel shows it (at most 15 bytes).
+    pub name: String,
+    /// Resident memory, bytes.
+    pub resident_bytes: u64,
+}
+
+/// The processes that are wanted, the largest first. One that ends meanwhile is left out.
+///
+/// # Errors
+/// Where `/proc` cannot be listed.
+pub fn find(root: &HostRoot, wanted: &Wanted) -> std::io::Result<Vec<Found>> {
+    let me = std::process::id();
+    let entries = fs::read_dir(root.proc())?.flatten().take(MOST_LOOKED_AT);
+    let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+    let mut found: Vec<Found> = pids
+        .filter(|pid| *pid != me)
+        .filter_map(|pid| look(root, pid, wanted))
+        .collect();
+    found.sort_by_key(|found| (std::cmp::Reverse(found.resident_bytes), found.pid));
+    found.truncate(wanted.most);
+    Ok(found)
+}
+
+fn look(root: &HostRoot, pid: u32, wanted: &Wanted) -> Option<Found> {
+    let status = root.read(format!("proc/{pid}/status")).ok()?;
+    let field = |name: &str| {
+        let line = status.lines().find_map(|line| line.strip_prefix(name))?;
+        Some(line.trim())
+    };
+    let name = field("Name:")?;
+    // A kernel thread has no memory of its own and no such line.
+    let resident_kib: u64 = field("VmRSS:")?.strip_suffix("kB")?.trim().parse().ok()?;
+    let resident_bytes = resident_kib.saturating_mul(1024);
+    let is = |list: &[String]| list.iter().any(|listed| is_named(listed, name));
+    let named = wanted.names.is_empty() || is(&wanted.names);
+    (named && !is(&wanted.exclude) && resident_bytes >= wanted.min_bytes).then(|| Found {
+        pid,
+        name: name.to_owned(),
+        resident_bytes,
+    })
+}
+
+/// The kernel cuts names at 15 bytes.
+fn is_named(listed: &str, name: &str) -> bool {
+    listed == name || (name.len() == 15 && listed.starts_with(name))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn guest(processes: &[(u32, &str, Option<u64>)]) -> tempfile::TempDir {
+        let dir = tempfile::tempdir().unwrap();
+        for (pid, name, kib) in processes {
+            let folder = dir.path().join(format!("proc/{pid}"));
+            fs::create_dir_all(&folder).unwrap();
+            let rss = kib.map_or(String::new(), |kib| format!("VmRSS:\t  {kib} kB\n"));
+            fs::write(folder.join("status"), format!("Name:\t{name}\n{rss}")).unwrap();
+        }
+        fs::create_dir_all(dir.path().join("proc/sys")).unwrap();
+        dir
+    }
+
+    fn wanted() -> Wanted {
+        Wanted {
+            names: Vec::new(),
+            exclude: Vec::new(),
+            min_bytes: 1 << 20,
+            most: 2,
+        }
+    }
+
+    fn pids(dir: &tempfile::TempDir, wanted: &Wanted) -> Vec<u32> {
+        let found = find(&HostRoot::new(dir.path()), wanted).unwrap();
+        found.iter().map(|found| found.pid).collect()
+    }
+
+    #[test]
+    fn the_largest_processes_are_managed_and_small_ones_and_kernel_threads_are_not() {
+        let dir = guest(&[
+            (2, "kthreadd", None),
+            (10, "small", Some(1000)),
+            (11, "a", Some(5000)),
+            (12, "b", Some(9000)),
+            (13, "c", Some(7000)),
+        ]);
+        assert_eq!(pids(&dir, &wanted()), [12, 13]);
+    }
+
+    #[test]
+    fn names_choose_and_exclude() {
+        let dir = guest(&[(10, "redis-server", Some(5000)), (11, "b", Some(9000))]);
+        let by = |names: &[&str], exclude: &[&str]| {
+            let list = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect();
+            let wanted = Wanted {
+                names: list(names),
+                exclude: list(exclude),
+                ..wanted()
+            };
+            pids(&dir, &wanted)
+        };
+        assert_eq!(by(&["redis-server"], &[]), [10]);
+        assert_eq!(by(&[], &["b"]), [10]);
+        assert_eq!(by(&["none"], &[]), [] as [u32; 0]);
+    }
+
+    #[test]
+    fn a_long_name_is_compared_as_the_kernel_cuts_it() {
+        assert!(is_named("a-very-long-name-of-a-program", "a-very-long-nam"));
+        assert!(!is_named("redis-server", "redis"));
+    }
+}

@@ -1,0 +1,219 @@
+//! Which source of samples is used, and what becomes of one that fails.
+//!
+//! Sources are tried in the order of what they tell: the PMU's samples, then DAMON. One that fails is
+//! dropped with its reason, and the next one that works takes over; where none does, all are tried again
+//! after a while.
+
+use std::time::Duration;
+
+use terrace_core::hyperplace::Params;
+use terrace_proto::Tick;
+use terrace_sys::{HostRoot, MonotonicClock};
+
+use super::damon::DamonSampler;
+use super::{Drained, Sample, Sampler, SamplerError, Target};
+use crate::config::SamplerChoice;
+
+/// After how long sources are tried again where none works.
+const RETRY: Duration = Duration::from_secs(5);
+
+/// Starts a source.
+pub type Start = Box<dyn Fn() -> Result<Box<dyn Sampler>, SamplerError> + Send>;
+
+/// The source in use, and how to find another.
+pub struct Samplers {
+    /// In order of preference.
+    starts: Vec<Start>,
+    current: Option<Box<dyn Sampler>>,
+    /// Why it is this one, or none.
+    reason: String,
+    news: Option<String>,
+    clock: MonotonicClock,
+    retry_at: Tick,
+}
+
+impl Samplers {
+    /// The sources that the configuration allows; none is started yet.
+    #[must_use]
+    pub fn new(root: &HostRoot, choice: SamplerChoice, epoch: Duration) -> Self {
+        let mut starts: Vec<Start> = Vec::new();
+        if matches!(choice, SamplerChoice::Auto | SamplerChoice::Damon) {
+            let root = root.clone();
+            starts.push(Box::new(move || {
+                let sampler = DamonSampler::start(&root, epoch)?;
+                Ok(Box::new(sampler) as Box<dyn Sampler>)
+            }));
+        }
+        Self::of(starts)
+    }
+
+    /// Sources of somebody's own, such as a test's.
+    #[must_use]
+    pub fn of(starts: Vec<Start>) -> Self {
+        Self {
+            starts,
+            current: None,
+            reason: "not started yet".into(),
+            news: None,
+            clock: MonotonicClock::start(),
+            retry_at: Tick(0),
+        }
+    }
+
+    /// Its name; none where no source works.
+    #[must_use]
+    pub fn name(&self) -> Option<&'static str> {
+        self.current.as_ref().map(|sampler| sampler.name())
+    }
+
+    /// Why it is this one, or why there is none.
+    #[must_use]
+    pub fn reason(&self) -> &str {
+        &self.reason
+    }
+
+    /// The tree's parameters that fit its counts.
+    #[must_use]
+    pub fn params(&self, vcpus: u32) -> Params {
+        match &self.current {
+            Some(sampler) => sampler.params(vcpus),
+            None => Params::paper(vcpus),
+        }
+    }
+
+    /// What is to be told since the last time: another source is in use, or none.
+    pub fn take_news(&mut self) -> Option<String> {
+        self.news.take()
+    }
+
+    /// Samples these processes.
+    pub fn sample(&mut self, targets: &[Target], sink: &mut dyn FnMut(Sample)) -> Drained {
+        if self.current.is_none() && self.clock.now() >= self.retry_at {
+            self.start();
+        }
+        let Some(sampler) = &mut self.current else {
+            return Drained::default();
+        };
+        let drained = sampler.watch(targets).and_then(|()| sampler.drain(sink));
+        match drained {
+            Ok(drained) => drained,
+            Err(error) => {
+                let words = format!("{} failed: {error}", sampler.name());
+                self.current = None;
+                self.retry_at = self.clock.now();
+                self.tell(words);
+                Drained::default()
+            }
+        }
+    }
+
+    fn start(&mut self) {
+        let mut refused = Vec::new();
+        for start in &self.starts {
+            match start() {
+                Ok(sampler) => {
+                    let name = sampler.name();
+                    self.current = Some(sampler);
+                    let words = match refused.is_empty() {
+                        true => format!("{name}: the first choice"),
+                        false => format!("{name}, because {}", refused.join("; ")),
+                    };
+                    return self.tell(words);
+                }
+                Err(error) => refused.push(error.to_string()),
+            }
+        }
+        self.retry_at = self.clock.now().after(RETRY);
+        self.tell(format!("no source of samples: {}", refused.join("; ")));
+    }
+
+    fn tell(&mut self, words: String) {
+        if self.reason != words {
+            self.reason.clone_from(&words);
+            self.news = Some(words);
+        }
+    }
+}
+
+impl std::fmt::Debug for Samplers {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Samplers")
+            .field("current", &self.name())
+            .field("reason", &self.reason)
+            .finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    use super::*;
+
+    struct Fake(&'static str, Arc<AtomicBool>);
+
+    impl Sampler for Fake {
+        fn name(&self) -> &'static str {
+            self.0
+        }
+
+        fn params(&self, vcpus: u32) -> Params {
+            Params::paper(vcpus)
+        }
+
+        fn watch(&mut self, _: &[Target]) -> Result<(), SamplerError> {
+            Ok(())
+        }
+
+        fn drain(&mut self, _: &mut dyn FnMut(Sample)) -> Result<Drained, SamplerError> {
+            match self.1.load(Ordering::Relaxed) {
+                true => Ok(Drained::default()),
+                false => Err(SamplerError("taken".into())),
+            }
+        }
+    }
+
+    fn start(name: &'static str, works: &Arc<AtomicBool>) -> Start {
+        let works = Arc::clone(works);
+        Box::new(move || match works.load(Ordering::Relaxed) {
+            true => Ok(Box::new(Fake(name, Arc::clone(&works))) as Box<dyn Sampler>),
+            false => Err(SamplerError(format!("{name} is in use"))),
+        })
+    }
+
+    #[test]
+    fn a_source_that_fails_is_replaced_by_the_next_one_with_its_reason() {
+        let (first, second) = (AtomicBool::new(true), AtomicBool::new(true));
+        let (first, second) = (Arc::new(first), Arc::new(second));
+        let mut samplers = Samplers::of(vec![start("pebs", &first), start("damon", &second)]);
+        let sample = |samplers: &mut Samplers| {
+            samplers.sample(&[], &mut |_| ());
+        };
+        sample(&mut samplers);
+        assert_eq!(samplers.name(), Some("pebs"));
+        assert!(samplers.take_news().is_some() && samplers.take_news().is_none());
+        first.store(false, Ordering::Relaxed);
+        sample(&mut samplers);
+        assert_eq!(samplers.name(), None);
+        assert!(samplers.reason().contains("pebs failed: taken"));
+        sample(&mut samplers);
+        assert_eq!(samplers.name(), Some("damon"));
+        assert!(samplers.reason().contains("pebs is in use"));
+    }
+
+    #[test]
+    fn where_no_source_works_that_is_said_once_and_nothing_is_sampled() {
+        let never = Arc::new(AtomicBool::new(false));
+        let mut samplers = Samplers::of(vec![start("damon", &never)]);
+        samplers.sample(&[], &mut |_| ());
+        assert!(
+            samplers
+                .take_news()
+                .unwrap()
+                .contains("no source of samples: damon is in use")
+        );
+        samplers.sample(&[], &mut |_| ());
+        assert_eq!(samplers.take_news(), None);
+    }
+}

@@ -1,0 +1,373 @@
+//! DAMON: where there is no PMU. The kernel samples one page of each region and takes the region to be like
+//! it; fine for ranges, blind to heat that is scattered inside of one.
+//!
+//! A thread of its own asks, because an answer comes only at the end of an aggregation interval, and only
+//! one kdamond answers at a time. With several processes each is asked in turn; what it says counts for all
+//! the epochs since it was asked last.
+//!
+//! DAMON clears accessed bits, so while it runs nobody else in the guest should age the same pages.
+
+use std::collections::BTreeMap;
+use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use terrace_core::hyperplace::{Params, Range};
+use terrace_proto::PAGE_SIZE;
+use terrace_sys::{Damon, DamonAttrs, DamonError, DamonRegion, HostRoot, Kdamond, Process};
+
+use super::{Drained, Sample, Sampler, SamplerError, Target};
+use crate::mappings::join_nearest;
+
+/// Forty looks make an interval. Regions cost time at each look.
+const ATTRS: DamonAttrs = DamonAttrs {
+    sample_us: 5_000,
+    aggregation_us: 200_000,
+    min_regions: 32,
+    max_regions: 320,
+};
+/// Address ranges of one process that are watched.
+const MOST_RANGES: usize = 64;
+/// Pages for which one look that found its page accessed counts as one access. The count of a region of this
+/// size then varies as the plan takes counts to vary (a count's variance is the count): all of a region's
+/// looks are at one page, so a larger weight would pass noise for heat.
+const PAGES_PER_ACCESS: u64 = 1024;
+/// What is paused where nothing is watched.
+const IDLE: Duration = Duration::from_millis(50);
+
+/// Regions of processes, by DAMON.
+#[derive(Debug)]
+pub struct DamonSampler {
+    watched: Arc<Mutex<Watched>>,
+    seen: Receiver<Seen>,
+    /// What is less than one access yet, by process.
+    rest: u64,
+}
+
+#[derive(Debug, Default)]
+struct Watched {
+    targets: Vec<Target>,
+    /// Counts changes.
+    version: u64,
+    ended: bool,
+}
+
+/// What the thread found.
+#[derive(Debug)]
+enum Seen {
+    Regions {
+        pid: u32,
+        /// Epochs that this answer stands for.
+        epochs: u64,
+        regions: Vec<DamonRegion>,
+    },
+    Failed(DamonError),
+}
+
+impl DamonSampler {
+    /// Starts the thread. What a crashed predecessor left running is stopped.
+    ///
+    /// # Errors
+    /// Where the kernel has no DAMON or somebody else uses it.
+    pub fn start(root: &HostRoot, epoch: Duration) -> Result<Self, SamplerError> {
+        let damon = Damon::of_agent(&root.join(""));
+        damon.stop_leftovers().map_err(|error| failed(&error))?;
+        // Asked now, so that the choice of a sampler knows it.
+        damon.available().map_err(|error| failed(&error))?;
+        let watched = Arc::new(Mutex::new(Watched::default()));
+        let (sender, seen) = channel();
+        let asker = Asker {
+            damon,
+            proc: root.proc(),
+            watched: Arc::clone(&watched),
+            seen: sender,
+            epoch,
+            version: 0,
+            kdamonds: BTreeMap::new(),
+        };
+        std::thread::Builder::new()
+            .name("damon".into())
+            .spawn(move || asker.run())
+            .map_err(|error| SamplerError(format!("DAMON: no thread: {error}")))?;
+        Ok(Self {
+            watched,
+            seen,
+            rest: 0,
+        })
+    }
+}
+
+fn failed(error: &DamonError) -> SamplerError {
+    SamplerError(format!("DAMON: {error}"))
+}
+
+impl Sampler for DamonSampler {
+    fn name(&self) -> &'static str {
+        "damon"
+    }
+
+    /// DAMON counts looks, not accesses, so vCPUs do not matter. 2 MiB that are accessed at each look count
+    /// 20 an epoch; the difference that splits is a quarter of that.
+    fn params(&self, _vcpus: u32) -> Params {
+        Params {
+            tau_split: 2,
+            ..Params::paper(1)
+        }
+    }
+
+    fn watch(&mut self, targets: &[Target]) -> Result<(), SamplerError> {
+        let mut watched = lock(&self.watched);
+        if watched.targets != targets {
+            watched.targets = targets.to_vec();
+            watched.version += 1;
+        }
+        Ok(())
+    }
+
+    fn drain(&mut self, sink: &mut dyn FnMut(Sample)) -> Result<Drained, SamplerError> {
+        loop {
+            match self.seen.try_recv() {
+                Ok(Seen::Regions {
+                    pid,
+                    epochs,
+                    regions,
+                }) => {
+                    for region in regions {
+                        if let Some(sample) = sample(pid, &region, epochs, &mut self.rest) {
+                            sink(sample);
+                        }
+                    }
+                }
+                Ok(Seen::Failed(error)) => return Err(failed(&error)),
+                Err(TryRecvError::Empty) => return Ok(Drained::default()),
+                Err(TryRecvError::Disconnected) => {
+                    return Err(SamplerError("DAMON: its thread has ended".into()));
+                }
+            }
+        }
+    }
+}
+
+impl Drop for DamonSampler {
+    fn drop(&mut self) {
+        lock(&self.watched).ended = true;
+    }
+}
+
+fn lock(watched: &Mutex<Watched>) -> std::sync::MutexGuard<'_, Watched> {
+    watched.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// A region as accesses; what is less than one is left for the next region.
+fn sample(pid: u32, region: &DamonRegion, epochs: u64, rest: &mut u64) -> Option<Sample> {
+    let range = Range {
+        start: region.start / PAGE_SIZE,
+        end: region.end.div_ceil(PAGE_SIZE),
+    };
+    let weight = region
+        .nr_accesses
+        .saturating_mul(range.pages())
+        .saturating_mul(epochs)
+        .saturating_add(*rest);
+    *rest = weight % PAGES_PER_ACCESS;
+    let accesses = u32::try_from(weight / PAGES_PER_ACCESS).unwrap_or(u32::MAX);
+    (accesses > 0).then_some(Sample {
+        pid,
+        range,
+        accesses,
+    })
+}
+
+/// The thread that asks.
+struct Asker {
+    damon: Arc<Damon>,
+    proc: std::path::PathBuf,
+    watched: Arc<Mutex<Watched>>,
+    seen: Sender<Seen>,
+    epoch: Duration,
+    version: u64,
+    kdamonds: BTreeMap<u32, Asked>,
+}
+
+struct Asked {
+    kdamond: Kdamond,
+    process: Process,
+    ranges: Vec<(u64, u64)>,
+    at: Instant,
+}
+
+impl Asker {
+    fn run(mut self) {
+        loop {
+            let changed = {
+                let watched = lock(&self.watched);
+                if watched.ended {
+                    return;
+                }
+                (watched.version != self.version)
+                    .then(|| (watched.version, watched.targets.clone()))
+            };
+            let done = match changed {
+                Some((version, targets)) => {
+                    self.version = version;
+                    self.follow(&targets)
+                }
+                None => Ok(()),
+            };
+            // The sampler is dropped when it hears of this, and the thread ends.
+            if let Err(error) = done.and_then(|()| self.ask_all())
+                && self.seen.send(Seen::Failed(error)).is_err()
+            {
+                return;
+            }
+            if self.kdamonds.is_empty() {
+                std::thread::sleep(IDLE);
+            }
+        }
+    }
+
+    /// Watches these processes and no others.
+    fn follow(&mut self, targets: &[Target]) -> Result<(), DamonError> {
+        self.kdamonds
+            .retain(|pid, _| targets.iter().any(|target| target.pid == *pid));
+        for target in targets {
+            let ranges = addresses(&target.ranges);
+            let followed = match self.kdamonds.get_mut(&target.pid) {
+                Some(asked) if asked.ranges == ranges => Ok(()),
+                Some(asked) => {
+                    asked.ranges.clone_from(&ranges);
+                    asked.kdamond.set_ranges(&ranges)
+                }
+                None => self.start(target.pid, &ranges),
+            };
+            self.unless_ended(target.pid, followed)?;
+        }
+        Ok(())
+    }
+
+    fn start(&mut self, pid: u32, ranges: &[(u64, u64)]) -> Result<(), DamonError> {
+        if ranges.is_empty() {
+            return Ok(());
+        }
+        let Ok(process) = Process::open(&self.proc, pid) else {
+            return Err(DamonError::Ended(pid));
+        };
+        let kdamond = self.damon.start(&process, ranges, ATTRS)?;
+        self.kdamonds.insert(
+            pid,
+            Asked {
+                kdamond,
+                process,
+                ranges: ranges.to_vec(),
+                at: Instant::now(),
+            },
+        );
+        Ok(())
+    }
+
+    fn ask_all(&mut self) -> Result<(), DamonError> {
+        let pids: Vec<u32> = self.kdamonds.keys().copied().collect();
+        for pid in pids {
+            // Somebody may have dropped the sampler; an answer takes a while.
+            if lock(&self.watched).ended {
+                return Ok(());
+            }
+            let Some(asked) = self.kdamonds.get_mut(&pid) else {
+                continue;
+            };
+            let epoch = self.epoch;
+            let waited = asked.at.elapsed();
+            if waited < epoch {
+                std::thread::sleep(epoch.saturating_sub(waited).min(IDLE));
+                continue;
+            }
+            let answered = asked.kdamond.accessed().map(|regions| {
+                let epochs = waited.as_millis() / epoch.as_millis().max(1);
+                asked.at = Instant::now();
+                // Nobody listens once the sampler is dropped.
+                let _ = self.seen.send(Seen::Regions {
+                    pid,
+                    epochs: u64::try_from(epochs).unwrap_or(1).clamp(1, 16),
+                    regions,
+                });
+            });
+            self.unless_ended(pid, answered)?;
+        }
+        Ok(())
+    }
+
+    /// A process that ended is no failure, and a kernel that is busy is asked again.
+    fn unless_ended(&mut self, pid: u32, done: Result<(), DamonError>) -> Result<(), DamonError> {
+        match done {
+            Ok(()) | Err(DamonError::Ended(_) | DamonError::Busy(_)) => Ok(()),
+            Err(_) if self.has_ended(pid) => {
+                self.kdamonds.remove(&pid);
+                Ok(())
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    fn has_ended(&self, pid: u32) -> bool {
+        match self.kdamonds.get(&pid) {
+            Some(asked) => !asked.process.is_alive(),
+            None => !self.proc.join(pid.to_string()).exists(),
+        }
+    }
+}
+
+fn addresses(ranges: &[Range]) -> Vec<(u64, u64)> {
+    let joined = join_nearest(ranges, MOST_RANGES);
+    let bytes = |page: u64| page.saturating_mul(PAGE_SIZE);
+    joined
+        .iter()
+        .map(|range| (bytes(range.start), bytes(range.end)))
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn region(pages: u64, nr_accesses: u64) -> DamonRegion {
+        DamonRegion {
+            start: 1 << 30,
+            end: (1 << 30) + pages * PAGE_SIZE,
+            nr_accesses,
+        }
+    }
+
+    #[test]
+    fn a_regions_accesses_go_by_its_size_and_nothing_is_lost_by_rounding() {
+        let mut rest = 0;
+        let hot = sample(7, &region(2048, 40), 1, &mut rest).unwrap();
+        assert_eq!((hot.pid, hot.accesses, rest), (7, 80, 0));
+        let mut sum = 0;
+        for _ in 0..1024 {
+            sum += sample(7, &region(3, 5), 1, &mut rest).map_or(0, |s| s.accesses);
+        }
+        assert_eq!(sum, 15);
+        assert_eq!(sample(7, &region(512, 0), 1, &mut rest), None);
+        let twice = sample(7, &region(1024, 4), 2, &mut rest).unwrap();
+        assert_eq!(twice.accesses, 8);
+    }
+
+    #[test]
+    fn a_kernel_without_damon_is_named() {
+        let empty = tempfile::tempdir().unwrap();
+        let root = HostRoot::new(empty.path());
+        let error = DamonSampler::start(&root, Duration::from_millis(500)).unwrap_err();
+        assert!(error.to_string().contains("CONFIG_DAMON"), "{error}");
+    }
+
+    #[test]
+    fn neighbouring_ranges_are_watched_as_one_where_there_are_too_many() {
+        let many: Vec<Range> = (0..1000)
+            .map(|i| Range {
+                start: i * 1024,
+                end: i * 1024 + 512,
+            })
+            .collect();
+        assert_eq!(addresses(&many).len(), MOST_RANGES);
+    }
+}

@@ -1,0 +1,200 @@
+//! The agent as people see it: `status` and `top`.
+
+use std::fmt::Write as _;
+use std::io::{IsTerminal as _, Write as _};
+use std::path::Path;
+use std::time::Duration;
+
+use anyhow::Result;
+use bytesize::ByteSize;
+
+use crate::status::{RangeStatus, Status, ask};
+
+/// Ranges that a frame shows.
+const RANGES: usize = 16;
+/// Sentences that a frame shows.
+const EVENTS: usize = 5;
+/// Characters of a bar.
+const BAR: usize = 20;
+
+/// Shows frame after frame until the program is ended, or one.
+///
+/// # Errors
+/// Where no agent answers.
+pub fn watch(socket: &Path, interval: Duration, once: bool) -> Result<()> {
+    let mut out = std::io::stdout();
+    let clear = out.is_terminal() && !once;
+    loop {
+        let frame = frame(&ask(socket)?);
+        if clear {
+            // Home, and what is below the frame is erased.
+            write!(out, "\x1b[H\x1b[2J")?;
+        }
+        write!(out, "{frame}")?;
+        out.flush()?;
+        if once {
+            return Ok(());
+        }
+        std::thread::sleep(interval);
+    }
+}
+
+/// One frame.
+#[must_use]
+pub fn frame(status: &Status) -> String {
+    let mut text = String::new();
+    // Writing to a string does not fail.
+    let _ = head(&mut text, status);
+    let _ = body(&mut text, status);
+    text
+}
+
+fn head(text: &mut String, status: &Status) -> std::fmt::Result {
+    writeln!(
+        text,
+        "{}, epoch {}; {} epochs since anything moved",
+        status.mode, status.epochs, status.quiet_epochs
+    )?;
+    writeln!(
+        text,
+        "samples  {} ({}); {} lost",
+        status.sampler, status.sampler_reason, status.lost_samples
+    )?;
+    writeln!(
+        text,
+        "moved    {} up, {} down; {} in use, {} failed",
+        pages(status.promoted_pages),
+        pages(status.demoted_pages),
+        pages(status.busy_pages),
+        pages(status.failed_pages)
+    )?;
+    writeln!(
+        text,
+        "agent    {:.1} s of CPU, {} resident; host: {}{}",
+        Duration::from_nanos(status.cpu_ns).as_secs_f64(),
+        ByteSize(status.resident_bytes),
+        status.channel.state,
+        match status.channel.detail.as_str() {
+            "" => String::new(),
+            detail => format!(" ({detail})"),
+        }
+    )?;
+    for tier in &status.tiers {
+        let used = tier.total_bytes.saturating_sub(tier.free_bytes);
+        writeln!(
+            text,
+            "{:8} {} {} of {} used",
+            tier.name,
+            bar(used, tier.total_bytes),
+            ByteSize(used),
+            ByteSize(tier.total_bytes)
+        )?;
+    }
+    Ok(())
+}
+
+fn body(text: &mut String, status: &Status) -> std::fmt::Result {
+    if status.processes.is_empty() {
+        writeln!(
+            text,
+            "\nno process is managed: none is large enough, or named"
+        )?;
+    } else {
+        writeln!(
+            text,
+            "\n{:>8} {:16} {:>8} {:>10} {:>10}",
+            "PID", "NAME", "RANGES", "FAST", "SLOW"
+        )?;
+    }
+    for process in &status.processes {
+        writeln!(
+            text,
+            "{:>8} {:16} {:>8} {:>10} {:>10}",
+            process.pid,
+            process.name,
+            process.leaves,
+            ByteSize(process.fast_bytes).to_string(),
+            ByteSize(process.slow_bytes).to_string()
+        )?;
+    }
+    let hot: Vec<&RangeStatus> = status
+        .ranges
+        .iter()
+        .filter(|r| r.count > 0)
+        .take(RANGES)
+        .collect();
+    if !hot.is_empty() {
+        writeln!(text, "\nhottest ranges (accesses seen; # in fast memory)")?;
+    }
+    for range in hot {
+        writeln!(
+            text,
+            "{:>8} {:#014x} {:>10} {:>8} {} {}",
+            range.pid,
+            range.start,
+            ByteSize(range.end.saturating_sub(range.start)).to_string(),
+            range.count,
+            bar(range.fast_bytes, range.fast_bytes + range.slow_bytes),
+            if range.fits {
+                "belongs in fast memory"
+            } else {
+                ""
+            }
+        )?;
+    }
+    let first = status.events.len().saturating_sub(EVENTS);
+    for event in &status.events[first..] {
+        writeln!(text, "epoch {:>6}  {}", event.epoch, event.text)?;
+    }
+    Ok(())
+}
+
+fn pages(pages: u64) -> ByteSize {
+    ByteSize(pages.saturating_mul(terrace_proto::PAGE_SIZE))
+}
+
+fn bar(part: u64, whole: u64) -> String {
+    let whole = u128::from(whole.max(1));
+    let filled = u128::from(part) * BAR as u128 / whole;
+    let filled = usize::try_from(filled).unwrap_or(BAR).min(BAR);
+    format!("[{}{}]", "#".repeat(filled), ".".repeat(BAR - filled))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::status::{ProcessStatus, TierStatus};
+
+    #[test]
+    fn a_frame_says_what_is_sampled_moved_and_where_memory_is() {
+        let status = Status {
+            sampler: "damon".into(),
+            sampler_reason: "no PMU".into(),
+            mode: "placing".into(),
+            promoted_pages: 512,
+            tiers: vec![TierStatus {
+                name: "fast".into(),
+                nodes: vec![0],
+                total_bytes: 4096,
+                free_bytes: 1024,
+            }],
+            processes: vec![ProcessStatus {
+                pid: 42,
+                name: "redis-server".into(),
+                leaves: 9,
+                ..ProcessStatus::default()
+            }],
+            ..Status::default()
+        };
+        let text = frame(&status);
+        for part in [
+            "damon (no PMU)",
+            "2.0 MiB up",
+            "[###############.....]",
+            "redis-server",
+        ] {
+            assert!(text.contains(part), "{part} in\n{text}");
+        }
+        assert!(frame(&Status::default()).contains("no process is managed"));
+    }
+}
