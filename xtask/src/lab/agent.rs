@@ -48,7 +48,7 @@ impl AgentSetup {
         moves: true,
         process: "lab-native",
         min: "32MiB",
-        fast: "48MiB",
+        fast: "32MiB",
         sections: "",
     };
 
@@ -106,6 +106,19 @@ impl AgentStatus {
         processes
             .filter_map(|process| process["leaves"].as_u64())
             .sum()
+    }
+
+    /// What happened lately, in the agent's words.
+    pub fn events(&self) -> String {
+        let events = self.0["events"].as_array().into_iter().flatten();
+        let lines = events.map(|event| {
+            format!(
+                "  epoch {}: {}\n",
+                event["epoch"],
+                event["text"].as_str().unwrap_or("?")
+            )
+        });
+        lines.collect()
     }
 
     /// The sampler, and what moving costs the agent.

@@ -145,7 +145,8 @@ fn expect_rest_under_a_uniform_load(lab: &mut Lab, name: &str) -> Result<()> {
 
 /// The agent is still there; what it cost.
 fn finish(lab: &mut Lab) -> Result<()> {
-    println!("{}", lab.agent_status()?.cost()?);
+    let status = lab.agent_status()?;
+    println!("{}\n{}", status.cost()?, status.events());
     lab.stop_agent()
 }
 
