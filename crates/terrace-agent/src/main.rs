@@ -17,7 +17,15 @@ use terrace_agent::room::Room;
 use terrace_agent::sampler::Samplers;
 use terrace_agent::status::{self, Board};
 use terrace_agent::{doctor, top};
-use terrace_sys::{HostRoot, MoveScope};
+use terrace_sys::{Capability, HostRoot, MoveScope, keep_only};
+
+/// Moving pages that several processes map; the PMU's samples of all processes; looking at processes of
+/// other users. DAMON's files are root's own.
+const KEPT: [Capability; 3] = [
+    Capability::CAP_SYS_NICE,
+    Capability::CAP_PERFMON,
+    Capability::CAP_SYS_PTRACE,
+];
 
 /// Keeps the hot memory of this machine's programs in its fast tier.
 #[derive(Debug, Parser)]
@@ -127,6 +135,7 @@ fn run(config: Config) -> Result<()> {
         )
         .with_writer(std::io::stderr)
         .init();
+    keep_only(&KEPT).context("giving up capabilities")?;
     let root = HostRoot::default();
     let room = Room::read(root.clone(), &config.tiers, config.headroom_bytes)
         .context("reading this machine's memory tiers")?;

@@ -17,6 +17,7 @@ mod finding;
 mod mapping;
 mod move_pages;
 mod pagemap;
+mod privileges;
 mod process;
 mod root;
 pub mod topology;
@@ -34,5 +35,6 @@ pub use move_pages::{
     MAX_BATCH, MoveOutcome, MoveScope, NOT_ANSWERED, move_pages, move_pages_supported, query_nodes,
 };
 pub use pagemap::{PageRun, Pagemap, clear_soft_dirty, soft_dirty_supported};
+pub use privileges::{Capability, keep_only};
 pub use process::{Process, ProcessError};
 pub use root::{HostRoot, ReadError};

@@ -1,7 +1,7 @@
 //! What the daemon may do: it gives up all capabilities but the few that its job takes.
 
 use anyhow::{Context as _, Result};
-use caps::{CapSet, Capability, CapsHashSet};
+use terrace_sys::{Capability, keep_only};
 
 /// Moving pages of other processes; looking at them; connecting to monitors that another user owns.
 const KEPT: [Capability; 3] = [
@@ -10,46 +10,7 @@ const KEPT: [Capability; 3] = [
     Capability::CAP_DAC_OVERRIDE,
 ];
 
-/// Gives up everything else, for good. Called while there is one thread: threads inherit it.
+/// Gives up everything else, for good. Called while there is one thread.
 pub fn give_up() -> Result<()> {
-    let allowed = |cap: &Capability| KEPT.contains(cap);
-    // Without CAP_SETPCAP the bounding set stays; no program that is started gains from it then,
-    // because nothing is left to inherit.
-    if caps::has_cap(None, CapSet::Effective, Capability::CAP_SETPCAP)? {
-        for cap in caps::runtime::thread_all_supported()
-            .into_iter()
-            .filter(|c| !allowed(c))
-        {
-            caps::drop(None, CapSet::Bounding, cap).with_context(|| format!("giving up {cap}"))?;
-        }
-    }
-    let permitted = caps::read(None, CapSet::Permitted)?;
-    let kept: CapsHashSet = permitted.into_iter().filter(allowed).collect();
-    for set in [CapSet::Ambient, CapSet::Inheritable] {
-        caps::clear(None, set).with_context(|| format!("clearing the {set:?} capabilities"))?;
-    }
-    for set in [CapSet::Effective, CapSet::Permitted] {
-        caps::set(None, set, &kept).with_context(|| format!("giving up {set:?} capabilities"))?;
-    }
-    Ok(())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn nothing_but_the_kept_capabilities_is_left() {
-        std::thread::spawn(|| {
-            give_up().unwrap();
-            for set in [CapSet::Effective, CapSet::Permitted] {
-                let left = caps::read(None, set).unwrap();
-                assert!(left.iter().all(|c| KEPT.contains(c)), "{set:?}: {left:?}");
-            }
-            let changed = caps::raise(None, CapSet::Permitted, Capability::CAP_SYS_ADMIN);
-            assert!(changed.is_err(), "what was given up comes back");
-        })
-        .join()
-        .unwrap();
-    }
+    keep_only(&KEPT).context("giving up capabilities")
 }
