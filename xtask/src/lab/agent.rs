@@ -183,6 +183,13 @@ impl Lab {
         })
     }
 
+    /// The agent is still there; says what it cost and did, and ends it.
+    pub fn finish_agent(&mut self) -> Result<()> {
+        let status = self.agent_status()?;
+        println!("{}\n{}", status.cost()?, status.events());
+        self.stop_agent()
+    }
+
     /// Whether the agent that was started last is there.
     pub fn agent_runs(&mut self) -> Result<bool> {
         let asked = self.run(&format!("kill -0 $(cat {PID})"), PATIENCE)?;

@@ -79,7 +79,7 @@ fn agent_places_a_hot_set_that_starts_slow_follows_it_and_goes_quiet(lab: &mut L
     );
     expect_rest_under_a_uniform_load(lab, name)?;
     lab.expect_native_intact(name)?;
-    finish(lab)
+    lab.finish_agent()
 }
 
 /// The test must fail where pages do not move: with as many epochs, all of it is still slow.
@@ -117,7 +117,7 @@ fn expect_placed(lab: &mut Lab, name: &str, first: u64, most: u64) -> Result<()>
 
 /// Moves the hot set; the new one must come as the first did.
 fn follow(lab: &mut Lab, name: &str, most: u64) -> Result<()> {
-    lab.ask(name, "move 99")?;
+    lab.ask(name, "move 5")?;
     let first = lab.agent_status()?.epochs()?;
     let moved = lab.native_on_fast(name)?;
     ensure!(
@@ -143,13 +143,6 @@ fn expect_rest_under_a_uniform_load(lab: &mut Lab, name: &str) -> Result<()> {
     Ok(())
 }
 
-/// The agent is still there; what it cost.
-fn finish(lab: &mut Lab) -> Result<()> {
-    let status = lab.agent_status()?;
-    println!("{}\n{}", status.cost()?, status.events());
-    lab.stop_agent()
-}
-
 fn agent_finds_a_hot_set_from_the_papers_root(lab: &mut Lab) -> Result<()> {
     // On the heap, which is the low end of the root; mappings are at its other end.
     let spec = HotSet {
@@ -169,7 +162,7 @@ fn agent_finds_a_hot_set_from_the_papers_root(lab: &mut Lab) -> Result<()> {
     expect_placed(lab, &spec.name, 0, halvings + 6)?;
     lab.wait_until_quiet(RESTLESS_EPOCHS)?;
     lab.expect_native_intact(&spec.name)?;
-    finish(lab)
+    lab.finish_agent()
 }
 
 /// From the start of the heap to the base of mappings, by the kernel's word.
@@ -214,7 +207,7 @@ fn agent_moves_huge_pages_whole(lab: &mut Lab) -> Result<()> {
     ensure!(after == before, "moving split huge pages");
     ensure!(moved > moved_before, "no huge page was moved");
     lab.expect_native_intact(&spec.name)?;
-    finish(lab)
+    lab.finish_agent()
 }
 
 /// Anonymous memory in huge pages.
@@ -244,5 +237,5 @@ fn agent_places_the_hot_keys_of_redis(lab: &mut Lab) -> Result<()> {
     follow(lab, name, SEEDED_EPOCHS)?;
     lab.expect_native_intact(name)?;
     println!("redis: {}", lab.ask(name, "stats")?);
-    finish(lab)
+    lab.finish_agent()
 }

@@ -62,7 +62,7 @@ fn agent_with_a_full_fast_node_loses_nothing_and_goes_on(lab: &mut Lab) -> Resul
     // Now what is there can only be exchanged.
     lab.fill_fast_node(LEFT_MIB)?;
     let killed_by_filling = oom_kills(lab)?;
-    lab.ask(name, "move 99")?;
+    lab.ask(name, "move 5")?;
     let first = lab.agent_status()?.epochs()?;
     lab.wait_for_epoch(first + EPOCHS)?;
     let exchanged = lab.native_on_fast(name)?;
@@ -74,8 +74,7 @@ fn agent_with_a_full_fast_node_loses_nothing_and_goes_on(lab: &mut Lab) -> Resul
         oom_kills - killed
     );
     lab.expect_native_intact(name)?;
-    println!("{}", lab.agent_status()?.cost()?);
-    lab.stop_agent()
+    lab.finish_agent()
 }
 
 fn oom_kills(lab: &mut Lab) -> Result<u64> {
@@ -129,8 +128,7 @@ fn agent_survives_storms_of_mappings_forks_and_exits(lab: &mut Lab) -> Result<()
         taken.is_some(),
         "after the storms the hot set does not come"
     );
-    println!("{}", lab.agent_status()?.cost()?);
-    lab.stop_agent()
+    lab.finish_agent()
 }
 
 /// Watches init, as a person with a script would.
@@ -177,6 +175,5 @@ fn agent_says_who_has_its_sampler_and_goes_on_when_it_is_free(lab: &mut Lab) -> 
         "DAMON is free, but the hot set does not come"
     );
     lab.expect_native_intact(name)?;
-    println!("{}", lab.agent_status()?.cost()?);
-    lab.stop_agent()
+    lab.finish_agent()
 }
