@@ -72,9 +72,9 @@ impl Default for Load {
         Self {
             name: "load".to_owned(),
             server: "/run/redis.sock".to_owned(),
-            keys: 16_000,
-            value_bytes: 8_000,
-            hot_percent: 4,
+            keys: 1_500,
+            value_bytes: 64_000,
+            hot_percent: 10,
             hot_request_percent: 90,
             seed: 1,
             processor: 1,

@@ -22,12 +22,14 @@ fn programs_of_l1_start_in_slow_memory_and_survive_move_pages(lab: &mut Lab) -> 
         HotSet {
             name: "heap".to_owned(),
             region_mib: 64,
+            hot_mib: 8,
             heap: true,
             ..HotSet::default()
         },
         HotSet {
             name: "huge".to_owned(),
             region_mib: 64,
+            hot_mib: 8,
             thp: true,
             ..HotSet::default()
         },
@@ -63,7 +65,7 @@ fn expect_it_moves(lab: &mut Lab, name: &str) -> Result<()> {
     ensure!(after.fast == after.hot, "{name}: {after}");
     lab.check(&format!("lab-native ask {name} run"))?;
     lab.expect_native_intact(name)?;
-    lab.check(&format!("lab-native ask {name} move 99"))?;
+    lab.check(&format!("lab-native ask {name} move 5"))?;
     let moved = lab.native_on_fast(name)?;
     ensure!(
         moved.fast * 2 < moved.hot,

@@ -43,7 +43,7 @@ pub fn of(client: &mut Client, values: &Values, keys: &[u32]) -> Result<Value> {
 
 fn server_pid(client: &mut Client) -> Result<i32> {
     client.send(&[b"INFO", b"server"])?;
-    let info = String::from_utf8(client.bulk()?)?;
+    let info = String::from_utf8_lossy(client.bulk()?);
     let pid = info
         .lines()
         .find_map(|line| line.strip_prefix("process_id:"));

@@ -16,9 +16,20 @@ use values::Values;
 use crate::line_server::LineServer;
 
 /// Requests that are sent before the first answer is read.
-const PIPELINE: usize = 16;
-/// Of the requests for hot keys, one in this many sets a new value.
-const SETS: usize = 4;
+const PIPELINE: usize = 32;
+/// Of the requests, one in this many sets a new value and one gets it. All others copy it to another key: an emulated server reads a value much faster than it sends one, and what it reads is the
+/// question here.
+const SETS: usize = 16;
+/// The key that values are copied to.
+const SCRATCH: &[u8] = b"scratch";
+
+/// One request, with the version that the key's value has then.
+#[derive(Clone, Copy)]
+enum Request {
+    Set(usize),
+    Get(usize, u32),
+    Copy(usize, u32),
+}
 
 /// The keys, what was set and what was seen.
 struct Keys {
@@ -27,6 +38,8 @@ struct Keys {
     /// Numbers of the hot keys.
     hot: Vec<u32>,
     hot_request_percent: usize,
+    /// What the scratch key holds: a key's value of some version.
+    copied: Option<(usize, u32)>,
     random: Xorshift,
     running: bool,
     requests: u64,
@@ -61,6 +74,7 @@ impl Keys {
             values: Values::new(spec.keys, spec.value_bytes),
             hot: hotset::choose(spec.keys, hot, spec.seed, Layout::Clustered),
             hot_request_percent: spec.hot_request_percent,
+            copied: None,
             random: Xorshift::new(spec.seed),
             running: true,
             requests: 0,
@@ -87,34 +101,72 @@ impl Keys {
     fn ask(&mut self) -> Result<()> {
         let mut asked = Vec::with_capacity(PIPELINE);
         for _ in 0..PIPELINE {
-            let is_hot = self.random.below(100) < self.hot_request_percent;
-            let (key, set) = if is_hot {
-                let key = self.hot[self.random.below(self.hot.len())];
-                (usize::try_from(key)?, self.random.below(SETS) == 0)
-            } else {
-                (self.random.below(self.values.keys()), false)
-            };
-            let name = values::name(key);
-            if set {
-                self.values.renew(key);
-                let value = self.values.content(key);
-                self.client.send(&[b"SET", &name, &value])?;
-                asked.push(None);
-            } else {
-                self.client.send(&[b"GET", &name])?;
-                asked.push(Some((key, self.values.version(key))));
-            }
+            let request = self.choose()?;
+            self.send(request)?;
+            asked.push(request);
         }
-        for asked in asked {
-            match asked {
-                None => self.client.expect_ok()?,
-                Some((key, version)) => {
-                    let value = self.client.bulk()?;
-                    self.errors += u64::from(!self.values.looks_like(key, version, &value));
-                }
-            }
+        self.client.send(&[b"GET", SCRATCH])?;
+        for request in asked {
+            self.hear(request)?;
         }
+        // It need not be there before the first copy.
+        let scratch = self.client.bulk_if_there()?;
+        let right = match (self.copied, scratch) {
+            (Some((key, version)), Some(value)) => self.values.looks_like(key, version, value),
+            (copied, scratch) => copied.is_none() && scratch.is_none(),
+        };
+        self.errors += u64::from(!right);
         self.requests += PIPELINE as u64;
+        Ok(())
+    }
+
+    fn choose(&mut self) -> Result<Request> {
+        let is_hot = self.random.below(100) < self.hot_request_percent;
+        let key = if is_hot {
+            usize::try_from(self.hot[self.random.below(self.hot.len())])?
+        } else {
+            self.random.below(self.values.keys())
+        };
+        Ok(match self.random.below(SETS) {
+            0 if is_hot => {
+                self.values.renew(key);
+                Request::Set(key)
+            }
+            1 => Request::Get(key, self.values.version(key)),
+            _ => Request::Copy(key, self.values.version(key)),
+        })
+    }
+
+    fn send(&mut self, request: Request) -> Result<()> {
+        match request {
+            Request::Set(key) => {
+                let value = self.values.content(key);
+                self.client.send(&[b"SET", &values::name(key), &value])
+            }
+            Request::Get(key, _) => self.client.send(&[b"GET", &values::name(key)]),
+            Request::Copy(key, _) => {
+                let name = values::name(key);
+                self.client.send(&[b"BITOP", b"AND", SCRATCH, &name])
+            }
+        }
+    }
+
+    fn hear(&mut self, request: Request) -> Result<()> {
+        let right = match request {
+            Request::Set(_) => {
+                self.client.expect_ok()?;
+                true
+            }
+            Request::Get(key, version) => {
+                let value = self.client.bulk()?;
+                self.values.looks_like(key, version, value)
+            }
+            Request::Copy(key, version) => {
+                self.copied = Some((key, version));
+                self.client.integer()? == self.values.bytes() as u64
+            }
+        };
+        self.errors += u64::from(!right);
         Ok(())
     }
 
@@ -160,7 +212,7 @@ impl Keys {
             }
             for key in keys {
                 let value = self.client.bulk()?;
-                bad += u64::from(!self.values.is(*key, self.values.version(*key), &value));
+                bad += u64::from(!self.values.is(*key, self.values.version(*key), value));
             }
         }
         let mut answer = self.stats();
