@@ -9,12 +9,13 @@ use terrace_sys::{Damon, Finding, HostRoot, Status, move_pages_supported};
 
 use crate::config::Config;
 use crate::processes;
+use crate::sampler::pmu;
 
 /// Looks at everything that the agent needs.
 #[must_use]
 pub fn look(root: &HostRoot, config: &Config) -> Vec<Finding> {
     let mut findings = tiers(root, config);
-    findings.push(damon(root));
+    findings.extend(samplers(pmu::choose(root).finding, damon(root)));
     findings.push(moves());
     findings.extend(balancing(root));
     findings.push(permitted(root, config));
@@ -42,6 +43,17 @@ fn tiers(root: &HostRoot, config: &Config) -> Vec<Finding> {
             findings
         }
     }
+}
+
+/// One source of samples is enough: what the other lacks is only a loss then.
+fn samplers(pmu: Finding, damon: Finding) -> [Finding; 2] {
+    let mut both = [pmu, damon];
+    if both.iter().any(|finding| finding.status != Status::Missing) {
+        for finding in &mut both {
+            finding.status = finding.status.min(Status::Degraded);
+        }
+    }
+    both
 }
 
 fn damon(root: &HostRoot) -> Finding {
@@ -173,4 +185,21 @@ pub fn print(findings: &[Finding], json: bool) -> Result<ExitCode> {
     } else {
         ExitCode::SUCCESS
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_source_that_is_missing_is_only_a_loss_where_another_works() {
+        let missing = |name| Finding::missing(name, "none", "get one");
+        let statuses = |pmu, damon| samplers(pmu, damon).map(|finding| finding.status);
+        let ok = Finding::ok("damon", "works");
+        assert_eq!(statuses(missing("pmu"), ok), [Status::Degraded, Status::Ok]);
+        assert_eq!(
+            statuses(missing("pmu"), missing("damon")),
+            [Status::Missing, Status::Missing]
+        );
+    }
 }

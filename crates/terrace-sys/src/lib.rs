@@ -1,10 +1,9 @@
 //! System calls that no crate covers, behind safe functions.
 //!
 //! Responsible for: what host and guest agent share of the kernel's interfaces: nodes and tiers ([`topology`]),
-//! files below a root folder, `move_pages(2)` in batches, the `PAGEMAP_SCAN` ioctl, DAMON's sysfs, extents of sparse files,
-//! connecting
-//! and passing descriptors over Unix sockets, the identity of a process, confinement, clocks, mappings. It leaves to
-//! others: what to do with any of it. All `unsafe` of the host side is meant to live here.
+//! files below a root folder, `move_pages(2)` in batches, the `PAGEMAP_SCAN` ioctl, DAMON's sysfs, sampled
+//! accesses ([`perf`]), extents of sparse files, connecting and passing descriptors over Unix sockets, the
+//! identity of a process, confinement, clocks, mappings. It leaves to others: what to do with any of it. All `unsafe` of the host side is meant to live here.
 
 mod clock;
 mod confine;
@@ -17,6 +16,7 @@ mod finding;
 mod mapping;
 mod move_pages;
 mod pagemap;
+pub mod perf;
 mod privileges;
 mod process;
 mod root;

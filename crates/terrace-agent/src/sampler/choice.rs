@@ -11,6 +11,7 @@ use terrace_proto::Tick;
 use terrace_sys::{HostRoot, MonotonicClock};
 
 use super::damon::DamonSampler;
+use super::pmu::{self, Kind, Pmu};
 use super::{Drained, Sample, Sampler, SamplerError, Target};
 use crate::config::SamplerChoice;
 
@@ -37,6 +38,10 @@ impl Samplers {
     #[must_use]
     pub fn new(root: &HostRoot, choice: SamplerChoice, epoch: Duration) -> Self {
         let mut starts: Vec<Start> = Vec::new();
+        if choice != SamplerChoice::Damon {
+            let root = root.clone();
+            starts.push(Box::new(move || by_pmu(&root, choice)));
+        }
         if matches!(choice, SamplerChoice::Auto | SamplerChoice::Damon) {
             let root = root.clone();
             starts.push(Box::new(move || {
@@ -133,6 +138,25 @@ impl Samplers {
             self.news = Some(words);
         }
     }
+}
+
+/// The PMU's samples, where it gives any, and of the kind that is wanted.
+fn by_pmu(root: &HostRoot, choice: SamplerChoice) -> Result<Box<dyn Sampler>, SamplerError> {
+    let found = pmu::choose(root);
+    let recipe = found.recipe.ok_or(SamplerError(found.finding.why))?;
+    let wanted = match choice {
+        SamplerChoice::Pebs => Some(Kind::Pebs),
+        SamplerChoice::Ibs => Some(Kind::Ibs),
+        SamplerChoice::Auto | SamplerChoice::Damon => None,
+    };
+    if let Some(wanted) = wanted.filter(|wanted| *wanted != recipe.kind) {
+        let (wanted, there) = (wanted.name(), recipe.kind.name());
+        return Err(SamplerError(format!(
+            "this processor samples by {there} and not by {wanted}"
+        )));
+    }
+    let pmu = Pmu::open(root.clone(), recipe, pmu::Settings::default())?;
+    Ok(Box::new(pmu))
 }
 
 impl std::fmt::Debug for Samplers {

@@ -5,6 +5,7 @@
 
 mod choice;
 pub mod damon;
+pub mod pmu;
 
 use terrace_core::hyperplace::{Params, Range};
 
