@@ -3,7 +3,7 @@
 //! What is hot is the workload's own word, where it is the word of L1's kernel; the agent's status only
 //! counts its epochs.
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use terrace_lab::native::{HotSet, Load};
 
 use super::LabTest;
@@ -115,16 +115,18 @@ fn expect_placed(lab: &mut Lab, name: &str, first: u64, most: u64) -> Result<()>
     Ok(())
 }
 
-/// Moves the hot set; the new one must come as the first did.
+/// Moves the hot set; the new one must come as the first did. What is beside the hot set in fast memory is
+/// up to chance, so of several new ones the first is taken that is not there already.
 fn follow(lab: &mut Lab, name: &str, most: u64) -> Result<()> {
-    lab.ask(name, "move 5")?;
-    let first = lab.agent_status()?.epochs()?;
-    let moved = lab.native_on_fast(name)?;
-    ensure!(
-        moved.fast * 10 < moved.hot * 9,
-        "the new hot set is in fast memory already: {moved}"
-    );
-    expect_placed(lab, name, first, most)
+    for seed in [5, 3, 11, 13] {
+        lab.ask(name, &format!("move {seed}"))?;
+        let first = lab.agent_status()?.epochs()?;
+        let moved = lab.native_on_fast(name)?;
+        if moved.fast * 2 < moved.hot {
+            return expect_placed(lab, name, first, most);
+        }
+    }
+    bail!("each new hot set is in fast memory already")
 }
 
 fn expect_rest_under_a_uniform_load(lab: &mut Lab, name: &str) -> Result<()> {
@@ -229,7 +231,7 @@ fn agent_places_the_hot_keys_of_redis(lab: &mut Lab) -> Result<()> {
     let name = &load.name;
     lab.start_agent(AgentSetup {
         process: "redis-server",
-        fast: "24MiB",
+        fast: "16MiB",
         ..AgentSetup::SEEDED
     })?;
     expect_placed(lab, name, 0, SEEDED_EPOCHS)?;
