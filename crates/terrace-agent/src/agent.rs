@@ -10,12 +10,14 @@ use terrace_core::hyperplace::{Held, Params, Plan, RangeTree, Ranked, rank};
 use terrace_proto::{PAGE_SIZE, TierId};
 use terrace_sys::{HostRoot, MonotonicClock, thread_cpu_time};
 
+use crate::channel::Wishes;
 use crate::config::Config;
 use crate::exchange::{Exchange, Outcome, Pages, Piece};
 use crate::managed::Managed;
 use crate::mappings::{Claimed, Layout};
 use crate::pick::Picker;
 use crate::processes;
+use crate::report::own_wishes;
 use crate::room::{Free, Room};
 use crate::sampler::{Drained, Samplers};
 use crate::status::{ChannelStatus, Journal, Totals};
@@ -23,27 +25,16 @@ use crate::status::{ChannelStatus, Journal, Totals};
 /// While pages were never looked at, looking may take so many times its share of the CPU.
 const FIRST_LOOK: u32 = 4;
 
-/// What the host wishes; without a host, nothing.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
-pub struct Wishes {
-    /// Neither sample nor move.
-    pub paused: bool,
-    /// Bytes that may be copied in a second, where that is less than configured.
-    pub moves_per_s: Option<u64>,
-    /// Share of one CPU, where that is less than configured.
-    pub cpu_percent: Option<u32>,
-}
-
 /// The agent.
 pub struct Agent {
     pub(crate) config: Config,
-    root: HostRoot,
+    pub(crate) root: HostRoot,
     pub(crate) room: Room,
     pages: Box<dyn Pages>,
     pub(crate) samplers: Samplers,
     pub(crate) managed: BTreeMap<u32, Managed>,
     pub(crate) epoch: u32,
-    clock: MonotonicClock,
+    pub(crate) clock: MonotonicClock,
     looked_at: Option<terrace_proto::Tick>,
     pub(crate) totals: Totals,
     pub(crate) journal: Journal,
@@ -69,7 +60,6 @@ impl Agent {
     ) -> Self {
         let vcpus = std::thread::available_parallelism().map_or(1, |n| n.get());
         Self {
-            config,
             root,
             room,
             pages,
@@ -80,7 +70,8 @@ impl Agent {
             looked_at: None,
             totals: Totals::default(),
             journal: Journal::default(),
-            wishes: Wishes::default(),
+            wishes: own_wishes(config.budgets()),
+            config,
             channel: ChannelStatus::default(),
             ranked: Vec::new(),
             fits: 0,
@@ -90,7 +81,9 @@ impl Agent {
 
     /// One epoch.
     pub fn step(&mut self) {
-        if self.wishes.paused {
+        if self.rests() {
+            // Sources clear accessed bits; others may want them now.
+            self.samplers.rest();
             return;
         }
         self.epoch = self.epoch.saturating_add(1);
@@ -181,8 +174,7 @@ impl Agent {
 
     /// Asks the kernel where pages are, within the share of the CPU.
     fn look(&mut self) {
-        let percent = self.config.cpu_percent;
-        let percent = self.wishes.cpu_percent.map_or(percent, |w| w.min(percent));
+        let percent = u32::from(self.wishes.budgets.cpu_percent());
         let unseen = self.managed.values().any(|m| m.extents.any_unseen());
         let share = self.config.epoch * percent * if unseen { FIRST_LOOK } else { 1 } / 100;
         let begin = thread_cpu_time();
@@ -275,8 +267,7 @@ impl Agent {
 
     /// Pages that may travel in this epoch.
     fn budget_pages(&self) -> u64 {
-        let own = self.config.moves_per_s;
-        let per_s = self.wishes.moves_per_s.map_or(own, |wish| wish.min(own));
+        let per_s = self.wishes.budgets.bytes_per_s();
         let epoch_ms = u64::try_from(self.config.epoch.as_millis()).unwrap_or(500);
         per_s.saturating_mul(epoch_ms) / 1000 / PAGE_SIZE
     }
@@ -327,11 +318,6 @@ impl Agent {
             words.push_str(&format!("; ended early: {stopped}"));
         }
         self.journal.tell(self.epoch, words);
-    }
-
-    /// Takes wishes from now on.
-    pub fn wish(&mut self, wishes: Wishes) {
-        self.wishes = wishes;
     }
 
     /// Length of an epoch.

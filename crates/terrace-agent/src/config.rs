@@ -7,6 +7,7 @@ use anyhow::{Context as _, Result, ensure};
 use bytesize::ByteSize;
 use serde::Deserialize;
 use terrace_core::hyperplace::Params;
+use terrace_proto::agent::Budgets;
 use terrace_sys::topology::{NodeId, TierDefinition};
 
 use crate::processes::Wanted;
@@ -259,6 +260,14 @@ impl Config {
             cpu_percent: raw.budget.cpu_percent,
             port: raw.host.channel.then_some(port),
         })
+    }
+
+    /// What may be spent, as the channel to the host names it.
+    #[must_use]
+    pub fn budgets(&self) -> Budgets {
+        let percent = u8::try_from(self.cpu_percent).unwrap_or(100);
+        // Both are checked to be within what can be named.
+        Budgets::new(self.moves_per_s, percent).unwrap_or_default()
     }
 
     /// The parameters of a tree, where the source of samples takes the papers'.

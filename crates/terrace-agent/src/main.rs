@@ -11,6 +11,7 @@ use anyhow::{Context as _, Result};
 use clap::{CommandFactory as _, Parser, Subcommand};
 use clap_complete::Shell;
 use terrace_agent::agent::Agent;
+use terrace_agent::channel::{HostLink, LinkConfig, guest_memory_end};
 use terrace_agent::config::{Config, DEFAULT_SOCKET};
 use terrace_agent::exchange::Kernel;
 use terrace_agent::room::Room;
@@ -156,10 +157,17 @@ fn run(config: Config) -> Result<()> {
         scope: MoveScope::Shared,
     };
     let socket = config.socket.clone();
+    let mut link = match &config.port {
+        Some(port) => Some(HostLink::open(&root, link_config(&root, port, &config))?),
+        None => None,
+    };
     let mut agent = Agent::new(config, root, room, Box::new(kernel), samplers);
     let mut next = Instant::now();
     loop {
         agent.step();
+        if let Some(link) = &mut link {
+            agent.speak(link);
+        }
         board.show(&agent.status());
         // An epoch that took too long is not made up for.
         next = (next + agent.epoch_length()).max(Instant::now());
@@ -171,4 +179,13 @@ fn run(config: Config) -> Result<()> {
     // A socket that nobody serves any more only misleads.
     let _ = std::fs::remove_file(socket);
     Ok(())
+}
+
+fn link_config(root: &HostRoot, port: &str, config: &Config) -> LinkConfig {
+    LinkConfig {
+        port: port.to_owned(),
+        budgets: config.budgets(),
+        memory_end: guest_memory_end(root),
+        ..LinkConfig::default()
+    }
 }

@@ -51,6 +51,20 @@ impl Room {
         self.topology.tier_of(NodeId(u32::try_from(node).ok()?))
     }
 
+    /// Every node that is part of a tier: its tier, size and free bytes.
+    #[must_use]
+    pub fn nodes(&self) -> Vec<(NodeId, TierId, u64, u64)> {
+        let free = node_free_bytes(&self.root);
+        let nodes = self.topology.nodes.iter();
+        nodes
+            .filter_map(|node| {
+                let tier = self.topology.tier_of(node.id)?;
+                let free = free.get(&node.id).copied().unwrap_or(0);
+                Some((node.id, tier, node.total_bytes, free))
+            })
+            .collect()
+    }
+
     /// Reads what is free. Only the first tier has a headroom: what lies below takes what comes down.
     #[must_use]
     pub fn free(&self) -> Free {

@@ -11,6 +11,7 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, bail};
 use serde::{Deserialize, Serialize};
 use terrace_proto::PAGE_SIZE;
+use terrace_proto::agent::Mode;
 use terrace_sys::process_cpu_time;
 
 use crate::agent::Agent;
@@ -41,6 +42,8 @@ pub struct Totals {
     pub malformed_samples: u64,
     /// Epochs since anything moved.
     pub quiet_epochs: u32,
+    /// Frames that the host named and that were left where they are.
+    pub frames_refused: u64,
 }
 
 /// What happened lately, in words.
@@ -75,7 +78,7 @@ pub struct Status {
     pub sampler: String,
     /// Why it is this one.
     pub sampler_reason: String,
-    /// `placing`, `observing`, `paused`.
+    /// `placing`, `observing`, `paused`; as the host wishes `off` or `coordinated`.
     pub mode: String,
     /// Epochs that ended.
     pub epochs: u32,
@@ -172,7 +175,7 @@ pub struct EventStatus {
 /// The channel to the host.
 #[derive(Clone, Debug, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct ChannelStatus {
-    /// `off`, `absent`, `silent`, `connected`.
+    /// `off`, `absent`, `greeting`, `connected`, `refused`, `silent`.
     pub state: String,
     /// More, for people.
     pub detail: String,
@@ -210,6 +213,10 @@ impl Agent {
     fn mode(&self) -> &'static str {
         if self.wishes.paused {
             "paused"
+        } else if self.wishes.mode == Mode::Off {
+            "off"
+        } else if self.wishes.mode == Mode::Coordinated {
+            "coordinated"
         } else if self.config.moves {
             "placing"
         } else {

@@ -7,12 +7,16 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex};
 
-use terrace_agent::agent::{Agent, Wishes};
+use terrace_agent::agent::Agent;
+use terrace_agent::channel::{FrameWishes, Wishes};
 use terrace_agent::config::Config;
 use terrace_agent::exchange::Pages;
+use terrace_agent::report::own_wishes;
 use terrace_agent::room::Room;
 use terrace_agent::sampler::{Drained, Sample, Sampler, SamplerError, Samplers, Target};
 use terrace_core::hyperplace::{Params, Range};
+use terrace_proto::agent::{Budgets, Heartbeat, Mode};
+use terrace_proto::{Gfn, Tick};
 use terrace_sys::{HostRoot, MoveOutcome, SysError};
 
 /// Memory of the program that is managed.
@@ -285,12 +289,46 @@ fn a_paused_agent_does_nothing() {
     bench.tell(&[(bench.program.blocks(10, 4), 600)]);
     bench.agent.wish(Wishes {
         paused: true,
-        ..Wishes::default()
+        ..own_wishes(Budgets::default())
     });
     bench.steps(12);
     let status = bench.agent.status();
     assert_eq!((status.epochs, status.mode.as_str()), (0, "paused"));
     assert_eq!(bench.memory_on_fast(), 0);
+}
+
+#[test]
+fn an_agent_that_the_host_wants_off_or_coordinated_leaves_accesses_and_pages_alone() {
+    for mode in [Mode::Off, Mode::Coordinated] {
+        let mut bench = Bench::new("");
+        bench.tell(&[(bench.program.blocks(10, 4), 600)]);
+        bench.agent.wish(Wishes {
+            by_host: true,
+            mode,
+            frames: FrameWishes {
+                promote: vec![Gfn(1), Gfn(2)],
+                demote: vec![Gfn(3)],
+            },
+            ..own_wishes(Budgets::default())
+        });
+        bench.steps(12);
+        assert_eq!(bench.agent.status().mode, mode.to_string());
+        assert_eq!(bench.memory_on_fast(), 0);
+        let report = bench.agent.report();
+        assert_eq!((report.frames_taken, report.frames_refused), (0, 3));
+        assert_eq!(report.mode, mode);
+    }
+}
+
+#[test]
+fn what_the_host_is_told_is_within_bounds() {
+    let mut bench = Bench::new("");
+    bench.steps(3);
+    let report = bench.agent.report();
+    assert_eq!(report.nodes.len(), 2);
+    assert_eq!(report.activity.processes, 1);
+    assert_eq!(report.mechanism.sampler.as_str(), "told");
+    Heartbeat::new(1, Tick(0), report).expect("an honest heartbeat");
 }
 
 #[test]

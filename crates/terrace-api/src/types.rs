@@ -51,6 +51,8 @@ pub enum Mode {
     Managed,
     /// Scanned; moves are off.
     Observed,
+    /// The agent in the guest manages it; the host does not look into it.
+    Guest,
     /// Neither scanned nor moved until resumed.
     Paused,
     /// Found, but not opted in.
@@ -64,6 +66,7 @@ impl std::fmt::Display for Mode {
         f.pad(match self {
             Self::Managed => "managed",
             Self::Observed => "observed",
+            Self::Guest => "guest",
             Self::Paused => "paused",
             Self::Ignored => "ignored",
             Self::Unscannable => "unscannable",
@@ -102,6 +105,87 @@ pub struct Vm {
     pub promoted_pages: u64,
     /// Pages (of 4 KiB) demoted since it arrived.
     pub demoted_pages: u64,
+    /// The agent in the guest; `null` where none is configured.
+    pub agent: Option<Agent>,
+}
+
+/// A VM's agent. All figures are the guest's own word, within bounds.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Agent {
+    /// The mode that is configured: `guest` or `coordinated`.
+    pub mode: String,
+    /// Who really manages the VM's memory, in a sentence.
+    pub in_force: String,
+    /// Why that is not what is configured, where it is not.
+    pub fallback: Option<String>,
+    /// What the agent does: speaking, silent, lying, …
+    pub state: String,
+    /// Its program version.
+    pub version: Option<String>,
+    /// QEMU's end of its port.
+    pub socket: String,
+    /// Heartbeats that were believed.
+    pub heartbeats: u64,
+    /// Its last heartbeat of this connection.
+    pub report: Option<AgentReport>,
+}
+
+/// What an agent told last.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AgentReport {
+    /// What it does: `guest`, `coordinated` or `off`.
+    pub mode: String,
+    /// It is paused.
+    pub paused: bool,
+    /// What samples accesses; empty where nothing does.
+    pub sampler: String,
+    /// What estimates and places.
+    pub policy: String,
+    /// What moves pages.
+    pub mover: String,
+    /// The guest's NUMA nodes.
+    pub nodes: Vec<AgentNode>,
+    /// Share of the last 10 s in which some task waited for memory, hundredths of a percent.
+    pub pressure_some_avg10_hundredths: Option<u16>,
+    /// The same for all tasks at once.
+    pub pressure_full_avg10_hundredths: Option<u16>,
+    /// Faults of the guest that waited for a disk, since its boot.
+    pub major_faults: u64,
+    /// Pages that the guest read from swap, since its boot.
+    pub swap_in_pages: u64,
+    /// Pages that it wrote there.
+    pub swap_out_pages: u64,
+    /// The agent's CPU time, ns.
+    pub cpu_ns: u64,
+    /// Its resident memory, bytes.
+    pub resident_bytes: u64,
+    /// Bytes a second that it may move.
+    pub budget_bytes_per_s: u64,
+    /// Share of one CPU that it may take, percent.
+    pub budget_cpu_percent: u8,
+    /// Epochs that ended.
+    pub epochs: u64,
+    /// Processes that it looks after.
+    pub processes: u32,
+    /// Pages (of 4 KiB) that it promoted.
+    pub promoted_pages: u64,
+    /// Pages (of 4 KiB) that it demoted.
+    pub demoted_pages: u64,
+    /// Pages (of 4 KiB) that it could not move.
+    pub failed_pages: u64,
+}
+
+/// One NUMA node of a guest.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AgentNode {
+    /// Its number in the guest.
+    pub node: u32,
+    /// Place of its tier, as the guest sees it; 0 is the fastest.
+    pub tier: u8,
+    /// Its memory, bytes.
+    pub total_bytes: u64,
+    /// Free of that, bytes.
+    pub free_bytes: u64,
 }
 
 /// A VM's part in sharing the first tier. Sizes are of that tier.

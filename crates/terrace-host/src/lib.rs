@@ -2,13 +2,14 @@
 //!
 //! Responsible for: finding VMs and talking to their hypervisor, where
 //! guest RAM is in the hypervisor's memory, the worker process that walks one guest's page tables,
-//! placement queries and page moves, and findings about all of it. It leaves to others: every
+//! placement queries and page moves, the connection to a guest's agent and what of it is believed, and findings about all of it. It leaves to others: every
 //! decision (`terrace-core`), the walk itself (`terrace-pagetable`), nodes and tiers (`terrace-sys`), clocks, threads and the API of
 //! the daemon (`terraced`).
 //!
 //! Readers of `/proc` and `/sys` take a [`HostRoot`], so that tests hand in a tree of their own.
 //! All calls block; none panics on what a guest or a hypervisor says.
 
+pub mod agent;
 pub mod doctor;
 pub mod memory_map;
 pub mod mover;

@@ -8,11 +8,12 @@ use std::fs;
 use std::path::Path;
 
 /// Commands of the machine protocol, as the `qapi` crate names them. None changes anything.
-const MACHINE: [&str; 8] = [
+const MACHINE: [&str; 9] = [
     "human_monitor_command",
     "qmp_capabilities",
     "query_kvm",
     "query_memdev",
+    "query_memory_size_summary",
     "query_migrate",
     "query_name",
     "query_status",

@@ -2,13 +2,14 @@
 //!
 //! Responsible for: newtypes of addresses, page numbers, times and ids; the events that go into the
 //! engine and the actions that come out of it; the observation log's format; the messages between
-//! the daemon and the worker that holds one VM's memory. It leaves to others: every decision, every
-//! system call, every clock.
+//! the daemon and the worker that holds one VM's memory; those between host and guest agent ([`agent`]). It
+//! leaves to others: every decision, every system call, every clock.
 //!
 //! Wire data is untrusted: each type that has a rule is built by `TryFrom`, also when decoded.
 
 pub mod action;
 pub mod addr;
+pub mod agent;
 pub mod bitmap;
 pub mod event;
 pub mod id;

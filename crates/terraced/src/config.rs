@@ -1,6 +1,7 @@
 //! The configuration file: what may stand in it (`Raw…`, as written) and what the daemon runs with
 //! ([`Config`], valid by construction).
 
+mod agent;
 mod sources;
 
 use std::collections::BTreeMap;
@@ -16,6 +17,7 @@ use terrace_host::topology::{Tier, Topology};
 use terrace_host::unit::UnitChoice;
 use terrace_proto::{TierId, TierLimit};
 
+pub use agent::{AgentConfig, Fallback, VmMode};
 pub use sources::{DEFAULT_FILE, Problem, Sources};
 
 /// The file as written.
@@ -28,6 +30,7 @@ struct Raw {
     engine: EngineConfig,
     #[serde(rename = "move")]
     mover: RawMover,
+    agent: agent::Raw,
     defaults: RawVm,
     vm: BTreeMap<String, RawVm>,
     log: Option<RawLog>,
@@ -107,6 +110,9 @@ struct RawVm {
     tracker: Option<TrackerChoice>,
     writes: Option<WriteSource>,
     write_pause_budget_ms: Option<u64>,
+    mode: Option<VmMode>,
+    fallback: Option<Fallback>,
+    agent_socket: Option<PathBuf>,
     floor: BTreeMap<String, ByteSize>,
     ceiling: BTreeMap<String, ByteSize>,
 }
@@ -188,6 +194,8 @@ pub struct Config {
     pub move_attempts: u32,
     /// The observation log, where one is wanted: file and limit in bytes.
     pub log: Option<(PathBuf, u64)>,
+    /// Guests' agents.
+    pub agent: AgentConfig,
     defaults: RawVm,
     vms: BTreeMap<String, RawVm>,
 }
@@ -220,6 +228,12 @@ pub struct VmConfig {
     pub writes: WriteSource,
     /// How long finding out about writes may pause it, once a round.
     pub write_pause_budget: Duration,
+    /// Who manages its memory.
+    pub mode: VmMode,
+    /// What the host does while the guest's agent is silent or lies.
+    pub fallback: Fallback,
+    /// QEMU's end of the agent's port; none where the host manages the VM alone.
+    pub agent_socket: Option<PathBuf>,
     /// One per tier.
     pub limits: Vec<TierLimit>,
 }
@@ -283,7 +297,10 @@ impl Config {
             move_workers: raw.mover.workers,
             move_attempts: raw.mover.attempts,
             log: raw.log.map(log).transpose()?,
+            agent: raw.agent.try_into()?,
             defaults: RawVm {
+                mode: raw.defaults.mode.or(Some(VmMode::Host)),
+                fallback: raw.defaults.fallback.or(Some(Fallback::Host)),
                 scan: raw.defaults.scan.or(Some(false)),
                 moves: raw.defaults.moves.or(Some(false)),
                 weight: raw.defaults.weight.or(Some(1000)),
@@ -302,6 +319,10 @@ impl Config {
     /// What depends on the names of the tiers, or works in the simulator only.
     fn check(&self) -> Result<()> {
         self.check_tier_names(&self.defaults).context("defaults")?;
+        ensure!(
+            self.defaults.agent_socket.is_none(),
+            "defaults.agent_socket: each VM has a socket of its own: set it under [vm.NAME], or agent.folder"
+        );
         for name in self.vms.keys() {
             self.vm(name).with_context(|| format!("vm.{name}"))?;
         }
@@ -350,11 +371,18 @@ impl Config {
         );
         let pause = own.write_pause_budget_ms;
         let pause = pause.or(self.defaults.write_pause_budget_ms).unwrap_or(20);
+        let mode = own.mode.or(self.defaults.mode).unwrap_or_default();
+        let scan = own.scan.or(self.defaults.scan).unwrap_or(false);
         Ok(VmConfig {
+            mode,
+            fallback: own.fallback.or(self.defaults.fallback).unwrap_or_default(),
+            agent_socket: self
+                .agent
+                .socket(name, mode, scan, own.agent_socket.as_deref())?,
             tracker,
             writes,
             write_pause_budget: Duration::from_millis(pause),
-            scan: own.scan.or(self.defaults.scan).unwrap_or(false),
+            scan,
             moves: own.moves.or(self.defaults.moves).unwrap_or(false),
             weight,
             unit: own.unit.or(self.defaults.unit).unwrap_or_default(),

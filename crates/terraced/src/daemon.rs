@@ -9,6 +9,7 @@ use std::time::Duration;
 use anyhow::{Context as _, Result};
 use terrace_api::types;
 use terrace_core::{Engine, PolicyChoice};
+use terrace_host::agent::AgentView;
 use terrace_host::mover::{Mover, MoverConfig};
 use terrace_host::topology::Topology;
 use terrace_host::{Finding, HostRoot, doctor};
@@ -16,6 +17,7 @@ use terrace_proto::log::Record;
 use terrace_proto::{Action, Command, Event, Tick, TierMemory, VmId};
 use terrace_sys::MonotonicClock;
 
+use crate::agents::{Agents, Claims};
 use crate::api::{Failure, Question, Served};
 use crate::config::Config;
 use crate::events::Events;
@@ -38,6 +40,8 @@ pub enum Input {
     Looked(Looked),
     /// What a VM's source of writes does.
     WriteWords(VmId, String),
+    /// News of a VM's agent; none where its link ended by a defect.
+    Agent(String, Option<Box<AgentView>>),
     /// What there is to say about a VM's moves.
     MoveFindings(VmId, Vec<Finding>),
     /// A question of the API.
@@ -72,6 +76,10 @@ pub struct Daemon {
     pub mover: Arc<Mover>,
     /// Where threads send what happened.
     pub inbox: Sender<Input>,
+    /// Talks to the agents in guests.
+    pub agents: Agents,
+    /// What the scout is to know of VMs that have one.
+    pub claims: Claims,
     /// The next VM's id in the engine.
     pub next_id: u32,
     memory_read_at: Option<Tick>,
@@ -84,6 +92,7 @@ impl Daemon {
         root: HostRoot,
         topology: Arc<Topology>,
         inbox: Sender<Input>,
+        claims: Claims,
     ) -> Result<Self> {
         let engine = Engine::new(config.engine.clone())?;
         let recorder = match &config.log {
@@ -112,6 +121,9 @@ impl Daemon {
             paused: false,
             clock: MonotonicClock::start(),
             recorder,
+            agents: Agents::start(inbox.clone())
+                .context("starting the thread of guests' agents")?,
+            claims,
             inbox,
             next_id: 1,
             memory_read_at: None,
@@ -154,6 +166,7 @@ impl Daemon {
             Input::Found(found) => self.found(*found),
             Input::Looked(looked) => self.looked(looked),
             Input::WriteWords(vm, words) => self.keep_write_words(vm, words),
+            Input::Agent(vm, view) => self.agent_news(&vm, view.map(|view| *view)),
             Input::MoveFindings(vm, findings) => self.keep_findings(vm, findings),
             Input::Ask(question) => question(self),
             // `run` sees it first.
@@ -188,6 +201,7 @@ impl Daemon {
         if let Some((vm, halt)) = halted {
             if vm.is_none() {
                 self.paused = halt;
+                self.halt_agents(None, halt);
             }
             for managed in self.vms.values().filter_map(|e| e.managed.as_ref()) {
                 if vm.is_none_or(|id| id == managed.id)
@@ -304,6 +318,10 @@ impl Served for Daemon {
     fn wish(&mut self, command: Command) -> Result<(), Failure> {
         self.command(command);
         Ok(())
+    }
+
+    fn halt_agent(&mut self, name: &str, halt: bool) -> bool {
+        self.halt_agents(Some(name), halt)
     }
 }
 

@@ -1,9 +1,9 @@
 //! The threads that do for one VM what the engine decided: one scans and looks where pages are, one
 //! moves pages.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Weak};
 
 use terrace_host::mover::{Mover, Target};
 use terrace_host::qemu::Vm;
@@ -29,6 +29,7 @@ pub struct Hands {
     looks: Sender<Look>,
     plans: Sender<MovePlan>,
     stop: Arc<AtomicBool>,
+    alive: Weak<()>,
 }
 
 /// What the threads share.
@@ -56,18 +57,35 @@ impl Hands {
         let (looks, look_queue) = channel();
         let (plans, plan_queue) = channel();
         let stop = Arc::new(AtomicBool::new(false));
+        let looks_alive = Arc::new(());
+        let moves_alive = Arc::clone(&looks_alive);
         let looker = Looker {
             context: context.clone(),
             vm,
             tracker,
             soft_dirty,
         };
-        spawn("look", move || looker.run(&look_queue))?;
+        let threads = Arc::downgrade(&looks_alive);
+        spawn("look", move || {
+            looker.run(&look_queue);
+            drop(looks_alive);
+        })?;
         let (context, stopped) = (context.clone(), Arc::clone(&stop));
         spawn("move", move || {
-            move_pages(&context, &mover, &stopped, &plan_queue)
+            move_pages(&context, &mover, &stopped, &plan_queue);
+            drop(moves_alive);
         })?;
-        Ok(Self { looks, plans, stop })
+        Ok(Self {
+            looks,
+            plans,
+            stop,
+            alive: threads,
+        })
+    }
+
+    /// Has a holder until the threads, the tracker and its worker have ended.
+    pub fn threads(&self) -> Weak<()> {
+        Weak::clone(&self.alive)
     }
 
     /// Asks for a scan.

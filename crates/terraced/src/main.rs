@@ -1,8 +1,12 @@
 //! `terraced`: tiered memory for the VMs of this host.
 
+#[cfg(test)]
+mod agent_tests;
+mod agents;
 mod api;
 mod daemon;
 mod events;
+mod guest_managed;
 mod hands;
 mod privileges;
 mod record;
@@ -26,6 +30,7 @@ use terrace_sys::Damon;
 
 use terraced::config::{self, Config, Sources};
 
+use agents::Claims;
 use daemon::{Daemon, Input};
 use scout::Scout;
 use simulate::Speed;
@@ -96,6 +101,7 @@ fn serve(args: &Args) -> Result<()> {
     // The daemon's thread may have ended already; then there is nothing left to stop.
     ctrlc::set_handler(move || drop(stop.send(Input::Stop)))?;
     take_over(&config.socket, inbox.clone(), &damon)?;
+    let claims = Claims::default();
     let worker = WorkerCommand {
         program: "/proc/self/exe".into(),
         args: vec!["worker".into()],
@@ -107,12 +113,13 @@ fn serve(args: &Args) -> Result<()> {
         worker,
         Arc::clone(&damon),
         inbox.clone(),
+        claims.clone(),
     );
     std::thread::Builder::new()
         .name("scout".into())
         .spawn(move || scout.run())?;
     let socket = config.socket.clone();
-    let daemon = Daemon::new(config, root, topology, inbox);
+    let daemon = Daemon::new(config, root, topology, inbox, claims);
     let ended = daemon.and_then(|daemon| daemon.run(&inputs));
     // The threads that hold kdamonds may outlive this one's last line.
     if let Err(error) = damon.shut_down() {

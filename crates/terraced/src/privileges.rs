@@ -14,3 +14,8 @@ const KEPT: [Capability; 3] = [
 pub fn give_up() -> Result<()> {
     keep_only(&KEPT).context("giving up capabilities")
 }
+
+/// The calling thread gives up all but what connecting to another user's socket takes.
+pub fn keep_what_connecting_takes() -> Result<()> {
+    keep_only(&[Capability::CAP_DAC_OVERRIDE]).context("giving up capabilities")
+}

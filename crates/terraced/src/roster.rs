@@ -14,6 +14,7 @@ use terrace_sys::Process;
 use crate::config::{VmConfig, WriteSource};
 use crate::daemon::Daemon;
 use crate::events::Events;
+use crate::guest_managed::{Agent, InForce};
 use crate::hands::{Context, Hands};
 use crate::scout::{Found, Looked, Ready, State};
 
@@ -93,6 +94,8 @@ pub struct Entry {
     pub findings: Vec<Finding>,
     /// What managing it takes.
     pub managed: Option<Managed>,
+    /// The agent in the guest, where the configuration asks for one.
+    pub agent: Option<Agent>,
 }
 
 /// Makes the engine's new reasons events, and remembers its rounds.
@@ -115,7 +118,9 @@ impl Daemon {
     /// Takes in what the scout found.
     pub fn found(&mut self, found: Found) {
         let known = |e: &Entry| e.managed.is_some() && e.pid == found.pid;
-        if self.vms.values().any(known) {
+        let looked_again =
+            matches!(found.state, State::Agent(_)) && self.vms.contains_key(&found.name);
+        if self.vms.values().any(known) && !looked_again {
             // A second monitor of a VM that is managed by its first.
             return;
         }
@@ -129,7 +134,13 @@ impl Daemon {
             unscannable: false,
             findings: found.findings,
             managed: None,
+            agent: None,
         };
+        // An agent that is listened to stays so.
+        if let Some(known) = self.vms.get_mut(&name) {
+            entry.agent = known.agent.take();
+            entry.memory_bytes = known.memory_bytes;
+        }
         match found.state {
             State::Ignored => {
                 entry.reason = "not opted in (scan = true under [vm.NAME])".into();
@@ -138,7 +149,26 @@ impl Daemon {
                 entry.unscannable = true;
                 entry.reason = reason;
             }
-            State::Ready(ready) => return self.manage(&name, entry, *ready),
+            State::Agent(vm) => {
+                if let Some(known) = self.vms.remove(&name) {
+                    // The host may be about to manage it, or does so in the agent's place.
+                    entry.managed = known.managed;
+                }
+                self.vms.insert(name.clone(), entry);
+                self.found_agent_vm(&name, *vm);
+                return;
+            }
+            State::Ready(ready) => {
+                let agent = entry.agent.as_ref();
+                if agent
+                    .is_some_and(|a| !matches!(a.in_force, InForce::Fallback(_) | InForce::Host))
+                {
+                    // It came too late: the agent manages the VM. The worker ends with what was found.
+                    self.vms.insert(name, entry);
+                    return;
+                }
+                return self.manage(&name, entry, *ready);
+            }
         }
         let said = self.vms.get(&name).map(|e| e.reason.clone());
         if said.as_deref() != Some(&entry.reason) {
@@ -150,7 +180,9 @@ impl Daemon {
     /// Two VMs may have one name: the second one's gets its process id.
     fn free_name(&self, name: &str, pid: Option<u32>) -> String {
         match (self.vms.get(name), pid) {
-            (Some(entry), Some(pid)) if entry.managed.is_some() && entry.pid != Some(pid) => {
+            (Some(entry), Some(pid))
+                if (entry.managed.is_some() || entry.agent.is_some()) && entry.pid != Some(pid) =>
+            {
                 format!("{name}.{pid}")
             }
             _ => name.to_owned(),
@@ -210,9 +242,12 @@ impl Daemon {
             body: Some(Body { hands, process }),
             ..Managed::new(id, ready.unit.why)
         });
+        let memory_bytes = entry.memory_bytes;
         self.vms.insert(name.to_owned(), entry);
         self.tell(Some(name), "under management".to_owned());
         self.handle(Event::VmArrived(spec));
+        self.watch_agent(name, &ready.config, Some(memory_bytes));
+        self.carry_pause(name);
         if fast_bytes > 0 {
             self.command(Command::FastSize(id, fast_bytes));
         }
@@ -241,9 +276,13 @@ impl Daemon {
     /// The scout looked everywhere: VMs whose process is not known are gone with their socket.
     pub fn looked(&mut self, looked: Looked) {
         self.look_findings = looked.findings;
-        self.vms.retain(|_, entry| {
+        let stays = |entry: &Entry| {
             entry.managed.is_some() || entry.pid.is_some() || looked.sockets.contains(&entry.socket)
-        });
+        };
+        let gone = self.vms.extract_if(.., |_, entry| !stays(entry));
+        for (name, _) in gone.collect::<Vec<_>>() {
+            self.forget_agent(&name);
+        }
     }
 
     /// Drops VMs whose process has ended.
@@ -260,6 +299,7 @@ impl Daemon {
         let ended: Vec<String> = ended.map(|(name, _)| name.clone()).collect();
         for name in ended {
             let entry = self.vms.remove(&name);
+            self.forget_agent(&name);
             self.tell(Some(&name), "the VM ended".into());
             if let Some(managed) = entry.and_then(|e| e.managed) {
                 self.handle(Event::VmDeparted(managed.id));

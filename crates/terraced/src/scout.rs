@@ -19,7 +19,8 @@ use terrace_host::worker::WorkerCommand;
 use terrace_host::{Finding, HostRoot};
 use terrace_sys::Damon;
 
-use crate::config::{Config, TrackerChoice, VmConfig, WriteSource};
+use crate::agents::Claims;
+use crate::config::{Config, Fallback, TrackerChoice, VmConfig, VmMode, WriteSource};
 use crate::daemon::Input;
 
 /// How long a monitor or a worker may take to answer.
@@ -47,8 +48,18 @@ pub enum State {
     Ignored,
     /// It is opted in, but cannot be scanned, for this reason.
     Unscannable(String),
+    /// Its agent is to manage it.
+    Agent(Box<AgentVm>),
     /// It can be managed.
     Ready(Box<Ready>),
+}
+
+/// A VM that an agent in it is to manage. Nothing of it is held: no monitor, no memory.
+pub struct AgentVm {
+    /// What the configuration says.
+    pub config: VmConfig,
+    /// Its RAM, where its monitor told it.
+    pub ram_bytes: Option<u64>,
 }
 
 /// All that managing a VM takes.
@@ -92,6 +103,7 @@ pub struct Scout {
     worker: WorkerCommand,
     damon: Arc<Damon>,
     inbox: Sender<Input>,
+    claims: Claims,
     handled: Mutex<BTreeMap<PathBuf, Handled>>,
 }
 
@@ -100,6 +112,8 @@ struct Handled {
     pid: Option<u32>,
     /// When to look at it again; never while the VM is managed or being looked at.
     again: Option<Instant>,
+    /// Of a VM that an agent is to manage: its name, and whether it was looked at for the host.
+    agent: Option<(String, bool)>,
 }
 
 impl Scout {
@@ -111,6 +125,7 @@ impl Scout {
         worker: WorkerCommand,
         damon: Arc<Damon>,
         inbox: Sender<Input>,
+        claims: Claims,
     ) -> Self {
         Self {
             root,
@@ -119,6 +134,7 @@ impl Scout {
             worker,
             damon,
             inbox,
+            claims,
             handled: Mutex::default(),
         }
     }
@@ -152,13 +168,17 @@ impl Scout {
         if !self.is_new(candidate) {
             return;
         }
-        self.note(candidate, candidate.pid, None);
+        self.note(candidate, candidate.pid, None, None);
         let (scout, candidate) = (Arc::clone(self), candidate.clone());
         let look = move || {
             let found = scout.look_at(&candidate);
-            let managed = matches!(found.state, State::Ready(_));
-            let again = (!managed).then(|| Instant::now() + RETRY);
-            scout.note(&candidate, found.pid, again);
+            let done = matches!(found.state, State::Ready(_) | State::Agent(_));
+            let again = (!done).then(|| Instant::now() + RETRY);
+            let config = scout.config.vm(&found.name);
+            let agent = config.is_ok_and(|c| c.mode == VmMode::Guest);
+            let by_host = !matches!(found.state, State::Agent(_));
+            let agent = agent.then(|| (found.name.clone(), by_host));
+            scout.note(&candidate, found.pid, again, agent);
             // Nobody listens while the daemon ends.
             let _ = scout.inbox.send(Input::Found(Box::new(found)));
         };
@@ -168,17 +188,29 @@ impl Scout {
         }
     }
 
-    fn note(&self, candidate: &Candidate, pid: Option<u32>, again: Option<Instant>) {
+    fn note(
+        &self,
+        candidate: &Candidate,
+        pid: Option<u32>,
+        again: Option<Instant>,
+        agent: Option<(String, bool)>,
+    ) {
         let mut handled = self.handled.lock().unwrap_or_else(PoisonError::into_inner);
-        handled.insert(candidate.socket.clone(), Handled { pid, again });
+        handled.insert(candidate.socket.clone(), Handled { pid, again, agent });
     }
 
-    /// Not handled yet, or its time to be tried again has come, or its process is gone.
+    /// Not handled yet, or its time to be tried again has come, or its process is gone, or another one than
+    /// before is to manage it.
     fn is_new(&self, candidate: &Candidate) -> bool {
         let handled = self.handled.lock().unwrap_or_else(PoisonError::into_inner);
         handled.get(&candidate.socket).is_none_or(|handled| {
             let gone = |pid| !self.root.process(pid, "stat").exists();
-            handled.pid.is_some_and(gone) || handled.again.is_some_and(|at| Instant::now() >= at)
+            let passed = |(name, by_host): &(String, bool)| {
+                self.claims.take_look_again(name) || self.claims.is_by_host(name) != *by_host
+            };
+            handled.pid.is_some_and(gone)
+                || handled.again.is_some_and(|at| Instant::now() >= at)
+                || handled.agent.as_ref().is_some_and(passed)
         })
     }
 
@@ -192,13 +224,26 @@ impl Scout {
         };
         // A VM that is known not to be opted in is left alone: its monitor may be somebody else's.
         if let (Some(name), Some(pid)) = (&candidate.name, candidate.pid)
-            && !self.config.vm(name).is_ok_and(|vm| vm.scan)
+            && !self
+                .config
+                .vm(name)
+                .is_ok_and(|vm| vm.scan || vm.mode != VmMode::Host)
         {
             return found(name, Some(pid), State::Ignored);
         }
-        let vm = match Vm::open(&self.root, candidate, ANSWER_TIMEOUT) {
+        let mut vm = match Vm::open(&self.root, candidate, ANSWER_TIMEOUT) {
             Ok(vm) => vm,
             Err(error) => {
+                // Its agent needs no monitor.
+                if let Some(name) = &candidate.name
+                    && let Some(config) = self.agent_config(name)
+                {
+                    let vm = AgentVm {
+                        config,
+                        ram_bytes: None,
+                    };
+                    return found(name, candidate.pid, State::Agent(Box::new(vm)));
+                }
                 let socket = candidate.socket.display().to_string();
                 let name = candidate.name.as_ref().unwrap_or(&socket);
                 return found(name, candidate.pid, State::Unscannable(error.to_string()));
@@ -206,10 +251,30 @@ impl Scout {
         };
         let identity = vm.identity().clone();
         let (name, pid) = (identity.name.clone(), Some(identity.pid));
-        match self.config.vm(&name) {
+        if let Some(config) = self.agent_config(&name) {
+            let ram_bytes = vm.ram_bytes().ok();
+            let agent_vm = State::Agent(Box::new(AgentVm { config, ram_bytes }));
+            return found(&name, pid, agent_vm);
+        }
+        match self.config.vm(&name).map(Self::in_place_of_agent) {
             Ok(config) if config.scan => self.attach(vm, identity, config),
             Ok(_) => found(&name, pid, State::Ignored),
             Err(error) => found(&name, pid, State::Unscannable(format!("{error:#}"))),
+        }
+    }
+
+    /// What is configured for a VM that its agent is to manage now.
+    fn agent_config(&self, name: &str) -> Option<VmConfig> {
+        let config = self.config.vm(name).ok()?;
+        (config.mode == VmMode::Guest && !self.claims.is_by_host(name)).then_some(config)
+    }
+
+    /// How the host manages a VM whose agent is silent or lies.
+    fn in_place_of_agent(config: VmConfig) -> VmConfig {
+        let observe = config.mode == VmMode::Guest && config.fallback == Fallback::Observe;
+        VmConfig {
+            moves: config.moves && !observe,
+            ..config
         }
     }
 
@@ -306,6 +371,10 @@ fn by_damon(
         _ => None,
     }
 }
+
+#[cfg(test)]
+#[path = "scout_tests.rs"]
+mod looking;
 
 #[cfg(test)]
 mod tests {

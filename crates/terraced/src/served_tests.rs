@@ -20,26 +20,28 @@ use terrace_host::HostRoot;
 use terrace_host::topology::Topology;
 use terrace_sys::Damon;
 
+use crate::agents::Claims;
 use crate::api;
 use crate::config::Config;
 use crate::daemon::{Daemon, Input};
 use crate::scout::{Found, Looked, State};
 
-struct Served {
-    folder: tempfile::TempDir,
-    inbox: Sender<Input>,
+pub struct Served {
+    pub folder: tempfile::TempDir,
+    pub inbox: Sender<Input>,
+    pub claims: Claims,
     client: Client,
     daemon: Option<JoinHandle<Result<()>>>,
 }
 
-fn put(root: &Path, path: &str, text: &str) {
+pub fn put(root: &Path, path: &str, text: &str) {
     let path = root.join(path);
     fs::create_dir_all(path.parent().unwrap()).unwrap();
     fs::write(path, text).unwrap();
 }
 
 /// A host with a fast and a slow node of 2 MiB each.
-fn host(root: &Path) {
+pub fn host(root: &Path) {
     put(root, "sys/devices/system/node/online", "0-1\n");
     for (id, cpus) in [(0, "0-1\n"), (1, "\n")] {
         let base = format!("sys/devices/system/node/node{id}");
@@ -54,35 +56,47 @@ fn host(root: &Path) {
 }
 
 fn serve() -> Served {
+    serve_with(|_| "[vm.web1]\nscan = true\n".to_owned())
+}
+
+/// A daemon whose configuration may name the test's folder.
+pub fn serve_with(config: impl FnOnce(&Path) -> String) -> Served {
     let folder = tempfile::tempdir().unwrap();
     host(folder.path());
+    let text = config(folder.path());
     let socket = folder.path().join("terraced.sock");
-    let text = format!(
-        "[daemon]\nsocket = \"{}\"\n[vm.web1]\nscan = true\n",
-        socket.display()
-    );
+    let text = format!("[daemon]\nsocket = \"{}\"\n{text}", socket.display());
     let mut config = Config::parse(&text).unwrap();
     let root = HostRoot::new(folder.path());
     let topology = Arc::new(Topology::read(&root, &[]).unwrap());
     config.follow(&topology).unwrap();
+    let claims = Claims::default();
     let (inbox, inputs) = channel();
     api::start(&socket, inbox.clone()).unwrap();
-    let daemon = Daemon::new(Arc::new(config), root, topology, inbox.clone()).unwrap();
+    let daemon = Daemon::new(
+        Arc::new(config),
+        root,
+        topology,
+        inbox.clone(),
+        claims.clone(),
+    )
+    .unwrap();
     Served {
         folder,
         inbox,
+        claims,
         client: Client::new(&socket),
         daemon: Some(std::thread::spawn(move || daemon.run(&inputs))),
     }
 }
 
 impl Served {
-    fn get<T: DeserializeOwned>(&self, path: &str) -> Result<T, String> {
+    pub fn get<T: DeserializeOwned>(&self, path: &str) -> Result<T, String> {
         let answer = runtime().block_on(self.client.get(path));
         answer.map_err(|e| e.to_string())
     }
 
-    fn find(&self, name: &str, pid: Option<u32>, state: State) {
+    pub fn find(&self, name: &str, pid: Option<u32>, state: State) {
         let found = Found {
             name: name.into(),
             pid,
@@ -108,6 +122,11 @@ impl Served {
         self.inbox.send(Input::Looked(looked)).unwrap();
     }
 
+    pub fn post<T: DeserializeOwned>(&self, path: &str) -> Result<T, String> {
+        let answer = runtime().block_on(self.client.post(path, &()));
+        answer.map_err(|e| e.to_string())
+    }
+
     fn names(&self) -> Vec<String> {
         let vms: Vec<Vm> = self.get("/v1/vms").unwrap();
         vms.into_iter().map(|vm| vm.name).collect()
@@ -124,7 +143,7 @@ impl Drop for Served {
     }
 }
 
-fn runtime() -> tokio::runtime::Runtime {
+pub fn runtime() -> tokio::runtime::Runtime {
     tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()

@@ -253,6 +253,7 @@ fn entry(id: VmId, vm: &Vm, scale: u64) -> Entry {
         },
         unscannable: false,
         findings: Vec::new(),
+        agent: None,
         managed: engine.then(|| Managed::new(id, format!("the scenario has host pages of {page}"))),
     }
 }

@@ -91,6 +91,17 @@ impl Samplers {
         self.news.take()
     }
 
+    /// Stops sampling until the next time that it is asked for.
+    pub fn rest(&mut self) {
+        if let Some(sampler) = &mut self.current
+            && let Err(error) = sampler.watch(&[])
+        {
+            let words = format!("{} failed: {error}", sampler.name());
+            self.current = None;
+            self.tell(words);
+        }
+    }
+
     /// Samples these processes.
     pub fn sample(&mut self, targets: &[Target], sink: &mut dyn FnMut(Sample)) -> Drained {
         if self.current.is_none() && self.clock.now() >= self.retry_at {

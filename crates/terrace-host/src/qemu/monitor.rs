@@ -289,6 +289,14 @@ impl Monitor {
         Ok(named.collect())
     }
 
+    /// Its RAM with what was plugged in, bytes.
+    pub fn ram_bytes(&mut self) -> Result<u64, QemuError> {
+        let command = qmp::query_memory_size_summary {};
+        let info = self.execute("query-memory-size-summary", &command)?;
+        let plugged = info.plugged_memory.unwrap_or(0);
+        Ok(info.base_memory.saturating_add(plugged))
+    }
+
     /// Control registers of each virtual CPU.
     pub fn registers(&mut self) -> Result<Vec<PagingRegisters>, QemuError> {
         let text = self.human("info registers -a")?;

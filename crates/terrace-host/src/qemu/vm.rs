@@ -105,6 +105,14 @@ impl Vm {
         self.monitor.status()
     }
 
+    /// Its RAM with what was plugged in, bytes; nothing of it is looked at.
+    ///
+    /// # Errors
+    /// Where QEMU does not answer.
+    pub fn ram_bytes(&mut self) -> Result<u64, QemuError> {
+        self.monitor.ram_bytes()
+    }
+
     /// Control registers of each virtual CPU.
     ///
     /// # Errors

@@ -1,5 +1,6 @@
 //! The HTTP API over the unix socket: routes, and how a request reaches the daemon's thread.
 
+mod agent_views;
 mod routes;
 mod views;
 
@@ -48,6 +49,10 @@ pub trait Served {
     /// # Errors
     /// Where nothing can come of it any more.
     fn wish(&mut self, command: Command) -> Result<(), Failure>;
+    /// Pauses or resumes the agent in a VM; `false` where there is none.
+    fn halt_agent(&mut self, _name: &str, _halt: bool) -> bool {
+        false
+    }
 }
 
 /// A question of the API, to be answered on the thread that has what is served.

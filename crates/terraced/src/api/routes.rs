@@ -92,11 +92,11 @@ async fn resume(State(asker): State<Asker>) -> Answer<Done> {
 }
 
 async fn pause_vm(State(asker): State<Asker>, Path(name): Path<String>) -> Answer<Done> {
-    order(asker, Some(name), Command::Pause, "paused").await
+    asker.ask(move |d| d.halt(&name, true)).await.map(Json)
 }
 
 async fn resume_vm(State(asker): State<Asker>, Path(name): Path<String>) -> Answer<Done> {
-    order(asker, Some(name), Command::Resume, "resumed").await
+    asker.ask(move |d| d.halt(&name, false)).await.map(Json)
 }
 
 async fn round(State(asker): State<Asker>, Path(name): Path<String>) -> Answer<Done> {

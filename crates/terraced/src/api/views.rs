@@ -5,9 +5,10 @@ use terrace_core::{PhaseView, PlannedMove, Refusal, RoundSummary, VmView};
 use terrace_host::{Finding, Status};
 use terrace_proto::{Command, Gpa, PAGE_SIZE, TierId, TierLimit, VmId};
 
-use super::{Failure, Served};
+use super::{Failure, Served, agent_views};
 use crate::config::{MOST_WEIGHT, tier_named};
 use crate::events::seconds;
+use crate::guest_managed::Agent;
 use crate::roster::{Entry, Managed};
 
 impl dyn Served + '_ {
@@ -34,7 +35,10 @@ impl dyn Served + '_ {
 
     fn summary(&self, name: &str, entry: &Entry) -> api::Vm {
         let view = entry.managed.as_ref().and_then(|m| self.engine().vm(m.id));
-        let (mode, reason) = mode(entry, view.as_ref());
+        let (mode, mut reason) = mode(entry, view.as_ref());
+        if let (Some(_), Some(why)) = (&view, entry.agent.as_ref().and_then(Agent::fallback)) {
+            reason = format!("{reason}; {why}");
+        }
         let counters = view.as_ref().map(|v| &v.counters);
         let history = entry.managed.iter().flat_map(|m| m.history.iter().rev());
         let ranked = history.into_iter().find(|r| r.abandoned.is_none());
@@ -56,6 +60,7 @@ impl dyn Served + '_ {
             hot_on_fast_pages: ranked.map(|r| r.hot_in_first_tier_after),
             promoted_pages: counters.map_or(0, |c| c.promoted_pages),
             demoted_pages: counters.map_or(0, |c| c.demoted_pages),
+            agent: entry.agent.as_ref().map(agent_views::agent),
         }
     }
 
@@ -64,7 +69,14 @@ impl dyn Served + '_ {
         let entry = self.entry(name)?;
         let vm = self.summary(name, entry);
         let Some(managed) = &entry.managed else {
-            return Ok(unmanaged(vm));
+            return Ok(api::VmDetail {
+                stages: entry
+                    .agent
+                    .as_ref()
+                    .map(agent_views::stages)
+                    .unwrap_or_default(),
+                ..unmanaged(vm)
+            });
         };
         let view = self.view(managed.id)?;
         let stage = |stage: &str, mechanism: &String| api::Stage {
@@ -267,6 +279,13 @@ impl dyn Served + '_ {
             let moves = entry.managed.iter().flat_map(|m| &m.move_findings);
             let mut findings: Vec<api::Finding> =
                 entry.findings.iter().chain(moves).map(finding).collect();
+            findings.extend(
+                entry
+                    .agent
+                    .iter()
+                    .flat_map(agent_views::findings)
+                    .map(|f| finding(&f)),
+            );
             if !entry.reason.is_empty() {
                 let health = if entry.unscannable {
                     api::Health::Missing
@@ -288,6 +307,26 @@ impl dyn Served + '_ {
         }
     }
 
+    /// `POST /v1/vms/{name}/pause` and `/resume`: the engine's moves and scans, and the agent.
+    pub fn halt(&mut self, name: &str, halt: bool) -> Result<api::Done, Failure> {
+        self.entry(name)?;
+        let agent = self.halt_agent(name, halt);
+        let command = if halt {
+            Command::Pause
+        } else {
+            Command::Resume
+        };
+        match self.managed_id(name) {
+            Ok(id) => self.wish(command(Some(id)))?,
+            Err(_) if agent => {}
+            Err(unmanaged) => return Err(unmanaged),
+        }
+        let said = if halt { "paused" } else { "resumed" };
+        Ok(api::Done {
+            done: format!("{name}: {said}"),
+        })
+    }
+
     /// `GET /v1/events`.
     pub fn events_after(&self, after: u64) -> Vec<api::EventLine> {
         self.events().after(after)
@@ -297,7 +336,8 @@ impl dyn Served + '_ {
     pub fn managed_id(&self, name: &str) -> Result<VmId, Failure> {
         let entry = self.entry(name)?;
         entry.managed.as_ref().map(|m| m.id).ok_or_else(|| {
-            Failure::NotFound(format!("{name} is not under management: {}", entry.reason))
+            let (_, reason) = mode(entry, None);
+            Failure::NotFound(format!("{name} is not under management: {reason}"))
         })
     }
 
@@ -322,7 +362,9 @@ impl dyn Served + '_ {
 
 fn mode(entry: &Entry, view: Option<&VmView>) -> (api::Mode, String) {
     match view {
+        None if entry.agent.as_ref().is_some_and(|a| !a.is_by_host()) => agent_views::mode(entry),
         None if entry.unscannable => (api::Mode::Unscannable, entry.reason.clone()),
+        None if entry.agent.is_some() => agent_views::mode(entry),
         None => (api::Mode::Ignored, entry.reason.clone()),
         Some(view) if view.paused => (api::Mode::Paused, "an operator paused it".into()),
         Some(view) => match &view.phase {

@@ -182,7 +182,7 @@ fn list(screen: &Screen, snapshot: &Snapshot, frame: &mut Frame, area: Rect) {
             Mode::Unscannable => row.red(),
             Mode::Paused => row.yellow(),
             Mode::Ignored => row.dark_gray(),
-            Mode::Managed | Mode::Observed => row,
+            Mode::Managed | Mode::Observed | Mode::Guest => row,
         }
     });
     let table = Table::new(rows, widths)

@@ -35,6 +35,7 @@ fn vm(name: &str, mode: Mode) -> Vm {
         hot_on_fast_pages: Some(3000),
         promoted_pages: 512,
         demoted_pages: 256,
+        agent: None,
     }
 }
 

@@ -1,0 +1,326 @@
+//! What is said to the host when, and what of its words is believed. No clock, no file: time is an argument.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use terrace_proto::agent::{
+    AgentMessage, Allowance, Budgets, Decoder, Frames, Heartbeat, Hello, HostMessage, Message as _,
+    Mode, Report, Text, Versions,
+};
+use terrace_proto::{Gfn, Tick};
+
+use super::LinkConfig;
+
+/// Between two hellos that are not answered, and after one that was refused.
+const HELLO_EVERY: Duration = Duration::from_secs(1);
+const REFUSED_FOR: Duration = Duration::from_secs(30);
+/// Messages of the host in a second, and at once: a host says some five a second, and frames.
+const MESSAGES_PER_S: u64 = 64;
+const MESSAGES_AT_ONCE: u64 = 512;
+/// Frames that wait to be taken.
+const MOST_WAITING: usize = 16 << 10;
+
+/// What the agent is to do.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Wishes {
+    /// The host says so; otherwise it is the agent's own configuration.
+    pub by_host: bool,
+    /// Who does what.
+    pub mode: Mode,
+    /// Neither sample nor move for now.
+    pub paused: bool,
+    /// What may be spent.
+    pub budgets: Budgets,
+    /// Pages to move, in coordinated mode.
+    pub frames: FrameWishes,
+}
+
+/// Pages that the host named; each lies in this guest's memory and is named once.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct FrameWishes {
+    /// For the first tier, most urgent first.
+    pub promote: Vec<Gfn>,
+    /// To make room, coldest first.
+    pub demote: Vec<Gfn>,
+}
+
+/// What came of the host's words.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub struct Counts {
+    /// Messages that were understood.
+    pub messages: u64,
+    /// Bytes, frames and messages that were not.
+    pub faults: u64,
+    /// Times that the link was given up because of that, or because of a flood.
+    pub broken: u64,
+    /// Frames that were taken.
+    pub frames_taken: u64,
+    /// Frames outside of memory, named twice, too many, of an old decision, or not in coordinated mode.
+    pub frames_refused: u64,
+}
+
+/// How the conversation is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Talk {
+    Greeting,
+    Welcomed(u16),
+    Refused(String),
+    Silent,
+}
+
+/// What the host last said of each.
+#[derive(Clone, Copy, Debug, Default)]
+struct Said {
+    mode: Option<Mode>,
+    paused: bool,
+    budgets: Budgets,
+}
+
+#[derive(Debug)]
+pub(super) struct Conversation {
+    program: Text<64>,
+    own_mode: Mode,
+    own_budgets: Budgets,
+    silence: Duration,
+    beat_every: Duration,
+    memory_end: Gfn,
+    decoder: Decoder<HostMessage>,
+    allowance: Allowance,
+    session: u64,
+    sequence: u64,
+    welcome: Option<u16>,
+    refused: Option<String>,
+    heard_at: Option<Tick>,
+    spoke_at: Option<Tick>,
+    said: Said,
+    generation: u64,
+    waiting: FrameWishes,
+    named: BTreeSet<Gfn>,
+    counts: Counts,
+}
+
+impl Conversation {
+    pub(super) fn new(config: &LinkConfig) -> Self {
+        Self {
+            program: Text::lossy(&config.program),
+            own_mode: config.mode,
+            own_budgets: config.budgets,
+            silence: config.silence,
+            beat_every: config.beat_every,
+            memory_end: config.memory_end,
+            decoder: Decoder::default(),
+            allowance: Allowance::new(MESSAGES_PER_S, MESSAGES_AT_ONCE, Tick(0)),
+            session: 0,
+            sequence: 0,
+            welcome: None,
+            refused: None,
+            heard_at: None,
+            spoke_at: None,
+            said: Said::default(),
+            generation: 0,
+            waiting: FrameWishes::default(),
+            named: BTreeSet::new(),
+            counts: Counts::default(),
+        }
+    }
+
+    /// The port was opened: what was said before is over.
+    pub(super) fn begin(&mut self, now: Tick, session: u64) {
+        self.renew_decoder();
+        self.allowance = Allowance::new(MESSAGES_PER_S, MESSAGES_AT_ONCE, now);
+        self.spoke_at = None;
+        self.greet_again(session);
+    }
+
+    fn renew_decoder(&mut self) {
+        self.counts = self.counts();
+        self.decoder = Decoder::default();
+    }
+
+    /// What the host wanted holds on until it is silent for too long.
+    fn greet_again(&mut self, session: u64) {
+        self.session = session;
+        (self.welcome, self.refused) = (None, None);
+        self.generation = 0;
+        self.forget_frames();
+    }
+
+    fn forget_frames(&mut self) {
+        self.waiting = FrameWishes::default();
+        self.named.clear();
+    }
+
+    /// Bytes of the host.
+    ///
+    /// # Errors
+    /// Where the link is to be given up, with the reason.
+    pub(super) fn take(&mut self, now: Tick, bytes: &[u8]) -> Result<(), String> {
+        let messages = self.decoder.push(bytes);
+        self.took(now, messages)
+    }
+
+    /// What is pending will not become whole.
+    pub(super) fn cut(&mut self, now: Tick) -> Result<(), String> {
+        let messages = self.decoder.cut();
+        self.took(now, messages)
+    }
+
+    fn took(&mut self, now: Tick, messages: Vec<HostMessage>) -> Result<(), String> {
+        let floods = !self.allowance.take(now, messages.len() as u64);
+        for message in messages {
+            self.counts.messages += 1;
+            self.hear(now, message);
+        }
+        let reason = match self.decoder.broken() {
+            Some(broken) => broken.to_string(),
+            None if floods => format!("more than {MESSAGES_PER_S} messages a second"),
+            None => return Ok(()),
+        };
+        self.counts.broken += 1;
+        self.renew_decoder();
+        Err(format!("the host talks nonsense: {reason}"))
+    }
+
+    fn hear(&mut self, now: Tick, message: HostMessage) {
+        match message {
+            HostMessage::Welcome { version, session } if session == self.session => {
+                self.welcome = Some(version);
+                self.refused = None;
+            }
+            HostMessage::Refused { session, reason } if session == self.session => {
+                self.welcome = None;
+                self.refused = Some(reason.to_string());
+            }
+            HostMessage::WhoIsThere if self.welcome.is_some() => {
+                // The host began anew. Whatever it says next is an answer to the next hello.
+                let session = self.session.wrapping_add(1);
+                self.greet_again(session);
+                return;
+            }
+            // To an earlier agent, or said before the welcome.
+            _ if self.welcome.is_none() => return,
+            HostMessage::Mode(mode) => {
+                self.said.mode = Some(mode);
+                if mode != Mode::Coordinated {
+                    self.forget_frames();
+                }
+            }
+            HostMessage::Pause(paused) => self.said.paused = paused,
+            HostMessage::Budgets(budgets) => self.said.budgets = budgets,
+            HostMessage::Frames(frames) => self.hear_frames(&frames),
+            HostMessage::Welcome { .. } | HostMessage::Refused { .. } | HostMessage::WhoIsThere => {
+                return;
+            }
+        }
+        self.heard_at = Some(now);
+    }
+
+    fn hear_frames(&mut self, frames: &Frames) {
+        let both = frames.promote().len() + frames.demote().len();
+        if self.said.mode != Some(Mode::Coordinated) || frames.generation() < self.generation {
+            self.counts.frames_refused += both as u64;
+            return;
+        }
+        if frames.generation() > self.generation {
+            self.generation = frames.generation();
+            self.forget_frames();
+        }
+        let (end, named) = (self.memory_end, &mut self.named);
+        let mut fits =
+            |gfn: &&Gfn| **gfn < end && named.len() < MOST_WAITING && named.insert(**gfn);
+        let promote: Vec<Gfn> = frames.promote().iter().filter(&mut fits).copied().collect();
+        let demote: Vec<Gfn> = frames.demote().iter().filter(&mut fits).copied().collect();
+        let taken = promote.len() + demote.len();
+        self.counts.frames_taken += taken as u64;
+        self.counts.frames_refused += (both - taken) as u64;
+        self.waiting.promote.extend(promote);
+        self.waiting.demote.extend(demote);
+    }
+
+    /// What is due to be said, as a frame.
+    pub(super) fn speak(&mut self, now: Tick, report: &Report) -> Option<Vec<u8>> {
+        let every = match (&self.refused, self.welcome) {
+            (Some(_), _) => REFUSED_FOR,
+            (None, None) => HELLO_EVERY,
+            (None, Some(_)) => self.beat_every,
+        };
+        if self.spoke_at.is_some_and(|at| now.since(at) < every) {
+            return None;
+        }
+        let message = if self.welcome.is_some() {
+            self.sequence += 1;
+            let beat = Heartbeat::new(self.sequence, now, report.clone());
+            // Not sent: the host would take it for a lie.
+            let beat = beat.inspect_err(|why| tracing::warn!("no heartbeat was sent: {why}"));
+            AgentMessage::Heartbeat(Box::new(beat.ok()?))
+        } else {
+            AgentMessage::Hello(Hello {
+                versions: Versions::OURS,
+                session: self.session,
+                program: self.program.clone(),
+            })
+        };
+        self.spoke_at = Some(now);
+        message.encode().ok()
+    }
+
+    /// Half a frame waits for its rest.
+    pub(super) fn waits(&self) -> bool {
+        self.decoder.pending() > 0
+    }
+
+    pub(super) fn state(&self, now: Tick) -> Talk {
+        match (&self.refused, self.welcome) {
+            (Some(why), _) => Talk::Refused(why.clone()),
+            (None, Some(_)) if !self.hears(now) => Talk::Silent,
+            (None, Some(version)) => Talk::Welcomed(version),
+            (None, None) => Talk::Greeting,
+        }
+    }
+
+    fn hears(&self, now: Tick) -> bool {
+        self.heard_at.is_some_and(|at| now.since(at) < self.silence)
+    }
+
+    pub(super) fn take_wishes(&mut self, now: Tick) -> Wishes {
+        match self.said.mode {
+            Some(mode) if self.refused.is_none() && self.hears(now) => {
+                self.named.clear();
+                Wishes {
+                    by_host: true,
+                    mode,
+                    paused: self.said.paused,
+                    budgets: self.said.budgets.within(self.own_budgets),
+                    frames: std::mem::take(&mut self.waiting),
+                }
+            }
+            _ => {
+                self.forget_frames();
+                Wishes {
+                    by_host: false,
+                    mode: self.own_mode,
+                    paused: false,
+                    budgets: self.own_budgets,
+                    frames: FrameWishes::default(),
+                }
+            }
+        }
+    }
+
+    pub(super) fn counts(&self) -> Counts {
+        let c = self.decoder.counts();
+        let faults = c.garbage_bytes + c.malformed + c.bad_checks + c.too_long + c.unknown;
+        Counts {
+            faults: self.counts.faults + faults,
+            ..self.counts
+        }
+    }
+
+    /// Frames that wait, for what checks the bounds.
+    pub(super) fn waiting_frames(&self) -> usize {
+        self.waiting.promote.len() + self.waiting.demote.len()
+    }
+}
+
+/// Most that [`Conversation::waiting_frames`] may be.
+pub(super) const MOST_FRAMES: usize = MOST_WAITING;

@@ -1,0 +1,65 @@
+//! What a fuzzer runs over the bytes of a hostile host: see `terrace_proto::agent::fuzz`.
+
+use std::time::Duration;
+
+use terrace_proto::agent::fuzz::heartbeat;
+use terrace_proto::agent::{AgentMessage, Budgets, HostMessage, Message as _, Mode, Report};
+use terrace_proto::{Gfn, Tick};
+
+use super::LinkConfig;
+use super::conversation::{Conversation, MOST_FRAMES};
+
+/// Bytes of a host after it said welcome. Panics where the agent holds or hands out more than it may.
+///
+/// # Panics
+/// That is the fuzzer's finding.
+pub fn fuzz_host_talk(data: &[u8]) {
+    let config = LinkConfig {
+        budgets: Budgets::new(1 << 20, 5).unwrap_or_default(),
+        memory_end: Gfn(1 << 18),
+        ..LinkConfig::default()
+    };
+    let mut talk = Conversation::new(&config);
+    let mut now = Tick(0);
+    talk.begin(now, 7);
+    let welcome = [
+        HostMessage::Welcome {
+            version: 1,
+            session: 7,
+        },
+        HostMessage::Mode(Mode::Coordinated),
+    ];
+    let welcome: Vec<u8> = welcome.iter().flat_map(|m| m.encode()).flatten().collect();
+    let mut lost = talk.take(now, &welcome).is_err();
+    assert!(!lost, "a welcome is no fault");
+    for piece in data.chunks(1 + data.len() / 3) {
+        now = now.after(Duration::from_millis(u64::from(piece[0]) * 20));
+        lost = lost || talk.take(now, piece).is_err();
+        assert!(talk.waiting_frames() <= MOST_FRAMES);
+        let wishes = talk.take_wishes(now);
+        assert_eq!(wishes.budgets.within(config.budgets), wishes.budgets);
+        let frames = &wishes.frames;
+        let mut all: Vec<Gfn> = frames
+            .promote
+            .iter()
+            .chain(&frames.demote)
+            .copied()
+            .collect();
+        assert!(all.iter().all(|gfn| *gfn < config.memory_end));
+        let len = all.len();
+        all.sort_unstable();
+        all.dedup();
+        assert_eq!(all.len(), len, "each is named once");
+        assert_eq!(talk.waiting_frames(), 0);
+    }
+    // Whatever it said, the agent says hello or sends a heartbeat when its time has come.
+    let due = now.after(Duration::from_secs(31));
+    assert!(talk.speak(due, &report()).is_some());
+}
+
+fn report() -> Report {
+    match heartbeat(1) {
+        AgentMessage::Heartbeat(beat) => beat.report().clone(),
+        AgentMessage::Hello(_) => Report::default(),
+    }
+}

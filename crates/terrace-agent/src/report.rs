@@ -1,0 +1,211 @@
+//! What the host is told, and what becomes of its wishes.
+
+use terrace_proto::agent::{
+    Activity, Cost, Faults, Mechanism, Mode, NodeMemory, Pressure, Report, Text,
+};
+use terrace_sys::HostRoot;
+
+use crate::agent::Agent;
+use crate::channel::{HostLink, LinkState, Wishes};
+use crate::status::ChannelStatus;
+
+/// `/proc/pressure/memory`, where the kernel tells it.
+fn pressure(root: &HostRoot) -> Option<Pressure> {
+    parse_pressure(&root.read("proc/pressure/memory").ok()?)
+}
+
+fn parse_pressure(text: &str) -> Option<Pressure> {
+    let line = |which: &str| {
+        let line = text.lines().find(|line| line.starts_with(which))?;
+        let field = |name: &str| {
+            let mut words = line.split_whitespace();
+            words.find_map(|word| word.strip_prefix(name)?.strip_prefix('='))
+        };
+        Some((hundredths(field("avg10")?)?, field("total")?.parse().ok()?))
+    };
+    let (some, full) = (line("some")?, line("full")?);
+    Some(Pressure {
+        some_avg10_hundredths: some.0,
+        full_avg10_hundredths: full.0,
+        some_total_us: some.1,
+        full_total_us: full.1,
+    })
+}
+
+/// `12.34` as 1234; at most 100 percent.
+fn hundredths(text: &str) -> Option<u16> {
+    let (whole, part) = text.split_once('.')?;
+    let (whole, part): (u16, u16) = (whole.parse().ok()?, part.get(..2)?.parse().ok()?);
+    Some(whole.checked_mul(100)?.checked_add(part)?.min(10_000))
+}
+
+fn faults(root: &HostRoot) -> Faults {
+    let text = root.read("proc/vmstat").unwrap_or_default();
+    let field = |name: &str| {
+        let mut lines = text.lines();
+        let value = lines.find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+        value.and_then(|value| value.parse().ok()).unwrap_or(0)
+    };
+    let major = field("pgmajfault");
+    Faults {
+        major,
+        minor: field("pgfault").saturating_sub(major),
+        swap_in_pages: field("pswpin"),
+        swap_out_pages: field("pswpout"),
+    }
+}
+
+impl Agent {
+    /// What the host is told.
+    #[must_use]
+    pub fn report(&self) -> Report {
+        let status = self.status();
+        let mut nodes: Vec<NodeMemory> = self
+            .room
+            .nodes()
+            .into_iter()
+            .map(|(node, tier, total_bytes, free_bytes)| NodeMemory {
+                node: node.0,
+                tier,
+                total_bytes,
+                free_bytes: free_bytes.min(total_bytes),
+            })
+            .collect();
+        nodes.sort_by_key(|node| node.node);
+        Report {
+            nodes,
+            pressure: pressure(&self.root),
+            faults: faults(&self.root),
+            cost: Cost {
+                cpu_ns: status.cpu_ns,
+                resident_bytes: status.resident_bytes,
+            },
+            mechanism: Mechanism {
+                sampler: Text::lossy(self.samplers.name().unwrap_or("")),
+                policy: Text::lossy("hyperplace"),
+                mover: Text::lossy("move_pages, symmetric exchange"),
+            },
+            activity: Activity {
+                epochs: self.epoch.into(),
+                processes: u32::try_from(self.managed.len()).unwrap_or(u32::MAX),
+                promoted_pages: status.promoted_pages,
+                demoted_pages: status.demoted_pages,
+                failed_pages: status.failed_pages + status.busy_pages,
+            },
+            mode: self.wishes.mode,
+            paused: self.wishes.paused,
+            budgets: self.wishes.budgets,
+            frames_taken: 0,
+            frames_refused: self.totals.frames_refused,
+        }
+    }
+
+    /// Speaks with the host and takes its wishes.
+    pub fn speak(&mut self, link: &mut HostLink) {
+        link.beat(self.clock.now(), &self.report());
+        self.wish(link.take_wishes());
+        let state = link.state();
+        let word = match &state {
+            LinkState::Down(_) => "absent",
+            LinkState::Greeting => "greeting",
+            LinkState::Welcomed(_) => "connected",
+            LinkState::Refused(_) => "refused",
+            LinkState::Silent => "silent",
+        };
+        let before = std::mem::replace(
+            &mut self.channel,
+            ChannelStatus {
+                state: word.into(),
+                detail: state.to_string(),
+            },
+        );
+        if before.state != self.channel.state {
+            let words = format!("host: {}", self.channel.detail);
+            self.journal.tell(self.epoch, words);
+        }
+    }
+
+    /// Follows wishes from now on.
+    pub fn wish(&mut self, wishes: Wishes) {
+        let frames = wishes.frames.promote.len() + wishes.frames.demote.len();
+        if frames > 0 {
+            self.totals.frames_refused += frames as u64;
+            self.journal.tell_once(
+                self.epoch,
+                "the host names frames, which this agent cannot move: they stay where they are \
+                 (moving by frame takes a module in the guest's kernel)"
+                    .into(),
+            );
+        }
+        if wishes.mode != self.wishes.mode || wishes.paused != self.wishes.paused {
+            let pause = if wishes.paused { ", paused" } else { "" };
+            let who = if wishes.by_host {
+                "the host wishes"
+            } else {
+                "by its own configuration"
+            };
+            let words = format!("mode {}{pause}, {who}", wishes.mode);
+            self.journal.tell(self.epoch, words);
+        }
+        self.wishes = wishes;
+    }
+
+    /// Neither samples nor moves: paused, off, or the host counts accesses itself.
+    pub(crate) fn rests(&self) -> bool {
+        self.wishes.paused || self.wishes.mode != Mode::Guest
+    }
+}
+
+/// What an agent without a host does.
+#[must_use]
+pub fn own_wishes(budgets: terrace_proto::agent::Budgets) -> Wishes {
+    Wishes {
+        by_host: false,
+        mode: Mode::Guest,
+        paused: false,
+        budgets,
+        frames: crate::channel::FrameWishes::default(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pressure_is_read_as_the_kernel_writes_it() {
+        let text = "some avg10=1.53 avg60=0.87 avg300=0.20 total=1234\n\
+                    full avg10=0.00 avg60=0.00 avg300=0.00 total=99\n";
+        let pressure = parse_pressure(text).unwrap();
+        assert_eq!(
+            (
+                pressure.some_avg10_hundredths,
+                pressure.some_total_us,
+                pressure.full_total_us
+            ),
+            (153, 1234, 99)
+        );
+        assert_eq!(hundredths("100.00"), Some(10_000));
+        for bad in ["", "some avg10=x total=1\nfull", "some\nfull"] {
+            assert_eq!(parse_pressure(bad), None, "{bad}");
+        }
+    }
+
+    #[test]
+    fn counters_that_the_kernel_does_not_have_are_zero() {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::create_dir_all(dir.path().join("proc")).unwrap();
+        let vmstat = "pgfault 100\npgmajfault 7\npswpin 3\n";
+        std::fs::write(dir.path().join("proc/vmstat"), vmstat).unwrap();
+        let faults = faults(&HostRoot::new(dir.path()));
+        assert_eq!(
+            (
+                faults.major,
+                faults.minor,
+                faults.swap_in_pages,
+                faults.swap_out_pages
+            ),
+            (7, 93, 3, 0)
+        );
+    }
+}

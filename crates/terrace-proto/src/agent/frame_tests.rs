@@ -1,0 +1,253 @@
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::{Path, PathBuf};
+
+use proptest::prelude::*;
+
+use super::super::fuzz::{
+    agent_seeds, changed, check, fuzz_agent_bytes, fuzz_host_bytes, heartbeat, hello, host_seeds,
+};
+use super::super::{
+    AgentMessage, Budgets, Frames, GREATEST_GFN, Heartbeat, HostMessage, MAX_FRAMES, MAX_NODES,
+    NodeMemory, Pressure, Report,
+};
+use super::*;
+use crate::{Gfn, Tick, TierId};
+
+const NODES: u32 = 64;
+const _: () = assert!(MAX_NODES == 64);
+
+fn frame(message: &impl Message) -> Vec<u8> {
+    message.encode().unwrap()
+}
+
+fn raw_frame(body: &[u8]) -> Vec<u8> {
+    let mut frame = MARK.to_vec();
+    frame.extend(u32::try_from(body.len()).unwrap().to_le_bytes());
+    frame.extend(crc32(body).to_le_bytes());
+    frame.extend(body);
+    frame
+}
+
+#[test]
+fn the_check_is_the_crc_of_the_standard() {
+    assert_eq!(crc32(b"123456789"), 0xcbf4_3926);
+}
+
+#[test]
+fn messages_come_whole_in_whatever_pieces() {
+    let sent = vec![hello(1), heartbeat(1), heartbeat(2)];
+    let bytes: Vec<u8> = sent.iter().flat_map(frame).collect();
+    for size in [1, 2, 3, 7, 64, bytes.len()] {
+        let mut decoder = Decoder::<AgentMessage>::default();
+        let got: Vec<AgentMessage> = bytes.chunks(size).flat_map(|c| decoder.push(c)).collect();
+        assert_eq!(got, sent);
+        assert_eq!(decoder.pending(), 0);
+    }
+}
+
+#[test]
+fn unknown_kinds_and_later_fields_are_skipped() {
+    let mut bytes = raw_frame(&[0x77, 0x77, 9, 9, 9]);
+    let mut longer = frame(&hello(3))[HEADER..].to_vec();
+    longer.extend([1, 2, 3]);
+    bytes.extend(raw_frame(&longer));
+    let mut decoder = Decoder::<AgentMessage>::default();
+    assert_eq!(decoder.push(&bytes), [hello(3)]);
+    assert_eq!(
+        (decoder.counts().unknown, decoder.counts().malformed),
+        (1, 0)
+    );
+}
+
+#[test]
+fn messages_of_the_other_direction_are_unknown() {
+    let mut guest = Decoder::<HostMessage>::default();
+    assert!(guest.push(&frame(&hello(1))).is_empty());
+    let mut host = Decoder::<AgentMessage>::default();
+    let frames = Frames::new(1, vec![Gfn(1)], Vec::new()).unwrap();
+    assert!(host.push(&frame(&HostMessage::Frames(frames))).is_empty());
+    assert_eq!((guest.counts().unknown, host.counts().unknown), (1, 1));
+}
+
+#[test]
+fn garbage_before_a_frame_is_counted_and_the_frame_found() {
+    let mut bytes = b"\xd7Tgboot messages \xd7\xd7".to_vec();
+    let garbage = bytes.len() as u64;
+    bytes.extend(frame(&heartbeat(4)));
+    let mut decoder = Decoder::<AgentMessage>::default();
+    assert_eq!(decoder.push(&bytes), [heartbeat(4)]);
+    assert_eq!(decoder.counts().garbage_bytes, garbage);
+}
+
+#[test]
+fn half_a_frame_of_an_agent_that_was_killed_hides_the_next_one_until_it_is_cut() {
+    let half = frame(&heartbeat(1));
+    let mut bytes = half[..half.len() - 5].to_vec();
+    bytes[4] = 0xff; // longer than all that follows
+    bytes.extend(frame(&hello(2)));
+    let mut decoder = Decoder::<AgentMessage>::default();
+    assert!(decoder.push(&bytes).is_empty());
+    assert_eq!(decoder.cut(), [hello(2)]);
+    assert_eq!(decoder.pending(), 0);
+}
+
+#[test]
+fn endless_garbage_breaks_the_link_and_nothing_is_kept() {
+    let mut decoder = Decoder::<AgentMessage>::default();
+    let chunk = [0xaa; 4096];
+    let pushes = (0..1000).take_while(|_| {
+        decoder.push(&chunk);
+        decoder.broken().is_none()
+    });
+    assert_eq!(pushes.count(), 2 * MAX_BODY / chunk.len());
+    assert!(matches!(decoder.broken(), Some(Broken::Garbage(_))));
+    assert!(decoder.push(&frame(&hello(1))).is_empty());
+    assert_eq!(decoder.pending(), 0);
+}
+
+#[test]
+fn marks_in_marks_cost_a_bounded_number_of_checks() {
+    let mut one = MARK.to_vec();
+    one.extend(60_000_u32.to_le_bytes());
+    let bytes = one.repeat(40_000);
+    let mut decoder = Decoder::<AgentMessage>::default();
+    decoder.push(&bytes);
+    assert!(matches!(decoder.broken(), Some(Broken::BadChecks(_))));
+    assert!(decoder.counts().bad_checks <= u64::from(MOST_BAD_FRAMES) + 1);
+}
+
+fn report(change: impl FnOnce(&mut Report)) -> Report {
+    let mut report = Report::default();
+    change(&mut report);
+    report
+}
+
+#[test]
+fn values_out_of_bounds_are_refused_here_and_on_the_wire() {
+    let node = |node, tier| NodeMemory {
+        node,
+        tier: TierId(tier),
+        ..NodeMemory::default()
+    };
+    let bad = [
+        report(|r| r.nodes = (0..=NODES).map(|n| node(n, 0)).collect()),
+        report(|r| r.nodes = vec![node(0, 4)]),
+        report(|r| r.nodes = vec![node(1, 0), node(1, 1)]),
+        report(|r| r.nodes = vec![node(0, 0), node(0, 1)]),
+        report(|r| r.nodes = vec![node(2, 0), node(1, 1)]),
+        report(|r| {
+            r.pressure = Some(Pressure {
+                full_avg10_hundredths: 10_001,
+                ..Pressure::default()
+            });
+        }),
+    ];
+    for report in bad {
+        // What a sender without these checks would send.
+        let body = postcard::to_extend(&(1_u64, Tick(1), &report), vec![2, 0]).unwrap();
+        assert!(Heartbeat::new(1, Tick(1), report).is_err());
+        let mut decoder = Decoder::<AgentMessage>::default();
+        assert!(decoder.push(&raw_frame(&body)).is_empty());
+        assert_eq!(decoder.counts().malformed, 1);
+    }
+    for (bytes, cpu) in [(u64::MAX, 10), (0, 0), (0, 101)] {
+        assert!(Budgets::new(bytes, cpu).is_err());
+    }
+    let most = Frames::new(1, vec![Gfn(0); MAX_FRAMES], Vec::new()).unwrap();
+    frame(&HostMessage::Frames(most));
+    assert!(Frames::new(1, vec![Gfn(0); MAX_FRAMES], vec![Gfn(0)]).is_err());
+    assert!(Frames::new(1, vec![Gfn(GREATEST_GFN.0 + 1)], Vec::new()).is_err());
+}
+
+#[test]
+fn the_largest_messages_fit_a_frame() {
+    let nodes = (0..NODES).map(|node| NodeMemory {
+        node: node + (u32::MAX - NODES),
+        tier: TierId(3),
+        total_bytes: u64::MAX,
+        free_bytes: u64::MAX,
+    });
+    let report = report(|r| r.nodes = nodes.collect());
+    let beat = Heartbeat::new(u64::MAX, Tick(u64::MAX), report).unwrap();
+    frame(&AgentMessage::Heartbeat(Box::new(beat)));
+    let frames = Frames::new(u64::MAX, vec![GREATEST_GFN; MAX_FRAMES], Vec::new()).unwrap();
+    frame(&HostMessage::Frames(frames));
+}
+
+fn corpus(target: &str) -> PathBuf {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    root.join("fuzz/corpus").join(target)
+}
+
+fn files(target: &str) -> Vec<Vec<u8>> {
+    let entries = std::fs::read_dir(corpus(target)).unwrap();
+    entries
+        .map(|e| std::fs::read(e.unwrap().path()).unwrap())
+        .collect()
+}
+
+/// What was committed is what this code sends: the format does not change by accident. With
+/// `TERRACE_WRITE_CORPUS=1` the files are written instead.
+#[test]
+fn the_committed_corpus_is_what_this_version_sends() {
+    for (target, seeds) in [("agent_bytes", agent_seeds()), ("host_bytes", host_seeds())] {
+        for (name, bytes) in seeds {
+            let file = corpus(target).join(name);
+            if std::env::var_os("TERRACE_WRITE_CORPUS").is_some() {
+                std::fs::create_dir_all(corpus(target)).unwrap();
+                std::fs::write(&file, &bytes).unwrap();
+            }
+            assert_eq!(std::fs::read(&file).unwrap(), bytes, "{}", file.display());
+        }
+    }
+}
+
+#[test]
+fn the_corpus_and_its_changes_break_no_promise() {
+    for (target, fuzz) in [
+        ("agent_bytes", fuzz_agent_bytes as fn(&[u8])),
+        ("host_bytes", fuzz_host_bytes),
+    ] {
+        for file in files(target) {
+            fuzz(&file);
+            for number in 0..400 {
+                fuzz(&changed(&file, number));
+            }
+        }
+    }
+}
+
+/// The same search over a decoder without the bound of length finds that.
+#[test]
+fn the_search_finds_a_decoder_without_the_length_bound() {
+    let unbounded = || Decoder::<AgentMessage>::bounded(usize::MAX - HEADER);
+    let finds = |data: &[u8]| catch_unwind(AssertUnwindSafe(|| check(data, unbounded))).is_err();
+    let silent = std::panic::take_hook();
+    std::panic::set_hook(Box::new(|_| {}));
+    let seeds: Vec<Vec<u8>> = agent_seeds()
+        .into_iter()
+        .filter(|(name, _)| *name != "too-long")
+        .map(|(_, seed)| seed)
+        .collect();
+    let by_itself = seeds.iter().any(|seed| finds(seed));
+    let changed = seeds
+        .iter()
+        .any(|seed| (0..400).any(|number| finds(&changed(seed, number))));
+    std::panic::set_hook(silent);
+    assert!(!by_itself, "what is well-formed does not show it");
+    assert!(changed, "400 changes of each seed do");
+}
+
+proptest! {
+    #[test]
+    fn random_bytes_break_no_promise(data in proptest::collection::vec(any::<u8>(), 0..2048)) {
+        fuzz_agent_bytes(&data);
+        fuzz_host_bytes(&data);
+    }
+
+    #[test]
+    fn changed_talk_breaks_no_promise(number in any::<u64>(), seed in 0_usize..8) {
+        let (_, seed) = agent_seeds().swap_remove(seed);
+        fuzz_agent_bytes(&changed(&changed(&seed, number), !number));
+    }
+}

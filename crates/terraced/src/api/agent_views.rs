@@ -1,0 +1,169 @@
+//! A guest's agent in the API's types, and what `doctor` says about it.
+
+use terrace_api::types as api;
+use terrace_host::Finding;
+use terrace_host::agent::AgentState;
+use terrace_proto::agent::{NodeMemory, Report};
+
+use crate::config::VmMode;
+use crate::guest_managed::{Agent, InForce};
+use crate::roster::Entry;
+
+/// The whole of it.
+pub fn agent(agent: &Agent) -> api::Agent {
+    let view = agent.view.as_ref();
+    api::Agent {
+        mode: agent.mode.name().into(),
+        in_force: in_force(agent),
+        fallback: agent.fallback().map(str::to_owned),
+        state: view.map_or("not heard yet".into(), |v| v.state.to_string()),
+        version: view.and_then(|v| v.program.clone()),
+        socket: agent.socket.display().to_string(),
+        heartbeats: view.map_or(0, |v| v.heartbeats),
+        report: last(agent).map(report),
+    }
+}
+
+fn last(agent: &Agent) -> Option<&Report> {
+    let heartbeat = agent.view.as_ref()?.heartbeat.as_ref()?;
+    Some(heartbeat.report())
+}
+
+fn in_force(agent: &Agent) -> String {
+    match &agent.in_force {
+        InForce::Waiting => "nobody yet: the agent was not heard".into(),
+        InForce::Guest => "the agent in the guest; the host neither scans nor moves".into(),
+        InForce::Fallback(_) => agent.fallback_words().into(),
+        InForce::Returning(_) => "the agent, as soon as the host's threads have ended".into(),
+        InForce::Host => {
+            "the host by itself: the engine has no coordinated policy yet, so no pages are \
+                          named to the agent, which neither samples nor moves"
+                .into()
+        }
+    }
+}
+
+fn report(r: &Report) -> api::AgentReport {
+    let node = |n: &NodeMemory| api::AgentNode {
+        node: n.node,
+        tier: n.tier.0,
+        total_bytes: n.total_bytes,
+        free_bytes: n.free_bytes,
+    };
+    api::AgentReport {
+        mode: r.mode.to_string(),
+        paused: r.paused,
+        sampler: r.mechanism.sampler.to_string(),
+        policy: r.mechanism.policy.to_string(),
+        mover: r.mechanism.mover.to_string(),
+        nodes: r.nodes.iter().map(node).collect(),
+        pressure_some_avg10_hundredths: r.pressure.map(|p| p.some_avg10_hundredths),
+        pressure_full_avg10_hundredths: r.pressure.map(|p| p.full_avg10_hundredths),
+        major_faults: r.faults.major,
+        swap_in_pages: r.faults.swap_in_pages,
+        swap_out_pages: r.faults.swap_out_pages,
+        cpu_ns: r.cost.cpu_ns,
+        resident_bytes: r.cost.resident_bytes,
+        budget_bytes_per_s: r.budgets.bytes_per_s(),
+        budget_cpu_percent: r.budgets.cpu_percent(),
+        epochs: r.activity.epochs,
+        processes: r.activity.processes,
+        promoted_pages: r.activity.promoted_pages,
+        demoted_pages: r.activity.demoted_pages,
+        failed_pages: r.activity.failed_pages,
+    }
+}
+
+/// Mode and reason of a VM that the engine does not know.
+pub fn mode(entry: &Entry) -> (api::Mode, String) {
+    let Some(agent) = &entry.agent else {
+        return (api::Mode::Ignored, entry.reason.clone());
+    };
+    match &agent.in_force {
+        InForce::Guest | InForce::Waiting if agent.paused => {
+            (api::Mode::Paused, "an operator paused its agent".into())
+        }
+        InForce::Fallback(why) if agent.scan => {
+            let mode = api::Mode::Ignored;
+            (mode, format!("{why}; it is being made ready for the host"))
+        }
+        InForce::Fallback(why) => {
+            let words = agent.fallback_words();
+            (api::Mode::Ignored, format!("{why}; {words}"))
+        }
+        _ => (api::Mode::Guest, in_force(agent)),
+    }
+}
+
+/// What runs at each stage of a VM that its agent manages, by its own word.
+pub fn stages(agent: &Agent) -> Vec<api::Stage> {
+    let Some(r) = last(agent).filter(|_| matches!(agent.in_force, InForce::Guest)) else {
+        return Vec::new();
+    };
+    let told = |what: &str| match what {
+        "" => "nothing (in the guest)".to_owned(),
+        what => format!("{what} (in the guest)"),
+    };
+    let m = &r.mechanism;
+    let stage = |stage: &str, mechanism: String| api::Stage {
+        stage: stage.into(),
+        mechanism,
+    };
+    vec![
+        stage("observe", told(m.sampler.as_str())),
+        stage("estimate", told(m.policy.as_str())),
+        stage("share", "the sizes of the guest's nodes".into()),
+        stage("place", told(m.policy.as_str())),
+        stage("move", told(m.mover.as_str())),
+    ]
+}
+
+/// For `doctor`.
+pub fn findings(agent: &Agent) -> Vec<Finding> {
+    let state = agent.view.as_ref().map(|v| &v.state);
+    let said = state.map_or("not heard yet".to_owned(), AgentState::to_string);
+    let by = in_force(agent);
+    let mut found = vec![match (&agent.in_force, state) {
+        (InForce::Fallback(why), _) => {
+            Finding::missing("agent", format!("{why}; {by}"), advice(agent, state))
+        }
+        (InForce::Guest | InForce::Host, Some(AgentState::Speaking)) => {
+            Finding::ok("agent", format!("{said}; manages it: {by}"))
+        }
+        _ => Finding::degraded(
+            "agent",
+            format!("{said}; manages it: {by}"),
+            advice(agent, state),
+        ),
+    }];
+    if agent.mode == VmMode::Coordinated {
+        found.push(Finding::degraded(
+            "coordinated",
+            "the agent's channel is there, and no policy of the engine counts for it",
+            "mode = \"guest\" has the agent find its pages by itself, \"host\" needs no agent",
+        ));
+    }
+    if let Some(nodes) = last(agent).map(|r| r.nodes.len()).filter(|n| *n < 2) {
+        found.push(Finding::degraded(
+            "guest-nodes",
+            format!("the guest sees {nodes} memory node: its agent has nowhere to move pages"),
+            "start the VM with a NUMA node per tier, or use mode = \"host\"",
+        ));
+    }
+    found
+}
+
+fn advice(agent: &Agent, state: Option<&AgentState>) -> String {
+    match state {
+        Some(AgentState::Lying(_)) => {
+            "look into the guest; `terrace resume VM` has its agent believed again".into()
+        }
+        Some(AgentState::Refused(_)) => "install the same version in guest and host".into(),
+        Some(AgentState::Absent(_)) | None => format!(
+            "start the VM with -chardev socket,id=terrace,path={},server=on,wait=off -device \
+             virtio-serial-pci -device virtserialport,chardev=terrace,name=org.terrace.agent.0",
+            agent.socket.display()
+        ),
+        _ => "start terrace-agent in the guest".into(),
+    }
+}

@@ -1,0 +1,181 @@
+//! What the configuration says about guests' agents.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::{Result, anyhow, ensure};
+use serde::Deserialize;
+use terrace_proto::agent::Budgets;
+
+/// Who manages a VM's memory.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum VmMode {
+    /// The host alone.
+    #[default]
+    Host,
+    /// The guest's agent; the host does not look into the VM's memory.
+    Guest,
+    /// The host counts and the guest's agent moves.
+    Coordinated,
+}
+
+impl VmMode {
+    /// As the configuration says it.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Host => "host",
+            Self::Guest => "guest",
+            Self::Coordinated => "coordinated",
+        }
+    }
+}
+
+/// What the host does for a VM while its agent is silent or lies.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Fallback {
+    /// It manages the VM as if there were no agent, where scanning is opted in.
+    #[default]
+    Host,
+    /// It watches the VM and moves nothing, where scanning is opted in.
+    Observe,
+}
+
+/// `[agent]` as written.
+#[derive(Debug, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub(super) struct Raw {
+    folder: PathBuf,
+    #[serde(with = "humantime_serde")]
+    silence: Duration,
+    move_budget_bytes_per_s: u64,
+    cpu_share_max_percent: u8,
+}
+
+impl Default for Raw {
+    fn default() -> Self {
+        Self {
+            folder: "/run/terrace/agent".into(),
+            silence: Duration::from_secs(5),
+            move_budget_bytes_per_s: 1 << 30,
+            cpu_share_max_percent: 50,
+        }
+    }
+}
+
+/// Guests' agents.
+#[derive(Clone, Debug)]
+pub struct AgentConfig {
+    /// Where the sockets of their ports are, unless a VM has another one.
+    pub folder: PathBuf,
+    /// After how long without a heartbeat an agent is silent.
+    pub silence: Duration,
+    /// What an agent may spend; its own configuration may allow less.
+    pub budgets: Budgets,
+}
+
+impl TryFrom<Raw> for AgentConfig {
+    type Error = anyhow::Error;
+
+    fn try_from(raw: Raw) -> Result<Self> {
+        ensure!(
+            (Duration::from_secs(2)..=Duration::from_secs(600)).contains(&raw.silence),
+            "agent.silence is out of range: allowed is 2s to 10m (an agent speaks once a second)"
+        );
+        let budgets = Budgets::new(raw.move_budget_bytes_per_s, raw.cpu_share_max_percent);
+        Ok(Self {
+            folder: raw.folder,
+            silence: raw.silence,
+            budgets: budgets.map_err(|e| anyhow!("agent: {e}"))?,
+        })
+    }
+}
+
+impl AgentConfig {
+    /// Where the port of a VM's agent is; none where it is not asked for.
+    pub(super) fn socket(
+        &self,
+        name: &str,
+        mode: VmMode,
+        scan: bool,
+        own: Option<&Path>,
+    ) -> Result<Option<PathBuf>> {
+        if mode == VmMode::Host {
+            return Ok(None);
+        }
+        ensure!(
+            mode != VmMode::Coordinated || scan,
+            "mode = \"coordinated\" has the host count accesses: opt in by scan = true, or use mode = \"guest\""
+        );
+        if let Some(own) = own {
+            return Ok(Some(own.to_owned()));
+        }
+        // A name is what the VM's owner gave it: it must not lead out of the folder.
+        ensure!(
+            !name.contains('/') && !name.starts_with('.') && !name.is_empty(),
+            "{name:?} is no file name: say by agent_socket where its agent's port is"
+        );
+        Ok(Some(self.folder.join(format!("{name}.sock"))))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Config;
+    use super::*;
+
+    fn refused(text: &str) -> String {
+        format!("{:#}", Config::parse(text).unwrap_err())
+    }
+
+    #[test]
+    fn vms_are_the_hosts_unless_it_says_otherwise() {
+        let config = Config::parse("[vm.a]\nmode = \"guest\"\n").unwrap();
+        let other = config.vm("b").unwrap();
+        assert_eq!((other.mode, other.agent_socket), (VmMode::Host, None));
+        let a = config.vm("a").unwrap();
+        assert_eq!(
+            (a.mode, a.fallback, a.scan),
+            (VmMode::Guest, Fallback::Host, false)
+        );
+        let socket = Path::new("/run/terrace/agent/a.sock");
+        assert_eq!(a.agent_socket.as_deref(), Some(socket));
+    }
+
+    #[test]
+    fn a_vm_may_have_a_socket_and_a_fallback_of_its_own() {
+        let text = "[agent]\nfolder = \"/x\"\n[defaults]\nmode = \"guest\"\nfallback = \"observe\"\n\
+                    [vm.a]\nagent_socket = \"/y/a\"\nfallback = \"host\"\n";
+        let config = Config::parse(text).unwrap();
+        let (a, b) = (config.vm("a").unwrap(), config.vm("b").unwrap());
+        assert_eq!(a.agent_socket.unwrap(), Path::new("/y/a"));
+        assert_eq!(b.agent_socket.unwrap(), Path::new("/x/b.sock"));
+        assert_eq!(
+            (a.fallback, b.fallback),
+            (Fallback::Host, Fallback::Observe)
+        );
+    }
+
+    #[test]
+    fn a_vm_whose_name_leads_out_of_the_folder_has_no_socket_there() {
+        let config = Config::parse("[defaults]\nmode = \"guest\"\n").unwrap();
+        for name in ["../../etc/x", "a/b", "..", ""] {
+            let error = config.vm(name).unwrap_err().to_string();
+            assert!(error.contains("agent_socket"), "{error}");
+        }
+        Config::parse("").unwrap().vm("../x").unwrap();
+    }
+
+    #[test]
+    fn what_cannot_be_is_refused() {
+        assert!(refused("[vm.a]\nmode = \"both\"").contains("coordinated"));
+        assert!(refused("[vm.a]\nmode = \"coordinated\"").contains("scan = true"));
+        assert!(refused("[vm.a]\nfallback = \"guest\"").contains("observe"));
+        assert!(refused("[agent]\nsilence = \"1s\"").contains("2s to 10m"));
+        assert!(refused("[agent]\ncpu_share_max_percent = 101").contains("CPU percent"));
+        let shared = "[defaults]\nagent_socket = \"/x\"";
+        assert!(refused(shared).contains("a socket of its own"));
+    }
+}
