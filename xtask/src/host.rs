@@ -101,16 +101,31 @@ pub fn refresh_package_lists() -> Result<()> {
     output(Command::new("apt-get").args(["update", "-q"])).map(drop)
 }
 
+/// A file of a package that must not be installed, such as one that would start a service; it is unpacked
+/// into our own folder if it is not there.
+pub fn find_unpacked(package: &str, path: &str) -> Result<PathBuf> {
+    let _lock = places::lock("packages")?;
+    if find(path).is_err() {
+        say(&format!("fetching {package} …"));
+        or_with_new_lists(|| unpack_without_root(&[package]))
+            .with_context(|| format!("the lab needs Debian's package {package}"))?;
+    }
+    find(path)
+}
+
 fn install(packages: &[&str]) -> Result<()> {
     say(&format!("installing {} …", packages.join(", ")));
-    let attempt = || {
+    or_with_new_lists(|| {
         if is_root()? {
             install_as_root(packages)
         } else {
             unpack_without_root(packages)
         }
-    };
-    // The lists may be missing, or older than the archive.
+    })
+}
+
+/// The lists may be missing, or older than the archive.
+fn or_with_new_lists(attempt: impl Fn() -> Result<()>) -> Result<()> {
     attempt().or_else(|_| {
         refresh_package_lists()?;
         attempt()
@@ -161,8 +176,9 @@ fn is_root() -> Result<bool> {
     Ok(output(Command::new("id").arg("-u"))?.trim() == "0")
 }
 
-/// busybox and busybox-static put different programs at one path; only the second is of use.
-fn is_static(program: &Path) -> bool {
+/// Whether a program needs no shared library. (busybox and busybox-static put different programs at one
+/// path; only the second is of use.)
+pub fn is_static(program: &Path) -> bool {
     let ldd = Command::new("ldd").arg(program).output();
     ldd.is_ok_and(|output| {
         !output.status.success() || String::from_utf8_lossy(&output.stdout).contains("statically")

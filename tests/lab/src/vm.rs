@@ -30,8 +30,32 @@ pub struct VmSpec {
     pub private: bool,
     /// The NUMA policy of the RAM.
     pub policy: RamPolicy,
+    /// The first part of the RAM, which the guest sees as a node of its own and which is bound to L1's fast
+    /// node, as the rest is to the slow one; 0 is a guest with one node.
+    pub fast_mib: u64,
+    /// Whether the guest's initial file system holds [`AGENT_FILES`] too, and the guest has the agent's
+    /// channel.
+    pub agent: bool,
     /// L1's port that the guest's truth channel leads to.
     pub truth_port: String,
+}
+
+/// The guest's own node of fast memory, where it has two.
+pub const GUEST_FAST_NODE: i32 = 0;
+
+/// Its slow one.
+pub const GUEST_SLOW_NODE: u32 = 1;
+
+/// What is appended to a guest's initial file system, in L1.
+pub const AGENT_FILES: &str = "/run/lab/agent.cpio";
+
+/// The agent's end of its channel, by the name of the guest's port.
+pub const AGENT_PORT: &str = "org.terrace.agent.0";
+
+/// The host's end of it.
+#[must_use]
+pub fn agent_socket_path(vm: &str) -> String {
+    format!("/run/terrace/agent/{vm}.sock")
 }
 
 /// Where the pages of a guest's RAM may be.
@@ -61,6 +85,8 @@ impl Default for VmSpec {
             node: 1,
             private: false,
             policy: RamPolicy::Preferred,
+            fast_mib: 0,
+            agent: false,
             truth_port: truth_port(1),
         }
     }

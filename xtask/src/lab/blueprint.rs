@@ -27,7 +27,7 @@ impl Blueprint {
         let _lock = places::lock("images")?;
         host::install_missing()?;
         let kernel = Kernel::get(refresh)?;
-        let initrd = images::build(&kernel, &programs::build_lab()?)?;
+        let initrd = images::build(&kernel, programs::build_lab()?)?;
         let machine = Machine::new(kernel.image(), &initrd);
         let key = key(&machine, vm, "")?;
         Ok(Self {

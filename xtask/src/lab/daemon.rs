@@ -94,7 +94,8 @@ impl Lab {
         self.wait_until_managed(VM)
     }
 
-    fn configure(&mut self, setup: Setup) -> Result<()> {
+    /// Writes the daemon's configuration.
+    pub fn configure(&mut self, setup: Setup) -> Result<()> {
         let write = format!("mkdir -p /run/terrace && cat >{FILE}");
         let output = self.run_with_input(&write, &setup.text(), START)?;
         if output.exit != 0 {

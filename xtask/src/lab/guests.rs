@@ -97,7 +97,7 @@ pub fn prepare() -> Result<PathBuf> {
     let _lock = places::lock("images")?;
     host::install_missing()?;
     let kernel = Kernel::get(false)?;
-    let initrd = images::guest(&programs::build_lab()?)?;
+    let initrd = images::guest(programs::build_lab()?)?;
     let folder = places::lab("guests")?;
     fs::write(folder.join("initrd"), initrd)?;
     let vmlinuz = folder.join("vmlinuz");

@@ -23,6 +23,9 @@ const FIRMWARE: [&str; 3] = [
 
 const LOADER: &str = "lib64/ld-linux-x86-64.so.2";
 
+/// The loader's own default folder, wherever the libraries were.
+pub const LIBRARIES: &str = "lib/x86_64-linux-gnu";
+
 /// Writes L1's initrd, which holds all of L2, unless one with this content is there.
 pub fn build(kernel: &Kernel, programs: &LabPrograms) -> Result<PathBuf> {
     let image = l1(kernel, programs)?;
@@ -79,15 +82,14 @@ fn add_qemu(image: &mut Image) -> Result<()> {
         if LOADER.ends_with(&*name) {
             image.copy(LOADER, &library);
         } else {
-            // The loader's own default folder, wherever the library was.
-            image.copy(&format!("lib/x86_64-linux-gnu/{name}"), &library);
+            image.copy(&format!("{LIBRARIES}/{name}"), &library);
         }
     }
     Ok(())
 }
 
 /// The shared libraries a program needs, and the loader.
-fn libraries(program: &Path) -> Result<Vec<PathBuf>> {
+pub fn libraries(program: &Path) -> Result<Vec<PathBuf>> {
     let mut ldd = std::process::Command::new("ldd");
     ldd.arg(program);
     if !program.starts_with("/usr") {

@@ -4,6 +4,7 @@
 //! the machine that is booted: it is pushed into it afterwards, so that a change of the product
 //! never needs a new boot.
 
+mod agent;
 mod blueprint;
 mod compare;
 mod control;
@@ -12,13 +13,16 @@ mod cpio;
 mod daemon;
 mod demo;
 mod emulator;
+mod filler;
 mod guests;
 mod images;
 mod kernel;
 mod machine;
+mod native;
 mod process;
 mod programs;
 mod qmp;
+mod redis;
 mod running;
 mod shell;
 mod snapshot;

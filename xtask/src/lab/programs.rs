@@ -11,7 +11,14 @@ use crate::progress::say;
 const TARGET: &str = "x86_64-unknown-linux-gnu";
 
 /// The product: cargo package and program.
-const PRODUCT: [(&str, &str); 2] = [("terraced", "terraced"), ("terrace-cli", "terrace")];
+const PRODUCT: [(&str, &str); 3] = [
+    ("terraced", "terraced"),
+    ("terrace-cli", "terrace"),
+    ("terrace-agent", AGENT),
+];
+
+/// The guest agent's program.
+pub const AGENT: &str = "terrace-agent";
 
 /// The programs that are part of the lab's images.
 pub struct LabPrograms {
@@ -19,15 +26,23 @@ pub struct LabPrograms {
     pub host: PathBuf,
     /// Runs in L2.
     pub guest: PathBuf,
+    /// Workloads of L1 itself; pushed where a test wants them.
+    pub native: PathBuf,
 }
 
-/// Builds `lab-host` and `lab-guest`.
-pub fn build_lab() -> Result<LabPrograms> {
+/// Builds what runs in L1 and L2, once per task.
+pub fn build_lab() -> Result<&'static LabPrograms> {
+    static BUILT: OnceLock<LabPrograms> = OnceLock::new();
+    if let Some(built) = BUILT.get() {
+        return Ok(built);
+    }
     build(&["terrace-lab"])?;
-    Ok(LabPrograms {
+    let built = LabPrograms {
         host: program("lab-host")?,
         guest: program("lab-guest")?,
-    })
+        native: program("lab-native")?,
+    };
+    Ok(BUILT.get_or_init(|| built))
 }
 
 /// Builds the product, once per task; packages that the workspace does not have are left out, loudly.

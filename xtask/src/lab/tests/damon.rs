@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
-use terrace_lab::vm::{self, VmSpec};
+use terrace_lab::vm::VmSpec;
 
 use super::LabTest;
 use crate::lab::Lab;
@@ -25,10 +25,7 @@ pub const TESTS: &[LabTest] = &[
 ];
 
 fn damon_finds_a_contiguous_hot_set_where_page_tables_cannot_be_read(lab: &mut Lab) -> Result<()> {
-    let pid = vm::pid_path(VM);
-    lab.check(&format!(
-        "kill $(cat {pid}); while [ -e {pid} ]; do sleep 0.1; done"
-    ))?;
+    lab.end_vm(VM)?;
     // A huge page would be watched and moved as one, which is another test's matter.
     lab.check("echo never >/sys/kernel/mm/transparent_hugepage/enabled")?;
     lab.start_vm(&VmSpec {

@@ -66,7 +66,7 @@ fn daemon_killed_mid_move_leaves_the_guest_whole_and_a_restart_goes_on(
 }
 
 fn full_fast_node_stops_promotions_and_loses_nothing(lab: &mut Lab) -> Result<()> {
-    fill_fast_node(lab)?;
+    lab.fill_fast_node(LEFT_MIB)?;
     lab.start_daemon(Setup {
         defaults: "",
         ..Setup::VTMM
@@ -81,32 +81,12 @@ fn full_fast_node_stops_promotions_and_loses_nothing(lab: &mut Lab) -> Result<()
         "`terrace explain` does not say that the node is full:\n{told}"
     );
     lab.expect_intact(VM)?;
-    lab.check("rm /run/filler/all && umount /run/filler")?;
+    lab.empty_fast_node()?;
     ensure!(
         lab.converges_within_three_rounds(VM)?,
         "the node has room again, but the hot set is not in fast memory after three rounds"
     );
     lab.expect_intact(VM)
-}
-
-/// A file bound to the fast node takes nearly all that is free there. Where something else took memory meanwhile,
-/// the kernel ends whoever writes it (and not the largest process, QEMU): the node is as full as it gets then.
-fn fill_fast_node(lab: &mut Lab) -> Result<()> {
-    let free = lab.check("awk '/MemFree/ {print $4}' /sys/devices/system/node/node0/meminfo")?;
-    let free_mib = free.trim().parse::<u64>().context("MemFree of node 0")? >> 10;
-    // The kernel keeps what is below the high watermark for itself; the daemon leaves it alone.
-    let high = lab.check(
-        "awk '/^Node/ {node=$2} $1==\"high\" && node==\"0,\" {sum+=$2} END {print sum}' /proc/zoneinfo",
-    )?;
-    let high_mib = (high.trim().parse::<u64>().context("high watermarks")? * 4) >> 10;
-    let fill = free_mib.saturating_sub(high_mib + LEFT_MIB);
-    lab.check(&format!(
-        "mkdir -p /run/filler && mount -t tmpfs -o size={fill}m,mpol=bind:0 filler /run/filler"
-    ))?;
-    lab.check(&format!(
-        "(echo 1000 >/proc/self/oom_score_adj; exec dd if=/dev/zero of=/run/filler/all bs=1M count={fill} 2>/dev/null) || true"
-    ))?;
-    Ok(())
 }
 
 fn guest_killed_mid_round_is_forgotten_and_comes_back(lab: &mut Lab) -> Result<()> {

@@ -1,11 +1,15 @@
 //! The lab's tests and their runner.
 
+mod agent;
+mod agent_faults;
+mod agent_nested;
 mod compare;
 mod damon;
 mod faults;
 mod fork_storm;
 mod huge_pages;
 mod infrastructure;
+mod native;
 mod placement;
 mod several_vms;
 mod simulator;
@@ -37,6 +41,7 @@ pub struct LabTest {
 /// Every test there is.
 const TESTS: &[&[LabTest]] = &[
     infrastructure::TESTS,
+    native::TESTS,
     placement::TESTS,
     fork_storm::TESTS,
     faults::TESTS,
@@ -44,6 +49,9 @@ const TESTS: &[&[LabTest]] = &[
     huge_pages::TESTS,
     damon::TESTS,
     writes::TESTS,
+    agent::TESTS,
+    agent_faults::TESTS,
+    agent_nested::TESTS,
     simulator::TESTS,
 ];
 

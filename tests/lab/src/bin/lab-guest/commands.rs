@@ -2,21 +2,24 @@
 
 use anyhow::{Context, Result, bail};
 use serde_json::{Value, json};
-use terrace_lab::pages::coalesce;
+use terrace_lab::churn::Churn;
+use terrace_lab::commands::{self, COMMANDS};
+use terrace_lab::move_pages;
+use terrace_lab::pages::{PAGE_SIZE, Placement, coalesce};
+use terrace_lab::workload::Workload;
 
+use crate::agent::Agent;
 use crate::cache::CachedFile;
-use crate::churn::Churn;
-use crate::hotset::Layout;
 use crate::lazyfree::{self, LazyFree};
 use crate::pagemap;
 use crate::sleepers::Sleepers;
-use crate::workload::Workload;
 
 /// All that a guest can be asked to do.
 pub struct Guest {
     pub workload: Workload,
     pub churn: Churn,
     pub sleepers: Sleepers,
+    pub agent: Agent,
     pub lazyfree: Option<LazyFree>,
     pub cache: Option<CachedFile>,
 }
@@ -34,45 +37,29 @@ fn execute(guest: &mut Guest, line: &str) -> Result<Value> {
     } = &mut *guest;
     let mut words = line.split_whitespace();
     let command = words.next().unwrap_or_default();
-    let argument = words.next();
+    if let Some(answer) = commands::answer(workload, churn, command, words.clone())? {
+        return Ok(answer);
+    }
     match command {
-        "ping" => Ok(json!({ "pong": number(argument)? })),
         "truth" => hot(workload, workload.hot_indices()),
         "written" => hot(workload, workload.written_indices()),
         "region" => region(workload),
-        "move" => {
-            let layout = layout(words.next())?.unwrap_or(workload.layout());
-            workload.move_hot_set(number(argument)?, layout);
-            Ok(stats(workload, churn))
-        }
-        "idle" | "run" => {
-            workload.running = command == "run";
-            Ok(stats(workload, churn))
-        }
-        "churn" => {
-            churn.set(number(argument)?)?;
-            Ok(stats(workload, churn))
-        }
-        "hot" => {
-            workload.set_hot_pages(usize::try_from(number(argument)?)?);
-            Ok(stats(workload, churn))
-        }
-        "stats" => Ok(stats(workload, churn)),
-        "verify" => Ok(verify(workload, churn)),
-        _ => on_request(guest, command, argument),
+        "placement" => placement(workload),
+        _ => on_request(guest, command, words.next()),
     }
 }
 
 /// What a guest does only when it is asked to.
 fn on_request(guest: &mut Guest, command: &str, argument: Option<&str>) -> Result<Value> {
-    let count = || anyhow::Ok(usize::try_from(number(argument)?)?);
+    let count = || anyhow::Ok(usize::try_from(commands::number(argument)?)?);
     let freed = "no page was freed lazily; `lazyfree N` first";
     match command {
         "mapped" => Ok(json!({ "ranges": coalesce(pagemap::all_mapped()?) })),
         "sleepers" => {
-            guest.sleepers.set(number(argument)?)?;
+            guest.sleepers.set(commands::number(argument)?)?;
             Ok(json!({ "ranges": coalesce(guest.sleepers.frames()?) }))
         }
+        "agent" => guest.agent.command(argument),
         "cache" => {
             let file = guest.cache.insert(CachedFile::new(count()?)?);
             Ok(json!({ "ranges": coalesce(file.frames()?) }))
@@ -94,9 +81,9 @@ fn on_request(guest: &mut Guest, command: &str, argument: Option<&str>) -> Resul
         "contents" => Ok(guest.lazyfree.as_ref().context(freed)?.contents()),
         "pressure" => lazyfree::pressure(),
         other => bail!(
-            "no command {other:?}; there are truth, written, region, move SEED [clustered], hot N, idle, run, churn N, \
-             verify, \
-             stats, ping N, mapped, sleepers N, cache N, uncache, lazyfree N, rewrite N, contents, pressure"
+            "no command {other:?}; there are {COMMANDS}, truth, written, region, placement, mapped, \
+             agent start|status|doctor|log|kill, sleepers N, cache N, \
+             uncache, lazyfree N, rewrite N, contents, pressure"
         ),
     }
 }
@@ -108,48 +95,20 @@ fn hot(workload: &Workload, pages: impl Iterator<Item = usize>) -> Result<Value>
     Ok(json!({ "hot": workload.hot_pages(), "ranges": coalesce(hot) }))
 }
 
+/// The guest's own nodes that the hot pages are on, by the word of its kernel.
+fn placement(workload: &Workload) -> Result<Value> {
+    let pages = workload.hot_indices();
+    let addresses: Vec<usize> = pages
+        .map(|page| workload.address() + page * PAGE_SIZE)
+        .collect();
+    let mut placement = Placement::default();
+    for status in move_pages::query(0, &addresses)? {
+        placement.count(status);
+    }
+    Ok(serde_json::to_value(placement)?)
+}
+
 fn region(workload: &Workload) -> Result<Value> {
     let frames = pagemap::frames(workload.address(), workload.pages())?;
     Ok(json!({ "pages": workload.pages(), "ranges": coalesce(frames) }))
-}
-
-fn stats(workload: &Workload, churn: &Churn) -> Value {
-    json!({
-        "running": workload.running,
-        "passes": workload.passes,
-        "errors": workload.errors,
-        "pages": workload.pages(),
-        "hot": workload.hot_pages(),
-        "seed": workload.seed(),
-        "churn_workers": churn.workers(),
-        "churn_forks": churn.forks(),
-        "churn_errors": churn.errors(),
-    })
-}
-
-fn verify(workload: &Workload, churn: &Churn) -> Value {
-    let bad = workload.count_bad_pages();
-    println!("VERIFY pages={} bad={bad}", workload.pages());
-    json!({
-        "pages": workload.pages(),
-        "bad": bad,
-        "errors": workload.errors,
-        "churn_forks": churn.forks(),
-        "churn_errors": churn.errors(),
-    })
-}
-
-/// None: as it was.
-fn layout(word: Option<&str>) -> Result<Option<Layout>> {
-    match word {
-        None => Ok(None),
-        Some("clustered") => Ok(Some(Layout::Clustered)),
-        Some(other) => bail!("no layout {other:?}; there is `clustered`"),
-    }
-}
-
-fn number(argument: Option<&str>) -> Result<u64> {
-    let text = argument.context("this command needs a number")?;
-    text.parse()
-        .with_context(|| format!("{text} is no whole number"))
 }

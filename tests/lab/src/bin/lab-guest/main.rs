@@ -3,20 +3,17 @@
 //! It fills a region with a pattern, keeps touching a scattered hot set in it, and answers questions
 //! on a virtio-serial port: which guest frames are hot, and is every byte still what it should be.
 //! When asked to, it lets processes come and go beside that, or has pages that are special to a kernel:
-//! freed lazily, of processes that sleep, in the page cache alone.
+//! freed lazily, of processes that sleep, in the page cache alone; or it starts the guest agent beside itself.
 
+mod agent;
 mod anonymous;
 mod cache;
-mod churn;
 mod commands;
-mod hotset;
 mod lazyfree;
 mod options;
 mod pagemap;
-mod region;
 mod sleepers;
 mod startup;
-mod workload;
 
 use std::fs::File;
 use std::io::{Read, Write};
@@ -24,14 +21,15 @@ use std::os::fd::AsRawFd;
 use std::thread;
 use std::time::Duration;
 
+use agent::Agent;
 use anyhow::{Context, Result};
-use churn::Churn;
 use commands::Guest;
 use options::Options;
-use region::Region;
 use sleepers::Sleepers;
-use terrace_lab::port;
-use workload::Workload;
+use terrace_lab::churn::Churn;
+use terrace_lab::region::{Place, Region};
+use terrace_lab::workload::Workload;
+use terrace_lab::{numa, port};
 
 fn main() {
     // The kernel panics when init ends, and with it ends the guest: the keeper notices.
@@ -42,8 +40,9 @@ fn main() {
 
 fn run() -> Result<()> {
     startup::mount_filesystems()?;
+    startup::name_this_process(c"lab-guest")?;
     let options = Options::from_kernel_command_line()?;
-    let region = Region::new(options.region_mib, options.thp)?;
+    let region = fill(&options)?;
     let workload = Workload::new(region, options.hot_percent, options.layout, options.seed);
     println!(
         "lab-guest: {} pages, {} hot",
@@ -54,11 +53,26 @@ fn run() -> Result<()> {
         workload,
         churn: Churn::new()?,
         sleepers: Sleepers::default(),
+        agent: Agent::default(),
         lazyfree: None,
         cache: None,
     };
     let mut port = port::open(port::TRUTH, false)?;
     serve(&mut port, &mut guest, options.pause_ms)
+}
+
+/// Fills the region from the node that it starts on.
+fn fill(options: &Options) -> Result<Region> {
+    // A kernel without NUMA has no policies, and needs none.
+    let wanted = options.node > 0;
+    if wanted {
+        numa::prefer(options.node).context("cannot prefer a node")?;
+    }
+    let region = Region::new(options.region_mib, options.thp, Place::FarAway)?;
+    if wanted {
+        numa::prefer_none().context("cannot go back to no preference")?;
+    }
+    Ok(region)
 }
 
 /// Passes over the hot set until the end of the machine, with a look at the port in between.

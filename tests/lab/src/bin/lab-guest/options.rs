@@ -4,8 +4,7 @@ use std::fs;
 use std::str::FromStr;
 
 use anyhow::{Context, Result, anyhow};
-
-use crate::hotset::Layout;
+use terrace_lab::hotset::Layout;
 
 /// How large the workload is and how it behaves.
 pub struct Options {
@@ -14,6 +13,8 @@ pub struct Options {
     pub seed: u64,
     pub layout: Layout,
     pub thp: bool,
+    /// The guest's node that the region starts on.
+    pub node: u32,
     pub pause_ms: i32,
 }
 
@@ -34,6 +35,7 @@ impl Options {
             seed: value(line, "seed", 1)?,
             layout,
             thp: value(line, "thp", 0)? != 0,
+            node: value(line, "node", 0)?,
             pause_ms: value(line, "pause_ms", 20)?,
         })
     }

@@ -1,6 +1,6 @@
 //! What an init has to do before anything works.
 
-use std::ffi::CString;
+use std::ffi::{CStr, CString};
 use std::fs;
 
 use anyhow::{Context, Result};
@@ -10,6 +10,16 @@ pub fn mount_filesystems() -> Result<()> {
     for (kind, target) in [("proc", "/proc"), ("sysfs", "/sys"), ("devtmpfs", "/dev")] {
         fs::create_dir_all(target).with_context(|| format!("cannot create {target}"))?;
         mount(kind, target)?;
+    }
+    Ok(())
+}
+
+/// What the guest's kernel calls this process, instead of `init`.
+pub fn name_this_process(name: &CStr) -> Result<()> {
+    // SAFETY: the name ends in NUL and outlives the call; the other arguments are not used.
+    let result = unsafe { libc::prctl(libc::PR_SET_NAME, name.as_ptr()) };
+    if result != 0 {
+        return Err(std::io::Error::last_os_error()).context("cannot name this process");
     }
     Ok(())
 }

@@ -3,13 +3,17 @@
 use std::fs;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::net::UnixStream;
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
 use anyhow::{Context, Result, bail};
-use terrace_lab::port;
 use terrace_lab::vm::{self, RamPolicy, VmSpec};
+use terrace_lab::{numa, port};
 
 use crate::{balanced, bridge};
+
+/// The initial file system of every guest.
+const L2_INITRD: &str = "/lab/l2.cpio";
 
 /// Runs the guest until its QEMU ends.
 pub fn keep(spec: &VmSpec) -> Result<()> {
@@ -17,7 +21,10 @@ pub fn keep(spec: &VmSpec) -> Result<()> {
     if spec.policy == RamPolicy::Balanced {
         balanced::create(&vm::ram_path(spec), spec.memory_mib << 20)?;
     }
-    pin(spec).context("sched_setaffinity")?;
+    numa::pin(processor(spec)).context("sched_setaffinity")?;
+    if spec.agent {
+        append_agent(spec)?;
+    }
     let (ours, theirs) = UnixStream::pair().context("socketpair")?;
     let mut qemu = start(spec, theirs.into())?;
     let pid = vm::pid_path(&spec.name);
@@ -32,23 +39,12 @@ pub fn keep(spec: &VmSpec) -> Result<()> {
     bail!("QEMU of {} ended: {status}", spec.name);
 }
 
-/// Keeps this program, and so its QEMU, on one processor: the first guest on the first, all others on the
+/// The one processor of this program, and so of its QEMU: the first guest's is the first, all others' the
 /// second. An emulated processor that runs two guests in turn, while their pages move, may keep a
 /// translation of the other one: without this, one of two guests ended within half a minute of
 /// `move_pages` calls; with it, none in 2.5 minutes.
-fn pin(spec: &VmSpec) -> std::io::Result<()> {
-    let processor = usize::from(spec.truth_port != vm::truth_port(1));
-    // SAFETY: a set of bits, of which none is a valid value.
-    let mut set: libc::cpu_set_t = unsafe { std::mem::zeroed() };
-    // SAFETY: the set is large enough for two processors.
-    unsafe { libc::CPU_SET(processor, &mut set) };
-    // SAFETY: the set outlives the call, which reads as many bytes as it has.
-    let result = unsafe { libc::sched_setaffinity(0, size_of_val(&set), &raw const set) };
-    if result == 0 {
-        Ok(())
-    } else {
-        Err(std::io::Error::last_os_error())
-    }
+fn processor(spec: &VmSpec) -> usize {
+    usize::from(spec.truth_port != vm::truth_port(1))
 }
 
 fn start(spec: &VmSpec, truth: OwnedFd) -> Result<Child> {
@@ -63,8 +59,51 @@ fn start(spec: &VmSpec, truth: OwnedFd) -> Result<Child> {
 }
 
 fn options(spec: &VmSpec, truth: i32) -> Vec<String> {
+    let name = &spec.name;
+    let pairs = [
+        ("-name", name.clone()),
+        ("-accel", "kvm".to_owned()),
+        ("-cpu", "host".to_owned()),
+        ("-smp", "1".to_owned()),
+        ("-bios", "qboot.rom".to_owned()),
+        ("-m", format!("{}M", spec.memory_mib)),
+        ("-kernel", "/lab/vmlinuz".to_owned()),
+        ("-initrd", initrd(spec)),
+        ("-append", kernel_command_line(spec)),
+        ("-display", "none".to_owned()),
+        ("-serial", format!("file:{}", vm::console_path(name))),
+        (
+            "-qmp",
+            format!("unix:{},server=on,wait=off", vm::qmp_path(name)),
+        ),
+        ("-device", "virtio-serial-pci".to_owned()),
+        ("-chardev", format!("socket,id=truth,fd={truth}")),
+        (
+            "-device",
+            format!("virtserialport,chardev=truth,name={}", port::TRUTH),
+        ),
+    ];
+    let memory = match spec.fast_mib {
+        0 => one_node(spec),
+        _ => two_nodes(spec),
+    };
+    ["-nodefaults", "-no-reboot"]
+        .into_iter()
+        .map(str::to_owned)
+        .chain(
+            pairs
+                .into_iter()
+                .chain(memory)
+                .chain(agent_channel(spec))
+                .flat_map(|(option, value)| [option.to_owned(), value]),
+        )
+        .collect()
+}
+
+type Options = Vec<(&'static str, String)>;
+
+fn one_node(spec: &VmSpec) -> Options {
     let VmSpec {
-        name,
         memory_mib,
         node,
         policy,
@@ -82,40 +121,75 @@ fn options(spec: &VmSpec, truth: i32) -> Vec<String> {
         RamPolicy::None | RamPolicy::Balanced => String::new(),
     };
     let memory = format!("{backend},id=mem,size={memory_mib}M,prealloc=on{policy}");
-    let pairs = [
-        ("-name", name.clone()),
-        ("-accel", "kvm".to_owned()),
-        ("-cpu", "host".to_owned()),
-        ("-smp", "1".to_owned()),
+    vec![
         ("-machine", "q35,memory-backend=mem,graphics=off".to_owned()),
-        ("-bios", "qboot.rom".to_owned()),
-        ("-m", format!("{memory_mib}M")),
         ("-object", memory),
-        ("-kernel", "/lab/vmlinuz".to_owned()),
-        ("-initrd", "/lab/l2.cpio".to_owned()),
-        ("-append", kernel_command_line(spec)),
-        ("-display", "none".to_owned()),
-        ("-serial", format!("file:{}", vm::console_path(name))),
+    ]
+}
+
+/// A node per tier, described to the guest as L1's are to L1. Nobody moves these pages: they are bound.
+fn two_nodes(spec: &VmSpec) -> Options {
+    let slow_mib = spec.memory_mib.saturating_sub(spec.fast_mib);
+    let mut options = vec![("-machine", "q35,hmat=on,graphics=off".to_owned())];
+    for (node, mib, cpus) in [(0, spec.fast_mib, ",cpus=0"), (1, slow_mib, "")] {
+        let backend = format!("memory-backend-ram,id=m{node},size={mib}M,prealloc=on");
+        options.push((
+            "-object",
+            format!("{backend},host-nodes={node},policy=bind"),
+        ));
+        let numa = format!("node,nodeid={node},memdev=m{node},initiator=0{cpus}");
+        options.push(("-numa", numa));
+    }
+    options.push(("-numa", "dist,src=0,dst=1,val=30".to_owned()));
+    for (node, latency_ns, bandwidth) in [(0, 80, "100G"), (1, 300, "20G")] {
+        for property in [
+            format!("data-type=access-latency,latency={latency_ns}"),
+            format!("data-type=access-bandwidth,bandwidth={bandwidth}"),
+        ] {
+            let target = format!("hmat-lb,initiator=0,target={node},hierarchy=memory");
+            options.push(("-numa", format!("{target},{property}")));
+        }
+    }
+    options
+}
+
+/// The port that the agent in the guest opens, and a socket for the daemon.
+fn agent_channel(spec: &VmSpec) -> Options {
+    if !spec.agent {
+        return Vec::new();
+    }
+    let socket = vm::agent_socket_path(&spec.name);
+    vec![
         (
-            "-qmp",
-            format!("unix:{},server=on,wait=off", vm::qmp_path(name)),
+            "-chardev",
+            format!("socket,id=agent,path={socket},server=on,wait=off"),
         ),
-        ("-device", "virtio-serial-pci".to_owned()),
-        ("-chardev", format!("socket,id=truth,fd={truth}")),
         (
             "-device",
-            format!("virtserialport,chardev=truth,name={}", port::TRUTH),
+            format!("virtserialport,chardev=agent,name={}", vm::AGENT_PORT),
         ),
-    ];
-    ["-nodefaults", "-no-reboot"]
-        .into_iter()
-        .map(str::to_owned)
-        .chain(
-            pairs
-                .into_iter()
-                .flat_map(|(option, value)| [option.to_owned(), value]),
-        )
-        .collect()
+    ]
+}
+
+fn initrd(spec: &VmSpec) -> String {
+    match spec.agent {
+        true => format!("/run/lab/{}.cpio", spec.name),
+        false => L2_INITRD.to_owned(),
+    }
+}
+
+/// The kernel unpacks archives that follow each other in one file.
+fn append_agent(spec: &VmSpec) -> Result<()> {
+    let mut archive = fs::read(L2_INITRD).with_context(|| format!("cannot read {L2_INITRD}"))?;
+    let files = fs::read(vm::AGENT_FILES);
+    archive.extend(files.with_context(|| format!("cannot read {}", vm::AGENT_FILES))?);
+    let path = initrd(spec);
+    fs::write(&path, archive).with_context(|| format!("cannot write {path}"))?;
+    let socket = vm::agent_socket_path(&spec.name);
+    let folder = Path::new(&socket)
+        .parent()
+        .context("a socket in a folder")?;
+    fs::create_dir_all(folder).with_context(|| format!("cannot create {}", folder.display()))
 }
 
 fn kernel_command_line(spec: &VmSpec) -> String {
@@ -123,12 +197,16 @@ fn kernel_command_line(spec: &VmSpec) -> String {
     // emulated CPU keeps the hottest pages in its TLB and never sets their accessed bits again.
     // pci=lastbus=0 keeps Linux from looking for devices on 255 empty buses, at two exits a look.
     format!(
-        "console=ttyS0 quiet panic=-1 pti=on pci=lastbus=0 region={} hot={} seed={} clustered={} thp={} pause_ms={}",
+        "console=ttyS0 quiet panic=-1 pti=on pci=lastbus=0 region={} hot={} seed={} clustered={} thp={} node={} pause_ms={}",
         spec.region_mib,
         spec.hot_percent,
         spec.seed,
         u8::from(spec.clustered),
         u8::from(spec.thp),
+        match spec.fast_mib {
+            0 => 0,
+            _ => vm::GUEST_SLOW_NODE,
+        },
         spec.pause_ms
     )
 }

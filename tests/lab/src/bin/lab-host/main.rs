@@ -5,7 +5,6 @@ mod bridge;
 mod command;
 mod guest_memory;
 mod keeper;
-mod move_pages;
 mod placement;
 mod poll;
 mod serve;

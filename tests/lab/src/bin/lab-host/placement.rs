@@ -3,10 +3,10 @@
 use std::io;
 
 use anyhow::{Context, Result};
+use terrace_lab::move_pages;
 use terrace_lab::pages::{PageRange, Placement, coalesce};
 
 use crate::guest_memory::GuestMemory;
-use crate::move_pages;
 
 /// Of the frames on standard input.
 pub fn print_placement(guest: &str) -> Result<()> {

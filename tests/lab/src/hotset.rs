@@ -1,10 +1,12 @@
 //! A seeded choice of pages: single ones scattered over the region, or one run.
 
 /// Marsaglia's xorshift64: enough to scatter pages, and the same on every run.
-struct Xorshift(u64);
+pub struct Xorshift(u64);
 
 impl Xorshift {
-    fn new(seed: u64) -> Self {
+    /// The same numbers for the same seed.
+    #[must_use]
+    pub fn new(seed: u64) -> Self {
         // An odd multiplier keeps different seeds different; the state must not be zero.
         Self(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1)
     }
@@ -14,6 +16,12 @@ impl Xorshift {
         self.0 ^= self.0 >> 7;
         self.0 ^= self.0 << 17;
         self.0
+    }
+
+    /// A number below `end`, which must not be 0.
+    pub fn below(&mut self, end: usize) -> usize {
+        // What comes out is smaller than `end`, which is a `usize`.
+        usize::try_from(self.next() % end as u64).unwrap_or(0)
     }
 }
 
@@ -27,6 +35,7 @@ pub enum Layout {
 }
 
 /// `wanted` different page numbers below `pages`.
+#[must_use]
 pub fn choose(pages: usize, wanted: usize, seed: u64, layout: Layout) -> Vec<u32> {
     match layout {
         Layout::Scattered => scattered(pages, wanted, seed),

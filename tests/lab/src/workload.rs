@@ -1,6 +1,6 @@
 //! Passes over the hot set, with a record of every write.
 
-use crate::hotset::{self, Layout};
+use crate::hotset::{self, Layout, Xorshift};
 use crate::region::Region;
 
 /// The region, its hot set and what was done to it.
@@ -11,6 +11,8 @@ pub struct Workload {
     pub passes: u64,
     /// Touches that met a page with the wrong tag.
     pub errors: u64,
+    /// Pages anywhere in the region that a pass touches beside the hot ones.
+    pub elsewhere: usize,
     region: Region,
     hot: Vec<u32>,
     hot_pages: usize,
@@ -20,14 +22,18 @@ pub struct Workload {
     /// writes of the present hot set follow from the number of passes.
     earlier_writes: Vec<u64>,
     passes_of_this_hot_set: u64,
+    random: Xorshift,
 }
 
 impl Workload {
+    /// The hot set is that share of the region's pages.
+    #[must_use]
     pub fn new(region: Region, hot_percent: usize, layout: Layout, seed: u64) -> Self {
         let mut workload = Self {
             running: true,
             passes: 0,
             errors: 0,
+            elsewhere: 0,
             earlier_writes: vec![0; region.pages()],
             hot_pages: region.pages() * hot_percent / 100,
             region,
@@ -35,27 +41,38 @@ impl Workload {
             layout,
             seed,
             passes_of_this_hot_set: 0,
+            random: Xorshift::new(seed),
         };
         workload.choose(seed);
         workload
     }
 
+    /// Pages of the region.
+    #[must_use]
     pub fn pages(&self) -> usize {
         self.region.pages()
     }
 
+    /// Pages that every pass touches.
+    #[must_use]
     pub fn hot_pages(&self) -> usize {
         self.hot.len()
     }
 
+    /// How the hot pages lie.
+    #[must_use]
     pub fn layout(&self) -> Layout {
         self.layout
     }
 
+    /// What picked the hot set.
+    #[must_use]
     pub fn seed(&self) -> u64 {
         self.seed
     }
 
+    /// Where the region starts.
+    #[must_use]
     pub fn address(&self) -> usize {
         self.region.address()
     }
@@ -80,8 +97,20 @@ impl Workload {
                 self.errors += 1;
             }
         }
+        self.touch_elsewhere();
         self.passes += 1;
         self.passes_of_this_hot_set += 1;
+    }
+
+    fn touch_elsewhere(&mut self) {
+        for number in 0..self.elsewhere {
+            let page = self.random.below(self.region.pages());
+            let write = is_written(number);
+            if !self.region.touch(page, write) {
+                self.errors += 1;
+            }
+            self.earlier_writes[page] += u64::from(write);
+        }
     }
 
     /// Replaces the hot set by the one that `seed` gives.
@@ -107,6 +136,7 @@ impl Workload {
     }
 
     /// Number of pages whose content is not what it should be.
+    #[must_use]
     pub fn count_bad_pages(&self) -> usize {
         let mut writes = self.earlier_writes.clone();
         for (page, recent) in self.writes_of_this_hot_set() {
@@ -137,12 +167,14 @@ fn is_written(order: usize) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::region::Place;
 
     #[test]
     fn writes_are_accounted_for_across_hot_sets() {
-        let region = Region::new(1, false).unwrap();
+        let region = Region::new(1, false, Place::FarAway).unwrap();
         let mut workload = Workload::new(region, 50, Layout::Scattered, 1);
         for seed in 2..6 {
+            workload.elsewhere = 40;
             workload.pass();
             workload.pass();
             assert_eq!(workload.count_bad_pages(), 0);

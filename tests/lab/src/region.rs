@@ -2,13 +2,25 @@
 //!
 //! A page holds a tag that names it, a pattern, and in its last word a counter of writes.
 
+use crate::pages::PAGE_SIZE;
 use anyhow::{Context, Result, bail};
-use terrace_lab::pages::PAGE_SIZE;
 
 const WORDS: usize = PAGE_SIZE / 8;
 const COUNTER: usize = WORDS - 1;
 const HUGE_PAGE: usize = 2 << 20;
 const MAGIC: u64 = 0x7E22_ACE0_0000_0000;
+
+/// Where a region is mapped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Place {
+    /// Away from all that the kernel reads and writes for this process, so that no entry of a top-level
+    /// table serves both.
+    FarAway,
+    /// Where the kernel puts it.
+    Anywhere,
+    /// On the heap: what `brk(2)` gives.
+    Heap,
+}
 
 /// A run of anonymous memory, aligned to a huge page.
 pub struct Region {
@@ -18,13 +30,24 @@ pub struct Region {
 
 impl Region {
     /// Maps and fills `mib` MiB.
-    pub fn new(mib: usize, huge_pages: bool) -> Result<Self> {
+    ///
+    /// # Errors
+    /// When there is no such memory.
+    pub fn new(mib: usize, huge_pages: bool, place: Place) -> Result<Self> {
         let bytes = mib << 20;
         if bytes == 0 {
-            bail!("region=0 on the kernel command line; give at least 1 (MiB)");
+            bail!("a region of 0 MiB; give at least 1");
         }
+        let start = match place {
+            Place::FarAway => map(std::ptr::without_provenance_mut(FAR_AWAY), bytes),
+            Place::Anywhere => map(std::ptr::null_mut(), bytes),
+            Place::Heap => extend_heap(bytes),
+        };
+        let start = start.with_context(|| format!("cannot map a region of {mib} MiB"))?;
         let region = Self {
-            words: map_aligned(bytes)?,
+            words: start
+                .map_addr(|address| address.next_multiple_of(HUGE_PAGE))
+                .cast(),
             pages: bytes / PAGE_SIZE,
         };
         region.advise(bytes, huge_pages)?;
@@ -34,16 +57,20 @@ impl Region {
         Ok(region)
     }
 
+    /// Number of pages.
+    #[must_use]
     pub fn pages(&self) -> usize {
         self.pages
     }
 
     /// The address the region starts at.
+    #[must_use]
     pub fn address(&self) -> usize {
         self.words.addr()
     }
 
     /// One read and, if asked, one write; false if the page is not the one it should be.
+    #[must_use]
     pub fn touch(&self, page: usize, write: bool) -> bool {
         if write {
             let count = self.load(page, COUNTER);
@@ -53,6 +80,7 @@ impl Region {
     }
 
     /// Whether every word of the page is right and it was written `writes` times.
+    #[must_use]
     pub fn is_intact(&self, page: usize, writes: u64) -> bool {
         self.load(page, 0) == tag(page)
             && self.load(page, COUNTER) == writes
@@ -108,15 +136,15 @@ fn pattern(page: usize, word: usize) -> u64 {
     mixed ^ (mixed >> 29)
 }
 
-/// Where the region is, if nothing is there: away from all that the kernel reads and writes for this
-/// process, so that no entry of a top-level table serves both.
+/// Where [`Place::FarAway`] is, if nothing is there.
 const FAR_AWAY: usize = 1 << 45;
 
-fn map_aligned(bytes: usize) -> Result<*mut u64> {
+/// Room for `bytes` and to align them.
+fn map(wish: *mut libc::c_void, bytes: usize) -> std::io::Result<*mut libc::c_void> {
     // SAFETY: a fresh anonymous mapping where nothing is yet; the address is a wish.
     let start = unsafe {
         libc::mmap(
-            std::ptr::without_provenance_mut(FAR_AWAY),
+            wish,
             bytes + HUGE_PAGE,
             libc::PROT_READ | libc::PROT_WRITE,
             libc::MAP_PRIVATE | libc::MAP_ANONYMOUS,
@@ -125,12 +153,19 @@ fn map_aligned(bytes: usize) -> Result<*mut u64> {
         )
     };
     if start == libc::MAP_FAILED {
-        return Err(std::io::Error::last_os_error())
-            .with_context(|| format!("cannot map a region of {} MiB", bytes >> 20));
+        return Err(std::io::Error::last_os_error());
     }
-    Ok(start
-        .map_addr(|address| address.next_multiple_of(HUGE_PAGE))
-        .cast())
+    Ok(start)
+}
+
+/// The same at the end of the heap.
+fn extend_heap(bytes: usize) -> std::io::Result<*mut libc::c_void> {
+    // SAFETY: the heap only grows, and the allocator takes what it did not ask for as somebody else's.
+    let start = unsafe { libc::sbrk(libc::intptr_t::try_from(bytes + HUGE_PAGE).unwrap_or(0)) };
+    if start.addr() == usize::MAX {
+        return Err(std::io::Error::last_os_error());
+    }
+    Ok(start)
 }
 
 #[cfg(test)]
@@ -139,7 +174,7 @@ mod tests {
 
     #[test]
     fn a_changed_word_or_a_lost_write_is_noticed() {
-        let region = Region::new(1, false).unwrap();
+        let region = Region::new(1, false, Place::FarAway).unwrap();
         assert_eq!(region.address() % HUGE_PAGE, 0);
         assert!((0..region.pages()).all(|page| region.is_intact(page, 0)));
         assert!(region.touch(3, true));
@@ -148,5 +183,14 @@ mod tests {
         assert!(!region.is_intact(5, 0));
         region.store(7, 0, tag(8));
         assert!(!region.touch(7, false));
+    }
+
+    #[test]
+    fn a_region_may_be_anywhere_or_on_the_heap() {
+        for place in [Place::Anywhere, Place::Heap] {
+            let region = Region::new(1, false, place).unwrap();
+            assert_eq!(region.address() % HUGE_PAGE, 0);
+            assert!((0..region.pages()).all(|page| region.is_intact(page, 0)));
+        }
     }
 }

@@ -9,8 +9,8 @@
 use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
+use crate::pages::PAGE_SIZE;
 use anyhow::{Context, Result, bail};
-use terrace_lab::pages::PAGE_SIZE;
 
 const WORDS: usize = PAGE_SIZE / 8;
 /// Memory of a child: this many parts of as many pages, 1 MiB in all.
@@ -50,6 +50,9 @@ pub struct Churn {
 
 impl Churn {
     /// No workers yet.
+    ///
+    /// # Errors
+    /// When there is no memory for their counters.
     pub fn new() -> Result<Self> {
         let shared = map(ptr::null_mut(), size_of::<Shared>(), libc::MAP_SHARED)
             .context("cannot map the counters of the churn")?;
@@ -65,21 +68,27 @@ impl Churn {
     }
 
     /// Children forked so far.
+    #[must_use]
     pub fn forks(&self) -> u64 {
         self.shared.forks.load(Ordering::Relaxed)
     }
 
     /// Children that found a wrong word or did not end as they should, and forks that failed.
+    #[must_use]
     pub fn errors(&self) -> u64 {
         self.shared.errors.load(Ordering::Relaxed)
     }
 
     /// Workers that were started and not stopped.
+    #[must_use]
     pub fn workers(&self) -> usize {
         self.workers.len()
     }
 
     /// Makes it `workers`; those that there are end first, each after its child.
+    ///
+    /// # Errors
+    /// When they are too many or cannot be forked.
     pub fn set(&mut self, workers: u64) -> Result<()> {
         if workers > MAX_WORKERS {
             bail!("{workers} workers are too many; at most {MAX_WORKERS}");

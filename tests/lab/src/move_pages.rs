@@ -12,6 +12,9 @@ const MOVE_ALL: i32 = 1 << 2;
 const QUERY_BATCH: usize = 4096;
 
 /// The node each page is on, or a negated errno.
+///
+/// # Errors
+/// When the kernel does not tell: there is no such process, or it may not be asked about.
 pub fn query(pid: i32, addresses: &[usize]) -> Result<Vec<i32>> {
     let mut statuses = Vec::with_capacity(addresses.len());
     for batch in addresses.chunks(QUERY_BATCH) {
@@ -22,6 +25,9 @@ pub fn query(pid: i32, addresses: &[usize]) -> Result<Vec<i32>> {
 
 /// Moves the pages to `node`, `batch` pages a call, even those that other processes map too.
 /// Returns the node that each page is on afterwards, or a negated errno.
+///
+/// # Errors
+/// As for [`query`].
 pub fn move_to(pid: i32, addresses: &[usize], node: i32, batch: usize) -> Result<Vec<i32>> {
     let mut statuses = Vec::with_capacity(addresses.len());
     for batch in addresses.chunks(batch.max(1)) {

@@ -1,0 +1,76 @@
+//! The guest agent, started beside the workload: in a real guest this is the init system's part.
+
+use std::fs::{self, File};
+use std::process::{Child, Command, Stdio};
+
+use anyhow::{Context, Result, bail, ensure};
+use serde_json::{Value, json};
+
+/// Where the archive that is appended to the guest's initial file system has it.
+const PROGRAM: &str = "/agent/terrace-agent";
+const CONFIG: &str = "/agent/agent.toml";
+const LOG: &str = "/agent/log";
+
+/// What of its log is shown.
+const SHOWN_BYTES: usize = 8 << 10;
+
+/// The agent, if it was started.
+#[derive(Default)]
+pub struct Agent(Option<Child>);
+
+impl Agent {
+    /// Starts it, asks it, shows what it logged, or kills it.
+    pub fn command(&mut self, what: Option<&str>) -> Result<Value> {
+        match what {
+            Some("start") => self.start(),
+            Some("status") => ask(&["status", "--json"]),
+            Some("doctor") => ask(&["doctor"]),
+            Some("log") => log(),
+            Some("kill") => self.kill(),
+            other => bail!("no command `agent {}`", other.unwrap_or_default()),
+        }
+    }
+
+    fn start(&mut self) -> Result<Value> {
+        if let Some(child) = &mut self.0 {
+            ensure!(child.try_wait()?.is_some(), "the agent runs already");
+        }
+        let log = File::create(LOG).with_context(|| format!("cannot create {LOG}"))?;
+        let child = Command::new(PROGRAM)
+            .args(["run", "--config", CONFIG])
+            .stdin(Stdio::null())
+            .stdout(log.try_clone()?)
+            .stderr(log)
+            .spawn()
+            .with_context(|| format!("cannot start {PROGRAM}"))?;
+        let pid = child.id();
+        self.0 = Some(child);
+        Ok(json!({ "pid": pid }))
+    }
+
+    fn kill(&mut self) -> Result<Value> {
+        let mut child = self.0.take().context("the agent was not started")?;
+        child.kill()?;
+        child.wait()?;
+        Ok(json!({}))
+    }
+}
+
+/// Its answer: as JSON where it is that, else as text.
+fn ask(arguments: &[&str]) -> Result<Value> {
+    let answer = Command::new(PROGRAM)
+        .args(arguments)
+        .stdin(Stdio::null())
+        .output()
+        .with_context(|| format!("cannot start {PROGRAM}"))?;
+    let text = String::from_utf8_lossy(&answer.stdout).into_owned();
+    let errors = String::from_utf8_lossy(&answer.stderr).into_owned();
+    let shown = serde_json::from_str(&text).unwrap_or(Value::String(text));
+    Ok(json!({ "exit": answer.status.code(), "answer": shown, "errors": errors }))
+}
+
+fn log() -> Result<Value> {
+    let bytes = fs::read(LOG).with_context(|| format!("cannot read {LOG}"))?;
+    let shown = &bytes[bytes.len().saturating_sub(SHOWN_BYTES)..];
+    Ok(json!({ "log": String::from_utf8_lossy(shown) }))
+}

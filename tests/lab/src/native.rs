@@ -1,0 +1,89 @@
+//! The shapes of workloads that run in L1 itself: arguments of `lab-native`, as JSON.
+
+use serde::{Deserialize, Serialize};
+
+/// A process with a hot set, which answers on a socket.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct HotSet {
+    /// Names its socket.
+    pub name: String,
+    /// Memory that it fills.
+    pub region_mib: usize,
+    /// The part of it that it keeps touching: one run of pages.
+    pub hot_mib: usize,
+    /// Picks the first hot set.
+    pub seed: u64,
+    /// Pages anywhere in the region that each pass touches beside the hot set.
+    pub elsewhere: usize,
+    /// Whether the region is on the heap, instead of a mapping.
+    pub heap: bool,
+    /// Whether the region is backed by huge pages.
+    pub thp: bool,
+    /// NUMA node that the region starts on.
+    pub node: u32,
+    /// The processor that it keeps to.
+    pub processor: usize,
+    /// Pause between two passes.
+    pub pause_ms: u64,
+}
+
+impl Default for HotSet {
+    fn default() -> Self {
+        Self {
+            name: "hotset".to_owned(),
+            region_mib: 256,
+            hot_mib: 24,
+            seed: 1,
+            elsewhere: 64,
+            heap: false,
+            thp: false,
+            node: 1,
+            processor: 1,
+            pause_ms: 2,
+        }
+    }
+}
+
+/// A client that fills a redis-server and then asks some of the keys much more often than all others.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Load {
+    /// Names its socket.
+    pub name: String,
+    /// The server's Unix socket.
+    pub server: String,
+    /// Keys that are there.
+    pub keys: usize,
+    /// Bytes of each value.
+    pub value_bytes: usize,
+    /// Share of the keys that are hot: a run of them, in the order in which they were set.
+    pub hot_percent: usize,
+    /// Share of the requests that are for hot keys.
+    pub hot_request_percent: usize,
+    /// Picks the first hot keys.
+    pub seed: u64,
+    /// The processor that it keeps to; the server's own, so that each answer is a switch of processes.
+    pub processor: usize,
+}
+
+impl Default for Load {
+    fn default() -> Self {
+        Self {
+            name: "load".to_owned(),
+            server: "/run/redis.sock".to_owned(),
+            keys: 1_500,
+            value_bytes: 64_000,
+            hot_percent: 5,
+            hot_request_percent: 90,
+            seed: 1,
+            processor: 1,
+        }
+    }
+}
+
+/// Where a workload of this name answers.
+#[must_use]
+pub fn socket_path(name: &str) -> String {
+    format!("/run/lab/{name}.sock")
+}
