@@ -315,6 +315,36 @@ fn a_range_without_accesses_is_never_promoted() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(1000))]
 
+    /// Against the definition: an exact comparison of fractions, then the newer, then the lower address.
+    #[test]
+    fn ranking_agrees_with_a_naive_one(
+        leaves in prop::collection::vec((1_u64..1 << 36, 0_u32..40, any::<bool>()), 1..40),
+    ) {
+        let mut start = 0;
+        let mut seeds = Vec::new();
+        for (pages, ..) in &leaves {
+            seeds.push(range(start, start + pages));
+            start += pages;
+        }
+        let mut tree = RangeTree::new(small(), &seeds);
+        for (seed, (_, accesses, _)) in seeds.iter().zip(&leaves) {
+            tree.count_many(seed.start, *accesses);
+        }
+        // What goes and comes back is newer.
+        tree.end_epoch();
+        let kept = seeds.iter().zip(&leaves).filter(|(_, leaf)| leaf.2);
+        tree.reseed(&kept.map(|(seed, _)| *seed).collect::<Vec<_>>());
+        tree.reseed(&seeds);
+        let mut naive: Vec<Leaf> = tree.leaves().collect();
+        naive.sort_by(|a, b| {
+            let (x, y) = (u128::from(a.count), u128::from(b.count));
+            let (p, q) = (u128::from(a.range.pages()), u128::from(b.range.pages()));
+            (y * p).cmp(&(x * q)).then(b.created.cmp(&a.created)).then(a.range.cmp(&b.range))
+        });
+        let ranked: Vec<Leaf> = rank(&[&tree]).iter().map(|ranked| ranked.leaf).collect();
+        prop_assert_eq!(ranked, naive);
+    }
+
     /// Against the definition: a count lands in the one leaf that holds its page; leaves never overlap,
     /// cover what the seeds covered, and keep all counts.
     #[test]
