@@ -4,10 +4,11 @@
 //! - Trigger: an epoch of 500 ms (HyperTier §4.2.2). Samples: each 4093rd load and store, of what the
 //!   guest's kernel finds at context switches; no interrupt while the buffer lasts (§4.2.1).
 //! - Threshold: ranges by accesses per byte, fitted to what the node holds.
-//! - Rate limit: none; the next plan waits until the pages of the last one have arrived.
+//! - Rate limit: what one thread moves. What it has not begun when the next epoch ends is planned anew: first
+//!   plans are made by ranges that are still large.
 //! - Victim: the pages of the coldest ranges. Pages change places, so no free page is needed (§4.2.4).
 
-use terrace_core::hyperplace::{Held, Params, Plan, Range, RangeTree, Ranked, rank};
+use terrace_core::hyperplace::{Held, Params, Plan, Range, RangeTree, Ranked, Share, rank};
 
 use super::{Ground, Mechanism, Pmu, Sample, Setup, Stage, Travelling, Unit};
 use crate::number::{index, low, place};
@@ -25,6 +26,13 @@ const ROOT: u64 = 40 << 40;
 /// Part of the fast node that stays free for its kernel: between the low and the high watermark.
 const KEPT: u64 = 500;
 
+/// Pages of the full-size machine that are sent at a time: some hundred milliseconds of one thread's work, less
+/// than an epoch.
+const SENT: u64 = 16_384;
+
+/// Pairs that are sent at least: as many as are unmapped together at any scale.
+const LEAST_PAIRS: u64 = 16;
+
 /// HyperPlace in one guest with one process.
 pub struct Hyperplace {
     params: Params,
@@ -34,6 +42,10 @@ pub struct Hyperplace {
     pages_per_unit: u64,
     due: u64,
     started: bool,
+    /// What the last plan has left: units that go up, and those that they change places with, the next one
+    /// last. Those without a partner go into what is free.
+    up: Vec<Unit>,
+    down: Vec<Unit>,
 }
 
 impl Hyperplace {
@@ -60,6 +72,8 @@ impl Hyperplace {
             pages_per_unit: setup.pages_per_unit,
             due: u64::from(params.epoch_ms) * 1_000_000,
             started: false,
+            up: Vec::new(),
+            down: Vec::new(),
         }
     }
 
@@ -68,13 +82,11 @@ impl Hyperplace {
         let ranked = rank(&[&self.tree]);
         let leaves = self.tree.len() as u64;
         ground.spend_by_clock(Stage::Classify, leaves * ground.costs().lru_page);
-        if ground.travelling() == 0 {
-            self.exchange(ground, &ranked);
-        }
+        self.plan(ground, &ranked);
         self.tree.decay();
     }
 
-    fn exchange(&self, ground: &mut Ground, ranked: &[Ranked]) {
+    fn plan(&mut self, ground: &mut Ground, ranked: &[Ranked]) {
         let placed = Placed::walk(ground);
         let held: Vec<Held> = ranked
             .iter()
@@ -83,28 +95,38 @@ impl Hyperplace {
         let kept = ground.capacity(0) / KEPT;
         let free = ground.free(0).saturating_sub(kept);
         let plan = Plan::new(ranked, &held, ground.held(0) + free, free);
-        let units = |shares: &[terrace_core::hyperplace::Share], fast: bool| {
+        let units = |shares: &[Share], fast: bool| {
             let mut units: Vec<Unit> = Vec::new();
             for share in shares {
                 let of = self.units_of(&ranked[share.rank], ground.units());
                 let wanted = of.filter(|unit| placed.fast[index(*unit)] == fast);
                 units.extend(wanted.take(place(share.pages)));
             }
+            units.reverse();
             units
         };
-        let (up, down) = (units(&plan.promote, false), units(&plan.demote, true));
+        (self.up, self.down) = (units(&plan.promote, false), units(&plan.demote, true));
+    }
+
+    /// Sends the next pages of the plan.
+    fn send(&mut self, ground: &mut Ground) {
         let last = low(ground.setup().tiers as u64).saturating_sub(1);
         let slow = u8::try_from(last).unwrap_or(1);
-        let mut pairs = Vec::new();
-        for (up, down) in up.iter().zip(&down) {
-            let slow = ground.tier(*up).unwrap_or(slow);
-            pairs.extend([(*up, 0), (*down, slow)]);
+        let most = SENT / ground.setup().scale / self.pages_per_unit;
+        let (mut alone, mut pairs) = (Vec::new(), Vec::new());
+        for _ in 0..(most / 2).max(LEAST_PAIRS) {
+            // The hottest go into what is free.
+            let partner = (self.up.len() <= self.down.len()).then(|| self.down.pop());
+            match (self.up.pop(), partner.flatten()) {
+                (Some(up), Some(down)) => {
+                    let from = ground.tier(up).unwrap_or(slow);
+                    pairs.extend([(up, 0), (down, from)]);
+                }
+                (Some(up), None) => alone.push((up, 0)),
+                (None, _) => break,
+            }
         }
-        let into_free: Vec<(Unit, u8)> = up[down.len().min(up.len())..]
-            .iter()
-            .map(|unit| (*unit, 0))
-            .collect();
-        ground.submit(&into_free, Travelling::Unmap);
+        ground.submit(&alone, Travelling::Unmap);
         ground.submit(&pairs, Travelling::Exchange);
     }
 
@@ -133,6 +155,9 @@ impl Mechanism for Hyperplace {
             self.due += u64::from(self.params.epoch_ms) * 1_000_000;
             self.epoch(ground);
         }
+        if ground.travelling() == 0 {
+            self.send(ground);
+        }
     }
 
     fn samples(&mut self, ground: &mut Ground, samples: &[Sample]) {
@@ -148,7 +173,8 @@ impl Mechanism for Hyperplace {
     }
 
     fn heap_bytes(&self) -> usize {
-        self.tree.heap_bytes()
+        let planned = self.up.capacity() + self.down.capacity();
+        self.tree.heap_bytes() + planned * size_of::<Unit>()
     }
 }
 
