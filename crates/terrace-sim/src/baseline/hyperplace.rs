@@ -1,8 +1,8 @@
 //! `hyperplace`: the engine's own ranges (`terrace_core::hyperplace`) in a guest, by samples of the
 //! processor's counters. No baseline, but it lives as they do.
 //!
-//! - Trigger: an epoch of 500 ms (HyperTier §4.2.2). Samples: each 4093rd load and store, of what the
-//!   guest's kernel finds at context switches; no interrupt while the buffer lasts (§4.2.1).
+//! - Trigger: an epoch, 500 ms (HyperTier §4.2.2). Samples: each 4093rd load and store, of what the guest's
+//!   kernel finds at context switches; no interrupt while the buffer lasts (§4.2.1).
 //! - Threshold: ranges by accesses per byte, fitted to what the node holds.
 //! - Rate limit: what one thread moves. What it has not begun when the next epoch ends is planned anew: first
 //!   plans are made by ranges that are still large.
@@ -13,8 +13,25 @@ use terrace_core::hyperplace::{Held, Params, Plan, Range, RangeTree, Ranked, Sha
 use super::{Ground, Mechanism, Pmu, Sample, Setup, Stage, Travelling, Unit};
 use crate::number::{index, low, place};
 
-/// HyperTier §4.2.1.
-const PERIOD: u64 = 4093;
+/// What a scenario may set.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Tuning {
+    /// Loads per sample, and stores per sample.
+    pub period: u64,
+    /// Length of an epoch, ms.
+    pub epoch_ms: u32,
+    /// τ_split: accesses per vCPU and epoch.
+    pub tau_split: u32,
+}
+
+impl Tuning {
+    /// HyperTier §4.2.1, §4.2.2.
+    pub const PAPER: Self = Self {
+        period: 4093,
+        epoch_ms: 500,
+        tau_split: 15,
+    };
+}
 
 /// Records that a buffer of 64 KiB holds (`PEBS_BUFFER_SIZE`, arch/x86/events/intel/ds.c; 192 bytes a record):
 /// a context switch comes earlier.
@@ -35,6 +52,7 @@ const LEAST_PAIRS: u64 = 16;
 
 /// HyperPlace in one guest with one process.
 pub struct Hyperplace {
+    period: u64,
     params: Params,
     tree: RangeTree,
     /// First page of the load in the tree: memory that is mapped lies at the root's end.
@@ -51,15 +69,18 @@ pub struct Hyperplace {
 impl Hyperplace {
     /// One root over all that the process could map.
     #[must_use]
-    pub fn new(setup: &Setup) -> Self {
+    pub fn new(setup: &Setup, tuning: Tuning) -> Self {
         let paper = Params::paper(setup.vcpus);
         let params = Params {
+            epoch_ms: tuning.epoch_ms,
+            tau_split: tuning.tau_split,
             granularity: (paper.granularity / setup.scale).max(setup.pages_per_unit),
             ..paper
         };
         let pages = u64::from(setup.units) * setup.pages_per_unit;
         let root = (ROOT / terrace_proto::PAGE_SIZE / setup.scale).max(pages);
         Self {
+            period: tuning.period,
             params,
             tree: RangeTree::new(
                 params,
@@ -145,8 +166,8 @@ impl Mechanism for Hyperplace {
             self.started = true;
             let scale = ground.setup().scale;
             ground.sample(Some(Pmu {
-                load_period: PERIOD,
-                store_period: PERIOD,
+                load_period: self.period,
+                store_period: self.period,
                 buffer: BUFFER,
                 divisor: scale,
             }));

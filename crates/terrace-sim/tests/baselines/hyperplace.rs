@@ -47,3 +47,15 @@ fn hyperplaces_moves_die_out_under_a_uniform_load() {
     // What is free is filled once, and a little is exchanged while ranges are coarse.
     assert!(vm.promoted_pages < 3 * (vm.fast_bytes_end >> 12), "{vm:?}");
 }
+
+#[test]
+fn hyperplaces_epoch_threshold_and_period_can_be_set() {
+    let rounds = |policy| run(policy, HOT).rounds;
+    let quick = "{ base = \"hyperplace\", epoch_ms = 250 }";
+    assert_eq!((rounds("\"hyperplace\""), rounds(quick)), (59, 119));
+    let blind = run("{ base = \"hyperplace\", period = 1000000000 }", HOT);
+    assert_eq!(blind.promoted_pages, 0, "nothing is sampled: {blind:?}");
+    // Nothing is ever significant, so the root stays one range, and says nothing of its pages.
+    let coarse = run("{ base = \"hyperplace\", tau_split = 1000000 }", HOT);
+    assert!(coarse.fast_hit_ratio < 0.3, "{coarse:?}");
+}
