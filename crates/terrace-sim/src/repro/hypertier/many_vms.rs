@@ -149,7 +149,8 @@ pub const FIGURE_7: Experiment = Experiment {
             text: "all of it is looking at pages of its lists, each 100,000 samples anew (45 times here), at an \
                    estimated 150 ns a page; hyperplace's is walking page tables, 3 ns an entry. Made free, both \
                    are 0 to a hundredth of a second. The paper's Memtis does not find the hot part, and so has \
-                   less to look for; this one does, as its loads are sampled by updates too.",
+                   less to look for; this one does, as updates are \
+                   sampled as loads too.",
         },
         Why {
             rows: "classification of",

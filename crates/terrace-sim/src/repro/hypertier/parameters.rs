@@ -34,7 +34,8 @@ pub const FIGURE_8: Experiment = Experiment {
         },
         Input {
             what: "sampling is varied at a split period of 512 ms and a threshold of 11, these at a period of 4093. \
-                   The other values are powers of two away, periods next to one that is prime",
+                   The others are \
+                   twice and four times as much and as little, periods rounded to primes",
             from: "§6.4 for the middle ones, else our choice: the figure is a picture",
         },
         Input {
