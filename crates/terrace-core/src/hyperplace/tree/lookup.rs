@@ -30,10 +30,17 @@ impl Lookup {
     /// How many of the first pages are at most `page`; for the last page of all, at least so many.
     #[inline]
     pub(super) fn upto(&self, page: u64) -> usize {
+        let step = |k: usize| match self.keys.get(k) {
+            Some(key) => 2 * k + usize::from(*key <= page),
+            None => k,
+        };
         let mut k = 1;
-        for _ in 0..self.levels {
-            let Some(key) = self.keys.get(k) else { break };
-            k = 2 * k + usize::from(*key <= page);
+        // By fours: a loop's end that is foreseen wrongly costs as much as half of the steps.
+        for _ in 0..self.levels / 4 {
+            k = step(step(step(step(k))));
+        }
+        for _ in 0..self.levels % 4 {
+            k = step(k);
         }
         k.saturating_sub(1 << self.levels)
     }
