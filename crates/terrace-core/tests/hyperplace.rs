@@ -257,6 +257,43 @@ fn under_a_uniform_load_moves_die_out_and_splits_do_not_storm() {
     assert!(first <= 40 && second <= 10, "{first} and {second} splits");
 }
 
+/// Of 40 TiB, the last 64 GiB are accessed evenly.
+#[test]
+fn under_uniform_loads_of_any_rate_leaves_stay_few_and_splits_end() {
+    let root = range(0, 40 << 28);
+    let load = range(root.end - (64 << 18), root.end);
+    for rate in [500, 2_000, 20_000, 100_000] {
+        let params = Params::paper(4);
+        let mut tree = RangeTree::new(params, &[root]);
+        let mut most = 0;
+        let mut epochs = |from: u64| {
+            let before = tree.changes();
+            for epoch in from..from + 100 {
+                evenly(&mut tree, load, rate, epoch);
+                tree.end_epoch();
+                tree.decay();
+                most = most.max(tree.len());
+            }
+            let after = tree.changes();
+            (after.0 - before.0, after.1 - before.1)
+        };
+        let (first, second) = (epochs(0), epochs(100));
+        // A leaf is split with no fewer accesses than are significant, and all have those of two epochs; the
+        // way down from the root takes another 24.
+        let significant = u64::from(params.alpha * params.tau_split * params.vcpus);
+        let bound = 24 + 2 * (2 * rate).div_ceil(significant);
+        assert!(
+            most as u64 <= bound,
+            "{rate}: {most} leaves, {bound} at most"
+        );
+        let changes = second.0 + second.1;
+        assert!(
+            u64::from(changes) * 20 <= bound,
+            "{rate}: {first:?}, then {second:?}"
+        );
+    }
+}
+
 #[test]
 fn a_hot_range_comes_up_once_and_then_nothing_moves() {
     let all = range(0, 1 << 16);
@@ -314,6 +351,36 @@ fn a_range_without_accesses_is_never_promoted() {
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(1000))]
+
+    /// Against the definition: an exact comparison of fractions, then the newer, then the lower address.
+    #[test]
+    fn ranking_agrees_with_a_naive_one(
+        leaves in prop::collection::vec((1_u64..1 << 36, 0_u32..40, any::<bool>()), 1..40),
+    ) {
+        let mut start = 0;
+        let mut seeds = Vec::new();
+        for (pages, ..) in &leaves {
+            seeds.push(range(start, start + pages));
+            start += pages;
+        }
+        let mut tree = RangeTree::new(small(), &seeds);
+        for (seed, (_, accesses, _)) in seeds.iter().zip(&leaves) {
+            tree.count_many(seed.start, *accesses);
+        }
+        // What goes and comes back is newer.
+        tree.end_epoch();
+        let kept = seeds.iter().zip(&leaves).filter(|(_, leaf)| leaf.2);
+        tree.reseed(&kept.map(|(seed, _)| *seed).collect::<Vec<_>>());
+        tree.reseed(&seeds);
+        let mut naive: Vec<Leaf> = tree.leaves().collect();
+        naive.sort_by(|a, b| {
+            let (x, y) = (u128::from(a.count), u128::from(b.count));
+            let (p, q) = (u128::from(a.range.pages()), u128::from(b.range.pages()));
+            (y * p).cmp(&(x * q)).then(b.created.cmp(&a.created)).then(a.range.cmp(&b.range))
+        });
+        let ranked: Vec<Leaf> = rank(&[&tree]).iter().map(|ranked| ranked.leaf).collect();
+        prop_assert_eq!(ranked, naive);
+    }
 
     /// Against the definition: a count lands in the one leaf that holds its page; leaves never overlap,
     /// cover what the seeds covered, and keep all counts.

@@ -14,11 +14,12 @@ pub struct Access(u64);
 impl Access {
     const WRITE: u64 = 1;
     const ENDS: u64 = 2;
+    const UPDATE: u64 = 4;
 
     /// An access to `line` (0 to 63) of 4 KiB page `page` that is an operation of its own.
     #[must_use]
     pub fn new(page: u64, line: u64, write: bool) -> Self {
-        Self(page << 8 | (line & 63) << 2 | Self::ENDS | u64::from(write))
+        Self(page << 9 | (line & 63) << 3 | Self::ENDS | u64::from(write))
     }
 
     /// The same as a part of an operation that later accesses go on with.
@@ -27,22 +28,35 @@ impl Access {
         Self(self.0 & !Self::ENDS)
     }
 
+    /// The same as a read-modify-write: an access that writes, and that the processor's counters see as a
+    /// load and as a store.
+    #[must_use]
+    pub fn updating(self) -> Self {
+        Self(self.0 | Self::WRITE | Self::UPDATE)
+    }
+
     /// The 4 KiB page.
     #[must_use]
     pub fn page(self) -> u64 {
-        self.0 >> 8
+        self.0 >> 9
     }
 
     /// The line within the page, 0 to 63.
     #[must_use]
     pub fn line(self) -> u64 {
-        self.0 >> 2 & 63
+        self.0 >> 3 & 63
     }
 
     /// Whether it writes.
     #[must_use]
     pub fn is_write(self) -> bool {
         self.0 & Self::WRITE != 0
+    }
+
+    /// Whether a load instruction is part of it: a read, or an update.
+    #[must_use]
+    pub fn loads(self) -> bool {
+        self.0 & (Self::WRITE | Self::UPDATE) != Self::WRITE
     }
 
     /// Whether an operation (a request of `kv`, else each access) ends with it.

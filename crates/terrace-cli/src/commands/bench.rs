@@ -30,13 +30,14 @@ struct Row {
 type Measure = fn(&'static str) -> Result<Row>;
 
 /// What there is to measure.
-const ROWS: [(&str, Measure); 9] = [
+const ROWS: [(&str, Measure); 10] = [
     ("scan_leaf_ns", scan_leaf),
     ("scan_leaf_all_ns", scan_leaf_all),
     ("scan_pruned_ns_per_gib", scan_pruned),
     ("classify_ns_per_page", classify),
     ("state_bytes_per_page", state_bytes),
     ("range_tree_ns_per_sample", range_tree),
+    ("range_tree_epoch_us", range_tree_epoch),
     ("sim_accesses_per_s", sim_accesses),
     ("sim_full_accesses_per_s", sim_full_accesses),
     ("sim_state_bytes_per_page", sim_state_bytes),
@@ -163,6 +164,16 @@ fn range_tree(name: &'static str) -> Result<Row> {
         "binary search over the same ranges",
         measured,
     )
+}
+
+/// What the classifying thread does at the end of an epoch.
+fn range_tree_epoch(name: &'static str) -> Result<Row> {
+    let per_epoch = hyperplace::measure_epoch(clock());
+    let measured = Measured {
+        value: per_epoch.work_us,
+        baseline: per_epoch.sort_us,
+    };
+    beside(name, "us/epoch", "sorting the same 1,000 keys", measured)
 }
 
 /// The peak, so that what is allocated and freed again inside of one call counts too.

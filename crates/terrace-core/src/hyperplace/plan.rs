@@ -20,20 +20,31 @@ pub struct Ranked {
     pub leaf: Leaf,
 }
 
-/// All ranges of all trees: the most accesses per byte first, the newer first where these are equal.
+/// All ranges of all trees: the most accesses per byte first, the newer first where these are equal, then in
+/// order of trees and addresses.
 #[must_use]
 pub fn rank(trees: &[&RangeTree]) -> Vec<Ranked> {
     let all = trees.iter().enumerate();
-    let mut ranked: Vec<Ranked> = all
+    let all: Vec<Ranked> = all
         .flat_map(|(tree, leaves)| leaves.leaves().map(move |leaf| Ranked { tree, leaf }))
         .collect();
-    ranked.sort_by(|a, b| {
-        hotter(&a.leaf, &b.leaf).then_with(|| {
-            let age = Reverse(a.leaf.created).cmp(&Reverse(b.leaf.created));
-            age.then_with(|| (a.tree, a.leaf.range).cmp(&(b.tree, b.leaf.range)))
-        })
-    });
-    ranked
+    // Small keys are sorted many times faster than leaves, and few leaves have the same.
+    let mut order: Vec<(u64, usize)> = (0..all.len())
+        .map(|at| (u64::MAX - rounded(&all[at].leaf), at))
+        .collect();
+    order.sort_unstable();
+    for same in order.chunk_by_mut(|a, b| a.0 == b.0) {
+        same.sort_by(|(_, a), (_, b)| {
+            let (a, b) = (&all[*a].leaf, &all[*b].leaf);
+            hotter(a, b).then(Reverse(a.created).cmp(&Reverse(b.created)))
+        });
+    }
+    order.into_iter().map(|(_, at)| all[at]).collect()
+}
+
+/// Accesses per page, rounded down.
+fn rounded(leaf: &Leaf) -> u64 {
+    (u64::from(leaf.count) << 32) / leaf.range.pages().max(1)
 }
 
 /// By accesses per page, descending.

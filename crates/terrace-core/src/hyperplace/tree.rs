@@ -5,6 +5,9 @@
 //! mappings ([`cover`]).
 
 mod cover;
+mod lookup;
+
+use lookup::Lookup;
 
 /// Virtual 4 KiB pages of one process, from `start` up to and without `end`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -126,9 +129,11 @@ impl State {
 #[derive(Clone, Debug)]
 pub struct RangeTree {
     params: Params,
-    /// First pages, ascending: what a sample's page is looked up in.
+    /// First pages, ascending.
     starts: Vec<u64>,
     ends: Vec<u64>,
+    /// What a sample's page is looked up in.
+    lookup: Lookup,
     /// Accesses that no epoch has taken in yet. Apart from the rest, so that all that samples touch stays in
     /// the nearest cache.
     fresh: Vec<u32>,
@@ -147,6 +152,7 @@ impl RangeTree {
             params,
             starts: Vec::new(),
             ends: Vec::new(),
+            lookup: Lookup::default(),
             fresh: Vec::new(),
             states: Vec::new(),
             epoch: 0,
@@ -166,8 +172,7 @@ impl RangeTree {
     /// Counts so many accesses of one page.
     #[inline]
     pub fn count_many(&mut self, page: u64, accesses: u32) -> bool {
-        let after = self.starts.partition_point(|start| *start <= page);
-        let at = after.wrapping_sub(1);
+        let at = self.lookup.upto(page).wrapping_sub(1);
         if self.ends.get(at).is_none_or(|end| page >= *end) {
             return false;
         }
@@ -199,7 +204,11 @@ impl RangeTree {
         self.epoch = self.epoch.saturating_add(1);
         let split = self.split();
         self.splits = self.splits.saturating_add(split);
-        self.merge();
+        let merged = self.merge();
+        self.merges = self.merges.saturating_add(merged);
+        if split + merged > 0 {
+            self.lookup = Lookup::new(&self.starts);
+        }
         split
     }
 
@@ -265,6 +274,7 @@ impl RangeTree {
         pages * size_of::<u64>()
             + self.fresh.capacity() * size_of::<u32>()
             + self.states.capacity() * size_of::<State>()
+            + self.lookup.heap_bytes()
     }
 
     /// The leaf next to another, if they are adjacent.
@@ -354,16 +364,16 @@ impl RangeTree {
         self.starts.insert(at + 1, middle);
     }
 
-    /// Neighbours that have been without accesses for τ_merge splits become one.
-    fn merge(&mut self) {
+    /// Neighbours that have been without accesses for τ_merge splits become one. Says how many leaves fewer
+    /// there are.
+    fn merge(&mut self) -> u32 {
         let (splits, tau) = (self.splits, self.params.tau_merge);
         let idle = |state: &State| {
             state.count == 0 && splits.saturating_sub(state.idle_since) >= tau.max(1)
         };
         let before = self.len();
         self.join(|_, last, this| idle(last) && idle(this));
-        let merged = u32::try_from(before - self.len()).unwrap_or(u32::MAX);
-        self.merges = self.merges.saturating_add(merged);
+        u32::try_from(before - self.len()).unwrap_or(u32::MAX)
     }
 
     /// Adjacent leaves become one where asked to, by what the ones before have become so far, and the next,

@@ -1,19 +1,37 @@
 //! `hyperplace`: the engine's own ranges (`terrace_core::hyperplace`) in a guest, by samples of the
 //! processor's counters. No baseline, but it lives as they do.
 //!
-//! - Trigger: an epoch of 500 ms (HyperTier §4.2.2). Samples: each 4093rd load and store, of what the
-//!   guest's kernel finds at context switches; no interrupt while the buffer lasts (§4.2.1).
+//! - Trigger: an epoch, 500 ms (HyperTier §4.2.2). Samples: each 4093rd load and store, of what the guest's
+//!   kernel finds at context switches; no interrupt while the buffer lasts (§4.2.1).
 //! - Threshold: ranges by accesses per byte, fitted to what the node holds.
-//! - Rate limit: none; the next plan waits until the pages of the last one have arrived.
+//! - Rate limit: what one thread moves. What it has not begun when the next epoch ends is planned anew: first
+//!   plans are made by ranges that are still large.
 //! - Victim: the pages of the coldest ranges. Pages change places, so no free page is needed (§4.2.4).
 
-use terrace_core::hyperplace::{Held, Params, Plan, Range, RangeTree, Ranked, rank};
+use terrace_core::hyperplace::{Held, Params, Plan, Range, RangeTree, Ranked, Share, rank};
 
 use super::{Ground, Mechanism, Pmu, Sample, Setup, Stage, Travelling, Unit};
 use crate::number::{index, low, place};
 
-/// HyperTier §4.2.1.
-const PERIOD: u64 = 4093;
+/// What a scenario may set.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Tuning {
+    /// Loads per sample, and stores per sample.
+    pub period: u64,
+    /// Length of an epoch, ms.
+    pub epoch_ms: u32,
+    /// τ_split: accesses per vCPU and epoch.
+    pub tau_split: u32,
+}
+
+impl Tuning {
+    /// HyperTier §4.2.1, §4.2.2.
+    pub const PAPER: Self = Self {
+        period: 4093,
+        epoch_ms: 500,
+        tau_split: 15,
+    };
+}
 
 /// Records that a buffer of 64 KiB holds (`PEBS_BUFFER_SIZE`, arch/x86/events/intel/ds.c; 192 bytes a record):
 /// a context switch comes earlier.
@@ -25,8 +43,16 @@ const ROOT: u64 = 40 << 40;
 /// Part of the fast node that stays free for its kernel: between the low and the high watermark.
 const KEPT: u64 = 500;
 
+/// Pages of the full-size machine that are sent at a time: some hundred milliseconds of one thread's work, less
+/// than an epoch.
+const SENT: u64 = 16_384;
+
+/// Pairs that are sent at least: as many as are unmapped together at any scale.
+const LEAST_PAIRS: u64 = 16;
+
 /// HyperPlace in one guest with one process.
 pub struct Hyperplace {
+    period: u64,
     params: Params,
     tree: RangeTree,
     /// First page of the load in the tree: memory that is mapped lies at the root's end.
@@ -34,20 +60,27 @@ pub struct Hyperplace {
     pages_per_unit: u64,
     due: u64,
     started: bool,
+    /// What the last plan has left: units that go up, and those that they change places with, the next one
+    /// last. Those without a partner go into what is free.
+    up: Vec<Unit>,
+    down: Vec<Unit>,
 }
 
 impl Hyperplace {
     /// One root over all that the process could map.
     #[must_use]
-    pub fn new(setup: &Setup) -> Self {
+    pub fn new(setup: &Setup, tuning: Tuning) -> Self {
         let paper = Params::paper(setup.vcpus);
         let params = Params {
+            epoch_ms: tuning.epoch_ms,
+            tau_split: tuning.tau_split,
             granularity: (paper.granularity / setup.scale).max(setup.pages_per_unit),
             ..paper
         };
         let pages = u64::from(setup.units) * setup.pages_per_unit;
         let root = (ROOT / terrace_proto::PAGE_SIZE / setup.scale).max(pages);
         Self {
+            period: tuning.period,
             params,
             tree: RangeTree::new(
                 params,
@@ -60,6 +93,8 @@ impl Hyperplace {
             pages_per_unit: setup.pages_per_unit,
             due: u64::from(params.epoch_ms) * 1_000_000,
             started: false,
+            up: Vec::new(),
+            down: Vec::new(),
         }
     }
 
@@ -68,13 +103,11 @@ impl Hyperplace {
         let ranked = rank(&[&self.tree]);
         let leaves = self.tree.len() as u64;
         ground.spend_by_clock(Stage::Classify, leaves * ground.costs().lru_page);
-        if ground.travelling() == 0 {
-            self.exchange(ground, &ranked);
-        }
+        self.plan(ground, &ranked);
         self.tree.decay();
     }
 
-    fn exchange(&self, ground: &mut Ground, ranked: &[Ranked]) {
+    fn plan(&mut self, ground: &mut Ground, ranked: &[Ranked]) {
         let placed = Placed::walk(ground);
         let held: Vec<Held> = ranked
             .iter()
@@ -83,28 +116,38 @@ impl Hyperplace {
         let kept = ground.capacity(0) / KEPT;
         let free = ground.free(0).saturating_sub(kept);
         let plan = Plan::new(ranked, &held, ground.held(0) + free, free);
-        let units = |shares: &[terrace_core::hyperplace::Share], fast: bool| {
+        let units = |shares: &[Share], fast: bool| {
             let mut units: Vec<Unit> = Vec::new();
             for share in shares {
                 let of = self.units_of(&ranked[share.rank], ground.units());
                 let wanted = of.filter(|unit| placed.fast[index(*unit)] == fast);
                 units.extend(wanted.take(place(share.pages)));
             }
+            units.reverse();
             units
         };
-        let (up, down) = (units(&plan.promote, false), units(&plan.demote, true));
+        (self.up, self.down) = (units(&plan.promote, false), units(&plan.demote, true));
+    }
+
+    /// Sends the next pages of the plan.
+    fn send(&mut self, ground: &mut Ground) {
         let last = low(ground.setup().tiers as u64).saturating_sub(1);
         let slow = u8::try_from(last).unwrap_or(1);
-        let mut pairs = Vec::new();
-        for (up, down) in up.iter().zip(&down) {
-            let slow = ground.tier(*up).unwrap_or(slow);
-            pairs.extend([(*up, 0), (*down, slow)]);
+        let most = SENT / ground.setup().scale / self.pages_per_unit;
+        let (mut alone, mut pairs) = (Vec::new(), Vec::new());
+        for _ in 0..(most / 2).max(LEAST_PAIRS) {
+            // The hottest go into what is free.
+            let partner = (self.up.len() <= self.down.len()).then(|| self.down.pop());
+            match (self.up.pop(), partner.flatten()) {
+                (Some(up), Some(down)) => {
+                    let from = ground.tier(up).unwrap_or(slow);
+                    pairs.extend([(up, 0), (down, from)]);
+                }
+                (Some(up), None) => alone.push((up, 0)),
+                (None, _) => break,
+            }
         }
-        let into_free: Vec<(Unit, u8)> = up[down.len().min(up.len())..]
-            .iter()
-            .map(|unit| (*unit, 0))
-            .collect();
-        ground.submit(&into_free, Travelling::Unmap);
+        ground.submit(&alone, Travelling::Unmap);
         ground.submit(&pairs, Travelling::Exchange);
     }
 
@@ -123,8 +166,8 @@ impl Mechanism for Hyperplace {
             self.started = true;
             let scale = ground.setup().scale;
             ground.sample(Some(Pmu {
-                load_period: PERIOD,
-                store_period: PERIOD,
+                load_period: self.period,
+                store_period: self.period,
                 buffer: BUFFER,
                 divisor: scale,
             }));
@@ -132,6 +175,9 @@ impl Mechanism for Hyperplace {
         if ground.now_ns() >= self.due {
             self.due += u64::from(self.params.epoch_ms) * 1_000_000;
             self.epoch(ground);
+        }
+        if ground.travelling() == 0 {
+            self.send(ground);
         }
     }
 
@@ -148,7 +194,8 @@ impl Mechanism for Hyperplace {
     }
 
     fn heap_bytes(&self) -> usize {
-        self.tree.heap_bytes()
+        let planned = self.up.capacity() + self.down.capacity();
+        self.tree.heap_bytes() + planned * size_of::<Unit>()
     }
 }
 

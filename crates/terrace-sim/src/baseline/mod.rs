@@ -28,6 +28,7 @@ mod tpp;
 
 pub use crate::host::travel::{Kind as Travelling, Outcome, Side};
 pub use ground::{Ground, Stage};
+pub use hyperplace::Tuning;
 pub use pmu::{Pmu, Sample};
 pub use registry::Name;
 

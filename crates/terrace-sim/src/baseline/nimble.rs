@@ -93,7 +93,7 @@ impl Nimble {
                 return 0;
             };
             left -= 1;
-            ground.spend(Stage::Track, ground.costs().lru_page);
+            ground.spend(Stage::Classify, ground.costs().lru_page);
             let young = ground.young(unit);
             let is_active = list % 2 == 1;
             let inactive = if is_active { list - 1 } else { list };

@@ -1,5 +1,6 @@
 //! The mechanisms by name.
 
+use super::hyperplace::Tuning;
 use super::{Mechanism, Setup, Side};
 use super::{autonuma, hemem, hyperplace, memtierd, memtis, nimble, nomad, numab2, raminate, tpp};
 
@@ -27,7 +28,7 @@ pub enum Name {
     /// memtierd with its age policy.
     MemtierdAge,
     /// Our own, in the guest.
-    Hyperplace,
+    Hyperplace(Tuning),
 }
 
 impl Name {
@@ -43,7 +44,7 @@ impl Name {
         Self::Raminate,
         Self::Memtierd,
         Self::MemtierdAge,
-        Self::Hyperplace,
+        Self::Hyperplace(Tuning::PAPER),
     ];
 
     /// As people write it, who runs it by nature, and what it is, in a line.
@@ -100,7 +101,7 @@ impl Name {
                 host,
                 "memtierd, age policy: regions of 1 MiB that are active or idle for long",
             ),
-            Self::Hyperplace => (
+            Self::Hyperplace(_) => (
                 "hyperplace",
                 guest,
                 "HyperTier's placement: samples, a tree of virtual ranges, pages that change places",
@@ -146,7 +147,7 @@ impl Name {
             Self::Raminate => Box::new(raminate::Raminate::new(setup)),
             Self::Memtierd => Box::new(memtierd::Memtierd::new(setup, memtierd::Policy::Heat)),
             Self::MemtierdAge => Box::new(memtierd::Memtierd::new(setup, memtierd::Policy::Age)),
-            Self::Hyperplace => Box::new(hyperplace::Hyperplace::new(setup)),
+            Self::Hyperplace(tuning) => Box::new(hyperplace::Hyperplace::new(setup, tuning)),
         }
     }
 }

@@ -202,7 +202,12 @@ impl Vcpu {
             space.count(tier, page, write, medium);
             tier
         };
-        self.count_event(space, env, page, write, tier);
+        if access.loads() {
+            self.count_event(space, env, page, false, tier);
+        }
+        if write {
+            self.count_event(space, env, page, true, tier);
+        }
         if access.ends_operation() {
             self.times.add(self.clock - self.operation);
             self.operation = self.clock;
@@ -434,10 +439,12 @@ impl Vcpu {
             return;
         }
         self.periods = wanted;
-        for (left, period) in self.events_left.iter_mut().zip(wanted) {
-            // Fractions of the golden ratio: any number of vCPUs is spread evenly over the period.
-            let part = u64::from(self.number.wrapping_mul(0x9e37_79b9));
-            let phase = place_in(period, part);
+        // Fractions of the golden ratio: any number of vCPUs is spread evenly over the period. Half of it
+        // lies between the two counters, or of updates both would take the same ones.
+        let part = self.number.wrapping_mul(0x9e37_79b9);
+        let parts = [part, part.wrapping_add(1 << 31)];
+        for ((left, period), part) in self.events_left.iter_mut().zip(wanted).zip(parts) {
+            let phase = place_in(period, u64::from(part));
             *left = if period == 0 {
                 u64::MAX
             } else {

@@ -7,7 +7,7 @@ use terrace_core::{ConfigError, PolicyChoice, PolicyName};
 
 use super::HostPolicy;
 use super::error::Fault;
-use crate::baseline::{Name, Side};
+use crate::baseline::{Name, Side, Tuning};
 
 /// Policies without an engine: name, what it is, how the machine knows it.
 const UNMANAGED: [(&str, &str, HostPolicy); 5] = [
@@ -131,7 +131,7 @@ pub(super) enum RawPolicy {
     Table(RawTable),
 }
 
-/// [`PolicyStages`] and `where` (a flattened struct would hide which key is unknown).
+/// [`PolicyStages`], `where`, and what `hyperplace` may be given (a flattened struct would hide which key is unknown).
 #[derive(Debug, serde::Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct RawTable {
@@ -144,6 +144,9 @@ pub(super) struct RawTable {
     moves: Option<String>,
     #[serde(rename = "where")]
     side: Option<String>,
+    period: Option<u64>,
+    epoch_ms: Option<u32>,
+    tau_split: Option<u32>,
 }
 
 impl<'de> Deserialize<'de> for RawPolicy {
@@ -184,7 +187,7 @@ impl RawPolicy {
             &raw.place,
             &raw.moves,
         ];
-        let mechanism = baseline(&raw.base);
+        let mechanism = tuned(&raw, baseline(&raw.base), path)?;
         if mechanism.is_some() || is_memory_mode(&raw.base) {
             if own.iter().any(|stage| stage.is_some()) {
                 let what = format!(
@@ -193,9 +196,7 @@ impl RawPolicy {
                 );
                 return Err(Fault::new(path, what));
             }
-            let label = raw
-                .side
-                .map_or(raw.base.clone(), |at| format!("{}@{at}", raw.base));
+            let label = label(&raw);
             return Ok(match mechanism {
                 Some(name) => of_baseline(label, name, side),
                 None => HostPolicy::MemoryMode(label),
@@ -230,6 +231,56 @@ impl RawPolicy {
         }
         Ok(HostPolicy::Engine(name, choice))
     }
+}
+
+/// A mechanism with what the table sets of it: `hyperplace` alone can be given anything.
+fn tuned(raw: &RawTable, name: Option<Name>, path: &str) -> Result<Option<Name>, Fault> {
+    let given = [
+        ("period", raw.period, 1_000_000_000),
+        ("epoch_ms", raw.epoch_ms.map(u64::from), 60_000),
+        ("tau_split", raw.tau_split.map(u64::from), 1_000_000),
+    ];
+    for (key, value, most) in given {
+        let Some(value) = value else { continue };
+        let path = format!("{path}.{key}");
+        if !matches!(name, Some(Name::Hyperplace(_))) {
+            let what = "belongs to base = \"hyperplace\" alone: leave it out";
+            return Err(Fault::new(path, what));
+        }
+        if !(1..=most).contains(&value) {
+            return Err(Fault::new(
+                path,
+                format!("{value} is not within 1 to {most}"),
+            ));
+        }
+    }
+    Ok(name.map(|name| match name {
+        Name::Hyperplace(tuning) => Name::Hyperplace(Tuning {
+            period: raw.period.unwrap_or(tuning.period),
+            epoch_ms: raw.epoch_ms.unwrap_or(tuning.epoch_ms),
+            tau_split: raw.tau_split.unwrap_or(tuning.tau_split),
+        }),
+        other => other,
+    }))
+}
+
+/// `hyperplace@host period=1021`.
+fn label(raw: &RawTable) -> String {
+    let mut label = raw.base.clone();
+    if let Some(at) = &raw.side {
+        label += &format!("@{at}");
+    }
+    let given = [
+        ("period", raw.period),
+        ("epoch_ms", raw.epoch_ms.map(u64::from)),
+        ("tau_split", raw.tau_split.map(u64::from)),
+    ];
+    for (key, value) in given {
+        if let Some(value) = value {
+            label += &format!(" {key}={value}");
+        }
+    }
+    label
 }
 
 /// The policy of that name; `NAME@host` and `NAME@guest` say where it runs.

@@ -150,8 +150,7 @@ impl Operate for Lookups {
             }
         }
         if self.writes.draw() {
-            let read = out[leaf];
-            out[leaf] = Access::new(read.page(), read.line(), true);
+            out[leaf] = out[leaf].updating();
         }
     }
 }

@@ -1,5 +1,5 @@
 //! `gups`: random updates, most of them to a hot section. Each is a read-modify-write: one access, which
-//! writes.
+//! loads and stores.
 
 use serde::Deserialize;
 
@@ -161,5 +161,8 @@ impl Generate for Generator {
             self.accesses.spans.hot = span;
         }
         self.accesses.fill(batch);
+        for access in batch {
+            *access = access.updating();
+        }
     }
 }

@@ -17,6 +17,8 @@ fn run(policy: &'static str, workload: &'static str) -> VmResult {
 /// A hot eighth at the end of 2 GiB, which begins in slow memory.
 const HOT: &str = "kind = \"gups\", variant = \"hypertier\", size = \"2048MiB\", hot = 0.125, weight = 10, duration = \"30s\"";
 const LONGER: &str = "kind = \"gups\", variant = \"hypertier\", size = \"2048MiB\", hot = 0.125, weight = 10, duration = \"60s\"";
+const LARGE: &str = "kind = \"gups\", variant = \"hypertier\", size = \"16384MiB\", hot = 0.125, weight = 10, duration = \"60s\"";
+const UNIFORM_AT_FIRST: &str = "kind = \"hotset\", size = \"2048MiB\", hot = 1.0, hot_access = 1.0, write = 0.5, duration = \"30s\"";
 const UNIFORM: &str = "kind = \"hotset\", size = \"2048MiB\", hot = 1.0, hot_access = 1.0, write = 0.5, duration = \"60s\"";
 
 #[test]
@@ -43,7 +45,38 @@ fn hyperplace_exchanges_pages_without_a_free_one() {
 
 #[test]
 fn hyperplaces_moves_die_out_under_a_uniform_load() {
-    let vm = run("\"hyperplace\"", UNIFORM);
-    // What is free is filled once, and a little is exchanged while ranges are coarse.
-    assert!(vm.promoted_pages < 3 * (vm.fast_bytes_end >> 12), "{vm:?}");
+    let run = |workload| run("\"hyperplace\"", workload);
+    let (half, whole) = (run(UNIFORM_AT_FIRST), run(UNIFORM));
+    let fast = whole.fast_bytes_end >> 12;
+    // What is free is filled once, and some of it is exchanged while ranges are coarse.
+    assert!(half.demoted_pages < fast / 2, "{half:?}");
+    let more = whole.promoted_pages - half.promoted_pages;
+    assert!(more * 100 <= fast, "{half:?}\n{whole:?}");
+}
+
+#[test]
+fn hyperplace_plans_anew_what_large_ranges_made_it_plan() {
+    // The first plans know half of memory as hot, and fill fast memory with it.
+    let vm = Small {
+        policy: "\"hyperplace\"",
+        more: "",
+        workload: LARGE,
+        scale: 512,
+    }
+    .run();
+    let hot = (16_384_u64 << 20 >> 12) / 8;
+    assert!(vm.promoted_pages < 2 * hot, "{vm:?}");
+    assert!(vm.fast_hit_ratio > 0.6, "{vm:?}");
+}
+
+#[test]
+fn hyperplaces_epoch_threshold_and_period_can_be_set() {
+    let rounds = |policy| run(policy, HOT).rounds;
+    let quick = "{ base = \"hyperplace\", epoch_ms = 250 }";
+    assert_eq!((rounds("\"hyperplace\""), rounds(quick)), (59, 119));
+    let blind = run("{ base = \"hyperplace\", period = 1000000000 }", HOT);
+    assert_eq!(blind.promoted_pages, 0, "nothing is sampled: {blind:?}");
+    // Nothing is ever significant, so the root stays one range, and says nothing of its pages.
+    let coarse = run("{ base = \"hyperplace\", tau_split = 1000000 }", HOT);
+    assert!(coarse.fast_hit_ratio < 0.3, "{coarse:?}");
 }

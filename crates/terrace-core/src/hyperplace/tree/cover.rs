@@ -1,13 +1,13 @@
 //! What the leaves cover: accesses of whole ranges, and mappings that come, go and grow.
 
-use super::{Range, RangeTree, State};
+use super::{Lookup, Range, RangeTree, State};
 
 impl RangeTree {
     /// Counts accesses that were seen somewhere in a range: the leaves get their parts in proportion to what
     /// they share with it. What lies outside of all leaves is dropped. Says how many were counted.
     pub fn count_range(&mut self, range: Range, accesses: u32) -> u32 {
         let pages = range.pages();
-        let after = self.starts.partition_point(|start| *start <= range.start);
+        let after = self.lookup.upto(range.start);
         let (mut covered, mut counted) = (0, 0);
         for at in after.saturating_sub(1)..self.len() {
             if self.starts[at] >= range.end {
@@ -47,6 +47,7 @@ impl RangeTree {
         self.fresh = vec![0; new.ranges.len()];
         self.states = new.states;
         self.join_coldest();
+        self.lookup = Lookup::new(&self.starts);
     }
 
     /// What is left of the old leaves in mappings that touch each other, from the first that reaches into

@@ -330,7 +330,7 @@ impl Reclaim {
             let Some(unit) = self.lists.pop(2 * tier + 1) else {
                 return;
             };
-            ground.spend(Stage::Track, ground.costs().lru_page);
+            ground.spend(Stage::Classify, ground.costs().lru_page);
             ground.young(unit);
             self.lists.push(2 * tier, unit);
         }
@@ -343,7 +343,7 @@ impl Reclaim {
             let Some(unit) = self.lists.pop(2 * tier) else {
                 break;
             };
-            ground.spend(Stage::Track, ground.costs().lru_page);
+            ground.spend(Stage::Classify, ground.costs().lru_page);
             let bit = u64::from(unit);
             let was_referenced = self.referenced.get(bit);
             let young = ground.young(unit);

@@ -1,4 +1,7 @@
-//! HyperTier: places for its figures, which are not carried out yet.
+//! HyperTier: guests that place their own pages.
+
+mod many_vms;
+mod parameters;
 
 use super::row::Row;
 use super::runs::{Load, Results, Run};
@@ -28,24 +31,13 @@ fn no_rows(_: &Results) -> Vec<Row> {
 
 /// Its experiments.
 pub const EXPERIMENTS: &[&Experiment] = &[
-    &waiting(
-        "hypertier/figure-1",
-        "What management costs, by the number of VMs that do the same updates together",
-        "the rest of HyperPlace (its ranges can be simulated already: the policy hyperplace)",
-    ),
+    &many_vms::FIGURE_1,
     &waiting(
         "hypertier/figure-4",
         "Updates by how fast memory is given to nine VMs",
         "HyperFlex (elastic sizes of the tiers)",
     ),
-    &waiting(
-        "hypertier/figure-7",
-        "What each stage of management costs on nine VMs",
-        "the rest of HyperPlace (its ranges can be simulated already: the policy hyperplace)",
-    ),
-    &waiting(
-        "hypertier/figure-8",
-        "Run time of updates by the parameters of sampling and classification",
-        "the rest of HyperPlace (its ranges can be simulated already: the policy hyperplace)",
-    ),
+    &many_vms::FIGURE_6,
+    &many_vms::FIGURE_7,
+    &parameters::FIGURE_8,
 ];
