@@ -74,7 +74,7 @@ impl Default for Load {
             server: "/run/redis.sock".to_owned(),
             keys: 1_500,
             value_bytes: 64_000,
-            hot_percent: 5,
+            hot_percent: 4,
             hot_request_percent: 90,
             seed: 1,
             processor: 1,
