@@ -19,19 +19,20 @@ use terrace_sys::{Damon, DamonAttrs, DamonError, DamonRegion, HostRoot, Kdamond,
 use super::{Drained, Sample, Sampler, SamplerError, Target};
 use crate::mappings::join_nearest;
 
-/// Forty looks make an interval. Regions cost time at each look.
+/// Fifty looks make an interval, of which two make an epoch: an answer comes at the end of one, so that there is
+/// one in every epoch. Regions cost time at each look.
 const ATTRS: DamonAttrs = DamonAttrs {
     sample_us: 5_000,
-    aggregation_us: 200_000,
-    min_regions: 32,
-    max_regions: 320,
+    aggregation_us: 250_000,
+    min_regions: 256,
+    max_regions: 512,
 };
 /// Address ranges of one process that are watched.
 const MOST_RANGES: usize = 64;
-/// Pages for which one look that found its page accessed counts as one access. The count of a region of this
-/// size then varies as the plan takes counts to vary (a count's variance is the count): all of a region's
-/// looks are at one page, so a larger weight would pass noise for heat.
-const PAGES_PER_ACCESS: u64 = 1024;
+/// Pages for which one look that found its page accessed counts as one access. Each look is at another page of
+/// the region, so the count of a region of this size varies as the plan takes counts to vary (a count's
+/// variance is the count at most); regions are not larger ([`addresses`]).
+const PAGES_PER_ACCESS: u64 = 512;
 /// What is paused where nothing is watched.
 const IDLE: Duration = Duration::from_millis(50);
 
@@ -107,10 +108,10 @@ impl Sampler for DamonSampler {
     }
 
     /// DAMON counts looks, not accesses, so vCPUs do not matter. 2 MiB that are accessed at each look count
-    /// 20 an epoch; the difference that splits is a quarter of that.
+    /// 50 an epoch; the difference that splits is about a sixth of that.
     fn params(&self, _vcpus: u32) -> Params {
         Params {
-            tau_split: 2,
+            tau_split: 4,
             ..Params::paper(1)
         }
     }
@@ -259,7 +260,10 @@ impl Asker {
                 kdamond,
                 process,
                 ranges: ranges.to_vec(),
-                at: Instant::now(),
+                // Asked at once: the first answer is worth most.
+                at: Instant::now()
+                    .checked_sub(self.epoch)
+                    .unwrap_or_else(Instant::now),
             },
         );
         Ok(())
@@ -283,7 +287,8 @@ impl Asker {
             }
             let answered = asked.kdamond.accessed().map(|regions| {
                 let epochs = waited.as_millis() / epoch.as_millis().max(1);
-                asked.at = Instant::now();
+                asked.at =
+                    (asked.at + epoch).max(Instant::now().checked_sub(epoch).unwrap_or(asked.at));
                 // Nobody listens once the sampler is dropped.
                 let _ = self.seen.send(Seen::Regions {
                     pid,
@@ -316,13 +321,26 @@ impl Asker {
     }
 }
 
+/// Cut into pieces of 2 MiB, or as small as the number of regions allows: the kernel would otherwise begin with
+/// one region for each range, and take seconds to tell its parts apart.
 fn addresses(ranges: &[Range]) -> Vec<(u64, u64)> {
     let joined = join_nearest(ranges, MOST_RANGES);
     let bytes = |page: u64| page.saturating_mul(PAGE_SIZE);
-    joined
-        .iter()
-        .map(|range| (bytes(range.start), bytes(range.end)))
-        .collect()
+    let all: u64 = joined.iter().map(|range| range.pages()).sum();
+    let most = ATTRS.max_regions / 2;
+    let piece = (all / most)
+        .next_multiple_of(PAGES_PER_ACCESS)
+        .max(PAGES_PER_ACCESS);
+    let mut cut = Vec::new();
+    for range in joined {
+        let mut start = range.start;
+        while start < range.end {
+            let end = (start + piece).min(range.end);
+            cut.push((bytes(start), bytes(end)));
+            start = end;
+        }
+    }
+    cut
 }
 
 #[cfg(test)]
@@ -341,15 +359,15 @@ mod tests {
     fn a_regions_accesses_go_by_its_size_and_nothing_is_lost_by_rounding() {
         let mut rest = 0;
         let hot = sample(7, &region(2048, 40), 1, &mut rest).unwrap();
-        assert_eq!((hot.pid, hot.accesses, rest), (7, 80, 0));
+        assert_eq!((hot.pid, hot.accesses, rest), (7, 160, 0));
         let mut sum = 0;
         for _ in 0..1024 {
             sum += sample(7, &region(3, 5), 1, &mut rest).map_or(0, |s| s.accesses);
         }
-        assert_eq!(sum, 15);
+        assert_eq!(sum, 30);
         assert_eq!(sample(7, &region(512, 0), 1, &mut rest), None);
         let twice = sample(7, &region(1024, 4), 2, &mut rest).unwrap();
-        assert_eq!(twice.accesses, 8);
+        assert_eq!(twice.accesses, 16);
     }
 
     #[test]
@@ -362,12 +380,27 @@ mod tests {
 
     #[test]
     fn neighbouring_ranges_are_watched_as_one_where_there_are_too_many() {
-        let many: Vec<Range> = (0..1000)
-            .map(|i| Range {
-                start: i * 1024,
-                end: i * 1024 + 512,
-            })
-            .collect();
-        assert_eq!(addresses(&many).len(), MOST_RANGES);
+        let range = |start, end| Range { start, end };
+        let many: Vec<Range> = (0..1000).map(|i| range(i * 1024, i * 1024 + 1)).collect();
+        let watched = addresses(&many);
+        let gaps = watched.windows(2).filter(|pair| pair[0].1 != pair[1].0);
+        assert_eq!(gaps.count() + 1, MOST_RANGES);
+    }
+
+    #[test]
+    fn ranges_are_watched_in_pieces_of_which_there_are_not_too_many() {
+        let pieces = |pages: u64| {
+            addresses(&[Range {
+                start: 3,
+                end: 3 + pages,
+            }])
+        };
+        let bytes = PAGES_PER_ACCESS * PAGE_SIZE;
+        let first = 3 * PAGE_SIZE;
+        assert_eq!(
+            pieces(600),
+            [(first, first + bytes), (first + bytes, 603 * PAGE_SIZE)]
+        );
+        assert_eq!(pieces(1 << 28).len() as u64, ATTRS.max_regions / 2);
     }
 }
