@@ -2,8 +2,8 @@
 //! it; fine for ranges, blind to heat that is scattered inside of one.
 //!
 //! A thread of its own asks, because an answer comes only at the end of an aggregation interval, and only
-//! one kdamond answers at a time. With several processes each is asked in turn; what it says counts for all
-//! the epochs since it was asked last.
+//! one kdamond answers at a time. With several processes each is asked in turn; what it said last counts in
+//! every epoch until it is asked again, so that whose turn it is does not look like heat.
 //!
 //! DAMON clears accessed bits, so while it runs nobody else in the guest should age the same pages.
 
@@ -33,6 +33,8 @@ const MOST_RANGES: usize = 64;
 /// the region, so the count of a region of this size varies as the plan takes counts to vary (a count's
 /// variance is the count at most); regions are not larger ([`addresses`]).
 const PAGES_PER_ACCESS: u64 = 512;
+/// Epochs in which an answer counts: as many as 61 processes need to have a turn.
+const MOST_EPOCHS: u32 = 64;
 /// What is paused where nothing is watched.
 const IDLE: Duration = Duration::from_millis(50);
 
@@ -41,7 +43,9 @@ const IDLE: Duration = Duration::from_millis(50);
 pub struct DamonSampler {
     watched: Arc<Mutex<Watched>>,
     seen: Receiver<Seen>,
-    /// What is less than one access yet, by process.
+    /// What each process's kdamond said last, and in how many epochs that counted.
+    answers: BTreeMap<u32, (Vec<DamonRegion>, u32)>,
+    /// What is less than one access yet.
     rest: u64,
 }
 
@@ -56,12 +60,7 @@ struct Watched {
 /// What the thread found.
 #[derive(Debug)]
 enum Seen {
-    Regions {
-        pid: u32,
-        /// Epochs that this answer stands for.
-        epochs: u64,
-        regions: Vec<DamonRegion>,
-    },
+    Regions { pid: u32, regions: Vec<DamonRegion> },
     Failed(DamonError),
 }
 
@@ -93,6 +92,7 @@ impl DamonSampler {
         Ok(Self {
             watched,
             seen,
+            answers: BTreeMap::new(),
             rest: 0,
         })
     }
@@ -117,6 +117,8 @@ impl Sampler for DamonSampler {
     }
 
     fn watch(&mut self, targets: &[Target]) -> Result<(), SamplerError> {
+        self.answers
+            .retain(|pid, _| targets.iter().any(|target| target.pid == *pid));
         let mut watched = lock(&self.watched);
         if watched.targets != targets {
             watched.targets = targets.to_vec();
@@ -128,24 +130,26 @@ impl Sampler for DamonSampler {
     fn drain(&mut self, sink: &mut dyn FnMut(Sample)) -> Result<Drained, SamplerError> {
         loop {
             match self.seen.try_recv() {
-                Ok(Seen::Regions {
-                    pid,
-                    epochs,
-                    regions,
-                }) => {
-                    for region in regions {
-                        if let Some(sample) = sample(pid, &region, epochs, &mut self.rest) {
-                            sink(sample);
-                        }
-                    }
+                Ok(Seen::Regions { pid, regions }) => {
+                    self.answers.insert(pid, (regions, 0));
                 }
                 Ok(Seen::Failed(error)) => return Err(failed(&error)),
-                Err(TryRecvError::Empty) => return Ok(Drained::default()),
+                Err(TryRecvError::Empty) => break,
                 Err(TryRecvError::Disconnected) => {
                     return Err(SamplerError("DAMON: its thread has ended".into()));
                 }
             }
         }
+        self.answers.retain(|_, (_, told)| *told < MOST_EPOCHS);
+        for (pid, (regions, told)) in &mut self.answers {
+            *told += 1;
+            for region in regions {
+                if let Some(sample) = sample(*pid, region, &mut self.rest) {
+                    sink(sample);
+                }
+            }
+        }
+        Ok(Drained::default())
     }
 }
 
@@ -160,7 +164,7 @@ fn lock(watched: &Mutex<Watched>) -> std::sync::MutexGuard<'_, Watched> {
 }
 
 /// A region as accesses; what is less than one is left for the next region.
-fn sample(pid: u32, region: &DamonRegion, epochs: u64, rest: &mut u64) -> Option<Sample> {
+fn sample(pid: u32, region: &DamonRegion, rest: &mut u64) -> Option<Sample> {
     let range = Range {
         start: region.start / PAGE_SIZE,
         end: region.end.div_ceil(PAGE_SIZE),
@@ -168,7 +172,6 @@ fn sample(pid: u32, region: &DamonRegion, epochs: u64, rest: &mut u64) -> Option
     let weight = region
         .nr_accesses
         .saturating_mul(range.pages())
-        .saturating_mul(epochs)
         .saturating_add(*rest);
     *rest = weight % PAGES_PER_ACCESS;
     let accesses = u32::try_from(weight / PAGES_PER_ACCESS).unwrap_or(u32::MAX);
@@ -209,10 +212,12 @@ impl Asker {
                     .then(|| (watched.version, watched.targets.clone()))
             };
             let done = match changed {
-                Some((version, targets)) => {
-                    self.version = version;
-                    self.follow(&targets)
-                }
+                Some((version, targets)) => self.follow(&targets).map(|all| {
+                    // What a busy kernel did not take is asked for again.
+                    if all {
+                        self.version = version;
+                    }
+                }),
                 None => Ok(()),
             };
             // The sampler is dropped when it hears of this, and the thread ends.
@@ -227,23 +232,25 @@ impl Asker {
         }
     }
 
-    /// Watches these processes and no others.
-    fn follow(&mut self, targets: &[Target]) -> Result<(), DamonError> {
+    /// Watches these processes and no others; says whether all are watched.
+    fn follow(&mut self, targets: &[Target]) -> Result<bool, DamonError> {
         self.kdamonds
             .retain(|pid, _| targets.iter().any(|target| target.pid == *pid));
+        let mut all = true;
         for target in targets {
             let ranges = addresses(&target.ranges);
             let followed = match self.kdamonds.get_mut(&target.pid) {
                 Some(asked) if asked.ranges == ranges => Ok(()),
-                Some(asked) => {
-                    asked.ranges.clone_from(&ranges);
-                    asked.kdamond.set_ranges(&ranges)
-                }
+                Some(asked) => asked
+                    .kdamond
+                    .set_ranges(&ranges)
+                    .map(|()| asked.ranges = ranges),
                 None => self.start(target.pid, &ranges),
             };
+            all &= !matches!(followed, Err(DamonError::Busy(_)));
             self.unless_ended(target.pid, followed)?;
         }
-        Ok(())
+        Ok(all)
     }
 
     fn start(&mut self, pid: u32, ranges: &[(u64, u64)]) -> Result<(), DamonError> {
@@ -286,25 +293,21 @@ impl Asker {
                 continue;
             }
             let answered = asked.kdamond.accessed().map(|regions| {
-                let epochs = waited.as_millis() / epoch.as_millis().max(1);
                 asked.at =
                     (asked.at + epoch).max(Instant::now().checked_sub(epoch).unwrap_or(asked.at));
                 // Nobody listens once the sampler is dropped.
-                let _ = self.seen.send(Seen::Regions {
-                    pid,
-                    epochs: u64::try_from(epochs).unwrap_or(1).clamp(1, 16),
-                    regions,
-                });
+                let _ = self.seen.send(Seen::Regions { pid, regions });
             });
             self.unless_ended(pid, answered)?;
         }
         Ok(())
     }
 
-    /// A process that ended is no failure, and a kernel that is busy is asked again.
+    /// A process that ended is no failure, a kernel that is busy is asked again, and of more processes than
+    /// there are kdamonds the rest is not watched.
     fn unless_ended(&mut self, pid: u32, done: Result<(), DamonError>) -> Result<(), DamonError> {
         match done {
-            Ok(()) | Err(DamonError::Ended(_) | DamonError::Busy(_)) => Ok(()),
+            Ok(()) | Err(DamonError::Ended(_) | DamonError::Busy(_) | DamonError::Full) => Ok(()),
             Err(_) if self.has_ended(pid) => {
                 self.kdamonds.remove(&pid);
                 Ok(())
@@ -358,16 +361,51 @@ mod tests {
     #[test]
     fn a_regions_accesses_go_by_its_size_and_nothing_is_lost_by_rounding() {
         let mut rest = 0;
-        let hot = sample(7, &region(2048, 40), 1, &mut rest).unwrap();
+        let hot = sample(7, &region(2048, 40), &mut rest).unwrap();
         assert_eq!((hot.pid, hot.accesses, rest), (7, 160, 0));
         let mut sum = 0;
         for _ in 0..1024 {
-            sum += sample(7, &region(3, 5), 1, &mut rest).map_or(0, |s| s.accesses);
+            sum += sample(7, &region(3, 5), &mut rest).map_or(0, |s| s.accesses);
         }
         assert_eq!(sum, 30);
-        assert_eq!(sample(7, &region(512, 0), 1, &mut rest), None);
-        let twice = sample(7, &region(1024, 4), 2, &mut rest).unwrap();
-        assert_eq!(twice.accesses, 16);
+        assert_eq!(sample(7, &region(512, 0), &mut rest), None);
+    }
+
+    #[test]
+    fn an_answer_counts_in_every_epoch_until_the_next_one() {
+        let (sender, seen) = channel();
+        let mut sampler = DamonSampler {
+            watched: Arc::default(),
+            seen,
+            answers: BTreeMap::new(),
+            rest: 0,
+        };
+        let target = Target {
+            pid: 7,
+            ranges: Vec::new(),
+        };
+        let drain = |sampler: &mut DamonSampler| {
+            let mut sum = 0;
+            sampler.drain(&mut |sample| sum += sample.accesses).unwrap();
+            sum
+        };
+        let say = |nr_accesses| {
+            let regions = vec![region(512, nr_accesses)];
+            sender.send(Seen::Regions { pid: 7, regions }).unwrap();
+        };
+        sampler.watch(&[target]).unwrap();
+        assert_eq!(drain(&mut sampler), 0);
+        say(40);
+        assert_eq!((drain(&mut sampler), drain(&mut sampler)), (40, 40));
+        say(30);
+        say(3);
+        assert_eq!(drain(&mut sampler), 3);
+        let silent = (0..2 * MOST_EPOCHS).map(|_| drain(&mut sampler)).last();
+        assert_eq!(silent, Some(0), "a process that is never asked goes cold");
+        say(40);
+        sampler.watch(&[]).unwrap();
+        drop(sender);
+        assert!(sampler.drain(&mut |_| ()).is_err(), "its thread is gone");
     }
 
     #[test]

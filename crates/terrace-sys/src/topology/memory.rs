@@ -7,39 +7,63 @@ use terrace_proto::PAGE_SIZE;
 use super::NodeId;
 use crate::{HostRoot, ReadError};
 
-/// Free bytes above the high watermark, summed over each node's zones.
+/// Free bytes above the high watermark and what zones keep for others, summed over each node's zones.
 pub(super) fn free_bytes(root: &HostRoot) -> Result<BTreeMap<NodeId, u64>, ReadError> {
     Ok(parse_zoneinfo(&root.read("proc/zoneinfo")?))
 }
 
-/// `pages free`, then `high` of the same zone; unknown lines are skipped.
+/// What a zone has, as far as its lines were read.
+#[derive(Default)]
+struct Zone {
+    node: Option<NodeId>,
+    free: u64,
+    /// Pages that its high watermark keeps.
+    high: Option<u64>,
+    /// Pages that it keeps from allocations that could use a higher zone (`lowmem_reserve`).
+    protection: u64,
+}
+
+impl Zone {
+    fn add_to(self, free: &mut BTreeMap<NodeId, u64>) {
+        if let (Some(node), Some(high)) = (self.node, self.high) {
+            let kept = high.saturating_add(self.protection);
+            let bytes = self.free.saturating_sub(kept).saturating_mul(PAGE_SIZE);
+            let sum: &mut u64 = free.entry(node).or_default();
+            *sum = sum.saturating_add(bytes);
+        }
+    }
+}
+
+/// `pages free`, then `high` and `protection` of the same zone; unknown lines are skipped.
 fn parse_zoneinfo(text: &str) -> BTreeMap<NodeId, u64> {
     let mut free = BTreeMap::new();
-    let mut node = None;
-    let mut zone_free: u64 = 0;
+    let mut zone = Zone::default();
     for line in text.lines() {
         if let Some(rest) = line.strip_prefix("Node ") {
             let number = rest.split([',', ' ']).next().and_then(|n| n.parse().ok());
-            node = number.map(NodeId);
-            zone_free = 0;
+            let next = Zone {
+                node: number.map(NodeId),
+                ..Zone::default()
+            };
+            std::mem::replace(&mut zone, next).add_to(&mut free);
+            continue;
+        }
+        if let Some(list) = line.trim_start().strip_prefix("protection:") {
+            let pages = list.split(|c: char| !c.is_ascii_digit());
+            zone.protection = pages.filter_map(|n| n.parse().ok()).max().unwrap_or(0);
             continue;
         }
         let mut words = line.split_whitespace();
         match (words.next(), words.next(), words.next()) {
-            (Some("pages"), Some("free"), Some(count)) => zone_free = count.parse().unwrap_or(0),
+            (Some("pages"), Some("free"), Some(count)) => zone.free = count.parse().unwrap_or(0),
+            // Per-CPU lists further down have a `high:` of their own.
             (Some("high"), Some(count), None) => {
-                let kept = count.parse().unwrap_or(u64::MAX);
-                let bytes = zone_free.saturating_sub(kept).saturating_mul(PAGE_SIZE);
-                if let Some(node) = node {
-                    let sum: &mut u64 = free.entry(node).or_default();
-                    *sum = sum.saturating_add(bytes);
-                }
-                // Per-CPU lists further down have a `high:` of their own; zones have one of these.
-                zone_free = 0;
+                zone.high.get_or_insert(count.parse().unwrap_or(u64::MAX));
             }
             _ => {}
         }
     }
+    zone.add_to(&mut free);
     free
 }
 
@@ -59,6 +83,7 @@ Node 0, zone      DMA
         low      16
         high     19
         spanned  4095
+        protection: (0, 1877, 3000, 2999)
   pagesets
     cpu: 0
               count:    0
@@ -73,7 +98,7 @@ Node 1, zone  Movable
         high     1000
 ";
         let free = parse_zoneinfo(text);
-        assert_eq!(free[&NodeId(0)], (3840 - 19) * 4096);
+        assert_eq!(free[&NodeId(0)], (3840 - 19 - 3000) * 4096);
         assert_eq!(free[&NodeId(1)], 4000 * 4096);
     }
 
