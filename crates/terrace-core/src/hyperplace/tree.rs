@@ -2,7 +2,7 @@
 //!
 //! A leaf that is accessed much more than both of its neighbours is split in the middle; neighbours that
 //! nobody accesses are merged after a while (HyperTier §4.2.2). What the leaves cover follows the process's
-//! mappings ([`cover`]).
+//! mappings (`cover.rs`).
 
 mod cover;
 mod lookup;

@@ -1,6 +1,9 @@
 //! `hyperplace`.
 
+use std::path::Path;
+
 use terrace_sim::result::VmResult;
+use terrace_sim::scenario::Scenario;
 
 use crate::common::Small;
 
@@ -79,4 +82,30 @@ fn hyperplaces_epoch_threshold_and_period_can_be_set() {
     // Nothing is ever significant, so the root stays one range, and says nothing of its pages.
     let coarse = run("{ base = \"hyperplace\", tau_split = 1000000 }", HOT);
     assert!(coarse.fast_hit_ratio < 0.3, "{coarse:?}");
+}
+
+/// What is wrong with a scenario of that policy.
+fn fault(policy: &str) -> String {
+    let text = format!(
+        "[machine]\ntiers = [\"dram\", \"pmem\"]\n[[vm]]\nname = \"a\"\nfast = \"8GiB\"\nslow = \"8GiB\"\n\
+         policy = {policy}\nworkload = {{ {HOT} }}\n"
+    );
+    let parsed = Scenario::parse(&text, "small", Path::new("/s"));
+    parsed.expect_err("it is refused").to_string()
+}
+
+#[test]
+fn what_hyperplace_is_given_has_bounds_and_is_its_alone() {
+    for key in ["period", "epoch_ms", "tau_split"] {
+        for base in ["memtis", "vtmm", "first-touch"] {
+            let what = fault(&format!("{{ base = \"{base}\", {key} = 99 }}"));
+            let expected = format!("7: vm.policy.{key}: belongs to base = \"hyperplace\" alone");
+            assert!(what.contains(&expected), "{what}");
+        }
+        for value in ["0", "1000000001"] {
+            let what = fault(&format!("{{ base = \"hyperplace\", {key} = {value} }}"));
+            let expected = format!("7: vm.policy.{key}: {value} is not within 1 to");
+            assert!(what.contains(&expected), "{what}");
+        }
+    }
 }

@@ -600,31 +600,6 @@ fn a_policy_that_is_not_there_is_refused_with_the_list() {
         "7: vm.policy.estimate",
         &["page-degree", "fixed-threshold"],
     );
-    for key in ["period = 99", "epoch_ms = 99", "tau_split = 99"] {
-        let foreign = with(&format!("{{ base = \"memtis\", {key} }}"));
-        let name = key.split(' ').next().expect("a key");
-        let path = format!("7: vm.policy.{name}");
-        let what = ["belongs to base = \"hyperplace\" alone"];
-        refused(MINIMAL, "slow = \"32GiB\"\n", &foreign, &path, &what);
-    }
-    for key in [
-        "period = 0",
-        "period = 1000000001",
-        "epoch_ms = 0",
-        "epoch_ms = 60001",
-        "tau_split = 0",
-    ] {
-        let beyond = with(&format!("{{ base = \"hyperplace\", {key} }}"));
-        let name = key.split(' ').next().expect("a key");
-        let path = format!("7: vm.policy.{name}");
-        refused(
-            MINIMAL,
-            "slow = \"32GiB\"\n",
-            &beyond,
-            &path,
-            &["is not within 1 to"],
-        );
-    }
     let base = with("{ base = \"lru\" }");
     refused(
         MINIMAL,
