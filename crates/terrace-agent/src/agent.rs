@@ -3,7 +3,7 @@
 //! Responsible for: the order of things, budgets, and what `status` tells. It leaves to others: sampling,
 //! the tree and the plan (`terrace_core::hyperplace`), moving, the channel.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use terrace_core::hyperplace::{Held, Params, Plan, RangeTree, Ranked, rank};
@@ -14,9 +14,9 @@ use crate::channel::Wishes;
 use crate::config::Config;
 use crate::exchange::{Exchange, Outcome, Pages, Piece};
 use crate::managed::Managed;
-use crate::mappings::{Claimed, Layout};
-use crate::pick::Picker;
-use crate::processes;
+use crate::mappings::Layout;
+use crate::pick::{Picker, going_down, size};
+use crate::processes::{self, Found};
 use crate::report::own_wishes;
 use crate::room::{Free, Room};
 use crate::sampler::{Drained, Samplers};
@@ -24,6 +24,15 @@ use crate::status::{ChannelStatus, Journal, Totals};
 
 /// While pages were never looked at, looking may take so many times its share of the CPU.
 const FIRST_LOOK: u32 = 4;
+/// Epochs in which text, data and stacks are tried to be brought up.
+const PINNED_TRIES: u32 = 8;
+/// Epochs for which a process is left alone whose pages the kernel refuses to move.
+const REFUSED: u32 = 120;
+/// Pages that may travel at once, however small the budget is: a huge page each way.
+const LEAST_BUDGET: u64 = 1024;
+/// Part of the headroom that is made free again in an epoch. What went down frees more than the kernel tells
+/// at once (pages in lists of each CPU), so a large step would send down too much.
+const HEADROOM_STEP: u64 = 8;
 
 /// The agent.
 pub struct Agent {
@@ -46,6 +55,8 @@ pub struct Agent {
     /// Ranges of it that fit into fast memory.
     pub(crate) fits: usize,
     vcpus: u32,
+    /// Pages that may still travel.
+    allowance: u64,
 }
 
 impl Agent {
@@ -76,6 +87,7 @@ impl Agent {
             ranked: Vec::new(),
             fits: 0,
             vcpus: u32::try_from(vcpus).unwrap_or(1),
+            allowance: 0,
         }
     }
 
@@ -114,7 +126,8 @@ impl Agent {
             return;
         }
         self.looked_at = Some(now);
-        let found = match processes::find(&self.root, &self.config.wanted) {
+        let managed: BTreeSet<u32> = self.managed.keys().copied().collect();
+        let found = match processes::find(&self.root, &self.config.wanted, &managed) {
             Ok(found) => found,
             Err(error) => {
                 self.journal.tell(self.epoch, format!("/proc: {error}"));
@@ -123,27 +136,35 @@ impl Agent {
         };
         self.managed
             .retain(|pid, _| found.iter().any(|found| found.pid == *pid));
-        let params = self.params();
-        let mut claimed = Claimed::new();
+        let pids: Vec<u32> = found.iter().map(|found| found.pid).collect();
+        let mut layouts = Layout::read_all(&self.root, &pids);
         for found in found {
             // A process that ends meanwhile is no longer of interest.
-            let Ok(layout) = Layout::read(&self.root, found.pid, &mut claimed) else {
-                continue;
-            };
-            let choice = self.config.root;
-            if let Some(managed) = self.managed.get_mut(&found.pid) {
-                managed.follow(layout, choice);
-                continue;
+            if let Some(layout) = layouts.remove(&found.pid) {
+                self.follow_process(&found, layout);
             }
-            match Managed::open(&self.root, &found, layout, choice, params) {
-                Ok(managed) => {
-                    let words = format!("{} ({}) is managed", found.name, found.pid);
-                    self.journal.tell(self.epoch, words);
-                    self.managed.insert(found.pid, managed);
-                }
-                Err(error) => self
-                    .journal
-                    .tell_once(self.epoch, format!("{} is left alone: {error}", found.name)),
+        }
+    }
+
+    fn follow_process(&mut self, found: &Found, layout: Layout) {
+        let choice = self.config.root;
+        if let Some(managed) = self.managed.get_mut(&found.pid)
+            && !managed.has_exec_ed(&found.name, &layout)
+        {
+            managed.follow(layout, choice);
+            return;
+        }
+        let params = self.params();
+        match Managed::open(&self.root, found, layout, choice, params) {
+            Ok(managed) => {
+                let words = format!("{} ({}) is managed", found.name, found.pid);
+                self.journal.tell(self.epoch, words);
+                self.managed.insert(found.pid, managed);
+            }
+            Err(error) => {
+                self.managed.remove(&found.pid);
+                let words = format!("{} is left alone: {error}", found.name);
+                self.journal.tell_once(self.epoch, words);
             }
         }
     }
@@ -172,24 +193,36 @@ impl Agent {
         }
     }
 
-    /// Asks the kernel where pages are, within the share of the CPU.
+    /// Asks the kernel where pages are, within the share of the CPU: each process in turn, those with pages
+    /// that were never looked at first.
     fn look(&mut self) {
         let percent = u32::from(self.wishes.budgets.cpu_percent());
-        let unseen = self.managed.values().any(|m| m.extents.any_unseen());
-        let share = self.config.epoch * percent * if unseen { FIRST_LOOK } else { 1 } / 100;
+        let unseen = |managed: &Managed| managed.extents.any_unseen();
+        let first = self.managed.values().any(unseen);
+        let share = self.config.epoch * percent * if first { FIRST_LOOK } else { 1 } / 100;
         let begin = thread_cpu_time();
-        for managed in self.managed.values_mut() {
-            while thread_cpu_time().saturating_sub(begin) < share {
+        let mut pids: Vec<u32> = self.managed.keys().copied().collect();
+        let turn = usize::try_from(self.epoch).unwrap_or(0);
+        if !pids.is_empty() {
+            let begin = turn % pids.len();
+            pids.rotate_left(begin);
+        }
+        let mut more = true;
+        while more && thread_cpu_time().saturating_sub(begin) < share {
+            more = false;
+            for pid in &pids {
+                let Some(managed) = self.managed.get_mut(pid) else {
+                    continue;
+                };
+                if first && !managed.extents.any_unseen() {
+                    continue;
+                }
                 let Some(at) = managed.extents.stale(self.epoch) else {
-                    break;
+                    continue;
                 };
                 // A process that ended is dropped at the next epoch.
-                if managed
-                    .look(at, self.pages.as_mut(), &self.room, self.epoch)
-                    .is_err()
-                {
-                    break;
-                }
+                let looked = managed.look(at, self.pages.as_mut(), &self.room, self.epoch);
+                more |= looked.is_ok();
             }
         }
     }
@@ -211,7 +244,8 @@ impl Agent {
         let excess = most.map_or(0, |most| in_fast.saturating_sub(most));
         let plan = Plan::new(&ranked, &held, in_fast - excess + room, room);
         self.fits = plan.fits;
-        let moved = self.config.moves && self.carry_out(&pids, &ranked, &plan, excess, &mut free);
+        let moved =
+            self.config.moves && self.carry_out(&pids, &ranked, &held, &plan, excess, &mut free);
         let pid_of = |ranked: &Ranked| pids.get(ranked.tree).copied().unwrap_or(0);
         self.ranked = ranked
             .iter()
@@ -223,91 +257,118 @@ impl Agent {
 
     fn held(&self, pids: &[u32], ranked: &Ranked) -> Held {
         let managed = pids.get(ranked.tree).and_then(|pid| self.managed.get(pid));
-        managed.map_or(Held::default(), |managed| managed.held(ranked.leaf.range))
+        managed.map_or(Held::default(), |managed| {
+            managed.held(ranked.leaf.range, self.epoch)
+        })
     }
 
     fn carry_out(
         &mut self,
         pids: &[u32],
         ranked: &[Ranked],
+        held: &[Held],
         plan: &Plan,
         excess: u64,
         free: &mut Free,
     ) -> bool {
-        let budget = self.budget_pages();
+        self.save_up();
+        let each_way = self.allowance / 2;
         let mut picker = Picker {
             managed: &self.managed,
             pids,
             ranked,
             pages: self.pages.as_mut(),
             room: &self.room,
-            budget,
+            epoch: self.epoch,
+            touched: BTreeSet::new(),
         };
-        let pinned = picker.pinned();
-        let mut up: Vec<Piece> = pinned.clone();
-        up.extend(picker.shares(&plan.promote, false));
-        let mut down = picker.shares(&plan.demote, true);
-        // Text and stacks come up whatever ranges say, and what is too much goes: the coldest first. So
-        // does what somebody else took of the headroom.
-        let pinned_pages: u64 = pinned.iter().map(|piece| u64::from(piece.pages)).sum();
-        let extra = excess + free.deficit(pinned_pages);
-        down.extend(picker.coldest(extra, &plan.demote));
-        let into_free = plan.promoted().saturating_sub(plan.demoted()) + pinned_pages;
+        let mut up: Vec<Piece> = picker.pinned();
+        let pinned = size(&up);
+        up.extend(picker.shares(&plan.promote, false, each_way.saturating_sub(pinned)));
+        // What is too much goes down, and where something shall come up, what others took of the headroom.
+        let wanted = if up.is_empty() {
+            0
+        } else {
+            free.deficit(pinned)
+        };
+        let more = (excess + wanted.min(pinned + free.headroom() / HEADROOM_STEP)).min(each_way);
+        let going = going_down(plan, held, more);
+        let down = picker.shares(&going, true, each_way);
+        let touched = picker.touched;
         if up.is_empty() && down.is_empty() {
-            self.forget_pinned();
+            self.look_again(&touched, &[], &Outcome::default());
+            self.forget_pinned(true);
             return false;
         }
+        let into_free = plan.promoted().saturating_sub(plan.demoted()) + pinned;
         let exchange = Exchange::new(self.pages.as_mut(), &self.room, free);
-        let outcome = exchange.run(&up, &down, into_free);
-        self.forget_pinned();
-        self.look_again(&up, &down);
+        let outcome = exchange.run(&up, &down, into_free, more);
+        self.forget_pinned(pinned == 0);
+        up.extend(down);
+        self.look_again(&touched, &up, &outcome);
         self.count(&outcome);
         outcome.promoted + outcome.demoted > 0
     }
 
-    /// Pages that may travel in this epoch.
-    fn budget_pages(&self) -> u64 {
+    /// What may travel in this epoch is added to what was not used of the last ones: at most one epoch's, or as
+    /// much as a huge page takes.
+    fn save_up(&mut self) {
         let per_s = self.wishes.budgets.bytes_per_s();
         let epoch_ms = u64::try_from(self.config.epoch.as_millis()).unwrap_or(500);
-        per_s.saturating_mul(epoch_ms) / 1000 / PAGE_SIZE
+        let more = per_s.saturating_mul(epoch_ms) / 1000 / PAGE_SIZE;
+        self.allowance = self.allowance.saturating_add(more);
+        self.allowance = self.allowance.min(more.max(LEAST_BUDGET));
     }
 
-    /// They are brought up once; later the kernel and the program decide.
-    fn forget_pinned(&mut self) {
+    /// Text, data and stacks are brought up once, all that is left of them after a few tries; later the kernel
+    /// and the program decide.
+    fn forget_pinned(&mut self, all: bool) {
         for managed in self.managed.values_mut() {
-            managed.pinned.clear();
+            managed.pinned_tries += 1;
+            if all || managed.pinned_tries >= PINNED_TRIES {
+                managed.pinned.clear();
+            }
         }
     }
 
-    /// Where pages are now, only the kernel says.
-    fn look_again(&mut self, up: &[Piece], down: &[Piece]) {
-        let mut touched: Vec<(u32, u64)> = up
-            .iter()
-            .chain(down)
-            .map(|piece| (piece.pid, piece.address / PAGE_SIZE))
-            .collect();
-        touched.sort_unstable();
-        for of_one in touched.chunk_by(|a, b| a.0 == b.0) {
-            let Some(managed) = of_one
-                .first()
-                .and_then(|(pid, _)| self.managed.get_mut(pid))
-            else {
+    /// Where pages are now, only the kernel says. What could not be moved is left alone for a while.
+    fn look_again(&mut self, touched: &BTreeSet<(u32, usize)>, tried: &[Piece], outcome: &Outcome) {
+        let epoch = self.epoch;
+        let stuck: BTreeSet<(u32, u64)> = outcome.stuck.iter().copied().collect();
+        for (pid, at) in touched {
+            let Some(managed) = self.managed.get_mut(pid) else {
                 continue;
             };
-            let mut last = None;
-            for (_, page) in of_one {
-                let at = managed.extents.place_of(*page);
-                if at.is_some() && at != last {
-                    last = at;
-                    // A process that ended is dropped at the next epoch.
-                    let _ =
-                        managed.look(at.unwrap_or(0), self.pages.as_mut(), &self.room, self.epoch);
-                }
+            let Some(range) = managed.extents.get(*at).map(|extent| extent.range()) else {
+                continue;
+            };
+            // A process that ended is dropped at the next epoch.
+            let _ = managed.look(*at, self.pages.as_mut(), &self.room, epoch);
+            let inside = |pid_of: u32, address: u64| {
+                let page = address / PAGE_SIZE;
+                pid_of == *pid && range.start <= page && page < range.end
+            };
+            let tried = tried
+                .iter()
+                .filter(|piece| inside(piece.pid, piece.address));
+            let (from, to) = (range.start * PAGE_SIZE, range.end * PAGE_SIZE);
+            let failed = stuck.range((*pid, from)..(*pid, to)).count();
+            if failed > 0 {
+                managed.extents.tried(*at, tried.count(), failed, epoch);
+            }
+        }
+        for (pid, why) in &outcome.refused {
+            if let Some(managed) = self.managed.get_mut(pid) {
+                managed.rests_until = epoch.saturating_add(REFUSED);
+                let words = format!("{} is left where it is for a while: {why}", managed.name);
+                self.journal.tell(epoch, words);
             }
         }
     }
 
     fn count(&mut self, outcome: &Outcome) {
+        let moved = outcome.promoted + outcome.demoted;
+        self.allowance = self.allowance.saturating_sub(moved);
         let totals = &mut self.totals;
         totals.promoted_pages += outcome.promoted;
         totals.demoted_pages += outcome.demoted;
@@ -317,7 +378,11 @@ impl Agent {
         if let Some(stopped) = &outcome.stopped {
             words.push_str(&format!("; ended early: {stopped}"));
         }
-        self.journal.tell(self.epoch, words);
+        if moved > 0 {
+            self.journal.tell(self.epoch, words);
+        } else {
+            self.journal.tell_once(self.epoch, words);
+        }
     }
 
     /// Length of an epoch.

@@ -1,5 +1,6 @@
 //! What of the agent works on this machine, what does not, and what to change.
 
+use std::collections::BTreeSet;
 use std::path::Path;
 use std::process::ExitCode;
 
@@ -102,7 +103,7 @@ fn balancing(root: &HostRoot) -> Option<Finding> {
 
 /// Whether the largest process can be looked at.
 fn permitted(root: &HostRoot, config: &Config) -> Finding {
-    let found = match processes::find(root, &config.wanted) {
+    let found = match processes::find(root, &config.wanted, &BTreeSet::new()) {
         Ok(found) => found,
         Err(error) => return Finding::missing("processes", error.to_string(), "mount /proc"),
     };

@@ -5,6 +5,8 @@
 //! others: which pages, and a true swap in place, which takes a module in the guest's kernel ([`Pages`] is
 //! the seam for it).
 
+use std::collections::BTreeMap;
+
 use terrace_proto::TierId;
 use terrace_sys::{MoveOutcome, MoveScope, SysError, move_pages, query_nodes};
 
@@ -22,8 +24,12 @@ pub struct Piece {
     pub address: u64,
     /// 4 KiB pages: 1, or 512 for a huge page.
     pub pages: u16,
-    /// Where it is.
+    /// The node where it is.
+    pub node: i32,
+    /// That node's tier.
     pub tier: TierId,
+    /// Other processes may map it, and it is moved for them, too.
+    pub shared: bool,
 }
 
 /// The kernel's answers about pages.
@@ -43,16 +49,14 @@ pub trait Pages {
         pid: u32,
         addresses: &[u64],
         node: i32,
+        scope: MoveScope,
         status: &mut [i32],
     ) -> Result<MoveOutcome, SysError>;
 }
 
 /// `move_pages(2)`.
-#[derive(Debug)]
-pub struct Kernel {
-    /// Whether pages that several processes map may be moved.
-    pub scope: MoveScope,
-}
+#[derive(Clone, Copy, Debug)]
+pub struct Kernel;
 
 impl Pages for Kernel {
     fn query(&mut self, pid: u32, addresses: &[u64], status: &mut [i32]) -> Result<(), SysError> {
@@ -64,10 +68,11 @@ impl Pages for Kernel {
         pid: u32,
         addresses: &[u64],
         node: i32,
+        scope: MoveScope,
         status: &mut [i32],
     ) -> Result<MoveOutcome, SysError> {
         let nodes = vec![node; addresses.len()];
-        move_pages(pid, addresses, &nodes, status, self.scope)
+        move_pages(pid, addresses, &nodes, status, scope)
     }
 }
 
@@ -82,6 +87,10 @@ pub struct Outcome {
     pub busy: u64,
     /// Gone meanwhile, or refused.
     pub failed: u64,
+    /// Pieces that could not be moved: process and address.
+    pub stuck: Vec<(u32, u64)>,
+    /// Processes whose pages the kernel refuses to move, and its words.
+    pub refused: BTreeMap<u32, String>,
     /// Why it ended early, where it did.
     pub stopped: Option<String>,
 }
@@ -112,9 +121,10 @@ impl<'a> Exchange<'a> {
         }
     }
 
-    /// Brings `up` to the first tier. `down` makes room for what does not fit into `into_free` pages of it.
+    /// Brings `up` to the first tier. `down` makes room for what does not fit into `into_free` pages of it, and
+    /// so many more pages of it go down whatever comes up.
     #[must_use]
-    pub fn run(mut self, up: &[Piece], down: &[Piece], into_free: u64) -> Outcome {
+    pub fn run(mut self, up: &[Piece], down: &[Piece], into_free: u64, more_down: u64) -> Outcome {
         let (mut up, mut down) = (up, down);
         let mut into_free = into_free;
         while !up.is_empty() && self.outcome.stopped.is_none() {
@@ -125,9 +135,9 @@ impl<'a> Exchange<'a> {
             let going = take(&mut down, wanted - taken);
             self.batch(coming, going, wanted);
         }
-        // What only makes room, where the VM holds more than it may.
-        while !down.is_empty() && self.outcome.stopped.is_none() {
-            let going = take(&mut down, BATCH);
+        let mut more = take(&mut down, more_down);
+        while !more.is_empty() && self.outcome.stopped.is_none() {
+            let going = take(&mut more, BATCH);
             self.move_down(going);
         }
         self.outcome
@@ -139,7 +149,9 @@ impl<'a> Exchange<'a> {
             self.stop("fast memory is full and nothing colder is in it");
         } else if leaving == 0 || self.free.below(leaving).is_some() {
             self.move_down(going);
-            self.move_up(coming);
+            if self.outcome.stopped.is_none() {
+                self.move_up(coming);
+            }
         } else if self.free.with_headroom(TierId::FAST) >= wanted {
             // Slow memory is full: what comes up first leaves the room that what goes down needs.
             self.move_up(coming);
@@ -150,8 +162,10 @@ impl<'a> Exchange<'a> {
     }
 
     fn move_up(&mut self, pieces: &[Piece]) {
+        let Some((node, mut room)) = self.free.node(TierId::FAST) else {
+            return;
+        };
         // What did not go down leaves less room.
-        let mut room = self.free.with_headroom(TierId::FAST);
         let fits = pieces.iter().take_while(|piece| {
             let pages = u64::from(piece.pages);
             let fits = pages <= room;
@@ -162,45 +176,45 @@ impl<'a> Exchange<'a> {
         if fits < pieces.len() {
             self.stop("fast memory has no room");
         }
-        if let Some(node) = self.free.node(TierId::FAST) {
-            self.travel(&pieces[..fits], TierId::FAST, node, Way::Up);
-        }
+        self.travel(&pieces[..fits], TierId::FAST, node, Way::Up);
     }
 
     fn move_down(&mut self, pieces: &[Piece]) {
         if pieces.is_empty() {
             return;
         }
-        let target = self.free.below(size(pieces));
-        let node = target.and_then(|tier| Some((tier, self.free.node(tier)?)));
-        match node {
+        match self.free.below(size(pieces)) {
             Some((tier, node)) => self.travel(pieces, tier, node, Way::Down),
             None => self.stop("slow memory has no room"),
         }
     }
 
     fn travel(&mut self, pieces: &[Piece], to: TierId, node: i32, way: Way) {
-        for of_one in pieces.chunk_by(|a, b| a.pid == b.pid) {
-            let Some(pid) = of_one.first().map(|piece| piece.pid) else {
+        for of_one in pieces.chunk_by(|a, b| (a.pid, a.shared) == (b.pid, b.shared)) {
+            let Some(first) = of_one.first() else {
                 continue;
             };
+            let (pid, scope) = match first.shared {
+                true => (first.pid, MoveScope::Shared),
+                false => (first.pid, MoveScope::Exclusive),
+            };
+            if self.outcome.refused.contains_key(&pid) {
+                self.outcome.failed += size(of_one);
+                continue;
+            }
             let addresses: Vec<u64> = of_one.iter().map(|piece| piece.address).collect();
             let mut status = vec![0; addresses.len()];
-            match self.pages.travel(pid, &addresses, node, &mut status) {
+            match self.pages.travel(pid, &addresses, node, scope, &mut status) {
                 Ok(MoveOutcome::Complete) => {}
                 // The kernel's words are incomplete: where the pages are tells what came of it.
                 Ok(MoveOutcome::Partial) => self.ask(pid, &addresses, &mut status),
-                Err(error) if error.errno() == libc::ENOMEM => {
-                    self.ask(pid, &addresses, &mut status);
-                    self.stop("the kernel found no free page");
-                }
                 Err(error) => {
-                    self.outcome.failed += size(of_one);
-                    // A process that ended takes nothing with it.
-                    if error.errno() != libc::ESRCH {
-                        self.stop(&error.to_string());
+                    // Of one process's cpuset, policy or end the others know nothing: they go on.
+                    self.ask(pid, &addresses, &mut status);
+                    if error.errno() == libc::ENOMEM {
+                        self.stop("the kernel found no free page");
                     }
-                    continue;
+                    self.outcome.refused.insert(pid, error.to_string());
                 }
             }
             for (piece, status) in of_one.iter().zip(&status) {
@@ -218,12 +232,15 @@ impl<'a> Exchange<'a> {
     fn count(&mut self, piece: &Piece, status: i32, to: TierId, way: Way) {
         let pages = u64::from(piece.pages);
         if self.room.tier(status) == Some(to) {
-            self.free.moved(piece.tier, to, pages);
+            self.free.moved(piece.node, status, pages);
             match way {
                 Way::Up => self.outcome.promoted += pages,
                 Way::Down => self.outcome.demoted += pages,
             }
-        } else if status >= 0 || status == -libc::EBUSY || status == -libc::EAGAIN {
+            return;
+        }
+        self.outcome.stuck.push((piece.pid, piece.address));
+        if status >= 0 || status == -libc::EBUSY || status == -libc::EAGAIN {
             self.outcome.busy += pages;
         } else {
             self.outcome.failed += pages;

@@ -14,6 +14,7 @@ struct Fake {
     free: [u64; 2],
     busy: Vec<u64>,
     ended: Option<u32>,
+    refuses: Option<(u32, i32)>,
     /// Least that was free in the first node.
     least: u64,
     calls: Vec<(u32, i32, usize)>,
@@ -29,7 +30,9 @@ impl Fake {
             pid,
             address,
             pages,
+            node: id,
             tier: TierId(u8::try_from(node).unwrap()),
+            shared: false,
         }
     }
 
@@ -64,11 +67,15 @@ impl Pages for Fake {
         pid: u32,
         addresses: &[u64],
         node: i32,
+        _: MoveScope,
         status: &mut [i32],
     ) -> Result<MoveOutcome, SysError> {
         self.calls.push((pid, node, addresses.len()));
         if self.ended == Some(pid) {
             return Err(error(libc::ESRCH));
+        }
+        if let Some((_, errno)) = self.refuses.filter(|(refused, _)| *refused == pid) {
+            return Err(error(errno));
         }
         let to = usize::try_from(node).unwrap();
         for (address, status) in addresses.iter().zip(status) {
@@ -138,7 +145,7 @@ fn as_many_pages_go_down_as_come_up_and_free_memory_does_not_move() {
     let up = pieces(&mut fake, 1, 0, 2000, 1);
     let down = pieces(&mut fake, 2, 10_000, 2000, 0);
     let mut free = Free::of(&[64, 5000], 64);
-    let outcome = Exchange::new(&mut fake, &room, &mut free).run(&up, &down, 0);
+    let outcome = Exchange::new(&mut fake, &room, &mut free).run(&up, &down, 0, 0);
     assert_eq!((outcome.promoted, outcome.demoted), (2000, 2000));
     assert_eq!(outcome.stopped, None);
     assert_eq!((fake.free, fake.on(0)), ([64, 5000], 2000));
@@ -157,7 +164,7 @@ fn where_slow_memory_is_full_too_the_headroom_is_used_for_a_batch_and_given_back
     let up = pieces(&mut fake, 1, 0, 2000, 1);
     let down = pieces(&mut fake, 1, 10_000, 2000, 0);
     let mut free = Free::of(&[1024, 0], 1024);
-    let outcome = Exchange::new(&mut fake, &room, &mut free).run(&up, &down, 0);
+    let outcome = Exchange::new(&mut fake, &room, &mut free).run(&up, &down, 0, 0);
     assert_eq!((outcome.promoted, outcome.demoted), (2000, 2000));
     assert_eq!(fake.free, [1024, 0]);
     assert!(fake.least >= 512);
@@ -170,7 +177,7 @@ fn full_tiers_without_headroom_stop_the_exchange_and_nothing_moves() {
     let up = pieces(&mut fake, 1, 0, 10, 1);
     let down = pieces(&mut fake, 1, 100, 10, 0);
     let mut free = Free::of(&[0, 0], 0);
-    let outcome = Exchange::new(&mut fake, &room, &mut free).run(&up, &down, 0);
+    let outcome = Exchange::new(&mut fake, &room, &mut free).run(&up, &down, 0, 0);
     assert_eq!((outcome.promoted, outcome.demoted), (0, 0));
     assert!(outcome.stopped.unwrap().contains("neither tier has room"));
     assert!(fake.calls.is_empty());
@@ -186,7 +193,7 @@ fn free_fast_memory_is_used_without_sending_anything_down() {
     };
     let up = pieces(&mut fake, 1, 0, 1000, 1);
     let mut free = Free::of(&[1010, 0], 10);
-    let outcome = Exchange::new(&mut fake, &room, &mut free).run(&up, &[], 1000);
+    let outcome = Exchange::new(&mut fake, &room, &mut free).run(&up, &[], 1000, 0);
     assert_eq!((outcome.promoted, outcome.demoted), (1000, 0));
     assert_eq!(fake.least, 10);
 }
@@ -203,9 +210,44 @@ fn a_process_that_ended_is_counted_and_the_others_go_on() {
     let mut up = pieces(&mut fake, 1, 0, 100, 1);
     up.extend(pieces(&mut fake, 2, 0, 100, 1));
     let mut free = Free::of(&[600, 600], 0);
-    let outcome = Exchange::new(&mut fake, &room, &mut free).run(&up, &[], 200);
-    assert_eq!((outcome.promoted, outcome.failed), (100, 100));
+    let outcome = Exchange::new(&mut fake, &room, &mut free).run(&up, &[], 200, 0);
+    assert_eq!(outcome.promoted, 100);
+    assert_eq!(outcome.busy + outcome.failed, 100);
     assert_eq!(outcome.stopped, None);
+}
+
+#[test]
+fn a_process_whose_pages_may_not_be_moved_does_not_stop_the_others_and_is_named() {
+    for errno in [libc::EACCES, libc::EPERM, libc::EINVAL] {
+        let (_dir, room) = room(0);
+        let mut fake = Fake {
+            free: [2000, 600],
+            least: 2000,
+            refuses: Some((1, errno)),
+            ..Fake::default()
+        };
+        let mut up = pieces(&mut fake, 1, 0, 700, 1);
+        up.extend(pieces(&mut fake, 2, 0, 100, 1));
+        let mut free = Free::of(&[2000, 600], 0);
+        let outcome = Exchange::new(&mut fake, &room, &mut free).run(&up, &[], 800, 0);
+        assert_eq!((outcome.promoted, outcome.stopped), (100, None));
+        assert_eq!(outcome.refused.keys().collect::<Vec<_>>(), [&1]);
+        assert_eq!(fake.calls.len(), 2, "it is not asked for again");
+    }
+}
+
+#[test]
+fn what_does_not_come_up_sends_nothing_more_down() {
+    let (_dir, room) = room(0);
+    let mut fake = Fake {
+        free: [0, 2000],
+        ..Fake::default()
+    };
+    let up = pieces(&mut fake, 1, 0, 10, 1);
+    let down = pieces(&mut fake, 2, 100, 1000, 0);
+    let mut free = Free::of(&[0, 2000], 0);
+    let outcome = Exchange::new(&mut fake, &room, &mut free).run(&up, &down, 0, 0);
+    assert_eq!((outcome.promoted, outcome.demoted), (10, 10));
 }
 
 #[test]
@@ -219,7 +261,7 @@ fn pages_in_use_stay_and_leave_less_room_for_the_others() {
     let up = pieces(&mut fake, 1, 0, 20, 1);
     let down = pieces(&mut fake, 1, 100, 20, 0);
     let mut free = Free::of(&[0, 100], 0);
-    let outcome = Exchange::new(&mut fake, &room, &mut free).run(&up, &down, 0);
+    let outcome = Exchange::new(&mut fake, &room, &mut free).run(&up, &down, 0, 0);
     assert_eq!(
         (outcome.promoted, outcome.demoted, outcome.busy),
         (10, 10, 10)
@@ -237,13 +279,13 @@ fn huge_pages_are_moved_whole() {
     let up: Vec<Piece> = (0..4).map(|i| fake.put(1, i << 21, 512, 1)).collect();
     let down: Vec<Piece> = (8..12).map(|i| fake.put(1, i << 21, 512, 0)).collect();
     let mut free = Free::of(&[0, 1024], 0);
-    let outcome = Exchange::new(&mut fake, &room, &mut free).run(&up, &down, 0);
+    let outcome = Exchange::new(&mut fake, &room, &mut free).run(&up, &down, 0, 0);
     assert_eq!((outcome.promoted, outcome.demoted), (2048, 2048));
     assert!(fake.calls.iter().all(|(_, _, pages)| *pages == 1));
 }
 
 #[test]
-fn what_is_too_much_goes_down_alone() {
+fn what_is_too_much_goes_down_alone_and_no_more() {
     let (_dir, room) = room(0);
     let mut fake = Fake {
         free: [0, 1000],
@@ -251,13 +293,14 @@ fn what_is_too_much_goes_down_alone() {
     };
     let down = pieces(&mut fake, 1, 0, 700, 0);
     let mut free = Free::of(&[0, 1000], 0);
-    let outcome = Exchange::new(&mut fake, &room, &mut free).run(&[], &down, 0);
-    assert_eq!((outcome.promoted, outcome.demoted), (0, 700));
+    let outcome = Exchange::new(&mut fake, &room, &mut free).run(&[], &down, 0, 650);
+    assert_eq!((outcome.promoted, outcome.demoted), (0, 650));
 }
 
 proptest! {
     #[test]
     fn whatever_is_asked_for_free_memory_stays_within_bounds_and_no_page_is_lost(
+        more_down in 0_u64..200,
         up in proptest::collection::vec((0_u32..3, any::<bool>()), 0..60),
         down in proptest::collection::vec((0_u32..3, any::<bool>()), 0..60),
         free_fast in 0_u64..2000,
@@ -286,7 +329,7 @@ proptest! {
         let (up, down) = (put(&mut fake, &up, 1), put(&mut fake, &down, 0));
         let before = (fake.on(0) + fake.free[0], fake.on(1) + fake.free[1]);
         let mut free = Free::of(&[free_fast, free_slow], headroom);
-        let outcome = Exchange::new(&mut fake, &room, &mut free).run(&up, &down, into_free);
+        let outcome = Exchange::new(&mut fake, &room, &mut free).run(&up, &down, into_free, more_down);
         prop_assert_eq!(before, (fake.on(0) + fake.free[0], fake.on(1) + fake.free[1]));
         prop_assert_eq!(free.with_headroom(TierId::FAST), fake.free[0]);
         // The kernel was never asked for what it does not have.

@@ -2,10 +2,13 @@
 //!
 //! Asking the kernel about every page of a large process each epoch would cost more than it saves, so
 //! answers are kept and asked for anew a few at a time. What is to be moved is always looked at again
-//! first. 24 bytes per 2 MiB.
+//! first. 32 bytes per 2 MiB.
 
 use terrace_core::hyperplace::{Held, Range};
 use terrace_proto::PAGES_PER_HUGE;
+
+/// Two to the power of this and one more are the most epochs that an extent is left alone.
+const LONGEST_REST: u8 = 9;
 
 /// The part of a mapping that is in one 2 MiB block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -20,6 +23,10 @@ pub struct Extent {
     pub slow: u16,
     /// Epoch in which the kernel was asked, 0: never.
     pub seen: u32,
+    /// How often in a row most of its pages could not be moved.
+    fails: u8,
+    /// Epoch until which it is left alone because of that.
+    rests_until: u32,
 }
 
 impl Extent {
@@ -30,6 +37,12 @@ impl Extent {
             start: self.start,
             end: self.start + u64::from(self.pages),
         }
+    }
+
+    /// Its pages could not be moved lately: they are pinned or in use.
+    #[must_use]
+    pub fn rests(&self, epoch: u32) -> bool {
+        self.rests_until > epoch
     }
 }
 
@@ -58,6 +71,8 @@ impl Extents {
                     fast: 0,
                     slow: 0,
                     seen: 0,
+                    fails: 0,
+                    rests_until: 0,
                 })
             })
             .collect();
@@ -77,11 +92,12 @@ impl Extents {
         self.all.is_empty()
     }
 
-    /// Pages of a range that exist, as far as is known.
+    /// Pages of a range that exist and can be moved, as far as is known.
     #[must_use]
-    pub fn held(&self, range: Range) -> Held {
+    pub fn held(&self, range: Range, epoch: u32) -> Held {
         let mut held = Held::default();
-        for extent in &self.all[self.within(range)] {
+        let of = &self.all[self.within(range)];
+        for extent in of.iter().filter(|extent| !extent.rests(epoch)) {
             held.fast += u64::from(extent.fast);
             held.slow += u64::from(extent.slow);
         }
@@ -91,10 +107,12 @@ impl Extents {
     /// All pages that exist, as far as is known.
     #[must_use]
     pub fn total(&self) -> Held {
-        self.held(Range {
-            start: 0,
-            end: u64::MAX,
-        })
+        let mut held = Held::default();
+        for extent in &self.all {
+            held.fast += u64::from(extent.fast);
+            held.slow += u64::from(extent.slow);
+        }
+        held
     }
 
     /// Places of the extents that begin in a range.
@@ -151,6 +169,20 @@ impl Extents {
         }
     }
 
+    /// Of the pages of an extent that should be moved, some could not: if most could not, it is left alone,
+    /// longer each time, at most for about ten minutes of 500 ms.
+    pub fn tried(&mut self, at: usize, tried: usize, failed: usize, epoch: u32) {
+        let Some(extent) = self.all.get_mut(at) else {
+            return;
+        };
+        if failed * 2 > tried {
+            extent.fails = extent.fails.saturating_add(1).min(LONGEST_REST);
+            extent.rests_until = epoch.saturating_add(2 << extent.fails);
+        } else {
+            extent.fails = 0;
+        }
+    }
+
     /// Whether some were never looked at.
     #[must_use]
     pub fn any_unseen(&self) -> bool {
@@ -196,7 +228,7 @@ mod tests {
         extents.saw(1, 500, 12, 3);
         extents.follow(&[range(100, 1600)], 100);
         assert_eq!(
-            extents.held(range(0, 4096)),
+            extents.held(range(0, 4096), 1),
             Held {
                 fast: 500,
                 slow: 12
@@ -228,13 +260,34 @@ mod tests {
     }
 
     #[test]
+    fn what_cannot_be_moved_is_left_alone_longer_each_time() {
+        let mut extents = Extents::default();
+        extents.follow(&[range(0, 1024)], 100);
+        extents.saw(0, 10, 20, 1);
+        extents.saw(1, 1, 2, 1);
+        let held = |extents: &Extents, epoch| extents.held(range(0, 1024), epoch);
+        extents.tried(0, 20, 11, 5);
+        assert_eq!(held(&extents, 8), Held { fast: 1, slow: 2 });
+        assert_eq!(held(&extents, 9), Held { fast: 11, slow: 22 });
+        extents.tried(0, 20, 20, 9);
+        assert!(extents.get(0).unwrap().rests(16) && !extents.get(0).unwrap().rests(17));
+        extents.tried(0, 20, 3, 17);
+        extents.tried(0, 20, 20, 18);
+        assert!(!extents.get(0).unwrap().rests(22), "counted anew");
+        assert_eq!(extents.total(), Held { fast: 11, slow: 22 });
+    }
+
+    #[test]
     fn a_range_holds_what_begins_in_it() {
         let mut extents = Extents::default();
         extents.follow(&[range(0, 2048)], 100);
         for at in 0..4 {
             extents.saw(at, 10, 20, 1);
         }
-        assert_eq!(extents.held(range(512, 1536)), Held { fast: 20, slow: 40 });
-        assert_eq!(extents.held(range(4096, 9999)), Held::default());
+        assert_eq!(
+            extents.held(range(512, 1536), 1),
+            Held { fast: 20, slow: 40 }
+        );
+        assert_eq!(extents.held(range(4096, 9999), 1), Held::default());
     }
 }

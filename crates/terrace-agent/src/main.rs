@@ -4,7 +4,7 @@
 
 use std::path::PathBuf;
 use std::process::ExitCode;
-use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result};
@@ -18,7 +18,10 @@ use terrace_agent::room::Room;
 use terrace_agent::sampler::Samplers;
 use terrace_agent::status::{self, Board};
 use terrace_agent::{doctor, top};
-use terrace_sys::{Capability, HostRoot, MoveScope, keep_only};
+use terrace_sys::{Capability, HostRoot, keep_only};
+
+/// The host is told at least as often: it takes an agent that says nothing for five seconds for gone.
+const BEAT: Duration = Duration::from_secs(1);
 
 /// Moving pages that several processes map; the PMU's samples of all processes; looking at processes of
 /// other users. DAMON's files are root's own.
@@ -153,32 +156,49 @@ fn run(config: Config) -> Result<()> {
         let _ = stop.send(());
     })?;
     let samplers = Samplers::new(&root, config.sampler, config.epoch);
-    let kernel = Kernel {
-        scope: MoveScope::Shared,
-    };
     let socket = config.socket.clone();
     let mut link = match &config.port {
         Some(port) => Some(HostLink::open(&root, link_config(&root, port, &config))?),
         None => None,
     };
-    let mut agent = Agent::new(config, root, room, Box::new(kernel), samplers);
+    let mut agent = Agent::new(config, root, room, Box::new(Kernel), samplers);
     let mut next = Instant::now();
     loop {
         agent.step();
-        if let Some(link) = &mut link {
-            agent.speak(link);
-        }
-        board.show(&agent.status());
         // An epoch that took too long is not made up for.
         next = (next + agent.epoch_length()).max(Instant::now());
-        match stopped.recv_timeout(next.saturating_duration_since(Instant::now())) {
-            Err(RecvTimeoutError::Timeout) => {}
-            Ok(()) | Err(RecvTimeoutError::Disconnected) => break,
+        if !speak_until(next, &mut agent, &mut link, &board, &stopped) {
+            break;
         }
     }
     // A socket that nobody serves any more only misleads.
     let _ = std::fs::remove_file(socket);
     Ok(())
+}
+
+/// Shows and tells how it goes, at once and then each second, until a time has come; `false` where the agent
+/// shall end.
+fn speak_until(
+    until: Instant,
+    agent: &mut Agent,
+    link: &mut Option<HostLink>,
+    board: &Board,
+    stopped: &Receiver<()>,
+) -> bool {
+    loop {
+        if let Some(link) = link {
+            agent.speak(link);
+        }
+        board.show(&agent.status());
+        let left = until.saturating_duration_since(Instant::now());
+        match stopped.recv_timeout(left.min(BEAT)) {
+            Err(RecvTimeoutError::Timeout) => {}
+            Ok(()) | Err(RecvTimeoutError::Disconnected) => return false,
+        }
+        if Instant::now() >= until {
+            return true;
+        }
+    }
 }
 
 fn link_config(root: &HostRoot, port: &str, config: &Config) -> LinkConfig {

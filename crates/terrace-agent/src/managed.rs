@@ -30,6 +30,10 @@ pub struct Managed {
     pub extents: Extents,
     /// Text, data and stack that are still to be brought up; none once that was done.
     pub pinned: Vec<Range>,
+    /// In how many epochs that was tried.
+    pub pinned_tries: u32,
+    /// Epoch until which its pages are left where they are, because the kernel refuses to move them.
+    pub rests_until: u32,
 }
 
 /// A process that could not be taken under management.
@@ -64,6 +68,8 @@ impl Managed {
             tree: RangeTree::new(params, &seeds(&layout, choice)),
             extents: Extents::default(),
             pinned: layout.pinned.clone(),
+            pinned_tries: 0,
+            rests_until: 0,
             layout: Layout::default(),
         };
         managed.follow(layout, choice);
@@ -85,6 +91,12 @@ impl Managed {
     /// Begins anew, as where another source of samples counts differently.
     pub fn restart_tree(&mut self, params: Params, choice: RootChoice) {
         self.tree = RangeTree::new(params, &seeds(&self.layout, choice));
+    }
+
+    /// Whether another program runs in this process by now.
+    #[must_use]
+    pub fn has_exec_ed(&self, name: &str, layout: &Layout) -> bool {
+        name != self.name || layout.is_of_another_program(&self.layout)
     }
 
     /// Its number.
@@ -140,12 +152,14 @@ impl Managed {
         pages.query(self.pid(), &addresses, &mut status)?;
         let pieces = addresses.iter().zip(sizes).zip(status);
         Ok(pieces
-            .filter_map(|((address, size), status)| {
+            .filter_map(|((address, size), node)| {
                 Some(Piece {
                     pid: self.pid(),
                     address: *address,
                     pages: size,
-                    tier: room.tier(status)?,
+                    node,
+                    tier: room.tier(node)?,
+                    shared: self.layout.is_shared(address / PAGE_SIZE),
                 })
             })
             .collect())
@@ -175,10 +189,13 @@ impl Managed {
         Ok(u64::from(fast) + u64::from(slow))
     }
 
-    /// Pages of a range as far as is known.
+    /// Pages of a range that can be moved, as far as is known.
     #[must_use]
-    pub fn held(&self, range: Range) -> Held {
-        self.extents.held(range)
+    pub fn held(&self, range: Range, epoch: u32) -> Held {
+        if self.rests_until > epoch {
+            return Held::default();
+        }
+        self.extents.held(range, epoch)
     }
 }
 

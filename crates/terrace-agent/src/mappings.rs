@@ -1,14 +1,17 @@
 //! What of a process's address space is worth managing (HyperTier §5, range initialization).
 //!
 //! Responsible for: reading `/proc/PID/maps` and `stat` into the ranges that the tree and the samplers
-//! see, and those that are kept in fast memory once and for all: program text, its data and the stack. It
-//! leaves to others: which pages of a range exist, and where.
+//! see, and those that are brought into fast memory once: program text, its data and the stack. It leaves to
+//! others: which pages of a range exist, and where.
+//!
+//! Shared memory that several of the managed processes map is left alone: each of them sees its own accesses
+//! only, and what is cold to one may be hot to another.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use terrace_core::hyperplace::Range;
 use terrace_proto::{PAGE_SIZE, PAGES_PER_HUGE};
-use terrace_sys::{HostRoot, ReadError};
+use terrace_sys::HostRoot;
 
 /// Most ranges of one process; nearest neighbours are joined until it fits.
 const MOST_RANGES: usize = 256;
@@ -25,6 +28,8 @@ pub struct Layout {
     pub ranges: Vec<Range>,
     /// The same mappings as they are.
     pub mapped: Vec<Range>,
+    /// Those of them that other processes may map, too.
+    pub shared: Vec<Range>,
     /// Program text, static data and the stack.
     pub pinned: Vec<Range>,
 }
@@ -34,48 +39,95 @@ pub struct Layout {
 struct Line<'a> {
     pages: Range,
     executable: bool,
+    /// Pages may be read, written or executed; a mapping without is a mere reservation.
+    usable: bool,
     shared: bool,
     device: &'a str,
     inode: u64,
+    offset: u64,
     path: &'a str,
 }
 
-/// Mappings that several processes share: the first that is asked about manages them.
-pub type Claimed = BTreeSet<(String, u64, u64)>;
+impl Line<'_> {
+    fn key(&self) -> (String, u64, u64) {
+        (self.device.to_owned(), self.inode, self.offset)
+    }
+}
+
+/// Shared mappings and the processes that map them: device, inode, offset.
+pub type Sharers = BTreeMap<(String, u64, u64), BTreeSet<u32>>;
 
 impl Layout {
-    /// Reads a process's layout. Shared memory that another process has claimed is left out, the rest is
-    /// claimed.
-    ///
-    /// # Errors
-    /// Where the process is gone or hidden.
-    pub fn read(root: &HostRoot, pid: u32, claimed: &mut Claimed) -> Result<Self, ReadError> {
-        let maps = root.read(format!("proc/{pid}/maps"))?;
-        let stat = root.read(format!("proc/{pid}/stat"))?;
-        Ok(Self::parse(&maps, &stat, claimed))
+    /// Reads the layouts of processes together; one that is gone or hidden is left out.
+    #[must_use]
+    pub fn read_all(root: &HostRoot, pids: &[u32]) -> BTreeMap<u32, Self> {
+        let texts = pids.iter().filter_map(|pid| {
+            let read = |file: &str| root.read(format!("proc/{pid}/{file}")).ok();
+            Some((*pid, (read("maps")?, read("stat")?)))
+        });
+        let texts: BTreeMap<u32, (String, String)> = texts.collect();
+        let mut sharers = Sharers::new();
+        for (pid, (maps, _)) in &texts {
+            for line in lines(maps).filter(|line| line.shared) {
+                sharers.entry(line.key()).or_default().insert(*pid);
+            }
+        }
+        let layouts = texts.iter();
+        layouts
+            .map(|(pid, (maps, stat))| (*pid, Self::parse(maps, stat, &sharers)))
+            .collect()
     }
 
-    fn parse(maps: &str, stat: &str, claimed: &mut Claimed) -> Self {
-        let lines: Vec<Line<'_>> = maps.lines().take(MOST_LINES).filter_map(line).collect();
+    fn parse(maps: &str, stat: &str, sharers: &Sharers) -> Self {
+        let lines: Vec<Line<'_>> = lines(maps).collect();
         let images: BTreeSet<&str> = lines
             .iter()
             .filter(|line| line.executable && line.path.starts_with('/'))
             .map(|line| line.path)
             .collect();
         let mut layout = Self::default();
-        let start_brk = start_brk(stat);
+        let contested = |line: &Line<'_>| {
+            let who = line.shared.then(|| sharers.get(&line.key())).flatten();
+            who.is_some_and(|pids| pids.len() > 1)
+        };
         for line in &lines {
             match kind(line, &images) {
-                Kind::Managed if line.shared && !claim(line, claimed) => {}
-                Kind::Managed => push(&mut layout.mapped, line.pages),
+                Kind::Managed if contested(line) => {}
+                Kind::Managed => {
+                    push(&mut layout.mapped, line.pages);
+                    if line.shared {
+                        push(&mut layout.shared, line.pages);
+                    }
+                }
                 Kind::Pinned => push(&mut layout.pinned, line.pages),
                 Kind::Other => {}
             }
         }
-        layout.root = start_brk.and_then(|start| root_range(start, &lines));
+        layout.root = start_brk(stat).and_then(|start| root_range(start, &lines));
         layout.ranges = seeds(&layout.mapped);
         layout
     }
+
+    /// Whether other processes may map a page, too.
+    #[must_use]
+    pub fn is_shared(&self, page: u64) -> bool {
+        let after = self.shared.partition_point(|range| range.start <= page);
+        let before = after.checked_sub(1).and_then(|at| self.shared.get(at));
+        before.is_some_and(|range| page < range.end)
+    }
+
+    /// Whether this is another program's, by where its heap begins: `exec` keeps the process and its number.
+    #[must_use]
+    pub fn is_of_another_program(&self, before: &Self) -> bool {
+        match (self.root, before.root) {
+            (Some(now), Some(before)) => now.start != before.start,
+            _ => false,
+        }
+    }
+}
+
+fn lines(maps: &str) -> impl Iterator<Item = Line<'_>> {
+    maps.lines().take(MOST_LINES).filter_map(line)
 }
 
 enum Kind {
@@ -85,25 +137,22 @@ enum Kind {
 }
 
 /// Images (files that are mapped executable anywhere) and the stack are pinned. Devices, the kernel's own
-/// pages and hugetlbfs, which `move_pages` treats differently, are left alone.
+/// pages, hugetlbfs (System V's may be), which `move_pages` treats differently, and mere reservations are
+/// left alone.
 fn kind(line: &Line<'_>, images: &BTreeSet<&str>) -> Kind {
     let path = line.path;
     if path == "[stack]" || images.contains(path) {
         return Kind::Pinned;
     }
+    let hugetlb = path.starts_with("/anon_hugepage") || path.starts_with("/SYSV");
     let special = path.starts_with('[') && path != "[heap]" && !path.starts_with("[anon");
     let memory_device = path.starts_with("/dev/shm/") || path.starts_with("/dev/zero");
     let device = path.starts_with("/dev/") && !memory_device;
-    if special || device || path.starts_with("/anon_hugepage") {
+    if special || device || hugetlb || !line.usable {
         Kind::Other
     } else {
         Kind::Managed
     }
-}
-
-/// Whether a shared mapping is this process's to manage.
-fn claim(line: &Line<'_>, claimed: &mut Claimed) -> bool {
-    claimed.insert((line.device.to_owned(), line.inode, line.pages.pages()))
 }
 
 fn line(text: &str) -> Option<Line<'_>> {
@@ -112,7 +161,7 @@ fn line(text: &str) -> Option<Line<'_>> {
     let address = |text: &str| u64::from_str_radix(text, 16).ok();
     let (start, end) = (address(start)?, address(end)?);
     let permissions = words.next()?;
-    let _offset = words.next()?;
+    let offset = address(words.next()?)?;
     let device = words.next()?;
     let inode = words.next()?.parse().ok()?;
     let path = words.next().unwrap_or("").trim_start();
@@ -125,10 +174,12 @@ fn line(text: &str) -> Option<Line<'_>> {
             start: start / PAGE_SIZE,
             end: end / PAGE_SIZE,
         },
+        usable: !permissions.starts_with("---"),
         executable: permissions.as_bytes().get(2) == Some(&b'x'),
         shared: permissions.as_bytes().get(3) == Some(&b's'),
         device,
         inode,
+        offset,
         path,
     })
 }
@@ -223,7 +274,7 @@ nonsense
 
     #[test]
     fn heap_and_mappings_are_managed_and_images_and_the_stack_pinned() {
-        let layout = Layout::parse(MAPS, STAT, &mut Claimed::new());
+        let layout = Layout::parse(MAPS, STAT, &Sharers::new());
         assert_eq!(
             layout.mapped,
             [
@@ -252,27 +303,45 @@ nonsense
 
     #[test]
     fn the_papers_root_goes_from_the_heap_to_the_highest_mapping_below_the_stack() {
-        let layout = Layout::parse(MAPS, STAT, &mut Claimed::new());
+        let layout = Layout::parse(MAPS, STAT, &Sharers::new());
         let start = 93_824_992_288_768 / 4096;
         let end = 0x7f00_0120_0000 >> 12;
         assert_eq!(layout.root, Some(Range { start, end }));
-        assert_eq!(Layout::parse(MAPS, "", &mut Claimed::new()).root, None);
+        assert_eq!(Layout::parse(MAPS, "", &Sharers::new()).root, None);
     }
 
     #[test]
-    fn shared_memory_belongs_to_the_first_process_that_has_it() {
-        let mut claimed = Claimed::new();
-        let first = Layout::parse(MAPS, STAT, &mut claimed);
-        let second = Layout::parse(MAPS, STAT, &mut claimed);
+    fn shared_memory_is_managed_where_one_process_maps_it_and_left_alone_where_several_do() {
+        let dir = tempfile::tempdir().unwrap();
+        for pid in [7, 8] {
+            let folder = dir.path().join(format!("proc/{pid}"));
+            std::fs::create_dir_all(&folder).unwrap();
+            std::fs::write(folder.join("maps"), MAPS).unwrap();
+            std::fs::write(folder.join("stat"), STAT).unwrap();
+        }
+        let root = HostRoot::new(dir.path());
+        let alone = &Layout::read_all(&root, &[7, 9])[&7];
         let shared = range(0x7f00_0040_0000, 0x7f00_0060_0000);
-        let has = |layout: &Layout| {
-            layout
-                .mapped
-                .iter()
-                .any(|r| r.end >= shared.end && r.start < shared.end)
-        };
-        assert!(has(&first));
-        assert_eq!(second.mapped[1], range(0x7f00_0000_0000, 0x7f00_0040_0000));
+        assert_eq!(alone.shared, [shared]);
+        assert!(alone.is_shared(shared.start) && !alone.is_shared(shared.end));
+        assert_eq!(alone.mapped[1], range(0x7f00_0000_0000, 0x7f00_0060_0000));
+        for layout in Layout::read_all(&root, &[7, 8]).values() {
+            assert_eq!(layout.shared, []);
+            let private = range(0x7f00_0000_0000, 0x7f00_0040_0000);
+            assert_eq!(layout.mapped[1], private);
+        }
+    }
+
+    #[test]
+    fn reservations_are_left_alone_and_exec_is_noticed() {
+        let reserved = "7f0000000000-7f8000000000 ---p 00000000 00:00 0 \n";
+        let layout = Layout::parse(reserved, STAT, &Sharers::new());
+        assert_eq!(layout.mapped, []);
+        let before = Layout::parse(MAPS, STAT, &Sharers::new());
+        let stat = STAT.replace("93824992288768", "93824992300000");
+        let after = Layout::parse(MAPS, &stat, &Sharers::new());
+        assert!(after.is_of_another_program(&before));
+        assert!(!before.is_of_another_program(&before));
     }
 
     #[test]
@@ -289,7 +358,7 @@ nonsense
         #[test]
         fn no_text_makes_it_panic(maps in "([0-9a-f]{0,17}-?[0-9a-f]{0,17} [rwxps-]{0,4}[ 0-9:a-z/\\[\\]]{0,20}\n){0,8}",
                                   stat in "[0-9() ]{0,300}") {
-            Layout::parse(&maps, &stat, &mut Claimed::new());
+            Layout::parse(&maps, &stat, &Sharers::new());
         }
     }
 }

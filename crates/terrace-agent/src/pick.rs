@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use terrace_core::hyperplace::{Ranked, Share};
+use terrace_core::hyperplace::{Held, Plan, Ranked, Share};
 use terrace_proto::TierId;
 
 use crate::exchange::{Pages, Piece};
@@ -24,53 +24,42 @@ pub struct Picker<'a> {
     pub pages: &'a mut dyn Pages,
     /// Tiers.
     pub room: &'a Room,
-    /// Pages that may travel in each direction together.
-    pub budget: u64,
+    /// This epoch.
+    pub epoch: u32,
+    /// Extents that were looked at: process and place.
+    pub touched: BTreeSet<(u32, usize)>,
 }
 
 impl Picker<'_> {
-    /// Pages of the shares' ranges that are in fast memory, or that are not, in order of address: those
-    /// found now, whatever was known. Never more than half of the budget, so that both directions fit.
-    pub fn shares(&mut self, shares: &[Share], fast: bool) -> Vec<Piece> {
-        let mut left = self.budget / 2;
+    /// At most `most` pages of the shares' ranges that are in fast memory, or that are not, in order of
+    /// address: those found now, whatever was known.
+    pub fn shares(&mut self, shares: &[Share], fast: bool, most: u64) -> Vec<Piece> {
+        let mut left = most;
         let mut pieces = Vec::new();
         for share in shares {
-            let wanted = share.pages.min(left);
-            let before = size(&pieces);
-            self.range(share.rank, fast, wanted, &mut pieces);
-            left = left.saturating_sub(size(&pieces) - before);
             if left == 0 {
                 break;
             }
+            let wanted = share.pages.min(left);
+            left -= wanted - self.range(share.rank, fast, wanted, &mut pieces);
         }
         pieces
     }
 
-    /// So many pages of the coldest ranges, but of none that a plan demotes already.
-    pub fn coldest(&mut self, wanted: u64, planned: &[Share]) -> Vec<Piece> {
-        let planned: BTreeSet<usize> = planned.iter().map(|share| share.rank).collect();
-        let wanted = wanted.min(self.budget / 2);
-        let mut pieces = Vec::new();
-        for rank in (0..self.ranked.len()).rev() {
-            let got = size(&pieces);
-            if got >= wanted {
-                break;
-            }
-            if !planned.contains(&rank) {
-                self.range(rank, true, wanted - got, &mut pieces);
-            }
-        }
-        pieces
-    }
-
-    /// Text, data and stacks that are in slow memory.
+    /// Text, data and stacks that are in slow memory. They may be mapped by others, too.
     pub fn pinned(&mut self) -> Vec<Piece> {
-        let mut pieces = Vec::new();
+        let mut pieces: Vec<Piece> = Vec::new();
         for managed in self.managed.values() {
             for range in &managed.pinned {
                 let found = managed.survey(*range, self.pages, self.room);
-                let slow = found.unwrap_or_default().into_iter();
-                pieces.extend(slow.filter(|piece| piece.tier != TierId::FAST));
+                for piece in found.unwrap_or_default() {
+                    if piece.tier != TierId::FAST {
+                        pieces.push(Piece {
+                            shared: true,
+                            ..piece
+                        });
+                    }
+                }
                 if size(&pieces) >= MOST_PINNED {
                     return pieces;
                 }
@@ -79,40 +68,98 @@ impl Picker<'_> {
         pieces
     }
 
-    fn range(&mut self, rank: usize, fast: bool, wanted: u64, pieces: &mut Vec<Piece>) {
-        let Some(ranked) = self.ranked.get(rank) else {
-            return;
-        };
-        let pid = self.pids.get(ranked.tree);
-        let Some(managed) = pid.and_then(|pid| self.managed.get(pid)) else {
-            return;
+    /// Takes pages of a range; says how many of those wanted were not found.
+    fn range(&mut self, rank: usize, fast: bool, wanted: u64, pieces: &mut Vec<Piece>) -> u64 {
+        let ranked = self.ranked.get(rank);
+        let pid = ranked.and_then(|ranked| self.pids.get(ranked.tree));
+        let managed = pid.and_then(|pid| self.managed.get(pid));
+        let (Some(ranked), Some(managed)) = (ranked, managed) else {
+            return wanted;
         };
         let mut left = wanted;
         for at in managed.extents.within(ranked.leaf.range) {
-            if left == 0 {
-                return;
-            }
             let Some(extent) = managed.extents.get(at) else {
                 continue;
             };
             let here = if fast { extent.fast } else { extent.slow };
-            if here == 0 {
+            if here == 0 || extent.rests(self.epoch) {
                 continue;
             }
+            self.touched.insert((managed.pid(), at));
             // A process that ended has no pages.
             let found = managed.survey(extent.range(), self.pages, self.room);
             for piece in found.unwrap_or_default() {
-                let right = (piece.tier == TierId::FAST) == fast;
-                // A huge page that would be too much stays whole where it is.
-                if right && u64::from(piece.pages) <= left {
-                    left -= u64::from(piece.pages);
-                    pieces.push(piece);
+                if (piece.tier == TierId::FAST) != fast {
+                    continue;
                 }
+                let pages = u64::from(piece.pages);
+                if pages > left {
+                    // The rest of a share that is less than a huge page waits for a larger one.
+                    return left;
+                }
+                left -= pages;
+                pieces.push(piece);
+            }
+            if left == 0 {
+                break;
             }
         }
+        left
     }
 }
 
-fn size(pieces: &[Piece]) -> u64 {
+/// What goes down: the plan's shares, and of what does not belong into fast memory so many pages more, the
+/// coldest first.
+#[must_use]
+pub fn going_down(plan: &Plan, held: &[Held], more: u64) -> Vec<Share> {
+    let mut planned: BTreeMap<usize, u64> = BTreeMap::new();
+    for share in &plan.demote {
+        *planned.entry(share.rank).or_default() += share.pages;
+    }
+    let rising: BTreeSet<usize> = plan.promote.iter().map(|share| share.rank).collect();
+    let mut left = more;
+    for rank in (plan.fits..held.len()).rev() {
+        if rising.contains(&rank) {
+            continue;
+        }
+        let there = held[rank].fast;
+        let already = planned.get(&rank).copied().unwrap_or(0);
+        let extra = there.saturating_sub(already).min(left);
+        if extra > 0 {
+            planned.insert(rank, already + extra);
+            left -= extra;
+        }
+    }
+    let shares = planned.into_iter().rev();
+    shares.map(|(rank, pages)| Share { rank, pages }).collect()
+}
+
+/// 4 KiB pages of pieces.
+#[must_use]
+pub fn size(pieces: &[Piece]) -> u64 {
     pieces.iter().map(|piece| u64::from(piece.pages)).sum()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn share(rank: usize, pages: u64) -> Share {
+        Share { rank, pages }
+    }
+
+    #[test]
+    fn more_goes_down_from_the_coldest_and_nothing_that_belongs_into_fast_memory() {
+        let held = [100, 50, 30, 20].map(|fast| Held { fast, slow: 0 });
+        let plan = Plan {
+            promote: vec![share(1, 5)],
+            demote: vec![share(3, 10)],
+            fits: 1,
+        };
+        assert_eq!(going_down(&plan, &held, 0), [share(3, 10)]);
+        assert_eq!(going_down(&plan, &held, 15), [share(3, 20), share(2, 5)]);
+        // Ranges 0, which fits, and 1, which comes up, stay whole.
+        let all = going_down(&plan, &held, 1000);
+        assert_eq!(all, [share(3, 20), share(2, 30)]);
+    }
 }

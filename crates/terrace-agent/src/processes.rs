@@ -3,6 +3,7 @@
 //! Responsible for: reading `/proc`, and choosing the largest ones (HyperTier §5 takes the largest alone).
 //! It leaves to others: what of them is managed.
 
+use std::collections::BTreeSet;
 use std::fs;
 
 use terrace_sys::HostRoot;
@@ -34,24 +35,37 @@ pub struct Found {
     pub resident_bytes: u64,
 }
 
-/// The processes that are wanted, the largest first. One that ends meanwhile is left out.
+/// How much larger, in quarters, a process must be to take a managed one's place; those of about one size
+/// would otherwise take turns, and what was learned of them would be lost each time.
+const STAYS_QUARTERS: u64 = 5;
+
+/// The processes that are wanted, the largest first; those that are managed already stay unless others are
+/// clearly larger. One that ends meanwhile is left out.
 ///
 /// # Errors
 /// Where `/proc` cannot be listed.
-pub fn find(root: &HostRoot, wanted: &Wanted) -> std::io::Result<Vec<Found>> {
+pub fn find(
+    root: &HostRoot,
+    wanted: &Wanted,
+    managed: &BTreeSet<u32>,
+) -> std::io::Result<Vec<Found>> {
     let me = std::process::id();
     let entries = fs::read_dir(root.proc())?.flatten().take(MOST_LOOKED_AT);
     let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
     let mut found: Vec<Found> = pids
         .filter(|pid| *pid != me)
-        .filter_map(|pid| look(root, pid, wanted))
+        .filter_map(|pid| look(root, pid, wanted, managed.contains(&pid)))
         .collect();
-    found.sort_by_key(|found| (std::cmp::Reverse(found.resident_bytes), found.pid));
+    let weight = |found: &Found| match managed.contains(&found.pid) {
+        true => found.resident_bytes / 4 * STAYS_QUARTERS,
+        false => found.resident_bytes,
+    };
+    found.sort_by_key(|found| (std::cmp::Reverse(weight(found)), found.pid));
     found.truncate(wanted.most);
     Ok(found)
 }
 
-fn look(root: &HostRoot, pid: u32, wanted: &Wanted) -> Option<Found> {
+fn look(root: &HostRoot, pid: u32, wanted: &Wanted, managed: bool) -> Option<Found> {
     let status = root.read(format!("proc/{pid}/status")).ok()?;
     let field = |name: &str| {
         let line = status.lines().find_map(|line| line.strip_prefix(name))?;
@@ -63,7 +77,11 @@ fn look(root: &HostRoot, pid: u32, wanted: &Wanted) -> Option<Found> {
     let resident_bytes = resident_kib.saturating_mul(1024);
     let is = |list: &[String]| list.iter().any(|listed| is_named(listed, name));
     let named = wanted.names.is_empty() || is(&wanted.names);
-    (named && !is(&wanted.exclude) && resident_bytes >= wanted.min_bytes).then(|| Found {
+    let min_bytes = match managed {
+        true => wanted.min_bytes / STAYS_QUARTERS * 4,
+        false => wanted.min_bytes,
+    };
+    (named && !is(&wanted.exclude) && resident_bytes >= min_bytes).then(|| Found {
         pid,
         name: name.to_owned(),
         resident_bytes,
@@ -101,7 +119,7 @@ mod tests {
     }
 
     fn pids(dir: &tempfile::TempDir, wanted: &Wanted) -> Vec<u32> {
-        let found = find(&HostRoot::new(dir.path()), wanted).unwrap();
+        let found = find(&HostRoot::new(dir.path()), wanted, &BTreeSet::new()).unwrap();
         found.iter().map(|found| found.pid).collect()
     }
 
@@ -115,6 +133,32 @@ mod tests {
             (13, "c", Some(7000)),
         ]);
         assert_eq!(pids(&dir, &wanted()), [12, 13]);
+    }
+
+    #[test]
+    fn of_processes_of_about_one_size_the_managed_ones_stay() {
+        let dir = guest(&[
+            (10, "a", Some(5000)),
+            (11, "b", Some(5500)),
+            (12, "c", Some(6000)),
+            (13, "d", Some(900)),
+        ]);
+        let found = |managed: &[u32]| -> Vec<u32> {
+            let managed = managed.iter().copied().collect();
+            let found = find(&HostRoot::new(dir.path()), &wanted(), &managed).unwrap();
+            found.iter().map(|found| found.pid).collect()
+        };
+        assert_eq!(found(&[]), [12, 11]);
+        assert_eq!(found(&[10]), [10, 12]);
+        let alone = Wanted {
+            most: 9,
+            ..wanted()
+        };
+        let kept = find(&HostRoot::new(dir.path()), &alone, &BTreeSet::from([13])).unwrap();
+        assert!(
+            kept.iter().any(|found| found.pid == 13),
+            "a little below the least"
+        );
     }
 
     #[test]

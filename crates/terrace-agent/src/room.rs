@@ -16,8 +16,8 @@ pub struct Room {
 /// What is free now, in pages.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Free {
-    /// Per tier: free pages and the node that has most of them.
-    tiers: Vec<(u64, i32)>,
+    /// Each tier's nodes with their free pages.
+    tiers: Vec<Vec<(i32, u64)>>,
     /// Those of the first tier that stay free, but for the length of an exchange.
     headroom: u64,
 }
@@ -69,14 +69,15 @@ impl Room {
     #[must_use]
     pub fn free(&self) -> Free {
         let nodes = node_free_bytes(&self.root);
-        let tiers = self.topology.tiers.iter().map(|tier| {
-            let of = |node: &NodeId| nodes.get(node).copied().unwrap_or(0) / PAGE_SIZE;
-            let best = tier.nodes.iter().max_by_key(|node| of(node));
-            let node = best.and_then(|node| i32::try_from(node.0).ok());
-            (tier.nodes.iter().map(of).sum(), node.unwrap_or(-1))
-        });
+        let of = |node: &NodeId| {
+            let free = nodes.get(node).copied().unwrap_or(0) / PAGE_SIZE;
+            Some((i32::try_from(node.0).ok()?, free))
+        };
+        let tiers = self.topology.tiers.iter();
         Free {
-            tiers: tiers.collect(),
+            tiers: tiers
+                .map(|tier| tier.nodes.iter().filter_map(of).collect())
+                .collect(),
             headroom: self.headroom,
         }
     }
@@ -86,8 +87,9 @@ impl Free {
     /// For tests: free pages per tier; tier and node have one number.
     #[cfg(test)]
     pub fn of(pages: &[u64], headroom: u64) -> Self {
+        let tiers = (0..).zip(pages.iter().copied());
         Self {
-            tiers: pages.iter().copied().zip(0..).collect(),
+            tiers: tiers.map(|tier| vec![tier]).collect(),
             headroom,
         }
     }
@@ -106,7 +108,14 @@ impl Free {
     /// Free pages of a tier, those of the headroom too.
     #[must_use]
     pub fn with_headroom(&self, tier: TierId) -> u64 {
-        self.tiers.get(tier.index()).map_or(0, |(pages, _)| *pages)
+        let nodes = self.tiers.get(tier.index());
+        nodes.map_or(0, |nodes| nodes.iter().map(|(_, free)| free).sum())
+    }
+
+    /// Pages of the first tier that are to stay free.
+    #[must_use]
+    pub fn headroom(&self) -> u64 {
+        self.headroom
     }
 
     /// Pages that must leave the first tier before so many more fit beside the headroom.
@@ -116,30 +125,33 @@ impl Free {
         wanted.saturating_sub(self.with_headroom(TierId::FAST))
     }
 
-    /// The node of a tier with most free memory.
+    /// The node of a tier with most free pages, and how many.
     #[must_use]
-    pub fn node(&self, tier: TierId) -> Option<i32> {
-        self.tiers
-            .get(tier.index())
-            .map(|(_, node)| *node)
-            .filter(|node| *node >= 0)
+    pub fn node(&self, tier: TierId) -> Option<(i32, u64)> {
+        let nodes = self.tiers.get(tier.index())?;
+        nodes.iter().copied().max_by_key(|(_, free)| *free)
     }
 
-    /// The fastest tier below the first that has room for so many pages.
+    /// The fastest tier below the first that has a node with so many free pages, and that node.
     #[must_use]
-    pub fn below(&self, pages: u64) -> Option<TierId> {
-        let slower = self.tiers.iter().zip(0..).skip(1);
-        let fits = |((free, node), _): &(&(u64, i32), u8)| *free >= pages && *node >= 0;
-        slower.into_iter().find(fits).map(|(_, tier)| TierId(tier))
+    pub fn below(&self, pages: u64) -> Option<(TierId, i32)> {
+        let slower = (0..).zip(&self.tiers).skip(1);
+        let mut fitting = slower.filter_map(|(tier, _)| {
+            let (node, free) = self.node(TierId(tier))?;
+            (free >= pages).then_some((TierId(tier), node))
+        });
+        fitting.next()
     }
 
-    /// Counts pages that went from one tier to another.
-    pub fn moved(&mut self, from: TierId, to: TierId, pages: u64) {
-        if let Some((free, _)) = self.tiers.get_mut(from.index()) {
-            *free = free.saturating_add(pages);
-        }
-        if let Some((free, _)) = self.tiers.get_mut(to.index()) {
-            *free = free.saturating_sub(pages);
+    /// Counts pages that went from one node to another.
+    pub fn moved(&mut self, from: i32, to: i32, pages: u64) {
+        for (node, free) in self.tiers.iter_mut().flatten() {
+            if *node == from {
+                *free = free.saturating_add(pages);
+            }
+            if *node == to {
+                *free = free.saturating_sub(pages);
+            }
         }
     }
 }

@@ -17,7 +17,7 @@ use terrace_agent::sampler::{Drained, Sample, Sampler, SamplerError, Samplers, T
 use terrace_core::hyperplace::{Params, Range};
 use terrace_proto::agent::{Budgets, Heartbeat, Mode};
 use terrace_proto::{Gfn, Tick};
-use terrace_sys::{HostRoot, MoveOutcome, SysError};
+use terrace_sys::{HostRoot, MoveOutcome, MoveScope, SysError};
 
 /// Memory of the program that is managed.
 const MIB: usize = 64;
@@ -113,6 +113,7 @@ impl Pages for Noted {
         _: u32,
         addresses: &[u64],
         node: i32,
+        _: MoveScope,
         status: &mut [i32],
     ) -> Result<MoveOutcome, SysError> {
         let mut noted = self.0.lock().expect("no panic before");
