@@ -214,7 +214,7 @@ impl Config {
     pub fn parse(text: &str) -> Result<Self> {
         let raw: Raw = toml::from_str(text)?;
         within("epoch_ms", u64::from(raw.epoch_ms), 100, 60_000)?;
-        within("processes.most", raw.processes.most as u64, 1, 64)?;
+        within("processes.most", raw.processes.most as u64, 1, 61)?;
         within(
             "processes.look_every_ms",
             raw.processes.look_every_ms,

@@ -10,14 +10,15 @@ use terrace_sys::{Damon, Finding, HostRoot, Status, move_pages_supported};
 
 use crate::config::Config;
 use crate::processes;
-use crate::sampler::pmu;
+use crate::sampler::{Samplers, pmu};
 
 /// Looks at everything that the agent needs.
 #[must_use]
 pub fn look(root: &HostRoot, config: &Config) -> Vec<Finding> {
     let mut findings = tiers(root, config);
     findings.extend(samplers(pmu::choose(root).finding, damon(root)));
-    findings.push(moves());
+    findings.push(sampler(root, config));
+    findings.push(moves(root));
     findings.extend(balancing(root));
     findings.push(permitted(root, config));
     findings.push(port(root, config));
@@ -71,7 +72,36 @@ fn damon(root: &HostRoot) -> Finding {
     }
 }
 
-fn moves() -> Finding {
+/// The source that `run` would take with this configuration.
+fn sampler(root: &HostRoot, config: &Config) -> Finding {
+    let mut samplers = Samplers::new(root, config.sampler, config.epoch);
+    samplers.sample(&[], &mut |_| ());
+    match samplers.name() {
+        Some(_) => Finding::ok("sampler", format!("run would take {}", samplers.reason())),
+        None => Finding::missing(
+            "sampler",
+            format!("run would have {}", samplers.reason()),
+            "sampler = \"auto\" takes the best that works; the findings above say what each lacks",
+        ),
+    }
+}
+
+/// Bit 23 of the effective capabilities: `CAP_SYS_NICE`.
+fn may_move_others(root: &HostRoot) -> bool {
+    let status = root.read("proc/self/status").unwrap_or_default();
+    let line = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
+    let bits = line.and_then(|hex| u64::from_str_radix(hex.trim(), 16).ok());
+    bits.is_some_and(|bits| bits >> 23 & 1 == 1)
+}
+
+fn moves(root: &HostRoot) -> Finding {
+    if !may_move_others(root) {
+        return Finding::missing(
+            "move-pages",
+            "CAP_SYS_NICE is missing: pages of other users' processes cannot be moved",
+            "run as root, or with CAP_SYS_NICE",
+        );
+    }
     if move_pages_supported() {
         Finding::ok(
             "move-pages",
@@ -191,6 +221,17 @@ pub fn print(findings: &[Finding], json: bool) -> Result<ExitCode> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_source_that_is_asked_for_and_not_there_is_missing_whatever_else_works() {
+        let dir = tempfile::tempdir().unwrap();
+        let root = HostRoot::new(dir.path());
+        for choice in ["pebs", "damon"] {
+            let config = Config::parse(&format!("sampler = \"{choice}\"")).unwrap();
+            let finding = sampler(&root, &config);
+            assert_eq!(finding.status, Status::Missing, "{finding:?}");
+        }
+    }
 
     #[test]
     fn a_source_that_is_missing_is_only_a_loss_where_another_works() {

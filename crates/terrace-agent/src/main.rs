@@ -18,7 +18,7 @@ use terrace_agent::room::Room;
 use terrace_agent::sampler::Samplers;
 use terrace_agent::status::{self, Board};
 use terrace_agent::{doctor, top};
-use terrace_sys::{Capability, HostRoot, keep_only};
+use terrace_sys::{Capability, Damon, HostRoot, keep_only};
 
 /// The host is told at least as often: it takes an agent that says nothing for five seconds for gone.
 const BEAT: Duration = Duration::from_secs(1);
@@ -150,6 +150,10 @@ fn run(config: Config) -> Result<()> {
         );
     }
     let board = Board::serve(&config.socket)?;
+    // No other agent listens there, so these are a crashed one's.
+    if let Err(error) = Damon::of_agent(&root.join("")).stop_leftovers() {
+        tracing::warn!("what the last run left of DAMON could not be stopped: {error}");
+    }
     let (stop, stopped) = channel();
     // The loop may have ended already; then there is nothing left to stop.
     ctrlc::set_handler(move || {

@@ -141,6 +141,38 @@ fn splits_end_where_memory_for_leaves_does() {
     assert_eq!(tree.len(), 5);
 }
 
+/// A tree as full as it may be is not stuck: what is cold makes room for a hot spot that moves.
+#[test]
+fn a_full_tree_gives_up_cold_leaves_for_a_hot_spot_that_moves() {
+    let params = Params {
+        most_leaves: 128,
+        ..small()
+    };
+    let seeds: Vec<Range> = (0..128).map(|i| range(i * 64, (i + 1) * 64)).collect();
+    let mut tree = RangeTree::new(params, &seeds);
+    assert_eq!(tree.len(), 128);
+    let hot = range(100 * 64 + 16, 100 * 64 + 24);
+    for _ in 0..20 {
+        for _ in 0..20 {
+            for page in hot_pages(hot) {
+                tree.count_many(page, 10);
+            }
+        }
+        tree.end_epoch();
+        tree.decay();
+    }
+    assert!(tree.len() <= 128);
+    let found = tree
+        .leaves()
+        .find(|leaf| leaf.range.start <= hot.start && hot.start < leaf.range.end);
+    let found = found.expect("the tree covers it");
+    assert!(found.range.pages() < 64, "{found:?}");
+}
+
+fn hot_pages(hot: Range) -> std::ops::Range<u64> {
+    hot.start..hot.end
+}
+
 /// Accesses of an epoch, drawn evenly over some pages, by a multiplicative sequence.
 fn evenly(tree: &mut RangeTree, within: Range, accesses: u64, salt: u64) {
     for i in 0..accesses {

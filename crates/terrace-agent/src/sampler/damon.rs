@@ -65,13 +65,12 @@ enum Seen {
 }
 
 impl DamonSampler {
-    /// Starts the thread. What a crashed predecessor left running is stopped.
+    /// Starts the thread, which watches nothing yet.
     ///
     /// # Errors
     /// Where the kernel has no DAMON or somebody else uses it.
     pub fn start(root: &HostRoot, epoch: Duration) -> Result<Self, SamplerError> {
         let damon = Damon::of_agent(&root.join(""));
-        damon.stop_leftovers().map_err(|error| failed(&error))?;
         // Asked now, so that the choice of a sampler knows it.
         damon.available().map_err(|error| failed(&error))?;
         let watched = Arc::new(Mutex::new(Watched::default()));

@@ -51,6 +51,9 @@ pub struct Params {
 /// one, a range is merged when a whole hot spot could have been found elsewhere without it being touched.
 const FULL_DESCENT: u32 = 24;
 
+/// One in how many leaves of a full tree is given up in an epoch for others that want to be split.
+const FREED_DIVISOR: usize = 64;
+
 impl Params {
     /// HyperTier §4.2.2: 500 ms, α 2, τ_split 15, 2 MiB.
     #[must_use]
@@ -202,11 +205,12 @@ impl RangeTree {
     pub fn end_epoch(&mut self) -> u32 {
         self.take_in();
         self.epoch = self.epoch.saturating_add(1);
+        let before = self.starts.clone();
         let split = self.split();
         self.splits = self.splits.saturating_add(split);
         let merged = self.merge();
         self.merges = self.merges.saturating_add(merged);
-        if split + merged > 0 {
+        if self.starts != before {
             self.lookup = Lookup::new(&self.starts);
         }
         split
@@ -336,14 +340,24 @@ impl RangeTree {
                 wanted[at + 1] = true;
             }
         }
-        let room = self.params.most_leaves.saturating_sub(self.len());
-        let middles: Vec<(usize, u64)> = (0..self.len())
+        let mut middles: Vec<(usize, u64)> = (0..self.len())
             .filter(|at| wanted[*at])
             .filter_map(|at| Some((at, self.middle(at)?)))
-            .take(room)
             .collect();
+        let room = self.params.most_leaves.saturating_sub(self.len());
+        let refused = middles.len().saturating_sub(room);
+        if refused > 0 {
+            middles.sort_by_key(|(at, _)| std::cmp::Reverse(self.states[*at].count));
+            middles.truncate(room);
+            middles.sort_unstable();
+        }
         for (at, middle) in middles.iter().rev() {
             self.split_at(*at, *middle);
+        }
+        if refused > 0 {
+            // There is room for a few at the next epoch; a full tree would otherwise stay as it is for ever.
+            let freed = refused.min(self.params.most_leaves / FREED_DIVISOR);
+            self.join_coldest(self.params.most_leaves.saturating_sub(freed));
         }
         u32::try_from(middles.len()).unwrap_or(u32::MAX)
     }

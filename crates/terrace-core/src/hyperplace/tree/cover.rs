@@ -46,7 +46,7 @@ impl RangeTree {
         self.ends = new.ranges.iter().map(|range| range.end).collect();
         self.fresh = vec![0; new.ranges.len()];
         self.states = new.states;
-        self.join_coldest();
+        self.join_coldest(self.params.most_leaves);
         self.lookup = Lookup::new(&self.starts);
     }
 
@@ -92,9 +92,9 @@ impl RangeTree {
         }
     }
 
-    /// Joins the neighbours with the fewest accesses until there are no more leaves than there may be.
-    fn join_coldest(&mut self) {
-        let excess = self.len().saturating_sub(self.params.most_leaves);
+    /// Joins the neighbours with the fewest accesses until there are no more than so many leaves.
+    pub(super) fn join_coldest(&mut self, most: usize) {
+        let excess = self.len().saturating_sub(most);
         if excess == 0 {
             return;
         }
