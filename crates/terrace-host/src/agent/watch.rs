@@ -111,7 +111,7 @@ pub struct AgentWatch {
     verdict: Verdict,
     hello: Option<Hello>,
     version: Option<u16>,
-    /// The last one of this session, and when it came.
+    /// The last one since its hello, and when it came.
     last: Option<(Heartbeat, Tick)>,
     heartbeats: u64,
     /// The last word that counts: a heartbeat, or that it was begun anew.
