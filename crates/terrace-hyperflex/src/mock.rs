@@ -229,7 +229,8 @@ impl MockRing {
             seen: 0,
             slot: 0,
         };
-        ring.put(ring.available(), &[0; 4]);
+        // Index, heads, and the wish for interrupts.
+        ring.put(ring.available(), &[0; 6 + 2 * RING_SIZE as usize]);
         ring.put(ring.used(), &[0; 4]);
         ring
     }
@@ -337,6 +338,9 @@ impl MockRing {
             answered.push((half(at), half(at + 4)));
             self.seen = self.seen.wrapping_add(1);
         }
+        // Asks for an interrupt at the next answer.
+        let event = self.available() + 4 + 2 * u64::from(RING_SIZE);
+        self.put(event, &self.seen.to_le_bytes());
         answered
     }
 

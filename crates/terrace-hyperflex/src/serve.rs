@@ -9,6 +9,7 @@ use std::sync::Arc;
 use vhost::vhost_user::{Error as VhostUserError, Listener};
 use vhost_user_backend::{Error as DaemonError, VhostUserDaemon};
 use vm_memory::GuestMemoryMmap;
+use vmm_sys_util::eventfd::EventFd;
 
 use crate::backend::{Backend, Shared};
 use crate::config::{Args, Config};
@@ -64,14 +65,20 @@ impl Prepared {
         for handler in &handlers {
             backend.listen(handler).map_err(failed("epoll"))?;
         }
-        let (control, shared) = (self.control, Arc::clone(&self.shared));
-        std::thread::Builder::new()
+        let over = EventFd::new(0).map_err(failed("eventfd"))?;
+        let listening = over.try_clone().map_err(failed("eventfd"))?;
+        let (control, shared) = (self.control, self.shared);
+        let control = std::thread::Builder::new()
             .name("control".into())
-            .spawn(move || control::serve(&control, &shared))
+            .spawn(move || control::serve(&control, &listening, &shared))
             .map_err(failed("a thread"))?;
         let mut listener = Listener::from(self.hypervisor);
-        daemon.start(&mut listener).map_err(protocol)?;
-        let ended = daemon.wait();
+        let ended = daemon.start(&mut listener).and_then(|()| daemon.wait());
+        over.write(1).map_err(failed("eventfd"))?;
+        match control.join() {
+            Ok(done) => done.map_err(failed("the control socket"))?,
+            Err(_) => tracing::error!("the thread of the control socket panicked"),
+        }
         for handler in &handlers {
             handler.send_exit_event();
         }

@@ -1,10 +1,14 @@
 //! The device's end of the control socket. Its users are the host's operator and daemon, not the guest; still no
 //! request is larger than the VM explains, and none keeps the others waiting for long.
 
-use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::io::{BufRead as _, BufReader, ErrorKind, Read as _, Write as _};
+use std::os::fd::AsRawFd as _;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use vmm_sys_util::epoll::{ControlOperation, Epoll, EpollEvent, EventSet};
+use vmm_sys_util::eventfd::EventFd;
 
 use super::{MAX_LINE, Reply, Request, Status, TierStatus};
 use crate::abi::PAGE_BYTES;
@@ -19,12 +23,32 @@ const PATIENCE: Duration = Duration::from_secs(5);
 /// How long to wait where no connection can be taken (no descriptors left, for one).
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// Answers requests for as long as the process lives.
-pub(crate) fn serve(listener: &UnixListener, shared: &Arc<Shared>) {
-    for socket in listener.incoming() {
-        match socket {
+/// Answers requests until `ended` is readable.
+///
+/// # Errors
+/// Where the kernel refuses to wait.
+pub(crate) fn serve(
+    listener: &UnixListener,
+    ended: &EventFd,
+    shared: &Arc<Shared>,
+) -> std::io::Result<()> {
+    let epoll = Epoll::new()?;
+    for (fd, data) in [(listener.as_raw_fd(), 0), (ended.as_raw_fd(), 1)] {
+        let event = EpollEvent::new(EventSet::IN, data);
+        epoll.ctl(ControlOperation::Add, fd, event)?;
+    }
+    let mut events = [EpollEvent::default(); 2];
+    loop {
+        let ready = match epoll.wait(-1, &mut events) {
+            Err(error) if error.kind() == ErrorKind::Interrupted => continue,
+            ready => ready?,
+        };
+        if events.iter().take(ready).any(|event| event.data() == 1) {
+            return Ok(());
+        }
+        match listener.accept() {
             // A client that went away has lost its answer, and nothing else happened.
-            Ok(socket) => drop(answer(&socket, shared)),
+            Ok((socket, _)) => drop(answer(&socket, shared)),
             Err(error) => {
                 tracing::warn!("control socket: {error}");
                 std::thread::sleep(PAUSE);

@@ -1,11 +1,9 @@
 //! A real frontend and the device over a Unix socket in one process.
 
-mod common;
-
 use std::path::Path;
 
+use crate::hypervisor::{Hypervisor, PAGE, wait_for};
 use clap::Parser as _;
-use common::{Hypervisor, PAGE, wait_for};
 use terrace_hyperflex::abi::{Entry, statistic_bytes};
 use terrace_hyperflex::control::Client;
 use terrace_hyperflex::mock::{MIB, MockVm};
@@ -34,7 +32,13 @@ fn args(folder: &Path, more: &[&str]) -> Args {
 }
 
 fn start(args: &Args) -> std::thread::JoinHandle<()> {
-    let device = Prepared::new(args).unwrap();
+    // One before it may still be ending.
+    let mut device = None;
+    wait_for("the state", || {
+        device = Prepared::new(args).ok();
+        device.is_some()
+    });
+    let device = device.unwrap();
     std::thread::spawn(move || device.run().unwrap())
 }
 
@@ -89,7 +93,7 @@ fn a_vm_shrinks_grows_and_follows_new_targets_across_a_restart_of_the_device() {
     assert_eq!(host.entries(3, &[small(base)]), (1, 0));
 
     // The device goes and comes back; a chain that was posted meanwhile is served, balloons are as before.
-    let Hypervisor { mut drivers, .. } = host;
+    let mut drivers = host.disconnect();
     device.join().unwrap();
     let missed = drivers[2].post_entries(&[small(base + PAGE), small(base + 2 * PAGE)]);
     let device = start(&args);
@@ -124,7 +128,7 @@ fn a_reboot_of_the_guest_empties_the_balloons_and_the_status_says_so() {
     let mut host = Hypervisor::connect(&args.socket, &vm, None);
     client.resize(&[Some(7 * MIB), None]).unwrap();
     assert_eq!(host.entries(0, &[small(5 * MIB), small(6 * MIB)]), (2, 0));
-    let mut host = host.reboot(&vm, true);
+    let mut host = host.reboot(&vm);
     let status = client.status(false).unwrap();
     assert_eq!((status.resets, status.tiers[0].size_bytes), (1, 8 * MIB));
     assert_eq!(status.tiers[0].target_bytes, 7 * MIB);
@@ -182,7 +186,7 @@ fn balloons_move_to_another_device_before_its_hypervisor_connects() {
     let moved = second.status(false).unwrap();
     assert_eq!(moved.tiers[1].size_bytes, 6 * MIB);
     assert_eq!(moved.tiers[1].target_bytes, 4 * MIB);
-    let Hypervisor { drivers, .. } = host;
+    let drivers = host.disconnect();
     let mut host = Hypervisor::connect(&there.socket, &vm, Some(drivers));
     assert_eq!(host.entries(3, &[Entry::new(base, 9)]), (1, 0));
     assert_eq!(second.status(false).unwrap().resets, 0);

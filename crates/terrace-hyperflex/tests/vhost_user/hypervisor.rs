@@ -1,4 +1,4 @@
-//! A hypervisor's end of the vhost-user socket over a mock VM, for the in-process and the process test.
+//! A hypervisor's end of the vhost-user socket over a mock VM.
 
 use std::os::fd::AsRawFd as _;
 use std::path::Path;
@@ -11,7 +11,7 @@ use vhost::vhost_user::message::{
 };
 use vhost::vhost_user::{Frontend, VhostUserFrontend as _};
 use vhost::{VhostBackend as _, VhostUserMemoryRegionInfo, VringConfigData};
-use vmm_sys_util::eventfd::EventFd;
+use vmm_sys_util::eventfd::{EFD_NONBLOCK, EventFd};
 
 pub const PAGE: u64 = 4096;
 /// Where the hypervisor has the guest's address 0.
@@ -55,7 +55,10 @@ impl Hypervisor {
             0
         );
         frontend.set_features(features).unwrap();
-        let eventfds = || (0..count).map(|_| EventFd::new(0).unwrap()).collect();
+        let eventfds = || {
+            let new = |_| EventFd::new(EFD_NONBLOCK).unwrap();
+            (0..count).map(new).collect()
+        };
         let new = || (0..count).map(|i| MockRing::new(vm.memory(), i)).collect();
         let mut it = Self {
             frontend,
@@ -106,8 +109,7 @@ impl Hypervisor {
     }
 
     /// The guest reboots: the device is reset and the driver starts anew.
-    pub fn reboot(self, vm: &MockVm, socket_stays: bool) -> Self {
-        assert!(socket_stays);
+    pub fn reboot(self, vm: &MockVm) -> Self {
         let mut it = self;
         it.frontend.reset_device().unwrap();
         for i in 0..it.drivers.len() {
@@ -122,6 +124,11 @@ impl Hypervisor {
         it
     }
 
+    /// Goes away; the guest's memory and its driver stay.
+    pub fn disconnect(self) -> Vec<MockRing> {
+        self.drivers
+    }
+
     pub fn kick(&self, queue: usize) {
         self.kicks[queue].write(1).unwrap();
     }
@@ -131,10 +138,12 @@ impl Hypervisor {
         let at = self.drivers[queue].post_entries(entries);
         self.kick(queue);
         let mut answered = Vec::new();
-        while answered.is_empty() {
-            self.calls[queue].read().unwrap();
+        // The interrupt comes after the answer; one that is never sent ends the wait.
+        wait_for("an interrupt", || self.calls[queue].read().is_ok());
+        wait_for("an answer", || {
             answered = self.drivers[queue].answered();
-        }
+            !answered.is_empty()
+        });
         assert_eq!(answered.len(), 1);
         self.drivers[queue].answer(at)
     }
