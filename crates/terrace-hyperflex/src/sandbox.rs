@@ -158,7 +158,9 @@ fn rules() -> Result<BTreeMap<libc::c_long, Vec<SeccompRule>>, BackendError> {
     // Of a descriptor, not of a path.
     rules.insert(libc::SYS_statx, vec![has(2, libc::AT_EMPTY_PATH)?]);
     rules.insert(libc::SYS_newfstatat, vec![has(3, libc::AT_EMPTY_PATH)?]);
-    rules.insert(libc::SYS_fcntl, vec![is(1, libc::F_DUPFD_CLOEXEC)?]);
+    // The standard library looks at descriptors before it closes them, in debug builds.
+    let fcntl = vec![is(1, libc::F_DUPFD_CLOEXEC)?, is(1, libc::F_GETFD)?];
+    rules.insert(libc::SYS_fcntl, fcntl);
     rules.insert(libc::SYS_prctl, vec![is(0, libc::PR_SET_NAME)?]);
     Ok(rules)
 }
