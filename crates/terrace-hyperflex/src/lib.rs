@@ -9,6 +9,7 @@
 
 pub mod abi;
 mod backend;
+pub mod bench;
 mod chain;
 pub mod config;
 pub mod control;
@@ -16,6 +17,7 @@ mod counters;
 pub mod device;
 mod error;
 pub mod export;
+pub mod fuzz;
 pub mod memory;
 pub mod mock;
 mod rate;

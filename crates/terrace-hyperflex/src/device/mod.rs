@@ -129,7 +129,6 @@ impl<B: Backing> Device<B> {
     }
 
     /// Replaces the rule of what is admitted, so that tests see a wrong one found.
-    #[cfg(test)]
     pub(crate) fn set_admit(&mut self, admit: Admit) {
         self.admit = admit;
     }
@@ -177,7 +176,6 @@ impl<B: Backing> Device<B> {
     }
 
     /// Memory for rings alone; a device over files takes it by [`Device::set_memory`].
-    #[cfg(test)]
     pub(crate) fn set_ring_memory(&mut self, memory: Memory) {
         self.memory = Some(memory);
     }
