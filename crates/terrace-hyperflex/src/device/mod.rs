@@ -1,7 +1,7 @@
 //! The device: what happens in a turn over its queues.
 //!
 //! Responsible for: which queue is served next and for how long, restarts of the guest, targets. Time is an
-//! argument. Page queues are in [`pages`], events and statistics in [`messages`]. It leaves to others: the
+//! argument. Page queues are in `pages.rs`, events and statistics in `messages.rs`. It leaves to others: the
 //! vhost-user protocol, the clock, and the control socket.
 //!
 //! Nothing that a guest puts into a ring makes a turn fail: it is counted and answered, or the queue rests until the
