@@ -12,6 +12,7 @@ mod cpio;
 mod daemon;
 mod demo;
 mod emulator;
+mod flex;
 mod guests;
 mod images;
 mod kernel;

@@ -68,6 +68,16 @@ impl Lab {
         Ok(lab)
     }
 
+    /// A machine without nested guests, once it answers.
+    pub fn without_guests(process: Process) -> Result<Self> {
+        let control = Control::connect(&process, Wait::begin("booting", BOOT))?;
+        Ok(Self {
+            process,
+            control,
+            truths: BTreeMap::new(),
+        })
+    }
+
     fn boot(blueprint: &Blueprint, name: &str, life: Lifetime) -> Result<Self> {
         let process = Process::start(name, &blueprint.machine, life, &[])?;
         let control = Control::connect(&process, Wait::begin("booting L1", BOOT))?;
