@@ -41,7 +41,6 @@ pub struct State {
 
 #[derive(Deserialize, Debug)]
 pub struct Tier {
-    pub target: u64,
     pub actual: u64,
     pub inflated_base: u64,
     pub inflated_huge: u64,
