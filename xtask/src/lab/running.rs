@@ -14,6 +14,7 @@ use terrace_lab::vm::{self, VmSpec};
 use super::blueprint::Blueprint;
 use super::control::Control;
 use super::process::{Lifetime, Process};
+use super::qmp::Qmp;
 use super::truth::Truth;
 use super::{programs, snapshot};
 use crate::places;
@@ -119,6 +120,11 @@ impl Lab {
         let truth = Truth::connect(&lab.process, &vm.truth_port, wait)?;
         lab.truths.insert(vm.name.clone(), truth);
         Ok(lab)
+    }
+
+    /// QEMU's own control channel; keep it no longer than needed.
+    pub fn qmp(&self) -> Result<Qmp> {
+        self.process.qmp()
     }
 
     /// Lets the machine run on after this task.

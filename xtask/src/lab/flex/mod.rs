@@ -11,6 +11,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
+use serde_json::json;
 use terrace_lab::port;
 
 use super::cpio::Image;
@@ -20,6 +21,7 @@ use super::machine::{CONSOLE_LOG, QMP, RESETS_LOG};
 use super::process::{Lifetime, Process};
 use super::programs;
 use super::running::Lab;
+use crate::progress::Wait;
 use crate::{host, modules, places};
 use device::Device;
 pub use tests::{names, run};
@@ -134,12 +136,28 @@ impl FlexGuest {
         what: &str,
         mut condition: impl FnMut(&mut Self) -> Result<bool>,
     ) -> Result<()> {
-        let mut wait = crate::progress::Wait::begin_silently(what, PATIENCE);
+        let mut wait = Wait::begin_silently(what, PATIENCE);
         while !condition(self)? {
             wait.go_on()?;
             std::thread::sleep(Duration::from_millis(50));
         }
         Ok(())
+    }
+
+    /// Has the guest suspend to memory, and wakes it once it sleeps.
+    fn sleep_and_wake(&mut self) -> Result<()> {
+        // After the command's own end, or its answer would wait for the waking.
+        let command = "(sleep 1; echo mem >/sys/power/state) </dev/null >/dev/null 2>&1 &";
+        self.lab.check(command)?;
+        let mut qmp = self.lab.qmp()?;
+        let mut wait = Wait::begin_silently("waiting until the guest sleeps", PATIENCE);
+        while qmp.status()? != "suspended" {
+            wait.go_on()?;
+            std::thread::sleep(Duration::from_millis(50));
+        }
+        qmp.execute("system_wakeup", &json!({}))?;
+        drop(qmp);
+        self.lab.check("true").map(drop)
     }
 
     /// Fails where the guest's kernel complained.
