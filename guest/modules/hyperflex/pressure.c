@@ -35,9 +35,13 @@ static bool is_worker(const struct hf_device *dev)
 	return false;
 }
 
+/* Never much more than there is: a device that is silent would leave debts behind. */
 static void demand(struct hf_tier *tier, unsigned long pages)
 {
-	atomic_long_add(min(pages, hf_tier_owned(tier)), &tier->owed);
+	long owned = hf_tier_owned(tier);
+
+	if (atomic_long_read(&tier->owed) < owned)
+		atomic_long_add(min_t(long, pages, owned), &tier->owed);
 	hf_tier_wake(tier);
 }
 

@@ -114,6 +114,7 @@ void hf_slot_clear(struct hf_queue *queue, struct hf_slot *slot)
 	slot->state = HF_IDLE;
 	slot->entries = 0;
 	slot->pages = 0;
+	slot->pressed = 0;
 	slot->written = 0;
 	spin_unlock_irqrestore(&queue->lock, flags);
 }

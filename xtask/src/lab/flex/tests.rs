@@ -241,10 +241,27 @@ fn pressure() -> Result<()> {
         given * PAGE / MIB
     ));
     ensure!(given > 0, "nothing was given back");
+    ensure!(
+        guest
+            .driver()?
+            .iter()
+            .map(|tier| tier.base + tier.huge)
+            .sum::<u64>()
+            < 2 * target,
+        "the balloons are as they were"
+    );
     guest.expect_a_quiet_kernel()?;
     // The target stands: once memory is free, it is met.
     guest.lab.check("rm /hog/file")?;
-    guest.wait_for([target, target])
+    guest.wait_for([target, target])?;
+    // What leaves for a new target does not count as given back.
+    let given = |guest: &mut FlexGuest| -> Result<u64> {
+        Ok(guest.driver()?.iter().map(|tier| tier.given_back).sum())
+    };
+    let before = given(&mut guest)?;
+    guest.resize([0, 0])?;
+    ensure!(given(&mut guest)? == before);
+    Ok(())
 }
 
 fn removal() -> Result<()> {
