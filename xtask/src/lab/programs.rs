@@ -94,7 +94,8 @@ fn build(packages: &[&str]) -> Result<()> {
     Ok(())
 }
 
-fn program(name: &str) -> Result<PathBuf> {
+/// A program that was built.
+pub fn program(name: &str) -> Result<PathBuf> {
     let path = places::target()?.join(TARGET).join("lab").join(name);
     if !path.exists() {
         bail!("cargo built no {}", path.display());
