@@ -344,6 +344,13 @@ impl MockRing {
         answered
     }
 
+    /// Whether a driver with event indices kicks for the chain that it posted last.
+    #[must_use]
+    pub fn wants_a_kick(&self) -> bool {
+        let event = self.used() + 4 + 8 * u64::from(RING_SIZE);
+        u16::from_le_bytes(self.read(event)) == self.posted.wrapping_sub(1)
+    }
+
     /// Chains that were posted.
     #[must_use]
     pub fn posted(&self) -> u16 {

@@ -79,6 +79,16 @@ impl Lab {
         })
     }
 
+    /// The same machine after it was reset, once it answers again.
+    pub fn after_a_reboot(self) -> Result<Self> {
+        let Self {
+            process, control, ..
+        } = self;
+        // QEMU serves one client at a time.
+        drop(control);
+        Self::without_guests(process)
+    }
+
     fn boot(blueprint: &Blueprint, name: &str, life: Lifetime) -> Result<Self> {
         let process = Process::start(name, &blueprint.machine, life, &[])?;
         let control = Control::connect(&process, Wait::begin("booting L1", BOOT))?;

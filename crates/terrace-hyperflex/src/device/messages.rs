@@ -93,8 +93,10 @@ impl<B: Backing> Device<B> {
                 self.counters.broken_rings += 1;
                 return None;
             }
+            // The driver posts in return, which brings a kick only where the ring says so by now; another one may be
+            // there already.
+            let _ = ring.enable_notification();
             self.signal(ring);
-            // What the driver posts in return brings a kick; another one may be there already.
             return self.next_is_there(queue, ring, memory).then_some(now_ns);
         }
         self.read_statistics(chain, memory.deref());

@@ -254,6 +254,7 @@ fn statistics_are_read_at_once_and_answered_when_the_next_are_wanted() {
     assert_eq!(it.device.turn(due, &it.rings), None);
     assert_eq!(it.drivers[5].answered().len(), 1);
     it.drivers[5].post_chain(&[(at, 32, WRITE)]);
+    assert!(it.drivers[5].wants_a_kick(), "the next ones stay unseen");
     it.device.kick(5);
     assert!(it.device.turn(due, &it.rings).is_some());
     let c = it.device.counters();

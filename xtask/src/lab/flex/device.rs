@@ -1,124 +1,108 @@
-//! The test device (`lab-flex`) as a process, and what a test orders it to do.
+//! What a guest's device is, whichever it is: a process with two sockets in a folder beside the machine's.
 
 use std::fs::{self, File};
-use std::io::{BufRead, BufReader, Write};
 use std::os::fd::AsRawFd;
 use std::os::unix::net::UnixStream;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
-use serde::Deserialize;
 
-use super::{NODE_BYTES, TIERS};
+use super::TIERS;
 use crate::children::Guarded;
-use crate::lab::programs;
 use crate::places;
 use crate::progress::Wait;
 
 /// The device's folder, seen from the machine's.
 pub const SOCKET: &str = "../flex-device/guest";
 
+/// Names of the sockets in it.
+pub const GUEST: &str = "guest";
+pub const CONTROL: &str = "control";
+
 const FOLDER: &str = "flex-device";
-const CONTROL: &str = "control";
 
-/// A running device; it ends with this value or with its guest.
-pub struct Device {
-    child: Guarded,
-    control: BufReader<UnixStream>,
-}
-
-/// What the device says of itself.
-#[derive(Deserialize, Debug)]
-pub struct State {
-    pub tiers: Vec<Tier>,
-    /// Bytes of host memory behind each node of the guest.
-    pub allocated_bytes: Vec<u64>,
-    /// Tag, tier, value.
-    pub statistics: Vec<(u16, u16, u64)>,
-}
-
-#[derive(Deserialize, Debug)]
-pub struct Tier {
-    pub actual: u64,
-    pub inflated_base: u64,
-    pub inflated_huge: u64,
-    /// Requests that could not be right.
-    pub wrong: u64,
-}
-
-impl Device {
+/// A device that a guest can be started with.
+pub trait Device: Sized {
     /// Starts one that offers these page orders.
-    pub fn start(orders: u32) -> Result<Self> {
-        programs::build_lab()?;
+    fn start(orders: u32) -> Result<Self>;
+
+    /// Sets all targets, in pages of the balloons.
+    fn set_targets(&mut self, pages: [u64; TIERS]) -> Result<()>;
+
+    /// Pages in each balloon by the device's count.
+    fn actual(&mut self) -> Result<Vec<u64>>;
+
+    /// Fails where the guest asked for something that could not be right.
+    fn expect_no_wrong_request(&mut self) -> Result<()>;
+}
+
+/// A device's process; it ends with this value, without a warning, or with its guest.
+pub struct Running {
+    child: Guarded,
+    folder: PathBuf,
+}
+
+impl Running {
+    /// Starts a device in an empty folder.
+    pub fn start(program: &Path, arguments: &[String]) -> Result<Self> {
         let folder = places::lab("run")?.join(FOLDER);
         if folder.exists() {
             fs::remove_dir_all(&folder)?;
         }
         fs::create_dir_all(&folder)?;
+        Self::start_again(program, arguments)
+    }
+
+    /// Starts a device where another one was.
+    pub fn start_again(program: &Path, arguments: &[String]) -> Result<Self> {
+        let folder = places::lab("run")?.join(FOLDER);
         let mut command = Command::new("setpriv");
         command
             .args(["--pdeathsig", "KILL", "--"])
-            .arg(programs::program("lab-flex")?)
-            .args(["guest", CONTROL, &orders.to_string()])
-            .args([NODE_BYTES; TIERS].map(|bytes| bytes.to_string()))
+            .arg(program)
+            .args(arguments)
             .current_dir(&folder)
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(File::create(folder.join("log"))?);
         let child = Guarded::spawn(&mut command)?;
+        Ok(Self { child, folder })
+    }
+
+    /// Connects to the control socket, once it is there and the guest's too.
+    pub fn connect(&self) -> Result<UnixStream> {
         let mut wait = Wait::begin_silently("waiting for the device", Duration::from_secs(30));
-        while !folder.join("guest").exists() {
-            wait.go_on()?;
+        loop {
+            self.check_alive()?;
+            // Socket addresses hold 107 bytes.
+            let place = File::open(&self.folder)?;
+            let path = PathBuf::from(format!("/proc/self/fd/{}/{CONTROL}", place.as_raw_fd()));
+            match UnixStream::connect(&path) {
+                Ok(stream) if self.folder.join(GUEST).exists() => {
+                    stream.set_read_timeout(Some(Duration::from_secs(60)))?;
+                    return Ok(stream);
+                }
+                Ok(_) => wait.go_on()?,
+                Err(error) => wait
+                    .go_on()
+                    .with_context(|| format!("connecting to the device: {error}"))?,
+            }
             std::thread::sleep(Duration::from_millis(10));
         }
-        // Socket addresses hold 107 bytes.
-        let place = File::open(&folder)?;
-        let path = PathBuf::from(format!("/proc/self/fd/{}/{CONTROL}", place.as_raw_fd()));
-        let stream = UnixStream::connect(&path).context("connecting to the device")?;
-        stream.set_read_timeout(Some(Duration::from_secs(60)))?;
-        Ok(Self {
-            child,
-            control: BufReader::new(stream),
-        })
     }
 
-    /// Sets all targets, in pages.
-    pub fn set_targets(&mut self, pages: [u64; TIERS]) -> Result<()> {
-        let pages = pages.map(|pages| pages.to_string()).join(" ");
-        self.order(&format!("targets {pages}")).map(drop)
-    }
-
-    /// How it answers from now on; see `lab-flex`.
-    pub fn set_manner(&mut self, manner: &str) -> Result<()> {
-        self.order(&format!("manner {manner}")).map(drop)
-    }
-
-    /// Has the guest send statistics; they are in a later state.
-    pub fn ask_for_statistics(&mut self) -> Result<()> {
-        self.order("statistics").map(drop)
-    }
-
-    pub fn state(&mut self) -> Result<State> {
-        let answer = self.order("state")?;
-        serde_json::from_str(&answer).with_context(|| format!("the device's state: {answer}"))
-    }
-
-    fn order(&mut self, line: &str) -> Result<String> {
+    /// Fails, with what it said, if the device has ended.
+    pub fn check_alive(&self) -> Result<()> {
         if let Some(status) = self.child.ended()? {
-            let log = places::lab("run")?.join(FOLDER).join("log");
-            let log = fs::read_to_string(log).unwrap_or_default();
-            bail!("the device ended ({status}): {log}");
+            bail!("the device ended ({status}): {}", self.log());
         }
-        writeln!(self.control.get_mut(), "{line}")?;
-        let mut answer = String::new();
-        self.control
-            .read_line(&mut answer)
-            .with_context(|| format!("the device does not answer `{line}`"))?;
-        if answer.contains("\"error\"") {
-            bail!("the device on `{line}`: {answer}");
-        }
-        Ok(answer)
+        Ok(())
+    }
+
+    /// What it said.
+    pub fn log(&self) -> String {
+        fs::read_to_string(self.folder.join("log")).unwrap_or_default()
     }
 }

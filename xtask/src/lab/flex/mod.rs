@@ -1,12 +1,16 @@
 //! A guest with a node per tier and a HyperFlex device, started on this machine without an L1 around it.
 //!
-//! It runs the guest driver against a device of the lab's own, which can be told to misbehave.
+//! It runs the guest driver against the product's device, and against one of the lab's own that can be told to
+//! misbehave.
 
 mod device;
+mod hostile;
+mod product;
 mod tests;
 
-use std::fs::File;
+use std::fs::{self, File};
 use std::io::BufWriter;
+use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -32,6 +36,18 @@ const TIERS: usize = 2;
 /// Memory of each of the guest's nodes.
 const NODE_BYTES: u64 = 512 << 20;
 
+/// Bytes of the guest's smallest page.
+const PAGE: u64 = 4096;
+
+/// The device by its ABI.
+const VIRTIO_ID: u32 = 13;
+const QUEUES: usize = 2 * TIERS + 2;
+const QUEUE_SIZE: u32 = 128;
+const CONFIG_BYTES: u32 = 128;
+
+/// Name of the machine.
+const NAME: &str = "flex";
+
 /// Where the driver is in the guest.
 const DRIVER: &str = "/hyperflex.ko";
 
@@ -39,9 +55,16 @@ const DRIVER: &str = "/hyperflex.ko";
 const PATIENCE: Duration = Duration::from_secs(120);
 
 /// The guest and its device.
-struct FlexGuest {
+struct FlexGuest<D> {
     lab: Lab,
-    device: Device,
+    device: D,
+}
+
+/// Who has a guest start anew.
+#[derive(Clone, Copy)]
+enum Reboot {
+    Guest,
+    Button,
 }
 
 /// What the driver says of a tier, in pages.
@@ -55,21 +78,25 @@ struct DriverTier {
     moved: u64,
 }
 
-impl FlexGuest {
+impl<D: Device> FlexGuest<D> {
     /// Boots a guest whose device offers these page orders, and puts the driver into it.
     fn start(orders: u32) -> Result<Self> {
-        let driver = modules::build()?;
-        let driver = driver
-            .iter()
-            .find(|file| file.ends_with("hyperflex.ko"))
-            .context("no module hyperflex was built")?;
-        let device = Device::start(orders)?;
+        let device = D::start(orders)?;
         let mut qemu = emulator::command_with_vhost_user()?;
         qemu.args(options(&initrd()?)?);
-        let process = Process::start_command("flex", qemu, Lifetime::Task)?;
-        let mut lab = Lab::without_guests(process)?;
-        lab.push(driver, DRIVER)?;
-        Ok(Self { lab, device })
+        let process = Process::start_command(NAME, qemu, Lifetime::Task)?;
+        let lab = Lab::without_guests(process)?;
+        let mut guest = Self { lab, device };
+        guest.bring_driver()?;
+        Ok(guest)
+    }
+
+    /// Stores the driver in the guest.
+    fn bring_driver(&mut self) -> Result<()> {
+        let modules = modules::build()?;
+        let driver = modules.iter().find(|file| file.ends_with("hyperflex.ko"));
+        let driver = driver.context("no module hyperflex was built")?;
+        self.lab.push(driver, DRIVER)
     }
 
     /// Loads the driver.
@@ -120,13 +147,13 @@ impl FlexGuest {
     fn wait_for(&mut self, pages: [u64; TIERS]) -> Result<()> {
         let mut last = String::new();
         let met = self.until("the balloons are at their targets", |guest| {
-            let (driver, state) = (guest.driver()?, guest.device.state()?);
-            last = format!("{driver:?} {:?}", state.tiers);
+            let (driver, actual) = (guest.driver()?, guest.device.actual()?);
+            last = format!("{driver:?} {actual:?}");
             let sizes = driver
                 .iter()
                 .map(|tier| (tier.base + tier.huge, tier.in_flight));
             let met = sizes.eq(pages.map(|pages| (pages, 0)));
-            Ok(met && state.tiers.iter().map(|tier| tier.actual).eq(pages))
+            Ok(met && actual == pages)
         });
         met.with_context(|| format!("wanted {pages:?}: {last}"))
     }
@@ -160,6 +187,88 @@ impl FlexGuest {
         self.lab.check("true").map(drop)
     }
 
+    /// Has the guest start anew, by itself or as its reset button would; the driver is not loaded then.
+    fn reboot(mut self, by: Reboot) -> Result<Self> {
+        const BOOT_ID: &str = "cat /proc/sys/kernel/random/boot_id";
+        let before = self.lab.check(BOOT_ID)?;
+        let resets = resets()?;
+        let mut qmp = self.lab.qmp()?;
+        qmp.execute("set-action", &json!({"reboot": "reset"}))?;
+        match by {
+            Reboot::Guest => {
+                drop(qmp);
+                // After the command's own end, or its answer would never come.
+                let command = "(sleep 1; reboot -f) </dev/null >/dev/null 2>&1 &";
+                self.lab.check(command)?;
+            }
+            Reboot::Button => qmp.execute("system_reset", &json!({})).map(drop)?,
+        }
+        self.until("the machine is reset", |_| Ok(self::resets()? > resets))?;
+        self.lab = self.lab.after_a_reboot()?;
+        ensure!(self.lab.check(BOOT_ID)? != before, "the guest runs on");
+        self.bring_driver()?;
+        Ok(self)
+    }
+
+    /// Takes the device out of the guest and puts it in again, connected anew: this is how a QEMU whose generic
+    /// device does not connect again gets a device that was restarted.
+    fn replug(&mut self) -> Result<()> {
+        let mut qmp = self.lab.qmp()?;
+        qmp.execute("device_del", &json!({"id": "flex"}))?;
+        drop(qmp);
+        self.until("the guest has let the device go", |guest| {
+            let left = guest.lab.check("ls /sys/bus/virtio/drivers/hyperflex")?;
+            Ok(!left.contains("virtio"))
+        })?;
+        let mut wait = Wait::begin_silently("waiting until the device is out", PATIENCE);
+        let mut qmp = self.lab.qmp()?;
+        // The character device is in use for as long as the device is.
+        while let Err(error) = qmp.execute("chardev-remove", &json!({"id": "flex"})) {
+            wait.go_on().with_context(|| format!("{error:#}"))?;
+            std::thread::sleep(Duration::from_millis(50));
+        }
+        let address = json!({"type": "unix", "data": {"path": device::SOCKET}});
+        let socket = json!({"addr": address, "server": false});
+        let backend = json!({"type": "socket", "data": socket});
+        qmp.execute("chardev-add", &json!({"id": "flex", "backend": backend}))?;
+        let device = json!({
+            "driver": "vhost-user-test-device-pci", "id": "flex", "bus": "flex-port", "chardev": "flex",
+            "virtio-id": VIRTIO_ID, "num_vqs": QUEUES, "vq_size": QUEUE_SIZE,
+            "config_size": CONFIG_BYTES,
+        });
+        qmp.execute("device_add", &device)?;
+        drop(qmp);
+        self.until("the guest has the device again", |guest| {
+            let there = guest.lab.check("ls /sys/bus/virtio/drivers/hyperflex")?;
+            Ok(there.contains("virtio"))
+        })
+    }
+
+    /// Bytes of this machine's memory behind each node of the guest, by the kernel's count.
+    fn host_bytes(&self) -> Result<[u64; TIERS]> {
+        let pid = fs::read_to_string(places::lab("run")?.join(NAME).join("pid"))?;
+        let folder = PathBuf::from(format!("/proc/{pid}/fd"));
+        let mut fds = Vec::new();
+        for entry in fs::read_dir(&folder)? {
+            let path = entry?.path();
+            let Ok(target) = fs::read_link(&path) else {
+                continue;
+            };
+            let is_memory = target.to_string_lossy().contains("memory-backend-memfd");
+            if let (true, Some(name)) = (is_memory, path.file_name()) {
+                fds.push((name.to_string_lossy().parse::<u32>()?, path));
+            }
+        }
+        // In the order of the options.
+        fds.sort();
+        ensure!(fds.len() == TIERS, "files of memory: {fds:?}");
+        let mut bytes = [0; TIERS];
+        for (bytes, (_, path)) in bytes.iter_mut().zip(fds) {
+            *bytes = fs::metadata(path)?.blocks() * 512;
+        }
+        Ok(bytes)
+    }
+
     /// Fails where the guest's kernel complained.
     fn expect_a_quiet_kernel(&mut self) -> Result<()> {
         let log = self.lab.check("dmesg | sed 1,/out-of-tree/d")?;
@@ -177,6 +286,12 @@ impl FlexGuest {
         }
         Ok(())
     }
+}
+
+/// How often processors of the machine were reset.
+fn resets() -> Result<usize> {
+    let log = places::lab("run")?.join(NAME).join(RESETS_LOG);
+    Ok(fs::read_to_string(log)?.matches("CPU Reset").count())
 }
 
 fn initrd() -> Result<PathBuf> {
@@ -198,12 +313,13 @@ fn options(initrd: &std::path::Path) -> Result<Vec<String>> {
          -qmp unix:{QMP},server=on,wait=off -device virtio-serial-pci \
          -chardev socket,id=control,path={control},server=on,wait=off \
          -device virtserialport,chardev=control,name={control} \
+         -device pcie-root-port,id=flex-port \
          -chardev socket,id=flex,path={socket} \
-         -device vhost-user-test-device-pci,chardev=flex,virtio-id=13,num_vqs={queues},vq_size=128,config_size=128",
+         -device vhost-user-test-device-pci,id=flex,bus=flex-port,chardev=flex,virtio-id={VIRTIO_ID},num_vqs={QUEUES},\
+         vq_size={QUEUE_SIZE},config_size={CONFIG_BYTES}",
         (TIERS as u64 * NODE_BYTES) >> 20,
         control = port::CONTROL,
         socket = device::SOCKET,
-        queues = 2 * TIERS + 2,
     );
     for (node, cpus) in [(0, ",cpus=0-1"), (1, "")] {
         text.push_str(&format!(

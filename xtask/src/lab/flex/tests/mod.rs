@@ -1,15 +1,20 @@
-//! What the guest driver must do, and what it must live through.
+//! What device and driver must do together, and what each must live through.
+
+mod hostile;
+mod restarts;
 
 use std::time::Instant;
 
 use anyhow::{Context, Result, ensure};
+use serde_json::Value;
 
-use super::{FlexGuest, NODE_BYTES, TIERS};
+use super::device::Device;
+use super::product::Hyperflex;
+use super::{FlexGuest, NODE_BYTES, PAGE, TIERS};
 use crate::lab::guests::Outcome;
 use crate::progress::say;
 
 const MIB: u64 = 1 << 20;
-const PAGE: u64 = 4096;
 const BASE: u32 = 1;
 const HUGE: u32 = 1 << 9;
 
@@ -18,7 +23,7 @@ const SLACK: u64 = 24 * MIB;
 
 type Test = (&'static str, fn() -> Result<()>);
 
-const TESTS: [Test; 7] = [
+const TESTS: [Test; 10] = [
     (
         "a_resize_takes_from_its_tier_alone_and_the_host_gets_it",
         resize,
@@ -29,13 +34,28 @@ const TESTS: [Test; 7] = [
         pressure,
     ),
     ("a_driver_that_goes_gives_everything_back", removal),
-    ("a_device_that_misbehaves_does_not_harm_the_guest", manners),
     ("a_guest_that_sleeps_wakes_with_all_of_its_memory", sleep),
     (
         "compaction_moves_pages_of_the_balloon_within_their_node",
         compaction,
     ),
+    (
+        "a_device_that_is_killed_goes_on_where_it_was",
+        restarts::device_killed,
+    ),
+    (
+        "a_guest_that_reboots_has_all_its_memory_until_the_driver_is_back",
+        restarts::guest_rebooted,
+    ),
+    (
+        "a_device_that_misbehaves_does_not_harm_the_guest",
+        hostile::manners,
+    ),
+    ("a_driver_goes_while_its_device_is_silent", hostile::removal),
 ];
+
+/// Selects all of these tests.
+const ALL: &str = "hyperflex";
 
 /// The names of the tests that contain `only`.
 pub fn names(only: Option<&str>) -> Vec<&'static str> {
@@ -65,7 +85,7 @@ pub fn run(only: Option<&str>) -> Outcome {
 }
 
 fn chosen(only: Option<&str>) -> impl Iterator<Item = &'static Test> {
-    let wanted = move |test: &&Test| only.is_none_or(|part| test.0.contains(part));
+    let wanted = move |test: &&Test| only.is_none_or(|part| part == ALL || test.0.contains(part));
     TESTS.iter().filter(wanted)
 }
 
@@ -73,15 +93,15 @@ fn chosen(only: Option<&str>) -> impl Iterator<Item = &'static Test> {
 struct Sizes {
     free: [u64; TIERS],
     total: [u64; TIERS],
-    /// Of the host, once the device knows the guest's memory.
-    host: Vec<u64>,
+    /// Of the host.
+    host: [u64; TIERS],
 }
 
-fn sizes(guest: &mut FlexGuest) -> Result<Sizes> {
+fn sizes<D: Device>(guest: &mut FlexGuest<D>) -> Result<Sizes> {
     let mut sizes = Sizes {
         free: [0; TIERS],
         total: [0; TIERS],
-        host: guest.device.state()?.allocated_bytes,
+        host: guest.host_bytes()?,
     };
     for node in 0..TIERS {
         sizes.free[node] = guest.meminfo(node, "MemFree")?;
@@ -102,7 +122,7 @@ fn expect_about(what: &str, value: u64, wanted: u64) -> Result<()> {
 }
 
 /// A node's free memory gets there; what was freed rests for a while in lists of each processor.
-fn expect_free(guest: &mut FlexGuest, node: usize, wanted: u64) -> Result<()> {
+fn expect_free<D: Device>(guest: &mut FlexGuest<D>, node: usize, wanted: u64) -> Result<()> {
     let mut free = 0;
     let arrives = guest.until("freed memory is counted", |guest| {
         free = guest.meminfo(node, "MemFree")?;
@@ -115,7 +135,7 @@ fn expect_free(guest: &mut FlexGuest, node: usize, wanted: u64) -> Result<()> {
 }
 
 /// Files on each node, whose pages cannot go elsewhere; the rest of memory has been touched once.
-fn fill(guest: &mut FlexGuest) -> Result<String> {
+fn fill<D: Device>(guest: &mut FlexGuest<D>) -> Result<String> {
     for node in 0..TIERS {
         guest.lab.check(&format!(
             "dd if=/dev/urandom of=/node{node}/kept bs=1M count=64 2>/dev/null; \
@@ -125,17 +145,18 @@ fn fill(guest: &mut FlexGuest) -> Result<String> {
     checksums(guest)
 }
 
-fn checksums(guest: &mut FlexGuest) -> Result<String> {
+fn checksums<D: Device>(guest: &mut FlexGuest<D>) -> Result<String> {
     guest.lab.check("md5sum /node0/kept /node1/kept")
 }
 
 fn resize() -> Result<()> {
-    let mut guest = FlexGuest::start(BASE | HUGE)?;
+    let mut guest = FlexGuest::<Hyperflex>::start(BASE | HUGE)?;
     guest.insert()?;
     let kept = fill(&mut guest)?;
     let before = sizes(&mut guest)?;
     let mut last = sizes(&mut guest)?;
     let moved = 256 * MIB;
+    let mut huge = 0;
     // Each tier alone, both, and neither; at last a number that is no multiple of a block.
     for wanted in [
         [0, moved],
@@ -152,7 +173,7 @@ fn resize() -> Result<()> {
             "balloons of {:?} MiB after {seconds:.2} s: free {:?} MiB, host {:?} MiB",
             wanted.map(|bytes| bytes / MIB),
             now.free.map(|bytes| bytes / MIB),
-            now.host.iter().map(|bytes| bytes / MIB).collect::<Vec<_>>()
+            now.host.map(|bytes| bytes / MIB)
         ));
         for (tier, wanted) in wanted.into_iter().enumerate() {
             expect_free(&mut guest, tier, before.free[tier] - wanted)?;
@@ -166,51 +187,55 @@ fn resize() -> Result<()> {
                 last.host[tier] / MIB
             );
         }
+        huge = huge.max(guest.driver()?.iter().map(|tier| tier.huge).sum());
         last = now;
     }
     ensure!(checksums(&mut guest)? == kept, "files have changed");
-    let state = guest.device.state()?;
-    for tier in &state.tiers {
-        ensure!(
-            tier.inflated_huge > 50 && tier.inflated_base > 0,
-            "{state:?}"
-        );
-        ensure!(tier.wrong == 0, "{state:?}");
-    }
+    ensure!(huge > 50, "only {huge} pages were given by 2 MiB");
+    guest.device.expect_no_wrong_request()?;
+    honesty(&guest)?;
     statistics(&mut guest)?;
     guest.expect_a_quiet_kernel()
 }
 
+/// What the guest claims to have given back is gone by the device's look at the files.
+fn honesty(guest: &FlexGuest<Hyperflex>) -> Result<()> {
+    let status = guest.device.status(true)?;
+    for (tier, claimed) in [77, 1001].into_iter().enumerate() {
+        let said = &status["tiers"][tier];
+        let verified = &said["verified"];
+        let is_so = verified["claimed_pages"] == claimed && verified["absent_pages"] == claimed;
+        ensure!(is_so && said["honesty"] == 1.0, "tier {tier}: {said}");
+    }
+    Ok(())
+}
+
 /// The statistics queue says what the guest's own files say.
-fn statistics(guest: &mut FlexGuest) -> Result<()> {
-    guest.device.ask_for_statistics()?;
-    guest.device.ask_for_statistics()?;
-    let mut said = Vec::new();
+fn statistics(guest: &mut FlexGuest<Hyperflex>) -> Result<()> {
+    let mut said = Value::Null;
     guest.until("statistics arrive", |guest| {
-        said = guest.device.state()?.statistics;
-        Ok(said.contains(&(2, 1, 1001)))
+        said = guest.device.status(false)?["tiers"].take();
+        Ok(said[1]["guest"]["balloon_pages"] == 1001)
     })?;
     for node in 0..TIERS {
-        let value = |tag: u16| {
-            said.iter()
-                .find(|(t, n, _)| *t == tag && usize::from(*n) == node)
+        let value = |name: &str| {
+            let value = said[node]["guest"][name].as_u64();
+            value.with_context(|| format!("no {name} of node {node}: {said}"))
         };
-        let (_, _, free) = value(0).context("no free bytes")?;
-        expect_about("free bytes", *free, guest.meminfo(node, "MemFree")?)?;
-        let (_, _, pages) = value(2).context("no pages of the balloon")?;
-        let (_, _, total) = value(1).context("no total bytes")?;
-        ensure!(*total == guest.meminfo(node, "MemTotal")? + pages * PAGE);
-        ensure!(value(4).is_some_and(|(.., stuck)| *stuck == 0), "{said:?}");
+        let free = guest.meminfo(node, "MemFree")?;
+        expect_about("free bytes", value("free_bytes")?, free)?;
+        let total = guest.meminfo(node, "MemTotal")?;
+        ensure!(value("total_bytes")? == total + value("balloon_pages")? * PAGE);
+        ensure!(said[node]["guest"]["is_stuck"] == false, "{said}");
     }
-    ensure!(
-        (5..=7).all(|tag| said.iter().any(|(t, ..)| *t == tag)),
-        "{said:?}"
-    );
+    for name in ["major_faults", "swapped_in_pages", "swapped_out_pages"] {
+        ensure!(said[0]["guest"][name].is_u64(), "no {name}: {said}");
+    }
     Ok(())
 }
 
 fn replaced() -> Result<()> {
-    let mut guest = FlexGuest::start(BASE)?;
+    let mut guest = FlexGuest::<Hyperflex>::start(BASE)?;
     guest.insert()?;
     for round in 1..=10 {
         guest.device.set_targets([90_000, 90_000])?;
@@ -219,13 +244,12 @@ fn replaced() -> Result<()> {
         guest.resize([1000 * round, 7])?;
     }
     guest.resize([0, 0])?;
-    let state = guest.device.state()?;
-    ensure!(state.tiers.iter().all(|tier| tier.wrong == 0), "{state:?}");
+    guest.device.expect_no_wrong_request()?;
     guest.expect_a_quiet_kernel()
 }
 
 fn pressure() -> Result<()> {
-    let mut guest = FlexGuest::start(BASE | HUGE)?;
+    let mut guest = FlexGuest::<Hyperflex>::start(BASE | HUGE)?;
     guest.insert()?;
     let target = 340 * MIB / PAGE;
     guest.resize([target, target])?;
@@ -255,7 +279,7 @@ fn pressure() -> Result<()> {
     guest.lab.check("rm /hog/file")?;
     guest.wait_for([target, target])?;
     // What leaves for a new target does not count as given back.
-    let given = |guest: &mut FlexGuest| -> Result<u64> {
+    let given = |guest: &mut FlexGuest<Hyperflex>| -> Result<u64> {
         Ok(guest.driver()?.iter().map(|tier| tier.given_back).sum())
     };
     let before = given(&mut guest)?;
@@ -265,7 +289,7 @@ fn pressure() -> Result<()> {
 }
 
 fn removal() -> Result<()> {
-    let mut guest = FlexGuest::start(BASE | HUGE)?;
+    let mut guest = FlexGuest::<Hyperflex>::start(BASE | HUGE)?;
     let kept = fill(&mut guest)?;
     let before = sizes(&mut guest)?;
     let target = [20_000, 50_001];
@@ -273,84 +297,29 @@ fn removal() -> Result<()> {
     guest.insert()?;
     // Targets of before the driver came.
     guest.wait_for(target)?;
-    for round in 0..3 {
-        if round == 1 {
-            guest.device.set_manner("silent")?;
-            guest.device.set_targets([60_000, 60_000])?;
-            guest.until("requests are on their way", |guest| {
-                Ok(guest.driver()?.iter().all(|tier| tier.in_flight > 0))
-            })?;
-        }
+    for _ in 0..2 {
         guest.lab.check("rmmod hyperflex")?;
-        guest.device.set_manner("good")?;
-        guest.device.set_targets(target)?;
-        let after = sizes(&mut guest)?;
-        for node in 0..TIERS {
-            expect_free(&mut guest, node, before.free[node])?;
-            ensure!(after.total[node] == before.total[node]);
-        }
+        expect_all_back(&mut guest, &before)?;
         guest.insert()?;
         guest.wait_for(target)?;
     }
     ensure!(checksums(&mut guest)? == kept, "files have changed");
-    guest.expect_a_quiet_kernel()?;
-    drop(guest);
-    left_alone()
-}
-
-/// A device that offers nothing the driver knows.
-fn left_alone() -> Result<()> {
-    let mut guest = FlexGuest::start(1 << 4)?;
-    guest.lab.check("insmod /hyperflex.ko")?;
-    let log = guest.lab.check("dmesg | grep hyperflex")?;
-    ensure!(log.contains("not for this driver"), "{log}");
-    guest.lab.check("rmmod hyperflex")?;
+    guest.device.expect_no_wrong_request()?;
     guest.expect_a_quiet_kernel()
 }
 
-fn manners() -> Result<()> {
-    let mut guest = FlexGuest::start(BASE)?;
-    guest.insert()?;
-    let kept = fill(&mut guest)?;
-    let before = sizes(&mut guest)?;
-    for manner in ["refuse", "short"] {
-        guest.device.set_manner(manner)?;
-        guest.device.set_targets([10_000, 10_000])?;
-        guest.until("refusals are counted", |guest| {
-            Ok(guest.driver()?.iter().all(|tier| tier.refused > 1000))
-        })?;
-        ensure!(guest.driver()?.iter().all(|tier| tier.base == 0));
-        guest.device.set_manner("good")?;
-        guest.resize([0, 0])?;
-    }
-    guest.device.set_manner("boast")?;
-    guest.resize([10_000, 10_000])?;
-    guest.resize([0, 0])?;
-    guest.device.set_manner("refuse-half")?;
-    guest.device.set_targets([10_000, 10_000])?;
-    guest.until("the driver has what it can get", |guest| {
-        Ok(guest.driver()?.iter().all(|tier| tier.base == 10_000))
-    })?;
-    guest.resize([0, 0])?;
-    guest.device.set_manner("silent")?;
-    guest.device.set_targets([10_000, 10_000])?;
-    guest.until("requests are on their way", |guest| {
-        Ok(guest.driver()?.iter().all(|tier| tier.in_flight > 0))
-    })?;
-    ensure!(checksums(&mut guest)? == kept, "files have changed");
-    guest.device.set_manner("good")?;
-    guest.resize([10_000, 10_000])?;
-    guest.resize([0, 0])?;
-    let after = sizes(&mut guest)?;
+/// The guest has all of its memory.
+fn expect_all_back<D: Device>(guest: &mut FlexGuest<D>, before: &Sizes) -> Result<()> {
+    let after = sizes(guest)?;
     for node in 0..TIERS {
-        expect_free(&mut guest, node, before.free[node])?;
+        expect_free(guest, node, before.free[node])?;
         ensure!(after.total[node] == before.total[node]);
     }
-    guest.expect_a_quiet_kernel()
+    Ok(())
 }
 
 fn sleep() -> Result<()> {
-    let mut guest = FlexGuest::start(BASE | HUGE)?;
+    let mut guest = FlexGuest::<Hyperflex>::start(BASE | HUGE)?;
     guest.insert()?;
     let kept = fill(&mut guest)?;
     let target = [30_000, 60_000];
@@ -360,13 +329,12 @@ fn sleep() -> Result<()> {
     guest.wait_for(target)?;
     ensure!(checksums(&mut guest)? == kept, "files have changed");
     guest.resize([0, 0])?;
-    let state = guest.device.state()?;
-    ensure!(state.tiers.iter().all(|tier| tier.wrong == 0), "{state:?}");
+    guest.device.expect_no_wrong_request()?;
     guest.expect_a_quiet_kernel()
 }
 
 fn compaction() -> Result<()> {
-    let mut guest = FlexGuest::start(BASE)?;
+    let mut guest = FlexGuest::<Hyperflex>::start(BASE)?;
     guest.insert()?;
     let kept = fill(&mut guest)?;
     let target = [60_000, 60_000];
@@ -384,7 +352,6 @@ fn compaction() -> Result<()> {
     guest.wait_for(target)?;
     ensure!(checksums(&mut guest)? == kept, "files have changed");
     guest.resize([0, 0])?;
-    let state = guest.device.state()?;
-    ensure!(state.tiers.iter().all(|tier| tier.wrong == 0), "{state:?}");
+    guest.device.expect_no_wrong_request()?;
     guest.expect_a_quiet_kernel()
 }
