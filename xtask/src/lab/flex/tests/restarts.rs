@@ -2,7 +2,7 @@
 
 use anyhow::{Context, Result, ensure};
 
-use super::{BASE, HUGE, MIB, SLACK, checksums, expect_all_back, fill, sizes};
+use super::{BASE, HUGE, MIB, SLACK, checksums, expect_about, expect_all_back, fill, sizes};
 use crate::lab::flex::device::Device;
 use crate::lab::flex::product::Hyperflex;
 use crate::lab::flex::{FlexGuest, NODE_BYTES, PAGE, Reboot, TIERS};
@@ -81,7 +81,9 @@ pub fn guest_rebooted() -> Result<()> {
         guest = guest.reboot(by)?;
         // Without a driver nothing is held back, and all of it works.
         let after = sizes(&mut guest)?;
-        ensure!(after.total == before.total, "{:?}", after.total);
+        // Of all nodes: the kernel puts itself where chance has it.
+        let [after, before] = [&after, &before].map(|sizes| sizes.total.iter().sum());
+        expect_about("the guest's memory", after, before)?;
         let kept = fill(&mut guest)?;
         let filled = guest.host_bytes()?;
         ensure!(
