@@ -40,7 +40,7 @@ const TESTS: [Test; 10] = [
         compaction,
     ),
     (
-        "a_device_that_is_killed_goes_on_where_it_was",
+        "targets_are_met_again_after_the_device_was_killed",
         restarts::device_killed,
     ),
     (
