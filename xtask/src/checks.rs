@@ -5,7 +5,7 @@ use std::process::Command;
 use anyhow::{Context, Result, bail};
 
 use crate::stages::{self, Stage};
-use crate::{host, lab, places};
+use crate::{host, lab, modules, places};
 
 /// Everything a change must pass.
 pub fn ci() -> Result<()> {
@@ -46,6 +46,7 @@ fn test_stages(long: bool) -> Vec<Stage> {
     let mut stages = vec![
         Stage::new("install", host::install_missing),
         cargo_stage("build", &["build", "--workspace"]),
+        Stage::new("modules", || modules::build().map(drop)),
         cargo_stage("tests", &["test", "--workspace", "--quiet"]),
     ];
     if long {

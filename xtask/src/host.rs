@@ -22,12 +22,20 @@ const NEEDED: [(&str, &str); 5] = [
     ("xz-utils", "usr/bin/xz"),
 ];
 
-/// Installs what is missing.
+/// Installs what the lab is made of, where it is missing.
 ///
 /// # Errors
 /// When the packages cannot be had; the message names them.
 pub fn install_missing() -> Result<()> {
-    let missing: Vec<&str> = NEEDED
+    install(&NEEDED)
+}
+
+/// Installs those packages whose file is missing.
+///
+/// # Errors
+/// As [`install_missing`].
+pub fn install(needed: &[(&str, &str)]) -> Result<()> {
+    let missing: Vec<&str> = needed
         .iter()
         .filter(|(_, path)| find(path).is_err())
         .map(|(package, _)| *package)
@@ -35,9 +43,9 @@ pub fn install_missing() -> Result<()> {
     if missing.is_empty() {
         return Ok(());
     }
-    install(&missing).with_context(|| {
+    install_now(&missing).with_context(|| {
         format!(
-            "the lab needs {} (Debian's package names); install them and try again",
+            "{} (Debian's package names) must be installed; install them and try again",
             missing.join(", ")
         )
     })
@@ -113,7 +121,7 @@ pub fn find_unpacked(package: &str, path: &str) -> Result<PathBuf> {
     find(path)
 }
 
-fn install(packages: &[&str]) -> Result<()> {
+fn install_now(packages: &[&str]) -> Result<()> {
     say(&format!("installing {} …", packages.join(", ")));
     or_with_new_lists(|| {
         if is_root()? {

@@ -1,9 +1,11 @@
 //! The workspace's own tasks: `cargo xtask …`.
 
+mod apt;
 mod checks;
 mod children;
 mod host;
 mod lab;
+mod modules;
 mod places;
 mod progress;
 mod stages;
@@ -32,6 +34,8 @@ enum Task {
     },
     /// Everything a change must pass: format, lints, docs, licences, tests
     Ci,
+    /// Build the guest's kernel modules for the lab's kernel: target/modules/NAME.ko
+    Modules,
     /// A two-tier KVM host with a real guest in it, in an emulator on this machine
     #[command(subcommand)]
     Lab(lab::Task),
@@ -43,6 +47,7 @@ fn main() -> ExitCode {
         Task::Demo => checks::demo(),
         Task::Test { long } => checks::test(long),
         Task::Ci => checks::ci(),
+        Task::Modules => modules::build().map(drop),
         Task::Lab(task) => lab::run(task),
     });
     match result {

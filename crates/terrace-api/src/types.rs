@@ -4,6 +4,8 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
+use crate::flex::Flex;
+
 /// Any failed request.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ErrorBody {
@@ -240,6 +242,9 @@ pub struct VmDetail {
     pub history: Vec<Round>,
     /// The last decisions, oldest first.
     pub reasons: Vec<Reason>,
+    /// Its HyperFlex device, where one is configured.
+    #[serde(default)]
+    pub hyperflex: Option<Flex>,
 }
 
 /// Floor and ceiling of one tier.

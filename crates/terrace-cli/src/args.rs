@@ -5,6 +5,7 @@ pub mod sim;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use bytesize::ByteSize;
 use clap::{Parser, Subcommand};
 use clap_complete::Shell;
 
@@ -81,6 +82,22 @@ pub enum Command {
         #[arg(required = true, value_parser = key_value)]
         settings: Vec<(String, String)>,
         /// Print JSON, one object a line.
+        #[arg(long)]
+        json: bool,
+    },
+    /// Change how much memory of each tier a running VM has, through its HyperFlex device. Returns once the
+    /// device has the order; `show` tells how far the guest is.
+    #[command(group = clap::ArgGroup::new("sizes").required(true).multiple(true))]
+    Resize {
+        /// The VM's name.
+        vm: String,
+        /// What it shall have of its fast memory, as 512MiB or 2GiB.
+        #[arg(long, value_name = "SIZE", group = "sizes")]
+        fast: Option<ByteSize>,
+        /// What it shall have of its slow memory.
+        #[arg(long, value_name = "SIZE", group = "sizes")]
+        slow: Option<ByteSize>,
+        /// Print JSON.
         #[arg(long)]
         json: bool,
     },

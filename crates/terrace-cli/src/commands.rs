@@ -21,6 +21,7 @@ use std::process::ExitCode;
 use anyhow::Result;
 use serde::Serialize;
 use terrace_api::client::{Client, segment};
+use terrace_api::flex::Resize;
 use terrace_api::types::{Done, Setting};
 
 use crate::args::Command;
@@ -39,6 +40,19 @@ pub async fn online(socket: &Path, command: Command) -> Result<ExitCode> {
         Command::Explain { vm, page, json } => explain::run(&client, &vm, page, json).await?,
         Command::Events { follow, json } => events::run(&client, follow, json).await?,
         Command::Set { vm, settings, json } => set(&client, &vm, settings, json).await?,
+        Command::Resize {
+            vm,
+            fast,
+            slow,
+            json,
+        } => {
+            let sizes = Resize {
+                fast_bytes: fast.map(|size| size.as_u64()),
+                slow_bytes: slow.map(|size| size.as_u64()),
+            };
+            let path = format!("/v1/vms/{}/resize", segment(&vm));
+            say(&client.post(&path, &sizes).await?, json)?;
+        }
         Command::Pause { vm, json } => wish(&client, vm.as_deref(), "pause", json).await?,
         Command::Resume { vm, json } => wish(&client, vm.as_deref(), "resume", json).await?,
         Command::Round { vm, json } => wish(&client, Some(&vm), "round", json).await?,

@@ -34,6 +34,10 @@ fn allowed() -> BTreeMap<&'static str, &'static [&'static str]> {
             &["terrace-proto", "terrace-core", "terrace-sys"],
         ),
         (
+            "terrace-hyperflex",
+            &["terrace-proto", "terrace-core", "terrace-sys"],
+        ),
+        (
             "terraced",
             &[
                 "terrace-proto",
@@ -42,6 +46,7 @@ fn allowed() -> BTreeMap<&'static str, &'static [&'static str]> {
                 "terrace-sys",
                 "terrace-api",
                 "terrace-host",
+                "terrace-hyperflex",
                 "terrace-sim",
             ],
         ),
@@ -54,6 +59,7 @@ fn allowed() -> BTreeMap<&'static str, &'static [&'static str]> {
                 "terrace-sys",
                 "terrace-api",
                 "terrace-host",
+                "terrace-hyperflex",
                 "terrace-sim",
                 // Its library: the configuration.
                 "terraced",

@@ -295,3 +295,38 @@ fn a_guest_managed_vm_is_shown_with_its_agents_word_and_the_reason_of_a_fallback
     let list = printed(&daemon.terrace(&["vms"]));
     assert!(list.contains("guest"), "{list}");
 }
+
+#[test]
+fn a_resize_is_posted_in_bytes_and_show_says_how_far_it_is() {
+    let mut detail = detail(None, &[]);
+    let tier = |target: u64, honesty: f64| {
+        json!({
+            "node": 0, "whole_bytes": 4_u64 << 30, "target_bytes": target, "size_bytes": 3_u64 << 30,
+            "present_bytes": 7_u64 << 29, "honesty": honesty, "is_stuck": true,
+        })
+    };
+    detail["hyperflex"] = json!({
+        "control": "/run/web1/control", "problem": null, "connected": true, "told": true,
+        "total_bytes": null, "refused_entries": 7, "tiers": [tier(2 << 30, 0.5), tier(3 << 30, 1.0)],
+    });
+    let done = json!({"done": "web1: fast 2 GiB is ordered"});
+    let daemon = Daemon::start(HashMap::from([
+        ("GET /v1/status", vec![status()]),
+        ("GET /v1/vms/web1", vec![detail]),
+        ("POST /v1/vms/web1/resize", vec![done]),
+    ]));
+    let said = printed(&daemon.terrace(&["resize", "web1", "--fast", "2GiB"]));
+    assert!(said.contains("is ordered"), "{said}");
+    assert_eq!(daemon.posts(), ["POST /v1/vms/web1/resize"]);
+    let text = printed(&daemon.terrace(&["show", "web1"]));
+    for has in [
+        "3 GiB of 4 GiB, target 2 GiB (the guest cannot for now)",
+        "target 3 GiB (reached)",
+        "50.0 % of what the guest says it gave back is gone",
+        "7 requests of the guest were refused",
+    ] {
+        assert!(text.contains(has), "no {has:?} in\n{text}");
+    }
+    let nothing = daemon.terrace(&["resize", "web1"]);
+    assert_eq!(nothing.status.code(), Some(2), "a size is required");
+}

@@ -1,6 +1,8 @@
-//! Which parts of a sparse file hold data, and whether huge pages back it.
+//! Which parts of a sparse file hold data, giving parts of it back, and what pages back it.
 
-use std::os::fd::{AsRawFd, BorrowedFd};
+use std::fs::File;
+use std::ops::Range;
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
 use crate::SysError;
 
@@ -21,19 +23,72 @@ pub struct Extent {
 /// Where the file cannot be sought (a pipe, a file system without holes answers one extent).
 pub fn data_extents(fd: BorrowedFd<'_>) -> Result<Vec<Extent>, SysError> {
     let mut extents = Vec::new();
-    let mut at = 0;
-    while let Some(start) = seek(fd, at, libc::SEEK_DATA)? {
+    for_each_data_extent(fd, 0..u64::MAX, |extent| extents.push(extent))?;
+    Ok(extents)
+}
+
+/// The same for the bytes of `range` alone, one extent at a time: a file in many pieces needs no memory.
+///
+/// # Errors
+/// As [`data_extents`].
+pub fn for_each_data_extent(
+    fd: BorrowedFd<'_>,
+    range: Range<u64>,
+    mut each: impl FnMut(Extent),
+) -> Result<(), SysError> {
+    let mut at = range.start;
+    while at < range.end {
+        let Some(start) = seek(fd, at, libc::SEEK_DATA)? else {
+            break;
+        };
         let end = seek(fd, start, libc::SEEK_HOLE)?.unwrap_or(start);
-        if end <= start {
+        if end <= start || start >= range.end {
             break;
         }
-        extents.push(Extent {
+        each(Extent {
             start,
-            len: end - start,
+            len: end.min(range.end) - start,
         });
         at = end;
     }
-    Ok(extents)
+    Ok(())
+}
+
+/// Frees what backs `len` bytes of a file from `start`, for everybody who maps it; they read as zeros then. On
+/// hugetlbfs a part of a page is only zeroed: see [`backing_page_bytes`].
+///
+/// # Errors
+/// Where the file system cannot do that, the file is sealed against writes, or is not open for writing.
+pub fn punch_hole(fd: BorrowedFd<'_>, start: u64, len: u64) -> Result<(), SysError> {
+    let offset = |n: u64| libc::off_t::try_from(n).unwrap_or(libc::off_t::MAX);
+    let mode = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
+    // SAFETY: takes no pointers; the descriptor is borrowed, so it is open.
+    let rc = unsafe { libc::fallocate(fd.as_raw_fd(), mode, offset(start), offset(len)) };
+    if rc == 0 {
+        return Ok(());
+    }
+    let what = format!("{len} bytes at {start:#x} of descriptor {}", fd.as_raw_fd());
+    Err(SysError::last("fallocate(PUNCH_HOLE)", what))
+}
+
+/// A file of `len` bytes in memory that is not below any folder, empty of data.
+///
+/// # Errors
+/// Where the kernel refuses.
+pub fn memory_file(name: &std::ffi::CStr, len: u64) -> Result<File, SysError> {
+    // SAFETY: `name` is a C string that lives during the call.
+    let fd = unsafe { libc::memfd_create(name.as_ptr(), libc::MFD_CLOEXEC) };
+    if fd < 0 {
+        return Err(SysError::last("memfd_create", name.to_string_lossy()));
+    }
+    // SAFETY: the call above made this descriptor; nobody else owns it.
+    let file = File::from(unsafe { OwnedFd::from_raw_fd(fd) });
+    file.set_len(len).map_err(|source| SysError {
+        call: "ftruncate",
+        what: name.to_string_lossy().into_owned(),
+        source,
+    })?;
+    Ok(file)
 }
 
 /// Size of a file, bytes.
@@ -49,6 +104,23 @@ pub fn file_size(fd: BorrowedFd<'_>) -> Result<u64, SysError> {
 /// # Errors
 /// Where the kernel does not say.
 pub fn is_hugetlbfs(fd: BorrowedFd<'_>) -> Result<bool, SysError> {
+    Ok(file_system(fd)?.f_type == libc::HUGETLBFS_MAGIC)
+}
+
+/// The smallest part of a file that can be given back: the page size of hugetlbfs, 4 KiB elsewhere.
+///
+/// # Errors
+/// Where the kernel does not say.
+pub fn backing_page_bytes(fd: BorrowedFd<'_>) -> Result<u64, SysError> {
+    let info = file_system(fd)?;
+    if info.f_type == libc::HUGETLBFS_MAGIC {
+        Ok(u64::try_from(info.f_bsize).unwrap_or(u64::MAX))
+    } else {
+        Ok(4096)
+    }
+}
+
+fn file_system(fd: BorrowedFd<'_>) -> Result<libc::statfs, SysError> {
     let mut info = std::mem::MaybeUninit::<libc::statfs>::uninit();
     // SAFETY: `info` has room for the answer; the descriptor is borrowed, so it is open.
     let rc = unsafe { libc::fstatfs(fd.as_raw_fd(), info.as_mut_ptr()) };
@@ -57,8 +129,7 @@ pub fn is_hugetlbfs(fd: BorrowedFd<'_>) -> Result<bool, SysError> {
         return Err(SysError::last("fstatfs", what));
     }
     // SAFETY: the call succeeded, so it filled `info` in.
-    let kind = unsafe { info.assume_init() }.f_type;
-    Ok(kind == libc::HUGETLBFS_MAGIC)
+    Ok(unsafe { info.assume_init() })
 }
 
 /// `None`: there is no such place up to the end of the file.
@@ -98,6 +169,24 @@ mod tests {
         assert!(extents.iter().map(|e| e.len).sum::<u64>() < 32 << 20);
         assert_eq!(file_size(file.as_fd()).unwrap(), 64 << 20);
         assert!(!is_hugetlbfs(file.as_fd()).unwrap());
+    }
+
+    #[test]
+    fn a_hole_frees_its_pages_and_no_others() {
+        let file = memory_file(c"holes", 8 * 4096).unwrap();
+        file.write_all_at(&[7; 8 * 4096], 0).unwrap();
+        punch_hole(file.as_fd(), 2 * 4096, 3 * 4096).unwrap();
+        let mut left = Vec::new();
+        for_each_data_extent(file.as_fd(), 4096..7 * 4096, |e| {
+            left.push((e.start, e.len));
+        })
+        .unwrap();
+        assert_eq!(left, [(4096, 4096), (5 * 4096, 2 * 4096)]);
+        assert_eq!(backing_page_bytes(file.as_fd()).unwrap(), 4096);
+        let mut page = [1; 4096];
+        file.read_exact_at(&mut page, 2 * 4096).unwrap();
+        assert_eq!(page, [0; 4096]);
+        assert!(punch_hole(file.as_fd(), 0, 0).is_err());
     }
 
     #[test]

@@ -2,8 +2,9 @@
 //!
 //! Responsible for: what host and guest agent share of the kernel's interfaces: nodes and tiers ([`topology`]),
 //! files below a root folder, `move_pages(2)` in batches, the `PAGEMAP_SCAN` ioctl, DAMON's sysfs, sampled
-//! accesses ([`perf`]), extents of sparse files, connecting and passing descriptors over Unix sockets, the
-//! identity of a process, confinement, clocks, mappings. It leaves to others: what to do with any of it. All `unsafe` of the host side is meant to live here.
+//! accesses ([`perf`]), extents of sparse files and holes in them, connecting and passing descriptors over Unix
+//! sockets, the identity of a process, confinement, clocks, mappings. It leaves to others: what to do with any of
+//! it. All `unsafe` of the host side is meant to live here.
 
 mod clock;
 mod confine;
@@ -27,7 +28,10 @@ pub use confine::{die_with_parent, no_new_privileges, not_dumpable};
 pub use connect::connect_unix;
 pub use damon::{Damon, DamonAttrs, DamonError, DamonRegion, Kdamond};
 pub use error::SysError;
-pub use extents::{Extent, data_extents, file_size, is_hugetlbfs};
+pub use extents::{
+    Extent, backing_page_bytes, data_extents, file_size, for_each_data_extent, is_hugetlbfs,
+    memory_file, punch_hole,
+};
 pub use fds::{MAX_FDS, peer_pid, receive_with_fds, send_with_fds};
 pub use finding::{Finding, Status};
 pub use mapping::SharedMapping;

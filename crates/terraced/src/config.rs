@@ -113,6 +113,7 @@ struct RawVm {
     mode: Option<VmMode>,
     fallback: Option<Fallback>,
     agent_socket: Option<PathBuf>,
+    hyperflex: Option<PathBuf>,
     floor: BTreeMap<String, ByteSize>,
     ceiling: BTreeMap<String, ByteSize>,
 }
@@ -234,6 +235,8 @@ pub struct VmConfig {
     pub fallback: Fallback,
     /// QEMU's end of the agent's port; none where the host manages the VM alone.
     pub agent_socket: Option<PathBuf>,
+    /// Control socket of its HyperFlex device; none where it has no such device.
+    pub hyperflex: Option<PathBuf>,
     /// One per tier.
     pub limits: Vec<TierLimit>,
 }
@@ -373,8 +376,20 @@ impl Config {
         let pause = pause.or(self.defaults.write_pause_budget_ms).unwrap_or(20);
         let mode = own.mode.or(self.defaults.mode).unwrap_or_default();
         let scan = own.scan.or(self.defaults.scan).unwrap_or(false);
+        if let Some(socket) = &own.hyperflex {
+            ensure!(
+                socket.is_absolute(),
+                "hyperflex = \"{}\" is not an absolute path: it names the control socket of this VM's device",
+                socket.display()
+            );
+        }
+        ensure!(
+            self.defaults.hyperflex.is_none(),
+            "hyperflex names the device of one VM: it belongs under [vm.NAME], not [defaults]"
+        );
         Ok(VmConfig {
             mode,
+            hyperflex: own.hyperflex.clone(),
             fallback: own.fallback.or(self.defaults.fallback).unwrap_or_default(),
             agent_socket: self
                 .agent

@@ -2,6 +2,7 @@
 //! and what the engine decided is handed to the threads of the VM that it is about.
 
 use std::collections::BTreeMap;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender};
 use std::time::Duration;
@@ -318,6 +319,10 @@ impl Served for Daemon {
     fn wish(&mut self, command: Command) -> Result<(), Failure> {
         self.command(command);
         Ok(())
+    }
+
+    fn hyperflex(&self, name: &str) -> Option<PathBuf> {
+        self.config.vm(name).ok()?.hyperflex
     }
 
     fn halt_agent(&mut self, name: &str, halt: bool) -> bool {

@@ -6,6 +6,8 @@ mod agents;
 mod api;
 mod daemon;
 mod events;
+#[cfg(test)]
+mod flex_tests;
 mod guest_managed;
 mod hands;
 mod privileges;

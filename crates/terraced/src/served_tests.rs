@@ -127,6 +127,15 @@ impl Served {
         answer.map_err(|e| e.to_string())
     }
 
+    pub fn post_body<B: serde::Serialize, T: DeserializeOwned>(
+        &self,
+        path: &str,
+        body: &B,
+    ) -> Result<T, String> {
+        let answer = runtime().block_on(self.client.post(path, body));
+        answer.map_err(|e| e.to_string())
+    }
+
     fn names(&self) -> Vec<String> {
         let vms: Vec<Vm> = self.get("/v1/vms").unwrap();
         vms.into_iter().map(|vm| vm.name).collect()

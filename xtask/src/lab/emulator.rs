@@ -12,19 +12,29 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result};
 
+use crate::apt::{self, PrivateApt};
 use crate::progress::say;
 use crate::{host, places};
 
 /// Names another emulator.
 pub const OVERRIDE: &str = "TERRACE_LAB_QEMU";
 
+/// Names another one for HyperFlex.
+pub const OVERRIDE_VHOST_USER: &str = "TERRACE_LAB_QEMU_VHOST_USER";
+
 /// Oldest version that locks pages which it translates.
 const OLDEST: (u32, u32) = (8, 2);
 
+/// Oldest version that was tried and lets a user create a vhost-user device of any kind. 10.0 has the
+/// device and refuses to create it.
+const OLDEST_VHOST_USER: (u32, u32) = (11, 1);
+const SUITE_VHOST_USER: &str = "trixie-backports";
+
 const QEMU: &str = "usr/bin/qemu-system-x86_64";
 const FIRMWARE: [&str; 2] = ["usr/share/qemu", "usr/share/seabios"];
+const LOADER: &str = "lib64/ld-linux-x86-64.so.2";
 const PACKAGES: [&str; 2] = ["qemu-system-x86", "qemu-system-data"];
 
 /// A command that runs the emulator, with its firmware's folders as first options.
@@ -32,17 +42,55 @@ const PACKAGES: [&str; 2] = ["qemu-system-x86", "qemu-system-data"];
 /// # Errors
 /// When there is none that is new enough and none can be fetched.
 pub fn command() -> Result<Command> {
-    if let Some(own) = std::env::var_os(OVERRIDE) {
+    command_of_at_least(OLDEST, OVERRIDE, || {
+        backport("emulator", &format!("{}-backports", apt::codename()?))
+    })
+}
+
+/// A command that runs a QEMU with a generic vhost-user device, likewise.
+///
+/// # Errors
+/// When there is none that is new enough and none can be fetched.
+pub fn command_with_vhost_user() -> Result<Command> {
+    command_of_at_least(OLDEST_VHOST_USER, OVERRIDE_VHOST_USER, || {
+        backport("emulator-vhost-user", SUITE_VHOST_USER)
+    })
+}
+
+/// The one that the environment names, else the system's if it is new enough, else one that is fetched.
+fn command_of_at_least(
+    oldest: (u32, u32),
+    variable: &str,
+    fetched: impl FnOnce() -> Result<PathBuf>,
+) -> Result<Command> {
+    if let Some(own) = std::env::var_os(variable) {
         return Ok(Command::new(own));
     }
     let system = host::program(QEMU)?;
-    if version(&system)? >= OLDEST {
+    if version(&system)? >= oldest {
         return with_firmware(system, |folder| {
             host::find(folder).ok().filter(|found| found.is_dir())
         });
     }
-    let tree = backport()?;
-    let mut command = Command::new(tree.join("lib64/ld-linux-x86-64.so.2"));
+    let tree = fetched().with_context(|| {
+        format!(
+            "QEMU {}.{} or newer is needed and cannot be had; name one by \
+             {variable}=/path/to/qemu-system-x86_64",
+            oldest.0, oldest.1
+        )
+    })?;
+    command_of(&tree)
+}
+
+/// Runs what was unpacked into a folder, with its own libraries.
+fn command_of(tree: &Path) -> Result<Command> {
+    // Later releases have merged /lib64 into /usr.
+    let loader = [LOADER, &format!("usr/{LOADER}")]
+        .map(|path| tree.join(path))
+        .into_iter()
+        .find(|path| path.exists())
+        .with_context(|| format!("no {LOADER} in {}", tree.display()))?;
+    let mut command = Command::new(loader);
     let libraries = ["lib/x86_64-linux-gnu", "usr/lib/x86_64-linux-gnu"].map(|l| tree.join(l));
     command
         .arg("--library-path")
@@ -87,28 +135,22 @@ fn parse_version(text: &str) -> Option<(u32, u32)> {
     Some((numbers.next()?.parse().ok()?, numbers.next()?.parse().ok()?))
 }
 
-/// The folder that holds the backport, fetched if it is not there.
-fn backport() -> Result<PathBuf> {
-    let folder = places::cache("emulator")?;
+/// The folder that holds the QEMU of a suite, fetched if it is not there.
+fn backport(name: &str, suite: &str) -> Result<PathBuf> {
+    let _lock = places::lock(name)?;
+    let folder = places::cache(name)?;
     let tree = folder.join("root");
     if !tree.exists() {
-        fetch(&folder, &tree).with_context(|| {
-            format!(
-                "the lab's emulator must be QEMU {}.{} or newer, and the distribution's backport \
-                 cannot be had; name another by {OVERRIDE}=/path/to/qemu-system-x86_64",
-                OLDEST.0, OLDEST.1
-            )
-        })?;
+        fetch(&folder, &tree, suite)?;
     }
     Ok(tree)
 }
 
-fn fetch(folder: &Path, tree: &Path) -> Result<()> {
-    let suite = format!("{}-backports", codename()?);
+fn fetch(folder: &Path, tree: &Path, suite: &str) -> Result<()> {
     say(&format!(
-        "the distribution's QEMU is too old to emulate L1; fetching that of {suite} …"
+        "the distribution's QEMU is too old; fetching that of {suite} …"
     ));
-    let apt = PrivateApt::create(&folder.join("apt"), &suite)?;
+    let apt = PrivateApt::create(&folder.join("apt"), suite)?;
     let packages = apt.download(&PACKAGES)?;
     let partial = tree.with_added_extension("partial");
     if partial.exists() {
@@ -120,106 +162,6 @@ fn fetch(folder: &Path, tree: &Path) -> Result<()> {
     }
     fs::rename(&partial, tree)?;
     Ok(fs::remove_dir_all(&apt.folder)?)
-}
-
-/// An apt of our own: the system's archive, no package installed, so that it fetches every library.
-struct PrivateApt {
-    folder: PathBuf,
-    suite: String,
-}
-
-impl PrivateApt {
-    fn create(folder: &Path, suite: &str) -> Result<Self> {
-        if folder.exists() {
-            fs::remove_dir_all(folder)?;
-        }
-        for part in [
-            "etc/preferences.d",
-            "state/lists/partial",
-            "cache/archives/partial",
-        ] {
-            fs::create_dir_all(folder.join(part))?;
-        }
-        fs::write(folder.join("status"), "")?;
-        let (site, keys) = (archive()?, "/usr/share/keyrings/debian-archive-keyring.gpg");
-        let release = suite.trim_end_matches("-backports");
-        let sources: String = [release, suite]
-            .map(|suite| format!("deb [signed-by={keys}] {site} {suite} main\n"))
-            .concat();
-        fs::write(folder.join("etc/sources.list"), sources)?;
-        let place = folder.display();
-        let settings = format!(
-            "Dir::Etc \"{place}/etc\";\nDir::Etc::sourceparts \"none\";\n\
-             Dir::State \"{place}/state\";\nDir::State::status \"{place}/status\";\n\
-             Dir::Cache \"{place}/cache\";\nAPT::Architecture \"amd64\";\n\
-             APT::Sandbox::User \"root\";\nAPT::Install-Recommends \"false\";\n"
-        );
-        fs::write(folder.join("apt.conf"), settings)?;
-        Ok(Self {
-            folder: folder.to_owned(),
-            suite: suite.to_owned(),
-        })
-    }
-
-    fn apt(&self) -> Command {
-        let mut command = Command::new("apt-get");
-        command
-            .arg("-c")
-            .arg(self.folder.join("apt.conf"))
-            .arg("-q");
-        command
-    }
-
-    /// Downloads packages and all that they need.
-    fn download(&self, packages: &[&str]) -> Result<Vec<PathBuf>> {
-        host::output(self.apt().arg("update"))?;
-        let mut install = self.apt();
-        install
-            .args(["install", "-y", "--download-only", "-t", &self.suite])
-            .args(packages);
-        host::output(&mut install)?;
-        let files = fs::read_dir(self.folder.join("cache/archives"))?;
-        let mut found = Vec::new();
-        for file in files {
-            let path = file?.path();
-            if path.extension().is_some_and(|end| end == "deb") {
-                found.push(path);
-            }
-        }
-        ensure!(!found.is_empty(), "apt-get downloaded no package");
-        Ok(found)
-    }
-}
-
-/// The distribution's name for its release, such as `bookworm`.
-fn codename() -> Result<String> {
-    let text = fs::read_to_string("/etc/os-release").context("reading /etc/os-release")?;
-    let name = text
-        .lines()
-        .find_map(|line| line.strip_prefix("VERSION_CODENAME="));
-    Ok(name
-        .context("/etc/os-release has no VERSION_CODENAME")?
-        .trim_matches('"')
-        .to_owned())
-}
-
-/// The Debian archive that the system's apt uses.
-fn archive() -> Result<String> {
-    let format = ["indextargets", "--format", "$(SITE) $(ORIGIN) $(RELEASE)"];
-    let suite = codename()?;
-    let look = || -> Result<Option<String>> {
-        let targets = host::output(Command::new("apt-get").args(format))?;
-        let ours = targets.lines().find_map(|line| {
-            line.strip_suffix(&format!(" Debian {suite}"))
-                .map(str::to_owned)
-        });
-        Ok(ours)
-    };
-    if let Some(site) = look()? {
-        return Ok(site);
-    }
-    host::refresh_package_lists()?;
-    look()?.with_context(|| format!("apt's sources name no Debian archive of {suite}"))
 }
 
 #[cfg(test)]

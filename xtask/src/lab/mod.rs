@@ -14,6 +14,7 @@ mod daemon;
 mod demo;
 mod emulator;
 mod filler;
+mod flex;
 mod guests;
 mod images;
 mod kernel;
@@ -31,5 +32,6 @@ mod tests;
 mod truth;
 
 pub use demo::run as demo;
+pub use kernel::Kernel;
 pub use running::Lab;
 pub use tasks::{Task, TestArguments, run, test};

@@ -37,18 +37,23 @@ pub enum Lifetime {
 }
 
 impl Process {
-    /// Starts QEMU in a fresh folder called `name`, with `extra` options.
+    /// Starts L1's QEMU in a fresh folder called `name`, with `extra` options.
     pub fn start(name: &str, machine: &Machine, life: Lifetime, extra: &[&str]) -> Result<Self> {
+        let mut command = emulator::command()?;
+        command.args(machine.options()).args(extra);
+        Self::start_command(name, command, life)
+    }
+
+    /// Starts any QEMU in a fresh folder called `name`.
+    pub fn start_command(name: &str, command: Command, life: Lifetime) -> Result<Self> {
         let lock = places::lock(name)?;
         let folder = places::lab("run")?.join(name);
         if folder.exists() {
             fs::remove_dir_all(&folder)?;
         }
         fs::create_dir_all(&folder)?;
-        let mut command = outliving_nothing(emulator::command()?, life);
+        let mut command = outliving_nothing(command, life);
         command
-            .args(machine.options())
-            .args(extra)
             .current_dir(&folder)
             .stdin(Stdio::null())
             .stdout(Stdio::null())

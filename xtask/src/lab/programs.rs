@@ -45,6 +45,17 @@ pub fn build_lab() -> Result<&'static LabPrograms> {
     Ok(BUILT.get_or_init(|| built))
 }
 
+/// Builds the HyperFlex device, which runs on this machine beside a guest's emulator.
+pub fn build_hyperflex() -> Result<PathBuf> {
+    static BUILT: OnceLock<PathBuf> = OnceLock::new();
+    if let Some(built) = BUILT.get() {
+        return Ok(built.clone());
+    }
+    build(&["terrace-hyperflex"])?;
+    let built = program("terrace-hyperflex")?;
+    Ok(BUILT.get_or_init(|| built).clone())
+}
+
 /// Builds the product, once per task; packages that the workspace does not have are left out, loudly.
 pub fn build_product() -> Result<&'static [PathBuf]> {
     static BUILT: OnceLock<Vec<PathBuf>> = OnceLock::new();
@@ -94,7 +105,8 @@ fn build(packages: &[&str]) -> Result<()> {
     Ok(())
 }
 
-fn program(name: &str) -> Result<PathBuf> {
+/// A program that was built.
+pub fn program(name: &str) -> Result<PathBuf> {
     let path = places::target()?.join(TARGET).join("lab").join(name);
     if !path.exists() {
         bail!("cargo built no {}", path.display());

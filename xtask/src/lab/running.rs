@@ -14,6 +14,7 @@ use terrace_lab::vm::{self, VmSpec};
 use super::blueprint::Blueprint;
 use super::control::Control;
 use super::process::{Lifetime, Process};
+use super::qmp::Qmp;
 use super::truth::Truth;
 use super::{programs, snapshot};
 use crate::places;
@@ -68,6 +69,26 @@ impl Lab {
         Ok(lab)
     }
 
+    /// A machine without nested guests, once it answers.
+    pub fn without_guests(process: Process) -> Result<Self> {
+        let control = Control::connect(&process, Wait::begin("booting", BOOT))?;
+        Ok(Self {
+            process,
+            control,
+            truths: BTreeMap::new(),
+        })
+    }
+
+    /// The same machine after it was reset, once it answers again.
+    pub fn after_a_reboot(self) -> Result<Self> {
+        let Self {
+            process, control, ..
+        } = self;
+        // QEMU serves one client at a time.
+        drop(control);
+        Self::without_guests(process)
+    }
+
     fn boot(blueprint: &Blueprint, name: &str, life: Lifetime) -> Result<Self> {
         let process = Process::start(name, &blueprint.machine, life, &[])?;
         let control = Control::connect(&process, Wait::begin("booting L1", BOOT))?;
@@ -109,6 +130,11 @@ impl Lab {
         let truth = Truth::connect(&lab.process, &vm.truth_port, wait)?;
         lab.truths.insert(vm.name.clone(), truth);
         Ok(lab)
+    }
+
+    /// QEMU's own control channel; keep it no longer than needed.
+    pub fn qmp(&self) -> Result<Qmp> {
+        self.process.qmp()
     }
 
     /// Lets the machine run on after this task.

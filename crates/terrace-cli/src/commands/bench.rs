@@ -7,6 +7,7 @@ use anyhow::{Result, bail};
 use serde::Serialize;
 use terrace_core::bench as core;
 use terrace_core::hyperplace::bench as hyperplace;
+use terrace_hyperflex::bench as hyperflex;
 use terrace_pagetable::bench::{self as pagetable, Measured};
 use terrace_sim::bench as sim;
 
@@ -30,7 +31,7 @@ struct Row {
 type Measure = fn(&'static str) -> Result<Row>;
 
 /// What there is to measure.
-const ROWS: [(&str, Measure); 10] = [
+const ROWS: [(&str, Measure); 11] = [
     ("scan_leaf_ns", scan_leaf),
     ("scan_leaf_all_ns", scan_leaf_all),
     ("scan_pruned_ns_per_gib", scan_pruned),
@@ -38,6 +39,7 @@ const ROWS: [(&str, Measure); 10] = [
     ("state_bytes_per_page", state_bytes),
     ("range_tree_ns_per_sample", range_tree),
     ("range_tree_epoch_us", range_tree_epoch),
+    ("hyperflex_inflate_pages_per_s", hyperflex_inflate),
     ("sim_accesses_per_s", sim_accesses),
     ("sim_full_accesses_per_s", sim_full_accesses),
     ("sim_state_bytes_per_page", sim_state_bytes),
@@ -174,6 +176,16 @@ fn range_tree_epoch(name: &'static str) -> Result<Row> {
         baseline: per_epoch.sort_us,
     };
     beside(name, "us/epoch", "sorting the same 1,000 keys", measured)
+}
+
+fn hyperflex_inflate(name: &'static str) -> Result<Row> {
+    let per_s = hyperflex::inflate(clock())?;
+    let measured = Measured {
+        value: per_s.inflated,
+        baseline: per_s.punched,
+    };
+    let against = "fallocate on the same coalesced extents";
+    beside(name, "pages/s", against, measured)
 }
 
 /// The peak, so that what is allocated and freed again inside of one call counts too.

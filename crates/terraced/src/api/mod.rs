@@ -1,12 +1,13 @@
 //! The HTTP API over the unix socket: routes, and how a request reaches the daemon's thread.
 
 mod agent_views;
+mod flex;
 mod routes;
 mod views;
 
 use std::collections::BTreeMap;
 use std::os::unix::fs::PermissionsExt as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::mpsc::Sender;
 
 use anyhow::{Context as _, Result};
@@ -49,6 +50,10 @@ pub trait Served {
     /// # Errors
     /// Where nothing can come of it any more.
     fn wish(&mut self, command: Command) -> Result<(), Failure>;
+    /// Control socket of a VM's HyperFlex device, where one is configured.
+    fn hyperflex(&self, _name: &str) -> Option<PathBuf> {
+        None
+    }
     /// Pauses or resumes the agent in a VM; `false` where there is none.
     fn halt_agent(&mut self, _name: &str, _halt: bool) -> bool {
         false

@@ -4,12 +4,13 @@ use axum::extract::{Path, Query, State};
 use axum::routing::{get, post};
 use axum::{Json, Router};
 use serde::Deserialize;
+use terrace_api::flex::Resize;
 use terrace_api::types::{
     Doctor, Done, EventLine, HeatMap, PageExplanation, Planning, Setting, Status, Vm, VmDetail,
 };
 use terrace_proto::{Command, Gpa};
 
-use super::{Asker, Failure, Served};
+use super::{Asker, Failure, Served, flex};
 
 type Answer<T> = Result<Json<T>, Failure>;
 
@@ -26,6 +27,7 @@ pub fn router(asker: Asker) -> Router {
         .route("/v1/vms/{name}/round", post(round))
         .route("/v1/vms/{name}/plan", post(plan))
         .route("/v1/vms/{name}/set", post(set))
+        .route("/v1/vms/{name}/resize", post(resize))
         .route("/v1/pause", post(pause))
         .route("/v1/resume", post(resume))
         .route("/v1/doctor", get(doctor))
@@ -43,7 +45,12 @@ async fn vms(State(asker): State<Asker>) -> Answer<Vec<Vm>> {
 }
 
 async fn vm(State(asker): State<Asker>, Path(name): Path<String>) -> Answer<VmDetail> {
-    asker.ask(move |d| d.detail(&name)).await.map(Json)
+    let asked = move |d: &mut dyn Served| Ok((d.detail(&name)?, d.hyperflex(&name)));
+    let (mut detail, control) = asker.ask(asked).await?;
+    if let Some(control) = control {
+        detail.hyperflex = Some(flex::look(control).await);
+    }
+    Ok(Json(detail))
 }
 
 #[derive(Deserialize)]
@@ -131,6 +138,20 @@ async fn set(
     Json(setting): Json<Setting>,
 ) -> Answer<Done> {
     asker.ask(move |d| d.set(&name, &setting)).await.map(Json)
+}
+
+async fn resize(
+    State(asker): State<Asker>,
+    Path(name): Path<String>,
+    Json(sizes): Json<Resize>,
+) -> Answer<Done> {
+    let of = name.clone();
+    let asked = move |d: &mut dyn Served| {
+        d.entry(&of)?;
+        Ok(d.hyperflex(&of))
+    };
+    let control = asker.ask(asked).await?;
+    flex::resize(name, control, sizes).await.map(Json)
 }
 
 async fn doctor(State(asker): State<Asker>) -> Answer<Doctor> {

@@ -110,6 +110,7 @@ impl dyn Served + '_ {
                     text: r.text.clone(),
                 })
                 .collect(),
+            hyperflex: None,
         })
     }
 
@@ -341,7 +342,7 @@ impl dyn Served + '_ {
         })
     }
 
-    fn entry(&self, name: &str) -> Result<&Entry, Failure> {
+    pub(super) fn entry(&self, name: &str) -> Result<&Entry, Failure> {
         self.vms().get(name).ok_or_else(|| {
             let known: Vec<&str> = self.vms().keys().map(String::as_str).collect();
             let known = if known.is_empty() {
@@ -388,6 +389,7 @@ fn unmanaged(vm: api::Vm) -> api::VmDetail {
         next_round_in_s: None,
         history: Vec::new(),
         reasons: Vec::new(),
+        hyperflex: None,
     }
 }
 

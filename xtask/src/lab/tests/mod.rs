@@ -23,6 +23,7 @@ use anyhow::{Result, anyhow, bail};
 use terrace_lab::vm::VmSpec;
 
 use super::blueprint::Blueprint;
+use super::flex;
 use super::guests::{self, Outcome};
 use super::process::Lifetime;
 use super::programs;
@@ -68,13 +69,15 @@ pub fn run(arguments: &TestArguments) -> Result<()> {
     let all = TESTS.iter().chain(long).copied().flatten();
     let chosen: Vec<&LabTest> = all.filter(wanted).collect();
     let on_guests = guests::names(arguments.only.as_deref())?;
-    if chosen.is_empty() && on_guests.is_empty() {
+    let on_flex = flex::names(arguments.only.as_deref());
+    if chosen.is_empty() && on_guests.is_empty() && on_flex.is_empty() {
         bail!("no such test; `cargo xtask lab test --list` names them");
     }
     if arguments.list {
         let names = chosen.iter().map(|test| test.name);
         names
             .chain(on_guests.iter().map(String::as_str))
+            .chain(on_flex)
             .for_each(|name| println!("{name}"));
         return Ok(());
     }
@@ -83,6 +86,7 @@ pub fn run(arguments: &TestArguments) -> Result<()> {
         let plain = guests::run(arguments.only.as_deref(), arguments.long)?;
         all = all.and(plain);
     }
+    all = all.and(flex::run(arguments.only.as_deref()));
     if !chosen.is_empty() {
         all = all.and(run_in_labs(&chosen)?);
     }

@@ -1,0 +1,158 @@
+//! The way to a device: one request per connection on its control socket, one line of JSON each way.
+//!
+//! Bytes of an export or import follow the line, as many as it says.
+
+mod client;
+mod server;
+
+use serde::{Deserialize, Serialize};
+
+use crate::counters::Counters;
+use crate::memory::Verified;
+
+pub use client::{Client, ClientError};
+pub(crate) use server::serve;
+
+/// Most bytes of a line.
+const MAX_LINE: u64 = 64 * 1024;
+
+/// What a device is asked or told.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
+pub enum Request {
+    /// How it stands.
+    Status {
+        /// Whether to look at the files, which takes a system call for each piece of them.
+        verify: bool,
+    },
+    /// What each tier of the VM shall have, fastest first; `None` leaves a tier's target as it is.
+    Resize {
+        /// Bytes, whole 4 KiB pages.
+        size_bytes: Vec<Option<u64>>,
+    },
+    /// The balloons, for a VM that moves to another host: stop it first.
+    Export,
+    /// The balloons of a VM that comes from another host, before the hypervisor connects.
+    Import {
+        /// How many follow the line.
+        bytes: u64,
+    },
+}
+
+/// What a device answers.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
+pub enum Reply {
+    /// How it stands.
+    Status(Box<Status>),
+    /// The order is taken; it is not carried out yet.
+    Accepted {
+        /// Number of the targets.
+        generation: u32,
+    },
+    /// The balloons follow the line.
+    Exported {
+        /// How many bytes.
+        bytes: u64,
+    },
+    /// The request is refused.
+    Error {
+        /// Why, for people.
+        message: String,
+    },
+}
+
+/// How a device stands.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Status {
+    /// Whether the hypervisor shares the VM's memory: the guest has a driver.
+    pub connected: bool,
+    /// Number of the targets of now.
+    pub generation: u32,
+    /// Whether the driver was told these.
+    pub told: bool,
+    /// How often the guest started anew, which empties the balloons.
+    pub resets: u64,
+    /// What the VM's owner pays for, bytes.
+    pub total_bytes: Option<u64>,
+    /// Its tiers, fastest first.
+    pub tiers: Vec<TierStatus>,
+    /// Counts since the start of the process.
+    pub counters: Counters,
+}
+
+/// How a tier stands.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct TierStatus {
+    /// The guest's node.
+    pub node: u32,
+    /// What the VM was started with, bytes.
+    pub whole_bytes: u64,
+    /// What it shall have, bytes.
+    pub target_bytes: u64,
+    /// What it has by what the guest claims, bytes.
+    pub size_bytes: u64,
+    /// What the files say, where it was asked for.
+    pub verified: Option<Verified>,
+    /// The share of the claimed pages that are really gone, 0 to 1, where it was asked for.
+    pub honesty: Option<f64>,
+    /// What the guest says.
+    pub guest: GuestTier,
+}
+
+impl TierStatus {
+    /// Whether the target is reached by what the guest claims.
+    #[must_use]
+    pub fn is_done(&self) -> bool {
+        self.size_bytes == self.target_bytes
+    }
+}
+
+/// A guest's statistics of a tier, untrusted; `None`: it said nothing.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct GuestTier {
+    /// Free bytes of the node.
+    pub free_bytes: Option<u64>,
+    /// Bytes of the node.
+    pub total_bytes: Option<u64>,
+    /// Pages in the balloon by the driver's count.
+    pub balloon_pages: Option<u64>,
+    /// Pages given back under pressure.
+    pub pressure_pages: Option<u64>,
+    /// Whether the target cannot be reached for now.
+    pub is_stuck: Option<bool>,
+    /// Major faults of the guest.
+    pub major_faults: Option<u64>,
+    /// Pages swapped in.
+    pub swapped_in_pages: Option<u64>,
+    /// Pages swapped out.
+    pub swapped_out_pages: Option<u64>,
+}
+
+impl From<&crate::device::GuestStatistics> for GuestTier {
+    fn from(said: &crate::device::GuestStatistics) -> Self {
+        let [
+            free_bytes,
+            total_bytes,
+            balloon_pages,
+            pressure_pages,
+            stuck,
+            major_faults,
+            swapped_in_pages,
+            swapped_out_pages,
+        ] = *said;
+        Self {
+            free_bytes,
+            total_bytes,
+            balloon_pages,
+            pressure_pages,
+            is_stuck: stuck.map(|value| value != 0),
+            major_faults,
+            swapped_in_pages,
+            swapped_out_pages,
+        }
+    }
+}

@@ -1,0 +1,199 @@
+//! The device's end of the control socket. Its users are the host's operator and daemon, not the guest; still no
+//! request is larger than the VM explains, and none keeps the others waiting for long.
+
+use std::io::{BufRead as _, BufReader, ErrorKind, Read as _, Write as _};
+use std::os::fd::AsRawFd as _;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use vmm_sys_util::epoll::{ControlOperation, Epoll, EpollEvent, EventSet};
+use vmm_sys_util::eventfd::EventFd;
+
+use super::{MAX_LINE, Reply, Request, Status, TierStatus};
+use crate::abi::PAGE_BYTES;
+use crate::backend::Shared;
+use crate::config::Config;
+use crate::error::FlexError;
+use crate::export::{Exported, most_bytes};
+
+/// How long a client may take for its part.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// How long to wait where no connection can be taken (no descriptors left, for one).
+const PAUSE: Duration = Duration::from_millis(100);
+
+/// Answers requests until `ended` is readable.
+///
+/// # Errors
+/// Where the kernel refuses to wait.
+pub(crate) fn serve(
+    listener: &UnixListener,
+    ended: &EventFd,
+    shared: &Arc<Shared>,
+) -> std::io::Result<()> {
+    let epoll = Epoll::new()?;
+    for (fd, data) in [(listener.as_raw_fd(), 0), (ended.as_raw_fd(), 1)] {
+        let event = EpollEvent::new(EventSet::IN, data);
+        epoll.ctl(ControlOperation::Add, fd, event)?;
+    }
+    let mut events = [EpollEvent::default(); 2];
+    loop {
+        let ready = match epoll.wait(-1, &mut events) {
+            Err(error) if error.kind() == ErrorKind::Interrupted => continue,
+            ready => ready?,
+        };
+        if events.iter().take(ready).any(|event| event.data() == 1) {
+            return Ok(());
+        }
+        match listener.accept() {
+            // A client that went away has lost its answer, and nothing else happened.
+            Ok((socket, _)) => drop(answer(&socket, shared)),
+            Err(error) => {
+                tracing::warn!("control socket: {error}");
+                std::thread::sleep(PAUSE);
+            }
+        }
+    }
+}
+
+fn answer(socket: &UnixStream, shared: &Shared) -> std::io::Result<()> {
+    socket.set_read_timeout(Some(PATIENCE))?;
+    socket.set_write_timeout(Some(PATIENCE))?;
+    let mut reader = BufReader::new(socket);
+    let mut line = Vec::new();
+    (&mut reader).take(MAX_LINE).read_until(b'\n', &mut line)?;
+    let done = match serde_json::from_slice::<Request>(&line) {
+        Ok(request) => carry_out(request, &mut reader, shared),
+        Err(error) => Err(FlexError::Refused(format!("not a request: {error}"))),
+    };
+    let (reply, behind) = done.unwrap_or_else(|error| {
+        let message = error.to_string();
+        (Reply::Error { message }, Vec::new())
+    });
+    let mut line = serde_json::to_vec(&reply)?;
+    line.push(b'\n');
+    let mut socket = socket;
+    socket.write_all(&line)?;
+    socket.write_all(&behind)
+}
+
+fn carry_out(
+    request: Request,
+    reader: &mut impl std::io::Read,
+    shared: &Shared,
+) -> Result<(Reply, Vec<u8>), FlexError> {
+    let accepted = |generation| (Reply::Accepted { generation }, Vec::new());
+    match request {
+        Request::Status { verify } => {
+            let status = status(shared, verify);
+            Ok((Reply::Status(Box::new(status)), Vec::new()))
+        }
+        Request::Resize { size_bytes } => {
+            let mut device = shared.device();
+            let now = device.state().targets();
+            let targets = targets(device.config(), &now, &size_bytes)?;
+            device.set_targets(&targets, now_s())?;
+            let generation = device.state().generation();
+            drop(device);
+            tracing::info!("targets {generation}: {targets:?} pages in the balloons");
+            shared.poke();
+            Ok(accepted(generation))
+        }
+        Request::Export => {
+            let device = shared.device();
+            let exported = Exported::of(device.state());
+            let bytes = exported.to_bytes(device.config())?;
+            let len = bytes.len() as u64;
+            Ok((Reply::Exported { bytes: len }, bytes))
+        }
+        Request::Import { bytes } => {
+            let config = shared.device().config().clone();
+            if bytes > most_bytes(&config) {
+                let why = "the import is larger than this VM explains";
+                return Err(FlexError::Refused(why.into()));
+            }
+            let mut sent = Vec::new();
+            reader
+                .take(bytes)
+                .read_to_end(&mut sent)
+                .map_err(|e| FlexError::Refused(format!("the import: {e}")))?;
+            let exported = Exported::from_bytes(&sent, &config)?;
+            let mut device = shared.device();
+            device.take_over(&exported.targets, &exported.balloons, now_s())?;
+            Ok(accepted(device.state().generation()))
+        }
+    }
+}
+
+/// Pages in the balloons that leave each tier what it shall have.
+fn targets(config: &Config, now: &[u64], sizes: &[Option<u64>]) -> Result<Vec<u64>, FlexError> {
+    if sizes.len() != config.tiers().len() {
+        let (n, want) = (sizes.len(), config.tiers().len());
+        return Err(FlexError::Refused(format!("{n} sizes for {want} tiers")));
+    }
+    let tiers = config.tiers().iter().zip(now).zip(sizes).enumerate();
+    tiers
+        .map(|(i, ((tier, now), size))| {
+            let Some(size) = size else { return Ok(*now) };
+            if size % PAGE_BYTES != 0 {
+                let why = format!("tier {i}: {size} bytes are no whole 4 KiB pages");
+                return Err(FlexError::Refused(why));
+            }
+            let pages = tier.pages();
+            pages.checked_sub(size / PAGE_BYTES).ok_or_else(|| {
+                let most = pages * PAGE_BYTES;
+                FlexError::Refused(format!("tier {i} of this VM has {most} bytes at most"))
+            })
+        })
+        .collect()
+}
+
+fn status(shared: &Shared, verify: bool) -> Status {
+    let device = shared.device();
+    let (state, maps) = (Arc::clone(device.state()), device.tier_maps().to_vec());
+    let files = verify.then(|| device.files().clone());
+    let targets = state.targets();
+    let tiers = device.config().tiers().iter().zip(targets);
+    let said = device.actual().iter().zip(device.statistics());
+    let tiers = tiers
+        .zip(said)
+        .map(|((tier, target), (actual, guest))| {
+            let bytes = |balloon: u64| tier.pages().saturating_sub(balloon) * PAGE_BYTES;
+            TierStatus {
+                node: tier.node,
+                whole_bytes: bytes(0),
+                target_bytes: bytes(target),
+                size_bytes: bytes(*actual),
+                verified: None,
+                honesty: None,
+                guest: guest.into(),
+            }
+        })
+        .collect();
+    let total = device.config().limits().total_pages;
+    let mut status = Status {
+        connected: device.is_connected(),
+        generation: state.generation(),
+        told: device.is_told(),
+        resets: state.resets(),
+        total_bytes: total.map(|pages| pages * PAGE_BYTES),
+        tiers,
+        counters: *device.counters(),
+    };
+    // Files are looked at while the queues run on.
+    drop(device);
+    if let Some(files) = files {
+        for (i, (tier, map)) in status.tiers.iter_mut().zip(&maps).enumerate() {
+            let verified = files.verify(map, i, &state);
+            tier.honesty = Some(verified.honesty());
+            tier.verified = Some(verified);
+        }
+    }
+    status
+}
+
+fn now_s() -> u32 {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH);
+    now.map_or(0, |now| u32::try_from(now.as_secs()).unwrap_or(u32::MAX))
+}

@@ -1,0 +1,69 @@
+//! What the device counts. A fault of the guest shows here and nowhere else.
+
+use serde::{Deserialize, Serialize};
+
+use crate::tier::Refusal;
+
+/// Counts since the start of this process.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Counters {
+    /// Chains of page queues that were answered with counts, or would have been.
+    pub chains: u64,
+    /// Chains that were none: answered with length 0.
+    pub malformed_chains: u64,
+    /// Rings whose index or memory makes no sense; looked at again when the guest kicks.
+    pub broken_rings: u64,
+    /// Pages that went into balloons.
+    pub inflated_pages: u64,
+    /// Pages that came out.
+    pub deflated_pages: u64,
+    /// Holes that were punched.
+    pub holes: u64,
+    /// Entries refused for their order.
+    pub refused_order: u64,
+    /// Entries refused as not aligned.
+    pub refused_alignment: u64,
+    /// Entries refused as outside of the tier.
+    pub refused_outside: u64,
+    /// Entries refused as in no region, or smaller than its pages.
+    pub refused_backing: u64,
+    /// Entries refused as in the balloon already, or not in it.
+    pub refused_duplicate: u64,
+    /// Entries refused because the kernel gave nothing back.
+    pub refused_punch: u64,
+    /// Times that the guest had to wait for its rate.
+    pub throttled: u64,
+    /// Events that told targets.
+    pub events: u64,
+    /// Event buffers that were no use.
+    pub bad_event_buffers: u64,
+    /// Statistics that were taken.
+    pub statistics: u64,
+    /// Statistics buffers that were none.
+    pub bad_statistics: u64,
+}
+
+impl Counters {
+    pub(crate) fn refuse(&mut self, why: Refusal, entries: u64) {
+        *match why {
+            Refusal::Order => &mut self.refused_order,
+            Refusal::Alignment => &mut self.refused_alignment,
+            Refusal::Outside => &mut self.refused_outside,
+            Refusal::Backing => &mut self.refused_backing,
+            Refusal::Duplicate => &mut self.refused_duplicate,
+            Refusal::Punch => &mut self.refused_punch,
+        } += entries;
+    }
+
+    /// Entries that were refused, for whatever reason.
+    #[must_use]
+    pub fn refused(&self) -> u64 {
+        self.refused_order
+            + self.refused_alignment
+            + self.refused_outside
+            + self.refused_backing
+            + self.refused_duplicate
+            + self.refused_punch
+    }
+}

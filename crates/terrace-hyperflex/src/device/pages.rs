@@ -1,0 +1,253 @@
+//! The queues by which pages enter and leave a balloon.
+
+use std::ops::Deref;
+
+use vhost_user_backend::{VringRwLock, VringT as _};
+use virtio_queue::{QueueOwnedT as _, QueueT as _};
+use vm_memory::{Bytes as _, GuestAddress, GuestAddressSpace as _, GuestMemoryMmap};
+
+use super::{CHAINS_PER_TURN, Device, Memory};
+use crate::abi::{ENTRY_BYTES, Entry, MAX_ENTRIES, QueueRole};
+use crate::chain::{self, Malformed};
+use crate::memory::Backing;
+use crate::tier::{Refusal, Run};
+
+/// How a round over a ring ended.
+enum Drained {
+    /// Nothing was left.
+    Empty,
+    /// Chains were served, and there may be more.
+    More,
+    /// The ring makes no sense.
+    Broken,
+    /// The guest has had its rate; more from this time on.
+    Throttled(u64),
+}
+
+/// What became of a chain's entries.
+#[derive(Clone, Copy, Default)]
+struct Taken {
+    taken: u32,
+    refused: u32,
+}
+
+impl<B: Backing> Device<B> {
+    /// Serves a page queue that was kicked; returns when it wants to go on without a kick.
+    pub(super) fn page_queue(
+        &mut self,
+        now_ns: u64,
+        queue: usize,
+        role: QueueRole,
+        ring: &VringRwLock,
+        memory: &Memory,
+    ) -> Option<u64> {
+        if !self.kicked.get(queue).copied().unwrap_or(false) {
+            return None;
+        }
+        let memory = memory.memory();
+        let mut left = CHAINS_PER_TURN;
+        let mut served = false;
+        let again = loop {
+            // A ring out of reach is seen by the drain.
+            let _ = ring.disable_notification();
+            let before = left;
+            let drained = self.drain(now_ns, queue, role, ring, &memory, &mut left);
+            served |= left < before;
+            match drained {
+                Drained::More => break Some(now_ns),
+                Drained::Throttled(at) => break Some(at),
+                Drained::Broken => {
+                    self.counters.broken_rings += 1;
+                    self.rest(queue);
+                    break None;
+                }
+                // The driver may have posted while notifications were off: without a second look the queue stalls.
+                Drained::Empty if !ring.enable_notification().unwrap_or(false) => {
+                    self.rest(queue);
+                    break None;
+                }
+                Drained::Empty => {}
+            }
+        };
+        if served {
+            self.signal(ring);
+        }
+        again
+    }
+
+    fn rest(&mut self, queue: usize) {
+        if let Some(kicked) = self.kicked.get_mut(queue) {
+            *kicked = false;
+        }
+    }
+
+    /// Serves chains until there are none, `left` is used up, or the guest has had its rate.
+    fn drain<M>(
+        &mut self,
+        now_ns: u64,
+        queue: usize,
+        role: QueueRole,
+        ring: &VringRwLock,
+        memory: &M,
+        left: &mut usize,
+    ) -> Drained
+    where
+        M: Deref<Target = GuestMemoryMmap> + Clone,
+    {
+        loop {
+            if *left == 0 {
+                return Drained::More;
+            }
+            if let Some(at) = self.bucket.next_ns(now_ns) {
+                self.counters.throttled += u64::from(!std::mem::replace(&mut self.throttled, true));
+                return Drained::Throttled(at);
+            }
+            self.throttled = false;
+            let mut state = ring.get_mut();
+            let position = state.get_queue().next_avail();
+            let chain = match state.get_queue_mut().iter(memory.clone()) {
+                Ok(mut heads) => heads.next(),
+                Err(_) => return Drained::Broken,
+            };
+            drop(state);
+            let Some(chain) = chain else {
+                return Drained::Empty;
+            };
+            *left -= 1;
+            let head = chain.head_index();
+            let begun = self.begin(queue, position);
+            let most = MAX_ENTRIES * ENTRY_BYTES;
+            let mut bytes = std::mem::take(&mut self.scratch.bytes);
+            let len = match chain::request(chain, memory, most, &mut bytes) {
+                Ok(answer) if bytes.len().is_multiple_of(ENTRY_BYTES) && !bytes.is_empty() => {
+                    let taken = self.entries(role, &bytes, begun);
+                    self.counters.chains += 1;
+                    answer.map_or(0, |at| write_answer(memory, at, taken))
+                }
+                Ok(_) | Err(Malformed) => {
+                    self.counters.malformed_chains += 1;
+                    self.bucket.take(1);
+                    0
+                }
+            };
+            self.scratch.bytes = bytes;
+            if !self.finish(queue, ring, head, len) {
+                return Drained::Broken;
+            }
+        }
+    }
+
+    /// Takes entries into the balloon or out of it. `begun`: a process before this one may have done part of it, so
+    /// that what looks done counts as taken.
+    fn entries(&mut self, role: QueueRole, bytes: &[u8], begun: bool) -> Taken {
+        let (tier, inflate) = match role {
+            QueueRole::Inflate(tier) => (tier, true),
+            QueueRole::Deflate(tier) => (tier, false),
+            QueueRole::Events | QueueRole::Statistics => return Taken::default(),
+        };
+        let mut taken = Taken::default();
+        let mut runs = std::mem::take(&mut self.scratch.runs);
+        runs.clear();
+        self.bucket.take(1 + (bytes.len() / ENTRY_BYTES) as u64);
+        for word in bytes.as_chunks::<ENTRY_BYTES>().0 {
+            match self.entry(tier, inflate, begun, Entry(u64::from_le_bytes(*word))) {
+                Ok((region, run)) => {
+                    taken.taken += 1;
+                    runs.push((region, run));
+                }
+                Err(why) => {
+                    taken.refused += 1;
+                    self.counters.refuse(why, 1);
+                }
+            }
+        }
+        let pages: u64 = runs.iter().map(|(_, run)| run.pages).sum();
+        if inflate {
+            let kept = self.free(tier, &mut runs);
+            let lost = kept.entries;
+            taken.taken -= lost;
+            taken.refused += lost;
+            self.counters.refuse(Refusal::Punch, lost.into());
+            self.counters.inflated_pages += pages - kept.pages;
+        } else {
+            self.counters.deflated_pages += pages;
+        }
+        self.scratch.runs = runs;
+        taken
+    }
+
+    /// Checks an entry and marks its pages.
+    fn entry(
+        &mut self,
+        tier: usize,
+        inflate: bool,
+        begun: bool,
+        entry: Entry,
+    ) -> Result<(usize, Run), Refusal> {
+        let map = self.tiers.get(tier).ok_or(Refusal::Outside)?;
+        let run = (self.admit)(map, self.config.orders(), entry)?;
+        let region = self.backing.region_of(&run).ok_or(Refusal::Backing)?;
+        if self.state.all_are(tier, run.first, run.pages, !inflate) {
+            self.state.put_all(tier, run.first, run.pages, inflate);
+            if let Some(actual) = self.actual.get_mut(tier) {
+                *actual = if inflate {
+                    *actual + run.pages
+                } else {
+                    actual.saturating_sub(run.pages)
+                };
+            }
+            return Ok((region, run));
+        }
+        let done = begun && self.state.all_are(tier, run.first, run.pages, inflate);
+        if done {
+            Ok((region, run))
+        } else {
+            Err(Refusal::Duplicate)
+        }
+    }
+
+    /// Gives runs back to the host, neighbours together; returns what the kernel did not take, out of the balloon
+    /// again.
+    fn free(&mut self, tier: usize, runs: &mut [(usize, Run)]) -> Kept {
+        runs.sort_unstable_by_key(|(_, run)| run.gpa);
+        let mut kept = Kept::default();
+        let touching = |(a, left): &(usize, Run), (b, right): &(usize, Run)| {
+            let adjacent = left.gpa + left.bytes() == right.gpa;
+            a == b && adjacent && left.first + left.pages == right.first
+        };
+        for group in runs.chunk_by(touching) {
+            let Some(((region, head), pages)) = group
+                .first()
+                .map(|first| (*first, group.iter().map(|(_, run)| run.pages).sum()))
+            else {
+                continue;
+            };
+            let whole = Run { pages, ..head };
+            self.counters.holes += 1;
+            if !self.backing.free(region, &whole) {
+                self.state.put_all(tier, whole.first, pages, false);
+                if let Some(actual) = self.actual.get_mut(tier) {
+                    *actual = actual.saturating_sub(pages);
+                }
+                kept.entries += u32::try_from(group.len()).unwrap_or(u32::MAX);
+                kept.pages += pages;
+            }
+        }
+        kept
+    }
+}
+
+/// What the host did not get.
+#[derive(Default)]
+struct Kept {
+    entries: u32,
+    pages: u64,
+}
+
+fn write_answer(memory: &GuestMemoryMmap, at: GuestAddress, taken: Taken) -> u32 {
+    let answer = [taken.taken.to_le_bytes(), taken.refused.to_le_bytes()];
+    match memory.write_slice(answer.as_flattened(), at) {
+        Ok(()) => 8,
+        Err(_) => 0,
+    }
+}

@@ -1,0 +1,64 @@
+//! What goes wrong outside of the guest. What a guest does wrong is a counter, never an error.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+use terrace_sys::SysError;
+
+/// The device cannot be set up, or its state cannot be taken.
+#[derive(Debug, thiserror::Error)]
+pub enum FlexError {
+    /// The description of the device makes no sense.
+    #[error("{0}")]
+    Config(String),
+    /// A file or socket of the device.
+    #[error("{}: {source}", path.display())]
+    File {
+        /// Which.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        source: io::Error,
+    },
+    /// Memory for the state.
+    #[error("the state of {pages} pages cannot be mapped: {why}")]
+    Map {
+        /// Pages of the VM.
+        pages: u64,
+        /// Why.
+        why: String,
+    },
+    /// A state that is of another VM, another version, or damaged.
+    #[error(
+        "{what}: {why}; if the VM that it belongs to is gone, remove it, otherwise start the device with the tiers \
+         that it was started with before"
+    )]
+    State {
+        /// File or blob.
+        what: String,
+        /// What does not fit.
+        why: String,
+    },
+    /// A request on the control socket that is refused.
+    #[error("{0}")]
+    Refused(String),
+    /// The process could not be locked in.
+    #[error("the sandbox is not in force ({0}), and without it the device faces no guest")]
+    Sandbox(String),
+    /// A system call.
+    #[error(transparent)]
+    System(#[from] SysError),
+    /// The vhost-user library.
+    #[error("vhost-user: {0}")]
+    VhostUser(String),
+}
+
+impl FlexError {
+    /// An error of the file at `path`.
+    pub(crate) fn file(path: &Path) -> impl FnOnce(io::Error) -> Self + '_ {
+        |source| Self::File {
+            path: path.to_owned(),
+            source,
+        }
+    }
+}

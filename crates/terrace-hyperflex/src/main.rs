@@ -1,0 +1,38 @@
+//! `terrace-hyperflex`: the HyperFlex device of one VM.
+
+use std::process::ExitCode;
+
+use anyhow::Result;
+use clap::Parser as _;
+use terrace_hyperflex::{Args, Prepared, sandbox};
+use tracing_subscriber::EnvFilter;
+
+/// What a guest can make the libraries say is counted by the device.
+const LOGGED: &str = "info,virtio_queue=off,vhost_user_backend=warn,vm_memory=off";
+
+fn main() -> ExitCode {
+    let args = Args::parse();
+    match run(&args) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("terrace-hyperflex: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(args: &Args) -> Result<()> {
+    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new(LOGGED));
+    tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(std::io::stderr)
+        .init();
+    let device = Prepared::new(args)?;
+    for gap in sandbox::lock()? {
+        tracing::warn!("sandbox: {gap}");
+    }
+    tracing::info!("waiting for the hypervisor on {}", args.socket.display());
+    device.run()?;
+    tracing::info!("the hypervisor is gone");
+    Ok(())
+}

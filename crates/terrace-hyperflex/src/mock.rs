@@ -1,0 +1,359 @@
+//! A guest without a processor: memory in files, rings in that memory, and a driver that posts what it is told to,
+//! sense or nonsense. Tests, benchmark and fuzz bodies all use it.
+
+use std::fs::File;
+
+use terrace_sys::{for_each_data_extent, memory_file};
+use vhost_user_backend::{VringRwLock, VringT};
+use vm_memory::{
+    Bytes as _, FileOffset, GuestAddress, GuestMemoryAtomic, GuestMemoryMmap, GuestRegionMmap,
+    MmapRegion,
+};
+
+use crate::abi::{Entry, PAGE_BYTES, queues};
+use crate::config::{Config, GpaRange, Limits, TierConfig};
+use crate::error::FlexError;
+
+/// Bytes of a mebibyte.
+pub const MIB: u64 = 1 << 20;
+/// Descriptors of each ring.
+pub const RING_SIZE: u16 = 128;
+/// Bytes of tier 0, from address 0 on, that hold rings and buffers.
+pub const RINGS_BYTES: u64 = 2 * MIB;
+/// A descriptor that another one follows.
+pub const NEXT: u16 = 1;
+/// A descriptor that the device writes to.
+pub const WRITE: u16 = 2;
+
+/// Per queue: descriptors, available ring, used ring, buffers.
+const QUEUE_BYTES: u64 = 128 * 1024;
+const AVAILABLE: u64 = 16 * 1024;
+const USED: u64 = 32 * 1024;
+const BUFFERS: u64 = 48 * 1024;
+
+/// A VM's memory: one file per tier, one tier after the other from address 0 on.
+#[derive(Debug)]
+pub struct MockVm {
+    config: Config,
+    memory: GuestMemoryMmap,
+    files: Vec<File>,
+}
+
+impl MockVm {
+    /// A VM with these bytes per tier.
+    ///
+    /// # Errors
+    /// Where there is no memory, or sizes are not of whole pages.
+    pub fn new(sizes: &[u64], orders: u32, limits: Limits) -> Result<Self, FlexError> {
+        let mut start = 0;
+        let mut range = |len: u64| {
+            let range = GpaRange { start, len };
+            start += len;
+            range
+        };
+        let ranges: Vec<GpaRange> = sizes.iter().map(|len| range(*len)).collect();
+        let tier = |(i, range): (usize, &GpaRange)| TierConfig {
+            node: u32::try_from(i).unwrap_or(u32::MAX),
+            ranges: vec![*range],
+        };
+        let tiers = ranges.iter().enumerate().map(tier).collect();
+        let config = Config::new(tiers, orders, limits)?;
+        let files = sizes
+            .iter()
+            .map(|len| memory_file(c"guest", *len))
+            .collect::<Result<Vec<File>, _>>()?;
+        let memory = map(&ranges, &files)?;
+        Ok(Self {
+            config,
+            memory,
+            files,
+        })
+    }
+
+    /// Two tiers of 8 MiB, both page sizes, statistics every second, no limit.
+    ///
+    /// # Panics
+    /// Where there is no memory.
+    #[must_use]
+    pub fn two_tiers() -> Self {
+        let limits = Limits {
+            total_pages: None,
+            entries_per_s: None,
+            statistics_s: 1,
+        };
+        Self::new(&[8 * MIB, 8 * MIB], 0x201, limits).expect("16 MiB of memory")
+    }
+
+    /// Its description.
+    #[must_use]
+    pub fn config(&self) -> &Config {
+        &self.config
+    }
+
+    /// Its memory.
+    #[must_use]
+    pub fn memory(&self) -> &GuestMemoryMmap {
+        &self.memory
+    }
+
+    /// The file behind a tier.
+    ///
+    /// # Panics
+    /// Where there is no such tier.
+    #[must_use]
+    pub fn file(&self, tier: usize) -> &File {
+        &self.files[tier]
+    }
+
+    /// Where a tier is.
+    ///
+    /// # Panics
+    /// Where there is no such tier.
+    #[must_use]
+    pub fn tier(&self, tier: usize) -> GpaRange {
+        self.config.tiers()[tier].ranges[0]
+    }
+
+    /// Writes to every page but the rings', so that memory is behind it.
+    pub fn fill(&self) {
+        for tier in 0..self.files.len() {
+            let GpaRange { start, len } = self.tier(tier);
+            self.touch(
+                start.max(RINGS_BYTES),
+                (start + len).saturating_sub(start.max(RINGS_BYTES)) / PAGE_BYTES,
+            );
+        }
+        self.touch(0, RINGS_BYTES / PAGE_BYTES);
+    }
+
+    /// Writes eight bytes into each of these pages, unless something is there already.
+    pub fn touch(&self, gpa: u64, pages: u64) {
+        for page in 0..pages {
+            let at = GuestAddress(gpa + page * PAGE_BYTES + PAGE_BYTES - 8);
+            // Pages that are not there stay so.
+            let _ = self.memory.write_obj(u64::MAX, at);
+        }
+    }
+
+    /// Pages of a tier that have memory behind them, by number.
+    ///
+    /// # Panics
+    /// Where the kernel does not say.
+    #[must_use]
+    pub fn present(&self, tier: usize) -> Vec<u64> {
+        use std::os::fd::AsFd as _;
+        let mut pages = Vec::new();
+        let all = 0..self.tier(tier).len;
+        for_each_data_extent(self.file(tier).as_fd(), all, |extent| {
+            let first = extent.start / PAGE_BYTES;
+            pages.extend(first..(extent.start + extent.len) / PAGE_BYTES);
+        })
+        .expect("a file in memory can be sought");
+        pages
+    }
+
+    /// Its queues as the device sees them, set up as a hypervisor does, and the drivers of them.
+    ///
+    /// # Panics
+    /// Where rings do not fit into the memory.
+    #[must_use]
+    pub fn rings(&self, event_idx: bool) -> (Vec<VringRwLock>, Vec<MockRing>) {
+        let shared = GuestMemoryAtomic::new(self.memory.clone());
+        let count = queues(self.config.tiers().len());
+        (0..count)
+            .map(|queue| {
+                let ring = MockRing::new(&self.memory, queue);
+                let vring = VringRwLock::new(shared.clone(), RING_SIZE).expect("a power of two");
+                vring.set_queue_size(RING_SIZE);
+                let places = (ring.descriptors(), ring.available(), ring.used());
+                vring
+                    .set_queue_info(places.0, places.1, places.2)
+                    .expect("aligned");
+                vring.set_queue_event_idx(event_idx);
+                vring.set_queue_ready(true);
+                vring.set_enabled(true);
+                (vring, ring)
+            })
+            .unzip()
+    }
+}
+
+fn map(ranges: &[GpaRange], files: &[File]) -> Result<GuestMemoryMmap, FlexError> {
+    let failed = |why: &dyn std::fmt::Display| FlexError::Map {
+        pages: ranges.iter().map(|range| range.len / PAGE_BYTES).sum(),
+        why: why.to_string(),
+    };
+    let mut regions = Vec::new();
+    for (range, file) in ranges.iter().zip(files) {
+        let file = file.try_clone().map_err(|e| failed(&e))?;
+        let len = usize::try_from(range.len).map_err(|e| failed(&e))?;
+        let mapped =
+            MmapRegion::from_file(FileOffset::new(file, 0), len).map_err(|e| failed(&e))?;
+        let region = GuestRegionMmap::new(mapped, GuestAddress(range.start));
+        regions.push(region.ok_or_else(|| failed(&"addresses beyond 2^64"))?);
+    }
+    GuestMemoryMmap::from_regions(regions).map_err(|e| failed(&e))
+}
+
+/// One descriptor as a driver writes it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Buffer {
+    /// Guest physical address.
+    pub gpa: u64,
+    /// Bytes.
+    pub len: u32,
+    /// [`NEXT`], [`WRITE`], or anything.
+    pub flags: u16,
+    /// The descriptor that follows.
+    pub next: u16,
+}
+
+/// The driver's side of a queue.
+#[derive(Debug)]
+pub struct MockRing {
+    memory: GuestMemoryMmap,
+    base: u64,
+    posted: u16,
+    seen: u16,
+    slot: u16,
+}
+
+impl MockRing {
+    /// The ring of a queue, empty.
+    #[must_use]
+    pub fn new(memory: &GuestMemoryMmap, queue: usize) -> Self {
+        let ring = Self {
+            memory: memory.clone(),
+            base: queue as u64 * QUEUE_BYTES,
+            posted: 0,
+            seen: 0,
+            slot: 0,
+        };
+        // Index, heads, and the wish for interrupts.
+        ring.put(ring.available(), &[0; 6 + 2 * RING_SIZE as usize]);
+        ring.put(ring.used(), &[0; 4]);
+        ring
+    }
+
+    /// Address of the descriptors.
+    #[must_use]
+    pub fn descriptors(&self) -> u64 {
+        self.base
+    }
+
+    /// Address of the available ring.
+    #[must_use]
+    pub fn available(&self) -> u64 {
+        self.base + AVAILABLE
+    }
+
+    /// Address of the used ring.
+    #[must_use]
+    pub fn used(&self) -> u64 {
+        self.base + USED
+    }
+
+    /// Address of the buffer that belongs to a descriptor: 512 bytes each.
+    #[must_use]
+    pub fn buffer(&self, descriptor: u16) -> u64 {
+        self.base + BUFFERS + u64::from(descriptor % RING_SIZE) * 512
+    }
+
+    /// Writes bytes of the guest.
+    pub fn put(&self, gpa: u64, bytes: &[u8]) {
+        // A nonsense address of a test stays without effect.
+        let _ = self.memory.write_slice(bytes, GuestAddress(gpa));
+    }
+
+    /// Reads bytes of the guest; zeros where there are none.
+    #[must_use]
+    pub fn read<const N: usize>(&self, gpa: u64) -> [u8; N] {
+        let mut bytes = [0; N];
+        let _ = self.memory.read_slice(&mut bytes, GuestAddress(gpa));
+        bytes
+    }
+
+    /// Writes a descriptor.
+    pub fn describe(&self, index: u16, buffer: Buffer) {
+        let at = self.descriptors() + 16 * u64::from(index);
+        self.put(at, &buffer.gpa.to_le_bytes());
+        self.put(at + 8, &buffer.len.to_le_bytes());
+        self.put(at + 12, &buffer.flags.to_le_bytes());
+        self.put(at + 14, &buffer.next.to_le_bytes());
+    }
+
+    /// Makes the chain that starts at a descriptor available.
+    pub fn post(&mut self, head: u16) {
+        let slot = self.available() + 4 + 2 * u64::from(self.posted % RING_SIZE);
+        self.put(slot, &head.to_le_bytes());
+        self.posted = self.posted.wrapping_add(1);
+        self.put(self.available() + 2, &self.posted.to_le_bytes());
+    }
+
+    /// Posts a chain of buffers in the next free descriptors; returns its head.
+    pub fn post_chain(&mut self, buffers: &[(u64, u32, u16)]) -> u16 {
+        let head = self.slot;
+        for (i, (gpa, len, flags)) in buffers.iter().enumerate() {
+            let index = self.slot;
+            self.slot = (index + 1) % RING_SIZE;
+            let more = i + 1 < buffers.len();
+            let buffer = Buffer {
+                gpa: *gpa,
+                len: *len,
+                flags: flags | if more { NEXT } else { 0 },
+                next: self.slot,
+            };
+            self.describe(index, buffer);
+        }
+        self.post(head);
+        head
+    }
+
+    /// Posts entries of a page queue, 63 at most, with room for the answer; returns the answer's address.
+    pub fn post_entries(&mut self, entries: &[Entry]) -> u64 {
+        let at = self.buffer(self.slot);
+        let answer = at + 504;
+        let bytes: Vec<u8> = entries.iter().flat_map(|e| e.0.to_le_bytes()).collect();
+        self.put(at, &bytes);
+        let len = u32::try_from(bytes.len()).unwrap_or(u32::MAX);
+        self.post_chain(&[(at, len, 0), (answer, 8, WRITE)]);
+        answer
+    }
+
+    /// An answer of a page queue: entries taken and refused.
+    #[must_use]
+    pub fn answer(&self, gpa: u64) -> (u32, u32) {
+        let half = |at| u32::from_le_bytes(self.read(at));
+        (half(gpa), half(gpa + 4))
+    }
+
+    /// Chains that were answered since the last time, as head and length.
+    pub fn answered(&mut self) -> Vec<(u32, u32)> {
+        let until = u16::from_le_bytes(self.read(self.used() + 2));
+        let mut answered = Vec::new();
+        // A ring holds no more than its size.
+        while self.seen != until && answered.len() < usize::from(RING_SIZE) {
+            let at = self.used() + 4 + 8 * u64::from(self.seen % RING_SIZE);
+            let half = |at| u32::from_le_bytes(self.read(at));
+            answered.push((half(at), half(at + 4)));
+            self.seen = self.seen.wrapping_add(1);
+        }
+        // Asks for an interrupt at the next answer.
+        let event = self.available() + 4 + 2 * u64::from(RING_SIZE);
+        self.put(event, &self.seen.to_le_bytes());
+        answered
+    }
+
+    /// Whether a driver with event indices kicks for the chain that it posted last.
+    #[must_use]
+    pub fn wants_a_kick(&self) -> bool {
+        let event = self.used() + 4 + 8 * u64::from(RING_SIZE);
+        u16::from_le_bytes(self.read(event)) == self.posted.wrapping_sub(1)
+    }
+
+    /// Chains that were posted.
+    #[must_use]
+    pub fn posted(&self) -> u16 {
+        self.posted
+    }
+}

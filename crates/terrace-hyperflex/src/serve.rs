@@ -1,0 +1,106 @@
+//! The process of one VM: sockets and state first, then the sandbox, then the hypervisor.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
+use std::os::unix::net::UnixListener;
+use std::path::Path;
+use std::sync::Arc;
+
+use vhost::vhost_user::{Error as VhostUserError, Listener};
+use vhost_user_backend::{Error as DaemonError, VhostUserDaemon};
+use vm_memory::GuestMemoryMmap;
+use vmm_sys_util::eventfd::EventFd;
+
+use crate::backend::{Backend, Shared};
+use crate::config::{Args, Config};
+use crate::control;
+use crate::device::{Device, Memory};
+use crate::error::FlexError;
+use crate::memory::GuestFiles;
+use crate::state::State;
+
+/// A device that holds all that it needs of the host's files.
+pub struct Prepared {
+    hypervisor: UnixListener,
+    control: UnixListener,
+    shared: Arc<Shared>,
+}
+
+impl Prepared {
+    /// Binds the sockets, in place of those that a killed process left, and opens the state.
+    ///
+    /// # Errors
+    /// Where the arguments make no sense, the state is of another VM or in use, or a socket cannot be made.
+    pub fn new(args: &Args) -> Result<Self, FlexError> {
+        let config = Config::try_from(args)?;
+        let state = match &args.state {
+            Some(path) => State::open(path, &config)?,
+            None => State::in_memory(&config)?,
+        };
+        let device = Device::new(config, Arc::new(state), GuestFiles::default());
+        let shared = Shared::new(device).map_err(FlexError::file(Path::new("eventfd")))?;
+        Ok(Self {
+            hypervisor: bind(&args.socket)?,
+            control: bind(&args.control)?,
+            shared: Arc::new(shared),
+        })
+    }
+
+    /// Serves one hypervisor until it goes away: with its VM, or because it was told to.
+    ///
+    /// # Errors
+    /// Where it breaks the protocol, or threads cannot be started.
+    pub fn run(self) -> Result<(), FlexError> {
+        let failed = |what: &str| {
+            let path = Path::new(what).to_owned();
+            move |source| FlexError::File { path, source }
+        };
+        let protocol = |error: DaemonError| FlexError::VhostUser(error.to_string());
+        let backend = Backend::new(Arc::clone(&self.shared)).map_err(failed("timerfd"))?;
+        let backend = Arc::new(backend);
+        let memory = Memory::new(GuestMemoryMmap::new());
+        let mut daemon = VhostUserDaemon::new("hypervisor".into(), Arc::clone(&backend), memory)
+            .map_err(protocol)?;
+        let handlers = daemon.get_epoll_handlers();
+        for handler in &handlers {
+            backend.listen(handler).map_err(failed("epoll"))?;
+        }
+        let over = EventFd::new(0).map_err(failed("eventfd"))?;
+        let listening = over.try_clone().map_err(failed("eventfd"))?;
+        let (control, shared) = (self.control, self.shared);
+        let control = std::thread::Builder::new()
+            .name("control".into())
+            .spawn(move || control::serve(&control, &listening, &shared))
+            .map_err(failed("a thread"))?;
+        let mut listener = Listener::from(self.hypervisor);
+        let ended = daemon.start(&mut listener).and_then(|()| daemon.wait());
+        over.write(1).map_err(failed("eventfd"))?;
+        match control.join() {
+            Ok(done) => done.map_err(failed("the control socket"))?,
+            Err(_) => tracing::error!("the thread of the control socket panicked"),
+        }
+        for handler in &handlers {
+            handler.send_exit_event();
+        }
+        match ended {
+            Ok(())
+            | Err(DaemonError::HandleRequest(
+                VhostUserError::Disconnected | VhostUserError::PartialMessage,
+            )) => Ok(()),
+            Err(error) => Err(protocol(error)),
+        }
+    }
+}
+
+/// A socket that only this user connects to.
+fn bind(path: &Path) -> Result<UnixListener, FlexError> {
+    use std::os::unix::fs::FileTypeExt as _;
+    // Of a process before this one; nothing but a socket is removed.
+    if fs::symlink_metadata(path).is_ok_and(|meta| meta.file_type().is_socket()) {
+        fs::remove_file(path).map_err(FlexError::file(path))?;
+    }
+    let listener = UnixListener::bind(path).map_err(FlexError::file(path))?;
+    let mode = fs::Permissions::from_mode(0o600);
+    fs::set_permissions(path, mode).map_err(FlexError::file(path))?;
+    Ok(listener)
+}

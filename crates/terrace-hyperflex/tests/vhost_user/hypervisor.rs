@@ -1,0 +1,183 @@
+//! A hypervisor's end of the vhost-user socket over a mock VM.
+
+use std::os::fd::AsRawFd as _;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use terrace_hyperflex::abi::{Entry, queues};
+use terrace_hyperflex::mock::{MockRing, MockVm, RING_SIZE, WRITE};
+use vhost::vhost_user::message::{
+    VhostUserConfigFlags, VhostUserProtocolFeatures as Protocol, VhostUserVirtioFeatures,
+};
+use vhost::vhost_user::{Frontend, VhostUserFrontend as _};
+use vhost::{VhostBackend as _, VhostUserMemoryRegionInfo, VringConfigData};
+use vmm_sys_util::eventfd::{EFD_NONBLOCK, EventFd};
+
+pub const PAGE: u64 = 4096;
+/// Where the hypervisor has the guest's address 0.
+const MAPPED: u64 = 0x7f00_0000_0000;
+
+/// Waits for a condition; a test that waits in vain fails.
+pub fn wait_for(what: &str, mut condition: impl FnMut() -> bool) {
+    let end = Instant::now() + Duration::from_secs(60);
+    while !condition() {
+        assert!(Instant::now() < end, "in vain: {what}");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// A connected hypervisor with the driver's queues.
+pub struct Hypervisor {
+    frontend: Frontend,
+    kicks: Vec<EventFd>,
+    calls: Vec<EventFd>,
+    pub drivers: Vec<MockRing>,
+}
+
+impl Hypervisor {
+    /// Connects and starts all queues; `drivers` are those of before, or none where the guest starts anew.
+    pub fn connect(socket: &Path, vm: &MockVm, drivers: Option<Vec<MockRing>>) -> Self {
+        let count = queues(vm.config().tiers().len());
+        let mut frontend = None;
+        wait_for("a socket that listens", || {
+            frontend = Frontend::connect(socket, count as u64).ok();
+            frontend.is_some()
+        });
+        let mut frontend = frontend.unwrap();
+        frontend.set_owner().unwrap();
+        let features = frontend.get_features().unwrap();
+        let protocol = frontend.get_protocol_features().unwrap();
+        assert!(protocol.contains(Protocol::CONFIG | Protocol::RESET_DEVICE));
+        frontend.set_protocol_features(protocol).unwrap();
+        assert_eq!(frontend.get_queue_num().unwrap(), count as u64);
+        assert_ne!(
+            features & VhostUserVirtioFeatures::PROTOCOL_FEATURES.bits(),
+            0
+        );
+        frontend.set_features(features).unwrap();
+        let eventfds = || {
+            let new = |_| EventFd::new(EFD_NONBLOCK).unwrap();
+            (0..count).map(new).collect()
+        };
+        let new = || (0..count).map(|i| MockRing::new(vm.memory(), i)).collect();
+        let mut it = Self {
+            frontend,
+            kicks: eventfds(),
+            calls: eventfds(),
+            drivers: drivers.unwrap_or_else(new),
+        };
+        it.share(vm);
+        it.start();
+        it
+    }
+
+    fn share(&self, vm: &MockVm) {
+        let regions: Vec<_> = (0..vm.config().tiers().len())
+            .map(|tier| VhostUserMemoryRegionInfo {
+                guest_phys_addr: vm.tier(tier).start,
+                memory_size: vm.tier(tier).len,
+                userspace_addr: MAPPED + vm.tier(tier).start,
+                mmap_offset: 0,
+                mmap_handle: vm.file(tier).as_raw_fd(),
+            })
+            .collect();
+        self.frontend.set_mem_table(&regions).unwrap();
+    }
+
+    fn start(&mut self) {
+        for (i, ring) in self.drivers.iter().enumerate() {
+            self.frontend.set_vring_num(i, RING_SIZE).unwrap();
+            // What a hypervisor does that lost its backend: it goes on where answers end.
+            let used = u16::from_le_bytes(ring.read(ring.used() + 2));
+            self.frontend.set_vring_base(i, used).unwrap();
+            let places = VringConfigData {
+                queue_max_size: RING_SIZE,
+                queue_size: RING_SIZE,
+                flags: 0,
+                desc_table_addr: MAPPED + ring.descriptors(),
+                used_ring_addr: MAPPED + ring.used(),
+                avail_ring_addr: MAPPED + ring.available(),
+                log_addr: None,
+            };
+            self.frontend.set_vring_addr(i, &places).unwrap();
+            self.frontend.set_vring_call(i, &self.calls[i]).unwrap();
+            self.frontend.set_vring_kick(i, &self.kicks[i]).unwrap();
+        }
+        for i in 0..self.drivers.len() {
+            self.frontend.set_vring_enable(i, true).unwrap();
+        }
+    }
+
+    /// The guest reboots: the device is reset and the driver starts anew.
+    pub fn reboot(self, vm: &MockVm) -> Self {
+        let mut it = self;
+        it.frontend.reset_device().unwrap();
+        for i in 0..it.drivers.len() {
+            it.frontend.get_vring_base(i).unwrap();
+        }
+        let features = it.frontend.get_features().unwrap();
+        it.frontend.set_features(features).unwrap();
+        it.drivers = (0..it.drivers.len())
+            .map(|i| MockRing::new(vm.memory(), i))
+            .collect();
+        it.start();
+        it
+    }
+
+    /// Goes away; the guest's memory and its driver stay.
+    pub fn disconnect(self) -> Vec<MockRing> {
+        self.drivers
+    }
+
+    pub fn kick(&self, queue: usize) {
+        self.kicks[queue].write(1).unwrap();
+    }
+
+    /// Posts entries and waits for the interrupt and the answer.
+    pub fn entries(&mut self, queue: usize, entries: &[Entry]) -> (u32, u32) {
+        let at = self.drivers[queue].post_entries(entries);
+        self.kick(queue);
+        let mut answered = Vec::new();
+        // The interrupt comes after the answer; one that is never sent ends the wait.
+        wait_for("an interrupt", || self.calls[queue].read().is_ok());
+        wait_for("an answer", || {
+            answered = self.drivers[queue].answered();
+            !answered.is_empty()
+        });
+        assert_eq!(answered.len(), 1);
+        self.drivers[queue].answer(at)
+    }
+
+    /// Posts a buffer for the next targets; returns where they will be.
+    pub fn post_event_buffer(&mut self, slot: u16) -> u64 {
+        let queue = self.drivers.len() - 2;
+        let at = self.drivers[queue].buffer(slot);
+        self.drivers[queue].post_chain(&[(at, 48, WRITE)]);
+        self.kick(queue);
+        at
+    }
+
+    /// Waits for targets and returns their number and themselves.
+    pub fn event(&mut self, at: u64) -> (u32, [u64; 2]) {
+        let queue = self.drivers.len() - 2;
+        let mut answered = Vec::new();
+        wait_for("targets", || {
+            answered = self.drivers[queue].answered();
+            !answered.is_empty()
+        });
+        assert_eq!(answered[0].1, 32);
+        let ring = &self.drivers[queue];
+        let word = |i: u64| u64::from_le_bytes(ring.read(at + 16 + 8 * i));
+        (u32::from_le_bytes(ring.read(at + 4)), [word(0), word(1)])
+    }
+
+    pub fn config(&mut self, offset: u32, len: usize) -> Vec<u8> {
+        let size = u32::try_from(len).unwrap();
+        let flags = VhostUserConfigFlags::empty();
+        let (_, bytes) = self
+            .frontend
+            .get_config(offset, size, flags, &vec![0; len])
+            .unwrap();
+        bytes
+    }
+}

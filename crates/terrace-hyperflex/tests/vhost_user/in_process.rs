@@ -1,0 +1,227 @@
+//! A real frontend and the device over a Unix socket in one process.
+
+use std::path::Path;
+
+use crate::hypervisor::{Hypervisor, PAGE, wait_for};
+use clap::Parser as _;
+use terrace_hyperflex::abi::{Entry, statistic_bytes};
+use terrace_hyperflex::control::Client;
+use terrace_hyperflex::mock::{MIB, MockVm};
+use terrace_hyperflex::{Args, Prepared};
+
+fn args(folder: &Path, more: &[&str]) -> Args {
+    let path = |name: &str| folder.join(name).display().to_string();
+    let fixed = [
+        "terrace-hyperflex",
+        "--socket",
+        &path("hypervisor"),
+        "--control",
+        &path("control"),
+        "--state",
+        &path("state"),
+        "--tier",
+        "node=0,size=8MiB",
+        "--tier",
+        "node=1,size=8MiB",
+        "--total",
+        "8MiB",
+        "--statistics",
+        "1",
+    ];
+    Args::try_parse_from(fixed.into_iter().chain(more.iter().copied())).unwrap()
+}
+
+fn start(args: &Args) -> std::thread::JoinHandle<()> {
+    // One before it may still be ending.
+    let mut device = None;
+    wait_for("the state", || {
+        device = Prepared::new(args).ok();
+        device.is_some()
+    });
+    let device = device.unwrap();
+    std::thread::spawn(move || device.run().unwrap())
+}
+
+fn small(gpa: u64) -> Entry {
+    Entry::new(gpa, 0)
+}
+
+#[test]
+fn a_vm_shrinks_grows_and_follows_new_targets_across_a_restart_of_the_device() {
+    let folder = tempfile::tempdir().unwrap();
+    let args = args(folder.path(), &[]);
+    let vm = MockVm::two_tiers();
+    vm.fill();
+    let device = start(&args);
+    let client = Client::new(&args.control);
+    assert!(!client.status(true).unwrap().connected);
+    let mut host = Hypervisor::connect(&args.socket, &vm, None);
+    assert_eq!(host.config(0, 8), *b"TRHF\x01\0\x02\0");
+    assert_eq!(host.config(120, 256 - 120).len(), 136);
+
+    // Both page sizes in one chain; the files shrink, the other tier's does not.
+    let base = vm.tier(1).start;
+    let mut entries = vec![Entry::new(base + 2 * MIB, 9)];
+    entries.extend((0..40).map(|i| small(base + 2 * i * PAGE)));
+    assert_eq!(host.entries(2, &entries), (41, 0));
+    let status = client.status(true).unwrap();
+    let verified = status.tiers[1].verified.unwrap();
+    assert_eq!((verified.claimed_pages, verified.absent_pages), (552, 552));
+    assert_eq!(verified.file_bytes, 8 * MIB - 552 * PAGE);
+    assert_eq!(status.tiers[0].verified.unwrap().file_bytes, 8 * MIB);
+    assert_eq!(status.tiers[1].size_bytes, 8 * MIB - 552 * PAGE);
+    assert_eq!(status.tiers[1].honesty, Some(1.0));
+
+    // A target, and a newer one before the driver has come to the first.
+    let sizes = |fast: u64, slow: u64| [Some(fast * MIB), Some(slow * MIB)];
+    client.resize(&sizes(6, 8)).unwrap();
+    let newest = client.resize(&sizes(5, 7)).unwrap();
+    let at = host.post_event_buffer(100);
+    assert_eq!(host.event(at), (newest, [768, 256]));
+    let at = host.post_event_buffer(101);
+    let later = client.resize(&[None, Some(4 * MIB)]).unwrap();
+    assert!(later > newest);
+    assert_eq!(host.event(at), (later, [768, 1024]));
+    assert_eq!(host.config(40, 8), 1024_u64.to_le_bytes());
+    assert!(client.resize(&[Some(9 * MIB), None]).is_err());
+    assert!(client.resize(&[Some(5)]).is_err());
+
+    // A guest that touches what it gave back is caught.
+    vm.touch(base, 1);
+    let honesty = client.status(true).unwrap().tiers[1].honesty.unwrap();
+    assert!(honesty < 1.0 && honesty > 0.99, "{honesty}");
+    assert_eq!(host.entries(3, &[small(base)]), (1, 0));
+
+    // The device goes and comes back; a chain that was posted meanwhile is served, balloons are as before.
+    let mut drivers = host.disconnect();
+    device.join().unwrap();
+    let missed = drivers[2].post_entries(&[small(base + PAGE), small(base + 2 * PAGE)]);
+    let device = start(&args);
+    let mut host = Hypervisor::connect(&args.socket, &vm, Some(drivers));
+    wait_for("the chain that was posted meanwhile", || {
+        host.drivers[2].answered().len() == 1
+    });
+    assert_eq!(host.drivers[2].answer(missed), (1, 1));
+    let status = client.status(false).unwrap();
+    assert_eq!((status.resets, status.generation), (0, later));
+    assert_eq!(status.tiers[1].size_bytes, 8 * MIB - 552 * PAGE);
+    assert_eq!(status.tiers[1].target_bytes, 4 * MIB);
+    assert!(!status.tiers[1].is_done());
+    let all: Vec<Entry> = (1..40).map(|i| small(base + 2 * i * PAGE)).collect();
+    assert_eq!(host.entries(3, &all), (39, 0));
+    assert_eq!(
+        host.entries(3, &[Entry::new(base + 2 * MIB, 9), small(base + PAGE)]),
+        (2, 0)
+    );
+    assert_eq!(client.status(false).unwrap().tiers[1].size_bytes, 8 * MIB);
+    drop(host);
+    device.join().unwrap();
+}
+
+#[test]
+fn a_reboot_of_the_guest_empties_the_balloons_and_the_status_says_so() {
+    let folder = tempfile::tempdir().unwrap();
+    let args = args(folder.path(), &["--pages", "4KiB"]);
+    let vm = MockVm::two_tiers();
+    let device = start(&args);
+    let client = Client::new(&args.control);
+    let mut host = Hypervisor::connect(&args.socket, &vm, None);
+    client.resize(&[Some(7 * MIB), None]).unwrap();
+    assert_eq!(host.entries(0, &[small(5 * MIB), small(6 * MIB)]), (2, 0));
+    let mut host = host.reboot(&vm);
+    let status = client.status(false).unwrap();
+    assert_eq!((status.resets, status.tiers[0].size_bytes), (1, 8 * MIB));
+    assert_eq!(status.tiers[0].target_bytes, 7 * MIB);
+    assert_eq!(host.entries(0, &[small(5 * MIB)]), (1, 0));
+    assert_eq!(client.status(false).unwrap().resets, 1);
+    drop(host);
+    device.join().unwrap();
+}
+
+#[test]
+fn statistics_of_the_guest_arrive_and_the_next_ones_are_asked_for() {
+    let folder = tempfile::tempdir().unwrap();
+    let args = args(folder.path(), &[]);
+    let vm = MockVm::two_tiers();
+    let device = start(&args);
+    let client = Client::new(&args.control);
+    let mut host = Hypervisor::connect(&args.socket, &vm, None);
+    let at = host.drivers[5].buffer(70);
+    let said = [
+        statistic_bytes(0, 1, 4096),
+        statistic_bytes(4, 1, 1),
+        statistic_bytes(60, 1, 1),
+    ]
+    .concat();
+    host.drivers[5].put(at, &said);
+    host.drivers[5].post_chain(&[(at, 48, 0)]);
+    host.kick(5);
+    wait_for("statistics", || {
+        let guest = client.status(false).unwrap().tiers[1].guest;
+        guest.free_bytes == Some(4096) && guest.is_stuck == Some(true)
+    });
+    wait_for("the wish for more", || {
+        !host.drivers[5].answered().is_empty()
+    });
+    drop(host);
+    device.join().unwrap();
+}
+
+#[test]
+fn balloons_move_to_another_device_before_its_hypervisor_connects() {
+    let (from, to) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let (here, there) = (args(from.path(), &[]), args(to.path(), &[]));
+    let vm = MockVm::two_tiers();
+    let (device, other) = (start(&here), start(&there));
+    let (client, second) = (Client::new(&here.control), Client::new(&there.control));
+    let mut host = Hypervisor::connect(&here.socket, &vm, None);
+    client.resize(&[None, Some(4 * MIB)]).unwrap();
+    let base = vm.tier(1).start;
+    assert_eq!(host.entries(2, &[Entry::new(base, 9)]), (1, 0));
+    let exported = client.export().unwrap();
+    assert!(client.import(&exported).is_err(), "the VM runs here");
+    assert!(second.import(&exported[1..]).is_err());
+    assert!(second.import(&vec![0; 1 << 20]).is_err());
+    second.import(&exported).unwrap();
+    let moved = second.status(false).unwrap();
+    assert_eq!(moved.tiers[1].size_bytes, 6 * MIB);
+    assert_eq!(moved.tiers[1].target_bytes, 4 * MIB);
+    let drivers = host.disconnect();
+    let mut host = Hypervisor::connect(&there.socket, &vm, Some(drivers));
+    assert_eq!(host.entries(3, &[Entry::new(base, 9)]), (1, 0));
+    assert_eq!(second.status(false).unwrap().resets, 0);
+    drop(host);
+    device.join().unwrap();
+    other.join().unwrap();
+}
+
+#[test]
+fn nonsense_on_the_control_socket_is_answered_with_the_reason() {
+    use std::io::{Read as _, Write as _};
+    let folder = tempfile::tempdir().unwrap();
+    let args = args(folder.path(), &[]);
+    let device = start(&args);
+    for nonsense in [
+        "\n",
+        "{}\n",
+        "{\"status\":{}}\n",
+        "{\"import\":{\"bytes\":99999999}}\n",
+        "\u{0}\n",
+    ] {
+        let mut socket = std::os::unix::net::UnixStream::connect(&args.control).unwrap();
+        socket.write_all(nonsense.as_bytes()).unwrap();
+        let mut answer = String::new();
+        socket.read_to_string(&mut answer).unwrap();
+        assert!(
+            answer.starts_with("{\"error\":{\"message\":"),
+            "{nonsense:?}: {answer}"
+        );
+    }
+    assert!(Prepared::new(&args).is_err(), "the state is in use");
+    drop(Hypervisor::connect(
+        &args.socket,
+        &MockVm::two_tiers(),
+        None,
+    ));
+    device.join().unwrap();
+}

@@ -1,0 +1,7 @@
+//! The device behind a real vhost-user frontend: in this process, and as the program in its sandbox.
+
+#![allow(clippy::unwrap_used, reason = "test helpers outside of test functions")]
+
+mod hypervisor;
+mod in_process;
+mod process;

@@ -1,0 +1,19 @@
+#!/bin/busybox sh
+# Init of a guest with a node per tier: file systems and the control program.
+/bin/busybox mkdir -p /proc /sys /dev /run /tmp /sbin
+/bin/busybox --install -s /bin
+export PATH=/bin:/sbin HOME=/
+
+mount -t proc proc /proc
+mount -t sysfs sys /sys
+mount -t devtmpfs dev /dev
+mount -t debugfs debug /sys/kernel/debug
+for node in 0 1; do
+    mkdir -p /node$node
+    mount -t tmpfs -o size=90%,mpol=bind:$node node$node /node$node
+done
+
+while :; do
+    lab-host serve
+    sleep 1
+done

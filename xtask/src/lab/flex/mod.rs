@@ -1,0 +1,341 @@
+//! A guest with a node per tier and a HyperFlex device, started on this machine without an L1 around it.
+//!
+//! It runs the guest driver against the product's device, and against one of the lab's own that can be told to
+//! misbehave.
+
+mod device;
+mod hostile;
+mod product;
+mod tests;
+
+use std::fs::{self, File};
+use std::io::BufWriter;
+use std::os::unix::fs::MetadataExt;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail, ensure};
+use serde_json::json;
+use terrace_lab::port;
+
+use super::cpio::Image;
+use super::emulator;
+use super::kernel::Kernel;
+use super::machine::{CONSOLE_LOG, QMP, RESETS_LOG};
+use super::process::{Lifetime, Process};
+use super::programs;
+use super::running::Lab;
+use crate::progress::Wait;
+use crate::{host, modules, places};
+use device::Device;
+pub use tests::{names, run};
+
+/// Fast and slow.
+const TIERS: usize = 2;
+
+/// Memory of each of the guest's nodes.
+const NODE_BYTES: u64 = 512 << 20;
+
+/// Bytes of the guest's smallest page.
+const PAGE: u64 = 4096;
+
+/// The device by its ABI.
+const VIRTIO_ID: u32 = 13;
+const QUEUES: usize = 2 * TIERS + 2;
+const QUEUE_SIZE: u32 = 128;
+const CONFIG_BYTES: u32 = 128;
+
+/// Name of the machine.
+const NAME: &str = "flex";
+
+/// Where the driver is in the guest.
+const DRIVER: &str = "/hyperflex.ko";
+
+/// Longest time for the driver to do as it is told, on a busy machine.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+/// The guest and its device.
+struct FlexGuest<D> {
+    lab: Lab,
+    device: D,
+}
+
+/// Who has a guest start anew.
+#[derive(Clone, Copy)]
+enum Reboot {
+    Guest,
+    Button,
+}
+
+/// What the driver says of a tier, in pages.
+#[derive(Clone, Copy, Debug)]
+struct DriverTier {
+    base: u64,
+    huge: u64,
+    in_flight: u64,
+    given_back: u64,
+    refused: u64,
+    moved: u64,
+}
+
+impl<D: Device> FlexGuest<D> {
+    /// Boots a guest whose device offers these page orders, and puts the driver into it.
+    fn start(orders: u32) -> Result<Self> {
+        let device = D::start(orders)?;
+        let mut qemu = emulator::command_with_vhost_user()?;
+        qemu.args(options(&initrd()?)?);
+        let process = Process::start_command(NAME, qemu, Lifetime::Task)?;
+        let lab = Lab::without_guests(process)?;
+        let mut guest = Self { lab, device };
+        guest.bring_driver()?;
+        Ok(guest)
+    }
+
+    /// Stores the driver in the guest.
+    fn bring_driver(&mut self) -> Result<()> {
+        let modules = modules::build()?;
+        let driver = modules.iter().find(|file| file.ends_with("hyperflex.ko"));
+        let driver = driver.context("no module hyperflex was built")?;
+        self.lab.push(driver, DRIVER)
+    }
+
+    /// Loads the driver.
+    fn insert(&mut self) -> Result<()> {
+        self.lab.check(&format!("insmod {DRIVER}")).map(drop)
+    }
+
+    /// A number from a node's `meminfo`, in bytes.
+    fn meminfo(&mut self, node: usize, name: &str) -> Result<u64> {
+        let path = format!("/sys/devices/system/node/node{node}/meminfo");
+        let text = self.lab.check(&format!("cat {path}"))?;
+        let line = text.lines().find(|line| line.contains(name));
+        let number = line.and_then(|line| line.split_whitespace().nth(3));
+        let kib: u64 = number
+            .with_context(|| format!("no {name} in {path}"))?
+            .parse()?;
+        Ok(kib << 10)
+    }
+
+    /// What the driver's table says.
+    fn driver(&mut self) -> Result<Vec<DriverTier>> {
+        let table = self
+            .lab
+            .check("cat /sys/kernel/debug/hyperflex-*/tiers | tail -n +2")?;
+        let mut tiers = Vec::new();
+        for line in table.lines() {
+            let numbers: Result<Vec<u64>, _> = line.split(' ').map(str::parse).collect();
+            let numbers = numbers.with_context(|| format!("the driver's table: {line}"))?;
+            ensure!(numbers.len() == 13, "the driver's table: {line}");
+            tiers.push(DriverTier {
+                base: numbers[3],
+                huge: numbers[4],
+                in_flight: numbers[5] + numbers[6],
+                given_back: numbers[7],
+                refused: numbers[9],
+                moved: numbers[11],
+            });
+        }
+        Ok(tiers)
+    }
+
+    /// Sets targets and waits until driver and device agree that they are met.
+    fn resize(&mut self, pages: [u64; TIERS]) -> Result<()> {
+        self.device.set_targets(pages)?;
+        self.wait_for(pages)
+    }
+
+    fn wait_for(&mut self, pages: [u64; TIERS]) -> Result<()> {
+        let mut last = String::new();
+        let met = self.until("the balloons are at their targets", |guest| {
+            let (driver, actual) = (guest.driver()?, guest.device.actual()?);
+            last = format!("{driver:?} {actual:?}");
+            let sizes = driver
+                .iter()
+                .map(|tier| (tier.base + tier.huge, tier.in_flight));
+            let met = sizes.eq(pages.map(|pages| (pages, 0)));
+            Ok(met && actual == pages)
+        });
+        met.with_context(|| format!("wanted {pages:?}: {last}"))
+    }
+
+    fn until(
+        &mut self,
+        what: &str,
+        mut condition: impl FnMut(&mut Self) -> Result<bool>,
+    ) -> Result<()> {
+        let mut wait = Wait::begin_silently(what, PATIENCE);
+        while !condition(self)? {
+            wait.go_on()?;
+            std::thread::sleep(Duration::from_millis(50));
+        }
+        Ok(())
+    }
+
+    /// Has the guest suspend to memory, and wakes it once it sleeps.
+    fn sleep_and_wake(&mut self) -> Result<()> {
+        // After the command's own end, or its answer would wait for the waking.
+        let command = "(sleep 1; echo mem >/sys/power/state) </dev/null >/dev/null 2>&1 &";
+        self.lab.check(command)?;
+        let mut qmp = self.lab.qmp()?;
+        let mut wait = Wait::begin_silently("waiting until the guest sleeps", PATIENCE);
+        while qmp.status()? != "suspended" {
+            wait.go_on()?;
+            std::thread::sleep(Duration::from_millis(50));
+        }
+        qmp.execute("system_wakeup", &json!({}))?;
+        drop(qmp);
+        self.lab.check("true").map(drop)
+    }
+
+    /// Has the guest start anew, by itself or as its reset button would; the driver is not loaded then.
+    fn reboot(mut self, by: Reboot) -> Result<Self> {
+        const BOOT_ID: &str = "cat /proc/sys/kernel/random/boot_id";
+        let before = self.lab.check(BOOT_ID)?;
+        let resets = resets()?;
+        let mut qmp = self.lab.qmp()?;
+        qmp.execute("set-action", &json!({"reboot": "reset"}))?;
+        match by {
+            Reboot::Guest => {
+                drop(qmp);
+                // After the command's own end, or its answer would never come.
+                let command = "(sleep 1; reboot -f) </dev/null >/dev/null 2>&1 &";
+                self.lab.check(command)?;
+            }
+            Reboot::Button => qmp.execute("system_reset", &json!({})).map(drop)?,
+        }
+        self.until("the machine is reset", |_| Ok(self::resets()? > resets))?;
+        self.lab = self.lab.after_a_reboot()?;
+        ensure!(self.lab.check(BOOT_ID)? != before, "the guest runs on");
+        self.bring_driver()?;
+        Ok(self)
+    }
+
+    /// Takes the device out of the guest and puts it in again, connected anew: this is how a QEMU whose generic
+    /// device does not connect again gets a device that was restarted.
+    fn replug(&mut self) -> Result<()> {
+        let mut qmp = self.lab.qmp()?;
+        qmp.execute("device_del", &json!({"id": "flex"}))?;
+        drop(qmp);
+        self.until("the guest has let the device go", |guest| {
+            let left = guest.lab.check("ls /sys/bus/virtio/drivers/hyperflex")?;
+            Ok(!left.contains("virtio"))
+        })?;
+        let mut wait = Wait::begin_silently("waiting until the device is out", PATIENCE);
+        let mut qmp = self.lab.qmp()?;
+        // The character device is in use for as long as the device is.
+        while let Err(error) = qmp.execute("chardev-remove", &json!({"id": "flex"})) {
+            wait.go_on().with_context(|| format!("{error:#}"))?;
+            std::thread::sleep(Duration::from_millis(50));
+        }
+        let address = json!({"type": "unix", "data": {"path": device::SOCKET}});
+        let socket = json!({"addr": address, "server": false});
+        let backend = json!({"type": "socket", "data": socket});
+        qmp.execute("chardev-add", &json!({"id": "flex", "backend": backend}))?;
+        let device = json!({
+            "driver": "vhost-user-test-device-pci", "id": "flex", "bus": "flex-port", "chardev": "flex",
+            "virtio-id": VIRTIO_ID, "num_vqs": QUEUES, "vq_size": QUEUE_SIZE,
+            "config_size": CONFIG_BYTES,
+        });
+        qmp.execute("device_add", &device)?;
+        drop(qmp);
+        self.until("the guest has the device again", |guest| {
+            let there = guest.lab.check("ls /sys/bus/virtio/drivers/hyperflex")?;
+            Ok(there.contains("virtio"))
+        })
+    }
+
+    /// Bytes of this machine's memory behind each node of the guest, by the kernel's count.
+    fn host_bytes(&self) -> Result<[u64; TIERS]> {
+        let pid = fs::read_to_string(places::lab("run")?.join(NAME).join("pid"))?;
+        let folder = PathBuf::from(format!("/proc/{pid}/fd"));
+        let mut fds = Vec::new();
+        for entry in fs::read_dir(&folder)? {
+            let path = entry?.path();
+            let Ok(target) = fs::read_link(&path) else {
+                continue;
+            };
+            let is_memory = target.to_string_lossy().contains("memory-backend-memfd");
+            if let (true, Some(name)) = (is_memory, path.file_name()) {
+                fds.push((name.to_string_lossy().parse::<u32>()?, path));
+            }
+        }
+        // In the order of the options.
+        fds.sort();
+        ensure!(fds.len() == TIERS, "files of memory: {fds:?}");
+        let mut bytes = [0; TIERS];
+        for (bytes, (_, path)) in bytes.iter_mut().zip(fds) {
+            *bytes = fs::metadata(path)?.blocks() * 512;
+        }
+        Ok(bytes)
+    }
+
+    /// Fails where the guest's kernel complained.
+    fn expect_a_quiet_kernel(&mut self) -> Result<()> {
+        let log = self.lab.check("dmesg | sed 1,/out-of-tree/d")?;
+        for word in [
+            "BUG",
+            "WARNING",
+            "Oops",
+            "Bad page",
+            "Out of memory",
+            "hung",
+        ] {
+            if let Some(line) = log.lines().find(|line| line.contains(word)) {
+                bail!("the guest's kernel: {line}\n{log}");
+            }
+        }
+        Ok(())
+    }
+}
+
+/// How often processors of the machine were reset.
+fn resets() -> Result<usize> {
+    let log = places::lab("run")?.join(NAME).join(RESETS_LOG);
+    Ok(fs::read_to_string(log)?.matches("CPU Reset").count())
+}
+
+fn initrd() -> Result<PathBuf> {
+    let mut image = Image::default();
+    image
+        .console()
+        .bytes("init", include_bytes!("init.sh"))
+        .copy("bin/busybox", &host::find("bin/busybox")?)
+        .copy("bin/lab-host", &programs::build_lab()?.host);
+    let path = places::lab("flex")?.join("initrd");
+    image.write(&mut BufWriter::new(File::create(&path)?))?;
+    Ok(path)
+}
+
+fn options(initrd: &std::path::Path) -> Result<Vec<String>> {
+    let mut text = format!(
+        "-nodefaults -no-reboot -display none -machine q35 -accel tcg,thread=multi,tb-size=256 \
+         -cpu EPYC-Rome -smp 2 -m {} -serial file:{CONSOLE_LOG} -d cpu_reset -D {RESETS_LOG} \
+         -qmp unix:{QMP},server=on,wait=off -device virtio-serial-pci \
+         -chardev socket,id=control,path={control},server=on,wait=off \
+         -device virtserialport,chardev=control,name={control} \
+         -device pcie-root-port,id=flex-port \
+         -chardev socket,id=flex,path={socket} \
+         -device vhost-user-test-device-pci,id=flex,bus=flex-port,chardev=flex,virtio-id={VIRTIO_ID},num_vqs={QUEUES},\
+         vq_size={QUEUE_SIZE},config_size={CONFIG_BYTES}",
+        (TIERS as u64 * NODE_BYTES) >> 20,
+        control = port::CONTROL,
+        socket = device::SOCKET,
+    );
+    for (node, cpus) in [(0, ",cpus=0-1"), (1, "")] {
+        text.push_str(&format!(
+            " -object memory-backend-memfd,id=m{node},size={NODE_BYTES},share=on \
+             -numa node,nodeid={node},memdev=m{node}{cpus}"
+        ));
+    }
+    let mut options: Vec<String> = text.split_whitespace().map(str::to_owned).collect();
+    let kernel = Kernel::get(false)?.image().display().to_string();
+    let initrd = initrd.display().to_string();
+    for (name, value) in [
+        ("-kernel", kernel.as_str()),
+        ("-initrd", &initrd),
+        ("-append", "console=ttyS0 panic=-1 quiet"),
+    ] {
+        options.extend([name.to_owned(), value.to_owned()]);
+    }
+    Ok(options)
+}

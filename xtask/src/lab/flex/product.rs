@@ -1,0 +1,119 @@
+//! The product's device (`terrace-hyperflex`), asked by its control socket as an operator would.
+
+use std::io::{BufRead, BufReader, Write};
+use std::path::PathBuf;
+
+use anyhow::{Context, Result, ensure};
+use serde_json::{Value, json};
+
+use super::device::{CONTROL, Device, GUEST, Running};
+use super::{NODE_BYTES, PAGE, TIERS};
+use crate::lab::programs;
+
+/// Counters of what a driver must never ask for.
+const WRONG: [&str; 10] = [
+    "malformed_chains",
+    "broken_rings",
+    "refused_order",
+    "refused_alignment",
+    "refused_outside",
+    "refused_backing",
+    "refused_duplicate",
+    "refused_punch",
+    "bad_event_buffers",
+    "bad_statistics",
+];
+
+/// The product's device, with all that it needs to be started again.
+pub struct Hyperflex {
+    program: PathBuf,
+    arguments: Vec<String>,
+    /// Nothing while it is killed.
+    process: Option<Running>,
+}
+
+impl Device for Hyperflex {
+    fn start(orders: u32) -> Result<Self> {
+        let program = programs::build_hyperflex()?;
+        let pages = [(1, "4KiB"), (1 << 9, "2MiB")]
+            .into_iter()
+            .filter(|(bit, _)| orders & bit != 0)
+            .map(|(_, name)| name);
+        let mut arguments = format!(
+            "--socket {GUEST} --control {CONTROL} --state state --statistics 1 --pages {}",
+            pages.collect::<Vec<_>>().join(",")
+        );
+        for node in 0..TIERS {
+            arguments.push_str(&format!(" --tier node={node},size={NODE_BYTES}"));
+        }
+        let arguments: Vec<String> = arguments.split(' ').map(str::to_owned).collect();
+        let process = Running::start(&program, &arguments)?;
+        process.connect()?;
+        Ok(Self {
+            program,
+            arguments,
+            process: Some(process),
+        })
+    }
+
+    fn set_targets(&mut self, pages: [u64; TIERS]) -> Result<()> {
+        let size_bytes = pages.map(|pages| NODE_BYTES - pages * PAGE);
+        self.ask(&json!({"resize": {"size_bytes": size_bytes}}))
+            .map(drop)
+    }
+
+    fn actual(&mut self) -> Result<Vec<u64>> {
+        let status = self.status(false)?;
+        (0..TIERS)
+            .map(|tier| {
+                let size = status["tiers"][tier]["size_bytes"].as_u64();
+                let size = size.with_context(|| format!("the device's status: {status}"))?;
+                Ok((NODE_BYTES - size) / PAGE)
+            })
+            .collect()
+    }
+
+    fn expect_no_wrong_request(&mut self) -> Result<()> {
+        let status = self.status(false)?;
+        for name in WRONG {
+            let is_zero = status["counters"][name] == 0;
+            ensure!(is_zero, "{name}: {}", status["counters"]);
+        }
+        Ok(())
+    }
+}
+
+impl Hyperflex {
+    /// How it stands; `verify` has it look at the memory's files too.
+    pub fn status(&self, verify: bool) -> Result<Value> {
+        let mut answer = self.ask(&json!({"status": {"verify": verify}}))?;
+        Ok(answer["status"].take())
+    }
+
+    /// Ends it without a warning, as `kill -9` does.
+    pub fn kill(&mut self) {
+        self.process = None;
+    }
+
+    /// Starts it as it was started before, with the state that it left.
+    pub fn start_again(&mut self) -> Result<()> {
+        let process = Running::start_again(&self.program, &self.arguments)?;
+        process.connect()?;
+        self.process = Some(process);
+        Ok(())
+    }
+
+    fn ask(&self, request: &Value) -> Result<Value> {
+        let process = self.process.as_ref().context("the device is killed")?;
+        let mut stream = process.connect()?;
+        writeln!(stream, "{request}")?;
+        let mut answer = String::new();
+        BufReader::new(stream)
+            .read_line(&mut answer)
+            .with_context(|| format!("the device does not answer {request}: {}", process.log()))?;
+        let value: Value = serde_json::from_str(&answer)
+            .with_context(|| format!("the device's answer: {answer}"))?;
+        ensure!(value["error"].is_null(), "{request}: {answer}");
+        Ok(value)
+    }
+}

@@ -1,0 +1,357 @@
+//! What device and driver must do together, and what each must live through.
+
+mod hostile;
+mod restarts;
+
+use std::time::Instant;
+
+use anyhow::{Context, Result, ensure};
+use serde_json::Value;
+
+use super::device::Device;
+use super::product::Hyperflex;
+use super::{FlexGuest, NODE_BYTES, PAGE, TIERS};
+use crate::lab::guests::Outcome;
+use crate::progress::say;
+
+const MIB: u64 = 1 << 20;
+const BASE: u32 = 1;
+const HUGE: u32 = 1 << 9;
+
+/// What the guest's kernel may use for itself while a test looks.
+const SLACK: u64 = 24 * MIB;
+
+type Test = (&'static str, fn() -> Result<()>);
+
+const TESTS: [Test; 10] = [
+    (
+        "a_resize_takes_from_its_tier_alone_and_the_host_gets_it",
+        resize,
+    ),
+    ("a_newer_target_replaces_one_that_is_under_way", replaced),
+    (
+        "memory_comes_back_under_pressure_and_nobody_is_killed",
+        pressure,
+    ),
+    ("a_driver_that_goes_gives_everything_back", removal),
+    ("a_guest_that_sleeps_wakes_with_all_of_its_memory", sleep),
+    (
+        "compaction_moves_pages_of_the_balloon_within_their_node",
+        compaction,
+    ),
+    (
+        "targets_are_met_again_after_the_device_was_killed",
+        restarts::device_killed,
+    ),
+    (
+        "a_guest_that_reboots_has_all_its_memory_until_the_driver_is_back",
+        restarts::guest_rebooted,
+    ),
+    (
+        "a_device_that_misbehaves_does_not_harm_the_guest",
+        hostile::manners,
+    ),
+    ("a_driver_goes_while_its_device_is_silent", hostile::removal),
+];
+
+/// Selects all of these tests.
+const ALL: &str = "hyperflex";
+
+/// The names of the tests that contain `only`.
+pub fn names(only: Option<&str>) -> Vec<&'static str> {
+    chosen(only).map(|(name, _)| *name).collect()
+}
+
+/// Runs the tests whose names contain `only`, each on a fresh guest.
+pub fn run(only: Option<&str>) -> Outcome {
+    let mut outcome = Outcome::default();
+    for (name, test) in chosen(only) {
+        println!("test {name} …");
+        let begin = Instant::now();
+        let result = test();
+        let seconds = begin.elapsed().as_secs_f64();
+        match result {
+            Ok(()) => {
+                outcome.passed += 1;
+                println!("test {name} ok ({seconds:.1} s)");
+            }
+            Err(error) => {
+                outcome.failed += 1;
+                println!("test {name} FAILED ({seconds:.1} s)\n{error:#}");
+            }
+        }
+    }
+    outcome
+}
+
+fn chosen(only: Option<&str>) -> impl Iterator<Item = &'static Test> {
+    let wanted = move |test: &&Test| only.is_none_or(|part| part == ALL || test.0.contains(part));
+    TESTS.iter().filter(wanted)
+}
+
+/// What must not change but for the tier that is resized.
+struct Sizes {
+    free: [u64; TIERS],
+    total: [u64; TIERS],
+    /// Of the host.
+    host: [u64; TIERS],
+}
+
+fn sizes<D: Device>(guest: &mut FlexGuest<D>) -> Result<Sizes> {
+    let mut sizes = Sizes {
+        free: [0; TIERS],
+        total: [0; TIERS],
+        host: guest.host_bytes()?,
+    };
+    for node in 0..TIERS {
+        sizes.free[node] = guest.meminfo(node, "MemFree")?;
+        sizes.total[node] = guest.meminfo(node, "MemTotal")?;
+    }
+    Ok(sizes)
+}
+
+fn expect_about(what: &str, value: u64, wanted: u64) -> Result<()> {
+    let is_about = value.abs_diff(wanted) <= SLACK;
+    ensure!(
+        is_about,
+        "{what}: {} MiB, not {}",
+        value / MIB,
+        wanted / MIB
+    );
+    Ok(())
+}
+
+/// A node's free memory gets there; what was freed rests for a while in lists of each processor.
+fn expect_free<D: Device>(guest: &mut FlexGuest<D>, node: usize, wanted: u64) -> Result<()> {
+    let mut free = 0;
+    let arrives = guest.until("freed memory is counted", |guest| {
+        free = guest.meminfo(node, "MemFree")?;
+        Ok(free.abs_diff(wanted) <= SLACK)
+    });
+    arrives.with_context(|| {
+        let [free, wanted] = [free, wanted].map(|bytes| bytes / MIB);
+        format!("node {node} has {free} MiB free, not {wanted}")
+    })
+}
+
+/// Files on each node, whose pages cannot go elsewhere; the rest of memory has been touched once.
+fn fill<D: Device>(guest: &mut FlexGuest<D>) -> Result<String> {
+    for node in 0..TIERS {
+        guest.lab.check(&format!(
+            "dd if=/dev/urandom of=/node{node}/kept bs=1M count=64 2>/dev/null; \
+             dd if=/dev/zero of=/node{node}/touch bs=1M count=300 2>/dev/null; rm /node{node}/touch"
+        ))?;
+    }
+    checksums(guest)
+}
+
+fn checksums<D: Device>(guest: &mut FlexGuest<D>) -> Result<String> {
+    guest.lab.check("md5sum /node0/kept /node1/kept")
+}
+
+fn resize() -> Result<()> {
+    let mut guest = FlexGuest::<Hyperflex>::start(BASE | HUGE)?;
+    guest.insert()?;
+    let kept = fill(&mut guest)?;
+    let before = sizes(&mut guest)?;
+    let mut last = sizes(&mut guest)?;
+    let moved = 256 * MIB;
+    let mut huge = 0;
+    // Each tier alone, both, and neither; at last a number that is no multiple of a block.
+    for wanted in [
+        [0, moved],
+        [moved, 0],
+        [moved / 2, moved / 4],
+        [0, 0],
+        [77 * PAGE, 1001 * PAGE],
+    ] {
+        let begin = Instant::now();
+        guest.resize(wanted.map(|bytes| bytes / PAGE))?;
+        let seconds = begin.elapsed().as_secs_f64();
+        let now = sizes(&mut guest)?;
+        say(&format!(
+            "balloons of {:?} MiB after {seconds:.2} s: free {:?} MiB, host {:?} MiB",
+            wanted.map(|bytes| bytes / MIB),
+            now.free.map(|bytes| bytes / MIB),
+            now.host.map(|bytes| bytes / MIB)
+        ));
+        for (tier, wanted) in wanted.into_iter().enumerate() {
+            expect_free(&mut guest, tier, before.free[tier] - wanted)?;
+            ensure!(now.total[tier] == before.total[tier] - wanted);
+            // Nothing of the balloon is with the host, and what is not in it stays there.
+            let host = now.host[tier];
+            ensure!(
+                host <= NODE_BYTES - wanted && host + wanted + SLACK >= last.host[tier],
+                "the host holds {} MiB of tier {tier}, {} before",
+                host / MIB,
+                last.host[tier] / MIB
+            );
+        }
+        huge = huge.max(guest.driver()?.iter().map(|tier| tier.huge).sum());
+        last = now;
+    }
+    ensure!(checksums(&mut guest)? == kept, "files have changed");
+    ensure!(huge > 50, "only {huge} pages were given by 2 MiB");
+    guest.device.expect_no_wrong_request()?;
+    honesty(&guest)?;
+    statistics(&mut guest)?;
+    guest.expect_a_quiet_kernel()
+}
+
+/// What the guest claims to have given back is gone by the device's look at the files.
+fn honesty(guest: &FlexGuest<Hyperflex>) -> Result<()> {
+    let status = guest.device.status(true)?;
+    for (tier, claimed) in [77, 1001].into_iter().enumerate() {
+        let said = &status["tiers"][tier];
+        let verified = &said["verified"];
+        let is_so = verified["claimed_pages"] == claimed && verified["absent_pages"] == claimed;
+        ensure!(is_so && said["honesty"] == 1.0, "tier {tier}: {said}");
+    }
+    Ok(())
+}
+
+/// The statistics queue says what the guest's own files say.
+fn statistics(guest: &mut FlexGuest<Hyperflex>) -> Result<()> {
+    let mut said = Value::Null;
+    guest.until("statistics arrive", |guest| {
+        said = guest.device.status(false)?["tiers"].take();
+        Ok(said[1]["guest"]["balloon_pages"] == 1001)
+    })?;
+    for node in 0..TIERS {
+        let value = |name: &str| {
+            let value = said[node]["guest"][name].as_u64();
+            value.with_context(|| format!("no {name} of node {node}: {said}"))
+        };
+        let free = guest.meminfo(node, "MemFree")?;
+        expect_about("free bytes", value("free_bytes")?, free)?;
+        let total = guest.meminfo(node, "MemTotal")?;
+        ensure!(value("total_bytes")? == total + value("balloon_pages")? * PAGE);
+        ensure!(said[node]["guest"]["is_stuck"] == false, "{said}");
+    }
+    for name in ["major_faults", "swapped_in_pages", "swapped_out_pages"] {
+        ensure!(said[0]["guest"][name].is_u64(), "no {name}: {said}");
+    }
+    Ok(())
+}
+
+fn replaced() -> Result<()> {
+    let mut guest = FlexGuest::<Hyperflex>::start(BASE)?;
+    guest.insert()?;
+    for round in 1..=10 {
+        guest.device.set_targets([90_000, 90_000])?;
+        guest.device.set_targets([0, 90_000])?;
+        guest.device.set_targets([90_000, 100 * round])?;
+        guest.resize([1000 * round, 7])?;
+    }
+    guest.resize([0, 0])?;
+    guest.device.expect_no_wrong_request()?;
+    guest.expect_a_quiet_kernel()
+}
+
+fn pressure() -> Result<()> {
+    let mut guest = FlexGuest::<Hyperflex>::start(BASE | HUGE)?;
+    guest.insert()?;
+    let target = 340 * MIB / PAGE;
+    guest.resize([target, target])?;
+    // Pages that can go nowhere, more of them than are left outside of the balloons.
+    let mib = 600;
+    guest.lab.check(&format!(
+        "mkdir /hog && mount -t tmpfs -o size={mib}M hog /hog && \
+         dd if=/dev/zero of=/hog/file bs=1M count={mib} 2>/dev/null",
+    ))?;
+    let given: u64 = guest.driver()?.iter().map(|tier| tier.given_back).sum();
+    say(&format!(
+        "{} MiB came back under pressure",
+        given * PAGE / MIB
+    ));
+    ensure!(given > 0, "nothing was given back");
+    ensure!(
+        guest
+            .driver()?
+            .iter()
+            .map(|tier| tier.base + tier.huge)
+            .sum::<u64>()
+            < 2 * target,
+        "the balloons are as they were"
+    );
+    guest.expect_a_quiet_kernel()?;
+    // The target stands: once memory is free, it is met.
+    guest.lab.check("rm /hog/file")?;
+    guest.wait_for([target, target])?;
+    // What leaves for a new target does not count as given back.
+    let given = |guest: &mut FlexGuest<Hyperflex>| -> Result<u64> {
+        Ok(guest.driver()?.iter().map(|tier| tier.given_back).sum())
+    };
+    let before = given(&mut guest)?;
+    guest.resize([0, 0])?;
+    ensure!(given(&mut guest)? == before);
+    Ok(())
+}
+
+fn removal() -> Result<()> {
+    let mut guest = FlexGuest::<Hyperflex>::start(BASE | HUGE)?;
+    let kept = fill(&mut guest)?;
+    let before = sizes(&mut guest)?;
+    let target = [20_000, 50_001];
+    guest.device.set_targets(target)?;
+    guest.insert()?;
+    // Targets of before the driver came.
+    guest.wait_for(target)?;
+    for _ in 0..2 {
+        guest.lab.check("rmmod hyperflex")?;
+        expect_all_back(&mut guest, &before)?;
+        guest.insert()?;
+        guest.wait_for(target)?;
+    }
+    ensure!(checksums(&mut guest)? == kept, "files have changed");
+    guest.device.expect_no_wrong_request()?;
+    guest.expect_a_quiet_kernel()
+}
+
+/// The guest has all of its memory.
+fn expect_all_back<D: Device>(guest: &mut FlexGuest<D>, before: &Sizes) -> Result<()> {
+    let after = sizes(guest)?;
+    for node in 0..TIERS {
+        expect_free(guest, node, before.free[node])?;
+        ensure!(after.total[node] == before.total[node]);
+    }
+    Ok(())
+}
+
+fn sleep() -> Result<()> {
+    let mut guest = FlexGuest::<Hyperflex>::start(BASE | HUGE)?;
+    guest.insert()?;
+    let kept = fill(&mut guest)?;
+    let target = [30_000, 60_000];
+    guest.resize(target)?;
+    guest.sleep_and_wake()?;
+    // The device has forgotten what was in the balloons, and the driver too.
+    guest.wait_for(target)?;
+    ensure!(checksums(&mut guest)? == kept, "files have changed");
+    guest.resize([0, 0])?;
+    guest.device.expect_no_wrong_request()?;
+    guest.expect_a_quiet_kernel()
+}
+
+fn compaction() -> Result<()> {
+    let mut guest = FlexGuest::<Hyperflex>::start(BASE)?;
+    guest.insert()?;
+    let kept = fill(&mut guest)?;
+    let target = [60_000, 60_000];
+    guest.resize(target)?;
+    // Holes among the balloon's pages, then memory is made whole.
+    for round in 0..5 {
+        guest.resize([60_000 - 7000 * round, 60_000 - 9000 * round])?;
+        guest.lab.check("echo 1 >/proc/sys/vm/compact_memory")?;
+        guest.resize(target)?;
+    }
+    let driver = guest.driver()?;
+    let moved: u64 = driver.iter().map(|tier| tier.moved).sum();
+    say(&format!("the kernel moved {moved} pages of the balloons"));
+    ensure!(moved > 0, "no page was moved: {driver:?}");
+    guest.wait_for(target)?;
+    ensure!(checksums(&mut guest)? == kept, "files have changed");
+    guest.resize([0, 0])?;
+    guest.device.expect_no_wrong_request()?;
+    guest.expect_a_quiet_kernel()
+}

@@ -1,0 +1,148 @@
+//! `cargo xtask modules`: the guest's kernel modules, for the lab's kernel.
+//!
+//! A module is a folder of `guest/modules` with a Kbuild file. It is built with the compiler's extra
+//! warnings (`W=1`) and sparse, and any word of theirs is an error. What was built before is not built
+//! again.
+
+mod headers;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result, ensure};
+
+use crate::progress::say;
+use crate::{host, places};
+use headers::Headers;
+
+/// What a build takes besides the headers: package, and a file by which to see that it is there.
+const TOOLS: [(&str, &str); 4] = [
+    ("make", "usr/bin/make"),
+    ("binutils", "usr/bin/strip"),
+    ("libelf1", "usr/lib/x86_64-linux-gnu/libelf.so.1"),
+    (headers::COMPILER, headers::COMPILER_PATH),
+];
+
+/// Builds every module; returns the files, `target/modules/NAME.ko`.
+pub fn build() -> Result<Vec<PathBuf>> {
+    let _lock = places::lock("modules")?;
+    host::install(&TOOLS)?;
+    let headers = Headers::get()?;
+    let target = places::target()?.join("modules");
+    let mut built = Vec::new();
+    for source in sources()? {
+        let name = source.file_name().context("a module without a name")?;
+        let folder = target.join("build").join(&headers.version).join(name);
+        copy_changed(&source, &folder)?;
+        compile(&headers, &folder)?;
+        let object = Path::new(name).with_added_extension("ko");
+        let module = target.join(&object);
+        strip(&folder.join(&object), &module)?;
+        say(&format!("{} for {}", module.display(), headers.version));
+        built.push(module);
+    }
+    Ok(built)
+}
+
+fn sources() -> Result<Vec<PathBuf>> {
+    let folder = places::repository().join("guest/modules");
+    let entries = fs::read_dir(&folder).with_context(|| format!("no {}", folder.display()))?;
+    let mut found = Vec::new();
+    for entry in entries {
+        let path = entry?.path();
+        if path.join("Kbuild").exists() {
+            found.push(path);
+        }
+    }
+    ensure!(!found.is_empty(), "no module in {}", folder.display());
+    found.sort();
+    Ok(found)
+}
+
+/// Copies what is new and removes what is gone: objects are written beside the sources, and those shall
+/// stay as they are. Files that have not changed keep their times, which make looks at.
+fn copy_changed(from: &Path, to: &Path) -> Result<()> {
+    fs::create_dir_all(to)?;
+    for entry in fs::read_dir(from)? {
+        let path = entry?.path();
+        let copy = to.join(path.file_name().context("a source without a name")?);
+        let bytes = fs::read(&path).with_context(|| format!("reading {}", path.display()))?;
+        if fs::read(&copy).ok().as_ref() != Some(&bytes) {
+            fs::write(&copy, bytes)?;
+        }
+    }
+    for entry in fs::read_dir(to)? {
+        let path = entry?.path();
+        let is_source = path.extension().is_some_and(|end| end == "c" || end == "h");
+        let is_generated = path.to_string_lossy().ends_with(".mod.c");
+        let name = path.file_name().context("a source without a name")?;
+        if is_source && !is_generated && !from.join(name).exists() {
+            fs::remove_file(&path)?;
+        }
+    }
+    Ok(())
+}
+
+fn compile(headers: &Headers, folder: &Path) -> Result<()> {
+    let mut make = Command::new("make");
+    make.arg("--silent")
+        .arg("-C")
+        .arg(&headers.folder)
+        .arg(format!("M={}", folder.display()))
+        .args(["W=1", "KCFLAGS=-Werror", "C=1"])
+        .arg(format!("CHECK={} -Wsparse-error", headers.sparse.display()))
+        .arg("modules");
+    host::output(&mut make).map(drop)
+}
+
+/// Debugging information is nine tenths of a module, and an initrd holds it all.
+fn strip(object: &Path, module: &Path) -> Result<()> {
+    let mut strip = Command::new("strip");
+    strip.arg("--strip-debug").arg("-o").args([module, object]);
+    host::output(&mut strip).map(drop)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_module_has_what_a_guests_administrator_builds_it_with() {
+        for source in sources().unwrap() {
+            let text = |name: &str| fs::read_to_string(source.join(name)).unwrap();
+            let name = source.file_name().unwrap().to_string_lossy().into_owned();
+            assert!(text("Kbuild").contains(&format!("{name}.o")));
+            let dkms = text("dkms.conf");
+            assert!(dkms.contains(&format!("BUILT_MODULE_NAME[0]=\"{name}\"")));
+            let version = dkms
+                .lines()
+                .find_map(|line| line.strip_prefix("PACKAGE_VERSION="))
+                .unwrap();
+            assert_eq!(version.trim_matches('"'), env!("CARGO_PKG_VERSION"));
+            let files = fs::read_dir(&source).unwrap();
+            let stated = files.filter_map(|file| fs::read_to_string(file.unwrap().path()).ok());
+            assert!(
+                stated
+                    .into_iter()
+                    .any(|text| text.contains(&format!("MODULE_VERSION({version})")))
+            );
+        }
+    }
+
+    #[test]
+    fn a_source_that_is_gone_is_gone_from_the_build_and_objects_stay() {
+        let root = std::env::temp_dir().join(format!("terrace-modules-{}", std::process::id()));
+        let (from, to) = (root.join("from"), root.join("to"));
+        fs::create_dir_all(&from).unwrap();
+        fs::write(from.join("old.c"), "1").unwrap();
+        copy_changed(&from, &to).unwrap();
+        fs::write(to.join("old.o"), "object").unwrap();
+        fs::write(to.join("x.mod.c"), "generated").unwrap();
+        fs::rename(from.join("old.c"), from.join("new.c")).unwrap();
+        copy_changed(&from, &to).unwrap();
+        let there = |name: &str| to.join(name).exists();
+        assert!(there("new.c") && !there("old.c") && there("old.o") && there("x.mod.c"));
+        fs::remove_dir_all(&root).unwrap();
+    }
+}
