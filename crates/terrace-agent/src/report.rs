@@ -120,7 +120,7 @@ impl Agent {
             },
         );
         if before.state != self.channel.state {
-            let words = format!("host: {}", self.channel.detail);
+            let words = self.channel.detail.clone();
             self.journal.tell(self.epoch, words);
         }
     }

@@ -217,7 +217,7 @@ impl Agent {
             "off"
         } else if self.wishes.mode == Mode::Coordinated {
             "coordinated"
-        } else if self.config.moves {
+        } else if self.config.moves && self.room.topology().tiers.len() > 1 {
             "placing"
         } else {
             "observing"
