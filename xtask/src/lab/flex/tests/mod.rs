@@ -23,7 +23,7 @@ const SLACK: u64 = 24 * MIB;
 
 type Test = (&'static str, fn() -> Result<()>);
 
-const TESTS: [Test; 10] = [
+const TESTS: [Test; 9] = [
     (
         "a_resize_takes_from_its_tier_alone_and_the_host_gets_it",
         resize,
@@ -40,10 +40,6 @@ const TESTS: [Test; 10] = [
         compaction,
     ),
     (
-        "targets_are_met_again_after_the_device_was_killed",
-        restarts::device_killed,
-    ),
-    (
         "a_guest_that_reboots_has_all_its_memory_until_the_driver_is_back",
         restarts::guest_rebooted,
     ),
@@ -54,18 +50,24 @@ const TESTS: [Test; 10] = [
     ("a_driver_goes_while_its_device_is_silent", hostile::removal),
 ];
 
+/// Those that take minutes on a busy machine.
+const LONG_TESTS: [Test; 1] = [(
+    "targets_are_met_again_after_the_device_was_killed",
+    restarts::device_killed,
+)];
+
 /// Selects all of these tests.
 const ALL: &str = "hyperflex";
 
 /// The names of the tests that contain `only`.
-pub fn names(only: Option<&str>) -> Vec<&'static str> {
-    chosen(only).map(|(name, _)| *name).collect()
+pub fn names(only: Option<&str>, long: bool) -> Vec<&'static str> {
+    chosen(only, long).map(|(name, _)| *name).collect()
 }
 
 /// Runs the tests whose names contain `only`, each on a fresh guest.
-pub fn run(only: Option<&str>) -> Outcome {
+pub fn run(only: Option<&str>, long: bool) -> Outcome {
     let mut outcome = Outcome::default();
-    for (name, test) in chosen(only) {
+    for (name, test) in chosen(only, long) {
         println!("test {name} …");
         let begin = Instant::now();
         let result = test();
@@ -84,9 +86,10 @@ pub fn run(only: Option<&str>) -> Outcome {
     outcome
 }
 
-fn chosen(only: Option<&str>) -> impl Iterator<Item = &'static Test> {
+fn chosen(only: Option<&str>, long: bool) -> impl Iterator<Item = &'static Test> {
     let wanted = move |test: &&Test| only.is_none_or(|part| part == ALL || test.0.contains(part));
-    TESTS.iter().filter(wanted)
+    let long: &[Test] = if long { &LONG_TESTS } else { &[] };
+    TESTS.iter().chain(long).filter(wanted)
 }
 
 /// What must not change but for the tier that is resized.
