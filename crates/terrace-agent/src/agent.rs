@@ -149,8 +149,9 @@ impl Agent {
     fn follow_process(&mut self, found: &Found, layout: Layout) {
         let choice = self.config.root;
         if let Some(managed) = self.managed.get_mut(&found.pid)
-            && !managed.has_exec_ed(&found.name, &layout)
+            && !layout.is_of_another_program(&managed.layout)
         {
+            managed.name.clone_from(&found.name);
             managed.follow(layout, choice);
             return;
         }
@@ -282,7 +283,7 @@ impl Agent {
             epoch: self.epoch,
             touched: BTreeSet::new(),
         };
-        let mut up: Vec<Piece> = picker.pinned();
+        let mut up: Vec<Piece> = picker.pinned(each_way);
         let pinned = size(&up);
         up.extend(picker.shares(&plan.promote, false, each_way.saturating_sub(pinned)));
         // What is too much goes down, and where something shall come up, what others took of the headroom.
@@ -297,7 +298,7 @@ impl Agent {
         let touched = picker.touched;
         if up.is_empty() && down.is_empty() {
             self.look_again(&touched, &[], &Outcome::default());
-            self.forget_pinned(true);
+            self.forget_pinned(each_way > 0);
             return false;
         }
         let into_free = plan.promoted().saturating_sub(plan.demoted()) + pinned;

@@ -93,12 +93,6 @@ impl Managed {
         self.tree = RangeTree::new(params, &seeds(&self.layout, choice));
     }
 
-    /// Whether another program runs in this process by now.
-    #[must_use]
-    pub fn has_exec_ed(&self, name: &str, layout: &Layout) -> bool {
-        name != self.name || layout.is_of_another_program(&self.layout)
-    }
-
     /// Its number.
     #[must_use]
     pub fn pid(&self) -> u32 {

@@ -46,22 +46,26 @@ impl Picker<'_> {
         pieces
     }
 
-    /// Text, data and stacks that are in slow memory. They may be mapped by others, too.
-    pub fn pinned(&mut self) -> Vec<Piece> {
+    /// At most `most` pages of text, data and stacks that are in slow memory. They may be mapped by others, too.
+    pub fn pinned(&mut self, most: u64) -> Vec<Piece> {
+        let mut left = most.min(MOST_PINNED);
         let mut pieces: Vec<Piece> = Vec::new();
         for managed in self.managed.values() {
             for range in &managed.pinned {
                 let found = managed.survey(*range, self.pages, self.room);
                 for piece in found.unwrap_or_default() {
-                    if piece.tier != TierId::FAST {
-                        pieces.push(Piece {
-                            shared: true,
-                            ..piece
-                        });
+                    let pages = u64::from(piece.pages);
+                    if piece.tier == TierId::FAST {
+                        continue;
                     }
-                }
-                if size(&pieces) >= MOST_PINNED {
-                    return pieces;
+                    if pages > left {
+                        return pieces;
+                    }
+                    left -= pages;
+                    pieces.push(Piece {
+                        shared: true,
+                        ..piece
+                    });
                 }
             }
         }
