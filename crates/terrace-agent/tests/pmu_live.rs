@@ -132,17 +132,21 @@ fn faults_of_a_process_lead_the_tree_to_its_hot_range() {
     // A root of 64 MiB, of which 2 MiB are hot and all else is touched now and then.
     let memory = Memory::new(16_384);
     let root = memory.range();
+    // A whole block, wherever the kernel put the mapping: ranges are split at multiples of 2 MiB.
+    let first = (root.start + 9 * 512).next_multiple_of(512);
     let hot = Range {
-        start: root.start + 9 * 512,
-        end: root.start + 10 * 512,
+        start: first,
+        end: first + 512,
     };
+    let hot_pages = hot.start - root.start..hot.end - root.start;
     let mut tree = RangeTree::new(pmu.params(1), &[root]);
     pmu.watch(&me()).unwrap();
     // ⌈log2(root ÷ hot)⌉ epochs, and one for a first look.
     for _ in 0..6 {
         for _ in 0..4 {
-            let now_and_then = (0..16_384).step_by(512).filter(|page| *page != 9 * 512);
-            memory.touch((9 * 512..10 * 512).chain(now_and_then));
+            let all = (0..16_384).step_by(512);
+            let now_and_then = all.filter(|page| !hot_pages.contains(page));
+            memory.touch(hot_pages.clone().chain(now_and_then));
         }
         let (samples, drained) = drain(&mut pmu);
         assert_eq!(drained, Drained::default());
@@ -187,11 +191,27 @@ fn the_hottest_of_several_mappings_is_found() {
     assert_eq!((hottest.range, hottest.count), (seeds[2], 1000));
 }
 
+/// The calling thread runs on no other CPU any more.
+fn stay_on_this_cpu() {
+    // SAFETY: takes no pointers.
+    let cpu = unsafe { libc::sched_getcpu() };
+    let cpu = usize::try_from(cpu).expect("a CPU");
+    // SAFETY: a set of CPUs is a plain array of bits, empty where all are zero.
+    let mut set: libc::cpu_set_t = unsafe { std::mem::zeroed() };
+    // SAFETY: the set holds 1,024 CPUs; the macro leaves greater numbers out.
+    unsafe { libc::CPU_SET(cpu, &mut set) };
+    // SAFETY: the set is valid for the call, and of the size that is given.
+    let rc = unsafe { libc::sched_setaffinity(0, size_of_val(&set), &raw const set) };
+    assert_eq!(rc, 0, "the thread stays on CPU {cpu}");
+}
+
 #[test]
 fn an_overrun_is_counted_and_sampling_goes_on() {
     if !permitted("an_overrun_is_counted_and_sampling_goes_on", &Own) {
         return;
     }
+    // What a CPU's ring lost is told by that CPU's next record.
+    stay_on_this_cpu();
     let mut pmu = own(1);
     pmu.watch(&me()).unwrap();
     let memory = Memory::new(4000);
@@ -199,7 +219,6 @@ fn an_overrun_is_counted_and_sampling_goes_on() {
     let got = within(&drain(&mut pmu).0, memory.range());
     assert!((100..4000).contains(&got), "{got}");
     let mut lost = 0;
-    // The kernel says what it left out with the next record of each ring: on whichever CPU this runs.
     for _ in 0..10_000 {
         if lost >= 4000 - got as u64 {
             break;
