@@ -99,6 +99,22 @@ pub struct VmResult {
     pub major_faults: u64,
     /// CPU time of management for this VM.
     pub overhead_s: Overhead,
+    /// How its tiers got their sizes, where a device gave them.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub provision: Option<Provisioned>,
+}
+
+/// What a device gave a VM.
+#[derive(Clone, Debug, PartialEq, Default, Serialize)]
+pub struct Provisioned {
+    /// The device's name.
+    pub by: String,
+    /// What the VM was to have per tier at the end, bytes.
+    pub wanted_bytes: Vec<u64>,
+    /// What its nodes had at the end, bytes.
+    pub given_bytes: Vec<u64>,
+    /// Time that guest and device took to resize, s.
+    pub resize_s: f64,
 }
 
 /// CPU time of management by stage, s.

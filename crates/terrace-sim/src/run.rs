@@ -13,6 +13,7 @@ use crate::baseline::home;
 use crate::host::management::Management;
 use crate::host::moves::{free_pages, position};
 use crate::host::oracle;
+use crate::host::provision;
 use crate::host::travel::{self, Memory};
 use crate::host::vm::Vm;
 use crate::machine::costs::Costs;
@@ -178,6 +179,7 @@ impl Simulation {
             .management
             .pass(end, self.quantum, &mut self.vms, &mut memory);
         for vm in &mut self.vms {
+            provision::pass(vm, &mut memory, &env, self.quantum);
             home::pass(vm, &mut memory, &env, self.quantum);
         }
         let after: u64 = self.vms.iter().map(|vm| vm.space.counts.accesses()).sum();
@@ -513,6 +515,7 @@ impl Simulation {
                 classify: seconds(vm.spent.classify),
                 migrate: seconds(vm.spent.migrate),
             },
+            provision: vm.provision.as_ref().map(|device| device.result()),
         }
     }
 

@@ -12,8 +12,9 @@ use crate::baseline::home::Home;
 use crate::baseline::{self, Name, Side};
 use crate::host::management::Management;
 use crate::host::oracle::Oracle;
+use crate::host::provision::Provisioned;
 use crate::host::start;
-use crate::host::vm::{Spent, Vm};
+use crate::host::vm::{Begins, Spent, Vm};
 use crate::machine::costs::Costs;
 use crate::machine::guest::Guest;
 use crate::machine::lines::Lines;
@@ -237,13 +238,17 @@ fn vm(
     let stages = policy(spec, config)?;
     let mut space = space(scenario, spec, options)?;
     space.pml = stages.is_some_and(|s| s.observe == Observe::PmlLog || s.moves == Move::PmlCopy);
-    let fit = fit(spec, scale);
+    let mut fit = fit(spec, scale);
+    let (provision, begins) = provision(spec, scale, &mut space);
+    if let Some(device) = &provision {
+        fit = device.fit(space.guest.pages());
+    }
     start::back(&mut space.second, &spec.policy, spec.start, &fit);
     if let Some((name, side)) = spec.baseline() {
         if splits(spec) {
             space.second = space.second.splittable(side == Side::Host);
         }
-        place_by(&mut space, scenario, spec, name, side);
+        place_by(&mut space, scenario, spec, name, side, provision.as_deref());
     }
     let window_ps = config.window_ms * 1_000_000 / scale * PS;
     let oracle = (spec.policy == HostPolicy::Oracle).then(|| {
@@ -255,13 +260,15 @@ fn vm(
     scanner.tell_writes(true);
     Ok(Vm {
         id,
-        vcpus: vcpus(scenario, spec, &space)?,
+        vcpus: vcpus(scenario, spec, &space, begins.ps)?,
+        begins,
+        provision,
         space,
         scanner,
         stages,
         oracle,
         stop: match spec.stop {
-            Stop::Duration(ns) => Some((ns / scale).max(1) * PS),
+            Stop::Duration(ns) => Some(begins.ps + (ns / scale).max(1) * PS),
             Stop::Ops(_) | Stop::Trace => None,
         },
         spent: Spent::default(),
@@ -279,6 +286,25 @@ fn vm(
     })
 }
 
+/// The device that sizes a VM's nodes, if one does, after the guest's first resize, and when that is over. Under a
+/// bound, tiers have no end.
+fn provision(
+    spec: &scenario::Vm,
+    scale: u64,
+    space: &mut Space,
+) -> (Option<Box<Provisioned>>, Begins) {
+    let bound = matches!(spec.policy, HostPolicy::AllFast | HostPolicy::AllSlow);
+    let Some(how) = spec.provision.as_ref().filter(|_| !bound) else {
+        return (None, Begins::default());
+    };
+    let baseline = spec.baseline();
+    let demotes = baseline.is_none_or(|(name, _)| name.demotes());
+    let mut device = Provisioned::new(how, &spec.sizes, scale, demotes);
+    let ps = device.begin(space, &Costs::default());
+    let ns = ps / PS * scale;
+    (Some(Box::new(device)), Begins { ps, ns })
+}
+
 /// Whether a VM's 2 MiB pages can be split.
 fn splits(spec: &scenario::Vm) -> bool {
     let huge = (spec.guest_page, spec.host_page) == (PageSize::Huge, PageSize::Huge);
@@ -286,7 +312,14 @@ fn splits(spec: &scenario::Vm) -> bool {
 }
 
 /// A baseline comes to a VM.
-fn place_by(space: &mut Space, scenario: &Scenario, spec: &scenario::Vm, name: Name, side: Side) {
+fn place_by(
+    space: &mut Space,
+    scenario: &Scenario,
+    spec: &scenario::Vm,
+    name: Name,
+    side: Side,
+    device: Option<&Provisioned>,
+) {
     let scale = scenario.machine.scale;
     let tiers = scenario.machine.tiers.len();
     let unit = space.second.pages_per_unit() * PAGE_SIZE;
@@ -299,7 +332,9 @@ fn place_by(space: &mut Space, scenario: &Scenario, spec: &scenario::Vm, name: N
     }
     // What the machine keeps free beside its tiers' sizes is no mechanism's to fill, but for the last tier's:
     // there must be room to demote.
-    space.limit[..tiers - 1].copy_from_slice(&capacity[..tiers - 1]);
+    if device.is_none() {
+        space.limit[..tiers - 1].copy_from_slice(&capacity[..tiers - 1]);
+    }
     let first = space.second.first_data();
     let setup = baseline::Setup {
         units: space.second.len() - first,
@@ -311,7 +346,9 @@ fn place_by(space: &mut Space, scenario: &Scenario, spec: &scenario::Vm, name: N
         vcpus: spec.vcpus,
         side,
     };
-    space.home = Some(Box::new(Home::new(name, setup, first, capacity)));
+    let nodes = device.map_or(capacity, Provisioned::booted);
+    let home = Home::new(name, setup, first, capacity).with_nodes(nodes);
+    space.home = Some(Box::new(home));
 }
 
 /// Units that the VM has in each tier.
@@ -370,7 +407,12 @@ fn second_stage(guest: &Guest, unit: PageSize) -> SecondStage {
     SecondStage::new(guest.frames(), unit, tables, data)
 }
 
-fn vcpus(scenario: &Scenario, spec: &scenario::Vm, space: &Space) -> Result<Vec<Vcpu>, RunError> {
+fn vcpus(
+    scenario: &Scenario,
+    spec: &scenario::Vm,
+    space: &Space,
+    begins: u64,
+) -> Result<Vec<Vcpu>, RunError> {
     let scale = scenario.machine.scale;
     let context = Context {
         scale,
@@ -399,12 +441,13 @@ fn vcpus(scenario: &Scenario, spec: &scenario::Vm, space: &Space) -> Result<Vec<
     let vcpu = |(number, (source, plays))| {
         let left = if plays { share(next) } else { 0 };
         next += u64::from(plays);
-        let mut vcpu = Vcpu::new(source, left, &Costs::default(), scale, huge).numbered(number);
+        let vcpu = Vcpu::new(source, left, &Costs::default(), scale, huge).numbered(number);
+        let mut vcpu = vcpu.beginning(begins);
         if space.second.can_split() {
             vcpu = vcpu.with_small_pages(&Costs::default(), scale);
         }
         if left == 0 {
-            vcpu.ended = Some(0);
+            vcpu.ended = Some(begins);
         }
         vcpu
     };

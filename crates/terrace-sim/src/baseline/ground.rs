@@ -37,8 +37,10 @@ pub struct State {
     pub(super) setup: Setup,
     /// Unit of the second stage that the load begins with.
     first: u32,
-    /// Units per tier that the VM could ever have.
-    capacity: [u64; TIERS],
+    /// Units per tier that the VM is to have.
+    pub(super) capacity: [u64; TIERS],
+    /// Units of its nodes when it booted.
+    pub(super) nodes: [u64; TIERS],
     hinted: PageBitmap,
     guarded: PageBitmap,
     travelling: PageBitmap,
@@ -59,13 +61,15 @@ pub struct State {
 }
 
 impl State {
-    /// Of a VM whose load begins with a unit, and that could have so many units per tier.
+    /// Of a VM whose load begins with a unit, and that is to have so many units per tier: all there are of its
+    /// nodes.
     #[must_use]
     pub fn new(setup: Setup, first: u32, capacity: [u64; TIERS]) -> Self {
         let bits = || PageBitmap::new(u64::from(setup.units));
         Self {
             first,
             capacity,
+            nodes: capacity,
             hinted: bits(),
             guarded: bits(),
             travelling: bits(),
@@ -100,6 +104,11 @@ impl State {
     /// Takes a guard away, where there is one.
     pub(super) fn take_guard(&mut self, unit: Unit) -> bool {
         take(&mut self.guarded, unit)
+    }
+
+    /// Whether a page is on a journey.
+    pub(super) fn travels(&self, unit: Unit) -> bool {
+        self.travelling.get(u64::from(unit))
     }
 
     /// A page's journey ended.
@@ -212,7 +221,13 @@ impl Ground<'_> {
         self.space.grant[usize::from(tier)]
     }
 
-    /// Units that the VM could ever have in a tier.
+    /// Units of a tier's node when the guest booted: what its kernel's watermarks go by.
+    #[must_use]
+    pub fn node(&self, tier: u8) -> u64 {
+        self.state.nodes[usize::from(tier)]
+    }
+
+    /// Units that the VM is to have in a tier.
     #[must_use]
     pub fn capacity(&self, tier: u8) -> u64 {
         self.state.capacity[usize::from(tier)]
@@ -328,7 +343,7 @@ impl Ground<'_> {
     /// Whether a unit is on a journey.
     #[must_use]
     pub fn travels(&self, unit: Unit) -> bool {
-        self.state.travelling.get(u64::from(unit))
+        self.state.travels(unit)
     }
 
     /// Units on journeys.

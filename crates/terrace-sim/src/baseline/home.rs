@@ -32,6 +32,24 @@ impl Home {
         }
     }
 
+    /// The same in a guest whose nodes had so many units when it booted.
+    #[must_use]
+    pub fn with_nodes(mut self, nodes: [u64; TIERS]) -> Self {
+        self.state.nodes = nodes;
+        self
+    }
+
+    /// The VM is to have so many units per tier from now on.
+    pub fn resized(&mut self, capacity: [u64; TIERS]) {
+        self.state.capacity = capacity;
+    }
+
+    /// Whether a unit of the second stage is on a journey.
+    #[must_use]
+    pub fn travels(&self, second: u32) -> bool {
+        self.state.travels(self.state.unit(second))
+    }
+
     /// Who runs it.
     #[must_use]
     pub fn side(&self) -> Side {
@@ -118,7 +136,8 @@ pub fn pass(vm: &mut Vm, memory: &mut Memory, env: &Environment, quantum: u64) {
     let Some(mut home) = vm.space.home.take() else {
         return;
     };
-    if vm.ended().is_none() {
+    if vm.ended().is_none() && vm.has_begun(env) {
+        let env = &vm.own_time(env);
         let granted = vm.grant(memory.free);
         let spent = threads(&mut home, vm, env, quantum);
         vm.settle(granted, memory.free);
@@ -191,6 +210,44 @@ fn journeys(home: &mut Home, vm: &mut Vm, memory: &mut Memory, ps: u64) -> (u64,
         }
     }
     (spent, moved)
+}
+
+/// An allocation went below a node's low watermark.
+pub(crate) fn pressed(vm: &mut Vm, memory: &mut Memory, env: &Environment, tier: usize) {
+    let Ok(tier) = u8::try_from(tier) else {
+        return;
+    };
+    called(vm, memory, env, |mechanism, ground| {
+        mechanism.pressed(ground, tier);
+    });
+}
+
+/// Units of the second stage, each with the tier to which the guest's kernel moved it for somebody else.
+pub(crate) fn pushed(vm: &mut Vm, memory: &mut Memory, env: &Environment, units: &[(u32, u8)]) {
+    called(vm, memory, env, |mechanism, ground| {
+        for (second, to) in units {
+            let unit = ground.state.unit(*second);
+            mechanism.pushed(ground, unit, *to);
+        }
+    });
+}
+
+/// Calls a VM's mechanism, if it has one, out of turn.
+fn called(
+    vm: &mut Vm,
+    memory: &mut Memory,
+    env: &Environment,
+    what: impl FnOnce(&mut dyn Mechanism, &mut Ground),
+) {
+    let Some(mut home) = vm.space.home.take() else {
+        return;
+    };
+    let env = vm.own_time(env);
+    let granted = vm.grant(memory.free);
+    let spent = home.call(&mut vm.space, &env, what);
+    vm.settle(granted, memory.free);
+    vm.steal(spent);
+    vm.space.home = Some(home);
 }
 
 fn tell(home: &mut Home, vm: &mut Vm, env: &Environment, moved: &[Moved]) -> u64 {

@@ -113,7 +113,7 @@ impl Hyperplace {
             .iter()
             .map(|range| placed.held(self.units_of(range, ground.units())))
             .collect();
-        let kept = ground.capacity(0) / KEPT;
+        let kept = ground.node(0) / KEPT;
         let free = ground.free(0).saturating_sub(kept);
         let plan = Plan::new(ranked, &held, ground.held(0) + free, free);
         let units = |shares: &[Share], fast: bool| {

@@ -532,6 +532,10 @@ impl Mechanism for Memtis {
         }
     }
 
+    fn pushed(&mut self, ground: &mut Ground, unit: Unit, _: u8) {
+        self.list(ground, unit);
+    }
+
     fn rounds(&self) -> u64 {
         self.adaptations
     }

@@ -29,6 +29,7 @@ mod tpp;
 pub use crate::host::travel::{Kind as Travelling, Outcome, Side};
 pub use ground::{Ground, Stage};
 pub use hyperplace::Tuning;
+pub(crate) use linux::marks::Marks;
 pub use pmu::{Pmu, Sample};
 pub use registry::Name;
 
@@ -80,6 +81,17 @@ pub trait Mechanism: Send {
     /// known, before a vCPU runs.
     fn moved(&mut self, ground: &mut Ground, moved: &[Moved]) {
         let _ = (ground, moved);
+    }
+
+    /// An allocation of somebody else in the guest had to go below a node's low watermark: its kernel wakes
+    /// that node's kswapd, where it has one.
+    fn pressed(&mut self, ground: &mut Ground, tier: u8) {
+        let _ = (ground, tier);
+    }
+
+    /// The guest's kernel moved a page to a tier for somebody else's allocation.
+    fn pushed(&mut self, ground: &mut Ground, unit: Unit, to: u8) {
+        let _ = (ground, unit, to);
     }
 
     /// Times that it looked over all memory and decided, so far.

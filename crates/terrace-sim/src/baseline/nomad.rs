@@ -260,6 +260,15 @@ impl Mechanism for Nomad {
         }
     }
 
+    fn pressed(&mut self, ground: &mut Ground, tier: u8) {
+        self.reclaim.wake(ground, tier);
+    }
+
+    fn pushed(&mut self, ground: &mut Ground, unit: Unit, to: u8) {
+        self.shadows.drop_of(ground, unit);
+        self.reclaim.came(unit, to);
+    }
+
     fn rounds(&self) -> u64 {
         self.scanner.rounds()
     }

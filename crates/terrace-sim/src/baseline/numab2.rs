@@ -111,7 +111,7 @@ impl Numab2 {
 
     /// `should_numa_migrate_memory`, of a page of a slower node.
     fn is_hot(&mut self, ground: &Ground, unit: Unit) -> bool {
-        let node = ground.capacity(0) * full_pages(ground.setup());
+        let node = ground.node(0) * full_pages(ground.setup());
         let plenty = pages(PLENTY).max(node >> 4);
         if free_pages(ground, 0) > self.reclaim.marks(0).promo + plenty {
             self.limits.threshold = None;
@@ -148,6 +148,14 @@ impl Mechanism for Numab2 {
         for moved in moved {
             self.reclaim.arrived(moved);
         }
+    }
+
+    fn pressed(&mut self, ground: &mut Ground, tier: u8) {
+        self.reclaim.wake(ground, tier);
+    }
+
+    fn pushed(&mut self, _: &mut Ground, unit: Unit, to: u8) {
+        self.reclaim.came(unit, to);
     }
 
     fn rounds(&self) -> u64 {

@@ -133,6 +133,12 @@ impl Name {
         self == Self::Memtis
     }
 
+    /// Whether its guest's kernel demotes where an allocation finds no memory.
+    #[must_use]
+    pub fn demotes(self) -> bool {
+        self != Self::Autonuma
+    }
+
     /// A mechanism that begins.
     #[must_use]
     pub fn begin(self, setup: &Setup) -> Box<dyn Mechanism> {

@@ -12,7 +12,7 @@
 use super::linux::marks::may_come;
 use super::linux::reclaim::{Aim, Copied, Reclaim};
 use super::linux::scanner::Scanner;
-use super::{Fault, Ground, Mechanism, Moved, Setup};
+use super::{Fault, Ground, Mechanism, Moved, Setup, Unit};
 
 /// TPP.
 #[derive(Debug)]
@@ -61,6 +61,14 @@ impl Mechanism for Tpp {
                 ground.hint(moved.unit);
             }
         }
+    }
+
+    fn pressed(&mut self, ground: &mut Ground, tier: u8) {
+        self.reclaim.wake(ground, tier);
+    }
+
+    fn pushed(&mut self, _: &mut Ground, unit: Unit, to: u8) {
+        self.reclaim.came(unit, to);
     }
 
     fn rounds(&self) -> u64 {

@@ -4,6 +4,7 @@ use terrace_pagetable::Scanner;
 use terrace_proto::{PAGE_SIZE, TierId, VmId};
 
 use super::oracle::Oracle;
+use super::provision::Provisioned;
 use super::travel::Side;
 use crate::machine::TIERS;
 use crate::machine::costs::Costs;
@@ -23,6 +24,15 @@ pub struct Spent {
     pub migrate: u64,
 }
 
+/// When a VM's load begins: after a resize that is made before.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Begins {
+    /// ps as simulated.
+    pub ps: u64,
+    /// The same in ns of the full-size machine.
+    pub ns: u64,
+}
+
 /// A VM.
 pub struct Vm {
     /// Its number for the engine: its place in the scenario, from 1.
@@ -37,6 +47,10 @@ pub struct Vm {
     pub stages: Option<terrace_core::policy::Policy>,
     /// The bound that knows the future.
     pub oracle: Option<Oracle>,
+    /// When its load begins.
+    pub begins: Begins,
+    /// The device that sizes its nodes, if one does.
+    pub provision: Option<Box<Provisioned>>,
     /// When its load ends by the clock, ps.
     pub stop: Option<u64>,
     /// Management's time.
@@ -61,11 +75,11 @@ pub struct Vm {
 impl Vm {
     /// Runs its vCPUs, in order, until the quantum's end.
     fn run(&mut self, env: &Environment) {
-        if self.ended().is_some() {
+        if self.ended().is_some() || !self.has_begun(env) {
             return;
         }
         let end = self.stop.map_or(env.end_ps, |stop| stop.min(env.end_ps));
-        let mut own = env.clone();
+        let mut own = self.own_time(env);
         own.end_ps = end;
         for vcpu in &mut self.vcpus {
             vcpu.run(&mut self.space, &own);
@@ -80,6 +94,21 @@ impl Vm {
             *sum += u128::from(held[tier] + kept[tier]);
         }
         self.quanta += 1;
+    }
+
+    /// Whether its load begins in this quantum, or did so before.
+    #[must_use]
+    pub fn has_begun(&self, env: &Environment) -> bool {
+        self.begins.ps < env.end_ps
+    }
+
+    /// The machine as the VM's load and mechanism see it: their time begins with the load.
+    #[must_use]
+    pub fn own_time(&self, env: &Environment) -> Environment {
+        Environment {
+            now_ns: env.now_ns.saturating_sub(self.begins.ns),
+            ..env.clone()
+        }
     }
 
     /// When its load ended: with its last vCPU's.

@@ -71,6 +71,12 @@ pub struct Costs {
     pub major_fault: u64,
     /// The guest's kernel frees or fills one page.
     pub guest_page_work: u64,
+    /// The guest allocates a page for a balloon, and tells the device.
+    pub balloon_page: u64,
+    /// The device finds a page that a guest gave, and takes its memory.
+    pub balloon_host_page: u64,
+    /// The guest takes one page of a block off its free lists, or puts it there.
+    pub plug_page: u64,
 }
 
 impl Default for Costs {
@@ -108,6 +114,9 @@ impl Default for Costs {
             copy_lines: 12,
             major_fault: 100_000 * PS,
             guest_page_work: 500 * PS,
+            balloon_page: 1_680 * PS,
+            balloon_host_page: 560 * PS,
+            plug_page: 100 * PS,
         }
     }
 }

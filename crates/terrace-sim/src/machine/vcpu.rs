@@ -148,6 +148,13 @@ impl Vcpu {
         self
     }
 
+    /// The same with a load that begins later, ps.
+    #[must_use]
+    pub fn beginning(mut self, ps: u64) -> Self {
+        (self.clock, self.operation) = (ps, ps);
+        self
+    }
+
     /// The same where 2 MiB pages can be split: it has a first-level TLB for 4 KiB pages too.
     #[must_use]
     pub fn with_small_pages(mut self, costs: &Costs, scale: u64) -> Self {

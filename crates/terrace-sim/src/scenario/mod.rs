@@ -8,6 +8,7 @@ mod error;
 mod load;
 pub mod policy;
 mod preset;
+pub mod provision;
 pub mod quantity;
 mod raw;
 mod rules;
@@ -21,6 +22,7 @@ use terrace_proto::PageSize;
 pub(crate) use error::Fault;
 pub use error::ScenarioError;
 pub use preset::presets;
+pub use provision::{Device, Provision, Resize};
 
 use crate::baseline::{Name, Side};
 use crate::workload::Workload;
@@ -115,6 +117,8 @@ pub struct Vm {
     pub swap: u64,
     /// What the host takes from the guest over time by a balloon, in order of time.
     pub balloon: Vec<BalloonStep>,
+    /// The device that sizes its nodes, where one does; otherwise its memory is just there.
+    pub provision: Option<Provision>,
 }
 
 /// A balloon's size from a time on.

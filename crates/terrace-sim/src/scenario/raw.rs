@@ -9,6 +9,7 @@ use terrace_proto::PageSize;
 use super::error::Fault;
 use super::policy::{RawPolicy, of_guest};
 use super::preset::RawTier;
+use super::provision::{self, RawProvision, RawResize};
 use super::quantity::{Number, Size, Time, Whole, words};
 use super::rules::MOST_SCALE;
 use super::{BalloonStep, Host, HostPolicy, Machine, Scenario, Start, Tier, Vm, check_name};
@@ -76,6 +77,9 @@ struct RawVm {
     swap: Option<Size>,
     #[serde(default)]
     balloon: Vec<RawBalloon>,
+    provision: Option<RawProvision>,
+    #[serde(default)]
+    resize: Vec<RawResize>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -265,8 +269,11 @@ impl RawVm {
             let what = format!("{m} is out of range: allowed is 1 or more (1.2: a fifth slower)");
             return Err(Fault::new(at("max_slowdown"), what));
         }
+        let sizes = sizes(path, (self.fast, self.slow), self.tiers, &machine.tiers)?;
+        let tiers = &machine.tiers;
         Ok(Vm {
-            sizes: sizes(path, (self.fast, self.slow), self.tiers, &machine.tiers)?,
+            provision: provision::check(self.provision, self.resize, path, &sizes, tiers)?,
+            sizes,
             guest_page: self.guest_page.unwrap_or(page),
             host_page: self.host_page.unwrap_or(page),
             policy,
@@ -405,7 +412,7 @@ fn cpus(path: &str, given: Option<Whole>, default: u32) -> Result<u32, Fault> {
         })
 }
 
-fn as_many(path: &str, given: usize, tiers: &[Tier]) -> Result<(), Fault> {
+pub(super) fn as_many(path: &str, given: usize, tiers: &[Tier]) -> Result<(), Fault> {
     if given == tiers.len() {
         return Ok(());
     }
@@ -414,7 +421,7 @@ fn as_many(path: &str, given: usize, tiers: &[Tier]) -> Result<(), Fault> {
 }
 
 /// Neither nothing nor so much that sums would overflow.
-fn above_zero(path: &str, size: Size) -> Result<u64, Fault> {
+pub(super) fn above_zero(path: &str, size: Size) -> Result<u64, Fault> {
     let what = match size.0 {
         0 => "0 is no size: give more than nothing".into(),
         bytes if bytes > MOST_BYTES => {

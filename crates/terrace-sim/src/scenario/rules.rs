@@ -40,6 +40,7 @@ impl Scenario {
             check_limits(vm, &path)?;
             check_pages(vm, &path)?;
             check_share(vm, &path, self.host.share == Share::Pool)?;
+            vm.check_provision(&path)?;
         }
         self.check_baselines()?;
         self.check_capacity()?;
@@ -62,6 +63,7 @@ impl Scenario {
     /// What mechanisms of other systems need of a VM.
     pub(crate) fn check_baselines(&self) -> Result<(), Fault> {
         for (i, vm) in self.vms.iter().enumerate() {
+            vm.check_owner(&format!("vm[{i}].provision"))?;
             let Some((name, side)) = vm.baseline() else {
                 continue;
             };
@@ -240,6 +242,15 @@ impl Scenario {
             for (s, step) in vm.balloon.iter().enumerate() {
                 add(format!("balloon[{s}].size"), step.bytes);
             }
+            for (t, bytes) in vm.provision.iter().flat_map(|p| p.nodes.iter().enumerate()) {
+                add(format!("provision.nodes[{t}]"), *bytes);
+            }
+            let resizes = vm.provision.iter().flat_map(|p| &p.resizes).enumerate();
+            for (i, resize) in resizes {
+                for (t, bytes) in resize.sizes.iter().enumerate() {
+                    add(format!("resize[{i}].tiers[{t}]"), *bytes);
+                }
+            }
         }
         for (t, tier) in self.machine.tiers.iter().enumerate() {
             all.push(Extent {
@@ -284,15 +295,16 @@ impl Scenario {
             _ => {}
         }
         let inflated = vm.balloon.iter().map(|step| step.bytes).max().unwrap_or(0);
-        let room = vm.bytes() - inflated + vm.swap;
+        let least = vm.least_bytes();
+        let room = least - inflated + vm.swap;
         let room_pages = room / PageSize::Base.bytes() / scale;
         if pages > room_pages {
             let needs = u128::from(pages) * u128::from(scale) * u128::from(PageSize::Base.bytes());
             let needs = u64::try_from(needs).map_or_else(|_| format!("{needs}B"), words);
-            let less = if inflated > 0 {
-                ", balloon taken off"
-            } else {
-                ""
+            let less = match (inflated > 0, least < vm.bytes()) {
+                (true, _) => ", balloon taken off",
+                (_, true) => " after its smallest resize",
+                _ => "",
             };
             let what = format!(
                 "the load uses {needs}, the VM has {} with its swap{less}: make the load smaller, or the VM or its swap larger",

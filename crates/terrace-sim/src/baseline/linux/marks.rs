@@ -56,7 +56,7 @@ impl Marks {
     pub fn of_tiers(ground: &Ground) -> Vec<Self> {
         let per_unit = full_pages(ground.setup());
         let tiers = (0_u8..).take(ground.setup().tiers);
-        let nodes: Vec<u64> = tiers.map(|t| ground.capacity(t) * per_unit).collect();
+        let nodes: Vec<u64> = tiers.map(|t| ground.node(t) * per_unit).collect();
         let all = nodes.iter().sum();
         nodes.iter().map(|node| Self::of(*node, all)).collect()
     }

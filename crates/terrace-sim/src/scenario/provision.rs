@@ -1,0 +1,294 @@
+//! How a guest's tiers get their sizes, and change them: `provision` and `resize` of a VM.
+//!
+//! Responsible for: the keys, each checked on its own, and what they must be beside the VM's other keys. It
+//! leaves to others: what a device does with them ([`crate::host::provision`]).
+
+use serde::de::value::MapAccessDeserializer;
+use serde::de::{self, Deserialize, Deserializer, MapAccess, Visitor};
+use terrace_proto::PageSize;
+
+use super::error::Fault;
+use super::quantity::{Size, Time, words};
+use super::raw::{above_zero, as_many};
+use super::{HostPolicy, Tier, Vm};
+use crate::baseline::Side;
+
+/// What `virtio-mem` plugs and unplugs at a time, bytes.
+pub const BLOCK: u64 = 2 << 20;
+
+/// Most resizes of a VM.
+const MOST_RESIZES: usize = 1024;
+
+/// The device that gives a guest its memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Device {
+    /// virtio-mem, one for each node: memory is plugged in blocks.
+    VirtioMem,
+    /// The virtio balloon, which knows no tiers.
+    Balloon,
+    /// HyperFlex: a balloon for each tier.
+    Hyperflex,
+}
+
+impl Device {
+    /// All of them.
+    pub const ALL: [Self; 3] = [Self::VirtioMem, Self::Balloon, Self::Hyperflex];
+
+    /// As people write it.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::VirtioMem => "virtio-mem",
+            Self::Balloon => "balloon",
+            Self::Hyperflex => "hyperflex",
+        }
+    }
+}
+
+/// How a VM's tiers get their sizes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Provision {
+    /// By what.
+    pub by: Device,
+    /// What the guest's nodes have when it boots, bytes per tier; of `virtio-mem`, what they can have.
+    pub nodes: Vec<u64>,
+    /// What the VM is to have later, in order of time.
+    pub resizes: Vec<Resize>,
+}
+
+/// A VM's sizes from a time on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Resize {
+    /// Since the start, ns.
+    pub at_ns: u64,
+    /// What the VM is to have per tier, bytes.
+    pub sizes: Vec<u64>,
+}
+
+/// `provision` as written: a device's name, or a table.
+#[derive(Debug)]
+pub(super) enum RawProvision {
+    Name(String),
+    Table(RawTable),
+}
+
+#[derive(Debug, serde::Deserialize)]
+#[serde(deny_unknown_fields, expecting = "a table of by and nodes")]
+pub(super) struct RawTable {
+    by: String,
+    nodes: Option<Vec<Size>>,
+}
+
+#[derive(Debug, serde::Deserialize)]
+#[serde(deny_unknown_fields, expecting = "a table of at, fast and slow")]
+pub(super) struct RawResize {
+    at: Time,
+    fast: Option<Size>,
+    slow: Option<Size>,
+    tiers: Option<Vec<Size>>,
+}
+
+impl<'de> Deserialize<'de> for RawProvision {
+    /// By hand: a derived untagged enum would hide which key is wrong.
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Either;
+        impl<'de> Visitor<'de> for Either {
+            type Value = RawProvision;
+
+            fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                f.write_str("a device's name, or a table with `by`")
+            }
+
+            fn visit_str<E: de::Error>(self, name: &str) -> Result<RawProvision, E> {
+                Ok(RawProvision::Name(name.into()))
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<RawProvision, A::Error> {
+                RawTable::deserialize(MapAccessDeserializer::new(map)).map(RawProvision::Table)
+            }
+        }
+        deserializer.deserialize_any(Either)
+    }
+}
+
+/// What is written, of a VM of these sizes; none where its memory is just there.
+pub(super) fn check(
+    raw: Option<RawProvision>,
+    resizes: Vec<RawResize>,
+    path: &str,
+    sizes: &[u64],
+    tiers: &[Tier],
+) -> Result<Option<Provision>, Fault> {
+    let at = format!("{path}.provision");
+    let (name, nodes) = match raw {
+        None => ("static".into(), None),
+        Some(RawProvision::Name(name)) => (name, None),
+        Some(RawProvision::Table(raw)) => (raw.by, raw.nodes),
+    };
+    let steps = check_resizes(resizes, path, tiers)?;
+    if name == "static" {
+        return match (nodes, steps.is_empty()) {
+            (None, true) => Ok(None),
+            (None, false) => {
+                let what = "memory that is just there cannot be resized: set provision = \"hyperflex\", \"balloon\" or \"virtio-mem\"";
+                Err(Fault::new(format!("{path}.resize"), what))
+            }
+            (Some(_), _) => {
+                let what =
+                    "nodes of static memory are as large as the VM's sizes say: leave nodes out";
+                Err(Fault::new(format!("{at}.nodes"), what))
+            }
+        };
+    }
+    let by = Device::ALL.into_iter().find(|device| device.name() == name);
+    let Some(by) = by else {
+        let all = Device::ALL.map(Device::name).join(", ");
+        let what = format!("there is no \"{name}\": allowed is static, {all}");
+        return Err(Fault::new(at, what));
+    };
+    let nodes = match nodes {
+        None => usual_nodes(by, sizes, &steps),
+        Some(nodes) => {
+            as_many(&format!("{at}.nodes"), nodes.len(), tiers)?;
+            let node = |(t, size)| above_zero(&format!("{at}.nodes[{t}]"), size);
+            nodes
+                .into_iter()
+                .enumerate()
+                .map(node)
+                .collect::<Result<_, _>>()?
+        }
+    };
+    let resizes = steps;
+    Ok(Some(Provision { by, nodes, resizes }))
+}
+
+/// A balloon begins with all of the VM's memory in each node, so that it may be of one tier alone (HyperTier
+/// §4.1); memory that is plugged is no more than is asked for.
+fn usual_nodes(by: Device, sizes: &[u64], resizes: &[Resize]) -> Vec<u64> {
+    let wanted = || std::iter::once(sizes).chain(resizes.iter().map(|r| r.sizes.as_slice()));
+    let sum = |sizes: &[u64]| {
+        sizes
+            .iter()
+            .fold(0_u64, |sum, size| sum.saturating_add(*size))
+    };
+    let all = wanted().map(sum).max().unwrap_or(0);
+    let most = |tier| wanted().filter_map(|sizes| sizes.get(tier)).max();
+    let node = |tier| match by {
+        Device::VirtioMem => most(tier).copied().unwrap_or(0),
+        Device::Balloon | Device::Hyperflex => all,
+    };
+    (0..sizes.len()).map(node).collect()
+}
+
+fn check_resizes(raw: Vec<RawResize>, path: &str, tiers: &[Tier]) -> Result<Vec<Resize>, Fault> {
+    if raw.len() > MOST_RESIZES {
+        let what = format!("{} are too many: at most {MOST_RESIZES}", raw.len());
+        return Err(Fault::new(format!("{path}.resize"), what));
+    }
+    let mut all: Vec<Resize> = Vec::new();
+    for (i, step) in raw.into_iter().enumerate() {
+        let path = format!("{path}.resize[{i}]");
+        let at_ns = step.at.0;
+        let given = match (step.fast, step.slow, step.tiers) {
+            (None, None, Some(given)) => given,
+            (Some(fast), Some(slow), None) if tiers.len() == 2 => vec![fast, slow],
+            _ if tiers.len() == 2 => {
+                let what = "give what the VM is to have as fast and slow, or as tiers, not both";
+                return Err(Fault::new(path, what));
+            }
+            _ => {
+                let what = format!(
+                    "the machine has {} tiers: give a size for each, as tiers = [\"8GiB\", …]",
+                    tiers.len()
+                );
+                return Err(Fault::new(path, what));
+            }
+        };
+        as_many(&format!("{path}.tiers"), given.len(), tiers)?;
+        let size = |(t, size): (usize, Size)| match size.0 {
+            0 => Ok(0),
+            _ => above_zero(&format!("{path}.tiers[{t}]"), size),
+        };
+        let sizes = given.into_iter().enumerate().map(size);
+        let sizes = sizes.collect::<Result<_, _>>()?;
+        if all.last().is_some_and(|before| before.at_ns >= at_ns) {
+            let what = "not later than the resize before it: write them in order of time";
+            return Err(Fault::new(format!("{path}.at"), what));
+        }
+        all.push(Resize { at_ns, sizes });
+    }
+    Ok(all)
+}
+
+impl Vm {
+    /// What a device asks of the VM that it gives memory to.
+    pub(super) fn check_provision(&self, path: &str) -> Result<(), Fault> {
+        let Some(provision) = &self.provision else {
+            return Ok(());
+        };
+        let at = format!("{path}.provision");
+        if self.swap > 0 || !self.balloon.is_empty() {
+            let what = "cannot be simulated with swap or with `balloon`: leave these out, and say sizes by `resize`";
+            return Err(Fault::new(at, what));
+        }
+        if (self.guest_page, self.host_page) != (PageSize::Base, PageSize::Base) {
+            let what = "only pages of 4KiB can be taken from a guest: set page = \"4KiB\"";
+            return Err(Fault::new(at, what));
+        }
+        self.check_owner(&at)?;
+        self.check_nodes(provision, path)
+    }
+
+    /// Nodes of the guest are of use where the guest places its pages. Bounds have tiers without end.
+    pub(crate) fn check_owner(&self, path: &str) -> Result<(), Fault> {
+        let unbound = matches!(
+            self.policy,
+            HostPolicy::AllFast | HostPolicy::AllSlow | HostPolicy::FirstTouch
+        );
+        let in_guest = self.baseline().is_some_and(|(_, side)| side == Side::Guest);
+        if self.provision.is_none() || unbound || in_guest {
+            return Ok(());
+        }
+        let what = format!(
+            "a device sizes the nodes of a guest that places its own pages, and \"{}\" places them at the host: \
+             set guest_policy, or leave provision out",
+            self.policy.name()
+        );
+        Err(Fault::new(path, what))
+    }
+
+    fn check_nodes(&self, provision: &Provision, path: &str) -> Result<(), Fault> {
+        let first = (format!("{path}.tiers"), &self.sizes);
+        let resizes = provision.resizes.iter().enumerate();
+        let later = resizes.map(|(i, r)| (format!("{path}.resize[{i}].tiers"), &r.sizes));
+        for (path, sizes) in std::iter::once(first).chain(later) {
+            for (t, (bytes, node)) in sizes.iter().zip(&provision.nodes).enumerate() {
+                let path = format!("{path}[{t}]");
+                if bytes > node {
+                    let what = format!(
+                        "{} is more than the guest's node has ({}): take less, or make provision.nodes larger",
+                        words(*bytes),
+                        words(*node)
+                    );
+                    return Err(Fault::new(path, what));
+                }
+                if provision.by == Device::VirtioMem && !bytes.is_multiple_of(BLOCK) {
+                    let what = format!(
+                        "{} is no whole number of virtio-mem's blocks of {}",
+                        words(*bytes),
+                        words(BLOCK)
+                    );
+                    return Err(Fault::new(path, what));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// The least that the VM is to have at any time, bytes.
+    pub(super) fn least_bytes(&self) -> u64 {
+        let resizes = self.provision.iter().flat_map(|p| &p.resizes);
+        let later = resizes.map(|resize| resize.sizes.iter().sum());
+        later.fold(self.bytes(), u64::min)
+    }
+}
