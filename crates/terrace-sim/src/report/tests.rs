@@ -37,6 +37,7 @@ fn vm_result(name: &str, policy: &str, slowdown: f64) -> VmResult {
             classify: 0.5,
             migrate: 3.0,
         },
+        provision: None,
     }
 }
 

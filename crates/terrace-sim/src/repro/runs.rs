@@ -12,7 +12,7 @@ use crate::compare::simulate;
 use crate::number::float;
 use crate::result::{RunResult, VmResult};
 use crate::run::{Options, RunError, Simulation};
-use crate::scenario::{HostPolicy, Scenario, policy};
+use crate::scenario::{HostPolicy, Scenario, Stop, Vm, policy};
 
 /// The first VM, as the engine knows it.
 const FIRST: VmId = VmId(1);
@@ -48,6 +48,8 @@ pub struct Measured {
     pub exits: u64,
     /// Share of the accesses of its first VM that the first tier served after its last round.
     pub late_hits: f64,
+    /// Accesses a second of each VM in the last third of its operations; where it ends by the clock, in all of them.
+    pub late_ops_per_s: Vec<f64>,
     /// The compute time of its first VM's load, ns an access.
     pub compute_ns: f64,
 }
@@ -149,7 +151,9 @@ impl Run {
         }
         let mut rounds: Vec<RoundSummary> = Vec::new();
         let (mut exits, mut now, mut then) = (0, (0, 0), (0, 0));
+        let mut late = Late::new(&scenario);
         let mut watch = |simulation: &mut Simulation| {
+            late.look(simulation);
             exits = simulation.exits_without_flushes(FIRST);
             now = simulation.accesses(FIRST);
             let last = simulation.engine().last_round(FIRST);
@@ -168,12 +172,59 @@ impl Run {
         };
         let output = simulate(&scenario, Options::default(), report, &mut watch)?;
         Ok(output.map(|output| Measured {
+            late_ops_per_s: late.ops_per_s(&output.result),
             result: output.result,
             rounds,
             exits,
             late_hits: float(now.1 - then.1) / float((now.0 - then.0).max(1)),
             compute_ns: scenario.vms[0].workload.pace().compute_ns,
         }))
+    }
+}
+
+/// Where each VM was when it had two thirds of its operations behind it.
+struct Late {
+    /// Accesses of a third, as simulated; none of a VM that ends by the clock.
+    thirds: Vec<Option<u64>>,
+    /// Accesses as simulated, and s of the full-size machine.
+    seen: Vec<Option<(u64, f64)>>,
+    all: Vec<u64>,
+}
+
+impl Late {
+    fn new(scenario: &Scenario) -> Self {
+        let third = |vm: &Vm| match vm.stop {
+            Stop::Ops(ops) => Some(ops / scenario.machine.scale / 3),
+            Stop::Duration(_) | Stop::Trace => None,
+        };
+        let vms = scenario.vms.len();
+        Self {
+            thirds: scenario.vms.iter().map(third).collect(),
+            seen: vec![None; vms],
+            all: vec![0; vms],
+        }
+    }
+
+    fn look(&mut self, simulation: &Simulation) {
+        let vms = (1..).map(VmId).zip(&self.thirds);
+        for ((vm, third), (seen, all)) in vms.zip(self.seen.iter_mut().zip(&mut self.all)) {
+            *all = simulation.accesses(vm).0;
+            let late = third.is_some_and(|third| *all >= 2 * third);
+            if late && seen.is_none() {
+                *seen = Some((*all, float(simulation.now().0) / 1e9));
+            }
+        }
+    }
+
+    fn ops_per_s(&self, result: &RunResult) -> Vec<f64> {
+        let vms = result.vms.iter().zip(self.seen.iter().zip(&self.all));
+        let rate = |(vm, (seen, all)): (&VmResult, (&Option<(u64, f64)>, &u64))| match seen {
+            Some((then, at)) if vm.runtime_s > *at => {
+                float((all - then) * result.scale) / (vm.runtime_s - at)
+            }
+            _ => vm.ops_per_s,
+        };
+        vms.map(rate).collect()
     }
 }
 

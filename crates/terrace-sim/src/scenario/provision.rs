@@ -56,6 +56,15 @@ pub struct Provision {
     pub resizes: Vec<Resize>,
 }
 
+impl Provision {
+    /// By a device whose nodes are as large as they usually are, for a VM of these sizes.
+    #[must_use]
+    pub fn usual(by: Device, sizes: &[u64], resizes: Vec<Resize>) -> Self {
+        let nodes = usual_nodes(by, sizes, &resizes);
+        Self { by, nodes, resizes }
+    }
+}
+
 /// A VM's sizes from a time on.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Resize {
@@ -146,20 +155,14 @@ pub(super) fn check(
         let what = format!("there is no \"{name}\": allowed is static, {all}");
         return Err(Fault::new(at, what));
     };
-    let nodes = match nodes {
-        None => usual_nodes(by, sizes, &steps),
-        Some(nodes) => {
-            as_many(&format!("{at}.nodes"), nodes.len(), tiers)?;
-            let node = |(t, size)| above_zero(&format!("{at}.nodes[{t}]"), size);
-            nodes
-                .into_iter()
-                .enumerate()
-                .map(node)
-                .collect::<Result<_, _>>()?
-        }
-    };
-    let resizes = steps;
-    Ok(Some(Provision { by, nodes, resizes }))
+    let mut provision = Provision::usual(by, sizes, steps);
+    if let Some(nodes) = nodes {
+        as_many(&format!("{at}.nodes"), nodes.len(), tiers)?;
+        let node = |(t, size)| above_zero(&format!("{at}.nodes[{t}]"), size);
+        let nodes = nodes.into_iter().enumerate().map(node);
+        provision.nodes = nodes.collect::<Result<_, _>>()?;
+    }
+    Ok(Some(provision))
 }
 
 /// A balloon begins with all of the VM's memory in each node, so that it may be of one tier alone (HyperTier
