@@ -1,0 +1,239 @@
+//! `provision` and `resize`: what is read, and what is refused.
+
+use terrace_sim::scenario::{Device, Resize};
+
+use super::faults::refused;
+use super::{FULL, MINIMAL, parse};
+
+/// A VM of 8 and 32 GiB that a device may size.
+fn base(more: &str) -> String {
+    MINIMAL.replace("workload", &format!("policy = \"tpp\"\n{more}\nworkload"))
+}
+
+#[test]
+fn a_balloon_boots_with_all_memory_in_each_node_and_virtio_mem_with_what_is_asked_for() {
+    let read = |by: &str| {
+        let resize = "resize = [{ at = \"60s\", fast = \"10GiB\", slow = \"31GiB\" }]";
+        let text = base(&format!("provision = \"{by}\"\n{resize}"));
+        parse(&text).expect("valid").vms.remove(0).provision
+    };
+    let all = 41_u64 << 30;
+    let steps = [Resize {
+        at_ns: 60_000_000_000,
+        sizes: vec![10 << 30, 31 << 30],
+    }];
+    let flex = read("hyperflex").expect("a device");
+    assert_eq!((flex.by, flex.nodes), (Device::Hyperflex, vec![all, all]));
+    assert_eq!(flex.resizes, steps);
+    let blind = read("balloon").expect("a device");
+    assert_eq!((blind.by, blind.nodes), (Device::Balloon, vec![all, all]));
+    let plugged = read("virtio-mem").expect("a device");
+    let most = vec![10 << 30, 32 << 30];
+    assert_eq!((plugged.by, plugged.nodes), (Device::VirtioMem, most));
+    let text = base("provision = { by = \"balloon\", nodes = [\"9GiB\", \"33GiB\"] }");
+    let said = parse(&text).expect("valid").vms.remove(0).provision;
+    assert_eq!(said.expect("a device").nodes, [9 << 30, 33 << 30]);
+    let text = base("provision = \"static\"");
+    assert_eq!(parse(&text).expect("valid").vms[0].provision, None);
+}
+
+#[test]
+fn a_device_that_is_not_there_is_refused() {
+    let text = base("provision = \"hyperflex\"");
+    refused(
+        &text,
+        "\"hyperflex\"",
+        "\"hyperflx\"",
+        "8: vm.provision",
+        &["static, virtio-mem, balloon, hyperflex"],
+    );
+    refused(
+        &text,
+        "\"hyperflex\"",
+        "{ by = \"hyperflex\", node = [] }",
+        "8: vm.provision.node",
+        &["unknown field", "`nodes`"],
+    );
+}
+
+#[test]
+fn static_memory_has_no_nodes_of_its_own_and_is_not_resized() {
+    let text = base("provision = \"static\"");
+    refused(
+        &text,
+        "\"static\"",
+        "{ by = \"static\", nodes = [\"9GiB\", \"33GiB\"] }",
+        "8: vm.provision.nodes",
+        &["leave nodes out"],
+    );
+    refused(
+        &text,
+        "provision = \"static\"",
+        "resize = [{ at = \"1s\", fast = \"1GiB\", slow = \"39GiB\" }]",
+        "8: vm.resize",
+        &["set provision"],
+    );
+}
+
+#[test]
+fn a_size_that_the_node_does_not_have_is_refused() {
+    let text = base("provision = { by = \"hyperflex\", nodes = [\"9GiB\", \"33GiB\"] }");
+    refused(
+        &text,
+        "\"9GiB\"",
+        "\"7GiB\"",
+        "5: vm.fast",
+        &["8GiB", "node has (7GiB)"],
+    );
+    let order = "}\nresize = [{ at = \"1s\", fast = \"10GiB\", slow = \"30GiB\" }]\nworkload = {";
+    refused(
+        &text,
+        "}\nworkload = {",
+        order,
+        "9: vm.resize.tiers",
+        &["10GiB", "node has (9GiB)", "provision.nodes larger"],
+    );
+    refused(
+        &text,
+        "\"9GiB\", \"33GiB\"",
+        "\"9GiB\"",
+        "8: vm.provision.nodes",
+        &["1 sizes for 2 tiers"],
+    );
+}
+
+#[test]
+fn resizes_that_nobody_can_follow_are_refused() {
+    let order = |orders: &str| base(&format!("provision = \"hyperflex\"\nresize = [{orders}]"));
+    let whole = order("{ at = \"2s\", fast = \"4GiB\", slow = \"36GiB\" }");
+    parse(&whole).expect("valid");
+    refused(
+        &whole,
+        "fast = \"4GiB\", slow",
+        "slow",
+        "9: vm.resize",
+        &["fast and slow, or as tiers"],
+    );
+    refused(
+        &whole,
+        "fast = \"4GiB\", slow = \"36GiB\"",
+        "tiers = [\"4GiB\"]",
+        "9: vm.resize.tiers",
+        &["1 sizes for 2 tiers"],
+    );
+    refused(
+        &whole,
+        "\"36GiB\" }",
+        "\"36GiB\" }, { at = \"2s\", tiers = [\"4GiB\", \"36GiB\"] }",
+        "9: vm.resize.at",
+        &["in order of time"],
+    );
+    refused(
+        &whole,
+        "\"36GiB\" }",
+        "\"11GiB\" }",
+        "10: vm.workload",
+        &["16GiB", "15GiB", "after its smallest resize"],
+    );
+    refused(
+        &whole,
+        "\"4GiB\"",
+        "\"4100KiB\"",
+        "9: vm.resize.tiers",
+        &["at scale 64", "no whole number of pages"],
+    );
+}
+
+#[test]
+fn virtio_mem_takes_whole_blocks_only() {
+    let text = base("provision = \"virtio-mem\"");
+    refused(
+        &text,
+        "\"8GiB\"",
+        "\"8191MiB\"",
+        "5: vm.fast",
+        &["8191MiB", "blocks of 2MiB"],
+    );
+    parse(
+        &text
+            .replace("virtio-mem", "hyperflex")
+            .replace("\"8GiB\"", "\"8191MiB\""),
+    )
+    .expect("HyperFlex has pages");
+}
+
+#[test]
+fn a_device_with_swap_with_the_old_balloon_or_with_huge_pages_is_refused() {
+    let text = base("provision = \"hyperflex\"");
+    for more in [
+        "swap = \"1GiB\"",
+        "balloon = [{ at = \"1s\", size = \"1GiB\" }]",
+    ] {
+        refused(
+            &text,
+            "policy = \"tpp\"",
+            &format!("policy = \"first-touch\"\n{more}"),
+            "9: vm.provision",
+            &["swap", "`resize`"],
+        );
+    }
+    refused(
+        &text,
+        "policy = \"tpp\"",
+        "policy = \"tpp\"\npage = \"2MiB\"",
+        "9: vm.provision",
+        &["page = \"4KiB\""],
+    );
+}
+
+#[test]
+fn a_device_of_a_guest_whose_pages_the_host_places_is_refused() {
+    let text = base("provision = \"hyperflex\"");
+    for policy in [
+        "\"vtmm\"",
+        "\"hemem\"",
+        "\"interleave\"",
+        "\"oracle\"",
+        "\"memory-mode\"",
+    ] {
+        refused(
+            &text,
+            "\"tpp\"",
+            policy,
+            "8: vm.provision",
+            &["guest_policy"],
+        );
+    }
+    let error = parse(&text)
+        .expect("valid")
+        .with_policy("vtmm")
+        .expect_err("refused");
+    assert!(error.to_string().contains("vm.provision"), "{error}");
+    for policy in ["all-fast", "all-slow", "first-touch", "hemem@guest", "tpp"] {
+        let scenario = parse(&text).expect("valid").with_policy(policy);
+        scenario.unwrap_or_else(|error| panic!("{error}"));
+    }
+}
+
+#[test]
+fn three_tiers_are_resized_by_tiers() {
+    let text = FULL.replace(
+        "policy = \"oracle\"\nswap = \"1GiB\"",
+        "policy = \"tpp\"\nprovision = \"hyperflex\"",
+    );
+    let text = text.replace(
+        "balloon = [{ at = \"0s\", size = \"0B\" }, { at = \"1m\", size = \"4GiB\" }]",
+        "resize = [{ at = \"0s\", tiers = [\"0B\", \"16GiB\", \"32GiB\"] }]",
+    );
+    let vm = parse(&text).expect("valid").vms.remove(1);
+    let provision = vm.provision.expect("a device");
+    assert_eq!(provision.nodes, [48 << 30; 3]);
+    assert_eq!(provision.resizes[0].sizes, [0, 16 << 30, 32 << 30]);
+    refused(
+        &text,
+        "tiers = [\"0B\", \"16GiB\", \"32GiB\"]",
+        "fast = \"1GiB\", slow = \"1GiB\"",
+        "25: vm.resize",
+        &["3 tiers"],
+    );
+}
