@@ -392,19 +392,6 @@ fn an_experiment_of_a_paper_runs_from_anywhere() {
 }
 
 #[test]
-fn a_place_kept_free_says_what_it_waits_for() {
-    let dir = folder();
-    let output = terrace(dir.path(), &["sim", "repro", "hypertier/figure-4"]);
-    assert!(output.status.success());
-    let told = printed(&output);
-    assert!(
-        told.contains("not run yet: it waits for HyperFlex"),
-        "{told}"
-    );
-    assert!(told.contains("0 of 0 figures"), "{told}");
-}
-
-#[test]
 fn an_unknown_experiment_is_2_and_a_scale_that_does_not_suit_is_1() {
     let dir = folder();
     for args in [

@@ -17,7 +17,7 @@ together. Change the experiments, not this page.
     terrace sim repro --list           # which there are
     terrace sim repro --seeds 5        # mean, and least to most, over five seeds
 
-All of it with one seed, 188 runs, took 10 minutes and 16 seconds of processor time, on two processors.
+All of it with one seed, 200 runs, took 11 minutes of processor time, on two processors.
 
 ";
 

@@ -108,3 +108,36 @@ fn experiment(outcome: &Outcome) -> String {
     out += &render::table(&header, &[2, 3, 4], &rows);
     out + &page::notes(outcome) + "\n"
 }
+
+#[cfg(test)]
+mod tests {
+    use terrace_sim::repro::Paper;
+
+    use super::*;
+
+    #[test]
+    fn a_place_kept_free_says_what_it_waits_for() {
+        let report = Report {
+            seed: 1,
+            seeds: 1,
+            experiments: vec![Outcome {
+                paper: Paper::Hypertier,
+                name: "figure-99".into(),
+                title: "What it asks".into(),
+                prediction: false,
+                waits_for: Some("a device".into()),
+                scenario: None,
+                scale: None,
+                inputs: Vec::new(),
+                rows: Vec::new(),
+            }],
+        };
+        let told = text(&report);
+        assert!(told.contains("hypertier/figure-99: What it asks"), "{told}");
+        assert!(
+            told.contains("not run yet: it waits for a device"),
+            "{told}"
+        );
+        assert!(told.contains("0 of 0 figures"), "{told}");
+    }
+}
