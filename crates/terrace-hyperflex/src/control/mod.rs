@@ -4,6 +4,7 @@
 
 mod client;
 mod server;
+mod timed;
 
 use serde::{Deserialize, Serialize};
 
