@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::counters::Counters;
 use crate::memory::Verified;
+use crate::policy::NodePolicy;
 
 pub use client::{Client, ClientError};
 pub(crate) use server::serve;
@@ -89,6 +90,12 @@ pub struct Status {
 pub struct TierStatus {
     /// The guest's node.
     pub node: u32,
+    /// The host's node that its memory shall come from, where the operator said one.
+    #[serde(default)]
+    pub host_node: Option<u32>,
+    /// Whether its files prefer that node.
+    #[serde(default)]
+    pub node_policy: Option<NodePolicy>,
     /// What the VM was started with, bytes.
     pub whole_bytes: u64,
     /// What it shall have, bytes.

@@ -159,12 +159,15 @@ fn status(shared: &Shared, verify: bool) -> Status {
     let targets = state.targets();
     let tiers = device.config().tiers().iter().zip(targets);
     let said = device.actual().iter().zip(device.statistics());
+    let said = said.zip(device.node_policies());
     let tiers = tiers
         .zip(said)
-        .map(|((tier, target), (actual, guest))| {
+        .map(|((tier, target), ((actual, guest), policy))| {
             let bytes = |balloon: u64| tier.pages().saturating_sub(balloon) * PAGE_BYTES;
             TierStatus {
                 node: tier.node,
+                host_node: tier.host_node,
+                node_policy: *policy,
                 whole_bytes: bytes(0),
                 target_bytes: bytes(target),
                 size_bytes: bytes(*actual),
