@@ -5,4 +5,5 @@
 mod huge;
 mod hypervisor;
 mod in_process;
+mod killed;
 mod process;
