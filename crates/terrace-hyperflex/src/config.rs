@@ -9,16 +9,13 @@ use std::str::FromStr;
 use bytesize::ByteSize;
 use terrace_sys::MAX_NODES;
 
-use crate::abi::{MAX_TIERS, ORDER_2M, ORDER_4K, PAGE_BYTES};
+use crate::abi::{MAX_TIERS, MAX_VM_PAGES, ORDER_2M, ORDER_4K, PAGE_BYTES};
 use crate::error::FlexError;
 
 const GIB: u64 = 1 << 30;
 
 /// Where RAM goes on above the hole for devices, on x86 machines.
 const ABOVE_HOLE: u64 = 4 * GIB;
-
-/// Most pages of a VM: 16 TiB, whose bitmap takes 512 MiB.
-const MAX_PAGES: u64 = 16 << (40 - 12);
 
 /// HyperFlex: the device through which a running VM's memory changes size, tier by tier.
 #[derive(Clone, Debug, clap::Parser)]
@@ -230,7 +227,7 @@ impl Config {
             orders,
             limits,
         };
-        if config.pages() > MAX_PAGES {
+        if config.pages() > MAX_VM_PAGES {
             return Err(wrong("a VM has at most 16 TiB".into()));
         }
         Ok(config)
@@ -347,7 +344,7 @@ fn layout(sizes: &[u64], below_4g: Option<u64>) -> Result<Vec<Vec<GpaRange>>, Fl
     let total = sizes
         .iter()
         .try_fold(0_u64, |sum, size| sum.checked_add(*size))
-        .filter(|total| *total <= MAX_PAGES * PAGE_BYTES)
+        .filter(|total| *total <= MAX_VM_PAGES * PAGE_BYTES)
         .ok_or_else(too_large)?;
     // What QEMU's q35 does.
     let low = below_4g.unwrap_or(if total >= 11 * GIB / 4 {

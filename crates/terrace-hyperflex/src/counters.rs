@@ -43,6 +43,9 @@ pub struct Counters {
     pub bad_event_buffers: u64,
     /// Statistics that were taken.
     pub statistics: u64,
+    /// Values in statistics that no such VM can have: not passed on.
+    #[serde(default)]
+    pub implausible_statistics: u64,
     /// Statistics buffers that were none.
     pub bad_statistics: u64,
 }

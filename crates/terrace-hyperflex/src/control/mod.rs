@@ -118,7 +118,8 @@ impl TierStatus {
     }
 }
 
-/// A guest's statistics of a tier, untrusted; `None`: it said nothing.
+/// A guest's statistics of a tier, untrusted but none larger than such a VM can have, so that sums cannot overflow;
+/// `None`: it said nothing, or what cannot be.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct GuestTier {
