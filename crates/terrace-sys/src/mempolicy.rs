@@ -123,12 +123,13 @@ mod tests {
     use std::os::fd::AsFd;
 
     use super::*;
-    use crate::{SharedMapping, memory_file};
+    use crate::topology::{NodeId, node_free_bytes};
+    use crate::{HostRoot, SharedMapping, memory_file, punch_hole, query_nodes};
 
     const PAGE: usize = 4096;
 
     /// Past the capture of the test harness: a run without policies must show it.
-    fn skipped(test: &str, error: &SysError) {
+    fn skipped(test: &str, error: &dyn std::fmt::Display) {
         use std::io::Write;
         let words = format!("\nSKIPPED {test}: NOT TESTED, since {error}\n");
         std::io::stderr().write_all(words.as_bytes()).unwrap();
@@ -154,6 +155,45 @@ mod tests {
         for unknown in [MAX_NODES - 1, MAX_NODES, u32::MAX] {
             let error = prefer_node(mapping.as_ptr().addr(), PAGE, unknown).unwrap_err();
             assert_eq!(error.errno(), libc::EINVAL, "{error}");
+        }
+    }
+
+    /// On a machine with one node this says little; with more, where each page is.
+    #[test]
+    fn pages_come_from_the_files_node_also_where_they_come_again() {
+        let test = "pages_come_from_the_files_node_also_where_they_come_again";
+        let nodes = node_free_bytes(&HostRoot::new("/"));
+        for (NodeId(node), free) in nodes {
+            // A full node is passed over: that is what preferring is.
+            if free < 256 << 20 {
+                skipped(test, &format!("node {node} has {free} free bytes"));
+                continue;
+            }
+            let file = memory_file(c"refault", 8 * PAGE as u64).unwrap();
+            let setting = SharedMapping::new(file.as_fd(), 0, 8 * PAGE).unwrap();
+            match prefer_node(setting.as_ptr().addr(), 8 * PAGE, node) {
+                Err(error) if [libc::ENOSYS, libc::EPERM].contains(&error.errno()) => {
+                    return skipped(test, &error);
+                }
+                done => done.unwrap(),
+            }
+            drop(setting);
+            // The hypervisor's: this mapping never heard of a node.
+            let using = SharedMapping::new(file.as_fd(), 0, 8 * PAGE).unwrap();
+            let pages: Vec<*mut u8> = (0..8)
+                .map(|i| using.as_ptr().wrapping_add(i * PAGE))
+                .collect();
+            let addresses: Vec<u64> = pages.iter().map(|page| page.addr() as u64).collect();
+            for _ in 0..2 {
+                for page in &pages {
+                    // SAFETY: inside of the mapping and of the file.
+                    unsafe { page.write_volatile(1) };
+                }
+                let mut status = [0; 8];
+                query_nodes(std::process::id(), &addresses, &mut status).unwrap();
+                assert_eq!(status, [i32::try_from(node).unwrap(); 8]);
+                punch_hole(file.as_fd(), 0, 8 * PAGE as u64).unwrap();
+            }
         }
     }
 
