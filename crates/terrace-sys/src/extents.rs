@@ -121,6 +121,14 @@ pub fn is_hugetlbfs(fd: BorrowedFd<'_>) -> Result<bool, SysError> {
     Ok(file_system(fd)?.f_type == libc::HUGETLBFS_MAGIC)
 }
 
+/// Whether a file is on tmpfs, as a memfd is.
+///
+/// # Errors
+/// Where the kernel does not say.
+pub fn is_tmpfs(fd: BorrowedFd<'_>) -> Result<bool, SysError> {
+    Ok(file_system(fd)?.f_type == libc::TMPFS_MAGIC)
+}
+
 /// The smallest part of a file that can be given back: the page size of hugetlbfs, 4 KiB elsewhere.
 ///
 /// # Errors
@@ -197,6 +205,7 @@ mod tests {
         .unwrap();
         assert_eq!(left, [(4096, 4096), (5 * 4096, 2 * 4096)]);
         assert_eq!(backing_page_bytes(file.as_fd()).unwrap(), 4096);
+        assert!(is_tmpfs(file.as_fd()).unwrap());
         let mut page = [1; 4096];
         file.read_exact_at(&mut page, 2 * 4096).unwrap();
         assert_eq!(page, [0; 4096]);

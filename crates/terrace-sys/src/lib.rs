@@ -31,7 +31,7 @@ pub use damon::{Damon, DamonAttrs, DamonError, DamonRegion, Kdamond};
 pub use error::SysError;
 pub use extents::{
     Extent, backing_page_bytes, data_extents, file_size, for_each_data_extent, huge_memory_file,
-    is_hugetlbfs, memory_file, punch_hole,
+    is_hugetlbfs, is_tmpfs, memory_file, punch_hole,
 };
 pub use fds::{MAX_FDS, peer_pid, receive_with_fds, send_with_fds};
 pub use finding::{Finding, Status};
