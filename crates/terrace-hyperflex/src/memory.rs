@@ -18,6 +18,9 @@ use crate::tier::{Run, TierMap};
 /// Bytes of a block as `stat` counts them.
 const BLOCK_BYTES: u64 = 512;
 
+/// Bytes of a file that are looked at between two looks at the clock.
+const PART_BYTES: u64 = 1 << 30;
+
 /// A region of the hypervisor that a file backs.
 #[derive(Clone, Debug)]
 struct Region {
@@ -43,6 +46,22 @@ pub(crate) struct Piece<'a> {
     pub first: u64,
     /// Bytes.
     pub bytes: u64,
+}
+
+impl Piece<'_> {
+    /// What is looked at in one go.
+    fn parts(self) -> impl Iterator<Item = Self> {
+        (0..self.bytes.div_ceil(PART_BYTES)).map(move |i| {
+            let skipped = i * PART_BYTES;
+            Self {
+                gpa: self.gpa + skipped,
+                offset: self.offset + skipped,
+                first: self.first + skipped / PAGE_BYTES,
+                bytes: PART_BYTES.min(self.bytes - skipped),
+                ..self
+            }
+        })
+    }
 }
 
 /// Gives memory of the guest back to the host.
@@ -123,52 +142,63 @@ impl GuestFiles {
         tier.ranges().iter().map(missing).sum()
     }
 
-    /// Looks at the files for what the guest claims to have given back. Takes a system call per piece of a file.
+    /// Looks at the files for what the guest claims to have given back. Takes two system calls per piece of a file;
+    /// `in_time` is asked before each GiB, and where it says no there is no answer.
     #[must_use]
-    pub fn verify(&self, tier: &TierMap, number: usize, state: &State) -> Verified {
+    pub fn verify(
+        &self,
+        tier: &TierMap,
+        number: usize,
+        state: &State,
+        in_time: impl Fn() -> bool,
+    ) -> Option<Verified> {
         let mut seen = Verified {
             claimed_pages: state.pages_in(number),
             ..Verified::default()
         };
         let mut inodes = BTreeSet::new();
         for piece in self.pieces_of(tier) {
-            let Piece {
-                file,
-                offset,
-                first,
-                bytes,
-                ..
-            } = piece;
             let (mut file_bytes, mut file_blocks) = (0, 0);
-            if let Ok(meta) = file.metadata() {
+            if let Ok(meta) = piece.file.metadata() {
                 (file_bytes, file_blocks) = (meta.len(), meta.blocks() * BLOCK_BYTES);
                 if inodes.insert((meta.dev(), meta.ino())) {
                     seen.file_bytes += file_blocks;
                 }
             }
             if piece.page_bytes == PAGE_BYTES {
-                let count = |from: u64, len: u64| {
-                    let page = first + (from - offset) / PAGE_BYTES;
-                    state.count(number, page, len.div_ceil(PAGE_BYTES))
-                };
-                let mut claimed_but_there = 0;
-                let looked = for_each_data_extent(file.as_fd(), offset..offset + bytes, |extent| {
-                    seen.present_bytes += extent.len;
-                    claimed_but_there += count(extent.start, extent.len);
-                });
-                if looked.is_ok() {
-                    let claimed = count(offset, bytes);
-                    seen.absent_pages += claimed.saturating_sub(claimed_but_there);
+                for part in piece.parts() {
+                    if !in_time() {
+                        return None;
+                    }
+                    look(&part, number, state, &mut seen);
                 }
             } else {
                 // Hugetlbfs says only how much of the whole file is there: an upper bound.
-                let claimed = state.count(number, first, bytes / PAGE_BYTES);
+                let claimed = state.count(number, piece.first, piece.bytes / PAGE_BYTES);
                 let absent = file_bytes.saturating_sub(file_blocks) / PAGE_BYTES;
                 seen.absent_pages += claimed.min(absent);
-                seen.present_bytes += bytes.min(file_blocks);
+                seen.present_bytes += piece.bytes.min(file_blocks);
             }
         }
-        seen
+        Some(seen)
+    }
+}
+
+/// Adds what is there of a part of a file.
+fn look(part: &Piece<'_>, number: usize, state: &State, seen: &mut Verified) {
+    let Piece { offset, bytes, .. } = *part;
+    let count = |from: u64, len: u64| {
+        let page = part.first + (from - offset) / PAGE_BYTES;
+        state.count(number, page, len.div_ceil(PAGE_BYTES))
+    };
+    let mut claimed_but_there = 0;
+    let looked = for_each_data_extent(part.file.as_fd(), offset..offset + bytes, |extent| {
+        seen.present_bytes += extent.len;
+        claimed_but_there += count(extent.start, extent.len);
+    });
+    if looked.is_ok() {
+        let claimed = count(offset, bytes);
+        seen.absent_pages += claimed.saturating_sub(claimed_but_there);
     }
 }
 
@@ -254,6 +284,35 @@ mod tests {
     }
 
     #[test]
+    fn a_piece_is_looked_at_in_parts_that_make_up_all_of_it() {
+        let file = tempfile::tempfile().unwrap();
+        let piece = Piece {
+            file: &file,
+            page_bytes: PAGE_BYTES,
+            gpa: 7 << 30,
+            offset: PAGE_BYTES,
+            first: 3,
+            bytes: 2 * PART_BYTES + PAGE_BYTES,
+        };
+        let parts: Vec<_> = piece
+            .parts()
+            .map(|p| (p.gpa, p.offset, p.first, p.bytes))
+            .collect();
+        let pages = PART_BYTES / PAGE_BYTES;
+        let want = [
+            (7 << 30, PAGE_BYTES, 3, PART_BYTES),
+            (8 << 30, PART_BYTES + PAGE_BYTES, 3 + pages, PART_BYTES),
+            (
+                9 << 30,
+                2 * PART_BYTES + PAGE_BYTES,
+                3 + 2 * pages,
+                PAGE_BYTES,
+            ),
+        ];
+        assert_eq!(parts, want);
+    }
+
+    #[test]
     fn pages_that_came_back_after_they_were_claimed_cost_honesty() {
         let vm = MockVm::two_tiers();
         vm.fill();
@@ -262,14 +321,16 @@ mod tests {
         let tier = TierMap::new(&vm.config().tiers()[1]);
         let run = tier.find(vm.tier(1).start + MIB, 64).unwrap();
         state.put_all(1, run.first, run.pages, true);
-        assert_eq!(files.verify(&tier, 1, &state).absent_pages, 0);
+        let all = files.verify(&tier, 1, &state, || true).unwrap();
+        assert_eq!(all.absent_pages, 0);
+        assert_eq!(files.verify(&tier, 1, &state, || false), None);
         assert!(files.free(files.region_of(&run).unwrap(), &run));
-        let honest = files.verify(&tier, 1, &state);
+        let honest = files.verify(&tier, 1, &state, || true).unwrap();
         assert_eq!((honest.claimed_pages, honest.absent_pages), (64, 64));
         assert_eq!(honest.present_bytes, vm.tier(1).len - run.bytes());
         assert_eq!(honest.file_bytes, honest.present_bytes);
         vm.touch(run.gpa, 16);
-        let caught = files.verify(&tier, 1, &state);
+        let caught = files.verify(&tier, 1, &state, || true).unwrap();
         assert!((caught.honesty() - 0.75).abs() < 1e-9, "{caught:?}");
         assert!((Verified::default().honesty() - 1.0).abs() < 1e-9);
     }

@@ -102,9 +102,9 @@ pub struct TierStatus {
     pub target_bytes: u64,
     /// What it has by what the guest claims, bytes.
     pub size_bytes: u64,
-    /// What the files say, where it was asked for.
+    /// What the files say, where it was asked for and could be seen within 3 s.
     pub verified: Option<Verified>,
-    /// The share of the claimed pages that are really gone, 0 to 1, where it was asked for.
+    /// The share of the claimed pages that are really gone, 0 to 1, where the files were looked at.
     pub honesty: Option<f64>,
     /// What the guest says.
     pub guest: GuestTier,
