@@ -266,8 +266,10 @@ fn a_device_killed_at_any_moment_of_a_chain_punches_nothing_that_the_guest_owns(
     let client = Client::new(&folder.path().join("control"));
     let mut guest = Guest::new();
     let mut drivers = None;
-    let mut mid_chain = 0;
-    for _ in 0..KILLS {
+    let (mut kills, mut mid_chain) = (0, 0);
+    // On a busy machine the device may not be at work when it is killed.
+    while kills < KILLS || (mid_chain == 0 && kills < 10 * KILLS) {
+        kills += 1;
         let mut device = start(folder.path());
         let mut host = Hypervisor::connect(&socket, &guest.vm, drivers.take());
         let chains = 1 + guest.below(150);
@@ -311,5 +313,5 @@ fn a_device_killed_at_any_moment_of_a_chain_punches_nothing_that_the_guest_owns(
     assert!(device.0.wait().unwrap().success());
     let state = State::open(&folder.path().join("state"), guest.vm.config()).unwrap();
     guest.compare(&state);
-    eprintln!("of {KILLS} kills in a storm {mid_chain} queues had begun a chain");
+    eprintln!("of {kills} kills in a storm {mid_chain} queues had begun a chain");
 }
