@@ -76,8 +76,13 @@ pub fn punch_hole(fd: BorrowedFd<'_>, start: u64, len: u64) -> Result<(), SysErr
 /// # Errors
 /// Where the kernel refuses.
 pub fn memory_file(name: &std::ffi::CStr, len: u64) -> Result<File, SysError> {
+    memfd(name, len, 0)
+}
+
+fn memfd(name: &std::ffi::CStr, len: u64, flags: libc::c_uint) -> Result<File, SysError> {
+    let flags = flags | libc::MFD_CLOEXEC;
     // SAFETY: `name` is a C string that lives during the call.
-    let fd = unsafe { libc::memfd_create(name.as_ptr(), libc::MFD_CLOEXEC) };
+    let fd = unsafe { libc::memfd_create(name.as_ptr(), flags) };
     if fd < 0 {
         return Err(SysError::last("memfd_create", name.to_string_lossy()));
     }
@@ -89,6 +94,15 @@ pub fn memory_file(name: &std::ffi::CStr, len: u64) -> Result<File, SysError> {
         source,
     })?;
     Ok(file)
+}
+
+/// The same of huge pages of 2 MiB; `len` is whole ones of them. That it can be made says nothing of free ones: touching
+/// a page for which there is none raises SIGBUS.
+///
+/// # Errors
+/// Where the kernel has no such pages.
+pub fn huge_memory_file(name: &std::ffi::CStr, len: u64) -> Result<File, SysError> {
+    memfd(name, len, libc::MFD_HUGETLB | libc::MFD_HUGE_2MB)
 }
 
 /// Size of a file, bytes.
@@ -105,6 +119,14 @@ pub fn file_size(fd: BorrowedFd<'_>) -> Result<u64, SysError> {
 /// Where the kernel does not say.
 pub fn is_hugetlbfs(fd: BorrowedFd<'_>) -> Result<bool, SysError> {
     Ok(file_system(fd)?.f_type == libc::HUGETLBFS_MAGIC)
+}
+
+/// Whether a file is on tmpfs, as a memfd is.
+///
+/// # Errors
+/// Where the kernel does not say.
+pub fn is_tmpfs(fd: BorrowedFd<'_>) -> Result<bool, SysError> {
+    Ok(file_system(fd)?.f_type == libc::TMPFS_MAGIC)
 }
 
 /// The smallest part of a file that can be given back: the page size of hugetlbfs, 4 KiB elsewhere.
@@ -183,6 +205,7 @@ mod tests {
         .unwrap();
         assert_eq!(left, [(4096, 4096), (5 * 4096, 2 * 4096)]);
         assert_eq!(backing_page_bytes(file.as_fd()).unwrap(), 4096);
+        assert!(is_tmpfs(file.as_fd()).unwrap());
         let mut page = [1; 4096];
         file.read_exact_at(&mut page, 2 * 4096).unwrap();
         assert_eq!(page, [0; 4096]);
