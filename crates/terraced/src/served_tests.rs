@@ -24,6 +24,8 @@ use crate::agents::Claims;
 use crate::api;
 use crate::config::Config;
 use crate::daemon::{Daemon, Input};
+use crate::elastic::orders::Elastics;
+use crate::elastic::{self, Pace};
 use crate::scout::{Found, Looked, State};
 
 pub struct Served {
@@ -61,6 +63,11 @@ fn serve() -> Served {
 
 /// A daemon whose configuration may name the test's folder.
 pub fn serve_with(config: impl FnOnce(&Path) -> String) -> Served {
+    serve_elastic(config, Elastics::new(elastic::finder(), Pace::default()))
+}
+
+/// The same, with elastic memory of the test's making.
+pub fn serve_elastic(config: impl FnOnce(&Path) -> String, elastics: Elastics) -> Served {
     let folder = tempfile::tempdir().unwrap();
     host(folder.path());
     let text = config(folder.path());
@@ -79,6 +86,7 @@ pub fn serve_with(config: impl FnOnce(&Path) -> String) -> Served {
         topology,
         inbox.clone(),
         claims.clone(),
+        elastics,
     )
     .unwrap();
     Served {

@@ -4,13 +4,13 @@ use axum::extract::{Path, Query, State};
 use axum::routing::{get, post};
 use axum::{Json, Router};
 use serde::Deserialize;
-use terrace_api::flex::Resize;
+use terrace_api::elastic::{Ordered, Resize};
 use terrace_api::types::{
     Doctor, Done, EventLine, HeatMap, PageExplanation, Planning, Setting, Status, Vm, VmDetail,
 };
 use terrace_proto::{Command, Gpa};
 
-use super::{Asker, Failure, Served, flex};
+use super::{Asker, Failure, Served, elastic};
 
 type Answer<T> = Result<Json<T>, Failure>;
 
@@ -45,12 +45,7 @@ async fn vms(State(asker): State<Asker>) -> Answer<Vec<Vm>> {
 }
 
 async fn vm(State(asker): State<Asker>, Path(name): Path<String>) -> Answer<VmDetail> {
-    let asked = move |d: &mut dyn Served| Ok((d.detail(&name)?, d.hyperflex(&name)));
-    let (mut detail, control) = asker.ask(asked).await?;
-    if let Some(control) = control {
-        detail.hyperflex = Some(flex::look(control).await);
-    }
-    Ok(Json(detail))
+    asker.ask(move |d| d.detail(&name)).await.map(Json)
 }
 
 #[derive(Deserialize)]
@@ -144,14 +139,8 @@ async fn resize(
     State(asker): State<Asker>,
     Path(name): Path<String>,
     Json(sizes): Json<Resize>,
-) -> Answer<Done> {
-    let of = name.clone();
-    let asked = move |d: &mut dyn Served| {
-        d.entry(&of)?;
-        Ok(d.hyperflex(&of))
-    };
-    let control = asker.ask(asked).await?;
-    flex::resize(name, control, sizes).await.map(Json)
+) -> Answer<Ordered> {
+    elastic::resize(&asker, name, sizes).await.map(Json)
 }
 
 async fn doctor(State(asker): State<Asker>) -> Answer<Doctor> {
