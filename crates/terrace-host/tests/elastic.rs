@@ -59,6 +59,15 @@ impl Script {
             l if l.contains("query-memory-size") => {
                 json!({"return": {"base-memory": 512 * MIB, "plugged-memory": 256 * MIB}})
             }
+            l if l.contains("query-memdev") => {
+                let memdev = |id: &str, policy: &str| {
+                    json!({
+                        "id": id, "size": 1024 * MIB, "share": true, "merge": true, "dump": true, "prealloc": false,
+                        "policy": policy, "host-nodes": [3],
+                    })
+                };
+                json!({"return": [memdev("v0", "default"), memdev("v1", "bind")]})
+            }
             l if l.contains("query-balloon") => self.balloon.clone(),
             l if l.contains("info numa") => return human(&self.numa),
             l if l.contains("qom-set") && self.refuses.is_some_and(|id| l.contains(id)) => {
@@ -108,6 +117,9 @@ fn virtio_mem_is_found_and_told_growth_first() {
     };
     let sizes: Vec<_> = tiers.iter().map(|t| t.size_bytes / MIB).collect();
     assert_eq!(sizes, [256, 512]);
+    // Where QEMU was told no policy, memory may come from anywhere.
+    let nodes: Vec<_> = tiers.iter().map(|t| t.host_nodes.clone()).collect();
+    assert_eq!(nodes, [vec![], vec![3]]);
     let plan = Plan::new(&tiers, &[Some(512 * MIB), Some(256 * MIB)]).unwrap();
     plan.carry_out(&mut vm.monitor).unwrap();
     let told = |id: &str, mib: u64| json!({"path": format!("/machine/peripheral/{id}"), "property": "requested-size", "value": mib * MIB});

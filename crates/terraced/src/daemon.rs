@@ -346,6 +346,7 @@ impl Served for Daemon {
 
     fn look_elastic(&mut self, name: &str) -> Result<(oneshot::Receiver<()>, Duration), Failure> {
         (self as &dyn Served).entry(name)?;
+        self.keep_elastic(name, true);
         let looked = self.kept(name)?.keeper.look();
         Ok((looked, self.elastics.pace.patience))
     }

@@ -118,7 +118,7 @@ impl Daemon {
     /// Takes in what the scout found.
     pub fn found(&mut self, found: Found) {
         if let Some(name) = self.take_in(found) {
-            self.keep_elastic(&name);
+            self.keep_elastic(&name, false);
         }
     }
 

@@ -29,6 +29,8 @@ pub fn text(elastic: &Elastic) -> String {
         out += &format!("  as it was {age_s:.0} s ago:");
     }
     out += match (elastic.connected, elastic.told) {
+        // Only a device of ours hears of that.
+        _ if elastic.by != "hyperflex" => "",
         (false, _) => " no hypervisor is connected",
         (true, false) => " the guest's driver does not know the targets yet",
         (true, true) => " the guest's driver knows the targets",

@@ -152,7 +152,12 @@ pub fn look(monitor: &mut Monitor) -> Result<Option<Means>, ElasticError> {
     let devices = monitor.virtio_mems()?;
     if !devices.is_empty() {
         let (nodes, boot) = (monitor.nodes()?, monitor.boot_bytes()?);
-        return Ok(Some(Means::VirtioMem(tiers(&nodes, boot, devices)?)));
+        let mut tiers = tiers(&nodes, boot, devices)?;
+        let memdevs = monitor.memdevs()?;
+        tiers
+            .iter_mut()
+            .for_each(|tier| tier.learn_host_nodes(&memdevs));
+        return Ok(Some(Means::VirtioMem(tiers)));
     }
     let Some(size) = monitor.balloon()? else {
         return Ok(None);

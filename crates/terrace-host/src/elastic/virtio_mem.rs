@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 
 use super::{Bytes, ElasticError, tier_name};
-use crate::qemu::{Monitor, NodeMemory, VirtioMem};
+use crate::qemu::{Memdev, Monitor, NodeMemory, VirtioMem};
 
 /// A node of the guest with memory, as a tier.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -19,6 +19,8 @@ pub struct Tier {
     pub target_bytes: u64,
     /// What it may have.
     pub max_bytes: u64,
+    /// The host's nodes behind its virtio-mem devices; empty where QEMU was not told any.
+    pub host_nodes: Vec<u32>,
     /// Its virtio-mem devices.
     pub devices: Vec<VirtioMem>,
 }
@@ -124,8 +126,28 @@ impl Tier {
             size_bytes: boot_bytes,
             target_bytes: boot_bytes,
             max_bytes: boot_bytes,
+            host_nodes: Vec::new(),
             devices: Vec::new(),
         }
+    }
+
+    /// The largest of its devices' blocks.
+    #[must_use]
+    pub fn block_bytes(&self) -> u64 {
+        self.devices.iter().map(|d| d.block).max().unwrap_or(1)
+    }
+
+    /// Learns from the memory backends which nodes of the host its devices take memory from.
+    pub(super) fn learn_host_nodes(&mut self, memdevs: &[Memdev]) {
+        for device in &self.devices {
+            // As a path of QEMU's objects.
+            let id = device.memdev.rsplit('/').next();
+            let memdev = memdevs.iter().find(|memdev| Some(&*memdev.id) == id);
+            self.host_nodes
+                .extend(memdev.iter().flat_map(|m| &m.host_nodes));
+        }
+        self.host_nodes.sort_unstable();
+        self.host_nodes.dedup();
     }
 
     /// What this tier gets when it is asked to have `asked` bytes, and the orders that takes.
@@ -170,7 +192,7 @@ impl Tier {
             tier,
             asked_bytes: asked,
             target_bytes: asked - left,
-            block_bytes: self.devices.iter().map(|d| d.block).max().unwrap_or(1),
+            block_bytes: self.block_bytes(),
         };
         Ok((plan, orders))
     }

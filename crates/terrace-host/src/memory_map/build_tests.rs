@@ -19,6 +19,7 @@ impl MemoryTree for FakeTree {
             id: (*id).into(),
             size: 0,
             share: true,
+            host_nodes: Vec::new(),
         };
         Ok(self.memdevs.iter().map(memdev).collect())
     }

@@ -100,6 +100,8 @@ pub struct Memdev {
     pub size: u64,
     /// Whether it is mapped shared.
     pub share: bool,
+    /// The host's nodes that it takes memory from; empty where nothing was said.
+    pub host_nodes: Vec<u32>,
 }
 
 /// A monitor. Its connection is made anew by the next command after one that failed, so that an answer
@@ -329,6 +331,10 @@ impl Monitor {
                 id: memdev.id?,
                 size: memdev.size,
                 share: memdev.share,
+                host_nodes: match memdev.policy {
+                    qmp::HostMemPolicy::default => Vec::new(),
+                    _ => memdev.host_nodes.into_iter().map(u32::from).collect(),
+                },
             })
         });
         Ok(named.collect())

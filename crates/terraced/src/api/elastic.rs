@@ -26,7 +26,9 @@ pub async fn resize(asker: &Asker, name: String, sizes: Resize) -> Result<Ordere
     match timeout(patience, given.sent.answered).await {
         Ok(Ok(Ok(()))) => {}
         Ok(Ok(Err(Trouble::Refused(why)))) => return Err(Failure::Invalid(why)),
-        Ok(Ok(Err(Trouble::Gone(why)))) => return Err(Failure::NotNow(why)),
+        Ok(Ok(Err(Trouble::Gone(why) | Trouble::Nothing(why)))) => {
+            return Err(Failure::NotNow(why));
+        }
         Ok(Err(_)) => return Err(ended(&name)),
         Err(_) if ticket.withdraw() => {
             let of = name.clone();

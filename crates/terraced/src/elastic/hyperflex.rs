@@ -73,6 +73,8 @@ fn tier_look(tier: &TierStatus, host_node: Option<u32>) -> TierLook {
         node: Some(tier.node),
         host_nodes: host_node.into_iter().collect(),
         whole_bytes: tier.whole_bytes,
+        least_bytes: 0,
+        block_bytes: 0,
         target_bytes: tier.target_bytes,
         size_bytes: tier.size_bytes,
         verified,

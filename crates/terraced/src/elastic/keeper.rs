@@ -12,7 +12,7 @@ use std::time::Instant;
 use terrace_host::process_memory::{self, Resident};
 use tokio::sync::oneshot;
 
-use super::{Find, Look, Mechanism, Pace, Place, Provider, Trouble, Verified};
+use super::{Find, Look, Mechanism, Pace, Place, Provider, Trouble, Verified, three_ways};
 use crate::daemon::Input;
 
 /// What a keeper tells the daemon's thread.
@@ -29,6 +29,13 @@ pub enum Told {
     Looked(Box<Looked>),
     /// What came of the order of this number.
     Answered(u64, Result<(), Trouble>),
+}
+
+impl Told {
+    /// Nothing is there that could resize the VM.
+    pub fn is_nothing(&self) -> bool {
+        matches!(self, Self::Looked(looked) if matches!(looked.look, Err(Trouble::Nothing(_))))
+    }
 }
 
 /// A look, and what the host says of the hypervisor's process.
@@ -220,12 +227,9 @@ impl Body {
         if self.provider.is_none() {
             self.provider = (self.find)()?;
         }
-        self.provider.as_mut().ok_or_else(|| {
-            let name = &self.place.name;
-            Trouble::Gone(format!(
-                "{name} has neither a HyperFlex device nor virtio-mem nor a balloon that could be asked"
-            ))
-        })
+        let name = &self.place.name;
+        let provider = self.provider.as_mut();
+        provider.ok_or_else(|| Trouble::Nothing(three_ways(name)))
     }
 
     /// `false` where nobody listens any more.

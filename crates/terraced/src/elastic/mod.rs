@@ -14,6 +14,7 @@ mod hyperflex;
 pub mod keeper;
 pub mod kept;
 pub mod orders;
+mod qemu;
 #[cfg(test)]
 mod tests;
 pub mod views;
@@ -26,7 +27,7 @@ pub use terrace_api::elastic::GuestTier;
 use terrace_host::HostRoot;
 use terrace_proto::PAGE_SIZE;
 
-use crate::config::VmConfig;
+use crate::config::{VmConfig, VmMode};
 
 /// Resizes one VM: a device, or the hypervisor's monitor. All calls block, and run on the VM's keeper alone.
 pub trait Provider: Send {
@@ -60,7 +61,6 @@ pub struct Mechanism {
 
 /// The mechanisms that there are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[cfg_attr(not(test), allow(dead_code, reason = "for providers over QMP"))]
 pub enum Kind {
     /// A device of ours with one balloon per tier.
     HyperFlex,
@@ -110,8 +110,12 @@ pub struct TierLook {
     pub node: Option<u32>,
     /// The host's nodes behind it; empty where they are not known.
     pub host_nodes: Vec<u32>,
-    /// What the VM was started with, bytes.
+    /// What the VM was started with, bytes: the most that it may have.
     pub whole_bytes: u64,
+    /// The least that it can have, bytes.
+    pub least_bytes: u64,
+    /// Sizes above the least are whole blocks of so many bytes; 0 where any size can be.
+    pub block_bytes: u64,
     /// What it shall have, bytes.
     pub target_bytes: u64,
     /// What it has by what the guest claims, bytes.
@@ -125,6 +129,13 @@ pub struct TierLook {
 }
 
 impl TierLook {
+    /// What it gets when it is asked to have so many bytes: whole blocks, never more. What is below the least is
+    /// the provider's to refuse.
+    pub fn rounded(&self, asked: u64) -> u64 {
+        let above = asked.saturating_sub(self.least_bytes);
+        asked - above.checked_rem(self.block_bytes).unwrap_or(0)
+    }
+
     /// Whether the target is reached by what the guest claims.
     pub fn is_met(&self) -> bool {
         self.size_bytes == self.target_bytes
@@ -170,6 +181,9 @@ pub enum Trouble {
     /// It refuses.
     #[error("{0}")]
     Refused(String),
+    /// Nothing is there that could.
+    #[error("{0}")]
+    Nothing(String),
 }
 
 /// Who gives an order.
@@ -203,10 +217,12 @@ pub struct Place {
     /// Its hypervisor's process, where it is known.
     pub pid: Option<u32>,
     /// Its monitor.
-    #[allow(dead_code, reason = "for providers over QMP")]
     pub monitor: PathBuf,
     /// What is configured for it.
     pub config: VmConfig,
+    /// An operator asked for this VM to be resized: its monitor may be asked what there is, whether it is opted
+    /// in or not.
+    pub is_asked_for: bool,
     /// Where files of the host are.
     pub root: HostRoot,
 }
@@ -218,10 +234,24 @@ pub type Find = Box<dyn FnMut() -> Result<Option<Box<dyn Provider>>, Trouble> + 
 /// Says how to find what resizes a VM; `None` for a VM that is not looked after at all.
 pub type Finder = Arc<dyn Fn(&Place) -> Option<Find> + Send + Sync>;
 
-/// The mechanisms of this host: the device that is configured.
+/// Says how a VM is given what resizes it.
+pub fn three_ways(name: &str) -> String {
+    format!(
+        "{name} has nothing that resizes it. Give it one of three: a HyperFlex device (hyperflex = \
+         \"/path/control.sock\" under [vm.{name}], where a terrace-hyperflex runs for it); a virtio-mem device for \
+         each node of the guest (-device virtio-mem-pci,id=…,memdev=…,node=…); or a balloon, which knows no tiers \
+         (-device virtio-balloon-pci)"
+    )
+}
+
+/// The mechanisms of this host: the device that is configured, else what the VM's QEMU has. The monitor of a VM that
+/// is not opted in may be somebody else's: it is asked nothing before an operator wants that VM resized.
 pub fn finder() -> Finder {
     Arc::new(|place| {
-        let control = place.config.hyperflex.clone()?;
+        let Some(control) = place.config.hyperflex.clone() else {
+            let opted_in = place.config.scan || place.config.mode != VmMode::Host;
+            return (opted_in || place.is_asked_for).then(|| qemu::find(&place.monitor));
+        };
         let nodes = place.config.hyperflex_nodes.clone();
         Some(Box::new(move || {
             let device = hyperflex::Device::new(&control, &nodes);

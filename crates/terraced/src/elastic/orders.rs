@@ -3,12 +3,13 @@
 use std::collections::BTreeMap;
 
 use terrace_api::elastic::Resize;
+use terrace_host::elastic::Bytes;
 use terrace_host::{Finding, node_memory};
 
 use super::admission::{self, Claim, Free, admit};
 use super::keeper::{Keeper, News, Sent};
 use super::kept::Kept;
-use super::{Finder, Kind, Look, Origin, Pace, Place, size, tier_name};
+use super::{Finder, Kind, Look, Origin, Pace, Place, size, three_ways, tier_name};
 use crate::api::Failure;
 use crate::daemon::Daemon;
 
@@ -60,8 +61,8 @@ enum Refusal {
 }
 
 impl Daemon {
-    /// Looks after a VM that was found, where it has elastic memory.
-    pub fn keep_elastic(&mut self, name: &str) {
+    /// Looks after a VM that was found, or that an operator asks for, where it has elastic memory.
+    pub fn keep_elastic(&mut self, name: &str, is_asked_for: bool) {
         let Some(entry) = self.vms.get(name) else {
             return;
         };
@@ -78,6 +79,7 @@ impl Daemon {
             pid,
             monitor: entry.socket.clone(),
             config,
+            is_asked_for,
             root: self.root.clone(),
         };
         let Some(find) = (self.elastics.finder)(&place) else {
@@ -110,6 +112,11 @@ impl Daemon {
         let Some(kept) = kept.filter(|kept| kept.keeper.id == news.keeper) else {
             return;
         };
+        if news.told.is_nothing() {
+            // Its monitor is left alone until an operator asks for it again.
+            self.elastics.vms.remove(name);
+            return;
+        }
         for event in kept.take(news.told, &pace) {
             self.tell(Some(name), event);
         }
@@ -127,12 +134,10 @@ impl Daemon {
 
     /// What is kept of a VM's elastic memory.
     pub fn kept(&self, name: &str) -> Result<&Kept, Failure> {
-        self.elastics.vms.get(name).ok_or_else(|| {
-            Failure::NotNow(format!(
-                "{name} has no elastic memory: say hyperflex = \"/path/control.sock\" under [vm.{name}] where a \
-                 terrace-hyperflex runs for it"
-            ))
-        })
+        self.elastics
+            .vms
+            .get(name)
+            .ok_or_else(|| Failure::NotNow(three_ways(name)))
     }
 
     /// The one way of an order: checks it, records it, makes it an event and sends it.
@@ -156,7 +161,7 @@ impl Daemon {
         }
         let kind = kept.kind();
         let wanted = wanted(name, kind, look, sizes).map_err(Failure::Invalid)?;
-        let words = words(kind, look, &wanted);
+        let words = words(kind, look, &wanted, sizes);
         let by_words = kept.words().to_owned();
         let told = format!("{words} ordered by {}, by {by_words}", origin.words());
         if let Err(refusal) = self.check(name, &wanted) {
@@ -210,7 +215,8 @@ impl Daemon {
         let tiers = tiers.filter_map(|(i, (tier, wanted))| Some((i, tier, (*wanted)?)));
         for (i, tier, wanted) in tiers.clone() {
             let tier_name = tier_name(kind, i);
-            if wanted > tier.whole_bytes {
+            // Others have limits of more kinds, and say them themselves.
+            if kind == Kind::HyperFlex && wanted > tier.whole_bytes {
                 return Err(Refusal::Invalid(format!(
                     "its {tier_name} memory has {} at most, what it was started with",
                     size(tier.whole_bytes)
@@ -321,16 +327,27 @@ fn wanted(name: &str, kind: Kind, look: &Look, sizes: &Resize) -> Result<Vec<Opt
             "{name} has {tiers} tier of elastic memory: there is no slow one to resize"
         ));
     }
-    let mut wanted = asked.to_vec();
-    wanted.resize(tiers, None);
-    Ok(wanted)
+    let asked = asked.into_iter().chain(std::iter::repeat(None));
+    let each = look.tiers.iter().zip(asked);
+    Ok(each
+        .map(|(tier, asked)| asked.map(|bytes| tier.rounded(bytes)))
+        .collect())
 }
 
-fn words(kind: Kind, look: &Look, wanted: &[Option<u64>]) -> String {
+fn words(kind: Kind, look: &Look, wanted: &[Option<u64>], sizes: &Resize) -> String {
+    let asked = [sizes.fast_bytes, sizes.slow_bytes];
     let tiers = look.tiers.iter().zip(wanted).enumerate();
     let each = tiers.filter_map(|(i, (tier, wanted))| {
         let (name, from) = (tier_name(kind, i), size(tier.size_bytes));
-        Some(format!("{name} {from} → {}", size((*wanted)?)))
+        let wanted = (*wanted)?;
+        let asked = asked.get(i).copied().flatten();
+        let rounded = asked.filter(|asked| kind.knows_tiers() && *asked != wanted);
+        let rounded = rounded.map(|asked| {
+            let [asked, block] = [asked, tier.block_bytes].map(Bytes);
+            format!(" ({asked} rounded down to blocks of {block})")
+        });
+        let rounded = rounded.unwrap_or_default();
+        Some(format!("{name} {from} → {}{rounded}", size(wanted)))
     });
     each.collect::<Vec<_>>().join(", ")
 }

@@ -58,7 +58,7 @@ impl Daemon {
         })
     }
 
-    /// Starts it and waits until it knows what the guest is resized by.
+    /// Starts it and waits until it knows the guest.
     pub fn start(&mut self) -> Result<()> {
         let path = |name: &str| self.folder.0.join(name).display().to_string();
         let text = format!(
@@ -80,8 +80,8 @@ impl Daemon {
         let process = self.process.insert(Guarded::spawn(&mut command)?);
         let mut wait = Wait::begin_silently("waiting until terraced knows the guest", PATIENCE);
         loop {
-            let known = self.folder.tiers();
-            if known.as_ref().is_ok_and(|tiers| !tiers.is_empty()) {
+            let known = self.folder.terrace(&["vms", "--json"]);
+            if known.as_ref().is_ok_and(|vms| vms.contains(NAME)) {
                 return Ok(());
             }
             if let Some(status) = process.ended()? {
