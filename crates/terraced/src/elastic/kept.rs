@@ -282,12 +282,15 @@ impl Kept {
         }
         *told = true;
         let wait = pace.driver.as_secs();
+        let driver = match self.kind() {
+            Kind::HyperFlex => "is the module hyperflex loaded in it?",
+            Kind::VirtioMem => "has it virtio_mem?",
+            Kind::Balloon => "has it virtio_balloon?",
+        };
         events.push(if look.connected {
-            format!(
-                "the guest's driver has not taken the targets for {wait} s: is the module hyperflex loaded in it?"
-            )
+            format!("the guest's driver has not taken the targets for {wait} s: {driver}")
         } else {
-            format!("no hypervisor has been connected to its HyperFlex device for {wait} s")
+            format!("no hypervisor has been connected to its device for {wait} s")
         });
     }
 

@@ -60,7 +60,7 @@ pub struct Mechanism {
 
 /// The mechanisms that there are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[cfg_attr(not(test), allow(dead_code, reason = "for providers over QMP"))]
+#[allow(dead_code, reason = "for providers over QMP")]
 pub enum Kind {
     /// A device of ours with one balloon per tier.
     HyperFlex,
