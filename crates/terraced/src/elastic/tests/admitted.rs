@@ -127,3 +127,37 @@ fn more_than_the_vm_was_started_with_is_refused() {
     let refused = host.resize("vm1", [Some(5 * GIB), None]).unwrap_err();
     assert!(refused.contains("has 4 GiB at most"), "{refused}");
 }
+
+#[test]
+fn the_figures_of_each_tier_and_what_became_of_orders_are_exported() {
+    let script = Scripted::settled();
+    script.see(|look| {
+        look.refused_entries = 7;
+        look.tiers[0].guest.free_bytes = Some(GIB);
+    });
+    let host = host([("vm \"1\"", &script)]);
+    counted(&host, "vm \"1\"", 2 * GIB);
+    host.resize("vm \"1\"", [Some(GIB), None]).unwrap();
+    host.resize("vm \"1\"", [Some(5 * GIB), None]).unwrap_err();
+    let text = host.figures();
+    let vm = r#"vm="vm \"1\"""#;
+    for has in [
+        format!("terrace_elastic_whole_bytes{{{vm},tier=\"fast\"}} 4294967296"),
+        format!("terrace_elastic_target_bytes{{{vm},tier=\"fast\"}} 1073741824"),
+        format!("terrace_elastic_honesty_ratio{{{vm},tier=\"slow\"}} 1.0"),
+        format!("terrace_elastic_guest_free_bytes{{{vm},tier=\"fast\"}} 1073741824"),
+        format!("terrace_elastic_refused_entries_total{{{vm}}} 7"),
+        format!("terrace_resizes_total{{{vm},outcome=\"taken\"}} 1"),
+        format!("terrace_resizes_total{{{vm},outcome=\"refused-invalid\"}} 1"),
+        format!("terrace_elastic_by{{{vm},by=\"hyperflex\"}} 1"),
+        "# TYPE terrace_elastic_size_bytes gauge".to_owned(),
+        "# EOF".to_owned(),
+    ] {
+        assert!(text.contains(&has), "no {has} in\n{text}");
+    }
+    let swap = "terrace_elastic_guest_swapped_in_pages_total{";
+    assert!(
+        !text.contains(swap),
+        "what the guest does not say is absent"
+    );
+}

@@ -1,10 +1,13 @@
 //! VMs whose memory a test resizes by hand.
 
 use std::collections::BTreeMap;
+use std::io::{Read as _, Write as _};
+use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
+use terrace_api::client::segment;
 use terrace_api::elastic::{Elastic, Ordered, Resize};
 use terrace_api::types::{Doctor, EventLine, Finding, VmDetail};
 
@@ -219,12 +222,15 @@ impl Host {
             fast_bytes,
             slow_bytes,
         };
-        let path = format!("/v1/vms/{vm}/resize");
+        let path = format!("/v1/vms/{}/resize", segment(vm));
         self.served.post_body(&path, &sizes)
     }
 
     pub fn elastic(&self, vm: &str) -> Option<Elastic> {
-        let detail: VmDetail = self.served.get(&format!("/v1/vms/{vm}")).unwrap();
+        let detail: VmDetail = self
+            .served
+            .get(&format!("/v1/vms/{}", segment(vm)))
+            .unwrap();
         detail.elastic
     }
 
@@ -259,6 +265,18 @@ impl Host {
             assert!(Instant::now() < until, "no {has:?} in {events:#?}");
             std::thread::sleep(Duration::from_millis(10));
         }
+    }
+
+    /// What `/metrics` says.
+    pub fn figures(&self) -> String {
+        let socket = self.root().join("terraced.sock");
+        let mut stream = UnixStream::connect(socket).unwrap();
+        let request = b"GET /metrics HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n";
+        stream.write_all(request).unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).unwrap();
+        assert!(answer.contains("application/openmetrics-text"), "{answer}");
+        answer
     }
 
     /// What `doctor` finds of this name, about a VM or the host.
