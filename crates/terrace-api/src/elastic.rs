@@ -54,6 +54,8 @@ pub struct Elastic {
     pub refused_entries: u64,
     /// The last order, since the daemon was started.
     pub order: Option<Order>,
+    /// What became of all orders, since the VM was found.
+    pub orders: Orders,
     /// Memory of the hypervisor's process, where it could be read.
     pub resident: Option<Resident>,
     /// Why the VM's memory is pinned, so that none may be taken away.
@@ -133,6 +135,21 @@ pub struct Order {
     pub state: OrderState,
     /// Why it is stuck or failed.
     pub why: Option<String>,
+}
+
+/// What became of orders.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Orders {
+    /// Taken by what resizes the VM.
+    pub taken: u64,
+    /// Refused for want of free memory.
+    pub refused_admission: u64,
+    /// Refused because the VM's memory is pinned.
+    pub refused_pinned: u64,
+    /// Refused as sizes that cannot be.
+    pub refused_invalid: u64,
+    /// Not taken, or not in time.
+    pub failed: u64,
 }
 
 /// How far an order is.

@@ -17,7 +17,6 @@ use serde::de::DeserializeOwned;
 use terrace_api::client::Client;
 use terrace_api::types::{Doctor, Done, EventLine, Mode, Planning, Setting, Status, Vm};
 use terrace_host::HostRoot;
-use terrace_host::topology::Topology;
 use terrace_sys::Damon;
 
 use crate::agents::Claims;
@@ -75,8 +74,7 @@ pub fn serve_elastic(config: impl FnOnce(&Path) -> String, elastics: Elastics) -
     let text = format!("[daemon]\nsocket = \"{}\"\n{text}", socket.display());
     let mut config = Config::parse(&text).unwrap();
     let root = HostRoot::new(folder.path());
-    let topology = Arc::new(Topology::read(&root, &[]).unwrap());
-    config.follow(&topology).unwrap();
+    let topology = Arc::new(crate::read_topology(&root, &mut config).unwrap());
     let claims = Claims::default();
     let (inbox, inputs) = channel();
     api::start(&socket, inbox.clone()).unwrap();

@@ -2,6 +2,7 @@
 
 mod agent_views;
 mod elastic;
+mod metrics;
 mod routes;
 mod views;
 

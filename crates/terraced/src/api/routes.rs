@@ -1,6 +1,8 @@
 //! Which path answers what.
 
 use axum::extract::{Path, Query, State};
+use axum::http::header::CONTENT_TYPE;
+use axum::response::IntoResponse;
 use axum::routing::{get, post};
 use axum::{Json, Router};
 use serde::Deserialize;
@@ -10,7 +12,7 @@ use terrace_api::types::{
 };
 use terrace_proto::{Command, Gpa};
 
-use super::{Asker, Failure, Served, elastic};
+use super::{Asker, Failure, Served, elastic, metrics};
 
 type Answer<T> = Result<Json<T>, Failure>;
 
@@ -32,6 +34,7 @@ pub fn router(asker: Asker) -> Router {
         .route("/v1/resume", post(resume))
         .route("/v1/doctor", get(doctor))
         .route("/v1/events", get(events))
+        .route("/metrics", get(figures))
         .fallback(|| async { Failure::NotFound("no such path; see docs/api.md".into()) })
         .with_state(asker)
 }
@@ -141,6 +144,15 @@ async fn resize(
     Json(sizes): Json<Resize>,
 ) -> Answer<Ordered> {
     elastic::resize(&asker, name, sizes).await.map(Json)
+}
+
+async fn figures(State(asker): State<Asker>) -> Result<impl IntoResponse, Failure> {
+    let read = |d: &mut dyn Served| {
+        let text = metrics::text(d);
+        text.map_err(|error| Failure::NotNow(format!("the figures could not be written: {error}")))
+    };
+    let text = asker.ask(read).await?;
+    Ok(([(CONTENT_TYPE, metrics::CONTENT_TYPE)], text))
 }
 
 async fn doctor(State(asker): State<Asker>) -> Answer<Doctor> {

@@ -185,14 +185,15 @@ impl Body {
             let wait = next.saturating_duration_since(Instant::now());
             let told = match asked.recv_timeout(wait) {
                 Err(RecvTimeoutError::Disconnected) => return,
-                Err(RecvTimeoutError::Timeout) => self.look(),
+                Err(RecvTimeoutError::Timeout) => self.look(true),
                 Ok(Ask::Look(answer)) => {
-                    let told = self.look();
+                    // Somebody waits: the host's memory is looked at in its own time.
+                    let told = self.look(self.verified.is_none());
                     // Whoever asked may have gone.
                     let _ = answer.send(());
                     told
                 }
-                Ok(Ask::Order(order)) => self.take(order) && self.look(),
+                Ok(Ask::Order(order)) => self.take(order) && self.look(false),
             };
             if !told {
                 return;
@@ -232,12 +233,11 @@ impl Body {
         provider.ok_or_else(|| Trouble::Nothing(three_ways(name)))
     }
 
-    /// `false` where nobody listens any more.
-    fn look(&mut self) -> bool {
-        let due = self
-            .verified
-            .as_ref()
-            .is_none_or(|seen| seen.at.elapsed() >= self.pace.verify);
+    /// Looks at the host's memory too, where that `may` be and is due or a target was met. `false` where nobody listens
+    /// any more.
+    fn look(&mut self, may: bool) -> bool {
+        let seen = self.verified.as_ref();
+        let due = may && seen.is_none_or(|seen| seen.at.elapsed() >= self.pace.verify);
         let was_met = self.was_met;
         let mut verify = due;
         let look = self.provider().and_then(|provider| {

@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use terrace_api::elastic::OrderState;
+use terrace_api::elastic::{OrderState, Orders};
 use terrace_host::process_memory::Resident;
 
 use super::keeper::{Keeper, Looked, Told};
@@ -34,7 +34,7 @@ pub struct Kept {
     /// The last order.
     pub order: Option<Order>,
     /// What became of all orders.
-    pub counts: Counts,
+    pub counts: Orders,
     /// Of each tier.
     tiers: Vec<TierState>,
     was_met: Option<bool>,
@@ -75,21 +75,6 @@ pub struct Order {
     is_seen: bool,
 }
 
-/// What became of orders.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Counts {
-    /// Taken by what resizes the VM.
-    pub taken: u64,
-    /// Refused for want of free memory.
-    pub refused_admission: u64,
-    /// Refused because the VM's memory is pinned.
-    pub refused_pinned: u64,
-    /// Refused as sizes that cannot be.
-    pub refused_invalid: u64,
-    /// Not taken, or not in time.
-    pub failed: u64,
-}
-
 #[derive(Clone, Copy, Debug, Default)]
 struct TierState {
     /// The driver has once brought the tier to its target, and the host's memory agreed.
@@ -111,7 +96,7 @@ impl Kept {
             pinned_by: None,
             resident: None,
             order: None,
-            counts: Counts::default(),
+            counts: Orders::default(),
             tiers: Vec::new(),
             was_met: None,
             untold: None,
@@ -282,12 +267,15 @@ impl Kept {
         }
         *told = true;
         let wait = pace.driver.as_secs();
+        let driver = match self.kind() {
+            Kind::HyperFlex => "is the module hyperflex loaded in it?",
+            Kind::VirtioMem => "has it virtio_mem?",
+            Kind::Balloon => "has it virtio_balloon?",
+        };
         events.push(if look.connected {
-            format!(
-                "the guest's driver has not taken the targets for {wait} s: is the module hyperflex loaded in it?"
-            )
+            format!("the guest's driver has not taken the targets for {wait} s: {driver}")
         } else {
-            format!("no hypervisor has been connected to its HyperFlex device for {wait} s")
+            format!("no hypervisor has been connected to its device for {wait} s")
         });
     }
 

@@ -17,6 +17,7 @@ pub fn view(name: &str, kept: &Kept) -> api::Elastic {
         at: mechanism.map_or(String::new(), |m| m.at.clone()),
         problem: problem(kept),
         order: kept.order.as_ref().map(|order| order_view(order, kept)),
+        orders: kept.counts,
         resident: resident(kept),
         pinned_by: kept.pinned_by.clone(),
         admission: admission(name, kept),
