@@ -137,6 +137,25 @@ impl Kept {
         self.tiers.get(i).is_some_and(|tier| tier.is_inflated)
     }
 
+    /// Host memory behind tier `i`, bytes; where nobody looked at its files, its share of what the hypervisor's process
+    /// holds, by the sizes.
+    pub fn present_bytes(&self, i: usize) -> u64 {
+        let tiers = self.seen.as_ref().map(|seen| &seen.look.tiers);
+        let Some(tier) = tiers.and_then(|tiers| tiers.get(i)) else {
+            return 0;
+        };
+        if let Some(seen) = tier.verified {
+            return seen.present_bytes;
+        }
+        let sizes = tiers.into_iter().flatten().map(|tier| tier.size_bytes);
+        let all: u128 = sizes.map(u128::from).sum();
+        let held = u128::from(self.resident.map_or(0, |resident| resident.bytes()));
+        let share = (held * u128::from(tier.size_bytes)).checked_div(all);
+        u64::try_from(share.unwrap_or(0))
+            .unwrap_or(u64::MAX)
+            .min(tier.size_bytes)
+    }
+
     /// What admission counts of tier `i`, bytes: all of it until the driver has inflated.
     pub fn counted(&self, i: usize, tier: &TierLook) -> u64 {
         if !self.is_inflated(i) {
@@ -191,9 +210,10 @@ impl Kept {
     }
 
     fn asked(&self) -> &'static str {
-        match self.kind() {
-            Kind::HyperFlex => "its HyperFlex device",
-            Kind::VirtioMem | Kind::Balloon => "its monitor",
+        // What is not known yet is looked for by the monitor.
+        match self.mechanism.as_ref().map(|m| m.kind) {
+            Some(Kind::HyperFlex) => "its HyperFlex device",
+            None | Some(Kind::VirtioMem | Kind::Balloon) => "its monitor",
         }
     }
 

@@ -249,8 +249,14 @@ pub fn three_ways(name: &str) -> String {
 pub fn finder() -> Finder {
     Arc::new(|place| {
         let Some(control) = place.config.hyperflex.clone() else {
+            let mut find = qemu::find(&place.monitor);
+            if place.is_asked_for {
+                return Some(find);
+            }
             let opted_in = place.config.scan || place.config.mode != VmMode::Host;
-            return (opted_in || place.is_asked_for).then(|| qemu::find(&place.monitor));
+            // Nobody waits for it: a monitor that does not answer is no news.
+            let quietly = move || find().map_err(|trouble| Trouble::Nothing(trouble.to_string()));
+            return opted_in.then(|| Box::new(quietly) as Find);
         };
         let nodes = place.config.hyperflex_nodes.clone();
         Some(Box::new(move || {

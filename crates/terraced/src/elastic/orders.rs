@@ -267,7 +267,7 @@ impl Daemon {
                 name: tier_name(kept.kind(), i),
                 nodes: tier.host_nodes.clone(),
                 counted_bytes: kept.counted(i, tier),
-                present_bytes: tier.verified.map_or(0, |seen| seen.present_bytes),
+                present_bytes: kept.present_bytes(i),
                 is_inflated: kept.is_inflated(i),
             })
         });
@@ -316,7 +316,8 @@ fn wanted(name: &str, kind: Kind, look: &Look, sizes: &Resize) -> Result<Vec<Opt
         let [Some(fast), Some(slow)] = asked else {
             return Err(format!(
                 "{name} is resized by the balloon, which knows no tiers: say both sizes, of which it gives the VM the \
-                 sum"
+                 sum; to resize one tier, start it with a virtio-mem device for each node of the guest, or with \
+                 HyperFlex"
             ));
         };
         return Ok(vec![Some(fast.saturating_add(slow))]);

@@ -14,6 +14,7 @@ use crate::scout::State;
 use crate::served_tests::{Served, serve_with};
 
 use super::GIB;
+use super::qemu::Qemu;
 
 /// Requests that the device saw.
 type Seen = Arc<Mutex<Vec<Value>>>;
@@ -136,6 +137,8 @@ fn a_vm_shows_how_far_its_device_is_and_whether_the_guest_is_honest() {
 #[test]
 fn without_a_device_the_answer_says_what_to_do() {
     let served = serve();
+    // A QEMU with neither virtio-mem nor a balloon.
+    Qemu::default().play(&served.folder.path().join("plain.sock"));
     let none = resize(&served, "plain", [Some(GIB), None]).unwrap_err();
     for has in ["[vm.plain]", "hyperflex ="] {
         assert!(none.contains(has), "no {has:?} in {none}");

@@ -1,9 +1,10 @@
-//! Elastic memory over the API: with a device that a test plays on its control socket ([`device`]), and with providers
-//! that a test scripts ([`faults`]).
+//! Elastic memory over the API: with a device that a test plays on its control socket ([`device`]), with a monitor that
+//! a test plays ([`qemu`]), and with providers that a test scripts ([`faults`]).
 
 mod admitted;
 mod device;
 mod faults;
+mod qemu;
 mod script;
 
 const MIB: u64 = 1 << 20;
