@@ -9,9 +9,9 @@ use terrace_api::client::{Client, segment};
 use terrace_api::elastic::{Elastic, ElasticTier, OrderState, Ordered, Resize};
 use terrace_api::types::VmDetail;
 
+use super::elastic::state;
 use super::print_json;
 use crate::args;
-use crate::render;
 
 /// Between two looks at a resize.
 const STEP: Duration = Duration::from_millis(500);
@@ -119,17 +119,4 @@ fn outcome(elastic: &Elastic, ordered: &Ordered) -> Outcome {
 
 fn pair(tier: &ElasticTier) -> (u64, u64) {
     (tier.size_bytes, tier.target_bytes)
-}
-
-/// `fast 300 MiB of 256 MiB to be, slow 768 MiB`.
-fn state(elastic: &Elastic) -> String {
-    let each = elastic.tiers.iter().map(|tier| {
-        let size = render::bytes(tier.size_bytes);
-        if tier.size_bytes == tier.target_bytes {
-            return format!("{} {size}", tier.name);
-        }
-        let target = render::bytes(tier.target_bytes);
-        format!("{} {size}, on the way to {target}", tier.name)
-    });
-    each.collect::<Vec<_>>().join("; ")
 }
