@@ -15,6 +15,8 @@ use crate::args;
 
 /// Between two looks at a resize.
 const STEP: Duration = Duration::from_millis(500);
+/// After how long without an answer of what resizes the VM there is no use in waiting.
+const GONE: Duration = Duration::from_secs(30);
 
 pub async fn run(client: &Client, args: args::Resize) -> Result<ExitCode> {
     let sizes = Resize {
@@ -51,6 +53,7 @@ pub async fn run(client: &Client, args: args::Resize) -> Result<ExitCode> {
 async fn wait(client: &Client, args: &args::Resize, ordered: &Ordered) -> Result<Elastic> {
     let path = format!("/v1/vms/{}", segment(&args.vm));
     let until = args.timeout.map(|timeout| Instant::now() + timeout);
+    let mut gone_since = None;
     let shows = std::io::stderr().is_terminal() && !args.json;
     loop {
         let detail: VmDetail = client.get(&path).await?;
@@ -67,14 +70,13 @@ async fn wait(client: &Client, args: &args::Resize, ordered: &Ordered) -> Result
             Outcome::Failed(why) => bail!("{}: {why}; {}", args.vm, state(&elastic)),
             Outcome::UnderWay => {}
         }
-        if until.is_some_and(|until| Instant::now() >= until) {
-            let problem = elastic.problem.as_deref().map(|p| format!(" ({p})"));
-            bail!(
-                "{}: not done in the time given; {}{}; it goes on",
-                args.vm,
-                state(&elastic),
-                problem.unwrap_or_default()
-            );
+        let since = elastic.problem.as_ref();
+        gone_since = since.map(|_| gone_since.unwrap_or_else(Instant::now));
+        let is_gone = gone_since.is_some_and(|since| since.elapsed() >= GONE);
+        if is_gone || until.is_some_and(|until| Instant::now() >= until) {
+            let why = elastic.problem.as_deref();
+            let why = why.unwrap_or("not done in the time given");
+            bail!("{}: {why}; {}; the order stands", args.vm, state(&elastic));
         }
         tokio::time::sleep(STEP).await;
     }
