@@ -137,6 +137,25 @@ impl Kept {
         self.tiers.get(i).is_some_and(|tier| tier.is_inflated)
     }
 
+    /// Host memory behind tier `i`, bytes; where nobody looked at its files, its share of what the hypervisor's process
+    /// holds, by the sizes.
+    pub fn present_bytes(&self, i: usize) -> u64 {
+        let tiers = self.seen.as_ref().map(|seen| &seen.look.tiers);
+        let Some(tier) = tiers.and_then(|tiers| tiers.get(i)) else {
+            return 0;
+        };
+        if let Some(seen) = tier.verified {
+            return seen.present_bytes;
+        }
+        let sizes = tiers.into_iter().flatten().map(|tier| tier.size_bytes);
+        let all: u128 = sizes.map(u128::from).sum();
+        let held = u128::from(self.resident.map_or(0, |resident| resident.bytes()));
+        let share = (held * u128::from(tier.size_bytes)).checked_div(all);
+        u64::try_from(share.unwrap_or(0))
+            .unwrap_or(u64::MAX)
+            .min(tier.size_bytes)
+    }
+
     /// What admission counts of tier `i`, bytes: all of it until the driver has inflated.
     pub fn counted(&self, i: usize, tier: &TierLook) -> u64 {
         if !self.is_inflated(i) {
@@ -148,26 +167,6 @@ impl Kept {
         tier.size_bytes
             .max(tier.target_bytes)
             .max(sent.unwrap_or(0))
-    }
-
-    /// Host memory that is behind tier `i` already, bytes. Where nobody looks at the files (a balloon, virtio-mem) it is
-    /// the process's resident memory, in proportion to the tiers' sizes; nothing where that is not known either.
-    pub fn present(&self, i: usize) -> u64 {
-        let tiers = self.seen.as_ref().map(|seen| seen.look.tiers.as_slice());
-        let tiers = tiers.unwrap_or_default();
-        let Some(tier) = tiers.get(i) else { return 0 };
-        if let Some(seen) = tier.verified {
-            return seen.present_bytes;
-        }
-        let verified = tiers.iter().filter_map(|tier| tier.verified);
-        let verified = verified.fold(0_u64, |sum, seen| sum.saturating_add(seen.present_bytes));
-        let rest = self.resident.map_or(0, |resident| resident.bytes());
-        let rest = rest.saturating_sub(verified);
-        let unseen = tiers.iter().filter(|tier| tier.verified.is_none());
-        let unseen = unseen.map(|tier| u128::from(tier.size_bytes)).sum();
-        let part = u128::from(rest) * u128::from(tier.size_bytes);
-        let part = part.checked_div(unseen).unwrap_or(0);
-        u64::try_from(part).unwrap_or(u64::MAX).min(tier.size_bytes)
     }
 
     /// Takes news in and says what of it is worth an event.

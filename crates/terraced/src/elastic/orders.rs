@@ -261,7 +261,7 @@ impl Daemon {
                 name: tier_name(kept.kind(), i),
                 nodes: tier.host_nodes.clone(),
                 counted_bytes: kept.counted(i, tier),
-                present_bytes: kept.present(i),
+                present_bytes: kept.present_bytes(i),
                 is_inflated: kept.is_inflated(i),
             })
         });

@@ -64,7 +64,7 @@ fn tier_view(
         verified_age_s: seen.and(verified_age_s),
         stuck: tier.stuck.clone(),
         counted_bytes,
-        may_take_bytes: counted_bytes.saturating_sub(kept.present(i)),
+        may_take_bytes: counted_bytes.saturating_sub(kept.present_bytes(i)),
         guest: tier.guest,
     }
 }
