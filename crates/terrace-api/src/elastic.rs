@@ -29,6 +29,7 @@ pub struct Ordered {
 
 /// How a VM's elastic memory stands, as the daemon last saw it.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct Elastic {
     /// What resizes it: `hyperflex`, `virtio-mem` or `balloon`; empty where that is not known yet.
     pub by: String,
@@ -68,6 +69,7 @@ pub struct Elastic {
 
 /// How a tier of it stands.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct ElasticTier {
     /// `fast`, `slow`, …; `memory` where what resizes the VM knows no tiers.
     pub name: String,

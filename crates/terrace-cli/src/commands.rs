@@ -4,7 +4,7 @@ pub mod bench;
 pub mod config;
 pub mod demo;
 mod doctor;
-mod elastic;
+pub mod elastic;
 mod events;
 mod explain;
 mod map;

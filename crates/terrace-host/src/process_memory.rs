@@ -10,7 +10,7 @@ use crate::HostRoot;
 /// Memory of a process that is resident, bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Resident {
-    /// Shared (memfd, tmpfs) and of files.
+    /// Shared (memfd, tmpfs), of files, and huge pages of hugetlbfs.
     pub shared_bytes: u64,
     /// Private.
     pub private_bytes: u64,
@@ -33,9 +33,10 @@ pub fn resident(root: &HostRoot, pid: u32) -> Option<Resident> {
         let kib = line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()?;
         kib.checked_mul(1024)
     };
-    let file_bytes = bytes("RssFile:").unwrap_or(0);
+    let files = [bytes("RssFile:"), bytes("HugetlbPages:")];
+    let files = files.into_iter().flatten();
     Some(Resident {
-        shared_bytes: bytes("RssShmem:")?.saturating_add(file_bytes),
+        shared_bytes: files.fold(bytes("RssShmem:")?, u64::saturating_add),
         private_bytes: bytes("RssAnon:")?,
     })
 }
@@ -84,11 +85,11 @@ mod tests {
 
     #[test]
     fn shared_and_private_memory_are_told_apart() {
-        let status = "Name:\tqemu\nVmRSS:\t  1100 kB\nRssAnon:\t   60 kB\nRssFile:\t   40 kB\nRssShmem:\t 1000 kB\n";
+        let status = "Name:\tqemu\nVmRSS:\t  1100 kB\nHugetlbPages:\t 2048 kB\nRssAnon:\t   60 kB\nRssFile:\t   40 kB\nRssShmem:\t 1000 kB\n";
         let (_folder, root) = process(&[("status", status)], &[]);
         let resident = resident(&root, 42).unwrap();
         let kib = (resident.shared_bytes / 1024, resident.private_bytes / 1024);
-        assert_eq!(kib, (1040, 60));
+        assert_eq!(kib, (3088, 60));
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! A VM's elastic memory in `terrace show`.
+//! A VM's elastic memory in words.
 
 use terrace_api::elastic::{Elastic, ElasticTier, GuestTier, Order, OrderState};
 
@@ -68,6 +68,19 @@ pub fn text(elastic: &Elastic) -> String {
         out += &format!("  cannot shrink: {device} is passed through and pins all of its memory\n");
     }
     out + &format!("  {}\n", elastic.admission)
+}
+
+/// `fast 300 MiB, on the way to 256 MiB; slow 768 MiB`.
+pub fn state(elastic: &Elastic) -> String {
+    let each = elastic.tiers.iter().map(|tier| {
+        let size = render::bytes(tier.size_bytes);
+        if tier.size_bytes == tier.target_bytes {
+            return format!("{} {size}", tier.name);
+        }
+        let target = render::bytes(tier.target_bytes);
+        format!("{} {size}, on the way to {target}", tier.name)
+    });
+    each.collect::<Vec<_>>().join("; ")
 }
 
 fn tier_text(tier: &ElasticTier) -> String {

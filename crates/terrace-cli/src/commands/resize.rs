@@ -9,12 +9,14 @@ use terrace_api::client::{Client, segment};
 use terrace_api::elastic::{Elastic, ElasticTier, OrderState, Ordered, Resize};
 use terrace_api::types::VmDetail;
 
+use super::elastic::state;
 use super::print_json;
 use crate::args;
-use crate::render;
 
 /// Between two looks at a resize.
 const STEP: Duration = Duration::from_millis(500);
+/// After how long without an answer of what resizes the VM there is no use in waiting.
+const GONE: Duration = Duration::from_secs(30);
 
 pub async fn run(client: &Client, args: args::Resize) -> Result<ExitCode> {
     let sizes = Resize {
@@ -51,6 +53,7 @@ pub async fn run(client: &Client, args: args::Resize) -> Result<ExitCode> {
 async fn wait(client: &Client, args: &args::Resize, ordered: &Ordered) -> Result<Elastic> {
     let path = format!("/v1/vms/{}", segment(&args.vm));
     let until = args.timeout.map(|timeout| Instant::now() + timeout);
+    let mut gone_since = None;
     let shows = std::io::stderr().is_terminal() && !args.json;
     loop {
         let detail: VmDetail = client.get(&path).await?;
@@ -67,14 +70,13 @@ async fn wait(client: &Client, args: &args::Resize, ordered: &Ordered) -> Result
             Outcome::Failed(why) => bail!("{}: {why}; {}", args.vm, state(&elastic)),
             Outcome::UnderWay => {}
         }
-        if until.is_some_and(|until| Instant::now() >= until) {
-            let problem = elastic.problem.as_deref().map(|p| format!(" ({p})"));
-            bail!(
-                "{}: not done in the time given; {}{}; it goes on",
-                args.vm,
-                state(&elastic),
-                problem.unwrap_or_default()
-            );
+        let since = elastic.problem.as_ref();
+        gone_since = since.map(|_| gone_since.unwrap_or_else(Instant::now));
+        let is_gone = gone_since.is_some_and(|since| since.elapsed() >= GONE);
+        if is_gone || until.is_some_and(|until| Instant::now() >= until) {
+            let why = elastic.problem.as_deref();
+            let why = why.unwrap_or("not done in the time given");
+            bail!("{}: {why}; {}; the order stands", args.vm, state(&elastic));
         }
         tokio::time::sleep(STEP).await;
     }
@@ -119,17 +121,4 @@ fn outcome(elastic: &Elastic, ordered: &Ordered) -> Outcome {
 
 fn pair(tier: &ElasticTier) -> (u64, u64) {
     (tier.size_bytes, tier.target_bytes)
-}
-
-/// `fast 300 MiB of 256 MiB to be, slow 768 MiB`.
-fn state(elastic: &Elastic) -> String {
-    let each = elastic.tiers.iter().map(|tier| {
-        let size = render::bytes(tier.size_bytes);
-        if tier.size_bytes == tier.target_bytes {
-            return format!("{} {size}", tier.name);
-        }
-        let target = render::bytes(tier.target_bytes);
-        format!("{} {size}, on the way to {target}", tier.name)
-    });
-    each.collect::<Vec<_>>().join("; ")
 }

@@ -287,16 +287,8 @@ impl Kept {
         }
         *told = true;
         let wait = pace.driver.as_secs();
-        let driver = match self.kind() {
-            Kind::HyperFlex => "is the module hyperflex loaded in it?",
-            Kind::VirtioMem => "has it virtio_mem?",
-            Kind::Balloon => "has it virtio_balloon?",
-        };
-        events.push(if look.connected {
-            format!("the guest's driver has not taken the targets for {wait} s: {driver}")
-        } else {
-            format!("no hypervisor has been connected to its device for {wait} s")
-        });
+        let why = no_driver(self.kind(), look.connected);
+        events.push(format!("for {wait} s {why}"));
     }
 
     fn watch_honesty(&mut self, look: &Look, is_verified: bool, events: &mut Vec<String>) {
@@ -379,6 +371,8 @@ impl Kept {
             return;
         };
         order.is_seen = true;
+        let kind = self.mechanism.as_ref().map_or(Kind::HyperFlex, |m| m.kind);
+        let has_no_driver = self.untold.is_some_and(|(_, told)| told);
         let asked = order.size_bytes.iter().zip(&look.tiers).enumerate();
         let asked = asked.filter_map(|(i, (size, tier))| Some((i, (*size)?, tier)));
         let mut state = OrderState::Met;
@@ -388,10 +382,7 @@ impl Kept {
                 state = OrderState::Failed;
                 why = Some(format!(
                     "the target of {} is {} now: it was ordered by another way, or the device lost it",
-                    tier_name(
-                        self.mechanism.as_ref().map_or(Kind::HyperFlex, |m| m.kind),
-                        i
-                    ),
+                    tier_name(kind, i),
                     size(tier.target_bytes)
                 ));
                 break;
@@ -402,11 +393,27 @@ impl Kept {
             if self.tiers.get(i).is_some_and(|t| t.stuck_looks >= LOOKS) {
                 state = OrderState::Stuck;
                 why.clone_from(&tier.stuck);
+            } else if has_no_driver {
+                state = OrderState::Stuck;
+                why = Some(no_driver(kind, look.connected));
             } else if state == OrderState::Met {
                 state = OrderState::UnderWay;
             }
         }
         order.state = state;
         order.why = why;
+    }
+}
+
+fn no_driver(kind: Kind, is_connected: bool) -> String {
+    let driver = match kind {
+        Kind::HyperFlex => "is the module hyperflex loaded in it?",
+        Kind::VirtioMem => "has it virtio_mem?",
+        Kind::Balloon => "has it virtio_balloon?",
+    };
+    if is_connected {
+        format!("the guest's driver has not taken the targets: {driver}")
+    } else {
+        "no hypervisor has been connected to its device".into()
     }
 }

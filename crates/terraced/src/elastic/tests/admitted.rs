@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use terrace_api::types::Health;
 
-use super::super::Verified;
+use super::super::{Kind, Verified};
 use super::GIB;
 use super::script::{Host, Scripted, host, host_with};
 use crate::served_tests::put;
@@ -117,6 +117,24 @@ fn a_tier_whose_node_is_not_known_counts_against_the_whole_host_and_that_is_said
     for has in ["the host has 1 GiB free", "hyperflex_nodes under [vm.vm1]"] {
         assert!(refused.contains(has), "no {has:?} in {refused}");
     }
+    host.resize("vm1", [Some(3 * GIB), None]).unwrap();
+}
+
+#[test]
+fn without_a_look_at_files_what_a_vm_has_already_is_its_process_memory() {
+    let (one, two) = (Scripted::settled(), Scripted::settled());
+    two.lock().kind = Kind::VirtioMem;
+    two.see(|look| look.tiers.iter_mut().for_each(|tier| tier.verified = None));
+    let host = host([("vm1", &one), ("vm2", &two)]);
+    counted(&host, "vm1", 2 * GIB);
+    counted(&host, "vm2", 2 * GIB);
+    host.free([GIB, GIB]);
+    let refused = host.resize("vm1", [Some(3 * GIB), None]).unwrap_err();
+    assert!(refused.contains("vm2 may still take 2 GiB"), "{refused}");
+    // Both of its tiers are there.
+    let status = "RssAnon:\t 0 kB\nRssShmem:\t 4194304 kB\n";
+    put(host.root(), "proc/101/status", status);
+    host.until("vm2", |e| (e.tiers[0].may_take_bytes == 0).then_some(()));
     host.resize("vm1", [Some(3 * GIB), None]).unwrap();
 }
 

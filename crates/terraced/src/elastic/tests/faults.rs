@@ -167,6 +167,12 @@ fn a_driver_that_does_not_take_its_targets_is_told_and_so_is_that_it_came() {
     host.event("vm1", "is the module hyperflex loaded in it?");
     let finding = host.doctor(Some("vm1"), "elastic-memory");
     assert_eq!(finding.health, Health::Degraded);
+    host.resize("vm1", [Some(GIB), None]).unwrap();
+    let why = host.until("vm1", |elastic| {
+        let order = elastic.order.as_ref()?;
+        (order.state == OrderState::Stuck).then(|| order.why.clone())
+    });
+    assert!(why.unwrap().contains("driver has not taken the targets"));
     script.see(|look| look.told = true);
     host.event("vm1", "the guest's driver knows the targets");
 }

@@ -7,5 +7,7 @@ mod faults;
 mod qemu;
 mod script;
 
+mod real;
+
 const MIB: u64 = 1 << 20;
 const GIB: u64 = 1 << 30;
