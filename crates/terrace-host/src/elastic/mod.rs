@@ -5,6 +5,7 @@
 //! guest that is at it from one that is stuck. It leaves to others: who wants which sizes and when, HyperFlex
 //! (`terrace-hyperflex`), and the monitor itself (`qemu`).
 
+mod backing;
 mod balloon;
 mod bytes;
 mod virtio_mem;
@@ -13,6 +14,7 @@ mod watch;
 #[cfg(test)]
 mod tests;
 
+pub use backing::{Backing, backing};
 pub use balloon::Balloon;
 pub use bytes::Bytes;
 pub use virtio_mem::{Order, Plan, Tier, TierPlan, tiers};

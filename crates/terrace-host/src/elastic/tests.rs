@@ -3,7 +3,7 @@ use std::time::{Duration, Instant};
 use super::*;
 use crate::qemu::{NodeMemory, VirtioMem};
 
-const MIB: u64 = 1 << 20;
+pub(super) const MIB: u64 = 1 << 20;
 
 fn node(node: u32, boot: u64, plugged: u64) -> NodeMemory {
     NodeMemory {
@@ -26,7 +26,7 @@ fn device(id: &str, node: u32, requested: u64) -> VirtioMem {
 }
 
 /// Two nodes of 256 MiB, each with a device of 1 GiB that has 256 MiB plugged.
-fn two_tiers() -> Vec<Tier> {
+pub(super) fn two_tiers() -> Vec<Tier> {
     let nodes = [node(0, 256, 256), node(1, 256, 256)];
     let devices = vec![device("v0", 0, 256), device("v1", 1, 256)];
     tiers(&nodes, 512 * MIB, devices).unwrap()

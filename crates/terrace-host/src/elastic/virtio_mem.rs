@@ -140,9 +140,7 @@ impl Tier {
     /// Learns from the memory backends which nodes of the host its devices take memory from.
     pub(super) fn learn_host_nodes(&mut self, memdevs: &[Memdev]) {
         for device in &self.devices {
-            // As a path of QEMU's objects.
-            let id = device.memdev.rsplit('/').next();
-            let memdev = memdevs.iter().find(|memdev| Some(&*memdev.id) == id);
+            let memdev = memdevs.iter().find(|m| m.id == device.backend());
             self.host_nodes
                 .extend(memdev.iter().flat_map(|m| &m.host_nodes));
         }

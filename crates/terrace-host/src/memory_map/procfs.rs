@@ -170,6 +170,12 @@ impl OwnedFile {
         self.0.metadata().map_or(0, |meta| meta.len())
     }
 
+    /// Bytes of it that have memory.
+    pub(super) fn present(&self) -> u64 {
+        let blocks = self.0.metadata().map_or(0, |meta| meta.blocks());
+        blocks.saturating_mul(512)
+    }
+
     pub(super) fn is_hugetlbfs(&self) -> bool {
         use std::os::fd::AsFd;
         is_hugetlbfs(self.0.as_fd()).unwrap_or(false)

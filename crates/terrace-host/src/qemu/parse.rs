@@ -58,6 +58,13 @@ pub struct VirtioMem {
     pub block: u64,
 }
 
+impl VirtioMem {
+    /// The name of its memory backend.
+    pub(crate) fn backend(&self) -> &str {
+        self.memdev.rsplit('/').next().unwrap_or_default()
+    }
+}
+
 const NUMA: &str = "info numa";
 const MEMORY_DEVICES: &str = "query-memory-devices";
 const BALLOON: &str = "query-balloon";

@@ -249,7 +249,7 @@ pub fn three_ways(name: &str) -> String {
 pub fn finder() -> Finder {
     Arc::new(|place| {
         let Some(control) = place.config.hyperflex.clone() else {
-            let mut find = qemu::find(&place.monitor);
+            let mut find = qemu::find(place);
             if place.is_asked_for {
                 return Some(find);
             }

@@ -7,24 +7,27 @@
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use terrace_host::elastic::{self, Balloon, ElasticError, Means, Plan, Seen, Tier, Watch};
+use terrace_host::HostRoot;
+use terrace_host::elastic::{self, Backing, Balloon, ElasticError, Means, Plan, Seen, Tier, Watch};
 use terrace_host::qemu::Monitor;
 
-use super::{Find, Kind, Look, Mechanism, Provider, TierLook, Trouble};
+use super::{Find, Kind, Look, Mechanism, Place, Provider, TierLook, Trouble, Verified};
 
 /// How long the monitor may take to greet, and to answer each command: less than anybody waits who asked for it.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Finds what the QEMU behind a monitor has.
-pub fn find(monitor: &Path) -> Find {
-    let monitor = monitor.to_owned();
+/// Finds what the QEMU of a VM has.
+pub fn find(place: &Place) -> Find {
+    let place = place.clone();
     Box::new(move || {
-        let found = elastic::look(&mut connect(&monitor)?).map_err(trouble)?;
+        let found = elastic::look(&mut connect(&place.monitor)?).map_err(trouble)?;
         Ok(found.map(|means| -> Box<dyn Provider> {
-            let monitor = monitor.clone();
+            let monitor = place.monitor.clone();
             match means {
                 Means::VirtioMem(_) => Box::new(VirtioMem {
                     monitor,
+                    root: place.root.clone(),
+                    pid: place.pid,
                     watches: Vec::new(),
                 }),
                 Means::Balloon(_) => Box::new(OneBalloon {
@@ -40,6 +43,8 @@ pub fn find(monitor: &Path) -> Find {
 /// A VM with virtio-mem devices.
 struct VirtioMem {
     monitor: PathBuf,
+    root: HostRoot,
+    pid: Option<u32>,
     /// One per tier.
     watches: Vec<Watch>,
 }
@@ -57,13 +62,23 @@ impl Provider for VirtioMem {
         mechanism(Kind::VirtioMem, "virtio-mem", &self.monitor)
     }
 
-    fn look(&mut self, _verify: bool) -> Result<Look, Trouble> {
-        let tiers = plugged(&mut connect(&self.monitor)?)?;
+    fn look(&mut self, verify: bool) -> Result<Look, Trouble> {
+        let mut monitor = connect(&self.monitor)?;
+        let tiers = plugged(&mut monitor)?;
         let now = Instant::now();
         self.watches.resize(tiers.len(), Watch::default());
         let each = tiers.iter().zip(&mut self.watches);
         let each = each.map(|(tier, watch)| tier_look(tier, watch, now));
-        Ok(seen_by_qemu(each.collect()))
+        let mut looks: Vec<TierLook> = each.collect();
+        if let Some(pid) = self.pid.filter(|_| verify) {
+            // Not all RAM can be looked at from outside; what is known of it without that stays.
+            let seen = elastic::backing(&self.root, pid, &mut monitor, &tiers);
+            let seen = seen.unwrap_or_default();
+            for ((look, tier), seen) in looks.iter_mut().zip(&tiers).zip(seen) {
+                look.verified = seen.map(|seen| verified(tier, seen));
+            }
+        }
+        Ok(seen_by_qemu(looks))
     }
 
     fn order(&mut self, size_bytes: &[Option<u64>]) -> Result<(), Trouble> {
@@ -99,6 +114,16 @@ impl Provider for OneBalloon {
         Balloon::order(&mut monitor, total).map_err(trouble)?;
         self.target = Some(total);
         Ok(())
+    }
+}
+
+/// QEMU frees blocks as the guest unplugs them: of its devices' files no more than what is plugged may be there.
+fn verified(tier: &Tier, seen: Backing) -> Verified {
+    let plugged = tier.size_bytes.saturating_sub(tier.boot_bytes);
+    Verified {
+        present_bytes: seen.boot_bytes.saturating_add(seen.device_bytes),
+        claimed_bytes: tier.max_bytes.saturating_sub(tier.size_bytes),
+        kept_bytes: seen.device_bytes.saturating_sub(plugged),
     }
 }
 

@@ -40,6 +40,8 @@ pub struct Tier {
     pub name: String,
     pub target_bytes: u64,
     pub size_bytes: u64,
+    pub present_bytes: Option<u64>,
+    pub honesty: Option<f64>,
     pub stuck: Option<String>,
 }
 
@@ -58,13 +60,13 @@ impl Daemon {
         })
     }
 
-    /// Starts it and waits until it knows the guest.
-    pub fn start(&mut self) -> Result<()> {
+    /// Starts it and waits until it knows the guest, which it scans where it is opted in.
+    pub fn start(&mut self, scan: bool) -> Result<()> {
         let path = |name: &str| self.folder.0.join(name).display().to_string();
         let text = format!(
             "[daemon]\nsocket = \"{}\"\n\
              [discover]\nqmp_folders = [\"{}\"]\nprocesses = false\nevery = \"1s\"\n\
-             [vm.{NAME}]\nscan = false\n",
+             [vm.{NAME}]\nscan = {scan}\n",
             path(SOCKET),
             path(MONITORS),
         );
@@ -95,13 +97,23 @@ impl Daemon {
 
     /// `terrace resize`; a tier without a size stays as it is. What it answers.
     pub fn resize(&self, fast: Option<u64>, slow: Option<u64>) -> Result<String> {
+        self.order(fast, slow, &[])
+    }
+
+    /// `terrace resize --wait`: the same, once the guest has done it.
+    pub fn resize_and_wait(&self, fast: Option<u64>, slow: Option<u64>) -> Result<String> {
+        self.order(fast, slow, &["--wait", "--timeout", "3m"])
+    }
+
+    fn order(&self, fast: Option<u64>, slow: Option<u64>, more: &[&str]) -> Result<String> {
         let mut arguments = vec!["resize".to_owned(), NAME.to_owned()];
         for (flag, mib) in [("--fast", fast), ("--slow", slow)] {
             if let Some(mib) = mib {
                 arguments.extend([flag.to_owned(), format!("{mib}MiB")]);
             }
         }
-        let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+        let arguments = arguments.iter().map(String::as_str);
+        let arguments: Vec<&str> = arguments.chain(more.iter().copied()).collect();
         let answer = self.folder.terrace(&arguments)?;
         print!("terrace {}: {answer}", arguments.join(" "));
         Ok(answer)

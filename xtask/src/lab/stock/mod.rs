@@ -64,7 +64,8 @@ impl StockGuest {
         let process = Process::start_command(NAME, qemu, Lifetime::Task)?;
         let mut lab = Lab::without_guests(process)?;
         lab.check(&format!("echo {MARK} >/dev/kmsg"))?;
-        daemon.start()?;
+        // What scans a guest holds its monitor.
+        daemon.start(means == Means::VirtioMem)?;
         let writer = HotSet {
             name: "writer".to_owned(),
             region_mib: 160,

@@ -2,12 +2,11 @@
 
 use std::time::Instant;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, bail, ensure};
 
 use super::machine::Means;
 use super::{MIB, SLACK, Sizes, StockGuest, TIERS};
 use crate::lab::guests::Outcome;
-use crate::progress::say;
 
 const FAST: usize = 0;
 const SLOW: usize = 1;
@@ -58,17 +57,15 @@ fn virtio_mem() -> Result<()> {
     let mut guest = StockGuest::start(Means::VirtioMem)?;
     guest.insert()?;
     // What they have; from now on the daemon looks after it.
-    guest.daemon.resize(Some(512), Some(512))?;
-    guest.wait_for(&[512, 512])?;
+    guest.daemon.resize_and_wait(Some(512), Some(512))?;
     guest.start_writer(1)?;
     guest.touch(FAST)?;
     let begin = guest.sizes()?;
     let host = guest.host_bytes()?;
     ensure!(host.len() == 2 * TIERS, "files of memory: {host:?}");
 
-    let answer = guest.daemon.resize(Some(256), None)?;
+    let answer = guest.daemon.resize_and_wait(Some(256), None)?;
     ensure!(answer.contains("virtio-mem"), "{answer}");
-    guest.wait_for(&[256, 512])?;
     let small = expect_one_changed(&mut guest, "fast 512 → 256 MiB", &begin, FAST, -256)?;
     // All of what was plugged there is unplugged.
     let plugged = guest.host_bytes()?[TIERS + FAST];
@@ -84,8 +81,8 @@ fn virtio_mem() -> Result<()> {
     );
     guest.expect_writer_intact()?;
 
-    guest.daemon.resize(None, Some(768))?;
-    guest.wait_for(&[256, 768])?;
+    honest(&mut guest)?;
+    guest.daemon.resize_and_wait(None, Some(768))?;
     expect_one_changed(&mut guest, "slow 512 → 768 MiB", &small, SLOW, 256)?;
     guest.expect_writer_intact()?;
     let shown = guest.daemon.show()?;
@@ -99,6 +96,27 @@ fn virtio_mem() -> Result<()> {
     guest.expect_a_quiet_kernel()
 }
 
+/// The product's own look at the host's memory agrees with this machine's.
+fn honest(guest: &mut StockGuest) -> Result<()> {
+    let mut seen = None;
+    guest.until("the host's memory is looked at", |guest| {
+        seen = guest.daemon.tiers()?.into_iter().nth(FAST);
+        Ok(seen.as_ref().is_some_and(|tier| tier.honesty.is_some()))
+    })?;
+    let host = guest.host_bytes()?;
+    println!("by `terrace show`: {seen:?}");
+    let present = seen.as_ref().and_then(|tier| tier.present_bytes);
+    let present = present.context("no present_bytes")?;
+    ensure!(seen.is_some_and(|tier| tier.honesty == Some(1.0)));
+    expect_about("host memory behind fast", present, host[FAST])
+}
+
+fn expect_about(what: &str, value: u64, wanted: u64) -> Result<()> {
+    let is_about = value.abs_diff(wanted) <= SLACK;
+    ensure!(is_about, "{what}: {value} bytes, not {wanted}");
+    Ok(())
+}
+
 /// A newer target replaces one that is under way.
 fn replaced(guest: &mut StockGuest) -> Result<()> {
     for (fast, slow) in [(1024, 1024), (300, 512), (700, 900), (384, 640)] {
@@ -110,8 +128,7 @@ fn replaced(guest: &mut StockGuest) -> Result<()> {
 
 /// And back: all of it is as it was.
 fn back(guest: &mut StockGuest, begin: &Sizes) -> Result<()> {
-    guest.daemon.resize(Some(512), Some(512))?;
-    guest.wait_for(&[512, 512])?;
+    guest.daemon.resize_and_wait(Some(512), Some(512))?;
     let now = guest.sizes()?;
     ensure!(now.total == begin.total, "{now:?}, not {begin:?}");
     for node in 0..TIERS {
@@ -129,8 +146,7 @@ fn pressure(guest: &mut StockGuest) -> Result<()> {
     ))?;
     let kept = guest.lab.check("md5sum /node1/kept")?;
     // In the fast tier there is just room enough.
-    guest.daemon.resize(None, Some(256))?;
-    guest.wait_for(&[512, 256])?;
+    guest.daemon.resize_and_wait(None, Some(256))?;
     println!("under pressure: {:?}", guest.sizes()?);
     guest.expect_writer_intact()?;
     ensure!(
@@ -138,15 +154,14 @@ fn pressure(guest: &mut StockGuest) -> Result<()> {
         "a file has changed"
     );
     guest.lab.check("rm /node1/kept")?;
-    guest.daemon.resize(None, Some(512))?;
-    guest.wait_for(&[512, 512])
+    guest.daemon.resize_and_wait(None, Some(512)).map(drop)
 }
 
 /// Sizes that cannot be are refused, and those that are no whole number of blocks are told.
 fn limits(guest: &StockGuest) -> Result<()> {
     for (fast, word) in [(200, "too little"), (2000, "too much")] {
         let Err(error) = guest.daemon.resize(Some(fast), None) else {
-            anyhow::bail!("{fast} MiB of 256 to 1280 MiB were taken");
+            bail!("{fast} MiB of 256 to 1280 MiB were taken");
         };
         let said = format!("{error:#}");
         println!("{said}");
@@ -216,7 +231,7 @@ fn balloon() -> Result<()> {
     let before: u64 = guest.sizes()?.total.into_iter().sum();
 
     let Err(refused) = guest.daemon.resize(Some(256), None) else {
-        anyhow::bail!("one tier was resized by a balloon");
+        bail!("one tier was resized by a balloon");
     };
     println!("{refused:#}");
     ensure!(format!("{refused:#}").contains("both"), "{refused:#}");
@@ -228,17 +243,14 @@ fn balloon() -> Result<()> {
     );
     ensure!(answer.contains("which tier"), "{answer}");
     // Nobody in the guest does it yet.
-    let mut said = None;
-    guest.until("the missing driver is told", |guest| {
-        said = guest
-            .daemon
-            .tiers()?
-            .into_iter()
-            .find_map(|tier| tier.stuck);
-        Ok(said.is_some())
-    })?;
-    println!("stuck: {said:?}");
-    ensure!(said.is_some_and(|said| said.contains("virtio_balloon")));
+    let Err(stuck) = guest.daemon.resize_and_wait(Some(256), Some(512)) else {
+        bail!("a guest without a driver was resized");
+    };
+    println!("{stuck:#}");
+    ensure!(
+        format!("{stuck:#}").contains("modprobe virtio_balloon"),
+        "{stuck:#}"
+    );
 
     guest.insert()?;
     guest.wait_for(&[768])?;
@@ -258,11 +270,10 @@ fn balloon() -> Result<()> {
     );
     guest.expect_writer_intact()?;
     let shown = guest.daemon.show()?;
-    say(&shown);
+    println!("{shown}");
     ensure!(shown.contains("balloon"), "{shown}");
 
-    guest.daemon.resize(Some(512), Some(512))?;
-    guest.wait_for(&[1024])?;
+    guest.daemon.resize_and_wait(Some(512), Some(512))?;
     let back: u64 = guest.sizes()?.total.into_iter().sum();
     ensure!(back == before, "{before} → {back}");
     guest.expect_writer_intact()?;
