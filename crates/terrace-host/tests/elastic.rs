@@ -5,6 +5,8 @@
 mod scripted;
 
 use std::os::unix::net::UnixListener;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
@@ -309,4 +311,74 @@ fn a_monitor_that_was_let_go_is_free_for_other_programs() {
     let monitors = [LONG, LONG].map(|time| Monitor::connect(&socket, time));
     drop(monitors);
     held.join().unwrap();
+}
+
+/// Names the socket of a monitor that another process plays.
+const PLAYED: &str = "TERRACE_TEST_MONITOR";
+
+/// Not a test: another process that plays a monitor, for the test below.
+#[test]
+#[ignore = "the other process of a_path_that_changed_hands_is_the_new_vms_and_the_old_ones_no_more"]
+fn plays_a_monitor_elsewhere() {
+    let Some(socket) = std::env::var_os(PLAYED) else {
+        return;
+    };
+    serve(Path::new(&socket), |line| Script::default().answer(line));
+    // Until the other one closes it, or ends.
+    std::io::copy(&mut std::io::stdin(), &mut std::io::sink()).unwrap();
+}
+
+/// Ends with this value.
+struct Elsewhere(Child);
+
+impl Elsewhere {
+    fn play(socket: &Path) -> Self {
+        let mut command = Command::new(std::env::current_exe().unwrap());
+        command
+            .args(["--ignored", "--exact", "plays_a_monitor_elsewhere"])
+            .env(PLAYED, socket)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::null());
+        let process = Self(command.spawn().unwrap());
+        while !socket.exists() {
+            thread::sleep(Duration::from_millis(10));
+        }
+        process
+    }
+}
+
+impl Drop for Elsewhere {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+#[test]
+fn a_path_that_changed_hands_is_the_new_vms_and_the_old_ones_no_more() {
+    let dir = tempfile::tempdir().unwrap();
+    let socket = dir.path().join("vm");
+    let first = Elsewhere::play(&socket);
+    let mut old = connect(&socket);
+    assert_eq!(old.nodes().unwrap().len(), 2);
+    drop(first);
+    std::fs::remove_file(&socket).unwrap();
+    let _second = Elsewhere::play(&socket);
+    // Who has the old VM has not noticed yet.
+    let mut new = connect(&socket);
+    assert_eq!(new.nodes().unwrap().len(), 2);
+    drop(new);
+    assert!(old.nodes().is_err());
+    let error = old.nodes().unwrap_err();
+    assert!(matches!(error, QemuError::NoProcess { .. }), "{error}");
+}
+
+/// The socket is there a moment before anybody listens.
+fn connect(socket: &Path) -> Monitor {
+    loop {
+        match Monitor::connect(socket, LONG) {
+            Err(QemuError::Connect { .. }) => thread::sleep(Duration::from_millis(10)),
+            connected => return connected.unwrap(),
+        }
+    }
 }
