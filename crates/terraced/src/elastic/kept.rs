@@ -29,6 +29,8 @@ pub struct Kept {
     pub heard: Instant,
     /// What pins its memory.
     pub pinned_by: Option<String>,
+    /// Why that is not known, where it is not.
+    pub pinning_unknown: Option<String>,
     /// Memory of its hypervisor's process.
     pub resident: Option<Resident>,
     /// The last order.
@@ -94,6 +96,7 @@ impl Kept {
             trouble: None,
             heard: Instant::now(),
             pinned_by: None,
+            pinning_unknown: None,
             resident: None,
             order: None,
             counts: Orders::default(),
@@ -238,7 +241,10 @@ impl Kept {
 
     fn looked(&mut self, looked: Looked, pace: &Pace, events: &mut Vec<String>) {
         self.mechanism = looked.mechanism.or(self.mechanism.take());
-        self.pinned_by = looked.pinned_by;
+        (self.pinned_by, self.pinning_unknown) = match looked.pinned_by {
+            Ok(device) => (device, None),
+            Err(why) => (None, Some(why)),
+        };
         self.resident = looked.resident;
         match looked.look {
             Err(trouble) => {

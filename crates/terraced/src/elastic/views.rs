@@ -175,6 +175,12 @@ pub fn findings(name: &str, kept: &Kept) -> Vec<Finding> {
             format!("a device is passed through ({device}), which pins all of its memory: it cannot shrink"),
             "take the device out to shrink it",
         ));
+    } else if let Some(why) = &kept.pinning_unknown {
+        findings.push(Finding::degraded(
+            "elastic-pinned",
+            format!("whether a device is passed through is not known: {why}"),
+            "do not shrink it where one is; terraced needs CAP_SYS_PTRACE, or the hypervisor's user, to see it",
+        ));
     }
     if kept.seen.is_none() {
         return findings;
