@@ -82,6 +82,11 @@ fn a_device_that_goes_and_comes_back_is_told_once_each_and_counted_whole_between
     assert!(elastic.admission.contains("does not answer"), "{elastic:?}");
     let refused = host.resize("vm1", [Some(GIB), None]).unwrap_err();
     assert!(refused.contains("connection refused"), "{refused}");
+    host.event(
+        "vm1",
+        "an order of the operator: refused: connection refused",
+    );
+    assert_eq!(host.elastic("vm1").unwrap().orders.failed, 1);
     assert_eq!(
         host.doctor(Some("vm1"), "elastic-memory").health,
         Health::Missing
