@@ -33,6 +33,7 @@ impl Device {
             resets: status.resets,
             total_bytes: status.total_bytes,
             refused_entries: status.counters.refused(),
+            reports: Some(status.counters.statistics),
             tiers: tiers
                 .map(|(i, tier)| tier_look(tier, self.nodes.get(i).copied()))
                 .collect(),

@@ -81,7 +81,11 @@ pub struct Order {
 struct TierState {
     /// The driver has once brought the tier to its target, and the host's memory agreed.
     is_inflated: bool,
+    /// Words of the guest since the last order that it is stuck, and the number of the last word.
     stuck_looks: u32,
+    report: Option<u64>,
+    /// What it had then, bytes: a tier that moves on is slow and not stuck.
+    stuck_at: u64,
     low_looks: u32,
 }
 
@@ -120,6 +124,7 @@ impl Kept {
     /// Records an order.
     pub fn ordered(&mut self, number: u64, origin: Origin, size_bytes: Vec<Option<u64>>) {
         let look = self.seen.as_ref().map(|seen| &seen.look);
+        let report = look.and_then(|look| look.reports);
         let tiers = look.iter().flat_map(|look| &look.tiers);
         self.order = Some(Order {
             number,
@@ -132,7 +137,15 @@ impl Kept {
             resident: self.resident,
             is_seen: false,
         });
-        self.tiers.iter_mut().for_each(|tier| tier.stuck_looks = 0);
+        // What the guest said until now was about another target.
+        for tier in &mut self.tiers {
+            (tier.stuck_looks, tier.report) = (0, report);
+        }
+    }
+
+    /// Whether the guest says of the target of now that it cannot reach tier `i`'s.
+    pub fn is_stuck(&self, i: usize) -> bool {
+        self.tiers.get(i).is_some_and(|tier| tier.stuck_looks > 0)
     }
 
     /// Whether tier `i` was brought to its target by the driver, so that no more than that is counted.
@@ -346,6 +359,13 @@ impl Kept {
                 state.stuck_looks = 0;
                 continue;
             };
+            if look.reports.is_some() && look.reports == state.report {
+                continue;
+            }
+            state.report = look.reports;
+            if state.stuck_at != tier.size_bytes {
+                (state.stuck_at, state.stuck_looks) = (tier.size_bytes, 0);
+            }
             state.stuck_looks = state.stuck_looks.saturating_add(1);
             if state.stuck_looks == LOOKS {
                 events.push(format!(

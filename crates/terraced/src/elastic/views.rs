@@ -62,7 +62,7 @@ fn tier_view(
         kept_bytes: seen.map(|seen| seen.kept_bytes),
         honesty: seen.map(|seen| seen.honesty()),
         verified_age_s: seen.and(verified_age_s),
-        stuck: tier.stuck.clone(),
+        stuck: tier.stuck.clone().filter(|_| kept.is_stuck(i)),
         counted_bytes,
         may_take_bytes: counted_bytes.saturating_sub(kept.present_bytes(i)),
         guest: tier.guest,

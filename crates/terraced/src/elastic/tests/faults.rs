@@ -167,6 +167,40 @@ fn a_guest_that_cannot_reach_its_target_is_told_with_its_reason() {
 }
 
 #[test]
+fn what_a_guest_said_of_an_older_target_is_not_believed_of_a_newer_one() {
+    let script = Scripted::settled();
+    let host = host([("vm1", &script)]);
+    script.see(|look| {
+        look.reports = Some(5);
+        look.tiers[0].stuck = Some("no free page".into());
+    });
+    host.until("vm1", |_| {
+        let looks: u64 = script.lock().looks.iter().sum();
+        (looks > 3).then_some(())
+    });
+    host.resize("vm1", [Some(GIB), None]).unwrap();
+    let looked = script.lock().looks.iter().sum::<u64>();
+    host.until("vm1", |elastic| {
+        let order = elastic.order.as_ref()?;
+        assert_ne!(order.state, OrderState::Stuck, "it has not spoken since");
+        let looks: u64 = script.lock().looks.iter().sum();
+        (looks > looked + 5).then_some(())
+    });
+    for reports in 6..8 {
+        let looked = script.lock().looks.iter().sum::<u64>();
+        script.see(|look| look.reports = Some(reports));
+        host.until("vm1", |_| {
+            let looks: u64 = script.lock().looks.iter().sum();
+            (looks > looked + 1).then_some(())
+        });
+    }
+    host.event(
+        "vm1",
+        "fast is stuck at 2 GiB on the way to 1 GiB: no free page",
+    );
+}
+
+#[test]
 fn a_driver_that_does_not_take_its_targets_is_told_and_so_is_that_it_came() {
     let script = Scripted::settled();
     script.see(|look| look.told = false);
