@@ -40,6 +40,8 @@ pub struct Kept {
     /// Of each tier.
     tiers: Vec<TierState>,
     was_met: Option<bool>,
+    /// Targets of which it was told that they are met: a guest that goes to and fro makes one event.
+    met_told: Vec<u64>,
     /// Since when the driver does not know the targets, and whether that was told.
     untold: Option<(Instant, bool)>,
     is_silence_told: bool,
@@ -86,6 +88,8 @@ struct TierState {
     report: Option<u64>,
     /// What it had then, bytes: a tier that moves on is slow and not stuck.
     stuck_at: u64,
+    /// The target of which it was told that it is stuck.
+    stuck_told: Option<u64>,
     low_looks: u32,
 }
 
@@ -106,6 +110,7 @@ impl Kept {
             counts: Orders::default(),
             tiers: Vec::new(),
             was_met: None,
+            met_told: Vec::new(),
             untold: None,
             is_silence_told: false,
         }
@@ -137,9 +142,10 @@ impl Kept {
             resident: self.resident,
             is_seen: false,
         });
+        self.met_told.clear();
         // What the guest said until now was about another target.
         for tier in &mut self.tiers {
-            (tier.stuck_looks, tier.report) = (0, report);
+            (tier.stuck_looks, tier.report, tier.stuck_told) = (0, report, None);
         }
     }
 
@@ -345,12 +351,16 @@ impl Kept {
     fn watch_targets(&mut self, look: &Look, events: &mut Vec<String>) {
         let kind = self.kind();
         let is_met = look.is_met() && look.told;
-        if is_met && self.was_met == Some(false) {
+        let targets: Vec<u64> = look.tiers.iter().map(|tier| tier.target_bytes).collect();
+        if is_met && self.was_met == Some(false) && self.met_told != targets {
             let has = look.tiers.iter().enumerate();
             let has: Vec<String> = has
                 .map(|(i, tier)| format!("{} {}", tier_name(kind, i), size(tier.size_bytes)))
                 .collect();
             events.push(format!("has what it shall have: {}", has.join(", ")));
+        }
+        if is_met {
+            self.met_told = targets;
         }
         self.was_met = Some(is_met);
         let tiers = look.tiers.iter().zip(&mut self.tiers).enumerate();
@@ -367,7 +377,8 @@ impl Kept {
                 (state.stuck_at, state.stuck_looks) = (tier.size_bytes, 0);
             }
             state.stuck_looks = state.stuck_looks.saturating_add(1);
-            if state.stuck_looks == LOOKS {
+            if state.stuck_looks == LOOKS && state.stuck_told != Some(tier.target_bytes) {
+                state.stuck_told = Some(tier.target_bytes);
                 events.push(format!(
                     "{} is stuck at {} on the way to {}: {why}",
                     tier_name(kind, i),

@@ -201,6 +201,21 @@ fn what_a_guest_said_of_an_older_target_is_not_believed_of_a_newer_one() {
 }
 
 #[test]
+fn a_guest_that_goes_to_and_fro_makes_one_event() {
+    let script = Scripted::settled();
+    let host = host([("vm1", &script)]);
+    for (size, resizing) in [(3, true), (2, false), (3, true), (2, false)] {
+        script.see(|look| resize_tier(&mut look.tiers[0], size * GIB));
+        host.until("vm1", |e| (e.resizing == resizing).then_some(()));
+    }
+    let events = host.events("vm1");
+    let met = events
+        .iter()
+        .filter(|e| e.contains("has what it shall have"));
+    assert!(met.count() <= 1, "{events:#?}");
+}
+
+#[test]
 fn a_driver_that_does_not_take_its_targets_is_told_and_so_is_that_it_came() {
     let script = Scripted::settled();
     script.see(|look| look.told = false);
