@@ -5,7 +5,7 @@
 
 use std::fs;
 
-use crate::HostRoot;
+use crate::{HostRoot, ReadError};
 
 /// Memory of a process that is resident, bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -42,14 +42,17 @@ pub fn resident(root: &HostRoot, pid: u32) -> Option<Resident> {
 }
 
 /// What of a process pins the memory of its VM: a device that is passed through.
-#[must_use]
-pub fn pinned_by(root: &HostRoot, pid: u32) -> Option<String> {
-    let entries = fs::read_dir(root.process(pid, "fd")).ok()?;
+///
+/// # Errors
+/// Where its descriptors cannot be seen.
+pub fn pinned_by(root: &HostRoot, pid: u32) -> Result<Option<String>, ReadError> {
+    let path = root.process(pid, "fd");
+    let entries = fs::read_dir(&path).map_err(|source| ReadError::Io { path, source })?;
     let targets = entries
         .flatten()
         .filter_map(|e| fs::read_link(e.path()).ok());
     let mut names = targets.map(|target| target.to_string_lossy().into_owned());
-    names.find(|name| is_pinning(name))
+    Ok(names.find(|name| is_pinning(name)))
 }
 
 /// Whether a descriptor that links there is of a device that is passed through: VFIO by group or by device, iommufd,
@@ -96,7 +99,9 @@ mod tests {
     fn a_process_that_is_gone_or_says_nonsense_has_no_figures() {
         let (_folder, root) = process(&[("status", "RssAnon: many kB\nRssShmem: 1 kB\n")], &[]);
         assert_eq!(resident(&root, 42), None);
-        assert_eq!((resident(&root, 7), pinned_by(&root, 7)), (None, None));
+        assert_eq!(resident(&root, 7), None);
+        let unknown = pinned_by(&root, 7).unwrap_err();
+        assert!(unknown.to_string().contains("proc/7/fd"), "{unknown}");
     }
 
     #[test]
@@ -109,9 +114,9 @@ mod tests {
             "/dev/vhost-vdpa-0",
         ] {
             let (_folder, root) = process(&[], &["/dev/null", target]);
-            assert_eq!(pinned_by(&root, 42).as_deref(), Some(target));
+            assert_eq!(pinned_by(&root, 42).unwrap().as_deref(), Some(target));
         }
         let (_folder, root) = process(&[], &["/dev/kvm", "anon_inode:kvm-vm", "/dev/vhost-net"]);
-        assert_eq!(pinned_by(&root, 42), None);
+        assert_eq!(pinned_by(&root, 42).unwrap(), None);
     }
 }

@@ -105,8 +105,8 @@ fn tier_text(tier: &ElasticTier) -> String {
     if let (Some(present), Some(honesty)) = (tier.present_bytes, tier.honesty) {
         let age = tier.verified_age_s.unwrap_or(0.0);
         out += &format!(
-            "           {} of host memory behind it; {:.1} % of what the guest says it gave back is gone (looked \
-             {age:.0} s ago)\n",
+            "           {} of host memory behind it; {:.1} % of what the guest says it gave back is gone: honesty \
+             {honesty:.2} (looked {age:.0} s ago)\n",
             render::bytes(present),
             honesty * 100.0,
         );

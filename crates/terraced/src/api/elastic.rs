@@ -17,7 +17,7 @@ pub async fn resize(asker: &Asker, name: String, sizes: Resize) -> Result<Ordere
     match timeout(patience, looked).await {
         Ok(Ok(())) => {}
         Ok(Err(_)) => return Err(ended(&name)),
-        Err(_) => return Err(hangs(&name, patience, "nothing was ordered")),
+        Err(_) => return Err(hangs(asker, &name, patience, "nothing was ordered").await),
     }
     let of = name.clone();
     let given = move |d: &mut dyn super::Served| d.order(&of, Origin::Operator, &sizes);
@@ -38,11 +38,11 @@ pub async fn resize(asker: &Asker, name: String, sizes: Resize) -> Result<Ordere
                 Ok(())
             };
             asker.ask(told).await?;
-            return Err(hangs(&name, patience, "the order was taken back"));
+            return Err(hangs(asker, &name, patience, "the order was taken back").await);
         }
         Err(_) => {
             let so = "it was given the order and may yet carry it out: `terrace show` tells";
-            return Err(hangs(&name, patience, so));
+            return Err(hangs(asker, &name, patience, so).await);
         }
     }
     Ok(Ordered {
@@ -57,10 +57,19 @@ pub async fn resize(asker: &Asker, name: String, sizes: Resize) -> Result<Ordere
     })
 }
 
-fn hangs(name: &str, patience: Duration, so: &str) -> Failure {
+async fn hangs(asker: &Asker, name: &str, patience: Duration, so: &str) -> Failure {
+    let of = name.to_owned();
+    let elastic = match asker.ask(move |d| Ok(d.elastic(&of))).await {
+        Ok(elastic) => elastic.unwrap_or_default(),
+        Err(failure) => return failure,
+    };
+    let by = match elastic.by_words.as_str() {
+        "" => "what resizes it".to_owned(),
+        words => format!("{words} ({})", elastic.at),
+    };
     let seconds = patience.as_secs_f64();
     Failure::NotNow(format!(
-        "{name}: what resizes it has not answered for {seconds:.0} s; {so}"
+        "{name}: {by} hangs: no answer for {seconds:.1} s; {so}. `terrace show {name}` has what was seen last"
     ))
 }
 

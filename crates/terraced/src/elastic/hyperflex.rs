@@ -7,6 +7,11 @@ use terrace_proto::PAGE_SIZE;
 
 use super::{GuestTier, Kind, Look, Mechanism, Provider, TierLook, Trouble, Verified, size};
 
+/// Most characters of a device's words that are kept.
+const MOST_WORDS: usize = 400;
+/// Most tiers that a VM has.
+const MOST_TIERS: usize = 4;
+
 /// The device with one control socket.
 pub struct Device {
     control: PathBuf,
@@ -26,13 +31,14 @@ impl Device {
     }
 
     fn look_of(&self, status: &Status) -> Look {
-        let tiers = status.tiers.iter().enumerate();
+        let tiers = status.tiers.iter().take(MOST_TIERS).enumerate();
         Look {
             connected: status.connected,
             told: status.told,
             resets: status.resets,
             total_bytes: status.total_bytes,
             refused_entries: status.counters.refused(),
+            reports: Some(status.counters.statistics),
             tiers: tiers
                 .map(|(i, tier)| tier_look(tier, self.nodes.get(i).copied()))
                 .collect(),
@@ -106,7 +112,28 @@ fn guest(said: &control::GuestTier) -> GuestTier {
 
 fn trouble(error: ClientError) -> Trouble {
     match error {
-        ClientError::Refused(why) => Trouble::Refused(why),
-        error => Trouble::Gone(error.to_string()),
+        ClientError::Refused(why) => Trouble::Refused(plain(&why)),
+        error => Trouble::Gone(plain(&error.to_string())),
+    }
+}
+
+/// The device faces the guest: what it says goes to events and terminals without anything that steers them.
+fn plain(said: &str) -> String {
+    let printable = |c: char| if c.is_control() { ' ' } else { c };
+    said.chars().take(MOST_WORDS).map(printable).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_device_that_was_taken_over_steers_no_terminal_and_fills_no_memory() {
+        let said = format!("\x1b]0;owned\x07{}", "x".repeat(60_000));
+        let Trouble::Refused(why) = trouble(ClientError::Refused(said)) else {
+            panic!("a refusal stays one");
+        };
+        assert_eq!(why.chars().count(), MOST_WORDS);
+        assert!(!why.contains(char::is_control), "{why:?}");
     }
 }

@@ -14,6 +14,7 @@ use tokio::sync::oneshot;
 
 use super::{Find, Look, Mechanism, Pace, Place, Provider, Trouble, Verified, three_ways};
 use crate::daemon::Input;
+use crate::privileges;
 
 /// What a keeper tells the daemon's thread.
 pub struct News {
@@ -52,8 +53,8 @@ pub struct Looked {
     pub is_verified_now: bool,
     /// Memory of the process.
     pub resident: Option<Resident>,
-    /// What pins the VM's memory.
-    pub pinned_by: Option<String>,
+    /// What pins the VM's memory; why that is not known, where it is not.
+    pub pinned_by: Result<Option<String>, String>,
     /// The last order that the provider was given before.
     pub order: u64,
 }
@@ -180,6 +181,9 @@ struct Body {
 
 impl Body {
     fn run(mut self, asked: &Receiver<Ask>) {
+        if let Err(error) = privileges::keep_what_looking_takes() {
+            tracing::warn!("a thread of elastic memory keeps its capabilities: {error:#}");
+        }
         let mut next = Instant::now();
         loop {
             let wait = next.saturating_duration_since(Instant::now());
@@ -279,7 +283,10 @@ impl Body {
             verified_at: self.verified.as_ref().map(|seen| seen.at),
             is_verified_now,
             resident: pid.and_then(|pid| process_memory::resident(root, pid)),
-            pinned_by: pid.and_then(|pid| process_memory::pinned_by(root, pid)),
+            pinned_by: pid.map_or_else(
+                || Err("the hypervisor's process is not known".into()),
+                |pid| process_memory::pinned_by(root, pid).map_err(|error| error.to_string()),
+            ),
             order: self.order,
         }
     }

@@ -29,6 +29,8 @@ pub struct Kept {
     pub heard: Instant,
     /// What pins its memory.
     pub pinned_by: Option<String>,
+    /// Why that is not known, where it is not.
+    pub pinning_unknown: Option<String>,
     /// Memory of its hypervisor's process.
     pub resident: Option<Resident>,
     /// The last order.
@@ -38,6 +40,8 @@ pub struct Kept {
     /// Of each tier.
     tiers: Vec<TierState>,
     was_met: Option<bool>,
+    /// Targets of which it was told that they are met: a guest that goes to and fro makes one event.
+    met_told: Vec<u64>,
     /// Since when the driver does not know the targets, and whether that was told.
     untold: Option<(Instant, bool)>,
     is_silence_told: bool,
@@ -79,7 +83,13 @@ pub struct Order {
 struct TierState {
     /// The driver has once brought the tier to its target, and the host's memory agreed.
     is_inflated: bool,
+    /// Words of the guest since the last order that it is stuck, and the number of the last word.
     stuck_looks: u32,
+    report: Option<u64>,
+    /// What it had then, bytes: a tier that moves on is slow and not stuck.
+    stuck_at: u64,
+    /// The target of which it was told that it is stuck.
+    stuck_told: Option<u64>,
     low_looks: u32,
 }
 
@@ -94,11 +104,13 @@ impl Kept {
             trouble: None,
             heard: Instant::now(),
             pinned_by: None,
+            pinning_unknown: None,
             resident: None,
             order: None,
             counts: Orders::default(),
             tiers: Vec::new(),
             was_met: None,
+            met_told: Vec::new(),
             untold: None,
             is_silence_told: false,
         }
@@ -117,6 +129,7 @@ impl Kept {
     /// Records an order.
     pub fn ordered(&mut self, number: u64, origin: Origin, size_bytes: Vec<Option<u64>>) {
         let look = self.seen.as_ref().map(|seen| &seen.look);
+        let report = look.and_then(|look| look.reports);
         let tiers = look.iter().flat_map(|look| &look.tiers);
         self.order = Some(Order {
             number,
@@ -129,7 +142,16 @@ impl Kept {
             resident: self.resident,
             is_seen: false,
         });
-        self.tiers.iter_mut().for_each(|tier| tier.stuck_looks = 0);
+        self.met_told.clear();
+        // What the guest said until now was about another target.
+        for tier in &mut self.tiers {
+            (tier.stuck_looks, tier.report, tier.stuck_told) = (0, report, None);
+        }
+    }
+
+    /// Whether the guest says of the target of now that it cannot reach tier `i`'s.
+    pub fn is_stuck(&self, i: usize) -> bool {
+        self.tiers.get(i).is_some_and(|tier| tier.stuck_looks > 0)
     }
 
     /// Whether tier `i` was brought to its target by the driver, so that no more than that is counted.
@@ -239,7 +261,10 @@ impl Kept {
 
     fn looked(&mut self, looked: Looked, pace: &Pace, events: &mut Vec<String>) {
         self.mechanism = looked.mechanism.or(self.mechanism.take());
-        self.pinned_by = looked.pinned_by;
+        (self.pinned_by, self.pinning_unknown) = match looked.pinned_by {
+            Ok(device) => (device, None),
+            Err(why) => (None, Some(why)),
+        };
         self.resident = looked.resident;
         match looked.look {
             Err(trouble) => {
@@ -327,12 +352,16 @@ impl Kept {
     fn watch_targets(&mut self, look: &Look, events: &mut Vec<String>) {
         let kind = self.kind();
         let is_met = look.is_met() && look.told;
-        if is_met && self.was_met == Some(false) {
+        let targets: Vec<u64> = look.tiers.iter().map(|tier| tier.target_bytes).collect();
+        if is_met && self.was_met == Some(false) && self.met_told != targets {
             let has = look.tiers.iter().enumerate();
             let has: Vec<String> = has
                 .map(|(i, tier)| format!("{} {}", tier_name(kind, i), size(tier.size_bytes)))
                 .collect();
             events.push(format!("has what it shall have: {}", has.join(", ")));
+        }
+        if is_met {
+            self.met_told = targets;
         }
         self.was_met = Some(is_met);
         let tiers = look.tiers.iter().zip(&mut self.tiers).enumerate();
@@ -341,8 +370,16 @@ impl Kept {
                 state.stuck_looks = 0;
                 continue;
             };
+            if look.reports.is_some() && look.reports == state.report {
+                continue;
+            }
+            state.report = look.reports;
+            if state.stuck_at != tier.size_bytes {
+                (state.stuck_at, state.stuck_looks) = (tier.size_bytes, 0);
+            }
             state.stuck_looks = state.stuck_looks.saturating_add(1);
-            if state.stuck_looks == LOOKS {
+            if state.stuck_looks == LOOKS && state.stuck_told != Some(tier.target_bytes) {
+                state.stuck_told = Some(tier.target_bytes);
                 events.push(format!(
                     "{} is stuck at {} on the way to {}: {why}",
                     tier_name(kind, i),

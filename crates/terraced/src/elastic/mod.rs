@@ -99,6 +99,8 @@ pub struct Look {
     pub total_bytes: Option<u64>,
     /// Requests of the guest that were refused.
     pub refused_entries: u64,
+    /// How often the guest has spoken, where it speaks more seldom than it is looked at.
+    pub reports: Option<u64>,
     /// Its tiers, fastest first.
     pub tiers: Vec<TierLook>,
 }

@@ -55,6 +55,7 @@ pub struct Given {
 
 /// Why an order is not given.
 enum Refusal {
+    Absent(String),
     Invalid(String),
     Pinned(String),
     Full(String),
@@ -150,33 +151,22 @@ impl Daemon {
         origin: Origin,
         sizes: &Resize,
     ) -> Result<Given, Failure> {
+        self.kept(name)?;
+        if let Err(refusal) = self.known(name, sizes) {
+            let told = format!("an order of {}", origin.words());
+            return Err(self.refuse(name, &told, refusal));
+        }
         let kept = self.kept(name)?;
         let Some(look) = kept.seen.as_ref().map(|seen| &seen.look) else {
-            let why = kept.trouble.as_deref();
-            let why = why.unwrap_or("what resizes it has not answered yet");
-            return Err(Failure::NotNow(format!("{name}: {why}")));
+            return Err(Failure::Ending);
         };
-        if let Some(trouble) = &kept.trouble {
-            return Err(Failure::NotNow(format!("{name}: {trouble}")));
-        }
         let kind = kept.kind();
         let wanted = wanted(name, kind, look, sizes).map_err(Failure::Invalid)?;
         let words = words(kind, look, &wanted, sizes);
         let by_words = kept.words().to_owned();
         let told = format!("{words} ordered by {}, by {by_words}", origin.words());
         if let Err(refusal) = self.check(name, &wanted) {
-            let Some(kept) = self.elastics.vms.get_mut(name) else {
-                return Err(Failure::Ending);
-            };
-            let counts = &mut kept.counts;
-            let (count, why, failure): (_, _, fn(String) -> Failure) = match refusal {
-                Refusal::Invalid(why) => (&mut counts.refused_invalid, why, Failure::Invalid),
-                Refusal::Pinned(why) => (&mut counts.refused_pinned, why, Failure::NotNow),
-                Refusal::Full(why) => (&mut counts.refused_admission, why, Failure::NotNow),
-            };
-            *count += 1;
-            self.tell(Some(name), format!("{told}: refused: {why}"));
-            return Err(failure(format!("{name}: {why}")));
+            return Err(self.refuse(name, &told, refusal));
         }
         self.elastics.last_order += 1;
         let number = self.elastics.last_order;
@@ -203,6 +193,40 @@ impl Daemon {
         for event in kept.withdrawn(number, why) {
             self.tell(Some(name), event);
         }
+    }
+
+    /// Records that an order is not given.
+    fn refuse(&mut self, name: &str, told: &str, refusal: Refusal) -> Failure {
+        let Some(kept) = self.elastics.vms.get_mut(name) else {
+            return Failure::Ending;
+        };
+        let counts = &mut kept.counts;
+        let (count, why, failure): (_, _, fn(String) -> Failure) = match refusal {
+            Refusal::Absent(why) => (&mut counts.failed, why, Failure::NotNow),
+            Refusal::Invalid(why) => (&mut counts.refused_invalid, why, Failure::Invalid),
+            Refusal::Pinned(why) => (&mut counts.refused_pinned, why, Failure::NotNow),
+            Refusal::Full(why) => (&mut counts.refused_admission, why, Failure::NotNow),
+        };
+        *count += 1;
+        self.tell(Some(name), format!("{told}: refused: {why}"));
+        if why.starts_with(name) {
+            return failure(why);
+        }
+        failure(format!("{name}: {why}"))
+    }
+
+    /// Whether anything is known that an order could be checked against, and whether it makes sense.
+    fn known(&self, name: &str, sizes: &Resize) -> Result<(), Refusal> {
+        let Some(kept) = self.elastics.vms.get(name) else {
+            return Ok(());
+        };
+        let Some(seen) = kept.seen.as_ref().filter(|_| kept.trouble.is_none()) else {
+            let why = kept.trouble.as_deref();
+            let why = why.unwrap_or("what resizes it has not answered yet");
+            return Err(Refusal::Absent(why.to_owned()));
+        };
+        let wanted = wanted(name, kept.kind(), &seen.look, sizes);
+        wanted.map(drop).map_err(Refusal::Invalid)
     }
 
     fn check(&self, name: &str, wanted: &[Option<u64>]) -> Result<(), Refusal> {

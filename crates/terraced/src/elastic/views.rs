@@ -62,7 +62,7 @@ fn tier_view(
         kept_bytes: seen.map(|seen| seen.kept_bytes),
         honesty: seen.map(|seen| seen.honesty()),
         verified_age_s: seen.and(verified_age_s),
-        stuck: tier.stuck.clone(),
+        stuck: tier.stuck.clone().filter(|_| kept.is_stuck(i)),
         counted_bytes,
         may_take_bytes: counted_bytes.saturating_sub(kept.present_bytes(i)),
         guest: tier.guest,
@@ -174,6 +174,12 @@ pub fn findings(name: &str, kept: &Kept) -> Vec<Finding> {
             "elastic-pinned",
             format!("a device is passed through ({device}), which pins all of its memory: it cannot shrink"),
             "take the device out to shrink it",
+        ));
+    } else if let Some(why) = &kept.pinning_unknown {
+        findings.push(Finding::degraded(
+            "elastic-pinned",
+            format!("whether a device is passed through is not known: {why}"),
+            "do not shrink it where one is; terraced needs CAP_SYS_PTRACE, or the hypervisor's user, to see it",
         ));
     }
     if kept.seen.is_none() {

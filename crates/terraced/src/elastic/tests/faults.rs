@@ -48,7 +48,9 @@ fn a_hung_device_blocks_neither_the_daemon_nor_other_vms_and_is_told() {
     );
     hung.hang(true);
     let error = host.resize("hung", [Some(GIB), None]).unwrap_err();
-    assert!(error.contains("nothing was ordered"), "{error}");
+    for has in ["HyperFlex (script) hangs", "nothing was ordered"] {
+        assert!(error.contains(has), "no {has:?} in {error}");
+    }
     let status: Status = host.served.get("/v1/status").unwrap();
     assert_eq!(status.vms, 2);
     host.event("hung", "its HyperFlex device hangs: no answer for");
@@ -80,6 +82,11 @@ fn a_device_that_goes_and_comes_back_is_told_once_each_and_counted_whole_between
     assert!(elastic.admission.contains("does not answer"), "{elastic:?}");
     let refused = host.resize("vm1", [Some(GIB), None]).unwrap_err();
     assert!(refused.contains("connection refused"), "{refused}");
+    host.event(
+        "vm1",
+        "an order of the operator: refused: connection refused",
+    );
+    assert_eq!(host.elastic("vm1").unwrap().orders.failed, 1);
     assert_eq!(
         host.doctor(Some("vm1"), "elastic-memory").health,
         Health::Missing
@@ -157,6 +164,55 @@ fn a_guest_that_cannot_reach_its_target_is_told_with_its_reason() {
     host.until("vm1", |elastic| {
         (elastic.order.as_ref()?.state == OrderState::Met).then_some(())
     });
+}
+
+#[test]
+fn what_a_guest_said_of_an_older_target_is_not_believed_of_a_newer_one() {
+    let script = Scripted::settled();
+    let host = host([("vm1", &script)]);
+    script.see(|look| {
+        look.reports = Some(5);
+        look.tiers[0].stuck = Some("no free page".into());
+    });
+    host.until("vm1", |_| {
+        let looks: u64 = script.lock().looks.iter().sum();
+        (looks > 3).then_some(())
+    });
+    host.resize("vm1", [Some(GIB), None]).unwrap();
+    let looked = script.lock().looks.iter().sum::<u64>();
+    host.until("vm1", |elastic| {
+        let order = elastic.order.as_ref()?;
+        assert_ne!(order.state, OrderState::Stuck, "it has not spoken since");
+        let looks: u64 = script.lock().looks.iter().sum();
+        (looks > looked + 5).then_some(())
+    });
+    for reports in 6..8 {
+        let looked = script.lock().looks.iter().sum::<u64>();
+        script.see(|look| look.reports = Some(reports));
+        host.until("vm1", |_| {
+            let looks: u64 = script.lock().looks.iter().sum();
+            (looks > looked + 1).then_some(())
+        });
+    }
+    host.event(
+        "vm1",
+        "fast is stuck at 2 GiB on the way to 1 GiB: no free page",
+    );
+}
+
+#[test]
+fn a_guest_that_goes_to_and_fro_makes_one_event() {
+    let script = Scripted::settled();
+    let host = host([("vm1", &script)]);
+    for (size, resizing) in [(3, true), (2, false), (3, true), (2, false)] {
+        script.see(|look| resize_tier(&mut look.tiers[0], size * GIB));
+        host.until("vm1", |e| (e.resizing == resizing).then_some(()));
+    }
+    let events = host.events("vm1");
+    let met = events
+        .iter()
+        .filter(|e| e.contains("has what it shall have"));
+    assert!(met.count() <= 1, "{events:#?}");
 }
 
 #[test]
@@ -240,6 +296,15 @@ fn a_vm_with_a_device_passed_through_is_refused_a_shrink_and_may_grow() {
     let finding = host.doctor(Some("vm1"), "elastic-pinned");
     assert!(finding.found.contains("/dev/vfio/17"), "{finding:?}");
     host.resize("vm1", [Some(3 * GIB), None]).unwrap();
+}
+
+#[test]
+fn that_a_process_cannot_be_looked_at_is_no_proof_that_no_device_is_passed_through() {
+    let script = Scripted::settled();
+    let host = host([("vm1", &script)]);
+    let finding = host.doctor(Some("vm1"), "elastic-pinned");
+    assert_eq!(finding.health, Health::Degraded);
+    assert!(finding.found.contains("is not known"), "{finding:?}");
 }
 
 #[test]
