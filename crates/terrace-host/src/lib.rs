@@ -2,7 +2,8 @@
 //!
 //! Responsible for: finding VMs and talking to their hypervisor, where
 //! guest RAM is in the hypervisor's memory, the worker process that walks one guest's page tables,
-//! placement queries and page moves, the connection to a guest's agent and what of it is believed, and findings about all of it. It leaves to others: every
+//! placement queries and page moves, the connection to a guest's agent and what of it is believed, resizing by what QEMU has
+//! for it, and findings about all of it. It leaves to others: every
 //! decision (`terrace-core`), the walk itself (`terrace-pagetable`), nodes and tiers (`terrace-sys`), clocks, threads and the API of
 //! the daemon (`terraced`).
 //!
@@ -11,9 +12,12 @@
 
 pub mod agent;
 pub mod doctor;
+pub mod elastic;
 pub mod memory_map;
 pub mod mover;
+pub mod node_memory;
 pub mod placement;
+pub mod process_memory;
 pub mod qemu;
 pub mod tracker;
 pub mod unit;

@@ -2,10 +2,12 @@
 
 #![allow(clippy::unwrap_used, reason = "test helpers outside of test functions")]
 
+mod scripted;
+
 use std::fs;
-use std::io::{BufRead, BufReader, Write};
-use std::os::unix::net::{UnixListener, UnixStream};
-use std::path::{Path, PathBuf};
+use std::io::Write;
+use std::os::unix::net::UnixListener;
+use std::path::PathBuf;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -13,34 +15,10 @@ use terrace_host::HostRoot;
 use terrace_host::qemu::{Candidate, Monitor, QemuError, Vm};
 use terrace_proto::{Gpa, Hva};
 
-const GREETING: &str = r#"{"QMP": {"version": {"qemu": {"micro": 22, "minor": 2, "major": 7}, "package": ""}, "capabilities": ["oob"]}}"#;
+use scripted::{human, serve};
+
 const SHORT: Duration = Duration::from_millis(80);
 const LONG: Duration = Duration::from_secs(20);
-
-/// Serves connections until the test ends: each line is answered by `answer`.
-fn serve(socket: &Path, answer: fn(&str) -> Option<String>) {
-    let listener = UnixListener::bind(socket).unwrap();
-    thread::spawn(move || {
-        for stream in listener.incoming() {
-            // A client that gives up early is what some tests are about.
-            let _ = converse(stream.unwrap(), answer);
-        }
-    });
-}
-
-fn converse(mut stream: UnixStream, answer: fn(&str) -> Option<String>) -> std::io::Result<()> {
-    writeln!(stream, "{GREETING}")?;
-    for line in BufReader::new(stream.try_clone()?).lines() {
-        if let Some(answer) = answer(&line?) {
-            writeln!(stream, "{answer}")?;
-        }
-    }
-    Ok(())
-}
-
-fn human(text: &str) -> Option<String> {
-    Some(serde_json::json!({ "return": text }).to_string())
-}
 
 /// As QEMU answers; with an event of the future before each answer.
 fn qemu(line: &str) -> Option<String> {

@@ -7,12 +7,17 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
 
-/// Commands of the machine protocol, as the `qapi` crate names them. None changes anything.
-const MACHINE: [&str; 9] = [
+/// Commands of the machine protocol, as the `qapi` crate names them. Only `balloon` and `qom_set` change
+/// anything: they are orders of an operator, and the one property that is set is named here too.
+const MACHINE: [&str; 13] = [
+    "balloon",
     "human_monitor_command",
     "qmp_capabilities",
+    "qom_set",
+    "query_balloon",
     "query_kvm",
     "query_memdev",
+    "query_memory_devices",
     "query_memory_size_summary",
     "query_migrate",
     "query_name",
@@ -21,20 +26,31 @@ const MACHINE: [&str; 9] = [
 ];
 
 /// Lines for the human monitor, each up to its first argument that is not fixed.
-const HUMAN: [&str; 3] = ["gpa2hva ", "info mtree -f", "info registers -a"];
+const HUMAN: [&str; 4] = [
+    "gpa2hva ",
+    "info mtree -f",
+    "info numa",
+    "info registers -a",
+];
+
+/// Properties of QEMU's objects that are set.
+const PROPERTIES: [&str; 1] = ["requested-size"];
 
 #[test]
 fn qemu_is_asked_nothing_but_what_is_listed() {
-    let (mut machine, mut human) = (BTreeSet::new(), BTreeSet::new());
+    let (mut machine, mut human, mut properties) =
+        (BTreeSet::new(), BTreeSet::new(), BTreeSet::new());
     let crates = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
     for member in fs::read_dir(crates).unwrap() {
         for_each_source(&member.unwrap().path().join("src"), &mut |text| {
             machine.extend(commands(text));
             human.extend(human_lines(text));
+            properties.extend(properties_set(text));
         });
     }
     assert_eq!(machine, MACHINE.map(str::to_owned).into());
     assert_eq!(human, HUMAN.map(str::to_owned).into());
+    assert_eq!(properties, PROPERTIES.map(str::to_owned).into());
 }
 
 #[test]
@@ -43,6 +59,8 @@ fn a_command_that_crashed_qemu_would_be_noticed() {
                  self.human(\"calc_dirty_rate 1\")?; self.human(&format!(\"x {y}\"))";
     assert_eq!(commands(wrong), ["calc_dirty_rate"]);
     assert_eq!(human_lines(wrong), ["calc_dirty_rate 1", "x "]);
+    let set = "qmp::qom_set { path, property: \"size\".into(), value }";
+    assert_eq!(properties_set(set), ["size"]);
 }
 
 fn for_each_source(folder: &Path, look: &mut impl FnMut(&str)) {
@@ -76,4 +94,12 @@ fn human_lines(text: &str) -> Vec<String> {
     lines
         .map(|line| line.split('{').next().unwrap_or_default().to_owned())
         .collect()
+}
+
+/// Properties given to `qom_set`.
+fn properties_set(text: &str) -> Vec<String> {
+    let sets = text.split("qmp::qom_set {").skip(1);
+    let named = sets.filter_map(|rest| rest.split_once("property: "));
+    let names = named.filter_map(|(_, rest)| rest.split('"').nth(1));
+    names.map(str::to_owned).collect()
 }

@@ -15,6 +15,12 @@ pub fn give_up() -> Result<()> {
     keep_only(&KEPT).context("giving up capabilities")
 }
 
+/// The calling thread gives up all but what connecting to another user's socket and looking at its process takes.
+pub fn keep_what_looking_takes() -> Result<()> {
+    let kept = [Capability::CAP_DAC_OVERRIDE, Capability::CAP_SYS_PTRACE];
+    keep_only(&kept).context("giving up capabilities")
+}
+
 /// The calling thread gives up all but what connecting to another user's socket takes.
 pub fn keep_what_connecting_takes() -> Result<()> {
     keep_only(&[Capability::CAP_DAC_OVERRIDE]).context("giving up capabilities")

@@ -27,6 +27,7 @@ mod redis;
 mod running;
 mod shell;
 mod snapshot;
+mod stock;
 mod tasks;
 mod tests;
 mod truth;

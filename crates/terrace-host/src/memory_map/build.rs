@@ -49,6 +49,49 @@ pub(crate) fn read_guest_addresses(
     build_addresses(root, pid, monitor)
 }
 
+/// The file behind a memory backend.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Present {
+    /// The backend.
+    pub(crate) region: String,
+    /// Bytes of its file that have memory.
+    pub(crate) bytes: u64,
+}
+
+/// What the host holds for each memory backend that is a shared file of its own, in the order of their guest physical
+/// addresses; others are left out.
+pub(crate) fn present_by_backend(
+    root: &HostRoot,
+    pid: u32,
+    monitor: &mut Monitor,
+) -> Result<Vec<Present>, MemoryMapError> {
+    present(root, pid, monitor)
+}
+
+fn present(
+    root: &HostRoot,
+    pid: u32,
+    tree: &mut impl MemoryTree,
+) -> Result<Vec<Present>, MemoryMapError> {
+    let (descriptors, placed, mappings) = placed(root, pid, tree)?;
+    let mut found: Vec<(Present, FileId)> = Vec::new();
+    for run in placed {
+        if found.iter().any(|(known, _)| known.region == run.region) {
+            continue;
+        }
+        let mapping = covering(&run, &mappings)?;
+        let file = mapping.shared.then(|| descriptors.open(mapping));
+        if let Some(file) = file.transpose()?.flatten() {
+            let (region, bytes) = (run.region, file.present());
+            found.push((Present { region, bytes }, mapping.file));
+        }
+    }
+    let ids: Vec<FileId> = found.iter().map(|(_, id)| *id).collect();
+    let is_alone = |id: &FileId| ids.iter().filter(|other| *other == id).count() == 1;
+    let own = found.into_iter().filter(|(_, id)| is_alone(id));
+    Ok(own.map(|(present, _)| present).collect())
+}
+
 /// A run of main memory with its place in QEMU, before its file is known.
 struct Placed {
     gpa: u64,

@@ -19,6 +19,7 @@ impl MemoryTree for FakeTree {
             id: (*id).into(),
             size: 0,
             share: true,
+            host_nodes: Vec::new(),
         };
         Ok(self.memdevs.iter().map(memdev).collect())
     }
@@ -32,7 +33,12 @@ impl MemoryTree for FakeTree {
             .known
             .iter()
             .find(|(g, _, len)| (*g..g + len).contains(&gpa.0));
-        Ok(hit.map(|(g, hva, _)| ("m0".into(), Hva(hva + (gpa.0 - g)))))
+        let mut flat = self.ram.iter();
+        let flat = flat
+            .rfind(|range| range.start <= gpa)
+            .map(|range| range.region.clone());
+        let region = flat.unwrap_or_default();
+        Ok(hit.map(|(g, hva, _)| (region, Hva(hva + (gpa.0 - g)))))
     }
 }
 
@@ -123,6 +129,29 @@ fn ram_is_joined_with_its_file_and_adjacent_runs_become_one() {
     assert_eq!(ranges, want);
     assert_eq!(memory.files().len(), 1);
     assert!(memory.is_huge_aligned());
+}
+
+#[test]
+fn what_the_host_holds_is_the_files_own_count_and_only_for_files_of_their_own() {
+    let mut fixture = Fixture::new();
+    let present = |fixture: &mut Fixture| {
+        let root = HostRoot::new(fixture.dir.path());
+        present(&root, 42, &mut fixture.tree).unwrap()
+    };
+    let file = fixture.dir.path().join("ram");
+    let blocks = fs::metadata(&file).unwrap().blocks();
+    let m0 = Present {
+        region: "m0".into(),
+        bytes: blocks * 512,
+    };
+    assert_eq!(present(&mut fixture), [m0]);
+    // Two backends in one file, and RAM that is no file.
+    fixture.tree.memdevs = vec!["m0", "m1"];
+    fixture.tree.ram[3].region = "m1".into();
+    assert_eq!(present(&mut fixture), []);
+    let mut private = Fixture::new();
+    private.maps(&[(0, 8 * MIB, "rw-p", 0)]);
+    assert_eq!(present(&mut private), []);
 }
 
 #[test]

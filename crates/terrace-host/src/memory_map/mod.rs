@@ -19,7 +19,7 @@ use terrace_proto::{Gfn, Gpa, Hva, PAGE_SIZE, RamRange};
 use crate::ReadError;
 use crate::qemu::QemuError;
 
-pub(crate) use build::{read_guest_addresses, read_guest_memory};
+pub(crate) use build::{Present, present_by_backend, read_guest_addresses, read_guest_memory};
 pub use unscannable::Unscannable;
 
 /// Highest end of guest RAM that is believed: bitmaps over it have to fit in memory.

@@ -5,6 +5,7 @@
 
 mod command_line;
 mod discovery;
+mod link;
 mod monitor;
 mod parse;
 mod stream;
@@ -13,5 +14,5 @@ mod vm;
 pub(crate) use command_line::encryption;
 pub use discovery::{Candidate, Discovery, DiscoveryConfig, discover};
 pub use monitor::{Memdev, Monitor, QemuError};
-pub use parse::{FlatRange, ParseError};
+pub use parse::{FlatRange, NodeMemory, ParseError, VirtioMem};
 pub use vm::{Vm, VmIdentity, VmStatus};

@@ -1,16 +1,18 @@
-//! One QMP connection: commands with a time limit, made anew after it broke.
+//! One VM's monitor: commands with a time limit, over a connection that is made anew after it broke.
 
 use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use qapi::{Command, ExecuteError, Qmp, qmp};
+use qapi::{Command, ErrorClass, ExecuteError, Qmp, qmp};
 use terrace_proto::{Gpa, Hva, PagingRegisters};
 use terrace_sys::{SysError, connect_unix, peer_pid};
 
+use super::link::{self, Link};
 use super::stream::LineStream;
-use super::{FlatRange, ParseError, VmStatus, parse};
+use super::{FlatRange, NodeMemory, ParseError, VirtioMem, VmStatus, parse};
 
 /// What went wrong with a hypervisor.
 #[derive(Debug, thiserror::Error)]
@@ -98,28 +100,33 @@ pub struct Memdev {
     pub size: u64,
     /// Whether it is mapped shared.
     pub share: bool,
+    /// The host's nodes that it takes memory from; empty where nothing was said.
+    pub host_nodes: Vec<u32>,
 }
 
 /// A monitor. Its connection is made anew by the next command after one that failed, so that an answer
 /// that came too late is never taken for that of a later command.
+///
+/// QEMU serves one client of a monitor at a time and lets others wait until it is gone. All monitors of one
+/// socket in this process therefore share one connection, command by command: who watches a VM keeps it for
+/// as long as the VM is managed, and who resizes the VM meanwhile would otherwise never be greeted.
 pub struct Monitor {
     socket: PathBuf,
     timeout: Duration,
-    connection: Option<Qmp<LineStream>>,
-    peer: Option<u32>,
+    link: Arc<Mutex<Link>>,
 }
 
 impl fmt::Debug for Monitor {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Monitor")
             .field("socket", &self.socket)
-            .field("connected", &self.connection.is_some())
             .finish_non_exhaustive()
     }
 }
 
 impl Monitor {
-    /// Connects and negotiates. `timeout` holds for this and for each later command.
+    /// Connects and negotiates, or joins those that are connected. `timeout` holds for this and for each later
+    /// command.
     ///
     /// # Errors
     /// Where nobody listens, or another program holds the monitor.
@@ -127,13 +134,34 @@ impl Monitor {
         let mut monitor = Self {
             socket: socket.into(),
             timeout,
-            connection: None,
-            peer: None,
+            link: link::of(socket),
         };
-        let connection = monitor.open()?;
-        monitor.peer = peer_pid(connection.inner().socket()).ok();
-        monitor.connection = Some(connection);
-        Ok(monitor)
+        let mut joined = monitor.join();
+        if let Err(QemuError::NoProcess { .. }) = joined {
+            // Who shares the old link has a VM that ended; this one is new.
+            monitor.link = link::anew(socket);
+            joined = monitor.join();
+        }
+        joined.map(|()| monitor)
+    }
+
+    /// Sees that there is a connection that works.
+    fn join(&self) -> Result<(), QemuError> {
+        let mut link = self.link();
+        if let Some(connection) = link.connection.take() {
+            let asked = self.execute_on(connection, &mut link, &qmp::query_status {});
+            match asked {
+                Ok(_) => return Ok(()),
+                Err(ExecuteError::Io(error)) if !is_timeout(&error) => {}
+                Err(error) => return Err(self.failed("query-status", error)),
+            }
+        }
+        link.connection = Some(self.reopen(&mut link)?);
+        Ok(())
+    }
+
+    fn link(&self) -> MutexGuard<'_, Link> {
+        self.link.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Its socket.
@@ -145,14 +173,14 @@ impl Monitor {
     /// The process that listens there: QEMU, or who opened the socket for it (libvirt does).
     #[must_use]
     pub fn peer(&self) -> Option<u32> {
-        self.peer
+        self.link().peer.flatten()
     }
 
     /// A new connection, to the same process as before: a path may have changed hands meanwhile.
-    fn reopen(&self) -> Result<Qmp<LineStream>, QemuError> {
+    fn reopen(&self, link: &mut Link) -> Result<Qmp<LineStream>, QemuError> {
         let connection = self.open()?;
         let peer = peer_pid(connection.inner().socket()).ok();
-        if peer == self.peer {
+        if *link.peer.get_or_insert(peer) == peer {
             return Ok(connection);
         }
         Err(QemuError::NoProcess {
@@ -187,17 +215,36 @@ impl Monitor {
     }
 
     fn execute<C: Command>(&mut self, name: &str, command: &C) -> Result<C::Ok, QemuError> {
-        let mut connection = match self.connection.take() {
+        let result = self.try_execute(command)?;
+        result.map_err(|error| self.failed(name, error))
+    }
+
+    /// The outer error is that there is no connection.
+    fn try_execute<C: Command>(
+        &mut self,
+        command: &C,
+    ) -> Result<Result<C::Ok, ExecuteError>, QemuError> {
+        let mut link = self.link();
+        let connection = match link.connection.take() {
             Some(connection) => connection,
-            None => self.reopen()?,
+            None => self.reopen(&mut link)?,
         };
+        Ok(self.execute_on(connection, &mut link, command))
+    }
+
+    fn execute_on<C: Command>(
+        &self,
+        mut connection: Qmp<LineStream>,
+        link: &mut Link,
+        command: &C,
+    ) -> Result<C::Ok, ExecuteError> {
         let deadline = Instant::now() + self.timeout;
         connection.inner_mut().set_deadline(deadline);
         let result = connection.execute(command);
         if !matches!(result, Err(ExecuteError::Io(_))) {
-            self.connection = Some(connection);
+            link.connection = Some(connection);
         }
-        result.map_err(|error| self.failed(name, error))
+        result
     }
 
     fn failed(&self, command: &str, error: ExecuteError) -> QemuError {
@@ -284,6 +331,10 @@ impl Monitor {
                 id: memdev.id?,
                 size: memdev.size,
                 share: memdev.share,
+                host_nodes: match memdev.policy {
+                    qmp::HostMemPolicy::default => Vec::new(),
+                    _ => memdev.host_nodes.into_iter().map(u32::from).collect(),
+                },
             })
         });
         Ok(named.collect())
@@ -295,6 +346,60 @@ impl Monitor {
         let info = self.execute("query-memory-size-summary", &command)?;
         let plugged = info.plugged_memory.unwrap_or(0);
         Ok(info.base_memory.saturating_add(plugged))
+    }
+
+    /// Its RAM without what was plugged in later, bytes.
+    pub fn boot_bytes(&mut self) -> Result<u64, QemuError> {
+        let command = qmp::query_memory_size_summary {};
+        let info = self.execute("query-memory-size-summary", &command)?;
+        Ok(info.base_memory)
+    }
+
+    /// Memory of each of the guest's NUMA nodes; nothing where it has none.
+    pub fn nodes(&mut self) -> Result<Vec<NodeMemory>, QemuError> {
+        let text = self.human("info numa")?;
+        self.parsed(parse::numa(&text))
+    }
+
+    /// Its virtio-mem devices; other memory devices are left out.
+    pub fn virtio_mems(&mut self) -> Result<Vec<VirtioMem>, QemuError> {
+        let list = self.execute("query-memory-devices", &qmp::query_memory_devices {})?;
+        self.parsed(parse::virtio_mems(list))
+    }
+
+    /// Tells a virtio-mem device how much the guest shall have plugged. That QEMU takes it does not mean that
+    /// the guest does it.
+    pub fn request_size(&mut self, device: &str, bytes: u64) -> Result<(), QemuError> {
+        let command = qmp::qom_set {
+            path: format!("/machine/peripheral/{device}"),
+            property: "requested-size".into(),
+            value: bytes.into(),
+        };
+        let name = format!("qom-set {}.requested-size={bytes}", command.path);
+        self.execute(&name, &command).map(drop)
+    }
+
+    /// What the balloon leaves to the guest, bytes; `None` where there is no balloon.
+    pub fn balloon(&mut self) -> Result<Option<u64>, QemuError> {
+        match self.try_execute(&qmp::query_balloon {})? {
+            Ok(info) => {
+                let bytes = u64::try_from(info.actual);
+                let bytes = bytes.map_err(|_| parse::wrong_balloon(info.actual));
+                self.parsed(bytes).map(Some)
+            }
+            Err(ExecuteError::Qapi(error)) if error.class == ErrorClass::DeviceNotActive => {
+                Ok(None)
+            }
+            Err(error) => Err(self.failed("query-balloon", error)),
+        }
+    }
+
+    /// Tells the balloon what it shall leave to the guest. That QEMU takes it does not mean that the guest
+    /// does it.
+    pub fn set_balloon(&mut self, bytes: u64) -> Result<(), QemuError> {
+        let value = i64::try_from(bytes).unwrap_or(i64::MAX);
+        let name = format!("balloon {bytes}");
+        self.execute(&name, &qmp::balloon { value }).map(drop)
     }
 
     /// Control registers of each virtual CPU.

@@ -1,5 +1,8 @@
-//! What QEMU's human monitor prints, as data. Pure functions on untrusted text.
+//! What QEMU answers, as data. Pure functions on what is not trusted.
 
+use std::collections::BTreeSet;
+
+use qapi::qmp::MemoryDeviceInfo;
 use terrace_proto::{Gpa, Hva, PagingRegisters};
 
 /// Text that is not what QEMU prints.
@@ -24,6 +27,55 @@ pub struct FlatRange {
     /// Where in that region it starts, bytes.
     pub offset: u64,
 }
+
+/// Memory of one of the guest's NUMA nodes, from `info numa`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NodeMemory {
+    /// Its number.
+    pub node: u32,
+    /// What it has, bytes, to the mebibyte; what was plugged in is part of it.
+    pub size: u64,
+    /// What was plugged in.
+    pub plugged: u64,
+}
+
+/// A virtio-mem device, from `query-memory-devices`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct VirtioMem {
+    /// Its name, by which it is told what to do; nothing where it was given none.
+    pub id: Option<String>,
+    /// Its memory backend, as a path of QEMU's objects.
+    pub memdev: String,
+    /// The guest's node that it plugs memory into.
+    pub node: u32,
+    /// What the guest has plugged, bytes.
+    pub size: u64,
+    /// What the guest shall have plugged.
+    pub requested: u64,
+    /// What it may have plugged.
+    pub max: u64,
+    /// Its granularity, a power of two.
+    pub block: u64,
+}
+
+impl VirtioMem {
+    /// The name of its memory backend.
+    pub(crate) fn backend(&self) -> &str {
+        self.memdev.rsplit('/').next().unwrap_or_default()
+    }
+}
+
+const NUMA: &str = "info numa";
+const MEMORY_DEVICES: &str = "query-memory-devices";
+const BALLOON: &str = "query-balloon";
+/// Most nodes of a guest that are believed; QEMU has 128.
+const MAX_NODES: usize = 1024;
+/// Most memory devices of a VM that are believed.
+const MAX_DEVICES: usize = 1024;
+/// Most memory of a node or device that is believed: what an x86-64 processor can address.
+const MAX_BYTES: u64 = 1 << 52;
+/// Longest name that is believed.
+const MAX_NAME: usize = 256;
 
 const MTREE: &str = "info mtree -f";
 const REGISTERS: &str = "info registers -a";
@@ -126,6 +178,137 @@ pub(super) fn gpa2hva(text: &str) -> Result<Option<(String, Hva)>, ParseError> {
         command: GPA2HVA,
         what: format!("{:?}", text.chars().take(120).collect::<String>()),
     })
+}
+
+/// Nodes and their memory, in the order of their numbers. A guest without NUMA has none.
+pub(super) fn numa(text: &str) -> Result<Vec<NodeMemory>, ParseError> {
+    let fail = |what: String| ParseError {
+        command: NUMA,
+        what,
+    };
+    let mut lines = text.lines().map(str::trim);
+    let count = lines.next().and_then(|line| {
+        let (count, rest) = line.split_once(' ')?;
+        (rest == "nodes").then(|| decimal(count)).flatten()
+    });
+    let count = count.and_then(|count| usize::try_from(count).ok());
+    let count = count.ok_or_else(|| fail("it does not begin with a number of nodes".into()))?;
+    if count > MAX_NODES {
+        return Err(fail(format!("{count} nodes")));
+    }
+    let mut nodes = Vec::new();
+    for line in lines {
+        let Some((node, size)) = node_value(line, "size") else {
+            continue;
+        };
+        let plugged = lines_plugged(text, node).unwrap_or(0);
+        let last: Option<&NodeMemory> = nodes.last();
+        if last.is_some_and(|last| last.node >= node) || plugged > size || size > MAX_BYTES {
+            return Err(fail(format!(
+                "node {node}: {line}, {plugged} bytes plugged"
+            )));
+        }
+        nodes.push(NodeMemory {
+            node,
+            size,
+            plugged,
+        });
+    }
+    if nodes.len() != count {
+        return Err(fail(format!("{count} nodes, and sizes of {}", nodes.len())));
+    }
+    Ok(nodes)
+}
+
+fn lines_plugged(text: &str, node: u32) -> Option<u64> {
+    let values = text.lines().filter_map(|line| node_value(line, "plugged"));
+    let mut of_node = values.filter(|(of, _)| *of == node);
+    of_node.next().map(|(_, bytes)| bytes)
+}
+
+/// Node and bytes of a line such as `node 1 size: 256 MB`, where it is about `what`.
+fn node_value(line: &str, what: &str) -> Option<(u32, u64)> {
+    let (node, rest) = line.trim().strip_prefix("node ")?.split_once(' ')?;
+    let mib = rest.strip_prefix(what)?.strip_prefix(": ")?;
+    let mib = decimal(mib.strip_suffix(" MB")?)?;
+    Some((decimal(node)?.try_into().ok()?, mib.checked_mul(1 << 20)?))
+}
+
+/// The virtio-mem devices among the memory devices, by node and name.
+pub(super) fn virtio_mems(list: Vec<MemoryDeviceInfo>) -> Result<Vec<VirtioMem>, ParseError> {
+    let fail = |what: String| ParseError {
+        command: MEMORY_DEVICES,
+        what,
+    };
+    if list.len() > MAX_DEVICES {
+        return Err(fail(format!("more than {MAX_DEVICES} devices")));
+    }
+    let mut names = BTreeSet::new();
+    let mut devices = Vec::new();
+    for info in list {
+        let MemoryDeviceInfo::virtio_mem(info) = info else {
+            continue;
+        };
+        let device = virtio_mem(info.data).map_err(fail)?;
+        if let Some(id) = &device.id
+            && !names.insert(id.clone())
+        {
+            return Err(fail(format!("two devices are called {id:?}")));
+        }
+        devices.push(device);
+    }
+    devices.sort_by(|a, b| (a.node, &a.id).cmp(&(b.node, &b.id)));
+    Ok(devices)
+}
+
+fn virtio_mem(info: qapi::qmp::VirtioMEMDeviceInfo) -> Result<VirtioMem, String> {
+    // It becomes part of a path.
+    let is_name = |id: &String| {
+        (1..=MAX_NAME).contains(&id.len()) && id.bytes().all(|b| b.is_ascii_graphic() && b != b'/')
+    };
+    if let Some(id) = info.id.as_ref().filter(|id| !is_name(id)) {
+        let id: String = id.chars().take(MAX_NAME).collect();
+        return Err(format!("a device is called {id:?}"));
+    }
+    let name = info.id.as_deref().unwrap_or("without a name");
+    let wrong = |what: String| Err(format!("virtio-mem device {name}: {what}"));
+    let (block, max) = (info.block_size, info.max_size);
+    if !block.is_power_of_two() || max > MAX_BYTES || !max.is_multiple_of(block) {
+        return wrong(format!("blocks of {block} bytes, {max} bytes at most"));
+    }
+    let is_size = |bytes: u64| bytes <= max && bytes.is_multiple_of(block);
+    if !is_size(info.size) || !is_size(info.requested_size) {
+        return wrong(format!(
+            "{} bytes plugged and {} requested, of {max}",
+            info.size, info.requested_size
+        ));
+    }
+    let Ok(node) = u32::try_from(info.node) else {
+        return wrong(format!("node {}", info.node));
+    };
+    Ok(VirtioMem {
+        memdev: info.memdev.chars().take(MAX_NAME).collect(),
+        node,
+        size: info.size,
+        requested: info.requested_size,
+        max,
+        block,
+        id: info.id,
+    })
+}
+
+/// A balloon that leaves less than nothing to the guest.
+pub(super) fn wrong_balloon(bytes: i64) -> ParseError {
+    ParseError {
+        command: BALLOON,
+        what: format!("the guest has {bytes} bytes"),
+    }
+}
+
+/// Digits only, without a sign.
+fn decimal(digits: &str) -> Option<u64> {
+    let plain = digits.bytes().all(|b| b.is_ascii_digit());
+    digits.parse().ok().filter(|_| plain)
 }
 
 /// One to sixteen hexadecimal digits, without a sign.

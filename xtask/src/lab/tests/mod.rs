@@ -28,6 +28,7 @@ use super::guests::{self, Outcome};
 use super::process::Lifetime;
 use super::programs;
 use super::running::Lab;
+use super::stock;
 use super::tasks::TestArguments;
 use crate::progress::say;
 
@@ -70,7 +71,9 @@ pub fn run(arguments: &TestArguments) -> Result<()> {
     let chosen: Vec<&LabTest> = all.filter(wanted).collect();
     let on_guests = guests::names(arguments.only.as_deref())?;
     let on_flex = flex::names(arguments.only.as_deref(), arguments.long);
-    if chosen.is_empty() && on_guests.is_empty() && on_flex.is_empty() {
+    let on_stock = stock::names(arguments.only.as_deref());
+    let elsewhere = on_guests.len() + on_flex.len() + on_stock.len();
+    if chosen.is_empty() && elsewhere == 0 {
         bail!("no such test; `cargo xtask lab test --list` names them");
     }
     if arguments.list {
@@ -78,6 +81,7 @@ pub fn run(arguments: &TestArguments) -> Result<()> {
         names
             .chain(on_guests.iter().map(String::as_str))
             .chain(on_flex)
+            .chain(on_stock)
             .for_each(|name| println!("{name}"));
         return Ok(());
     }
@@ -87,6 +91,7 @@ pub fn run(arguments: &TestArguments) -> Result<()> {
         all = all.and(plain);
     }
     all = all.and(flex::run(arguments.only.as_deref(), arguments.long));
+    all = all.and(stock::run(arguments.only.as_deref()));
     if !chosen.is_empty() {
         all = all.and(run_in_labs(&chosen)?);
     }

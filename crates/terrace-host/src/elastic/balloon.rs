@@ -1,0 +1,45 @@
+//! The balloon of a VM, which has one size and knows no tiers.
+
+use super::{Bytes, ElasticError};
+use crate::qemu::Monitor;
+
+/// The least that a balloon may leave to a guest: below it no Linux lives, and a number so small is more likely
+/// a wrong unit.
+const LEAST: u64 = 1 << 20;
+
+/// A VM's balloon.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Balloon {
+    /// What it leaves to the guest, bytes.
+    pub size: u64,
+    /// The VM's RAM, bytes: an empty balloon leaves all of it.
+    pub ram: u64,
+}
+
+impl Balloon {
+    /// What the VM shall have in all, where tiers shall have that many bytes: their sum.
+    ///
+    /// # Errors
+    /// Where a tier's size is not said, or the sum is none that the VM can have.
+    pub fn total(&self, wanted: &[Option<u64>]) -> Result<u64, ElasticError> {
+        if wanted.iter().all(Option::is_none) {
+            return Err(ElasticError::NothingAsked);
+        }
+        let sizes: Option<Vec<u64>> = wanted.iter().copied().collect();
+        let sizes = sizes.ok_or(ElasticError::OneTierByBalloon)?;
+        let total = sizes.into_iter().fold(0, u64::saturating_add);
+        if (LEAST..=self.ram).contains(&total) {
+            return Ok(total);
+        }
+        let [asked, ram] = [total, self.ram].map(Bytes);
+        Err(ElasticError::BalloonRange { asked, ram })
+    }
+
+    /// Tells the balloon what it shall leave to the guest.
+    ///
+    /// # Errors
+    /// Where QEMU refuses.
+    pub fn order(monitor: &mut Monitor, total: u64) -> Result<(), ElasticError> {
+        Ok(monitor.set_balloon(total)?)
+    }
+}

@@ -1,0 +1,197 @@
+//! What a VM's QEMU has to resize it: virtio-mem, else the balloon.
+//!
+//! The monitor is connected for each look and each order, and let go after it. QEMU serves one client of a monitor at
+//! a time: where the VM is scanned, its own thread holds the connection and this one shares it (`terrace_host::qemu`);
+//! where it is not, nobody holds it between two looks, and other programs get their turn.
+
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use terrace_host::HostRoot;
+use terrace_host::elastic::{self, Backing, Balloon, ElasticError, Means, Plan, Seen, Tier, Watch};
+use terrace_host::qemu::Monitor;
+
+use super::{Find, Kind, Look, Mechanism, Place, Provider, TierLook, Trouble, Verified};
+
+/// How long the monitor may take to greet, and to answer each command: less than anybody waits who asked for it.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// Finds what the QEMU of a VM has.
+pub fn find(place: &Place) -> Find {
+    let place = place.clone();
+    Box::new(move || {
+        let found = elastic::look(&mut connect(&place.monitor)?).map_err(trouble)?;
+        Ok(found.map(|means| -> Box<dyn Provider> {
+            let monitor = place.monitor.clone();
+            match means {
+                Means::VirtioMem(_) => Box::new(VirtioMem {
+                    monitor,
+                    root: place.root.clone(),
+                    pid: place.pid,
+                    watches: Vec::new(),
+                }),
+                Means::Balloon(_) => Box::new(OneBalloon {
+                    monitor,
+                    target: None,
+                    watch: Watch::default(),
+                }),
+            }
+        }))
+    })
+}
+
+/// A VM with virtio-mem devices.
+struct VirtioMem {
+    monitor: PathBuf,
+    root: HostRoot,
+    pid: Option<u32>,
+    /// One per tier.
+    watches: Vec<Watch>,
+}
+
+/// A VM with a balloon.
+struct OneBalloon {
+    monitor: PathBuf,
+    /// What was ordered last; QEMU does not tell.
+    target: Option<u64>,
+    watch: Watch,
+}
+
+impl Provider for VirtioMem {
+    fn mechanism(&self) -> Mechanism {
+        mechanism(Kind::VirtioMem, "virtio-mem", &self.monitor)
+    }
+
+    fn look(&mut self, verify: bool) -> Result<Look, Trouble> {
+        let mut monitor = connect(&self.monitor)?;
+        let tiers = plugged(&mut monitor)?;
+        let now = Instant::now();
+        self.watches.resize(tiers.len(), Watch::default());
+        let each = tiers.iter().zip(&mut self.watches);
+        let each = each.map(|(tier, watch)| tier_look(tier, watch, now));
+        let mut looks: Vec<TierLook> = each.collect();
+        if let Some(pid) = self.pid.filter(|_| verify) {
+            // Not all RAM can be looked at from outside; what is known of it without that stays.
+            let seen = elastic::backing(&self.root, pid, &mut monitor, &tiers);
+            let seen = seen.unwrap_or_default();
+            for ((look, tier), seen) in looks.iter_mut().zip(&tiers).zip(seen) {
+                look.verified = seen.map(|seen| verified(tier, seen));
+            }
+        }
+        Ok(seen_by_qemu(looks))
+    }
+
+    fn order(&mut self, size_bytes: &[Option<u64>]) -> Result<(), Trouble> {
+        let mut monitor = connect(&self.monitor)?;
+        let plan = Plan::new(&plugged(&mut monitor)?, size_bytes).map_err(trouble)?;
+        plan.carry_out(&mut monitor).map_err(trouble)
+    }
+}
+
+impl Provider for OneBalloon {
+    fn mechanism(&self) -> Mechanism {
+        let words = "the balloon, which knows no tiers (the guest chooses which tier loses)";
+        mechanism(Kind::Balloon, words, &self.monitor)
+    }
+
+    fn look(&mut self, _verify: bool) -> Result<Look, Trouble> {
+        let Balloon { size, ram } = balloon(&mut connect(&self.monitor)?)?;
+        let target = self.target.unwrap_or(size);
+        let stuck = self.watch.look(Seen { size, target }, Instant::now());
+        Ok(seen_by_qemu(vec![TierLook {
+            whole_bytes: ram,
+            target_bytes: target,
+            size_bytes: size,
+            stuck: stuck.map(|stuck| stuck.by_balloon()),
+            ..TierLook::default()
+        }]))
+    }
+
+    fn order(&mut self, size_bytes: &[Option<u64>]) -> Result<(), Trouble> {
+        let mut monitor = connect(&self.monitor)?;
+        let total = balloon(&mut monitor)?.total(size_bytes);
+        let total = total.map_err(trouble)?;
+        Balloon::order(&mut monitor, total).map_err(trouble)?;
+        self.target = Some(total);
+        Ok(())
+    }
+}
+
+/// QEMU frees blocks as the guest unplugs them: of its devices' files no more than what is plugged may be there.
+fn verified(tier: &Tier, seen: Backing) -> Verified {
+    let plugged = tier.size_bytes.saturating_sub(tier.boot_bytes);
+    Verified {
+        present_bytes: seen.boot_bytes.saturating_add(seen.device_bytes),
+        claimed_bytes: tier.max_bytes.saturating_sub(tier.size_bytes),
+        kept_bytes: seen.device_bytes.saturating_sub(plugged),
+    }
+}
+
+fn mechanism(kind: Kind, words: &str, monitor: &Path) -> Mechanism {
+    Mechanism {
+        kind,
+        words: words.into(),
+        at: monitor.display().to_string(),
+    }
+}
+
+fn tier_look(tier: &Tier, watch: &mut Watch, now: Instant) -> TierLook {
+    let seen = Seen {
+        size: tier.size_bytes,
+        target: tier.target_bytes,
+    };
+    TierLook {
+        node: Some(tier.node),
+        host_nodes: tier.host_nodes.clone(),
+        whole_bytes: tier.max_bytes,
+        least_bytes: tier.boot_bytes,
+        block_bytes: tier.block_bytes(),
+        target_bytes: tier.target_bytes,
+        size_bytes: tier.size_bytes,
+        stuck: watch.look(seen, now).map(|stuck| stuck.by_virtio_mem()),
+        ..TierLook::default()
+    }
+}
+
+/// QEMU is there where it answers, and has the targets itself.
+fn seen_by_qemu(tiers: Vec<TierLook>) -> Look {
+    Look {
+        connected: true,
+        told: true,
+        tiers,
+        ..Look::default()
+    }
+}
+
+fn connect(monitor: &Path) -> Result<Monitor, Trouble> {
+    let connected = Monitor::connect(monitor, ANSWER_TIMEOUT);
+    connected.map_err(|error| trouble(error.into()))
+}
+
+fn plugged(monitor: &mut Monitor) -> Result<Vec<Tier>, Trouble> {
+    match elastic::look(monitor).map_err(trouble)? {
+        Some(Means::VirtioMem(tiers)) => Ok(tiers),
+        _ => Err(Trouble::Gone("its virtio-mem devices are gone".into())),
+    }
+}
+
+fn balloon(monitor: &mut Monitor) -> Result<Balloon, Trouble> {
+    match elastic::look(monitor).map_err(trouble)? {
+        Some(Means::Balloon(balloon)) => Ok(balloon),
+        Some(Means::VirtioMem(_)) => Err(Trouble::Gone(
+            "it has got virtio-mem since; terraced uses that from its next start on".into(),
+        )),
+        None => Err(Trouble::Gone("its balloon is gone".into())),
+    }
+}
+
+/// Sizes that cannot be are refused; all else is a QEMU that does not do as it is told.
+fn trouble(error: ElasticError) -> Trouble {
+    let why = error.to_string();
+    match error {
+        ElasticError::Qemu(_) | ElasticError::HalfWay { .. } | ElasticError::Contradiction(_) => {
+            Trouble::Gone(why)
+        }
+        _ => Trouble::Refused(why),
+    }
+}

@@ -1,0 +1,13 @@
+//! Elastic memory over the API: with a device that a test plays on its control socket ([`device`]), with a monitor that
+//! a test plays ([`qemu`]), and with providers that a test scripts ([`faults`]).
+
+mod admitted;
+mod device;
+mod faults;
+mod qemu;
+mod script;
+
+mod real;
+
+const MIB: u64 = 1 << 20;
+const GIB: u64 = 1 << 30;

@@ -1,0 +1,180 @@
+//! The daemon beside a guest on this machine, and the command line that orders it about, as an operator has them.
+
+use std::fs::{self, File};
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail, ensure};
+use serde::Deserialize;
+use serde_json::Value;
+
+use super::{NAME, PATIENCE};
+use crate::children::Guarded;
+use crate::lab::programs;
+use crate::places;
+use crate::progress::Wait;
+
+/// The folder of monitors, seen from the machine's folder and from the daemon's.
+pub const MONITOR: &str = "../stock-daemon/monitors/qmp";
+const MONITORS: &str = "monitors";
+
+const FOLDER: &str = "stock-daemon";
+const SOCKET: &str = "socket";
+const FILE: &str = "daemon.toml";
+const LOG: &str = "daemon.log";
+
+/// `terraced`, which finds the guest by its monitor; it ends with this value.
+pub struct Daemon {
+    process: Option<Guarded>,
+    folder: ShortName,
+}
+
+/// A short name of the daemon's folder: addresses of sockets hold 107 bytes.
+struct ShortName(PathBuf);
+
+/// What `terrace show` says of a tier.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+pub struct Tier {
+    pub name: String,
+    pub target_bytes: u64,
+    pub size_bytes: u64,
+    pub present_bytes: Option<u64>,
+    pub honesty: Option<f64>,
+    pub stuck: Option<String>,
+}
+
+impl Daemon {
+    /// An empty folder with room for monitors; the daemon is not started yet.
+    pub fn prepare() -> Result<Self> {
+        programs::build_product()?;
+        let folder = places::lab("run")?.join(FOLDER);
+        if folder.exists() {
+            fs::remove_dir_all(&folder)?;
+        }
+        fs::create_dir_all(folder.join(MONITORS))?;
+        Ok(Self {
+            process: None,
+            folder: ShortName::of(&folder)?,
+        })
+    }
+
+    /// Starts it and waits until it knows the guest, which it scans where it is opted in.
+    pub fn start(&mut self, scan: bool) -> Result<()> {
+        let path = |name: &str| self.folder.0.join(name).display().to_string();
+        let text = format!(
+            "[daemon]\nsocket = \"{}\"\n\
+             [discover]\nqmp_folders = [\"{}\"]\nprocesses = false\nevery = \"1s\"\n\
+             [vm.{NAME}]\nscan = {scan}\n",
+            path(SOCKET),
+            path(MONITORS),
+        );
+        fs::write(path(FILE), text)?;
+        let mut command = Command::new("setpriv");
+        command
+            .args(["--pdeathsig", "KILL", "--"])
+            .arg(programs::program("terraced")?)
+            .args(["--config", &path(FILE)])
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(File::create(path(LOG))?);
+        let process = self.process.insert(Guarded::spawn(&mut command)?);
+        let mut wait = Wait::begin_silently("waiting until terraced knows the guest", PATIENCE);
+        loop {
+            let known = self.folder.terrace(&["vms", "--json"]);
+            if known.as_ref().is_ok_and(|vms| vms.contains(NAME)) {
+                return Ok(());
+            }
+            if let Some(status) = process.ended()? {
+                bail!("terraced ended ({status}): {}", self.folder.log());
+            }
+            wait.go_on()
+                .with_context(|| format!("{known:?}\n{}", self.folder.log()))?;
+            std::thread::sleep(Duration::from_millis(100));
+        }
+    }
+
+    /// `terrace resize`; a tier without a size stays as it is. What it answers.
+    pub fn resize(&self, fast: Option<u64>, slow: Option<u64>) -> Result<String> {
+        self.order(fast, slow, &[])
+    }
+
+    /// `terrace resize --wait`: the same, once the guest has done it.
+    pub fn resize_and_wait(&self, fast: Option<u64>, slow: Option<u64>) -> Result<String> {
+        self.order(fast, slow, &["--wait", "--timeout", "3m"])
+    }
+
+    fn order(&self, fast: Option<u64>, slow: Option<u64>, more: &[&str]) -> Result<String> {
+        let mut arguments = vec!["resize".to_owned(), NAME.to_owned()];
+        for (flag, mib) in [("--fast", fast), ("--slow", slow)] {
+            if let Some(mib) = mib {
+                arguments.extend([flag.to_owned(), format!("{mib}MiB")]);
+            }
+        }
+        let arguments = arguments.iter().map(String::as_str);
+        let arguments: Vec<&str> = arguments.chain(more.iter().copied()).collect();
+        let answer = self.folder.terrace(&arguments)?;
+        print!("terrace {}: {answer}", arguments.join(" "));
+        Ok(answer)
+    }
+
+    /// `terrace show --json`: how the guest's elastic memory stands.
+    pub fn tiers(&self) -> Result<Vec<Tier>> {
+        self.folder.tiers()
+    }
+
+    /// What `terrace show` prints.
+    pub fn show(&self) -> Result<String> {
+        self.folder.terrace(&["show", NAME])
+    }
+}
+
+impl ShortName {
+    fn of(folder: &Path) -> Result<Self> {
+        let name = std::env::temp_dir().join(format!("terrace-stock-{}", std::process::id()));
+        remove(&name)?;
+        symlink(folder, &name).with_context(|| format!("cannot make {}", name.display()))?;
+        Ok(Self(name))
+    }
+
+    fn tiers(&self) -> Result<Vec<Tier>> {
+        let text = self.terrace(&["show", NAME, "--json"])?;
+        let mut detail: Value = serde_json::from_str(&text).context("terrace show --json")?;
+        let tiers = detail["elastic"]["tiers"].take();
+        serde_json::from_value(tiers)
+            .with_context(|| format!("no tiers in terrace show --json: {text}"))
+    }
+
+    fn terrace(&self, arguments: &[&str]) -> Result<String> {
+        let output = Command::new(programs::program("terrace")?)
+            .arg("--socket")
+            .arg(self.0.join(SOCKET))
+            .args(arguments)
+            .output()?;
+        let error = String::from_utf8_lossy(&output.stderr);
+        ensure!(output.status.success(), "terrace {arguments:?}: {error}");
+        Ok(String::from_utf8(output.stdout)?)
+    }
+
+    fn log(&self) -> String {
+        fs::read_to_string(self.0.join(LOG)).unwrap_or_default()
+    }
+}
+
+/// One of a task that was killed and had the same process id may be there.
+fn remove(link: &Path) -> Result<()> {
+    match fs::remove_file(link) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+            Err(error).with_context(|| format!("cannot remove {}", link.display()))
+        }
+        _ => Ok(()),
+    }
+}
+
+impl Drop for ShortName {
+    fn drop(&mut self) {
+        // It leads nowhere where it stays.
+        remove(&self.0).ok();
+    }
+}

@@ -1,0 +1,201 @@
+//! A guest with a node per tier on a QEMU without any device of ours, started on this machine without an L1 around
+//! it, and the daemon beside it: resizing by virtio-mem and by the balloon.
+
+mod daemon;
+mod machine;
+mod tests;
+
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail, ensure};
+use terrace_lab::native::HotSet;
+
+use super::emulator;
+use super::process::{Lifetime, Process};
+use super::running::Lab;
+use crate::places;
+use crate::progress::Wait;
+use daemon::Daemon;
+use machine::Means;
+pub use tests::{names, run};
+
+/// Fast and slow.
+const TIERS: usize = 2;
+
+const MIB: u64 = 1 << 20;
+
+/// Name of the machine and of the guest.
+const NAME: &str = "stock";
+
+/// Longest time for a guest to do as it is told, on a busy machine.
+const PATIENCE: Duration = Duration::from_secs(180);
+
+/// What the guest's kernel may use for itself while a test looks.
+const SLACK: u64 = 24 * MIB;
+
+/// Where the kernel's log begins that a test looks at: what it says of the emulated machine comes before.
+const MARK: &str = "the-test-begins";
+
+/// The guest and who resizes it.
+struct StockGuest {
+    lab: Lab,
+    daemon: Daemon,
+    means: Means,
+    /// The program whose memory must stay what it wrote.
+    writer: HotSet,
+}
+
+/// What must not change but for the tier that is resized, by the guest's word.
+#[derive(Clone, Copy, Debug)]
+struct Sizes {
+    free: [u64; TIERS],
+    total: [u64; TIERS],
+}
+
+impl StockGuest {
+    /// Boots a guest and starts the daemon beside it; the guest's driver is not loaded yet.
+    fn start(means: Means) -> Result<Self> {
+        let mut daemon = Daemon::prepare()?;
+        let mut qemu = emulator::command()?;
+        qemu.args(machine::options(means, daemon::MONITOR)?);
+        let process = Process::start_command(NAME, qemu, Lifetime::Task)?;
+        let mut lab = Lab::without_guests(process)?;
+        lab.check(&format!("echo {MARK} >/dev/kmsg"))?;
+        // What scans a guest holds its monitor.
+        daemon.start(means == Means::VirtioMem)?;
+        let writer = HotSet {
+            name: "writer".to_owned(),
+            region_mib: 160,
+            hot_mib: 48,
+            ..HotSet::default()
+        };
+        Ok(Self {
+            lab,
+            daemon,
+            means,
+            writer,
+        })
+    }
+
+    /// Loads the driver.
+    fn insert(&mut self) -> Result<()> {
+        let driver = machine::driver(self.means);
+        self.lab.check(&format!("insmod {driver}")).map(drop)
+    }
+
+    /// Starts the program that writes to its memory and knows what must be there.
+    fn start_writer(&mut self, node: u32) -> Result<()> {
+        self.writer.node = node;
+        self.lab.start_hot_set(&self.writer)
+    }
+
+    /// It has gone on since the last time, and all of its memory is what it wrote.
+    fn expect_writer_intact(&mut self) -> Result<()> {
+        let passes = |guest: &mut Self| -> Result<Option<u64>> {
+            let stats = guest.lab.ask(&guest.writer.name, "stats")?;
+            Ok(stats["passes"].as_u64())
+        };
+        let before = passes(self)?;
+        self.until("the program goes on", |guest| Ok(passes(guest)? > before))?;
+        let name = self.writer.name.clone();
+        self.lab.expect_native_intact(&name)
+    }
+
+    fn sizes(&mut self) -> Result<Sizes> {
+        let mut sizes = Sizes {
+            free: [0; TIERS],
+            total: [0; TIERS],
+        };
+        for node in 0..TIERS {
+            sizes.free[node] = self.meminfo(node, "MemFree")?;
+            sizes.total[node] = self.meminfo(node, "MemTotal")?;
+        }
+        Ok(sizes)
+    }
+
+    /// A number from a node's `meminfo`, in bytes.
+    fn meminfo(&mut self, node: usize, name: &str) -> Result<u64> {
+        let path = format!("/sys/devices/system/node/node{node}/meminfo");
+        let text = self.lab.check(&format!("cat {path}"))?;
+        let line = text.lines().find(|line| line.contains(name));
+        let number = line.and_then(|line| line.split_whitespace().nth(3));
+        let kib: u64 = number
+            .with_context(|| format!("no {name} in {path}"))?
+            .parse()?;
+        Ok(kib << 10)
+    }
+
+    /// Waits until each tier (or the whole) has that many MiB by what `terrace show` says.
+    fn wait_for(&mut self, mib: &[u64]) -> Result<()> {
+        let mut last = Vec::new();
+        let met = self.until("the sizes are what was ordered", |guest| {
+            last = guest.daemon.tiers()?;
+            let sizes = last.iter().map(|tier| (tier.size_bytes, tier.target_bytes));
+            Ok(sizes.eq(mib.iter().map(|mib| (mib * MIB, mib * MIB))))
+        });
+        met.with_context(|| format!("wanted {mib:?} MiB: {last:?}"))
+    }
+
+    fn until(
+        &mut self,
+        what: &str,
+        mut condition: impl FnMut(&mut Self) -> Result<bool>,
+    ) -> Result<()> {
+        let mut wait = Wait::begin_silently(what, PATIENCE);
+        while !condition(self)? {
+            wait.go_on()?;
+            std::thread::sleep(Duration::from_millis(100));
+        }
+        Ok(())
+    }
+
+    /// Bytes of this machine's memory behind each of the guest's memory backends, in the order of QEMU's options.
+    fn host_bytes(&self) -> Result<Vec<u64>> {
+        let pid = fs::read_to_string(places::lab("run")?.join(NAME).join("pid"))?;
+        let mut fds = Vec::new();
+        for entry in fs::read_dir(PathBuf::from(format!("/proc/{pid}/fd")))? {
+            let path = entry?.path();
+            let Ok(target) = fs::read_link(&path) else {
+                continue;
+            };
+            let is_memory = target.to_string_lossy().contains("memory-backend-memfd");
+            if let (true, Some(name)) = (is_memory, path.file_name()) {
+                fds.push((name.to_string_lossy().parse::<u32>()?, path));
+            }
+        }
+        fds.sort();
+        let bytes = |(_, path)| Ok(fs::metadata(path)?.blocks() * 512);
+        fds.into_iter().map(bytes).collect()
+    }
+
+    /// Fails where the guest's kernel complained.
+    fn expect_a_quiet_kernel(&mut self) -> Result<()> {
+        let log = self.lab.check(&format!("dmesg | sed 1,/{MARK}/d"))?;
+        for word in [
+            "BUG",
+            "WARNING",
+            "Oops",
+            "Bad page",
+            "Out of memory",
+            "hung",
+        ] {
+            if let Some(line) = log.lines().find(|line| line.contains(word)) {
+                bail!("the guest's kernel: {line}\n{log}");
+            }
+        }
+        Ok(())
+    }
+
+    /// Touches all of the node's memory that can be had, so that the host has given it.
+    fn touch(&mut self, node: usize) -> Result<()> {
+        let free = self.meminfo(node, "MemFree")?.saturating_sub(2 * SLACK) / MIB;
+        ensure!(free > 0, "node {node} is full");
+        self.lab.check(&format!(
+            "dd if=/dev/zero of=/node{node}/touch bs=1M count={free} 2>/dev/null; rm /node{node}/touch"
+        ))?;
+        Ok(())
+    }
+}
