@@ -9,6 +9,7 @@
 //! KVM.
 
 use std::fs;
+use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -90,7 +91,7 @@ fn command_of(tree: &Path) -> Result<Command> {
         .into_iter()
         .find(|path| path.exists())
         .with_context(|| format!("no {LOADER} in {}", tree.display()))?;
-    let mut command = Command::new(loader);
+    let mut command = Command::new(called_qemu(&loader, tree)?);
     let libraries = ["lib/x86_64-linux-gnu", "usr/lib/x86_64-linux-gnu"].map(|l| tree.join(l));
     command
         .arg("--library-path")
@@ -102,6 +103,17 @@ fn command_of(tree: &Path) -> Result<Command> {
             tree.join("usr/lib/x86_64-linux-gnu/qemu"),
         );
     with_firmware(command, |folder| Some(tree.join(folder)))
+}
+
+/// Another name for the loader: whoever looks for QEMUs among the processes goes by the program's name.
+fn called_qemu(loader: &Path, tree: &Path) -> Result<PathBuf> {
+    let name = tree.join("qemu-system-x86_64");
+    match symlink(loader, &name) {
+        Err(error) if error.kind() != std::io::ErrorKind::AlreadyExists => {
+            Err(error).with_context(|| format!("cannot make {}", name.display()))
+        }
+        _ => Ok(name),
+    }
 }
 
 fn with_firmware(mut command: Command, place: impl Fn(&str) -> Option<PathBuf>) -> Result<Command> {

@@ -69,7 +69,7 @@ pub fn run(arguments: &TestArguments) -> Result<()> {
     let all = TESTS.iter().chain(long).copied().flatten();
     let chosen: Vec<&LabTest> = all.filter(wanted).collect();
     let on_guests = guests::names(arguments.only.as_deref())?;
-    let on_flex = flex::names(arguments.only.as_deref(), arguments.long);
+    let on_flex = flex::names(arguments.only.as_deref());
     if chosen.is_empty() && on_guests.is_empty() && on_flex.is_empty() {
         bail!("no such test; `cargo xtask lab test --list` names them");
     }
@@ -86,7 +86,7 @@ pub fn run(arguments: &TestArguments) -> Result<()> {
         let plain = guests::run(arguments.only.as_deref(), arguments.long)?;
         all = all.and(plain);
     }
-    all = all.and(flex::run(arguments.only.as_deref(), arguments.long));
+    all = all.and(flex::run(arguments.only.as_deref()));
     if !chosen.is_empty() {
         all = all.and(run_in_labs(&chosen)?);
     }

@@ -1,0 +1,249 @@
+//! Elastic memory as an operator uses it: `terrace resize` and `terrace show` on a guest whose programs work on.
+//!
+//! The guest's programs check what they read, and all of their memory where a test asks; how much memory the guest
+//! and this machine have is the word of their kernels.
+
+use anyhow::{Result, ensure};
+use serde_json::Value;
+use terrace_lab::native::HotSet;
+
+use super::{BASE, HUGE, MIB, SLACK, Sizes, expect_free, sizes};
+use crate::lab::flex::daemon::Daemon;
+use crate::lab::flex::device::Device;
+use crate::lab::flex::guest::Shape;
+use crate::lab::flex::product::Hyperflex;
+use crate::lab::flex::{FlexGuest, PATIENCE, TIERS};
+use crate::progress::say;
+
+/// Half of the fast node and of the slow one may be given away; the VM's owner pays for 1 GiB.
+const SHAPE: Shape = Shape {
+    node_bytes: [512 * MIB, 1024 * MIB],
+    orders: BASE | HUGE,
+    total_bytes: Some(1024 * MIB),
+    is_tiered: false,
+};
+
+/// Programs, one for each node.
+const PROGRAMS: [(&str, usize); TIERS] = [("on-fast", 48), ("on-slow", 128)];
+
+/// A guest that has 512 MiB of each tier, its daemon, and what its programs had done so far.
+struct Elastic {
+    guest: FlexGuest<Hyperflex>,
+    daemon: Daemon,
+    passes: Vec<(String, u64)>,
+}
+
+impl Elastic {
+    fn start(shape: Shape) -> Result<Self> {
+        let mut guest = FlexGuest::<Hyperflex>::start_as(shape)?;
+        guest.lab.install_native()?;
+        // Nothing moves pages but what a test starts.
+        guest.lab.check("echo 0 >/proc/sys/kernel/numa_balancing")?;
+        guest.insert()?;
+        let daemon = Daemon::start()?;
+        let mut elastic = Self {
+            guest,
+            daemon,
+            passes: Vec::new(),
+        };
+        elastic.resize(None, Some(512))?;
+        Ok(elastic)
+    }
+
+    fn work(&mut self, spec: &HotSet) -> Result<()> {
+        self.guest.lab.start_hot_set(spec)?;
+        self.passes.push((spec.name.clone(), 0));
+        Ok(())
+    }
+
+    /// Orders sizes in MiB by `terrace resize`.
+    fn order(&self, fast: Option<u64>, slow: Option<u64>) -> Result<()> {
+        let [fast, slow] = [fast, slow].map(|mib| mib.map(|mib| format!("{mib}MiB")));
+        self.daemon.resize(fast.as_deref(), slow.as_deref())
+    }
+
+    /// The same, and waits until it is done.
+    fn resize(&mut self, fast: Option<u64>, slow: Option<u64>) -> Result<()> {
+        self.order(fast, slow)?;
+        self.wait_until_met(fast, slow)
+    }
+
+    /// Waits until `terrace show` says that the last order is met, and that the host has what was given back.
+    fn wait_until_met(&mut self, fast: Option<u64>, slow: Option<u64>) -> Result<()> {
+        let daemon = &self.daemon;
+        let mut tiers = daemon.tiers()?;
+        let met = self.guest.until("the sizes are as ordered", |_| {
+            tiers = daemon.tiers()?;
+            Ok(tiers
+                .iter()
+                .all(|tier| tier.size_bytes == tier.target_bytes))
+        });
+        let shown = || daemon.show().unwrap_or_default();
+        met.map_err(|error| error.context(shown()))?;
+        for (tier, mib) in tiers.iter().zip([fast, slow]) {
+            let wanted = mib.map_or(tier.target_bytes, |mib| mib * MIB);
+            ensure!(tier.target_bytes == wanted, "{}", shown());
+            // Pages that were given back have no memory behind them, and no others are counted.
+            ensure!(tier.honesty == Some(1.0), "{}", shown());
+            ensure!(tier.present_bytes <= Some(wanted), "{}", shown());
+        }
+        Ok(())
+    }
+
+    /// Each program has gone on since the last time, and nothing that it ever wrote is lost.
+    fn expect_work(&mut self, what: &str) -> Result<()> {
+        for (name, passes) in &mut self.passes {
+            let before = *passes;
+            let (lab, mut now) = (&mut self.guest.lab, Value::Null);
+            lab.wait_until("the program goes on", PATIENCE, |lab| {
+                now = lab.ask(name, "stats")?;
+                Ok((now["passes"].as_u64() > Some(before)).then_some(()))
+            })?;
+            *passes = now["passes"].as_u64().unwrap_or(before);
+            ensure!(
+                now["errors"] == 0,
+                "{name} read what it did not write: {now}"
+            );
+            say(&format!("{what}: {name} made {} passes", *passes - before));
+            lab.expect_native_intact(name)?;
+        }
+        Ok(())
+    }
+
+    /// What the host has behind each node is what `terrace show` says.
+    fn expect_shown_as_held(&self) -> Result<()> {
+        let held = self.guest.host_bytes()?;
+        let tiers = self.daemon.tiers()?;
+        for (held, tier) in held.into_iter().zip(tiers) {
+            let is_so = tier
+                .present_bytes
+                .is_some_and(|n| n.abs_diff(held) <= SLACK);
+            ensure!(is_so, "the host holds {held} bytes: {tier:?}");
+        }
+        Ok(())
+    }
+
+    fn finish(mut self) -> Result<()> {
+        self.expect_work("at the end")?;
+        self.guest.device.expect_no_wrong_request()?;
+        self.guest.expect_a_quiet_kernel()
+    }
+}
+
+pub fn under_a_working_program() -> Result<()> {
+    let mut elastic = Elastic::start(SHAPE)?;
+    for (node, (name, mib)) in (0..).zip(PROGRAMS) {
+        elastic.work(&HotSet {
+            name: name.to_owned(),
+            region_mib: mib,
+            hot_mib: 8,
+            node,
+            processor: node as usize,
+            ..HotSet::default()
+        })?;
+    }
+    // All that the host could hold of the fast node, it holds.
+    touch(&mut elastic, 0, 280)?;
+    let before = sizes(&mut elastic.guest)?;
+    elastic.resize(Some(256), Some(768))?;
+    elastic.expect_work("fast 256, slow 768 MiB")?;
+    expect_sizes(&mut elastic, &before, [-256, 256])?;
+    println!("{}", elastic.daemon.show()?);
+    // The slow node has more than it ever had.
+    touch(&mut elastic, 1, 560)?;
+    let held = elastic.guest.host_bytes()?;
+    ensure!(held[0] <= 256 * MIB && held[1] > 560 * MIB, "{held:?}");
+    elastic.expect_shown_as_held()?;
+    elastic.resize(Some(512), Some(512))?;
+    elastic.expect_work("back")?;
+    expect_sizes(&mut elastic, &before, [0, 0])?;
+    let held = elastic.guest.host_bytes()?;
+    ensure!(held[1] <= 512 * MIB, "{held:?}");
+    for (fast, slow, change) in [
+        (Some(256), None, [-256, 0]),
+        (None, Some(768), [-256, 256]),
+        (Some(512), None, [0, 256]),
+    ] {
+        elastic.resize(fast, slow)?;
+        expect_sizes(&mut elastic, &before, change)?;
+    }
+    elastic.expect_work("one tier at a time")?;
+    replaced_under_way(&mut elastic)?;
+    under_pressure(&mut elastic)?;
+    elastic.resize(Some(512), Some(512))?;
+    elastic.expect_work("back again")?;
+    // The kernel may have given up more than was its own before.
+    for node in 0..TIERS {
+        let now = |name| elastic.guest.meminfo(node, name);
+        let [total, free] = ["MemTotal", "MemFree"].map(now);
+        ensure!(total? == before.total[node] && free? + SLACK > before.free[node]);
+    }
+    elastic.expect_shown_as_held()?;
+    elastic.finish()
+}
+
+/// Files that take memory of a node and give it back.
+fn touch(elastic: &mut Elastic, node: usize, mib: u64) -> Result<()> {
+    let file = format!("/node{node}/touch");
+    elastic.guest.lab.check(&format!(
+        "dd if=/dev/zero of={file} bs=1M count={mib} 2>/dev/null && rm {file}"
+    ))?;
+    Ok(())
+}
+
+/// Each node has as much more or less than before, in total and free.
+fn expect_sizes(elastic: &mut Elastic, before: &Sizes, change: [i64; TIERS]) -> Result<()> {
+    let guest = &mut elastic.guest;
+    for (node, mib) in change.into_iter().enumerate() {
+        let changed = |bytes: u64| bytes.saturating_add_signed(mib * MIB.cast_signed());
+        expect_free(guest, node, changed(before.free[node]))?;
+        let total = guest.meminfo(node, "MemTotal")?;
+        ensure!(total == changed(before.total[node]), "node {node}: {total}");
+    }
+    Ok(())
+}
+
+/// A newer order replaces one that is under way: it cannot be met while a file has the memory.
+fn replaced_under_way(elastic: &mut Elastic) -> Result<()> {
+    elastic.resize(Some(512), Some(512))?;
+    let lab = &mut elastic.guest.lab;
+    lab.check("dd if=/dev/zero of=/node0/held bs=1M count=280 2>/dev/null")?;
+    elastic.order(Some(256), Some(768))?;
+    let daemon = &elastic.daemon;
+    elastic.guest.until("the fast tier is under way", |_| {
+        let [fast, slow] = daemon.tiers()?;
+        ensure!(fast.target_bytes == 256 * MIB && fast.size_bytes > 256 * MIB);
+        Ok(fast.size_bytes < 480 * MIB && slow.size_bytes == slow.target_bytes)
+    })?;
+    elastic.order(Some(448), Some(576))?;
+    elastic.wait_until_met(Some(448), Some(576))?;
+    elastic.expect_work("replaced under way")?;
+    elastic.guest.lab.check("rm /node0/held").map(drop)
+}
+
+/// An order while the guest runs short of memory. What comes back because of that goes again once it can.
+fn under_pressure(elastic: &mut Elastic) -> Result<()> {
+    let mib = 850;
+    let given = |guest: &mut FlexGuest<Hyperflex>| -> Result<u64> {
+        Ok(guest.driver()?.iter().map(|tier| tier.given_back).sum())
+    };
+    let before = given(&mut elastic.guest)?;
+    elastic.guest.lab.check(&format!(
+        "mkdir /hog && mount -t tmpfs -o size={mib}M hog /hog && \
+         (dd if=/dev/zero of=/hog/file bs=1M count={mib} 2>/dev/null; echo $? >/run/eaten) \
+         </dev/null >/dev/null 2>&1 &"
+    ))?;
+    elastic.order(Some(384), Some(640))?;
+    elastic.expect_work("while memory is short")?;
+    elastic.guest.until("the eater is done", |guest| {
+        Ok(guest.lab.run("cat /run/eaten", PATIENCE)?.exit == 0)
+    })?;
+    let eaten = elastic.guest.lab.check("cat /run/eaten")?;
+    ensure!(eaten.trim() == "0", "not all of {mib} MiB were to be had");
+    let given = given(&mut elastic.guest)? - before;
+    say(&format!("{given} pages came back under pressure"));
+    ensure!(given > 0, "nothing was given back");
+    elastic.expect_work("with all memory eaten")?;
+    elastic.guest.lab.check("rm /hog/file")?;
+    elastic.wait_until_met(Some(384), Some(640))
+}
