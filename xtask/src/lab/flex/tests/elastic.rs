@@ -3,16 +3,18 @@
 //! The guest's programs check what they read, and all of their memory where a test asks; how much memory the guest
 //! and this machine have is the word of their kernels.
 
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use serde_json::Value;
 use terrace_lab::native::HotSet;
 
 use super::{BASE, HUGE, MIB, SLACK, Sizes, expect_free, sizes};
+use crate::lab::agent::AgentSetup;
+use crate::lab::daemon::HotOnFast;
 use crate::lab::flex::daemon::Daemon;
 use crate::lab::flex::device::Device;
 use crate::lab::flex::guest::Shape;
 use crate::lab::flex::product::Hyperflex;
-use crate::lab::flex::{FlexGuest, PATIENCE, TIERS};
+use crate::lab::flex::{FlexGuest, PAGE, PATIENCE, TIERS};
 use crate::progress::say;
 
 /// Half of the fast node and of the slow one may be given away; the VM's owner pays for 1 GiB.
@@ -123,6 +125,67 @@ impl Elastic {
         Ok(())
     }
 
+    /// Pages that the guest's kernel has moved up and down by itself.
+    fn moves(&mut self) -> Result<[u64; 2]> {
+        let mut moves = [0; 2];
+        for (moves, name) in moves.iter_mut().zip(["pgpromote_success", "pgdemote_"]) {
+            let count = self.guest.lab.check(&format!(
+                "awk '/^{name}/ {{ n += $2 }} END {{ print n }}' /proc/vmstat"
+            ))?;
+            *moves = count.trim().parse()?;
+        }
+        Ok(moves)
+    }
+
+    /// The guest's kernel moves pages to its slower tier where it would have to reclaim them.
+    fn let_the_kernel_demote(&mut self) -> Result<()> {
+        let tiers = self.guest.lab.check(
+            "echo 1 >/sys/kernel/mm/numa/demotion_enabled && \
+             ls -d /sys/devices/virtual/memory_tiering/memory_tier*",
+        )?;
+        ensure!(
+            tiers.lines().count() == 2,
+            "the kernel's memory tiers: {tiers}"
+        );
+        Ok(())
+    }
+
+    /// Says how much of the hot set is in fast memory.
+    fn say_placement(&mut self, what: &str) -> Result<HotOnFast> {
+        let now = self.guest.lab.native_on_fast(HOT)?;
+        let [promoted, demoted] = self.moves()?;
+        say(&format!(
+            "{what}: {now}; by the kernel {promoted} pages up, {demoted} down"
+        ));
+        Ok(now)
+    }
+
+    /// Gives the program a hot set that is mostly in slow memory; tells how many pages of it are there.
+    fn move_hot_set_to_slow(&mut self) -> Result<u64> {
+        for seed in 2..40 {
+            self.guest.lab.ask(HOT, &format!("move {seed}"))?;
+            let now = self.guest.lab.native_on_fast(HOT)?;
+            if now.fast * 2 < now.hot {
+                say(&format!("hot set {seed}: {now}"));
+                return Ok(now.hot - now.fast);
+            }
+        }
+        bail!("each new hot set is in fast memory already")
+    }
+
+    fn wait_until_hot_is_fast(&mut self) -> Result<()> {
+        let mut last = None;
+        let done = self
+            .guest
+            .lab
+            .wait_until("the hot set is in fast memory", PATIENCE, |lab| {
+                let now = lab.native_on_fast(HOT)?;
+                last = Some(now);
+                Ok((now.fast * 10 >= now.hot * 9).then_some(()))
+            });
+        done.with_context(|| format!("{last:?}"))
+    }
+
     fn finish(mut self) -> Result<()> {
         self.expect_work("at the end")?;
         self.guest.device.expect_no_wrong_request()?;
@@ -179,6 +242,88 @@ pub fn under_a_working_program() -> Result<()> {
         ensure!(total? == before.total[node] && free? + SLACK > before.free[node]);
     }
     elastic.expect_shown_as_held()?;
+    elastic.finish()
+}
+
+/// A guest whose kernel has memory tiers, and a program that has more memory than fast memory will be left.
+const TIERED: Shape = Shape {
+    is_tiered: true,
+    ..SHAPE
+};
+
+const HOT: &str = "hot";
+
+fn tiered() -> HotSet {
+    HotSet {
+        name: HOT.to_owned(),
+        region_mib: 288,
+        hot_mib: 32,
+        elsewhere: 0,
+        node: 0,
+        ..HotSet::default()
+    }
+}
+
+pub fn beside_numab2() -> Result<()> {
+    let mut elastic = Elastic::start(TIERED)?;
+    elastic.let_the_kernel_demote()?;
+    elastic.guest.lab.check(
+        "echo 2 >/proc/sys/kernel/numa_balancing && cd /sys/kernel/debug/sched/numa_balancing && \
+         echo 100 >scan_delay_ms && echo 200 >scan_period_min_ms && echo 1000 >scan_period_max_ms",
+    )?;
+    elastic.work(&tiered())?;
+    elastic.resize(Some(256), Some(768))?;
+    let [_, demoted] = elastic.moves()?;
+    elastic.say_placement("fast memory is halved")?;
+    ensure!(
+        demoted > 10_000,
+        "only {demoted} pages were demoted to make room"
+    );
+    elastic.expect_work("fast 256, slow 768 MiB")?;
+    let away = elastic.move_hot_set_to_slow()?;
+    elastic.resize(Some(512), Some(512))?;
+    elastic.wait_until_hot_is_fast()?;
+    let [promoted, _] = elastic.moves()?;
+    elastic.say_placement("fast memory is whole again")?;
+    ensure!(
+        promoted * 2 > away,
+        "only {promoted} pages were promoted, {away} were away"
+    );
+    elastic.finish()
+}
+
+pub fn beside_the_agent() -> Result<()> {
+    let mut elastic = Elastic::start(TIERED)?;
+    elastic.let_the_kernel_demote()?;
+    elastic.work(&tiered())?;
+    elastic.guest.lab.install_agent()?;
+    elastic.guest.lab.start_agent(AgentSetup {
+        // More than there is: what the node has room for is all that counts.
+        fast: "1GiB",
+        ..AgentSetup::SEEDED
+    })?;
+    elastic.resize(Some(256), Some(768))?;
+    elastic.say_placement("fast memory is halved")?;
+    elastic.expect_work("fast 256, slow 768 MiB")?;
+    elastic.move_hot_set_to_slow()?;
+    elastic.wait_until_hot_is_fast()?;
+    elastic.say_placement("the hot set has moved")?;
+    // More than fits.
+    elastic
+        .guest
+        .lab
+        .ask(HOT, &format!("hot {}", 220 * MIB / PAGE))?;
+    let epoch = elastic.guest.lab.agent_status()?.epochs()?;
+    elastic.guest.lab.wait_for_epoch(epoch + 20)?;
+    let part = elastic.say_placement("the hot set is larger than fast memory")?;
+    ensure!(
+        part.fast * 4 < part.hot * 3,
+        "220 MiB are in 256 MiB: {part}"
+    );
+    elastic.resize(Some(512), Some(512))?;
+    elastic.wait_until_hot_is_fast()?;
+    elastic.say_placement("fast memory is whole again")?;
+    elastic.guest.lab.finish_agent()?;
     elastic.finish()
 }
 

@@ -24,7 +24,7 @@ const SLACK: u64 = 24 * MIB;
 
 type Test = (&'static str, fn() -> Result<()>);
 
-const TESTS: [Test; 11] = [
+const TESTS: [Test; 13] = [
     (
         "a_resize_takes_from_its_tier_alone_and_the_host_gets_it",
         resize,
@@ -56,6 +56,11 @@ const TESTS: [Test; 11] = [
     (
         "hyperflex_resizes_fast_and_slow_under_a_working_program",
         elastic::under_a_working_program,
+    ),
+    ("hyperflex_resizes_beside_numab2", elastic::beside_numab2),
+    (
+        "hyperflex_resizes_beside_the_agent",
+        elastic::beside_the_agent,
     ),
 ];
 
