@@ -26,6 +26,8 @@ pub struct Shape {
     pub total_bytes: Option<u64>,
     /// Whether the firmware tells that the second node is slower, so that the guest's kernel has memory tiers.
     pub is_tiered: bool,
+    /// Whether it has the stock balloon too.
+    pub has_balloon: bool,
 }
 
 impl Shape {
@@ -36,6 +38,7 @@ impl Shape {
             orders,
             total_bytes: None,
             is_tiered: false,
+            has_balloon: false,
         }
     }
 }
@@ -78,6 +81,9 @@ pub fn options(shape: &Shape) -> Result<Vec<String>> {
             " -object memory-backend-memfd,id=m{node},size={bytes},share=on \
              -numa node,nodeid={node},memdev=m{node}{place}"
         ));
+    }
+    if shape.has_balloon {
+        text.push_str(" -device virtio-balloon-pci,id=balloon");
     }
     if shape.is_tiered {
         text.push_str(" -numa dist,src=0,dst=1,val=30");

@@ -3,6 +3,7 @@
 //! It runs the guest driver against the product's device, and against one of the lab's own that can be told to
 //! misbehave.
 
+mod bench;
 mod daemon;
 mod device;
 mod guest;
@@ -24,6 +25,7 @@ use super::process::{Lifetime, Process};
 use super::running::Lab;
 use crate::progress::Wait;
 use crate::{modules, places};
+pub use bench::run as bench;
 use device::Device;
 use guest::Shape;
 pub use tests::{names, run};
@@ -117,6 +119,18 @@ impl<D: Device> FlexGuest<D> {
             .with_context(|| format!("no {name} in {path}"))?
             .parse()?;
         Ok(kib << 10)
+    }
+
+    /// Free memory of a node, with what rests in the lists of each processor: up to an eighth of the node may stay
+    /// there for a minute, and `MemFree` does not count it.
+    fn free_bytes(&mut self, node: usize) -> Result<u64> {
+        let pages = self.lab.check(&format!(
+            "awk '/^Node/ {{ on = ($2 == \"{node},\") }} \
+             on && ($1 == \"nr_free_pages\" || $1 == \"count:\") {{ n += $2 }} \
+             END {{ print n }}' /proc/zoneinfo"
+        ))?;
+        let pages: u64 = pages.trim().parse().context("free pages in zoneinfo")?;
+        Ok(pages * PAGE)
     }
 
     /// What the driver's table says.

@@ -10,7 +10,7 @@ use terrace_lab::native::HotSet;
 use super::{BASE, HUGE, MIB, SLACK, Sizes, expect_free, sizes};
 use crate::lab::agent::AgentSetup;
 use crate::lab::daemon::HotOnFast;
-use crate::lab::flex::daemon::Daemon;
+use crate::lab::flex::daemon::{Daemon, Tier};
 use crate::lab::flex::device::Device;
 use crate::lab::flex::guest::Shape;
 use crate::lab::flex::product::Hyperflex;
@@ -23,6 +23,7 @@ const SHAPE: Shape = Shape {
     orders: BASE | HUGE,
     total_bytes: Some(1024 * MIB),
     is_tiered: false,
+    has_balloon: false,
 };
 
 /// Programs, one for each node.
@@ -112,17 +113,21 @@ impl Elastic {
         Ok(())
     }
 
-    /// What the host has behind each node is what `terrace show` says.
-    fn expect_shown_as_held(&self) -> Result<()> {
-        let held = self.guest.host_bytes()?;
-        let tiers = self.daemon.tiers()?;
-        for (held, tier) in held.into_iter().zip(tiers) {
-            let is_so = tier
-                .present_bytes
-                .is_some_and(|n| n.abs_diff(held) <= SLACK);
-            ensure!(is_so, "the host holds {held} bytes: {tier:?}");
-        }
-        Ok(())
+    /// `terrace show` comes to say what the host has behind each node. A guest that ran short a moment ago may still
+    /// be giving back again.
+    fn expect_shown_as_held(&mut self) -> Result<()> {
+        let daemon = &self.daemon;
+        let mut last = String::new();
+        let agree = self.guest.until("the host holds what is shown", |guest| {
+            let (held, tiers) = (guest.host_bytes()?, daemon.tiers()?);
+            last = format!("the host holds {held:?} bytes: {tiers:?}");
+            let is_so = |(held, tier): (&u64, &Tier)| {
+                let present = tier.present_bytes;
+                present.is_some_and(|present| present.abs_diff(*held) <= SLACK)
+            };
+            Ok(held.iter().zip(&tiers).all(is_so))
+        });
+        agree.context(last)
     }
 
     /// Pages that the guest's kernel has moved up and down by itself.
@@ -213,7 +218,7 @@ pub fn under_a_working_program() -> Result<()> {
     expect_sizes(&mut elastic, &before, [-256, 256])?;
     println!("{}", elastic.daemon.show()?);
     // The slow node has more than it ever had.
-    touch(&mut elastic, 1, 560)?;
+    touch(&mut elastic, 1, 480)?;
     let held = elastic.guest.host_bytes()?;
     ensure!(held[0] <= 256 * MIB && held[1] > 560 * MIB, "{held:?}");
     elastic.expect_shown_as_held()?;
@@ -237,9 +242,9 @@ pub fn under_a_working_program() -> Result<()> {
     elastic.expect_work("back again")?;
     // The kernel may have given up more than was its own before.
     for node in 0..TIERS {
-        let now = |name| elastic.guest.meminfo(node, name);
-        let [total, free] = ["MemTotal", "MemFree"].map(now);
-        ensure!(total? == before.total[node] && free? + SLACK > before.free[node]);
+        let total = elastic.guest.meminfo(node, "MemTotal")?;
+        let free = elastic.guest.free_bytes(node)?;
+        ensure!(total == before.total[node] && free + SLACK > before.free[node]);
     }
     elastic.expect_shown_as_held()?;
     elastic.finish()
@@ -312,13 +317,13 @@ pub fn beside_the_agent() -> Result<()> {
     elastic
         .guest
         .lab
-        .ask(HOT, &format!("hot {}", 220 * MIB / PAGE))?;
+        .ask(HOT, &format!("hot {}", 264 * MIB / PAGE))?;
     let epoch = elastic.guest.lab.agent_status()?.epochs()?;
     elastic.guest.lab.wait_for_epoch(epoch + 20)?;
     let part = elastic.say_placement("the hot set is larger than fast memory")?;
     ensure!(
-        part.fast * 4 < part.hot * 3,
-        "220 MiB are in 256 MiB: {part}"
+        part.fast * 5 < part.hot * 4,
+        "264 MiB are in 256 MiB: {part}"
     );
     elastic.resize(Some(512), Some(512))?;
     elastic.wait_until_hot_is_fast()?;

@@ -114,7 +114,7 @@ fn sizes<D: Device>(guest: &mut FlexGuest<D>) -> Result<Sizes> {
         host: guest.host_bytes()?,
     };
     for node in 0..TIERS {
-        sizes.free[node] = guest.meminfo(node, "MemFree")?;
+        sizes.free[node] = guest.free_bytes(node)?;
         sizes.total[node] = guest.meminfo(node, "MemTotal")?;
     }
     Ok(sizes)
@@ -131,11 +131,11 @@ fn expect_about(what: &str, value: u64, wanted: u64) -> Result<()> {
     Ok(())
 }
 
-/// A node's free memory gets there; what was freed rests for a while in lists of each processor.
+/// A node's free memory gets there; what was freed may be under way for a moment.
 fn expect_free<D: Device>(guest: &mut FlexGuest<D>, node: usize, wanted: u64) -> Result<()> {
     let mut free = 0;
     let arrives = guest.until("freed memory is counted", |guest| {
-        free = guest.meminfo(node, "MemFree")?;
+        free = guest.free_bytes(node)?;
         Ok(free.abs_diff(wanted) <= SLACK)
     });
     arrives.with_context(|| {
