@@ -334,10 +334,13 @@ fn sleep() -> Result<()> {
     let kept = fill(&mut guest)?;
     let target = [30_000, 60_000];
     guest.resize(target)?;
-    guest.sleep_and_wake()?;
-    // The device has forgotten what was in the balloons, and the driver too.
-    guest.wait_for(target)?;
-    ensure!(checksums(&mut guest)? == kept, "files have changed");
+    for round in 0..3 {
+        guest.sleep_and_wake()?;
+        // The device has forgotten what was in the balloons, and the driver too.
+        guest.wait_for(target)?;
+        ensure!(checksums(&mut guest)? == kept, "files have changed");
+        say(&format!("slept {} times", round + 1));
+    }
     guest.resize([0, 0])?;
     guest.device.expect_no_wrong_request()?;
     guest.expect_a_quiet_kernel()
