@@ -5,7 +5,7 @@
 //! JSON; an error is [`types::ErrorBody`] with a 4xx or 5xx status.
 
 pub mod client;
-pub mod flex;
+pub mod elastic;
 pub mod types;
 
 /// Where the daemon listens unless its configuration says otherwise.

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use crate::flex::Flex;
+use crate::elastic::Elastic;
 
 /// Any failed request.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -242,9 +242,9 @@ pub struct VmDetail {
     pub history: Vec<Round>,
     /// The last decisions, oldest first.
     pub reasons: Vec<Reason>,
-    /// Its HyperFlex device, where one is configured.
+    /// Its elastic memory, where it has any.
     #[serde(default)]
-    pub hyperflex: Option<Flex>,
+    pub elastic: Option<Elastic>,
 }
 
 /// Floor and ceiling of one tier.

@@ -85,22 +85,9 @@ pub enum Command {
         #[arg(long)]
         json: bool,
     },
-    /// Change how much memory of each tier a running VM has, through its HyperFlex device. Returns once the
-    /// device has the order; `show` tells how far the guest is.
-    #[command(group = clap::ArgGroup::new("sizes").required(true).multiple(true))]
-    Resize {
-        /// The VM's name.
-        vm: String,
-        /// What it shall have of its fast memory, as 512MiB or 2GiB.
-        #[arg(long, value_name = "SIZE", group = "sizes")]
-        fast: Option<ByteSize>,
-        /// What it shall have of its slow memory.
-        #[arg(long, value_name = "SIZE", group = "sizes")]
-        slow: Option<ByteSize>,
-        /// Print JSON.
-        #[arg(long)]
-        json: bool,
-    },
+    /// Change how much memory of each tier a running VM has, and say by what. Returns once the order is taken;
+    /// `show` tells how far the guest is. A newer order replaces an older one.
+    Resize(Resize),
     /// Stop scanning and moving, of one VM or of all; nothing is moved back.
     Pause {
         /// The VM's name; all without it.
@@ -155,6 +142,29 @@ pub enum Command {
         /// Which shell.
         shell: Shell,
     },
+}
+
+/// Arguments of `terrace resize`.
+#[derive(Debug, clap::Args)]
+#[command(group = clap::ArgGroup::new("sizes").required(true).multiple(true))]
+pub struct Resize {
+    /// The VM's name.
+    pub vm: String,
+    /// What it shall have of its fast memory, as 512MiB or 2GiB.
+    #[arg(long, value_name = "SIZE", group = "sizes")]
+    pub fast: Option<ByteSize>,
+    /// What it shall have of its slow memory.
+    #[arg(long, value_name = "SIZE", group = "sizes")]
+    pub slow: Option<ByteSize>,
+    /// Wait until the guest has what it shall have; exit code 1 with the reason where it cannot.
+    #[arg(long)]
+    pub wait: bool,
+    /// With --wait: give up after this time, as 30s or 5m. The order stands all the same.
+    #[arg(long, value_name = "TIME", requires = "wait", value_parser = interval)]
+    pub timeout: Option<Duration>,
+    /// Print JSON: the order, or with --wait how the VM's memory stands then.
+    #[arg(long)]
+    pub json: bool,
 }
 
 /// Arguments of `terrace top`.

@@ -4,11 +4,13 @@ pub mod bench;
 pub mod config;
 pub mod demo;
 mod doctor;
+pub mod elastic;
 mod events;
 mod explain;
 mod map;
 mod plan;
 mod replay;
+mod resize;
 mod show;
 pub mod sim;
 mod top;
@@ -21,7 +23,6 @@ use std::process::ExitCode;
 use anyhow::Result;
 use serde::Serialize;
 use terrace_api::client::{Client, segment};
-use terrace_api::flex::Resize;
 use terrace_api::types::{Done, Setting};
 
 use crate::args::Command;
@@ -40,19 +41,7 @@ pub async fn online(socket: &Path, command: Command) -> Result<ExitCode> {
         Command::Explain { vm, page, json } => explain::run(&client, &vm, page, json).await?,
         Command::Events { follow, json } => events::run(&client, follow, json).await?,
         Command::Set { vm, settings, json } => set(&client, &vm, settings, json).await?,
-        Command::Resize {
-            vm,
-            fast,
-            slow,
-            json,
-        } => {
-            let sizes = Resize {
-                fast_bytes: fast.map(|size| size.as_u64()),
-                slow_bytes: slow.map(|size| size.as_u64()),
-            };
-            let path = format!("/v1/vms/{}/resize", segment(&vm));
-            say(&client.post(&path, &sizes).await?, json)?;
-        }
+        Command::Resize(args) => return resize::run(&client, args).await,
         Command::Pause { vm, json } => wish(&client, vm.as_deref(), "pause", json).await?,
         Command::Resume { vm, json } => wish(&client, vm.as_deref(), "resume", json).await?,
         Command::Round { vm, json } => wish(&client, Some(&vm), "round", json).await?,

@@ -296,37 +296,138 @@ fn a_guest_managed_vm_is_shown_with_its_agents_word_and_the_reason_of_a_fallback
     assert!(list.contains("guest"), "{list}");
 }
 
-#[test]
-fn a_resize_is_posted_in_bytes_and_show_says_how_far_it_is() {
-    let mut detail = detail(None, &[]);
-    let tier = |target: u64, honesty: f64| {
+/// A VM of which 3 GiB are fast and shall be 2 GiB, with its order in this state.
+fn elastic(state: &str, fast: u64, why: Value) -> Value {
+    let tier = |name: &str, size: u64, target: u64, honesty: f64| {
         json!({
-            "node": 0, "whole_bytes": 4_u64 << 30, "target_bytes": target, "size_bytes": 3_u64 << 30,
-            "present_bytes": 7_u64 << 29, "honesty": honesty, "is_stuck": true,
+            "name": name, "node": 0, "host_nodes": [0], "whole_bytes": 4_u64 << 30, "target_bytes": target,
+            "size_bytes": size, "present_bytes": 7_u64 << 29, "kept_bytes": 1_u64 << 29, "honesty": honesty,
+            "verified_age_s": 3.2, "stuck": why, "counted_bytes": 4_u64 << 30, "may_take_bytes": 1_u64 << 29,
+            "guest": {"free_bytes": 1 << 20, "total_bytes": 4_u64 << 30, "pressure_pages": 512},
         })
     };
-    detail["hyperflex"] = json!({
-        "control": "/run/web1/control", "problem": null, "connected": true, "told": true,
-        "total_bytes": null, "refused_entries": 7, "tiers": [tier(2 << 30, 0.5), tier(3 << 30, 1.0)],
+    let mut detail = detail(None, &[]);
+    detail["elastic"] = json!({
+        "by": "hyperflex", "by_words": "HyperFlex", "at": "/run/web1/control", "problem": null, "age_s": 1.5,
+        "connected": true, "told": true, "resizing": true, "refused_entries": 7,
+        "order": {
+            "number": 4, "origin": "operator", "age_s": 9.0, "from_bytes": [4_u64 << 30, 3_u64 << 30],
+            "size_bytes": [2_u64 << 30, null], "state": state, "why": why,
+        },
+        "resident": {"shared_bytes": 3_u64 << 30, "private_bytes": 1 << 20, "fell_bytes": 1 << 30},
+        "pinned_by": null, "admission": "admission counts 200 % of web1: its driver has not inflated yet",
+        "tiers": [tier("fast", fast, 2 << 30, 0.5), tier("slow", 3 << 30, 3 << 30, 1.0)],
     });
-    let done = json!({"done": "web1: fast 2 GiB is ordered"});
-    let daemon = Daemon::start(HashMap::from([
+    detail
+}
+
+fn resized(details: Vec<Value>) -> Daemon {
+    let ordered = json!({
+        "done": "web1: fast 4 GiB → 2 GiB ordered by HyperFlex", "number": 4, "by": "hyperflex",
+        "by_words": "HyperFlex", "size_bytes": [2_u64 << 30, null],
+    });
+    Daemon::start(HashMap::from([
         ("GET /v1/status", vec![status()]),
-        ("GET /v1/vms/web1", vec![detail]),
-        ("POST /v1/vms/web1/resize", vec![done]),
-    ]));
+        ("GET /v1/vms/web1", details),
+        ("POST /v1/vms/web1/resize", vec![ordered]),
+    ]))
+}
+
+#[test]
+fn a_resize_is_posted_in_bytes_and_show_says_how_far_it_is() {
+    let stuck = json!("its node has 1 MiB free");
+    let daemon = resized(vec![elastic("stuck", 3 << 30, stuck)]);
     let said = printed(&daemon.terrace(&["resize", "web1", "--fast", "2GiB"]));
-    assert!(said.contains("is ordered"), "{said}");
+    assert!(said.contains("ordered by HyperFlex"), "{said}");
     assert_eq!(daemon.posts(), ["POST /v1/vms/web1/resize"]);
     let text = printed(&daemon.terrace(&["show", "web1"]));
     for has in [
-        "3 GiB of 4 GiB, target 2 GiB (the guest cannot for now)",
+        "elastic memory, by HyperFlex (/run/web1/control): the guest's driver knows the targets",
+        "3 GiB of 4 GiB, target 2 GiB (the guest cannot for now), host node 0",
+        "its node has 1 MiB free",
         "target 3 GiB (reached)",
-        "50.0 % of what the guest says it gave back is gone",
+        "50.0 % of what the guest says it gave back is gone (looked 3 s ago)",
+        "512 MiB that it says it gave back is still there",
+        "the guest says: 1 MiB of 4 GiB free, 2 MiB taken back under pressure",
+        "the hypervisor's process holds 3 GiB, 1 GiB less than at the last order",
+        "order 4 by the operator, 9 s ago: stuck: its node has 1 MiB free",
         "7 requests of the guest were refused",
+        "admission counts 200 % of web1: its driver has not inflated yet",
     ] {
         assert!(text.contains(has), "no {has:?} in\n{text}");
     }
     let nothing = daemon.terrace(&["resize", "web1"]);
     assert_eq!(nothing.status.code(), Some(2), "a size is required");
+}
+
+#[test]
+fn a_vm_whose_device_is_gone_is_shown_as_it_was() {
+    let mut gone = elastic("under-way", 3 << 30, Value::Null);
+    gone["elastic"]["problem"] = json!("connection refused");
+    gone["elastic"]["age_s"] = json!(40.0);
+    let text = printed(&resized(vec![gone]).terrace(&["show", "web1"]));
+    for has in [
+        "(/run/web1/control): connection refused",
+        "as it was 40 s ago",
+        "3 GiB of 4 GiB",
+    ] {
+        assert!(text.contains(has), "no {has:?} in\n{text}");
+    }
+}
+
+#[test]
+fn a_resize_that_is_waited_for_ends_when_the_target_is_met() {
+    let daemon = resized(vec![
+        elastic("sent", 4 << 30, Value::Null),
+        elastic("under-way", 3 << 30, Value::Null),
+        elastic("met", 2 << 30, Value::Null),
+    ]);
+    let said = printed(&daemon.terrace(&["resize", "web1", "--fast", "2GiB", "--wait"]));
+    assert!(said.ends_with("web1: fast 2 GiB; slow 3 GiB\n"), "{said}");
+    let json = daemon.terrace(&["resize", "web1", "--fast", "2GiB", "--wait", "--json"]);
+    let value: Value = serde_json::from_str(&printed(&json)).expect("one JSON value");
+    assert_eq!(value["tiers"][0]["size_bytes"], 2_u64 << 30);
+}
+
+#[test]
+fn a_resize_that_is_stuck_failed_replaced_or_late_ends_with_the_reason() {
+    let why = json!("its node has 1 MiB free");
+    let mut newer = elastic("under-way", 3 << 30, Value::Null);
+    newer["elastic"]["order"]["number"] = json!(5);
+    newer["elastic"]["order"]["size_bytes"] = json!([3_u64 << 30, null]);
+    let timeout = ["--timeout", "100ms"].as_slice();
+    for (detail, args, has) in [
+        (
+            elastic("stuck", 3 << 30, why.clone()),
+            [].as_slice(),
+            "stuck: its node has 1 MiB",
+        ),
+        (
+            elastic("failed", 3 << 30, why),
+            &[],
+            "its node has 1 MiB free",
+        ),
+        (newer, &[], "a newer order replaced it"),
+        (
+            elastic("under-way", 3 << 30, Value::Null),
+            timeout,
+            "fast 3 GiB, on the way to 2 GiB",
+        ),
+    ] {
+        let daemon = resized(vec![detail]);
+        let args = [&["resize", "web1", "--fast", "2GiB", "--wait"], args].concat();
+        let output = daemon.terrace(&args);
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(1), "{said}");
+        assert!(said.contains(has), "no {has:?} in {said}");
+    }
+}
+
+#[test]
+fn a_newer_order_about_another_tier_does_not_end_the_wait() {
+    let mut other = elastic("met", 2 << 30, Value::Null);
+    other["elastic"]["order"]["number"] = json!(5);
+    other["elastic"]["order"]["size_bytes"] = json!([null, 3_u64 << 30]);
+    let daemon = resized(vec![other]);
+    printed(&daemon.terrace(&["resize", "web1", "--fast", "2GiB", "--wait"]));
 }

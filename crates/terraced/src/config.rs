@@ -114,6 +114,7 @@ struct RawVm {
     fallback: Option<Fallback>,
     agent_socket: Option<PathBuf>,
     hyperflex: Option<PathBuf>,
+    hyperflex_nodes: Option<Vec<u32>>,
     floor: BTreeMap<String, ByteSize>,
     ceiling: BTreeMap<String, ByteSize>,
 }
@@ -237,6 +238,8 @@ pub struct VmConfig {
     pub agent_socket: Option<PathBuf>,
     /// Control socket of its HyperFlex device; none where it has no such device.
     pub hyperflex: Option<PathBuf>,
+    /// The host's node behind each tier of that device; empty where the device itself says it.
+    pub hyperflex_nodes: Vec<u32>,
     /// One per tier.
     pub limits: Vec<TierLimit>,
 }
@@ -384,12 +387,13 @@ impl Config {
             );
         }
         ensure!(
-            self.defaults.hyperflex.is_none(),
-            "hyperflex names the device of one VM: it belongs under [vm.NAME], not [defaults]"
+            self.defaults.hyperflex.is_none() && self.defaults.hyperflex_nodes.is_none(),
+            "hyperflex and hyperflex_nodes are about the device of one VM: they belong under [vm.NAME], not [defaults]"
         );
         Ok(VmConfig {
             mode,
             hyperflex: own.hyperflex.clone(),
+            hyperflex_nodes: own.hyperflex_nodes.clone().unwrap_or_default(),
             fallback: own.fallback.or(self.defaults.fallback).unwrap_or_default(),
             agent_socket: self
                 .agent

@@ -2,12 +2,12 @@
 //! and what the engine decided is handed to the threads of the VM that it is about.
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender};
 use std::time::Duration;
 
 use anyhow::{Context as _, Result};
+use terrace_api::elastic::{Elastic, Resize};
 use terrace_api::types;
 use terrace_core::{Engine, PolicyChoice};
 use terrace_host::agent::AgentView;
@@ -17,10 +17,14 @@ use terrace_host::{Finding, HostRoot, doctor};
 use terrace_proto::log::Record;
 use terrace_proto::{Action, Command, Event, Tick, TierMemory, VmId};
 use terrace_sys::MonotonicClock;
+use tokio::sync::oneshot;
 
 use crate::agents::{Agents, Claims};
 use crate::api::{Failure, Question, Served};
 use crate::config::Config;
+use crate::elastic::keeper::News;
+use crate::elastic::orders::{Elastics, Given};
+use crate::elastic::{self, Origin};
 use crate::events::Events;
 use crate::record::Recorder;
 use crate::roster::{Entry, tell_reasons};
@@ -45,6 +49,8 @@ pub enum Input {
     Agent(String, Option<Box<AgentView>>),
     /// What there is to say about a VM's moves.
     MoveFindings(VmId, Vec<Finding>),
+    /// News of a VM's elastic memory.
+    Elastic(String, Box<News>),
     /// A question of the API.
     Ask(Question),
     /// End.
@@ -81,6 +87,8 @@ pub struct Daemon {
     pub agents: Agents,
     /// What the scout is to know of VMs that have one.
     pub claims: Claims,
+    /// VMs that change size.
+    pub elastics: Elastics,
     /// The next VM's id in the engine.
     pub next_id: u32,
     memory_read_at: Option<Tick>,
@@ -94,6 +102,7 @@ impl Daemon {
         topology: Arc<Topology>,
         inbox: Sender<Input>,
         claims: Claims,
+        elastics: Elastics,
     ) -> Result<Self> {
         let engine = Engine::new(config.engine.clone())?;
         let recorder = match &config.log {
@@ -125,6 +134,7 @@ impl Daemon {
             agents: Agents::start(inbox.clone())
                 .context("starting the thread of guests' agents")?,
             claims,
+            elastics,
             inbox,
             next_id: 1,
             memory_read_at: None,
@@ -136,6 +146,7 @@ impl Daemon {
         self.tell(None, "started".to_owned());
         loop {
             self.read_memory();
+            self.watch_elastic();
             match inbox.recv_timeout(self.sleep()) {
                 Ok(Input::Stop) | Err(RecvTimeoutError::Disconnected) => break,
                 Ok(input) => {
@@ -169,6 +180,7 @@ impl Daemon {
             Input::WriteWords(vm, words) => self.keep_write_words(vm, words),
             Input::Agent(vm, view) => self.agent_news(&vm, view.map(|view| *view)),
             Input::MoveFindings(vm, findings) => self.keep_findings(vm, findings),
+            Input::Elastic(vm, news) => self.elastic_news(&vm, *news),
             Input::Ask(question) => question(self),
             // `run` sees it first.
             Input::Stop => {}
@@ -313,6 +325,7 @@ impl Served for Daemon {
     fn findings(&self) -> Vec<Finding> {
         let mut findings = doctor::host(&self.root, &self.topology);
         findings.extend(self.look_findings.iter().cloned());
+        findings.extend(self.elastic_host_findings());
         findings
     }
 
@@ -321,8 +334,28 @@ impl Served for Daemon {
         Ok(())
     }
 
-    fn hyperflex(&self, name: &str) -> Option<PathBuf> {
-        self.config.vm(name).ok()?.hyperflex
+    fn elastic(&self, name: &str) -> Option<Elastic> {
+        let kept = self.elastics.vms.get(name)?;
+        Some(elastic::views::view(name, kept))
+    }
+
+    fn elastic_findings(&self, name: &str) -> Vec<Finding> {
+        let kept = self.elastics.vms.get(name);
+        kept.map_or_else(Vec::new, |kept| elastic::views::findings(name, kept))
+    }
+
+    fn look_elastic(&mut self, name: &str) -> Result<(oneshot::Receiver<()>, Duration), Failure> {
+        (self as &dyn Served).entry(name)?;
+        let looked = self.kept(name)?.keeper.look();
+        Ok((looked, self.elastics.pace.patience))
+    }
+
+    fn order(&mut self, name: &str, origin: Origin, sizes: &Resize) -> Result<Given, Failure> {
+        self.order_sizes(name, origin, sizes)
+    }
+
+    fn order_withdrawn(&mut self, name: &str, number: u64, why: String) {
+        self.withdraw_order(name, number, why);
     }
 
     fn halt_agent(&mut self, name: &str, halt: bool) -> bool {

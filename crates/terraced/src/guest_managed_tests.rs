@@ -13,6 +13,8 @@ use super::*;
 use crate::agents::Claims;
 use crate::api::Served as _;
 use crate::config::Config;
+use crate::elastic::orders::Elastics;
+use crate::elastic::{self, Pace};
 use crate::roster::Managed;
 use crate::scout::{Found, State};
 use crate::served_tests::host;
@@ -27,7 +29,8 @@ fn daemon(vm: &str) -> (tempfile::TempDir, Daemon) {
     // The threads send to nobody.
     let (inbox, _) = channel();
     let config = Arc::new(config);
-    let daemon = Daemon::new(config, root, topology, inbox, Claims::default()).unwrap();
+    let elastics = Elastics::new(elastic::finder(), Pace::default());
+    let daemon = Daemon::new(config, root, topology, inbox, Claims::default(), elastics).unwrap();
     (folder, daemon)
 }
 

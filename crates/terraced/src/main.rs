@@ -5,9 +5,8 @@ mod agent_tests;
 mod agents;
 mod api;
 mod daemon;
+mod elastic;
 mod events;
-#[cfg(test)]
-mod flex_tests;
 mod guest_managed;
 mod hands;
 mod privileges;
@@ -34,6 +33,8 @@ use terraced::config::{self, Config, Sources};
 
 use agents::Claims;
 use daemon::{Daemon, Input};
+use elastic::Pace;
+use elastic::orders::Elastics;
 use scout::Scout;
 use simulate::Speed;
 
@@ -121,7 +122,8 @@ fn serve(args: &Args) -> Result<()> {
         .name("scout".into())
         .spawn(move || scout.run())?;
     let socket = config.socket.clone();
-    let daemon = Daemon::new(config, root, topology, inbox, claims);
+    let elastics = Elastics::new(elastic::finder(), Pace::default());
+    let daemon = Daemon::new(config, root, topology, inbox, claims, elastics);
     let ended = daemon.and_then(|daemon| daemon.run(&inputs));
     // The threads that hold kdamonds may outlive this one's last line.
     if let Err(error) = damon.shut_down() {

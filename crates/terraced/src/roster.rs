@@ -117,12 +117,19 @@ pub fn tell_reasons(engine: &Engine, vms: &mut BTreeMap<String, Entry>, events: 
 impl Daemon {
     /// Takes in what the scout found.
     pub fn found(&mut self, found: Found) {
+        if let Some(name) = self.take_in(found) {
+            self.keep_elastic(&name);
+        }
+    }
+
+    /// Returns the name that the VM got.
+    fn take_in(&mut self, found: Found) -> Option<String> {
         let known = |e: &Entry| e.managed.is_some() && e.pid == found.pid;
         let looked_again =
             matches!(found.state, State::Agent(_)) && self.vms.contains_key(&found.name);
         if self.vms.values().any(known) && !looked_again {
             // A second monitor of a VM that is managed by its first.
-            return;
+            return None;
         }
         let name = self.free_name(&found.name, found.pid);
         let mut entry = Entry {
@@ -156,7 +163,7 @@ impl Daemon {
                 }
                 self.vms.insert(name.clone(), entry);
                 self.found_agent_vm(&name, *vm);
-                return;
+                return Some(name);
             }
             State::Ready(ready) => {
                 let agent = entry.agent.as_ref();
@@ -164,17 +171,19 @@ impl Daemon {
                     .is_some_and(|a| !matches!(a.in_force, InForce::Fallback(_) | InForce::Host))
                 {
                     // It came too late: the agent manages the VM. The worker ends with what was found.
-                    self.vms.insert(name, entry);
-                    return;
+                    self.vms.insert(name.clone(), entry);
+                    return Some(name);
                 }
-                return self.manage(&name, entry, *ready);
+                self.manage(&name, entry, *ready);
+                return Some(name);
             }
         }
         let said = self.vms.get(&name).map(|e| e.reason.clone());
         if said.as_deref() != Some(&entry.reason) {
             self.tell(Some(&name), format!("found: {}", entry.reason));
         }
-        self.vms.insert(name, entry);
+        self.vms.insert(name.clone(), entry);
+        Some(name)
     }
 
     /// Two VMs may have one name: the second one's gets its process id.
@@ -280,8 +289,12 @@ impl Daemon {
             entry.managed.is_some() || entry.pid.is_some() || looked.sockets.contains(&entry.socket)
         };
         let gone = self.vms.extract_if(.., |_, entry| !stays(entry));
-        for (name, _) in gone.collect::<Vec<_>>() {
-            self.forget_agent(&name);
+        let gone: Vec<_> = gone.collect();
+        for (name, _) in &gone {
+            self.forget_agent(name);
+        }
+        if !gone.is_empty() {
+            self.forget_elastic();
         }
     }
 
@@ -300,6 +313,7 @@ impl Daemon {
         for name in ended {
             let entry = self.vms.remove(&name);
             self.forget_agent(&name);
+            self.forget_elastic();
             self.tell(Some(&name), "the VM ended".into());
             if let Some(managed) = entry.and_then(|e| e.managed) {
                 self.handle(Event::VmDeparted(managed.id));

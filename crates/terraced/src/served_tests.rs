@@ -17,13 +17,14 @@ use serde::de::DeserializeOwned;
 use terrace_api::client::Client;
 use terrace_api::types::{Doctor, Done, EventLine, Mode, Planning, Setting, Status, Vm};
 use terrace_host::HostRoot;
-use terrace_host::topology::Topology;
 use terrace_sys::Damon;
 
 use crate::agents::Claims;
 use crate::api;
 use crate::config::Config;
 use crate::daemon::{Daemon, Input};
+use crate::elastic::orders::Elastics;
+use crate::elastic::{self, Pace};
 use crate::scout::{Found, Looked, State};
 
 pub struct Served {
@@ -61,6 +62,11 @@ fn serve() -> Served {
 
 /// A daemon whose configuration may name the test's folder.
 pub fn serve_with(config: impl FnOnce(&Path) -> String) -> Served {
+    serve_elastic(config, Elastics::new(elastic::finder(), Pace::default()))
+}
+
+/// The same, with elastic memory of the test's making.
+pub fn serve_elastic(config: impl FnOnce(&Path) -> String, elastics: Elastics) -> Served {
     let folder = tempfile::tempdir().unwrap();
     host(folder.path());
     let text = config(folder.path());
@@ -68,8 +74,7 @@ pub fn serve_with(config: impl FnOnce(&Path) -> String) -> Served {
     let text = format!("[daemon]\nsocket = \"{}\"\n{text}", socket.display());
     let mut config = Config::parse(&text).unwrap();
     let root = HostRoot::new(folder.path());
-    let topology = Arc::new(Topology::read(&root, &[]).unwrap());
-    config.follow(&topology).unwrap();
+    let topology = Arc::new(crate::read_topology(&root, &mut config).unwrap());
     let claims = Claims::default();
     let (inbox, inputs) = channel();
     api::start(&socket, inbox.clone()).unwrap();
@@ -79,6 +84,7 @@ pub fn serve_with(config: impl FnOnce(&Path) -> String) -> Served {
         topology,
         inbox.clone(),
         claims.clone(),
+        elastics,
     )
     .unwrap();
     Served {

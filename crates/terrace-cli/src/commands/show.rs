@@ -4,10 +4,9 @@ use std::path::Path;
 
 use anyhow::Result;
 use terrace_api::client::{Client, segment};
-use terrace_api::flex::Flex;
 use terrace_api::types::{Agent, Round, Status, VmDetail};
 
-use super::{map, print_json};
+use super::{elastic, map, print_json};
 use crate::render;
 
 pub async fn run(
@@ -73,8 +72,8 @@ fn text(status: &Status, detail: &VmDetail) -> String {
     if let Some(agent) = &vm.agent {
         out += &agent_text(agent);
     }
-    if let Some(flex) = &detail.hyperflex {
-        out += &flex_text(flex);
+    if let Some(elastic) = &detail.elastic {
+        out += &elastic::text(elastic);
     }
     out += &format!("\nnow: {}", detail.phase);
     if let Some(next) = detail.next_round_in_s {
@@ -153,48 +152,6 @@ fn agent_text(agent: &Agent) -> String {
             r.major_faults,
             render::pages(r.swap_in_pages),
             render::pages(r.swap_out_pages),
-        );
-    }
-    out
-}
-
-/// What the VM has of each tier, what it shall have, and how far the guest's word holds.
-fn flex_text(flex: &Flex) -> String {
-    let mut out = format!("\nhyperflex ({}):", flex.control);
-    if let Some(problem) = &flex.problem {
-        return out + &format!(" {problem}\n");
-    }
-    out += match (flex.connected, flex.told) {
-        (false, _) => " no hypervisor is connected",
-        (true, false) => " the guest's driver does not know the targets yet",
-        (true, true) => " the guest's driver knows the targets",
-    };
-    out += "\n";
-    for (tier, name) in flex.tiers.iter().zip(["fast", "slow", "third", "fourth"]) {
-        let progress = match tier.is_stuck {
-            _ if tier.size_bytes == tier.target_bytes => "reached",
-            Some(true) => "the guest cannot for now",
-            _ => "under way",
-        };
-        out += &format!(
-            "  {name:<8} {} {:>10} of {}, target {} ({progress})\n",
-            render::bar(tier.size_bytes, tier.whole_bytes, 24),
-            render::bytes(tier.size_bytes),
-            render::bytes(tier.whole_bytes),
-            render::bytes(tier.target_bytes),
-        );
-        if let (Some(present), Some(honesty)) = (tier.present_bytes, tier.honesty) {
-            out += &format!(
-                "           {} of host memory behind it; {:.1} % of what the guest says it gave back is gone\n",
-                render::bytes(present),
-                honesty * 100.0,
-            );
-        }
-    }
-    if flex.refused_entries > 0 {
-        out += &format!(
-            "  {} requests of the guest were refused\n",
-            flex.refused_entries
         );
     }
     out

@@ -9,6 +9,7 @@ use terrace_sys::is_hugetlbfs;
 
 use crate::HostRoot;
 use crate::ReadError;
+use crate::process_memory::is_pinning;
 
 /// A line of `/proc/PID/maps`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -108,11 +109,8 @@ impl Descriptors {
 
     /// A device that is passed through to the guest, if any.
     pub(super) fn passed_through(&self) -> Option<&str> {
-        let targets = self.links.iter().map(|(_, target)| target.as_str());
-        let is_vfio = |t: &&str| {
-            t.starts_with("/dev/vfio/") || t.contains("[vfio-device]") || *t == "/dev/iommu"
-        };
-        targets.into_iter().find(is_vfio)
+        let mut targets = self.links.iter().map(|(_, target)| target.as_str());
+        targets.find(|target| is_pinning(target))
     }
 
     /// Opens the file of a mapping anew, to read and write, by any descriptor of it that is open for both:

@@ -1,19 +1,22 @@
 //! The HTTP API over the unix socket: routes, and how a request reaches the daemon's thread.
 
 mod agent_views;
-mod flex;
+mod elastic;
+mod metrics;
 mod routes;
 mod views;
 
 use std::collections::BTreeMap;
 use std::os::unix::fs::PermissionsExt as _;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::mpsc::Sender;
+use std::time::Duration;
 
 use anyhow::{Context as _, Result};
 use axum::Json;
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
+use terrace_api::elastic::{Elastic, Resize};
 use terrace_api::types::{self, ErrorBody};
 use terrace_core::Engine;
 use terrace_host::Finding;
@@ -22,6 +25,8 @@ use tokio::net::UnixListener;
 use tokio::sync::oneshot;
 
 use crate::daemon::Input;
+use crate::elastic::Origin;
+use crate::elastic::orders::Given;
 use crate::events::Events;
 use crate::roster::Entry;
 
@@ -50,14 +55,38 @@ pub trait Served {
     /// # Errors
     /// Where nothing can come of it any more.
     fn wish(&mut self, command: Command) -> Result<(), Failure>;
-    /// Control socket of a VM's HyperFlex device, where one is configured.
-    fn hyperflex(&self, _name: &str) -> Option<PathBuf> {
+    /// A VM's elastic memory as last seen, where it has any.
+    fn elastic(&self, _name: &str) -> Option<Elastic> {
         None
     }
+    /// What there is to say about a VM's elastic memory, for `doctor`.
+    fn elastic_findings(&self, _name: &str) -> Vec<Finding> {
+        Vec::new()
+    }
+    /// Has a VM's elastic memory looked at now; with how long that, and an order after it, may take.
+    ///
+    /// # Errors
+    /// Where it has none.
+    fn look_elastic(&mut self, name: &str) -> Result<(oneshot::Receiver<()>, Duration), Failure> {
+        Err(no_elastic(name))
+    }
+    /// Orders sizes for a VM.
+    ///
+    /// # Errors
+    /// Where they cannot be, or not now.
+    fn order(&mut self, name: &str, _origin: Origin, _sizes: &Resize) -> Result<Given, Failure> {
+        Err(no_elastic(name))
+    }
+    /// An order was taken back before it was given.
+    fn order_withdrawn(&mut self, _name: &str, _number: u64, _why: String) {}
     /// Pauses or resumes the agent in a VM; `false` where there is none.
     fn halt_agent(&mut self, _name: &str, _halt: bool) -> bool {
         false
     }
+}
+
+fn no_elastic(name: &str) -> Failure {
+    Failure::NotNow(format!("{name} is simulated and has no elastic memory"))
 }
 
 /// A question of the API, to be answered on the thread that has what is served.

@@ -1,16 +1,18 @@
 //! Which path answers what.
 
 use axum::extract::{Path, Query, State};
+use axum::http::header::CONTENT_TYPE;
+use axum::response::IntoResponse;
 use axum::routing::{get, post};
 use axum::{Json, Router};
 use serde::Deserialize;
-use terrace_api::flex::Resize;
+use terrace_api::elastic::{Ordered, Resize};
 use terrace_api::types::{
     Doctor, Done, EventLine, HeatMap, PageExplanation, Planning, Setting, Status, Vm, VmDetail,
 };
 use terrace_proto::{Command, Gpa};
 
-use super::{Asker, Failure, Served, flex};
+use super::{Asker, Failure, Served, elastic, metrics};
 
 type Answer<T> = Result<Json<T>, Failure>;
 
@@ -32,6 +34,7 @@ pub fn router(asker: Asker) -> Router {
         .route("/v1/resume", post(resume))
         .route("/v1/doctor", get(doctor))
         .route("/v1/events", get(events))
+        .route("/metrics", get(figures))
         .fallback(|| async { Failure::NotFound("no such path; see docs/api.md".into()) })
         .with_state(asker)
 }
@@ -45,12 +48,7 @@ async fn vms(State(asker): State<Asker>) -> Answer<Vec<Vm>> {
 }
 
 async fn vm(State(asker): State<Asker>, Path(name): Path<String>) -> Answer<VmDetail> {
-    let asked = move |d: &mut dyn Served| Ok((d.detail(&name)?, d.hyperflex(&name)));
-    let (mut detail, control) = asker.ask(asked).await?;
-    if let Some(control) = control {
-        detail.hyperflex = Some(flex::look(control).await);
-    }
-    Ok(Json(detail))
+    asker.ask(move |d| d.detail(&name)).await.map(Json)
 }
 
 #[derive(Deserialize)]
@@ -144,14 +142,17 @@ async fn resize(
     State(asker): State<Asker>,
     Path(name): Path<String>,
     Json(sizes): Json<Resize>,
-) -> Answer<Done> {
-    let of = name.clone();
-    let asked = move |d: &mut dyn Served| {
-        d.entry(&of)?;
-        Ok(d.hyperflex(&of))
+) -> Answer<Ordered> {
+    elastic::resize(&asker, name, sizes).await.map(Json)
+}
+
+async fn figures(State(asker): State<Asker>) -> Result<impl IntoResponse, Failure> {
+    let read = |d: &mut dyn Served| {
+        let text = metrics::text(d);
+        text.map_err(|error| Failure::NotNow(format!("the figures could not be written: {error}")))
     };
-    let control = asker.ask(asked).await?;
-    flex::resize(name, control, sizes).await.map(Json)
+    let text = asker.ask(read).await?;
+    Ok(([(CONTENT_TYPE, metrics::CONTENT_TYPE)], text))
 }
 
 async fn doctor(State(asker): State<Asker>) -> Answer<Doctor> {

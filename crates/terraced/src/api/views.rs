@@ -75,6 +75,7 @@ impl dyn Served + '_ {
                     .as_ref()
                     .map(agent_views::stages)
                     .unwrap_or_default(),
+                elastic: self.elastic(name),
                 ..unmanaged(vm)
             });
         };
@@ -110,7 +111,7 @@ impl dyn Served + '_ {
                     text: r.text.clone(),
                 })
                 .collect(),
-            hyperflex: None,
+            elastic: self.elastic(name),
         })
     }
 
@@ -287,6 +288,7 @@ impl dyn Served + '_ {
                     .flat_map(agent_views::findings)
                     .map(|f| finding(&f)),
             );
+            findings.extend(self.elastic_findings(name).iter().map(finding));
             if !entry.reason.is_empty() {
                 let health = if entry.unscannable {
                     api::Health::Missing
@@ -342,7 +344,7 @@ impl dyn Served + '_ {
         })
     }
 
-    pub(super) fn entry(&self, name: &str) -> Result<&Entry, Failure> {
+    pub fn entry(&self, name: &str) -> Result<&Entry, Failure> {
         self.vms().get(name).ok_or_else(|| {
             let known: Vec<&str> = self.vms().keys().map(String::as_str).collect();
             let known = if known.is_empty() {
@@ -389,7 +391,7 @@ fn unmanaged(vm: api::Vm) -> api::VmDetail {
         next_round_in_s: None,
         history: Vec::new(),
         reasons: Vec::new(),
-        hyperflex: None,
+        elastic: None,
     }
 }
 

@@ -11,6 +11,7 @@ use terrace_api::client::ClientError;
 use terrace_api::types::{Mode, Status, Vm, VmDetail};
 
 use super::Snapshot;
+use crate::commands::elastic;
 use crate::commands::map::live;
 use crate::render;
 
@@ -293,6 +294,13 @@ fn now(detail: &VmDetail) -> Vec<Line<'static>> {
             render::pages(round.demoted_pages),
             render::pages(round.failed_pages),
         )));
+    }
+    if let Some(elastic) = &detail.elastic {
+        let state = Line::from(format!("elastic: {}", elastic::state(elastic)));
+        lines.push(match &elastic.problem {
+            Some(problem) => Line::from(format!("elastic: {problem}")).yellow(),
+            None => state,
+        });
     }
     lines
 }

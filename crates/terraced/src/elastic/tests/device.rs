@@ -1,18 +1,19 @@
-//! Elastic memory over the API, with a device that a test plays on its control socket.
+//! HyperFlex: a device that a test plays on its control socket.
 
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::os::unix::net::UnixListener;
 use std::path::Path;
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use serde_json::{Value, json};
-use terrace_api::flex::Resize;
-use terrace_api::types::{Done, VmDetail};
+use terrace_api::elastic::{Elastic, Ordered, Resize};
+use terrace_api::types::VmDetail;
 
 use crate::scout::State;
 use crate::served_tests::{Served, serve_with};
 
-const GIB: u64 = 1 << 30;
+use super::GIB;
 
 /// Requests that the device saw.
 type Seen = Arc<Mutex<Vec<Value>>>;
@@ -39,7 +40,7 @@ fn status() -> Value {
     }})
 }
 
-/// A device that stands as [`status`] and refuses more than 4 GiB.
+/// A device that stands as [`status`] and refuses what is no whole pages.
 fn play_device(control: &Path) -> Seen {
     let listener = UnixListener::bind(control).unwrap();
     let seen = Seen::default();
@@ -52,8 +53,8 @@ fn play_device(control: &Path) -> Seen {
             let request: Value = serde_json::from_str(&line).unwrap();
             let reply = match &request["resize"]["size_bytes"] {
                 Value::Null => status(),
-                sizes if sizes[0].as_u64() > Some(4 * GIB) => {
-                    json!({"error": {"message": "tier 0 of this VM has 4294967296 bytes at most"}})
+                sizes if sizes[0].as_u64().is_some_and(|n| n % 4096 != 0) => {
+                    json!({"error": {"message": "tier 0: 1 bytes are no whole 4 KiB pages"}})
                 }
                 _ => json!({"accepted": {"generation": 10}}),
             };
@@ -69,7 +70,10 @@ fn play_device(control: &Path) -> Seen {
 fn serve() -> Served {
     let served = serve_with(|folder| {
         let control = folder.join("control");
-        format!("[vm.flex]\nhyperflex = \"{}\"\n", control.display())
+        format!(
+            "[vm.flex]\nhyperflex = \"{}\"\nhyperflex_nodes = [1, 0]\n",
+            control.display()
+        )
     });
     for name in ["flex", "plain"] {
         served.find(name, None, State::Unscannable("its RAM is private".into()));
@@ -77,7 +81,7 @@ fn serve() -> Served {
     served
 }
 
-fn resize(served: &Served, vm: &str, sizes: [Option<u64>; 2]) -> Result<Done, String> {
+fn resize(served: &Served, vm: &str, sizes: [Option<u64>; 2]) -> Result<Ordered, String> {
     let [fast_bytes, slow_bytes] = sizes;
     let sizes = Resize {
         fast_bytes,
@@ -86,16 +90,29 @@ fn resize(served: &Served, vm: &str, sizes: [Option<u64>; 2]) -> Result<Done, St
     served.post_body(&format!("/v1/vms/{vm}/resize"), &sizes)
 }
 
+/// What is kept of the VM, once something was heard of its device.
+fn heard(served: &Served, so: impl Fn(&Elastic) -> bool) -> Elastic {
+    for _ in 0..6000 {
+        let detail: VmDetail = served.get("/v1/vms/flex").unwrap();
+        if let Some(elastic) = detail.elastic.filter(&so) {
+            return elastic;
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    panic!("nothing was heard of the device");
+}
+
 #[test]
 fn a_resize_reaches_the_device_and_leaves_the_other_tier_alone() {
     let served = serve();
     let seen = play_device(&served.folder.path().join("control"));
-    let done = resize(&served, "flex", [None, Some(6 * GIB)]).unwrap();
-    assert!(done.done.contains("slow 6.0 GiB is ordered"), "{done:?}");
-    let ordered = json!({"resize": {"size_bytes": [null, 6 * GIB]}});
-    assert_eq!(seen.lock().unwrap().last(), Some(&ordered));
-    let refused = resize(&served, "flex", [Some(5 * GIB), None]).unwrap_err();
-    assert!(refused.contains("4294967296 bytes at most"), "{refused}");
+    let ordered = resize(&served, "flex", [None, Some(2 * GIB)]).unwrap();
+    let words = "slow 3 GiB → 2 GiB ordered by HyperFlex";
+    assert!(ordered.done.contains(words), "{ordered:?}");
+    let order = json!({"resize": {"size_bytes": [null, 2 * GIB]}});
+    assert!(seen.lock().unwrap().contains(&order));
+    let refused = resize(&served, "flex", [Some(1), None]).unwrap_err();
+    assert!(refused.contains("no whole 4 KiB pages"), "{refused}");
     let empty = resize(&served, "flex", [None, None]).unwrap_err();
     assert!(empty.contains("say what to resize"), "{empty}");
 }
@@ -104,30 +121,30 @@ fn a_resize_reaches_the_device_and_leaves_the_other_tier_alone() {
 fn a_vm_shows_how_far_its_device_is_and_whether_the_guest_is_honest() {
     let served = serve();
     let _seen = play_device(&served.folder.path().join("control"));
-    let detail: VmDetail = served.get("/v1/vms/flex").unwrap();
-    let flex = detail.hyperflex.unwrap();
-    assert_eq!((flex.problem, flex.refused_entries), (None, 7));
-    let tier = flex.tiers[0];
+    let _ = resize(&served, "flex", [None, Some(2 * GIB)]);
+    let elastic = heard(&served, |elastic| elastic.age_s.is_some());
+    assert_eq!((&elastic.problem, elastic.refused_entries), (&None, 7));
+    let tier = &elastic.tiers[0];
     assert_eq!((tier.size_bytes, tier.target_bytes), (3 * GIB, 2 * GIB));
-    assert_eq!(tier.honesty, Some(0.5));
+    assert_eq!((tier.honesty, tier.kept_bytes), (Some(0.5), Some(GIB / 2)));
     assert_eq!(tier.present_bytes, Some(3 * GIB + GIB / 2));
+    assert_eq!(tier.host_nodes, [1], "as it is configured");
     let plain: VmDetail = served.get("/v1/vms/plain").unwrap();
-    assert_eq!(plain.hyperflex, None);
+    assert_eq!(plain.elastic, None);
 }
 
 #[test]
 fn without_a_device_the_answer_says_what_to_do() {
     let served = serve();
     let none = resize(&served, "plain", [Some(GIB), None]).unwrap_err();
-    for has in ["[vm.plain]", "hyperflex =", "Not yet by virtio-mem"] {
+    for has in ["[vm.plain]", "hyperflex ="] {
         assert!(none.contains(has), "no {has:?} in {none}");
     }
     let gone = resize(&served, "flex", [Some(GIB), None]).unwrap_err();
     assert!(gone.contains("terrace-hyperflex running?"), "{gone}");
     // A device that is not there hides nothing else of its VM.
-    let detail: VmDetail = served.get("/v1/vms/flex").unwrap();
-    let problem = detail.hyperflex.unwrap().problem.unwrap();
-    assert!(problem.contains("terrace-hyperflex running?"), "{problem}");
+    let problem = heard(&served, |elastic| elastic.problem.is_some()).problem;
+    assert!(problem.unwrap().contains("terrace-hyperflex running?"));
     let unknown = resize(&served, "nobody", [Some(GIB), None]).unwrap_err();
     assert!(unknown.contains("nobody"), "{unknown}");
 }

@@ -1,0 +1,159 @@
+//! A VM's elastic memory in words.
+
+use terrace_api::elastic::{Elastic, ElasticTier, GuestTier, Order, OrderState};
+
+use crate::render;
+
+/// Older than this, figures are said to be old.
+const OLD_S: f64 = 12.0;
+
+/// What the VM has of each tier, what it shall have, and how far the guest's word holds.
+pub fn text(elastic: &Elastic) -> String {
+    let by = if elastic.by_words.is_empty() {
+        "by nothing that is known yet"
+    } else {
+        &format!("by {} ({})", elastic.by_words, elastic.at)
+    };
+    let mut out = format!("\nelastic memory, {by}:");
+    if let Some(problem) = &elastic.problem {
+        out += &format!(" {problem}\n");
+    }
+    let Some(age_s) = elastic.age_s else {
+        return if elastic.problem.is_some() {
+            out
+        } else {
+            out + "\n"
+        };
+    };
+    if elastic.problem.is_some() || age_s > OLD_S {
+        out += &format!("  as it was {age_s:.0} s ago:");
+    }
+    out += match (elastic.connected, elastic.told) {
+        (false, _) => " no hypervisor is connected",
+        (true, false) => " the guest's driver does not know the targets yet",
+        (true, true) => " the guest's driver knows the targets",
+    };
+    out += "\n";
+    for tier in &elastic.tiers {
+        out += &tier_text(tier);
+    }
+    if let Some(resident) = &elastic.resident {
+        let all = resident.shared_bytes.saturating_add(resident.private_bytes);
+        out += &format!("  the hypervisor's process holds {}", render::bytes(all));
+        out += &match resident.fell_bytes {
+            Some(n) if n > 0 => format!(
+                ", {} less than at the last order",
+                render::bytes(n.unsigned_abs())
+            ),
+            Some(n) if n < 0 => format!(
+                ", {} more than at the last order",
+                render::bytes(n.unsigned_abs())
+            ),
+            _ => String::new(),
+        };
+        out += "\n";
+    }
+    if let Some(order) = &elastic.order {
+        out += &order_text(order);
+    }
+    if elastic.refused_entries > 0 {
+        out += &format!(
+            "  {} requests of the guest were refused\n",
+            elastic.refused_entries
+        );
+    }
+    if let Some(device) = &elastic.pinned_by {
+        out += &format!("  cannot shrink: {device} is passed through and pins all of its memory\n");
+    }
+    out + &format!("  {}\n", elastic.admission)
+}
+
+/// `fast 300 MiB, on the way to 256 MiB; slow 768 MiB`.
+pub fn state(elastic: &Elastic) -> String {
+    let each = elastic.tiers.iter().map(|tier| {
+        let size = render::bytes(tier.size_bytes);
+        if tier.size_bytes == tier.target_bytes {
+            return format!("{} {size}", tier.name);
+        }
+        let target = render::bytes(tier.target_bytes);
+        format!("{} {size}, on the way to {target}", tier.name)
+    });
+    each.collect::<Vec<_>>().join("; ")
+}
+
+fn tier_text(tier: &ElasticTier) -> String {
+    let progress = match &tier.stuck {
+        _ if tier.size_bytes == tier.target_bytes => "reached",
+        Some(_) => "the guest cannot for now",
+        None => "under way",
+    };
+    let nodes: Vec<String> = tier.host_nodes.iter().map(u32::to_string).collect();
+    let nodes = match nodes.as_slice() {
+        [] => ", host node not known".to_owned(),
+        nodes => format!(", host node {}", nodes.join(",")),
+    };
+    let mut out = format!(
+        "  {:<8} {} {:>10} of {}, target {} ({progress}){nodes}\n",
+        tier.name,
+        render::bar(tier.size_bytes, tier.whole_bytes, 24),
+        render::bytes(tier.size_bytes),
+        render::bytes(tier.whole_bytes),
+        render::bytes(tier.target_bytes),
+    );
+    if let (Some(present), Some(honesty)) = (tier.present_bytes, tier.honesty) {
+        let age = tier.verified_age_s.unwrap_or(0.0);
+        out += &format!(
+            "           {} of host memory behind it; {:.1} % of what the guest says it gave back is gone (looked \
+             {age:.0} s ago)\n",
+            render::bytes(present),
+            honesty * 100.0,
+        );
+        if let Some(kept) = tier.kept_bytes.filter(|kept| *kept > 0) {
+            out += &format!(
+                "           {} that it says it gave back is still there: it uses it, or never stopped\n",
+                render::bytes(kept)
+            );
+        }
+    }
+    if let Some(why) = tier
+        .stuck
+        .as_ref()
+        .filter(|_| tier.size_bytes != tier.target_bytes)
+    {
+        out += &format!("           {why}\n");
+    }
+    out + &guest_text(&tier.guest)
+}
+
+fn guest_text(guest: &GuestTier) -> String {
+    let (Some(free), Some(total)) = (guest.free_bytes, guest.total_bytes) else {
+        return String::new();
+    };
+    let mut out = format!(
+        "           the guest says: {} of {} free",
+        render::bytes(free),
+        render::bytes(total)
+    );
+    if let Some(pages) = guest.pressure_pages.filter(|pages| *pages > 0) {
+        out += &format!(", {} taken back under pressure", render::pages(pages));
+    }
+    out + "\n"
+}
+
+fn order_text(order: &Order) -> String {
+    let state = match order.state {
+        OrderState::Sent => "on its way to the device",
+        OrderState::UnderWay => "under way",
+        OrderState::Met => "met",
+        OrderState::Stuck => "stuck",
+        OrderState::Failed => "failed",
+    };
+    let why = order.why.as_ref().map(|why| format!(": {why}"));
+    format!(
+        "  order {} by the {}, {:.0} s ago: {state}{}\n",
+        order.number,
+        order.origin,
+        order.age_s,
+        why.unwrap_or_default()
+    )
+}

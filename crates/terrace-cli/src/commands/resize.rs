@@ -1,0 +1,124 @@
+//! `terrace resize VM`.
+
+use std::io::{IsTerminal as _, Write as _};
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, bail};
+use terrace_api::client::{Client, segment};
+use terrace_api::elastic::{Elastic, ElasticTier, OrderState, Ordered, Resize};
+use terrace_api::types::VmDetail;
+
+use super::elastic::state;
+use super::print_json;
+use crate::args;
+
+/// Between two looks at a resize.
+const STEP: Duration = Duration::from_millis(500);
+/// After how long without an answer of what resizes the VM there is no use in waiting.
+const GONE: Duration = Duration::from_secs(30);
+
+pub async fn run(client: &Client, args: args::Resize) -> Result<ExitCode> {
+    let sizes = Resize {
+        fast_bytes: args.fast.map(|size| size.as_u64()),
+        slow_bytes: args.slow.map(|size| size.as_u64()),
+    };
+    let vm = segment(&args.vm);
+    let ordered: Ordered = client.post(&format!("/v1/vms/{vm}/resize"), &sizes).await?;
+    if !args.wait {
+        if args.json {
+            println!("{}", serde_json::to_string(&ordered)?);
+        } else {
+            println!("{}", ordered.done);
+        }
+        return Ok(ExitCode::SUCCESS);
+    }
+    if !args.json {
+        println!("{}", ordered.done);
+    }
+    let waited = wait(client, &args, &ordered).await;
+    if std::io::stderr().is_terminal() {
+        eprint!("\r\x1b[K");
+    }
+    let elastic = waited?;
+    if args.json {
+        print_json(&elastic)?;
+    } else {
+        println!("{}: {}", args.vm, state(&elastic));
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Until every tier of the order has what it shall have.
+async fn wait(client: &Client, args: &args::Resize, ordered: &Ordered) -> Result<Elastic> {
+    let path = format!("/v1/vms/{}", segment(&args.vm));
+    let until = args.timeout.map(|timeout| Instant::now() + timeout);
+    let mut gone_since = None;
+    let shows = std::io::stderr().is_terminal() && !args.json;
+    loop {
+        let detail: VmDetail = client.get(&path).await?;
+        let Some(elastic) = detail.elastic else {
+            bail!("{}: it has no elastic memory any more", args.vm);
+        };
+        if shows {
+            eprint!("\r\x1b[K{}: {}", args.vm, state(&elastic));
+            // It is only for the eye.
+            let _ = std::io::stderr().flush();
+        }
+        match outcome(&elastic, ordered) {
+            Outcome::Met => return Ok(elastic),
+            Outcome::Failed(why) => bail!("{}: {why}; {}", args.vm, state(&elastic)),
+            Outcome::UnderWay => {}
+        }
+        let since = elastic.problem.as_ref();
+        gone_since = since.map(|_| gone_since.unwrap_or_else(Instant::now));
+        let is_gone = gone_since.is_some_and(|since| since.elapsed() >= GONE);
+        if is_gone || until.is_some_and(|until| Instant::now() >= until) {
+            let why = elastic.problem.as_deref();
+            let why = why.unwrap_or("not done in the time given");
+            bail!("{}: {why}; {}; the order stands", args.vm, state(&elastic));
+        }
+        tokio::time::sleep(STEP).await;
+    }
+}
+
+enum Outcome {
+    Met,
+    UnderWay,
+    Failed(String),
+}
+
+fn outcome(elastic: &Elastic, ordered: &Ordered) -> Outcome {
+    let Some(order) = &elastic.order else {
+        return Outcome::Failed("the daemon was restarted and knows nothing of the order".into());
+    };
+    if order.number != ordered.number {
+        let replaced = order.size_bytes.iter().zip(&ordered.size_bytes);
+        let mut replaced = replaced.filter_map(|(new, old)| Some((*new)? != (*old)?));
+        if replaced.any(|other| other) {
+            return Outcome::Failed("a newer order replaced it".into());
+        }
+        // The newer one is about another tier; both hold.
+        let mut asked = ordered.size_bytes.iter().zip(&elastic.tiers);
+        let is_met = asked.all(|(size, tier)| size.is_none_or(|size| (size, size) == pair(tier)));
+        return if is_met {
+            Outcome::Met
+        } else {
+            Outcome::UnderWay
+        };
+    }
+    let why = || {
+        let why = order.why.clone();
+        why.unwrap_or_else(|| "no reason was given".into())
+    };
+    match order.state {
+        OrderState::Met => Outcome::Met,
+        OrderState::Stuck => Outcome::Failed(format!("stuck: {}", why())),
+        OrderState::Failed => Outcome::Failed(why()),
+        OrderState::Sent | OrderState::UnderWay => Outcome::UnderWay,
+    }
+}
+
+fn pair(tier: &ElasticTier) -> (u64, u64) {
+    (tier.size_bytes, tier.target_bytes)
+}

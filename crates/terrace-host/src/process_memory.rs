@@ -1,0 +1,117 @@
+//! What the kernel says of a hypervisor's memory: how much of it is resident, and what pins it.
+//!
+//! Memory that a device writes to by itself stays where it is: giving it back to the host would take it from under the
+//! device.
+
+use std::fs;
+
+use crate::HostRoot;
+
+/// Memory of a process that is resident, bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Resident {
+    /// Shared (memfd, tmpfs), of files, and huge pages of hugetlbfs.
+    pub shared_bytes: u64,
+    /// Private.
+    pub private_bytes: u64,
+}
+
+impl Resident {
+    /// All of it.
+    #[must_use]
+    pub fn bytes(&self) -> u64 {
+        self.shared_bytes.saturating_add(self.private_bytes)
+    }
+}
+
+/// Resident memory of a process; none where the kernel does not say.
+#[must_use]
+pub fn resident(root: &HostRoot, pid: u32) -> Option<Resident> {
+    let status = fs::read_to_string(root.process(pid, "status")).ok()?;
+    let bytes = |key: &str| -> Option<u64> {
+        let line = status.lines().find_map(|line| line.strip_prefix(key))?;
+        let kib = line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()?;
+        kib.checked_mul(1024)
+    };
+    let files = [bytes("RssFile:"), bytes("HugetlbPages:")];
+    let files = files.into_iter().flatten();
+    Some(Resident {
+        shared_bytes: files.fold(bytes("RssShmem:")?, u64::saturating_add),
+        private_bytes: bytes("RssAnon:")?,
+    })
+}
+
+/// What of a process pins the memory of its VM: a device that is passed through.
+#[must_use]
+pub fn pinned_by(root: &HostRoot, pid: u32) -> Option<String> {
+    let entries = fs::read_dir(root.process(pid, "fd")).ok()?;
+    let targets = entries
+        .flatten()
+        .filter_map(|e| fs::read_link(e.path()).ok());
+    let mut names = targets.map(|target| target.to_string_lossy().into_owned());
+    names.find(|name| is_pinning(name))
+}
+
+/// Whether a descriptor that links there is of a device that is passed through: VFIO by group or by device, iommufd,
+/// or vDPA.
+#[must_use]
+pub(crate) fn is_pinning(target: &str) -> bool {
+    target.starts_with("/dev/vfio/")
+        || target.starts_with("/dev/vhost-vdpa")
+        || target == "/dev/iommu"
+        || target.contains("[vfio-device]")
+        || target.contains("[iommufd]")
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::symlink;
+
+    use super::*;
+
+    fn process(files: &[(&str, &str)], links: &[&str]) -> (tempfile::TempDir, HostRoot) {
+        let folder = tempfile::tempdir().unwrap();
+        let base = folder.path().join("proc/42");
+        fs::create_dir_all(base.join("fd")).unwrap();
+        for (name, text) in files {
+            fs::write(base.join(name), text).unwrap();
+        }
+        for (fd, target) in links.iter().enumerate() {
+            symlink(target, base.join("fd").join(fd.to_string())).unwrap();
+        }
+        let root = HostRoot::new(folder.path());
+        (folder, root)
+    }
+
+    #[test]
+    fn shared_and_private_memory_are_told_apart() {
+        let status = "Name:\tqemu\nVmRSS:\t  1100 kB\nHugetlbPages:\t 2048 kB\nRssAnon:\t   60 kB\nRssFile:\t   40 kB\nRssShmem:\t 1000 kB\n";
+        let (_folder, root) = process(&[("status", status)], &[]);
+        let resident = resident(&root, 42).unwrap();
+        let kib = (resident.shared_bytes / 1024, resident.private_bytes / 1024);
+        assert_eq!(kib, (3088, 60));
+    }
+
+    #[test]
+    fn a_process_that_is_gone_or_says_nonsense_has_no_figures() {
+        let (_folder, root) = process(&[("status", "RssAnon: many kB\nRssShmem: 1 kB\n")], &[]);
+        assert_eq!(resident(&root, 42), None);
+        assert_eq!((resident(&root, 7), pinned_by(&root, 7)), (None, None));
+    }
+
+    #[test]
+    fn every_way_of_passing_a_device_through_pins_the_memory() {
+        for target in [
+            "/dev/vfio/17",
+            "/dev/vfio/devices/vfio0",
+            "/dev/iommu",
+            "anon_inode:[vfio-device]",
+            "/dev/vhost-vdpa-0",
+        ] {
+            let (_folder, root) = process(&[], &["/dev/null", target]);
+            assert_eq!(pinned_by(&root, 42).as_deref(), Some(target));
+        }
+        let (_folder, root) = process(&[], &["/dev/kvm", "anon_inode:kvm-vm", "/dev/vhost-net"]);
+        assert_eq!(pinned_by(&root, 42), None);
+    }
+}

@@ -1,0 +1,323 @@
+//! `GET /metrics`: what the API shows of tiers and VMs as figures, in the text format of OpenMetrics.
+//!
+//! Made anew for each request from the API's own types, so that both always say the same.
+
+use std::fmt;
+use std::sync::atomic::AtomicU64;
+
+use prometheus_client::encoding::text::encode;
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::registry::Registry;
+use terrace_api::elastic::{Elastic, ElasticTier};
+use terrace_api::types::{Status, Vm};
+use terrace_proto::PAGE_SIZE;
+
+use super::Served;
+
+/// What the answer is.
+pub const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+
+type Labels = Vec<(&'static str, String)>;
+type Figures = Family<Labels, Gauge<f64, AtomicU64>>;
+type Counts = Family<Labels, Counter>;
+
+/// A figure of something: its name, what it is, and how it is read; absent where it is not known.
+type Of<T> = (&'static str, &'static str, fn(&T) -> Option<f64>);
+/// The same for what only grows.
+type CountOf<T> = (&'static str, &'static str, fn(&T) -> Option<u64>);
+
+const OF_VM: [Of<Vm>; 4] = [
+    ("vm_memory_bytes", "Guest RAM", |vm| some(vm.memory_bytes)),
+    ("vm_managed", "1 where its pages may be moved", |vm| {
+        some(vm.moves.into())
+    }),
+    ("vm_hot_bytes", "Its hot set by its last round", |vm| {
+        bytes_of(vm.hot_pages?)
+    }),
+    (
+        "vm_hot_on_fast_bytes",
+        "What of the hot set was in the first tier then",
+        |vm| bytes_of(vm.hot_on_fast_pages?),
+    ),
+];
+
+const COUNTS_OF_VM: [CountOf<Vm>; 3] = [
+    ("vm_rounds", "Rounds completed", |vm| Some(vm.rounds)),
+    ("vm_promoted_pages", "Pages of 4 KiB promoted", |vm| {
+        Some(vm.promoted_pages)
+    }),
+    ("vm_demoted_pages", "Pages of 4 KiB demoted", |vm| {
+        Some(vm.demoted_pages)
+    }),
+];
+
+const OF_ELASTIC: [Of<Elastic>; 8] = [
+    (
+        "elastic_up",
+        "1 where what resizes the VM answers",
+        |elastic| some(elastic.problem.is_none().into()),
+    ),
+    (
+        "elastic_age_seconds",
+        "Since the VM's elastic memory was looked at",
+        |elastic| elastic.age_s,
+    ),
+    (
+        "elastic_connected",
+        "1 where the hypervisor is connected to the device",
+        |elastic| some(elastic.connected.into()),
+    ),
+    (
+        "elastic_told",
+        "1 where the guest's driver knows the targets",
+        |elastic| some(elastic.told.into()),
+    ),
+    (
+        "elastic_pinned",
+        "1 where a device is passed through, so that the VM cannot shrink",
+        |elastic| some(elastic.pinned_by.is_some().into()),
+    ),
+    (
+        "elastic_resident_shared_bytes",
+        "Shared resident memory of the hypervisor's process",
+        |elastic| some(elastic.resident?.shared_bytes),
+    ),
+    (
+        "elastic_resident_private_bytes",
+        "Private resident memory of the hypervisor's process",
+        |elastic| some(elastic.resident?.private_bytes),
+    ),
+    (
+        "elastic_resizing",
+        "1 while a target is not met",
+        |elastic| some(elastic.resizing.into()),
+    ),
+];
+
+const COUNTS_OF_ELASTIC: [CountOf<Elastic>; 2] = [
+    (
+        "elastic_refused_entries",
+        "Requests of the guest that its device refused, since the device was started",
+        |elastic| Some(elastic.refused_entries),
+    ),
+    (
+        "elastic_resets",
+        "How often the guest started anew",
+        |elastic| Some(elastic.resets),
+    ),
+];
+
+const OF_TIER: [Of<ElasticTier>; 12] = [
+    (
+        "elastic_whole_bytes",
+        "What the VM was started with",
+        |tier| some(tier.whole_bytes),
+    ),
+    ("elastic_target_bytes", "What it shall have", |tier| {
+        some(tier.target_bytes)
+    }),
+    (
+        "elastic_size_bytes",
+        "What it has by what the guest claims",
+        |tier| some(tier.size_bytes),
+    ),
+    (
+        "elastic_present_bytes",
+        "Host memory that is really behind it",
+        |tier| some(tier.present_bytes?),
+    ),
+    (
+        "elastic_kept_bytes",
+        "What the guest claims to have given back although it is still there",
+        |tier| some(tier.kept_bytes?),
+    ),
+    (
+        "elastic_honesty_ratio",
+        "The share of what the guest claims to have given back that is really gone",
+        |tier| tier.honesty,
+    ),
+    (
+        "elastic_counted_bytes",
+        "What admission counts of it",
+        |tier| some(tier.counted_bytes),
+    ),
+    (
+        "elastic_may_take_bytes",
+        "What the VM may still take of the host for it",
+        |tier| some(tier.may_take_bytes),
+    ),
+    (
+        "elastic_stuck",
+        "1 where the guest says that it cannot reach the target for now",
+        |tier| some(tier.stuck.is_some().into()),
+    ),
+    (
+        "elastic_guest_free_bytes",
+        "Free memory of the guest's node, as the guest says",
+        |tier| some(tier.guest.free_bytes?),
+    ),
+    (
+        "elastic_guest_total_bytes",
+        "Memory of the guest's node, as the guest says",
+        |tier| some(tier.guest.total_bytes?),
+    ),
+    (
+        "elastic_guest_balloon_bytes",
+        "What is in the balloon by the guest's count",
+        |tier| bytes_of(tier.guest.balloon_pages?),
+    ),
+];
+
+const COUNTS_OF_TIER: [CountOf<ElasticTier>; 4] = [
+    (
+        "elastic_guest_pressure_pages",
+        "Pages of 4 KiB that the guest took back under pressure, as it says",
+        |tier| tier.guest.pressure_pages,
+    ),
+    (
+        "elastic_guest_major_faults",
+        "Major faults of the guest, as it says",
+        |tier| tier.guest.major_faults,
+    ),
+    (
+        "elastic_guest_swapped_in_pages",
+        "Pages that the guest swapped in, as it says",
+        |tier| tier.guest.swapped_in_pages,
+    ),
+    (
+        "elastic_guest_swapped_out_pages",
+        "Pages that the guest swapped out, as it says",
+        |tier| tier.guest.swapped_out_pages,
+    ),
+];
+
+/// All figures.
+///
+/// # Errors
+/// Never, as it writes to memory.
+pub fn text(served: &dyn Served) -> Result<String, fmt::Error> {
+    let mut registry = Registry::with_prefix("terrace");
+    let (status, vms) = (served.status(), served.list());
+    host(&mut registry, &status, &vms);
+    let named: Vec<(Labels, Vm)> = vms.into_iter().map(|vm| (of(&vm.name), vm)).collect();
+    figures(&mut registry, &OF_VM, &named);
+    counts(&mut registry, &COUNTS_OF_VM, &named);
+    let elastics = named.iter().filter_map(|(labels, vm)| {
+        let elastic = served.elastic(&vm.name)?;
+        Some((labels.clone(), elastic))
+    });
+    let elastics: Vec<(Labels, Elastic)> = elastics.collect();
+    figures(&mut registry, &OF_ELASTIC, &elastics);
+    counts(&mut registry, &COUNTS_OF_ELASTIC, &elastics);
+    orders(&mut registry, &elastics);
+    let tiers = elastics.iter().flat_map(|(labels, elastic)| {
+        elastic.tiers.iter().map(|tier| {
+            let mut labels = labels.clone();
+            labels.push(("tier", tier.name.clone()));
+            (labels, tier.clone())
+        })
+    });
+    let tiers: Vec<(Labels, ElasticTier)> = tiers.collect();
+    figures(&mut registry, &OF_TIER, &tiers);
+    counts(&mut registry, &COUNTS_OF_TIER, &tiers);
+    let mut text = String::new();
+    encode(&mut text, &registry)?;
+    Ok(text)
+}
+
+fn host(registry: &mut Registry, status: &Status, vms: &[Vm]) {
+    let total = family(registry, "tier_total_bytes", "Memory of a tier of the host");
+    let free = family(registry, "tier_free_bytes", "Free memory of a tier");
+    let held = family(
+        registry,
+        "vm_tier_bytes",
+        "A VM's memory in a tier, as the kernel last said",
+    );
+    for (i, tier) in status.tiers.iter().enumerate() {
+        let labels: Labels = vec![("tier", tier.name.clone())];
+        set(&total, &labels, some(tier.total_bytes));
+        set(&free, &labels, some(tier.free_bytes));
+        for vm in vms {
+            let mut labels = of(&vm.name);
+            labels.push(("tier", tier.name.clone()));
+            set(&held, &labels, vm.tier_bytes.get(i).copied().and_then(some));
+        }
+    }
+    let uptime = family(registry, "uptime_seconds", "Since the daemon was started");
+    set(&uptime, &Vec::new(), Some(status.uptime_s));
+}
+
+/// What became of the orders of sizes, and what carries them out.
+fn orders(registry: &mut Registry, elastics: &[(Labels, Elastic)]) {
+    let by = family(registry, "elastic_by", "What resizes a VM; always 1");
+    let resizes = Counts::default();
+    let help = "Orders of sizes by what became of them";
+    registry.register("resizes", help, resizes.clone());
+    for (labels, elastic) in elastics {
+        if !elastic.by.is_empty() {
+            let mut labels = labels.clone();
+            labels.push(("by", elastic.by.clone()));
+            set(&by, &labels, Some(1.0));
+        }
+        let orders = &elastic.orders;
+        for (outcome, count) in [
+            ("taken", orders.taken),
+            ("refused-admission", orders.refused_admission),
+            ("refused-pinned", orders.refused_pinned),
+            ("refused-invalid", orders.refused_invalid),
+            ("failed", orders.failed),
+        ] {
+            let mut labels = labels.clone();
+            labels.push(("outcome", outcome.into()));
+            resizes.get_or_create(&labels).inc_by(count);
+        }
+    }
+}
+
+fn figures<T>(registry: &mut Registry, all: &[Of<T>], things: &[(Labels, T)]) {
+    for (name, help, read) in all {
+        let family = family(registry, name, help);
+        for (labels, thing) in things {
+            set(&family, labels, read(thing));
+        }
+    }
+}
+
+fn counts<T>(registry: &mut Registry, all: &[CountOf<T>], things: &[(Labels, T)]) {
+    for (name, help, read) in all {
+        let family = Counts::default();
+        registry.register(*name, *help, family.clone());
+        for (labels, thing) in things {
+            if let Some(count) = read(thing) {
+                family.get_or_create(labels).inc_by(count);
+            }
+        }
+    }
+}
+
+fn family(registry: &mut Registry, name: &str, help: &str) -> Figures {
+    let family = Figures::default();
+    registry.register(name, help, family.clone());
+    family
+}
+
+fn set(family: &Figures, labels: &Labels, figure: Option<f64>) {
+    if let Some(figure) = figure {
+        family.get_or_create(labels).set(figure);
+    }
+}
+
+fn of(vm: &str) -> Labels {
+    vec![("vm", vm.to_owned())]
+}
+
+/// Exact below 8 PiB.
+fn some(figure: u64) -> Option<f64> {
+    Some(figure as f64)
+}
+
+fn bytes_of(pages: u64) -> Option<f64> {
+    some(pages.saturating_mul(PAGE_SIZE))
+}

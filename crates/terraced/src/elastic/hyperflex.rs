@@ -1,0 +1,110 @@
+//! A VM's HyperFlex device as what resizes it.
+
+use std::path::{Path, PathBuf};
+
+use terrace_hyperflex::control::{self, Client, ClientError, Status, TierStatus};
+use terrace_proto::PAGE_SIZE;
+
+use super::{GuestTier, Kind, Look, Mechanism, Provider, TierLook, Trouble, Verified, size};
+
+/// The device with one control socket.
+pub struct Device {
+    control: PathBuf,
+    client: Client,
+    /// The host's node behind each tier, where the operator says so.
+    nodes: Vec<u32>,
+}
+
+impl Device {
+    /// Nothing is opened yet.
+    pub fn new(control: &Path, nodes: &[u32]) -> Self {
+        Self {
+            control: control.to_owned(),
+            client: Client::new(control),
+            nodes: nodes.to_vec(),
+        }
+    }
+
+    fn look_of(&self, status: &Status) -> Look {
+        let tiers = status.tiers.iter().enumerate();
+        Look {
+            connected: status.connected,
+            told: status.told,
+            resets: status.resets,
+            total_bytes: status.total_bytes,
+            refused_entries: status.counters.refused(),
+            tiers: tiers
+                .map(|(i, tier)| tier_look(tier, self.nodes.get(i).copied()))
+                .collect(),
+        }
+    }
+}
+
+impl Provider for Device {
+    fn mechanism(&self) -> Mechanism {
+        Mechanism {
+            kind: Kind::HyperFlex,
+            words: "HyperFlex".into(),
+            at: self.control.display().to_string(),
+        }
+    }
+
+    fn look(&mut self, verify: bool) -> Result<Look, Trouble> {
+        let status = self.client.status(verify).map_err(trouble)?;
+        Ok(self.look_of(&status))
+    }
+
+    fn order(&mut self, size_bytes: &[Option<u64>]) -> Result<(), Trouble> {
+        self.client.resize(size_bytes).map(drop).map_err(trouble)
+    }
+}
+
+fn tier_look(tier: &TierStatus, host_node: Option<u32>) -> TierLook {
+    let verified = tier.verified.map(|seen| {
+        let bytes = |pages: u64| pages.saturating_mul(PAGE_SIZE);
+        let kept = seen.claimed_pages.saturating_sub(seen.absent_pages);
+        Verified {
+            present_bytes: seen.present_bytes,
+            claimed_bytes: bytes(seen.claimed_pages),
+            kept_bytes: bytes(kept),
+        }
+    });
+    TierLook {
+        node: Some(tier.node),
+        host_nodes: host_node.into_iter().collect(),
+        whole_bytes: tier.whole_bytes,
+        target_bytes: tier.target_bytes,
+        size_bytes: tier.size_bytes,
+        verified,
+        stuck: (tier.guest.is_stuck == Some(true)).then(|| stuck(&tier.guest)),
+        guest: guest(&tier.guest),
+    }
+}
+
+fn stuck(said: &control::GuestTier) -> String {
+    let free = said.free_bytes.map(|free| {
+        let free = size(free);
+        format!(" ({free} of its node are free)")
+    });
+    let free = free.unwrap_or_default();
+    format!("the guest says that it cannot reach the target for now{free}")
+}
+
+fn guest(said: &control::GuestTier) -> GuestTier {
+    GuestTier {
+        free_bytes: said.free_bytes,
+        total_bytes: said.total_bytes,
+        balloon_pages: said.balloon_pages,
+        pressure_pages: said.pressure_pages,
+        major_faults: said.major_faults,
+        swapped_in_pages: said.swapped_in_pages,
+        swapped_out_pages: said.swapped_out_pages,
+    }
+}
+
+fn trouble(error: ClientError) -> Trouble {
+    match error {
+        ClientError::Refused(why) => Trouble::Refused(why),
+        error => Trouble::Gone(error.to_string()),
+    }
+}

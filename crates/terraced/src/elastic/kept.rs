@@ -1,0 +1,419 @@
+//! What the daemon's thread keeps of a VM's elastic memory, and what of it is worth an event.
+
+use std::time::Instant;
+
+use terrace_api::elastic::{OrderState, Orders};
+use terrace_host::process_memory::Resident;
+
+use super::keeper::{Keeper, Looked, Told};
+use super::{Kind, Look, Mechanism, Origin, Pace, TierLook, Trouble, size, tier_name};
+
+/// Below this, what a guest claims to have given back is not what it gave back.
+pub const HONEST: f64 = 0.99;
+/// So many looks in a row must say so.
+const LOOKS: u32 = 2;
+
+/// All about one VM.
+pub struct Kept {
+    /// Looks after it.
+    pub keeper: Keeper,
+    /// The hypervisor's process when it was found.
+    pub pid: Option<u32>,
+    /// What resizes it, once that is known.
+    pub mechanism: Option<Mechanism>,
+    /// The last look that brought something.
+    pub seen: Option<Seen>,
+    /// Why the last one brought nothing, where it did not.
+    pub trouble: Option<String>,
+    /// When the keeper was heard last.
+    pub heard: Instant,
+    /// What pins its memory.
+    pub pinned_by: Option<String>,
+    /// Memory of its hypervisor's process.
+    pub resident: Option<Resident>,
+    /// The last order.
+    pub order: Option<Order>,
+    /// What became of all orders.
+    pub counts: Orders,
+    /// Of each tier.
+    tiers: Vec<TierState>,
+    was_met: Option<bool>,
+    /// Since when the driver does not know the targets, and whether that was told.
+    untold: Option<(Instant, bool)>,
+    is_silence_told: bool,
+}
+
+/// A look.
+pub struct Seen {
+    /// When.
+    pub at: Instant,
+    /// When the host's memory was looked at.
+    pub verified_at: Option<Instant>,
+    /// What was seen.
+    pub look: Look,
+}
+
+/// An order that was recorded.
+pub struct Order {
+    /// Which.
+    pub number: u64,
+    /// Who gave it.
+    pub origin: Origin,
+    /// When.
+    pub at: Instant,
+    /// What each tier had then, bytes.
+    pub from_bytes: Vec<u64>,
+    /// What each shall have, bytes.
+    pub size_bytes: Vec<Option<u64>>,
+    /// How far it is.
+    pub state: OrderState,
+    /// Why it is stuck or failed.
+    pub why: Option<String>,
+    /// Memory of the hypervisor's process then.
+    pub resident: Option<Resident>,
+    /// A look came after the provider took it.
+    is_seen: bool,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct TierState {
+    /// The driver has once brought the tier to its target, and the host's memory agreed.
+    is_inflated: bool,
+    stuck_looks: u32,
+    low_looks: u32,
+}
+
+impl Kept {
+    /// Nothing is known yet.
+    pub fn new(keeper: Keeper, pid: Option<u32>) -> Self {
+        Self {
+            keeper,
+            pid,
+            mechanism: None,
+            seen: None,
+            trouble: None,
+            heard: Instant::now(),
+            pinned_by: None,
+            resident: None,
+            order: None,
+            counts: Orders::default(),
+            tiers: Vec::new(),
+            was_met: None,
+            untold: None,
+            is_silence_told: false,
+        }
+    }
+
+    /// Which mechanism it is; a device of ours until that is known.
+    pub fn kind(&self) -> Kind {
+        self.mechanism.as_ref().map_or(Kind::HyperFlex, |m| m.kind)
+    }
+
+    /// The mechanism, to stand after "by".
+    pub fn words(&self) -> &str {
+        self.mechanism.as_ref().map_or("HyperFlex", |m| &m.words)
+    }
+
+    /// Records an order.
+    pub fn ordered(&mut self, number: u64, origin: Origin, size_bytes: Vec<Option<u64>>) {
+        let look = self.seen.as_ref().map(|seen| &seen.look);
+        let tiers = look.iter().flat_map(|look| &look.tiers);
+        self.order = Some(Order {
+            number,
+            origin,
+            at: Instant::now(),
+            from_bytes: tiers.map(|tier| tier.size_bytes).collect(),
+            size_bytes,
+            state: OrderState::Sent,
+            why: None,
+            resident: self.resident,
+            is_seen: false,
+        });
+        self.tiers.iter_mut().for_each(|tier| tier.stuck_looks = 0);
+    }
+
+    /// Whether tier `i` was brought to its target by the driver, so that no more than that is counted.
+    pub fn is_inflated(&self, i: usize) -> bool {
+        self.tiers.get(i).is_some_and(|tier| tier.is_inflated)
+    }
+
+    /// What admission counts of tier `i`, bytes: all of it until the driver has inflated.
+    pub fn counted(&self, i: usize, tier: &TierLook) -> u64 {
+        if !self.is_inflated(i) {
+            return tier.whole_bytes;
+        }
+        let order = self.order.as_ref();
+        let order = order.filter(|o| !o.is_seen && o.state != OrderState::Failed);
+        let sent = order.and_then(|o| o.size_bytes.get(i).copied().flatten());
+        tier.size_bytes
+            .max(tier.target_bytes)
+            .max(sent.unwrap_or(0))
+    }
+
+    /// Host memory that is behind tier `i` already, bytes. Where nobody looks at the files (a balloon, virtio-mem) it is
+    /// the process's resident memory, in proportion to the tiers' sizes; nothing where that is not known either.
+    pub fn present(&self, i: usize) -> u64 {
+        let tiers = self.seen.as_ref().map(|seen| seen.look.tiers.as_slice());
+        let tiers = tiers.unwrap_or_default();
+        let Some(tier) = tiers.get(i) else { return 0 };
+        if let Some(seen) = tier.verified {
+            return seen.present_bytes;
+        }
+        let verified = tiers.iter().filter_map(|tier| tier.verified);
+        let verified = verified.fold(0_u64, |sum, seen| sum.saturating_add(seen.present_bytes));
+        let rest = self.resident.map_or(0, |resident| resident.bytes());
+        let rest = rest.saturating_sub(verified);
+        let unseen = tiers.iter().filter(|tier| tier.verified.is_none());
+        let unseen = unseen.map(|tier| u128::from(tier.size_bytes)).sum();
+        let part = u128::from(rest) * u128::from(tier.size_bytes);
+        let part = part.checked_div(unseen).unwrap_or(0);
+        u64::try_from(part).unwrap_or(u64::MAX).min(tier.size_bytes)
+    }
+
+    /// Takes news in and says what of it is worth an event.
+    pub fn take(&mut self, told: Told, pace: &Pace) -> Vec<String> {
+        self.heard = Instant::now();
+        let mut events = Vec::new();
+        if std::mem::take(&mut self.is_silence_told) {
+            events.push(format!("{} answers again", self.asked()));
+        }
+        match told {
+            Told::Answered(number, result) => self.answered(number, result, &mut events),
+            Told::Looked(looked) => self.looked(*looked, pace, &mut events),
+        }
+        events
+    }
+
+    /// Takes in that an order was taken back, which is no word of the keeper.
+    pub fn withdrawn(&mut self, number: u64, why: String) -> Vec<String> {
+        let mut events = Vec::new();
+        self.answered(number, Err(Trouble::Gone(why)), &mut events);
+        events
+    }
+
+    /// An event where nothing was heard for too long: what is asked hangs.
+    pub fn silence(&mut self, pace: &Pace) -> Option<String> {
+        let silent = self.heard.elapsed();
+        if self.is_silence_told || silent < pace.idle + pace.patience {
+            return None;
+        }
+        self.is_silence_told = true;
+        Some(format!(
+            "{} hangs: no answer for {} s",
+            self.asked(),
+            silent.as_secs()
+        ))
+    }
+
+    /// Whether it hangs.
+    pub fn is_silent(&self) -> bool {
+        self.is_silence_told
+    }
+
+    fn asked(&self) -> &'static str {
+        match self.kind() {
+            Kind::HyperFlex => "its HyperFlex device",
+            Kind::VirtioMem | Kind::Balloon => "its monitor",
+        }
+    }
+
+    fn answered(&mut self, number: u64, result: Result<(), Trouble>, events: &mut Vec<String>) {
+        match &result {
+            Ok(()) => self.counts.taken += 1,
+            Err(trouble) => {
+                self.counts.failed += 1;
+                events.push(format!("order {number} came to nothing: {trouble}"));
+            }
+        }
+        let Some(order) = self.order.as_mut().filter(|o| o.number == number) else {
+            return;
+        };
+        match result {
+            Ok(()) => order.state = OrderState::UnderWay,
+            Err(trouble) => {
+                order.state = OrderState::Failed;
+                order.why = Some(trouble.to_string());
+            }
+        }
+    }
+
+    fn looked(&mut self, looked: Looked, pace: &Pace, events: &mut Vec<String>) {
+        self.mechanism = looked.mechanism.or(self.mechanism.take());
+        self.pinned_by = looked.pinned_by;
+        self.resident = looked.resident;
+        match looked.look {
+            Err(trouble) => {
+                if self.trouble.is_none() {
+                    events.push(format!("{} does not answer: {trouble}", self.asked()));
+                }
+                self.trouble = Some(trouble.to_string());
+                // What comes back may be a new one, with empty balloons.
+                self.tiers.iter_mut().for_each(|t| t.is_inflated = false);
+            }
+            Ok(look) => {
+                if self.trouble.take().is_some() {
+                    events.push(format!("{} answers", self.asked()));
+                }
+                let resets = self.seen.as_ref().map(|seen| seen.look.resets);
+                if resets.is_some_and(|before| before != look.resets) {
+                    events.push("the guest started anew: its balloons are empty".into());
+                    self.tiers.iter_mut().for_each(|t| t.is_inflated = false);
+                }
+                self.tiers.resize(look.tiers.len(), TierState::default());
+                self.watch_driver(&look, pace, events);
+                self.watch_honesty(&look, looked.is_verified_now, events);
+                self.watch_targets(&look, events);
+                self.watch_inflated(&look, looked.verified_at.is_some());
+                self.watch_order(&look, looked.order);
+                self.seen = Some(Seen {
+                    at: looked.at,
+                    verified_at: looked.verified_at,
+                    look,
+                });
+            }
+        }
+    }
+
+    fn watch_driver(&mut self, look: &Look, pace: &Pace, events: &mut Vec<String>) {
+        if look.connected && look.told {
+            if self.untold.take().is_some_and(|(_, told)| told) {
+                events.push("the guest's driver knows the targets".into());
+            }
+            return;
+        }
+        let (since, told) = self.untold.get_or_insert((Instant::now(), false));
+        if *told || since.elapsed() < pace.driver {
+            return;
+        }
+        *told = true;
+        let wait = pace.driver.as_secs();
+        let why = no_driver(self.kind(), look.connected);
+        events.push(format!("for {wait} s {why}"));
+    }
+
+    fn watch_honesty(&mut self, look: &Look, is_verified: bool, events: &mut Vec<String>) {
+        if !is_verified {
+            return;
+        }
+        let kind = self.kind();
+        let tiers = look.tiers.iter().zip(&mut self.tiers).enumerate();
+        for (i, (tier, state)) in tiers {
+            let Some(seen) = tier.verified else { continue };
+            let name = tier_name(kind, i);
+            if seen.honesty() >= HONEST {
+                if state.low_looks >= LOOKS {
+                    events.push(format!(
+                        "what it claims to have given back of {name} is gone"
+                    ));
+                }
+                state.low_looks = 0;
+                continue;
+            }
+            state.low_looks = state.low_looks.saturating_add(1);
+            if state.low_looks >= LOOKS {
+                state.is_inflated = false;
+            }
+            if state.low_looks == LOOKS {
+                events.push(format!(
+                    "claims to have given back {} of {name}, of which {} is still there (honesty {:.2})",
+                    size(seen.claimed_bytes),
+                    size(seen.kept_bytes),
+                    seen.honesty()
+                ));
+            }
+        }
+    }
+
+    fn watch_targets(&mut self, look: &Look, events: &mut Vec<String>) {
+        let kind = self.kind();
+        let is_met = look.is_met() && look.told;
+        if is_met && self.was_met == Some(false) {
+            let has = look.tiers.iter().enumerate();
+            let has: Vec<String> = has
+                .map(|(i, tier)| format!("{} {}", tier_name(kind, i), size(tier.size_bytes)))
+                .collect();
+            events.push(format!("has what it shall have: {}", has.join(", ")));
+        }
+        self.was_met = Some(is_met);
+        let tiers = look.tiers.iter().zip(&mut self.tiers).enumerate();
+        for (i, (tier, state)) in tiers {
+            let Some(why) = tier.stuck.as_ref().filter(|_| !tier.is_met()) else {
+                state.stuck_looks = 0;
+                continue;
+            };
+            state.stuck_looks = state.stuck_looks.saturating_add(1);
+            if state.stuck_looks == LOOKS {
+                events.push(format!(
+                    "{} is stuck at {} on the way to {}: {why}",
+                    tier_name(kind, i),
+                    size(tier.size_bytes),
+                    size(tier.target_bytes)
+                ));
+            }
+        }
+    }
+
+    fn watch_inflated(&mut self, look: &Look, is_verified: bool) {
+        let knows = look.connected && look.told;
+        for (tier, state) in look.tiers.iter().zip(&mut self.tiers) {
+            let is_honest = tier.verified.is_none_or(|seen| seen.honesty() >= HONEST);
+            if !look.connected {
+                state.is_inflated = false;
+            } else if knows && tier.is_met() && is_verified && is_honest {
+                state.is_inflated = true;
+            }
+        }
+    }
+
+    fn watch_order(&mut self, look: &Look, given: u64) {
+        let order = self.order.as_mut().filter(|order| order.number <= given);
+        let Some(order) = order.filter(|order| order.state != OrderState::Failed) else {
+            return;
+        };
+        order.is_seen = true;
+        let kind = self.mechanism.as_ref().map_or(Kind::HyperFlex, |m| m.kind);
+        let has_no_driver = self.untold.is_some_and(|(_, told)| told);
+        let asked = order.size_bytes.iter().zip(&look.tiers).enumerate();
+        let asked = asked.filter_map(|(i, (size, tier))| Some((i, (*size)?, tier)));
+        let mut state = OrderState::Met;
+        let mut why = None;
+        for (i, size_bytes, tier) in asked {
+            if tier.target_bytes != size_bytes {
+                state = OrderState::Failed;
+                why = Some(format!(
+                    "the target of {} is {} now: it was ordered by another way, or the device lost it",
+                    tier_name(kind, i),
+                    size(tier.target_bytes)
+                ));
+                break;
+            }
+            if tier.is_met() && look.told {
+                continue;
+            }
+            if self.tiers.get(i).is_some_and(|t| t.stuck_looks >= LOOKS) {
+                state = OrderState::Stuck;
+                why.clone_from(&tier.stuck);
+            } else if has_no_driver {
+                state = OrderState::Stuck;
+                why = Some(no_driver(kind, look.connected));
+            } else if state == OrderState::Met {
+                state = OrderState::UnderWay;
+            }
+        }
+        order.state = state;
+        order.why = why;
+    }
+}
+
+fn no_driver(kind: Kind, is_connected: bool) -> String {
+    let driver = match kind {
+        Kind::HyperFlex => "is the module hyperflex loaded in it?",
+        Kind::VirtioMem => "has it virtio_mem?",
+        Kind::Balloon => "has it virtio_balloon?",
+    };
+    if is_connected {
+        format!("the guest's driver has not taken the targets: {driver}")
+    } else {
+        "no hypervisor has been connected to its device".into()
+    }
+}

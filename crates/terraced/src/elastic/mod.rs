@@ -1,0 +1,273 @@
+//! Elastic memory: VMs whose memory changes size, tier by tier, while they run.
+//!
+//! Responsible for: one [`keeper`] thread per VM that has a [`Provider`] (a hung device or monitor blocks that thread
+//! alone), what the daemon keeps of it ([`kept`]), the one way of an order, and [`admission`]. It leaves to others:
+//! how a device or a monitor is asked (providers), and which sizes are good.
+//!
+//! **Where orders come from.** Each has an [`Origin`]: the operator now. An arbiter that shares memory between VMs
+//! gives its orders by the same function, `Daemon::order`, on the daemon's thread: it checks the order against the VM's
+//! limits, devices that are passed through and the host's free memory, records it, makes it an event, and hands it to
+//! the VM's keeper. Nothing else resizes a VM.
+
+pub mod admission;
+mod hyperflex;
+pub mod keeper;
+pub mod kept;
+pub mod orders;
+#[cfg(test)]
+mod tests;
+pub mod views;
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+pub use terrace_api::elastic::GuestTier;
+use terrace_host::HostRoot;
+use terrace_proto::PAGE_SIZE;
+
+use crate::config::VmConfig;
+
+/// Resizes one VM: a device, or the hypervisor's monitor. All calls block, and run on the VM's keeper alone.
+pub trait Provider: Send {
+    /// What it is.
+    fn mechanism(&self) -> Mechanism;
+
+    /// How the VM stands; `verify` looks at the host's memory behind it as well, where that costs more.
+    ///
+    /// # Errors
+    /// Where it does not answer.
+    fn look(&mut self, verify: bool) -> Result<Look, Trouble>;
+
+    /// Orders what each tier shall have, bytes, one for each tier of [`Look::tiers`]; `None` leaves it as it is.
+    /// Returns once the order is taken; a newer one replaces it.
+    ///
+    /// # Errors
+    /// Where it does not answer, or the sizes cannot be.
+    fn order(&mut self, size_bytes: &[Option<u64>]) -> Result<(), Trouble>;
+}
+
+/// What resizes a VM.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Mechanism {
+    /// Which.
+    pub kind: Kind,
+    /// In words, to stand after "by": `HyperFlex`, `virtio-mem in 2 MiB blocks`.
+    pub words: String,
+    /// Where it is asked, for people: a control socket, a monitor.
+    pub at: String,
+}
+
+/// The mechanisms that there are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(dead_code, reason = "for providers over QMP")]
+pub enum Kind {
+    /// A device of ours with one balloon per tier.
+    HyperFlex,
+    /// Blocks of memory that are plugged and unplugged.
+    VirtioMem,
+    /// The hypervisor's balloon, one for the whole VM.
+    Balloon,
+}
+
+impl Kind {
+    /// What the API calls it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::HyperFlex => "hyperflex",
+            Self::VirtioMem => "virtio-mem",
+            Self::Balloon => "balloon",
+        }
+    }
+
+    /// Whether it resizes each tier for itself.
+    pub fn knows_tiers(self) -> bool {
+        self != Self::Balloon
+    }
+}
+
+/// How a VM's elastic memory stands.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Look {
+    /// Whether the hypervisor shares memory with the device; true where the hypervisor does it itself.
+    pub connected: bool,
+    /// Whether the guest's driver knows the targets.
+    pub told: bool,
+    /// How often the guest started anew.
+    pub resets: u64,
+    /// What the VM's owner pays for, bytes, where that is a limit.
+    pub total_bytes: Option<u64>,
+    /// Requests of the guest that were refused.
+    pub refused_entries: u64,
+    /// Its tiers, fastest first.
+    pub tiers: Vec<TierLook>,
+}
+
+/// How a tier stands.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct TierLook {
+    /// The guest's node.
+    pub node: Option<u32>,
+    /// The host's nodes behind it; empty where they are not known.
+    pub host_nodes: Vec<u32>,
+    /// What the VM was started with, bytes.
+    pub whole_bytes: u64,
+    /// What it shall have, bytes.
+    pub target_bytes: u64,
+    /// What it has by what the guest claims, bytes.
+    pub size_bytes: u64,
+    /// What the host says, where it was looked at.
+    pub verified: Option<Verified>,
+    /// Why the target cannot be reached for now, where the guest says so.
+    pub stuck: Option<String>,
+    /// What the guest says besides.
+    pub guest: GuestTier,
+}
+
+impl TierLook {
+    /// Whether the target is reached by what the guest claims.
+    pub fn is_met(&self) -> bool {
+        self.size_bytes == self.target_bytes
+    }
+}
+
+impl Look {
+    /// Whether every target is reached by what the guest claims.
+    pub fn is_met(&self) -> bool {
+        self.tiers.iter().all(TierLook::is_met)
+    }
+}
+
+/// What the host's own memory says about a tier.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Verified {
+    /// Host memory behind the tier, bytes.
+    pub present_bytes: u64,
+    /// What the guest claims to have given back, bytes.
+    pub claimed_bytes: u64,
+    /// What of that is still there, bytes.
+    pub kept_bytes: u64,
+}
+
+impl Verified {
+    /// The share of what the guest claims to have given back that is really gone, 0 to 1.
+    pub fn honesty(&self) -> f64 {
+        if self.claimed_bytes < PAGE_SIZE {
+            return 1.0;
+        }
+        // Far below 2^52 in pages.
+        let kept = self.kept_bytes.min(self.claimed_bytes) >> 12;
+        1.0 - kept as f64 / (self.claimed_bytes >> 12) as f64
+    }
+}
+
+/// Why a provider did not do what it was asked.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Trouble {
+    /// It does not answer, or not so that it could be understood.
+    #[error("{0}")]
+    Gone(String),
+    /// It refuses.
+    #[error("{0}")]
+    Refused(String),
+}
+
+/// Who gives an order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Origin {
+    /// A person or a program, by the API.
+    Operator,
+}
+
+impl Origin {
+    /// What the API calls it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Operator => "operator",
+        }
+    }
+
+    /// In a sentence.
+    pub fn words(self) -> &'static str {
+        match self {
+            Self::Operator => "the operator",
+        }
+    }
+}
+
+/// What is known of a VM when its memory is looked after.
+#[derive(Clone, Debug)]
+pub struct Place {
+    /// Its name.
+    pub name: String,
+    /// Its hypervisor's process, where it is known.
+    pub pid: Option<u32>,
+    /// Its monitor.
+    #[allow(dead_code, reason = "for providers over QMP")]
+    pub monitor: PathBuf,
+    /// What is configured for it.
+    pub config: VmConfig,
+    /// Where files of the host are.
+    pub root: HostRoot,
+}
+
+/// Finds what resizes a VM. Runs on the VM's keeper, again and again until it finds something, because a monitor may
+/// hang or be held by another client; `None` where there is nothing that could.
+pub type Find = Box<dyn FnMut() -> Result<Option<Box<dyn Provider>>, Trouble> + Send>;
+
+/// Says how to find what resizes a VM; `None` for a VM that is not looked after at all.
+pub type Finder = Arc<dyn Fn(&Place) -> Option<Find> + Send + Sync>;
+
+/// The mechanisms of this host: the device that is configured.
+pub fn finder() -> Finder {
+    Arc::new(|place| {
+        let control = place.config.hyperflex.clone()?;
+        let nodes = place.config.hyperflex_nodes.clone();
+        Some(Box::new(move || {
+            let device = hyperflex::Device::new(&control, &nodes);
+            Ok(Some(Box::new(device) as Box<dyn Provider>))
+        }))
+    })
+}
+
+/// How often and how long; tests are less patient.
+#[derive(Clone, Copy, Debug)]
+pub struct Pace {
+    /// Between two looks while targets are not met.
+    pub under_way: Duration,
+    /// Between two looks else.
+    pub idle: Duration,
+    /// How old what the host says of a tier's memory may become.
+    pub verify: Duration,
+    /// How long a look or an order may take before somebody is told that it does.
+    pub patience: Duration,
+    /// How long a driver may take to learn its targets.
+    pub driver: Duration,
+}
+
+impl Default for Pace {
+    fn default() -> Self {
+        Self {
+            under_way: Duration::from_secs(1),
+            idle: Duration::from_secs(5),
+            verify: Duration::from_secs(10),
+            patience: Duration::from_secs(3),
+            driver: Duration::from_secs(30),
+        }
+    }
+}
+
+/// `512 MiB`, `1.5 GiB`.
+pub fn size(bytes: u64) -> String {
+    bytesize::ByteSize(bytes).to_string().replace(".0 ", " ")
+}
+
+/// What people call the tiers of a VM.
+pub fn tier_name(kind: Kind, tier: usize) -> &'static str {
+    const NAMES: [&str; 4] = ["fast", "slow", "third", "fourth"];
+    if kind.knows_tiers() {
+        NAMES.get(tier).copied().unwrap_or("tier")
+    } else {
+        "memory"
+    }
+}

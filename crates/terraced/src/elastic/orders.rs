@@ -1,0 +1,336 @@
+//! The daemon's side: which VMs are looked after, and the one way of an order.
+
+use std::collections::BTreeMap;
+
+use terrace_api::elastic::Resize;
+use terrace_host::{Finding, node_memory};
+
+use super::admission::{self, Claim, Free, admit};
+use super::keeper::{Keeper, News, Sent};
+use super::kept::Kept;
+use super::{Finder, Kind, Look, Origin, Pace, Place, size, tier_name};
+use crate::api::Failure;
+use crate::daemon::Daemon;
+
+/// All elastic memory of this host.
+pub struct Elastics {
+    /// By the VM's name.
+    pub vms: BTreeMap<String, Kept>,
+    /// How VMs are looked after.
+    pub pace: Pace,
+    finder: Finder,
+    /// Of the next keeper.
+    next_keeper: u64,
+    /// Of the last order.
+    last_order: u64,
+}
+
+impl Elastics {
+    /// No VM yet.
+    pub fn new(finder: Finder, pace: Pace) -> Self {
+        Self {
+            vms: BTreeMap::new(),
+            pace,
+            finder,
+            next_keeper: 0,
+            last_order: 0,
+        }
+    }
+}
+
+/// An order that is on its way, and how it is spoken of.
+pub struct Given {
+    /// The order.
+    pub sent: Sent,
+    /// What resizes the VM, as the API calls it.
+    pub by: &'static str,
+    /// The same, to stand after "by".
+    pub by_words: String,
+    /// `fast 512 MiB → 256 MiB`.
+    pub words: String,
+    /// What each tier shall have, bytes.
+    pub size_bytes: Vec<Option<u64>>,
+}
+
+/// Why an order is not given.
+enum Refusal {
+    Invalid(String),
+    Pinned(String),
+    Full(String),
+}
+
+impl Daemon {
+    /// Looks after a VM that was found, where it has elastic memory.
+    pub fn keep_elastic(&mut self, name: &str) {
+        let Some(entry) = self.vms.get(name) else {
+            return;
+        };
+        let pid = entry.pid;
+        let known = self.elastics.vms.get(name);
+        if known.is_some_and(|kept| kept.pid == pid) {
+            return;
+        }
+        let Ok(config) = self.config.vm(name) else {
+            return;
+        };
+        let place = Place {
+            name: name.to_owned(),
+            pid,
+            monitor: entry.socket.clone(),
+            config,
+            root: self.root.clone(),
+        };
+        let Some(find) = (self.elastics.finder)(&place) else {
+            return;
+        };
+        self.elastics.next_keeper += 1;
+        let (id, pace) = (self.elastics.next_keeper, self.elastics.pace);
+        match Keeper::start(id, place, find, pace, self.inbox.clone()) {
+            Ok(keeper) => {
+                let kept = Kept::new(keeper, pid);
+                self.elastics.vms.insert(name.to_owned(), kept);
+            }
+            Err(error) => self.tell(
+                Some(name),
+                format!("its elastic memory is not looked after: no thread: {error}"),
+            ),
+        }
+    }
+
+    /// Ends the keepers of VMs that are gone.
+    pub fn forget_elastic(&mut self) {
+        let vms = &self.vms;
+        self.elastics.vms.retain(|name, _| vms.contains_key(name));
+    }
+
+    /// Takes a keeper's news in.
+    pub fn elastic_news(&mut self, name: &str, news: News) {
+        let pace = self.elastics.pace;
+        let kept = self.elastics.vms.get_mut(name);
+        let Some(kept) = kept.filter(|kept| kept.keeper.id == news.keeper) else {
+            return;
+        };
+        for event in kept.take(news.told, &pace) {
+            self.tell(Some(name), event);
+        }
+    }
+
+    /// Notices keepers that hang.
+    pub fn watch_elastic(&mut self) {
+        let pace = self.elastics.pace;
+        let vms = self.elastics.vms.iter_mut();
+        let hung = vms.filter_map(|(name, kept)| Some((name.clone(), kept.silence(&pace)?)));
+        for (name, event) in hung.collect::<Vec<_>>() {
+            self.tell(Some(&name), event);
+        }
+    }
+
+    /// What is kept of a VM's elastic memory.
+    pub fn kept(&self, name: &str) -> Result<&Kept, Failure> {
+        self.elastics.vms.get(name).ok_or_else(|| {
+            Failure::NotNow(format!(
+                "{name} has no elastic memory: say hyperflex = \"/path/control.sock\" under [vm.{name}] where a \
+                 terrace-hyperflex runs for it"
+            ))
+        })
+    }
+
+    /// The one way of an order: checks it, records it, makes it an event and sends it.
+    ///
+    /// # Errors
+    /// Where it cannot be, or not now; that is recorded too.
+    pub fn order_sizes(
+        &mut self,
+        name: &str,
+        origin: Origin,
+        sizes: &Resize,
+    ) -> Result<Given, Failure> {
+        let kept = self.kept(name)?;
+        let Some(look) = kept.seen.as_ref().map(|seen| &seen.look) else {
+            let why = kept.trouble.as_deref();
+            let why = why.unwrap_or("what resizes it has not answered yet");
+            return Err(Failure::NotNow(format!("{name}: {why}")));
+        };
+        if let Some(trouble) = &kept.trouble {
+            return Err(Failure::NotNow(format!("{name}: {trouble}")));
+        }
+        let kind = kept.kind();
+        let wanted = wanted(name, kind, look, sizes).map_err(Failure::Invalid)?;
+        let words = words(kind, look, &wanted);
+        let by_words = kept.words().to_owned();
+        let told = format!("{words} ordered by {}, by {by_words}", origin.words());
+        if let Err(refusal) = self.check(name, &wanted) {
+            let Some(kept) = self.elastics.vms.get_mut(name) else {
+                return Err(Failure::Ending);
+            };
+            let counts = &mut kept.counts;
+            let (count, why, failure): (_, _, fn(String) -> Failure) = match refusal {
+                Refusal::Invalid(why) => (&mut counts.refused_invalid, why, Failure::Invalid),
+                Refusal::Pinned(why) => (&mut counts.refused_pinned, why, Failure::NotNow),
+                Refusal::Full(why) => (&mut counts.refused_admission, why, Failure::NotNow),
+            };
+            *count += 1;
+            self.tell(Some(name), format!("{told}: refused: {why}"));
+            return Err(failure(format!("{name}: {why}")));
+        }
+        self.elastics.last_order += 1;
+        let number = self.elastics.last_order;
+        let Some(kept) = self.elastics.vms.get_mut(name) else {
+            return Err(Failure::Ending);
+        };
+        kept.ordered(number, origin, wanted.clone());
+        let sent = kept.keeper.order(number, wanted.clone());
+        self.tell(Some(name), told);
+        Ok(Given {
+            sent,
+            by: kind.name(),
+            by_words,
+            words,
+            size_bytes: wanted,
+        })
+    }
+
+    /// An order that nobody waits for any longer was taken back before it was given.
+    pub fn withdraw_order(&mut self, name: &str, number: u64, why: String) {
+        let Some(kept) = self.elastics.vms.get_mut(name) else {
+            return;
+        };
+        for event in kept.withdrawn(number, why) {
+            self.tell(Some(name), event);
+        }
+    }
+
+    fn check(&self, name: &str, wanted: &[Option<u64>]) -> Result<(), Refusal> {
+        let kept = self.elastics.vms.get(name);
+        let Some((kept, seen)) = kept.and_then(|kept| Some((kept, kept.seen.as_ref()?))) else {
+            return Ok(());
+        };
+        let kind = kept.kind();
+        let tiers = seen.look.tiers.iter().zip(wanted).enumerate();
+        let tiers = tiers.filter_map(|(i, (tier, wanted))| Some((i, tier, (*wanted)?)));
+        for (i, tier, wanted) in tiers.clone() {
+            let tier_name = tier_name(kind, i);
+            if wanted > tier.whole_bytes {
+                return Err(Refusal::Invalid(format!(
+                    "its {tier_name} memory has {} at most, what it was started with",
+                    size(tier.whole_bytes)
+                )));
+            }
+            let Some(device) = kept.pinned_by.as_ref().filter(|_| wanted < tier.size_bytes) else {
+                continue;
+            };
+            return Err(Refusal::Pinned(format!(
+                "a device is passed through ({device}), which pins all of its memory: what the guest gave back would \
+                 stay, or be taken from under the device. It can grow, and cannot shrink while it has the device"
+            )));
+        }
+        let (free, claims) = (self.free_for_vms(), self.claims_of_vms());
+        // With all that is ordered at once.
+        let grown = |claim: &Claim| {
+            let wanted = wanted.get(claim.tier).copied().flatten();
+            let wanted = wanted.filter(|_| claim.vm == name);
+            Claim {
+                counted_bytes: wanted.map_or(claim.counted_bytes, |w| w.max(claim.counted_bytes)),
+                ..claim.clone()
+            }
+        };
+        let all: Vec<Claim> = claims.iter().map(grown).collect();
+        for (i, tier, wanted) in tiers {
+            if wanted <= tier.size_bytes {
+                continue;
+            }
+            let own = claims.iter().find(|c| c.vm == name && c.tier == i);
+            let Some(own) = own else { continue };
+            let growing = Claim {
+                counted_bytes: wanted,
+                ..own.clone()
+            };
+            admit(&growing, tier.size_bytes, &all, &free).map_err(Refusal::Full)?;
+        }
+        Ok(())
+    }
+
+    /// What each tier of each VM counts for.
+    pub fn claims_of_vms(&self) -> Vec<Claim> {
+        let vms = self.elastics.vms.iter();
+        let tiers = vms.flat_map(|(name, kept)| {
+            let tiers = kept.seen.iter().flat_map(|seen| &seen.look.tiers);
+            tiers.enumerate().map(move |(i, tier)| Claim {
+                vm: name.clone(),
+                tier: i,
+                name: tier_name(kept.kind(), i),
+                nodes: tier.host_nodes.clone(),
+                counted_bytes: kept.counted(i, tier),
+                present_bytes: kept.present(i),
+                is_inflated: kept.is_inflated(i),
+            })
+        });
+        tiers.collect()
+    }
+
+    /// Free memory of each node, with page cache that nobody used lately, less what the operator keeps back.
+    pub fn free_for_vms(&self) -> Free {
+        let reserve = |node| {
+            let tier = self.topology.tier_of(node)?;
+            let nodes = u64::try_from(self.topology.nodes_of(tier).len()).ok()?;
+            let tier = self.config.engine.tiers.get(tier.index())?;
+            Some(tier.reserve_bytes.div_ceil(nodes.max(1)))
+        };
+        let nodes = node_memory::available(&self.root, &self.topology);
+        let nodes = nodes.into_iter();
+        nodes
+            .map(|(node, bytes)| (node.0, bytes.saturating_sub(reserve(node).unwrap_or(0))))
+            .collect()
+    }
+
+    /// What there is to say about the host's elastic memory, for `doctor`.
+    pub fn elastic_host_findings(&self) -> Vec<Finding> {
+        if self.elastics.vms.is_empty() {
+            return Vec::new();
+        }
+        let over = admission::overcommitted(&self.claims_of_vms(), &self.free_for_vms());
+        if over.is_empty() {
+            let found = "what VMs with elastic memory may still take is free";
+            return vec![Finding::ok("elastic-memory", found)];
+        }
+        let advice = "shrink VMs (`terrace resize`), or load the driver in the guests that are counted whole";
+        let each = over.into_iter();
+        each.map(|found| Finding::degraded("elastic-memory", found, advice))
+            .collect()
+    }
+}
+
+/// What each tier shall have, from what was asked for.
+fn wanted(name: &str, kind: Kind, look: &Look, sizes: &Resize) -> Result<Vec<Option<u64>>, String> {
+    let asked = [sizes.fast_bytes, sizes.slow_bytes];
+    if asked == [None; 2] {
+        return Err("say what to resize: fast_bytes, slow_bytes or both".into());
+    }
+    if !kind.knows_tiers() {
+        let [Some(fast), Some(slow)] = asked else {
+            return Err(format!(
+                "{name} is resized by the balloon, which knows no tiers: say both sizes, of which it gives the VM the \
+                 sum"
+            ));
+        };
+        return Ok(vec![Some(fast.saturating_add(slow))]);
+    }
+    let tiers = look.tiers.len();
+    if asked.iter().skip(tiers).any(Option::is_some) {
+        return Err(format!(
+            "{name} has {tiers} tier of elastic memory: there is no slow one to resize"
+        ));
+    }
+    let mut wanted = asked.to_vec();
+    wanted.resize(tiers, None);
+    Ok(wanted)
+}
+
+fn words(kind: Kind, look: &Look, wanted: &[Option<u64>]) -> String {
+    let tiers = look.tiers.iter().zip(wanted).enumerate();
+    let each = tiers.filter_map(|(i, (tier, wanted))| {
+        let (name, from) = (tier_name(kind, i), size(tier.size_bytes));
+        Some(format!("{name} {from} → {}", size((*wanted)?)))
+    });
+    each.collect::<Vec<_>>().join(", ")
+}

@@ -1,0 +1,130 @@
+//! The daemon with the real device, behind a real vhost-user frontend, and a guest's driver that a test plays.
+
+#[path = "../../../../terrace-hyperflex/tests/vhost_user/hypervisor.rs"]
+#[allow(dead_code, reason = "the device's own tests use the rest")]
+mod hypervisor;
+
+use std::path::Path;
+use std::time::Duration;
+
+use clap::Parser as _;
+use hypervisor::{Hypervisor, PAGE, wait_for};
+use terrace_api::elastic::OrderState;
+use terrace_hyperflex::abi::Entry;
+use terrace_hyperflex::mock::{MIB, MockVm};
+use terrace_hyperflex::{Args, Prepared};
+
+use super::super::orders::Elastics;
+use super::super::{Pace, finder};
+use super::GIB;
+use super::script::Host;
+use crate::scout::State;
+use crate::served_tests::serve_elastic;
+
+fn args(folder: &Path) -> Args {
+    let path = |name: &str| folder.join(name).display().to_string();
+    let fixed = [
+        "terrace-hyperflex",
+        "--socket",
+        &path("hypervisor"),
+        "--control",
+        &path("control"),
+        "--state",
+        &path("state"),
+        "--tier",
+        "node=0,size=8MiB",
+        "--tier",
+        "node=1,size=8MiB",
+        "--total",
+        "8MiB",
+    ];
+    Args::try_parse_from(fixed).unwrap()
+}
+
+fn start(args: &Args) -> std::thread::JoinHandle<()> {
+    // One before it may still be ending.
+    let mut device = None;
+    wait_for("the state", || {
+        device = Prepared::new(args).ok();
+        device.is_some()
+    });
+    let device = device.unwrap();
+    std::thread::spawn(move || device.run().unwrap())
+}
+
+/// A daemon that looks after the VM `vm` with this device.
+fn serve(control: &Path) -> Host {
+    let pace = Pace {
+        under_way: Duration::from_millis(20),
+        idle: Duration::from_millis(50),
+        verify: Duration::from_millis(50),
+        patience: Duration::from_secs(60),
+        driver: Duration::from_secs(600),
+    };
+    let config = format!(
+        "[vm.vm]\nhyperflex = \"{}\"\nhyperflex_nodes = [0, 1]\n",
+        control.display()
+    );
+    let served = serve_elastic(|_| config, Elastics::new(finder(), pace));
+    served.find("vm", None, State::Unscannable("its RAM is private".into()));
+    let host = Host { served };
+    host.free([GIB, GIB]);
+    host
+}
+
+#[test]
+fn a_vm_shrinks_by_the_real_device_and_what_it_claims_is_checked_against_its_files() {
+    let folder = tempfile::tempdir().unwrap();
+    let args = args(folder.path());
+    let vm = MockVm::two_tiers();
+    vm.fill();
+    let device = start(&args);
+    let mut guest = Hypervisor::connect(&args.socket, &vm, None);
+    let host = serve(&args.control);
+    host.until("vm", |elastic| elastic.connected.then_some(()));
+    let ordered = host.resize("vm", [None, Some(6 * MIB)]).unwrap();
+    assert!(ordered.done.contains("slow 8 MiB → 6 MiB"), "{ordered:?}");
+    assert_eq!(host.elastic("vm").unwrap().tiers[1].counted_bytes, 8 * MIB);
+
+    // The driver learns the targets and gives two huge pages' worth back in small ones.
+    let at = guest.post_event_buffer(100);
+    assert_eq!(guest.event(at).1, [0, 512]);
+    let base = vm.tier(1).start;
+    for chain in 0..16 {
+        let pages = (0..32).map(|i| Entry::new(base + (32 * chain + i) * PAGE, 0));
+        assert_eq!(guest.entries(2, &pages.collect::<Vec<_>>()), (32, 0));
+    }
+    host.event("vm", "has what it shall have: fast 8 MiB, slow 6 MiB");
+    let tier = host.until("vm", |elastic| {
+        let is_met = elastic.order.as_ref()?.state == OrderState::Met;
+        let tier = elastic.tiers[1].clone();
+        (is_met && tier.counted_bytes == 6 * MIB).then_some(tier)
+    });
+    assert_eq!(
+        (tier.present_bytes, tier.honesty),
+        (Some(6 * MIB), Some(1.0))
+    );
+    assert_eq!((tier.host_nodes, tier.may_take_bytes), (vec![1], 0));
+
+    // A guest that goes on using what it gave back is found out, and counted whole from then on.
+    vm.touch(base, 256);
+    let lie =
+        "claims to have given back 2 MiB of slow, of which 1 MiB is still there (honesty 0.50)";
+    host.event("vm", lie);
+    host.until("vm", |e| {
+        (e.tiers[1].counted_bytes == 8 * MIB).then_some(())
+    });
+
+    // A reboot empties the balloons, which is told; then the device goes.
+    let guest = guest.reboot(&vm);
+    host.event("vm", "the guest started anew");
+    host.until("vm", |e| (e.tiers[1].size_bytes == 8 * MIB).then_some(()));
+    drop(guest);
+    device.join().unwrap();
+    host.event("vm", "its HyperFlex device does not answer");
+    let device = start(&args);
+    let guest = Hypervisor::connect(&args.socket, &vm, None);
+    host.event("vm", "its HyperFlex device answers");
+    drop(guest);
+    device.join().unwrap();
+}
