@@ -76,14 +76,16 @@ impl Daemon {
         Ok(daemon)
     }
 
-    /// `terrace resize`; a tier without a size stays as it is.
-    pub fn resize(&self, fast: Option<&str>, slow: Option<&str>) -> Result<()> {
+    /// `terrace resize`, with more options; a tier without a size in MiB stays as it is.
+    pub fn resize(&self, mib: [Option<u64>; TIERS], more: &[&str]) -> Result<()> {
+        let sizes = mib.map(|mib| mib.map(|mib| format!("{mib}MiB")));
         let mut arguments = vec!["resize", NAME];
-        for (flag, size) in [("--fast", fast), ("--slow", slow)] {
+        for (flag, size) in ["--fast", "--slow"].into_iter().zip(&sizes) {
             if let Some(size) = size {
                 arguments.extend([flag, size]);
             }
         }
+        arguments.extend(more);
         self.terrace(&arguments).map(drop)
     }
 
@@ -91,7 +93,7 @@ impl Daemon {
     pub fn tiers(&self) -> Result<[Tier; TIERS]> {
         let text = self.terrace(&["show", NAME, "--json"])?;
         let mut detail: Value = serde_json::from_str(&text).context("terrace show --json")?;
-        let tiers = detail["hyperflex"]["tiers"].take();
+        let tiers = detail["elastic"]["tiers"].take();
         serde_json::from_value(tiers)
             .with_context(|| format!("no two tiers in terrace show --json: {text}"))
     }

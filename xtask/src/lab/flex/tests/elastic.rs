@@ -61,36 +61,30 @@ impl Elastic {
 
     /// Orders sizes in MiB by `terrace resize`.
     fn order(&self, fast: Option<u64>, slow: Option<u64>) -> Result<()> {
-        let [fast, slow] = [fast, slow].map(|mib| mib.map(|mib| format!("{mib}MiB")));
-        self.daemon.resize(fast.as_deref(), slow.as_deref())
+        self.daemon.resize([fast, slow], &[])
     }
 
     /// The same, and waits until it is done.
     fn resize(&mut self, fast: Option<u64>, slow: Option<u64>) -> Result<()> {
-        self.order(fast, slow)?;
+        let wait = ["--wait", "--timeout", "2m"];
+        self.daemon.resize([fast, slow], &wait)?;
         self.wait_until_met(fast, slow)
     }
 
-    /// Waits until `terrace show` says that the last order is met, and that the host has what was given back.
+    /// Waits until `terrace show` says that these sizes are met, and that the host has what was given back.
     fn wait_until_met(&mut self, fast: Option<u64>, slow: Option<u64>) -> Result<()> {
         let daemon = &self.daemon;
-        let mut tiers = daemon.tiers()?;
         let met = self.guest.until("the sizes are as ordered", |_| {
-            tiers = daemon.tiers()?;
-            Ok(tiers
-                .iter()
-                .all(|tier| tier.size_bytes == tier.target_bytes))
+            let tiers = daemon.tiers()?;
+            let is_met = |(tier, mib): (&Tier, Option<u64>)| {
+                let wanted = mib.map_or(tier.target_bytes, |mib| mib * MIB);
+                // Pages that were given back have no memory behind them, and no others are counted.
+                (tier.target_bytes, tier.size_bytes, tier.honesty) == (wanted, wanted, Some(1.0))
+                    && tier.present_bytes <= Some(wanted)
+            };
+            Ok(tiers.iter().zip([fast, slow]).all(is_met))
         });
-        let shown = || daemon.show().unwrap_or_default();
-        met.map_err(|error| error.context(shown()))?;
-        for (tier, mib) in tiers.iter().zip([fast, slow]) {
-            let wanted = mib.map_or(tier.target_bytes, |mib| mib * MIB);
-            ensure!(tier.target_bytes == wanted, "{}", shown());
-            // Pages that were given back have no memory behind them, and no others are counted.
-            ensure!(tier.honesty == Some(1.0), "{}", shown());
-            ensure!(tier.present_bytes <= Some(wanted), "{}", shown());
-        }
-        Ok(())
+        met.with_context(|| daemon.show().unwrap_or_default())
     }
 
     /// Each program has gone on since the last time, and nothing that it ever wrote is lost.
@@ -362,8 +356,13 @@ fn replaced_under_way(elastic: &mut Elastic) -> Result<()> {
     let daemon = &elastic.daemon;
     elastic.guest.until("the fast tier is under way", |_| {
         let [fast, slow] = daemon.tiers()?;
-        ensure!(fast.target_bytes == 256 * MIB && fast.size_bytes > 256 * MIB);
-        Ok(fast.size_bytes < 480 * MIB && slow.size_bytes == slow.target_bytes)
+        let [fast_is, slow_is] = [fast, slow].map(|tier| tier.size_bytes / MIB);
+        ensure!(
+            fast_is > 256,
+            "the file's memory is in the balloon: {fast:?}"
+        );
+        let ordered = [fast, slow].map(|tier| tier.target_bytes / MIB) == [256, 768];
+        Ok(ordered && fast_is < 480 && slow_is == 768)
     })?;
     elastic.order(Some(448), Some(576))?;
     elastic.wait_until_met(Some(448), Some(576))?;
