@@ -7,6 +7,7 @@ mod compare;
 mod damon;
 mod faults;
 mod fork_storm;
+mod host_nodes;
 mod huge_pages;
 mod infrastructure;
 mod native;
@@ -53,6 +54,7 @@ const TESTS: &[&[LabTest]] = &[
     agent::TESTS,
     agent_faults::TESTS,
     agent_nested::TESTS,
+    host_nodes::TESTS,
     simulator::TESTS,
 ];
 
