@@ -43,7 +43,7 @@ fn an_order_is_told_and_its_end_is_too() {
 fn a_hung_device_blocks_neither_the_daemon_nor_other_vms_and_is_told() {
     let (hung, well) = (Scripted::settled(), Scripted::settled());
     let host = host_with(
-        Duration::from_millis(500),
+        Duration::from_secs(2),
         "",
         [("hung", &hung), ("well", &well)],
     );
