@@ -20,17 +20,19 @@ const TIER: u64 = 8 * MIB;
 /// Those of a tier, and one that comes again.
 const PAGES: u64 = TIER / HUGE + 1;
 
-/// Huge pages that were added to the kernel's pool for a test.
-struct Pool;
+/// Huge pages that were added to the kernel's pool for a test; one test of this machine at a time.
+struct Pool(File);
 
 impl Pool {
     /// `None` where the machine has none to give, said past the test harness's capture.
     fn new(test: &str) -> Option<Self> {
+        let lock = File::create(std::env::temp_dir().join("terrace-huge-pages.lock")).unwrap();
+        lock.lock().unwrap();
         let why = match Self::change(|now| now + PAGES) {
             Err(error) => error.to_string(),
-            Ok(()) if free() >= PAGES => return Some(Self),
+            Ok(()) if free() >= PAGES => return Some(Self(lock)),
             Ok(()) => {
-                drop(Self);
+                drop(Self(lock));
                 format!("of {PAGES} huge pages this machine has {} free", free())
             }
         };
@@ -50,6 +52,7 @@ impl Drop for Pool {
     fn drop(&mut self) {
         // Others may have changed it meanwhile.
         let _ = Self::change(|now| now.saturating_sub(PAGES));
+        let _ = self.0.unlock();
     }
 }
 
