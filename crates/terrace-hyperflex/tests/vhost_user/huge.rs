@@ -26,19 +26,21 @@ struct Pool(File);
 impl Pool {
     /// `None` where the machine has none to give, said past the test harness's capture.
     fn new(test: &str) -> Option<Self> {
-        let lock = File::create(std::env::temp_dir().join("terrace-huge-pages.lock")).unwrap();
-        lock.lock().unwrap();
-        let why = match Self::change(|now| now + PAGES) {
+        let why = match Self::add() {
             Err(error) => error.to_string(),
-            Ok(()) if free() >= PAGES => return Some(Self(lock)),
-            Ok(()) => {
-                drop(Self(lock));
-                format!("of {PAGES} huge pages this machine has {} free", free())
-            }
+            Ok(pool) if free() >= PAGES => return Some(pool),
+            Ok(_) => format!("of {PAGES} huge pages this machine has {} free", free()),
         };
         let words = format!("\nSKIPPED {test}: NOT TESTED, since {POOL}: {why}\n");
         std::io::stderr().write_all(words.as_bytes()).unwrap();
         None
+    }
+
+    fn add() -> std::io::Result<Self> {
+        let lock = File::create(std::env::temp_dir().join("terrace-huge-pages.lock"))?;
+        lock.lock()?;
+        Self::change(|now| now + PAGES)?;
+        Ok(Self(lock))
     }
 
     fn change(new: impl Fn(u64) -> u64) -> std::io::Result<()> {
