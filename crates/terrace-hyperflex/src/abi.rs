@@ -24,6 +24,8 @@ pub const MAX_ENTRIES: usize = 512;
 pub const ENTRY_BYTES: usize = 8;
 /// Bytes of the answer behind the entries.
 pub const ANSWER_BYTES: usize = 8;
+/// Most pages of a VM: 16 TiB.
+pub const MAX_VM_PAGES: u64 = 16 << (40 - 12);
 /// Most entries of a statistics buffer.
 pub const MAX_STATISTICS: usize = 64;
 /// Bytes of an entry of a statistics buffer.
@@ -180,6 +182,20 @@ pub fn statistics(bytes: &[u8], tiers: usize) -> impl Iterator<Item = Statistic>
             let value = u64::from_le_bytes(*entry[8..].first_chunk()?);
             (tag < STATISTIC_TAGS && tier < tiers).then_some(Statistic { tag, tier, value })
         })
+}
+
+/// The most that a statistic of a tier of so many pages may say; what is more is a lie. Sums over tiers and VMs stay far
+/// below 2^63, and each fits a number of JSON.
+#[must_use]
+pub fn most_of_statistic(tag: usize, tier_pages: u64) -> u64 {
+    match tag {
+        // Of the node, which may have more than the tier.
+        0 | 1 => MAX_VM_PAGES * PAGE_BYTES,
+        2 => tier_pages,
+        4 => 1,
+        // Counts since a start: a million a second for nine years.
+        _ => 1 << 48,
+    }
 }
 
 /// The bytes of one statistic, for a driver.

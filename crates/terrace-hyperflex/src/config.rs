@@ -7,17 +7,15 @@ use std::path::PathBuf;
 use std::str::FromStr;
 
 use bytesize::ByteSize;
+use terrace_sys::MAX_NODES;
 
-use crate::abi::{MAX_TIERS, ORDER_2M, ORDER_4K, PAGE_BYTES};
+use crate::abi::{MAX_TIERS, MAX_VM_PAGES, ORDER_2M, ORDER_4K, PAGE_BYTES};
 use crate::error::FlexError;
 
 const GIB: u64 = 1 << 30;
 
 /// Where RAM goes on above the hole for devices, on x86 machines.
 const ABOVE_HOLE: u64 = 4 * GIB;
-
-/// Most pages of a VM: 16 TiB, whose bitmap takes 512 MiB.
-const MAX_PAGES: u64 = 16 << (40 - 12);
 
 /// HyperFlex: the device through which a running VM's memory changes size, tier by tier.
 #[derive(Clone, Debug, clap::Parser)]
@@ -34,7 +32,8 @@ pub struct Args {
     #[arg(long, value_name = "FILE")]
     pub state: Option<PathBuf>,
     /// One per tier, fastest first, with the guest's node: `node=0,size=4GiB`. Where QEMU and Cloud Hypervisor put
-    /// it follows from the sizes; otherwise say it: `node=0,range=0+2GiB,range=4GiB+2GiB`.
+    /// it follows from the sizes; otherwise say it: `node=0,range=0+2GiB,range=4GiB+2GiB`. With `host-node=1` its
+    /// memory comes from that node of the host as long as the node has some.
     #[arg(long = "tier", value_name = "TIER", required = true)]
     pub tiers: Vec<TierArg>,
     /// With sizes: how much RAM is below 4 GiB at most. QEMU's q35 has 2 GiB where the VM has 2.75 GiB or more,
@@ -80,6 +79,7 @@ impl std::fmt::Display for PageArg {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TierArg {
     node: u32,
+    host_node: Option<u32>,
     place: PlaceArg,
 }
 
@@ -93,13 +93,14 @@ impl FromStr for TierArg {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let (mut node, mut size, mut ranges) = (None, None, Vec::new());
+        let (mut node, mut host_node, mut size, mut ranges) = (None, None, None, Vec::new());
         for part in text.split(',') {
             let (key, value) = part
                 .split_once('=')
                 .ok_or_else(|| format!("`{part}` is not KEY=VALUE"))?;
             match key {
-                "node" => node = Some(value.parse().map_err(|e| format!("node `{value}`: {e}"))?),
+                "node" => node = Some(number(key, value)?),
+                "host-node" => host_node = Some(number(key, value)?),
                 "size" => size = Some(bytes(value)?),
                 "range" => {
                     let (start, len) = value
@@ -110,7 +111,7 @@ impl FromStr for TierArg {
                         len: bytes(len)?,
                     });
                 }
-                _ => return Err(format!("`{key}` is none of node, size, range")),
+                _ => return Err(format!("`{key}` is none of node, host-node, size, range")),
             }
         }
         let place = match (size, ranges.is_empty()) {
@@ -119,8 +120,21 @@ impl FromStr for TierArg {
             _ => return Err("a tier has either a size or ranges".into()),
         };
         let node = node.ok_or("a tier needs the guest's node: node=N")?;
-        Ok(Self { node, place })
+        if let Some(host) = host_node.filter(|host| *host >= MAX_NODES) {
+            return Err(format!(
+                "host-node={host}: a host has at most {MAX_NODES} nodes"
+            ));
+        }
+        Ok(Self {
+            node,
+            host_node,
+            place,
+        })
     }
+}
+
+fn number(key: &str, value: &str) -> Result<u32, String> {
+    value.parse().map_err(|e| format!("{key} `{value}`: {e}"))
 }
 
 /// Bytes, also in hexadecimal.
@@ -146,6 +160,8 @@ pub struct GpaRange {
 pub struct TierConfig {
     /// The guest's node.
     pub node: u32,
+    /// The host's node that its memory shall come from.
+    pub host_node: Option<u32>,
     /// Where it is, ascending.
     pub ranges: Vec<GpaRange>,
 }
@@ -211,7 +227,7 @@ impl Config {
             orders,
             limits,
         };
-        if config.pages() > MAX_PAGES {
+        if config.pages() > MAX_VM_PAGES {
             return Err(wrong("a VM has at most 16 TiB".into()));
         }
         Ok(config)
@@ -315,6 +331,7 @@ fn place_tiers(args: &[TierArg], below_4g: Option<u64>) -> Result<Vec<TierConfig
         ranges.sort_unstable_by_key(|range| range.start);
         TierConfig {
             node: arg.node,
+            host_node: arg.host_node,
             ranges,
         }
     };
@@ -327,7 +344,7 @@ fn layout(sizes: &[u64], below_4g: Option<u64>) -> Result<Vec<Vec<GpaRange>>, Fl
     let total = sizes
         .iter()
         .try_fold(0_u64, |sum, size| sum.checked_add(*size))
-        .filter(|total| *total <= MAX_PAGES * PAGE_BYTES)
+        .filter(|total| *total <= MAX_VM_PAGES * PAGE_BYTES)
         .ok_or_else(too_large)?;
     // What QEMU's q35 does.
     let low = below_4g.unwrap_or(if total >= 11 * GIB / 4 {
@@ -414,6 +431,9 @@ mod tests {
         let said = parse("--tier node=1,range=4GiB+1GiB,range=0x100000+1MiB --pages 4KiB").unwrap();
         assert_eq!(ranges(&said), [[(0x10_0000, 1 << 20), (4 * GIB, GIB)]]);
         assert_eq!((said.tiers()[0].node, said.orders()), (1, 1));
+        let placed = parse("--tier node=0,size=1GiB,host-node=3 --tier node=1,size=1GiB").unwrap();
+        let hosts: Vec<_> = placed.tiers().iter().map(|tier| tier.host_node).collect();
+        assert_eq!(hosts, [Some(3), None]);
     }
 
     #[test]
@@ -421,6 +441,8 @@ mod tests {
         for (words, want) in [
             ("--tier node=0,size=1GiB,range=0+1GiB", "either"),
             ("--tier size=1GiB", "node"),
+            ("--tier node=0,size=1GiB,host-node=x", "host-node `x`"),
+            ("--tier node=0,size=1GiB,host-node=1024", "at most 1024"),
             ("--tier node=0,size=1000", "whole pages"),
             ("--tier node=0,size=32TiB", "16 TiB"),
             ("--tier node=0,size=1GiB --tier node=1,range=0+1GiB", "all"),

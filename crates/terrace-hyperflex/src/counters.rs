@@ -32,6 +32,9 @@ pub struct Counters {
     pub refused_duplicate: u64,
     /// Entries refused because the kernel gave nothing back.
     pub refused_punch: u64,
+    /// Times that the files of a tier did not take its host node.
+    #[serde(default)]
+    pub refused_node_policies: u64,
     /// Times that the guest had to wait for its rate.
     pub throttled: u64,
     /// Events that told targets.
@@ -40,6 +43,9 @@ pub struct Counters {
     pub bad_event_buffers: u64,
     /// Statistics that were taken.
     pub statistics: u64,
+    /// Values in statistics that no such VM can have: not passed on.
+    #[serde(default)]
+    pub implausible_statistics: u64,
     /// Statistics buffers that were none.
     pub bad_statistics: u64,
 }

@@ -20,6 +20,7 @@ pub mod export;
 pub mod fuzz;
 pub mod memory;
 pub mod mock;
+pub mod policy;
 mod rate;
 pub mod sandbox;
 mod serve;

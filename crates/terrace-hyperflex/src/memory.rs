@@ -3,6 +3,7 @@
 //! Responsible for: finding the one region that holds a run, and punching. It leaves to others: whose run it is.
 
 use std::collections::BTreeSet;
+use std::fs::File;
 use std::os::fd::AsFd as _;
 use std::os::unix::fs::MetadataExt as _;
 
@@ -25,6 +26,23 @@ struct Region {
     file: FileOffset,
     /// What can be given back at least.
     page_bytes: u64,
+}
+
+/// A part of a file that is a part of a tier.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Piece<'a> {
+    /// The file.
+    pub file: &'a File,
+    /// What can be given back of it at least.
+    pub page_bytes: u64,
+    /// Guest physical address of its first byte.
+    pub gpa: u64,
+    /// Where it is in the file.
+    pub offset: u64,
+    /// Number of its first page in the tier.
+    pub first: u64,
+    /// Bytes.
+    pub bytes: u64,
 }
 
 /// Gives memory of the guest back to the host.
@@ -74,24 +92,33 @@ impl GuestFiles {
         self.unusable
     }
 
-    /// The parts of a run that are in a region, as offset in its file, page number in the tier, and bytes.
-    fn pieces(&self, run: &Run) -> impl Iterator<Item = (&Region, u64, u64, u64)> {
+    /// The parts of a run that are in a region.
+    fn pieces(&self, run: &Run) -> impl Iterator<Item = Piece<'_>> {
         let Run { gpa, first, .. } = *run;
         let end = gpa + run.bytes();
         self.regions.iter().filter_map(move |region| {
             let from = gpa.max(region.gpa);
             let to = end.min(region.gpa + region.len);
-            (from < to).then(|| {
-                let offset = region.file.start() + (from - region.gpa);
-                (region, offset, first + (from - gpa) / PAGE_BYTES, to - from)
+            (from < to).then(|| Piece {
+                file: region.file.file(),
+                page_bytes: region.page_bytes,
+                gpa: from,
+                offset: region.file.start() + (from - region.gpa),
+                first: first + (from - gpa) / PAGE_BYTES,
+                bytes: to - from,
             })
         })
+    }
+
+    /// The parts of files that a tier is in.
+    pub(crate) fn pieces_of(&self, tier: &TierMap) -> impl Iterator<Item = Piece<'_>> {
+        tier.ranges().iter().flat_map(|run| self.pieces(run))
     }
 
     /// Bytes of the tier's ranges that no file backs.
     #[must_use]
     pub fn uncovered_bytes(&self, tier: &TierMap) -> u64 {
-        let covered = |run: &Run| self.pieces(run).map(|(.., bytes)| bytes).sum::<u64>();
+        let covered = |run: &Run| self.pieces(run).map(|piece| piece.bytes).sum::<u64>();
         let missing = |run: &Run| run.bytes().saturating_sub(covered(run));
         tier.ranges().iter().map(missing).sum()
     }
@@ -104,8 +131,14 @@ impl GuestFiles {
             ..Verified::default()
         };
         let mut inodes = BTreeSet::new();
-        for (region, offset, first, bytes) in tier.ranges().iter().flat_map(|r| self.pieces(r)) {
-            let file = region.file.file();
+        for piece in self.pieces_of(tier) {
+            let Piece {
+                file,
+                offset,
+                first,
+                bytes,
+                ..
+            } = piece;
             let (mut file_bytes, mut file_blocks) = (0, 0);
             if let Ok(meta) = file.metadata() {
                 (file_bytes, file_blocks) = (meta.len(), meta.blocks() * BLOCK_BYTES);
@@ -113,7 +146,7 @@ impl GuestFiles {
                     seen.file_bytes += file_blocks;
                 }
             }
-            if region.page_bytes == PAGE_BYTES {
+            if piece.page_bytes == PAGE_BYTES {
                 let count = |from: u64, len: u64| {
                     let page = first + (from - offset) / PAGE_BYTES;
                     state.count(number, page, len.div_ceil(PAGE_BYTES))
@@ -211,6 +244,7 @@ mod tests {
         assert_eq!(files.unusable(), 0);
         let missing = crate::config::TierConfig {
             node: 0,
+            host_node: None,
             ranges: vec![crate::config::GpaRange {
                 start: vm.tier(1).start + vm.tier(1).len - MIB,
                 len: 2 * MIB,

@@ -2,8 +2,9 @@
 //! sense or nonsense. Tests, benchmark and fuzz bodies all use it.
 
 use std::fs::File;
+use std::os::fd::AsFd as _;
 
-use terrace_sys::{for_each_data_extent, memory_file};
+use terrace_sys::{file_size, for_each_data_extent, memory_file};
 use vhost_user_backend::{VringRwLock, VringT};
 use vm_memory::{
     Bytes as _, FileOffset, GuestAddress, GuestMemoryAtomic, GuestMemoryMmap, GuestRegionMmap,
@@ -45,23 +46,32 @@ impl MockVm {
     /// # Errors
     /// Where there is no memory, or sizes are not of whole pages.
     pub fn new(sizes: &[u64], orders: u32, limits: Limits) -> Result<Self, FlexError> {
-        let mut start = 0;
-        let mut range = |len: u64| {
-            let range = GpaRange { start, len };
-            start += len;
-            range
-        };
-        let ranges: Vec<GpaRange> = sizes.iter().map(|len| range(*len)).collect();
-        let tier = |(i, range): (usize, &GpaRange)| TierConfig {
-            node: u32::try_from(i).unwrap_or(u32::MAX),
-            ranges: vec![*range],
-        };
-        let tiers = ranges.iter().enumerate().map(tier).collect();
-        let config = Config::new(tiers, orders, limits)?;
         let files = sizes
             .iter()
             .map(|len| memory_file(c"guest", *len))
             .collect::<Result<Vec<File>, _>>()?;
+        Self::over(files, orders, limits)
+    }
+
+    /// A VM with a tier for each of these files, all of it.
+    ///
+    /// # Errors
+    /// Where they cannot be mapped or are not of whole pages.
+    pub fn over(files: Vec<File>, orders: u32, limits: Limits) -> Result<Self, FlexError> {
+        let mut start = 0;
+        let mut ranges = Vec::new();
+        for file in &files {
+            let len = file_size(file.as_fd())?;
+            ranges.push(GpaRange { start, len });
+            start += len;
+        }
+        let tier = |(i, range): (usize, &GpaRange)| TierConfig {
+            node: u32::try_from(i).unwrap_or(u32::MAX),
+            host_node: None,
+            ranges: vec![*range],
+        };
+        let tiers = ranges.iter().enumerate().map(tier).collect();
+        let config = Config::new(tiers, orders, limits)?;
         let memory = map(&ranges, &files)?;
         Ok(Self {
             config,
@@ -141,7 +151,6 @@ impl MockVm {
     /// Where the kernel does not say.
     #[must_use]
     pub fn present(&self, tier: usize) -> Vec<u64> {
-        use std::os::fd::AsFd as _;
         let mut pages = Vec::new();
         let all = 0..self.tier(tier).len;
         for_each_data_extent(self.file(tier).as_fd(), all, |extent| {

@@ -1,7 +1,7 @@
 //! What the process takes from itself before it faces a hypervisor and its guest.
 //!
-//! Left are: descriptors that are open and those that the hypervisor sends, memory that is not executable, threads
-//! of its own, time, and holes in files. There is no way to open, connect, start, or trace anything.
+//! Left are: descriptors that are open and those that the hypervisor sends, memory that is not executable and the
+//! node that it prefers, threads of its own, time, and holes in files. There is no way to open, connect, start, or trace anything.
 
 use std::collections::BTreeMap;
 
@@ -99,6 +99,9 @@ const ALLOWED: &[libc::c_long] = &[
     libc::SYS_exit_group,
 ];
 
+/// Asks for the policy of an address; libc does not name it.
+const MPOL_F_ADDR: libc::c_int = 2;
+
 /// Older calls that newer machines do not have.
 #[cfg(target_arch = "x86_64")]
 const OLDER: &[libc::c_long] = &[libc::SYS_epoll_wait, libc::SYS_poll];
@@ -146,12 +149,20 @@ fn rules() -> Result<BTreeMap<libc::c_long, Vec<SeccompRule>>, BackendError> {
     let lacks =
         |argument, bits: libc::c_int| only(argument, SeccompCmpOp::MaskedEq(number(bits)), 0);
     let is = |argument, value| only(argument, SeccompCmpOp::Eq, value);
+    let equal = |argument, value: libc::c_int| {
+        let length = SeccompCmpArgLen::Dword;
+        SeccompCondition::new(argument, length, SeccompCmpOp::Eq, number(value))
+    };
     rules.insert(libc::SYS_clone, vec![has(0, libc::CLONE_THREAD)?]);
     rules.insert(libc::SYS_mmap, vec![lacks(2, libc::PROT_EXEC)?]);
     rules.insert(libc::SYS_mprotect, vec![lacks(2, libc::PROT_EXEC)?]);
     // Of this process's own mappings; never MADV_REMOVE, which frees parts of files.
     let forget = [libc::MADV_DONTNEED, libc::MADV_FREE];
     let forget = forget.into_iter().map(|advice| is(2, advice));
+    // Where new pages come from; what is there stays there (no flags), and no node is bound to.
+    let prefer = vec![equal(2, libc::MPOL_PREFERRED)?, equal(5, 0)?];
+    rules.insert(libc::SYS_mbind, vec![SeccompRule::new(prefer)?]);
+    rules.insert(libc::SYS_get_mempolicy, vec![is(4, MPOL_F_ADDR)?]);
     rules.insert(libc::SYS_madvise, forget.collect::<Result<_, _>>()?);
     let hole = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
     rules.insert(libc::SYS_fallocate, vec![is(1, hole)?]);

@@ -360,6 +360,7 @@ mod tests {
             start += len;
             TierConfig {
                 node: 0,
+                host_node: None,
                 ranges: vec![GpaRange {
                     start: start - len,
                     len,

@@ -112,6 +112,7 @@ mod tests {
         let range = |start, len| GpaRange { start, len };
         TierMap::new(&TierConfig {
             node: 0,
+            host_node: None,
             ranges: vec![range(MIB, 3 * MIB), range(8 * MIB, 4 * MIB)],
         })
     }

@@ -76,8 +76,13 @@ pub fn punch_hole(fd: BorrowedFd<'_>, start: u64, len: u64) -> Result<(), SysErr
 /// # Errors
 /// Where the kernel refuses.
 pub fn memory_file(name: &std::ffi::CStr, len: u64) -> Result<File, SysError> {
+    memfd(name, len, 0)
+}
+
+fn memfd(name: &std::ffi::CStr, len: u64, flags: libc::c_uint) -> Result<File, SysError> {
+    let flags = flags | libc::MFD_CLOEXEC;
     // SAFETY: `name` is a C string that lives during the call.
-    let fd = unsafe { libc::memfd_create(name.as_ptr(), libc::MFD_CLOEXEC) };
+    let fd = unsafe { libc::memfd_create(name.as_ptr(), flags) };
     if fd < 0 {
         return Err(SysError::last("memfd_create", name.to_string_lossy()));
     }
@@ -89,6 +94,15 @@ pub fn memory_file(name: &std::ffi::CStr, len: u64) -> Result<File, SysError> {
         source,
     })?;
     Ok(file)
+}
+
+/// The same of huge pages of 2 MiB; `len` is whole ones of them. That it can be made says nothing of free ones: touching
+/// a page for which there is none raises SIGBUS.
+///
+/// # Errors
+/// Where the kernel has no such pages.
+pub fn huge_memory_file(name: &std::ffi::CStr, len: u64) -> Result<File, SysError> {
+    memfd(name, len, libc::MFD_HUGETLB | libc::MFD_HUGE_2MB)
 }
 
 /// Size of a file, bytes.

@@ -1,7 +1,7 @@
 //! System calls that no crate covers, behind safe functions.
 //!
 //! Responsible for: what host and guest agent share of the kernel's interfaces: nodes and tiers ([`topology`]),
-//! files below a root folder, `move_pages(2)` in batches, the `PAGEMAP_SCAN` ioctl, DAMON's sysfs, sampled
+//! files below a root folder, `move_pages(2)` in batches, the policy of a file in memory, the `PAGEMAP_SCAN` ioctl, DAMON's sysfs, sampled
 //! accesses ([`perf`]), extents of sparse files and holes in them, connecting and passing descriptors over Unix
 //! sockets, the identity of a process, confinement, clocks, mappings. It leaves to others: what to do with any of
 //! it. All `unsafe` of the host side is meant to live here.
@@ -15,6 +15,7 @@ mod extents;
 mod fds;
 mod finding;
 mod mapping;
+mod mempolicy;
 mod move_pages;
 mod pagemap;
 pub mod perf;
@@ -29,12 +30,13 @@ pub use connect::connect_unix;
 pub use damon::{Damon, DamonAttrs, DamonError, DamonRegion, Kdamond};
 pub use error::SysError;
 pub use extents::{
-    Extent, backing_page_bytes, data_extents, file_size, for_each_data_extent, is_hugetlbfs,
-    memory_file, punch_hole,
+    Extent, backing_page_bytes, data_extents, file_size, for_each_data_extent, huge_memory_file,
+    is_hugetlbfs, memory_file, punch_hole,
 };
 pub use fds::{MAX_FDS, peer_pid, receive_with_fds, send_with_fds};
 pub use finding::{Finding, Status};
 pub use mapping::SharedMapping;
+pub use mempolicy::{MAX_NODES, file_prefers, prefer_node};
 pub use move_pages::{
     MAX_BATCH, MoveOutcome, MoveScope, NOT_ANSWERED, move_pages, move_pages_supported, query_nodes,
 };

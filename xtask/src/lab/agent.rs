@@ -158,6 +158,14 @@ impl Lab {
         self.push(&path, vm::AGENT_FILES)
     }
 
+    /// Puts the agent alone into a guest.
+    pub fn install_agent(&mut self) -> Result<()> {
+        let built = programs::build_product()?;
+        let agent = built.iter().find(|path| path.ends_with(programs::AGENT));
+        let agent = agent.context("the agent was not built")?;
+        self.push(agent, &format!("/bin/{}", programs::AGENT))
+    }
+
     /// Starts the agent and waits until it answers.
     pub fn start_agent(&mut self, setup: AgentSetup) -> Result<()> {
         let write = format!("mkdir -p /run/terrace /run/terrace-agent && cat >{FILE}");

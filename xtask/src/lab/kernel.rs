@@ -114,7 +114,7 @@ fn newest(listing: &str) -> Option<String> {
 }
 
 /// All numbers in a name, to compare versions by.
-fn numbers(name: &str) -> Vec<u64> {
+pub fn numbers(name: &str) -> Vec<u64> {
     name.split(|c: char| !c.is_ascii_digit())
         .filter_map(|digits| digits.parse().ok())
         .collect()

@@ -33,6 +33,6 @@ mod tests;
 mod truth;
 
 pub use demo::run as demo;
-pub use kernel::Kernel;
+pub use kernel::{Kernel, numbers};
 pub use running::Lab;
 pub use tasks::{Task, TestArguments, run, test};

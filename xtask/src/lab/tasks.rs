@@ -3,13 +3,13 @@
 use std::time::Instant;
 
 use anyhow::{Result, bail};
-use clap::{Args, Subcommand};
+use clap::{Args, Subcommand, ValueEnum};
 use terrace_lab::vm::VmSpec;
 
 use super::blueprint::Blueprint;
 use super::process::{Lifetime, Process};
 use super::running::Lab;
-use super::{compare, cost, demo, programs, shell, tests};
+use super::{compare, cost, demo, flex, programs, shell, tests};
 use crate::progress::say;
 
 /// The folder of the machine that `lab up` leaves running.
@@ -31,6 +31,11 @@ pub enum Task {
     Demo,
     /// Compare the kernel's own tiering with Terrace on the same guest; about ten minutes
     Compare(compare::Arguments),
+    /// Measure in a guest of its own what a test must not depend on
+    Bench {
+        /// What is measured
+        what: Bench,
+    },
     /// Run the tests that need a real host and guest, each in a freshly restored lab
     Test(TestArguments),
     /// Measure what an idle VM of 1 GiB at default periods costs the host in CPU time and memory
@@ -39,6 +44,12 @@ pub enum Task {
         #[arg(long, default_value_t = 120)]
         seconds: u64,
     },
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+pub enum Bench {
+    /// A resize of 256 MiB by HyperFlex and by the stock balloon; about two minutes
+    Hyperflex,
 }
 
 #[derive(Args, Default)]
@@ -62,6 +73,9 @@ pub fn run(task: Task) -> Result<()> {
         Task::Shell => shell(),
         Task::Demo => demo::run(),
         Task::Compare(arguments) => compare::run(&arguments),
+        Task::Bench {
+            what: Bench::Hyperflex,
+        } => flex::bench(),
         Task::Test(arguments) => test(&arguments),
         Task::Cost { seconds } => cost::run(seconds),
     }

@@ -1,4 +1,5 @@
-//! `cargo xtask modules`: the guest's kernel modules, for the lab's kernel.
+//! `cargo xtask modules`: the guest's kernel modules, for the lab's kernel, and that they compile for the oldest and
+//! the newest one.
 //!
 //! A module is a folder of `guest/modules` with a Kbuild file. It is built with the compiler's extra
 //! warnings (`W=1`) and sparse, and any word of theirs is an error. What was built before is not built
@@ -24,7 +25,7 @@ const TOOLS: [(&str, &str); 4] = [
     (headers::COMPILER, headers::COMPILER_PATH),
 ];
 
-/// Builds every module; returns the files, `target/modules/NAME.ko`.
+/// Builds every module for the lab's kernel; returns the files, `target/modules/NAME.ko`.
 pub fn build() -> Result<Vec<PathBuf>> {
     let _lock = places::lock("modules")?;
     host::install(&TOOLS)?;
@@ -32,17 +33,27 @@ pub fn build() -> Result<Vec<PathBuf>> {
     let target = places::target()?.join("modules");
     let mut built = Vec::new();
     for source in sources()? {
-        let name = source.file_name().context("a module without a name")?;
-        let folder = target.join("build").join(&headers.version).join(name);
-        copy_changed(&source, &folder)?;
-        compile(&headers, &folder)?;
-        let object = Path::new(name).with_added_extension("ko");
-        let module = target.join(&object);
-        strip(&folder.join(&object), &module)?;
+        let object = compile(&headers, &source)?;
+        let module = target.join(object.file_name().context("a module without a name")?);
+        strip(&object, &module)?;
         say(&format!("{} for {}", module.display(), headers.version));
         built.push(module);
     }
     Ok(built)
+}
+
+/// The same, and that every module compiles for the other kernels.
+pub fn check() -> Result<()> {
+    build()?;
+    let _lock = places::lock("modules")?;
+    for headers in Headers::others()? {
+        for source in sources()? {
+            let object = compile(&headers, &source)?;
+            let name = object.file_stem().unwrap_or_default().display();
+            say(&format!("{name} compiles for {}", headers.version));
+        }
+    }
+    Ok(())
 }
 
 fn sources() -> Result<Vec<PathBuf>> {
@@ -84,7 +95,12 @@ fn copy_changed(from: &Path, to: &Path) -> Result<()> {
     Ok(())
 }
 
-fn compile(headers: &Headers, folder: &Path) -> Result<()> {
+/// Builds one module in a folder of its own; returns the object, with debugging information.
+fn compile(headers: &Headers, source: &Path) -> Result<PathBuf> {
+    let name = source.file_name().context("a module without a name")?;
+    let build = places::target()?.join("modules/build");
+    let folder = build.join(&headers.version).join(name);
+    copy_changed(source, &folder)?;
     let mut make = Command::new("make");
     make.arg("--silent")
         .arg("-C")
@@ -93,7 +109,8 @@ fn compile(headers: &Headers, folder: &Path) -> Result<()> {
         .args(["W=1", "KCFLAGS=-Werror", "C=1"])
         .arg(format!("CHECK={} -Wsparse-error", headers.sparse.display()))
         .arg("modules");
-    host::output(&mut make).map(drop)
+    host::output(&mut make)?;
+    Ok(folder.join(Path::new(name).with_added_extension("ko")))
 }
 
 /// Debugging information is nine tenths of a module, and an initrd holds it all.

@@ -1,14 +1,19 @@
 //! The daemon's and the command's end of the control socket.
 
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
-use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use terrace_sys::connect_unix;
+
+use super::timed::{Limits, Timed, named};
 use super::{MAX_LINE, Reply, Request, Status};
 
-/// How long a device may take; verifying a large VM in many pieces takes seconds.
-const PATIENCE: Duration = Duration::from_secs(30);
+/// How long a device may take: 5 s for the connection and for each byte, 30 s for all of an answer.
+const LIMITS: Limits = Limits {
+    wait: Duration::from_secs(5),
+    whole: Duration::from_secs(30),
+};
 
 /// Most bytes of an export that are taken: those of a VM of 16 TiB.
 const MAX_EXPORT: u64 = 1 << 30;
@@ -38,10 +43,13 @@ pub enum ClientError {
     },
 }
 
-/// Asks one device. Each request is a connection of its own, so that a device may be restarted between two.
+/// Asks one device. Each request is a connection of its own, so that a device may be restarted between two. A device
+/// that hangs is an error of kind `TimedOut`, soon where it takes no connection or says nothing, at the latest
+/// where the whole takes too long.
 #[derive(Clone, Debug)]
 pub struct Client {
     path: PathBuf,
+    limits: Limits,
 }
 
 impl Client {
@@ -50,6 +58,7 @@ impl Client {
     pub fn new(path: &Path) -> Self {
         Self {
             path: path.to_owned(),
+            limits: LIMITS,
         }
     }
 
@@ -107,13 +116,13 @@ impl Client {
         };
         let mut line = serde_json::to_vec(request).map_err(|e| self.wrong(&e))?;
         line.push(b'\n');
-        let socket = UnixStream::connect(&self.path).map_err(failed)?;
-        socket.set_read_timeout(Some(PATIENCE)).map_err(failed)?;
-        socket.set_write_timeout(Some(PATIENCE)).map_err(failed)?;
-        (&socket).write_all(&line).map_err(failed)?;
+        let socket = connect_unix(&self.path, self.limits.wait)
+            .map_err(|e| failed(named(e.source, "it took no connection", self.limits.wait)))?;
+        let mut sending = Timed::new(&socket, self.limits);
+        sending.write_all(&line).map_err(failed)?;
         // A device that refuses may close before it has read all of it: its answer says why.
-        let sent = (&socket).write_all(behind);
-        let mut reader = BufReader::new(&socket);
+        let sent = sending.write_all(behind);
+        let mut reader = BufReader::new(sending);
         let mut line = Vec::new();
         let read = (&mut reader).take(MAX_LINE).read_until(b'\n', &mut line);
         if line.is_empty() {
@@ -145,5 +154,83 @@ impl Client {
 
     fn unexpected(&self, reply: &Reply) -> ClientError {
         self.wrong(&format!("{reply:?}"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::net::UnixListener;
+
+    use super::*;
+
+    /// A client whose patience is short, of a socket that somebody listens at.
+    fn impatient(folder: &Path, wait_ms: u64, whole_ms: u64) -> (UnixListener, Client) {
+        let path = folder.join("control");
+        let listener = UnixListener::bind(&path).unwrap();
+        let limits = Limits {
+            wait: Duration::from_millis(wait_ms),
+            whole: Duration::from_millis(whole_ms),
+        };
+        (listener, Client { path, limits })
+    }
+
+    fn late(asked: Result<Status, ClientError>) -> String {
+        match asked.unwrap_err() {
+            ClientError::Socket { source, path } => {
+                assert_eq!(source.kind(), std::io::ErrorKind::TimedOut, "{source}");
+                format!("{}: {source}", path.display())
+            }
+            other => panic!("{other}"),
+        }
+    }
+
+    #[test]
+    fn a_device_that_takes_the_connection_and_says_nothing_is_given_up() {
+        let folder = tempfile::tempdir().unwrap();
+        let (_listener, client) = impatient(folder.path(), 50, 60_000);
+        let why = late(client.status(false));
+        assert!(why.ends_with("control: no answer within 0.05 s"), "{why}");
+    }
+
+    #[test]
+    fn a_device_that_trickles_is_given_up_when_the_whole_takes_too_long() {
+        let folder = tempfile::tempdir().unwrap();
+        let (listener, client) = impatient(folder.path(), 60_000, 100);
+        let device = std::thread::spawn(move || {
+            let (mut socket, _) = listener.accept().unwrap();
+            // Until the client is gone.
+            while socket.write_all(b" ").is_ok() {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+        });
+        let why = late(client.status(false));
+        assert!(why.contains(" within "), "{why}");
+        device.join().unwrap();
+    }
+
+    #[test]
+    fn a_device_that_takes_no_more_bytes_of_an_import_is_given_up() {
+        let folder = tempfile::tempdir().unwrap();
+        let (_listener, client) = impatient(folder.path(), 50, 60_000);
+        // More than a socket holds.
+        let error = client.import(&vec![0; 16 << 20]).unwrap_err().to_string();
+        assert!(error.contains("nothing was taken within"), "{error}");
+    }
+
+    #[test]
+    fn a_device_that_takes_no_connection_is_given_up() {
+        let folder = tempfile::tempdir().unwrap();
+        let (_listener, client) = impatient(folder.path(), 20, 60_000);
+        // Until the listener's queue is full.
+        let mut waiting = Vec::new();
+        while let Ok(socket) = connect_unix(&client.path, client.limits.wait) {
+            waiting.push(socket);
+            assert!(
+                waiting.len() < 100_000,
+                "the queue of a listener has no end"
+            );
+        }
+        let why = late(client.status(false));
+        assert!(why.contains("it took no connection within"), "{why}");
     }
 }

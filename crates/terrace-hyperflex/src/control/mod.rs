@@ -4,11 +4,13 @@
 
 mod client;
 mod server;
+mod timed;
 
 use serde::{Deserialize, Serialize};
 
 use crate::counters::Counters;
 use crate::memory::Verified;
+use crate::policy::NodePolicy;
 
 pub use client::{Client, ClientError};
 pub(crate) use server::serve;
@@ -88,6 +90,12 @@ pub struct Status {
 pub struct TierStatus {
     /// The guest's node.
     pub node: u32,
+    /// The host's node that its memory shall come from, where the operator said one.
+    #[serde(default)]
+    pub host_node: Option<u32>,
+    /// Whether its files prefer that node.
+    #[serde(default)]
+    pub node_policy: Option<NodePolicy>,
     /// What the VM was started with, bytes.
     pub whole_bytes: u64,
     /// What it shall have, bytes.
@@ -110,7 +118,8 @@ impl TierStatus {
     }
 }
 
-/// A guest's statistics of a tier, untrusted; `None`: it said nothing.
+/// A guest's statistics of a tier, untrusted but none larger than such a VM can have, so that sums cannot overflow;
+/// `None`: it said nothing, or what cannot be.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct GuestTier {

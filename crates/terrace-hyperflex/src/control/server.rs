@@ -10,6 +10,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use vmm_sys_util::epoll::{ControlOperation, Epoll, EpollEvent, EventSet};
 use vmm_sys_util::eventfd::EventFd;
 
+use super::timed::{Limits, Timed};
 use super::{MAX_LINE, Reply, Request, Status, TierStatus};
 use crate::abi::PAGE_BYTES;
 use crate::backend::Shared;
@@ -17,8 +18,11 @@ use crate::config::Config;
 use crate::error::FlexError;
 use crate::export::{Exported, most_bytes};
 
-/// How long a client may take for its part.
-const PATIENCE: Duration = Duration::from_secs(5);
+/// How long a client may take for its part: the others wait for it.
+const PATIENCE: Limits = Limits {
+    wait: Duration::from_secs(5),
+    whole: Duration::from_secs(30),
+};
 
 /// How long to wait where no connection can be taken (no descriptors left, for one).
 const PAUSE: Duration = Duration::from_millis(100);
@@ -58,9 +62,7 @@ pub(crate) fn serve(
 }
 
 fn answer(socket: &UnixStream, shared: &Shared) -> std::io::Result<()> {
-    socket.set_read_timeout(Some(PATIENCE))?;
-    socket.set_write_timeout(Some(PATIENCE))?;
-    let mut reader = BufReader::new(socket);
+    let mut reader = BufReader::new(Timed::new(socket, PATIENCE));
     let mut line = Vec::new();
     (&mut reader).take(MAX_LINE).read_until(b'\n', &mut line)?;
     let done = match serde_json::from_slice::<Request>(&line) {
@@ -73,7 +75,8 @@ fn answer(socket: &UnixStream, shared: &Shared) -> std::io::Result<()> {
     });
     let mut line = serde_json::to_vec(&reply)?;
     line.push(b'\n');
-    let mut socket = socket;
+    // What the request took was its own.
+    let mut socket = Timed::new(socket, PATIENCE);
     socket.write_all(&line)?;
     socket.write_all(&behind)
 }
@@ -156,12 +159,15 @@ fn status(shared: &Shared, verify: bool) -> Status {
     let targets = state.targets();
     let tiers = device.config().tiers().iter().zip(targets);
     let said = device.actual().iter().zip(device.statistics());
+    let said = said.zip(device.node_policies());
     let tiers = tiers
         .zip(said)
-        .map(|((tier, target), (actual, guest))| {
+        .map(|((tier, target), ((actual, guest), policy))| {
             let bytes = |balloon: u64| tier.pages().saturating_sub(balloon) * PAGE_BYTES;
             TierStatus {
                 node: tier.node,
+                host_node: tier.host_node,
+                node_policy: *policy,
                 whole_bytes: bytes(0),
                 target_bytes: bytes(target),
                 size_bytes: bytes(*actual),

@@ -131,9 +131,13 @@ impl<B: Backing> Device<B> {
         match chain::request(chain, memory, most, &mut bytes) {
             Ok(None) => {
                 for said in abi::statistics(&bytes, self.tiers.len()) {
+                    let pages = self.config.tiers().get(said.tier).map_or(0, |t| t.pages());
+                    let plausible = said.value <= abi::most_of_statistic(said.tag, pages);
+                    self.counters.implausible_statistics += u64::from(!plausible);
                     let tier = self.statistics.get_mut(said.tier);
                     if let Some(slot) = tier.and_then(|tier| tier.get_mut(said.tag)) {
-                        *slot = Some(said.value);
+                        // Rather nothing than what was true once.
+                        *slot = plausible.then_some(said.value);
                     }
                 }
                 self.counters.statistics += 1;

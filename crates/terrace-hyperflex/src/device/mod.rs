@@ -1,12 +1,13 @@
 //! The device: what happens in a turn over its queues.
 //!
 //! Responsible for: which queue is served next and for how long, restarts of the guest, targets. Time is an
-//! argument. Page queues are in `pages.rs`, events and statistics in `messages.rs`. It leaves to others: the
+//! argument. Page queues are in `pages.rs`, the memory behind them in `files.rs`, events and statistics in `messages.rs`. It leaves to others: the
 //! vhost-user protocol, the clock, and the control socket.
 //!
 //! Nothing that a guest puts into a ring makes a turn fail: it is counted and answered, or the queue rests until the
 //! next kick.
 
+mod files;
 mod messages;
 mod pages;
 #[cfg(test)]
@@ -24,6 +25,7 @@ use crate::config::Config;
 use crate::counters::Counters;
 use crate::error::FlexError;
 use crate::memory::{Backing, GuestFiles};
+use crate::policy::NodePolicy;
 use crate::rate::Bucket;
 use crate::state::State;
 use crate::tier::{Admit, Run, TierMap, admit};
@@ -48,6 +50,8 @@ pub struct Device<B = GuestFiles> {
     /// Pages in each balloon: what the bits add up to.
     actual: Vec<u64>,
     counters: Counters,
+    /// What became of each tier's host node, where it has one.
+    node_policies: Vec<Option<NodePolicy>>,
     bucket: Bucket,
     throttled: bool,
     event_idx: bool,
@@ -66,35 +70,6 @@ struct Scratch {
     runs: Vec<(usize, Run)>,
 }
 
-impl Device<GuestFiles> {
-    /// Takes the memory that the hypervisor shares.
-    pub fn set_memory(&mut self, memory: Memory) {
-        use vm_memory::GuestAddressSpace as _;
-        let files = GuestFiles::new(&memory.memory());
-        for (i, tier) in self.tiers.iter().enumerate() {
-            let bytes = files.uncovered_bytes(tier);
-            if bytes > 0 {
-                tracing::warn!(
-                    "{bytes} bytes of tier {i} are in no shared file of the hypervisor and will be refused; \
-                     compare --tier with the memory that the VM was started with"
-                );
-            }
-        }
-        if files.unusable() > 0 {
-            let n = files.unusable();
-            tracing::warn!("{n} memory regions have no file that can be looked at");
-        }
-        self.backing = files;
-        self.memory = Some(memory);
-    }
-
-    /// The files behind the guest's memory.
-    #[must_use]
-    pub fn files(&self) -> &GuestFiles {
-        &self.backing
-    }
-}
-
 impl<B: Backing> Device<B> {
     /// A device with the balloons of `state`.
     #[must_use]
@@ -109,6 +84,9 @@ impl<B: Backing> Device<B> {
             memory: None,
             admit,
             counters: Counters::default(),
+            node_policies: (config.tiers().iter())
+                .map(|tier| tier.host_node.map(|_| NodePolicy::Waiting))
+                .collect(),
             bucket: Bucket::new(limits.entries_per_s),
             throttled: false,
             event_idx: false,

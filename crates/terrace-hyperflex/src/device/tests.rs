@@ -24,7 +24,7 @@ impl Setup {
 
     fn with_state(vm: MockVm, state: Arc<State>, event_idx: bool) -> Self {
         let mut device = Device::new(vm.config().clone(), state, GuestFiles::default());
-        device.set_memory(Memory::new(vm.memory().clone()));
+        device.set_memory(Memory::new(vm.memory().clone())).unwrap();
         device.set_event_idx(event_idx);
         let (rings, drivers) = vm.rings(event_idx);
         Self {
@@ -262,6 +262,59 @@ fn statistics_are_read_at_once_and_answered_when_the_next_are_wanted() {
 }
 
 #[test]
+fn statistics_that_cannot_be_are_counted_and_not_passed_on() {
+    let mut it = setup();
+    let at = it.drivers[5].buffer(90);
+    let pages = it.vm.config().tiers()[1].pages();
+    let say = |it: &mut Setup, values: [u64; 8]| {
+        let said: Vec<u8> = (0..)
+            .zip(values)
+            .flat_map(|(tag, value)| statistic_bytes(tag, 1, value))
+            .collect();
+        it.drivers[5].put(at, &said);
+        it.drivers[5].post_chain(&[(at, 128, 0)]);
+        it.device.kick(5);
+        let due = it.device.turn(0, &it.rings).unwrap();
+        it.device.turn(due, &it.rings);
+        it.drivers[5].answered();
+        it.device.statistics()[1]
+    };
+    let most = [
+        1 << 44,
+        1 << 44,
+        pages,
+        1 << 48,
+        1,
+        1 << 48,
+        1 << 48,
+        1 << 48,
+    ];
+    assert_eq!(say(&mut it, most), most.map(Some));
+    assert_eq!(it.device.counters().implausible_statistics, 0);
+    assert_eq!(say(&mut it, most.map(|value| value + 1)), [None; 8]);
+    assert_eq!(it.device.counters().implausible_statistics, 8);
+    let lie = say(&mut it, [u64::MAX, 5, u64::MAX, 6, 0, 7, u64::MAX, 8]);
+    assert_eq!(
+        lie,
+        [
+            None,
+            Some(5),
+            None,
+            Some(6),
+            Some(0),
+            Some(7),
+            None,
+            Some(8)
+        ]
+    );
+    // Whatever a guest says, a sum over as many tiers and VMs as a host can have fits.
+    assert!(
+        most.iter()
+            .all(|value| value.checked_mul(1 << 14).is_some())
+    );
+}
+
+#[test]
 fn a_guest_that_starts_anew_has_empty_balloons_and_the_old_targets() {
     let mut it = setup();
     let base = it.vm.tier(1).start;
@@ -291,7 +344,9 @@ fn a_chain_that_a_killed_process_had_begun_is_finished_by_the_next_one() {
         state.put_all(1, 0, done, true);
         let answer = it.drivers[2].post_entries(&two);
         let mut device = Device::new(it.vm.config().clone(), state, GuestFiles::default());
-        device.set_memory(Memory::new(it.vm.memory().clone()));
+        device
+            .set_memory(Memory::new(it.vm.memory().clone()))
+            .unwrap();
         device.kick(2);
         device.turn(0, &it.rings);
         assert_eq!(it.drivers[2].answer(answer), (3, 0), "{done}");

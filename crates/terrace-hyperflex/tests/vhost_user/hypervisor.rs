@@ -37,6 +37,14 @@ pub struct Hypervisor {
 impl Hypervisor {
     /// Connects and starts all queues; `drivers` are those of before, or none where the guest starts anew.
     pub fn connect(socket: &Path, vm: &MockVm, drivers: Option<Vec<MockRing>>) -> Self {
+        let mut it = Self::greet(socket, vm, drivers);
+        it.share(vm);
+        it.start();
+        it
+    }
+
+    /// Connects and agrees on features.
+    pub fn greet(socket: &Path, vm: &MockVm, drivers: Option<Vec<MockRing>>) -> Self {
         let count = queues(vm.config().tiers().len());
         let mut frontend = None;
         wait_for("a socket that listens", || {
@@ -60,18 +68,16 @@ impl Hypervisor {
             (0..count).map(new).collect()
         };
         let new = || (0..count).map(|i| MockRing::new(vm.memory(), i)).collect();
-        let mut it = Self {
+        Self {
             frontend,
             kicks: eventfds(),
             calls: eventfds(),
             drivers: drivers.unwrap_or_else(new),
-        };
-        it.share(vm);
-        it.start();
-        it
+        }
     }
 
-    fn share(&self, vm: &MockVm) {
+    /// Sends the memory table.
+    pub fn share(&self, vm: &MockVm) {
         let regions: Vec<_> = (0..vm.config().tiers().len())
             .map(|tier| VhostUserMemoryRegionInfo {
                 guest_phys_addr: vm.tier(tier).start,

@@ -1,5 +1,6 @@
 //! The real program in its sandbox, killed under a running VM and started again.
 
+use std::os::fd::AsFd as _;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
@@ -7,11 +8,19 @@ use crate::hypervisor::{Hypervisor, PAGE, wait_for};
 use terrace_hyperflex::abi::Entry;
 use terrace_hyperflex::control::Client;
 use terrace_hyperflex::mock::{MIB, MockVm};
+use terrace_hyperflex::policy::NodePolicy;
+use terrace_sys::file_prefers;
 
-struct Device(Child);
+/// The program; ended with its owner.
+pub struct Device(pub Child);
 
 impl Device {
-    fn start(folder: &Path) -> Self {
+    pub fn start(folder: &Path) -> Self {
+        let tiers = ["--tier", "node=0,size=8MiB", "--tier", "node=1,size=8MiB"];
+        Self::start_with(folder, &tiers, Stdio::inherit())
+    }
+
+    pub fn start_with(folder: &Path, more: &[&str], said: Stdio) -> Self {
         let child = Command::new(env!("CARGO_BIN_EXE_terrace-hyperflex"))
             .args([
                 "--socket",
@@ -21,9 +30,9 @@ impl Device {
                 "--state",
                 "state",
             ])
-            .args(["--tier", "node=0,size=8MiB", "--tier", "node=1,size=8MiB"])
+            .args(more)
             .current_dir(folder)
-            .stderr(Stdio::inherit())
+            .stderr(said)
             .spawn()
             .unwrap();
         Self(child)
@@ -92,6 +101,36 @@ fn the_program_is_locked_in_and_its_balloons_survive_its_death() {
     assert_eq!(status.tiers[1].size_bytes, 8 * MIB - 255 * PAGE);
     assert_eq!(status.tiers[1].target_bytes, 5 * MIB);
     assert_eq!(status.tiers[1].honesty, Some(1.0));
+    drop(host.disconnect());
+    assert!(device.0.wait().unwrap().success());
+}
+
+#[test]
+fn the_locked_in_program_lets_a_tiers_file_prefer_its_host_node() {
+    let folder = tempfile::tempdir().unwrap();
+    let vm = MockVm::two_tiers();
+    vm.fill();
+    let tiers = [
+        "--tier",
+        "node=0,size=8MiB,host-node=1023",
+        "--tier",
+        "node=1,size=8MiB,host-node=0",
+    ];
+    let mut device = Device::start_with(folder.path(), &tiers, Stdio::inherit());
+    let mut host = Hypervisor::connect(&folder.path().join("hypervisor"), &vm, None);
+    let base = vm.tier(1).start;
+    assert_eq!(host.entries(2, &[Entry::new(base, 0)]), (1, 0));
+    let client = Client::new(&folder.path().join("control"));
+    let status = client.status(false).unwrap();
+    let nodes: Vec<_> = status.tiers.iter().map(|tier| tier.host_node).collect();
+    assert_eq!(nodes, [Some(1023), Some(0)]);
+    assert_eq!(status.tiers[0].node_policy, Some(NodePolicy::Refused));
+    assert!(status.counters.refused_node_policies > 0);
+    // A kernel without policies refuses that too, and the VM is served all the same.
+    if let Ok(prefers) = file_prefers(vm.file(1).as_fd(), 0, 4096) {
+        assert_eq!(status.tiers[1].node_policy, Some(NodePolicy::Set));
+        assert_eq!(prefers, Some(0));
+    }
     drop(host.disconnect());
     assert!(device.0.wait().unwrap().success());
 }

@@ -10,6 +10,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 
 use super::TIERS;
+use super::guest::Shape;
 use crate::children::Guarded;
 use crate::places;
 use crate::progress::Wait;
@@ -17,16 +18,20 @@ use crate::progress::Wait;
 /// The device's folder, seen from the machine's.
 pub const SOCKET: &str = "../flex-device/guest";
 
+/// A monitor of the guest's QEMU for whoever manages it, likewise; the only socket of its folder.
+pub const MONITOR: &str = "../flex-device/monitors/qmp";
+
 /// Names of the sockets in it.
 pub const GUEST: &str = "guest";
 pub const CONTROL: &str = "control";
 
-const FOLDER: &str = "flex-device";
+pub const FOLDER: &str = "flex-device";
+pub const MONITORS: &str = "monitors";
 
 /// A device that a guest can be started with.
 pub trait Device: Sized {
-    /// Starts one that offers these page orders.
-    fn start(orders: u32) -> Result<Self>;
+    /// Starts one for a guest of this shape.
+    fn start(shape: &Shape) -> Result<Self>;
 
     /// Sets all targets, in pages of the balloons.
     fn set_targets(&mut self, pages: [u64; TIERS]) -> Result<()>;
@@ -51,7 +56,7 @@ impl Running {
         if folder.exists() {
             fs::remove_dir_all(&folder)?;
         }
-        fs::create_dir_all(&folder)?;
+        fs::create_dir_all(folder.join(MONITORS))?;
         Self::start_again(program, arguments)
     }
 

@@ -6,8 +6,9 @@ use std::os::unix::net::UnixStream;
 use anyhow::{Context, Result, bail, ensure};
 use serde::Deserialize;
 
+use super::TIERS;
 use super::device::{CONTROL, Device, GUEST, Running};
-use super::{NODE_BYTES, TIERS};
+use super::guest::Shape;
 use crate::lab::programs;
 
 /// The test device and the connection that orders it about.
@@ -30,10 +31,14 @@ struct Tier {
 }
 
 impl Device for Hostile {
-    fn start(orders: u32) -> Result<Self> {
+    fn start(shape: &Shape) -> Result<Self> {
         programs::build_lab()?;
-        let mut arguments = vec![GUEST.to_owned(), CONTROL.to_owned(), orders.to_string()];
-        arguments.extend([NODE_BYTES; TIERS].map(|bytes| bytes.to_string()));
+        let mut arguments = vec![
+            GUEST.to_owned(),
+            CONTROL.to_owned(),
+            shape.orders.to_string(),
+        ];
+        arguments.extend(shape.node_bytes.map(|bytes| bytes.to_string()));
         let process = Running::start(&programs::program("lab-flex")?, &arguments)?;
         let control = BufReader::new(process.connect()?);
         Ok(Self { process, control })

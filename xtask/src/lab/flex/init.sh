@@ -1,6 +1,6 @@
 #!/bin/busybox sh
 # Init of a guest with a node per tier: file systems and the control program.
-/bin/busybox mkdir -p /proc /sys /dev /run /tmp /sbin
+/bin/busybox mkdir -p /proc /sys /dev /run/lab /tmp /sbin
 /bin/busybox --install -s /bin
 export PATH=/bin:/sbin HOME=/
 

@@ -3,37 +3,37 @@
 //! It runs the guest driver against the product's device, and against one of the lab's own that can be told to
 //! misbehave.
 
+mod bench;
+mod daemon;
 mod device;
+mod guest;
 mod hostile;
 mod product;
 mod tests;
 
-use std::fs::{self, File};
-use std::io::BufWriter;
+use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 use serde_json::json;
-use terrace_lab::port;
 
-use super::cpio::Image;
 use super::emulator;
-use super::kernel::Kernel;
-use super::machine::{CONSOLE_LOG, QMP, RESETS_LOG};
+use super::machine::RESETS_LOG;
 use super::process::{Lifetime, Process};
-use super::programs;
 use super::running::Lab;
 use crate::progress::Wait;
-use crate::{host, modules, places};
+use crate::{modules, places};
+pub use bench::run as bench;
 use device::Device;
+use guest::Shape;
 pub use tests::{names, run};
 
 /// Fast and slow.
 const TIERS: usize = 2;
 
-/// Memory of each of the guest's nodes.
+/// Memory of each of the guest's nodes, where a test does not say otherwise.
 const NODE_BYTES: u64 = 512 << 20;
 
 /// Bytes of the guest's smallest page.
@@ -79,11 +79,16 @@ struct DriverTier {
 }
 
 impl<D: Device> FlexGuest<D> {
-    /// Boots a guest whose device offers these page orders, and puts the driver into it.
+    /// Boots a guest of the usual shape whose device offers these page orders, and puts the driver into it.
     fn start(orders: u32) -> Result<Self> {
-        let device = D::start(orders)?;
+        Self::start_as(Shape::of_orders(orders))
+    }
+
+    /// Boots a guest, and puts the driver into it.
+    fn start_as(shape: Shape) -> Result<Self> {
+        let device = D::start(&shape)?;
         let mut qemu = emulator::command_with_vhost_user()?;
-        qemu.args(options(&initrd()?)?);
+        qemu.args(guest::options(&shape)?);
         let process = Process::start_command(NAME, qemu, Lifetime::Task)?;
         let lab = Lab::without_guests(process)?;
         let mut guest = Self { lab, device };
@@ -114,6 +119,18 @@ impl<D: Device> FlexGuest<D> {
             .with_context(|| format!("no {name} in {path}"))?
             .parse()?;
         Ok(kib << 10)
+    }
+
+    /// Free memory of a node, with what rests in the lists of each processor: up to an eighth of the node may stay
+    /// there for a minute, and `MemFree` does not count it.
+    fn free_bytes(&mut self, node: usize) -> Result<u64> {
+        let pages = self.lab.check(&format!(
+            "awk '/^Node/ {{ on = ($2 == \"{node},\") }} \
+             on && ($1 == \"nr_free_pages\" || $1 == \"count:\") {{ n += $2 }} \
+             END {{ print n }}' /proc/zoneinfo"
+        ))?;
+        let pages: u64 = pages.trim().parse().context("free pages in zoneinfo")?;
+        Ok(pages * PAGE)
     }
 
     /// What the driver's table says.
@@ -184,7 +201,12 @@ impl<D: Device> FlexGuest<D> {
         }
         qmp.execute("system_wakeup", &json!({}))?;
         drop(qmp);
-        self.lab.check("true").map(drop)
+        // The firmware of this machine forgets where the registers are by which it sleeps (PMBASE and ACPI_CNTL of
+        // the LPC bridge), and a kernel that wants to sleep again would find that it has woken already.
+        let bridge = "/sys/bus/pci/devices/0000:00:1f.0/config";
+        let registers = "printf '\\001\\006\\000\\000\\200'";
+        let restore = format!("{registers} | dd of={bridge} bs=1 seek=64 conv=notrunc 2>/dev/null");
+        self.lab.check(&restore).map(drop)
     }
 
     /// Has the guest start anew, by itself or as its reset button would; the driver is not loaded then.
@@ -292,50 +314,4 @@ impl<D: Device> FlexGuest<D> {
 fn resets() -> Result<usize> {
     let log = places::lab("run")?.join(NAME).join(RESETS_LOG);
     Ok(fs::read_to_string(log)?.matches("CPU Reset").count())
-}
-
-fn initrd() -> Result<PathBuf> {
-    let mut image = Image::default();
-    image
-        .console()
-        .bytes("init", include_bytes!("init.sh"))
-        .copy("bin/busybox", &host::find("bin/busybox")?)
-        .copy("bin/lab-host", &programs::build_lab()?.host);
-    let path = places::lab("flex")?.join("initrd");
-    image.write(&mut BufWriter::new(File::create(&path)?))?;
-    Ok(path)
-}
-
-fn options(initrd: &std::path::Path) -> Result<Vec<String>> {
-    let mut text = format!(
-        "-nodefaults -no-reboot -display none -machine q35 -accel tcg,thread=multi,tb-size=256 \
-         -cpu EPYC-Rome -smp 2 -m {} -serial file:{CONSOLE_LOG} -d cpu_reset -D {RESETS_LOG} \
-         -qmp unix:{QMP},server=on,wait=off -device virtio-serial-pci \
-         -chardev socket,id=control,path={control},server=on,wait=off \
-         -device virtserialport,chardev=control,name={control} \
-         -device pcie-root-port,id=flex-port \
-         -chardev socket,id=flex,path={socket} \
-         -device vhost-user-test-device-pci,id=flex,bus=flex-port,chardev=flex,virtio-id={VIRTIO_ID},num_vqs={QUEUES},\
-         vq_size={QUEUE_SIZE},config_size={CONFIG_BYTES}",
-        (TIERS as u64 * NODE_BYTES) >> 20,
-        control = port::CONTROL,
-        socket = device::SOCKET,
-    );
-    for (node, cpus) in [(0, ",cpus=0-1"), (1, "")] {
-        text.push_str(&format!(
-            " -object memory-backend-memfd,id=m{node},size={NODE_BYTES},share=on \
-             -numa node,nodeid={node},memdev=m{node}{cpus}"
-        ));
-    }
-    let mut options: Vec<String> = text.split_whitespace().map(str::to_owned).collect();
-    let kernel = Kernel::get(false)?.image().display().to_string();
-    let initrd = initrd.display().to_string();
-    for (name, value) in [
-        ("-kernel", kernel.as_str()),
-        ("-initrd", &initrd),
-        ("-append", "console=ttyS0 panic=-1 quiet"),
-    ] {
-        options.extend([name.to_owned(), value.to_owned()]);
-    }
-    Ok(options)
 }

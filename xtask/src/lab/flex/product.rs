@@ -7,7 +7,8 @@ use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
 
 use super::device::{CONTROL, Device, GUEST, Running};
-use super::{NODE_BYTES, PAGE, TIERS};
+use super::guest::Shape;
+use super::{PAGE, TIERS};
 use crate::lab::programs;
 
 /// Counters of what a driver must never ask for.
@@ -28,23 +29,28 @@ const WRONG: [&str; 10] = [
 pub struct Hyperflex {
     program: PathBuf,
     arguments: Vec<String>,
+    /// Memory of each tier.
+    whole: [u64; TIERS],
     /// Nothing while it is killed.
     process: Option<Running>,
 }
 
 impl Device for Hyperflex {
-    fn start(orders: u32) -> Result<Self> {
+    fn start(shape: &Shape) -> Result<Self> {
         let program = programs::build_hyperflex()?;
         let pages = [(1, "4KiB"), (1 << 9, "2MiB")]
             .into_iter()
-            .filter(|(bit, _)| orders & bit != 0)
+            .filter(|(bit, _)| shape.orders & bit != 0)
             .map(|(_, name)| name);
         let mut arguments = format!(
             "--socket {GUEST} --control {CONTROL} --state state --statistics 1 --pages {}",
             pages.collect::<Vec<_>>().join(",")
         );
-        for node in 0..TIERS {
-            arguments.push_str(&format!(" --tier node={node},size={NODE_BYTES}"));
+        for (node, bytes) in shape.node_bytes.into_iter().enumerate() {
+            arguments.push_str(&format!(" --tier node={node},size={bytes}"));
+        }
+        if let Some(bytes) = shape.total_bytes {
+            arguments.push_str(&format!(" --total {bytes}"));
         }
         let arguments: Vec<String> = arguments.split(' ').map(str::to_owned).collect();
         let process = Running::start(&program, &arguments)?;
@@ -52,12 +58,16 @@ impl Device for Hyperflex {
         Ok(Self {
             program,
             arguments,
+            whole: shape.node_bytes,
             process: Some(process),
         })
     }
 
     fn set_targets(&mut self, pages: [u64; TIERS]) -> Result<()> {
-        let size_bytes = pages.map(|pages| NODE_BYTES - pages * PAGE);
+        let mut size_bytes = self.whole;
+        for (size, pages) in size_bytes.iter_mut().zip(pages) {
+            *size -= pages * PAGE;
+        }
         self.ask(&json!({"resize": {"size_bytes": size_bytes}}))
             .map(drop)
     }
@@ -68,7 +78,7 @@ impl Device for Hyperflex {
             .map(|tier| {
                 let size = status["tiers"][tier]["size_bytes"].as_u64();
                 let size = size.with_context(|| format!("the device's status: {status}"))?;
-                Ok((NODE_BYTES - size) / PAGE)
+                Ok((self.whole[tier] - size) / PAGE)
             })
             .collect()
     }

@@ -7,6 +7,7 @@ mod compare;
 mod damon;
 mod faults;
 mod fork_storm;
+mod host_nodes;
 mod huge_pages;
 mod infrastructure;
 mod native;
@@ -54,6 +55,7 @@ const TESTS: &[&[LabTest]] = &[
     agent::TESTS,
     agent_faults::TESTS,
     agent_nested::TESTS,
+    host_nodes::TESTS,
     simulator::TESTS,
 ];
 
@@ -70,7 +72,7 @@ pub fn run(arguments: &TestArguments) -> Result<()> {
     let all = TESTS.iter().chain(long).copied().flatten();
     let chosen: Vec<&LabTest> = all.filter(wanted).collect();
     let on_guests = guests::names(arguments.only.as_deref())?;
-    let on_flex = flex::names(arguments.only.as_deref(), arguments.long);
+    let on_flex = flex::names(arguments.only.as_deref());
     let on_stock = stock::names(arguments.only.as_deref());
     let elsewhere = on_guests.len() + on_flex.len() + on_stock.len();
     if chosen.is_empty() && elsewhere == 0 {
@@ -90,7 +92,7 @@ pub fn run(arguments: &TestArguments) -> Result<()> {
         let plain = guests::run(arguments.only.as_deref(), arguments.long)?;
         all = all.and(plain);
     }
-    all = all.and(flex::run(arguments.only.as_deref(), arguments.long));
+    all = all.and(flex::run(arguments.only.as_deref()));
     all = all.and(stock::run(arguments.only.as_deref()));
     if !chosen.is_empty() {
         all = all.and(run_in_labs(&chosen)?);

@@ -1,5 +1,6 @@
 //! What device and driver must do together, and what each must live through.
 
+mod elastic;
 mod hostile;
 mod restarts;
 
@@ -23,7 +24,7 @@ const SLACK: u64 = 24 * MIB;
 
 type Test = (&'static str, fn() -> Result<()>);
 
-const TESTS: [Test; 9] = [
+const TESTS: [Test; 13] = [
     (
         "a_resize_takes_from_its_tier_alone_and_the_host_gets_it",
         resize,
@@ -48,26 +49,33 @@ const TESTS: [Test; 9] = [
         hostile::manners,
     ),
     ("a_driver_goes_while_its_device_is_silent", hostile::removal),
+    (
+        "targets_are_met_again_after_the_device_was_killed",
+        restarts::device_killed,
+    ),
+    (
+        "hyperflex_resizes_fast_and_slow_under_a_working_program",
+        elastic::under_a_working_program,
+    ),
+    ("hyperflex_resizes_beside_numab2", elastic::beside_numab2),
+    (
+        "hyperflex_resizes_beside_the_agent",
+        elastic::beside_the_agent,
+    ),
 ];
-
-/// Those that take minutes on a busy machine.
-const LONG_TESTS: [Test; 1] = [(
-    "targets_are_met_again_after_the_device_was_killed",
-    restarts::device_killed,
-)];
 
 /// Selects all of these tests.
 const ALL: &str = "hyperflex";
 
 /// The names of the tests that contain `only`.
-pub fn names(only: Option<&str>, long: bool) -> Vec<&'static str> {
-    chosen(only, long).map(|(name, _)| *name).collect()
+pub fn names(only: Option<&str>) -> Vec<&'static str> {
+    chosen(only).map(|(name, _)| *name).collect()
 }
 
 /// Runs the tests whose names contain `only`, each on a fresh guest.
-pub fn run(only: Option<&str>, long: bool) -> Outcome {
+pub fn run(only: Option<&str>) -> Outcome {
     let mut outcome = Outcome::default();
-    for (name, test) in chosen(only, long) {
+    for (name, test) in chosen(only) {
         println!("test {name} …");
         let begin = Instant::now();
         let result = test();
@@ -86,10 +94,9 @@ pub fn run(only: Option<&str>, long: bool) -> Outcome {
     outcome
 }
 
-fn chosen(only: Option<&str>, long: bool) -> impl Iterator<Item = &'static Test> {
+fn chosen(only: Option<&str>) -> impl Iterator<Item = &'static Test> {
     let wanted = move |test: &&Test| only.is_none_or(|part| part == ALL || test.0.contains(part));
-    let long: &[Test] = if long { &LONG_TESTS } else { &[] };
-    TESTS.iter().chain(long).filter(wanted)
+    TESTS.iter().filter(wanted)
 }
 
 /// What must not change but for the tier that is resized.
@@ -107,7 +114,7 @@ fn sizes<D: Device>(guest: &mut FlexGuest<D>) -> Result<Sizes> {
         host: guest.host_bytes()?,
     };
     for node in 0..TIERS {
-        sizes.free[node] = guest.meminfo(node, "MemFree")?;
+        sizes.free[node] = guest.free_bytes(node)?;
         sizes.total[node] = guest.meminfo(node, "MemTotal")?;
     }
     Ok(sizes)
@@ -124,11 +131,11 @@ fn expect_about(what: &str, value: u64, wanted: u64) -> Result<()> {
     Ok(())
 }
 
-/// A node's free memory gets there; what was freed rests for a while in lists of each processor.
+/// A node's free memory gets there; what was freed may be under way for a moment.
 fn expect_free<D: Device>(guest: &mut FlexGuest<D>, node: usize, wanted: u64) -> Result<()> {
     let mut free = 0;
     let arrives = guest.until("freed memory is counted", |guest| {
-        free = guest.meminfo(node, "MemFree")?;
+        free = guest.free_bytes(node)?;
         Ok(free.abs_diff(wanted) <= SLACK)
     });
     arrives.with_context(|| {
@@ -327,10 +334,13 @@ fn sleep() -> Result<()> {
     let kept = fill(&mut guest)?;
     let target = [30_000, 60_000];
     guest.resize(target)?;
-    guest.sleep_and_wake()?;
-    // The device has forgotten what was in the balloons, and the driver too.
-    guest.wait_for(target)?;
-    ensure!(checksums(&mut guest)? == kept, "files have changed");
+    for round in 0..3 {
+        guest.sleep_and_wake()?;
+        // The device has forgotten what was in the balloons, and the driver too.
+        guest.wait_for(target)?;
+        ensure!(checksums(&mut guest)? == kept, "files have changed");
+        say(&format!("slept {} times", round + 1));
+    }
     guest.resize([0, 0])?;
     guest.device.expect_no_wrong_request()?;
     guest.expect_a_quiet_kernel()

@@ -1,0 +1,137 @@
+//! Tiers on hugetlbfs, where the machine has huge pages to spare.
+
+use std::fs::{self, File};
+use std::io::{Read as _, Write as _};
+use std::os::fd::AsFd as _;
+use std::os::unix::fs::MetadataExt as _;
+use std::process::Stdio;
+
+use crate::hypervisor::{Hypervisor, PAGE};
+use crate::process::Device;
+use terrace_hyperflex::abi::Entry;
+use terrace_hyperflex::control::Client;
+use terrace_hyperflex::mock::{MIB, MockVm};
+use terrace_hyperflex::policy::NodePolicy;
+use terrace_sys::{backing_page_bytes, huge_memory_file, memory_file};
+
+const POOL: &str = "/proc/sys/vm/nr_hugepages";
+const HUGE: u64 = 2 * MIB;
+const TIER: u64 = 8 * MIB;
+/// Those of a tier, and one that comes again.
+const PAGES: u64 = TIER / HUGE + 1;
+
+/// Huge pages that were added to the kernel's pool for a test.
+struct Pool;
+
+impl Pool {
+    /// `None` where the machine has none to give, said past the test harness's capture.
+    fn new(test: &str) -> Option<Self> {
+        let why = match Self::change(|now| now + PAGES) {
+            Err(error) => error.to_string(),
+            Ok(()) if free() >= PAGES => return Some(Self),
+            Ok(()) => {
+                drop(Self);
+                format!("of {PAGES} huge pages this machine has {} free", free())
+            }
+        };
+        let words = format!("\nSKIPPED {test}: NOT TESTED, since {POOL}: {why}\n");
+        std::io::stderr().write_all(words.as_bytes()).unwrap();
+        None
+    }
+
+    fn change(new: impl Fn(u64) -> u64) -> std::io::Result<()> {
+        let now = fs::read_to_string(POOL)?;
+        let now = now.trim().parse().map_err(std::io::Error::other)?;
+        fs::write(POOL, new(now).to_string())
+    }
+}
+
+impl Drop for Pool {
+    fn drop(&mut self) {
+        // Others may have changed it meanwhile.
+        let _ = Self::change(|now| now.saturating_sub(PAGES));
+    }
+}
+
+fn free() -> u64 {
+    let path = "/sys/kernel/mm/hugepages/hugepages-2048kB/free_hugepages";
+    let text = fs::read_to_string(path).unwrap_or_default();
+    text.trim().parse().unwrap_or(0)
+}
+
+/// A VM whose second tier is on hugetlbfs, and its file; nothing of that tier is touched.
+fn vm() -> (MockVm, File) {
+    let huge = huge_memory_file(c"huge", TIER).unwrap();
+    let files = vec![
+        memory_file(c"guest", TIER).unwrap(),
+        huge.try_clone().unwrap(),
+    ];
+    let limits = MockVm::two_tiers().config().limits();
+    (MockVm::over(files, 0x201, limits).unwrap(), huge)
+}
+
+const TIERS: [&str; 4] = [
+    "--tier",
+    "node=0,size=8MiB",
+    "--tier",
+    "node=1,size=8MiB,host-node=0",
+];
+
+#[test]
+fn small_pages_of_a_tier_on_hugetlbfs_are_refused_when_its_memory_comes() {
+    let folder = tempfile::tempdir().unwrap();
+    // Needs no page of the pool: nothing is touched.
+    let (vm, huge) = vm();
+    assert_eq!(backing_page_bytes(huge.as_fd()).unwrap(), HUGE);
+    let mut device = Device::start_with(folder.path(), &TIERS, Stdio::piped());
+    let host = Hypervisor::greet(&folder.path().join("hypervisor"), &vm, None);
+    host.share(&vm);
+    assert_eq!(device.0.wait().unwrap().code(), Some(1));
+    let mut said = String::new();
+    device
+        .0
+        .stderr
+        .take()
+        .unwrap()
+        .read_to_string(&mut said)
+        .unwrap();
+    let last = said.lines().last().unwrap();
+    assert!(
+        last.contains("tier 1 is on hugetlbfs")
+            && last.contains("start the device with --pages 2MiB"),
+        "{said}"
+    );
+}
+
+#[test]
+fn huge_pages_of_a_tier_on_hugetlbfs_go_to_the_host_and_come_again() {
+    let test = "huge_pages_of_a_tier_on_hugetlbfs_go_to_the_host_and_come_again";
+    let Some(_pool) = Pool::new(test) else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let (vm, huge) = vm();
+    vm.fill();
+    let bytes = || huge.metadata().unwrap().blocks() * 512;
+    assert_eq!(bytes(), TIER);
+    let args = [&TIERS[..], &["--pages", "2MiB"]].concat();
+    let mut device = Device::start_with(folder.path(), &args, Stdio::inherit());
+    let mut host = Hypervisor::connect(&folder.path().join("hypervisor"), &vm, None);
+    let base = vm.tier(1).start;
+    let entries = [
+        Entry::new(base + HUGE, 9),
+        Entry::new(base + 2 * HUGE, 0),
+        Entry::new(base + 2 * HUGE + PAGE, 9),
+    ];
+    assert_eq!(host.entries(2, &entries), (1, 2));
+    assert_eq!(bytes(), TIER - HUGE);
+    let client = Client::new(&folder.path().join("control"));
+    let status = client.status(true).unwrap();
+    let tier = &status.tiers[1];
+    assert_eq!((tier.size_bytes, tier.honesty), (TIER - HUGE, Some(1.0)));
+    // Linux keeps no policy with such a file, and the status does not claim it.
+    assert_eq!(tier.node_policy, Some(NodePolicy::Refused));
+    assert_eq!(host.entries(3, &[Entry::new(base + HUGE, 9)]), (1, 0));
+    vm.touch(base + HUGE, 1);
+    assert_eq!(bytes(), TIER);
+    drop(host.disconnect());
+    assert!(device.0.wait().unwrap().success());
+}

@@ -1,0 +1,185 @@
+//! Which node a file in memory takes its pages from: the policy that tmpfs and memfd keep with the file, for whoever
+//! touches it. Hugetlbfs keeps none: there it is of the process that touches a page first.
+
+use std::os::fd::{AsRawFd, BorrowedFd};
+
+use crate::SysError;
+
+/// Words of a set of nodes, and the most nodes that a kernel is built for.
+const WORDS: usize = 16;
+/// Nodes that can be named: 0 to this.
+pub const MAX_NODES: u32 = 1024;
+/// The kernel takes one off.
+const NODE_BITS: libc::c_ulong = 1025;
+
+/// Asks for the policy of an address; libc does not name it.
+const MPOL_F_ADDR: libc::c_ulong = 2;
+
+/// Prefers a node for the pages behind `len` bytes of this process's address space that are not there yet. Where a file
+/// of tmpfs or a memfd is mapped shared there, the file keeps this, for faults of all processes; pages that are there stay
+/// where they are. A node that is full is passed over, as `MPOL_BIND` would not.
+///
+/// # Errors
+/// Where the kernel knows no such node (also because a cpuset hides it), was built without NUMA, or nothing is
+/// mapped there.
+pub fn prefer_node(start: usize, len: usize, node: u32) -> Result<(), SysError> {
+    let what = || format!("{len} bytes at {start:#x}, node {node}");
+    let unknown = || SysError {
+        call: "mbind",
+        what: what(),
+        source: std::io::Error::from_raw_os_error(libc::EINVAL),
+    };
+    let mut nodes = [0_u64; WORDS];
+    let word = usize::try_from(node / u64::BITS).map_err(|_| unknown())?;
+    *nodes.get_mut(word).ok_or_else(unknown)? = 1 << (node % u64::BITS);
+    // SAFETY: the kernel reads the set, which lives during the call; where pages come from changes no contents.
+    let rc = unsafe {
+        libc::syscall(
+            libc::SYS_mbind,
+            start,
+            len,
+            libc::MPOL_PREFERRED,
+            nodes.as_ptr(),
+            NODE_BITS,
+            0,
+        )
+    };
+    if rc == 0 {
+        Ok(())
+    } else {
+        Err(SysError::last("mbind(MPOL_PREFERRED)", what()))
+    }
+}
+
+/// The node that a file itself prefers at `offset`, seen through a new mapping: `None` where it has no policy or
+/// another one. `page_bytes` is what the file is made of. No page of it is touched.
+///
+/// # Errors
+/// Where the file cannot be mapped there or the kernel does not say.
+pub fn file_prefers(
+    fd: BorrowedFd<'_>,
+    offset: u64,
+    page_bytes: usize,
+) -> Result<Option<u32>, SysError> {
+    let what = || format!("descriptor {} at {offset:#x}", fd.as_raw_fd());
+    let at = libc::off_t::try_from(offset).unwrap_or(libc::off_t::MAX);
+    let flags = libc::MAP_SHARED | libc::MAP_NORESERVE;
+    // SAFETY: a new mapping at an address of the kernel's choice harms no existing memory.
+    let start = unsafe {
+        libc::mmap(
+            std::ptr::null_mut(),
+            page_bytes,
+            libc::PROT_NONE,
+            flags,
+            fd.as_raw_fd(),
+            at,
+        )
+    };
+    if start == libc::MAP_FAILED {
+        return Err(SysError::last("mmap", what()));
+    }
+    let mut mode: libc::c_int = libc::MPOL_DEFAULT;
+    let mut nodes = [0_u64; WORDS];
+    // SAFETY: mode and set live during the call, and the set has room for as many nodes as is said.
+    let rc = unsafe {
+        libc::syscall(
+            libc::SYS_get_mempolicy,
+            &raw mut mode,
+            nodes.as_mut_ptr(),
+            NODE_BITS,
+            start,
+            MPOL_F_ADDR,
+        )
+    };
+    let said = if rc == 0 {
+        Ok(())
+    } else {
+        Err(SysError::last("get_mempolicy", what()))
+    };
+    // SAFETY: the range is exactly the mapping made above, to which nobody has a pointer.
+    unsafe { libc::munmap(start, page_bytes) };
+    said.map(|()| {
+        (mode == libc::MPOL_PREFERRED)
+            .then(|| only(&nodes))
+            .flatten()
+    })
+}
+
+/// The one node of a set.
+fn only(nodes: &[u64; WORDS]) -> Option<u32> {
+    let mut found = None;
+    for (word, bits) in (0_u32..).zip(nodes) {
+        match (bits.count_ones(), found) {
+            (0, _) => {}
+            (1, None) => found = Some(word * u64::BITS + bits.trailing_zeros()),
+            _ => return None,
+        }
+    }
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::AsFd;
+
+    use super::*;
+    use crate::{SharedMapping, memory_file};
+
+    const PAGE: usize = 4096;
+
+    /// Past the capture of the test harness: a run without policies must show it.
+    fn skipped(test: &str, error: &SysError) {
+        use std::io::Write;
+        let words = format!("\nSKIPPED {test}: NOT TESTED, since {error}\n");
+        std::io::stderr().write_all(words.as_bytes()).unwrap();
+    }
+
+    #[test]
+    fn a_file_in_memory_keeps_the_node_for_all_who_map_it() {
+        let file = memory_file(c"policy", 8 * PAGE as u64).unwrap();
+        let mapping = SharedMapping::new(file.as_fd(), 0, 8 * PAGE).unwrap();
+        let seen = |page: u64| file_prefers(file.as_fd(), page * PAGE as u64, PAGE);
+        match seen(0) {
+            Err(error) if [libc::ENOSYS, libc::EPERM].contains(&error.errno()) => {
+                return skipped("a_file_in_memory_keeps_the_node_for_all_who_map_it", &error);
+            }
+            other => assert_eq!(other.unwrap(), None),
+        }
+        let second_half = mapping.as_ptr().addr() + 4 * PAGE;
+        prefer_node(second_half, 4 * PAGE, 0).unwrap();
+        assert_eq!([seen(3).unwrap(), seen(4).unwrap()], [None, Some(0)]);
+        drop(mapping);
+        assert_eq!(seen(7).unwrap(), Some(0));
+        let mapping = SharedMapping::new(file.as_fd(), 0, 8 * PAGE).unwrap();
+        for unknown in [MAX_NODES - 1, MAX_NODES, u32::MAX] {
+            let error = prefer_node(mapping.as_ptr().addr(), PAGE, unknown).unwrap_err();
+            assert_eq!(error.errno(), libc::EINVAL, "{error}");
+        }
+    }
+
+    #[test]
+    fn a_file_on_disk_keeps_nothing() {
+        // Beside the program: /tmp is often in memory.
+        let folder = std::env::current_exe().unwrap();
+        let file = tempfile::tempfile_in(folder.parent().unwrap()).unwrap();
+        file.set_len(PAGE as u64).unwrap();
+        let mapping = SharedMapping::new(file.as_fd(), 0, PAGE).unwrap();
+        match prefer_node(mapping.as_ptr().addr(), PAGE, 0) {
+            Ok(()) => assert_eq!(file_prefers(file.as_fd(), 0, PAGE).unwrap(), None),
+            Err(error) => skipped("a_file_on_disk_keeps_nothing", &error),
+        }
+    }
+
+    #[test]
+    fn a_set_of_two_nodes_prefers_none() {
+        let mut nodes = [0; WORDS];
+        assert_eq!(only(&nodes), None);
+        nodes[15] = 1 << 63;
+        assert_eq!(only(&nodes), Some(1023));
+        nodes[0] = 1;
+        assert_eq!(only(&nodes), None);
+        nodes = [0; WORDS];
+        nodes[1] = 6;
+        assert_eq!(only(&nodes), None);
+    }
+}
