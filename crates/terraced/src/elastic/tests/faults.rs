@@ -300,6 +300,17 @@ fn a_vm_with_a_device_passed_through_is_refused_a_shrink_and_may_grow() {
 }
 
 #[test]
+fn a_vm_with_virtio_mem_may_shrink_with_a_device_passed_through() {
+    let script = Scripted::settled();
+    script.lock().kind = Kind::VirtioMem;
+    let host = host([("vm1", &script)]);
+    std::fs::create_dir_all(host.root().join("proc/100/fd")).unwrap();
+    symlink("/dev/vfio/17", host.root().join("proc/100/fd/9")).unwrap();
+    host.resize("vm1", [Some(GIB), None]).unwrap();
+    assert_eq!(script.lock().ordered, [vec![Some(GIB), None]]);
+}
+
+#[test]
 fn that_a_process_cannot_be_looked_at_is_no_proof_that_no_device_is_passed_through() {
     let script = Scripted::settled();
     let host = host([("vm1", &script)]);
