@@ -70,8 +70,14 @@ pub fn text(runs: &[&RunResult]) -> String {
     for choice in choices {
         out += &format!("{}\n", choice.sentence());
     }
+    out + &notes(runs)
+}
+
+/// What must be known before the figures are judged.
+fn notes(runs: &[&RunResult]) -> String {
     let vms = || runs.iter().flat_map(|run| &run.vms);
     let amiss: Vec<String> = vms().filter_map(amiss).collect();
+    let mut out = String::new();
     if !amiss.is_empty() {
         out += &format!("\n{}\n", amiss.join("\n"));
     }
