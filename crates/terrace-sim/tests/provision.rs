@@ -20,8 +20,10 @@ const PATIENCE_NS: u64 = 60_000_000_000;
 /// Every page is as hot as any other.
 const EVEN: &str = "kind = \"hotset\", size = \"32MiB\", hot = 0.5, hot_access = 0.5, write = 0.5";
 
-/// A VM that is to have 16 MiB fast and 48 MiB slow at scale 1, on a machine with plenty of both.
+/// A VM at scale 1, that is to have 16 MiB fast and 48 MiB slow unless it says otherwise, on a machine with plenty of both.
 struct Guest {
+    /// What it is to have.
+    sizes: &'static str,
     provision: &'static str,
     /// More keys of the VM's table, a line each.
     more: &'static str,
@@ -33,6 +35,7 @@ struct Guest {
 impl Guest {
     fn new(provision: &'static str) -> Self {
         Self {
+            sizes: "fast = \"16MiB\"\nslow = \"48MiB\"",
             provision,
             more: "",
             policy: "first-touch",
@@ -44,9 +47,9 @@ impl Guest {
     fn simulation(&self) -> Simulation {
         let text = format!(
             "[machine]\ntiers = [\"dram\", \"pmem\"]\nsizes = [\"256MiB\", \"256MiB\"]\nscale = 1\n\
-             vcpus_per_vm = 2\n[[vm]]\nname = \"a\"\nfast = \"16MiB\"\nslow = \"48MiB\"\n\
-             policy = \"{}\"\nprovision = {}\n{}\nworkload = {{ {}, {} }}\n",
-            self.policy, self.provision, self.more, self.workload, self.end
+             vcpus_per_vm = 2\n[[vm]]\nname = \"a\"\n{}\npolicy = \"{}\"\nprovision = {}\n{}\n\
+             workload = {{ {}, {} }}\n",
+            self.sizes, self.policy, self.provision, self.more, self.workload, self.end
         );
         let scenario = Scenario::parse(&text, "test", Path::new("/s"));
         let scenario = scenario.unwrap_or_else(|error| panic!("{error}"));
@@ -118,6 +121,22 @@ fn inflation_takes_its_time_before_the_program_begins() {
     assert!((resize_s(&flex) - pages * 2.24e-6).abs() < 1e-9, "{flex:?}");
     let later = flex.runtime_s - plugged.runtime_s;
     assert!((later / resize_s(&flex) - 1.0).abs() < 0.1, "{later}");
+}
+
+#[test]
+fn a_balloon_that_inflates_while_the_program_runs_takes_its_vcpus_time() {
+    let run = |more| {
+        let end = "ops = 2000000";
+        let guest = Guest::new("\"hyperflex\"");
+        Guest { more, end, ..guest }.run()
+    };
+    let alone = run("");
+    let beside = run("resize = [{ at = \"50ms\", fast = \"16MiB\", slow = \"20MiB\" }]");
+    assert_eq!(beside.tier_bytes_end, alone.tier_bytes_end);
+    // 28 MiB that nobody uses, at 1.68 µs a page, shared by two vCPUs.
+    let expected = 28.0 * 256.0 * 1.68e-6 / 2.0;
+    let later = beside.runtime_s - alone.runtime_s;
+    assert!((later / expected - 1.0).abs() < 0.1, "{later} {expected}");
 }
 
 #[test]
@@ -291,6 +310,21 @@ fn a_resize_to_nothing_leaves_the_fast_node_its_min_watermark() {
     let vm = Guest { more, end, ..guest }.run();
     assert_eq!(given(&vm), [MIN * PAGE, 64 * MIB], "{vm:?}");
     assert_eq!(vm.tier_bytes_end, [0, 32 * MIB]);
+}
+
+#[test]
+fn a_node_that_is_to_have_nothing_keeps_no_other_from_its_size() {
+    let guest = Guest {
+        sizes: "tiers = [\"40MiB\", \"0B\"]",
+        ..Guest::new("{ by = \"hyperflex\", nodes = [\"64MiB\", \"1MiB\"] }")
+    };
+    let mut slow = u64::MAX;
+    guest.watch(|vm| {
+        assert_eq!(given(vm)[0], 40 * MIB, "{vm:?}");
+        slow = given(vm)[1];
+    });
+    // Its min watermark is all that it keeps.
+    assert!((1..16).contains(&(slow / PAGE)), "{slow}");
 }
 
 #[test]

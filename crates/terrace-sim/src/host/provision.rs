@@ -125,8 +125,8 @@ impl Provisioned {
         while let Some(tier) = self.due(0) {
             // Nothing is in use that could be reclaimed.
             let Some((tier, _)) = self.find(space, self.reach(tier)) else {
-                self.rests_until = [REST; TIERS];
-                break;
+                self.rests_until[tier] = REST;
+                continue;
             };
             let took = self.take(tier, costs);
             self.spent += took.guest + took.host;
@@ -362,6 +362,7 @@ impl Provisioned {
     /// Demotes pages of a tier, as a second-chance clock finds them, or whichever come first; none where no page
     /// can go.
     fn push(&mut self, from: usize, most: u64, cold: bool, around: &mut Around) -> Option<Took> {
+        self.below(from, around)?;
         let pages = low(around.vm.space.guest.pages());
         let costs = around.env.costs;
         let (mut pushed, mut looked) = (Vec::new(), 0);

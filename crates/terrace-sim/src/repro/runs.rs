@@ -217,14 +217,16 @@ impl Late {
     }
 
     fn ops_per_s(&self, result: &RunResult) -> Vec<f64> {
-        let vms = result.vms.iter().zip(self.seen.iter().zip(&self.all));
-        let rate = |(vm, (seen, all)): (&VmResult, (&Option<(u64, f64)>, &u64))| match seen {
-            Some((then, at)) if vm.runtime_s > *at => {
-                float((all - then) * result.scale) / (vm.runtime_s - at)
-            }
-            _ => vm.ops_per_s,
-        };
-        vms.map(rate).collect()
+        let mut rates = Vec::new();
+        for (i, vm) in result.vms.iter().enumerate() {
+            rates.push(match self.seen[i] {
+                Some((then, at)) if vm.runtime_s > at => {
+                    float((self.all[i] - then) * result.scale) / (vm.runtime_s - at)
+                }
+                _ => vm.ops_per_s,
+            });
+        }
+        rates
     }
 }
 

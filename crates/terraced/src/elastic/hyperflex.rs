@@ -88,18 +88,24 @@ fn tier_look(tier: &TierStatus, configured: Option<u32>) -> TierLook {
         target_bytes: tier.target_bytes,
         size_bytes: tier.size_bytes,
         verified,
-        stuck: (tier.guest.is_stuck == Some(true)).then(|| stuck(&tier.guest)),
+        stuck: stuck(tier),
         guest: guest(&tier.guest),
     }
 }
 
-fn stuck(said: &control::GuestTier) -> String {
+/// Why the tier cannot come to its target: by the device's word, or by the guest's.
+fn stuck(tier: &TierStatus) -> Option<String> {
+    if let Some(problem) = &tier.problem {
+        return Some(plain(problem));
+    }
+    let said = &tier.guest;
     let free = said.free_bytes.map(|free| {
         let free = size(free);
         format!(" ({free} of its node are free)")
     });
     let free = free.unwrap_or_default();
-    format!("the guest says that it cannot reach the target for now{free}")
+    let why = format!("the guest says that it cannot reach the target for now{free}");
+    (said.is_stuck == Some(true)).then_some(why)
 }
 
 fn guest(said: &control::GuestTier) -> GuestTier {
@@ -148,6 +154,7 @@ mod tests {
                 node: 1,
                 host_node: Some(3),
                 node_policy,
+                problem: None,
                 whole_bytes: 0,
                 target_bytes: 0,
                 size_bytes: 0,

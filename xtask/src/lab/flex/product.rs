@@ -12,7 +12,7 @@ use super::{PAGE, TIERS};
 use crate::lab::programs;
 
 /// Counters of what a driver must never ask for.
-const WRONG: [&str; 10] = [
+const WRONG: [&str; 11] = [
     "malformed_chains",
     "broken_rings",
     "refused_order",
@@ -23,6 +23,7 @@ const WRONG: [&str; 10] = [
     "refused_punch",
     "bad_event_buffers",
     "bad_statistics",
+    "implausible_statistics",
 ];
 
 /// The product's device, with all that it needs to be started again.

@@ -70,8 +70,18 @@ pub fn text(runs: &[&RunResult]) -> String {
     for choice in choices {
         out += &format!("{}\n", choice.sentence());
     }
-    let vms = runs.iter().flat_map(|run| &run.vms);
-    if vms.into_iter().any(too_few) {
+    out + &notes(runs)
+}
+
+/// What must be known before the figures are judged.
+fn notes(runs: &[&RunResult]) -> String {
+    let vms = || runs.iter().flat_map(|run| &run.vms);
+    let amiss: Vec<String> = vms().filter_map(amiss).collect();
+    let mut out = String::new();
+    if !amiss.is_empty() {
+        out += &format!("\n{}\n", amiss.join("\n"));
+    }
+    if vms().any(too_few) {
         out += &format!(
             "\nUnder {LEAST_ROUNDS} rounds a policy has hardly begun: let the load run longer before you judge it.\n"
         );
@@ -110,6 +120,25 @@ fn row(vm: &VmResult) -> Vec<String> {
         ),
         rounds,
     ]
+}
+
+/// What a device gave a VM, where that is not what it was to have.
+fn amiss(vm: &VmResult) -> Option<String> {
+    let provision = vm.provision.as_ref()?;
+    let sizes = |bytes: &[u64]| {
+        let sizes: Vec<String> = bytes.iter().map(|bytes| render::bytes(*bytes)).collect();
+        sizes.join(" + ")
+    };
+    (provision.given_bytes != provision.wanted_bytes).then(|| {
+        format!(
+            "{}, {}: {} gave it {}, not {}",
+            vm.policy,
+            vm.name,
+            provision.by,
+            sizes(&provision.given_bytes),
+            sizes(&provision.wanted_bytes)
+        )
+    })
 }
 
 /// With the bound that it is beyond.
@@ -154,7 +183,7 @@ fn count(n: u64) -> String {
 
 #[cfg(test)]
 mod tests {
-    use terrace_sim::result::{Overhead, Sweep};
+    use terrace_sim::result::{Overhead, Provisioned, Sweep};
 
     use super::*;
 
@@ -214,6 +243,24 @@ vtmm    vm1   60.00 s  12.5 M     1.062  17.50      1.255     87.5 %     1 MiB  
             !told.contains("too few") && !told.contains("Under 3"),
             "{told}"
         );
+    }
+
+    #[test]
+    fn a_vm_that_a_device_gave_other_sizes_than_it_was_to_have_is_named() {
+        let mut blind = run("tpp", 7);
+        let mut given = Provisioned {
+            by: "balloon".into(),
+            wanted_bytes: vec![3 << 30, 13 << 30],
+            given_bytes: vec![27 << 20, 16 << 30],
+            resize_s: 9.4,
+        };
+        blind.vms[0].provision = Some(given.clone());
+        let told = text(&[&blind]);
+        let line = "tpp, vm1: balloon gave it 27 MiB + 16 GiB, not 3 GiB + 13 GiB\n";
+        assert!(told.contains(line), "{told}");
+        given.given_bytes.clone_from(&given.wanted_bytes);
+        blind.vms[0].provision = Some(given);
+        assert!(!text(&[&blind]).contains("gave it"));
     }
 
     #[test]

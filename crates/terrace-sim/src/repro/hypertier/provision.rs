@@ -114,59 +114,54 @@ fn rows(results: &Results) -> Vec<Row> {
         let what = format!("fast memory that a guest has, {}", device.name());
         rows.push(Row::new(what, "MiB", Claim::Nothing, given));
     }
-    let over = |policy: &str, one: Device, other: Device| {
-        Ok(updates(results, one, policy)? / updates(results, other, policy)?)
-    };
     for policy in POLICIES {
-        let claim = if policy == "tpp" {
-            Claim::Is(74.0)
-        } else {
-            Claim::Nothing
+        let claim = match policy {
+            "tpp" => Claim::Is(74.0),
+            _ => Claim::Nothing,
         };
-        let more = over(policy, Device::Hyperflex, Device::Balloon).map(percent);
+        let more = over(results, policy, Device::Hyperflex, Device::Balloon).map(percent);
         let what = format!("{policy}: hyperflex over balloon");
         rows.push(Row::new(what, "% more", claim, more));
     }
     for policy in POLICIES {
-        let slower = over(policy, Device::VirtioMem, Device::Hyperflex).map(percent);
+        let slower = over(results, policy, Device::VirtioMem, Device::Hyperflex).map(percent);
         let what = format!("{policy}: hyperflex slower than virtio-mem");
         rows.push(Row::new(what, "%", Claim::AtMost(10.0), slower));
     }
-    for device in DEVICES {
-        let all: Result<Vec<f64>, String> = POLICIES
-            .iter()
-            .map(|policy| updates(results, device, policy))
-            .collect();
-        let what = format!("best design over the worst, {}", device.name());
-        rows.push(Row::new(
-            what,
-            "ratio",
-            Claim::Nothing,
-            all.map(|all| most(&all) / least(&all)),
-        ));
-    }
-    let ahead: Result<Vec<f64>, String> = POLICIES
-        .iter()
-        .map(|policy| {
-            let flex = over(policy, Device::VirtioMem, Device::Hyperflex)?;
-            Ok(flex.min(over(policy, Device::VirtioMem, Device::Balloon)?))
-        })
-        .collect();
-    let what = "virtio-mem over the better of the others, least of all designs";
-    rows.push(Row::new(
-        what,
-        "ratio",
-        Claim::AtLeast(1.0),
-        ahead.map(|all| least(&all)),
-    ));
-    let existing: Result<Vec<f64>, String> = EXISTING
-        .iter()
-        .map(|policy| updates(results, Device::Hyperflex, policy))
-        .collect();
-    let tpp = existing.and_then(|all| Ok(updates(results, Device::Hyperflex, "tpp")? / most(&all)));
-    let what = "tpp over the best of memtis, tpp and nomad, hyperflex";
-    rows.push(Row::new(what, "ratio", Claim::AtLeast(1.0), tpp));
+    rows.extend(of_all_designs(results));
     rows
+}
+
+/// What is said of the designs together.
+fn of_all_designs(results: &Results) -> Vec<Row> {
+    let apart = DEVICES.map(|device| {
+        let all = each(&POLICIES, |policy| updates(results, device, policy));
+        let what = format!("best design over the worst, {}", device.name());
+        let ratio = all.map(|all| most(&all) / least(&all));
+        Row::new(what, "ratio", Claim::Nothing, ratio)
+    });
+    let ahead = each(&POLICIES, |policy| {
+        let flex = over(results, policy, Device::VirtioMem, Device::Hyperflex)?;
+        Ok(flex.min(over(results, policy, Device::VirtioMem, Device::Balloon)?))
+    });
+    let what = "virtio-mem over the better of the others, least of all designs";
+    let ahead = ahead.map(|all| least(&all));
+    let ahead = Row::new(what, "ratio", Claim::AtLeast(1.0), ahead);
+    let flex = |policy: &str| updates(results, Device::Hyperflex, policy);
+    let existing = each(&EXISTING, flex);
+    let tpp = existing.and_then(|all| Ok(flex("tpp")? / most(&all)));
+    let what = "tpp over the best of memtis, tpp and nomad, hyperflex";
+    let tpp = Row::new(what, "ratio", Claim::AtLeast(1.0), tpp);
+    apart.into_iter().chain([ahead, tpp]).collect()
+}
+
+fn each(policies: &[&str], of: impl Fn(&str) -> Result<f64, String>) -> Result<Vec<f64>, String> {
+    policies.iter().map(|policy| of(policy)).collect()
+}
+
+/// Updates with one device over those with another.
+fn over(results: &Results, policy: &str, one: Device, other: Device) -> Result<f64, String> {
+    Ok(updates(results, one, policy)? / updates(results, other, policy)?)
 }
 
 /// Updates a second of the last iteration, mean over the VMs.
@@ -195,4 +190,39 @@ fn most(all: &[f64]) -> f64 {
 
 fn least(all: &[f64]) -> f64 {
     all.iter().copied().fold(f64::INFINITY, f64::min)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_same_vms_are_sized_by_each_device() {
+        let load = Load::new(&FIGURE_4.file.unwrap(), 1, None).unwrap();
+        let runs = runs(&load);
+        assert_eq!(runs.len(), 12);
+        let gib16 = [3276 << 20, 13_108 << 20];
+        for (run, device) in runs.iter().zip(DEVICES.into_iter().flat_map(|d| [d; 4])) {
+            let scenario = run.scenario.as_ref().unwrap();
+            scenario.check().unwrap();
+            assert_eq!(scenario.vms.len(), 9);
+            let provision = scenario.vms[8].provision.as_ref().unwrap();
+            assert_eq!(
+                (provision.by, scenario.vms[8].sizes.as_slice()),
+                (device, &gib16[..])
+            );
+            let twice = provision.nodes.iter().sum::<u64>() == 32 << 30;
+            assert_eq!(twice, device != Device::VirtioMem);
+        }
+    }
+
+    #[test]
+    fn where_a_run_failed_its_rows_say_so_and_have_no_figure() {
+        let rows = rows(&Results::default());
+        assert_eq!(rows.len(), 28);
+        assert!(
+            rows.iter()
+                .all(|row| row.simulated.is_none() && row.missing.is_some())
+        );
+    }
 }
