@@ -148,6 +148,7 @@ mod tests {
                 node: 1,
                 host_node: Some(3),
                 node_policy,
+                problem: None,
                 whole_bytes: 0,
                 target_bytes: 0,
                 size_bytes: 0,
