@@ -137,8 +137,8 @@ impl VhostUserBackend for Backend {
     }
 
     fn update_memory(&self, memory: Memory) -> io::Result<()> {
-        let taken = self.shared.device().set_memory(memory);
-        taken.map_err(|error| io::Error::new(io::ErrorKind::InvalidInput, error))
+        self.shared.device().set_memory(memory);
+        Ok(())
     }
 
     fn exit_event(&self, _thread: usize) -> Option<(EventConsumer, EventNotifier)> {

@@ -49,7 +49,7 @@ pub fn inflate(clock: impl Fn() -> u64) -> Result<PagesPerS, FlexError> {
     let vm = MockVm::new(&[4 * MIB, TIER_BYTES], 1, limits)?;
     let state = Arc::new(State::in_memory(vm.config())?);
     let mut device = Device::new(vm.config().clone(), state, GuestFiles::default());
-    device.set_memory(Memory::new(vm.memory().clone()))?;
+    device.set_memory(Memory::new(vm.memory().clone()));
     let (rings, drivers) = vm.rings(true);
     let mut driver = Driver {
         device,

@@ -92,7 +92,7 @@ mod tests {
         let mut device = Device::new(config, state, GuestFiles::default());
         let wanted = host_nodes.map(|node| node.map(|_| NodePolicy::Waiting));
         assert_eq!(device.node_policies(), wanted);
-        device.set_memory(Memory::new(vm.memory().clone())).unwrap();
+        device.set_memory(Memory::new(vm.memory().clone()));
         device
     }
 

@@ -75,7 +75,9 @@ impl Vm {
         let mut config = String::new();
         let served = serve_with(|folder| {
             let folder = folder.display();
-            config = format!("[agent]\nfolder = \"{folder}\"\nsilence = \"2s\"\n[vm.db1]\n{vm}\n");
+            // Apart from the monitors: nobody but the daemon's thread of agents is to connect there.
+            config =
+                format!("[agent]\nfolder = \"{folder}/agent\"\nsilence = \"2s\"\n[vm.db1]\n{vm}\n");
             config.clone()
         });
         let root = served.folder.path();
@@ -86,7 +88,8 @@ impl Vm {
             "org.terrace.agent.0\n",
         );
         fs::create_dir(root.join("dev")).unwrap();
-        let host = UnixListener::bind(root.join("db1.sock")).unwrap();
+        fs::create_dir(root.join("agent")).unwrap();
+        let host = UnixListener::bind(root.join("agent/db1.sock")).unwrap();
         let guest = UnixListener::bind(root.join("dev/vport1p1")).unwrap();
         let stop = Arc::new(AtomicBool::new(false));
         let stopped = Arc::clone(&stop);

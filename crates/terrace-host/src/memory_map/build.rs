@@ -80,9 +80,11 @@ fn present(
             continue;
         }
         let mapping = covering(&run, &mappings)?;
-        let file = mapping.shared.then(|| descriptors.open(mapping));
-        if let Some(file) = file.transpose()?.flatten() {
-            let (region, bytes) = (run.region, file.present());
+        if !mapping.shared {
+            continue;
+        }
+        if let Some(bytes) = descriptors.present(mapping) {
+            let region = run.region;
             found.push((Present { region, bytes }, mapping.file));
         }
     }

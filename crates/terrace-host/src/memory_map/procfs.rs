@@ -123,19 +123,9 @@ impl Descriptors {
             if !self.is_read_write(path) {
                 continue;
             }
-            // The process may close and reuse its descriptor at any time, so it is held first and looked at
-            // then. O_PATH opens nothing yet: it may be a device or a pipe.
-            let held = OpenOptions::new()
-                .read(true)
-                .custom_flags(libc::O_PATH)
-                .open(path);
-            let Ok(held) = held else {
+            let Some((held, _)) = hold(path, mapping) else {
                 continue;
             };
-            let is_file = |meta: fs::Metadata| meta.is_file() && FileId::of(&meta) == mapping.file;
-            if !held.metadata().is_ok_and(is_file) {
-                continue;
-            }
             let same = PathBuf::from(format!("/proc/self/fd/{}", held.as_raw_fd()));
             let file = OpenOptions::new().read(true).write(true).open(same);
             let file = file.map_err(|source| ReadError::Io {
@@ -147,6 +137,16 @@ impl Descriptors {
         Ok(None)
     }
 
+    /// Bytes of the file of a mapping that have memory, by any descriptor of it; the file is not opened.
+    pub(super) fn present(&self, mapping: &Mapping) -> Option<u64> {
+        let mut held = self
+            .links
+            .iter()
+            .filter_map(|(path, _)| hold(path, mapping));
+        let (_, meta) = held.next()?;
+        Some(meta.blocks().saturating_mul(512))
+    }
+
     /// Whether the process itself may read and write by the descriptor behind this path.
     fn is_read_write(&self, path: &Path) -> bool {
         let info = path.file_name().map(|number| self.info.join(number));
@@ -154,6 +154,21 @@ impl Descriptors {
         text.and_then(|text| open_flags(&text))
             .is_some_and(|flags| flags & libc::O_ACCMODE == libc::O_RDWR)
     }
+}
+
+/// What is behind a descriptor's link, where it is the file of the mapping.
+///
+/// The process may close and reuse its descriptor at any time, so it is held first and looked at then. O_PATH opens
+/// nothing yet: it may be a device or a pipe.
+fn hold(path: &Path, mapping: &Mapping) -> Option<(File, fs::Metadata)> {
+    let held = OpenOptions::new()
+        .read(true)
+        .custom_flags(libc::O_PATH)
+        .open(path)
+        .ok()?;
+    let meta = held.metadata().ok()?;
+    let is_it = meta.is_file() && FileId::of(&meta) == mapping.file;
+    is_it.then_some((held, meta))
 }
 
 /// The line `flags:` of a file in `fdinfo`, which is octal.
@@ -168,12 +183,6 @@ pub(super) struct OwnedFile(File);
 impl OwnedFile {
     pub(super) fn len(&self) -> u64 {
         self.0.metadata().map_or(0, |meta| meta.len())
-    }
-
-    /// Bytes of it that have memory.
-    pub(super) fn present(&self) -> u64 {
-        let blocks = self.0.metadata().map_or(0, |meta| meta.blocks());
-        blocks.saturating_mul(512)
     }
 
     pub(super) fn is_hugetlbfs(&self) -> bool {

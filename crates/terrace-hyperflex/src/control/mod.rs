@@ -96,6 +96,9 @@ pub struct TierStatus {
     /// Whether its files prefer that node.
     #[serde(default)]
     pub node_policy: Option<NodePolicy>,
+    /// Why it cannot be resized, for people.
+    #[serde(default)]
+    pub problem: Option<String>,
     /// What the VM was started with, bytes.
     pub whole_bytes: u64,
     /// What it shall have, bytes.

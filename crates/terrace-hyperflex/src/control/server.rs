@@ -100,6 +100,12 @@ fn carry_out(
             let mut device = shared.device();
             let now = device.state().targets();
             let targets = targets(device.config(), &now, &size_bytes)?;
+            let ordered = device.problems().iter().zip(&targets).zip(&size_bytes);
+            for ((problem, target), size) in ordered {
+                if let (Some(why), true) = (problem, *target > 0 && size.is_some()) {
+                    return Err(FlexError::Refused(why.clone()));
+                }
+            }
             device.set_targets(&targets, now_s())?;
             let generation = device.state().generation();
             drop(device);
@@ -163,15 +169,17 @@ fn status(shared: &Shared, verify: bool) -> Status {
     let targets = state.targets();
     let tiers = device.config().tiers().iter().zip(targets);
     let said = device.actual().iter().zip(device.statistics());
-    let said = said.zip(device.node_policies());
+    let files_of = device.node_policies().iter().zip(device.problems());
     let tiers = tiers
         .zip(said)
-        .map(|((tier, target), ((actual, guest), policy))| {
+        .zip(files_of)
+        .map(|(((tier, target), (actual, guest)), (policy, problem))| {
             let bytes = |balloon: u64| tier.pages().saturating_sub(balloon) * PAGE_BYTES;
             TierStatus {
                 node: tier.node,
                 host_node: tier.host_node,
                 node_policy: *policy,
+                problem: problem.clone(),
                 whole_bytes: bytes(0),
                 target_bytes: bytes(target),
                 size_bytes: bytes(*actual),

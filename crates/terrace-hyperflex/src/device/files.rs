@@ -4,19 +4,16 @@ use bytesize::ByteSize;
 use vm_memory::{GuestAddressSpace as _, GuestMemoryMmap};
 
 use super::{Device, Memory};
-use crate::abi::PAGE_BYTES;
-use crate::error::FlexError;
+use crate::abi::{ORDER_2M, PAGE_BYTES};
 use crate::memory::GuestFiles;
 use crate::policy::{self, NodePolicy};
 
 impl Device<GuestFiles> {
-    /// Takes the memory that the hypervisor shares.
-    ///
-    /// # Errors
-    /// Where pages of a size are offered to the guest that a tier's files cannot give back.
-    pub fn set_memory(&mut self, memory: Memory) -> Result<(), FlexError> {
+    /// Takes the memory that the hypervisor shares. What of it does not fit is told, and the guest runs on: QEMU does
+    /// not survive a device that ends while it is started.
+    pub fn set_memory(&mut self, memory: Memory) {
         let files = GuestFiles::new(&memory.memory());
-        self.check_page_sizes(&files)?;
+        self.check_page_sizes(&files);
         for (i, tier) in self.tiers.iter().enumerate() {
             let bytes = files.uncovered_bytes(tier);
             if bytes > 0 {
@@ -33,7 +30,6 @@ impl Device<GuestFiles> {
         self.prefer_nodes(&files, &memory.memory());
         self.backing = files;
         self.memory = Some(memory);
-        Ok(())
     }
 
     /// The files behind the guest's memory.
@@ -48,31 +44,27 @@ impl Device<GuestFiles> {
         &self.node_policies
     }
 
-    /// The configuration space was read by now, so a page size that is no use cannot be taken back from the guest.
-    fn check_page_sizes(&self, files: &GuestFiles) -> Result<(), FlexError> {
+    /// Why a tier cannot be resized, if so: its files cannot give back what is offered to the guest.
+    #[must_use]
+    pub fn problems(&self) -> &[Option<String>] {
+        &self.problems
+    }
+
+    /// The guest has read by now which page sizes it may give.
+    fn check_page_sizes(&mut self, files: &GuestFiles) {
         let smallest = PAGE_BYTES << self.config.orders().trailing_zeros();
-        for (i, tier) in self.tiers.iter().enumerate() {
-            let Some(pages) = files.pieces_of(tier).map(|p| p.page_bytes).max() else {
-                continue;
-            };
-            if pages <= smallest {
-                continue;
+        let tiers = self.tiers.iter().zip(&mut self.problems).enumerate();
+        for (i, (tier, problem)) in tiers {
+            let pages = files.pieces_of(tier).map(|piece| piece.page_bytes).max();
+            let now = pages
+                .filter(|pages| *pages > smallest)
+                .map(|pages| too_large(i, pages, smallest));
+            // Hypervisors that share region by region come here once for each.
+            if let Some(what) = now.as_ref().filter(|_| now != *problem) {
+                tracing::error!("{what}");
             }
-            let what = format!(
-                "tier {i} is on hugetlbfs with pages of {}, of which no part can be given back, and {} are offered \
-                 to the guest",
-                ByteSize(pages),
-                ByteSize(smallest)
-            );
-            let largest = PAGE_BYTES << (u32::BITS - 1 - self.config.orders().leading_zeros());
-            let change = if pages <= largest.max(2 << 20) {
-                "start the device with --pages 2MiB, which is for all tiers"
-            } else {
-                "back the tier with huge pages of 2 MiB and start the device with --pages 2MiB"
-            };
-            return Err(FlexError::Config(format!("{what}: {change}")));
+            *problem = now;
         }
-        Ok(())
     }
 
     fn prefer_nodes(&mut self, files: &GuestFiles, memory: &GuestMemoryMmap) {
@@ -93,4 +85,19 @@ impl Device<GuestFiles> {
             *before = Some(now);
         }
     }
+}
+
+/// That a tier's pages are larger than the smallest ones that are offered.
+fn too_large(tier: usize, pages: u64, smallest: u64) -> String {
+    let change = if pages == PAGE_BYTES << ORDER_2M {
+        "start the device with --pages 2MiB, which is for all tiers"
+    } else {
+        "back the tier with huge pages of 2 MiB and start the device with --pages 2MiB"
+    };
+    format!(
+        "tier {tier} is on hugetlbfs with pages of {}, of which no part can be given back, and {} are offered to the \
+         guest: {change}",
+        ByteSize(pages),
+        ByteSize(smallest)
+    )
 }

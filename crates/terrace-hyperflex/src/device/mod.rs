@@ -52,6 +52,8 @@ pub struct Device<B = GuestFiles> {
     counters: Counters,
     /// What became of each tier's host node, where it has one.
     node_policies: Vec<Option<NodePolicy>>,
+    /// Why a tier cannot be resized.
+    problems: Vec<Option<String>>,
     bucket: Bucket,
     throttled: bool,
     event_idx: bool,
@@ -87,6 +89,7 @@ impl<B: Backing> Device<B> {
             node_policies: (config.tiers().iter())
                 .map(|tier| tier.host_node.map(|_| NodePolicy::Waiting))
                 .collect(),
+            problems: vec![None; count],
             bucket: Bucket::new(limits.entries_per_s),
             throttled: false,
             event_idx: false,

@@ -24,7 +24,7 @@ impl Setup {
 
     fn with_state(vm: MockVm, state: Arc<State>, event_idx: bool) -> Self {
         let mut device = Device::new(vm.config().clone(), state, GuestFiles::default());
-        device.set_memory(Memory::new(vm.memory().clone())).unwrap();
+        device.set_memory(Memory::new(vm.memory().clone()));
         device.set_event_idx(event_idx);
         let (rings, drivers) = vm.rings(event_idx);
         Self {
@@ -344,9 +344,7 @@ fn a_chain_that_a_killed_process_had_begun_is_finished_by_the_next_one() {
         state.put_all(1, 0, done, true);
         let answer = it.drivers[2].post_entries(&two);
         let mut device = Device::new(it.vm.config().clone(), state, GuestFiles::default());
-        device
-            .set_memory(Memory::new(it.vm.memory().clone()))
-            .unwrap();
+        device.set_memory(Memory::new(it.vm.memory().clone()));
         device.kick(2);
         device.turn(0, &it.rings);
         assert_eq!(it.drivers[2].answer(answer), (3, 0), "{done}");

@@ -13,7 +13,11 @@ use crate::elastic::{Origin, Trouble};
 /// Orders sizes for a VM, and waits until what resizes it has the order.
 pub async fn resize(asker: &Asker, name: String, sizes: Resize) -> Result<Ordered, Failure> {
     let of = name.clone();
-    let (looked, patience) = asker.ask(move |d| d.look_elastic(&of)).await?;
+    let look = move |d: &mut dyn super::Served| {
+        d.entry(&of)?;
+        d.look_elastic(&of)
+    };
+    let (looked, patience) = asker.ask(look).await?;
     match timeout(patience, looked).await {
         Ok(Ok(())) => {}
         Ok(Err(_)) => return Err(ended(&name)),

@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use terrace_hyperflex::control::{self, Client, ClientError, Status, TierStatus};
+use terrace_hyperflex::policy::NodePolicy;
 use terrace_proto::PAGE_SIZE;
 
 use super::{GuestTier, Kind, Look, Mechanism, Provider, TierLook, Trouble, Verified, size};
@@ -65,7 +66,10 @@ impl Provider for Device {
     }
 }
 
-fn tier_look(tier: &TierStatus, host_node: Option<u32>) -> TierLook {
+/// `configured`: the host's node behind it by the operator's word, which goes before the device's.
+fn tier_look(tier: &TierStatus, configured: Option<u32>) -> TierLook {
+    let refused = tier.node_policy == Some(NodePolicy::Refused);
+    let host_node = configured.or(tier.host_node.filter(|_| !refused));
     let verified = tier.verified.map(|seen| {
         let bytes = |pages: u64| pages.saturating_mul(PAGE_SIZE);
         let kept = seen.claimed_pages.saturating_sub(seen.absent_pages);
@@ -135,5 +139,27 @@ mod tests {
         };
         assert_eq!(why.chars().count(), MOST_WORDS);
         assert!(!why.contains(char::is_control), "{why:?}");
+    }
+
+    #[test]
+    fn a_tiers_node_is_the_operators_else_the_devices_where_its_files_take_it() {
+        let nodes = |node_policy, configured| {
+            let status = TierStatus {
+                node: 1,
+                host_node: Some(3),
+                node_policy,
+                whole_bytes: 0,
+                target_bytes: 0,
+                size_bytes: 0,
+                verified: None,
+                honesty: None,
+                guest: control::GuestTier::default(),
+            };
+            tier_look(&status, configured).host_nodes
+        };
+        assert_eq!(nodes(Some(NodePolicy::Set), None), [3]);
+        assert_eq!(nodes(Some(NodePolicy::Waiting), None), [3]);
+        assert_eq!(nodes(Some(NodePolicy::Set), Some(2)), [2]);
+        assert!(nodes(Some(NodePolicy::Refused), None).is_empty());
     }
 }

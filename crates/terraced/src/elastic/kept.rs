@@ -261,7 +261,9 @@ impl Kept {
 
     fn looked(&mut self, looked: Looked, pace: &Pace, events: &mut Vec<String>) {
         self.mechanism = looked.mechanism.or(self.mechanism.take());
+        let is_safe = self.kind().frees_pinned();
         (self.pinned_by, self.pinning_unknown) = match looked.pinned_by {
+            _ if is_safe => (None, None),
             Ok(device) => (device, None),
             Err(why) => (None, Some(why)),
         };

@@ -80,6 +80,12 @@ impl Kind {
         }
     }
 
+    /// Whether memory may be taken away although a device is passed through: with virtio-mem QEMU unmaps from the
+    /// device what the guest unplugs, and refuses devices for which it cannot.
+    pub fn frees_pinned(self) -> bool {
+        self == Self::VirtioMem
+    }
+
     /// Whether it resizes each tier for itself.
     pub fn knows_tiers(self) -> bool {
         self != Self::Balloon

@@ -69,7 +69,8 @@ impl Daemon {
         };
         let pid = entry.pid;
         let known = self.elastics.vms.get(name);
-        if known.is_some_and(|kept| kept.pid == pid) {
+        // A look that could not find out the process says nothing of another one.
+        if known.is_some_and(|kept| kept.pid == pid || pid.is_none()) {
             return;
         }
         let Ok(config) = self.config.vm(name) else {

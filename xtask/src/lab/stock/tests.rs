@@ -13,11 +13,12 @@ const SLOW: usize = 1;
 
 type Test = (&'static str, fn() -> Result<()>);
 
-const TESTS: [Test; 2] = [
+const TESTS: [Test; 3] = [
     (
         "virtio_mem_resizes_each_tier_under_a_working_program",
         virtio_mem,
     ),
+    ("virtio_mem_that_cannot_unplug_is_stuck_and_says_why", stuck),
     ("balloon_resizes_the_total_and_says_so", balloon),
 ];
 
@@ -114,6 +115,56 @@ fn honest(guest: &mut StockGuest) -> Result<()> {
 fn expect_about(what: &str, value: u64, wanted: u64) -> Result<()> {
     let is_about = value.abs_diff(wanted) <= SLACK;
     ensure!(is_about, "{what}: {value} bytes, not {wanted}");
+    Ok(())
+}
+
+/// Without a driver, and with memory in use that cannot be moved.
+fn stuck() -> Result<()> {
+    let mut guest = StockGuest::start(Means::VirtioMem)?;
+    expect_stuck(&guest, Some(512), Some(512), "modprobe virtio_mem")?;
+    // Against the advice that goes with the reason.
+    guest
+        .lab
+        .check("echo online_kernel >/sys/devices/system/memory/auto_online_blocks")?;
+    guest.insert()?;
+    guest.wait_for(&[512, 512])?;
+    // Pages of a ramfs go nowhere.
+    guest.lab.check(
+        "mkdir /ram && mount -t ramfs ram /ram && \
+         lab-native start 1 1 /bin/busybox dd if=/dev/urandom of=/ram/kept bs=1M count=300 2>/dev/null",
+    )?;
+    let kept = guest.lab.check("md5sum /ram/kept")?;
+    expect_stuck(
+        &guest,
+        None,
+        Some(256),
+        "memhp_default_state=online_movable",
+    )?;
+    let tiers = guest.daemon.tiers()?;
+    println!("stuck: {:?}", tiers[SLOW]);
+    ensure!(tiers[SLOW].size_bytes > 256 * MIB, "{tiers:?}");
+    ensure!(
+        guest.lab.check("md5sum /ram/kept")? == kept,
+        "a file has changed"
+    );
+    guest.lab.check("rm /ram/kept")?;
+    // A new target has the guest try at once.
+    guest.daemon.resize_and_wait(None, Some(258))?;
+    guest.expect_a_quiet_kernel()
+}
+
+fn expect_stuck(
+    guest: &StockGuest,
+    fast: Option<u64>,
+    slow: Option<u64>,
+    word: &str,
+) -> Result<()> {
+    let Err(error) = guest.daemon.resize_and_wait(fast, slow) else {
+        bail!("a guest that cannot was resized to {fast:?}, {slow:?} MiB");
+    };
+    let said = format!("{error:#}");
+    println!("{said}");
+    ensure!(said.contains("stuck") && said.contains(word), "{said}");
     Ok(())
 }
 
@@ -243,14 +294,7 @@ fn balloon() -> Result<()> {
     );
     ensure!(answer.contains("which tier"), "{answer}");
     // Nobody in the guest does it yet.
-    let Err(stuck) = guest.daemon.resize_and_wait(Some(256), Some(512)) else {
-        bail!("a guest without a driver was resized");
-    };
-    println!("{stuck:#}");
-    ensure!(
-        format!("{stuck:#}").contains("modprobe virtio_balloon"),
-        "{stuck:#}"
-    );
+    expect_stuck(&guest, Some(256), Some(512), "modprobe virtio_balloon")?;
 
     guest.insert()?;
     guest.wait_for(&[768])?;

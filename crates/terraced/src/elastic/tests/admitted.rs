@@ -74,11 +74,7 @@ fn a_vm_whose_driver_has_not_inflated_is_counted_whole() {
 #[test]
 fn two_orders_at_once_do_not_get_the_same_memory() {
     let (one, two) = (Scripted::settled(), Scripted::settled());
-    let host = host_with(
-        Duration::from_millis(500),
-        "",
-        [("vm1", &one), ("vm2", &two)],
-    );
+    let host = host_with(Duration::from_secs(2), "", [("vm1", &one), ("vm2", &two)]);
     counted(&host, "vm1", 2 * GIB);
     counted(&host, "vm2", 2 * GIB);
     host.free([2 * GIB, 8 * GIB]);

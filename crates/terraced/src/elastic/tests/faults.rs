@@ -9,6 +9,7 @@ use terrace_api::types::{Health, Status};
 use super::super::{Kind, Trouble, Verified};
 use super::script::{Scripted, host, host_with, resize_tier};
 use super::{GIB, MIB};
+use crate::scout::State;
 use crate::served_tests::put;
 
 #[test]
@@ -42,7 +43,7 @@ fn an_order_is_told_and_its_end_is_too() {
 fn a_hung_device_blocks_neither_the_daemon_nor_other_vms_and_is_told() {
     let (hung, well) = (Scripted::settled(), Scripted::settled());
     let host = host_with(
-        Duration::from_millis(500),
+        Duration::from_secs(2),
         "",
         [("hung", &hung), ("well", &well)],
     );
@@ -299,6 +300,17 @@ fn a_vm_with_a_device_passed_through_is_refused_a_shrink_and_may_grow() {
 }
 
 #[test]
+fn a_vm_with_virtio_mem_may_shrink_with_a_device_passed_through() {
+    let script = Scripted::settled();
+    script.lock().kind = Kind::VirtioMem;
+    let host = host([("vm1", &script)]);
+    std::fs::create_dir_all(host.root().join("proc/100/fd")).unwrap();
+    symlink("/dev/vfio/17", host.root().join("proc/100/fd/9")).unwrap();
+    host.resize("vm1", [Some(GIB), None]).unwrap();
+    assert_eq!(script.lock().ordered, [vec![Some(GIB), None]]);
+}
+
+#[test]
 fn that_a_process_cannot_be_looked_at_is_no_proof_that_no_device_is_passed_through() {
     let script = Scripted::settled();
     let host = host([("vm1", &script)]);
@@ -360,6 +372,25 @@ fn files_are_looked_at_seldom_while_nothing_changes() {
     // What was verified stays in sight between.
     let elastic = host.elastic("vm1").unwrap();
     assert_eq!(elastic.tiers[0].present_bytes, Some(2 * GIB));
+}
+
+#[test]
+fn a_vm_that_was_restarted_is_looked_after_anew_and_one_that_is_found_again_is_not() {
+    let script = Scripted::settled();
+    let host = host([("vm1", &script)]);
+    host.resize("vm1", [Some(GIB), None]).unwrap();
+    put(host.root(), "proc/200/stat", "");
+    let find = |pid| {
+        let private = State::Unscannable("its RAM is private".into());
+        host.served.find("vm1", pid, private);
+    };
+    for same in [Some(100), None] {
+        find(same);
+        let order = host.elastic("vm1").unwrap().order;
+        assert!(order.is_some(), "what is known of it stays");
+    }
+    find(Some(200));
+    host.until("vm1", |elastic| elastic.order.is_none().then_some(()));
 }
 
 #[test]
