@@ -108,7 +108,8 @@ fn command_of(tree: &Path) -> Result<Command> {
 /// Another name for the loader: whoever looks for QEMUs among the processes goes by the program's name.
 fn called_qemu(loader: &Path, tree: &Path) -> Result<PathBuf> {
     let name = tree.join("qemu-system-x86_64");
-    match symlink(loader, &name) {
+    // Relative, so that the folder may be moved.
+    match symlink(loader.strip_prefix(tree)?, &name) {
         Err(error) if error.kind() != std::io::ErrorKind::AlreadyExists => {
             Err(error).with_context(|| format!("cannot make {}", name.display()))
         }
