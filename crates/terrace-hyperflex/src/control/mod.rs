@@ -24,12 +24,12 @@ const MAX_LINE: u64 = 64 * 1024;
 pub enum Request {
     /// How it stands.
     Status {
-        /// Whether to look at the files, which takes a system call for each piece of them.
+        /// Whether to look at the files, which takes up to 0.5 s.
         verify: bool,
     },
     /// What each tier of the VM shall have, fastest first; `None` leaves a tier's target as it is.
     Resize {
-        /// Bytes, whole 4 KiB pages.
+        /// Bytes, whole blocks of the tier ([`TierStatus::block_bytes`]).
         size_bytes: Vec<Option<u64>>,
     },
     /// The balloons, for a VM that moves to another host: stop it first.
@@ -70,6 +70,10 @@ pub enum Reply {
 pub struct Status {
     /// Whether the hypervisor shares the VM's memory: the guest has a driver.
     pub connected: bool,
+    /// The process that connected to the hypervisor's socket, by its number where the device runs; `None`: nobody
+    /// did yet, or it is in another pid namespace.
+    #[serde(default)]
+    pub hypervisor_pid: Option<u32>,
     /// Number of the targets of now.
     pub generation: u32,
     /// Whether the driver was told these.
@@ -99,16 +103,26 @@ pub struct TierStatus {
     /// Why it cannot be resized, for people.
     #[serde(default)]
     pub problem: Option<String>,
+    /// The smallest page that is offered to the guest, bytes: sizes are whole ones of it. 0: an older device did not say.
+    #[serde(default)]
+    pub block_bytes: u64,
+    /// The largest page that the tier's files are made of, bytes; 0: no hypervisor shares them yet.
+    #[serde(default)]
+    pub page_bytes: u64,
     /// What the VM was started with, bytes.
     pub whole_bytes: u64,
     /// What it shall have, bytes.
     pub target_bytes: u64,
     /// What it has by what the guest claims, bytes.
     pub size_bytes: u64,
-    /// What the files say, where it was asked for and could be seen within 3 s.
+    /// What the last whole look at the files said, where it was asked for; `None` before the first since the guest
+    /// started. A look goes on for 0.5 s with each request: a large tier in many pieces takes several.
     pub verified: Option<Verified>,
-    /// The share of the claimed pages that are really gone, 0 to 1, where the files were looked at.
+    /// The share of the claimed pages that are really gone, 0 to 1, by the same look.
     pub honesty: Option<f64>,
+    /// Seconds since that look began: nothing in it is older.
+    #[serde(default)]
+    pub verified_age_s: Option<f64>,
     /// What the guest says.
     pub guest: GuestTier,
 }

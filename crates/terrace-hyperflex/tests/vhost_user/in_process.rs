@@ -119,6 +119,56 @@ fn a_vm_shrinks_grows_and_follows_new_targets_across_a_restart_of_the_device() {
 }
 
 #[test]
+fn a_size_that_is_no_whole_number_of_the_pages_that_are_offered_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let args = args(folder.path(), &["--pages", "2MiB"]);
+    let vm = MockVm::two_tiers();
+    let device = start(&args);
+    let client = Client::new(&args.control);
+    let host = Hypervisor::connect(&args.socket, &vm, None);
+    assert_eq!(client.status(false).unwrap().tiers[1].block_bytes, 2 * MIB);
+    let before = client.status(false).unwrap().generation;
+    for size in [5 * MIB, 4 * MIB + PAGE, PAGE] {
+        let why = client.resize(&[None, Some(size)]).unwrap_err().to_string();
+        assert!(
+            why.starts_with("tier 1: ") && why.contains("2.0 MiB"),
+            "{why}"
+        );
+    }
+    assert_eq!(client.status(false).unwrap().generation, before);
+    client.resize(&[Some(6 * MIB), Some(0)]).unwrap();
+    drop(host);
+    device.join().unwrap();
+}
+
+#[test]
+fn nothing_is_told_of_a_hypervisor_and_its_files_before_it_is_there() {
+    let folder = tempfile::tempdir().unwrap();
+    let args = args(folder.path(), &[]);
+    let vm = MockVm::two_tiers();
+    let device = start(&args);
+    let client = Client::new(&args.control);
+    let status = client.status(true).unwrap();
+    assert!(!status.connected && status.hypervisor_pid.is_none());
+    let tier = &status.tiers[0];
+    assert_eq!((tier.block_bytes, tier.page_bytes), (PAGE, 0));
+    assert_eq!((tier.verified, tier.honesty), (None, None));
+    assert_eq!(tier.verified_age_s, None);
+    let host = Hypervisor::connect(&args.socket, &vm, None);
+    wait_for("the memory", || client.status(false).unwrap().connected);
+    let status = client.status(true).unwrap();
+    assert!(status.tiers.iter().all(|tier| tier.verified.is_some()));
+    let status = client.status(false).unwrap();
+    assert!(status.tiers.iter().all(|tier| tier.verified.is_none()));
+    assert_eq!(status.tiers[0].page_bytes, PAGE);
+    wait_for("who connected", || {
+        client.status(false).unwrap().hypervisor_pid == Some(std::process::id())
+    });
+    drop(host);
+    device.join().unwrap();
+}
+
+#[test]
 fn a_reboot_of_the_guest_empties_the_balloons_and_the_status_says_so() {
     let folder = tempfile::tempdir().unwrap();
     let args = args(folder.path(), &["--pages", "4KiB"]);
