@@ -14,6 +14,9 @@ use crate::lab::programs;
 
 /// Epochs that the hot set may take where the ranges are a process's mappings.
 const SEEDED_EPOCHS: u64 = 15;
+/// Epochs for a hot set that moved: what was counted of the old one decays first, and a range that lies between hot
+/// and cold is split once more.
+const FOLLOW_EPOCHS: u64 = 30;
 /// Epochs that the agent may take to come to rest.
 const RESTLESS_EPOCHS: u64 = 60;
 /// Pages that each pass of a uniform load touches, anywhere.
@@ -70,7 +73,7 @@ fn agent_places_a_hot_set_that_starts_slow_follows_it_and_goes_quiet(lab: &mut L
     lab.start_agent(AgentSetup::SEEDED)?;
     expect_placed(lab, name, 0, SEEDED_EPOCHS)?;
     lab.wait_until_quiet(RESTLESS_EPOCHS)?;
-    follow(lab, name, SEEDED_EPOCHS)?;
+    follow(lab, name, FOLLOW_EPOCHS)?;
     lab.wait_until_quiet(RESTLESS_EPOCHS)?;
     let placed = lab.native_on_fast(name)?;
     ensure!(
@@ -200,7 +203,7 @@ fn agent_moves_huge_pages_whole(lab: &mut Lab) -> Result<()> {
     let moved_before = huge_moves(lab)?;
     lab.start_agent(AgentSetup::SEEDED)?;
     expect_placed(lab, &spec.name, 0, SEEDED_EPOCHS)?;
-    follow(lab, &spec.name, SEEDED_EPOCHS)?;
+    follow(lab, &spec.name, FOLLOW_EPOCHS)?;
     let (after, moved) = (huge_mib(lab)?, huge_moves(lab)?);
     println!(
         "huge pages before {before} MiB, after {after} MiB; {} moved whole",
@@ -236,7 +239,7 @@ fn agent_places_the_hot_keys_of_redis(lab: &mut Lab) -> Result<()> {
     })?;
     expect_placed(lab, name, 0, SEEDED_EPOCHS)?;
     lab.wait_until_quiet(RESTLESS_EPOCHS)?;
-    follow(lab, name, SEEDED_EPOCHS)?;
+    follow(lab, name, FOLLOW_EPOCHS)?;
     lab.expect_native_intact(name)?;
     println!("redis: {}", lab.ask(name, "stats")?);
     lab.finish_agent()
