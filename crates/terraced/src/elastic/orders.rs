@@ -247,7 +247,18 @@ impl Daemon {
                     size(tier.whole_bytes)
                 )));
             }
-            let Some(device) = kept.pinned_by.as_ref().filter(|_| wanted < tier.size_bytes) else {
+            if wanted >= tier.size_bytes {
+                continue;
+            }
+            let unknown = kept.pinning_unknown.as_ref();
+            if let Some(why) = unknown.filter(|_| kind == Kind::HyperFlex) {
+                return Err(Refusal::Pinned(format!(
+                    "whether a device is passed through, which would pin its memory, is not known: {why}. It can \
+                     grow, and shrink once terraced may see the descriptors of the hypervisor: grant it \
+                     CAP_SYS_PTRACE and CAP_DAC_OVERRIDE, or run it as the hypervisor's user"
+                )));
+            }
+            let Some(device) = &kept.pinned_by else {
                 continue;
             };
             return Err(Refusal::Pinned(format!(

@@ -258,7 +258,7 @@ fn an_order_that_the_device_refuses_is_told_with_its_reason() {
     let script = Scripted::settled();
     let host = host([("vm1", &script)]);
     script.lock().answer = Err(Trouble::Refused("1 bytes are no whole pages".into()));
-    let refused = host.resize("vm1", [Some(1), None]).unwrap_err();
+    let refused = host.resize("vm1", [Some(GIB + 1), None]).unwrap_err();
     assert_eq!(refused, "1 bytes are no whole pages");
     host.event("vm1", "came to nothing: 1 bytes are no whole pages");
     let order = host.until("vm1", |elastic| elastic.order.clone());
@@ -282,7 +282,6 @@ fn targets_that_somebody_else_changed_end_the_order() {
 fn a_vm_with_a_device_passed_through_is_refused_a_shrink_and_may_grow() {
     let script = Scripted::settled();
     let host = host([("vm1", &script)]);
-    std::fs::create_dir_all(host.root().join("proc/100/fd")).unwrap();
     symlink("/dev/vfio/17", host.root().join("proc/100/fd/9")).unwrap();
     host.until("vm1", |elastic| elastic.pinned_by.clone());
     let refused = host.resize("vm1", [Some(GIB), None]).unwrap_err();
@@ -304,7 +303,6 @@ fn a_vm_with_virtio_mem_may_shrink_with_a_device_passed_through() {
     let script = Scripted::settled();
     script.lock().kind = Kind::VirtioMem;
     let host = host([("vm1", &script)]);
-    std::fs::create_dir_all(host.root().join("proc/100/fd")).unwrap();
     symlink("/dev/vfio/17", host.root().join("proc/100/fd/9")).unwrap();
     host.resize("vm1", [Some(GIB), None]).unwrap();
     assert_eq!(script.lock().ordered, [vec![Some(GIB), None]]);
@@ -314,9 +312,18 @@ fn a_vm_with_virtio_mem_may_shrink_with_a_device_passed_through() {
 fn that_a_process_cannot_be_looked_at_is_no_proof_that_no_device_is_passed_through() {
     let script = Scripted::settled();
     let host = host([("vm1", &script)]);
+    std::fs::remove_dir(host.root().join("proc/100/fd")).unwrap();
+    let refused = host.resize("vm1", [Some(GIB), None]).unwrap_err();
+    for has in ["is not known", "proc/100/fd", "CAP_SYS_PTRACE"] {
+        assert!(refused.contains(has), "no {has:?} in {refused}");
+    }
+    assert_eq!(host.elastic("vm1").unwrap().orders.refused_pinned, 1);
     let finding = host.doctor(Some("vm1"), "elastic-pinned");
     assert_eq!(finding.health, Health::Degraded);
     assert!(finding.found.contains("is not known"), "{finding:?}");
+    assert_eq!(script.lock().ordered, Vec::<Vec<_>>::new());
+    // To grow takes nothing from under a device.
+    host.resize("vm1", [Some(3 * GIB), None]).unwrap();
 }
 
 #[test]

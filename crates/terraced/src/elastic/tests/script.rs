@@ -166,6 +166,12 @@ fn pace(patience: Duration) -> Pace {
     }
 }
 
+/// A process that lives, and whose descriptors can be seen and pin nothing.
+pub fn live(root: &Path, pid: u32) {
+    put(root, &format!("proc/{pid}/stat"), "");
+    std::fs::create_dir_all(root.join(format!("proc/{pid}/fd"))).unwrap();
+}
+
 pub struct Host {
     pub served: Served,
 }
@@ -193,7 +199,7 @@ pub fn host_with<const N: usize>(
     let host = Host { served };
     host.free([8 * GIB, 8 * GIB]);
     for (pid, (name, _)) in (100..).zip(vms) {
-        put(host.root(), &format!("proc/{pid}/stat"), "");
+        live(host.root(), pid);
         let private = State::Unscannable("its RAM is private".into());
         host.served.find(name, Some(pid), private);
         host.until(name, |elastic| elastic.age_s.is_some().then_some(()));
