@@ -168,6 +168,8 @@ pub enum OrderState {
     Stuck,
     /// The device did not take it.
     Failed,
+    /// Its answer was lost, or half of it was done: the next look tells.
+    Unknown,
 }
 
 /// Memory of a hypervisor's process that is resident now.

@@ -149,6 +149,7 @@ fn order_text(order: &Order) -> String {
         OrderState::Met => "met",
         OrderState::Stuck => "stuck",
         OrderState::Failed => "failed",
+        OrderState::Unknown => "not known",
     };
     let why = order.why.as_ref().map(|why| format!(": {why}"));
     format!(

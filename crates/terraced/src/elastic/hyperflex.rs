@@ -6,10 +6,8 @@ use terrace_hyperflex::control::{self, Client, ClientError, Status, TierStatus};
 use terrace_hyperflex::policy::NodePolicy;
 use terrace_proto::PAGE_SIZE;
 
-use super::{GuestTier, Kind, Look, Mechanism, Provider, TierLook, Trouble, Verified, size};
+use super::{GuestTier, Kind, Look, Mechanism, Provider, TierLook, Trouble, Verified, plain, size};
 
-/// Most characters of a device's words that are kept.
-const MOST_WORDS: usize = 400;
 /// Most tiers that a VM has.
 const MOST_TIERS: usize = 4;
 
@@ -88,6 +86,7 @@ fn tier_look(tier: &TierStatus, configured: Option<u32>) -> TierLook {
         target_bytes: tier.target_bytes,
         size_bytes: tier.size_bytes,
         verified,
+        verified_at: None,
         stuck: stuck(tier),
         guest: guest(&tier.guest),
     }
@@ -127,14 +126,9 @@ fn trouble(error: ClientError) -> Trouble {
     }
 }
 
-/// The device faces the guest: what it says goes to events and terminals without anything that steers them.
-fn plain(said: &str) -> String {
-    let printable = |c: char| if c.is_control() { ' ' } else { c };
-    said.chars().take(MOST_WORDS).map(printable).collect()
-}
-
 #[cfg(test)]
 mod tests {
+    use super::super::MOST_WORDS;
     use super::*;
 
     #[test]

@@ -1,6 +1,6 @@
 //! What the daemon's thread keeps of a VM's elastic memory, and what of it is worth an event.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use terrace_api::elastic::{OrderState, Orders};
 use terrace_host::process_memory::Resident;
@@ -12,6 +12,9 @@ use super::{Kind, Look, Mechanism, Origin, Pace, TierLook, Trouble, size, tier_n
 pub const HONEST: f64 = 0.99;
 /// So many looks in a row must say so.
 const LOOKS: u32 = 2;
+
+/// How often at most it is told that a guest starts anew.
+const EVERY: Duration = Duration::from_secs(60);
 
 /// All about one VM.
 pub struct Kept {
@@ -45,14 +48,41 @@ pub struct Kept {
     /// Since when the driver does not know the targets, and whether that was told.
     untold: Option<(Instant, bool)>,
     is_silence_told: bool,
+    restarts: Restarts,
+}
+
+/// That the guest started anew, told at most once in [`EVERY`]: a guest that does nothing else fills no list.
+#[derive(Clone, Copy, Debug, Default)]
+struct Restarts {
+    untold: u64,
+    told: Option<Instant>,
+}
+
+impl Restarts {
+    /// Takes in the device's count before and now, and says what to tell.
+    fn seen(&mut self, before: u64, now: u64, at: Instant) -> Option<String> {
+        // A count that fell is that of a new device.
+        let more = now.checked_sub(before).unwrap_or(1);
+        self.untold = self.untold.saturating_add(more);
+        let told = |told| at.saturating_duration_since(told) < EVERY;
+        if self.untold == 0 || self.told.is_some_and(told) {
+            return None;
+        }
+        self.told = Some(at);
+        let times = match std::mem::take(&mut self.untold) {
+            1 => String::new(),
+            times => format!(" ({times} times)"),
+        };
+        Some(format!(
+            "the guest started anew{times}: its balloons are empty"
+        ))
+    }
 }
 
 /// A look.
 pub struct Seen {
     /// When.
     pub at: Instant,
-    /// When the host's memory was looked at.
-    pub verified_at: Option<Instant>,
     /// What was seen.
     pub look: Look,
 }
@@ -113,6 +143,7 @@ impl Kept {
             met_told: Vec::new(),
             untold: None,
             is_silence_told: false,
+            restarts: Restarts::default(),
         }
     }
 
@@ -208,7 +239,7 @@ impl Kept {
     /// Takes in that an order was taken back, which is no word of the keeper.
     pub fn withdrawn(&mut self, number: u64, why: String) -> Vec<String> {
         let mut events = Vec::new();
-        self.answered(number, Err(Trouble::Gone(why)), &mut events);
+        self.answered(number, Err(Trouble::Refused(why)), &mut events);
         events
     }
 
@@ -253,7 +284,11 @@ impl Kept {
         match result {
             Ok(()) => order.state = OrderState::UnderWay,
             Err(trouble) => {
-                order.state = OrderState::Failed;
+                // A lost answer is none: the order, or half of it, may have been taken.
+                order.state = match trouble {
+                    Trouble::Gone(_) => OrderState::Unknown,
+                    Trouble::Refused(_) | Trouble::Nothing(_) => OrderState::Failed,
+                };
                 order.why = Some(trouble.to_string());
             }
         }
@@ -281,20 +316,19 @@ impl Kept {
                 if self.trouble.take().is_some() {
                     events.push(format!("{} answers", self.asked()));
                 }
-                let resets = self.seen.as_ref().map(|seen| seen.look.resets);
-                if resets.is_some_and(|before| before != look.resets) {
-                    events.push("the guest started anew: its balloons are empty".into());
+                let before = self.seen.as_ref().map_or(look.resets, |s| s.look.resets);
+                if before != look.resets {
                     self.tiers.iter_mut().for_each(|t| t.is_inflated = false);
                 }
+                events.extend(self.restarts.seen(before, look.resets, looked.at));
                 self.tiers.resize(look.tiers.len(), TierState::default());
                 self.watch_driver(&look, pace, events);
-                self.watch_honesty(&look, looked.is_verified_now, events);
+                self.watch_honesty(&look, &looked.is_fresh, events);
                 self.watch_targets(&look, events);
-                self.watch_inflated(&look, looked.verified_at.is_some());
+                self.watch_inflated(&look, looked.is_tried);
                 self.watch_order(&look, looked.order);
                 self.seen = Some(Seen {
                     at: looked.at,
-                    verified_at: looked.verified_at,
                     look,
                 });
             }
@@ -318,14 +352,14 @@ impl Kept {
         events.push(format!("for {wait} s {why}"));
     }
 
-    fn watch_honesty(&mut self, look: &Look, is_verified: bool, events: &mut Vec<String>) {
-        if !is_verified {
-            return;
-        }
+    fn watch_honesty(&mut self, look: &Look, is_fresh: &[bool], events: &mut Vec<String>) {
         let kind = self.kind();
         let tiers = look.tiers.iter().zip(&mut self.tiers).enumerate();
         for (i, (tier, state)) in tiers {
-            let Some(seen) = tier.verified else { continue };
+            let is_fresh = is_fresh.get(i).copied().unwrap_or(false);
+            let Some(seen) = tier.verified.filter(|_| is_fresh) else {
+                continue;
+            };
             let name = tier_name(kind, i);
             if seen.honesty() >= HONEST {
                 if state.low_looks >= LOOKS {
@@ -392,13 +426,19 @@ impl Kept {
         }
     }
 
-    fn watch_inflated(&mut self, look: &Look, is_verified: bool) {
+    fn watch_inflated(&mut self, look: &Look, is_tried: bool) {
         let knows = look.connected && look.told;
+        let needs_proof = self.kind().needs_proof();
         for (tier, state) in look.tiers.iter().zip(&mut self.tiers) {
-            let is_honest = tier.verified.is_none_or(|seen| seen.honesty() >= HONEST);
+            let is_honest = tier.verified.map_or(!needs_proof, |seen| {
+                // Of a guest that had given back less then, the rest is not proven.
+                let given = tier.whole_bytes.saturating_sub(tier.size_bytes);
+                let is_all = seen.claimed_bytes >= given - given / 100;
+                seen.honesty() >= HONEST && (is_all || !needs_proof)
+            });
             if !look.connected {
                 state.is_inflated = false;
-            } else if knows && tier.is_met() && is_verified && is_honest {
+            } else if knows && tier.is_met() && is_tried && is_honest {
                 state.is_inflated = true;
             }
         }
@@ -406,9 +446,13 @@ impl Kept {
 
     fn watch_order(&mut self, look: &Look, given: u64) {
         let order = self.order.as_mut().filter(|order| order.number <= given);
-        let Some(order) = order.filter(|order| order.state != OrderState::Failed) else {
+        // What became of it stays: later targets are no word about it.
+        let is_over =
+            |order: &&mut Order| matches!(order.state, OrderState::Failed | OrderState::Met);
+        let Some(order) = order.filter(|order| !is_over(order)) else {
             return;
         };
+        let was = (order.state == OrderState::Unknown).then(|| order.why.take());
         order.is_seen = true;
         let kind = self.mechanism.as_ref().map_or(Kind::HyperFlex, |m| m.kind);
         let has_no_driver = self.untold.is_some_and(|(_, told)| told);
@@ -419,11 +463,17 @@ impl Kept {
         for (i, size_bytes, tier) in asked {
             if tier.target_bytes != size_bytes {
                 state = OrderState::Failed;
-                why = Some(format!(
-                    "the target of {} is {} now: it was ordered by another way, or the device lost it",
+                let but = format!(
+                    "the target of {} is {} now",
                     tier_name(kind, i),
                     size(tier.target_bytes)
-                ));
+                );
+                why = Some(match was.flatten() {
+                    Some(was) => format!("{was}; {but}"),
+                    None => {
+                        format!("{but}: it was ordered by another way, or the device lost it")
+                    }
+                });
                 break;
             }
             if tier.is_met() && look.told {
@@ -454,5 +504,26 @@ fn no_driver(kind: Kind, is_connected: bool) -> String {
         format!("the guest's driver has not taken the targets: {driver}")
     } else {
         "no hypervisor has been connected to its device".into()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_guest_that_starts_anew_again_and_again_makes_one_event_a_minute_with_their_number() {
+        let (mut restarts, start) = (Restarts::default(), Instant::now());
+        let mut seen = |before, now, s| restarts.seen(before, now, start + Duration::from_secs(s));
+        assert_eq!(seen(4, 4, 0), None);
+        let told = seen(4, 5, 1).unwrap();
+        assert_eq!(told, "the guest started anew: its balloons are empty");
+        assert_eq!((seen(5, 9, 2), seen(9, 0, 30)), (None, None));
+        let told = seen(0, 0, 61).unwrap();
+        assert_eq!(
+            told,
+            "the guest started anew (5 times): its balloons are empty"
+        );
+        assert_eq!(seen(0, 0, 200), None);
     }
 }

@@ -21,7 +21,7 @@ pub mod views;
 
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 pub use terrace_api::elastic::GuestTier;
 use terrace_host::HostRoot;
@@ -86,6 +86,12 @@ impl Kind {
         self == Self::VirtioMem
     }
 
+    /// Whether what the guest claims to have given back counts as gone only once the host's memory agreed: such a
+    /// guest may keep it, where QEMU takes it by itself.
+    pub fn needs_proof(self) -> bool {
+        self == Self::HyperFlex
+    }
+
     /// Whether it resizes each tier for itself.
     pub fn knows_tiers(self) -> bool {
         self != Self::Balloon
@@ -130,6 +136,8 @@ pub struct TierLook {
     pub size_bytes: u64,
     /// What the host says, where it was looked at.
     pub verified: Option<Verified>,
+    /// Since when that is so, at the latest; the look's own time where the provider does not say.
+    pub verified_at: Option<Instant>,
     /// Why the target cannot be reached for now, where the guest says so.
     pub stuck: Option<String>,
     /// What the guest says besides.
@@ -299,6 +307,15 @@ impl Default for Pace {
             driver: Duration::from_secs(30),
         }
     }
+}
+
+/// Most characters of a device's or a monitor's words that are kept.
+const MOST_WORDS: usize = 400;
+
+/// Devices and QEMU face the guest: what they say goes to events and terminals without anything that steers them.
+fn plain(said: &str) -> String {
+    let printable = |c: char| if c.is_control() { ' ' } else { c };
+    said.chars().take(MOST_WORDS).map(printable).collect()
 }
 
 /// `512 MiB`, `1.5 GiB`.

@@ -3,11 +3,11 @@
 use std::os::unix::fs::symlink;
 use std::time::Duration;
 
-use terrace_api::elastic::OrderState;
+use terrace_api::elastic::{Elastic, OrderState};
 use terrace_api::types::{Health, Status};
 
 use super::super::{Kind, Trouble, Verified};
-use super::script::{Scripted, host, host_with, resize_tier};
+use super::script::{Host, Scripted, host, host_with, resize_tier};
 use super::{GIB, MIB};
 use crate::scout::State;
 use crate::served_tests::put;
@@ -137,6 +137,114 @@ fn a_guest_that_keeps_what_it_gave_back_is_told_and_counted_whole_until_it_is_ho
     host.until("vm1", |e| {
         (e.tiers[1].counted_bytes == 2 * GIB).then_some(())
     });
+}
+
+/// Waits until so many more looks with verification were made and seen.
+fn verified_looks(host: &Host, script: &Scripted, more: u64) {
+    let before = script.lock().looks[0];
+    host.until("vm1", |_| {
+        (script.lock().looks[0] > before + more).then_some(())
+    });
+}
+
+#[test]
+fn a_guest_whose_memory_could_not_be_looked_at_in_time_is_counted_whole() {
+    let script = Scripted::settled();
+    script.see(|look| look.tiers[0].verified = None);
+    let host = host([("vm1", &script)]);
+    host.until("vm1", |e| {
+        (e.tiers[1].counted_bytes == 2 * GIB).then_some(())
+    });
+    verified_looks(&host, &script, 3);
+    let tier = host.elastic("vm1").unwrap().tiers[0].clone();
+    assert_eq!((tier.counted_bytes, tier.honesty), (4 * GIB, None));
+    // A verdict of when it had given back less proves nothing about the rest.
+    script.see(|look| {
+        resize_tier(&mut look.tiers[0], 3 * GIB);
+        look.tiers[0].size_bytes = 2 * GIB;
+    });
+    host.until("vm1", |e| e.tiers[0].honesty);
+    verified_looks(&host, &script, 3);
+    let tier = host.elastic("vm1").unwrap().tiers[0].clone();
+    assert_eq!(tier.counted_bytes, 4 * GIB);
+    script.see(|look| resize_tier(&mut look.tiers[0], 2 * GIB));
+    host.until("vm1", |e| {
+        (e.tiers[0].counted_bytes == 2 * GIB).then_some(())
+    });
+}
+
+#[test]
+fn a_guest_that_was_caught_is_not_cleared_by_looks_that_come_too_late() {
+    let script = Scripted::settled();
+    let host = host([("vm1", &script)]);
+    script.see(|look| {
+        look.tiers[0].verified = Some(Verified {
+            present_bytes: 3 * GIB,
+            claimed_bytes: 2 * GIB,
+            kept_bytes: GIB,
+        });
+    });
+    host.event("vm1", "claims to have given back 2 GiB of fast");
+    script.see(|look| look.tiers[0].verified = None);
+    verified_looks(&host, &script, 5);
+    let tier = host.elastic("vm1").unwrap().tiers[0].clone();
+    assert_eq!((tier.counted_bytes, tier.honesty), (4 * GIB, Some(0.5)));
+}
+
+#[test]
+fn a_lost_answer_is_counted_as_taken_until_a_look_tells() {
+    let script = Scripted::settled();
+    let host = host([("vm1", &script)]);
+    host.until("vm1", |e| {
+        (e.tiers[0].counted_bytes == 2 * GIB).then_some(())
+    });
+    let lost = Trouble::Gone("the answer was lost".into());
+    script.lock().answer = Err(lost);
+    script.hang_after_orders();
+    host.resize("vm1", [Some(3 * GIB), None]).unwrap_err();
+    let elastic = host.until("vm1", |e| e.order.as_ref().map(|_| e.clone()));
+    assert_eq!(elastic.order.unwrap().state, OrderState::Unknown);
+    assert_eq!(elastic.tiers[0].counted_bytes, 3 * GIB);
+    script.hang(false);
+    // The device has another target: the order was not taken.
+    let why = host.until("vm1", |elastic| {
+        let order = elastic.order.as_ref()?;
+        (order.state == OrderState::Failed).then(|| order.why.clone())
+    });
+    let why = why.unwrap();
+    assert!(why.contains("lost; the target of fast is 2 GiB"), "{why}");
+    host.until("vm1", |e| {
+        (e.tiers[0].counted_bytes == 2 * GIB).then_some(())
+    });
+}
+
+#[test]
+fn an_order_that_was_met_stays_so_when_somebody_else_changes_the_target() {
+    let script = Scripted::settled();
+    let host = host([("vm1", &script)]);
+    host.resize("vm1", [Some(GIB), None]).unwrap();
+    script.see(|look| resize_tier(&mut look.tiers[0], GIB));
+    let is_met = |elastic: &Elastic| {
+        let order = elastic.order.as_ref()?;
+        (order.state == OrderState::Met).then_some(())
+    };
+    host.until("vm1", is_met);
+    script.see(|look| look.tiers[0].target_bytes = 3 * GIB);
+    host.until("vm1", |elastic| elastic.resizing.then_some(()));
+    is_met(&host.elastic("vm1").unwrap()).unwrap();
+}
+
+#[test]
+fn a_guest_that_starts_anew_again_and_again_fills_no_list_of_events() {
+    let script = Scripted::settled();
+    let host = host([("vm1", &script)]);
+    for resets in 1..6 {
+        script.see(|look| look.resets = resets);
+        host.until("vm1", |e| (e.resets == resets).then_some(()));
+    }
+    let events = host.events("vm1");
+    let told = events.iter().filter(|e| e.contains("started anew"));
+    assert_eq!(told.count(), 1, "{events:#?}");
 }
 
 #[test]

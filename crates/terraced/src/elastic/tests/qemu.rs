@@ -242,6 +242,18 @@ fn a_balloon_without_a_driver_stays_under_way() {
 }
 
 #[test]
+fn a_balloon_that_somebody_else_moves_later_is_not_stuck_on_the_way_to_an_old_target() {
+    let qemu = Qemu::default().with_balloon(true);
+    let host = host(&qemu, "");
+    host.resize([Some(128), Some(256)]).unwrap();
+    host.until(is_met);
+    qemu.inside().balloon = Some((448 * MIB, true));
+    let elastic = host.until(|elastic| elastic.tiers[0].size_bytes == 448 * MIB);
+    assert_eq!(elastic.tiers[0].target_bytes, 448 * MIB);
+    assert!(is_met(&elastic) && !elastic.resizing, "{elastic:?}");
+}
+
+#[test]
 fn a_configured_device_is_used_before_virtio_mem() {
     let qemu = Qemu::with_virtio_mem();
     let host = host(&qemu, "[vm.vm]\nhyperflex = \"/nowhere/control\"\n");

@@ -29,6 +29,8 @@ pub struct Script {
     pub looks: [u64; 2],
     pub hangs: bool,
     pub hangs_at_orders: bool,
+    /// Hang once an order was answered.
+    pub hangs_after_orders: bool,
 }
 
 #[derive(Clone)]
@@ -45,6 +47,7 @@ impl Scripted {
             looks: [0; 2],
             hangs: false,
             hangs_at_orders: false,
+            hangs_after_orders: false,
         };
         Self(Arc::new((Mutex::new(script), Condvar::new())))
     }
@@ -66,6 +69,11 @@ impl Scripted {
     pub fn hang_at_orders(&self, hangs: bool) {
         self.lock().hangs_at_orders = hangs;
         self.0.1.notify_all();
+    }
+
+    /// Until [`Self::hang`] says otherwise.
+    pub fn hang_after_orders(&self) {
+        self.lock().hangs_after_orders = true;
     }
 
     /// How many hold it.
@@ -112,6 +120,7 @@ impl Provider for Scripted {
     fn order(&mut self, size_bytes: &[Option<u64>]) -> Result<(), Trouble> {
         let mut script = self.when_it_takes_orders();
         script.ordered.push(size_bytes.to_vec());
+        script.hangs |= script.hangs_after_orders;
         script.answer.clone()?;
         if let Ok(look) = &mut script.look {
             for (tier, size) in look.tiers.iter_mut().zip(size_bytes) {
