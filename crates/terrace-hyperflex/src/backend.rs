@@ -2,7 +2,7 @@
 
 use std::io;
 use std::os::fd::AsRawFd as _;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use vhost::vhost_user::message::VhostUserProtocolFeatures;
@@ -29,6 +29,7 @@ const F_VERSION_1: u64 = 1 << 32;
 pub(crate) struct Shared {
     device: Mutex<Device>,
     poke: EventFd,
+    hypervisor_pid: OnceLock<u32>,
 }
 
 impl Shared {
@@ -36,7 +37,18 @@ impl Shared {
         Ok(Self {
             device: Mutex::new(device),
             poke: EventFd::new(EFD_NONBLOCK)?,
+            hypervisor_pid: OnceLock::new(),
         })
+    }
+
+    /// The process that connected, where that is known.
+    pub(crate) fn hypervisor_pid(&self) -> Option<u32> {
+        self.hypervisor_pid.get().copied()
+    }
+
+    /// Notes who connected; a process serves one hypervisor.
+    pub(crate) fn set_hypervisor_pid(&self, pid: u32) {
+        self.hypervisor_pid.get_or_init(|| pid);
     }
 
     /// The device, also after a thread of it panicked: its state is stored word by word.

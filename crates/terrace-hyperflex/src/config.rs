@@ -245,6 +245,12 @@ impl Config {
         self.orders
     }
 
+    /// The smallest page that is taken, bytes.
+    #[must_use]
+    pub fn block_bytes(&self) -> u64 {
+        PAGE_BYTES << self.orders.trailing_zeros()
+    }
+
     /// Its limits.
     #[must_use]
     pub fn limits(&self) -> Limits {

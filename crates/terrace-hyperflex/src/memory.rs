@@ -134,6 +134,13 @@ impl GuestFiles {
         tier.ranges().iter().flat_map(|run| self.pieces(run))
     }
 
+    /// The largest page that the files of a tier are made of, bytes; 0 where there are none.
+    #[must_use]
+    pub fn page_bytes(&self, tier: &TierMap) -> u64 {
+        let pages = self.pieces_of(tier).map(|piece| piece.page_bytes);
+        pages.max().unwrap_or(0)
+    }
+
     /// Bytes of the tier's ranges that no file backs.
     #[must_use]
     pub fn uncovered_bytes(&self, tier: &TierMap) -> u64 {

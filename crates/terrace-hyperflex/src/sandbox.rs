@@ -64,6 +64,7 @@ const ALLOWED: &[libc::c_long] = &[
     libc::SYS_accept4,
     libc::SYS_shutdown,
     libc::SYS_setsockopt,
+    libc::SYS_getsockname,
     libc::SYS_epoll_create1,
     libc::SYS_epoll_ctl,
     libc::SYS_epoll_pwait,
@@ -172,6 +173,11 @@ fn rules() -> Result<BTreeMap<libc::c_long, Vec<SeccompRule>>, BackendError> {
     // The standard library looks at descriptors before it closes them, in debug builds.
     let fcntl = vec![is(1, libc::F_DUPFD_CLOEXEC)?, is(1, libc::F_GETFD)?];
     rules.insert(libc::SYS_fcntl, fcntl);
+    // Who the hypervisor is.
+    let socket = [libc::SO_PEERCRED, libc::SO_ACCEPTCONN]
+        .map(|name| SeccompRule::new(vec![equal(1, libc::SOL_SOCKET)?, equal(2, name)?]));
+    let socket = socket.into_iter().collect::<Result<_, _>>()?;
+    rules.insert(libc::SYS_getsockopt, socket);
     rules.insert(libc::SYS_prctl, vec![is(0, libc::PR_SET_NAME)?]);
     Ok(rules)
 }

@@ -6,6 +6,7 @@ use std::os::unix::net::UnixListener;
 use std::path::Path;
 use std::sync::Arc;
 
+use terrace_sys::accepted_peer_pid;
 use vhost::vhost_user::{Error as VhostUserError, Listener};
 use vhost_user_backend::{Error as DaemonError, VhostUserDaemon};
 use vm_memory::GuestMemoryMmap;
@@ -67,13 +68,23 @@ impl Prepared {
         }
         let over = EventFd::new(0).map_err(failed("eventfd"))?;
         let listening = over.try_clone().map_err(failed("eventfd"))?;
+        let connected = Arc::clone(&self.shared);
         let (control, shared) = (self.control, self.shared);
         let control = std::thread::Builder::new()
             .name("control".into())
             .spawn(move || control::serve(&control, &listening, &shared))
             .map_err(failed("a thread"))?;
+        // The library keeps to itself what it accepts.
+        let seen = self.hypervisor.try_clone().map_err(failed("a socket"))?;
         let mut listener = Listener::from(self.hypervisor);
-        let ended = daemon.start(&mut listener).and_then(|()| daemon.wait());
+        let ended = daemon.start(&mut listener).and_then(|()| {
+            match accepted_peer_pid(&seen) {
+                Ok(Some(pid)) => connected.set_hypervisor_pid(pid),
+                Ok(None) => tracing::info!("the hypervisor is in another pid namespace"),
+                Err(error) => tracing::warn!("who the hypervisor is: {error}"),
+            }
+            daemon.wait()
+        });
         over.write(1).map_err(failed("eventfd"))?;
         match control.join() {
             Ok(done) => done.map_err(failed("the control socket"))?,

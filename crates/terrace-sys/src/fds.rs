@@ -3,12 +3,15 @@
 use std::io;
 use std::mem::{size_of, zeroed};
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
-use std::os::unix::net::UnixStream;
+use std::os::unix::net::{UnixListener, UnixStream};
 
 use crate::SysError;
 
 /// Most descriptors in one message (the kernel's `SCM_MAX_FD`).
 pub const MAX_FDS: usize = 253;
+
+/// Numbers of descriptors among which a connection is looked for: what processes are allowed by default.
+const MOST_DESCRIPTORS: RawFd = 1024;
 
 /// Room for the control message of [`MAX_FDS`] descriptors, aligned as `cmsghdr` wants.
 const CONTROL_WORDS: usize = 160;
@@ -89,38 +92,96 @@ pub fn receive_with_fds(
 /// # Errors
 /// Where the socket has no peer, or its process is outside this pid namespace.
 pub fn peer_pid(socket: &UnixStream) -> Result<u32, SysError> {
-    let mut peer = libc::ucred {
-        pid: 0,
-        uid: 0,
-        gid: 0,
+    pid_behind(socket.as_raw_fd())?.ok_or_else(|| SysError {
+        call: "getsockopt(SO_PEERCRED)",
+        what: "a Unix socket".into(),
+        source: io::Error::new(
+            io::ErrorKind::NotFound,
+            "its process is outside this pid namespace",
+        ),
+    })
+}
+
+/// The process at the other end of a connection that this process has from `listener`, whoever here holds it: a
+/// library may keep what it accepted to itself. `None`: it is outside of this pid namespace. Where there are several
+/// connections it is one of theirs.
+///
+/// # Errors
+/// Where there is no such connection, or the kernel does not say.
+pub fn accepted_peer_pid(listener: &UnixListener) -> Result<Option<u32>, SysError> {
+    let ours = local_name(listener.as_raw_fd());
+    // A descriptor that closes meanwhile is an error of one call.
+    let accepted = (0..MOST_DESCRIPTORS).find(|fd| {
+        let same = ours.is_some() && local_name(*fd) == ours;
+        same && option::<libc::c_int>(*fd, libc::SO_ACCEPTCONN).is_ok_and(|listens| listens == 0)
+    });
+    let none = || SysError {
+        call: "getsockname",
+        what: format!("{MOST_DESCRIPTORS} descriptors"),
+        source: io::Error::new(io::ErrorKind::NotConnected, "no connection of the listener"),
     };
-    let mut len = socklen(size_of::<libc::ucred>());
-    // SAFETY: `peer` is writable for `len` bytes.
+    pid_behind(accepted.ok_or_else(none)?)
+}
+
+/// The name that a Unix socket is bound to; what was accepted has its listener's.
+fn local_name(fd: RawFd) -> Option<Vec<u8>> {
+    // SAFETY: `sockaddr_un` is plain old data; all zero is its empty value.
+    let mut name: libc::sockaddr_un = unsafe { zeroed() };
+    let mut len = socklen(size_of::<libc::sockaddr_un>());
+    // SAFETY: `name` is writable for `len` bytes; a number that is no socket is an error.
+    let rc = unsafe { libc::getsockname(fd, (&raw mut name).cast(), &raw mut len) };
+    let is_unix = rc == 0 && i32::from(name.sun_family) == libc::AF_UNIX;
+    let path = usize::try_from(len)
+        .ok()?
+        .checked_sub(size_of::<libc::sa_family_t>())?;
+    let path = name
+        .sun_path
+        .get(..path)
+        .filter(|path| is_unix && !path.is_empty())?;
+    Some(path.iter().map(|byte| byte.cast_unsigned()).collect())
+}
+
+/// Plain old data.
+///
+/// # Safety
+/// Any bytes are a value.
+unsafe trait Plain {}
+// SAFETY: an integer.
+unsafe impl Plain for libc::c_int {}
+// SAFETY: three integers.
+unsafe impl Plain for libc::ucred {}
+
+/// A socket option of a fixed size.
+fn option<T: Plain>(fd: RawFd, name: libc::c_int) -> io::Result<T> {
+    // SAFETY: all zero is a value of such a type.
+    let mut value: T = unsafe { zeroed() };
+    let mut len = socklen(size_of::<T>());
+    // SAFETY: `value` is writable for `len` bytes, of which any are a value; a number that is no socket is an error.
     let rc = unsafe {
         libc::getsockopt(
-            socket.as_raw_fd(),
+            fd,
             libc::SOL_SOCKET,
-            libc::SO_PEERCRED,
-            (&raw mut peer).cast(),
+            name,
+            (&raw mut value).cast(),
             &raw mut len,
         )
     };
-    if rc != 0 {
-        return Err(SysError::last("getsockopt(SO_PEERCRED)", "a Unix socket"));
+    if rc == 0 {
+        Ok(value)
+    } else {
+        Err(io::Error::last_os_error())
     }
-    u32::try_from(peer.pid)
-        .ok()
-        .filter(|pid| *pid != 0)
-        .ok_or_else(|| SysError {
-            call: "getsockopt(SO_PEERCRED)",
-            what: "a Unix socket".into(),
-            source: io::Error::new(
-                io::ErrorKind::NotFound,
-                "its process is outside this pid namespace",
-            ),
-        })
 }
 
+/// Who connected, listened, or made the pair; `None`: outside of this pid namespace.
+fn pid_behind(fd: RawFd) -> Result<Option<u32>, SysError> {
+    let peer: libc::ucred = option(fd, libc::SO_PEERCRED).map_err(|source| SysError {
+        call: "getsockopt(SO_PEERCRED)",
+        what: "a Unix socket".into(),
+        source,
+    })?;
+    Ok(u32::try_from(peer.pid).ok().filter(|pid| *pid != 0))
+}
 fn header(io: &mut libc::iovec, control: &mut [u64; CONTROL_WORDS]) -> libc::msghdr {
     // SAFETY: `msghdr` is plain old data; all zero is its empty value.
     let mut message: libc::msghdr = unsafe { zeroed() };
@@ -238,6 +299,23 @@ mod tests {
         let many = vec![here.as_fd(); MAX_FDS + 1];
         assert!(send_with_fds(&here, b"x", &many).is_err());
         assert!(send_with_fds(&here, b"", &[]).is_err());
+    }
+
+    #[test]
+    fn who_connected_is_found_behind_a_connection_that_somebody_else_holds() {
+        let folder = tempfile::tempdir().unwrap();
+        let listen = |name| UnixListener::bind(folder.path().join(name)).unwrap();
+        let (listener, other) = (listen("one"), listen("two"));
+        let connect = |name| UnixStream::connect(folder.path().join(name)).unwrap();
+        let _strangers = (connect("two"), other.accept().unwrap());
+        let error = accepted_peer_pid(&listener).unwrap_err();
+        assert_eq!(error.source.kind(), io::ErrorKind::NotConnected, "{error}");
+        let client = connect("one");
+        let held = Box::new(listener.accept().unwrap());
+        let pid = accepted_peer_pid(&listener).unwrap();
+        assert_eq!(pid, Some(std::process::id()));
+        drop((client, held));
+        assert!(accepted_peer_pid(&listener).is_err());
     }
 
     #[test]

@@ -33,7 +33,7 @@ pub use extents::{
     Extent, backing_page_bytes, data_extents, file_size, for_each_data_extent, huge_memory_file,
     is_hugetlbfs, is_tmpfs, memory_file, punch_hole,
 };
-pub use fds::{MAX_FDS, peer_pid, receive_with_fds, send_with_fds};
+pub use fds::{MAX_FDS, accepted_peer_pid, peer_pid, receive_with_fds, send_with_fds};
 pub use finding::{Finding, Status};
 pub use mapping::SharedMapping;
 pub use mempolicy::{MAX_NODES, file_prefers, prefer_node};

@@ -29,7 +29,7 @@ pub enum Request {
     },
     /// What each tier of the VM shall have, fastest first; `None` leaves a tier's target as it is.
     Resize {
-        /// Bytes, whole 4 KiB pages.
+        /// Bytes, whole blocks of the tier ([`TierStatus::block_bytes`]).
         size_bytes: Vec<Option<u64>>,
     },
     /// The balloons, for a VM that moves to another host: stop it first.
@@ -70,6 +70,10 @@ pub enum Reply {
 pub struct Status {
     /// Whether the hypervisor shares the VM's memory: the guest has a driver.
     pub connected: bool,
+    /// The process that connected to the hypervisor's socket, by its number where the device runs; `None`: nobody
+    /// did yet, or it is in another pid namespace.
+    #[serde(default)]
+    pub hypervisor_pid: Option<u32>,
     /// Number of the targets of now.
     pub generation: u32,
     /// Whether the driver was told these.
@@ -99,6 +103,12 @@ pub struct TierStatus {
     /// Why it cannot be resized, for people.
     #[serde(default)]
     pub problem: Option<String>,
+    /// The smallest page that is offered to the guest, bytes: sizes are whole ones of it. 0: an older device did not say.
+    #[serde(default)]
+    pub block_bytes: u64,
+    /// The largest page that the tier's files are made of, bytes; 0: no hypervisor shares them yet.
+    #[serde(default)]
+    pub page_bytes: u64,
     /// What the VM was started with, bytes.
     pub whole_bytes: u64,
     /// What it shall have, bytes.
@@ -109,6 +119,9 @@ pub struct TierStatus {
     pub verified: Option<Verified>,
     /// The share of the claimed pages that are really gone, 0 to 1, where the files were looked at.
     pub honesty: Option<f64>,
+    /// Seconds since that look began: nothing in it is older.
+    #[serde(default)]
+    pub verified_age_s: Option<f64>,
     /// What the guest says.
     pub guest: GuestTier,
 }

@@ -7,6 +7,7 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
+use bytesize::ByteSize;
 use vmm_sys_util::epoll::{ControlOperation, Epoll, EpollEvent, EventSet};
 use vmm_sys_util::eventfd::EventFd;
 
@@ -145,12 +146,16 @@ fn targets(config: &Config, now: &[u64], sizes: &[Option<u64>]) -> Result<Vec<u6
         let (n, want) = (sizes.len(), config.tiers().len());
         return Err(FlexError::Refused(format!("{n} sizes for {want} tiers")));
     }
+    let block = config.block_bytes();
     let tiers = config.tiers().iter().zip(now).zip(sizes).enumerate();
     tiers
         .map(|(i, ((tier, now), size))| {
             let Some(size) = size else { return Ok(*now) };
-            if size % PAGE_BYTES != 0 {
-                let why = format!("tier {i}: {size} bytes are no whole 4 KiB pages");
+            if size % block != 0 {
+                let (size, block) = (ByteSize(*size), ByteSize(block));
+                let why = format!(
+                    "tier {i}: {size} are no whole pages of {block}, the smallest that the guest may give"
+                );
                 return Err(FlexError::Refused(why));
             }
             let pages = tier.pages();
@@ -167,31 +172,38 @@ fn status(shared: &Shared, verify: bool) -> Status {
     let (state, maps) = (Arc::clone(device.state()), device.tier_maps().to_vec());
     let files = verify.then(|| device.files().clone());
     let targets = state.targets();
-    let tiers = device.config().tiers().iter().zip(targets);
+    let block_bytes = device.config().block_bytes();
+    let tiers = device.config().tiers().iter().zip(targets).zip(&maps);
     let said = device.actual().iter().zip(device.statistics());
     let files_of = device.node_policies().iter().zip(device.problems());
     let tiers = tiers
         .zip(said)
         .zip(files_of)
-        .map(|(((tier, target), (actual, guest)), (policy, problem))| {
-            let bytes = |balloon: u64| tier.pages().saturating_sub(balloon) * PAGE_BYTES;
-            TierStatus {
-                node: tier.node,
-                host_node: tier.host_node,
-                node_policy: *policy,
-                problem: problem.clone(),
-                whole_bytes: bytes(0),
-                target_bytes: bytes(target),
-                size_bytes: bytes(*actual),
-                verified: None,
-                honesty: None,
-                guest: guest.into(),
-            }
-        })
+        .map(
+            |((((tier, target), map), (actual, guest)), (policy, problem))| {
+                let bytes = |balloon: u64| tier.pages().saturating_sub(balloon) * PAGE_BYTES;
+                TierStatus {
+                    node: tier.node,
+                    host_node: tier.host_node,
+                    node_policy: *policy,
+                    problem: problem.clone(),
+                    block_bytes,
+                    page_bytes: device.files().page_bytes(map),
+                    whole_bytes: bytes(0),
+                    target_bytes: bytes(target),
+                    size_bytes: bytes(*actual),
+                    verified: None,
+                    honesty: None,
+                    verified_age_s: None,
+                    guest: guest.into(),
+                }
+            },
+        )
         .collect();
     let total = device.config().limits().total_pages;
     let mut status = Status {
         connected: device.is_connected(),
+        hypervisor_pid: shared.hypervisor_pid(),
         generation: state.generation(),
         told: device.is_told(),
         resets: state.resets(),
@@ -207,6 +219,7 @@ fn status(shared: &Shared, verify: bool) -> Status {
             let verified = files.verify(map, i, &state, || begun.elapsed() < MOST_LOOKING);
             tier.honesty = verified.map(|seen| seen.honesty());
             tier.verified = verified;
+            tier.verified_age_s = verified.map(|_| 0.0);
         }
     }
     status

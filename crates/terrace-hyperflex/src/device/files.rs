@@ -52,11 +52,10 @@ impl Device<GuestFiles> {
 
     /// The guest has read by now which page sizes it may give.
     fn check_page_sizes(&mut self, files: &GuestFiles) {
-        let smallest = PAGE_BYTES << self.config.orders().trailing_zeros();
+        let smallest = self.config.block_bytes();
         let tiers = self.tiers.iter().zip(&mut self.problems).enumerate();
         for (i, (tier, problem)) in tiers {
-            let pages = files.pieces_of(tier).map(|piece| piece.page_bytes).max();
-            let now = pages
+            let now = Some(files.page_bytes(tier))
                 .filter(|pages| *pages > smallest)
                 .map(|pages| too_large(i, pages, smallest));
             // Hypervisors that share region by region come here once for each.

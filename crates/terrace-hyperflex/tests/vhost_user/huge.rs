@@ -96,6 +96,10 @@ fn small_pages_of_a_tier_on_hugetlbfs_are_refused_with_the_option_to_use() {
     let status = client.status(false).unwrap();
     assert_eq!(status.counters.refused_backing, 1);
     assert_eq!(status.tiers[0].problem, None);
+    let pages: Vec<_> = (status.tiers.iter())
+        .map(|tier| (tier.block_bytes, tier.page_bytes))
+        .collect();
+    assert_eq!(pages, [(PAGE, PAGE), (PAGE, HUGE)]);
     let problem = status.tiers[1].problem.clone().unwrap();
     assert!(
         problem.contains("start the device with --pages 2MiB"),

@@ -54,7 +54,10 @@ fn a_vm_shrinks_grows_and_follows_new_targets_across_a_restart_of_the_device() {
     vm.fill();
     let device = start(&args);
     let client = Client::new(&args.control);
-    assert!(!client.status(true).unwrap().connected);
+    let status = client.status(true).unwrap();
+    assert!(!status.connected && status.hypervisor_pid.is_none());
+    let pages = (status.tiers[0].block_bytes, status.tiers[0].page_bytes);
+    assert_eq!(pages, (PAGE, 0), "nobody shares memory yet");
     let mut host = Hypervisor::connect(&args.socket, &vm, None);
     assert_eq!(host.config(0, 8), *b"TRHF\x01\0\x02\0");
     assert_eq!(host.config(120, 256 - 120).len(), 136);
@@ -114,6 +117,29 @@ fn a_vm_shrinks_grows_and_follows_new_targets_across_a_restart_of_the_device() {
         (2, 0)
     );
     assert_eq!(client.status(false).unwrap().tiers[1].size_bytes, 8 * MIB);
+    drop(host);
+    device.join().unwrap();
+}
+
+#[test]
+fn a_size_that_is_no_whole_number_of_the_pages_that_are_offered_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let args = args(folder.path(), &["--pages", "2MiB"]);
+    let vm = MockVm::two_tiers();
+    let device = start(&args);
+    let client = Client::new(&args.control);
+    let host = Hypervisor::connect(&args.socket, &vm, None);
+    assert_eq!(client.status(false).unwrap().tiers[1].block_bytes, 2 * MIB);
+    let before = client.status(false).unwrap().generation;
+    for size in [5 * MIB, 4 * MIB + PAGE, PAGE] {
+        let why = client.resize(&[None, Some(size)]).unwrap_err().to_string();
+        assert!(
+            why.starts_with("tier 1: ") && why.contains("2.0 MiB"),
+            "{why}"
+        );
+    }
+    assert_eq!(client.status(false).unwrap().generation, before);
+    client.resize(&[Some(6 * MIB), Some(0)]).unwrap();
     drop(host);
     device.join().unwrap();
 }

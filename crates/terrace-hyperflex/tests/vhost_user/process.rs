@@ -75,6 +75,12 @@ fn the_program_is_locked_in_and_its_balloons_survive_its_death() {
     let status = client.status(true).unwrap();
     assert_eq!(status.tiers[1].verified.unwrap().absent_pages, 256);
 
+    wait_for("who connected", || {
+        client.status(false).unwrap().hypervisor_pid == Some(std::process::id())
+    });
+    assert_eq!(status.tiers[1].page_bytes, 4096);
+    assert!(status.tiers[1].verified_age_s.is_some());
+
     let words = device.proc("status");
     let field = |name: &str| {
         let line = words.lines().find(|line| line.starts_with(name));

@@ -149,11 +149,14 @@ mod tests {
                 host_node: Some(3),
                 node_policy,
                 problem: None,
+                block_bytes: 4096,
+                page_bytes: 4096,
                 whole_bytes: 0,
                 target_bytes: 0,
                 size_bytes: 0,
                 verified: None,
                 honesty: None,
+                verified_age_s: None,
                 guest: control::GuestTier::default(),
             };
             tier_look(&status, configured).host_nodes
