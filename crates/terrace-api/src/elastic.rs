@@ -125,7 +125,7 @@ pub struct GuestTier {
 pub struct Order {
     /// Grows with each order to this daemon.
     pub number: u64,
-    /// Who gave it: `operator`.
+    /// Who gave it: `operator`, or `pinning` for the daemon itself, where a device was passed through.
     pub origin: String,
     /// Seconds since it was given.
     pub age_s: f64,

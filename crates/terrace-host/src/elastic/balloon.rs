@@ -1,5 +1,7 @@
 //! The balloon of a VM, which has one size and knows no tiers.
 
+use terrace_proto::PAGE_SIZE;
+
 use super::{Bytes, ElasticError};
 use crate::qemu::Monitor;
 
@@ -28,6 +30,8 @@ impl Balloon {
         let sizes: Option<Vec<u64>> = wanted.iter().copied().collect();
         let sizes = sizes.ok_or(ElasticError::OneTierByBalloon)?;
         let total = sizes.into_iter().fold(0, u64::saturating_add);
+        // A balloon holds whole pages: no other size is ever reached.
+        let total = total / PAGE_SIZE * PAGE_SIZE;
         if (LEAST..=self.ram).contains(&total) {
             return Ok(total);
         }

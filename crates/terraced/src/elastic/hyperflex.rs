@@ -1,6 +1,7 @@
 //! A VM's HyperFlex device as what resizes it.
 
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use terrace_hyperflex::control::{self, Client, ClientError, Status, TierStatus};
 use terrace_hyperflex::policy::NodePolicy;
@@ -34,6 +35,7 @@ impl Device {
         Look {
             connected: status.connected,
             told: status.told,
+            hypervisor_pid: status.hypervisor_pid.filter(|pid| *pid > 0),
             resets: status.resets,
             total_bytes: status.total_bytes,
             refused_entries: status.counters.refused(),
@@ -82,14 +84,21 @@ fn tier_look(tier: &TierStatus, configured: Option<u32>) -> TierLook {
         host_nodes: host_node.into_iter().collect(),
         whole_bytes: tier.whole_bytes,
         least_bytes: 0,
-        block_bytes: 0,
+        block_bytes: tier.block_bytes,
+        page_bytes: tier.page_bytes,
         target_bytes: tier.target_bytes,
         size_bytes: tier.size_bytes,
         verified,
-        verified_at: None,
+        verified_at: tier.verified_age_s.and_then(began),
         stuck: stuck(tier),
         guest: guest(&tier.guest),
     }
+}
+
+/// When a look at files began that is so old; now, where that cannot be.
+fn began(age_s: f64) -> Option<Instant> {
+    let age = Duration::try_from_secs_f64(age_s).ok()?;
+    Instant::now().checked_sub(age)
 }
 
 /// Why the tier cannot come to its target: by the device's word, or by the guest's.

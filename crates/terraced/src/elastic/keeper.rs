@@ -319,6 +319,9 @@ impl Body {
             // What comes back may be another device.
             Err(_) => self.verdicts = Verdicts::default(),
         }
+        // Which process it is the device knows better than the VM's name.
+        let told = look.as_ref().ok().and_then(|look| look.hypervisor_pid);
+        self.place.pid = told.or(self.place.pid);
         let (root, pid) = (&self.place.root, self.place.pid);
         Looked {
             at,

@@ -22,6 +22,8 @@ pub struct Kept {
     pub keeper: Keeper,
     /// The hypervisor's process when it was found.
     pub pid: Option<u32>,
+    /// A device of ours is configured for it, whether that was seen or not.
+    pub is_configured: bool,
     /// What resizes it, once that is known.
     pub mechanism: Option<Mechanism>,
     /// The last look that brought something.
@@ -49,6 +51,7 @@ pub struct Kept {
     untold: Option<(Instant, bool)>,
     is_silence_told: bool,
     restarts: Restarts,
+    is_pinning_told: bool,
 }
 
 /// That the guest started anew, told at most once in [`EVERY`]: a guest that does nothing else fills no list.
@@ -129,6 +132,7 @@ impl Kept {
         Self {
             keeper,
             pid,
+            is_configured: false,
             mechanism: None,
             seen: None,
             trouble: None,
@@ -144,6 +148,7 @@ impl Kept {
             untold: None,
             is_silence_told: false,
             restarts: Restarts::default(),
+            is_pinning_told: false,
         }
     }
 
@@ -297,6 +302,7 @@ impl Kept {
     fn looked(&mut self, looked: Looked, pace: &Pace, events: &mut Vec<String>) {
         self.mechanism = looked.mechanism.or(self.mechanism.take());
         let is_safe = self.kind().frees_pinned();
+        self.watch_pinning(looked.pinned_by.as_ref(), is_safe, events);
         (self.pinned_by, self.pinning_unknown) = match looked.pinned_by {
             _ if is_safe => (None, None),
             Ok(device) => (device, None),
@@ -333,6 +339,51 @@ impl Kept {
                 });
             }
         }
+    }
+
+    fn watch_pinning(
+        &mut self,
+        seen: Result<&Option<String>, &String>,
+        is_safe: bool,
+        events: &mut Vec<String>,
+    ) {
+        match seen {
+            Ok(Some(device)) if !is_safe && !self.is_pinning_told => {
+                self.is_pinning_told = true;
+                events.push(format!(
+                    "a device is passed through ({device}), which pins all of its memory: it cannot shrink"
+                ));
+            }
+            Ok(None) if std::mem::take(&mut self.is_pinning_told) => {
+                events.push("no device is passed through any more: it can shrink".into());
+            }
+            // That it is not known for now is no news.
+            _ => {}
+        }
+    }
+
+    /// What each tier shall have so that a device that is passed through loses no memory; `None` where nothing is to
+    /// be done, or an order is on its way. `given`: the last order before the look.
+    pub fn held(&self, given: u64) -> Option<Vec<Option<u64>>> {
+        let is_pinned = self.kind() == Kind::HyperFlex && self.pinned_by.is_some();
+        let look = &self
+            .seen
+            .as_ref()
+            .filter(|_| is_pinned && self.trouble.is_none())?
+            .look;
+        if let Some(order) = &self.order {
+            let failed = order.origin == Origin::Pinning && order.state == OrderState::Failed;
+            if order.number > given || (failed && order.at.elapsed() < EVERY) {
+                return None;
+            }
+        }
+        let most = look.total_bytes.unwrap_or(u64::MAX);
+        let tiers = look.tiers.iter().map(|tier| {
+            let held = tier.kept_as_it_is().min(most);
+            (tier.target_bytes < tier.size_bytes && held != tier.target_bytes).then_some(held)
+        });
+        let tiers: Vec<_> = tiers.collect();
+        tiers.iter().any(Option::is_some).then_some(tiers)
     }
 
     fn watch_driver(&mut self, look: &Look, pace: &Pace, events: &mut Vec<String>) {

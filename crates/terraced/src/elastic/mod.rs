@@ -105,6 +105,8 @@ pub struct Look {
     pub connected: bool,
     /// Whether the guest's driver knows the targets.
     pub told: bool,
+    /// The hypervisor's process by the provider's word: another VM may have the same name.
+    pub hypervisor_pid: Option<u32>,
     /// How often the guest started anew.
     pub resets: u64,
     /// What the VM's owner pays for, bytes, where that is a limit.
@@ -130,6 +132,9 @@ pub struct TierLook {
     pub least_bytes: u64,
     /// Sizes above the least are whole blocks of so many bytes; 0 where any size can be.
     pub block_bytes: u64,
+    /// The largest page that its memory on the host is made of, bytes: beyond [`PAGE_SIZE`] its memory comes from a
+    /// pool of huge pages. 0 where it is not known.
+    pub page_bytes: u64,
     /// What it shall have, bytes.
     pub target_bytes: u64,
     /// What it has by what the guest claims, bytes.
@@ -150,6 +155,23 @@ impl TierLook {
     pub fn rounded(&self, asked: u64) -> u64 {
         let above = asked.saturating_sub(self.least_bytes);
         asked - above.checked_rem(self.block_bytes).unwrap_or(0)
+    }
+
+    /// The least that it can be asked to have so that it gives back nothing more, bytes.
+    pub fn kept_as_it_is(&self) -> u64 {
+        let above = self.size_bytes.saturating_sub(self.least_bytes);
+        let whole = above.checked_next_multiple_of(self.block_bytes);
+        let kept = self.least_bytes.saturating_add(whole.unwrap_or(above));
+        kept.min(self.whole_bytes)
+    }
+
+    /// The page size of the pool that its memory comes from; 0 where that is all memory of its node.
+    pub fn pool(&self) -> u64 {
+        if self.page_bytes > PAGE_SIZE {
+            self.page_bytes
+        } else {
+            0
+        }
     }
 
     /// Whether the target is reached by what the guest claims.
@@ -207,6 +229,8 @@ pub enum Trouble {
 pub enum Origin {
     /// A person or a program, by the API.
     Operator,
+    /// The daemon, which takes no memory from under a device.
+    Pinning,
 }
 
 impl Origin {
@@ -214,6 +238,7 @@ impl Origin {
     pub fn name(self) -> &'static str {
         match self {
             Self::Operator => "operator",
+            Self::Pinning => "pinning",
         }
     }
 
@@ -221,6 +246,7 @@ impl Origin {
     pub fn words(self) -> &'static str {
         match self {
             Self::Operator => "the operator",
+            Self::Pinning => "terraced, because a device is passed through",
         }
     }
 }

@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use terrace_host::HostRoot;
 use terrace_host::elastic::{self, Backing, Balloon, ElasticError, Means, Plan, Seen, Tier, Watch};
 use terrace_host::qemu::Monitor;
+use terrace_proto::PAGE_SIZE;
 
 use super::{Find, Kind, Look, Mechanism, Place, Provider, TierLook, Trouble, Verified, plain};
 
@@ -107,6 +108,7 @@ impl Provider for OneBalloon {
         let stuck = self.watch.look(Seen { size, target }, Instant::now());
         Ok(seen_by_qemu(vec![TierLook {
             whole_bytes: ram,
+            block_bytes: PAGE_SIZE,
             target_bytes: target,
             size_bytes: size,
             stuck: stuck.map(|stuck| stuck.by_balloon()),

@@ -4,10 +4,10 @@ use std::os::unix::fs::symlink;
 use std::time::Duration;
 
 use terrace_api::elastic::{Elastic, OrderState};
-use terrace_api::types::{Health, Status};
+use terrace_api::types::{Health, Status, VmDetail};
 
 use super::super::{Kind, Trouble, Verified};
-use super::script::{Host, Scripted, host, host_with, resize_tier};
+use super::script::{Host, Scripted, host, host_with, live, resize_tier};
 use super::{GIB, MIB};
 use crate::scout::State;
 use crate::served_tests::put;
@@ -407,6 +407,82 @@ fn a_vm_with_a_device_passed_through_is_refused_a_shrink_and_may_grow() {
 }
 
 #[test]
+fn a_device_that_is_passed_through_under_way_stops_the_shrink_and_one_after_a_reboot_too() {
+    let script = Scripted::settled();
+    let host = host([("vm1", &script)]);
+    host.resize("vm1", [Some(GIB), None]).unwrap();
+    script.see(|look| {
+        look.tiers[0].block_bytes = 2 * MIB;
+        resize_tier(&mut look.tiers[0], GIB + 301 * MIB);
+    });
+    symlink("/dev/vfio/17", host.root().join("proc/100/fd/9")).unwrap();
+    host.event("vm1", "a device is passed through (/dev/vfio/17), which");
+    host.event(
+        "vm1",
+        "ordered by terraced, because a device is passed through",
+    );
+    let held = [Some(GIB + 302 * MIB), None];
+    host.until("vm1", |_| {
+        (script.lock().ordered.last()? == &held).then_some(())
+    });
+    // Its balloons are empty, and the target would have the driver fill them again.
+    script.see(|look| {
+        look.resets += 1;
+        resize_tier(&mut look.tiers[0], 4 * GIB);
+    });
+    let held = [Some(4 * GIB), None];
+    host.until("vm1", |_| {
+        (script.lock().ordered.last()? == &held).then_some(())
+    });
+    host.until("vm1", |elastic| (!elastic.resizing).then_some(()));
+    std::fs::remove_file(host.root().join("proc/100/fd/9")).unwrap();
+    host.event("vm1", "no device is passed through any more");
+    let events = host.events("vm1");
+    let pinned = events
+        .iter()
+        .filter(|e| e.starts_with("a device is passed"));
+    assert_eq!(pinned.count(), 1, "{events:#?}");
+}
+
+#[test]
+fn an_order_of_the_daemon_that_the_device_refuses_is_not_repeated_at_each_look() {
+    let script = Scripted::settled();
+    let host = host([("vm1", &script)]);
+    host.resize("vm1", [Some(GIB), None]).unwrap();
+    script.lock().answer = Err(Trouble::Refused("it cannot be".into()));
+    symlink("/dev/vfio/17", host.root().join("proc/100/fd/9")).unwrap();
+    host.event("vm1", "came to nothing: it cannot be");
+    verified_looks(&host, &script, 3);
+    assert_eq!(script.lock().ordered.len(), 2);
+}
+
+#[test]
+fn a_second_vm_of_the_same_name_takes_nothing_over_from_the_first() {
+    let script = Scripted::settled();
+    let host = host([("vm1", &script)]);
+    host.resize("vm1", [Some(GIB), None]).unwrap();
+    live(host.root(), 200);
+    for pid in [200, 100, 200] {
+        let private = State::Unscannable("its RAM is private".into());
+        host.served.find("vm1", Some(pid), private);
+    }
+    let second: VmDetail = host.served.get("/v1/vms/vm1.200").unwrap();
+    assert_eq!(second.elastic, None);
+    let order = host.elastic("vm1").unwrap().order;
+    assert!(order.is_some(), "its keeper was replaced");
+}
+
+#[test]
+fn what_pins_a_vm_is_looked_for_in_the_process_that_its_device_names() {
+    let script = Scripted::settled();
+    let host = host([("vm1", &script)]);
+    live(host.root(), 300);
+    symlink("/dev/vfio/17", host.root().join("proc/300/fd/9")).unwrap();
+    script.see(|look| look.hypervisor_pid = Some(300));
+    host.until("vm1", |elastic| elastic.pinned_by.clone());
+}
+
+#[test]
 fn a_vm_with_virtio_mem_may_shrink_with_a_device_passed_through() {
     let script = Scripted::settled();
     script.lock().kind = Kind::VirtioMem;
@@ -504,6 +580,7 @@ fn a_vm_that_was_restarted_is_looked_after_anew_and_one_that_is_found_again_is_n
         let order = host.elastic("vm1").unwrap().order;
         assert!(order.is_some(), "what is known of it stays");
     }
+    std::fs::remove_file(host.root().join("proc/100/stat")).unwrap();
     find(Some(200));
     host.until("vm1", |elastic| elastic.order.is_none().then_some(()));
 }

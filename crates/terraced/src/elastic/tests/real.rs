@@ -5,6 +5,7 @@
 mod hypervisor;
 
 use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
 
 use clap::Parser as _;
@@ -74,7 +75,8 @@ fn serve(control: &Path) -> Host {
         Some(pid),
         State::Unscannable("its RAM is private".into()),
     );
-    let host = Host { served };
+    let scripts = Arc::default();
+    let host = Host { served, scripts };
     host.free([GIB, GIB]);
     host
 }

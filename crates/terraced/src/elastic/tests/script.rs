@@ -181,8 +181,12 @@ pub fn live(root: &Path, pid: u32) {
     std::fs::create_dir_all(root.join(format!("proc/{pid}/fd"))).unwrap();
 }
 
+/// Scripts by the VM's name.
+type Scripts = Arc<Mutex<BTreeMap<&'static str, Scripted>>>;
+
 pub struct Host {
     pub served: Served,
+    pub scripts: Scripts,
 }
 
 /// A host with these VMs, whose process ids are 100 and up.
@@ -198,19 +202,19 @@ pub fn host_with<const N: usize>(
 ) -> Host {
     let scripts = vms.map(|(name, script)| (name, script.clone()));
     let scripts: BTreeMap<&str, Scripted> = scripts.into_iter().collect();
+    let scripts = Arc::new(Mutex::new(scripts));
+    let known = Arc::clone(&scripts);
     let finder: Finder = Arc::new(move |place| {
-        let script = scripts.get(place.name.as_str())?.clone();
+        let script = known.lock().unwrap().get(place.name.as_str())?.clone();
         let find: Find = Box::new(move || Ok(Some(Box::new(script.clone()) as Box<dyn Provider>)));
         Some(find)
     });
     let elastics = Elastics::new(finder, pace(patience));
     let served = serve_elastic(|_| config.to_owned(), elastics);
-    let host = Host { served };
+    let host = Host { served, scripts };
     host.free([8 * GIB, 8 * GIB]);
     for (pid, (name, _)) in (100..).zip(vms) {
-        live(host.root(), pid);
-        let private = State::Unscannable("its RAM is private".into());
-        host.served.find(name, Some(pid), private);
+        host.find(name, pid);
         host.until(name, |elastic| elastic.age_s.is_some().then_some(()));
     }
     host
@@ -219,6 +223,18 @@ pub fn host_with<const N: usize>(
 impl Host {
     pub fn root(&self) -> &Path {
         self.served.folder.path()
+    }
+
+    /// Another VM.
+    pub fn add(&self, name: &'static str, script: &Scripted, pid: u32) {
+        self.scripts.lock().unwrap().insert(name, script.clone());
+        self.find(name, pid);
+    }
+
+    fn find(&self, name: &str, pid: u32) {
+        live(self.root(), pid);
+        let private = State::Unscannable("its RAM is private".into());
+        self.served.find(name, Some(pid), private);
     }
 
     /// Free memory of the nodes.
