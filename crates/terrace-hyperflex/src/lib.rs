@@ -25,6 +25,7 @@ mod rate;
 pub mod sandbox;
 mod serve;
 pub mod state;
+mod sweep;
 pub mod tier;
 
 pub use config::{Args, Config};

@@ -1,25 +1,17 @@
-//! The files that back the guest's memory: giving parts of them back, and seeing what is left.
+//! The files that back the guest's memory: which part of them is which of a tier's, and giving parts of them back.
 //!
-//! Responsible for: finding the one region that holds a run, and punching. It leaves to others: whose run it is.
+//! Responsible for: finding the one region that holds a run, and punching. It leaves to others: whose run it is, and
+//! seeing what is left (`sweep.rs`).
 
-use std::collections::BTreeSet;
 use std::fs::File;
 use std::os::fd::AsFd as _;
-use std::os::unix::fs::MetadataExt as _;
 
 use serde::{Deserialize, Serialize};
-use terrace_sys::{backing_page_bytes, for_each_data_extent, punch_hole};
+use terrace_sys::{backing_page_bytes, punch_hole};
 use vm_memory::{Address as _, FileOffset, GuestMemoryBackend, GuestMemoryMmap, GuestMemoryRegion};
 
 use crate::abi::PAGE_BYTES;
-use crate::state::State;
 use crate::tier::{Run, TierMap};
-
-/// Bytes of a block as `stat` counts them.
-const BLOCK_BYTES: u64 = 512;
-
-/// Bytes of a file that are looked at between two looks at the clock.
-const PART_BYTES: u64 = 1 << 30;
 
 /// A region of the hypervisor that a file backs.
 #[derive(Clone, Debug)]
@@ -46,22 +38,6 @@ pub(crate) struct Piece<'a> {
     pub first: u64,
     /// Bytes.
     pub bytes: u64,
-}
-
-impl Piece<'_> {
-    /// What is looked at in one go.
-    fn parts(self) -> impl Iterator<Item = Self> {
-        (0..self.bytes.div_ceil(PART_BYTES)).map(move |i| {
-            let skipped = i * PART_BYTES;
-            Self {
-                gpa: self.gpa + skipped,
-                offset: self.offset + skipped,
-                first: self.first + skipped / PAGE_BYTES,
-                bytes: PART_BYTES.min(self.bytes - skipped),
-                ..self
-            }
-        })
-    }
 }
 
 /// Gives memory of the guest back to the host.
@@ -148,65 +124,6 @@ impl GuestFiles {
         let missing = |run: &Run| run.bytes().saturating_sub(covered(run));
         tier.ranges().iter().map(missing).sum()
     }
-
-    /// Looks at the files for what the guest claims to have given back. Takes two system calls per piece of a file;
-    /// `in_time` is asked before each GiB, and where it says no there is no answer.
-    #[must_use]
-    pub fn verify(
-        &self,
-        tier: &TierMap,
-        number: usize,
-        state: &State,
-        in_time: impl Fn() -> bool,
-    ) -> Option<Verified> {
-        let mut seen = Verified {
-            claimed_pages: state.pages_in(number),
-            ..Verified::default()
-        };
-        let mut inodes = BTreeSet::new();
-        for piece in self.pieces_of(tier) {
-            let (mut file_bytes, mut file_blocks) = (0, 0);
-            if let Ok(meta) = piece.file.metadata() {
-                (file_bytes, file_blocks) = (meta.len(), meta.blocks() * BLOCK_BYTES);
-                if inodes.insert((meta.dev(), meta.ino())) {
-                    seen.file_bytes += file_blocks;
-                }
-            }
-            if piece.page_bytes == PAGE_BYTES {
-                for part in piece.parts() {
-                    if !in_time() {
-                        return None;
-                    }
-                    look(&part, number, state, &mut seen);
-                }
-            } else {
-                // Hugetlbfs says only how much of the whole file is there: an upper bound.
-                let claimed = state.count(number, piece.first, piece.bytes / PAGE_BYTES);
-                let absent = file_bytes.saturating_sub(file_blocks) / PAGE_BYTES;
-                seen.absent_pages += claimed.min(absent);
-                seen.present_bytes += piece.bytes.min(file_blocks);
-            }
-        }
-        Some(seen)
-    }
-}
-
-/// Adds what is there of a part of a file.
-fn look(part: &Piece<'_>, number: usize, state: &State, seen: &mut Verified) {
-    let Piece { offset, bytes, .. } = *part;
-    let count = |from: u64, len: u64| {
-        let page = part.first + (from - offset) / PAGE_BYTES;
-        state.count(number, page, len.div_ceil(PAGE_BYTES))
-    };
-    let mut claimed_but_there = 0;
-    let looked = for_each_data_extent(part.file.as_fd(), offset..offset + bytes, |extent| {
-        seen.present_bytes += extent.len;
-        claimed_but_there += count(extent.start, extent.len);
-    });
-    if looked.is_ok() {
-        let claimed = count(offset, bytes);
-        seen.absent_pages += claimed.saturating_sub(claimed_but_there);
-    }
 }
 
 impl Backing for GuestFiles {
@@ -239,7 +156,7 @@ pub struct Verified {
     pub claimed_pages: u64,
     /// Of these, pages that have no memory behind them. On hugetlbfs an upper bound.
     pub absent_pages: u64,
-    /// Memory behind the tier's ranges, bytes.
+    /// Memory behind the tier's ranges, bytes; what was swapped out counts as there. On hugetlbfs an upper bound.
     pub present_bytes: u64,
     /// Memory behind the files that the tier's ranges are in, bytes; they may hold more than the tier.
     pub file_bytes: u64,
@@ -253,7 +170,7 @@ impl Verified {
             return 1.0;
         }
         // Pages of a VM are far below 2^52.
-        self.absent_pages as f64 / self.claimed_pages as f64
+        (self.absent_pages as f64 / self.claimed_pages as f64).min(1.0)
     }
 }
 
@@ -291,54 +208,19 @@ mod tests {
     }
 
     #[test]
-    fn a_piece_is_looked_at_in_parts_that_make_up_all_of_it() {
-        let file = tempfile::tempfile().unwrap();
-        let piece = Piece {
-            file: &file,
-            page_bytes: PAGE_BYTES,
-            gpa: 7 << 30,
-            offset: PAGE_BYTES,
-            first: 3,
-            bytes: 2 * PART_BYTES + PAGE_BYTES,
+    fn no_more_is_gone_than_was_claimed() {
+        let honesty = |claimed_pages, absent_pages| {
+            let seen = Verified {
+                claimed_pages,
+                absent_pages,
+                ..Verified::default()
+            };
+            seen.honesty()
         };
-        let parts: Vec<_> = piece
-            .parts()
-            .map(|p| (p.gpa, p.offset, p.first, p.bytes))
-            .collect();
-        let pages = PART_BYTES / PAGE_BYTES;
-        let want = [
-            (7 << 30, PAGE_BYTES, 3, PART_BYTES),
-            (8 << 30, PART_BYTES + PAGE_BYTES, 3 + pages, PART_BYTES),
-            (
-                9 << 30,
-                2 * PART_BYTES + PAGE_BYTES,
-                3 + 2 * pages,
-                PAGE_BYTES,
-            ),
-        ];
-        assert_eq!(parts, want);
-    }
-
-    #[test]
-    fn pages_that_came_back_after_they_were_claimed_cost_honesty() {
-        let vm = MockVm::two_tiers();
-        vm.fill();
-        let files = GuestFiles::new(vm.memory());
-        let state = State::in_memory(vm.config()).unwrap();
-        let tier = TierMap::new(&vm.config().tiers()[1]);
-        let run = tier.find(vm.tier(1).start + MIB, 64).unwrap();
-        state.put_all(1, run.first, run.pages, true);
-        let all = files.verify(&tier, 1, &state, || true).unwrap();
-        assert_eq!(all.absent_pages, 0);
-        assert_eq!(files.verify(&tier, 1, &state, || false), None);
-        assert!(files.free(files.region_of(&run).unwrap(), &run));
-        let honest = files.verify(&tier, 1, &state, || true).unwrap();
-        assert_eq!((honest.claimed_pages, honest.absent_pages), (64, 64));
-        assert_eq!(honest.present_bytes, vm.tier(1).len - run.bytes());
-        assert_eq!(honest.file_bytes, honest.present_bytes);
-        vm.touch(run.gpa, 16);
-        let caught = files.verify(&tier, 1, &state, || true).unwrap();
-        assert!((caught.honesty() - 0.75).abs() < 1e-9, "{caught:?}");
-        assert!((Verified::default().honesty() - 1.0).abs() < 1e-9);
+        assert_eq!(
+            [(0, 0), (0, 5), (4, 5)].map(|(c, a)| honesty(c, a)),
+            [1.0; 3]
+        );
+        assert_eq!([(4, 3), (4, 0)].map(|(c, a)| honesty(c, a)), [0.75, 0.0]);
     }
 }

@@ -242,6 +242,23 @@ impl State {
         count
     }
 
+    /// The first page of a tier from `from` on and before `end` that is in its balloon (`on`), or is not.
+    #[must_use]
+    pub fn next(&self, tier: usize, from: u64, end: u64, on: bool) -> Option<u64> {
+        let (pages, at) = *self.tiers.get(tier)?;
+        let end = end.min(pages);
+        let mut page = from;
+        while page < end {
+            let bits = self.get(at + usize::try_from(page / 64).ok()?);
+            let rest = if on { bits } else { !bits } >> (page % 64);
+            if rest != 0 {
+                return Some(page + u64::from(rest.trailing_zeros())).filter(|found| *found < end);
+            }
+            page = (page / 64 + 1) * 64;
+        }
+        None
+    }
+
     /// Pages in the balloon of a tier.
     #[must_use]
     pub fn pages_in(&self, tier: usize) -> u64 {
@@ -390,6 +407,7 @@ mod tests {
                 prop_assert_eq!(state.all_are(tier, first, pages, on), (first..end).all(|p| set(&p) == on));
                 let count = (first..end).filter(set).count();
                 prop_assert_eq!(state.count(tier, first, pages), count as u64);
+                prop_assert_eq!(state.next(tier, first, first + pages, on), (first..end).find(|p| set(p) == on));
                 state.put_all(tier, first, pages, on);
                 for page in first..end {
                     if on { naive.insert((tier, page)); } else { naive.remove(&(tier, page)); }

@@ -37,21 +37,36 @@ pub fn for_each_data_extent(
     mut each: impl FnMut(Extent),
 ) -> Result<(), SysError> {
     let mut at = range.start;
-    while at < range.end {
-        let Some(start) = seek(fd, at, libc::SEEK_DATA)? else {
-            break;
-        };
-        let end = seek(fd, start, libc::SEEK_HOLE)?.unwrap_or(start);
-        if end <= start || start >= range.end {
-            break;
-        }
-        each(Extent {
-            start,
-            len: end.min(range.end) - start,
-        });
-        at = end;
+    while let Some(extent) = next_data_extent(fd, at..range.end)? {
+        each(extent);
+        at = extent.start + extent.len;
     }
     Ok(())
+}
+
+/// The first of them in `range`, cut off at its end; `None` where there is no more.
+///
+/// # Errors
+/// As [`data_extents`].
+pub fn next_data_extent(fd: BorrowedFd<'_>, range: Range<u64>) -> Result<Option<Extent>, SysError> {
+    let Some(start) = first_data(fd, range.clone())? else {
+        return Ok(None);
+    };
+    let end = seek(fd, start, libc::SEEK_HOLE)?.unwrap_or(start);
+    let len = end.min(range.end).saturating_sub(start);
+    Ok((len > 0).then_some(Extent { start, len }))
+}
+
+/// Where data begins in `range`: half of [`next_data_extent`], for who need not know where it ends.
+///
+/// # Errors
+/// As [`data_extents`].
+pub fn first_data(fd: BorrowedFd<'_>, range: Range<u64>) -> Result<Option<u64>, SysError> {
+    if range.is_empty() {
+        return Ok(None);
+    }
+    let start = seek(fd, range.start, libc::SEEK_DATA)?;
+    Ok(start.filter(|start| *start < range.end))
 }
 
 /// Frees what backs `len` bytes of a file from `start`, for everybody who maps it; they read as zeros then. On

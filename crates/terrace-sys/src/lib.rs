@@ -30,8 +30,8 @@ pub use connect::connect_unix;
 pub use damon::{Damon, DamonAttrs, DamonError, DamonRegion, Kdamond};
 pub use error::SysError;
 pub use extents::{
-    Extent, backing_page_bytes, data_extents, file_size, for_each_data_extent, huge_memory_file,
-    is_hugetlbfs, is_tmpfs, memory_file, punch_hole,
+    Extent, backing_page_bytes, data_extents, file_size, first_data, for_each_data_extent,
+    huge_memory_file, is_hugetlbfs, is_tmpfs, memory_file, next_data_extent, punch_hole,
 };
 pub use fds::{MAX_FDS, accepted_peer_pid, peer_pid, receive_with_fds, send_with_fds};
 pub use finding::{Finding, Status};

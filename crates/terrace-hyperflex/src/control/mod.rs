@@ -24,7 +24,7 @@ const MAX_LINE: u64 = 64 * 1024;
 pub enum Request {
     /// How it stands.
     Status {
-        /// Whether to look at the files, which takes a system call for each piece of them.
+        /// Whether to look at the files, which takes up to 0.5 s.
         verify: bool,
     },
     /// What each tier of the VM shall have, fastest first; `None` leaves a tier's target as it is.
@@ -115,9 +115,10 @@ pub struct TierStatus {
     pub target_bytes: u64,
     /// What it has by what the guest claims, bytes.
     pub size_bytes: u64,
-    /// What the files say, where it was asked for and could be seen within 3 s.
+    /// What the last whole look at the files said, where it was asked for; `None` before the first since the guest
+    /// started. A look goes on for 0.5 s with each request: a large tier in many pieces takes several.
     pub verified: Option<Verified>,
-    /// The share of the claimed pages that are really gone, 0 to 1, where the files were looked at.
+    /// The share of the claimed pages that are really gone, 0 to 1, by the same look.
     pub honesty: Option<f64>,
     /// Seconds since that look began: nothing in it is older.
     #[serde(default)]

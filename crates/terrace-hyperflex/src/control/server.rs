@@ -18,6 +18,7 @@ use crate::backend::Shared;
 use crate::config::Config;
 use crate::error::FlexError;
 use crate::export::{Exported, most_bytes};
+use crate::sweep::{Place, Sweeps};
 
 /// How long a client may take for its part: the others wait for it.
 const PATIENCE: Limits = Limits {
@@ -25,9 +26,8 @@ const PATIENCE: Limits = Limits {
     whole: Duration::from_secs(30),
 };
 
-/// How long files may be looked at for one answer: a large VM in many pieces would keep its clients waiting for longer
-/// than they do.
-const MOST_LOOKING: Duration = Duration::from_secs(3);
+/// How long files may be looked at for one answer, well below what clients wait for it; the next request goes on.
+const MOST_LOOKING: Duration = Duration::from_millis(500);
 
 /// How long to wait where no connection can be taken (no descriptors left, for one).
 const PAUSE: Duration = Duration::from_millis(100);
@@ -47,6 +47,7 @@ pub(crate) fn serve(
         epoll.ctl(ControlOperation::Add, fd, event)?;
     }
     let mut events = [EpollEvent::default(); 2];
+    let mut sweeps = Sweeps::default();
     loop {
         let ready = match epoll.wait(-1, &mut events) {
             Err(error) if error.kind() == ErrorKind::Interrupted => continue,
@@ -57,7 +58,7 @@ pub(crate) fn serve(
         }
         match listener.accept() {
             // A client that went away has lost its answer, and nothing else happened.
-            Ok((socket, _)) => drop(answer(&socket, shared)),
+            Ok((socket, _)) => drop(answer(&socket, shared, &mut sweeps)),
             Err(error) => {
                 tracing::warn!("control socket: {error}");
                 std::thread::sleep(PAUSE);
@@ -66,12 +67,12 @@ pub(crate) fn serve(
     }
 }
 
-fn answer(socket: &UnixStream, shared: &Shared) -> std::io::Result<()> {
+fn answer(socket: &UnixStream, shared: &Shared, sweeps: &mut Sweeps) -> std::io::Result<()> {
     let mut reader = BufReader::new(Timed::new(socket, PATIENCE));
     let mut line = Vec::new();
     (&mut reader).take(MAX_LINE).read_until(b'\n', &mut line)?;
     let done = match serde_json::from_slice::<Request>(&line) {
-        Ok(request) => carry_out(request, &mut reader, shared),
+        Ok(request) => carry_out(request, &mut reader, shared, sweeps),
         Err(error) => Err(FlexError::Refused(format!("not a request: {error}"))),
     };
     let (reply, behind) = done.unwrap_or_else(|error| {
@@ -90,11 +91,15 @@ fn carry_out(
     request: Request,
     reader: &mut impl std::io::Read,
     shared: &Shared,
+    sweeps: &mut Sweeps,
 ) -> Result<(Reply, Vec<u8>), FlexError> {
     let accepted = |generation| (Reply::Accepted { generation }, Vec::new());
     match request {
         Request::Status { verify } => {
-            let status = status(shared, verify);
+            let mut status = status(shared);
+            if verify {
+                look(shared, sweeps, &mut status);
+            }
             Ok((Reply::Status(Box::new(status)), Vec::new()))
         }
         Request::Resize { size_bytes } => {
@@ -167,13 +172,17 @@ fn targets(config: &Config, now: &[u64], sizes: &[Option<u64>]) -> Result<Vec<u6
         .collect()
 }
 
-fn status(shared: &Shared, verify: bool) -> Status {
+fn status(shared: &Shared) -> Status {
     let device = shared.device();
-    let (state, maps) = (Arc::clone(device.state()), device.tier_maps().to_vec());
-    let files = verify.then(|| device.files().clone());
+    let state = device.state();
     let targets = state.targets();
     let block_bytes = device.config().block_bytes();
-    let tiers = device.config().tiers().iter().zip(targets).zip(&maps);
+    let tiers = device
+        .config()
+        .tiers()
+        .iter()
+        .zip(targets)
+        .zip(device.tier_maps());
     let said = device.actual().iter().zip(device.statistics());
     let files_of = device.node_policies().iter().zip(device.problems());
     let tiers = tiers
@@ -201,7 +210,7 @@ fn status(shared: &Shared, verify: bool) -> Status {
         )
         .collect();
     let total = device.config().limits().total_pages;
-    let mut status = Status {
+    Status {
         connected: device.is_connected(),
         hypervisor_pid: shared.hypervisor_pid(),
         generation: state.generation(),
@@ -210,19 +219,33 @@ fn status(shared: &Shared, verify: bool) -> Status {
         total_bytes: total.map(|pages| pages * PAGE_BYTES),
         tiers,
         counters: *device.counters(),
-    };
+    }
+}
+
+/// Goes on with the looks at the files, and tells what the last ones that came to their ends said.
+fn look(shared: &Shared, sweeps: &mut Sweeps, status: &mut Status) {
+    let device = shared.device();
+    let (state, maps) = (Arc::clone(device.state()), device.tier_maps().to_vec());
+    let files = device.is_connected().then(|| device.files().clone());
     // Files are looked at while the queues run on.
     drop(device);
+    let Some(files) = files else { return };
+    let place = Place {
+        files: &files,
+        maps: &maps,
+        state: &state,
+    };
     let begun = Instant::now();
-    if let Some(files) = files {
-        for (i, (tier, map)) in status.tiers.iter_mut().zip(&maps).enumerate() {
-            let verified = files.verify(map, i, &state, || begun.elapsed() < MOST_LOOKING);
-            tier.honesty = verified.map(|seen| seen.honesty());
-            tier.verified = verified;
-            tier.verified_age_s = verified.map(|_| 0.0);
-        }
+    sweeps.go_on(
+        &place,
+        || shared.device(),
+        || begun.elapsed() < MOST_LOOKING,
+    );
+    for (tier, verdict) in status.tiers.iter_mut().zip(sweeps.verdicts()) {
+        tier.verified = verdict.map(|(seen, _)| seen);
+        tier.honesty = verdict.map(|(seen, _)| seen.honesty());
+        tier.verified_age_s = verdict.map(|(_, begun)| begun.elapsed().as_secs_f64());
     }
-    status
 }
 
 fn now_s() -> u32 {
