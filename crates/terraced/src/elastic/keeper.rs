@@ -118,6 +118,8 @@ impl Keeper {
         let (asks, asked) = channel();
         let body = Body {
             id,
+            is_quiet: place.is_quiet(),
+            unfound: 0,
             place,
             find,
             provider: None,
@@ -220,6 +222,10 @@ struct Body {
     place: Place,
     find: Find,
     provider: Option<Box<dyn Provider>>,
+    /// That nothing is found is told to nobody, as long as nobody asks.
+    is_quiet: bool,
+    /// How often nothing was found because the monitor did not answer.
+    unfound: u32,
     pace: Pace,
     inbox: Sender<Input>,
     verdicts: Verdicts,
@@ -239,6 +245,7 @@ impl Body {
                 Err(RecvTimeoutError::Disconnected) => return,
                 Err(RecvTimeoutError::Timeout) => self.look(true),
                 Ok(Ask::Look(answer)) => {
+                    self.is_quiet = false;
                     // Somebody waits: the host's memory is looked at in its own time.
                     let told = self.look(self.verdicts.tried.is_none());
                     // Whoever asked may have gone.
@@ -250,7 +257,10 @@ impl Body {
             if !told {
                 return;
             }
-            let pause = if self.was_met {
+            let pause = if self.unfound > 0 {
+                // 5 s to 80 s.
+                self.pace.idle.saturating_mul(1 << self.unfound.min(5)) / 2
+            } else if self.was_met {
                 self.pace.idle
             } else {
                 self.pace.under_way
@@ -301,6 +311,12 @@ impl Body {
             }
             Ok(look)
         });
+        if self.is_quiet && self.provider.is_none() && matches!(look, Err(Trouble::Gone(_))) {
+            // Another program may hold the monitor for now.
+            self.unfound = self.unfound.saturating_add(1);
+            return true;
+        }
+        self.unfound = 0;
         let looked = self.looked(look, verify, asked);
         self.tell(Told::Looked(Box::new(looked)))
     }

@@ -24,6 +24,8 @@ pub struct Kept {
     pub pid: Option<u32>,
     /// A device of ours is configured for it, whether that was seen or not.
     pub is_configured: bool,
+    /// Nothing was heard yet, and nobody asked: it is shown to nobody.
+    pub is_quiet: bool,
     /// What resizes it, once that is known.
     pub mechanism: Option<Mechanism>,
     /// The last look that brought something.
@@ -133,6 +135,7 @@ impl Kept {
             keeper,
             pid,
             is_configured: false,
+            is_quiet: false,
             mechanism: None,
             seen: None,
             trouble: None,
@@ -227,9 +230,15 @@ impl Kept {
             .max(sent.unwrap_or(0))
     }
 
+    /// Somebody heard of it, or wants to.
+    pub fn heard_of(&mut self) {
+        self.heard = Instant::now();
+        self.is_quiet = false;
+    }
+
     /// Takes news in and says what of it is worth an event.
     pub fn take(&mut self, told: Told, pace: &Pace) -> Vec<String> {
-        self.heard = Instant::now();
+        self.heard_of();
         let mut events = Vec::new();
         if std::mem::take(&mut self.is_silence_told) {
             events.push(format!("{} answers again", self.asked()));
@@ -251,7 +260,7 @@ impl Kept {
     /// An event where nothing was heard for too long: what is asked hangs.
     pub fn silence(&mut self, pace: &Pace) -> Option<String> {
         let silent = self.heard.elapsed();
-        if self.is_silence_told || silent < pace.idle + pace.patience {
+        if self.is_quiet || self.is_silence_told || silent < pace.idle + pace.patience {
             return None;
         }
         self.is_silence_told = true;

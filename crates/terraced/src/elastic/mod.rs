@@ -269,6 +269,13 @@ pub struct Place {
     pub root: HostRoot,
 }
 
+impl Place {
+    /// Nobody waits for what resizes it, nor says that there is anything: a monitor that does not answer is no news.
+    pub fn is_quiet(&self) -> bool {
+        !self.is_asked_for && self.config.hyperflex.is_none()
+    }
+}
+
 /// Finds what resizes a VM. Runs on the VM's keeper, again and again until it finds something, because a monitor may
 /// hang or be held by another client; `None` where there is nothing that could.
 pub type Find = Box<dyn FnMut() -> Result<Option<Box<dyn Provider>>, Trouble> + Send>;
@@ -291,14 +298,8 @@ pub fn three_ways(name: &str) -> String {
 pub fn finder() -> Finder {
     Arc::new(|place| {
         let Some(control) = place.config.hyperflex.clone() else {
-            let mut find = qemu::find(place);
-            if place.is_asked_for {
-                return Some(find);
-            }
             let opted_in = place.config.scan || place.config.mode != VmMode::Host;
-            // Nobody waits for it: a monitor that does not answer is no news.
-            let quietly = move || find().map_err(|trouble| Trouble::Nothing(trouble.to_string()));
-            return opted_in.then(|| Box::new(quietly) as Find);
+            return (opted_in || place.is_asked_for).then(|| qemu::find(place));
         };
         let nodes = place.config.hyperflex_nodes.clone();
         Some(Box::new(move || {

@@ -21,6 +21,8 @@ const LEAST: u64 = 64 << 20;
 pub struct Elastics {
     /// By the VM's name.
     pub vms: BTreeMap<String, Kept>,
+    /// VMs, by name, with nothing that resizes them, and their processes then: found again, they are not asked again.
+    without: BTreeMap<String, Option<u32>>,
     /// How VMs are looked after.
     pub pace: Pace,
     finder: Finder,
@@ -35,6 +37,7 @@ impl Elastics {
     pub fn new(finder: Finder, pace: Pace) -> Self {
         Self {
             vms: BTreeMap::new(),
+            without: BTreeMap::new(),
             pace,
             finder,
             next_keeper: 0,
@@ -72,9 +75,16 @@ impl Daemon {
             return;
         };
         let pid = entry.pid;
-        let known = self.elastics.vms.get(name);
-        // A look that could not find out the process says nothing of another one.
-        if known.is_some_and(|kept| kept.pid == pid || pid.is_none()) {
+        if let Some(kept) = self.elastics.vms.get_mut(name)
+            // A look that could not find out the process says nothing of another one.
+            && (kept.pid == pid || pid.is_none())
+        {
+            if is_asked_for && kept.is_quiet {
+                kept.heard_of();
+            }
+            return;
+        }
+        if !is_asked_for && self.elastics.without.get(name) == Some(&pid) {
             return;
         }
         let Ok(config) = self.config.vm(name) else {
@@ -89,6 +99,7 @@ impl Daemon {
             is_asked_for,
             root: self.root.clone(),
         };
+        let is_quiet = place.is_quiet();
         let Some(find) = (self.elastics.finder)(&place) else {
             return;
         };
@@ -97,7 +108,7 @@ impl Daemon {
         match Keeper::start(id, place, find, pace, self.inbox.clone()) {
             Ok(keeper) => {
                 let mut kept = Kept::new(keeper, pid);
-                kept.is_configured = is_configured;
+                (kept.is_configured, kept.is_quiet) = (is_configured, is_quiet);
                 self.elastics.vms.insert(name.to_owned(), kept);
             }
             Err(error) => self.tell(
@@ -111,6 +122,8 @@ impl Daemon {
     pub fn forget_elastic(&mut self) {
         let vms = &self.vms;
         self.elastics.vms.retain(|name, _| vms.contains_key(name));
+        let without = &mut self.elastics.without;
+        without.retain(|name, _| vms.contains_key(name));
     }
 
     /// Takes a keeper's news in.
@@ -122,7 +135,9 @@ impl Daemon {
         };
         if news.told.is_nothing() {
             // Its monitor is left alone until an operator asks for it again.
-            self.elastics.vms.remove(name);
+            let gone = self.elastics.vms.remove(name);
+            let pid = gone.and_then(|kept| kept.pid);
+            self.elastics.without.insert(name.to_owned(), pid);
             return;
         }
         let given = match &news.told {
