@@ -96,6 +96,11 @@ mod tests {
         device
     }
 
+    /// A node that this process may prefer, which a cpuset may have chosen.
+    fn node() -> u32 {
+        terrace_sys::allowed_nodes().first().copied().unwrap_or(0)
+    }
+
     /// Past the test harness's capture.
     fn skipped(test: &str, why: &dyn std::fmt::Display) {
         use std::io::Write as _;
@@ -120,7 +125,7 @@ mod tests {
             return;
         }
         vm.fill();
-        let device = device(&vm, [None, Some(0)]);
+        let device = device(&vm, [None, Some(node())]);
         assert_eq!(device.node_policies(), [None, Some(NodePolicy::Set)]);
         assert_eq!(device.counters().refused_node_policies, 0);
         let run = device.tier_maps()[1]
@@ -131,17 +136,39 @@ mod tests {
         drop(device);
         vm.touch(run.gpa, 1);
         let seen = |tier, at| file_prefers(vm.file(tier).as_fd(), at, 4096).unwrap();
-        assert_eq!([seen(1, 0), seen(1, MIB), seen(1, 7 * MIB)], [Some(0); 3]);
+        assert_eq!(
+            [seen(1, 0), seen(1, MIB), seen(1, 7 * MIB)],
+            [Some(node()); 3]
+        );
         assert_eq!(seen(0, 0), None, "the other tier's file");
     }
 
     #[test]
     fn a_node_that_the_host_does_not_have_is_a_count_and_the_device_serves_on() {
         let vm = MockVm::two_tiers();
-        let device = device(&vm, [Some(0), Some(1023)]);
+        let device = device(&vm, [Some(node()), Some(1023)]);
         assert_eq!(device.node_policies()[1], Some(NodePolicy::Refused));
         assert!(device.counters().refused_node_policies > 0);
         assert!(device.is_connected());
+    }
+
+    #[test]
+    fn memory_that_is_not_mapped_where_its_file_was_said_to_be_is_refused_before_the_kernel_is_asked()
+     {
+        let vm = MockVm::two_tiers();
+        let files = GuestFiles::new(vm.memory());
+        let tier = TierMap::new(&vm.config().tiers()[1]);
+        // Of another hypervisor: the first tier alone.
+        let limits = vm.config().limits();
+        let other = MockVm::new(&[8 * MIB], 1, limits).unwrap();
+        let why = prefer(&files, other.memory(), &tier, node()).unwrap_err();
+        assert!(matches!(why, Refused::NotMapped(_)), "{why}");
+        assert!(
+            why.to_string().starts_with("its memory is not mapped: "),
+            "{why}"
+        );
+        let kept = file_prefers(vm.file(1).as_fd(), 0, 4096);
+        assert!(kept.is_err() || kept.is_ok_and(|node| node.is_none()));
     }
 
     #[test]
@@ -164,9 +191,12 @@ mod tests {
         }
         let tier = TierMap::new(&vm.config().tiers()[0]);
         let files = GuestFiles::new(vm.memory());
-        let why = prefer(&files, vm.memory(), &tier, 0).unwrap_err();
-        assert!(matches!(why, Refused::NotKept { node: 0 }), "{why}");
-        let device = device(&vm, [Some(0), None]);
+        let why = prefer(&files, vm.memory(), &tier, node()).unwrap_err();
+        assert!(
+            matches!(why, Refused::NotKept { node: refused } if refused == node()),
+            "{why}"
+        );
+        let device = device(&vm, [Some(node()), None]);
         assert_eq!(device.node_policies(), [Some(NodePolicy::Refused), None]);
     }
 }

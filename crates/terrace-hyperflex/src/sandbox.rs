@@ -1,7 +1,8 @@
 //! What the process takes from itself before it faces a hypervisor and its guest.
 //!
 //! Left are: descriptors that are open and those that the hypervisor sends, memory that is not executable and the
-//! node that it prefers, threads of its own, time, and holes in files. There is no way to open, connect, start, or trace anything.
+//! node that it prefers, threads of its own, names and peers of sockets, time, and holes in files. There is no way to
+//! open, connect, start, or trace anything.
 
 use std::collections::BTreeMap;
 

@@ -36,7 +36,7 @@ pub use extents::{
 pub use fds::{MAX_FDS, accepted_peer_pid, peer_pid, receive_with_fds, send_with_fds};
 pub use finding::{Finding, Status};
 pub use mapping::SharedMapping;
-pub use mempolicy::{MAX_NODES, file_prefers, prefer_node};
+pub use mempolicy::{MAX_NODES, allowed_nodes, file_prefers, prefer_node};
 pub use move_pages::{
     MAX_BATCH, MoveOutcome, MoveScope, NOT_ANSWERED, move_pages, move_pages_supported, query_nodes,
 };

@@ -4,6 +4,7 @@
 use std::os::fd::{AsRawFd, BorrowedFd};
 
 use crate::SysError;
+use crate::topology::parse_list;
 
 /// Words of a set of nodes, and the most nodes that a kernel is built for.
 const WORDS: usize = 16;
@@ -105,6 +106,18 @@ pub fn file_prefers(
     })
 }
 
+/// The nodes that this process may prefer: all but those that its cpuset hides. None where the kernel does not say.
+#[must_use]
+pub fn allowed_nodes() -> Vec<u32> {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    allowed(&status).unwrap_or_default()
+}
+
+fn allowed(status: &str) -> Option<Vec<u32>> {
+    let list = |line: &str| parse_list(line.strip_prefix("Mems_allowed_list:")?.trim());
+    status.lines().find_map(list)
+}
+
 /// The one node of a set.
 fn only(nodes: &[u64; WORDS]) -> Option<u32> {
     let mut found = None;
@@ -147,10 +160,12 @@ mod tests {
             other => assert_eq!(other.unwrap(), None),
         }
         let second_half = mapping.as_ptr().addr() + 4 * PAGE;
-        prefer_node(second_half, 4 * PAGE, 0).unwrap();
-        assert_eq!([seen(3).unwrap(), seen(4).unwrap()], [None, Some(0)]);
+        // A kernel that has policies says which nodes this process may use.
+        let node = *allowed_nodes().last().unwrap();
+        prefer_node(second_half, 4 * PAGE, node).unwrap();
+        assert_eq!([seen(3).unwrap(), seen(4).unwrap()], [None, Some(node)]);
         drop(mapping);
-        assert_eq!(seen(7).unwrap(), Some(0));
+        assert_eq!(seen(7).unwrap(), Some(node));
         let mapping = SharedMapping::new(file.as_fd(), 0, 8 * PAGE).unwrap();
         for unknown in [MAX_NODES - 1, MAX_NODES, u32::MAX] {
             let error = prefer_node(mapping.as_ptr().addr(), PAGE, unknown).unwrap_err();
@@ -163,7 +178,12 @@ mod tests {
     fn pages_come_from_the_files_node_also_where_they_come_again() {
         let test = "pages_come_from_the_files_node_also_where_they_come_again";
         let nodes = node_free_bytes(&HostRoot::new("/"));
+        let allowed = allowed_nodes();
         for (NodeId(node), free) in nodes {
+            if !allowed.contains(&node) {
+                skipped(test, &format!("a cpuset hides node {node}"));
+                continue;
+            }
             // A full node is passed over: that is what preferring is.
             if free < 256 << 20 {
                 skipped(test, &format!("node {node} has {free} free bytes"));
@@ -208,10 +228,24 @@ mod tests {
             return skipped(test, &"the program is in memory");
         }
         let mapping = SharedMapping::new(file.as_fd(), 0, PAGE).unwrap();
-        match prefer_node(mapping.as_ptr().addr(), PAGE, 0) {
+        let node = allowed_nodes().first().copied().unwrap_or(0);
+        match prefer_node(mapping.as_ptr().addr(), PAGE, node) {
             Ok(()) => assert_eq!(file_prefers(file.as_fd(), 0, PAGE).unwrap(), None),
             Err(error) => skipped(test, &error),
         }
+    }
+
+    #[test]
+    fn nodes_that_a_cpuset_hides_are_not_allowed() {
+        let status =
+            "Cpus_allowed_list:\t0-7\nMems_allowed:\t0,0000000d\nMems_allowed_list:\t0,2-3\n";
+        assert_eq!(allowed(status), Some(vec![0, 2, 3]));
+        assert_eq!(
+            allowed("Mems_allowed:\t1\n"),
+            None,
+            "a kernel without nodes"
+        );
+        assert_eq!(allowed("Mems_allowed_list:\tx\n"), None);
     }
 
     #[test]

@@ -241,6 +241,10 @@ fn look(shared: &Shared, sweeps: &mut Sweeps, status: &mut Status) {
         || shared.device(),
         || begun.elapsed() < MOST_LOOKING,
     );
+    // What is said of the guest before is nothing that the one of now did.
+    if state.resets() != status.resets {
+        return;
+    }
     for (tier, verdict) in status.tiers.iter_mut().zip(sweeps.verdicts()) {
         tier.verified = verdict.map(|(seen, _)| seen);
         tier.honesty = verdict.map(|(seen, _)| seen.honesty());

@@ -54,10 +54,7 @@ fn a_vm_shrinks_grows_and_follows_new_targets_across_a_restart_of_the_device() {
     vm.fill();
     let device = start(&args);
     let client = Client::new(&args.control);
-    let status = client.status(true).unwrap();
-    assert!(!status.connected && status.hypervisor_pid.is_none());
-    let pages = (status.tiers[0].block_bytes, status.tiers[0].page_bytes);
-    assert_eq!(pages, (PAGE, 0), "nobody shares memory yet");
+    assert!(!client.status(true).unwrap().connected);
     let mut host = Hypervisor::connect(&args.socket, &vm, None);
     assert_eq!(host.config(0, 8), *b"TRHF\x01\0\x02\0");
     assert_eq!(host.config(120, 256 - 120).len(), 136);
@@ -140,6 +137,33 @@ fn a_size_that_is_no_whole_number_of_the_pages_that_are_offered_is_refused() {
     }
     assert_eq!(client.status(false).unwrap().generation, before);
     client.resize(&[Some(6 * MIB), Some(0)]).unwrap();
+    drop(host);
+    device.join().unwrap();
+}
+
+#[test]
+fn nothing_is_told_of_a_hypervisor_and_its_files_before_it_is_there() {
+    let folder = tempfile::tempdir().unwrap();
+    let args = args(folder.path(), &[]);
+    let vm = MockVm::two_tiers();
+    let device = start(&args);
+    let client = Client::new(&args.control);
+    let status = client.status(true).unwrap();
+    assert!(!status.connected && status.hypervisor_pid.is_none());
+    let tier = &status.tiers[0];
+    assert_eq!((tier.block_bytes, tier.page_bytes), (PAGE, 0));
+    assert_eq!((tier.verified, tier.honesty), (None, None));
+    assert_eq!(tier.verified_age_s, None);
+    let host = Hypervisor::connect(&args.socket, &vm, None);
+    wait_for("the memory", || client.status(false).unwrap().connected);
+    let status = client.status(true).unwrap();
+    assert!(status.tiers.iter().all(|tier| tier.verified.is_some()));
+    let status = client.status(false).unwrap();
+    assert!(status.tiers.iter().all(|tier| tier.verified.is_none()));
+    assert_eq!(status.tiers[0].page_bytes, PAGE);
+    wait_for("who connected", || {
+        client.status(false).unwrap().hypervisor_pid == Some(std::process::id())
+    });
     drop(host);
     device.join().unwrap();
 }

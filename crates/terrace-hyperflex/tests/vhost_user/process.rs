@@ -116,11 +116,13 @@ fn the_locked_in_program_lets_a_tiers_file_prefer_its_host_node() {
     let folder = tempfile::tempdir().unwrap();
     let vm = MockVm::two_tiers();
     vm.fill();
+    let node = terrace_sys::allowed_nodes().first().copied().unwrap_or(0);
+    let second = format!("node=1,size=8MiB,host-node={node}");
     let tiers = [
         "--tier",
         "node=0,size=8MiB,host-node=1023",
         "--tier",
-        "node=1,size=8MiB,host-node=0",
+        &second,
     ];
     let mut device = Device::start_with(folder.path(), &tiers, Stdio::inherit());
     let mut host = Hypervisor::connect(&folder.path().join("hypervisor"), &vm, None);
@@ -129,13 +131,13 @@ fn the_locked_in_program_lets_a_tiers_file_prefer_its_host_node() {
     let client = Client::new(&folder.path().join("control"));
     let status = client.status(false).unwrap();
     let nodes: Vec<_> = status.tiers.iter().map(|tier| tier.host_node).collect();
-    assert_eq!(nodes, [Some(1023), Some(0)]);
+    assert_eq!(nodes, [Some(1023), Some(node)]);
     assert_eq!(status.tiers[0].node_policy, Some(NodePolicy::Refused));
     assert!(status.counters.refused_node_policies > 0);
     // A kernel without policies refuses that too, and the VM is served all the same.
     if let Ok(prefers) = file_prefers(vm.file(1).as_fd(), 0, 4096) {
         assert_eq!(status.tiers[1].node_policy, Some(NodePolicy::Set));
-        assert_eq!(prefers, Some(0));
+        assert_eq!(prefers, Some(node));
     }
     drop(host.disconnect());
     assert!(device.0.wait().unwrap().success());
