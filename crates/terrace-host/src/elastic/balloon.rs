@@ -30,10 +30,9 @@ impl Balloon {
         let sizes: Option<Vec<u64>> = wanted.iter().copied().collect();
         let sizes = sizes.ok_or(ElasticError::OneTierByBalloon)?;
         let total = sizes.into_iter().fold(0, u64::saturating_add);
-        // A balloon holds whole pages: no other size is ever reached.
-        let total = total / PAGE_SIZE * PAGE_SIZE;
         if (LEAST..=self.ram).contains(&total) {
-            return Ok(total);
+            // A balloon holds whole pages: no other size is ever reached.
+            return Ok(total / PAGE_SIZE * PAGE_SIZE);
         }
         let [asked, ram] = [total, self.ram].map(Bytes);
         Err(ElasticError::BalloonRange { asked, ram })

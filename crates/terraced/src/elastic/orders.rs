@@ -9,7 +9,7 @@ use terrace_host::{Finding, node_memory};
 use super::admission::{self, Claim, Free, admit};
 use super::keeper::{Keeper, News, Sent, Told};
 use super::kept::Kept;
-use super::{Finder, Kind, Look, Origin, Pace, Place, size, three_ways, tier_name};
+use super::{Finder, Kind, Look, Origin, Pace, Place, TierLook, size, three_ways, tier_name};
 use crate::api::Failure;
 use crate::daemon::Daemon;
 
@@ -304,31 +304,7 @@ impl Daemon {
                     size(tier.whole_bytes)
                 )));
             }
-            if wanted >= tier.size_bytes {
-                continue;
-            }
-            if kind == Kind::HyperFlex && i == 0 && wanted < LEAST {
-                return Err(Refusal::Invalid(format!(
-                    "{} of {tier_name} memory are too little for any guest; {} can be had at least. Did you mean MiB?",
-                    size(wanted),
-                    size(LEAST)
-                )));
-            }
-            let unknown = kept.pinning_unknown.as_ref();
-            if let Some(why) = unknown.filter(|_| kind == Kind::HyperFlex) {
-                return Err(Refusal::Pinned(format!(
-                    "whether a device is passed through, which would pin its memory, is not known: {why}. It can \
-                     grow, and shrink once terraced may see the descriptors of the hypervisor: grant it \
-                     CAP_SYS_PTRACE and CAP_DAC_OVERRIDE, or run it as the hypervisor's user"
-                )));
-            }
-            let Some(device) = &kept.pinned_by else {
-                continue;
-            };
-            return Err(Refusal::Pinned(format!(
-                "a device is passed through ({device}), which pins all of its memory: what the guest gave back would \
-                 stay, or be taken from under the device. It can grow, and cannot shrink while it has the device"
-            )));
+            may_shrink(kept, i, tier, wanted)?;
         }
         let claims = self.claims_of_vms();
         // With all that is ordered at once.
@@ -452,6 +428,37 @@ impl Daemon {
         each.map(|found| Finding::degraded("elastic-memory", found, advice))
             .collect()
     }
+}
+
+/// Whether tier `i` may be asked to have no more than that.
+fn may_shrink(kept: &Kept, i: usize, tier: &TierLook, wanted: u64) -> Result<(), Refusal> {
+    let kind = kept.kind();
+    if wanted >= tier.size_bytes {
+        return Ok(());
+    }
+    if kind == Kind::HyperFlex && i == 0 && wanted < LEAST {
+        return Err(Refusal::Invalid(format!(
+            "{} of {} memory are too little for any guest; {} can be had at least. Did you mean MiB?",
+            size(wanted),
+            tier_name(kind, i),
+            size(LEAST)
+        )));
+    }
+    let unknown = kept.pinning_unknown.as_ref();
+    if let Some(why) = unknown.filter(|_| kind == Kind::HyperFlex) {
+        return Err(Refusal::Pinned(format!(
+            "whether a device is passed through, which would pin its memory, is not known: {why}. It can grow, and \
+             shrink once terraced may see the descriptors of the hypervisor: grant it CAP_SYS_PTRACE and \
+             CAP_DAC_OVERRIDE, or run it as the hypervisor's user"
+        )));
+    }
+    let Some(device) = &kept.pinned_by else {
+        return Ok(());
+    };
+    Err(Refusal::Pinned(format!(
+        "a device is passed through ({device}), which pins all of its memory: what the guest gave back would stay, or \
+         be taken from under the device. It can grow, and cannot shrink while it has the device"
+    )))
 }
 
 /// What each tier shall have, from what was asked for.
