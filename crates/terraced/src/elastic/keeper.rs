@@ -363,3 +363,54 @@ impl Body {
         self.inbox.send(news).is_ok()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::TierLook;
+    use super::*;
+
+    /// What a look says whose verdict began at `at`, in a guest that was started `resets` times.
+    fn look(verified: Option<Verified>, at: Option<Instant>, resets: u64) -> Look {
+        let tier = TierLook {
+            verified,
+            verified_at: at,
+            ..TierLook::default()
+        };
+        Look {
+            tiers: vec![tier],
+            resets,
+            ..Look::default()
+        }
+    }
+
+    #[test]
+    fn a_verdict_that_is_told_again_is_no_second_one_and_none_takes_nothing_back() {
+        let (mut verdicts, begun) = (Verdicts::default(), Instant::now());
+        let verified = Some(Verified::default());
+        let mut seen = look(verified, Some(begun), 0);
+        assert_eq!(verdicts.take(&mut seen, begun), [true]);
+        let asked = begun + Duration::from_secs(10);
+        // It takes a while to be told.
+        let late = begun + SAME / 2;
+        let mut again = look(verified, Some(late), 0);
+        assert_eq!(verdicts.take(&mut again, asked), [false]);
+        let mut none = look(None, None, 0);
+        assert_eq!(verdicts.take(&mut none, asked), [false]);
+        assert_eq!(
+            (none.tiers[0].verified, none.tiers[0].verified_at),
+            (verified, Some(late))
+        );
+        let mut new = look(verified, Some(late + 2 * SAME), 0);
+        assert_eq!(verdicts.take(&mut new, asked), [true]);
+    }
+
+    #[test]
+    fn a_verdict_about_the_guest_before_is_none_about_the_one_that_was_started_since() {
+        let (mut verdicts, begun) = (Verdicts::default(), Instant::now());
+        let verified = Some(Verified::default());
+        verdicts.take(&mut look(verified, Some(begun), 0), begun);
+        let mut after = look(verified, Some(begun), 1);
+        assert_eq!(verdicts.take(&mut after, begun), [false]);
+        assert_eq!(after.tiers[0].verified, None);
+    }
+}
