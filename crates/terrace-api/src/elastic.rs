@@ -125,7 +125,7 @@ pub struct GuestTier {
 pub struct Order {
     /// Grows with each order to this daemon.
     pub number: u64,
-    /// Who gave it: `operator`.
+    /// Who gave it: `operator`, or `pinning` for the daemon itself, where a device was passed through.
     pub origin: String,
     /// Seconds since it was given.
     pub age_s: f64,
@@ -168,6 +168,8 @@ pub enum OrderState {
     Stuck,
     /// The device did not take it.
     Failed,
+    /// Its answer was lost, or half of it was done: the next look tells.
+    Unknown,
 }
 
 /// Memory of a hypervisor's process that is resident now.

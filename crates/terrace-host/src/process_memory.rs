@@ -4,6 +4,8 @@
 //! device.
 
 use std::fs;
+use std::io::ErrorKind;
+use std::path::PathBuf;
 
 use crate::{HostRoot, ReadError};
 
@@ -44,15 +46,30 @@ pub fn resident(root: &HostRoot, pid: u32) -> Option<Resident> {
 /// What of a process pins the memory of its VM: a device that is passed through.
 ///
 /// # Errors
-/// Where its descriptors cannot be seen.
+/// Where its descriptors cannot be seen, or one of them cannot: that is no proof that none pins. To list them takes
+/// the process's user or `CAP_DAC_OVERRIDE`, to see what they are its user or `CAP_SYS_PTRACE`.
 pub fn pinned_by(root: &HostRoot, pid: u32) -> Result<Option<String>, ReadError> {
     let path = root.process(pid, "fd");
-    let entries = fs::read_dir(&path).map_err(|source| ReadError::Io { path, source })?;
-    let targets = entries
-        .flatten()
-        .filter_map(|e| fs::read_link(e.path()).ok());
-    let mut names = targets.map(|target| target.to_string_lossy().into_owned());
-    Ok(names.find(|name| is_pinning(name)))
+    let failed = |path: PathBuf| move |source| ReadError::Io { path, source };
+    let mut unseen = None;
+    for entry in fs::read_dir(&path).map_err(failed(path.clone()))? {
+        let target = entry.map_err(failed(path.clone())).and_then(|entry| {
+            let path = entry.path();
+            fs::read_link(&path).map_err(failed(path))
+        });
+        match target {
+            Ok(target) => {
+                let name = target.to_string_lossy().into_owned();
+                if is_pinning(&name) {
+                    return Ok(Some(name));
+                }
+            }
+            // Closed since.
+            Err(ReadError::Io { source, .. }) if source.kind() == ErrorKind::NotFound => {}
+            Err(error) => unseen = unseen.or(Some(error)),
+        }
+    }
+    unseen.map_or(Ok(None), Err)
 }
 
 /// Whether a descriptor that links there is of a device that is passed through: VFIO by group or by device, iommufd,
@@ -118,5 +135,20 @@ mod tests {
         }
         let (_folder, root) = process(&[], &["/dev/kvm", "anon_inode:kvm-vm", "/dev/vhost-net"]);
         assert_eq!(pinned_by(&root, 42).unwrap(), None);
+    }
+
+    #[test]
+    fn a_descriptor_that_cannot_be_read_is_no_proof_that_nothing_pins() {
+        let (folder, root) = process(&[], &["/dev/kvm"]);
+        // No link: it cannot be read, as without the right to look at the process.
+        fs::write(folder.path().join("proc/42/fd/7"), "").unwrap();
+        let unknown = pinned_by(&root, 42).unwrap_err();
+        assert!(unknown.to_string().contains("proc/42/fd/7"), "{unknown}");
+        // What is seen beside it counts.
+        symlink("/dev/vfio/17", folder.path().join("proc/42/fd/8")).unwrap();
+        assert_eq!(
+            pinned_by(&root, 42).unwrap().as_deref(),
+            Some("/dev/vfio/17")
+        );
     }
 }

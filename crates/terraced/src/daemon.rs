@@ -335,12 +335,14 @@ impl Served for Daemon {
     }
 
     fn elastic(&self, name: &str) -> Option<Elastic> {
-        let kept = self.elastics.vms.get(name)?;
+        let kept = self.elastics.vms.get(name);
+        let kept = kept.filter(|kept| !kept.is_quiet)?;
         Some(elastic::views::view(name, kept))
     }
 
     fn elastic_findings(&self, name: &str) -> Vec<Finding> {
         let kept = self.elastics.vms.get(name);
+        let kept = kept.filter(|kept| !kept.is_quiet);
         kept.map_or_else(Vec::new, |kept| elastic::views::findings(name, kept))
     }
 

@@ -188,9 +188,12 @@ impl Daemon {
 
     /// Two VMs may have one name: the second one's gets its process id.
     fn free_name(&self, name: &str, pid: Option<u32>) -> String {
+        let kept = self.elastics.vms.get(name).and_then(|kept| kept.pid);
+        let lives = |pid| self.root.process(pid, "stat").exists();
         match (self.vms.get(name), pid) {
             (Some(entry), Some(pid))
-                if (entry.managed.is_some() || entry.agent.is_some()) && entry.pid != Some(pid) =>
+                if (entry.managed.is_some() || entry.agent.is_some()) && entry.pid != Some(pid)
+                    || kept.is_some_and(|of| of != pid && lives(of)) =>
             {
                 format!("{name}.{pid}")
             }

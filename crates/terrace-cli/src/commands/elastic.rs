@@ -149,12 +149,17 @@ fn order_text(order: &Order) -> String {
         OrderState::Met => "met",
         OrderState::Stuck => "stuck",
         OrderState::Failed => "failed",
+        OrderState::Unknown => "not known",
     };
     let why = order.why.as_ref().map(|why| format!(": {why}"));
+    let by = match order.origin.as_str() {
+        "pinning" => "terraced, because a device is passed through".to_owned(),
+        origin => format!("the {origin}"),
+    };
     format!(
-        "  order {} by the {}, {:.0} s ago: {state}{}\n",
+        "  order {} by {}, {:.0} s ago: {state}{}\n",
         order.number,
-        order.origin,
+        by,
         order.age_s,
         why.unwrap_or_default()
     )

@@ -115,7 +115,7 @@ fn outcome(elastic: &Elastic, ordered: &Ordered) -> Outcome {
         OrderState::Met => Outcome::Met,
         OrderState::Stuck => Outcome::Failed(format!("stuck: {}", why())),
         OrderState::Failed => Outcome::Failed(why()),
-        OrderState::Sent | OrderState::UnderWay => Outcome::UnderWay,
+        OrderState::Sent | OrderState::UnderWay | OrderState::Unknown => Outcome::UnderWay,
     }
 }
 

@@ -1,5 +1,7 @@
 //! The balloon of a VM, which has one size and knows no tiers.
 
+use terrace_proto::PAGE_SIZE;
+
 use super::{Bytes, ElasticError};
 use crate::qemu::Monitor;
 
@@ -29,7 +31,8 @@ impl Balloon {
         let sizes = sizes.ok_or(ElasticError::OneTierByBalloon)?;
         let total = sizes.into_iter().fold(0, u64::saturating_add);
         if (LEAST..=self.ram).contains(&total) {
-            return Ok(total);
+            // A balloon holds whole pages: no other size is ever reached.
+            return Ok(total / PAGE_SIZE * PAGE_SIZE);
         }
         let [asked, ram] = [total, self.ram].map(Bytes);
         Err(ElasticError::BalloonRange { asked, ram })

@@ -178,6 +178,8 @@ fn the_balloon_gets_the_sum_and_never_one_tier() {
     };
     let both = [Some(256 * MIB), Some(512 * MIB)];
     assert_eq!(balloon.total(&both).unwrap(), 768 * MIB);
+    let odd = [Some(256 * MIB + 1), Some(512 * MIB + 4094)];
+    assert_eq!(balloon.total(&odd).unwrap(), 768 * MIB, "whole pages");
     let one = balloon.total(&[Some(256 * MIB), None]).unwrap_err();
     assert!(one.to_string().contains("say both sizes"), "{one}");
     let nothing = balloon.total(&[None, None]).unwrap_err();

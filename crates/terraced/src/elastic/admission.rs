@@ -27,6 +27,9 @@ pub struct Claim {
     pub present_bytes: u64,
     /// The guest's driver has inflated.
     pub is_inflated: bool,
+    /// The page size of the pool that its memory comes from; 0: none. Claims of several pools do not meet: who asks
+    /// gives those of one.
+    pub pool: u64,
 }
 
 impl Claim {
@@ -176,6 +179,7 @@ mod tests {
             counted_bytes: counted * GIB,
             present_bytes: present * GIB,
             is_inflated: true,
+            pool: 0,
         }
     }
 

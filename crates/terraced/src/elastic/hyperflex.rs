@@ -1,15 +1,14 @@
 //! A VM's HyperFlex device as what resizes it.
 
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use terrace_hyperflex::control::{self, Client, ClientError, Status, TierStatus};
 use terrace_hyperflex::policy::NodePolicy;
 use terrace_proto::PAGE_SIZE;
 
-use super::{GuestTier, Kind, Look, Mechanism, Provider, TierLook, Trouble, Verified, size};
+use super::{GuestTier, Kind, Look, Mechanism, Provider, TierLook, Trouble, Verified, plain, size};
 
-/// Most characters of a device's words that are kept.
-const MOST_WORDS: usize = 400;
 /// Most tiers that a VM has.
 const MOST_TIERS: usize = 4;
 
@@ -36,6 +35,7 @@ impl Device {
         Look {
             connected: status.connected,
             told: status.told,
+            hypervisor_pid: status.hypervisor_pid.filter(|pid| *pid > 0),
             resets: status.resets,
             total_bytes: status.total_bytes,
             refused_entries: status.counters.refused(),
@@ -84,13 +84,21 @@ fn tier_look(tier: &TierStatus, configured: Option<u32>) -> TierLook {
         host_nodes: host_node.into_iter().collect(),
         whole_bytes: tier.whole_bytes,
         least_bytes: 0,
-        block_bytes: 0,
+        block_bytes: tier.block_bytes,
+        page_bytes: tier.page_bytes,
         target_bytes: tier.target_bytes,
         size_bytes: tier.size_bytes,
         verified,
+        verified_at: tier.verified_age_s.and_then(began),
         stuck: stuck(tier),
         guest: guest(&tier.guest),
     }
+}
+
+/// When a look at files began that is so old; now, where that cannot be.
+fn began(age_s: f64) -> Option<Instant> {
+    let age = Duration::try_from_secs_f64(age_s).ok()?;
+    Instant::now().checked_sub(age)
 }
 
 /// Why the tier cannot come to its target: by the device's word, or by the guest's.
@@ -127,14 +135,9 @@ fn trouble(error: ClientError) -> Trouble {
     }
 }
 
-/// The device faces the guest: what it says goes to events and terminals without anything that steers them.
-fn plain(said: &str) -> String {
-    let printable = |c: char| if c.is_control() { ' ' } else { c };
-    said.chars().take(MOST_WORDS).map(printable).collect()
-}
-
 #[cfg(test)]
 mod tests {
+    use super::super::MOST_WORDS;
     use super::*;
 
     #[test]

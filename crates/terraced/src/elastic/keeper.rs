@@ -7,7 +7,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use terrace_host::process_memory::{self, Resident};
 use tokio::sync::oneshot;
@@ -47,10 +47,10 @@ pub struct Looked {
     pub mechanism: Option<Mechanism>,
     /// How it stands.
     pub look: Result<Look, Trouble>,
-    /// When the host's memory behind it was looked at; what a look has of that may be older than the look.
-    pub verified_at: Option<Instant>,
-    /// It was at this look.
-    pub is_verified_now: bool,
+    /// The host's memory behind it was asked for, at this look or before.
+    pub is_tried: bool,
+    /// Of each tier: what the host says of it was not told before.
+    pub is_fresh: Vec<bool>,
     /// Memory of the process.
     pub resident: Option<Resident>,
     /// What pins the VM's memory; why that is not known, where it is not.
@@ -118,12 +118,14 @@ impl Keeper {
         let (asks, asked) = channel();
         let body = Body {
             id,
+            is_quiet: place.is_quiet(),
+            unfound: 0,
             place,
             find,
             provider: None,
             pace,
             inbox,
-            verified: None,
+            verdicts: Verdicts::default(),
             was_met: true,
             order: 0,
         };
@@ -161,10 +163,58 @@ impl Keeper {
     }
 }
 
-/// What the host said last.
+/// What the host said last of a tier.
+#[derive(Clone, Copy)]
 struct Seen {
     at: Instant,
-    tiers: Vec<Option<Verified>>,
+    verified: Verified,
+}
+
+/// How much earlier than another one a verdict may seem to be that is the same: what it takes to be told.
+const SAME: Duration = Duration::from_secs(1);
+
+/// What the host said last of each tier: a look that could not look at it in time takes nothing of that back.
+#[derive(Default)]
+struct Verdicts {
+    tiers: Vec<Option<Seen>>,
+    /// When it was asked for last.
+    tried: Option<Instant>,
+    /// Of the last look.
+    resets: Option<u64>,
+    /// What is older is of the guest before.
+    from: Option<Instant>,
+}
+
+impl Verdicts {
+    /// Keeps what is new in a look that was asked for at `asked`, and puts what is known into it. Says which is new.
+    fn take(&mut self, look: &mut Look, asked: Instant) -> Vec<bool> {
+        let now = Instant::now();
+        let before = self.resets.replace(look.resets);
+        if before.is_some_and(|before| before != look.resets) {
+            *self = Self {
+                resets: self.resets,
+                from: Some(now),
+                ..Self::default()
+            };
+        }
+        self.tiers.resize(look.tiers.len(), None);
+        let from = self.from;
+        let tiers = look.tiers.iter_mut().zip(&mut self.tiers);
+        let each = tiers.map(|(tier, known)| {
+            let at = tier.verified_at.take().unwrap_or(now);
+            let verified = tier.verified.take();
+            let seen = verified.map(|verified| Seen { at, verified });
+            let seen = seen.filter(|seen| from.is_none_or(|from| seen.at >= from));
+            let is_fresh = seen.is_some_and(|seen| {
+                seen.at >= asked || known.is_none_or(|known| seen.at > known.at + SAME)
+            });
+            *known = seen.or(*known);
+            tier.verified = known.map(|seen| seen.verified);
+            tier.verified_at = known.map(|seen| seen.at);
+            is_fresh
+        });
+        each.collect()
+    }
 }
 
 struct Body {
@@ -172,9 +222,13 @@ struct Body {
     place: Place,
     find: Find,
     provider: Option<Box<dyn Provider>>,
+    /// That nothing is found is told to nobody, as long as nobody asks.
+    is_quiet: bool,
+    /// How often nothing was found because the monitor did not answer.
+    unfound: u32,
     pace: Pace,
     inbox: Sender<Input>,
-    verified: Option<Seen>,
+    verdicts: Verdicts,
     was_met: bool,
     order: u64,
 }
@@ -191,8 +245,9 @@ impl Body {
                 Err(RecvTimeoutError::Disconnected) => return,
                 Err(RecvTimeoutError::Timeout) => self.look(true),
                 Ok(Ask::Look(answer)) => {
+                    self.is_quiet = false;
                     // Somebody waits: the host's memory is looked at in its own time.
-                    let told = self.look(self.verified.is_none());
+                    let told = self.look(self.verdicts.tried.is_none());
                     // Whoever asked may have gone.
                     let _ = answer.send(());
                     told
@@ -202,7 +257,10 @@ impl Body {
             if !told {
                 return;
             }
-            let pause = if self.was_met {
+            let pause = if self.unfound > 0 {
+                // 5 s to 80 s.
+                self.pace.idle.saturating_mul(1 << self.unfound.min(5)) / 2
+            } else if self.was_met {
                 self.pace.idle
             } else {
                 self.pace.under_way
@@ -240,10 +298,11 @@ impl Body {
     /// Looks at the host's memory too, where that `may` be and is due or a target was met. `false` where nobody listens
     /// any more.
     fn look(&mut self, may: bool) -> bool {
-        let seen = self.verified.as_ref();
-        let due = may && seen.is_none_or(|seen| seen.at.elapsed() >= self.pace.verify);
+        let tried = self.verdicts.tried;
+        let due = may && tried.is_none_or(|at| at.elapsed() >= self.pace.verify);
         let was_met = self.was_met;
         let mut verify = due;
+        let asked = Instant::now();
         let look = self.provider().and_then(|provider| {
             let look = provider.look(due)?;
             if look.is_met() && !was_met && !due {
@@ -252,36 +311,40 @@ impl Body {
             }
             Ok(look)
         });
-        let looked = self.looked(look, verify);
+        if self.is_quiet && self.provider.is_none() && matches!(look, Err(Trouble::Gone(_))) {
+            // Another program may hold the monitor for now.
+            self.unfound = self.unfound.saturating_add(1);
+            return true;
+        }
+        self.unfound = 0;
+        let looked = self.looked(look, verify, asked);
         self.tell(Told::Looked(Box::new(looked)))
     }
 
-    fn looked(&mut self, mut look: Result<Look, Trouble>, verify: bool) -> Looked {
+    fn looked(&mut self, mut look: Result<Look, Trouble>, verify: bool, asked: Instant) -> Looked {
         let at = Instant::now();
-        let mut is_verified_now = false;
+        let mut is_fresh = Vec::new();
         match &mut look {
             Ok(look) => {
                 self.was_met = look.is_met();
-                is_verified_now = verify && look.tiers.iter().any(|tier| tier.verified.is_some());
+                is_fresh = self.verdicts.take(look, asked);
                 if verify {
-                    let tiers = look.tiers.iter().map(|tier| tier.verified).collect();
-                    self.verified = Some(Seen { at, tiers });
-                } else if let Some(seen) = &self.verified {
-                    for (tier, seen) in look.tiers.iter_mut().zip(&seen.tiers) {
-                        tier.verified = *seen;
-                    }
+                    self.verdicts.tried = Some(at);
                 }
             }
             // What comes back may be another device.
-            Err(_) => self.verified = None,
+            Err(_) => self.verdicts = Verdicts::default(),
         }
+        // Which process it is the device knows better than the VM's name.
+        let told = look.as_ref().ok().and_then(|look| look.hypervisor_pid);
+        self.place.pid = told.or(self.place.pid);
         let (root, pid) = (&self.place.root, self.place.pid);
         Looked {
             at,
             mechanism: self.provider.as_ref().map(|p| p.mechanism()),
             look,
-            verified_at: self.verified.as_ref().map(|seen| seen.at),
-            is_verified_now,
+            is_tried: self.verdicts.tried.is_some(),
+            is_fresh,
             resident: pid.and_then(|pid| process_memory::resident(root, pid)),
             pinned_by: pid.map_or_else(
                 || Err("the hypervisor's process is not known".into()),
@@ -298,5 +361,56 @@ impl Body {
         };
         let news = Input::Elastic(self.place.name.clone(), Box::new(news));
         self.inbox.send(news).is_ok()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::TierLook;
+    use super::*;
+
+    /// What a look says whose verdict began at `at`, in a guest that was started `resets` times.
+    fn look(verified: Option<Verified>, at: Option<Instant>, resets: u64) -> Look {
+        let tier = TierLook {
+            verified,
+            verified_at: at,
+            ..TierLook::default()
+        };
+        Look {
+            tiers: vec![tier],
+            resets,
+            ..Look::default()
+        }
+    }
+
+    #[test]
+    fn a_verdict_that_is_told_again_is_no_second_one_and_none_takes_nothing_back() {
+        let (mut verdicts, begun) = (Verdicts::default(), Instant::now());
+        let verified = Some(Verified::default());
+        let mut seen = look(verified, Some(begun), 0);
+        assert_eq!(verdicts.take(&mut seen, begun), [true]);
+        let asked = begun + Duration::from_secs(10);
+        // It takes a while to be told.
+        let late = begun + SAME / 2;
+        let mut again = look(verified, Some(late), 0);
+        assert_eq!(verdicts.take(&mut again, asked), [false]);
+        let mut none = look(None, None, 0);
+        assert_eq!(verdicts.take(&mut none, asked), [false]);
+        assert_eq!(
+            (none.tiers[0].verified, none.tiers[0].verified_at),
+            (verified, Some(late))
+        );
+        let mut new = look(verified, Some(late + 2 * SAME), 0);
+        assert_eq!(verdicts.take(&mut new, asked), [true]);
+    }
+
+    #[test]
+    fn a_verdict_about_the_guest_before_is_none_about_the_one_that_was_started_since() {
+        let (mut verdicts, begun) = (Verdicts::default(), Instant::now());
+        let verified = Some(Verified::default());
+        verdicts.take(&mut look(verified, Some(begun), 0), begun);
+        let mut after = look(verified, Some(begun), 1);
+        assert_eq!(verdicts.take(&mut after, begun), [false]);
+        assert_eq!(after.tiers[0].verified, None);
     }
 }

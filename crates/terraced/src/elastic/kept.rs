@@ -1,6 +1,6 @@
 //! What the daemon's thread keeps of a VM's elastic memory, and what of it is worth an event.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use terrace_api::elastic::{OrderState, Orders};
 use terrace_host::process_memory::Resident;
@@ -13,12 +13,19 @@ pub const HONEST: f64 = 0.99;
 /// So many looks in a row must say so.
 const LOOKS: u32 = 2;
 
+/// How often at most it is told that a guest starts anew.
+const EVERY: Duration = Duration::from_secs(60);
+
 /// All about one VM.
 pub struct Kept {
     /// Looks after it.
     pub keeper: Keeper,
     /// The hypervisor's process when it was found.
     pub pid: Option<u32>,
+    /// A device of ours is configured for it, whether that was seen or not.
+    pub is_configured: bool,
+    /// Nothing was heard yet, and nobody asked: it is shown to nobody.
+    pub is_quiet: bool,
     /// What resizes it, once that is known.
     pub mechanism: Option<Mechanism>,
     /// The last look that brought something.
@@ -45,14 +52,42 @@ pub struct Kept {
     /// Since when the driver does not know the targets, and whether that was told.
     untold: Option<(Instant, bool)>,
     is_silence_told: bool,
+    restarts: Restarts,
+    is_pinning_told: bool,
+}
+
+/// That the guest started anew, told at most once in [`EVERY`]: a guest that does nothing else fills no list.
+#[derive(Clone, Copy, Debug, Default)]
+struct Restarts {
+    untold: u64,
+    told: Option<Instant>,
+}
+
+impl Restarts {
+    /// Takes in the device's count before and now, and says what to tell.
+    fn seen(&mut self, before: u64, now: u64, at: Instant) -> Option<String> {
+        // A count that fell is that of a new device.
+        let more = now.checked_sub(before).unwrap_or(1);
+        self.untold = self.untold.saturating_add(more);
+        let told = |told| at.saturating_duration_since(told) < EVERY;
+        if self.untold == 0 || self.told.is_some_and(told) {
+            return None;
+        }
+        self.told = Some(at);
+        let times = match std::mem::take(&mut self.untold) {
+            1 => String::new(),
+            times => format!(" ({times} times)"),
+        };
+        Some(format!(
+            "the guest started anew{times}: its balloons are empty"
+        ))
+    }
 }
 
 /// A look.
 pub struct Seen {
     /// When.
     pub at: Instant,
-    /// When the host's memory was looked at.
-    pub verified_at: Option<Instant>,
     /// What was seen.
     pub look: Look,
 }
@@ -99,6 +134,8 @@ impl Kept {
         Self {
             keeper,
             pid,
+            is_configured: false,
+            is_quiet: false,
             mechanism: None,
             seen: None,
             trouble: None,
@@ -113,6 +150,8 @@ impl Kept {
             met_told: Vec::new(),
             untold: None,
             is_silence_told: false,
+            restarts: Restarts::default(),
+            is_pinning_told: false,
         }
     }
 
@@ -191,9 +230,15 @@ impl Kept {
             .max(sent.unwrap_or(0))
     }
 
+    /// Somebody heard of it, or wants to.
+    pub fn heard_of(&mut self) {
+        self.heard = Instant::now();
+        self.is_quiet = false;
+    }
+
     /// Takes news in and says what of it is worth an event.
     pub fn take(&mut self, told: Told, pace: &Pace) -> Vec<String> {
-        self.heard = Instant::now();
+        self.heard_of();
         let mut events = Vec::new();
         if std::mem::take(&mut self.is_silence_told) {
             events.push(format!("{} answers again", self.asked()));
@@ -208,14 +253,14 @@ impl Kept {
     /// Takes in that an order was taken back, which is no word of the keeper.
     pub fn withdrawn(&mut self, number: u64, why: String) -> Vec<String> {
         let mut events = Vec::new();
-        self.answered(number, Err(Trouble::Gone(why)), &mut events);
+        self.answered(number, Err(Trouble::Refused(why)), &mut events);
         events
     }
 
     /// An event where nothing was heard for too long: what is asked hangs.
     pub fn silence(&mut self, pace: &Pace) -> Option<String> {
         let silent = self.heard.elapsed();
-        if self.is_silence_told || silent < pace.idle + pace.patience {
+        if self.is_quiet || self.is_silence_told || silent < pace.idle + pace.patience {
             return None;
         }
         self.is_silence_told = true;
@@ -253,7 +298,11 @@ impl Kept {
         match result {
             Ok(()) => order.state = OrderState::UnderWay,
             Err(trouble) => {
-                order.state = OrderState::Failed;
+                // A lost answer is none: the order, or half of it, may have been taken.
+                order.state = match trouble {
+                    Trouble::Gone(_) => OrderState::Unknown,
+                    Trouble::Refused(_) | Trouble::Nothing(_) => OrderState::Failed,
+                };
                 order.why = Some(trouble.to_string());
             }
         }
@@ -262,6 +311,7 @@ impl Kept {
     fn looked(&mut self, looked: Looked, pace: &Pace, events: &mut Vec<String>) {
         self.mechanism = looked.mechanism.or(self.mechanism.take());
         let is_safe = self.kind().frees_pinned();
+        self.watch_pinning(looked.pinned_by.as_ref(), is_safe, events);
         (self.pinned_by, self.pinning_unknown) = match looked.pinned_by {
             _ if is_safe => (None, None),
             Ok(device) => (device, None),
@@ -281,24 +331,68 @@ impl Kept {
                 if self.trouble.take().is_some() {
                     events.push(format!("{} answers", self.asked()));
                 }
-                let resets = self.seen.as_ref().map(|seen| seen.look.resets);
-                if resets.is_some_and(|before| before != look.resets) {
-                    events.push("the guest started anew: its balloons are empty".into());
+                let before = self.seen.as_ref().map_or(look.resets, |s| s.look.resets);
+                if before != look.resets {
                     self.tiers.iter_mut().for_each(|t| t.is_inflated = false);
                 }
+                events.extend(self.restarts.seen(before, look.resets, looked.at));
                 self.tiers.resize(look.tiers.len(), TierState::default());
                 self.watch_driver(&look, pace, events);
-                self.watch_honesty(&look, looked.is_verified_now, events);
+                self.watch_honesty(&look, &looked.is_fresh, events);
                 self.watch_targets(&look, events);
-                self.watch_inflated(&look, looked.verified_at.is_some());
+                self.watch_inflated(&look, looked.is_tried);
                 self.watch_order(&look, looked.order);
                 self.seen = Some(Seen {
                     at: looked.at,
-                    verified_at: looked.verified_at,
                     look,
                 });
             }
         }
+    }
+
+    fn watch_pinning(
+        &mut self,
+        seen: Result<&Option<String>, &String>,
+        is_safe: bool,
+        events: &mut Vec<String>,
+    ) {
+        match seen {
+            Ok(Some(device)) if !is_safe && !self.is_pinning_told => {
+                self.is_pinning_told = true;
+                events.push(format!(
+                    "a device is passed through ({device}), which pins all of its memory: it cannot shrink"
+                ));
+            }
+            Ok(None) if std::mem::take(&mut self.is_pinning_told) => {
+                events.push("no device is passed through any more: it can shrink".into());
+            }
+            // That it is not known for now is no news.
+            _ => {}
+        }
+    }
+
+    /// What each tier shall have so that a device that is passed through loses no memory; `None` where nothing is to
+    /// be done, or an order is on its way. `given`: the last order before the look.
+    pub fn held(&self, given: u64) -> Option<Vec<Option<u64>>> {
+        let is_pinned = self.kind() == Kind::HyperFlex && self.pinned_by.is_some();
+        let look = &self
+            .seen
+            .as_ref()
+            .filter(|_| is_pinned && self.trouble.is_none())?
+            .look;
+        if let Some(order) = &self.order {
+            let failed = order.origin == Origin::Pinning && order.state == OrderState::Failed;
+            if order.number > given || (failed && order.at.elapsed() < EVERY) {
+                return None;
+            }
+        }
+        let most = look.total_bytes.unwrap_or(u64::MAX);
+        let tiers = look.tiers.iter().map(|tier| {
+            let held = tier.kept_as_it_is().min(most);
+            (tier.target_bytes < tier.size_bytes && held != tier.target_bytes).then_some(held)
+        });
+        let tiers: Vec<_> = tiers.collect();
+        tiers.iter().any(Option::is_some).then_some(tiers)
     }
 
     fn watch_driver(&mut self, look: &Look, pace: &Pace, events: &mut Vec<String>) {
@@ -318,14 +412,14 @@ impl Kept {
         events.push(format!("for {wait} s {why}"));
     }
 
-    fn watch_honesty(&mut self, look: &Look, is_verified: bool, events: &mut Vec<String>) {
-        if !is_verified {
-            return;
-        }
+    fn watch_honesty(&mut self, look: &Look, is_fresh: &[bool], events: &mut Vec<String>) {
         let kind = self.kind();
         let tiers = look.tiers.iter().zip(&mut self.tiers).enumerate();
         for (i, (tier, state)) in tiers {
-            let Some(seen) = tier.verified else { continue };
+            let is_fresh = is_fresh.get(i).copied().unwrap_or(false);
+            let Some(seen) = tier.verified.filter(|_| is_fresh) else {
+                continue;
+            };
             let name = tier_name(kind, i);
             if seen.honesty() >= HONEST {
                 if state.low_looks >= LOOKS {
@@ -392,13 +486,19 @@ impl Kept {
         }
     }
 
-    fn watch_inflated(&mut self, look: &Look, is_verified: bool) {
+    fn watch_inflated(&mut self, look: &Look, is_tried: bool) {
         let knows = look.connected && look.told;
+        let needs_proof = self.kind().needs_proof();
         for (tier, state) in look.tiers.iter().zip(&mut self.tiers) {
-            let is_honest = tier.verified.is_none_or(|seen| seen.honesty() >= HONEST);
+            let is_honest = tier.verified.map_or(!needs_proof, |seen| {
+                // Of a guest that had given back less then, the rest is not proven.
+                let given = tier.whole_bytes.saturating_sub(tier.size_bytes);
+                let is_all = seen.claimed_bytes >= given - given / 100;
+                seen.honesty() >= HONEST && (is_all || !needs_proof)
+            });
             if !look.connected {
                 state.is_inflated = false;
-            } else if knows && tier.is_met() && is_verified && is_honest {
+            } else if knows && tier.is_met() && is_tried && is_honest {
                 state.is_inflated = true;
             }
         }
@@ -406,9 +506,13 @@ impl Kept {
 
     fn watch_order(&mut self, look: &Look, given: u64) {
         let order = self.order.as_mut().filter(|order| order.number <= given);
-        let Some(order) = order.filter(|order| order.state != OrderState::Failed) else {
+        // What became of it stays: later targets are no word about it.
+        let is_over =
+            |order: &&mut Order| matches!(order.state, OrderState::Failed | OrderState::Met);
+        let Some(order) = order.filter(|order| !is_over(order)) else {
             return;
         };
+        let was = (order.state == OrderState::Unknown).then(|| order.why.take());
         order.is_seen = true;
         let kind = self.mechanism.as_ref().map_or(Kind::HyperFlex, |m| m.kind);
         let has_no_driver = self.untold.is_some_and(|(_, told)| told);
@@ -419,11 +523,17 @@ impl Kept {
         for (i, size_bytes, tier) in asked {
             if tier.target_bytes != size_bytes {
                 state = OrderState::Failed;
-                why = Some(format!(
-                    "the target of {} is {} now: it was ordered by another way, or the device lost it",
+                let but = format!(
+                    "the target of {} is {} now",
                     tier_name(kind, i),
                     size(tier.target_bytes)
-                ));
+                );
+                why = Some(match was.flatten() {
+                    Some(was) => format!("{was}; {but}"),
+                    None => {
+                        format!("{but}: it was ordered by another way, or the device lost it")
+                    }
+                });
                 break;
             }
             if tier.is_met() && look.told {
@@ -454,5 +564,26 @@ fn no_driver(kind: Kind, is_connected: bool) -> String {
         format!("the guest's driver has not taken the targets: {driver}")
     } else {
         "no hypervisor has been connected to its device".into()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_guest_that_starts_anew_again_and_again_makes_one_event_a_minute_with_their_number() {
+        let (mut restarts, start) = (Restarts::default(), Instant::now());
+        let mut seen = |before, now, s| restarts.seen(before, now, start + Duration::from_secs(s));
+        assert_eq!(seen(4, 4, 0), None);
+        let told = seen(4, 5, 1).unwrap();
+        assert_eq!(told, "the guest started anew: its balloons are empty");
+        assert_eq!((seen(5, 9, 2), seen(9, 0, 30)), (None, None));
+        let told = seen(0, 0, 61).unwrap();
+        assert_eq!(
+            told,
+            "the guest started anew (5 times): its balloons are empty"
+        );
+        assert_eq!(seen(0, 0, 200), None);
     }
 }

@@ -21,7 +21,7 @@ pub mod views;
 
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 pub use terrace_api::elastic::GuestTier;
 use terrace_host::HostRoot;
@@ -86,6 +86,12 @@ impl Kind {
         self == Self::VirtioMem
     }
 
+    /// Whether what the guest claims to have given back counts as gone only once the host's memory agreed: such a
+    /// guest may keep it, where QEMU takes it by itself.
+    pub fn needs_proof(self) -> bool {
+        self == Self::HyperFlex
+    }
+
     /// Whether it resizes each tier for itself.
     pub fn knows_tiers(self) -> bool {
         self != Self::Balloon
@@ -99,6 +105,8 @@ pub struct Look {
     pub connected: bool,
     /// Whether the guest's driver knows the targets.
     pub told: bool,
+    /// The hypervisor's process by the provider's word: another VM may have the same name.
+    pub hypervisor_pid: Option<u32>,
     /// How often the guest started anew.
     pub resets: u64,
     /// What the VM's owner pays for, bytes, where that is a limit.
@@ -124,12 +132,17 @@ pub struct TierLook {
     pub least_bytes: u64,
     /// Sizes above the least are whole blocks of so many bytes; 0 where any size can be.
     pub block_bytes: u64,
+    /// The largest page that its memory on the host is made of, bytes: beyond [`PAGE_SIZE`] its memory comes from a
+    /// pool of huge pages. 0 where it is not known.
+    pub page_bytes: u64,
     /// What it shall have, bytes.
     pub target_bytes: u64,
     /// What it has by what the guest claims, bytes.
     pub size_bytes: u64,
     /// What the host says, where it was looked at.
     pub verified: Option<Verified>,
+    /// Since when that is so, at the latest; the look's own time where the provider does not say.
+    pub verified_at: Option<Instant>,
     /// Why the target cannot be reached for now, where the guest says so.
     pub stuck: Option<String>,
     /// What the guest says besides.
@@ -142,6 +155,23 @@ impl TierLook {
     pub fn rounded(&self, asked: u64) -> u64 {
         let above = asked.saturating_sub(self.least_bytes);
         asked - above.checked_rem(self.block_bytes).unwrap_or(0)
+    }
+
+    /// The least that it can be asked to have so that it gives back nothing more, bytes.
+    pub fn kept_as_it_is(&self) -> u64 {
+        let above = self.size_bytes.saturating_sub(self.least_bytes);
+        let whole = above.checked_next_multiple_of(self.block_bytes);
+        let kept = self.least_bytes.saturating_add(whole.unwrap_or(above));
+        kept.min(self.whole_bytes)
+    }
+
+    /// The page size of the pool that its memory comes from; 0 where that is all memory of its node.
+    pub fn pool(&self) -> u64 {
+        if self.page_bytes > PAGE_SIZE {
+            self.page_bytes
+        } else {
+            0
+        }
     }
 
     /// Whether the target is reached by what the guest claims.
@@ -199,6 +229,8 @@ pub enum Trouble {
 pub enum Origin {
     /// A person or a program, by the API.
     Operator,
+    /// The daemon, which takes no memory from under a device.
+    Pinning,
 }
 
 impl Origin {
@@ -206,6 +238,7 @@ impl Origin {
     pub fn name(self) -> &'static str {
         match self {
             Self::Operator => "operator",
+            Self::Pinning => "pinning",
         }
     }
 
@@ -213,6 +246,7 @@ impl Origin {
     pub fn words(self) -> &'static str {
         match self {
             Self::Operator => "the operator",
+            Self::Pinning => "terraced, because a device is passed through",
         }
     }
 }
@@ -233,6 +267,13 @@ pub struct Place {
     pub is_asked_for: bool,
     /// Where files of the host are.
     pub root: HostRoot,
+}
+
+impl Place {
+    /// Nobody waits for what resizes it, nor says that there is anything: a monitor that does not answer is no news.
+    pub fn is_quiet(&self) -> bool {
+        !self.is_asked_for && self.config.hyperflex.is_none()
+    }
 }
 
 /// Finds what resizes a VM. Runs on the VM's keeper, again and again until it finds something, because a monitor may
@@ -257,14 +298,8 @@ pub fn three_ways(name: &str) -> String {
 pub fn finder() -> Finder {
     Arc::new(|place| {
         let Some(control) = place.config.hyperflex.clone() else {
-            let mut find = qemu::find(place);
-            if place.is_asked_for {
-                return Some(find);
-            }
             let opted_in = place.config.scan || place.config.mode != VmMode::Host;
-            // Nobody waits for it: a monitor that does not answer is no news.
-            let quietly = move || find().map_err(|trouble| Trouble::Nothing(trouble.to_string()));
-            return opted_in.then(|| Box::new(quietly) as Find);
+            return (opted_in || place.is_asked_for).then(|| qemu::find(place));
         };
         let nodes = place.config.hyperflex_nodes.clone();
         Some(Box::new(move || {
@@ -299,6 +334,15 @@ impl Default for Pace {
             driver: Duration::from_secs(30),
         }
     }
+}
+
+/// Most characters of a device's or a monitor's words that are kept.
+const MOST_WORDS: usize = 400;
+
+/// Devices and QEMU face the guest: what they say goes to events and terminals without anything that steers them.
+fn plain(said: &str) -> String {
+    let printable = |c: char| if c.is_control() { ' ' } else { c };
+    said.chars().take(MOST_WORDS).map(printable).collect()
 }
 
 /// `512 MiB`, `1.5 GiB`.

@@ -1,22 +1,28 @@
 //! The daemon's side: which VMs are looked after, and the one way of an order.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use terrace_api::elastic::Resize;
 use terrace_host::elastic::Bytes;
 use terrace_host::{Finding, node_memory};
 
 use super::admission::{self, Claim, Free, admit};
-use super::keeper::{Keeper, News, Sent};
+use super::keeper::{Keeper, News, Sent, Told};
 use super::kept::Kept;
-use super::{Finder, Kind, Look, Origin, Pace, Place, size, three_ways, tier_name};
+use super::{Finder, Kind, Look, Origin, Pace, Place, TierLook, size, three_ways, tier_name};
 use crate::api::Failure;
 use crate::daemon::Daemon;
+
+/// The least that a guest's first tier may be left with: below it no Linux lives, and a number so small is more likely
+/// a wrong unit.
+const LEAST: u64 = 64 << 20;
 
 /// All elastic memory of this host.
 pub struct Elastics {
     /// By the VM's name.
     pub vms: BTreeMap<String, Kept>,
+    /// VMs, by name, with nothing that resizes them, and their processes then: found again, they are not asked again.
+    without: BTreeMap<String, Option<u32>>,
     /// How VMs are looked after.
     pub pace: Pace,
     finder: Finder,
@@ -31,6 +37,7 @@ impl Elastics {
     pub fn new(finder: Finder, pace: Pace) -> Self {
         Self {
             vms: BTreeMap::new(),
+            without: BTreeMap::new(),
             pace,
             finder,
             next_keeper: 0,
@@ -68,14 +75,22 @@ impl Daemon {
             return;
         };
         let pid = entry.pid;
-        let known = self.elastics.vms.get(name);
-        // A look that could not find out the process says nothing of another one.
-        if known.is_some_and(|kept| kept.pid == pid || pid.is_none()) {
+        if let Some(kept) = self.elastics.vms.get_mut(name)
+            // A look that could not find out the process says nothing of another one.
+            && (kept.pid == pid || pid.is_none())
+        {
+            if is_asked_for && kept.is_quiet {
+                kept.heard_of();
+            }
+            return;
+        }
+        if !is_asked_for && self.elastics.without.get(name) == Some(&pid) {
             return;
         }
         let Ok(config) = self.config.vm(name) else {
             return;
         };
+        let is_configured = config.hyperflex.is_some();
         let place = Place {
             name: name.to_owned(),
             pid,
@@ -84,6 +99,7 @@ impl Daemon {
             is_asked_for,
             root: self.root.clone(),
         };
+        let is_quiet = place.is_quiet();
         let Some(find) = (self.elastics.finder)(&place) else {
             return;
         };
@@ -91,7 +107,8 @@ impl Daemon {
         let (id, pace) = (self.elastics.next_keeper, self.elastics.pace);
         match Keeper::start(id, place, find, pace, self.inbox.clone()) {
             Ok(keeper) => {
-                let kept = Kept::new(keeper, pid);
+                let mut kept = Kept::new(keeper, pid);
+                (kept.is_configured, kept.is_quiet) = (is_configured, is_quiet);
                 self.elastics.vms.insert(name.to_owned(), kept);
             }
             Err(error) => self.tell(
@@ -105,6 +122,8 @@ impl Daemon {
     pub fn forget_elastic(&mut self) {
         let vms = &self.vms;
         self.elastics.vms.retain(|name, _| vms.contains_key(name));
+        let without = &mut self.elastics.without;
+        without.retain(|name, _| vms.contains_key(name));
     }
 
     /// Takes a keeper's news in.
@@ -116,12 +135,56 @@ impl Daemon {
         };
         if news.told.is_nothing() {
             // Its monitor is left alone until an operator asks for it again.
-            self.elastics.vms.remove(name);
+            let gone = self.elastics.vms.remove(name);
+            let pid = gone.and_then(|kept| kept.pid);
+            self.elastics.without.insert(name.to_owned(), pid);
             return;
         }
-        for event in kept.take(news.told, &pace) {
+        let given = match &news.told {
+            Told::Looked(looked) if looked.look.is_ok() => Some(looked.order),
+            Told::Looked(_) | Told::Answered(..) => None,
+        };
+        let events = kept.take(news.told, &pace);
+        let held = given.and_then(|given| kept.held(given));
+        for event in events {
             self.tell(Some(name), event);
         }
+        if let Some(held) = held {
+            self.hold(name, held);
+        }
+    }
+
+    /// Takes back a target that stands from before a device was passed through, or before the guest started anew:
+    /// its driver would go on giving back memory that the device writes to.
+    fn hold(&mut self, name: &str, wanted: Vec<Option<u64>>) {
+        let Some(kept) = self.elastics.vms.get(name) else {
+            return;
+        };
+        let Some(look) = kept.seen.as_ref().map(|seen| &seen.look) else {
+            return;
+        };
+        let (origin, kind) = (Origin::Pinning, kept.kind());
+        let words = words(kind, look, &wanted, &Resize::default());
+        let told = format!("{words} ordered by {}, by {}", origin.words(), kept.words());
+        // Nobody waits for it: what comes of it is an event.
+        let _sent = self.send_order(name, origin, wanted, told);
+    }
+
+    /// Sends an order that was checked.
+    fn send_order(
+        &mut self,
+        name: &str,
+        origin: Origin,
+        wanted: Vec<Option<u64>>,
+        told: String,
+    ) -> Option<Sent> {
+        self.elastics.last_order += 1;
+        let number = self.elastics.last_order;
+        let kept = self.elastics.vms.get_mut(name)?;
+        kept.ordered(number, origin, wanted.clone());
+        let sent = kept.keeper.order(number, wanted);
+        self.tell(Some(name), told);
+        Some(sent)
     }
 
     /// Notices keepers that hang.
@@ -169,14 +232,8 @@ impl Daemon {
         if let Err(refusal) = self.check(name, &wanted) {
             return Err(self.refuse(name, &told, refusal));
         }
-        self.elastics.last_order += 1;
-        let number = self.elastics.last_order;
-        let Some(kept) = self.elastics.vms.get_mut(name) else {
-            return Err(Failure::Ending);
-        };
-        kept.ordered(number, origin, wanted.clone());
-        let sent = kept.keeper.order(number, wanted.clone());
-        self.tell(Some(name), told);
+        let sent = self.send_order(name, origin, wanted.clone(), told);
+        let sent = sent.ok_or(Failure::Ending)?;
         Ok(Given {
             sent,
             by: kind.name(),
@@ -247,15 +304,9 @@ impl Daemon {
                     size(tier.whole_bytes)
                 )));
             }
-            let Some(device) = kept.pinned_by.as_ref().filter(|_| wanted < tier.size_bytes) else {
-                continue;
-            };
-            return Err(Refusal::Pinned(format!(
-                "a device is passed through ({device}), which pins all of its memory: what the guest gave back would \
-                 stay, or be taken from under the device. It can grow, and cannot shrink while it has the device"
-            )));
+            may_shrink(kept, i, tier, wanted)?;
         }
-        let (free, claims) = (self.free_for_vms(), self.claims_of_vms());
+        let claims = self.claims_of_vms();
         // With all that is ordered at once.
         let grown = |claim: &Claim| {
             let wanted = wanted.get(claim.tier).copied().flatten();
@@ -272,13 +323,40 @@ impl Daemon {
             }
             let own = claims.iter().find(|c| c.vm == name && c.tier == i);
             let Some(own) = own else { continue };
+            if let Some(why) = self.unseen(name, &tier.host_nodes) {
+                return Err(Refusal::Full(why));
+            }
             let growing = Claim {
                 counted_bytes: wanted,
                 ..own.clone()
             };
-            admit(&growing, tier.size_bytes, &all, &free).map_err(Refusal::Full)?;
+            let pool = tier.pool();
+            let all: Vec<Claim> = all.iter().filter(|c| c.pool == pool).cloned().collect();
+            admit(&growing, tier.size_bytes, &all, &self.free_in(pool)).map_err(|why| {
+                Refusal::Full(match pool {
+                    0 => why,
+                    page => format!("its memory is huge pages of {}, of which {why}", size(page)),
+                })
+            })?;
         }
         Ok(())
+    }
+
+    /// Why nothing can be given of these nodes: a VM that may take memory there has told nothing yet.
+    fn unseen(&self, name: &str, nodes: &[u32]) -> Option<String> {
+        let mut vms = self.elastics.vms.iter();
+        let unseen = vms.find(|(other, kept)| {
+            let is_unseen = kept.seen.is_none() && kept.is_configured && *other != name;
+            let of = self.config.vm(other).map(|vm| vm.hyperflex_nodes);
+            let of = of.unwrap_or_default();
+            let meets = of.is_empty() || nodes.is_empty() || of.iter().any(|n| nodes.contains(n));
+            is_unseen && meets
+        });
+        let (other, kept) = unseen?;
+        let why = kept.trouble.as_deref().unwrap_or("it was not asked yet");
+        Some(format!(
+            "what {other} may still take is not known, because its HyperFlex device has never answered: {why}"
+        ))
     }
 
     /// What each tier of each VM counts for.
@@ -294,9 +372,19 @@ impl Daemon {
                 counted_bytes: kept.counted(i, tier),
                 present_bytes: kept.present_bytes(i),
                 is_inflated: kept.is_inflated(i),
+                pool: tier.pool(),
             })
         });
         tiers.collect()
+    }
+
+    /// Free memory of each node in the pool of that page size; 0: in none.
+    fn free_in(&self, pool: u64) -> Free {
+        if pool == 0 {
+            return self.free_for_vms();
+        }
+        let nodes = node_memory::available_huge(&self.root, &self.topology, pool);
+        nodes.into_iter().map(|(node, n)| (node.0, n)).collect()
     }
 
     /// Free memory of each node, with page cache that nobody used lately, less what the operator keeps back.
@@ -319,7 +407,18 @@ impl Daemon {
         if self.elastics.vms.is_empty() {
             return Vec::new();
         }
-        let over = admission::overcommitted(&self.claims_of_vms(), &self.free_for_vms());
+        let claims = self.claims_of_vms();
+        let pools: BTreeSet<u64> = claims.iter().map(|claim| claim.pool).collect();
+        let over = pools.into_iter().flat_map(|pool| {
+            let here = claims.iter().filter(|claim| claim.pool == pool);
+            let here: Vec<Claim> = here.cloned().collect();
+            let said = admission::overcommitted(&here, &self.free_in(pool)).into_iter();
+            said.map(move |said| match pool {
+                0 => said,
+                page => format!("of huge pages of {}, {said}", size(page)),
+            })
+        });
+        let over: Vec<String> = over.collect();
         if over.is_empty() {
             let found = "what VMs with elastic memory may still take is free";
             return vec![Finding::ok("elastic-memory", found)];
@@ -329,6 +428,37 @@ impl Daemon {
         each.map(|found| Finding::degraded("elastic-memory", found, advice))
             .collect()
     }
+}
+
+/// Whether tier `i` may be asked to have no more than that.
+fn may_shrink(kept: &Kept, i: usize, tier: &TierLook, wanted: u64) -> Result<(), Refusal> {
+    let kind = kept.kind();
+    if wanted >= tier.size_bytes {
+        return Ok(());
+    }
+    if kind == Kind::HyperFlex && i == 0 && wanted < LEAST {
+        return Err(Refusal::Invalid(format!(
+            "{} of {} memory are too little for any guest; {} can be had at least. Did you mean MiB?",
+            size(wanted),
+            tier_name(kind, i),
+            size(LEAST)
+        )));
+    }
+    let unknown = kept.pinning_unknown.as_ref();
+    if let Some(why) = unknown.filter(|_| kind == Kind::HyperFlex) {
+        return Err(Refusal::Pinned(format!(
+            "whether a device is passed through, which would pin its memory, is not known: {why}. It can grow, and \
+             shrink once terraced may see the descriptors of the hypervisor: grant it CAP_SYS_PTRACE and \
+             CAP_DAC_OVERRIDE, or run it as the hypervisor's user"
+        )));
+    }
+    let Some(device) = &kept.pinned_by else {
+        return Ok(());
+    };
+    Err(Refusal::Pinned(format!(
+        "a device is passed through ({device}), which pins all of its memory: what the guest gave back would stay, or \
+         be taken from under the device. It can grow, and cannot shrink while it has the device"
+    )))
 }
 
 /// What each tier shall have, from what was asked for.
@@ -345,7 +475,10 @@ fn wanted(name: &str, kind: Kind, look: &Look, sizes: &Resize) -> Result<Vec<Opt
                  HyperFlex"
             ));
         };
-        return Ok(vec![Some(fast.saturating_add(slow))]);
+        let sum = fast.saturating_add(slow);
+        return Ok(vec![Some(
+            look.tiers.first().map_or(sum, |t| t.rounded(sum)),
+        )]);
     }
     let tiers = look.tiers.len();
     if asked.iter().skip(tiers).any(Option::is_some) {
@@ -361,13 +494,17 @@ fn wanted(name: &str, kind: Kind, look: &Look, sizes: &Resize) -> Result<Vec<Opt
 }
 
 fn words(kind: Kind, look: &Look, wanted: &[Option<u64>], sizes: &Resize) -> String {
-    let asked = [sizes.fast_bytes, sizes.slow_bytes];
+    let mut asked = [sizes.fast_bytes, sizes.slow_bytes];
+    if !kind.knows_tiers() {
+        let sum = asked.into_iter().flatten().fold(0, u64::saturating_add);
+        asked = [Some(sum), None];
+    }
     let tiers = look.tiers.iter().zip(wanted).enumerate();
     let each = tiers.filter_map(|(i, (tier, wanted))| {
         let (name, from) = (tier_name(kind, i), size(tier.size_bytes));
         let wanted = (*wanted)?;
         let asked = asked.get(i).copied().flatten();
-        let rounded = asked.filter(|asked| kind.knows_tiers() && *asked != wanted);
+        let rounded = asked.filter(|asked| *asked != wanted);
         let rounded = rounded.map(|asked| {
             let [asked, block] = [asked, tier.block_bytes].map(Bytes);
             format!(" ({asked} rounded down to blocks of {block})")

@@ -10,8 +10,9 @@ use std::time::{Duration, Instant};
 use terrace_host::HostRoot;
 use terrace_host::elastic::{self, Backing, Balloon, ElasticError, Means, Plan, Seen, Tier, Watch};
 use terrace_host::qemu::Monitor;
+use terrace_proto::PAGE_SIZE;
 
-use super::{Find, Kind, Look, Mechanism, Place, Provider, TierLook, Trouble, Verified};
+use super::{Find, Kind, Look, Mechanism, Place, Provider, TierLook, Trouble, Verified, plain};
 
 /// How long the monitor may take to greet, and to answer each command: less than anybody waits who asked for it.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(2);
@@ -33,6 +34,7 @@ pub fn find(place: &Place) -> Find {
                 Means::Balloon(_) => Box::new(OneBalloon {
                     monitor,
                     target: None,
+                    is_met: false,
                     watch: Watch::default(),
                 }),
             }
@@ -52,8 +54,10 @@ struct VirtioMem {
 /// A VM with a balloon.
 struct OneBalloon {
     monitor: PathBuf,
-    /// What was ordered last; QEMU does not tell.
+    /// What was ordered last, until somebody else orders something; QEMU does not tell.
     target: Option<u64>,
+    /// It was reached.
+    is_met: bool,
     watch: Watch,
 }
 
@@ -96,10 +100,15 @@ impl Provider for OneBalloon {
 
     fn look(&mut self, _verify: bool) -> Result<Look, Trouble> {
         let Balloon { size, ram } = balloon(&mut connect(&self.monitor)?)?;
-        let target = self.target.unwrap_or(size);
+        // From a target that was reached the size goes away by somebody else's order, or the guest's need.
+        let mine = self.target.filter(|target| !self.is_met || *target == size);
+        self.target = mine;
+        let target = mine.unwrap_or(size);
+        self.is_met = mine.is_some() && size == target;
         let stuck = self.watch.look(Seen { size, target }, Instant::now());
         Ok(seen_by_qemu(vec![TierLook {
             whole_bytes: ram,
+            block_bytes: PAGE_SIZE,
             target_bytes: target,
             size_bytes: size,
             stuck: stuck.map(|stuck| stuck.by_balloon()),
@@ -112,7 +121,7 @@ impl Provider for OneBalloon {
         let total = balloon(&mut monitor)?.total(size_bytes);
         let total = total.map_err(trouble)?;
         Balloon::order(&mut monitor, total).map_err(trouble)?;
-        self.target = Some(total);
+        (self.target, self.is_met) = (Some(total), false);
         Ok(())
     }
 }
@@ -187,11 +196,25 @@ fn balloon(monitor: &mut Monitor) -> Result<Balloon, Trouble> {
 
 /// Sizes that cannot be are refused; all else is a QEMU that does not do as it is told.
 fn trouble(error: ElasticError) -> Trouble {
-    let why = error.to_string();
+    let why = plain(&error.to_string());
     match error {
         ElasticError::Qemu(_) | ElasticError::HalfWay { .. } | ElasticError::Contradiction(_) => {
             Trouble::Gone(why)
         }
         _ => Trouble::Refused(why),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_qemu_that_was_taken_over_steers_no_terminal() {
+        let said = ElasticError::Contradiction("\x1b]0;owned\x07".into());
+        let Trouble::Gone(why) = trouble(said) else {
+            panic!("what does not fit together is no refusal");
+        };
+        assert!(!why.contains(char::is_control), "{why:?}");
     }
 }

@@ -34,20 +34,12 @@ pub fn view(name: &str, kept: &Kept) -> api::Elastic {
     view.resets = look.resets;
     view.total_bytes = look.total_bytes;
     view.refused_entries = look.refused_entries;
-    let verified_age_s = seen.verified_at.map(seconds);
     let tiers = look.tiers.iter().enumerate();
-    view.tiers = tiers
-        .map(|(i, tier)| tier_view(kept, i, tier, verified_age_s))
-        .collect();
+    view.tiers = tiers.map(|(i, tier)| tier_view(kept, i, tier)).collect();
     view
 }
 
-fn tier_view(
-    kept: &Kept,
-    i: usize,
-    tier: &TierLook,
-    verified_age_s: Option<f64>,
-) -> api::ElasticTier {
+fn tier_view(kept: &Kept, i: usize, tier: &TierLook) -> api::ElasticTier {
     let seen = tier.verified;
     let counted_bytes = kept.counted(i, tier);
     let present_bytes = seen.map(|seen| seen.present_bytes);
@@ -61,7 +53,7 @@ fn tier_view(
         present_bytes,
         kept_bytes: seen.map(|seen| seen.kept_bytes),
         honesty: seen.map(|seen| seen.honesty()),
-        verified_age_s: seen.and(verified_age_s),
+        verified_age_s: tier.verified_at.map(seconds),
         stuck: tier.stuck.clone().filter(|_| kept.is_stuck(i)),
         counted_bytes,
         may_take_bytes: counted_bytes.saturating_sub(kept.present_bytes(i)),

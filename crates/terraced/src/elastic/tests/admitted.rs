@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use terrace_api::types::Health;
 
-use super::super::{Kind, Verified};
+use super::super::{Kind, Trouble, Verified};
 use super::GIB;
 use super::script::{Host, Scripted, host, host_with};
 use crate::served_tests::put;
@@ -174,4 +174,86 @@ fn the_figures_of_each_tier_and_what_became_of_orders_are_exported() {
         !text.contains(swap),
         "what the guest does not say is absent"
     );
+}
+
+#[test]
+fn a_number_without_its_unit_is_refused() {
+    let script = Scripted::settled();
+    let host = host([("vm1", &script)]);
+    for bytes in [0, 4096] {
+        let refused = host.resize("vm1", [Some(bytes), None]).unwrap_err();
+        for has in ["64 MiB can be had at least", "Did you mean MiB?"] {
+            assert!(refused.contains(has), "no {has:?} in {refused}");
+        }
+    }
+    // A guest lives without its slow tier.
+    host.resize("vm1", [None, Some(0)]).unwrap();
+    assert_eq!(script.lock().ordered, [vec![None, Some(0)]]);
+}
+
+#[test]
+fn sizes_are_rounded_to_the_smallest_page_that_the_device_offers() {
+    let script = Scripted::settled();
+    script.see(|look| look.tiers[0].block_bytes = 2 << 20);
+    let host = host([("vm1", &script)]);
+    let ordered = host.resize("vm1", [Some(GIB + (1 << 20)), None]).unwrap();
+    let words = "→ 1 GiB (1025 MiB rounded down to blocks of 2 MiB)";
+    assert!(ordered.done.contains(words), "{ordered:?}");
+    assert_eq!(script.lock().ordered, [vec![Some(GIB), None]]);
+}
+
+#[test]
+fn the_balloons_size_is_rounded_to_whole_pages_which_it_can_reach() {
+    let script = Scripted::settled();
+    script.lock().kind = Kind::Balloon;
+    script.see(|look| {
+        look.tiers.truncate(1);
+        look.tiers[0].block_bytes = 4096;
+    });
+    let host = host([("vm1", &script)]);
+    host.resize("vm1", [Some(GIB + 1), Some(GIB / 2 + 4094)])
+        .unwrap();
+    assert_eq!(script.lock().ordered, [vec![Some(GIB + GIB / 2)]]);
+}
+
+#[test]
+fn nothing_is_given_beside_a_vm_whose_device_has_never_answered() {
+    let (one, two) = (Scripted::settled(), Scripted::settled());
+    let config = "[vm.vm2]\nhyperflex = \"/run/two\"\nhyperflex_nodes = [0, 1]\n";
+    let host = host_with(Duration::from_secs(60), config, [("vm1", &one)]);
+    let gone = Trouble::Gone("connection refused".into());
+    two.lock().look = Err(gone);
+    host.add("vm2", &two, 200);
+    host.until("vm2", |elastic| {
+        let problem = elastic.problem.as_ref()?;
+        problem.contains("connection refused").then_some(())
+    });
+    let refused = host.resize("vm1", [Some(3 * GIB), None]).unwrap_err();
+    for has in ["what vm2 may still take is not known", "connection refused"] {
+        assert!(refused.contains(has), "no {has:?} in {refused}");
+    }
+    assert_eq!(host.elastic("vm1").unwrap().orders.refused_admission, 1);
+    host.resize("vm1", [Some(GIB), None]).unwrap();
+    two.lock().look = Scripted::settled().lock().look.clone();
+    host.until("vm2", |elastic| elastic.age_s);
+    host.resize("vm1", [Some(2 * GIB), None]).unwrap();
+}
+
+#[test]
+fn huge_pages_are_counted_by_their_pool_and_not_by_the_nodes_free_memory() {
+    let script = Scripted::settled();
+    script.see(|look| look.tiers[0].page_bytes = 2 << 20);
+    let host = host([("vm1", &script)]);
+    counted(&host, "vm1", 2 * GIB);
+    // Free memory of the node is of no use to it.
+    let refused = host.resize("vm1", [Some(3 * GIB), None]).unwrap_err();
+    let words = "huge pages of 2 MiB, of which node 0 has 0 B free";
+    assert!(refused.contains(words), "{refused}");
+    // And where all that there is is in the pool, it can have that.
+    host.free([0, 0]);
+    let pool = "sys/devices/system/node/node0/hugepages/hugepages-2048kB/free_hugepages";
+    put(host.root(), pool, "512\n");
+    host.resize("vm1", [Some(3 * GIB), None]).unwrap();
+    let refused = host.resize("vm1", [Some(4 * GIB), None]).unwrap_err();
+    assert!(refused.contains("at most 3 GiB of fast"), "{refused}");
 }

@@ -15,6 +15,7 @@ use crate::served_tests::{Served, serve_with};
 
 use super::GIB;
 use super::qemu::Qemu;
+use super::script::live;
 
 /// Requests that the device saw.
 type Seen = Arc<Mutex<Vec<Value>>>;
@@ -55,7 +56,7 @@ fn play_device(control: &Path) -> Seen {
             let reply = match &request["resize"]["size_bytes"] {
                 Value::Null => status(),
                 sizes if sizes[0].as_u64().is_some_and(|n| n % 4096 != 0) => {
-                    json!({"error": {"message": "tier 0: 1 bytes are no whole 4 KiB pages"}})
+                    json!({"error": {"message": "tier 0: 2147483649 bytes are no whole 4 KiB pages"}})
                 }
                 _ => json!({"accepted": {"generation": 10}}),
             };
@@ -76,8 +77,13 @@ fn serve() -> Served {
             control.display()
         )
     });
-    for name in ["flex", "plain"] {
-        served.find(name, None, State::Unscannable("its RAM is private".into()));
+    for (pid, name) in [(100, "flex"), (101, "plain")] {
+        live(served.folder.path(), pid);
+        served.find(
+            name,
+            Some(pid),
+            State::Unscannable("its RAM is private".into()),
+        );
     }
     served
 }
@@ -112,7 +118,7 @@ fn a_resize_reaches_the_device_and_leaves_the_other_tier_alone() {
     assert!(ordered.done.contains(words), "{ordered:?}");
     let order = json!({"resize": {"size_bytes": [null, 2 * GIB]}});
     assert!(seen.lock().unwrap().contains(&order));
-    let refused = resize(&served, "flex", [Some(1), None]).unwrap_err();
+    let refused = resize(&served, "flex", [Some(2 * GIB + 1), None]).unwrap_err();
     assert!(refused.contains("no whole 4 KiB pages"), "{refused}");
     let empty = resize(&served, "flex", [None, None]).unwrap_err();
     assert!(empty.contains("say what to resize"), "{empty}");

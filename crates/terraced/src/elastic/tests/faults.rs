@@ -3,11 +3,11 @@
 use std::os::unix::fs::symlink;
 use std::time::Duration;
 
-use terrace_api::elastic::OrderState;
-use terrace_api::types::{Health, Status};
+use terrace_api::elastic::{Elastic, OrderState};
+use terrace_api::types::{Health, Status, VmDetail};
 
 use super::super::{Kind, Trouble, Verified};
-use super::script::{Scripted, host, host_with, resize_tier};
+use super::script::{Host, Scripted, host, host_with, live, resize_tier};
 use super::{GIB, MIB};
 use crate::scout::State;
 use crate::served_tests::put;
@@ -139,6 +139,114 @@ fn a_guest_that_keeps_what_it_gave_back_is_told_and_counted_whole_until_it_is_ho
     });
 }
 
+/// Waits until so many more looks with verification were made and seen.
+fn verified_looks(host: &Host, script: &Scripted, more: u64) {
+    let before = script.lock().looks[0];
+    host.until("vm1", |_| {
+        (script.lock().looks[0] > before + more).then_some(())
+    });
+}
+
+#[test]
+fn a_guest_whose_memory_could_not_be_looked_at_in_time_is_counted_whole() {
+    let script = Scripted::settled();
+    script.see(|look| look.tiers[0].verified = None);
+    let host = host([("vm1", &script)]);
+    host.until("vm1", |e| {
+        (e.tiers[1].counted_bytes == 2 * GIB).then_some(())
+    });
+    verified_looks(&host, &script, 3);
+    let tier = host.elastic("vm1").unwrap().tiers[0].clone();
+    assert_eq!((tier.counted_bytes, tier.honesty), (4 * GIB, None));
+    // A verdict of when it had given back less proves nothing about the rest.
+    script.see(|look| {
+        resize_tier(&mut look.tiers[0], 3 * GIB);
+        look.tiers[0].size_bytes = 2 * GIB;
+    });
+    host.until("vm1", |e| e.tiers[0].honesty);
+    verified_looks(&host, &script, 3);
+    let tier = host.elastic("vm1").unwrap().tiers[0].clone();
+    assert_eq!(tier.counted_bytes, 4 * GIB);
+    script.see(|look| resize_tier(&mut look.tiers[0], 2 * GIB));
+    host.until("vm1", |e| {
+        (e.tiers[0].counted_bytes == 2 * GIB).then_some(())
+    });
+}
+
+#[test]
+fn a_guest_that_was_caught_is_not_cleared_by_looks_that_come_too_late() {
+    let script = Scripted::settled();
+    let host = host([("vm1", &script)]);
+    script.see(|look| {
+        look.tiers[0].verified = Some(Verified {
+            present_bytes: 3 * GIB,
+            claimed_bytes: 2 * GIB,
+            kept_bytes: GIB,
+        });
+    });
+    host.event("vm1", "claims to have given back 2 GiB of fast");
+    script.see(|look| look.tiers[0].verified = None);
+    verified_looks(&host, &script, 5);
+    let tier = host.elastic("vm1").unwrap().tiers[0].clone();
+    assert_eq!((tier.counted_bytes, tier.honesty), (4 * GIB, Some(0.5)));
+}
+
+#[test]
+fn a_lost_answer_is_counted_as_taken_until_a_look_tells() {
+    let script = Scripted::settled();
+    let host = host([("vm1", &script)]);
+    host.until("vm1", |e| {
+        (e.tiers[0].counted_bytes == 2 * GIB).then_some(())
+    });
+    let lost = Trouble::Gone("the answer was lost".into());
+    script.lock().answer = Err(lost);
+    script.hang_after_orders();
+    host.resize("vm1", [Some(3 * GIB), None]).unwrap_err();
+    let elastic = host.until("vm1", |e| e.order.as_ref().map(|_| e.clone()));
+    assert_eq!(elastic.order.unwrap().state, OrderState::Unknown);
+    assert_eq!(elastic.tiers[0].counted_bytes, 3 * GIB);
+    script.hang(false);
+    // The device has another target: the order was not taken.
+    let why = host.until("vm1", |elastic| {
+        let order = elastic.order.as_ref()?;
+        (order.state == OrderState::Failed).then(|| order.why.clone())
+    });
+    let why = why.unwrap();
+    assert!(why.contains("lost; the target of fast is 2 GiB"), "{why}");
+    host.until("vm1", |e| {
+        (e.tiers[0].counted_bytes == 2 * GIB).then_some(())
+    });
+}
+
+#[test]
+fn an_order_that_was_met_stays_so_when_somebody_else_changes_the_target() {
+    let script = Scripted::settled();
+    let host = host([("vm1", &script)]);
+    host.resize("vm1", [Some(GIB), None]).unwrap();
+    script.see(|look| resize_tier(&mut look.tiers[0], GIB));
+    let is_met = |elastic: &Elastic| {
+        let order = elastic.order.as_ref()?;
+        (order.state == OrderState::Met).then_some(())
+    };
+    host.until("vm1", is_met);
+    script.see(|look| look.tiers[0].target_bytes = 3 * GIB);
+    host.until("vm1", |elastic| elastic.resizing.then_some(()));
+    is_met(&host.elastic("vm1").unwrap()).unwrap();
+}
+
+#[test]
+fn a_guest_that_starts_anew_again_and_again_fills_no_list_of_events() {
+    let script = Scripted::settled();
+    let host = host([("vm1", &script)]);
+    for resets in 1..6 {
+        script.see(|look| look.resets = resets);
+        host.until("vm1", |e| (e.resets == resets).then_some(()));
+    }
+    let events = host.events("vm1");
+    let told = events.iter().filter(|e| e.contains("started anew"));
+    assert_eq!(told.count(), 1, "{events:#?}");
+}
+
 #[test]
 fn a_guest_that_cannot_reach_its_target_is_told_with_its_reason() {
     let script = Scripted::settled();
@@ -258,7 +366,7 @@ fn an_order_that_the_device_refuses_is_told_with_its_reason() {
     let script = Scripted::settled();
     let host = host([("vm1", &script)]);
     script.lock().answer = Err(Trouble::Refused("1 bytes are no whole pages".into()));
-    let refused = host.resize("vm1", [Some(1), None]).unwrap_err();
+    let refused = host.resize("vm1", [Some(GIB + 1), None]).unwrap_err();
     assert_eq!(refused, "1 bytes are no whole pages");
     host.event("vm1", "came to nothing: 1 bytes are no whole pages");
     let order = host.until("vm1", |elastic| elastic.order.clone());
@@ -282,7 +390,6 @@ fn targets_that_somebody_else_changed_end_the_order() {
 fn a_vm_with_a_device_passed_through_is_refused_a_shrink_and_may_grow() {
     let script = Scripted::settled();
     let host = host([("vm1", &script)]);
-    std::fs::create_dir_all(host.root().join("proc/100/fd")).unwrap();
     symlink("/dev/vfio/17", host.root().join("proc/100/fd/9")).unwrap();
     host.until("vm1", |elastic| elastic.pinned_by.clone());
     let refused = host.resize("vm1", [Some(GIB), None]).unwrap_err();
@@ -300,11 +407,86 @@ fn a_vm_with_a_device_passed_through_is_refused_a_shrink_and_may_grow() {
 }
 
 #[test]
+fn a_device_that_is_passed_through_under_way_stops_the_shrink_and_one_after_a_reboot_too() {
+    let script = Scripted::settled();
+    let host = host([("vm1", &script)]);
+    host.resize("vm1", [Some(GIB), None]).unwrap();
+    script.see(|look| {
+        look.tiers[0].block_bytes = 2 * MIB;
+        resize_tier(&mut look.tiers[0], GIB + 301 * MIB);
+    });
+    symlink("/dev/vfio/17", host.root().join("proc/100/fd/9")).unwrap();
+    host.event("vm1", "a device is passed through (/dev/vfio/17), which");
+    host.event(
+        "vm1",
+        "ordered by terraced, because a device is passed through",
+    );
+    let held = [Some(GIB + 302 * MIB), None];
+    host.until("vm1", |_| {
+        (script.lock().ordered.last()? == &held).then_some(())
+    });
+    // Its balloons are empty, and the target would have the driver fill them again.
+    script.see(|look| {
+        look.resets += 1;
+        resize_tier(&mut look.tiers[0], 4 * GIB);
+    });
+    let held = [Some(4 * GIB), None];
+    host.until("vm1", |_| {
+        (script.lock().ordered.last()? == &held).then_some(())
+    });
+    host.until("vm1", |elastic| (!elastic.resizing).then_some(()));
+    std::fs::remove_file(host.root().join("proc/100/fd/9")).unwrap();
+    host.event("vm1", "no device is passed through any more");
+    let events = host.events("vm1");
+    let pinned = events
+        .iter()
+        .filter(|e| e.starts_with("a device is passed"));
+    assert_eq!(pinned.count(), 1, "{events:#?}");
+}
+
+#[test]
+fn an_order_of_the_daemon_that_the_device_refuses_is_not_repeated_at_each_look() {
+    let script = Scripted::settled();
+    let host = host([("vm1", &script)]);
+    host.resize("vm1", [Some(GIB), None]).unwrap();
+    script.lock().answer = Err(Trouble::Refused("it cannot be".into()));
+    symlink("/dev/vfio/17", host.root().join("proc/100/fd/9")).unwrap();
+    host.event("vm1", "came to nothing: it cannot be");
+    verified_looks(&host, &script, 3);
+    assert_eq!(script.lock().ordered.len(), 2);
+}
+
+#[test]
+fn a_second_vm_of_the_same_name_takes_nothing_over_from_the_first() {
+    let script = Scripted::settled();
+    let host = host([("vm1", &script)]);
+    host.resize("vm1", [Some(GIB), None]).unwrap();
+    live(host.root(), 200);
+    for pid in [200, 100, 200] {
+        let private = State::Unscannable("its RAM is private".into());
+        host.served.find("vm1", Some(pid), private);
+    }
+    let second: VmDetail = host.served.get("/v1/vms/vm1.200").unwrap();
+    assert_eq!(second.elastic, None);
+    let order = host.elastic("vm1").unwrap().order;
+    assert!(order.is_some(), "its keeper was replaced");
+}
+
+#[test]
+fn what_pins_a_vm_is_looked_for_in_the_process_that_its_device_names() {
+    let script = Scripted::settled();
+    let host = host([("vm1", &script)]);
+    live(host.root(), 300);
+    symlink("/dev/vfio/17", host.root().join("proc/300/fd/9")).unwrap();
+    script.see(|look| look.hypervisor_pid = Some(300));
+    host.until("vm1", |elastic| elastic.pinned_by.clone());
+}
+
+#[test]
 fn a_vm_with_virtio_mem_may_shrink_with_a_device_passed_through() {
     let script = Scripted::settled();
     script.lock().kind = Kind::VirtioMem;
     let host = host([("vm1", &script)]);
-    std::fs::create_dir_all(host.root().join("proc/100/fd")).unwrap();
     symlink("/dev/vfio/17", host.root().join("proc/100/fd/9")).unwrap();
     host.resize("vm1", [Some(GIB), None]).unwrap();
     assert_eq!(script.lock().ordered, [vec![Some(GIB), None]]);
@@ -314,9 +496,18 @@ fn a_vm_with_virtio_mem_may_shrink_with_a_device_passed_through() {
 fn that_a_process_cannot_be_looked_at_is_no_proof_that_no_device_is_passed_through() {
     let script = Scripted::settled();
     let host = host([("vm1", &script)]);
+    std::fs::remove_dir(host.root().join("proc/100/fd")).unwrap();
+    let refused = host.resize("vm1", [Some(GIB), None]).unwrap_err();
+    for has in ["is not known", "proc/100/fd", "CAP_SYS_PTRACE"] {
+        assert!(refused.contains(has), "no {has:?} in {refused}");
+    }
+    assert_eq!(host.elastic("vm1").unwrap().orders.refused_pinned, 1);
     let finding = host.doctor(Some("vm1"), "elastic-pinned");
     assert_eq!(finding.health, Health::Degraded);
     assert!(finding.found.contains("is not known"), "{finding:?}");
+    assert_eq!(script.lock().ordered, Vec::<Vec<_>>::new());
+    // To grow takes nothing from under a device.
+    host.resize("vm1", [Some(3 * GIB), None]).unwrap();
 }
 
 #[test]
@@ -389,6 +580,7 @@ fn a_vm_that_was_restarted_is_looked_after_anew_and_one_that_is_found_again_is_n
         let order = host.elastic("vm1").unwrap().order;
         assert!(order.is_some(), "what is known of it stays");
     }
+    std::fs::remove_file(host.root().join("proc/100/stat")).unwrap();
     find(Some(200));
     host.until("vm1", |elastic| elastic.order.is_none().then_some(()));
 }

@@ -28,6 +28,8 @@ struct Inside {
     balloon: Option<(u64, bool)>,
     /// Connections that were greeted.
     greeted: u32,
+    /// It ends connections without a greeting.
+    busy: bool,
 }
 
 impl Qemu {
@@ -64,6 +66,9 @@ impl Qemu {
     }
 
     fn converse(&self, mut stream: UnixStream) -> std::io::Result<()> {
+        if self.inside().busy {
+            return Ok(());
+        }
         let version = json!({"qemu": {"micro": 2, "minor": 0, "major": 10}, "package": ""});
         let greeting = json!({"QMP": {"version": version, "capabilities": []}});
         writeln!(stream, "{greeting}")?;
@@ -242,6 +247,18 @@ fn a_balloon_without_a_driver_stays_under_way() {
 }
 
 #[test]
+fn a_balloon_that_somebody_else_moves_later_is_not_stuck_on_the_way_to_an_old_target() {
+    let qemu = Qemu::default().with_balloon(true);
+    let host = host(&qemu, "");
+    host.resize([Some(128), Some(256)]).unwrap();
+    host.until(is_met);
+    qemu.inside().balloon = Some((448 * MIB, true));
+    let elastic = host.until(|elastic| elastic.tiers[0].size_bytes == 448 * MIB);
+    assert_eq!(elastic.tiers[0].target_bytes, 448 * MIB);
+    assert!(is_met(&elastic) && !elastic.resizing, "{elastic:?}");
+}
+
+#[test]
 fn a_configured_device_is_used_before_virtio_mem() {
     let qemu = Qemu::with_virtio_mem();
     let host = host(&qemu, "[vm.vm]\nhyperflex = \"/nowhere/control\"\n");
@@ -286,6 +303,42 @@ fn an_opted_in_vm_shows_what_resizes_it_before_anybody_does() {
     let elastic = host.until(|elastic| !elastic.tiers.is_empty());
     assert_eq!(elastic.by, "virtio-mem");
     assert!(elastic.at.ends_with("vm.sock"), "{}", elastic.at);
+}
+
+#[test]
+fn a_monitor_that_was_busy_when_the_vm_was_found_is_asked_again_and_nobody_is_bothered() {
+    let qemu = Qemu::with_virtio_mem();
+    qemu.inside().busy = true;
+    let host = host(&qemu, "[vm.vm]\nscan = true\n");
+    for _ in 0..6000 {
+        if qemu.inside().greeted > 2 {
+            break;
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    assert!(qemu.inside().greeted > 2, "it was given up");
+    assert_eq!(host.elastic(), None);
+    qemu.inside().busy = false;
+    assert_eq!(host.until(|e| !e.tiers.is_empty()).by, "virtio-mem");
+    let events: Vec<EventLine> = host.0.get("/v1/events?after=0").unwrap();
+    let noise = events.iter().find(|event| event.text.contains("monitor"));
+    assert!(noise.is_none(), "{noise:?}");
+}
+
+#[test]
+fn a_vm_with_nothing_that_resizes_it_is_not_asked_each_time_that_it_is_found() {
+    let qemu = Qemu::default();
+    let host = host(&qemu, "[vm.vm]\nscan = true\n");
+    // Until its keeper has looked and is gone.
+    host.resize([Some(256), None]).unwrap_err();
+    let greeted = qemu.inside().greeted;
+    for _ in 0..20 {
+        host.0.find("vm", None, State::Ignored);
+        assert_eq!(host.elastic(), None);
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    let more = qemu.inside().greeted - greeted;
+    assert!(more <= 2, "asked {more} times");
 }
 
 #[test]

@@ -5,6 +5,7 @@
 mod hypervisor;
 
 use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
 
 use clap::Parser as _;
@@ -17,7 +18,7 @@ use terrace_hyperflex::{Args, Prepared};
 use super::super::orders::Elastics;
 use super::super::{Pace, finder};
 use super::GIB;
-use super::script::Host;
+use super::script::{Host, live};
 use crate::scout::State;
 use crate::served_tests::serve_elastic;
 
@@ -66,8 +67,16 @@ fn serve(control: &Path) -> Host {
         control.display()
     );
     let served = serve_elastic(|_| config, Elastics::new(finder(), pace));
-    served.find("vm", None, State::Unscannable("its RAM is private".into()));
-    let host = Host { served };
+    // The test is the hypervisor.
+    let pid = std::process::id();
+    live(served.folder.path(), pid);
+    served.find(
+        "vm",
+        Some(pid),
+        State::Unscannable("its RAM is private".into()),
+    );
+    let scripts = Arc::default();
+    let host = Host { served, scripts };
     host.free([GIB, GIB]);
     host
 }

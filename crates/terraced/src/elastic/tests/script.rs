@@ -29,6 +29,8 @@ pub struct Script {
     pub looks: [u64; 2],
     pub hangs: bool,
     pub hangs_at_orders: bool,
+    /// Hang once an order was answered.
+    pub hangs_after_orders: bool,
 }
 
 #[derive(Clone)]
@@ -45,6 +47,7 @@ impl Scripted {
             looks: [0; 2],
             hangs: false,
             hangs_at_orders: false,
+            hangs_after_orders: false,
         };
         Self(Arc::new((Mutex::new(script), Condvar::new())))
     }
@@ -66,6 +69,11 @@ impl Scripted {
     pub fn hang_at_orders(&self, hangs: bool) {
         self.lock().hangs_at_orders = hangs;
         self.0.1.notify_all();
+    }
+
+    /// Until [`Self::hang`] says otherwise.
+    pub fn hang_after_orders(&self) {
+        self.lock().hangs_after_orders = true;
     }
 
     /// How many hold it.
@@ -112,6 +120,7 @@ impl Provider for Scripted {
     fn order(&mut self, size_bytes: &[Option<u64>]) -> Result<(), Trouble> {
         let mut script = self.when_it_takes_orders();
         script.ordered.push(size_bytes.to_vec());
+        script.hangs |= script.hangs_after_orders;
         script.answer.clone()?;
         if let Ok(look) = &mut script.look {
             for (tier, size) in look.tiers.iter_mut().zip(size_bytes) {
@@ -166,8 +175,18 @@ fn pace(patience: Duration) -> Pace {
     }
 }
 
+/// A process that lives, and whose descriptors can be seen and pin nothing.
+pub fn live(root: &Path, pid: u32) {
+    put(root, &format!("proc/{pid}/stat"), "");
+    std::fs::create_dir_all(root.join(format!("proc/{pid}/fd"))).unwrap();
+}
+
+/// Scripts by the VM's name.
+type Scripts = Arc<Mutex<BTreeMap<&'static str, Scripted>>>;
+
 pub struct Host {
     pub served: Served,
+    pub scripts: Scripts,
 }
 
 /// A host with these VMs, whose process ids are 100 and up.
@@ -183,19 +202,19 @@ pub fn host_with<const N: usize>(
 ) -> Host {
     let scripts = vms.map(|(name, script)| (name, script.clone()));
     let scripts: BTreeMap<&str, Scripted> = scripts.into_iter().collect();
+    let scripts = Arc::new(Mutex::new(scripts));
+    let known = Arc::clone(&scripts);
     let finder: Finder = Arc::new(move |place| {
-        let script = scripts.get(place.name.as_str())?.clone();
+        let script = known.lock().unwrap().get(place.name.as_str())?.clone();
         let find: Find = Box::new(move || Ok(Some(Box::new(script.clone()) as Box<dyn Provider>)));
         Some(find)
     });
     let elastics = Elastics::new(finder, pace(patience));
     let served = serve_elastic(|_| config.to_owned(), elastics);
-    let host = Host { served };
+    let host = Host { served, scripts };
     host.free([8 * GIB, 8 * GIB]);
     for (pid, (name, _)) in (100..).zip(vms) {
-        put(host.root(), &format!("proc/{pid}/stat"), "");
-        let private = State::Unscannable("its RAM is private".into());
-        host.served.find(name, Some(pid), private);
+        host.find(name, pid);
         host.until(name, |elastic| elastic.age_s.is_some().then_some(()));
     }
     host
@@ -204,6 +223,18 @@ pub fn host_with<const N: usize>(
 impl Host {
     pub fn root(&self) -> &Path {
         self.served.folder.path()
+    }
+
+    /// Another VM.
+    pub fn add(&self, name: &'static str, script: &Scripted, pid: u32) {
+        self.scripts.lock().unwrap().insert(name, script.clone());
+        self.find(name, pid);
+    }
+
+    fn find(&self, name: &str, pid: u32) {
+        live(self.root(), pid);
+        let private = State::Unscannable("its RAM is private".into());
+        self.served.find(name, Some(pid), private);
     }
 
     /// Free memory of the nodes.

@@ -341,8 +341,13 @@ fn expect_sizes(elastic: &mut Elastic, before: &Sizes, change: [i64; TIERS]) -> 
     for (node, mib) in change.into_iter().enumerate() {
         let changed = |bytes: u64| bytes.saturating_add_signed(mib * MIB.cast_signed());
         expect_free(guest, node, changed(before.free[node]))?;
-        let total = guest.meminfo(node, "MemTotal")?;
-        ensure!(total == changed(before.total[node]), "node {node}: {total}");
+        // The device counts what is taken back before the guest does.
+        let (mut total, wanted) = (0, changed(before.total[node]));
+        let arrives = guest.until("the node has its size", |guest| {
+            total = guest.meminfo(node, "MemTotal")?;
+            Ok(total == wanted)
+        });
+        arrives.with_context(|| format!("node {node}: {total} bytes, not {wanted}"))?;
     }
     Ok(())
 }
