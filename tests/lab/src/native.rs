@@ -68,13 +68,15 @@ pub struct Load {
 }
 
 impl Default for Load {
+    /// A few large values: a request touches many pages, so that DAMON, which looks at one page of a range at a time,
+    /// sees a range that is hot in part plainly even where an emulated server answers few requests.
     fn default() -> Self {
         Self {
             name: "load".to_owned(),
             server: "/run/redis.sock".to_owned(),
-            keys: 1_500,
-            value_bytes: 64_000,
-            hot_percent: 4,
+            keys: 375,
+            value_bytes: 256_000,
+            hot_percent: 12,
             hot_request_percent: 90,
             seed: 1,
             processor: 1,

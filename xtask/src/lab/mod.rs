@@ -5,6 +5,7 @@
 //! never needs a new boot.
 
 mod agent;
+mod beside;
 mod blueprint;
 mod compare;
 mod control;
@@ -30,6 +31,7 @@ mod snapshot;
 mod stock;
 mod tasks;
 mod tests;
+mod tiered;
 mod truth;
 
 pub use demo::run as demo;

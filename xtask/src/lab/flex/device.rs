@@ -12,6 +12,7 @@ use anyhow::{Context, Result, bail};
 use super::TIERS;
 use super::guest::Shape;
 use crate::children::Guarded;
+use crate::lab::beside::MONITORS;
 use crate::places;
 use crate::progress::Wait;
 
@@ -26,7 +27,6 @@ pub const GUEST: &str = "guest";
 pub const CONTROL: &str = "control";
 
 pub const FOLDER: &str = "flex-device";
-pub const MONITORS: &str = "monitors";
 
 /// A device that a guest can be started with.
 pub trait Device: Sized {

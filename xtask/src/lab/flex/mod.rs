@@ -4,7 +4,6 @@
 //! misbehave.
 
 mod bench;
-mod daemon;
 mod device;
 mod guest;
 mod hostile;
@@ -12,26 +11,22 @@ mod product;
 mod tests;
 
 use std::fs;
-use std::os::unix::fs::MetadataExt;
-use std::path::PathBuf;
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, ensure};
 use serde_json::json;
 
 use super::emulator;
 use super::machine::RESETS_LOG;
 use super::process::{Lifetime, Process};
 use super::running::Lab;
+use super::tiered::{self, TIERS};
 use crate::progress::Wait;
 use crate::{modules, places};
 pub use bench::run as bench;
 use device::Device;
 use guest::Shape;
 pub use tests::{names, run};
-
-/// Fast and slow.
-const TIERS: usize = 2;
 
 /// Memory of each of the guest's nodes, where a test does not say otherwise.
 const NODE_BYTES: u64 = 512 << 20;
@@ -111,14 +106,7 @@ impl<D: Device> FlexGuest<D> {
 
     /// A number from a node's `meminfo`, in bytes.
     fn meminfo(&mut self, node: usize, name: &str) -> Result<u64> {
-        let path = format!("/sys/devices/system/node/node{node}/meminfo");
-        let text = self.lab.check(&format!("cat {path}"))?;
-        let line = text.lines().find(|line| line.contains(name));
-        let number = line.and_then(|line| line.split_whitespace().nth(3));
-        let kib: u64 = number
-            .with_context(|| format!("no {name} in {path}"))?
-            .parse()?;
-        Ok(kib << 10)
+        tiered::meminfo(&mut self.lab, node, name)
     }
 
     /// Free memory of a node, with what rests in the lists of each processor: up to an eighth of the node may stay
@@ -268,45 +256,15 @@ impl<D: Device> FlexGuest<D> {
 
     /// Bytes of this machine's memory behind each node of the guest, by the kernel's count.
     fn host_bytes(&self) -> Result<[u64; TIERS]> {
-        let pid = fs::read_to_string(places::lab("run")?.join(NAME).join("pid"))?;
-        let folder = PathBuf::from(format!("/proc/{pid}/fd"));
-        let mut fds = Vec::new();
-        for entry in fs::read_dir(&folder)? {
-            let path = entry?.path();
-            let Ok(target) = fs::read_link(&path) else {
-                continue;
-            };
-            let is_memory = target.to_string_lossy().contains("memory-backend-memfd");
-            if let (true, Some(name)) = (is_memory, path.file_name()) {
-                fds.push((name.to_string_lossy().parse::<u32>()?, path));
-            }
-        }
-        // In the order of the options.
-        fds.sort();
-        ensure!(fds.len() == TIERS, "files of memory: {fds:?}");
-        let mut bytes = [0; TIERS];
-        for (bytes, (_, path)) in bytes.iter_mut().zip(fds) {
-            *bytes = fs::metadata(path)?.blocks() * 512;
-        }
-        Ok(bytes)
+        let bytes = tiered::host_bytes(NAME)?;
+        let count = bytes.len();
+        let bytes = bytes.try_into().ok();
+        bytes.with_context(|| format!("{count} files of memory, not {TIERS}"))
     }
 
     /// Fails where the guest's kernel complained.
     fn expect_a_quiet_kernel(&mut self) -> Result<()> {
-        let log = self.lab.check("dmesg | sed 1,/out-of-tree/d")?;
-        for word in [
-            "BUG",
-            "WARNING",
-            "Oops",
-            "Bad page",
-            "Out of memory",
-            "hung",
-        ] {
-            if let Some(line) = log.lines().find(|line| line.contains(word)) {
-                bail!("the guest's kernel: {line}\n{log}");
-            }
-        }
-        Ok(())
+        tiered::expect_a_quiet_kernel(&mut self.lab, "out-of-tree")
     }
 }
 

@@ -1,34 +1,33 @@
 //! A guest with a node per tier on a QEMU without any device of ours, started on this machine without an L1 around
 //! it, and the daemon beside it: resizing by virtio-mem and by the balloon.
 
-mod daemon;
 mod machine;
 mod tests;
 
 use std::fs;
-use std::os::unix::fs::MetadataExt;
-use std::path::PathBuf;
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, ensure};
 use terrace_lab::native::HotSet;
 
+use super::beside::Daemon;
 use super::emulator;
 use super::process::{Lifetime, Process};
 use super::running::Lab;
+use super::tiered::{self, TIERS};
 use crate::places;
 use crate::progress::Wait;
-use daemon::Daemon;
 use machine::Means;
 pub use tests::{names, run};
-
-/// Fast and slow.
-const TIERS: usize = 2;
 
 const MIB: u64 = 1 << 20;
 
 /// Name of the machine and of the guest.
 const NAME: &str = "stock";
+
+/// The folder of the daemon, and the guest's monitor in it as seen from the machine's folder.
+const FOLDER: &str = "stock-daemon";
+const MONITOR: &str = "../stock-daemon/monitors/qmp";
 
 /// Longest time for a guest to do as it is told, on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(180);
@@ -58,14 +57,18 @@ struct Sizes {
 impl StockGuest {
     /// Boots a guest and starts the daemon beside it; the guest's driver is not loaded yet.
     fn start(means: Means) -> Result<Self> {
-        let mut daemon = Daemon::prepare()?;
+        let folder = places::lab("run")?.join(FOLDER);
+        if folder.exists() {
+            fs::remove_dir_all(&folder)?;
+        }
+        let mut daemon = Daemon::prepare(NAME, &folder)?;
         let mut qemu = emulator::command()?;
-        qemu.args(machine::options(means, daemon::MONITOR)?);
+        qemu.args(machine::options(means, MONITOR)?);
         let process = Process::start_command(NAME, qemu, Lifetime::Task)?;
         let mut lab = Lab::without_guests(process)?;
         lab.check(&format!("echo {MARK} >/dev/kmsg"))?;
         // What scans a guest holds its monitor.
-        daemon.start(means == Means::VirtioMem)?;
+        daemon.start(&format!("scan = {}", means == Means::VirtioMem))?;
         let writer = HotSet {
             name: "writer".to_owned(),
             region_mib: 160,
@@ -118,14 +121,7 @@ impl StockGuest {
 
     /// A number from a node's `meminfo`, in bytes.
     fn meminfo(&mut self, node: usize, name: &str) -> Result<u64> {
-        let path = format!("/sys/devices/system/node/node{node}/meminfo");
-        let text = self.lab.check(&format!("cat {path}"))?;
-        let line = text.lines().find(|line| line.contains(name));
-        let number = line.and_then(|line| line.split_whitespace().nth(3));
-        let kib: u64 = number
-            .with_context(|| format!("no {name} in {path}"))?
-            .parse()?;
-        Ok(kib << 10)
+        tiered::meminfo(&mut self.lab, node, name)
     }
 
     /// Waits until each tier (or the whole) has that many MiB by what `terrace show` says.
@@ -148,43 +144,6 @@ impl StockGuest {
         while !condition(self)? {
             wait.go_on()?;
             std::thread::sleep(Duration::from_millis(100));
-        }
-        Ok(())
-    }
-
-    /// Bytes of this machine's memory behind each of the guest's memory backends, in the order of QEMU's options.
-    fn host_bytes(&self) -> Result<Vec<u64>> {
-        let pid = fs::read_to_string(places::lab("run")?.join(NAME).join("pid"))?;
-        let mut fds = Vec::new();
-        for entry in fs::read_dir(PathBuf::from(format!("/proc/{pid}/fd")))? {
-            let path = entry?.path();
-            let Ok(target) = fs::read_link(&path) else {
-                continue;
-            };
-            let is_memory = target.to_string_lossy().contains("memory-backend-memfd");
-            if let (true, Some(name)) = (is_memory, path.file_name()) {
-                fds.push((name.to_string_lossy().parse::<u32>()?, path));
-            }
-        }
-        fds.sort();
-        let bytes = |(_, path)| Ok(fs::metadata(path)?.blocks() * 512);
-        fds.into_iter().map(bytes).collect()
-    }
-
-    /// Fails where the guest's kernel complained.
-    fn expect_a_quiet_kernel(&mut self) -> Result<()> {
-        let log = self.lab.check(&format!("dmesg | sed 1,/{MARK}/d"))?;
-        for word in [
-            "BUG",
-            "WARNING",
-            "Oops",
-            "Bad page",
-            "Out of memory",
-            "hung",
-        ] {
-            if let Some(line) = log.lines().find(|line| line.contains(word)) {
-                bail!("the guest's kernel: {line}\n{log}");
-            }
         }
         Ok(())
     }

@@ -1,17 +1,14 @@
 //! What `terrace resize` must do where QEMU has no device of ours.
 
-use std::time::Instant;
-
 use anyhow::{Context, Result, bail, ensure};
 
 use super::machine::Means;
-use super::{MIB, SLACK, Sizes, StockGuest, TIERS};
+use super::{MARK, MIB, NAME, SLACK, Sizes, StockGuest, TIERS};
 use crate::lab::guests::Outcome;
+use crate::lab::tiered::{self, Test};
 
 const FAST: usize = 0;
 const SLOW: usize = 1;
-
-type Test = (&'static str, fn() -> Result<()>);
 
 const TESTS: [Test; 3] = [
     (
@@ -29,24 +26,7 @@ pub fn names(only: Option<&str>) -> Vec<&'static str> {
 
 /// Runs the tests whose names contain `only`, each on a fresh guest.
 pub fn run(only: Option<&str>) -> Outcome {
-    let mut outcome = Outcome::default();
-    for (name, test) in chosen(only) {
-        println!("test {name} …");
-        let begin = Instant::now();
-        let result = test();
-        let seconds = begin.elapsed().as_secs_f64();
-        match result {
-            Ok(()) => {
-                outcome.passed += 1;
-                println!("test {name} ok ({seconds:.1} s)");
-            }
-            Err(error) => {
-                outcome.failed += 1;
-                println!("test {name} FAILED ({seconds:.1} s)\n{error:#}");
-            }
-        }
-    }
-    outcome
+    tiered::run(chosen(only))
 }
 
 fn chosen(only: Option<&str>) -> impl Iterator<Item = &'static Test> {
@@ -62,14 +42,14 @@ fn virtio_mem() -> Result<()> {
     guest.start_writer(1)?;
     guest.touch(FAST)?;
     let begin = guest.sizes()?;
-    let host = guest.host_bytes()?;
+    let host = tiered::host_bytes(NAME)?;
     ensure!(host.len() == 2 * TIERS, "files of memory: {host:?}");
 
     let answer = guest.daemon.resize_and_wait(Some(256), None)?;
     ensure!(answer.contains("virtio-mem"), "{answer}");
     let small = expect_one_changed(&mut guest, "fast 512 → 256 MiB", &begin, FAST, -256)?;
     // All of what was plugged there is unplugged.
-    let plugged = guest.host_bytes()?[TIERS + FAST];
+    let plugged = tiered::host_bytes(NAME)?[TIERS + FAST];
     println!(
         "host memory behind it: {} → {} MiB",
         host[TIERS + FAST] / MIB,
@@ -94,7 +74,7 @@ fn virtio_mem() -> Result<()> {
     pressure(&mut guest)?;
     limits(&guest)?;
     guest.expect_writer_intact()?;
-    guest.expect_a_quiet_kernel()
+    tiered::expect_a_quiet_kernel(&mut guest.lab, MARK)
 }
 
 /// The product's own look at the host's memory agrees with this machine's.
@@ -104,7 +84,7 @@ fn honest(guest: &mut StockGuest) -> Result<()> {
         seen = guest.daemon.tiers()?.into_iter().nth(FAST);
         Ok(seen.as_ref().is_some_and(|tier| tier.honesty.is_some()))
     })?;
-    let host = guest.host_bytes()?;
+    let host = tiered::host_bytes(NAME)?;
     println!("by `terrace show`: {seen:?}");
     let present = seen.as_ref().and_then(|tier| tier.present_bytes);
     let present = present.context("no present_bytes")?;
@@ -150,7 +130,7 @@ fn stuck() -> Result<()> {
     guest.lab.check("rm /ram/kept")?;
     // A new target has the guest try at once.
     guest.daemon.resize_and_wait(None, Some(258))?;
-    guest.expect_a_quiet_kernel()
+    tiered::expect_a_quiet_kernel(&mut guest.lab, MARK)
 }
 
 fn expect_stuck(
@@ -284,7 +264,7 @@ fn balloon() -> Result<()> {
     guest.start_writer(1)?;
     guest.touch(FAST)?;
     guest.touch(SLOW)?;
-    let host: u64 = guest.host_bytes()?.into_iter().sum();
+    let host: u64 = tiered::host_bytes(NAME)?.into_iter().sum();
     let before: u64 = guest.sizes()?.total.into_iter().sum();
 
     let Err(refused) = guest.daemon.resize(Some(256), None) else {
@@ -305,7 +285,7 @@ fn balloon() -> Result<()> {
     guest.insert()?;
     guest.wait_for(&[768])?;
     let after: u64 = guest.sizes()?.total.into_iter().sum();
-    let host_after: u64 = guest.host_bytes()?.into_iter().sum();
+    let host_after: u64 = tiered::host_bytes(NAME)?.into_iter().sum();
     println!(
         "the guest has {} → {} MiB in all, the host holds {} → {} MiB",
         before / MIB,
@@ -327,5 +307,5 @@ fn balloon() -> Result<()> {
     let back: u64 = guest.sizes()?.total.into_iter().sum();
     ensure!(back == before, "{before} → {back}");
     guest.expect_writer_intact()?;
-    guest.expect_a_quiet_kernel()
+    tiered::expect_a_quiet_kernel(&mut guest.lab, MARK)
 }

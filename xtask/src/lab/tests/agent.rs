@@ -234,7 +234,7 @@ fn agent_places_the_hot_keys_of_redis(lab: &mut Lab) -> Result<()> {
     let name = &load.name;
     lab.start_agent(AgentSetup {
         process: "redis-server",
-        fast: "16MiB",
+        fast: "32MiB",
         ..AgentSetup::SEEDED
     })?;
     expect_placed(lab, name, 0, SEEDED_EPOCHS)?;

@@ -9,12 +9,13 @@ use terrace_lab::native::HotSet;
 
 use super::{BASE, HUGE, MIB, SLACK, Sizes, expect_free, sizes};
 use crate::lab::agent::AgentSetup;
+use crate::lab::beside::{Daemon, Tier};
 use crate::lab::daemon::HotOnFast;
-use crate::lab::flex::daemon::{Daemon, Tier};
-use crate::lab::flex::device::Device;
+use crate::lab::flex::device::{CONTROL, Device, FOLDER};
 use crate::lab::flex::guest::Shape;
 use crate::lab::flex::product::Hyperflex;
-use crate::lab::flex::{FlexGuest, PAGE, PATIENCE, TIERS};
+use crate::lab::flex::{FlexGuest, NAME, PAGE, PATIENCE, TIERS};
+use crate::places;
 use crate::progress::say;
 
 /// Half of the fast node and of the slow one may be given away; the VM's owner pays for 1 GiB.
@@ -43,7 +44,12 @@ impl Elastic {
         // Nothing moves pages but what a test starts.
         guest.lab.check("echo 0 >/proc/sys/kernel/numa_balancing")?;
         guest.insert()?;
-        let daemon = Daemon::start()?;
+        let mut daemon = Daemon::prepare(NAME, &places::lab("run")?.join(FOLDER))?;
+        let control = daemon.path(CONTROL);
+        daemon.start(&format!("hyperflex = \"{control}\""))?;
+        guest.until("the daemon has seen the device", |_| {
+            Ok(daemon.tiers().is_ok_and(|tiers| tiers.len() == TIERS))
+        })?;
         let mut elastic = Self {
             guest,
             daemon,
@@ -61,13 +67,12 @@ impl Elastic {
 
     /// Orders sizes in MiB by `terrace resize`.
     fn order(&self, fast: Option<u64>, slow: Option<u64>) -> Result<()> {
-        self.daemon.resize([fast, slow], &[])
+        self.daemon.resize(fast, slow).map(drop)
     }
 
     /// The same, and waits until it is done.
     fn resize(&mut self, fast: Option<u64>, slow: Option<u64>) -> Result<()> {
-        let wait = ["--wait", "--timeout", "2m"];
-        self.daemon.resize([fast, slow], &wait)?;
+        self.daemon.resize_and_wait(fast, slow)?;
         self.wait_until_met(fast, slow)
     }
 
@@ -360,7 +365,10 @@ fn replaced_under_way(elastic: &mut Elastic) -> Result<()> {
     elastic.order(Some(256), Some(768))?;
     let daemon = &elastic.daemon;
     elastic.guest.until("the fast tier is under way", |_| {
-        let [fast, slow] = daemon.tiers()?;
+        let tiers = daemon.tiers()?;
+        let [fast, slow] = tiers.as_slice() else {
+            bail!("not two tiers: {tiers:?}");
+        };
         let [fast_is, slow_is] = [fast, slow].map(|tier| tier.size_bytes / MIB);
         ensure!(
             fast_is > 256,

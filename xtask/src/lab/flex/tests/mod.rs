@@ -13,6 +13,7 @@ use super::device::Device;
 use super::product::Hyperflex;
 use super::{FlexGuest, NODE_BYTES, PAGE, TIERS};
 use crate::lab::guests::Outcome;
+use crate::lab::tiered::{self, Test};
 use crate::progress::say;
 
 const MIB: u64 = 1 << 20;
@@ -21,8 +22,6 @@ const HUGE: u32 = 1 << 9;
 
 /// What the guest's kernel may use for itself while a test looks.
 const SLACK: u64 = 24 * MIB;
-
-type Test = (&'static str, fn() -> Result<()>);
 
 const TESTS: [Test; 13] = [
     (
@@ -74,24 +73,7 @@ pub fn names(only: Option<&str>) -> Vec<&'static str> {
 
 /// Runs the tests whose names contain `only`, each on a fresh guest.
 pub fn run(only: Option<&str>) -> Outcome {
-    let mut outcome = Outcome::default();
-    for (name, test) in chosen(only) {
-        println!("test {name} …");
-        let begin = Instant::now();
-        let result = test();
-        let seconds = begin.elapsed().as_secs_f64();
-        match result {
-            Ok(()) => {
-                outcome.passed += 1;
-                println!("test {name} ok ({seconds:.1} s)");
-            }
-            Err(error) => {
-                outcome.failed += 1;
-                println!("test {name} FAILED ({seconds:.1} s)\n{error:#}");
-            }
-        }
-    }
-    outcome
+    tiered::run(chosen(only))
 }
 
 fn chosen(only: Option<&str>) -> impl Iterator<Item = &'static Test> {

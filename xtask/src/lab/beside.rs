@@ -10,23 +10,23 @@ use anyhow::{Context, Result, bail, ensure};
 use serde::Deserialize;
 use serde_json::Value;
 
-use super::{NAME, PATIENCE};
+use super::programs;
 use crate::children::Guarded;
-use crate::lab::programs;
-use crate::places;
 use crate::progress::Wait;
 
-/// The folder of monitors, seen from the machine's folder and from the daemon's.
-pub const MONITOR: &str = "../stock-daemon/monitors/qmp";
-const MONITORS: &str = "monitors";
+/// The folder of monitors in the daemon's.
+pub const MONITORS: &str = "monitors";
 
-const FOLDER: &str = "stock-daemon";
-const SOCKET: &str = "socket";
+const SOCKET: &str = "daemon";
 const FILE: &str = "daemon.toml";
 const LOG: &str = "daemon.log";
 
-/// `terraced`, which finds the guest by its monitor; it ends with this value.
+/// Longest time until it knows a guest, on a busy machine.
+const PATIENCE: Duration = Duration::from_secs(180);
+
+/// `terraced`, which finds a guest by its monitor; it ends with this value.
 pub struct Daemon {
+    vm: &'static str,
     process: Option<Guarded>,
     folder: ShortName,
 }
@@ -46,44 +46,46 @@ pub struct Tier {
 }
 
 impl Daemon {
-    /// An empty folder with room for monitors; the daemon is not started yet.
-    pub fn prepare() -> Result<Self> {
+    /// The daemon for a guest of that name whose monitor is in `folder`; it is not started yet.
+    pub fn prepare(vm: &'static str, folder: &Path) -> Result<Self> {
         programs::build_product()?;
-        let folder = places::lab("run")?.join(FOLDER);
-        if folder.exists() {
-            fs::remove_dir_all(&folder)?;
-        }
         fs::create_dir_all(folder.join(MONITORS))?;
         Ok(Self {
+            vm,
             process: None,
-            folder: ShortName::of(&folder)?,
+            folder: ShortName::of(vm, folder)?,
         })
     }
 
-    /// Starts it and waits until it knows the guest, which it scans where it is opted in.
-    pub fn start(&mut self, scan: bool) -> Result<()> {
-        let path = |name: &str| self.folder.0.join(name).display().to_string();
+    /// A file of its folder, by a short name.
+    pub fn path(&self, name: &str) -> String {
+        self.folder.0.join(name).display().to_string()
+    }
+
+    /// Starts it with these lines about the guest, and waits until it knows the guest.
+    pub fn start(&mut self, about_the_guest: &str) -> Result<()> {
         let text = format!(
             "[daemon]\nsocket = \"{}\"\n\
              [discover]\nqmp_folders = [\"{}\"]\nprocesses = false\nevery = \"1s\"\n\
-             [vm.{NAME}]\nscan = {scan}\n",
-            path(SOCKET),
-            path(MONITORS),
+             [vm.{}]\n{about_the_guest}\n",
+            self.path(SOCKET),
+            self.path(MONITORS),
+            self.vm,
         );
-        fs::write(path(FILE), text)?;
+        fs::write(self.path(FILE), text)?;
         let mut command = Command::new("setpriv");
         command
             .args(["--pdeathsig", "KILL", "--"])
             .arg(programs::program("terraced")?)
-            .args(["--config", &path(FILE)])
+            .args(["--config", &self.path(FILE)])
             .stdin(Stdio::null())
             .stdout(Stdio::null())
-            .stderr(File::create(path(LOG))?);
+            .stderr(File::create(self.path(LOG))?);
         let process = self.process.insert(Guarded::spawn(&mut command)?);
         let mut wait = Wait::begin_silently("waiting until terraced knows the guest", PATIENCE);
         loop {
             let known = self.folder.terrace(&["vms", "--json"]);
-            if known.as_ref().is_ok_and(|vms| vms.contains(NAME)) {
+            if known.as_ref().is_ok_and(|vms| vms.contains(self.vm)) {
                 return Ok(());
             }
             if let Some(status) = process.ended()? {
@@ -106,7 +108,7 @@ impl Daemon {
     }
 
     fn order(&self, fast: Option<u64>, slow: Option<u64>, more: &[&str]) -> Result<String> {
-        let mut arguments = vec!["resize".to_owned(), NAME.to_owned()];
+        let mut arguments = vec!["resize".to_owned(), self.vm.to_owned()];
         for (flag, mib) in [("--fast", fast), ("--slow", slow)] {
             if let Some(mib) = mib {
                 arguments.extend([flag.to_owned(), format!("{mib}MiB")]);
@@ -121,29 +123,25 @@ impl Daemon {
 
     /// `terrace show --json`: how the guest's elastic memory stands.
     pub fn tiers(&self) -> Result<Vec<Tier>> {
-        self.folder.tiers()
-    }
-
-    /// What `terrace show` prints.
-    pub fn show(&self) -> Result<String> {
-        self.folder.terrace(&["show", NAME])
-    }
-}
-
-impl ShortName {
-    fn of(folder: &Path) -> Result<Self> {
-        let name = std::env::temp_dir().join(format!("terrace-stock-{}", std::process::id()));
-        remove(&name)?;
-        symlink(folder, &name).with_context(|| format!("cannot make {}", name.display()))?;
-        Ok(Self(name))
-    }
-
-    fn tiers(&self) -> Result<Vec<Tier>> {
-        let text = self.terrace(&["show", NAME, "--json"])?;
+        let text = self.folder.terrace(&["show", self.vm, "--json"])?;
         let mut detail: Value = serde_json::from_str(&text).context("terrace show --json")?;
         let tiers = detail["elastic"]["tiers"].take();
         serde_json::from_value(tiers)
             .with_context(|| format!("no tiers in terrace show --json: {text}"))
+    }
+
+    /// What `terrace show` prints.
+    pub fn show(&self) -> Result<String> {
+        self.folder.terrace(&["show", self.vm])
+    }
+}
+
+impl ShortName {
+    fn of(vm: &str, folder: &Path) -> Result<Self> {
+        let name = std::env::temp_dir().join(format!("terrace-{vm}-{}", std::process::id()));
+        remove(&name)?;
+        symlink(folder, &name).with_context(|| format!("cannot make {}", name.display()))?;
+        Ok(Self(name))
     }
 
     fn terrace(&self, arguments: &[&str]) -> Result<String> {

@@ -1,0 +1,90 @@
+//! Guests with a node per tier that are started on this machine, without an L1 around them: what their tests share.
+
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::path::PathBuf;
+use std::time::Instant;
+
+use anyhow::{Context, Result, bail};
+
+use super::guests::Outcome;
+use super::running::Lab;
+use crate::places;
+
+/// Fast and slow.
+pub const TIERS: usize = 2;
+
+/// A test by its name, which starts a guest of its own.
+pub type Test = (&'static str, fn() -> Result<()>);
+
+/// Runs tests one after the other.
+pub fn run<'a>(tests: impl Iterator<Item = &'a Test>) -> Outcome {
+    let mut outcome = Outcome::default();
+    for (name, test) in tests {
+        println!("test {name} …");
+        let begin = Instant::now();
+        let result = test();
+        let seconds = begin.elapsed().as_secs_f64();
+        match result {
+            Ok(()) => {
+                outcome.passed += 1;
+                println!("test {name} ok ({seconds:.1} s)");
+            }
+            Err(error) => {
+                outcome.failed += 1;
+                println!("test {name} FAILED ({seconds:.1} s)\n{error:#}");
+            }
+        }
+    }
+    outcome
+}
+
+/// A number from the `meminfo` of a guest's node, in bytes.
+pub fn meminfo(lab: &mut Lab, node: usize, name: &str) -> Result<u64> {
+    let path = format!("/sys/devices/system/node/node{node}/meminfo");
+    let text = lab.check(&format!("cat {path}"))?;
+    let line = text.lines().find(|line| line.contains(name));
+    let number = line.and_then(|line| line.split_whitespace().nth(3));
+    let kib: u64 = number
+        .with_context(|| format!("no {name} in {path}"))?
+        .parse()?;
+    Ok(kib << 10)
+}
+
+/// Bytes of this machine's memory behind each memory backend of a machine, by the kernel's count and in the order of
+/// QEMU's options.
+pub fn host_bytes(machine: &str) -> Result<Vec<u64>> {
+    let pid = fs::read_to_string(places::lab("run")?.join(machine).join("pid"))?;
+    let mut fds = Vec::new();
+    for entry in fs::read_dir(PathBuf::from(format!("/proc/{pid}/fd")))? {
+        let path = entry?.path();
+        let Ok(target) = fs::read_link(&path) else {
+            continue;
+        };
+        let is_memory = target.to_string_lossy().contains("memory-backend-memfd");
+        if let (true, Some(name)) = (is_memory, path.file_name()) {
+            fds.push((name.to_string_lossy().parse::<u32>()?, path));
+        }
+    }
+    fds.sort();
+    let bytes = |(_, path)| Ok(fs::metadata(path)?.blocks() * 512);
+    fds.into_iter().map(bytes).collect()
+}
+
+/// Fails where a guest's kernel complained after the line with this word.
+pub fn expect_a_quiet_kernel(lab: &mut Lab, after: &str) -> Result<()> {
+    let log = lab.check(&format!("dmesg | sed 1,/{after}/d"))?;
+    for word in [
+        "BUG",
+        "WARNING",
+        "Oops",
+        "Bad page",
+        "Out of memory",
+        "hung",
+    ] {
+        if let Some(line) = log.lines().find(|line| line.contains(word)) {
+            bail!("the guest's kernel: {line}\n{log}");
+        }
+    }
+    Ok(())
+}
