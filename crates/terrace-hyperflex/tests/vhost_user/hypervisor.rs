@@ -1,11 +1,13 @@
-//! A hypervisor's end of the vhost-user socket over a mock VM.
+//! A device in this process, and a hypervisor's end of its vhost-user socket over a mock VM.
 
 use std::os::fd::AsRawFd as _;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+use clap::Parser as _;
 use terrace_hyperflex::abi::{Entry, queues};
 use terrace_hyperflex::mock::{MockRing, MockVm, RING_SIZE, WRITE};
+use terrace_hyperflex::{Args, Prepared};
 use vhost::vhost_user::message::{
     VhostUserConfigFlags, VhostUserProtocolFeatures as Protocol, VhostUserVirtioFeatures,
 };
@@ -24,6 +26,41 @@ pub fn wait_for(what: &str, mut condition: impl FnMut() -> bool) {
         assert!(Instant::now() < end, "in vain: {what}");
         std::thread::sleep(Duration::from_millis(1));
     }
+}
+
+/// Options of a device for a mock VM of two tiers, with its files in a folder.
+pub fn args(folder: &Path, more: &[&str]) -> Args {
+    let path = |name: &str| folder.join(name).display().to_string();
+    let fixed = [
+        "terrace-hyperflex",
+        "--socket",
+        &path("hypervisor"),
+        "--control",
+        &path("control"),
+        "--state",
+        &path("state"),
+        "--tier",
+        "node=0,size=8MiB",
+        "--tier",
+        "node=1,size=8MiB",
+        "--total",
+        "8MiB",
+        "--statistics",
+        "1",
+    ];
+    Args::try_parse_from(fixed.into_iter().chain(more.iter().copied())).unwrap()
+}
+
+/// Starts a device in this process.
+pub fn start(args: &Args) -> std::thread::JoinHandle<()> {
+    // One before it may still be ending.
+    let mut device = None;
+    wait_for("the state", || {
+        device = Prepared::new(args).ok();
+        device.is_some()
+    });
+    let device = device.unwrap();
+    std::thread::spawn(move || device.run().unwrap())
 }
 
 /// A connected hypervisor with the driver's queues.

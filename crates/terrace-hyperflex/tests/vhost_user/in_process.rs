@@ -1,46 +1,10 @@
 //! A real frontend and the device over a Unix socket in one process.
 
-use std::path::Path;
-
-use crate::hypervisor::{Hypervisor, PAGE, wait_for};
-use clap::Parser as _;
+use crate::hypervisor::{Hypervisor, PAGE, args, start, wait_for};
+use terrace_hyperflex::Prepared;
 use terrace_hyperflex::abi::{Entry, statistic_bytes};
 use terrace_hyperflex::control::Client;
 use terrace_hyperflex::mock::{MIB, MockVm};
-use terrace_hyperflex::{Args, Prepared};
-
-fn args(folder: &Path, more: &[&str]) -> Args {
-    let path = |name: &str| folder.join(name).display().to_string();
-    let fixed = [
-        "terrace-hyperflex",
-        "--socket",
-        &path("hypervisor"),
-        "--control",
-        &path("control"),
-        "--state",
-        &path("state"),
-        "--tier",
-        "node=0,size=8MiB",
-        "--tier",
-        "node=1,size=8MiB",
-        "--total",
-        "8MiB",
-        "--statistics",
-        "1",
-    ];
-    Args::try_parse_from(fixed.into_iter().chain(more.iter().copied())).unwrap()
-}
-
-fn start(args: &Args) -> std::thread::JoinHandle<()> {
-    // One before it may still be ending.
-    let mut device = None;
-    wait_for("the state", || {
-        device = Prepared::new(args).ok();
-        device.is_some()
-    });
-    let device = device.unwrap();
-    std::thread::spawn(move || device.run().unwrap())
-}
 
 fn small(gpa: u64) -> Entry {
     Entry::new(gpa, 0)

@@ -1,19 +1,16 @@
 //! The daemon with the real device, behind a real vhost-user frontend, and a guest's driver that a test plays.
 
 #[path = "../../../../terrace-hyperflex/tests/vhost_user/hypervisor.rs"]
-#[allow(dead_code, reason = "the device's own tests use the rest")]
 mod hypervisor;
 
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use clap::Parser as _;
-use hypervisor::{Hypervisor, PAGE, wait_for};
+use hypervisor::{Hypervisor, PAGE, args, start};
 use terrace_api::elastic::OrderState;
 use terrace_hyperflex::abi::Entry;
 use terrace_hyperflex::mock::{MIB, MockVm};
-use terrace_hyperflex::{Args, Prepared};
 
 use super::super::orders::Elastics;
 use super::super::{Pace, finder};
@@ -21,37 +18,6 @@ use super::GIB;
 use super::script::{Host, live};
 use crate::scout::State;
 use crate::served_tests::serve_elastic;
-
-fn args(folder: &Path) -> Args {
-    let path = |name: &str| folder.join(name).display().to_string();
-    let fixed = [
-        "terrace-hyperflex",
-        "--socket",
-        &path("hypervisor"),
-        "--control",
-        &path("control"),
-        "--state",
-        &path("state"),
-        "--tier",
-        "node=0,size=8MiB",
-        "--tier",
-        "node=1,size=8MiB",
-        "--total",
-        "8MiB",
-    ];
-    Args::try_parse_from(fixed).unwrap()
-}
-
-fn start(args: &Args) -> std::thread::JoinHandle<()> {
-    // One before it may still be ending.
-    let mut device = None;
-    wait_for("the state", || {
-        device = Prepared::new(args).ok();
-        device.is_some()
-    });
-    let device = device.unwrap();
-    std::thread::spawn(move || device.run().unwrap())
-}
 
 /// A daemon that looks after the VM `vm` with this device.
 fn serve(control: &Path) -> Host {
@@ -84,7 +50,7 @@ fn serve(control: &Path) -> Host {
 #[test]
 fn a_vm_shrinks_by_the_real_device_and_what_it_claims_is_checked_against_its_files() {
     let folder = tempfile::tempdir().unwrap();
-    let args = args(folder.path());
+    let args = args(folder.path(), &[]);
     let vm = MockVm::two_tiers();
     vm.fill();
     let device = start(&args);
@@ -95,6 +61,8 @@ fn a_vm_shrinks_by_the_real_device_and_what_it_claims_is_checked_against_its_fil
     assert!(ordered.done.contains("slow 8 MiB → 6 MiB"), "{ordered:?}");
     assert_eq!(host.elastic("vm").unwrap().tiers[1].counted_bytes, 8 * MIB);
 
+    // A driver that comes later finds the target in the configuration space, where the ABI has it.
+    assert_eq!(guest.config(40, 8), 512_u64.to_le_bytes());
     // The driver learns the targets and gives two huge pages' worth back in small ones.
     let at = guest.post_event_buffer(100);
     assert_eq!(guest.event(at).1, [0, 512]);
@@ -128,11 +96,11 @@ fn a_vm_shrinks_by_the_real_device_and_what_it_claims_is_checked_against_its_fil
     let guest = guest.reboot(&vm);
     host.event("vm", "the guest started anew");
     host.until("vm", |e| (e.tiers[1].size_bytes == 8 * MIB).then_some(()));
-    drop(guest);
+    let rings = guest.disconnect();
     device.join().unwrap();
     host.event("vm", "its HyperFlex device does not answer");
     let device = start(&args);
-    let guest = Hypervisor::connect(&args.socket, &vm, None);
+    let guest = Hypervisor::connect(&args.socket, &vm, Some(rings));
     host.event("vm", "its HyperFlex device answers");
     drop(guest);
     device.join().unwrap();
