@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use vhost::vhost_user::message::VhostUserProtocolFeatures;
-use vhost_user_backend::{VhostUserBackend, VringEpollHandler, VringRwLock};
+use vhost_user_backend::{VhostUserBackend, VringEpollHandler};
 use vmm_sys_util::epoll::EventSet;
 use vmm_sys_util::event::{
     EventConsumer, EventFlag, EventNotifier, new_event_consumer_and_notifier,
@@ -16,6 +16,7 @@ use vmm_sys_util::timerfd::TimerFd;
 
 use crate::abi::queues;
 use crate::device::{Device, Memory};
+use crate::ring::{Halt, Ring};
 
 /// Descriptors of each queue at most.
 const MAX_QUEUE_SIZE: usize = 1024;
@@ -28,6 +29,7 @@ const F_VERSION_1: u64 = 1 << 32;
 /// What the threads of a device share.
 pub(crate) struct Shared {
     device: Mutex<Device>,
+    halt: Halt,
     poke: EventFd,
     hypervisor_pid: OnceLock<u32>,
 }
@@ -35,6 +37,7 @@ pub(crate) struct Shared {
 impl Shared {
     pub(crate) fn new(device: Device) -> io::Result<Self> {
         Ok(Self {
+            halt: device.halt().clone(),
             device: Mutex::new(device),
             poke: EventFd::new(EFD_NONBLOCK)?,
             hypervisor_pid: OnceLock::new(),
@@ -54,6 +57,12 @@ impl Shared {
     /// The device, also after a thread of it panicked: its state is stored word by word.
     pub(crate) fn device(&self) -> MutexGuard<'_, Device> {
         self.device.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The device once the chain at hand has ended, which is told to end: the hypervisor waits.
+    pub(crate) fn interrupt(&self) -> MutexGuard<'_, Device> {
+        let _wish = self.halt.wish();
+        self.device()
     }
 
     /// Lets the queues' thread look at what changed.
@@ -110,7 +119,7 @@ impl Backend {
 
 impl VhostUserBackend for Backend {
     type Bitmap = ();
-    type Vring = VringRwLock;
+    type Vring = Ring;
 
     fn num_queues(&self) -> usize {
         self.queues
@@ -133,15 +142,15 @@ impl VhostUserBackend for Backend {
     }
 
     fn reset_device(&self) {
-        self.shared.device().reset();
+        self.shared.interrupt().reset();
     }
 
     fn set_event_idx(&self, enabled: bool) {
-        self.shared.device().set_event_idx(enabled);
+        self.shared.interrupt().set_event_idx(enabled);
     }
 
     fn get_config(&self, offset: u32, size: u32) -> Vec<u8> {
-        self.shared.device().config_space(offset, size)
+        self.shared.interrupt().config_space(offset, size)
     }
 
     fn set_config(&self, _offset: u32, _bytes: &[u8]) -> io::Result<()> {
@@ -149,7 +158,7 @@ impl VhostUserBackend for Backend {
     }
 
     fn update_memory(&self, memory: Memory) -> io::Result<()> {
-        self.shared.device().set_memory(memory);
+        self.shared.interrupt().set_memory(memory);
         Ok(())
     }
 
@@ -161,7 +170,7 @@ impl VhostUserBackend for Backend {
         &self,
         event: u16,
         _set: EventSet,
-        rings: &[VringRwLock],
+        rings: &[Ring],
         _thread: usize,
     ) -> io::Result<()> {
         let mut device = self.shared.device();

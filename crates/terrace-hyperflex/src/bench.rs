@@ -8,7 +8,6 @@ use std::os::fd::AsFd as _;
 use std::sync::Arc;
 
 use terrace_sys::{Extent, punch_hole};
-use vhost_user_backend::VringRwLock;
 
 use crate::abi::{Entry, MAX_ENTRIES, PAGE_BYTES};
 use crate::config::Limits;
@@ -16,6 +15,7 @@ use crate::device::{Device, Memory};
 use crate::error::FlexError;
 use crate::memory::GuestFiles;
 use crate::mock::{MIB, MockRing, MockVm, RINGS_BYTES, WRITE};
+use crate::ring::Ring;
 use crate::state::State;
 
 const RUN_PAGES: u64 = 8;
@@ -93,7 +93,7 @@ pub fn inflate(clock: impl Fn() -> u64) -> Result<PagesPerS, FlexError> {
 
 struct Driver {
     device: Device,
-    rings: Vec<VringRwLock>,
+    rings: Vec<Ring>,
     drivers: Vec<MockRing>,
 }
 

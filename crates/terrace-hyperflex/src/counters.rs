@@ -12,6 +12,9 @@ pub struct Counters {
     pub chains: u64,
     /// Chains that were none: answered with length 0.
     pub malformed_chains: u64,
+    /// Times that a chain was undone and left in its ring, because the ring was stopped or changed under it.
+    #[serde(default)]
+    pub undone_chains: u64,
     /// Rings whose index or memory makes no sense; looked at again when the guest kicks.
     pub broken_rings: u64,
     /// Pages that went into balloons.

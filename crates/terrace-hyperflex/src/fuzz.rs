@@ -7,13 +7,12 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use vhost_user_backend::VringRwLock;
-
 use crate::abi::{Entry, PAGE_BYTES, QueueRole, queues, role};
 use crate::config::Limits;
 use crate::device::{Device, Memory};
 use crate::memory::{Backing, GuestFiles};
 use crate::mock::{Buffer, MIB, MockRing, MockVm, RING_SIZE};
+use crate::ring::Ring;
 use crate::state::State;
 use crate::tier::{Admit, admit};
 
@@ -29,7 +28,7 @@ const MAX_STEPS: usize = 64;
 struct Lab<B: Backing> {
     vm: MockVm,
     device: Device<B>,
-    rings: Vec<VringRwLock>,
+    rings: Vec<Ring>,
     drivers: Vec<MockRing>,
     /// Pages that were ever in a balloon.
     ever: Vec<BTreeSet<u64>>,

@@ -22,6 +22,7 @@ pub mod memory;
 pub mod mock;
 pub mod policy;
 mod rate;
+pub mod ring;
 pub mod sandbox;
 mod serve;
 pub mod state;

@@ -5,7 +5,7 @@ use std::fs::File;
 use std::os::fd::AsFd as _;
 
 use terrace_sys::{file_size, for_each_data_extent, memory_file};
-use vhost_user_backend::{VringRwLock, VringT};
+use vhost_user_backend::VringT as _;
 use vm_memory::{
     Bytes as _, FileOffset, GuestAddress, GuestMemoryAtomic, GuestMemoryMmap, GuestRegionMmap,
     MmapRegion,
@@ -14,6 +14,7 @@ use vm_memory::{
 use crate::abi::{Entry, PAGE_BYTES, queues};
 use crate::config::{Config, GpaRange, Limits, TierConfig};
 use crate::error::FlexError;
+use crate::ring::Ring;
 
 /// Bytes of a mebibyte.
 pub const MIB: u64 = 1 << 20;
@@ -166,13 +167,13 @@ impl MockVm {
     /// # Panics
     /// Where rings do not fit into the memory.
     #[must_use]
-    pub fn rings(&self, event_idx: bool) -> (Vec<VringRwLock>, Vec<MockRing>) {
+    pub fn rings(&self, event_idx: bool) -> (Vec<Ring>, Vec<MockRing>) {
         let shared = GuestMemoryAtomic::new(self.memory.clone());
         let count = queues(self.config.tiers().len());
         (0..count)
             .map(|queue| {
                 let ring = MockRing::new(&self.memory, queue);
-                let vring = VringRwLock::new(shared.clone(), RING_SIZE).expect("a power of two");
+                let vring = Ring::new(shared.clone(), RING_SIZE).expect("a power of two");
                 vring.set_queue_size(RING_SIZE);
                 let places = (ring.descriptors(), ring.available(), ring.used());
                 vring

@@ -69,6 +69,7 @@ impl Prepared {
         let over = EventFd::new(0).map_err(failed("eventfd"))?;
         let listening = over.try_clone().map_err(failed("eventfd"))?;
         let connected = Arc::clone(&self.shared);
+        let gone = Arc::clone(&self.shared);
         let (control, shared) = (self.control, self.shared);
         let control = std::thread::Builder::new()
             .name("control".into())
@@ -85,6 +86,8 @@ impl Prepared {
             }
             daemon.wait()
         });
+        // Who serves the VM next may be there before this process is gone.
+        gone.interrupt().end();
         over.write(1).map_err(failed("eventfd"))?;
         match control.join() {
             Ok(done) => done.map_err(failed("the control socket"))?,

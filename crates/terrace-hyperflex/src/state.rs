@@ -27,6 +27,8 @@ const AT_RESETS: usize = 3;
 const AT_TARGETS: usize = 8;
 const AT_POSITIONS: usize = AT_TARGETS + MAX_TIERS;
 const AT_IN_FLIGHT: usize = AT_POSITIONS + queues(MAX_TIERS);
+/// Zero in a state of an earlier version, which did not tell.
+const AT_FROM_EMPTY: usize = AT_IN_FLIGHT + queues(MAX_TIERS);
 
 /// The state of a device, shared between its threads.
 #[derive(Debug)]
@@ -195,6 +197,17 @@ impl State {
             AT_IN_FLIGHT + queue,
             position.map_or(0, |p| u64::from(p) + 1),
         );
+    }
+
+    /// Whether the balloon was empty when the chain in flight was begun: what is in it now is that chain's alone.
+    #[must_use]
+    pub fn is_from_empty(&self, queue: usize) -> bool {
+        self.get(AT_FROM_EMPTY + queue) == 1
+    }
+
+    /// Notes it; before the chain is noted.
+    pub fn set_from_empty(&self, queue: usize, is_empty: bool) {
+        self.put(AT_FROM_EMPTY + queue, is_empty.into());
     }
 
     /// Forgets where the rings stand: the next ones are of another guest.

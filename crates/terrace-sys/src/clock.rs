@@ -26,6 +26,12 @@ impl MonotonicClock {
     }
 }
 
+/// Time on `CLOCK_MONOTONIC`, which all processes of a host share.
+#[must_use]
+pub fn monotonic_now() -> Tick {
+    Tick(0).after(read(libc::CLOCK_MONOTONIC))
+}
+
 /// CPU time that the calling thread has used.
 #[must_use]
 pub fn thread_cpu_time() -> Duration {

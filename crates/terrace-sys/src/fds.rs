@@ -6,6 +6,7 @@ use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::net::{UnixListener, UnixStream};
 
 use crate::SysError;
+use crate::process::has_ended;
 
 /// Most descriptors in one message (the kernel's `SCM_MAX_FD`).
 pub const MAX_FDS: usize = 253;
@@ -87,19 +88,34 @@ pub fn receive_with_fds(
     Ok((len, fds))
 }
 
-/// The process at the other end of a connected socket: the one that called `listen` or `socketpair`.
+/// Who is at the other end of a connected socket.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Peer {
+    /// The process that called `listen` or `socketpair`; `None` where it is outside this pid namespace.
+    pub pid: Option<u32>,
+    /// The user that it ran as then.
+    pub uid: u32,
+}
+
+/// Who called `listen` or `socketpair` at the other end of a connected socket.
 ///
 /// # Errors
-/// Where the socket has no peer, or its process is outside this pid namespace.
-pub fn peer_pid(socket: &UnixStream) -> Result<u32, SysError> {
-    pid_behind(socket.as_raw_fd())?.ok_or_else(|| SysError {
-        call: "getsockopt(SO_PEERCRED)",
-        what: "a Unix socket".into(),
-        source: io::Error::new(
-            io::ErrorKind::NotFound,
-            "its process is outside this pid namespace",
-        ),
-    })
+/// Where the socket has no peer.
+pub fn peer(socket: &UnixStream) -> Result<Peer, SysError> {
+    peer_behind(socket.as_raw_fd())
+}
+
+/// Whether the process that [`peer`] names has ended: its number may be another one's by now, while somebody it left
+/// the socket to answers. `false` also where the kernel does not tell (before Linux 6.5).
+#[must_use]
+pub fn peer_has_ended(socket: &UnixStream) -> bool {
+    const SO_PEERPIDFD: libc::c_int = 77;
+    match option::<libc::c_int>(socket.as_raw_fd(), SO_PEERPIDFD) {
+        // SAFETY: the kernel made this descriptor just now; nobody else owns it.
+        Ok(pidfd) => has_ended(&unsafe { OwnedFd::from_raw_fd(pidfd) }),
+        // Kernels before 6.16 make none for a process that was waited for, and say so by either.
+        Err(error) => matches!(error.raw_os_error(), Some(libc::ESRCH | libc::EINVAL)),
+    }
 }
 
 /// The process at the other end of a connection that this process has from `listener`, whoever here holds it: a
@@ -120,7 +136,7 @@ pub fn accepted_peer_pid(listener: &UnixListener) -> Result<Option<u32>, SysErro
         what: format!("{MOST_DESCRIPTORS} descriptors"),
         source: io::Error::new(io::ErrorKind::NotConnected, "no connection of the listener"),
     };
-    pid_behind(accepted.ok_or_else(none)?)
+    peer_behind(accepted.ok_or_else(none)?).map(|peer| peer.pid)
 }
 
 /// The name that a Unix socket is bound to; what was accepted has its listener's.
@@ -173,15 +189,19 @@ fn option<T: Plain>(fd: RawFd, name: libc::c_int) -> io::Result<T> {
     }
 }
 
-/// Who connected, listened, or made the pair; `None`: outside of this pid namespace.
-fn pid_behind(fd: RawFd) -> Result<Option<u32>, SysError> {
+/// Who connected, listened, or made the pair.
+fn peer_behind(fd: RawFd) -> Result<Peer, SysError> {
     let peer: libc::ucred = option(fd, libc::SO_PEERCRED).map_err(|source| SysError {
         call: "getsockopt(SO_PEERCRED)",
         what: "a Unix socket".into(),
         source,
     })?;
-    Ok(u32::try_from(peer.pid).ok().filter(|pid| *pid != 0))
+    Ok(Peer {
+        pid: u32::try_from(peer.pid).ok().filter(|pid| *pid != 0),
+        uid: peer.uid,
+    })
 }
+
 fn header(io: &mut libc::iovec, control: &mut [u64; CONTROL_WORDS]) -> libc::msghdr {
     // SAFETY: `msghdr` is plain old data; all zero is its empty value.
     let mut message: libc::msghdr = unsafe { zeroed() };
@@ -319,8 +339,30 @@ mod tests {
     }
 
     #[test]
+    fn a_peer_that_ended_is_told_although_its_number_is_still_named() {
+        use std::os::unix::process::CommandExt as _;
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("s");
+        let listener = UnixListener::bind(&path).unwrap();
+        let mut child = std::process::Command::new("sleep");
+        child.arg("60");
+        // SAFETY: one connection, which the child keeps; nothing of the parent is touched.
+        unsafe {
+            child.pre_exec(move || UnixStream::connect(&path).map(drop));
+        }
+        let mut child = child.spawn().unwrap();
+        let (socket, _) = listener.accept().unwrap();
+        assert_eq!(peer(&socket).unwrap().pid, Some(child.id()));
+        assert!(!peer_has_ended(&socket));
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert_eq!(peer(&socket).unwrap().pid, Some(child.id()));
+        assert!(peer_has_ended(&socket));
+    }
+
+    #[test]
     fn the_peer_of_a_pair_is_this_process() {
         let (here, _there) = UnixStream::pair().unwrap();
-        assert_eq!(peer_pid(&here).unwrap(), std::process::id());
+        assert_eq!(peer(&here).unwrap().pid, Some(std::process::id()));
     }
 }

@@ -1,6 +1,7 @@
 //! What is good, weaker than it could be, or missing, and what to change.
 
 use serde::Serialize;
+use terrace_proto::printable::{MOST_WORDS, excerpt};
 
 /// How well something works.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
@@ -35,7 +36,7 @@ impl Finding {
         Self {
             name,
             status: Status::Ok,
-            why: why.into(),
+            why: words(why),
             change: None,
         }
     }
@@ -46,8 +47,8 @@ impl Finding {
         Self {
             name,
             status: Status::Degraded,
-            why: why.into(),
-            change: Some(change.into()),
+            why: words(why),
+            change: Some(words(change)),
         }
     }
 
@@ -59,4 +60,9 @@ impl Finding {
             ..Self::degraded(name, why, change)
         }
     }
+}
+
+/// What others said stands in findings too: names, paths, a monitor's words.
+fn words(said: impl Into<String>) -> String {
+    excerpt(&said.into(), MOST_WORDS)
 }

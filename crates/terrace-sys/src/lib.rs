@@ -24,7 +24,7 @@ mod process;
 mod root;
 pub mod topology;
 
-pub use clock::{MonotonicClock, process_cpu_time, thread_cpu_time};
+pub use clock::{MonotonicClock, monotonic_now, process_cpu_time, thread_cpu_time};
 pub use confine::{die_with_parent, no_new_privileges, not_dumpable};
 pub use connect::connect_unix;
 pub use damon::{Damon, DamonAttrs, DamonError, DamonRegion, Kdamond};
@@ -33,7 +33,9 @@ pub use extents::{
     Extent, backing_page_bytes, data_extents, file_size, first_data, for_each_data_extent,
     huge_memory_file, is_hugetlbfs, is_tmpfs, memory_file, next_data_extent, punch_hole,
 };
-pub use fds::{MAX_FDS, accepted_peer_pid, peer_pid, receive_with_fds, send_with_fds};
+pub use fds::{
+    MAX_FDS, Peer, accepted_peer_pid, peer, peer_has_ended, receive_with_fds, send_with_fds,
+};
 pub use finding::{Finding, Status};
 pub use mapping::SharedMapping;
 pub use mempolicy::{MAX_NODES, allowed_nodes, file_prefers, prefer_node};
@@ -42,5 +44,5 @@ pub use move_pages::{
 };
 pub use pagemap::{PageRun, Pagemap, clear_soft_dirty, soft_dirty_supported};
 pub use privileges::{Capability, keep_only};
-pub use process::{Process, ProcessError};
+pub use process::{Process, ProcessError, ProcessId, start_time};
 pub use root::{HostRoot, ReadError};

@@ -53,19 +53,43 @@ impl SharedMapping {
         Ok(mapping)
     }
 
-    /// Drops this process's page table entries for the mapping. The pages stay in the file and come back
-    /// when touched.
+    /// Drops this process's page table entries for `len` bytes from `start`, as far as they are in the mapping. The
+    /// pages stay in the file and come back when touched.
     ///
     /// # Errors
-    /// Where the kernel refuses.
-    pub fn forget_pages(&self) -> Result<(), SysError> {
-        let start = self.start.as_ptr().cast();
-        // SAFETY: the range is this mapping's own; it is shared, so no data is lost.
-        let rc = unsafe { libc::madvise(start, self.len, libc::MADV_DONTNEED) };
+    /// Where the kernel refuses: `start` is no whole page.
+    pub fn forget_pages(&self, start: u64, len: u64) -> Result<(), SysError> {
+        let within = |n: u64| usize::try_from(n).unwrap_or(usize::MAX).min(self.len);
+        let (start, end) = (within(start), within(start.saturating_add(len)));
+        // SAFETY: `start` is at most the length of the mapping.
+        let first = unsafe { self.start.as_ptr().add(start) };
+        // SAFETY: the range is inside this mapping; it is shared, so no data is lost.
+        let rc = unsafe { libc::madvise(first.cast(), end - start, libc::MADV_DONTNEED) };
         if rc == 0 {
             Ok(())
         } else {
             Err(SysError::last("madvise(MADV_DONTNEED)", "guest RAM"))
+        }
+    }
+
+    /// Of each page of `len` bytes from `start`, as far as they are in the mapping, whether the page cache holds it
+    /// now, so that to read it takes no memory. One that is swapped out is not held. For a file that this process may
+    /// not write the kernel says that all are.
+    ///
+    /// # Errors
+    /// Where the kernel refuses: `start` is no whole page.
+    pub fn cached_pages(&self, start: u64, len: u64) -> Result<Vec<bool>, SysError> {
+        let within = |n: u64| usize::try_from(n).unwrap_or(usize::MAX).min(self.len);
+        let (start, end) = (within(start), within(start.saturating_add(len)));
+        let mut held = vec![0_u8; (end - start).div_ceil(4096)];
+        // SAFETY: `start` is at most the length of the mapping.
+        let first = unsafe { self.start.as_ptr().add(start) };
+        // SAFETY: the range is inside this mapping, and there is a byte for each of its pages.
+        let rc = unsafe { libc::mincore(first.cast(), end - start, held.as_mut_ptr()) };
+        if rc == 0 {
+            Ok(held.iter().map(|page| page & 1 == 1).collect())
+        } else {
+            Err(SysError::last("mincore", "guest RAM"))
         }
     }
 
@@ -108,9 +132,10 @@ mod tests {
         let mut byte = [0];
         file.read_exact_at(&mut byte, 4096 + 7).unwrap();
         assert_eq!(byte, [42]);
-        map.forget_pages().unwrap();
+        map.forget_pages(0, u64::MAX).unwrap();
         // SAFETY: as above.
         assert_eq!(unsafe { map.as_ptr().add(7).read_volatile() }, 42);
+        assert!(map.forget_pages(1, 4096).is_err());
         assert!(SharedMapping::new(file.as_fd(), 0, 0).is_err());
         assert!(SharedMapping::new(file.as_fd(), 7, 4096).is_err());
     }

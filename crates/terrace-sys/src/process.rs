@@ -34,6 +34,24 @@ pub enum ProcessError {
     Reused(u32),
 }
 
+/// A process by its number and when it started. Who is given the number later is another one: any user can have a
+/// number that became free, by starting processes until it comes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct ProcessId {
+    /// When it started, clock ticks after boot.
+    pub start_time: u64,
+    /// Its number.
+    pub pid: u32,
+}
+
+impl ProcessId {
+    /// Whether it is still there, running or not yet waited for; `proc` is where procfs is mounted.
+    #[must_use]
+    pub fn exists(&self, proc: &Path) -> bool {
+        start_time(proc, self.pid).is_ok_and(|started| started == self.start_time)
+    }
+}
+
 /// A running process, held by a pidfd: as long as [`Process::is_alive`] says so, its number is its own.
 #[derive(Debug)]
 pub struct Process {
@@ -83,20 +101,30 @@ impl Process {
     /// Whether it still runs. A process that has ended and not been waited for is not alive.
     #[must_use]
     pub fn is_alive(&self) -> bool {
-        let mut poll = libc::pollfd {
-            fd: self.pidfd.as_raw_fd(),
-            events: libc::POLLIN,
-            revents: 0,
-        };
-        // SAFETY: one valid entry; a time-out of zero returns at once.
-        let ready = unsafe { libc::poll(&raw mut poll, 1, 0) };
-        // -1: a signal came in between (EINTR); the next question tells.
-        ready <= 0
+        !has_ended(&self.pidfd)
     }
 }
 
+/// Whether the process behind a pidfd has ended.
+pub(crate) fn has_ended(pidfd: &OwnedFd) -> bool {
+    let mut poll = libc::pollfd {
+        fd: pidfd.as_raw_fd(),
+        events: libc::POLLIN,
+        revents: 0,
+    };
+    // SAFETY: one valid entry; a time-out of zero returns at once.
+    let ready = unsafe { libc::poll(&raw mut poll, 1, 0) };
+    // -1: a signal came in between (EINTR); the next question tells.
+    ready > 0
+}
+
+/// When a process started, clock ticks after boot; `proc` is where procfs is mounted.
+///
 /// Field 22 of `stat`. The second field is the name in parentheses, which may hold anything.
-fn start_time(proc: &Path, pid: u32) -> Result<u64, ProcessError> {
+///
+/// # Errors
+/// Where it is gone or cannot be looked at.
+pub fn start_time(proc: &Path, pid: u32) -> Result<u64, ProcessError> {
     let path = proc.join(pid.to_string()).join("stat");
     let text = fs::read(&path).map_err(|source| ProcessError::Read {
         path: path.clone(),
@@ -130,6 +158,19 @@ mod tests {
         child.wait().unwrap();
         assert!(!process.is_alive());
         assert!(Process::open(Path::new("/proc"), child.id()).is_err());
+    }
+
+    #[test]
+    fn a_process_that_has_the_number_of_one_that_ended_is_another_one() {
+        let proc = Path::new("/proc");
+        let pid = std::process::id();
+        let start_time = start_time(proc, pid).unwrap();
+        assert!(ProcessId { start_time, pid }.exists(proc));
+        let before = ProcessId {
+            start_time: start_time - 1,
+            pid,
+        };
+        assert!(!before.exists(proc));
     }
 
     #[test]

@@ -29,7 +29,8 @@ impl Device<GuestFiles> {
         }
         self.prefer_nodes(&files, &memory.memory());
         self.backing = files;
-        self.memory = Some(memory);
+        // What is read and what is punched are of one table: the hypervisor's may be a newer one already.
+        self.memory = Some(Memory::new(GuestMemoryMmap::clone(&memory.memory())));
     }
 
     /// The files behind the guest's memory.

@@ -2,7 +2,7 @@
 
 use std::ops::Deref as _;
 
-use vhost_user_backend::{VringRwLock, VringT as _};
+use vhost_user_backend::VringT as _;
 use virtio_queue::{DescriptorChain, QueueOwnedT as _, QueueT as _};
 use vm_memory::atomic::GuestMemoryLoadGuard;
 use vm_memory::{GuestAddressSpace as _, GuestMemoryMmap};
@@ -11,6 +11,7 @@ use super::{Device, Memory};
 use crate::abi::{self, MAX_STATISTICS, STATISTIC_BYTES};
 use crate::chain;
 use crate::memory::Backing;
+use crate::ring::Ring;
 
 type Chain = DescriptorChain<GuestMemoryLoadGuard<GuestMemoryMmap>>;
 
@@ -19,7 +20,7 @@ const NS_PER_S: u64 = 1_000_000_000;
 impl<B: Backing> Device<B> {
     /// Tells the targets of now, where the driver does not know them and has a buffer for it. Older ones that it was
     /// never told are not made up for.
-    pub(super) fn tell(&mut self, queue: usize, ring: &VringRwLock, memory: &Memory) {
+    pub(super) fn tell(&mut self, queue: usize, ring: &Ring, memory: &Memory) {
         if self.is_told() {
             return;
         }
@@ -65,7 +66,7 @@ impl<B: Backing> Device<B> {
         &mut self,
         now_ns: u64,
         queue: usize,
-        ring: &VringRwLock,
+        ring: &Ring,
         memory: &Memory,
     ) -> Option<u64> {
         let interval_s = self.config.limits().statistics_s;
@@ -113,7 +114,7 @@ impl<B: Backing> Device<B> {
     fn next_is_there(
         &mut self,
         queue: usize,
-        ring: &VringRwLock,
+        ring: &Ring,
         memory: GuestMemoryLoadGuard<GuestMemoryMmap>,
     ) -> bool {
         let next = ring.get_ref().get_queue().next_avail();
@@ -149,7 +150,7 @@ impl<B: Backing> Device<B> {
 
     fn next_chain(
         &mut self,
-        ring: &VringRwLock,
+        ring: &Ring,
         memory: GuestMemoryLoadGuard<GuestMemoryMmap>,
     ) -> Option<Chain> {
         let mut state = ring.get_mut();

@@ -11,22 +11,25 @@ mod files;
 mod messages;
 mod pages;
 #[cfg(test)]
+mod stop_tests;
+#[cfg(test)]
 mod tests;
 
 use std::sync::Arc;
 
 use terrace_proto::PageBitmap;
-use vhost_user_backend::{VringRwLock, VringT as _};
+use vhost_user_backend::VringT as _;
 use virtio_queue::QueueT as _;
 use vm_memory::{GuestMemoryAtomic, GuestMemoryMmap};
 
-use crate::abi::{self, QueueRole, STATISTIC_TAGS, TierConfigSpace, queues};
+use crate::abi::{self, MAX_TIERS, QueueRole, STATISTIC_TAGS, TierConfigSpace, queues};
 use crate::config::Config;
 use crate::counters::Counters;
 use crate::error::FlexError;
 use crate::memory::{Backing, GuestFiles};
 use crate::policy::NodePolicy;
 use crate::rate::Bucket;
+use crate::ring::{Halt, Ring};
 use crate::state::State;
 use crate::tier::{Admit, Run, TierMap, admit};
 
@@ -47,6 +50,9 @@ pub struct Device<B = GuestFiles> {
     backing: B,
     memory: Option<Memory>,
     admit: Admit,
+    halt: Halt,
+    /// No hypervisor is there any more.
+    ended: bool,
     /// Pages in each balloon: what the bits add up to.
     actual: Vec<u64>,
     counters: Counters,
@@ -85,6 +91,8 @@ impl<B: Backing> Device<B> {
             backing,
             memory: None,
             admit,
+            halt: Halt::default(),
+            ended: false,
             counters: Counters::default(),
             node_policies: (config.tiers().iter())
                 .map(|tier| tier.host_node.map(|_| NodePolicy::Waiting))
@@ -172,6 +180,17 @@ impl<B: Backing> Device<B> {
         self.memory.is_some()
     }
 
+    /// The wish of who waits for the device that its turn ends.
+    #[must_use]
+    pub fn halt(&self) -> &Halt {
+        &self.halt
+    }
+
+    /// The hypervisor went away: from here on no queue is served.
+    pub fn end(&mut self) {
+        self.ended = true;
+    }
+
     /// Any part of the configuration space.
     #[must_use]
     pub fn config_space(&self, offset: u32, len: u32) -> Vec<u8> {
@@ -255,9 +274,8 @@ impl<B: Backing> Device<B> {
 
     /// Serves what is there; returns when it wants to be called again without a kick, if ever. A time in the past
     /// means at once.
-    pub fn turn(&mut self, now_ns: u64, rings: &[VringRwLock]) -> Option<u64> {
-        self.follow_rings(rings);
-        let memory = self.memory.clone()?;
+    pub fn turn(&mut self, now_ns: u64, rings: &[Ring]) -> Option<u64> {
+        let memory = self.memory.clone().filter(|_| !self.ended)?;
         let mut again: Option<u64> = None;
         let mut want = |at: Option<u64>| {
             again = match (again, at) {
@@ -269,9 +287,14 @@ impl<B: Backing> Device<B> {
             let Some(role) = abi::role(queue, self.tiers.len()) else {
                 break;
             };
-            if !runs(ring) {
+            if self.must_end(ring) {
+                want(Some(now_ns));
                 continue;
             }
+            let Some(_work) = ring.work() else {
+                continue;
+            };
+            self.follow_rings(rings);
             want(match role {
                 QueueRole::Inflate(_) | QueueRole::Deflate(_) => {
                     self.page_queue(now_ns, queue, role, ring, &memory)
@@ -286,52 +309,77 @@ impl<B: Backing> Device<B> {
         again
     }
 
+    /// Whether somebody waits for the work on a ring to end.
+    #[inline]
+    fn must_end(&self, ring: &Ring) -> bool {
+        self.halt.is_wished() || ring.halt().is_wished()
+    }
+
     /// Sees from where the rings stand whether they are those of before. A ring that is back at 0 belongs to a
-    /// driver that started anew; any other place is what the hypervisor says after a restart of this process.
-    fn follow_rings(&mut self, rings: &[VringRwLock]) {
-        let here = |ring: &VringRwLock| {
-            let ring = ring.get_ref();
-            let queue = ring.get_queue();
-            queue.ready().then(|| queue.next_avail())
-        };
-        let moved = |(queue, ring): (usize, &VringRwLock)| {
-            let (now, before) = (here(ring)?, self.state.position(queue)?);
+    /// driver that started anew; any other place is what the hypervisor says after a restart of this process. Rings
+    /// may start while others are served, so this comes before each of them.
+    fn follow_rings(&mut self, rings: &[Ring]) {
+        let stand: [Option<Stand>; queues(MAX_TIERS)] =
+            std::array::from_fn(|queue| rings.get(queue).and_then(Stand::of));
+        let is_new = |(queue, stand): (usize, &Option<Stand>)| {
+            let (Some(stand), Some(before)) = (stand, self.state.position(queue)) else {
+                return false;
+            };
             // One further: this process was killed between its answer and its note of it.
-            (now == 0 && before != 0 && before != u16::MAX).then_some(())
+            stand.next == 0 && before != 0 && before != u16::MAX
         };
-        if rings.iter().enumerate().any(|ring| moved(ring).is_some()) {
+        if stand.iter().enumerate().any(is_new) {
             self.reset();
         }
-        for (queue, ring) in rings.iter().enumerate() {
-            let Some(now) = here(ring) else { continue };
-            if self.state.position(queue) != Some(now) {
-                self.state.set_position(queue, now);
+        for (queue, stand) in stand.iter().enumerate() {
+            // A ring that is not enabled may be one of before a reset.
+            let Some(stand) = stand.filter(|stand| stand.is_enabled) else {
+                continue;
+            };
+            if self.state.position(queue) != Some(stand.next) {
+                self.state.set_position(queue, stand.next);
             }
         }
     }
 
     /// A chain is about to be worked on: whether a process before this one had begun it.
-    fn begin(&self, queue: usize, position: u16) -> bool {
+    fn begin(&mut self, queue: usize, role: QueueRole, position: u16) -> bool {
         let begun = self.state.in_flight(queue) == Some(position);
+        if let QueueRole::Inflate(tier) = role {
+            if begun && self.state.is_from_empty(queue) {
+                // The first chain of a driver, and now perhaps that of the next one, whose pages the marks are not.
+                self.state.put_all(tier, 0, u64::MAX, false);
+                self.recount();
+            }
+            let is_empty = self.actual.get(tier) == Some(&0);
+            self.state.set_from_empty(queue, is_empty);
+        }
         self.state.set_in_flight(queue, Some(position));
         begun
     }
 
+    /// Leaves a chain that was undone in its ring, as if it had not been looked at.
+    fn leave(&mut self, queue: usize, ring: &Ring, position: u16) {
+        ring.get_mut().get_queue_mut().set_next_avail(position);
+        self.state.set_in_flight(queue, None);
+        self.counters.undone_chains += 1;
+    }
+
     /// Answers a chain and notes how far the ring is; false where the ring is not there.
-    fn finish(&self, queue: usize, ring: &VringRwLock, head: u16, len: u32) -> bool {
+    fn finish(&self, queue: usize, ring: &Ring, head: u16, len: u32) -> bool {
         let answered = ring.add_used(head, len).is_ok();
         self.note_position(queue, ring);
         answered
     }
 
-    fn note_position(&self, queue: usize, ring: &VringRwLock) {
+    fn note_position(&self, queue: usize, ring: &Ring) {
         let next = ring.get_ref().get_queue().next_avail();
         self.state.set_position(queue, next);
         self.state.set_in_flight(queue, None);
     }
 
     /// Interrupts the guest where it asked for that.
-    fn signal(&self, ring: &VringRwLock) {
+    fn signal(&self, ring: &Ring) {
         let wanted = !self.event_idx || ring.needs_notification().unwrap_or(true);
         if wanted {
             // A full eventfd is a signal that was not looked at yet.
@@ -340,8 +388,20 @@ impl<B: Backing> Device<B> {
     }
 }
 
-/// Whether a ring is set up and enabled.
-fn runs(ring: &VringRwLock) -> bool {
-    let ring = ring.get_ref();
-    ring.get_queue().ready() && ring.is_enabled()
+/// Where a ring that is set up stands.
+#[derive(Clone, Copy)]
+struct Stand {
+    next: u16,
+    is_enabled: bool,
+}
+
+impl Stand {
+    fn of(ring: &Ring) -> Option<Self> {
+        let ring = ring.get_ref();
+        let queue = ring.get_queue();
+        queue.ready().then(|| Self {
+            next: queue.next_avail(),
+            is_enabled: ring.is_enabled(),
+        })
+    }
 }

@@ -2,15 +2,20 @@
 
 use std::ops::Deref;
 
-use vhost_user_backend::{VringRwLock, VringT as _};
-use virtio_queue::{QueueOwnedT as _, QueueT as _};
+use vhost_user_backend::VringT as _;
+use virtio_queue::{DescriptorChain, QueueOwnedT as _, QueueT as _};
 use vm_memory::{Bytes as _, GuestAddress, GuestAddressSpace as _, GuestMemoryMmap};
 
 use super::{CHAINS_PER_TURN, Device, Memory};
 use crate::abi::{ENTRY_BYTES, Entry, MAX_ENTRIES, QueueRole};
 use crate::chain::{self, Malformed};
 use crate::memory::Backing;
+use crate::ring::Ring;
 use crate::tier::{Refusal, Run};
+
+/// No hole crosses a multiple of it, so that each is punched within about a millisecond. A power of two, and no less
+/// than the largest page.
+const HOLE_BYTES: u64 = 8 << 20;
 
 /// How a round over a ring ended.
 enum Drained {
@@ -20,6 +25,8 @@ enum Drained {
     More,
     /// The ring makes no sense.
     Broken,
+    /// Somebody waits for the ring or the device; what was not done is still there.
+    Halted,
     /// The guest has had its rate; more from this time on.
     Throttled(u64),
 }
@@ -38,7 +45,7 @@ impl<B: Backing> Device<B> {
         now_ns: u64,
         queue: usize,
         role: QueueRole,
-        ring: &VringRwLock,
+        ring: &Ring,
         memory: &Memory,
     ) -> Option<u64> {
         if !self.kicked.get(queue).copied().unwrap_or(false) {
@@ -54,7 +61,7 @@ impl<B: Backing> Device<B> {
             let drained = self.drain(now_ns, queue, role, ring, &memory, &mut left);
             served |= left < before;
             match drained {
-                Drained::More => break Some(now_ns),
+                Drained::More | Drained::Halted => break Some(now_ns),
                 Drained::Throttled(at) => break Some(at),
                 Drained::Broken => {
                     self.counters.broken_rings += 1;
@@ -87,7 +94,7 @@ impl<B: Backing> Device<B> {
         now_ns: u64,
         queue: usize,
         role: QueueRole,
-        ring: &VringRwLock,
+        ring: &Ring,
         memory: &M,
         left: &mut usize,
     ) -> Drained
@@ -97,6 +104,9 @@ impl<B: Backing> Device<B> {
         loop {
             if *left == 0 {
                 return Drained::More;
+            }
+            if self.must_end(ring) {
+                return Drained::Halted;
             }
             if let Some(at) = self.bucket.next_ns(now_ns) {
                 self.counters.throttled += u64::from(!std::mem::replace(&mut self.throttled, true));
@@ -113,37 +123,67 @@ impl<B: Backing> Device<B> {
             let Some(chain) = chain else {
                 return Drained::Empty;
             };
-            *left -= 1;
             let head = chain.head_index();
-            let begun = self.begin(queue, position);
-            let most = MAX_ENTRIES * ENTRY_BYTES;
-            let mut bytes = std::mem::take(&mut self.scratch.bytes);
-            let len = match chain::request(chain, memory, most, &mut bytes) {
-                Ok(answer) if bytes.len().is_multiple_of(ENTRY_BYTES) && !bytes.is_empty() => {
-                    let taken = self.entries(role, &bytes, begun);
-                    self.counters.chains += 1;
-                    answer.map_or(0, |at| write_answer(memory, at, taken))
-                }
-                Ok(_) | Err(Malformed) => {
-                    self.counters.malformed_chains += 1;
-                    self.bucket.take(1);
-                    0
-                }
+            let begun = self.begin(queue, role, position);
+            let Some(len) = self.chain(role, ring, chain, memory, begun) else {
+                self.leave(queue, ring, position);
+                return Drained::Halted;
             };
-            self.scratch.bytes = bytes;
+            *left -= 1;
             if !self.finish(queue, ring, head, len) {
                 return Drained::Broken;
             }
         }
     }
 
-    /// Takes entries into the balloon or out of it. `begun`: a process before this one may have done part of it, so
-    /// that what looks done counts as taken.
-    fn entries(&mut self, role: QueueRole, bytes: &[u8], begun: bool) -> Taken {
+    /// Works on a chain; returns the length of its answer, or `None` where it was told to end and undid all of it.
+    fn chain<M>(
+        &mut self,
+        role: QueueRole,
+        ring: &Ring,
+        chain: DescriptorChain<M>,
+        memory: &GuestMemoryMmap,
+        begun: bool,
+    ) -> Option<u32>
+    where
+        M: Deref<Target = GuestMemoryMmap> + Clone,
+    {
+        let most = MAX_ENTRIES * ENTRY_BYTES;
+        let mut bytes = std::mem::take(&mut self.scratch.bytes);
+        let len = match chain::request(chain, memory, most, &mut bytes) {
+            Ok(answer) if bytes.len().is_multiple_of(ENTRY_BYTES) && !bytes.is_empty() => {
+                let before = self.counters;
+                let taken = self.entries(role, ring, &bytes, begun);
+                if taken.is_none() {
+                    // They will be counted when it is done.
+                    self.counters = before;
+                }
+                self.counters.chains += u64::from(taken.is_some());
+                taken.map(|taken| answer.map_or(0, |at| write_answer(memory, at, taken)))
+            }
+            Ok(_) | Err(Malformed) => {
+                self.counters.malformed_chains += 1;
+                self.bucket.take(1);
+                Some(0)
+            }
+        };
+        self.scratch.bytes = bytes;
+        len
+    }
+
+    /// Takes entries into the balloon or out of it, or none where it is told to end. `begun`: a process before this
+    /// one may have done part of it, so that what looks done counts as taken.
+    fn entries(
+        &mut self,
+        role: QueueRole,
+        ring: &Ring,
+        bytes: &[u8],
+        begun: bool,
+    ) -> Option<Taken> {
         let (tier, inflate) = match role {
             QueueRole::Inflate(tier) => (tier, true),
             QueueRole::Deflate(tier) => (tier, false),
-            QueueRole::Events | QueueRole::Statistics => return Taken::default(),
+            QueueRole::Events | QueueRole::Statistics => return Some(Taken::default()),
         };
         let mut taken = Taken::default();
         let mut runs = std::mem::take(&mut self.scratch.runs);
@@ -162,18 +202,20 @@ impl<B: Backing> Device<B> {
             }
         }
         let pages: u64 = runs.iter().map(|(_, run)| run.pages).sum();
-        if inflate {
-            let kept = self.free(tier, &mut runs);
-            let lost = kept.entries;
-            taken.taken -= lost;
-            taken.refused += lost;
-            self.counters.refuse(Refusal::Punch, lost.into());
-            self.counters.inflated_pages += pages - kept.pages;
+        let done = if inflate {
+            self.free(tier, ring, &mut runs).map(|kept| {
+                let lost = kept.entries;
+                taken.taken -= lost;
+                taken.refused += lost;
+                self.counters.refuse(Refusal::Punch, lost.into());
+                self.counters.inflated_pages += pages - kept.pages;
+            })
         } else {
             self.counters.deflated_pages += pages;
-        }
+            Some(())
+        };
         self.scratch.runs = runs;
-        taken
+        done.map(|()| taken)
     }
 
     /// Checks an entry and marks its pages.
@@ -187,35 +229,40 @@ impl<B: Backing> Device<B> {
         let map = self.tiers.get(tier).ok_or(Refusal::Outside)?;
         let run = (self.admit)(map, self.config.orders(), entry)?;
         let region = self.backing.region_of(&run).ok_or(Refusal::Backing)?;
-        if self.state.all_are(tier, run.first, run.pages, !inflate) {
-            self.state.put_all(tier, run.first, run.pages, inflate);
-            if let Some(actual) = self.actual.get_mut(tier) {
-                *actual = if inflate {
-                    *actual + run.pages
-                } else {
-                    actual.saturating_sub(run.pages)
-                };
-            }
-            return Ok((region, run));
-        }
-        let done = begun && self.state.all_are(tier, run.first, run.pages, inflate);
-        if done {
+        // A process may have been killed in the middle of marking them.
+        if begun || self.state.all_are(tier, run.first, run.pages, !inflate) {
+            self.mark(tier, &run, inflate);
             Ok((region, run))
         } else {
             Err(Refusal::Duplicate)
         }
     }
 
+    /// Puts all pages of a run into the balloon (`on`), or takes them out, whichever are there already.
+    fn mark(&mut self, tier: usize, run: &Run, on: bool) {
+        let before = self.state.count(tier, run.first, run.pages);
+        self.state.put_all(tier, run.first, run.pages, on);
+        if let Some(actual) = self.actual.get_mut(tier) {
+            let after = if on { run.pages } else { 0 };
+            *actual = (*actual + after).saturating_sub(before);
+        }
+    }
+
     /// Gives runs back to the host, neighbours together; returns what the kernel did not take, out of the balloon
-    /// again.
-    fn free(&mut self, tier: usize, runs: &mut [(usize, Run)]) -> Kept {
+    /// again. Told to end, it takes all of them out, for those that are gone already are the guest's still: `None`.
+    fn free(&mut self, tier: usize, ring: &Ring, runs: &mut [(usize, Run)]) -> Option<Kept> {
         runs.sort_unstable_by_key(|(_, run)| run.gpa);
         let mut kept = Kept::default();
         let touching = |(a, left): &(usize, Run), (b, right): &(usize, Run)| {
             let adjacent = left.gpa + left.bytes() == right.gpa;
-            a == b && adjacent && left.first + left.pages == right.first
+            let one_hole = left.gpa / HOLE_BYTES == right.gpa / HOLE_BYTES;
+            a == b && adjacent && one_hole && left.first + left.pages == right.first
         };
         for group in runs.chunk_by(touching) {
+            if self.must_end(ring) {
+                runs.iter().for_each(|(_, run)| self.mark(tier, run, false));
+                return None;
+            }
             let Some(((region, head), pages)) = group
                 .first()
                 .map(|first| (*first, group.iter().map(|(_, run)| run.pages).sum()))
@@ -225,15 +272,12 @@ impl<B: Backing> Device<B> {
             let whole = Run { pages, ..head };
             self.counters.holes += 1;
             if !self.backing.free(region, &whole) {
-                self.state.put_all(tier, whole.first, pages, false);
-                if let Some(actual) = self.actual.get_mut(tier) {
-                    *actual = actual.saturating_sub(pages);
-                }
+                self.mark(tier, &whole, false);
                 kept.entries += u32::try_from(group.len()).unwrap_or(u32::MAX);
                 kept.pages += pages;
             }
         }
-        kept
+        Some(kept)
     }
 }
 

@@ -12,7 +12,7 @@ const PAGE: u64 = 4096;
 struct Setup {
     vm: MockVm,
     device: Device,
-    rings: Vec<VringRwLock>,
+    rings: Vec<Ring>,
     drivers: Vec<MockRing>,
 }
 

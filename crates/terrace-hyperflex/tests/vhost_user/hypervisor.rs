@@ -1,5 +1,6 @@
 //! A device in this process, and a hypervisor's end of its vhost-user socket over a mock VM.
 
+use std::fs::File;
 use std::os::fd::AsRawFd as _;
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -9,7 +10,8 @@ use terrace_hyperflex::abi::{Entry, queues};
 use terrace_hyperflex::mock::{MockRing, MockVm, RING_SIZE, WRITE};
 use terrace_hyperflex::{Args, Prepared};
 use vhost::vhost_user::message::{
-    VhostUserConfigFlags, VhostUserProtocolFeatures as Protocol, VhostUserVirtioFeatures,
+    VhostUserConfigFlags, VhostUserHeaderFlag, VhostUserProtocolFeatures as Protocol,
+    VhostUserVirtioFeatures,
 };
 use vhost::vhost_user::{Frontend, VhostUserFrontend as _};
 use vhost::{VhostBackend as _, VhostUserMemoryRegionInfo, VringConfigData};
@@ -94,6 +96,8 @@ impl Hypervisor {
         let protocol = frontend.get_protocol_features().unwrap();
         assert!(protocol.contains(Protocol::CONFIG | Protocol::RESET_DEVICE));
         frontend.set_protocol_features(protocol).unwrap();
+        // Each message waits for its answer.
+        frontend.set_hdr_flags(VhostUserHeaderFlag::NEED_REPLY);
         assert_eq!(frontend.get_queue_num().unwrap(), count as u64);
         assert_ne!(
             features & VhostUserVirtioFeatures::PROTOCOL_FEATURES.bits(),
@@ -115,51 +119,92 @@ impl Hypervisor {
 
     /// Sends the memory table.
     pub fn share(&self, vm: &MockVm) {
+        let files: Vec<&File> = (0..vm.config().tiers().len()).map(|i| vm.file(i)).collect();
+        self.share_files(vm, &files);
+    }
+
+    /// Sends a memory table with these files behind the tiers.
+    pub fn share_files(&self, vm: &MockVm, files: &[&File]) {
         let regions: Vec<_> = (0..vm.config().tiers().len())
             .map(|tier| VhostUserMemoryRegionInfo {
                 guest_phys_addr: vm.tier(tier).start,
                 memory_size: vm.tier(tier).len,
                 userspace_addr: MAPPED + vm.tier(tier).start,
                 mmap_offset: 0,
-                mmap_handle: vm.file(tier).as_raw_fd(),
+                mmap_handle: files[tier].as_raw_fd(),
             })
             .collect();
         self.frontend.set_mem_table(&regions).unwrap();
     }
 
     fn start(&mut self) {
-        for (i, ring) in self.drivers.iter().enumerate() {
-            self.frontend.set_vring_num(i, RING_SIZE).unwrap();
+        for i in 0..self.drivers.len() {
+            let ring = &self.drivers[i];
             // What a hypervisor does that lost its backend: it goes on where answers end.
             let used = u16::from_le_bytes(ring.read(ring.used() + 2));
-            self.frontend.set_vring_base(i, used).unwrap();
-            let places = VringConfigData {
-                queue_max_size: RING_SIZE,
-                queue_size: RING_SIZE,
-                flags: 0,
-                desc_table_addr: MAPPED + ring.descriptors(),
-                used_ring_addr: MAPPED + ring.used(),
-                avail_ring_addr: MAPPED + ring.available(),
-                log_addr: None,
-            };
-            self.frontend.set_vring_addr(i, &places).unwrap();
-            self.frontend.set_vring_call(i, &self.calls[i]).unwrap();
-            self.frontend.set_vring_kick(i, &self.kicks[i]).unwrap();
+            self.set_up(i, used);
         }
         for i in 0..self.drivers.len() {
-            self.frontend.set_vring_enable(i, true).unwrap();
+            self.enable(i, true);
         }
+    }
+
+    /// Sets a ring up at a place in it.
+    pub fn set_up(&mut self, queue: usize, base: u16) {
+        let ring = &self.drivers[queue];
+        self.frontend.set_vring_num(queue, RING_SIZE).unwrap();
+        self.frontend.set_vring_base(queue, base).unwrap();
+        let places = VringConfigData {
+            queue_max_size: RING_SIZE,
+            queue_size: RING_SIZE,
+            flags: 0,
+            desc_table_addr: MAPPED + ring.descriptors(),
+            used_ring_addr: MAPPED + ring.used(),
+            avail_ring_addr: MAPPED + ring.available(),
+            log_addr: None,
+        };
+        self.frontend.set_vring_addr(queue, &places).unwrap();
+        let (call, kick) = (&self.calls[queue], &self.kicks[queue]);
+        self.frontend.set_vring_call(queue, call).unwrap();
+        self.frontend.set_vring_kick(queue, kick).unwrap();
+    }
+
+    /// Enables a ring or disables it.
+    pub fn enable(&mut self, queue: usize, on: bool) {
+        self.frontend.set_vring_enable(queue, on).unwrap();
+    }
+
+    /// Stops a ring; returns where it goes on.
+    pub fn stop(&mut self, queue: usize) -> u16 {
+        let base = self.frontend.get_vring_base(queue).unwrap();
+        u16::try_from(base).unwrap()
+    }
+
+    /// Resets the device and leaves the rings.
+    pub fn reset(&mut self) {
+        self.frontend.reset_device().unwrap();
     }
 
     /// The guest reboots: the device is reset and the driver starts anew.
     pub fn reboot(self, vm: &MockVm) -> Self {
         let mut it = self;
-        it.frontend.reset_device().unwrap();
+        it.reset();
+        it.restart(vm)
+    }
+
+    /// Agrees on the same features again, which sets every ring.
+    pub fn agree(&mut self) {
+        let features = self.frontend.get_features().unwrap();
+        self.frontend.set_features(features).unwrap();
+    }
+
+    /// A driver that starts anew: all rings are stopped and begin at 0.
+    pub fn restart(self, vm: &MockVm) -> Self {
+        let mut it = self;
         for i in 0..it.drivers.len() {
-            it.frontend.get_vring_base(i).unwrap();
+            it.stop(i);
         }
-        let features = it.frontend.get_features().unwrap();
-        it.frontend.set_features(features).unwrap();
+        it.agree();
         it.drivers = (0..it.drivers.len())
             .map(|i| MockRing::new(vm.memory(), i))
             .collect();

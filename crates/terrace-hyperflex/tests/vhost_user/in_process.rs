@@ -1,10 +1,15 @@
 //! A real frontend and the device over a Unix socket in one process.
 
+use std::sync::atomic::{AtomicBool, Ordering};
+
 use crate::hypervisor::{Hypervisor, PAGE, args, start, wait_for};
-use terrace_hyperflex::Prepared;
+use crate::process::Device;
 use terrace_hyperflex::abi::{Entry, statistic_bytes};
+use terrace_hyperflex::config::Limits;
 use terrace_hyperflex::control::Client;
 use terrace_hyperflex::mock::{MIB, MockVm};
+use terrace_hyperflex::{Prepared, State};
+use vm_memory::{Bytes as _, GuestAddress};
 
 fn small(gpa: u64) -> Entry {
     Entry::new(gpa, 0)
@@ -237,5 +242,108 @@ fn nonsense_on_the_control_socket_is_answered_with_the_reason() {
         &MockVm::two_tiers(),
         None,
     ));
+    device.join().unwrap();
+}
+
+#[test]
+fn a_guest_that_never_rests_keeps_neither_its_hypervisor_nor_the_control_socket_waiting() {
+    let folder = tempfile::tempdir().unwrap();
+    let args = args(
+        folder.path(),
+        &["--rate", "0", "--tier", "node=2,size=64MiB"],
+    );
+    let limits = Limits {
+        total_pages: None,
+        entries_per_s: None,
+        statistics_s: 1,
+    };
+    let vm = MockVm::new(&[8 * MIB, 8 * MIB, 64 * MIB], 0x201, limits).unwrap();
+    let device = start(&args);
+    let client = Client::new(&args.control);
+    let mut host = Hypervisor::connect(&args.socket, &vm, None);
+    let blocks: Vec<Entry> = (0..32)
+        .map(|i| Entry::new(vm.tier(2).start + i * 2 * MIB, 9))
+        .collect();
+    // The same pages go in and out, and both rings say that there is more, for ever.
+    let rings = [4, 5].map(|queue| {
+        let ring = &mut host.drivers[queue];
+        for _ in 0..64 {
+            ring.post_entries(&blocks);
+        }
+        (ring.available() + 2, ring.used() + 2)
+    });
+    let ended = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !ended.load(Ordering::Relaxed) {
+                for (available, used) in rings {
+                    let used: u16 = vm.memory().read_obj(GuestAddress(used)).unwrap();
+                    let more = used.wrapping_add(64);
+                    vm.memory()
+                        .write_obj(more, GuestAddress(available))
+                        .unwrap();
+                }
+            }
+        });
+        for queue in [4, 5] {
+            host.kick(queue);
+        }
+        let mut rounds = 0;
+        wait_for("a device that is busy", || {
+            rounds += 1;
+            let chains = client.status(false).unwrap().counters.chains;
+            let base = host.stop(4);
+            host.enable(5, false);
+            client.status(false).unwrap();
+            host.set_up(4, base);
+            host.enable(5, true);
+            host.config(0, 8);
+            rounds >= 30 && chains >= 1000
+        });
+        ended.store(true, Ordering::Relaxed);
+    });
+    drop(host);
+    device.join().unwrap();
+}
+
+/// Killed in the very first chain of a driver, whose ring is at 0 like that of the next driver.
+#[test]
+fn what_a_killed_device_had_begun_for_a_driver_that_is_gone_is_not_in_the_next_ones_balloon() {
+    let folder = tempfile::tempdir().unwrap();
+    let args = args(folder.path(), &[]);
+    let vm = MockVm::two_tiers();
+    vm.fill();
+    let base = vm.tier(1).start;
+    // Kills it between the first hole of its first chain and the answer.
+    let chain: Vec<Entry> = (0..400).map(|i| small(base + 2 * i * PAGE)).collect();
+    let state = folder.path().join("state");
+    let mut met = false;
+    for _ in 0..200 {
+        let _ = std::fs::remove_file(&state);
+        let mut device = Device::start(folder.path());
+        let mut host = Hypervisor::connect(&args.socket, &vm, None);
+        host.drivers[2].post_entries(&chain);
+        host.kick(2);
+        wait_for("the first hole", || !vm.present(1).contains(&0));
+        device.0.kill().unwrap();
+        device.0.wait().unwrap();
+        let left = State::open(&state, vm.config()).unwrap();
+        met = left.in_flight(2) == Some(0);
+        vm.touch(base, 2048);
+        if met {
+            break;
+        }
+    }
+    assert!(met, "no kill met the chain");
+    // The guest reboots meanwhile.
+    let device = start(&args);
+    let mut host = Hypervisor::connect(&args.socket, &vm, None);
+    let again: Vec<Entry> = (1..4).map(|i| small(base + 2 * i * PAGE)).collect();
+    assert_eq!(host.entries(2, &[small(base + PAGE)]), (1, 0));
+    assert_eq!(host.entries(2, &again), (3, 0), "they are the guest's");
+    let status = Client::new(&args.control).status(true).unwrap();
+    assert_eq!(status.tiers[1].size_bytes, 8 * MIB - 4 * PAGE);
+    assert_eq!(status.tiers[1].honesty, Some(1.0));
+    drop(host);
     device.join().unwrap();
 }

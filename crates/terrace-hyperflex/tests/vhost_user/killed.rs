@@ -20,16 +20,16 @@ use crate::process::Device;
 
 const SEED: u64 = 7;
 const KILLS: usize = 32;
-const TIERS: usize = 2;
+pub const TIERS: usize = 2;
 /// Pages of a tier.
-const PAGES: u64 = 2048;
+pub const PAGES: u64 = 2048;
 const HUGE_PAGES: u64 = 512;
 /// Chains of a queue that wait at most: half of what its ring holds.
 const WAITING: usize = 32;
 
 /// Whose a block of pages is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Owner {
+pub enum Owner {
     /// The guest's, which wrote this into each page.
     Guest(u64),
     /// In a chain that waits.
@@ -40,38 +40,38 @@ enum Owner {
 
 /// Pages that go in and out together.
 #[derive(Clone, Copy, Debug)]
-struct Block {
-    tier: usize,
+pub struct Block {
+    pub tier: usize,
     first: u64,
     order: u8,
-    owner: Owner,
+    pub owner: Owner,
 }
 
 impl Block {
-    fn pages(&self) -> std::ops::Range<u64> {
+    pub fn pages(&self) -> std::ops::Range<u64> {
         self.first..self.first + (1 << self.order)
     }
 }
 
 /// A chain that waits: whether it inflates, its blocks, and where its answer will be.
-struct Chain {
-    inflate: bool,
-    blocks: Vec<usize>,
+pub struct Chain {
+    pub inflate: bool,
+    pub blocks: Vec<usize>,
     answer: u64,
 }
 
 /// The guest: its blocks and the chains of its queues.
-struct Guest {
-    vm: MockVm,
-    blocks: Vec<Block>,
-    waiting: Vec<VecDeque<Chain>>,
-    random: Xoshiro256StarStar,
+pub struct Guest {
+    pub vm: MockVm,
+    pub blocks: Vec<Block>,
+    pub waiting: Vec<VecDeque<Chain>>,
+    pub random: Xoshiro256StarStar,
     written: u64,
 }
 
 impl Guest {
     /// Small pages, but for the rings and one huge page at the end of the second tier.
-    fn new() -> Self {
+    pub fn new() -> Self {
         let vm = MockVm::two_tiers();
         vm.fill();
         let small = |tier, pages: std::ops::Range<u64>| pages.map(move |first| (tier, first, 0));
@@ -95,16 +95,16 @@ impl Guest {
         guest
     }
 
-    fn below(&mut self, end: usize) -> usize {
+    pub fn below(&mut self, end: usize) -> usize {
         usize::try_from(self.random.next_u64() % end as u64).unwrap()
     }
 
-    fn at(&self, tier: usize, page: u64) -> GuestAddress {
+    pub fn at(&self, tier: usize, page: u64) -> GuestAddress {
         GuestAddress(self.vm.tier(tier).start + page * PAGE)
     }
 
     /// Uses a block that is the guest's.
-    fn write(&mut self, number: usize) {
+    pub fn write(&mut self, number: usize) {
         self.written += 1;
         let word = self.written;
         self.blocks[number].owner = Owner::Guest(word);
@@ -160,7 +160,7 @@ impl Guest {
     }
 
     /// Takes the answers of a queue; returns how many.
-    fn harvest(&mut self, queue: usize, ring: &mut MockRing) -> usize {
+    pub fn harvest(&mut self, queue: usize, ring: &mut MockRing) -> usize {
         let answered = ring.answered();
         for (_, len) in &answered {
             let chain = self.waiting[queue].pop_front().unwrap();
@@ -181,18 +181,26 @@ impl Guest {
     /// Compares each block with the files and with what the state says is in the balloons. The first chain of each
     /// queue may be done in part where the device was killed.
     fn compare(&self, state: &State) {
+        self.compare_of(0..TIERS, true, state);
+    }
+
+    /// The same of some tiers, where the first chains are known to be done or not (`begun`).
+    pub fn compare_of(&self, tiers: std::ops::Range<usize>, is_begun: bool, state: &State) {
         let mut begun = vec![false; self.blocks.len()];
         let mut inflate = vec![false; self.blocks.len()];
         for chains in &self.waiting {
             for (i, chain) in chains.iter().enumerate() {
                 for block in &chain.blocks {
-                    begun[*block] = i == 0;
+                    begun[*block] = is_begun && i == 0;
                     inflate[*block] = chain.inflate;
                 }
             }
         }
         let present: Vec<Vec<u64>> = (0..TIERS).map(|tier| self.vm.present(tier)).collect();
         for (i, block) in self.blocks.iter().enumerate() {
+            if !tiers.contains(&block.tier) {
+                continue;
+            }
             let is_guests = match block.owner {
                 Owner::Asked if begun[i] => continue,
                 Owner::Asked => inflate[i],
@@ -217,7 +225,7 @@ impl Guest {
     }
 }
 
-fn spin(time: Duration) {
+pub fn spin(time: Duration) {
     let end = Instant::now() + time;
     while Instant::now() < end {
         std::hint::spin_loop();
@@ -237,7 +245,7 @@ fn start(folder: &Path) -> Device {
 }
 
 /// Fills the page queues, all at once.
-fn fill(guest: &mut Guest, host: &mut Hypervisor) {
+pub fn fill(guest: &mut Guest, host: &mut Hypervisor) {
     for queue in 0..2 * TIERS {
         for blocks in guest.choose(queue) {
             guest.post(queue, &mut host.drivers[queue], blocks);

@@ -7,3 +7,5 @@ mod hypervisor;
 mod in_process;
 mod killed;
 mod process;
+mod stopped;
+mod storm;

@@ -58,7 +58,7 @@ impl Memory {
 
     /// Writes to the first so many pages, each of which faults once.
     fn touch(&self, pages: usize) {
-        self.mapping.forget_pages().unwrap();
+        self.mapping.forget_pages(0, u64::MAX).unwrap();
         for page in 0..pages {
             // SAFETY: inside of the mapping.
             unsafe { self.mapping.as_ptr().add(page * 4096).write_volatile(1) };

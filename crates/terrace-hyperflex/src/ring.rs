@@ -1,0 +1,187 @@
+//! A queue's ring, which messages of the hypervisor change and the device works on, each on a thread of its own.
+//!
+//! Responsible for: that a ring changes only while no chain of it is worked on. Who stops, disables, moves or sets one
+//! says so, waits until the work at hand has ended, and only then changes it; the answer to the hypervisor comes after
+//! that. It leaves to others: ending that work soon (`device/pages.rs`).
+
+use std::fs::File;
+use std::io;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use vhost_user_backend::{VringRwLock, VringStateGuard, VringStateMutGuard, VringT};
+use virtio_queue::{Error as QueueError, QueueT as _};
+
+use crate::device::Memory;
+
+/// The wish of others that the work at hand ends; that work looks at it.
+#[derive(Clone, Debug, Default)]
+pub struct Halt(Arc<AtomicUsize>);
+
+impl Halt {
+    /// Wishes it, until what this gives is dropped.
+    #[must_use]
+    pub fn wish(&self) -> Wish<'_> {
+        // It orders nothing: a lock that is taken next does.
+        self.0.fetch_add(1, Ordering::Relaxed);
+        Wish(&self.0)
+    }
+
+    /// Whether anybody wishes it.
+    #[must_use]
+    #[inline]
+    pub fn is_wished(&self) -> bool {
+        self.0.load(Ordering::Relaxed) > 0
+    }
+}
+
+/// A wish that is kept up.
+#[derive(Debug)]
+pub struct Wish<'a>(&'a AtomicUsize);
+
+impl Drop for Wish<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// A ring that stays as it is while it is worked on.
+#[derive(Clone)]
+pub struct Ring {
+    vring: VringRwLock<Memory>,
+    halt: Halt,
+    work: Arc<Mutex<()>>,
+}
+
+/// The right to work on a ring: while it is kept the ring runs.
+#[derive(Debug)]
+pub struct Work<'a> {
+    _held: MutexGuard<'a, ()>,
+}
+
+impl Ring {
+    /// Begins to work on it; `None` where it is not set up or not enabled. Look at [`Ring::halt`] before, so that who
+    /// changes it comes first, and while at work.
+    #[must_use]
+    pub fn work(&self) -> Option<Work<'_>> {
+        let held = self.lock();
+        let vring = self.vring.get_ref();
+        let runs = vring.get_queue().ready() && vring.is_enabled();
+        runs.then_some(Work { _held: held })
+    }
+
+    /// The wish that work on this ring ends.
+    #[must_use]
+    pub fn halt(&self) -> &Halt {
+        &self.halt
+    }
+
+    /// Changes it once nobody is at work on it.
+    fn change<T>(&self, change: impl FnOnce(&VringRwLock<Memory>) -> T) -> T {
+        let _wish = self.halt.wish();
+        let _held = self.lock();
+        change(&self.vring)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, ()> {
+        self.work.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl<'a> VringStateGuard<'a, Memory> for Ring {
+    type G = <VringRwLock<Memory> as VringStateGuard<'a, Memory>>::G;
+}
+
+impl<'a> VringStateMutGuard<'a, Memory> for Ring {
+    type G = <VringRwLock<Memory> as VringStateMutGuard<'a, Memory>>::G;
+}
+
+impl VringT<Memory> for Ring {
+    fn new(memory: Memory, max_queue_size: u16) -> Result<Self, QueueError> {
+        Ok(Self {
+            vring: VringRwLock::new(memory, max_queue_size)?,
+            halt: Halt::default(),
+            work: Arc::default(),
+        })
+    }
+
+    fn get_ref(&self) -> <Self as VringStateGuard<'_, Memory>>::G {
+        self.vring.get_ref()
+    }
+
+    fn get_mut(&self) -> <Self as VringStateMutGuard<'_, Memory>>::G {
+        self.vring.get_mut()
+    }
+
+    fn add_used(&self, head: u16, len: u32) -> Result<(), QueueError> {
+        self.vring.add_used(head, len)
+    }
+
+    fn signal_used_queue(&self) -> io::Result<()> {
+        self.vring.signal_used_queue()
+    }
+
+    fn enable_notification(&self) -> Result<bool, QueueError> {
+        self.vring.enable_notification()
+    }
+
+    fn disable_notification(&self) -> Result<(), QueueError> {
+        self.vring.disable_notification()
+    }
+
+    fn needs_notification(&self) -> Result<bool, QueueError> {
+        self.vring.needs_notification()
+    }
+
+    fn set_enabled(&self, enabled: bool) {
+        self.change(|vring| vring.set_enabled(enabled));
+    }
+
+    fn set_queue_info(&self, table: u64, available: u64, used: u64) -> Result<(), QueueError> {
+        self.change(|vring| vring.set_queue_info(table, available, used))
+    }
+
+    fn queue_next_avail(&self) -> u16 {
+        self.vring.queue_next_avail()
+    }
+
+    fn set_queue_next_avail(&self, base: u16) {
+        self.change(|vring| vring.set_queue_next_avail(base));
+    }
+
+    fn set_queue_next_used(&self, index: u16) {
+        self.change(|vring| vring.set_queue_next_used(index));
+    }
+
+    fn queue_used_idx(&self) -> Result<u16, QueueError> {
+        self.vring.queue_used_idx()
+    }
+
+    fn set_queue_size(&self, size: u16) {
+        self.change(|vring| vring.set_queue_size(size));
+    }
+
+    fn set_queue_event_idx(&self, enabled: bool) {
+        self.change(|vring| vring.set_queue_event_idx(enabled));
+    }
+
+    fn set_queue_ready(&self, ready: bool) {
+        self.change(|vring| vring.set_queue_ready(ready));
+    }
+
+    fn set_kick(&self, file: Option<File>) {
+        self.vring.set_kick(file);
+    }
+
+    fn read_kick(&self) -> io::Result<bool> {
+        self.vring.read_kick()
+    }
+
+    fn set_call(&self, file: Option<File>) {
+        self.vring.set_call(file);
+    }
+
+    fn set_err(&self, file: Option<File>) {
+        self.vring.set_err(file);
+    }
+}
