@@ -5,7 +5,7 @@ use std::process::Command;
 use anyhow::{Context, Result, bail};
 
 use crate::stages::{self, Stage};
-use crate::{host, lab, modules, places};
+use crate::{host, lab, modules, mutations, places};
 
 /// Everything a change must pass.
 pub fn ci() -> Result<()> {
@@ -51,6 +51,9 @@ fn test_stages(long: bool) -> Vec<Stage> {
     ];
     if long {
         stages.push(Stage::new("long tests", long_tests));
+        stages.push(Stage::new("mutations", || {
+            mutations::run(&mutations::Arguments::default())
+        }));
     }
     stages.push(Stage::new("lab test", move || {
         lab::test(&lab::TestArguments {

@@ -6,6 +6,7 @@ mod children;
 mod host;
 mod lab;
 mod modules;
+mod mutations;
 mod places;
 mod progress;
 mod stages;
@@ -37,6 +38,8 @@ enum Task {
     /// Build the guest's kernel modules for the lab's kernel, target/modules/NAME.ko, and check that they compile for
     /// the oldest and the newest one
     Modules,
+    /// Break each rule that protects a guest's data in a copy of the tree, and see its test fail
+    Mutations(mutations::Arguments),
     /// A two-tier KVM host with a real guest in it, in an emulator on this machine
     #[command(subcommand)]
     Lab(lab::Task),
@@ -49,6 +52,7 @@ fn main() -> ExitCode {
         Task::Test { long } => checks::test(long),
         Task::Ci => checks::ci(),
         Task::Modules => modules::check(),
+        Task::Mutations(arguments) => mutations::run(&arguments),
         Task::Lab(task) => lab::run(task),
     });
     match result {

@@ -57,6 +57,11 @@ pub fn lab(part: &str) -> Result<PathBuf> {
     created(target()?.join("lab").join(part))
 }
 
+/// What the mutations are tried in; created if missing.
+pub fn mutations(part: &str) -> Result<PathBuf> {
+    created(target()?.join("mutations").join(part))
+}
+
 /// Downloads that outlive `cargo clean`: `TERRACE_CACHE`, else `~/.cache/terrace`.
 pub fn cache(part: &str) -> Result<PathBuf> {
     let root = match (env::var_os("TERRACE_CACHE"), env::var_os("XDG_CACHE_HOME")) {

@@ -11,6 +11,9 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tokio::net::UnixStream;
 
+use terrace_proto::printable::{MOST_WORDS, excerpt};
+
+use crate::plain;
 use crate::types::ErrorBody;
 
 /// Longest answer that the client reads, bytes.
@@ -101,10 +104,13 @@ impl Client {
             .map_err(|_| self.broken(&format!("no answer within {} s", TIMEOUT.as_secs())))?;
         let (status, bytes) = answer?;
         if status.is_success() {
-            return serde_json::from_slice(&bytes).map_err(|e| self.broken(&e));
+            return read(&bytes).map_err(|e| self.broken(&e));
         }
-        let text = serde_json::from_slice::<ErrorBody>(&bytes).map_or_else(
-            |_| format!("{status}: {}", String::from_utf8_lossy(&bytes)),
+        let text = read::<ErrorBody>(&bytes).map_or_else(
+            |_| {
+                let said = String::from_utf8_lossy(&bytes);
+                format!("{status}: {}", excerpt(&said, MOST_WORDS))
+            },
             |body| body.error,
         );
         Err(ClientError::Refused(text))
@@ -154,9 +160,16 @@ impl Client {
     fn broken(&self, what: &dyn std::fmt::Display) -> ClientError {
         ClientError::Broken {
             path: self.socket.clone(),
-            what: what.to_string(),
+            what: excerpt(&what.to_string(), MOST_WORDS),
         }
     }
+}
+
+/// An answer whose texts stand on a terminal as they are, whoever it came from.
+fn read<T: DeserializeOwned>(bytes: &[u8]) -> serde_json::Result<T> {
+    let mut value = serde_json::from_slice(bytes)?;
+    plain::escape(&mut value);
+    T::deserialize(value)
 }
 
 /// A VM's name as a path segment: everything but letters, digits, `-`, `_` and `.` percent-encoded.
@@ -177,6 +190,12 @@ pub fn segment(name: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn no_answer_brings_an_escape_to_the_terminal() {
+        let body: ErrorBody = read(br#"{"error": "\u001b[2J\u009b\u202e"}"#).unwrap();
+        assert_eq!(body.error, "\\u{1b}[2J\\u{9b}\\u{202e}");
+    }
 
     #[test]
     fn names_survive_as_path_segments() {

@@ -6,6 +6,7 @@
 
 pub mod client;
 pub mod elastic;
+pub mod plain;
 pub mod types;
 
 /// Where the daemon listens unless its configuration says otherwise.

@@ -1,5 +1,7 @@
 //! Text for people: sizes, tables, bars.
 
+use terrace_proto::printable::excerpt;
+
 /// `1.5 GiB`, `48 MiB`, `4 KiB`.
 pub fn bytes(n: u64) -> String {
     const UNITS: [(&str, u64); 4] = [
@@ -38,8 +40,15 @@ pub fn percent(part: u64, whole: u64) -> u64 {
         .map_or(0, |p| u64::try_from(p).unwrap_or(u64::MAX))
 }
 
-/// A table with a header line; all columns but those named in `right` are left-aligned.
+/// Most characters of a cell: a table is for people, and the formatter has its own limit on widths.
+const MOST_CELL: usize = 400;
+
+/// A table with a header line; all columns but those named in `right` are left-aligned. Cells stand on the terminal as
+/// they are, and long ones are cut.
 pub fn table(header: &[&str], right: &[usize], rows: &[Vec<String>]) -> String {
+    let header: Vec<String> = header.iter().map(|h| excerpt(h, MOST_CELL)).collect();
+    let cut = |row: &Vec<String>| row.iter().map(|cell| excerpt(cell, MOST_CELL)).collect();
+    let rows: Vec<Vec<String>> = rows.iter().map(cut).collect();
     let width = |column: usize| {
         rows.iter()
             .filter_map(|r| r.get(column))
@@ -63,8 +72,8 @@ pub fn table(header: &[&str], right: &[usize], rows: &[Vec<String>]) -> String {
             .collect();
         format!("{}\n", text.join("  ").trim_end())
     };
-    let mut out = line(&mut header.iter().copied());
-    for row in rows {
+    let mut out = line(&mut header.iter().map(String::as_str));
+    for row in &rows {
         out += &line(&mut row.iter().map(String::as_str));
     }
     out
@@ -100,6 +109,18 @@ mod tests {
             table(&["NAME", "N"], &[1], &rows),
             "NAME     N\nvm1      7\nb     1234\n"
         );
+    }
+
+    #[test]
+    fn a_cell_of_15_mb_or_with_escapes_breaks_no_table() {
+        let long = "猫".repeat(5 << 20);
+        let rows = vec![vec![long, "1".into()], vec!["\x1b[2J".into(), "2".into()]];
+        for right in [[0], [1]] {
+            let text = table(&["NAME", "N"], &right, &rows);
+            assert!(text.chars().count() < 4 * MOST_CELL, "it is cut");
+            assert!(text.contains("\\u{1b}[2J") && !text.contains('\x1b'));
+            assert_eq!(text.lines().count(), 3);
+        }
     }
 
     #[test]

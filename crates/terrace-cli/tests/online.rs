@@ -431,3 +431,70 @@ fn a_newer_order_about_another_tier_does_not_end_the_wait() {
     let daemon = resized(vec![other]);
     printed(&daemon.terrace(&["resize", "web1", "--fast", "2GiB", "--wait"]));
 }
+
+/// Writes an escape sequence into every text that is not one of few words, and into the keys of a map.
+fn hostile(value: &mut Value, key: &str) {
+    const WORDS: [&str; 3] = ["mode", "health", "name"];
+    match value {
+        Value::String(text) if !WORDS.contains(&key) => *text += "\u{1b}[2J\u{202e}",
+        Value::Array(items) => items.iter_mut().for_each(|item| hostile(item, key)),
+        Value::Object(fields) => fields.iter_mut().for_each(|(k, v)| hostile(v, k)),
+        _ => {}
+    }
+}
+
+#[test]
+fn no_escape_of_an_answer_reaches_the_terminal_and_a_name_of_15_mb_is_cut() {
+    let escape = "\u{1b}]0;owned\u{7}";
+    let finding = json!({"name": "x", "health": "ok", "found": "it is", "advice": "do"});
+    let vm_of = |name: &str| {
+        let mut vm = vm();
+        vm["name"] = json!(name);
+        vm
+    };
+    let mut doctor = json!({"host": [finding], "vms": {}});
+    doctor["vms"][escape] = json!([finding]);
+    let long = "猫".repeat(5 << 20);
+    let mut answers = HashMap::from([
+        ("GET /v1/status", status()),
+        (
+            "GET /v1/vms",
+            json!([vm_of("web1"), vm_of(escape), vm_of(&long)]),
+        ),
+        ("GET /v1/vms/web1", detail(None, &[round(3, Value::Null)])),
+        ("GET /v1/doctor", doctor),
+        (
+            "GET /v1/events",
+            json!([{"sequence": 1, "at_s": 1.0, "vm": "web1", "text": "found"}]),
+        ),
+        ("POST /v1/vms/web1/pause", json!({"done": "paused"})),
+    ]);
+    answers.values_mut().for_each(|answer| hostile(answer, ""));
+    let answers = answers.into_iter().map(|(k, v)| (k, vec![v]));
+    let daemon = Daemon::start(answers.collect());
+    let commands: [&[&str]; 9] = [
+        &["vms"],
+        &["vms", "--json"],
+        &["show", "web1"],
+        &["explain", "web1"],
+        &["events"],
+        &["doctor"],
+        &["top", "--once"],
+        &["pause", "web1"],
+        &["show", "nobody\u{1b}[2J"],
+    ];
+    for command in commands {
+        let output = daemon.terrace(command);
+        let said = [output.stdout.as_slice(), &output.stderr].concat();
+        let said = String::from_utf8_lossy(&said);
+        assert!(!said.contains("panicked"), "{command:?}: {said}");
+        assert!(!said.is_empty(), "{command:?}");
+        for escape in ['\u{1b}', '\u{7}', '\u{202e}'] {
+            let around = said.find(escape).map(|at| &said[..at]);
+            let around = around.map(|text| text.chars().rev().take(80).collect::<String>());
+            assert_eq!(around, None, "{command:?} prints {escape:?}");
+        }
+    }
+    let table = printed(&daemon.terrace(&["vms"]));
+    assert!(table.len() < 64 << 10, "{} bytes", table.len());
+}

@@ -5,7 +5,7 @@
 //! A sample in `tests/logs` is never written again: when decisions change on purpose, a new one is
 //! added under a new name, and the test replays both where it can.
 
-#[path = "../tests/common/mod.rs"]
+#[path = "../tests/engine/common.rs"]
 mod common;
 
 use std::fs::File;

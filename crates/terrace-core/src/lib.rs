@@ -23,7 +23,7 @@ pub mod track;
 
 pub use config::{ConfigError, EngineConfig, PoolRelease, TierConfig, TierKind};
 pub use engine::Engine;
-pub use engine::heat::{HeatCell, HeatMap};
+pub use engine::heat::{HeatCell, HeatMaking, HeatMap, HeatPages};
 pub use engine::reasons::Reason;
 pub use engine::refusal::Refusal;
 pub use engine::view::{

@@ -88,8 +88,7 @@ impl Pages {
     /// A unit's tier; none where it is absent or no such unit exists.
     #[must_use]
     pub fn tier(&self, unit: u32) -> Option<TierId> {
-        let code = self.place.get(unit as usize)? & place::TIER;
-        (code < self.tiers).then_some(TierId(code))
+        place::tier(*self.place.get(unit as usize)?, self.tiers)
     }
 
     /// Whether some user table of the guest maps a part of the unit.

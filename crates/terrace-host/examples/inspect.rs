@@ -11,6 +11,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use terrace_host::mover::Target;
+use terrace_host::qemu::who::{HypervisorConfig, Rules};
 use terrace_host::qemu::{Candidate, Vm};
 use terrace_host::topology::Topology;
 use terrace_host::tracker::GuestTables;
@@ -42,11 +43,13 @@ fn inspect(socket: &str, seconds: Option<String>) -> Result<(), Box<dyn Error>> 
     let seconds = seconds.map_or(Ok(1.0), |s| s.parse())?;
     let root = HostRoot::default();
     let topology = Topology::read(&root, &[])?;
-    let mut vm = Vm::open(&root, &Candidate::at(socket), TIMEOUT)?;
+    // Without a configuration: what is allowed by default.
+    let (rules, _) = Rules::read(&root, &HypervisorConfig::default());
+    let mut vm = Vm::open(&root, &rules, &Candidate::at(socket), TIMEOUT)?;
     let status = vm.status()?;
     println!("{:#?}\n{status:?}", vm.identity());
     let memory = vm.memory();
-    let registers = vm.registers();
+    let readings = vm.readings();
     let mut tables = None;
     let mut gaps = Vec::new();
     let memory = memory.map(Arc::new);
@@ -59,8 +62,9 @@ fn inspect(socket: &str, seconds: Option<String>) -> Result<(), Box<dyn Error>> 
     let facts = doctor::VmFacts {
         identity: vm.identity(),
         memory: memory.as_deref(),
-        registers: registers.as_deref(),
+        readings: readings.as_ref(),
         sandbox_gaps: &gaps,
+        uncharged: None,
         damon: false,
     };
     for finding in doctor::host(&root, &topology)

@@ -7,20 +7,24 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
 
-/// Commands of the machine protocol, as the `qapi` crate names them. Only `balloon` and `qom_set` change
-/// anything: they are orders of an operator, and the one property that is set is named here too.
-const MACHINE: [&str; 13] = [
+/// Commands of the machine protocol, as the `qapi` crate names them, or we do where it does not know one. Only
+/// `balloon` and `qom_set` change anything: they are orders of an operator, and the one property that is set is
+/// named here too. `query_stats` and `info registers` have each virtual CPU stop for as long as it is read.
+const MACHINE: [&str; 16] = [
     "balloon",
     "human_monitor_command",
     "qmp_capabilities",
+    "qom_get",
     "qom_set",
     "query_balloon",
+    "query_cpus_fast",
     "query_kvm",
     "query_memdev",
     "query_memory_devices",
     "query_memory_size_summary",
     "query_migrate",
     "query_name",
+    "query_stats",
     "query_status",
     "query_uuid",
 ];
@@ -58,6 +62,10 @@ fn a_command_that_crashed_qemu_would_be_noticed() {
     let wrong = "self.execute(\"calc-dirty-rate\", &qmp::calc_dirty_rate { calc_time: 1 })?;\n\
                  self.human(\"calc_dirty_rate 1\")?; self.human(&format!(\"x {y}\"))";
     assert_eq!(commands(wrong), ["calc_dirty_rate"]);
+    let own = "impl Command for query_stats {\n}\nimpl<C> Command for Loose<C> {\n}";
+    assert_eq!(commands(own), ["query_stats"]);
+    let counted = "self.human_counted(\"stop\")?; self.human_counted(line)?;";
+    assert_eq!(human_lines(counted), ["stop"]);
     assert_eq!(human_lines(wrong), ["calc_dirty_rate 1", "x "]);
     let set = "qmp::qom_set { path, property: \"size\".into(), value }";
     assert_eq!(properties_set(set), ["size"]);
@@ -77,20 +85,24 @@ fn for_each_source(folder: &Path, look: &mut impl FnMut(&str)) {
     }
 }
 
-/// Commands that are made: `qmp::name {`. Their answers' types begin with a capital letter.
+/// Commands that are made: `qmp::name {`, and those of our own: `impl Command for name {`. The types of their
+/// answers, and of what wraps commands, begin with a capital letter.
 fn commands(text: &str) -> Vec<String> {
-    let after = text.split("qmp::").skip(1);
-    let made = after.filter_map(|rest| rest.split_once(" {"));
+    let after = |mark| text.split(mark).skip(1);
+    let made = after("qmp::").chain(after("impl Command for "));
+    let made = made.filter_map(|rest| rest.split_once(" {"));
     made.map(|(name, _)| name)
         .filter(|name| name.bytes().all(|b| b.is_ascii_lowercase() || b == b'_'))
         .map(str::to_owned)
         .collect()
 }
 
-/// Lines given to `human(…)`, up to the first placeholder.
+/// Lines given to `human(…)` or `human_counted(…)`, up to the first placeholder.
 fn human_lines(text: &str) -> Vec<String> {
-    let calls = text.split(".human(").skip(1);
-    let lines = calls.filter_map(|rest| rest.split('"').nth(1));
+    let after = |mark| text.split(mark).skip(1);
+    let quoted = after(".human(").filter_map(|rest| rest.split('"').nth(1));
+    let counted = after(".human_counted(\"").filter_map(|rest| rest.split('"').next());
+    let lines = quoted.chain(counted);
     lines
         .map(|line| line.split('{').next().unwrap_or_default().to_owned())
         .collect()

@@ -21,7 +21,10 @@ use terrace_proto::{
 
 use crate::bits::position;
 use crate::entry::{ACCESSED, WRITABLE};
-use crate::{GuestTables, Leaf, LeafSize, Paging, Scanner, SimulatedMemory, Table};
+use crate::linux::Kernel;
+use crate::{
+    GuestTables, Leaf, LeafSize, Paging, Scanner, SimulatedMemory, Table, maps_users, prove,
+};
 
 const RUNS: usize = 5;
 const LEAF_TABLES: u64 = 16_384;
@@ -31,6 +34,16 @@ const GIB: f64 = (PAGES / (1 << 18)) as f64;
 /// One leaf table in this many maps frames that do not all follow each other.
 const FRAGMENTED: u64 = 4;
 const ROOT: Gfn = Gfn(PAGES);
+/// Processes of which nothing is scanned: what tells their tables from data costs the same.
+const PROCESSES: u64 = 256;
+/// All frames, those of tables included. Its direct map takes one table of level 3, 33 of level 2 and one of level 1;
+/// its text two.
+const KERNEL: Kernel = Kernel {
+    base: 0xffff_9c40_4000_0000,
+    gib: (PAGES >> 18) + 1,
+    giant: false,
+};
+const KERNEL_TABLES: u64 = 37;
 
 /// What was measured, and what it is to be compared with, in the same unit.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -107,6 +120,21 @@ pub fn scan_pruned() -> Measured {
     .per(GIB)
 }
 
+/// `root_proof_ns`: what is done before a scan may walk: the direct map is found and proven for the table that a
+/// register names, and 256 more tables with the same kernel half are looked at; the baseline is the
+/// full scan. ns each.
+#[must_use]
+pub fn root_proof() -> Measured {
+    let mut guest = Guest::new();
+    let roots = guest.add_processes();
+    measure(&mut guest, |guest| {
+        guest.touch_random(10);
+        let proof = timed(|| guest.prove(&roots));
+        let scan = timed(|| guest.scan(false).stats.accessed);
+        (proof, scan)
+    })
+}
+
 /// The sum of a table's words: what it costs to read it at all.
 fn sum(table: &mut Table) -> u64 {
     table
@@ -161,7 +189,7 @@ impl Guest {
         };
         let paging = Paging::from_registers(registers).expect("four levels");
         // Each leaf table, 32 level 2 tables, one of level 3, the root.
-        let mut memory = SimulatedMemory::new(PAGES + LEAF_TABLES + 34);
+        let mut memory = SimulatedMemory::new(PAGES + LEAF_TABLES + 34 + KERNEL_TABLES + PROCESSES);
         let mut tables = (ROOT.0..).map(Gfn);
         let mut new_table = || tables.next();
         let root = new_table().map(|frame| memory.add_table(frame));
@@ -183,6 +211,40 @@ impl Guest {
             scanner,
             random,
         }
+    }
+
+    /// Gives the guest a kernel, and processes beside the one that is scanned.
+    fn add_processes(&mut self) -> Vec<Gfn> {
+        let mut frames = (PAGES + LEAF_TABLES + 34..self.memory.frames()).map(Gfn);
+        KERNEL.map(&mut self.memory, self.paging, ROOT, &mut frames);
+        let roots: Vec<Gfn> = frames.take(position(PROCESSES)).collect();
+        for root in &roots {
+            self.memory.add_table(*root).expect("a free frame");
+            let (from, to) = (self.memory.table(ROOT), self.memory.table(*root));
+            for (from, to) in from
+                .into_iter()
+                .zip(to)
+                .flat_map(|(from, to)| from.iter().zip(to))
+            {
+                to.store(from.load(Relaxed), Relaxed);
+            }
+        }
+        roots
+    }
+
+    fn prove(&self, roots: &[Gfn]) -> u64 {
+        let proven = prove(&self.memory, self.paging, ROOT, |_| None).expect("a Linux kernel");
+        let is_root = |root: &&Gfn| {
+            let table = self.memory.table(**root);
+            table.is_some_and(|table| {
+                maps_users(table, self.memory.frames()) && proven.half.is_in(table)
+            }) && proven
+                .map
+                .maps_to_itself(&self.memory, &proven.half, **root)
+        };
+        let live = roots.iter().filter(is_root).count() as u64;
+        assert_eq!(live, PROCESSES);
+        live
     }
 
     fn touch(&mut self, at: u64) {

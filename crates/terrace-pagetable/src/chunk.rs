@@ -44,6 +44,17 @@ impl Copies {
     }
 }
 
+impl Copies {
+    /// Whether no entry is present without being for users, as in every table of Linux below the user half.
+    #[inline]
+    pub(crate) fn are_for_users(&self) -> bool {
+        let foreign = (self.0.iter()).fold(0, |all, entry| {
+            all | entry & !(entry >> USER.trailing_zeros())
+        });
+        foreign & PRESENT == 0
+    }
+}
+
 /// What 64 neighbouring entries are; bit `i` of each mask is about entry `i`.
 pub(crate) struct Chunk {
     /// Present and for users.

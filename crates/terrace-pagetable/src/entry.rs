@@ -68,6 +68,24 @@ impl Entry {
         (Self::load(slot).0 ^ self.0) & IDENTITY == 0
     }
 
+    pub(crate) fn is_present(self) -> bool {
+        self.0 & PRESENT != 0
+    }
+
+    /// Whether Linux makes such an entry in a table of `level` 2 or more for users: nothing at all, a link that restricts
+    /// nothing, or a leaf for users.
+    pub(crate) fn is_linux_upper(self, level: u8) -> bool {
+        const LINK: u64 = PRESENT | WRITABLE | USER;
+        if self.0 & PRESENT == 0 {
+            return true;
+        }
+        if self.is_large() {
+            self.is_user() && level < 4
+        } else {
+            self.0 & !(ADDRESS | ACCESSED | DIRTY) == LINK
+        }
+    }
+
     pub(crate) fn is_user(self) -> bool {
         self.0 & (PRESENT | USER) == PRESENT | USER
     }

@@ -14,6 +14,8 @@
 //!   leaf moves to the software bit where the guest looks for it too, in the same exchange.
 //! - Before a table is walked, and before anything in it is written, all entries that lead there are
 //!   read again: a table that the guest freed meanwhile is data ([`Scanner::scan_checked`]).
+//! - What a register names is walked only once Linux's direct map proves that it is a top-level table
+//!   ([`prove`]).
 //! - The number of levels comes from the registers, never from a guess ([`Paging`]).
 //! - A parent's bit is cleared before its children are read; the top level is never pruned and
 //!   never written ([`Scanner`]).
@@ -30,6 +32,10 @@ pub mod fuzz;
 
 mod bits;
 mod chunk;
+mod direct_map;
+mod kernel_half;
+#[doc(hidden)]
+pub mod linux;
 mod mapped;
 mod memory;
 mod paging;
@@ -38,9 +44,12 @@ mod roots;
 mod scanner;
 mod simulated;
 
+pub use direct_map::{DirectMap, Unproven};
+pub use kernel_half::{KernelHalf, maps_users};
 pub use mapped::{MapRangeError, MappedMemory, MappedRange};
 pub use memory::{GuestTables, Table};
 pub use paging::{Paging, Unsupported};
-pub use roots::{RootError, find_roots, is_live_root};
+pub use pass::Guard;
+pub use roots::{Proven, find_roots, prove};
 pub use scanner::Scanner;
 pub use simulated::{Leaf, LeafSize, MapError, SimulatedMemory};

@@ -99,19 +99,46 @@ pub(crate) struct Writes {
     pub(crate) huge: Bits,
 }
 
+/// What says that a pass may go on.
+pub trait Guard {
+    /// Whether a frame is a top-level table still.
+    fn is_live(&self, root: Gfn) -> bool;
+
+    /// Whether what the roots were chosen by may still be believed. Asked before each table is read.
+    fn is_in_time(&self) -> bool;
+
+    /// Whether the guest is Linux, so that a page with entries that Linux never makes in a table for users is no table.
+    /// A root can be a page that was a top-level table and that a process wrote since.
+    fn is_linux(&self) -> bool;
+}
+
+/// Roots that are live for as long as they are asked for.
+impl<F: Fn(Gfn) -> bool> Guard for F {
+    fn is_live(&self, root: Gfn) -> bool {
+        self(root)
+    }
+
+    fn is_in_time(&self) -> bool {
+        true
+    }
+
+    fn is_linux(&self) -> bool {
+        false
+    }
+}
+
 /// What leads to the table that is read now.
 pub(crate) struct Path<'a, L> {
-    /// Whether a frame is a top-level table still.
-    is_live: L,
+    guard: L,
     root: Gfn,
     /// The entries below the root, each with where it was read: one per level, the highest first.
     links: Vec<(&'a AtomicU64, Entry)>,
 }
 
-impl<'a, L: Fn(Gfn) -> bool> Path<'a, L> {
-    pub(crate) fn new(is_live: L) -> Self {
+impl<'a, L: Guard> Path<'a, L> {
+    pub(crate) fn new(guard: L) -> Self {
         Self {
-            is_live,
+            guard,
             root: Gfn(0),
             links: Vec::with_capacity(4),
         }
@@ -126,13 +153,23 @@ impl<'a, L: Fn(Gfn) -> bool> Path<'a, L> {
         if holds { Ok(()) } else { Err(Gone) }
     }
 
-    /// The same for a table above the leaf tables; asks for the root where that is the table.
+    /// The same for a table above the leaf tables, before one below it is read; asks for the root where that is the
+    /// table.
     fn holds_above_leaves(&self) -> Result<(), Gone> {
-        self.holds()?;
-        if self.links.is_empty() && !(self.is_live)(self.root) {
+        self.holds_in_time()?;
+        if self.links.is_empty() && !self.guard.is_live(self.root) {
             return Err(Gone);
         }
         Ok(())
+    }
+
+    fn holds_in_time(&self) -> Result<(), Gone> {
+        self.holds()?;
+        if self.guard.is_in_time() {
+            Ok(())
+        } else {
+            Err(Gone)
+        }
     }
 }
 
@@ -152,14 +189,14 @@ struct Gone;
 /// Whether a table holds an A bit (or a D bit that tells a write) that this pass saw and left set.
 type Left = bool;
 
-impl<'a, M: GuestTables, L: Fn(Gfn) -> bool> Pass<'a, M, L> {
+impl<'a, M: GuestTables, L: Guard> Pass<'a, M, L> {
     /// Walks the user half of a top-level table.
     pub(crate) fn root(&mut self, frame: Gfn) {
         let Some(table) = self.table_at(frame) else {
             self.stats.out_of_ram += 1;
             return;
         };
-        if !(self.path.is_live)(frame) {
+        if !self.path.guard.is_live(frame) {
             self.stats.lost_races += 1;
             return;
         }
@@ -209,6 +246,12 @@ impl<'a, M: GuestTables, L: Fn(Gfn) -> bool> Pass<'a, M, L> {
             table.len()
         };
         let mut left = false;
+        if !self.is_top(level) && self.path.guard.is_linux() {
+            let mut entries = table.iter().map(Entry::load);
+            if !entries.all(|entry| entry.is_linux_upper(level)) {
+                return Err(Gone);
+            }
+        }
         for (i, slot) in table[..used].iter().enumerate() {
             let entry = Entry::load(slot);
             if !entry.is_user() {
@@ -275,7 +318,7 @@ impl<'a, M: GuestTables, L: Fn(Gfn) -> bool> Pass<'a, M, L> {
         };
         self.path.links.pop();
         if writes && left {
-            self.path.holds()?;
+            self.path.holds_in_time()?;
             if set_accessed(slot, entry.0) == Written::Lost {
                 self.stats.lost_races += 1;
             }
@@ -333,6 +376,9 @@ impl<'a, M: GuestTables, L: Fn(Gfn) -> bool> Pass<'a, M, L> {
         let mut copies = Copies::empty();
         copies.read(table);
         self.path.holds()?;
+        if self.path.guard.is_linux() && !copies.are_for_users() {
+            return Err(Gone);
+        }
         let mut left = false;
         let chunks = table.as_chunks::<CHUNK>().0;
         for (i, (slots, entries)) in chunks.iter().zip(copies.chunks()).enumerate() {

@@ -5,7 +5,7 @@ use terrace_proto::{Gfn, PageBitmap, ScanAnswer, ScanRequest};
 use crate::bits::Bits;
 use crate::memory::GuestTables;
 use crate::paging::Paging;
-use crate::pass::{Arm, Pass, Path, Writes};
+use crate::pass::{Arm, Guard, Pass, Path, Writes};
 
 /// Scans the page tables of one VM.
 ///
@@ -72,9 +72,10 @@ impl Scanner {
         self.scan_checked(memory, paging, roots, request, |_| true)
     }
 
-    /// The same for a guest that runs: `is_live` says whether one of the roots is a top-level table
+    /// The same for a guest that runs: `guard` says whether one of the roots is a top-level table
     /// still. It is asked right before each root is walked and again before each of its subtrees is,
-    /// because by then the process may have ended and its table's page may hold anything.
+    /// because by then the process may have ended and its table's page may hold anything. It ends the pass where it is
+    /// if that took too long to say anything of the guest any more.
     ///
     /// A root, and any table below that the guest took out of use while the pass was in it, is read and
     /// written no further; each of them counts as a lost race.
@@ -84,7 +85,7 @@ impl Scanner {
         paging: Paging,
         roots: &[Gfn],
         request: &ScanRequest,
-        is_live: impl Fn(Gfn) -> bool,
+        guard: impl Guard,
     ) -> ScanAnswer {
         self.visited.clear();
         if !request.prune {
@@ -107,7 +108,7 @@ impl Scanner {
                 huge: Bits::new(self.frames.div_ceil(512)),
             }),
             stats: Default::default(),
-            path: Path::new(is_live),
+            path: Path::new(guard),
         };
         for root in roots {
             pass.root(*root);

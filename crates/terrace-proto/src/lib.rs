@@ -2,8 +2,8 @@
 //!
 //! Responsible for: newtypes of addresses, page numbers, times and ids; the events that go into the
 //! engine and the actions that come out of it; the observation log's format; the messages between
-//! the daemon and the worker that holds one VM's memory; those between host and guest agent ([`agent`]). It
-//! leaves to others: every decision, every system call, every clock.
+//! the daemon and the worker that holds one VM's memory; those between host and guest agent ([`agent`]); what others
+//! said, fit to be shown ([`printable`]). It leaves to others: every decision, every system call, every clock.
 //!
 //! Wire data is untrusted: each type that has a rule is built by `TryFrom`, also when decoded.
 
@@ -14,6 +14,7 @@ pub mod bitmap;
 pub mod event;
 pub mod id;
 pub mod log;
+pub mod printable;
 pub mod scan;
 pub mod tick;
 pub mod worker;
@@ -26,5 +27,5 @@ pub use event::{
     RamRange, ScanFailure, TierLimit, TierMemory, VmSpec,
 };
 pub use id::{PlanId, ProcessId, RequestId, Space, TierId, VmId};
-pub use scan::{PagingRegisters, Rearm, ScanAnswer, ScanRequest, ScanStats};
+pub use scan::{PagingRegisters, Readings, Rearm, ScanAnswer, ScanRequest, ScanStats};
 pub use tick::Tick;

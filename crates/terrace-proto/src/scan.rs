@@ -93,3 +93,24 @@ pub struct PagingRegisters {
     /// EFER; bit 10 LMA (long mode active).
     pub efer: u64,
 }
+
+/// What a VM's monitor told at one moment, for a scan to start from.
+#[derive(Clone, Debug, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct Readings {
+    /// Registers of each virtual CPU, in their order. `None` where they do not count: it ran a nested guest
+    /// around them, or may have, and hypervisors then report that guest's.
+    pub vcpus: Vec<Option<PagingRegisters>>,
+    /// How often the VM was reset since its monitor was first connected to, as far as that told. What was
+    /// found before a reset does not count after it.
+    pub resets: u64,
+}
+
+impl From<Vec<PagingRegisters>> for Readings {
+    /// Registers that all count, of a VM that was never reset.
+    fn from(vcpus: Vec<PagingRegisters>) -> Self {
+        Self {
+            vcpus: vcpus.into_iter().map(Some).collect(),
+            resets: 0,
+        }
+    }
+}

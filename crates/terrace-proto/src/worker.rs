@@ -6,7 +6,7 @@
 
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
-use crate::{Gpa, PagingRegisters, ScanAnswer, ScanFailure, ScanRequest};
+use crate::{Gpa, Readings, ScanAnswer, ScanFailure, ScanRequest, Tick};
 
 /// Longest frame either side accepts: bitmaps of a 16 TiB VM with room to spare.
 pub const MAX_FRAME: usize = 2 << 30;
@@ -34,15 +34,33 @@ pub enum Request {
         /// Number of descriptors that come with this message.
         files: u32,
     },
-    /// Scan, starting from what the virtual CPUs' registers say now.
+    /// Look for top-level tables over all allocated memory. This takes seconds, so the scan that follows
+    /// comes with readings of its own.
+    Search {
+        /// What the monitor told right before.
+        readings: Readings,
+    },
+    /// Scan, starting from what the virtual CPUs' registers say now, and from what was found by searches.
     Scan {
-        /// What.
+        /// What. Its `discover` is the caller's: it has sent a [`Request::Search`] before.
         request: ScanRequest,
-        /// Registers of each virtual CPU.
-        vcpus: Vec<PagingRegisters>,
+        /// What the monitor told right before.
+        readings: Readings,
+        /// When the readings are too old to write by, on `CLOCK_MONOTONIC`: the guest may have started anew since.
+        until: Tick,
         /// The operator says that the guest runs Linux 6.6 or later: tell writes, by moving D aside.
         writes: bool,
     },
+}
+
+/// Why top-level tables are not looked for in RAM: only those that registers name are walked then, and of processes
+/// that sleep nothing is seen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Withheld {
+    /// The guest's kernel runs without KASLR. Old tables equal new ones, and any process in it can forge one.
+    DefaultBase,
+    /// The kernel's tables are those of before the VM's last reset: old ones equal new ones.
+    SeenBeforeReset,
 }
 
 /// From the worker.
@@ -55,6 +73,16 @@ pub enum Response {
     },
     /// The worker cannot serve this VM.
     Refused {
+        /// Why, for people.
+        reason: String,
+    },
+    /// The search is over; what it found is kept for the scans that follow.
+    Searched {
+        /// Why tables were not looked for, if so.
+        withheld: Option<Withheld>,
+    },
+    /// The search could not be done now.
+    SearchFailed {
         /// Why, for people.
         reason: String,
     },

@@ -2,8 +2,10 @@
 
 #![allow(clippy::unwrap_used, reason = "test helpers outside of test functions")]
 
-#[path = "../../terrace-core/tests/common/mod.rs"]
+#[path = "../../terrace-core/tests/engine/common.rs"]
 mod common;
+#[path = "../../terrace-core/tests/engine/scattered.rs"]
+mod scattered;
 
 use proptest::prelude::*;
 use terrace_core::replay::{ReplayError, replay};
@@ -12,8 +14,8 @@ use terrace_proto::log::{LogError, LogWriter, Record};
 use terrace_proto::{Command, Event, Tick, VmId};
 use terrace_sim::replay::{Other, OtherError, Refused, Report, replay_with};
 
-use common::rounds::{EXCHANGED, FAST, PAGES, scattered};
 use common::{Heat, Host, SECOND, spec};
+use scattered::{EXCHANGED, FAST, PAGES, scattered};
 
 const VM: VmId = VmId(1);
 

@@ -16,7 +16,7 @@ use terrace_sys::{HostRoot, MonotonicClock};
 
 use crate::config::Config;
 use crate::scout::{AgentVm, State};
-use crate::served_tests::{Served, put, serve_with};
+use crate::served_tests::{Served, play_process, process, put, serve_with};
 
 const RAM: u64 = 4 << 30;
 
@@ -81,7 +81,7 @@ impl Vm {
             config.clone()
         });
         let root = served.folder.path();
-        put(root, "proc/7/stat", "");
+        play_process(root, process(7));
         put(
             root,
             "sys/class/virtio-ports/vport1p1/name",
@@ -343,7 +343,7 @@ fn without_a_host_the_agent_goes_on_and_greets_the_next_one() {
         assert!(beats < 2000, "never on its own: {}", link.state());
     }
     assert_eq!(link.take_wishes().mode, AgentMode::Guest);
-    put(vm.served.folder.path(), "proc/7/stat", "");
+    play_process(vm.served.folder.path(), process(7));
     vm.find();
     vm.until(&mut link, &report(), trusted);
     assert!(matches!(link.state(), LinkState::Welcomed(_)));

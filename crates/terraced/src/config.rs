@@ -13,6 +13,7 @@ use bytesize::ByteSize;
 use serde::Deserialize;
 use terrace_core::config::{EngineConfig, TierConfig, TierKind};
 use terrace_core::policy::Share;
+use terrace_host::qemu::who::HypervisorConfig;
 use terrace_host::topology::{Tier, Topology};
 use terrace_host::unit::UnitChoice;
 use terrace_proto::{TierId, TierLimit};
@@ -26,6 +27,7 @@ pub use sources::{DEFAULT_FILE, Problem, Sources};
 struct Raw {
     daemon: RawDaemon,
     discover: RawDiscover,
+    hypervisors: HypervisorConfig,
     tier: Vec<RawTier>,
     engine: EngineConfig,
     #[serde(rename = "move")]
@@ -186,6 +188,8 @@ pub struct Config {
     pub processes: bool,
     /// How often VMs are looked for.
     pub discover_every: Duration,
+    /// Who may be a VM.
+    pub hypervisors: HypervisorConfig,
     /// Name and nodes of each tier; empty: as the kernel describes the host.
     pub tiers: Vec<TierNodes>,
     /// The engine's parameters; its tiers are filled in once the host's are known.
@@ -277,6 +281,9 @@ impl Config {
             raw.discover.every >= Duration::from_millis(100),
             "discover.every is shorter than 100ms"
         );
+        raw.hypervisors
+            .check()
+            .map_err(|e| anyhow!("hypervisors.{e}"))?;
         ensure!(
             raw.engine.tiers == EngineConfig::default().tiers,
             "engine.tiers is not set here: describe each tier by a [[tier]] section"
@@ -298,6 +305,7 @@ impl Config {
             qmp_folders: raw.discover.qmp_folders,
             processes: raw.discover.processes,
             discover_every: raw.discover.every,
+            hypervisors: raw.hypervisors,
             tiers,
             engine,
             move_workers: raw.mover.workers,

@@ -2,6 +2,7 @@
 //! and what the engine decided is handed to the threads of the VM that it is about.
 
 use std::collections::BTreeMap;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender};
 use std::time::Duration;
@@ -20,7 +21,7 @@ use terrace_sys::MonotonicClock;
 use tokio::sync::oneshot;
 
 use crate::agents::{Agents, Claims};
-use crate::api::{Failure, Question, Served};
+use crate::api::{Failure, FindHost, Question, Served};
 use crate::config::Config;
 use crate::elastic::keeper::News;
 use crate::elastic::orders::{Elastics, Given};
@@ -45,6 +46,8 @@ pub enum Input {
     Looked(Looked),
     /// What a VM's source of writes does.
     WriteWords(VmId, String),
+    /// Why a VM's tracker sees less of it than it could, if so.
+    Shortfall(VmId, Option<String>),
     /// News of a VM's agent; none where its link ended by a defect.
     Agent(String, Option<Box<AgentView>>),
     /// What there is to say about a VM's moves.
@@ -65,6 +68,8 @@ pub struct Daemon {
     pub vms: BTreeMap<String, Entry>,
     /// What was found by the last look around.
     pub look_findings: Vec<Finding>,
+    /// What was refused, by its monitor.
+    pub refused: BTreeMap<PathBuf, Finding>,
     /// What is told to people.
     pub events: Events,
     /// Where files of the host are.
@@ -122,6 +127,7 @@ impl Daemon {
             engine,
             vms: BTreeMap::new(),
             look_findings: Vec::new(),
+            refused: BTreeMap::new(),
             events: Events::default(),
             mover: Arc::new(Mover::new(root.clone(), Arc::clone(&topology), mover)),
             root,
@@ -178,6 +184,7 @@ impl Daemon {
             Input::Found(found) => self.found(*found),
             Input::Looked(looked) => self.looked(looked),
             Input::WriteWords(vm, words) => self.keep_write_words(vm, words),
+            Input::Shortfall(vm, words) => self.keep_shortfall(vm, words),
             Input::Agent(vm, view) => self.agent_news(&vm, view.map(|view| *view)),
             Input::MoveFindings(vm, findings) => self.keep_findings(vm, findings),
             Input::Elastic(vm, news) => self.elastic_news(&vm, *news),
@@ -322,11 +329,17 @@ impl Served for Daemon {
         self.paused
     }
 
-    fn findings(&self) -> Vec<Finding> {
-        let mut findings = doctor::host(&self.root, &self.topology);
-        findings.extend(self.look_findings.iter().cloned());
-        findings.extend(self.elastic_host_findings());
-        findings
+    fn find_host(&self) -> FindHost {
+        let (root, topology) = (self.root.clone(), Arc::clone(&self.topology));
+        let looked = self.look_findings.iter().chain(self.refused.values());
+        let looked: Vec<Finding> = looked.cloned().collect();
+        let elastic = self.elastic_host_findings();
+        Box::new(move || {
+            let mut findings = doctor::host(&root, &topology);
+            findings.extend(looked);
+            findings.extend(elastic);
+            findings
+        })
     }
 
     fn wish(&mut self, command: Command) -> Result<(), Failure> {

@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 
 use terrace_api::types::EventLine;
 use terrace_proto::Tick;
+use terrace_proto::printable::{MOST_WORDS, excerpt};
 
 /// Events kept.
 const KEPT: usize = 4096;
@@ -19,6 +20,7 @@ impl Events {
     /// Appends an event; the oldest one goes where the list is full.
     pub fn push(&mut self, now: Tick, vm: Option<&str>, text: String) {
         self.last += 1;
+        let text = excerpt(&text, MOST_WORDS);
         tracing::info!(vm, "{text}");
         if self.lines.len() == KEPT {
             self.lines.pop_front();

@@ -16,6 +16,7 @@ use crate::daemon::Daemon;
 use crate::scout::AgentVm;
 
 /// A VM's agent, as the daemon sees it.
+#[derive(Clone)]
 pub struct Agent {
     /// What is configured.
     pub mode: VmMode,
@@ -36,7 +37,7 @@ pub struct Agent {
 }
 
 /// Who manages a VM that has an agent.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub enum InForce {
     /// Nobody yet: the agent was not heard.
     Waiting,

@@ -8,10 +8,12 @@ use terrace_host::HostRoot;
 use terrace_host::agent::Lie;
 use terrace_host::topology::Topology;
 use terrace_proto::{Gfn, PageSize, RamRange, TierLimit, VmId, VmSpec};
+use terrace_sys::{ProcessId, start_time};
 
 use super::*;
 use crate::agents::Claims;
 use crate::api::Served as _;
+use crate::api::snapshot::{About, Snapshot};
 use crate::config::Config;
 use crate::elastic::orders::Elastics;
 use crate::elastic::{self, Pace};
@@ -34,6 +36,12 @@ fn daemon(vm: &str) -> (tempfile::TempDir, Daemon) {
     (folder, daemon)
 }
 
+fn own() -> ProcessId {
+    let pid = std::process::id();
+    let start_time = start_time(std::path::Path::new("/proc"), pid).unwrap();
+    ProcessId { start_time, pid }
+}
+
 fn find(daemon: &mut Daemon, ram_bytes: u64) {
     let config = daemon.config.vm("db1").unwrap();
     let vm = AgentVm {
@@ -42,7 +50,7 @@ fn find(daemon: &mut Daemon, ram_bytes: u64) {
     };
     daemon.found(Found {
         name: "db1".into(),
-        pid: Some(std::process::id()),
+        process: Some(own()),
         socket: PathBuf::from("/nowhere"),
         state: State::Agent(Box::new(vm)),
         findings: Vec::new(),
@@ -129,8 +137,10 @@ fn a_vm_whose_agent_speaks_is_unknown_to_the_engine() {
     ));
     assert!(daemon.engine.vms().is_empty());
     assert!(!daemon.claims.is_by_host("db1"));
-    let detail = (&mut daemon as &mut dyn crate::api::Served).detail("db1");
-    let vm = detail.ok().unwrap().vm;
+    let copy = Snapshot::of(&daemon, &About::Vm("db1".into()))
+        .ok()
+        .unwrap();
+    let vm = copy.detail("db1").ok().unwrap().vm;
     assert_eq!(vm.mode, terrace_api::types::Mode::Guest);
 }
 
@@ -251,14 +261,14 @@ fn in_coordinated_mode_the_host_goes_on_and_says_that_it_does() {
     assert!(daemon.engine.vm(id).is_some());
     lying(&mut daemon);
     assert_eq!(orders(&daemon).mode, Mode::Off);
-    let served = &mut daemon as &mut dyn crate::api::Served;
-    let agent = served.detail("db1").ok().unwrap().vm.agent.unwrap();
+    let copy = Snapshot::of(&daemon, &About::Doctor).ok().unwrap();
+    let agent = copy.detail("db1").ok().unwrap().vm.agent.unwrap();
     assert!(
         agent.in_force.contains("no coordinated policy"),
         "{}",
         agent.in_force
     );
-    let findings = &served.doctor().vms["db1"];
+    let findings = &copy.doctor().vms["db1"];
     assert!(findings.iter().any(|f| f.name == "coordinated"));
 }
 

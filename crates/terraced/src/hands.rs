@@ -9,6 +9,7 @@ use terrace_host::mover::{Mover, Target};
 use terrace_host::qemu::Vm;
 use terrace_host::topology::Topology;
 use terrace_host::tracker::{SoftDirty, Tracker};
+use terrace_host::worker::WorkerStop;
 use terrace_host::{HostRoot, placement};
 use terrace_proto::action::PlacementQuery;
 use terrace_proto::{
@@ -24,11 +25,13 @@ enum Look {
     Placement(PlacementQuery),
 }
 
-/// The threads of one VM; dropping this ends them after what they are at.
+/// The threads of one VM; dropping this ends them after what they are at, and a scan at once: its worker may be
+/// in the VM's cgroup, frozen or about to go.
 pub struct Hands {
     looks: Sender<Look>,
     plans: Sender<MovePlan>,
     stop: Arc<AtomicBool>,
+    worker: Option<WorkerStop>,
     alive: Weak<()>,
 }
 
@@ -66,6 +69,7 @@ impl Hands {
             soft_dirty,
         };
         let threads = Arc::downgrade(&looks_alive);
+        let worker = looker.tracker.worker_stop();
         spawn("look", move || {
             looker.run(&look_queue);
             drop(looks_alive);
@@ -79,6 +83,7 @@ impl Hands {
             looks,
             plans,
             stop,
+            worker,
             alive: threads,
         })
     }
@@ -113,6 +118,9 @@ impl Hands {
 impl Drop for Hands {
     fn drop(&mut self) {
         self.halt(true);
+        if let Some(worker) = &self.worker {
+            worker.stop();
+        }
     }
 }
 
@@ -148,7 +156,13 @@ impl Looker {
     fn scan(&mut self, request: ScanRequest) -> Event {
         let (id, vm, clearing) = (request.id, request.space.vm(), request.discover);
         let scanned = caught(|| {
-            let mut answer = self.tracker.scan(&mut self.vm, request)?;
+            let scanned = self.tracker.scan(&mut self.vm, request);
+            if clearing {
+                let words = self.tracker.shortfall().map(str::to_owned);
+                // Nobody listens while the daemon ends.
+                let _ = self.context.inbox.send(Input::Shortfall(vm, words));
+            }
+            let mut answer = scanned?;
             if let Some(source) = &mut self.soft_dirty {
                 source.follow(clearing, &mut answer);
                 let words = Input::WriteWords(vm, source.words().to_owned());
@@ -228,3 +242,7 @@ fn not_tried(plan: &MovePlan) -> MoveReport {
         elapsed_ns: 0,
     }
 }
+
+#[cfg(test)]
+#[path = "hands_tests.rs"]
+mod tests;

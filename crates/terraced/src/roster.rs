@@ -1,23 +1,26 @@
 //! The VMs that the daemon knows: who comes under management, under which name, and who is gone.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use terrace_core::{Engine, RoundSummary};
 use terrace_host::Finding;
 use terrace_host::mover::Target;
+use terrace_host::qemu::who::Refusal;
 use terrace_host::tracker::{SoftDirty, Tracker};
 use terrace_proto::{Command, Event, PAGE_SIZE, PageSize, RamRange, VmId, VmSpec};
-use terrace_sys::Process;
+use terrace_sys::{Process, ProcessId};
 
 use crate::config::{VmConfig, WriteSource};
 use crate::daemon::Daemon;
 use crate::events::Events;
 use crate::guest_managed::{Agent, InForce};
 use crate::hands::{Context, Hands};
-use crate::scout::{Found, Looked, Ready, State};
+use crate::scout::{Found, Looked, Ready, State, second_of_name};
 
+/// Refused VMs that are remembered.
+const MOST_REFUSED: usize = 64;
 /// Rounds of a VM that are remembered.
 const ROUNDS_KEPT: usize = 64;
 
@@ -32,11 +35,13 @@ pub struct Managed {
     /// Last reason of the engine that was made an event.
     pub reasons_told: u64,
     /// The last rounds, oldest first.
-    pub history: VecDeque<RoundSummary>,
+    pub history: VecDeque<Arc<RoundSummary>>,
     /// Why DAMON watches it and not its page tables, where it does.
     pub damon: Option<String>,
     /// What its source of writes does, where one is configured.
     pub writes: Option<String>,
+    /// Why its tracker sees less of it than it could, if so.
+    pub shortfall: Option<String>,
     /// What its last moves showed, for `doctor`.
     pub move_findings: Vec<Finding>,
 }
@@ -59,6 +64,7 @@ impl Managed {
             history: VecDeque::new(),
             damon: None,
             writes: None,
+            shortfall: None,
             move_findings: Vec::new(),
         }
     }
@@ -72,14 +78,48 @@ impl Managed {
         if self.history.len() == ROUNDS_KEPT {
             self.history.pop_front();
         }
-        self.history.push_back(last.clone());
+        self.history.push_back(Arc::new(last.clone()));
+    }
+}
+
+impl Managed {
+    /// A copy for a view; the body stays where it is.
+    pub fn copied(&self) -> Self {
+        Self {
+            id: self.id,
+            body: None,
+            unit_reason: self.unit_reason.clone(),
+            reasons_told: self.reasons_told,
+            history: self.history.clone(),
+            damon: self.damon.clone(),
+            writes: self.writes.clone(),
+            shortfall: self.shortfall.clone(),
+            move_findings: self.move_findings.clone(),
+        }
+    }
+}
+
+impl Entry {
+    /// A copy for a view.
+    pub fn copied(&self) -> Self {
+        Self {
+            process: self.process,
+            socket: self.socket.clone(),
+            hypervisor: self.hypervisor.clone(),
+            memory_bytes: self.memory_bytes,
+            reason: self.reason.clone(),
+            unscannable: self.unscannable,
+            findings: self.findings.clone(),
+            managed: self.managed.as_ref().map(Managed::copied),
+            agent: self.agent.clone(),
+        }
     }
 }
 
 /// A VM, managed or not.
 pub struct Entry {
     /// Its hypervisor's process, where it is known.
-    pub pid: Option<u32>,
+    pub process: Option<ProcessId>,
     /// Its monitor.
     pub socket: PathBuf,
     /// `QEMU with KVM`, `QEMU (TCG)`.
@@ -124,16 +164,22 @@ impl Daemon {
 
     /// Returns the name that the VM got.
     fn take_in(&mut self, found: Found) -> Option<String> {
-        let known = |e: &Entry| e.managed.is_some() && e.pid == found.pid;
+        let known = |e: &Entry| e.managed.is_some() && e.process == found.process;
         let looked_again =
             matches!(found.state, State::Agent(_)) && self.vms.contains_key(&found.name);
         if self.vms.values().any(known) && !looked_again {
             // A second monitor of a VM that is managed by its first.
             return None;
         }
-        let name = self.free_name(&found.name, found.pid);
+        if let Some(refusal) = self.why_refused(&found) {
+            self.refuse_vm(found, &refusal);
+            return None;
+        }
+        self.refused.remove(&found.socket);
+        let name = found.name;
+        self.forget_other_names(&name, &found.socket);
         let mut entry = Entry {
-            pid: found.pid,
+            process: found.process,
             socket: found.socket,
             hypervisor: "QEMU".into(),
             memory_bytes: 0,
@@ -149,6 +195,8 @@ impl Daemon {
             entry.memory_bytes = known.memory_bytes;
         }
         match found.state {
+            // Done above.
+            State::Refused(_) => return None,
             State::Ignored => {
                 entry.reason = "not opted in (scan = true under [vm.NAME])".into();
             }
@@ -186,18 +234,49 @@ impl Daemon {
         Some(name)
     }
 
-    /// Two VMs may have one name: the second one's gets its process id.
-    fn free_name(&self, name: &str, pid: Option<u32>) -> String {
-        let kept = self.elastics.vms.get(name).and_then(|kept| kept.pid);
-        let lives = |pid| self.root.process(pid, "stat").exists();
-        match (self.vms.get(name), pid) {
-            (Some(entry), Some(pid))
-                if (entry.managed.is_some() || entry.agent.is_some()) && entry.pid != Some(pid)
-                    || kept.is_some_and(|of| of != pid && lives(of)) =>
-            {
-                format!("{name}.{pid}")
-            }
-            _ => name.to_owned(),
+    fn why_refused(&self, found: &Found) -> Option<Refusal> {
+        if let State::Refused(refusal) = &found.state {
+            return Some(refusal.clone());
+        }
+        let holder = self.holder(&found.name, found.process)?;
+        Some(second_of_name(&found.name, holder.pid))
+    }
+
+    /// The other process that has this name and still lives: the first VM of a name stays, and nothing is renamed.
+    fn holder(&self, name: &str, process: Option<ProcessId>) -> Option<ProcessId> {
+        let proc = self.root.proc();
+        let lives = |process: &ProcessId| process.exists(&proc);
+        let kept = self.elastics.vms.get(name).and_then(|kept| kept.process);
+        let known = self.vms.get(name);
+        let managed = known.filter(|entry| entry.managed.is_some());
+        let managed = managed.and_then(|entry| entry.process);
+        let known = known.and_then(|entry| entry.process).filter(lives);
+        let kept = kept.filter(|_| process.is_some()).filter(lives);
+        let holders = [managed, known, kept].into_iter().flatten();
+        holders.into_iter().find(|holder| process != Some(*holder))
+    }
+
+    /// What was listed by a socket before its VM told its name is that VM.
+    fn forget_other_names(&mut self, name: &str, socket: &Path) {
+        self.vms.retain(|other, entry| {
+            let is_kept = entry.managed.is_some() || entry.agent.is_some();
+            other == name || entry.socket != socket || is_kept
+        });
+    }
+
+    /// Says once why something is not taken for a VM, and remembers it for `doctor`.
+    fn refuse_vm(&mut self, found: Found, refusal: &Refusal) {
+        let of = match found.process {
+            Some(ProcessId { pid, .. }) => format!("process {pid} ({})", found.socket.display()),
+            None => found.socket.display().to_string(),
+        };
+        let finding = refusal.finding(&of);
+        if self.refused.get(&found.socket) == Some(&finding) {
+            return;
+        }
+        if self.refused.len() < MOST_REFUSED {
+            self.tell(None, format!("refused: {}", finding.why));
+            self.refused.insert(found.socket, finding);
         }
     }
 
@@ -211,6 +290,13 @@ impl Daemon {
             unit: ready.unit.size,
         };
         entry.memory_bytes = ram.iter().map(|r| r.pages.saturating_mul(PAGE_SIZE)).sum();
+        if let Some(reason) = self.too_much_ram(entry.memory_bytes, ready.most_ram) {
+            entry.unscannable = true;
+            entry.reason = reason;
+            self.tell(Some(name), format!("found: {}", entry.reason));
+            self.vms.insert(name.to_owned(), entry);
+            return;
+        }
         let accelerator = if ready.identity.kvm {
             "QEMU with KVM"
         } else {
@@ -265,6 +351,21 @@ impl Daemon {
         }
     }
 
+    /// Each VM is believed by itself; all together may claim twice what one may.
+    fn too_much_ram(&self, claimed: u64, most_of_one: u64) -> Option<String> {
+        let managed = self.vms.values().filter(|entry| entry.managed.is_some());
+        let held: u64 = managed.map(|entry| entry.memory_bytes).sum();
+        let most = most_of_one.saturating_mul(2);
+        (held.saturating_add(claimed) > most).then(|| {
+            format!(
+                "with its {} MiB of RAM all VMs together claim more than {} MiB, which are not believed: raise \
+                 most_ram_percent under [hypervisors] where they really have them",
+                claimed >> 20,
+                most >> 20
+            )
+        })
+    }
+
     fn soft_dirty(&self, context: &Context, config: &VmConfig) -> Option<SoftDirty> {
         (config.writes == WriteSource::SoftDirty).then(|| {
             SoftDirty::new(
@@ -279,17 +380,32 @@ impl Daemon {
 
     /// Keeps what a VM's source of writes does.
     pub fn keep_write_words(&mut self, vm: VmId, words: String) {
-        let mut managed = self.vms.values_mut().filter_map(|e| e.managed.as_mut());
-        if let Some(managed) = managed.find(|m| m.id == vm) {
+        if let Some(managed) = self.managed_mut(vm) {
             managed.writes = Some(words);
         }
+    }
+
+    /// Keeps why a VM's tracker sees less of it than it could.
+    pub fn keep_shortfall(&mut self, vm: VmId, words: Option<String>) {
+        if let Some(managed) = self.managed_mut(vm) {
+            managed.shortfall = words;
+        }
+    }
+
+    fn managed_mut(&mut self, vm: VmId) -> Option<&mut Managed> {
+        let mut managed = self.vms.values_mut().filter_map(|e| e.managed.as_mut());
+        managed.find(|m| m.id == vm)
     }
 
     /// The scout looked everywhere: VMs whose process is not known are gone with their socket.
     pub fn looked(&mut self, looked: Looked) {
         self.look_findings = looked.findings;
+        self.refused
+            .retain(|socket, _| looked.sockets.contains(socket));
         let stays = |entry: &Entry| {
-            entry.managed.is_some() || entry.pid.is_some() || looked.sockets.contains(&entry.socket)
+            entry.managed.is_some()
+                || entry.process.is_some()
+                || looked.sockets.contains(&entry.socket)
         };
         let gone = self.vms.extract_if(.., |_, entry| !stays(entry));
         let gone: Vec<_> = gone.collect();
@@ -303,12 +419,12 @@ impl Daemon {
 
     /// Drops VMs whose process has ended.
     pub fn forget_ended(&mut self) {
-        let has_ended = |entry: &Entry| match (&entry.managed, entry.pid) {
+        let has_ended = |entry: &Entry| match (&entry.managed, entry.process) {
             (Some(managed), _) => {
                 let body = managed.body.as_ref();
                 body.is_some_and(|body| !body.process.is_alive())
             }
-            (None, Some(pid)) => !self.root.process(pid, "stat").exists(),
+            (None, Some(process)) => !process.exists(&self.root.proc()),
             (None, None) => false,
         };
         let ended = self.vms.iter().filter(|(_, entry)| has_ended(entry));

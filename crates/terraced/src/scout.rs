@@ -5,19 +5,22 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
-use std::sync::mpsc::Sender;
+use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use terrace_host::doctor::{self, VmFacts};
 use terrace_host::memory_map::{GuestMemory, MemoryMapError};
-use terrace_host::qemu::{self, Candidate, DiscoveryConfig, Vm, VmIdentity};
+use terrace_host::qemu::who::{self, Refusal, Rules};
+use terrace_host::qemu::{self, Candidate, DiscoveryConfig, Hypervisor, QemuError, Vm, VmIdentity};
 use terrace_host::topology::Topology;
 use terrace_host::tracker::{DamonRegions, GuestTables, Tracker};
 use terrace_host::unit::Unit;
-use terrace_host::worker::WorkerCommand;
+use terrace_host::worker::{ChargedTo, WorkerCommand};
 use terrace_host::{Finding, HostRoot};
-use terrace_sys::Damon;
+use terrace_proto::Readings;
+use terrace_proto::printable::{MOST_NAME, MOST_WORDS, excerpt, is_vm_name};
+use terrace_sys::{Damon, ProcessId};
 
 use crate::agents::Claims;
 use crate::config::{Config, Fallback, TrackerChoice, VmConfig, VmMode, WriteSource};
@@ -28,12 +31,17 @@ const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 /// After how long a VM that could not be managed is tried again.
 const RETRY: Duration = Duration::from_secs(60);
 
+/// Threads that look at VMs: so many monitors may hang before others wait for them.
+const LOOKERS: usize = 8;
+/// Most sockets that are remembered; far above what a look finds.
+const MOST_HANDLED: usize = 4096;
+
 /// A VM that was found.
 pub struct Found {
     /// Its name; its process id where it has none.
     pub name: String,
     /// Its hypervisor's process, where it is known.
-    pub pid: Option<u32>,
+    pub process: Option<ProcessId>,
     /// Its monitor.
     pub socket: PathBuf,
     /// What can be done with it.
@@ -48,6 +56,8 @@ pub enum State {
     Ignored,
     /// It is opted in, but cannot be scanned, for this reason.
     Unscannable(String),
+    /// It is not taken for a VM, or not for this one.
+    Refused(Refusal),
     /// Its agent is to manage it.
     Agent(Box<AgentVm>),
     /// It can be managed.
@@ -78,6 +88,8 @@ pub struct Ready {
     pub damon: Option<String>,
     /// What is ranked and moved as one.
     pub unit: Unit,
+    /// The most RAM that one VM is believed to have, bytes.
+    pub most_ram: u64,
 }
 
 /// A tracker at work.
@@ -107,9 +119,21 @@ pub struct Scout {
     handled: Mutex<BTreeMap<PathBuf, Handled>>,
 }
 
+/// What a look at one monitor follows.
+struct View {
+    rules: Rules,
+    /// Processes that may be VMs, oldest first.
+    hypervisors: Vec<Hypervisor>,
+}
+
+/// A monitor to look at.
+type Job = (Candidate, Arc<View>);
+
 /// What became of a socket.
 struct Handled {
-    pid: Option<u32>,
+    process: Option<ProcessId>,
+    /// It is looked at, or waits for that.
+    is_pending: bool,
     /// When to look at it again; never while the VM is managed or being looked at.
     again: Option<Instant>,
     /// Of a VM that an agent is to manage: its name, and whether it was looked at for the host.
@@ -147,13 +171,21 @@ impl Scout {
             folders: scout.config.qmp_folders.clone(),
             processes: scout.config.processes,
         };
+        let jobs = scout.start_lookers(LOOKERS);
         loop {
-            let found = qemu::discover(&scout.root, &look);
+            let (rules, mut findings) = Rules::read(&scout.root, &scout.config.hypervisors);
+            let found = qemu::discover(&scout.root, &look, &rules);
+            findings.extend(found.findings);
+            let view = Arc::new(View {
+                rules,
+                hypervisors: found.hypervisors,
+            });
+            scout.forget_all_but(&found.candidates);
             for candidate in &found.candidates {
-                scout.handle(candidate);
+                scout.hand_out(candidate, &view, &jobs);
             }
             let looked = Looked {
-                findings: found.findings,
+                findings,
                 sockets: found.candidates.into_iter().map(|c| c.socket).collect(),
             };
             if scout.inbox.send(Input::Looked(looked)).is_err() {
@@ -163,40 +195,76 @@ impl Scout {
         }
     }
 
-    /// Looks at a new candidate on a thread of its own: a monitor that hangs must not hide others.
-    fn handle(self: &Arc<Self>, candidate: &Candidate) {
+    /// A fixed number of threads, because a monitor that hangs must not hide others, and any number of monitors must
+    /// not become as many threads. They end with the sender.
+    fn start_lookers(self: &Arc<Self>, count: usize) -> Sender<Job> {
+        let (jobs, queue) = channel::<Job>();
+        let queue = Arc::new(Mutex::new(queue));
+        for _ in 0..count {
+            let (scout, queue) = (Arc::clone(self), Arc::clone(&queue));
+            let body = move || {
+                while let Some((candidate, view)) = next(&queue) {
+                    scout.look(&candidate, &view);
+                }
+            };
+            if let Err(error) = std::thread::Builder::new().name("scout".into()).spawn(body) {
+                tracing::warn!("fewer VMs are looked at at once: no thread: {error}");
+            }
+        }
+        jobs
+    }
+
+    /// Has a candidate looked at where that is due.
+    fn hand_out(&self, candidate: &Candidate, view: &Arc<View>, jobs: &Sender<Job>) {
         if !self.is_new(candidate) {
             return;
         }
-        self.note(candidate, candidate.pid, None, None);
-        let (scout, candidate) = (Arc::clone(self), candidate.clone());
-        let look = move || {
-            let found = scout.look_at(&candidate);
-            let done = matches!(found.state, State::Ready(_) | State::Agent(_));
-            let again = (!done).then(|| Instant::now() + RETRY);
-            let config = scout.config.vm(&found.name);
-            let agent = config.is_ok_and(|c| c.mode == VmMode::Guest);
-            let by_host = !matches!(found.state, State::Agent(_));
-            let agent = agent.then(|| (found.name.clone(), by_host));
-            scout.note(&candidate, found.pid, again, agent);
-            // Nobody listens while the daemon ends.
-            let _ = scout.inbox.send(Input::Found(Box::new(found)));
-        };
-        let started = std::thread::Builder::new().name("scout".into()).spawn(look);
-        if let Err(error) = started {
-            tracing::warn!("a VM could not be looked at: no thread: {error}");
-        }
+        let process = candidate.sole_claim().map(Hypervisor::process);
+        self.note(candidate, Handled::pending(process));
+        // The threads live as long as this does.
+        let _ = jobs.send((candidate.clone(), Arc::clone(view)));
     }
 
-    fn note(
-        &self,
-        candidate: &Candidate,
-        pid: Option<u32>,
-        again: Option<Instant>,
-        agent: Option<(String, bool)>,
-    ) {
+    fn look(&self, candidate: &Candidate, view: &View) {
+        let found = self.look_at(candidate, view);
+        let done = matches!(found.state, State::Ready(_) | State::Agent(_));
+        // A VM that just starts has its monitor soon; until then nothing is connected to.
+        let pause = if candidate.socket.exists() {
+            RETRY
+        } else {
+            Duration::ZERO
+        };
+        let again = (!done).then(|| Instant::now() + pause);
+        let config = self.config.vm(&found.name);
+        let agent = config.is_ok_and(|c| c.mode == VmMode::Guest);
+        let by_host = !matches!(found.state, State::Agent(_));
+        let handled = Handled {
+            process: found.process,
+            is_pending: false,
+            again,
+            agent: agent.then(|| (found.name.clone(), by_host)),
+        };
+        self.note(candidate, handled);
+        // Nobody listens while the daemon ends.
+        let _ = self.inbox.send(Input::Found(Box::new(found)));
+    }
+
+    fn note(&self, candidate: &Candidate, became: Handled) {
         let mut handled = self.handled.lock().unwrap_or_else(PoisonError::into_inner);
-        handled.insert(candidate.socket.clone(), Handled { pid, again, agent });
+        handled.insert(candidate.socket.clone(), became);
+    }
+
+    /// Sockets that are gone are forgotten with their process.
+    fn forget_all_but(&self, candidates: &[Candidate]) {
+        let there: BTreeSet<&PathBuf> = candidates.iter().map(|c| &c.socket).collect();
+        let proc = self.root.proc();
+        let lives = |process: ProcessId| process.exists(&proc);
+        let mut handled = self.handled.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_full = handled.len() > MOST_HANDLED;
+        handled.retain(|socket, handled| {
+            let is_used = handled.is_pending || there.contains(socket);
+            is_used || !is_full && handled.process.is_some_and(lives)
+        });
     }
 
     /// Not handled yet, or its time to be tried again has come, or its process is gone, or another one than
@@ -204,62 +272,100 @@ impl Scout {
     fn is_new(&self, candidate: &Candidate) -> bool {
         let handled = self.handled.lock().unwrap_or_else(PoisonError::into_inner);
         handled.get(&candidate.socket).is_none_or(|handled| {
-            let gone = |pid| !self.root.process(pid, "stat").exists();
+            let gone = |process: ProcessId| !process.exists(&self.root.proc());
             let passed = |(name, by_host): &(String, bool)| {
                 self.claims.take_look_again(name) || self.claims.is_by_host(name) != *by_host
             };
-            handled.pid.is_some_and(gone)
+            let is_due = handled.process.is_some_and(gone)
                 || handled.again.is_some_and(|at| Instant::now() >= at)
-                || handled.agent.as_ref().is_some_and(passed)
+                || handled.agent.as_ref().is_some_and(passed);
+            is_due && !handled.is_pending
         })
     }
 
-    fn look_at(&self, candidate: &Candidate) -> Found {
-        let found = |name: &str, pid, state| Found {
+    fn look_at(&self, candidate: &Candidate, view: &View) -> Found {
+        let mut found = self.look_behind(candidate, view);
+        let refusal = if is_vm_name(&found.name) {
+            let process = found.process;
+            process
+                .and_then(|process| view.older_of_name(&found.name, process))
+                .map(|older| second_of_name(&found.name, older.pid))
+        } else {
+            Some(qemu::bad_name(&found.name))
+        };
+        if let Some(refusal) = refusal {
+            found.state = State::Refused(refusal);
+        }
+        found.name = excerpt(&found.name, MOST_NAME);
+        if let State::Unscannable(reason) = &mut found.state {
+            *reason = excerpt(reason, MOST_WORDS);
+        }
+        found
+            .findings
+            .extend(view.other_claims(candidate, found.process));
+        found
+    }
+
+    fn look_behind(&self, candidate: &Candidate, view: &View) -> Found {
+        let found = |name: &str, process, state| Found {
             name: name.to_owned(),
-            pid,
+            process,
             socket: candidate.socket.clone(),
             state,
             findings: Vec::new(),
         };
-        // A VM that is known not to be opted in is left alone: its monitor may be somebody else's.
-        if let (Some(name), Some(pid)) = (&candidate.name, candidate.pid)
-            && !self
-                .config
-                .vm(name)
-                .is_ok_and(|vm| vm.scan || vm.mode != VmMode::Host)
+        // VMs that are known not to be opted in are left alone: their monitor may be somebody else's.
+        let is_out = |claim: &Hypervisor| {
+            let config = claim.name.as_ref().map(|name| self.config.vm(name));
+            let is_in = |vm: &VmConfig| vm.scan || vm.mode != VmMode::Host;
+            config.is_some_and(|vm| !vm.is_ok_and(|vm| is_in(&vm)))
+        };
+        if let Some(first) = candidate.claims.first()
+            && candidate.claims.iter().all(is_out)
         {
-            return found(name, Some(pid), State::Ignored);
+            let name = first.name.as_deref().unwrap_or_default();
+            return found(name, Some(first.process()), State::Ignored);
         }
-        let mut vm = match Vm::open(&self.root, candidate, ANSWER_TIMEOUT) {
+        let sole = candidate.sole_claim();
+        let said = sole.and_then(|claim| claim.name.as_deref());
+        let claimed = sole.map(Hypervisor::process);
+        let opened = Vm::open(&self.root, &view.rules, candidate, ANSWER_TIMEOUT);
+        let mut vm = match opened {
             Ok(vm) => vm,
+            Err(QemuError::NotAVm { refusal, .. }) => {
+                let socket = candidate.socket.display().to_string();
+                return found(&socket, claimed, State::Refused(refusal));
+            }
             Err(error) => {
                 // Its agent needs no monitor.
-                if let Some(name) = &candidate.name
+                if let Some(name) = said
                     && let Some(config) = self.agent_config(name)
                 {
                     let vm = AgentVm {
                         config,
                         ram_bytes: None,
                     };
-                    return found(name, candidate.pid, State::Agent(Box::new(vm)));
+                    return found(name, claimed, State::Agent(Box::new(vm)));
                 }
                 let socket = candidate.socket.display().to_string();
-                let name = candidate.name.as_ref().unwrap_or(&socket);
-                return found(name, candidate.pid, State::Unscannable(error.to_string()));
+                let state = match not_a_vm(&error).filter(|_| said.is_none()) {
+                    Some(refusal) => State::Refused(refusal),
+                    None => State::Unscannable(error.to_string()),
+                };
+                return found(said.unwrap_or(&socket), claimed, state);
             }
         };
         let identity = vm.identity().clone();
-        let (name, pid) = (identity.name.clone(), Some(identity.pid));
+        let (name, process) = (identity.name.clone(), Some(identity.process()));
         if let Some(config) = self.agent_config(&name) {
             let ram_bytes = vm.ram_bytes().ok();
             let agent_vm = State::Agent(Box::new(AgentVm { config, ram_bytes }));
-            return found(&name, pid, agent_vm);
+            return found(&name, process, agent_vm);
         }
         match self.config.vm(&name).map(Self::in_place_of_agent) {
-            Ok(config) if config.scan => self.attach(vm, identity, config),
-            Ok(_) => found(&name, pid, State::Ignored),
-            Err(error) => found(&name, pid, State::Unscannable(format!("{error:#}"))),
+            Ok(config) if config.scan => self.attach(vm, identity, config, &view.rules),
+            Ok(_) => found(&name, process, State::Ignored),
+            Err(error) => found(&name, process, State::Unscannable(format!("{error:#}"))),
         }
     }
 
@@ -279,31 +385,35 @@ impl Scout {
     }
 
     /// Finds the VM's RAM and starts what watches it.
-    fn attach(&self, mut vm: Vm, identity: VmIdentity, config: VmConfig) -> Found {
+    fn attach(&self, mut vm: Vm, identity: VmIdentity, config: VmConfig, rules: &Rules) -> Found {
         let memory = vm.memory().map(Arc::new);
-        let registers = vm.registers();
-        let watched = match (by_damon(config.tracker, &memory), &memory, &registers) {
-            (Some(why), _, _) => self.watch_by_damon(&mut vm, why),
+        let readings = vm.readings();
+        let by_damon = by_damon(config.tracker, &memory, &readings);
+        let watched = match (by_damon, &memory, &readings) {
+            (Some(why), _, _) => self.watch_by_damon(&mut vm, why, rules),
             (None, Err(error), _) => Err(error.to_string()),
             (None, _, Err(error)) => Err(error.to_string()),
-            (None, Ok(memory), Ok(_)) => self.watch_tables(memory, config.writes),
+            (None, Ok(memory), Ok(_)) => self
+                .believable(memory, rules)
+                .and_then(|()| self.watch_tables(&vm, memory, config.writes)),
         };
-        let sandbox_gaps = match &watched {
+        let (sandbox_gaps, uncharged) = match &watched {
             Ok(Watched {
                 tracker: Tracker::GuestTables(tables),
                 ..
-            }) => tables.sandbox_gaps(),
-            _ => &[],
+            }) => (tables.sandbox_gaps(), tables.uncharged()),
+            _ => (&[][..], None),
         };
         let facts = VmFacts {
             identity: &identity,
             memory: memory.as_deref(),
-            registers: registers.as_deref(),
+            readings: readings.as_ref(),
             sandbox_gaps,
+            uncharged,
             damon: watched.as_ref().is_ok_and(|w| w.damon.is_some()),
         };
         let findings = doctor::vm(&self.root, &self.topology, &facts);
-        let (name, pid) = (identity.name.clone(), Some(identity.pid));
+        let (name, process) = (identity.name.clone(), Some(identity.process()));
         let socket = identity.socket.clone();
         let state = match watched {
             Ok(watched) => State::Ready(Box::new(Ready {
@@ -314,12 +424,13 @@ impl Scout {
                 memory: watched.memory,
                 tracker: watched.tracker,
                 damon: watched.damon,
+                most_ram: rules.most_ram(who::host_bytes(&self.root).unwrap_or(0)),
             })),
             Err(reason) => State::Unscannable(reason),
         };
         Found {
             name,
-            pid,
+            process,
             socket,
             state,
             findings,
@@ -328,11 +439,17 @@ impl Scout {
 
     fn watch_tables(
         &self,
+        vm: &Vm,
         memory: &Arc<GuestMemory>,
         writes: WriteSource,
     ) -> Result<Watched, String> {
         let (worker, memory) = (self.worker.clone(), Arc::clone(memory));
-        let tables = GuestTables::attach(worker, Arc::clone(&memory), ANSWER_TIMEOUT);
+        let charged_to = ChargedTo {
+            root: self.root.clone(),
+            hypervisor: Arc::clone(vm.process()),
+        };
+        let ram = Arc::clone(&memory);
+        let tables = GuestTables::attach_charged(worker, ram, ANSWER_TIMEOUT, Some(charged_to));
         let mut tables = tables.map_err(|error| error.to_string())?;
         tables.tell_writes(writes == WriteSource::SoftBit);
         Ok(Watched {
@@ -342,11 +459,18 @@ impl Scout {
         })
     }
 
-    fn watch_by_damon(&self, vm: &mut Vm, why: String) -> Result<Watched, String> {
+    /// What is kept of a VM grows with its RAM: before anything is.
+    fn believable(&self, memory: &GuestMemory, rules: &Rules) -> Result<(), String> {
+        let allowed = who::may_have_ram(memory, who::host_bytes(&self.root), rules);
+        allowed.map_err(|refusal| format!("{refusal}; {}", refusal.change))
+    }
+
+    fn watch_by_damon(&self, vm: &mut Vm, why: String, rules: &Rules) -> Result<Watched, String> {
         let failed = |error: &dyn std::fmt::Display| {
             format!("its page tables are not read ({why}), and DAMON cannot watch it: {error}")
         };
         let memory = vm.addresses().map_err(|error| failed(&error))?;
+        self.believable(&memory, rules)?;
         let memory = Arc::new(memory);
         let (damon, process) = (Arc::clone(&self.damon), Arc::clone(vm.process()));
         let regions = DamonRegions::attach(damon, process, Arc::clone(&memory));
@@ -358,15 +482,94 @@ impl Scout {
     }
 }
 
+impl Handled {
+    fn pending(process: Option<ProcessId>) -> Self {
+        Self {
+            process,
+            is_pending: true,
+            again: None,
+            agent: None,
+        }
+    }
+}
+
+impl View {
+    /// Which of two VMs of one name is refused must not depend on which is found first: it is the younger one.
+    fn older_of_name(&self, name: &str, than: ProcessId) -> Option<&Hypervisor> {
+        let mut older = self.hypervisors.iter().take_while(|h| h.process() < than);
+        older.find(|h| h.name.as_deref() == Some(name))
+    }
+
+    /// A command line may name any socket: who listens there is the VM.
+    fn other_claims(&self, candidate: &Candidate, process: Option<ProcessId>) -> Vec<Finding> {
+        let Some(ProcessId { pid, .. }) = process else {
+            return Vec::new();
+        };
+        let others = candidate.claims.iter().filter(|claim| claim.pid != pid);
+        let finding = |claim: &Hypervisor| {
+            Finding::missing(
+                "monitor",
+                format!(
+                    "process {} names the monitor {} on its command line, where process {pid} listens",
+                    claim.pid,
+                    candidate.socket.display()
+                ),
+                "give each VM a monitor socket of its own",
+            )
+        };
+        others.take(4).map(finding).collect()
+    }
+}
+
+/// Why a socket that no process names is nobody's monitor, if so.
+fn not_a_vm(error: &QemuError) -> Option<Refusal> {
+    let change = match error {
+        QemuError::Connect { .. } => {
+            "start the VM, or remove the socket that one that ended left behind"
+        }
+        QemuError::NoProcess { .. } => {
+            "`terrace doctor` says of a QEMU that is no VM why (finding hypervisor)"
+        }
+        _ => return None,
+    };
+    Some(Refusal {
+        why: error.to_string(),
+        change: change.into(),
+    })
+}
+
+/// Why the second VM of a name is refused.
+pub fn second_of_name(name: &str, first: u32) -> Refusal {
+    Refusal {
+        why: format!(
+            "the older process {first} already is the VM {}, and a name belongs to one VM of a host",
+            excerpt(name, MOST_NAME)
+        ),
+        change: "give one of them another name (-name), and start it again".into(),
+    }
+}
+
+/// The next monitor to look at; `None` where there will be none any more.
+fn next(queue: &Mutex<Receiver<Job>>) -> Option<Job> {
+    let queue = queue.lock().unwrap_or_else(PoisonError::into_inner);
+    queue.recv().ok()
+}
+
 /// Why DAMON is to watch a VM, where it is.
 fn by_damon(
     choice: TrackerChoice,
     memory: &Result<Arc<GuestMemory>, MemoryMapError>,
+    readings: &Result<Readings, QemuError>,
 ) -> Option<String> {
-    match (choice, memory) {
-        (TrackerChoice::Damon, _) => Some("tracker = \"damon\" is configured".into()),
-        (TrackerChoice::Auto, Err(MemoryMapError::Unscannable(why))) if why.has_addresses() => {
+    match (choice, memory, readings) {
+        (TrackerChoice::Damon, ..) => Some("tracker = \"damon\" is configured".into()),
+        (TrackerChoice::Auto, Err(MemoryMapError::Unscannable(why)), _) if why.has_addresses() => {
             Some(why.to_string())
+        }
+        (TrackerChoice::Auto, Ok(_), Err(QemuError::Uncounted { source, .. }))
+            if source.is_lasting() =>
+        {
+            Some(source.to_string())
         }
         _ => None,
     }
@@ -379,6 +582,7 @@ mod looking;
 #[cfg(test)]
 mod tests {
     use terrace_host::memory_map::Unscannable;
+    use terrace_host::qemu::Uncounted;
 
     use super::*;
 
@@ -386,10 +590,29 @@ mod tests {
     fn damon_takes_over_only_where_ram_is_private_and_only_if_allowed() {
         let private = || Err(Unscannable::PrivateRam("pc.ram".into()).into());
         let pinned = || Err(Unscannable::Vfio("/dev/vfio/1".into()).into());
-        let why = by_damon(TrackerChoice::Auto, &private()).unwrap();
+        let by_damon = |choice, memory| by_damon(choice, &memory, &Ok(Readings::default()));
+        let why = by_damon(TrackerChoice::Auto, private()).unwrap();
         assert!(why.contains("share=on"), "{why}");
-        assert_eq!(by_damon(TrackerChoice::Auto, &pinned()), None);
-        assert_eq!(by_damon(TrackerChoice::PageTables, &private()), None);
-        assert!(by_damon(TrackerChoice::Damon, &pinned()).is_some());
+        assert_eq!(by_damon(TrackerChoice::Auto, pinned()), None);
+        assert_eq!(by_damon(TrackerChoice::PageTables, private()), None);
+        assert!(by_damon(TrackerChoice::Damon, pinned()).is_some());
+    }
+
+    #[test]
+    fn damon_takes_over_where_nested_guests_are_not_told() {
+        let memory = || Ok(Arc::new(GuestMemory::new(Vec::new(), Vec::new()).unwrap()));
+        let uncounted = |source| {
+            Err(QemuError::Uncounted {
+                socket: "/s".into(),
+                source,
+            })
+        };
+        let lasting = uncounted(Uncounted::Emulated);
+        let why = by_damon(TrackerChoice::Auto, &memory(), &lasting).unwrap();
+        assert!(why.contains("-cpu MODEL,-svm"), "{why}");
+        let passing = uncounted(Uncounted::Reset);
+        assert_eq!(by_damon(TrackerChoice::Auto, &memory(), &passing), None);
+        let scan = by_damon(TrackerChoice::PageTables, &memory(), &lasting);
+        assert_eq!(scan, None, "not scanned then, and the reason is said");
     }
 }

@@ -3,10 +3,11 @@
 use std::fs;
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::os::unix::net::{UnixListener, UnixStream};
-use std::sync::mpsc::channel;
+use std::path::Path;
+use std::sync::mpsc::RecvTimeoutError;
 
 use super::*;
-use crate::served_tests::host;
+use crate::served_tests::{host, play_process, play_qemu, process};
 
 type Asked = Arc<Mutex<Vec<String>>>;
 
@@ -32,7 +33,7 @@ fn converse(mut stream: UnixStream, asked: &Asked) -> std::io::Result<()> {
 }
 
 struct Fixture {
-    _folder: tempfile::TempDir,
+    folder: tempfile::TempDir,
     scout: Scout,
     candidate: Candidate,
     asked: Asked,
@@ -41,10 +42,7 @@ struct Fixture {
 fn fixture(vm: &str) -> Fixture {
     let folder = tempfile::tempdir().unwrap();
     host(folder.path());
-    let own = folder.path().join(format!("proc/{}", std::process::id()));
-    fs::create_dir_all(&own).unwrap();
-    fs::write(own.join("cmdline"), "/usr/bin/qemu-system-x86_64\0").unwrap();
-    fs::copy("/proc/self/stat", own.join("stat")).unwrap();
+    play_qemu(folder.path(), std::process::id());
     let socket = folder.path().join("db1.sock");
     let listener = UnixListener::bind(&socket).unwrap();
     let asked = Asked::default();
@@ -76,24 +74,54 @@ fn fixture(vm: &str) -> Fixture {
         ),
         candidate: Candidate::at(&socket),
         asked,
-        _folder: folder,
+        folder,
     }
 }
 
 impl Fixture {
+    fn view(&self, hypervisors: Vec<Hypervisor>) -> View {
+        let config = &self.scout.config.hypervisors;
+        View {
+            rules: Rules::read(&self.scout.root, config).0,
+            hypervisors,
+        }
+    }
+
+    fn look(&self) -> Found {
+        self.scout.look_at(&self.candidate, &self.view(Vec::new()))
+    }
+
     /// Whether anything about the VM's memory or registers was asked.
     fn looked_inside(&self) -> bool {
         let asked = self.asked.lock().unwrap();
+        let inside = ["human-monitor", "memdev", "query-cpus"];
         asked
             .iter()
-            .any(|l| l.contains("human-monitor") || l.contains("memdev"))
+            .any(|l| inside.iter().any(|word| l.contains(word)))
+    }
+}
+
+fn of_agent(name: &str, by_host: bool) -> Handled {
+    Handled {
+        is_pending: false,
+        agent: Some((name.into(), by_host)),
+        ..Handled::pending(None)
+    }
+}
+
+fn hypervisor(pid: u32, start_time: u64, name: &str) -> Hypervisor {
+    Hypervisor {
+        pid,
+        start_time,
+        name: Some(name.into()),
+        uuid: None,
     }
 }
 
 #[test]
 fn a_vm_that_its_agent_manages_is_asked_its_size_and_nothing_of_its_memory() {
     let f = fixture("mode = \"guest\"\nscan = true");
-    let found = f.scout.look_at(&f.candidate);
+    let found = f.look();
     let State::Agent(vm) = found.state else {
         panic!("not left to its agent");
     };
@@ -106,7 +134,7 @@ fn a_vm_that_its_agent_manages_is_asked_its_size_and_nothing_of_its_memory() {
 fn a_vm_whose_agent_fell_silent_is_looked_at_as_if_it_had_none() {
     let f = fixture("mode = \"guest\"\nscan = true");
     f.scout.claims.set("db1", true);
-    let found = f.scout.look_at(&f.candidate);
+    let found = f.look();
     assert!(
         matches!(found.state, State::Unscannable(_)),
         "its answers are nonsense"
@@ -118,13 +146,11 @@ fn a_vm_whose_agent_fell_silent_is_looked_at_as_if_it_had_none() {
 fn a_vm_is_looked_at_again_when_another_one_is_to_manage_it() {
     let f = fixture("mode = \"guest\"\nscan = true");
     assert!(f.scout.is_new(&f.candidate));
-    f.scout
-        .note(&f.candidate, None, None, Some(("db1".into(), false)));
+    f.scout.note(&f.candidate, of_agent("db1", false));
     assert!(!f.scout.is_new(&f.candidate));
     f.scout.claims.set("db1", true);
     assert!(f.scout.is_new(&f.candidate));
-    f.scout
-        .note(&f.candidate, None, None, Some(("db1".into(), true)));
+    f.scout.note(&f.candidate, of_agent("db1", true));
     assert!(!f.scout.is_new(&f.candidate));
     f.scout.claims.look_again("db1");
     assert!(f.scout.is_new(&f.candidate));
@@ -135,11 +161,9 @@ fn a_vm_without_a_monitor_still_has_its_agent() {
     let f = fixture("mode = \"guest\"");
     let candidate = Candidate {
         socket: "/nonexistent/x.sock".into(),
-        pid: Some(7),
-        name: Some("db1".into()),
-        uuid: None,
+        claims: vec![hypervisor(7, 7, "db1")],
     };
-    let State::Agent(vm) = f.scout.look_at(&candidate).state else {
+    let State::Agent(vm) = f.scout.look_at(&candidate, &f.view(Vec::new())).state else {
         panic!("not left to its agent");
     };
     assert_eq!(vm.ram_bytes, None);
@@ -154,4 +178,153 @@ fn what_stands_in_for_an_agent_moves_only_where_that_is_configured() {
         let vm = Config::parse(&text).unwrap().vm("a").unwrap();
         assert_eq!(Scout::in_place_of_agent(vm).moves, moves);
     }
+}
+
+/// A QEMU that was killed leaves its socket behind.
+#[test]
+fn a_socket_that_nobody_listens_at_is_no_vm() {
+    let mut f = fixture("scan = true");
+    let left = f.folder.path().join("left.sock");
+    drop(UnixListener::bind(&left).unwrap());
+    f.candidate = Candidate::at(&left);
+    let found = f.look();
+    let State::Refused(refusal) = found.state else {
+        panic!("{} is listed", found.name);
+    };
+    assert!(refusal.change.contains("remove the socket"), "{refusal}");
+}
+
+#[test]
+fn of_two_vms_of_one_name_the_younger_is_refused_whichever_is_found_first() {
+    let f = fixture("mode = \"guest\"");
+    let started = terrace_sys::start_time(Path::new("/proc"), std::process::id()).unwrap();
+    let look = |others: Vec<Hypervisor>| f.scout.look_at(&f.candidate, &f.view(others)).state;
+    let State::Refused(refusal) = look(vec![hypervisor(7, started - 1, "db1")]) else {
+        panic!("an older VM has its name");
+    };
+    assert!(
+        refusal.why.contains("process 7 already is the VM db1"),
+        "{refusal}"
+    );
+    let younger = vec![
+        hypervisor(7, started - 1, "other"),
+        hypervisor(8, started + 1, "db1"),
+    ];
+    assert!(matches!(look(younger), State::Agent(_)));
+}
+
+#[test]
+fn a_vm_that_is_not_opted_in_is_left_alone_and_a_bad_name_is_refused_before_it_is_asked() {
+    let f = fixture("scan = true");
+    let named = |name: &str| Candidate {
+        claims: vec![hypervisor(7, 7, name)],
+        ..f.candidate.clone()
+    };
+    let look = |name: &str| f.scout.look_at(&named(name), &f.view(Vec::new()));
+    assert!(matches!(look("web1").state, State::Ignored));
+    let long = "x".repeat(1 << 20);
+    for name in ["\x1b[2J", "größe", &long] {
+        let found = look(name);
+        assert!(matches!(found.state, State::Refused(_)), "{name}");
+        assert!(found.name.len() < 300 && !found.name.contains('\x1b'));
+    }
+    assert_eq!(f.asked.lock().unwrap().len(), 0);
+}
+
+#[test]
+fn a_socket_that_two_processes_name_is_of_the_one_that_listens_there() {
+    let f = fixture("mode = \"guest\"");
+    let own = std::process::id();
+    let candidate = Candidate {
+        claims: vec![hypervisor(1, 1, "other"), hypervisor(own, 2, "db1")],
+        ..f.candidate.clone()
+    };
+    let found = f.scout.look_at(&candidate, &f.view(Vec::new()));
+    let pid = found.process.map(|process| process.pid);
+    assert_eq!((found.name.as_str(), pid), ("db1", Some(own)));
+    assert_eq!(found.findings.len(), 1);
+    assert!(
+        found.findings[0]
+            .why
+            .contains("process 1 names the monitor")
+    );
+}
+
+/// Monitors that accept nobody, as many as a user can make.
+#[test]
+fn monitors_that_hang_do_not_become_as_many_threads() {
+    let mut f = fixture("");
+    let folder = tempfile::tempdir().unwrap();
+    let sockets: Vec<PathBuf> = (0..200)
+        .map(|i| folder.path().join(i.to_string()))
+        .collect();
+    let listeners: Vec<UnixListener> = sockets
+        .iter()
+        .map(|socket| UnixListener::bind(socket).unwrap())
+        .collect();
+    let (inbox, news) = channel();
+    f.scout.inbox = inbox;
+    let view = Arc::new(f.view(Vec::new()));
+    let scout = Arc::new(f.scout);
+    let before = scouts();
+    let jobs = scout.start_lookers(3);
+    for socket in &sockets {
+        scout.hand_out(&Candidate::at(socket), &view, &jobs);
+        // What waits is not handed out again.
+        scout.hand_out(&Candidate::at(socket), &view, &jobs);
+    }
+    assert!(scouts() <= before + 3, "{} threads", scouts());
+    // Who hangs up is done with, one after the other.
+    drop(listeners);
+    let mut done = 0;
+    while done < sockets.len() {
+        match news.recv_timeout(Duration::from_secs(60)) {
+            Ok(Input::Found(_)) => done += 1,
+            Ok(_) => {}
+            Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => {
+                panic!("{done} of {} were looked at", sockets.len())
+            }
+        }
+        assert!(scouts() <= before + 3, "{} threads", scouts());
+    }
+}
+
+/// Threads of this process that look at VMs.
+fn scouts() -> usize {
+    let tasks = fs::read_dir("/proc/self/task").unwrap().flatten();
+    let names = tasks.filter_map(|task| fs::read_to_string(task.path().join("comm")).ok());
+    names.filter(|name| name.trim() == "scout").count()
+}
+
+/// Any user can start processes until one has the number that it wants.
+#[test]
+fn a_vm_that_was_started_anew_is_looked_at_although_somebody_took_the_number_of_the_old_one() {
+    let f = fixture("scan = true");
+    let managed = || Handled {
+        is_pending: false,
+        ..Handled::pending(Some(process(7)))
+    };
+    play_process(f.folder.path(), process(7));
+    f.scout.note(&f.candidate, managed());
+    f.scout.forget_all_but(&[]);
+    assert!(!f.scout.is_new(&f.candidate), "it is managed");
+    let taker = ProcessId {
+        start_time: 200,
+        pid: 7,
+    };
+    play_process(f.folder.path(), taker);
+    assert!(f.scout.is_new(&f.candidate));
+    f.scout.forget_all_but(&[]);
+    assert!(f.scout.handled.lock().unwrap().is_empty());
+}
+
+#[test]
+fn sockets_that_are_gone_are_forgotten_with_their_process() {
+    let f = fixture("");
+    let gone = Candidate::at("/gone");
+    f.scout.note(&gone, of_agent("x", false));
+    f.scout.note(&f.candidate, of_agent("y", false));
+    f.scout.forget_all_but(std::slice::from_ref(&f.candidate));
+    let handled = f.scout.handled.lock().unwrap();
+    assert_eq!(handled.keys().collect::<Vec<_>>(), [&f.candidate.socket]);
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::io::{Read as _, Write as _};
 use std::net::Shutdown;
-use std::os::unix::fs::PermissionsExt as _;
+use std::os::unix::fs::{PermissionsExt as _, symlink};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -17,10 +17,11 @@ use serde::de::DeserializeOwned;
 use terrace_api::client::Client;
 use terrace_api::types::{Doctor, Done, EventLine, Mode, Planning, Setting, Status, Vm};
 use terrace_host::HostRoot;
-use terrace_sys::Damon;
+use terrace_sys::{Damon, ProcessId};
 
 use crate::agents::Claims;
-use crate::api;
+use crate::api::snapshot::{About, Snapshot};
+use crate::api::{self, Asker};
 use crate::config::Config;
 use crate::daemon::{Daemon, Input};
 use crate::elastic::orders::Elastics;
@@ -39,6 +40,37 @@ pub fn put(root: &Path, path: &str, text: &str) {
     let path = root.join(path);
     fs::create_dir_all(path.parent().unwrap()).unwrap();
     fs::write(path, text).unwrap();
+}
+
+/// A process of a test.
+pub fn process(pid: u32) -> ProcessId {
+    ProcessId {
+        start_time: 100,
+        pid,
+    }
+}
+
+/// Puts a process into the tree of a test.
+pub fn play_process(root: &Path, process: ProcessId) {
+    let ProcessId { start_time, pid } = process;
+    let stat = format!("{pid} (qemu) S {}{start_time} 0\n", "0 ".repeat(18));
+    put(root, &format!("proc/{pid}/stat"), &stat);
+}
+
+/// Makes a process of this machine a QEMU of this user in the tree of a test.
+pub fn play_qemu(root: &Path, pid: u32) {
+    let program = root.join("usr/bin/qemu-system-x86_64");
+    fs::create_dir_all(program.parent().unwrap()).unwrap();
+    fs::write(&program, "").unwrap();
+    fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
+    let folder = root.join(format!("proc/{pid}"));
+    fs::create_dir_all(&folder).unwrap();
+    fs::write(folder.join("cmdline"), "qemu\0").unwrap();
+    for name in ["stat", "status"] {
+        fs::copy(format!("/proc/{pid}/{name}"), folder.join(name)).unwrap();
+    }
+    fs::write(folder.join("cgroup"), "0::/machine.slice/vm.scope\n").unwrap();
+    symlink(&program, folder.join("exe")).unwrap();
 }
 
 /// A host with a fast and a slow node of 2 MiB each.
@@ -105,7 +137,7 @@ impl Served {
     pub fn find(&self, name: &str, pid: Option<u32>, state: State) {
         let found = Found {
             name: name.into(),
-            pid,
+            process: pid.map(process),
             socket: self.socket(name),
             state,
             findings: Vec::new(),
@@ -179,7 +211,7 @@ fn the_tiers_and_their_free_memory_are_told() {
 #[test]
 fn vms_that_are_not_managed_are_listed_with_the_reason() {
     let served = serve();
-    put(served.folder.path(), "proc/7/stat", "");
+    play_process(served.folder.path(), process(7));
     served.find("other", Some(7), State::Ignored);
     served.find(
         "web1",
@@ -218,9 +250,114 @@ fn a_stale_socket_is_told_once_and_goes_with_the_socket() {
 }
 
 #[test]
+fn the_second_vm_of_a_name_is_refused_and_the_first_one_stays() {
+    let served = serve();
+    for pid in [7, 8] {
+        play_process(served.folder.path(), process(pid));
+    }
+    served.find("web1", Some(7), State::Ignored);
+    for _ in 0..3 {
+        let found = Found {
+            name: "web1".into(),
+            process: Some(process(8)),
+            socket: served.socket("other"),
+            state: State::Unscannable("it is the second".into()),
+            findings: Vec::new(),
+        };
+        served.inbox.send(Input::Found(Box::new(found))).unwrap();
+        served.looked(&["web1", "other"]);
+    }
+    let vms: Vec<Vm> = served.get("/v1/vms").unwrap();
+    let known: Vec<_> = vms.iter().map(|vm| (vm.name.as_str(), vm.pid)).collect();
+    assert_eq!(known, [("web1", Some(7))]);
+    let events: Vec<EventLine> = served.get("/v1/events?after=0").unwrap();
+    let refused = events.iter().filter(|e| e.text.starts_with("refused:"));
+    let refused: Vec<_> = refused.map(|e| e.text.as_str()).collect();
+    assert_eq!(refused.len(), 1, "told once: {refused:?}");
+    assert!(
+        refused[0].contains("process 8") && refused[0].contains("process 7 already is the VM web1")
+    );
+    let doctor: Doctor = served.get("/v1/doctor").unwrap();
+    let finding = doctor.host.iter().find(|f| f.name == "hypervisor").unwrap();
+    assert!(finding.advice.as_deref().unwrap().contains("another name"));
+    // Once the first one ended, the second is what its name says.
+    fs::remove_file(served.folder.path().join("proc/7/stat")).unwrap();
+    served.find("web1", Some(8), State::Ignored);
+    let vms: Vec<Vm> = served.get("/v1/vms").unwrap();
+    assert_eq!((vms.len(), vms[0].pid), (1, Some(8)));
+}
+
+/// A monitor that did not answer is listed by its socket until it tells its name.
+#[test]
+fn what_was_listed_by_its_socket_goes_once_the_vm_has_a_name() {
+    let served = serve();
+    play_process(served.folder.path(), process(7));
+    let found = |name: &str, process, state| Found {
+        name: name.into(),
+        process,
+        socket: served.socket("web1"),
+        state,
+        findings: Vec::new(),
+    };
+    let silent = found("/run/web1.sock", None, State::Unscannable("silent".into()));
+    let named = found("web1", Some(process(7)), State::Ignored);
+    for found in [silent, named] {
+        served.inbox.send(Input::Found(Box::new(found))).unwrap();
+    }
+    let vms: Vec<Vm> = served.get("/v1/vms").unwrap();
+    let names: Vec<_> = vms.iter().map(|vm| vm.name.as_str()).collect();
+    assert_eq!(names, ["web1"]);
+}
+
+/// Any user can start processes until one has the number that it wants.
+#[test]
+fn a_name_is_free_once_its_vm_ended_although_somebody_took_its_number() {
+    let served = serve();
+    for pid in [7, 8] {
+        play_process(served.folder.path(), process(pid));
+    }
+    served.find("web1", Some(7), State::Unscannable("paused".into()));
+    let taker = ProcessId {
+        start_time: 200,
+        pid: 7,
+    };
+    play_process(served.folder.path(), taker);
+    served.find("web1", Some(8), State::Unscannable("paused".into()));
+    let vms: Vec<Vm> = served.get("/v1/vms").unwrap();
+    assert_eq!((vms.len(), vms[0].pid), (1, Some(8)));
+    let taker = ProcessId { pid: 8, ..taker };
+    play_process(served.folder.path(), taker);
+    let forgotten = (0..600).any(|_| {
+        std::thread::sleep(Duration::from_millis(50));
+        served.names().is_empty()
+    });
+    assert!(forgotten);
+}
+
+#[test]
+fn a_refused_vm_is_no_vm_and_goes_with_its_socket() {
+    let served = serve();
+    let refusal = terrace_host::qemu::bad_name("\x1b[2Jx");
+    served.find("x", Some(7), State::Refused(refusal));
+    assert_eq!(served.names(), Vec::<String>::new());
+    let refused = || {
+        let doctor: Doctor = served.get("/v1/doctor").unwrap();
+        let host = doctor.host.into_iter();
+        host.filter(|f| f.name == "hypervisor").collect::<Vec<_>>()
+    };
+    assert!(
+        refused()[0].found.contains("\\u{1b}[2Jx"),
+        "{:?}",
+        refused()
+    );
+    served.looked(&[]);
+    assert_eq!(refused().len(), 0);
+}
+
+#[test]
 fn a_vm_whose_process_ended_is_forgotten() {
     let served = serve();
-    put(served.folder.path(), "proc/7/stat", "");
+    play_process(served.folder.path(), process(7));
     served.find("other", Some(7), State::Ignored);
     assert_eq!(served.names(), ["other"]);
     fs::remove_file(served.folder.path().join("proc/7/stat")).unwrap();
@@ -290,6 +427,75 @@ fn a_second_daemon_started_by_mistake_leaves_the_live_ones_kdamonds_alone() {
     // Where nobody listens they are what a crash left.
     take_over("free.sock").unwrap();
     assert_eq!(state(), "off");
+}
+
+/// Which thread runs it is told by the view itself, through the way that all routes take.
+#[test]
+fn views_are_made_on_another_thread_than_the_engines() {
+    let served = serve();
+    let asker = Asker::new(served.inbox.clone());
+    let of_engine = served.daemon.as_ref().unwrap().thread().id();
+    let here = || std::thread::current().id();
+    let (sender, threads) = channel();
+    runtime().block_on(async {
+        let on_engine = asker.ask(move |_| Ok(here())).await.ok().unwrap();
+        assert_eq!(on_engine, of_engine);
+        for about in [About::Host, About::Vms, About::Doctor] {
+            let sender = sender.clone();
+            let make = move |mut copy: Snapshot| {
+                copy.look_at_host();
+                sender.send(here()).unwrap();
+                Ok((copy.status(), copy.list(), copy.doctor(), OnThread(sender)))
+            };
+            assert!(asker.view(about, make).await.is_ok());
+        }
+    });
+    drop(sender);
+    let threads: Vec<_> = threads.iter().collect();
+    assert_eq!(threads.len(), 6, "three views and their JSON");
+    assert!(threads.iter().all(|thread| *thread != of_engine));
+}
+
+/// Tells which thread makes JSON of it.
+struct OnThread(Sender<std::thread::ThreadId>);
+
+impl serde::Serialize for OnThread {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        self.0.send(std::thread::current().id()).unwrap();
+        serializer.serialize_unit()
+    }
+}
+
+#[test]
+fn escapes_reach_neither_events_nor_answers() {
+    let served = serve();
+    let bad = "\x1b[2J\u{202e}".to_owned();
+    served.find("web1", None, State::Unscannable(bad));
+    let text = |path: &str| {
+        let mut client = raw(&served);
+        let request = format!("GET {path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n");
+        client.write_all(request.as_bytes()).unwrap();
+        let mut answer = String::new();
+        client.read_to_string(&mut answer).unwrap();
+        answer
+    };
+    let paths = [
+        "/v1/vms",
+        "/v1/vms/web1",
+        "/v1/doctor",
+        "/v1/events",
+        "/v1/vms/web1/map?cells=1",
+    ];
+    for path in paths {
+        let answer = text(path);
+        assert!(answer.contains("u{1b}[2J"), "{path}: {answer}");
+        // JSON would write it so, and whoever reads it would have it back.
+        let escapes = ["\x1b", "\\u001b", "\u{202e}", "\\u202e"];
+        assert!(
+            !escapes.iter().any(|e| answer.contains(e)),
+            "{path}: {answer}"
+        );
+    }
 }
 
 /// What a client that is no friend of HTTP gets to see.

@@ -20,7 +20,7 @@ use terrace_sim::scenario::{HostPolicy, Scenario, Vm};
 use terrace_sys::MonotonicClock;
 use terraced::config::LOG_LIMIT;
 
-use crate::api::{self, Failure, Served};
+use crate::api::{self, Failure, FindHost, Served};
 use crate::daemon::Input;
 use crate::events::{Events, seconds};
 use crate::record::Recorder;
@@ -242,7 +242,7 @@ fn entry(id: VmId, vm: &Vm, scale: u64) -> Entry {
         "2 MiB"
     };
     Entry {
-        pid: None,
+        process: None,
         socket: PathBuf::new(),
         hypervisor: "simulated".into(),
         memory_bytes: vm.sizes.iter().sum::<u64>() / scale,
@@ -309,13 +309,13 @@ impl Served for Simulated {
         self.paused
     }
 
-    fn findings(&self) -> Vec<Finding> {
+    fn find_host(&self) -> FindHost {
         let done = self.simulation.progress() * 100.0;
         let now = seconds(self.simulation.now());
         let words = self.words();
         let found =
             format!("{words}; {now:.1} s of it passed, {done:.0} % are done; nothing here is real");
-        vec![Finding::ok("simulation", found)]
+        Box::new(move || vec![Finding::ok("simulation", found)])
     }
 
     fn wish(&mut self, command: Command) -> Result<(), Failure> {

@@ -76,7 +76,7 @@ impl Default for Load {
             server: "/run/redis.sock".to_owned(),
             keys: 375,
             value_bytes: 256_000,
-            hot_percent: 12,
+            hot_percent: 6,
             hot_request_percent: 90,
             seed: 1,
             processor: 1,

@@ -10,7 +10,7 @@ use anyhow::{Context, Result, bail, ensure};
 use serde::Deserialize;
 use serde_json::Value;
 
-use super::programs;
+use super::{emulator, programs};
 use crate::children::Guarded;
 use crate::progress::Wait;
 
@@ -45,6 +45,12 @@ pub struct Tier {
     pub stuck: Option<String>,
 }
 
+/// The daemon's section about our own QEMUs, in whatever cgroup they and it are.
+pub fn hypervisors() -> String {
+    let programs = emulator::programs();
+    format!("[hypervisors]\nexecutables = {programs:?}\nown_cgroups = [\"/*\"]")
+}
+
 impl Daemon {
     /// The daemon for a guest of that name whose monitor is in `folder`; it is not started yet.
     pub fn prepare(vm: &'static str, folder: &Path) -> Result<Self> {
@@ -67,9 +73,10 @@ impl Daemon {
         let text = format!(
             "[daemon]\nsocket = \"{}\"\n\
              [discover]\nqmp_folders = [\"{}\"]\nprocesses = false\nevery = \"1s\"\n\
-             [vm.{}]\n{about_the_guest}\n",
+             {}\n[vm.{}]\n{about_the_guest}\n",
             self.path(SOCKET),
             self.path(MONITORS),
+            hypervisors(),
             self.vm,
         );
         fs::write(self.path(FILE), text)?;

@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 use serde_json::Value;
 
+use super::beside::hypervisors;
 use super::guests;
 use crate::children::Guarded;
 use crate::progress::{Wait, say};
@@ -48,7 +49,8 @@ fn measure(programs: &Path, folder: &Path, ram: &Path, seconds: u64) -> Result<(
         format!(
             "[daemon]\nsocket = \"{place}/api\"\n\
              [discover]\nqmp_folders = [\"{place}/qmp\"]\nprocesses = false\n\
-             [defaults]\nscan = true\nmoves = true\n"
+             {}\n[defaults]\nscan = true\nmoves = true\n",
+            hypervisors()
         ),
     )?;
     let log = fs::File::create(folder.join("terraced.log"))?;
@@ -106,7 +108,7 @@ fn start_guest(images: &Path, folder: &Path, ram: &Path) -> Result<Guarded> {
     fs::create_dir_all(folder.join("qmp"))?;
     let place = folder.display();
     let options = format!(
-        "-nodefaults -no-reboot -display none -accel tcg,thread=multi -cpu max -smp 1 -m {MEMORY_MIB}M \
+        "-nodefaults -no-reboot -display none -accel tcg,thread=multi -cpu max,-svm -smp 1 -m {MEMORY_MIB}M \
          -name idle -machine q35,memory-backend=mem -serial file:{place}/console \
          -object memory-backend-file,id=mem,size={MEMORY_MIB}M,mem-path={},share=on,prealloc=on \
          -qmp unix:{place}/qmp/idle.sock,server=on,wait=off \
@@ -114,7 +116,7 @@ fn start_guest(images: &Path, folder: &Path, ram: &Path) -> Result<Guarded> {
          -device virtio-serial-pci -device virtserialport,chardev=truth,name=truth",
         ram.display()
     );
-    // The distribution's own, which the daemon knows by its name; with one processor it may be old.
+    // The distribution's own; with one processor it may be old.
     let mut qemu = host::program("usr/bin/qemu-system-x86_64")?;
     qemu.args(options.split_whitespace())
         .arg("-kernel")

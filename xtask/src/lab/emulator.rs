@@ -34,6 +34,10 @@ const OLDEST_VHOST_USER: (u32, u32) = (11, 1);
 const SUITE_VHOST_USER: &str = "trixie-backports";
 
 const QEMU: &str = "usr/bin/qemu-system-x86_64";
+/// What the loader of one that was fetched is called.
+const CALLED: &str = "qemu-system-x86_64";
+const EMULATOR: &str = "emulator";
+const EMULATOR_VHOST_USER: &str = "emulator-vhost-user";
 const FIRMWARE: [&str; 2] = ["usr/share/qemu", "usr/share/seabios"];
 const LOADER: &str = "lib64/ld-linux-x86-64.so.2";
 const PACKAGES: [&str; 2] = ["qemu-system-x86", "qemu-system-data"];
@@ -44,7 +48,7 @@ const PACKAGES: [&str; 2] = ["qemu-system-x86", "qemu-system-data"];
 /// When there is none that is new enough and none can be fetched.
 pub fn command() -> Result<Command> {
     command_of_at_least(OLDEST, OVERRIDE, || {
-        backport("emulator", &format!("{}-backports", apt::codename()?))
+        backport(EMULATOR, &format!("{}-backports", apt::codename()?))
     })
 }
 
@@ -54,8 +58,21 @@ pub fn command() -> Result<Command> {
 /// When there is none that is new enough and none can be fetched.
 pub fn command_with_vhost_user() -> Result<Command> {
     command_of_at_least(OLDEST_VHOST_USER, OVERRIDE_VHOST_USER, || {
-        backport("emulator-vhost-user", SUITE_VHOST_USER)
+        backport(EMULATOR_VHOST_USER, SUITE_VHOST_USER)
     })
+}
+
+/// Programs that QEMUs of ours may run on this machine, as far as they are there: a daemon that is to know them is told
+/// so, because it goes by the program's file and not by its name.
+pub fn programs() -> Vec<PathBuf> {
+    let named = [OVERRIDE, OVERRIDE_VHOST_USER].map(std::env::var_os);
+    let named = named.into_iter().flatten().map(PathBuf::from);
+    let system = host::find(QEMU).ok().into_iter();
+    let trees = [EMULATOR, EMULATOR_VHOST_USER].map(|name| places::cache(name).ok());
+    let fetched = trees.into_iter().flatten();
+    let fetched = fetched.map(|folder| folder.join("root").join(CALLED));
+    let all = named.chain(system).chain(fetched);
+    all.filter_map(|path| path.canonicalize().ok()).collect()
 }
 
 /// The one that the environment names, else the system's if it is new enough, else one that is fetched.
@@ -105,9 +122,9 @@ fn command_of(tree: &Path) -> Result<Command> {
     with_firmware(command, |folder| Some(tree.join(folder)))
 }
 
-/// Another name for the loader: whoever looks for QEMUs among the processes goes by the program's name.
+/// Another name for the loader: people who look for QEMUs among the processes go by the program's name.
 fn called_qemu(loader: &Path, tree: &Path) -> Result<PathBuf> {
-    let name = tree.join("qemu-system-x86_64");
+    let name = tree.join(CALLED);
     // Relative, so that the folder may be moved.
     match symlink(loader.strip_prefix(tree)?, &name) {
         Err(error) if error.kind() != std::io::ErrorKind::AlreadyExists => {

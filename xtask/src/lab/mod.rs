@@ -35,6 +35,7 @@ mod tiered;
 mod truth;
 
 pub use demo::run as demo;
+pub use guests::prepare as guest_images;
 pub use kernel::{Kernel, numbers};
 pub use running::Lab;
 pub use tasks::{Task, TestArguments, run, test};

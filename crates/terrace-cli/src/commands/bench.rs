@@ -31,10 +31,11 @@ struct Row {
 type Measure = fn(&'static str) -> Result<Row>;
 
 /// What there is to measure.
-const ROWS: [(&str, Measure); 11] = [
+const ROWS: [(&str, Measure); 12] = [
     ("scan_leaf_ns", scan_leaf),
     ("scan_leaf_all_ns", scan_leaf_all),
     ("scan_pruned_ns_per_gib", scan_pruned),
+    ("root_proof_ns", root_proof),
     ("classify_ns_per_page", classify),
     ("state_bytes_per_page", state_bytes),
     ("range_tree_ns_per_sample", range_tree),
@@ -142,6 +143,15 @@ fn scan_pruned(name: &'static str) -> Result<Row> {
         "ns/GiB",
         "the unpruned scan",
         pagetable::scan_pruned(),
+    )
+}
+
+fn root_proof(name: &'static str) -> Result<Row> {
+    beside(
+        name,
+        "ns",
+        "the scan that it guards",
+        pagetable::root_proof(),
     )
 }
 

@@ -8,9 +8,13 @@ use terrace_proto::{PAGES_PER_HUGE, TierId};
 use super::vm::Vm;
 use crate::config::EngineConfig;
 use crate::estimate::Estimator;
+use crate::pages::place;
+use crate::ram::Ram;
 
 /// Units that are ranked at once.
 const CHUNK: usize = 512;
+/// Units that are copied at once at most: 768 KiB, whatever the VM's size.
+const MOST_COPIED: usize = 1 << 18;
 
 /// Guest-physical memory in pieces of one size, in address order.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -36,8 +40,90 @@ pub struct HeatCell {
     pub degree_sum: u64,
 }
 
+/// A copy of what is kept about some units of a VM. Making it is all that a map costs the engine.
+#[derive(Clone, Debug)]
+pub struct HeatPages {
+    first: u64,
+    reads: Vec<u8>,
+    writes: Vec<u8>,
+    place: Vec<u8>,
+}
+
+/// A heat map that is being made, away from the engine, from copies of the VM's pages.
+#[derive(Clone, Debug)]
+pub struct HeatMaking {
+    map: HeatMap,
+    ram: Ram,
+    estimator: Estimator,
+    round: u64,
+    tiers: u8,
+    units: u64,
+    per_cell: u64,
+    next: u64,
+}
+
+impl HeatMaking {
+    /// The first unit that is still wanted; `None` where the map is done.
+    #[must_use]
+    pub fn next(&self) -> Option<u64> {
+        (self.next < self.units).then_some(self.next)
+    }
+
+    /// Sums a copy up. The VM goes on between two copies, so that a map may join what was at different times.
+    pub fn add(&mut self, pages: &HeatPages) {
+        let counts = pages.reads.chunks(CHUNK).zip(pages.writes.chunks(CHUNK));
+        let firsts = (pages.first..).step_by(CHUNK);
+        let mut degrees = [0; CHUNK];
+        for (((reads, writes), place), first) in counts.zip(pages.place.chunks(CHUNK)).zip(firsts) {
+            let degrees = &mut degrees[..reads.len()];
+            self.estimator
+                .degrees(self.round, first, reads, writes, degrees);
+            for ((degree, place), unit) in degrees.iter().zip(place).zip(first..) {
+                self.add_unit(unit, *place, *degree);
+            }
+        }
+        self.next = pages.first.saturating_add(pages.reads.len() as u64);
+        if pages.reads.is_empty() {
+            self.next = self.units;
+        }
+    }
+
+    /// The map.
+    #[must_use]
+    pub fn done(self) -> HeatMap {
+        self.map
+    }
+
+    fn add_unit(&mut self, unit: u64, place: u8, degree: u8) {
+        let cell = usize::try_from(unit / self.per_cell).ok();
+        let cell = cell.and_then(|i| self.map.cells.get_mut(i));
+        let (Some(cell), Ok(unit)) = (cell, u32::try_from(unit)) else {
+            return;
+        };
+        let pages = self.ram.pages_in_unit(unit).min(PAGES_PER_HUGE);
+        let Some(TierId(tier)) = place::tier(place, self.tiers) else {
+            return;
+        };
+        let tier = usize::from(tier);
+        cell.tier_pages[tier] += pages;
+        if place & place::KNOWN != 0 {
+            cell.known_pages += pages;
+            cell.warm_pages[tier] += if degree > 0 { pages } else { 0 };
+            cell.degree_sum += pages * u64::from(degree);
+        }
+    }
+}
+
 impl Vm {
     pub(super) fn heat_map(&self, cells: u64, config: &EngineConfig) -> HeatMap {
+        let mut making = self.heat_making(cells, config);
+        while let Some(first) = making.next() {
+            making.add(&self.heat_pages(first));
+        }
+        making.done()
+    }
+
+    pub(super) fn heat_making(&self, cells: u64, config: &EngineConfig) -> HeatMaking {
         let unit_pages = self.pages.ram().unit().base_pages();
         let units = self.pages.units() as u64;
         let per_cell = units.div_ceil(cells.max(1)).max(1);
@@ -48,49 +134,82 @@ impl Vm {
             ..HeatCell::default()
         };
         let count = usize::try_from(units.div_ceil(per_cell)).unwrap_or(0);
-        let mut map = HeatMap {
-            pages_per_cell: per_cell.saturating_mul(unit_pages),
-            max_degree: config.windows.saturating_mul(read.max(write)),
-            cells: vec![empty; count],
-        };
-        let mut unit = 0_u32;
-        self.each_degree(config, |degree| {
-            let cell = usize::try_from(u64::from(unit) / per_cell).ok();
-            if let Some(cell) = cell.and_then(|i| map.cells.get_mut(i)) {
-                self.add(cell, unit, degree);
-            }
-            unit += 1;
-        });
-        map
-    }
-
-    fn add(&self, cell: &mut HeatCell, unit: u32, degree: u8) {
-        let pages = self.pages.ram().pages_in_unit(unit).min(PAGES_PER_HUGE);
-        let Some(TierId(tier)) = self.pages.tier(unit) else {
-            return;
-        };
-        let tier = usize::from(tier);
-        cell.tier_pages[tier] += pages;
-        if self.pages.known(unit) {
-            cell.known_pages += pages;
-            cell.warm_pages[tier] += if degree > 0 { pages } else { 0 };
-            cell.degree_sum += pages * u64::from(degree);
+        HeatMaking {
+            map: HeatMap {
+                pages_per_cell: per_cell.saturating_mul(unit_pages),
+                max_degree: config.windows.saturating_mul(read.max(write)),
+                cells: vec![empty; count],
+            },
+            ram: self.pages.ram().clone(),
+            estimator: Estimator::new(self.policy.estimate, config),
+            round: self.round,
+            tiers: self.pages.tiers(),
+            units,
+            per_cell,
+            next: 0,
         }
     }
 
-    /// Hands out each unit's degree, in order.
-    fn each_degree(&self, config: &EngineConfig, mut take: impl FnMut(u8)) {
-        let estimator = Estimator::new(self.policy.estimate, config);
-        let mut degrees = [0; CHUNK];
-        let counts = self
-            .pages
-            .reads
-            .chunks(CHUNK)
-            .zip(self.pages.writes.chunks(CHUNK));
-        for ((reads, writes), first) in counts.zip((0_u64..).step_by(CHUNK)) {
-            let degrees = &mut degrees[..reads.len()];
-            estimator.degrees(self.round, first, reads, writes, degrees);
-            degrees.iter().copied().for_each(&mut take);
+    /// At most [`MOST_COPIED`] units.
+    pub(super) fn heat_pages(&self, first: u64) -> HeatPages {
+        let start = usize::try_from(first).unwrap_or(usize::MAX);
+        let start = start.min(self.pages.units());
+        let end = start.saturating_add(MOST_COPIED).min(self.pages.units());
+        HeatPages {
+            first,
+            reads: self.pages.reads[start..end].to_vec(),
+            writes: self.pages.writes[start..end].to_vec(),
+            place: self.pages.place[start..end].to_vec(),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use terrace_proto::{Event, Gfn, PageSize, RamRange, Tick, TierLimit, VmId, VmSpec};
+
+    use super::super::Engine;
+    use super::*;
+
+    #[test]
+    fn a_map_of_a_big_vm_takes_copies_of_bounded_size_and_counts_every_page() {
+        let mut engine = Engine::new(EngineConfig::default()).unwrap();
+        let pages = 3 * MOST_COPIED as u64 + 5;
+        let ram = vec![RamRange {
+            start: Gfn(0),
+            pages,
+        }];
+        let all = TierLimit {
+            floor_bytes: 0,
+            ceiling_bytes: u64::MAX,
+        };
+        let spec = VmSpec {
+            vm: VmId(1),
+            name: "big".into(),
+            ram,
+            unit: PageSize::Base,
+            limits: vec![all; 2],
+            weight: 1000,
+            moves: false,
+        };
+        engine.handle(Tick(0), Event::VmArrived(spec));
+        let mut making = engine.heat_making(VmId(1), 8).unwrap();
+        let mut copies = Vec::new();
+        while let Some(first) = making.next() {
+            let copy = engine.heat_pages(VmId(1), first).unwrap();
+            copies.push(copy.reads.len());
+            making.add(&copy);
+        }
+        assert_eq!(copies, [MOST_COPIED, MOST_COPIED, MOST_COPIED, 5]);
+        let map = making.done();
+        assert_eq!(Some(map.clone()), engine.heat_map(VmId(1), 8));
+        assert_eq!(
+            (map.cells.len(), map.pages_per_cell),
+            (8, pages.div_ceil(8))
+        );
+        // A VM of that id that is smaller now ends the map, and nothing panics.
+        let mut making = engine.heat_making(VmId(1), 8).unwrap();
+        making.add(&engine.heat_pages(VmId(1), u64::MAX).unwrap());
+        assert_eq!(making.next(), None);
     }
 }

@@ -35,7 +35,7 @@ use terrace_proto::{
 use crate::config::{ConfigError, EngineConfig};
 use crate::place::Place;
 use budget::TokenBucket;
-use heat::HeatMap;
+use heat::{HeatMaking, HeatMap, HeatPages};
 use pool::Pool;
 use reasons::{Reason, Reasons};
 use refusal::Refusal;
@@ -207,6 +207,19 @@ impl Engine {
     pub fn heat_map(&self, vm: VmId, cells: u64) -> Option<HeatMap> {
         let vm = self.vms.get(&vm)?;
         Some(vm.heat_map(cells, &self.shared.config))
+    }
+
+    /// Begins such a map, to be made elsewhere from [`Engine::heat_pages`].
+    #[must_use]
+    pub fn heat_making(&self, vm: VmId, cells: u64) -> Option<HeatMaking> {
+        let vm = self.vms.get(&vm)?;
+        Some(vm.heat_making(cells, &self.shared.config))
+    }
+
+    /// A copy of what is kept about a bounded number of units of a VM, from unit `first` on.
+    #[must_use]
+    pub fn heat_pages(&self, vm: VmId, first: u64) -> Option<HeatPages> {
+        Some(self.vms.get(&vm)?.heat_pages(first))
     }
 
     /// Why a page of a VM is where it is; none beyond the VM's last page.

@@ -2,6 +2,8 @@
 //!
 //! Responsible for: the layout. It leaves to others: who sets which mark.
 
+use terrace_proto::TierId;
+
 /// Tier, or 7 for none, as in a page code.
 pub const TIER: u8 = 7;
 /// No host page there.
@@ -16,3 +18,9 @@ pub const KNOWN: u8 = 32;
 pub const COOL: u8 = 0xc0;
 /// One round.
 pub const COOL_ONE: u8 = 0x40;
+
+/// The tier of so many that a byte names; none where the unit is absent.
+pub fn tier(place: u8, tiers: u8) -> Option<TierId> {
+    let code = place & TIER;
+    (code < tiers).then_some(TierId(code))
+}

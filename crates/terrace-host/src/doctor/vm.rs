@@ -1,10 +1,10 @@
 //! Findings about one VM.
 
 use terrace_pagetable::Paging;
-use terrace_proto::PagingRegisters;
+use terrace_proto::Readings;
 
 use crate::memory_map::{GuestMemory, MemoryMapError, Unscannable};
-use crate::qemu::{QemuError, VmIdentity};
+use crate::qemu::{QemuError, Uncounted, VmIdentity};
 use crate::topology::{Topology, parse_list};
 use crate::{Finding, HostRoot};
 
@@ -15,10 +15,12 @@ pub struct VmFacts<'a> {
     pub identity: &'a VmIdentity,
     /// Its RAM.
     pub memory: Result<&'a GuestMemory, &'a MemoryMapError>,
-    /// Its virtual CPUs' registers.
-    pub registers: Result<&'a [PagingRegisters], &'a QemuError>,
+    /// What a scan would start from.
+    pub readings: Result<&'a Readings, &'a QemuError>,
     /// What its worker's sandbox could not do; empty where it was not started.
     pub sandbox_gaps: &'a [String],
+    /// Why its worker's memory is not charged to its cgroup.
+    pub uncharged: Option<&'a str>,
     /// DAMON watches it instead of its page tables.
     pub damon: bool,
 }
@@ -27,8 +29,8 @@ pub struct VmFacts<'a> {
 #[must_use]
 pub fn vm(root: &HostRoot, topology: &Topology, facts: &VmFacts<'_>) -> Vec<Finding> {
     let mut findings = vec![accelerator(facts.identity)];
-    findings.extend(ram(facts.memory, facts.damon));
-    findings.push(paging(facts.registers));
+    findings.extend(ram(facts));
+    findings.push(paging(facts.readings));
     findings.push(confinement(root, topology, facts.identity.pid));
     if let Ok(memory) = facts.memory {
         findings.push(binding(root, topology, facts.identity.pid, memory));
@@ -41,6 +43,13 @@ pub fn vm(root: &HostRoot, topology: &Topology, facts: &VmFacts<'_>) -> Vec<Find
                 facts.sandbox_gaps.join("; ")
             ),
             "run a kernel with CONFIG_SECCOMP_FILTER",
+        ));
+    }
+    if let Some(why) = facts.uncharged {
+        findings.push(Finding::degraded(
+            "worker-memory",
+            format!("what its worker maps is charged to Terrace and not to the VM's cgroup: {why}"),
+            "let Terrace write cgroup.procs of the VM's cgroup, or leave it so: scans work all the same",
         ));
     }
     findings
@@ -58,14 +67,18 @@ fn accelerator(identity: &VmIdentity) -> Finding {
     }
 }
 
-fn ram(memory: Result<&GuestMemory, &MemoryMapError>, damon: bool) -> Vec<Finding> {
+fn ram(facts: &VmFacts<'_>) -> Vec<Finding> {
+    let (memory, damon) = (facts.memory, facts.damon);
     let name = "guest-ram";
     let coarse =
         "DAMON watches regions of it: heat that lies together is found, scattered heat is not";
     let memory = match memory {
         Ok(_) if damon => {
-            let advice =
-                "set tracker = \"auto\": this RAM is shared and can be scanned page by page";
+            let advice = if uncounted(facts.readings).is_some() {
+                "see to what is said about its paging: this RAM is shared and could be scanned page by page"
+            } else {
+                "set tracker = \"auto\": this RAM is shared and can be scanned page by page"
+            };
             return vec![Finding::degraded(name, coarse, advice)];
         }
         Err(error @ MemoryMapError::Unscannable(_)) if damon => {
@@ -109,24 +122,41 @@ fn ram(memory: Result<&GuestMemory, &MemoryMapError>, damon: bool) -> Vec<Findin
     findings
 }
 
-fn paging(registers: Result<&[PagingRegisters], &QemuError>) -> Finding {
+/// Why registers never count as long as the VM runs as it was started.
+fn uncounted(readings: Result<&Readings, &QemuError>) -> Option<Uncounted> {
+    match readings {
+        Err(QemuError::Uncounted { source, .. }) if source.is_lasting() => Some(*source),
+        _ => None,
+    }
+}
+
+fn paging(readings: Result<&Readings, &QemuError>) -> Finding {
     let name = "paging";
-    let registers = match registers {
-        Ok(registers) => registers,
+    if let Some(why) = uncounted(readings) {
+        let advice = "restart the VM so, or let its agent manage it (mode = \"guest\")";
+        return Finding::missing(name, why.to_string(), advice);
+    }
+    let vcpus = match readings {
+        Ok(readings) => &readings.vcpus,
         Err(error) => {
             let what = format!("registers cannot be read: {error}");
             return Finding::missing(name, what, "see to its monitor");
         }
     };
-    let readings = registers.iter().map(|r| Paging::from_registers(*r));
+    let counted = vcpus.iter().flatten();
+    let readings = counted.map(|r| Paging::from_registers(*r));
     let (good, bad): (Vec<_>, Vec<_>) = readings.partition(Result::is_ok);
+    if good.is_empty() && bad.is_empty() && !vcpus.is_empty() {
+        let what = "every virtual CPU runs a nested guest now, whose registers do not count";
+        return Finding::degraded(name, what, "nothing: the next scan tries again");
+    }
     match (good.first(), bad.first()) {
         (Some(Ok(paging)), _) => Finding::ok(
             name,
             format!(
                 "{} of {} virtual CPUs use {}-level tables",
                 good.len(),
-                registers.len(),
+                vcpus.len(),
                 paging.levels()
             ),
         ),
@@ -236,7 +266,7 @@ fn binding(root: &HostRoot, topology: &Topology, pid: u32, memory: &GuestMemory)
 mod tests {
     use std::fs;
 
-    use terrace_proto::{Gpa, Hva, TierId};
+    use terrace_proto::{Gpa, Hva, PagingRegisters, TierId};
 
     use super::*;
     use crate::Status;
@@ -290,6 +320,16 @@ mod tests {
         memory: Result<&GuestMemory, &MemoryMapError>,
         registers: &[PagingRegisters],
     ) -> Finding {
+        let readings = registers.to_vec().into();
+        found_of(name, files, memory, Ok(&readings))
+    }
+
+    fn found_of(
+        name: &str,
+        files: &[(&str, &str)],
+        memory: Result<&GuestMemory, &MemoryMapError>,
+        readings: Result<&Readings, &QemuError>,
+    ) -> Finding {
         let dir = tree(files);
         let identity = VmIdentity {
             name: "vm".into(),
@@ -302,8 +342,9 @@ mod tests {
         let facts = VmFacts {
             identity: &identity,
             memory,
-            registers: Ok(registers),
+            readings,
             sandbox_gaps: &[],
+            uncharged: None,
             damon: false,
         };
         let findings = vm(&HostRoot::new(dir.path()), &topology(), &facts);
@@ -365,6 +406,41 @@ mod tests {
     }
 
     #[test]
+    fn a_processor_that_can_nest_without_anybody_telling_is_named_with_the_option() {
+        for (source, option) in [
+            (Uncounted::Emulated, "-cpu MODEL,-svm"),
+            (Uncounted::NoStatistics, "QEMU 7.1 or later"),
+            (Uncounted::NoCounters, "Linux 5.14 or later"),
+        ] {
+            let error = QemuError::Uncounted {
+                socket: "/s".into(),
+                source,
+            };
+            let finding = found_of("paging", &[], Ok(&memory()), Err(&error));
+            assert_eq!(finding.status, Status::Missing);
+            assert!(finding.why.contains(option), "{finding:?}");
+        }
+    }
+
+    #[test]
+    fn virtual_cpus_in_a_nested_guest_are_no_fault() {
+        let [own] = long_mode(0x20);
+        let about = |vcpus: &[Option<PagingRegisters>]| {
+            let readings = Readings {
+                vcpus: vcpus.to_vec(),
+                resets: 0,
+            };
+            found_of("paging", &[], Ok(&memory()), Ok(&readings))
+        };
+        let one = about(&[None, Some(own)]);
+        assert_eq!(one.status, Status::Ok);
+        assert!(one.why.contains("1 of 2 virtual CPUs"), "{one:?}");
+        let none = about(&[None, None]);
+        assert_eq!(none.status, Status::Degraded);
+        assert!(none.why.contains("nested guest"), "{none:?}");
+    }
+
+    #[test]
     fn a_cpuset_that_leaves_a_tier_out_makes_moves_fail() {
         let files = [("status", "Mems_allowed_list:\t0\n")];
         let finding = found("cpuset", &files, Ok(&memory()), &long_mode(0x20));
@@ -415,8 +491,9 @@ mod tests {
         let facts = VmFacts {
             identity: &identity,
             memory: Err(&error),
-            registers: Ok(&[PagingRegisters::default()]),
+            readings: Ok(&vec![PagingRegisters::default()].into()),
             sandbox_gaps: &["system call filter: not there".into()],
+            uncharged: Some("no cgroup2 is mounted"),
             damon: false,
         };
         let by_damon = VmFacts {
@@ -440,6 +517,7 @@ mod tests {
                 ("paging", Missing),
                 ("cpuset", Missing),
                 ("sandbox", Degraded),
+                ("worker-memory", Degraded),
             ]
         );
         assert!(findings[1].why.contains("share=on"));

@@ -1,12 +1,16 @@
 //! Command lines of running QEMUs: monitors, name and UUID.
 
 use std::collections::BTreeMap;
-use std::ffi::OsStr;
 use std::fs;
-use std::os::unix::ffi::OsStrExt;
+use std::io::Read as _;
 use std::path::{Path, PathBuf};
 
 use crate::HostRoot;
+
+/// Most bytes of a command line that are read. libvirt's for a VM of some hundred devices has about 60 KiB.
+const MOST_BYTES: usize = 128 << 10;
+/// Most monitors of a VM that are looked at.
+const MOST_MONITORS: usize = 16;
 
 /// What a QEMU's command line says.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
@@ -21,6 +25,8 @@ pub(super) struct CommandLine {
     pub uuid: Option<String>,
     /// What encrypts guest memory, such as `sev-snp-guest`.
     pub encryption: Option<String>,
+    /// It is longer than what was read of it.
+    pub is_cut: bool,
 }
 
 /// What encrypts the memory of a running QEMU's guest; `None` where nothing does, as far as its command
@@ -29,35 +35,23 @@ pub(crate) fn encryption(root: &HostRoot, pid: u32) -> Option<String> {
     of_process(root, pid)?.encryption
 }
 
-/// Running QEMU processes, ascending. Processes that cannot be read are left out.
-pub(super) fn running(root: &HostRoot) -> Vec<(u32, CommandLine)> {
-    let Ok(entries) = fs::read_dir(root.proc()) else {
-        return Vec::new();
-    };
-    let pids = entries
-        .flatten()
-        .filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
-    let mut found: Vec<_> = pids
-        .filter_map(|pid| Some((pid, of_process(root, pid)?)))
-        .collect();
-    found.sort_unstable_by_key(|(pid, _)| *pid);
-    found
-}
-
-/// One process's; `None` where it is no QEMU or cannot be read.
+/// What the command line of a process says; `None` where it cannot be read. It is only its word: who the process is
+/// was decided before ([`super::who`]).
 pub(super) fn of_process(root: &HostRoot, pid: u32) -> Option<CommandLine> {
-    let bytes = fs::read(root.process(pid, "cmdline")).ok()?;
-    let args: Vec<&[u8]> = bytes.split(|b| *b == 0).collect();
-    let program = Path::new(OsStr::from_bytes(args.first()?)).file_name()?;
-    if !is_qemu(&program.to_string_lossy()) {
-        return None;
+    let mut bytes = Vec::new();
+    let most = u64::try_from(MOST_BYTES).unwrap_or(u64::MAX);
+    let file = fs::File::open(root.process(pid, "cmdline")).ok()?;
+    file.take(most + 1).read_to_end(&mut bytes).ok()?;
+    let is_cut = bytes.len() > MOST_BYTES;
+    bytes.truncate(MOST_BYTES);
+    let mut args: Vec<&[u8]> = bytes.split(|b| *b == 0).collect();
+    if is_cut {
+        // The last one may have lost its end.
+        args.pop();
     }
     let folder = fs::read_link(root.process(pid, "cwd")).unwrap_or_default();
-    Some(parse(&args[1..], &folder))
-}
-
-fn is_qemu(program: &str) -> bool {
-    program.starts_with("qemu-system-") || matches!(program, "qemu-kvm" | "kvm" | "qemu")
+    let line = parse(args.get(1..).unwrap_or_default(), &folder);
+    Some(CommandLine { is_cut, ..line })
 }
 
 /// `folder`: what relative paths are relative to.
@@ -110,6 +104,7 @@ fn parse(args: &[&[u8]], folder: &Path) -> CommandLine {
             Some(Chardev::Other) | None => {}
         }
     }
+    line.monitors.truncate(MOST_MONITORS);
     line
 }
 

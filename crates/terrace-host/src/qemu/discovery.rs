@@ -1,14 +1,26 @@
 //! Finding monitors: sockets in folders, and command lines of running QEMUs.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
-use std::os::unix::fs::FileTypeExt;
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
+use terrace_proto::printable::{MOST_NAME, excerpt};
+use terrace_sys::{ProcessId, start_time};
 
 use super::command_line::{self, CommandLine};
+use super::who::{self, ProcessFacts, Refusal, Rules, SocketFacts};
 use crate::{Finding, HostRoot};
+
+/// Most VMs that are found on a host.
+const MOST_VMS: usize = 1024;
+/// Most files of a folder of monitors that are looked at.
+const MOST_FILES: usize = 1 << 16;
+/// Most findings of a look.
+const MOST_FINDINGS: usize = 32;
+/// Most bytes of a socket's path: what fits a socket's address, and links that lead there.
+const MOST_PATH: usize = 255;
 
 /// Where to look.
 #[derive(Clone, Debug, PartialEq, Eq, Default, Serialize, Deserialize)]
@@ -27,12 +39,33 @@ pub struct DiscoveryConfig {
 pub struct Candidate {
     /// Its socket.
     pub socket: PathBuf,
-    /// The QEMU process, where its command line named this socket.
-    pub pid: Option<u32>,
-    /// `-name`, where the command line was read.
+    /// The QEMU processes whose command lines name it, oldest first. Which of them listens there, if any, is told by
+    /// the connection alone.
+    pub claims: Vec<Hypervisor>,
+}
+
+/// A process that may be a VM's hypervisor, and what its command line says.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Hypervisor {
+    /// The process.
+    pub pid: u32,
+    /// When it started, clock ticks after boot.
+    pub start_time: u64,
+    /// `-name`.
     pub name: Option<String>,
-    /// `-uuid`, where the command line was read.
+    /// `-uuid`.
     pub uuid: Option<String>,
+}
+
+impl Hypervisor {
+    /// Which process; they are ordered by age, oldest first.
+    #[must_use]
+    pub fn process(&self) -> ProcessId {
+        ProcessId {
+            start_time: self.start_time,
+            pid: self.pid,
+        }
+    }
 }
 
 impl Candidate {
@@ -41,9 +74,16 @@ impl Candidate {
     pub fn at(socket: impl Into<PathBuf>) -> Self {
         Self {
             socket: socket.into(),
-            pid: None,
-            name: None,
-            uuid: None,
+            claims: Vec::new(),
+        }
+    }
+
+    /// The one process that names it, where there is one.
+    #[must_use]
+    pub fn sole_claim(&self) -> Option<&Hypervisor> {
+        match self.claims.as_slice() {
+            [claim] => Some(claim),
+            _ => None,
         }
     }
 }
@@ -53,89 +93,295 @@ impl Candidate {
 pub struct Discovery {
     /// Monitors, each VM once, in order of paths.
     pub candidates: Vec<Candidate>,
-    /// QEMU processes without a usable monitor, folders that cannot be read.
+    /// Processes that may be VMs, oldest first.
+    pub hypervisors: Vec<Hypervisor>,
+    /// QEMU processes that are not taken for VMs or have no usable monitor, folders that cannot be read.
     pub findings: Vec<Finding>,
 }
 
-/// Looks for monitors. Nothing is connected to. Of several monitors of one QEMU, one that the
-/// configuration names is taken, else the last on its command line (libvirt's own comes first).
+/// Looks for monitors. Nothing is connected to, and nothing is read of a process before it is known that it may be a
+/// VM's. Of several monitors of one QEMU, one that the configuration names is taken, else the last on its command line
+/// (libvirt's own comes first).
 #[must_use]
-pub fn discover(root: &HostRoot, config: &DiscoveryConfig) -> Discovery {
-    let mut findings = Vec::new();
+pub fn discover(root: &HostRoot, config: &DiscoveryConfig, rules: &Rules) -> Discovery {
+    let mut findings = Findings::default();
     let mut found: BTreeMap<PathBuf, Candidate> = BTreeMap::new();
     for socket in &config.sockets {
         found.insert(socket.clone(), Candidate::at(socket));
     }
     for folder in &config.folders {
-        match sockets_in(folder) {
-            Ok(sockets) => found.extend(sockets.into_iter().map(|s| (s.clone(), Candidate::at(s)))),
-            Err(error) => findings.push(Finding::missing(
-                "discovery",
-                format!("{}: {error}", folder.display()),
-                "create the folder and put QEMU's -qmp sockets there, or correct the configuration",
-            )),
-        }
+        let sockets = sockets_in(folder, rules, &mut findings);
+        found.extend(sockets.into_iter().map(|s| (s.clone(), Candidate::at(s))));
     }
+    let mut hypervisors = Vec::new();
     if config.processes {
-        for (pid, line) in command_line::running(root) {
-            join_process(&mut found, &mut findings, pid, line);
+        let mut running = running(root, rules, &mut findings);
+        running.truncate(MOST_VMS);
+        for running in running {
+            join(&mut found, &mut findings, rules, &running);
+            hypervisors.push(running.hypervisor);
         }
     }
+    let mut candidates: Vec<Candidate> = found.into_values().collect();
+    // Of a socket that only a folder has, nobody says that it is a VM's.
+    candidates.sort_by_key(|candidate| candidate.claims.is_empty());
+    candidates.truncate(MOST_VMS);
+    candidates.sort_by(|a, b| a.socket.cmp(&b.socket));
     Discovery {
-        candidates: found.into_values().collect(),
-        findings,
+        candidates,
+        hypervisors,
+        findings: findings.done(),
     }
 }
 
-fn sockets_in(folder: &Path) -> std::io::Result<Vec<PathBuf>> {
-    let entries = fs::read_dir(folder)?.flatten();
-    let is_socket = |entry: &fs::DirEntry| entry.file_type().is_ok_and(|t| t.is_socket());
-    Ok(entries
-        .filter(is_socket)
-        .map(|entry| entry.path())
-        .collect())
+/// A bounded list; users that may run VMs come first, so that others cannot use it up.
+#[derive(Default)]
+struct Findings {
+    own: Vec<Finding>,
+    foreign: Vec<Finding>,
+    more: usize,
 }
 
-fn join_process(
-    found: &mut BTreeMap<PathBuf, Candidate>,
-    findings: &mut Vec<Finding>,
-    pid: u32,
+impl Findings {
+    fn push(&mut self, finding: Finding) {
+        Self::keep(&mut self.own, &mut self.more, finding);
+    }
+
+    fn push_foreign(&mut self, finding: Finding) {
+        Self::keep(&mut self.foreign, &mut self.more, finding);
+    }
+
+    fn has_room(&self) -> bool {
+        self.foreign.len() < MOST_FINDINGS
+    }
+
+    fn keep(list: &mut Vec<Finding>, more: &mut usize, finding: Finding) {
+        if list.len() < MOST_FINDINGS {
+            list.push(finding);
+        } else {
+            *more += 1;
+        }
+    }
+
+    fn done(mut self) -> Vec<Finding> {
+        self.own.append(&mut self.foreign);
+        self.more += self.own.len().saturating_sub(MOST_FINDINGS);
+        self.own.truncate(MOST_FINDINGS);
+        if self.more > 0 {
+            self.own.push(Finding::degraded(
+                "discovery",
+                format!("{} more like these are not shown", self.more),
+                "settle those above first",
+            ));
+        }
+        self.own
+    }
+}
+
+fn sockets_in(folder: &Path, rules: &Rules, findings: &mut Findings) -> Vec<PathBuf> {
+    let unreadable = |error: std::io::Error| {
+        Finding::missing(
+            "discovery",
+            format!("{}: {error}", folder.display()),
+            "create the folder and put QEMU's -qmp sockets there, or correct the configuration",
+        )
+    };
+    let looked = fs::canonicalize(folder).and_then(|real| {
+        let folders = who::folders(&real)?;
+        Ok((fs::read_dir(&real)?, folders))
+    });
+    let (entries, folders) = match looked {
+        Ok(looked) => looked,
+        Err(error) => {
+            findings.push(unreadable(error));
+            return Vec::new();
+        }
+    };
+    if let Err(refusal) = who::may_hold_monitors(&folders, None, rules) {
+        findings.push(refusal.finding(&format!("what is in {}", folder.display())));
+        return Vec::new();
+    }
+    let mut sockets = Vec::new();
+    let mut foreign: Vec<(PathBuf, Refusal)> = Vec::new();
+    for entry in entries.take(MOST_FILES).flatten() {
+        let Ok(facts) = SocketFacts::below(entry.path(), Vec::new()) else {
+            continue;
+        };
+        if !facts.is_socket {
+            continue;
+        }
+        match who::may_be_monitor(&facts, None, rules) {
+            Ok(()) => sockets.push(facts.path),
+            Err(refusal) => foreign.push((facts.path, refusal)),
+        }
+    }
+    // One for all of them: in a sticky folder anybody makes as many as it likes.
+    let count = foreign.len();
+    if let Some((path, refusal)) = foreign.into_iter().min_by(|a, b| a.0.cmp(&b.0)) {
+        let path = excerpt(&path.to_string_lossy(), MOST_PATH);
+        let of = match count {
+            1 => path,
+            _ => format!("{path}, with {} more in its folder,", count - 1),
+        };
+        findings.push_foreign(refusal.finding(&of));
+    }
+    sockets.sort();
+    sockets.truncate(MOST_VMS);
+    sockets
+}
+
+/// A process that was looked at; where it is refused with its user, as far as it is known, and why.
+type Looked = Result<Running, (Option<u32>, Refusal)>;
+
+/// A QEMU that runs.
+struct Running {
+    hypervisor: Hypervisor,
+    uid: u32,
     line: CommandLine,
+}
+
+/// The user of a process that may not be a VM for that alone. The kernel names root for processes that hide
+/// themselves, whose user is read elsewhere.
+fn foreign(root: &HostRoot, rules: &Rules, pid: u32) -> Option<u32> {
+    let folder = fs::metadata(root.process(pid, "")).ok()?;
+    Some(folder.uid()).filter(|uid| !rules.has_user(*uid))
+}
+
+/// Why a process of such a user is none, where somebody may take it for one.
+fn stranger(root: &HostRoot, pid: u32, uid: u32) -> Option<Looked> {
+    let executable = who::executable(root, pid).ok()?;
+    let refusal = || Err((Some(uid), who::foreign_user(uid)));
+    who::looks_like_qemu(&executable).then(refusal)
+}
+
+/// QEMU processes that may be VMs, oldest first. A call or two say of any other process that it is none.
+fn running(root: &HostRoot, rules: &Rules, findings: &mut Findings) -> Vec<Running> {
+    let Ok(entries) = fs::read_dir(root.proc()) else {
+        return Vec::new();
+    };
+    let pids = entries
+        .flatten()
+        .filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
+    // So that findings have an order.
+    let pids: BTreeSet<u32> = pids.collect();
+    let mut found: Vec<Running> = Vec::new();
+    for pid in pids {
+        let looked = match foreign(root, rules, pid) {
+            // What is no VM is only worth a look while there is room to say so.
+            Some(uid) if findings.has_room() => stranger(root, pid, uid),
+            Some(_) => None,
+            None => hypervisor(root, rules, pid),
+        };
+        match looked {
+            Some(Ok(running)) => found.push(running),
+            Some(Err((uid, refusal))) => {
+                let finding = refusal.finding(&format!("process {pid}"));
+                if uid.is_some_and(|uid| rules.has_user(uid)) {
+                    findings.push(finding);
+                } else {
+                    findings.push_foreign(finding);
+                }
+            }
+            None => {}
+        }
+    }
+    found.sort_by_key(|running| running.hypervisor.process());
+    found
+}
+
+/// Processes that may be VMs' hypervisors, oldest first.
+pub(super) fn hypervisors(root: &HostRoot, rules: &Rules) -> Vec<u32> {
+    let running = running(root, rules, &mut Findings::default());
+    running.iter().map(|r| r.hypervisor.pid).collect()
+}
+
+/// `None`: not a VM, and nothing that anybody takes for one.
+fn hypervisor(root: &HostRoot, rules: &Rules, pid: u32) -> Option<Looked> {
+    let executable = who::executable(root, pid).ok()?;
+    if !rules.has_file(executable.file) && !who::looks_like_qemu(&executable) {
+        return None;
+    }
+    // Between two looks at when it started, so that all of it is about one process.
+    let started = start_time(&root.proc(), pid).ok()?;
+    let facts = match ProcessFacts::read(root, pid) {
+        Ok(facts) => facts,
+        Err(refusal) => return Some(Err((None, refusal))),
+    };
+    let uid = facts.uids[0];
+    if let Err(refusal) = who::may_be_hypervisor(&facts, rules) {
+        return Some(Err((Some(uid), refusal)));
+    }
+    let line = command_line::of_process(root, pid)?;
+    if start_time(&root.proc(), pid).ok()? != started {
+        return None;
+    }
+    let hypervisor = Hypervisor {
+        pid,
+        start_time: started,
+        name: line.name.clone(),
+        uuid: line.uuid.clone(),
+    };
+    Some(Ok(Running {
+        hypervisor,
+        uid,
+        line,
+    }))
+}
+
+/// Puts a process to the monitor that its command line names.
+fn join(
+    found: &mut BTreeMap<PathBuf, Candidate>,
+    findings: &mut Findings,
+    rules: &Rules,
+    running: &Running,
 ) {
-    let owner = |socket: &PathBuf| found.get(socket).and_then(|candidate| candidate.pid);
-    let free = || line.monitors.iter().filter(|s| owner(s).is_none());
-    let known = free().find(|s| found.contains_key(*s));
-    let Some(socket) = known.or(free().next_back()).cloned() else {
-        // A command line is only what a process says: it takes no socket from another one.
-        let taken = line.monitors.iter().find_map(|s| Some((s, owner(s)?)));
-        findings.push(match taken {
-            Some((socket, owner)) => monitor_taken(pid, socket, owner),
-            None => no_monitor(pid, &line),
+    let pid = running.hypervisor.pid;
+    if running.line.is_cut {
+        findings.push(Finding::degraded(
+            "monitor",
+            format!("process {pid}: its command line is too long, only its beginning was read"),
+            "name the VM's monitor (-qmp) before other options",
+        ));
+    }
+    let mut monitors = Vec::new();
+    let mut refused = None;
+    for socket in &running.line.monitors {
+        match usable(socket, running.uid, rules) {
+            Ok(socket) => monitors.push(socket),
+            Err(refusal) => refused = Some(refusal),
+        }
+    }
+    let known = monitors.iter().find(|s| found.contains_key(*s));
+    let Some(socket) = known.or(monitors.last()).cloned() else {
+        findings.push(match refused {
+            Some(refusal) => refusal.finding(&format!("process {pid}")),
+            None => no_monitor(pid, &running.line),
         });
         return;
     };
-    let candidate = Candidate {
-        socket: socket.clone(),
-        pid: Some(pid),
-        name: line.name,
-        uuid: line.uuid,
-    };
-    found.insert(socket, candidate);
+    let candidate = found.entry(socket.clone());
+    let candidate = candidate.or_insert_with(|| Candidate::at(socket));
+    candidate.claims.push(running.hypervisor.clone());
 }
 
-fn monitor_taken(pid: u32, socket: &Path, owner: u32) -> Finding {
-    Finding::missing(
-        "monitor",
-        format!(
-            "QEMU process {pid}: its monitor {} is that of process {owner}",
-            socket.display()
-        ),
-        "give each VM a monitor socket of its own",
-    )
+/// The path without links, where it may be the monitor of a VM of this user. One that is not there yet may come.
+fn usable(socket: &Path, uid: u32, rules: &Rules) -> Result<PathBuf, Refusal> {
+    if socket.as_os_str().len() > MOST_PATH {
+        return Err(Refusal::new(
+            "the path of its monitor is too long for a socket",
+            "give QEMU a shorter -qmp path, as in /run/terrace/qmp",
+        ));
+    }
+    let Ok(facts) = SocketFacts::read(socket) else {
+        return Ok(socket.to_owned());
+    };
+    who::may_be_monitor(&facts, Some(uid), rules)?;
+    Ok(facts.path)
 }
 
 fn no_monitor(pid: u32, line: &CommandLine) -> Finding {
     let name = line.name.as_deref().unwrap_or("without a name");
+    let name = excerpt(name, MOST_NAME);
     let why = if line.monitor_by_descriptor {
         "its monitor belongs to the program that started it (libvirt)"
     } else {
@@ -144,100 +390,11 @@ fn no_monitor(pid: u32, line: &CommandLine) -> Finding {
     Finding::missing(
         "monitor",
         format!("QEMU process {pid} ({name}): {why}"),
-        "start the VM with one more monitor: -qmp unix:/run/terrace/NAME.sock,server=on,wait=off (libvirt: \
+        "start the VM with one more monitor: -qmp unix:/run/terrace/qmp/NAME.sock,server=on,wait=off (libvirt: \
          <qemu:commandline>)",
     )
 }
 
 #[cfg(test)]
-mod tests {
-    use std::os::unix::net::UnixListener;
-
-    use super::*;
-
-    fn process(root: &Path, pid: u32, args: &[&str]) {
-        let folder = root.join(format!("proc/{pid}"));
-        fs::create_dir_all(&folder).unwrap();
-        fs::write(folder.join("cmdline"), args.join("\0") + "\0").unwrap();
-    }
-
-    #[test]
-    fn folders_and_processes_are_joined_by_socket() {
-        let dir = tempfile::tempdir().unwrap();
-        let root = HostRoot::new(dir.path());
-        let folder = dir.path().join("run");
-        fs::create_dir(&folder).unwrap();
-        fs::write(folder.join("no-socket"), "").unwrap();
-        let a = folder.join("a.sock");
-        let _listener = UnixListener::bind(&a).unwrap();
-        let qmp = format!("unix:{},server=on,wait=off", a.display());
-        process(
-            dir.path(),
-            7,
-            &[
-                "/usr/bin/qemu-system-x86_64",
-                "-qmp",
-                "unix:/x/libvirt,server",
-                "-qmp",
-                &qmp,
-                "-name",
-                "a",
-            ],
-        );
-        process(
-            dir.path(),
-            8,
-            &[
-                "qemu-kvm",
-                "-qmp",
-                "unix:/elsewhere/b,server=on",
-                "-uuid",
-                "u",
-            ],
-        );
-        process(dir.path(), 9, &["qemu-system-x86_64", "-name", "c"]);
-        process(dir.path(), 10, &["vim", "qemu-system-x86_64"]);
-        let config = DiscoveryConfig {
-            folders: vec![folder, dir.path().join("none")],
-            processes: true,
-            ..DiscoveryConfig::default()
-        };
-        let got = discover(&root, &config);
-        let candidates: Vec<_> = got
-            .candidates
-            .iter()
-            .map(|c| (c.socket.clone(), c.pid))
-            .collect();
-        assert_eq!(candidates, [("/elsewhere/b".into(), Some(8)), (a, Some(7))]);
-        assert_eq!(got.candidates[1].name.as_deref(), Some("a"));
-        assert_eq!(got.candidates[0].uuid.as_deref(), Some("u"));
-        let whys: Vec<_> = got.findings.iter().map(|f| f.why.as_str()).collect();
-        assert_eq!(whys.len(), 2);
-        assert!(whys[0].contains("none") && whys[1].contains("process 9 (c)"));
-    }
-
-    #[test]
-    fn a_process_does_not_take_a_socket_that_another_one_has() {
-        let dir = tempfile::tempdir().unwrap();
-        let qmp = |path: &str| format!("unix:{path},server=on");
-        let (a, b) = (qmp("/run/a"), qmp("/run/b"));
-        process(dir.path(), 7, &["qemu-kvm", "-qmp", &a, "-name", "seven"]);
-        process(dir.path(), 8, &["qemu-kvm", "-qmp", &a, "-name", "eight"]);
-        process(dir.path(), 9, &["qemu-kvm", "-qmp", &b, "-qmp", &a]);
-        let config = DiscoveryConfig {
-            sockets: vec!["/run/a".into()],
-            processes: true,
-            ..DiscoveryConfig::default()
-        };
-        let got = discover(&HostRoot::new(dir.path()), &config);
-        let candidates: Vec<_> = got
-            .candidates
-            .iter()
-            .map(|c| (c.socket.to_str().unwrap(), c.pid))
-            .collect();
-        assert_eq!(candidates, [("/run/a", Some(7)), ("/run/b", Some(9))]);
-        assert_eq!(got.candidates[0].name.as_deref(), Some("seven"));
-        assert_eq!(got.findings.len(), 1);
-        assert!(got.findings[0].why.contains("process 8"));
-    }
-}
+#[path = "discovery_tests.rs"]
+mod tests;

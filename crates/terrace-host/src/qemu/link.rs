@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use qapi::Qmp;
+use terrace_sys::Peer;
 
 use super::stream::LineStream;
 
@@ -14,7 +15,10 @@ pub(super) struct Link {
     /// Nothing before the first command and after one that failed.
     pub(super) connection: Option<Qmp<LineStream>>,
     /// The process that listened there first, once there was a connection; `Some(None)` where it cannot be told.
-    pub(super) peer: Option<Option<u32>>,
+    pub(super) peer: Option<Option<Peer>>,
+    /// How often the VM was reset since the first connection, as far as QEMU's events told. A connection that was
+    /// made anew may have missed some and counts as one.
+    pub(super) resets: u64,
 }
 
 type Links = BTreeMap<PathBuf, Weak<Mutex<Link>>>;

@@ -1,18 +1,22 @@
 //! VMs that run under QEMU.
 //!
-//! Responsible for: finding their monitors, talking to one (QMP), and what its answers mean. It leaves
-//! to others: where guest RAM is in host memory (`memory_map`), what to do with a VM.
+//! Responsible for: who may be one ([`who`]), finding their monitors, talking to one (QMP), and what its answers mean.
+//! It leaves to others: where guest RAM is in host memory (`memory_map`), what to do with a VM.
 
 mod command_line;
 mod discovery;
 mod link;
 mod monitor;
+mod nesting;
 mod parse;
+mod readings;
 mod stream;
 mod vm;
+pub mod who;
 
 pub(crate) use command_line::encryption;
-pub use discovery::{Candidate, Discovery, DiscoveryConfig, discover};
-pub use monitor::{Memdev, Monitor, QemuError};
+pub use discovery::{Candidate, Discovery, DiscoveryConfig, Hypervisor, discover};
+pub use monitor::{Allow, Memdev, Monitor, QemuError};
+pub use nesting::Uncounted;
 pub use parse::{FlatRange, NodeMemory, ParseError, VirtioMem};
-pub use vm::{Vm, VmIdentity, VmStatus};
+pub use vm::{Vm, VmIdentity, VmStatus, bad_name};

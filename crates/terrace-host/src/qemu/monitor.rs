@@ -7,12 +7,14 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use qapi::{Command, ErrorClass, ExecuteError, Qmp, qmp};
+use terrace_proto::printable::{MOST_WORDS, excerpt};
 use terrace_proto::{Gpa, Hva, PagingRegisters};
-use terrace_sys::{SysError, connect_unix, peer_pid};
+use terrace_sys::{Peer, SysError, connect_unix, peer, peer_has_ended};
 
 use super::link::{self, Link};
-use super::stream::LineStream;
-use super::{FlatRange, NodeMemory, ParseError, VirtioMem, VmStatus, parse};
+use super::stream::{LONG_LINE, LineStream, SHORT_LINE};
+use super::who::Refusal;
+use super::{FlatRange, NodeMemory, ParseError, Uncounted, VirtioMem, VmStatus, parse};
 
 /// What went wrong with a hypervisor.
 #[derive(Debug, thiserror::Error)]
@@ -81,6 +83,32 @@ pub enum QemuError {
         #[source]
         source: ParseError,
     },
+    /// Its registers do not count, so nothing is scanned from them.
+    #[error("{}: {source}", socket.display())]
+    Uncounted {
+        /// Which.
+        socket: PathBuf,
+        /// Why.
+        #[source]
+        source: Uncounted,
+    },
+    /// The socket is not there.
+    #[error("{}: {source}: is QEMU running, and may this user look at it?", socket.display())]
+    NoSocket {
+        /// Which.
+        socket: PathBuf,
+        /// Why.
+        #[source]
+        source: io::Error,
+    },
+    /// Who is there may not be a VM.
+    #[error("{}: {refusal}", socket.display())]
+    NotAVm {
+        /// Which.
+        socket: PathBuf,
+        /// Why not.
+        refusal: Refusal,
+    },
     /// The process cannot be told.
     #[error("{}: the QEMU process behind it is not known: {reason}", socket.display())]
     NoProcess {
@@ -103,6 +131,9 @@ pub struct Memdev {
     /// The host's nodes that it takes memory from; empty where nothing was said.
     pub host_nodes: Vec<u32>,
 }
+
+/// Says whether who listens at a socket may be talked to; `None` where the kernel does not tell who that is.
+pub type Allow<'a> = dyn Fn(Option<Peer>) -> Result<(), Refusal> + 'a;
 
 /// A monitor. Its connection is made anew by the next command after one that failed, so that an answer
 /// that came too late is never taken for that of a later command.
@@ -131,23 +162,38 @@ impl Monitor {
     /// # Errors
     /// Where nobody listens, or another program holds the monitor.
     pub fn connect(socket: &Path, timeout: Duration) -> Result<Self, QemuError> {
+        Self::connect_to(socket, timeout, &|_| Ok(()))
+    }
+
+    /// The same, with nothing said and nothing read before it is known that who listens there `may` be talked to.
+    ///
+    /// # Errors
+    /// As [`Monitor::connect`], and where it may not.
+    pub fn connect_to(
+        socket: &Path,
+        timeout: Duration,
+        may: &Allow<'_>,
+    ) -> Result<Self, QemuError> {
         let mut monitor = Self {
             socket: socket.into(),
             timeout,
             link: link::of(socket),
         };
-        let mut joined = monitor.join();
+        let mut joined = monitor.join(may);
         if let Err(QemuError::NoProcess { .. }) = joined {
             // Who shares the old link has a VM that ended; this one is new.
             monitor.link = link::anew(socket);
-            joined = monitor.join();
+            joined = monitor.join(may);
         }
         joined.map(|()| monitor)
     }
 
     /// Sees that there is a connection that works.
-    fn join(&self) -> Result<(), QemuError> {
+    fn join(&self, may: &Allow<'_>) -> Result<(), QemuError> {
         let mut link = self.link();
+        if let Some(peer) = link.peer {
+            self.allowed(may, peer)?;
+        }
         if let Some(connection) = link.connection.take() {
             let asked = self.execute_on(connection, &mut link, &qmp::query_status {});
             match asked {
@@ -156,8 +202,15 @@ impl Monitor {
                 Err(error) => return Err(self.failed("query-status", error)),
             }
         }
-        link.connection = Some(self.reopen(&mut link)?);
+        link.connection = Some(self.reopen(&mut link, may)?);
         Ok(())
+    }
+
+    fn allowed(&self, may: &Allow<'_>, peer: Option<Peer>) -> Result<(), QemuError> {
+        may(peer).map_err(|refusal| QemuError::NotAVm {
+            socket: self.socket.clone(),
+            refusal,
+        })
     }
 
     fn link(&self) -> MutexGuard<'_, Link> {
@@ -172,24 +225,42 @@ impl Monitor {
 
     /// The process that listens there: QEMU, or who opened the socket for it (libvirt does).
     #[must_use]
-    pub fn peer(&self) -> Option<u32> {
+    pub fn peer(&self) -> Option<Peer> {
         self.link().peer.flatten()
     }
 
-    /// A new connection, to the same process as before: a path may have changed hands meanwhile.
-    fn reopen(&self, link: &mut Link) -> Result<Qmp<LineStream>, QemuError> {
-        let connection = self.open()?;
-        let peer = peer_pid(connection.inner().socket()).ok();
-        if *link.peer.get_or_insert(peer) == peer {
-            return Ok(connection);
-        }
-        Err(QemuError::NoProcess {
-            socket: self.socket.clone(),
-            reason: "another process listens there now; the VM that was here has ended".into(),
-        })
+    /// Whether that process has ended and only left the socket to others: its number says nothing any more.
+    #[must_use]
+    pub fn listener_has_ended(&self) -> bool {
+        let link = self.link();
+        let connection = link.connection.as_ref();
+        connection.is_none_or(|connection| peer_has_ended(connection.inner().socket()))
     }
 
-    fn open(&self) -> Result<Qmp<LineStream>, QemuError> {
+    /// A new connection, to the same process as before: a path may have changed hands meanwhile.
+    fn reopen(&self, link: &mut Link, may: &Allow<'_>) -> Result<Qmp<LineStream>, QemuError> {
+        let before = link.peer;
+        let connection = self.open(&|now| {
+            if before.is_some_and(|before| before != now) {
+                return Err(QemuError::NoProcess {
+                    socket: self.socket.clone(),
+                    reason: "another process listens there now; the VM that was here has ended"
+                        .into(),
+                });
+            }
+            self.allowed(may, now)
+        })?;
+        // What QEMU told between the connections is lost.
+        link.resets += u64::from(before.is_some());
+        link.peer
+            .get_or_insert_with(|| peer(connection.inner().socket()).ok());
+        Ok(connection)
+    }
+
+    fn open(
+        &self,
+        check: &dyn Fn(Option<Peer>) -> Result<(), QemuError>,
+    ) -> Result<Qmp<LineStream>, QemuError> {
         let deadline = Instant::now() + self.timeout;
         let held = || QemuError::Held {
             socket: self.socket.clone(),
@@ -202,6 +273,7 @@ impl Monitor {
                 QemuError::Connect { source }
             }
         })?;
+        check(peer(&socket).ok())?;
         let mut connection = Qmp::new(LineStream::new(socket, deadline));
         match connection.read_capabilities() {
             Ok(_) => {}
@@ -214,22 +286,43 @@ impl Monitor {
         Ok(connection)
     }
 
-    fn execute<C: Command>(&mut self, name: &str, command: &C) -> Result<C::Ok, QemuError> {
+    pub(super) fn execute<C: Command>(
+        &mut self,
+        name: &str,
+        command: &C,
+    ) -> Result<C::Ok, QemuError> {
         let result = self.try_execute(command)?;
         result.map_err(|error| self.failed(name, error))
     }
 
     /// The outer error is that there is no connection.
-    fn try_execute<C: Command>(
+    pub(super) fn try_execute<C: Command>(
         &mut self,
         command: &C,
     ) -> Result<Result<C::Ok, ExecuteError>, QemuError> {
+        Ok(self.try_execute_counted(SHORT_LINE, command)?.0)
+    }
+
+    /// The same, and how often the VM had been reset before QEMU answered.
+    fn try_execute_counted<C: Command>(
+        &mut self,
+        most_bytes: usize,
+        command: &C,
+    ) -> Result<(Result<C::Ok, ExecuteError>, u64), QemuError> {
         let mut link = self.link();
-        let connection = match link.connection.take() {
+        let mut connection = match link.connection.take() {
             Some(connection) => connection,
-            None => self.reopen(&mut link)?,
+            None => self.reopen(&mut link, &|_| Ok(()))?,
         };
-        Ok(self.execute_on(connection, &mut link, command))
+        connection.inner_mut().set_most(most_bytes);
+        let result = self.execute_on(connection, &mut link, command);
+        Ok((result, link.resets))
+    }
+
+    /// How often the VM was reset since its monitor was first connected to, as far as was read. The monitors of one
+    /// socket share the count.
+    pub(super) fn resets(&self) -> u64 {
+        self.link().resets
     }
 
     fn execute_on<C: Command>(
@@ -241,19 +334,20 @@ impl Monitor {
         let deadline = Instant::now() + self.timeout;
         connection.inner_mut().set_deadline(deadline);
         let result = connection.execute(command);
+        link.resets += connection.inner_mut().take_resets();
         if !matches!(result, Err(ExecuteError::Io(_))) {
             link.connection = Some(connection);
         }
         result
     }
 
-    fn failed(&self, command: &str, error: ExecuteError) -> QemuError {
+    pub(super) fn failed(&self, command: &str, error: ExecuteError) -> QemuError {
         let (socket, command) = (self.socket.clone(), command.to_owned());
         match error {
             ExecuteError::Qapi(error) => QemuError::Refused {
                 socket,
                 command,
-                reason: error.desc,
+                reason: excerpt(&error.desc, MOST_WORDS),
             },
             ExecuteError::Io(error) if is_timeout(&error) => QemuError::TimedOut {
                 socket,
@@ -268,15 +362,23 @@ impl Monitor {
         }
     }
 
+    /// What the human monitor says may be long: registers of all virtual CPUs, the memory tree.
     fn human(&mut self, line: &str) -> Result<String, QemuError> {
+        Ok(self.human_counted(line)?.0)
+    }
+
+    /// The same, and how often the VM had been reset before QEMU answered.
+    pub(super) fn human_counted(&mut self, line: &str) -> Result<(String, u64), QemuError> {
         let command = qmp::human_monitor_command {
             cpu_index: None,
             command_line: line.into(),
         };
-        self.execute(line, &command)
+        let (result, resets) = self.try_execute_counted(LONG_LINE, &command)?;
+        let text = result.map_err(|error| self.failed(line, error))?;
+        Ok((text, resets))
     }
 
-    fn parsed<T>(&self, result: Result<T, ParseError>) -> Result<T, QemuError> {
+    pub(super) fn parsed<T>(&self, result: Result<T, ParseError>) -> Result<T, QemuError> {
         result.map_err(|source| QemuError::Parse {
             socket: self.socket.clone(),
             source,
@@ -295,8 +397,9 @@ impl Monitor {
     /// The VM's UUID; `None` where it is all zeros, that is, never given.
     pub fn uuid(&mut self) -> Result<Option<String>, QemuError> {
         let info = self.execute("query-uuid", &qmp::query_uuid {})?;
-        let given = info.UUID.bytes().any(|b| !matches!(b, b'0' | b'-'));
-        Ok(given.then_some(info.UUID))
+        let uuid = self.parsed(parse::uuid(info.UUID))?;
+        let given = uuid.bytes().any(|b| !matches!(b, b'0' | b'-'));
+        Ok(given.then_some(uuid))
     }
 
     /// Whether it runs.

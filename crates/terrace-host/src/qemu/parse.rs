@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 
 use qapi::qmp::MemoryDeviceInfo;
+use terrace_proto::printable::excerpt;
 use terrace_proto::{Gpa, Hva, PagingRegisters};
 
 /// Text that is not what QEMU prints.
@@ -67,6 +68,7 @@ impl VirtioMem {
 
 const NUMA: &str = "info numa";
 const MEMORY_DEVICES: &str = "query-memory-devices";
+const UUID: &str = "query-uuid";
 const BALLOON: &str = "query-balloon";
 /// Most nodes of a guest that are believed; QEMU has 128.
 const MAX_NODES: usize = 1024;
@@ -83,7 +85,7 @@ const GPA2HVA: &str = "gpa2hva";
 /// Most RAM ranges of a VM that are believed.
 const MAX_RANGES: usize = 4096;
 /// Most virtual CPUs that are believed.
-const MAX_VCPUS: usize = 4096;
+pub(super) const MAX_VCPUS: usize = 4096;
 
 /// The `ram` ranges of the flat view that the VM's physical address space ("memory") has now. ROM, I/O
 /// and ranges of devices that decode accesses (`ramd`) are left out.
@@ -131,8 +133,23 @@ fn flat_range(line: &str) -> Option<FlatRange> {
     })
 }
 
+/// A virtual CPU's control registers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Numbered {
+    /// Its number.
+    pub number: u64,
+    /// What they hold.
+    pub registers: PagingRegisters,
+}
+
 /// Control registers of each virtual CPU, in their order.
 pub(super) fn registers(text: &str) -> Result<Vec<PagingRegisters>, ParseError> {
+    let numbered = numbered_registers(text)?.into_iter();
+    Ok(numbered.map(|vcpu| vcpu.registers).collect())
+}
+
+/// The same with the virtual CPUs' numbers.
+pub(super) fn numbered_registers(text: &str) -> Result<Vec<Numbered>, ParseError> {
     let fail = |what: String| ParseError {
         command: REGISTERS,
         what,
@@ -148,11 +165,15 @@ pub(super) fn registers(text: &str) -> Result<Vec<PagingRegisters>, ParseError> 
                 .find_map(|word| hex(word.strip_prefix(name)?.strip_prefix('=')?))
                 .ok_or_else(|| fail(format!("virtual CPU {number} shows no {name}")))
         };
-        vcpus.push(PagingRegisters {
-            cr0: value("CR0")?,
-            cr3: value("CR3")?,
-            cr4: value("CR4")?,
-            efer: value("EFER")?,
+        let own = block.split_whitespace().next().and_then(decimal);
+        vcpus.push(Numbered {
+            number: own.ok_or_else(|| fail(format!("virtual CPU {number} has no number")))?,
+            registers: PagingRegisters {
+                cr0: value("CR0")?,
+                cr3: value("CR3")?,
+                cr4: value("CR4")?,
+                efer: value("EFER")?,
+            },
         });
     }
     if vcpus.is_empty() {
@@ -298,6 +319,18 @@ fn virtio_mem(info: qapi::qmp::VirtioMEMDeviceInfo) -> Result<VirtioMem, String>
 }
 
 /// A balloon that leaves less than nothing to the guest.
+/// A UUID is at most 36 hexadecimal digits and dashes, also from who says something else.
+pub(super) fn uuid(said: String) -> Result<String, ParseError> {
+    let good = said.len() <= 36 && said.bytes().all(|b| b.is_ascii_hexdigit() || b == b'-');
+    if good {
+        return Ok(said);
+    }
+    Err(ParseError {
+        command: UUID,
+        what: format!("no UUID: {}", excerpt(&said, 64)),
+    })
+}
+
 pub(super) fn wrong_balloon(bytes: i64) -> ParseError {
     ParseError {
         command: BALLOON,

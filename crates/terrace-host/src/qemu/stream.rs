@@ -1,18 +1,19 @@
-//! The monitor's connection: whole lines within limits of length and time, events left out.
+//! The monitor's connection: whole lines within limits of length and time, events left out and resets counted.
 
 use std::io::{self, BufRead, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
 use serde::Deserialize;
-use serde::de::IgnoredAny;
 
-/// Longest line that is believed: registers of some thousand virtual CPUs.
-const MAX_LINE: usize = 16 << 20;
+/// Longest line that is believed where the answer is long by nature: registers of some thousand virtual CPUs.
+pub(super) const LONG_LINE: usize = 16 << 20;
+/// Longest line else, events and greetings among them.
+pub(super) const SHORT_LINE: usize = 1 << 20;
 const CHUNK: usize = 16 << 10;
 
 /// QMP lines over a socket. Events are dropped here, so that one that this program does not know is no
-/// error. The end of the connection is an error, never an empty line.
+/// error, and a flood of them takes no memory; only resets of the VM are counted. The end of the connection is an error, never an empty line.
 #[derive(Debug)]
 pub(super) struct LineStream {
     socket: UnixStream,
@@ -22,11 +23,19 @@ pub(super) struct LineStream {
     taken: usize,
     output: Vec<u8>,
     deadline: Instant,
+    /// Events [`RESET`] among the lines read so far.
+    resets: u64,
+    /// Bytes of a line at most.
+    most: usize,
 }
+
+/// The VM was reset, by whomever: its guest, a triple fault, a user of the monitor. QEMU 7.2 tells nothing of this
+/// kind of a snapshot that was loaded, only STOP and RESUME.
+const RESET: &str = "RESET";
 
 #[derive(Deserialize)]
 struct Kind {
-    event: Option<IgnoredAny>,
+    event: Option<serde_json::Value>,
 }
 
 impl LineStream {
@@ -38,12 +47,25 @@ impl LineStream {
             taken: 0,
             output: Vec::new(),
             deadline,
+            resets: 0,
+            most: SHORT_LINE,
         }
+    }
+
+    /// How many resets the lines told that were read since this was asked last. Lines come in the order of what
+    /// they tell of, so once an answer was read these are the resets before it.
+    pub(super) fn take_resets(&mut self) -> u64 {
+        std::mem::take(&mut self.resets)
     }
 
     /// What is sent and received from now on is to be done by then.
     pub(super) fn set_deadline(&mut self, deadline: Instant) {
         self.deadline = deadline;
+    }
+
+    /// Lines from now on have so many bytes at most.
+    pub(super) fn set_most(&mut self, bytes: usize) {
+        self.most = bytes;
     }
 
     pub(super) fn socket(&self) -> &UnixStream {
@@ -62,12 +84,13 @@ impl LineStream {
     fn next_line(&mut self) -> io::Result<()> {
         loop {
             let line = self.receive_line()?;
-            let is_event = serde_json::from_slice::<Kind>(&line).is_ok_and(|k| k.event.is_some());
-            if !is_event {
+            let kind = serde_json::from_slice::<Kind>(&line);
+            let Some(event) = kind.ok().and_then(|kind| kind.event) else {
                 self.line = line;
                 self.taken = 0;
                 return Ok(());
-            }
+            };
+            self.resets += u64::from(event == RESET);
         }
     }
 
@@ -79,8 +102,8 @@ impl LineStream {
                 return Ok(std::mem::replace(&mut self.received, rest));
             }
             searched = self.received.len();
-            if searched > MAX_LINE {
-                let what = format!("a line of more than {MAX_LINE} bytes");
+            if searched > self.most {
+                let what = format!("a line of more than {} bytes", self.most);
                 return Err(io::Error::new(io::ErrorKind::InvalidData, what));
             }
             self.receive_some()?;
@@ -172,6 +195,44 @@ mod tests {
         drop(writer.join().unwrap());
         let end = stream.read_line(&mut line).unwrap_err();
         assert_eq!(end.kind(), io::ErrorKind::UnexpectedEof);
+    }
+
+    #[test]
+    fn resets_that_came_before_an_answer_are_counted_and_no_other_event_is() {
+        let (mut stream, mut there) = pair(Duration::from_secs(10));
+        let reset = r#"{"timestamp": {"seconds": 1}, "event": "RESET", "data": {"guest": true}}"#;
+        let stop = r#"{"event": "STOP", "data": {"event": "RESET"}}"#;
+        let odd = r#"{"event": ["RESET"]}"#;
+        writeln!(
+            there,
+            "{reset}\n{stop}\n{odd}\n{reset}\nfirst\n{reset}\nsecond"
+        )
+        .unwrap();
+        let mut line = String::new();
+        stream.read_line(&mut line).unwrap();
+        assert_eq!((line.as_str(), stream.take_resets()), ("first\n", 2));
+        line.clear();
+        stream.read_line(&mut line).unwrap();
+        assert_eq!((line.as_str(), stream.take_resets()), ("second\n", 1));
+        assert_eq!(stream.take_resets(), 0);
+    }
+
+    #[test]
+    fn a_flood_of_events_takes_no_memory_and_meets_the_deadline() {
+        let (mut stream, mut there) = pair(Duration::from_millis(200));
+        let writer = std::thread::spawn(move || {
+            let flood = "{\"event\": \"RESET\"}\n".repeat(1000);
+            while there.write_all(flood.as_bytes()).is_ok() {}
+        });
+        let error = stream.read_line(&mut String::new()).unwrap_err();
+        assert!(matches!(
+            error.kind(),
+            io::ErrorKind::TimedOut | io::ErrorKind::WouldBlock
+        ));
+        assert!(stream.take_resets() > 1000, "the flood was read");
+        assert!(stream.received.capacity() < 64 * CHUNK && stream.line.is_empty());
+        drop(stream);
+        writer.join().unwrap();
     }
 
     #[test]

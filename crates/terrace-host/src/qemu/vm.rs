@@ -1,14 +1,17 @@
 //! One VM: its monitor and its process.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
 use serde::Serialize;
-use terrace_proto::PagingRegisters;
-use terrace_sys::Process;
+use terrace_proto::printable::{MOST_NAME, excerpt, is_vm_name};
+use terrace_proto::{PagingRegisters, Readings};
+use terrace_sys::{Peer, Process, ProcessId};
 
-use super::{Candidate, Monitor, QemuError, command_line};
+use super::readings::Reader;
+use super::who::{self, ProcessFacts, Refusal, Rules, SocketFacts};
+use super::{Candidate, Monitor, QemuError, command_line, discovery};
 use crate::HostRoot;
 use crate::memory_map::{GuestMemory, MemoryMapError, read_guest_addresses, read_guest_memory};
 
@@ -29,6 +32,17 @@ pub struct VmIdentity {
     pub kvm: bool,
 }
 
+impl VmIdentity {
+    /// QEMU's process.
+    #[must_use]
+    pub fn process(&self) -> ProcessId {
+        ProcessId {
+            start_time: self.start_time,
+            pid: self.pid,
+        }
+    }
+}
+
 /// What a VM does.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct VmStatus {
@@ -45,43 +59,51 @@ pub struct Vm {
     identity: VmIdentity,
     process: Arc<Process>,
     monitor: Monitor,
+    reader: Reader,
 }
 
 impl Vm {
-    /// Connects to a monitor and takes hold of the process behind it. `timeout` holds for this and for
-    /// each later question.
+    /// Connects to a monitor and takes hold of the process behind it, where both may be a VM's. `timeout` holds for
+    /// this and for each later question.
     ///
     /// # Errors
-    /// Where the monitor does not answer or the process cannot be told.
+    /// Where who is there may not be a VM, the monitor does not answer, or the process cannot be told.
     pub fn open(
         root: &HostRoot,
+        rules: &Rules,
         candidate: &Candidate,
         timeout: Duration,
     ) -> Result<Self, QemuError> {
-        let mut monitor = Monitor::connect(&candidate.socket, timeout)?;
-        let uuid = monitor.uuid()?;
-        let pid = process_behind(root, &monitor, candidate, uuid.as_deref())?;
-        let process = Process::open(&root.proc(), pid).map_err(|error| QemuError::NoProcess {
-            socket: candidate.socket.clone(),
-            reason: error.to_string(),
-        })?;
-        let file_name = || {
-            let name = candidate.socket.file_name().unwrap_or_default();
-            name.to_string_lossy().into_owned()
+        let socket = &candidate.socket;
+        let refused = |refusal| QemuError::NotAVm {
+            socket: socket.clone(),
+            refusal,
         };
+        let place = SocketFacts::read(socket).map_err(|source| QemuError::NoSocket {
+            socket: socket.clone(),
+            source,
+        })?;
+        who::may_be_monitor(&place, None, rules).map_err(refused)?;
+        let mut monitor =
+            Monitor::connect_to(&place.path, timeout, &|peer| may_listen(peer, rules))?;
+        let uuid = monitor.uuid()?;
+        let held = process_behind(root, rules, &monitor, uuid.as_deref())?;
+        who::may_be_monitor(&place, Some(held.facts.uids[0]), rules).map_err(refused)?;
         let identity = VmIdentity {
-            name: monitor.name()?.or(uuid.clone()).unwrap_or_else(file_name),
+            name: name(&mut monitor, uuid.as_deref(), socket)?,
             uuid,
-            socket: candidate.socket.clone(),
-            pid,
-            start_time: process.start_time(),
+            socket: socket.clone(),
+            pid: held.process.pid(),
+            start_time: held.process.start_time(),
             kvm: monitor.kvm()?,
         };
+        held.has_stayed(root).map_err(refused)?;
         Ok(Self {
             root: root.clone(),
             identity,
-            process: Arc::new(process),
+            process: Arc::new(held.process),
             monitor,
+            reader: Reader::default(),
         })
     }
 
@@ -121,6 +143,15 @@ impl Vm {
         self.monitor.registers()
     }
 
+    /// What a scan starts from: the registers that count, and how often the VM was reset before they were read.
+    /// Where its processor can run nested guests, registers count of virtual CPUs that ran none around them.
+    ///
+    /// # Errors
+    /// Where QEMU does not answer, or does not tell what makes registers count.
+    pub fn readings(&mut self) -> Result<Readings, QemuError> {
+        self.reader.read(&mut self.monitor, self.identity.kvm)
+    }
+
     /// QEMU's word for a migration from or to here that goes on; `None` where there is none.
     ///
     /// # Errors
@@ -147,34 +178,136 @@ impl Vm {
     }
 }
 
-/// The socket's peer where that is a QEMU; else the process whose command line named the socket; else
-/// the one with this UUID on its command line (libvirt opens the socket itself and hands it over).
+/// A process that may be a VM's, held so that its number stays its own.
+struct Held {
+    process: Process,
+    facts: ProcessFacts,
+}
+
+impl Held {
+    fn take(root: &HostRoot, rules: &Rules, pid: u32) -> Result<Self, Refusal> {
+        let process = Process::open(&root.proc(), pid)
+            .map_err(|error| Refusal::new(error.to_string(), "none: it is looked at again"))?;
+        let facts = ProcessFacts::read(root, pid)?;
+        who::may_be_hypervisor(&facts, rules)?;
+        Ok(Self { process, facts })
+    }
+
+    /// Whether it is still what it was: a process may become another program at any time.
+    fn has_stayed(&self, root: &HostRoot) -> Result<(), Refusal> {
+        let facts = ProcessFacts::read(root, self.process.pid())?;
+        // A running VM's file may be replaced by an upgrade meanwhile, and it may change its cgroup.
+        let is_same = facts.executable.file == self.facts.executable.file
+            && facts.uids == self.facts.uids
+            && self.process.is_alive();
+        if is_same {
+            return Ok(());
+        }
+        Err(Refusal::new(
+            "its process ended or became another program while it was looked at",
+            "none: it is looked at again",
+        ))
+    }
+}
+
+/// Before anything is read from it.
+fn may_listen(peer: Option<Peer>, rules: &Rules) -> Result<(), Refusal> {
+    let Some(peer) = peer else {
+        return Err(Refusal::new(
+            "the kernel does not tell who listens there",
+            "give QEMU a -qmp socket of its own",
+        ));
+    };
+    if rules.has_user(peer.uid) {
+        return Ok(());
+    }
+    let refusal = who::foreign_user(peer.uid);
+    Err(Refusal::new(
+        format!("who listens there is refused: {}", refusal.why),
+        refusal.change,
+    ))
+}
+
+/// The process that listens there, where that may be a VM's; else, where root opened the socket and handed it over
+/// (libvirt does), the only one that may be a VM's and has this UUID on its command line.
 fn process_behind(
     root: &HostRoot,
+    rules: &Rules,
     monitor: &Monitor,
-    candidate: &Candidate,
     uuid: Option<&str>,
-) -> Result<u32, QemuError> {
-    let peer = monitor.peer();
-    let qemu_peer = peer.filter(|pid| command_line::of_process(root, *pid).is_some());
-    let by_uuid = || {
-        let running = uuid
-            .map(|_| command_line::running(root))
-            .unwrap_or_default();
-        let same = |line: &command_line::CommandLine| line.uuid.as_deref() == uuid;
-        running
-            .into_iter()
-            .find(|(_, line)| same(line))
-            .map(|(pid, _)| pid)
+) -> Result<Held, QemuError> {
+    let unknown = |reason: String| QemuError::NoProcess {
+        socket: monitor.socket().to_owned(),
+        reason,
     };
-    let pid = qemu_peer.or(candidate.pid).or_else(by_uuid);
-    pid.ok_or_else(|| QemuError::NoProcess {
-        socket: candidate.socket.clone(),
-        reason: match peer {
-            Some(peer) => format!(
-                "process {peer} listens there and is no QEMU, and none has this VM's UUID on its command line"
-            ),
-            None => "its listener is in another pid namespace: run on the host".into(),
-        },
+    let Some((peer, pid)) = monitor.peer().and_then(|peer| Some((peer, peer.pid?))) else {
+        let reason = "its listener is in another pid namespace: run on the host";
+        return Err(unknown(reason.into()));
+    };
+    let is_of = |held: &Held| rules.is_own(peer.uid) || held.facts.uids[0] == peer.uid;
+    let refusal = match Held::take(root, rules, pid) {
+        // It is held by now: while who listened lives, it is that one.
+        Ok(_) if monitor.listener_has_ended() => Refusal::new(
+            "who listened there has ended, and another process has its number",
+            "start the VM again",
+        ),
+        Ok(held) if is_of(&held) => return Ok(held),
+        Ok(_) => Refusal::new("it listened as another user", "start the VM again"),
+        Err(refusal) => refusal,
+    };
+    who::may_hand_over(peer, rules).map_err(|handed| {
+        unknown(format!(
+            "process {pid} listens there and is no VM ({refusal}); {handed}; {}",
+            refusal.change
+        ))
+    })?;
+    let same = |pid: &u32| {
+        let line = command_line::of_process(root, *pid);
+        line.is_some_and(|line| line.uuid.as_deref() == uuid)
+    };
+    let mut by_uuid = match uuid {
+        Some(_) => discovery::hypervisors(root, rules),
+        None => Vec::new(),
+    };
+    by_uuid.retain(same);
+    match by_uuid.as_slice() {
+        [pid] => Held::take(root, rules, *pid).map_err(|r| unknown(r.to_string())),
+        [] => Err(unknown(format!(
+            "process {pid} listens there and is no VM ({refusal}), and none has this VM's UUID on its command line; {}",
+            refusal.change
+        ))),
+        _ => Err(unknown(format!(
+            "process {pid} listens there and is no VM ({refusal}), and {} have this VM's UUID on their command lines",
+            by_uuid.len()
+        ))),
+    }
+}
+
+/// `query-name`, else the UUID, else the socket's file name.
+fn name(monitor: &mut Monitor, uuid: Option<&str>, socket: &Path) -> Result<String, QemuError> {
+    let file_name = || {
+        let name = socket.file_name().unwrap_or_default();
+        name.to_string_lossy().into_owned()
+    };
+    let said = monitor.name()?.or_else(|| uuid.map(str::to_owned));
+    let name = said.unwrap_or_else(file_name);
+    if is_vm_name(&name) {
+        return Ok(name);
+    }
+    Err(QemuError::NotAVm {
+        socket: socket.to_owned(),
+        refusal: bad_name(&name),
     })
+}
+
+/// Why a VM of this name is refused.
+#[must_use]
+pub fn bad_name(name: &str) -> Refusal {
+    Refusal::new(
+        format!(
+            "its name is not 1 to {MOST_NAME} printable characters of ASCII: \"{}\"",
+            excerpt(name, 64)
+        ),
+        "give the VM another name (-name), and start it again",
+    )
 }

@@ -3,17 +3,28 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use terrace_proto::{PAGE_SIZE, PagingRegisters, ScanAnswer, ScanFailure, ScanRequest};
+use terrace_proto::worker::Withheld;
+use terrace_proto::{
+    PAGE_SIZE, Readings, RequestId, ScanAnswer, ScanFailure, ScanRequest, Tick, VmId,
+};
+
+use terrace_sys::monotonic_now;
 
 use crate::memory_map::GuestMemory;
 use crate::qemu::Vm;
-use crate::worker::{WorkerCommand, WorkerError, WorkerHandle};
+use crate::worker::{ChargedTo, WorkerCommand, WorkerError, WorkerHandle, WorkerStop};
 
 /// What looking for top-level tables in all of a VM's RAM may take: 10 s, and 1 s more for each 8 GiB. One
 /// core reads far more in that time, unless the host is busy.
 fn search_timeout(pages: u64) -> Duration {
     const PAGES_PER_SECOND: u64 = (8 << 30) / PAGE_SIZE;
     Duration::from_secs(10 + pages.div_ceil(PAGES_PER_SECOND))
+}
+
+/// How long registers are believed: 2 s, and 1 s more for each 64 GiB, of which a walk takes 42 ms on one core.
+fn lease(pages: u64) -> Duration {
+    const PAGES_PER_SECOND: u64 = (64 << 30) / PAGE_SIZE;
+    Duration::from_secs(2 + pages / PAGES_PER_SECOND)
 }
 
 /// A VM's page tables.
@@ -24,7 +35,11 @@ pub struct GuestTables {
     timeout: Duration,
     worker: Option<WorkerHandle>,
     sandbox_gaps: Vec<String>,
+    charged_to: Option<ChargedTo>,
+    uncharged: Option<String>,
+    stop: WorkerStop,
     writes: bool,
+    withheld: Option<Withheld>,
 }
 
 impl GuestTables {
@@ -39,13 +54,30 @@ impl GuestTables {
         memory: Arc<GuestMemory>,
         timeout: Duration,
     ) -> Result<Self, WorkerError> {
+        Self::attach_charged(command, memory, timeout, None)
+    }
+
+    /// The same, with workers whose memory is charged to the VM's hypervisor.
+    ///
+    /// # Errors
+    /// As [`GuestTables::attach`].
+    pub fn attach_charged(
+        command: WorkerCommand,
+        memory: Arc<GuestMemory>,
+        timeout: Duration,
+        charged_to: Option<ChargedTo>,
+    ) -> Result<Self, WorkerError> {
         let mut tables = Self {
             command,
             memory,
             timeout,
             worker: None,
             sandbox_gaps: Vec::new(),
+            charged_to,
+            uncharged: None,
+            stop: WorkerStop::default(),
             writes: false,
+            withheld: None,
         };
         tables.worker = Some(tables.start()?);
         Ok(tables)
@@ -59,6 +91,9 @@ impl GuestTables {
 
     fn start(&mut self) -> Result<WorkerHandle, WorkerError> {
         let mut worker = WorkerHandle::spawn(&self.command)?;
+        worker.end_with(&self.stop)?;
+        let charge = |to: &ChargedTo| worker.charge(to).err();
+        self.uncharged = self.charged_to.as_ref().and_then(charge);
         self.sandbox_gaps = worker.attach(&self.memory, self.timeout)?;
         Ok(worker)
     }
@@ -69,81 +104,137 @@ impl GuestTables {
         &self.sandbox_gaps
     }
 
+    /// Why what the worker faults in is charged to the daemon's cgroup and not to the VM's, where it is.
+    #[must_use]
+    pub fn uncharged(&self) -> Option<&str> {
+        self.uncharged.as_deref()
+    }
+
+    /// What ends the worker for good, whatever it is at, when its VM is left alone.
+    #[must_use]
+    pub fn worker_stop(&self) -> WorkerStop {
+        self.stop.clone()
+    }
+
     /// The worker's process, while there is one.
     #[must_use]
     pub fn worker_pid(&self) -> Option<u32> {
         self.worker.as_ref().map(WorkerHandle::pid)
     }
 
-    /// One pass, starting from what the virtual CPUs' registers say now.
+    /// One pass, starting from what the virtual CPUs' registers say now; with a search before it where the
+    /// request says so. A search takes seconds, so the registers are read anew after it.
     ///
     /// # Errors
     /// Where it could not be done; fatal where it never can: the VM has ended, or a worker refuses it.
     pub fn scan(&mut self, vm: &mut Vm, request: ScanRequest) -> Result<ScanAnswer, ScanFailure> {
         let (id, owner) = (request.id, request.space.vm());
-        let vcpus = prepare(vm, request.discover).map_err(|reason| ScanFailure {
+        let not_told = |vm: &Vm, reason: String| ScanFailure {
             id,
             vm: owner,
             reason,
             fatal: !vm.process().is_alive(),
-        })?;
-        self.scan_from(request, vcpus)
+        };
+        if request.discover {
+            let readings = before_search(vm).map_err(|reason| not_told(vm, reason))?;
+            let searched = self.search(readings);
+            searched.map_err(|error| self.failed((id, owner), error))?;
+        }
+        let until = self.lease();
+        let readings = vm.readings();
+        let readings = readings.map_err(|error| not_told(vm, error.to_string()))?;
+        self.pass(request, readings, until)
     }
 
-    /// One pass, starting from registers that the caller has.
+    /// The same, starting from readings that the caller has.
     ///
     /// # Errors
     /// As [`GuestTables::scan`].
     pub fn scan_from(
         &mut self,
         request: ScanRequest,
-        vcpus: Vec<PagingRegisters>,
+        readings: Readings,
     ) -> Result<ScanAnswer, ScanFailure> {
-        let (id, vm) = (request.id, request.space.vm());
-        let error = match self.try_scan(request, vcpus) {
-            Ok(answer) => return Ok(answer),
-            Err(WorkerError::Scan(failure)) => return Err(failure),
-            Err(error) => error,
-        };
-        // The next pass starts another one.
-        self.worker = None;
-        Err(ScanFailure {
-            id,
-            vm,
-            reason: error.to_string(),
-            fatal: matches!(error, WorkerError::Refused(_)),
-        })
+        if request.discover {
+            let searched = self.search(readings.clone());
+            searched.map_err(|error| self.failed((request.id, request.space.vm()), error))?;
+        }
+        let until = self.lease();
+        self.pass(request, readings, until)
     }
 
-    fn try_scan(
+    /// When registers that are asked for now are too old to write by: long before a guest that starts anew has data
+    /// where it had tables, if the host is not overloaded, and long after a walk of this guest.
+    fn lease(&self) -> Tick {
+        monotonic_now().after(lease(self.pages()))
+    }
+
+    fn pages(&self) -> u64 {
+        self.memory.ram().iter().map(|range| range.pages).sum()
+    }
+
+    fn pass(
         &mut self,
         request: ScanRequest,
-        vcpus: Vec<PagingRegisters>,
-    ) -> Result<ScanAnswer, WorkerError> {
+        readings: Readings,
+        until: Tick,
+    ) -> Result<ScanAnswer, ScanFailure> {
+        let about = (request.id, request.space.vm());
+        let (timeout, writes) = (self.timeout, self.writes);
+        let worker = self.worker();
+        let answer =
+            worker.and_then(|worker| worker.scan(request, readings, until, writes, timeout));
+        answer.map_err(|error| self.failed(about, error))
+    }
+
+    /// Why the last search did not look for top-level tables, if so.
+    #[must_use]
+    pub fn withheld(&self) -> Option<Withheld> {
+        self.withheld
+    }
+
+    fn search(&mut self, readings: Readings) -> Result<(), WorkerError> {
+        let timeout = self.timeout.max(search_timeout(self.pages()));
+        self.withheld = self.worker()?.search(readings, timeout)?;
+        Ok(())
+    }
+
+    /// The worker, or another one where the last one failed.
+    fn worker(&mut self) -> Result<&mut WorkerHandle, WorkerError> {
         let worker = match self.worker.take() {
             Some(worker) => worker,
             None => self.start()?,
         };
-        let timeout = if request.discover {
-            let pages = self.memory.ram().iter().map(|range| range.pages).sum();
-            self.timeout.max(search_timeout(pages))
-        } else {
-            self.timeout
+        Ok(self.worker.insert(worker))
+    }
+
+    /// What a worker's failure means for a request. One that only could not do this now is kept.
+    fn failed(&mut self, (id, vm): (RequestId, VmId), error: WorkerError) -> ScanFailure {
+        let failure = ScanFailure {
+            id,
+            vm,
+            reason: error.to_string(),
+            fatal: matches!(error, WorkerError::Refused(_)),
         };
-        let worker = self.worker.insert(worker);
-        worker.scan(request, vcpus, self.writes, timeout)
+        match error {
+            WorkerError::Scan(failure) => return failure,
+            WorkerError::Search(_) => {}
+            // The next pass starts another one.
+            _ => self.worker = None,
+        }
+        failure
     }
 }
 
-/// The registers, unless a search of all RAM must not be now: while a migration brings the RAM, a page
-/// that is looked at before it came is made of zeros or waited for.
-fn prepare(vm: &mut Vm, discover: bool) -> Result<Vec<PagingRegisters>, String> {
-    if discover && let Some(status) = vm.migration().map_err(|error| error.to_string())? {
+/// What the monitor tells, unless a search of all RAM must not be now: while a migration brings the RAM, a
+/// page that is looked at before it came is made of zeros or waited for.
+fn before_search(vm: &mut Vm) -> Result<Readings, String> {
+    if let Some(status) = vm.migration().map_err(|error| error.to_string())? {
         return Err(format!(
             "a migration of the VM goes on ({status}): its RAM is not searched before it is over"
         ));
     }
-    vm.registers().map_err(|error| error.to_string())
+    vm.readings().map_err(|error| error.to_string())
 }
 
 #[cfg(test)]

@@ -7,9 +7,11 @@ mod damon;
 mod guest_tables;
 mod soft_dirty;
 
+use terrace_proto::worker::Withheld;
 use terrace_proto::{ScanAnswer, ScanFailure, ScanRequest};
 
 use crate::qemu::Vm;
+use crate::worker::WorkerStop;
 
 pub use damon::DamonRegions;
 pub use guest_tables::GuestTables;
@@ -25,6 +27,16 @@ pub enum Tracker {
 }
 
 impl Tracker {
+    /// What ends it when its VM is left alone, also in the middle of a pass; nothing for DAMON, which no pass
+    /// waits for.
+    #[must_use]
+    pub fn worker_stop(&self) -> Option<WorkerStop> {
+        match self {
+            Self::GuestTables(tables) => Some(tables.worker_stop()),
+            Self::Damon(_) => None,
+        }
+    }
+
     /// One pass.
     ///
     /// # Errors
@@ -33,6 +45,24 @@ impl Tracker {
         match self {
             Self::GuestTables(tables) => tables.scan(vm, request),
             Self::Damon(regions) => regions.scan(&request),
+        }
+    }
+
+    /// Why it sees less of the VM than it could, if so, for people.
+    #[must_use]
+    pub fn shortfall(&self) -> Option<&'static str> {
+        match self {
+            Self::GuestTables(tables) => tables.withheld().map(|why| match why {
+                Withheld::DefaultBase => {
+                    "top-level tables in registers only, so processes that sleep are not seen: the guest's kernel runs \
+                     without KASLR (nokaslr), where any process can forge such a table"
+                }
+                Withheld::SeenBeforeReset => {
+                    "top-level tables in registers only, so processes that sleep are not seen: the guest's kernel has \
+                     the tables of before its reset, so stale ones cannot be told from live ones"
+                }
+            }),
+            Self::Damon(_) => None,
         }
     }
 }

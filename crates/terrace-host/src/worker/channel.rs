@@ -3,6 +3,7 @@
 use std::io::{self, Read, Write};
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use serde::Serialize;
@@ -41,12 +42,19 @@ impl From<io::Error> for ChannelError {
 /// One end. Without a deadline no socket option is touched: the locked worker may not.
 #[derive(Debug)]
 pub(super) struct Channel {
-    socket: UnixStream,
+    socket: Arc<UnixStream>,
 }
 
 impl Channel {
     pub(super) fn new(socket: UnixStream) -> Self {
-        Self { socket }
+        Self {
+            socket: Arc::new(socket),
+        }
+    }
+
+    /// To close it from another thread, which ends what waits here.
+    pub(super) fn socket(&self) -> &Arc<UnixStream> {
+        &self.socket
     }
 
     pub(super) fn send<T: Serialize>(
@@ -56,6 +64,9 @@ impl Channel {
         deadline: Option<Instant>,
     ) -> Result<(), ChannelError> {
         let frame = encode(message)?;
+        if let Some(deadline) = deadline {
+            self.socket.set_write_timeout(Some(left(deadline)?))?;
+        }
         let mut sent = if fds.is_empty() {
             0
         } else {
@@ -65,7 +76,7 @@ impl Channel {
             if let Some(deadline) = deadline {
                 self.socket.set_write_timeout(Some(left(deadline)?))?;
             }
-            match (&self.socket).write(&frame[sent..]) {
+            match (&*self.socket).write(&frame[sent..]) {
                 Ok(0) => return Err(ChannelError::Closed),
                 Ok(len) => sent += len,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
@@ -131,7 +142,7 @@ impl Channel {
             if let Some(deadline) = deadline {
                 self.socket.set_read_timeout(Some(left(deadline)?))?;
             }
-            match (&self.socket).read(&mut buffer[got..]) {
+            match (&*self.socket).read(&mut buffer[got..]) {
                 Ok(0) => break,
                 Ok(len) => got += len,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}

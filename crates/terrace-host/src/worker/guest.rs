@@ -1,29 +1,32 @@
 //! The guest as its worker sees it: mapped RAM, top-level tables, scans.
 
-use std::ops::Range;
+use std::fs::File;
 use std::os::fd::{AsFd, OwnedFd};
 use std::ptr::NonNull;
 
-use terrace_pagetable::{GuestTables, MappedMemory, MappedRange, Paging, Scanner, Unsupported};
-use terrace_proto::worker::FileRange;
-use terrace_proto::{Gfn, PAGE_SIZE, PagingRegisters, ScanAnswer, ScanRequest};
-use terrace_sys::{
-    Extent, MonotonicClock, SharedMapping, data_extents, file_size, thread_cpu_time,
+use terrace_pagetable::{
+    Guard, GuestTables, MappedMemory, MappedRange, Paging, Scanner, Unproven, Unsupported,
 };
+use terrace_proto::worker::{FileRange, Withheld};
+use terrace_proto::{Gfn, Readings, ScanAnswer, ScanRequest, Tick};
+use terrace_sys::{MonotonicClock, SharedMapping, file_size, monotonic_now, thread_cpu_time};
 
+use super::allocated::{Allocated, Ram, tells_cached};
 use super::roots::Roots;
 
 /// One VM's RAM.
 pub(super) struct Guest {
     /// Dropped before the mappings that it points into.
     memory: MappedMemory,
-    mappings: Vec<SharedMapping>,
-    files: Vec<OwnedFd>,
-    ranges: Vec<FileRange>,
+    ram: Ram,
     scanner: Scanner,
     roots: Roots,
     /// Which virtual CPUs were in long mode since kernel halves are remembered, and with how many levels.
     shape: Shape,
+    /// How often the VM had been reset when the last readings were made.
+    resets: u64,
+    /// Scratch: a bit for each frame.
+    bits: Vec<u64>,
 }
 
 impl Guest {
@@ -32,6 +35,9 @@ impl Guest {
     /// # Errors
     /// Where ranges do not fit the files or cannot be mapped; for people.
     pub(super) fn map(ranges: Vec<FileRange>, files: Vec<OwnedFd>) -> Result<Self, String> {
+        let tells = |file: &OwnedFd| Ok(tells_cached(&File::from(file.try_clone()?)));
+        let tells: std::io::Result<Vec<bool>> = files.iter().map(tells).collect();
+        let tells_cached = tells.map_err(|error| error.to_string())?;
         let mut mappings = Vec::new();
         for range in &ranges {
             mappings.push(map(range, &files)?);
@@ -54,12 +60,48 @@ impl Guest {
         Ok(Self {
             scanner: Scanner::new(memory.frames()),
             memory,
-            mappings,
-            files,
-            ranges,
+            ram: Ram {
+                ranges,
+                files,
+                mappings,
+                tells_cached,
+            },
             roots: Roots::default(),
             shape: Shape::default(),
+            resets: 0,
+            bits: Vec::new(),
         })
+    }
+
+    /// Takes in what the monitor told: how the virtual CPUs that count page.
+    ///
+    /// # Errors
+    /// Where no virtual CPU's tables can be walked now; for people.
+    fn take_in(&mut self, readings: &Readings) -> Result<Vec<Paging>, String> {
+        if readings.resets != self.resets {
+            // RAM keeps its bytes over a reset, so only these readings speak of the kernel that runs now.
+            self.forget();
+            self.resets = readings.resets;
+        }
+        let readings: Vec<Reading> = readings
+            .vcpus
+            .iter()
+            .map(|registers| registers.map(Paging::from_registers))
+            .collect();
+        if self.roots.knows_any() && self.shape.is_left(&readings) {
+            self.forget();
+            return Err("a virtual CPU left its paging mode: the guest reboots or starts another kernel, so \
+                        what was known of its tables is forgotten"
+                .into());
+        }
+        let pagings = pagings(&readings)?;
+        self.shape.note(&readings);
+        Ok(pagings)
+    }
+
+    fn forget(&mut self) {
+        self.roots.forget();
+        self.shape = Shape::default();
     }
 
     /// One pass, which moves D aside where `writes` says so. Its times are those of the walk alone, as what it says is about the time of the walk.
@@ -69,68 +111,79 @@ impl Guest {
     pub(super) fn scan(
         &mut self,
         request: &ScanRequest,
-        vcpus: &[PagingRegisters],
+        readings: &Readings,
+        until: Tick,
         writes: bool,
     ) -> Result<ScanAnswer, String> {
-        let readings: Vec<_> = vcpus.iter().map(|r| Paging::from_registers(*r)).collect();
-        if self.roots.knows_any() && self.shape.is_left(&readings) {
-            self.roots.forget();
-            self.shape = Shape::default();
-            return Err("a virtual CPU left its paging mode: the guest reboots or starts another kernel, so \
-                        what was known of its tables is forgotten"
-                .into());
-        }
-        let pagings = pagings(&readings)?;
-        self.shape.note(&readings);
-        let paging = pagings[0];
-        let in_use: Vec<Gfn> = pagings.iter().map(Paging::root).collect();
-        self.roots.learn(&self.memory, &in_use);
-        if request.discover {
-            self.discover(&in_use)?;
-        }
+        let pagings = self.take_in(readings)?;
+        let memory = Allocated::new(&self.memory, &self.ram, &mut self.bits);
+        self.roots.learn(&memory, &pagings).map_err(not_walked)?;
         let (clock, cpu) = (MonotonicClock::start(), thread_cpu_time());
-        let roots = self.roots.live(&self.memory, &in_use).ok_or(
-            "the guest's kernel was not recognised twice yet: no table is walked before (the next scan \
-             usually can)",
-        )?;
-        let (memory, known) = (&self.memory, &self.roots);
-        let is_live = |frame| known.is_live(memory, frame);
+        let roots = self.roots.live(&memory);
+        let lease = Lease {
+            roots: &self.roots,
+            memory: &memory,
+            until,
+        };
         self.scanner.tell_writes(writes);
         let mut answer = self
             .scanner
-            .scan_checked(memory, paging, &roots, request, is_live);
+            .scan_checked(&memory, pagings[0], &roots, request, lease);
+        if monotonic_now() >= until {
+            return Err("the walk was given up: its registers had become too old to write by (the host is too busy, \
+                        or stopped the worker)"
+                .into());
+        }
         answer.stats.elapsed_ns = clock.now().0;
         let cpu = thread_cpu_time().saturating_sub(cpu);
         answer.stats.cpu_ns = u64::try_from(cpu.as_nanos()).unwrap_or(u64::MAX);
         Ok(answer)
     }
 
-    /// Looks for top-level tables in all allocated memory, then lets go of the pages that this mapped
-    /// here: a page that two processes map is harder to move and to reclaim.
-    fn discover(&mut self, in_use: &[Gfn]) -> Result<(), String> {
+    /// Looks for top-level tables in all allocated memory; says why it does not, if so.
+    ///
+    /// # Errors
+    /// Where no virtual CPU tells what to look for, or memory cannot be looked through; for people.
+    pub(super) fn search(&mut self, readings: &Readings) -> Result<Option<Withheld>, String> {
+        let pagings = self.take_in(readings)?;
         let cpu = thread_cpu_time();
-        let extents = self.allocated()?;
-        self.roots.discover(&self.memory, extents, in_use);
-        for mapping in &self.mappings {
-            mapping.forget_pages().map_err(|error| error.to_string())?;
-        }
+        let memory = Allocated::new(&self.memory, &self.ram, &mut self.bits);
+        self.roots.learn(&memory, &pagings).map_err(not_walked)?;
+        let mut pieces = self.ram.pieces();
+        // The pieces hold data: there is no need to ask for each page.
+        let withheld = self.roots.search(&self.memory, &mut pieces);
+        pieces.result()?;
         let cpu = thread_cpu_time().saturating_sub(cpu);
-        tracing::debug!(?cpu, "looked for top-level tables");
-        Ok(())
+        tracing::debug!(?cpu, ?withheld, "looked for top-level tables");
+        Ok(withheld)
+    }
+}
+
+/// What a walk may go on by: the guest may start anew at any time, and then RAM keeps its bytes but tables are data.
+struct Lease<'a, M> {
+    roots: &'a Roots,
+    memory: &'a M,
+    until: Tick,
+}
+
+impl<M: GuestTables> Guard for Lease<'_, M> {
+    fn is_live(&self, root: Gfn) -> bool {
+        self.roots.is_live(self.memory, root)
     }
 
-    /// Guest pages that the files hold data for.
-    fn allocated(&self) -> Result<Vec<Range<Gfn>>, String> {
-        let mut frames = Vec::new();
-        for (index, file) in self.files.iter().enumerate() {
-            let extents = data_extents(file.as_fd()).map_err(|error| error.to_string())?;
-            let own = self.ranges.iter().filter(|r| r.file as usize == index);
-            for range in own {
-                frames.extend(extents.iter().filter_map(|extent| in_guest(range, extent)));
-            }
-        }
-        Ok(frames)
+    fn is_in_time(&self) -> bool {
+        monotonic_now() < self.until
     }
+
+    // Its direct map says so.
+    fn is_linux(&self) -> bool {
+        true
+    }
+}
+
+/// Why nothing is walked, for people.
+fn not_walked(error: Unproven) -> String {
+    format!("page tables are not read: {error}")
 }
 
 fn map(range: &FileRange, files: &[OwnedFd]) -> Result<SharedMapping, String> {
@@ -149,15 +202,7 @@ fn map(range: &FileRange, files: &[OwnedFd]) -> Result<SharedMapping, String> {
     SharedMapping::new(file.as_fd(), range.offset, len).map_err(|error| error.to_string())
 }
 
-/// The part of a file's extent that is in this run of RAM.
-fn in_guest(range: &FileRange, extent: &Extent) -> Option<Range<Gfn>> {
-    let start = extent.start.max(range.offset);
-    let end = (extent.start + extent.len).min(range.offset + range.len);
-    let gfn = |at: u64| (range.gpa.0 + (at - range.offset)) / PAGE_SIZE;
-    (start < end).then(|| Gfn(gfn(start))..Gfn(gfn(end + PAGE_SIZE - 1)))
-}
-
-type Reading = Result<Paging, Unsupported>;
+type Reading = Option<Result<Paging, Unsupported>>;
 
 /// How virtual CPUs page. One that never ran (an offline one) may stay out of long mode; one that leaves
 /// it was reset.
@@ -175,27 +220,36 @@ impl Shape {
             .iter()
             .enumerate()
             .any(|(n, reading)| match reading {
-                Ok(paging) => self.levels.is_some_and(|levels| levels != paging.levels()),
-                Err(_) => was_long(n),
+                Some(Ok(paging)) => self.levels.is_some_and(|levels| levels != paging.levels()),
+                Some(Err(_)) => was_long(n),
+                None => false,
             })
     }
 
     fn note(&mut self, readings: &[Reading]) {
         self.long_mode.resize(readings.len(), false);
         for (was_long, reading) in self.long_mode.iter_mut().zip(readings) {
-            *was_long |= reading.is_ok();
+            *was_long |= matches!(reading, Some(Ok(_)));
         }
-        self.levels = readings.iter().flatten().next().map(Paging::levels);
+        self.levels = readings
+            .iter()
+            .flatten()
+            .flatten()
+            .next()
+            .map(Paging::levels);
     }
 }
 
 /// The virtual CPUs whose tables can be walked, all of one shape.
 fn pagings(readings: &[Reading]) -> Result<Vec<Paging>, String> {
-    let pagings: Vec<Paging> = readings.iter().filter_map(|r| r.ok()).collect();
+    let count = readings.iter().flatten();
+    let pagings: Vec<Paging> = count.clone().filter_map(|r| r.ok()).collect();
     let Some(first) = pagings.first() else {
-        return Err(match readings.first() {
+        return Err(match count.clone().next() {
             Some(Err(error)) => error.to_string(),
-            _ => "the VM has no virtual CPU".into(),
+            _ if readings.is_empty() => "the VM has no virtual CPU".into(),
+            _ => "every virtual CPU ran a nested guest, or may have, while its registers were read"
+                .into(),
         });
     };
     if pagings.iter().any(|p| p.levels() != first.levels()) {
@@ -206,49 +260,44 @@ fn pagings(readings: &[Reading]) -> Result<Vec<Paging>, String> {
 
 #[cfg(test)]
 mod tests {
-    use terrace_proto::Gpa;
+    use terrace_proto::PagingRegisters;
 
     use super::*;
 
-    #[test]
-    fn extents_of_the_file_become_pages_of_the_guest() {
-        let range = FileRange {
-            gpa: Gpa(4 << 30),
-            len: 1 << 30,
-            file: 0,
-            offset: 2 << 30,
-        };
-        let extent = |start, len| Extent { start, len };
-        let base = 1 << 20;
-        assert_eq!(
-            in_guest(&range, &extent(0, (2 << 30) + 8192)),
-            Some(Gfn(base)..Gfn(base + 2))
-        );
-        assert_eq!(
-            in_guest(&range, &extent((3 << 30) - 4096, 1 << 30)),
-            Some(Gfn(base + (1 << 18) - 1)..Gfn(base + (1 << 18)))
-        );
-        assert_eq!(in_guest(&range, &extent(0, 2 << 30)), None);
-        assert_eq!(in_guest(&range, &extent(3 << 30, 4096)), None);
-    }
-
     fn long(cr4: u64) -> Reading {
-        Paging::from_registers(PagingRegisters {
+        Some(Paging::from_registers(PagingRegisters {
             cr0: 1 << 31,
             cr3: 0x1000,
             cr4,
             efer: 0xd01,
-        })
+        }))
     }
 
-    const OFF: Reading = Err(Unsupported::PagingOff);
+    const OFF: Reading = Some(Err(Unsupported::PagingOff));
+    const NESTED: Reading = None;
 
     #[test]
     fn vcpus_that_cannot_be_walked_are_left_out_and_mixed_ones_refused() {
         assert_eq!(pagings(&[OFF, long(0x20)]).unwrap().len(), 1);
         assert!(pagings(&[OFF]).unwrap_err().contains("paging off"));
         assert!(pagings(&[long(0x20), long(0x1020)]).is_err());
-        assert!(pagings(&[]).is_err());
+        assert!(pagings(&[]).unwrap_err().contains("no virtual CPU"));
+    }
+
+    #[test]
+    fn a_vcpu_that_ran_a_nested_guest_is_left_out_and_keeps_its_place() {
+        assert_eq!(pagings(&[NESTED, long(0x20)]).unwrap().len(), 1);
+        let all = pagings(&[NESTED, NESTED]).unwrap_err();
+        assert!(
+            all.contains("every virtual CPU ran a nested guest"),
+            "{all}"
+        );
+        assert!(pagings(&[NESTED, OFF]).unwrap_err().contains("paging off"));
+        let mut shape = Shape::default();
+        shape.note(&[long(0x20), long(0x20)]);
+        assert!(!shape.is_left(&[NESTED, long(0x20)]));
+        shape.note(&[NESTED, long(0x20)]);
+        assert!(shape.is_left(&[OFF, NESTED]), "the first left its mode");
     }
 
     #[test]

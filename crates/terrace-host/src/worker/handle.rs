@@ -2,20 +2,22 @@
 
 use std::io::{self, Read};
 use std::os::unix::process::ExitStatusExt;
-use std::process::{Child, ExitStatus};
+use std::process::{ChildStderr, ExitStatus};
 use std::time::{Duration, Instant};
 
-use terrace_proto::worker::{Request, Response};
+use terrace_proto::worker::{Request, Response, Withheld};
 use terrace_proto::{
-    PAGES_PER_HUGE, PageBitmap, PagingRegisters, RequestId, ScanAnswer, ScanFailure, ScanRequest,
-    Space,
+    PAGES_PER_HUGE, PageBitmap, Readings, RequestId, ScanAnswer, ScanFailure, ScanRequest, Space,
+    Tick,
 };
 
+use super::cgroup::ChargedTo;
 use super::channel::{Channel, ChannelError};
+use super::process::{WorkerProcess, WorkerStop};
 use super::spawn::{WorkerCommand, start};
 use crate::memory_map::GuestMemory;
 
-/// What went wrong with a worker. After all but `Scan`, drop it and start another.
+/// What went wrong with a worker. After all but `Search` and `Scan`, drop it and start another.
 #[derive(Debug, thiserror::Error)]
 pub enum WorkerError {
     /// The program cannot be started.
@@ -54,6 +56,12 @@ pub enum WorkerError {
         /// What is wrong.
         what: String,
     },
+    /// Its VM is left alone from now on.
+    #[error("the worker was ended with its VM")]
+    Stopped,
+    /// This search could not be done; the next one may.
+    #[error("the search for tables could not be done: {0}")]
+    Search(String),
     /// This pass could not be done; the next one may.
     #[error("the scan could not be done: {}", .0.reason)]
     Scan(ScanFailure),
@@ -62,7 +70,8 @@ pub enum WorkerError {
 /// A running worker. Dropping it ends the process.
 #[derive(Debug)]
 pub struct WorkerHandle {
-    child: Child,
+    process: WorkerProcess,
+    stderr: Option<ChildStderr>,
     channel: Channel,
     /// Pages of the VM, once attached.
     span: u64,
@@ -77,12 +86,13 @@ impl WorkerHandle {
     /// # Errors
     /// Where the program cannot be started.
     pub fn spawn(command: &WorkerCommand) -> Result<Self, WorkerError> {
-        let (child, socket) = start(command).map_err(|source| WorkerError::Spawn {
+        let (mut child, socket) = start(command).map_err(|source| WorkerError::Spawn {
             program: command.program.display().to_string(),
             source,
         })?;
         Ok(Self {
-            child,
+            stderr: child.stderr.take(),
+            process: WorkerProcess::new(child),
             channel: Channel::new(socket),
             span: 0,
         })
@@ -91,7 +101,24 @@ impl WorkerHandle {
     /// Its process.
     #[must_use]
     pub fn pid(&self) -> u32 {
-        self.child.id()
+        self.process.pid()
+    }
+
+    /// Has it ended by `stop`, too.
+    ///
+    /// # Errors
+    /// Where that has been stopped already.
+    pub fn end_with(&self, stop: &WorkerStop) -> Result<(), WorkerError> {
+        let admitted = stop.admits(&self.process, self.channel.socket());
+        admitted.then_some(()).ok_or(WorkerError::Stopped)
+    }
+
+    /// Has what it maps from now on charged to its VM's hypervisor.
+    ///
+    /// # Errors
+    /// Why that cannot be, for people; it works all the same.
+    pub fn charge(&self, to: &ChargedTo) -> Result<(), String> {
+        to.take_in(self.pid()).map_err(|why| printable(&why))
     }
 
     /// Hands over the guest's RAM; once. Returns what its sandbox could not do on this kernel.
@@ -121,14 +148,35 @@ impl WorkerHandle {
         }
     }
 
-    /// One pass; `writes` as in [`Request::Scan`].
+    /// Looks for top-level tables over all allocated memory; says why it does not, if so.
+    ///
+    /// # Errors
+    /// As [`WorkerHandle::scan`]; [`WorkerError::Search`] where it could not be done now.
+    pub fn search(
+        &mut self,
+        readings: Readings,
+        timeout: Duration,
+    ) -> Result<Option<Withheld>, WorkerError> {
+        let deadline = Instant::now() + timeout;
+        let message = Request::Search { readings };
+        let sent = self.channel.send(&message, &[], Some(deadline));
+        sent.map_err(|error| self.failed(error, timeout))?;
+        match self.response(SLACK, deadline, timeout)? {
+            Response::Searched { withheld } => Ok(withheld),
+            Response::SearchFailed { reason } => Err(WorkerError::Search(printable(&reason))),
+            _ => Err(self.nonsense("no answer to the question".into())),
+        }
+    }
+
+    /// One pass; `until` and `writes` as in [`Request::Scan`].
     ///
     /// # Errors
     /// Where it fails, dies, does not answer in time, or answers what cannot be.
     pub fn scan(
         &mut self,
         request: ScanRequest,
-        vcpus: Vec<PagingRegisters>,
+        readings: Readings,
+        until: Tick,
         writes: bool,
         timeout: Duration,
     ) -> Result<ScanAnswer, WorkerError> {
@@ -136,7 +184,8 @@ impl WorkerHandle {
         let deadline = Instant::now() + timeout;
         let message = Request::Scan {
             request,
-            vcpus,
+            readings,
+            until,
             writes,
         };
         let sent = self.channel.send(&message, &[], Some(deadline));
@@ -198,19 +247,20 @@ impl WorkerHandle {
 
     /// How it ended. It closed its socket, so it is about to; if it lingers it is killed.
     fn last_words(&mut self) -> String {
-        for _ in 0..50 {
-            if let Ok(Some(status)) = self.child.try_wait() {
-                return format!("{}{}", cause(status), self.printed());
-            }
-            std::thread::sleep(Duration::from_millis(2));
+        if let Some(status) = self.process.ended_within(Duration::from_millis(100)) {
+            return format!("{}{}", cause(status), self.printed());
         }
-        self.end();
-        format!("it closed its socket and lingered{}", self.printed())
+        let said = self.process.end().map(|_| self.printed());
+        format!(
+            "it closed its socket and lingered{}",
+            said.unwrap_or_default()
+        )
     }
 
+    /// Only of one that ended: the pipe of another one may stay open.
     fn printed(&mut self) -> String {
         let mut bytes = Vec::new();
-        if let Some(pipe) = self.child.stderr.take() {
+        if let Some(pipe) = self.stderr.take() {
             // What cannot be read is not told.
             let _ = pipe.take(2048).read_to_end(&mut bytes);
         }
@@ -220,10 +270,8 @@ impl WorkerHandle {
         }
     }
 
-    fn end(&mut self) {
-        // Fails only where it has ended already.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
+    fn end(&self) {
+        self.process.end();
     }
 }
 
@@ -276,7 +324,7 @@ fn cause(status: ExitStatus) -> String {
         Some(libc::SIGBUS) => {
             "guest RAM vanished under it (its file was cut off, or memory failed)".into()
         }
-        Some(libc::SIGKILL) => "it was killed (out of memory?)".into(),
+        Some(libc::SIGKILL) => "it was killed (out of memory, or with its VM's cgroup?)".into(),
         _ => status.to_string(),
     }
 }

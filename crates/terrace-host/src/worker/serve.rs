@@ -4,8 +4,8 @@ use std::io;
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 
-use terrace_proto::ScanFailure;
 use terrace_proto::worker::{MAX_FRAME, Request, Response};
+use terrace_proto::{Readings, ScanFailure, ScanRequest, Tick};
 
 use super::channel::{Channel, ChannelError};
 use super::guest::Guest;
@@ -37,6 +37,7 @@ impl From<ChannelError> for ServeError {
 /// # Errors
 /// Where standard input is no socket, or what comes from it makes no sense.
 pub fn run() -> Result<(), ServeError> {
+    sandbox::end_with_daemon();
     let input = io::stdin().as_fd().try_clone_to_owned();
     serve(&Channel::new(UnixStream::from(
         input.map_err(ServeError::Input)?,
@@ -52,7 +53,9 @@ fn serve(channel: &Channel) -> Result<(), ServeError> {
         files: count,
     } = first
     else {
-        return Err(ServeError::Protocol("asked to scan before there was RAM"));
+        return Err(ServeError::Protocol(
+            "asked about tables before there was RAM",
+        ));
     };
     let mapped = if files.len() == count as usize {
         Guest::map(ranges, files)
@@ -69,24 +72,38 @@ fn serve(channel: &Channel) -> Result<(), ServeError> {
     };
     channel.send(&Response::Attached { sandbox_gaps }, &[], None)?;
     while let Some(request) = channel.receive(MAX_FRAME, None)? {
-        let Request::Scan {
-            request,
-            vcpus,
-            writes,
-        } = request
-        else {
-            return Err(ServeError::Protocol("given RAM twice"));
-        };
-        let response = match guest.scan(&request, &vcpus, writes) {
-            Ok(answer) => Response::Scanned(Box::new(answer)),
-            Err(reason) => Response::ScanFailed(ScanFailure {
-                id: request.id,
-                vm: request.space.vm(),
-                reason,
-                fatal: false,
-            }),
+        let response = match request {
+            Request::Attach { .. } => return Err(ServeError::Protocol("given RAM twice")),
+            Request::Search { readings } => match guest.search(&readings) {
+                Ok(withheld) => Response::Searched { withheld },
+                Err(reason) => Response::SearchFailed { reason },
+            },
+            Request::Scan {
+                request,
+                readings,
+                until,
+                writes,
+            } => scan(&mut guest, &request, &readings, until, writes),
         };
         channel.send(&response, &[], None)?;
     }
     Ok(())
+}
+
+fn scan(
+    guest: &mut Guest,
+    request: &ScanRequest,
+    readings: &Readings,
+    until: Tick,
+    writes: bool,
+) -> Response {
+    match guest.scan(request, readings, until, writes) {
+        Ok(answer) => Response::Scanned(Box::new(answer)),
+        Err(reason) => Response::ScanFailed(ScanFailure {
+            id: request.id,
+            vm: request.space.vm(),
+            reason,
+            fatal: false,
+        }),
+    }
 }

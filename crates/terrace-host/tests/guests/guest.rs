@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::fs::{self, File};
-use std::io::{BufRead, BufReader, Write};
+use std::io::{BufRead, BufReader, ErrorKind, Write};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::process::Child;
@@ -13,6 +13,7 @@ use serde_json::Value;
 use tempfile::TempDir;
 use terrace_host::HostRoot;
 use terrace_host::memory_map::GuestMemory;
+use terrace_host::qemu::who::{HypervisorConfig, Rules};
 use terrace_host::qemu::{Candidate, Vm};
 use terrace_host::tracker::GuestTables;
 use terrace_host::worker::WorkerCommand;
@@ -25,6 +26,8 @@ use crate::qmp::Qmp;
 
 /// For whatever an emulated guest is asked to do on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(180);
+/// Between two looks at whether an answer is there.
+const MOMENT: Duration = Duration::from_millis(1);
 /// Requests until a kernel is recognised.
 const ATTEMPTS: usize = 200;
 
@@ -72,6 +75,20 @@ pub struct Guest {
     folder: TempDir,
 }
 
+/// The VM of a QEMU that this test started, wherever the machine has the program and this test's cgroup.
+fn open(pid: u32, socket: &Path) -> Vm {
+    let config = HypervisorConfig {
+        executables: vec![std::fs::read_link(format!("/proc/{pid}/exe")).unwrap()],
+        own_cgroups: vec!["/*".into()],
+        ..HypervisorConfig::default()
+    };
+    let root = HostRoot::default();
+    let (rules, _) = Rules::read(&root, &config);
+    let vm = Vm::open(&root, &rules, &Candidate::at(socket), PATIENCE).unwrap();
+    assert_eq!(vm.identity().pid, pid);
+    vm
+}
+
 impl Drop for Guest {
     fn drop(&mut self) {
         let _ = self.qemu.kill();
@@ -94,11 +111,7 @@ impl Guest {
         let (ram, path) = ram.into_parts();
         path.close().unwrap();
         ask(&mut truth, "ping 1");
-        let candidate = Candidate {
-            pid: Some(qemu.id()),
-            ..Candidate::at(folder.path().join(QMP))
-        };
-        let mut vm = Vm::open(&HostRoot::default(), &candidate, PATIENCE).unwrap();
+        let mut vm = open(qemu.id(), &folder.path().join(QMP));
         let memory = Arc::new(vm.memory().unwrap());
         let tables = attach(&memory);
         let seconds = begin.elapsed().as_secs_f64();
@@ -118,6 +131,24 @@ impl Guest {
     /// The guest's answer to one line.
     pub fn ask(&mut self, line: &str) -> Value {
         ask(&mut self.truth, line)
+    }
+
+    /// The same, while something else goes on: `meanwhile` is called again and again until the answer is there.
+    pub fn ask_meanwhile(&mut self, line: &str, mut meanwhile: impl FnMut(&mut Self)) -> Value {
+        let stream = self.truth.get_mut();
+        stream.set_read_timeout(Some(MOMENT)).unwrap();
+        stream.write_all(format!("{line}\n").as_bytes()).unwrap();
+        let deadline = Instant::now() + PATIENCE;
+        let mut answer = Vec::new();
+        loop {
+            match self.truth.read_until(b'\n', &mut answer) {
+                Ok(0) => panic!("QEMU ended at {line:?}"),
+                Ok(_) => return understood(line, &answer),
+                Err(error) if error.kind() == ErrorKind::WouldBlock => meanwhile(self),
+                Err(error) => panic!("no answer to {line:?}: {error}"),
+            }
+            assert!(Instant::now() < deadline, "no answer to {line:?}");
+        }
     }
 
     /// The number that an answer has under `key`.
@@ -166,6 +197,11 @@ impl Guest {
         self.control.execute("cont");
     }
 
+    /// Resets the machine in the middle of whatever it does; the same kernel starts again.
+    pub fn reset(&mut self) {
+        self.control.reset();
+    }
+
     pub fn registers(&mut self) -> Vec<PagingRegisters> {
         self.vm.registers().unwrap()
     }
@@ -186,7 +222,7 @@ impl Guest {
         pass: Pass,
         vcpus: Vec<PagingRegisters>,
     ) -> Result<ScanAnswer, ScanFailure> {
-        self.tables.scan_from(request(pass), vcpus)
+        self.tables.scan_from(request(pass), vcpus.into())
     }
 
     /// Requests until one is answered: a kernel has to be recognised first.
@@ -273,7 +309,11 @@ fn ask(truth: &mut BufReader<UnixStream>, line: &str) -> Value {
     let read = truth.read_line(&mut answer);
     let read = read.unwrap_or_else(|error| panic!("no answer to {line:?}: {error}"));
     assert_ne!(read, 0, "QEMU ended at {line:?}");
-    let answer: Value = serde_json::from_str(&answer).unwrap();
+    understood(line, answer.as_bytes())
+}
+
+fn understood(line: &str, answer: &[u8]) -> Value {
+    let answer: Value = serde_json::from_slice(answer).unwrap();
     assert!(answer.get("error").is_none(), "{line:?}: {answer}");
     answer
 }

@@ -13,7 +13,7 @@ use crate::lazyfree::{
 };
 use crate::machine::Machine;
 use crate::picture::only_accessed_bits_change;
-use crate::storm;
+use crate::{stale, storm};
 
 /// In CR3, of the two tables that lie side by side: the one for user mode.
 const USER_TABLE: u64 = 0x1000;
@@ -46,6 +46,10 @@ pub const GROUP: Group = Group {
         (
             "thousands_of_scans_under_a_fork_storm_lose_no_byte",
             storm::thousands_of_scans_under_a_fork_storm_lose_no_byte,
+        ),
+        (
+            "a_reset_in_mid_round_of_a_guest_with_kaslr_loses_no_byte",
+            stale::a_reset_in_mid_round_of_a_guest_with_kaslr_loses_no_byte,
         ),
     ],
 };

@@ -53,7 +53,7 @@ impl Machine {
             ..
         } = self;
         let mut options = words(&format!(
-            "-nodefaults -no-reboot -display none -accel tcg,thread=multi -bios qboot.rom -cpu {cpu} \
+            "-nodefaults -no-reboot -display none -accel tcg,thread=multi -bios qboot.rom -cpu {cpu},-svm \
              -smp {vcpus} -m {memory_mib}M -machine q35,memory-backend=mem,graphics=off"
         ));
         options.extend([

@@ -13,9 +13,12 @@
     reason = "tests without the harness"
 )]
 
+mod claims;
+mod forged;
 mod guest;
 mod heat;
 mod high;
+mod holes;
 mod huge;
 mod isolation;
 mod lazyfree;
@@ -24,6 +27,7 @@ mod machine;
 mod picture;
 mod qmp;
 mod spaces;
+mod stale;
 mod storm;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -41,12 +45,13 @@ struct Group {
     tests: &'static [Test],
 }
 
-const GROUPS: [Group; 5] = [
+const GROUPS: [Group; 6] = [
     spaces::GROUP,
     isolation::GROUP,
     levels::FIVE,
     levels::FOUR,
     huge::GROUP,
+    stale::GROUP,
 ];
 
 /// What cargo's harness would understand of the command line.

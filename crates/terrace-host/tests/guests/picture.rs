@@ -41,12 +41,22 @@ impl Picture {
         Self(extents.iter().map(read).collect())
     }
 
-    /// The words that are others in the file now.
+    /// The words that are others in the file now; nothing may have been allocated.
     pub fn changes(&self, ram: &File) -> Vec<Change> {
-        let now = Self::of(ram);
+        assert_eq!(
+            self.extents(),
+            Self::of(ram).extents(),
+            "memory was allocated"
+        );
+        self.changes_of_what_was_there(ram)
+    }
+
+    /// The same, whatever was allocated.
+    pub fn changes_of_what_was_there(&self, ram: &File) -> Vec<Change> {
         let mut changes = Vec::new();
-        assert_eq!(self.extents(), now.extents(), "memory was allocated");
-        for ((start, before), (_, after)) in self.0.iter().zip(&now.0) {
+        for (start, before) in &self.0 {
+            let mut after = vec![0; before.len()];
+            ram.read_exact_at(&mut after, *start).unwrap();
             let pages = before.chunks(4096).zip(after.chunks(4096)).enumerate();
             for (page, (before, after)) in pages.filter(|(_, (before, after))| before != after) {
                 let words = words(before).zip(words(after)).enumerate();

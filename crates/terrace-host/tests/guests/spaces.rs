@@ -5,9 +5,17 @@ use std::os::fd::AsFd;
 use terrace_sys::{SharedMapping, data_extents};
 
 use crate::Group;
+use crate::claims::{
+    a_kernel_half_that_its_own_direct_map_does_not_prove_changes_no_byte,
+    registers_that_name_pages_of_files_change_no_byte,
+};
 use crate::guest::{CLEAR, Guest, LOOK, Pass, SEARCH_AND_CLEAR};
 use crate::heat::{count, measure};
 use crate::high::ram_above_4_gib_is_scanned_at_its_place_in_the_file;
+use crate::holes::{
+    pages_that_were_given_back_are_not_allocated_again,
+    tables_that_name_untouched_memory_do_not_allocate_it,
+};
 use crate::machine::Machine;
 use crate::picture::{Picture, allocated};
 
@@ -42,6 +50,22 @@ pub const GROUP: Group = Group {
         (
             "ten_page_hot_set_without_flushes_is_stated",
             ten_page_hot_set_without_flushes_is_stated,
+        ),
+        (
+            "registers_that_name_pages_of_files_change_no_byte",
+            registers_that_name_pages_of_files_change_no_byte,
+        ),
+        (
+            "a_kernel_half_that_its_own_direct_map_does_not_prove_changes_no_byte",
+            a_kernel_half_that_its_own_direct_map_does_not_prove_changes_no_byte,
+        ),
+        (
+            "tables_that_name_untouched_memory_do_not_allocate_it",
+            tables_that_name_untouched_memory_do_not_allocate_it,
+        ),
+        (
+            "pages_that_were_given_back_are_not_allocated_again",
+            pages_that_were_given_back_are_not_allocated_again,
         ),
     ],
 };

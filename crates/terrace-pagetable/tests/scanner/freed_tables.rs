@@ -10,7 +10,7 @@ use std::cell::Cell;
 
 use crate::common::{Words, load, paging, request, store, words};
 use terrace_pagetable::entry::{ACCESSED, DIRTY, LARGE, PRESENT, USER, WRITABLE};
-use terrace_pagetable::{GuestTables, Scanner, SimulatedMemory, Table};
+use terrace_pagetable::{Guard, GuestTables, Scanner, SimulatedMemory, Table};
 use terrace_proto::{Gfn, Rearm, ScanAnswer};
 
 const FRAMES: u64 = 4_096;
@@ -188,6 +188,120 @@ fn scan_both(memory: &SimulatedMemory, is_live: impl Fn(Gfn) -> bool) -> ScanAns
     let roots = [Gfn(1), Gfn(11)];
     let request = request(false, Rearm::All);
     Scanner::new(FRAMES).scan_checked(memory, paging(4, 1), &roots, &request, is_live)
+}
+
+/// Runs out of time at the question that `left` counts down to, and keeps what was in memory then.
+struct Late<'a> {
+    memory: &'a SimulatedMemory,
+    left: Cell<u32>,
+    then: &'a Cell<Option<Words>>,
+}
+
+impl Guard for Late<'_> {
+    fn is_live(&self, _: Gfn) -> bool {
+        true
+    }
+
+    fn is_in_time(&self) -> bool {
+        let left = self.left.get();
+        if left == 1 {
+            self.then.set(Some(words(self.memory)));
+        }
+        self.left.set(left.saturating_sub(1));
+        left > 1
+    }
+
+    fn is_linux(&self) -> bool {
+        false
+    }
+}
+
+/// Believes every root, of a guest that is Linux.
+struct Linux;
+
+impl Guard for Linux {
+    fn is_live(&self, _: Gfn) -> bool {
+        true
+    }
+
+    fn is_in_time(&self) -> bool {
+        true
+    }
+
+    fn is_linux(&self) -> bool {
+        true
+    }
+}
+
+/// A page that was a top-level table keeps its kernel half where the kernel gives it out again without zeroing it, as for
+/// a pipe. A process that writes the first half makes a root of it that leads to data of others.
+#[test]
+fn data_that_a_forged_root_names_as_tables_keeps_every_word() {
+    const LINK: u64 = PRESENT | USER | WRITABLE;
+    // Numbers, text, pointers of the kernel, entries of the kernel: some word of a page of data is no entry for users.
+    for foreign in [
+        1,
+        0x2073_6920_7369_6861,
+        0xffff_8881_0234_5679,
+        4 << 12 | 0x63,
+    ] {
+        for level in 1..4_u64 {
+            let memory = two_processes();
+            // Root 11 leads to 12, 13 and 14; one of them is a page with that word.
+            let data = 15 - level;
+            (11..14).for_each(|table| store(&memory, table, 1, 0));
+            store(&memory, data, 400, foreign);
+            if level > 1 {
+                store(&memory, data, 1, 14 << 12 | LINK);
+            }
+            let before = words(&memory);
+            let request = request(false, Rearm::All);
+            let answer = Scanner::new(FRAMES).scan_checked(
+                &memory,
+                paging(4, 1),
+                &[Gfn(11)],
+                &request,
+                Linux,
+            );
+            assert_eq!(
+                words(&memory)[&data],
+                before[&data],
+                "level {level}, {foreign:#x}"
+            );
+            assert!(answer.stats.lost_races > 0 && !answer.known.get(300));
+        }
+    }
+    let memory = two_processes();
+    let request = request(false, Rearm::All);
+    for roots in [[Gfn(1)], [Gfn(11)]] {
+        (11..14).for_each(|table| store(&memory, table, 1, 0));
+        let answer =
+            Scanner::new(FRAMES).scan_checked(&memory, paging(4, 1), &roots, &request, Linux);
+        assert!(answer.known.count() > 0 && answer.stats.cleared > 0);
+    }
+}
+
+/// The guest starts anew in the meantime, and every table is data.
+#[test]
+fn nothing_is_written_once_a_walk_took_too_long() {
+    for questions in 1..20 {
+        let memory = two_processes();
+        // Some A bits stay, so that those above are set again.
+        store(&memory, 4, 3, 7);
+        let then = Cell::new(None);
+        let late = Late {
+            memory: &memory,
+            left: Cell::new(questions),
+            then: &then,
+        };
+        let request = request(false, Rearm::All);
+        let roots = [Gfn(1), Gfn(11)];
+        Scanner::new(FRAMES).scan_checked(&memory, paging(4, 1), &roots, &request, late);
+        match then.take() {
+            Some(then) => assert_eq!(words(&memory), then, "{questions} questions"),
+            None => assert!(questions > 8, "the walk asks before each table"),
+        }
+    }
 }
 
 #[test]

@@ -14,7 +14,7 @@ use terrace_api::elastic::{Elastic, ElasticTier};
 use terrace_api::types::{Status, Vm};
 use terrace_proto::PAGE_SIZE;
 
-use super::Served;
+use super::snapshot::Snapshot;
 
 /// What the answer is.
 pub const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
@@ -197,15 +197,15 @@ const COUNTS_OF_TIER: [CountOf<ElasticTier>; 4] = [
 ///
 /// # Errors
 /// Never, as it writes to memory.
-pub fn text(served: &dyn Served) -> Result<String, fmt::Error> {
+pub fn text(copied: &Snapshot) -> Result<String, fmt::Error> {
     let mut registry = Registry::with_prefix("terrace");
-    let (status, vms) = (served.status(), served.list());
+    let (status, vms) = (copied.status(), copied.list());
     host(&mut registry, &status, &vms);
     let named: Vec<(Labels, Vm)> = vms.into_iter().map(|vm| (of(&vm.name), vm)).collect();
     figures(&mut registry, &OF_VM, &named);
     counts(&mut registry, &COUNTS_OF_VM, &named);
     let elastics = named.iter().filter_map(|(labels, vm)| {
-        let elastic = served.elastic(&vm.name)?;
+        let elastic = copied.vm(&vm.name).ok()?.elastic.clone()?;
         Some((labels.clone(), elastic))
     });
     let elastics: Vec<(Labels, Elastic)> = elastics.collect();

@@ -4,7 +4,9 @@ mod agent_views;
 mod elastic;
 mod metrics;
 mod routes;
+pub mod snapshot;
 mod views;
+mod wishes;
 
 use std::collections::BTreeMap;
 use std::os::unix::fs::PermissionsExt as _;
@@ -15,14 +17,19 @@ use std::time::Duration;
 use anyhow::{Context as _, Result};
 use axum::Json;
 use axum::http::StatusCode;
+use axum::http::header::CONTENT_TYPE;
 use axum::response::{IntoResponse, Response};
+use serde::Serialize;
 use terrace_api::elastic::{Elastic, Resize};
 use terrace_api::types::{self, ErrorBody};
-use terrace_core::Engine;
+use terrace_core::{Engine, HeatMap};
 use terrace_host::Finding;
-use terrace_proto::{Command, Tick};
+use terrace_proto::printable::{MOST_NAME, excerpt};
+use terrace_proto::{Command, Tick, VmId};
 use tokio::net::UnixListener;
 use tokio::sync::oneshot;
+
+use snapshot::{About, Snapshot};
 
 use crate::daemon::Input;
 use crate::elastic::Origin;
@@ -48,8 +55,8 @@ pub trait Served {
     fn moves(&self) -> bool;
     /// All VMs are paused.
     fn paused(&self) -> bool;
-    /// What there is to say about the host, for `doctor`.
-    fn findings(&self) -> Vec<Finding>;
+    /// Says how to find out, elsewhere, what there is to say about the host, for `doctor`.
+    fn find_host(&self) -> FindHost;
     /// Hands an operator's wish to the engine.
     ///
     /// # Errors
@@ -89,6 +96,31 @@ fn no_elastic(name: &str) -> Failure {
     Failure::NotNow(format!("{name} is simulated and has no elastic memory"))
 }
 
+/// Looks at a host for what there is to say about it. It reads many files, so it never runs on the engine's thread.
+pub type FindHost = Box<dyn FnOnce() -> Vec<Finding> + Send>;
+
+/// Most characters of an answer that says no.
+const MOST_ERROR: usize = 16 << 10;
+/// Threads that make answers.
+const MAKERS: usize = 2;
+/// VMs that an answer names where another one was asked for.
+const MOST_NAMED: usize = 32;
+
+fn no_vm<'a>(name: &str, known: impl Iterator<Item = &'a String>) -> Failure {
+    let mut known: Vec<&str> = known.take(MOST_NAMED + 1).map(String::as_str).collect();
+    if known.len() > MOST_NAMED {
+        known.truncate(MOST_NAMED);
+        known.push("and others");
+    }
+    let known = if known.is_empty() {
+        "none".into()
+    } else {
+        known.join(", ")
+    };
+    let name = excerpt(name, MOST_NAME);
+    Failure::NotFound(format!("no VM {name}; there are: {known}"))
+}
+
 /// A question of the API, to be answered on the thread that has what is served.
 pub type Question = Box<dyn FnOnce(&mut dyn Served) + Send>;
 
@@ -118,11 +150,17 @@ impl IntoResponse for Failure {
             Self::NotNow(what) => (StatusCode::CONFLICT, what),
             Self::Ending => (StatusCode::SERVICE_UNAVAILABLE, "terraced is ending".into()),
         };
+        let error = excerpt(&error, MOST_ERROR);
         (status, Json(ErrorBody { error })).into_response()
     }
 }
 
 impl Asker {
+    /// Asks by this channel.
+    pub fn new(inbox: Sender<Input>) -> Self {
+        Self { inbox }
+    }
+
     /// Runs `question` on that thread and brings its answer back.
     pub async fn ask<T: Send + 'static>(
         &self,
@@ -140,13 +178,86 @@ impl Asker {
     }
 }
 
+/// An answer's body.
+pub type Answer = Result<Body, Failure>;
+
+/// JSON that stands on any terminal as it is.
+pub struct Body(Vec<u8>);
+
+impl Body {
+    /// # Errors
+    /// Where a value has no JSON.
+    fn of<T: Serialize>(value: &T) -> Result<Self, Failure> {
+        let json = terrace_api::plain::to_json(value);
+        json.map(Self)
+            .map_err(|error| Failure::NotNow(format!("the answer could not be written: {error}")))
+    }
+}
+
+impl IntoResponse for Body {
+    fn into_response(self) -> Response {
+        ([(CONTENT_TYPE, "application/json")], self.0).into_response()
+    }
+}
+
+impl Asker {
+    /// Makes a view of a copy of what is served, and its JSON, on a thread that nobody waits for but who asked.
+    pub async fn view<T: Serialize + Send + 'static>(
+        &self,
+        about: About,
+        make: impl FnOnce(Snapshot) -> Result<T, Failure> + Send + 'static,
+    ) -> Answer {
+        let copied = self.ask(move |served| Snapshot::of(served, &about)).await?;
+        elsewhere(move || Body::of(&make(copied)?)).await
+    }
+
+    /// Makes a map from copies of the VM's pages, a bounded number at a time.
+    pub async fn map(&self, name: String, cells: u64) -> Result<(VmId, HeatMap), Failure> {
+        let of = name.clone();
+        let begin = move |served: &mut dyn Served| {
+            let id = served.managed_id(&of)?;
+            let making = served.engine().heat_making(id, cells);
+            making.map(|making| (id, making)).ok_or_else(|| gone(&of))
+        };
+        let (id, mut making) = self.ask(begin).await?;
+        while let Some(first) = making.next() {
+            let of = name.clone();
+            let copy = move |served: &mut dyn Served| {
+                let pages = served.engine().heat_pages(id, first);
+                pages.ok_or_else(|| gone(&of))
+            };
+            let pages = self.ask(copy).await?;
+            making = elsewhere(move || {
+                making.add(&pages);
+                Ok(making)
+            })
+            .await?;
+        }
+        Ok((id, making.done()))
+    }
+}
+
+fn gone(name: &str) -> Failure {
+    Failure::NotFound(format!("{name} is gone"))
+}
+
+/// Runs what takes its time on a thread for that: neither the engine's nor the one that takes requests in.
+pub async fn elsewhere<T: Send + 'static>(
+    make: impl FnOnce() -> Result<T, Failure> + Send + 'static,
+) -> Result<T, Failure> {
+    let made = tokio::task::spawn_blocking(make).await;
+    made.map_err(|_| Failure::NotNow("a defect of terraced: making the answer panicked".into()))?
+}
+
 /// Binds the socket (0660: who may open it may steer the daemon) and serves it on a thread of its own.
 pub fn start(socket: &Path, inbox: Sender<Input>) -> Result<()> {
     let listener = bind(socket)?;
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
+        .max_blocking_threads(MAKERS)
+        .thread_name("view")
         .build()?;
-    let router = routes::router(Asker { inbox });
+    let router = routes::router(Asker::new(inbox));
     std::thread::Builder::new()
         .name("api".into())
         .spawn(move || {

@@ -5,16 +5,13 @@ use axum::http::header::CONTENT_TYPE;
 use axum::response::IntoResponse;
 use axum::routing::{get, post};
 use axum::{Json, Router};
-use serde::Deserialize;
-use terrace_api::elastic::{Ordered, Resize};
-use terrace_api::types::{
-    Doctor, Done, EventLine, HeatMap, PageExplanation, Planning, Setting, Status, Vm, VmDetail,
-};
+use serde::{Deserialize, Serialize};
+use terrace_api::elastic::Resize;
+use terrace_api::types::{Done, Setting};
 use terrace_proto::{Command, Gpa};
 
-use super::{Asker, Failure, Served, elastic, metrics};
-
-type Answer<T> = Result<Json<T>, Failure>;
+use super::snapshot::{About, Snapshot};
+use super::{Answer, Asker, Body, Failure, Served, elastic, elsewhere, metrics};
 
 /// All routes.
 pub fn router(asker: Asker) -> Router {
@@ -39,16 +36,22 @@ pub fn router(asker: Asker) -> Router {
         .with_state(asker)
 }
 
-async fn status(State(asker): State<Asker>) -> Answer<Status> {
-    asker.ask(|d| Ok(d.status())).await.map(Json)
+/// What came of a wish: a sentence.
+fn said<T: Serialize>(done: &T) -> Answer {
+    Body::of(done)
 }
 
-async fn vms(State(asker): State<Asker>) -> Answer<Vec<Vm>> {
-    asker.ask(|d| Ok(d.list())).await.map(Json)
+async fn status(State(asker): State<Asker>) -> Answer {
+    asker.view(About::Host, |copy| Ok(copy.status())).await
 }
 
-async fn vm(State(asker): State<Asker>, Path(name): Path<String>) -> Answer<VmDetail> {
-    asker.ask(move |d| d.detail(&name)).await.map(Json)
+async fn vms(State(asker): State<Asker>) -> Answer {
+    asker.view(About::Vms, |copy| Ok(copy.list())).await
+}
+
+async fn vm(State(asker): State<Asker>, Path(name): Path<String>) -> Answer {
+    let about = About::Vm(name.clone());
+    asker.view(about, move |copy| copy.detail(&name)).await
 }
 
 #[derive(Deserialize)]
@@ -61,7 +64,7 @@ async fn map(
     State(asker): State<Asker>,
     Path(name): Path<String>,
     Query(query): Query<MapQuery>,
-) -> Answer<HeatMap> {
+) -> Answer {
     const MOST: u64 = 65_536;
     if !(1..=MOST).contains(&query.cells) {
         return Err(Failure::Invalid(format!(
@@ -69,48 +72,43 @@ async fn map(
             query.cells
         )));
     }
-    asker
-        .ask(move |d| d.map(&name, query.cells))
-        .await
-        .map(Json)
+    let (_, map) = asker.map(name, query.cells).await?;
+    asker.view(About::Host, |copy| Ok(copy.map(map))).await
 }
 
-async fn page(
-    State(asker): State<Asker>,
-    Path((name, gpa)): Path<(String, String)>,
-) -> Answer<PageExplanation> {
+async fn page(State(asker): State<Asker>, Path((name, gpa)): Path<(String, String)>) -> Answer {
     let digits = gpa.strip_prefix("0x").unwrap_or(&gpa);
     let gpa = u64::from_str_radix(digits, 16)
         .map_err(|_| Failure::Invalid(format!("{gpa}: not a hexadecimal address")))?;
+    let page = asker.ask(move |d| d.page(&name, Gpa(gpa))).await?;
     asker
-        .ask(move |d| d.explain(&name, Gpa(gpa)))
+        .view(About::Host, move |copy| Ok(copy.explain(&page)))
         .await
-        .map(Json)
 }
 
-async fn pause(State(asker): State<Asker>) -> Answer<Done> {
+async fn pause(State(asker): State<Asker>) -> Answer {
     order(asker, None, |_| Command::Pause(None), "paused all VMs").await
 }
 
-async fn resume(State(asker): State<Asker>) -> Answer<Done> {
+async fn resume(State(asker): State<Asker>) -> Answer {
     order(asker, None, |_| Command::Resume(None), "resumed all VMs").await
 }
 
-async fn pause_vm(State(asker): State<Asker>, Path(name): Path<String>) -> Answer<Done> {
-    asker.ask(move |d| d.halt(&name, true)).await.map(Json)
+async fn pause_vm(State(asker): State<Asker>, Path(name): Path<String>) -> Answer {
+    said(&asker.ask(move |d| d.halt(&name, true)).await?)
 }
 
-async fn resume_vm(State(asker): State<Asker>, Path(name): Path<String>) -> Answer<Done> {
-    asker.ask(move |d| d.halt(&name, false)).await.map(Json)
+async fn resume_vm(State(asker): State<Asker>, Path(name): Path<String>) -> Answer {
+    said(&asker.ask(move |d| d.halt(&name, false)).await?)
 }
 
-async fn round(State(asker): State<Asker>, Path(name): Path<String>) -> Answer<Done> {
+async fn round(State(asker): State<Asker>, Path(name): Path<String>) -> Answer {
     let make = |vm: Option<_>| Command::RoundNow(vm.unwrap_or_default());
     order(asker, Some(name), make, "a round starts").await
 }
 
-async fn plan(State(asker): State<Asker>, Path(name): Path<String>) -> Answer<Planning> {
-    asker.ask(move |d| d.plan(&name)).await.map(Json)
+async fn plan(State(asker): State<Asker>, Path(name): Path<String>) -> Answer {
+    said(&asker.ask(move |d| d.plan(&name)).await?)
 }
 
 /// Hands a command about one VM, or all, to the engine.
@@ -118,45 +116,50 @@ async fn order(
     asker: Asker,
     name: Option<String>,
     make: impl FnOnce(Option<terrace_proto::VmId>) -> Command + Send + 'static,
-    said: &'static str,
-) -> Answer<Done> {
+    words: &'static str,
+) -> Answer {
     let ordered = move |d: &mut dyn Served| {
         let vm = name.as_deref().map(|n| d.managed_id(n)).transpose()?;
         d.wish(make(vm))?;
         Ok(Done {
-            done: name.map_or_else(|| said.into(), |n| format!("{n}: {said}")),
+            done: name.map_or_else(|| words.into(), |n| format!("{n}: {words}")),
         })
     };
-    asker.ask(ordered).await.map(Json)
+    said(&asker.ask(ordered).await?)
 }
 
 async fn set(
     State(asker): State<Asker>,
     Path(name): Path<String>,
     Json(setting): Json<Setting>,
-) -> Answer<Done> {
-    asker.ask(move |d| d.set(&name, &setting)).await.map(Json)
+) -> Answer {
+    said(&asker.ask(move |d| d.set(&name, &setting)).await?)
 }
 
 async fn resize(
     State(asker): State<Asker>,
     Path(name): Path<String>,
     Json(sizes): Json<Resize>,
-) -> Answer<Ordered> {
-    elastic::resize(&asker, name, sizes).await.map(Json)
+) -> Answer {
+    said(&elastic::resize(&asker, name, sizes).await?)
 }
 
 async fn figures(State(asker): State<Asker>) -> Result<impl IntoResponse, Failure> {
-    let read = |d: &mut dyn Served| {
-        let text = metrics::text(d);
+    let copied = asker.ask(|d| Snapshot::of(d, &About::Vms)).await?;
+    let write = move || {
+        let text = metrics::text(&copied);
         text.map_err(|error| Failure::NotNow(format!("the figures could not be written: {error}")))
     };
-    let text = asker.ask(read).await?;
+    let text = elsewhere(write).await?;
     Ok(([(CONTENT_TYPE, metrics::CONTENT_TYPE)], text))
 }
 
-async fn doctor(State(asker): State<Asker>) -> Answer<Doctor> {
-    asker.ask(|d| Ok(d.doctor())).await.map(Json)
+async fn doctor(State(asker): State<Asker>) -> Answer {
+    let look = |mut copy: Snapshot| {
+        copy.look_at_host();
+        Ok(copy.doctor())
+    };
+    asker.view(About::Doctor, look).await
 }
 
 #[derive(Deserialize)]
@@ -166,12 +169,9 @@ struct EventsQuery {
     after: u64,
 }
 
-async fn events(
-    State(asker): State<Asker>,
-    Query(query): Query<EventsQuery>,
-) -> Answer<Vec<EventLine>> {
-    asker
-        .ask(move |d| Ok(d.events_after(query.after)))
-        .await
-        .map(Json)
+async fn events(State(asker): State<Asker>, Query(query): Query<EventsQuery>) -> Answer {
+    let lines = asker
+        .ask(move |d| Ok(d.events().after(query.after)))
+        .await?;
+    elsewhere(move || Body::of(&lines)).await
 }

@@ -1,50 +1,52 @@
-//! A host's state in the API's types.
+//! A host's state in the API's types, made from a copy of it, away from the engine's thread.
 
 use terrace_api::types as api;
-use terrace_core::{PhaseView, PlannedMove, Refusal, RoundSummary, VmView};
+use terrace_core::{
+    HeatMap, PageExplanation, PhaseView, PlannedMove, Refusal, RoundSummary, VmView,
+};
 use terrace_host::{Finding, Status};
-use terrace_proto::{Command, Gpa, PAGE_SIZE, TierId, TierLimit, VmId};
+use terrace_proto::{PAGE_SIZE, TierId, TierLimit};
 
-use super::{Failure, Served, agent_views};
-use crate::config::{MOST_WEIGHT, tier_named};
+use super::snapshot::{Snapshot, VmCopy};
+use super::{Failure, agent_views};
 use crate::events::seconds;
 use crate::guest_managed::Agent;
 use crate::roster::{Entry, Managed};
 
-impl dyn Served + '_ {
+impl Snapshot {
     /// `GET /v1/status`.
     pub fn status(&self) -> api::Status {
         api::Status {
             version: env!("CARGO_PKG_VERSION").into(),
-            uptime_s: seconds(self.now()),
-            policy: self.policy(),
-            moves: self.moves(),
-            paused: self.paused(),
-            tiers: self.tiers(),
-            vms: self.vms().len(),
+            uptime_s: seconds(self.now),
+            policy: self.policy.clone(),
+            moves: self.moves,
+            paused: self.paused,
+            tiers: self.tiers.clone(),
+            vms: self.count,
         }
     }
 
     /// `GET /v1/vms`.
     pub fn list(&self) -> Vec<api::Vm> {
-        self.vms()
+        self.vms
             .iter()
-            .map(|(name, entry)| self.summary(name, entry))
+            .map(|(name, vm)| self.summary(name, vm))
             .collect()
     }
 
-    fn summary(&self, name: &str, entry: &Entry) -> api::Vm {
-        let view = entry.managed.as_ref().and_then(|m| self.engine().vm(m.id));
-        let (mode, mut reason) = mode(entry, view.as_ref());
+    fn summary(&self, name: &str, vm: &VmCopy) -> api::Vm {
+        let (entry, view) = (&vm.entry, vm.view.as_ref());
+        let (mode, mut reason) = mode(entry, view);
         if let (Some(_), Some(why)) = (&view, entry.agent.as_ref().and_then(Agent::fallback)) {
             reason = format!("{reason}; {why}");
         }
-        let counters = view.as_ref().map(|v| &v.counters);
+        let counters = view.map(|v| &v.counters);
         let history = entry.managed.iter().flat_map(|m| m.history.iter().rev());
         let ranked = history.into_iter().find(|r| r.abandoned.is_none());
         api::Vm {
             name: name.to_owned(),
-            pid: entry.pid,
+            pid: entry.process.map(|process| process.pid),
             hypervisor: entry.hypervisor.clone(),
             mode,
             reason,
@@ -53,9 +55,9 @@ impl dyn Served + '_ {
                 .iter()
                 .flat_map(|v| v.tiers.iter().map(|t| t.bytes))
                 .collect(),
-            share: view.as_ref().and_then(|v| v.share.clone()).map(share),
+            share: view.and_then(|v| v.share.clone()).map(share),
             rounds: counters.map_or(0, |c| c.rounds),
-            moves: view.as_ref().is_some_and(|v| v.moves),
+            moves: view.is_some_and(|v| v.moves),
             hot_pages: ranked.map(|r| r.hot_pages),
             hot_on_fast_pages: ranked.map(|r| r.hot_in_first_tier_after),
             promoted_pages: counters.map_or(0, |c| c.promoted_pages),
@@ -66,8 +68,9 @@ impl dyn Served + '_ {
 
     /// `GET /v1/vms/{name}`.
     pub fn detail(&self, name: &str) -> Result<api::VmDetail, Failure> {
-        let entry = self.entry(name)?;
-        let vm = self.summary(name, entry);
+        let copy = self.vm(name)?;
+        let entry = &copy.entry;
+        let vm = self.summary(name, copy);
         let Some(managed) = &entry.managed else {
             return Ok(api::VmDetail {
                 stages: entry
@@ -75,11 +78,11 @@ impl dyn Served + '_ {
                     .as_ref()
                     .map(agent_views::stages)
                     .unwrap_or_default(),
-                elastic: self.elastic(name),
+                elastic: copy.elastic.clone(),
                 ..unmanaged(vm)
             });
         };
-        let view = self.view(managed.id)?;
+        let view = copy.view.as_ref().ok_or_else(gone)?;
         let stage = |stage: &str, mechanism: &String| api::Stage {
             stage: stage.into(),
             mechanism: mechanism.clone(),
@@ -101,7 +104,7 @@ impl dyn Served + '_ {
             round_under_way: view.current_round.as_ref().map(|r| r.round),
             next_round_in_s: view
                 .next_round_at
-                .map(|at| at.since(self.now()).as_secs_f64()),
+                .map(|at| at.since(self.now).as_secs_f64()),
             history: managed.history.iter().map(|r| self.round(r)).collect(),
             reasons: view
                 .reasons
@@ -111,42 +114,50 @@ impl dyn Served + '_ {
                     text: r.text.clone(),
                 })
                 .collect(),
-            elastic: self.elastic(name),
+            elastic: copy.elastic.clone(),
         })
     }
 
     /// `GET /v1/vms/{name}/pages/{gpa}`.
-    pub fn explain(&self, name: &str, gpa: Gpa) -> Result<api::PageExplanation, Failure> {
-        let id = self.managed_id(name)?;
-        let page = self
-            .engine()
-            .explain_page(id, gpa.gfn())
-            .filter(|p| p.ram)
-            .ok_or_else(|| {
-                Failure::NotFound(format!("{name} has no RAM at guest physical address {gpa}"))
-            })?;
+    pub fn explain(&self, page: &PageExplanation) -> api::PageExplanation {
         let mut because = vec![page.why.clone()];
         if let Some(last) = &page.last_move {
-            let ago = self.now().since(last.at).as_secs();
+            let ago = self.now.since(last.at).as_secs();
             because.push(format!(
                 "last move: to {}, {ago} s ago: {}",
                 self.tier_name(last.to),
                 status(last.status)
             ));
         }
-        Ok(api::PageExplanation {
+        api::PageExplanation {
             gpa: page.gfn.gpa().0,
             gfn: page.gfn.0,
             tier: page.tier.map(|t| self.tier_name(t)),
             known: page.known,
             reads: page.reads.into(),
             writes: page.writes.into(),
-            windows: self.engine().config().windows.into(),
+            windows: self.config.windows.into(),
             degree: page.degree.unwrap_or(0).into(),
             threshold_degree: page.threshold_degree.unwrap_or(0).into(),
             level: page.level.into(),
             because,
-        })
+        }
+    }
+
+    /// `GET /v1/vms/{name}/map`.
+    pub fn map(&self, map: HeatMap) -> api::HeatMap {
+        let cell = |c: terrace_core::HeatCell| api::Cell {
+            tier_pages: c.tier_pages,
+            known_pages: c.known_pages,
+            warm_pages: c.warm_pages,
+            degree_sum: c.degree_sum,
+        };
+        api::HeatMap {
+            pages_per_cell: map.pages_per_cell,
+            tiers: self.config.tiers.iter().map(|t| t.name.clone()).collect(),
+            max_degree: map.max_degree.into(),
+            cells: map.cells.into_iter().map(cell).collect(),
+        }
     }
 
     fn round(&self, r: &RoundSummary) -> api::Round {
@@ -184,100 +195,16 @@ impl dyn Served + '_ {
     }
 
     fn tier_name(&self, tier: TierId) -> String {
-        let tiers = &self.engine().config().tiers;
+        let tiers = &self.config.tiers;
         let named = tiers.get(tier.index()).map(|t| t.name.clone());
         named.unwrap_or_else(|| tier.to_string())
     }
 
-    /// `POST /v1/vms/{name}/plan`.
-    pub fn plan(&mut self, name: &str) -> Result<api::Planning, Failure> {
-        let id = self.managed_id(name)?;
-        let before = self.view(id)?;
-        self.wish(Command::PlanRound(id))?;
-        let after = self.view(id)?;
-        match after.current_round {
-            Some(round) if round.planned.is_some() && after.round > before.round => {
-                Ok(api::Planning { round: round.round })
-            }
-            _ => {
-                let last = after.reasons.last().map(|r| r.text.clone());
-                let why = last.unwrap_or_else(|| "no round can start now".into());
-                Err(Failure::NotNow(format!("{name}: {why}")))
-            }
-        }
-    }
-
-    /// `GET /v1/vms/{name}/map`.
-    pub fn map(&self, name: &str, cells: u64) -> Result<api::HeatMap, Failure> {
-        let id = self.managed_id(name)?;
-        let map = self
-            .engine()
-            .heat_map(id, cells)
-            .ok_or_else(|| Failure::NotFound(format!("{name} is gone")))?;
-        let cell = |c: terrace_core::HeatCell| api::Cell {
-            tier_pages: c.tier_pages,
-            known_pages: c.known_pages,
-            warm_pages: c.warm_pages,
-            degree_sum: c.degree_sum,
-        };
-        Ok(api::HeatMap {
-            pages_per_cell: map.pages_per_cell,
-            tiers: self
-                .engine()
-                .config()
-                .tiers
-                .iter()
-                .map(|t| t.name.clone())
-                .collect(),
-            max_degree: map.max_degree.into(),
-            cells: map.cells.into_iter().map(cell).collect(),
-        })
-    }
-
-    /// `POST /v1/vms/{name}/set`.
-    pub fn set(&mut self, name: &str, setting: &api::Setting) -> Result<api::Done, Failure> {
-        let id = self.managed_id(name)?;
-        let command = match setting.key.as_str() {
-            "moves" => Command::Moves(id, on_or_off(&setting.value)?),
-            "weight" => Command::Weight(id, weight(&setting.value)?),
-            "fast" => Command::FastSize(id, bytes(&setting.value)?),
-            key => Command::Limits(id, self.new_limits(id, key, &setting.value)?),
-        };
-        self.wish(command)?;
-        Ok(api::Done {
-            done: format!("{name}: {} = {}", setting.key, setting.value),
-        })
-    }
-
-    fn new_limits(&self, id: VmId, key: &str, value: &str) -> Result<Vec<TierLimit>, Failure> {
-        let unknown = || {
-            Failure::Invalid(format!(
-                "no setting {key}: there are moves, weight, fast, floor, ceiling, TIER.floor, TIER.ceiling"
-            ))
-        };
-        // Without a tier's name it is the first one's, as for `fast`.
-        let (tier, which) = key.split_once('.').unwrap_or(("fast", key));
-        let tier = tier_named(&self.engine().config().tiers, tier)
-            .ok_or_else(|| Failure::Invalid(format!("there is no tier {tier}")))?;
-        let mut limits: Vec<TierLimit> = self.view(id)?.tiers.iter().map(|t| t.limit).collect();
-        let limit = limits.get_mut(tier.index()).ok_or_else(unknown)?;
-        match which {
-            "floor" => limit.floor_bytes = bytes(value)?,
-            "ceiling" => limit.ceiling_bytes = bytes(value)?,
-            _ => return Err(unknown()),
-        }
-        if limit.floor_bytes > limit.ceiling_bytes {
-            return Err(Failure::Invalid(format!(
-                "{key} = {value}: the floor would be above the ceiling"
-            )));
-        }
-        Ok(limits)
-    }
-
     /// `GET /v1/doctor`.
     pub fn doctor(&self) -> api::Doctor {
-        let host = self.findings().iter().map(finding).collect();
-        let vms = self.vms().iter().map(|(name, entry)| {
+        let host = self.findings.iter().map(finding).collect();
+        let vms = self.vms.iter().map(|(name, vm)| {
+            let entry = &vm.entry;
             let moves = entry.managed.iter().flat_map(|m| &m.move_findings);
             let mut findings: Vec<api::Finding> =
                 entry.findings.iter().chain(moves).map(finding).collect();
@@ -288,7 +215,7 @@ impl dyn Served + '_ {
                     .flat_map(agent_views::findings)
                     .map(|f| finding(&f)),
             );
-            findings.extend(self.elastic_findings(name).iter().map(finding));
+            findings.extend(vm.elastic_findings.iter().map(finding));
             if !entry.reason.is_empty() {
                 let health = if entry.unscannable {
                     api::Health::Missing
@@ -309,61 +236,10 @@ impl dyn Served + '_ {
             vms: vms.collect(),
         }
     }
-
-    /// `POST /v1/vms/{name}/pause` and `/resume`: the engine's moves and scans, and the agent.
-    pub fn halt(&mut self, name: &str, halt: bool) -> Result<api::Done, Failure> {
-        self.entry(name)?;
-        let agent = self.halt_agent(name, halt);
-        let command = if halt {
-            Command::Pause
-        } else {
-            Command::Resume
-        };
-        match self.managed_id(name) {
-            Ok(id) => self.wish(command(Some(id)))?,
-            Err(_) if agent => {}
-            Err(unmanaged) => return Err(unmanaged),
-        }
-        let said = if halt { "paused" } else { "resumed" };
-        Ok(api::Done {
-            done: format!("{name}: {said}"),
-        })
-    }
-
-    /// `GET /v1/events`.
-    pub fn events_after(&self, after: u64) -> Vec<api::EventLine> {
-        self.events().after(after)
-    }
-
-    /// The engine's id of a VM that it manages.
-    pub fn managed_id(&self, name: &str) -> Result<VmId, Failure> {
-        let entry = self.entry(name)?;
-        entry.managed.as_ref().map(|m| m.id).ok_or_else(|| {
-            let (_, reason) = mode(entry, None);
-            Failure::NotFound(format!("{name} is not under management: {reason}"))
-        })
-    }
-
-    pub fn entry(&self, name: &str) -> Result<&Entry, Failure> {
-        self.vms().get(name).ok_or_else(|| {
-            let known: Vec<&str> = self.vms().keys().map(String::as_str).collect();
-            let known = if known.is_empty() {
-                "none".into()
-            } else {
-                known.join(", ")
-            };
-            Failure::NotFound(format!("no VM {name}; there are: {known}"))
-        })
-    }
-
-    fn view(&self, id: VmId) -> Result<VmView, Failure> {
-        self.engine()
-            .vm(id)
-            .ok_or_else(|| Failure::NotFound("the VM is gone".into()))
-    }
 }
 
-fn mode(entry: &Entry, view: Option<&VmView>) -> (api::Mode, String) {
+/// How a VM is managed, and why.
+pub fn mode(entry: &Entry, view: Option<&VmView>) -> (api::Mode, String) {
     match view {
         None if entry.agent.as_ref().is_some_and(|a| !a.is_by_host()) => agent_views::mode(entry),
         None if entry.unscannable => (api::Mode::Unscannable, entry.reason.clone()),
@@ -376,6 +252,10 @@ fn mode(entry: &Entry, view: Option<&VmView>) -> (api::Mode, String) {
             _ => (api::Mode::Observed, "moves are off".into()),
         },
     }
+}
+
+fn gone() -> Failure {
+    Failure::NotFound("the VM is gone".into())
 }
 
 fn unmanaged(vm: api::Vm) -> api::VmDetail {
@@ -418,10 +298,11 @@ fn observe(managed: &Managed, engine: &str) -> String {
         None => engine.to_owned(),
         Some(why) => format!("damon (vaddr), regions instead of pages: {why}"),
     };
-    match &managed.writes {
-        None => tracker,
-        Some(writes) => format!("{tracker}; writes: {writes}"),
-    }
+    let writes = managed.writes.iter().map(|w| format!("; writes: {w}"));
+    let shortfall = managed.shortfall.iter().map(|w| format!("; {w}"));
+    writes
+        .chain(shortfall)
+        .fold(tracker, |all, more| all + &more)
 }
 
 fn limit(limit: &TierLimit) -> api::Limit {
@@ -474,28 +355,5 @@ fn finding(f: &Finding) -> api::Finding {
         },
         found: f.why.clone(),
         advice: f.change.clone(),
-    }
-}
-
-fn bytes(value: &str) -> Result<u64, Failure> {
-    let size: Result<bytesize::ByteSize, _> = value.parse();
-    size.map(|size| size.as_u64())
-        .map_err(|_| Failure::Invalid(format!("{value}: not a size; write it as 512MiB or 2GiB")))
-}
-
-fn weight(value: &str) -> Result<u32, Failure> {
-    let weight = value.parse().ok().filter(|w| (1..=MOST_WEIGHT).contains(w));
-    weight.ok_or_else(|| {
-        Failure::Invalid(format!(
-            "{value}: not a weight; write a number from 1 to {MOST_WEIGHT} (1000 is normal)"
-        ))
-    })
-}
-
-fn on_or_off(value: &str) -> Result<bool, Failure> {
-    match value {
-        "on" | "true" => Ok(true),
-        "off" | "false" => Ok(false),
-        _ => Err(Failure::Invalid(format!("{value}: write on or off"))),
     }
 }

@@ -4,6 +4,7 @@ use std::time::{Duration, Instant};
 
 use terrace_api::elastic::{OrderState, Orders};
 use terrace_host::process_memory::Resident;
+use terrace_sys::ProcessId;
 
 use super::keeper::{Keeper, Looked, Told};
 use super::{Kind, Look, Mechanism, Origin, Pace, TierLook, Trouble, size, tier_name};
@@ -21,7 +22,7 @@ pub struct Kept {
     /// Looks after it.
     pub keeper: Keeper,
     /// The hypervisor's process when it was found.
-    pub pid: Option<u32>,
+    pub process: Option<ProcessId>,
     /// A device of ours is configured for it, whether that was seen or not.
     pub is_configured: bool,
     /// Nothing was heard yet, and nobody asked: it is shown to nobody.
@@ -130,10 +131,10 @@ struct TierState {
 
 impl Kept {
     /// Nothing is known yet.
-    pub fn new(keeper: Keeper, pid: Option<u32>) -> Self {
+    pub fn new(keeper: Keeper, process: Option<ProcessId>) -> Self {
         Self {
             keeper,
-            pid,
+            process,
             is_configured: false,
             is_quiet: false,
             mechanism: None,

@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use terrace_api::elastic::Resize;
 use terrace_host::elastic::Bytes;
 use terrace_host::{Finding, node_memory};
+use terrace_sys::ProcessId;
 
 use super::admission::{self, Claim, Free, admit};
 use super::keeper::{Keeper, News, Sent, Told};
@@ -22,7 +23,7 @@ pub struct Elastics {
     /// By the VM's name.
     pub vms: BTreeMap<String, Kept>,
     /// VMs, by name, with nothing that resizes them, and their processes then: found again, they are not asked again.
-    without: BTreeMap<String, Option<u32>>,
+    without: BTreeMap<String, Option<ProcessId>>,
     /// How VMs are looked after.
     pub pace: Pace,
     finder: Finder,
@@ -74,17 +75,17 @@ impl Daemon {
         let Some(entry) = self.vms.get(name) else {
             return;
         };
-        let pid = entry.pid;
+        let process = entry.process;
         if let Some(kept) = self.elastics.vms.get_mut(name)
             // A look that could not find out the process says nothing of another one.
-            && (kept.pid == pid || pid.is_none())
+            && (kept.process == process || process.is_none())
         {
             if is_asked_for && kept.is_quiet {
                 kept.heard_of();
             }
             return;
         }
-        if !is_asked_for && self.elastics.without.get(name) == Some(&pid) {
+        if !is_asked_for && self.elastics.without.get(name) == Some(&process) {
             return;
         }
         let Ok(config) = self.config.vm(name) else {
@@ -93,7 +94,7 @@ impl Daemon {
         let is_configured = config.hyperflex.is_some();
         let place = Place {
             name: name.to_owned(),
-            pid,
+            pid: process.map(|process| process.pid),
             monitor: entry.socket.clone(),
             config,
             is_asked_for,
@@ -107,7 +108,7 @@ impl Daemon {
         let (id, pace) = (self.elastics.next_keeper, self.elastics.pace);
         match Keeper::start(id, place, find, pace, self.inbox.clone()) {
             Ok(keeper) => {
-                let mut kept = Kept::new(keeper, pid);
+                let mut kept = Kept::new(keeper, process);
                 (kept.is_configured, kept.is_quiet) = (is_configured, is_quiet);
                 self.elastics.vms.insert(name.to_owned(), kept);
             }
@@ -136,8 +137,8 @@ impl Daemon {
         if news.told.is_nothing() {
             // Its monitor is left alone until an operator asks for it again.
             let gone = self.elastics.vms.remove(name);
-            let pid = gone.and_then(|kept| kept.pid);
-            self.elastics.without.insert(name.to_owned(), pid);
+            let process = gone.and_then(|kept| kept.process);
+            self.elastics.without.insert(name.to_owned(), process);
             return;
         }
         let given = match &news.told {

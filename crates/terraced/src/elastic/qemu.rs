@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use terrace_host::HostRoot;
 use terrace_host::elastic::{self, Backing, Balloon, ElasticError, Means, Plan, Seen, Tier, Watch};
-use terrace_host::qemu::Monitor;
+use terrace_host::qemu::{Monitor, who};
 use terrace_proto::PAGE_SIZE;
 
 use super::{Find, Kind, Look, Mechanism, Place, Provider, TierLook, Trouble, Verified, plain};
@@ -21,14 +21,16 @@ const ANSWER_TIMEOUT: Duration = Duration::from_secs(2);
 pub fn find(place: &Place) -> Find {
     let place = place.clone();
     Box::new(move || {
-        let found = elastic::look(&mut connect(&place.monitor)?).map_err(trouble)?;
+        let monitor = Door {
+            path: place.monitor.clone(),
+            pid: place.pid,
+        };
+        let found = elastic::look(&mut monitor.connect()?).map_err(trouble)?;
         Ok(found.map(|means| -> Box<dyn Provider> {
-            let monitor = place.monitor.clone();
             match means {
                 Means::VirtioMem(_) => Box::new(VirtioMem {
                     monitor,
                     root: place.root.clone(),
-                    pid: place.pid,
                     watches: Vec::new(),
                 }),
                 Means::Balloon(_) => Box::new(OneBalloon {
@@ -42,18 +44,24 @@ pub fn find(place: &Place) -> Find {
     })
 }
 
+/// A VM's monitor, and whose it is: the path may change hands when the VM ends.
+#[derive(Clone)]
+struct Door {
+    path: PathBuf,
+    pid: Option<u32>,
+}
+
 /// A VM with virtio-mem devices.
 struct VirtioMem {
-    monitor: PathBuf,
+    monitor: Door,
     root: HostRoot,
-    pid: Option<u32>,
     /// One per tier.
     watches: Vec<Watch>,
 }
 
 /// A VM with a balloon.
 struct OneBalloon {
-    monitor: PathBuf,
+    monitor: Door,
     /// What was ordered last, until somebody else orders something; QEMU does not tell.
     target: Option<u64>,
     /// It was reached.
@@ -63,18 +71,18 @@ struct OneBalloon {
 
 impl Provider for VirtioMem {
     fn mechanism(&self) -> Mechanism {
-        mechanism(Kind::VirtioMem, "virtio-mem", &self.monitor)
+        mechanism(Kind::VirtioMem, "virtio-mem", &self.monitor.path)
     }
 
     fn look(&mut self, verify: bool) -> Result<Look, Trouble> {
-        let mut monitor = connect(&self.monitor)?;
+        let mut monitor = self.monitor.connect()?;
         let tiers = plugged(&mut monitor)?;
         let now = Instant::now();
         self.watches.resize(tiers.len(), Watch::default());
         let each = tiers.iter().zip(&mut self.watches);
         let each = each.map(|(tier, watch)| tier_look(tier, watch, now));
         let mut looks: Vec<TierLook> = each.collect();
-        if let Some(pid) = self.pid.filter(|_| verify) {
+        if let Some(pid) = self.monitor.pid.filter(|_| verify) {
             // Not all RAM can be looked at from outside; what is known of it without that stays.
             let seen = elastic::backing(&self.root, pid, &mut monitor, &tiers);
             let seen = seen.unwrap_or_default();
@@ -86,7 +94,7 @@ impl Provider for VirtioMem {
     }
 
     fn order(&mut self, size_bytes: &[Option<u64>]) -> Result<(), Trouble> {
-        let mut monitor = connect(&self.monitor)?;
+        let mut monitor = self.monitor.connect()?;
         let plan = Plan::new(&plugged(&mut monitor)?, size_bytes).map_err(trouble)?;
         plan.carry_out(&mut monitor).map_err(trouble)
     }
@@ -95,11 +103,11 @@ impl Provider for VirtioMem {
 impl Provider for OneBalloon {
     fn mechanism(&self) -> Mechanism {
         let words = "the balloon, which knows no tiers (the guest chooses which tier loses)";
-        mechanism(Kind::Balloon, words, &self.monitor)
+        mechanism(Kind::Balloon, words, &self.monitor.path)
     }
 
     fn look(&mut self, _verify: bool) -> Result<Look, Trouble> {
-        let Balloon { size, ram } = balloon(&mut connect(&self.monitor)?)?;
+        let Balloon { size, ram } = balloon(&mut self.monitor.connect()?)?;
         // From a target that was reached the size goes away by somebody else's order, or the guest's need.
         let mine = self.target.filter(|target| !self.is_met || *target == size);
         self.target = mine;
@@ -117,7 +125,7 @@ impl Provider for OneBalloon {
     }
 
     fn order(&mut self, size_bytes: &[Option<u64>]) -> Result<(), Trouble> {
-        let mut monitor = connect(&self.monitor)?;
+        let mut monitor = self.monitor.connect()?;
         let total = balloon(&mut monitor)?.total(size_bytes);
         let total = total.map_err(trouble)?;
         Balloon::order(&mut monitor, total).map_err(trouble)?;
@@ -172,9 +180,12 @@ fn seen_by_qemu(tiers: Vec<TierLook>) -> Look {
     }
 }
 
-fn connect(monitor: &Path) -> Result<Monitor, Trouble> {
-    let connected = Monitor::connect(monitor, ANSWER_TIMEOUT);
-    connected.map_err(|error| trouble(error.into()))
+impl Door {
+    fn connect(&self) -> Result<Monitor, Trouble> {
+        let may = |peer| who::may_answer_for(self.pid, peer);
+        let connected = Monitor::connect_to(&self.path, ANSWER_TIMEOUT, &may);
+        connected.map_err(|error| trouble(error.into()))
+    }
 }
 
 fn plugged(monitor: &mut Monitor) -> Result<Vec<Tier>, Trouble> {

@@ -60,7 +60,7 @@ pub fn options(shape: &Shape) -> Result<Vec<String>> {
     let mut text = format!(
         "-nodefaults -no-reboot -display none -name {NAME} -machine q35,hmat={hmat} \
          -accel tcg,thread=multi,tb-size=256 \
-         -cpu EPYC-Rome -smp 2 -m {mib} -serial file:{CONSOLE_LOG} -d cpu_reset -D {RESETS_LOG} \
+         -cpu EPYC-Rome,-svm -smp 2 -m {mib} -serial file:{CONSOLE_LOG} -d cpu_reset -D {RESETS_LOG} \
          -qmp unix:{QMP},server=on,wait=off -qmp unix:{monitor},server=on,wait=off \
          -device virtio-serial-pci \
          -chardev socket,id=control,path={control},server=on,wait=off \

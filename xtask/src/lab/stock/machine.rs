@@ -51,7 +51,7 @@ pub fn options(means: Means, monitor: &str) -> Result<Vec<String>> {
     let boot = means.boot_mib();
     let mut text = format!(
         "-nodefaults -no-reboot -display none -name {NAME} -machine q35 -accel tcg,thread=multi,tb-size=256 \
-         -cpu EPYC-Rome -smp 2 -m {all}M,slots=2,maxmem=4G -serial file:{CONSOLE_LOG} -d cpu_reset -D {RESETS_LOG} \
+         -cpu EPYC-Rome,-svm -smp 2 -m {all}M,slots=2,maxmem=4G -serial file:{CONSOLE_LOG} -d cpu_reset -D {RESETS_LOG} \
          -qmp unix:{QMP},server=on,wait=off -qmp unix:{monitor},server=on,wait=off -device virtio-serial-pci \
          -chardev socket,id=control,path={control},server=on,wait=off \
          -device virtserialport,chardev=control,name={control}",

@@ -4,13 +4,13 @@ use std::os::unix::fs::symlink;
 use std::time::Duration;
 
 use terrace_api::elastic::{Elastic, OrderState};
-use terrace_api::types::{Health, Status, VmDetail};
+use terrace_api::types::{Health, Status, Vm};
 
 use super::super::{Kind, Trouble, Verified};
 use super::script::{Host, Scripted, host, host_with, live, resize_tier};
 use super::{GIB, MIB};
 use crate::scout::State;
-use crate::served_tests::put;
+use crate::served_tests::{play_process, process, put};
 
 #[test]
 fn an_order_is_told_and_its_end_is_too() {
@@ -466,8 +466,9 @@ fn a_second_vm_of_the_same_name_takes_nothing_over_from_the_first() {
         let private = State::Unscannable("its RAM is private".into());
         host.served.find("vm1", Some(pid), private);
     }
-    let second: VmDetail = host.served.get("/v1/vms/vm1.200").unwrap();
-    assert_eq!(second.elastic, None);
+    let vms: Vec<Vm> = host.served.get("/v1/vms").unwrap();
+    let known: Vec<_> = vms.iter().map(|vm| (vm.name.as_str(), vm.pid)).collect();
+    assert_eq!(known, [("vm1", Some(100))]);
     let order = host.elastic("vm1").unwrap().order;
     assert!(order.is_some(), "its keeper was replaced");
 }
@@ -570,7 +571,7 @@ fn a_vm_that_was_restarted_is_looked_after_anew_and_one_that_is_found_again_is_n
     let script = Scripted::settled();
     let host = host([("vm1", &script)]);
     host.resize("vm1", [Some(GIB), None]).unwrap();
-    put(host.root(), "proc/200/stat", "");
+    play_process(host.root(), process(200));
     let find = |pid| {
         let private = State::Unscannable("its RAM is private".into());
         host.served.find("vm1", pid, private);

@@ -17,7 +17,7 @@ use super::super::{
 };
 use super::GIB;
 use crate::scout::State;
-use crate::served_tests::{Served, put, serve_elastic};
+use crate::served_tests::{Served, play_process, process, put, serve_elastic};
 
 /// What a provider says and hears.
 pub struct Script {
@@ -177,7 +177,7 @@ fn pace(patience: Duration) -> Pace {
 
 /// A process that lives, and whose descriptors can be seen and pin nothing.
 pub fn live(root: &Path, pid: u32) {
-    put(root, &format!("proc/{pid}/stat"), "");
+    play_process(root, process(pid));
     std::fs::create_dir_all(root.join(format!("proc/{pid}/fd"))).unwrap();
 }
 

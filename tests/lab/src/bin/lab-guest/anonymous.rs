@@ -76,6 +76,14 @@ impl Anonymous {
         })
     }
 
+    /// Reads every word of a page, with its number.
+    pub fn each(&self, page: usize, mut word: impl FnMut(usize, u64)) {
+        for number in 0..WORDS {
+            // SAFETY: see `at`. Volatile, because what somebody else did to it is the question.
+            word(number, unsafe { self.at(page, number).read_volatile() });
+        }
+    }
+
     /// A word's place: inside of the mapping, which lives as long as this value and which one thread
     /// alone uses.
     fn at(&self, page: usize, word: usize) -> *mut u64 {

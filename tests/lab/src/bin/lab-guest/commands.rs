@@ -10,6 +10,7 @@ use terrace_lab::workload::Workload;
 
 use crate::agent::Agent;
 use crate::cache::CachedFile;
+use crate::held::Held;
 use crate::lazyfree::{self, LazyFree};
 use crate::pagemap;
 use crate::sleepers::Sleepers;
@@ -22,6 +23,7 @@ pub struct Guest {
     pub agent: Agent,
     pub lazyfree: Option<LazyFree>,
     pub cache: Option<CachedFile>,
+    pub held: Option<Held>,
 }
 
 impl Guest {
@@ -53,6 +55,7 @@ fn execute(guest: &mut Guest, line: &str) -> Result<Value> {
 fn on_request(guest: &mut Guest, command: &str, argument: Option<&str>) -> Result<Value> {
     let count = || anyhow::Ok(usize::try_from(commands::number(argument)?)?);
     let freed = "no page was freed lazily; `lazyfree N` first";
+    let unheld = "no pages are held; `hold N` first";
     match command {
         "mapped" => Ok(json!({ "ranges": coalesce(pagemap::all_mapped()?) })),
         "sleepers" => {
@@ -69,6 +72,16 @@ fn on_request(guest: &mut Guest, command: &str, argument: Option<&str>) -> Resul
             file.context("no file is mapped; `cache N` first")?.unmap();
             Ok(json!({}))
         }
+        "hold" => {
+            // First, so that there is room for the new ones.
+            guest.held = None;
+            guest.held.insert(Held::new(count()?)?).ranges()
+        }
+        "more" => {
+            guest.held.as_mut().context(unheld)?.add(count()?)?;
+            Ok(json!({}))
+        }
+        "held" => Ok(guest.held.as_ref().context(unheld)?.state()),
         "lazyfree" => {
             let pages = guest.lazyfree.insert(LazyFree::new(count()?)?);
             Ok(json!({ "frames": pages.frames()? }))
@@ -83,7 +96,7 @@ fn on_request(guest: &mut Guest, command: &str, argument: Option<&str>) -> Resul
         other => bail!(
             "no command {other:?}; there are {COMMANDS}, truth, written, region, placement, mapped, \
              agent start|status|doctor|log|kill, sleepers N, cache N, \
-             uncache, lazyfree N, rewrite N, contents, pressure"
+             uncache, hold N, more N, held, lazyfree N, rewrite N, contents, pressure"
         ),
     }
 }

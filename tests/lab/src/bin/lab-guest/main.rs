@@ -3,12 +3,13 @@
 //! It fills a region with a pattern, keeps touching a scattered hot set in it, and answers questions
 //! on a virtio-serial port: which guest frames are hot, and is every byte still what it should be.
 //! When asked to, it lets processes come and go beside that, or has pages that are special to a kernel:
-//! freed lazily, of processes that sleep, in the page cache alone; or it starts the guest agent beside itself.
+//! freed lazily, of processes that sleep, in the page cache alone, full of words like entries; or it starts the guest agent beside itself.
 
 mod agent;
 mod anonymous;
 mod cache;
 mod commands;
+mod held;
 mod lazyfree;
 mod options;
 mod pagemap;
@@ -56,6 +57,7 @@ fn run() -> Result<()> {
         agent: Agent::default(),
         lazyfree: None,
         cache: None,
+        held: None,
     };
     let mut port = port::open(port::TRUTH, false)?;
     serve(&mut port, &mut guest, options.pause_ms)

@@ -12,7 +12,7 @@ use crate::pagemap;
 /// Pages of each process.
 const PAGES: usize = 64;
 /// Sleepers at a time; bounds the memory that they use.
-const MOST: u64 = 32;
+const MOST: u64 = 160;
 
 /// The sleeping processes.
 #[derive(Default)]

@@ -63,7 +63,7 @@ fn options(spec: &VmSpec, truth: i32) -> Vec<String> {
     let pairs = [
         ("-name", name.clone()),
         ("-accel", "kvm".to_owned()),
-        ("-cpu", "host".to_owned()),
+        ("-cpu", processor_model(spec).to_owned()),
         ("-smp", "1".to_owned()),
         ("-bios", "qboot.rom".to_owned()),
         ("-m", format!("{}M", spec.memory_mib)),
@@ -98,6 +98,16 @@ fn options(spec: &VmSpec, truth: i32) -> Vec<String> {
                 .flat_map(|(option, value)| [option.to_owned(), value]),
         )
         .collect()
+}
+
+/// L1's own processor can run nested guests, and so could every guest's that is given the same: of the first one
+/// KVM has to tell that it runs none, before its registers count. All others could not.
+fn processor_model(spec: &VmSpec) -> &'static str {
+    if spec.truth_port == vm::truth_port(1) {
+        "host"
+    } else {
+        "host,-svm"
+    }
 }
 
 type Options = Vec<(&'static str, String)>;

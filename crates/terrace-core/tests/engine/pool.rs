@@ -2,12 +2,10 @@
 
 #![allow(clippy::unwrap_used, reason = "test helpers outside of test functions")]
 
-mod common;
-
 use std::cell::Cell;
 use std::rc::Rc;
 
-use common::{Host, SECOND, draw, spec};
+use crate::common::{Host, SECOND, draw, spec};
 use terrace_core::replay::replay;
 use terrace_core::{EngineConfig, PolicyChoice, PolicyName, PoolRelease, Share, ShareView};
 use terrace_proto::log::LogWriter;

@@ -1,12 +1,8 @@
 //! The mechanism on a tiny simulated host: limits, budgets, pauses, failures.
 
-mod common;
-
-use common::rounds::{
-    EXCHANGED, FAST, PAGES, VM, config, host, host_with, hot, last, plans, round_starts, scans,
-    scattered,
-};
-use common::{Host, SECOND, spec};
+use crate::common::{Host, SECOND, spec};
+use crate::in_rounds::{VM, config, host, host_with, last, plans, round_starts, scans};
+use crate::scattered::{EXCHANGED, FAST, PAGES, hot, scattered};
 use terrace_core::{EngineConfig, PhaseView, PolicyName, Refusal};
 use terrace_proto::log::Record;
 use terrace_proto::{

@@ -1,30 +1,13 @@
-//! A VM of 4,096 pages whose hot fifth is scattered, and what its log shows.
+//! A VM whose hot fifth is scattered, and what its log shows.
 
 use terrace_core::{EngineConfig, PolicyName, RoundSummary};
 use terrace_proto::log::Record;
 use terrace_proto::{Action, MovePlan, ScanRequest, Tick, VmId};
 
-use super::{Host, SECOND, draw, spec};
+use crate::common::{Host, SECOND, spec};
+use crate::scattered::{FAST, PAGES, scattered};
 
 pub const VM: VmId = VmId(1);
-pub const PAGES: u64 = 4096;
-pub const FAST: u64 = 900;
-/// Golden: pages that the first round promotes, and as many that it demotes.
-pub const EXCHANGED: u64 = 699;
-
-pub fn hot(page: u64) -> bool {
-    page % 5 == 3
-}
-
-/// A fifth of the pages, scattered, takes nearly all accesses.
-pub fn scattered(page: u64, scan: u64) -> (bool, bool) {
-    let d = draw(page, scan);
-    if hot(page) {
-        (d < 230, d < 80)
-    } else {
-        (d < 10, d < 2)
-    }
-}
 
 pub fn config(policy: PolicyName) -> EngineConfig {
     EngineConfig {
@@ -44,7 +27,8 @@ pub fn host(policy: PolicyName) -> Host {
 }
 
 pub fn last(host: &Host) -> RoundSummary {
-    host.engine.vm(VM).unwrap().last_round.unwrap()
+    let vm = host.engine.vm(VM).expect("a VM that arrived");
+    vm.last_round.expect("a round that ended")
 }
 
 pub fn actions<'a, T: 'a>(
@@ -82,4 +66,14 @@ pub fn round_starts(host: &Host) -> Vec<u64> {
     })
     .map(|(at, _)| at.0 / SECOND)
     .collect()
+}
+
+impl Host {
+    /// Pages of a VM that are in the first tier, of those for which `which` holds.
+    pub fn on_fast(&self, vm: u32, which: impl Fn(u64) -> bool) -> u64 {
+        (0_u64..)
+            .zip(&self.guests[&VmId(vm)].tier)
+            .filter(|(page, tier)| **tier == 0 && which(*page))
+            .count() as u64
+    }
 }

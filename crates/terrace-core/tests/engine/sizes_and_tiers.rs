@@ -2,9 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "test helpers outside of test functions")]
 
-mod common;
-
-use common::{Host, SECOND, spec};
+use crate::common::{Host, SECOND, spec};
 use terrace_core::{EngineConfig, TierConfig, TierKind};
 use terrace_proto::log::Record;
 use terrace_proto::{

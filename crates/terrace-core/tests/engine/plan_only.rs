@@ -1,9 +1,8 @@
 //! Rounds that only plan: all of a round but its moves.
 
-mod common;
-
-use common::SECOND;
-use common::rounds::{EXCHANGED, VM, config, host, host_with, hot, last, plans};
+use crate::common::SECOND;
+use crate::in_rounds::{VM, config, host, host_with, last, plans};
+use crate::scattered::{EXCHANGED, hot};
 use terrace_core::{EngineConfig, PlannedMove, PolicyName, Refusal};
 use terrace_proto::{Command, Event, Tick, TierId};
 

@@ -1,10 +1,7 @@
 //! A tiny simulated host: guests with heat, accessed bits and pages in tiers, and an engine that is
 //! driven by its own timeouts. No real time passes.
 
-#![allow(dead_code, reason = "each test file uses a part")]
 #![allow(clippy::unwrap_used, reason = "test helpers outside of test functions")]
-
-pub mod rounds;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -236,14 +233,6 @@ impl Host {
             results,
             elapsed_ns: 9_000_000,
         }
-    }
-
-    /// Pages of a VM that are in the first tier, of those for which `which` holds.
-    pub fn on_fast(&self, vm: u32, which: impl Fn(u64) -> bool) -> u64 {
-        (0_u64..)
-            .zip(&self.guests[&VmId(vm)].tier)
-            .filter(|(page, tier)| **tier == 0 && which(*page))
-            .count() as u64
     }
 }
 

@@ -1,11 +1,8 @@
 //! Whole rounds on a tiny simulated host: golden counts and what each policy does.
 
-mod common;
-
-use common::rounds::{
-    EXCHANGED, FAST, PAGES, VM, config, host, hot, last, plans, round_starts, scans, scattered,
-};
-use common::{Host, SECOND, spec};
+use crate::common::{Host, SECOND, spec};
+use crate::in_rounds::{VM, config, host, last, plans, round_starts, scans};
+use crate::scattered::{EXCHANGED, FAST, PAGES, hot, scattered};
 use terrace_core::{PhaseView, PolicyName, RankClass};
 use terrace_proto::log::Record;
 use terrace_proto::{Command, Event, Gfn, PAGE_SIZE, Rearm, Tick, TierId, TierLimit};

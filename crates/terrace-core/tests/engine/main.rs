@@ -1,0 +1,10 @@
+//! The engine on a tiny simulated host: rounds, moves, sizes, the pool.
+
+mod common;
+mod in_rounds;
+mod mechanism;
+mod plan_only;
+mod pool;
+mod rounds;
+mod scattered;
+mod sizes_and_tiers;

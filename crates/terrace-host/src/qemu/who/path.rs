@@ -1,0 +1,76 @@
+//! What the file system says of a monitor's socket and of every folder above it.
+
+use std::fs;
+use std::io;
+use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _};
+use std::path::{Path, PathBuf};
+
+/// A folder above a socket.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Component {
+    /// Which.
+    pub path: PathBuf,
+    /// Whose.
+    pub owner: u32,
+    /// Its permissions.
+    pub mode: u32,
+}
+
+/// What decides whether a socket may be a monitor.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SocketFacts {
+    /// Where it really is: no link is left in it.
+    pub path: PathBuf,
+    /// Whether it is a socket.
+    pub is_socket: bool,
+    /// Whose.
+    pub owner: u32,
+    /// The folders above it, from the nearest up to `/`.
+    pub folders: Vec<Component>,
+}
+
+impl SocketFacts {
+    /// Follows all links, and looks at what is there and at every folder above.
+    ///
+    /// # Errors
+    /// Where something on the way is not there or cannot be looked at.
+    pub fn read(path: &Path) -> io::Result<Self> {
+        let path = fs::canonicalize(path)?;
+        let folders = match path.parent() {
+            Some(folder) => folders(folder)?,
+            None => Vec::new(),
+        };
+        Self::below(path, folders)
+    }
+
+    /// Looks at a socket directly in folders that were looked at; the path has no link above its last part.
+    ///
+    /// # Errors
+    /// Where it is not there.
+    pub(in crate::qemu) fn below(path: PathBuf, folders: Vec<Component>) -> io::Result<Self> {
+        let meta = fs::symlink_metadata(&path)?;
+        Ok(Self {
+            is_socket: meta.file_type().is_socket(),
+            owner: meta.uid(),
+            path,
+            folders,
+        })
+    }
+}
+
+/// A folder without links in its path, and all above it.
+pub(in crate::qemu) fn folders(folder: &Path) -> io::Result<Vec<Component>> {
+    let look = |folder: &Path| {
+        let meta = fs::symlink_metadata(folder)?;
+        // A link by now: somebody who may write there changes it under our hands.
+        if !meta.is_dir() {
+            return Err(io::ErrorKind::NotADirectory.into());
+        }
+        Ok(Component {
+            path: folder.to_owned(),
+            owner: meta.uid(),
+            mode: meta.mode(),
+        })
+    };
+    folder.ancestors().map(look).collect()
+}

@@ -1,0 +1,140 @@
+//! Text that others said, made fit for a terminal, a log and an answer of the API.
+//!
+//! A process, a monitor, a guest and a file's name are free to hold escape sequences, characters that reorder
+//! what stands beside them, and megabytes. This is the one place that takes that from them.
+
+use std::borrow::Cow;
+use std::fmt::Write as _;
+
+/// Most characters of what others said that are kept in a sentence.
+pub const MOST_WORDS: usize = 1000;
+/// Most bytes of a VM's name.
+pub const MOST_NAME: usize = 255;
+
+/// Text in which every character that does not stand for itself on a terminal is written out, as `\u{1b}`: controls,
+/// line ends, marks that reorder or join, and what has no glyph.
+#[must_use]
+pub fn printable(text: &str) -> Cow<'_, str> {
+    if text.chars().all(stands_for_itself) {
+        return Cow::Borrowed(text);
+    }
+    let mut out = String::with_capacity(text.len());
+    for c in text.chars() {
+        push(&mut out, c);
+    }
+    Cow::Owned(out)
+}
+
+/// The same, cut to so many characters of the result; `…` tells that it was cut.
+#[must_use]
+pub fn excerpt(text: &str, most: usize) -> String {
+    let mut out = String::new();
+    let mut room = most;
+    for c in text.chars() {
+        let before = out.len();
+        push(&mut out, c);
+        // What is written out is ASCII; anything else is one character.
+        let width = if out.len() - before == c.len_utf8() {
+            1
+        } else {
+            out.len() - before
+        };
+        if width > room {
+            out.truncate(before);
+            out.push('…');
+            break;
+        }
+        room -= width;
+    }
+    out
+}
+
+/// What may be a VM's name: 1 to 255 printable characters of ASCII that neither begins nor ends with a space. Two
+/// names that look alike are then alike.
+#[must_use]
+pub fn is_vm_name(name: &str) -> bool {
+    let is_long = name.is_empty() || name.len() > MOST_NAME;
+    let is_ascii = name.bytes().all(|b| (b' '..=b'~').contains(&b));
+    !is_long && is_ascii && name.trim() == name
+}
+
+/// Whether a character is its own glyph: neither a control nor a format character, nor one that joins another.
+fn stands_for_itself(c: char) -> bool {
+    match c {
+        ' '..='~' => true,
+        // The standard library's own table of what is printed as it is.
+        _ => c.escape_debug().len() == 1,
+    }
+}
+
+fn push(out: &mut String, c: char) {
+    if stands_for_itself(c) {
+        out.push(c);
+    } else {
+        // Writing to a string cannot fail.
+        let _ = write!(out, "\\u{{{:x}}}", u32::from(c));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn escapes_and_marks_that_reorder_are_written_out() {
+        assert_eq!(printable("\x1b[2J\x07"), "\\u{1b}[2J\\u{7}");
+        assert_eq!(printable("a\r\nb\tc"), "a\\u{d}\\u{a}b\\u{9}c");
+        // C1 controls, a right-to-left override, a zero-width joiner, a line separator, a combining mark.
+        for c in [
+            '\u{9b}', '\u{7f}', '\u{202e}', '\u{200d}', '\u{2028}', '\u{301}', '\u{feff}',
+        ] {
+            let text = printable(&c.to_string()).into_owned();
+            assert!(text.starts_with("\\u{") && text.is_ascii(), "{c:?}: {text}");
+        }
+        for plain in ["web1", "2 GiB → 3 GiB …", "größer, 猫 ~ \\ \" '"] {
+            assert!(matches!(printable(plain), Cow::Borrowed(_)), "{plain}");
+        }
+    }
+
+    #[test]
+    fn what_is_cut_is_cut_between_characters_and_says_so() {
+        assert_eq!(excerpt("猫猫猫", 3), "猫猫猫");
+        assert_eq!(excerpt("猫猫猫", 2), "猫猫…");
+        assert_eq!(excerpt("ab\x1bc", 2), "ab…");
+        assert_eq!(excerpt("", 0), "");
+        assert_eq!(
+            excerpt(&"x".repeat(15 << 20), MOST_WORDS).chars().count(),
+            MOST_WORDS + 1
+        );
+    }
+
+    #[test]
+    fn a_name_is_255_printable_characters_of_ascii_at_most() {
+        for good in ["a", "web 1/b;c", &"x".repeat(255)] {
+            assert!(is_vm_name(good), "{good}");
+        }
+        let long = "x".repeat(256);
+        for bad in [
+            "",
+            &long,
+            "a\x1b[2J",
+            "a\nb",
+            "größe",
+            " a",
+            "a ",
+            "\u{202e}a",
+        ] {
+            assert!(!is_vm_name(bad), "{bad:?}");
+        }
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn nothing_gets_through(text in ".{0,60}", most in 0_usize..80) {
+            let plain = printable(&text);
+            assert!(plain.chars().all(|c| !c.is_control()));
+            assert!(matches!(printable(&plain), Cow::Borrowed(_)));
+            assert!(excerpt(&text, most).chars().count() <= most + 1);
+        }
+    }
+}

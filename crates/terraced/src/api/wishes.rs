@@ -1,0 +1,143 @@
+//! An operator's wishes: what the API changes. They run on the engine's thread, and answer a sentence.
+
+use terrace_api::types as api;
+use terrace_core::{PageExplanation, VmView};
+use terrace_proto::{Command, Gpa, TierLimit, VmId};
+
+use super::views::mode;
+use super::{Failure, Served, no_vm};
+use crate::config::{MOST_WEIGHT, tier_named};
+use crate::roster::Entry;
+
+impl dyn Served + '_ {
+    /// `POST /v1/vms/{name}/plan`.
+    pub fn plan(&mut self, name: &str) -> Result<api::Planning, Failure> {
+        let id = self.managed_id(name)?;
+        let before = self.view(id)?;
+        self.wish(Command::PlanRound(id))?;
+        let after = self.view(id)?;
+        match after.current_round {
+            Some(round) if round.planned.is_some() && after.round > before.round => {
+                Ok(api::Planning { round: round.round })
+            }
+            _ => {
+                let last = after.reasons.last().map(|r| r.text.clone());
+                let why = last.unwrap_or_else(|| "no round can start now".into());
+                Err(Failure::NotNow(format!("{name}: {why}")))
+            }
+        }
+    }
+
+    /// `POST /v1/vms/{name}/set`.
+    pub fn set(&mut self, name: &str, setting: &api::Setting) -> Result<api::Done, Failure> {
+        let id = self.managed_id(name)?;
+        let command = match setting.key.as_str() {
+            "moves" => Command::Moves(id, on_or_off(&setting.value)?),
+            "weight" => Command::Weight(id, weight(&setting.value)?),
+            "fast" => Command::FastSize(id, bytes(&setting.value)?),
+            key => Command::Limits(id, self.new_limits(id, key, &setting.value)?),
+        };
+        self.wish(command)?;
+        Ok(api::Done {
+            done: format!("{name}: {} = {}", setting.key, setting.value),
+        })
+    }
+
+    fn new_limits(&self, id: VmId, key: &str, value: &str) -> Result<Vec<TierLimit>, Failure> {
+        let unknown = || {
+            Failure::Invalid(format!(
+                "no setting {key}: there are moves, weight, fast, floor, ceiling, TIER.floor, TIER.ceiling"
+            ))
+        };
+        // Without a tier's name it is the first one's, as for `fast`.
+        let (tier, which) = key.split_once('.').unwrap_or(("fast", key));
+        let tier = tier_named(&self.engine().config().tiers, tier)
+            .ok_or_else(|| Failure::Invalid(format!("there is no tier {tier}")))?;
+        let mut limits: Vec<TierLimit> = self.view(id)?.tiers.iter().map(|t| t.limit).collect();
+        let limit = limits.get_mut(tier.index()).ok_or_else(unknown)?;
+        match which {
+            "floor" => limit.floor_bytes = bytes(value)?,
+            "ceiling" => limit.ceiling_bytes = bytes(value)?,
+            _ => return Err(unknown()),
+        }
+        if limit.floor_bytes > limit.ceiling_bytes {
+            return Err(Failure::Invalid(format!(
+                "{key} = {value}: the floor would be above the ceiling"
+            )));
+        }
+        Ok(limits)
+    }
+
+    /// `POST /v1/vms/{name}/pause` and `/resume`: the engine's moves and scans, and the agent.
+    pub fn halt(&mut self, name: &str, halt: bool) -> Result<api::Done, Failure> {
+        self.entry(name)?;
+        let agent = self.halt_agent(name, halt);
+        let command = if halt {
+            Command::Pause
+        } else {
+            Command::Resume
+        };
+        match self.managed_id(name) {
+            Ok(id) => self.wish(command(Some(id)))?,
+            Err(_) if agent => {}
+            Err(unmanaged) => return Err(unmanaged),
+        }
+        let said = if halt { "paused" } else { "resumed" };
+        Ok(api::Done {
+            done: format!("{name}: {said}"),
+        })
+    }
+
+    /// The engine's id of a VM that it manages.
+    pub fn managed_id(&self, name: &str) -> Result<VmId, Failure> {
+        let entry = self.entry(name)?;
+        entry.managed.as_ref().map(|m| m.id).ok_or_else(|| {
+            let (_, reason) = mode(entry, None);
+            Failure::NotFound(format!("{name} is not under management: {reason}"))
+        })
+    }
+
+    /// What the engine says of one page.
+    pub fn page(&self, name: &str, gpa: Gpa) -> Result<PageExplanation, Failure> {
+        let id = self.managed_id(name)?;
+        let page = self.engine().explain_page(id, gpa.gfn());
+        page.filter(|page| page.ram).ok_or_else(|| {
+            Failure::NotFound(format!("{name} has no RAM at guest physical address {gpa}"))
+        })
+    }
+
+    /// A VM by name.
+    pub fn entry(&self, name: &str) -> Result<&Entry, Failure> {
+        let known = self.vms().keys();
+        self.vms().get(name).ok_or_else(|| no_vm(name, known))
+    }
+
+    fn view(&self, id: VmId) -> Result<VmView, Failure> {
+        self.engine()
+            .vm(id)
+            .ok_or_else(|| Failure::NotFound("the VM is gone".into()))
+    }
+}
+
+fn bytes(value: &str) -> Result<u64, Failure> {
+    let size: Result<bytesize::ByteSize, _> = value.parse();
+    size.map(|size| size.as_u64())
+        .map_err(|_| Failure::Invalid(format!("{value}: not a size; write it as 512MiB or 2GiB")))
+}
+
+fn weight(value: &str) -> Result<u32, Failure> {
+    let weight = value.parse().ok().filter(|w| (1..=MOST_WEIGHT).contains(w));
+    weight.ok_or_else(|| {
+        Failure::Invalid(format!(
+            "{value}: not a weight; write a number from 1 to {MOST_WEIGHT} (1000 is normal)"
+        ))
+    })
+}
+
+fn on_or_off(value: &str) -> Result<bool, Failure> {
+    match value {
+        "on" | "true" => Ok(true),
+        "off" | "false" => Ok(false),
+        _ => Err(Failure::Invalid(format!("{value}: write on or off"))),
+    }
+}

@@ -1,0 +1,407 @@
+//! How each rule is broken, and the test that has to notice.
+
+/// A fault: one text of one file becomes another.
+pub struct Mutation {
+    /// Number of the rule in `docs/data-rules.md`.
+    pub rule: u8,
+    /// What it is called by `--only`, and its log.
+    pub name: &'static str,
+    /// The fault, for people.
+    pub what: &'static str,
+    pub file: &'static str,
+    /// Exactly once in the file.
+    pub find: &'static str,
+    pub replace: &'static str,
+    pub proof: Proof,
+}
+
+/// A test that fails by the fault.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct Proof {
+    pub package: &'static str,
+    pub place: Place,
+    /// The name of its function.
+    pub test: &'static str,
+}
+
+/// Where a package has a test.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Place {
+    /// Beside the code.
+    Library,
+    /// In an integration test of that name.
+    Integration(&'static str),
+    /// On real guests, which take longer.
+    Guests,
+}
+
+impl Mutation {
+    pub fn is_called(&self, text: &str) -> bool {
+        match text.parse::<u8>() {
+            Ok(rule) => self.rule == rule,
+            Err(_) => self.name.contains(text),
+        }
+    }
+}
+
+impl Place {
+    /// What cargo is told.
+    pub fn target(self) -> Vec<&'static str> {
+        match self {
+            Self::Library => vec!["--lib"],
+            Self::Integration(name) => vec!["--test", name],
+            Self::Guests => vec!["--test", "guests"],
+        }
+    }
+}
+
+const fn in_pagetable(test: &'static str) -> Proof {
+    Proof {
+        package: "terrace-pagetable",
+        place: Place::Library,
+        test,
+    }
+}
+
+const fn of_scanner(test: &'static str) -> Proof {
+    Proof {
+        package: "terrace-pagetable",
+        place: Place::Integration("scanner"),
+        test,
+    }
+}
+
+const fn in_host(test: &'static str) -> Proof {
+    Proof {
+        package: "terrace-host",
+        place: Place::Library,
+        test,
+    }
+}
+
+const fn on_guests(test: &'static str) -> Proof {
+    Proof {
+        package: "terrace-host",
+        place: Place::Guests,
+        test,
+    }
+}
+
+const ENTRY: &str = "crates/terrace-pagetable/src/entry.rs";
+const PASS: &str = "crates/terrace-pagetable/src/pass.rs";
+const DIRECT_MAP: &str = "crates/terrace-pagetable/src/direct_map.rs";
+const ALLOCATED: &str = "crates/terrace-host/src/worker/allocated.rs";
+const ROOTS: &str = "crates/terrace-host/src/worker/roots.rs";
+
+/// How the walk comes by a table.
+const ASKED_FOR: &str = "self.holds_data(frame)
+            .then(|| self.memory.table(frame))
+            .flatten()";
+/// Why a guest without KASLR is not searched.
+const NO_SEARCH: &str = "if kernel.map.is_at_default_base() {";
+const SEARCH: &str = "if kernel.map.is_at_default_base() && self.earlier.len() > EARLIER {";
+
+/// All of them, by rule.
+pub const MUTATIONS: &[Mutation] = &[
+    Mutation {
+        rule: 1,
+        name: "clear-dirty",
+        what: "clearing A clears D too",
+        file: ENTRY,
+        find: "match slot.compare_exchange(seen, seen & !ACCESSED, ",
+        replace: "match slot.compare_exchange(seen, seen & !(ACCESSED | DIRTY), ",
+        proof: of_scanner("the_dirty_bit_is_never_cleared"),
+    },
+    Mutation {
+        rule: 1,
+        name: "drop-dirty",
+        what: "D is dropped rather than moved to bit 58",
+        file: ENTRY,
+        find: "e & !DIRTY | SAVED_DIRTY\n",
+        replace: "e & !DIRTY\n",
+        proof: of_scanner("a_dirty_bit_is_never_lost"),
+    },
+    Mutation {
+        rule: 2,
+        name: "no-look-back",
+        what: "what led to a table is not looked at again",
+        file: PASS,
+        find: "if holds { Ok(()) } else { Err(Gone) }",
+        replace: "if holds || true { Ok(()) } else { Err(Gone) }",
+        proof: of_scanner("a_table_reused_for_data_under_the_scan_keeps_every_word"),
+    },
+    Mutation {
+        rule: 2,
+        name: "other-entry",
+        what: "an entry that is another one by now is changed",
+        file: ENTRY,
+        find: "if (now ^ seen) & IDENTITY != 0 {\n            return Written::Lost;",
+        replace: "if (now ^ seen) & IDENTITY != 0 && now == 0 {\n            return Written::Lost;",
+        proof: in_pagetable("an_entry_that_is_another_mapping_now_is_left_alone"),
+    },
+    Mutation {
+        rule: 3,
+        name: "four-levels",
+        what: "levels are always four",
+        file: "crates/terrace-pagetable/src/paging.rs",
+        find: "if registers.cr4 & CR4_LA57 == 0 { 4 } else { 5 }",
+        replace: "if registers.cr4 & CR4_LA57 == 0 { 4 } else { 4 }",
+        proof: in_pagetable("la57_means_five_levels"),
+    },
+    Mutation {
+        rule: 4,
+        name: "prune-top",
+        what: "the top level is pruned",
+        file: PASS,
+        find: "if self.prune && !self.is_top(level) && !entry.is_accessed() {",
+        replace: "if self.prune && !entry.is_accessed() {",
+        proof: of_scanner("the_top_level_is_neither_pruned_nor_written"),
+    },
+    Mutation {
+        rule: 5,
+        name: "no-isolation",
+        what: "an emulated guest boots without `pti=on`",
+        file: "crates/terrace-host/tests/guests/isolation.rs",
+        find: "options: \"region=32 hot=10 pause_ms=5 pti=on\",",
+        replace: "options: \"region=32 hot=10 pause_ms=5 pti=off\",",
+        proof: on_guests("ten_page_hot_set_is_found"),
+    },
+    Mutation {
+        rule: 6,
+        name: "search-holes",
+        what: "all RAM is searched, not what is allocated",
+        file: "crates/terrace-host/src/worker/guest.rs",
+        find: "self.roots.search(&self.memory, &mut pieces);",
+        replace: "self.roots.search(&self.memory, [Gfn(0)..Gfn(self.memory.frames())]);",
+        proof: on_guests("scans_do_not_allocate_memory_that_the_guest_never_touched"),
+    },
+    Mutation {
+        rule: 7,
+        name: "offset-is-address",
+        what: "the file's offset is the guest's address",
+        file: "crates/terrace-host/src/memory_map/build.rs",
+        find: "let file_offset = mapping.offset + (run.hva - mapping.start);",
+        replace: "let file_offset = run.gpa % self.lens[index];",
+        proof: in_host("ram_is_joined_with_its_file_and_adjacent_runs_become_one"),
+    },
+    Mutation {
+        rule: 8,
+        name: "huge-unsaid",
+        what: "nobody is told that a leaf is of 2 MiB",
+        file: "crates/terrace-pagetable/src/scanner.rs",
+        find: "huge_leaf: self.huge.clone().into_bitmap(),",
+        replace: "huge_leaf: PageBitmap::new(self.frames.div_ceil(512)),",
+        proof: of_scanner("a_giant_leaf_is_512_huge_blocks_and_accessed_throughout"),
+    },
+    Mutation {
+        rule: 8,
+        name: "huge-unsaid-of-a-guest",
+        what: "the same, of a real guest",
+        file: "crates/terrace-pagetable/src/scanner.rs",
+        find: "huge_leaf: self.huge.clone().into_bitmap(),",
+        replace: "huge_leaf: PageBitmap::new(self.frames.div_ceil(512)),",
+        proof: on_guests("a_2_mib_leaf_speaks_for_all_its_parts_and_says_so"),
+    },
+    Mutation {
+        rule: 9,
+        name: "crash-qemu",
+        what: "QEMU is asked for `calc_dirty_rate`",
+        file: "crates/terrace-host/src/qemu/monitor.rs",
+        find: "let text = self.human(\"info numa\")?;",
+        replace: "let text = self.human(\"calc_dirty_rate 1\")?;",
+        proof: Proof {
+            package: "terrace-host",
+            place: Place::Integration("qmp_commands"),
+            test: "qemu_is_asked_nothing_but_what_is_listed",
+        },
+    },
+    Mutation {
+        rule: 12,
+        name: "kernel-entries",
+        what: "entries that are not for users count",
+        file: "crates/terrace-pagetable/src/chunk.rs",
+        find: "let user = lanes.map(|l| l & l >> USER.trailing_zeros());",
+        replace: "let user = *lanes;",
+        proof: of_scanner("the_kernel_half_and_kernel_entries_are_left_alone"),
+    },
+    Mutation {
+        rule: 13,
+        name: "no-proof",
+        what: "a kernel half without a direct map counts",
+        file: DIRECT_MAP,
+        find: "search.run().ok_or(Unproven::NoDirectMap(root))",
+        replace: "Ok(search.run().unwrap_or(Self { base: 0, paging }))",
+        proof: in_host("a_register_of_a_vcpu_in_a_nested_guest_names_data_and_is_not_walked"),
+    },
+    Mutation {
+        rule: 13,
+        name: "no-proof-on-a-guest",
+        what: "the same, on a real guest",
+        file: DIRECT_MAP,
+        find: "search.run().ok_or(Unproven::NoDirectMap(root))",
+        replace: "Ok(search.run().unwrap_or(Self { base: 0, paging }))",
+        proof: on_guests("a_kernel_half_that_its_own_direct_map_does_not_prove_changes_no_byte"),
+    },
+    Mutation {
+        rule: 13,
+        name: "some-tables",
+        what: "a direct map need not cover what the half names",
+        file: DIRECT_MAP,
+        find: "self.covers_tables(memory, half, half) && self.maps_to_itself(memory, half, root)",
+        replace: "self.maps_to_itself(memory, half, root)",
+        proof: in_pagetable("every_table_that_the_kernel_half_names_has_to_be_in_the_direct_map"),
+    },
+    Mutation {
+        rule: 13,
+        name: "one-leaf",
+        what: "one leaf over all of them proves a half",
+        file: DIRECT_MAP,
+        find: "own >= MIN_LEAVES && (foreign == 0 || level == 3)",
+        replace: "own >= 1 && (foreign == 0 || level == 3 || MIN_LEAVES > 0)",
+        proof: in_pagetable("a_single_leaf_that_covers_everything_proves_nothing"),
+    },
+    Mutation {
+        rule: 13,
+        name: "nested-registers",
+        what: "registers count of a vCPU that runs a nested guest",
+        file: "crates/terrace-host/src/qemu/nesting.rs",
+        find: "Some(!before.inside && before == after)",
+        replace: "Some(before == after)",
+        proof: Proof {
+            package: "terrace-host",
+            place: Place::Integration("readings"),
+            test: "a_nested_guests_registers_do_not_count_at_whichever_moment_it_ran",
+        },
+    },
+    Mutation {
+        rule: 14,
+        name: "search-default-base",
+        what: "a guest without KASLR is searched",
+        file: ROOTS,
+        find: NO_SEARCH,
+        replace: SEARCH,
+        proof: in_host(
+            "a_guest_without_kaslr_is_not_searched_so_that_no_process_can_forge_a_table",
+        ),
+    },
+    Mutation {
+        rule: 14,
+        name: "search-default-base-of-a-guest",
+        what: "the same, where a process forges a table",
+        file: ROOTS,
+        find: NO_SEARCH,
+        replace: SEARCH,
+        proof: on_guests("a_top_level_table_that_a_process_forged_leads_nowhere"),
+    },
+    Mutation {
+        rule: 14,
+        name: "found-before-reset",
+        what: "what was found before a reset counts after it",
+        file: ROOTS,
+        find: "        self.found.clear();\n        self.in_use.clear();\n",
+        replace: "        self.in_use.clear();\n",
+        proof: in_host("nothing_found_before_a_reset_counts_after_it"),
+    },
+    Mutation {
+        rule: 14,
+        name: "half-before-reset",
+        what: "a half seen before a reset is searched for",
+        file: ROOTS,
+        find: "} else if self.earlier.contains(&digest(&kernel.half)) {",
+        replace: "} else if self.earlier.len() > EARLIER {",
+        proof: in_host("nothing_found_before_a_reset_counts_after_it"),
+    },
+    Mutation {
+        rule: 14,
+        name: "old-registers",
+        what: "a walk goes on when its registers are too old",
+        file: PASS,
+        find: "if self.guard.is_in_time() {",
+        replace: "if self.guard.is_in_time() || !self.links.is_empty() {",
+        proof: of_scanner("nothing_is_written_once_a_walk_took_too_long"),
+    },
+    Mutation {
+        rule: 15,
+        name: "walk-holes",
+        what: "the walk reads where no data is",
+        file: ALLOCATED,
+        find: ASKED_FOR,
+        replace: "self.memory.table(frame)",
+        proof: in_host("pages_without_data_are_no_tables_and_stay_without"),
+    },
+    Mutation {
+        rule: 15,
+        name: "walk-holes-of-a-guest",
+        what: "the same, of a real guest's hostile tables",
+        file: ALLOCATED,
+        find: ASKED_FOR,
+        replace: "self.memory.table(frame)",
+        proof: on_guests("tables_that_name_untouched_memory_do_not_allocate_it"),
+    },
+    Mutation {
+        rule: 16,
+        name: "stop-does-not-wait",
+        what: "a ring changes without waiting for its chain",
+        file: "crates/terrace-hyperflex/src/ring.rs",
+        find: "let _held = self.lock();\n        change(&self.vring)",
+        replace: "change(&self.vring)",
+        proof: Proof {
+            package: "terrace-hyperflex",
+            place: Place::Library,
+            test: "a_chain_that_is_stopped_at_any_hole_is_undone_and_done_again_from_its_base",
+        },
+    },
+];
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+    use std::fs;
+    use std::path::Path;
+
+    use super::super::tree::mutated;
+    use super::*;
+    use crate::places;
+
+    #[test]
+    fn each_mutation_applies_to_the_tree_as_it_is() {
+        for mutation in MUTATIONS {
+            let text = fs::read_to_string(places::repository().join(mutation.file)).unwrap();
+            let broken = mutated(mutation, &text).unwrap();
+            assert_ne!(broken, text, "{}", mutation.name);
+        }
+    }
+
+    #[test]
+    fn a_mutation_that_applies_twice_or_never_is_refused() {
+        let Some(mutation) = MUTATIONS.first() else {
+            return;
+        };
+        for times in [0, 2] {
+            let error = mutated(mutation, &mutation.find.repeat(times)).unwrap_err();
+            assert!(error.to_string().contains("not once"), "{error}");
+        }
+    }
+
+    #[test]
+    fn each_has_a_name_of_its_own_and_a_test_that_exists() {
+        let names: BTreeSet<&str> = MUTATIONS.iter().map(|m| m.name).collect();
+        assert_eq!(names.len(), MUTATIONS.len());
+        for Mutation { proof, .. } in MUTATIONS {
+            let package = places::repository().join("crates").join(proof.package);
+            let defined = format!("fn {}(", proof.test);
+            assert!(holds(&package, &defined), "no test {}", proof.test);
+        }
+    }
+
+    fn holds(folder: &Path, text: &str) -> bool {
+        fs::read_dir(folder).unwrap().any(|entry| {
+            let path = entry.unwrap().path();
+            if path.is_dir() {
+                return holds(&path, text);
+            }
+            let is_source = path.extension().is_some_and(|extension| extension == "rs");
+            is_source && fs::read_to_string(path).unwrap().contains(text)
+        })
+    }
+}
