@@ -20,18 +20,40 @@ use crate::{host, places};
 /// Names the folder for the tests.
 const IMAGES: &str = "TERRACE_GUEST_IMAGES";
 
-/// How many passed and failed.
-#[derive(Clone, Copy, Default)]
+/// How many passed, and which failed.
+#[derive(Default)]
 pub struct Outcome {
     pub passed: usize,
-    pub failed: usize,
+    pub failed: Vec<Failure>,
+}
+
+/// A test that failed, and why if its runner says so.
+pub struct Failure {
+    pub name: String,
+    pub why: String,
 }
 
 impl Outcome {
-    pub fn and(self, other: Self) -> Self {
-        Self {
-            passed: self.passed + other.passed,
-            failed: self.failed + other.failed,
+    pub fn and(mut self, other: Self) -> Self {
+        self.passed += other.passed;
+        self.failed.extend(other.failed);
+        self
+    }
+
+    /// Counts a test, and prints its result.
+    pub fn count(&mut self, name: &str, seconds: f64, result: Result<()>) {
+        match result {
+            Ok(()) => {
+                self.passed += 1;
+                println!("test {name} ok ({seconds:.1} s)");
+            }
+            Err(error) => {
+                println!("test {name} FAILED ({seconds:.1} s)\n{error:#}");
+                self.failed.push(Failure {
+                    name: name.to_owned(),
+                    why: format!("{error:#}"),
+                });
+            }
         }
     }
 }
@@ -61,24 +83,27 @@ pub fn run(only: Option<&str>, long: bool) -> Result<Outcome> {
         let line = line.context("reading the output of cargo test")?;
         println!("{line}");
         match result(&line) {
-            Some(true) => outcome.passed += 1,
-            Some(false) => outcome.failed += 1,
+            Some((_, true)) => outcome.passed += 1,
+            Some((name, false)) => outcome.failed.push(Failure {
+                name: name.to_owned(),
+                why: String::new(),
+            }),
             None => {}
         }
     }
     let status = child.wait()?;
-    if status.success() != (outcome.failed == 0) || outcome.passed + outcome.failed == 0 {
+    if status.success() != outcome.failed.is_empty() || outcome.passed + outcome.failed.len() == 0 {
         bail!("the tests on plain guests ended early ({status}); their output is above");
     }
     Ok(outcome)
 }
 
-/// What a line says of a test: `test NAME ... ok` or `FAILED`.
-fn result(line: &str) -> Option<bool> {
-    let (_, result) = line.strip_prefix("test ")?.split_once(" ... ")?;
+/// The test that a line speaks of, and whether it passed: `test NAME ... ok` or `FAILED`.
+fn result(line: &str) -> Option<(&str, bool)> {
+    let (name, result) = line.strip_prefix("test ")?.split_once(" ... ")?;
     match result.split(' ').next()? {
-        "ok" => Some(true),
-        "FAILED" => Some(false),
+        "ok" => Some((name, true)),
+        "FAILED" => Some((name, false)),
         _ => None,
     }
 }
@@ -142,8 +167,11 @@ mod tests {
 
     #[test]
     fn results_are_told_from_everything_else() {
-        assert_eq!(result("test a_name ... ok (1.0 s)"), Some(true));
-        assert_eq!(result("test a_name ... FAILED (1.0 s)"), Some(false));
+        assert_eq!(result("test a_name ... ok (1.0 s)"), Some(("a_name", true)));
+        assert_eq!(
+            result("test a_name ... FAILED (1.0 s)"),
+            Some(("a_name", false))
+        );
         for other in ["test a ... ignored, why", "10 hot pages ... ok", ""] {
             assert_eq!(result(other), None);
         }

@@ -25,16 +25,7 @@ pub fn run<'a>(tests: impl Iterator<Item = &'a Test>) -> Outcome {
         let begin = Instant::now();
         let result = test();
         let seconds = begin.elapsed().as_secs_f64();
-        match result {
-            Ok(()) => {
-                outcome.passed += 1;
-                println!("test {name} ok ({seconds:.1} s)");
-            }
-            Err(error) => {
-                outcome.failed += 1;
-                println!("test {name} FAILED ({seconds:.1} s)\n{error:#}");
-            }
-        }
+        outcome.count(name, seconds, result);
     }
     outcome
 }

@@ -97,10 +97,25 @@ pub fn run(arguments: &TestArguments) -> Result<()> {
     if !chosen.is_empty() {
         all = all.and(run_in_labs(&chosen)?);
     }
-    let Outcome { passed, failed } = all;
-    println!("{passed} passed, {failed} failed");
+    conclude(&all)
+}
+
+/// Lines of a failure that are shown again at the end.
+const LINES: usize = 12;
+
+/// Says again at the end what failed and why: of a long log, the end is what is kept.
+fn conclude(outcome: &Outcome) -> Result<()> {
+    for failure in &outcome.failed {
+        println!("failed: {}", failure.name);
+        for line in failure.why.lines().take(LINES) {
+            println!("    {line}");
+        }
+    }
+    let failed = outcome.failed.len();
+    println!("{} passed, {failed} failed", outcome.passed);
     if failed > 0 {
-        bail!("{failed} of the lab's tests failed");
+        let names: Vec<&str> = outcome.failed.iter().map(|f| f.name.as_str()).collect();
+        bail!("{failed} of the lab's tests failed: {}", names.join(", "));
     }
     Ok(())
 }
@@ -113,24 +128,15 @@ fn run_in_labs(tests: &[&LabTest]) -> Result<Outcome> {
     if !blueprint.has_snapshot()? {
         drop(Lab::start(&blueprint, "test", Lifetime::Task)?);
     }
-    let mut failed = 0;
+    let mut outcome = Outcome::default();
     for test in tests {
         println!("test {} …", test.name);
         let begin = Instant::now();
         let result = run_again_if_the_emulator_failed(&blueprint, test);
         let seconds = begin.elapsed().as_secs_f64();
-        match result {
-            Ok(()) => println!("test {} ok ({seconds:.1} s)", test.name),
-            Err(error) => {
-                failed += 1;
-                println!("test {} FAILED ({seconds:.1} s)\n{error:#}", test.name);
-            }
-        }
+        outcome.count(test.name, seconds, result);
     }
-    Ok(Outcome {
-        passed: tests.len() - failed,
-        failed,
-    })
+    Ok(outcome)
 }
 
 /// Labs that a test gets if the emulator ends under it.
