@@ -16,8 +16,8 @@ const PATIENCE_NS: u64 = 3_000_000_000;
 /// How long chains are refused after a look that did not find nobody, ns.
 const REFUSAL_NS: u64 = 1_000_000_000;
 
-/// How often it is asked for a look while chains wait.
-pub const WAITING: Duration = Duration::from_millis(20);
+/// The pause between two looks while chains wait, at least.
+pub const WAITING: Duration = Duration::from_millis(5);
 
 /// What a look came to.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]

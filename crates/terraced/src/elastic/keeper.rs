@@ -15,7 +15,7 @@ use terrace_hyperflex::lease;
 use tokio::sync::oneshot;
 
 use super::lookout::Sharers;
-use super::{Find, Look, Mechanism, Pace, Place, Provider, Trouble, Verified, three_ways};
+use super::{Find, Look, Mechanism, Pace, Place, Provider, Trouble, Verified, Wanted, three_ways};
 use crate::daemon::Input;
 use crate::privileges;
 
@@ -226,11 +226,10 @@ impl Verdicts {
     }
 }
 
-/// Looks for one device in a row, before orders are seen to.
-const LOOKS_AT_ONCE: usize = 8;
-
 /// How often at least a device is asked whether memory waits, which its guest may give back by itself.
 const SELDOM: Duration = Duration::from_secs(1);
+/// The same while a target is not met.
+const OFTEN: Duration = Duration::from_millis(50);
 
 struct Body {
     id: u64,
@@ -327,34 +326,30 @@ impl Body {
         provider.ok_or_else(|| Trouble::Nothing(three_ways(name)))
     }
 
-    /// Looks who has the VM's RAM as long as the device waits for it.
+    /// Looks who has the VM's RAM, where the device waits for that.
     fn lease(&mut self) {
         self.lease_at = None;
-        let pid = self.place.pid;
-        let mut found = None;
-        for _ in 0..LOOKS_AT_ONCE {
-            let Some(provider) = &mut self.provider else {
-                return;
-            };
-            // A device that does not answer is told by the next look.
-            let Ok(Some(wanted)) = provider.lease(found.take()) else {
-                return;
-            };
-            self.sharers.hear(wanted.process, wanted.files);
-            if !wanted.waits {
-                let pause = if self.was_met {
-                    self.pace.idle.min(SELDOM)
-                } else {
-                    lease::WAITING
-                };
-                self.lease_at = Some(Instant::now() + pause);
-                return;
-            }
-            let look = self.sharers.look(pid, Instant::now());
-            found = Some((wanted.number, look));
+        let Some(wanted) = self.ask(None) else {
+            return;
+        };
+        if !wanted.waits {
+            let pause = if self.was_met { SELDOM } else { OFTEN };
+            self.lease_at = Some(Instant::now() + pause.min(self.pace.idle));
+            return;
         }
-        // What was found last is not told: it will be looked again.
-        self.lease_at = Some(Instant::now() + self.sharers.pause(lease::WAITING));
+        let found = self.sharers.look(self.place.pid, Instant::now());
+        // The next look is asked for after the holes that this one allows.
+        if self.ask(Some((wanted.number, found))).is_some() {
+            self.lease_at = Some(Instant::now() + self.sharers.pause(lease::WAITING));
+        }
+    }
+
+    /// One that does not answer is told by the next look.
+    fn ask(&mut self, looked: Option<(u64, Found)>) -> Option<Wanted> {
+        let wanted = self.provider.as_mut()?.lease(looked).ok()??;
+        let files = wanted.files.clone();
+        self.sharers.hear(wanted.process, files);
+        Some(wanted)
     }
 
     /// Looks at the host's memory too, where that `may` be and is due or a target was met; who has it is known since
