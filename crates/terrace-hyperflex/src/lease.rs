@@ -112,7 +112,7 @@ impl Leases {
 
     /// What may be done with a chain that is there.
     pub fn may(&mut self, now_ns: u64) -> May {
-        if self.is_valid(now_ns) {
+        if self.stands(now_ns) {
             return May::Punch;
         }
         if self.refused_until_ns.is_some_and(|until| now_ns < until) {
@@ -125,10 +125,6 @@ impl Leases {
             return May::Refuse;
         }
         May::Wait(until)
-    }
-
-    fn is_valid(&self, now_ns: u64) -> bool {
-        self.valid_until_ns.is_some_and(|until| now_ns < until)
     }
 
     /// Counts a chain as punched, before its first hole; returns its number.
@@ -154,7 +150,7 @@ impl Leases {
 
     /// Whether holes may be punched now.
     pub fn stands(&self, now_ns: u64) -> bool {
-        self.is_valid(now_ns)
+        self.valid_until_ns.is_some_and(|until| now_ns < until)
     }
 }
 

@@ -408,6 +408,15 @@ pub const MUTATIONS: &[Mutation] = &[
     },
     Mutation {
         rule: 17,
+        name: "later-look",
+        what: "a later look proves what was withheld",
+        file: LEASED,
+        find: "chain.number = u64::MAX;",
+        replace: "chain.number = chain.number.max(1);",
+        proof: in_flex("what_was_punched_as_somebody_came_stays_out_of_use"),
+    },
+    Mutation {
+        rule: 17,
         name: "newcomer-at-a-stop-forgotten",
         what: "what an undone chain punched is not withheld",
         file: LEASED,

@@ -64,6 +64,16 @@ pub fn text(elastic: &Elastic) -> String {
             elastic.refused_entries
         );
     }
+    out += &held_text(elastic);
+    if let Some(device) = &elastic.pinned_by {
+        out += &format!("  cannot shrink: {device} is passed through and pins all of its memory\n");
+    }
+    out + &format!("  {}\n", elastic.admission)
+}
+
+/// Who else has the VM's RAM, and what came of it.
+fn held_text(elastic: &Elastic) -> String {
+    let mut out = String::new();
     for tier in elastic.tiers.iter().filter(|tier| tier.withheld_bytes > 0) {
         let withheld = render::bytes(tier.withheld_bytes);
         out += &format!(
@@ -74,10 +84,7 @@ pub fn text(elastic: &Elastic) -> String {
     if let Some(who) = &elastic.held_by {
         out += &format!("  cannot shrink: {who}, may have pinned it\n");
     }
-    if let Some(device) = &elastic.pinned_by {
-        out += &format!("  cannot shrink: {device} is passed through and pins all of its memory\n");
-    }
-    out + &format!("  {}\n", elastic.admission)
+    out
 }
 
 /// `fast 300 MiB, on the way to 256 MiB; slow 768 MiB`.

@@ -12,7 +12,7 @@ use vmm_sys_util::epoll::{ControlOperation, Epoll, EpollEvent, EventSet};
 use vmm_sys_util::eventfd::EventFd;
 
 use super::timed::{Limits, Timed};
-use super::{Asked, LeaseStatus, MAX_LINE, Reply, Request, Status, TierStatus};
+use super::{Asked, LeaseStatus, Looked, MAX_LINE, Reply, Request, Status, TierStatus};
 use crate::abi::PAGE_BYTES;
 use crate::backend::Shared;
 use crate::config::Config;
@@ -102,21 +102,7 @@ fn carry_out(
             }
             Ok((Reply::Status(Box::new(status)), Vec::new()))
         }
-        Request::Lease { looked } => {
-            let (now, mut device) = (shared.now_ns(), shared.device());
-            let is_late = looked.is_some_and(|l| !device.looked(l.number, l.found, now));
-            if is_late {
-                tracing::info!("a look that is not the last one asked for says nothing");
-            }
-            let asked = Asked {
-                number: device.ask_for_a_look(now),
-                waits: device.waits_for_a_look(),
-                files: device.files().ids(),
-            };
-            drop(device);
-            shared.poke();
-            Ok((Reply::Lease(asked), Vec::new()))
-        }
+        Request::Lease { looked } => Ok((Reply::Lease(lease(shared, looked)), Vec::new())),
         Request::Resize { size_bytes } => {
             let mut device = shared.device();
             let now = device.state().targets();
@@ -158,6 +144,22 @@ fn carry_out(
             Ok(accepted(device.state().generation()))
         }
     }
+}
+
+/// Takes what a look came to, and says which one is wanted next.
+fn lease(shared: &Shared, looked: Option<Looked>) -> Asked {
+    let (now, mut device) = (shared.now_ns(), shared.device());
+    if looked.is_some_and(|l| !device.looked(l.number, l.found, now)) {
+        tracing::info!("a look that is not the last one asked for says nothing");
+    }
+    let asked = Asked {
+        number: device.ask_for_a_look(now),
+        waits: device.waits_for_a_look(),
+        files: device.files().ids(),
+    };
+    drop(device);
+    shared.poke();
+    asked
 }
 
 /// Pages in the balloons that leave each tier what it shall have.

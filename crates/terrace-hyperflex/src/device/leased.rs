@@ -187,25 +187,10 @@ impl<B: Backing> Device<B> {
     {
         self.follow_changes(tier, ring);
         loop {
-            if !self.answer_proven((queue, tier), ring, memory, left) {
-                return Drained::Broken;
-            }
-            if self.state.is_withheld(tier) {
-                return Drained::Ended;
-            }
-            if *left == 0 {
-                return Drained::More;
-            }
-            if self.must_end(ring) {
-                return Drained::Halted;
+            if let Some(ended) = self.before_next(now_ns, (queue, tier), ring, memory, left) {
+                return ended;
             }
             let open = self.open.get(tier).map_or(0, |open| open.chains.len());
-            if open >= MOST_OPEN {
-                return Drained::Waiting(None);
-            }
-            if let Some(at) = self.throttle(now_ns) {
-                return Drained::Throttled(at);
-            }
             let mut state = ring.get_mut();
             let position = state.get_queue().next_avail();
             let chain = match state.get_queue_mut().iter(memory.clone()) {
@@ -255,6 +240,37 @@ impl<B: Backing> Device<B> {
                 ring.set_open(open.chains.front().map(|first| first.position));
             }
         }
+    }
+
+    /// Answers what is proven; why no chain is begun after that, where none may be.
+    fn before_next<M>(
+        &mut self,
+        now_ns: u64,
+        (queue, tier): (usize, usize),
+        ring: &Ring,
+        memory: &M,
+        left: &mut usize,
+    ) -> Option<Drained>
+    where
+        M: Deref<Target = GuestMemoryMmap>,
+    {
+        if !self.answer_proven((queue, tier), ring, memory, left) {
+            return Some(Drained::Broken);
+        }
+        if self.state.is_withheld(tier) {
+            return Some(Drained::Ended);
+        }
+        if *left == 0 {
+            return Some(Drained::More);
+        }
+        if self.must_end(ring) {
+            return Some(Drained::Halted);
+        }
+        let open = self.open.get(tier).map_or(0, |open| open.chains.len());
+        if open >= MOST_OPEN {
+            return Some(Drained::Waiting(None));
+        }
+        self.throttle(now_ns).map(Drained::Throttled)
     }
 
     /// Reads a chain. What a process before this one marked as taken, and did not answer, is not taken.
