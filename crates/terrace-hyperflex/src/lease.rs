@@ -11,8 +11,9 @@ use std::time::Duration;
 
 /// How long may be punched after a number was given whose look found nobody, ns.
 const LEASE_NS: u64 = 2_000_000_000;
-/// How long a chain waits for a look before it is refused, ns: the driver asks again by itself.
-const PATIENCE_NS: u64 = 3_000_000_000;
+/// How long a chain waits for a look before it is refused, ns: well below what a driver waits for an answer before it
+/// gives a queue up. It asks again by itself.
+const PATIENCE_NS: u64 = 500_000_000;
 /// How long chains are refused after a look that did not find nobody, ns.
 const REFUSAL_NS: u64 = 1_000_000_000;
 

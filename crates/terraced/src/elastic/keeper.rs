@@ -226,8 +226,9 @@ impl Verdicts {
     }
 }
 
-/// How often at least a device is asked whether memory waits, which its guest may give back by itself.
-const SELDOM: Duration = Duration::from_secs(1);
+/// How often at least a device is asked whether memory waits, which its guest may give back by itself: sooner than it
+/// is refused.
+const SELDOM: Duration = Duration::from_millis(250);
 /// The same while a target is not met.
 const OFTEN: Duration = Duration::from_millis(50);
 
