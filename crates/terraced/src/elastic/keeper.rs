@@ -340,13 +340,15 @@ impl Body {
         }
         let found = self.sharers.look(self.place.pid, Instant::now());
         let pause = match found {
-            Found::Nobody => lease::WAITING,
+            Found::Nobody => self.sharers.pause(lease::WAITING),
             // It takes the guest a while to try again.
-            Found::Somebody(_) | Found::Unknown(_) => SELDOM.min(self.pace.idle),
+            Found::Somebody(_) | Found::Unknown(_) => {
+                self.sharers.may_be_old(SELDOM.min(self.pace.idle))
+            }
         };
         // The next look is asked for after the holes that this one allows.
         if self.ask(Some((wanted.number, found))).is_some() {
-            self.lease_at = Some(Instant::now() + self.sharers.pause(pause));
+            self.lease_at = Some(Instant::now() + pause);
         }
     }
 
