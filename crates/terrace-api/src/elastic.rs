@@ -61,6 +61,8 @@ pub struct Elastic {
     pub resident: Option<Resident>,
     /// Why the VM's memory is pinned, so that none may be taken away.
     pub pinned_by: Option<String>,
+    /// Who else has the VM's RAM and may have pinned it, so that none may be taken away.
+    pub held_by: Option<String>,
     /// How much of this VM admission counts, in a sentence.
     pub admission: String,
     /// Its tiers, fastest first.
@@ -83,6 +85,9 @@ pub struct ElasticTier {
     pub target_bytes: u64,
     /// What it has by what the guest claims, bytes.
     pub size_bytes: u64,
+    /// What was being given back as another process came that may have pinned it, bytes: out of use until the guest
+    /// starts anew.
+    pub withheld_bytes: u64,
     /// Host memory that is really behind it, bytes, where the files were looked at.
     pub present_bytes: Option<u64>,
     /// What the guest claims to have given back although it is still there, bytes.
@@ -125,7 +130,8 @@ pub struct GuestTier {
 pub struct Order {
     /// Grows with each order to this daemon.
     pub number: u64,
-    /// Who gave it: `operator`, or `pinning` for the daemon itself, where a device was passed through.
+    /// Who gave it: `operator`, or `pinning` for the daemon itself, where a device was passed through, or
+    /// `sharing`, where another process came that has the VM's RAM.
     pub origin: String,
     /// Seconds since it was given.
     pub age_s: f64,

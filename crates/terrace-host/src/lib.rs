@@ -19,6 +19,7 @@ pub mod node_memory;
 pub mod placement;
 pub mod process_memory;
 pub mod qemu;
+pub mod sharers;
 pub mod tracker;
 pub mod unit;
 pub mod worker;

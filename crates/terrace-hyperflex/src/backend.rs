@@ -32,6 +32,7 @@ pub(crate) struct Shared {
     halt: Halt,
     poke: EventFd,
     hypervisor_pid: OnceLock<u32>,
+    started: Instant,
 }
 
 impl Shared {
@@ -41,7 +42,13 @@ impl Shared {
             device: Mutex::new(device),
             poke: EventFd::new(EFD_NONBLOCK)?,
             hypervisor_pid: OnceLock::new(),
+            started: Instant::now(),
         })
+    }
+
+    /// The device's time, ns.
+    pub(crate) fn now_ns(&self) -> u64 {
+        u64::try_from(self.started.elapsed().as_nanos()).unwrap_or(u64::MAX)
     }
 
     /// The process that connected, where that is known.
@@ -76,7 +83,6 @@ impl Shared {
 pub(crate) struct Backend {
     shared: Arc<Shared>,
     timer: Mutex<TimerFd>,
-    started: Instant,
     queues: usize,
 }
 
@@ -86,7 +92,6 @@ impl Backend {
         Ok(Self {
             shared,
             timer: Mutex::new(TimerFd::new()?),
-            started: Instant::now(),
             queues,
         })
     }
@@ -110,10 +115,6 @@ impl Backend {
 
     fn poke_event(&self) -> u16 {
         self.timer_event().saturating_add(1)
-    }
-
-    fn now_ns(&self) -> u64 {
-        u64::try_from(self.started.elapsed().as_nanos()).unwrap_or(u64::MAX)
     }
 }
 
@@ -182,7 +183,7 @@ impl VhostUserBackend for Backend {
         } else {
             device.kick(event.into());
         }
-        let now = self.now_ns();
+        let now = self.shared.now_ns();
         let next = device.turn(now, rings);
         drop(device);
         if let Some(at) = next {

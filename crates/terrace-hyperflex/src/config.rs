@@ -53,6 +53,11 @@ pub struct Args {
     /// Page queue entries (of any page size) that are taken per second, 0 for no limit.
     #[arg(long, value_name = "N", default_value_t = 1 << 18)]
     pub rate: u64,
+    /// Your word that no process but the hypervisor ever pins this VM's memory (as SPDK, DPDK behind vhost-user, or
+    /// whoever uses iommufd may). Without it memory is given back only while terraced looks who has it, and says that
+    /// nobody else does.
+    #[arg(long)]
+    pub nobody_pins: bool,
 }
 
 /// A page size that is taken.
@@ -191,10 +196,11 @@ pub struct Config {
     tiers: Vec<TierConfig>,
     orders: u32,
     limits: Limits,
+    needs_leases: bool,
 }
 
 impl Config {
-    /// A device with these tiers that takes these page orders (one bit each).
+    /// A device that gives memory back without asking who has it ([`Config::with_leases`]), with these tiers that takes these page orders (one bit each).
     ///
     /// # Errors
     /// Where there are none or too many tiers, they overlap, or are not of whole pages of the smallest order.
@@ -226,11 +232,27 @@ impl Config {
             tiers,
             orders,
             limits,
+            needs_leases: false,
         };
         if config.pages() > MAX_VM_PAGES {
             return Err(wrong("a VM has at most 16 TiB".into()));
         }
         Ok(config)
+    }
+
+    /// The same, which gives memory back only while somebody says that nobody else has it, where that is needed.
+    #[must_use]
+    pub fn with_leases(self, needs_leases: bool) -> Self {
+        Self {
+            needs_leases,
+            ..self
+        }
+    }
+
+    /// Whether holes need leases.
+    #[must_use]
+    pub fn needs_leases(&self) -> bool {
+        self.needs_leases
     }
 
     /// Its tiers, fastest first.
@@ -309,7 +331,8 @@ impl TryFrom<&Args> for Config {
             statistics_s: args.statistics,
         };
         let orders = args.pages.iter().map(order).fold(0, |all, bit| all | bit);
-        Self::new(tiers, orders, limits)
+        let config = Self::new(tiers, orders, limits)?;
+        Ok(config.with_leases(!args.nobody_pins))
     }
 }
 

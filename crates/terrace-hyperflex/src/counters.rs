@@ -35,6 +35,18 @@ pub struct Counters {
     pub refused_duplicate: u64,
     /// Entries refused because the kernel gave nothing back.
     pub refused_punch: u64,
+    /// Entries refused because no look said that nobody else has the memory.
+    #[serde(default)]
+    pub refused_pinned: u64,
+    /// Answers to looks that were not the last one asked for.
+    #[serde(default)]
+    pub stale_looks: u64,
+    /// Pages that were withheld: punched as somebody came who may have pinned them.
+    #[serde(default)]
+    pub withheld_pages: u64,
+    /// Of these, and of pages that no second look had spoken for, those that the guest has again since it started anew.
+    #[serde(default)]
+    pub retaken_pages: u64,
     /// Times that the files of a tier did not take its host node.
     #[serde(default)]
     pub refused_node_policies: u64,
@@ -74,5 +86,6 @@ impl Counters {
             + self.refused_backing
             + self.refused_duplicate
             + self.refused_punch
+            + self.refused_pinned
     }
 }

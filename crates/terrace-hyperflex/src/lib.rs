@@ -18,6 +18,7 @@ pub mod device;
 mod error;
 pub mod export;
 pub mod fuzz;
+pub mod lease;
 pub mod memory;
 pub mod mock;
 pub mod policy;

@@ -5,6 +5,7 @@
 
 use std::fs::File;
 use std::os::fd::AsFd as _;
+use std::os::unix::fs::MetadataExt as _;
 
 use serde::{Deserialize, Serialize};
 use terrace_sys::{backing_page_bytes, punch_hole};
@@ -79,6 +80,15 @@ impl GuestFiles {
         }
         files.regions.sort_unstable_by_key(|region| region.gpa);
         files
+    }
+
+    /// Which files these are, each once: device and inode.
+    pub(crate) fn ids(&self) -> Vec<(u64, u64)> {
+        let meta = self.regions.iter().map(|r| r.file.file().metadata());
+        let mut ids: Vec<_> = meta.flatten().map(|m| (m.dev(), m.ino())).collect();
+        ids.sort_unstable();
+        ids.dedup();
+        ids
     }
 
     /// Regions that cannot be given back.

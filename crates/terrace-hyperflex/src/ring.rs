@@ -6,7 +6,7 @@
 
 use std::fs::File;
 use std::io;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use vhost_user_backend::{VringRwLock, VringStateGuard, VringStateMutGuard, VringT};
@@ -51,6 +51,10 @@ pub struct Ring {
     vring: VringRwLock<Memory>,
     halt: Halt,
     work: Arc<Mutex<()>>,
+    /// One more than the place of the first chain that was worked on and has no answer yet; 0: there is none. It and
+    /// the next one change under the lock above.
+    open: Arc<AtomicU32>,
+    changes: Arc<AtomicU64>,
 }
 
 /// The right to work on a ring: while it is kept the ring runs.
@@ -76,11 +80,46 @@ impl Ring {
         &self.halt
     }
 
-    /// Changes it once nobody is at work on it.
+    /// Changes it once nobody is at work on it. Chains that wait for their answers are in it again as if they had not
+    /// been looked at: nobody waits for what they wait for.
     fn change<T>(&self, change: impl FnOnce(&VringRwLock<Memory>) -> T) -> T {
         let _wish = self.halt.wish();
         let _held = self.lock();
+        self.changes.fetch_add(1, Ordering::Relaxed);
+        self.reopen();
         change(&self.vring)
+    }
+
+    /// How often it was changed: what was taken from it before is in it again. To be asked at work.
+    pub(crate) fn changes(&self) -> u64 {
+        self.changes.load(Ordering::Relaxed)
+    }
+
+    /// Notes the place of the first chain that has no answer yet. To be called at work.
+    pub(crate) fn set_open(&self, position: Option<u16>) {
+        let word = position.map_or(0, |position| u32::from(position) + 1);
+        self.open.store(word, Ordering::Relaxed);
+    }
+
+    fn open(&self) -> Option<u16> {
+        let word = self.open.load(Ordering::Relaxed);
+        word.checked_sub(1).and_then(|p| u16::try_from(p).ok())
+    }
+
+    /// Goes back to the first chain that has no answer.
+    pub(crate) fn reopen(&self) {
+        if let Some(position) = self.open() {
+            self.vring
+                .get_mut()
+                .get_queue_mut()
+                .set_next_avail(position);
+            self.set_open(None);
+        }
+    }
+
+    /// The place of the first chain that has no answer, or of the next one.
+    pub(crate) fn unanswered(&self) -> u16 {
+        self.open().unwrap_or_else(|| self.vring.queue_next_avail())
     }
 
     fn lock(&self) -> MutexGuard<'_, ()> {
@@ -102,6 +141,8 @@ impl VringT<Memory> for Ring {
             vring: VringRwLock::new(memory, max_queue_size)?,
             halt: Halt::default(),
             work: Arc::default(),
+            open: Arc::default(),
+            changes: Arc::default(),
         })
     }
 
@@ -142,7 +183,7 @@ impl VringT<Memory> for Ring {
     }
 
     fn queue_next_avail(&self) -> u16 {
-        self.vring.queue_next_avail()
+        self.unanswered()
     }
 
     fn set_queue_next_avail(&self, base: u16) {

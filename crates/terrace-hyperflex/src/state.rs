@@ -29,6 +29,8 @@ const AT_POSITIONS: usize = AT_TARGETS + MAX_TIERS;
 const AT_IN_FLIGHT: usize = AT_POSITIONS + queues(MAX_TIERS);
 /// Zero in a state of an earlier version, which did not tell.
 const AT_FROM_EMPTY: usize = AT_IN_FLIGHT + queues(MAX_TIERS);
+/// As above; per tier.
+const AT_WITHHELD: usize = AT_FROM_EMPTY + queues(MAX_TIERS);
 
 /// The state of a device, shared between its threads.
 #[derive(Debug)]
@@ -36,6 +38,8 @@ pub struct State {
     words: MmapRegion<()>,
     /// Per tier: pages, and the first word of its bits.
     tiers: Vec<(u64, usize)>,
+    /// The same of the bits of pages that were punched and not yet seen to be nobody's (`lease.rs`).
+    unproven: Vec<(u64, usize)>,
     /// Keeps the lock on the file.
     _file: Option<File>,
 }
@@ -46,11 +50,12 @@ impl State {
     /// # Errors
     /// Where there is no memory.
     pub fn in_memory(config: &Config) -> Result<Self, FlexError> {
-        let (tiers, words) = places(config)?;
+        let (tiers, unproven, words) = all_places(config)?;
         let map = MmapRegion::new(words * WORD).map_err(|e| cannot_map(config, &e))?;
         let state = Self {
             words: map,
             tiers,
+            unproven,
             _file: None,
         };
         state.start(config);
@@ -76,10 +81,12 @@ impl State {
         };
         file.try_lock()
             .map_err(|_| refuse("another device uses it"))?;
-        let (tiers, words) = places(config)?;
+        let (tiers, unproven, words) = all_places(config)?;
         let bytes = words * WORD;
+        // An earlier version knew of nothing that is not proven.
+        let (_, earlier) = places(config, HEADER_WORDS)?;
         let found = file.metadata().map_err(FlexError::file(path))?.len();
-        if found != 0 && found != bytes as u64 {
+        if ![0, (earlier * WORD) as u64, bytes as u64].contains(&found) {
             return Err(refuse("it is of a VM of another size"));
         }
         file.set_len(bytes as u64).map_err(FlexError::file(path))?;
@@ -89,6 +96,7 @@ impl State {
         let state = Self {
             words: map,
             tiers,
+            unproven,
             _file: Some(file),
         };
         match state.get(AT_MAGIC) {
@@ -115,6 +123,8 @@ impl State {
                 return Err(format!("the target of tier {tier} is larger than the tier"));
             }
             let words = self.bitmap_words(tier);
+            PageBitmap::from_words(of.pages(), words).map_err(|e| e.to_string())?;
+            let words = self.words_in(self.unproven.get(tier));
             PageBitmap::from_words(of.pages(), words).map_err(|e| e.to_string())?;
         }
         Ok(())
@@ -215,11 +225,13 @@ impl State {
         (AT_POSITIONS..AT_IN_FLIGHT + queues(MAX_TIERS)).for_each(|i| self.put(i, 0));
     }
 
-    /// Empties all balloons and forgets the rings: the guest started anew.
+    /// Empties all balloons and forgets the rings: the guest started anew, and what was withheld from it is its own
+    /// again.
     pub fn reset(&self) {
-        for (pages, at) in &self.tiers {
+        for (pages, at) in self.tiers.iter().chain(&self.unproven) {
             (*at..at + words_of(*pages)).for_each(|i| self.put(i, 0));
         }
+        (0..self.tiers()).for_each(|tier| self.put(AT_WITHHELD + tier, 0));
         self.forget_rings();
         self.put(AT_RESETS, self.resets() + 1);
     }
@@ -229,7 +241,8 @@ impl State {
     #[inline]
     pub fn all_are(&self, tier: usize, first: u64, pages: u64, on: bool) -> bool {
         let mut all = true;
-        self.for_words(tier, first, pages, |index, mask| {
+        let place = self.tiers.get(tier);
+        for_words(place, first, pages, |index, mask| {
             let bits = self.get(index) & mask;
             all &= bits == if on { mask } else { 0 };
         });
@@ -239,17 +252,48 @@ impl State {
     /// Puts these pages of a tier into its balloon, or takes them out.
     #[inline]
     pub fn put_all(&self, tier: usize, first: u64, pages: u64, on: bool) {
-        self.for_words(tier, first, pages, |index, mask| {
+        self.put_at(self.tiers.get(tier), first, pages, on);
+    }
+
+    #[inline]
+    fn put_at(&self, place: Option<&(u64, usize)>, first: u64, pages: u64, on: bool) {
+        for_words(place, first, pages, |index, mask| {
             let bits = self.get(index);
             self.put(index, if on { bits | mask } else { bits & !mask });
         });
     }
 
+    /// Notes pages of a tier as punched and not proven to be nobody else's (`on`), or as proven.
+    pub fn put_unproven(&self, tier: usize, first: u64, pages: u64, on: bool) {
+        self.put_at(self.unproven.get(tier), first, pages, on);
+    }
+
+    /// Pages of a tier that are not proven, withheld ones with them.
+    #[must_use]
+    pub fn unproven(&self, tier: usize) -> u64 {
+        self.count_at(self.unproven.get(tier), 0, u64::MAX)
+    }
+
+    /// Whether the pages that are not proven are withheld from the guest, because somebody came.
+    #[must_use]
+    pub fn is_withheld(&self, tier: usize) -> bool {
+        self.get(AT_WITHHELD + tier) == 1
+    }
+
+    /// Withholds them, until the guest starts anew.
+    pub fn withhold(&self, tier: usize) {
+        self.put(AT_WITHHELD + tier, 1);
+    }
+
     /// How many of these pages of a tier are in its balloon.
     #[must_use]
     pub fn count(&self, tier: usize, first: u64, pages: u64) -> u64 {
+        self.count_at(self.tiers.get(tier), first, pages)
+    }
+
+    fn count_at(&self, place: Option<&(u64, usize)>, first: u64, pages: u64) -> u64 {
         let mut count = 0;
-        self.for_words(tier, first, pages, |index, mask| {
+        for_words(place, first, pages, |index, mask| {
             count += u64::from((self.get(index) & mask).count_ones());
         });
         count
@@ -278,27 +322,12 @@ impl State {
         self.count(tier, 0, u64::MAX)
     }
 
-    /// The words of a tier and the bits in them that are these pages, cut off at the tier's end.
-    #[inline]
-    fn for_words(&self, tier: usize, first: u64, pages: u64, mut each: impl FnMut(usize, u64)) {
-        let Some((of, at)) = self.tiers.get(tier) else {
-            return;
-        };
-        let end = first.saturating_add(pages).min(*of);
-        let mut page = first;
-        while page < end {
-            let upto = (page / 64 + 1).saturating_mul(64).min(end);
-            let ones = u64::MAX >> (64 - (upto - page));
-            each(
-                at + usize::try_from(page / 64).unwrap_or(usize::MAX),
-                ones << (page % 64),
-            );
-            page = upto;
-        }
+    fn bitmap_words(&self, tier: usize) -> Vec<u64> {
+        self.words_in(self.tiers.get(tier))
     }
 
-    fn bitmap_words(&self, tier: usize) -> Vec<u64> {
-        let (pages, at) = self.tiers.get(tier).copied().unwrap_or_default();
+    fn words_in(&self, place: Option<&(u64, usize)>) -> Vec<u64> {
+        let (pages, at) = place.copied().unwrap_or_default();
         (at..at + words_of(pages)).map(|i| self.get(i)).collect()
     }
 
@@ -326,6 +355,30 @@ impl State {
     }
 }
 
+/// The words of a tier's place and the bits in them that are these pages, cut off at the tier's end.
+#[inline]
+fn for_words(
+    place: Option<&(u64, usize)>,
+    first: u64,
+    pages: u64,
+    mut each: impl FnMut(usize, u64),
+) {
+    let Some((of, at)) = place else {
+        return;
+    };
+    let end = first.saturating_add(pages).min(*of);
+    let mut page = first;
+    while page < end {
+        let upto = (page / 64 + 1).saturating_mul(64).min(end);
+        let ones = u64::MAX >> (64 - (upto - page));
+        each(
+            at + usize::try_from(page / 64).unwrap_or(usize::MAX),
+            ones << (page % 64),
+        );
+        page = upto;
+    }
+}
+
 fn index(word: u64) -> Option<u16> {
     u16::try_from(word.checked_sub(1)?).ok()
 }
@@ -334,9 +387,18 @@ fn words_of(pages: u64) -> usize {
     usize::try_from(pages.div_ceil(64)).unwrap_or(usize::MAX)
 }
 
-/// Per tier pages and first word, and the words of all.
-fn places(config: &Config) -> Result<(Vec<(u64, usize)>, usize), FlexError> {
-    let mut at = HEADER_WORDS;
+/// Per tier pages and first word.
+type Places = Vec<(u64, usize)>;
+
+/// The places of the balloons and, behind them, of what is not proven, and the words of all.
+fn all_places(config: &Config) -> Result<(Places, Places, usize), FlexError> {
+    let (tiers, at) = places(config, HEADER_WORDS)?;
+    let (unproven, words) = places(config, at)?;
+    Ok((tiers, unproven, words))
+}
+
+/// Places from a word on, and the words up to their end.
+fn places(config: &Config, mut at: usize) -> Result<(Places, usize), FlexError> {
     let mut tiers = Vec::new();
     for tier in config.tiers() {
         tiers.push((tier.pages(), at));

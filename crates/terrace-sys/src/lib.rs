@@ -13,6 +13,7 @@ mod damon;
 mod error;
 mod extents;
 mod fds;
+mod file_id;
 mod finding;
 mod mapping;
 mod mempolicy;
@@ -36,6 +37,7 @@ pub use extents::{
 pub use fds::{
     MAX_FDS, Peer, accepted_peer_pid, peer, peer_has_ended, receive_with_fds, send_with_fds,
 };
+pub use file_id::FileId;
 pub use finding::{Finding, Status};
 pub use mapping::SharedMapping;
 pub use mempolicy::{MAX_NODES, allowed_nodes, file_prefers, prefer_node};

@@ -2,6 +2,7 @@
 //! ([`Config`], valid by construction).
 
 mod agent;
+mod pins;
 mod sources;
 
 use std::collections::BTreeMap;
@@ -19,6 +20,7 @@ use terrace_host::unit::UnitChoice;
 use terrace_proto::{TierId, TierLimit};
 
 pub use agent::{AgentConfig, Fallback, VmMode};
+pub use pins::PinConfig;
 pub use sources::{DEFAULT_FILE, Problem, Sources};
 
 /// The file as written.
@@ -117,6 +119,8 @@ struct RawVm {
     agent_socket: Option<PathBuf>,
     hyperflex: Option<PathBuf>,
     hyperflex_nodes: Option<Vec<u32>>,
+    nobody_pins: Option<bool>,
+    do_not_pin: Option<Vec<PathBuf>>,
     floor: BTreeMap<String, ByteSize>,
     ceiling: BTreeMap<String, ByteSize>,
 }
@@ -244,6 +248,8 @@ pub struct VmConfig {
     pub hyperflex: Option<PathBuf>,
     /// The host's node behind each tier of that device; empty where the device itself says it.
     pub hyperflex_nodes: Vec<u32>,
+    /// Who pins its memory, by the operator's word.
+    pub pins: PinConfig,
     /// One per tier.
     pub limits: Vec<TierLimit>,
 }
@@ -402,6 +408,7 @@ impl Config {
             mode,
             hyperflex: own.hyperflex.clone(),
             hyperflex_nodes: own.hyperflex_nodes.clone().unwrap_or_default(),
+            pins: pins::of_vm(own, &self.defaults)?,
             fallback: own.fallback.or(self.defaults.fallback).unwrap_or_default(),
             agent_socket: self
                 .agent

@@ -70,10 +70,11 @@ impl Daemon {
 
     /// Starts it with these lines about the guest, and waits until it knows the guest.
     pub fn start(&mut self, about_the_guest: &str) -> Result<()> {
+        // In a container the first process is beyond what may be looked at.
         let text = format!(
             "[daemon]\nsocket = \"{}\"\n\
              [discover]\nqmp_folders = [\"{}\"]\nprocesses = false\nevery = \"1s\"\n\
-             {}\n[vm.{}]\n{about_the_guest}\n",
+             {}\n[vm.{}]\nnobody_pins = true\n{about_the_guest}\n",
             self.path(SOCKET),
             self.path(MONITORS),
             hypervisors(),

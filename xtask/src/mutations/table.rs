@@ -79,6 +79,14 @@ const fn in_host(test: &'static str) -> Proof {
     }
 }
 
+const fn in_flex(test: &'static str) -> Proof {
+    Proof {
+        package: "terrace-hyperflex",
+        place: Place::Library,
+        test,
+    }
+}
+
 const fn on_guests(test: &'static str) -> Proof {
     Proof {
         package: "terrace-host",
@@ -92,6 +100,10 @@ const PASS: &str = "crates/terrace-pagetable/src/pass.rs";
 const DIRECT_MAP: &str = "crates/terrace-pagetable/src/direct_map.rs";
 const ALLOCATED: &str = "crates/terrace-host/src/worker/allocated.rs";
 const ROOTS: &str = "crates/terrace-host/src/worker/roots.rs";
+const LEASE: &str = "crates/terrace-hyperflex/src/lease.rs";
+const LEASED: &str = "crates/terrace-hyperflex/src/device/leased.rs";
+const SHARERS: &str = "crates/terrace-host/src/sharers/mod.rs";
+const SHARERS_OF_A_PROCESS: &str = "crates/terrace-host/src/sharers/process.rs";
 
 /// How the walk comes by a table.
 const ASKED_FOR: &str = "self.holds_data(frame)
@@ -343,13 +355,92 @@ pub const MUTATIONS: &[Mutation] = &[
         name: "stop-does-not-wait",
         what: "a ring changes without waiting for its chain",
         file: "crates/terrace-hyperflex/src/ring.rs",
-        find: "let _held = self.lock();\n        change(&self.vring)",
-        replace: "change(&self.vring)",
-        proof: Proof {
-            package: "terrace-hyperflex",
-            place: Place::Library,
-            test: "a_chain_that_is_stopped_at_any_hole_is_undone_and_done_again_from_its_base",
-        },
+        find: "let _held = self.lock();\n        self.changes.fetch_add(1, Ordering::Relaxed);",
+        replace: "self.changes.fetch_add(1, Ordering::Relaxed);",
+        proof: in_flex(
+            "a_chain_that_is_stopped_at_any_hole_is_undone_and_done_again_from_its_base",
+        ),
+    },
+    Mutation {
+        rule: 16,
+        name: "stop-leaves-open-chains",
+        what: "a chain that waits for a look is answered although its ring was stopped",
+        file: LEASED,
+        find: "if open.changes != ring.changes() {",
+        replace: "if open.changes > ring.changes() {",
+        proof: in_flex("a_stopped_ring_does_not_wait_for_a_look_and_its_chain_is_undone"),
+    },
+    Mutation {
+        rule: 17,
+        name: "punch-without-lease",
+        what: "holes are punched although somebody has the memory",
+        file: LEASED,
+        find: "if may == May::Refuse {",
+        replace: "if may == May::Refuse && chain.bytes.is_empty() {",
+        proof: in_flex("nothing_is_punched_while_another_process_maps_the_ram"),
+    },
+    Mutation {
+        rule: 17,
+        name: "old-look",
+        what: "the answer to an earlier question renews a lease",
+        file: LEASE,
+        find: "|given| given.number == number",
+        replace: "|given| given.number >= number",
+        proof: in_flex("a_lease_of_an_old_look_does_not_count"),
+    },
+    Mutation {
+        rule: 17,
+        name: "early-look",
+        what: "a look that began before a hole proves its pages",
+        file: LEASE,
+        find: "self.proven.max(given.punched)",
+        replace: "self.proven.max(self.punched.max(given.punched))",
+        proof: in_flex("only_a_look_that_began_after_a_hole_says_anything_of_it"),
+    },
+    Mutation {
+        rule: 17,
+        name: "newcomer-forgotten",
+        what: "what was punched as somebody came is handed back once that is gone",
+        file: LEASED,
+        find: "self.withhold(tier, proven, who);",
+        replace: "let _ = (tier, proven, who);",
+        proof: in_flex("what_was_punched_as_somebody_came_stays_out_of_use"),
+    },
+    Mutation {
+        rule: 17,
+        name: "later-look",
+        what: "a later look proves what was withheld",
+        file: LEASED,
+        find: "chain.number = u64::MAX;",
+        replace: "chain.number = chain.number.max(1);",
+        proof: in_flex("what_was_punched_as_somebody_came_stays_out_of_use"),
+    },
+    Mutation {
+        rule: 17,
+        name: "newcomer-at-a-stop-forgotten",
+        what: "what an undone chain punched is not withheld",
+        file: LEASED,
+        find: "open.undone = Some(last.number);",
+        replace: "self.state.put_unproven(tier, 0, last.number.max(u64::MAX), false);",
+        proof: in_flex("somebody_who_came_before_a_ring_was_stopped_is_not_forgotten"),
+    },
+    Mutation {
+        rule: 17,
+        name: "descriptors",
+        what: "who holds the RAM open and does not map it is not seen",
+        file: SHARERS_OF_A_PROCESS,
+        find: "found.entry(file).or_insert(How::Holds);",
+        replace: "let _ = (file, How::Holds);",
+        proof: in_host("a_process_that_holds_only_a_descriptor_is_seen_until_it_lets_go"),
+    },
+    Mutation {
+        rule: 17,
+        name: "unseen-is-nobody",
+        what: "a process that cannot be looked at counts as having nothing",
+        file: SHARERS,
+        find: "(Err(error), process) => self.unseen.push(Unseen {",
+        replace: "(Err(error), process) => drop(Unseen {",
+        proof: in_host("a_process_that_cannot_be_looked_at_is_not_nobody"),
     },
 ];
 

@@ -64,10 +64,27 @@ pub fn text(elastic: &Elastic) -> String {
             elastic.refused_entries
         );
     }
+    out += &held_text(elastic);
     if let Some(device) = &elastic.pinned_by {
         out += &format!("  cannot shrink: {device} is passed through and pins all of its memory\n");
     }
     out + &format!("  {}\n", elastic.admission)
+}
+
+/// Who else has the VM's RAM, and what came of it.
+fn held_text(elastic: &Elastic) -> String {
+    let mut out = String::new();
+    for tier in elastic.tiers.iter().filter(|tier| tier.withheld_bytes > 0) {
+        let withheld = render::bytes(tier.withheld_bytes);
+        out += &format!(
+            "  {withheld} of {} are withheld: another process came as they were given back\n",
+            tier.name
+        );
+    }
+    if let Some(who) = &elastic.held_by {
+        out += &format!("  cannot shrink: {who}, may have pinned it\n");
+    }
+    out
 }
 
 /// `fast 300 MiB, on the way to 256 MiB; slow 768 MiB`.
@@ -154,6 +171,7 @@ fn order_text(order: &Order) -> String {
     let why = order.why.as_ref().map(|why| format!(": {why}"));
     let by = match order.origin.as_str() {
         "pinning" => "terraced, because a device is passed through".to_owned(),
+        "sharing" => "terraced, because another process has its RAM".to_owned(),
         origin => format!("the {origin}"),
     };
     format!(

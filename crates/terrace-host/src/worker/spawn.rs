@@ -4,10 +4,12 @@ use std::ffi::OsString;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::sync::{Mutex, OnceLock, mpsc};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError, mpsc};
 use std::thread;
+
+use terrace_sys::{ProcessId, start_time};
 
 /// How a worker is started: a program whose main calls [`super::run`] when it gets these arguments.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -34,6 +36,27 @@ type Order = (Command, mpsc::SyncSender<io::Result<Child>>);
 /// A worker asks to be killed when the *thread* that started it ends, so all are started by one thread
 /// that never does.
 static SPAWNER: OnceLock<Mutex<mpsc::Sender<Order>>> = OnceLock::new();
+
+/// Workers that this process started and that were there when the last one was.
+static STARTED: Mutex<Vec<ProcessId>> = Mutex::new(Vec::new());
+
+/// The workers of this process. While this is kept none is started: one that is about to be has, for a moment,
+/// what this process has open.
+pub fn started() -> MutexGuard<'static, Vec<ProcessId>> {
+    STARTED.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Starts a worker and notes it as ours, before it is given anything.
+fn spawn(command: &mut Command) -> io::Result<Child> {
+    let proc = Path::new("/proc");
+    let mut started = started();
+    started.retain(|process| process.exists(proc));
+    let child = command.spawn()?;
+    let pid = child.id();
+    // It has not been waited for, so its number is its own.
+    started.extend(start_time(proc, pid).map(|start_time| ProcessId { start_time, pid }));
+    Ok(child)
+}
 
 /// Starts a worker: its standard input is the socket, its standard error a pipe, its environment
 /// empty.
@@ -63,7 +86,7 @@ fn spawner() -> Mutex<mpsc::Sender<Order>> {
     thread::spawn(move || {
         for (mut command, answer) in orders {
             // Who asked may have given up; the child then ends with its socket.
-            let _ = answer.send(command.spawn());
+            let _ = answer.send(spawn(&mut command));
         }
     });
     Mutex::new(sender)

@@ -4,10 +4,10 @@ use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use terrace_sys::connect_unix;
+use terrace_sys::{connect_unix, peer};
 
 use super::timed::{Limits, Timed, named};
-use super::{MAX_LINE, Reply, Request, Status};
+use super::{Asked, Looked, MAX_LINE, Reply, Request, Status};
 
 /// How long a device may take: 5 s for the connection and for each byte, 30 s for all of an answer.
 const LIMITS: Limits = Limits {
@@ -17,6 +17,15 @@ const LIMITS: Limits = Limits {
 
 /// Most bytes of an export that are taken: those of a VM of 16 TiB.
 const MAX_EXPORT: u64 = 1 << 30;
+
+/// What a device wants, and who it is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Lease {
+    /// What it wants.
+    pub asked: Asked,
+    /// The process that listens on its control socket, where that is of this pid namespace.
+    pub process: Option<u32>,
+}
 
 /// A request that brought nothing.
 #[derive(Debug, thiserror::Error)]
@@ -86,6 +95,19 @@ impl Client {
         }
     }
 
+    /// Tells what the look of the number before came to, and asks for the next one. Says whose device it is: the
+    /// process that listens, where that can be told.
+    ///
+    /// # Errors
+    /// Where the device does not answer.
+    pub fn lease(&self, looked: Option<Looked>) -> Result<Lease, ClientError> {
+        let (reply, _, process) = self.ask_whom(&Request::Lease { looked }, &[])?;
+        match reply {
+            Reply::Lease(asked) => Ok(Lease { asked, process }),
+            other => Err(self.unexpected(&other)),
+        }
+    }
+
     /// The balloons as bytes.
     ///
     /// # Errors
@@ -110,6 +132,15 @@ impl Client {
     }
 
     fn ask(&self, request: &Request, behind: &[u8]) -> Result<(Reply, Vec<u8>), ClientError> {
+        let (reply, rest, _) = self.ask_whom(request, behind)?;
+        Ok((reply, rest))
+    }
+
+    fn ask_whom(
+        &self,
+        request: &Request,
+        behind: &[u8],
+    ) -> Result<(Reply, Vec<u8>, Option<u32>), ClientError> {
         let failed = |source| ClientError::Socket {
             path: self.path.clone(),
             source,
@@ -118,6 +149,7 @@ impl Client {
         line.push(b'\n');
         let socket = connect_unix(&self.path, self.limits.wait)
             .map_err(|e| failed(named(e.source, "it took no connection", self.limits.wait)))?;
+        let process = peer(&socket).ok().and_then(|peer| peer.pid);
         let mut sending = Timed::new(&socket, self.limits);
         sending.write_all(&line).map_err(failed)?;
         // A device that refuses may close before it has read all of it: its answer says why.
@@ -140,9 +172,9 @@ impl Client {
                 }
             }
             Reply::Exported { .. } => return Err(self.wrong(&"the export is too large")),
-            Reply::Status(_) | Reply::Accepted { .. } => {}
+            Reply::Status(_) | Reply::Accepted { .. } | Reply::Lease(_) => {}
         }
-        Ok((reply, rest))
+        Ok((reply, rest, process))
     }
 
     fn wrong(&self, why: &dyn std::fmt::Display) -> ClientError {

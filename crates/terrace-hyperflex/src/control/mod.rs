@@ -9,10 +9,11 @@ mod timed;
 use serde::{Deserialize, Serialize};
 
 use crate::counters::Counters;
+use crate::lease::Found;
 use crate::memory::Verified;
 use crate::policy::NodePolicy;
 
-pub use client::{Client, ClientError};
+pub use client::{Client, ClientError, Lease};
 pub(crate) use server::serve;
 
 /// Most bytes of a line.
@@ -32,6 +33,13 @@ pub enum Request {
         /// Bytes, whole blocks of the tier ([`TierStatus::block_bytes`]).
         size_bytes: Vec<Option<u64>>,
     },
+    /// A number to look by: who but the hypervisor and what is the daemon's own has the VM's memory. With what the
+    /// look of the number before came to, which began after that was given.
+    Lease {
+        /// None: there was none.
+        #[serde(default)]
+        looked: Option<Looked>,
+    },
     /// The balloons, for a VM that moves to another host: stop it first.
     Export,
     /// The balloons of a VM that comes from another host, before the hypervisor connects.
@@ -39,6 +47,28 @@ pub enum Request {
         /// How many follow the line.
         bytes: u64,
     },
+}
+
+/// What a look came to.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Looked {
+    /// The number that was given before it began.
+    pub number: u64,
+    /// Who was found.
+    pub found: Found,
+}
+
+/// What a device wants of who can see all processes.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Asked {
+    /// Of the next look; `None` where none is needed, by the operator's word.
+    pub number: Option<u64>,
+    /// Whether chains wait for it.
+    pub waits: bool,
+    /// The files behind the VM's memory: device and inode.
+    pub files: Vec<(u64, u64)>,
 }
 
 /// What a device answers.
@@ -52,6 +82,8 @@ pub enum Reply {
         /// Number of the targets.
         generation: u32,
     },
+    /// What look it wants.
+    Lease(Asked),
     /// The balloons follow the line.
     Exported {
         /// How many bytes.
@@ -82,10 +114,27 @@ pub struct Status {
     pub resets: u64,
     /// What the VM's owner pays for, bytes.
     pub total_bytes: Option<u64>,
+    /// How it stands with who else has the memory; `None`: an older device does not look.
+    #[serde(default)]
+    pub leases: Option<LeaseStatus>,
     /// Its tiers, fastest first.
     pub tiers: Vec<TierStatus>,
     /// Counts since the start of the process.
     pub counters: Counters,
+}
+
+/// How a device stands with who else has the memory.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct LeaseStatus {
+    /// Memory is given back only after looks; else by the operator's word that nobody pins it.
+    pub needed: bool,
+    /// Whether it is given back now.
+    pub stands: bool,
+    /// Whether chains wait for a look.
+    pub waits: bool,
+    /// What the last look came to; `None`: nobody has looked yet, and nothing is given back.
+    pub last: Option<Found>,
 }
 
 /// How a tier stands.
@@ -115,6 +164,12 @@ pub struct TierStatus {
     pub target_bytes: u64,
     /// What it has by what the guest claims, bytes.
     pub size_bytes: u64,
+    /// Memory that was punched and that no second look has spoken for yet, bytes.
+    #[serde(default)]
+    pub unproven_bytes: u64,
+    /// Memory that was punched as somebody came who may have pinned it, bytes: out of use until the guest starts anew.
+    #[serde(default)]
+    pub withheld_bytes: u64,
     /// What the last whole look at the files said, where it was asked for; `None` before the first since the guest
     /// started. A look goes on for 0.5 s with each request: a large tier in many pieces takes several.
     pub verified: Option<Verified>,

@@ -12,7 +12,7 @@ use vmm_sys_util::epoll::{ControlOperation, Epoll, EpollEvent, EventSet};
 use vmm_sys_util::eventfd::EventFd;
 
 use super::timed::{Limits, Timed};
-use super::{MAX_LINE, Reply, Request, Status, TierStatus};
+use super::{Asked, LeaseStatus, Looked, MAX_LINE, Reply, Request, Status, TierStatus};
 use crate::abi::PAGE_BYTES;
 use crate::backend::Shared;
 use crate::config::Config;
@@ -102,6 +102,7 @@ fn carry_out(
             }
             Ok((Reply::Status(Box::new(status)), Vec::new()))
         }
+        Request::Lease { looked } => Ok((Reply::Lease(lease(shared, looked)), Vec::new())),
         Request::Resize { size_bytes } => {
             let mut device = shared.device();
             let now = device.state().targets();
@@ -145,6 +146,22 @@ fn carry_out(
     }
 }
 
+/// Takes what a look came to, and says which one is wanted next.
+fn lease(shared: &Shared, looked: Option<Looked>) -> Asked {
+    let (now, mut device) = (shared.now_ns(), shared.device());
+    if looked.is_some_and(|l| !device.looked(l.number, l.found, now)) {
+        tracing::info!("a look that is not the last one asked for says nothing");
+    }
+    let asked = Asked {
+        number: device.ask_for_a_look(now),
+        waits: device.waits_for_a_look(),
+        files: device.files().ids(),
+    };
+    drop(device);
+    shared.poke();
+    asked
+}
+
 /// Pages in the balloons that leave each tier what it shall have.
 fn targets(config: &Config, now: &[u64], sizes: &[Option<u64>]) -> Result<Vec<u64>, FlexError> {
     if sizes.len() != config.tiers().len() {
@@ -173,6 +190,7 @@ fn targets(config: &Config, now: &[u64], sizes: &[Option<u64>]) -> Result<Vec<u6
 }
 
 fn status(shared: &Shared) -> Status {
+    let now = shared.now_ns();
     let device = shared.device();
     let state = device.state();
     let targets = state.targets();
@@ -188,10 +206,19 @@ fn status(shared: &Shared) -> Status {
     let tiers = tiers
         .zip(said)
         .zip(files_of)
+        .enumerate()
         .map(
-            |((((tier, target), map), (actual, guest)), (policy, problem))| {
+            |(i, ((((tier, target), map), (actual, guest)), (policy, problem)))| {
                 let bytes = |balloon: u64| tier.pages().saturating_sub(balloon) * PAGE_BYTES;
+                let unproven = state.unproven(i) * PAGE_BYTES;
+                let (withheld_bytes, unproven_bytes) = if state.is_withheld(i) {
+                    (unproven, 0)
+                } else {
+                    (0, unproven)
+                };
                 TierStatus {
+                    unproven_bytes,
+                    withheld_bytes,
                     node: tier.node,
                     host_node: tier.host_node,
                     node_policy: *policy,
@@ -217,6 +244,12 @@ fn status(shared: &Shared) -> Status {
         told: device.is_told(),
         resets: state.resets(),
         total_bytes: total.map(|pages| pages * PAGE_BYTES),
+        leases: Some(LeaseStatus {
+            needed: device.leases().is_some(),
+            stands: device.leases().is_none_or(|leases| leases.stands(now)),
+            waits: device.waits_for_a_look(),
+            last: device.leases().and_then(|leases| leases.last().cloned()),
+        }),
         tiers,
         counters: *device.counters(),
     }

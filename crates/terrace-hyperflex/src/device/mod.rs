@@ -8,6 +8,9 @@
 //! next kick.
 
 mod files;
+mod leased;
+#[cfg(test)]
+mod leased_tests;
 mod messages;
 mod pages;
 #[cfg(test)]
@@ -16,6 +19,7 @@ mod stop_tests;
 mod tests;
 
 use std::sync::Arc;
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use terrace_proto::PageBitmap;
 use vhost_user_backend::VringT as _;
@@ -26,6 +30,7 @@ use crate::abi::{self, MAX_TIERS, QueueRole, STATISTIC_TAGS, TierConfigSpace, qu
 use crate::config::Config;
 use crate::counters::Counters;
 use crate::error::FlexError;
+use crate::lease::Leases;
 use crate::memory::{Backing, GuestFiles};
 use crate::policy::NodePolicy;
 use crate::rate::Bucket;
@@ -61,6 +66,10 @@ pub struct Device<B = GuestFiles> {
     /// Why a tier cannot be resized.
     problems: Vec<Option<String>>,
     bucket: Bucket,
+    /// None where nobody pins the memory, by the operator's word.
+    leases: Option<Leases>,
+    /// Of each tier: what was punched and is not answered.
+    open: Vec<leased::OpenChains>,
     throttled: bool,
     event_idx: bool,
     /// Queues that have something, as far as is known.
@@ -99,6 +108,8 @@ impl<B: Backing> Device<B> {
                 .collect(),
             problems: vec![None; count],
             bucket: Bucket::new(limits.entries_per_s),
+            leases: config.needs_leases().then(|| Leases::new(now_ns())),
+            open: (0..count).map(|_| leased::OpenChains::default()).collect(),
             throttled: false,
             event_idx: false,
             kicked: vec![false; queues(count)],
@@ -109,6 +120,7 @@ impl<B: Backing> Device<B> {
             config,
         };
         device.recount();
+        device.find_undone();
         device
     }
 
@@ -257,6 +269,7 @@ impl<B: Backing> Device<B> {
     pub fn reset(&mut self) {
         let held: u64 = self.actual.iter().sum();
         tracing::info!("the guest started anew; balloons with {held} pages are empty now");
+        self.forget_open();
         self.state.reset();
         self.recount();
         self.told_generation = None;
@@ -373,7 +386,7 @@ impl<B: Backing> Device<B> {
     }
 
     fn note_position(&self, queue: usize, ring: &Ring) {
-        let next = ring.get_ref().get_queue().next_avail();
+        let next = ring.unanswered();
         self.state.set_position(queue, next);
         self.state.set_in_flight(queue, None);
     }
@@ -388,6 +401,12 @@ impl<B: Backing> Device<B> {
     }
 }
 
+/// The time of day, ns: a number that no device before this one came to.
+fn now_ns() -> u64 {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH);
+    now.map_or(0, |now| u64::try_from(now.as_nanos()).unwrap_or(u64::MAX))
+}
+
 /// Where a ring that is set up stands.
 #[derive(Clone, Copy)]
 struct Stand {
@@ -397,10 +416,10 @@ struct Stand {
 
 impl Stand {
     fn of(ring: &Ring) -> Option<Self> {
+        let next = ring.unanswered();
         let ring = ring.get_ref();
-        let queue = ring.get_queue();
-        queue.ready().then(|| Self {
-            next: queue.next_avail(),
+        ring.get_queue().ready().then(|| Self {
+            next,
             is_enabled: ring.is_enabled(),
         })
     }

@@ -18,9 +18,15 @@ use crate::tier::{Refusal, Run};
 const HOLE_BYTES: u64 = 8 << 20;
 
 /// How a round over a ring ended.
-enum Drained {
+pub(super) enum Drained {
     /// Nothing was left.
     Empty,
+    /// Nothing was left but what waits for a look.
+    Open,
+    /// Nothing more before a look, or this time.
+    Waiting(Option<u64>),
+    /// The queue is served no more until the guest starts anew.
+    Ended,
     /// Chains were served, and there may be more.
     More,
     /// The ring makes no sense.
@@ -33,9 +39,9 @@ enum Drained {
 
 /// What became of a chain's entries.
 #[derive(Clone, Copy, Default)]
-struct Taken {
-    taken: u32,
-    refused: u32,
+pub(super) struct Taken {
+    pub taken: u32,
+    pub refused: u32,
 }
 
 impl<B: Backing> Device<B> {
@@ -58,11 +64,22 @@ impl<B: Backing> Device<B> {
             // A ring out of reach is seen by the drain.
             let _ = ring.disable_notification();
             let before = left;
-            let drained = self.drain(now_ns, queue, role, ring, &memory, &mut left);
+            let drained = match role {
+                QueueRole::Inflate(tier) if self.leases.is_some() => {
+                    self.drain_leased(now_ns, (queue, tier), ring, &memory, &mut left)
+                }
+                _ => self.drain(now_ns, queue, role, ring, &memory, &mut left),
+            };
             served |= left < before;
             match drained {
                 Drained::More | Drained::Halted => break Some(now_ns),
                 Drained::Throttled(at) => break Some(at),
+                Drained::Waiting(at) => break at,
+                Drained::Open if !ring.enable_notification().unwrap_or(false) => break None,
+                Drained::Ended => {
+                    self.rest(queue);
+                    break None;
+                }
                 Drained::Broken => {
                     self.counters.broken_rings += 1;
                     self.rest(queue);
@@ -73,7 +90,7 @@ impl<B: Backing> Device<B> {
                     self.rest(queue);
                     break None;
                 }
-                Drained::Empty => {}
+                Drained::Empty | Drained::Open => {}
             }
         };
         if served {
@@ -108,11 +125,9 @@ impl<B: Backing> Device<B> {
             if self.must_end(ring) {
                 return Drained::Halted;
             }
-            if let Some(at) = self.bucket.next_ns(now_ns) {
-                self.counters.throttled += u64::from(!std::mem::replace(&mut self.throttled, true));
+            if let Some(at) = self.throttle(now_ns) {
                 return Drained::Throttled(at);
             }
-            self.throttled = false;
             let mut state = ring.get_mut();
             let position = state.get_queue().next_avail();
             let chain = match state.get_queue_mut().iter(memory.clone()) {
@@ -134,6 +149,14 @@ impl<B: Backing> Device<B> {
                 return Drained::Broken;
             }
         }
+    }
+
+    /// When the guest may have more, where it has had its rate.
+    pub(super) fn throttle(&mut self, now_ns: u64) -> Option<u64> {
+        let at = self.bucket.next_ns(now_ns);
+        let was = std::mem::replace(&mut self.throttled, at.is_some());
+        self.counters.throttled += u64::from(at.is_some() && !was);
+        at
     }
 
     /// Works on a chain; returns the length of its answer, or `None` where it was told to end and undid all of it.
@@ -219,7 +242,7 @@ impl<B: Backing> Device<B> {
     }
 
     /// Checks an entry and marks its pages.
-    fn entry(
+    pub(super) fn entry(
         &mut self,
         tier: usize,
         inflate: bool,
@@ -239,7 +262,7 @@ impl<B: Backing> Device<B> {
     }
 
     /// Puts all pages of a run into the balloon (`on`), or takes them out, whichever are there already.
-    fn mark(&mut self, tier: usize, run: &Run, on: bool) {
+    pub(super) fn mark(&mut self, tier: usize, run: &Run, on: bool) {
         let before = self.state.count(tier, run.first, run.pages);
         self.state.put_all(tier, run.first, run.pages, on);
         if let Some(actual) = self.actual.get_mut(tier) {
@@ -253,32 +276,34 @@ impl<B: Backing> Device<B> {
     fn free(&mut self, tier: usize, ring: &Ring, runs: &mut [(usize, Run)]) -> Option<Kept> {
         runs.sort_unstable_by_key(|(_, run)| run.gpa);
         let mut kept = Kept::default();
-        let touching = |(a, left): &(usize, Run), (b, right): &(usize, Run)| {
-            let adjacent = left.gpa + left.bytes() == right.gpa;
-            let one_hole = left.gpa / HOLE_BYTES == right.gpa / HOLE_BYTES;
-            a == b && adjacent && one_hole && left.first + left.pages == right.first
-        };
-        for group in runs.chunk_by(touching) {
+        for (region, whole, entries) in groups(runs) {
             if self.must_end(ring) {
                 runs.iter().for_each(|(_, run)| self.mark(tier, run, false));
                 return None;
             }
-            let Some(((region, head), pages)) = group
-                .first()
-                .map(|first| (*first, group.iter().map(|(_, run)| run.pages).sum()))
-            else {
-                continue;
-            };
-            let whole = Run { pages, ..head };
             self.counters.holes += 1;
             if !self.backing.free(region, &whole) {
                 self.mark(tier, &whole, false);
-                kept.entries += u32::try_from(group.len()).unwrap_or(u32::MAX);
-                kept.pages += pages;
+                kept.entries += u32::try_from(entries).unwrap_or(u32::MAX);
+                kept.pages += whole.pages;
             }
         }
         Some(kept)
     }
+}
+
+/// The holes that ascending runs come to, neighbours together: region, pages, and how many runs they are.
+pub(super) fn groups(runs: &[(usize, Run)]) -> impl Iterator<Item = (usize, Run, usize)> {
+    let touching = |(a, left): &(usize, Run), (b, right): &(usize, Run)| {
+        let adjacent = left.gpa + left.bytes() == right.gpa;
+        let one_hole = left.gpa / HOLE_BYTES == right.gpa / HOLE_BYTES;
+        a == b && adjacent && one_hole && left.first + left.pages == right.first
+    };
+    runs.chunk_by(touching).filter_map(|group| {
+        let (region, head) = *group.first()?;
+        let pages = group.iter().map(|(_, run)| run.pages).sum();
+        Some((region, Run { pages, ..head }, group.len()))
+    })
 }
 
 /// What the host did not get.
@@ -288,7 +313,7 @@ struct Kept {
     pages: u64,
 }
 
-fn write_answer(memory: &GuestMemoryMmap, at: GuestAddress, taken: Taken) -> u32 {
+pub(super) fn write_answer(memory: &GuestMemoryMmap, at: GuestAddress, taken: Taken) -> u32 {
     let answer = [taken.taken.to_le_bytes(), taken.refused.to_le_bytes()];
     match memory.write_slice(answer.as_flattened(), at) {
         Ok(()) => 8,

@@ -49,6 +49,7 @@ pub fn args(folder: &Path, more: &[&str]) -> Args {
         "8MiB",
         "--statistics",
         "1",
+        "--nobody-pins",
     ];
     Args::try_parse_from(fixed.into_iter().chain(more.iter().copied())).unwrap()
 }

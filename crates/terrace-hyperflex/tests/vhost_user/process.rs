@@ -29,6 +29,7 @@ impl Device {
                 "control",
                 "--state",
                 "state",
+                "--nobody-pins",
             ])
             .args(more)
             .current_dir(folder)

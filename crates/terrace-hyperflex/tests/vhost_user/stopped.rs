@@ -72,6 +72,7 @@ impl Guest {
             "0",
             "--rate",
             "0",
+            "--nobody-pins",
         ];
         Self {
             vm: MockVm::new(&[8 * MIB, TIER_BYTES], 0x201, limits).unwrap(),

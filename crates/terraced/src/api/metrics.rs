@@ -80,6 +80,11 @@ const OF_ELASTIC: [Of<Elastic>; 8] = [
         |elastic| some(elastic.pinned_by.is_some().into()),
     ),
     (
+        "elastic_held",
+        "1 where another process has the VM's RAM, so that the VM cannot shrink",
+        |elastic| some(elastic.held_by.is_some().into()),
+    ),
+    (
         "elastic_resident_shared_bytes",
         "Shared resident memory of the hypervisor's process",
         |elastic| some(elastic.resident?.shared_bytes),

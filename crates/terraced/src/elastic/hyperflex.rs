@@ -3,14 +3,22 @@
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use terrace_hyperflex::control::{self, Client, ClientError, Status, TierStatus};
+use terrace_host::sharers::Found;
+use terrace_hyperflex::control::{self, Client, ClientError, Lease, Looked, Status, TierStatus};
+use terrace_hyperflex::lease;
 use terrace_hyperflex::policy::NodePolicy;
 use terrace_proto::PAGE_SIZE;
+use terrace_sys::FileId;
 
-use super::{GuestTier, Kind, Look, Mechanism, Provider, TierLook, Trouble, Verified, plain, size};
+use super::{
+    GuestTier, Kind, Look, Mechanism, Provider, TierLook, Trouble, Verified, Wanted, plain, size,
+};
 
 /// Most tiers that a VM has.
 const MOST_TIERS: usize = 4;
+
+/// Most files that a device may name: a hypervisor has at most so many memory regions.
+const MOST_FILES: usize = 512;
 
 /// The device with one control socket.
 pub struct Device {
@@ -64,6 +72,30 @@ impl Provider for Device {
     fn order(&mut self, size_bytes: &[Option<u64>]) -> Result<(), Trouble> {
         self.client.resize(size_bytes).map(drop).map_err(trouble)
     }
+
+    fn lease(&mut self, looked: Option<(u64, Found)>) -> Result<Option<Wanted>, Trouble> {
+        let looked = looked.map(|(number, found)| Looked {
+            number,
+            found: told(found),
+        });
+        let Lease { asked, process } = self.client.lease(looked).map_err(trouble)?;
+        let files = asked.files.into_iter().take(MOST_FILES);
+        let files = files.map(|(dev, inode)| FileId { dev, inode }).collect();
+        Ok(asked.number.map(|number| Wanted {
+            number,
+            waits: asked.waits,
+            files,
+            process,
+        }))
+    }
+}
+
+fn told(found: Found) -> lease::Found {
+    match found {
+        Found::Nobody => lease::Found::Nobody,
+        Found::Somebody(who) => lease::Found::Somebody(who),
+        Found::Unknown(why) => lease::Found::Unknown(why),
+    }
 }
 
 /// `configured`: the host's node behind it by the operator's word, which goes before the device's.
@@ -90,6 +122,7 @@ fn tier_look(tier: &TierStatus, configured: Option<u32>) -> TierLook {
         size_bytes: tier.size_bytes,
         verified,
         verified_at: tier.verified_age_s.and_then(began),
+        withheld_bytes: tier.withheld_bytes,
         stuck: stuck(tier),
         guest: guest(&tier.guest),
     }
@@ -105,6 +138,13 @@ fn began(age_s: f64) -> Option<Instant> {
 fn stuck(tier: &TierStatus) -> Option<String> {
     if let Some(problem) = &tier.problem {
         return Some(plain(problem));
+    }
+    if tier.withheld_bytes > 0 {
+        return Some(format!(
+            "{} are withheld, because another process came as they were given back: it shrinks no more until the guest \
+             starts anew",
+            size(tier.withheld_bytes)
+        ));
     }
     let said = &tier.guest;
     let free = said.free_bytes.map(|free| {
@@ -163,6 +203,8 @@ mod tests {
                 whole_bytes: 0,
                 target_bytes: 0,
                 size_bytes: 0,
+                unproven_bytes: 0,
+                withheld_bytes: 0,
                 verified: None,
                 honesty: None,
                 verified_age_s: None,

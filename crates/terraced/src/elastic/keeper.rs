@@ -10,9 +10,12 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::{Duration, Instant};
 
 use terrace_host::process_memory::{self, Resident};
+use terrace_host::sharers::Found;
+use terrace_hyperflex::lease;
 use tokio::sync::oneshot;
 
-use super::{Find, Look, Mechanism, Pace, Place, Provider, Trouble, Verified, three_ways};
+use super::lookout::Sharers;
+use super::{Find, Look, Mechanism, Pace, Place, Provider, Trouble, Verified, Wanted, three_ways};
 use crate::daemon::Input;
 use crate::privileges;
 
@@ -55,6 +58,8 @@ pub struct Looked {
     pub resident: Option<Resident>,
     /// What pins the VM's memory; why that is not known, where it is not.
     pub pinned_by: Result<Option<String>, String>,
+    /// Who else has the VM's RAM.
+    pub held_by: Found,
     /// The last order that the provider was given before.
     pub order: u64,
 }
@@ -116,6 +121,7 @@ impl Keeper {
         inbox: Sender<Input>,
     ) -> std::io::Result<Self> {
         let (asks, asked) = channel();
+        let sharers = Sharers::new(id, &place);
         let body = Body {
             id,
             is_quiet: place.is_quiet(),
@@ -128,6 +134,9 @@ impl Keeper {
             verdicts: Verdicts::default(),
             was_met: true,
             order: 0,
+            sharers,
+            has_answered: false,
+            lease_at: None,
         };
         std::thread::Builder::new()
             .name("elastic".into())
@@ -217,6 +226,12 @@ impl Verdicts {
     }
 }
 
+/// How often at least a device is asked whether memory waits, which its guest may give back by itself: sooner than it
+/// is refused.
+const SELDOM: Duration = Duration::from_millis(250);
+/// The same while a target is not met.
+const OFTEN: Duration = Duration::from_millis(50);
+
 struct Body {
     id: u64,
     place: Place,
@@ -231,6 +246,11 @@ struct Body {
     verdicts: Verdicts,
     was_met: bool,
     order: u64,
+    sharers: Sharers,
+    /// At the last look.
+    has_answered: bool,
+    /// When the device is asked next whether memory waits for a look; `None`: it needs none.
+    lease_at: Option<Instant>,
 }
 
 impl Body {
@@ -240,22 +260,34 @@ impl Body {
         }
         let mut next = Instant::now();
         loop {
-            let wait = next.saturating_duration_since(Instant::now());
+            let until = self.lease_at.map_or(next, |at| at.min(next));
+            let wait = until.saturating_duration_since(Instant::now());
             let told = match asked.recv_timeout(wait) {
                 Err(RecvTimeoutError::Disconnected) => return,
-                Err(RecvTimeoutError::Timeout) => self.look(true),
+                Err(RecvTimeoutError::Timeout) if until < next => {
+                    self.lease();
+                    continue;
+                }
+                Err(RecvTimeoutError::Timeout) => {
+                    let old = self.sharers.may_be_old(self.pace.idle);
+                    self.look(true, Instant::now().checked_sub(old))
+                }
                 Ok(Ask::Look(answer)) => {
                     self.is_quiet = false;
                     // Somebody waits: the host's memory is looked at in its own time.
-                    let told = self.look(self.verdicts.tried.is_none());
+                    let told = self.look(self.verdicts.tried.is_none(), None);
                     // Whoever asked may have gone.
                     let _ = answer.send(());
                     told
                 }
-                Ok(Ask::Order(order)) => self.take(order) && self.look(false),
+                Ok(Ask::Order(order)) => self.take(order) && self.look(false, None),
             };
             if !told {
                 return;
+            }
+            // One that has just not answered is not asked again.
+            if self.has_answered {
+                self.lease();
             }
             let pause = if self.unfound > 0 {
                 // 5 s to 80 s.
@@ -295,9 +327,42 @@ impl Body {
         provider.ok_or_else(|| Trouble::Nothing(three_ways(name)))
     }
 
-    /// Looks at the host's memory too, where that `may` be and is due or a target was met. `false` where nobody listens
-    /// any more.
-    fn look(&mut self, may: bool) -> bool {
+    /// Looks who has the VM's RAM, where the device waits for that.
+    fn lease(&mut self) {
+        self.lease_at = None;
+        let Some(wanted) = self.ask(None) else {
+            return;
+        };
+        if !wanted.waits {
+            let pause = if self.was_met { SELDOM } else { OFTEN };
+            self.lease_at = Some(Instant::now() + pause.min(self.pace.idle));
+            return;
+        }
+        let found = self.sharers.look(self.place.pid, Instant::now());
+        let pause = match found {
+            Found::Nobody => self.sharers.pause(lease::WAITING),
+            // It takes the guest a while to try again.
+            Found::Somebody(_) | Found::Unknown(_) => {
+                self.sharers.may_be_old(SELDOM.min(self.pace.idle))
+            }
+        };
+        // The next look is asked for after the holes that this one allows.
+        if self.ask(Some((wanted.number, found))).is_some() {
+            self.lease_at = Some(Instant::now() + pause);
+        }
+    }
+
+    /// One that does not answer is told by the next look.
+    fn ask(&mut self, looked: Option<(u64, Found)>) -> Option<Wanted> {
+        let wanted = self.provider.as_mut()?.lease(looked).ok()??;
+        let files = wanted.files.clone();
+        self.sharers.hear(wanted.process, files);
+        Some(wanted)
+    }
+
+    /// Looks at the host's memory too, where that `may` be and is due or a target was met; who has it is known since
+    /// `since` at the earliest, or looked at now. `false` where nobody listens any more.
+    fn look(&mut self, may: bool, since: Option<Instant>) -> bool {
         let tried = self.verdicts.tried;
         let due = may && tried.is_none_or(|at| at.elapsed() >= self.pace.verify);
         let was_met = self.was_met;
@@ -317,13 +382,20 @@ impl Body {
             return true;
         }
         self.unfound = 0;
-        let looked = self.looked(look, verify, asked);
+        let looked = self.looked(look, verify, asked, since.unwrap_or(asked));
         self.tell(Told::Looked(Box::new(looked)))
     }
 
-    fn looked(&mut self, mut look: Result<Look, Trouble>, verify: bool, asked: Instant) -> Looked {
+    fn looked(
+        &mut self,
+        mut look: Result<Look, Trouble>,
+        verify: bool,
+        asked: Instant,
+        since: Instant,
+    ) -> Looked {
         let at = Instant::now();
         let mut is_fresh = Vec::new();
+        self.has_answered = look.is_ok();
         match &mut look {
             Ok(look) => {
                 self.was_met = look.is_met();
@@ -339,6 +411,7 @@ impl Body {
         let told = look.as_ref().ok().and_then(|look| look.hypervisor_pid);
         self.place.pid = told.or(self.place.pid);
         let (root, pid) = (&self.place.root, self.place.pid);
+        let held_by = self.sharers.look(pid, since);
         Looked {
             at,
             mechanism: self.provider.as_ref().map(|p| p.mechanism()),
@@ -350,6 +423,7 @@ impl Body {
                 || Err("the hypervisor's process is not known".into()),
                 |pid| process_memory::pinned_by(root, pid).map_err(|error| error.to_string()),
             ),
+            held_by,
             order: self.order,
         }
     }

@@ -4,6 +4,7 @@ use std::time::{Duration, Instant};
 
 use terrace_api::elastic::{OrderState, Orders};
 use terrace_host::process_memory::Resident;
+use terrace_host::sharers::Found;
 use terrace_sys::ProcessId;
 
 use super::keeper::{Keeper, Looked, Told};
@@ -39,6 +40,10 @@ pub struct Kept {
     pub pinned_by: Option<String>,
     /// Why that is not known, where it is not.
     pub pinning_unknown: Option<String>,
+    /// Who else has its RAM.
+    pub held_by: Option<String>,
+    /// Why that is not known, where it is not.
+    pub holding_unknown: Option<String>,
     /// Memory of its hypervisor's process.
     pub resident: Option<Resident>,
     /// The last order.
@@ -55,6 +60,7 @@ pub struct Kept {
     is_silence_told: bool,
     restarts: Restarts,
     is_pinning_told: bool,
+    is_holding_told: bool,
 }
 
 /// That the guest started anew, told at most once in [`EVERY`]: a guest that does nothing else fills no list.
@@ -127,6 +133,7 @@ struct TierState {
     /// The target of which it was told that it is stuck.
     stuck_told: Option<u64>,
     low_looks: u32,
+    withheld_bytes: u64,
 }
 
 impl Kept {
@@ -143,6 +150,8 @@ impl Kept {
             heard: Instant::now(),
             pinned_by: None,
             pinning_unknown: None,
+            held_by: None,
+            holding_unknown: None,
             resident: None,
             order: None,
             counts: Orders::default(),
@@ -153,6 +162,7 @@ impl Kept {
             is_silence_told: false,
             restarts: Restarts::default(),
             is_pinning_told: false,
+            is_holding_told: false,
         }
     }
 
@@ -318,6 +328,7 @@ impl Kept {
             Ok(device) => (device, None),
             Err(why) => (None, Some(why)),
         };
+        self.watch_holding(looked.held_by, events);
         self.resident = looked.resident;
         match looked.look {
             Err(trouble) => {
@@ -340,6 +351,7 @@ impl Kept {
                 self.tiers.resize(look.tiers.len(), TierState::default());
                 self.watch_driver(&look, pace, events);
                 self.watch_honesty(&look, &looked.is_fresh, events);
+                self.watch_withheld(&look, events);
                 self.watch_targets(&look, events);
                 self.watch_inflated(&look, looked.is_tried);
                 self.watch_order(&look, looked.order);
@@ -372,17 +384,69 @@ impl Kept {
         }
     }
 
+    fn watch_holding(&mut self, seen: Found, events: &mut Vec<String>) {
+        (self.held_by, self.holding_unknown) = match seen {
+            Found::Somebody(who) => {
+                if !self.is_holding_told {
+                    events.push(format!("{who}, may have pinned it: it cannot shrink"));
+                }
+                self.is_holding_told = true;
+                (Some(who), None)
+            }
+            Found::Nobody => {
+                if std::mem::take(&mut self.is_holding_told) {
+                    events.push("no other process has its RAM any more: it can shrink".into());
+                }
+                (None, None)
+            }
+            // That it is not known for now is no news.
+            Found::Unknown(why) => (None, Some(why)),
+        };
+    }
+
+    /// Why its targets are held: a device, or another process.
+    pub fn holding(&self) -> Origin {
+        if self.held_by.is_some() {
+            Origin::Sharing
+        } else {
+            Origin::Pinning
+        }
+    }
+
+    fn watch_withheld(&mut self, look: &Look, events: &mut Vec<String>) {
+        let kind = self.kind();
+        for (i, (tier, state)) in look.tiers.iter().zip(&mut self.tiers).enumerate() {
+            let (now, name) = (tier.withheld_bytes, tier_name(kind, i));
+            let before = std::mem::replace(&mut state.withheld_bytes, now);
+            if now > before {
+                events.push(format!(
+                    "{} of {name} were being given back as another process came, which may have pinned them: they stay \
+                     out of use, and {name} shrinks no more until the guest starts anew",
+                    size(now)
+                ));
+            } else if now < before {
+                events.push(format!(
+                    "{} of {name} that were withheld are the guest's again: restart whatever maps its RAM, whose \
+                     devices may use other pages in their place",
+                    size(before)
+                ));
+            }
+        }
+    }
+
     /// What each tier shall have so that a device that is passed through loses no memory; `None` where nothing is to
     /// be done, or an order is on its way. `given`: the last order before the look.
     pub fn held(&self, given: u64) -> Option<Vec<Option<u64>>> {
         let is_pinned = self.kind() == Kind::HyperFlex && self.pinned_by.is_some();
+        let is_pinned = is_pinned || self.held_by.is_some();
         let look = &self
             .seen
             .as_ref()
             .filter(|_| is_pinned && self.trouble.is_none())?
             .look;
         if let Some(order) = &self.order {
-            let failed = order.origin == Origin::Pinning && order.state == OrderState::Failed;
+            let is_ours = matches!(order.origin, Origin::Pinning | Origin::Sharing);
+            let failed = is_ours && order.state == OrderState::Failed;
             if order.number > given || (failed && order.at.elapsed() < EVERY) {
                 return None;
             }

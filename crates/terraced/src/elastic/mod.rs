@@ -13,19 +13,25 @@ pub mod admission;
 mod hyperflex;
 pub mod keeper;
 pub mod kept;
+pub mod lookout;
 pub mod orders;
 mod qemu;
 #[cfg(test)]
 mod tests;
 pub mod views;
 
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 pub use terrace_api::elastic::GuestTier;
 use terrace_host::HostRoot;
+use terrace_host::sharers::Found;
 use terrace_proto::PAGE_SIZE;
+use terrace_sys::FileId;
+
+use self::lookout::Lookout;
 
 use crate::config::{VmConfig, VmMode};
 
@@ -46,6 +52,28 @@ pub trait Provider: Send {
     /// # Errors
     /// Where it does not answer, or the sizes cannot be.
     fn order(&mut self, size_bytes: &[Option<u64>]) -> Result<(), Trouble>;
+
+    /// Tells what the look of this number came to, and says which one is wanted next; `None` where it gives memory back
+    /// without.
+    ///
+    /// # Errors
+    /// Where it does not answer.
+    fn lease(&mut self, _looked: Option<(u64, Found)>) -> Result<Option<Wanted>, Trouble> {
+        Ok(None)
+    }
+}
+
+/// A look at who else has the VM's RAM, which begins after it was asked for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Wanted {
+    /// Its number.
+    pub number: u64,
+    /// Memory waits for it.
+    pub waits: bool,
+    /// The files that memory is given back from.
+    pub files: BTreeSet<FileId>,
+    /// The process that gives it back.
+    pub process: Option<u32>,
 }
 
 /// What resizes a VM.
@@ -143,6 +171,8 @@ pub struct TierLook {
     pub verified: Option<Verified>,
     /// Since when that is so, at the latest; the look's own time where the provider does not say.
     pub verified_at: Option<Instant>,
+    /// What was given back as somebody came who may have pinned it, bytes: out of use until the guest starts anew.
+    pub withheld_bytes: u64,
     /// Why the target cannot be reached for now, where the guest says so.
     pub stuck: Option<String>,
     /// What the guest says besides.
@@ -231,6 +261,8 @@ pub enum Origin {
     Operator,
     /// The daemon, which takes no memory from under a device.
     Pinning,
+    /// The daemon, which takes no memory that another process may have pinned.
+    Sharing,
 }
 
 impl Origin {
@@ -239,6 +271,7 @@ impl Origin {
         match self {
             Self::Operator => "operator",
             Self::Pinning => "pinning",
+            Self::Sharing => "sharing",
         }
     }
 
@@ -247,6 +280,7 @@ impl Origin {
         match self {
             Self::Operator => "the operator",
             Self::Pinning => "terraced, because a device is passed through",
+            Self::Sharing => "terraced, because another process has its RAM",
         }
     }
 }
@@ -267,6 +301,8 @@ pub struct Place {
     pub is_asked_for: bool,
     /// Where files of the host are.
     pub root: HostRoot,
+    /// Who has the RAM of which VM.
+    pub lookout: Lookout,
 }
 
 impl Place {

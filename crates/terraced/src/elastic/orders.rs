@@ -10,6 +10,7 @@ use terrace_sys::ProcessId;
 use super::admission::{self, Claim, Free, admit};
 use super::keeper::{Keeper, News, Sent, Told};
 use super::kept::Kept;
+use super::lookout::Lookout;
 use super::{Finder, Kind, Look, Origin, Pace, Place, TierLook, size, three_ways, tier_name};
 use crate::api::Failure;
 use crate::daemon::Daemon;
@@ -27,6 +28,7 @@ pub struct Elastics {
     /// How VMs are looked after.
     pub pace: Pace,
     finder: Finder,
+    lookout: Lookout,
     /// Of the next keeper.
     next_keeper: u64,
     /// Of the last order.
@@ -41,6 +43,7 @@ impl Elastics {
             without: BTreeMap::new(),
             pace,
             finder,
+            lookout: Lookout::default(),
             next_keeper: 0,
             last_order: 0,
         }
@@ -99,6 +102,7 @@ impl Daemon {
             config,
             is_asked_for,
             root: self.root.clone(),
+            lookout: self.elastics.lookout.clone(),
         };
         let is_quiet = place.is_quiet();
         let Some(find) = (self.elastics.finder)(&place) else {
@@ -164,7 +168,7 @@ impl Daemon {
         let Some(look) = kept.seen.as_ref().map(|seen| &seen.look) else {
             return;
         };
-        let (origin, kind) = (Origin::Pinning, kept.kind());
+        let (origin, kind) = (kept.holding(), kept.kind());
         let words = words(kind, look, &wanted, &Resize::default());
         let told = format!("{words} ordered by {}, by {}", origin.words(), kept.words());
         // Nobody waits for it: what comes of it is an event.
@@ -443,6 +447,20 @@ fn may_shrink(kept: &Kept, i: usize, tier: &TierLook, wanted: u64) -> Result<(),
             size(wanted),
             tier_name(kind, i),
             size(LEAST)
+        )));
+    }
+    if let Some(who) = &kept.held_by {
+        return Err(Refusal::Pinned(format!(
+            "{who}, may have pinned it for a device, from under which it would be taken. It can grow, and shrink once \
+             that process is gone; if its program never pins memory, say so: do_not_pin = [\"/path/of/program\"] under \
+             [vm.NAME] or [defaults]"
+        )));
+    }
+    if let Some(why) = &kept.holding_unknown {
+        return Err(Refusal::Pinned(format!(
+            "whether another process has its RAM, and may have pinned it, is not known: {why}. It can grow, and shrink \
+             once terraced may see all processes: grant it CAP_SYS_PTRACE and CAP_DAC_OVERRIDE, or say nobody_pins = true \
+             under [vm.NAME] if none ever pins its memory"
         )));
     }
     let unknown = kept.pinning_unknown.as_ref();

@@ -20,6 +20,7 @@ pub fn view(name: &str, kept: &Kept) -> api::Elastic {
         orders: kept.counts,
         resident: resident(kept),
         pinned_by: kept.pinned_by.clone(),
+        held_by: kept.held_by.clone(),
         admission: admission(name, kept),
         ..api::Elastic::default()
     };
@@ -50,6 +51,7 @@ fn tier_view(kept: &Kept, i: usize, tier: &TierLook) -> api::ElasticTier {
         whole_bytes: tier.whole_bytes,
         target_bytes: tier.target_bytes,
         size_bytes: tier.size_bytes,
+        withheld_bytes: tier.withheld_bytes,
         present_bytes,
         kept_bytes: seen.map(|seen| seen.kept_bytes),
         honesty: seen.map(|seen| seen.honesty()),
@@ -161,6 +163,7 @@ pub fn findings(name: &str, kept: &Kept) -> Vec<Finding> {
         _ => Finding::ok("elastic-memory", by),
     };
     findings.push(found);
+    findings.extend(holding(kept));
     if let Some(device) = &kept.pinned_by {
         findings.push(Finding::degraded(
             "elastic-pinned",
@@ -188,6 +191,23 @@ pub fn findings(name: &str, kept: &Kept) -> Vec<Finding> {
     });
     findings.extend(honesty(kept));
     findings
+}
+
+/// Who else has its RAM.
+fn holding(kept: &Kept) -> Option<Finding> {
+    if let Some(who) = &kept.held_by {
+        return Some(Finding::degraded(
+            "elastic-held",
+            format!("{who}, may have pinned it: it cannot shrink"),
+            "end that process to shrink the VM; if its program never pins memory, list it: do_not_pin under [vm.NAME]",
+        ));
+    }
+    let why = kept.holding_unknown.as_ref()?;
+    Some(Finding::degraded(
+        "elastic-held",
+        format!("whether another process has its RAM is not known: {why}"),
+        "it cannot shrink until terraced may see all processes: CAP_SYS_PTRACE and CAP_DAC_OVERRIDE",
+    ))
 }
 
 fn honesty(kept: &Kept) -> Option<Finding> {

@@ -44,7 +44,7 @@ impl Device for Hyperflex {
             .filter(|(bit, _)| shape.orders & bit != 0)
             .map(|(_, name)| name);
         let mut arguments = format!(
-            "--socket {GUEST} --control {CONTROL} --state state --statistics 1 --pages {}",
+            "--socket {GUEST} --control {CONTROL} --state state --statistics 1 --nobody-pins --pages {}",
             pages.collect::<Vec<_>>().join(",")
         );
         for (node, bytes) in shape.node_bytes.into_iter().enumerate() {

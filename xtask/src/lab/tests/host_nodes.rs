@@ -72,7 +72,7 @@ fn go_through_the_balloons(lab: &mut Lab, host: Option<[i32; 2]>) -> Result<[Tie
     }
     let answer = lab.check(&format!(
         "mkdir -p /run/flex && cd /run/flex && rm -f *
-         setsid terrace-hyperflex --socket guest --control control{tiers} </dev/null >log 2>&1 &
+         setsid terrace-hyperflex --socket guest --control control --nobody-pins{tiers} </dev/null >log 2>&1 &
          cd /run/flex
          for i in $(seq 600); do [ -S guest ] && break; sleep 0.1; done
          lab-front guest {TIER_BYTES} {TIER_BYTES} 2>&1 || (cat log; exit 1)"

@@ -6,6 +6,7 @@ mod device;
 mod faults;
 mod qemu;
 mod script;
+mod shared_ram;
 
 mod real;
 

@@ -1,7 +1,7 @@
 //! The daemon with the real device, behind a real vhost-user frontend, and a guest's driver that a test plays.
 
 #[path = "../../../../terrace-hyperflex/tests/vhost_user/hypervisor.rs"]
-mod hypervisor;
+pub mod hypervisor;
 
 use std::path::Path;
 use std::sync::Arc;
@@ -20,7 +20,7 @@ use crate::scout::State;
 use crate::served_tests::serve_elastic;
 
 /// A daemon that looks after the VM `vm` with this device.
-fn serve(control: &Path) -> Host {
+pub fn serve(control: &Path) -> Host {
     let pace = Pace {
         under_way: Duration::from_millis(20),
         idle: Duration::from_millis(50),

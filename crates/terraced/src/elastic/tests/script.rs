@@ -179,6 +179,7 @@ fn pace(patience: Duration) -> Pace {
 pub fn live(root: &Path, pid: u32) {
     play_process(root, process(pid));
     std::fs::create_dir_all(root.join(format!("proc/{pid}/fd"))).unwrap();
+    std::fs::write(root.join(format!("proc/{pid}/maps")), "").unwrap();
 }
 
 /// Scripts by the VM's name.

@@ -1,0 +1,274 @@
+//! Who has a VM's RAM besides its hypervisor.
+//!
+//! Responsible for: a census of all processes by what they map and hold open, and what of it counts for one VM. A
+//! process that serves a VM (SPDK, DPDK behind vhost-user) maps the file behind its RAM, and may have pinned it for a
+//! device: a hole in that file takes the page from the guest and not from the device, which goes on writing to the
+//! old one. The kernel does not say who pinned what, so everybody who could have counts. It leaves to others: what is
+//! refused then.
+//!
+//! Whose a process is, is decided by its number and when it started, or by the file that it runs; never by a name.
+
+mod process;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use terrace_sys::{FileId, ProcessId, start_time};
+
+use crate::process_memory::pinned_by;
+use crate::{HostRoot, ReadError};
+
+/// Files that are mapped in parts below this are no RAM of a VM: logs and rings that programs share.
+const LEAST_RAM: u64 = 2 << 20;
+
+/// How often processes that came during a census are looked at too.
+const ROUNDS: usize = 4;
+
+/// Most characters of a path that are kept.
+const MOST_WORDS: usize = 200;
+
+/// How a process has a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum How {
+    /// It maps it.
+    Maps,
+    /// It holds it open: iommufd pins a file by a descriptor alone.
+    Holds,
+    /// It did either, and still has a device or an IOMMU of its own: what was pinned stays pinned without them.
+    Pins,
+}
+
+/// A process with files that were asked about.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Sharer {
+    /// Which.
+    pub process: ProcessId,
+    /// What it runs, for people: nothing in it steers a terminal.
+    pub program: String,
+    /// The file that it runs, where that can be seen.
+    pub runs: Option<FileId>,
+    /// What it has, and how.
+    pub files: BTreeMap<FileId, How>,
+}
+
+/// A process that could not be looked at: what it has is not known.
+#[derive(Clone, Debug)]
+struct Unseen {
+    process: Option<ProcessId>,
+    runs: Option<FileId>,
+    why: String,
+}
+
+/// All processes, as they stood between the begin of a look and its end.
+#[derive(Clone, Debug, Default)]
+pub struct Census {
+    sharers: Vec<Sharer>,
+    unseen: Vec<Unseen>,
+}
+
+/// Who does not count.
+#[derive(Clone, Copy, Debug)]
+pub struct Known<'a> {
+    /// The VM's hypervisor and what is ours.
+    pub processes: &'a [ProcessId],
+    /// Programs that do not pin, by the operator's word.
+    pub programs: &'a BTreeSet<FileId>,
+}
+
+/// Who else has the RAM of a VM.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Found {
+    /// Nobody.
+    Nobody,
+    /// These, in words.
+    Somebody(String),
+    /// That is not known; why.
+    Unknown(String),
+}
+
+/// The shared files that a hypervisor maps: what may be RAM of its VM.
+///
+/// # Errors
+/// Where its mappings cannot be read.
+pub fn ram_files(root: &HostRoot, pid: u32) -> Result<BTreeSet<FileId>, ReadError> {
+    let path = root.process(pid, "maps");
+    let mut files = BTreeSet::new();
+    let read = process::each_mapping(&path, |mapping| {
+        let len = mapping.end.saturating_sub(mapping.start);
+        if mapping.is_shared && len >= LEAST_RAM && may_be_ram(mapping.path) {
+            files.insert(mapping.file);
+        }
+    });
+    read.map_err(|source| ReadError::Io { path, source })?;
+    Ok(files)
+}
+
+/// Whether what is mapped can be pages of memory, and not a device's.
+fn may_be_ram(path: &str) -> bool {
+    const MEMORY: [&str; 3] = ["/dev/shm/", "/dev/huge", "/dev/zero"];
+    let in_dev = path.starts_with("/dev/") && !MEMORY.iter().any(|m| path.starts_with(m));
+    path.starts_with('/') && !in_dev
+}
+
+/// The files behind these programs; one that is not there runs nowhere.
+#[must_use]
+pub fn programs(paths: &[PathBuf]) -> BTreeSet<FileId> {
+    let files = paths.iter().filter_map(|path| FileId::behind(path).ok());
+    files.collect()
+}
+
+impl Census {
+    /// Looks at every process for these files. What was found `before` counts on while the process has a device or an
+    /// IOMMU: a pin needs no mapping to last.
+    #[must_use]
+    pub fn take(root: &HostRoot, files: &BTreeSet<FileId>, before: &Self) -> Self {
+        let mut census = Self::default();
+        let mut seen = BTreeSet::new();
+        for _ in 0..ROUNDS {
+            let all = match numbers(&root.join("proc")) {
+                Ok(all) => all,
+                Err(error) => {
+                    census.unseen.push(Unseen {
+                        process: None,
+                        runs: None,
+                        why: format!("/proc: {error}"),
+                    });
+                    return census;
+                }
+            };
+            let new: Vec<u32> = all.into_iter().filter(|pid| seen.insert(*pid)).collect();
+            if new.is_empty() {
+                break;
+            }
+            for pid in new {
+                census.look_at(root, pid, files);
+            }
+        }
+        census.carry(root, before);
+        census
+    }
+
+    fn look_at(&mut self, root: &HostRoot, pid: u32, files: &BTreeSet<FileId>) {
+        let looked = process::of_process(root, pid, files);
+        if matches!(&looked, Ok(found) if found.is_empty()) {
+            return;
+        }
+        let process = process_id(root, pid);
+        let runs = FileId::behind(&root.process(pid, "exe")).ok();
+        match (looked, process) {
+            (Ok(found), Some(process)) => self.sharers.push(Sharer {
+                process,
+                program: program(&root.process(pid, "exe")),
+                runs,
+                files: found,
+            }),
+            // It ended meanwhile.
+            (Ok(_), None) => {}
+            (Err(error), process) => self.unseen.push(Unseen {
+                process,
+                runs,
+                why: error.to_string(),
+            }),
+        }
+    }
+
+    /// Takes over who had a file and may have pinned it.
+    fn carry(&mut self, root: &HostRoot, before: &Self) {
+        for old in &before.sharers {
+            let pid = old.process.pid;
+            let now = self.sharers.iter_mut().find(|s| s.process == old.process);
+            let has_all = now
+                .as_ref()
+                .is_some_and(|now| old.files.keys().all(|file| now.files.contains_key(file)));
+            if has_all || process_id(root, pid) != Some(old.process) {
+                continue;
+            }
+            // What cannot be seen is no proof that it lets go.
+            if matches!(pinned_by(root, pid), Ok(None)) {
+                continue;
+            }
+            let kept = old.files.keys().map(|file| (*file, How::Pins));
+            match now {
+                Some(now) => kept.for_each(|(file, how)| {
+                    now.files.entry(file).or_insert(how);
+                }),
+                None => self.sharers.push(Sharer {
+                    files: kept.collect(),
+                    ..old.clone()
+                }),
+            }
+        }
+    }
+
+    /// Who of those that do not count as `known` has one of these files.
+    #[must_use]
+    pub fn who_else(&self, files: &BTreeSet<FileId>, known: Known<'_>) -> Found {
+        let counts = |process: Option<ProcessId>, runs: Option<FileId>| {
+            !process.is_some_and(|process| known.processes.contains(&process))
+                && !runs.is_some_and(|runs| known.programs.contains(&runs))
+        };
+        let others = self.sharers.iter().filter_map(|sharer| {
+            let (_, how) = sharer.files.iter().find(|(file, _)| files.contains(file))?;
+            counts(Some(sharer.process), sharer.runs).then(|| words(sharer, *how))
+        });
+        let others: Vec<String> = others.collect();
+        if let Some((first, more)) = others.split_first() {
+            let more = match more.len() {
+                0 => String::new(),
+                n => format!(", and {n} more"),
+            };
+            return Found::Somebody(format!("{first}{more}"));
+        }
+        let mut unseen = self.unseen.iter();
+        let unseen = unseen.find(|unseen| counts(unseen.process, unseen.runs));
+        unseen.map_or(Found::Nobody, |unseen| Found::Unknown(unseen.why.clone()))
+    }
+}
+
+fn words(sharer: &Sharer, how: How) -> String {
+    let what = match how {
+        How::Maps => "maps",
+        How::Holds => "holds open",
+        How::Pins => "had, and may have pinned,",
+    };
+    let (pid, program) = (sharer.process.pid, &sharer.program);
+    format!("process {pid} ({program}), which {what} its RAM")
+}
+
+/// A process's number and when it started; none where it is gone.
+#[must_use]
+pub fn process_id(root: &HostRoot, pid: u32) -> Option<ProcessId> {
+    let start_time = start_time(&root.join("proc"), pid).ok()?;
+    Some(ProcessId { start_time, pid })
+}
+
+fn numbers(proc: &Path) -> io::Result<Vec<u32>> {
+    let mut numbers: Vec<u32> = Vec::new();
+    for entry in fs::read_dir(proc)? {
+        let name = entry?.file_name();
+        numbers.extend(name.to_str().and_then(|name| name.parse::<u32>().ok()));
+    }
+    Ok(numbers)
+}
+
+/// What a process runs, for people.
+fn program(link: &Path) -> String {
+    let Ok(path) = fs::read_link(link) else {
+        return "unknown program".into();
+    };
+    let path = path.to_string_lossy();
+    let printable = path.chars().take(MOST_WORDS).flat_map(|c| {
+        let escaped: Vec<char> = if c.is_control() {
+            c.escape_default().collect()
+        } else {
+            vec![c]
+        };
+        escaped
+    });
+    printable.collect()
+}
+
+#[cfg(test)]
+mod tests;

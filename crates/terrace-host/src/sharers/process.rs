@@ -1,0 +1,204 @@
+//! What one process has: its mappings and descriptors, which it may make as many and as odd as it likes.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs::{self, File};
+use std::io::{self, BufRead as _, BufReader, ErrorKind};
+use std::path::Path;
+
+use terrace_sys::FileId;
+
+use super::How;
+use crate::{HostRoot, ReadError};
+
+/// Most bytes of a line of `maps`; the kernel's longest has a path of 4,096 bytes, each escaped.
+const MOST_LINE: u64 = 32 << 10;
+/// Most bytes of `maps`: beyond what the kernel's default limit of mappings comes to.
+const MOST_MAPS: u64 = 64 << 20;
+/// Most descriptors, which is what the kernel allows a process by default.
+const MOST_DESCRIPTORS: usize = 1 << 20;
+
+/// A line of `/proc/PID/maps`.
+pub(super) struct Mapping<'a> {
+    pub start: u64,
+    pub end: u64,
+    pub is_shared: bool,
+    pub file: FileId,
+    pub path: &'a str,
+}
+
+/// Which of these files a process maps or holds open; none of a process that is gone.
+pub(super) fn of_process(
+    root: &HostRoot,
+    pid: u32,
+    files: &BTreeSet<FileId>,
+) -> Result<BTreeMap<FileId, How>, ReadError> {
+    let mut found = BTreeMap::new();
+    let lines = of_folder(&root.join(format!("proc/{pid}")), files, &mut found)?;
+    if lines > 0 {
+        return Ok(found);
+    }
+    // A thread of the kernel, or a process whose first thread has ended and shows nothing of the others.
+    let tasks = root.process(pid, "task");
+    let entries = match gone(fs::read_dir(&tasks)) {
+        Ok(None) => return Ok(found),
+        Ok(Some(entries)) => entries,
+        Err(source) => {
+            return Err(ReadError::Io {
+                path: tasks,
+                source,
+            });
+        }
+    };
+    for entry in entries.flatten() {
+        if entry.file_name().to_str() != Some(pid.to_string().as_str()) {
+            of_folder(&entry.path(), files, &mut found)?;
+        }
+    }
+    Ok(found)
+}
+
+/// Returns how many mappings there are.
+fn of_folder(
+    folder: &Path,
+    files: &BTreeSet<FileId>,
+    found: &mut BTreeMap<FileId, How>,
+) -> Result<usize, ReadError> {
+    let mut lines = 0;
+    let maps = folder.join("maps");
+    let read = each_mapping(&maps, |mapping| {
+        lines += 1;
+        if files.contains(&mapping.file) {
+            found.insert(mapping.file, How::Maps);
+        }
+    });
+    match gone(read) {
+        Ok(Some(())) => {}
+        Ok(None) => return Ok(0),
+        Err(source) => return Err(ReadError::Io { path: maps, source }),
+    }
+    let fds = folder.join("fd");
+    let failed = |source| ReadError::Io {
+        path: fds.clone(),
+        source,
+    };
+    let Some(entries) = gone(fs::read_dir(&fds)).map_err(failed)? else {
+        return Ok(lines);
+    };
+    for (number, entry) in entries.enumerate() {
+        if number >= MOST_DESCRIPTORS {
+            let what = format!("more than {MOST_DESCRIPTORS} descriptors");
+            return Err(failed(io::Error::other(what)));
+        }
+        let Some(entry) = gone(entry).map_err(failed)? else {
+            break;
+        };
+        // Closed since, where it is gone.
+        let behind = gone(FileId::behind(&entry.path())).map_err(failed)?;
+        if let Some(file) = behind.filter(|file| files.contains(file)) {
+            found.entry(file).or_insert(How::Holds);
+        }
+    }
+    Ok(lines)
+}
+
+/// That something is gone is no error.
+fn gone<T>(done: io::Result<T>) -> io::Result<Option<T>> {
+    match done {
+        Ok(done) => Ok(Some(done)),
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
+        Err(error) if error.raw_os_error() == Some(libc::ESRCH) => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+/// Calls `each` for all mappings of a `maps` that are of files.
+///
+/// # Errors
+/// Where it cannot be read to its end, or holds what no kernel writes: nothing is known then.
+pub(super) fn each_mapping(path: &Path, mut each: impl FnMut(&Mapping<'_>)) -> io::Result<()> {
+    let mut reader = BufReader::with_capacity(64 << 10, File::open(path)?);
+    let mut line = Vec::new();
+    let mut left = MOST_MAPS;
+    loop {
+        line.clear();
+        let read = io::Read::take(&mut reader, MOST_LINE.min(left)).read_until(b'\n', &mut line)?;
+        if read == 0 {
+            return if left == 0 {
+                Err(io::Error::other(format!("more than {MOST_MAPS} bytes")))
+            } else {
+                Ok(())
+            };
+        }
+        left = left.saturating_sub(read as u64);
+        if line.pop() != Some(b'\n') {
+            return Err(io::Error::other("a line that does not end"));
+        }
+        // Of a path only its begin matters, which is the kernel's.
+        let text = String::from_utf8_lossy(&line);
+        let mapping = mapping(&text);
+        each(&mapping.ok_or_else(|| io::Error::other("a line that is no mapping"))?);
+    }
+}
+
+/// One line such as `7fc58ffff000-7fc6cffff000 rw-s 00000000 00:1b 2    /dev/shm/x`.
+fn mapping(line: &str) -> Option<Mapping<'_>> {
+    let mut words = line.splitn(6, ' ');
+    let hex = |digits| u64::from_str_radix(digits, 16).ok();
+    let (start, end) = words.next()?.split_once('-')?;
+    let mode = words.next()?;
+    let _offset = words.next()?;
+    let (major, minor) = words.next()?.split_once(':')?;
+    let number = |digits| u32::from_str_radix(digits, 16).ok();
+    let inode = words.next()?.parse().ok()?;
+    Some(Mapping {
+        start: hex(start)?,
+        end: hex(end)?,
+        is_shared: mode.ends_with('s'),
+        file: FileId::new(number(major)?, number(minor)?, inode),
+        path: words.next().unwrap_or_default().trim_start(),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(text: &[u8]) -> io::Result<Vec<(u64, bool, FileId, String)>> {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        fs::write(file.path(), text).unwrap();
+        let mut all = Vec::new();
+        each_mapping(file.path(), |m| {
+            all.push((m.end - m.start, m.is_shared, m.file, m.path.to_owned()));
+        })?;
+        Ok(all)
+    }
+
+    #[test]
+    fn lines_of_maps_are_read_and_what_is_none_hides_nothing() {
+        let good =
+            b"7f0000000000-7f0000200000 rw-s 00000000 00:01 1027    /memfd:a\\012b (deleted)\n";
+        let all = read(good).unwrap();
+        let name = "/memfd:a\\012b (deleted)".to_owned();
+        assert_eq!(all, [(2 << 20, true, FileId::new(0, 1, 1027), name)]);
+        assert!(read(b"7f0000000000-7f0000001000 rw-p 00000000 00:00 0 \n").is_ok());
+        // A path that is no UTF-8, and one as long as they get.
+        let mut odd = b"1000-2000 rw-s 00000000 fd:01 7    /\xff\xfe".to_vec();
+        odd.extend([b'x'; 20_000]);
+        odd.push(b'\n');
+        assert_eq!(read(&odd).unwrap().len(), 1);
+        for bad in [
+            &b"garbage\n"[..],
+            b"1000-2000 rw-s 0 00:01 1 /a",
+            &[b'x'; 40_000],
+        ] {
+            assert!(read(bad).is_err());
+        }
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn no_line_makes_it_panic(line in ".{0,80}") {
+            let _ = mapping(&line);
+        }
+    }
+}

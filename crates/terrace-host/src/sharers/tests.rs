@@ -1,0 +1,293 @@
+//! Real processes that have a real file, and played ones.
+
+use std::fs::File;
+use std::os::fd::{AsFd as _, AsRawFd as _};
+use std::os::unix::fs::symlink;
+use std::process::{Command, Stdio};
+
+use terrace_sys::{SharedMapping, memory_file};
+
+use super::*;
+
+const MIB: u64 = 1 << 20;
+
+/// A process that was forked from this one and waits, with what `keep` left it.
+struct Forked(libc::pid_t);
+
+impl Forked {
+    /// The other one calls nothing but `close` and `pause`, as a process with threads may after a fork.
+    fn new(close: Option<&File>) -> Self {
+        let close = close.map(File::as_raw_fd);
+        // SAFETY: the child calls only functions that are safe after a fork, and never returns.
+        let pid = unsafe { libc::fork() };
+        assert!(pid >= 0);
+        if pid == 0 {
+            // SAFETY: takes no pointers.
+            unsafe {
+                close.map(|fd| libc::close(fd));
+                loop {
+                    libc::pause();
+                }
+            }
+        }
+        Self(pid)
+    }
+
+    fn pid(&self) -> u32 {
+        self.0.unsigned_abs()
+    }
+}
+
+impl Drop for Forked {
+    fn drop(&mut self) {
+        // SAFETY: the child is this process's own and was not waited for.
+        unsafe {
+            libc::kill(self.0, libc::SIGKILL);
+            libc::waitpid(self.0, std::ptr::null_mut(), 0);
+        }
+    }
+}
+
+/// A host where nothing runs but these.
+fn host(pids: &[u32]) -> (tempfile::TempDir, HostRoot) {
+    let folder = tempfile::tempdir().unwrap();
+    fs::create_dir(folder.path().join("proc")).unwrap();
+    for pid in pids {
+        see(&folder, *pid);
+    }
+    let root = HostRoot::new(folder.path());
+    (folder, root)
+}
+
+fn see(folder: &tempfile::TempDir, pid: u32) {
+    let to = folder.path().join(format!("proc/{pid}"));
+    symlink(format!("/proc/{pid}"), to).unwrap();
+}
+
+struct Ram {
+    file: File,
+    _mapped: SharedMapping,
+    id: FileId,
+}
+
+fn ram() -> Ram {
+    let file = memory_file(c"ram", 4 * MIB).unwrap();
+    let mapped = SharedMapping::new(file.as_fd(), 0, 4 << 20).unwrap();
+    let id = FileId::of(&file.metadata().unwrap());
+    Ram {
+        file,
+        _mapped: mapped,
+        id,
+    }
+}
+
+fn found(root: &HostRoot, files: &BTreeSet<FileId>, ours: &[u32], programs: &[PathBuf]) -> Found {
+    let ours = ours.iter().filter_map(|pid| process_id(root, *pid));
+    let known = Known {
+        processes: &ours.collect::<Vec<_>>(),
+        programs: &super::programs(programs),
+    };
+    Census::take(root, files, &Census::default()).who_else(files, known)
+}
+
+fn somebody(found: Found) -> String {
+    match found {
+        Found::Somebody(words) => words,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn a_second_process_that_maps_the_ram_is_seen_by_its_file() {
+    let (ram, me) = (ram(), std::process::id());
+    let (folder, root) = host(&[me]);
+    let files = ram_files(&root, me).unwrap();
+    assert!(files.contains(&ram.id), "{files:?}");
+    let files = BTreeSet::from([ram.id]);
+    assert_eq!(found(&root, &files, &[me], &[]), Found::Nobody);
+    // A child that has not called exec maps what its parent does.
+    let other = Forked::new(Some(&ram.file));
+    see(&folder, other.pid());
+    let words = somebody(found(&root, &files, &[me], &[]));
+    let exe = fs::read_link("/proc/self/exe").unwrap();
+    for has in [
+        format!("process {}", other.pid()),
+        exe.display().to_string(),
+        "maps".into(),
+    ] {
+        assert!(words.contains(&has), "no {has:?} in {words}");
+    }
+    // By its number and when it started it is known; not by what it is called.
+    assert_eq!(found(&root, &files, &[me, other.pid()], &[]), Found::Nobody);
+    let same_number = ProcessId {
+        start_time: 1,
+        pid: other.pid(),
+    };
+    let known = Known {
+        processes: &[process_id(&root, me).unwrap(), same_number],
+        programs: &BTreeSet::new(),
+    };
+    let census = Census::take(&root, &files, &Census::default());
+    assert!(matches!(census.who_else(&files, known), Found::Somebody(_)));
+    drop(other);
+    assert_eq!(found(&root, &files, &[me], &[]), Found::Nobody);
+}
+
+#[test]
+fn a_process_that_holds_only_a_descriptor_is_seen_until_it_lets_go() {
+    let (ram, me) = (ram(), std::process::id());
+    let (folder, root) = host(&[me]);
+    let files = BTreeSet::from([ram.id]);
+    let held = ram.file.try_clone().unwrap();
+    let mut other = Command::new("sleep")
+        .arg("600")
+        .stdin(Stdio::from(held))
+        .spawn()
+        .unwrap();
+    see(&folder, other.id());
+    // Until it has called exec it maps, too.
+    let exe = FileId::behind(Path::new("/proc/self/exe")).unwrap();
+    while FileId::behind(&root.process(other.id(), "exe")).unwrap() == exe {
+        std::thread::yield_now();
+    }
+    let words = somebody(found(&root, &files, &[me], &[]));
+    assert!(words.contains("holds open"), "{words}");
+    other.kill().unwrap();
+    other.wait().unwrap();
+    assert_eq!(found(&root, &files, &[me], &[]), Found::Nobody);
+}
+
+#[test]
+fn a_program_that_the_operator_names_is_known_by_its_file_and_not_by_its_name() {
+    let (ram, me) = (ram(), std::process::id());
+    let other = Forked::new(None);
+    let (folder, root) = host(&[me, other.pid()]);
+    let files = BTreeSet::from([ram.id]);
+    let exe = fs::read_link("/proc/self/exe").unwrap();
+    assert_eq!(
+        found(&root, &files, &[me], std::slice::from_ref(&exe)),
+        Found::Nobody
+    );
+    let same_name = folder.path().join(exe.file_name().unwrap());
+    fs::write(&same_name, "another program").unwrap();
+    somebody(found(&root, &files, &[me], &[same_name]));
+    let link = folder.path().join("link");
+    symlink(&exe, &link).unwrap();
+    assert_eq!(found(&root, &files, &[me], &[link]), Found::Nobody);
+}
+
+/// A process that a test plays.
+fn play(folder: &tempfile::TempDir, pid: u32, maps: &str) -> PathBuf {
+    let base = folder.path().join(format!("proc/{pid}"));
+    fs::create_dir_all(base.join("fd")).unwrap();
+    fs::write(base.join("maps"), maps).unwrap();
+    let stat = format!("{pid} (qemu) S 1{}", " 0".repeat(17) + " 77 0");
+    fs::write(base.join("stat"), stat).unwrap();
+    base
+}
+
+const MAPPED: &str = "1000-400000 rw-s 00000000 00:01 7 /memfd:ram (deleted)\n";
+const OTHER: &str = "1000-400000 rw-p 00000000 00:01 8 /lib/x\n";
+
+fn file() -> BTreeSet<FileId> {
+    BTreeSet::from([FileId::new(0, 1, 7)])
+}
+
+#[test]
+fn a_process_that_cannot_be_looked_at_is_not_nobody() {
+    let (folder, root) = host(&[]);
+    let base = play(&folder, 7, OTHER);
+    let ask = || found(&root, &file(), &[], &[]);
+    assert_eq!(ask(), Found::Nobody);
+    fs::write(base.join("maps"), "what the kernel never writes\n").unwrap();
+    let Found::Unknown(why) = ask() else { panic!() };
+    assert!(why.contains("proc/7/maps"), "{why}");
+    assert_eq!(
+        found(&root, &file(), &[7], &[]),
+        Found::Nobody,
+        "it is known"
+    );
+    // Who is seen goes before who is not.
+    play(&folder, 9, MAPPED);
+    assert!(somebody(ask()).contains("process 9"));
+    fs::remove_dir_all(folder.path().join("proc/9")).unwrap();
+    // One that is gone has nothing.
+    fs::remove_file(base.join("maps")).unwrap();
+    assert_eq!(ask(), Found::Nobody);
+    fs::remove_dir_all(folder.path().join("proc")).unwrap();
+    assert!(matches!(ask(), Found::Unknown(_)));
+}
+
+#[test]
+fn the_threads_of_a_process_whose_first_one_ended_are_looked_at() {
+    let (folder, root) = host(&[]);
+    let base = play(&folder, 7, "");
+    let thread = base.join("task/8");
+    fs::create_dir_all(thread.join("fd")).unwrap();
+    fs::write(thread.join("maps"), MAPPED).unwrap();
+    somebody(found(&root, &file(), &[], &[]));
+}
+
+#[test]
+fn who_had_the_ram_counts_on_while_it_has_an_iommu() {
+    let (folder, root) = host(&[]);
+    let base = play(&folder, 7, MAPPED);
+    let first = Census::take(&root, &file(), &Census::default());
+    fs::write(base.join("maps"), OTHER).unwrap();
+    symlink("/dev/iommu", base.join("fd/5")).unwrap();
+    let nobody = Known {
+        processes: &[],
+        programs: &BTreeSet::new(),
+    };
+    let second = Census::take(&root, &file(), &first);
+    let words = somebody(second.who_else(&file(), nobody));
+    assert!(words.contains("may have pinned"), "{words}");
+    let third = Census::take(&root, &file(), &second);
+    somebody(third.who_else(&file(), nobody));
+    fs::remove_file(base.join("fd/5")).unwrap();
+    let fourth = Census::take(&root, &file(), &third);
+    assert_eq!(fourth.who_else(&file(), nobody), Found::Nobody);
+    // A process that got the same number later is another one.
+    symlink("/dev/iommu", base.join("fd/5")).unwrap();
+    fs::write(
+        base.join("stat"),
+        format!("7 (x) S 1{}", " 0".repeat(17) + " 78 0"),
+    )
+    .unwrap();
+    let later = Census::take(&root, &file(), &third);
+    assert_eq!(later.who_else(&file(), nobody), Found::Nobody);
+}
+
+#[test]
+fn only_what_may_be_memory_of_a_vm_counts_as_its_ram() {
+    let (folder, root) = host(&[]);
+    let maps = "1000-400000 rw-s 00000000 00:01 7 /memfd:ram (deleted)\n\
+                400000-800000 rw-s 00000000 00:01 8 /dev/shm/ram\n\
+                800000-c00000 rw-s 00000000 00:05 9 /dev/vfio/7\n\
+                c00000-f00000 rw-s 00000000 00:0e 10 anon_inode:kvm-vcpu:0\n\
+                f00000-f01000 rw-s 00000000 00:01 11 /memfd:ring (deleted)\n\
+                1000000-1400000 rw-p 00000000 fd:01 12 /usr/lib/firmware\n";
+    play(&folder, 7, maps);
+    let files = ram_files(&root, 7).unwrap();
+    assert_eq!(
+        files,
+        BTreeSet::from([FileId::new(0, 1, 7), FileId::new(0, 1, 8)])
+    );
+    assert!(ram_files(&root, 8).is_err());
+}
+
+#[test]
+fn a_program_with_an_odd_name_steers_no_terminal() {
+    let folder = tempfile::tempdir().unwrap();
+    let link = folder.path().join("exe");
+    symlink(
+        format!("/tmp/\x1b]0;owned\x07\n{}", "x".repeat(3000)),
+        &link,
+    )
+    .unwrap();
+    let words = program(&link);
+    assert!(
+        !words.contains(char::is_control) && words.len() < 3 * MOST_WORDS,
+        "{words:?}"
+    );
+}

@@ -1,0 +1,463 @@
+//! Inflation where somebody else may have pinned the memory: chains are punched under a lease, and answered after a
+//! look that began later (`lease.rs`).
+//!
+//! Chains of a queue are answered in their order. One that was punched and not answered is in no balloon; its pages
+//! are noted as not proven, in the state too, so that a process that is killed loses none of them. Where its ring is
+//! stopped or changed it is in the ring again, at once: nobody waits for a look. The next look after that speaks for
+//! its pages as well: where it finds somebody, they are withheld, and with them the queue ends, so that no answer ever
+//! gives them back; the driver owns them again when it starts anew, and not before.
+
+use std::collections::VecDeque;
+use std::ops::Deref;
+
+use vhost_user_backend::VringT as _;
+use virtio_queue::{DescriptorChain, QueueOwnedT as _, QueueT as _};
+use vm_memory::{GuestAddress, GuestMemoryMmap};
+
+use super::pages::{Drained, Taken, groups, write_answer};
+use super::{Device, Leases};
+use crate::abi::{ENTRY_BYTES, Entry, MAX_ENTRIES, QueueRole};
+use crate::chain;
+use crate::lease::{Found, May};
+use crate::memory::Backing;
+use crate::ring::Ring;
+use crate::tier::{Refusal, Run};
+
+/// Chains of a queue that are punched and not answered, at most.
+const MOST_OPEN: usize = 16;
+
+/// A chain that is not answered yet.
+#[derive(Debug)]
+pub(super) struct Open {
+    /// By the leases' count.
+    number: u64,
+    position: u16,
+    head: u16,
+    answer: Option<GuestAddress>,
+    /// As it was read: a guest may write to it since. Empty: it is no chain of entries.
+    bytes: Vec<u8>,
+    /// What the kernel did not take.
+    kept: Vec<Run>,
+}
+
+/// The chains of a tier that are not answered yet, in their order.
+#[derive(Debug, Default)]
+pub(super) struct OpenChains {
+    chains: VecDeque<Open>,
+    /// Of the ring, when they were taken from it.
+    changes: u64,
+    /// The last chain that was punched and is in its ring again.
+    undone: Option<u64>,
+}
+
+impl<B: Backing> Device<B> {
+    /// The number of the next look, where looks are needed.
+    pub fn ask_for_a_look(&mut self, now_ns: u64) -> Option<u64> {
+        self.leases.as_mut().map(|leases| leases.give(now_ns))
+    }
+
+    /// What the look of this number came to; false where it does not count.
+    pub fn looked(&mut self, number: u64, found: Found, now_ns: u64) -> bool {
+        let Some(leases) = &mut self.leases else {
+            return false;
+        };
+        let is_nobody = found == Found::Nobody;
+        let who = match &found {
+            Found::Somebody(who) => Some(who.clone()),
+            Found::Nobody | Found::Unknown(_) => None,
+        };
+        if !leases.answer(number, found, now_ns) {
+            self.counters.stale_looks += 1;
+            return false;
+        }
+        let proven = leases.proven();
+        for tier in 0..self.tiers.len() {
+            if is_nobody {
+                self.prove_undone(tier, proven);
+            } else if let Some(who) = &who {
+                self.withhold(tier, proven, who);
+            }
+        }
+        true
+    }
+
+    /// Whether chains wait for a look.
+    #[must_use]
+    pub fn waits_for_a_look(&self) -> bool {
+        let waits = self.leases.as_ref().is_some_and(Leases::is_waited_for);
+        let tiers = 0..self.tiers.len();
+        waits || tiers.into_iter().any(|tier| self.is_unproven(tier))
+    }
+
+    fn is_unproven(&self, tier: usize) -> bool {
+        let open = self.open.get(tier);
+        let any = open.is_some_and(|open| !open.chains.is_empty() || open.undone.is_some());
+        any && !self.state.is_withheld(tier)
+    }
+
+    /// The leases, where holes need them.
+    #[must_use]
+    pub(crate) fn leases(&self) -> Option<&Leases> {
+        self.leases.as_ref()
+    }
+
+    /// Pages of chains that were undone belong to nobody else.
+    fn prove_undone(&mut self, tier: usize, proven: u64) {
+        let Some(open) = self.open.get_mut(tier) else {
+            return;
+        };
+        if self.state.is_withheld(tier) || open.undone.is_none_or(|number| number > proven) {
+            return;
+        }
+        open.undone = None;
+        self.state.put_unproven(tier, 0, u64::MAX, false);
+        self.note_open(tier, true, |_| true);
+    }
+
+    /// Notes the pages of open chains as not proven, or as proven.
+    fn note_open(&self, tier: usize, on: bool, which: impl Fn(&Open) -> bool) {
+        let chains = self.open.get(tier).into_iter().flat_map(|o| &o.chains);
+        for chain in chains.filter(|chain| which(chain)) {
+            for run in self.runs_of(tier, &chain.bytes) {
+                self.state.put_unproven(tier, run.first, run.pages, on);
+            }
+        }
+    }
+
+    /// Somebody came: all that is not proven stays out of use.
+    fn withhold(&mut self, tier: usize, proven: u64, who: &str) {
+        self.note_open(tier, false, |chain| chain.number <= proven);
+        let pages = self.state.unproven(tier);
+        if pages == 0 || self.state.is_withheld(tier) {
+            return;
+        }
+        self.state.withhold(tier);
+        // No later look says anything of them.
+        let chains = self.open.get_mut(tier).map(|open| &mut open.chains);
+        for chain in chains.into_iter().flatten() {
+            if chain.number > proven {
+                chain.number = u64::MAX;
+            }
+        }
+        self.counters.withheld_pages += pages;
+        tracing::warn!(
+            "tier {tier}: {pages} pages were given back while {who} came, which may have pinned them before: they stay \
+             out of use, and this tier shrinks no more until the guest's driver starts anew"
+        );
+    }
+
+    fn runs_of<'a>(&'a self, tier: usize, bytes: &'a [u8]) -> impl Iterator<Item = Run> + 'a {
+        let words = bytes.as_chunks::<ENTRY_BYTES>().0.iter();
+        let map = self.tiers.get(tier);
+        words.filter_map(move |word| {
+            let entry = Entry(u64::from_le_bytes(*word));
+            (self.admit)(map?, self.config.orders(), entry).ok()
+        })
+    }
+
+    /// Forgets chains that are in their ring again.
+    fn follow_changes(&mut self, tier: usize, ring: &Ring) {
+        let Some(open) = self.open.get_mut(tier) else {
+            return;
+        };
+        if open.changes != ring.changes() {
+            open.changes = ring.changes();
+            self.counters.undone_chains += open.chains.len() as u64;
+            if let Some(last) = open.chains.back() {
+                open.undone = Some(last.number);
+            }
+            open.chains.clear();
+        }
+        if open.chains.is_empty() {
+            ring.reopen();
+        }
+    }
+
+    /// Serves an inflate queue: answers what is proven, then punches what may be.
+    pub(super) fn drain_leased<M>(
+        &mut self,
+        now_ns: u64,
+        (queue, tier): (usize, usize),
+        ring: &Ring,
+        memory: &M,
+        left: &mut usize,
+    ) -> Drained
+    where
+        M: Deref<Target = GuestMemoryMmap> + Clone,
+    {
+        self.follow_changes(tier, ring);
+        loop {
+            if let Some(ended) = self.before_next(now_ns, (queue, tier), ring, memory, left) {
+                return ended;
+            }
+            let open = self.open.get(tier).map_or(0, |open| open.chains.len());
+            let mut state = ring.get_mut();
+            let position = state.get_queue().next_avail();
+            let chain = match state.get_queue_mut().iter(memory.clone()) {
+                Ok(mut heads) => heads.next(),
+                Err(_) => return Drained::Broken,
+            };
+            drop(state);
+            let Some(chain) = chain else {
+                return if open == 0 {
+                    Drained::Empty
+                } else {
+                    Drained::Open
+                };
+            };
+            let may = match &mut self.leases {
+                Some(leases) => leases.may(now_ns),
+                None => May::Punch,
+            };
+            let put_back = || ring.get_mut().get_queue_mut().set_next_avail(position);
+            match may {
+                May::Wait(until) => {
+                    put_back();
+                    return Drained::Waiting(Some(until));
+                }
+                // Its turn comes after those before it.
+                May::Refuse if open > 0 => {
+                    put_back();
+                    return Drained::Waiting(None);
+                }
+                May::Punch | May::Refuse => {}
+            }
+            let mut chain = self.read((queue, tier), position, chain, memory);
+            if may == May::Refuse {
+                *left -= 1;
+                let len = self.refuse(&chain, memory);
+                if !self.settle(queue, ring, &chain, len) {
+                    return Drained::Broken;
+                }
+                continue;
+            }
+            if !self.punch(tier, ring, &mut chain) {
+                put_back();
+                return Drained::Halted;
+            }
+            if let Some(open) = self.open.get_mut(tier) {
+                open.chains.push_back(chain);
+                ring.set_open(open.chains.front().map(|first| first.position));
+            }
+        }
+    }
+
+    /// Answers what is proven; why no chain is begun after that, where none may be.
+    fn before_next<M>(
+        &mut self,
+        now_ns: u64,
+        (queue, tier): (usize, usize),
+        ring: &Ring,
+        memory: &M,
+        left: &mut usize,
+    ) -> Option<Drained>
+    where
+        M: Deref<Target = GuestMemoryMmap>,
+    {
+        if !self.answer_proven((queue, tier), ring, memory, left) {
+            return Some(Drained::Broken);
+        }
+        if self.state.is_withheld(tier) {
+            return Some(Drained::Ended);
+        }
+        if *left == 0 {
+            return Some(Drained::More);
+        }
+        if self.must_end(ring) {
+            return Some(Drained::Halted);
+        }
+        let open = self.open.get(tier).map_or(0, |open| open.chains.len());
+        if open >= MOST_OPEN {
+            return Some(Drained::Waiting(None));
+        }
+        self.throttle(now_ns).map(Drained::Throttled)
+    }
+
+    /// Reads a chain. What a process before this one marked as taken, and did not answer, is not taken.
+    fn read<M>(
+        &mut self,
+        (queue, tier): (usize, usize),
+        position: u16,
+        chain: DescriptorChain<M>,
+        memory: &GuestMemoryMmap,
+    ) -> Open
+    where
+        M: Deref<Target = GuestMemoryMmap> + Clone,
+    {
+        let head = chain.head_index();
+        let mut bytes = Vec::new();
+        let read = chain::request(chain, memory, MAX_ENTRIES * ENTRY_BYTES, &mut bytes);
+        if read.is_err() || !bytes.len().is_multiple_of(ENTRY_BYTES) {
+            bytes.clear();
+        }
+        if self.state.in_flight(queue) == Some(position) {
+            self.begin(queue, QueueRole::Inflate(tier), position);
+            let runs: Vec<Run> = self.runs_of(tier, &bytes).collect();
+            runs.iter().for_each(|run| self.mark(tier, run, false));
+            self.state.set_in_flight(queue, None);
+        }
+        self.bucket.take(1 + (bytes.len() / ENTRY_BYTES) as u64);
+        Open {
+            number: 0,
+            position,
+            head,
+            answer: read.ok().flatten(),
+            bytes,
+            kept: Vec::new(),
+        }
+    }
+
+    /// Refuses all of a chain; returns the length of its answer.
+    fn refuse(&mut self, chain: &Open, memory: &GuestMemoryMmap) -> u32 {
+        if chain.bytes.is_empty() {
+            self.counters.malformed_chains += 1;
+            return 0;
+        }
+        let refused = u32::try_from(chain.bytes.len() / ENTRY_BYTES).unwrap_or(u32::MAX);
+        self.counters.chains += 1;
+        self.counters.refused_pinned += u64::from(refused);
+        let taken = Taken { taken: 0, refused };
+        chain.answer.map_or(0, |at| write_answer(memory, at, taken))
+    }
+
+    /// Punches the holes of a chain; false where it was told to end: the chain is to be put back.
+    fn punch(&mut self, tier: usize, ring: &Ring, chain: &mut Open) -> bool {
+        chain.number = self.leases.as_mut().map_or(0, Leases::punch);
+        let mut runs = std::mem::take(&mut self.scratch.runs);
+        runs.clear();
+        runs.extend(self.runs_of(tier, &chain.bytes).filter_map(|run| {
+            let is_out = self.state.all_are(tier, run.first, run.pages, false);
+            let region = is_out.then(|| self.backing.region_of(&run))??;
+            Some((region, run))
+        }));
+        runs.sort_unstable_by_key(|(_, run)| run.gpa);
+        let mut is_done = true;
+        for (region, whole, _) in groups(&runs) {
+            if self.must_end(ring) {
+                is_done = false;
+                break;
+            }
+            self.state
+                .put_unproven(tier, whole.first, whole.pages, true);
+            self.counters.holes += 1;
+            if !self.backing.free(region, &whole) {
+                chain.kept.push(whole);
+            }
+        }
+        self.scratch.runs = runs;
+        if !is_done {
+            self.counters.undone_chains += 1;
+            if let Some(open) = self.open.get_mut(tier) {
+                open.undone = Some(chain.number);
+            }
+        }
+        is_done
+    }
+
+    /// Answers the chains whose pages are proven; false where the ring is not there.
+    fn answer_proven<M>(
+        &mut self,
+        (queue, tier): (usize, usize),
+        ring: &Ring,
+        memory: &M,
+        left: &mut usize,
+    ) -> bool
+    where
+        M: Deref<Target = GuestMemoryMmap>,
+    {
+        let proven = self.leases.as_ref().map_or(u64::MAX, Leases::proven);
+        while *left > 0 {
+            let open = self.open.get_mut(tier).map(|open| &mut open.chains);
+            let chain = open.and_then(|chains| {
+                let is_proven = chains.front()?.number <= proven;
+                is_proven.then(|| chains.pop_front())?
+            });
+            let Some(chain) = chain else { break };
+            *left -= 1;
+            let len = self.take_all((queue, tier), &chain, memory);
+            let runs: Vec<Run> = self.runs_of(tier, &chain.bytes).collect();
+            for run in &runs {
+                self.state.put_unproven(tier, run.first, run.pages, false);
+            }
+            let next = self.open.get(tier).and_then(|open| open.chains.front());
+            ring.set_open(next.map(|next| next.position));
+            if !self.settle(queue, ring, &chain, len) {
+                return false;
+            }
+        }
+        true
+    }
+
+    /// Takes a chain's entries into the balloon; returns the length of its answer.
+    fn take_all(
+        &mut self,
+        (queue, tier): (usize, usize),
+        chain: &Open,
+        memory: &GuestMemoryMmap,
+    ) -> u32 {
+        if chain.bytes.is_empty() {
+            self.counters.malformed_chains += 1;
+            return 0;
+        }
+        let begun = self.begin(queue, QueueRole::Inflate(tier), chain.position);
+        let mut taken = Taken::default();
+        for word in chain.bytes.as_chunks::<ENTRY_BYTES>().0 {
+            let entry = self.entry(tier, true, begun, Entry(u64::from_le_bytes(*word)));
+            let entry = entry.and_then(|(_, run)| {
+                let is_kept = |kept: &Run| {
+                    kept.first <= run.first && run.first + run.pages <= kept.first + kept.pages
+                };
+                if chain.kept.iter().any(is_kept) {
+                    self.mark(tier, &run, false);
+                    return Err(Refusal::Punch);
+                }
+                Ok(run)
+            });
+            match entry {
+                Ok(run) => {
+                    taken.taken += 1;
+                    self.counters.inflated_pages += run.pages;
+                }
+                Err(why) => {
+                    taken.refused += 1;
+                    self.counters.refuse(why, 1);
+                }
+            }
+        }
+        self.counters.chains += 1;
+        chain.answer.map_or(0, |at| write_answer(memory, at, taken))
+    }
+
+    fn settle(&mut self, queue: usize, ring: &Ring, chain: &Open, len: u32) -> bool {
+        let answered = ring.add_used(chain.head, len).is_ok();
+        let next = chain.position.wrapping_add(1);
+        self.state.set_position(queue, next);
+        self.state.set_in_flight(queue, None);
+        answered
+    }
+
+    /// The guest owns all of its memory again: what was not proven or withheld, too.
+    pub(super) fn forget_open(&mut self) {
+        let pages: u64 = (0..self.tiers.len())
+            .map(|tier| self.state.unproven(tier))
+            .sum();
+        if pages > 0 {
+            self.counters.retaken_pages += pages;
+            tracing::warn!(
+                "{pages} pages that nobody is known not to have pinned are the guest's again: restart what came and \
+                 maps its memory, whose devices may write to other pages"
+            );
+        }
+        for open in &mut self.open {
+            open.chains.clear();
+            open.undone = None;
+        }
+    }
+
+    /// What a process before this one left: pages that it punched.
+    pub(super) fn find_undone(&mut self) {
+        for (tier, open) in self.open.iter_mut().enumerate() {
+            open.undone = (self.state.unproven(tier) > 0).then_some(0);
+        }
+    }
+}

@@ -1,0 +1,220 @@
+//! Leases: holes are punched only while somebody who can see all processes says that nobody else has the memory.
+//!
+//! Responsible for: the numbers that looks are asked for by, and what follows from their answers. No clock is shared: a
+//! number that is given stands for a moment, and an answer that names it is of a look that began after that moment. A
+//! number counts once, and only the one that was given last. It leaves to others: looking, and what is punched.
+//!
+//! A hole needs two looks. One before it, that nobody is there; and one that began after it, before the guest's driver
+//! is told that the pages were taken: who came in between may have pinned them before the hole.
+
+use std::time::Duration;
+
+/// How long may be punched after a number was given whose look found nobody, ns.
+const LEASE_NS: u64 = 2_000_000_000;
+/// How long a chain waits for a look before it is refused, ns: well below what a driver waits for an answer before it
+/// gives a queue up. It asks again by itself.
+const PATIENCE_NS: u64 = 500_000_000;
+/// How long chains are refused after a look that did not find nobody, ns.
+const REFUSAL_NS: u64 = 1_000_000_000;
+
+/// The pause between two looks while chains wait, at least.
+pub const WAITING: Duration = Duration::from_millis(5);
+
+/// What a look came to.
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
+pub enum Found {
+    /// Nobody but the hypervisor and what is the daemon's own has the memory.
+    Nobody,
+    /// Somebody has it; who, in words.
+    Somebody(String),
+    /// That could not be seen; why.
+    Unknown(String),
+}
+
+/// A number that was given.
+#[derive(Clone, Copy, Debug)]
+struct Given {
+    number: u64,
+    at_ns: u64,
+    punched: u64,
+}
+
+/// What may be done with a chain now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum May {
+    Punch,
+    /// Not before a look; at the latest then it is decided.
+    Wait(u64),
+    Refuse,
+}
+
+/// The leases of a device.
+#[derive(Debug)]
+pub(crate) struct Leases {
+    /// Of the number that is given next.
+    next: u64,
+    given: Option<Given>,
+    valid_until_ns: Option<u64>,
+    refused_until_ns: Option<u64>,
+    waits_since_ns: Option<u64>,
+    /// Chains that were punched, whatever became of them: a count that numbers them.
+    punched: u64,
+    /// Of these, those that a look that began after them found nobody at.
+    proven: u64,
+    /// What the last look came to.
+    last: Option<Found>,
+}
+
+impl Leases {
+    /// None was given yet. `first`: a number that no device before this one gave, as the time of day.
+    pub fn new(first: u64) -> Self {
+        Self {
+            next: first,
+            given: None,
+            valid_until_ns: None,
+            refused_until_ns: None,
+            waits_since_ns: None,
+            punched: 0,
+            proven: 0,
+            last: None,
+        }
+    }
+
+    /// A number, in place of the one before.
+    pub fn give(&mut self, now_ns: u64) -> u64 {
+        let number = self.next;
+        self.next = self.next.wrapping_add(1);
+        self.given = Some(Given {
+            number,
+            at_ns: now_ns,
+            punched: self.punched,
+        });
+        number
+    }
+
+    /// Takes an answer; false where it is of no look that counts.
+    pub fn answer(&mut self, number: u64, found: Found, now_ns: u64) -> bool {
+        let Some(given) = self.given.take_if(|given| given.number == number) else {
+            return false;
+        };
+        if found == Found::Nobody {
+            self.proven = self.proven.max(given.punched);
+            self.valid_until_ns = Some(given.at_ns.saturating_add(LEASE_NS));
+            self.refused_until_ns = None;
+        } else {
+            self.valid_until_ns = None;
+            self.refused_until_ns = Some(now_ns.saturating_add(REFUSAL_NS));
+        }
+        self.waits_since_ns = None;
+        self.last = Some(found);
+        true
+    }
+
+    /// What may be done with a chain that is there.
+    pub fn may(&mut self, now_ns: u64) -> May {
+        if self.stands(now_ns) {
+            return May::Punch;
+        }
+        if self.refused_until_ns.is_some_and(|until| now_ns < until) {
+            return May::Refuse;
+        }
+        let since = *self.waits_since_ns.get_or_insert(now_ns);
+        let until = since.saturating_add(PATIENCE_NS);
+        if now_ns >= until {
+            self.waits_since_ns = None;
+            return May::Refuse;
+        }
+        May::Wait(until)
+    }
+
+    /// Counts a chain as punched, before its first hole; returns its number.
+    pub fn punch(&mut self) -> u64 {
+        self.punched += 1;
+        self.punched
+    }
+
+    /// Up to which chain a second look found nobody.
+    pub fn proven(&self) -> u64 {
+        self.proven
+    }
+
+    /// Whether a chain waits that no look has been asked for in vain.
+    pub fn is_waited_for(&self) -> bool {
+        self.waits_since_ns.is_some()
+    }
+
+    /// What the last look came to.
+    pub fn last(&self) -> Option<&Found> {
+        self.last.as_ref()
+    }
+
+    /// Whether holes may be punched now.
+    pub fn stands(&self, now_ns: u64) -> bool {
+        self.valid_until_ns.is_some_and(|until| now_ns < until)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_number_counts_once_and_only_the_last_one() {
+        let mut leases = Leases::new(7);
+        assert!(!leases.answer(7, Found::Nobody, 0), "nothing was asked");
+        let old = leases.give(0);
+        let new = leases.give(1);
+        // It began before the number of now was given.
+        assert!(!leases.answer(old, Found::Nobody, 2));
+        assert!(matches!(leases.may(2), May::Wait(_)));
+        assert!(leases.answer(new, Found::Nobody, 2));
+        assert_eq!(leases.may(2), May::Punch);
+        // The same one again renews nothing.
+        assert!(!leases.answer(new, Found::Nobody, LEASE_NS));
+        assert_ne!(
+            leases.may(LEASE_NS + 1),
+            May::Punch,
+            "from when it was given"
+        );
+        // One of a device before this one.
+        assert!(!Leases::new(1 << 60).answer(new, Found::Nobody, 0));
+    }
+
+    #[test]
+    fn only_a_look_that_began_after_a_hole_says_anything_of_it() {
+        let mut leases = Leases::new(0);
+        let first = leases.give(0);
+        assert!(leases.answer(first, Found::Nobody, 1));
+        let early = leases.give(2);
+        let chain = leases.punch();
+        assert!(leases.answer(early, Found::Nobody, 3));
+        assert!(leases.proven() < chain);
+        let late = leases.give(4);
+        assert!(leases.answer(late, Found::Unknown("x".into()), 5));
+        assert!(leases.proven() < chain);
+        let later = leases.give(6);
+        assert!(leases.answer(later, Found::Nobody, 7));
+        assert_eq!(leases.proven(), chain);
+    }
+
+    #[test]
+    fn without_an_answer_a_chain_is_refused_after_a_while_and_the_next_one_waits_again() {
+        let mut leases = Leases::new(0);
+        let May::Wait(until) = leases.may(10) else {
+            panic!("nobody has looked");
+        };
+        assert_eq!(until, 10 + PATIENCE_NS);
+        assert_eq!(leases.may(until - 1), May::Wait(until));
+        assert!(leases.is_waited_for());
+        assert_eq!(leases.may(until), May::Refuse);
+        assert!(matches!(leases.may(until + 1), May::Wait(_)));
+        let number = leases.give(until + 2);
+        leases.answer(number, Found::Somebody("spdk".into()), until + 3);
+        assert_eq!(leases.may(until + 4), May::Refuse);
+        assert!(!leases.stands(until + 4));
+        // It may have gone: a new look is asked for.
+        let later = until + 3 + REFUSAL_NS;
+        assert!(matches!(leases.may(later), May::Wait(_)));
+    }
+}
