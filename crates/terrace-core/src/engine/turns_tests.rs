@@ -3,6 +3,9 @@ use proptest::prelude::*;
 use super::*;
 
 const MIB: u64 = 1 << 20;
+/// In which 4 MiB of the rate come.
+const STEP: u64 = 62_500_000;
+const SECONDS: u64 = 60;
 
 /// VMs that always want to move, each with its weight and the size of its plans, under 64 MiB/s; what each
 /// has moved after so many seconds.
@@ -45,10 +48,8 @@ fn moved(vms: &[(u32, u64)], seconds: u64) -> Vec<u64> {
 #[test]
 fn the_rate_goes_by_weight_whatever_the_size_of_plans() {
     // The first second's burst goes to who came first.
-    assert_eq!(
-        moved(&[(1000, 4 * MIB), (1000, 4 * MIB)], 101)[1],
-        3232 * MIB - 4 * MIB
-    );
+    let equal = moved(&[(1000, 4 * MIB), (1000, 4 * MIB)], 101);
+    assert!(equal[1].abs_diff(3232 * MIB) <= 4 * MIB, "{equal:?}");
     let three = moved(&[(3000, 4 * MIB), (1000, 4 * MIB)], 101);
     assert!(three[0].abs_diff(3 * three[1]) <= 80 * MIB, "{three:?}");
     let mixed = moved(&[(1000, 64 * MIB), (1000, MIB)], 101);
@@ -70,7 +71,6 @@ fn who_was_idle_gets_its_part_at_once_and_has_saved_up_nothing() {
             .ask(vm, 1000, 4 * MIB)
             .map(|()| budget.spend(vm, 4 * MIB).held_up)
     };
-    const STEP: u64 = 62_500_000;
     for step in 0..100 {
         assert_eq!(spend(&mut budget, a, step * STEP), Ok(0));
     }
@@ -89,11 +89,7 @@ fn who_was_idle_gets_its_part_at_once_and_has_saved_up_nothing() {
             got[usize::from(vm == b)] += u64::from(ok);
         }
     }
-    assert_eq!(
-        got.iter().sum::<u64>(),
-        101,
-        "the bucket was full at the start"
-    );
+    assert_eq!(got.iter().sum::<u64>(), 100, "no part of the rate is lost");
     assert!(got[0].abs_diff(got[1]) <= 2, "{got:?}");
 }
 
@@ -112,10 +108,10 @@ fn who_does_not_wait_any_more_holds_up_nobody() {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(200))]
+    #![proptest_config(ProptestConfig::with_cases(60))]
 
     /// Whatever plans the first VM makes: each other VM that always wants to move gets its part by weight, less
-    /// the burst at the start, one plan of its own and one of each other.
+    /// one plan of its own, one of each other, and what is not spent yet.
     #[test]
     fn no_vm_eats_anothers_part_of_the_move_budget(
         first in (1_u32..5000, 1_u64..64),
@@ -123,13 +119,12 @@ proptest! {
     ) {
         let mut vms = vec![(first.0, first.1 * MIB)];
         vms.extend(others.iter().map(|(weight, plan)| (*weight, plan * MIB)));
-        const SECONDS: u64 = 300;
         let got = moved(&vms, SECONDS);
         let weights: u64 = vms.iter().map(|v| u64::from(v.0)).sum();
         let plans: u64 = vms.iter().map(|v| v.1).sum();
         for ((weight, plan), got) in vms.iter().zip(&got).skip(1) {
             let part = SECONDS * 64 * MIB * u64::from(*weight) / weights;
-            prop_assert!(*got + plans + plan >= part, "{got} of {part}: {vms:?}");
+            prop_assert!(*got + plans + plan + 64 * MIB >= part, "{got} of {part}: {vms:?}");
         }
     }
 }
