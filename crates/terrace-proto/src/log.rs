@@ -304,7 +304,7 @@ impl<R: Read> LogReader<R> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Command, VmId};
+    use crate::{Command, ScanSpent, VmId};
 
     fn sample() -> Vec<(Tick, Record)> {
         vec![
@@ -320,6 +320,13 @@ mod tests {
                 Record::Event(Event::Command(Command::RoundNow(VmId(1)))),
             ),
             (Tick(9), Record::Event(Event::Timer)),
+            (
+                Tick(10),
+                Record::Event(Event::ScanSpent(ScanSpent {
+                    vm: VmId(1),
+                    cpu_ns: 300,
+                })),
+            ),
             (Tick(u64::MAX), Record::Event(Event::VmDeparted(VmId(1)))),
         ]
     }

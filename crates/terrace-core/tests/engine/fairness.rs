@@ -303,6 +303,24 @@ fn what_the_kernel_says_of_a_worker_counts_not_the_workers_own_word() {
     );
 }
 
+#[test]
+fn a_cost_that_cannot_be_puts_off_its_own_vm_alone() {
+    let mut w = World::new(EngineConfig::default());
+    w.hot.set(150);
+    for vm in [GREEDY, GREEDY, 77] {
+        let spent = ScanSpent {
+            vm: VmId(vm),
+            cpu_ns: u64::MAX,
+        };
+        w.host.after(0, Event::ScanSpent(spent));
+    }
+    w.run(1200);
+    let view = |vm| w.host.engine.vm(VmId(vm)).unwrap();
+    assert_eq!(view(GREEDY).counters.rounds, 1);
+    assert!(view(OTHER).counters.rounds > 5);
+    assert_eq!(view(OTHER).neighbours.all_scan_cpu_ns, u64::MAX);
+}
+
 fn recorded(w: &World, fair: bool) -> Vec<u8> {
     let mut log = LogWriter::new(Vec::new(), 1 << 30).unwrap();
     for (at, record) in &w.host.log {
