@@ -15,7 +15,7 @@
 
 use std::collections::BTreeMap;
 
-use terrace_proto::{PAGE_SIZE, TierId, TierLimit, VmId};
+use terrace_proto::{PAGE_SIZE, Tick, TierId, TierLimit, VmId};
 
 use super::Shared;
 use super::view::ShareView;
@@ -385,7 +385,7 @@ impl Vm {
 
     /// Its size may have changed: has it looked at in its next period if it should give or can take
     /// memory, and says so.
-    pub fn size_changed(&mut self, now: terrace_proto::Tick, shared: &Shared) {
+    pub fn size_changed(&mut self, now: Tick, shared: &Shared) {
         let size = shared.pool.size(self.id);
         let right = shared.pool.right(self.id).unwrap_or(0);
         let nominal = match self.size.nominal {
@@ -417,6 +417,10 @@ impl Vm {
         let takes = size.min(claim.demand) >= holds.saturating_add(unit);
         if gives || takes {
             self.intermittent.wake();
+        }
+        if gives {
+            // What others have a right to does not wait until this VM's scans are paid for.
+            self.scans.due = Tick(0);
         }
     }
 
