@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use crate::elastic::Elastic;
+use crate::neighbours::Neighbours;
 
 /// Any failed request.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -245,6 +246,9 @@ pub struct VmDetail {
     /// Its elastic memory, where it has any.
     #[serde(default)]
     pub elastic: Option<Elastic>,
+    /// What it costs the other VMs, where the host manages it.
+    #[serde(default)]
+    pub neighbours: Option<Neighbours>,
 }
 
 /// Floor and ceiling of one tier.

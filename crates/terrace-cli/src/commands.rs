@@ -8,6 +8,7 @@ pub mod elastic;
 mod events;
 mod explain;
 mod map;
+mod neighbours;
 mod plan;
 mod replay;
 mod resize;

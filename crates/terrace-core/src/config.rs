@@ -151,6 +151,10 @@ pub struct EngineConfig {
     pub share_upper_percent: u16,
     /// When a VM releases fast memory to the pool: on demand (our choice).
     pub pool_release: PoolRelease,
+    /// No VM's heat takes what is the others' (docs/operating.md, "Neighbours"): fast memory where there is
+    /// no nominal size, the move budget and CPU time for scans are shared by weight. On; logs that were
+    /// recorded before this was there are replayed without.
+    pub fair_shares: bool,
     /// Rounds for which a page that moved is left alone afterwards: 1 (our estimate). 0 to 2.
     pub cool_down_rounds: u8,
     /// One in how many pages a round may promote at most, against as many demoted; the rest comes in
@@ -168,6 +172,9 @@ pub struct EngineConfig {
     /// Share of one CPU that scanning one VM may take during a round, percent; longer scans stretch
     /// the windows: 50 (our estimate; with 8 windows of 600 ms a minute it is 4 % over all). 1 to 100.
     pub scan_cpu_share_max_percent: u8,
+    /// CPU time that scanning all VMs may take together, percent of one CPU: 100 (our estimate: one core of
+    /// a host). Shared by weight where `fair_shares` is on. 1 to 100000.
+    pub scan_cpu_budget_percent: u32,
     /// How long an answer may take before the round goes on without it, ms: 60 s.
     pub answer_timeout_ms: u64,
     /// Reasons kept per VM: 64.
@@ -208,6 +215,7 @@ impl Default for EngineConfig {
             share_lower_percent: 75,
             share_upper_percent: 125,
             pool_release: PoolRelease::default(),
+            fair_shares: true,
             cool_down_rounds: 1,
             plan_share_divisor: 4,
             plan_max_pages: 1024,
@@ -215,6 +223,7 @@ impl Default for EngineConfig {
             plans_in_flight: 4,
             move_budget_bytes_per_s: 1 << 30,
             scan_cpu_share_max_percent: 50,
+            scan_cpu_budget_percent: 100,
             answer_timeout_ms: 60_000,
             reasons_kept: 64,
         }
@@ -272,6 +281,11 @@ impl EngineConfig {
             "scan_cpu_share_max_percent",
             self.scan_cpu_share_max_percent,
             1..=100,
+        )?;
+        within(
+            "scan_cpu_budget_percent",
+            self.scan_cpu_budget_percent,
+            1..=100_000,
         )?;
         within("answer_timeout_ms", self.answer_timeout_ms, 1..=LONGEST_MS)?;
         within("reasons_kept", self.reasons_kept as u64, 1..=100_000)

@@ -27,7 +27,7 @@ pub use engine::heat::{HeatCell, HeatMaking, HeatMap, HeatPages};
 pub use engine::reasons::Reason;
 pub use engine::refusal::Refusal;
 pub use engine::view::{
-    Counters, Mechanism, PageExplanation, PhaseView, PlannedMove, RankClass, RoundSummary,
-    ScanCost, ShareView, TierView, VmView,
+    Counters, Mechanism, NeighboursView, PageExplanation, PhaseView, PlannedMove, RankClass,
+    RoundSummary, ScanCost, ShareView, TierView, VmView,
 };
 pub use policy::{PolicyChoice, PolicyName, Share};

@@ -70,7 +70,17 @@ pub fn open<R: Read>(input: R) -> Result<(LogReader<R>, EngineConfig), ReplayErr
     let Some((_, Record::Start(start))) = reader.next_record()? else {
         return Err(ReplayError::NoStart);
     };
-    Ok((reader, serde_json::from_str(&start.config)?))
+    Ok((reader, recorded_config(&start.config)?))
+}
+
+/// The configuration that a log was recorded with. What a later version decides by another rule has the old
+/// one where the log does not name it.
+fn recorded_config(text: &str) -> Result<EngineConfig, serde_json::Error> {
+    let mut config: serde_json::Value = serde_json::from_str(text)?;
+    if let Some(keys) = config.as_object_mut() {
+        keys.entry("fair_shares").or_insert(false.into());
+    }
+    serde_json::from_value(config)
 }
 
 /// Replays a log.

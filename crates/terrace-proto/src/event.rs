@@ -27,6 +27,8 @@ pub enum Event {
     Command(Command),
     /// `poll_timeout`'s time has come.
     Timer,
+    /// CPU time that looking into a VM took, by the kernel's word.
+    ScanSpent(ScanSpent),
 }
 
 /// A run of guest RAM (guest physical space has holes).
@@ -153,6 +155,16 @@ pub struct ScanFailure {
     pub reason: String,
     /// No scan of this VM will work (it left long mode, its worker is gone for good).
     pub fatal: bool,
+}
+
+/// CPU time of what looks into a VM (its worker) since the last such report: passes, searches, and what led
+/// to no answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ScanSpent {
+    /// Whose.
+    pub vm: VmId,
+    /// CPU time, ns.
+    pub cpu_ns: u64,
 }
 
 /// How one page's move ended.

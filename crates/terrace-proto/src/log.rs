@@ -101,6 +101,7 @@ impl Record {
                 Event::BackingChanged(e) => body(EVENT + 7, e),
                 Event::Command(e) => body(EVENT + 8, e),
                 Event::Timer => body(EVENT + 9, &()),
+                Event::ScanSpent(e) => body(EVENT + 10, e),
             },
             Self::Action(action) => match action {
                 Action::Scan(a) => body(ACTION, a),
@@ -118,7 +119,7 @@ impl Record {
         ) -> Option<Result<Record, postcard::Error>> {
             Some(postcard::from_bytes(b).map(wrap))
         }
-        const EVENT_LAST: u16 = EVENT + 9;
+        const EVENT_LAST: u16 = EVENT + 10;
         match kind {
             START => of(b, Self::Start),
             EVENT..=EVENT_LAST => match kind - EVENT {
@@ -131,7 +132,8 @@ impl Record {
                 6 => of(b, |e| Self::Event(Event::Moved(e))),
                 7 => of(b, |e| Self::Event(Event::BackingChanged(e))),
                 8 => of(b, |e| Self::Event(Event::Command(e))),
-                _ => of(b, |()| Self::Event(Event::Timer)),
+                9 => of(b, |()| Self::Event(Event::Timer)),
+                _ => of(b, |e| Self::Event(Event::ScanSpent(e))),
             },
             ACTION => of(b, |a| Self::Action(Action::Scan(a))),
             0x201 => of(b, |a| Self::Action(Action::QueryPlacement(a))),
@@ -302,7 +304,7 @@ impl<R: Read> LogReader<R> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Command, VmId};
+    use crate::{Command, ScanSpent, VmId};
 
     fn sample() -> Vec<(Tick, Record)> {
         vec![
@@ -318,6 +320,13 @@ mod tests {
                 Record::Event(Event::Command(Command::RoundNow(VmId(1)))),
             ),
             (Tick(9), Record::Event(Event::Timer)),
+            (
+                Tick(10),
+                Record::Event(Event::ScanSpent(ScanSpent {
+                    vm: VmId(1),
+                    cpu_ns: 300,
+                })),
+            ),
             (Tick(u64::MAX), Record::Event(Event::VmDeparted(VmId(1)))),
         ]
     }

@@ -44,13 +44,26 @@ pub fn process_cpu_time() -> Duration {
     read(libc::CLOCK_PROCESS_CPUTIME_ID)
 }
 
+/// CPU time that all threads of another process have used, also of one that ended and is not collected yet.
+/// None where there is no such process.
+#[must_use]
+pub fn cpu_time_of(pid: u32) -> Option<Duration> {
+    let pid = libc::pid_t::try_from(pid).ok().filter(|pid| *pid > 0)?;
+    let mut clock = 0;
+    // SAFETY: `clock` is a valid place for the result.
+    let failed = unsafe { libc::clock_getcpuclockid(pid, &raw mut clock) } != 0;
+    (!failed)
+        .then(|| read(clock))
+        .filter(|time| !time.is_zero())
+}
+
 fn read(clock: libc::clockid_t) -> Duration {
     let mut time = libc::timespec {
         tv_sec: 0,
         tv_nsec: 0,
     };
-    // SAFETY: `time` is a valid place for the result. These clocks exist on every Linux, so the call
-    // cannot fail; if it did, the zero above would stay.
+    // SAFETY: `time` is a valid place for the result. Where the call fails (the clock is that of a process
+    // that ended), the zero above stays.
     unsafe { libc::clock_gettime(clock, &raw mut time) };
     Duration::new(
         u64::try_from(time.tv_sec).unwrap_or(0),
@@ -61,6 +74,17 @@ fn read(clock: libc::clockid_t) -> Duration {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_cpu_time_of_a_process_can_be_asked_until_it_is_collected() {
+        let mut child = std::process::Command::new("true").spawn().unwrap();
+        let pid = child.id();
+        assert!(cpu_time_of(std::process::id()).unwrap() > Duration::ZERO);
+        child.wait().unwrap();
+        assert_eq!(cpu_time_of(pid), None);
+        assert_eq!(cpu_time_of(0), None);
+        assert_eq!(cpu_time_of(u32::MAX), None);
+    }
 
     #[test]
     fn clocks_advance() {

@@ -25,7 +25,7 @@ mod process;
 mod root;
 pub mod topology;
 
-pub use clock::{MonotonicClock, monotonic_now, process_cpu_time, thread_cpu_time};
+pub use clock::{MonotonicClock, cpu_time_of, monotonic_now, process_cpu_time, thread_cpu_time};
 pub use confine::{die_with_parent, no_new_privileges, not_dumpable};
 pub use connect::connect_unix;
 pub use damon::{Damon, DamonAttrs, DamonError, DamonRegion, Kdamond};

@@ -14,7 +14,7 @@ use terrace_host::{HostRoot, placement};
 use terrace_proto::action::PlacementQuery;
 use terrace_proto::{
     Event, MovePlan, MoveReport, MoveStatus, PageCode, PageResult, RequestId, ScanFailure,
-    ScanRequest, VmId,
+    ScanRequest, ScanSpent, VmId,
 };
 
 use crate::daemon::Input;
@@ -142,7 +142,7 @@ impl Looker {
     fn run(mut self, queue: &Receiver<Look>) {
         for look in queue {
             let events = match look {
-                Look::Scan(request) => vec![self.scan(request)],
+                Look::Scan(request) => self.scan(request),
                 Look::Placement(query) => self.placement(query),
             };
             for event in events {
@@ -153,7 +153,23 @@ impl Looker {
         }
     }
 
-    fn scan(&mut self, request: ScanRequest) -> Event {
+    /// What it cost, and what came of it.
+    fn scan(&mut self, request: ScanRequest) -> Vec<Event> {
+        let vm = request.space.vm();
+        let before = self.tracker.cpu_time();
+        let answer = self.answer(request);
+        let after = self.tracker.cpu_time();
+        let spent = before.zip(after).map(|(before, after)| {
+            let cpu = after.saturating_sub(before).as_nanos();
+            Event::ScanSpent(ScanSpent {
+                vm,
+                cpu_ns: u64::try_from(cpu).unwrap_or(u64::MAX),
+            })
+        });
+        spent.into_iter().chain([answer]).collect()
+    }
+
+    fn answer(&mut self, request: ScanRequest) -> Event {
         let (id, vm, clearing) = (request.id, request.space.vm(), request.discover);
         let scanned = caught(|| {
             let scanned = self.tracker.scan(&mut self.vm, request);

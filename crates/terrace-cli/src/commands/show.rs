@@ -6,7 +6,7 @@ use anyhow::Result;
 use terrace_api::client::{Client, segment};
 use terrace_api::types::{Agent, Round, Status, VmDetail};
 
-use super::{elastic, map, print_json};
+use super::{elastic, map, neighbours, print_json};
 use crate::render;
 
 pub async fn run(
@@ -74,6 +74,9 @@ fn text(status: &Status, detail: &VmDetail) -> String {
     }
     if let Some(elastic) = &detail.elastic {
         out += &elastic::text(elastic);
+    }
+    if let Some(costs) = &detail.neighbours {
+        out += &neighbours::text(costs);
     }
     out += &format!("\nnow: {}", detail.phase);
     if let Some(next) = detail.next_round_in_s {

@@ -15,17 +15,20 @@ pub mod heat;
 mod intermittent;
 mod landing;
 mod moves;
+mod neighbours;
 mod plan_only;
 mod pool;
 pub mod reasons;
 pub mod refusal;
 mod round;
+mod scan_cpu;
 mod show;
 mod tiers;
+mod turns;
 pub mod view;
 mod vm;
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use terrace_proto::{
     Action, BackingChange, Command, Event, Gfn, PageSize, PlanId, RequestId, Tick, TierLimit, VmId,
@@ -39,7 +42,9 @@ use heat::{HeatMaking, HeatMap, HeatPages};
 use pool::Pool;
 use reasons::{Reason, Reasons};
 use refusal::Refusal;
+use scan_cpu::ScanBudget;
 use tiers::Tiers;
+use turns::MoveBudget;
 use view::{PageExplanation, RoundSummary, VmView};
 use vm::Vm;
 
@@ -47,8 +52,10 @@ use vm::Vm;
 pub(crate) struct Shared {
     pub config: EngineConfig,
     pub tiers: Tiers,
-    pub budget: TokenBucket,
+    pub budget: MoveBudget,
+    pub scans: ScanBudget,
     pub pool: Pool,
+    pub now: Tick,
     actions: VecDeque<Action>,
     requests: u64,
     plans: u64,
@@ -82,7 +89,6 @@ pub struct Engine {
     place: Option<PlaceFactory>,
     /// VMs that arrive are paused.
     paused: bool,
-    now: Tick,
     /// The VM whose plans were issued last: the next one is served first.
     served: Option<VmId>,
 }
@@ -94,13 +100,15 @@ impl Engine {
     /// Where a value of the configuration is out of range.
     pub fn new(config: EngineConfig) -> Result<Self, ConfigError> {
         config.validate()?;
-        let rate = config.move_budget_bytes_per_s;
+        let bucket = TokenBucket::new(config.move_budget_bytes_per_s, config.plan_max_bytes);
         Ok(Self {
             reasons: Reasons::new(config.reasons_kept),
             shared: Shared {
                 tiers: Tiers::new(&config),
-                budget: TokenBucket::new(rate, config.plan_max_bytes),
+                budget: MoveBudget::new(bucket, config.fair_shares),
+                scans: ScanBudget::default(),
                 pool: Pool::default(),
+                now: Tick(0),
                 actions: VecDeque::new(),
                 requests: 0,
                 plans: 0,
@@ -109,7 +117,6 @@ impl Engine {
             vms: BTreeMap::new(),
             place: None,
             paused: false,
-            now: Tick(0),
             served: None,
         })
     }
@@ -132,8 +139,8 @@ impl Engine {
 
     /// Takes an event in. Time never goes back: an earlier tick counts as the latest one.
     pub fn handle(&mut self, now: Tick, event: Event) {
-        self.now = self.now.max(now);
-        let now = self.now;
+        let now = self.now().max(now);
+        self.shared.now = now;
         self.shared.budget.refill(now);
         match event {
             Event::VmArrived(spec) => self.arrive(&spec),
@@ -146,8 +153,11 @@ impl Engine {
             Event::Scanned(a) => {
                 self.with(a.space.vm(), |vm, shared| vm.scanned(now, &a, shared));
             }
-            Event::ScanFailed(f) => self.with(f.vm, |vm, _| vm.scan_failed(now, &f)),
+            Event::ScanFailed(f) => {
+                self.with(f.vm, |vm, shared| vm.scan_failed(now, &f, shared));
+            }
             Event::Moved(r) => self.with(r.vm, |vm, shared| vm.moved(now, &r, shared)),
+            Event::ScanSpent(s) => self.with(s.vm, |vm, shared| vm.scan_spent(&s, shared)),
         }
         // What an event changed counts for the moves that it lets go on.
         self.share_out();
@@ -238,7 +248,12 @@ impl Engine {
         if let Some(vm) = self.vms.get_mut(&id) {
             act(vm, &mut self.shared);
             vm.tell_pool(&mut self.shared);
+            vm.tell_scans(&mut self.shared);
         }
+    }
+
+    fn now(&self) -> Tick {
+        self.shared.now
     }
 
     fn arrive(&mut self, spec: &VmSpec) {
@@ -246,7 +261,7 @@ impl Engine {
             Err("a VM with that id is here already".into())
         } else {
             let place = self.place.as_ref().map(|make| make(spec));
-            Vm::arrive(self.now, spec, &self.shared.config, place)
+            Vm::arrive(self.now(), spec, &self.shared.config, place)
         };
         match refused {
             Ok(mut vm) => {
@@ -255,7 +270,7 @@ impl Engine {
             }
             Err(why) => {
                 let text = format!("VM {} ({}) is not taken: {why}", spec.vm, spec.name);
-                self.reasons.say(self.now, text);
+                self.reasons.say(self.shared.now, text);
             }
         }
     }
@@ -272,10 +287,12 @@ impl Engine {
         }
         self.shared.actions.retain(|action| action_vm(action) != id);
         self.shared.pool.remove(id);
+        self.shared.budget.remove(id);
+        self.shared.scans.remove(id);
     }
 
     fn command(&mut self, command: Command) {
-        let now = self.now;
+        let now = self.now();
         match command {
             Command::Pause(Some(vm)) => self.with(vm, |vm, _| vm.pause(now)),
             Command::Resume(Some(vm)) => self.with(vm, |vm, _| vm.resume(now)),
@@ -300,21 +317,43 @@ impl Engine {
         }
     }
 
-    /// Does what is due, the VM after the last one served first, so that one VM's moves don't take the
-    /// whole budget.
+    /// Does what is due. As long as some wait for the budget and plans go out, it may be another one's turn.
     fn advance(&mut self) {
-        let served = self.served;
-        let after = |id: &&VmId| Some(**id) > served;
-        let (first, then): (Vec<_>, Vec<_>) = self.vms.keys().partition(after);
-        let order: Vec<VmId> = first.into_iter().chain(then).copied().collect();
-        for id in order {
+        loop {
             let plans = self.shared.plans;
-            let now = self.now;
-            self.with(id, |vm, shared| vm.advance(now, shared));
-            if self.shared.plans > plans {
-                self.served = Some(id);
+            let vms = &self.vms;
+            let waits = |id| vms.get(&id).is_some_and(Vm::waits_for_budget);
+            self.shared.budget.only_waits(waits);
+            for id in self.order() {
+                self.advance_one(id);
+            }
+            if self.shared.plans == plans || self.shared.budget.turns().is_empty() {
+                return;
             }
         }
+    }
+
+    fn advance_one(&mut self, id: VmId) {
+        let plans = self.shared.plans;
+        let now = self.now();
+        self.with(id, |vm, shared| vm.advance(now, shared));
+        if self.shared.plans > plans {
+            self.served = Some(id);
+        }
+    }
+
+    /// Those that wait for the budget in the order of their turns, then the VM after the last one served and
+    /// so on, so that one VM's moves don't take the whole budget.
+    fn order(&self) -> Vec<VmId> {
+        let mut order = self.shared.budget.turns();
+        let waiting: BTreeSet<VmId> = order.iter().copied().collect();
+        let served = self.served;
+        let after = |id: &VmId| Some(*id) > served;
+        let others = self.vms.keys().copied();
+        let others = others.filter(|id| !waiting.contains(id));
+        let (first, then): (Vec<VmId>, Vec<VmId>) = others.partition(after);
+        order.extend(first.into_iter().chain(then));
+        order
     }
 }
 
@@ -323,7 +362,7 @@ impl Engine {
     fn share_out(&mut self) {
         if self.shared.divide_if_stale() {
             for vm in self.vms.values_mut() {
-                vm.size_changed(self.now, &self.shared);
+                vm.size_changed(self.shared.now, &self.shared);
             }
         }
     }

@@ -197,8 +197,10 @@ impl Vm {
         let bytes = most_bytes
             .min(self.moving.waiting_bytes())
             .min(most_pages.saturating_mul(self.pages.unit_bytes()));
-        if bytes > 0 && shared.budget.bytes() < bytes {
-            return Issue::Tokens(shared.budget.ready_at(bytes));
+        if bytes > 0
+            && let Err(at) = shared.budget.ask(self.id, self.size.weight, bytes)
+        {
+            return Issue::Tokens(at);
         }
         let (mut pages_left, mut bytes_left) = (most_pages, most_bytes);
         let mut flights = Vec::new();
@@ -218,8 +220,10 @@ impl Vm {
             flights.extend(plan);
         }
         if flights.is_empty() {
+            shared.budget.leave(self.id);
             return Issue::Blocked(blocked);
         }
+        self.spend(&flights, shared);
         self.send(flights, shared);
         Issue::Issued
     }
@@ -267,7 +271,21 @@ impl Vm {
         self.moving.leaving[from.index()] += bytes;
         self.moving.coming[to.index()] += bytes;
         shared.tiers.expect(to, bytes);
-        shared.budget.spend(bytes);
+    }
+
+    fn spend(&mut self, flights: &[Flight], shared: &mut Shared) {
+        let bytes = flights.iter().map(|f| f.bytes).sum();
+        let spent = shared.budget.spend(self.id, bytes);
+        let sum = &mut self.spent;
+        sum.bytes = sum.bytes.saturating_add(spent.bytes);
+        sum.held_up += spent.held_up;
+        sum.held_up_ns = sum.held_up_ns.saturating_add(spent.held_up_ns);
+    }
+
+    /// What waits to be moved waits for the budget.
+    pub fn waits_for_budget(&self) -> bool {
+        let moving = matches!(self.phase, Phase::Moving { .. });
+        moving && !self.paused && self.moving.tokens_at.is_some()
     }
 
     fn send(&mut self, flights: Vec<Flight>, shared: &mut Shared) {

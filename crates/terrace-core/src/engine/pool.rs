@@ -1,9 +1,11 @@
 //! The pool's mechanism (vTMM §3.5): which VMs share the first tier, and the size that each one has.
 //!
-//! Responsible for: what every VM with a nominal size holds and wants, the sizes that follow from it,
-//! waking VMs whose size changed, and saying so. It leaves to others: the division itself
-//! ([`crate::share`]), and the moves: a size works as a ceiling of the VM's own rounds
-//! ([`super::check`], [`super::classify`]).
+//! Responsible for: what every VM holds and wants, the sizes that follow from it, waking VMs whose size
+//! changed, and saying so. It leaves to others: the division itself ([`crate::share`]), and the moves: a
+//! size works as a ceiling of the VM's own rounds ([`super::check`], [`super::classify`]).
+//!
+//! A VM without a nominal size has a right by weight instead, of what floors and the others' nominal sizes
+//! leave ([`parts`]), whatever anybody's guest shows; alone on the host it has no bound but its ceiling.
 //!
 //! The pool is what the tier has free, less what VMs of fixed size have not taken yet, and what the VMs
 //! at the pool hold. A VM is at the pool while its pages can be moved and after it was ranked once;
@@ -13,20 +15,20 @@
 
 use std::collections::BTreeMap;
 
-use terrace_proto::{TierId, VmId};
+use terrace_proto::{PAGE_SIZE, Tick, TierId, TierLimit, VmId};
 
 use super::Shared;
 use super::view::ShareView;
 use super::vm::{Phase, Vm};
 use crate::config::EngineConfig;
 use crate::estimate::{Estimator, Histogram};
-use crate::policy::Share;
-use crate::share::{Claim, FastLimits, HotSet, divide};
+use crate::policy::{Place, Share};
+use crate::share::{Claim, FastLimits, HotSet, Part, divide, parts};
 
 /// A VM's part in sharing.
 #[derive(Debug)]
 pub(crate) struct FastSize {
-    /// Nominal size, bytes; 0: it has none and takes no part.
+    /// Nominal size, bytes; 0: it has none.
     pub nominal: u64,
     pub weight: u32,
     /// What its last ranking said.
@@ -48,25 +50,76 @@ impl FastSize {
             said: None,
         }
     }
+
+    /// What its last ranking showed use for, where units have so many bytes.
+    pub fn demand_bytes(&self, unit: u64) -> u64 {
+        self.found.map_or(0, |f| (f.hot + f.unseen) * unit)
+    }
 }
 
-/// A VM with a nominal size, as the others see it.
+/// How a VM comes to its size.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Kind {
+    /// It is fixed.
+    Island,
+    /// Around its nominal size.
+    Pooled,
+    /// Around its right by weight: it has no nominal size.
+    ByWeight(Part, TierLimit),
+}
+
+/// A VM as the others see it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Entry {
-    /// Its size is fixed.
-    island: bool,
+    kind: Kind,
+    /// Around its nominal size, where it has one.
     limits: FastLimits,
-    /// What it claims, while it is at the pool.
+    /// What it claims, while it is at the pool. Its limits are those of the member.
     claim: Option<Claim>,
     unit: u64,
 }
 
-impl Entry {
+#[derive(Debug)]
+struct Member {
+    entry: Entry,
+    /// Around what it has a right to.
+    limits: FastLimits,
+    /// Bytes of the first tier that it holds now or that are on their way to it.
+    holds: u64,
+    size: Option<u64>,
+}
+
+impl Member {
+    fn is_island(&self) -> bool {
+        self.entry.kind == Kind::Island
+    }
+
+    /// What it claims, within its limits.
+    fn claim(&self) -> Option<Claim> {
+        self.entry.claim.map(|claim| Claim {
+            lower: self.limits.lower_bytes,
+            nominal: self.limits.nominal_bytes,
+            upper: self.limits.upper_bytes,
+            ..claim
+        })
+    }
+
+    /// What it may hold.
+    fn most(&self) -> u64 {
+        let upper = self.limits.upper_bytes;
+        match (self.size, &self.entry.kind) {
+            (Some(size), _) => size.min(upper),
+            (None, Kind::ByWeight(..)) => self.limits.nominal_bytes,
+            (None, Kind::Island | Kind::Pooled) => upper,
+        }
+    }
+
     /// Whole units, but not fewer than the lower limit takes: no more than that can be taken, so a VM of
     /// a smaller size would wait for a demotion that never comes.
     fn in_units(&self, size: u64) -> u64 {
-        let whole = size / self.unit * self.unit;
-        let more = whole.saturating_add(self.unit);
+        let unit = self.entry.unit;
+        let whole = size / unit * unit;
+        let more = whole.saturating_add(unit);
         let (lower, upper) = (self.limits.lower_bytes, self.limits.upper_bytes);
         if whole < lower && lower <= size && more <= upper {
             more
@@ -76,15 +129,7 @@ impl Entry {
     }
 }
 
-#[derive(Debug)]
-struct Member {
-    entry: Entry,
-    /// Bytes of the first tier that it holds now or that are on their way to it.
-    holds: u64,
-    size: Option<u64>,
-}
-
-/// All VMs with a nominal size.
+/// All VMs that have a nominal size, or share by weight.
 #[derive(Debug, Default)]
 pub(crate) struct Pool {
     members: BTreeMap<VmId, Member>,
@@ -96,14 +141,19 @@ pub(crate) struct Pool {
 
 impl Pool {
     fn put(&mut self, vm: VmId, entry: Entry, holds: u64) {
-        let size = match self.members.get(&vm) {
-            Some(old) if old.entry == entry => old.size,
+        let (size, limits) = match self.members.get(&vm) {
+            Some(old) if old.entry == entry => (old.size, old.limits),
             old => {
                 self.stale = true;
-                old.and_then(|old| old.size)
+                (old.and_then(|old| old.size), entry.limits)
             }
         };
-        let member = Member { entry, holds, size };
+        let member = Member {
+            entry,
+            limits,
+            holds,
+            size,
+        };
         self.members.insert(vm, member);
     }
 
@@ -118,44 +168,90 @@ impl Pool {
 
     /// What a VM may hold: its size, or while it has none its upper limit.
     pub fn most(&self, vm: VmId) -> Option<u64> {
-        let member = self.members.get(&vm)?;
-        let upper = member.entry.limits.upper_bytes;
-        Some(member.size.unwrap_or(upper).min(upper))
+        Some(self.members.get(&vm)?.most())
     }
 
     /// What the pool leaves to a VM; 0 where it has no part in it.
     pub fn lower(&self, vm: VmId) -> u64 {
-        let member = self.members.get(&vm).filter(|m| !m.entry.island);
-        member.map_or(0, |m| m.entry.limits.lower_bytes)
+        let member = self.members.get(&vm).filter(|m| !m.is_island());
+        member.map_or(0, |m| m.limits.lower_bytes)
+    }
+
+    /// What a VM has a right to, whatever anybody shows: its nominal size, or its part by weight. None where
+    /// nobody shares with it.
+    pub fn right(&self, vm: VmId) -> Option<u64> {
+        let member = self.members.get(&vm)?;
+        (self.members.len() > 1 || member.entry.limits.nominal_bytes > 0)
+            .then_some(member.limits.nominal_bytes)
     }
 
     /// Free bytes that are set aside for VMs of fixed size, other than this one.
     fn aside(&self, but: Option<VmId>) -> u64 {
         let others = self.members.iter().filter(|(vm, _)| Some(**vm) != but);
-        let islands = others.map(|(_, m)| m).filter(|m| m.entry.island);
+        let islands = others.map(|(_, m)| m).filter(|m| m.is_island());
         islands.fold(0, |sum, m| {
             let lacks = m.entry.limits.nominal_bytes.saturating_sub(m.holds);
             sum.saturating_add(lacks)
         })
     }
 
+    /// What floors and the others' nominal sizes leave of the tier, by weight to those that have none.
+    fn set_rights(&mut self, free: u64, config: &EngineConfig) {
+        let alone = self.members.len() == 1;
+        let (mut left, mut rights) = (free, Vec::new());
+        for member in self.members.values() {
+            left = left.saturating_add(member.holds);
+            if let Kind::ByWeight(part, _) = &member.entry.kind {
+                rights.push(*part);
+            }
+        }
+        for member in self.members.values() {
+            left = left.saturating_sub(member.entry.limits.nominal_bytes);
+        }
+        let mut rights = parts(left, &rights).into_iter();
+        for member in self.members.values_mut() {
+            let Kind::ByWeight(part, set) = &member.entry.kind else {
+                continue;
+            };
+            let right = rights.next().unwrap_or(0);
+            let percent = config.share_lower_percent;
+            member.limits = match alone {
+                true => unbound(set.ceiling_bytes),
+                false => FastLimits::of_share(right, *set, percent, part.most),
+            };
+        }
+    }
+
     fn divide(&mut self, free: u64, config: &EngineConfig) {
+        self.set_rights(free, config);
         self.free = free.saturating_sub(self.aside(None));
         let mut claims = Vec::new();
         let mut bytes = self.free;
         for member in self.members.values() {
-            if let Some(claim) = member.entry.claim {
+            if let Some(claim) = member.claim() {
                 claims.push(claim);
                 bytes = bytes.saturating_add(member.holds);
             }
         }
         let mut sizes = divide(bytes, &claims, config.pool_release).into_iter();
-        for Member { entry, size, .. } in self.members.values_mut() {
-            *size = match &entry.claim {
-                Some(_) => sizes.next().map(|size| entry.in_units(size)),
-                None => entry.island.then_some(entry.limits.nominal_bytes),
+        let alone = self.members.len() == 1;
+        for member in self.members.values_mut() {
+            let size = member.entry.claim.and_then(|_| sizes.next());
+            member.size = match &member.entry.kind {
+                Kind::Island => Some(member.limits.nominal_bytes),
+                Kind::ByWeight(..) if alone => None,
+                Kind::Pooled | Kind::ByWeight(..) => size.map(|size| member.in_units(size)),
             };
         }
+    }
+}
+
+/// Limits of a VM that shares with nobody.
+fn unbound(ceiling: u64) -> FastLimits {
+    FastLimits {
+        lower_bytes: 0,
+        nominal_bytes: ceiling,
+        upper_bytes: ceiling,
     }
 }
 
@@ -188,7 +284,7 @@ impl Shared {
 impl Vm {
     /// Brings the pool's picture of this VM up to date.
     pub fn tell_pool(&mut self, shared: &mut Shared) {
-        if self.size.nominal == 0 {
+        if self.size.nominal == 0 && !shared.config.fair_shares {
             shared.pool.remove(self.id);
             return;
         }
@@ -196,19 +292,22 @@ impl Vm {
         if !matches!(self.phase, Phase::Moving { .. }) {
             self.size.held = holds;
         }
-        let island = self.policy.share == Share::Island;
-        let config = &shared.config;
-        let limits = FastLimits::around(
-            self.size.nominal,
-            self.limit(TierId::FAST),
-            config.share_lower_percent,
-            config.share_upper_percent,
-        );
+        let kind = self.share_kind();
+        let limits = match &kind {
+            Kind::ByWeight(..) => FastLimits::default(),
+            Kind::Island | Kind::Pooled => FastLimits::around(
+                self.size.nominal,
+                self.limit(TierId::FAST),
+                shared.config.share_lower_percent,
+                shared.config.share_upper_percent,
+            ),
+        };
         let stands = matches!(self.phase, Phase::Unmanaged | Phase::Unscannable { .. });
-        let moves = self.moves_on && !self.paused && self.observes() && !stands;
-        let claim = self.size.found.filter(|_| moves && !island);
+        let ranks = self.observes() || matches!(kind, Kind::ByWeight(..));
+        let moves = self.moves_on && !self.paused && ranks && !stands;
+        let claim = self.size.found.filter(|_| moves && kind != Kind::Island);
         let entry = Entry {
-            island,
+            kind,
             limits,
             claim: claim.map(|found| self.claim(found, limits)),
             unit: self.pages.unit_bytes(),
@@ -216,7 +315,25 @@ impl Vm {
         shared.pool.put(self.id, entry, holds);
     }
 
-    fn fast_bytes(&self) -> u64 {
+    fn share_kind(&self) -> Kind {
+        let set = self.limit(TierId::FAST);
+        match (self.size.nominal, self.policy.share) {
+            (0, _) => {
+                let memory = self.ram_pages.saturating_mul(PAGE_SIZE);
+                let part = Part {
+                    weight: self.size.weight,
+                    floor: set.floor_bytes,
+                    most: set.ceiling_bytes.min(memory.max(set.floor_bytes)),
+                };
+                Kind::ByWeight(part, set)
+            }
+            (_, Share::Island) => Kind::Island,
+            (_, Share::Pool) => Kind::Pooled,
+        }
+    }
+
+    /// Bytes of the first tier that it holds, and that are on their way to it.
+    pub fn fast_bytes(&self) -> u64 {
         let fast = TierId::FAST;
         self.pages.bytes(fast) + self.moving.coming[fast.index()]
     }
@@ -236,29 +353,46 @@ impl Vm {
     /// Before its pages are ranked: what it wants by the counts of this round, and which size that
     /// gives it.
     pub fn want(&mut self, shared: &mut Shared) {
-        if self.size.nominal == 0 {
+        if self.size.nominal == 0 && !shared.config.fair_shares {
             return;
         }
-        let config = &shared.config;
-        let estimator = Estimator::new(self.policy.estimate, config);
-        let histogram = Histogram::tally(&self.pages, estimator, self.round);
-        self.size.found = Some(HotSet::find(
-            &histogram,
-            self.pages.bytes(TierId::FAST) / self.pages.unit_bytes(),
-            estimator.base_degree(config.base_degree),
-            config.share_hot_percent,
-        ));
+        self.size.found = Some(self.hot_set(&shared.config));
         self.tell_pool(shared);
         shared.divide();
         // The others are told when this event has been dealt with.
         shared.pool.stale = true;
     }
 
+    /// What it could use. With a nominal size that is the paper's hot set; without one it is all that a ranking
+    /// would take, as its right bounds it.
+    fn hot_set(&self, config: &EngineConfig) -> HotSet {
+        let estimator = Estimator::new(self.policy.estimate, config);
+        let (base, percent) = match self.size.nominal {
+            0 => (config.min_hot_degree.saturating_sub(1), 100),
+            _ => (
+                estimator.base_degree(config.base_degree),
+                config.share_hot_percent,
+            ),
+        };
+        let histogram = Histogram::tally(&self.pages, estimator, self.round);
+        let held = self.pages.bytes(TierId::FAST) / self.pages.unit_bytes();
+        let found = HotSet::find(&histogram, held, base, percent);
+        match self.policy.place {
+            Place::Slowest if self.size.nominal == 0 => HotSet { hot: 0, ..found },
+            _ => found,
+        }
+    }
+
     /// Its size may have changed: has it looked at in its next period if it should give or can take
     /// memory, and says so.
-    pub fn size_changed(&mut self, now: terrace_proto::Tick, shared: &Shared) {
+    pub fn size_changed(&mut self, now: Tick, shared: &Shared) {
         let size = shared.pool.size(self.id);
-        let little = self.pages.unit_bytes().max(self.size.nominal / 32);
+        let right = shared.pool.right(self.id).unwrap_or(0);
+        let nominal = match self.size.nominal {
+            0 => right,
+            nominal => nominal,
+        };
+        let little = self.pages.unit_bytes().max(nominal / 32);
         let same = match (size, self.size.said) {
             (Some(size), Some(said)) => size.abs_diff(said) < little,
             (size, said) => size == said,
@@ -267,6 +401,8 @@ impl Vm {
             self.size.said = size;
             if let Some(view) = self.share_view(shared) {
                 self.reasons.say(now, view.words);
+            } else if let Some(words) = self.part_words(shared) {
+                self.reasons.say(now, words);
             }
         }
         let (Some(size), Phase::Waiting) = (size, &self.phase) else {
@@ -282,15 +418,22 @@ impl Vm {
         if gives || takes {
             self.intermittent.wake();
         }
+        if gives {
+            // What others have a right to does not wait until this VM's scans are paid for.
+            self.scans.due = Tick(0);
+        }
     }
 
-    /// What it has of the first tier and why; none where it has no nominal size.
+    /// What it has of the first tier and why; none where it has no nominal size ([`Self::part_words`]).
     pub fn share_view(&self, shared: &Shared) -> Option<ShareView> {
         let member = shared.pool.members.get(&self.id)?;
+        if self.size.nominal == 0 {
+            return None;
+        }
         let (entry, unit) = (&member.entry, self.pages.unit_bytes());
         let found = self.size.found;
         let mut view = ShareView {
-            pooled: !entry.island,
+            pooled: !member.is_island(),
             weight: self.size.weight,
             nominal_bytes: self.size.nominal,
             lower_bytes: entry.limits.lower_bytes,

@@ -23,6 +23,14 @@ use super::refusal::{Refusal, Refusals};
 use super::view::RoundSummary;
 use super::vm::{Phase, Vm};
 
+/// Hundredths in words: "50", "0.25".
+fn hundredths(n: u64) -> String {
+    match n % 100 {
+        0 => (n / 100).to_string(),
+        part => format!("{}.{part:02}", n / 100),
+    }
+}
+
 impl Vm {
     /// A round that only plans changes nothing for the ones to come.
     pub fn start_round(&mut self, now: Tick, plan_only: bool, shared: &mut Shared) {
@@ -127,6 +135,7 @@ impl Vm {
             return;
         }
         self.add_cost(answer);
+        let cost = self.bill_pass(answer.stats.cpu_ns, window == 0, shared);
         if window > 0 {
             let covered = window - self.writes_told;
             self.tracker
@@ -142,7 +151,8 @@ impl Vm {
             self.pages.set_known(&answer.known);
             self.classify(now, shared);
         } else {
-            let ends_at = self.window_end(now, since, answer, shared);
+            let began = Tick(now.0.saturating_sub(answer.stats.elapsed_ns)).max(since);
+            let ends_at = self.window_end(began, cost, shared).max(now);
             self.phase = Phase::Window {
                 window: window + 1,
                 ends_at,
@@ -177,27 +187,39 @@ impl Vm {
         }
     }
 
-    /// When the window after a pass ends.
-    fn window_end(&mut self, now: Tick, since: Tick, answer: &ScanAnswer, shared: &Shared) -> Tick {
-        let began = Tick(now.0.saturating_sub(answer.stats.elapsed_ns)).max(since);
+    /// When the window after a pass ends that began then and cost so much CPU time.
+    fn window_end(&mut self, began: Tick, cpu_ns: u64, shared: &mut Shared) -> Tick {
         let window = Duration::from_millis(shared.config.window_ms);
-        let share = u64::from(shared.config.scan_cpu_share_max_percent);
-        let affordable = Duration::from_nanos(answer.stats.cpu_ns.saturating_mul(100) / share);
+        let (affordable, part) = self.affordable(cpu_ns, shared);
+        let own = u64::from(shared.config.scan_cpu_share_max_percent);
         if affordable > window
             && let Some(round) = &mut self.current
         {
             round.scan.stretched_windows += 1;
+            let whose = match part < own * 10_000 {
+                true => ", its part of what all scans may take",
+                false => "",
+            };
+            if part < own * 10_000 {
+                let alone = Duration::from_nanos(cpu_ns.saturating_mul(100) / own).max(window);
+                let longer = affordable.saturating_sub(alone).as_nanos();
+                let sum = &mut self.scans.held_up_ns;
+                *sum = sum.saturating_add(u64::try_from(longer).unwrap_or(u64::MAX));
+                self.scans.held_up += 1;
+            }
             let text = format!(
-                "a scan took {} ms of CPU time; the next comes after {} ms to stay within {share} % of a CPU",
-                answer.stats.cpu_ns / 1_000_000,
-                affordable.as_millis()
+                "a scan took {} ms of CPU time; the next comes after {} ms to stay within {} % of a CPU{whose}",
+                cpu_ns / 1_000_000,
+                affordable.as_millis(),
+                hundredths(part / 100),
             );
-            self.reasons.say(now, text);
+            self.reasons.say(shared.now, text);
         }
-        began.after(window.max(affordable)).max(now)
+        began.after(window.max(affordable))
     }
 
-    pub fn scan_failed(&mut self, now: Tick, failure: &ScanFailure) {
+    pub fn scan_failed(&mut self, now: Tick, failure: &ScanFailure, shared: &mut Shared) {
+        self.bill_failure(shared);
         let open = match self.phase {
             // A failure to say where pages are leaves them where they were last seen.
             Phase::Placing { request, .. }
@@ -264,7 +286,8 @@ impl Vm {
     }
 
     fn tick(&mut self, now: Tick, shared: &mut Shared) {
-        if self.intermittent.next() <= now && self.intermittent.tick(now) {
+        let due = self.scans.due.max(self.intermittent.next());
+        if due <= now && self.intermittent.tick(now) {
             self.start_round(now, false, shared);
         }
     }
@@ -295,7 +318,7 @@ impl Vm {
         let timeout = Duration::from_millis(config.answer_timeout_ms);
         match self.phase {
             Phase::Unmanaged | Phase::Unscannable { .. } => None,
-            Phase::Waiting => Some(self.intermittent.next()),
+            Phase::Waiting => Some(self.intermittent.next().max(self.scans.due)),
             Phase::Window { ends_at, .. } => Some(ends_at),
             Phase::Placing { since, .. }
             | Phase::Clearing { since, .. }

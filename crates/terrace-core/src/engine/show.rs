@@ -34,6 +34,7 @@ impl Vm {
             counter: self.intermittent.counter(),
             tiers: self.tier_views(shared),
             share: self.share_view(shared),
+            neighbours: self.neighbours_view(shared),
             current_round: self.current.clone().map(|round| RoundSummary {
                 refused: self.refused.list(),
                 ..round
@@ -125,6 +126,9 @@ impl Vm {
 
     fn share_mechanism(&self, config: &EngineConfig) -> String {
         match (self.size.nominal, self.policy.share) {
+            (0, _) if config.fair_shares => {
+                "by weight of what nominal sizes and floors leave; lent while unused; no nominal size".into()
+            }
             (0, _) => "floors and ceilings set from outside; no nominal size".into(),
             (_, Share::Island) => "fixed size".into(),
             (_, Share::Pool) => {

@@ -13,7 +13,9 @@ use super::moves::Moving;
 use super::pool::FastSize;
 use super::reasons::Reasons;
 use super::refusal::Refusals;
+use super::scan_cpu::ScanAccount;
 use super::tiers::Tiers;
+use super::turns::Spent;
 use super::view::{Counters, LastMove, RoundSummary};
 use crate::config::EngineConfig;
 use crate::estimate::Estimator;
@@ -77,6 +79,10 @@ pub(crate) struct Vm {
     /// Window of this round in which a source of writes spoke last; 0: the clearing pass, which arms it.
     pub writes_told: u8,
     pub moving: Moving,
+    /// What its scans cost.
+    pub scans: ScanAccount,
+    /// What its moves took of the budget.
+    pub spent: Spent,
     /// The round under way.
     pub current: Option<RoundSummary>,
     pub last: Option<RoundSummary>,
@@ -135,6 +141,8 @@ impl Vm {
             ),
             writes_told: 0,
             moving: Moving::default(),
+            scans: ScanAccount::default(),
+            spent: Spent::default(),
             current: None,
             last: None,
             refused: Refusals::default(),

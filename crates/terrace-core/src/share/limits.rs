@@ -5,7 +5,7 @@ use terrace_proto::TierLimit;
 
 /// Least and most bytes of the first tier that the pool gives to a VM, and its nominal size between
 /// them.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct FastLimits {
     /// The pool takes nothing below this.
     pub lower_bytes: u64,
@@ -33,6 +33,17 @@ impl FastLimits {
             lower_bytes: lower,
             nominal_bytes: nominal.clamp(lower, upper.max(lower)),
             upper_bytes: upper,
+        }
+    }
+
+    /// Around what a VM without a nominal size has a right to: the pool leaves it so many percent of that, and
+    /// gives more only while others leave it. `most` is its ceiling, or all of its memory.
+    #[must_use]
+    pub fn of_share(share: u64, set: TierLimit, lower_percent: u16, most: u64) -> Self {
+        let around = Self::around(share, set, lower_percent, 100);
+        Self {
+            upper_bytes: most.max(around.lower_bytes),
+            ..around
         }
     }
 }

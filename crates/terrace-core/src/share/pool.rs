@@ -65,36 +65,34 @@ pub fn divide(bytes: u64, claims: &[Claim], release: PoolRelease) -> Vec<u64> {
         steps.push(caps(|c| c.held.min(c.upper)));
         steps.push(caps(|c| c.nominal));
     }
+    let weights: Vec<u32> = claims.iter().map(|c| c.weight).collect();
     let mut sizes = vec![0; claims.len()];
     let mut left = bytes;
     for cap in steps {
-        left = fill(&mut sizes, &cap, claims, left);
+        left = fill(&mut sizes, &cap, &weights, left);
     }
     sizes
 }
 
 /// Fills sizes up towards their caps, by weight; gives what is left.
-fn fill(sizes: &mut [u64], caps: &[u64], claims: &[Claim], mut left: u64) -> u64 {
+pub(super) fn fill(sizes: &mut [u64], caps: &[u64], weights: &[u32], mut left: u64) -> u64 {
+    let weight = |i: usize| u128::from(weights[i].max(1));
     let need = |i: usize, sizes: &[u64]| caps[i].saturating_sub(sizes[i]);
     let mut open: Vec<usize> = (0..sizes.len()).filter(|i| need(*i, sizes) > 0).collect();
     // Who needs least for its weight is satisfied first; the others share what that leaves.
     open.sort_by(|&a, &b| {
         let (a_need, b_need) = (u128::from(need(a, sizes)), u128::from(need(b, sizes)));
-        (a_need * weight(&claims[b])).cmp(&(b_need * weight(&claims[a])))
+        (a_need * weight(b)).cmp(&(b_need * weight(a)))
     });
-    let mut weights: u128 = open.iter().map(|i| weight(&claims[*i])).sum();
+    let mut all: u128 = open.iter().map(|i| weight(*i)).sum();
     for i in open {
-        let part = u128::from(left) * weight(&claims[i]) / weights;
+        let part = u128::from(left) * weight(i) / all;
         let got = need(i, sizes).min(u64::try_from(part).unwrap_or(u64::MAX));
         sizes[i] += got;
         left -= got;
-        weights -= weight(&claims[i]);
+        all -= weight(i);
     }
     left
-}
-
-fn weight(claim: &Claim) -> u128 {
-    claim.weight.max(1).into()
 }
 
 #[cfg(test)]

@@ -29,6 +29,8 @@ pub struct Guest {
     scans: u64,
     /// Whether scans say what was written.
     pub writes: bool,
+    /// CPU time that an answer says it took, ns.
+    pub cpu_ns: u64,
     /// 2 MiB blocks that the host backs with one huge page.
     pub huge: BTreeSet<u64>,
 }
@@ -113,6 +115,7 @@ impl Host {
                 heat,
                 scans: 0,
                 writes: true,
+                cpu_ns: 3_000_000,
                 huge: BTreeSet::new(),
             },
         );
@@ -267,7 +270,7 @@ impl Guest {
             stats: ScanStats {
                 leaves: pages,
                 elapsed_ns: 4_000_000,
-                cpu_ns: 3_000_000,
+                cpu_ns: self.cpu_ns,
                 ..ScanStats::default()
             },
         };

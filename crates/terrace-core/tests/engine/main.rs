@@ -1,6 +1,7 @@
 //! The engine on a tiny simulated host: rounds, moves, sizes, the pool.
 
 mod common;
+mod fairness;
 mod in_rounds;
 mod mechanism;
 mod plan_only;

@@ -40,6 +40,8 @@ pub struct GuestTables {
     stop: WorkerStop,
     writes: bool,
     withheld: Option<Withheld>,
+    /// CPU time of workers that were replaced.
+    cpu_before: Duration,
 }
 
 impl GuestTables {
@@ -78,6 +80,7 @@ impl GuestTables {
             stop: WorkerStop::default(),
             writes: false,
             withheld: None,
+            cpu_before: Duration::ZERO,
         };
         tables.worker = Some(tables.start()?);
         Ok(tables)
@@ -120,6 +123,12 @@ impl GuestTables {
     #[must_use]
     pub fn worker_pid(&self) -> Option<u32> {
         self.worker.as_ref().map(WorkerHandle::pid)
+    }
+
+    /// CPU time that all workers of this VM have used, by the kernel's word.
+    pub fn cpu_time(&mut self) -> Duration {
+        let now = self.worker.as_mut().map(WorkerHandle::cpu_time);
+        self.cpu_before + now.unwrap_or_default()
     }
 
     /// One pass, starting from what the virtual CPUs' registers say now; with a search before it where the
@@ -220,7 +229,10 @@ impl GuestTables {
             WorkerError::Scan(failure) => return failure,
             WorkerError::Search(_) => {}
             // The next pass starts another one.
-            _ => self.worker = None,
+            _ => {
+                self.cpu_before = self.cpu_time();
+                self.worker = None;
+            }
         }
         failure
     }

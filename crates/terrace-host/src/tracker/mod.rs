@@ -7,6 +7,8 @@ mod damon;
 mod guest_tables;
 mod soft_dirty;
 
+use std::time::Duration;
+
 use terrace_proto::worker::Withheld;
 use terrace_proto::{ScanAnswer, ScanFailure, ScanRequest};
 
@@ -33,6 +35,14 @@ impl Tracker {
     pub fn worker_stop(&self) -> Option<WorkerStop> {
         match self {
             Self::GuestTables(tables) => Some(tables.worker_stop()),
+            Self::Damon(_) => None,
+        }
+    }
+
+    /// CPU time that what looks into the VM has used, by the kernel's word; none where that is a part of an answer.
+    pub fn cpu_time(&mut self) -> Option<Duration> {
+        match self {
+            Self::GuestTables(tables) => Some(tables.cpu_time()),
             Self::Damon(_) => None,
         }
     }

@@ -75,6 +75,8 @@ pub struct WorkerHandle {
     channel: Channel,
     /// Pages of the VM, once attached.
     span: u64,
+    /// CPU time that it had used when it was asked last.
+    cpu: Duration,
 }
 
 /// Bytes of a message beside its bitmaps.
@@ -95,6 +97,7 @@ impl WorkerHandle {
             process: WorkerProcess::new(child),
             channel: Channel::new(socket),
             span: 0,
+            cpu: Duration::ZERO,
         })
     }
 
@@ -102,6 +105,14 @@ impl WorkerHandle {
     #[must_use]
     pub fn pid(&self) -> u32 {
         self.process.pid()
+    }
+
+    /// CPU time that it has used, by the kernel's word; of one that ended, what it had used when it was asked last.
+    pub fn cpu_time(&mut self) -> Duration {
+        self.cpu = terrace_sys::cpu_time_of(self.pid())
+            .unwrap_or_default()
+            .max(self.cpu);
+        self.cpu
     }
 
     /// Has it ended by `stop`, too.
@@ -220,6 +231,8 @@ impl WorkerHandle {
 
     fn failed(&mut self, error: ChannelError, timeout: Duration) -> WorkerError {
         let pid = self.pid();
+        // Before it is collected.
+        self.cpu_time();
         match error {
             ChannelError::TimedOut => {
                 self.end();
@@ -238,6 +251,7 @@ impl WorkerHandle {
     }
 
     fn nonsense(&mut self, what: String) -> WorkerError {
+        self.cpu_time();
         self.end();
         WorkerError::Protocol {
             pid: self.pid(),

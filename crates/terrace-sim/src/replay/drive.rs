@@ -146,6 +146,8 @@ impl Driver {
             Event::Command(Command::PlanRound(vm)) => self.plan_only = Some(vm),
             Event::Command(command) => self.feed(at, Event::Command(command)),
             Event::Timer => self.feed(at, Event::Timer),
+            // What the recorded policy cost says nothing about this one.
+            Event::ScanSpent(_) => {}
         }
         Ok(())
     }

@@ -1,5 +1,6 @@
 //! A host's state in the API's types, made from a copy of it, away from the engine's thread.
 
+use terrace_api::neighbours::Neighbours;
 use terrace_api::types as api;
 use terrace_core::{
     HeatMap, PageExplanation, PhaseView, PlannedMove, Refusal, RoundSummary, VmView,
@@ -115,6 +116,7 @@ impl Snapshot {
                 })
                 .collect(),
             elastic: copy.elastic.clone(),
+            neighbours: Some(neighbours(&view.neighbours)),
         })
     }
 
@@ -272,6 +274,27 @@ fn unmanaged(vm: api::Vm) -> api::VmDetail {
         history: Vec::new(),
         reasons: Vec::new(),
         elastic: None,
+        neighbours: None,
+    }
+}
+
+fn neighbours(n: &terrace_core::NeighboursView) -> Neighbours {
+    Neighbours {
+        fair: n.fair,
+        weight: n.weight,
+        right_bytes: n.right_bytes,
+        most_bytes: n.most_bytes,
+        held_bytes: n.held_bytes,
+        above_right_bytes: n.above_right_bytes,
+        moved_bytes: n.moved_bytes,
+        all_moved_bytes: n.all_moved_bytes,
+        scan_cpu_ns: n.scan_cpu_ns,
+        all_scan_cpu_ns: n.all_scan_cpu_ns,
+        refused_bytes: n.refused_bytes,
+        late_plans: n.late_plans,
+        late_plans_ns: n.late_plans_ns,
+        late_scans: n.late_scans,
+        late_scans_ns: n.late_scans_ns,
     }
 }
 

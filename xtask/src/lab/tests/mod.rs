@@ -5,6 +5,7 @@ mod agent_faults;
 mod agent_nested;
 mod compare;
 mod damon;
+mod fairness;
 mod faults;
 mod fork_storm;
 mod host_nodes;
@@ -49,6 +50,7 @@ const TESTS: &[&[LabTest]] = &[
     fork_storm::TESTS,
     faults::TESTS,
     several_vms::TESTS,
+    fairness::TESTS,
     huge_pages::TESTS,
     damon::TESTS,
     writes::TESTS,

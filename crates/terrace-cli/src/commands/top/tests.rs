@@ -68,6 +68,7 @@ fn detail(vm: &Vm) -> VmDetail {
             text: "limits are now 0 MiB or more".into(),
         }],
         elastic: None,
+        neighbours: None,
     }
 }
 

@@ -1,0 +1,140 @@
+//! CPU time for scans: one budget for all VMs.
+//!
+//! Responsible for: each VM's part of it, and when a VM may be scanned again. It leaves to others: the
+//! scans ([`super::round`]), and what they cost, which the host reports.
+//!
+//! What a VM wants is what its last pass would cost in each window of the usual length. Where all want more
+//! than there is, each gets its part by weight; what a VM leaves, because its scans cost less or because it
+//! is between rounds, goes to the others. A VM whose scans cost more than its part is scanned less often;
+//! nobody else is.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use terrace_proto::{ScanSpent, Tick, VmId};
+
+use super::Shared;
+use super::vm::{Phase, Vm};
+use crate::config::EngineConfig;
+use crate::share::by_weight;
+
+/// One CPU, in the unit of this file: millionths of a CPU.
+const CPU: u64 = 1_000_000;
+const PERCENT: u64 = CPU / 100;
+
+/// All VMs that are scanned at this time.
+#[derive(Debug, Default)]
+pub(crate) struct ScanBudget {
+    /// What each wants, and its weight.
+    wants: BTreeMap<VmId, (u64, u32)>,
+    /// CPU time of all scans of all VMs ever, ns.
+    pub spent_ns: u64,
+}
+
+impl ScanBudget {
+    /// A VM's part, given what it wants.
+    fn part(&mut self, vm: VmId, want: u64, weight: u32, config: &EngineConfig) -> u64 {
+        self.wants.insert(vm, (want, weight));
+        let amount = u64::from(config.scan_cpu_budget_percent) * PERCENT;
+        let wants: Vec<_> = self.wants.values().copied().collect();
+        let parts = by_weight(amount, &wants);
+        let mut parts = self.wants.keys().zip(parts);
+        parts.find(|(id, _)| **id == vm).map_or(0, |(_, part)| part)
+    }
+
+    pub fn remove(&mut self, vm: VmId) {
+        self.wants.remove(&vm);
+    }
+}
+
+/// A VM's account of its scans.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct ScanAccount {
+    /// CPU time ever, ns.
+    pub spent_ns: u64,
+    /// What the host reported and no answer has used up, ns.
+    unbilled_ns: u64,
+    /// No round starts before.
+    pub due: Tick,
+    /// Windows that were made longer for the sake of others, and by how much, ns.
+    pub held_up: u64,
+    pub held_up_ns: u64,
+}
+
+impl Vm {
+    /// The host tells what it cost to look into this VM.
+    pub fn scan_spent(&mut self, spent: &ScanSpent, shared: &mut Shared) {
+        let ns = spent.cpu_ns;
+        self.scans.unbilled_ns = self.scans.unbilled_ns.saturating_add(ns);
+        self.add_scan_cost(ns, shared);
+    }
+
+    fn add_scan_cost(&mut self, ns: u64, shared: &mut Shared) {
+        self.scans.spent_ns = self.scans.spent_ns.saturating_add(ns);
+        let all = &mut shared.scans.spent_ns;
+        *all = all.saturating_add(ns);
+    }
+
+    /// What a pass cost by the host's word, or by the answer's own where that is more or all there is. The rest of
+    /// what the host told (a search, answers that never came) is paid for between rounds.
+    pub fn bill_pass(&mut self, answered_ns: u64, clearing: bool, shared: &mut Shared) -> u64 {
+        let told = std::mem::take(&mut self.scans.unbilled_ns);
+        if told == 0 {
+            self.add_scan_cost(answered_ns, shared);
+        }
+        if !clearing {
+            return told.max(answered_ns);
+        }
+        // A search went before this pass, which is no reason for a long window.
+        let searched = told.saturating_sub(answered_ns);
+        self.put_off(searched, shared);
+        answered_ns
+    }
+
+    /// No round starts before so much CPU time is paid for.
+    pub fn put_off(&mut self, cpu_ns: u64, shared: &mut Shared) {
+        if shared.config.fair_shares && cpu_ns > 0 {
+            let now = shared.now;
+            let (after, _) = self.affordable(cpu_ns, shared);
+            self.scans.due = self.scans.due.max(now).after(after);
+        }
+    }
+
+    /// A scan was not answered: what it cost all the same.
+    pub fn bill_failure(&mut self, shared: &mut Shared) {
+        let told = std::mem::take(&mut self.scans.unbilled_ns);
+        self.put_off(told, shared);
+    }
+
+    /// The time in which a VM may spend so much CPU time on scans, and its part of the budget, millionths of
+    /// a CPU.
+    pub fn affordable(&mut self, cpu_ns: u64, shared: &mut Shared) -> (Duration, u64) {
+        let config = &shared.config;
+        let own = u64::from(config.scan_cpu_share_max_percent) * PERCENT;
+        let mut part = own;
+        if config.fair_shares {
+            let window_ns = u128::from(config.window_ms) * 1_000_000;
+            let want = u128::from(cpu_ns) * u128::from(CPU) / window_ns;
+            let want = u64::try_from(want).unwrap_or(u64::MAX).clamp(1, own);
+            let got = shared
+                .scans
+                .part(self.id, want, self.size.weight, &shared.config);
+            // Who got all that it wants keeps its windows.
+            part = if got >= want { own } else { got.max(1) };
+        }
+        let ns = u128::from(cpu_ns) * u128::from(CPU) / u128::from(part);
+        let ns = u64::try_from(ns).unwrap_or(u64::MAX);
+        (Duration::from_nanos(ns), part)
+    }
+
+    /// Leaves its part to others while it is not scanned.
+    pub fn tell_scans(&self, shared: &mut Shared) {
+        let scanned = matches!(
+            self.phase,
+            Phase::Clearing { .. } | Phase::Window { .. } | Phase::Scanning { .. }
+        );
+        if !scanned || self.paused {
+            shared.scans.remove(self.id);
+        }
+    }
+}

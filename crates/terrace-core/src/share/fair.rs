@@ -1,0 +1,47 @@
+//! Shares by weight, whatever anybody shows (docs/operating.md, "Neighbours").
+//!
+//! Responsible for: what each VM without a nominal size has a right to of the first tier, and dividing what
+//! flows (CPU time) between those that want it. It leaves to others: what a VM gets above its right while
+//! others leave it ([`super::divide`]).
+//!
+//! A guest can make itself look as hot as it likes. So nothing that a guest shows goes into its right or
+//! into another's: only weights, floors, ceilings and sizes of VMs do, which operators set.
+
+use super::pool::fill;
+
+/// A VM without a nominal size. Sizes are in bytes of the first tier.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Part {
+    /// Its weight; 0 counts as 1.
+    pub weight: u32,
+    /// What it has a right to before all others.
+    pub floor: u64,
+    /// What it can have at most: its ceiling, or its memory.
+    pub most: u64,
+}
+
+/// Divides `bytes`: each gets its floor, and a part by weight of what all floors leave, up to its most. What
+/// that leaves goes to the others by weight.
+#[must_use]
+pub fn parts(bytes: u64, of: &[Part]) -> Vec<u64> {
+    let caps = |cap: fn(&Part) -> u64| of.iter().map(cap).collect::<Vec<u64>>();
+    let weights: Vec<u32> = of.iter().map(|p| p.weight).collect();
+    let mut sizes = vec![0; of.len()];
+    let left = fill(&mut sizes, &caps(|p| p.floor), &weights, bytes);
+    fill(&mut sizes, &caps(|p| p.most), &weights, left);
+    sizes
+}
+
+/// Divides `amount` by weight between those that want some of it: `(wanted, weight)` of each. Nobody gets more
+/// than it wants, what it leaves goes to the others, and who is not satisfied got in proportion to its weight.
+#[must_use]
+pub fn by_weight(amount: u64, wants: &[(u64, u32)]) -> Vec<u64> {
+    let (caps, weights): (Vec<u64>, Vec<u32>) = wants.iter().copied().unzip();
+    let mut got = vec![0; wants.len()];
+    fill(&mut got, &caps, &weights, amount);
+    got
+}
+
+#[cfg(test)]
+#[path = "fair_tests.rs"]
+mod tests;
