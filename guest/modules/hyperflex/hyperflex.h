@@ -4,8 +4,9 @@
  *
  * Each tier has a work item, which alone takes pages into the tier's balloon and
  * out of it; everybody else sets what it reads and wakes it. It never waits for
- * the device: a request is posted, and its answer wakes the work again. A device
- * that is gone leaves the guest as it is.
+ * the device: a request is posted, and its answer wakes the work again. Where the
+ * kernel must be told an outcome it is waited for, within a limit (limit.c). A
+ * device that is gone leaves the guest as it is.
  */
 #ifndef HYPERFLEX_H
 #define HYPERFLEX_H
@@ -29,7 +30,11 @@
 #define HF_SLOTS	4
 #define HF_EVENTS	4
 
-enum hf_state { HF_IDLE, HF_POSTED, HF_ANSWERED };
+/* HF_LATE: answered when the queue was dead; nothing is done about it. */
+enum hf_state { HF_IDLE, HF_POSTED, HF_ANSWERED, HF_LATE };
+
+/* Waits are made of so many steps. */
+#define HF_STEPS	16
 
 /* A request: pages that the device shall take or give back. */
 struct hf_slot {
@@ -45,8 +50,14 @@ struct hf_slot {
 };
 
 struct hf_queue {
-	struct virtqueue *vq;
-	spinlock_t lock;	/* the virtqueue, and the states of the slots */
+	struct virtqueue *vq;	/* NULL once the device has been reset */
+	spinlock_t lock;	/* the virtqueue, the states of the slots, and all up to them */
+	unsigned int posted;	/* requests without an answer */
+	unsigned long silent;	/* for which its answers were waited for in vain */
+	unsigned long counted_at;
+	bool dead;		/* until the device is reset */
+	bool holds_module;
+	unsigned long late;	/* answers since it died */
 	unsigned int slots;
 	struct hf_slot slot[HF_SLOTS];
 	struct hf_slot move;	/* one page, for migration */
@@ -70,7 +81,7 @@ struct hf_tier {
 	struct task_struct *worker;	/* while it runs */
 	struct balloon_dev_info balloon;
 	struct list_head huge;
-	unsigned long base_pages;
+	atomic_long_t base_pages;	/* less by what a move has lost */
 	unsigned long huge_pages;	/* of 4 KiB */
 	unsigned long inflating;
 	unsigned long deflating;
@@ -88,7 +99,8 @@ struct hf_tier {
 	unsigned long refused;
 	unsigned long failed;	/* allocations */
 	atomic_long_t moved;
-	struct mutex move_lock;	/* one migration at a time */
+	struct mutex move_lock;	/* one migration at a time; what it has lost */
+	struct page *lost[2];	/* the device may still act on them: nobody's */
 };
 
 struct hf_device {
@@ -96,7 +108,7 @@ struct hf_device {
 	struct workqueue_struct *wq;
 	unsigned int tiers;
 	u32 orders;
-	bool stopped;		/* the device has been reset: there will be no answers */
+	bool stopped;		/* nothing is sent any more */
 	struct hf_tier *tier;
 
 	struct virtqueue *events;
@@ -123,13 +135,26 @@ struct hf_device {
 int hf_queue_init(struct hf_queue *queue);
 void hf_queue_free(struct hf_queue *queue);
 int hf_queue_attach(struct hf_queue *queue, struct virtqueue *vq);
+void hf_queue_detach(struct hf_queue *queue);
+void hf_queue_forget(struct hf_queue *queue);
 void hf_queue_answered(struct virtqueue *vq);
+bool hf_queue_is_idle(struct hf_queue *queue);
 struct hf_slot *hf_slot_in(struct hf_queue *queue, enum hf_state state);
 void hf_slot_add(struct hf_slot *slot, struct page *page, unsigned int order);
 void hf_slot_clear(struct hf_queue *queue, struct hf_slot *slot);
 int hf_slot_post(struct hf_queue *queue, struct hf_slot *slot);
 bool hf_slot_is(struct hf_queue *queue, struct hf_slot *slot, enum hf_state state);
 unsigned int hf_slot_taken(const struct hf_slot *slot);
+
+/* limit.c */
+unsigned long hf_oom_step(void);
+unsigned long hf_shrink_step(void);
+bool hf_slot_await(struct hf_tier *tier, struct hf_queue *queue, struct hf_slot *slot);
+void hf_count_silence(struct hf_device *dev, unsigned long step);
+bool hf_queue_is_dead(const struct hf_queue *queue);
+bool hf_device_hangs(struct hf_device *dev);
+unsigned long hf_tier_lost(const struct hf_tier *tier);
+extern const struct attribute_group *hf_groups[];
 
 /* pages.c */
 struct page *hf_page_alloc(const struct hf_tier *tier, unsigned int order);
@@ -146,8 +171,10 @@ bool hf_tier_is_stuck(const struct hf_tier *tier);
 void hf_tier_empty(struct hf_tier *tier);
 unsigned long hf_tier_pages(const struct hf_tier *tier);
 unsigned long hf_tier_owned(const struct hf_tier *tier);
+unsigned long hf_tier_can_give(const struct hf_tier *tier);
 
 /* migrate.c */
+void hf_move_forget(struct hf_tier *tier);
 int hf_migrate_page(struct balloon_dev_info *balloon, struct page *to,
 		    struct page *from, enum migrate_mode mode);
 

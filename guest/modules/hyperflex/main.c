@@ -56,13 +56,20 @@ static int start(struct hf_device *dev)
 	return 0;
 }
 
-/* Ends all dealings with the device; then every page is the kernel's. */
+/*
+ * Ends all dealings with the device; then every page is the kernel's. A device that
+ * hangs holds up its reset, and with it the processor.
+ */
 static void stop(struct hf_device *dev)
 {
 	unsigned int i;
 
 	WRITE_ONCE(dev->stopped, true);
 	virtio_reset_device(dev->vdev);
+	for (i = 0; i < dev->tiers; i++) {
+		hf_queue_detach(&dev->tier[i].inflate);
+		hf_queue_detach(&dev->tier[i].deflate);
+	}
 	cancel_work_sync(&dev->config_work);
 	cancel_work_sync(&dev->statistics_work);
 	for (i = 0; i < dev->tiers; i++) {
@@ -168,9 +175,16 @@ static void hyperflex_config_changed(struct virtio_device *vdev)
 }
 
 #ifdef CONFIG_PM_SLEEP
-/* What the host has taken could be written to no image and survive no reset. */
+/*
+ * What the host has taken could be written to no image and survive no reset. While
+ * the device may still act on pages there is no sleep: the reset would wait for it.
+ */
 static int hyperflex_freeze(struct virtio_device *vdev)
 {
+	if (hf_device_hangs(vdev->priv)) {
+		dev_err(&vdev->dev, "no sleep while requests have no answer\n");
+		return -EBUSY;
+	}
 	stop(vdev->priv);
 	return 0;
 }
@@ -188,6 +202,7 @@ static const struct virtio_device_id hyperflex_ids[] = {
 
 static struct virtio_driver hyperflex_driver = {
 	.driver.name = KBUILD_MODNAME,
+	.driver.dev_groups = hf_groups,
 	.id_table = hyperflex_ids,
 	.probe = hyperflex_probe,
 	.remove = hyperflex_remove,

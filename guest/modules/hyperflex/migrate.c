@@ -4,82 +4,159 @@
  *
  * The new page must be on the tier's node: else the tier would take another tier's
  * memory. It is handed to the device before the old one is asked back, and as the
- * kernel will not wait for it otherwise, both answers are waited for. They are
- * given up only with the device itself: a page that the device may still take must
- * not be used.
+ * kernel will not wait for it otherwise, both answers are waited for, each within the
+ * limit. Behind other requests an answer would take as long as those do: then nothing
+ * is moved.
+ *
+ * A page of a request without an answer is lost until the device is reset: the device
+ * may take it at any time, or not have let it go. To the kernel that is a move that
+ * was made, because older ones (6.1) use the new page for something else after one
+ * that was not, whoever holds it.
  */
 #include <linux/mm.h>
 #include <linux/migrate.h>
 
 #include "hyperflex.h"
 
-/* Whether the device answered; false if it has been reset. */
-static bool ask(struct hf_tier *tier, struct hf_queue *queue, struct page *page,
-		bool *taken)
+enum reply { TAKEN, REFUSED, NOT_ASKED, NO_ANSWER, RESET };
+
+static enum reply ask(struct hf_tier *tier, struct hf_queue *queue, struct page *page)
 {
 	struct hf_slot *slot = &queue->move;
-	struct hf_device *dev = tier->dev;
-	bool answered;
+	enum reply reply;
 
 	hf_slot_add(slot, page, HF_ORDER_BASE);
 	if (hf_slot_post(queue, slot)) {
 		hf_slot_clear(queue, slot);
-		return false;
+		return READ_ONCE(queue->vq) ? NOT_ASKED : RESET;
 	}
-	wait_event(tier->wait,
-		   READ_ONCE(dev->stopped) || hf_slot_is(queue, slot, HF_ANSWERED));
-	answered = hf_slot_is(queue, slot, HF_ANSWERED);
-	*taken = answered && hf_slot_taken(slot);
+	if (hf_slot_await(tier, queue, slot))
+		reply = hf_slot_taken(slot) ? TAKEN : REFUSED;
+	else if (READ_ONCE(queue->vq))
+		return NO_ANSWER;	/* the request stays as it is */
+	else
+		reply = RESET;
 	hf_slot_clear(queue, slot);
-	return answered;
+	return reply;
 }
 
+/* What the kernel's balloon core did not do itself before 7.0. */
 #if HF_CORE_SWAPS_PAGES
-static void swap_pages(struct balloon_dev_info *balloon, struct page *to)
+#define MOVED_WITHOUT_NEW (-ENOENT)
+
+static void set_lost(struct page *page, bool lost)
 {
 }
 
-static void let_go(struct page *from)
+static void enter(struct balloon_dev_info *balloon, struct page *to)
+{
+}
+
+static void leave(struct balloon_dev_info *balloon, struct page *from)
 {
 }
 #else
-static void swap_pages(struct balloon_dev_info *balloon, struct page *to)
+#define MOVED_WITHOUT_NEW 0
+
+/* Keeps dumps away, and lets memory offlining see that the page will not move. */
+static void set_lost(struct page *page, bool lost)
+{
+	if (lost)
+		__SetPageOffline(page);
+	else
+		__ClearPageOffline(page);
+}
+
+static void enter(struct balloon_dev_info *balloon, struct page *to)
 {
 	unsigned long flags;
 
 	get_page(to);
 	spin_lock_irqsave(&balloon->pages_lock, flags);
 	balloon_page_insert(balloon, to);
-	balloon->isolated_pages--;
 	spin_unlock_irqrestore(&balloon->pages_lock, flags);
 }
 
-static void let_go(struct page *from)
+static void leave(struct balloon_dev_info *balloon, struct page *from)
 {
+	unsigned long flags;
+
+	spin_lock_irqsave(&balloon->pages_lock, flags);
+	balloon->isolated_pages--;
+	spin_unlock_irqrestore(&balloon->pages_lock, flags);
 	balloon_page_finalize(from);
 	put_page(from);
 }
 #endif
 
+/*
+ * Keeps a page from everybody; it is no part of the node, as in the balloon. The
+ * kernel's reference, by which it moves the page, is there until this has returned.
+ */
+static void lose(struct hf_tier *tier, struct page *page)
+{
+	get_page(page);
+	set_lost(page, true);
+	WRITE_ONCE(tier->lost[tier->lost[0] ? 1 : 0], page);
+}
+
+/* The device has been reset: what was lost is the kernel's. With the lock of moves. */
+void hf_move_forget(struct hf_tier *tier)
+{
+	unsigned int i;
+
+	for (i = 0; i < ARRAY_SIZE(tier->lost); i++) {
+		struct page *page = tier->lost[i];
+
+		WRITE_ONCE(tier->lost[i], NULL);
+		if (!page)
+			continue;
+		set_lost(page, false);
+		adjust_managed_page_count(page, 1);
+		put_page(page);
+	}
+}
+
+/* The new page may be taken at any time; the old one was never asked back. */
+static int lose_both(struct hf_tier *tier, struct page *to, struct page *from)
+{
+	adjust_managed_page_count(to, -1);
+	lose(tier, to);
+	atomic_long_dec(&tier->base_pages);
+	leave(&tier->balloon, from);
+	lose(tier, from);
+	return MOVED_WITHOUT_NEW;
+}
+
 static int move(struct hf_tier *tier, struct page *to, struct page *from)
 {
-	bool taken = false;
+	enum reply reply = ask(tier, &tier->inflate, to);
 
-	if (READ_ONCE(tier->dev->stopped))
-		return -EAGAIN;
-	if (!ask(tier, &tier->inflate, to, &taken))
-		return -EAGAIN;
-	if (!taken)
-		return -EBUSY;
-	if (page_zone(to) != page_zone(from)) {
-		adjust_managed_page_count(to, -1);
-		adjust_managed_page_count(from, 1);
-	}
-	swap_pages(&tier->balloon, to);
+	if (reply == NO_ANSWER)
+		return lose_both(tier, to, from);
+	if (reply != TAKEN)
+		return reply == REFUSED ? -EBUSY : -EAGAIN;
+	adjust_managed_page_count(to, -1);
+	enter(&tier->balloon, to);
 	/* Whatever the answer, and after a reset too, the page is the kernel's. */
-	ask(tier, &tier->deflate, from, &taken);
-	let_go(from);
+	reply = ask(tier, &tier->deflate, from);
+	leave(&tier->balloon, from);
+	if (reply == NO_ANSWER || reply == NOT_ASKED)
+		lose(tier, from);
+	else
+		adjust_managed_page_count(from, 1);
 	atomic_long_inc(&tier->moved);
+	return 0;
+}
+
+/* Whether both answers can be had at once. */
+static int check(struct hf_tier *tier)
+{
+	if (hf_queue_is_dead(&tier->inflate) || hf_queue_is_dead(&tier->deflate))
+		return -EBUSY;
+	if (READ_ONCE(tier->dev->stopped) || !hf_queue_is_idle(&tier->inflate) ||
+	    !hf_queue_is_idle(&tier->deflate))
+		return -EAGAIN;
 	return 0;
 }
 
@@ -95,7 +172,9 @@ int hf_migrate_page(struct balloon_dev_info *balloon, struct page *to,
 		return -EBUSY;
 	if (!mutex_trylock(&tier->move_lock))
 		return -EAGAIN;
-	err = move(tier, to, from);
+	err = check(tier);
+	if (!err)
+		err = move(tier, to, from);
 	mutex_unlock(&tier->move_lock);
 	return err;
 }

@@ -62,7 +62,7 @@ void hf_pages_enter(struct hf_tier *tier, struct hf_slot *slot)
 		list_del(&page->lru);
 		set_inside(page, HF_ORDER_BASE, true);
 		balloon_page_enqueue(&tier->balloon, page);
-		tier->base_pages++;
+		atomic_long_inc(&tier->base_pages);
 	}
 	list_for_each_entry(page, &slot->huge, lru) {
 		set_inside(page, HF_ORDER_HUGE, true);
@@ -82,7 +82,7 @@ static void block_break(struct hf_tier *tier, struct page *block)
 	for (i = 0; i < HF_HUGE_PAGES; i++)
 		balloon_page_enqueue(&tier->balloon, block + i);
 	tier->huge_pages -= HF_HUGE_PAGES;
-	tier->base_pages += HF_HUGE_PAGES;
+	atomic_long_add(HF_HUGE_PAGES, &tier->base_pages);
 }
 
 static bool take_block(struct hf_tier *tier, struct hf_slot *slot)
@@ -103,9 +103,10 @@ static void take_base(struct hf_tier *tier, struct hf_slot *slot, unsigned long 
 	struct page *block = list_first_entry_or_null(&tier->huge, struct page, lru);
 	struct page *page;
 
-	if (tier->base_pages < want && block)
+	if ((unsigned long)atomic_long_read(&tier->base_pages) < want && block)
 		block_break(tier, block);
-	tier->base_pages -= balloon_page_list_dequeue(&tier->balloon, &slot->base, want);
+	atomic_long_sub(balloon_page_list_dequeue(&tier->balloon, &slot->base, want),
+			&tier->base_pages);
 	list_for_each_entry(page, &slot->base, lru) {
 		set_inside(page, HF_ORDER_BASE, false);
 		hf_slot_add(slot, page, HF_ORDER_BASE);

@@ -6,7 +6,7 @@
  * allocation may use is not told. A shrinker does it for one node before that, but
  * only for those that must wait for memory, and only when the node's page cache is
  * used up: a balloon that shrank whenever a cache is trimmed would never reach its
- * target.
+ * target. Both wait within a limit, and not at all for a queue that is dead.
  */
 #include <linux/mm.h>
 #include <linux/mmzone.h>
@@ -18,9 +18,7 @@
 
 /* What the OOM notifier asks of each tier: 16 MiB. */
 #define OOM_PAGES	4096
-#define OOM_WAIT	HZ
 #define SHRINK_BATCH_PAGES	512
-#define SHRINK_WAIT	(HZ / 10)
 
 /* A node has page cache to spare over this part of its size. */
 #define CACHE_PART	64
@@ -35,45 +33,69 @@ static bool is_worker(const struct hf_device *dev)
 	return false;
 }
 
-/* Never much more than there is: a device that is silent would leave debts behind. */
-static void demand(struct hf_tier *tier, unsigned long pages)
-{
-	long owned = hf_tier_owned(tier);
+/* A tier that is to give so many pages back. */
+struct debt {
+	struct hf_tier *tier;
+	unsigned long pages;
+	unsigned long before;
+};
 
-	if (atomic_long_read(&tier->owed) < owned)
-		atomic_long_add(min_t(long, pages, owned), &tier->owed);
+/* Never much more than there is: a device that is silent would leave debts behind. */
+static void demand(struct debt *debt, struct hf_tier *tier, unsigned long pages)
+{
+	long most = hf_tier_can_give(tier);
+
+	debt->tier = tier;
+	debt->pages = pages;
+	debt->before = READ_ONCE(tier->returned);
+	if (atomic_long_read(&tier->owed) < most)
+		atomic_long_add(min_t(long, pages, most), &tier->owed);
 	hf_tier_wake(tier);
 }
 
-static bool has_given(struct hf_tier *tier, unsigned long before, unsigned long pages)
+static unsigned long given(const struct debt *debt)
 {
-	return READ_ONCE(tier->returned) - before >= pages || !hf_tier_owned(tier) ||
-	       READ_ONCE(tier->dev->stopped);
+	return READ_ONCE(debt->tier->returned) - debt->before;
 }
 
-/* Waits until a tier has given that many pages, or for so long; tells how many it gave. */
-static unsigned long await(struct hf_tier *tier, unsigned long before,
-			   unsigned long pages, unsigned long timeout)
+static bool is_paid(const struct debt *debt)
 {
-	wait_event_timeout(tier->wait, has_given(tier, before, pages), timeout);
-	return READ_ONCE(tier->returned) - before;
+	return given(debt) >= debt->pages || !hf_tier_can_give(debt->tier) ||
+	       READ_ONCE(debt->tier->dev->stopped);
+}
+
+/* Waits until all is given, for HF_STEPS at most; tells how much was. */
+static unsigned long await(const struct debt *debts, unsigned int count, unsigned long step)
+{
+	unsigned long pages = 0;
+	unsigned int i, steps = 0;
+
+	for (i = 0; i < count; i++) {
+		const struct debt *debt = &debts[i];
+
+		while (steps < HF_STEPS && !is_paid(debt)) {
+			steps++;
+			if (!wait_event_timeout(debt->tier->wait, is_paid(debt), step))
+				hf_count_silence(debt->tier->dev, step);
+		}
+		pages += given(debt);
+	}
+	return pages;
 }
 
 static int out_of_memory_soon(struct notifier_block *block, unsigned long unused,
 			      void *parameter)
 {
 	struct hf_device *dev = container_of(block, struct hf_device, oom);
-	unsigned long before[HF_TIERS_MAX], *freed = parameter;
+	struct debt debts[HF_TIERS_MAX];
+	unsigned long *freed = parameter;
 	unsigned int i;
 
 	if (READ_ONCE(dev->stopped) || is_worker(dev))
 		return NOTIFY_OK;
-	for (i = 0; i < dev->tiers; i++) {
-		before[i] = READ_ONCE(dev->tier[i].returned);
-		demand(&dev->tier[i], OOM_PAGES);
-	}
 	for (i = 0; i < dev->tiers; i++)
-		*freed += await(&dev->tier[i], before[i], OOM_PAGES, OOM_WAIT);
+		demand(&debts[i], &dev->tier[i], OOM_PAGES);
+	*freed += await(debts, dev->tiers, hf_oom_step());
 	return NOTIFY_OK;
 }
 
@@ -127,19 +149,19 @@ static unsigned long shrink_count(struct shrinker *shrinker, struct shrink_contr
 		return 0;
 	if (current->flags & (PF_KSWAPD | PF_WQ_WORKER) || !is_short(sc->nid))
 		return 0;
-	return hf_tier_pages(tier);
+	return min(hf_tier_pages(tier), hf_tier_can_give(tier));
 }
 
 static unsigned long shrink_scan(struct shrinker *shrinker, struct shrink_control *sc)
 {
 	struct hf_tier *tier = tier_of(device_of(shrinker), sc->nid);
-	unsigned long before, freed;
+	struct debt debt;
+	unsigned long freed;
 
-	if (!tier)
+	if (!tier || !hf_tier_can_give(tier))
 		return SHRINK_STOP;
-	before = READ_ONCE(tier->returned);
-	demand(tier, sc->nr_to_scan);
-	freed = await(tier, before, sc->nr_to_scan, SHRINK_WAIT);
+	demand(&debt, tier, sc->nr_to_scan);
+	freed = await(&debt, 1, hf_shrink_step());
 	return freed ? freed : SHRINK_STOP;
 }
 

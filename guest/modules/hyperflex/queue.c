@@ -3,7 +3,9 @@
  * Requests to the device and its answers. Where the pages of a request go is
  * tier.c's to know.
  */
+#include <linux/jiffies.h>
 #include <linux/mm.h>
+#include <linux/module.h>
 #include <linux/scatterlist.h>
 #include <linux/slab.h>
 
@@ -57,6 +59,37 @@ int hf_queue_attach(struct hf_queue *queue, struct virtqueue *vq)
 	return 0;
 }
 
+/* The device has been reset: it will act on nothing any more, and answer nothing. */
+void hf_queue_detach(struct hf_queue *queue)
+{
+	unsigned long flags;
+
+	spin_lock_irqsave(&queue->lock, flags);
+	queue->vq = NULL;
+	spin_unlock_irqrestore(&queue->lock, flags);
+}
+
+/* With the lock. What keeps the module from going while the device may still answer. */
+static void let_module_go(struct hf_queue *queue)
+{
+	if (queue->holds_module)
+		module_put(THIS_MODULE);
+	queue->holds_module = false;
+}
+
+/* Forgets what was with the device, which has been reset. */
+void hf_queue_forget(struct hf_queue *queue)
+{
+	unsigned long flags;
+
+	spin_lock_irqsave(&queue->lock, flags);
+	queue->posted = 0;
+	queue->silent = 0;
+	WRITE_ONCE(queue->dead, false);
+	let_module_go(queue);
+	spin_unlock_irqrestore(&queue->lock, flags);
+}
+
 /* Called in interrupts. */
 void hf_queue_answered(struct virtqueue *vq)
 {
@@ -70,11 +103,28 @@ void hf_queue_answered(struct virtqueue *vq)
 	spin_lock_irqsave(&queue->lock, flags);
 	while ((slot = virtqueue_get_buf(vq, &written))) {
 		slot->written = written;
-		slot->state = HF_ANSWERED;
+		slot->state = queue->dead ? HF_LATE : HF_ANSWERED;
+		queue->late += queue->dead;
+		queue->silent = 0;
+		queue->posted--;
 	}
+	if (!queue->posted)
+		let_module_go(queue);
 	spin_unlock_irqrestore(&queue->lock, flags);
 	wake_up_all(&tier->wait);
 	hf_tier_wake(tier);
+}
+
+/* Whether the device has nothing of it to do. */
+bool hf_queue_is_idle(struct hf_queue *queue)
+{
+	unsigned long flags;
+	bool is;
+
+	spin_lock_irqsave(&queue->lock, flags);
+	is = !queue->posted;
+	spin_unlock_irqrestore(&queue->lock, flags);
+	return is;
 }
 
 /* A slot in this state, or NULL. */
@@ -123,15 +173,20 @@ int hf_slot_post(struct hf_queue *queue, struct hf_slot *slot)
 {
 	struct scatterlist out, in, *both[] = { &out, &in };
 	unsigned long flags;
-	int err;
+	int err = -EIO;
 
 	memset(slot->answer, 0, sizeof(*slot->answer));
 	sg_init_one(&out, slot->entry, slot->entries * sizeof(*slot->entry));
 	sg_init_one(&in, slot->answer, sizeof(*slot->answer));
 	spin_lock_irqsave(&queue->lock, flags);
-	err = virtqueue_add_sgs(queue->vq, both, 1, 1, slot, GFP_ATOMIC);
+	if (queue->vq && !queue->dead)
+		err = virtqueue_add_sgs(queue->vq, both, 1, 1, slot, GFP_ATOMIC);
 	if (!err) {
 		slot->state = HF_POSTED;
+		if (!queue->posted++) {
+			queue->silent = 0;
+			queue->counted_at = jiffies;
+		}
 		virtqueue_kick(queue->vq);
 	}
 	spin_unlock_irqrestore(&queue->lock, flags);

@@ -108,17 +108,21 @@ static int tiers_show(struct seq_file *file, void *unused)
 	struct hf_device *dev = file->private;
 	unsigned int i;
 
-	seq_puts(file, "tier node target base huge inflating deflating given_back returned refused failed moved stuck\n");
+	seq_puts(file, "tier node target base huge inflating deflating given_back returned refused failed moved stuck dead lost late\n");
 	for (i = 0; i < dev->tiers; i++) {
 		struct hf_tier *tier = &dev->tier[i];
 
-		seq_printf(file, "%u %d %lu %lu %lu %lu %lu %lu %lu %lu %lu %ld %d\n",
+		seq_printf(file, "%u %d %lu %ld %lu %lu %lu %lu %lu %lu %lu %ld %d %d %lu %lu\n",
 			   i, tier->node, READ_ONCE(tier->target),
-			   READ_ONCE(tier->base_pages), READ_ONCE(tier->huge_pages),
+			   atomic_long_read(&tier->base_pages), READ_ONCE(tier->huge_pages),
 			   READ_ONCE(tier->inflating), READ_ONCE(tier->deflating),
 			   READ_ONCE(tier->given_back), READ_ONCE(tier->returned),
 			   READ_ONCE(tier->refused), READ_ONCE(tier->failed),
-			   atomic_long_read(&tier->moved), hf_tier_is_stuck(tier));
+			   atomic_long_read(&tier->moved), hf_tier_is_stuck(tier),
+			   hf_queue_is_dead(&tier->inflate) +
+				   2 * hf_queue_is_dead(&tier->deflate),
+			   hf_tier_lost(tier),
+			   READ_ONCE(tier->inflate.late) + READ_ONCE(tier->deflate.late));
 	}
 	return 0;
 }

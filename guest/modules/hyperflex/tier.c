@@ -24,7 +24,7 @@
 /* Pages in the balloon. */
 unsigned long hf_tier_pages(const struct hf_tier *tier)
 {
-	return READ_ONCE(tier->base_pages) + READ_ONCE(tier->huge_pages);
+	return atomic_long_read(&tier->base_pages) + READ_ONCE(tier->huge_pages);
 }
 
 /* Pages in the balloon and on the way into it. */
@@ -33,9 +33,23 @@ unsigned long hf_tier_owned(const struct hf_tier *tier)
 	return hf_tier_pages(tier) + READ_ONCE(tier->inflating);
 }
 
+/* Pages that may come back, as far as the device is known to answer. */
+unsigned long hf_tier_can_give(const struct hf_tier *tier)
+{
+	if (hf_queue_is_dead(&tier->deflate))
+		return 0;
+	return hf_queue_is_dead(&tier->inflate) ? hf_tier_pages(tier) : hf_tier_owned(tier);
+}
+
 bool hf_tier_is_stuck(const struct hf_tier *tier)
 {
-	return READ_ONCE(tier->waiting) && hf_tier_owned(tier) < READ_ONCE(tier->target);
+	unsigned long owned = hf_tier_owned(tier), target = READ_ONCE(tier->target);
+
+	if (owned > target)
+		return hf_queue_is_dead(&tier->deflate);
+	return owned < target &&
+	       (READ_ONCE(tier->waiting) || hf_queue_is_dead(&tier->inflate) ||
+		hf_queue_is_dead(&tier->deflate));
 }
 
 void hf_tier_wake(struct hf_tier *tier)
@@ -139,6 +153,8 @@ static void deflate(struct hf_tier *tier)
 	struct hf_slot *slot;
 	unsigned long want;
 
+	if (hf_queue_is_dead(&tier->deflate))
+		return;
 	while ((want = excess(tier)) && hf_tier_pages(tier)) {
 		slot = hf_slot_in(&tier->deflate, HF_IDLE);
 		if (!slot)
@@ -219,6 +235,9 @@ static void inflate(struct hf_tier *tier)
 {
 	struct hf_slot *slot;
 
+	/* What could not come back is not given. */
+	if (hf_queue_is_dead(&tier->inflate) || hf_queue_is_dead(&tier->deflate))
+		return;
 	while (has_room(tier) && !excess(tier) && !must_wait(tier)) {
 		slot = hf_slot_in(&tier->inflate, HF_IDLE);
 		if (!slot)
@@ -297,6 +316,7 @@ static void empty_queue(struct hf_queue *queue)
 		hf_slot_clear(queue, &queue->slot[i]);
 	}
 	hf_slot_clear(queue, &queue->move);
+	hf_queue_forget(queue);
 }
 
 /*
@@ -310,6 +330,7 @@ void hf_tier_empty(struct hf_tier *tier)
 	mutex_lock(&tier->move_lock);
 	empty_queue(&tier->inflate);
 	empty_queue(&tier->deflate);
+	hf_move_forget(tier);
 	mutex_unlock(&tier->move_lock);
 	while (hf_tier_pages(tier)) {
 		hf_pages_leave(tier, slot, ULONG_MAX);

@@ -13,8 +13,8 @@ use super::TIERS;
 use super::guest::Shape;
 use crate::children::Guarded;
 use crate::lab::beside::MONITORS;
-use crate::places;
 use crate::progress::Wait;
+use crate::{host, places};
 
 /// The device's folder, seen from the machine's.
 pub const SOCKET: &str = "../flex-device/guest";
@@ -96,6 +96,21 @@ impl Running {
             }
             std::thread::sleep(Duration::from_millis(10));
         }
+    }
+
+    /// Stops all of its threads, as a host does whose storage hangs; they are still there, and so are its sockets.
+    pub fn hang(&self) -> Result<()> {
+        let pid = self.child.pid();
+        let stopped = format!(
+            "kill -STOP {pid} && while grep -qv ') T ' /proc/{pid}/task/*/stat; do sleep 0.02; done"
+        );
+        host::output(Command::new("sh").args(["-c", &stopped])).map(drop)
+    }
+
+    /// Lets them go on where they were.
+    pub fn go_on(&self) -> Result<()> {
+        let go_on = format!("kill -CONT {}", self.child.pid());
+        host::output(Command::new("sh").args(["-c", &go_on])).map(drop)
     }
 
     /// Fails, with what it said, if the device has ended.

@@ -71,6 +71,12 @@ struct DriverTier {
     given_back: u64,
     refused: u64,
     moved: u64,
+    /// Whether its queues are: 1 the one for inflation, 2 the one for deflation.
+    dead: u64,
+    /// Pages that are out of use because of it.
+    lost: u64,
+    /// Answers that came after it.
+    late: u64,
 }
 
 impl<D: Device> FlexGuest<D> {
@@ -130,7 +136,7 @@ impl<D: Device> FlexGuest<D> {
         for line in table.lines() {
             let numbers: Result<Vec<u64>, _> = line.split(' ').map(str::parse).collect();
             let numbers = numbers.with_context(|| format!("the driver's table: {line}"))?;
-            ensure!(numbers.len() == 13, "the driver's table: {line}");
+            ensure!(numbers.len() == 16, "the driver's table: {line}");
             tiers.push(DriverTier {
                 base: numbers[3],
                 huge: numbers[4],
@@ -138,6 +144,9 @@ impl<D: Device> FlexGuest<D> {
                 given_back: numbers[7],
                 refused: numbers[9],
                 moved: numbers[11],
+                dead: numbers[13],
+                lost: numbers[14],
+                late: numbers[15],
             });
         }
         Ok(tiers)

@@ -106,6 +106,21 @@ impl Hyperflex {
         self.process = None;
     }
 
+    /// Has it answer nobody until it goes on.
+    pub fn hang(&self) -> Result<()> {
+        self.process
+            .as_ref()
+            .context("the device is killed")?
+            .hang()
+    }
+
+    pub fn go_on(&self) -> Result<()> {
+        self.process
+            .as_ref()
+            .context("the device is killed")?
+            .go_on()
+    }
+
     /// Starts it as it was started before, with the state that it left.
     pub fn start_again(&mut self) -> Result<()> {
         let process = Running::start_again(&self.program, &self.arguments)?;

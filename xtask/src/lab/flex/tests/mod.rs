@@ -1,6 +1,7 @@
 //! What device and driver must do together, and what each must live through.
 
 mod elastic;
+mod hangs;
 mod hostile;
 mod restarts;
 
@@ -23,7 +24,7 @@ const HUGE: u32 = 1 << 9;
 /// What the guest's kernel may use for itself while a test looks.
 const SLACK: u64 = 24 * MIB;
 
-const TESTS: [Test; 13] = [
+const TESTS: [Test; 15] = [
     (
         "a_resize_takes_from_its_tier_alone_and_the_host_gets_it",
         resize,
@@ -48,6 +49,14 @@ const TESTS: [Test; 13] = [
         hostile::manners,
     ),
     ("a_driver_goes_while_its_device_is_silent", hostile::removal),
+    (
+        "compaction_goes_on_beside_a_device_that_hangs",
+        hangs::compaction,
+    ),
+    (
+        "memory_pressure_ends_beside_a_device_that_hangs",
+        hangs::pressure,
+    ),
     (
         "targets_are_met_again_after_the_device_was_killed",
         restarts::device_killed,
