@@ -27,6 +27,8 @@ pub enum Event {
     Command(Command),
     /// `poll_timeout`'s time has come.
     Timer,
+    /// A VM's RAM is another one, or elsewhere.
+    RamChanged(RamChange),
 }
 
 /// A run of guest RAM (guest physical space has holes).
@@ -140,6 +142,18 @@ pub struct TierMemory {
     pub total_bytes: u64,
     /// Free now, less what the kernel's watermarks keep, bytes.
     pub free_bytes: u64,
+}
+
+/// RAM was plugged in or taken out, or it is elsewhere in the hypervisor's memory: nothing of the old map counts. What
+/// an operator set for the VM stays.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RamChange {
+    /// Whose RAM.
+    pub vm: VmId,
+    /// All of it from now on, as in [`VmSpec::ram`]; empty: where it is is not known before the next event of this kind.
+    pub ram: Vec<RamRange>,
+    /// As in [`VmSpec::unit`].
+    pub unit: PageSize,
 }
 
 /// A scan that could not be done.

@@ -101,6 +101,7 @@ impl Record {
                 Event::BackingChanged(e) => body(EVENT + 7, e),
                 Event::Command(e) => body(EVENT + 8, e),
                 Event::Timer => body(EVENT + 9, &()),
+                Event::RamChanged(e) => body(EVENT + 10, e),
             },
             Self::Action(action) => match action {
                 Action::Scan(a) => body(ACTION, a),
@@ -118,7 +119,7 @@ impl Record {
         ) -> Option<Result<Record, postcard::Error>> {
             Some(postcard::from_bytes(b).map(wrap))
         }
-        const EVENT_LAST: u16 = EVENT + 9;
+        const EVENT_LAST: u16 = EVENT + 10;
         match kind {
             START => of(b, Self::Start),
             EVENT..=EVENT_LAST => match kind - EVENT {
@@ -131,7 +132,8 @@ impl Record {
                 6 => of(b, |e| Self::Event(Event::Moved(e))),
                 7 => of(b, |e| Self::Event(Event::BackingChanged(e))),
                 8 => of(b, |e| Self::Event(Event::Command(e))),
-                _ => of(b, |()| Self::Event(Event::Timer)),
+                9 => of(b, |()| Self::Event(Event::Timer)),
+                _ => of(b, |e| Self::Event(Event::RamChanged(e))),
             },
             ACTION => of(b, |a| Self::Action(Action::Scan(a))),
             0x201 => of(b, |a| Self::Action(Action::QueryPlacement(a))),

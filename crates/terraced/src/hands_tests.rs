@@ -93,6 +93,8 @@ fn a_vm_that_ends_takes_its_frozen_worker_along_and_leaves_no_thread_waiting() {
     let mover = Mover::new(root.clone(), Arc::clone(&topology), MoverConfig::default());
     let (inbox, _events) = channel();
     let context = Context {
+        vm: VmId(1),
+        watch: Arc::new(vm.watch(&memory)),
         target: Target {
             process: Arc::clone(vm.process()),
             memory,

@@ -209,6 +209,8 @@ pub struct ShareView {
 pub struct Counters {
     /// Rounds that ran to their end.
     pub rounds: u64,
+    /// Times that its memory map changed.
+    pub map_changes: u64,
     /// Rounds given up.
     pub rounds_abandoned: u64,
     /// Scans that failed.

@@ -237,6 +237,12 @@ impl Host {
 }
 
 impl Guest {
+    /// Plugs pages in, in the slow tier, or takes the last ones out.
+    pub fn resize(&mut self, pages: usize) {
+        self.tier.resize(pages, 1);
+        self.accessed.resize(pages, false);
+    }
+
     fn is_huge(&self, page: usize) -> bool {
         self.huge.contains(&(page as u64 / 512))
     }

@@ -8,8 +8,10 @@
 //! QEMU's answers are untrusted: what overlaps, does not fit its mapping or is absurd is an error.
 
 mod build;
+mod layout;
 mod procfs;
 mod unscannable;
+mod watch;
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
@@ -20,7 +22,9 @@ use crate::ReadError;
 use crate::qemu::QemuError;
 
 pub(crate) use build::{Present, present_by_backend, read_guest_addresses, read_guest_memory};
+pub use layout::Layout;
 pub use unscannable::Unscannable;
+pub use watch::{MapDoubt, MapWatch};
 
 /// Highest end of guest RAM that is believed: bitmaps over it have to fit in memory.
 const MAX_GPA: u64 = 16 << 40;
@@ -47,6 +51,8 @@ pub struct Range {
 pub struct GuestMemory {
     ranges: Vec<Range>,
     files: Vec<OwnedFd>,
+    /// What it was read from; nothing where it was given by its parts.
+    layout: Option<Layout>,
 }
 
 /// A memory map that could not be made.
@@ -77,7 +83,11 @@ impl GuestMemory {
         let no_file = |r: &&Range| (r.file_index as usize) >= files.len();
         match ranges.iter().find(no_file) {
             Some(range) => impossible(range),
-            None => Ok(Self { ranges, files }),
+            None => Ok(Self {
+                ranges,
+                files,
+                layout: None,
+            }),
         }
     }
 
@@ -90,7 +100,22 @@ impl GuestMemory {
         Ok(Self {
             ranges,
             files: Vec::new(),
+            layout: None,
         })
+    }
+
+    /// The same, with what it was read from.
+    fn read_by(self, layout: Layout) -> Self {
+        Self {
+            layout: Some(layout),
+            ..self
+        }
+    }
+
+    /// What it was read from, to be compared later ([`MapWatch`]); nothing where it was given by its parts.
+    #[must_use]
+    pub fn layout(&self) -> Option<&Layout> {
+        self.layout.as_ref()
     }
 
     /// The runs, ascending.

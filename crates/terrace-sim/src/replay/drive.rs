@@ -146,6 +146,12 @@ impl Driver {
             Event::Command(Command::PlanRound(vm)) => self.plan_only = Some(vm),
             Event::Command(command) => self.feed(at, Event::Command(command)),
             Event::Timer => self.feed(at, Event::Timer),
+            Event::RamChanged(change) => {
+                if let Some(vm) = self.vm(change.vm) {
+                    vm.ram_changed(&change);
+                }
+                self.feed(at, Event::RamChanged(change));
+            }
         }
         Ok(())
     }
