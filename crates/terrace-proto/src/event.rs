@@ -169,7 +169,7 @@ pub struct ScanFailure {
     pub fatal: bool,
 }
 
-/// How one page's move ended.
+/// How one page's move ended. New kinds are added at the end: their position is their number in the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum MoveStatus {
     /// It is in the wanted tier now.
@@ -186,6 +186,9 @@ pub enum MoveStatus {
     NotTried,
     /// The kernel said something else (an errno).
     Failed(i32),
+    /// Processes other than the hypervisor and ours map it, and it is theirs too: merged by KSM, or of a template file.
+    /// It stays where it was.
+    MappedByOthers,
 }
 
 /// One page's result.

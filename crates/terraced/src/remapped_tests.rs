@@ -259,6 +259,7 @@ impl Threads {
                 process: Arc::clone(vm.process()),
                 memory,
                 unit: PageSize::Base,
+                others_map: false,
             },
             root,
             topology,

@@ -352,6 +352,7 @@ impl Daemon {
                 process: Arc::clone(ready.vm.process()),
                 memory: Arc::clone(&ready.memory),
                 unit: ready.unit.size,
+                others_map: false,
             },
             watch: Arc::new(ready.vm.watch(&ready.memory)),
             root: self.root.clone(),

@@ -31,6 +31,8 @@ pub struct Guest {
     pub writes: bool,
     /// 2 MiB blocks that the host backs with one huge page.
     pub huge: BTreeSet<u64>,
+    /// Pages that other processes map too.
+    pub others: BTreeSet<u64>,
 }
 
 /// The machine and the engine on it.
@@ -114,6 +116,7 @@ impl Host {
                 scans: 0,
                 writes: true,
                 huge: BTreeSet::new(),
+                others: BTreeSet::new(),
             },
         );
         self.memory();
@@ -213,7 +216,9 @@ impl Host {
             let free = self.capacity[m.to.index()] - self.used(m.to.index());
             let guest = self.guests.get_mut(&plan.vm).unwrap();
             let extent = guest.extent(page);
-            let status = if self.busy_every > 0 && self.moves.is_multiple_of(self.busy_every) {
+            let status = if guest.others.contains(&m.gfn.0) {
+                MoveStatus::MappedByOthers
+            } else if self.busy_every > 0 && self.moves.is_multiple_of(self.busy_every) {
                 MoveStatus::Busy
             } else if free < extent.len() as u64 {
                 MoveStatus::NoMemory

@@ -170,7 +170,11 @@ fn build_addresses(
             return Err(Unscannable::Hugetlbfs(run.region).into());
         }
         match ranges.last_mut() {
-            Some(last) if last.gpa.0 + last.len == run.gpa && last.hva.0 + last.len == run.hva => {
+            Some(last)
+                if last.gpa.0 + last.len == run.gpa
+                    && last.hva.0 + last.len == run.hva
+                    && last.shared == mapping.shared =>
+            {
                 last.len += run.len;
             }
             _ => ranges.push(Range {
@@ -179,6 +183,7 @@ fn build_addresses(
                 hva: Hva(run.hva),
                 file_index: 0,
                 file_offset: 0,
+                shared: mapping.shared,
             }),
         }
     }
@@ -317,6 +322,7 @@ impl Files {
             hva: Hva(run.hva),
             file_index: u32::try_from(index).unwrap_or(u32::MAX),
             file_offset,
+            shared: true,
         })
     }
 

@@ -42,6 +42,10 @@ pub struct Range {
     pub file_index: u32,
     /// Where in that file, bytes.
     pub file_offset: u64,
+    /// The hypervisor maps it shared (`MAP_SHARED`), so that another process, our worker above all, can have the same
+    /// pages by right. Private pages that another process maps too are not the VM's alone: merged by KSM, or of a template
+    /// file.
+    pub shared: bool,
 }
 
 /// A guest's RAM and the files behind it.
@@ -169,6 +173,14 @@ impl GuestMemory {
         (at < range.len).then(|| Hva(range.hva.0 + at))
     }
 
+    /// Whether all RAM that the hypervisor has among these addresses is mapped shared, and any is.
+    #[must_use]
+    pub fn is_shared(&self, start: u64, end: u64) -> bool {
+        let there = |r: &&Range| r.hva.0 < end && start < r.hva.0 + r.len;
+        let mut there = self.ranges.iter().filter(there).peekable();
+        there.peek().is_some() && there.all(|r| r.shared)
+    }
+
     /// Whether 2 MiB blocks of the guest are 2 MiB blocks of host memory and of the file, so that the
     /// host can back them with huge pages (all but what is too short to hold one).
     #[must_use]
@@ -225,6 +237,7 @@ mod tests {
             hva: Hva(hva),
             file_index: 0,
             file_offset: 0,
+            shared: true,
         };
         let memory = GuestMemory::of_ranges(vec![
             range(0, 0x3000, 0x70_0000),
