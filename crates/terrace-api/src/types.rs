@@ -292,6 +292,9 @@ pub struct Round {
     pub demoted_pages: u64,
     /// Moves that failed.
     pub failed_pages: u64,
+    /// Pages that stayed because other processes map them too.
+    #[serde(default)]
+    pub mapped_by_others_pages: u64,
     /// Pages that the ranking wanted to move up.
     pub proposed_promotions: u64,
     /// Pages that it wanted to move down.

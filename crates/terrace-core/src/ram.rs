@@ -21,8 +21,16 @@ impl Ram {
     /// # Errors
     /// Says what is wrong with them.
     pub fn new(spec: &VmSpec) -> Result<Self, String> {
+        Self::of(&spec.ram, spec.unit)
+    }
+
+    /// Takes ranges.
+    ///
+    /// # Errors
+    /// As [`Ram::new`].
+    pub fn of(ranges: &[RamRange], unit: PageSize) -> Result<Self, String> {
         let mut end = 0;
-        for range in &spec.ram {
+        for range in ranges {
             if range.pages == 0 || range.start.0 < end {
                 return Err(format!(
                     "its RAM range at page {} is empty or out of order",
@@ -40,8 +48,8 @@ impl Ram {
             return Err(format!("its RAM spans {end} pages, allowed are 1 to 2^32"));
         }
         let mut ram = Self {
-            ranges: spec.ram.clone(),
-            unit: spec.unit,
+            ranges: ranges.to_vec(),
+            unit,
             partial: Vec::new(),
             span_pages: end,
         };

@@ -83,6 +83,7 @@ fn inspect(socket: &str, seconds: Option<String>) -> Result<(), Box<dyn Error>> 
         process: vm.process().clone(),
         memory,
         unit: PageSize::Base,
+        others_map: false,
     };
     where_pages_are(&root, &topology, &target)?;
     what_is_touched(&mut vm, &mut tables, seconds)

@@ -193,6 +193,7 @@ mod tests {
             node,
             huge,
             busy: 0,
+            others: false,
         };
         let base = 1 << 30;
         let kernel = FakeKernel(Mutex::new(FakeState {
@@ -212,6 +213,7 @@ mod tests {
                 hva: Hva(base),
                 file_index: 0,
                 file_offset: 0,
+                shared: true,
             },
             Range {
                 gpa: Gpa(1 << 32),
@@ -219,6 +221,7 @@ mod tests {
                 hva: Hva(base + 4 * HUGE),
                 file_index: 0,
                 file_offset: 0,
+                shared: true,
             },
         ]);
         let reports = reports(&kernel, &topology(), &memory, QUERY).unwrap();

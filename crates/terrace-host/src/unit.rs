@@ -156,6 +156,7 @@ mod tests {
             hva: Hva(RAM + shift + offset),
             file_index: 0,
             file_offset: offset,
+            shared: true,
         };
         GuestMemory::of_ranges(vec![range(0, 0), range(1 << 32, 1 << 30)])
     }

@@ -44,6 +44,7 @@ fn ram() -> Ram {
         hva: Hva(mapping.as_ptr() as u64 + offset),
         file_index: 0,
         file_offset: offset,
+        shared: true,
     };
     let ranges = vec![range(0, 0), range(1 << 32, half)];
     let memory = GuestMemory::new(ranges, vec![file.try_clone().unwrap().into()]).unwrap();
@@ -55,6 +56,7 @@ fn ram() -> Ram {
             process: Arc::new(process),
             memory: Arc::new(memory),
             unit: PageSize::Base,
+            others_map: false,
         },
     }
 }

@@ -141,6 +141,7 @@ impl Guest {
             hva: Hva(offset * PAGE_SIZE),
             file_index: 0,
             file_offset: offset * PAGE_SIZE,
+            shared: true,
         });
         let memory = GuestMemory::new(ranges.to_vec(), vec![file.try_clone().unwrap().into()]);
         let guest = Self {

@@ -29,6 +29,8 @@ pub enum Event {
     Timer,
     /// CPU time that looking into a VM took, by the kernel's word.
     ScanSpent(ScanSpent),
+    /// A VM's RAM is another one, or elsewhere.
+    RamChanged(RamChange),
 }
 
 /// A run of guest RAM (guest physical space has holes).
@@ -144,6 +146,18 @@ pub struct TierMemory {
     pub free_bytes: u64,
 }
 
+/// RAM was plugged in or taken out, or it is elsewhere in the hypervisor's memory: nothing of the old map counts. What
+/// an operator set for the VM stays.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RamChange {
+    /// Whose RAM.
+    pub vm: VmId,
+    /// All of it from now on, as in [`VmSpec::ram`]; empty: where it is is not known before the next event of this kind.
+    pub ram: Vec<RamRange>,
+    /// As in [`VmSpec::unit`].
+    pub unit: PageSize,
+}
+
 /// A scan that could not be done.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ScanFailure {
@@ -167,7 +181,7 @@ pub struct ScanSpent {
     pub cpu_ns: u64,
 }
 
-/// How one page's move ended.
+/// How one page's move ended. New kinds are added at the end: their position is their number in the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum MoveStatus {
     /// It is in the wanted tier now.
@@ -184,6 +198,9 @@ pub enum MoveStatus {
     NotTried,
     /// The kernel said something else (an errno).
     Failed(i32),
+    /// Processes other than the hypervisor and ours map it, and it is theirs too: merged by KSM, or of a template file.
+    /// It stays where it was.
+    MappedByOthers,
 }
 
 /// One page's result.

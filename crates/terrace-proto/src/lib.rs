@@ -24,7 +24,7 @@ pub use addr::{Gfn, Gpa, Gva, Hva, PAGE_SHIFT, PAGE_SIZE, PAGES_PER_HUGE, PageSi
 pub use bitmap::PageBitmap;
 pub use event::{
     BackingChange, Command, Event, MoveReport, MoveStatus, PageCode, PageResult, PlacementReport,
-    RamRange, ScanFailure, ScanSpent, TierLimit, TierMemory, VmSpec,
+    RamChange, RamRange, ScanFailure, ScanSpent, TierLimit, TierMemory, VmSpec,
 };
 pub use id::{PlanId, ProcessId, RequestId, Space, TierId, VmId};
 pub use scan::{PagingRegisters, Readings, Rearm, ScanAnswer, ScanRequest, ScanStats};

@@ -102,6 +102,7 @@ impl Record {
                 Event::Command(e) => body(EVENT + 8, e),
                 Event::Timer => body(EVENT + 9, &()),
                 Event::ScanSpent(e) => body(EVENT + 10, e),
+                Event::RamChanged(e) => body(EVENT + 11, e),
             },
             Self::Action(action) => match action {
                 Action::Scan(a) => body(ACTION, a),
@@ -119,7 +120,7 @@ impl Record {
         ) -> Option<Result<Record, postcard::Error>> {
             Some(postcard::from_bytes(b).map(wrap))
         }
-        const EVENT_LAST: u16 = EVENT + 10;
+        const EVENT_LAST: u16 = EVENT + 11;
         match kind {
             START => of(b, Self::Start),
             EVENT..=EVENT_LAST => match kind - EVENT {
@@ -133,7 +134,8 @@ impl Record {
                 7 => of(b, |e| Self::Event(Event::BackingChanged(e))),
                 8 => of(b, |e| Self::Event(Event::Command(e))),
                 9 => of(b, |()| Self::Event(Event::Timer)),
-                _ => of(b, |e| Self::Event(Event::ScanSpent(e))),
+                10 => of(b, |e| Self::Event(Event::ScanSpent(e))),
+                _ => of(b, |e| Self::Event(Event::RamChanged(e))),
             },
             ACTION => of(b, |a| Self::Action(Action::Scan(a))),
             0x201 => of(b, |a| Self::Action(Action::QueryPlacement(a))),

@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use terrace_host::agent::{AgentLink, AgentView, Orders, WatchConfig};
 use terrace_proto::Tick;
-use terrace_sys::MonotonicClock;
+use terrace_sys::{MonotonicClock, ProcessId};
 
 use crate::daemon::Input;
 use crate::privileges;
@@ -172,7 +172,8 @@ impl Linked {
     }
 }
 
-/// What the daemon's thread wants of the scout about VMs that their agents manage.
+/// What the daemon's thread wants of the scout: about VMs that their agents manage, and about VMs whose memory map
+/// changed.
 #[derive(Clone, Default)]
 pub struct Claims(Arc<Mutex<Claimed>>);
 
@@ -180,6 +181,7 @@ pub struct Claims(Arc<Mutex<Claimed>>);
 struct Claimed {
     by_host: BTreeSet<String>,
     look_again: BTreeSet<String>,
+    look_anew: BTreeSet<ProcessId>,
 }
 
 impl Claims {
@@ -205,6 +207,16 @@ impl Claims {
     /// What is known of a VM may be old.
     pub fn look_again(&self, vm: &str) {
         self.lock().look_again.insert(vm.to_owned());
+    }
+
+    /// The VM of this process is to be made ready anew: its memory map changed.
+    pub fn look_anew(&self, process: ProcessId) {
+        self.lock().look_anew.insert(process);
+    }
+
+    /// Whether that was said; once.
+    pub fn take_look_anew(&self, process: ProcessId) -> bool {
+        self.lock().look_anew.remove(&process)
     }
 
     /// Whether that was said; once.

@@ -50,6 +50,8 @@ pub enum Input {
     Shortfall(VmId, Option<String>),
     /// News of a VM's agent; none where its link ended by a defect.
     Agent(String, Option<Box<AgentView>>),
+    /// A VM's memory map is another one, with what changed; once for each map.
+    MapChanged(VmId, String),
     /// What there is to say about a VM's moves.
     MoveFindings(VmId, Vec<Finding>),
     /// News of a VM's elastic memory.
@@ -186,6 +188,7 @@ impl Daemon {
             Input::WriteWords(vm, words) => self.keep_write_words(vm, words),
             Input::Shortfall(vm, words) => self.keep_shortfall(vm, words),
             Input::Agent(vm, view) => self.agent_news(&vm, view.map(|view| *view)),
+            Input::MapChanged(vm, words) => self.map_changed(vm, &words),
             Input::MoveFindings(vm, findings) => self.keep_findings(vm, findings),
             Input::Elastic(vm, news) => self.elastic_news(&vm, *news),
             Input::Ask(question) => question(self),

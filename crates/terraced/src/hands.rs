@@ -2,15 +2,17 @@
 //! moves pages.
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Weak};
+use std::time::Duration;
 
+use terrace_host::memory_map::MapWatch;
 use terrace_host::mover::{Mover, Target};
 use terrace_host::qemu::Vm;
 use terrace_host::topology::Topology;
 use terrace_host::tracker::{SoftDirty, Tracker};
 use terrace_host::worker::WorkerStop;
-use terrace_host::{HostRoot, placement};
+use terrace_host::{Finding, HostRoot, placement};
 use terrace_proto::action::PlacementQuery;
 use terrace_proto::{
     Event, MovePlan, MoveReport, MoveStatus, PageCode, PageResult, RequestId, ScanFailure,
@@ -18,6 +20,10 @@ use terrace_proto::{
 };
 
 use crate::daemon::Input;
+use crate::map_guard::MapGuard;
+
+/// How often a VM's events are taken in while nothing is asked.
+const EVENTS_EVERY: Duration = Duration::from_secs(1);
 
 /// What the first thread is asked to do.
 enum Look {
@@ -38,8 +44,12 @@ pub struct Hands {
 /// What the threads share.
 #[derive(Clone)]
 pub struct Context {
+    /// Its id in the engine.
+    pub vm: VmId,
     /// Its RAM and process.
     pub target: Target,
+    /// Whether its RAM is still there.
+    pub watch: Arc<MapWatch>,
     /// The host.
     pub root: HostRoot,
     /// Its tiers.
@@ -62,8 +72,15 @@ impl Hands {
         let stop = Arc::new(AtomicBool::new(false));
         let looks_alive = Arc::new(());
         let moves_alive = Arc::clone(&looks_alive);
+        let guard = MapGuard::new(
+            context.vm,
+            Arc::clone(&context.watch),
+            Arc::clone(&stop),
+            context.inbox.clone(),
+        );
         let looker = Looker {
             context: context.clone(),
+            guard: guard.clone(),
             vm,
             tracker,
             soft_dirty,
@@ -74,9 +91,14 @@ impl Hands {
             looker.run(&look_queue);
             drop(looks_alive);
         })?;
-        let (context, stopped) = (context.clone(), Arc::clone(&stop));
+        let hand = MovingHand {
+            context: context.clone(),
+            guard,
+            mover,
+            stop: Arc::clone(&stop),
+        };
         spawn("move", move || {
-            move_pages(&context, &mover, &stopped, &plan_queue);
+            hand.run(&plan_queue);
             drop(moves_alive);
         })?;
         Ok(Self {
@@ -133,6 +155,7 @@ fn spawn(name: &str, body: impl FnOnce() + Send + 'static) -> std::io::Result<()
 
 struct Looker {
     context: Context,
+    guard: MapGuard,
     vm: Vm,
     tracker: Tracker,
     soft_dirty: Option<SoftDirty>,
@@ -140,10 +163,16 @@ struct Looker {
 
 impl Looker {
     fn run(mut self, queue: &Receiver<Look>) {
-        for look in queue {
-            let events = match look {
-                Look::Scan(request) => self.scan(request),
-                Look::Placement(query) => self.placement(query),
+        let mut tried = None;
+        loop {
+            let events = match queue.recv_timeout(EVENTS_EVERY) {
+                Ok(Look::Scan(request)) => self.scan(request),
+                Ok(Look::Placement(query)) => self.placement(query),
+                Err(RecvTimeoutError::Timeout) => {
+                    self.guard.follow_events(&mut tried);
+                    continue;
+                }
+                Err(RecvTimeoutError::Disconnected) => return,
             };
             for event in events {
                 if self.context.inbox.send(Input::Event(event)).is_err() {
@@ -171,8 +200,11 @@ impl Looker {
 
     fn answer(&mut self, request: ScanRequest) -> Event {
         let (id, vm, clearing) = (request.id, request.space.vm(), request.discover);
+        let guard = self.guard.clone();
         let scanned = caught(|| {
-            let scanned = self.tracker.scan(&mut self.vm, request);
+            // The round began with a look at the whole map, where its pages were asked for.
+            let scanned = guard.around(false, || self.tracker.scan(&mut self.vm, request));
+            let scanned = scanned.unwrap_or_else(|reason| Err(given_up(id, vm, reason)));
             if clearing {
                 let words = self.tracker.shortfall().map(str::to_owned);
                 // Nobody listens while the daemon ends.
@@ -180,7 +212,8 @@ impl Looker {
             }
             let mut answer = scanned?;
             if let Some(source) = &mut self.soft_dirty {
-                source.follow(clearing, &mut answer);
+                let followed = guard.around(false, || source.follow(clearing, &mut answer));
+                followed.map_err(|reason| given_up(id, vm, reason))?;
                 let words = Input::WriteWords(vm, source.words().to_owned());
                 // Nobody listens while the daemon ends.
                 let _ = self.context.inbox.send(words);
@@ -201,9 +234,14 @@ impl Looker {
             target,
             ..
         } = &self.context;
-        let what = match caught(|| placement::query(root, topology, target, query)) {
-            Some(Ok(reports)) => return reports.into_iter().map(Event::Placement).collect(),
-            Some(Err(error)) => error.to_string(),
+        let placed = caught(|| {
+            let ask = || placement::query(root, topology, target, query);
+            self.guard.around(true, ask)
+        });
+        let what = match placed {
+            Some(Err(reason)) => reason,
+            Some(Ok(Ok(reports))) => return reports.into_iter().map(Event::Placement).collect(),
+            Some(Ok(Err(error))) => error.to_string(),
             None => "a defect of terraced: the query panicked".into(),
         };
         let reason = format!("where its pages are could not be asked: {what}");
@@ -213,12 +251,16 @@ impl Looker {
 
 /// The round is given up; what is known of the VM stays.
 fn failed(id: RequestId, vm: VmId, reason: String) -> Event {
-    Event::ScanFailed(ScanFailure {
+    Event::ScanFailed(given_up(id, vm, reason))
+}
+
+fn given_up(id: RequestId, vm: VmId, reason: String) -> ScanFailure {
+    ScanFailure {
         id,
         vm,
         reason,
         fatal: false,
-    })
+    }
 }
 
 /// Runs a job of a thread that must outlive it: the engine waits for its answer. None where it
@@ -227,20 +269,41 @@ fn caught<T>(job: impl FnOnce() -> T) -> Option<T> {
     std::panic::catch_unwind(std::panic::AssertUnwindSafe(job)).ok()
 }
 
-fn move_pages(context: &Context, mover: &Mover, stop: &AtomicBool, queue: &Receiver<MovePlan>) {
-    for plan in queue {
-        let (report, findings) = if context.target.process.is_alive() {
-            match caught(|| mover.execute(&context.target, &plan, stop)) {
-                Some(outcome) => (outcome.report, outcome.findings),
-                None => (not_tried(&plan), Vec::new()),
+/// The thread that moves pages.
+struct MovingHand {
+    context: Context,
+    guard: MapGuard,
+    mover: Arc<Mover>,
+    stop: Arc<AtomicBool>,
+}
+
+impl MovingHand {
+    fn run(self, queue: &Receiver<MovePlan>) {
+        let inbox = &self.context.inbox;
+        for plan in queue {
+            let (report, findings) = self.execute(&plan);
+            let found = Input::MoveFindings(plan.vm, findings);
+            let sent = inbox.send(Input::Event(Event::Moved(report)));
+            if sent.and_then(|()| inbox.send(found)).is_err() {
+                return;
             }
-        } else {
-            (not_tried(&plan), Vec::new())
-        };
-        let found = Input::MoveFindings(plan.vm, findings);
-        let sent = context.inbox.send(Input::Event(Event::Moved(report)));
-        if sent.and_then(|()| context.inbox.send(found)).is_err() {
-            return;
+        }
+    }
+
+    /// Where the map does not hold before and after, no page counts as tried: what was moved, and where it is said to be
+    /// now, may be something else of QEMU's.
+    fn execute(&self, plan: &MovePlan) -> (MoveReport, Vec<Finding>) {
+        let target = &self.context.target;
+        if !target.process.is_alive() {
+            return (not_tried(plan), Vec::new());
+        }
+        let moved = caught(|| {
+            let execute = || self.mover.execute(target, plan, &self.stop);
+            self.guard.around(false, execute)
+        });
+        match moved {
+            Some(Ok(outcome)) => (outcome.report, outcome.findings),
+            Some(Err(_)) | None => (not_tried(plan), Vec::new()),
         }
     }
 }

@@ -66,6 +66,7 @@ fn memory() -> Arc<GuestMemory> {
         hva: Hva(1 << 20),
         file_index: 0,
         file_offset: 0,
+        shared: true,
     };
     Arc::new(GuestMemory::new(vec![range], vec![file.into()]).unwrap())
 }
@@ -93,10 +94,13 @@ fn a_vm_that_ends_takes_its_frozen_worker_along_and_leaves_no_thread_waiting() {
     let mover = Mover::new(root.clone(), Arc::clone(&topology), MoverConfig::default());
     let (inbox, _events) = channel();
     let context = Context {
+        vm: VmId(1),
+        watch: Arc::new(vm.watch(&memory)),
         target: Target {
             process: Arc::clone(vm.process()),
             memory,
             unit: PageSize::Base,
+            others_map: false,
         },
         root,
         topology,

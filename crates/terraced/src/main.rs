@@ -9,8 +9,12 @@ mod elastic;
 mod events;
 mod guest_managed;
 mod hands;
+mod map_guard;
 mod privileges;
 mod record;
+mod remapped;
+#[cfg(test)]
+mod remapped_tests;
 mod roster;
 mod scout;
 #[cfg(test)]

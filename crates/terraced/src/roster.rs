@@ -164,7 +164,9 @@ impl Daemon {
 
     /// Returns the name that the VM got.
     fn take_in(&mut self, found: Found) -> Option<String> {
-        let known = |e: &Entry| e.managed.is_some() && e.process == found.process;
+        let has_body = |m: &Managed| m.body.is_some();
+        let known =
+            |e: &Entry| e.managed.as_ref().is_some_and(has_body) && e.process == found.process;
         let looked_again =
             matches!(found.state, State::Agent(_)) && self.vms.contains_key(&found.name);
         if self.vms.values().any(known) && !looked_again {
@@ -214,24 +216,31 @@ impl Daemon {
                 return Some(name);
             }
             State::Ready(ready) => {
-                let agent = entry.agent.as_ref();
-                if agent
-                    .is_some_and(|a| !matches!(a.in_force, InForce::Fallback(_) | InForce::Host))
-                {
-                    // It came too late: the agent manages the VM. The worker ends with what was found.
-                    self.vms.insert(name.clone(), entry);
-                    return Some(name);
-                }
-                self.manage(&name, entry, *ready);
+                self.found_ready(&name, entry, *ready);
                 return Some(name);
             }
         }
+        let remapped = self.take_remapped(&name);
+        self.give_up_remapped(remapped);
         let said = self.vms.get(&name).map(|e| e.reason.clone());
         if said.as_deref() != Some(&entry.reason) {
             self.tell(Some(&name), format!("found: {}", entry.reason));
         }
         self.vms.insert(name.clone(), entry);
         Some(name)
+    }
+
+    /// Manages a VM that is ready, unless its agent does.
+    fn found_ready(&mut self, name: &str, entry: Entry, ready: Ready) {
+        let remapped = self.take_remapped(name);
+        let of_host = |a: &Agent| matches!(a.in_force, InForce::Fallback(_) | InForce::Host);
+        if entry.agent.as_ref().is_none_or(of_host) {
+            self.manage(name, entry, ready, remapped);
+            return;
+        }
+        // It came too late: the agent manages the VM. The worker ends with what was found.
+        self.vms.insert(name.to_owned(), entry);
+        self.give_up_remapped(remapped);
     }
 
     fn why_refused(&self, found: &Found) -> Option<Refusal> {
@@ -280,21 +289,13 @@ impl Daemon {
         }
     }
 
-    fn manage(&mut self, name: &str, mut entry: Entry, ready: Ready) {
-        let id = VmId(self.next_id);
+    /// Manages a VM that is ready: one whose memory map changed goes on under its id.
+    fn manage(&mut self, name: &str, mut entry: Entry, ready: Ready, remapped: Option<Managed>) {
         let ram = ready.memory.ram();
-        let process = Arc::clone(ready.vm.process());
-        let target = Target {
-            process: Arc::clone(&process),
-            memory: Arc::clone(&ready.memory),
-            unit: ready.unit.size,
-        };
         entry.memory_bytes = ram.iter().map(|r| r.pages.saturating_mul(PAGE_SIZE)).sum();
         if let Some(reason) = self.too_much_ram(entry.memory_bytes, ready.most_ram) {
-            entry.unscannable = true;
-            entry.reason = reason;
-            self.tell(Some(name), format!("found: {}", entry.reason));
-            self.vms.insert(name.to_owned(), entry);
+            self.tell(Some(name), format!("found: {reason}"));
+            self.leave_alone(name, entry, reason, remapped);
             return;
         }
         let accelerator = if ready.identity.kvm {
@@ -303,52 +304,75 @@ impl Daemon {
             "QEMU (TCG)"
         };
         entry.hypervisor = accelerator.into();
-        let spec = spec(id, name, ram, target.unit, &ready.config);
-        let context = Context {
-            target,
-            root: self.root.clone(),
-            topology: Arc::clone(&self.topology),
-            inbox: self.inbox.clone(),
-        };
+        let is_anew = remapped.is_some();
+        let id = remapped.as_ref().map_or(VmId(self.next_id), |m| m.id);
+        let context = self.context(id, &ready);
+        let unit = context.target.unit;
+        let spec = spec(id, name, ram, unit, &ready.config);
         let mover = Arc::clone(&self.mover);
-        let fast_bytes = ready.config.fast_bytes;
         let soft_dirty = self.soft_dirty(&context, &ready.config);
-        let writes = match (&soft_dirty, ready.config.writes, &ready.tracker) {
-            (Some(source), ..) => Some(source.words().to_owned()),
-            (_, WriteSource::SoftBit, Tracker::GuestTables(_)) => {
-                Some("dirty bits, moved to bit 58 (Linux 6.6 or later, as configured)".into())
-            }
-            (_, WriteSource::SoftBit, Tracker::Damon(_)) => {
-                Some("reads only (DAMON sees no dirty bits)".into())
-            }
-            _ => None,
-        };
+        let writes = write_words(soft_dirty.as_ref(), ready.config.writes, &ready.tracker);
         let (vm, tracker) = (ready.vm, ready.tracker);
         let hands = match Hands::start(&context, vm, tracker, soft_dirty, mover) {
             Ok(hands) => hands,
             Err(error) => {
-                entry.unscannable = true;
-                entry.reason = format!("its threads could not be started: {error}");
-                self.vms.insert(name.to_owned(), entry);
+                let reason = format!("its threads could not be started: {error}");
+                self.leave_alone(name, entry, reason, remapped);
                 return;
             }
         };
-        self.next_id += 1;
+        let process = context.target.process;
+        let before = remapped.unwrap_or_else(|| {
+            self.next_id += 1;
+            Managed::new(id, String::new())
+        });
         entry.managed = Some(Managed {
             damon: ready.damon,
             writes,
             body: Some(Body { hands, process }),
-            ..Managed::new(id, ready.unit.why)
+            unit_reason: ready.unit.why,
+            ..before
         });
         let memory_bytes = entry.memory_bytes;
         self.vms.insert(name.to_owned(), entry);
-        self.tell(Some(name), "under management".to_owned());
-        self.handle(Event::VmArrived(spec));
+        self.arrived(name, spec, is_anew);
         self.watch_agent(name, &ready.config, Some(memory_bytes));
-        self.carry_pause(name);
-        if fast_bytes > 0 {
-            self.command(Command::FastSize(id, fast_bytes));
+        if !is_anew {
+            self.carry_pause(name);
+            if ready.config.fast_bytes > 0 {
+                self.command(Command::FastSize(id, ready.config.fast_bytes));
+            }
         }
+    }
+
+    fn context(&self, vm: VmId, ready: &Ready) -> Context {
+        Context {
+            vm,
+            target: Target {
+                process: Arc::clone(ready.vm.process()),
+                memory: Arc::clone(&ready.memory),
+                unit: ready.unit.size,
+                others_map: false,
+            },
+            watch: Arc::new(ready.vm.watch(&ready.memory)),
+            root: self.root.clone(),
+            topology: Arc::clone(&self.topology),
+            inbox: self.inbox.clone(),
+        }
+    }
+
+    /// Lists a VM that cannot be managed, with the reason.
+    fn leave_alone(
+        &mut self,
+        name: &str,
+        mut entry: Entry,
+        reason: String,
+        remapped: Option<Managed>,
+    ) {
+        entry.unscannable = true;
+        entry.reason = reason;
+        self.vms.insert(name.to_owned(), entry);
+        self.give_up_remapped(remapped);
     }
 
     /// Each VM is believed by itself; all together may claim twice what one may.
@@ -419,13 +443,13 @@ impl Daemon {
 
     /// Drops VMs whose process has ended.
     pub fn forget_ended(&mut self) {
-        let has_ended = |entry: &Entry| match (&entry.managed, entry.process) {
-            (Some(managed), _) => {
-                let body = managed.body.as_ref();
-                body.is_some_and(|body| !body.process.is_alive())
+        let has_ended = |entry: &Entry| {
+            let body = entry.managed.as_ref().and_then(|m| m.body.as_ref());
+            match (body, entry.process) {
+                (Some(body), _) => !body.process.is_alive(),
+                (None, Some(process)) => !process.exists(&self.root.proc()),
+                (None, None) => false,
             }
-            (None, Some(process)) => !process.exists(&self.root.proc()),
-            (None, None) => false,
         };
         let ended = self.vms.iter().filter(|(_, entry)| has_ended(entry));
         let ended: Vec<String> = ended.map(|(name, _)| name.clone()).collect();
@@ -446,6 +470,24 @@ impl Daemon {
         if let Some(managed) = managed.find(|m| m.id == vm) {
             managed.move_findings = findings;
         }
+    }
+}
+
+/// What a VM's source of writes does, where one is configured.
+fn write_words(
+    soft_dirty: Option<&SoftDirty>,
+    choice: WriteSource,
+    tracker: &Tracker,
+) -> Option<String> {
+    match (soft_dirty, choice, tracker) {
+        (Some(source), ..) => Some(source.words().to_owned()),
+        (_, WriteSource::SoftBit, Tracker::GuestTables(_)) => {
+            Some("dirty bits, moved to bit 58 (Linux 6.6 or later, as configured)".into())
+        }
+        (_, WriteSource::SoftBit, Tracker::Damon(_)) => {
+            Some("reads only (DAMON sees no dirty bits)".into())
+        }
+        _ => None,
     }
 }
 

@@ -276,7 +276,10 @@ impl Scout {
             let passed = |(name, by_host): &(String, bool)| {
                 self.claims.take_look_again(name) || self.claims.is_by_host(name) != *by_host
             };
+            // What is looked at now may have been read before the change.
+            let remapped = |process| !handled.is_pending && self.claims.take_look_anew(process);
             let is_due = handled.process.is_some_and(gone)
+                || handled.process.is_some_and(remapped)
                 || handled.again.is_some_and(|at| Instant::now() >= at)
                 || handled.agent.as_ref().is_some_and(passed);
             is_due && !handled.is_pending

@@ -31,6 +31,8 @@ pub enum Place {
     Library,
     /// In an integration test of that name.
     Integration(&'static str),
+    /// Beside the code of a program.
+    Program(&'static str),
     /// On real guests, which take longer.
     Guests,
 }
@@ -50,6 +52,7 @@ impl Place {
         match self {
             Self::Library => vec!["--lib"],
             Self::Integration(name) => vec!["--test", name],
+            Self::Program(name) => vec!["--bin", name],
             Self::Guests => vec!["--test", "guests"],
         }
     }
@@ -83,6 +86,14 @@ const fn in_flex(test: &'static str) -> Proof {
     Proof {
         package: "terrace-hyperflex",
         place: Place::Library,
+        test,
+    }
+}
+
+const fn in_daemon(test: &'static str) -> Proof {
+    Proof {
+        package: "terraced",
+        place: Place::Program("terraced"),
         test,
     }
 }
@@ -195,6 +206,25 @@ pub const MUTATIONS: &[Mutation] = &[
         find: "let file_offset = mapping.offset + (run.hva - mapping.start);",
         replace: "let file_offset = run.gpa % self.lens[index];",
         proof: in_host("ram_is_joined_with_its_file_and_adjacent_runs_become_one"),
+    },
+    Mutation {
+        rule: 7,
+        name: "map-read-once",
+        what: "a map that is another one by now is gone by",
+        file: "crates/terrace-host/src/memory_map/watch.rs",
+        find: "if let Some(words) = self.layout.change(&now) {",
+        replace: "if let Some(words) = self.layout.change(&now).filter(|_| self.pid == 0) {",
+        proof: in_host("ram_that_is_plugged_unplugged_or_elsewhere_is_another_map_for_good"),
+    },
+    Mutation {
+        rule: 7,
+        name: "map-not-looked-at-after",
+        what: "what came back is believed without a second look at the map",
+        file: "crates/terraced/src/map_guard.rs",
+        find: "let came = act();
+        self.glance()?;",
+        replace: "let came = act();",
+        proof: in_daemon("memory_unplugged_in_mid_round_is_neither_scanned_nor_moved"),
     },
     Mutation {
         rule: 8,

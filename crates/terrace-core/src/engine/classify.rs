@@ -153,6 +153,12 @@ impl Vm {
             round.demoted_pages,
             round.failed_pages,
         );
+        if round.mapped_by_others_pages > 0 {
+            text += &format!(
+                "; {} stay because other processes map them too (KSM, a template file)",
+                round.mapped_by_others_pages
+            );
+        }
         let without_room = self.without_room(round, shared);
         if without_room > 0 {
             text += &format!("; {without_room} more were accessed, but the first tier has no room");

@@ -13,6 +13,9 @@ use super::moves::Flight;
 use super::view::{LastMove, RoundSummary};
 use super::vm::{Phase, Vm};
 
+/// Rounds for which a unit that others map is left alone, beside the one under way: the most that is kept.
+const LEFT_ALONE: u8 = 2;
+
 impl Vm {
     pub fn moved(&mut self, now: Tick, report: &MoveReport, shared: &mut Shared) {
         let Some(plan) = self.moving.plans.remove(&report.id) else {
@@ -38,6 +41,10 @@ impl Vm {
                 self.count_moved(*flight, from, to, plan.round);
             }
             let status = result.map_or(MoveStatus::NotTried, |r| r.status);
+            if status == MoveStatus::MappedByOthers {
+                // Proposed again in each round it would be refused in each.
+                self.cool_down(*flight, LEFT_ALONE);
+            }
             self.count_status(*flight, status, plan.round);
             let to = flight.to;
             self.remember(
@@ -121,10 +128,14 @@ impl Vm {
             MoveStatus::NoMemory => (&mut c.no_memory_pages, true),
             MoveStatus::NotTried => (&mut c.not_tried_pages, false),
             MoveStatus::Failed(_) => (&mut c.failed_pages, true),
+            MoveStatus::MappedByOthers => (&mut c.mapped_by_others_pages, false),
         };
         *sum += pages;
-        if failed && let Some(round) = self.round_of(round) {
-            round.failed_pages += pages;
+        if let Some(round) = self.round_of(round) {
+            round.failed_pages += if failed { pages } else { 0 };
+            if status == MoveStatus::MappedByOthers {
+                round.mapped_by_others_pages += pages;
+            }
         }
     }
 }

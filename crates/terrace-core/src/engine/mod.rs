@@ -18,6 +18,7 @@ mod moves;
 mod neighbours;
 mod plan_only;
 mod pool;
+mod ram_changed;
 pub mod reasons;
 pub mod refusal;
 mod round;
@@ -148,6 +149,7 @@ impl Engine {
             Event::Memory(memory) => self.shared.tiers.report(&memory),
             Event::Command(command) => self.command(command),
             Event::Timer => {}
+            Event::RamChanged(c) => self.with(c.vm, |vm, shared| vm.ram_changed(now, &c, shared)),
             Event::BackingChanged(change) => self.with(change.vm, |vm, _| vm.backing(change)),
             Event::Placement(r) => self.with(r.vm, |vm, shared| vm.placement(now, &r, shared)),
             Event::Scanned(a) => {

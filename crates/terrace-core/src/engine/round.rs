@@ -332,6 +332,7 @@ impl Vm {
     pub fn round_now(&mut self, now: Tick, plan_only: bool, shared: &mut Shared) {
         let obstacle = match &self.phase {
             _ if self.paused => "it is paused".to_string(),
+            _ if self.unmapped => "where its RAM is is not known".to_string(),
             // An operator who changed something may try a VM again that could not be scanned.
             Phase::Waiting | Phase::Unscannable { .. } => {
                 self.start_round(now, plan_only, shared);

@@ -3,7 +3,7 @@
 //! Responsible for: copying out, and saying in words what runs and why a page is where it is. It leaves
 //! to others: every decision.
 
-use terrace_proto::{Gfn, PAGE_SIZE, Tick};
+use terrace_proto::{Gfn, MoveStatus, PAGE_SIZE, Tick};
 
 use super::Shared;
 use super::view::{
@@ -246,10 +246,13 @@ impl Vm {
         if page.in_flight {
             text += "; it is on its way now";
         } else if page.cool_down_rounds > 0 {
-            text += &format!(
-                "; it moved lately and is left alone for {} more rounds",
-                page.cool_down_rounds
-            );
+            let last = page.last_move.map(|last| last.status);
+            let why = match last {
+                Some(MoveStatus::MappedByOthers) => "other processes map it too, so it",
+                _ => "it moved lately and",
+            };
+            let rounds = page.cool_down_rounds;
+            text += &format!("; {why} is left alone for {rounds} more rounds");
         } else if !self.moves_on {
             text += "; moves are off for this VM";
         }

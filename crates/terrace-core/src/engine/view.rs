@@ -127,6 +127,8 @@ pub struct RoundSummary {
     pub demoted_pages: u64,
     /// Pages whose move was tried and failed.
     pub failed_pages: u64,
+    /// Pages that stayed because other processes map them too.
+    pub mapped_by_others_pages: u64,
     /// Proposals that were not tried, by reason.
     pub refused: Vec<(Refusal, u64)>,
     /// Where the round only plans: the first of the moves that would be tried, most wanted first.
@@ -247,6 +249,8 @@ pub struct NeighboursView {
 pub struct Counters {
     /// Rounds that ran to their end.
     pub rounds: u64,
+    /// Times that its memory map changed.
+    pub map_changes: u64,
     /// Rounds given up.
     pub rounds_abandoned: u64,
     /// Scans that failed.
@@ -271,6 +275,8 @@ pub struct Counters {
     pub not_tried_pages: u64,
     /// Pages with any other error.
     pub failed_pages: u64,
+    /// Pages that stayed because other processes map them too.
+    pub mapped_by_others_pages: u64,
     /// Proposals refused, by reason.
     pub refused: Vec<(Refusal, u64)>,
 }

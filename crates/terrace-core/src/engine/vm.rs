@@ -73,6 +73,8 @@ pub(crate) struct Vm {
     pub size: FastSize,
     pub moves_on: bool,
     pub paused: bool,
+    /// Where its RAM is is not known now.
+    pub unmapped: bool,
     pub phase: Phase,
     pub round: u64,
     pub intermittent: Intermittent,
@@ -91,7 +93,7 @@ pub(crate) struct Vm {
     pub refused_ever: Refusals,
     pub counters: Counters,
     pub reasons: Reasons,
-    outcomes: VecDeque<(u32, LastMove)>,
+    pub outcomes: VecDeque<(u32, LastMove)>,
 }
 
 impl Vm {
@@ -109,11 +111,6 @@ impl Vm {
         check_limits(&spec.limits, config.tiers.len())?;
         let choice = config.vm_policies.get(&spec.name).unwrap_or(&config.policy);
         let policy = choice.resolve("policy").map_err(|e| e.to_string())?;
-        let period = match spec.unit {
-            PageSize::Base => config.period_ms,
-            PageSize::Huge => config.huge_period_ms,
-        };
-        let first = now.after(Duration::from_millis(config.first_round_after_ms));
         let tiers = u8::try_from(config.tiers.len()).unwrap_or(u8::MAX);
         let stays = policy.place == policy::Place::Stay && place.is_none();
         Ok(Self {
@@ -128,17 +125,14 @@ impl Vm {
             size: FastSize::new(spec.weight),
             moves_on: spec.moves,
             paused: false,
+            unmapped: false,
             phase: if stays {
                 Phase::Unmanaged
             } else {
                 Phase::Waiting
             },
             round: 0,
-            intermittent: Intermittent::new(
-                first,
-                Duration::from_millis(period),
-                config.quiet_counter_max,
-            ),
+            intermittent: rounds_from(now, spec.unit, config),
             writes_told: 0,
             moving: Moving::default(),
             scans: ScanAccount::default(),
@@ -197,6 +191,20 @@ impl Vm {
         let mut newest_first = self.outcomes.iter().rev();
         newest_first.find(|(u, _)| *u == unit).map(|(_, o)| *o)
     }
+}
+
+/// When rounds come, the first one soon.
+pub(crate) fn rounds_from(now: Tick, unit: PageSize, config: &EngineConfig) -> Intermittent {
+    let period = match unit {
+        PageSize::Base => config.period_ms,
+        PageSize::Huge => config.huge_period_ms,
+    };
+    let first = now.after(Duration::from_millis(config.first_round_after_ms));
+    Intermittent::new(
+        first,
+        Duration::from_millis(period),
+        config.quiet_counter_max,
+    )
 }
 
 /// Limits must name every tier, floors at or below ceilings.

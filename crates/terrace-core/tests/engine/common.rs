@@ -24,7 +24,8 @@ pub type Heat = Box<dyn Fn(u64, u64) -> (bool, bool)>;
 pub struct Guest {
     /// Tier of each page.
     pub tier: Vec<u8>,
-    accessed: Vec<bool>,
+    /// Accessed bit of each page.
+    pub accessed: Vec<bool>,
     heat: Heat,
     scans: u64,
     /// Whether scans say what was written.
@@ -33,6 +34,8 @@ pub struct Guest {
     pub cpu_ns: u64,
     /// 2 MiB blocks that the host backs with one huge page.
     pub huge: BTreeSet<u64>,
+    /// Pages that other processes map too.
+    pub others: BTreeSet<u64>,
 }
 
 /// The machine and the engine on it.
@@ -117,6 +120,7 @@ impl Host {
                 writes: true,
                 cpu_ns: 3_000_000,
                 huge: BTreeSet::new(),
+                others: BTreeSet::new(),
             },
         );
         self.memory();
@@ -216,7 +220,9 @@ impl Host {
             let free = self.capacity[m.to.index()] - self.used(m.to.index());
             let guest = self.guests.get_mut(&plan.vm).unwrap();
             let extent = guest.extent(page);
-            let status = if self.busy_every > 0 && self.moves.is_multiple_of(self.busy_every) {
+            let status = if guest.others.contains(&m.gfn.0) {
+                MoveStatus::MappedByOthers
+            } else if self.busy_every > 0 && self.moves.is_multiple_of(self.busy_every) {
                 MoveStatus::Busy
             } else if free < extent.len() as u64 {
                 MoveStatus::NoMemory

@@ -6,6 +6,7 @@ mod in_rounds;
 mod mechanism;
 mod plan_only;
 mod pool;
+mod ram_changed;
 mod rounds;
 mod scattered;
 mod sizes_and_tiers;

@@ -6,8 +6,8 @@ use crate::scattered::{EXCHANGED, FAST, PAGES, hot, scattered};
 use terrace_core::{EngineConfig, PhaseView, PolicyName, Refusal};
 use terrace_proto::log::Record;
 use terrace_proto::{
-    Action, Command, Event, MovePlan, PAGE_SIZE, PageBitmap, ScanAnswer, ScanFailure, ScanStats,
-    Tick, TierId, TierLimit, TierMemory, VmId,
+    Action, Command, Event, Gfn, MovePlan, PAGE_SIZE, PageBitmap, ScanAnswer, ScanFailure,
+    ScanStats, Tick, TierId, TierLimit, TierMemory, VmId,
 };
 
 #[test]
@@ -199,6 +199,40 @@ fn busy_pages_are_counted_and_the_round_goes_on() {
         round.failed_pages
     );
     assert!(h.on_fast(1, |_| true) <= FAST);
+}
+
+#[test]
+fn pages_that_others_map_stay_and_are_left_alone_for_two_rounds_more() {
+    let mut h = host(PolicyName::Vtmm);
+    let guest = h.guests.get_mut(&VM).unwrap();
+    let slow = |page: &u64| hot(*page) && guest.tier[usize::try_from(*page).unwrap()] == 1;
+    let others: Vec<u64> = (0..PAGES).filter(slow).take(8).collect();
+    guest.others = others.iter().copied().collect();
+    h.run_until(Tick(10 * SECOND));
+    let round = last(&h);
+    assert_eq!((round.mapped_by_others_pages, round.failed_pages), (8, 0));
+    let page = h.engine.explain_page(VM, Gfn(others[0])).unwrap();
+    assert!(
+        page.why.contains("other processes map it too"),
+        "{}",
+        page.why
+    );
+    h.run_until(Tick(1800 * SECOND));
+    let view = h.engine.vm(VM).unwrap();
+    let of = |p: &MovePlan| p.moves.iter().filter(|m| others.contains(&m.gfn.0)).count() as u64;
+    let tries: u64 = plans(&h).iter().map(|(_, plan)| of(plan)).sum();
+    assert_eq!(view.counters.mapped_by_others_pages, tries);
+    let rounds = view.counters.rounds;
+    assert!(
+        rounds >= 6 && tries >= 16,
+        "{tries} tries in {rounds} rounds"
+    );
+    assert!(
+        tries <= 8 * rounds.div_ceil(3),
+        "{tries} tries in {rounds} rounds"
+    );
+    let told = "8 stay because other processes map them too";
+    assert!(view.reasons.iter().any(|r| r.text.contains(told)));
 }
 
 #[test]

@@ -351,6 +351,7 @@ impl World {
                 3 => status = MoveStatus::Failed(-22),
                 4 => status = MoveStatus::Absent,
                 5 => gfn.0 += 1,
+                6 => status = MoveStatus::MappedByOthers,
                 _ => {}
             }
             let free = self.free(m.to.index());

@@ -310,6 +310,7 @@ mod tests {
             hva: Hva(0x7f00_0020_0000),
             file_index: 0,
             file_offset: 0,
+            shared: true,
         }])
     }
 

@@ -5,10 +5,11 @@ use std::os::fd::OwnedFd;
 
 use terrace_proto::{Gpa, Hva, PAGE_SIZE};
 
-use super::procfs::{Descriptors, FileId, Mapping, mappings};
+use super::layout::Layout;
+use super::procfs::{Descriptors, FileId, Mapping};
 use super::{GuestMemory, MAX_GPA, MemoryMapError, Range, Unscannable};
 use crate::HostRoot;
-use crate::qemu::{FlatRange, Memdev, Monitor, QemuError, encryption};
+use crate::qemu::{FlatRange, Memdev, Monitor, QemuError};
 
 /// What QEMU is asked.
 pub(super) trait MemoryTree {
@@ -73,17 +74,17 @@ fn present(
     pid: u32,
     tree: &mut impl MemoryTree,
 ) -> Result<Vec<Present>, MemoryMapError> {
-    let (descriptors, placed, mappings) = placed(root, pid, tree)?;
+    let parts = Parts::read(root, pid, tree)?;
     let mut found: Vec<(Present, FileId)> = Vec::new();
-    for run in placed {
+    for run in parts.runs() {
         if found.iter().any(|(known, _)| known.region == run.region) {
             continue;
         }
-        let mapping = covering(&run, &mappings)?;
+        let mapping = covering(&run, &parts.mappings)?;
         if !mapping.shared {
             continue;
         }
-        if let Some(bytes) = descriptors.present(mapping) {
+        if let Some(bytes) = parts.descriptors.present(mapping) {
             let region = run.region;
             found.push((Present { region, bytes }, mapping.file));
         }
@@ -95,11 +96,40 @@ fn present(
 }
 
 /// A run of main memory with its place in QEMU, before its file is known.
-struct Placed {
-    gpa: u64,
-    len: u64,
-    hva: u64,
-    region: String,
+pub(super) struct Placed {
+    pub gpa: u64,
+    pub len: u64,
+    pub hva: u64,
+    pub region: String,
+}
+
+/// What a map is made of, read at once.
+struct Parts {
+    descriptors: Descriptors,
+    layout: Layout,
+    mappings: Vec<Mapping>,
+}
+
+impl Parts {
+    /// QEMU's word for where the guest's RAM is, between what the process has open before and maps after it.
+    fn read(root: &HostRoot, pid: u32, tree: &mut impl MemoryTree) -> Result<Self, MemoryMapError> {
+        let descriptors = Descriptors::read(root, pid)?;
+        let (layout, mappings) = Layout::read(root, pid, tree)?;
+        Ok(Self {
+            descriptors,
+            layout,
+            mappings,
+        })
+    }
+
+    fn runs(&self) -> impl Iterator<Item = Placed> + '_ {
+        self.layout.pieces.iter().map(|piece| Placed {
+            gpa: piece.gpa,
+            len: piece.len,
+            hva: piece.hva,
+            region: piece.region.clone(),
+        })
+    }
 }
 
 fn build(
@@ -107,20 +137,20 @@ fn build(
     pid: u32,
     tree: &mut impl MemoryTree,
 ) -> Result<GuestMemory, MemoryMapError> {
-    let (descriptors, placed, mappings) = placed(root, pid, tree)?;
+    let parts = Parts::read(root, pid, tree)?;
     let mut files = Files::default();
     let mut ranges: Vec<Range> = Vec::new();
-    for run in placed {
-        let range = files.locate(&run, &mappings, &descriptors)?;
+    for run in parts.runs() {
+        let range = files.locate(&run, &parts.mappings, &parts.descriptors)?;
         match ranges.last_mut() {
             Some(last) if continues(last, &range) => last.len += range.len,
             _ => ranges.push(range),
         }
     }
-    if let Some(device) = descriptors.passed_through() {
+    if let Some(device) = parts.descriptors.passed_through() {
         return Err(Unscannable::Vfio(device.into()).into());
     }
-    GuestMemory::new(ranges, files.fds)
+    Ok(GuestMemory::new(ranges, files.fds)?.read_by(parts.layout))
 }
 
 fn build_addresses(
@@ -128,19 +158,23 @@ fn build_addresses(
     pid: u32,
     tree: &mut impl MemoryTree,
 ) -> Result<GuestMemory, MemoryMapError> {
-    let (descriptors, placed, mappings) = placed(root, pid, tree)?;
+    let parts = Parts::read(root, pid, tree)?;
     let mut ranges: Vec<Range> = Vec::new();
-    for run in placed {
-        let mapping = covering(&run, &mappings)?;
+    for run in parts.runs() {
+        let mapping = covering(&run, &parts.mappings)?;
         if !mapping.read_write {
             return Err(Unscannable::NotWritable(run.region).into());
         }
-        let file = descriptors.open(mapping)?;
+        let file = parts.descriptors.open(mapping)?;
         if mapping.is_huge_and_anonymous() || file.is_some_and(|file| file.is_hugetlbfs()) {
             return Err(Unscannable::Hugetlbfs(run.region).into());
         }
         match ranges.last_mut() {
-            Some(last) if last.gpa.0 + last.len == run.gpa && last.hva.0 + last.len == run.hva => {
+            Some(last)
+                if last.gpa.0 + last.len == run.gpa
+                    && last.hva.0 + last.len == run.hva
+                    && last.shared == mapping.shared =>
+            {
                 last.len += run.len;
             }
             _ => ranges.push(Range {
@@ -149,29 +183,14 @@ fn build_addresses(
                 hva: Hva(run.hva),
                 file_index: 0,
                 file_offset: 0,
+                shared: mapping.shared,
             }),
         }
     }
-    if let Some(device) = descriptors.passed_through() {
+    if let Some(device) = parts.descriptors.passed_through() {
         return Err(Unscannable::Vfio(device.into()).into());
     }
-    GuestMemory::without_files(ranges)
-}
-
-/// QEMU's word for where the guest's RAM is, between what the process has open before and maps after it.
-fn placed(
-    root: &HostRoot,
-    pid: u32,
-    tree: &mut impl MemoryTree,
-) -> Result<(Descriptors, Vec<Placed>, Vec<Mapping>), MemoryMapError> {
-    if let Some(what) = encryption(root, pid) {
-        return Err(Unscannable::Encrypted(what).into());
-    }
-    let descriptors = Descriptors::read(root, pid)?;
-    let names: BTreeSet<String> = tree.memdevs()?.into_iter().map(|m| m.id).collect();
-    let main = main_memory(tree.ram()?, &names)?;
-    let placed: Result<_, _> = main.into_iter().map(|range| place(tree, range)).collect();
-    Ok((descriptors, placed?, mappings(root, pid)?))
+    Ok(GuestMemory::without_files(ranges)?.read_by(parts.layout))
 }
 
 fn inconsistent<T>(what: String) -> Result<T, MemoryMapError> {
@@ -180,7 +199,7 @@ fn inconsistent<T>(what: String) -> Result<T, MemoryMapError> {
 
 /// The ranges of memory backends, ascending, cut to whole pages. Device RAM (`vga.vram`, a microvm's
 /// `pc.bios`) is of no backend.
-fn main_memory(
+pub(super) fn main_memory(
     flat: Vec<FlatRange>,
     backends: &BTreeSet<String>,
 ) -> Result<Vec<FlatRange>, MemoryMapError> {
@@ -222,7 +241,10 @@ fn main_memory(
 }
 
 /// Asks for the first and the last page, which have to be as far apart as in the guest.
-fn place(tree: &mut impl MemoryTree, range: FlatRange) -> Result<Placed, MemoryMapError> {
+pub(super) fn place(
+    tree: &mut impl MemoryTree,
+    range: FlatRange,
+) -> Result<Placed, MemoryMapError> {
     let last = range.start.0 + (range.len - PAGE_SIZE);
     let mut ends = [0; 2];
     for (end, gpa) in ends.iter_mut().zip([range.start.0, last]) {
@@ -300,6 +322,7 @@ impl Files {
             hva: Hva(run.hva),
             file_index: u32::try_from(index).unwrap_or(u32::MAX),
             file_offset,
+            shared: true,
         })
     }
 
@@ -324,7 +347,10 @@ impl Files {
 
 /// The mapping that holds the run's start. It may be cut into several (by memory policies), which then
 /// have to continue each other up to the run's end.
-fn covering<'a>(run: &Placed, mappings: &'a [Mapping]) -> Result<&'a Mapping, MemoryMapError> {
+pub(super) fn covering<'a>(
+    run: &Placed,
+    mappings: &'a [Mapping],
+) -> Result<&'a Mapping, MemoryMapError> {
     let outside = || {
         MemoryMapError::Inconsistent(format!(
             "RAM of '{}' at {:#x} is said to be at {:#x}, where the process maps no such file",
@@ -360,4 +386,4 @@ fn covering<'a>(run: &Placed, mappings: &'a [Mapping]) -> Result<&'a Mapping, Me
 
 #[cfg(test)]
 #[path = "build_tests.rs"]
-mod tests;
+pub(super) mod tests;

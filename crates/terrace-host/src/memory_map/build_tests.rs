@@ -6,15 +6,18 @@ use super::*;
 const MIB: u64 = 1 << 20;
 
 /// A QEMU that answers what a test wants.
-struct FakeTree {
-    memdevs: Vec<&'static str>,
-    ram: Vec<FlatRange>,
+pub(in crate::memory_map) struct FakeTree {
+    pub memdevs: Vec<&'static str>,
+    pub ram: Vec<FlatRange>,
     /// Guest address, host address and length of what `gpa2hva` knows.
-    known: Vec<(u64, u64, u64)>,
+    pub known: Vec<(u64, u64, u64)>,
+    /// Questions so far.
+    pub asked: u64,
 }
 
 impl MemoryTree for FakeTree {
     fn memdevs(&mut self) -> Result<Vec<Memdev>, QemuError> {
+        self.asked += 1;
         let memdev = |id: &&str| Memdev {
             id: (*id).into(),
             size: 0,
@@ -42,7 +45,7 @@ impl MemoryTree for FakeTree {
     }
 }
 
-fn flat(start: u64, len: u64, region: &str) -> FlatRange {
+pub(in crate::memory_map) fn flat(start: u64, len: u64, region: &str) -> FlatRange {
     FlatRange {
         start: Gpa(start),
         len,
@@ -52,15 +55,15 @@ fn flat(start: u64, len: u64, region: &str) -> FlatRange {
 }
 
 /// A process 42 with one 8 MiB file mapped at 0x10000000, and a QEMU with RAM below and above a hole.
-struct Fixture {
-    dir: tempfile::TempDir,
-    tree: FakeTree,
+pub(in crate::memory_map) struct Fixture {
+    pub dir: tempfile::TempDir,
+    pub tree: FakeTree,
 }
 
-const HVA: u64 = 0x1000_0000;
+pub(in crate::memory_map) const HVA: u64 = 0x1000_0000;
 
 impl Fixture {
-    fn new() -> Self {
+    pub fn new() -> Self {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("ram");
         fs::File::create(&file).unwrap().set_len(8 * MIB).unwrap();
@@ -76,6 +79,7 @@ impl Fixture {
                     flat(1 << 32, 4 * MIB, "m0"),
                 ],
                 known: vec![(0, HVA, 4 * MIB), (1 << 32, HVA + 4 * MIB, 4 * MIB)],
+                asked: 0,
             },
         };
         symlink(&file, fixture.dir.path().join("proc/42/fd/9")).unwrap();
@@ -93,7 +97,7 @@ impl Fixture {
     }
 
     /// Offsets from [`HVA`], mode, file offset.
-    fn maps(&self, lines: &[(u64, u64, &str, u64)]) {
+    pub fn maps(&self, lines: &[(u64, u64, &str, u64)]) {
         let meta = fs::metadata(self.dir.path().join("ram")).unwrap();
         let (major, minor) = (libc::major(meta.dev()), libc::minor(meta.dev()));
         let line = |(from, to, mode, offset): &(u64, u64, &str, u64)| {

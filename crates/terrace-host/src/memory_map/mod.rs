@@ -8,8 +8,10 @@
 //! QEMU's answers are untrusted: what overlaps, does not fit its mapping or is absurd is an error.
 
 mod build;
+mod layout;
 mod procfs;
 mod unscannable;
+mod watch;
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
@@ -20,7 +22,9 @@ use crate::ReadError;
 use crate::qemu::QemuError;
 
 pub(crate) use build::{Present, present_by_backend, read_guest_addresses, read_guest_memory};
+pub use layout::Layout;
 pub use unscannable::Unscannable;
+pub use watch::{MapDoubt, MapWatch};
 
 /// Highest end of guest RAM that is believed: bitmaps over it have to fit in memory.
 const MAX_GPA: u64 = 16 << 40;
@@ -38,6 +42,10 @@ pub struct Range {
     pub file_index: u32,
     /// Where in that file, bytes.
     pub file_offset: u64,
+    /// The hypervisor maps it shared (`MAP_SHARED`), so that another process, our worker above all, can have the same
+    /// pages by right. Private pages that another process maps too are not the VM's alone: merged by KSM, or of a template
+    /// file.
+    pub shared: bool,
 }
 
 /// A guest's RAM and the files behind it.
@@ -47,6 +55,8 @@ pub struct Range {
 pub struct GuestMemory {
     ranges: Vec<Range>,
     files: Vec<OwnedFd>,
+    /// What it was read from; nothing where it was given by its parts.
+    layout: Option<Layout>,
 }
 
 /// A memory map that could not be made.
@@ -77,7 +87,11 @@ impl GuestMemory {
         let no_file = |r: &&Range| (r.file_index as usize) >= files.len();
         match ranges.iter().find(no_file) {
             Some(range) => impossible(range),
-            None => Ok(Self { ranges, files }),
+            None => Ok(Self {
+                ranges,
+                files,
+                layout: None,
+            }),
         }
     }
 
@@ -90,7 +104,22 @@ impl GuestMemory {
         Ok(Self {
             ranges,
             files: Vec::new(),
+            layout: None,
         })
+    }
+
+    /// The same, with what it was read from.
+    fn read_by(self, layout: Layout) -> Self {
+        Self {
+            layout: Some(layout),
+            ..self
+        }
+    }
+
+    /// What it was read from, to be compared later ([`MapWatch`]); nothing where it was given by its parts.
+    #[must_use]
+    pub fn layout(&self) -> Option<&Layout> {
+        self.layout.as_ref()
     }
 
     /// The runs, ascending.
@@ -142,6 +171,14 @@ impl GuestMemory {
         let range = self.ranges[..above].last()?;
         let at = gpa - range.gpa.0;
         (at < range.len).then(|| Hva(range.hva.0 + at))
+    }
+
+    /// Whether all RAM that the hypervisor has among these addresses is mapped shared, and any is.
+    #[must_use]
+    pub fn is_shared(&self, start: u64, end: u64) -> bool {
+        let there = |r: &&Range| r.hva.0 < end && start < r.hva.0 + r.len;
+        let mut there = self.ranges.iter().filter(there).peekable();
+        there.peek().is_some() && there.all(|r| r.shared)
     }
 
     /// Whether 2 MiB blocks of the guest are 2 MiB blocks of host memory and of the file, so that the
@@ -200,6 +237,7 @@ mod tests {
             hva: Hva(hva),
             file_index: 0,
             file_offset: 0,
+            shared: true,
         };
         let memory = GuestMemory::of_ranges(vec![
             range(0, 0x3000, 0x70_0000),

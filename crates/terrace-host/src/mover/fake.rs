@@ -5,7 +5,7 @@ use std::io;
 use std::sync::Mutex;
 
 use terrace_proto::PAGE_SIZE;
-use terrace_sys::{MoveOutcome, PageRun, SysError};
+use terrace_sys::{MoveOutcome, MoveScope, PageRun, SysError};
 
 use super::Kernel;
 use super::items::HUGE;
@@ -18,6 +18,8 @@ pub(crate) struct FakePage {
     pub huge: bool,
     /// How many tries it refuses.
     pub busy: u32,
+    /// Another process maps it too.
+    pub others: bool,
 }
 
 impl FakePage {
@@ -34,6 +36,8 @@ pub(crate) struct FakeState {
     pub room: BTreeMap<u32, u64>,
     /// Every call to move: node and addresses.
     pub calls: Vec<(u32, Vec<u64>)>,
+    /// The scope of each of these calls.
+    pub scopes: Vec<MoveScope>,
     pub dead: bool,
     /// Calls to move after which the process is gone.
     pub dies_after: Option<usize>,
@@ -51,7 +55,7 @@ impl FakeState {
         (address < start + page.bytes()).then_some(*start)
     }
 
-    fn move_one(&mut self, address: u64, to: u32) -> Result<i32, i32> {
+    fn move_one(&mut self, address: u64, to: u32, scope: MoveScope) -> Result<i32, i32> {
         let Some(start) = self.page_at(address) else {
             return Ok(-libc::ENOENT);
         };
@@ -60,6 +64,9 @@ impl FakeState {
         };
         if page.node == to {
             return Ok(i32::try_from(to).unwrap());
+        }
+        if page.others && scope == MoveScope::Exclusive {
+            return Ok(-libc::EACCES);
         }
         if page.busy > 0 {
             page.busy -= 1;
@@ -108,10 +115,12 @@ impl Kernel for FakeKernel {
         &self,
         addresses: &[u64],
         node: NodeId,
+        scope: MoveScope,
         status: &mut [i32],
     ) -> Result<MoveOutcome, SysError> {
         let mut state = self.0.lock().unwrap();
         state.calls.push((node.0, addresses.to_vec()));
+        state.scopes.push(scope);
         if state
             .dies_after
             .is_some_and(|calls| state.calls.len() > calls)
@@ -123,7 +132,7 @@ impl Kernel for FakeKernel {
             return Err(error(errno));
         }
         for (address, status) in addresses.iter().zip(status.iter_mut()) {
-            *status = state.move_one(*address, node.0).map_err(error)?;
+            *status = state.move_one(*address, node.0, scope).map_err(error)?;
         }
         let busy = status.contains(&-libc::EBUSY);
         Ok(if busy {

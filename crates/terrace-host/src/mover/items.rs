@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use terrace_proto::{Gfn, Hva, PAGE_SIZE, PAGES_PER_HUGE, PageSize};
-use terrace_sys::{PageRun, SysError};
+use terrace_sys::{MoveScope, PageRun, SysError};
 
 use super::Kernel;
 use crate::memory_map::GuestMemory;
@@ -49,6 +49,8 @@ impl Backing {
 pub(super) struct Item {
     pub address: u64,
     pub bytes: u64,
+    /// Whether it goes also where others map it.
+    pub scope: MoveScope,
 }
 
 /// The pages of one part of a plan as addresses.
@@ -61,21 +63,24 @@ pub(super) struct Items {
 }
 
 impl Items {
-    pub(super) fn new(units: &[Vec<u64>], backing: &Backing) -> Self {
+    pub(super) fn new(
+        units: &[Vec<u64>],
+        backing: &Backing,
+        scope: impl Fn(u64, u64) -> MoveScope,
+    ) -> Self {
         let mut items = Self::default();
         let mut index: BTreeMap<u64, usize> = BTreeMap::new();
         for addresses in units {
             let mut of_unit = Vec::new();
             for address in addresses {
-                let item = match backing.huge_page(*address) {
-                    Some(address) => Item {
-                        address,
-                        bytes: HUGE,
-                    },
-                    None => Item {
-                        address: *address,
-                        bytes: PAGE_SIZE,
-                    },
+                let (address, bytes) = match backing.huge_page(*address) {
+                    Some(address) => (address, HUGE),
+                    None => (*address, PAGE_SIZE),
+                };
+                let item = Item {
+                    address,
+                    bytes,
+                    scope: scope(address, bytes),
                 };
                 let at = *index.entry(item.address).or_insert_with(|| {
                     items.list.push(item);

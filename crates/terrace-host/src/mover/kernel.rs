@@ -16,11 +16,13 @@ pub(crate) trait Kernel: Sync {
     fn is_alive(&self) -> bool;
     /// The node of each page, or a negative error number.
     fn query(&self, addresses: &[u64], status: &mut [i32]) -> Result<(), SysError>;
-    /// Moves pages to a node; see [`terrace_sys::move_pages`].
+    /// Moves pages to a node, those that others map only where the scope says so; see
+    /// [`terrace_sys::move_pages`].
     fn move_to(
         &self,
         addresses: &[u64],
         node: NodeId,
+        scope: MoveScope,
         status: &mut [i32],
     ) -> Result<MoveOutcome, SysError>;
     /// Present pages, and which of them are huge.
@@ -38,7 +40,8 @@ pub(crate) struct LiveKernel<'a> {
 }
 
 struct State {
-    scope: MoveScope,
+    /// Pages that others map may not be moved: `CAP_SYS_NICE` is missing.
+    own_only: bool,
     confined: bool,
 }
 
@@ -49,7 +52,7 @@ impl<'a> LiveKernel<'a> {
             pagemap: Pagemap::open(&root.process(process.pid(), "pagemap")),
             free: node_free_bytes(root),
             state: Mutex::new(State {
-                scope: MoveScope::Shared,
+                own_only: false,
                 confined: false,
             }),
         }
@@ -75,8 +78,8 @@ impl<'a> LiveKernel<'a> {
             )),
             Ok(_) => {}
         }
-        let (scope, confined) = self.state(|s| (s.scope, s.confined));
-        if scope == MoveScope::Exclusive {
+        let (own_only, confined) = self.state(|s| (s.own_only, s.confined));
+        if own_only {
             findings.push(Finding::degraded(
                 "move-shared",
                 "pages that another process maps too (the scanning worker, vhost-user) cannot be moved",
@@ -107,17 +110,23 @@ impl Kernel for LiveKernel<'_> {
         &self,
         addresses: &[u64],
         node: NodeId,
+        scope: MoveScope,
         status: &mut [i32],
     ) -> Result<MoveOutcome, SysError> {
         let nodes = vec![i32::try_from(node.0).unwrap_or(-1); addresses.len()];
         let pid = self.process.pid();
-        let scope = self.state(|s| s.scope);
+        let own_only = self.state(|s| s.own_only);
+        let scope = if own_only {
+            MoveScope::Exclusive
+        } else {
+            scope
+        };
         let mut result = move_pages(pid, addresses, &nodes, status, scope);
         let not_permitted = matches!(&result, Err(e) if e.errno() == libc::EPERM);
         if not_permitted && scope == MoveScope::Shared {
             result = move_pages(pid, addresses, &nodes, status, MoveScope::Exclusive);
             if result.is_ok() {
-                self.state(|s| s.scope = MoveScope::Exclusive);
+                self.state(|s| s.own_only = true);
             }
         }
         if matches!(&result, Err(e) if e.errno() == libc::EACCES) {

@@ -34,6 +34,10 @@ pub struct Target {
     pub memory: Arc<GuestMemory>,
     /// What the engine ranks and moves as one.
     pub unit: PageSize,
+    /// Processes other than the hypervisor and ours are known to map files of its RAM, and not on its behalf (another VM on
+    /// the same template file): of shared RAM, too, only pages that nobody else maps are moved then. That our worker maps
+    /// a page counts as somebody else.
+    pub others_map: bool,
 }
 
 /// How pages are moved.
@@ -107,6 +111,7 @@ impl Mover {
             kernel: &kernel,
             topology: &self.topology,
             memory: &target.memory,
+            others_map: target.others_map,
             unit: target.unit,
             config: self.config,
             budget: &self.budget,

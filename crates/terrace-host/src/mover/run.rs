@@ -7,7 +7,7 @@ use std::thread;
 use terrace_proto::{
     MovePlan, MoveReport, MoveStatus, PageCode, PageMove, PageResult, PageSize, TierId,
 };
-use terrace_sys::NOT_ANSWERED;
+use terrace_sys::{MoveScope, NOT_ANSWERED};
 
 use super::items::{Backing, HUGE, Item, Items, addresses};
 use super::{Budget, Clock, Kernel, MoveOutcome, MoverConfig};
@@ -25,6 +25,7 @@ pub(super) struct Run<'a, K, C> {
     pub kernel: &'a K,
     pub topology: &'a Topology,
     pub memory: &'a GuestMemory,
+    pub others_map: bool,
     pub unit: PageSize,
     pub config: MoverConfig,
     pub budget: &'a Budget<C>,
@@ -62,7 +63,12 @@ impl<K: Kernel, C: Clock> Run<'_, K, C> {
         sorted.sort_unstable();
         sorted.dedup();
         let before = self.backing(&sorted, findings);
-        let items = Items::new(&units, &before);
+        let items = Items::new(&units, &before, |address, bytes| {
+            let is_shared = self
+                .memory
+                .is_shared(address, address.saturating_add(bytes));
+            scope(is_shared, self.others_map)
+        });
         let to = group[0].to;
         let statuses = self.move_items(&items.list, to);
         let after = if items.list.iter().any(|item| item.bytes == HUGE) {
@@ -189,11 +195,13 @@ impl<K: Kernel, C: Clock> Run<'_, K, C> {
         batch.statuses
     }
 
-    /// One call to the kernel; notes why pages did not move.
+    /// One call to the kernel, for items of one scope; notes why pages did not move.
     fn attempt(&self, batch: &mut Batch<'_>, node: NodeId) {
         let addresses = batch.open_addresses();
         let mut answers = vec![NOT_ANSWERED; addresses.len()];
-        let error = match self.kernel.move_to(&addresses, node, &mut answers) {
+        let first = batch.items.first();
+        let scope = first.map_or(MoveScope::Exclusive, |item| item.scope);
+        let error = match self.kernel.move_to(&addresses, node, scope, &mut answers) {
             Ok(_) => None,
             Err(error) => Some(match error.errno() {
                 libc::ENOMEM => MoveStatus::NoMemory,
@@ -259,10 +267,22 @@ impl<'a> Batch<'a> {
     }
 }
 
+/// Which pages may be moved. Of RAM that the hypervisor maps shared the second one to map a page is our worker, by right:
+/// without those pages nothing that was scanned would move. Where it maps the RAM private, or where others are known to
+/// map the shared file too, a page that has a second mapper is somebody else's as well, and it stays.
+fn scope(is_shared: bool, others_map: bool) -> MoveScope {
+    if is_shared && !others_map {
+        MoveScope::Shared
+    } else {
+        MoveScope::Exclusive
+    }
+}
+
 /// What a page's own answer means where it is not in the target tier afterwards.
 fn refusal(answer: i32) -> MoveStatus {
     match answer.checked_neg() {
         Some(libc::ENOMEM) => MoveStatus::NoMemory,
+        Some(libc::EACCES) => MoveStatus::MappedByOthers,
         Some(errno) if errno > 0 && !matches!(errno, libc::EBUSY | libc::EAGAIN) => {
             MoveStatus::Failed(errno)
         }
@@ -293,7 +313,8 @@ fn batches(items: &[Item], limit: usize) -> Vec<std::ops::Range<usize>> {
     let (mut start, mut sum) = (0, 0);
     for (i, item) in items.iter().enumerate() {
         let own = weight(item);
-        if i > start && sum + own > limit {
+        let is_alike = items[start].scope == item.scope;
+        if i > start && (sum + own > limit || !is_alike) {
             batches.push(start..i);
             (start, sum) = (i, 0);
         }
@@ -313,8 +334,9 @@ fn joined(statuses: impl Iterator<Item = MoveStatus>) -> MoveStatus {
         MoveStatus::Moved => 2,
         MoveStatus::NotTried => 3,
         MoveStatus::Busy => 4,
-        MoveStatus::NoMemory => 5,
-        MoveStatus::Failed(_) => 6,
+        MoveStatus::MappedByOthers => 5,
+        MoveStatus::NoMemory => 6,
+        MoveStatus::Failed(_) => 7,
     };
     statuses.max_by_key(rank).unwrap_or(MoveStatus::Absent)
 }

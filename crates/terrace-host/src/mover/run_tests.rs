@@ -36,6 +36,7 @@ fn memory() -> GuestMemory {
         hva: Hva(BASE),
         file_index: 0,
         file_offset: 0,
+        shared: true,
     }])
 }
 
@@ -47,6 +48,8 @@ struct Case {
     kernel: FakeKernel,
     unit: PageSize,
     config: MoverConfig,
+    memory: GuestMemory,
+    others_map: bool,
 }
 
 impl Case {
@@ -61,6 +64,8 @@ impl Case {
                 ..FakeState::default()
             })),
             unit: PageSize::Base,
+            memory: memory(),
+            others_map: false,
             config: MoverConfig {
                 threads: 1,
                 batch_pages: 64,
@@ -83,7 +88,8 @@ impl Case {
         let run = Run {
             kernel: &self.kernel,
             topology: &topology(),
-            memory: &memory(),
+            memory: &self.memory,
+            others_map: self.others_map,
             unit: self.unit,
             config: self.config,
             budget: &Budget::new(None, FakeClock::default()),
@@ -108,6 +114,7 @@ fn base(node: u32, busy: u32) -> FakePage {
         node,
         huge: false,
         busy,
+        others: false,
     }
 }
 
@@ -116,6 +123,7 @@ fn huge(node: u32) -> FakePage {
         node,
         huge: true,
         busy: 0,
+        others: false,
     }
 }
 
@@ -374,4 +382,67 @@ proptest! {
             }
         }
     }
+}
+
+/// RAM whose first block is shared and whose second one is private.
+fn half_private() -> GuestMemory {
+    let block = |n: u64, shared| Range {
+        gpa: Gpa(n * HUGE),
+        len: HUGE,
+        hva: Hva(BASE + n * HUGE),
+        file_index: 0,
+        file_offset: n * HUGE,
+        shared,
+    };
+    GuestMemory::of_ranges(vec![block(0, true), block(1, false)])
+}
+
+#[test]
+fn pages_that_others_map_stay() {
+    let shared = FakePage {
+        others: true,
+        ..base(0, 0)
+    };
+    let pages = [
+        (0, base(0, 0)),
+        (1, shared),
+        (512, base(0, 0)),
+        (513, shared),
+    ];
+    let moves = [(0, 1), (1, 1), (512, 1), (513, 1)];
+    let (moved, stays) = (MoveStatus::Moved, MoveStatus::MappedByOthers);
+    for (others_map, want) in [
+        // Of shared RAM it is our worker that maps it too.
+        (false, [moved, moved, moved, stays]),
+        (true, [moved, stays, moved, stays]),
+    ] {
+        let mut case = Case::new(&pages, &[(2, 1 << 30)]);
+        case.memory = half_private();
+        case.others_map = others_map;
+        let results = case.run(&moves, false);
+        let statuses: Vec<_> = results.iter().map(|r| r.status).collect();
+        assert_eq!(statuses, want, "others map the file: {others_map}");
+        assert_eq!(
+            results[3].now.tier(),
+            Some(TierId(0)),
+            "it stayed where it was"
+        );
+        // The kernel is asked to move what others map nowhere but in RAM that is shared with our worker alone.
+        let state = case.kernel.0.lock().unwrap();
+        for ((_, addresses), scope) in state.calls.iter().zip(&state.scopes) {
+            let is_shared = addresses.iter().all(|a| *a < BASE + HUGE);
+            let all = *scope == MoveScope::Shared;
+            assert_eq!(all, is_shared && !others_map, "{addresses:x?}");
+        }
+    }
+}
+
+/// A huge page that begins in private RAM is private, whatever follows it.
+#[test]
+fn an_address_among_private_and_shared_ram_counts_as_private() {
+    let memory = half_private();
+    assert!(memory.is_shared(BASE, BASE + HUGE));
+    assert!(!memory.is_shared(BASE, BASE + HUGE + 1));
+    assert!(!memory.is_shared(BASE + HUGE, BASE + 2 * HUGE));
+    assert!(!memory.is_shared(0, BASE), "no RAM");
 }

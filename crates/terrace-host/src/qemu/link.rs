@@ -19,6 +19,9 @@ pub(super) struct Link {
     /// How often the VM was reset since the first connection, as far as QEMU's events told. A connection that was
     /// made anew may have missed some and counts as one.
     pub(super) resets: u64,
+    /// How often QEMU told of something after which the guest's RAM may be another one; a reset and a connection that
+    /// was made anew count too.
+    pub(super) memory_events: u64,
 }
 
 type Links = BTreeMap<PathBuf, Weak<Mutex<Link>>>;

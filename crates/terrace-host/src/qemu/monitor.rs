@@ -252,6 +252,7 @@ impl Monitor {
         })?;
         // What QEMU told between the connections is lost.
         link.resets += u64::from(before.is_some());
+        link.memory_events += u64::from(before.is_some());
         link.peer
             .get_or_insert_with(|| peer(connection.inner().socket()).ok());
         Ok(connection)
@@ -325,6 +326,33 @@ impl Monitor {
         self.link().resets
     }
 
+    /// Another one of the same VM, which shares the connection.
+    #[must_use]
+    pub fn shared(&self) -> Self {
+        Self {
+            socket: self.socket.clone(),
+            timeout: self.timeout,
+            link: Arc::clone(&self.link),
+        }
+    }
+
+    /// How often QEMU told of something after which the guest's RAM may be another one, as far as can be read without
+    /// asking it anything. The monitors of one socket share the count.
+    #[must_use]
+    pub fn memory_events(&self) -> u64 {
+        let mut link = self.link();
+        if let Some(mut connection) = link.connection.take() {
+            let taken_in = connection.inner_mut().take_in_events();
+            note(&mut link, connection.inner_mut());
+            match taken_in {
+                Ok(()) => link.connection = Some(connection),
+                // What came between the connections is lost, so anything may have.
+                Err(_) => link.memory_events += 1,
+            }
+        }
+        link.memory_events
+    }
+
     fn execute_on<C: Command>(
         &self,
         mut connection: Qmp<LineStream>,
@@ -334,7 +362,7 @@ impl Monitor {
         let deadline = Instant::now() + self.timeout;
         connection.inner_mut().set_deadline(deadline);
         let result = connection.execute(command);
-        link.resets += connection.inner_mut().take_resets();
+        note(link, connection.inner_mut());
         if !matches!(result, Err(ExecuteError::Io(_))) {
             link.connection = Some(connection);
         }
@@ -522,6 +550,13 @@ impl Monitor {
         let text = self.human(&format!("gpa2hva {:#x}", gpa.0))?;
         self.parsed(parse::gpa2hva(&text))
     }
+}
+
+/// Takes over what a stream counted.
+fn note(link: &mut Link, stream: &mut LineStream) {
+    let resets = stream.take_resets();
+    link.resets += resets;
+    link.memory_events += stream.take_memory_events() + resets;
 }
 
 /// A socket's own time-out shows as `WouldBlock`.

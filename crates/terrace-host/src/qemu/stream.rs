@@ -11,9 +11,11 @@ pub(super) const LONG_LINE: usize = 16 << 20;
 /// Longest line else, events and greetings among them.
 pub(super) const SHORT_LINE: usize = 1 << 20;
 const CHUNK: usize = 16 << 10;
+/// Chunks of events that are taken in at once while nothing is asked.
+const MOST_CHUNKS: usize = 64;
 
 /// QMP lines over a socket. Events are dropped here, so that one that this program does not know is no
-/// error, and a flood of them takes no memory; only resets of the VM are counted. The end of the connection is an error, never an empty line.
+/// error, and a flood of them takes no memory; only resets of the VM and changes of its memory are counted. The end of the connection is an error, never an empty line.
 #[derive(Debug)]
 pub(super) struct LineStream {
     socket: UnixStream,
@@ -25,6 +27,8 @@ pub(super) struct LineStream {
     deadline: Instant,
     /// Events [`RESET`] among the lines read so far.
     resets: u64,
+    /// Events of [`MEMORY`] among them.
+    memory_events: u64,
     /// Bytes of a line at most.
     most: usize,
 }
@@ -32,6 +36,17 @@ pub(super) struct LineStream {
 /// The VM was reset, by whomever: its guest, a triple fault, a user of the monitor. QEMU 7.2 tells nothing of this
 /// kind of a snapshot that was loaded, only STOP and RESUME.
 const RESET: &str = "RESET";
+
+/// After these the guest's RAM may be another one: a virtio-mem device plugged or unplugged; a device, perhaps a DIMM,
+/// is out; the guest said what came of a plug or an unplug, or that it does not let go. That a DIMM was put in is not
+/// told before the guest speaks of it.
+const MEMORY: [&str; 5] = [
+    "MEMORY_DEVICE_SIZE_CHANGE",
+    "DEVICE_DELETED",
+    "ACPI_DEVICE_OST",
+    "DEVICE_UNPLUG_GUEST_ERROR",
+    "MEM_UNPLUG_ERROR",
+];
 
 #[derive(Deserialize)]
 struct Kind {
@@ -48,6 +63,7 @@ impl LineStream {
             output: Vec::new(),
             deadline,
             resets: 0,
+            memory_events: 0,
             most: SHORT_LINE,
         }
     }
@@ -56,6 +72,60 @@ impl LineStream {
     /// they tell of, so once an answer was read these are the resets before it.
     pub(super) fn take_resets(&mut self) -> u64 {
         std::mem::take(&mut self.resets)
+    }
+
+    /// The same of events after which the guest's RAM may be another one.
+    pub(super) fn take_memory_events(&mut self) -> u64 {
+        std::mem::take(&mut self.memory_events)
+    }
+
+    /// Takes in the events that came while nothing was asked; never waits.
+    pub(super) fn take_in_events(&mut self) -> io::Result<()> {
+        self.socket.set_nonblocking(true)?;
+        let received = self.receive_what_is_there();
+        self.socket.set_nonblocking(false)?;
+        received
+    }
+
+    fn receive_what_is_there(&mut self) -> io::Result<()> {
+        // A flood is read on with the next look.
+        for _ in 0..MOST_CHUNKS {
+            while let Some(line) = self.whole_line() {
+                self.count(&line);
+            }
+            let len = self.received.len();
+            if len > SHORT_LINE {
+                return Err(io::ErrorKind::InvalidData.into());
+            }
+            self.received.resize(len + CHUNK, 0);
+            let got = self.socket.read(&mut self.received[len..]);
+            self.received.truncate(len + got.as_ref().map_or(0, |n| *n));
+            match got {
+                Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+                Ok(_) => {}
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+
+    fn whole_line(&mut self) -> Option<Vec<u8>> {
+        let at = self.received.iter().position(|b| *b == b'\n')?;
+        let rest = self.received.split_off(at + 1);
+        Some(std::mem::replace(&mut self.received, rest))
+    }
+
+    /// Whether a line is an event; those that matter are counted.
+    fn count(&mut self, line: &[u8]) -> bool {
+        let kind = serde_json::from_slice::<Kind>(line);
+        let Some(event) = kind.ok().and_then(|kind| kind.event) else {
+            return false;
+        };
+        self.resets += u64::from(event == RESET);
+        self.memory_events += u64::from(MEMORY.iter().any(|name| event == *name));
+        true
     }
 
     /// What is sent and received from now on is to be done by then.
@@ -84,13 +154,11 @@ impl LineStream {
     fn next_line(&mut self) -> io::Result<()> {
         loop {
             let line = self.receive_line()?;
-            let kind = serde_json::from_slice::<Kind>(&line);
-            let Some(event) = kind.ok().and_then(|kind| kind.event) else {
+            if !self.count(&line) {
                 self.line = line;
                 self.taken = 0;
                 return Ok(());
-            };
-            self.resets += u64::from(event == RESET);
+            }
         }
     }
 
@@ -215,6 +283,45 @@ mod tests {
         stream.read_line(&mut line).unwrap();
         assert_eq!((line.as_str(), stream.take_resets()), ("second\n", 1));
         assert_eq!(stream.take_resets(), 0);
+    }
+
+    #[test]
+    fn events_about_memory_are_counted_with_and_without_a_question_and_no_other_is() {
+        let (mut stream, mut there) = pair(Duration::from_secs(10));
+        let event = |name: &str| format!("{{\"event\": \"{name}\", \"data\": {{}}}}\n");
+        for name in MEMORY {
+            there.write_all(event(name).as_bytes()).unwrap();
+        }
+        there.write_all(event("BALLOON_CHANGE").as_bytes()).unwrap();
+        there.write_all(event(RESET).as_bytes()).unwrap();
+        there.write_all(b"{\"event\": \"DEVICE_").unwrap();
+        stream.take_in_events().unwrap();
+        assert_eq!((stream.take_memory_events(), stream.take_resets()), (5, 1));
+        there.write_all(b"DELETED\"}\nanswer\n").unwrap();
+        let mut line = String::new();
+        stream.read_line(&mut line).unwrap();
+        assert_eq!(
+            (line.as_str(), stream.take_memory_events()),
+            ("answer\n", 1)
+        );
+        stream.take_in_events().unwrap();
+        drop(there);
+        assert!(stream.take_in_events().is_err(), "the connection is lost");
+    }
+
+    #[test]
+    fn a_flood_of_events_while_nothing_is_asked_is_not_read_for_ever() {
+        let (mut stream, mut there) = pair(Duration::from_secs(10));
+        let writer = std::thread::spawn(move || {
+            let flood = "{\"event\": \"DEVICE_DELETED\"}\n".repeat(1000);
+            while there.write_all(flood.as_bytes()).is_ok() {}
+        });
+        for _ in 0..3 {
+            stream.take_in_events().unwrap();
+        }
+        assert!(stream.received.len() <= SHORT_LINE);
+        drop(stream);
+        writer.join().unwrap();
     }
 
     #[test]

@@ -13,7 +13,9 @@ use super::readings::Reader;
 use super::who::{self, ProcessFacts, Refusal, Rules, SocketFacts};
 use super::{Candidate, Monitor, QemuError, command_line, discovery};
 use crate::HostRoot;
-use crate::memory_map::{GuestMemory, MemoryMapError, read_guest_addresses, read_guest_memory};
+use crate::memory_map::{
+    GuestMemory, MapWatch, MemoryMapError, read_guest_addresses, read_guest_memory,
+};
 
 /// Who a VM is.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -166,6 +168,18 @@ impl Vm {
     /// Where it cannot be scanned, with the option that would change that.
     pub fn memory(&mut self) -> Result<GuestMemory, MemoryMapError> {
         read_guest_memory(&self.root, self.process.pid(), &mut self.monitor)
+    }
+
+    /// What tells whether a map of it still holds.
+    #[must_use]
+    pub fn watch(&self, memory: &GuestMemory) -> MapWatch {
+        let monitor = self.monitor.shared();
+        MapWatch::new(
+            self.root.clone(),
+            Arc::clone(&self.process),
+            monitor,
+            memory,
+        )
     }
 
     /// Where its RAM is in host memory alone, also where only QEMU sees it: it can be watched by DAMON and

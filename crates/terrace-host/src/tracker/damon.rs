@@ -161,6 +161,7 @@ mod tests {
             hva: Hva(hva),
             file_index: 0,
             file_offset: 0,
+            shared: true,
         };
         GuestMemory::of_ranges(vec![run(0, 0x8_0000), run(16, 0x1_0000), run(24, 0x1_4000)])
     }

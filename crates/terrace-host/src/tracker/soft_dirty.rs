@@ -293,6 +293,7 @@ mod tests {
             hva: Hva(hva),
             file_index: 0,
             file_offset: 0,
+            shared: true,
         }
     }
 

@@ -148,6 +148,12 @@ impl Driver {
             Event::Timer => self.feed(at, Event::Timer),
             // What the recorded policy cost says nothing about this one.
             Event::ScanSpent(_) => {}
+            Event::RamChanged(change) => {
+                if let Some(vm) = self.vm(change.vm) {
+                    vm.ram_changed(&change);
+                }
+                self.feed(at, Event::RamChanged(change));
+            }
         }
         Ok(())
     }

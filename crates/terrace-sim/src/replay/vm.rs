@@ -2,8 +2,8 @@
 
 use terrace_core::Counters;
 use terrace_proto::{
-    MoveReport, MoveStatus, PlacementReport, RequestId, ScanAnswer, ScanRequest, Tick, TierId,
-    VmSpec,
+    MoveReport, MoveStatus, PlacementReport, RamChange, RequestId, ScanAnswer, ScanRequest, Tick,
+    TierId, VmSpec,
 };
 
 use super::Refused;
@@ -89,6 +89,22 @@ impl Vm {
             counters: Counters::default(),
             by_damon: false,
         }
+    }
+
+    /// Its RAM is another one: nothing of the old one counts, and nothing that was asked about it is answered.
+    pub fn ram_changed(&mut self, change: &RamChange) {
+        let end = |r: &terrace_proto::RamRange| r.start.0.saturating_add(r.pages);
+        // Where it is not known, no page of it is told before it is.
+        if let Some(span) = change.ram.iter().map(end).max() {
+            self.span_pages = span;
+            self.empty = Places::new(change.unit, span);
+            self.observed = Observed::new(change.unit, span);
+        }
+        self.recorded = self.empty.clone();
+        self.other = self.empty.clone();
+        self.asked = Asked::Nothing;
+        (self.scan, self.query) = (None, None);
+        (self.placed, self.window) = (false, 0);
     }
 
     /// The log's policy asks where pages are. Gives the question of the other engine that this leaves

@@ -186,6 +186,7 @@ impl Snapshot {
             promoted_pages: r.promoted_pages,
             demoted_pages: r.demoted_pages,
             failed_pages: r.failed_pages,
+            mapped_by_others_pages: r.mapped_by_others_pages,
             proposed_promotions: r.proposed_promotions,
             proposed_demotions: r.proposed_demotions,
             refused: r.refused.iter().map(refused).collect(),
@@ -364,6 +365,7 @@ fn status(status: terrace_proto::MoveStatus) -> String {
         S::Absent => "no host page backs it".into(),
         S::NoMemory => "the target had no free page".into(),
         S::NotTried => "not tried".into(),
+        S::MappedByOthers => "other processes map it too (KSM, a template file)".into(),
         S::Failed(errno) => format!("failed: {}", std::io::Error::from_raw_os_error(errno)),
     }
 }

@@ -79,6 +79,7 @@ mod tests {
             hva: Hva(*gpa),
             file_index: 0,
             file_offset: 0,
+            shared: true,
         };
         GuestMemory::of_ranges(runs.iter().map(range).collect())
     }

@@ -1,0 +1,83 @@
+//! RAM that comes, goes or is elsewhere.
+//!
+//! Responsible for: letting go of all that was known of the old map. What an operator set stays, and so does what was
+//! counted. It leaves to others: noticing (the daemon), and where pages are now (the next round).
+
+use terrace_proto::{PAGE_SIZE, RamChange, Tick, TierId};
+
+use super::Shared;
+use super::moves::Moving;
+use super::vm::{Phase, Vm, rounds_from};
+use crate::pages::Pages;
+use crate::ram::Ram;
+use crate::track::Tracker;
+
+impl Vm {
+    /// Takes in that the VM's RAM is another one. The round under way is given up, plans under way are cancelled page
+    /// by page: a report of one that comes later is stale. RAM that makes no sense counts as RAM that is not known.
+    pub fn ram_changed(&mut self, now: Tick, change: &RamChange, shared: &mut Shared) {
+        self.let_go(now, shared);
+        let stands = self.phase == Phase::Unmanaged;
+        let ram = match Ram::of(&change.ram, change.unit) {
+            Ok(ram) => ram,
+            Err(why) => {
+                self.unmapped = true;
+                let text = if change.ram.is_empty() {
+                    "its memory map changed: it is neither scanned nor moved before the new one is known".into()
+                } else {
+                    format!("its memory map changed, and the new one is not taken: {why}")
+                };
+                if !stands {
+                    self.phase = Phase::Unscannable {
+                        reason: text.clone(),
+                    };
+                }
+                self.reasons.say(now, text);
+                return;
+            }
+        };
+        let before = self.ram_pages;
+        self.ram_pages = change
+            .ram
+            .iter()
+            .fold(0, |sum, r| r.pages.saturating_add(sum));
+        self.pages = Pages::new(ram, self.pages.tiers());
+        self.unmapped = false;
+        self.intermittent = rounds_from(now, change.unit, &shared.config);
+        if !stands {
+            self.phase = Phase::Waiting;
+        }
+        let mib = |pages: u64| pages * PAGE_SIZE >> 20;
+        let text = format!(
+            "its new memory map is known: {} MiB of RAM, before {} MiB",
+            mib(self.ram_pages),
+            mib(before)
+        );
+        self.reasons.say(now, text);
+    }
+
+    /// Lets go of all that is known of its pages.
+    fn let_go(&mut self, now: Tick, shared: &mut Shared) {
+        if !self.unmapped {
+            self.counters.map_changes += 1;
+        }
+        let held = self.held();
+        self.abandon(now, "the VM's memory map changed");
+        let moving = std::mem::take(&mut self.moving);
+        self.cancel(&moving, shared);
+        self.pages = Pages::new(self.pages.ram().clone(), self.pages.tiers());
+        self.found_since(held, &mut shared.tiers);
+        self.outcomes.clear();
+        self.tracker = Tracker::new(self.policy.observe, shared.config.max_level);
+    }
+
+    /// Takes all pages off their plans; the moves of some may have been made.
+    fn cancel(&mut self, moving: &Moving, shared: &mut Shared) {
+        let flights = moving.plans.values().flat_map(|plan| &plan.flights);
+        let bytes: u64 = flights.map(|flight| flight.bytes).sum();
+        self.counters.not_tried_pages += bytes / PAGE_SIZE;
+        for (tier, bytes) in (0..self.pages.tiers()).map(TierId).zip(moving.coming) {
+            shared.tiers.orphan(tier, bytes);
+        }
+    }
+}

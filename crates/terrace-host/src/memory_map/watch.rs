@@ -1,0 +1,183 @@
+//! Whether a VM's RAM is still where its map says.
+//!
+//! Responsible for: looking before anything is done by a map and again before what came of it is believed, and for
+//! remembering that a map does not hold any more. It leaves to others: what happens then.
+//!
+//! A look at the whole asks QEMU for its memory tree and takes some dozen questions. A short one asks nothing: it takes in
+//! the events that QEMU sent, compares what the process maps, and only where either tells of a change looks at the whole.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use terrace_sys::Process;
+
+use super::build::MemoryTree;
+use super::layout::Layout;
+use super::procfs::mappings;
+use super::{GuestMemory, MemoryMapError};
+use crate::HostRoot;
+use crate::qemu::Monitor;
+
+/// Why a map is not gone by.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum MapDoubt {
+    /// It is another one for good: nothing is done by the old one any more.
+    #[error("the VM's memory map changed: {0}")]
+    Changed(String),
+    /// Whether it still holds is not known now.
+    #[error("whether the VM's memory map still holds is not known: {0}")]
+    Unknown(String),
+}
+
+/// What is asked about the VM.
+pub(super) trait Witness: MemoryTree + Send {
+    /// Rises with each thing that QEMU told after which its RAM may be another one; asks nothing.
+    fn memory_events(&self) -> u64;
+}
+
+impl Witness for Monitor {
+    fn memory_events(&self) -> u64 {
+        Self::memory_events(self)
+    }
+}
+
+/// Looks at one VM's map; shared by all that go by it.
+#[derive(Debug)]
+pub struct MapWatch {
+    root: HostRoot,
+    process: Arc<Process>,
+    state: Mutex<State<Monitor>>,
+}
+
+#[derive(Debug)]
+pub(super) struct State<W> {
+    witness: W,
+    pid: u32,
+    layout: Layout,
+    /// Events before the last look at the whole that found the map as it was.
+    seen: Option<u64>,
+    /// Once it is another one, it stays so.
+    changed: Option<String>,
+}
+
+impl MapWatch {
+    /// Looks at a map by this monitor. Of one that was not read from a VM but given by its parts, nothing is looked at.
+    #[must_use]
+    pub fn new(
+        root: HostRoot,
+        process: Arc<Process>,
+        monitor: Monitor,
+        memory: &GuestMemory,
+    ) -> Self {
+        let layout = memory.layout().cloned().unwrap_or_default();
+        let state = Mutex::new(State::new(monitor, process.pid(), layout));
+        Self {
+            root,
+            process,
+            state,
+        }
+    }
+
+    /// Compares the whole map; before a round.
+    ///
+    /// # Errors
+    /// Where it changed, or cannot be told.
+    pub fn look(&self) -> Result<(), MapDoubt> {
+        self.checked(State::look)
+    }
+
+    /// Compares what can be without a question to QEMU, and the whole where that tells of a change; before anything is
+    /// done by the map, and before what came of it is believed.
+    ///
+    /// # Errors
+    /// As [`MapWatch::look`].
+    pub fn glance(&self) -> Result<(), MapDoubt> {
+        self.checked(State::glance)
+    }
+
+    /// Rises with each thing that QEMU told after which the RAM may be another one; asks QEMU nothing.
+    #[must_use]
+    pub fn events(&self) -> u64 {
+        self.state().witness.memory_events()
+    }
+
+    fn checked(
+        &self,
+        look: impl FnOnce(&mut State<Monitor>, &HostRoot) -> Result<(), MapDoubt>,
+    ) -> Result<(), MapDoubt> {
+        let mut state = self.state();
+        let looked = look(&mut state, &self.root);
+        // What /proc said may have been of another process.
+        if !self.process.is_alive() {
+            let ended = format!("process {} has ended", self.process.pid());
+            return Err(MapDoubt::Unknown(ended));
+        }
+        looked
+    }
+
+    fn state(&self) -> MutexGuard<'_, State<Monitor>> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl<W: Witness> State<W> {
+    pub(super) fn new(witness: W, pid: u32, layout: Layout) -> Self {
+        Self {
+            witness,
+            pid,
+            layout,
+            seen: None,
+            changed: None,
+        }
+    }
+
+    pub(super) fn glance(&mut self, root: &HostRoot) -> Result<(), MapDoubt> {
+        if self.is_settled()? {
+            return Ok(());
+        }
+        if self.seen != Some(self.witness.memory_events()) {
+            return self.look(root);
+        }
+        let mappings = mappings(root, self.pid);
+        let mappings = mappings.map_err(|error| MapDoubt::Unknown(error.to_string()))?;
+        let is_mapped = self.layout.is_mapped(&mappings);
+        is_mapped.map_err(|words| self.change_to(words))
+    }
+
+    pub(super) fn look(&mut self, root: &HostRoot) -> Result<(), MapDoubt> {
+        if self.is_settled()? {
+            return Ok(());
+        }
+        // What is told while the map is read is looked at the next time.
+        let events = self.witness.memory_events();
+        let now = match Layout::read(root, self.pid, &mut self.witness) {
+            Ok((now, _)) => now,
+            Err(MemoryMapError::Qemu(error)) => return Err(MapDoubt::Unknown(error.to_string())),
+            Err(MemoryMapError::Read(error)) => return Err(MapDoubt::Unknown(error.to_string())),
+            Err(error @ (MemoryMapError::Inconsistent(_) | MemoryMapError::Unscannable(_))) => {
+                return Err(self.change_to(error.to_string()));
+            }
+        };
+        if let Some(words) = self.layout.change(&now) {
+            return Err(self.change_to(words));
+        }
+        self.seen = Some(events);
+        Ok(())
+    }
+
+    /// Whether there is nothing to compare.
+    fn is_settled(&self) -> Result<bool, MapDoubt> {
+        match &self.changed {
+            Some(words) => Err(MapDoubt::Changed(words.clone())),
+            None => Ok(self.layout.pieces.is_empty()),
+        }
+    }
+
+    fn change_to(&mut self, words: String) -> MapDoubt {
+        self.changed = Some(words.clone());
+        MapDoubt::Changed(words)
+    }
+}
+
+#[cfg(test)]
+#[path = "watch_tests.rs"]
+mod tests;
