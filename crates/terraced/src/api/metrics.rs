@@ -53,7 +53,7 @@ const COUNTS_OF_VM: [CountOf<Vm>; 3] = [
     }),
 ];
 
-const OF_ELASTIC: [Of<Elastic>; 8] = [
+const OF_ELASTIC: [Of<Elastic>; 9] = [
     (
         "elastic_up",
         "1 where what resizes the VM answers",
