@@ -404,7 +404,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(100))]
+    #![proptest_config(ProptestConfig::with_cases(50))]
     #[test]
     fn no_page_that_was_punched_after_somebody_came_is_ever_answered(steps in steps()) {
         let mut s = setup();

@@ -136,6 +136,7 @@ impl Keeper {
             order: 0,
             sharers,
             has_answered: false,
+            is_held: false,
             lease_at: None,
         };
         std::thread::Builder::new()
@@ -249,6 +250,8 @@ struct Body {
     sharers: Sharers,
     /// At the last look.
     has_answered: bool,
+    /// Somebody else may have had the RAM then: a lease of before is taken back.
+    is_held: bool,
     /// When the device is asked next whether memory waits for a look; `None`: it needs none.
     lease_at: Option<Instant>,
 }
@@ -333,7 +336,7 @@ impl Body {
         let Some(wanted) = self.ask(None) else {
             return;
         };
-        if !wanted.waits {
+        if !wanted.waits && !self.is_held {
             let pause = if self.was_met { SELDOM } else { OFTEN };
             self.lease_at = Some(Instant::now() + pause.min(self.pace.idle));
             return;
@@ -412,6 +415,7 @@ impl Body {
         self.place.pid = told.or(self.place.pid);
         let (root, pid) = (&self.place.root, self.place.pid);
         let held_by = self.sharers.look(pid, since);
+        self.is_held = held_by != Found::Nobody;
         Looked {
             at,
             mechanism: self.provider.as_ref().map(|p| p.mechanism()),

@@ -140,7 +140,8 @@ fn host(qemu: &Qemu, config: &str) -> Host {
         patience: Duration::from_secs(60),
         ..Pace::default()
     };
-    let config = config.to_owned();
+    // Which process it is nobody knows here, and so not who else has its RAM.
+    let config = format!("[defaults]\nnobody_pins = true\n{config}");
     let of = qemu.clone();
     let served = serve_elastic(
         move |folder| {
