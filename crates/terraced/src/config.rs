@@ -3,6 +3,7 @@
 
 mod agent;
 mod sources;
+mod tiers;
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
