@@ -24,11 +24,15 @@ pub struct Args {
 /// What to do.
 #[derive(Debug, Subcommand)]
 pub enum Command {
-    /// Say what works on this host and for each VM, what does not, why, and what to change.
+    /// Say what works on this host and for each VM, what does not, why, and what to change. Where the daemon does not
+    /// answer: what the host and the command line of each QEMU process tell; no monitor is connected to.
     Doctor {
         /// Print JSON.
         #[arg(long)]
         json: bool,
+        /// The daemon's configuration, for a look without the daemon; the default one where it is there.
+        #[arg(long, value_name = "FILE")]
+        config: Option<PathBuf>,
     },
     /// List the VMs and where their memory is.
     Vms {

@@ -4,6 +4,7 @@ pub mod bench;
 pub mod config;
 pub mod demo;
 mod doctor;
+mod doctor_alone;
 pub mod elastic;
 mod events;
 mod explain;
@@ -32,7 +33,9 @@ use crate::args::Command;
 pub async fn online(socket: &Path, command: Command) -> Result<ExitCode> {
     let client = Client::new(socket);
     match command {
-        Command::Doctor { json } => return doctor::run(&client, json).await,
+        Command::Doctor { json, config } => {
+            return doctor::run(&client, socket, config.as_deref(), json).await;
+        }
         Command::Vms { json } => vms::run(&client, json).await?,
         Command::Show { vm, json, map, svg } => {
             show::run(&client, &vm, json, map, svg.as_deref()).await?;

@@ -4,6 +4,7 @@
 mod agent;
 mod pins;
 mod sources;
+mod tiers;
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;

@@ -29,7 +29,7 @@ use std::sync::mpsc::{Sender, channel};
 use anyhow::{Context as _, Result};
 use clap::{Parser, Subcommand};
 use terrace_host::HostRoot;
-use terrace_host::topology::{NodeId, TierDefinition, Topology};
+use terrace_host::topology::Topology;
 use terrace_host::worker::WorkerCommand;
 use terrace_sys::Damon;
 
@@ -166,14 +166,7 @@ fn take_over(socket: &Path, inbox: Sender<Input>, damon: &Damon) -> Result<()> {
 
 /// The host's tiers; the engine's follow them where the file defines none.
 fn read_topology(root: &HostRoot, config: &mut Config) -> Result<Topology> {
-    let defined: Vec<TierDefinition> = config
-        .tiers
-        .iter()
-        .map(|tier| TierDefinition {
-            name: tier.engine.name.clone(),
-            nodes: tier.nodes.iter().copied().map(NodeId).collect(),
-        })
-        .collect();
+    let defined = config.tier_definitions();
     let topology = Topology::read(root, &defined).context("reading the host's memory tiers")?;
     if topology.tiers.len() == 1 {
         tracing::warn!(

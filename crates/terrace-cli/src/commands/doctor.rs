@@ -1,24 +1,69 @@
 //! `terrace doctor`: exit code 1 where something does not work.
 
+use std::path::Path;
 use std::process::ExitCode;
 
 use anyhow::Result;
-use terrace_api::client::Client;
+use serde::Serialize;
+use terrace_api::client::{Client, ClientError};
 use terrace_api::types::{Doctor, Finding, Health};
 
-use super::print_json;
+use super::{doctor_alone, print_json};
 
-pub async fn run(client: &Client, json: bool) -> Result<ExitCode> {
-    let doctor: Doctor = client.get("/v1/doctor").await?;
+/// What `--json` prints.
+#[derive(Serialize)]
+struct Report<'a> {
+    daemon: Daemon<'a>,
+    #[serde(flatten)]
+    doctor: &'a Doctor,
+}
+
+/// Whether it answered.
+#[derive(Serialize)]
+struct Daemon<'a> {
+    answers: bool,
+    #[serde(flatten)]
+    finding: Option<&'a Finding>,
+}
+
+pub async fn run(
+    client: &Client,
+    socket: &Path,
+    config: Option<&Path>,
+    json: bool,
+) -> Result<ExitCode> {
+    let (doctor, unreached) = match client.get("/v1/doctor").await {
+        Ok(doctor) => (doctor, None),
+        // It is there, and has said why not.
+        Err(error @ ClientError::Refused(_)) => return Err(error.into()),
+        Err(error) => {
+            let (doctor, daemon) = doctor_alone::look(&error, socket, config);
+            (doctor, Some(daemon))
+        }
+    };
     if json {
-        print_json(&doctor)?;
+        let daemon = Daemon {
+            answers: unreached.is_none(),
+            finding: unreached.as_ref(),
+        };
+        print_json(&Report {
+            daemon,
+            doctor: &doctor,
+        })?;
     } else {
+        if let Some(daemon) = &unreached {
+            println!("{}", section("daemon", std::slice::from_ref(daemon)));
+        }
         print!("{}", section("host", &doctor.host));
         for (name, findings) in &doctor.vms {
             print!("\n{}", section(name, findings));
         }
     }
-    let mut all = doctor.host.iter().chain(doctor.vms.values().flatten());
+    if let Some(daemon) = &unreached {
+        eprintln!("terrace: {}", daemon.found);
+    }
+    let findings = doctor.host.iter().chain(doctor.vms.values().flatten());
+    let mut all = findings.chain(&unreached);
     Ok(if all.any(|f| f.health == Health::Missing) {
         ExitCode::FAILURE
     } else {

@@ -4,7 +4,9 @@
 //! in a fixed order; good ones are among them.
 
 mod host;
+mod processes;
 mod vm;
 
 pub use host::host;
+pub use processes::{Processes, processes};
 pub use vm::{VmFacts, vm};

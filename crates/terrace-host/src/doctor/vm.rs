@@ -8,6 +8,10 @@ use crate::qemu::{QemuError, Uncounted, VmIdentity};
 use crate::topology::{Topology, parse_list};
 use crate::{Finding, HostRoot};
 
+pub(super) const GUEST_RAM: &str = "guest-ram";
+const COARSE: &str =
+    "DAMON watches regions of it: heat that lies together is found, scattered heat is not";
+
 /// What [`crate::qemu::Vm`] answered.
 #[derive(Clone, Copy, Debug)]
 pub struct VmFacts<'a> {
@@ -28,7 +32,7 @@ pub struct VmFacts<'a> {
 /// Findings about one VM: whether it can be scanned and moved.
 #[must_use]
 pub fn vm(root: &HostRoot, topology: &Topology, facts: &VmFacts<'_>) -> Vec<Finding> {
-    let mut findings = vec![accelerator(facts.identity)];
+    let mut findings = vec![accelerator(facts.identity.kvm)];
     findings.extend(ram(facts));
     findings.push(paging(facts.readings));
     findings.push(confinement(root, topology, facts.identity.pid));
@@ -55,8 +59,8 @@ pub fn vm(root: &HostRoot, topology: &Topology, facts: &VmFacts<'_>) -> Vec<Find
     findings
 }
 
-fn accelerator(identity: &VmIdentity) -> Finding {
-    if identity.kvm {
+pub(super) fn accelerator(kvm: bool) -> Finding {
+    if kvm {
         Finding::ok("accelerator", "runs under KVM")
     } else {
         Finding::degraded(
@@ -69,9 +73,8 @@ fn accelerator(identity: &VmIdentity) -> Finding {
 
 fn ram(facts: &VmFacts<'_>) -> Vec<Finding> {
     let (memory, damon) = (facts.memory, facts.damon);
-    let name = "guest-ram";
-    let coarse =
-        "DAMON watches regions of it: heat that lies together is found, scattered heat is not";
+    let name = GUEST_RAM;
+    let coarse = COARSE;
     let memory = match memory {
         Ok(_) if damon => {
             let advice = if uncounted(facts.readings).is_some() {
@@ -81,21 +84,10 @@ fn ram(facts: &VmFacts<'_>) -> Vec<Finding> {
             };
             return vec![Finding::degraded(name, coarse, advice)];
         }
-        Err(error @ MemoryMapError::Unscannable(_)) if damon => {
-            let advice =
-                "restart the VM with the option named above to have it scanned page by page";
-            return vec![Finding::degraded(
-                name,
-                format!("{error}. {coarse}"),
-                advice,
-            )];
-        }
         Ok(memory) => memory,
+        Err(MemoryMapError::Unscannable(why)) => return vec![unscannable(why, damon)],
         Err(error) => {
             let advice = match error {
-                MemoryMapError::Unscannable(Unscannable::Encrypted(_) | Unscannable::Vfio(_)) => {
-                    "take the VM out of Terrace's configuration (scan = false), or run it without"
-                }
                 MemoryMapError::Unscannable(_) => "restart the VM with the option named above",
                 MemoryMapError::Qemu(_) => "see to its monitor",
                 MemoryMapError::Read(_) => {
@@ -112,14 +104,32 @@ fn ram(facts: &VmFacts<'_>) -> Vec<Finding> {
         format!("{mib} MiB of shared RAM can be scanned"),
     )];
     if !memory.is_huge_aligned() {
-        findings.push(Finding::degraded(
-            "alignment",
-            "guest RAM does not begin at a multiple of 2 MiB in QEMU, so the host cannot map it by huge \
-             pages",
-            "add align=2M to its memory backend",
-        ));
+        findings.push(unaligned());
     }
     findings
+}
+
+pub(super) fn unaligned() -> Finding {
+    Finding::degraded(
+        "alignment",
+        "guest RAM does not begin at a multiple of 2 MiB in QEMU, so the host cannot map it by huge pages",
+        "add align=2M to its memory backend",
+    )
+}
+
+/// RAM that is no file that others may map; `damon`: it is watched all the same.
+pub(super) fn unscannable(why: &Unscannable, damon: bool) -> Finding {
+    if damon {
+        let advice = "restart the VM with the option named above to have it scanned page by page";
+        return Finding::degraded(GUEST_RAM, format!("{why}. {COARSE}"), advice);
+    }
+    let advice = match why {
+        Unscannable::Encrypted(_) | Unscannable::Vfio(_) => {
+            "take the VM out of Terrace's configuration (scan = false), or run it without"
+        }
+        _ => "restart the VM with the option named above",
+    };
+    Finding::missing(GUEST_RAM, why.to_string(), advice)
 }
 
 /// Why registers never count as long as the VM runs as it was started.
@@ -174,7 +184,7 @@ fn paging(readings: Result<&Readings, &QemuError>) -> Finding {
 }
 
 /// Whether QEMU may use the nodes of all tiers.
-fn confinement(root: &HostRoot, topology: &Topology, pid: u32) -> Finding {
+pub(super) fn confinement(root: &HostRoot, topology: &Topology, pid: u32) -> Finding {
     let name = "cpuset";
     let status = match root.read(format!("proc/{pid}/status")) {
         Ok(status) => status,
@@ -249,17 +259,22 @@ fn binding(root: &HostRoot, topology: &Topology, pid: u32, memory: &GuestMemory)
         });
     match bound {
         None => Finding::ok(name, "no memory policy keeps its RAM from any tier"),
-        Some(nodes) => Finding::degraded(
-            name,
-            format!(
-                "its RAM is bound to nodes {nodes}: pages that the guest touches for the first time only \
+        Some(nodes) => bound_to(nodes),
+    }
+}
+
+/// RAM that may not be taken from all nodes.
+pub(super) fn bound_to(nodes: &str) -> Finding {
+    Finding::degraded(
+        "memory-policy",
+        format!(
+            "its RAM is bound to nodes {nodes}: pages that the guest touches for the first time only \
                  ever land there, and where those are full its process is killed or swaps though other \
                  tiers have room"
-            ),
-            "start QEMU without numactl --membind and without host-nodes=,policy=bind on its memory \
-             backend (libvirt: <numatune>); policy=preferred does no harm",
         ),
-    }
+        "start QEMU without numactl --membind and without host-nodes=,policy=bind on its memory \
+             backend (libvirt: <numatune>); policy=preferred does no harm",
+    )
 }
 
 #[cfg(test)]

@@ -1,16 +1,34 @@
-//! Command lines of running QEMUs: monitors, name and UUID.
+//! Command lines of running QEMUs: monitors, name, UUID, and what RAM there shall be.
 
 use std::collections::BTreeMap;
 use std::fs;
 use std::io::Read as _;
 use std::path::{Path, PathBuf};
 
+use super::machine::Machine;
 use crate::HostRoot;
 
 /// Most bytes of a command line that are read. libvirt's for a VM of some hundred devices has about 60 KiB.
 const MOST_BYTES: usize = 128 << 10;
 /// Most monitors of a VM that are looked at.
 const MOST_MONITORS: usize = 16;
+/// Options of which the value is looked at.
+const VALUED: [&str; 14] = [
+    "qmp",
+    "qmp-pretty",
+    "chardev",
+    "mon",
+    "name",
+    "uuid",
+    "object",
+    "machine",
+    "M",
+    "accel",
+    "cpu",
+    "device",
+    "mem-path",
+    "numa",
+];
 
 /// What a QEMU's command line says.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
@@ -25,6 +43,8 @@ pub(super) struct CommandLine {
     pub uuid: Option<String>,
     /// What encrypts guest memory, such as `sev-snp-guest`.
     pub encryption: Option<String>,
+    /// How it runs the guest, and on what memory.
+    pub machine: Machine,
     /// It is longer than what was read of it.
     pub is_cut: bool,
 }
@@ -65,17 +85,17 @@ fn parse(args: &[&[u8]], folder: &Path) -> CommandLine {
         let Some(option) = arg.strip_prefix("--").or(arg.strip_prefix('-')) else {
             continue;
         };
-        if !matches!(
-            option,
-            "qmp" | "qmp-pretty" | "chardev" | "mon" | "name" | "uuid" | "object" | "machine" | "M"
-        ) {
+        if option == "enable-kvm" {
+            line.machine.kvm = Some(true);
+        }
+        if !VALUED.contains(&option) {
             continue;
         }
         let Some(value) = args.next() else { break };
-        let text = String::from_utf8_lossy(value);
-        let value = Options::parse(&text);
+        let value = Options::parse(&String::from_utf8_lossy(value));
+        line.machine.take(option, &value);
         match option {
-            "object" => line.encryption = encrypting_object(&text, &value).or(line.encryption),
+            "object" => line.encryption = encrypting_object(&value).or(line.encryption),
             "machine" | "M" => {
                 let keys = ["confidential-guest-support", "memory-encryption"];
                 let named = keys.iter().find(|key| value.get(key).is_some());
@@ -91,10 +111,10 @@ fn parse(args: &[&[u8]], folder: &Path) -> CommandLine {
             "mon" if value.get("mode") == Some("control") => {
                 monitors.extend(value.first_or("chardev").map(str::to_owned));
             }
-            "mon" => {}
-            _ => line
+            "qmp" | "qmp-pretty" => line
                 .monitors
                 .extend(qmp_path(&value).map(|p| folder.join(p))),
+            _ => {}
         }
     }
     for id in monitors {
@@ -108,12 +128,10 @@ fn parse(args: &[&[u8]], folder: &Path) -> CommandLine {
     line
 }
 
-/// The type of an `-object` that encrypts guest memory. libvirt writes objects as JSON.
-fn encrypting_object(text: &str, value: &Options) -> Option<String> {
+/// The type of an `-object` that encrypts guest memory.
+fn encrypting_object(value: &Options) -> Option<String> {
     const KINDS: [&str; 3] = ["sev-guest", "sev-snp-guest", "tdx-guest"];
-    let json: Option<serde_json::Value> = serde_json::from_str(text).ok();
-    let in_json = json.as_ref().and_then(|object| object["qom-type"].as_str());
-    let kind = in_json.or_else(|| value.first_or("qom-type"))?;
+    let kind = value.first_or("qom-type")?;
     KINDS.contains(&kind).then(|| kind.to_owned())
 }
 
@@ -145,11 +163,14 @@ impl Chardev {
     }
 }
 
-/// QEMU's `first,key=value,flag`; `,,` stands for a comma.
-struct Options(Vec<(String, Option<String>)>);
+/// QEMU's `first,key=value,flag`; `,,` stands for a comma. libvirt writes objects and devices as JSON.
+pub(super) struct Options(Vec<(String, Option<String>)>);
 
 impl Options {
-    fn parse(text: &str) -> Self {
+    pub(super) fn parse(text: &str) -> Self {
+        if text.starts_with('{') {
+            return Self::of_json(text);
+        }
         let escaped = text.replace(",,", "\0");
         let parts = escaped.split(',').map(|part| {
             let (key, value) = match part.split_once('=') {
@@ -161,13 +182,40 @@ impl Options {
         Self(parts.collect())
     }
 
-    fn get(&self, key: &str) -> Option<&str> {
+    /// The same in JSON; a list is a key that stands there several times.
+    fn of_json(text: &str) -> Self {
+        use serde_json::Value;
+        let word = |value: &Value| match value {
+            Value::Bool(is_on) => Some(if *is_on { "on" } else { "off" }.to_owned()),
+            Value::Number(number) => Some(number.to_string()),
+            Value::String(text) => Some(text.clone()),
+            Value::Null | Value::Array(_) | Value::Object(_) => None,
+        };
+        let mut found = Vec::new();
+        let fields: serde_json::Map<String, Value> = serde_json::from_str(text).unwrap_or_default();
+        for (key, value) in &fields {
+            let values = value
+                .as_array()
+                .map_or(std::slice::from_ref(value), Vec::as_slice);
+            let words = values.iter().filter_map(word);
+            found.extend(words.map(|word| (key.clone(), Some(word))));
+        }
+        Self(found)
+    }
+
+    /// Every value of a key.
+    pub(super) fn all<'a>(&'a self, key: &'a str) -> impl Iterator<Item = &'a str> {
+        let of_key = self.0.iter().filter(move |(k, _)| k == key);
+        of_key.filter_map(|(_, value)| value.as_deref())
+    }
+
+    pub(super) fn get(&self, key: &str) -> Option<&str> {
         let found = self.0.iter().find(|(k, _)| k == key);
         found.and_then(|(_, value)| value.as_deref())
     }
 
     /// The first part where it has no key, else the value of `key`.
-    fn first_or(&self, key: &str) -> Option<&str> {
+    pub(super) fn first_or(&self, key: &str) -> Option<&str> {
         match self.0.first() {
             Some((first, None)) => Some(first),
             _ => self.get(key),
@@ -175,7 +223,7 @@ impl Options {
     }
 
     /// `flag`, `flag=on` or `flag=yes`.
-    fn is_on(&self, flag: &str) -> bool {
+    pub(super) fn is_on(&self, flag: &str) -> bool {
         self.0.iter().any(|(key, value)| {
             key == flag && matches!(value.as_deref(), None | Some("on" | "yes"))
         })

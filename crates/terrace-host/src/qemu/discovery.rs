@@ -18,7 +18,7 @@ const MOST_VMS: usize = 1024;
 /// Most files of a folder of monitors that are looked at.
 const MOST_FILES: usize = 1 << 16;
 /// Most findings of a look.
-const MOST_FINDINGS: usize = 32;
+pub(super) const MOST_FINDINGS: usize = 32;
 /// Most bytes of a socket's path: what fits a socket's address, and links that lead there.
 const MOST_PATH: usize = 255;
 
@@ -136,7 +136,7 @@ pub fn discover(root: &HostRoot, config: &DiscoveryConfig, rules: &Rules) -> Dis
 
 /// A bounded list; users that may run VMs come first, so that others cannot use it up.
 #[derive(Default)]
-struct Findings {
+pub(super) struct Findings {
     own: Vec<Finding>,
     foreign: Vec<Finding>,
     more: usize,
@@ -147,7 +147,7 @@ impl Findings {
         Self::keep(&mut self.own, &mut self.more, finding);
     }
 
-    fn push_foreign(&mut self, finding: Finding) {
+    pub(super) fn push_foreign(&mut self, finding: Finding) {
         Self::keep(&mut self.foreign, &mut self.more, finding);
     }
 
@@ -163,7 +163,7 @@ impl Findings {
         }
     }
 
-    fn done(mut self) -> Vec<Finding> {
+    pub(super) fn done(mut self) -> Vec<Finding> {
         self.own.append(&mut self.foreign);
         self.more += self.own.len().saturating_sub(MOST_FINDINGS);
         self.own.truncate(MOST_FINDINGS);
@@ -234,10 +234,10 @@ fn sockets_in(folder: &Path, rules: &Rules, findings: &mut Findings) -> Vec<Path
 type Looked = Result<Running, (Option<u32>, Refusal)>;
 
 /// A QEMU that runs.
-struct Running {
-    hypervisor: Hypervisor,
-    uid: u32,
-    line: CommandLine,
+pub(super) struct Running {
+    pub(super) hypervisor: Hypervisor,
+    pub(super) uid: u32,
+    pub(super) line: CommandLine,
 }
 
 /// The user of a process that may not be a VM for that alone. The kernel names root for processes that hide
@@ -255,17 +255,9 @@ fn stranger(root: &HostRoot, pid: u32, uid: u32) -> Option<Looked> {
 }
 
 /// QEMU processes that may be VMs, oldest first. A call or two say of any other process that it is none.
-fn running(root: &HostRoot, rules: &Rules, findings: &mut Findings) -> Vec<Running> {
-    let Ok(entries) = fs::read_dir(root.proc()) else {
-        return Vec::new();
-    };
-    let pids = entries
-        .flatten()
-        .filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
-    // So that findings have an order.
-    let pids: BTreeSet<u32> = pids.collect();
+pub(super) fn running(root: &HostRoot, rules: &Rules, findings: &mut Findings) -> Vec<Running> {
     let mut found: Vec<Running> = Vec::new();
-    for pid in pids {
+    for pid in pids(root) {
         let looked = match foreign(root, rules, pid) {
             // What is no VM is only worth a look while there is room to say so.
             Some(uid) if findings.has_room() => stranger(root, pid, uid),
@@ -287,6 +279,17 @@ fn running(root: &HostRoot, rules: &Rules, findings: &mut Findings) -> Vec<Runni
     }
     found.sort_by_key(|running| running.hypervisor.process());
     found
+}
+
+/// All processes, in an order that findings then have too.
+pub(super) fn pids(root: &HostRoot) -> BTreeSet<u32> {
+    let Ok(entries) = fs::read_dir(root.proc()) else {
+        return BTreeSet::new();
+    };
+    let names = entries.flatten().map(|entry| entry.file_name());
+    names
+        .filter_map(|name| name.to_str()?.parse().ok())
+        .collect()
 }
 
 /// Processes that may be VMs' hypervisors, oldest first.
@@ -335,14 +338,37 @@ fn join(
     rules: &Rules,
     running: &Running,
 ) {
+    if let Some(finding) = cut(running) {
+        findings.push(finding);
+    }
+    let monitors = match monitors(running, rules) {
+        Ok(monitors) => monitors,
+        Err(finding) => return findings.push(finding),
+    };
+    let known = monitors.iter().find(|s| found.contains_key(*s));
+    let Some(socket) = known.or(monitors.last()).cloned() else {
+        return;
+    };
+    let candidate = found.entry(socket.clone());
+    let candidate = candidate.or_insert_with(|| Candidate::at(socket));
+    candidate.claims.push(running.hypervisor.clone());
+}
+
+/// Where not all that a process was started with was read.
+pub(super) fn cut(running: &Running) -> Option<Finding> {
     let pid = running.hypervisor.pid;
-    if running.line.is_cut {
-        findings.push(Finding::degraded(
+    running.line.is_cut.then(|| {
+        Finding::degraded(
             "monitor",
             format!("process {pid}: its command line is too long, only its beginning was read"),
             "name the VM's monitor (-qmp) before other options",
-        ));
-    }
+        )
+    })
+}
+
+/// The monitors that may be a process's own, at least one; else why there is none.
+pub(super) fn monitors(running: &Running, rules: &Rules) -> Result<Vec<PathBuf>, Finding> {
+    let pid = running.hypervisor.pid;
     let mut monitors = Vec::new();
     let mut refused = None;
     for socket in &running.line.monitors {
@@ -351,17 +377,11 @@ fn join(
             Err(refusal) => refused = Some(refusal),
         }
     }
-    let known = monitors.iter().find(|s| found.contains_key(*s));
-    let Some(socket) = known.or(monitors.last()).cloned() else {
-        findings.push(match refused {
-            Some(refusal) => refusal.finding(&format!("process {pid}")),
-            None => no_monitor(pid, &running.line),
-        });
-        return;
-    };
-    let candidate = found.entry(socket.clone());
-    let candidate = candidate.or_insert_with(|| Candidate::at(socket));
-    candidate.claims.push(running.hypervisor.clone());
+    match refused {
+        _ if !monitors.is_empty() => Ok(monitors),
+        Some(refusal) => Err(refusal.finding(&format!("process {pid}"))),
+        None => Err(no_monitor(pid, &running.line)),
+    }
 }
 
 /// The path without links, where it may be the monitor of a VM of this user. One that is not there yet may come.

@@ -118,12 +118,16 @@ pub(in crate::qemu) fn executable(root: &HostRoot, pid: u32) -> io::Result<Execu
 /// Whether an operator may want to know why this is not taken for a VM. Decides nothing else.
 pub(in crate::qemu) fn looks_like_qemu(executable: &Executable) -> bool {
     let name = executable.path.file_name().unwrap_or_default();
-    let name = name.to_string_lossy();
-    name.starts_with("qemu-system-") || matches!(&*name, "qemu-kvm" | "kvm" | "qemu")
+    sounds_like_qemu(&name.to_string_lossy())
+}
+
+/// The same of a program's name, for processes of which no more can be read.
+pub(in crate::qemu) fn sounds_like_qemu(name: &str) -> bool {
+    name.starts_with("qemu-system-") || matches!(name, "qemu-kvm" | "kvm" | "qemu")
 }
 
 /// The start of a file that is small by nature.
-fn small(path: &Path) -> io::Result<String> {
+pub(in crate::qemu) fn small(path: &Path) -> io::Result<String> {
     let mut bytes = Vec::new();
     fs::File::open(path)?
         .take(MOST_BYTES)

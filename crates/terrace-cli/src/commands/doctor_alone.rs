@@ -1,0 +1,140 @@
+//! `terrace doctor` without a daemon: what this command can see by itself, with the privileges that it has.
+
+use std::io::ErrorKind;
+use std::path::Path;
+
+use terrace_api::client::ClientError;
+use terrace_api::types::{Doctor, Finding, Health};
+use terrace_host::qemu::who::{HypervisorConfig, Rules};
+use terrace_host::topology::{TierSource, Topology};
+use terrace_host::{HostRoot, Status, doctor};
+use terrace_proto::printable::{MOST_WORDS, excerpt};
+use terraced::config::{Config, DEFAULT_FILE, Sources};
+
+/// What the daemon would say of the host and of QEMU processes that it has not asked; and why it does not say so itself.
+pub fn look(error: &ClientError, socket: &Path, file: Option<&Path>) -> (Doctor, Finding) {
+    let root = HostRoot::default();
+    let (config, mut findings) = read(file);
+    let (rules, of_rules) = match &config {
+        Some(config) => Rules::read(&root, &config.hypervisors),
+        None => Rules::read(&root, &HypervisorConfig::default()),
+    };
+    let (topology, mut host) = host(&root, config.as_ref());
+    host.append(&mut findings);
+    host.extend(of_rules);
+    let processes = doctor::processes(&root, &topology, &rules);
+    host.extend(processes.others);
+    let vms = processes.vms.into_iter();
+    let doctor = Doctor {
+        host: host.iter().map(finding).collect(),
+        vms: vms
+            .map(|(name, findings)| (name, findings.iter().map(finding).collect()))
+            .collect(),
+    };
+    (doctor, daemon(error, socket, config.as_ref()))
+}
+
+/// The configuration, where it is there and valid; without it the defaults count, and that is said.
+fn read(file: Option<&Path>) -> (Option<Config>, Vec<terrace_host::Finding>) {
+    let name = "configuration";
+    let read =
+        Sources::read(file).and_then(|sources| Ok((Config::new(&sources)?, sources.words())));
+    match read {
+        Ok((config, words)) => (Some(config), vec![terrace_host::Finding::ok(name, words)]),
+        Err(problem) => {
+            let file = file.unwrap_or(Path::new(DEFAULT_FILE)).display();
+            let finding = terrace_host::Finding::missing(
+                name,
+                format!("{problem}: this report goes by the defaults"),
+                format!("`terrace config check {file}` as root says what is wrong with it"),
+            );
+            (None, vec![finding])
+        }
+    }
+}
+
+fn host(root: &HostRoot, config: Option<&Config>) -> (Topology, Vec<terrace_host::Finding>) {
+    let defined = config.map(Config::tier_definitions).unwrap_or_default();
+    let (topology, unread) = match Topology::read(root, &defined) {
+        Ok(topology) => (topology.or_observed(), None),
+        Err(error) => {
+            let none = Topology {
+                nodes: Vec::new(),
+                tiers: Vec::new(),
+                source: TierSource::Operator,
+                findings: Vec::new(),
+            };
+            (none, Some(error))
+        }
+    };
+    let mut findings = doctor::host(root, &topology);
+    if let Some(error) = unread {
+        findings.retain(|finding| finding.name != "topology");
+        findings.push(terrace_host::Finding::missing(
+            "topology",
+            format!("the memory tiers could not be read: {error}"),
+            "mount sysfs; correct the [[tier]] sections of the configuration",
+        ));
+    }
+    findings.push(terrace_host::Finding::ok(
+        "privileges",
+        "cap-sys-nice and cap-sys-ptrace tell what this command has; the daemon needs both, and its systemd unit gives \
+         them to it",
+    ));
+    (topology, findings)
+}
+
+/// Why the daemon does not answer, and what to do.
+fn daemon(error: &ClientError, socket: &Path, config: Option<&Config>) -> Finding {
+    let shown = excerpt(&socket.to_string_lossy(), 255);
+    let other = config
+        .filter(|config| config.socket != socket)
+        .map(|config| {
+            let named = excerpt(&config.socket.to_string_lossy(), 255);
+            format!("; its configuration has it listen at {named}: --socket {named}")
+        });
+    let other = other.unwrap_or_default();
+    let start = format!("systemctl start terraced, or terraced --config FILE{other}");
+    let (found, advice) = match error {
+        ClientError::Connect { why, .. }
+            if matches!(
+                why.kind(),
+                ErrorKind::NotFound | ErrorKind::ConnectionRefused
+            ) =>
+        {
+            (
+                format!("the daemon is not running: nobody listens at {shown} ({why})"),
+                start,
+            )
+        }
+        ClientError::NotAllowed { .. } => (
+            format!(
+                "the daemon could not be reached: permission denied at {shown}, which is for its owner and group alone"
+            ),
+            "run this as root (sudo), or as a member of the socket's group".to_owned(),
+        ),
+        other_error => (
+            format!("the daemon could not be reached: {other_error}"),
+            "see to its log (journalctl -u terraced), and restart it".to_owned(),
+        ),
+    };
+    Finding {
+        name: "daemon".to_owned(),
+        health: Health::Missing,
+        found: excerpt(&found, MOST_WORDS),
+        advice: Some(excerpt(&advice, MOST_WORDS)),
+    }
+}
+
+fn finding(of: &terrace_host::Finding) -> Finding {
+    Finding {
+        name: of.name.to_owned(),
+        health: match of.status {
+            Status::Ok => Health::Ok,
+            Status::Degraded => Health::Degraded,
+            Status::Missing => Health::Missing,
+        },
+        found: of.why.clone(),
+        advice: of.change.clone(),
+    }
+}

@@ -1,0 +1,131 @@
+//! Processes that may be VMs, by what procfs says of them alone: no monitor is connected to.
+//!
+//! For who wants to know without a daemon, perhaps without its privileges: what cannot be read is said, and is no error.
+
+use std::fs;
+use std::io::ErrorKind;
+use std::os::unix::fs::MetadataExt as _;
+
+use terrace_proto::printable::{MOST_NAME, excerpt, is_vm_name};
+
+use super::discovery::{self, Findings, Hypervisor, Running};
+use super::machine::Machine;
+use super::vm::bad_name;
+use super::who::{self, Rules};
+use crate::{Finding, HostRoot};
+
+/// Most processes that are told of.
+const MOST_VMS: usize = 1024;
+/// Most characters of a path in a sentence.
+const MOST_PATH: usize = 255;
+
+/// A process that may be a VM, and what its command line says.
+pub(crate) struct Unasked {
+    /// Which one.
+    pub hypervisor: Hypervisor,
+    /// Whether it may be a VM, and about its monitor.
+    pub findings: Vec<Finding>,
+    /// How it was told to run the guest.
+    pub machine: Machine,
+    /// What encrypts the guest's memory.
+    pub encryption: Option<String>,
+}
+
+/// All of them, oldest first; and why other QEMU processes are no VMs, or cannot be told.
+pub(crate) fn unasked(root: &HostRoot, rules: &Rules) -> (Vec<Unasked>, Vec<Finding>) {
+    let mut findings = Findings::default();
+    let mut found = discovery::running(root, rules, &mut findings);
+    found.truncate(MOST_VMS);
+    for pid in discovery::pids(root) {
+        if let Some(finding) = unread(root, pid) {
+            findings.push_foreign(finding);
+        }
+    }
+    let found = found.into_iter().map(|running| look(running, rules));
+    (found.collect(), findings.done())
+}
+
+fn look(running: Running, rules: &Rules) -> Unasked {
+    let (pid, uid) = (running.hypervisor.pid, running.uid);
+    let name = running.line.name.as_deref();
+    let who = match name.filter(|name| !is_vm_name(name)) {
+        Some(name) => bad_name(name).finding(&format!("process {pid}")),
+        None => Finding::ok(
+            "hypervisor",
+            format!("process {pid} of user {uid} may be a VM"),
+        ),
+    };
+    let mut findings = vec![who];
+    findings.extend(discovery::cut(&running));
+    findings.push(monitor(&running, rules));
+    Unasked {
+        hypervisor: running.hypervisor,
+        findings,
+        machine: running.line.machine,
+        encryption: running.line.encryption,
+    }
+}
+
+fn monitor(running: &Running, rules: &Rules) -> Finding {
+    let socket = match discovery::monitors(running, rules) {
+        Ok(monitors) => monitors.into_iter().next_back().unwrap_or_default(),
+        Err(finding) => return finding,
+    };
+    let shown = excerpt(&socket.to_string_lossy(), MOST_PATH);
+    match fs::symlink_metadata(&socket) {
+        Ok(_) => Finding::ok(
+            "monitor",
+            format!("{shown} (nobody connected to it for this report)"),
+        ),
+        Err(error) if error.kind() == ErrorKind::PermissionDenied => Finding::degraded(
+            "monitor",
+            format!("{shown} could not be read: permission denied"),
+            "run this as root, or as the VM's user",
+        ),
+        Err(error) => Finding::missing(
+            "monitor",
+            format!("{shown}: {error}"),
+            "the socket was removed under the VM: give it another monitor, or start it again",
+        ),
+    }
+}
+
+/// About a process that calls itself a QEMU and of which no more can be read.
+fn unread(root: &HostRoot, pid: u32) -> Option<Finding> {
+    let error = fs::read_link(root.process(pid, "exe")).err()?;
+    let name = who::small(&root.process(pid, "comm")).ok()?;
+    let uid = fs::metadata(root.process(pid, "")).ok()?.uid();
+    unreadable(pid, name.trim_end(), uid, error.kind())
+}
+
+fn unreadable(pid: u32, name: &str, uid: u32, why: ErrorKind) -> Option<Finding> {
+    // The kernel keeps the first 15 bytes of it.
+    let is_hidden = why == ErrorKind::PermissionDenied && who::sounds_like_qemu(name);
+    is_hidden.then(|| {
+        let name = excerpt(name, MOST_NAME);
+        Finding::degraded(
+            "hypervisor",
+            format!("process {pid} ({name}) of user {uid}: what it runs could not be read: permission denied"),
+            "run this as root, or as the VM's user",
+        )
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_process_that_hides_is_told_of_only_where_it_calls_itself_a_qemu() {
+        let found = unreadable(7, "qemu-system-x86", 64055, ErrorKind::PermissionDenied).unwrap();
+        assert!(found.why.contains("process 7") && found.why.contains("user 64055"));
+        assert!(found.why.contains("could not be read: permission denied"));
+        assert_eq!(unreadable(7, "sshd", 0, ErrorKind::PermissionDenied), None);
+        assert_eq!(
+            unreadable(7, "qemu-system-x86", 0, ErrorKind::NotFound),
+            None
+        );
+        let hostile = unreadable(7, "qemu-system-\u{1b}[2J", 0, ErrorKind::PermissionDenied);
+        assert!(!hostile.unwrap().why.contains('\u{1b}'));
+    }
+}

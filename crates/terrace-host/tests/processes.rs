@@ -1,0 +1,238 @@
+//! What is said of QEMU processes of which only procfs is asked.
+
+mod played;
+
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::os::unix::net::UnixListener;
+use std::path::Path;
+
+use played::{play_qemu, rules};
+use terrace_host::doctor::{Processes, processes};
+use terrace_host::qemu::{DiscoveryConfig, discover};
+use terrace_host::topology::{NodeId, Tier, TierSource, Topology};
+use terrace_host::{Finding, HostRoot, Status};
+use terrace_proto::TierId;
+
+fn topology() -> Topology {
+    let tier = |id: u8| Tier {
+        id: TierId(id),
+        name: String::new(),
+        nodes: vec![NodeId(u32::from(id))],
+        total_bytes: 0,
+    };
+    Topology {
+        nodes: vec![],
+        tiers: vec![tier(0), tier(1)],
+        source: TierSource::Operator,
+        findings: vec![],
+    }
+}
+
+fn look(root: &Path) -> Processes {
+    let root = HostRoot::new(root);
+    processes(&root, &topology(), &rules(&root))
+}
+
+/// The findings about the one VM of these options.
+fn played(args: &[&str]) -> Vec<Finding> {
+    let dir = tempfile::tempdir().unwrap();
+    let pid = std::process::id();
+    play_qemu(dir.path(), pid, args);
+    let allowed = dir.path().join(format!("proc/{pid}/status"));
+    let status = fs::read_to_string(&allowed).unwrap();
+    let status: Vec<&str> = status.lines().filter(|l| !l.starts_with("Mems_")).collect();
+    fs::write(&allowed, status.join("\n") + "\n").unwrap();
+    let found = look(dir.path());
+    assert_eq!(found.others, []);
+    assert_eq!(found.vms.len(), 1);
+    found.vms.into_values().next().unwrap()
+}
+
+fn about<'a>(name: &str, findings: &'a [Finding]) -> &'a Finding {
+    let found = findings.iter().find(|f| f.name == name);
+    found.unwrap_or_else(|| panic!("nothing about {name}: {findings:?}"))
+}
+
+const SHARED: [&str; 6] = [
+    "-object",
+    "memory-backend-memfd,id=m0,size=1G,share=on",
+    "-machine",
+    "q35,memory-backend=m0",
+    "-accel",
+    "kvm",
+];
+
+#[test]
+fn a_vm_that_lacks_nothing_is_told_so_and_its_monitor_hears_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    let socket = dir.path().join("qmp.sock");
+    let listener = UnixListener::bind(&socket).unwrap();
+    listener.set_nonblocking(true).unwrap();
+    let qmp = format!("unix:{},server=on,wait=off", socket.display());
+    let findings = played(&[&["-name", "web1", "-qmp", &qmp], &SHARED[..]].concat());
+    let wrong: Vec<_> = findings.iter().filter(|f| f.status != Status::Ok).collect();
+    assert!(wrong.is_empty(), "{wrong:?}");
+    let monitor = about("monitor", &findings);
+    assert!(monitor.why.contains("qmp.sock"), "{monitor:?}");
+    let nobody = listener.accept().unwrap_err();
+    assert_eq!(nobody.kind(), std::io::ErrorKind::WouldBlock);
+}
+
+/// Options, the finding about them, how bad it is, and a word of it.
+type Lacking = (&'static [&'static str], &'static str, Status, &'static str);
+
+const LACKING: [Lacking; 7] = [
+    (
+        &[
+            "-object",
+            "memory-backend-ram,id=m0",
+            "-numa",
+            "node,memdev=m0",
+        ],
+        "guest-ram",
+        Status::Degraded,
+        "'m0' is private",
+    ),
+    (
+        &[
+            "-object",
+            "memory-backend-ram,id=m0,share=on",
+            "-numa",
+            "node,memdev=m0",
+        ],
+        "guest-ram",
+        Status::Degraded,
+        "no descriptor",
+    ),
+    (
+        &[
+            "-object",
+            "memory-backend-memfd,id=m0,hugetlb=on",
+            "-numa",
+            "node,memdev=m0",
+        ],
+        "guest-ram",
+        Status::Missing,
+        "hugetlbfs",
+    ),
+    (
+        &[
+            "-object",
+            "memory-backend-file,id=m0,share=on,mem-path=/dev/shm/a",
+            "-numa",
+            "node,memdev=m0",
+        ],
+        "alignment",
+        Status::Degraded,
+        "2 MiB",
+    ),
+    (
+        &[
+            "-object",
+            "memory-backend-memfd,id=m0,policy=bind,host-nodes=0",
+            "-numa",
+            "node,memdev=m0",
+        ],
+        "memory-policy",
+        Status::Degraded,
+        "bound to nodes 0",
+    ),
+    (
+        &["-device", "vfio-pci,host=01:00.0"],
+        "guest-ram",
+        Status::Missing,
+        "passed through",
+    ),
+    (
+        &["-object", "sev-guest,id=s0"],
+        "guest-ram",
+        Status::Missing,
+        "encrypted",
+    ),
+];
+
+#[test]
+fn what_a_command_line_lacks_is_told_with_what_to_add() {
+    let bare = played(&["-name", "web1", "-m", "4G", "-machine", "q35"]);
+    let ram = about("guest-ram", &bare);
+    assert!(ram.status == Status::Degraded && ram.why.contains("share=on"));
+    let monitor = about("monitor", &bare);
+    assert!(monitor.status == Status::Missing && monitor.why.contains("no QMP monitor"));
+    assert!(
+        monitor
+            .change
+            .as_ref()
+            .is_some_and(|c| c.contains("-qmp unix:"))
+    );
+    assert_eq!(about("accelerator", &bare).status, Status::Degraded);
+    for (args, name, status, word) in LACKING {
+        let findings = played(args);
+        let finding = about(name, &findings);
+        assert_eq!(finding.status, status, "{finding:?}");
+        let said = [
+            finding.why.as_str(),
+            finding.change.as_deref().unwrap_or(""),
+        ]
+        .concat();
+        assert!(said.contains(word), "{finding:?}");
+    }
+}
+
+#[test]
+fn a_qemu_that_is_no_vm_is_told_why_in_the_daemons_words() {
+    let dir = tempfile::tempdir().unwrap();
+    let pid = std::process::id();
+    play_qemu(dir.path(), pid, &SHARED);
+    let foreign = dir.path().join("tmp/qemu-system-x86_64");
+    fs::create_dir_all(foreign.parent().unwrap()).unwrap();
+    fs::write(&foreign, "").unwrap();
+    let exe = dir.path().join(format!("proc/{pid}/exe"));
+    fs::remove_file(&exe).unwrap();
+    symlink(&foreign, &exe).unwrap();
+    let found = look(dir.path());
+    assert!(found.vms.is_empty());
+    let root = HostRoot::new(dir.path());
+    let config = DiscoveryConfig {
+        processes: true,
+        ..DiscoveryConfig::default()
+    };
+    assert_eq!(
+        found.others,
+        discover(&root, &config, &rules(&root)).findings
+    );
+    assert!(found.others[0].why.contains("is not taken for a VM"));
+}
+
+#[test]
+fn hostile_names_are_written_out() {
+    let dir = tempfile::tempdir().unwrap();
+    let name = "web1\u{1b}[2J\u{202e}\n";
+    let backend = "memory-backend-ram,id=\u{1b}]0;owned\u{7}";
+    let args = [
+        "-name",
+        name,
+        "-object",
+        backend,
+        "-numa",
+        "node,memdev=\u{1b}]0;owned\u{7}",
+    ];
+    play_qemu(dir.path(), std::process::id(), &args);
+    let found = look(dir.path());
+    let findings: Vec<&Finding> = found.vms.values().flatten().collect();
+    assert!(
+        findings
+            .iter()
+            .any(|f| f.why.contains("printable characters"))
+    );
+    assert!(findings.iter().any(|f| f.why.contains("owned")));
+    let said = format!("{}{:?}", found.vms.keys().next().unwrap(), "");
+    let said = findings.iter().fold(said, |said, f| {
+        said + &f.why + f.change.as_deref().unwrap_or_default()
+    });
+    assert!(
+        !said.contains(|c: char| c.is_control() || c == '\u{202e}'),
+        "{said:?}"
+    );
+    assert!(said.starts_with("process "), "{said}");
+}
