@@ -2,6 +2,7 @@
 //! ([`Config`], valid by construction).
 
 mod agent;
+mod security;
 mod sources;
 
 use std::collections::BTreeMap;
@@ -19,6 +20,7 @@ use terrace_host::unit::UnitChoice;
 use terrace_proto::{TierId, TierLimit};
 
 pub use agent::{AgentConfig, Fallback, VmMode};
+pub use security::Security;
 pub use sources::{DEFAULT_FILE, Problem, Sources};
 
 /// The file as written.
@@ -28,6 +30,7 @@ struct Raw {
     daemon: RawDaemon,
     discover: RawDiscover,
     hypervisors: HypervisorConfig,
+    security: Security,
     tier: Vec<RawTier>,
     engine: EngineConfig,
     #[serde(rename = "move")]
@@ -190,6 +193,8 @@ pub struct Config {
     pub discover_every: Duration,
     /// Who may be a VM.
     pub hypervisors: HypervisorConfig,
+    /// How the daemon is locked in.
+    pub security: Security,
     /// Name and nodes of each tier; empty: as the kernel describes the host.
     pub tiers: Vec<TierNodes>,
     /// The engine's parameters; its tiers are filled in once the host's are known.
@@ -306,6 +311,7 @@ impl Config {
             processes: raw.discover.processes,
             discover_every: raw.discover.every,
             hypervisors: raw.hypervisors,
+            security: raw.security,
             tiers,
             engine,
             move_workers: raw.mover.workers,

@@ -1,5 +1,5 @@
-//! The threads that do for one VM what the engine decided: one scans and looks where pages are, one
-//! moves pages.
+//! The threads that do for one VM what the engine decided: one scans, one looks where pages are, one moves pages. The
+//! first hears the VM's monitor and worker and may look at no other process; so it has the second ask the kernel.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -17,6 +17,7 @@ use terrace_proto::{
     ScanRequest, VmId,
 };
 
+use crate::confine::{Role, spawn};
 use crate::daemon::Input;
 
 /// What the first thread is asked to do.
@@ -24,6 +25,9 @@ enum Look {
     Scan(ScanRequest),
     Placement(PlacementQuery),
 }
+
+/// Where a VM's pages are, and who wants to know.
+type Asked = (PlacementQuery, Sender<Vec<Event>>);
 
 /// The threads of one VM; dropping this ends them after what they are at, and a scan at once: its worker may be
 /// in the VM's cgroup, frozen or about to go.
@@ -62,20 +66,29 @@ impl Hands {
         let stop = Arc::new(AtomicBool::new(false));
         let looks_alive = Arc::new(());
         let moves_alive = Arc::clone(&looks_alive);
+        let (places, place_queue) = channel::<Asked>();
+        let placer = context.clone();
+        spawn(Role::Place, move || {
+            for (query, answer) in place_queue {
+                // Nobody waits for it while the daemon ends.
+                let _ = answer.send(placement(&placer, query));
+            }
+        })?;
         let looker = Looker {
             context: context.clone(),
+            places,
             vm,
             tracker,
             soft_dirty,
         };
         let threads = Arc::downgrade(&looks_alive);
         let worker = looker.tracker.worker_stop();
-        spawn("look", move || {
+        spawn(Role::Look, move || {
             looker.run(&look_queue);
             drop(looks_alive);
         })?;
         let (context, stopped) = (context.clone(), Arc::clone(&stop));
-        spawn("move", move || {
+        spawn(Role::Move, move || {
             move_pages(&context, &mover, &stopped, &plan_queue);
             drop(moves_alive);
         })?;
@@ -124,15 +137,9 @@ impl Drop for Hands {
     }
 }
 
-fn spawn(name: &str, body: impl FnOnce() + Send + 'static) -> std::io::Result<()> {
-    std::thread::Builder::new()
-        .name(name.into())
-        .spawn(body)
-        .map(drop)
-}
-
 struct Looker {
     context: Context,
+    places: Sender<Asked>,
     vm: Vm,
     tracker: Tracker,
     soft_dirty: Option<SoftDirty>,
@@ -179,20 +186,30 @@ impl Looker {
     }
 
     fn placement(&self, query: PlacementQuery) -> Vec<Event> {
-        let Context {
-            root,
-            topology,
-            target,
-            ..
-        } = &self.context;
-        let what = match caught(|| placement::query(root, topology, target, query)) {
-            Some(Ok(reports)) => return reports.into_iter().map(Event::Placement).collect(),
-            Some(Err(error)) => error.to_string(),
-            None => "a defect of terraced: the query panicked".into(),
-        };
-        let reason = format!("where its pages are could not be asked: {what}");
-        vec![failed(query.id, query.vm, reason)]
+        let (answer, answered) = channel();
+        let asked = self.places.send((query, answer));
+        let events = asked.ok().and_then(|()| answered.recv().ok());
+        events.unwrap_or_else(|| not_placed(query, "the thread for it is gone"))
     }
+}
+
+fn placement(context: &Context, query: PlacementQuery) -> Vec<Event> {
+    let Context {
+        root,
+        topology,
+        target,
+        ..
+    } = context;
+    match caught(|| placement::query(root, topology, target, query)) {
+        Some(Ok(reports)) => reports.into_iter().map(Event::Placement).collect(),
+        Some(Err(error)) => not_placed(query, &error.to_string()),
+        None => not_placed(query, "a defect of terraced: the query panicked"),
+    }
+}
+
+fn not_placed(query: PlacementQuery, what: &str) -> Vec<Event> {
+    let reason = format!("where its pages are could not be asked: {what}");
+    vec![failed(query.id, query.vm, reason)]
 }
 
 /// The round is given up; what is known of the VM stays.

@@ -13,8 +13,8 @@ use terrace_host::process_memory::{self, Resident};
 use tokio::sync::oneshot;
 
 use super::{Find, Look, Mechanism, Pace, Place, Provider, Trouble, Verified, three_ways};
+use crate::confine::{self, Role};
 use crate::daemon::Input;
-use crate::privileges;
 
 /// What a keeper tells the daemon's thread.
 pub struct News {
@@ -129,9 +129,7 @@ impl Keeper {
             was_met: true,
             order: 0,
         };
-        std::thread::Builder::new()
-            .name("elastic".into())
-            .spawn(move || body.run(&asked))?;
+        confine::spawn(Role::Elastic, move || body.run(&asked))?;
         Ok(Self { id, asks })
     }
 
@@ -235,9 +233,6 @@ struct Body {
 
 impl Body {
     fn run(mut self, asked: &Receiver<Ask>) {
-        if let Err(error) = privileges::keep_what_looking_takes() {
-            tracing::warn!("a thread of elastic memory keeps its capabilities: {error:#}");
-        }
         let mut next = Instant::now();
         loop {
             let wait = next.saturating_duration_since(Instant::now());
