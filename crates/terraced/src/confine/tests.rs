@@ -41,113 +41,71 @@ fn bits(value: libc::c_int) -> u64 {
     u64::from(value.cast_unsigned())
 }
 
-/// Calls that no thread that reads what others send may do, and how they fail.
-fn forbidden(memory: u64) -> Vec<(&'static str, libc::c_long, [u64; 6], i32)> {
-    let path = c"/bin/true".as_ptr() as u64;
-    let folder = bits(libc::AT_FDCWD);
-    let own = u64::from(std::process::id());
-    let shared = bits(libc::MAP_SHARED);
-    let private = bits(libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
-    let write = bits(libc::PROT_READ | libc::PROT_WRITE);
-    let execute = bits(libc::PROT_READ | libc::PROT_EXEC);
-    let (refused, unknown) = (libc::EPERM, libc::ENOSYS);
-    let inet = bits(libc::AF_INET);
-    let stream = bits(libc::SOCK_STREAM);
-    let limit = libc::SYS_prlimit64;
-    let new_limit = [0, 7, path, 0, 0, 0];
-    vec![
-        ("execve", libc::SYS_execve, [path, 0, 0, 0, 0, 0], refused),
-        ("ptrace", libc::SYS_ptrace, [0; 6], refused),
-        (
-            "move_pages",
-            libc::SYS_move_pages,
-            [own, 0, 0, 0, 0, 0],
-            refused,
-        ),
-        (
-            "process_vm_readv",
-            libc::SYS_process_vm_readv,
-            [own, 0, 0, 0, 0, 0],
-            refused,
-        ),
-        (
-            "process_vm_writev",
-            libc::SYS_process_vm_writev,
-            [own, 0, 0, 0, 0, 0],
-            refused,
-        ),
-        (
-            "mount",
-            libc::SYS_mount,
-            [path, path, path, 0, 0, 0],
-            refused,
-        ),
-        ("bpf", libc::SYS_bpf, [0; 6], refused),
-        ("unshare", libc::SYS_unshare, [0; 6], refused),
-        ("setns", libc::SYS_setns, [0; 6], refused),
-        ("init_module", libc::SYS_init_module, [0; 6], refused),
-        (
-            "open",
-            libc::SYS_openat,
-            [folder, path, 0, 0, 0, 0],
-            refused,
-        ),
-        (
-            "readlink",
-            libc::SYS_readlinkat,
-            [folder, path, memory, 8, 0, 0],
-            refused,
-        ),
-        ("connect", libc::SYS_connect, [0; 6], refused),
+/// What is tried, by which call, with which arguments, and how it has to fail.
+type Try = (&'static str, libc::c_long, [u64; 6], i32);
+
+/// Calls that no thread that reads what others send may do, whatever their arguments.
+const FORBIDDEN: [(&str, libc::c_long); 17] = [
+    ("execve", libc::SYS_execve),
+    ("ptrace", libc::SYS_ptrace),
+    ("move_pages", libc::SYS_move_pages),
+    ("process_vm_readv", libc::SYS_process_vm_readv),
+    ("process_vm_writev", libc::SYS_process_vm_writev),
+    ("mount", libc::SYS_mount),
+    ("bpf", libc::SYS_bpf),
+    ("unshare", libc::SYS_unshare),
+    ("setns", libc::SYS_setns),
+    ("init_module", libc::SYS_init_module),
+    ("open", libc::SYS_openat),
+    ("readlink", libc::SYS_readlinkat),
+    ("connect", libc::SYS_connect),
+    ("a hole in a file", libc::SYS_fallocate),
+    ("capset", libc::SYS_capset),
+    ("another filter", libc::SYS_seccomp),
+    ("perf_event_open", libc::SYS_perf_event_open),
+];
+
+/// Newer ones, which are unknown to it.
+const UNKNOWN: [(&str, libc::c_long); 3] = [
+    ("io_uring", libc::SYS_io_uring_setup),
+    ("another's descriptor", libc::SYS_pidfd_getfd),
+    ("clone3", libc::SYS_clone3),
+];
+
+/// All that must be refused; `memory` is a page of this process.
+fn forbidden(memory: u64) -> Vec<Try> {
+    let (shared, private) = (libc::MAP_SHARED, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
+    let (write, execute) = (libc::PROT_WRITE, libc::PROT_READ | libc::PROT_EXEC);
+    let (execute, own) = (bits(execute), u64::from(std::process::id()));
+    let mmap = |kind, how| [0, 4096, kind, bits(how), u64::MAX, 0];
+    let of = |first, second, third| [first, second, third, 0, 0, 0];
+    let by_argument = [
         (
             "a socket",
             libc::SYS_socket,
-            [inet, stream, 0, 0, 0, 0],
-            refused,
+            of(bits(libc::AF_INET), bits(libc::SOCK_STREAM), 0),
         ),
-        (
-            "a fork",
-            libc::SYS_clone,
-            [bits(libc::SIGCHLD), 0, 0, 0, 0, 0],
-            refused,
-        ),
-        (
-            "memory to execute",
-            libc::SYS_mmap,
-            [0, 4096, execute, private, u64::MAX, 0],
-            refused,
-        ),
+        ("a fork", libc::SYS_clone, of(bits(libc::SIGCHLD), 0, 0)),
+        ("memory to execute", libc::SYS_mmap, mmap(execute, private)),
         (
             "a shared mapping",
             libc::SYS_mmap,
-            [0, 4096, write, shared, 0, 0],
-            refused,
+            mmap(bits(write), shared),
         ),
         (
             "to make it so",
             libc::SYS_mprotect,
-            [memory, 4096, execute, 0, 0, 0],
-            refused,
+            of(memory, 4096, execute),
         ),
-        (
-            "a signal",
-            libc::SYS_kill,
-            [own, bits(libc::SIGUSR1), 0, 0, 0, 0],
-            refused,
-        ),
-        ("a hole in a file", libc::SYS_fallocate, [0; 6], refused),
-        ("a limit", limit, new_limit, refused),
-        ("capset", libc::SYS_capset, [0; 6], refused),
-        ("another filter", libc::SYS_seccomp, [0; 6], refused),
-        ("io_uring", libc::SYS_io_uring_setup, [0; 6], unknown),
-        (
-            "another's descriptor",
-            libc::SYS_pidfd_getfd,
-            [0; 6],
-            unknown,
-        ),
-        ("clone3", libc::SYS_clone3, [0; 6], unknown),
-    ]
+        ("a signal", libc::SYS_kill, of(own, bits(libc::SIGUSR1), 0)),
+        ("a limit", libc::SYS_prlimit64, of(0, 7, memory)),
+    ];
+    let none = |(what, number), error| (what, number, [0; 6], error);
+    let forbidden = FORBIDDEN.map(|call| none(call, libc::EPERM));
+    let unknown = UNKNOWN.map(|call| none(call, libc::ENOSYS));
+    let by_argument = by_argument.map(|(what, number, args)| (what, number, args, libc::EPERM));
+    let all = forbidden.into_iter().chain(unknown);
+    all.chain(by_argument).collect()
 }
 
 #[test]
