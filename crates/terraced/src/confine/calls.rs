@@ -209,6 +209,9 @@ const FACCESSAT2: u32 = 439;
 const EPOLL_PWAIT2: u32 = 441;
 /// `landlock_create_ruleset`, `landlock_add_rule`, `landlock_restrict_self`.
 const LANDLOCK: [u32; 3] = [444, 445, 446];
+/// Requests of ioctl(2) about a descriptor itself; their type differs between C libraries.
+const FIONBIO: libc::c_int = 0x5421;
+const FIOCLEX: libc::c_int = 0x5451;
 /// The bit of calls of x32 programs, which no list has.
 const X32: u32 = 0x4000_0000;
 
@@ -328,8 +331,8 @@ impl Rules {
         // Of a descriptor, not of a path.
         self.any(libc::SYS_statx, vec![has(2, libc::AT_EMPTY_PATH)?])?;
         self.any(libc::SYS_newfstatat, vec![has(3, libc::AT_EMPTY_PATH)?])?;
-        let about = [libc::FIONBIO, libc::FIOCLEX];
-        self.any(libc::SYS_ioctl, all(about.map(|about| same(1, about)))?)
+        let about = [FIONBIO, FIOCLEX];
+        self.any(libc::SYS_ioctl, all(about.map(|about| is(1, about)))?)
     }
 
     fn add_group(&mut self, calls: Calls) -> Result<(), BackendError> {
@@ -401,15 +404,6 @@ fn number(value: libc::c_int) -> u64 {
 
 fn is(argument: u8, value: libc::c_int) -> Result<SeccompCondition, BackendError> {
     condition(argument, SeccompCmpOp::Eq, number(value))
-}
-
-/// Of a request of ioctl(2), whose type differs between C libraries.
-fn same(argument: u8, value: libc::Ioctl) -> Result<SeccompCondition, BackendError> {
-    condition(
-        argument,
-        SeccompCmpOp::Eq,
-        value as u64 & u64::from(u32::MAX),
-    )
 }
 
 fn has(argument: u8, bits: libc::c_int) -> Result<SeccompCondition, BackendError> {
