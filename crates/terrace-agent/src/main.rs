@@ -18,7 +18,7 @@ use terrace_agent::room::Room;
 use terrace_agent::sampler::Samplers;
 use terrace_agent::status::{self, Board};
 use terrace_agent::{doctor, top};
-use terrace_sys::{Capability, Damon, HostRoot, keep_only};
+use terrace_sys::{Capability, Damon, HostRoot, keep_only, no_new_privileges};
 
 /// The host is told at least as often: it takes an agent that says nothing for five seconds for gone.
 const BEAT: Duration = Duration::from_secs(1);
@@ -139,6 +139,7 @@ fn run(config: Config) -> Result<()> {
         )
         .with_writer(std::io::stderr)
         .init();
+    no_new_privileges()?;
     keep_only(&KEPT).context("giving up capabilities")?;
     let root = HostRoot::default();
     let room = Room::read(root.clone(), &config.tiers, config.headroom_bytes)

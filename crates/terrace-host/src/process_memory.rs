@@ -3,9 +3,10 @@
 //! Memory that a device writes to by itself stays where it is: giving it back to the host would take it from under the
 //! device.
 
-use std::fs;
 use std::io::ErrorKind;
 use std::path::PathBuf;
+
+use terrace_sys::opener;
 
 use crate::{HostRoot, ReadError};
 
@@ -29,7 +30,7 @@ impl Resident {
 /// Resident memory of a process; none where the kernel does not say.
 #[must_use]
 pub fn resident(root: &HostRoot, pid: u32) -> Option<Resident> {
-    let status = fs::read_to_string(root.process(pid, "status")).ok()?;
+    let status = root.read(format!("proc/{pid}/status")).ok()?;
     let bytes = |key: &str| -> Option<u64> {
         let line = status.lines().find_map(|line| line.strip_prefix(key))?;
         let kib = line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()?;
@@ -52,12 +53,9 @@ pub fn pinned_by(root: &HostRoot, pid: u32) -> Result<Option<String>, ReadError>
     let path = root.process(pid, "fd");
     let failed = |path: PathBuf| move |source| ReadError::Io { path, source };
     let mut unseen = None;
-    for entry in fs::read_dir(&path).map_err(failed(path.clone()))? {
-        let target = entry.map_err(failed(path.clone())).and_then(|entry| {
-            let path = entry.path();
-            fs::read_link(&path).map_err(failed(path))
-        });
-        match target {
+    let links = opener::entries(&path, usize::MAX).map_err(failed(path))?;
+    for link in links {
+        match opener::read_link(&link).map_err(failed(link)) {
             Ok(target) => {
                 let name = target.to_string_lossy().into_owned();
                 if is_pinning(&name) {
@@ -85,6 +83,7 @@ pub(crate) fn is_pinning(target: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
     use std::os::unix::fs::symlink;
 
     use super::*;

@@ -6,51 +6,77 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use crate::SysError;
+use crate::{SysError, opener};
 
-/// Connects to a stream socket. A listener that accepts nobody and whose queue is full keeps the
-/// standard library's `connect` waiting for ever; this one gives up with `EAGAIN`.
+/// Between two tries to connect to a listener whose queue is full.
+const PAUSE: Duration = Duration::from_millis(5);
+
+/// Connects to a stream socket, by the thread's [`crate::opener`]. A listener that accepts nobody and whose queue is
+/// full keeps the standard library's `connect` waiting for ever; this one gives up with `EAGAIN`. Writing has the same
+/// time limit.
 ///
 /// # Errors
 /// Where nobody listens, the path is too long for a socket, or the time is over (`EAGAIN`).
 pub fn connect_unix(path: &Path, timeout: Duration) -> Result<UnixStream, SysError> {
-    let failed = || SysError::last("connect", path.display().to_string());
+    let error = |call| {
+        move |source| SysError {
+            call,
+            what: path.display().to_string(),
+            source,
+        }
+    };
+    let begin = Instant::now();
+    let socket = loop {
+        match opener::connect(path) {
+            Ok(socket) => break UnixStream::from(socket),
+            Err(source) if source.raw_os_error() == Some(libc::EAGAIN) => {
+                let left = timeout.saturating_sub(begin.elapsed());
+                if left.is_zero() {
+                    return Err(error("connect")(source));
+                }
+                std::thread::sleep(left.min(PAUSE));
+            }
+            Err(source) => return Err(error("connect")(source)),
+        }
+    };
+    socket
+        .set_nonblocking(false)
+        .map_err(error("ioctl(FIONBIO)"))?;
+    socket
+        .set_write_timeout(Some(timeout))
+        .map_err(error("setsockopt(SO_SNDTIMEO)"))?;
+    Ok(socket)
+}
+
+/// A connection that waits for nobody, by the rights of this thread.
+pub(crate) fn connect_at_once(path: &Path) -> io::Result<OwnedFd> {
     let (address, len) = address(path)?;
+    let kind = libc::SOCK_STREAM | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
     // SAFETY: takes no pointers.
-    let fd = unsafe { libc::socket(libc::AF_UNIX, libc::SOCK_STREAM | libc::SOCK_CLOEXEC, 0) };
+    let fd = unsafe { libc::socket(libc::AF_UNIX, kind, 0) };
     if fd < 0 {
-        return Err(failed());
+        return Err(io::Error::last_os_error());
     }
     // SAFETY: the call above made this descriptor; nobody else owns it.
-    let socket = UnixStream::from(unsafe { OwnedFd::from_raw_fd(fd) });
-    let error = |source| SysError {
-        call: "setsockopt(SO_SNDTIMEO)",
-        what: path.display().to_string(),
-        source,
-    };
-    socket.set_write_timeout(Some(timeout)).map_err(error)?;
+    let socket = unsafe { OwnedFd::from_raw_fd(fd) };
     // SAFETY: `address` is a valid socket address of `len` bytes.
     let rc = unsafe { libc::connect(socket.as_raw_fd(), (&raw const address).cast(), len) };
     if rc != 0 {
-        return Err(failed());
+        return Err(io::Error::last_os_error());
     }
     Ok(socket)
 }
 
-fn address(path: &Path) -> Result<(libc::sockaddr_un, libc::socklen_t), SysError> {
+fn address(path: &Path) -> io::Result<(libc::sockaddr_un, libc::socklen_t)> {
     let bytes = path.as_os_str().as_bytes();
     let mut address = libc::sockaddr_un {
         sun_family: libc::sa_family_t::try_from(libc::AF_UNIX).unwrap_or_default(),
         sun_path: [0; 108],
     };
     if bytes.len() >= address.sun_path.len() || bytes.contains(&0) {
-        return Err(SysError {
-            call: "connect",
-            what: path.display().to_string(),
-            source: io::Error::from_raw_os_error(libc::ENAMETOOLONG),
-        });
+        return Err(io::Error::from_raw_os_error(libc::ENAMETOOLONG));
     }
     for (to, from) in address.sun_path.iter_mut().zip(bytes) {
         *to = libc::c_char::from_ne_bytes([*from]);

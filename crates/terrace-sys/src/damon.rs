@@ -15,12 +15,12 @@
 
 use std::cell::Cell;
 use std::fmt;
-use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use crate::opener::{self, How};
 use crate::{Process, SysError};
 
 /// Kdamonds that are asked for at once: as many processes can be watched. An odd number, so that others
@@ -36,6 +36,9 @@ const RETRIES: u32 = 200;
 const PAUSE: Duration = Duration::from_millis(10);
 /// Watches fixed address ranges of a process (Linux 5.19); `vaddr` would replace them by its own.
 const OPERATIONS: &str = "fvaddr";
+
+/// Most regions of a process that are read: far more than we have it keep.
+const MOST_REGIONS: usize = 1 << 16;
 
 /// What went wrong with DAMON.
 #[derive(Debug, thiserror::Error)]
@@ -120,14 +123,12 @@ struct Sysfs;
 
 impl Files for Sysfs {
     fn read(&self, path: &Path) -> io::Result<String> {
-        fs::read_to_string(path)
+        let bytes = opener::read(path)?;
+        Ok(String::from_utf8_lossy(&bytes).into_owned())
     }
 
     fn write(&self, path: &Path, value: &str) -> io::Result<()> {
-        let mut file = fs::OpenOptions::new()
-            .write(true)
-            .truncate(true)
-            .open(path)?;
+        let mut file = opener::open(path, How::Write)?;
         io::Write::write_all(&mut file, value.as_bytes())
     }
 
@@ -488,12 +489,13 @@ impl Kdamond {
         turn.write(&format!("{slot}/state"), "update_schemes_tried_regions")?;
         let folder = format!("{slot}/contexts/0/schemes/0/tried_regions");
         let path = self.host.kdamonds.join(&folder);
-        let entries = fs::read_dir(&path).map_err(|error| failed("read", path, error))?;
+        let entries = opener::entries(&path, MOST_REGIONS);
+        let entries = entries.map_err(|error| failed("read", path, error))?;
         let mut regions = Vec::new();
-        for entry in entries.flatten() {
-            let name = entry.file_name();
+        for entry in entries {
+            let name = entry.file_name().and_then(|name| name.to_str());
             // Beside the regions' folders there is a file with their sum.
-            let Some(number) = name.to_str().and_then(|name| name.parse::<u64>().ok()) else {
+            let Some(number) = name.and_then(|name| name.parse::<u64>().ok()) else {
                 continue;
             };
             let field = |name: &str| turn.number(&format!("{folder}/{number}/{name}"));

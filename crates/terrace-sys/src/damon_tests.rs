@@ -1,3 +1,4 @@
+use std::fs;
 use std::process::{Child, Command};
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};

@@ -2,7 +2,7 @@
 //!
 //! Responsible for: what host and guest agent share of the kernel's interfaces: nodes and tiers ([`topology`]),
 //! files below a root folder, `move_pages(2)` in batches, the policy of a file in memory, the `PAGEMAP_SCAN` ioctl, DAMON's sysfs, sampled
-//! accesses ([`perf`]), extents of sparse files and holes in them, connecting and passing descriptors over Unix
+//! accesses ([`perf`]), the seam through which others' things are opened ([`opener`]), extents of sparse files and holes in them, connecting and passing descriptors over Unix
 //! sockets, the identity of a process, confinement, clocks, mappings. It leaves to others: what to do with any of
 //! it. All `unsafe` of the host side is meant to live here.
 
@@ -18,11 +18,13 @@ mod finding;
 mod mapping;
 mod mempolicy;
 mod move_pages;
+pub mod opener;
 mod pagemap;
 pub mod perf;
 mod privileges;
 mod process;
 mod root;
+mod seccomp;
 pub mod topology;
 
 pub use clock::{MonotonicClock, cpu_time_of, monotonic_now, process_cpu_time, thread_cpu_time};
@@ -44,7 +46,8 @@ pub use mempolicy::{MAX_NODES, allowed_nodes, file_prefers, prefer_node};
 pub use move_pages::{
     MAX_BATCH, MoveOutcome, MoveScope, NOT_ANSWERED, move_pages, move_pages_supported, query_nodes,
 };
-pub use pagemap::{PageRun, Pagemap, clear_soft_dirty, soft_dirty_supported};
-pub use privileges::{Capability, keep_only};
+pub use pagemap::{PAGEMAP_SCAN, PageRun, Pagemap, clear_soft_dirty, soft_dirty_supported};
+pub use privileges::{Capability, keep_none_at_work, keep_only};
 pub use process::{Process, ProcessError, ProcessId, start_time};
 pub use root::{HostRoot, ReadError};
+pub use seccomp::filter_system_calls;

@@ -8,6 +8,7 @@ use std::path::Path;
 
 use terrace_proto::PAGE_SIZE;
 
+use crate::opener::{self, How};
 use crate::{Process, SysError};
 
 /// Pages of one kind, one after the other.
@@ -56,7 +57,7 @@ struct Region {
 }
 
 /// `_IOWR('f', 16, struct pm_scan_arg)`.
-const PAGEMAP_SCAN: u64 = 0xc060_6610;
+pub const PAGEMAP_SCAN: u64 = 0xc060_6610;
 const PRESENT: u64 = 1 << 3;
 const HUGE: u64 = 1 << 6;
 const SOFT_DIRTY: u64 = 1 << 7;
@@ -73,7 +74,7 @@ impl Pagemap {
     /// # Errors
     /// Where it cannot be opened: the process is gone, or `CAP_SYS_PTRACE` is missing.
     pub fn open(path: &Path) -> Result<Self, SysError> {
-        let file = File::open(path).map_err(|source| SysError {
+        let file = opener::open(path, How::Read).map_err(|source| SysError {
             call: "open",
             what: path.display().to_string(),
             source,
@@ -222,7 +223,7 @@ impl Pagemap {
 /// Where the file cannot be written, or the process has ended.
 pub fn clear_soft_dirty(clear_refs: &Path, process: &Process) -> Result<(), SysError> {
     let clear = || {
-        let mut file = std::fs::OpenOptions::new().write(true).open(clear_refs)?;
+        let mut file = opener::open(clear_refs, How::Write)?;
         // The open file stays with the task that had the number, which is the process if it runs now.
         if !process.is_alive() {
             return Err(Error::from_raw_os_error(libc::ESRCH));

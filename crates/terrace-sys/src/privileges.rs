@@ -4,25 +4,24 @@ pub use caps::Capability;
 use caps::errors::CapsError;
 use caps::{CapSet, CapsHashSet};
 
-/// Gives up all capabilities but these, of which only those that are there stay. Called while there is one
-/// thread: threads inherit it.
+/// The calling thread gives up all capabilities but these, of which only those that are there stay; threads that it
+/// starts inherit that. A program that it starts has none: the bounding, ambient and inheritable sets are emptied.
 ///
 /// # Errors
 /// Where the kernel refuses.
 pub fn keep_only(kept: &[Capability]) -> Result<(), CapsError> {
-    let allowed = |cap: &Capability| kept.contains(cap);
     // Without CAP_SETPCAP the bounding set stays; no program that is started gains from it then,
     // because nothing is left to inherit.
     if caps::has_cap(None, CapSet::Effective, Capability::CAP_SETPCAP)? {
-        for cap in caps::runtime::thread_all_supported()
-            .into_iter()
-            .filter(|c| !allowed(c))
-        {
+        for cap in caps::runtime::thread_all_supported() {
             caps::drop(None, CapSet::Bounding, cap)?;
         }
     }
     let permitted = caps::read(None, CapSet::Permitted)?;
-    let kept: CapsHashSet = permitted.into_iter().filter(allowed).collect();
+    let kept: CapsHashSet = permitted
+        .into_iter()
+        .filter(|cap| kept.contains(cap))
+        .collect();
     for set in [CapSet::Ambient, CapSet::Inheritable] {
         caps::clear(None, set)?;
     }
@@ -30,6 +29,14 @@ pub fn keep_only(kept: &[Capability]) -> Result<(), CapsError> {
         caps::set(None, set, &kept)?;
     }
     Ok(())
+}
+
+/// The calling thread uses none of its capabilities; threads that it starts may take them up by [`keep_only`].
+///
+/// # Errors
+/// Where the kernel refuses.
+pub fn keep_none_at_work() -> Result<(), CapsError> {
+    caps::clear(None, CapSet::Effective)
 }
 
 #[cfg(test)]
@@ -44,6 +51,13 @@ mod tests {
             for set in [CapSet::Effective, CapSet::Permitted] {
                 let left = caps::read(None, set).unwrap();
                 assert!(left.iter().all(|c| kept.contains(c)), "{set:?}: {left:?}");
+            }
+            for set in [CapSet::Ambient, CapSet::Inheritable] {
+                assert_eq!(
+                    caps::read(None, set).unwrap(),
+                    CapsHashSet::new(),
+                    "{set:?}"
+                );
             }
             let changed = caps::raise(None, CapSet::Permitted, Capability::CAP_SYS_ADMIN);
             assert!(changed.is_err(), "what was given up comes back");

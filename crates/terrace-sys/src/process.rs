@@ -1,9 +1,10 @@
 //! A process that can be told from a later one with the same number.
 
-use std::fs;
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
+
+use crate::opener;
 
 /// A process that could not be taken hold of.
 #[derive(Debug, thiserror::Error)]
@@ -126,7 +127,7 @@ pub(crate) fn has_ended(pidfd: &OwnedFd) -> bool {
 /// Where it is gone or cannot be looked at.
 pub fn start_time(proc: &Path, pid: u32) -> Result<u64, ProcessError> {
     let path = proc.join(pid.to_string()).join("stat");
-    let text = fs::read(&path).map_err(|source| ProcessError::Read {
+    let text = opener::read(&path).map_err(|source| ProcessError::Read {
         path: path.clone(),
         source,
     })?;

@@ -1,8 +1,9 @@
 //! The folder under which `/proc` and `/sys` are found.
 
-use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
+
+use crate::opener;
 
 /// A file of the host that could not be read or understood.
 #[derive(Debug, thiserror::Error)]
@@ -80,7 +81,7 @@ impl HostRoot {
 
 /// A file's text; bytes that are no UTF-8 are replaced.
 pub(crate) fn read(path: &Path) -> Result<String, ReadError> {
-    match fs::read(path) {
+    match opener::read(path) {
         Ok(bytes) => Ok(String::from_utf8_lossy(&bytes).into_owned()),
         Err(source) => Err(ReadError::Io {
             path: path.into(),

@@ -1,7 +1,6 @@
 //! The thread that talks to the agents in guests.
 //!
-//! It serves all links, because none of them ever waits, and has no capability but the one that connecting
-//! takes. It leaves to the daemon's thread: what a verdict means for a VM.
+//! It serves all links, because none of them ever waits, and has no capability. It leaves to the daemon's thread: what a verdict means for a VM.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -14,8 +13,8 @@ use terrace_host::agent::{AgentLink, AgentView, Orders, WatchConfig};
 use terrace_proto::Tick;
 use terrace_sys::{MonotonicClock, ProcessId};
 
+use crate::confine::{self, Role};
 use crate::daemon::Input;
-use crate::privileges;
 
 /// Between two looks at all links.
 const STEP: Duration = Duration::from_millis(100);
@@ -40,9 +39,7 @@ impl Agents {
     pub fn start(inbox: Sender<Input>) -> std::io::Result<Self> {
         let (wishes, asked) = channel();
         let body = move || Links::new(inbox).run(&asked);
-        std::thread::Builder::new()
-            .name("agents".into())
-            .spawn(body)?;
+        confine::spawn(Role::Agents, body)?;
         Ok(Self { wishes })
     }
 
@@ -93,9 +90,6 @@ impl Links {
     }
 
     fn run(mut self, wishes: &Receiver<(String, Wish)>) {
-        if let Err(error) = privileges::keep_what_connecting_takes() {
-            tracing::warn!("the thread of guests' agents keeps its capabilities: {error:#}");
-        }
         loop {
             let asked = if self.links.is_empty() {
                 wishes.recv().map_err(|_| RecvTimeoutError::Disconnected)

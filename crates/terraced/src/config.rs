@@ -3,6 +3,7 @@
 
 mod agent;
 mod pins;
+mod security;
 mod sources;
 mod tiers;
 
@@ -22,6 +23,7 @@ use terrace_proto::{TierId, TierLimit};
 
 pub use agent::{AgentConfig, Fallback, VmMode};
 pub use pins::PinConfig;
+pub use security::Security;
 pub use sources::{DEFAULT_FILE, Problem, Sources};
 
 /// The file as written.
@@ -31,6 +33,7 @@ struct Raw {
     daemon: RawDaemon,
     discover: RawDiscover,
     hypervisors: HypervisorConfig,
+    security: Security,
     tier: Vec<RawTier>,
     engine: EngineConfig,
     #[serde(rename = "move")]
@@ -195,6 +198,8 @@ pub struct Config {
     pub discover_every: Duration,
     /// Who may be a VM.
     pub hypervisors: HypervisorConfig,
+    /// How the daemon is locked in.
+    pub security: Security,
     /// Name and nodes of each tier; empty: as the kernel describes the host.
     pub tiers: Vec<TierNodes>,
     /// The engine's parameters; its tiers are filled in once the host's are known.
@@ -313,6 +318,7 @@ impl Config {
             processes: raw.discover.processes,
             discover_every: raw.discover.every,
             hypervisors: raw.hypervisors,
+            security: raw.security,
             tiers,
             engine,
             move_workers: raw.mover.workers,

@@ -23,6 +23,7 @@ use tokio::sync::oneshot;
 use crate::agents::{Agents, Claims};
 use crate::api::{Failure, FindHost, Question, Served};
 use crate::config::Config;
+use crate::confine::{self, Role};
 use crate::elastic::keeper::News;
 use crate::elastic::orders::{Elastics, Given};
 use crate::elastic::{self, Origin};
@@ -338,7 +339,9 @@ impl Served for Daemon {
         let looked: Vec<Finding> = looked.cloned().collect();
         let elastic = self.elastic_host_findings();
         Box::new(move || {
-            let mut findings = doctor::host(&root, &topology);
+            let host = confine::run(Role::Doctor, move || doctor::host(&root, &topology));
+            let mut findings = host.unwrap_or_else(|error| vec![confine::not_looked(&error)]);
+            findings.extend(confine::findings());
             findings.extend(looked);
             findings.extend(elastic);
             findings

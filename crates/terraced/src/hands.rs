@@ -1,10 +1,9 @@
-//! The threads that do for one VM what the engine decided: one scans and looks where pages are, one
-//! moves pages.
+//! The threads that do for one VM what the engine decided: one scans, one looks where pages are, one moves pages. The
+//! first hears the VM's monitor and worker and may look at no other process; so it has the second ask the kernel.
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Weak};
-use std::time::Duration;
 
 use terrace_host::memory_map::MapWatch;
 use terrace_host::mover::{Mover, Target};
@@ -19,17 +18,18 @@ use terrace_proto::{
     ScanRequest, ScanSpent, VmId,
 };
 
+use crate::confine::{Role, spawn};
 use crate::daemon::Input;
 use crate::map_guard::MapGuard;
-
-/// How often a VM's events are taken in while nothing is asked.
-const EVENTS_EVERY: Duration = Duration::from_secs(1);
 
 /// What the first thread is asked to do.
 enum Look {
     Scan(ScanRequest),
     Placement(PlacementQuery),
 }
+
+/// Where a VM's pages are, and who wants to know.
+type Asked = (PlacementQuery, Sender<Vec<Event>>);
 
 /// The threads of one VM; dropping this ends them after what they are at, and a scan at once: its worker may be
 /// in the VM's cgroup, frozen or about to go.
@@ -72,22 +72,31 @@ impl Hands {
         let stop = Arc::new(AtomicBool::new(false));
         let looks_alive = Arc::new(());
         let moves_alive = Arc::clone(&looks_alive);
-        let guard = MapGuard::new(
+        let guard = MapGuard::start(
             context.vm,
             Arc::clone(&context.watch),
             Arc::clone(&stop),
             context.inbox.clone(),
-        );
+        )?;
+        let (places, place_queue) = channel::<Asked>();
+        let placer = context.clone();
+        spawn(Role::Place, move || {
+            for (query, answer) in place_queue {
+                // Nobody waits for it while the daemon ends.
+                let _ = answer.send(placement(&placer, query));
+            }
+        })?;
         let looker = Looker {
             context: context.clone(),
             guard: guard.clone(),
+            places,
             vm,
             tracker,
             soft_dirty,
         };
         let threads = Arc::downgrade(&looks_alive);
         let worker = looker.tracker.worker_stop();
-        spawn("look", move || {
+        spawn(Role::Look, move || {
             looker.run(&look_queue);
             drop(looks_alive);
         })?;
@@ -97,7 +106,7 @@ impl Hands {
             mover,
             stop: Arc::clone(&stop),
         };
-        spawn("move", move || {
+        spawn(Role::Move, move || {
             hand.run(&plan_queue);
             drop(moves_alive);
         })?;
@@ -146,16 +155,10 @@ impl Drop for Hands {
     }
 }
 
-fn spawn(name: &str, body: impl FnOnce() + Send + 'static) -> std::io::Result<()> {
-    std::thread::Builder::new()
-        .name(name.into())
-        .spawn(body)
-        .map(drop)
-}
-
 struct Looker {
     context: Context,
     guard: MapGuard,
+    places: Sender<Asked>,
     vm: Vm,
     tracker: Tracker,
     soft_dirty: Option<SoftDirty>,
@@ -163,16 +166,10 @@ struct Looker {
 
 impl Looker {
     fn run(mut self, queue: &Receiver<Look>) {
-        let mut tried = None;
-        loop {
-            let events = match queue.recv_timeout(EVENTS_EVERY) {
-                Ok(Look::Scan(request)) => self.scan(request),
-                Ok(Look::Placement(query)) => self.placement(query),
-                Err(RecvTimeoutError::Timeout) => {
-                    self.guard.follow_events(&mut tried);
-                    continue;
-                }
-                Err(RecvTimeoutError::Disconnected) => return,
+        for look in queue {
+            let events = match look {
+                Look::Scan(request) => self.scan(request),
+                Look::Placement(query) => self.placement(query),
             };
             for event in events {
                 if self.context.inbox.send(Input::Event(event)).is_err() {
@@ -228,25 +225,36 @@ impl Looker {
     }
 
     fn placement(&self, query: PlacementQuery) -> Vec<Event> {
-        let Context {
-            root,
-            topology,
-            target,
-            ..
-        } = &self.context;
-        let placed = caught(|| {
-            let ask = || placement::query(root, topology, target, query);
-            self.guard.around(true, ask)
-        });
-        let what = match placed {
-            Some(Err(reason)) => reason,
-            Some(Ok(Ok(reports))) => return reports.into_iter().map(Event::Placement).collect(),
-            Some(Ok(Err(error))) => error.to_string(),
-            None => "a defect of terraced: the query panicked".into(),
+        let ask = || {
+            let (answer, answered) = channel();
+            let asked = self.places.send((query, answer));
+            asked.ok().and_then(|()| answered.recv().ok())
         };
-        let reason = format!("where its pages are could not be asked: {what}");
-        vec![failed(query.id, query.vm, reason)]
+        match self.guard.around(true, ask) {
+            Ok(Some(events)) => events,
+            Ok(None) => not_placed(query, "the thread for it is gone"),
+            Err(reason) => not_placed(query, &reason),
+        }
     }
+}
+
+fn placement(context: &Context, query: PlacementQuery) -> Vec<Event> {
+    let Context {
+        root,
+        topology,
+        target,
+        ..
+    } = context;
+    match caught(|| placement::query(root, topology, target, query)) {
+        Some(Ok(reports)) => reports.into_iter().map(Event::Placement).collect(),
+        Some(Err(error)) => not_placed(query, &error.to_string()),
+        None => not_placed(query, "a defect of terraced: the query panicked"),
+    }
+}
+
+fn not_placed(query: PlacementQuery, what: &str) -> Vec<Event> {
+    let reason = format!("where its pages are could not be asked: {what}");
+    vec![failed(query.id, query.vm, reason)]
 }
 
 /// The round is given up; what is known of the VM stays.

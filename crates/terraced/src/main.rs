@@ -4,13 +4,13 @@
 mod agent_tests;
 mod agents;
 mod api;
+mod confine;
 mod daemon;
 mod elastic;
 mod events;
 mod guest_managed;
 mod hands;
 mod map_guard;
-mod privileges;
 mod record;
 mod remapped;
 #[cfg(test)]
@@ -36,6 +36,7 @@ use terrace_sys::Damon;
 use terraced::config::{self, Config, Sources};
 
 use agents::Claims;
+use confine::Role;
 use daemon::{Daemon, Input};
 use elastic::Pace;
 use elastic::orders::Elastics;
@@ -76,6 +77,11 @@ enum Internal {
 }
 
 fn main() -> ExitCode {
+    // First of all: nothing that is started from here on gains what its starter lacks.
+    if let Err(error) = terrace_sys::no_new_privileges() {
+        eprintln!("terraced: {error}");
+        return ExitCode::FAILURE;
+    }
     let args = Args::parse();
     let done = match args.command {
         Some(Internal::Worker) => terrace_host::worker::run().map_err(anyhow::Error::from),
@@ -98,7 +104,7 @@ fn serve(args: &Args) -> Result<()> {
     let mut config = Config::new(&sources)?;
     start_logging();
     tracing::info!("configuration: {}", sources.words());
-    privileges::give_up()?;
+    confine::start(config.security.seccomp)?;
     let root = HostRoot::default();
     let topology = Arc::new(read_topology(&root, &mut config)?);
     let config = Arc::new(config);
@@ -122,9 +128,7 @@ fn serve(args: &Args) -> Result<()> {
         inbox.clone(),
         claims.clone(),
     );
-    std::thread::Builder::new()
-        .name("scout".into())
-        .spawn(move || scout.run())?;
+    confine::spawn(Role::Scout, move || scout.run())?;
     let socket = config.socket.clone();
     let elastics = Elastics::new(elastic::finder(), Pace::default());
     let daemon = Daemon::new(config, root, topology, inbox, claims, elastics);

@@ -20,10 +20,11 @@ use terrace_host::worker::{ChargedTo, WorkerCommand};
 use terrace_host::{Finding, HostRoot};
 use terrace_proto::Readings;
 use terrace_proto::printable::{MOST_NAME, MOST_WORDS, excerpt, is_vm_name};
-use terrace_sys::{Damon, ProcessId};
+use terrace_sys::{Damon, ProcessId, opener};
 
 use crate::agents::Claims;
 use crate::config::{Config, Fallback, TrackerChoice, VmConfig, VmMode, WriteSource};
+use crate::confine::{self, Role};
 use crate::daemon::Input;
 
 /// How long a monitor or a worker may take to answer.
@@ -207,7 +208,7 @@ impl Scout {
                     scout.look(&candidate, &view);
                 }
             };
-            if let Err(error) = std::thread::Builder::new().name("scout".into()).spawn(body) {
+            if let Err(error) = confine::spawn(Role::Monitor, body) {
                 tracing::warn!("fewer VMs are looked at at once: no thread: {error}");
             }
         }
@@ -229,7 +230,7 @@ impl Scout {
         let found = self.look_at(candidate, view);
         let done = matches!(found.state, State::Ready(_) | State::Agent(_));
         // A VM that just starts has its monitor soon; until then nothing is connected to.
-        let pause = if candidate.socket.exists() {
+        let pause = if opener::metadata(&candidate.socket).is_ok() {
             RETRY
         } else {
             Duration::ZERO

@@ -1,12 +1,16 @@
 //! Findings about the host.
 
-use terrace_sys::{Pagemap, move_pages_supported};
+use std::path::Path;
+
+use terrace_sys::{Pagemap, move_pages_supported, opener};
 
 use crate::topology::{Tier, TierSource, Topology};
 use crate::{Finding, HostRoot};
 
 const CAP_SYS_PTRACE: u32 = 19;
 const CAP_SYS_NICE: u32 = 23;
+/// Most threads of this process that are looked at.
+const MOST_THREADS: usize = 1 << 14;
 
 /// Findings about the host: kernel, capabilities of this process, tiers, and who else moves pages.
 #[must_use]
@@ -54,12 +58,23 @@ fn huge_pages(root: &HostRoot) -> Finding {
     }
 }
 
-fn capabilities(root: &HostRoot) -> [Finding; 2] {
-    let effective = root.read("proc/self/status").ok().and_then(|status| {
-        let line = status.lines().find_map(|l| l.strip_prefix("CapEff:"))?;
+/// The capabilities that some thread of this process has or may take up: each has but what its work needs.
+fn held(root: &HostRoot) -> u64 {
+    let set = |file: &Path| {
+        let status = opener::read(file).ok()?;
+        let status = String::from_utf8_lossy(&status);
+        let line = status.lines().find_map(|l| l.strip_prefix("CapPrm:"))?;
         u64::from_str_radix(line.trim(), 16).ok()
-    });
-    let has = |bit: u32| effective.is_some_and(|set| set >> bit & 1 == 1);
+    };
+    let threads = opener::entries(&root.join("proc/self/task"), MOST_THREADS).unwrap_or_default();
+    let threads = threads.iter().map(|thread| thread.join("status"));
+    let sets = threads.filter_map(|file| set(&file));
+    sets.fold(0, |held, set| held | set)
+}
+
+fn capabilities(root: &HostRoot) -> [Finding; 2] {
+    let held = held(root);
+    let has = |bit: u32| held >> bit & 1 == 1;
     let nice = if has(CAP_SYS_NICE) {
         Finding::ok(
             "cap-sys-nice",
@@ -254,7 +269,11 @@ mod tests {
             fs::create_dir_all(path.parent().unwrap()).unwrap();
             fs::write(path, text).unwrap();
         };
-        put("proc/self/status", "Name:\tx\nCapEff:\t0000000000080000\n");
+        put("proc/self/task/1/status", "CapPrm:\t0000000000000000\n");
+        put(
+            "proc/self/task/2/status",
+            "Name:\tx\nCapPrm:\t0000000000080000\n",
+        );
         put("proc/self/pagemap", "");
         put("proc/sys/kernel/numa_balancing", "2\n");
         put("sys/kernel/mm/numa/demotion_enabled", "true\n");

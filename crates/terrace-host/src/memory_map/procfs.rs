@@ -1,15 +1,19 @@
 //! Mappings and descriptors of the hypervisor's process.
 
-use std::fs::{self, File, OpenOptions};
-use std::os::fd::{AsRawFd, OwnedFd};
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::fs::{self, File};
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use terrace_sys::is_hugetlbfs;
+use terrace_sys::opener::{self, How};
 
 use crate::HostRoot;
 use crate::ReadError;
 use crate::process_memory::is_pinning;
+
+/// Most descriptors of a process that are looked at: what systemd lets services have.
+const MOST_DESCRIPTORS: usize = 1 << 19;
 
 /// A line of `/proc/PID/maps`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -90,18 +94,19 @@ pub(super) struct Descriptors {
 impl Descriptors {
     pub(super) fn read(root: &HostRoot, pid: u32) -> Result<Self, ReadError> {
         let folder = root.process(pid, "fd");
-        let entries = fs::read_dir(&folder).map_err(|source| ReadError::Io {
+        let paths = opener::entries(&folder, MOST_DESCRIPTORS);
+        let paths = paths.map_err(|source| ReadError::Io {
             path: folder,
             source,
         })?;
         let target = |path: &Path| {
-            let link = fs::read_link(path).ok()?;
+            let link = opener::read_link(path).ok()?;
             Some(link.to_string_lossy().into_owned())
         };
-        let paths = entries.flatten().map(|entry| entry.path());
         Ok(Self {
             info: root.process(pid, "fdinfo"),
             links: paths
+                .into_iter()
                 .filter_map(|p| Some((p.clone(), target(&p)?)))
                 .collect(),
         })
@@ -126,9 +131,7 @@ impl Descriptors {
             let Some((held, _)) = hold(path, mapping) else {
                 continue;
             };
-            let same = PathBuf::from(format!("/proc/self/fd/{}", held.as_raw_fd()));
-            let file = OpenOptions::new().read(true).write(true).open(same);
-            let file = file.map_err(|source| ReadError::Io {
+            let file = opener::reopen(&held, How::ReadWrite).map_err(|source| ReadError::Io {
                 path: path.clone(),
                 source,
             })?;
@@ -150,8 +153,8 @@ impl Descriptors {
     /// Whether the process itself may read and write by the descriptor behind this path.
     fn is_read_write(&self, path: &Path) -> bool {
         let info = path.file_name().map(|number| self.info.join(number));
-        let text = info.and_then(|info| fs::read_to_string(info).ok());
-        text.and_then(|text| open_flags(&text))
+        let text = info.and_then(|info| opener::read(&info).ok());
+        text.and_then(|text| open_flags(&String::from_utf8_lossy(&text)))
             .is_some_and(|flags| flags & libc::O_ACCMODE == libc::O_RDWR)
     }
 }
@@ -161,11 +164,7 @@ impl Descriptors {
 /// The process may close and reuse its descriptor at any time, so it is held first and looked at then. O_PATH opens
 /// nothing yet: it may be a device or a pipe.
 fn hold(path: &Path, mapping: &Mapping) -> Option<(File, fs::Metadata)> {
-    let held = OpenOptions::new()
-        .read(true)
-        .custom_flags(libc::O_PATH)
-        .open(path)
-        .ok()?;
+    let held = opener::open(path, How::Look).ok()?;
     let meta = held.metadata().ok()?;
     let is_it = meta.is_file() && FileId::of(&meta) == mapping.file;
     is_it.then_some((held, meta))
@@ -197,6 +196,8 @@ impl OwnedFile {
 
 #[cfg(test)]
 mod tests {
+    use std::fs::OpenOptions;
+
     use super::*;
 
     #[test]

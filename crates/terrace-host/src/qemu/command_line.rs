@@ -1,9 +1,10 @@
 //! Command lines of running QEMUs: monitors, name, UUID, and what RAM there shall be.
 
 use std::collections::BTreeMap;
-use std::fs;
 use std::io::Read as _;
 use std::path::{Path, PathBuf};
+
+use terrace_sys::opener::{self, How};
 
 use super::machine::Machine;
 use crate::HostRoot;
@@ -60,7 +61,7 @@ pub(crate) fn encryption(root: &HostRoot, pid: u32) -> Option<String> {
 pub(super) fn of_process(root: &HostRoot, pid: u32) -> Option<CommandLine> {
     let mut bytes = Vec::new();
     let most = u64::try_from(MOST_BYTES).unwrap_or(u64::MAX);
-    let file = fs::File::open(root.process(pid, "cmdline")).ok()?;
+    let file = opener::open(&root.process(pid, "cmdline"), How::Read).ok()?;
     file.take(most + 1).read_to_end(&mut bytes).ok()?;
     let is_cut = bytes.len() > MOST_BYTES;
     bytes.truncate(MOST_BYTES);
@@ -69,7 +70,7 @@ pub(super) fn of_process(root: &HostRoot, pid: u32) -> Option<CommandLine> {
         // The last one may have lost its end.
         args.pop();
     }
-    let folder = fs::read_link(root.process(pid, "cwd")).unwrap_or_default();
+    let folder = opener::read_link(&root.process(pid, "cwd")).unwrap_or_default();
     let line = parse(args.get(1..).unwrap_or_default(), &folder);
     Some(CommandLine { is_cut, ..line })
 }

@@ -1,13 +1,12 @@
 //! Finding monitors: sockets in folders, and command lines of running QEMUs.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 use terrace_proto::printable::{MOST_NAME, excerpt};
-use terrace_sys::{ProcessId, start_time};
+use terrace_sys::{ProcessId, opener, start_time};
 
 use super::command_line::{self, CommandLine};
 use super::who::{self, ProcessFacts, Refusal, Rules, SocketFacts};
@@ -186,9 +185,9 @@ fn sockets_in(folder: &Path, rules: &Rules, findings: &mut Findings) -> Vec<Path
             "create the folder and put QEMU's -qmp sockets there, or correct the configuration",
         )
     };
-    let looked = fs::canonicalize(folder).and_then(|real| {
+    let looked = opener::real_path(folder).and_then(|real| {
         let folders = who::folders(&real)?;
-        Ok((fs::read_dir(&real)?, folders))
+        Ok((opener::entries(&real, MOST_FILES)?, folders))
     });
     let (entries, folders) = match looked {
         Ok(looked) => looked,
@@ -203,8 +202,8 @@ fn sockets_in(folder: &Path, rules: &Rules, findings: &mut Findings) -> Vec<Path
     }
     let mut sockets = Vec::new();
     let mut foreign: Vec<(PathBuf, Refusal)> = Vec::new();
-    for entry in entries.take(MOST_FILES).flatten() {
-        let Ok(facts) = SocketFacts::below(entry.path(), Vec::new()) else {
+    for path in entries {
+        let Ok(facts) = SocketFacts::below(path, Vec::new()) else {
             continue;
         };
         if !facts.is_socket {
@@ -243,7 +242,7 @@ pub(super) struct Running {
 /// The user of a process that may not be a VM for that alone. The kernel names root for processes that hide
 /// themselves, whose user is read elsewhere.
 fn foreign(root: &HostRoot, rules: &Rules, pid: u32) -> Option<u32> {
-    let folder = fs::metadata(root.process(pid, "")).ok()?;
+    let folder = opener::metadata(&root.process(pid, "")).ok()?;
     Some(folder.uid()).filter(|uid| !rules.has_user(*uid))
 }
 
@@ -283,13 +282,11 @@ pub(super) fn running(root: &HostRoot, rules: &Rules, findings: &mut Findings) -
 
 /// All processes, in an order that findings then have too.
 pub(super) fn pids(root: &HostRoot) -> BTreeSet<u32> {
-    let Ok(entries) = fs::read_dir(root.proc()) else {
-        return BTreeSet::new();
-    };
-    let names = entries.flatten().map(|entry| entry.file_name());
-    names
-        .filter_map(|name| name.to_str()?.parse().ok())
-        .collect()
+    let entries = opener::entries(&root.proc(), usize::MAX).unwrap_or_default();
+    let pids = entries
+        .iter()
+        .filter_map(|entry| entry.file_name()?.to_str()?.parse().ok());
+    pids.collect()
 }
 
 /// Processes that may be VMs' hypervisors, oldest first.

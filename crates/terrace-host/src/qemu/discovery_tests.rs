@@ -1,5 +1,6 @@
 //! What is found on hosts that are folders of files.
 
+use std::fs;
 use std::os::unix::fs::{PermissionsExt as _, symlink};
 use std::os::unix::net::UnixListener;
 

@@ -5,11 +5,12 @@
 //!
 //! Best effort: a worker that stays in the daemon's cgroup does its work all the same.
 
-use std::fs;
+use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use terrace_sys::Process;
+use terrace_sys::opener::{self, How};
 
 use crate::HostRoot;
 
@@ -47,7 +48,8 @@ impl ChargedTo {
         let mount = mount.ok_or_else(|| format!("no {} is mounted", theirs.kind.name()))?;
         let folder = self.folder(&theirs, &mount)?;
         let procs = folder.join("cgroup.procs");
-        fs::write(&procs, worker.to_string())
+        opener::open(&procs, How::Write)
+            .and_then(|mut file| file.write_all(worker.to_string().as_bytes()))
             .map_err(|error| format!("{}: {error}", procs.display()))
     }
 
@@ -74,8 +76,8 @@ impl ChargedTo {
 
 fn is_threaded(folder: &Path) -> Result<bool, String> {
     let file = folder.join("cgroup.type");
-    let text = fs::read_to_string(&file).map_err(|error| format!("{}: {error}", file.display()))?;
-    match text.trim() {
+    let text = opener::read(&file).map_err(|error| format!("{}: {error}", file.display()))?;
+    match String::from_utf8_lossy(&text).trim() {
         "threaded" => Ok(true),
         "domain" | "domain threaded" => Ok(false),
         other => Err(format!("{}: {other:?} takes no process", file.display())),

@@ -1,3 +1,5 @@
+use std::fs;
+
 use super::*;
 
 /// A tree in which this process is a VM's hypervisor, and whose cgroup files are plain ones.

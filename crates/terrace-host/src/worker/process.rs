@@ -85,13 +85,19 @@ impl Dying for WorkerProcess {
 
 static COLLECTOR: OnceLock<Mutex<Sender<WorkerProcess>>> = OnceLock::new();
 
-fn collect_later(process: WorkerProcess) {
-    let start = || {
+/// Starts the thread that collects them, where there is none.
+pub(super) fn start_collector() -> &'static Mutex<Sender<WorkerProcess>> {
+    COLLECTOR.get_or_init(|| {
         let (sender, queue) = channel();
-        thread::spawn(move || collect(&queue));
+        let thread = thread::Builder::new().name("worker-end".into());
+        // Where there is no such thread, the dead are collected when the daemon ends.
+        let _ = thread.spawn(move || collect(&queue));
         Mutex::new(sender)
-    };
-    let collector = COLLECTOR.get_or_init(start);
+    })
+}
+
+fn collect_later(process: WorkerProcess) {
+    let collector = start_collector();
     let collector = collector.lock().unwrap_or_else(PoisonError::into_inner);
     // Where there is no such thread, the dead are collected when the daemon ends.
     let _ = collector.send(process);

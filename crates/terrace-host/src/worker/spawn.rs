@@ -81,9 +81,18 @@ pub(super) fn start(command: &WorkerCommand) -> io::Result<(Child, UnixStream)> 
     Ok((child, here))
 }
 
+/// Starts the threads that start workers and collect those that ended, with the rights of the calling thread. Where
+/// nobody calls this, the first worker does, with those of the thread that wants it.
+pub fn start_threads() {
+    SPAWNER.get_or_init(spawner);
+    super::process::start_collector();
+}
+
 fn spawner() -> Mutex<mpsc::Sender<Order>> {
     let (sender, orders) = mpsc::channel::<Order>();
-    thread::spawn(move || {
+    let thread = thread::Builder::new().name("worker-start".into());
+    // Where there is no such thread, nobody receives orders, and each says so.
+    let _ = thread.spawn(move || {
         for (mut command, answer) in orders {
             // Who asked may have given up; the child then ends with its socket.
             let _ = answer.send(spawn(&mut command));

@@ -31,6 +31,7 @@ use tokio::sync::oneshot;
 
 use snapshot::{About, Snapshot};
 
+use crate::confine::{self, Role};
 use crate::daemon::Input;
 use crate::elastic::Origin;
 use crate::elastic::orders::Given;
@@ -258,19 +259,17 @@ pub fn start(socket: &Path, inbox: Sender<Input>) -> Result<()> {
         .thread_name("view")
         .build()?;
     let router = routes::router(Asker::new(inbox));
-    std::thread::Builder::new()
-        .name("api".into())
-        .spawn(move || {
-            runtime.block_on(async {
-                let served = match UnixListener::from_std(listener) {
-                    Ok(listener) => axum::serve(listener, router).await,
-                    Err(error) => Err(error),
-                };
-                if let Err(error) = served {
-                    tracing::error!("the API ended: {error}");
-                }
-            });
-        })?;
+    confine::spawn(Role::Api, move || {
+        runtime.block_on(async {
+            let served = match UnixListener::from_std(listener) {
+                Ok(listener) => axum::serve(listener, router).await,
+                Err(error) => Err(error),
+            };
+            if let Err(error) = served {
+                tracing::error!("the API ended: {error}");
+            }
+        });
+    })?;
     Ok(())
 }
 

@@ -16,8 +16,8 @@ use tokio::sync::oneshot;
 
 use super::lookout::Sharers;
 use super::{Find, Look, Mechanism, Pace, Place, Provider, Trouble, Verified, Wanted, three_ways};
+use crate::confine::{self, Role};
 use crate::daemon::Input;
-use crate::privileges;
 
 /// What a keeper tells the daemon's thread.
 pub struct News {
@@ -139,9 +139,7 @@ impl Keeper {
             is_held: false,
             lease_at: None,
         };
-        std::thread::Builder::new()
-            .name("elastic".into())
-            .spawn(move || body.run(&asked))?;
+        confine::spawn(Role::Elastic, move || body.run(&asked))?;
         Ok(Self { id, asks })
     }
 
@@ -258,9 +256,6 @@ struct Body {
 
 impl Body {
     fn run(mut self, asked: &Receiver<Ask>) {
-        if let Err(error) = privileges::keep_what_looking_takes() {
-            tracing::warn!("a thread of elastic memory keeps its capabilities: {error:#}");
-        }
         let mut next = Instant::now();
         loop {
             let until = self.lease_at.map_or(next, |at| at.min(next));

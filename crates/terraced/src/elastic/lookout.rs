@@ -5,6 +5,7 @@
 //! follows from it.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -15,6 +16,7 @@ use terrace_sys::{FileId, ProcessId};
 
 use super::Place;
 use crate::config::PinConfig;
+use crate::confine::{self, Role};
 
 /// Looks that nobody waits for take at most this part of the time.
 const SELDOM: u32 = 20;
@@ -117,7 +119,7 @@ impl Sharers {
     /// What the VM's device says of itself.
     pub fn hear(&mut self, device: Option<u32>, files: BTreeSet<FileId>) {
         if self.device.map(|known| known.pid) != device {
-            self.device = device.and_then(|pid| process_id(&self.root, pid));
+            self.device = device.and_then(|pid| process(&self.root, pid));
         }
         self.told = files;
     }
@@ -131,31 +133,20 @@ impl Sharers {
             return Found::Unknown("the hypervisor's process is not known".into());
         };
         if self.hypervisor.is_none_or(|known| known.pid != pid) {
-            self.hypervisor = process_id(&self.root, pid);
+            self.hypervisor = process(&self.root, pid);
         }
-        let mut files = match ram_files(&self.root, pid) {
-            Ok(files) => files,
-            Err(error) => return Found::Unknown(error.to_string()),
+        let look = OneLook {
+            keeper: self.keeper,
+            lookout: self.lookout.clone(),
+            root: self.root.clone(),
+            do_not_pin: self.pins.do_not_pin.clone(),
+            pid,
+            known: [self.hypervisor, self.device].into_iter().flatten().collect(),
+            told: self.told.clone(),
+            since,
         };
-        files.extend(&self.told);
-        if files.is_empty() {
-            return Found::Nobody;
-        }
-        let census = self
-            .lookout
-            .census(&self.root, self.keeper, &files, since)
-            .census;
-        let mut known: Vec<ProcessId> = worker::started().clone();
-        known.extend([self.hypervisor, self.device].into_iter().flatten());
-        known.extend(process_id(&self.root, std::process::id()));
-        let programs = programs(&self.pins.do_not_pin);
-        census.who_else(
-            &files,
-            Known {
-                processes: &known,
-                programs: &programs,
-            },
-        )
+        let found = confine::run(Role::Census, move || look.find());
+        found.unwrap_or_else(|error| Found::Unknown(format!("nobody could look: {error}")))
     }
 
     /// How old a look may be that nobody waits for.
@@ -166,6 +157,55 @@ impl Sharers {
     /// How long to pause between looks that chains wait for.
     pub fn pause(&self, least: Duration) -> Duration {
         least.max(self.lookout.took().saturating_mul(OFTEN))
+    }
+}
+
+/// A process's number and when it started, by a thread that may look at others.
+fn process(root: &HostRoot, pid: u32) -> Option<ProcessId> {
+    let root = root.clone();
+    let found = confine::run(Role::Census, move || process_id(&root, pid));
+    found.ok().flatten()
+}
+
+/// One look for one keeper, done by a thread that may look at other processes and hears nobody.
+struct OneLook {
+    keeper: u64,
+    lookout: Lookout,
+    root: HostRoot,
+    do_not_pin: Vec<PathBuf>,
+    /// The hypervisor's.
+    pid: u32,
+    /// The hypervisor and the VM's device.
+    known: Vec<ProcessId>,
+    told: BTreeSet<FileId>,
+    since: Instant,
+}
+
+impl OneLook {
+    fn find(self) -> Found {
+        let mut files = match ram_files(&self.root, self.pid) {
+            Ok(files) => files,
+            Err(error) => return Found::Unknown(error.to_string()),
+        };
+        files.extend(&self.told);
+        if files.is_empty() {
+            return Found::Nobody;
+        }
+        let census = self
+            .lookout
+            .census(&self.root, self.keeper, &files, self.since)
+            .census;
+        let mut known: Vec<ProcessId> = worker::started().clone();
+        known.extend(self.known);
+        known.extend(process_id(&self.root, std::process::id()));
+        let programs = programs(&self.do_not_pin);
+        census.who_else(
+            &files,
+            Known {
+                processes: &known,
+                programs: &programs,
+            },
+        )
     }
 }
 

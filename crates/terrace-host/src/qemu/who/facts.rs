@@ -6,6 +6,8 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
+use terrace_sys::opener::{self, How};
+
 use super::Refusal;
 use crate::HostRoot;
 
@@ -97,8 +99,8 @@ impl ProcessFacts {
 pub(in crate::qemu) fn executable(root: &HostRoot, pid: u32) -> io::Result<Executable> {
     const DELETED: &[u8] = b" (deleted)";
     let link = root.process(pid, "exe");
-    let path = fs::read_link(&link)?;
-    let meta = fs::metadata(&link)?;
+    let path = opener::read_link(&link)?;
+    let meta = opener::metadata(&link)?;
     // A file may be called so; one without a name is not there any more.
     let replaced = meta.nlink() == 0;
     let bytes = path.as_os_str().as_bytes();
@@ -129,7 +131,7 @@ pub(in crate::qemu) fn sounds_like_qemu(name: &str) -> bool {
 /// The start of a file that is small by nature.
 pub(in crate::qemu) fn small(path: &Path) -> io::Result<String> {
     let mut bytes = Vec::new();
-    fs::File::open(path)?
+    opener::open(path, How::Read)?
         .take(MOST_BYTES)
         .read_to_end(&mut bytes)?;
     Ok(String::from_utf8_lossy(&bytes).into_owned())

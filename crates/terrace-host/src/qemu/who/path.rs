@@ -1,9 +1,10 @@
 //! What the file system says of a monitor's socket and of every folder above it.
 
-use std::fs;
 use std::io;
 use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
+
+use terrace_sys::opener;
 
 /// A folder above a socket.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -35,7 +36,7 @@ impl SocketFacts {
     /// # Errors
     /// Where something on the way is not there or cannot be looked at.
     pub fn read(path: &Path) -> io::Result<Self> {
-        let path = fs::canonicalize(path)?;
+        let path = opener::real_path(path)?;
         let folders = match path.parent() {
             Some(folder) => folders(folder)?,
             None => Vec::new(),
@@ -48,7 +49,7 @@ impl SocketFacts {
     /// # Errors
     /// Where it is not there.
     pub(in crate::qemu) fn below(path: PathBuf, folders: Vec<Component>) -> io::Result<Self> {
-        let meta = fs::symlink_metadata(&path)?;
+        let meta = opener::link_metadata(&path)?;
         Ok(Self {
             is_socket: meta.file_type().is_socket(),
             owner: meta.uid(),
@@ -61,7 +62,7 @@ impl SocketFacts {
 /// A folder without links in its path, and all above it.
 pub(in crate::qemu) fn folders(folder: &Path) -> io::Result<Vec<Component>> {
     let look = |folder: &Path| {
-        let meta = fs::symlink_metadata(folder)?;
+        let meta = opener::link_metadata(folder)?;
         // A link by now: somebody who may write there changes it under our hands.
         if !meta.is_dir() {
             return Err(io::ErrorKind::NotADirectory.into());

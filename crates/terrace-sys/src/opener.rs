@@ -1,0 +1,283 @@
+//! The seam through which everything that belongs to others is opened: files of other processes, monitors' sockets,
+//! DAMON's files.
+//!
+//! Such opening takes capabilities. A thread that reads what a guest, a hypervisor or a client sent has none: it asks
+//! an [`Opener`] and is given a descriptor. Whoever opens reads nothing of it.
+
+use std::cell::RefCell;
+use std::ffi::OsString;
+use std::fs::{self, File, Metadata, OpenOptions};
+use std::io::{self, Read as _};
+use std::os::fd::{AsRawFd as _, OwnedFd};
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// For what a file is opened. None makes one that is not there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum How {
+    /// To be read.
+    Read,
+    /// To be written from its beginning; what was in it is gone.
+    Write,
+    /// To be read and written; what is in it stays.
+    ReadWrite,
+    /// Only to be looked at (`O_PATH`): it may be a device or a pipe.
+    Look,
+    /// The same of a link itself, where it is one.
+    LookAtLink,
+}
+
+/// What an opener is asked for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Ask {
+    /// A file.
+    Open(PathBuf, How),
+    /// Where a link leads.
+    Link(PathBuf),
+    /// The path without links.
+    RealPath(PathBuf),
+    /// The names in a folder, so many at most.
+    Names(PathBuf, usize),
+    /// A connection to a Unix socket, at once: `EAGAIN` where the listener's queue is full.
+    Connect(PathBuf),
+}
+
+/// What it gives.
+#[derive(Debug)]
+pub enum Given {
+    /// A file or a connection.
+    Descriptor(OwnedFd),
+    /// Where a link leads; the path without links.
+    Path(PathBuf),
+    /// Names.
+    Names(Vec<OsString>),
+}
+
+/// Opens what belongs to others.
+pub trait Opener: Send + Sync {
+    /// Does what is asked.
+    ///
+    /// # Errors
+    /// As the kernel says.
+    fn ask(&self, ask: Ask) -> io::Result<Given>;
+}
+
+/// Opens by the rights of the thread that asks.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Itself;
+
+impl Opener for Itself {
+    fn ask(&self, ask: Ask) -> io::Result<Given> {
+        match ask {
+            Ask::Open(path, how) => {
+                let file = how.options().open(path)?;
+                Ok(Given::Descriptor(file.into()))
+            }
+            Ask::Link(path) => fs::read_link(path).map(Given::Path),
+            Ask::RealPath(path) => fs::canonicalize(path).map(Given::Path),
+            Ask::Names(folder, most) => {
+                let entries = fs::read_dir(folder)?.take(most);
+                let names: io::Result<_> = entries.map(|e| Ok(e?.file_name())).collect();
+                names.map(Given::Names)
+            }
+            Ask::Connect(path) => crate::connect::connect_at_once(&path).map(Given::Descriptor),
+        }
+    }
+}
+
+impl How {
+    fn options(self) -> OpenOptions {
+        let mut options = OpenOptions::new();
+        // A pipe that somebody put in the place of a file must not keep the opener waiting.
+        let patient = libc::O_NONBLOCK | libc::O_NOCTTY;
+        match self {
+            Self::Read => options.read(true).custom_flags(patient),
+            Self::Write => options.write(true).truncate(true).custom_flags(patient),
+            Self::ReadWrite => options.read(true).write(true).custom_flags(patient),
+            Self::Look => options.read(true).custom_flags(libc::O_PATH),
+            Self::LookAtLink => options
+                .read(true)
+                .custom_flags(libc::O_PATH | libc::O_NOFOLLOW),
+        };
+        options
+    }
+}
+
+thread_local! {
+    static OPENER: RefCell<Option<Arc<dyn Opener>>> = const { RefCell::new(None) };
+}
+
+/// The calling thread opens by this from now on, instead of by itself.
+pub fn open_by(opener: Arc<dyn Opener>) {
+    OPENER.with(|of_this_thread| of_this_thread.replace(Some(opener)));
+}
+
+fn ask(ask: Ask) -> io::Result<Given> {
+    match OPENER.with(|of_this_thread| of_this_thread.borrow().clone()) {
+        Some(opener) => opener.ask(ask),
+        None => Itself.ask(ask),
+    }
+}
+
+fn descriptor(given: Given) -> io::Result<OwnedFd> {
+    match given {
+        Given::Descriptor(descriptor) => Ok(descriptor),
+        _ => Err(wrong()),
+    }
+}
+
+fn path(given: Given) -> io::Result<PathBuf> {
+    match given {
+        Given::Path(path) => Ok(path),
+        _ => Err(wrong()),
+    }
+}
+
+fn wrong() -> io::Error {
+    io::Error::other("the opener gave what was not asked for")
+}
+
+/// Opens a file.
+///
+/// # Errors
+/// As open(2).
+pub fn open(path: &Path, how: How) -> io::Result<File> {
+    ask(Ask::Open(path.into(), how))
+        .and_then(descriptor)
+        .map(File::from)
+}
+
+/// Opens anew what is held by a descriptor, for more than the descriptor allows.
+///
+/// # Errors
+/// As open(2).
+pub fn reopen(held: &File, how: How) -> io::Result<File> {
+    open(
+        Path::new(&format!("/proc/self/fd/{}", held.as_raw_fd())),
+        how,
+    )
+}
+
+/// All of a file.
+///
+/// # Errors
+/// Where it cannot be opened or read.
+pub fn read(path: &Path) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    open(path, How::Read)?.read_to_end(&mut bytes)?;
+    Ok(bytes)
+}
+
+/// What the file system says of a file, behind all links.
+///
+/// # Errors
+/// Where it is not there.
+pub fn metadata(path: &Path) -> io::Result<Metadata> {
+    open(path, How::Look)?.metadata()
+}
+
+/// What the file system says of what is there, also where it is a link.
+///
+/// # Errors
+/// Where it is not there.
+pub fn link_metadata(path: &Path) -> io::Result<Metadata> {
+    open(path, How::LookAtLink)?.metadata()
+}
+
+/// Where a link leads.
+///
+/// # Errors
+/// Where it is none, or may not be read.
+pub fn read_link(link: &Path) -> io::Result<PathBuf> {
+    ask(Ask::Link(link.into())).and_then(path)
+}
+
+/// The path without links.
+///
+/// # Errors
+/// Where something on the way is not there.
+pub fn real_path(of: &Path) -> io::Result<PathBuf> {
+    ask(Ask::RealPath(of.into())).and_then(path)
+}
+
+/// The paths in a folder, so many at most.
+///
+/// # Errors
+/// Where it cannot be listed.
+pub fn entries(folder: &Path, most: usize) -> io::Result<Vec<PathBuf>> {
+    match ask(Ask::Names(folder.into(), most))? {
+        Given::Names(names) => Ok(names.into_iter().map(|name| folder.join(name)).collect()),
+        _ => Err(wrong()),
+    }
+}
+
+/// A connection to a Unix stream socket, at once.
+///
+/// # Errors
+/// As connect(2); `EAGAIN` where the listener's queue is full.
+pub(crate) fn connect(path: &Path) -> io::Result<OwnedFd> {
+    ask(Ask::Connect(path.into())).and_then(descriptor)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::{FileTypeExt as _, symlink};
+    use std::os::unix::net::UnixListener;
+    use std::sync::Mutex;
+    use std::time::Duration;
+
+    use super::*;
+
+    /// Notes what it was asked, and does it.
+    #[derive(Default)]
+    struct Noting(Mutex<Vec<Ask>>);
+
+    impl Opener for Noting {
+        fn ask(&self, ask: Ask) -> io::Result<Given> {
+            self.0.lock().unwrap().push(ask.clone());
+            Itself.ask(ask)
+        }
+    }
+
+    #[test]
+    fn a_thread_with_an_opener_opens_nothing_by_itself() {
+        let folder = tempfile::tempdir().unwrap();
+        let (file, link) = (folder.path().join("file"), folder.path().join("link"));
+        let socket = folder.path().join("socket");
+        let _listener = UnixListener::bind(&socket).unwrap();
+        fs::write(&file, "text").unwrap();
+        symlink(&file, &link).unwrap();
+        let noting = Arc::new(Noting::default());
+        let opener = Arc::clone(&noting);
+        let body = move || {
+            open_by(opener);
+            assert_eq!(read(&link).unwrap(), b"text");
+            assert!(metadata(&link).unwrap().is_file());
+            assert!(link_metadata(&link).unwrap().is_symlink());
+            assert_eq!(read_link(&link).unwrap(), file);
+            assert_eq!(real_path(&link).unwrap(), file.canonicalize().unwrap());
+            assert_eq!(entries(file.parent().unwrap(), 9).unwrap().len(), 3);
+            assert!(metadata(&socket).unwrap().file_type().is_socket());
+            crate::connect_unix(&socket, Duration::from_secs(9)).unwrap();
+        };
+        std::thread::spawn(body).join().unwrap();
+        assert_eq!(noting.0.lock().unwrap().len(), 8);
+    }
+
+    #[test]
+    fn a_pipe_in_the_place_of_a_file_keeps_nobody_waiting_and_nothing_is_made() {
+        let folder = tempfile::tempdir().unwrap();
+        let pipe = folder.path().join("pipe");
+        let name = std::ffi::CString::new(pipe.to_str().unwrap()).unwrap();
+        // SAFETY: a path that ends with a zero.
+        assert_eq!(unsafe { libc::mkfifo(name.as_ptr(), 0o600) }, 0);
+        assert_eq!(read(&pipe).unwrap(), b"");
+        assert!(open(&pipe, How::Write).is_err());
+        let none = folder.path().join("none");
+        for how in [How::Read, How::Write, How::ReadWrite, How::Look] {
+            assert!(open(&none, how).is_err(), "{how:?}");
+        }
+        assert!(!none.exists());
+    }
+}

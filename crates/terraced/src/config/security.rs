@@ -1,0 +1,17 @@
+//! What the configuration says about how the daemon is locked in.
+
+use serde::Deserialize;
+
+/// `[security]`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Security {
+    /// Whether each thread's system calls are filtered.
+    pub seccomp: bool,
+}
+
+impl Default for Security {
+    fn default() -> Self {
+        Self { seccomp: true }
+    }
+}

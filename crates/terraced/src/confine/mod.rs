@@ -1,0 +1,217 @@
+//! What each thread of the daemon may do.
+//!
+//! Responsible for: the rights of each kind of thread ([`role`]), starting threads with theirs, and the threads that
+//! open what belongs to others ([`opener`]). It leaves to others: what the threads do.
+//!
+//! A thread begins with all that the daemon has and takes from itself what its work does not need, before its first
+//! line: capabilities, system calls ([`calls`]), files ([`files`]). So each is started by one thread, which does
+//! nothing else. Threads share their memory: see docs/threat-model.md for what that leaves.
+
+mod calls;
+mod files;
+mod opener;
+mod role;
+#[cfg(test)]
+mod tests;
+
+use std::collections::BTreeSet;
+use std::io;
+use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::thread;
+
+use anyhow::{Context as _, Result, anyhow};
+use terrace_host::{Finding, worker};
+use terrace_sys::opener::{Opener, open_by};
+use terrace_sys::{keep_none_at_work, keep_only};
+
+pub use role::Role;
+use role::{KEPT, Opens};
+
+/// The one that starts threads.
+const STARTER: &str = "start";
+
+/// A thread to be started.
+struct Start {
+    role: Role,
+    body: Box<dyn FnOnce() + Send>,
+    /// Whether it runs, with its rights.
+    told: SyncSender<io::Result<()>>,
+}
+
+/// What all threads need to know; none where nothing is confined: in tests, and before a simulated host.
+static CONFINED: OnceLock<Confined> = OnceLock::new();
+
+struct Confined {
+    starts: Sender<Start>,
+    opener: Arc<dyn Opener>,
+    filtered: bool,
+    gaps: Mutex<BTreeSet<String>>,
+}
+
+/// Confines the process and its calling thread, and starts the threads that others need. Called while there is one
+/// thread. `filtered`: system calls are.
+///
+/// # Errors
+/// Where a right is left that should be gone.
+pub fn start(filtered: bool) -> Result<()> {
+    keep_only(&KEPT).context("giving up capabilities")?;
+    if filtered {
+        calls::filter_process().context(
+            "filtering system calls (`seccomp = false` under [security] leaves them unfiltered)",
+        )?;
+    } else {
+        tracing::warn!(
+            "SYSTEM CALLS ARE NOT FILTERED: seccomp = false under [security]. Use it to find out why something fails, \
+             not beside production guests"
+        );
+    }
+    let (asks, opener) = opener::pair();
+    let (starts, queue) = channel();
+    let (ready, is_ready) = sync_channel(1);
+    thread::Builder::new()
+        .name(STARTER.into())
+        .spawn(move || start_threads(&queue, &ready))?;
+    is_ready
+        .recv()
+        .context("the thread that starts threads ended")?
+        .context("giving up capabilities")?;
+    let confined = Confined {
+        starts,
+        opener,
+        filtered,
+        gaps: Mutex::default(),
+    };
+    CONFINED
+        .set(confined)
+        .map_err(|_| anyhow!("a process is confined once"))?;
+    opener::start(asks)?;
+    spawn(Role::Workers, worker::start_threads)?;
+    enter(Role::Daemon)?;
+    Ok(())
+}
+
+fn start_threads(queue: &Receiver<Start>, ready: &SyncSender<io::Result<()>>) {
+    // Nobody waits any more where the daemon ends.
+    let _ = ready.send(keep_none_at_work().map_err(io::Error::other));
+    for Start { role, body, told } in queue {
+        let failed = told.clone();
+        let begin = move || {
+            let entered = enter(role);
+            let is_confined = entered.is_ok();
+            let _ = told.send(entered);
+            drop(told);
+            if is_confined {
+                body();
+            }
+        };
+        if let Err(error) = thread::Builder::new().name(role.name().into()).spawn(begin) {
+            let _ = failed.send(Err(error));
+        }
+    }
+}
+
+/// Starts a thread that has the rights of its role and no others.
+///
+/// # Errors
+/// Where there is no thread, or it cannot give up what it should; then nothing of `body` ran.
+pub fn spawn(role: Role, body: impl FnOnce() + Send + 'static) -> io::Result<()> {
+    let Some(confined) = CONFINED.get() else {
+        let thread = thread::Builder::new().name(role.name().into());
+        return thread.spawn(body).map(drop);
+    };
+    let (told, answer) = sync_channel(1);
+    let body = Box::new(body);
+    let gone = || io::Error::other("the thread that starts threads is gone");
+    let sent = confined.starts.send(Start { role, body, told });
+    sent.map_err(|_| gone())?;
+    answer.recv().map_err(|_| gone())?
+}
+
+/// Does a job on a thread of this role and waits for it.
+///
+/// # Errors
+/// As [`spawn`], or where the job panicked.
+pub fn run<T: Send + 'static>(
+    role: Role,
+    job: impl FnOnce() -> T + Send + 'static,
+) -> io::Result<T> {
+    let (done, result) = sync_channel(1);
+    spawn(role, move || drop(done.send(job())))?;
+    let panicked = |_| io::Error::other("a defect of terraced: the thread ended before its job");
+    result.recv().map_err(panicked)
+}
+
+/// The calling thread gives up what its role does not need, for good.
+fn enter(role: Role) -> io::Result<()> {
+    let Some(confined) = CONFINED.get() else {
+        return Ok(());
+    };
+    if role.opens() == Opens::ByOpener {
+        open_by(Arc::clone(&confined.opener));
+    }
+    if let Some(gap) = restrict(role, confined.filtered)? {
+        confined.tell(gap);
+    }
+    Ok(())
+}
+
+/// Takes from the calling thread what its role does not need; says what this kernel could not do of the lesser things.
+fn restrict(role: Role, filtered: bool) -> io::Result<Option<String>> {
+    let gap = files::restrict(role.files());
+    keep_only(role.capabilities()).map_err(io::Error::other)?;
+    if filtered {
+        calls::filter_thread(role)?;
+    }
+    Ok(gap)
+}
+
+impl Confined {
+    /// Tells what this kernel cannot do, once.
+    fn tell(&self, gap: String) {
+        let mut gaps = self.gaps.lock().unwrap_or_else(PoisonError::into_inner);
+        if gaps.insert(gap.clone()) {
+            tracing::warn!("what threads may do is confined less than it could be: {gap}");
+        }
+    }
+}
+
+/// The host could not be looked at.
+pub fn not_looked(error: &io::Error) -> Finding {
+    Finding::missing(
+        "host",
+        format!("the host could not be looked at: {error}"),
+        "raise the limit of the daemon's threads (TasksMax of its unit)",
+    )
+}
+
+/// What `doctor` says of it; nothing where nothing is confined.
+pub fn findings() -> Vec<Finding> {
+    let Some(confined) = CONFINED.get() else {
+        return Vec::new();
+    };
+    let seccomp = if confined.filtered {
+        Finding::ok("seccomp", "each thread's system calls are filtered")
+    } else {
+        Finding::degraded(
+            "seccomp",
+            "the daemon's system calls are not filtered: seccomp = false under [security]",
+            "take that out of the configuration and start terraced again",
+        )
+    };
+    let gaps = confined.gaps.lock().unwrap_or_else(PoisonError::into_inner);
+    let landlock = if gaps.is_empty() {
+        Finding::ok(
+            "landlock",
+            "threads that read what others send reach no file",
+        )
+    } else {
+        let gaps: Vec<&str> = gaps.iter().map(String::as_str).collect();
+        Finding::degraded(
+            "landlock",
+            gaps.join("; "),
+            "run a kernel with Landlock (CONFIG_SECURITY_LANDLOCK, and landlock among lsm= of its command line)",
+        )
+    };
+    vec![seccomp, landlock]
+}

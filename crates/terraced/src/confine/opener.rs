@@ -1,0 +1,59 @@
+//! The threads that open what belongs to others: the daemon's [`Opener`] of today.
+//!
+//! They hold the capabilities for it, and hand descriptors out. A process of its own that passes them over a socket can
+//! take their place (docs/decisions/0014-opener.md).
+
+use std::io;
+use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use terrace_sys::opener::{Ask, Given, Itself, Opener};
+
+use super::{Role, spawn};
+
+/// So many, because one may have to wait for a file system.
+const THREADS: usize = 4;
+
+type Job = (Ask, SyncSender<io::Result<Given>>);
+
+/// What is asked for.
+pub type Asks = Receiver<Job>;
+
+struct ByThreads(Sender<Job>);
+
+impl Opener for ByThreads {
+    fn ask(&self, ask: Ask) -> io::Result<Given> {
+        let gone = || io::Error::other("the threads that open files are gone");
+        let (answer, given) = sync_channel(1);
+        self.0.send((ask, answer)).map_err(|_| gone())?;
+        given.recv().map_err(|_| gone())?
+    }
+}
+
+/// An opener, and what it is asked.
+pub fn pair() -> (Asks, Arc<dyn Opener>) {
+    let (sender, asks) = channel();
+    (asks, Arc::new(ByThreads(sender)))
+}
+
+/// Starts the threads.
+pub fn start(asks: Asks) -> io::Result<()> {
+    let asks = Arc::new(Mutex::new(asks));
+    for _ in 0..THREADS {
+        let asks = Arc::clone(&asks);
+        spawn(Role::Opener, move || {
+            while let Some((ask, answer)) = next(&asks) {
+                // Who asked may have ended.
+                let _ = answer.send(Itself.ask(ask));
+            }
+        })?;
+    }
+    Ok(())
+}
+
+fn next(asks: &Mutex<Asks>) -> Option<Job> {
+    asks.lock()
+        .unwrap_or_else(PoisonError::into_inner)
+        .recv()
+        .ok()
+}

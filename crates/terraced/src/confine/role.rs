@@ -1,0 +1,162 @@
+//! The kinds of threads, and what each may do.
+
+use terrace_sys::Capability;
+
+use super::calls::Calls;
+use super::files::Files;
+
+/// What the daemon keeps of what it was started with, for threads to take their part of: moving pages; looking at
+/// processes of other users; listing their files; opening those, and connecting to their sockets.
+pub const KEPT: [Capability; 4] = [
+    Capability::CAP_SYS_NICE,
+    Capability::CAP_SYS_PTRACE,
+    Capability::CAP_DAC_READ_SEARCH,
+    Capability::CAP_DAC_OVERRIDE,
+];
+
+/// What a thread is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Role {
+    /// Joins engine, clock and host: the process's first thread.
+    Daemon,
+    /// Opens what belongs to others for those that may not, and reads nothing of it.
+    Opener,
+    /// Starts workers and collects those that ended.
+    Workers,
+    /// Looks for hypervisors in /proc.
+    Scout,
+    /// Speaks to a monitor that was found.
+    Monitor,
+    /// Speaks to one VM's worker and monitor.
+    Look,
+    /// Looks whether one VM's memory map still holds.
+    Map,
+    /// Looks who has the RAM of VMs besides their hypervisors.
+    Census,
+    /// Asks where a VM's pages are.
+    Place,
+    /// Moves a VM's pages.
+    Move,
+    /// Speaks to what resizes a VM.
+    Elastic,
+    /// Speaks to guests' agents.
+    Agents,
+    /// Answers clients.
+    Api,
+    /// Looks at the host for `doctor`.
+    Doctor,
+}
+
+/// Who opens files for a thread.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Opens {
+    /// It does.
+    Itself,
+    /// The opener.
+    ByOpener,
+}
+
+impl Role {
+    /// Every role.
+    #[cfg(test)]
+    pub const ALL: [Self; 14] = [
+        Self::Daemon,
+        Self::Opener,
+        Self::Workers,
+        Self::Scout,
+        Self::Monitor,
+        Self::Look,
+        Self::Map,
+        Self::Census,
+        Self::Place,
+        Self::Move,
+        Self::Elastic,
+        Self::Agents,
+        Self::Api,
+        Self::Doctor,
+    ];
+
+    /// The thread's name, as the kernel shows it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Daemon => "terraced",
+            Self::Opener => "open",
+            Self::Workers => "workers",
+            Self::Scout => "scout",
+            Self::Monitor => "monitor",
+            Self::Look => "look",
+            Self::Map => "map",
+            Self::Census => "census",
+            Self::Place => "place",
+            Self::Move => "move",
+            Self::Elastic => "elastic",
+            Self::Agents => "agents",
+            Self::Api => "api",
+            Self::Doctor => "doctor",
+        }
+    }
+
+    /// What it keeps of [`KEPT`].
+    pub fn capabilities(self) -> &'static [Capability] {
+        use Capability::{CAP_DAC_OVERRIDE, CAP_DAC_READ_SEARCH, CAP_SYS_NICE, CAP_SYS_PTRACE};
+        match self {
+            Self::Opener => &[CAP_DAC_OVERRIDE, CAP_SYS_PTRACE],
+            Self::Scout | Self::Census => &[CAP_DAC_READ_SEARCH, CAP_SYS_PTRACE],
+            // The page map's file is the VM's user's.
+            Self::Place => &[CAP_DAC_READ_SEARCH, CAP_SYS_PTRACE],
+            Self::Move => &[CAP_SYS_NICE, CAP_DAC_READ_SEARCH, CAP_SYS_PTRACE],
+            _ => &[],
+        }
+    }
+
+    /// Whether it reads what a guest, a hypervisor or a client sent.
+    pub fn is_exposed(self) -> bool {
+        matches!(
+            self,
+            Self::Monitor
+                | Self::Look
+                | Self::Map
+                | Self::Elastic
+                | Self::Agents
+                | Self::Api
+        )
+    }
+
+    /// Who opens files for it.
+    pub fn opens(self) -> Opens {
+        if self.is_exposed() {
+            Opens::ByOpener
+        } else {
+            Opens::Itself
+        }
+    }
+
+    /// What Landlock takes from it. Where it is in force, the kernel lets the thread look at no other process: it is for
+    /// those alone that ask others to.
+    pub fn files(self) -> Files {
+        match self {
+            // They end workers that do not answer.
+            Self::Monitor | Self::Look => Files::None,
+            Self::Map | Self::Elastic | Self::Agents | Self::Api => Files::NoneAndNoSignals,
+            _ => Files::All,
+        }
+    }
+
+    /// System calls beside those that each thread needs to live. `None`: those of the process.
+    pub fn calls(self) -> Option<&'static [Calls]> {
+        use Calls::{ChangeFiles, Listen, MovePages, Open, PageMap, Processes, Talk};
+        Some(match self {
+            // What it starts has its calls, too, and takes the more from itself.
+            Self::Workers => return None,
+            Self::Daemon => &[Open, ChangeFiles, Talk, Listen, Processes],
+            Self::Opener => &[Open, Talk],
+            Self::Scout | Self::Census => &[Open],
+            Self::Monitor | Self::Look => &[Talk, PageMap, Processes],
+            Self::Place | Self::Move => &[Open, PageMap, MovePages],
+            Self::Map | Self::Elastic => &[Talk, Processes],
+            Self::Agents => &[Talk],
+            Self::Api => &[Talk, Listen],
+            Self::Doctor => &[Open, PageMap, MovePages],
+        })
+    }
+}
