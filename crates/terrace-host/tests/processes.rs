@@ -1,5 +1,7 @@
 //! What is said of QEMU processes of which only procfs is asked.
 
+#![allow(clippy::unwrap_used, reason = "test helpers outside of test functions")]
+
 mod played;
 
 use std::fs;

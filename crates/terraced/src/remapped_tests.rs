@@ -172,7 +172,7 @@ impl Machine {
     fn vm(&self) -> Vm {
         let root = HostRoot::new(self.path());
         let rules = Rules::read(&root, &HypervisorConfig::default()).0;
-        let candidate = Candidate::at(&self.path().join("qmp/web1.sock"));
+        let candidate = Candidate::at(self.path().join("qmp/web1.sock"));
         Vm::open(&root, &rules, &candidate, PATIENCE).unwrap()
     }
 }

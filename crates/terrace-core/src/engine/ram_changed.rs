@@ -47,7 +47,7 @@ impl Vm {
         if !stands {
             self.phase = Phase::Waiting;
         }
-        let mib = |pages: u64| pages * PAGE_SIZE >> 20;
+        let mib = |pages: u64| (pages * PAGE_SIZE) >> 20;
         let text = format!(
             "its new memory map is known: {} MiB of RAM, before {} MiB",
             mib(self.ram_pages),

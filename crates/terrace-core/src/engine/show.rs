@@ -249,7 +249,9 @@ impl Vm {
             let last = page.last_move.map(|last| last.status);
             let why = match last {
                 Some(MoveStatus::MappedByOthers) => "other processes map it too, so it",
-                _ => "it moved lately and",
+                Some(_) => "it moved lately and",
+                // What came of its move is forgotten.
+                None => "it moved lately, or other processes map it too, and",
             };
             let rounds = page.cool_down_rounds;
             text += &format!("; {why} is left alone for {rounds} more rounds");

@@ -212,11 +212,7 @@ fn pages_that_others_map_stay_and_are_left_alone_for_two_rounds_more() {
     let round = last(&h);
     assert_eq!((round.mapped_by_others_pages, round.failed_pages), (8, 0));
     let page = h.engine.explain_page(VM, Gfn(others[0])).unwrap();
-    assert!(
-        page.why.contains("other processes map it too"),
-        "{}",
-        page.why
-    );
+    assert!(page.why.contains("processes map it too"), "{}", page.why);
     h.run_until(Tick(1800 * SECOND));
     let view = h.engine.vm(VM).unwrap();
     let of = |p: &MovePlan| p.moves.iter().filter(|m| others.contains(&m.gfn.0)).count() as u64;

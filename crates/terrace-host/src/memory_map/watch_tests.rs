@@ -46,6 +46,12 @@ fn watched() -> (State<Told>, Fixture, HostRoot) {
     (State::new(told, 42, layout), fixture, root)
 }
 
+/// A line of `maps`: from and to (from [`HVA`]), mode, file offset.
+type Line = (u64, u64, &'static str, u64);
+
+/// What a test does to QEMU's word.
+type Change = fn(&mut FakeTree);
+
 fn tell(state: &State<Told>) {
     state.witness.events.fetch_add(1, Ordering::Relaxed);
 }
@@ -68,7 +74,7 @@ fn a_map_that_stays_is_compared_without_a_question_until_qemu_tells_of_a_change(
 
 #[test]
 fn ram_that_is_plugged_unplugged_or_elsewhere_is_another_map_for_good() {
-    let changes: [(&str, fn(&mut FakeTree)); 4] = [
+    let changes: [(&str, Change); 4] = [
         ("'d1' at 0x180000000 is new", |tree| {
             tree.memdevs.push("d1");
             tree.ram.push(flat(HIGH + (2 << 30), MIB, "d1"));
@@ -102,7 +108,7 @@ fn ram_that_is_plugged_unplugged_or_elsewhere_is_another_map_for_good() {
 
 #[test]
 fn ram_that_is_mapped_elsewhere_is_noticed_without_a_word_of_qemu() {
-    let moved: [&[(u64, u64, &str, u64)]; 4] = [
+    let moved: [&[Line]; 4] = [
         // Unmapped; a hole in it; another part of the file there; private now.
         &[],
         &[(0, 5 * MIB, "rw-s", 0), (6 * MIB, 8 * MIB, "rw-s", 6 * MIB)],
