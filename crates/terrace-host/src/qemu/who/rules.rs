@@ -1,11 +1,11 @@
 //! What the operator says about who may be a VM, and what that means on this host.
 
 use std::collections::BTreeSet;
-use std::fs;
 use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
 use terrace_proto::printable::excerpt;
+use terrace_sys::opener::{self, How};
 
 use super::{FileId, ROOT};
 use crate::{Finding, HostRoot};
@@ -123,11 +123,11 @@ impl Rules {
         let mut files = BTreeSet::new();
         for path in &config.executables {
             let inside = root.join(path.strip_prefix("/").unwrap_or(path));
-            if let Ok(meta) = fs::metadata(&inside) {
+            if let Ok(meta) = opener::metadata(&inside) {
                 files.insert(FileId::of(&meta));
             }
             // What an upgrade replaces is known by where it really was.
-            if let Ok(real) = fs::canonicalize(&inside) {
+            if let Ok(real) = opener::real_path(&inside) {
                 paths.insert(real);
             }
         }
@@ -219,15 +219,15 @@ fn is_below(path: &str, above: &str) -> bool {
 
 /// The effective user of this process; root, who is allowed anyway, where it cannot be told.
 pub(super) fn own_uid() -> u32 {
-    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
-    super::facts::uids(&status).map_or(ROOT, |uids| uids[1])
+    let status = opener::read(Path::new("/proc/self/status")).unwrap_or_default();
+    super::facts::uids(&String::from_utf8_lossy(&status)).map_or(ROOT, |uids| uids[1])
 }
 
 /// Names and numbers of the host's own users.
 fn passwd(root: &HostRoot) -> Vec<(String, u32)> {
     use std::io::Read as _;
     let mut text = Vec::new();
-    let read = fs::File::open(root.join("etc/passwd"))
+    let read = opener::open(&root.join("etc/passwd"), How::Read)
         .and_then(|file| file.take(MOST_PASSWD).read_to_end(&mut text));
     if read.is_err() {
         return Vec::new();
@@ -252,6 +252,8 @@ fn uid(user: &str, passwd: &[(String, u32)]) -> Option<u32> {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
 
     #[test]
