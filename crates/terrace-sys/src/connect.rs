@@ -39,7 +39,8 @@ pub fn connect_unix(path: &Path, timeout: Duration) -> Result<UnixStream, SysErr
     Ok(socket)
 }
 
-fn address(path: &Path) -> Result<(libc::sockaddr_un, libc::socklen_t), SysError> {
+/// The address of a socket at a path.
+pub(crate) fn address(path: &Path) -> Result<(libc::sockaddr_un, libc::socklen_t), SysError> {
     let bytes = path.as_os_str().as_bytes();
     let mut address = libc::sockaddr_un {
         sun_family: libc::sa_family_t::try_from(libc::AF_UNIX).unwrap_or_default(),
