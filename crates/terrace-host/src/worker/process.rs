@@ -88,7 +88,9 @@ static COLLECTOR: OnceLock<Mutex<Sender<WorkerProcess>>> = OnceLock::new();
 fn collect_later(process: WorkerProcess) {
     let start = || {
         let (sender, queue) = channel();
-        thread::spawn(move || collect(&queue));
+        let body = move || collect(&queue);
+        // Without it nobody is told: see below.
+        let _ = thread::Builder::new().name("collector".into()).spawn(body);
         Mutex::new(sender)
     };
     let collector = COLLECTOR.get_or_init(start);

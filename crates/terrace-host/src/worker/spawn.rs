@@ -9,6 +9,8 @@ use std::process::{Child, Command, Stdio};
 use std::sync::{Mutex, OnceLock, mpsc};
 use std::thread;
 
+use terrace_sys::inherit_nothing;
+
 /// How a worker is started: a program whose main calls [`super::run`] when it gets these arguments.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WorkerCommand {
@@ -47,6 +49,7 @@ pub(super) fn start(command: &WorkerCommand) -> io::Result<(Child, UnixStream)> 
         .stdin(OwnedFd::from(there))
         .stdout(Stdio::null())
         .stderr(Stdio::piped());
+    inherit_nothing(&mut process);
     let (answer, answered) = mpsc::sync_channel(1);
     let gone = |_| io::Error::other("the thread that starts workers is gone");
     let spawner = SPAWNER.get_or_init(spawner);
@@ -60,11 +63,13 @@ pub(super) fn start(command: &WorkerCommand) -> io::Result<(Child, UnixStream)> 
 
 fn spawner() -> Mutex<mpsc::Sender<Order>> {
     let (sender, orders) = mpsc::channel::<Order>();
-    thread::spawn(move || {
+    let body = move || {
         for (mut command, answer) in orders {
             // Who asked may have given up; the child then ends with its socket.
             let _ = answer.send(command.spawn());
         }
-    });
+    };
+    // Without the thread the orders' end is gone, and whoever sends one is told so.
+    let _ = thread::Builder::new().name("workers".into()).spawn(body);
     Mutex::new(sender)
 }
