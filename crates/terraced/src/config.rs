@@ -2,6 +2,7 @@
 //! ([`Config`], valid by construction).
 
 mod agent;
+mod beyond;
 mod sources;
 
 use std::collections::BTreeMap;
@@ -19,6 +20,7 @@ use terrace_host::unit::UnitChoice;
 use terrace_proto::{TierId, TierLimit};
 
 pub use agent::{AgentConfig, Fallback, VmMode};
+pub use beyond::TierBytes;
 pub use sources::{DEFAULT_FILE, Problem, Sources};
 
 /// The file as written.

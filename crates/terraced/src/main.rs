@@ -4,6 +4,8 @@
 mod agent_tests;
 mod agents;
 mod api;
+#[cfg(test)]
+mod client_tests;
 mod daemon;
 mod elastic;
 mod events;
@@ -27,7 +29,7 @@ use clap::{Parser, Subcommand};
 use terrace_host::HostRoot;
 use terrace_host::topology::{NodeId, TierDefinition, Topology};
 use terrace_host::worker::WorkerCommand;
-use terrace_sys::Damon;
+use terrace_sys::{Damon, SocketFile};
 
 use terraced::config::{self, Config, Sources};
 
@@ -103,7 +105,8 @@ fn serve(args: &Args) -> Result<()> {
     let stop = inbox.clone();
     // The daemon's thread may have ended already; then there is nothing left to stop.
     ctrlc::set_handler(move || drop(stop.send(Input::Stop)))?;
-    take_over(&config.socket, inbox.clone(), &damon)?;
+    // A socket that nobody serves any more only misleads: it is removed with this.
+    let _socket = take_over(&config.socket, inbox.clone(), &damon)?;
     let claims = Claims::default();
     let worker = WorkerCommand {
         program: "/proc/self/exe".into(),
@@ -121,16 +124,14 @@ fn serve(args: &Args) -> Result<()> {
     std::thread::Builder::new()
         .name("scout".into())
         .spawn(move || scout.run())?;
-    let socket = config.socket.clone();
-    let elastics = Elastics::new(elastic::finder(), Pace::default());
+    let finder = elastic::finder(config.hypervisors.clone());
+    let elastics = Elastics::new(finder, Pace::default());
     let daemon = Daemon::new(config, root, topology, inbox, claims, elastics);
     let ended = daemon.and_then(|daemon| daemon.run(&inputs));
     // The threads that hold kdamonds may outlive this one's last line.
     if let Err(error) = damon.shut_down() {
         tracing::warn!("DAMON could not be stopped: {error}");
     }
-    // A socket that nobody serves any more only misleads.
-    let _ = std::fs::remove_file(socket);
     ended
 }
 
@@ -152,12 +153,12 @@ fn start_logging() {
 
 /// Becomes the one daemon of the socket, and only then stops the kdamonds that a predecessor left: while
 /// another one listens, they are that one's.
-fn take_over(socket: &Path, inbox: Sender<Input>, damon: &Damon) -> Result<()> {
-    api::start(socket, inbox)?;
+fn take_over(socket: &Path, inbox: Sender<Input>, damon: &Damon) -> Result<SocketFile> {
+    let file = api::start(socket, inbox)?;
     if let Err(error) = damon.stop_leftovers() {
         tracing::warn!("what the last run left of DAMON could not be stopped: {error}");
     }
-    Ok(())
+    Ok(file)
 }
 
 /// The host's tiers; the engine's follow them where the file defines none.
@@ -181,5 +182,6 @@ fn read_topology(root: &HostRoot, config: &mut Config) -> Result<Topology> {
     if defined.is_empty() {
         config.follow(&topology)?;
     }
+    config.check_host(&topology)?;
     Ok(topology)
 }
