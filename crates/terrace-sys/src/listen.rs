@@ -1,14 +1,14 @@
 //! Listening at a path: only a dead socket of our own user's is replaced, and only our own is removed again.
 
 use std::ffi::CString;
-use std::fs::{self, DirBuilder, Metadata};
+use std::fs::{self, DirBuilder, File, Metadata};
 use std::io;
 use std::os::fd::{AsRawFd as _, FromRawFd as _, OwnedFd};
 use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::{DirBuilderExt as _, FileTypeExt as _, MetadataExt as _};
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::SysError;
 use crate::connect::{address, connect_unix};
@@ -18,6 +18,9 @@ use crate::own_folder::{FolderError, in_own_folder, own_uid};
 const BACKLOG: libc::c_int = 128;
 /// How long who listens may take to be seen doing so; one with a full queue listens too.
 const PATIENCE: Duration = Duration::from_millis(100);
+/// How long others that start in the same folder are waited for. Anybody who can open the folder can hold them up, so
+/// not for ever.
+const LOCK_PATIENCE: Duration = Duration::from_secs(5);
 /// Names that are tried for a dead socket on its way out.
 const MOST_NAMES: u32 = 100;
 
@@ -79,13 +82,14 @@ impl Drop for SocketFile {
 /// Listens at `path`, whose file gets exactly `mode` before anybody can connect. Its folder is made where there is none.
 /// A link at the end of the path is never followed.
 ///
-/// A dead socket is first moved aside and looked at again there, so that of two processes that start at once at most
-/// one listens, and the other one's socket is not lost.
+/// Processes that start at once do this one after the other, by a lock on the folder, so that at most one of them
+/// listens. A dead socket is moved aside and looked at again there, for where the lock was not to be had.
 ///
 /// # Errors
 /// Where somebody listens there, something else is there, or others than root and this user may write the folder.
 pub fn listen_at(path: &Path, mode: u32) -> Result<(UnixListener, SocketFile), ListenError> {
     let path = without_links(path)?;
+    let _lock = alone_in_folder(&path);
     remove_dead(&path)?;
     let bound = bind(&path)?;
     let file = SocketFile {
@@ -113,6 +117,20 @@ fn without_links(path: &Path) -> Result<PathBuf, ListenError> {
         made.map_err(failed("mkdir", folder))?;
     }
     Ok(in_own_folder(path)?)
+}
+
+/// Keeps others that do the same in this folder waiting, until it is closed; none where somebody else holds the lock for
+/// long.
+fn alone_in_folder(path: &Path) -> Option<File> {
+    let folder = File::open(path.parent()?).ok()?;
+    let until = Instant::now() + LOCK_PATIENCE;
+    while folder.try_lock().is_err() {
+        if Instant::now() >= until {
+            return None;
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    Some(folder)
 }
 
 /// Makes room where a process of this user that ended left its socket.
