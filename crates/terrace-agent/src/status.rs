@@ -2,8 +2,7 @@
 
 use std::collections::VecDeque;
 use std::io::{Read as _, Write as _};
-use std::os::unix::fs::PermissionsExt as _;
-use std::os::unix::net::{UnixListener, UnixStream};
+use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -12,7 +11,7 @@ use anyhow::{Context as _, Result, bail};
 use serde::{Deserialize, Serialize};
 use terrace_proto::PAGE_SIZE;
 use terrace_proto::agent::Mode;
-use terrace_sys::process_cpu_time;
+use terrace_sys::{listen_at, process_cpu_time};
 
 use crate::agent::Agent;
 
@@ -299,19 +298,9 @@ impl Board {
     /// # Errors
     /// Where another agent listens there, or the socket cannot be made.
     pub fn serve(socket: &Path) -> Result<Self> {
-        if UnixStream::connect(socket).is_ok() {
-            bail!("{}: another agent listens there", socket.display());
-        }
-        if let Some(folder) = socket.parent() {
-            std::fs::create_dir_all(folder)
-                .with_context(|| format!("making {}", folder.display()))?;
-        }
-        // Nobody listens there: what a killed agent left.
-        let _ = std::fs::remove_file(socket);
-        let listener = UnixListener::bind(socket)
-            .with_context(|| format!("listening at {}", socket.display()))?;
-        std::fs::set_permissions(socket, std::fs::Permissions::from_mode(0o600))
-            .with_context(|| format!("mode of {}", socket.display()))?;
+        let (listener, file) = listen_at(socket, 0o600)?;
+        // It is there until the agent ends, and dead then: the next one replaces it.
+        file.leave();
         let board = Self::default();
         let shown = board.clone();
         std::thread::Builder::new()
@@ -386,14 +375,24 @@ mod tests {
         board.show(&status);
         assert_eq!(ask(&socket).unwrap(), status);
         let error = Board::serve(&socket).unwrap_err();
-        assert!(error.to_string().contains("another agent"), "{error}");
+        assert!(error.to_string().contains("already listens"), "{error}");
+    }
+
+    #[test]
+    fn a_file_in_the_place_of_the_agents_socket_is_not_deleted() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("notes.txt");
+        std::fs::write(&file, "precious").unwrap();
+        let error = Board::serve(&file).unwrap_err().to_string();
+        assert!(error.contains("a file and no socket"), "{error}");
+        assert_eq!(std::fs::read_to_string(&file).unwrap(), "precious");
     }
 
     #[test]
     fn a_socket_that_a_killed_agent_left_is_taken_over() {
         let dir = tempfile::tempdir().unwrap();
         let socket = dir.path().join("agent.sock");
-        drop(UnixListener::bind(&socket).unwrap());
+        drop(std::os::unix::net::UnixListener::bind(&socket).unwrap());
         Board::serve(&socket).unwrap();
     }
 

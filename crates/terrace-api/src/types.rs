@@ -31,6 +31,9 @@ pub struct Status {
     pub tiers: Vec<Tier>,
     /// VMs that were found.
     pub vms: usize,
+    /// Why the observation log ended before its time, where it did.
+    #[serde(default)]
+    pub log_ended: Option<String>,
 }
 
 /// One memory tier of the host.

@@ -15,7 +15,7 @@ use crate::config::{ConfigError, EngineConfig};
 use crate::engine::Engine;
 
 /// What was replayed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Default, Serialize)]
 pub struct Replayed {
     /// Known records, the start record included.
     pub records: u64,
@@ -27,6 +27,8 @@ pub struct Replayed {
     pub skipped: u64,
     /// The log ended in the middle of a record.
     pub cut_off: bool,
+    /// Why the recording was given up before its time, where the log says so.
+    pub given_up: Option<String>,
     /// Actions that the engine gave after the last record: more than none where the log stopped, at its
     /// size limit say, between an event and its actions.
     pub unrecorded_actions: u64,
@@ -128,6 +130,7 @@ pub fn replay(input: impl Read) -> Result<Replayed, ReplayError> {
     }
     sum.skipped = reader.skipped();
     sum.cut_off = reader.cut_off();
+    sum.given_up = reader.given_up().map(str::to_owned);
     sum.unrecorded_actions = decided.len() as u64;
     Ok(sum)
 }

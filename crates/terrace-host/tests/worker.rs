@@ -4,6 +4,8 @@
 
 #![allow(clippy::unwrap_used, reason = "a test without the harness")]
 
+#[path = "worker/descriptors.rs"]
+mod descriptors;
 #[path = "worker/frozen.rs"]
 mod frozen;
 mod played;
@@ -107,7 +109,8 @@ fn tests() {
             a_truncated_file_ends_no_more_than_the_scan,
         ),
     ];
-    for (name, test) in tests.into_iter().chain(frozen::TESTS) {
+    let more = frozen::TESTS.into_iter().chain(descriptors::TESTS);
+    for (name, test) in tests.into_iter().chain(more) {
         test();
         println!("test {name} ... ok");
     }

@@ -3,7 +3,7 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
-use terrace_sys::SysError;
+use terrace_sys::{ListenError, SysError};
 
 /// The device cannot be set up, or its state cannot be taken.
 #[derive(Debug, thiserror::Error)]
@@ -45,6 +45,9 @@ pub enum FlexError {
     /// The process could not be locked in.
     #[error("the sandbox is not in force ({0}), and without it the device faces no guest")]
     Sandbox(String),
+    /// A socket where something else is, or whose folder others may write.
+    #[error(transparent)]
+    Listen(#[from] ListenError),
     /// A system call.
     #[error(transparent)]
     System(#[from] SysError),

@@ -1,12 +1,10 @@
 //! The process of one VM: sockets and state first, then the sandbox, then the hypervisor.
 
-use std::fs;
-use std::os::unix::fs::PermissionsExt as _;
 use std::os::unix::net::UnixListener;
 use std::path::Path;
 use std::sync::Arc;
 
-use terrace_sys::accepted_peer_pid;
+use terrace_sys::{SocketFile, accepted_peer_pid, listen_at};
 use vhost::vhost_user::{Error as VhostUserError, Listener};
 use vhost_user_backend::{Error as DaemonError, VhostUserDaemon};
 use vm_memory::GuestMemoryMmap;
@@ -40,9 +38,14 @@ impl Prepared {
         };
         let device = Device::new(config, Arc::new(state), GuestFiles::default());
         let shared = Shared::new(device).map_err(FlexError::file(Path::new("eventfd")))?;
+        let (hypervisor, of_hypervisor) = bind(&args.socket)?;
+        let (control, of_control) = bind(&args.control)?;
+        // Locked in, this process can remove no file: who serves the VM next replaces what it leaves.
+        of_hypervisor.leave();
+        of_control.leave();
         Ok(Self {
-            hypervisor: bind(&args.socket)?,
-            control: bind(&args.control)?,
+            hypervisor,
+            control,
             shared: Arc::new(shared),
         })
     }
@@ -107,14 +110,46 @@ impl Prepared {
 }
 
 /// A socket that only this user connects to.
-fn bind(path: &Path) -> Result<UnixListener, FlexError> {
-    use std::os::unix::fs::FileTypeExt as _;
-    // Of a process before this one; nothing but a socket is removed.
-    if fs::symlink_metadata(path).is_ok_and(|meta| meta.file_type().is_socket()) {
-        fs::remove_file(path).map_err(FlexError::file(path))?;
+fn bind(path: &Path) -> Result<(UnixListener, SocketFile), FlexError> {
+    Ok(listen_at(path, 0o600)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::net::UnixStream;
+
+    use clap::Parser as _;
+
+    use super::*;
+
+    fn prepared(folder: &Path) -> Result<Prepared, FlexError> {
+        let path = |name: &str| folder.join(name).display().to_string();
+        let (socket, control) = (path("flex"), path("control"));
+        let words = [
+            "terrace-hyperflex",
+            "--socket",
+            &socket,
+            "--control",
+            &control,
+        ];
+        let tier = ["--tier", "node=0,size=512MiB"];
+        Prepared::new(&Args::parse_from(words.into_iter().chain(tier)))
     }
-    let listener = UnixListener::bind(path).map_err(FlexError::file(path))?;
-    let mode = fs::Permissions::from_mode(0o600);
-    fs::set_permissions(path, mode).map_err(FlexError::file(path))?;
-    Ok(listener)
+
+    #[test]
+    fn a_device_replaces_dead_sockets_and_neither_live_ones_nor_files() {
+        let folder = tempfile::tempdir().unwrap();
+        let control = folder.path().join("control");
+        let first = prepared(folder.path()).unwrap();
+        let error = prepared(folder.path()).err().unwrap().to_string();
+        assert!(error.contains("already listens"), "{error}");
+        UnixStream::connect(&control).expect("the first one goes on");
+        drop(first);
+        drop(prepared(folder.path()).unwrap());
+        std::fs::remove_file(&control).unwrap();
+        std::fs::write(&control, "precious").unwrap();
+        let error = prepared(folder.path()).err().unwrap().to_string();
+        assert!(error.contains("a file and no socket"), "{error}");
+        assert_eq!(std::fs::read_to_string(&control).unwrap(), "precious");
+    }
 }

@@ -1,8 +1,9 @@
 //! The observation log, version 1.
 //!
 //! A file is a header (`MAGIC`, then the version as little-endian `u16`) and records: kind `u16`,
-//! body length `u32`, tick `u64` (ns), body. Bodies are postcard. Kinds: 1 the start record, 0x100 +
-//! n an event, 0x200 + n an action, where n is the variant's position. Readers skip kinds that they
+//! body length `u32`, tick `u64` (ns), body. Bodies are postcard. Kinds: 1 the start record, 2 the end of
+//! a log that was given up, with the reason, 0x100 + n an event, 0x200 + n an action, where n is the variant's
+//! position. Readers skip kinds that they
 //! do not know by their length, so later versions may add kinds without breaking earlier readers.
 //! A record that is cut off at the end (the daemon was killed) ends the log without an error, but
 //! is reported.
@@ -11,6 +12,7 @@ use std::io::{self, Read, Write};
 
 use serde::{Deserialize, Serialize};
 
+use crate::printable::{MOST_WORDS, excerpt};
 use crate::{Action, Event, Tick};
 
 /// First bytes of a log.
@@ -21,6 +23,7 @@ pub const VERSION: u16 = 1;
 pub const MAX_BODY: u32 = 512 << 20;
 
 const START: u16 = 1;
+const END: u16 = 2;
 const EVENT: u16 = 0x100;
 const ACTION: u16 = 0x200;
 
@@ -145,6 +148,43 @@ impl Record {
     }
 }
 
+/// What a log begins with.
+#[must_use]
+pub fn header() -> Vec<u8> {
+    [&MAGIC[..], &VERSION.to_le_bytes()].concat()
+}
+
+/// A record as it stands in a log.
+///
+/// # Errors
+/// Where it is over the body limit.
+pub fn frame(now: Tick, record: &Record) -> Result<Vec<u8>, LogError> {
+    let encoded = record.encode();
+    framed(now, encoded.map_err(|e| io::Error::other(e.to_string()))?)
+}
+
+/// The last record of a log that was given up, which says why.
+///
+/// # Errors
+/// As [`frame`].
+pub fn end_frame(now: Tick, why: &str) -> Result<Vec<u8>, LogError> {
+    let encoded = body(END, &why);
+    framed(now, encoded.map_err(|e| io::Error::other(e.to_string()))?)
+}
+
+fn framed(now: Tick, (kind, body): (u16, Vec<u8>)) -> Result<Vec<u8>, LogError> {
+    let len = u32::try_from(body.len())
+        .ok()
+        .filter(|len| *len <= MAX_BODY)
+        .ok_or_else(|| io::Error::other("a record is over the body limit"))?;
+    let mut framed = Vec::with_capacity(14 + body.len());
+    framed.extend(kind.to_le_bytes());
+    framed.extend(len.to_le_bytes());
+    framed.extend(now.0.to_le_bytes());
+    framed.extend(body);
+    Ok(framed)
+}
+
 /// Writes a log, stopping at a size limit.
 #[derive(Debug)]
 pub struct LogWriter<W> {
@@ -159,11 +199,11 @@ impl<W: Write> LogWriter<W> {
     /// # Errors
     /// Where the header cannot be written.
     pub fn new(mut out: W, limit: u64) -> Result<Self, LogError> {
-        out.write_all(&MAGIC)?;
-        out.write_all(&VERSION.to_le_bytes())?;
+        let header = header();
+        out.write_all(&header)?;
         Ok(Self {
             out,
-            written: 10,
+            written: header.len() as u64,
             limit,
         })
     }
@@ -173,21 +213,13 @@ impl<W: Write> LogWriter<W> {
     /// # Errors
     /// Where writing fails.
     pub fn append(&mut self, now: Tick, record: &Record) -> Result<bool, LogError> {
-        let (kind, body) = record
-            .encode()
-            .map_err(|e| io::Error::other(e.to_string()))?;
-        let len = u32::try_from(body.len())
-            .ok()
-            .filter(|len| *len <= MAX_BODY)
-            .ok_or_else(|| io::Error::other("a record is over the body limit"))?;
-        if self.written + 14 + u64::from(len) > self.limit {
+        let framed = frame(now, record)?;
+        let written = self.written.saturating_add(framed.len() as u64);
+        if written > self.limit {
             return Ok(false);
         }
-        self.out.write_all(&kind.to_le_bytes())?;
-        self.out.write_all(&len.to_le_bytes())?;
-        self.out.write_all(&now.0.to_le_bytes())?;
-        self.out.write_all(&body)?;
-        self.written += 14 + u64::from(len);
+        self.out.write_all(&framed)?;
+        self.written = written;
         Ok(true)
     }
 
@@ -209,6 +241,7 @@ pub struct LogReader<R> {
     offset: u64,
     skipped: u64,
     cut_off: bool,
+    given_up: Option<String>,
 }
 
 impl<R: Read> LogReader<R> {
@@ -231,6 +264,7 @@ impl<R: Read> LogReader<R> {
                 offset: 10,
                 skipped: 0,
                 cut_off: false,
+                given_up: None,
             }),
             other => Err(LogError::Version(other)),
         }
@@ -248,6 +282,12 @@ impl<R: Read> LogReader<R> {
         self.cut_off
     }
 
+    /// Why the log was given up, where the end of it says so.
+    #[must_use]
+    pub fn given_up(&self) -> Option<&str> {
+        self.given_up.as_deref()
+    }
+
     /// The next record that is known, or `None` at the end.
     ///
     /// # Errors
@@ -257,6 +297,11 @@ impl<R: Read> LogReader<R> {
             let (record, offset) = (self.record, self.offset);
             self.record += 1;
             self.offset += 14 + body.len() as u64;
+            if kind == END {
+                let why = postcard::from_bytes::<&str>(&body).unwrap_or("its end says no reason");
+                self.given_up = Some(excerpt(why, MOST_WORDS));
+                continue;
+            }
             match Record::decode(kind, &body) {
                 Some(Ok(value)) => return Ok(Some((tick, value))),
                 Some(Err(source)) => {
@@ -377,6 +422,20 @@ mod tests {
         bytes.extend([0x77, 0x77, 3, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 2, 3]);
         bytes.extend(&written(&sample())[10..]);
         assert_eq!(read(&bytes), (sample(), 1, false));
+    }
+
+    #[test]
+    fn a_log_that_was_given_up_says_why_and_keeps_its_records() {
+        let mut bytes = written(&sample());
+        bytes.extend(end_frame(Tick(9), "the disk\x1b[2J is full").unwrap());
+        let mut reader = LogReader::new(&bytes[..]).unwrap();
+        let mut got = Vec::new();
+        while let Some(record) = reader.next_record().unwrap() {
+            got.push(record);
+        }
+        assert_eq!(got, sample());
+        assert_eq!(reader.given_up(), Some("the disk\\u{1b}[2J is full"));
+        assert_eq!((reader.skipped(), reader.cut_off()), (0, false));
     }
 
     #[test]

@@ -69,7 +69,8 @@ pub(crate) fn connect_at_once(path: &Path) -> io::Result<OwnedFd> {
     Ok(socket)
 }
 
-fn address(path: &Path) -> io::Result<(libc::sockaddr_un, libc::socklen_t)> {
+/// The address of a socket at a path.
+pub(crate) fn address(path: &Path) -> io::Result<(libc::sockaddr_un, libc::socklen_t)> {
     let bytes = path.as_os_str().as_bytes();
     let mut address = libc::sockaddr_un {
         sun_family: libc::sa_family_t::try_from(libc::AF_UNIX).unwrap_or_default(),

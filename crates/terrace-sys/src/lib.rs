@@ -2,8 +2,8 @@
 //!
 //! Responsible for: what host and guest agent share of the kernel's interfaces: nodes and tiers ([`topology`]),
 //! files below a root folder, `move_pages(2)` in batches, the policy of a file in memory, the `PAGEMAP_SCAN` ioctl, DAMON's sysfs, sampled
-//! accesses ([`perf`]), the seam through which others' things are opened ([`opener`]), extents of sparse files and holes in them, connecting and passing descriptors over Unix
-//! sockets, the identity of a process, confinement, clocks, mappings. It leaves to others: what to do with any of
+//! accesses ([`perf`]), the seam through which others' things are opened ([`opener`]), extents of sparse files and holes in
+//! them, listening, connecting and passing descriptors over Unix sockets, the identity of a process, confinement, clocks, mappings. It leaves to others: what to do with any of
 //! it. All `unsafe` of the host side is meant to live here.
 
 mod clock;
@@ -15,10 +15,13 @@ mod extents;
 mod fds;
 mod file_id;
 mod finding;
+mod inherit;
+mod listen;
 mod mapping;
 mod mempolicy;
 mod move_pages;
 pub mod opener;
+mod own_folder;
 mod pagemap;
 pub mod perf;
 mod privileges;
@@ -41,11 +44,14 @@ pub use fds::{
 };
 pub use file_id::FileId;
 pub use finding::{Finding, Status};
+pub use inherit::inherit_nothing;
+pub use listen::{ListenError, SocketFile, listen_at};
 pub use mapping::SharedMapping;
 pub use mempolicy::{MAX_NODES, allowed_nodes, file_prefers, prefer_node};
 pub use move_pages::{
     MAX_BATCH, MoveOutcome, MoveScope, NOT_ANSWERED, move_pages, move_pages_supported, query_nodes,
 };
+pub use own_folder::{FolderError, in_own_folder};
 pub use pagemap::{PAGEMAP_SCAN, PageRun, Pagemap, clear_soft_dirty, soft_dirty_supported};
 pub use privileges::{Capability, keep_none_at_work, keep_only};
 pub use process::{Process, ProcessError, ProcessId, start_time};

@@ -2,6 +2,7 @@
 //! ([`Config`], valid by construction).
 
 mod agent;
+mod beyond;
 mod pins;
 mod security;
 mod sources;
@@ -22,6 +23,7 @@ use terrace_host::unit::UnitChoice;
 use terrace_proto::{TierId, TierLimit};
 
 pub use agent::{AgentConfig, Fallback, VmMode};
+pub use beyond::TierBytes;
 pub use pins::PinConfig;
 pub use security::Security;
 pub use sources::{DEFAULT_FILE, Problem, Sources};

@@ -333,17 +333,26 @@ impl Served for Daemon {
         self.paused
     }
 
+    fn log_ended(&self) -> Option<String> {
+        self.recorder.ended().map(str::to_owned)
+    }
+
     fn find_host(&self) -> FindHost {
         let (root, topology) = (self.root.clone(), Arc::clone(&self.topology));
         let looked = self.look_findings.iter().chain(self.refused.values());
         let looked: Vec<Finding> = looked.cloned().collect();
         let elastic = self.elastic_host_findings();
+        let log = self.recorder.ended().map(|why| {
+            let advice = "give the log another disk or limit ([log]), and start terraced again";
+            Finding::degraded("log", why, advice)
+        });
         Box::new(move || {
             let host = confine::run(Role::Doctor, move || doctor::host(&root, &topology));
             let mut findings = host.unwrap_or_else(|error| vec![confine::not_looked(&error)]);
             findings.extend(confine::findings());
             findings.extend(looked);
             findings.extend(elastic);
+            findings.extend(log);
             findings
         })
     }

@@ -33,14 +33,36 @@ impl Events {
         });
     }
 
-    /// Events whose number is above `after`.
-    pub fn after(&self, after: u64) -> Vec<EventLine> {
-        self.lines
-            .iter()
-            .filter(|e| e.sequence > after)
-            .cloned()
-            .collect()
+    /// Events whose number is above `after`; for 0 all that are kept.
+    ///
+    /// # Errors
+    /// Where who has seen the events up to `after` has missed some: nobody is to believe that nothing happened.
+    pub fn after(&self, after: u64) -> Result<Vec<EventLine>, Missed> {
+        let oldest = self.lines.front().map_or(1, |line| line.sequence);
+        if after > self.last {
+            return Err(Missed::StartedAnew(after));
+        }
+        if after > 0 && after + 1 < oldest {
+            return Err(Missed::Behind(after + 1, oldest - 1));
+        }
+        let new = self.lines.iter().filter(|e| e.sequence > after);
+        Ok(new.cloned().collect())
     }
+}
+
+/// Why who follows the events cannot go on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Missed {
+    /// More happened since than is kept.
+    #[error(
+        "events {0} to {1} are lost: the last {KEPT} are kept, and who follows them fell behind. Begin again with after=0"
+    )]
+    Behind(u64, u64),
+    /// The number is another daemon's.
+    #[error(
+        "there is no event {0}: terraced was started since, and its events are numbered anew. Begin again with after=0"
+    )]
+    StartedAnew(u64),
 }
 
 /// A tick as seconds, for people.
@@ -58,8 +80,24 @@ mod tests {
         for i in 0..KEPT + 3 {
             events.push(Tick(0), None, i.to_string());
         }
-        let all = events.after(0);
+        let all = events.after(0).unwrap();
         assert_eq!((all.len(), all[0].sequence), (KEPT, 4));
-        assert_eq!(events.after(all[KEPT - 2].sequence).len(), 1);
+        let last = events.after(all[KEPT - 2].sequence).unwrap();
+        assert_eq!(last.len(), 1);
+    }
+
+    #[test]
+    fn a_follower_that_falls_behind_is_told_which_events_it_missed() {
+        let mut events = Events::default();
+        assert_eq!(events.after(0).unwrap().len(), 0);
+        for i in 0..KEPT as u64 + 3 {
+            events.push(Tick(0), None, i.to_string());
+        }
+        assert_eq!(events.after(2), Err(Missed::Behind(3, 3)));
+        assert_eq!(events.after(3).unwrap().len(), KEPT);
+        let last = KEPT as u64 + 3;
+        assert_eq!(events.after(last).unwrap().len(), 0);
+        let anew = events.after(last + 1).unwrap_err();
+        assert!(anew.to_string().contains("started since"), "{anew}");
     }
 }

@@ -6,6 +6,7 @@ use std::sync::mpsc::channel;
 
 use terrace_host::HostRoot;
 use terrace_host::agent::Lie;
+use terrace_host::qemu::who::HypervisorConfig;
 use terrace_host::topology::Topology;
 use terrace_proto::{Gfn, PageSize, RamRange, TierLimit, VmId, VmSpec};
 use terrace_sys::{ProcessId, start_time};
@@ -31,7 +32,10 @@ fn daemon(vm: &str) -> (tempfile::TempDir, Daemon) {
     // The threads send to nobody.
     let (inbox, _) = channel();
     let config = Arc::new(config);
-    let elastics = Elastics::new(elastic::finder(), Pace::default());
+    let elastics = Elastics::new(
+        elastic::finder(HypervisorConfig::default()),
+        Pace::default(),
+    );
     let daemon = Daemon::new(config, root, topology, inbox, Claims::default(), elastics).unwrap();
     (folder, daemon)
 }
@@ -117,7 +121,7 @@ fn orders(daemon: &Daemon) -> Orders {
 }
 
 fn told(daemon: &Daemon, text: &str) -> usize {
-    let events = daemon.events().after(0);
+    let events = daemon.events().after(0).unwrap();
     events.iter().filter(|e| e.text.contains(text)).count()
 }
 

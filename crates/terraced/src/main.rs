@@ -4,6 +4,8 @@
 mod agent_tests;
 mod agents;
 mod api;
+#[cfg(test)]
+mod client_tests;
 mod confine;
 mod daemon;
 mod elastic;
@@ -31,7 +33,7 @@ use clap::{Parser, Subcommand};
 use terrace_host::HostRoot;
 use terrace_host::topology::Topology;
 use terrace_host::worker::WorkerCommand;
-use terrace_sys::Damon;
+use terrace_sys::{Damon, SocketFile};
 
 use terraced::config::{self, Config, Sources};
 
@@ -113,7 +115,8 @@ fn serve(args: &Args) -> Result<()> {
     let stop = inbox.clone();
     // The daemon's thread may have ended already; then there is nothing left to stop.
     ctrlc::set_handler(move || drop(stop.send(Input::Stop)))?;
-    take_over(&config.socket, inbox.clone(), &damon)?;
+    // A socket that nobody serves any more only misleads: it is removed with this.
+    let _socket = take_over(&config.socket, inbox.clone(), &damon)?;
     let claims = Claims::default();
     let worker = WorkerCommand {
         program: "/proc/self/exe".into(),
@@ -129,16 +132,14 @@ fn serve(args: &Args) -> Result<()> {
         claims.clone(),
     );
     confine::spawn(Role::Scout, move || scout.run())?;
-    let socket = config.socket.clone();
-    let elastics = Elastics::new(elastic::finder(), Pace::default());
+    let finder = elastic::finder(config.hypervisors.clone());
+    let elastics = Elastics::new(finder, Pace::default());
     let daemon = Daemon::new(config, root, topology, inbox, claims, elastics);
     let ended = daemon.and_then(|daemon| daemon.run(&inputs));
     // The threads that hold kdamonds may outlive this one's last line.
     if let Err(error) = damon.shut_down() {
         tracing::warn!("DAMON could not be stopped: {error}");
     }
-    // A socket that nobody serves any more only misleads.
-    let _ = std::fs::remove_file(socket);
     ended
 }
 
@@ -160,12 +161,12 @@ fn start_logging() {
 
 /// Becomes the one daemon of the socket, and only then stops the kdamonds that a predecessor left: while
 /// another one listens, they are that one's.
-fn take_over(socket: &Path, inbox: Sender<Input>, damon: &Damon) -> Result<()> {
-    api::start(socket, inbox)?;
+fn take_over(socket: &Path, inbox: Sender<Input>, damon: &Damon) -> Result<SocketFile> {
+    let file = api::start(socket, inbox)?;
     if let Err(error) = damon.stop_leftovers() {
         tracing::warn!("what the last run left of DAMON could not be stopped: {error}");
     }
-    Ok(())
+    Ok(file)
 }
 
 /// The host's tiers; the engine's follow them where the file defines none.
@@ -182,5 +183,6 @@ fn read_topology(root: &HostRoot, config: &mut Config) -> Result<Topology> {
     if defined.is_empty() {
         config.follow(&topology)?;
     }
+    config.check_host(&topology)?;
     Ok(topology)
 }

@@ -1,158 +1,299 @@
 //! Writes the observation log: all that went into the engine and all that came out.
 //!
-//! A log that cannot be written (the disk is full, the limit is reached) ends with one event; the
-//! daemon goes on without it.
+//! A thread of its own writes, so that no decision waits for a disk. What waits for it is bounded. A log that cannot be
+//! written (the disk is full or too slow, the limit is reached) ends with one event and says so at its end, as far as
+//! the disk takes that; the daemon goes on without it.
+
+mod file;
 
 use std::fs::File;
-use std::io::BufWriter;
+use std::io::{self, Seek as _, SeekFrom, Write};
 use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, bail};
 use terrace_proto::Tick;
-use terrace_proto::log::{LogWriter, Record, Start};
+use terrace_proto::log::{Record, Start, end_frame, frame, header};
 
-/// The log while it is open.
+/// Bytes that may wait to be written; one record that alone is larger may, too.
+const MOST_WAITING: u64 = 64 << 20;
+/// Bytes that are written at once.
+const AT_ONCE: usize = 256 << 10;
+/// How long the daemon waits at its end for what is still to be written.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// Where a log is written to.
+trait Place: Write + Send + 'static {
+    /// Takes half a record away again: whole records are so many bytes.
+    fn cut(&mut self, whole: u64);
+}
+
+impl Place for File {
+    fn cut(&mut self, whole: u64) {
+        // What cannot be cut stays: readers stop at it, and say so.
+        let _ = self.set_len(whole);
+        let _ = self.seek(SeekFrom::Start(whole));
+    }
+}
+
+/// The log.
 #[derive(Debug)]
 pub struct Recorder {
-    log: Option<LogWriter<BufWriter<File>>>,
+    state: State,
+    /// Bytes so far, and the most.
+    written: u64,
+    limit: u64,
+    most_waiting: u64,
+}
+
+#[derive(Debug)]
+enum State {
+    Off,
+    On(Writer),
+    Ended(String),
+}
+
+/// The thread's end.
+#[derive(Debug)]
+struct Writer {
+    to: Sender<Item>,
+    shared: Arc<Shared>,
+    /// Tells that all is written, by its end.
+    over: Receiver<()>,
+}
+
+/// What waits, and what went wrong.
+#[derive(Debug, Default)]
+struct Shared {
+    waiting: AtomicU64,
+    failed: OnceLock<String>,
+}
+
+/// For the thread.
+#[derive(Debug)]
+enum Item {
+    Record(Vec<u8>),
+    /// The log is given up; the record says why.
+    GivenUp(Vec<u8>),
 }
 
 impl Recorder {
     /// A recorder that records nothing.
     pub fn off() -> Self {
-        Self { log: None }
+        Self {
+            state: State::Off,
+            written: 0,
+            limit: 0,
+            most_waiting: 0,
+        }
     }
 
     /// Starts a log of at most `limit` bytes; `config` is the engine's as JSON. A log that is there
     /// already stays beside it, with `previous` as its ending.
+    ///
+    /// # Errors
+    /// Where others can change what is in the folder, or something that is no log of ours is in the way.
     pub fn start(path: &Path, limit: u64, config: String) -> Result<Self> {
-        if path.is_file() {
-            let previous = path.with_extension("previous");
-            std::fs::rename(path, &previous)
-                .with_context(|| format!("keeping the last log as {}", previous.display()))?;
-        }
-        let file =
-            File::create(path).with_context(|| format!("creating the log {}", path.display()))?;
-        let mut log = LogWriter::new(BufWriter::new(file), limit)?;
+        let file = file::create(path)?;
+        Self::to(file, limit, MOST_WAITING, config)
+            .with_context(|| format!("starting the log {}", path.display()))
+    }
+
+    fn to(place: impl Place, limit: u64, most_waiting: u64, config: String) -> Result<Self> {
         let start = Start {
             version: env!("CARGO_PKG_VERSION").into(),
             config,
         };
-        log.append(Tick(0), &Record::Start(start))?;
-        Ok(Self { log: Some(log) })
+        let mut first = header();
+        first.extend(frame(Tick(0), &Record::Start(start))?);
+        let (to, items) = channel();
+        let (ended, over) = channel();
+        let shared = Arc::new(Shared::default());
+        let of_thread = Arc::clone(&shared);
+        std::thread::Builder::new()
+            .name("record".into())
+            .spawn(move || {
+                write(place, &items, &of_thread);
+                drop(ended);
+            })?;
+        let mut recorder = Self {
+            state: State::On(Writer { to, shared, over }),
+            written: 0,
+            limit: u64::MAX,
+            most_waiting,
+        };
+        if let Some(why) = recorder.send(first) {
+            bail!(why);
+        }
+        recorder.limit = limit;
+        Ok(recorder)
     }
 
     /// Something is being recorded.
     pub fn is_on(&self) -> bool {
-        self.log.is_some()
+        matches!(self.state, State::On(_))
     }
 
-    /// Appends a record. Says why where this was the end of the log.
+    /// Why nothing is recorded any more, where that ended before its time.
+    pub fn ended(&self) -> Option<&str> {
+        match &self.state {
+            State::Ended(why) => Some(why),
+            State::Off | State::On(_) => None,
+        }
+    }
+
+    /// Appends a record, and waits for nothing. Says why where this was the end of the log.
     pub fn append(&mut self, now: Tick, record: &Record) -> Option<String> {
-        let appended = self.log.as_mut()?.append(now, record);
-        let ended = match appended {
-            Ok(true) => return None,
-            Ok(false) => "the log reached its size limit".to_owned(),
-            Err(error) => format!("the log could not be written: {error}"),
+        if !self.is_on() {
+            return None;
+        }
+        let why = match frame(now, record) {
+            Ok(record) => self.send(record)?,
+            Err(error) => format!("a record could not be written: {error}"),
         };
-        match self.log.take().map(LogWriter::finish) {
-            Some(Err(error)) => Some(format!("{ended}; its last part is lost: {error}")),
-            _ => Some(ended),
+        let why = format!("the log ended: {why}");
+        if let State::On(writer) = &self.state
+            && let Ok(last) = end_frame(now, &why)
+        {
+            // The thread may have ended by its own fault already.
+            let _ = writer.to.send(Item::GivenUp(last));
+        }
+        self.state = State::Ended(why.clone());
+        Some(why)
+    }
+
+    /// Says why it was not sent.
+    fn send(&mut self, record: Vec<u8>) -> Option<String> {
+        let State::On(writer) = &self.state else {
+            return None;
+        };
+        if let Some(why) = writer.shared.failed.get() {
+            return Some(why.clone());
+        }
+        let bytes = record.len() as u64;
+        if self.written.saturating_add(bytes) > self.limit {
+            return Some(format!("it reached its size limit of {} bytes", self.limit));
+        }
+        let waiting = writer.shared.waiting.load(Ordering::Acquire);
+        if waiting > 0 && waiting.saturating_add(bytes) > self.most_waiting {
+            return Some(format!(
+                "the disk is too slow: {waiting} bytes wait to be written, and {} is the most",
+                self.most_waiting
+            ));
+        }
+        writer.shared.waiting.fetch_add(bytes, Ordering::AcqRel);
+        self.written += bytes;
+        match writer.to.send(Item::Record(record)) {
+            Ok(()) => None,
+            Err(_) => Some("the thread that writes it is gone".into()),
         }
     }
 
-    /// Writes out what is buffered.
+    /// Writes out what waits, within a few seconds.
+    ///
+    /// # Errors
+    /// Where not all could be written.
     pub fn finish(&mut self) -> Result<()> {
-        if let Some(log) = self.log.take() {
-            log.finish()?;
+        let State::On(writer) = std::mem::replace(&mut self.state, State::Off) else {
+            return Ok(());
+        };
+        let Writer { to, shared, over } = writer;
+        drop(to);
+        if over.recv_timeout(PATIENCE) == Err(RecvTimeoutError::Timeout) {
+            bail!("the disk is too slow: the log's last part is lost");
         }
-        Ok(())
+        match shared.failed.get() {
+            Some(why) => bail!("the log's last part is lost: {why}"),
+            None => Ok(()),
+        }
+    }
+}
+
+/// The thread: whole records go out, many at once where many wait.
+fn write(mut place: impl Place, items: &Receiver<Item>, shared: &Shared) {
+    let mut whole = 0;
+    while let Ok(first) = items.recv() {
+        let batch = Batch::of(first, items);
+        let (done, put) = batch.put(&mut place);
+        whole += done;
+        shared.waiting.fetch_sub(done, Ordering::AcqRel);
+        if let Err(error) = put {
+            let why = format!("it could not be written: {error}");
+            // On a full disk there may be room for these few bytes where half a record was.
+            let end = end_frame(Tick(0), &format!("the log ended: {why}")).unwrap_or_default();
+            place.cut(whole);
+            put_last(&mut place, whole, &end);
+            // Told when the next record comes.
+            let _ = shared.failed.set(why);
+            return;
+        }
+        if let Some(end) = batch.last {
+            return put_last(&mut place, whole, &end);
+        }
+    }
+}
+
+/// All of it or nothing.
+fn put_last(place: &mut impl Place, whole: u64, end: &[u8]) {
+    if place.write_all(end).is_err() {
+        place.cut(whole);
+    }
+}
+
+/// What is written at once.
+struct Batch {
+    bytes: Vec<u8>,
+    /// Where each record ends.
+    ends: Vec<usize>,
+    /// Why nothing comes after it, if so.
+    last: Option<Vec<u8>>,
+}
+
+impl Batch {
+    /// What waits, up to a limit.
+    fn of(first: Item, items: &Receiver<Item>) -> Self {
+        let mut batch = Self {
+            bytes: Vec::new(),
+            ends: Vec::new(),
+            last: None,
+        };
+        for item in std::iter::once(first).chain(items.try_iter()) {
+            match item {
+                Item::Record(record) => {
+                    batch.bytes.extend(record);
+                    batch.ends.push(batch.bytes.len());
+                }
+                Item::GivenUp(end) => batch.last = Some(end),
+            }
+            if batch.last.is_some() || batch.bytes.len() >= AT_ONCE {
+                break;
+            }
+        }
+        batch
+    }
+
+    /// Writes it; how many bytes of whole records were written, also where not all were.
+    fn put(&self, place: &mut impl Place) -> (u64, io::Result<()>) {
+        let mut written = 0;
+        let put = loop {
+            let Some(rest) = self.bytes.get(written..).filter(|rest| !rest.is_empty()) else {
+                break place.flush();
+            };
+            match place.write(rest) {
+                Ok(0) => break Err(io::ErrorKind::WriteZero.into()),
+                Ok(bytes) => written += bytes,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => break Err(error),
+            }
+        };
+        let whole = self.ends.iter().rev().find(|end| **end <= written);
+        (whole.map_or(0, |end| *end as u64), put)
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use terrace_proto::Event;
-    use terrace_proto::log::LogReader;
-
-    use super::*;
-
-    fn timer() -> Record {
-        Record::Event(Event::Timer)
-    }
-
-    #[test]
-    fn a_log_at_its_limit_says_so_once_and_stays_readable() {
-        let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().join("log");
-        let mut recorder = Recorder::start(&path, 60, "{}".into()).unwrap();
-        assert_eq!(recorder.append(Tick(1), &timer()), None);
-        let said = recorder.append(Tick(2), &timer());
-        assert_eq!(said.as_deref(), Some("the log reached its size limit"));
-        assert_eq!(recorder.append(Tick(3), &timer()), None);
-        let mut reader = LogReader::new(File::open(&path).unwrap()).unwrap();
-        let mut records = 0;
-        while reader.next_record().unwrap().is_some() {
-            records += 1;
-        }
-        assert_eq!(records, 2);
-    }
-
-    #[test]
-    fn a_restart_keeps_the_previous_log() {
-        let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().join("terrace.trlog");
-        Recorder::start(&path, 1 << 20, "{\"first\": 1}".into())
-            .and_then(|mut log| log.finish())
-            .unwrap();
-        let first = std::fs::read(&path).unwrap();
-        Recorder::start(&path, 1 << 20, "{}".into()).unwrap();
-        assert_eq!(
-            std::fs::read(dir.path().join("terrace.previous")).unwrap(),
-            first
-        );
-    }
-
-    #[test]
-    fn kill_9_leaves_a_log_that_is_read_to_its_last_whole_record_and_a_new_one_starts() {
-        let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().join("terrace.trlog");
-        let mut recorder = Recorder::start(&path, 1 << 20, "{}".into()).unwrap();
-        for i in 0..2000 {
-            assert_eq!(recorder.append(Tick(i), &timer()), None);
-        }
-        // What the process had not written out is lost, in the middle of a record.
-        std::mem::forget(recorder);
-        let mut reader = LogReader::new(File::open(&path).unwrap()).unwrap();
-        let mut whole = 0;
-        let cut = loop {
-            match reader.next_record() {
-                Ok(Some(_)) => whole += 1,
-                Ok(None) => break false,
-                Err(_) => break true,
-            }
-        };
-        let length = std::fs::metadata(&path).unwrap().len();
-        assert!(
-            whole > 10 && whole < 2000,
-            "{whole} records in {length} bytes"
-        );
-        assert!(cut || length > 0);
-        let mut next = Recorder::start(&path, 1 << 20, "{}".into()).unwrap();
-        assert_eq!(next.append(Tick(1), &timer()), None);
-        next.finish().unwrap();
-        let previous = dir.path().join("terrace.previous");
-        assert_eq!(std::fs::metadata(previous).unwrap().len(), length);
-    }
-
-    #[test]
-    fn a_full_disk_ends_the_log_and_not_the_daemon() {
-        let Ok(mut recorder) = Recorder::start(Path::new("/dev/full"), 1 << 30, "{}".into()) else {
-            panic!("/dev/full takes what is buffered");
-        };
-        let said = (0..10_000).find_map(|i| recorder.append(Tick(i), &timer()));
-        let said = said.expect("a full disk is seen");
-        assert!(said.contains("No space left on device"), "{said}");
-        assert!(!recorder.is_on());
-    }
-}
+#[path = "record_tests.rs"]
+mod tests;

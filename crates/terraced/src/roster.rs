@@ -202,7 +202,7 @@ impl Daemon {
             State::Ignored => {
                 entry.reason = "not opted in (scan = true under [vm.NAME])".into();
             }
-            State::Unscannable(reason) => {
+            State::Unscannable(reason) | State::NotReady(reason) => {
                 entry.unscannable = true;
                 entry.reason = reason;
             }

@@ -3,10 +3,13 @@
 //! Runs on a thread of its own, because a monitor may hang. It leaves to the daemon's thread: what
 //! is done with what it found.
 
+mod handled;
+mod queue;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
-use std::sync::mpsc::{Receiver, Sender, channel};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::mpsc::Sender;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use terrace_host::doctor::{self, VmFacts};
@@ -20,20 +23,21 @@ use terrace_host::worker::{ChargedTo, WorkerCommand};
 use terrace_host::{Finding, HostRoot};
 use terrace_proto::Readings;
 use terrace_proto::printable::{MOST_NAME, MOST_WORDS, excerpt, is_vm_name};
-use terrace_sys::{Damon, ProcessId, opener};
+use terrace_sys::{Damon, ProcessId};
 
 use crate::agents::Claims;
 use crate::config::{Config, Fallback, TrackerChoice, VmConfig, VmMode, WriteSource};
 use crate::confine::{self, Role};
 use crate::daemon::Input;
+use handled::{Ended, Handled, SOON};
+use queue::Queue;
 
 /// How long a monitor or a worker may take to answer.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
-/// After how long a VM that could not be managed is tried again.
-const RETRY: Duration = Duration::from_secs(60);
-
 /// Threads that look at VMs: so many monitors may hang before others wait for them.
 const LOOKERS: usize = 8;
+/// How many of them at most look at one again.
+const MOST_REPEATED: usize = 4;
 /// Most sockets that are remembered; far above what a look finds.
 const MOST_HANDLED: usize = 4096;
 
@@ -57,6 +61,8 @@ pub enum State {
     Ignored,
     /// It is opted in, but cannot be scanned, for this reason.
     Unscannable(String),
+    /// It is opted in, and its monitor is not there yet, or does not answer.
+    NotReady(String),
     /// It is not taken for a VM, or not for this one.
     Refused(Refusal),
     /// Its agent is to manage it.
@@ -130,15 +136,13 @@ struct View {
 /// A monitor to look at.
 type Job = (Candidate, Arc<View>);
 
-/// What became of a socket.
-struct Handled {
-    process: Option<ProcessId>,
-    /// It is looked at, or waits for that.
-    is_pending: bool,
-    /// When to look at it again; never while the VM is managed or being looked at.
-    again: Option<Instant>,
-    /// Of a VM that an agent is to manage: its name, and whether it was looked at for the host.
-    agent: Option<(String, bool)>,
+/// The threads that look; they end with this.
+struct Lookers(Arc<Queue<Job>>);
+
+impl Drop for Lookers {
+    fn drop(&mut self) {
+        self.0.close();
+    }
 }
 
 impl Scout {
@@ -187,101 +191,127 @@ impl Scout {
             }
             let looked = Looked {
                 findings,
-                sockets: found.candidates.into_iter().map(|c| c.socket).collect(),
+                sockets: found.candidates.iter().map(|c| c.socket.clone()).collect(),
             };
             if scout.inbox.send(Input::Looked(looked)).is_err() {
                 return;
             }
-            std::thread::sleep(scout.config.discover_every);
+            let next = Instant::now() + scout.config.discover_every;
+            while let Some(left) = next.checked_duration_since(Instant::now()) {
+                std::thread::sleep(left.min(SOON));
+                for candidate in found.candidates.iter().filter(|c| scout.is_due(c)) {
+                    scout.hand_out(candidate, &view, &jobs);
+                }
+            }
         }
     }
 
     /// A fixed number of threads, because a monitor that hangs must not hide others, and any number of monitors must
-    /// not become as many threads. They end with the sender.
-    fn start_lookers(self: &Arc<Self>, count: usize) -> Sender<Job> {
-        let (jobs, queue) = channel::<Job>();
-        let queue = Arc::new(Mutex::new(queue));
+    /// not become as many threads.
+    fn start_lookers(self: &Arc<Self>, count: usize) -> Lookers {
+        let lookers = Lookers(Arc::new(Queue::new(MOST_REPEATED.min(count))));
         for _ in 0..count {
-            let (scout, queue) = (Arc::clone(self), Arc::clone(&queue));
+            let (scout, queue) = (Arc::clone(self), Arc::clone(&lookers.0));
             let body = move || {
-                while let Some((candidate, view)) = next(&queue) {
-                    scout.look(&candidate, &view);
+                while let Some(turn) = queue.next() {
+                    let (candidate, view) = &turn.job;
+                    scout.look(candidate, view);
                 }
             };
             if let Err(error) = confine::spawn(Role::Monitor, body) {
                 tracing::warn!("fewer VMs are looked at at once: no thread: {error}");
             }
         }
-        jobs
+        lookers
     }
 
     /// Has a candidate looked at where that is due.
-    fn hand_out(&self, candidate: &Candidate, view: &Arc<View>, jobs: &Sender<Job>) {
+    fn hand_out(&self, candidate: &Candidate, view: &Arc<View>, jobs: &Lookers) {
         if !self.is_new(candidate) {
             return;
         }
-        let process = candidate.sole_claim().map(Hypervisor::process);
-        self.note(candidate, Handled::pending(process));
-        // The threads live as long as this does.
-        let _ = jobs.send((candidate.clone(), Arc::clone(view)));
+        let mut handled = self.handled();
+        let before = handled.get(&candidate.socket);
+        let pending = Handled::looked_at_again(candidate, before);
+        let is_repeated = before.is_some_and(|before| before.claimed == pending.claimed);
+        handled.insert(candidate.socket.clone(), pending);
+        drop(handled);
+        jobs.0
+            .push((candidate.clone(), Arc::clone(view)), is_repeated);
     }
 
     fn look(&self, candidate: &Candidate, view: &View) {
+        let begun = Instant::now();
         let found = self.look_at(candidate, view);
-        let done = matches!(found.state, State::Ready(_) | State::Agent(_));
-        // A VM that just starts has its monitor soon; until then nothing is connected to.
-        let pause = if opener::metadata(&candidate.socket).is_ok() {
-            RETRY
-        } else {
-            Duration::ZERO
-        };
-        let again = (!done).then(|| Instant::now() + pause);
         let config = self.config.vm(&found.name);
         let agent = config.is_ok_and(|c| c.mode == VmMode::Guest);
         let by_host = !matches!(found.state, State::Agent(_));
-        let handled = Handled {
-            process: found.process,
-            is_pending: false,
-            again,
-            agent: agent.then(|| (found.name.clone(), by_host)),
-        };
-        self.note(candidate, handled);
+        let mut handled = self.handled();
+        // It was put there when it was handed out.
+        if let Some(handled) = handled.get_mut(&candidate.socket) {
+            handled.process = found.process;
+            handled.agent = agent.then(|| (found.name.clone(), by_host));
+            handled.looked_at(self.ended(&found, view), begun.elapsed(), Instant::now());
+        }
+        drop(handled);
         // Nobody listens while the daemon ends.
         let _ = self.inbox.send(Input::Found(Box::new(found)));
     }
 
-    fn note(&self, candidate: &Candidate, became: Handled) {
-        let mut handled = self.handled.lock().unwrap_or_else(PoisonError::into_inner);
-        handled.insert(candidate.socket.clone(), became);
+    fn ended(&self, found: &Found, view: &View) -> Ended {
+        match &found.state {
+            State::Ready(_) | State::Agent(_) => Ended::Done,
+            State::NotReady(_) => Ended::NotReady,
+            State::Ignored | State::Unscannable(_) => Ended::Refused,
+            State::Refused(_) => {
+                let older = found
+                    .process
+                    .and_then(|process| self.older_of_name(view, &found.name, process));
+                older.map_or(Ended::Refused, Ended::NameTaken)
+            }
+        }
+    }
+
+    fn handled(&self) -> MutexGuard<'_, BTreeMap<PathBuf, Handled>> {
+        self.handled.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Sockets that are gone are forgotten with their process.
     fn forget_all_but(&self, candidates: &[Candidate]) {
         let there: BTreeSet<&PathBuf> = candidates.iter().map(|c| &c.socket).collect();
-        let proc = self.root.proc();
-        let lives = |process: ProcessId| process.exists(&proc);
-        let mut handled = self.handled.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut handled = self.handled();
         let is_full = handled.len() > MOST_HANDLED;
         handled.retain(|socket, handled| {
             let is_used = handled.is_pending || there.contains(socket);
-            is_used || !is_full && handled.process.is_some_and(lives)
+            is_used || !is_full && handled.process.is_some_and(|process| self.lives(process))
         });
+    }
+
+    fn lives(&self, process: ProcessId) -> bool {
+        process.exists(&self.root.proc())
+    }
+
+    /// Its time to be tried again has come. Costs little for those whose has not.
+    fn is_due(&self, candidate: &Candidate) -> bool {
+        let handled = self.handled();
+        let handled = handled.get(&candidate.socket);
+        handled.is_some_and(|handled| handled.is_due(|process| self.lives(process)))
     }
 
     /// Not handled yet, or its time to be tried again has come, or its process is gone, or another one than
     /// before is to manage it.
     fn is_new(&self, candidate: &Candidate) -> bool {
-        let handled = self.handled.lock().unwrap_or_else(PoisonError::into_inner);
+        let handled = self.handled();
         handled.get(&candidate.socket).is_none_or(|handled| {
-            let gone = |process: ProcessId| !process.exists(&self.root.proc());
             let passed = |(name, by_host): &(String, bool)| {
                 self.claims.take_look_again(name) || self.claims.is_by_host(name) != *by_host
             };
             // What is looked at now may have been read before the change.
             let remapped = |process| !handled.is_pending && self.claims.take_look_anew(process);
-            let is_due = handled.process.is_some_and(gone)
+            let is_due = handled.process.is_some_and(|process| !self.lives(process))
                 || handled.process.is_some_and(remapped)
-                || handled.again.is_some_and(|at| Instant::now() >= at)
+                || handled.is_due(|process| self.lives(process))
+                || handled.is_claimed_anew(candidate)
                 || handled.agent.as_ref().is_some_and(passed);
             is_due && !handled.is_pending
         })
@@ -292,7 +322,7 @@ impl Scout {
         let refusal = if is_vm_name(&found.name) {
             let process = found.process;
             process
-                .and_then(|process| view.older_of_name(&found.name, process))
+                .and_then(|process| self.older_of_name(view, &found.name, process))
                 .map(|older| second_of_name(&found.name, older.pid))
         } else {
             Some(qemu::bad_name(&found.name))
@@ -301,7 +331,7 @@ impl Scout {
             found.state = State::Refused(refusal);
         }
         found.name = excerpt(&found.name, MOST_NAME);
-        if let State::Unscannable(reason) = &mut found.state {
+        if let State::Unscannable(reason) | State::NotReady(reason) = &mut found.state {
             *reason = excerpt(reason, MOST_WORDS);
         }
         found
@@ -354,7 +384,7 @@ impl Scout {
                 let socket = candidate.socket.display().to_string();
                 let state = match not_a_vm(&error).filter(|_| said.is_none()) {
                     Some(refusal) => State::Refused(refusal),
-                    None => State::Unscannable(error.to_string()),
+                    None => State::NotReady(error.to_string()),
                 };
                 return found(said.unwrap_or(&socket), claimed, state);
             }
@@ -371,6 +401,17 @@ impl Scout {
             Ok(_) => found(&name, process, State::Ignored),
             Err(error) => found(&name, process, State::Unscannable(format!("{error:#}"))),
         }
+    }
+
+    /// Which of two VMs of one name is refused must not depend on which is found first: it is the younger one, as long
+    /// as the older one lives.
+    fn older_of_name(&self, view: &View, name: &str, than: ProcessId) -> Option<ProcessId> {
+        let older = view.hypervisors.iter().map(|h| (h, h.process()));
+        let mut older = older.take_while(|(_, process)| *process < than);
+        older.find_map(|(h, process)| {
+            let has_it = h.name.as_deref() == Some(name) && self.lives(process);
+            has_it.then_some(process)
+        })
     }
 
     /// What is configured for a VM that its agent is to manage now.
@@ -486,24 +527,7 @@ impl Scout {
     }
 }
 
-impl Handled {
-    fn pending(process: Option<ProcessId>) -> Self {
-        Self {
-            process,
-            is_pending: true,
-            again: None,
-            agent: None,
-        }
-    }
-}
-
 impl View {
-    /// Which of two VMs of one name is refused must not depend on which is found first: it is the younger one.
-    fn older_of_name(&self, name: &str, than: ProcessId) -> Option<&Hypervisor> {
-        let mut older = self.hypervisors.iter().take_while(|h| h.process() < than);
-        older.find(|h| h.name.as_deref() == Some(name))
-    }
-
     /// A command line may name any socket: who listens there is the VM.
     fn other_claims(&self, candidate: &Candidate, process: Option<ProcessId>) -> Vec<Finding> {
         let Some(ProcessId { pid, .. }) = process else {
@@ -551,12 +575,6 @@ pub fn second_of_name(name: &str, first: u32) -> Refusal {
         ),
         change: "give one of them another name (-name), and start it again".into(),
     }
-}
-
-/// The next monitor to look at; `None` where there will be none any more.
-fn next(queue: &Mutex<Receiver<Job>>) -> Option<Job> {
-    let queue = queue.lock().unwrap_or_else(PoisonError::into_inner);
-    queue.recv().ok()
 }
 
 /// Why DAMON is to watch a VM, where it is.

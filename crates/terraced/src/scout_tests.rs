@@ -6,6 +6,8 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
 use std::sync::mpsc::RecvTimeoutError;
 
+use std::sync::mpsc::channel;
+
 use super::*;
 use crate::served_tests::{host, play_process, play_qemu, process};
 
@@ -87,6 +89,11 @@ impl Fixture {
         }
     }
 
+    fn note(&self, candidate: &Candidate, became: Handled) {
+        let socket = candidate.socket.clone();
+        self.scout.handled().insert(socket, became);
+    }
+
     fn look(&self) -> Found {
         self.scout.look_at(&self.candidate, &self.view(Vec::new()))
     }
@@ -146,11 +153,11 @@ fn a_vm_whose_agent_fell_silent_is_looked_at_as_if_it_had_none() {
 fn a_vm_is_looked_at_again_when_another_one_is_to_manage_it() {
     let f = fixture("mode = \"guest\"\nscan = true");
     assert!(f.scout.is_new(&f.candidate));
-    f.scout.note(&f.candidate, of_agent("db1", false));
+    f.note(&f.candidate, of_agent("db1", false));
     assert!(!f.scout.is_new(&f.candidate));
     f.scout.claims.set("db1", true);
     assert!(f.scout.is_new(&f.candidate));
-    f.scout.note(&f.candidate, of_agent("db1", true));
+    f.note(&f.candidate, of_agent("db1", true));
     assert!(!f.scout.is_new(&f.candidate));
     f.scout.claims.look_again("db1");
     assert!(f.scout.is_new(&f.candidate));
@@ -198,6 +205,9 @@ fn a_socket_that_nobody_listens_at_is_no_vm() {
 fn of_two_vms_of_one_name_the_younger_is_refused_whichever_is_found_first() {
     let f = fixture("mode = \"guest\"");
     let started = terrace_sys::start_time(Path::new("/proc"), std::process::id()).unwrap();
+    for (pid, start_time) in [(7, started - 1), (8, started + 1)] {
+        play_process(f.folder.path(), ProcessId { start_time, pid });
+    }
     let look = |others: Vec<Hypervisor>| f.scout.look_at(&f.candidate, &f.view(others)).state;
     let State::Refused(refusal) = look(vec![hypervisor(7, started - 1, "db1")]) else {
         panic!("an older VM has its name");
@@ -250,9 +260,13 @@ fn a_socket_that_two_processes_name_is_of_the_one_that_listens_there() {
     );
 }
 
+/// One test at a time counts threads.
+static COUNTING: Mutex<()> = Mutex::new(());
+
 /// Monitors that accept nobody, as many as a user can make.
 #[test]
 fn monitors_that_hang_do_not_become_as_many_threads() {
+    let _counting = COUNTING.lock().unwrap_or_else(PoisonError::into_inner);
     let mut f = fixture("");
     let folder = tempfile::tempdir().unwrap();
     let sockets: Vec<PathBuf> = (0..200)
@@ -305,7 +319,7 @@ fn a_vm_that_was_started_anew_is_looked_at_although_somebody_took_the_number_of_
         ..Handled::pending(Some(process(7)))
     };
     play_process(f.folder.path(), process(7));
-    f.scout.note(&f.candidate, managed());
+    f.note(&f.candidate, managed());
     f.scout.forget_all_but(&[]);
     assert!(!f.scout.is_new(&f.candidate), "it is managed");
     let taker = ProcessId {
@@ -322,9 +336,87 @@ fn a_vm_that_was_started_anew_is_looked_at_although_somebody_took_the_number_of_
 fn sockets_that_are_gone_are_forgotten_with_their_process() {
     let f = fixture("");
     let gone = Candidate::at("/gone");
-    f.scout.note(&gone, of_agent("x", false));
-    f.scout.note(&f.candidate, of_agent("y", false));
+    f.note(&gone, of_agent("x", false));
+    f.note(&f.candidate, of_agent("y", false));
     f.scout.forget_all_but(std::slice::from_ref(&f.candidate));
     let handled = f.scout.handled.lock().unwrap();
     assert_eq!(handled.keys().collect::<Vec<_>>(), [&f.candidate.socket]);
+}
+
+/// What a look leaves behind.
+fn after_a_look(f: &Fixture, candidate: &Candidate, view: &View) -> Handled {
+    f.note(candidate, Handled::looked_at_again(candidate, None));
+    f.scout.look(candidate, view);
+    f.scout.handled()[&candidate.socket].clone()
+}
+
+#[test]
+fn a_monitor_that_is_not_ready_is_tried_again_after_a_second_and_not_after_a_minute() {
+    let f = fixture("scan = true");
+    let own = std::process::id();
+    let dead = f.folder.path().join("dead.sock");
+    drop(UnixListener::bind(&dead).unwrap());
+    for socket in [dead, f.folder.path().join("none.sock")] {
+        let candidate = Candidate {
+            socket,
+            claims: vec![hypervisor(own, 7, "db1")],
+        };
+        let begun = Instant::now();
+        let handled = after_a_look(&f, &candidate, &f.view(Vec::new()));
+        let pause = handled.again.unwrap() - begun;
+        assert!(pause < Duration::from_secs(30), "{pause:?}");
+        assert!(!f.scout.is_due(&candidate), "not at once");
+    }
+}
+
+#[test]
+fn the_second_vm_of_a_name_is_looked_at_as_soon_as_the_first_ended() {
+    let f = fixture("mode = \"guest\"");
+    let started = terrace_sys::start_time(Path::new("/proc"), std::process::id()).unwrap();
+    let first = ProcessId {
+        start_time: started - 1,
+        pid: 7,
+    };
+    play_process(f.folder.path(), first);
+    let view = f.view(vec![hypervisor(7, started - 1, "db1")]);
+    let handled = after_a_look(&f, &f.candidate, &view);
+    assert_eq!(handled.waits_for, Some(first));
+    assert!(!f.scout.is_due(&f.candidate), "the first one lives");
+    fs::remove_file(f.folder.path().join("proc/7/stat")).unwrap();
+    assert!(f.scout.is_due(&f.candidate), "the first one ended");
+    // What was seen of processes before is not looked up anew for this.
+    let found = f.scout.look_at(&f.candidate, &view);
+    assert!(matches!(found.state, State::Agent(_)));
+}
+
+/// As many as are looked at, all of which nobody serves.
+#[test]
+fn a_thousand_monitors_that_are_not_ready_cost_a_bounded_number_of_threads_and_hide_no_new_one() {
+    let _counting = COUNTING.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut f = fixture("scan = true");
+    let (inbox, news) = channel();
+    f.scout.inbox = inbox;
+    let folder = tempfile::tempdir().unwrap();
+    let view = Arc::new(f.view(Vec::new()));
+    let at = |i: usize| Candidate {
+        socket: folder.path().join(i.to_string()),
+        claims: vec![hypervisor(std::process::id(), 7, "db1")],
+    };
+    let fakes: Vec<Candidate> = (0..1000).map(at).collect();
+    let scout = Arc::new(f.scout);
+    let before = scouts();
+    let jobs = scout.start_lookers(LOOKERS);
+    for _ in 0..2 {
+        fakes
+            .iter()
+            .for_each(|fake| scout.hand_out(fake, &view, &jobs));
+    }
+    let wanted = fakes.len() + 1;
+    scout.hand_out(&at(wanted), &view, &jobs);
+    for done in 0..wanted {
+        let one = news.recv_timeout(Duration::from_secs(60));
+        assert!(matches!(one, Ok(Input::Found(_))), "{done} were looked at");
+        assert!(scouts() <= before + LOOKERS, "{} threads", scouts());
+    }
+    assert!(news.try_recv().is_err(), "each one once");
 }

@@ -84,15 +84,13 @@ pub fn serve(
     let stop = inbox.clone();
     // The loop may have ended already; then there is nothing left to stop.
     ctrlc::set_handler(move || drop(stop.send(Input::Stop)))?;
-    api::start(&socket, inbox)?;
+    // A socket that nobody serves any more only misleads: it is removed with this.
+    let _file = api::start(&socket, inbox)?;
     tracing::info!(
         "a simulation: ask it by `terrace --socket {}`",
         socket.display()
     );
-    let ended = simulated.run(&inputs);
-    // A socket that nobody serves any more only misleads.
-    let _ = std::fs::remove_file(socket);
-    ended
+    simulated.run(&inputs)
 }
 
 /// Root's is the daemon's; others have a folder of their own.
@@ -307,6 +305,10 @@ impl Served for Simulated {
 
     fn paused(&self) -> bool {
         self.paused
+    }
+
+    fn log_ended(&self) -> Option<String> {
+        self.recorder.ended().map(str::to_owned)
     }
 
     fn find_host(&self) -> FindHost {

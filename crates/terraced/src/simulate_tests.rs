@@ -11,6 +11,7 @@ use terrace_api::types::{
 };
 use terrace_core::replay::replay;
 use terrace_sim::replay::{Other, replay_with};
+use terrace_sys::SocketFile;
 
 use super::*;
 
@@ -38,6 +39,7 @@ struct Running {
     folder: tempfile::TempDir,
     inbox: Sender<Input>,
     client: Client,
+    _file: SocketFile,
     thread: Option<JoinHandle<Result<()>>>,
 }
 
@@ -48,7 +50,7 @@ fn run(duration: &str, speed: Speed, record: Option<&str>) -> Running {
     let record = record.map(|name| folder.path().join(name));
     let socket = folder.path().join("terraced.sock");
     let (inbox, inputs) = channel();
-    api::start(&socket, inbox.clone()).unwrap();
+    let file = api::start(&socket, inbox.clone()).unwrap();
     let thread = std::thread::spawn(move || {
         Simulated::new(scenario, speed, record.as_deref())?.run(&inputs)
     });
@@ -56,6 +58,7 @@ fn run(duration: &str, speed: Speed, record: Option<&str>) -> Running {
         folder,
         inbox,
         client: Client::new(&socket),
+        _file: file,
         thread: Some(thread),
     }
 }
@@ -152,6 +155,13 @@ fn a_simulated_vm_is_listed_shown_explained_and_steered_as_any_other() {
     r.set("moves", "off").unwrap();
     assert_eq!(mode(&r), Mode::Observed);
     assert!(r.set("floor", "1GB2").unwrap_err().contains("not a size"));
+    for (key, size, has) in [
+        ("fast", "3MiB", "2.0 MiB"),
+        ("slow.ceiling", "9TiB", "8.0 MiB"),
+    ] {
+        let refused = r.set(key, size).unwrap_err();
+        assert!(refused.contains(key) && refused.contains(has), "{refused}");
+    }
     r.wait("a plan", |r| {
         r.post::<Planning>("/v1/vms/web1/plan").is_ok()
     });

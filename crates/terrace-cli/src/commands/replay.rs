@@ -35,7 +35,7 @@ pub fn run(args: &Replay) -> Result<ExitCode> {
                 all_equal: true,
             };
             json(args.json.as_deref(), &same)?;
-            same_text(&replayed)
+            same_text(&same.replayed)
         }
         Some(policy) => {
             let other = Other {
@@ -83,7 +83,7 @@ fn same_text(r: &Replayed) -> String {
         "{} records: {} events, {} actions. All actions are equal to the recorded ones.\n",
         r.records, r.events, r.actions
     );
-    out += &rest(r.skipped, r.cut_off);
+    out += &rest(r.skipped, r.cut_off, r.given_up.as_deref());
     if r.unrecorded_actions > 0 {
         out += &format!(
             "The log stops between an event and its actions; {} are not in it.\n",
@@ -93,7 +93,7 @@ fn same_text(r: &Replayed) -> String {
     out
 }
 
-fn rest(skipped: u64, cut_off: bool) -> String {
+fn rest(skipped: u64, cut_off: bool, given_up: Option<&str>) -> String {
     let mut out = String::new();
     if skipped > 0 {
         out +=
@@ -101,6 +101,9 @@ fn rest(skipped: u64, cut_off: bool) -> String {
     }
     if cut_off {
         out += "The log is cut off in the middle of a record; all before it was replayed.\n";
+    }
+    if let Some(why) = given_up {
+        out += &format!("Nothing was recorded from its end on: {why}.\n");
     }
     out
 }
@@ -131,7 +134,7 @@ fn other_text(report: &Report) -> String {
     for note in &report.notes {
         out += &format!("Note: {note}.\n");
     }
-    out + &rest(report.skipped, report.cut_off)
+    out + &rest(report.skipped, report.cut_off, report.given_up.as_deref())
 }
 
 fn row(vm: &VmReport, policy: &str, outcome: &Outcome) -> Vec<String> {

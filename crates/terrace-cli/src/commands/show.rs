@@ -78,6 +78,9 @@ fn text(status: &Status, detail: &VmDetail) -> String {
     if let Some(costs) = &detail.neighbours {
         out += &neighbours::text(costs);
     }
+    if let Some(why) = &status.log_ended {
+        out += &format!("\n{why}\n");
+    }
     out += &format!("\nnow: {}", detail.phase);
     if let Some(next) = detail.next_round_in_s {
         out += &format!("; next round in {next:.0} s");

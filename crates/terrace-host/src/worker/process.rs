@@ -89,9 +89,9 @@ static COLLECTOR: OnceLock<Mutex<Sender<WorkerProcess>>> = OnceLock::new();
 pub(super) fn start_collector() -> &'static Mutex<Sender<WorkerProcess>> {
     COLLECTOR.get_or_init(|| {
         let (sender, queue) = channel();
-        let thread = thread::Builder::new().name("worker-end".into());
+        let body = move || collect(&queue);
         // Where there is no such thread, the dead are collected when the daemon ends.
-        let _ = thread.spawn(move || collect(&queue));
+        let _ = thread::Builder::new().name("worker-end".into()).spawn(body);
         Mutex::new(sender)
     })
 }

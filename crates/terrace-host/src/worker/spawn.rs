@@ -9,7 +9,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError, mpsc};
 use std::thread;
 
-use terrace_sys::{ProcessId, start_time};
+use terrace_sys::{ProcessId, inherit_nothing, start_time};
 
 /// How a worker is started: a program whose main calls [`super::run`] when it gets these arguments.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -70,6 +70,7 @@ pub(super) fn start(command: &WorkerCommand) -> io::Result<(Child, UnixStream)> 
         .stdin(OwnedFd::from(there))
         .stdout(Stdio::null())
         .stderr(Stdio::piped());
+    inherit_nothing(&mut process);
     let (answer, answered) = mpsc::sync_channel(1);
     let gone = |_| io::Error::other("the thread that starts workers is gone");
     let spawner = SPAWNER.get_or_init(spawner);
@@ -90,13 +91,15 @@ pub fn start_threads() {
 
 fn spawner() -> Mutex<mpsc::Sender<Order>> {
     let (sender, orders) = mpsc::channel::<Order>();
-    let thread = thread::Builder::new().name("worker-start".into());
-    // Where there is no such thread, nobody receives orders, and each says so.
-    let _ = thread.spawn(move || {
+    let body = move || {
         for (mut command, answer) in orders {
             // Who asked may have given up; the child then ends with its socket.
             let _ = answer.send(spawn(&mut command));
         }
-    });
+    };
+    // Without the thread the orders' end is gone, and whoever sends one is told so.
+    let _ = thread::Builder::new()
+        .name("worker-start".into())
+        .spawn(body);
     Mutex::new(sender)
 }

@@ -7,12 +7,13 @@
 //! itself: a round starts where the log's does, and a window ends when the log's does.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::io::Read;
 use std::time::Duration;
 
 use terrace_core::policy::{Observe, Place, Policy};
 use terrace_core::replay::ReplayError;
 use terrace_core::{Engine, EngineConfig};
-use terrace_proto::log::Record;
+use terrace_proto::log::{LogReader, Record};
 use terrace_proto::{
     Action, Command, Event, Gfn, MovePlan, MoveReport, MoveStatus, PageResult, PlacementReport,
     RequestId, ScanAnswer, ScanFailure, ScanStats, Tick, TierId, TierMemory, VmId, VmSpec,
@@ -377,8 +378,8 @@ impl Driver {
         }
     }
 
-    /// What came of it.
-    pub fn report(mut self, skipped: u64, cut_off: bool) -> Result<Report, Refused> {
+    /// What came of it; the log was read to its end.
+    pub fn report<R: Read>(mut self, log: &LogReader<R>) -> Result<Report, Refused> {
         let here: Vec<VmId> = self.here.keys().copied().collect();
         here.into_iter().for_each(|id| self.keep_counters(id));
         for vm in &self.vms {
@@ -395,8 +396,9 @@ impl Driver {
             window_s: seconds(window_ns.saturating_mul(one)),
             recorded_window_s: seconds(window_ns),
             log_s: seconds(self.last.0.saturating_sub(self.first.unwrap_or_default().0)),
-            skipped,
-            cut_off,
+            skipped: log.skipped(),
+            cut_off: log.cut_off(),
+            given_up: log.given_up().map(str::to_owned),
             notes: self.notes(),
             vms: self.vms.iter().map(Vm::report).collect(),
         })

@@ -127,7 +127,7 @@ pub fn replay_with(input: impl Read, other: &Other) -> Result<Report, OtherError
         }
         records += 1;
     }
-    Ok(driver.report(reader.skipped(), reader.cut_off())?)
+    Ok(driver.report(&reader)?)
 }
 
 fn log(error: LogError) -> OtherError {

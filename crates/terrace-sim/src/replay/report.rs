@@ -19,6 +19,8 @@ pub struct Report {
     pub skipped: u64,
     /// The log ended in the middle of a record.
     pub cut_off: bool,
+    /// Why the recording was given up before its time, where the log says so.
+    pub given_up: Option<String>,
     /// What else to know before believing the figures.
     pub notes: Vec<String>,
     /// VM by VM, in order of arrival.

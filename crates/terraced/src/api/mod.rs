@@ -2,33 +2,38 @@
 
 mod agent_views;
 mod elastic;
+mod failure;
+mod limits;
+mod line;
 mod metrics;
 mod routes;
+mod serve;
 pub mod snapshot;
 mod views;
 mod wishes;
 
 use std::collections::BTreeMap;
-use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
+use std::sync::Arc;
 use std::sync::mpsc::Sender;
 use std::time::Duration;
 
-use anyhow::{Context as _, Result};
-use axum::Json;
-use axum::http::StatusCode;
+use anyhow::Result;
 use axum::http::header::CONTENT_TYPE;
 use axum::response::{IntoResponse, Response};
 use serde::Serialize;
 use terrace_api::elastic::{Elastic, Resize};
-use terrace_api::types::{self, ErrorBody};
+use terrace_api::types;
 use terrace_core::{Engine, HeatMap};
 use terrace_host::Finding;
-use terrace_proto::printable::{MOST_NAME, excerpt};
 use terrace_proto::{Command, Tick, VmId};
+use terrace_sys::{SocketFile, listen_at};
 use tokio::net::UnixListener;
-use tokio::sync::oneshot;
+use tokio::sync::{Semaphore, oneshot};
 
+pub use failure::Failure;
+use failure::no_vm;
+use limits::{Gate, Limits};
 use snapshot::{About, Snapshot};
 
 use crate::confine::{self, Role};
@@ -56,6 +61,8 @@ pub trait Served {
     fn moves(&self) -> bool;
     /// All VMs are paused.
     fn paused(&self) -> bool;
+    /// Why the observation log ended before its time, where it did.
+    fn log_ended(&self) -> Option<String>;
     /// Says how to find out, elsewhere, what there is to say about the host, for `doctor`.
     fn find_host(&self) -> FindHost;
     /// Hands an operator's wish to the engine.
@@ -100,27 +107,12 @@ fn no_elastic(name: &str) -> Failure {
 /// Looks at a host for what there is to say about it. It reads many files, so it never runs on the engine's thread.
 pub type FindHost = Box<dyn FnOnce() -> Vec<Finding> + Send>;
 
-/// Most characters of an answer that says no.
-const MOST_ERROR: usize = 16 << 10;
 /// Threads that make answers.
 const MAKERS: usize = 2;
-/// VMs that an answer names where another one was asked for.
-const MOST_NAMED: usize = 32;
-
-fn no_vm<'a>(name: &str, known: impl Iterator<Item = &'a String>) -> Failure {
-    let mut known: Vec<&str> = known.take(MOST_NAMED + 1).map(String::as_str).collect();
-    if known.len() > MOST_NAMED {
-        known.truncate(MOST_NAMED);
-        known.push("and others");
-    }
-    let known = if known.is_empty() {
-        "none".into()
-    } else {
-        known.join(", ")
-    };
-    let name = excerpt(name, MOST_NAME);
-    Failure::NotFound(format!("no VM {name}; there are: {known}"))
-}
+/// Questions that wait for the thread that has what is served: what else that one does never waits for more.
+const MOST_QUESTIONS: usize = 32;
+/// Copies of what is served that wait to become answers.
+const MOST_COPIES: usize = 2 * MAKERS;
 
 /// A question of the API, to be answered on the thread that has what is served.
 pub type Question = Box<dyn FnOnce(&mut dyn Served) + Send>;
@@ -129,37 +121,19 @@ pub type Question = Box<dyn FnOnce(&mut dyn Served) + Send>;
 #[derive(Clone)]
 pub struct Asker {
     inbox: Sender<Input>,
-}
-
-/// Why a request is not answered.
-pub enum Failure {
-    /// No VM, no page, no such setting.
-    NotFound(String),
-    /// A value that cannot be.
-    Invalid(String),
-    /// Not at this moment.
-    NotNow(String),
-    /// The daemon is ending.
-    Ending,
-}
-
-impl IntoResponse for Failure {
-    fn into_response(self) -> Response {
-        let (status, error) = match self {
-            Self::NotFound(what) => (StatusCode::NOT_FOUND, what),
-            Self::Invalid(what) => (StatusCode::BAD_REQUEST, what),
-            Self::NotNow(what) => (StatusCode::CONFLICT, what),
-            Self::Ending => (StatusCode::SERVICE_UNAVAILABLE, "terraced is ending".into()),
-        };
-        let error = excerpt(&error, MOST_ERROR);
-        (status, Json(ErrorBody { error })).into_response()
-    }
+    /// What a client that hung up left behind counts until it is done.
+    questions: Arc<Semaphore>,
+    copies: Arc<Semaphore>,
 }
 
 impl Asker {
     /// Asks by this channel.
     pub fn new(inbox: Sender<Input>) -> Self {
-        Self { inbox }
+        Self {
+            inbox,
+            questions: Arc::new(Semaphore::new(MOST_QUESTIONS)),
+            copies: Arc::new(Semaphore::new(MOST_COPIES)),
+        }
     }
 
     /// Runs `question` on that thread and brings its answer back.
@@ -167,10 +141,13 @@ impl Asker {
         &self,
         question: impl FnOnce(&mut dyn Served) -> Result<T, Failure> + Send + 'static,
     ) -> Result<T, Failure> {
+        let place = Arc::clone(&self.questions).acquire_owned().await;
+        let place = place.map_err(|_| Failure::Ending)?;
         let (answer, answered) = oneshot::channel();
         let question: Question = Box::new(move |served| {
             // The client may have gone meanwhile; then nobody wants the answer.
             let _ = answer.send(question(served));
+            drop(place);
         });
         self.inbox
             .send(Input::Ask(question))
@@ -202,14 +179,49 @@ impl IntoResponse for Body {
 }
 
 impl Asker {
-    /// Makes a view of a copy of what is served, and its JSON, on a thread that nobody waits for but who asked.
+    /// Makes a view of a copy of what is served, and its JSON.
     pub async fn view<T: Serialize + Send + 'static>(
         &self,
         about: About,
         make: impl FnOnce(Snapshot) -> Result<T, Failure> + Send + 'static,
     ) -> Answer {
-        let copied = self.ask(move |served| Snapshot::of(served, &about)).await?;
-        elsewhere(move || Body::of(&make(copied)?)).await
+        self.made(about, |copied| Body::of(&make(copied)?)).await
+    }
+
+    /// Makes something of a copy of what is served, on a thread that nobody waits for but who asked.
+    pub async fn made<T: Send + 'static>(
+        &self,
+        about: About,
+        make: impl FnOnce(Snapshot) -> Result<T, Failure> + Send + 'static,
+    ) -> Result<T, Failure> {
+        let copy = move |served: &mut dyn Served| Snapshot::of(served, &about);
+        self.copied(copy, make).await
+    }
+
+    /// The events after one, as JSON.
+    pub async fn events(&self, after: u64) -> Answer {
+        let copy = move |served: &mut dyn Served| {
+            let lines = served.events().after(after);
+            lines.map_err(|lost| Failure::Gone(lost.to_string()))
+        };
+        self.copied(copy, |lines| Body::of(&lines)).await
+    }
+
+    /// No more copies wait than [`MOST_COPIES`], whether or not those who asked still do.
+    async fn copied<C: Send + 'static, T: Send + 'static>(
+        &self,
+        copy: impl FnOnce(&mut dyn Served) -> Result<C, Failure> + Send + 'static,
+        make: impl FnOnce(C) -> Result<T, Failure> + Send + 'static,
+    ) -> Result<T, Failure> {
+        let place = Arc::clone(&self.copies).acquire_owned().await;
+        let place = place.map_err(|_| Failure::Ending)?;
+        let copied = self.ask(copy).await?;
+        let make = move || {
+            let made = make(copied);
+            drop(place);
+            made
+        };
+        elsewhere(make).await
     }
 
     /// Makes a map from copies of the VM's pages, a bounded number at a time.
@@ -227,12 +239,11 @@ impl Asker {
                 let pages = served.engine().heat_pages(id, first);
                 pages.ok_or_else(|| gone(&of))
             };
-            let pages = self.ask(copy).await?;
-            making = elsewhere(move || {
+            let add = move |pages| {
                 making.add(&pages);
                 Ok(making)
-            })
-            .await?;
+            };
+            making = self.copied(copy, add).await?;
         }
         Ok((id, making.done()))
     }
@@ -250,43 +261,25 @@ pub async fn elsewhere<T: Send + 'static>(
     made.map_err(|_| Failure::NotNow("a defect of terraced: making the answer panicked".into()))?
 }
 
-/// Binds the socket (0660: who may open it may steer the daemon) and serves it on a thread of its own.
-pub fn start(socket: &Path, inbox: Sender<Input>) -> Result<()> {
-    let listener = bind(socket)?;
+/// Binds the socket (0660: who may open it may steer the daemon) and serves it on a thread of its own. Its file is
+/// removed when what is returned is dropped.
+pub fn start(socket: &Path, inbox: Sender<Input>) -> Result<SocketFile> {
+    let (listener, file) = listen_at(socket, 0o660)?;
+    listener.set_nonblocking(true)?;
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .max_blocking_threads(MAKERS)
         .thread_name("view")
         .build()?;
     let router = routes::router(Asker::new(inbox));
+    let gate = Gate::new(Limits::default());
     confine::spawn(Role::Api, move || {
         runtime.block_on(async {
-            let served = match UnixListener::from_std(listener) {
-                Ok(listener) => axum::serve(listener, router).await,
-                Err(error) => Err(error),
-            };
-            if let Err(error) = served {
-                tracing::error!("the API ended: {error}");
+            match UnixListener::from_std(listener) {
+                Ok(listener) => serve::serve(listener, router, gate).await,
+                Err(error) => tracing::error!("the API ended: {error}"),
             }
         });
     })?;
-    Ok(())
-}
-
-fn bind(socket: &Path) -> Result<std::os::unix::net::UnixListener> {
-    if let Some(folder) = socket.parent() {
-        std::fs::create_dir_all(folder)
-            .with_context(|| format!("creating {}", folder.display()))?;
-    }
-    if std::os::unix::net::UnixStream::connect(socket).is_ok() {
-        anyhow::bail!("another terraced already listens on {}", socket.display());
-    }
-    if socket.exists() {
-        std::fs::remove_file(socket).with_context(|| format!("removing {}", socket.display()))?;
-    }
-    let listener = std::os::unix::net::UnixListener::bind(socket)
-        .with_context(|| format!("listening on {}", socket.display()))?;
-    std::fs::set_permissions(socket, std::fs::Permissions::from_mode(0o660))?;
-    listener.set_nonblocking(true)?;
-    Ok(listener)
+    Ok(file)
 }

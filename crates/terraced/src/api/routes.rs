@@ -11,7 +11,7 @@ use terrace_api::types::{Done, Setting};
 use terrace_proto::{Command, Gpa};
 
 use super::snapshot::{About, Snapshot};
-use super::{Answer, Asker, Body, Failure, Served, elastic, elsewhere, metrics};
+use super::{Answer, Asker, Body, Failure, Served, elastic, metrics};
 
 /// All routes.
 pub fn router(asker: Asker) -> Router {
@@ -145,12 +145,11 @@ async fn resize(
 }
 
 async fn figures(State(asker): State<Asker>) -> Result<impl IntoResponse, Failure> {
-    let copied = asker.ask(|d| Snapshot::of(d, &About::Vms)).await?;
-    let write = move || {
+    let write = |copied: Snapshot| {
         let text = metrics::text(&copied);
         text.map_err(|error| Failure::NotNow(format!("the figures could not be written: {error}")))
     };
-    let text = elsewhere(write).await?;
+    let text = asker.made(About::Vms, write).await?;
     Ok(([(CONTENT_TYPE, metrics::CONTENT_TYPE)], text))
 }
 
@@ -170,8 +169,5 @@ struct EventsQuery {
 }
 
 async fn events(State(asker): State<Asker>, Query(query): Query<EventsQuery>) -> Answer {
-    let lines = asker
-        .ask(move |d| Ok(d.events().after(query.after)))
-        .await?;
-    elsewhere(move || Body::of(&lines)).await
+    asker.events(query.after).await
 }

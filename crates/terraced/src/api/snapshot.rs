@@ -43,6 +43,8 @@ pub struct Snapshot {
     pub moves: bool,
     /// All VMs are paused.
     pub paused: bool,
+    /// Why the observation log ended before its time, where it did.
+    pub log_ended: Option<String>,
     /// How many VMs there are.
     pub count: usize,
     /// Those that the question is about.
@@ -91,6 +93,7 @@ impl Snapshot {
             policy: served.policy(),
             moves: served.moves(),
             paused: served.paused(),
+            log_ended: served.log_ended(),
             count: vms.len(),
             vms: copies.collect(),
             findings: Vec::new(),

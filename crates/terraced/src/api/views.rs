@@ -25,6 +25,7 @@ impl Snapshot {
             paused: self.paused,
             tiers: self.tiers.clone(),
             vms: self.count,
+            log_ended: self.log_ended.clone(),
         }
     }
 

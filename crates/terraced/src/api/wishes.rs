@@ -6,7 +6,7 @@ use terrace_proto::{Command, Gpa, TierLimit, VmId};
 
 use super::views::mode;
 use super::{Failure, Served, no_vm};
-use crate::config::{MOST_WEIGHT, tier_named};
+use crate::config::{MOST_WEIGHT, TierBytes, tier_named};
 use crate::roster::Entry;
 
 impl dyn Served + '_ {
@@ -34,7 +34,11 @@ impl dyn Served + '_ {
         let command = match setting.key.as_str() {
             "moves" => Command::Moves(id, on_or_off(&setting.value)?),
             "weight" => Command::Weight(id, weight(&setting.value)?),
-            "fast" => Command::FastSize(id, bytes(&setting.value)?),
+            "fast" => {
+                let fast = bytes(&setting.value)?;
+                self.within_tier("fast", 0, fast)?;
+                Command::FastSize(id, fast)
+            }
             key => Command::Limits(id, self.new_limits(id, key, &setting.value)?),
         };
         self.wish(command)?;
@@ -60,12 +64,26 @@ impl dyn Served + '_ {
             "ceiling" => limit.ceiling_bytes = bytes(value)?,
             _ => return Err(unknown()),
         }
+        self.within_tier(key, tier.index(), bytes(value)?)?;
         if limit.floor_bytes > limit.ceiling_bytes {
             return Err(Failure::Invalid(format!(
                 "{key} = {value}: the floor would be above the ceiling"
             )));
         }
         Ok(limits)
+    }
+
+    /// Whether a tier of this host has so much.
+    fn within_tier(&self, key: &str, tier: usize, bytes: u64) -> Result<(), Failure> {
+        let tiers = self.tiers();
+        let Some(tier) = tiers.get(tier) else {
+            return Ok(());
+        };
+        let tier = TierBytes {
+            name: tier.name.clone(),
+            total_bytes: tier.total_bytes,
+        };
+        tier.has(key, bytes).map_err(Failure::Invalid)
     }
 
     /// `POST /v1/vms/{name}/pause` and `/resume`: the engine's moves and scans, and the agent.

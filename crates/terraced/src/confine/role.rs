@@ -113,12 +113,7 @@ impl Role {
     pub fn is_exposed(self) -> bool {
         matches!(
             self,
-            Self::Monitor
-                | Self::Look
-                | Self::Map
-                | Self::Elastic
-                | Self::Agents
-                | Self::Api
+            Self::Monitor | Self::Look | Self::Map | Self::Elastic | Self::Agents | Self::Api
         )
     }
 

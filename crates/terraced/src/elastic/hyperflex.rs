@@ -3,6 +3,8 @@
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use terrace_host::HostRoot;
+use terrace_host::qemu::who::{self, HypervisorConfig, Refusal, Rules, SocketFacts};
 use terrace_host::sharers::Found;
 use terrace_hyperflex::control::{self, Client, ClientError, Lease, Looked, Status, TierStatus};
 use terrace_hyperflex::lease;
@@ -26,16 +28,39 @@ pub struct Device {
     client: Client,
     /// The host's node behind each tier, where the operator says so.
     nodes: Vec<u32>,
+    root: HostRoot,
+    hypervisors: HypervisorConfig,
 }
 
 impl Device {
     /// Nothing is opened yet.
-    pub fn new(control: &Path, nodes: &[u32]) -> Self {
+    pub fn new(
+        control: &Path,
+        nodes: &[u32],
+        root: &HostRoot,
+        hypervisors: &HypervisorConfig,
+    ) -> Self {
         Self {
             control: control.to_owned(),
             client: Client::new(control),
             nodes: nodes.to_vec(),
+            root: root.clone(),
+            hypervisors: hypervisors.clone(),
         }
+    }
+
+    /// Before anything is said over it: the socket is of root or a user that may run VMs, where nobody else can put
+    /// another one in its place.
+    fn check(&self) -> Result<(), Trouble> {
+        // Of one that is not there the client says so.
+        let Ok(facts) = SocketFacts::read(&self.control) else {
+            return Ok(());
+        };
+        let (rules, _) = Rules::read(&self.root, &self.hypervisors);
+        who::may_be_device(&facts, &rules).map_err(|refusal| {
+            let Refusal { why, change } = refusal;
+            Trouble::Gone(plain(&format!("{why}: {change}")))
+        })
     }
 
     fn look_of(&self, status: &Status) -> Look {
@@ -65,11 +90,13 @@ impl Provider for Device {
     }
 
     fn look(&mut self, verify: bool) -> Result<Look, Trouble> {
+        self.check()?;
         let status = self.client.status(verify).map_err(trouble)?;
         Ok(self.look_of(&status))
     }
 
     fn order(&mut self, size_bytes: &[Option<u64>]) -> Result<(), Trouble> {
+        self.check()?;
         self.client.resize(size_bytes).map(drop).map_err(trouble)
     }
 
@@ -188,6 +215,28 @@ mod tests {
         };
         assert_eq!(why.chars().count(), MOST_WORDS);
         assert!(!why.contains(char::is_control), "{why:?}");
+    }
+
+    /// Whoever listens where others may write could be anybody.
+    #[test]
+    fn a_control_socket_that_others_can_replace_is_not_connected_to() {
+        use std::os::unix::fs::PermissionsExt as _;
+        use std::os::unix::net::UnixListener;
+
+        let folder = tempfile::tempdir().unwrap();
+        let control = folder.path().join("control");
+        let listener = UnixListener::bind(&control).unwrap();
+        listener.set_nonblocking(true).unwrap();
+        let others = std::fs::Permissions::from_mode(0o777);
+        std::fs::set_permissions(folder.path(), others).unwrap();
+        let root = HostRoot::new(folder.path());
+        let mut device = Device::new(&control, &[], &root, &HypervisorConfig::default());
+        for trouble in [device.look(false).map(drop), device.order(&[Some(0)])] {
+            let why = trouble.unwrap_err().to_string();
+            assert!(why.contains("which others write"), "{why}");
+        }
+        let nobody = listener.accept().unwrap_err().kind();
+        assert_eq!(nobody, std::io::ErrorKind::WouldBlock);
     }
 
     #[test]

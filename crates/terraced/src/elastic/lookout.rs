@@ -141,7 +141,10 @@ impl Sharers {
             root: self.root.clone(),
             do_not_pin: self.pins.do_not_pin.clone(),
             pid,
-            known: [self.hypervisor, self.device].into_iter().flatten().collect(),
+            known: [self.hypervisor, self.device]
+                .into_iter()
+                .flatten()
+                .collect(),
             told: self.told.clone(),
             since,
         };

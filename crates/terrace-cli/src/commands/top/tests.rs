@@ -93,6 +93,7 @@ fn snapshot(vms: Vec<Vm>) -> Snapshot {
             moves: true,
             paused: false,
             tiers: vec![tier("fast", 1 << 30), tier("slow", 2 << 30)],
+            log_ended: None,
             vms: vms.len(),
         },
         detail: vms.first().map(detail),

@@ -187,6 +187,18 @@ pub fn may_hand_over(peer: Peer, rules: &Rules) -> Result<(), Refusal> {
 /// # Errors
 /// Why not.
 pub fn may_be_monitor(facts: &SocketFacts, uid: Option<u32>, rules: &Rules) -> Result<(), Refusal> {
+    may_be("monitor", facts, uid, rules)
+}
+
+/// Whether what listens at a socket may be a HyperFlex device: one of a user that may run VMs, or of root.
+///
+/// # Errors
+/// Why not.
+pub fn may_be_device(facts: &SocketFacts, rules: &Rules) -> Result<(), Refusal> {
+    may_be("control socket", facts, None, rules)
+}
+
+fn may_be(what: &str, facts: &SocketFacts, uid: Option<u32>, rules: &Rules) -> Result<(), Refusal> {
     if !facts.is_socket {
         return Err(Refusal::new(
             format!("{} is no socket", shown(&facts.path)),
@@ -196,15 +208,15 @@ pub fn may_be_monitor(facts: &SocketFacts, uid: Option<u32>, rules: &Rules) -> R
     if !is_right(facts.owner, uid, rules) {
         return Err(Refusal::new(
             format!(
-                "its monitor {} belongs to user {}, not to root or {}",
+                "its {what} {} belongs to user {}, not to root or {}",
                 shown(&facts.path),
                 facts.owner,
                 wanted(uid)
             ),
-            "let QEMU make its own socket; if this user may run VMs, add it to users under [hypervisors]",
+            "let QEMU, or the device, make its own socket; if this user may run VMs, add it to users under [hypervisors]",
         ));
     }
-    may_hold_monitors(&facts.folders, uid, rules)
+    may_hold(what, &facts.folders, uid, rules)
 }
 
 /// Whether monitors may be in a folder: nobody but root and the VM's user can put another file in the place of one, in
@@ -217,17 +229,26 @@ pub fn may_hold_monitors(
     uid: Option<u32>,
     rules: &Rules,
 ) -> Result<(), Refusal> {
+    may_hold("monitor", folders, uid, rules)
+}
+
+fn may_hold(
+    what: &str,
+    folders: &[Component],
+    uid: Option<u32>,
+    rules: &Rules,
+) -> Result<(), Refusal> {
     // Above the socket each folder is its child's parent: in a sticky one nobody else can move the child away.
     for folder in folders {
         let path = shown(&folder.path);
         if !is_right(folder.owner, uid, rules) {
             return Err(Refusal::new(
                 format!(
-                    "its monitor is in {path}, which belongs to user {}, not to root or {}",
+                    "its {what} is in {path}, which belongs to user {}, not to root or {}",
                     folder.owner,
                     wanted(uid)
                 ),
-                "put monitors where only root and the VM's user write, as in /run/terrace/qmp",
+                "put it where only root and the VM's user write, as in /run/terrace/qmp",
             ));
         }
         let is_shared = folder.mode & 0o022 != 0;
@@ -235,7 +256,7 @@ pub fn may_hold_monitors(
         if is_shared && !is_sticky {
             return Err(Refusal::new(
                 format!(
-                    "its monitor is in {path}, which others write (mode {:o})",
+                    "its {what} is in {path}, which others write (mode {:o})",
                     folder.mode & 0o7777
                 ),
                 format!(

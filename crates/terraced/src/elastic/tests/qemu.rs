@@ -9,6 +9,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use terrace_api::elastic::{Elastic, OrderState, Ordered, Resize};
 use terrace_api::types::{EventLine, VmDetail};
+use terrace_host::qemu::who::HypervisorConfig;
 
 use super::super::orders::Elastics;
 use super::super::{Pace, finder};
@@ -148,7 +149,7 @@ fn host(qemu: &Qemu, config: &str) -> Host {
             of.play(&folder.join("vm.sock"));
             config
         },
-        Elastics::new(finder(), pace),
+        Elastics::new(finder(HypervisorConfig::default()), pace),
     );
     let zones = "Node 0, zone Normal\n  pages free 2097152\n  high 0\n\
                  Node 1, zone Normal\n  pages free 2097152\n  high 0\n";

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use hypervisor::{Hypervisor, PAGE, args, start};
 use terrace_api::elastic::OrderState;
+use terrace_host::qemu::who::HypervisorConfig;
 use terrace_hyperflex::abi::Entry;
 use terrace_hyperflex::mock::{MIB, MockVm};
 
@@ -32,7 +33,10 @@ pub fn serve(control: &Path) -> Host {
         "[vm.vm]\nhyperflex = \"{}\"\nhyperflex_nodes = [0, 1]\n",
         control.display()
     );
-    let served = serve_elastic(|_| config, Elastics::new(finder(), pace));
+    let served = serve_elastic(
+        |_| config,
+        Elastics::new(finder(HypervisorConfig::default()), pace),
+    );
     // The test is the hypervisor.
     let pid = std::process::id();
     live(served.folder.path(), pid);

@@ -1,0 +1,133 @@
+//! Why a request is not answered, in one shape: JSON with one sentence or two, whoever found the fault.
+//!
+//! What a handler refuses is a [`Failure`]. What the web library refuses before a handler is asked (a path, a method, a
+//! body that is no JSON) gets the same shape here.
+
+use axum::Json;
+use axum::body::{Body, to_bytes};
+use axum::http::header::{ALLOW, CONTENT_LENGTH, CONTENT_TYPE};
+use axum::http::{HeaderMap, StatusCode};
+use axum::response::{IntoResponse, Response};
+use terrace_api::types::ErrorBody;
+use terrace_proto::printable::{MOST_NAME, excerpt};
+
+/// Most characters of an answer that says no.
+const MOST_ERROR: usize = 16 << 10;
+/// VMs that an answer names where another one was asked for.
+const MOST_NAMED: usize = 32;
+
+/// Why a request is not answered.
+#[derive(Debug)]
+pub enum Failure {
+    /// No VM, no page, no such setting.
+    NotFound(String),
+    /// A value that cannot be.
+    Invalid(String),
+    /// Not at this moment.
+    NotNow(String),
+    /// It was there, and is no longer kept.
+    Gone(String),
+    /// The daemon is ending.
+    Ending,
+}
+
+impl IntoResponse for Failure {
+    fn into_response(self) -> Response {
+        let (status, error) = match self {
+            Self::NotFound(what) => (StatusCode::NOT_FOUND, what),
+            Self::Invalid(what) => (StatusCode::BAD_REQUEST, what),
+            Self::NotNow(what) => (StatusCode::CONFLICT, what),
+            Self::Gone(what) => (StatusCode::GONE, what),
+            Self::Ending => (StatusCode::SERVICE_UNAVAILABLE, "terraced is ending".into()),
+        };
+        said(status, &error)
+    }
+}
+
+/// An error in the shape that all have.
+pub fn said(status: StatusCode, error: &str) -> Response {
+    let error = excerpt(error, MOST_ERROR);
+    (status, Json(ErrorBody { error })).into_response()
+}
+
+/// The same, as it goes over the line where no request was understood.
+pub fn raw(status: StatusCode, error: &str) -> Vec<u8> {
+    let error = ErrorBody {
+        error: excerpt(error, MOST_ERROR),
+    };
+    // Plain data always has a JSON form.
+    let body = serde_json::to_string(&error).unwrap_or_default();
+    let head = format!(
+        "HTTP/1.1 {} {}\r\ncontent-type: application/json\r\ncontent-length: {}\r\nconnection: close\r\n\r\n",
+        status.as_u16(),
+        status.canonical_reason().unwrap_or("Error"),
+        body.len()
+    );
+    (head + &body).into_bytes()
+}
+
+/// What to do about a request that the HTTP library refuses by itself.
+pub fn unread(status: StatusCode) -> &'static str {
+    match status {
+        StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE => {
+            "the request's headers are larger than 16 KiB, or more than 64"
+        }
+        StatusCode::URI_TOO_LONG => "the request's path is too long",
+        _ => "this is no HTTP/1.1 request; see docs/api.md",
+    }
+}
+
+/// Gives an error that is not JSON yet the shape that all have.
+pub async fn in_json(answer: Response) -> Response {
+    let status = answer.status();
+    let is_json = |headers: &HeaderMap| {
+        let kind = headers.get(CONTENT_TYPE);
+        kind.is_some_and(|kind| kind.as_bytes().starts_with(b"application/json"))
+    };
+    if status.as_u16() < 400 || is_json(answer.headers()) {
+        return answer;
+    }
+    let (head, body) = answer.into_parts();
+    let words = text(body).await;
+    let allowed = head.headers.get(ALLOW).cloned();
+    let words = match (status, &allowed) {
+        (StatusCode::METHOD_NOT_ALLOWED, Some(allowed)) => {
+            let allowed = allowed.to_str().unwrap_or("another method");
+            format!("this path takes {allowed} alone; see docs/api.md")
+        }
+        (StatusCode::UNSUPPORTED_MEDIA_TYPE, _) => {
+            "send JSON, and say so by the header `content-type: application/json`".into()
+        }
+        _ if words.is_empty() => status.canonical_reason().unwrap_or("an error").to_owned(),
+        _ => words,
+    };
+    let mut answer = said(status, &words);
+    for (name, value) in &head.headers {
+        if name != CONTENT_TYPE && name != CONTENT_LENGTH {
+            answer.headers_mut().insert(name.clone(), value.clone());
+        }
+    }
+    answer
+}
+
+/// What the library says; nothing where that is long or no text.
+async fn text(body: Body) -> String {
+    let bytes = to_bytes(body, MOST_ERROR).await.unwrap_or_default();
+    String::from_utf8(bytes.into()).unwrap_or_default()
+}
+
+/// There is no VM of this name.
+pub fn no_vm<'a>(name: &str, known: impl Iterator<Item = &'a String>) -> Failure {
+    let mut known: Vec<&str> = known.take(MOST_NAMED + 1).map(String::as_str).collect();
+    if known.len() > MOST_NAMED {
+        known.truncate(MOST_NAMED);
+        known.push("and others");
+    }
+    let known = if known.is_empty() {
+        "none".into()
+    } else {
+        known.join(", ")
+    };
+    let name = excerpt(name, MOST_NAME);
+    Failure::NotFound(format!("no VM {name}; there are: {known}"))
+}

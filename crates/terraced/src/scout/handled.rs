@@ -1,0 +1,146 @@
+//! What became of each monitor, and when it is looked at again.
+
+use std::time::{Duration, Instant};
+
+use terrace_host::qemu::{Candidate, Hypervisor};
+use terrace_sys::ProcessId;
+
+/// After how long a VM that could not be managed is tried again.
+const RETRY: Duration = Duration::from_secs(60);
+/// The same of one whose monitor is not ready, as long as it may be starting.
+pub const SOON: Duration = Duration::from_secs(1);
+/// For how long a VM may be starting.
+const STARTING: Duration = Duration::from_secs(60);
+/// So many times what a look took is waited, where that is longer: a monitor that hangs keeps nobody busy.
+const REST: u32 = 4;
+
+/// What became of a socket.
+#[derive(Clone, Debug)]
+pub struct Handled {
+    /// Who listens there, or is to.
+    pub process: Option<ProcessId>,
+    /// Who alone named it when it was looked at.
+    pub claimed: Option<ProcessId>,
+    /// It is looked at, or waits for that.
+    pub is_pending: bool,
+    /// When to look at it again; never while the VM is managed or being looked at.
+    pub again: Option<Instant>,
+    /// It is looked at again as soon as this process, which has its VM's name, ended.
+    pub waits_for: Option<ProcessId>,
+    /// Since when it is known for this process.
+    pub since: Instant,
+    /// Of a VM that an agent is to manage: its name, and whether it was looked at for the host.
+    pub agent: Option<(String, bool)>,
+}
+
+/// How a look ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ended {
+    /// The VM is managed, or left to its agent.
+    Done,
+    /// Its monitor is not there, or does not answer.
+    NotReady,
+    /// Another process has its name.
+    NameTaken(ProcessId),
+    /// It is none, or cannot be managed.
+    Refused,
+}
+
+impl Handled {
+    /// It waits to be looked at.
+    pub fn pending(process: Option<ProcessId>) -> Self {
+        Self {
+            process,
+            claimed: process,
+            is_pending: true,
+            again: None,
+            waits_for: None,
+            since: Instant::now(),
+            agent: None,
+        }
+    }
+
+    /// It is to be looked at, after what became of it before.
+    pub fn looked_at_again(candidate: &Candidate, before: Option<&Self>) -> Self {
+        let claimed = candidate.sole_claim().map(Hypervisor::process);
+        let pending = Self::pending(claimed);
+        let since = before.filter(|before| before.claimed == claimed);
+        Self {
+            since: since.map_or(pending.since, |before| before.since),
+            ..pending
+        }
+    }
+
+    /// A look that took so long is over.
+    pub fn looked_at(&mut self, ended: Ended, took: Duration, now: Instant) {
+        let known_for = now.saturating_duration_since(self.since);
+        self.is_pending = false;
+        self.again = pause(ended, known_for, took).map(|pause| now + pause);
+        self.waits_for = match ended {
+            Ended::NameTaken(holder) => Some(holder),
+            Ended::Done | Ended::NotReady | Ended::Refused => None,
+        };
+    }
+
+    /// Its time to be looked at again has come.
+    pub fn is_due(&self, lives: impl Fn(ProcessId) -> bool) -> bool {
+        let passed = self.again.is_some_and(|at| Instant::now() >= at);
+        let free = |holder| !lives(holder);
+        !self.is_pending && (passed || self.waits_for.is_some_and(free))
+    }
+
+    /// Whether another process names it alone by now than when it was looked at; of one that is done with, the
+    /// connection told who it is.
+    pub fn is_claimed_anew(&self, candidate: &Candidate) -> bool {
+        let claimed = candidate.sole_claim().map(Hypervisor::process);
+        self.again.is_some() && claimed.is_some() && claimed != self.claimed
+    }
+}
+
+/// How long to wait before the next look; `None`: until something else happens.
+fn pause(ended: Ended, known_for: Duration, took: Duration) -> Option<Duration> {
+    match ended {
+        Ended::Done => None,
+        Ended::NotReady if known_for < STARTING => Some(SOON.max(took * REST)),
+        Ended::NotReady | Ended::NameTaken(_) | Ended::Refused => Some(RETRY),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_starting_vms_monitor_is_tried_each_second_for_a_minute_and_then_rarer() {
+        let tried = |known_for, took| {
+            let [known_for, took] = [known_for, took].map(Duration::from_secs);
+            pause(Ended::NotReady, known_for, took).unwrap().as_secs()
+        };
+        assert_eq!((tried(0, 0), tried(59, 0), tried(60, 0)), (1, 1, 60));
+        assert_eq!(tried(0, 10), 40, "one that hangs");
+        assert_eq!(pause(Ended::Done, STARTING, SOON), None);
+        assert_eq!(pause(Ended::Refused, SOON, SOON), Some(RETRY));
+    }
+
+    #[test]
+    fn how_long_a_monitor_is_known_counts_for_one_process() {
+        let hypervisor = |pid| Hypervisor {
+            pid,
+            start_time: 1,
+            name: None,
+            uuid: None,
+        };
+        let candidate = |pid| Candidate {
+            socket: "/s".into(),
+            claims: vec![hypervisor(pid)],
+        };
+        let mut old = Handled::looked_at_again(&candidate(7), None);
+        let begun = old.since;
+        old.looked_at(Ended::NotReady, SOON, begun + STARTING);
+        assert!(!old.is_claimed_anew(&candidate(7)) && old.is_claimed_anew(&candidate(8)));
+        let same = Handled::looked_at_again(&candidate(7), Some(&old));
+        assert_eq!(same.since, begun);
+        let other = Handled::looked_at_again(&candidate(8), Some(&old));
+        assert!(other.since > begun);
+    }
+}
