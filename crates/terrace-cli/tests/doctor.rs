@@ -23,7 +23,10 @@ impl Host {
         std::fs::set_permissions(dir.path(), mode).expect("for all");
         let copy = |from: &Path, name: &str| -> PathBuf {
             let to = dir.path().join(name);
-            std::fs::copy(from, &to).expect("a copy");
+            // Another process writes it: a child that another test forks meanwhile would have ours open for writing,
+            // and no such file can be executed.
+            let copied = Command::new("cp").arg(from).arg(&to).status();
+            assert!(copied.expect("cp").success(), "a copy");
             to
         };
         copy(Path::new(env!("CARGO_BIN_EXE_terrace")), "terrace");
