@@ -278,6 +278,8 @@ impl Threads {
     fn event(&mut self) -> Event {
         loop {
             match self.events.recv_timeout(PATIENCE).unwrap() {
+                // What the scan cost is told beside its answer.
+                Input::Event(Event::ScanSpent(_)) => {}
                 Input::Event(event) => return event,
                 Input::MapChanged(vm, words) => {
                     assert_eq!(vm, VmId(1));

@@ -307,7 +307,7 @@ fn monitors_that_hang_do_not_become_as_many_threads() {
 fn scouts() -> usize {
     let tasks = fs::read_dir("/proc/self/task").unwrap().flatten();
     let names = tasks.filter_map(|task| fs::read_to_string(task.path().join("comm")).ok());
-    names.filter(|name| name.trim() == "scout").count()
+    names.filter(|name| name.trim() == Role::Monitor.name()).count()
 }
 
 /// Any user can start processes until one has the number that it wants.
@@ -406,6 +406,7 @@ fn a_thousand_monitors_that_are_not_ready_cost_a_bounded_number_of_threads_and_h
     let scout = Arc::new(f.scout);
     let before = scouts();
     let jobs = scout.start_lookers(LOOKERS);
+    let begun = Instant::now();
     for _ in 0..2 {
         fakes
             .iter()
@@ -418,5 +419,8 @@ fn a_thousand_monitors_that_are_not_ready_cost_a_bounded_number_of_threads_and_h
         assert!(matches!(one, Ok(Input::Found(_))), "{done} were looked at");
         assert!(scouts() <= before + LOOKERS, "{} threads", scouts());
     }
-    assert!(news.try_recv().is_err(), "each one once");
+    // Later than that they are due again.
+    if begun.elapsed() < SOON {
+        assert!(news.try_recv().is_err(), "each one once");
+    }
 }

@@ -154,6 +154,8 @@ fn wanted() -> BTreeMap<&'static str, u64> {
         ("scout", SYS_PTRACE | DAC_READ_SEARCH),
         ("monitor", 0),
         ("look", 0),
+        ("map", 0),
+        ("census", SYS_PTRACE | DAC_READ_SEARCH),
         ("place", SYS_PTRACE | DAC_READ_SEARCH),
         ("move", SYS_NICE | SYS_PTRACE | DAC_READ_SEARCH),
         ("elastic", 0),

@@ -222,7 +222,7 @@ pub const MUTATIONS: &[Mutation] = &[
         what: "what came back is believed without a second look at the map",
         file: "crates/terraced/src/map_guard.rs",
         find: "let came = act();
-        self.glance()?;",
+        self.look(Extent::Glance)?;",
         replace: "let came = act();",
         proof: in_daemon("memory_unplugged_in_mid_round_is_neither_scanned_nor_moved"),
     },

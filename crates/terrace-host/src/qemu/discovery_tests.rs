@@ -289,13 +289,20 @@ fn a_process_whose_facts_cannot_be_read_is_none() {
     );
 }
 
+/// Copies a program by another process: a child that another test forks meanwhile would have this one's descriptor open
+/// for writing, and no such file can be executed.
+fn copy_program(from: &Path, to: &Path) {
+    let mut cp = std::process::Command::new("cp");
+    assert!(cp.arg(from).arg(to).status().unwrap().success());
+}
+
 /// A process of this machine whose executable is replaced as an upgrade does it.
 #[test]
 fn a_running_process_is_known_after_an_upgrade_replaced_its_executable() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("qemu-system-x86_64");
     let sleep = fs::canonicalize("/bin/sleep").unwrap();
-    fs::copy(&sleep, &path).unwrap();
+    copy_program(&sleep, &path);
     let mut child = std::process::Command::new(&path)
         .arg("1000")
         .spawn()
@@ -386,7 +393,7 @@ fn a_process_of_nobody_is_no_vm_whatever_it_runs_and_calls_itself() {
     fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o755)).unwrap();
     let shell = fs::canonicalize("/bin/sh").unwrap();
     let program = dir.path().join("qemu-system-x86_64");
-    fs::copy(&shell, &program).unwrap();
+    copy_program(&shell, &program);
     let socket = dir.path().join("vm.sock");
     let _listener = UnixListener::bind(&socket).unwrap();
     let qmp = listening(&socket);
