@@ -415,6 +415,10 @@ fn a_device_that_is_passed_through_under_way_stops_the_shrink_and_one_after_a_re
         look.tiers[0].block_bytes = 2 * MIB;
         resize_tier(&mut look.tiers[0], GIB + 301 * MIB);
     });
+    // A look that began before would have the device come when the tier was as it had been.
+    host.until("vm1", |elastic| {
+        (elastic.tiers[0].size_bytes == GIB + 301 * MIB).then_some(())
+    });
     symlink("/dev/vfio/17", host.root().join("proc/100/fd/9")).unwrap();
     host.event("vm1", "a device is passed through (/dev/vfio/17), which");
     host.event(
