@@ -307,7 +307,9 @@ fn monitors_that_hang_do_not_become_as_many_threads() {
 fn scouts() -> usize {
     let tasks = fs::read_dir("/proc/self/task").unwrap().flatten();
     let names = tasks.filter_map(|task| fs::read_to_string(task.path().join("comm")).ok());
-    names.filter(|name| name.trim() == Role::Monitor.name()).count()
+    names
+        .filter(|name| name.trim() == Role::Monitor.name())
+        .count()
 }
 
 /// Any user can start processes until one has the number that it wants.
