@@ -50,7 +50,6 @@ const TESTS: &[&[LabTest]] = &[
     fork_storm::TESTS,
     faults::TESTS,
     several_vms::TESTS,
-    fairness::TESTS,
     huge_pages::TESTS,
     damon::TESTS,
     writes::TESTS,
@@ -62,7 +61,7 @@ const TESTS: &[&[LabTest]] = &[
 ];
 
 /// Those that take minutes.
-const LONG_TESTS: &[&[LabTest]] = &[soak::TESTS, compare::TESTS];
+const LONG_TESTS: &[&[LabTest]] = &[soak::TESTS, compare::TESTS, fairness::TESTS];
 
 /// Runs the tests that the arguments ask for; the last line says how many passed and failed.
 pub fn run(arguments: &TestArguments) -> Result<()> {
