@@ -2,13 +2,13 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use crate::hypervisor::{Hypervisor, PAGE, args, start, wait_for};
+use crate::hypervisor::{Hypervisor, PAGE, args, left_state, start, wait_for};
 use crate::process::Device;
+use terrace_hyperflex::Prepared;
 use terrace_hyperflex::abi::{Entry, statistic_bytes};
 use terrace_hyperflex::config::Limits;
 use terrace_hyperflex::control::Client;
 use terrace_hyperflex::mock::{MIB, MockVm};
-use terrace_hyperflex::{Prepared, State};
 use vm_memory::{Bytes as _, GuestAddress};
 
 fn small(gpa: u64) -> Entry {
@@ -327,7 +327,7 @@ fn what_a_killed_device_had_begun_for_a_driver_that_is_gone_is_not_in_the_next_o
         wait_for("the first hole", || !vm.present(1).contains(&0));
         device.0.kill().unwrap();
         device.0.wait().unwrap();
-        let left = State::open(&state, vm.config()).unwrap();
+        let left = left_state(&state, vm.config());
         met = left.in_flight(2) == Some(0);
         vm.touch(base, 2048);
         if met {

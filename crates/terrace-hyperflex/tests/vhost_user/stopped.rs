@@ -11,15 +11,15 @@ use std::time::{Duration, Instant};
 use clap::Parser as _;
 use rand_xoshiro::Xoshiro256StarStar;
 use rand_xoshiro::rand_core::{Rng as _, SeedableRng as _};
+use terrace_hyperflex::Args;
 use terrace_hyperflex::abi::Entry;
 use terrace_hyperflex::config::Limits;
 use terrace_hyperflex::control::{Client, Status};
 use terrace_hyperflex::mock::{MIB, MockRing, MockVm};
-use terrace_hyperflex::{Args, State};
 use terrace_sys::{first_data, memory_file};
 use vm_memory::{Bytes as _, GuestAddress};
 
-use crate::hypervisor::{Hypervisor, PAGE, start, wait_for};
+use crate::hypervisor::{Hypervisor, PAGE, left_state, start, wait_for};
 
 const INFLATE: usize = 2;
 const TIER_BYTES: u64 = 32 * MIB;
@@ -315,7 +315,7 @@ fn a_hypervisor_that_vanishes_in_mid_chain_leaves_no_half_known_chain_to_the_nex
         let (done, left) = chains.split_at(used(&drivers[INFLATE]).into());
         let left = guest.pages_of(left);
         guest.write_to(left.iter().copied(), seed + 1);
-        let state = State::open(&folder.path().join("state"), guest.vm.config()).unwrap();
+        let state = left_state(&folder.path().join("state"), guest.vm.config());
         let taken = answers(&drivers[INFLATE], done).0;
         assert_eq!(state.pages_in(1), taken * (BLOCK / PAGE));
         assert_eq!(state.in_flight(INFLATE), None);
