@@ -7,9 +7,8 @@ use std::time::{Duration, Instant};
 
 use clap::Parser as _;
 use terrace_hyperflex::abi::{Entry, queues};
-use terrace_hyperflex::config::Config;
 use terrace_hyperflex::mock::{MockRing, MockVm, RING_SIZE, WRITE};
-use terrace_hyperflex::{Args, Prepared, State};
+use terrace_hyperflex::{Args, Prepared};
 use vhost::vhost_user::message::{
     VhostUserConfigFlags, VhostUserHeaderFlag, VhostUserProtocolFeatures as Protocol,
     VhostUserVirtioFeatures,
@@ -65,16 +64,6 @@ pub fn start(args: &Args) -> std::thread::JoinHandle<()> {
     });
     let device = device.unwrap();
     std::thread::spawn(move || device.run().unwrap())
-}
-
-/// The state that a device left. A child that another test forks has the file for a moment, and so its lock.
-pub fn left_state(path: &Path, config: &Config) -> State {
-    let mut state = None;
-    wait_for("the state", || {
-        state = State::open(path, config).ok();
-        state.is_some()
-    });
-    state.unwrap()
 }
 
 /// A connected hypervisor with the driver's queues.

@@ -2,7 +2,8 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use crate::hypervisor::{Hypervisor, PAGE, args, left_state, start, wait_for};
+use crate::hypervisor::{Hypervisor, PAGE, args, start, wait_for};
+use crate::left::left_state;
 use crate::process::Device;
 use terrace_hyperflex::Prepared;
 use terrace_hyperflex::abi::{Entry, statistic_bytes};

@@ -15,7 +15,8 @@ use terrace_hyperflex::control::Client;
 use terrace_hyperflex::mock::{MockRing, MockVm, RINGS_BYTES};
 use vm_memory::{Bytes as _, GuestAddress};
 
-use crate::hypervisor::{Hypervisor, PAGE, left_state, wait_for};
+use crate::hypervisor::{Hypervisor, PAGE, wait_for};
+use crate::left::left_state;
 use crate::process::Device;
 
 const SEED: u64 = 7;

@@ -6,6 +6,7 @@ mod huge;
 mod hypervisor;
 mod in_process;
 mod killed;
+mod left;
 mod process;
 mod stopped;
 mod storm;

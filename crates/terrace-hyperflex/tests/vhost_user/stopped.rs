@@ -19,7 +19,8 @@ use terrace_hyperflex::mock::{MIB, MockRing, MockVm};
 use terrace_sys::{first_data, memory_file};
 use vm_memory::{Bytes as _, GuestAddress};
 
-use crate::hypervisor::{Hypervisor, PAGE, left_state, start, wait_for};
+use crate::hypervisor::{Hypervisor, PAGE, start, wait_for};
+use crate::left::left_state;
 
 const INFLATE: usize = 2;
 const TIER_BYTES: u64 = 32 * MIB;

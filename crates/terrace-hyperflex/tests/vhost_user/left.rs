@@ -1,0 +1,18 @@
+//! What a device that ended left behind.
+
+use std::path::Path;
+
+use terrace_hyperflex::State;
+use terrace_hyperflex::config::Config;
+
+use crate::hypervisor::wait_for;
+
+/// The state that a device left. A child that another test forks has the file for a moment, and so its lock.
+pub fn left_state(path: &Path, config: &Config) -> State {
+    let mut state = None;
+    wait_for("the state", || {
+        state = State::open(path, config).ok();
+        state.is_some()
+    });
+    state.unwrap()
+}
