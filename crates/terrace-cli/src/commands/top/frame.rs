@@ -8,7 +8,7 @@ use ratatui::style::{Style, Stylize as _};
 use ratatui::text::{Line, Span};
 use ratatui::widgets::{Block, Borders, Clear, Paragraph, Row, Table, TableState, Wrap};
 use terrace_api::client::ClientError;
-use terrace_api::types::{Mode, Status, Vm, VmDetail};
+use terrace_api::types::{Mode, Status, Tier, Vm, VmDetail};
 
 use super::Snapshot;
 use crate::commands::elastic;
@@ -160,25 +160,19 @@ fn time(seconds: f64) -> String {
 
 fn list(screen: &Screen, snapshot: &Snapshot, frame: &mut Frame, area: Rect) {
     let tiers = &snapshot.status.tiers;
-    let mut header = vec![
-        "VM".to_owned(),
-        "STATE".into(),
-        "MOVES".into(),
-        "RAM".into(),
-    ];
-    header.extend(tiers.iter().map(|t| t.name.to_uppercase()));
-    header.extend(["WANTS", "SIZE"].map(str::to_owned));
-    header.extend(["HOT", "HOT ON FAST", "PROMOTED", "DEMOTED", "ROUNDS"].map(str::to_owned));
-    let mut widths = vec![
-        Constraint::Fill(2),
-        Constraint::Length(11),
-        Constraint::Length(5),
-        Constraint::Length(8),
-    ];
-    widths.extend(tiers.iter().map(|_| Constraint::Length(9)));
-    widths.extend([8, 8, 8, 11, 8, 8, 6].map(Constraint::Length));
+    let longest = snapshot.vms.iter().map(|vm| vm.name.chars().count()).max();
+    let columns = columns(tiers, longest.unwrap_or(0), inside(area).width);
+    let header = columns.iter().map(|column| column.title.clone());
+    let header: Vec<String> = header.collect();
+    let widths = columns.iter().map(|column| match column.place {
+        0 => Constraint::Min(column.width.min(8)),
+        _ => Constraint::Length(column.width),
+    });
+    let widths: Vec<Constraint> = widths.collect();
     let rows = snapshot.vms.iter().map(|vm| {
-        let row = Row::new(cells(vm, tiers.len()));
+        let cells = cells(vm, tiers.len());
+        let shown = columns.iter().filter_map(|column| cells.get(column.place));
+        let row = Row::new(shown.cloned().collect::<Vec<String>>());
         match vm.mode {
             Mode::Unscannable => row.red(),
             Mode::Paused => row.yellow(),
@@ -193,6 +187,69 @@ fn list(screen: &Screen, snapshot: &Snapshot, frame: &mut Frame, area: Rect) {
     let selected = select(&snapshot.vms, screen.selected.as_deref());
     let mut state = TableState::new().with_selected(selected);
     frame.render_stateful_widget(table, area, &mut state);
+}
+
+/// Of the list: a title, a width, and which of a VM's cells it shows.
+struct Column {
+    title: String,
+    width: u16,
+    place: usize,
+}
+
+/// Least and most that the names get where their column has to share.
+const NAME_WIDTH: (u16, u16) = (4, 24);
+/// What a narrow terminal does without, the first one first.
+const DISPENSABLE: [&str; 9] = [
+    "DEMOTED",
+    "PROMOTED",
+    "WANTS",
+    "SIZE",
+    "ROUNDS",
+    "MOVES",
+    "HOT",
+    "RAM",
+    "HOT ON FAST",
+];
+
+/// The columns for which there is room beside the VMs' names.
+fn columns(tiers: &[Tier], longest: usize, room: u16) -> Vec<Column> {
+    let name = u16::try_from(longest).unwrap_or(u16::MAX);
+    let name = name.clamp(NAME_WIDTH.0, NAME_WIDTH.1);
+    let titles = [("VM", name), ("STATE", 11), ("MOVES", 5), ("RAM", 8)];
+    let titles = titles.map(|(title, width)| (title.to_owned(), width));
+    let of_tiers = tiers.iter().map(|t| (t.name.to_uppercase(), 9));
+    let rest = [
+        ("WANTS", 8),
+        ("SIZE", 8),
+        ("HOT", 8),
+        ("HOT ON FAST", 11),
+        ("PROMOTED", 8),
+        ("DEMOTED", 8),
+        ("ROUNDS", 6),
+    ];
+    let rest = rest.map(|(title, width)| (title.to_owned(), width));
+    let all = titles.into_iter().chain(of_tiers).chain(rest);
+    let all = all.enumerate().map(|(place, (title, width))| Column {
+        title,
+        width,
+        place,
+    });
+    let mut columns: Vec<Column> = all.collect();
+    for title in DISPENSABLE {
+        let wanted = columns.iter().map(|column| column.width + 1).sum::<u16>();
+        // No column is behind the last space.
+        if wanted <= room + 1 {
+            break;
+        }
+        // A tier may have the name of a column.
+        let one = columns.iter().rposition(|column| {
+            column.title == title && !(4..4 + tiers.len()).contains(&column.place)
+        });
+        if let Some(at) = one {
+            columns.remove(at);
+        }
+    }
+    columns
 }
 
 fn cells(vm: &Vm, tiers: usize) -> Vec<String> {

@@ -120,7 +120,11 @@ fn screen(vms: Vec<Vm>) -> Screen {
 }
 
 fn text(screen: &Screen) -> String {
-    let mut terminal = Terminal::new(TestBackend::new(120, 30)).unwrap();
+    text_of(screen, 120, 30)
+}
+
+fn text_of(screen: &Screen, width: u16, height: u16) -> String {
+    let mut terminal = Terminal::new(TestBackend::new(width, height)).unwrap();
     terminal.draw(|f| frame::draw(screen, f)).unwrap();
     picture::text(terminal.backend().buffer())
 }
@@ -151,6 +155,27 @@ fn a_frame_shows_tiers_vms_heat_and_reasons() {
     has("in window 3 of 8");
     has("round 3: 15.6 MiB hot (degree 2 and up) of 62.5 MiB known");
     has("10 s ago  limits are now 0 MiB or more");
+}
+
+#[test]
+fn a_narrow_terminal_shows_names_and_whole_columns() {
+    let screen = screen(vec![vm("web-frontend-1", Mode::Managed)]);
+    for (width, there, gone) in [
+        (140, "DEMOTED", "nothing"),
+        (100, "HOT ON FAST", "DEMOTED"),
+        (80, "SLOW", "WANTS"),
+        (60, "SLOW", "PROMOTED"),
+    ] {
+        let text = text_of(&screen, width, 30);
+        let head = text.lines().find(|line| line.contains("VM  ")).unwrap();
+        assert!(
+            head.contains(there) && !head.contains(gone),
+            "{width}: {head}"
+        );
+        let row = text.lines().find(|line| line.contains("managed ")).unwrap();
+        assert!(row.contains("web-frontend-1 "), "{width}: {row}");
+        assert!(row.contains("48 MiB "), "{width}: {row}");
+    }
 }
 
 #[test]
