@@ -2,6 +2,7 @@
 //!
 //! The binary is glue: arguments, the loop's clock, and the end.
 
+use std::io::IsTerminal as _;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
@@ -137,6 +138,7 @@ fn run(config: Config) -> Result<()> {
             tracing_subscriber::EnvFilter::try_from_env("TERRACE_LOG")
                 .unwrap_or_else(|_| "info".into()),
         )
+        .with_ansi(std::io::stderr().is_terminal())
         .with_writer(std::io::stderr)
         .init();
     no_new_privileges()?;

@@ -23,6 +23,7 @@ mod scout;
 mod served_tests;
 mod simulate;
 
+use std::io::IsTerminal as _;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -155,6 +156,7 @@ fn start_logging() {
             tracing_subscriber::EnvFilter::try_from_env("TERRACE_LOG")
                 .unwrap_or_else(|_| "info".into()),
         )
+        .with_ansi(std::io::stderr().is_terminal())
         .with_writer(std::io::stderr)
         .init();
 }
