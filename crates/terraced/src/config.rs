@@ -23,7 +23,7 @@ use terrace_host::unit::UnitChoice;
 use terrace_proto::{TierId, TierLimit};
 
 pub use agent::{AgentConfig, Fallback, VmMode};
-pub use beyond::TierBytes;
+pub use beyond::{TierBytes, has_a_unit};
 pub use pins::PinConfig;
 pub use security::Security;
 pub use sources::{DEFAULT_FILE, Problem, Sources};
@@ -353,8 +353,15 @@ impl Config {
             "defaults.agent_socket: each VM has a socket of its own: set it under [vm.NAME], or agent.folder"
         );
         for name in self.vms.keys() {
-            self.vm(name).with_context(|| format!("vm.{name}"))?;
+            self.vm(name)
+                .and_then(|vm| vm.check_units().map_err(anyhow::Error::msg))
+                .with_context(|| format!("vm.{name}"))?;
         }
+        // Of a VM that has no section.
+        let other = self
+            .vm("another")
+            .and_then(|vm| vm.check_units().map_err(anyhow::Error::msg));
+        other.context("defaults")?;
         let own = self.engine.vm_policies.iter();
         let own = own.map(|(vm, choice)| (format!("engine.vm_policies.{vm}"), choice));
         for (key, choice) in own.chain([("engine.policy".to_owned(), &self.engine.policy)]) {
@@ -469,9 +476,12 @@ impl Config {
         for name in vm.floor.keys().chain(vm.ceiling.keys()) {
             if self.tier(name).is_none() {
                 let known: Vec<&str> = self.engine.tiers.iter().map(|t| t.name.as_str()).collect();
+                let aliases = ["fast", "slow"].into_iter();
+                let aliases = aliases.filter(|alias| !known.contains(alias));
+                let allowed: Vec<&str> = aliases.chain(known.iter().copied()).collect();
                 bail!(
-                    "there is no tier \"{name}\": allowed is fast, slow, {}",
-                    known.join(", ")
+                    "there is no tier \"{name}\": allowed is {}",
+                    allowed.join(", ")
                 );
             }
         }

@@ -6,7 +6,7 @@ use terrace_proto::{Command, Gpa, TierLimit, VmId};
 
 use super::views::mode;
 use super::{Failure, Served, no_vm};
-use crate::config::{MOST_WEIGHT, TierBytes, tier_named};
+use crate::config::{MOST_WEIGHT, TierBytes, has_a_unit, tier_named};
 use crate::roster::Entry;
 
 impl dyn Served + '_ {
@@ -75,6 +75,7 @@ impl dyn Served + '_ {
 
     /// Whether a tier of this host has so much.
     fn within_tier(&self, key: &str, tier: usize, bytes: u64) -> Result<(), Failure> {
+        has_a_unit(key, bytes).map_err(Failure::Invalid)?;
         let tiers = self.tiers();
         let Some(tier) = tiers.get(tier) else {
             return Ok(());

@@ -8,6 +8,22 @@ use terrace_proto::TierLimit;
 
 use super::{Config, VmConfig};
 
+/// Least size that is no mistake: a page.
+const LEAST_BYTES: u64 = 4096;
+
+/// Whether a size can be meant: 0, or a page and more. What is below was written without its unit.
+///
+/// # Errors
+/// Says the size, and how to write one.
+pub fn has_a_unit(what: &str, bytes: u64) -> Result<(), String> {
+    if bytes == 0 || bytes >= LEAST_BYTES {
+        return Ok(());
+    }
+    Err(format!(
+        "{what} = {bytes} bytes is less than a page: write a size with its unit, as 512MiB or 2GiB"
+    ))
+}
+
 /// A tier as the host has it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TierBytes {
@@ -94,6 +110,15 @@ impl Config {
 }
 
 impl VmConfig {
+    /// Whether all sizes were written with their units.
+    pub(super) fn check_units(&self) -> Result<(), String> {
+        has_a_unit("fast", self.fast_bytes)?;
+        self.limits.iter().try_for_each(|limit| {
+            has_a_unit("floor", limit.floor_bytes)?;
+            has_a_unit("ceiling", limit.ceiling_bytes)
+        })
+    }
+
     fn fits(&self, tiers: &[TierBytes]) -> Result<(), String> {
         for (tier, limit) in tiers.iter().zip(&self.limits) {
             tier.has_limit(limit)?;
@@ -130,6 +155,21 @@ mod tests {
             config.follow(&topology).unwrap();
         }
         config.check_host(&topology)
+    }
+
+    #[test]
+    fn sizes_without_a_unit_are_refused() {
+        for (text, key) in [
+            ("[vm.a]\nfast = 4", "vm.a: fast"),
+            ("[vm.a]\nfast = \"4\"", "vm.a: fast"),
+            ("[vm.a]\nfloor = { fast = 1 }", "vm.a: floor"),
+            ("[vm.a]\nceiling = { slow = 8 }", "vm.a: ceiling"),
+        ] {
+            let refused = format!("{:#}", Config::parse(text).unwrap_err());
+            assert!(refused.starts_with(key), "{refused}");
+            assert!(refused.contains("512MiB"), "{refused}");
+        }
+        Config::parse("[vm.a]\nceiling = { fast = 0, slow = \"4KiB\" }").unwrap();
     }
 
     #[test]
