@@ -113,7 +113,11 @@ mod tests {
         TierMap::new(&TierConfig {
             node: 0,
             host_node: None,
-            ranges: vec![range(MIB, 3 * MIB), range(8 * MIB, 4 * MIB)],
+            ranges: vec![
+                range(MIB, 3 * MIB),
+                range(8 * MIB, 4 * MIB),
+                range(20 * MIB, MIB),
+            ],
         })
     }
 
@@ -136,6 +140,9 @@ mod tests {
         assert_eq!(try_it(10 * MIB, 9), Ok(1280));
         assert_eq!(try_it(MIB, 9), Err(Refusal::Alignment));
         assert_eq!(try_it(0, 9), Err(Refusal::Outside));
+        assert_eq!(try_it(20 * MIB, 0), Ok(1792));
+        let ends_outside = try_it(20 * MIB, 9);
+        assert_eq!(ends_outside, Err(Refusal::Outside));
         assert_eq!(try_it(2 * MIB, 10), Err(Refusal::Order));
         assert_eq!(try_it(MIB, 63), Err(Refusal::Order));
         assert_eq!(admit(&map(), 1, Entry(MIB | 0x40)), Err(Refusal::Order));

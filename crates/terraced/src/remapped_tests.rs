@@ -1,12 +1,14 @@
 //! RAM that is plugged in or taken out while a VM is managed: a monitor that a test plays, memory of this process in the
 //! place of QEMU's, and a worker that does what the test wants.
 
+use std::cell::Cell;
 use std::fs;
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::os::fd::AsFd as _;
 use std::os::unix::fs::symlink;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, channel};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -31,6 +33,7 @@ use terrace_sys::{Damon, SharedMapping};
 use crate::config::Config;
 use crate::daemon::Input;
 use crate::hands::{Context, Hands};
+use crate::map_guard::MapGuard;
 use crate::scout::Scout;
 use crate::served_tests::{Served, host, play_qemu, put, serve_with};
 
@@ -412,6 +415,33 @@ fn ram_that_qemu_unmaps_in_mid_round_is_neither_scanned_nor_moved() {
     assert!(
         report.results.iter().all(|r| r.status == not_tried),
         "{report:?}"
+    );
+}
+
+#[test]
+fn nothing_is_begun_by_a_map_that_changed() {
+    let backends = vec![Backend::new("m0", 0), Backend::new("d1", HIGH)];
+    let machine = Machine::new(tempfile::tempdir().unwrap(), backends);
+    let mut vm = machine.vm();
+    let memory = vm.memory().unwrap();
+    let (stop, (inbox, _events)) = (Arc::new(AtomicBool::new(false)), channel());
+    let watch = Arc::new(vm.watch(&memory));
+    let guard = MapGuard::start(VmId(1), watch, Arc::clone(&stop), inbox).unwrap();
+    let begun = Cell::new(0);
+    let act = || begun.set(begun.get() + 1);
+    guard.around(false, act).unwrap();
+    // QEMU says nothing of it, and is asked before a round.
+    plug(&machine.qemu, Backend::new("d2", 2 * HIGH));
+    guard.around(false, act).unwrap();
+    assert!(!stop.load(Ordering::Relaxed));
+    for whole in [true, false] {
+        let doubt = guard.around(whole, act).unwrap_err();
+        assert!(doubt.contains("'d2' at 0x200000000 is new"), "{doubt}");
+    }
+    assert_eq!(begun.get(), 2, "nothing is done by it any more");
+    assert!(
+        stop.load(Ordering::Relaxed),
+        "moves end at their next batch"
     );
 }
 

@@ -187,7 +187,7 @@ impl Scout {
             });
             scout.forget_all_but(&found.candidates);
             for candidate in &found.candidates {
-                scout.hand_out(candidate, &view, &jobs);
+                scout.hand_out(candidate, &view, &jobs, Instant::now());
             }
             let looked = Looked {
                 findings,
@@ -199,8 +199,9 @@ impl Scout {
             let next = Instant::now() + scout.config.discover_every;
             while let Some(left) = next.checked_duration_since(Instant::now()) {
                 std::thread::sleep(left.min(SOON));
-                for candidate in found.candidates.iter().filter(|c| scout.is_due(c)) {
-                    scout.hand_out(candidate, &view, &jobs);
+                let now = Instant::now();
+                for candidate in found.candidates.iter().filter(|c| scout.is_due(c, now)) {
+                    scout.hand_out(candidate, &view, &jobs, now);
                 }
             }
         }
@@ -226,13 +227,13 @@ impl Scout {
     }
 
     /// Has a candidate looked at where that is due.
-    fn hand_out(&self, candidate: &Candidate, view: &Arc<View>, jobs: &Lookers) {
-        if !self.is_new(candidate) {
+    fn hand_out(&self, candidate: &Candidate, view: &Arc<View>, jobs: &Lookers, now: Instant) {
+        if !self.is_new(candidate, now) {
             return;
         }
         let mut handled = self.handled();
         let before = handled.get(&candidate.socket);
-        let pending = Handled::looked_at_again(candidate, before);
+        let pending = Handled::looked_at_again(candidate, before, now);
         let is_repeated = before.is_some_and(|before| before.claimed == pending.claimed);
         handled.insert(candidate.socket.clone(), pending);
         drop(handled);
@@ -292,15 +293,15 @@ impl Scout {
     }
 
     /// Its time to be tried again has come. Costs little for those whose has not.
-    fn is_due(&self, candidate: &Candidate) -> bool {
+    fn is_due(&self, candidate: &Candidate, now: Instant) -> bool {
         let handled = self.handled();
         let handled = handled.get(&candidate.socket);
-        handled.is_some_and(|handled| handled.is_due(|process| self.lives(process)))
+        handled.is_some_and(|handled| handled.is_due(now, |process| self.lives(process)))
     }
 
     /// Not handled yet, or its time to be tried again has come, or its process is gone, or another one than
     /// before is to manage it.
-    fn is_new(&self, candidate: &Candidate) -> bool {
+    fn is_new(&self, candidate: &Candidate, now: Instant) -> bool {
         let handled = self.handled();
         handled.get(&candidate.socket).is_none_or(|handled| {
             let passed = |(name, by_host): &(String, bool)| {
@@ -310,7 +311,7 @@ impl Scout {
             let remapped = |process| !handled.is_pending && self.claims.take_look_anew(process);
             let is_due = handled.process.is_some_and(|process| !self.lives(process))
                 || handled.process.is_some_and(remapped)
-                || handled.is_due(|process| self.lives(process))
+                || handled.is_due(now, |process| self.lives(process))
                 || handled.is_claimed_anew(candidate)
                 || handled.agent.as_ref().is_some_and(passed);
             is_due && !handled.is_pending

@@ -112,7 +112,7 @@ fn of_agent(name: &str, by_host: bool) -> Handled {
     Handled {
         is_pending: false,
         agent: Some((name.into(), by_host)),
-        ..Handled::pending(None)
+        ..Handled::pending(None, Instant::now())
     }
 }
 
@@ -152,15 +152,15 @@ fn a_vm_whose_agent_fell_silent_is_looked_at_as_if_it_had_none() {
 #[test]
 fn a_vm_is_looked_at_again_when_another_one_is_to_manage_it() {
     let f = fixture("mode = \"guest\"\nscan = true");
-    assert!(f.scout.is_new(&f.candidate));
+    assert!(f.scout.is_new(&f.candidate, Instant::now()));
     f.note(&f.candidate, of_agent("db1", false));
-    assert!(!f.scout.is_new(&f.candidate));
+    assert!(!f.scout.is_new(&f.candidate, Instant::now()));
     f.scout.claims.set("db1", true);
-    assert!(f.scout.is_new(&f.candidate));
+    assert!(f.scout.is_new(&f.candidate, Instant::now()));
     f.note(&f.candidate, of_agent("db1", true));
-    assert!(!f.scout.is_new(&f.candidate));
+    assert!(!f.scout.is_new(&f.candidate, Instant::now()));
     f.scout.claims.look_again("db1");
-    assert!(f.scout.is_new(&f.candidate));
+    assert!(f.scout.is_new(&f.candidate, Instant::now()));
 }
 
 #[test]
@@ -281,11 +281,11 @@ fn monitors_that_hang_do_not_become_as_many_threads() {
     let view = Arc::new(f.view(Vec::new()));
     let scout = Arc::new(f.scout);
     let before = scouts();
-    let jobs = scout.start_lookers(3);
+    let (jobs, begun) = (scout.start_lookers(3), Instant::now());
     for socket in &sockets {
-        scout.hand_out(&Candidate::at(socket), &view, &jobs);
+        scout.hand_out(&Candidate::at(socket), &view, &jobs, begun);
         // What waits is not handed out again.
-        scout.hand_out(&Candidate::at(socket), &view, &jobs);
+        scout.hand_out(&Candidate::at(socket), &view, &jobs, begun);
     }
     assert!(scouts() <= before + 3, "{} threads", scouts());
     // Who hangs up is done with, one after the other.
@@ -318,18 +318,21 @@ fn a_vm_that_was_started_anew_is_looked_at_although_somebody_took_the_number_of_
     let f = fixture("scan = true");
     let managed = || Handled {
         is_pending: false,
-        ..Handled::pending(Some(process(7)))
+        ..Handled::pending(Some(process(7)), Instant::now())
     };
     play_process(f.folder.path(), process(7));
     f.note(&f.candidate, managed());
     f.scout.forget_all_but(&[]);
-    assert!(!f.scout.is_new(&f.candidate), "it is managed");
+    assert!(
+        !f.scout.is_new(&f.candidate, Instant::now()),
+        "it is managed"
+    );
     let taker = ProcessId {
         start_time: 200,
         pid: 7,
     };
     play_process(f.folder.path(), taker);
-    assert!(f.scout.is_new(&f.candidate));
+    assert!(f.scout.is_new(&f.candidate, Instant::now()));
     f.scout.forget_all_but(&[]);
     assert!(f.scout.handled.lock().unwrap().is_empty());
 }
@@ -347,7 +350,10 @@ fn sockets_that_are_gone_are_forgotten_with_their_process() {
 
 /// What a look leaves behind.
 fn after_a_look(f: &Fixture, candidate: &Candidate, view: &View) -> Handled {
-    f.note(candidate, Handled::looked_at_again(candidate, None));
+    f.note(
+        candidate,
+        Handled::looked_at_again(candidate, None, Instant::now()),
+    );
     f.scout.look(candidate, view);
     f.scout.handled()[&candidate.socket].clone()
 }
@@ -367,7 +373,8 @@ fn a_monitor_that_is_not_ready_is_tried_again_after_a_second_and_not_after_a_min
         let handled = after_a_look(&f, &candidate, &f.view(Vec::new()));
         let pause = handled.again.unwrap() - begun;
         assert!(pause < Duration::from_secs(30), "{pause:?}");
-        assert!(!f.scout.is_due(&candidate), "not at once");
+        assert!(!f.scout.is_due(&candidate, begun), "not at once");
+        assert!(f.scout.is_due(&candidate, begun + pause));
     }
 }
 
@@ -383,9 +390,10 @@ fn the_second_vm_of_a_name_is_looked_at_as_soon_as_the_first_ended() {
     let view = f.view(vec![hypervisor(7, started - 1, "db1")]);
     let handled = after_a_look(&f, &f.candidate, &view);
     assert_eq!(handled.waits_for, Some(first));
-    assert!(!f.scout.is_due(&f.candidate), "the first one lives");
+    let now = Instant::now();
+    assert!(!f.scout.is_due(&f.candidate, now), "the first one lives");
     fs::remove_file(f.folder.path().join("proc/7/stat")).unwrap();
-    assert!(f.scout.is_due(&f.candidate), "the first one ended");
+    assert!(f.scout.is_due(&f.candidate, now), "the first one ended");
     // What was seen of processes before is not looked up anew for this.
     let found = f.scout.look_at(&f.candidate, &view);
     assert!(matches!(found.state, State::Agent(_)));
@@ -400,29 +408,37 @@ fn a_thousand_monitors_that_are_not_ready_cost_a_bounded_number_of_threads_and_h
     f.scout.inbox = inbox;
     let folder = tempfile::tempdir().unwrap();
     let view = Arc::new(f.view(Vec::new()));
+    let (own, proc) = (std::process::id(), Path::new("/proc"));
+    let started = terrace_sys::start_time(proc, own).unwrap();
     let at = |i: usize| Candidate {
         socket: folder.path().join(i.to_string()),
-        claims: vec![hypervisor(std::process::id(), 7, "db1")],
+        claims: vec![hypervisor(own, started, "db1")],
     };
     let fakes: Vec<Candidate> = (0..1000).map(at).collect();
     let scout = Arc::new(f.scout);
     let before = scouts();
-    let jobs = scout.start_lookers(LOOKERS);
-    let begun = Instant::now();
+    let (jobs, begun) = (scout.start_lookers(LOOKERS), Instant::now());
+    // However long the looks take: the clock of those that hand them out stands still.
     for _ in 0..2 {
-        fakes
-            .iter()
-            .for_each(|fake| scout.hand_out(fake, &view, &jobs));
+        let all = fakes.iter();
+        all.for_each(|fake| scout.hand_out(fake, &view, &jobs, begun));
     }
     let wanted = fakes.len() + 1;
-    scout.hand_out(&at(wanted), &view, &jobs);
-    for done in 0..wanted {
-        let one = news.recv_timeout(Duration::from_secs(60));
-        assert!(matches!(one, Ok(Input::Found(_))), "{done} were looked at");
+    scout.hand_out(&at(wanted), &view, &jobs, begun);
+    let mut seen = BTreeSet::new();
+    let mut look = || {
+        let Ok(Input::Found(one)) = news.recv_timeout(Duration::from_secs(60)) else {
+            panic!("{} were looked at", seen.len());
+        };
+        assert!(seen.insert(one.socket), "each one once");
         assert!(scouts() <= before + LOOKERS, "{} threads", scouts());
-    }
-    // Later than that they are due again.
-    if begun.elapsed() < SOON {
-        assert!(news.try_recv().is_err(), "each one once");
-    }
+    };
+    (0..wanted).for_each(|_| look());
+    // Those that were looked at are not due before their time, and then all of them are.
+    assert!(
+        !fakes.iter().any(|fake| scout.is_new(fake, begun)),
+        "each one once"
+    );
+    let later = begun + Duration::from_secs(3600);
+    assert!(fakes.iter().all(|fake| scout.is_due(fake, later)));
 }

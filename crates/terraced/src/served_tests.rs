@@ -507,6 +507,17 @@ fn escapes_reach_neither_events_nor_answers() {
     }
 }
 
+/// What `/metrics` says at a daemon's socket.
+pub fn figures(socket: &Path) -> String {
+    let mut stream = UnixStream::connect(socket).unwrap();
+    let request = b"GET /metrics HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n";
+    stream.write_all(request).unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    assert!(answer.contains("application/openmetrics-text"), "{answer}");
+    answer
+}
+
 /// What a client that is no friend of HTTP gets to see.
 fn raw(served: &Served) -> UnixStream {
     let socket = served.folder.path().join("terraced.sock");

@@ -5,6 +5,7 @@ use std::thread::JoinHandle;
 
 use serde::de::DeserializeOwned;
 use terrace_api::client::Client;
+use terrace_api::neighbours::Neighbours;
 use terrace_api::types::{
     Doctor, Done, EventLine, HeatMap, Mode, PageExplanation, Planning, Setting, Status, Vm,
     VmDetail,
@@ -165,6 +166,51 @@ fn a_simulated_vm_is_listed_shown_explained_and_steered_as_any_other() {
     r.wait("a plan", |r| {
         r.post::<Planning>("/v1/vms/web1/plan").is_ok()
     });
+}
+
+#[test]
+fn what_a_vm_costs_the_others_is_among_the_figures() {
+    let r = run("100000s", Speed::Max, None);
+    let costs = || r.get::<VmDetail>("/v1/vms/web1").neighbours.unwrap();
+    r.wait("a move", |_| costs().moved_bytes > 0);
+    let before = costs();
+    let said = crate::served_tests::figures(&r.folder.path().join("terraced.sock"));
+    let after = costs();
+    let figure = |name: &str| -> f64 {
+        let begin = format!("terrace_{name}{{vm=\"web1\"}} ");
+        let line = said.lines().find_map(|line| line.strip_prefix(&begin));
+        line.unwrap_or_else(|| panic!("no {name} in {said}"))
+            .parse()
+            .unwrap()
+    };
+    let counts: [(&str, fn(&Neighbours) -> f64); 6] = [
+        ("vm_moved_bytes_total", |n| n.moved_bytes as f64),
+        ("vm_late_plans_total", |n| n.late_plans as f64),
+        ("vm_late_scans_total", |n| n.late_scans as f64),
+        ("vm_scan_cpu_seconds_total", |n| n.scan_cpu_ns as f64 / 1e9),
+        ("vm_late_plans_seconds_total", |n| {
+            n.late_plans_ns as f64 / 1e9
+        }),
+        ("vm_late_scans_seconds_total", |n| {
+            n.late_scans_ns as f64 / 1e9
+        }),
+    ];
+    for (name, read) in counts {
+        let told = figure(name);
+        assert!((read(&before)..=read(&after)).contains(&told), "{name}");
+    }
+    assert!(figure("vm_scan_cpu_seconds_total") > 0.0, "{said}");
+    assert_eq!(figure("vm_weight"), 1000.0);
+    let right = before.right_bytes.unwrap();
+    assert_eq!(figure("vm_right_bytes"), right as f64);
+    assert!(said.contains("terrace_vm_most_bytes{"), "{said}");
+    for name in ["vm_above_right_bytes", "vm_refused_bytes"] {
+        figure(name);
+    }
+    assert!(
+        !said.contains("terrace_vm_weight{vm=\"db1\"}"),
+        "it is left alone"
+    );
 }
 
 #[test]

@@ -11,10 +11,12 @@ use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
 use terrace_api::elastic::{Elastic, ElasticTier};
+use terrace_api::neighbours::Neighbours;
 use terrace_api::types::{Status, Vm};
 use terrace_proto::PAGE_SIZE;
 
 use super::snapshot::Snapshot;
+use super::views::neighbours;
 
 /// What the answer is.
 pub const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
@@ -22,6 +24,7 @@ pub const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; cha
 type Labels = Vec<(&'static str, String)>;
 type Figures = Family<Labels, Gauge<f64, AtomicU64>>;
 type Counts = Family<Labels, Counter>;
+type Seconds = Family<Labels, Counter<f64, AtomicU64>>;
 
 /// A figure of something: its name, what it is, and how it is read; absent where it is not known.
 type Of<T> = (&'static str, &'static str, fn(&T) -> Option<f64>);
@@ -51,6 +54,67 @@ const COUNTS_OF_VM: [CountOf<Vm>; 3] = [
     ("vm_demoted_pages", "Pages of 4 KiB demoted", |vm| {
         Some(vm.demoted_pages)
     }),
+];
+
+const OF_NEIGHBOURS: [Of<Neighbours>; 5] = [
+    ("vm_weight", "Its weight; 1000 is normal", |n| {
+        some(n.weight.into())
+    }),
+    (
+        "vm_right_bytes",
+        "What it has a right to of the first tier",
+        |n| some(n.right_bytes?),
+    ),
+    (
+        "vm_most_bytes",
+        "What it may hold of the first tier now",
+        |n| some(n.most_bytes?),
+    ),
+    (
+        "vm_above_right_bytes",
+        "What it holds of the first tier above its right",
+        |n| some(n.above_right_bytes),
+    ),
+    (
+        "vm_refused_bytes",
+        "What it showed use for above what it may hold",
+        |n| some(n.refused_bytes),
+    ),
+];
+
+const COUNTS_OF_NEIGHBOURS: [CountOf<Neighbours>; 3] = [
+    ("vm_moved_bytes", "Bytes of its plans of moves", |n| {
+        Some(n.moved_bytes)
+    }),
+    (
+        "vm_late_plans",
+        "Plans of moves that came later because it was others' turn",
+        |n| Some(n.late_plans),
+    ),
+    (
+        "vm_late_scans",
+        "Windows that were made longer because its scans cost more than its part",
+        |n| Some(n.late_scans),
+    ),
+];
+
+/// In ns.
+const TIMES_OF_NEIGHBOURS: [CountOf<Neighbours>; 3] = [
+    (
+        "vm_scan_cpu_seconds",
+        "CPU time of what looks into it",
+        |n| Some(n.scan_cpu_ns),
+    ),
+    (
+        "vm_late_plans_seconds",
+        "How much later its plans of moves came",
+        |n| Some(n.late_plans_ns),
+    ),
+    (
+        "vm_late_scans_seconds",
+        "How much longer its windows were made",
+        |n| Some(n.late_scans_ns),
+    ),
 ];
 
 const OF_ELASTIC: [Of<Elastic>; 9] = [
@@ -209,6 +273,14 @@ pub fn text(copied: &Snapshot) -> Result<String, fmt::Error> {
     let named: Vec<(Labels, Vm)> = vms.into_iter().map(|vm| (of(&vm.name), vm)).collect();
     figures(&mut registry, &OF_VM, &named);
     counts(&mut registry, &COUNTS_OF_VM, &named);
+    let costs = named.iter().filter_map(|(labels, vm)| {
+        let view = copied.vm(&vm.name).ok()?.view.as_ref()?;
+        Some((labels.clone(), neighbours(&view.neighbours)))
+    });
+    let costs: Vec<(Labels, Neighbours)> = costs.collect();
+    figures(&mut registry, &OF_NEIGHBOURS, &costs);
+    counts(&mut registry, &COUNTS_OF_NEIGHBOURS, &costs);
+    times(&mut registry, &TIMES_OF_NEIGHBOURS, &costs);
     let elastics = named.iter().filter_map(|(labels, vm)| {
         let elastic = copied.vm(&vm.name).ok()?.elastic.clone()?;
         Some((labels.clone(), elastic))
@@ -297,6 +369,19 @@ fn counts<T>(registry: &mut Registry, all: &[CountOf<T>], things: &[(Labels, T)]
         for (labels, thing) in things {
             if let Some(count) = read(thing) {
                 family.get_or_create(labels).inc_by(count);
+            }
+        }
+    }
+}
+
+/// Counts of ns, told in seconds.
+fn times<T>(registry: &mut Registry, all: &[CountOf<T>], things: &[(Labels, T)]) {
+    for (name, help, read) in all {
+        let family = Seconds::default();
+        registry.register(*name, *help, family.clone());
+        for (labels, thing) in things {
+            if let Some(ns) = read(thing) {
+                family.get_or_create(labels).inc_by(ns as f64 / 1e9);
             }
         }
     }

@@ -280,7 +280,8 @@ fn unmanaged(vm: api::Vm) -> api::VmDetail {
     }
 }
 
-fn neighbours(n: &terrace_core::NeighboursView) -> Neighbours {
+/// What a VM costs the others.
+pub fn neighbours(n: &terrace_core::NeighboursView) -> Neighbours {
     Neighbours {
         fair: n.fair,
         weight: n.weight,

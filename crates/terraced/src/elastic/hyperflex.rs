@@ -101,6 +101,7 @@ impl Provider for Device {
     }
 
     fn lease(&mut self, looked: Option<(u64, Found)>) -> Result<Option<Wanted>, Trouble> {
+        self.check()?;
         let looked = looked.map(|(number, found)| Looked {
             number,
             found: told(found),
@@ -231,7 +232,12 @@ mod tests {
         std::fs::set_permissions(folder.path(), others).unwrap();
         let root = HostRoot::new(folder.path());
         let mut device = Device::new(&control, &[], &root, &HypervisorConfig::default());
-        for trouble in [device.look(false).map(drop), device.order(&[Some(0)])] {
+        let somebody = Found::Somebody("process 7".into());
+        for trouble in [
+            device.look(false).map(drop),
+            device.order(&[Some(0)]),
+            device.lease(Some((1, somebody))).map(drop),
+        ] {
             let why = trouble.unwrap_err().to_string();
             assert!(why.contains("which others write"), "{why}");
         }

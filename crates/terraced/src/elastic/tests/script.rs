@@ -1,8 +1,6 @@
 //! VMs whose memory a test resizes by hand.
 
 use std::collections::BTreeMap;
-use std::io::{Read as _, Write as _};
-use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
@@ -17,7 +15,7 @@ use super::super::{
 };
 use super::GIB;
 use crate::scout::State;
-use crate::served_tests::{Served, play_process, process, put, serve_elastic};
+use crate::served_tests::{Served, figures, play_process, process, put, serve_elastic};
 
 /// What a provider says and hears.
 pub struct Script {
@@ -301,14 +299,7 @@ impl Host {
 
     /// What `/metrics` says.
     pub fn figures(&self) -> String {
-        let socket = self.root().join("terraced.sock");
-        let mut stream = UnixStream::connect(socket).unwrap();
-        let request = b"GET /metrics HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n";
-        stream.write_all(request).unwrap();
-        let mut answer = String::new();
-        stream.read_to_string(&mut answer).unwrap();
-        assert!(answer.contains("application/openmetrics-text"), "{answer}");
-        answer
+        figures(&self.root().join("terraced.sock"))
     }
 
     /// What `doctor` finds of this name, about a VM or the host.
