@@ -25,6 +25,7 @@ mod process;
 mod programs;
 mod qmp;
 mod redis;
+mod refused;
 mod running;
 mod shell;
 mod snapshot;

@@ -8,6 +8,7 @@ use std::time::Instant;
 use anyhow::{Context, Result, bail};
 
 use super::guests::Outcome;
+use super::refused::Here;
 use super::running::Lab;
 use crate::places;
 
@@ -23,7 +24,9 @@ pub fn run<'a>(tests: impl Iterator<Item = &'a Test>) -> Outcome {
     for (name, test) in tests {
         println!("test {name} …");
         let begin = Instant::now();
+        let log = Here::now();
         let result = test();
+        let result = log.since().and_then(|refused| refused.judge(result));
         let seconds = begin.elapsed().as_secs_f64();
         outcome.count(name, seconds, result);
     }
