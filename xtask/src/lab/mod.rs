@@ -5,6 +5,7 @@
 //! never needs a new boot.
 
 mod agent;
+mod alone;
 mod beside;
 mod blueprint;
 mod compare;
