@@ -68,13 +68,18 @@ impl Daemon {
         self.folder.0.join(name).display().to_string()
     }
 
-    /// Starts it with these lines about the guest, and waits until it knows the guest.
+    /// Starts it with these lines about the guest, and waits until it knows the guest. Nobody is looked for who may
+    /// have pinned its memory: in a container the first process is beyond what may be looked at.
     pub fn start(&mut self, about_the_guest: &str) -> Result<()> {
-        // In a container the first process is beyond what may be looked at.
+        self.start_looking(&format!("nobody_pins = true\n{about_the_guest}"))
+    }
+
+    /// The same, and it looks who has the guest's memory.
+    pub fn start_looking(&mut self, about_the_guest: &str) -> Result<()> {
         let text = format!(
             "[daemon]\nsocket = \"{}\"\n\
              [discover]\nqmp_folders = [\"{}\"]\nprocesses = false\nevery = \"1s\"\n\
-             {}\n[vm.{}]\nnobody_pins = true\n{about_the_guest}\n",
+             {}\n[vm.{}]\n{about_the_guest}\n",
             self.path(SOCKET),
             self.path(MONITORS),
             hypervisors(),
@@ -127,6 +132,50 @@ impl Daemon {
         let answer = self.folder.terrace(&arguments)?;
         print!("terrace {}: {answer}", arguments.join(" "));
         Ok(answer)
+    }
+
+    /// `terrace vms --json`: the guest's line.
+    pub fn vm(&self) -> Result<Value> {
+        let text = self.folder.terrace(&["vms", "--json"])?;
+        let list: Value = serde_json::from_str(&text).context("terrace vms --json")?;
+        let mut all = list.as_array().into_iter().flatten();
+        let found = all.find(|vm| vm["name"] == self.vm);
+        found
+            .cloned()
+            .with_context(|| format!("no {}: {text}", self.vm))
+    }
+
+    /// The last round of the guest that ended, by `terrace show --json`; none before there was one.
+    pub fn last_round(&self) -> Result<Option<Value>> {
+        let text = self.folder.terrace(&["show", self.vm, "--json"])?;
+        let detail: Value = serde_json::from_str(&text).context("terrace show --json")?;
+        let rounds = detail["history"].as_array();
+        Ok(rounds.and_then(|rounds| rounds.last().cloned()))
+    }
+
+    /// What `terrace events` prints.
+    pub fn events(&self) -> Result<String> {
+        self.folder.terrace(&["events"])
+    }
+
+    /// The daemon and the processes that it started.
+    pub fn processes(&self) -> Result<Vec<u32>> {
+        let daemon = self
+            .process
+            .as_ref()
+            .context("terraced is not started")?
+            .pid();
+        let tasks = fs::read_dir(format!("/proc/{daemon}/task"))?;
+        let mut all = vec![daemon];
+        for task in tasks {
+            let children = fs::read_to_string(task?.path().join("children")).unwrap_or_default();
+            all.extend(
+                children
+                    .split_whitespace()
+                    .filter_map(|pid| pid.parse::<u32>().ok()),
+            );
+        }
+        Ok(all)
     }
 
     /// `terrace show --json`: how the guest's elastic memory stands.

@@ -5,6 +5,7 @@
 //! never needs a new boot.
 
 mod agent;
+mod alone;
 mod beside;
 mod blueprint;
 mod compare;
@@ -25,6 +26,7 @@ mod process;
 mod programs;
 mod qmp;
 mod redis;
+mod refused;
 mod running;
 mod shell;
 mod snapshot;

@@ -17,6 +17,9 @@ const PRODUCT: [(&str, &str); 3] = [
     ("terrace-agent", AGENT),
 ];
 
+/// Names of the product's programs.
+pub const PRODUCT_NAMES: [&str; 4] = ["terraced", "terrace", AGENT, "terrace-hyperflex"];
+
 /// The guest agent's program.
 pub const AGENT: &str = "terrace-agent";
 
@@ -105,9 +108,14 @@ fn build(packages: &[&str]) -> Result<()> {
     Ok(())
 }
 
+/// Where programs that were built are.
+pub fn folder() -> Result<PathBuf> {
+    Ok(places::target()?.join(TARGET).join("lab"))
+}
+
 /// A program that was built.
 pub fn program(name: &str) -> Result<PathBuf> {
-    let path = places::target()?.join(TARGET).join("lab").join(name);
+    let path = folder()?.join(name);
     if !path.exists() {
         bail!("cargo built no {}", path.display());
     }

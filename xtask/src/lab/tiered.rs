@@ -8,6 +8,7 @@ use std::time::Instant;
 use anyhow::{Context, Result, bail};
 
 use super::guests::Outcome;
+use super::refused::Here;
 use super::running::Lab;
 use crate::places;
 
@@ -23,7 +24,9 @@ pub fn run<'a>(tests: impl Iterator<Item = &'a Test>) -> Outcome {
     for (name, test) in tests {
         println!("test {name} …");
         let begin = Instant::now();
+        let log = Here::now();
         let result = test();
+        let result = log.since().and_then(|refused| refused.judge(result));
         let seconds = begin.elapsed().as_secs_f64();
         outcome.count(name, seconds, result);
     }
@@ -45,6 +48,13 @@ pub fn meminfo(lab: &mut Lab, node: usize, name: &str) -> Result<u64> {
 /// Bytes of this machine's memory behind each memory backend of a machine, by the kernel's count and in the order of
 /// QEMU's options.
 pub fn host_bytes(machine: &str) -> Result<Vec<u64>> {
+    let files = host_files(machine)?;
+    let bytes = |path| Ok(fs::metadata(path)?.blocks() * 512);
+    files.into_iter().map(bytes).collect()
+}
+
+/// The files behind the memory backends, likewise, among the descriptors of its QEMU.
+pub fn host_files(machine: &str) -> Result<Vec<PathBuf>> {
     let pid = fs::read_to_string(places::lab("run")?.join(machine).join("pid"))?;
     let mut fds = Vec::new();
     for entry in fs::read_dir(PathBuf::from(format!("/proc/{pid}/fd")))? {
@@ -58,8 +68,7 @@ pub fn host_bytes(machine: &str) -> Result<Vec<u64>> {
         }
     }
     fds.sort();
-    let bytes = |(_, path)| Ok(fs::metadata(path)?.blocks() * 512);
-    fds.into_iter().map(bytes).collect()
+    Ok(fds.into_iter().map(|(_, path)| path).collect())
 }
 
 /// Fails where a guest's kernel complained after the line with this word.

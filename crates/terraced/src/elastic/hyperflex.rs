@@ -109,8 +109,8 @@ impl Provider for Device {
         let Lease { asked, process } = self.client.lease(looked).map_err(trouble)?;
         let files = asked.files.into_iter().take(MOST_FILES);
         let files = files.map(|(dev, inode)| FileId { dev, inode }).collect();
-        Ok(asked.number.map(|number| Wanted {
-            number,
+        Ok(Some(Wanted {
+            number: asked.number,
             waits: asked.waits,
             files,
             process,

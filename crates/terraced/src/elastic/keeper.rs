@@ -331,6 +331,9 @@ impl Body {
         let Some(wanted) = self.ask(None) else {
             return;
         };
+        let Some(number) = wanted.number else {
+            return;
+        };
         if !wanted.waits && !self.is_held {
             let pause = if self.was_met { SELDOM } else { OFTEN };
             self.lease_at = Some(Instant::now() + pause.min(self.pace.idle));
@@ -345,7 +348,7 @@ impl Body {
             }
         };
         // The next look is asked for after the holes that this one allows.
-        if self.ask(Some((wanted.number, found))).is_some() {
+        if self.ask(Some((number, found))).is_some() {
             self.lease_at = Some(Instant::now() + pause);
         }
     }
@@ -408,6 +411,10 @@ impl Body {
         // Which process it is the device knows better than the VM's name.
         let told = look.as_ref().ok().and_then(|look| look.hypervisor_pid);
         self.place.pid = told.or(self.place.pid);
+        if self.has_answered {
+            // Which process the device is: it has the RAM too, and is nobody else.
+            self.ask(None);
+        }
         let (root, pid) = (&self.place.root, self.place.pid);
         let held_by = self.sharers.look(pid, since);
         self.is_held = held_by != Found::Nobody;

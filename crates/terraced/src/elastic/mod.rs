@@ -67,8 +67,8 @@ pub trait Provider: Send {
 /// A look at who else has the VM's RAM, which begins after it was asked for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Wanted {
-    /// Its number.
-    pub number: u64,
+    /// Its number; `None`: no look is needed, and the rest is what the device says of itself.
+    pub number: Option<u64>,
     /// Memory waits for it.
     pub waits: bool,
     /// The files that memory is given back from.

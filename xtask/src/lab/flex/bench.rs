@@ -62,7 +62,7 @@ pub fn run() -> Result<()> {
     Ok(())
 }
 
-fn median(mut seconds: Vec<f64>) -> f64 {
+pub(super) fn median(mut seconds: Vec<f64>) -> f64 {
     seconds.sort_by(f64::total_cmp);
     seconds.get(seconds.len() / 2).copied().unwrap_or(f64::NAN)
 }
@@ -112,7 +112,7 @@ impl FlexGuest<Hyperflex> {
     }
 
     /// Has nearly all memory used; tells what the host has behind it.
-    fn touch(&mut self) -> Result<u64> {
+    pub(super) fn touch(&mut self) -> Result<u64> {
         self.lab.check(
             "mkdir -p /all && mount -t tmpfs -o size=800M all /all && \
              dd if=/dev/zero of=/all/touch bs=1M count=800 2>/dev/null && umount /all",

@@ -28,6 +28,8 @@ pub struct Shape {
     pub is_tiered: bool,
     /// Whether it has the stock balloon too.
     pub has_balloon: bool,
+    /// Whether the device gives memory back only while a daemon looks who has it.
+    pub is_leased: bool,
 }
 
 impl Shape {
@@ -39,6 +41,7 @@ impl Shape {
             total_bytes: None,
             is_tiered: false,
             has_balloon: false,
+            is_leased: false,
         }
     }
 }

@@ -39,21 +39,7 @@ pub struct Hyperflex {
 impl Device for Hyperflex {
     fn start(shape: &Shape) -> Result<Self> {
         let program = programs::build_hyperflex()?;
-        let pages = [(1, "4KiB"), (1 << 9, "2MiB")]
-            .into_iter()
-            .filter(|(bit, _)| shape.orders & bit != 0)
-            .map(|(_, name)| name);
-        let mut arguments = format!(
-            "--socket {GUEST} --control {CONTROL} --state state --statistics 1 --nobody-pins --pages {}",
-            pages.collect::<Vec<_>>().join(",")
-        );
-        for (node, bytes) in shape.node_bytes.into_iter().enumerate() {
-            arguments.push_str(&format!(" --tier node={node},size={bytes}"));
-        }
-        if let Some(bytes) = shape.total_bytes {
-            arguments.push_str(&format!(" --total {bytes}"));
-        }
-        let arguments: Vec<String> = arguments.split(' ').map(str::to_owned).collect();
+        let arguments = arguments(shape);
         let process = Running::start(&program, &arguments)?;
         process.connect()?;
         Ok(Self {
@@ -94,6 +80,27 @@ impl Device for Hyperflex {
     }
 }
 
+fn arguments(shape: &Shape) -> Vec<String> {
+    let pages = [(1, "4KiB"), (1 << 9, "2MiB")]
+        .into_iter()
+        .filter(|(bit, _)| shape.orders & bit != 0)
+        .map(|(_, name)| name);
+    let mut arguments = format!(
+        "--socket {GUEST} --control {CONTROL} --state state --statistics 1 --pages {}",
+        pages.collect::<Vec<_>>().join(",")
+    );
+    if !shape.is_leased {
+        arguments.push_str(" --nobody-pins");
+    }
+    for (node, bytes) in shape.node_bytes.into_iter().enumerate() {
+        arguments.push_str(&format!(" --tier node={node},size={bytes}"));
+    }
+    if let Some(bytes) = shape.total_bytes {
+        arguments.push_str(&format!(" --total {bytes}"));
+    }
+    arguments.split(' ').map(str::to_owned).collect()
+}
+
 impl Hyperflex {
     /// How it stands; `verify` has it look at the memory's files too.
     pub fn status(&self, verify: bool) -> Result<Value> {
@@ -127,6 +134,13 @@ impl Hyperflex {
         process.connect()?;
         self.process = Some(process);
         Ok(())
+    }
+
+    /// Ends it and starts it with another shape's options; the guest's memory is the same.
+    pub fn start_again_as(&mut self, shape: &Shape) -> Result<()> {
+        self.kill();
+        self.arguments = arguments(shape);
+        self.start_again()
     }
 
     fn ask(&self, request: &Value) -> Result<Value> {

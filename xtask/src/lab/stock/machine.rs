@@ -21,14 +21,17 @@ pub enum Means {
     VirtioMem,
     /// One balloon.
     Balloon,
+    /// None: memory is plugged in as DIMMs.
+    Dimm,
 }
 
 impl Means {
     /// The guest's driver.
-    pub fn module(self) -> &'static str {
+    pub fn module(self) -> Option<&'static str> {
         match self {
-            Self::VirtioMem => "virtio_mem",
-            Self::Balloon => "virtio_balloon",
+            Self::VirtioMem => Some("virtio_mem"),
+            Self::Balloon => Some("virtio_balloon"),
+            Self::Dimm => None,
         }
     }
 
@@ -36,14 +39,14 @@ impl Means {
     pub fn boot_mib(self) -> u64 {
         match self {
             Self::VirtioMem => 256,
-            Self::Balloon => 512,
+            Self::Balloon | Self::Dimm => 512,
         }
     }
 }
 
-/// The driver in the guest.
-pub fn driver(means: Means) -> String {
-    format!("/{}.ko", means.module())
+/// Where a driver is in the guest.
+pub fn driver(module: &str) -> String {
+    format!("/{module}.ko")
 }
 
 /// QEMU's options; `monitor` is a second monitor, for whoever manages the guest.
@@ -65,6 +68,7 @@ pub fn options(means: Means, monitor: &str) -> Result<Vec<String>> {
         ));
     }
     match means {
+        Means::Dimm => {}
         Means::Balloon => text.push_str(" -device virtio-balloon-pci,id=balloon"),
         Means::VirtioMem => (0..TIERS).for_each(|node| {
             text.push_str(&format!(
@@ -97,13 +101,13 @@ fn initrd(kernel: &Kernel, means: Means) -> Result<PathBuf> {
     image
         .console()
         .bytes("init", include_bytes!("init.sh"))
-        .bytes(
-            driver(means).trim_start_matches('/'),
-            &kernel.module(means.module())?,
-        )
         .copy("bin/busybox", &host::find("bin/busybox")?)
         .copy("bin/lab-host", &built.host)
         .copy("bin/lab-native", &built.native);
+    if let Some(module) = means.module() {
+        let path = driver(module);
+        image.bytes(path.trim_start_matches('/'), &kernel.module(module)?);
+    }
     let path = places::lab("stock")?.join("initrd");
     image.write(&mut BufWriter::new(File::create(&path)?))?;
     Ok(path)

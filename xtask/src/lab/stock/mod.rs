@@ -1,6 +1,7 @@
 //! A guest with a node per tier on a QEMU without any device of ours, started on this machine without an L1 around
-//! it, and the daemon beside it: resizing by virtio-mem and by the balloon.
+//! it, and the daemon beside it: resizing by virtio-mem and by the balloon, and memory that is plugged in and out.
 
+mod dimm;
 mod machine;
 mod tests;
 
@@ -68,7 +69,11 @@ impl StockGuest {
         let mut lab = Lab::without_guests(process)?;
         lab.check(&format!("echo {MARK} >/dev/kmsg"))?;
         // What scans a guest holds its monitor.
-        daemon.start(&format!("scan = {}", means == Means::VirtioMem))?;
+        daemon.start(match means {
+            Means::VirtioMem => "scan = true",
+            Means::Balloon => "scan = false",
+            Means::Dimm => dimm::CONFIG,
+        })?;
         let writer = HotSet {
             name: "writer".to_owned(),
             region_mib: 160,
@@ -85,7 +90,8 @@ impl StockGuest {
 
     /// Loads the driver.
     fn insert(&mut self) -> Result<()> {
-        let driver = machine::driver(self.means);
+        let module = self.means.module().context("a guest without a driver")?;
+        let driver = machine::driver(module);
         self.lab.check(&format!("insmod {driver}")).map(drop)
     }
 

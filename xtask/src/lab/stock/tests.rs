@@ -2,6 +2,7 @@
 
 use anyhow::{Context, Result, bail, ensure};
 
+use super::dimm;
 use super::machine::Means;
 use super::{MARK, MIB, NAME, SLACK, Sizes, StockGuest, TIERS};
 use crate::lab::guests::Outcome;
@@ -10,13 +11,17 @@ use crate::lab::tiered::{self, Test};
 const FAST: usize = 0;
 const SLOW: usize = 1;
 
-const TESTS: [Test; 3] = [
+const TESTS: [Test; 4] = [
     (
         "virtio_mem_resizes_each_tier_under_a_working_program",
         virtio_mem,
     ),
     ("virtio_mem_that_cannot_unplug_is_stuck_and_says_why", stuck),
     ("balloon_resizes_the_total_and_says_so", balloon),
+    (
+        "ram_plugged_into_a_running_guest_is_scanned_and_let_go_when_it_is_unplugged",
+        dimm::plugged_and_unplugged,
+    ),
 ];
 
 /// The names of the tests that contain `only`.

@@ -29,6 +29,7 @@ use super::flex;
 use super::guests::{self, Outcome};
 use super::process::Lifetime;
 use super::programs;
+use super::refused;
 use super::running::Lab;
 use super::stock;
 use super::tasks::TestArguments;
@@ -190,6 +191,11 @@ fn run_one(blueprint: &Blueprint, test: &LabTest) -> Result<(Result<()>, Option<
     // An assertion in a test fails this test, not the run.
     let result = catch_unwind(AssertUnwindSafe(|| (test.run)(&mut lab)))
         .unwrap_or_else(|panic| Err(anyhow!("panic: {}", message(panic.as_ref()))));
+    let result = match refused::in_l1(&mut lab) {
+        Ok(refused) => refused.judge(result),
+        // What ended L1 says more than that it does not answer.
+        Err(silent) => result.and(Err(silent)),
+    };
     let Err(error) = result else {
         return Ok((result, None));
     };

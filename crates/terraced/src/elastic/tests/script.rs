@@ -1,6 +1,6 @@
 //! VMs whose memory a test resizes by hand.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
@@ -11,7 +11,7 @@ use terrace_api::types::{Doctor, EventLine, Finding, VmDetail};
 
 use super::super::orders::Elastics;
 use super::super::{
-    Find, Finder, Kind, Look, Mechanism, Pace, Provider, TierLook, Trouble, Verified,
+    Find, Finder, Found, Kind, Look, Mechanism, Pace, Provider, TierLook, Trouble, Verified, Wanted,
 };
 use super::GIB;
 use crate::scout::State;
@@ -29,6 +29,8 @@ pub struct Script {
     pub hangs_at_orders: bool,
     /// Hang once an order was answered.
     pub hangs_after_orders: bool,
+    /// The process that it is, where it says so.
+    pub process: Option<u32>,
 }
 
 #[derive(Clone)]
@@ -46,6 +48,7 @@ impl Scripted {
             hangs: false,
             hangs_at_orders: false,
             hangs_after_orders: false,
+            process: None,
         };
         Self(Arc::new((Mutex::new(script), Condvar::new())))
     }
@@ -126,6 +129,16 @@ impl Provider for Scripted {
             }
         }
         Ok(())
+    }
+
+    fn lease(&mut self, _looked: Option<(u64, Found)>) -> Result<Option<Wanted>, Trouble> {
+        let process = self.lock().process;
+        Ok(process.map(|process| Wanted {
+            number: None,
+            waits: false,
+            files: BTreeSet::new(),
+            process: Some(process),
+        }))
     }
 }
 

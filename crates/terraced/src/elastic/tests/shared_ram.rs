@@ -99,6 +99,33 @@ fn a_process_that_comes_under_way_takes_the_target_back() {
 }
 
 #[test]
+fn the_vms_own_device_that_needs_no_looks_is_nobody_else() {
+    let script = Scripted::settled();
+    let host = host([("vm1", &script)]);
+    map_ram(&host, 100);
+    let device = Path::new("/usr/bin/terrace-hyperflex");
+    // Started with `--nobody-pins`; then another one in its place, which only the next answer tells.
+    for (pid, size) in [(300, GIB + GIB / 2), (301, GIB)] {
+        script.lock().process = Some(pid);
+        come(&host, pid, device);
+        host.resize("vm1", [Some(size), None]).unwrap();
+        host.until("vm1", |_| {
+            (script.lock().ordered.last()? == &[Some(size), None]).then_some(())
+        });
+        let looks = script.lock().looks[1];
+        host.until("vm1", |elastic| {
+            assert_eq!(elastic.held_by, None);
+            (script.lock().looks[1] > looks + 2).then_some(())
+        });
+        go(&host, pid);
+    }
+    // A process of the same program that is no device of this VM's.
+    come(&host, 200, device);
+    let refused = host.resize("vm1", [Some(GIB / 2), None]).unwrap_err();
+    assert!(refused.contains("process 200 "), "{refused}");
+}
+
+#[test]
 fn a_process_that_cannot_be_looked_at_may_have_the_ram() {
     let script = Scripted::settled();
     let host = host([("vm1", &script)]);

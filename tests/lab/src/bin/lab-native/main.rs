@@ -2,6 +2,7 @@
 //! redis-server, and what the kernel says of where a process's pages are.
 
 mod ask;
+mod hold;
 mod hotset;
 mod launch;
 mod line_server;
@@ -19,6 +20,7 @@ const USAGE: &str = "usage: lab-native hotset JSON        touch a hot set; answe
        lab-native ask NAME WORD...   ask one of these and print its answer
        lab-native placement          node counts of the pages on standard input, an answer to `truth`
        lab-native move NODE          the same, after moving them
+       lab-native hold FILE          map a file's memory, say so, and let it go at the end of standard input
        lab-native start NODE PROCESSOR PROGRAM [ARGUMENT...]
                                      run a program that prefers a node's memory";
 
@@ -41,6 +43,7 @@ fn run(arguments: &[&str]) -> Result<()> {
         ["ask", name, words @ ..] => ask::ask(name, &words.join(" ")),
         ["placement"] => placement::print(None),
         ["move", node] => placement::print(Some(node.parse()?)),
+        ["hold", file] => hold::hold(file),
         ["start", node, processor, program, rest @ ..] => {
             launch::start(node.parse()?, processor.parse()?, program, rest)
         }

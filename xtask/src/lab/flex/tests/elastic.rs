@@ -25,6 +25,7 @@ const SHAPE: Shape = Shape {
     total_bytes: Some(1024 * MIB),
     is_tiered: false,
     has_balloon: false,
+    is_leased: false,
 };
 
 /// Programs, one for each node.

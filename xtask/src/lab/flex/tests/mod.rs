@@ -3,6 +3,7 @@
 mod elastic;
 mod hangs;
 mod hostile;
+mod leases;
 mod restarts;
 
 use std::time::Instant;
@@ -24,7 +25,7 @@ const HUGE: u32 = 1 << 9;
 /// What the guest's kernel may use for itself while a test looks.
 const SLACK: u64 = 24 * MIB;
 
-const TESTS: [Test; 15] = [
+const TESTS: [Test; 16] = [
     (
         "a_resize_takes_from_its_tier_alone_and_the_host_gets_it",
         resize,
@@ -70,6 +71,7 @@ const TESTS: [Test; 15] = [
         "hyperflex_resizes_beside_the_agent",
         elastic::beside_the_agent,
     ),
+    (leases::NAME, leases::another_process_maps_the_ram),
 ];
 
 /// Selects all of these tests.

@@ -1,0 +1,69 @@
+//! Tests that need to see every process there is, as a daemon on a host does. In a container the first process is
+//! beyond what may be looked at; there such a test runs among processes of its own (a pid namespace).
+
+use std::fs::{self, File};
+use std::io::ErrorKind;
+use std::process::Command;
+
+use anyhow::{Context, Result, ensure};
+
+use crate::children::Guarded;
+use crate::progress::say;
+
+/// Set for the task that runs among processes of its own.
+const ALONE: &str = "TERRACE_LAB_ALONE";
+
+/// Runs the lab's test of this name here, or by another task of this program that sees all processes.
+///
+/// # Errors
+/// When the test fails, or there can be no such task.
+pub fn seeing_all_processes(name: &str, test: impl FnOnce() -> Result<()>) -> Result<()> {
+    let Some(beyond) = unseen()? else {
+        return test();
+    };
+    ensure!(
+        std::env::var_os(ALONE).is_none(),
+        "process {beyond} cannot be looked at among processes of our own either"
+    );
+    say(&format!(
+        "process {beyond} cannot be looked at here: {name} runs among processes of its own"
+    ));
+    // Not by /proc/self, which is another program there.
+    let program = std::env::current_exe()?;
+    let mut command = Command::new("setpriv");
+    command
+        .args([
+            "--pdeathsig",
+            "KILL",
+            "--",
+            "unshare",
+            "--pid",
+            "--fork",
+            "--kill-child",
+            "--mount-proc",
+        ])
+        .arg(program)
+        .args(["lab", "test", "--only", name])
+        .env(ALONE, "1");
+    let status = Guarded::spawn(&mut command)?.wait()?;
+    ensure!(
+        status.success(),
+        "{name} failed, or `unshare` may not ({status}); the output is above"
+    );
+    Ok(())
+}
+
+/// A process whose memory map this user may not read.
+fn unseen() -> Result<Option<String>> {
+    for entry in fs::read_dir("/proc").context("/proc")? {
+        let name = entry?.file_name().to_string_lossy().into_owned();
+        if !name.bytes().all(|byte| byte.is_ascii_digit()) {
+            continue;
+        }
+        match File::open(format!("/proc/{name}/maps")) {
+            Err(error) if error.kind() == ErrorKind::PermissionDenied => return Ok(Some(name)),
+            _ => {}
+        }
+    }
+    Ok(None)
+}
