@@ -20,6 +20,8 @@ use crate::types::ErrorBody;
 const MAX_ANSWER: usize = 64 << 20;
 /// Longest wait for an answer.
 const TIMEOUT: Duration = Duration::from_secs(30);
+/// Between two tries to connect where the daemon's queue is full.
+const PAUSE: Duration = Duration::from_millis(5);
 
 /// Why a request gave no answer.
 #[derive(Debug, thiserror::Error)]
@@ -122,9 +124,7 @@ impl Client {
         path: &str,
         body: Bytes,
     ) -> Result<(StatusCode, Bytes), ClientError> {
-        let stream = UnixStream::connect(&self.socket)
-            .await
-            .map_err(|why| self.unreachable(why))?;
+        let stream = self.connect().await.map_err(|why| self.unreachable(why))?;
         let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream))
             .await
             .map_err(|e| self.broken(&e))?;
@@ -146,6 +146,18 @@ impl Client {
             .await
             .map_err(|e| self.broken(&e))?;
         Ok((status, body.to_bytes()))
+    }
+
+    /// Waits where too many others connect at the same time: until the time for the answer is over.
+    async fn connect(&self) -> std::io::Result<UnixStream> {
+        loop {
+            match UnixStream::connect(&self.socket).await {
+                Err(why) if why.kind() == std::io::ErrorKind::WouldBlock => {
+                    tokio::time::sleep(PAUSE).await;
+                }
+                done => return done,
+            }
+        }
     }
 
     fn unreachable(&self, why: std::io::Error) -> ClientError {

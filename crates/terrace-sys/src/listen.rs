@@ -1,18 +1,18 @@
 //! Listening at a path: only a dead socket of our own user's is replaced, and only our own is removed again.
 
 use std::ffi::CString;
-use std::fs::{self, DirBuilder, File, Metadata};
+use std::fs::{self, File, Metadata};
 use std::io;
 use std::os::fd::{AsRawFd as _, FromRawFd as _, OwnedFd};
 use std::os::unix::ffi::OsStrExt as _;
-use std::os::unix::fs::{DirBuilderExt as _, FileTypeExt as _, MetadataExt as _};
+use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _};
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use crate::SysError;
 use crate::connect::{address, connect_unix};
-use crate::own_folder::{FolderError, in_own_folder, own_uid};
+use crate::own_folder::{FolderError, made_in_own_folder, own_uid};
 
 /// Connections that wait to be accepted.
 const BACKLOG: libc::c_int = 128;
@@ -40,7 +40,7 @@ pub enum ListenError {
     },
     /// Others could put something in the place of a socket there.
     #[error("no socket is made there: {0}")]
-    Folder(#[from] FolderError),
+    Folder(FolderError),
     /// Another process made or removed something there at the same time.
     #[error("another program changed {} at the same time: start again", .0.display())]
     Raced(PathBuf),
@@ -88,7 +88,7 @@ impl Drop for SocketFile {
 /// # Errors
 /// Where somebody listens there, something else is there, or others than root and this user may write the folder.
 pub fn listen_at(path: &Path, mode: u32) -> Result<(UnixListener, SocketFile), ListenError> {
-    let path = without_links(path)?;
+    let path = made_in_own_folder(path).map_err(ListenError::Folder)?;
     let _lock = alone_in_folder(&path);
     remove_dead(&path)?;
     let bound = bind(&path)?;
@@ -108,15 +108,6 @@ pub fn listen_at(path: &Path, mode: u32) -> Result<(UnixListener, SocketFile), L
         return Err(ListenError::Raced(path.clone()));
     }
     Ok((UnixListener::from(bound), file))
-}
-
-/// Where the socket really is to be; every folder above was found fit.
-fn without_links(path: &Path) -> Result<PathBuf, ListenError> {
-    if let Some(folder) = path.parent() {
-        let made = DirBuilder::new().recursive(true).mode(0o755).create(folder);
-        made.map_err(failed("mkdir", folder))?;
-    }
-    Ok(in_own_folder(path)?)
 }
 
 /// Keeps others that do the same in this folder waiting, until it is closed; none where somebody else holds the lock for

@@ -1,11 +1,15 @@
 //! Folders in which nobody but root and this user can put something in the place of a file.
 
-use std::fs;
+use std::collections::VecDeque;
+use std::ffi::OsString;
+use std::fs::{self, DirBuilder};
 use std::io;
-use std::os::unix::fs::MetadataExt as _;
-use std::path::{Path, PathBuf};
+use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _};
+use std::path::{Component, Path, PathBuf};
 
 const ROOT: u32 = 0;
+/// Links that are followed in one path, as by the kernel.
+const MOST_LINKS: u32 = 40;
 
 /// Why a file of ours is not put somewhere.
 #[derive(Debug, thiserror::Error)]
@@ -21,7 +25,10 @@ pub enum FolderError {
         /// Why, and what to do.
         why: String,
     },
-    /// It cannot be looked at.
+    /// The path leads through a link that somebody else may point elsewhere.
+    #[error("{} is a link of another user: name a path without it", .0.display())]
+    OthersLink(PathBuf),
+    /// It cannot be looked at, or not be made.
     #[error("{}: {source}", path.display())]
     Unreadable {
         /// Which folder.
@@ -32,31 +39,100 @@ pub enum FolderError {
     },
 }
 
-/// The path of a file without a link above its last part, where its folder and every one above belong to root or to
-/// this user, and others can replace nothing in them. The last part itself is not looked at.
+/// The path of a file without a link above its last part, where its folder and every one that the path leads through,
+/// by links too, belong to root or to this user, and others can replace nothing in them. The last part itself is not
+/// looked at.
 ///
 /// # Errors
 /// Which folder is not fit, and what to do.
 pub fn in_own_folder(path: &Path) -> Result<PathBuf, FolderError> {
+    walk(path, |_| Ok(()))
+}
+
+/// The same; folders that are not there are made, with mode 0755 at most, in those that are fit.
+///
+/// # Errors
+/// As [`in_own_folder`], and where one cannot be made.
+pub(crate) fn made_in_own_folder(path: &Path) -> Result<PathBuf, FolderError> {
+    walk(path, |folder| {
+        let made = DirBuilder::new().mode(0o755).create(folder);
+        match made {
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
+            done => done,
+        }
+    })
+}
+
+/// Goes there as the kernel would, and looks at each folder before anything in it counts.
+fn walk(path: &Path, make: impl Fn(&Path) -> io::Result<()>) -> Result<PathBuf, FolderError> {
     let name = path.file_name();
     let name = name.ok_or_else(|| FolderError::NoName(path.to_owned()))?;
     let unreadable = |path: &Path| {
         let path = path.to_owned();
         move |source| FolderError::Unreadable { path, source }
     };
-    let folder = match path.parent() {
-        Some(folder) if !folder.as_os_str().is_empty() => folder,
-        _ => Path::new("."),
+    let folder = path.parent().unwrap_or(Path::new(""));
+    let here = match folder.is_absolute() {
+        true => PathBuf::new(),
+        false => std::env::current_dir().map_err(unreadable(folder))?,
     };
-    let folder = fs::canonicalize(folder).map_err(unreadable(folder))?;
-    for above in folder.ancestors() {
-        let meta = fs::symlink_metadata(above).map_err(unreadable(above))?;
-        is_safe(meta.uid(), meta.mode(), own_uid()).map_err(|why| FolderError::Shared {
-            path: above.to_owned(),
-            why,
-        })?;
+    let mut ahead = parts(&here.join(folder));
+    let (mut real, mut links) = (PathBuf::from("/"), 0);
+    fit(&real)?;
+    while let Some(part) = ahead.pop_front() {
+        if part == ".." {
+            real.pop();
+            continue;
+        }
+        let next = real.join(part);
+        let mut meta = fs::symlink_metadata(&next);
+        if matches!(&meta, Err(error) if error.kind() == io::ErrorKind::NotFound) {
+            make(&next).map_err(unreadable(&next))?;
+            meta = fs::symlink_metadata(&next);
+        }
+        let meta = meta.map_err(unreadable(&next))?;
+        if meta.is_symlink() {
+            links += 1;
+            if links > MOST_LINKS {
+                return Err(unreadable(path)(io::Error::from_raw_os_error(libc::ELOOP)));
+            }
+            // In a sticky folder it may be anybody's.
+            let its_owner = is_safe(meta.uid(), 0, own_uid());
+            its_owner.map_err(|_| FolderError::OthersLink(next.clone()))?;
+            let target = fs::read_link(&next).map_err(unreadable(&next))?;
+            if target.is_absolute() {
+                real = PathBuf::from("/");
+            }
+            for part in parts(&target).into_iter().rev() {
+                ahead.push_front(part);
+            }
+        } else {
+            fit(&next)?;
+            real = next;
+        }
     }
-    Ok(folder.join(name))
+    Ok(real.join(name))
+}
+
+/// What is between the slashes.
+fn parts(path: &Path) -> VecDeque<OsString> {
+    let parts = path.components().filter_map(|part| match part {
+        Component::Normal(name) => Some(name.to_owned()),
+        Component::ParentDir => Some("..".into()),
+        Component::RootDir | Component::CurDir | Component::Prefix(_) => None,
+    });
+    parts.collect()
+}
+
+fn fit(folder: &Path) -> Result<(), FolderError> {
+    let meta = fs::symlink_metadata(folder).map_err(|source| FolderError::Unreadable {
+        path: folder.to_owned(),
+        source,
+    })?;
+    is_safe(meta.uid(), meta.mode(), own_uid()).map_err(|why| FolderError::Shared {
+        path: folder.to_owned(),
+        why,
+    })
 }
 
 /// Whether nobody but root and this user can put something in the place of what is in a folder.
@@ -110,5 +186,49 @@ mod tests {
         let error = in_own_folder(&file).unwrap_err().to_string();
         assert!(error.contains("open: others may write"), "{error}");
         assert!(in_own_folder(Path::new("/..")).is_err());
+    }
+
+    #[test]
+    fn a_link_that_others_can_point_elsewhere_leads_nowhere() {
+        let folder = tempfile::tempdir().unwrap();
+        let real = fs::canonicalize(folder.path()).unwrap();
+        let (open, fit, first) = (real.join("open"), real.join("fit"), real.join("first"));
+        fs::create_dir(&open).unwrap();
+        fs::create_dir(&fit).unwrap();
+        symlink(&fit, open.join("link")).unwrap();
+        symlink("open/link", &first).unwrap();
+        let paths = [open.join("link/file"), first.join("file")];
+        for path in &paths {
+            assert_eq!(in_own_folder(path).unwrap(), fit.join("file"));
+        }
+        fs::set_permissions(&open, fs::Permissions::from_mode(0o777)).unwrap();
+        for path in &paths {
+            let error = in_own_folder(path).unwrap_err().to_string();
+            assert!(error.contains("open: others may write"), "{error}");
+        }
+        fs::set_permissions(&open, fs::Permissions::from_mode(0o1777)).unwrap();
+        in_own_folder(&paths[0]).unwrap();
+        if own_uid() == ROOT {
+            std::os::unix::fs::lchown(open.join("link"), Some(65534), None).unwrap();
+            let error = in_own_folder(&paths[0]).unwrap_err().to_string();
+            assert!(error.contains("a link of another user"), "{error}");
+        }
+        symlink("circle", real.join("circle")).unwrap();
+        assert!(in_own_folder(&real.join("circle/file")).is_err());
+    }
+
+    #[test]
+    fn no_folder_is_made_where_others_can_change_what_is_there() {
+        let folder = tempfile::tempdir().unwrap();
+        let real = fs::canonicalize(folder.path()).unwrap();
+        let made = made_in_own_folder(&real.join("a/b/file")).unwrap();
+        assert!(made == real.join("a/b/file") && real.join("a/b").is_dir());
+        let open = real.join("open");
+        fs::create_dir(&open).unwrap();
+        fs::set_permissions(&open, fs::Permissions::from_mode(0o777)).unwrap();
+        made_in_own_folder(&open.join("new/file")).unwrap_err();
+        assert!(!open.join("new").exists());
+        assert!(in_own_folder(&real.join("none/file")).is_err());
+        assert!(!real.join("none").exists());
     }
 }

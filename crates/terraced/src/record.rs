@@ -8,6 +8,7 @@ mod file;
 
 use std::fs::File;
 use std::io::{self, Seek as _, SeekFrom, Write};
+use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
@@ -29,6 +30,10 @@ const PATIENCE: Duration = Duration::from_secs(5);
 trait Place: Write + Send + 'static {
     /// Takes half a record away again: whole records are so many bytes.
     fn cut(&mut self, whole: u64);
+    /// Nobody will find what is written.
+    fn is_gone(&self) -> bool {
+        false
+    }
 }
 
 impl Place for File {
@@ -36,6 +41,10 @@ impl Place for File {
         // What cannot be cut stays: readers stop at it, and say so.
         let _ = self.set_len(whole);
         let _ = self.seek(SeekFrom::Start(whole));
+    }
+
+    fn is_gone(&self) -> bool {
+        self.metadata().is_ok_and(|meta| meta.nlink() == 0)
     }
 }
 
@@ -228,6 +237,10 @@ fn write(mut place: impl Place, items: &Receiver<Item>, shared: &Shared) {
             put_last(&mut place, whole, &end);
             // Told when the next record comes.
             let _ = shared.failed.set(why);
+            return;
+        }
+        if place.is_gone() {
+            let _ = shared.failed.set("its file was removed".into());
             return;
         }
         if let Some(end) = batch.last {

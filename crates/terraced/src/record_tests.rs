@@ -213,3 +213,34 @@ fn a_disk_that_hangs_holds_up_no_decision_and_a_log_that_falls_behind_ends_and_s
         std::thread::sleep(Duration::from_millis(5));
     }
 }
+
+#[test]
+fn a_log_whose_file_was_removed_ends_and_says_so() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("log");
+    let mut recorder = Recorder::start(&path, 1 << 30, "{}".into()).unwrap();
+    assert_eq!(recorder.append(Tick(1), &timer()), None);
+    fs::remove_file(&path).unwrap();
+    let begun = Instant::now();
+    let said = loop {
+        if let Some(said) = recorder.append(Tick(2), &timer()) {
+            break said;
+        }
+        assert!(begun.elapsed() < LONG, "it goes on into nothing");
+        std::thread::sleep(Duration::from_millis(5));
+    };
+    assert!(said.contains("its file was removed"), "{said}");
+}
+
+#[test]
+fn a_log_with_the_name_of_the_one_before_is_refused_from_its_second_start_on() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("terrace.previous");
+    fs::write(&path, "kept").unwrap();
+    let refused = Recorder::start(&path, 1 << 20, "{}".into()).unwrap_err();
+    assert!(
+        refused.to_string().contains("name another file"),
+        "{refused}"
+    );
+    assert_eq!(fs::read_to_string(&path).unwrap(), "kept");
+}

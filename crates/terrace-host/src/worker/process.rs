@@ -7,7 +7,7 @@ use std::io;
 use std::net::Shutdown;
 use std::os::unix::net::UnixStream;
 use std::process::{Child, ExitStatus};
-use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SendError, Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread;
 use std::time::Duration;
@@ -51,20 +51,21 @@ impl WorkerProcess {
         }
     }
 
-    /// Kills it; returns at once.
+    /// Has it killed and collected; returns at once. Threads that read what others send may signal nobody, so another
+    /// one does it.
     pub(super) fn kill(&self) {
-        // Fails only where it has ended already.
-        let _ = self.child().kill();
+        let collector = start_collector();
+        let collector = collector.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Err(SendError(mut process)) = collector.send(self.clone()) {
+            // Where there is no such thread, the dead are collected when the daemon ends.
+            process.kill_now();
+        }
     }
 
-    /// Kills it, and leaves it to be collected where it does not end in a moment. How it ended, where it did.
+    /// Has it killed. How it ended, where it did in a moment.
     pub(super) fn end(&self) -> Option<ExitStatus> {
         self.kill();
-        let status = self.ended_within(MOMENT);
-        if status.is_none() {
-            collect_later(self.clone());
-        }
-        status
+        self.ended_within(MOMENT)
     }
 
     fn child(&self) -> MutexGuard<'_, Child> {
@@ -72,12 +73,18 @@ impl WorkerProcess {
     }
 }
 
-/// What was killed and has to be collected, so that no dead process is left behind.
+/// What is to be killed and has to be collected, so that no dead process is left behind.
 trait Dying: Send + 'static {
+    fn kill_now(&mut self);
     fn is_over(&mut self) -> io::Result<bool>;
 }
 
 impl Dying for WorkerProcess {
+    fn kill_now(&mut self) {
+        // Fails only where it has ended already.
+        let _ = self.child().kill();
+    }
+
     fn is_over(&mut self) -> io::Result<bool> {
         self.child().try_wait().map(|status| status.is_some())
     }
@@ -85,25 +92,18 @@ impl Dying for WorkerProcess {
 
 static COLLECTOR: OnceLock<Mutex<Sender<WorkerProcess>>> = OnceLock::new();
 
-/// Starts the thread that collects them, where there is none.
+/// Starts the thread that kills and collects them, where there is none.
 pub(super) fn start_collector() -> &'static Mutex<Sender<WorkerProcess>> {
     COLLECTOR.get_or_init(|| {
         let (sender, queue) = channel();
         let body = move || collect(&queue);
-        // Where there is no such thread, the dead are collected when the daemon ends.
+        // Without the thread the queue's end is gone, and who sends one is told so.
         let _ = thread::Builder::new().name("worker-end".into()).spawn(body);
         Mutex::new(sender)
     })
 }
 
-fn collect_later(process: WorkerProcess) {
-    let collector = start_collector();
-    let collector = collector.lock().unwrap_or_else(PoisonError::into_inner);
-    // Where there is no such thread, the dead are collected when the daemon ends.
-    let _ = collector.send(process);
-}
-
-/// Collects until nobody sends any more. One that does not end delays no other.
+/// Kills and collects until nobody sends any more. One that does not end delays no other.
 fn collect<T: Dying>(queue: &Receiver<T>) {
     let mut dying: Vec<T> = Vec::new();
     loop {
@@ -113,7 +113,10 @@ fn collect<T: Dying>(queue: &Receiver<T>) {
             queue.recv_timeout(COLLECT_EVERY)
         };
         match next {
-            Ok(process) => dying.push(process),
+            Ok(mut process) => {
+                process.kill_now();
+                dying.push(process);
+            }
             Err(RecvTimeoutError::Timeout) => {}
             Err(RecvTimeoutError::Disconnected) => return,
         }
@@ -178,6 +181,8 @@ mod tests {
     }
 
     impl Dying for Frozen {
+        fn kill_now(&mut self) {}
+
         fn is_over(&mut self) -> io::Result<bool> {
             let over = self.thawed.try_recv().is_ok();
             if over {
@@ -219,7 +224,6 @@ mod tests {
         let process = WorkerProcess::new(child);
         assert_eq!(process.ended_within(Duration::ZERO), None);
         process.kill();
-        collect_later(process.clone());
         let proc = format!("/proc/{}", process.pid());
         let begin = Instant::now();
         while std::path::Path::new(&proc).exists() {

@@ -1,7 +1,7 @@
 //! What clients may take of the daemon: connections, time and memory.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
@@ -29,7 +29,7 @@ pub struct Limits {
     pub unread: Duration,
     /// How long a connection may be there.
     pub whole: Duration,
-    /// Bytes of answers that wait to be read, in all.
+    /// Bytes of answers that wait to be read, in all. One user may have a quarter of them, and a quarter is root's alone.
     pub answer_bytes: usize,
 }
 
@@ -54,10 +54,15 @@ impl Default for Limits {
 #[derive(Debug)]
 pub struct Gate {
     limits: Limits,
-    inside: Mutex<BTreeMap<u32, usize>>,
+    inside: Mutex<BTreeMap<u32, Taken>>,
     refused: Arc<Semaphore>,
-    /// KiB.
-    answers: Arc<Semaphore>,
+}
+
+/// What one user has.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Taken {
+    connections: usize,
+    answer_bytes: usize,
 }
 
 /// The place of one connection; it is free again when this is dropped.
@@ -67,15 +72,21 @@ pub struct Place {
     uid: u32,
 }
 
+/// The memory of an answer until it was read; it is free again when this is dropped.
+#[derive(Debug)]
+pub struct Room {
+    gate: Arc<Gate>,
+    uid: u32,
+    bytes: usize,
+}
+
 impl Gate {
     /// Nobody is inside.
     pub fn new(limits: Limits) -> Arc<Self> {
-        let kib = limits.answer_bytes / 1024;
         Arc::new(Self {
             limits,
             inside: Mutex::default(),
             refused: Arc::new(Semaphore::new(limits.refused)),
-            answers: Arc::new(Semaphore::new(kib.min(Semaphore::MAX_PERMITS))),
         })
     }
 
@@ -89,17 +100,13 @@ impl Gate {
     /// # Errors
     /// Why there is none, and what to do.
     pub fn enter(self: &Arc<Self>, uid: u32) -> Result<Place, String> {
-        let mut inside = self.inside.lock().unwrap_or_else(PoisonError::into_inner);
-        let total = inside.values().sum();
-        let own = inside.entry(uid).or_default();
-        let admitted = admits(&self.limits, uid, total, *own);
-        if admitted.is_ok() {
-            *own += 1;
-        } else if *own == 0 {
-            inside.remove(&uid);
-        }
+        let mut inside = self.inside();
+        let total = inside.values().map(|taken| taken.connections).sum();
+        let own = of(&inside, uid).connections;
+        admits(&self.limits, uid, total, own)?;
+        inside.entry(uid).or_default().connections += 1;
         drop(inside);
-        admitted.map(|()| Place {
+        Ok(Place {
             gate: Arc::clone(self),
             uid,
         })
@@ -110,20 +117,69 @@ impl Gate {
         Arc::clone(&self.refused).try_acquire_owned().ok()
     }
 
-    /// Room for an answer until it was read.
+    /// Room for an answer to a user until it was read.
     ///
     /// # Errors
-    /// Where others do not read theirs.
-    pub fn hold(&self, bytes: usize) -> Result<OwnedSemaphorePermit, String> {
-        let kib = u32::try_from(bytes.div_ceil(1024)).unwrap_or(u32::MAX);
-        let room = Arc::clone(&self.answers).try_acquire_many_owned(kib);
-        room.map_err(|_| {
-            format!(
-                "answers of {} MiB in all wait for clients that do not read them: ask again in a few seconds",
-                self.limits.answer_bytes >> 20
-            )
+    /// Where answers are not read.
+    pub fn hold(self: &Arc<Self>, uid: u32, bytes: usize) -> Result<Room, String> {
+        let mut inside = self.inside();
+        let of_others = inside.iter().filter(|(other, _)| **other != ROOT);
+        let of_others = of_others.map(|(_, taken)| taken.answer_bytes).sum();
+        let own = of(&inside, uid).answer_bytes;
+        holds(&self.limits, uid, of_others, own, bytes)?;
+        inside.entry(uid).or_default().answer_bytes += bytes;
+        drop(inside);
+        Ok(Room {
+            gate: Arc::clone(self),
+            uid,
+            bytes,
         })
     }
+
+    /// Takes back what a user had.
+    fn free(&self, uid: u32, back: Taken) {
+        let mut inside = self.inside();
+        let Some(taken) = inside.get_mut(&uid) else {
+            return;
+        };
+        taken.connections -= back.connections;
+        taken.answer_bytes -= back.answer_bytes;
+        if *taken == Taken::default() {
+            inside.remove(&uid);
+        }
+    }
+
+    fn inside(&self) -> MutexGuard<'_, BTreeMap<u32, Taken>> {
+        self.inside.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn of(inside: &BTreeMap<u32, Taken>, uid: u32) -> Taken {
+    inside.get(&uid).copied().unwrap_or_default()
+}
+
+/// Whether so many bytes more may wait for a user, with so many of all but root and so many of its own.
+fn holds(
+    limits: &Limits,
+    uid: u32,
+    of_others: usize,
+    own: usize,
+    more: usize,
+) -> Result<(), String> {
+    let quarter = limits.answer_bytes / 4;
+    let too_many = |most: usize, whose: &str| {
+        Err(format!(
+            "answers of {} MiB, which is the most, wait for {whose} that do not read them: ask again in a few seconds",
+            most >> 20
+        ))
+    };
+    if own.saturating_add(more) > quarter {
+        return too_many(quarter, "clients of this user");
+    }
+    if uid != ROOT && of_others.saturating_add(more) > limits.answer_bytes - quarter {
+        return too_many(limits.answer_bytes - quarter, "clients");
+    }
+    Ok(())
 }
 
 /// Whether one more connection is served, with so many in all and so many of its user.
@@ -144,14 +200,21 @@ fn admits(limits: &Limits, uid: u32, total: usize, own: usize) -> Result<(), Str
 
 impl Drop for Place {
     fn drop(&mut self) {
-        let inside = &self.gate.inside;
-        let mut inside = inside.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(own) = inside.get_mut(&self.uid) {
-            *own -= 1;
-            if *own == 0 {
-                inside.remove(&self.uid);
-            }
-        }
+        let back = Taken {
+            connections: 1,
+            answer_bytes: 0,
+        };
+        self.gate.free(self.uid, back);
+    }
+}
+
+impl Drop for Room {
+    fn drop(&mut self) {
+        let back = Taken {
+            connections: 0,
+            answer_bytes: self.bytes,
+        };
+        self.gate.free(self.uid, back);
     }
 }
 
@@ -184,15 +247,24 @@ mod tests {
     }
 
     #[test]
-    fn answers_that_nobody_reads_are_bounded_in_all() {
+    fn answers_that_one_user_does_not_read_take_no_room_of_others_and_all_leave_roots() {
+        const MIB: usize = 1 << 20;
         let gate = Gate::new(Limits {
-            answer_bytes: 3 << 20,
+            answer_bytes: 8 * MIB,
             ..Limits::default()
         });
-        let held = gate.hold(2 << 20).unwrap();
-        assert!(gate.hold(2 << 20).unwrap_err().contains("3 MiB"));
-        let _small = gate.hold(1).unwrap();
+        let held = gate.hold(1000, 2 * MIB).unwrap();
+        let why = gate.hold(1000, 1).unwrap_err();
+        assert!(why.contains("2 MiB") && why.contains("this user"), "{why}");
+        let _others = [1001, 1002].map(|uid| gate.hold(uid, 2 * MIB).unwrap());
+        assert!(gate.hold(1003, 1).unwrap_err().contains("6 MiB"));
+        let roots = gate.hold(0, 2 * MIB).unwrap();
+        gate.hold(0, 1).unwrap_err();
         drop(held);
-        let _more = gate.hold(2 << 20).unwrap();
+        let _more = gate.hold(1003, 2 * MIB).unwrap();
+        gate.hold(1000, 1).unwrap_err();
+        gate.hold(1004, usize::MAX).unwrap_err();
+        drop(roots);
+        gate.hold(0, 2 * MIB).unwrap();
     }
 }

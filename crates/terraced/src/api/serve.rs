@@ -16,12 +16,11 @@ use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
 use tokio::net::{UnixListener, UnixStream};
-use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::{sleep, timeout};
 use tower::ServiceExt as _;
 
 use super::failure::{self, said};
-use super::limits::Gate;
+use super::limits::{Gate, Room};
 use super::line::{Line, Patient};
 
 /// How long to wait where no connection can be taken (no descriptors left, for one).
@@ -56,11 +55,12 @@ fn admit(stream: UnixStream, router: &Router, gate: &Arc<Gate>) {
     // The kernel knows who connected, except of a socket that broke already.
     let Ok(peer) = stream.peer_cred() else { return };
     let line = Line::new(stream);
-    match gate.enter(peer.uid()) {
+    let uid = peer.uid();
+    match gate.enter(uid) {
         Ok(place) => {
             let (router, gate) = (router.clone(), Arc::clone(gate));
             tokio::spawn(async move {
-                answer_one(&line, router, &gate).await;
+                answer_one(&line, uid, router, &gate).await;
                 drop(place);
             });
         }
@@ -78,13 +78,13 @@ fn admit(stream: UnixStream, router: &Router, gate: &Arc<Gate>) {
 }
 
 /// One request and its answer.
-async fn answer_one(line: &Arc<Line>, router: Router, gate: &Arc<Gate>) {
+async fn answer_one(line: &Arc<Line>, uid: u32, router: Router, gate: &Arc<Gate>) {
     let limits = gate.limits();
     let io = TokioIo::new(Patient::new(Arc::clone(line), limits.unread));
     let service = service_fn(|request: Request<Incoming>| {
         line.ask();
         let (router, gate) = (router.clone(), Arc::clone(gate));
-        async move { Ok::<_, Infallible>(answer(request, router, &gate).await) }
+        async move { Ok::<_, Infallible>(answer(request, uid, router, &gate).await) }
     });
     let connection = http1::Builder::new()
         .keep_alive(false)
@@ -110,16 +110,24 @@ async fn answer_one(line: &Arc<Line>, router: Router, gate: &Arc<Gate>) {
             return line.say(&failure::raw(StatusCode::REQUEST_TIMEOUT, &words));
         }
     };
+    let is_broken = done.is_err();
     if let Err(error) = done {
         tracing::debug!("a client's connection: {error}");
     }
-    if let Some(status) = line.refused() {
+    // The library has no word for what speaks HTTP/2, or ends in the middle of a head.
+    let unsaid = (is_broken && !line.was_asked()).then_some(StatusCode::BAD_REQUEST);
+    if let Some(status) = line.refused().or(unsaid) {
         line.say(&failure::raw(status, failure::unread(status)));
         let _ = timeout(FAREWELL, line.hung_up(MOST_HEAD)).await;
     }
 }
 
-async fn answer(request: Request<Incoming>, router: Router, gate: &Gate) -> Response<Full<Bytes>> {
+async fn answer(
+    request: Request<Incoming>,
+    uid: u32,
+    router: Router,
+    gate: &Arc<Gate>,
+) -> Response<Full<Bytes>> {
     let limits = gate.limits();
     let answer = match with_body(request, gate).await {
         Ok(request) => match timeout(limits.answer, router.oneshot(request)).await {
@@ -135,7 +143,7 @@ async fn answer(request: Request<Incoming>, router: Router, gate: &Gate) -> Resp
         },
         Err((status, why)) => said(status, &why),
     };
-    held(answer, gate).await
+    held(answer, uid, gate).await
 }
 
 /// The request with all of its body, before anybody is asked anything.
@@ -175,7 +183,7 @@ async fn with_body(
 /// An answer's bytes, and their part of what may wait to be read: free once the last byte was written.
 struct Held {
     bytes: Bytes,
-    _room: OwnedSemaphorePermit,
+    _room: Room,
 }
 
 impl AsRef<[u8]> for Held {
@@ -184,9 +192,9 @@ impl AsRef<[u8]> for Held {
     }
 }
 
-async fn held(answer: Response<Body>, gate: &Gate) -> Response<Full<Bytes>> {
+async fn held(answer: Response<Body>, uid: u32, gate: &Arc<Gate>) -> Response<Full<Bytes>> {
     let (head, bytes) = in_memory(answer).await;
-    match gate.hold(bytes.len()) {
+    match gate.hold(uid, bytes.len()) {
         Ok(room) => {
             let held = Held { bytes, _room: room };
             Response::from_parts(head, Full::new(Bytes::from_owner(held)))

@@ -193,6 +193,7 @@ fn what_is_no_request_is_refused_in_json() {
     for (words, wanted) in [
         ("\x00 nonsense\r\n\r\n".to_owned(), 400),
         ("GET / HTTP/9.9\r\n\r\n".to_owned(), 400),
+        ("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".to_owned(), 400),
         (
             format!("GET /{} HTTP/1.1\r\n\r\n", "x".repeat(1 << 15)),
             431,
@@ -207,6 +208,14 @@ fn what_is_no_request_is_refused_in_json() {
         let (status, body) = read(api.send(&words));
         assert_eq!(status, wanted, "{:.40}: {body}", words);
     }
+}
+
+#[test]
+fn half_a_request_whose_client_is_done_with_speaking_is_answered() {
+    let api = api(short());
+    let client = api.send("GET / HT");
+    client.shutdown(std::net::Shutdown::Write).unwrap();
+    assert_eq!(read(client).0, 400);
 }
 
 /// Whoever hangs up leaves its question behind.

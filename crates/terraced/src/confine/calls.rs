@@ -25,9 +25,11 @@ pub enum Calls {
     Open,
     /// Making, renaming, removing files; writing at a place of one.
     ChangeFiles,
-    /// Waiting for connections.
+    /// Making a socket that waits for connections.
     Listen,
-    /// Holding a process by a descriptor; ending one and collecting it.
+    /// Taking in who connects to one.
+    Accept,
+    /// Holding a process by a descriptor; how a child ended. Ending one is for the threads that start workers.
     Processes,
     /// The ioctls of a process's page map.
     PageMap,
@@ -130,7 +132,8 @@ const CHANGE_FILES: &[c_long] = &[
     libc::SYS_pipe2,
 ];
 
-const LISTEN: &[c_long] = &[libc::SYS_bind, libc::SYS_listen, libc::SYS_accept4];
+const LISTEN: &[c_long] = &[libc::SYS_bind, libc::SYS_listen];
+const ACCEPT: &[c_long] = &[libc::SYS_accept4];
 
 const PROCESSES: &[c_long] = &[libc::SYS_wait4, libc::SYS_waitid];
 
@@ -224,6 +227,7 @@ pub fn filter_process() -> io::Result<()> {
         OPEN,
         CHANGE_FILES,
         LISTEN,
+        ACCEPT,
         PROCESSES,
         START,
         older::START,
@@ -339,7 +343,9 @@ impl Rules {
         match calls {
             Calls::Talk => {
                 self.add(TALK);
-                self.any(libc::SYS_socketpair, vec![is(0, libc::AF_UNIX)?])?;
+                // Over one of datagrams, something can be sent to any socket that has a path.
+                let stream = SeccompRule::new(vec![is(0, libc::AF_UNIX)?, stream(1)?])?;
+                self.older.insert(libc::SYS_socketpair, vec![stream]);
             }
             Calls::Open => {
                 self.add(OPEN);
@@ -352,10 +358,10 @@ impl Rules {
                 self.add(older::CHANGE_FILES);
             }
             Calls::Listen => self.add(LISTEN),
+            Calls::Accept => self.add(ACCEPT),
             Calls::Processes => {
                 self.add(PROCESSES);
-                self.newer.extend([PIDFD_OPEN, PIDFD_SEND_SIGNAL]);
-                self.any(libc::SYS_kill, vec![is(1, libc::SIGKILL)?])?;
+                self.newer.push(PIDFD_OPEN);
             }
             Calls::PageMap => {
                 let scan = terrace_sys::PAGEMAP_SCAN;
@@ -412,6 +418,12 @@ fn has(argument: u8, bits: libc::c_int) -> Result<SeccompCondition, BackendError
 
 fn lacks(argument: u8, bits: libc::c_int) -> Result<SeccompCondition, BackendError> {
     condition(argument, SeccompCmpOp::MaskedEq(number(bits)), 0)
+}
+
+/// Of a socket's type, the lowest bits say which, the others how.
+fn stream(argument: u8) -> Result<SeccompCondition, BackendError> {
+    let stream = number(libc::SOCK_STREAM);
+    condition(argument, SeccompCmpOp::MaskedEq(0xf), stream)
 }
 
 fn all<const N: usize>(

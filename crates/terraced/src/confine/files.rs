@@ -13,18 +13,15 @@ use landlock::{
 pub enum Files {
     /// What its user and capabilities allow.
     All,
-    /// No file and no port; what is open stays open.
+    /// No file, no port, and no process but this one by a signal; what is open stays open.
     None,
-    /// And no process but this one by a signal.
-    NoneAndNoSignals,
 }
 
 /// Restricts the calling thread; says what this kernel could not do, for people.
 pub fn restrict(files: Files) -> Option<String> {
     let status = match files {
         Files::All => return None,
-        Files::None => rules(Scope::AbstractUnixSocket.into()),
-        Files::NoneAndNoSignals => rules(Scope::from_all(ABI::V6)),
+        Files::None => rules(),
     };
     match status {
         Ok(RulesetStatus::FullyEnforced) => None,
@@ -36,13 +33,13 @@ pub fn restrict(files: Files) -> Option<String> {
     }
 }
 
-fn rules(scope: landlock::BitFlags<Scope>) -> Result<RulesetStatus, RulesetError> {
+fn rules() -> Result<RulesetStatus, RulesetError> {
     let abi = ABI::V6;
     let status = Ruleset::default()
         .set_compatibility(CompatLevel::BestEffort)
         .handle_access(AccessFs::from_all(abi))?
         .handle_access(AccessNet::from_all(abi))?
-        .scope(scope)?
+        .scope(Scope::from_all(abi))?
         .create()?
         .restrict_self()?;
     Ok(status.ruleset)

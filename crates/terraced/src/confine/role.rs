@@ -130,16 +130,14 @@ impl Role {
     /// those alone that ask others to.
     pub fn files(self) -> Files {
         match self {
-            // They end workers that do not answer.
-            Self::Monitor | Self::Look => Files::None,
-            Self::Map | Self::Elastic | Self::Agents | Self::Api => Files::NoneAndNoSignals,
+            _ if self.is_exposed() => Files::None,
             _ => Files::All,
         }
     }
 
     /// System calls beside those that each thread needs to live. `None`: those of the process.
     pub fn calls(self) -> Option<&'static [Calls]> {
-        use Calls::{ChangeFiles, Listen, MovePages, Open, PageMap, Processes, Talk};
+        use Calls::{Accept, ChangeFiles, Listen, MovePages, Open, PageMap, Processes, Talk};
         Some(match self {
             // What it starts has its calls, too, and takes the more from itself.
             Self::Workers => return None,
@@ -150,7 +148,7 @@ impl Role {
             Self::Place | Self::Move => &[Open, PageMap, MovePages],
             Self::Map | Self::Elastic => &[Talk, Processes],
             Self::Agents => &[Talk],
-            Self::Api => &[Talk, Listen],
+            Self::Api => &[Talk, Accept],
             Self::Doctor => &[Open, PageMap, MovePages],
         })
     }

@@ -10,9 +10,10 @@ use terrace_sys::no_new_privileges;
 
 use super::*;
 
-const EXPOSED: [Role; 5] = [
+const EXPOSED: [Role; 6] = [
     Role::Monitor,
     Role::Look,
+    Role::Map,
     Role::Elastic,
     Role::Agents,
     Role::Api,
@@ -45,7 +46,7 @@ fn bits(value: libc::c_int) -> u64 {
 type Try = (&'static str, libc::c_long, [u64; 6], i32);
 
 /// Calls that no thread that reads what others send may do, whatever their arguments.
-const FORBIDDEN: [(&str, libc::c_long); 17] = [
+const FORBIDDEN: [(&str, libc::c_long); 19] = [
     ("execve", libc::SYS_execve),
     ("ptrace", libc::SYS_ptrace),
     ("move_pages", libc::SYS_move_pages),
@@ -63,13 +64,16 @@ const FORBIDDEN: [(&str, libc::c_long); 17] = [
     ("capset", libc::SYS_capset),
     ("another filter", libc::SYS_seccomp),
     ("perf_event_open", libc::SYS_perf_event_open),
+    ("a name for a socket", libc::SYS_bind),
+    ("waiting for connections", libc::SYS_listen),
 ];
 
 /// Newer ones, which are unknown to it.
-const UNKNOWN: [(&str, libc::c_long); 3] = [
+const UNKNOWN: [(&str, libc::c_long); 4] = [
     ("io_uring", libc::SYS_io_uring_setup),
     ("another's descriptor", libc::SYS_pidfd_getfd),
     ("clone3", libc::SYS_clone3),
+    ("a signal by a descriptor", libc::SYS_pidfd_send_signal),
 ];
 
 /// All that must be refused; `memory` is a page of this process.
@@ -84,6 +88,18 @@ fn forbidden(memory: u64) -> Vec<Try> {
             "a socket",
             libc::SYS_socket,
             of(bits(libc::AF_INET), bits(libc::SOCK_STREAM), 0),
+        ),
+        // Over it something could be sent to any socket that has a path: the host's log, its service manager.
+        (
+            "a pair of datagrams",
+            libc::SYS_socketpair,
+            of(bits(libc::AF_UNIX), bits(libc::SOCK_DGRAM), 0),
+        ),
+        // No process has this number.
+        (
+            "an end",
+            libc::SYS_kill,
+            of(bits(libc::c_int::MAX), bits(libc::SIGKILL), 0),
         ),
         ("a fork", libc::SYS_clone, of(bits(libc::SIGCHLD), 0, 0)),
         ("memory to execute", libc::SYS_mmap, mmap(execute, private)),
@@ -268,4 +284,19 @@ fn a_socket_that_is_handed_over_serves_a_thread_that_may_make_none() {
         copy.write_all(b"x").unwrap();
     });
     assert_eq!((&here).read(&mut [0]).unwrap(), 1);
+}
+
+#[test]
+fn a_thread_that_a_confined_one_starts_is_confined_and_other_ways_to_call_are_no_way_around() {
+    const X32: libc::c_long = 0x4000_0000;
+    for role in EXPOSED {
+        let tried = as_role(role, || {
+            let inner = || {
+                let open = libc::SYS_openat;
+                [open, open | X32, open | 1 << 32, -1].map(|number| refused(number, [0; 6]))
+            };
+            thread::spawn(inner).join().unwrap()
+        });
+        assert_eq!(tried, [Some(libc::EPERM); 4], "{role:?}");
+    }
 }

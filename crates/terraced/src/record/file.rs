@@ -23,6 +23,10 @@ pub fn create(path: &Path) -> Result<File> {
                  name another file"
             );
             let previous = path.with_extension("previous");
+            ensure!(
+                previous != path,
+                "creating the log {shown}: so is the log before a log called: name another file"
+            );
             fs::rename(&path, &previous)
                 .with_context(|| format!("keeping the last log as {}", previous.display()))?;
         }
