@@ -197,7 +197,11 @@ impl Recorder {
         self.written += bytes;
         match writer.to.send(Item::Record(record)) {
             Ok(()) => None,
-            Err(_) => Some("the thread that writes it is gone".into()),
+            // It says why before it ends.
+            Err(_) => Some(match writer.shared.failed.get() {
+                Some(why) => why.clone(),
+                None => "the thread that writes it is gone".into(),
+            }),
         }
     }
 

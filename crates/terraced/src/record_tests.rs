@@ -192,9 +192,15 @@ fn a_disk_that_hangs_holds_up_no_decision_and_a_log_that_falls_behind_ends_and_s
     let (held, disk) = (Arc::new(Mutex::new(())), Arc::new(Mutex::new(Vec::new())));
     let hangs = held.lock().unwrap();
     let slow = Slow(Arc::clone(&held), Arc::clone(&disk));
-    let mut recorder = Recorder::to(slow, u64::MAX, 100_000, "{}".into()).unwrap();
-    // All of this while the disk hangs.
-    let said = fill(&mut recorder);
+    // All of this while the disk hangs; in a thread, as one that waits for it waits for ever.
+    let (told, filled) = channel();
+    std::thread::spawn(move || {
+        let mut recorder = Recorder::to(slow, u64::MAX, 100_000, "{}".into()).unwrap();
+        let said = fill(&mut recorder);
+        told.send((recorder, said)).unwrap();
+    });
+    let filled = filled.recv_timeout(LONG);
+    let (recorder, said) = filled.expect("a decision waits for the disk");
     assert!(said.contains("the disk is too slow"), "{said}");
     assert_eq!(recorder.ended(), Some(said.as_str()));
     drop(hangs);

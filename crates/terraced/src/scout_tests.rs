@@ -282,21 +282,30 @@ fn monitors_that_hang_do_not_become_as_many_threads() {
     let scout = Arc::new(f.scout);
     let before = scouts();
     let (jobs, begun) = (scout.start_lookers(3), Instant::now());
+    // Who named it has ended, so that it is due again at once.
+    let gone = Hypervisor {
+        name: None,
+        ..hypervisor(std::process::id(), 7, "")
+    };
     for socket in &sockets {
-        scout.hand_out(&Candidate::at(socket), &view, &jobs, begun);
+        let candidate = Candidate {
+            claims: vec![gone.clone()],
+            ..Candidate::at(socket)
+        };
+        scout.hand_out(&candidate, &view, &jobs, begun);
         // What waits is not handed out again.
-        scout.hand_out(&Candidate::at(socket), &view, &jobs, begun);
+        scout.hand_out(&candidate, &view, &jobs, begun);
     }
     assert!(scouts() <= before + 3, "{} threads", scouts());
     // Who hangs up is done with, one after the other.
     drop(listeners);
-    let mut done = 0;
-    while done < sockets.len() {
+    let mut done = BTreeSet::new();
+    while done.len() < sockets.len() {
         match news.recv_timeout(Duration::from_secs(60)) {
-            Ok(Input::Found(_)) => done += 1,
+            Ok(Input::Found(one)) => assert!(done.insert(one.socket), "each one once"),
             Ok(_) => {}
             Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => {
-                panic!("{done} of {} were looked at", sockets.len())
+                panic!("{} of {} were looked at", done.len(), sockets.len())
             }
         }
         assert!(scouts() <= before + 3, "{} threads", scouts());

@@ -183,7 +183,8 @@ fn what_a_vm_costs_the_others_is_among_the_figures() {
             .parse()
             .unwrap()
     };
-    let counts: [(&str, fn(&Neighbours) -> f64); 6] = [
+    type Read = fn(&Neighbours) -> f64;
+    let counts: [(&str, Read); 6] = [
         ("vm_moved_bytes_total", |n| n.moved_bytes as f64),
         ("vm_late_plans_total", |n| n.late_plans as f64),
         ("vm_late_scans_total", |n| n.late_scans as f64),
