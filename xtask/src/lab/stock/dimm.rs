@@ -1,6 +1,6 @@
 //! Memory that is plugged into a running guest as a DIMM, and taken out again, beside the daemon that scans it.
 
-use std::fs;
+use std::fs::{self, Metadata};
 use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 
@@ -8,12 +8,13 @@ use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
 
 use super::machine::Means;
-use super::{MARK, MIB, NAME, SLACK, StockGuest, TIERS};
+use super::{MARK, MIB, NAME, SLACK, StockGuest};
 use crate::lab::tiered;
 use crate::progress::say;
 
-/// Of the daemon; rounds come more often than once a minute.
-pub const CONFIG: &str = "scan = true\n[engine]\nperiod_ms = 3000\nhuge_period_ms = 3000";
+/// Of the daemon; rounds are short and come more often than once a minute.
+pub const CONFIG: &str = "scan = true\n[engine]\nperiod_ms = 2000\nhuge_period_ms = 2000\nwindows = 4\n\
+                          window_ms = 200";
 
 const DIMM_MIB: u64 = 256;
 
@@ -24,16 +25,22 @@ const PAGE: u64 = 4096;
 
 pub fn plugged_and_unplugged() -> Result<()> {
     let mut guest = StockGuest::start(Means::Dimm)?;
-    let boot = TIERS as u64 * Means::Dimm.boot_mib() * MIB;
+    let mut boot = 0;
+    guest.until("the daemon knows the guest's memory", |guest| {
+        boot = guest.daemon.vm()?["memory_bytes"]
+            .as_u64()
+            .unwrap_or_default();
+        Ok(boot > 0)
+    })?;
     let known_at_boot = guest.known_of(boot)?;
     guest.plug()?;
     // All of it is movable memory, which a program of the node is given first.
     guest.start_writer(NODE)?;
-    let files = tiered::host_bytes(NAME)?;
-    let (region, in_dimm) = (guest.writer.region_mib as u64 * MIB, files[TIERS]);
+    let dimm = dimm()?;
+    let (region, in_dimm) = (guest.writer.region_mib as u64 * MIB, dimm.blocks() * 512);
     ensure!(
         in_dimm + SLACK >= region,
-        "the program is not in what was plugged in: {files:?}"
+        "the program is not in what was plugged in: {in_dimm} bytes"
     );
     let all = boot + DIMM_MIB * MIB;
     let mut known = guest.known_of(all)?;
@@ -49,11 +56,7 @@ pub fn plugged_and_unplugged() -> Result<()> {
         known * PAGE / MIB
     ));
     guest.expect_writer_intact()?;
-    let dimm = tiered::host_files(NAME)?
-        .into_iter()
-        .nth(TIERS)
-        .context("no file of the DIMM")?;
-    let inode = fs::metadata(dimm)?.ino();
+    let inode = dimm.ino();
     ensure!(
         guest.is_mapped(inode)?,
         "nothing of the daemon's maps what it scans"
@@ -72,6 +75,14 @@ pub fn plugged_and_unplugged() -> Result<()> {
     guest.expect_writer_intact()?;
     println!("{}", guest.daemon.events()?);
     tiered::expect_a_quiet_kernel(&mut guest.lab, MARK)
+}
+
+/// The file of what was plugged in: the one of its size.
+fn dimm() -> Result<Metadata> {
+    let files = tiered::host_files(NAME)?.into_iter();
+    let mut files = files.filter_map(|path| fs::metadata(path).ok());
+    let found = files.find(|file| file.len() == DIMM_MIB * MIB);
+    found.context("no file of the DIMM")
 }
 
 impl StockGuest {
