@@ -29,8 +29,8 @@ const OFTEN: u32 = 3;
 /// may hold while it waits for a server of files that another user runs (FUSE).
 const MOST: Duration = Duration::from_secs(10);
 
-/// What all keepers share: the last census, and the one that is under way. One at a time; while it hangs, nobody but its
-/// own thread waits for it.
+/// What all keepers share: the last census, and the one that is under way. One at a time; while it hangs, nobody but
+/// its own thread waits for it.
 #[derive(Clone, Debug)]
 pub struct Lookout {
     board: Arc<Board>,

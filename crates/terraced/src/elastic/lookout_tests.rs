@@ -22,7 +22,8 @@ fn one_census_serves_all_who_ask_for_what_is_not_newer() {
     assert!(!Arc::ptr_eq(&both.census, &later.census));
 }
 
-/// Another user's process whose mappings nobody can read, as one that maps a file of a FUSE server that does not answer.
+/// Another user's process whose mappings nobody can read, as one that maps a file of a FUSE server that does not
+/// answer.
 #[test]
 fn a_process_whose_mappings_cannot_be_read_holds_up_no_vm_and_no_worker() {
     let folder = tempfile::tempdir().unwrap();
