@@ -6,6 +6,7 @@
 
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use terrace_proto::TierId;
@@ -234,6 +235,11 @@ impl Default for EngineConfig {
 const LONGEST_MS: u64 = 366 * 24 * 3_600_000;
 
 impl EngineConfig {
+    /// The usual length of a window.
+    pub(crate) fn window(&self) -> Duration {
+        Duration::from_millis(self.window_ms)
+    }
+
     /// Weights of one read and one write. One pair serves all pages, so that degrees compare: the
     /// slowest tier's, where a page in the wrong place costs most.
     #[must_use]

@@ -50,6 +50,23 @@ pub fn resident(root: &HostRoot, pid: u32) -> Option<Resident> {
 /// Where its descriptors cannot be seen, or one of them cannot: that is no proof that none pins. To list them takes
 /// the process's user or `CAP_DAC_OVERRIDE`, to see what they are its user or `CAP_SYS_PTRACE`.
 pub fn pinned_by(root: &HostRoot, pid: u32) -> Result<Option<String>, ReadError> {
+    with_descriptor(root, pid, is_pinning)
+}
+
+/// Whether a process that had a VM's RAM has something by which what it pinned stays so after it let go of the RAM.
+///
+/// # Errors
+/// As [`pinned_by`].
+pub(crate) fn may_have_pinned(root: &HostRoot, pid: u32) -> Result<bool, ReadError> {
+    Ok(with_descriptor(root, pid, keeps_pins)?.is_some())
+}
+
+/// The first descriptor of a process whose link is such.
+fn with_descriptor(
+    root: &HostRoot,
+    pid: u32,
+    is_such: fn(&str) -> bool,
+) -> Result<Option<String>, ReadError> {
     let path = root.process(pid, "fd");
     let failed = |path: PathBuf| move |source| ReadError::Io { path, source };
     let mut unseen = None;
@@ -58,7 +75,7 @@ pub fn pinned_by(root: &HostRoot, pid: u32) -> Result<Option<String>, ReadError>
         match opener::read_link(&link).map_err(failed(link)) {
             Ok(target) => {
                 let name = target.to_string_lossy().into_owned();
-                if is_pinning(&name) {
+                if is_such(&name) {
                     return Ok(Some(name));
                 }
             }
@@ -79,6 +96,21 @@ pub(crate) fn is_pinning(target: &str) -> bool {
         || target == "/dev/iommu"
         || target.contains("[vfio-device]")
         || target.contains("[iommufd]")
+}
+
+/// Whether memory that a process pinned by this stays pinned without its mapping: devices that are passed through,
+/// registered buffers of `io_uring` and of RDMA, memory that became a dma-buf, GPUs.
+fn keeps_pins(target: &str) -> bool {
+    const DEVICES: [&str; 5] = [
+        "/dev/infiniband/",
+        "/dev/dri/",
+        "/dev/nvidia",
+        "/dev/kfd",
+        "/dmabuf:",
+    ];
+    is_pinning(target)
+        || target.contains("[io_uring]")
+        || DEVICES.iter().any(|device| target.starts_with(device))
 }
 
 #[cfg(test)]

@@ -585,7 +585,7 @@ pub const MUTATIONS: &[Mutation] = &[
         name: "descriptors",
         what: "who holds the RAM open and does not map it is not seen",
         file: SHARERS_OF_A_PROCESS,
-        find: "found.entry(file).or_insert(How::Holds);",
+        find: "had.files.entry(file).or_insert(How::Holds);",
         replace: "let _ = (file, How::Holds);",
         proof: in_host("a_process_that_holds_only_a_descriptor_is_seen_until_it_lets_go"),
     },
@@ -597,6 +597,24 @@ pub const MUTATIONS: &[Mutation] = &[
         find: "(Err(error), process) => self.unseen.push(Unseen {",
         replace: "(Err(error), process) => drop(Unseen {",
         proof: in_host("a_process_that_cannot_be_looked_at_is_not_nobody"),
+    },
+    Mutation {
+        rule: 17,
+        name: "forks-and-ends",
+        what: "who ended before it was looked at left nothing to a child",
+        file: SHARERS,
+        find: "if ended == 0 {",
+        replace: "if ended < usize::MAX {",
+        proof: in_host("a_process_that_forks_and_ends_over_and_over_is_not_nobody"),
+    },
+    Mutation {
+        rule: 17,
+        name: "pins-without-mapping",
+        what: "a pin by registered buffers ends with the mapping",
+        file: "crates/terrace-host/src/process_memory.rs",
+        find: "|| target.contains(\"[io_uring]\")",
+        replace: "",
+        proof: in_host("who_had_the_ram_counts_on_while_it_has_what_pins_without_a_mapping"),
     },
 ];
 

@@ -166,6 +166,11 @@ impl Pool {
         self.members.get(&vm)?.size
     }
 
+    /// What a VM claims, while it is at the pool.
+    fn claim(&self, vm: VmId) -> Option<Claim> {
+        self.members.get(&vm)?.entry.claim
+    }
+
     /// What a VM may hold: its size, or while it has none its upper limit.
     pub fn most(&self, vm: VmId) -> Option<u64> {
         Some(self.members.get(&vm)?.most())
@@ -405,23 +410,38 @@ impl Vm {
                 self.reasons.say(now, words);
             }
         }
+        let gives = self.gives(shared);
+        if let Phase::Window { ends_at, .. } = &mut self.phase
+            && gives
+        {
+            // What others have a right to does not wait until this VM's scans are paid for.
+            *ends_at = (*ends_at).min(now.after(shared.config.window()));
+        }
         let (Some(size), Phase::Waiting) = (size, &self.phase) else {
             return;
         };
-        let entry = shared.pool.members.get(&self.id).map(|m| &m.entry);
-        let Some(claim) = entry.and_then(|e| e.claim) else {
+        let Some(claim) = shared.pool.claim(self.id) else {
             return;
         };
         let (holds, unit) = (self.fast_bytes(), self.pages.unit_bytes());
-        let gives = holds >= size.max(claim.unseen).saturating_add(unit);
         let takes = size.min(claim.demand) >= holds.saturating_add(unit);
         if gives || takes {
             self.intermittent.wake();
         }
         if gives {
-            // What others have a right to does not wait until this VM's scans are paid for.
+            // As above.
             self.scans.due = Tick(0);
         }
+    }
+
+    /// Whether it holds what others have a right to, and it can be moved.
+    pub fn gives(&self, shared: &Shared) -> bool {
+        let size = shared.pool.size(self.id);
+        let Some((size, claim)) = size.zip(shared.pool.claim(self.id)) else {
+            return false;
+        };
+        let least = size.max(claim.unseen);
+        self.fast_bytes() >= least.saturating_add(self.pages.unit_bytes())
     }
 
     /// What it has of the first tier and why; none where it has no nominal size ([`Self::part_words`]).

@@ -189,8 +189,11 @@ impl Vm {
 
     /// When the window after a pass ends that began then and cost so much CPU time.
     fn window_end(&mut self, began: Tick, cpu_ns: u64, shared: &mut Shared) -> Tick {
-        let window = Duration::from_millis(shared.config.window_ms);
+        let window = shared.config.window();
         let (affordable, part) = self.affordable(cpu_ns, shared);
+        if self.gives(shared) {
+            return began.after(window);
+        }
         let own = u64::from(shared.config.scan_cpu_share_max_percent);
         if affordable > window
             && let Some(round) = &mut self.current

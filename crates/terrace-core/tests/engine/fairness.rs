@@ -321,6 +321,21 @@ fn a_cost_that_cannot_be_stops_neither_others_nor_what_is_to_be_given_back() {
     assert_eq!(view(OTHER).neighbours.all_scan_cpu_ns, u64::MAX);
 }
 
+/// A guest whose tables are dear to walk, or a worker that was taken over: its next window would end never.
+#[test]
+fn a_vm_whose_scans_cost_for_ever_gives_back_what_it_borrowed() {
+    for cpu_ns in [u64::MAX, 3600 * SECOND] {
+        let mut w = World::new(EngineConfig::default());
+        w.run(300);
+        assert!(w.fast()[0] > 300, "lent: {:?}", w.fast());
+        w.host.guests.get_mut(&VmId(GREEDY)).unwrap().cpu_ns = cpu_ns;
+        w.run(300);
+        w.hot.set(900);
+        w.run(1200);
+        assert_eq!(w.fast(), [200, 200, 200], "{cpu_ns}");
+    }
+}
+
 fn recorded(w: &World, fair: bool) -> Vec<u8> {
     let mut log = LogWriter::new(Vec::new(), 1 << 30).unwrap();
     for (at, record) in &w.host.log {

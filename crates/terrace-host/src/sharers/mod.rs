@@ -14,17 +14,18 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use terrace_sys::{FileId, ProcessId, start_time};
 
-use crate::process_memory::pinned_by;
+use crate::process_memory::may_have_pinned;
 use crate::{HostRoot, ReadError};
 
 /// Files that are mapped in parts below this are no RAM of a VM: logs and rings that programs share.
 const LEAST_RAM: u64 = 2 << 20;
 
-/// How often processes that came during a census are looked at too.
-const ROUNDS: usize = 4;
+/// How often processes that came during a census are looked at too, where some ended before they were.
+const ROUNDS: usize = 32;
 
 /// Most characters of a path that are kept.
 const MOST_WORDS: usize = 200;
@@ -36,7 +37,7 @@ pub enum How {
     Maps,
     /// It holds it open: iommufd pins a file by a descriptor alone.
     Holds,
-    /// It did either, and still has a device or an IOMMU of its own: what was pinned stays pinned without them.
+    /// It did either, and still has something by which memory can be pinned: what was stays so without them.
     Pins,
 }
 
@@ -120,58 +121,53 @@ pub fn programs(paths: &[PathBuf]) -> BTreeSet<FileId> {
 }
 
 impl Census {
-    /// Looks at every process for these files. What was found `before` counts on while the process has a device or an
-    /// IOMMU: a pin needs no mapping to last.
+    /// Looks at every process for these files. What was found `before` counts on while the process has what may pin
+    /// without a mapping. `at` is the process that is looked at, which can make a look last for ever: reading what it
+    /// maps waits for it.
     #[must_use]
-    pub fn take(root: &HostRoot, files: &BTreeSet<FileId>, before: &Self) -> Self {
+    pub fn take(root: &HostRoot, files: &BTreeSet<FileId>, before: &Self, at: &AtomicU32) -> Self {
         let mut census = Self::default();
-        let mut seen = BTreeSet::new();
-        for _ in 0..ROUNDS {
-            let all = match numbers(&root.join("proc")) {
-                Ok(all) => all,
-                Err(error) => {
-                    census.unseen.push(Unseen {
-                        process: None,
-                        runs: None,
-                        why: format!("/proc: {error}"),
-                    });
-                    return census;
-                }
-            };
-            let new: Vec<u32> = all.into_iter().filter(|pid| seen.insert(*pid)).collect();
-            if new.is_empty() {
-                break;
-            }
-            for pid in new {
-                census.look_at(root, pid, files);
-            }
+        let look = |pid| {
+            at.store(pid, Ordering::Relaxed);
+            census.look_at(root, pid, files)
+        };
+        if let Err(why) = look_at_all(|| numbers(&root.join("proc")), look) {
+            census.unseen.push(Unseen {
+                process: None,
+                runs: None,
+                why,
+            });
         }
         census.carry(root, before);
         census
     }
 
-    fn look_at(&mut self, root: &HostRoot, pid: u32, files: &BTreeSet<FileId>) {
+    /// Whether it was there until it had been looked at.
+    fn look_at(&mut self, root: &HostRoot, pid: u32, files: &BTreeSet<FileId>) -> bool {
         let looked = process::of_process(root, pid, files);
-        if matches!(&looked, Ok(found) if found.is_empty()) {
-            return;
+        if let Ok(had) = &looked
+            && had.files.is_empty()
+        {
+            return !had.has_ended;
         }
         let process = process_id(root, pid);
         let runs = FileId::behind(&root.process(pid, "exe")).ok();
         match (looked, process) {
-            (Ok(found), Some(process)) => self.sharers.push(Sharer {
+            (Ok(had), Some(process)) => self.sharers.push(Sharer {
                 process,
                 program: program(&root.process(pid, "exe")),
                 runs,
-                files: found,
+                files: had.files,
             }),
             // It ended meanwhile.
-            (Ok(_), None) => {}
+            (Ok(_), None) => return false,
             (Err(error), process) => self.unseen.push(Unseen {
                 process,
                 runs,
                 why: error.to_string(),
             }),
         }
+        true
     }
 
     /// Takes over who had a file and may have pinned it.
@@ -186,7 +182,7 @@ impl Census {
                 continue;
             }
             // What cannot be seen is no proof that it lets go.
-            if matches!(pinned_by(root, pid), Ok(None)) {
+            if matches!(may_have_pinned(root, pid), Ok(false)) {
                 continue;
             }
             let kept = old.files.keys().map(|file| (*file, How::Pins));
@@ -225,6 +221,26 @@ impl Census {
         let unseen = unseen.find(|unseen| counts(unseen.process, unseen.runs));
         unseen.map_or(Found::Nobody, |unseen| Found::Unknown(unseen.why.clone()))
     }
+}
+
+/// Looks at every process that is `listed`, and at those that came meanwhile. `look` says whether a process was there
+/// until it had been looked at: who ends before may have left what it had to a child that is not listed yet. So all are
+/// listed again until none did; a process that forks and ends, over and over, is met there.
+fn look_at_all(
+    mut listed: impl FnMut() -> io::Result<Vec<u32>>,
+    mut look: impl FnMut(u32) -> bool,
+) -> Result<(), String> {
+    let mut seen = BTreeSet::new();
+    for _ in 0..ROUNDS {
+        let mut all = listed().map_err(|error| format!("/proc: {error}"))?;
+        all.retain(|pid| seen.insert(*pid));
+        let ended = all.into_iter().filter(|pid| !look(*pid)).count();
+        if ended == 0 {
+            return Ok(());
+        }
+    }
+    let why = "processes come and go faster than they can be looked at";
+    Err(format!("{why}, {ROUNDS} times"))
 }
 
 fn words(sharer: &Sharer, how: How) -> String {

@@ -26,21 +26,32 @@ pub(super) struct Mapping<'a> {
     pub path: &'a str,
 }
 
-/// Which of these files a process maps or holds open; none of a process that is gone.
+/// What was seen of a process.
+#[derive(Debug, Default)]
+pub(super) struct Had {
+    /// Which of the files it maps or holds open.
+    pub files: BTreeMap<FileId, How>,
+    /// It ended before all of it was seen: a child of it may have what it had.
+    pub has_ended: bool,
+}
+
+/// Which of these files a process maps or holds open.
 pub(super) fn of_process(
     root: &HostRoot,
     pid: u32,
     files: &BTreeSet<FileId>,
-) -> Result<BTreeMap<FileId, How>, ReadError> {
-    let mut found = BTreeMap::new();
-    let lines = of_folder(&root.join(format!("proc/{pid}")), files, &mut found)?;
+) -> Result<Had, ReadError> {
+    let mut had = Had::default();
+    let folder = root.join(format!("proc/{pid}"));
+    let lines = of_folder(&folder, files, &mut had)?;
     if lines > 0 {
-        return Ok(found);
+        return Ok(had);
     }
     // A thread of the kernel, or a process whose first thread has ended and shows nothing of the others.
+    had.has_ended |= has_ended(&folder);
     let tasks = root.process(pid, "task");
     let entries = match gone(fs::read_dir(&tasks)) {
-        Ok(None) => return Ok(found),
+        Ok(None) => return Ok(had),
         Ok(Some(entries)) => entries,
         Err(source) => {
             return Err(ReadError::Io {
@@ -51,29 +62,39 @@ pub(super) fn of_process(
     };
     for entry in entries.flatten() {
         if entry.file_name().to_str() != Some(pid.to_string().as_str()) {
-            of_folder(&entry.path(), files, &mut found)?;
+            of_folder(&entry.path(), files, &mut had)?;
         }
     }
-    Ok(found)
+    Ok(had)
+}
+
+/// Whether a process is gone, or a zombie, which has nothing any more.
+fn has_ended(folder: &Path) -> bool {
+    let Ok(stat) = fs::read(folder.join("stat")) else {
+        return true;
+    };
+    // The name before it may hold anything.
+    let after_name = stat.rsplit(|byte| *byte == b')').next();
+    let state = after_name.and_then(|rest| rest.iter().find(|byte| **byte != b' '));
+    matches!(state, None | Some(b'Z' | b'X'))
 }
 
 /// Returns how many mappings there are.
-fn of_folder(
-    folder: &Path,
-    files: &BTreeSet<FileId>,
-    found: &mut BTreeMap<FileId, How>,
-) -> Result<usize, ReadError> {
+fn of_folder(folder: &Path, files: &BTreeSet<FileId>, had: &mut Had) -> Result<usize, ReadError> {
     let mut lines = 0;
     let maps = folder.join("maps");
     let read = each_mapping(&maps, |mapping| {
         lines += 1;
         if files.contains(&mapping.file) {
-            found.insert(mapping.file, How::Maps);
+            had.files.insert(mapping.file, How::Maps);
         }
     });
     match gone(read) {
         Ok(Some(())) => {}
-        Ok(None) => return Ok(0),
+        Ok(None) => {
+            had.has_ended = true;
+            return Ok(0);
+        }
         Err(source) => return Err(ReadError::Io { path: maps, source }),
     }
     let fds = folder.join("fd");
@@ -82,21 +103,29 @@ fn of_folder(
         source,
     };
     let Some(entries) = gone(fs::read_dir(&fds)).map_err(failed)? else {
+        had.has_ended = true;
         return Ok(lines);
     };
+    let (mut any, mut closed) = (false, false);
     for (number, entry) in entries.enumerate() {
         if number >= MOST_DESCRIPTORS {
             let what = format!("more than {MOST_DESCRIPTORS} descriptors");
             return Err(failed(io::Error::other(what)));
         }
         let Some(entry) = gone(entry).map_err(failed)? else {
+            closed = true;
             break;
         };
-        // Closed since, where it is gone.
+        any = true;
         let behind = gone(FileId::behind(&entry.path())).map_err(failed)?;
+        closed |= behind.is_none();
         if let Some(file) = behind.filter(|file| files.contains(file)) {
-            found.entry(file).or_insert(How::Holds);
+            had.files.entry(file).or_insert(How::Holds);
         }
+    }
+    // One that ends closes all; so does one that only closes some.
+    if closed || !any {
+        had.has_ended |= has_ended(folder);
     }
     Ok(lines)
 }

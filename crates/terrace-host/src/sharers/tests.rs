@@ -81,13 +81,17 @@ fn ram() -> Ram {
     }
 }
 
+fn take(root: &HostRoot, files: &BTreeSet<FileId>, before: &Census) -> Census {
+    Census::take(root, files, before, &AtomicU32::new(0))
+}
+
 fn found(root: &HostRoot, files: &BTreeSet<FileId>, ours: &[u32], programs: &[PathBuf]) -> Found {
     let ours = ours.iter().filter_map(|pid| process_id(root, *pid));
     let known = Known {
         processes: &ours.collect::<Vec<_>>(),
         programs: &super::programs(programs),
     };
-    Census::take(root, files, &Census::default()).who_else(files, known)
+    take(root, files, &Census::default()).who_else(files, known)
 }
 
 fn somebody(found: Found) -> String {
@@ -127,7 +131,7 @@ fn a_second_process_that_maps_the_ram_is_seen_by_its_file() {
         processes: &[process_id(&root, me).unwrap(), same_number],
         programs: &BTreeSet::new(),
     };
-    let census = Census::take(&root, &files, &Census::default());
+    let census = take(&root, &files, &Census::default());
     assert!(matches!(census.who_else(&files, known), Found::Somebody(_)));
     drop(other);
     assert_eq!(found(&root, &files, &[me], &[]), Found::Nobody);
@@ -232,20 +236,20 @@ fn the_threads_of_a_process_whose_first_one_ended_are_looked_at() {
 fn who_had_the_ram_counts_on_while_it_has_an_iommu() {
     let (folder, root) = host(&[]);
     let base = play(&folder, 7, MAPPED);
-    let first = Census::take(&root, &file(), &Census::default());
+    let first = take(&root, &file(), &Census::default());
     fs::write(base.join("maps"), OTHER).unwrap();
     symlink("/dev/iommu", base.join("fd/5")).unwrap();
     let nobody = Known {
         processes: &[],
         programs: &BTreeSet::new(),
     };
-    let second = Census::take(&root, &file(), &first);
+    let second = take(&root, &file(), &first);
     let words = somebody(second.who_else(&file(), nobody));
     assert!(words.contains("may have pinned"), "{words}");
-    let third = Census::take(&root, &file(), &second);
+    let third = take(&root, &file(), &second);
     somebody(third.who_else(&file(), nobody));
     fs::remove_file(base.join("fd/5")).unwrap();
-    let fourth = Census::take(&root, &file(), &third);
+    let fourth = take(&root, &file(), &third);
     assert_eq!(fourth.who_else(&file(), nobody), Found::Nobody);
     // A process that got the same number later is another one.
     symlink("/dev/iommu", base.join("fd/5")).unwrap();
@@ -254,8 +258,68 @@ fn who_had_the_ram_counts_on_while_it_has_an_iommu() {
         format!("7 (x) S 1{}", " 0".repeat(17) + " 78 0"),
     )
     .unwrap();
-    let later = Census::take(&root, &file(), &third);
+    let later = take(&root, &file(), &third);
     assert_eq!(later.who_else(&file(), nobody), Found::Nobody);
+}
+
+#[test]
+fn who_had_the_ram_counts_on_while_it_has_what_pins_without_a_mapping() {
+    for keeps in [
+        "anon_inode:[io_uring]",
+        "/dev/infiniband/uverbs0",
+        "/dmabuf:ram",
+    ] {
+        let (folder, root) = host(&[]);
+        let base = play(&folder, 7, MAPPED);
+        let first = take(&root, &file(), &Census::default());
+        fs::write(base.join("maps"), OTHER).unwrap();
+        symlink(keeps, base.join("fd/5")).unwrap();
+        let nobody = Known {
+            processes: &[],
+            programs: &BTreeSet::new(),
+        };
+        let second = take(&root, &file(), &first);
+        let words = somebody(second.who_else(&file(), nobody));
+        assert!(words.contains("may have pinned"), "{words}");
+        // A hypervisor has such things for its own work: they pin nothing of its VM's.
+        assert_eq!(crate::process_memory::pinned_by(&root, 7).unwrap(), None);
+        fs::remove_file(base.join("fd/5")).unwrap();
+        let third = take(&root, &file(), &second);
+        assert_eq!(third.who_else(&file(), nobody), Found::Nobody);
+    }
+}
+
+#[test]
+fn a_process_that_forks_and_ends_over_and_over_is_not_nobody() {
+    // Each is listed, and has ended when it is looked at; what it had is its child's.
+    let runner = |always: bool| {
+        let mut next = 100;
+        let listed = move || {
+            next += u32::from(always || next < 109);
+            Ok(vec![7, next])
+        };
+        let mut met = false;
+        let looked = look_at_all(listed, |pid| {
+            met |= pid == 109;
+            pid == 7 || pid == 109 && !always
+        });
+        (looked.is_ok(), met)
+    };
+    assert_eq!(runner(true), (false, true), "nobody knows what it has");
+    assert_eq!(runner(false), (true, true), "it is followed until it stays");
+}
+
+#[test]
+fn a_zombie_is_one_that_ended_while_it_was_looked_at() {
+    let (folder, root) = host(&[]);
+    let base = play(&folder, 7, "");
+    let ended = || process::of_process(&root, 7, &file()).unwrap().has_ended;
+    // A thread of the kernel.
+    assert!(!ended());
+    fs::write(base.join("stat"), "7 (a) b) Z 1 0").unwrap();
+    assert!(ended());
+    fs::remove_dir_all(base).unwrap();
+    assert!(ended());
 }
 
 #[test]

@@ -25,4 +25,4 @@ pub use cgroup::ChargedTo;
 pub use handle::{WorkerError, WorkerHandle};
 pub use process::WorkerStop;
 pub use serve::{ServeError, run};
-pub use spawn::{WorkerCommand, start_threads, started};
+pub use spawn::{WorkerCommand, failed_starts, start_threads, started};

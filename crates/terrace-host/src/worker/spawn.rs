@@ -6,6 +6,7 @@ use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError, mpsc};
 use std::thread;
 
@@ -37,11 +38,24 @@ type Order = (Command, mpsc::SyncSender<io::Result<Child>>);
 /// that never does.
 static SPAWNER: OnceLock<Mutex<mpsc::Sender<Order>>> = OnceLock::new();
 
-/// Workers that this process started and that were there when the last one was.
+/// Workers that ended are remembered up to so many: a look that saw one may be judged later.
+const MOST_STARTED: usize = 1024;
+
+/// Workers that this process started, those that ended since among them.
 static STARTED: Mutex<Vec<ProcessId>> = Mutex::new(Vec::new());
 
-/// The workers of this process. While this is kept none is started: one that is about to be has, for a moment,
-/// what this process has open.
+/// How often a worker could not be started.
+static FAILED: AtomicU64 = AtomicU64::new(0);
+
+/// How often a worker could not be started: it had what this process has open for a moment, and nobody knows which it
+/// was.
+#[must_use]
+pub fn failed_starts() -> u64 {
+    FAILED.load(Ordering::SeqCst)
+}
+
+/// The workers of this process, once none is just being started: that one has, for a moment, what this process has open.
+/// While this is kept no worker can be started.
 pub fn started() -> MutexGuard<'static, Vec<ProcessId>> {
     STARTED.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -50,8 +64,12 @@ pub fn started() -> MutexGuard<'static, Vec<ProcessId>> {
 fn spawn(command: &mut Command) -> io::Result<Child> {
     let proc = Path::new("/proc");
     let mut started = started();
-    started.retain(|process| process.exists(proc));
-    let child = command.spawn()?;
+    if started.len() >= MOST_STARTED {
+        started.retain(|process| process.exists(proc));
+    }
+    let child = command.spawn().inspect_err(|_| {
+        FAILED.fetch_add(1, Ordering::SeqCst);
+    })?;
     let pid = child.id();
     // It has not been waited for, so its number is its own.
     started.extend(start_time(proc, pid).map(|start_time| ProcessId { start_time, pid }));

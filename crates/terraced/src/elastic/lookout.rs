@@ -6,7 +6,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, TryRecvError, sync_channel};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use terrace_host::HostRoot;
@@ -23,15 +25,40 @@ const SELDOM: u32 = 20;
 /// Looks that chains wait for.
 const OFTEN: u32 = 3;
 
-/// What all keepers share: the last census.
-#[derive(Clone, Debug, Default)]
-pub struct Lookout(Arc<Mutex<Shared>>);
+/// How long is waited for a look. One can last for ever: what a process maps is read under a lock of its own, which it
+/// may hold while it waits for a server of files that another user runs (FUSE).
+const MOST: Duration = Duration::from_secs(10);
+
+/// What all keepers share: the last census, and the one that is under way. One at a time; while it hangs, nobody but
+/// its own thread waits for it.
+#[derive(Clone, Debug)]
+pub struct Lookout {
+    board: Arc<Board>,
+    most: Duration,
+}
+
+impl Default for Lookout {
+    fn default() -> Self {
+        Self {
+            board: Arc::default(),
+            most: MOST,
+        }
+    }
+}
+
+#[derive(Debug, Default)]
+struct Board {
+    shared: Mutex<Shared>,
+    /// That a census ended.
+    ended: Condvar,
+}
 
 #[derive(Debug, Default)]
 struct Shared {
     /// By keeper.
     files: BTreeMap<u64, BTreeSet<FileId>>,
     last: Option<Last>,
+    running: Option<Running>,
 }
 
 #[derive(Clone, Debug)]
@@ -40,53 +67,116 @@ struct Last {
     files: BTreeSet<FileId>,
     began: Instant,
     took: Duration,
+    /// Of workers, before it began.
+    failed_starts: u64,
+}
+
+/// A census that is under way.
+#[derive(Debug)]
+struct Running {
+    began: Instant,
+    /// The process that is looked at.
+    at: Arc<AtomicU32>,
+}
+
+/// Whatever becomes of a census, it is not under way after it.
+struct Ends<'a>(&'a Board);
+
+impl Drop for Ends<'_> {
+    fn drop(&mut self) {
+        self.0.lock().running = None;
+        self.0.ended.notify_all();
+    }
+}
+
+impl Board {
+    fn lock(&self) -> MutexGuard<'_, Shared> {
+        self.shared.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 impl Lookout {
     /// A census with these files that began at `since` or later.
+    ///
+    /// # Errors
+    /// Where one that is under way does not end; in words.
     fn census(
         &self,
         root: &HostRoot,
         keeper: u64,
         files: &BTreeSet<FileId>,
         since: Instant,
-    ) -> Last {
-        let mut shared = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+    ) -> Result<Last, String> {
+        let mut shared = self.board.lock();
         shared.files.insert(keeper, files.clone());
-        let fits = |last: &&Last| last.began >= since && files.is_subset(&last.files);
-        if let Some(last) = shared.last.as_ref().filter(fits) {
-            return last.clone();
+        loop {
+            let fits = |last: &&Last| last.began >= since && files.is_subset(&last.files);
+            if let Some(last) = shared.last.as_ref().filter(fits) {
+                return Ok(last.clone());
+            }
+            let Some(running) = &shared.running else {
+                break;
+            };
+            let left = self.most.saturating_sub(running.began.elapsed());
+            if left.is_zero() {
+                return Err(hangs(running));
+            }
+            let waited = self.board.ended.wait_timeout(shared, left);
+            shared = waited.unwrap_or_else(PoisonError::into_inner).0;
         }
         let all: BTreeSet<FileId> = shared.files.values().flatten().copied().collect();
-        // While it runs no worker is started, which would have what the daemon has open for a moment.
-        let _workers = worker::started();
-        let began = Instant::now();
-        let none = Census::default();
-        let before = shared.last.as_ref().map_or(&none, |last| &*last.census);
-        let census = Arc::new(Census::take(root, &all, before));
+        let (began, at) = (Instant::now(), Arc::new(AtomicU32::new(0)));
+        shared.running = Some(Running {
+            began,
+            at: Arc::clone(&at),
+        });
+        let before = shared.last.as_ref().map(|last| Arc::clone(&last.census));
+        drop(shared);
+        let ends = Ends(&self.board);
+        let failed_starts = worker::failed_starts();
+        let census = Arc::new(Census::take(root, &all, &before.unwrap_or_default(), &at));
         let last = Last {
             census,
             files: all,
             began,
             took: began.elapsed(),
+            failed_starts,
         };
-        shared.last = Some(last.clone());
-        last
+        self.board.lock().last = Some(last.clone());
+        drop(ends);
+        Ok(last)
+    }
+
+    /// Why the census that is under way is waited for no longer.
+    fn why_slow(&self) -> String {
+        let shared = self.board.lock();
+        let running = shared.running.as_ref();
+        running.map_or_else(
+            || "the look at what other processes have takes too long".into(),
+            hangs,
+        )
     }
 
     fn forget(&self, keeper: u64) {
-        let mut shared = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        shared.files.remove(&keeper);
+        self.board.lock().files.remove(&keeper);
     }
 
     /// How long the last one took.
     fn took(&self) -> Duration {
-        let shared = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        shared
+        self.board
+            .lock()
             .last
             .as_ref()
             .map_or(Duration::ZERO, |last| last.took)
     }
+}
+
+fn hangs(running: &Running) -> String {
+    let (pid, s) = (
+        running.at.load(Ordering::Relaxed),
+        running.began.elapsed().as_secs(),
+    );
+    format!("what process {pid} maps cannot be read since {s} s: see what it waits for, or end it")
 }
 
 /// Looks for one keeper.
@@ -100,6 +190,8 @@ pub struct Sharers {
     /// The VM's device, and the files that it would punch.
     device: Option<ProcessId>,
     told: BTreeSet<FileId>,
+    /// A look that was not waited for any longer.
+    late: Option<Receiver<Found>>,
 }
 
 impl Sharers {
@@ -113,6 +205,7 @@ impl Sharers {
             hypervisor: None,
             device: None,
             told: BTreeSet::new(),
+            late: None,
         }
     }
 
@@ -148,8 +241,32 @@ impl Sharers {
             told: self.told.clone(),
             since,
         };
-        let found = confine::run(Role::Census, move || look.find());
-        found.unwrap_or_else(|error| Found::Unknown(format!("nobody could look: {error}")))
+        self.wait(look)
+    }
+
+    /// What comes of a look within a while. While one before it still hangs no other is begun.
+    fn wait(&mut self, look: OneLook) -> Found {
+        let late = self.late.as_ref().map(Receiver::try_recv);
+        if matches!(late, Some(Err(TryRecvError::Empty))) {
+            return Found::Unknown(self.lookout.why_slow());
+        }
+        self.late = None;
+        let (done, found) = sync_channel(1);
+        // Nobody may wait for it any more.
+        let spawned = confine::spawn(Role::Census, move || drop(done.send(look.find())));
+        if let Err(error) = spawned {
+            return Found::Unknown(format!("nobody could look: {error}"));
+        }
+        match found.recv_timeout(self.lookout.most) {
+            Ok(found) => found,
+            Err(RecvTimeoutError::Timeout) => {
+                self.late = Some(found);
+                Found::Unknown(self.lookout.why_slow())
+            }
+            Err(RecvTimeoutError::Disconnected) => {
+                Found::Unknown("a defect of terraced: the thread ended before its look".into())
+            }
+        }
     }
 
     /// How old a look may be that nobody waits for.
@@ -196,13 +313,20 @@ impl OneLook {
         }
         let census = self
             .lookout
-            .census(&self.root, self.keeper, &files, self.since)
-            .census;
+            .census(&self.root, self.keeper, &files, self.since);
+        let last = match census {
+            Ok(last) => last,
+            Err(why) => return Found::Unknown(why),
+        };
+        // One that was about to be started had, for a moment, what the daemon has open: it is noted by now.
         let mut known: Vec<ProcessId> = worker::started().clone();
         known.extend(self.known);
         known.extend(process_id(&self.root, std::process::id()));
         let programs = programs(&self.do_not_pin);
-        census.who_else(
+        if worker::failed_starts() != last.failed_starts {
+            return Found::Unknown("a worker of terraced could not be started meanwhile".into());
+        }
+        last.census.who_else(
             &files,
             Known {
                 processes: &known,
@@ -219,25 +343,5 @@ impl Drop for Sharers {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn one_census_serves_all_who_ask_for_what_is_not_newer() {
-        let folder = tempfile::tempdir().unwrap();
-        std::fs::create_dir(folder.path().join("proc")).unwrap();
-        let (root, lookout) = (HostRoot::new(folder.path()), Lookout::default());
-        let file = |inode| BTreeSet::from([FileId::new(0, 1, inode)]);
-        let start = Instant::now();
-        let first = lookout.census(&root, 1, &file(1), start);
-        let again = lookout.census(&root, 1, &file(1), start);
-        assert!(Arc::ptr_eq(&first.census, &again.census));
-        // It knows nothing of another VM's files, and nothing of what came since.
-        let other = lookout.census(&root, 2, &file(2), start);
-        assert!(!Arc::ptr_eq(&first.census, &other.census));
-        let both = lookout.census(&root, 1, &file(1), start);
-        assert!(Arc::ptr_eq(&both.census, &other.census));
-        let later = lookout.census(&root, 1, &file(1), Instant::now());
-        assert!(!Arc::ptr_eq(&both.census, &later.census));
-    }
-}
+#[path = "lookout_tests.rs"]
+mod tests;

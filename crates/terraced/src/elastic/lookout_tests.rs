@@ -1,0 +1,77 @@
+use std::process::Command;
+
+use super::*;
+
+#[test]
+fn one_census_serves_all_who_ask_for_what_is_not_newer() {
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::create_dir(folder.path().join("proc")).unwrap();
+    let (root, lookout) = (HostRoot::new(folder.path()), Lookout::default());
+    let file = |inode| BTreeSet::from([FileId::new(0, 1, inode)]);
+    let census = |keeper, files, since| lookout.census(&root, keeper, &files, since).unwrap();
+    let start = Instant::now();
+    let first = census(1, file(1), start);
+    let again = census(1, file(1), start);
+    assert!(Arc::ptr_eq(&first.census, &again.census));
+    // It knows nothing of another VM's files, and nothing of what came since.
+    let other = census(2, file(2), start);
+    assert!(!Arc::ptr_eq(&first.census, &other.census));
+    let both = census(1, file(1), start);
+    assert!(Arc::ptr_eq(&both.census, &other.census));
+    let later = census(1, file(1), Instant::now());
+    assert!(!Arc::ptr_eq(&both.census, &later.census));
+}
+
+/// Another user's process whose mappings nobody can read, as one that maps a file of a FUSE server that does not
+/// answer.
+#[test]
+fn a_process_whose_mappings_cannot_be_read_holds_up_no_vm_and_no_worker() {
+    let folder = tempfile::tempdir().unwrap();
+    let process = folder.path().join("proc/7");
+    std::fs::create_dir_all(process.join("fd")).unwrap();
+    let maps = process.join("maps");
+    // Opening it waits for who writes.
+    assert!(
+        Command::new("mkfifo")
+            .arg(&maps)
+            .status()
+            .unwrap()
+            .success()
+    );
+    let root = HostRoot::new(folder.path());
+    let lookout = Lookout {
+        most: Duration::from_millis(200),
+        ..Lookout::default()
+    };
+    let file = BTreeSet::from([FileId::new(0, 1, 1)]);
+    let ask = |keeper| {
+        let (done, answer) = sync_channel(1);
+        let (lookout, root, file) = (lookout.clone(), root.clone(), file.clone());
+        std::thread::spawn(move || {
+            let census = lookout.census(&root, keeper, &file, Instant::now());
+            let _ = done.send(census.map(drop));
+        });
+        answer
+    };
+    let hangs = ask(1);
+    // Two keepers of other VMs, one after the other.
+    for keeper in 2..4 {
+        let waited = ask(keeper).recv_timeout(Duration::from_secs(60));
+        let why = waited.expect("another VM's keeper hangs too").unwrap_err();
+        assert!(why.contains("process 7"), "{why}");
+    }
+    // Workers can be started.
+    let (done, workers) = sync_channel(1);
+    std::thread::spawn(move || done.send(worker::started().len()));
+    let started = workers.recv_timeout(Duration::from_secs(60));
+    started.expect("no worker can be started while a look hangs");
+    // It goes on when what held it up has ended.
+    assert!(hangs.try_recv().is_err());
+    std::fs::write(&maps, "").unwrap();
+    hangs
+        .recv_timeout(Duration::from_secs(60))
+        .unwrap()
+        .unwrap();
+    std::fs::remove_dir_all(&process).unwrap();
+    lookout.census(&root, 2, &file, Instant::now()).unwrap();
+}
