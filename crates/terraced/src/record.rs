@@ -295,5 +295,4 @@ impl Batch {
 }
 
 #[cfg(test)]
-#[path = "record_tests.rs"]
 mod tests;
