@@ -270,5 +270,4 @@ fn size(pieces: &[Piece]) -> u64 {
 }
 
 #[cfg(test)]
-#[path = "exchange_tests.rs"]
 mod tests;

@@ -8,7 +8,6 @@
 //! between VMs within limits set from outside, [`place`] proposes, and [`engine`] checks each proposal
 //! and has it moved. [`policy`] names compositions of stages.
 
-pub mod bench;
 pub mod config;
 pub mod engine;
 pub mod estimate;

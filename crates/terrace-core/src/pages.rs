@@ -154,7 +154,7 @@ impl Pages {
     }
 
     /// Records where a run of pages is.
-    pub(crate) fn place_run(&mut self, start: Gfn, codes: &[PageCode]) {
+    pub fn place_run(&mut self, start: Gfn, codes: &[PageCode]) {
         let size = self.ram.unit().base_pages();
         let runs: Vec<_> = self.ram.runs(start.0, codes.len() as u64).collect();
         let at = |page: u64| usize::try_from(page).unwrap_or(usize::MAX);
@@ -256,6 +256,14 @@ impl Pages {
         }
     }
 
+    /// Sets in how many windows a unit was read, and written, of those that there are.
+    pub fn set_heat(&mut self, unit: u32, reads: u8, writes: u8) {
+        let unit = unit as usize;
+        if let (Some(r), Some(w)) = (self.reads.get_mut(unit), self.writes.get_mut(unit)) {
+            (*r, *w) = (reads, writes);
+        }
+    }
+
     /// Forgets the heat of the last round.
     pub(crate) fn clear_heat(&mut self) {
         self.reads.fill(0);
@@ -287,7 +295,7 @@ impl Pages {
     }
 
     /// Counts every whole unit as known: for policies that look at no page.
-    pub(crate) fn set_all_known(&mut self) {
+    pub fn set_all_known(&mut self) {
         self.set_known(&PageBitmap::full(self.ram.span_pages()));
     }
 

@@ -9,7 +9,6 @@
 
 pub mod abi;
 mod backend;
-pub mod bench;
 mod chain;
 pub mod config;
 pub mod control;

@@ -25,7 +25,6 @@
 //! **Invariant:** what a scan costs is bounded by the guest's number of pages, not by the contents of
 //! its tables.
 
-pub mod bench;
 pub mod entry;
 #[doc(hidden)]
 pub mod fuzz;

@@ -103,5 +103,4 @@ pub fn find_roots<M: GuestTables>(
 }
 
 #[cfg(test)]
-#[path = "roots_tests.rs"]
 mod tests;

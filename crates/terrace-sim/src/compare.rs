@@ -450,5 +450,4 @@ impl Scenario {
 }
 
 #[cfg(test)]
-#[path = "compare_tests.rs"]
 mod tests;

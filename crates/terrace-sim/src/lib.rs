@@ -10,7 +10,6 @@
 
 pub mod access;
 pub mod baseline;
-pub mod bench;
 pub mod choice;
 pub mod compare;
 pub mod host;

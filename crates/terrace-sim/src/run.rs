@@ -565,5 +565,4 @@ fn utility(written: &[u64; TIERS], mean: &[u64]) -> f64 {
 }
 
 #[cfg(test)]
-#[path = "run_tests.rs"]
 mod tests;

@@ -522,5 +522,4 @@ impl Drop for Kdamond {
 }
 
 #[cfg(test)]
-#[path = "damon_tests.rs"]
 mod tests;

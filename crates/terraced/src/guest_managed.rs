@@ -327,5 +327,4 @@ impl Daemon {
 }
 
 #[cfg(test)]
-#[path = "guest_managed_tests.rs"]
 mod tests;

@@ -331,5 +331,4 @@ fn not_tried(plan: &MovePlan) -> MoveReport {
 }
 
 #[cfg(test)]
-#[path = "hands_tests.rs"]
 mod tests;

@@ -312,5 +312,4 @@ impl Batch {
 }
 
 #[cfg(test)]
-#[path = "record_tests.rs"]
 mod tests;

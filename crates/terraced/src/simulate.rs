@@ -338,5 +338,4 @@ impl Served for Simulated {
 }
 
 #[cfg(test)]
-#[path = "simulate_tests.rs"]
 mod tests;

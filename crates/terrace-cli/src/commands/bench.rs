@@ -1,15 +1,10 @@
 //! `terrace bench`: the fast paths, each beside a baseline measured in the same run.
 
 use std::process::ExitCode;
-use std::time::Instant;
 
 use anyhow::{Result, bail};
 use serde::Serialize;
-use terrace_core::bench as core;
-use terrace_core::hyperplace::bench as hyperplace;
-use terrace_hyperflex::bench as hyperflex;
-use terrace_pagetable::bench::{self as pagetable, Measured};
-use terrace_sim::bench as sim;
+use terrace_bench::{Classify, Measured, PAGES_OF_64_GIB, Simulated, simulate};
 
 use super::print_json;
 use crate::allocated;
@@ -128,13 +123,13 @@ fn scan_leaf(name: &'static str) -> Result<Row> {
         name,
         "ns/entry",
         "summing the same bytes",
-        pagetable::scan_leaf(10),
+        terrace_bench::scan_leaf(10),
     )
 }
 
 fn scan_leaf_all(name: &'static str) -> Result<Row> {
     let against = "one uncontended compare-exchange per entry";
-    beside(name, "ns/entry", against, pagetable::scan_leaf_all())
+    beside(name, "ns/entry", against, terrace_bench::scan_leaf_all())
 }
 
 fn scan_pruned(name: &'static str) -> Result<Row> {
@@ -142,7 +137,7 @@ fn scan_pruned(name: &'static str) -> Result<Row> {
         name,
         "ns/GiB",
         "the unpruned scan",
-        pagetable::scan_pruned(),
+        terrace_bench::scan_pruned(),
     )
 }
 
@@ -151,87 +146,55 @@ fn root_proof(name: &'static str) -> Result<Row> {
         name,
         "ns",
         "the scan that it guards",
-        pagetable::root_proof(),
+        terrace_bench::root_proof(),
     )
 }
 
 fn classify(name: &'static str) -> Result<Row> {
-    let per_page = core::classify(clock());
-    let measured = Measured {
-        value: per_page.classify_ns,
-        baseline: per_page.copy_ns,
-    };
+    let measured = Classify::new(PAGES_OF_64_GIB).measure();
     beside(name, "ns/page", "copying exactly 8 bytes a page", measured)
 }
 
 fn range_tree(name: &'static str) -> Result<Row> {
-    let per_sample = hyperplace::measure(clock());
-    let measured = Measured {
-        value: per_sample.count_ns,
-        baseline: per_sample.search_ns,
-    };
-    beside(
-        name,
-        "ns/sample",
-        "binary search over the same ranges",
-        measured,
-    )
+    let against = "binary search over the same ranges";
+    beside(name, "ns/sample", against, terrace_bench::range_tree())
 }
 
 /// What the classifying thread does at the end of an epoch.
 fn range_tree_epoch(name: &'static str) -> Result<Row> {
-    let per_epoch = hyperplace::measure_epoch(clock());
-    let measured = Measured {
-        value: per_epoch.work_us,
-        baseline: per_epoch.sort_us,
-    };
-    beside(name, "us/epoch", "sorting the same 1,000 keys", measured)
+    let against = "sorting the same 1,000 keys";
+    beside(name, "us/epoch", against, terrace_bench::range_tree_epoch())
 }
 
 fn hyperflex_inflate(name: &'static str) -> Result<Row> {
-    let per_s = hyperflex::inflate(clock())?;
-    let measured = Measured {
-        value: per_s.inflated,
-        baseline: per_s.punched,
-    };
     let against = "fallocate on the same coalesced extents";
-    beside(name, "pages/s", against, measured)
+    beside(name, "pages/s", against, terrace_bench::inflate()?)
 }
 
 /// The peak, so that what is allocated and freed again inside of one call counts too.
 fn state_bytes(name: &'static str) -> Result<Row> {
     let before = allocated::restart_peak();
-    core::state_bytes_per_page(core::PAGES_OF_64_GIB, allocated::now);
+    terrace_bench::state_bytes_per_page(PAGES_OF_64_GIB, allocated::now);
     let held = allocated::peak().saturating_sub(before);
-    let pages = core::PAGES_OF_64_GIB;
-    alone(name, "bytes/page", held as f64 / pages as f64)
-}
-
-fn clock() -> impl Fn() -> u64 {
-    let start = Instant::now();
-    move || u64::try_from(start.elapsed().as_nanos()).unwrap_or(u64::MAX)
+    alone(name, "bytes/page", held as f64 / PAGES_OF_64_GIB as f64)
 }
 
 /// A minute of the full-size machine.
 fn sim_accesses(name: &'static str) -> Result<Row> {
-    sim_row(name, sim::measure(64, "60s", clock())?)
+    sim_row(name, simulate(64, "60s")?)
 }
 
 /// The two seconds after the start: the round's clearing pass and its first windows.
 fn sim_full_accesses(name: &'static str) -> Result<Row> {
-    sim_row(name, sim::measure(1, "2s", clock())?)
+    sim_row(name, simulate(1, "2s")?)
 }
 
-fn sim_row(name: &'static str, m: sim::Measured) -> Result<Row> {
-    let measured = Measured {
-        value: m.accesses_per_s,
-        baseline: m.baseline,
-    };
-    beside(name, "accesses/s", SIM_BASELINE, measured)
+fn sim_row(name: &'static str, m: Simulated) -> Result<Row> {
+    beside(name, "accesses/s", SIM_BASELINE, m.accesses_per_s)
 }
 
 fn sim_state_bytes(name: &'static str) -> Result<Row> {
     // The whole of a round, so that its lists count.
-    let m = sim::measure(64, "60s", clock())?;
+    let m = simulate(64, "60s")?;
     alone(name, "bytes/page", m.state_bytes_per_page)
 }

@@ -157,5 +157,4 @@ impl MoveBudget {
 }
 
 #[cfg(test)]
-#[path = "turns_tests.rs"]
 mod tests;

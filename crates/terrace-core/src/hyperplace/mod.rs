@@ -8,7 +8,6 @@
 //! counts the pages of the ranked ranges, asks [`plan::Plan::new`] what to exchange, and lets the trees
 //! forget ([`tree::RangeTree::decay`]).
 
-pub mod bench;
 pub mod plan;
 pub mod tree;
 

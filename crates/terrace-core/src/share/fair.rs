@@ -43,5 +43,4 @@ pub fn by_weight(amount: u64, wants: &[(u64, u32)]) -> Vec<u64> {
 }
 
 #[cfg(test)]
-#[path = "fair_tests.rs"]
 mod tests;

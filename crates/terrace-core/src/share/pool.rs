@@ -96,5 +96,4 @@ pub(super) fn fill(sizes: &mut [u64], caps: &[u64], weights: &[u32], mut left: u
 }
 
 #[cfg(test)]
-#[path = "pool_tests.rs"]
 mod tests;

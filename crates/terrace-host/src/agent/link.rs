@@ -254,5 +254,4 @@ impl AgentLink {
 }
 
 #[cfg(test)]
-#[path = "link_tests.rs"]
 mod tests;

@@ -370,5 +370,4 @@ impl AgentWatch {
 }
 
 #[cfg(test)]
-#[path = "watch_tests.rs"]
 mod tests;

@@ -385,5 +385,4 @@ pub(super) fn covering<'a>(
 }
 
 #[cfg(test)]
-#[path = "build_tests.rs"]
 pub(super) mod tests;

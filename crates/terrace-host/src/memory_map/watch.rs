@@ -179,5 +179,4 @@ impl<W: Witness> State<W> {
 }
 
 #[cfg(test)]
-#[path = "watch_tests.rs"]
 mod tests;

@@ -372,5 +372,4 @@ fn result(
 }
 
 #[cfg(test)]
-#[path = "run_tests.rs"]
 mod tests;

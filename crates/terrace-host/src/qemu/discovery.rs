@@ -413,5 +413,4 @@ fn no_monitor(pid: u32, line: &CommandLine) -> Finding {
 }
 
 #[cfg(test)]
-#[path = "discovery_tests.rs"]
 mod tests;

@@ -189,5 +189,4 @@ pub(super) fn counted(
 }
 
 #[cfg(test)]
-#[path = "nesting_tests.rs"]
 mod tests;

@@ -178,5 +178,4 @@ impl Mount {
 }
 
 #[cfg(test)]
-#[path = "cgroup_tests.rs"]
 mod tests;

@@ -223,5 +223,4 @@ fn digest(half: &KernelHalf) -> u64 {
 }
 
 #[cfg(test)]
-#[path = "roots_tests.rs"]
 mod tests;

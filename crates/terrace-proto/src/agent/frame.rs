@@ -301,5 +301,4 @@ fn crc32(bytes: &[u8]) -> u32 {
 }
 
 #[cfg(test)]
-#[path = "frame_tests.rs"]
 mod tests;

@@ -214,5 +214,4 @@ async fn in_memory(answer: Response<Body>) -> (Parts, Bytes) {
 }
 
 #[cfg(test)]
-#[path = "serve_tests.rs"]
 mod tests;

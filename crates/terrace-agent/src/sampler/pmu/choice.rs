@@ -282,5 +282,4 @@ impl Machine {
 }
 
 #[cfg(test)]
-#[path = "choice_tests.rs"]
 mod tests;

@@ -1,5 +1,4 @@
-//! What a scan costs, for `terrace bench`: the real [`Scanner`] over simulated memory, beside a baseline
-//! over the same bytes.
+//! What a scan costs: the real [`Scanner`] over simulated memory, beside a baseline over the same bytes.
 //!
 //! The guest: 32 GiB mapped by 64 MiB of leaf tables (16,384 tables of 512 entries), each page once.
 //! Its frames lie as a buddy allocator leaves them: three quarters of the tables map one aligned run of
@@ -7,26 +6,23 @@
 //! out in random order over the whole guest.
 //!
 //! Every scan re-arms all pages and produces all bitmaps. Accessed bits are set again between the runs,
-//! by page walks as a processor does them; that is not timed. Figures are medians of five.
+//! by page walks as a processor does them; that is not timed.
 
-use std::hint::black_box;
 use std::sync::atomic::Ordering::Relaxed;
-use std::time::Instant;
 
 use rand_xoshiro::Xoshiro256PlusPlus;
 use rand_xoshiro::rand_core::{Rng, SeedableRng};
+use terrace_pagetable::entry::{ACCESSED, WRITABLE};
+use terrace_pagetable::linux::Kernel;
+use terrace_pagetable::{
+    GuestTables as _, Leaf, LeafSize, Paging, Scanner, SimulatedMemory, Table, maps_users, prove,
+};
 use terrace_proto::{
     Gfn, PagingRegisters, Rearm, RequestId, ScanAnswer, ScanRequest, Space, VmId, Vpn,
 };
 
-use crate::bits::position;
-use crate::entry::{ACCESSED, WRITABLE};
-use crate::linux::Kernel;
-use crate::{
-    GuestTables, Leaf, LeafSize, Paging, Scanner, SimulatedMemory, Table, maps_users, prove,
-};
+use crate::measured::{Measured, timed};
 
-const RUNS: usize = 5;
 const LEAF_TABLES: u64 = 16_384;
 const PER_TABLE: u64 = 512;
 const PAGES: u64 = LEAF_TABLES * PER_TABLE;
@@ -44,30 +40,6 @@ const KERNEL: Kernel = Kernel {
     giant: false,
 };
 const KERNEL_TABLES: u64 = 37;
-
-/// What was measured, and what it is to be compared with, in the same unit.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Measured {
-    /// The scan.
-    pub value: f64,
-    /// The baseline.
-    pub baseline: f64,
-}
-
-impl Measured {
-    /// `value / baseline`.
-    #[must_use]
-    pub fn ratio(self) -> f64 {
-        self.value / self.baseline
-    }
-
-    fn per(self, count: f64) -> Self {
-        Self {
-            value: self.value / count,
-            baseline: self.baseline / count,
-        }
-    }
-}
 
 /// `scan_leaf_ns`: a full scan where `percent` of the pages, chosen at random, were accessed; the
 /// baseline sums the entries of the same leaf tables. ns per entry.
@@ -98,7 +70,7 @@ pub fn scan_leaf_all() -> Measured {
         guest.touch_random(100);
         let scan = timed(|| guest.scan(false).stats.cleared);
         guest.touch_random(100);
-        let exchange = timed(|| guest.memory.tables_mut().map(exchange).sum());
+        let exchange = timed(|| guest.memory.tables_mut().map(exchange).sum::<u64>());
         (scan, exchange)
     })
     .per(PAGES as f64)
@@ -151,24 +123,13 @@ fn exchange(table: &mut Table) -> u64 {
     table.iter_mut().filter(done).count() as u64
 }
 
-fn timed(work: impl FnOnce() -> u64) -> f64 {
-    let start = Instant::now();
-    black_box(work());
-    start.elapsed().as_secs_f64() * 1e9
-}
-
-/// Medians of both figures over all runs; the two take turns, so that noise hits both.
 fn measure(guest: &mut Guest, mut run: impl FnMut(&mut Guest) -> (f64, f64)) -> Measured {
-    let (values, baselines): (Vec<_>, Vec<_>) = (0..RUNS).map(|_| run(guest)).unzip();
-    Measured {
-        value: median(values),
-        baseline: median(baselines),
-    }
+    Measured::in_turns(|_| run(guest))
 }
 
-fn median(mut values: Vec<f64>) -> f64 {
-    values.sort_by(f64::total_cmp);
-    values[values.len() / 2]
+/// As an index; this bench's numbers fit.
+fn position(n: u64) -> usize {
+    usize::try_from(n).unwrap_or(usize::MAX)
 }
 
 struct Guest {

@@ -1,14 +1,16 @@
-//! What `terrace bench` measures of the simulator. The clock comes from the caller.
+//! The simulator: accesses per second and bytes per page.
 
 use std::path::Path;
 
-use crate::access::{Access, Source};
-use crate::machine::costs::Costs;
-use crate::machine::tlb::{Cached, Tlb};
-use crate::number::{float, low, place};
-use crate::run::{Options, RunError, Simulation};
-use crate::scenario::Scenario;
-use crate::workload::Context;
+use terrace_sim::access::{Access, Source};
+use terrace_sim::machine::costs::Costs;
+use terrace_sim::machine::tlb::{Cached, Tlb};
+use terrace_sim::number::{float, low, place};
+use terrace_sim::run::{Options, RunError, Simulation};
+use terrace_sim::scenario::Scenario;
+use terrace_sim::workload::Context;
+
+use crate::measured::{Measured, RUNS, median, timed};
 
 /// The load of both rows: GUPS as HeMem has it, over 64 GiB, a tenth of it hot.
 const SCENARIO: &str = r#"
@@ -25,19 +27,15 @@ policy = "vtmm"
 workload = { kind = "gups", variant = "hemem", size = "64GiB", hot = 0.1, duration = "DURATION" }
 "#;
 
-/// Runs of which the median counts.
-const RUNS: usize = 5;
-
 /// Accesses that the baseline takes from one vCPU at a time.
 const BATCH: usize = 64;
 
 /// What was measured: medians.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Measured {
-    /// Accesses per second of the whole simulation.
-    pub accesses_per_s: f64,
-    /// Accesses per second of generator, TLB look-up and one 16-byte record per page alone.
-    pub baseline: f64,
+pub struct Simulated {
+    /// Accesses per second of the whole simulation; the baseline is generator, TLB look-up and one 16-byte record
+    /// per page alone.
+    pub accesses_per_s: Measured,
     /// Bytes of simulator and engine per simulated 4 KiB page.
     pub state_bytes_per_page: f64,
 }
@@ -48,39 +46,34 @@ fn scenario(scale: u64, duration: &str) -> Result<Scenario, RunError> {
     Scenario::parse(&text, "bench", Path::new(".")).map_err(|error| RunError(error.to_string()))
 }
 
-/// Measures the load at a scale, for `duration` of the full-size machine; `clock` tells ns.
+/// Measures the load at a scale, for `duration` of the full-size machine.
 ///
 /// # Errors
-/// Where the scenario cannot be run: never.
-pub fn measure(scale: u64, duration: &str, clock: impl Fn() -> u64) -> Result<Measured, RunError> {
+/// If the scenario cannot be run: never.
+pub fn simulate(scale: u64, duration: &str) -> Result<Simulated, RunError> {
     let scenario = scenario(scale, duration)?;
-    let (mut rates, mut baselines, mut state) = (Vec::new(), Vec::new(), 0.0);
+    let (mut rates, mut baselines, mut state_bytes_per_page) = (Vec::new(), Vec::new(), 0.0);
     for _ in 0..RUNS {
         let mut simulation = Simulation::new(&scenario, Options::default())?;
-        let begin = clock();
-        simulation.advance(u64::MAX);
-        let ns = clock() - begin;
+        let ns = timed(|| simulation.advance(u64::MAX));
         let result = simulation.result();
         drop(simulation);
-        rates.push(float(result.accesses) * 1e9 / float(ns.max(1)));
-        state = result.sim_state_bytes_per_page;
-        baselines.push(baseline(&scenario, result.accesses, &clock)?);
+        rates.push(float(result.accesses) * 1e9 / ns);
+        state_bytes_per_page = result.sim_state_bytes_per_page;
+        baselines.push(baseline(&scenario, result.accesses)?);
     }
-    Ok(Measured {
-        accesses_per_s: median(rates),
-        baseline: median(baselines),
-        state_bytes_per_page: state,
+    Ok(Simulated {
+        accesses_per_s: Measured {
+            value: median(rates),
+            baseline: median(baselines),
+        },
+        state_bytes_per_page,
     })
-}
-
-fn median(mut values: Vec<f64>) -> f64 {
-    values.sort_by(f64::total_cmp);
-    values[values.len() / 2]
 }
 
 /// The least that a simulator of pages can do: draw the access, look the page up in both levels of its
 /// vCPU's TLB, add to the page's record.
-fn baseline(scenario: &Scenario, accesses: u64, clock: impl Fn() -> u64) -> Result<f64, RunError> {
+fn baseline(scenario: &Scenario, accesses: u64) -> Result<f64, RunError> {
     let vm = &scenario.vms[0];
     let scale = scenario.machine.scale;
     let context = Context {
@@ -102,26 +95,26 @@ fn baseline(scenario: &Scenario, accesses: u64, clock: impl Fn() -> u64) -> Resu
     let pages = pages.map_err(|error| RunError(error.to_string()))?;
     let mut records = vec![[0_u64; 2]; place(pages)];
     let mut batch = [Access::default(); BATCH];
-    let begin = clock();
     let mut done = 0;
-    while done < accesses {
-        for (source, l1, l2) in &mut vcpus {
-            let count = source.fill(0, &mut batch);
-            for access in &batch[..count] {
-                let page = low(access.page());
-                if l1.find(page).is_none() {
-                    let cached = Cached::new(page, 0, false);
-                    if l2.find(page).is_none() {
-                        l2.push(cached);
+    let ns = timed(|| {
+        while done < accesses {
+            for (source, l1, l2) in &mut vcpus {
+                let count = source.fill(0, &mut batch);
+                for access in &batch[..count] {
+                    let page = low(access.page());
+                    if l1.find(page).is_none() {
+                        let cached = Cached::new(page, 0, false);
+                        if l2.find(page).is_none() {
+                            l2.push(cached);
+                        }
+                        l1.push(cached);
                     }
-                    l1.push(cached);
+                    records[place(access.page())][usize::from(access.is_write())] += 1;
                 }
-                records[place(access.page())][usize::from(access.is_write())] += 1;
+                done += count as u64;
             }
-            done += count as u64;
         }
-    }
-    let ns = clock() - begin;
+    });
     std::hint::black_box(&records);
-    Ok(float(done) * 1e9 / float(ns.max(1)))
+    Ok(float(done) * 1e9 / ns)
 }

@@ -3,7 +3,7 @@
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use terrace_core::bench;
+use terrace_bench::{PAGES_OF_64_GIB, state_bytes_per_page};
 
 struct Counting;
 
@@ -33,13 +33,13 @@ static ALLOCATOR: Counting = Counting;
 fn vtmm_keeps_at_most_eight_bytes_a_page_in_whole_rounds() {
     // Unoptimised, a 64 GiB VM takes minutes; what is kept per page does not depend on the size.
     let pages = if cfg!(debug_assertions) {
-        bench::PAGES_OF_64_GIB / 64
+        PAGES_OF_64_GIB / 64
     } else {
-        bench::PAGES_OF_64_GIB
+        PAGES_OF_64_GIB
     };
     let before = NOW.load(Ordering::Relaxed);
     MOST.store(before, Ordering::Relaxed);
-    let held = bench::state_bytes_per_page(pages, || NOW.load(Ordering::Relaxed));
+    let held = state_bytes_per_page(pages, || NOW.load(Ordering::Relaxed));
     // Also what was allocated and freed again inside of one call, and what the host side of the bench
     // holds while it makes up an answer.
     let peak = (MOST.load(Ordering::Relaxed) - before) as f64 / pages as f64;

@@ -1,4 +1,4 @@
-//! What `terrace bench` measures of the device.
+//! The device of HyperFlex.
 //!
 //! The mock driver inflates all of a tier of 256 MiB through a real ring, in chains of 512 entries whose pages are
 //! scattered in runs of eight; the baseline punches the very extents that each chain comes to. The tier is filled
@@ -7,40 +7,30 @@
 use std::os::fd::AsFd as _;
 use std::sync::Arc;
 
+use terrace_hyperflex::abi::{Entry, MAX_ENTRIES, PAGE_BYTES};
+use terrace_hyperflex::config::Limits;
+use terrace_hyperflex::device::Memory;
+use terrace_hyperflex::memory::GuestFiles;
+use terrace_hyperflex::mock::{MIB, MockRing, MockVm, RINGS_BYTES, WRITE};
+use terrace_hyperflex::ring::Ring;
+use terrace_hyperflex::{Device, FlexError, State};
 use terrace_sys::{Extent, punch_hole};
 
-use crate::abi::{Entry, MAX_ENTRIES, PAGE_BYTES};
-use crate::config::Limits;
-use crate::device::{Device, Memory};
-use crate::error::FlexError;
-use crate::memory::GuestFiles;
-use crate::mock::{MIB, MockRing, MockVm, RINGS_BYTES, WRITE};
-use crate::ring::Ring;
-use crate::state::State;
+use crate::measured::{Measured, RUNS, median, timed};
 
 const RUN_PAGES: u64 = 8;
 const TIER_BYTES: u64 = 256 * MIB;
 const TIER_PAGES: u64 = TIER_BYTES / PAGE_BYTES;
 /// Chains that are posted before the device is kicked.
 const POSTED: usize = 8;
-const REPEATS: usize = 5;
 const INFLATE: usize = 2;
 const DEFLATE: usize = 3;
 
-/// Pages per second, medians of five runs.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct PagesPerS {
-    /// Through ring and device.
-    pub inflated: f64,
-    /// By `fallocate` alone.
-    pub punched: f64,
-}
-
-/// `hyperflex_inflate_pages_per_s`; `clock` gives nanoseconds.
+/// `hyperflex_inflate_pages_per_s`; the baseline is `fallocate` alone. Medians of pages per second.
 ///
 /// # Errors
 /// Where there is no memory, or the device takes less than it is given.
-pub fn inflate(clock: impl Fn() -> u64) -> Result<PagesPerS, FlexError> {
+pub fn inflate() -> Result<Measured, FlexError> {
     let limits = Limits {
         total_pages: None,
         entries_per_s: None,
@@ -61,34 +51,37 @@ pub fn inflate(clock: impl Fn() -> u64) -> Result<PagesPerS, FlexError> {
         .chunks(POSTED)
         .map(|part| (part, part.iter().flat_map(|c| coalesced(c, &vm)).collect()))
         .collect();
-    let (mut inflated, mut punched) = ([0; REPEATS], [0; REPEATS]);
-    for i in 0..REPEATS {
+    let (mut inflated, mut punched) = (Vec::new(), Vec::new());
+    for _ in 0..RUNS {
+        let mut ns = (0.0, 0.0);
         // Part by part in turns, then the other way round: what else runs on the machine meets both alike.
         for odd in [0, 1] {
             vm.fill();
             for (number, (part, extents)) in parts.iter().enumerate() {
-                let start = clock();
                 if number % 2 == odd {
-                    for extent in extents {
-                        punch_hole(vm.file(1).as_fd(), extent.start, extent.len)?;
-                    }
-                    punched[i] += clock().saturating_sub(start);
+                    let mut done = Ok(());
+                    ns.1 += timed(|| done = punch(&vm, extents));
+                    done?;
                 } else {
-                    driver.post_all(INFLATE, part);
-                    inflated[i] += clock().saturating_sub(start);
+                    ns.0 += timed(|| driver.post_all(INFLATE, part));
                 }
             }
             driver.empty(&parts, odd)?;
         }
+        inflated.push(TIER_PAGES as f64 * 1e9 / ns.0);
+        punched.push(TIER_PAGES as f64 * 1e9 / ns.1);
     }
-    let per_s = |runs: &mut [u64; REPEATS]| {
-        runs.sort_unstable();
-        TIER_PAGES as f64 * 1e9 / runs[REPEATS / 2] as f64
-    };
-    Ok(PagesPerS {
-        inflated: per_s(&mut inflated),
-        punched: per_s(&mut punched),
+    Ok(Measured {
+        value: median(inflated),
+        baseline: median(punched),
     })
+}
+
+fn punch(vm: &MockVm, extents: &[Extent]) -> Result<(), FlexError> {
+    for extent in extents {
+        punch_hole(vm.file(1).as_fd(), extent.start, extent.len)?;
+    }
+    Ok(())
 }
 
 struct Driver {

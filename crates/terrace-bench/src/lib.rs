@@ -1,0 +1,21 @@
+//! What `terrace bench` measures: each fast path beside a baseline of the same run.
+//!
+//! Responsible for: inputs, runs and baselines. It leaves to others: counting allocations, and printing.
+
+mod classify;
+mod inflate;
+mod measured;
+mod range_tree;
+mod scan;
+mod simulator;
+mod state_bytes;
+mod vm;
+
+pub use classify::Classify;
+pub use inflate::inflate;
+pub use measured::Measured;
+pub use range_tree::{range_tree, range_tree_epoch};
+pub use scan::{root_proof, scan_leaf, scan_leaf_all, scan_pruned};
+pub use simulator::{Simulated, simulate};
+pub use state_bytes::state_bytes_per_page;
+pub use vm::PAGES_OF_64_GIB;
