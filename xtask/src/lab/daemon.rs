@@ -28,6 +28,8 @@ pub struct Setup {
     pub policy: &'static str,
     /// Whether pages may be moved.
     pub moves: bool,
+    /// From one round of a VM to the next, where its scans have the CPU time for it.
+    pub period_ms: u64,
     /// More lines of `[engine]`.
     pub engine: &'static str,
     /// More lines of `[defaults]`, which hold for every VM.
@@ -42,6 +44,7 @@ impl Setup {
     pub const VTMM: Self = Self {
         policy: "vtmm",
         moves: true,
+        period_ms: 8000,
         engine: "",
         defaults: "ceiling = { fast = \"24MiB\" }",
         sections: "",
@@ -52,13 +55,14 @@ impl Setup {
         let Self {
             policy,
             moves,
+            period_ms,
             engine,
             defaults,
             sections,
         } = self;
         format!(
             "[discover]\nevery = \"1s\"\n\
-             [engine]\npolicy = \"{policy}\"\nperiod_ms = 8000\nhuge_period_ms = 8000\n{engine}\n\
+             [engine]\npolicy = \"{policy}\"\nperiod_ms = {period_ms}\nhuge_period_ms = {period_ms}\n{engine}\n\
              [defaults]\nscan = true\nmoves = {moves}\n{defaults}\n{sections}\n"
         )
     }

@@ -29,7 +29,8 @@ pub const TESTS: &[LabTest] = &[LabTest {
 
 /// Neither VM has a nominal size or a ceiling. The budgets are less than both want.
 const FAIR: Setup = Setup {
-    engine: "move_budget_bytes_per_s = 4194304\nplan_max_bytes = 2097152\nscan_cpu_budget_percent = 1",
+    engine: "move_budget_bytes_per_s = 4194304\nplan_max_bytes = 2097152\nscan_cpu_budget_percent = 6",
+    period_ms: 5000,
     defaults: "",
     sections: "[[tier]]\nname = \"fast\"\nnodes = [0]\ncapacity = \"48MiB\"\n\
                [[tier]]\nname = \"slow\"\nnodes = [1]",
@@ -38,7 +39,7 @@ const FAIR: Setup = Setup {
 
 /// As before there were shares by weight.
 const BEFORE: Setup = Setup {
-    engine: "move_budget_bytes_per_s = 4194304\nplan_max_bytes = 2097152\nscan_cpu_budget_percent = 1\n\
+    engine: "move_budget_bytes_per_s = 4194304\nplan_max_bytes = 2097152\nscan_cpu_budget_percent = 6\n\
              fair_shares = false",
     ..FAIR
 };
