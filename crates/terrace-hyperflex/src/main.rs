@@ -12,6 +12,7 @@ use tracing_subscriber::EnvFilter;
 const LOGGED: &str = "info,virtio_queue=off,vhost_user_backend=warn,vm_memory=off";
 
 fn main() -> ExitCode {
+    terrace_sys::one_heap();
     let args = Args::parse();
     match run(&args) {
         Ok(()) => ExitCode::SUCCESS,

@@ -15,6 +15,7 @@ mod extents;
 mod fds;
 mod file_id;
 mod finding;
+mod heap;
 mod inherit;
 mod listen;
 mod mapping;
@@ -44,6 +45,7 @@ pub use fds::{
 };
 pub use file_id::FileId;
 pub use finding::{Finding, Status};
+pub use heap::one_heap;
 pub use inherit::inherit_nothing;
 pub use listen::{ListenError, SocketFile, listen_at};
 pub use mapping::SharedMapping;

@@ -80,6 +80,7 @@ enum Internal {
 }
 
 fn main() -> ExitCode {
+    terrace_sys::one_heap();
     // First of all: nothing that is started from here on gains what its starter lacks.
     if let Err(error) = terrace_sys::no_new_privileges() {
         eprintln!("terraced: {error}");

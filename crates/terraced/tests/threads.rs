@@ -305,6 +305,23 @@ fn worker_of(daemon: u32) -> Option<u32> {
     })
 }
 
+/// glibc opens a file when it shrinks a thread's own heap, which a thread that may open nothing is refused.
+#[test]
+fn no_thread_has_a_heap_of_its_own() {
+    let daemon = Daemon::start("");
+    daemon.wait("threads", |daemon| daemon.names().contains("agents"));
+    let maps = fs::read_to_string(format!("/proc/{}/maps", daemon.process.0.id())).unwrap();
+    // Each begins at a multiple of its size; what is not used of it yet is kept out of reach.
+    const HEAP: u64 = 64 << 20;
+    let reserved = maps.lines().filter(|line| {
+        let (range, rest) = line.split_once(' ').unwrap();
+        let (_, end) = range.split_once('-').unwrap();
+        let end = u64::from_str_radix(end, 16).unwrap();
+        rest.starts_with("---p") && end.is_multiple_of(HEAP)
+    });
+    assert_eq!(reserved.collect::<Vec<_>>(), [""; 0]);
+}
+
 #[test]
 fn without_filters_capabilities_are_given_up_all_the_same_and_the_log_says_it_loudly() {
     let daemon = Daemon::start("[security]\nseccomp = false\n");
