@@ -13,20 +13,21 @@ use crate::progress::say;
 /// Set for the task that runs among processes of its own.
 const ALONE: &str = "TERRACE_LAB_ALONE";
 
-/// Runs the lab's test of this name here, or by another task of this program that sees all processes.
+/// Runs a task of the lab here, or by another run of this program with these arguments that sees all processes.
 ///
 /// # Errors
-/// When the test fails, or there can be no such task.
-pub fn seeing_all_processes(name: &str, test: impl FnOnce() -> Result<()>) -> Result<()> {
+/// When the task fails, or there can be no such run.
+pub fn seeing_all_processes(arguments: &[&str], task: impl FnOnce() -> Result<()>) -> Result<()> {
     let Some(beyond) = unseen()? else {
-        return test();
+        return task();
     };
     ensure!(
         std::env::var_os(ALONE).is_none(),
         "process {beyond} cannot be looked at among processes of our own either"
     );
+    let name = arguments.join(" ");
     say(&format!(
-        "process {beyond} cannot be looked at here: {name} runs among processes of its own"
+        "process {beyond} cannot be looked at here: `{name}` runs among processes of its own"
     ));
     // Not by /proc/self, which is another program there.
     let program = std::env::current_exe()?;
@@ -43,7 +44,7 @@ pub fn seeing_all_processes(name: &str, test: impl FnOnce() -> Result<()>) -> Re
             "--mount-proc",
         ])
         .arg(program)
-        .args(["lab", "test", "--only", name])
+        .args(arguments)
         .env(ALONE, "1");
     let status = Guarded::spawn(&mut command)?.wait()?;
     ensure!(

@@ -50,6 +50,8 @@ pub enum Task {
 pub enum Bench {
     /// A resize of 256 MiB by HyperFlex and by the stock balloon; about two minutes
     Hyperflex,
+    /// A shrink of 256 MiB by HyperFlex, with looks at other processes and without; about two minutes
+    Leases,
 }
 
 #[derive(Args, Default)]
@@ -73,9 +75,10 @@ pub fn run(task: Task) -> Result<()> {
         Task::Shell => shell(),
         Task::Demo => demo::run(),
         Task::Compare(arguments) => compare::run(&arguments),
-        Task::Bench {
-            what: Bench::Hyperflex,
-        } => flex::bench(),
+        Task::Bench { what } => match what {
+            Bench::Hyperflex => flex::bench(),
+            Bench::Leases => flex::cost_of_leases(),
+        },
         Task::Test(arguments) => test(&arguments),
         Task::Cost { seconds } => cost::run(seconds),
     }

@@ -95,10 +95,11 @@ pub enum Found {
 /// Where its mappings cannot be read.
 pub fn ram_files(root: &HostRoot, pid: u32) -> Result<BTreeSet<FileId>, ReadError> {
     let path = root.process(pid, "maps");
+    let dev = FileId::behind(&root.join("dev")).ok();
     let mut files = BTreeSet::new();
     let read = process::each_mapping(&path, |mapping| {
         let len = mapping.end.saturating_sub(mapping.start);
-        if mapping.is_shared && len >= LEAST_RAM && may_be_ram(mapping.path) {
+        if mapping.is_shared && len >= LEAST_RAM && may_be_ram(mapping.path, mapping.file, dev) {
             files.insert(mapping.file);
         }
     });
@@ -106,11 +107,11 @@ pub fn ram_files(root: &HostRoot, pid: u32) -> Result<BTreeSet<FileId>, ReadErro
     Ok(files)
 }
 
-/// Whether what is mapped can be pages of memory, and not a device's.
-fn may_be_ram(path: &str) -> bool {
-    const MEMORY: [&str; 3] = ["/dev/shm/", "/dev/huge", "/dev/zero"];
-    let in_dev = path.starts_with("/dev/") && !MEMORY.iter().any(|m| path.starts_with(m));
-    path.starts_with('/') && !in_dev
+/// Whether what is mapped can be pages of memory, and not a device's. What is mounted below `/dev` is not of its file
+/// system.
+fn may_be_ram(path: &str, file: FileId, dev: Option<FileId>) -> bool {
+    let is_device = path.starts_with("/dev/") && dev.is_some_and(|dev| dev.dev == file.dev);
+    path.starts_with('/') && !is_device
 }
 
 /// The files behind these programs; one that is not there runs nowhere.

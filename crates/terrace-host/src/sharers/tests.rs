@@ -325,18 +325,23 @@ fn a_zombie_is_one_that_ended_while_it_was_looked_at() {
 #[test]
 fn only_what_may_be_memory_of_a_vm_counts_as_its_ram() {
     let (folder, root) = host(&[]);
-    let maps = "1000-400000 rw-s 00000000 00:01 7 /memfd:ram (deleted)\n\
-                400000-800000 rw-s 00000000 00:01 8 /dev/shm/ram\n\
-                800000-c00000 rw-s 00000000 00:05 9 /dev/vfio/7\n\
-                c00000-f00000 rw-s 00000000 00:0e 10 anon_inode:kvm-vcpu:0\n\
-                f00000-f01000 rw-s 00000000 00:01 11 /memfd:ring (deleted)\n\
-                1000000-1400000 rw-p 00000000 fd:01 12 /usr/lib/firmware\n";
-    play(&folder, 7, maps);
-    let files = ram_files(&root, 7).unwrap();
-    assert_eq!(
-        files,
-        BTreeSet::from([FileId::new(0, 1, 7), FileId::new(0, 1, 8)])
+    fs::create_dir(folder.path().join("dev")).unwrap();
+    let dev = fs::metadata(folder.path().join("dev")).unwrap().dev();
+    let (major, minor) = (libc::major(dev), libc::minor(dev));
+    // What is mounted at /dev/1g is no device.
+    let maps = format!(
+        "1000-400000 rw-s 00000000 ffe:01 7 /memfd:ram (deleted)\n\
+         400000-800000 rw-s 00000000 ffe:01 8 /dev/shm/ram\n\
+         800000-c00000 rw-s 00000000 {major:02x}:{minor:02x} 9 /dev/vfio/7\n\
+         c00000-f00000 rw-s 00000000 ffe:0e 10 anon_inode:kvm-vcpu:0\n\
+         f00000-f01000 rw-s 00000000 ffe:01 11 /memfd:ring (deleted)\n\
+         1000000-1400000 rw-p 00000000 ffd:01 12 /usr/lib/firmware\n\
+         1400000-1800000 rw-s 00000000 ffe:02 13 /dev/1g/ram\n"
     );
+    play(&folder, 7, &maps);
+    let files = ram_files(&root, 7).unwrap();
+    let memory = [(1, 7), (1, 8), (2, 13)].map(|(minor, inode)| FileId::new(0xffe, minor, inode));
+    assert_eq!(files, BTreeSet::from(memory));
     assert!(ram_files(&root, 8).is_err());
 }
 

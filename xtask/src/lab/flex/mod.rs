@@ -26,6 +26,7 @@ use crate::{modules, places};
 pub use bench::run as bench;
 use device::Device;
 use guest::Shape;
+pub use tests::cost_of_leases;
 pub use tests::{names, run};
 
 /// Memory of each of the guest's nodes, where a test does not say otherwise.

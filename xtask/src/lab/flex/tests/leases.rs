@@ -51,7 +51,19 @@ struct Leased {
 }
 
 pub fn another_process_maps_the_ram() -> Result<()> {
-    seeing_all_processes(NAME, || {
+    with_leases(&["lab", "test", "--only", NAME], |leased| {
+        leased.shrink_under_leases()?;
+        leased.shrink_beside_another()
+    })
+}
+
+/// Prints what a lease costs.
+pub fn cost() -> Result<()> {
+    with_leases(&["lab", "bench", "leases"], Leased::measure)
+}
+
+fn with_leases(arguments: &[&str], work: impl FnOnce(&mut Leased) -> Result<()>) -> Result<()> {
+    seeing_all_processes(arguments, || {
         let mut guest = FlexGuest::<Hyperflex>::start_as(LEASED)?;
         guest.insert()?;
         let mut daemon = Daemon::prepare(MACHINE, &places::lab("run")?.join(FOLDER))?;
@@ -59,9 +71,7 @@ pub fn another_process_maps_the_ram() -> Result<()> {
         daemon.start_looking(&format!("hyperflex = \"{control}\""))?;
         let mut leased = Leased { guest, daemon };
         leased.wait_for_the_device()?;
-        leased.shrink_under_leases()?;
-        leased.shrink_beside_another()?;
-        leased.measure()?;
+        work(&mut leased)?;
         leased.guest.device.expect_no_wrong_request()?;
         leased.guest.expect_a_quiet_kernel()
     })

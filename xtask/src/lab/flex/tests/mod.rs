@@ -6,6 +6,8 @@ mod hostile;
 mod leases;
 mod restarts;
 
+pub use leases::cost as cost_of_leases;
+
 use std::time::Instant;
 
 use anyhow::{Context, Result, ensure};
