@@ -326,7 +326,7 @@ fn a_zombie_is_one_that_ended_while_it_was_looked_at() {
 fn only_what_may_be_memory_of_a_vm_counts_as_its_ram() {
     let (folder, root) = host(&[]);
     fs::create_dir(folder.path().join("dev")).unwrap();
-    let dev = fs::metadata(folder.path().join("dev")).unwrap().dev();
+    let dev = FileId::behind(&folder.path().join("dev")).unwrap().dev;
     let (major, minor) = (libc::major(dev), libc::minor(dev));
     // What is mounted at /dev/1g is no device.
     let maps = format!(

@@ -166,7 +166,7 @@ mod tests {
             ("[vm.a]\nceiling = { slow = 8 }", "vm.a: ceiling"),
         ] {
             let refused = format!("{:#}", Config::parse(text).unwrap_err());
-            assert!(refused.starts_with(key), "{refused}");
+            assert!(refused.contains(key), "{refused}");
             assert!(refused.contains("512MiB"), "{refused}");
         }
         Config::parse("[vm.a]\nceiling = { fast = 0, slow = \"4KiB\" }").unwrap();
