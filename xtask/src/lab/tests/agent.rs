@@ -13,10 +13,10 @@ use crate::lab::agent::AgentSetup;
 use crate::lab::programs;
 
 /// Epochs that the hot set may take where the ranges are a process's mappings.
-const SEEDED_EPOCHS: u64 = 15;
+const SEEDED_EPOCHS: u64 = 30;
 /// Epochs for a hot set that moved: what was counted of the old one decays first, and a range that lies between hot
 /// and cold is split once more.
-const FOLLOW_EPOCHS: u64 = 30;
+const FOLLOW_EPOCHS: u64 = 60;
 /// Epochs that the agent may take to come to rest.
 const RESTLESS_EPOCHS: u64 = 60;
 /// Pages that each pass of a uniform load touches, anywhere.

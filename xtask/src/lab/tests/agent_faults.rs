@@ -12,7 +12,7 @@ use crate::lab::agent::AgentSetup;
 const PATIENCE: Duration = Duration::from_secs(300);
 
 /// Epochs in which a hot set comes where nothing is in the way.
-const EPOCHS: u64 = 15;
+const EPOCHS: u64 = 60;
 /// Leaves this much of the fast node free: far less than the hot set.
 const LEFT_MIB: u64 = 2;
 /// What the agent may hold while processes and mappings come and go.
