@@ -15,7 +15,7 @@ use super::super::{Pace, finder};
 use super::GIB;
 use super::script::{Host, live};
 use crate::scout::State;
-use crate::served_tests::serve_elastic;
+use crate::served::serve_elastic;
 
 /// A daemon that looks after the VM `vm` with this device.
 pub fn serve(control: &Path) -> Host {
