@@ -8,6 +8,7 @@ use std::process::Command;
 use anyhow::{Context, Result, ensure};
 
 use crate::children::Guarded;
+use crate::places;
 use crate::progress::say;
 
 /// Set for the task that runs among processes of its own.
@@ -29,8 +30,9 @@ pub fn seeing_all_processes(arguments: &[&str], task: impl FnOnce() -> Result<()
     say(&format!(
         "process {beyond} cannot be looked at here: `{name}` runs among processes of its own"
     ));
-    // Not by /proc/self, which is another program there.
-    let program = std::env::current_exe()?;
+    // Not by /proc/self, which is another program there, nor by its path, where a later build may have put another one.
+    let program = places::lab("run")?.join("xtask");
+    fs::copy("/proc/self/exe", &program).context("a copy of this program")?;
     let mut command = Command::new("setpriv");
     command
         .args([
