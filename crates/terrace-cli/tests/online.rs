@@ -224,6 +224,8 @@ fn top_prints_one_frame_as_text_or_as_a_picture() {
     printed(&daemon.terrace(&["top", "--once", "--svg", file]));
     let svg = std::fs::read_to_string(file).expect("a picture");
     assert!(svg.starts_with("<svg") && svg.contains("web1"), "{svg}");
+    let wrong = daemon.terrace(&["top", "--once", "--vm", "nope"]);
+    assert_eq!(wrong.status.code(), Some(1), "no other VM in its place");
     let live = daemon.terrace(&["top"]);
     assert_eq!(live.status.code(), Some(1));
     let said = String::from_utf8_lossy(&live.stderr).into_owned();

@@ -45,6 +45,28 @@ fn files_and_functions_stay_small() {
     assert!(wrong.is_empty(), "too long:\n{}", wrong.join("\n"));
 }
 
+/// Tests are inline, in `x/tests.rs` beside `x.rs`, or in `tests/`; shared code is a crate's, not included by its path.
+#[test]
+fn tests_stand_where_the_compiler_looks_for_them() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let included = ["#[", "path = "].concat();
+    let mut wrong = Vec::new();
+    for folder in ["crates", "xtask", "tests"] {
+        for file in rust_files(&root.join(folder)) {
+            let text = std::fs::read_to_string(&file).expect("a source file");
+            let stem = file.file_stem().unwrap_or_default().to_string_lossy();
+            if text.contains(&included) || stem.ends_with("_tests") {
+                wrong.push(file.display().to_string());
+            }
+        }
+    }
+    assert!(
+        wrong.is_empty(),
+        "by path, or by name:\n{}",
+        wrong.join("\n")
+    );
+}
+
 /// Functions with their number of lines. Sources are formatted by rustfmt, so a function ends at the
 /// first closing brace that stands at its own indentation.
 fn functions(text: &str) -> Vec<(String, usize)> {

@@ -5,16 +5,13 @@
 //! A sample in `tests/logs` is never written again: when decisions change on purpose, a new one is
 //! added under a new name, and the test replays both where it can.
 
-#[path = "../tests/engine/common.rs"]
-mod common;
-
 use std::fs::File;
 use std::io::BufWriter;
 
-use common::{Host, SECOND, draw, spec};
 use terrace_core::{EngineConfig, TierKind};
 use terrace_proto::Tick;
 use terrace_proto::log::LogWriter;
+use terrace_testkit::engine::{Host, SECOND, draw, spec};
 
 /// Bytes that a sample may have.
 const LIMIT: u64 = 100 << 10;

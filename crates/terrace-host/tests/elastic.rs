@@ -2,8 +2,6 @@
 
 #![allow(clippy::unwrap_used, reason = "test helpers outside of test functions")]
 
-mod scripted;
-
 use std::os::unix::net::UnixListener;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
@@ -15,7 +13,7 @@ use serde_json::{Value, json};
 use terrace_host::elastic::{ElasticError, Means, Plan, look};
 use terrace_host::qemu::{Monitor, QemuError};
 
-use scripted::{human, serve};
+use terrace_testkit::monitor::{human, serve};
 
 const LONG: Duration = Duration::from_secs(20);
 const MIB: u64 = 1 << 20;
@@ -302,7 +300,7 @@ fn a_monitor_that_was_let_go_is_free_for_other_programs() {
     let held = thread::spawn(move || {
         use std::io::{BufRead as _, BufReader, Write as _};
         let (mut stream, _) = listener.accept().unwrap();
-        writeln!(stream, "{}", scripted::GREETING).unwrap();
+        writeln!(stream, "{}", terrace_testkit::monitor::GREETING).unwrap();
         for line in BufReader::new(stream.try_clone().unwrap()).lines() {
             line.unwrap();
             writeln!(stream, "{}", json!({"return": {}})).unwrap();

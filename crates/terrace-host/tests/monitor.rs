@@ -2,9 +2,6 @@
 
 #![allow(clippy::unwrap_used, reason = "test helpers outside of test functions")]
 
-mod played;
-mod scripted;
-
 use std::fs;
 use std::io::Write;
 use std::os::unix::fs::symlink;
@@ -18,8 +15,8 @@ use terrace_host::qemu::who::Refusal;
 use terrace_host::qemu::{Candidate, Monitor, QemuError, Vm};
 use terrace_proto::{Gpa, Hva};
 
-use played::{play_qemu, rules};
-use scripted::{human, serve};
+use terrace_testkit::monitor::{human, serve};
+use terrace_testkit::qemu::{play_qemu, rules};
 
 const SHORT: Duration = Duration::from_millis(80);
 const LONG: Duration = Duration::from_secs(20);

@@ -2,19 +2,17 @@
 
 #![allow(clippy::unwrap_used, reason = "test helpers outside of test functions")]
 
-mod played;
-
 use std::fs;
 use std::os::unix::fs::symlink;
 use std::os::unix::net::UnixListener;
 use std::path::Path;
 
-use played::{play_qemu, rules};
 use terrace_host::doctor::{Processes, processes};
 use terrace_host::qemu::{DiscoveryConfig, discover};
 use terrace_host::topology::{NodeId, Tier, TierSource, Topology};
 use terrace_host::{Finding, HostRoot, Status};
 use terrace_proto::TierId;
+use terrace_testkit::qemu::{play_qemu, rules};
 
 fn topology() -> Topology {
     let tier = |id: u8| Tier {

@@ -3,9 +3,6 @@
 
 #![allow(clippy::unwrap_used, reason = "test helpers outside of test functions")]
 
-mod played;
-mod scripted;
-
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -13,8 +10,8 @@ use serde_json::{Value, json};
 use terrace_host::HostRoot;
 use terrace_host::qemu::{Candidate, Monitor, QemuError, Uncounted, Vm};
 
-use played::{play_qemu, rules};
-use scripted::{human, serve};
+use terrace_testkit::monitor::{human, serve};
+use terrace_testkit::qemu::{play_qemu, rules};
 
 const PATIENCE: Duration = Duration::from_secs(20);
 const RESET: &str = r#"{"timestamp": {"seconds": 1, "microseconds": 2}, "event": "RESET", "data": {"guest": true}}"#;

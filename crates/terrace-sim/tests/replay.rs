@@ -2,11 +2,6 @@
 
 #![allow(clippy::unwrap_used, reason = "test helpers outside of test functions")]
 
-#[path = "../../terrace-core/tests/engine/common.rs"]
-mod common;
-#[path = "../../terrace-core/tests/engine/scattered.rs"]
-mod scattered;
-
 use proptest::prelude::*;
 use terrace_core::replay::{ReplayError, replay};
 use terrace_core::{EngineConfig, PolicyChoice, PolicyName, TierKind};
@@ -14,8 +9,8 @@ use terrace_proto::log::{LogError, LogWriter, Record};
 use terrace_proto::{Command, Event, Tick, VmId};
 use terrace_sim::replay::{Other, OtherError, Refused, Report, replay_with};
 
-use common::{Heat, Host, SECOND, spec};
-use scattered::{EXCHANGED, FAST, PAGES, scattered};
+use terrace_testkit::engine::scattered::{EXCHANGED, FAST, PAGES, scattered};
+use terrace_testkit::engine::{Heat, Host, SECOND, spec};
 
 const VM: VmId = VmId(1);
 

@@ -1,11 +1,7 @@
 //! `terraced`: tiered memory for the VMs of this host.
 
-#[cfg(test)]
-mod agent_tests;
 mod agents;
 mod api;
-#[cfg(test)]
-mod client_tests;
 mod confine;
 mod daemon;
 mod elastic;
@@ -15,12 +11,10 @@ mod hands;
 mod map_guard;
 mod record;
 mod remapped;
-#[cfg(test)]
-mod remapped_tests;
 mod roster;
 mod scout;
 #[cfg(test)]
-mod served_tests;
+mod served;
 mod simulate;
 
 use std::io::IsTerminal as _;

@@ -62,3 +62,6 @@ impl Daemon {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

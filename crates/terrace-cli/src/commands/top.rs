@@ -36,6 +36,11 @@ pub struct Snapshot {
 }
 
 pub async fn run(client: &Client, socket: &Path, args: Top) -> Result<()> {
+    if let Some(name) = &args.vm {
+        // The daemon's answer names those that there are.
+        let path = format!("/v1/vms/{}", segment(name));
+        client.get::<VmDetail>(&path).await?;
+    }
     let mut screen = Screen::new(socket, args.vm.clone());
     if args.once {
         let area = Rect::new(0, 0, args.size.0, args.size.1);

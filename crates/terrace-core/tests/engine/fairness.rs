@@ -10,7 +10,7 @@ use terrace_core::{EngineConfig, NeighboursView};
 use terrace_proto::log::{LogWriter, Record};
 use terrace_proto::{Action, Command, Event, PAGE_SIZE, ScanSpent, Tick, TierLimit, VmId};
 
-use crate::common::{Host, SECOND, spec};
+use terrace_testkit::engine::{Host, SECOND, spec};
 
 /// Pages of each VM, and of the first tier.
 const PAGES: u64 = 1000;

@@ -4,8 +4,8 @@ use terrace_core::{EngineConfig, PolicyName, RoundSummary};
 use terrace_proto::log::Record;
 use terrace_proto::{Action, MovePlan, ScanRequest, Tick, VmId};
 
-use crate::common::{Host, SECOND, spec};
-use crate::scattered::{FAST, PAGES, scattered};
+use terrace_testkit::engine::scattered::{FAST, PAGES, scattered};
+use terrace_testkit::engine::{Host, SECOND, spec};
 
 pub const VM: VmId = VmId(1);
 
@@ -66,14 +66,4 @@ pub fn round_starts(host: &Host) -> Vec<u64> {
     })
     .map(|(at, _)| at.0 / SECOND)
     .collect()
-}
-
-impl Host {
-    /// Pages of a VM that are in the first tier, of those for which `which` holds.
-    pub fn on_fast(&self, vm: u32, which: impl Fn(u64) -> bool) -> u64 {
-        (0_u64..)
-            .zip(&self.guests[&VmId(vm)].tier)
-            .filter(|(page, tier)| **tier == 0 && which(*page))
-            .count() as u64
-    }
 }

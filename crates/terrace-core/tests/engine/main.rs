@@ -1,6 +1,5 @@
 //! The engine on a tiny simulated host: rounds, moves, sizes, the pool.
 
-mod common;
 mod fairness;
 mod in_rounds;
 mod mechanism;
@@ -8,5 +7,4 @@ mod plan_only;
 mod pool;
 mod ram_changed;
 mod rounds;
-mod scattered;
 mod sizes_and_tiers;

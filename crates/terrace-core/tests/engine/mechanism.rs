@@ -1,14 +1,14 @@
 //! The mechanism on a tiny simulated host: limits, budgets, pauses, failures.
 
-use crate::common::{Host, SECOND, spec};
 use crate::in_rounds::{VM, config, host, host_with, last, plans, round_starts, scans};
-use crate::scattered::{EXCHANGED, FAST, PAGES, hot, scattered};
 use terrace_core::{EngineConfig, PhaseView, PolicyName, Refusal};
 use terrace_proto::log::Record;
 use terrace_proto::{
     Action, Command, Event, Gfn, MovePlan, PAGE_SIZE, PageBitmap, ScanAnswer, ScanFailure,
     ScanStats, Tick, TierId, TierLimit, TierMemory, VmId,
 };
+use terrace_testkit::engine::scattered::{EXCHANGED, FAST, PAGES, hot, scattered};
+use terrace_testkit::engine::{Host, SECOND, spec};
 
 #[test]
 fn a_pause_ends_the_round_and_nothing_happens_until_resumed() {

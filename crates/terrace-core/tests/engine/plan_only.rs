@@ -1,10 +1,10 @@
 //! Rounds that only plan: all of a round but its moves.
 
-use crate::common::SECOND;
 use crate::in_rounds::{VM, config, host, host_with, last, plans};
-use crate::scattered::{EXCHANGED, hot};
 use terrace_core::{EngineConfig, PlannedMove, PolicyName, Refusal};
 use terrace_proto::{Command, Event, Tick, TierId};
+use terrace_testkit::engine::SECOND;
+use terrace_testkit::engine::scattered::{EXCHANGED, hot};
 
 #[test]
 fn a_round_that_only_plans_says_what_it_would_move_and_moves_nothing() {

@@ -5,11 +5,11 @@
 use std::cell::Cell;
 use std::rc::Rc;
 
-use crate::common::{Host, SECOND, draw, spec};
 use terrace_core::replay::replay;
 use terrace_core::{EngineConfig, PolicyChoice, PolicyName, PoolRelease, Share, ShareView};
 use terrace_proto::log::LogWriter;
 use terrace_proto::{Command, Event, PAGE_SIZE, PageSize, Tick, VmId};
+use terrace_testkit::engine::{Host, SECOND, draw, spec};
 
 const HUGE: u64 = 512;
 

@@ -2,12 +2,12 @@
 
 #![allow(clippy::unwrap_used, reason = "test helpers outside of test functions")]
 
-use crate::common::{Host, SECOND, spec};
 use terrace_core::{EngineConfig, PhaseView};
 use terrace_proto::log::{LogWriter, Record};
 use terrace_proto::{
     Action, Command, Event, Gfn, PAGE_SIZE, PageSize, RamChange, RamRange, Tick, VmId,
 };
+use terrace_testkit::engine::{Host, SECOND, spec};
 
 const VM: VmId = VmId(1);
 const PAGES: u64 = 4096;

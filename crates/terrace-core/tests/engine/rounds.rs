@@ -1,11 +1,11 @@
 //! Whole rounds on a tiny simulated host: golden counts and what each policy does.
 
-use crate::common::{Host, SECOND, spec};
 use crate::in_rounds::{VM, config, host, last, plans, round_starts, scans};
-use crate::scattered::{EXCHANGED, FAST, PAGES, hot, scattered};
 use terrace_core::{PhaseView, PolicyName, RankClass};
 use terrace_proto::log::Record;
 use terrace_proto::{Command, Event, Gfn, PAGE_SIZE, Rearm, Tick, TierId, TierLimit};
+use terrace_testkit::engine::scattered::{EXCHANGED, FAST, PAGES, hot, scattered};
+use terrace_testkit::engine::{Host, SECOND, spec};
 
 #[test]
 fn vtmm_gathers_the_hot_fifth_in_the_first_tier() {

@@ -2,12 +2,12 @@
 
 #![allow(clippy::unwrap_used, reason = "test helpers outside of test functions")]
 
-use crate::common::{Host, SECOND, spec};
 use terrace_core::{EngineConfig, TierConfig, TierKind};
 use terrace_proto::log::Record;
 use terrace_proto::{
     Action, Event, Gfn, PAGE_SIZE, PageSize, RamRange, Tick, TierLimit, VmId, VmSpec,
 };
+use terrace_testkit::engine::{Host, SECOND, spec};
 
 const VM: VmId = VmId(1);
 const HUGE: u64 = 512;

@@ -461,3 +461,6 @@ impl<B: Backing> Device<B> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

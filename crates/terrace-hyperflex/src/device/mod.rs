@@ -9,12 +9,8 @@
 
 mod files;
 mod leased;
-#[cfg(test)]
-mod leased_tests;
 mod messages;
 mod pages;
-#[cfg(test)]
-mod stop_tests;
 #[cfg(test)]
 mod tests;
 

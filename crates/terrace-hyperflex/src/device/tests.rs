@@ -1,3 +1,5 @@
+mod stops;
+
 use std::collections::BTreeSet;
 
 use proptest::prelude::*;

@@ -2,7 +2,6 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use crate::hypervisor::{Hypervisor, PAGE, args, start, wait_for};
 use crate::left::left_state;
 use crate::process::Device;
 use terrace_hyperflex::Prepared;
@@ -10,6 +9,7 @@ use terrace_hyperflex::abi::{Entry, statistic_bytes};
 use terrace_hyperflex::config::Limits;
 use terrace_hyperflex::control::Client;
 use terrace_hyperflex::mock::{MIB, MockVm};
+use terrace_testkit::front_end::{Hypervisor, PAGE, args, start, wait_for};
 use vm_memory::{Bytes as _, GuestAddress};
 
 fn small(gpa: u64) -> Entry {

@@ -15,9 +15,9 @@ use terrace_hyperflex::control::Client;
 use terrace_hyperflex::mock::{MockRing, MockVm, RINGS_BYTES};
 use vm_memory::{Bytes as _, GuestAddress};
 
-use crate::hypervisor::{Hypervisor, PAGE, wait_for};
 use crate::left::left_state;
 use crate::process::Device;
+use terrace_testkit::front_end::{Hypervisor, PAGE, wait_for};
 
 const SEED: u64 = 7;
 const KILLS: usize = 32;

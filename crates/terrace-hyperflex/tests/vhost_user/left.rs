@@ -5,7 +5,7 @@ use std::path::Path;
 use terrace_hyperflex::State;
 use terrace_hyperflex::config::Config;
 
-use crate::hypervisor::wait_for;
+use terrace_testkit::front_end::wait_for;
 
 /// The state that a device left. A child that another test forks has the file for a moment, and so its lock.
 pub fn left_state(path: &Path, config: &Config) -> State {

@@ -3,7 +3,6 @@
 #![allow(clippy::unwrap_used, reason = "test helpers outside of test functions")]
 
 mod huge;
-mod hypervisor;
 mod in_process;
 mod killed;
 mod left;

@@ -4,12 +4,12 @@ use std::os::fd::AsFd as _;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
-use crate::hypervisor::{Hypervisor, PAGE, wait_for};
 use terrace_hyperflex::abi::Entry;
 use terrace_hyperflex::control::Client;
 use terrace_hyperflex::mock::{MIB, MockVm};
 use terrace_hyperflex::policy::NodePolicy;
 use terrace_sys::file_prefers;
+use terrace_testkit::front_end::{Hypervisor, PAGE, wait_for};
 
 /// The program; ended with its owner.
 pub struct Device(pub Child);

@@ -19,8 +19,8 @@ use terrace_hyperflex::mock::{MIB, MockRing, MockVm};
 use terrace_sys::{first_data, memory_file};
 use vm_memory::{Bytes as _, GuestAddress};
 
-use crate::hypervisor::{Hypervisor, PAGE, start, wait_for};
 use crate::left::left_state;
+use terrace_testkit::front_end::{Hypervisor, PAGE, start, wait_for};
 
 const INFLATE: usize = 2;
 const TIER_BYTES: u64 = 32 * MIB;

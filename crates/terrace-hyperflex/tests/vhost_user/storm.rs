@@ -12,8 +12,8 @@ use terrace_hyperflex::control::Client;
 use terrace_hyperflex::{Args, State};
 use vm_memory::Bytes as _;
 
-use crate::hypervisor::{Hypervisor, args, start, wait_for};
 use crate::killed::{Guest, Owner, PAGES, TIERS, fill, spin};
+use terrace_testkit::front_end::{Hypervisor, PAGE, args, start, wait_for};
 
 const STEPS: u64 = 150;
 const PAGE_QUEUES: usize = 2 * TIERS;
@@ -229,7 +229,7 @@ fn messages_in_any_order_at_any_moment_lose_no_page_and_no_answer() {
             |block: &&crate::killed::Block| block.tier == tier && block.owner == Owner::Host;
         let hosts = storm.guest.blocks.iter().filter(hosts);
         let hosts: u64 = hosts.map(|block| block.pages().count() as u64).sum();
-        assert_eq!(said.size_bytes, (PAGES - hosts) * crate::hypervisor::PAGE);
+        assert_eq!(said.size_bytes, (PAGES - hosts) * PAGE);
         assert_eq!(said.verified.unwrap().absent_pages, hosts);
     }
     assert!(undone > 0, "no message met a chain");
@@ -294,7 +294,7 @@ fn a_ring_is_idle_once_it_is_stopped_whatever_nonsense_was_sent_before() {
         let after = client.status(false).unwrap();
         // A new driver of another ring empties all balloons.
         let size = after.tiers[TIERS - 1].size_bytes;
-        assert!(size == before || size == PAGES * crate::hypervisor::PAGE);
+        assert!(size == before || size == PAGES * PAGE);
         for queue in 0..PAGE_QUEUES + 2 {
             let base = u16::try_from(storm.guest.below(3)).unwrap();
             let ring = &storm.host().drivers[queue];

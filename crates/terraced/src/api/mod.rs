@@ -9,6 +9,8 @@ mod metrics;
 mod routes;
 mod serve;
 pub mod snapshot;
+#[cfg(test)]
+mod tests;
 mod views;
 mod wishes;
 

@@ -343,5 +343,4 @@ impl Drop for Sharers {
 }
 
 #[cfg(test)]
-#[path = "lookout_tests.rs"]
 mod tests;

@@ -20,7 +20,7 @@ use crate::elastic::orders::Elastics;
 use crate::elastic::{self, Pace};
 use crate::roster::Managed;
 use crate::scout::{Found, State};
-use crate::served_tests::host;
+use crate::served::host;
 
 fn daemon(vm: &str) -> (tempfile::TempDir, Daemon) {
     let folder = tempfile::tempdir().unwrap();

@@ -17,7 +17,7 @@ use terrace_proto::{Gpa, Hva, PageSize, Rearm, Space};
 use terrace_sys::Process;
 
 use super::*;
-use crate::served_tests::{host, play_qemu};
+use crate::served::{host, play_qemu};
 
 const PATIENCE: Duration = Duration::from_secs(20);
 const NEVER: Duration = Duration::from_secs(3600);

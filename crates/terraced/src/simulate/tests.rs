@@ -174,7 +174,7 @@ fn what_a_vm_costs_the_others_is_among_the_figures() {
     let costs = || r.get::<VmDetail>("/v1/vms/web1").neighbours.unwrap();
     r.wait("a move", |_| costs().moved_bytes > 0);
     let before = costs();
-    let said = crate::served_tests::figures(&r.folder.path().join("terraced.sock"));
+    let said = crate::served::figures(&r.folder.path().join("terraced.sock"));
     let after = costs();
     let figure = |name: &str| -> f64 {
         let begin = format!("terrace_{name}{{vm=\"web1\"}} ");

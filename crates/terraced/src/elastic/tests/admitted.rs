@@ -7,7 +7,7 @@ use terrace_api::types::Health;
 use super::super::{Kind, Trouble, Verified};
 use super::GIB;
 use super::script::{Host, Scripted, host, host_with};
-use crate::served_tests::put;
+use crate::served::put;
 
 fn counted(host: &Host, vm: &str, bytes: u64) {
     host.until(vm, |e| (e.tiers[0].counted_bytes == bytes).then_some(()));

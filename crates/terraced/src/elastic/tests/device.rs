@@ -11,7 +11,7 @@ use terrace_api::elastic::{Elastic, Ordered, Resize};
 use terrace_api::types::VmDetail;
 
 use crate::scout::State;
-use crate::served_tests::{Served, serve_with};
+use crate::served::{Served, serve_with};
 
 use super::GIB;
 use super::qemu::Qemu;

@@ -10,7 +10,7 @@ use super::super::{Kind, Trouble, Verified};
 use super::script::{Host, Scripted, host, host_with, live, resize_tier};
 use super::{GIB, MIB};
 use crate::scout::State;
-use crate::served_tests::{play_process, process, put};
+use crate::served::{play_process, process, put};
 
 #[test]
 fn an_order_is_told_and_its_end_is_too() {

@@ -15,7 +15,7 @@ use super::super::orders::Elastics;
 use super::super::{Pace, finder};
 use super::MIB;
 use crate::scout::State;
-use crate::served_tests::{Served, serve_elastic};
+use crate::served::{Served, serve_elastic};
 
 /// A QEMU's memory devices and balloon, which change by its orders at once.
 #[derive(Clone, Default)]
@@ -153,7 +153,7 @@ fn host(qemu: &Qemu, config: &str) -> Host {
     );
     let zones = "Node 0, zone Normal\n  pages free 2097152\n  high 0\n\
                  Node 1, zone Normal\n  pages free 2097152\n  high 0\n";
-    crate::served_tests::put(served.folder.path(), "proc/zoneinfo", zones);
+    crate::served::put(served.folder.path(), "proc/zoneinfo", zones);
     let host = Host(served);
     host.0.find("vm", None, State::Ignored);
     host

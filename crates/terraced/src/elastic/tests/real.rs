@@ -1,24 +1,21 @@
 //! The daemon with the real device, behind a real vhost-user frontend, and a guest's driver that a test plays.
 
-#[path = "../../../../terrace-hyperflex/tests/vhost_user/hypervisor.rs"]
-pub mod hypervisor;
-
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use hypervisor::{Hypervisor, PAGE, args, start};
 use terrace_api::elastic::OrderState;
 use terrace_host::qemu::who::HypervisorConfig;
 use terrace_hyperflex::abi::Entry;
 use terrace_hyperflex::mock::{MIB, MockVm};
+use terrace_testkit::front_end::{Hypervisor, PAGE, args, start};
 
 use super::super::orders::Elastics;
 use super::super::{Pace, finder};
 use super::GIB;
 use super::script::{Host, live};
 use crate::scout::State;
-use crate::served_tests::serve_elastic;
+use crate::served::serve_elastic;
 
 /// A daemon that looks after the VM `vm` with this device.
 pub fn serve(control: &Path) -> Host {

@@ -15,7 +15,7 @@ use super::super::{
 };
 use super::GIB;
 use crate::scout::State;
-use crate::served_tests::{Served, figures, play_process, process, put, serve_elastic};
+use crate::served::{Served, figures, play_process, process, put, serve_elastic};
 
 /// What a provider says and hears.
 pub struct Script {

@@ -14,9 +14,9 @@ use terrace_hyperflex::mock::{MIB, MockVm};
 
 use super::super::Kind;
 use super::GIB;
-use super::real::hypervisor::{Hypervisor, PAGE, args, start};
 use super::real::serve;
 use super::script::{Host, Scripted, host, host_with, live};
+use terrace_testkit::front_end::{Hypervisor, PAGE, args, start};
 
 /// What a hypervisor of a played host maps.
 const RAM: &str = "1000-400000 rw-s 00000000 00:01 7 /memfd:ram (deleted)\n";

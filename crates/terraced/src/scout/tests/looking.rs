@@ -9,7 +9,7 @@ use std::sync::mpsc::RecvTimeoutError;
 use std::sync::mpsc::channel;
 
 use super::super::*;
-use crate::served_tests::{host, play_process, play_qemu, process};
+use crate::served::{host, play_process, play_qemu, process};
 
 type Asked = Arc<Mutex<Vec<String>>>;
 

@@ -1,12 +1,15 @@
 //! The heat of a VM of 4,096 pages whose hot fifth is scattered.
 
-use super::common::draw;
+use super::draw;
 
+/// Pages of the VM.
 pub const PAGES: u64 = 4096;
+/// Pages that it may hold in the first tier.
 pub const FAST: u64 = 900;
 /// Golden: pages that the first round promotes, and as many that it demotes.
 pub const EXCHANGED: u64 = 699;
 
+/// Whether a page is of the hot fifth.
 pub fn hot(page: u64) -> bool {
     page % 5 == 3
 }

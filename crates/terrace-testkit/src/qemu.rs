@@ -1,4 +1,4 @@
-//! A process that a test plays: what procfs says of it.
+//! A QEMU that a test plays: what procfs says of it.
 
 use std::fs;
 use std::os::unix::fs::{PermissionsExt as _, symlink};

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use proptest::prelude::*;
 
-use super::*;
+use super::super::*;
 use crate::abi::Entry;
 use crate::config::Limits;
 use crate::lease::Found;

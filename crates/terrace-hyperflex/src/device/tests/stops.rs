@@ -6,7 +6,7 @@ use std::thread::JoinHandle;
 
 use proptest::prelude::*;
 
-use super::*;
+use super::super::*;
 use crate::abi::{Entry, statistic_bytes};
 use crate::config::Limits;
 use crate::mock::{MIB, MockRing, MockVm, WRITE};

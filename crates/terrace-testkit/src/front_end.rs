@@ -17,6 +17,7 @@ use vhost::vhost_user::{Frontend, VhostUserFrontend as _};
 use vhost::{VhostBackend as _, VhostUserMemoryRegionInfo, VringConfigData};
 use vmm_sys_util::eventfd::{EFD_NONBLOCK, EventFd};
 
+/// Bytes of a page.
 pub const PAGE: u64 = 4096;
 /// Where the hypervisor has the guest's address 0.
 const MAPPED: u64 = 0x7f00_0000_0000;
@@ -71,6 +72,7 @@ pub struct Hypervisor {
     frontend: Frontend,
     kicks: Vec<EventFd>,
     calls: Vec<EventFd>,
+    /// The driver's side of each queue.
     pub drivers: Vec<MockRing>,
 }
 
@@ -218,6 +220,7 @@ impl Hypervisor {
         self.drivers
     }
 
+    /// Kicks a queue.
     pub fn kick(&self, queue: usize) {
         self.kicks[queue].write(1).unwrap();
     }
@@ -260,6 +263,7 @@ impl Hypervisor {
         (u32::from_le_bytes(ring.read(at + 4)), [word(0), word(1)])
     }
 
+    /// Reads the configuration space.
     pub fn config(&mut self, offset: u32, len: usize) -> Vec<u8> {
         let size = u32::try_from(len).unwrap();
         let flags = VhostUserConfigFlags::empty();

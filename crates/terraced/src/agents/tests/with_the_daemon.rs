@@ -16,7 +16,7 @@ use terrace_sys::{HostRoot, MonotonicClock};
 
 use crate::config::Config;
 use crate::scout::{AgentVm, State};
-use crate::served_tests::{Served, play_process, process, put, serve_with};
+use crate::served::{Served, play_process, process, put, serve_with};
 
 const RAM: u64 = 4 << 30;
 

@@ -1,10 +1,11 @@
-//! A monitor that a test plays.
+//! A monitor of QEMU that a test plays.
 
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
 use std::thread;
 
+/// What QEMU says first.
 pub const GREETING: &str = r#"{"QMP": {"version": {"qemu": {"micro": 22, "minor": 2, "major": 7}, "package": ""}, "capabilities": ["oob"]}}"#;
 
 /// Serves connections until the test ends, one at a time as QEMU does: each line is answered by `answer`.

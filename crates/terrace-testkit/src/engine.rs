@@ -1,7 +1,7 @@
 //! A tiny simulated host: guests with heat, accessed bits and pages in tiers, and an engine that is
 //! driven by its own timeouts. No real time passes.
 
-#![allow(clippy::unwrap_used, reason = "test helpers outside of test functions")]
+pub mod scattered;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -40,8 +40,11 @@ pub struct Guest {
 
 /// The machine and the engine on it.
 pub struct Host {
+    /// The engine.
     pub engine: Engine,
+    /// The time.
     pub now: Tick,
+    /// The VMs.
     pub guests: BTreeMap<VmId, Guest>,
     /// All events and actions.
     pub log: Vec<(Tick, Record)>,
@@ -88,6 +91,7 @@ pub fn spec(vm: u32, pages: u64, fast: u64) -> VmSpec {
 }
 
 impl Host {
+    /// A host with so many pages per tier and no VM.
     pub fn new(config: EngineConfig, capacity: &[u64]) -> Self {
         let start = Start {
             version: "test".into(),
@@ -143,6 +147,14 @@ impl Host {
     pub fn used(&self, tier: usize) -> u64 {
         let here = |g: &Guest| g.tier.iter().filter(|t| usize::from(**t) == tier).count() as u64;
         self.guests.values().map(here).sum()
+    }
+
+    /// Pages of a VM that are in the first tier, of those for which `which` holds.
+    pub fn on_fast(&self, vm: u32, which: impl Fn(u64) -> bool) -> u64 {
+        (0_u64..)
+            .zip(&self.guests[&VmId(vm)].tier)
+            .filter(|(page, tier)| **tier == 0 && which(*page))
+            .count() as u64
     }
 
     /// Queues an event.

@@ -4,11 +4,8 @@
 
 #![allow(clippy::unwrap_used, reason = "a test without the harness")]
 
-#[path = "worker/descriptors.rs"]
 mod descriptors;
-#[path = "worker/frozen.rs"]
 mod frozen;
-mod played;
 
 use std::fs::File;
 use std::io::{BufRead, BufReader, Write};
@@ -30,7 +27,7 @@ use terrace_proto::{
 };
 use terrace_sys::monotonic_now;
 
-use played::{play_qemu, rules};
+use terrace_testkit::qemu::{play_qemu, rules};
 
 const SECONDS: Duration = Duration::from_secs(20);
 /// Guest RAM below and above a hole, in one file.

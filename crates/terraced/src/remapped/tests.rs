@@ -35,7 +35,7 @@ use crate::daemon::Input;
 use crate::hands::{Context, Hands};
 use crate::map_guard::MapGuard;
 use crate::scout::Scout;
-use crate::served_tests::{Served, host, play_qemu, put, serve_with};
+use crate::served::{Served, host, play_qemu, put, serve_with};
 
 const PATIENCE: Duration = Duration::from_secs(60);
 const MIB: usize = 1 << 20;

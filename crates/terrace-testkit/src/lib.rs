@@ -1,0 +1,14 @@
+//! Builders and fakes that the tests of several crates share. No product binary depends on it.
+//!
+//! What a crate's inline tests need of its own types stays in that crate, under `cfg(test)`: a test build of a crate is
+//! another one than what this crate sees, with other types.
+
+#![allow(
+    clippy::unwrap_used,
+    reason = "tests call it: what fails here fails the test"
+)]
+
+pub mod engine;
+pub mod front_end;
+pub mod monitor;
+pub mod qemu;
