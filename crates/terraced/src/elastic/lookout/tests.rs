@@ -54,6 +54,11 @@ fn a_process_whose_mappings_cannot_be_read_holds_up_no_vm_and_no_worker() {
         answer
     };
     let hangs = ask(1);
+    // Who asks first would be the one that hangs.
+    let is_at = |running: &Running| running.at.load(Ordering::Relaxed) == 7;
+    while !lookout.board.lock().running.as_ref().is_some_and(is_at) {
+        std::thread::sleep(Duration::from_millis(1));
+    }
     // Two keepers of other VMs, one after the other.
     for keeper in 2..4 {
         let waited = ask(keeper).recv_timeout(Duration::from_secs(60));
