@@ -12,6 +12,7 @@ use serde::{Deserialize, Serialize};
 use terrace_proto::TierId;
 
 use crate::policy::PolicyChoice;
+use crate::provision::ProvisionConfig;
 
 /// A value that the engine cannot run with.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -180,6 +181,8 @@ pub struct EngineConfig {
     pub answer_timeout_ms: u64,
     /// Reasons kept per VM: 64.
     pub reasons_kept: usize,
+    /// How VMs are resized.
+    pub provision: ProvisionConfig,
 }
 
 impl Default for EngineConfig {
@@ -227,6 +230,7 @@ impl Default for EngineConfig {
             scan_cpu_budget_percent: 100,
             answer_timeout_ms: 60_000,
             reasons_kept: 64,
+            provision: ProvisionConfig::default(),
         }
     }
 }

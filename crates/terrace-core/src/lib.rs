@@ -15,6 +15,7 @@ pub mod hyperplace;
 pub mod pages;
 pub mod place;
 pub mod policy;
+pub mod provision;
 pub mod ram;
 pub mod replay;
 pub mod share;

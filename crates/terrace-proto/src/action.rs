@@ -2,7 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::{Gfn, PlanId, RequestId, ScanRequest, TierId, VmId};
+use crate::provision::{LookRequest, SizeOrder, SizesAnswer};
+use crate::{Gfn, OrderId, PlanId, ProviderId, RequestId, ScanRequest, TierId, VmId};
 
 /// One thing that the engine wants done. New kinds are added at the end: their position is their
 /// number in the log.
@@ -14,6 +15,16 @@ pub enum Action {
     QueryPlacement(PlacementQuery),
     /// Move pages; answered by one `Moved`.
     Move(MovePlan),
+    /// Look at a provider; answered by one `ProviderSeen`.
+    Look(LookRequest),
+    /// Give a provider an order; answered by one `OrderOutcome`, if it is not withdrawn before.
+    Resize(SizeOrder),
+    /// Take an order back that was not given yet; answered by one `OrderWithdrawal`.
+    Withdraw(ProviderId, OrderId),
+    /// Tell who wanted sizes what became of them.
+    Answer(SizesAnswer),
+    /// Nothing there resizes the VM: leave it alone until somebody asks again.
+    LetGo(ProviderId),
 }
 
 /// Ask where all pages of a VM are.

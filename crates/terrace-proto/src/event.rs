@@ -2,7 +2,10 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::{Gfn, PAGES_PER_HUGE, PageSize, PlanId, RequestId, ScanAnswer, TierId, VmId};
+use crate::provision::{OrderOutcome, OrderWithdrawal, ProviderReport, ProviderSpec, SizesWanted};
+use crate::{
+    Gfn, PAGES_PER_HUGE, PageSize, PlanId, ProviderId, RequestId, ScanAnswer, TierId, VmId,
+};
 
 /// One thing that happened. New kinds are added at the end: their position is their number in the log.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -31,6 +34,20 @@ pub enum Event {
     ScanSpent(ScanSpent),
     /// A VM's RAM is another one, or elsewhere.
     RamChanged(RamChange),
+    /// What resizes a VM was found.
+    ProviderArrived(ProviderSpec),
+    /// It is gone, or its VM is; all its state is dropped.
+    ProviderDeparted(ProviderId),
+    /// How it stands.
+    ProviderSeen(Box<ProviderReport>),
+    /// Somebody wants a VM to have other sizes.
+    SizesWanted(SizesWanted),
+    /// What came of an order.
+    OrderOutcome(OrderOutcome),
+    /// What came of taking an order back.
+    OrderWithdrawal(OrderWithdrawal),
+    /// A provider may stand otherwise than it was seen, or be gone.
+    ProviderChanged(ProviderId),
 }
 
 /// A run of guest RAM (guest physical space has holes).

@@ -42,6 +42,19 @@ id!(
     PlanId(u64)
 );
 
+id!(
+    /// What resizes one VM, from when the VM was found until it is gone; never reused within one run of the engine.
+    ProviderId(u32)
+);
+id!(
+    /// An order to a provider: grows with each order of the engine.
+    OrderId(u64)
+);
+id!(
+    /// Somebody's wish that a VM shall have other sizes, which an answer echoes.
+    ResizeId(u64)
+);
+
 impl TierId {
     /// The fastest tier.
     pub const FAST: Self = Self(0);

@@ -1,7 +1,8 @@
 //! Plain data that Terrace's parts exchange.
 //!
 //! Responsible for: newtypes of addresses, page numbers, times and ids; the events that go into the
-//! engine and the actions that come out of it; the observation log's format; the messages between
+//! engine and the actions that come out of it; the observation log's format; sizes of VMs and what resizes them
+//! ([`provision`]); the messages between
 //! the daemon and the worker that holds one VM's memory; those between host and guest agent ([`agent`]); what others
 //! said, fit to be shown ([`printable`]). It leaves to others: every decision, every system call, every clock.
 //!
@@ -15,6 +16,7 @@ pub mod event;
 pub mod id;
 pub mod log;
 pub mod printable;
+pub mod provision;
 pub mod scan;
 pub mod tick;
 pub mod worker;
@@ -26,6 +28,6 @@ pub use event::{
     BackingChange, Command, Event, MoveReport, MoveStatus, PageCode, PageResult, PlacementReport,
     RamChange, RamRange, ScanFailure, ScanSpent, TierLimit, TierMemory, VmSpec,
 };
-pub use id::{PlanId, ProcessId, RequestId, Space, TierId, VmId};
+pub use id::{OrderId, PlanId, ProcessId, ProviderId, RequestId, ResizeId, Space, TierId, VmId};
 pub use scan::{PagingRegisters, Readings, Rearm, ScanAnswer, ScanRequest, ScanStats};
 pub use tick::Tick;

@@ -106,11 +106,23 @@ impl Record {
                 Event::Timer => body(EVENT + 9, &()),
                 Event::ScanSpent(e) => body(EVENT + 10, e),
                 Event::RamChanged(e) => body(EVENT + 11, e),
+                Event::ProviderArrived(e) => body(EVENT + 12, e),
+                Event::ProviderDeparted(e) => body(EVENT + 13, e),
+                Event::ProviderSeen(e) => body(EVENT + 14, e),
+                Event::SizesWanted(e) => body(EVENT + 15, e),
+                Event::OrderOutcome(e) => body(EVENT + 16, e),
+                Event::OrderWithdrawal(e) => body(EVENT + 17, e),
+                Event::ProviderChanged(e) => body(EVENT + 18, e),
             },
             Self::Action(action) => match action {
                 Action::Scan(a) => body(ACTION, a),
                 Action::QueryPlacement(a) => body(ACTION + 1, a),
                 Action::Move(a) => body(ACTION + 2, a),
+                Action::Look(a) => body(ACTION + 3, a),
+                Action::Resize(a) => body(ACTION + 4, a),
+                Action::Withdraw(provider, order) => body(ACTION + 5, &(provider, order)),
+                Action::Answer(a) => body(ACTION + 6, a),
+                Action::LetGo(a) => body(ACTION + 7, a),
             },
         }
     }
@@ -123,7 +135,7 @@ impl Record {
         ) -> Option<Result<Record, postcard::Error>> {
             Some(postcard::from_bytes(b).map(wrap))
         }
-        const EVENT_LAST: u16 = EVENT + 11;
+        const EVENT_LAST: u16 = EVENT + 18;
         match kind {
             START => of(b, Self::Start),
             EVENT..=EVENT_LAST => match kind - EVENT {
@@ -138,11 +150,23 @@ impl Record {
                 8 => of(b, |e| Self::Event(Event::Command(e))),
                 9 => of(b, |()| Self::Event(Event::Timer)),
                 10 => of(b, |e| Self::Event(Event::ScanSpent(e))),
-                _ => of(b, |e| Self::Event(Event::RamChanged(e))),
+                11 => of(b, |e| Self::Event(Event::RamChanged(e))),
+                12 => of(b, |e| Self::Event(Event::ProviderArrived(e))),
+                13 => of(b, |e| Self::Event(Event::ProviderDeparted(e))),
+                14 => of(b, |e| Self::Event(Event::ProviderSeen(e))),
+                15 => of(b, |e| Self::Event(Event::SizesWanted(e))),
+                16 => of(b, |e| Self::Event(Event::OrderOutcome(e))),
+                17 => of(b, |e| Self::Event(Event::OrderWithdrawal(e))),
+                _ => of(b, |e| Self::Event(Event::ProviderChanged(e))),
             },
             ACTION => of(b, |a| Self::Action(Action::Scan(a))),
             0x201 => of(b, |a| Self::Action(Action::QueryPlacement(a))),
             0x202 => of(b, |a| Self::Action(Action::Move(a))),
+            0x203 => of(b, |a| Self::Action(Action::Look(a))),
+            0x204 => of(b, |a| Self::Action(Action::Resize(a))),
+            0x205 => of(b, |(p, o)| Self::Action(Action::Withdraw(p, o))),
+            0x206 => of(b, |a| Self::Action(Action::Answer(a))),
+            0x207 => of(b, |a| Self::Action(Action::LetGo(a))),
             _ => None,
         }
     }

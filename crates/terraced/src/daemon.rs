@@ -10,12 +10,13 @@ use std::time::Duration;
 use anyhow::{Context as _, Result};
 use terrace_api::elastic::{Elastic, Resize};
 use terrace_api::types;
-use terrace_core::{Engine, PolicyChoice};
+use terrace_core::{Engine, EngineConfig, PolicyChoice};
 use terrace_host::agent::AgentView;
 use terrace_host::mover::{Mover, MoverConfig};
 use terrace_host::topology::Topology;
 use terrace_host::{Finding, HostRoot, doctor};
 use terrace_proto::log::Record;
+use terrace_proto::provision::Origin;
 use terrace_proto::{Action, Command, Event, Tick, TierMemory, VmId};
 use terrace_sys::MonotonicClock;
 use tokio::sync::oneshot;
@@ -24,9 +25,9 @@ use crate::agents::{Agents, Claims};
 use crate::api::{Failure, FindHost, Question, Served};
 use crate::config::Config;
 use crate::confine::{self, Role};
+use crate::elastic;
+use crate::elastic::drive::{Elastics, Resized};
 use crate::elastic::keeper::News;
-use crate::elastic::orders::{Elastics, Given};
-use crate::elastic::{self, Origin};
 use crate::events::Events;
 use crate::record::Recorder;
 use crate::roster::{Entry, tell_reasons};
@@ -56,7 +57,7 @@ pub enum Input {
     /// What there is to say about a VM's moves.
     MoveFindings(VmId, Vec<Finding>),
     /// News of a VM's elastic memory.
-    Elastic(String, Box<News>),
+    Elastic(News),
     /// A question of the API.
     Ask(Question),
     /// End.
@@ -112,12 +113,13 @@ impl Daemon {
         claims: Claims,
         elastics: Elastics,
     ) -> Result<Self> {
-        let engine = Engine::new(config.engine.clone())?;
+        let engine = EngineConfig {
+            provision: elastics.config,
+            ..config.engine.clone()
+        };
         let recorder = match &config.log {
             None => Recorder::off(),
-            Some((path, limit)) => {
-                Recorder::start(path, *limit, serde_json::to_string(&config.engine)?)?
-            }
+            Some((path, limit)) => Recorder::start(path, *limit, serde_json::to_string(&engine)?)?,
         };
         let budget = config.engine.move_budget_bytes_per_s;
         let mover = MoverConfig {
@@ -127,7 +129,7 @@ impl Daemon {
             attempts: config.move_attempts,
         };
         Ok(Self {
-            engine,
+            engine: Engine::new(engine)?,
             vms: BTreeMap::new(),
             look_findings: Vec::new(),
             refused: BTreeMap::new(),
@@ -155,7 +157,6 @@ impl Daemon {
         self.tell(None, "started".to_owned());
         loop {
             self.read_memory();
-            self.watch_elastic();
             match inbox.recv_timeout(self.sleep()) {
                 Ok(Input::Stop) | Err(RecvTimeoutError::Disconnected) => break,
                 Ok(input) => {
@@ -191,7 +192,7 @@ impl Daemon {
             Input::Agent(vm, view) => self.agent_news(&vm, view.map(|view| *view)),
             Input::MapChanged(vm, words) => self.map_changed(vm, &words),
             Input::MoveFindings(vm, findings) => self.keep_findings(vm, findings),
-            Input::Elastic(vm, news) => self.elastic_news(&vm, *news),
+            Input::Elastic(news) => self.elastic_news(news),
             Input::Ask(question) => question(self),
             // `run` sees it first.
             Input::Stop => {}
@@ -212,6 +213,7 @@ impl Daemon {
             self.act(action);
         }
         tell_reasons(&self.engine, &mut self.vms, &mut self.events);
+        self.tell_elastic();
     }
 
     /// An operator's wish.
@@ -249,6 +251,7 @@ impl Daemon {
             Action::Scan(request) => request.space.vm(),
             Action::QueryPlacement(query) => query.vm,
             Action::Move(plan) => plan.vm,
+            _ => return self.act_elastic(action),
         };
         let managed = self
             .vms
@@ -262,6 +265,7 @@ impl Daemon {
             Action::Scan(request) => hands.scan(request),
             Action::QueryPlacement(query) => hands.placement(query),
             Action::Move(plan) => hands.execute(plan),
+            _ => {}
         }
     }
 
@@ -363,30 +367,21 @@ impl Served for Daemon {
     }
 
     fn elastic(&self, name: &str) -> Option<Elastic> {
-        let kept = self.elastics.vms.get(name);
-        let kept = kept.filter(|kept| !kept.is_quiet)?;
-        Some(elastic::views::view(name, kept))
+        self.elastic_view(name)
     }
 
     fn elastic_findings(&self, name: &str) -> Vec<Finding> {
-        let kept = self.elastics.vms.get(name);
-        let kept = kept.filter(|kept| !kept.is_quiet);
-        kept.map_or_else(Vec::new, |kept| elastic::views::findings(name, kept))
+        let view = self.elastic_view(name);
+        view.map_or_else(Vec::new, |view| elastic::findings::findings(&view))
     }
 
-    fn look_elastic(&mut self, name: &str) -> Result<(oneshot::Receiver<()>, Duration), Failure> {
-        (self as &dyn Served).entry(name)?;
-        self.keep_elastic(name, true);
-        let looked = self.kept(name)?.keeper.look();
-        Ok((looked, self.elastics.pace.patience))
-    }
-
-    fn order(&mut self, name: &str, origin: Origin, sizes: &Resize) -> Result<Given, Failure> {
-        self.order_sizes(name, origin, sizes)
-    }
-
-    fn order_withdrawn(&mut self, name: &str, number: u64, why: String) {
-        self.withdraw_order(name, number, why);
+    fn resize(
+        &mut self,
+        name: &str,
+        origin: Origin,
+        sizes: &Resize,
+    ) -> Result<oneshot::Receiver<Resized>, Failure> {
+        self.want_sizes(name, origin, sizes)
     }
 
     fn halt_agent(&mut self, name: &str, halt: bool) -> bool {

@@ -35,8 +35,7 @@ use terraced::config::{self, Config, Sources};
 use agents::Claims;
 use confine::Role;
 use daemon::{Daemon, Input};
-use elastic::Pace;
-use elastic::orders::Elastics;
+use elastic::drive::Elastics;
 use scout::Scout;
 use simulate::Speed;
 
@@ -129,7 +128,7 @@ fn serve(args: &Args) -> Result<()> {
     );
     confine::spawn(Role::Scout, move || scout.run())?;
     let finder = elastic::finder(config.hypervisors.clone());
-    let elastics = Elastics::new(finder, Pace::default());
+    let elastics = Elastics::new(finder, config.engine.provision);
     let daemon = Daemon::new(config, root, topology, inbox, claims, elastics);
     let ended = daemon.and_then(|daemon| daemon.run(&inputs));
     // The threads that hold kdamonds may outlive this one's last line.

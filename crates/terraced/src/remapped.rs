@@ -32,9 +32,7 @@ impl Daemon {
         let text = format!("its memory map changed: {words}; it is made ready anew");
         self.tell(Some(&name), text);
         // What resizes it may have another size, or be gone.
-        if let Some(kept) = self.elastics.vms.get(&name) {
-            drop(kept.keeper.look());
-        }
+        self.elastic_changed(&name);
     }
 
     /// What is kept of a VM whose map changed, until it is ready anew.

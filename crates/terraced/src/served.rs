@@ -25,8 +25,8 @@ use crate::api::snapshot::{About, Snapshot};
 use crate::api::{self, Asker};
 use crate::config::Config;
 use crate::daemon::{Daemon, Input};
-use crate::elastic::orders::Elastics;
-use crate::elastic::{self, Pace};
+use crate::elastic;
+use crate::elastic::drive::Elastics;
 use crate::scout::{Found, Looked, State};
 
 pub struct Served {
@@ -100,7 +100,7 @@ pub fn serve_with(config: impl FnOnce(&Path) -> String) -> Served {
         config,
         Elastics::new(
             elastic::finder(HypervisorConfig::default()),
-            Pace::default(),
+            ProvisionConfig::default(),
         ),
     )
 }

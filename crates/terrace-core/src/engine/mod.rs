@@ -38,6 +38,7 @@ use terrace_proto::{
 
 use crate::config::{ConfigError, EngineConfig};
 use crate::place::Place;
+use crate::provision::Provision;
 use budget::TokenBucket;
 use heat::{HeatMaking, HeatMap, HeatPages};
 use pool::Pool;
@@ -88,6 +89,7 @@ pub struct Engine {
     /// What is said about no VM in particular.
     reasons: Reasons,
     place: Option<PlaceFactory>,
+    provision: Provision,
     /// VMs that arrive are paused.
     paused: bool,
     /// The VM whose plans were issued last: the next one is served first.
@@ -104,6 +106,7 @@ impl Engine {
         let bucket = TokenBucket::new(config.move_budget_bytes_per_s, config.plan_max_bytes);
         Ok(Self {
             reasons: Reasons::new(config.reasons_kept),
+            provision: Provision::new(config.provision, config.tiers.clone()),
             shared: Shared {
                 tiers: Tiers::new(&config),
                 budget: MoveBudget::new(bucket, config.fair_shares),
@@ -160,7 +163,15 @@ impl Engine {
             }
             Event::Moved(r) => self.with(r.vm, |vm, shared| vm.moved(now, &r, shared)),
             Event::ScanSpent(s) => self.with(s.vm, |vm, shared| vm.scan_spent(&s, shared)),
+            Event::ProviderArrived(spec) => self.provision.arrive(now, spec),
+            Event::ProviderDeparted(provider) => self.provision.depart(provider),
+            Event::ProviderSeen(report) => self.provision.seen(now, &report),
+            Event::SizesWanted(wanted) => self.provision.wanted(now, wanted),
+            Event::OrderOutcome(outcome) => self.provision.outcome(now, &outcome),
+            Event::OrderWithdrawal(withdrawal) => self.provision.withdrawn(now, withdrawal),
+            Event::ProviderChanged(provider) => self.provision.changed(now, provider),
         }
+        self.provision.advance(now);
         // What an event changed counts for the moves that it lets go on.
         self.share_out();
         self.advance();
@@ -169,16 +180,16 @@ impl Engine {
 
     /// The next action, oldest first.
     pub fn poll_action(&mut self) -> Option<Action> {
-        self.shared.actions.pop_front()
+        let action = self.shared.actions.pop_front();
+        action.or_else(|| self.provision.poll_action())
     }
 
     /// When the engine wants a [`Event::Timer`] at the latest.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Tick> {
-        self.vms
-            .values()
-            .filter_map(|vm| vm.timeout(&self.shared.config))
-            .min()
+        let vms = self.vms.values();
+        let vms = vms.filter_map(|vm| vm.timeout(&self.shared.config));
+        vms.chain(self.provision.timeout()).min()
     }
 
     /// The VMs under management, by id.
@@ -191,6 +202,12 @@ impl Engine {
     #[must_use]
     pub fn vm(&self, vm: VmId) -> Option<VmView> {
         self.vms.get(&vm).map(|vm| vm.view(&self.shared))
+    }
+
+    /// The sizes of VMs.
+    #[must_use]
+    pub fn provision(&self) -> &Provision {
+        &self.provision
     }
 
     /// What was done about a VM and why, after the reason of that number, oldest first.
@@ -287,7 +304,9 @@ impl Engine {
         for (tier, bytes) in vm.tiers().zip(vm.moving.coming) {
             self.shared.tiers.orphan(tier, bytes);
         }
-        self.shared.actions.retain(|action| action_vm(action) != id);
+        self.shared
+            .actions
+            .retain(|action| action_vm(action) != Some(id));
         self.shared.pool.remove(id);
         self.shared.budget.remove(id);
         self.shared.scans.remove(id);
@@ -370,11 +389,17 @@ impl Engine {
     }
 }
 
-fn action_vm(action: &Action) -> VmId {
+/// The VM that is managed by that action.
+fn action_vm(action: &Action) -> Option<VmId> {
     match action {
-        Action::Scan(request) => request.space.vm(),
-        Action::QueryPlacement(query) => query.vm,
-        Action::Move(plan) => plan.vm,
+        Action::Scan(request) => Some(request.space.vm()),
+        Action::QueryPlacement(query) => Some(query.vm),
+        Action::Move(plan) => Some(plan.vm),
+        Action::Look(_)
+        | Action::Resize(_)
+        | Action::Withdraw(..)
+        | Action::Answer(_)
+        | Action::LetGo(_) => None,
     }
 }
 

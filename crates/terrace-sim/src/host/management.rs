@@ -56,6 +56,12 @@ impl Management {
     /// Takes in what the engine decided.
     pub fn take(&mut self, action: Action, vms: &[Vm], batch: usize) {
         self.queue.push_back(match action {
+            // Devices' own, not the host's processors'.
+            Action::Look(_)
+            | Action::Resize(_)
+            | Action::Withdraw(..)
+            | Action::Answer(_)
+            | Action::LetGo(_) => return,
             Action::Scan(request) => Work::Scan(request),
             Action::QueryPlacement(query) => Work::Query(query),
             Action::Move(plan) => {

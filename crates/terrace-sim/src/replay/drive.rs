@@ -102,6 +102,14 @@ impl Driver {
             }
             // What came of it is told by an event.
             Record::Action(Action::Move(_)) => {}
+            // Sizes are no matter of the policy.
+            Record::Action(
+                Action::Look(_)
+                | Action::Resize(_)
+                | Action::Withdraw(..)
+                | Action::Answer(_)
+                | Action::LetGo(_),
+            ) => {}
         }
         Ok(true)
     }
@@ -149,6 +157,14 @@ impl Driver {
             Event::Timer => self.feed(at, Event::Timer),
             // What the recorded policy cost says nothing about this one.
             Event::ScanSpent(_) => {}
+            // Sizes are no matter of the policy.
+            Event::ProviderArrived(_)
+            | Event::ProviderDeparted(_)
+            | Event::ProviderSeen(_)
+            | Event::SizesWanted(_)
+            | Event::OrderOutcome(_)
+            | Event::OrderWithdrawal(_)
+            | Event::ProviderChanged(_) => {}
             Event::RamChanged(change) => {
                 if let Some(vm) = self.vm(change.vm) {
                     vm.ram_changed(&change);
@@ -351,6 +367,12 @@ impl Driver {
                         }
                     }
                     Action::Move(plan) => events.push_back(Event::Moved(self.carry_out(&plan))),
+                    // It heard of no provider.
+                    Action::Look(_)
+                    | Action::Resize(_)
+                    | Action::Withdraw(..)
+                    | Action::Answer(_)
+                    | Action::LetGo(_) => {}
                 }
             }
         }

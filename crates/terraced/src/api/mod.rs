@@ -18,7 +18,6 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::mpsc::Sender;
-use std::time::Duration;
 
 use anyhow::Result;
 use axum::http::header::CONTENT_TYPE;
@@ -28,6 +27,7 @@ use terrace_api::elastic::{Elastic, Resize};
 use terrace_api::types;
 use terrace_core::{Engine, HeatMap};
 use terrace_host::Finding;
+use terrace_proto::provision::Origin;
 use terrace_proto::{Command, Tick, VmId};
 use terrace_sys::{SocketFile, listen_at};
 use tokio::net::UnixListener;
@@ -40,8 +40,7 @@ use snapshot::{About, Snapshot};
 
 use crate::confine::{self, Role};
 use crate::daemon::Input;
-use crate::elastic::Origin;
-use crate::elastic::orders::Given;
+use crate::elastic::drive::Resized;
 use crate::events::Events;
 use crate::roster::Entry;
 
@@ -80,22 +79,18 @@ pub trait Served {
     fn elastic_findings(&self, _name: &str) -> Vec<Finding> {
         Vec::new()
     }
-    /// Has a VM's elastic memory looked at now; with how long that, and an order after it, may take.
+    /// Wants a VM to have other sizes; what comes of it is told once.
     ///
     /// # Errors
-    /// Where it has none.
-    fn look_elastic(&mut self, name: &str) -> Result<(oneshot::Receiver<()>, Duration), Failure> {
+    /// Where nothing could resize it, or the sizes make no sense.
+    fn resize(
+        &mut self,
+        name: &str,
+        _origin: Origin,
+        _sizes: &Resize,
+    ) -> Result<oneshot::Receiver<Resized>, Failure> {
         Err(no_elastic(name))
     }
-    /// Orders sizes for a VM.
-    ///
-    /// # Errors
-    /// Where they cannot be, or not now.
-    fn order(&mut self, name: &str, _origin: Origin, _sizes: &Resize) -> Result<Given, Failure> {
-        Err(no_elastic(name))
-    }
-    /// An order was taken back before it was given.
-    fn order_withdrawn(&mut self, _name: &str, _number: u64, _why: String) {}
     /// Pauses or resumes the agent in a VM; `false` where there is none.
     fn halt_agent(&mut self, _name: &str, _halt: bool) -> bool {
         false

@@ -1,23 +1,24 @@
 //! A VM's HyperFlex device as what resizes it.
 
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use terrace_host::HostRoot;
 use terrace_host::qemu::who::{self, HypervisorConfig, Refusal, Rules, SocketFacts};
 use terrace_host::sharers::Found;
-use terrace_hyperflex::control::{self, Client, ClientError, Lease, Looked, Status, TierStatus};
+use terrace_hyperflex::control::{
+    self, Client, ClientError, Lease, Looked, Status, TierStatus as DeviceTier,
+};
 use terrace_hyperflex::lease;
 use terrace_hyperflex::policy::NodePolicy;
 use terrace_proto::PAGE_SIZE;
+use terrace_proto::provision::{
+    GuestTier, MOST_TIERS, Mechanism, ProviderError, ProviderKind, ProviderStatus, TierStatus,
+    Verified,
+};
 use terrace_sys::FileId;
 
-use super::{
-    GuestTier, Kind, Look, Mechanism, Provider, TierLook, Trouble, Verified, Wanted, plain, size,
-};
-
-/// Most tiers that a VM has.
-const MOST_TIERS: usize = 4;
+use super::{Provider, Wanted, plain, size};
 
 /// Most files that a device may name: a hypervisor has at most so many memory regions.
 const MOST_FILES: usize = 512;
@@ -51,7 +52,7 @@ impl Device {
 
     /// Before anything is said over it: the socket is of root or a user that may run VMs, where nobody else can put
     /// another one in its place.
-    fn check(&self) -> Result<(), Trouble> {
+    fn check(&self) -> Result<(), ProviderError> {
         // Of one that is not there the client says so.
         let Ok(facts) = SocketFacts::read(&self.control) else {
             return Ok(());
@@ -59,13 +60,13 @@ impl Device {
         let (rules, _) = Rules::read(&self.root, &self.hypervisors);
         who::may_be_device(&facts, &rules).map_err(|refusal| {
             let Refusal { why, change } = refusal;
-            Trouble::Gone(plain(&format!("{why}: {change}")))
+            ProviderError::Gone(plain(&format!("{why}: {change}")))
         })
     }
 
-    fn look_of(&self, status: &Status) -> Look {
+    fn look_of(&self, status: &Status) -> ProviderStatus {
         let tiers = status.tiers.iter().take(MOST_TIERS).enumerate();
-        Look {
+        ProviderStatus {
             connected: status.connected,
             told: status.told,
             hypervisor_pid: status.hypervisor_pid.filter(|pid| *pid > 0),
@@ -83,24 +84,24 @@ impl Device {
 impl Provider for Device {
     fn mechanism(&self) -> Mechanism {
         Mechanism {
-            kind: Kind::HyperFlex,
+            kind: ProviderKind::HyperFlex,
             words: "HyperFlex".into(),
             at: self.control.display().to_string(),
         }
     }
 
-    fn look(&mut self, verify: bool) -> Result<Look, Trouble> {
+    fn look(&mut self, verify: bool) -> Result<ProviderStatus, ProviderError> {
         self.check()?;
         let status = self.client.status(verify).map_err(trouble)?;
         Ok(self.look_of(&status))
     }
 
-    fn order(&mut self, size_bytes: &[Option<u64>]) -> Result<(), Trouble> {
+    fn order(&mut self, size_bytes: &[Option<u64>]) -> Result<(), ProviderError> {
         self.check()?;
         self.client.resize(size_bytes).map(drop).map_err(trouble)
     }
 
-    fn lease(&mut self, looked: Option<(u64, Found)>) -> Result<Option<Wanted>, Trouble> {
+    fn lease(&mut self, looked: Option<(u64, Found)>) -> Result<Option<Wanted>, ProviderError> {
         self.check()?;
         let looked = looked.map(|(number, found)| Looked {
             number,
@@ -127,7 +128,7 @@ fn told(found: Found) -> lease::Found {
 }
 
 /// `configured`: the host's node behind it by the operator's word, which goes before the device's.
-fn tier_look(tier: &TierStatus, configured: Option<u32>) -> TierLook {
+fn tier_look(tier: &DeviceTier, configured: Option<u32>) -> TierStatus {
     let refused = tier.node_policy == Some(NodePolicy::Refused);
     let host_node = configured.or(tier.host_node.filter(|_| !refused));
     let verified = tier.verified.map(|seen| {
@@ -139,7 +140,7 @@ fn tier_look(tier: &TierStatus, configured: Option<u32>) -> TierLook {
             kept_bytes: bytes(kept),
         }
     });
-    TierLook {
+    TierStatus {
         node: Some(tier.node),
         host_nodes: host_node.into_iter().collect(),
         whole_bytes: tier.whole_bytes,
@@ -149,21 +150,21 @@ fn tier_look(tier: &TierStatus, configured: Option<u32>) -> TierLook {
         target_bytes: tier.target_bytes,
         size_bytes: tier.size_bytes,
         verified,
-        verified_at: tier.verified_age_s.and_then(began),
+        verified_age_ns: tier.verified_age_s.map_or(0, nanoseconds),
         withheld_bytes: tier.withheld_bytes,
         stuck: stuck(tier),
         guest: guest(&tier.guest),
     }
 }
 
-/// When a look at files began that is so old; now, where that cannot be.
-fn began(age_s: f64) -> Option<Instant> {
-    let age = Duration::try_from_secs_f64(age_s).ok()?;
-    Instant::now().checked_sub(age)
+/// Saturating; 0 for what is no age.
+fn nanoseconds(age_s: f64) -> u64 {
+    let age = Duration::try_from_secs_f64(age_s).unwrap_or_default();
+    u64::try_from(age.as_nanos()).unwrap_or(u64::MAX)
 }
 
 /// Why the tier cannot come to its target: by the device's word, or by the guest's.
-fn stuck(tier: &TierStatus) -> Option<String> {
+fn stuck(tier: &DeviceTier) -> Option<String> {
     if let Some(problem) = &tier.problem {
         return Some(plain(problem));
     }
@@ -196,10 +197,10 @@ fn guest(said: &control::GuestTier) -> GuestTier {
     }
 }
 
-fn trouble(error: ClientError) -> Trouble {
+fn trouble(error: ClientError) -> ProviderError {
     match error {
-        ClientError::Refused(why) => Trouble::Refused(plain(&why)),
-        error => Trouble::Gone(plain(&error.to_string())),
+        ClientError::Refused(why) => ProviderError::Refused(plain(&why)),
+        error => ProviderError::Gone(plain(&error.to_string())),
     }
 }
 
@@ -211,7 +212,7 @@ mod tests {
     #[test]
     fn a_device_that_was_taken_over_steers_no_terminal_and_fills_no_memory() {
         let said = format!("\x1b]0;owned\x07{}", "x".repeat(60_000));
-        let Trouble::Refused(why) = trouble(ClientError::Refused(said)) else {
+        let ProviderError::Refused(why) = trouble(ClientError::Refused(said)) else {
             panic!("a refusal stays one");
         };
         assert_eq!(why.chars().count(), MOST_WORDS);
@@ -248,7 +249,7 @@ mod tests {
     #[test]
     fn a_tiers_node_is_the_operators_else_the_devices_where_its_files_take_it() {
         let nodes = |node_policy, configured| {
-            let status = TierStatus {
+            let status = DeviceTier {
                 node: 1,
                 host_node: Some(3),
                 node_policy,

@@ -11,8 +11,11 @@ use terrace_host::HostRoot;
 use terrace_host::elastic::{self, Backing, Balloon, ElasticError, Means, Plan, Seen, Tier, Watch};
 use terrace_host::qemu::{Monitor, who};
 use terrace_proto::PAGE_SIZE;
+use terrace_proto::provision::{
+    Mechanism, ProviderError, ProviderKind, ProviderStatus, TierStatus, Verified,
+};
 
-use super::{Find, Kind, Look, Mechanism, Place, Provider, TierLook, Trouble, Verified, plain};
+use super::{Find, Place, Provider, plain};
 
 /// How long the monitor may take to greet, and to answer each command: less than anybody waits who asked for it.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(2);
@@ -71,17 +74,17 @@ struct OneBalloon {
 
 impl Provider for VirtioMem {
     fn mechanism(&self) -> Mechanism {
-        mechanism(Kind::VirtioMem, "virtio-mem", &self.monitor.path)
+        mechanism(ProviderKind::VirtioMem, "virtio-mem", &self.monitor.path)
     }
 
-    fn look(&mut self, verify: bool) -> Result<Look, Trouble> {
+    fn look(&mut self, verify: bool) -> Result<ProviderStatus, ProviderError> {
         let mut monitor = self.monitor.connect()?;
         let tiers = plugged(&mut monitor)?;
         let now = Instant::now();
         self.watches.resize(tiers.len(), Watch::default());
         let each = tiers.iter().zip(&mut self.watches);
         let each = each.map(|(tier, watch)| tier_look(tier, watch, now));
-        let mut looks: Vec<TierLook> = each.collect();
+        let mut looks: Vec<TierStatus> = each.collect();
         if let Some(pid) = self.monitor.pid.filter(|_| verify) {
             // Not all RAM can be looked at from outside; what is known of it without that stays.
             let seen = elastic::backing(&self.root, pid, &mut monitor, &tiers);
@@ -93,7 +96,7 @@ impl Provider for VirtioMem {
         Ok(seen_by_qemu(looks))
     }
 
-    fn order(&mut self, size_bytes: &[Option<u64>]) -> Result<(), Trouble> {
+    fn order(&mut self, size_bytes: &[Option<u64>]) -> Result<(), ProviderError> {
         let mut monitor = self.monitor.connect()?;
         let plan = Plan::new(&plugged(&mut monitor)?, size_bytes).map_err(trouble)?;
         plan.carry_out(&mut monitor).map_err(trouble)
@@ -103,10 +106,10 @@ impl Provider for VirtioMem {
 impl Provider for OneBalloon {
     fn mechanism(&self) -> Mechanism {
         let words = "the balloon, which knows no tiers (the guest chooses which tier loses)";
-        mechanism(Kind::Balloon, words, &self.monitor.path)
+        mechanism(ProviderKind::Balloon, words, &self.monitor.path)
     }
 
-    fn look(&mut self, _verify: bool) -> Result<Look, Trouble> {
+    fn look(&mut self, _verify: bool) -> Result<ProviderStatus, ProviderError> {
         let Balloon { size, ram } = balloon(&mut self.monitor.connect()?)?;
         // From a target that was reached the size goes away by somebody else's order, or the guest's need.
         let mine = self.target.filter(|target| !self.is_met || *target == size);
@@ -114,17 +117,17 @@ impl Provider for OneBalloon {
         let target = mine.unwrap_or(size);
         self.is_met = mine.is_some() && size == target;
         let stuck = self.watch.look(Seen { size, target }, Instant::now());
-        Ok(seen_by_qemu(vec![TierLook {
+        Ok(seen_by_qemu(vec![TierStatus {
             whole_bytes: ram,
             block_bytes: PAGE_SIZE,
             target_bytes: target,
             size_bytes: size,
             stuck: stuck.map(|stuck| stuck.by_balloon()),
-            ..TierLook::default()
+            ..TierStatus::default()
         }]))
     }
 
-    fn order(&mut self, size_bytes: &[Option<u64>]) -> Result<(), Trouble> {
+    fn order(&mut self, size_bytes: &[Option<u64>]) -> Result<(), ProviderError> {
         let mut monitor = self.monitor.connect()?;
         let total = balloon(&mut monitor)?.total(size_bytes);
         let total = total.map_err(trouble)?;
@@ -144,7 +147,7 @@ fn verified(tier: &Tier, seen: Backing) -> Verified {
     }
 }
 
-fn mechanism(kind: Kind, words: &str, monitor: &Path) -> Mechanism {
+fn mechanism(kind: ProviderKind, words: &str, monitor: &Path) -> Mechanism {
     Mechanism {
         kind,
         words: words.into(),
@@ -152,12 +155,12 @@ fn mechanism(kind: Kind, words: &str, monitor: &Path) -> Mechanism {
     }
 }
 
-fn tier_look(tier: &Tier, watch: &mut Watch, now: Instant) -> TierLook {
+fn tier_look(tier: &Tier, watch: &mut Watch, now: Instant) -> TierStatus {
     let seen = Seen {
         size: tier.size_bytes,
         target: tier.target_bytes,
     };
-    TierLook {
+    TierStatus {
         node: Some(tier.node),
         host_nodes: tier.host_nodes.clone(),
         whole_bytes: tier.max_bytes,
@@ -166,53 +169,55 @@ fn tier_look(tier: &Tier, watch: &mut Watch, now: Instant) -> TierLook {
         target_bytes: tier.target_bytes,
         size_bytes: tier.size_bytes,
         stuck: watch.look(seen, now).map(|stuck| stuck.by_virtio_mem()),
-        ..TierLook::default()
+        ..TierStatus::default()
     }
 }
 
 /// QEMU is there where it answers, and has the targets itself.
-fn seen_by_qemu(tiers: Vec<TierLook>) -> Look {
-    Look {
+fn seen_by_qemu(tiers: Vec<TierStatus>) -> ProviderStatus {
+    ProviderStatus {
         connected: true,
         told: true,
         tiers,
-        ..Look::default()
+        ..ProviderStatus::default()
     }
 }
 
 impl Door {
-    fn connect(&self) -> Result<Monitor, Trouble> {
+    fn connect(&self) -> Result<Monitor, ProviderError> {
         let may = |peer| who::may_answer_for(self.pid, peer);
         let connected = Monitor::connect_to(&self.path, ANSWER_TIMEOUT, &may);
         connected.map_err(|error| trouble(error.into()))
     }
 }
 
-fn plugged(monitor: &mut Monitor) -> Result<Vec<Tier>, Trouble> {
+fn plugged(monitor: &mut Monitor) -> Result<Vec<Tier>, ProviderError> {
     match elastic::look(monitor).map_err(trouble)? {
         Some(Means::VirtioMem(tiers)) => Ok(tiers),
-        _ => Err(Trouble::Gone("its virtio-mem devices are gone".into())),
+        _ => Err(ProviderError::Gone(
+            "its virtio-mem devices are gone".into(),
+        )),
     }
 }
 
-fn balloon(monitor: &mut Monitor) -> Result<Balloon, Trouble> {
+fn balloon(monitor: &mut Monitor) -> Result<Balloon, ProviderError> {
     match elastic::look(monitor).map_err(trouble)? {
         Some(Means::Balloon(balloon)) => Ok(balloon),
-        Some(Means::VirtioMem(_)) => Err(Trouble::Gone(
+        Some(Means::VirtioMem(_)) => Err(ProviderError::Gone(
             "it has got virtio-mem since; terraced uses that from its next start on".into(),
         )),
-        None => Err(Trouble::Gone("its balloon is gone".into())),
+        None => Err(ProviderError::Gone("its balloon is gone".into())),
     }
 }
 
 /// Sizes that cannot be are refused; all else is a QEMU that does not do as it is told.
-fn trouble(error: ElasticError) -> Trouble {
+fn trouble(error: ElasticError) -> ProviderError {
     let why = plain(&error.to_string());
     match error {
         ElasticError::Qemu(_) | ElasticError::HalfWay { .. } | ElasticError::Contradiction(_) => {
-            Trouble::Gone(why)
+            ProviderError::Gone(why)
         }
-        _ => Trouble::Refused(why),
+        _ => ProviderError::Refused(why),
     }
 }
 
@@ -223,7 +228,7 @@ mod tests {
     #[test]
     fn a_qemu_that_was_taken_over_steers_no_terminal() {
         let said = ElasticError::Contradiction("\x1b]0;owned\x07".into());
-        let Trouble::Gone(why) = trouble(said) else {
+        let ProviderError::Gone(why) = trouble(said) else {
             panic!("what does not fit together is no refusal");
         };
         assert!(!why.contains(char::is_control), "{why:?}");

@@ -16,8 +16,8 @@ use crate::agents::Claims;
 use crate::api::Served as _;
 use crate::api::snapshot::{About, Snapshot};
 use crate::config::Config;
-use crate::elastic::orders::Elastics;
-use crate::elastic::{self, Pace};
+use crate::elastic;
+use crate::elastic::drive::Elastics;
 use crate::roster::Managed;
 use crate::scout::{Found, State};
 use crate::served::host;
@@ -34,7 +34,7 @@ fn daemon(vm: &str) -> (tempfile::TempDir, Daemon) {
     let config = Arc::new(config);
     let elastics = Elastics::new(
         elastic::finder(HypervisorConfig::default()),
-        Pace::default(),
+        ProvisionConfig::default(),
     );
     let daemon = Daemon::new(config, root, topology, inbox, Claims::default(), elastics).unwrap();
     (folder, daemon)

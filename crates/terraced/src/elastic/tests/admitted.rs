@@ -4,10 +4,10 @@ use std::time::Duration;
 
 use terrace_api::types::Health;
 
-use super::super::{Kind, Trouble, Verified};
 use super::GIB;
 use super::script::{Host, Scripted, host, host_with};
 use crate::served::put;
+use terrace_proto::provision::{ProviderError, ProviderKind, Verified};
 
 fn counted(host: &Host, vm: &str, bytes: u64) {
     host.until(vm, |e| (e.tiers[0].counted_bytes == bytes).then_some(()));
@@ -119,7 +119,7 @@ fn a_tier_whose_node_is_not_known_counts_against_the_whole_host_and_that_is_said
 #[test]
 fn without_a_look_at_files_what_a_vm_has_already_is_its_process_memory() {
     let (one, two) = (Scripted::settled(), Scripted::settled());
-    two.lock().kind = Kind::VirtioMem;
+    two.lock().kind = ProviderKind::VirtioMem;
     two.see(|look| look.tiers.iter_mut().for_each(|tier| tier.verified = None));
     let host = host([("vm1", &one), ("vm2", &two)]);
     counted(&host, "vm1", 2 * GIB);
@@ -205,7 +205,7 @@ fn sizes_are_rounded_to_the_smallest_page_that_the_device_offers() {
 #[test]
 fn the_balloons_size_is_rounded_to_whole_pages_which_it_can_reach() {
     let script = Scripted::settled();
-    script.lock().kind = Kind::Balloon;
+    script.lock().kind = ProviderKind::Balloon;
     script.see(|look| {
         look.tiers.truncate(1);
         look.tiers[0].block_bytes = 4096;
@@ -221,7 +221,7 @@ fn nothing_is_given_beside_a_vm_whose_device_has_never_answered() {
     let (one, two) = (Scripted::settled(), Scripted::settled());
     let config = "[vm.vm2]\nhyperflex = \"/run/two\"\nhyperflex_nodes = [0, 1]\n";
     let host = host_with(Duration::from_secs(60), config, [("vm1", &one)]);
-    let gone = Trouble::Gone("connection refused".into());
+    let gone = ProviderError::Gone("connection refused".into());
     two.lock().look = Err(gone);
     host.add("vm2", &two, 200);
     host.until("vm2", |elastic| {

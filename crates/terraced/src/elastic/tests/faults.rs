@@ -6,11 +6,11 @@ use std::time::Duration;
 use terrace_api::elastic::{Elastic, OrderState};
 use terrace_api::types::{Health, Status, Vm};
 
-use super::super::{Kind, Trouble, Verified};
 use super::script::{Host, Scripted, host, host_with, live, resize_tier};
 use super::{GIB, MIB};
 use crate::scout::State;
 use crate::served::{play_process, process, put};
+use terrace_proto::provision::{ProviderError, ProviderKind, Verified};
 
 #[test]
 fn an_order_is_told_and_its_end_is_too() {
@@ -72,7 +72,8 @@ fn a_device_that_goes_and_comes_back_is_told_once_each_and_counted_whole_between
     host.until("vm1", |e| {
         (e.tiers[0].counted_bytes == 2 * GIB).then_some(())
     });
-    let gone = Trouble::Gone("connection refused; is the VM's terrace-hyperflex running?".into());
+    let gone =
+        ProviderError::Gone("connection refused; is the VM's terrace-hyperflex running?".into());
     let before = std::mem::replace(&mut script.lock().look, Err(gone));
     host.event(
         "vm1",
@@ -198,7 +199,7 @@ fn a_lost_answer_is_counted_as_taken_until_a_look_tells() {
     host.until("vm1", |e| {
         (e.tiers[0].counted_bytes == 2 * GIB).then_some(())
     });
-    let lost = Trouble::Gone("the answer was lost".into());
+    let lost = ProviderError::Gone("the answer was lost".into());
     script.lock().answer = Err(lost);
     script.hang_after_orders();
     host.resize("vm1", [Some(3 * GIB), None]).unwrap_err();
@@ -365,7 +366,7 @@ fn a_newer_order_replaces_an_older_one() {
 fn an_order_that_the_device_refuses_is_told_with_its_reason() {
     let script = Scripted::settled();
     let host = host([("vm1", &script)]);
-    script.lock().answer = Err(Trouble::Refused("1 bytes are no whole pages".into()));
+    script.lock().answer = Err(ProviderError::Refused("1 bytes are no whole pages".into()));
     let refused = host.resize("vm1", [Some(GIB + 1), None]).unwrap_err();
     assert_eq!(refused, "1 bytes are no whole pages");
     host.event("vm1", "came to nothing: 1 bytes are no whole pages");
@@ -453,7 +454,7 @@ fn an_order_of_the_daemon_that_the_device_refuses_is_not_repeated_at_each_look()
     let script = Scripted::settled();
     let host = host([("vm1", &script)]);
     host.resize("vm1", [Some(GIB), None]).unwrap();
-    script.lock().answer = Err(Trouble::Refused("it cannot be".into()));
+    script.lock().answer = Err(ProviderError::Refused("it cannot be".into()));
     symlink("/dev/vfio/17", host.root().join("proc/100/fd/9")).unwrap();
     host.event("vm1", "came to nothing: it cannot be");
     verified_looks(&host, &script, 3);
@@ -490,7 +491,7 @@ fn what_pins_a_vm_is_looked_for_in_the_process_that_its_device_names() {
 #[test]
 fn a_vm_with_virtio_mem_may_shrink_with_a_device_passed_through() {
     let script = Scripted::settled();
-    script.lock().kind = Kind::VirtioMem;
+    script.lock().kind = ProviderKind::VirtioMem;
     let host = host([("vm1", &script)]);
     symlink("/dev/vfio/17", host.root().join("proc/100/fd/9")).unwrap();
     host.resize("vm1", [Some(GIB), None]).unwrap();
@@ -536,7 +537,7 @@ fn the_processs_memory_is_shown_beside_what_the_guest_claims() {
 #[test]
 fn the_balloon_gives_the_sum_and_says_that_it_knows_no_tiers() {
     let script = Scripted::settled();
-    script.lock().kind = Kind::Balloon;
+    script.lock().kind = ProviderKind::Balloon;
     script.see(|look| {
         look.tiers.truncate(1);
         look.tiers[0].host_nodes.clear();

@@ -11,11 +11,12 @@ use terrace_api::elastic::{Elastic, OrderState, Ordered, Resize};
 use terrace_api::types::{EventLine, VmDetail};
 use terrace_host::qemu::who::HypervisorConfig;
 
-use super::super::orders::Elastics;
-use super::super::{Pace, finder};
+use super::super::drive::Elastics;
+use super::super::finder;
 use super::MIB;
 use crate::scout::State;
 use crate::served::{Served, serve_elastic};
+use terrace_core::provision::ProvisionConfig;
 
 /// A QEMU's memory devices and balloon, which change by its orders at once.
 #[derive(Clone, Default)]
@@ -135,11 +136,11 @@ fn device((id, node, size, requested): &(&str, u32, u64, u64)) -> Value {
 struct Host(Served);
 
 fn host(qemu: &Qemu, config: &str) -> Host {
-    let pace = Pace {
-        under_way: Duration::from_millis(20),
-        idle: Duration::from_millis(30),
-        patience: Duration::from_secs(60),
-        ..Pace::default()
+    let pace = ProvisionConfig {
+        under_way_ms: 20,
+        idle_ms: 30,
+        patience_ms: 60_000,
+        ..ProvisionConfig::default()
     };
     // Which process it is nobody knows here, and so not who else has its RAM.
     let config = format!("[defaults]\nnobody_pins = true\n{config}");

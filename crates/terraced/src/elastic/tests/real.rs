@@ -10,21 +10,22 @@ use terrace_hyperflex::abi::Entry;
 use terrace_hyperflex::mock::{MIB, MockVm};
 use terrace_testkit::front_end::{Hypervisor, PAGE, args, start};
 
-use super::super::orders::Elastics;
-use super::super::{Pace, finder};
+use super::super::drive::Elastics;
+use super::super::finder;
 use super::GIB;
 use super::script::{Host, live};
 use crate::scout::State;
 use crate::served::serve_elastic;
+use terrace_core::provision::ProvisionConfig;
 
 /// A daemon that looks after the VM `vm` with this device.
 pub fn serve(control: &Path) -> Host {
-    let pace = Pace {
-        under_way: Duration::from_millis(20),
-        idle: Duration::from_millis(50),
-        verify: Duration::from_millis(50),
-        patience: Duration::from_secs(60),
-        driver: Duration::from_secs(600),
+    let pace = ProvisionConfig {
+        under_way_ms: 20,
+        idle_ms: 50,
+        verify_ms: 50,
+        patience_ms: 60_000,
+        driver_ms: 600_000,
     };
     let config = format!(
         "[vm.vm]\nhyperflex = \"{}\"\nhyperflex_nodes = [0, 1]\n",

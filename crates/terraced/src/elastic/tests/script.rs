@@ -9,19 +9,21 @@ use terrace_api::client::segment;
 use terrace_api::elastic::{Elastic, Ordered, Resize};
 use terrace_api::types::{Doctor, EventLine, Finding, VmDetail};
 
-use super::super::orders::Elastics;
-use super::super::{
-    Find, Finder, Found, Kind, Look, Mechanism, Pace, Provider, TierLook, Trouble, Verified, Wanted,
-};
+use super::super::drive::Elastics;
+use super::super::{Find, Finder, Found, Provider, Wanted};
 use super::GIB;
 use crate::scout::State;
 use crate::served::{Served, figures, play_process, process, put, serve_elastic};
+use terrace_core::provision::ProvisionConfig;
+use terrace_proto::provision::{
+    Mechanism, ProviderError, ProviderKind, ProviderStatus, TierStatus, Verified,
+};
 
 /// What a provider says and hears.
 pub struct Script {
-    pub kind: Kind,
-    pub look: Result<Look, Trouble>,
-    pub answer: Result<(), Trouble>,
+    pub kind: ProviderKind,
+    pub look: Result<ProviderStatus, ProviderError>,
+    pub answer: Result<(), ProviderError>,
     pub ordered: Vec<Vec<Option<u64>>>,
     /// Looks with and without verification.
     pub looks: [u64; 2],
@@ -40,7 +42,7 @@ impl Scripted {
     /// A VM that has all that it shall have: of each tier 2 GiB of 4 GiB, on the host's nodes 0 and 1.
     pub fn settled() -> Self {
         let script = Script {
-            kind: Kind::HyperFlex,
+            kind: ProviderKind::HyperFlex,
             look: Ok(look([2 * GIB, 2 * GIB])),
             answer: Ok(()),
             ordered: Vec::new(),
@@ -58,7 +60,7 @@ impl Scripted {
     }
 
     /// Changes what is seen.
-    pub fn see(&self, change: impl FnOnce(&mut Look)) {
+    pub fn see(&self, change: impl FnOnce(&mut ProviderStatus)) {
         change(self.lock().look.as_mut().unwrap());
     }
 
@@ -97,9 +99,9 @@ impl Provider for Scripted {
     fn mechanism(&self) -> Mechanism {
         let kind = self.lock().kind;
         let words = match kind {
-            Kind::HyperFlex => "HyperFlex",
-            Kind::VirtioMem => "virtio-mem in 2 MiB blocks",
-            Kind::Balloon => "the balloon, which knows no tiers",
+            ProviderKind::HyperFlex => "HyperFlex",
+            ProviderKind::VirtioMem => "virtio-mem in 2 MiB blocks",
+            ProviderKind::Balloon => "the balloon, which knows no tiers",
         };
         Mechanism {
             kind,
@@ -108,7 +110,7 @@ impl Provider for Scripted {
         }
     }
 
-    fn look(&mut self, verify: bool) -> Result<Look, Trouble> {
+    fn look(&mut self, verify: bool) -> Result<ProviderStatus, ProviderError> {
         let mut script = self.when_it_answers();
         script.looks[usize::from(!verify)] += 1;
         let mut look = script.look.clone()?;
@@ -118,7 +120,7 @@ impl Provider for Scripted {
         Ok(look)
     }
 
-    fn order(&mut self, size_bytes: &[Option<u64>]) -> Result<(), Trouble> {
+    fn order(&mut self, size_bytes: &[Option<u64>]) -> Result<(), ProviderError> {
         let mut script = self.when_it_takes_orders();
         script.ordered.push(size_bytes.to_vec());
         script.hangs |= script.hangs_after_orders;
@@ -131,7 +133,7 @@ impl Provider for Scripted {
         Ok(())
     }
 
-    fn lease(&mut self, _looked: Option<(u64, Found)>) -> Result<Option<Wanted>, Trouble> {
+    fn lease(&mut self, _looked: Option<(u64, Found)>) -> Result<Option<Wanted>, ProviderError> {
         let process = self.lock().process;
         Ok(process.map(|process| Wanted {
             number: None,
@@ -143,8 +145,8 @@ impl Provider for Scripted {
 }
 
 /// A VM whose tiers have these sizes, and shall have them.
-pub fn look(sizes: [u64; 2]) -> Look {
-    let tier = |(node, size): (u32, u64)| TierLook {
+pub fn look(sizes: [u64; 2]) -> ProviderStatus {
+    let tier = |(node, size): (u32, u64)| TierStatus {
         node: Some(node),
         host_nodes: vec![node],
         whole_bytes: 4 * GIB,
@@ -155,19 +157,19 @@ pub fn look(sizes: [u64; 2]) -> Look {
             claimed_bytes: 4 * GIB - size,
             kept_bytes: 0,
         }),
-        ..TierLook::default()
+        ..TierStatus::default()
     };
-    Look {
+    ProviderStatus {
         connected: true,
         told: true,
         total_bytes: Some(4 * GIB),
         tiers: (0..).zip(sizes).map(tier).collect(),
-        ..Look::default()
+        ..ProviderStatus::default()
     }
 }
 
 /// Brings a tier to its size as an honest guest does.
-pub fn resize_tier(tier: &mut TierLook, size: u64) {
+pub fn resize_tier(tier: &mut TierStatus, size: u64) {
     tier.size_bytes = size;
     tier.verified = Some(Verified {
         present_bytes: size,
@@ -176,13 +178,13 @@ pub fn resize_tier(tier: &mut TierLook, size: u64) {
     });
 }
 
-fn pace(patience: Duration) -> Pace {
-    Pace {
-        under_way: Duration::from_millis(20),
-        idle: Duration::from_millis(30),
-        verify: Duration::from_millis(40),
+fn pace(patience: Duration) -> ProvisionConfig {
+    ProvisionConfig {
+        under_way_ms: 20,
+        idle_ms: 30,
+        verify_ms: 40,
         patience,
-        driver: Duration::from_millis(100),
+        driver_ms: 100,
     }
 }
 

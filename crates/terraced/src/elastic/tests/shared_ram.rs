@@ -12,10 +12,10 @@ use terrace_hyperflex::control::Client;
 use terrace_hyperflex::lease::Found;
 use terrace_hyperflex::mock::{MIB, MockVm};
 
-use super::super::Kind;
 use super::GIB;
 use super::real::serve;
 use super::script::{Host, Scripted, host, host_with, live};
+use terrace_proto::provision::ProviderKind;
 use terrace_testkit::front_end::{Hypervisor, PAGE, args, start};
 
 /// What a hypervisor of a played host maps.
@@ -38,16 +38,20 @@ fn go(host: &Host, pid: u32) {
 
 #[test]
 fn a_vm_whose_ram_another_process_maps_is_refused_a_shrink_by_every_mechanism() {
-    for kind in [Kind::HyperFlex, Kind::VirtioMem, Kind::Balloon] {
+    for kind in [
+        ProviderKind::HyperFlex,
+        ProviderKind::VirtioMem,
+        ProviderKind::Balloon,
+    ] {
         let script = Scripted::settled();
         script.lock().kind = kind;
-        if kind == Kind::Balloon {
+        if kind == ProviderKind::Balloon {
             script.see(|look| look.tiers.truncate(1));
         }
         let host = host([("vm1", &script)]);
         map_ram(&host, 100);
         come(&host, 200, Path::new("/usr/bin/spdk_tgt\x1b[2J"));
-        let slow = (kind == Kind::Balloon).then_some(0);
+        let slow = (kind == ProviderKind::Balloon).then_some(0);
         let refused = host.resize("vm1", [Some(GIB), slow]).unwrap_err();
         for has in [
             "process 200 (/usr/bin/spdk_tgt",
@@ -78,7 +82,7 @@ fn a_vm_whose_ram_another_process_maps_is_refused_a_shrink_by_every_mechanism() 
 
 #[test]
 fn a_process_that_comes_under_way_takes_the_target_back() {
-    for kind in [Kind::HyperFlex, Kind::VirtioMem] {
+    for kind in [ProviderKind::HyperFlex, ProviderKind::VirtioMem] {
         let script = Scripted::settled();
         script.lock().kind = kind;
         let host = host([("vm1", &script)]);

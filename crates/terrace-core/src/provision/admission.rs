@@ -1,6 +1,6 @@
 //! Whether a VM may have more memory: what it adds must fit into its node beside what others may still take.
 //!
-//! Pure. What a VM may still take of a tier is what is counted of it less what is really there already. Counted is the
+//! What a VM may still take of a tier is what is counted of it less what is really there already. Counted is the
 //! whole tier until the guest's driver has inflated: before that nothing keeps the guest from touching all of it. A
 //! tier whose node nobody knows is counted against every node.
 
@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 
 use terrace_proto::PAGE_SIZE;
 
-use super::size;
+use super::words::size;
 
 /// A tier of a VM.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -34,6 +34,7 @@ pub struct Claim {
 
 impl Claim {
     /// What the VM may still take for it, bytes.
+    #[must_use]
     pub fn may_take(&self) -> u64 {
         self.counted_bytes.saturating_sub(self.present_bytes)
     }
@@ -52,7 +53,7 @@ impl Claim {
 /// Free memory of each node that VMs may have, bytes: less what the operator keeps back.
 pub type Free = BTreeMap<u32, u64>;
 
-/// Says why `growing`, with what it shall be counted for, has no room among `all` claims, where it has none. What it
+/// Says why `growing`, with what it shall be counted for, has no room among `all` claims, if it has none. What it
 /// holds already (`size_bytes`) stays its own.
 ///
 /// # Errors
@@ -86,6 +87,7 @@ pub fn admit(growing: &Claim, size_bytes: u64, all: &[Claim], free: &Free) -> Re
 }
 
 /// Where VMs may together take more than there is, in sentences.
+#[must_use]
 pub fn overcommitted(all: &[Claim], free: &Free) -> Vec<String> {
     let mut said = Vec::new();
     let mut check = |nodes: &[u32], claims: Vec<&Claim>| {

@@ -1,0 +1,249 @@
+//! Who wants sizes, and their one answer each: after a look and an order, or as soon as one of them fails or takes too
+//! long.
+
+use terrace_proto::provision::{
+    NotOrdered, OrderOutcome, OrderWithdrawal, Ordered, Origin, ProviderError, ProviderReport,
+    SizesAnswer, SizesWanted,
+};
+use terrace_proto::{Action, OrderId, ProviderId, ResizeId, Tick};
+
+use super::Provision;
+use super::order::words as order_words;
+use super::rules::{Host, Refusal, known};
+
+/// Somebody who waits.
+pub(super) struct Request {
+    provider: ProviderId,
+    origin: Origin,
+    asked: Vec<Option<u64>>,
+    stage: Stage,
+}
+
+/// What it waits for.
+enum Stage {
+    /// A report of that number, or a later one.
+    Look { number: u64, until: Tick },
+    /// What comes of an order.
+    Order {
+        ordered: Box<Ordered>,
+        order: OrderId,
+        until: Tick,
+    },
+    /// Whether that order could be taken back.
+    Withdrawal {
+        ordered: Box<Ordered>,
+        order: OrderId,
+    },
+}
+
+impl Request {
+    pub fn new(wanted: &SizesWanted, number: u64, until: Tick) -> Self {
+        Self {
+            provider: wanted.provider,
+            origin: wanted.origin,
+            asked: wanted.size_bytes.clone(),
+            stage: Stage::Look { number, until },
+        }
+    }
+
+    /// It waits for a look at that provider.
+    pub fn looks_at(&self, provider: ProviderId) -> bool {
+        self.provider == provider && matches!(self.stage, Stage::Look { .. })
+    }
+
+    /// When it waited long enough.
+    pub fn until(&self) -> Option<Tick> {
+        match self.stage {
+            Stage::Look { until, .. } | Stage::Order { until, .. } => Some(until),
+            Stage::Withdrawal { .. } => None,
+        }
+    }
+
+    fn ordered(self) -> Option<Ordered> {
+        match self.stage {
+            Stage::Order { ordered, .. } | Stage::Withdrawal { ordered, .. } => Some(*ordered),
+            Stage::Look { .. } => None,
+        }
+    }
+
+    fn has(&self, order: OrderId) -> bool {
+        match &self.stage {
+            Stage::Order { order: of, .. } | Stage::Withdrawal { order: of, .. } => *of == order,
+            Stage::Look { .. } => false,
+        }
+    }
+}
+
+/// What whoever wants a VM that nobody knows is told.
+pub(super) fn gone() -> NotOrdered {
+    NotOrdered::NotNow("what resizes the VM is gone".into())
+}
+
+impl Provision {
+    pub(super) fn answer(&mut self, id: ResizeId, result: Result<Ordered, NotOrdered>) {
+        self.requests.remove(&id);
+        let answer = SizesAnswer { id, result };
+        self.actions.push_back(Action::Answer(answer));
+    }
+
+    /// Nothing comes of what is wanted of a provider.
+    pub(super) fn refuse_all(&mut self, provider: ProviderId, why: &str) {
+        for id in self.ids(|request| request.provider == provider) {
+            self.answer(id, Err(NotOrdered::NotNow(why.to_owned())));
+        }
+    }
+
+    fn ids(&self, which: impl Fn(&Request) -> bool) -> Vec<ResizeId> {
+        let requests = self.requests.iter();
+        let which = requests.filter(|(_, request)| which(request));
+        which.map(|(id, _)| *id).collect()
+    }
+
+    /// Orders what those want who waited for this report.
+    pub(super) fn serve(&mut self, now: Tick, report: &ProviderReport) {
+        let waited = |request: &Request| {
+            let was =
+                matches!(request.stage, Stage::Look { number, .. } if number <= report.number);
+            was && request.provider == report.provider
+        };
+        for id in self.ids(waited) {
+            if let Err(why) = self.try_order(now, id, report) {
+                self.answer(id, Err(why));
+            }
+        }
+    }
+
+    fn try_order(
+        &mut self,
+        now: Tick,
+        id: ResizeId,
+        report: &ProviderReport,
+    ) -> Result<(), NotOrdered> {
+        let request = self.requests.get(&id).ok_or_else(gone)?;
+        let (of, origin) = (request.provider, request.origin);
+        let asked = request.asked.clone();
+        let provider = self.providers.get(&of).ok_or_else(gone)?;
+        let size_bytes = known(provider, &asked).map_err(|refusal| {
+            let what = format!("an order of {}", origin.words());
+            (what, refusal)
+        });
+        let size_bytes = match size_bytes {
+            Ok(size_bytes) => size_bytes,
+            Err((what, refusal)) => return Err(self.refuse(now, of, &what, &refusal)),
+        };
+        let status = provider.status().ok_or_else(gone)?;
+        let words = order_words(provider.kind(), status, &size_bytes, &asked);
+        let by = provider.words().to_owned();
+        let host = Host {
+            providers: &self.providers,
+            memory: &report.host,
+            tiers: &self.tiers,
+            least_first_tier_bytes: self.config.least_first_tier_bytes,
+        };
+        if let Err(refusal) = host.check(of, &size_bytes) {
+            let what = format!("{words} ordered by {}, by {by}", origin.words());
+            return Err(self.refuse(now, of, &what, &refusal));
+        }
+        let (vm, kind) = (provider.spec.vm.clone(), provider.kind());
+        let order = self.order(now, of, origin, size_bytes.clone(), &words);
+        let ordered = Box::new(Ordered {
+            done: format!("{vm}: {words} ordered by {by}; `terrace show {vm}` tells how far it is"),
+            number: order.0,
+            by: kind.name().into(),
+            by_words: by,
+            size_bytes,
+        });
+        let until = now.after(self.config.patience());
+        if let Some(request) = self.requests.get_mut(&id) {
+            request.stage = Stage::Order {
+                ordered,
+                order,
+                until,
+            };
+        }
+        Ok(())
+    }
+
+    /// Records that something is not ordered.
+    fn refuse(&mut self, now: Tick, of: ProviderId, what: &str, refusal: &Refusal) -> NotOrdered {
+        let why = refusal.why();
+        let Some(provider) = self.providers.get_mut(&of) else {
+            return gone();
+        };
+        refusal.count(&mut provider.counts);
+        provider.reasons.say(now, format!("{what}: refused: {why}"));
+        let vm = &provider.spec.vm;
+        let why = if why.starts_with(vm.as_str()) {
+            why.to_owned()
+        } else {
+            format!("{vm}: {why}")
+        };
+        match refusal {
+            Refusal::Invalid(_) => NotOrdered::Invalid(why),
+            Refusal::Absent(_) | Refusal::Pinned(_) | Refusal::Full(_) => NotOrdered::NotNow(why),
+        }
+    }
+
+    /// Tells who waits what came of the order.
+    pub(super) fn answered(&mut self, outcome: &OrderOutcome) {
+        for id in self.ids(|request| request.has(outcome.order)) {
+            let request = self.requests.remove(&id);
+            let result = match &outcome.result {
+                Ok(()) => request.and_then(Request::ordered).ok_or_else(gone),
+                Err(ProviderError::Refused(why)) => Err(NotOrdered::Invalid(why.clone())),
+                Err(ProviderError::Gone(why) | ProviderError::Nothing(why)) => {
+                    Err(NotOrdered::NotNow(why.clone()))
+                }
+            };
+            self.answer(id, result);
+        }
+    }
+
+    /// Tells who waits that the order was taken back, or not.
+    pub(super) fn taken_back(&mut self, withdrawal: OrderWithdrawal) {
+        let waited = |request: &Request| matches!(request.stage, Stage::Withdrawal { order, .. } if order == withdrawal.order);
+        for id in self.ids(waited) {
+            let so = if withdrawal.in_time {
+                "the order was taken back"
+            } else {
+                "it was given the order and may yet carry it out: `terrace show` tells"
+            };
+            let why = self.hangs(withdrawal.provider, so);
+            self.answer(id, Err(why));
+        }
+    }
+
+    /// Ends the wait of those who waited long enough.
+    pub(super) fn give_up(&mut self, now: Tick) {
+        for id in self.ids(|request| request.until().is_some_and(|until| until <= now)) {
+            let Some(mut request) = self.requests.remove(&id) else {
+                continue;
+            };
+            let of = request.provider;
+            if let Stage::Order { ordered, order, .. } = request.stage {
+                request.stage = Stage::Withdrawal { ordered, order };
+                self.requests.insert(id, request);
+                self.actions.push_back(Action::Withdraw(of, order));
+            } else {
+                let why = self.hangs(of, "nothing was ordered");
+                self.answer(id, Err(why));
+            }
+        }
+    }
+
+    fn hangs(&self, of: ProviderId, so: &str) -> NotOrdered {
+        let Some(provider) = self.providers.get(&of) else {
+            return gone();
+        };
+        let by = match &provider.mechanism {
+            None => "what resizes it".to_owned(),
+            Some(mechanism) => format!("{} ({})", mechanism.words, mechanism.at),
+        };
+        let (vm, tenths) = (&provider.spec.vm, self.config.patience_ms / 100);
+        NotOrdered::NotNow(format!(
+            "{vm}: {by} hangs: no answer for {}.{} s; {so}. `terrace show {vm}` has what was seen last",
+            tenths / 10,
+            tenths % 10
+        ))
+    }
+}

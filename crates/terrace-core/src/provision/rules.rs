@@ -1,0 +1,261 @@
+//! What sizes a VM may be ordered to have: what can be, what may be taken away, what there is to give.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use terrace_proto::ProviderId;
+use terrace_proto::provision::{NodeMemory, Orders, ProviderKind, TierStatus};
+
+use super::admission::{self, Claim, Free, admit};
+use super::order::wanted;
+use super::provider::Provider;
+use super::words::{size, tier_name};
+use crate::config::TierConfig;
+
+/// Why sizes are not ordered.
+pub(super) enum Refusal {
+    /// What resizes the VM does not answer.
+    Absent(String),
+    /// They cannot be.
+    Invalid(String),
+    /// Memory that may be pinned would be taken away.
+    Pinned(String),
+    /// There is no room.
+    Full(String),
+}
+
+impl Refusal {
+    /// Why, in words.
+    pub fn why(&self) -> &str {
+        match self {
+            Self::Absent(why) | Self::Invalid(why) | Self::Pinned(why) | Self::Full(why) => why,
+        }
+    }
+
+    /// Counts it.
+    pub fn count(&self, counts: &mut Orders) {
+        let count = match self {
+            Self::Absent(_) => &mut counts.failed,
+            Self::Invalid(_) => &mut counts.refused_invalid,
+            Self::Pinned(_) => &mut counts.refused_pinned,
+            Self::Full(_) => &mut counts.refused_admission,
+        };
+        *count += 1;
+    }
+}
+
+/// What a provider's VM gets if these sizes are asked for: sizes against which an order can be checked must be known, and
+/// they must make sense.
+pub(super) fn known(
+    provider: &Provider,
+    asked: &[Option<u64>],
+) -> Result<Vec<Option<u64>>, Refusal> {
+    let status = provider.status();
+    let Some(status) = status.filter(|_| provider.trouble.is_none()) else {
+        let why = provider.trouble.as_deref();
+        let why = why.unwrap_or("what resizes it has not answered yet");
+        return Err(Refusal::Absent(why.to_owned()));
+    };
+    wanted(&provider.spec.vm, provider.kind(), status, asked).map_err(Refusal::Invalid)
+}
+
+/// All that admission looks at.
+pub(super) struct Host<'a> {
+    pub providers: &'a BTreeMap<ProviderId, Provider>,
+    pub memory: &'a [NodeMemory],
+    pub tiers: &'a [TierConfig],
+    pub least_first_tier_bytes: u64,
+}
+
+impl Host<'_> {
+    /// Whether a VM may have these sizes now.
+    pub fn check(&self, id: ProviderId, wanted: &[Option<u64>]) -> Result<(), Refusal> {
+        let Some(provider) = self.providers.get(&id) else {
+            return Ok(());
+        };
+        let Some(status) = provider.status() else {
+            return Ok(());
+        };
+        let kind = provider.kind();
+        let tiers = status.tiers.iter().zip(wanted).enumerate();
+        let tiers = tiers.filter_map(|(i, (tier, wanted))| Some((i, tier, (*wanted)?)));
+        for (i, tier, wanted) in tiers.clone() {
+            // Others have limits of more kinds, and say them themselves.
+            if kind == ProviderKind::HyperFlex && wanted > tier.whole_bytes {
+                return Err(Refusal::Invalid(format!(
+                    "its {} memory has {} at most, what it was started with",
+                    tier_name(kind, i),
+                    size(tier.whole_bytes)
+                )));
+            }
+            self.may_shrink(provider, i, tier, wanted)?;
+        }
+        let all = self.claims_with(id, wanted);
+        for (i, tier, wanted) in tiers.filter(|(_, tier, wanted)| *wanted > tier.size_bytes) {
+            if let Some(why) = self.unseen(id, &tier.host_nodes) {
+                return Err(Refusal::Full(why));
+            }
+            self.may_grow(provider, i, tier, wanted, &all)?;
+        }
+        Ok(())
+    }
+
+    /// Whether tier `i` may be asked to have no more than that.
+    fn may_shrink(
+        &self,
+        provider: &Provider,
+        i: usize,
+        tier: &TierStatus,
+        wanted: u64,
+    ) -> Result<(), Refusal> {
+        let kind = provider.kind();
+        if wanted >= tier.size_bytes {
+            return Ok(());
+        }
+        let least = self.least_first_tier_bytes;
+        if kind == ProviderKind::HyperFlex && i == 0 && wanted < least {
+            return Err(Refusal::Invalid(format!(
+                "{} of {} memory are too little for any guest; {} can be had at least. Did you mean MiB?",
+                size(wanted),
+                tier_name(kind, i),
+                size(least)
+            )));
+        }
+        not_pinned(provider).map_err(Refusal::Pinned)
+    }
+
+    fn may_grow(
+        &self,
+        provider: &Provider,
+        i: usize,
+        tier: &TierStatus,
+        wanted: u64,
+        all: &[Claim],
+    ) -> Result<(), Refusal> {
+        let Some(own) = provider.claims().find(|claim| claim.tier == i) else {
+            return Ok(());
+        };
+        let growing = Claim {
+            counted_bytes: wanted,
+            ..own
+        };
+        let pool = tier.pool();
+        let all: Vec<Claim> = all.iter().filter(|c| c.pool == pool).cloned().collect();
+        let admitted = admit(
+            &growing,
+            tier.size_bytes,
+            &all,
+            &free(self.memory, self.tiers, pool),
+        );
+        admitted.map_err(|why| {
+            Refusal::Full(match pool {
+                0 => why,
+                page => format!("its memory is huge pages of {}, of which {why}", size(page)),
+            })
+        })
+    }
+
+    /// What each tier of each VM counts for, with all that is ordered at once.
+    fn claims_with(&self, id: ProviderId, wanted: &[Option<u64>]) -> Vec<Claim> {
+        let each = self.providers.iter().flat_map(|(of, provider)| {
+            provider.claims().map(move |claim| {
+                let wanted = wanted.get(claim.tier).copied().flatten();
+                let wanted = wanted.filter(|_| *of == id).unwrap_or(0);
+                Claim {
+                    counted_bytes: claim.counted_bytes.max(wanted),
+                    ..claim
+                }
+            })
+        });
+        each.collect()
+    }
+
+    /// Why nothing can be given of these nodes: a VM that may take memory there has said nothing yet.
+    fn unseen(&self, id: ProviderId, nodes: &[u32]) -> Option<String> {
+        let mut others = self.providers.iter();
+        let (_, other) = others.find(|(other, provider)| {
+            let spec = &provider.spec;
+            let is_unseen = provider.seen.is_none() && spec.is_configured && **other != id;
+            let of = &spec.host_nodes;
+            let meets = of.is_empty() || nodes.is_empty() || of.iter().any(|n| nodes.contains(n));
+            is_unseen && meets
+        })?;
+        let why = other.trouble.as_deref().unwrap_or("it was not asked yet");
+        Some(format!(
+            "what {} may still take is not known, because its HyperFlex device has never answered: {why}",
+            other.spec.vm
+        ))
+    }
+}
+
+/// That nobody may have pinned the VM's memory; otherwise who.
+fn not_pinned(provider: &Provider) -> Result<(), String> {
+    if let Some(who) = &provider.held_by {
+        return Err(format!(
+            "{who}, may have pinned it for a device, from under which it would be taken. It can grow, and shrink once \
+             that process is gone; if its program never pins memory, say so: do_not_pin = [\"/path/of/program\"] under \
+             [vm.NAME] or [defaults]"
+        ));
+    }
+    if let Some(why) = &provider.holding_unknown {
+        return Err(format!(
+            "whether another process has its RAM, and may have pinned it, is not known: {why}. It can grow, and shrink \
+             once terraced may see all processes: grant it CAP_SYS_PTRACE and CAP_DAC_OVERRIDE, or say nobody_pins = true \
+             under [vm.NAME] if none ever pins its memory"
+        ));
+    }
+    let unknown = provider.pinning_unknown.as_ref();
+    if let Some(why) = unknown.filter(|_| provider.kind() == ProviderKind::HyperFlex) {
+        return Err(format!(
+            "whether a device is passed through, which would pin its memory, is not known: {why}. It can grow, and \
+             shrink once terraced may see the descriptors of the hypervisor: grant it CAP_SYS_PTRACE and \
+             CAP_DAC_OVERRIDE, or run it as the hypervisor's user"
+        ));
+    }
+    match &provider.pinned_by {
+        None => Ok(()),
+        Some(device) => Err(format!(
+            "a device is passed through ({device}), which pins all of its memory: what the guest gave back would stay, \
+             or be taken from under the device. It can grow, and cannot shrink while it has the device"
+        )),
+    }
+}
+
+/// Free memory of each node in that pool (0: in none), less what the operator keeps back of its tier, a part of each of
+/// the tier's nodes.
+pub(super) fn free(memory: &[NodeMemory], tiers: &[TierConfig], pool: u64) -> Free {
+    let plain = || memory.iter().filter(|memory| memory.page_bytes == 0);
+    let reserve = |memory: &NodeMemory| {
+        let tier = memory.tier.filter(|_| pool == 0)?;
+        let nodes = plain().filter(|other| other.tier == Some(tier)).count();
+        let reserve = tiers.get(tier.index())?.reserve_bytes;
+        Some(reserve.div_ceil((nodes as u64).max(1)))
+    };
+    let here = memory.iter().filter(|memory| memory.page_bytes == pool);
+    here.map(|memory| {
+        let free = memory
+            .free_bytes
+            .saturating_sub(reserve(memory).unwrap_or(0));
+        (memory.node, free)
+    })
+    .collect()
+}
+
+/// If VMs may together take more than there is, that in sentences.
+pub(super) fn overcommitted(
+    providers: &BTreeMap<ProviderId, Provider>,
+    memory: &[NodeMemory],
+    tiers: &[TierConfig],
+) -> Vec<String> {
+    let claims: Vec<Claim> = providers.values().flat_map(Provider::claims).collect();
+    let pools: BTreeSet<u64> = claims.iter().map(|claim| claim.pool).collect();
+    let over = pools.into_iter().flat_map(|pool| {
+        let here = claims.iter().filter(|claim| claim.pool == pool);
+        let here: Vec<Claim> = here.cloned().collect();
+        let said = admission::overcommitted(&here, &free(memory, tiers, pool)).into_iter();
+        said.map(move |said| match pool {
+            0 => said,
+            page => format!("of huge pages of {}, {said}", size(page)),
+        })
+    });
+    over.collect()
+}

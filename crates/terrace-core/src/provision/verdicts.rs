@@ -1,0 +1,117 @@
+//! What the host said last of each tier: a look that could not look at it in time takes nothing of that back.
+
+use std::time::Duration;
+
+use terrace_proto::Tick;
+use terrace_proto::provision::{ProviderStatus, Verified};
+
+/// How much earlier than another one a verdict may seem to be that is the same: what it takes to be told.
+const SAME: Duration = Duration::from_secs(1);
+
+/// The host's word of a tier.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Verdict {
+    /// When it began to look.
+    pub at: Tick,
+    /// What it saw.
+    pub verified: Verified,
+}
+
+/// The last verdicts.
+#[derive(Debug, Default)]
+pub(super) struct Verdicts {
+    tiers: Vec<Option<Verdict>>,
+    /// When the host's memory was looked at last.
+    pub tried: Option<Tick>,
+    /// Of the last report.
+    resets: Option<u64>,
+    /// What is older is of the guest before.
+    from: Option<Tick>,
+}
+
+impl Verdicts {
+    /// Keeps what is new in a status whose look was asked for at `asked`, and puts what is known into it. Says which is
+    /// new.
+    pub fn take(&mut self, now: Tick, status: &mut ProviderStatus, asked: Tick) -> Vec<bool> {
+        let before = self.resets.replace(status.resets);
+        if before.is_some_and(|before| before != status.resets) {
+            *self = Self {
+                resets: self.resets,
+                from: Some(now),
+                ..Self::default()
+            };
+        }
+        self.tiers.resize(status.tiers.len(), None);
+        let from = self.from;
+        let tiers = status.tiers.iter_mut().zip(&mut self.tiers);
+        let each = tiers.map(|(tier, known)| {
+            let at = Tick(now.0.saturating_sub(tier.verified_age_ns));
+            let new = tier.verified.map(|verified| Verdict { at, verified });
+            let new = new.filter(|new| from.is_none_or(|from| new.at >= from));
+            let is_fresh = new.is_some_and(|new| {
+                new.at >= asked || known.is_none_or(|known| new.at > known.at.after(SAME))
+            });
+            *known = new.or(*known);
+            tier.verified = known.map(|known| known.verified);
+            is_fresh
+        });
+        each.collect()
+    }
+
+    /// What is known of a tier.
+    pub fn of(&self, tier: usize) -> Option<Verdict> {
+        self.tiers.get(tier).copied().flatten()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use terrace_proto::provision::TierStatus;
+
+    use super::*;
+
+    const BEGUN: Tick = Tick(1_000_000_000_000);
+
+    /// What a look says at `now` whose verdict began at `at`, in a guest that was started `resets` times.
+    fn status(now: Tick, verified: Option<Verified>, at: Tick, resets: u64) -> ProviderStatus {
+        let tier = TierStatus {
+            verified,
+            verified_age_ns: now.0 - at.0,
+            ..TierStatus::default()
+        };
+        ProviderStatus {
+            tiers: vec![tier],
+            resets,
+            ..ProviderStatus::default()
+        }
+    }
+
+    #[test]
+    fn a_verdict_that_is_told_again_is_no_second_one_and_none_takes_nothing_back() {
+        let (mut verdicts, verified) = (Verdicts::default(), Some(Verified::default()));
+        let mut seen = status(BEGUN, verified, BEGUN, 0);
+        assert_eq!(verdicts.take(BEGUN, &mut seen, BEGUN), [true]);
+        let now = BEGUN.after(Duration::from_secs(20));
+        let asked = BEGUN.after(Duration::from_secs(10));
+        // It takes a while to be told.
+        let late = BEGUN.after(SAME / 2);
+        let mut again = status(now, verified, late, 0);
+        assert_eq!(verdicts.take(now, &mut again, asked), [false]);
+        let mut none = status(now, None, now, 0);
+        assert_eq!(verdicts.take(now, &mut none, asked), [false]);
+        assert_eq!(none.tiers[0].verified, verified);
+        assert_eq!(verdicts.of(0).unwrap().at, late);
+        let mut new = status(now, verified, late.after(2 * SAME), 0);
+        assert_eq!(verdicts.take(now, &mut new, asked), [true]);
+    }
+
+    #[test]
+    fn a_verdict_about_the_guest_before_is_none_about_the_one_that_was_started_since() {
+        let (mut verdicts, verified) = (Verdicts::default(), Some(Verified::default()));
+        verdicts.take(BEGUN, &mut status(BEGUN, verified, BEGUN, 0), BEGUN);
+        let now = BEGUN.after(SAME);
+        let mut after = status(now, verified, BEGUN, 1);
+        assert_eq!(verdicts.take(now, &mut after, BEGUN), [false]);
+        assert_eq!(after.tiers[0].verified, None);
+    }
+}

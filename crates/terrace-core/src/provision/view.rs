@@ -1,0 +1,161 @@
+//! A VM's elastic memory as people see it.
+
+use terrace_proto::Tick;
+use terrace_proto::provision::{
+    Elastic, ElasticTier, Order as OrderView, OrderState, Resident, TierStatus,
+};
+
+use super::order::Order;
+use super::provider::Provider;
+use super::words::{size, tier_name};
+
+/// All about one VM.
+pub(super) fn view(provider: &Provider, now: Tick) -> Elastic {
+    let mechanism = provider.mechanism.as_ref();
+    let mut view = Elastic {
+        by: mechanism.map_or("", |m| m.kind.name()).to_owned(),
+        by_words: mechanism.map_or(String::new(), |m| m.words.clone()),
+        at: mechanism.map_or(String::new(), |m| m.at.clone()),
+        problem: problem(provider, now),
+        order: provider
+            .order
+            .as_ref()
+            .map(|order| order_view(order, provider, now)),
+        orders: provider.counts,
+        resident: resident(provider),
+        pinned_by: provider.pinned_by.clone(),
+        pinning_unknown: provider.pinning_unknown.clone(),
+        held_by: provider.held_by.clone(),
+        holding_unknown: provider.holding_unknown.clone(),
+        admission: admission(provider),
+        ..Elastic::default()
+    };
+    let Some(seen) = &provider.seen else {
+        return view;
+    };
+    let look = &seen.status;
+    view.age_s = Some(seconds(now, seen.at));
+    view.connected = look.connected;
+    view.told = look.told;
+    view.resizing = !look.is_met();
+    view.resets = look.resets;
+    view.total_bytes = look.total_bytes;
+    view.refused_entries = look.refused_entries;
+    let tiers = look.tiers.iter().enumerate();
+    view.tiers = tiers
+        .map(|(i, tier)| tier_view(provider, now, i, tier))
+        .collect();
+    view
+}
+
+fn tier_view(provider: &Provider, now: Tick, i: usize, tier: &TierStatus) -> ElasticTier {
+    let seen = tier.verified;
+    let counted_bytes = provider.counted(i, tier);
+    let present_bytes = seen.map(|seen| seen.present_bytes);
+    ElasticTier {
+        name: tier_name(provider.kind(), i).into(),
+        node: tier.node,
+        host_nodes: tier.host_nodes.clone(),
+        whole_bytes: tier.whole_bytes,
+        target_bytes: tier.target_bytes,
+        size_bytes: tier.size_bytes,
+        withheld_bytes: tier.withheld_bytes,
+        present_bytes,
+        claimed_bytes: seen.map(|seen| seen.claimed_bytes),
+        kept_bytes: seen.map(|seen| seen.kept_bytes),
+        honesty: seen.map(|seen| seen.honesty()),
+        verified_age_s: provider.verdicts.of(i).map(|seen| seconds(now, seen.at)),
+        stuck: tier.stuck.clone().filter(|_| provider.is_stuck(i)),
+        inflated: provider.is_inflated(i),
+        counted_bytes,
+        may_take_bytes: counted_bytes.saturating_sub(provider.present_bytes(i)),
+        guest: tier.guest,
+    }
+}
+
+fn problem(provider: &Provider, now: Tick) -> Option<String> {
+    if provider.is_silent() {
+        let silent = now.since(provider.heard).as_secs();
+        return Some(format!("no answer for {silent} s: it hangs"));
+    }
+    match (&provider.trouble, &provider.seen) {
+        (Some(trouble), _) => Some(trouble.clone()),
+        (None, None) => Some("not looked at yet".into()),
+        (None, Some(_)) => None,
+    }
+}
+
+fn order_view(order: &Order, provider: &Provider, now: Tick) -> OrderView {
+    let silent = provider.is_silent() && order.state == OrderState::Sent;
+    OrderView {
+        number: order.number.0,
+        origin: order.origin.name().into(),
+        age_s: seconds(now, order.at),
+        from_bytes: order.from_bytes.clone(),
+        size_bytes: order.size_bytes.clone(),
+        state: order.state,
+        why: order
+            .why
+            .clone()
+            .or_else(|| silent.then(|| "what resizes it hangs".into())),
+    }
+}
+
+fn resident(provider: &Provider) -> Option<Resident> {
+    let now = provider.resident?;
+    let then = provider.order.as_ref().and_then(|order| order.resident);
+    Some(Resident {
+        shared_bytes: now.shared_bytes,
+        private_bytes: now.private_bytes,
+        fell_bytes: then.and_then(|then| {
+            let bytes = i128::from(then.bytes()) - i128::from(now.bytes());
+            i64::try_from(bytes).ok()
+        }),
+    })
+}
+
+fn admission(provider: &Provider) -> String {
+    let name = &provider.spec.vm;
+    let Some(seen) = &provider.seen else {
+        return format!("admission knows nothing of {name} yet");
+    };
+    let tiers = &seen.status.tiers;
+    let not_inflated = (0..tiers.len()).any(|i| !provider.is_inflated(i));
+    let counted = tiers
+        .iter()
+        .enumerate()
+        .map(|(i, t)| provider.counted(i, t));
+    let counted = counted.fold(0, u64::saturating_add);
+    if !not_inflated {
+        return format!(
+            "admission counts {} of {name}: what it has, or shall have where that is more",
+            size(counted)
+        );
+    }
+    let whole = tiers.iter().map(|tier| tier.whole_bytes);
+    let whole = whole.fold(0, u64::saturating_add);
+    let share = match seen.status.total_bytes {
+        Some(total) if total > 0 && counted == whole => {
+            format!("{} %", u128::from(whole) * 100 / u128::from(total))
+        }
+        _ => size(counted),
+    };
+    let why = if provider.trouble.is_some() {
+        "what resizes it does not answer"
+    } else if is_dishonest(provider) {
+        "it keeps what it claims to have given back"
+    } else {
+        "its driver has not inflated yet"
+    };
+    format!("admission counts {share} of {name}: {why}")
+}
+
+fn is_dishonest(provider: &Provider) -> bool {
+    let tiers = provider.seen.iter().flat_map(|seen| &seen.status.tiers);
+    let mut seen = tiers.filter_map(|tier| tier.verified);
+    seen.any(|seen| !seen.is_honest())
+}
+
+fn seconds(now: Tick, at: Tick) -> f64 {
+    now.since(at).as_secs_f64()
+}
