@@ -8,7 +8,8 @@
 use std::collections::BTreeMap;
 
 use terrace_proto::TierId;
-use terrace_sys::{MoveOutcome, MoveScope, SysError, move_pages, query_nodes};
+pub use terrace_sys::{KernelPages, Pages};
+use terrace_sys::{MoveOutcome, MoveScope, MoveTo};
 
 use crate::room::{Free, Room};
 
@@ -32,50 +33,6 @@ pub struct Piece {
     pub shared: bool,
 }
 
-/// The kernel's answers about pages.
-pub trait Pages {
-    /// On which node each page is, or a negative error number.
-    ///
-    /// # Errors
-    /// Where the process cannot be asked about.
-    fn query(&mut self, pid: u32, addresses: &[u64], status: &mut [i32]) -> Result<(), SysError>;
-
-    /// Moves pages to a node.
-    ///
-    /// # Errors
-    /// Where the process's pages cannot be moved.
-    fn travel(
-        &mut self,
-        pid: u32,
-        addresses: &[u64],
-        node: i32,
-        scope: MoveScope,
-        status: &mut [i32],
-    ) -> Result<MoveOutcome, SysError>;
-}
-
-/// `move_pages(2)`.
-#[derive(Clone, Copy, Debug)]
-pub struct Kernel;
-
-impl Pages for Kernel {
-    fn query(&mut self, pid: u32, addresses: &[u64], status: &mut [i32]) -> Result<(), SysError> {
-        query_nodes(pid, addresses, status)
-    }
-
-    fn travel(
-        &mut self,
-        pid: u32,
-        addresses: &[u64],
-        node: i32,
-        scope: MoveScope,
-        status: &mut [i32],
-    ) -> Result<MoveOutcome, SysError> {
-        let nodes = vec![node; addresses.len()];
-        move_pages(pid, addresses, &nodes, status, scope)
-    }
-}
-
 /// What came of it, in 4 KiB pages.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct Outcome {
@@ -97,7 +54,7 @@ pub struct Outcome {
 
 /// One exchange.
 pub struct Exchange<'a> {
-    pages: &'a mut dyn Pages,
+    pages: &'a dyn Pages,
     room: &'a Room,
     free: &'a mut Free,
     outcome: Outcome,
@@ -112,7 +69,7 @@ enum Way {
 
 impl<'a> Exchange<'a> {
     /// Nothing has moved yet.
-    pub fn new(pages: &'a mut dyn Pages, room: &'a Room, free: &'a mut Free) -> Self {
+    pub fn new(pages: &'a dyn Pages, room: &'a Room, free: &'a mut Free) -> Self {
         Self {
             pages,
             room,
@@ -204,7 +161,8 @@ impl<'a> Exchange<'a> {
             }
             let addresses: Vec<u64> = of_one.iter().map(|piece| piece.address).collect();
             let mut status = vec![0; addresses.len()];
-            match self.pages.travel(pid, &addresses, node, scope, &mut status) {
+            let to_node = Some(MoveTo { node, scope });
+            match self.pages.call(pid, &addresses, to_node, &mut status) {
                 Ok(MoveOutcome::Complete) => {}
                 // The kernel's words are incomplete: where the pages are tells what came of it.
                 Ok(MoveOutcome::Partial) => self.ask(pid, &addresses, &mut status),

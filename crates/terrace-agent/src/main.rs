@@ -14,7 +14,7 @@ use clap_complete::Shell;
 use terrace_agent::agent::Agent;
 use terrace_agent::channel::{HostLink, LinkConfig, guest_memory_end};
 use terrace_agent::config::{Config, DEFAULT_SOCKET};
-use terrace_agent::exchange::Kernel;
+use terrace_agent::exchange::KernelPages;
 use terrace_agent::room::Room;
 use terrace_agent::sampler::Samplers;
 use terrace_agent::status::{self, Board};
@@ -168,7 +168,7 @@ fn run(config: Config) -> Result<()> {
         Some(port) => Some(HostLink::open(&root, link_config(&root, port, &config))?),
         None => None,
     };
-    let mut agent = Agent::new(config, root, room, Box::new(Kernel), samplers);
+    let mut agent = Agent::new(config, root, room, Box::new(KernelPages), samplers);
     let mut next = Instant::now();
     loop {
         agent.step();

@@ -1,7 +1,6 @@
 //! The whole loop on a real process of this machine, with a sampler that says what the test wants and a
 //! kernel that only notes where pages are: on a machine with one node nothing can really move.
 
-use std::collections::HashMap;
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
@@ -10,14 +9,14 @@ use std::sync::{Arc, Mutex};
 use terrace_agent::agent::Agent;
 use terrace_agent::channel::{FrameWishes, Wishes};
 use terrace_agent::config::Config;
-use terrace_agent::exchange::Pages;
 use terrace_agent::report::own_wishes;
 use terrace_agent::room::Room;
 use terrace_agent::sampler::{Drained, Sample, Sampler, SamplerError, Samplers, Target};
 use terrace_core::hyperplace::{Params, Range};
 use terrace_proto::agent::{Budgets, Heartbeat, Mode};
 use terrace_proto::{Gfn, Tick};
-use terrace_sys::{HostRoot, MoveOutcome, MoveScope, SysError};
+use terrace_sys::HostRoot;
+use terrace_testkit::pages::{FakePage, FakePages};
 
 /// Memory of the program that is managed.
 const MIB: usize = 64;
@@ -87,42 +86,14 @@ impl Drop for Program {
     }
 }
 
-/// Where each page is; all are on the slow node at first.
-#[derive(Clone, Default)]
-struct Noted(Arc<Mutex<HashMap<u64, i32>>>);
-
-impl Noted {
-    fn on_fast(&self, range: Range) -> u64 {
-        let noted = self.0.lock().expect("no panic before");
-        let fast = |page: &u64| noted.get(&(page * 4096)) == Some(&0);
-        u64::try_from((range.start..range.end).filter(fast).count()).expect("as set up")
-    }
-}
-
-impl Pages for Noted {
-    fn query(&mut self, _: u32, addresses: &[u64], status: &mut [i32]) -> Result<(), SysError> {
-        let noted = self.0.lock().expect("no panic before");
-        for (address, status) in addresses.iter().zip(status) {
-            *status = noted.get(address).copied().unwrap_or(1);
-        }
-        Ok(())
-    }
-
-    fn travel(
-        &mut self,
-        _: u32,
-        addresses: &[u64],
-        node: i32,
-        _: MoveScope,
-        status: &mut [i32],
-    ) -> Result<MoveOutcome, SysError> {
-        let mut noted = self.0.lock().expect("no panic before");
-        addresses.iter().for_each(|address| {
-            noted.insert(*address, node);
-        });
-        status.fill(node);
-        Ok(MoveOutcome::Complete)
-    }
+/// A kernel that has all pages on the slow node at first, and plenty of room.
+fn kernel() -> FakePages {
+    let kernel = FakePages::default();
+    let mut state = kernel.state();
+    state.others_on = Some(1);
+    state.room = [(0, 1 << 40), (1, 1 << 40)].into();
+    drop(state);
+    kernel
 }
 
 /// Says that ranges were accessed so often in each epoch.
@@ -193,7 +164,7 @@ fn machine(dir: &Path, pid: u32) -> HostRoot {
 struct Bench {
     agent: Agent,
     program: Program,
-    noted: Noted,
+    kernel: FakePages,
     told: Told,
     _dir: tempfile::TempDir,
 }
@@ -209,17 +180,17 @@ impl Bench {
              [budget]\ncpu_percent = 100\n"
         );
         let config = Config::parse(&text).expect("as set up");
-        let (noted, told) = (Noted::default(), Told::default());
+        let (kernel, told) = (kernel(), Told::default());
         let room = Room::read(root.clone(), &[], config.headroom_bytes).expect("as set up");
         let sampler = told.clone();
         let samplers = Samplers::of(vec![Box::new(move || {
             Ok(Box::new(sampler.clone()) as Box<dyn Sampler>)
         })]);
-        let agent = Agent::new(config, root, room, Box::new(noted.clone()), samplers);
+        let agent = Agent::new(config, root, room, Box::new(kernel.clone()), samplers);
         Self {
             agent,
             program,
-            noted,
+            kernel,
             told,
             _dir: dir,
         }
@@ -229,9 +200,15 @@ impl Bench {
         *self.told.0.lock().expect("no panic before") = heat.to_vec();
     }
 
+    fn on_fast(&self, range: Range) -> u64 {
+        let (pid, state) = (self.program.child.id(), self.kernel.state());
+        let fast = |page: &u64| state.node_at(pid, page * 4096) == Some(0);
+        u64::try_from((range.start..range.end).filter(fast).count()).expect("as set up")
+    }
+
     /// Pages of the program's memory; its text and stack come up beside it.
     fn memory_on_fast(&self) -> u64 {
-        self.noted.on_fast(self.program.blocks(0, 31))
+        self.on_fast(self.program.blocks(0, 31))
     }
 
     fn steps(&mut self, epochs: u32) {
@@ -245,19 +222,14 @@ fn a_hot_range_comes_up_follows_and_then_all_is_quiet() {
     let (hot, next) = (bench.program.blocks(10, 6), bench.program.blocks(20, 6));
     bench.tell(&[(hot, 600)]);
     bench.steps(15);
-    assert_eq!(
-        bench.noted.on_fast(hot),
-        6 * BLOCK,
-        "{:#?}",
-        bench.agent.status()
-    );
+    assert_eq!(bench.on_fast(hot), 6 * BLOCK, "{:#?}", bench.agent.status());
     bench.steps(8);
     let status = bench.agent.status();
     assert!(status.quiet_epochs >= 5, "{status:#?}");
     bench.tell(&[(next, 600)]);
     bench.steps(15);
     assert_eq!(
-        bench.noted.on_fast(next),
+        bench.on_fast(next),
         6 * BLOCK,
         "{:#?}",
         bench.agent.status()
@@ -363,15 +335,12 @@ fn what_is_more_than_the_capacity_goes_down_coldest_first() {
     bench.tell(&[(hot, 600)]);
     let all = bench.program.blocks(0, 31);
     for page in all.start..all.end {
-        bench
-            .noted
-            .0
-            .lock()
-            .expect("no panic before")
-            .insert(page * 4096, 0);
+        let pid = bench.program.child.id();
+        let mut state = bench.kernel.state();
+        state.put(pid, page * 4096, FakePage::base(0));
     }
     bench.steps(30);
     let status = bench.agent.status();
     assert!(bench.memory_on_fast() <= 4096, "{status:#?}");
-    assert_eq!(bench.noted.on_fast(hot), 2 * BLOCK, "the hot range stays");
+    assert_eq!(bench.on_fast(hot), 2 * BLOCK, "the hot range stays");
 }

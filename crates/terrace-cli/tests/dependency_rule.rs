@@ -36,7 +36,7 @@ const ALLOWED: [(&str, &[&str]); 15] = [
         ],
     ),
     // Of tests alone: nothing may depend on it but for them.
-    ("terrace-testkit", &[PROTO, CORE, HOST, HYPERFLEX]),
+    ("terrace-testkit", &[PROTO, CORE, SYS, HOST, HYPERFLEX]),
     ("terrace-lab", &[]),
     ("xtask", &["terrace-lab"]),
 ];

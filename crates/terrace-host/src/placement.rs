@@ -138,7 +138,7 @@ fn answer(
 ) -> Result<(), PlacementError> {
     let addresses: Vec<u64> = asked.iter().map(|q| q.address).collect();
     let mut nodes = vec![NOT_ANSWERED; asked.len()];
-    kernel.query(&addresses, &mut nodes)?;
+    kernel.query(kernel.pid(), &addresses, &mut nodes)?;
     let mut last = (NOT_ANSWERED, None);
     for (question, node) in asked.iter().zip(nodes) {
         if node != last.0 {
@@ -159,12 +159,11 @@ fn answer(
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Mutex;
-
     use terrace_proto::{Gpa, Hva, RequestId, TierId, VmId};
+    use terrace_testkit::pages::{FakePage, FakePages};
 
     use super::*;
-    use crate::mover::fake::{FakeKernel, FakePage, FakeState};
+    use crate::mover::fake::PID;
     use crate::topology::{Tier, TierSource};
 
     fn topology() -> Topology {
@@ -189,23 +188,16 @@ mod tests {
 
     #[test]
     fn base_huge_absent_and_foreign_pages_get_their_codes() {
-        let page = |node, huge| FakePage {
-            node,
-            huge,
-            busy: 0,
-            others: false,
-        };
         let base = 1 << 30;
-        let kernel = FakeKernel(Mutex::new(FakeState {
-            pages: [
-                (base, page(0, false)),
-                (base + PAGE_SIZE, page(9, false)),
-                (base + 3 * PAGE_SIZE, page(1, false)),
-                (base + HUGE, page(1, true)),
-            ]
-            .into(),
-            ..FakeState::default()
-        }));
+        let kernel = FakePages::default();
+        for (address, page) in [
+            (base, FakePage::base(0)),
+            (base + PAGE_SIZE, FakePage::base(9)),
+            (base + 3 * PAGE_SIZE, FakePage::base(1)),
+            (base + HUGE, FakePage::huge(1)),
+        ] {
+            kernel.state().put(PID, address, page);
+        }
         let memory = GuestMemory::of_ranges(vec![
             Range {
                 gpa: Gpa(0),
@@ -243,7 +235,7 @@ mod tests {
 
     #[test]
     fn a_vm_without_ram_gets_one_empty_report() {
-        let kernel = FakeKernel::default();
+        let kernel = FakePages::default();
         let memory = GuestMemory::of_ranges(vec![]);
         let reports = reports(&kernel, &topology(), &memory, QUERY).unwrap();
         assert!(reports.len() == 1 && reports[0].last && reports[0].codes.is_empty());

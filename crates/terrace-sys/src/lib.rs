@@ -1,7 +1,7 @@
 //! System calls that no crate covers, behind safe functions.
 //!
 //! Responsible for: what host and guest agent share of the kernel's interfaces: nodes and tiers ([`topology`]),
-//! files below a root folder, `move_pages(2)` in batches, the policy of a file in memory, the `PAGEMAP_SCAN` ioctl, DAMON's sysfs, sampled
+//! files below a root folder, the port over `move_pages(2)` ([`Pages`]), the policy of a file in memory, the `PAGEMAP_SCAN` ioctl, DAMON's sysfs, sampled
 //! accesses ([`perf`]), the seam through which others' things are opened ([`opener`]), extents of sparse files and holes in
 //! them, listening, connecting and passing descriptors over Unix sockets, the identity of a process, confinement, clocks, mappings. It leaves to others: what to do with any of
 //! it. All `unsafe` of the host side is meant to live here.
@@ -51,7 +51,8 @@ pub use listen::{ListenError, SocketFile, listen_at};
 pub use mapping::SharedMapping;
 pub use mempolicy::{MAX_NODES, allowed_nodes, file_prefers, prefer_node};
 pub use move_pages::{
-    MAX_BATCH, MoveOutcome, MoveScope, NOT_ANSWERED, move_pages, move_pages_supported, query_nodes,
+    KernelPages, MAX_BATCH, MoveOutcome, MoveScope, MoveTo, NOT_ANSWERED, Pages,
+    move_pages_supported,
 };
 pub use own_folder::{FolderError, in_own_folder};
 pub use pagemap::{PAGEMAP_SCAN, PageRun, Pagemap, clear_soft_dirty, soft_dirty_supported};

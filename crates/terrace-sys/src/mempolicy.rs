@@ -137,7 +137,9 @@ mod tests {
 
     use super::*;
     use crate::topology::{NodeId, node_free_bytes};
-    use crate::{HostRoot, SharedMapping, is_tmpfs, memory_file, punch_hole, query_nodes};
+    use crate::{
+        HostRoot, KernelPages, Pages as _, SharedMapping, is_tmpfs, memory_file, punch_hole,
+    };
 
     const PAGE: usize = 4096;
 
@@ -210,7 +212,9 @@ mod tests {
                     unsafe { page.write_volatile(1) };
                 }
                 let mut status = [0; 8];
-                query_nodes(std::process::id(), &addresses, &mut status).unwrap();
+                KernelPages
+                    .query(std::process::id(), &addresses, &mut status)
+                    .unwrap();
                 assert_eq!(status, [i32::try_from(node).unwrap(); 8]);
                 punch_hole(file.as_fd(), 0, 8 * PAGE as u64).unwrap();
             }

@@ -34,79 +34,86 @@ pub enum MoveOutcome {
     Partial,
 }
 
-/// Asks on which node each page is. `status` becomes a node, or a negative error number: `-ENOENT`
-/// where nothing is mapped, `-EFAULT` for the zero page or an address outside of all mappings.
-/// Absent pages are not faulted in.
-///
-/// # Errors
-/// Where the process is gone (`ESRCH`) or may not be looked at (`EPERM`).
-///
-/// # Panics
-/// Where the slices differ in length.
-pub fn query_nodes(pid: u32, addresses: &[u64], status: &mut [i32]) -> Result<(), SysError> {
-    assert_eq!(addresses.len(), status.len(), "one status for each address");
-    status.fill(NOT_ANSWERED);
-    // SAFETY: both arrays have `addresses.len()` elements; the addresses are the other process's
-    // and are not dereferenced here.
-    let rc = unsafe {
-        call(
-            pid,
-            addresses.len(),
-            addresses.as_ptr(),
-            std::ptr::null(),
-            status.as_mut_ptr(),
-            0,
-        )
-    };
-    if rc < 0 {
-        return Err(SysError::last(
-            "move_pages (query)",
-            format!("process {pid}"),
-        ));
-    }
-    Ok(())
+/// Where pages are to go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MoveTo {
+    /// The node.
+    pub node: i32,
+    /// Which of them may go there.
+    pub scope: MoveScope,
 }
 
-/// Moves each page to the node at the same place in `nodes`. Give one address for a huge page.
-///
-/// A status is a node or a negative error number, or [`NOT_ANSWERED`] where the kernel stopped before:
-/// after [`MoveOutcome::Partial`] only [`query_nodes`] tells where pages are.
-///
-/// # Errors
-/// `ESRCH` (gone), `EPERM` (not permitted), `EACCES` (the node is not among those allowed to the
-/// process), `ENODEV` (no such node), `ENOMEM` (the node is full; some pages may have moved).
-///
-/// # Panics
-/// Where the slices differ in length.
-pub fn move_pages(
-    pid: u32,
-    addresses: &[u64],
-    nodes: &[i32],
-    status: &mut [i32],
-    scope: MoveScope,
-) -> Result<MoveOutcome, SysError> {
-    assert_eq!(addresses.len(), status.len(), "one status for each address");
-    assert_eq!(addresses.len(), nodes.len(), "one node for each address");
-    status.fill(NOT_ANSWERED);
-    let flags = match scope {
-        MoveScope::Exclusive => MPOL_MF_MOVE,
-        MoveScope::Shared => MPOL_MF_MOVE_ALL,
-    };
-    // SAFETY: all three arrays have `addresses.len()` elements.
-    let rc = unsafe {
-        call(
-            pid,
-            addresses.len(),
-            addresses.as_ptr(),
-            nodes.as_ptr(),
-            status.as_mut_ptr(),
-            flags,
-        )
-    };
-    match rc {
-        0 => Ok(MoveOutcome::Complete),
-        1.. => Ok(MoveOutcome::Partial),
-        _ => Err(SysError::last("move_pages", format!("process {pid}"))),
+/// The port over `move_pages(2)`: the one way of host and guest agent to ask where pages are and to move them, so that
+/// tests bring a kernel of their own.
+pub trait Pages {
+    /// Moves pages of a process to `to`; without it, asks on which node each page is. Give one address for a huge page.
+    ///
+    /// A status becomes a node, or a negative error number: `-ENOENT` where nothing is mapped, `-EFAULT` for the zero page
+    /// or an address outside of all mappings. Absent pages are not faulted in. It is [`NOT_ANSWERED`] where the kernel
+    /// stopped before: after [`MoveOutcome::Partial`] only another question tells where pages are.
+    ///
+    /// # Errors
+    /// `ESRCH` (the process is gone), `EPERM` (not permitted); of a move also `EACCES` (the node is not among those
+    /// allowed to the process), `ENODEV` (no such node), `ENOMEM` (the node is full; some pages may have moved).
+    ///
+    /// # Panics
+    /// If the slices differ in length.
+    fn call(
+        &self,
+        pid: u32,
+        addresses: &[u64],
+        to: Option<MoveTo>,
+        status: &mut [i32],
+    ) -> Result<MoveOutcome, SysError>;
+
+    /// Asks on which node each page is; see [`Pages::call`].
+    ///
+    /// # Errors
+    /// `ESRCH` (the process is gone), `EPERM` (it may not be looked at).
+    fn query(&self, pid: u32, addresses: &[u64], status: &mut [i32]) -> Result<(), SysError> {
+        self.call(pid, addresses, None, status).map(drop)
+    }
+}
+
+/// The kernel's own `move_pages(2)`.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct KernelPages;
+
+impl Pages for KernelPages {
+    fn call(
+        &self,
+        pid: u32,
+        addresses: &[u64],
+        to: Option<MoveTo>,
+        status: &mut [i32],
+    ) -> Result<MoveOutcome, SysError> {
+        assert_eq!(addresses.len(), status.len(), "one status for each address");
+        status.fill(NOT_ANSWERED);
+        let nodes = to.map(|to| vec![to.node; addresses.len()]);
+        let (name, flags) = match to.map(|to| to.scope) {
+            None => ("move_pages (query)", 0),
+            Some(MoveScope::Exclusive) => ("move_pages", MPOL_MF_MOVE),
+            Some(MoveScope::Shared) => ("move_pages", MPOL_MF_MOVE_ALL),
+        };
+        // SAFETY: all arrays have `addresses.len()` elements; the addresses are the other process's and are not
+        // dereferenced here.
+        let rc = unsafe {
+            call(
+                pid,
+                addresses.len(),
+                addresses.as_ptr(),
+                nodes
+                    .as_ref()
+                    .map_or(std::ptr::null(), |nodes| nodes.as_ptr()),
+                status.as_mut_ptr(),
+                flags,
+            )
+        };
+        match rc {
+            0 => Ok(MoveOutcome::Complete),
+            1.. => Ok(MoveOutcome::Partial),
+            _ => Err(SysError::last(name, format!("process {pid}"))),
+        }
     }
 }
 
@@ -175,12 +182,21 @@ mod tests {
         (map, (0..pages as u64).map(|p| base + p * 4096).collect())
     }
 
+    fn own(node: i32) -> MoveTo {
+        MoveTo {
+            node,
+            scope: MoveScope::Exclusive,
+        }
+    }
+
     #[test]
     fn a_query_names_nodes_and_faults_nothing_in() {
         let (_map, addresses) = touched(8, &[0, 5]);
         let mut status = vec![0; 8];
         for _ in 0..2 {
-            query_nodes(std::process::id(), &addresses, &mut status).unwrap();
+            KernelPages
+                .query(std::process::id(), &addresses, &mut status)
+                .unwrap();
             let present: Vec<usize> = (0..8).filter(|i| status[*i] >= 0).collect();
             assert_eq!(present, [0, 5]);
             assert!(status.iter().all(|s| *s >= 0 || *s == -libc::ENOENT));
@@ -192,15 +208,9 @@ mod tests {
         let (_map, addresses) = touched(2, &[0]);
         let pid = std::process::id();
         let mut status = vec![0; 2];
-        query_nodes(pid, &addresses, &mut status).unwrap();
+        KernelPages.query(pid, &addresses, &mut status).unwrap();
         let node = status[0];
-        let outcome = move_pages(
-            pid,
-            &addresses,
-            &[node, node],
-            &mut status,
-            MoveScope::Exclusive,
-        );
+        let outcome = KernelPages.call(pid, &addresses, Some(own(node)), &mut status);
         assert_eq!(outcome.unwrap(), MoveOutcome::Complete);
         assert_eq!(status, [node, -libc::ENOENT]);
     }
@@ -209,16 +219,12 @@ mod tests {
     fn a_missing_process_and_a_missing_node_are_errors() {
         assert!(move_pages_supported());
         let mut status = [0];
-        let gone = query_nodes(u32::MAX >> 1, &[4096], &mut status).unwrap_err();
+        let gone = KernelPages.query(u32::MAX >> 1, &[4096], &mut status);
+        let gone = gone.unwrap_err();
         assert_eq!(gone.errno(), libc::ESRCH);
         let (_map, addresses) = touched(1, &[0]);
-        let bad = move_pages(
-            std::process::id(),
-            &addresses,
-            &[1023],
-            &mut status,
-            MoveScope::Exclusive,
-        );
+        let pid = std::process::id();
+        let bad = KernelPages.call(pid, &addresses, Some(own(1023)), &mut status);
         assert!([libc::ENODEV, libc::EACCES].contains(&bad.unwrap_err().errno()));
     }
 }

@@ -11,4 +11,5 @@
 pub mod engine;
 pub mod front_end;
 pub mod monitor;
+pub mod pages;
 pub mod qemu;

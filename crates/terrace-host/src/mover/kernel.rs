@@ -4,27 +4,18 @@ use std::collections::BTreeMap;
 use std::sync::Mutex;
 
 use terrace_sys::{
-    MoveOutcome, MoveScope, PageRun, Pagemap, Process, SysError, move_pages, query_nodes,
+    KernelPages, MoveOutcome, MoveScope, MoveTo, PageRun, Pagemap, Pages, Process, SysError,
 };
 
 use crate::topology::{NodeId, node_free_bytes};
 use crate::{Finding, HostRoot};
 
 /// One hypervisor process's memory.
-pub(crate) trait Kernel: Sync {
+pub(crate) trait Kernel: Pages + Sync {
+    /// The process.
+    fn pid(&self) -> u32;
     /// Whether the process is still the one that was meant.
     fn is_alive(&self) -> bool;
-    /// The node of each page, or a negative error number.
-    fn query(&self, addresses: &[u64], status: &mut [i32]) -> Result<(), SysError>;
-    /// Moves pages to a node, those that others map only where the scope says so; see
-    /// [`terrace_sys::move_pages`].
-    fn move_to(
-        &self,
-        addresses: &[u64],
-        node: NodeId,
-        scope: MoveScope,
-        status: &mut [i32],
-    ) -> Result<MoveOutcome, SysError>;
     /// Present pages, and which of them are huge.
     fn present(&self, start: u64, end: u64) -> Result<Vec<PageRun>, SysError>;
     /// Free memory of a node, bytes.
@@ -97,42 +88,43 @@ impl<'a> LiveKernel<'a> {
     }
 }
 
-impl Kernel for LiveKernel<'_> {
-    fn is_alive(&self) -> bool {
-        self.process.is_alive()
-    }
-
-    fn query(&self, addresses: &[u64], status: &mut [i32]) -> Result<(), SysError> {
-        query_nodes(self.process.pid(), addresses, status)
-    }
-
-    fn move_to(
+impl Pages for LiveKernel<'_> {
+    /// What others map is moved only as long as the kernel permits it.
+    fn call(
         &self,
+        pid: u32,
         addresses: &[u64],
-        node: NodeId,
-        scope: MoveScope,
+        to: Option<MoveTo>,
         status: &mut [i32],
     ) -> Result<MoveOutcome, SysError> {
-        let nodes = vec![i32::try_from(node.0).unwrap_or(-1); addresses.len()];
-        let pid = self.process.pid();
         let own_only = self.state(|s| s.own_only);
-        let scope = if own_only {
-            MoveScope::Exclusive
-        } else {
-            scope
-        };
-        let mut result = move_pages(pid, addresses, &nodes, status, scope);
+        let exclusive = to.map(|to| MoveTo {
+            scope: MoveScope::Exclusive,
+            ..to
+        });
+        let to = if own_only { exclusive } else { to };
+        let mut result = KernelPages.call(pid, addresses, to, status);
         let not_permitted = matches!(&result, Err(e) if e.errno() == libc::EPERM);
-        if not_permitted && scope == MoveScope::Shared {
-            result = move_pages(pid, addresses, &nodes, status, MoveScope::Exclusive);
+        if not_permitted && to != exclusive {
+            result = KernelPages.call(pid, addresses, exclusive, status);
             if result.is_ok() {
                 self.state(|s| s.own_only = true);
             }
         }
-        if matches!(&result, Err(e) if e.errno() == libc::EACCES) {
+        if to.is_some() && matches!(&result, Err(e) if e.errno() == libc::EACCES) {
             self.state(|s| s.confined = true);
         }
         result
+    }
+}
+
+impl Kernel for LiveKernel<'_> {
+    fn pid(&self) -> u32 {
+        self.process.pid()
+    }
+
+    fn is_alive(&self) -> bool {
+        self.process.is_alive()
     }
 
     fn present(&self, start: u64, end: u64) -> Result<Vec<PageRun>, SysError> {

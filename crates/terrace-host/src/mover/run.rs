@@ -7,7 +7,7 @@ use std::thread;
 use terrace_proto::{
     MovePlan, MoveReport, MoveStatus, PageCode, PageMove, PageResult, PageSize, TierId,
 };
-use terrace_sys::{MoveScope, NOT_ANSWERED};
+use terrace_sys::{MoveScope, MoveTo, NOT_ANSWERED, SysError};
 
 use super::items::{Backing, HUGE, Item, Items, addresses};
 use super::{Budget, Clock, Kernel, MoveOutcome, MoverConfig};
@@ -117,11 +117,15 @@ impl<K: Kernel, C: Clock> Run<'_, K, C> {
     fn nodes(&self, addresses: &[u64]) -> Vec<i32> {
         let mut nodes = vec![NOT_ANSWERED; addresses.len()];
         for (addresses, nodes) in addresses.chunks(1 << 14).zip(nodes.chunks_mut(1 << 14)) {
-            if !self.kernel.is_alive() || self.kernel.query(addresses, nodes).is_err() {
+            if !self.kernel.is_alive() || self.query(addresses, nodes).is_err() {
                 nodes.fill(NOT_ANSWERED);
             }
         }
         nodes
+    }
+
+    fn query(&self, addresses: &[u64], nodes: &mut [i32]) -> Result<(), SysError> {
+        self.kernel.query(self.kernel.pid(), addresses, nodes)
     }
 
     fn tier(&self, node: i32) -> Option<TierId> {
@@ -201,7 +205,10 @@ impl<K: Kernel, C: Clock> Run<'_, K, C> {
         let mut answers = vec![NOT_ANSWERED; addresses.len()];
         let first = batch.items.first();
         let scope = first.map_or(MoveScope::Exclusive, |item| item.scope);
-        let error = match self.kernel.move_to(&addresses, node, scope, &mut answers) {
+        let node = i32::try_from(node.0).unwrap_or(-1);
+        let to = Some(MoveTo { node, scope });
+        let pid = self.kernel.pid();
+        let error = match self.kernel.call(pid, &addresses, to, &mut answers) {
             Ok(_) => None,
             Err(error) => Some(match error.errno() {
                 libc::ENOMEM => MoveStatus::NoMemory,
@@ -218,7 +225,7 @@ impl<K: Kernel, C: Clock> Run<'_, K, C> {
     fn settle(&self, batch: &mut Batch<'_>, to: TierId, there: MoveStatus) {
         let addresses = batch.open_addresses();
         let mut nodes = vec![NOT_ANSWERED; addresses.len()];
-        if self.kernel.query(&addresses, &mut nodes).is_err() {
+        if self.query(&addresses, &mut nodes).is_err() {
             return;
         }
         let open = std::mem::take(&mut batch.open);

@@ -2,11 +2,12 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use proptest::prelude::*;
 use terrace_proto::{Gfn, Gpa, Hva, PAGE_SIZE, PlanId, VmId};
+use terrace_testkit::pages::{Call, FakePage, FakePages};
 
 use super::*;
 use crate::memory_map::Range;
 use crate::mover::budget::tests::FakeClock;
-use crate::mover::fake::{FakeKernel, FakePage, FakeState};
+use crate::mover::fake::PID;
 use crate::topology::{Tier, TierSource};
 
 /// Guest page 0 is at this host address.
@@ -45,7 +46,7 @@ fn address(gfn: u64) -> u64 {
 }
 
 struct Case {
-    kernel: FakeKernel,
+    kernel: FakePages,
     unit: PageSize,
     config: MoverConfig,
     memory: GuestMemory,
@@ -53,16 +54,16 @@ struct Case {
 }
 
 impl Case {
-    fn new(pages: &[(u64, FakePage)], room: &[(u32, u64)]) -> Self {
+    fn new(pages: &[(u64, FakePage)], room: &[(i32, u64)]) -> Self {
+        let kernel = FakePages::default();
+        let mut state = kernel.state();
+        state.room = room.iter().copied().collect();
+        for (gfn, page) in pages {
+            state.put(PID, address(*gfn), *page);
+        }
+        drop(state);
         Self {
-            kernel: FakeKernel(Mutex::new(FakeState {
-                pages: pages
-                    .iter()
-                    .map(|(gfn, page)| (address(*gfn), *page))
-                    .collect(),
-                room: room.iter().copied().collect(),
-                ..FakeState::default()
-            })),
+            kernel,
             unit: PageSize::Base,
             memory: memory(),
             others_map: false,
@@ -104,26 +105,15 @@ impl Case {
         self.run(moves, false).iter().map(|r| r.status).collect()
     }
 
-    fn calls(&self) -> Vec<(u32, Vec<u64>)> {
-        self.kernel.0.lock().unwrap().calls.clone()
+    fn calls(&self) -> Vec<Call> {
+        self.kernel.state().calls.clone()
     }
 }
 
-fn base(node: u32, busy: u32) -> FakePage {
+fn base(node: i32, busy: u32) -> FakePage {
     FakePage {
-        node,
-        huge: false,
         busy,
-        others: false,
-    }
-}
-
-fn huge(node: u32) -> FakePage {
-    FakePage {
-        node,
-        huge: true,
-        busy: 0,
-        others: false,
+        ..FakePage::base(node)
     }
 }
 
@@ -158,9 +148,12 @@ fn every_outcome_is_told_apart() {
 
 #[test]
 fn many_pages_of_one_huge_page_are_one_address_and_all_get_its_result() {
-    let case = Case::new(&[(512, huge(0))], &[(2, PLENTY)]);
+    let case = Case::new(&[(512, FakePage::huge(0))], &[(2, PLENTY)]);
     let results = case.run(&[(700, 1), (600, 1), (512, 1)], false);
-    assert_eq!(case.calls(), [(2, vec![address(512)])]);
+    let [call] = &case.calls()[..] else {
+        panic!("one call");
+    };
+    assert_eq!((call.to.node, &call.addresses), (2, &vec![address(512)]));
     for result in results {
         assert_eq!(result.status, MoveStatus::Moved);
         assert_eq!(result.now, PageCode::new(TierId(1), true));
@@ -196,11 +189,9 @@ fn a_huge_unit_that_was_split_and_moves_in_part_is_told_as_not_moved() {
         "where the rest is"
     );
     case.kernel
-        .0
-        .lock()
-        .unwrap()
+        .state()
         .pages
-        .get_mut(&address(77))
+        .get_mut(&(PID, address(77)))
         .unwrap()
         .busy = 0;
     assert_eq!(
@@ -243,11 +234,11 @@ fn a_stop_a_dead_process_and_a_refusal_leave_pages_where_they_are() {
         PageCode::new(TierId(1), false)
     );
     let dead = Case::new(&[(0, base(1, 0))], &[(0, PLENTY)]);
-    dead.kernel.0.lock().unwrap().dead = true;
+    dead.kernel.state().ended.insert(PID);
     assert_eq!(dead.run(&[(0, 0)], false)[0].status, MoveStatus::NotTried);
     assert!(dead.calls().is_empty());
     let refused = Case::new(&[(0, base(1, 0))], &[(0, PLENTY)]);
-    refused.kernel.0.lock().unwrap().refuse = Some(libc::EACCES);
+    refused.kernel.state().refuses.insert(PID, libc::EACCES);
     assert_eq!(
         refused.statuses(&[(0, 0)]),
         [MoveStatus::Failed(libc::EACCES)]
@@ -263,7 +254,7 @@ fn a_vm_gone_mid_move_has_moved_nothing_and_is_not_asked_again() {
     let pages: Vec<_> = (0..6).map(|gfn| (gfn, base(1, 0))).collect();
     let mut case = Case::new(&pages, &[(0, PLENTY)]);
     case.config.batch_pages = 2;
-    case.kernel.0.lock().unwrap().dies_after = Some(1);
+    case.kernel.state().ends_after = Some(1);
     let moves: Vec<_> = (0..6).map(|gfn| (gfn, 0)).collect();
     let results = case.run(&moves, false);
     assert!(
@@ -286,7 +277,11 @@ fn a_plan_in_one_direction_is_shared_by_all_threads() {
         let moves: Vec<_> = (0..moves).map(|gfn| (gfn, 0)).collect();
         let statuses = case.statuses(&moves);
         assert!(statuses.iter().all(|s| *s == MoveStatus::Moved));
-        let mut sizes: Vec<_> = case.calls().iter().map(|(_, pages)| pages.len()).collect();
+        let mut sizes: Vec<_> = case
+            .calls()
+            .iter()
+            .map(|call| call.addresses.len())
+            .collect();
         sizes.sort_unstable();
         sizes
     };
@@ -313,13 +308,13 @@ fn threads_that_cannot_be_started_are_done_without() {
 prop_compose! {
     /// Blocks that are huge, split or partly absent, some pages busy.
     fn pages()(
-        blocks in prop::collection::vec((any::<bool>(), 0_u32..4), 4),
-        small in prop::collection::vec((0_u64..BLOCKS * 512, 0_u32..4, 0_u32..5), 0..60),
+        blocks in prop::collection::vec((any::<bool>(), 0_i32..4), 4),
+        small in prop::collection::vec((0_u64..BLOCKS * 512, 0_i32..4, 0_u32..5), 0..60),
     ) -> Vec<(u64, FakePage)> {
         let mut pages = BTreeMap::new();
         for (block, (is_huge, node)) in blocks.iter().enumerate() {
             if *is_huge {
-                pages.insert(block as u64 * 512, huge(*node));
+                pages.insert(block as u64 * 512, FakePage::huge(*node));
             }
         }
         for (gfn, node, busy) in small {
@@ -344,10 +339,10 @@ proptest! {
         let mut case = Case::new(&pages, &room);
         case.config.threads = threads;
         case.config.batch_pages = batch_pages;
-        let before = case.kernel.0.lock().unwrap().pages.clone();
+        let before = case.kernel.state().pages.clone();
         let results = case.run(&moves, false);
         let topology = topology();
-        let state = case.kernel.0.lock().unwrap();
+        let state = case.kernel.state();
         prop_assert_eq!(
             results.iter().map(|r| r.gfn.0).collect::<Vec<_>>(),
             moves.iter().map(|m| m.0).collect::<Vec<_>>()
@@ -357,10 +352,10 @@ proptest! {
             if !once {
                 continue; // a later part of the plan moved it on
             }
-            let start = state.page_at(address(*gfn));
-            let tier = |node: u32| topology.tier_of(NodeId(node));
+            let start = state.page_at(PID, address(*gfn));
+            let tier = |page: FakePage| topology.tier_of(NodeId(u32::try_from(page.node).unwrap()));
             let (was, is) = match start {
-                Some(start) => (tier(before[&start].node), tier(state.pages[&start].node)),
+                Some(start) => (tier(before[&(PID, start)]), tier(state.pages[&(PID, start)])),
                 None => (None, None),
             };
             prop_assert_eq!(result.now.tier(), is);
@@ -372,12 +367,12 @@ proptest! {
                 _ => prop_assert!(is != to && start.is_some()),
             }
         }
-        for (_, addresses) in &state.calls {
+        for Call { addresses, .. } in &state.calls {
             let distinct: BTreeSet<_> = addresses.iter().collect();
             prop_assert_eq!(distinct.len(), addresses.len());
             prop_assert!(addresses.len() <= batch_pages.max(1));
             for address in addresses {
-                let start = state.page_at(*address);
+                let start = state.page_at(PID, *address);
                 prop_assert!(start.is_none_or(|s| s == *address), "inside of a huge page");
             }
         }
@@ -428,10 +423,10 @@ fn pages_that_others_map_stay() {
             "it stayed where it was"
         );
         // The kernel is asked to move what others map nowhere but in RAM that is shared with our worker alone.
-        let state = case.kernel.0.lock().unwrap();
-        for ((_, addresses), scope) in state.calls.iter().zip(&state.scopes) {
+        let state = case.kernel.state();
+        for Call { addresses, to, .. } in &state.calls {
             let is_shared = addresses.iter().all(|a| *a < BASE + HUGE);
-            let all = *scope == MoveScope::Shared;
+            let all = to.scope == MoveScope::Shared;
             assert_eq!(all, is_shared && !others_map, "{addresses:x?}");
         }
     }

@@ -1,0 +1,233 @@
+//! A kernel made of numbers behind the port over `move_pages(2)`: processes with pages, nodes with room, busy pages, huge
+//! pages.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io;
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use terrace_proto::{PAGE_SIZE, PAGES_PER_HUGE};
+use terrace_sys::{MoveOutcome, MoveScope, MoveTo, PageRun, Pages, SysError};
+
+/// A page (or a huge page, at its first address).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FakePage {
+    /// Where it is.
+    pub node: i32,
+    /// It is one of 2 MiB.
+    pub huge: bool,
+    /// How many tries it refuses.
+    pub busy: u32,
+    /// Another process maps it too.
+    pub others: bool,
+}
+
+impl FakePage {
+    /// A page of 4 KiB.
+    #[must_use]
+    pub fn base(node: i32) -> Self {
+        Self {
+            node,
+            huge: false,
+            busy: 0,
+            others: false,
+        }
+    }
+
+    /// A page of 2 MiB.
+    #[must_use]
+    pub fn huge(node: i32) -> Self {
+        Self {
+            huge: true,
+            ..Self::base(node)
+        }
+    }
+
+    /// Its size.
+    #[must_use]
+    pub fn bytes(self) -> u64 {
+        if self.huge {
+            PAGES_PER_HUGE * PAGE_SIZE
+        } else {
+            PAGE_SIZE
+        }
+    }
+}
+
+/// A call to move.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Call {
+    /// Whose pages.
+    pub pid: u32,
+    /// Which.
+    pub addresses: Vec<u64>,
+    /// Where to.
+    pub to: MoveTo,
+}
+
+/// What the kernel knows.
+#[derive(Debug, Default)]
+pub struct State {
+    /// By process and first address.
+    pub pages: BTreeMap<(u32, u64), FakePage>,
+    /// Node of base pages that are not among `pages`; without it, there are none.
+    pub others_on: Option<i32>,
+    /// Bytes left on each node.
+    pub room: BTreeMap<i32, u64>,
+    /// Fewest bytes that were left on each node that pages came to or went from.
+    pub least: BTreeMap<i32, u64>,
+    /// Every call to move.
+    pub calls: Vec<Call>,
+    /// Processes that are gone.
+    pub ended: BTreeSet<u32>,
+    /// Calls to move after which the process is gone.
+    pub ends_after: Option<usize>,
+    /// Error number that each call to move a process's pages answers.
+    pub refuses: BTreeMap<u32, i32>,
+}
+
+/// The fake. Clones are the same kernel.
+#[derive(Clone, Debug, Default)]
+pub struct FakePages(Arc<Mutex<State>>);
+
+impl FakePages {
+    /// What the kernel knows, to look at and to change.
+    pub fn state(&self) -> MutexGuard<'_, State> {
+        self.0.lock().unwrap()
+    }
+}
+
+impl State {
+    /// A process gets a page.
+    pub fn put(&mut self, pid: u32, address: u64, page: FakePage) {
+        self.pages.insert((pid, address), page);
+    }
+
+    /// The first address of the page that holds `address`.
+    #[must_use]
+    pub fn page_at(&self, pid: u32, address: u64) -> Option<u64> {
+        let of_process = self.pages.range((pid, 0)..=(pid, address));
+        let ((_, start), page) = of_process.last()?;
+        (address < start + page.bytes()).then_some(*start)
+    }
+
+    /// The node of the page that holds `address`.
+    #[must_use]
+    pub fn node_at(&self, pid: u32, address: u64) -> Option<i32> {
+        let start = self.page_at(pid, address);
+        start.map_or(self.others_on, |start| Some(self.pages[&(pid, start)].node))
+    }
+
+    /// Pages of a range, and which of them are huge.
+    #[must_use]
+    pub fn present(&self, pid: u32, start: u64, end: u64) -> Vec<PageRun> {
+        let first = self.page_at(pid, start).unwrap_or(start);
+        let run = |((_, at), page): (&(u32, u64), &FakePage)| PageRun {
+            start: (*at).max(start),
+            end: (at + page.bytes()).min(end),
+            huge: page.huge,
+        };
+        let pages = self.pages.range((pid, first)..(pid, end));
+        pages.map(run).collect()
+    }
+
+    /// Bytes of all pages on a node.
+    #[must_use]
+    pub fn bytes_on(&self, node: i32) -> u64 {
+        let there = self.pages.values().filter(|page| page.node == node);
+        there.map(|page| page.bytes()).sum()
+    }
+
+    fn move_one(&mut self, pid: u32, address: u64, to: MoveTo) -> Result<i32, i32> {
+        if let (None, Some(node)) = (self.page_at(pid, address), self.others_on) {
+            self.put(pid, address, FakePage::base(node));
+        }
+        let Some(start) = self.page_at(pid, address) else {
+            return Ok(-libc::ENOENT);
+        };
+        let page = self.pages.get_mut(&(pid, start)).unwrap();
+        if page.node == to.node {
+            return Ok(to.node);
+        }
+        if page.others && to.scope == MoveScope::Exclusive {
+            return Ok(-libc::EACCES);
+        }
+        if page.busy > 0 {
+            page.busy -= 1;
+            return Ok(-libc::EBUSY);
+        }
+        let bytes = page.bytes();
+        if self.room.get(&to.node).is_none_or(|room| *room < bytes) {
+            return Err(libc::ENOMEM);
+        }
+        let from = std::mem::replace(&mut page.node, to.node);
+        self.room_changes(to.node, |room| room - bytes);
+        self.room_changes(from, |room| room + bytes);
+        Ok(to.node)
+    }
+
+    fn room_changes(&mut self, node: i32, change: impl Fn(u64) -> u64) {
+        let room = self.room.entry(node).or_default();
+        let least = self.least.entry(node).or_insert(*room);
+        *room = change(*room);
+        *least = (*least).min(*room);
+    }
+
+    fn travel(
+        &mut self,
+        pid: u32,
+        addresses: &[u64],
+        to: MoveTo,
+        status: &mut [i32],
+    ) -> Result<MoveOutcome, i32> {
+        self.calls.push(Call {
+            pid,
+            addresses: addresses.to_vec(),
+            to,
+        });
+        if self.ends_after.is_some_and(|most| self.calls.len() > most) {
+            self.ended.insert(pid);
+        }
+        if self.ended.contains(&pid) {
+            return Err(libc::ESRCH);
+        }
+        if let Some(errno) = self.refuses.get(&pid) {
+            return Err(*errno);
+        }
+        for (address, status) in addresses.iter().zip(status.iter_mut()) {
+            *status = self.move_one(pid, *address, to)?;
+        }
+        Ok(if status.contains(&-libc::EBUSY) {
+            MoveOutcome::Partial
+        } else {
+            MoveOutcome::Complete
+        })
+    }
+}
+
+impl Pages for FakePages {
+    fn call(
+        &self,
+        pid: u32,
+        addresses: &[u64],
+        to: Option<MoveTo>,
+        status: &mut [i32],
+    ) -> Result<MoveOutcome, SysError> {
+        assert_eq!(addresses.len(), status.len(), "one status for each address");
+        let error = |errno| SysError {
+            call: "move_pages",
+            what: "a fake process".into(),
+            source: io::Error::from_raw_os_error(errno),
+        };
+        let mut state = self.state();
+        if let Some(to) = to {
+            return state.travel(pid, addresses, to, status).map_err(error);
+        }
+        if state.ended.contains(&pid) {
+            return Err(error(libc::ESRCH));
+        }
+        for (address, status) in addresses.iter().zip(status) {
+            *status = state.node_at(pid, *address).unwrap_or(-libc::ENOENT);
+        }
+        Ok(MoveOutcome::Complete)
+    }
+}
