@@ -6,7 +6,7 @@ use std::fs::{self, File};
 use std::io::BufReader;
 use std::path::{Path, PathBuf};
 
-use terrace_core::replay::{ReplayError, replay};
+use terrace_core::session::replay::{ReplayError, replay};
 use terrace_proto::log::{LogReader, LogWriter, Record};
 use terrace_proto::{Action, Event};
 

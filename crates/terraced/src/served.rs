@@ -28,6 +28,7 @@ use crate::daemon::{Daemon, Input};
 use crate::elastic;
 use crate::elastic::drive::Elastics;
 use crate::scout::{Found, Looked, State};
+use terrace_core::provision::ProvisionConfig;
 
 pub struct Served {
     pub folder: tempfile::TempDir,

@@ -303,14 +303,22 @@ impl Daemon {
     /// A VM's elastic memory as people see it.
     pub fn elastic_view(&self, name: &str) -> Option<Elastic> {
         let kept = self.elastics.vms.get(name)?;
-        self.engine.provision().view(kept.provider, self.now())
+        self.session
+            .engine()
+            .provision()
+            .view(kept.provider, self.now())
     }
 
     /// Makes events of what the engine said since.
     pub fn tell_elastic(&mut self) {
         for (name, kept) in &mut self.elastics.vms {
             let mut told = kept.reasons_told;
-            for reason in self.engine.provision().reasons(kept.provider, told) {
+            for reason in self
+                .session
+                .engine()
+                .provision()
+                .reasons(kept.provider, told)
+            {
                 told = reason.sequence;
                 self.events.push(reason.at, Some(name), reason.text.clone());
             }
@@ -323,7 +331,7 @@ impl Daemon {
         let topology = &self.topology;
         let plain = node_memory::available(&self.root, topology);
         let plain = plain.into_iter().map(|(node, bytes)| (node, 0, bytes));
-        let pools = self.engine.provision().pools().into_iter();
+        let pools = self.session.engine().provision().pools().into_iter();
         let huge = pools.flat_map(|page| {
             let nodes = node_memory::available_huge(&self.root, topology, page);
             nodes
@@ -345,7 +353,11 @@ impl Daemon {
         if self.elastics.vms.is_empty() {
             return Vec::new();
         }
-        let over = self.engine.provision().overcommitted(&self.host_memory());
+        let over = self
+            .session
+            .engine()
+            .provision()
+            .overcommitted(&self.host_memory());
         if over.is_empty() {
             let found = "what VMs with elastic memory may still take is free";
             return vec![Finding::ok("elastic-memory", found)];

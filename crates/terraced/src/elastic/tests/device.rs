@@ -93,6 +93,7 @@ fn resize(served: &Served, vm: &str, sizes: [Option<u64>; 2]) -> Result<Ordered,
     let sizes = Resize {
         fast_bytes,
         slow_bytes,
+        ..Resize::default()
     };
     served.post_body(&format!("/v1/vms/{vm}/resize"), &sizes)
 }

@@ -166,6 +166,7 @@ impl Host {
         let sizes = Resize {
             fast_bytes,
             slow_bytes,
+            ..Resize::default()
         };
         self.0.post_body("/v1/vms/vm/resize", &sizes)
     }

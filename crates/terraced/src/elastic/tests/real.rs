@@ -2,7 +2,6 @@
 
 use std::path::Path;
 use std::sync::Arc;
-use std::time::Duration;
 
 use terrace_api::elastic::OrderState;
 use terrace_host::qemu::who::HypervisorConfig;
@@ -26,6 +25,7 @@ pub fn serve(control: &Path) -> Host {
         verify_ms: 50,
         patience_ms: 60_000,
         driver_ms: 600_000,
+        ..ProvisionConfig::default()
     };
     let config = format!(
         "[vm.vm]\nhyperflex = \"{}\"\nhyperflex_nodes = [0, 1]\n",

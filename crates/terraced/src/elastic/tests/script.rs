@@ -183,8 +183,9 @@ fn pace(patience: Duration) -> ProvisionConfig {
         under_way_ms: 20,
         idle_ms: 30,
         verify_ms: 40,
-        patience,
+        patience_ms: u64::try_from(patience.as_millis()).unwrap(),
         driver_ms: 100,
+        ..ProvisionConfig::default()
     }
 }
 
@@ -266,6 +267,7 @@ impl Host {
         let sizes = Resize {
             fast_bytes,
             slow_bytes,
+            ..Resize::default()
         };
         let path = format!("/v1/vms/{}/resize", segment(vm));
         self.served.post_body(&path, &sizes)

@@ -1,8 +1,8 @@
 //! Replaying a log with the policy that it was recorded with: the engine must decide the same again.
 //!
 //! Responsible for: feeding a log's events to an engine built from the log's own configuration, and
-//! comparing each action. It leaves to others: reading files, and replays with another policy (the
-//! simulator's).
+//! comparing each action. It leaves to others: opening files, and replays with another policy
+//! ([`super::other`]).
 
 use std::collections::VecDeque;
 use std::io::Read;
@@ -13,6 +13,8 @@ use terrace_proto::{Action, Tick};
 
 use crate::config::{ConfigError, EngineConfig};
 use crate::engine::Engine;
+
+use super::Session;
 
 /// What was replayed.
 #[derive(Clone, Debug, PartialEq, Eq, Default, Serialize)]
@@ -91,7 +93,7 @@ fn recorded_config(text: &str) -> Result<EngineConfig, serde_json::Error> {
 /// Where it cannot be read, and at the first action that differs.
 pub fn replay(input: impl Read) -> Result<Replayed, ReplayError> {
     let (mut reader, config) = open(input)?;
-    let mut engine = Engine::new(config)?;
+    let mut session = Session::new(Engine::new(config)?, ());
     let mut decided = VecDeque::new();
     let mut sum = Replayed {
         records: 1,
@@ -115,8 +117,7 @@ pub fn replay(input: impl Read) -> Result<Replayed, ReplayError> {
                     return Err(differs("an event".into(), brief(action)));
                 }
                 sum.events += 1;
-                engine.handle(at, event);
-                decided.extend(std::iter::from_fn(|| engine.poll_action()));
+                decided.extend(session.hear(at, event));
             }
             Record::Action(recorded) => {
                 sum.actions += 1;
