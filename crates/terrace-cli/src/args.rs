@@ -160,6 +160,17 @@ pub struct Resize {
     /// What it shall have of its slow memory.
     #[arg(long, value_name = "SIZE", group = "sizes")]
     pub slow: Option<ByteSize>,
+    /// What it shall have of each tier, fastest first, as 2GiB,8GiB,- ("-": it stays as it is); instead of --fast and
+    /// --slow.
+    #[arg(
+        long,
+        value_name = "SIZE,…",
+        group = "sizes",
+        conflicts_with_all = ["fast", "slow"],
+        value_delimiter = ',',
+        value_parser = tier_size
+    )]
+    pub tiers: Option<Vec<TierSize>>,
     /// Wait until the guest has what it shall have; exit code 1 with the reason where it cannot.
     #[arg(long)]
     pub wait: bool,
@@ -169,6 +180,17 @@ pub struct Resize {
     /// Print JSON: the order, or with --wait how the VM's memory stands then.
     #[arg(long)]
     pub json: bool,
+}
+
+/// A size, or none for a tier that stays as it is.
+#[derive(Clone, Copy, Debug)]
+pub struct TierSize(pub Option<ByteSize>);
+
+fn tier_size(text: &str) -> Result<TierSize, String> {
+    match text {
+        "-" => Ok(TierSize(None)),
+        size => size.parse().map(|size| TierSize(Some(size))),
+    }
 }
 
 /// Arguments of `terrace top`.

@@ -371,6 +371,16 @@ pub enum NotOrdered {
     NotNow(String),
 }
 
+impl NotOrdered {
+    /// Why, in words.
+    #[must_use]
+    pub fn words(&self) -> &str {
+        match self {
+            Self::Invalid(why) | Self::NotNow(why) => why,
+        }
+    }
+}
+
 /// An order to a provider.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SizeOrder {

@@ -115,6 +115,18 @@ pub struct Provisioned {
     pub given_bytes: Vec<u64>,
     /// Time that guest and device took to resize, s.
     pub resize_s: f64,
+    /// Resizes that were refused.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub refused: Vec<Refused>,
+}
+
+/// A resize that was refused.
+#[derive(Clone, Debug, PartialEq, Default, Serialize)]
+pub struct Refused {
+    /// When it was wanted, s.
+    pub at_s: f64,
+    /// Why it was refused.
+    pub why: String,
 }
 
 /// CPU time of management by stage, s.

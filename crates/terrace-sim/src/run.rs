@@ -131,6 +131,10 @@ impl Simulation {
     /// The engine hears an event.
     pub(crate) fn hear(&mut self, event: Event) {
         for action in self.session.hear(self.now(), event) {
+            if let Some(came) = self.act_on_sizes(&action) {
+                self.hear(came);
+                continue;
+            }
             let batch = self.costs.move_batch;
             self.management.take(action, &self.vms, batch);
         }
@@ -146,6 +150,7 @@ impl Simulation {
     }
 
     fn quantum(&mut self) {
+        self.wish_sizes();
         let end = self.now + self.quantum;
         let env = self.environment(end);
         let mut free = free_pages(&self.capacity, &self.vms);
@@ -255,10 +260,10 @@ impl Simulation {
     fn tell_engine(&mut self, events: Vec<Event>) {
         let now = self.now();
         let managed = self.vms.iter().any(|vm| vm.stages.is_some());
-        if !managed {
+        if !managed && self.vms.iter().all(|vm| vm.provision.is_none()) {
             return;
         }
-        if now.0 >= self.memory_at {
+        if managed && now.0 >= self.memory_at {
             self.memory_at = now.0 + MEMORY_EVERY;
             self.hear(Event::Memory(self.free_memory()));
         }

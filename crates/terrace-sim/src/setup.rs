@@ -1,7 +1,8 @@
 //! Setting a simulation up: the scenario at its scale, the machine, the engine and its VMs.
 
 use terrace_core::policy::{Move, Observe, Policy};
-use terrace_core::{Engine, EngineConfig, Session, TierConfig};
+use terrace_core::provision::ProvisionConfig;
+use terrace_core::{Engine, EngineConfig, Log, Session, TierConfig};
 use terrace_pagetable::Scanner;
 use terrace_proto::{
     Command, Event, Gfn, PAGE_SIZE, PAGES_PER_HUGE, PageSize, RamRange, TierLimit, VmId, VmSpec,
@@ -13,8 +14,8 @@ use crate::baseline::{self, Name, Side};
 use crate::host::management::Management;
 use crate::host::oracle::Oracle;
 use crate::host::provision::Provisioned;
-use crate::host::start;
 use crate::host::vm::{Begins, Spent, Vm};
+use crate::host::{sizes, start};
 use crate::machine::costs::Costs;
 use crate::machine::guest::Guest;
 use crate::machine::lines::Lines;
@@ -65,9 +66,10 @@ pub(crate) fn simulation(
         ..engine_config(scenario)
     };
     let engine = Engine::new(config).map_err(|error| RunError(error.to_string()))?;
+    let mut session = Session::new(engine, recorded.then(Vec::new));
     let mut vms = Vec::new();
     for (number, spec) in (1_u32..).zip(&scenario.vms) {
-        let vm = vm(scenario, options, spec, VmId(number), engine.config());
+        let vm = vm(scenario, options, spec, VmId(number), &mut session);
         vms.push(vm.map_err(|error| RunError(format!("vm {}: {error}", spec.name)))?);
     }
     let mut capacity = [0; TIERS];
@@ -81,7 +83,7 @@ pub(crate) fn simulation(
             move_batch: place(u64::from(scenario.machine.migrate_batch)),
             ..Costs::default()
         },
-        session: Session::new(engine, recorded.then(Vec::new)),
+        session,
         loads: scenario.machine.tiers.iter().map(Load::new).collect(),
         capacity,
         management: Management::new(cpus, scale),
@@ -209,6 +211,11 @@ fn engine_config(scenario: &Scenario) -> EngineConfig {
         move_budget_bytes_per_s: given.move_budget_bytes_per_s / scale,
         plan_max_bytes: (given.plan_max_bytes / scale).max(2 << 20),
         random_seed: scenario.seed,
+        provision: ProvisionConfig {
+            // Tiers of a simulated VM may be as small as one likes.
+            least_first_tier_bytes: 0,
+            ..given.provision
+        },
         ..given
     }
 }
@@ -231,14 +238,15 @@ fn vm(
     options: Options,
     spec: &scenario::Vm,
     id: VmId,
-    config: &EngineConfig,
+    session: &mut Session<impl Log>,
 ) -> Result<Vm, RunError> {
     let scale = scenario.machine.scale;
-    let stages = policy(spec, config)?;
+    let config = session.engine().config();
+    let (stages, window_ms) = (policy(spec, config)?, config.window_ms);
     let mut space = space(scenario, spec, options)?;
     space.pml = stages.is_some_and(|s| s.observe == Observe::PmlLog || s.moves == Move::PmlCopy);
     let mut fit = fit(spec, scale);
-    let (provision, begins) = provision(spec, scale, &mut space);
+    let (provision, begins) = provision(spec, id, scale, &mut space, session)?;
     if let Some(device) = &provision {
         fit = device.fit(space.guest.pages());
     }
@@ -249,7 +257,7 @@ fn vm(
         }
         place_by(&mut space, scenario, spec, name, side, provision.as_deref());
     }
-    let window_ps = config.window_ms * 1_000_000 / scale * PS;
+    let window_ps = window_ms * 1_000_000 / scale * PS;
     let oracle = (spec.policy == HostPolicy::Oracle).then(|| {
         let units = space.second.len();
         Oracle::new(units, fit.clone(), &scenario.machine.tiers, window_ps)
@@ -289,19 +297,22 @@ fn vm(
 /// bound, tiers have no end.
 fn provision(
     spec: &scenario::Vm,
+    id: VmId,
     scale: u64,
     space: &mut Space,
-) -> (Option<Box<Provisioned>>, Begins) {
+    session: &mut Session<impl Log>,
+) -> Result<(Option<Box<Provisioned>>, Begins), RunError> {
     let bound = matches!(spec.policy, HostPolicy::AllFast | HostPolicy::AllSlow);
     let Some(how) = spec.provision.as_ref().filter(|_| !bound) else {
-        return (None, Begins::default());
+        return Ok((None, Begins::default()));
     };
     let baseline = spec.baseline();
     let demotes = baseline.is_none_or(|(name, _)| name.demotes());
     let mut device = Provisioned::new(how, &spec.sizes, scale, demotes);
+    sizes::boot(session, id, &spec.name, &spec.sizes, &mut device)?;
     let ps = device.begin(space, &Costs::default());
     let ns = ps / PS * scale;
-    (Some(Box::new(device)), Begins { ps, ns })
+    Ok((Some(Box::new(device)), Begins { ps, ns }))
 }
 
 /// Whether a VM's 2 MiB pages can be split.

@@ -375,3 +375,35 @@ fn a_bound_has_tiers_without_end_and_no_device() {
         assert_eq!(vm.tier_bytes_end.iter().max(), Some(&(32 * MIB)));
     }
 }
+
+/// A VM that wants what another may still take of the machine: the engine that sizes real VMs refuses it.
+#[test]
+fn a_resize_to_what_the_machine_has_not_is_refused_by_admission_and_the_run_goes_on() {
+    let vm = |name: &str, more: &str| {
+        format!(
+            "[[vm]]\nname = \"{name}\"\nfast = \"32MiB\"\nslow = \"48MiB\"\npolicy = \"first-touch\"\n\
+             provision = \"hyperflex\"\n{more}\nworkload = {{ {EVEN}, duration = \"200ms\" }}\n"
+        )
+    };
+    let grows = "resize = [{ at = \"20ms\", fast = \"96MiB\", slow = \"48MiB\" }, \
+                 { at = \"40ms\", fast = \"16MiB\", slow = \"48MiB\" }]";
+    let text = format!(
+        "[machine]\ntiers = [\"dram\", \"pmem\"]\nsizes = [\"96MiB\", \"256MiB\"]\nscale = 1\n\
+         vcpus_per_vm = 2\n{}{}",
+        vm("a", grows),
+        vm("b", "")
+    );
+    let scenario = Scenario::parse(&text, "test", Path::new("/s"));
+    let scenario = scenario.unwrap_or_else(|error| panic!("{error}"));
+    let mut simulation = Simulation::new(&scenario, Options::default()).expect("it can be run");
+    while simulation.advance(u64::MAX) {}
+    let vm = &simulation.result().vms[0];
+    let provision = vm.provision.as_ref().unwrap();
+    let [refused] = provision.refused.as_slice() else {
+        panic!("one resize is refused: {:?}", provision.refused);
+    };
+    for has in ["a: node 0 has", "of which b may still take", "of fast can be given now"] {
+        assert!(refused.why.contains(has), "no {has:?} in {}", refused.why);
+    }
+    assert_eq!(provision.wanted_bytes, [16 * MIB, 48 * MIB]);
+}

@@ -12,4 +12,5 @@ pub mod engine;
 pub mod front_end;
 pub mod monitor;
 pub mod pages;
+pub mod providers;
 pub mod qemu;

@@ -22,6 +22,10 @@ pub async fn run(client: &Client, args: args::Resize) -> Result<ExitCode> {
     let sizes = Resize {
         fast_bytes: args.fast.map(|size| size.as_u64()),
         slow_bytes: args.slow.map(|size| size.as_u64()),
+        tiers_bytes: args.tiers.as_ref().map(|tiers| {
+            let sizes = tiers.iter().map(|tier| tier.0.map(|size| size.as_u64()));
+            sizes.collect()
+        }),
     };
     let vm = segment(&args.vm);
     let ordered: Ordered = client.post(&format!("/v1/vms/{vm}/resize"), &sizes).await?;

@@ -16,8 +16,6 @@ mod provider;
 mod report;
 mod requests;
 mod rules;
-#[cfg(test)]
-mod tests;
 mod verdicts;
 mod view;
 mod words;

@@ -9,6 +9,7 @@ pub mod moves;
 pub mod oracle;
 pub mod provision;
 pub mod scan;
+pub mod sizes;
 pub mod start;
 pub mod travel;
 pub mod vm;

@@ -22,7 +22,7 @@
 use std::collections::VecDeque;
 use std::ops::Range;
 
-use terrace_proto::{PAGE_SIZE, TierId};
+use terrace_proto::{OrderId, PAGE_SIZE, TierId};
 
 use super::travel::{Memory, Side};
 use super::vm::Vm;
@@ -53,7 +53,14 @@ pub struct Provisioned {
     taken: [u64; TIERS],
     /// What the balloon took, in that order: tier and pages.
     runs: Vec<(u8, u64)>,
-    resizes: VecDeque<(u64, [u64; TIERS])>,
+    /// What the VM is to have later: when, ns, and how much of each tier, bytes of the full-size machine.
+    resizes: VecDeque<(u64, Vec<u64>)>,
+    /// How many of these came up.
+    wishes: u32,
+    /// What was wanted last: the balloon's orders know no tiers.
+    asked: [u64; TIERS],
+    last_order: OrderId,
+    refused: Vec<result::Refused>,
     /// The nodes' watermarks, of when the guest booted.
     marks: [Marks; TIERS],
     /// Whether the guest's reclaim demotes.
@@ -88,14 +95,10 @@ impl Provisioned {
     /// A guest that boots with all of its nodes, or with what is plugged.
     #[must_use]
     pub fn new(provision: &Provision, sizes: &[u64], scale: u64, demotes: bool) -> Self {
-        let pages = |bytes: &[u64]| -> [u64; TIERS] {
-            let of = |tier| bytes.get(tier).map_or(0, |b: &u64| b / scale / PAGE_SIZE);
-            std::array::from_fn(of)
-        };
-        let (nodes, wanted) = (pages(&provision.nodes), pages(sizes));
+        let nodes = pages(&provision.nodes, scale);
         let resizes = provision.resizes.iter();
         let booted = match provision.by {
-            Device::VirtioMem => wanted,
+            Device::VirtioMem => pages(sizes, scale),
             Device::Balloon | Device::Hyperflex => nodes,
         };
         let all: u64 = booted.iter().sum();
@@ -104,10 +107,14 @@ impl Provisioned {
             scale,
             tiers: sizes.len(),
             nodes,
-            wanted,
+            wanted: booted,
             taken: std::array::from_fn(|t| nodes[t] - booted[t]),
             runs: Vec::new(),
-            resizes: resizes.map(|r| (r.at_ns, pages(&r.sizes))).collect(),
+            resizes: resizes.map(|r| (r.at_ns, r.sizes.clone())).collect(),
+            wishes: 0,
+            asked: booted,
+            last_order: OrderId(0),
+            refused: Vec::new(),
             marks: booted.map(|node| Marks::of(node * scale, all * scale)),
             demotes,
             rests_until: [0; TIERS],
@@ -116,6 +123,76 @@ impl Provisioned {
             left: 0,
             spent: 0,
         }
+    }
+
+    /// By what.
+    #[must_use]
+    pub fn by(&self) -> Device {
+        self.by
+    }
+
+    /// The machine's scale.
+    #[must_use]
+    pub fn scale(&self) -> u64 {
+        self.scale
+    }
+
+    /// How many tiers it sizes.
+    #[must_use]
+    pub fn tiers(&self) -> usize {
+        self.tiers
+    }
+
+    /// Pages that each node can have.
+    #[must_use]
+    pub fn nodes(&self) -> [u64; TIERS] {
+        self.nodes
+    }
+
+    /// Pages that the VM is to have of each.
+    #[must_use]
+    pub fn wanted(&self) -> [u64; TIERS] {
+        self.wanted
+    }
+
+    /// The last order.
+    #[must_use]
+    pub fn last_order(&self) -> OrderId {
+        self.last_order
+    }
+
+    /// Somebody wants the VM to have these sizes, bytes.
+    pub fn ask(&mut self, sizes: &[u64]) {
+        self.asked = pages(sizes, self.scale);
+    }
+
+    /// The next sizes that somebody wants, if their time has come, and their number.
+    pub fn next_resize(&mut self, now_ns: u64) -> Option<(u32, Vec<u64>)> {
+        let (_, sizes) = self.resizes.pop_front_if(|(at, _)| *at <= now_ns)?;
+        self.ask(&sizes);
+        self.wishes += 1;
+        Some((self.wishes, sizes))
+    }
+
+    /// Takes an order, bytes of each tier; the balloon's are of the whole.
+    pub fn order(&mut self, number: OrderId, size_bytes: &[Option<u64>]) {
+        self.last_order = number;
+        self.rests_until = [0; TIERS];
+        if self.by == Device::Balloon {
+            self.wanted = self.asked;
+            return;
+        }
+        for (wanted, size) in self.wanted.iter_mut().zip(size_bytes) {
+            *wanted = size.map_or(*wanted, |bytes| bytes / self.scale / PAGE_SIZE);
+        }
+    }
+
+    /// Sizes were not ordered.
+    pub fn refused(&mut self, at_ns: u64, why: &str) {
+        self.refused.push(result::Refused {
+            at_s: float(at_ns) / 1e9,
+            why: why.to_owned(),
+        });
     }
 
     /// Resizes a guest that does nothing else yet to what it is to have; says how long that takes, ps.
@@ -178,6 +255,7 @@ impl Provisioned {
             wanted_bytes: bytes(self.wanted),
             given_bytes: bytes(self.given()),
             resize_s: float(self.spent * self.scale) / float(PS) / 1e9,
+            refused: self.refused.clone(),
         }
     }
 
@@ -269,20 +347,6 @@ impl Provisioned {
         Took {
             guest: costs.guest_page_work,
             host: 0,
-        }
-    }
-
-    /// Sizes that are due from now on are what the VM is to have.
-    fn follow(&mut self, space: &mut Space, now_ns: u64) {
-        while self.resizes.front().is_some_and(|(at, _)| *at <= now_ns) {
-            let Some((_, wanted)) = self.resizes.pop_front() else {
-                return;
-            };
-            self.wanted = wanted;
-            self.rests_until = [0; TIERS];
-            if let Some(home) = &mut space.home {
-                home.resized(wanted);
-            }
         }
     }
 
@@ -411,6 +475,11 @@ impl Provisioned {
     }
 }
 
+/// Pages of each tier, as simulated.
+fn pages(bytes: &[u64], scale: u64) -> [u64; TIERS] {
+    std::array::from_fn(|tier| bytes.get(tier).map_or(0, |b| b / scale / PAGE_SIZE))
+}
+
 /// Whether a page of the load is in that tier, and nobody is moving it.
 fn is_settled(space: &Space, page: u32, tier: usize) -> bool {
     let unit = space.second.first_data() + page;
@@ -438,7 +507,6 @@ pub fn pass(vm: &mut Vm, memory: &mut Memory, env: &Environment, quantum: u64) {
     let Some(mut device) = vm.provision.take() else {
         return;
     };
-    device.follow(&mut vm.space, env.now_ns);
     let quantum = i64::try_from(quantum).unwrap_or(i64::MAX);
     device.left = device.left.saturating_add(quantum).min(quantum);
     let mut guest = 0;

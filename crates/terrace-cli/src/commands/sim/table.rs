@@ -76,7 +76,8 @@ pub fn text(runs: &[&RunResult]) -> String {
 /// What must be known before the figures are judged.
 fn notes(runs: &[&RunResult]) -> String {
     let vms = || runs.iter().flat_map(|run| &run.vms);
-    let amiss: Vec<String> = vms().filter_map(amiss).collect();
+    let mut amiss: Vec<String> = vms().filter_map(amiss).collect();
+    amiss.extend(vms().flat_map(refused));
     let mut out = String::new();
     if !amiss.is_empty() {
         out += &format!("\n{}\n", amiss.join("\n"));
@@ -139,6 +140,18 @@ fn amiss(vm: &VmResult) -> Option<String> {
             sizes(&provision.wanted_bytes)
         )
     })
+}
+
+/// Resizes that were refused.
+fn refused(vm: &VmResult) -> Vec<String> {
+    let refused = vm.provision.iter().flat_map(|p| &p.refused);
+    let each = refused.map(|refused| {
+        format!(
+            "{}, {}: not resized at {:.1} s: {}",
+            vm.policy, vm.name, refused.at_s, refused.why
+        )
+    });
+    each.collect()
 }
 
 /// With the bound that it is beyond.
@@ -253,6 +266,7 @@ vtmm    vm1   60.00 s  12.5 M     1.062  17.50      1.255     87.5 %     1 MiB  
             wanted_bytes: vec![3 << 30, 13 << 30],
             given_bytes: vec![27 << 20, 16 << 30],
             resize_s: 9.4,
+            refused: Vec::new(),
         };
         blind.vms[0].provision = Some(given.clone());
         let told = text(&[&blind]);

@@ -9,6 +9,7 @@ mod script;
 mod shared_ram;
 
 mod real;
+mod recorded;
 
 const MIB: u64 = 1 << 20;
 const GIB: u64 = 1 << 30;

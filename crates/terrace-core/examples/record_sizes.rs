@@ -1,0 +1,48 @@
+//! Writes a small log: two VMs that are resized, one of which hangs.
+//!
+//!     cargo run -p terrace-core --example record_sizes -- FILE
+//!
+//! As for `record_sample`, a sample is never written again.
+
+use std::fs::File;
+use std::io::BufWriter;
+
+use terrace_core::EngineConfig;
+use terrace_proto::log::LogWriter;
+use terrace_testkit::providers::{GIB, Provided, Providers};
+
+/// Bytes that a sample may have.
+const LIMIT: u64 = 100 << 10;
+
+fn main() -> Result<(), Box<dyn std::error::Error>> {
+    let file = std::env::args().nth(1).ok_or("usage: record_sizes FILE")?;
+    let mut host = Providers::new(EngineConfig::default(), &[GIB, 8 * GIB]);
+    host.arrive(1, Provided::settled(&[2 * GIB, 2 * GIB]));
+    host.arrive(2, Provided::settled(&[2 * GIB, 2 * GIB]));
+    // More than there is; less; and what its guest does not do for a while.
+    host.resize(1, &[Some(4 * GIB), None]);
+    host.resize(1, &[Some(GIB), Some(3 * GIB)]);
+    host.run_for(20);
+    if let Some(vm) = host.vms.get_mut(&1) {
+        vm.obey();
+    }
+    host.run_for(20);
+    if let Some(vm) = host.vms.get_mut(&2) {
+        vm.hangs_at_orders = true;
+    }
+    host.resize(2, &[Some(3 * GIB), None]);
+    host.run_for(20);
+    if let Some(vm) = host.vms.get_mut(&1) {
+        vm.pinned_by = Some("0000:01:00.0".into());
+    }
+    host.resize(1, &[Some(GIB / 2), None]);
+    host.run_for(20);
+    let mut writer = LogWriter::new(BufWriter::new(File::create(file)?), LIMIT)?;
+    for (at, record) in host.log() {
+        if !writer.append(*at, record)? {
+            return Err("the sample is over its size limit".into());
+        }
+    }
+    writer.finish()?;
+    Ok(())
+}

@@ -1,0 +1,182 @@
+//! Sizes of VMs: what is ordered, refused, taken back, and replayed.
+
+#![allow(clippy::unwrap_used, reason = "test helpers outside of test functions")]
+
+use terrace_core::EngineConfig;
+use terrace_core::session::replay::replay;
+use terrace_proto::log::LogWriter;
+use terrace_proto::provision::{NotOrdered, OrderState, Ordered, ProviderError};
+use terrace_proto::{OrderId, ProviderId, Tick};
+use terrace_testkit::providers::{GIB, Provided, Providers};
+
+/// Two VMs that have half of what they could, and room for one of them to grow.
+fn two() -> Providers {
+    let mut host = Providers::new(EngineConfig::default(), &[GIB, 8 * GIB]);
+    host.arrive(1, Provided::settled(&[2 * GIB, 2 * GIB]));
+    host.arrive(2, Provided::settled(&[2 * GIB, 2 * GIB]));
+    host
+}
+
+fn answer(host: &mut Providers) -> Result<Ordered, String> {
+    let answer = host.answers.pop_front().expect("an answer");
+    answer.map_err(|why| why.words().to_owned())
+}
+
+fn state(host: &Providers, id: u32) -> OrderState {
+    let view = host.engine().provision().view(ProviderId(id), Tick(0));
+    view.unwrap().order.unwrap().state
+}
+
+#[test]
+fn a_resize_is_looked_at_ordered_answered_and_met() {
+    let mut host = two();
+    host.resize(1, &[Some(GIB), None]);
+    let ordered = answer(&mut host).unwrap();
+    assert_eq!(ordered.size_bytes, [Some(GIB), None]);
+    assert_eq!(host.vms[&1].ordered, [[Some(GIB), None]]);
+    assert_eq!(state(&host, 1), OrderState::UnderWay);
+    host.vms.get_mut(&1).unwrap().obey();
+    host.run_for(2);
+    assert_eq!(state(&host, 1), OrderState::Met);
+    let said = host.said(1);
+    let has = "has what it shall have: fast 1 GiB, slow 2 GiB";
+    assert!(said.iter().any(|said| said == has), "{said:?}");
+}
+
+#[test]
+fn a_growth_without_room_is_refused_with_the_figures_and_nothing_is_ordered() {
+    let mut host = two();
+    host.resize(1, &[Some(4 * GIB), None]);
+    let why = answer(&mut host).unwrap_err();
+    let has = "vm1: node 0 has 1 GiB free for VMs; at most 3 GiB of fast can be given now";
+    assert_eq!(why, has);
+    assert!(host.vms[&1].ordered.is_empty());
+    host.resize(1, &[Some(3 * GIB), None]);
+    answer(&mut host).unwrap();
+}
+
+#[test]
+fn a_list_names_every_tier_and_no_more_than_there_are() {
+    let mut host = Providers::new(EngineConfig::default(), &[0; 3]);
+    host.arrive(1, Provided::settled(&[2 * GIB; 3]));
+    host.resize(1, &[None, None, Some(GIB)]);
+    assert_eq!(
+        answer(&mut host).unwrap().size_bytes,
+        [None, None, Some(GIB)]
+    );
+    host.resize(1, &[None, None, None, Some(GIB)]);
+    let why = answer(&mut host).unwrap_err();
+    assert_eq!(
+        why,
+        "vm1 has 3 tiers of elastic memory: there is no fourth one to resize"
+    );
+}
+
+#[test]
+fn whoever_waits_for_a_look_that_hangs_is_told_and_nothing_is_ordered_later() {
+    let mut host = two();
+    host.vms.get_mut(&1).unwrap().hangs = true;
+    host.run_for(6);
+    host.resize(1, &[Some(GIB), None]);
+    host.run_for(2);
+    assert!(host.answers.is_empty());
+    host.run_for(2);
+    let why = answer(&mut host).unwrap_err();
+    assert!(
+        why.contains("HyperFlex (a test) hangs: no answer for 3.0 s; nothing was ordered"),
+        "{why}"
+    );
+    host.run_for(60);
+    assert!(host.vms[&1].ordered.is_empty());
+    assert_eq!(
+        host.said(1)
+            .iter()
+            .filter(|said| said.contains("hangs"))
+            .count(),
+        1
+    );
+}
+
+#[test]
+fn an_order_that_hangs_is_taken_back() {
+    let mut host = two();
+    host.vms.get_mut(&1).unwrap().hangs_at_orders = true;
+    host.resize(1, &[Some(GIB), None]);
+    host.run_for(4);
+    let why = answer(&mut host).unwrap_err();
+    assert!(why.contains("the order was taken back"), "{why}");
+    assert_eq!(state(&host, 1), OrderState::Failed);
+}
+
+#[test]
+fn a_vm_that_goes_answers_those_who_wait() {
+    let mut host = two();
+    host.vms.get_mut(&1).unwrap().hangs_at_orders = true;
+    host.resize(1, &[Some(GIB), None]);
+    host.hear(terrace_proto::Event::ProviderDeparted(ProviderId(1)));
+    let why = answer(&mut host).unwrap_err();
+    assert!(why.contains("the VM is gone"), "{why}");
+    host.run_for(60);
+    assert!(host.answers.is_empty());
+}
+
+/// Reports, outcomes and withdrawals that answer nothing change nothing.
+#[test]
+fn what_answers_nothing_is_ignored() {
+    let mut host = two();
+    let before = host.engine().provision().view(ProviderId(1), Tick(0));
+    for order in [0, 7, u64::MAX] {
+        host.hear(terrace_proto::Event::OrderWithdrawal(
+            terrace_proto::provision::OrderWithdrawal {
+                order: OrderId(order),
+                provider: ProviderId(9),
+                in_time: true,
+            },
+        ));
+        host.hear(terrace_proto::Event::OrderOutcome(
+            terrace_proto::provision::OrderOutcome {
+                order: OrderId(order),
+                provider: ProviderId(9),
+                result: Err(ProviderError::Gone("nobody".into())),
+            },
+        ));
+    }
+    assert_eq!(
+        before,
+        host.engine().provision().view(ProviderId(1), Tick(0))
+    );
+    assert!(host.answers.is_empty());
+}
+
+#[test]
+fn a_target_that_a_device_would_suffer_from_is_taken_back_and_no_shrink_is_ordered() {
+    let mut host = two();
+    host.resize(1, &[Some(GIB), None]);
+    answer(&mut host).unwrap();
+    host.vms.get_mut(&1).unwrap().pinned_by = Some("0000:01:00.0".into());
+    host.run_for(2);
+    assert_eq!(host.vms[&1].ordered.last().unwrap(), &[Some(2 * GIB), None]);
+    host.resize(1, &[Some(GIB), None]);
+    let refused = host.answers.pop_front().unwrap();
+    assert!(matches!(refused, Err(NotOrdered::NotNow(_))), "{refused:?}");
+}
+
+#[test]
+fn a_recorded_resize_is_replayed_to_the_byte() {
+    let mut host = two();
+    host.resize(1, &[Some(4 * GIB), None]);
+    host.resize(1, &[Some(GIB), None]);
+    host.vms.get_mut(&2).unwrap().hangs = true;
+    host.run_for(10);
+    host.resize(2, &[Some(GIB), None]);
+    host.vms.get_mut(&1).unwrap().obey();
+    host.run_for(30);
+    let mut writer = LogWriter::new(Vec::new(), 1 << 20).unwrap();
+    for (at, record) in host.log() {
+        assert!(writer.append(*at, record).unwrap());
+    }
+    let log = writer.finish().unwrap();
+    let replayed = replay(&log[..]).unwrap();
+    assert!(replayed.actions > 30, "{replayed:?}");
+    assert_eq!(replayed.unrecorded_actions, 0);
+}

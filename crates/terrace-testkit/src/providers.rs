@@ -1,0 +1,248 @@
+//! Providers that a test resizes VMs by, beside an engine: no thread, no clock.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use terrace_core::{EngineConfig, Session};
+use terrace_proto::log::{Record, Start};
+use terrace_proto::provision::{
+    Mechanism, NodeMemory, NotOrdered, OrderOutcome, OrderWithdrawal, Ordered, Origin, OtherUsers,
+    ProviderError, ProviderKind, ProviderReport, ProviderSpec, ProviderStatus, SizesWanted,
+    TierStatus, Verified,
+};
+use terrace_proto::{Action, Event, OrderId, ProviderId, ResizeId, Tick};
+
+/// 1 GiB.
+pub const GIB: u64 = 1 << 30;
+
+/// A VM with a provider.
+pub struct Provided {
+    /// What it says of itself.
+    pub status: Result<ProviderStatus, ProviderError>,
+    /// Looks are not answered.
+    pub hangs: bool,
+    /// Orders are not answered, nor taken.
+    pub hangs_at_orders: bool,
+    /// Orders that it took.
+    pub ordered: Vec<Vec<Option<u64>>>,
+    /// What pins its memory.
+    pub pinned_by: Option<String>,
+    order: OrderId,
+    unanswered: Option<OrderId>,
+}
+
+impl Provided {
+    /// A HyperFlex VM that has these sizes of 4 GiB each, tier `i` on node `i`.
+    #[must_use]
+    pub fn settled(sizes: &[u64]) -> Self {
+        let tiers = (0..).zip(sizes).map(|(node, size)| tier(node, *size));
+        Self {
+            status: Ok(ProviderStatus {
+                connected: true,
+                told: true,
+                tiers: tiers.collect(),
+                ..ProviderStatus::default()
+            }),
+            hangs: false,
+            hangs_at_orders: false,
+            ordered: Vec::new(),
+            pinned_by: None,
+            order: OrderId(0),
+            unanswered: None,
+        }
+    }
+
+    /// The guest does as it is told.
+    pub fn obey(&mut self) {
+        for tier in self.status.iter_mut().flat_map(|status| &mut status.tiers) {
+            *tier = TierStatus {
+                whole_bytes: tier.whole_bytes,
+                ..self::tier(tier.node.unwrap_or(0), tier.target_bytes)
+            };
+        }
+    }
+}
+
+fn tier(node: u32, size: u64) -> TierStatus {
+    TierStatus {
+        node: Some(node),
+        host_nodes: vec![node],
+        whole_bytes: 4 * GIB,
+        target_bytes: size,
+        size_bytes: size,
+        verified: Some(Verified {
+            present_bytes: size,
+            claimed_bytes: 4 * GIB - size,
+            kept_bytes: 0,
+        }),
+        ..TierStatus::default()
+    }
+}
+
+/// An engine whose VMs change size.
+pub struct Providers {
+    session: Session<Vec<(Tick, Record)>>,
+    /// The VMs, by their provider.
+    pub vms: BTreeMap<u32, Provided>,
+    /// What the host has free.
+    pub memory: Vec<NodeMemory>,
+    /// Answers, oldest first.
+    pub answers: VecDeque<Result<Ordered, NotOrdered>>,
+    now: Tick,
+    wishes: u64,
+}
+
+impl Providers {
+    /// No VM, and so much free on each node.
+    ///
+    /// # Panics
+    /// If the configuration is not valid.
+    #[must_use]
+    pub fn new(config: EngineConfig, free: &[u64]) -> Self {
+        let start = Start {
+            version: "test".into(),
+            config: serde_json::to_string(&config).expect("a configuration"),
+        };
+        let engine = terrace_core::Engine::new(config).expect("a valid configuration");
+        let log = vec![(Tick(0), Record::Start(start))];
+        let memory = (0..).zip(free).map(|(node, free)| NodeMemory {
+            node,
+            tier: None,
+            page_bytes: 0,
+            free_bytes: *free,
+        });
+        Self {
+            session: Session::new(engine, log),
+            vms: BTreeMap::new(),
+            memory: memory.collect(),
+            answers: VecDeque::new(),
+            now: Tick(0),
+            wishes: 0,
+        }
+    }
+
+    /// What went in and came out.
+    #[must_use]
+    pub fn log(&self) -> &[(Tick, Record)] {
+        self.session.log()
+    }
+
+    /// The engine.
+    #[must_use]
+    pub fn engine(&self) -> &terrace_core::Engine {
+        self.session.engine()
+    }
+
+    /// Another VM.
+    pub fn arrive(&mut self, id: u32, vm: Provided) {
+        self.vms.insert(id, vm);
+        self.hear(Event::ProviderArrived(ProviderSpec {
+            provider: ProviderId(id),
+            vm: format!("vm{id}"),
+            is_configured: true,
+            is_quiet: false,
+            host_nodes: Vec::new(),
+        }));
+    }
+
+    /// The operator wants sizes.
+    pub fn resize(&mut self, id: u32, size_bytes: &[Option<u64>]) {
+        self.wishes += 1;
+        self.hear(Event::SizesWanted(SizesWanted {
+            id: ResizeId(self.wishes),
+            provider: ProviderId(id),
+            origin: Origin::Operator,
+            size_bytes: size_bytes.to_vec(),
+        }));
+    }
+
+    /// Lets time pass.
+    pub fn run_for(&mut self, seconds: u64) {
+        let until = Tick(self.now.0 + seconds * 1_000_000_000);
+        while let Some(at) = self.engine().poll_timeout().filter(|at| *at <= until) {
+            self.now = self.now.max(at);
+            self.hear(Event::Timer);
+        }
+        self.now = until;
+    }
+
+    /// What was said of a VM.
+    #[must_use]
+    pub fn said(&self, id: u32) -> Vec<String> {
+        let reasons = self.engine().provision().reasons(ProviderId(id), 0);
+        reasons.map(|reason| reason.text.clone()).collect()
+    }
+
+    /// Gives the engine an event, and what its decisions lead to.
+    pub fn hear(&mut self, event: Event) {
+        let mut events = VecDeque::from([event]);
+        while let Some(event) = events.pop_front() {
+            let actions = self.session.hear(self.now, event);
+            events.extend(actions.into_iter().filter_map(|action| self.act(action)));
+        }
+    }
+
+    fn act(&mut self, action: Action) -> Option<Event> {
+        match action {
+            Action::Look(request) => {
+                let host = self.memory.clone();
+                let vm = self.vms.get_mut(&request.provider.0)?;
+                let report = ProviderReport {
+                    provider: request.provider,
+                    number: request.number,
+                    mechanism: Some(Mechanism {
+                        kind: ProviderKind::HyperFlex,
+                        words: "HyperFlex".into(),
+                        at: "a test".into(),
+                    }),
+                    status: vm.status.clone(),
+                    verify: request.verify,
+                    resident: None,
+                    pinned_by: Ok(vm.pinned_by.clone()),
+                    held_by: OtherUsers::Nobody,
+                    order: vm.order,
+                    host,
+                };
+                (!vm.hangs).then(|| Event::ProviderSeen(Box::new(report)))
+            }
+            Action::Resize(order) => {
+                let vm = self.vms.get_mut(&order.provider.0)?;
+                vm.unanswered = Some(order.order);
+                if vm.hangs_at_orders {
+                    return None;
+                }
+                vm.take(order.order, &order.size_bytes);
+                Some(Event::OrderOutcome(OrderOutcome {
+                    order: order.order,
+                    provider: order.provider,
+                    result: Ok(()),
+                }))
+            }
+            Action::Withdraw(provider, order) => {
+                let vm = self.vms.get_mut(&provider.0)?;
+                Some(Event::OrderWithdrawal(OrderWithdrawal {
+                    order,
+                    provider,
+                    in_time: vm.unanswered == Some(order),
+                }))
+            }
+            Action::Answer(answer) => {
+                self.answers.push_back(answer.result);
+                None
+            }
+            Action::LetGo(_) | Action::Scan(_) | Action::QueryPlacement(_) | Action::Move(_) => {
+                None
+            }
+        }
+    }
+}
+
+impl Provided {
+    fn take(&mut self, order: OrderId, size_bytes: &[Option<u64>]) {
+        (self.order, self.unanswered) = (order, None);
+        self.ordered.push(size_bytes.to_vec());
+        let tiers = self.status.iter_mut().flat_map(|status| &mut status.tiers);
+        for (tier, size) in tiers.zip(size_bytes) {
+            tier.target_bytes = size.unwrap_or(tier.target_bytes);
+        }
+    }
+}
