@@ -402,7 +402,11 @@ fn a_resize_to_what_the_machine_has_not_is_refused_by_admission_and_the_run_goes
     let [refused] = provision.refused.as_slice() else {
         panic!("one resize is refused: {:?}", provision.refused);
     };
-    for has in ["a: node 0 has", "of which b may still take", "of fast can be given now"] {
+    for has in [
+        "a: node 0 has",
+        "of which b may still take",
+        "of fast can be given now",
+    ] {
         assert!(refused.why.contains(has), "no {has:?} in {}", refused.why);
     }
     assert_eq!(provision.wanted_bytes, [16 * MIB, 48 * MIB]);

@@ -8,8 +8,8 @@ use terrace_host::qemu::who::HypervisorConfig;
 use terrace_proto::{Gfn, PageSize, RamRange, TierLimit, VmSpec};
 
 use super::*;
-use crate::elastic::Pace;
 use crate::served::host;
+use terrace_core::provision::ProvisionConfig;
 
 /// A daemon with a log of at most so many bytes.
 fn daemon(folder: &Path, limit: u64) -> Daemon {
@@ -23,7 +23,7 @@ fn daemon(folder: &Path, limit: u64) -> Daemon {
     let (inbox, _) = channel();
     let elastics = Elastics::new(
         elastic::finder(HypervisorConfig::default()),
-        Pace::default(),
+        ProvisionConfig::default(),
     );
     let config = Arc::new(config);
     Daemon::new(config, root, topology, inbox, Claims::default(), elastics).unwrap()
