@@ -2,10 +2,13 @@
 
 #![allow(clippy::unwrap_used, reason = "test helpers outside of test functions")]
 
+use proptest::prelude::*;
 use terrace_core::EngineConfig;
 use terrace_core::session::replay::replay;
 use terrace_proto::log::LogWriter;
-use terrace_proto::provision::{NotOrdered, OrderState, Ordered, ProviderError};
+use terrace_proto::provision::{
+    NotOrdered, OrderState, Ordered, ProviderError, ProviderStatus, TierStatus, Verified,
+};
 use terrace_proto::{OrderId, ProviderId, Tick};
 use terrace_testkit::providers::{GIB, Provided, Providers};
 
@@ -171,12 +174,82 @@ fn a_recorded_resize_is_replayed_to_the_byte() {
     host.resize(2, &[Some(GIB), None]);
     host.vms.get_mut(&1).unwrap().obey();
     host.run_for(30);
-    let mut writer = LogWriter::new(Vec::new(), 1 << 20).unwrap();
+    let log = written(&host);
+    let replayed = replay(&log[..]).unwrap();
+    assert!(replayed.actions > 20, "{replayed:?}");
+    assert_eq!(replayed.unrecorded_actions, 0);
+}
+
+/// Any number that a device could say.
+fn number() -> impl Strategy<Value = u64> {
+    prop_oneof![Just(0), Just(1), Just(GIB), Just(u64::MAX), any::<u64>()]
+}
+
+prop_compose! {
+    fn tier()(numbers in prop::array::uniform10(number()), verified in any::<bool>(), stuck in any::<bool>()) -> TierStatus {
+        let [whole, least, block, page, target, size, age, withheld, present, kept] = numbers;
+        TierStatus {
+            whole_bytes: whole,
+            least_bytes: least,
+            block_bytes: block,
+            page_bytes: page,
+            target_bytes: target,
+            size_bytes: size,
+            verified: verified.then_some(Verified {
+                present_bytes: present,
+                claimed_bytes: whole,
+                kept_bytes: kept,
+            }),
+            verified_age_ns: age,
+            withheld_bytes: withheld,
+            stuck: stuck.then(|| "stuck".to_owned()),
+            ..TierStatus::default()
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(200))]
+
+    /// A device that was taken over says what it likes: whoever wants sizes is answered all the same, and all of it is
+    /// decided again from the log.
+    #[test]
+    fn whatever_a_device_says_is_survived_and_replayed(
+        steps in prop::collection::vec((prop::collection::vec(tier(), 0..6), any::<(bool, bool, bool)>(), number(), number()), 1..8),
+    ) {
+        let mut host = two();
+        let mut wanted = 0;
+        for (tiers, (connected, told, hangs), resets, size) in steps {
+            let vm = host.vms.get_mut(&1).unwrap();
+            vm.hangs = hangs;
+            vm.status = Ok(ProviderStatus {
+                connected,
+                told,
+                resets,
+                total_bytes: Some(size),
+                tiers,
+                ..ProviderStatus::default()
+            });
+            host.resize(1, &[Some(size), None]);
+            host.resize(2, &[Some(size), Some(resets)]);
+            wanted += 2;
+            host.run_for(5);
+        }
+        host.run_for(10);
+        prop_assert_eq!(host.answers.len(), wanted);
+        let view = host.engine().provision().view(ProviderId(1), Tick(u64::MAX));
+        prop_assert!(view.is_some());
+        let over = host.engine().provision().overcommitted(&host.memory);
+        prop_assert!(over.iter().all(|said| !said.is_empty()));
+        let log = written(&host);
+        prop_assert!(replay(&log[..]).is_ok());
+    }
+}
+
+fn written(host: &Providers) -> Vec<u8> {
+    let mut writer = LogWriter::new(Vec::new(), 1 << 30).unwrap();
     for (at, record) in host.log() {
         assert!(writer.append(*at, record).unwrap());
     }
-    let log = writer.finish().unwrap();
-    let replayed = replay(&log[..]).unwrap();
-    assert!(replayed.actions > 30, "{replayed:?}");
-    assert_eq!(replayed.unrecorded_actions, 0);
+    writer.finish().unwrap()
 }

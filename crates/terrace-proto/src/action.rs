@@ -27,6 +27,23 @@ pub enum Action {
     LetGo(ProviderId),
 }
 
+impl Action {
+    /// The managed VM that it is about; none for one about a provider.
+    #[must_use]
+    pub fn vm(&self) -> Option<VmId> {
+        match self {
+            Self::Scan(request) => Some(request.space.vm()),
+            Self::QueryPlacement(query) => Some(query.vm),
+            Self::Move(plan) => Some(plan.vm),
+            Self::Look(_)
+            | Self::Resize(_)
+            | Self::Withdraw(..)
+            | Self::Answer(_)
+            | Self::LetGo(_) => None,
+        }
+    }
+}
+
 /// Ask where all pages of a VM are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PlacementQuery {

@@ -233,11 +233,8 @@ impl Daemon {
     }
 
     fn act(&mut self, action: Action) {
-        let vm = match &action {
-            Action::Scan(request) => request.space.vm(),
-            Action::QueryPlacement(query) => query.vm,
-            Action::Move(plan) => plan.vm,
-            _ => return self.act_elastic(action),
+        let Some(vm) = action.vm() else {
+            return self.act_elastic(action);
         };
         let managed = self
             .vms

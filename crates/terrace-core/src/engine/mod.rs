@@ -304,9 +304,7 @@ impl Engine {
         for (tier, bytes) in vm.tiers().zip(vm.moving.coming) {
             self.shared.tiers.orphan(tier, bytes);
         }
-        self.shared
-            .actions
-            .retain(|action| action_vm(action) != Some(id));
+        self.shared.actions.retain(|action| action.vm() != Some(id));
         self.shared.pool.remove(id);
         self.shared.budget.remove(id);
         self.shared.scans.remove(id);
@@ -386,20 +384,6 @@ impl Engine {
                 vm.size_changed(self.shared.now, &self.shared);
             }
         }
-    }
-}
-
-/// The VM that is managed by that action.
-fn action_vm(action: &Action) -> Option<VmId> {
-    match action {
-        Action::Scan(request) => Some(request.space.vm()),
-        Action::QueryPlacement(query) => Some(query.vm),
-        Action::Move(plan) => Some(plan.vm),
-        Action::Look(_)
-        | Action::Resize(_)
-        | Action::Withdraw(..)
-        | Action::Answer(_)
-        | Action::LetGo(_) => None,
     }
 }
 

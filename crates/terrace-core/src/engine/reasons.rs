@@ -49,7 +49,9 @@ impl Reasons {
 
     /// Those after a number, oldest first.
     pub(crate) fn after(&self, sequence: u64) -> impl Iterator<Item = &Reason> {
-        self.ring.iter().filter(move |r| r.sequence > sequence)
+        let gone = self.said - self.ring.len() as u64;
+        let skip = usize::try_from(sequence.saturating_sub(gone)).unwrap_or(usize::MAX);
+        self.ring.iter().skip(skip)
     }
 
     /// Oldest first.
@@ -68,5 +70,8 @@ mod tests {
         (1..=3).for_each(|i| reasons.say(Tick(i), i.to_string()));
         let texts: Vec<_> = reasons.list().into_iter().map(|r| r.text).collect();
         assert_eq!(texts, ["2", "3"]);
+        for (after, texts) in [(0, 2), (1, 2), (2, 1), (3, 0), (9, 0)] {
+            assert_eq!(reasons.after(after).count(), texts, "after {after}");
+        }
     }
 }

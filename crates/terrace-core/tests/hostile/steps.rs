@@ -255,6 +255,12 @@ impl World {
         }
         let at = usize::try_from(self.dice.below(self.open.len() as u64)).unwrap();
         match self.open.remove(at) {
+            // There is no provider.
+            Action::Look(_)
+            | Action::Resize(_)
+            | Action::Withdraw(..)
+            | Action::Answer(_)
+            | Action::LetGo(_) => {}
             Action::Move(plan) => {
                 let report = self.migrate(&plan);
                 if self.dice.below(3) == 0 {

@@ -212,11 +212,7 @@ impl World {
     }
 
     pub fn check_action(&mut self, action: &Action) {
-        let vm = match action {
-            Action::Scan(request) => request.space.vm(),
-            Action::QueryPlacement(query) => query.vm,
-            Action::Move(plan) => plan.vm,
-        };
+        let vm = action.vm().expect("there is no provider");
         assert!(self.guests.contains_key(&vm), "an action for no VM");
         if let (Action::QueryPlacement(query), Some(guest)) = (action, self.guests.get_mut(&vm)) {
             guest.asked = query.id;
