@@ -1,3 +1,3 @@
 #![no_main]
 
-libfuzzer_sys::fuzz_target!(|data: &[u8]| terrace_proto::agent::fuzz::fuzz_agent_bytes(data));
+libfuzzer_sys::fuzz_target!(|data: &[u8]| terrace_testkit::fuzz::frames::fuzz_agent_bytes(data));

@@ -1,3 +1,3 @@
 #![no_main]
 
-libfuzzer_sys::fuzz_target!(|data: &[u8]| terrace_host::agent::fuzz::fuzz_agent_talk(data));
+libfuzzer_sys::fuzz_target!(|data: &[u8]| terrace_testkit::fuzz::fuzz_agent_talk(data));

@@ -1,3 +1,3 @@
 #![no_main]
 
-libfuzzer_sys::fuzz_target!(|data: &[u8]| terrace_hyperflex::fuzz::entries(data).unwrap());
+libfuzzer_sys::fuzz_target!(|data: &[u8]| terrace_testkit::fuzz::flex::entries(data).unwrap());

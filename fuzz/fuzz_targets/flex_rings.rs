@@ -1,3 +1,3 @@
 #![no_main]
 
-libfuzzer_sys::fuzz_target!(|data: &[u8]| terrace_hyperflex::fuzz::rings(data).unwrap());
+libfuzzer_sys::fuzz_target!(|data: &[u8]| terrace_testkit::fuzz::flex::rings(data).unwrap());

@@ -1,3 +1,3 @@
 #![no_main]
 
-libfuzzer_sys::fuzz_target!(|data: &[u8]| terrace_agent::channel::fuzz::fuzz_host_talk(data));
+libfuzzer_sys::fuzz_target!(|data: &[u8]| terrace_testkit::fuzz::fuzz_host_talk(data));

@@ -9,7 +9,6 @@
 //! configuration.
 
 mod conversation;
-pub mod fuzz;
 mod port;
 
 use std::collections::hash_map::RandomState;
@@ -22,10 +21,10 @@ use terrace_proto::agent::{Budgets, Mode, Report};
 use terrace_proto::{Gfn, Tick};
 use terrace_sys::HostRoot;
 
-pub use conversation::{Counts, FrameWishes, Wishes};
+pub use conversation::{Conversation, Counts, FrameWishes, MOST_FRAMES, Wishes};
 pub use port::guest_memory_end;
 
-use conversation::{Conversation, Talk};
+use conversation::Talk;
 use port::Port;
 
 /// The port's name unless the configuration says otherwise.

@@ -11,11 +11,11 @@ use terrace_hyperflex::abi::{Entry, MAX_ENTRIES, PAGE_BYTES};
 use terrace_hyperflex::config::Limits;
 use terrace_hyperflex::device::Memory;
 use terrace_hyperflex::memory::GuestFiles;
-use terrace_hyperflex::mock::{MIB, MockRing, MockVm, RINGS_BYTES, WRITE};
 use terrace_hyperflex::ring::Ring;
 use terrace_hyperflex::{Device, FlexError, State};
 use terrace_sys::{Extent, punch_hole};
 
+use crate::driver::{MIB, MockRing, MockVm, RINGS_BYTES, WRITE};
 use crate::measured::{Measured, RUNS, median, timed};
 
 const RUN_PAGES: u64 = 8;

@@ -3,6 +3,7 @@
 //! Responsible for: inputs, runs and baselines. It leaves to others: counting allocations, and printing.
 
 mod classify;
+pub mod driver;
 mod inflate;
 mod measured;
 mod range_tree;

@@ -36,7 +36,10 @@ const ALLOWED: [(&str, &[&str]); 15] = [
         ],
     ),
     // Of tests alone: nothing may depend on it but for them.
-    ("terrace-testkit", &[PROTO, CORE, SYS, HOST, HYPERFLEX]),
+    (
+        "terrace-testkit",
+        &[PROTO, CORE, PAGETABLE, SYS, HOST, AGENT, HYPERFLEX, BENCH],
+    ),
     ("terrace-lab", &[]),
     ("xtask", &["terrace-lab"]),
 ];
@@ -47,6 +50,7 @@ const PAGETABLE: &str = "terrace-pagetable";
 const SYS: &str = "terrace-sys";
 const API: &str = "terrace-api";
 const HOST: &str = "terrace-host";
+const AGENT: &str = "terrace-agent";
 const HYPERFLEX: &str = "terrace-hyperflex";
 const SIM: &str = "terrace-sim";
 const BENCH: &str = "terrace-bench";

@@ -67,6 +67,31 @@ fn tests_stand_where_the_compiler_looks_for_them() {
     );
 }
 
+/// What only tests and fuzzers run is the testkit's: it is in no product binary.
+#[test]
+fn no_product_crate_has_fuzz_bodies_or_mocks() {
+    let crates = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+    let mut wrong = Vec::new();
+    for entry in std::fs::read_dir(&crates).expect("the crates") {
+        let folder = entry.expect("a crate").path();
+        if folder.ends_with("terrace-testkit") {
+            continue;
+        }
+        for file in rust_files(&folder.join("src")) {
+            let text = std::fs::read_to_string(&file).expect("a source file");
+            let is_declared = |line: &str| {
+                let line = line.trim_start().trim_start_matches("pub ");
+                ["mod fuzz", "mod mock", "mod testkit"]
+                    .contains(&line.trim_end_matches([';', ' ', '{']))
+            };
+            if text.lines().any(is_declared) {
+                wrong.push(file.display().to_string());
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "not the testkit's:\n{}", wrong.join("\n"));
+}
+
 /// Functions with their number of lines. Sources are formatted by rustfmt, so a function ends at the
 /// first closing brace that stands at its own indentation.
 fn functions(text: &str) -> Vec<(String, usize)> {

@@ -72,6 +72,13 @@ pub fn role(index: usize, tiers: usize) -> Option<QueueRole> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Entry(pub u64);
 
+impl From<Entry> for u64 {
+    /// As it is in memory.
+    fn from(entry: Entry) -> Self {
+        entry.0
+    }
+}
+
 impl Entry {
     /// The entry for the block of `order` at `gpa`, whose low twelve bits are dropped.
     #[must_use]

@@ -113,7 +113,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::mock::MockVm;
+    use crate::test_vm::MockVm;
 
     fn exported() -> (MockVm, Vec<u8>) {
         let vm = MockVm::two_tiers();

@@ -16,10 +16,8 @@ mod counters;
 pub mod device;
 mod error;
 pub mod export;
-pub mod fuzz;
 pub mod lease;
 pub mod memory;
-pub mod mock;
 pub mod policy;
 mod rate;
 pub mod ring;
@@ -27,6 +25,8 @@ pub mod sandbox;
 mod serve;
 pub mod state;
 mod sweep;
+#[cfg(test)]
+mod test_vm;
 pub mod tier;
 
 pub use config::{Args, Config};

@@ -187,7 +187,7 @@ impl Verified {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::mock::{MIB, MockVm};
+    use crate::test_vm::{MIB, MockVm};
 
     #[test]
     fn a_run_is_found_only_inside_of_one_region() {

@@ -78,8 +78,8 @@ mod tests {
     use crate::config::Config;
     use crate::device::{Device, Memory};
     use crate::memory::Backing as _;
-    use crate::mock::{MIB, MockVm};
     use crate::state::State;
+    use crate::test_vm::{MIB, MockVm};
 
     /// A device whose tiers have these host nodes, with the memory of a VM.
     fn device(vm: &MockVm, host_nodes: [Option<u32>; 2]) -> Device {

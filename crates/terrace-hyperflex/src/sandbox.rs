@@ -4,15 +4,9 @@
 //! node that it prefers, threads of its own, names and peers of sockets, time, and holes in files. There is no way to
 //! open, connect, start, or trace anything.
 
-use std::collections::BTreeMap;
-
-use landlock::{
-    ABI, Access as _, AccessFs, AccessNet, CompatLevel, Compatible as _, Ruleset, RulesetAttr as _,
-    RulesetStatus, Scope,
-};
-use seccompiler::{
-    BackendError, BpfProgram, SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition,
-    SeccompFilter, SeccompRule,
+use terrace_sys::sandbox::{
+    CallFilter, FilterError, Limited, RulesetStatus, has, is, lacks, reach_nothing_by_name,
+    refuse_on_all_threads,
 };
 use terrace_sys::{keep_only, no_new_privileges, not_dumpable};
 
@@ -31,7 +25,7 @@ pub fn lock() -> Result<Vec<String>, FlexError> {
         gaps.push(format!("no core dumps: {error}"));
     }
     no_new_privileges().map_err(|e| refused("no new privileges", &e))?;
-    match landlock() {
+    match reach_nothing_by_name() {
         Ok(RulesetStatus::FullyEnforced) => {}
         Ok(status) => gaps.push(format!("landlock of this kernel: {status:?}")),
         Err(error) => gaps.push(format!("landlock: {error}")),
@@ -39,19 +33,6 @@ pub fn lock() -> Result<Vec<String>, FlexError> {
     keep_only(&[]).map_err(|e| refused("drop capabilities", &e))?;
     filters().map_err(|e| refused("system call filter", &e))?;
     Ok(gaps)
-}
-
-/// No file, no port, no abstract socket, no signal to others.
-fn landlock() -> Result<RulesetStatus, landlock::RulesetError> {
-    let abi = ABI::V6;
-    let status = Ruleset::default()
-        .set_compatibility(CompatLevel::BestEffort)
-        .handle_access(AccessFs::from_all(abi))?
-        .handle_access(AccessNet::from_all(abi))?
-        .scope(Scope::from_all(abi))?
-        .create()?
-        .restrict_self()?;
-    Ok(status.ruleset)
 }
 
 /// Calls without a condition.
@@ -99,6 +80,10 @@ const ALLOWED: &[libc::c_long] = &[
     libc::SYS_getpid,
     libc::SYS_exit,
     libc::SYS_exit_group,
+    // Refused by the other filter, with an error instead of an end.
+    libc::SYS_clone3,
+    // The filter that is applied second is applied by this.
+    libc::SYS_seccomp,
 ];
 
 /// Asks for the policy of an address; libc does not name it.
@@ -110,75 +95,51 @@ const OLDER: &[libc::c_long] = &[libc::SYS_epoll_wait, libc::SYS_poll];
 #[cfg(not(target_arch = "x86_64"))]
 const OLDER: &[libc::c_long] = &[];
 
-fn filters() -> Result<(), Box<dyn std::error::Error>> {
-    let arch = std::env::consts::ARCH;
-    // Its flags are in memory, where no filter sees them; glibc and musl use clone(2) then.
-    let no_clone3 = SeccompFilter::new(
-        BTreeMap::from([(libc::SYS_clone3, Vec::new())]),
-        SeccompAction::Allow,
-        SeccompAction::Errno(u32::try_from(libc::ENOSYS)?),
-        arch.try_into()?,
-    )?;
-    let known = SeccompFilter::new(
-        rules()?,
-        SeccompAction::KillProcess,
-        SeccompAction::Allow,
-        arch.try_into()?,
-    )?;
-    for filter in [no_clone3, known] {
-        let program: BpfProgram = filter.try_into()?;
-        seccompiler::apply_filter_all_threads(&program)?;
-    }
-    Ok(())
-}
-
-fn rules() -> Result<BTreeMap<libc::c_long, Vec<SeccompRule>>, BackendError> {
-    let calls = ALLOWED.iter().chain(OLDER);
-    let mut rules: BTreeMap<libc::c_long, Vec<SeccompRule>> =
-        calls.map(|call| (*call, Vec::new())).collect();
-    // Refused by the other filter, with an error instead of an end.
-    rules.insert(libc::SYS_clone3, Vec::new());
-    // The filter that is applied second is applied by this.
-    rules.insert(libc::SYS_seccomp, Vec::new());
-    let number = |value: libc::c_int| u64::from(value.cast_unsigned());
-    let only = |argument, operator, value: libc::c_int| {
-        let length = SeccompCmpArgLen::Dword;
-        let condition = SeccompCondition::new(argument, length, operator, number(value))?;
-        SeccompRule::new(vec![condition])
-    };
-    let has =
-        |argument, bits: libc::c_int| only(argument, SeccompCmpOp::MaskedEq(number(bits)), bits);
-    let lacks =
-        |argument, bits: libc::c_int| only(argument, SeccompCmpOp::MaskedEq(number(bits)), 0);
-    let is = |argument, value| only(argument, SeccompCmpOp::Eq, value);
-    let equal = |argument, value: libc::c_int| {
-        let length = SeccompCmpArgLen::Dword;
-        SeccompCondition::new(argument, length, SeccompCmpOp::Eq, number(value))
-    };
-    rules.insert(libc::SYS_clone, vec![has(0, libc::CLONE_THREAD)?]);
-    rules.insert(libc::SYS_mmap, vec![lacks(2, libc::PROT_EXEC)?]);
-    rules.insert(libc::SYS_mprotect, vec![lacks(2, libc::PROT_EXEC)?]);
-    // Of this process's own mappings; never MADV_REMOVE, which frees parts of files.
-    let forget = [libc::MADV_DONTNEED, libc::MADV_FREE];
-    let forget = forget.into_iter().map(|advice| is(2, advice));
+/// Calls under conditions on their arguments.
+const LIMITED: &[Limited] = &[
+    (libc::SYS_clone, &[&[has(0, libc::CLONE_THREAD)]]),
+    (libc::SYS_mmap, &[&[lacks(2, libc::PROT_EXEC)]]),
+    (libc::SYS_mprotect, &[&[lacks(2, libc::PROT_EXEC)]]),
     // Where new pages come from; what is there stays there (no flags), and no node is bound to.
-    let prefer = vec![equal(2, libc::MPOL_PREFERRED)?, equal(5, 0)?];
-    rules.insert(libc::SYS_mbind, vec![SeccompRule::new(prefer)?]);
-    rules.insert(libc::SYS_get_mempolicy, vec![is(4, MPOL_F_ADDR)?]);
-    rules.insert(libc::SYS_madvise, forget.collect::<Result<_, _>>()?);
-    let hole = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
-    rules.insert(libc::SYS_fallocate, vec![is(1, hole)?]);
+    (libc::SYS_mbind, &[&[is(2, libc::MPOL_PREFERRED), is(5, 0)]]),
+    (libc::SYS_get_mempolicy, &[&[is(4, MPOL_F_ADDR)]]),
+    // Of this process's own mappings; never MADV_REMOVE, which frees parts of files.
+    (
+        libc::SYS_madvise,
+        &[&[is(2, libc::MADV_DONTNEED)], &[is(2, libc::MADV_FREE)]],
+    ),
+    (
+        libc::SYS_fallocate,
+        &[&[is(
+            1,
+            libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE,
+        )]],
+    ),
     // Of a descriptor, not of a path.
-    rules.insert(libc::SYS_statx, vec![has(2, libc::AT_EMPTY_PATH)?]);
-    rules.insert(libc::SYS_newfstatat, vec![has(3, libc::AT_EMPTY_PATH)?]);
+    (libc::SYS_statx, &[&[has(2, libc::AT_EMPTY_PATH)]]),
+    (libc::SYS_newfstatat, &[&[has(3, libc::AT_EMPTY_PATH)]]),
     // The standard library looks at descriptors before it closes them, in debug builds.
-    let fcntl = vec![is(1, libc::F_DUPFD_CLOEXEC)?, is(1, libc::F_GETFD)?];
-    rules.insert(libc::SYS_fcntl, fcntl);
+    (
+        libc::SYS_fcntl,
+        &[&[is(1, libc::F_DUPFD_CLOEXEC)], &[is(1, libc::F_GETFD)]],
+    ),
     // Who the hypervisor is.
-    let socket = [libc::SO_PEERCRED, libc::SO_ACCEPTCONN]
-        .map(|name| SeccompRule::new(vec![equal(1, libc::SOL_SOCKET)?, equal(2, name)?]));
-    let socket = socket.into_iter().collect::<Result<_, _>>()?;
-    rules.insert(libc::SYS_getsockopt, socket);
-    rules.insert(libc::SYS_prctl, vec![is(0, libc::PR_SET_NAME)?]);
-    Ok(rules)
+    (
+        libc::SYS_getsockopt,
+        &[
+            &[is(1, libc::SOL_SOCKET), is(2, libc::SO_PEERCRED)],
+            &[is(1, libc::SOL_SOCKET), is(2, libc::SO_ACCEPTCONN)],
+        ],
+    ),
+    (libc::SYS_prctl, &[&[is(0, libc::PR_SET_NAME)]]),
+];
+
+fn filters() -> Result<(), FilterError> {
+    // Its flags are in memory, where no filter sees them; glibc and musl use clone(2) then.
+    refuse_on_all_threads(libc::SYS_clone3, libc::ENOSYS)?;
+    let mut filter = CallFilter::default();
+    filter.allow(ALLOWED);
+    filter.allow(OLDER);
+    filter.allow_limited(LIMITED);
+    filter.kill_others_on_all_threads()
 }

@@ -25,13 +25,11 @@
 //! **Invariant:** what a scan costs is bounded by the guest's number of pages, not by the contents of
 //! its tables.
 
-pub mod entry;
 #[doc(hidden)]
-pub mod fuzz;
-
 mod bits;
 mod chunk;
 mod direct_map;
+pub mod entry;
 mod kernel_half;
 #[doc(hidden)]
 pub mod linux;

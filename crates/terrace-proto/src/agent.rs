@@ -14,7 +14,6 @@
 //! add both. The check is against chance (half a frame of an agent that was killed), not against malice.
 
 mod frame;
-pub mod fuzz;
 mod messages;
 mod rate;
 mod text;

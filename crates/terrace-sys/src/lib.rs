@@ -3,7 +3,7 @@
 //! Responsible for: what host and guest agent share of the kernel's interfaces: nodes and tiers ([`topology`]),
 //! files below a root folder, the port over `move_pages(2)` ([`Pages`]), the policy of a file in memory, the `PAGEMAP_SCAN` ioctl, DAMON's sysfs, sampled
 //! accesses ([`perf`]), the seam through which others' things are opened ([`opener`]), extents of sparse files and holes in
-//! them, listening, connecting and passing descriptors over Unix sockets, the identity of a process, confinement, clocks, mappings. It leaves to others: what to do with any of
+//! them, listening, connecting and passing descriptors over Unix sockets, the identity of a process, confinement ([`sandbox`]), clocks, mappings. It leaves to others: what to do with any of
 //! it. All `unsafe` of the host side is meant to live here.
 
 mod clock;
@@ -28,7 +28,7 @@ pub mod perf;
 mod privileges;
 mod process;
 mod root;
-mod seccomp;
+pub mod sandbox;
 pub mod topology;
 
 pub use clock::{MonotonicClock, cpu_time_of, monotonic_now, process_cpu_time, thread_cpu_time};
@@ -59,4 +59,3 @@ pub use pagemap::{PAGEMAP_SCAN, PageRun, Pagemap, clear_soft_dirty, soft_dirty_s
 pub use privileges::{Capability, keep_none_at_work, keep_only};
 pub use process::{Process, ProcessError, ProcessId, start_time};
 pub use root::{HostRoot, ReadError};
-pub use seccomp::filter_system_calls;

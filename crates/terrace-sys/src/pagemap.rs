@@ -57,7 +57,9 @@ struct Region {
 }
 
 /// `_IOWR('f', 16, struct pm_scan_arg)`.
-pub const PAGEMAP_SCAN: u64 = 0xc060_6610;
+pub const PAGEMAP_SCAN: u32 = 0xc060_6610;
+/// The same as ioctl(2) takes it; the type differs between C libraries.
+const REQUEST: libc::Ioctl = PAGEMAP_SCAN as libc::Ioctl;
 const PRESENT: u64 = 1 << 3;
 const HUGE: u64 = 1 << 6;
 const SOFT_DIRTY: u64 = 1 << 7;
@@ -163,14 +165,7 @@ impl Pagemap {
             ..ScanArg::default()
         };
         // SAFETY: `arg` is the struct that this request takes, and names `regions` with its length.
-        let count = unsafe {
-            libc::ioctl(
-                self.file.as_raw_fd(),
-                // The request's type differs between C libraries.
-                PAGEMAP_SCAN as _,
-                &raw mut arg,
-            )
-        };
+        let count = unsafe { libc::ioctl(self.file.as_raw_fd(), REQUEST, &raw mut arg) };
         match usize::try_from(count) {
             Ok(count) => Ok((count.min(regions.len()), arg.walk_end)),
             Err(_) => Err(SysError::last(

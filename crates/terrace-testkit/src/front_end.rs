@@ -5,9 +5,9 @@ use std::os::fd::AsRawFd as _;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+use crate::mock::{MockRing, MockVm, RING_SIZE, WRITE};
 use clap::Parser as _;
 use terrace_hyperflex::abi::{Entry, queues};
-use terrace_hyperflex::mock::{MockRing, MockVm, RING_SIZE, WRITE};
 use terrace_hyperflex::{Args, Prepared};
 use vhost::vhost_user::message::{
     VhostUserConfigFlags, VhostUserHeaderFlag, VhostUserProtocolFeatures as Protocol,

@@ -8,9 +8,13 @@
     reason = "tests call it: what fails here fails the test"
 )]
 
+pub mod agent;
 pub mod engine;
 pub mod front_end;
+pub mod fuzz;
 pub mod monitor;
 pub mod pages;
 pub mod providers;
 pub mod qemu;
+
+pub use terrace_bench::driver as mock;

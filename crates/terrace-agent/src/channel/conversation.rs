@@ -76,8 +76,9 @@ struct Said {
     budgets: Budgets,
 }
 
+/// What is said and believed, without a port: bytes of the host go in, wishes and frames to send come out.
 #[derive(Debug)]
-pub(super) struct Conversation {
+pub struct Conversation {
     program: Text<64>,
     own_mode: Mode,
     own_budgets: Budgets,
@@ -100,7 +101,9 @@ pub(super) struct Conversation {
 }
 
 impl Conversation {
-    pub(super) fn new(config: &LinkConfig) -> Self {
+    /// Nothing was said yet.
+    #[must_use]
+    pub fn new(config: &LinkConfig) -> Self {
         Self {
             program: Text::lossy(&config.program),
             own_mode: config.mode,
@@ -125,7 +128,7 @@ impl Conversation {
     }
 
     /// The port was opened: what was said before is over.
-    pub(super) fn begin(&mut self, now: Tick, session: u64) {
+    pub fn begin(&mut self, now: Tick, session: u64) {
         self.renew_decoder();
         self.allowance = Allowance::new(MESSAGES_PER_S, MESSAGES_AT_ONCE, now);
         self.spoke_at = None;
@@ -154,7 +157,7 @@ impl Conversation {
     ///
     /// # Errors
     /// Where the link is to be given up, with the reason.
-    pub(super) fn take(&mut self, now: Tick, bytes: &[u8]) -> Result<(), String> {
+    pub fn take(&mut self, now: Tick, bytes: &[u8]) -> Result<(), String> {
         let messages = self.decoder.push(bytes);
         self.took(now, messages)
     }
@@ -238,7 +241,7 @@ impl Conversation {
     }
 
     /// What is due to be said, as a frame.
-    pub(super) fn speak(&mut self, now: Tick, report: &Report) -> Option<Vec<u8>> {
+    pub fn speak(&mut self, now: Tick, report: &Report) -> Option<Vec<u8>> {
         let every = match (&self.refused, self.welcome) {
             (Some(_), _) => REFUSED_FOR,
             (None, None) => HELLO_EVERY,
@@ -282,7 +285,8 @@ impl Conversation {
         self.heard_at.is_some_and(|at| now.since(at) < self.silence)
     }
 
-    pub(super) fn take_wishes(&mut self, now: Tick) -> Wishes {
+    /// What the host wants, within the agent's own limits; frames are handed out once.
+    pub fn take_wishes(&mut self, now: Tick) -> Wishes {
         match self.said.mode {
             Some(mode) if self.refused.is_none() && self.hears(now) => {
                 self.named.clear();
@@ -316,11 +320,12 @@ impl Conversation {
         }
     }
 
-    /// Frames that wait, for what checks the bounds.
-    pub(super) fn waiting_frames(&self) -> usize {
+    /// Frames that wait to be taken, [`MOST_FRAMES`] at most.
+    #[must_use]
+    pub fn waiting_frames(&self) -> usize {
         self.waiting.promote.len() + self.waiting.demote.len()
     }
 }
 
 /// Most that [`Conversation::waiting_frames`] may be.
-pub(super) const MOST_FRAMES: usize = MOST_WAITING;
+pub const MOST_FRAMES: usize = MOST_WAITING;

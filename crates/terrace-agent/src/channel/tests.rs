@@ -3,13 +3,10 @@ use std::io::{Read as _, Write as _};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
 
-use proptest::prelude::*;
-use terrace_proto::agent::fuzz::{changed, host_seeds};
 use terrace_proto::agent::{
     AgentMessage, Decoder, Frames, Hello, HostMessage, Message as _, NodeMemory, Text,
 };
 
-use super::fuzz::fuzz_host_talk;
 use super::*;
 
 /// A guest with a port that a socket stands in for, and what plays the host behind it.
@@ -384,25 +381,4 @@ fn the_end_of_memory_is_that_of_the_last_zone() {
                  Node 1, zone  Movable\n        spanned  0\n  start_pfn:           9999999\n";
     put(dir.path(), "proc/zoneinfo", zones);
     assert_eq!(guest_memory_end(&root), Gfn(1_049_576));
-}
-
-#[test]
-fn the_corpus_and_its_changes_break_no_promise_of_the_agent() {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/corpus/host_bytes");
-    let files: Vec<_> = fs::read_dir(folder).unwrap().collect();
-    assert!(files.len() >= host_seeds().len());
-    for file in files {
-        let bytes = fs::read(file.unwrap().path()).unwrap();
-        fuzz_host_talk(&bytes);
-        for number in 0..300 {
-            fuzz_host_talk(&changed(&bytes, number));
-        }
-    }
-}
-
-proptest! {
-    #[test]
-    fn random_bytes_break_no_promise_of_the_agent(data in proptest::collection::vec(any::<u8>(), 0..2048)) {
-        fuzz_host_talk(&data);
-    }
 }

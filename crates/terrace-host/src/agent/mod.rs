@@ -8,7 +8,6 @@
 //! An agent can hurt its own VM only: nothing that it says is an address, steers another VM, or makes this
 //! end hold more than one frame.
 
-pub mod fuzz;
 mod lie;
 mod link;
 mod watch;

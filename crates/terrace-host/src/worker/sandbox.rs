@@ -3,13 +3,8 @@
 //! Left are: reading and writing descriptors that are open, memory of its own, and ending. There is no
 //! way to open, connect, trace, start, or map anything executable.
 
-use std::collections::BTreeMap;
-
 use caps::CapSet;
-use seccompiler::{
-    BpfProgram, SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompFilter,
-    SeccompRule,
-};
+use terrace_sys::sandbox::{CallFilter, Limited, is, lacks};
 use terrace_sys::{die_with_parent, no_new_privileges, not_dumpable};
 
 /// Locks this process in; returns which of the lesser things this kernel could not do, for people.
@@ -95,16 +90,10 @@ fn left(set: CapSet) -> Result<usize, String> {
 }
 
 fn filter() -> Result<(), String> {
-    let rules = rules().map_err(text)?;
-    let target = std::env::consts::ARCH.try_into().map_err(text)?;
-    let filter = SeccompFilter::new(
-        rules,
-        SeccompAction::KillProcess,
-        SeccompAction::Allow,
-        target,
-    );
-    let program: BpfProgram = filter.map_err(text)?.try_into().map_err(text)?;
-    seccompiler::apply_filter_all_threads(&program).map_err(text)
+    let mut filter = CallFilter::default();
+    filter.allow(&ALLOWED);
+    filter.allow_limited(&LIMITED);
+    filter.kill_others_on_all_threads().map_err(text)
 }
 
 /// Calls without a condition: on descriptors that are open, on memory, on time, and ending.
@@ -137,23 +126,13 @@ const ALLOWED: [libc::c_long; 25] = [
     libc::SYS_exit_group,
 ];
 
-fn rules() -> Result<BTreeMap<libc::c_long, Vec<SeccompRule>>, seccompiler::BackendError> {
-    let mut rules: BTreeMap<libc::c_long, Vec<SeccompRule>> =
-        ALLOWED.iter().map(|call| (*call, Vec::new())).collect();
-    let only = |argument, operator, value: libc::c_int| {
-        let value = u64::try_from(value).unwrap_or_default();
-        let condition = SeccompCondition::new(argument, SeccompCmpArgLen::Dword, operator, value)?;
-        Ok(vec![SeccompRule::new(vec![condition])?])
-    };
-    let exec_bit = u64::try_from(libc::PROT_EXEC).unwrap_or_default();
-    let never_executable = |argument| only(argument, SeccompCmpOp::MaskedEq(exec_bit), 0);
-    rules.insert(libc::SYS_mmap, never_executable(2)?);
-    rules.insert(libc::SYS_mprotect, never_executable(2)?);
+/// Calls under conditions on their arguments.
+const LIMITED: [Limited; 3] = [
+    (libc::SYS_mmap, &[&[lacks(2, libc::PROT_EXEC)]]),
+    (libc::SYS_mprotect, &[&[lacks(2, libc::PROT_EXEC)]]),
     // The one advice that drops nothing but page table entries of shared mappings.
-    let forget = only(2, SeccompCmpOp::Eq, libc::MADV_DONTNEED)?;
-    rules.insert(libc::SYS_madvise, forget);
-    Ok(rules)
-}
+    (libc::SYS_madvise, &[&[is(2, libc::MADV_DONTNEED)]]),
+];
 
 #[cfg(test)]
 mod tests {

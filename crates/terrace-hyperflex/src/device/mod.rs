@@ -126,7 +126,7 @@ impl<B: Backing> Device<B> {
     }
 
     /// Replaces the rule of what is admitted, so that tests see a wrong one found.
-    pub(crate) fn set_admit(&mut self, admit: Admit) {
+    pub fn set_admit(&mut self, admit: Admit) {
         self.admit = admit;
     }
 
@@ -173,7 +173,7 @@ impl<B: Backing> Device<B> {
     }
 
     /// Memory for rings alone; a device over files takes it by [`Device::set_memory`].
-    pub(crate) fn set_ring_memory(&mut self, memory: Memory) {
+    pub fn set_ring_memory(&mut self, memory: Memory) {
         self.memory = Some(memory);
     }
 

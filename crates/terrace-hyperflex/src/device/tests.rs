@@ -7,7 +7,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::abi::{ENTRY_BYTES, Entry, statistic_bytes};
 use crate::config::Limits;
-use crate::mock::{Buffer, MIB, MockRing, MockVm, NEXT, RING_SIZE, WRITE};
+use crate::test_vm::{Buffer, MIB, MockRing, MockVm, NEXT, RING_SIZE, WRITE};
 
 const PAGE: u64 = 4096;
 

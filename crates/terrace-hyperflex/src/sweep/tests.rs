@@ -2,7 +2,7 @@ use std::cell::Cell;
 
 use super::*;
 use crate::memory::Backing as _;
-use crate::mock::{MIB, MockVm};
+use crate::test_vm::{MIB, MockVm};
 use crate::tier::Run;
 
 struct Setup {

@@ -9,10 +9,10 @@ use std::process::Stdio;
 use crate::process::Device;
 use terrace_hyperflex::abi::Entry;
 use terrace_hyperflex::control::Client;
-use terrace_hyperflex::mock::{MIB, MockVm};
 use terrace_hyperflex::policy::NodePolicy;
 use terrace_sys::{backing_page_bytes, huge_memory_file, memory_file};
 use terrace_testkit::front_end::{Hypervisor, PAGE};
+use terrace_testkit::mock::{MIB, MockVm};
 
 const POOL: &str = "/proc/sys/vm/nr_hugepages";
 const HUGE: u64 = 2 * MIB;

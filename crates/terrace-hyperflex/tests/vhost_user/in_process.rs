@@ -8,8 +8,8 @@ use terrace_hyperflex::Prepared;
 use terrace_hyperflex::abi::{Entry, statistic_bytes};
 use terrace_hyperflex::config::Limits;
 use terrace_hyperflex::control::Client;
-use terrace_hyperflex::mock::{MIB, MockVm};
 use terrace_testkit::front_end::{Hypervisor, PAGE, args, start, wait_for};
+use terrace_testkit::mock::{MIB, MockVm};
 use vm_memory::{Bytes as _, GuestAddress};
 
 fn small(gpa: u64) -> Entry {

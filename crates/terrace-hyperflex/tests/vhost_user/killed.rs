@@ -12,7 +12,7 @@ use rand_xoshiro::rand_core::{Rng as _, SeedableRng as _};
 use terrace_hyperflex::State;
 use terrace_hyperflex::abi::Entry;
 use terrace_hyperflex::control::Client;
-use terrace_hyperflex::mock::{MockRing, MockVm, RINGS_BYTES};
+use terrace_testkit::mock::{MockRing, MockVm, RINGS_BYTES};
 use vm_memory::{Bytes as _, GuestAddress};
 
 use crate::left::left_state;

@@ -6,10 +6,10 @@ use std::process::{Child, Command, Stdio};
 
 use terrace_hyperflex::abi::Entry;
 use terrace_hyperflex::control::Client;
-use terrace_hyperflex::mock::{MIB, MockVm};
 use terrace_hyperflex::policy::NodePolicy;
 use terrace_sys::file_prefers;
 use terrace_testkit::front_end::{Hypervisor, PAGE, wait_for};
+use terrace_testkit::mock::{MIB, MockVm};
 
 /// The program; ended with its owner.
 pub struct Device(pub Child);

@@ -15,8 +15,8 @@ use terrace_hyperflex::Args;
 use terrace_hyperflex::abi::Entry;
 use terrace_hyperflex::config::Limits;
 use terrace_hyperflex::control::{Client, Status};
-use terrace_hyperflex::mock::{MIB, MockRing, MockVm};
 use terrace_sys::{first_data, memory_file};
+use terrace_testkit::mock::{MIB, MockRing, MockVm};
 use vm_memory::{Bytes as _, GuestAddress};
 
 use crate::left::left_state;

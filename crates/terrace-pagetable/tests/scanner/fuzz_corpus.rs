@@ -8,7 +8,7 @@
 
 use rand_xoshiro::Xoshiro256PlusPlus;
 use rand_xoshiro::rand_core::{Rng, SeedableRng};
-use terrace_pagetable::fuzz::fuzz_scan;
+use terrace_testkit::fuzz::fuzz_scan;
 
 #[test]
 fn every_input_of_the_corpus_keeps_the_scans_promises() {

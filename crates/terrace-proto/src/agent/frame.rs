@@ -125,8 +125,9 @@ enum Step<M> {
 }
 
 impl<M: Message> Decoder<M> {
-    /// Only the fuzzer's planted fault has another bound.
-    pub(super) fn bounded(max_body: usize) -> Self {
+    /// A decoder with another bound of a message's length than [`MAX_BODY`], in bytes.
+    #[must_use]
+    pub fn bounded(max_body: usize) -> Self {
         Self {
             pending: Vec::new(),
             max_body,

@@ -4,15 +4,10 @@
 //! library that does a thing in another way must not end a production daemon. Calls that are newer than Linux 5.1
 //! (from 424 on) fail with `ENOSYS`, so that libraries take the older way.
 
-use std::collections::BTreeMap;
 use std::io;
 
 use libc::c_long;
-use seccompiler::{
-    BackendError, BpfProgram, SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition,
-    SeccompFilter, SeccompRule,
-};
-use terrace_sys::filter_system_calls;
+use terrace_sys::sandbox::{Argument, CallFilter, Limited, filter_system_calls, has, is, lacks};
 
 use super::role::Role;
 
@@ -221,7 +216,7 @@ const X32: u32 = 0x4000_0000;
 /// Puts the process's filter on its only thread.
 pub fn filter_process() -> io::Result<()> {
     filter_system_calls(&no_clone3(), false).map_err(|error| error.source)?;
-    let mut rules = Rules::life(false).map_err(io::Error::other)?;
+    let mut rules = Rules::life(false);
     for calls in [
         TALK,
         OPEN,
@@ -234,7 +229,7 @@ pub fn filter_process() -> io::Result<()> {
         older::OPEN,
         older::CHANGE_FILES,
     ] {
-        rules.add(calls);
+        rules.older.allow(calls);
     }
     rules.newer.extend([
         PIDFD_SEND_SIGNAL,
@@ -252,184 +247,125 @@ pub fn filter_thread(role: Role) -> io::Result<()> {
     let Some(groups) = role.calls() else {
         return Ok(());
     };
-    let mut rules = Rules::life(true).map_err(io::Error::other)?;
+    let mut rules = Rules::life(true);
     for group in groups {
-        rules.add_group(*group).map_err(io::Error::other)?;
+        rules.add_group(*group);
     }
     rules.apply()
 }
 
+/// Of the calls of every thread, those that a narrow one makes under conditions alone: nothing that can be executed, no
+/// mapping that is shared with others.
+const NARROW: &[Limited] = &[
+    (libc::SYS_clone, &[&[has(0, libc::CLONE_THREAD)]]),
+    (
+        libc::SYS_mmap,
+        &[&[lacks(2, libc::PROT_EXEC), lacks(3, libc::MAP_SHARED)]],
+    ),
+    (libc::SYS_mprotect, &[&[lacks(2, libc::PROT_EXEC)]]),
+    // Never MADV_REMOVE, which frees parts of files. The last two guard stacks (Linux 6.13).
+    (
+        libc::SYS_madvise,
+        &[
+            &[is(2, libc::MADV_DONTNEED)],
+            &[is(2, libc::MADV_FREE)],
+            &[is(2, libc::MADV_HUGEPAGE)],
+            &[is(2, libc::MADV_NOHUGEPAGE)],
+            &[is(2, 102)],
+            &[is(2, 103)],
+        ],
+    ),
+    (
+        libc::SYS_fcntl,
+        &[
+            &[is(1, libc::F_DUPFD_CLOEXEC)],
+            &[is(1, libc::F_GETFD)],
+            &[is(1, libc::F_SETFD)],
+            &[is(1, libc::F_GETFL)],
+            &[is(1, libc::F_SETFL)],
+        ],
+    ),
+    (
+        libc::SYS_prctl,
+        &[
+            &[is(0, libc::PR_SET_NAME)],
+            &[is(0, libc::PR_GET_NAME)],
+            &[is(0, libc::PR_SET_VMA)],
+        ],
+    ),
+    // Asking for a limit, not setting one.
+    (libc::SYS_prlimit64, &[&[Argument::Null(2)]]),
+    // Of a descriptor, not of a path.
+    (libc::SYS_statx, &[&[has(2, libc::AT_EMPTY_PATH)]]),
+    (libc::SYS_newfstatat, &[&[has(3, libc::AT_EMPTY_PATH)]]),
+    (libc::SYS_ioctl, &[&[is(1, FIONBIO)], &[is(1, FIOCLEX)]]),
+];
+
+/// Of a socket's type, the lowest bits say which, the others how.
+const STREAM: Argument = Argument::Masked(1, 0xf, libc::SOCK_STREAM.cast_unsigned());
+/// The request's number, which the kernel takes as 32 bits.
+const SCAN: Argument = Argument::Is(1, terrace_sys::PAGEMAP_SCAN);
+
 /// What is allowed.
 struct Rules {
-    older: BTreeMap<c_long, Vec<SeccompRule>>,
+    older: CallFilter,
     newer: Vec<u32>,
 }
 
 impl Rules {
-    /// What every thread needs; `narrow`: nothing that can be executed, no mapping that is shared with others.
-    fn life(narrow: bool) -> Result<Self, BackendError> {
+    /// What every thread needs; `narrow`: as [`NARROW`] says.
+    fn life(narrow: bool) -> Self {
         let mut rules = Self {
-            older: BTreeMap::new(),
+            older: CallFilter::default(),
             // It is refused elsewhere, without a line in the log.
             newer: vec![CLONE3, EPOLL_PWAIT2],
         };
-        rules.add(LIFE);
-        rules.add(older::LIFE);
+        rules.older.allow(LIFE);
+        rules.older.allow(older::LIFE);
         if narrow {
-            rules.narrow_life()?;
+            rules.older.allow_limited(NARROW);
+            // Ending by abort(3).
+            let own = i32::try_from(std::process::id()).unwrap_or(i32::MAX);
+            rules.older.allow_if(libc::SYS_tgkill, &[&[is(0, own)]]);
         }
-        Ok(rules)
+        rules
     }
 
-    fn add(&mut self, calls: &[c_long]) {
-        for call in calls {
-            // No rule is no condition.
-            self.older.insert(*call, Vec::new());
-        }
-    }
-
-    fn any(&mut self, call: c_long, of: Vec<SeccompCondition>) -> Result<(), BackendError> {
-        let rules = of.into_iter().map(|one| SeccompRule::new(vec![one]));
-        let rules = rules.collect::<Result<Vec<_>, _>>()?;
-        // A call without a condition keeps that.
-        match self.older.get_mut(&call) {
-            Some(there) if there.is_empty() => {}
-            Some(there) => there.extend(rules),
-            None => drop(self.older.insert(call, rules)),
-        }
-        Ok(())
-    }
-
-    fn narrow_life(&mut self) -> Result<(), BackendError> {
-        self.any(libc::SYS_clone, vec![has(0, libc::CLONE_THREAD)?])?;
-        let private = vec![lacks(2, libc::PROT_EXEC)?, lacks(3, libc::MAP_SHARED)?];
-        self.older
-            .insert(libc::SYS_mmap, vec![SeccompRule::new(private)?]);
-        self.any(libc::SYS_mprotect, vec![lacks(2, libc::PROT_EXEC)?])?;
-        // Never MADV_REMOVE, which frees parts of files. The last two guard stacks (Linux 6.13).
-        let advice = [
-            libc::MADV_DONTNEED,
-            libc::MADV_FREE,
-            libc::MADV_HUGEPAGE,
-            libc::MADV_NOHUGEPAGE,
-            102,
-            103,
-        ];
-        self.any(libc::SYS_madvise, all(advice.map(|advice| is(2, advice)))?)?;
-        let about = [
-            libc::F_DUPFD_CLOEXEC,
-            libc::F_GETFD,
-            libc::F_SETFD,
-            libc::F_GETFL,
-            libc::F_SETFL,
-        ];
-        self.any(libc::SYS_fcntl, all(about.map(|about| is(1, about)))?)?;
-        let about = [libc::PR_SET_NAME, libc::PR_GET_NAME, libc::PR_SET_VMA];
-        self.any(libc::SYS_prctl, all(about.map(|about| is(0, about)))?)?;
-        // Asking for a limit, not setting one.
-        let none = SeccompCondition::new(2, SeccompCmpArgLen::Qword, SeccompCmpOp::Eq, 0)?;
-        self.any(libc::SYS_prlimit64, vec![none])?;
-        // Ending by abort(3).
-        let own = i32::try_from(std::process::id()).unwrap_or(i32::MAX);
-        self.any(libc::SYS_tgkill, vec![is(0, own)?])?;
-        // Of a descriptor, not of a path.
-        self.any(libc::SYS_statx, vec![has(2, libc::AT_EMPTY_PATH)?])?;
-        self.any(libc::SYS_newfstatat, vec![has(3, libc::AT_EMPTY_PATH)?])?;
-        let about = [FIONBIO, FIOCLEX];
-        self.any(libc::SYS_ioctl, all(about.map(|about| is(1, about)))?)
-    }
-
-    fn add_group(&mut self, calls: Calls) -> Result<(), BackendError> {
+    fn add_group(&mut self, calls: Calls) {
+        let rules = &mut self.older;
         match calls {
             Calls::Talk => {
-                self.add(TALK);
+                rules.allow(TALK);
                 // Over one of datagrams, something can be sent to any socket that has a path.
-                let stream = SeccompRule::new(vec![is(0, libc::AF_UNIX)?, stream(1)?])?;
-                self.older.insert(libc::SYS_socketpair, vec![stream]);
+                rules.allow_if(libc::SYS_socketpair, &[&[is(0, libc::AF_UNIX), STREAM]]);
             }
             Calls::Open => {
-                self.add(OPEN);
-                self.add(older::OPEN);
+                rules.allow(OPEN);
+                rules.allow(older::OPEN);
+                rules.allow_if(libc::SYS_socket, &[&[is(0, libc::AF_UNIX)]]);
                 self.newer.push(FACCESSAT2);
-                self.any(libc::SYS_socket, vec![is(0, libc::AF_UNIX)?])?;
             }
             Calls::ChangeFiles => {
-                self.add(CHANGE_FILES);
-                self.add(older::CHANGE_FILES);
+                rules.allow(CHANGE_FILES);
+                rules.allow(older::CHANGE_FILES);
             }
-            Calls::Listen => self.add(LISTEN),
-            Calls::Accept => self.add(ACCEPT),
+            Calls::Listen => rules.allow(LISTEN),
+            Calls::Accept => rules.allow(ACCEPT),
             Calls::Processes => {
-                self.add(PROCESSES);
+                rules.allow(PROCESSES);
                 self.newer.push(PIDFD_OPEN);
             }
-            Calls::PageMap => {
-                let scan = terrace_sys::PAGEMAP_SCAN;
-                let scan = SeccompCondition::new(
-                    1,
-                    SeccompCmpArgLen::Dword,
-                    SeccompCmpOp::Eq,
-                    scan & u64::from(u32::MAX),
-                )?;
-                self.any(libc::SYS_ioctl, vec![scan])?;
-            }
-            Calls::MovePages => self.add(&[libc::SYS_move_pages]),
+            Calls::PageMap => rules.allow_if(libc::SYS_ioctl, &[&[SCAN]]),
+            Calls::MovePages => rules.allow(&[libc::SYS_move_pages]),
         }
-        Ok(())
     }
 
     fn apply(self) -> io::Result<()> {
-        let arch = std::env::consts::ARCH;
-        let refuse = SeccompAction::Errno(libc::EPERM.cast_unsigned());
-        let arch = arch.try_into().map_err(io::Error::other)?;
-        let filter = SeccompFilter::new(self.older, refuse, SeccompAction::Allow, arch);
-        let program = filter.and_then(BpfProgram::try_from);
-        let program = program.map_err(io::Error::other)?;
         let mut whole = newer(&self.newer);
-        whole.extend(program.iter().map(|step| libc::sock_filter {
-            code: step.code,
-            jt: step.jt,
-            jf: step.jf,
-            k: step.k,
-        }));
+        let older = self.older.failing_program(libc::EPERM);
+        whole.extend(older.map_err(io::Error::other)?);
         filter_system_calls(&whole, true).map_err(|error| error.source)
     }
-}
-
-fn condition(
-    argument: u8,
-    operator: SeccompCmpOp,
-    value: u64,
-) -> Result<SeccompCondition, BackendError> {
-    SeccompCondition::new(argument, SeccompCmpArgLen::Dword, operator, value)
-}
-
-fn number(value: libc::c_int) -> u64 {
-    u64::from(value.cast_unsigned())
-}
-
-fn is(argument: u8, value: libc::c_int) -> Result<SeccompCondition, BackendError> {
-    condition(argument, SeccompCmpOp::Eq, number(value))
-}
-
-fn has(argument: u8, bits: libc::c_int) -> Result<SeccompCondition, BackendError> {
-    condition(argument, SeccompCmpOp::MaskedEq(number(bits)), number(bits))
-}
-
-fn lacks(argument: u8, bits: libc::c_int) -> Result<SeccompCondition, BackendError> {
-    condition(argument, SeccompCmpOp::MaskedEq(number(bits)), 0)
-}
-
-/// Of a socket's type, the lowest bits say which, the others how.
-fn stream(argument: u8) -> Result<SeccompCondition, BackendError> {
-    let stream = number(libc::SOCK_STREAM);
-    condition(argument, SeccompCmpOp::MaskedEq(0xf), stream)
-}
-
-fn all<const N: usize>(
-    of: [Result<SeccompCondition, BackendError>; N],
-) -> Result<Vec<SeccompCondition>, BackendError> {
-    of.into_iter().collect()
 }
 
 // The machine of seccomp's filters: linux/bpf_common.h.

@@ -3,10 +3,7 @@
 //! Best effort: a kernel may lack it or parts of it. What it takes away is out of reach without it, too, by the filter
 //! of system calls; it stays where that is turned off.
 
-use landlock::{
-    ABI, Access as _, AccessFs, AccessNet, CompatLevel, Compatible as _, Ruleset, RulesetAttr as _,
-    RulesetError, RulesetStatus, Scope,
-};
+use terrace_sys::sandbox::{RulesetStatus, reach_nothing_by_name};
 
 /// What a thread may reach by a name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -21,7 +18,7 @@ pub enum Files {
 pub fn restrict(files: Files) -> Option<String> {
     let status = match files {
         Files::All => return None,
-        Files::None => rules(),
+        Files::None => reach_nothing_by_name(),
     };
     match status {
         Ok(RulesetStatus::FullyEnforced) => None,
@@ -31,16 +28,4 @@ pub fn restrict(files: Files) -> Option<String> {
         Ok(RulesetStatus::NotEnforced) => Some("this kernel has no Landlock, or it is off".into()),
         Err(error) => Some(format!("Landlock: {error}")),
     }
-}
-
-fn rules() -> Result<RulesetStatus, RulesetError> {
-    let abi = ABI::V6;
-    let status = Ruleset::default()
-        .set_compatibility(CompatLevel::BestEffort)
-        .handle_access(AccessFs::from_all(abi))?
-        .handle_access(AccessNet::from_all(abi))?
-        .scope(Scope::from_all(abi))?
-        .create()?
-        .restrict_self()?;
-    Ok(status.ruleset)
 }

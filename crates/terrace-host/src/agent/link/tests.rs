@@ -1,7 +1,7 @@
 use std::os::unix::net::UnixListener;
 
 use terrace_proto::Gfn;
-use terrace_proto::agent::fuzz::{heartbeat, hello};
+use terrace_testkit::agent::{heartbeat, hello};
 
 use super::super::{AgentState, Lie, Verdict};
 use super::*;

@@ -1,12 +1,7 @@
-use std::fs;
-use std::path::Path;
-
-use proptest::prelude::*;
 use terrace_proto::TierId;
-use terrace_proto::agent::fuzz::{agent_seeds, changed, hello};
 use terrace_proto::agent::{Mechanism, NodeMemory, Pressure, Report};
+use terrace_testkit::agent::hello;
 
-use super::super::fuzz::fuzz_agent_talk;
 use super::*;
 
 const RAM: u64 = 4 << 30;
@@ -370,45 +365,4 @@ fn pressure_that_is_no_longer_told_is_a_counter_that_fell() {
         watch.state(),
         AgentState::Lying(Lie::CounterFell { .. })
     ));
-}
-
-#[test]
-fn the_corpus_and_its_changes_break_no_promise_of_the_watch() {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/corpus/agent_bytes");
-    let files: Vec<_> = fs::read_dir(folder).unwrap().collect();
-    assert!(files.len() >= agent_seeds().len());
-    for file in files {
-        let bytes = fs::read(file.unwrap().path()).unwrap();
-        fuzz_agent_talk(&bytes);
-        for number in 0..300 {
-            fuzz_agent_talk(&changed(&bytes, number));
-        }
-    }
-}
-
-proptest! {
-    #[test]
-    fn random_bytes_break_no_promise_of_the_watch(data in proptest::collection::vec(any::<u8>(), 0..2048)) {
-        fuzz_agent_talk(&data);
-    }
-
-    /// Well-formed messages with any values: bytes alone seldom get past the check.
-    #[test]
-    fn any_heartbeats_break_no_promise_of_the_watch(
-        beats in proptest::collection::vec((any::<[u64; 6]>(), any::<bool>()), 1..20),
-    ) {
-        use terrace_proto::agent::Message as _;
-        let mut talk = Vec::new();
-        for (n, small) in beats {
-            let scale = if small { 1 << 40 } else { 1 };
-            let message = beat(n[0] / scale, n[1] / scale, |r| {
-                r.nodes[0].total_bytes = n[2] / scale;
-                r.nodes[0].free_bytes = n[3] / scale;
-                r.activity.promoted_pages = n[4] / scale;
-                r.faults.minor = n[5] / scale;
-            });
-            talk.extend(message.encode().unwrap());
-        }
-        fuzz_agent_talk(&talk);
-    }
 }

@@ -8,7 +8,7 @@ use super::super::*;
 use crate::abi::Entry;
 use crate::config::Limits;
 use crate::lease::Found;
-use crate::mock::{MIB, MockRing, MockVm};
+use crate::test_vm::{MIB, MockRing, MockVm};
 
 const PAGE: u64 = 4096;
 const INFLATE: usize = 2;

@@ -9,7 +9,7 @@ use proptest::prelude::*;
 use super::super::*;
 use crate::abi::{Entry, statistic_bytes};
 use crate::config::Limits;
-use crate::mock::{MIB, MockRing, MockVm, WRITE};
+use crate::test_vm::{MIB, MockRing, MockVm, WRITE};
 
 const PAGE: u64 = 4096;
 const INFLATE: usize = 2;

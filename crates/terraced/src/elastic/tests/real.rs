@@ -6,8 +6,8 @@ use std::sync::Arc;
 use terrace_api::elastic::OrderState;
 use terrace_host::qemu::who::HypervisorConfig;
 use terrace_hyperflex::abi::Entry;
-use terrace_hyperflex::mock::{MIB, MockVm};
 use terrace_testkit::front_end::{Hypervisor, PAGE, args, start};
+use terrace_testkit::mock::{MIB, MockVm};
 
 use super::super::drive::Elastics;
 use super::super::finder;

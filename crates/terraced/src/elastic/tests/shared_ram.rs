@@ -10,7 +10,7 @@ use terrace_hyperflex::Args;
 use terrace_hyperflex::abi::Entry;
 use terrace_hyperflex::control::Client;
 use terrace_hyperflex::lease::Found;
-use terrace_hyperflex::mock::{MIB, MockVm};
+use terrace_testkit::mock::{MIB, MockVm};
 
 use super::GIB;
 use super::real::serve;

@@ -1,12 +1,12 @@
-//! What a fuzzer runs over the bytes of a hostile guest: see `terrace_proto::agent::fuzz`.
+//! The bytes of a hostile guest, as the host's watch over its agent takes them.
 
 use std::time::Duration;
 
+use terrace_host::agent::{AgentState, AgentWatch, Verdict, WatchConfig};
 use terrace_proto::Tick;
-use terrace_proto::agent::fuzz::{heartbeat, hello};
 use terrace_proto::agent::{AgentMessage, Decoder, HostMessage};
 
-use super::{AgentState, AgentWatch, Verdict, WatchConfig};
+use crate::agent::{heartbeat, hello};
 
 /// RAM of the guest that talks.
 const RAM_BYTES: u64 = 4 << 30;

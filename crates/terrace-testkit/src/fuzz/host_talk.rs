@@ -1,13 +1,12 @@
-//! What a fuzzer runs over the bytes of a hostile host: see `terrace_proto::agent::fuzz`.
+//! The bytes of a hostile host, as the agent takes them.
 
 use std::time::Duration;
 
-use terrace_proto::agent::fuzz::heartbeat;
+use terrace_agent::channel::{Conversation, LinkConfig, MOST_FRAMES};
 use terrace_proto::agent::{AgentMessage, Budgets, HostMessage, Message as _, Mode, Report};
 use terrace_proto::{Gfn, Tick};
 
-use super::LinkConfig;
-use super::conversation::{Conversation, MOST_FRAMES};
+use crate::agent::heartbeat;
 
 /// Bytes of a host after it said welcome. Panics where the agent holds or hands out more than it may.
 ///

@@ -1,15 +1,13 @@
-//! The body of the scan's fuzz target: memory from bytes, a few scans, and what must hold whatever the
+//! Scans of guest page tables: memory from bytes, a few scans, and what must hold whatever the
 //! bytes are. Panics where it does not.
 
 use std::sync::atomic::Ordering::Relaxed;
 
+use terrace_pagetable::entry::{ACCESSED, ADDRESS, PRESENT, USER};
+use terrace_pagetable::{GuestTables, Paging, Scanner, SimulatedMemory};
 use terrace_proto::{
     Gfn, PageBitmap, PagingRegisters, Rearm, RequestId, ScanAnswer, ScanRequest, Space, VmId,
 };
-
-use crate::bits::position;
-use crate::entry::{ACCESSED, ADDRESS, PRESENT, USER};
-use crate::{GuestTables, Paging, Scanner, SimulatedMemory};
 
 /// Room for one 1 GiB leaf and a bit, ending inside a 2 MiB block and inside a bitmap's word.
 const FRAMES: u64 = (1 << 18) + 1_000;
@@ -100,7 +98,8 @@ fn check_answer(answer: &ScanAnswer) {
     let (known, accessed) = (answer.known.words(), answer.accessed.words());
     assert!(known.iter().zip(accessed).all(|(k, a)| a & !k == 0));
     for block in answer.huge_leaf.iter() {
-        let words = position(block * 8)..position(block * 8 + 8);
+        let first = usize::try_from(block).expect("a block of memory") * 8;
+        let words = first..first + 8;
         assert!(known[words].iter().all(|w| *w == u64::MAX));
     }
 }

@@ -1,4 +1,4 @@
-//! Filters of system calls.
+//! A filter of system calls for one thread.
 
 use crate::SysError;
 

@@ -1,15 +1,13 @@
-//! What a fuzzer runs over any bytes, as plain functions: `fuzz/` calls them on nightly Rust, and tests call
-//! them on stable over the committed corpus, changed corpus and random bytes.
-//!
-//! Each panics where a promise of this module's code does not hold.
+//! Frames of the agent's channel, decoded by either end.
 
 use std::fmt::Debug;
 
-use super::{
-    AgentMessage, Budgets, Decoder, Frames, HEADER, Heartbeat, Hello, HostMessage, MAX_BODY,
-    Message, Mode, NodeMemory, Pressure, Report, Text, Versions,
+use terrace_proto::Gfn;
+use terrace_proto::agent::{
+    AgentMessage, Budgets, Decoder, Frames, HEADER, HostMessage, MAX_BODY, Message, Mode, Text,
 };
-use crate::{Gfn, Tick, TierId};
+
+use crate::agent::{heartbeat, hello};
 
 /// Bytes of a guest, as the host decodes them.
 pub fn fuzz_agent_bytes(data: &[u8]) {
@@ -22,7 +20,8 @@ pub fn fuzz_host_bytes(data: &[u8]) {
 }
 
 /// A message that a decoder must find behind garbage.
-pub(super) trait Sample: Message + Clone + Debug + PartialEq {
+pub trait Sample: Message + Clone + Debug + PartialEq {
+    /// It.
     fn sample() -> Self;
 }
 
@@ -38,7 +37,11 @@ impl Sample for HostMessage {
     }
 }
 
-pub(super) fn check<M: Sample>(data: &[u8], decoder: impl Fn() -> Decoder<M>) {
+/// Checks the promises of a decoder on any bytes.
+///
+/// # Panics
+/// If one does not hold: that is the fuzzer's finding.
+pub fn check<M: Sample>(data: &[u8], decoder: impl Fn() -> Decoder<M>) {
     let mut whole = decoder();
     let messages = whole.push(data);
     is_bounded(&whole);
@@ -83,41 +86,6 @@ fn is_bounded<M: Message>(decoder: &Decoder<M>) {
         decoder.pending(),
         decoder.wants()
     );
-}
-
-/// A hello of a session.
-#[must_use]
-pub fn hello(session: u64) -> AgentMessage {
-    AgentMessage::Hello(Hello {
-        versions: Versions::OURS,
-        session,
-        program: Text::lossy("0.1.0"),
-    })
-}
-
-/// A heartbeat of a guest with two nodes.
-///
-/// # Panics
-/// Never: the report is within bounds.
-#[must_use]
-pub fn heartbeat(sequence: u64) -> AgentMessage {
-    let node = |node, total_bytes| NodeMemory {
-        node,
-        tier: TierId(u8::try_from(node).unwrap_or(0)),
-        total_bytes,
-        free_bytes: total_bytes / 4,
-    };
-    let report = Report {
-        nodes: vec![node(0, 1 << 30), node(1, 3 << 30)],
-        pressure: Some(Pressure {
-            some_avg10_hundredths: 125,
-            ..Pressure::default()
-        }),
-        ..Report::default()
-    };
-    let time = Tick(sequence.saturating_mul(1_000_000_000));
-    let heartbeat = Heartbeat::new(sequence, time, report).expect("within bounds");
-    AgentMessage::Heartbeat(Box::new(heartbeat))
 }
 
 /// What a corpus begins with: name and bytes, of a guest.
@@ -183,34 +151,4 @@ pub fn host_seeds() -> Vec<(&'static str, Vec<u8>)> {
         ("frames", frame(&HostMessage::Frames(frames))),
         ("cut", talk[..talk.len() - 3].to_vec()),
     ]
-}
-
-/// `data` changed a little, as the number says: flipped, overwritten, cut, doubled, joined with itself.
-#[must_use]
-pub fn changed(data: &[u8], number: u64) -> Vec<u8> {
-    let mut bytes = data.to_vec();
-    let mut state = number ^ 0x9e37_79b9_7f4a_7c15;
-    let mut next = |below: usize| {
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        let below = u64::try_from(below.max(1)).unwrap_or(1);
-        usize::try_from(state % below).unwrap_or(0)
-    };
-    for _ in 0..=next(4) {
-        let at = next(bytes.len());
-        match next(6) {
-            _ if bytes.is_empty() => bytes.push(0xd7),
-            0 => bytes[at] ^= 1 << next(8),
-            1 => bytes[at] = [0, 1, 0x7f, 0x80, 0xff, 0xd7][next(6)],
-            2 => bytes.truncate(at),
-            3 => {
-                let tail = bytes[at..].to_vec();
-                bytes.extend(tail);
-            }
-            4 => drop(bytes.splice(at..at, data[..next(data.len())].to_vec())),
-            _ => drop(bytes.drain(at..at + next(bytes.len() - at))),
-        }
-    }
-    bytes
 }

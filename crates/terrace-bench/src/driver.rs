@@ -1,20 +1,24 @@
 //! A guest without a processor: memory in files, rings in that memory, and a driver that posts what it is told to,
-//! sense or nonsense. Tests, benchmark and fuzz bodies all use it.
+//! sense or nonsense. The benchmark drives HyperFlex's device with it; tests and fuzz bodies do, too.
+//!
+//! [`Guest`] and [`MockRing`] know no type of the device, so that its inline tests use them as well.
 
 use std::fs::File;
+use std::io;
+use std::ops::Deref;
 use std::os::fd::AsFd as _;
 
-use terrace_sys::{file_size, for_each_data_extent, memory_file};
-use vhost_user_backend::VringT as _;
+use terrace_hyperflex::FlexError;
+use terrace_hyperflex::abi::queues;
+use terrace_hyperflex::config::{Config, GpaRange, Limits, TierConfig};
+use terrace_hyperflex::ring::Ring;
+use terrace_proto::PAGE_SIZE;
+use terrace_sys::{SysError, file_size, for_each_data_extent, memory_file};
+use vhost_user_backend::VringT;
 use vm_memory::{
     Bytes as _, FileOffset, GuestAddress, GuestMemoryAtomic, GuestMemoryMmap, GuestRegionMmap,
     MmapRegion,
 };
-
-use crate::abi::{Entry, PAGE_BYTES, queues};
-use crate::config::{Config, GpaRange, Limits, TierConfig};
-use crate::error::FlexError;
-use crate::ring::Ring;
 
 /// Bytes of a mebibyte.
 pub const MIB: u64 = 1 << 20;
@@ -33,12 +37,183 @@ const AVAILABLE: u64 = 16 * 1024;
 const USED: u64 = 32 * 1024;
 const BUFFERS: u64 = 48 * 1024;
 
+/// Where a tier is, in bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Place {
+    /// Guest physical address of its first byte.
+    pub start: u64,
+    /// Its length.
+    pub len: u64,
+}
+
 /// A VM's memory: one file per tier, one tier after the other from address 0 on.
+#[derive(Debug)]
+pub struct Guest {
+    tiers: Vec<Place>,
+    memory: GuestMemoryMmap,
+    files: Vec<File>,
+}
+
+impl Guest {
+    /// A VM with these bytes per tier.
+    ///
+    /// # Errors
+    /// If there is no memory.
+    pub fn new(sizes: &[u64]) -> Result<Self, SysError> {
+        let files = sizes.iter().map(|len| memory_file(c"guest", *len));
+        Self::over(files.collect::<Result<Vec<File>, _>>()?)
+    }
+
+    /// A VM with a tier for each of these files, all of it.
+    ///
+    /// # Errors
+    /// If they cannot be mapped.
+    pub fn over(files: Vec<File>) -> Result<Self, SysError> {
+        let mut start = 0;
+        let mut tiers = Vec::new();
+        for file in &files {
+            let len = file_size(file.as_fd())?;
+            tiers.push(Place { start, len });
+            start += len;
+        }
+        let memory = map(&tiers, &files)?;
+        Ok(Self {
+            tiers,
+            memory,
+            files,
+        })
+    }
+
+    /// Where its tiers are.
+    #[must_use]
+    pub fn tiers(&self) -> &[Place] {
+        &self.tiers
+    }
+
+    /// Its memory.
+    #[must_use]
+    pub fn memory(&self) -> &GuestMemoryMmap {
+        &self.memory
+    }
+
+    /// The file behind a tier.
+    ///
+    /// # Panics
+    /// Where there is no such tier.
+    #[must_use]
+    pub fn file(&self, tier: usize) -> &File {
+        &self.files[tier]
+    }
+
+    /// Where a tier is.
+    ///
+    /// # Panics
+    /// Where there is no such tier.
+    #[must_use]
+    pub fn tier(&self, tier: usize) -> Place {
+        self.tiers[tier]
+    }
+
+    /// Writes to every page but the rings', so that memory is behind it.
+    pub fn fill(&self) {
+        for tier in 0..self.files.len() {
+            let Place { start, len } = self.tier(tier);
+            self.touch(
+                start.max(RINGS_BYTES),
+                (start + len).saturating_sub(start.max(RINGS_BYTES)) / PAGE_SIZE,
+            );
+        }
+        self.touch(0, RINGS_BYTES / PAGE_SIZE);
+    }
+
+    /// Writes eight bytes into each of these pages, unless something is there already.
+    pub fn touch(&self, gpa: u64, pages: u64) {
+        for page in 0..pages {
+            let at = GuestAddress(gpa + page * PAGE_SIZE + PAGE_SIZE - 8);
+            // Pages that are not there stay so.
+            let _ = self.memory.write_obj(u64::MAX, at);
+        }
+    }
+
+    /// Pages of a tier that have memory behind them, by number.
+    ///
+    /// # Panics
+    /// Where the kernel does not say.
+    #[must_use]
+    pub fn present(&self, tier: usize) -> Vec<u64> {
+        let mut pages = Vec::new();
+        let all = 0..self.tier(tier).len;
+        for_each_data_extent(self.file(tier).as_fd(), all, |extent| {
+            let first = extent.start / PAGE_SIZE;
+            pages.extend(first..(extent.start + extent.len) / PAGE_SIZE);
+        })
+        .expect("a file in memory can be sought");
+        pages
+    }
+
+    /// So many queues as the device sees them, set up as a hypervisor does, and the drivers of them.
+    ///
+    /// # Panics
+    /// Where rings do not fit into the memory.
+    #[must_use]
+    pub fn queues<R: VringT<Memory>>(
+        &self,
+        count: usize,
+        event_idx: bool,
+    ) -> (Vec<R>, Vec<MockRing>) {
+        let shared = GuestMemoryAtomic::new(self.memory.clone());
+        (0..count)
+            .map(|queue| {
+                let ring = MockRing::new(&self.memory, queue);
+                let vring = R::new(shared.clone(), RING_SIZE).expect("a power of two");
+                vring.set_queue_size(RING_SIZE);
+                let places = (ring.descriptors(), ring.available(), ring.used());
+                vring
+                    .set_queue_info(places.0, places.1, places.2)
+                    .expect("aligned");
+                vring.set_queue_event_idx(event_idx);
+                vring.set_queue_ready(true);
+                vring.set_enabled(true);
+                (vring, ring)
+            })
+            .unzip()
+    }
+}
+
+/// Memory as rings have it.
+type Memory = GuestMemoryAtomic<GuestMemoryMmap>;
+
+fn map(tiers: &[Place], files: &[File]) -> Result<GuestMemoryMmap, SysError> {
+    let failed = |why: &dyn std::fmt::Display| SysError {
+        call: "mmap",
+        what: "a guest's memory".into(),
+        source: io::Error::other(why.to_string()),
+    };
+    let mut regions = Vec::new();
+    for (tier, file) in tiers.iter().zip(files) {
+        let file = file.try_clone().map_err(|e| failed(&e))?;
+        let len = usize::try_from(tier.len).map_err(|e| failed(&e))?;
+        let mapped =
+            MmapRegion::from_file(FileOffset::new(file, 0), len).map_err(|e| failed(&e))?;
+        let region = GuestRegionMmap::new(mapped, GuestAddress(tier.start));
+        regions.push(region.ok_or_else(|| failed(&"addresses beyond 2^64"))?);
+    }
+    GuestMemoryMmap::from_regions(regions).map_err(|e| failed(&e))
+}
+
+/// A guest with a description for the device.
 #[derive(Debug)]
 pub struct MockVm {
     config: Config,
-    memory: GuestMemoryMmap,
-    files: Vec<File>,
+    guest: Guest,
+}
+
+impl Deref for MockVm {
+    type Target = Guest;
+
+    fn deref(&self) -> &Guest {
+        &self.guest
+    }
 }
 
 impl MockVm {
@@ -47,11 +222,7 @@ impl MockVm {
     /// # Errors
     /// Where there is no memory, or sizes are not of whole pages.
     pub fn new(sizes: &[u64], orders: u32, limits: Limits) -> Result<Self, FlexError> {
-        let files = sizes
-            .iter()
-            .map(|len| memory_file(c"guest", *len))
-            .collect::<Result<Vec<File>, _>>()?;
-        Self::over(files, orders, limits)
+        Self::of(Guest::new(sizes)?, orders, limits)
     }
 
     /// A VM with a tier for each of these files, all of it.
@@ -59,25 +230,22 @@ impl MockVm {
     /// # Errors
     /// Where they cannot be mapped or are not of whole pages.
     pub fn over(files: Vec<File>, orders: u32, limits: Limits) -> Result<Self, FlexError> {
-        let mut start = 0;
-        let mut ranges = Vec::new();
-        for file in &files {
-            let len = file_size(file.as_fd())?;
-            ranges.push(GpaRange { start, len });
-            start += len;
-        }
-        let tier = |(i, range): (usize, &GpaRange)| TierConfig {
-            node: u32::try_from(i).unwrap_or(u32::MAX),
+        Self::of(Guest::over(files)?, orders, limits)
+    }
+
+    fn of(guest: Guest, orders: u32, limits: Limits) -> Result<Self, FlexError> {
+        let tier = |(node, place): (u32, &Place)| TierConfig {
+            node,
             host_node: None,
-            ranges: vec![*range],
+            ranges: vec![GpaRange {
+                start: place.start,
+                len: place.len,
+            }],
         };
-        let tiers = ranges.iter().enumerate().map(tier).collect();
-        let config = Config::new(tiers, orders, limits)?;
-        let memory = map(&ranges, &files)?;
+        let tiers = (0..).zip(guest.tiers()).map(tier).collect();
         Ok(Self {
-            config,
-            memory,
-            files,
+            config: Config::new(tiers, orders, limits)?,
+            guest,
         })
     }
 
@@ -101,108 +269,14 @@ impl MockVm {
         &self.config
     }
 
-    /// Its memory.
-    #[must_use]
-    pub fn memory(&self) -> &GuestMemoryMmap {
-        &self.memory
-    }
-
-    /// The file behind a tier.
-    ///
-    /// # Panics
-    /// Where there is no such tier.
-    #[must_use]
-    pub fn file(&self, tier: usize) -> &File {
-        &self.files[tier]
-    }
-
-    /// Where a tier is.
-    ///
-    /// # Panics
-    /// Where there is no such tier.
-    #[must_use]
-    pub fn tier(&self, tier: usize) -> GpaRange {
-        self.config.tiers()[tier].ranges[0]
-    }
-
-    /// Writes to every page but the rings', so that memory is behind it.
-    pub fn fill(&self) {
-        for tier in 0..self.files.len() {
-            let GpaRange { start, len } = self.tier(tier);
-            self.touch(
-                start.max(RINGS_BYTES),
-                (start + len).saturating_sub(start.max(RINGS_BYTES)) / PAGE_BYTES,
-            );
-        }
-        self.touch(0, RINGS_BYTES / PAGE_BYTES);
-    }
-
-    /// Writes eight bytes into each of these pages, unless something is there already.
-    pub fn touch(&self, gpa: u64, pages: u64) {
-        for page in 0..pages {
-            let at = GuestAddress(gpa + page * PAGE_BYTES + PAGE_BYTES - 8);
-            // Pages that are not there stay so.
-            let _ = self.memory.write_obj(u64::MAX, at);
-        }
-    }
-
-    /// Pages of a tier that have memory behind them, by number.
-    ///
-    /// # Panics
-    /// Where the kernel does not say.
-    #[must_use]
-    pub fn present(&self, tier: usize) -> Vec<u64> {
-        let mut pages = Vec::new();
-        let all = 0..self.tier(tier).len;
-        for_each_data_extent(self.file(tier).as_fd(), all, |extent| {
-            let first = extent.start / PAGE_BYTES;
-            pages.extend(first..(extent.start + extent.len) / PAGE_BYTES);
-        })
-        .expect("a file in memory can be sought");
-        pages
-    }
-
-    /// Its queues as the device sees them, set up as a hypervisor does, and the drivers of them.
+    /// Its queues as the device sees them, and the drivers of them.
     ///
     /// # Panics
     /// Where rings do not fit into the memory.
     #[must_use]
     pub fn rings(&self, event_idx: bool) -> (Vec<Ring>, Vec<MockRing>) {
-        let shared = GuestMemoryAtomic::new(self.memory.clone());
-        let count = queues(self.config.tiers().len());
-        (0..count)
-            .map(|queue| {
-                let ring = MockRing::new(&self.memory, queue);
-                let vring = Ring::new(shared.clone(), RING_SIZE).expect("a power of two");
-                vring.set_queue_size(RING_SIZE);
-                let places = (ring.descriptors(), ring.available(), ring.used());
-                vring
-                    .set_queue_info(places.0, places.1, places.2)
-                    .expect("aligned");
-                vring.set_queue_event_idx(event_idx);
-                vring.set_queue_ready(true);
-                vring.set_enabled(true);
-                (vring, ring)
-            })
-            .unzip()
+        self.queues(queues(self.tiers().len()), event_idx)
     }
-}
-
-fn map(ranges: &[GpaRange], files: &[File]) -> Result<GuestMemoryMmap, FlexError> {
-    let failed = |why: &dyn std::fmt::Display| FlexError::Map {
-        pages: ranges.iter().map(|range| range.len / PAGE_BYTES).sum(),
-        why: why.to_string(),
-    };
-    let mut regions = Vec::new();
-    for (range, file) in ranges.iter().zip(files) {
-        let file = file.try_clone().map_err(|e| failed(&e))?;
-        let len = usize::try_from(range.len).map_err(|e| failed(&e))?;
-        let mapped =
-            MmapRegion::from_file(FileOffset::new(file, 0), len).map_err(|e| failed(&e))?;
-        let region = GuestRegionMmap::new(mapped, GuestAddress(range.start));
-        regions.push(region.ok_or_else(|| failed(&"addresses beyond 2^64"))?);
-    }
-    GuestMemoryMmap::from_regions(regions).map_err(|e| failed(&e))
 }
 
 /// One descriptor as a driver writes it.
@@ -320,10 +394,11 @@ impl MockRing {
     }
 
     /// Posts entries of a page queue, 63 at most, with room for the answer; returns the answer's address.
-    pub fn post_entries(&mut self, entries: &[Entry]) -> u64 {
+    pub fn post_entries<E: Copy + Into<u64>>(&mut self, entries: &[E]) -> u64 {
         let at = self.buffer(self.slot);
         let answer = at + 504;
-        let bytes: Vec<u8> = entries.iter().flat_map(|e| e.0.to_le_bytes()).collect();
+        let numbers = entries.iter().map(|entry| (*entry).into());
+        let bytes: Vec<u8> = numbers.flat_map(u64::to_le_bytes).collect();
         self.put(at, &bytes);
         let len = u32::try_from(bytes.len()).unwrap_or(u32::MAX);
         self.post_chain(&[(at, len, 0), (answer, 8, WRITE)]);
