@@ -79,6 +79,12 @@ impl StateRun {
             return;
         };
         match action {
+            // There is no provider.
+            Action::Look(_)
+            | Action::Resize(_)
+            | Action::Withdraw(..)
+            | Action::Answer(_)
+            | Action::LetGo(_) => {}
             Action::QueryPlacement(query) => {
                 for report in 0..self.pages.div_ceil(REPORT) {
                     let start = report * REPORT;
