@@ -316,6 +316,24 @@ mod tests {
     }
 
     #[test]
+    fn sizes_of_a_list_name_each_tier_and_a_dash_leaves_one_alone() {
+        use clap::Parser;
+        let sizes = |list: &str| {
+            let args = Args::try_parse_from(["terrace", "resize", "vm1", "--tiers", list]).ok()?;
+            let Command::Resize(resize) = args.command else {
+                return None;
+            };
+            let sizes = resize.tiers?.into_iter();
+            let sizes = sizes.map(|tier| tier.0.map(|size| size.as_u64()));
+            Some(sizes.collect::<Vec<_>>())
+        };
+        assert_eq!(sizes("2KiB,-,1MiB"), Some(vec![Some(2048), None, Some(1 << 20)]));
+        assert_eq!(sizes("2KiB,much"), None);
+        let both = ["terrace", "resize", "vm1", "--tiers", "1GiB", "--fast", "1GiB"];
+        assert!(Args::try_parse_from(both).is_err());
+    }
+
+    #[test]
     fn addresses_are_hexadecimal_or_decimal() {
         assert_eq!(address("0x1000"), Ok(4096));
         assert_eq!(address("4096"), Ok(4096));

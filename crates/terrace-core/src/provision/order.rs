@@ -38,7 +38,7 @@ pub(super) fn wanted(
     asked: &[Option<u64>],
 ) -> Result<Vec<Option<u64>>, String> {
     if asked.iter().all(Option::is_none) {
-        return Err("say what to resize: fast_bytes, slow_bytes or both".into());
+        return Err("say what to resize: fast_bytes, slow_bytes or both, or tiers_bytes".into());
     }
     if !kind.knows_tiers() {
         let Some(sum) = sum(asked) else {
