@@ -14,12 +14,11 @@ use clap_complete::Shell;
 use terrace_agent::agent::Agent;
 use terrace_agent::channel::{HostLink, LinkConfig, guest_memory_end};
 use terrace_agent::config::{Config, DEFAULT_SOCKET};
-use terrace_agent::exchange::KernelPages;
 use terrace_agent::room::Room;
 use terrace_agent::sampler::Samplers;
 use terrace_agent::status::{self, Board};
 use terrace_agent::{doctor, top};
-use terrace_sys::{Capability, Damon, HostRoot, keep_only, no_new_privileges};
+use terrace_sys::{Capability, Damon, HostRoot, KernelPages, keep_only, no_new_privileges};
 
 /// The host is told at least as often: it takes an agent that says nothing for five seconds for gone.
 const BEAT: Duration = Duration::from_secs(1);
@@ -144,8 +143,8 @@ fn run(config: Config) -> Result<()> {
     no_new_privileges()?;
     keep_only(&KEPT).context("giving up capabilities")?;
     let root = HostRoot::default();
-    let room = Room::read(root.clone(), &config.tiers, config.headroom_bytes)
-        .context("reading this machine's memory tiers")?;
+    let room =
+        Room::read(root.clone(), &config.tiers).context("reading this machine's memory tiers")?;
     if room.topology().tiers.len() == 1 {
         tracing::warn!(
             "this machine has one memory tier: ranges are watched and nothing moves. A guest needs a NUMA \

@@ -12,7 +12,7 @@ use terrace_agent::config::Config;
 use terrace_agent::report::own_wishes;
 use terrace_agent::room::Room;
 use terrace_agent::sampler::{Drained, Sample, Sampler, SamplerError, Samplers, Target};
-use terrace_core::hyperplace::{Params, Range};
+use terrace_core::ranges::{Params, Range};
 use terrace_proto::agent::{Budgets, Heartbeat, Mode};
 use terrace_proto::{Gfn, Tick};
 use terrace_sys::HostRoot;
@@ -181,7 +181,7 @@ impl Bench {
         );
         let config = Config::parse(&text).expect("as set up");
         let (kernel, told) = (kernel(), Told::default());
-        let room = Room::read(root.clone(), &[], config.headroom_bytes).expect("as set up");
+        let room = Room::read(root.clone(), &[]).expect("as set up");
         let sampler = told.clone();
         let samplers = Samplers::of(vec![Box::new(move || {
             Ok(Box::new(sampler.clone()) as Box<dyn Sampler>)

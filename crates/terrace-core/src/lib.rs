@@ -11,11 +11,12 @@
 pub mod config;
 pub mod engine;
 pub mod estimate;
-pub mod hyperplace;
+
 pub mod pages;
 pub mod place;
 pub mod policy;
 pub mod ram;
+pub mod ranges;
 pub mod replay;
 pub mod share;
 pub mod track;

@@ -15,6 +15,7 @@ pub mod event;
 pub mod id;
 pub mod log;
 pub mod printable;
+pub mod ranges;
 pub mod scan;
 pub mod tick;
 pub mod worker;
