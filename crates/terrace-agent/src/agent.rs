@@ -4,9 +4,12 @@
 //! (`terrace_core::ranges`), what the kernel is asked ([`crate::kernel`]), the channel.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
 use std::time::Duration;
 
+use anyhow::{Result, ensure};
 use terrace_core::ranges::{Config as RangesConfig, Params, Ranges};
+use terrace_core::session::Session;
 use terrace_proto::PAGE_SIZE;
 use terrace_proto::agent::Budgets;
 use terrace_proto::ranges::{
@@ -20,6 +23,7 @@ use crate::kernel;
 use crate::managed::Managed;
 use crate::mappings::Layout;
 use crate::processes::{self, Found};
+use crate::record::FileLog;
 use crate::report::own_wishes;
 use crate::room::Room;
 use crate::sampler::{Drained, Sample, Samplers};
@@ -37,7 +41,7 @@ pub struct Agent {
     pub(crate) samplers: Samplers,
     pub(crate) managed: BTreeMap<u32, Managed>,
     /// Decides.
-    pub(crate) ranges: Ranges,
+    session: Session<Option<FileLog>, Ranges>,
     /// The kernel's words of this epoch, by process, where it refused to move pages.
     refused: BTreeMap<u32, String>,
     pub(crate) clock: MonotonicClock,
@@ -71,7 +75,7 @@ impl Agent {
             ..RangesConfig::new(params, room.tiers(), budget(config.budgets()))
         };
         Self {
-            ranges: Ranges::new(ranges),
+            session: Session::new(Ranges::new(ranges), None),
             refused: BTreeMap::new(),
             root,
             room,
@@ -87,6 +91,37 @@ impl Agent {
             channel: ChannelStatus::default(),
             vcpus,
         }
+    }
+
+    /// The controller, to look at.
+    pub(crate) fn ranges(&self) -> &Ranges {
+        self.session.controller()
+    }
+
+    /// Records all that the controller hears and decides, in a new file. To be called before the first epoch.
+    ///
+    /// # Errors
+    /// Where the file cannot be made, or epochs ended already.
+    pub fn record(&mut self, file: &Path) -> Result<()> {
+        let ranges = self.ranges();
+        ensure!(
+            ranges.epoch() == 0 && ranges.programs().is_empty(),
+            "a log begins before the first epoch"
+        );
+        let log = FileLog::start(file, ranges.config())?;
+        *self.session.log_mut() = Some(log);
+        Ok(())
+    }
+
+    /// Writes out what is left of the log, if one is written.
+    ///
+    /// # Errors
+    /// Where it could not be written.
+    pub fn finish(&mut self) -> Result<()> {
+        self.session
+            .log_mut()
+            .as_mut()
+            .map_or(Ok(()), FileLog::finish)
     }
 
     /// One epoch.
@@ -106,8 +141,7 @@ impl Agent {
     pub(crate) fn tell(&mut self, event: RangesEvent) {
         let mut event = Some(event);
         while let Some(heard) = event.take() {
-            self.ranges.handle(self.clock.now(), heard);
-            while let Some(action) = self.ranges.poll_action() {
+            for action in self.session.hear(self.clock.now(), heard) {
                 event = self.carry_out(action);
             }
         }
@@ -209,7 +243,7 @@ impl Agent {
 
     /// The number of the epoch that ends next.
     pub(crate) fn coming_epoch(&self) -> u32 {
-        self.ranges.epoch().saturating_add(1)
+        self.ranges().epoch().saturating_add(1)
     }
 
     fn follow_process(&mut self, found: &Found, layout: Layout) {
@@ -250,7 +284,7 @@ impl Agent {
 
     /// Hands over what was seen. Where the source changed, counts of the old one mean nothing to the new one.
     fn sample(&mut self, targets: &[crate::sampler::Target]) {
-        let (ranges, now) = (&mut self.ranges, self.clock.now());
+        let (session, now) = (&mut self.session, self.clock.now());
         let mut seen = Vec::new();
         let mut sink = |sample: Sample| {
             seen.push(RangeSample {
@@ -260,7 +294,9 @@ impl Agent {
                 accesses: sample.accesses,
             });
             if seen.len() == TOLD_AT_ONCE {
-                ranges.handle(now, RangesEvent::Sampled(std::mem::take(&mut seen)));
+                let seen = std::mem::take(&mut seen);
+                // Samples are only counted: nothing is decided before the epoch ends.
+                let _ = session.hear(now, RangesEvent::Sampled(seen));
             }
         };
         let Drained { lost, malformed } = self.samplers.sample(targets, &mut sink);

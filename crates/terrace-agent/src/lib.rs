@@ -17,6 +17,7 @@ pub mod kernel;
 pub mod managed;
 pub mod mappings;
 pub mod processes;
+pub mod record;
 pub mod report;
 pub mod room;
 pub mod sampler;

@@ -192,7 +192,7 @@ impl Agent {
             sampler: self.samplers.name().unwrap_or("none").into(),
             sampler_reason: self.samplers.reason().into(),
             mode: self.mode().into(),
-            epochs: self.ranges.epoch(),
+            epochs: self.ranges().epoch(),
             quiet_epochs: totals.quiet_epochs,
             promoted_pages: totals.promoted_pages,
             demoted_pages: totals.demoted_pages,
@@ -202,7 +202,7 @@ impl Agent {
             malformed_samples: totals.malformed_samples,
             cpu_ns: u64::try_from(cpu).unwrap_or(u64::MAX),
             resident_bytes: resident_bytes(),
-            state_bytes: self.ranges.heap_bytes() as u64,
+            state_bytes: self.ranges().heap_bytes() as u64,
             tiers: self.tier_status(),
             processes: self.process_status(),
             ranges: self.range_status(),
@@ -244,7 +244,7 @@ impl Agent {
 
     fn process_status(&self) -> Vec<ProcessStatus> {
         let status = |(pid, managed): (&u32, &Managed)| {
-            let program = self.ranges.programs().get(pid)?;
+            let program = self.ranges().programs().get(pid)?;
             let (tree, held) = (program.tree(), program.total());
             Some(ProcessStatus {
                 pid: *pid,
@@ -259,7 +259,7 @@ impl Agent {
     }
 
     fn range_status(&self) -> Vec<RangeStatus> {
-        let (ranked, fits) = self.ranges.ranked();
+        let (ranked, fits) = self.ranges().ranked();
         let hottest = ranked.iter().take(RANGES).enumerate();
         hottest
             .map(|(rank, ranked)| RangeStatus {

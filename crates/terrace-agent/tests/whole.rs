@@ -166,7 +166,7 @@ struct Bench {
     program: Program,
     kernel: FakePages,
     told: Told,
-    _dir: tempfile::TempDir,
+    dir: tempfile::TempDir,
 }
 
 impl Bench {
@@ -192,7 +192,7 @@ impl Bench {
             program,
             kernel,
             told,
-            _dir: dir,
+            dir,
         }
     }
 
@@ -343,4 +343,30 @@ fn what_is_more_than_the_capacity_goes_down_coldest_first() {
     let status = bench.agent.status();
     assert!(bench.memory_on_fast() <= 4096, "{status:#?}");
     assert_eq!(bench.on_fast(hot), 2 * BLOCK, "the hot range stays");
+}
+
+#[test]
+fn a_run_that_was_recorded_is_replayed_to_the_byte() {
+    let mut bench = Bench::new("");
+    let file = bench.dir.path().join("agent.trlog");
+    bench.agent.record(&file).expect("as set up");
+    bench.tell(&[(bench.program.blocks(10, 6), 600)]);
+    bench.steps(12);
+    bench.tell(&[(bench.program.blocks(20, 6), 600)]);
+    bench.agent.wish(own_wishes(
+        Budgets::new(64 << 20, 50).expect("within bounds"),
+    ));
+    bench.steps(8);
+    bench.agent.finish().expect("as set up");
+    let log = std::fs::File::open(&file).expect("as set up");
+    let replayed = terrace_core::session::replay::replay(log).expect("the same is decided");
+    assert!(replayed.actions > 100, "{replayed:?}");
+    let whole = (
+        replayed.unrecorded_actions,
+        replayed.cut_off,
+        replayed.skipped,
+    );
+    assert_eq!(whole, (0, false, 0));
+    let promoted = bench.agent.status().promoted_pages;
+    assert!(promoted >= 6 * BLOCK, "{promoted}");
 }

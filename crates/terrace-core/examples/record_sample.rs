@@ -43,7 +43,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     host.arrive(spec(1, 1024, 256), Box::new(heat));
     host.run_until(Tick(170 * SECOND));
     let mut writer = LogWriter::new(BufWriter::new(File::create(file)?), LIMIT)?;
-    for (at, record) in &host.log {
+    for (at, record) in host.log() {
         if !writer.append(*at, record)? {
             return Err("the sample is over its size limit".into());
         }

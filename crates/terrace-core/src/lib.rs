@@ -1,23 +1,24 @@
 //! The pure engine: stages and policies, without clock, file, socket or thread.
 //!
 //! Responsible for: deciding which pages of which VM are looked at, which are hot, and which move
-//! where. It leaves to others: doing any of it. Events go into [`Engine::handle`], actions come out of
-//! [`Engine::poll_action`], time is an argument; the same events give the same actions, byte for byte.
+//! where. It leaves to others: doing any of it. Events go into [`Session::hear`], actions come out of it,
+//! time is an argument; the same events give the same actions, byte for byte.
 //!
 //! One loop, five stages: [`track`] observes, [`estimate`] ranks, [`share`] divides the first tier
 //! between VMs within limits set from outside, [`place`] proposes, and [`engine`] checks each proposal
 //! and has it moved. [`policy`] names compositions of stages.
+//!
+//! [`ranges`] is the second controller: a guest that keeps the hot ranges of its programs in fast memory.
 
 pub mod config;
 pub mod engine;
 pub mod estimate;
-
 pub mod pages;
 pub mod place;
 pub mod policy;
 pub mod ram;
 pub mod ranges;
-pub mod replay;
+pub mod session;
 pub mod share;
 pub mod track;
 
@@ -31,3 +32,4 @@ pub use engine::view::{
     RoundSummary, ScanCost, ShareView, TierView, VmView,
 };
 pub use policy::{PolicyChoice, PolicyName, Share};
+pub use session::{Controller, Log, Session};

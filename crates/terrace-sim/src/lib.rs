@@ -16,7 +16,6 @@ pub mod host;
 pub mod machine;
 pub mod number;
 pub mod random;
-pub mod replay;
 pub mod report;
 pub mod repro;
 pub mod result;

@@ -5,7 +5,7 @@
 //! done and says what is next. The engine lives in the full-size machine's time: a simulation at scale
 //! 64 passes a second of it in a 64th of a second.
 
-use terrace_core::Engine;
+use terrace_core::{Engine, Session};
 use terrace_proto::log::Record;
 use terrace_proto::{Command, Event, PAGE_SIZE, Tick, TierId, TierMemory, VmId};
 
@@ -63,9 +63,8 @@ pub struct Simulation {
     pub(crate) options: Options,
     pub(crate) costs: Costs,
     pub(crate) vms: Vec<Vm>,
-    pub(crate) engine: Engine,
-    /// What went into the engine and came out since it was taken last, where it is recorded.
-    pub(crate) log: Option<Vec<(Tick, Record)>>,
+    /// The engine, and what went into it and came out since that was taken last, if it is recorded.
+    pub(crate) session: Session<Option<Vec<(Tick, Record)>>>,
     pub(crate) loads: Vec<Load>,
     /// 4 KiB pages per tier, as simulated.
     pub(crate) capacity: [u64; TIERS],
@@ -125,20 +124,13 @@ impl Simulation {
 
     /// What went into the engine and came out since the last call.
     pub fn take_log(&mut self) -> Vec<(Tick, Record)> {
-        self.log.as_mut().map(std::mem::take).unwrap_or_default()
+        let log = self.session.log_mut().as_mut();
+        log.map(std::mem::take).unwrap_or_default()
     }
 
     /// The engine hears an event.
     pub(crate) fn hear(&mut self, event: Event) {
-        let now = self.now();
-        if let Some(log) = &mut self.log {
-            log.push((now, Record::Event(event.clone())));
-        }
-        self.engine.handle(now, event);
-        while let Some(action) = self.engine.poll_action() {
-            if let Some(log) = &mut self.log {
-                log.push((now, Record::Action(action.clone())));
-            }
+        for action in self.session.hear(self.now(), event) {
             let batch = self.costs.move_batch;
             self.management.take(action, &self.vms, batch);
         }
@@ -270,7 +262,7 @@ impl Simulation {
             self.memory_at = now.0 + MEMORY_EVERY;
             self.hear(Event::Memory(self.free_memory()));
         }
-        let due = self.engine.poll_timeout().is_some_and(|at| at <= now);
+        let due = self.engine().poll_timeout().is_some_and(|at| at <= now);
         if events.is_empty() && !due {
             return;
         }
@@ -300,7 +292,7 @@ impl Simulation {
     /// A round that ended was ranked: that took its time.
     fn count_rounds(&mut self) {
         for (vm, seen) in self.vms.iter().zip(&mut self.rounds) {
-            let Some(round) = self.engine.last_round(vm.id) else {
+            let Some(round) = self.session.engine().last_round(vm.id) else {
                 continue;
             };
             if round.round > *seen {
@@ -312,7 +304,7 @@ impl Simulation {
     }
 
     fn count_state(&mut self) {
-        let engine = self.engine.heap_bytes() as u64;
+        let engine = self.engine().heap_bytes() as u64;
         let vms: u64 = self.vms.iter().map(Vm::heap_bytes).sum();
         let cache = self.memory_mode.as_ref().map_or(0, |m| m.heap_bytes());
         let all = engine + vms + self.management.heap_bytes() + cache;
@@ -344,7 +336,7 @@ impl Simulation {
     /// The engine: the VMs that it manages have the numbers of the scenario's order, from 1.
     #[must_use]
     pub fn engine(&self) -> &Engine {
-        &self.engine
+        self.session.engine()
     }
 
     /// Passes an operator's wish to the engine.

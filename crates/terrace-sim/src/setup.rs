@@ -1,7 +1,7 @@
 //! Setting a simulation up: the scenario at its scale, the machine, the engine and its VMs.
 
 use terrace_core::policy::{Move, Observe, Policy};
-use terrace_core::{Engine, EngineConfig, TierConfig};
+use terrace_core::{Engine, EngineConfig, Session, TierConfig};
 use terrace_pagetable::Scanner;
 use terrace_proto::{
     Command, Event, Gfn, PAGE_SIZE, PAGES_PER_HUGE, PageSize, RamRange, TierLimit, VmId, VmSpec,
@@ -81,8 +81,7 @@ pub(crate) fn simulation(
             move_batch: place(u64::from(scenario.machine.migrate_batch)),
             ..Costs::default()
         },
-        engine,
-        log: recorded.then(Vec::new),
+        session: Session::new(engine, recorded.then(Vec::new)),
         loads: scenario.machine.tiers.iter().map(Load::new).collect(),
         capacity,
         management: Management::new(cpus, scale),

@@ -6,7 +6,7 @@ pub mod scattered;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
-use terrace_core::{Engine, EngineConfig};
+use terrace_core::{Engine, EngineConfig, Session};
 use terrace_proto::log::{Record, Start};
 use terrace_proto::{
     Action, Event, Gfn, MovePlan, MoveReport, MoveStatus, PAGE_SIZE, PageBitmap, PageCode,
@@ -40,14 +40,12 @@ pub struct Guest {
 
 /// The machine and the engine on it.
 pub struct Host {
-    /// The engine.
-    pub engine: Engine,
+    /// The engine, with all events and actions.
+    pub session: Session<Vec<(Tick, Record)>>,
     /// The time.
     pub now: Tick,
     /// The VMs.
     pub guests: BTreeMap<VmId, Guest>,
-    /// All events and actions.
-    pub log: Vec<(Tick, Record)>,
     /// Pages of each tier.
     pub capacity: Vec<u64>,
     /// Every so many moves one page is busy; 0: none is.
@@ -98,16 +96,28 @@ impl Host {
             config: serde_json::to_string(&config).unwrap(),
         };
         Self {
-            engine: Engine::new(config).unwrap(),
+            session: Session::new(
+                Engine::new(config).unwrap(),
+                vec![(Tick(0), Record::Start(start))],
+            ),
             now: Tick(0),
             guests: BTreeMap::new(),
-            log: vec![(Tick(0), Record::Start(start))],
             capacity: capacity.to_vec(),
             busy_every: 0,
             moves: 0,
             queue: BTreeMap::new(),
             queued: 0,
         }
+    }
+
+    /// The engine.
+    pub fn engine(&self) -> &Engine {
+        self.session.engine()
+    }
+
+    /// All events and actions.
+    pub fn log(&self) -> &[(Tick, Record)] {
+        self.session.log()
     }
 
     /// Lets a VM arrive now; its first pages are in the first tier, as many as its ceiling allows.
@@ -168,7 +178,7 @@ impl Host {
     pub fn run_until(&mut self, end: Tick) {
         loop {
             let event = self.queue.first_key_value().map(|((at, _), _)| *at);
-            let timer = self.engine.poll_timeout();
+            let timer = self.engine().poll_timeout();
             let Some(next) = event.into_iter().chain(timer).min().filter(|t| *t <= end) else {
                 self.now = end;
                 return;
@@ -179,16 +189,9 @@ impl Host {
             } else {
                 Event::Timer
             };
-            self.feed(event);
-        }
-    }
-
-    fn feed(&mut self, event: Event) {
-        self.log.push((self.now, Record::Event(event.clone())));
-        self.engine.handle(self.now, event);
-        while let Some(action) = self.engine.poll_action() {
-            self.log.push((self.now, Record::Action(action.clone())));
-            self.act(action);
+            for action in self.session.hear(self.now, event) {
+                self.act(action);
+            }
         }
     }
 

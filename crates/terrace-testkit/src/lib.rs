@@ -10,6 +10,7 @@
 
 pub mod engine;
 pub mod front_end;
+pub mod guest;
 pub mod monitor;
 pub mod pages;
 pub mod qemu;

@@ -10,12 +10,11 @@ use std::time::Duration;
 use anyhow::{Context as _, Result};
 use terrace_api::elastic::{Elastic, Resize};
 use terrace_api::types;
-use terrace_core::{Engine, PolicyChoice};
+use terrace_core::{Engine, Log as _, PolicyChoice, Session};
 use terrace_host::agent::AgentView;
 use terrace_host::mover::{Mover, MoverConfig};
 use terrace_host::topology::Topology;
 use terrace_host::{Finding, HostRoot, doctor};
-use terrace_proto::log::Record;
 use terrace_proto::{Action, Command, Event, Tick, TierMemory, VmId};
 use terrace_sys::MonotonicClock;
 use tokio::sync::oneshot;
@@ -65,8 +64,8 @@ pub enum Input {
 
 /// All that the daemon's thread owns.
 pub struct Daemon {
-    /// Decides.
-    pub engine: Engine,
+    /// The engine, which decides, and its log.
+    session: Session<Recorder>,
     /// VMs by name.
     pub vms: BTreeMap<String, Entry>,
     /// What was found by the last look around.
@@ -86,7 +85,6 @@ pub struct Daemon {
     /// All VMs are paused.
     pub paused: bool,
     clock: MonotonicClock,
-    recorder: Recorder,
     /// Moves pages of all VMs.
     pub mover: Arc<Mover>,
     /// Where threads send what happened.
@@ -127,7 +125,7 @@ impl Daemon {
             attempts: config.move_attempts,
         };
         Ok(Self {
-            engine,
+            session: Session::new(engine, recorder),
             vms: BTreeMap::new(),
             look_findings: Vec::new(),
             refused: BTreeMap::new(),
@@ -139,7 +137,6 @@ impl Daemon {
             config,
             paused: false,
             clock: MonotonicClock::start(),
-            recorder,
             agents: Agents::start(inbox.clone())
                 .context("starting the thread of guests' agents")?,
             claims,
@@ -165,19 +162,16 @@ impl Daemon {
                 }
                 Err(RecvTimeoutError::Timeout) => self.forget_ended(),
             }
-            if self
-                .engine
-                .poll_timeout()
-                .is_some_and(|at| at <= self.now())
-            {
+            let timeout = self.engine().poll_timeout();
+            if timeout.is_some_and(|at| at <= self.now()) {
                 self.handle(Event::Timer);
             }
         }
-        self.recorder.finish().context("finishing the log")
+        self.session.log_mut().finish().context("finishing the log")
     }
 
     fn sleep(&self) -> Duration {
-        let timeout = self.engine.poll_timeout().map(|at| at.since(self.now()));
+        let timeout = self.engine().poll_timeout().map(|at| at.since(self.now()));
         timeout.unwrap_or(HEARTBEAT).min(HEARTBEAT)
     }
 
@@ -201,17 +195,15 @@ impl Daemon {
     /// Gives the engine an event, does what it decided, and tells why.
     pub fn handle(&mut self, event: Event) {
         let now = self.now();
-        if self.recorder.is_on() {
-            self.record(now, &Record::Event(event.clone()));
+        let recorded = self.session.log().is_on();
+        let actions = self.session.hear(now, event);
+        if recorded && let Some(end) = self.log_ended() {
+            self.tell(None, end);
         }
-        self.engine.handle(now, event);
-        while let Some(action) = self.engine.poll_action() {
-            if self.recorder.is_on() {
-                self.record(now, &Record::Action(action.clone()));
-            }
+        for action in actions {
             self.act(action);
         }
-        tell_reasons(&self.engine, &mut self.vms, &mut self.events);
+        tell_reasons(self.session.engine(), &mut self.vms, &mut self.events);
     }
 
     /// An operator's wish.
@@ -236,12 +228,6 @@ impl Daemon {
             }
         }
         self.handle(Event::Command(command));
-    }
-
-    fn record(&mut self, now: Tick, record: &Record) {
-        if let Some(end) = self.recorder.append(now, record) {
-            self.tell(None, end);
-        }
     }
 
     fn act(&mut self, action: Action) {
@@ -295,7 +281,7 @@ impl Daemon {
 
 impl Served for Daemon {
     fn engine(&self) -> &Engine {
-        &self.engine
+        self.session.engine()
     }
 
     fn now(&self) -> Tick {
@@ -334,7 +320,7 @@ impl Served for Daemon {
     }
 
     fn log_ended(&self) -> Option<String> {
-        self.recorder.ended().map(str::to_owned)
+        self.session.log().ended().map(str::to_owned)
     }
 
     fn find_host(&self) -> FindHost {
@@ -342,7 +328,7 @@ impl Served for Daemon {
         let looked = self.look_findings.iter().chain(self.refused.values());
         let looked: Vec<Finding> = looked.cloned().collect();
         let elastic = self.elastic_host_findings();
-        let log = self.recorder.ended().map(|why| {
+        let log = self.session.log().ended().map(|why| {
             let advice = "give the log another disk or limit ([log]), and start terraced again";
             Finding::degraded("log", why, advice)
         });

@@ -16,6 +16,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
+use terrace_core::Log;
 use terrace_proto::Tick;
 use terrace_proto::log::{Record, Start, end_frame, frame, header};
 
@@ -141,11 +142,6 @@ impl Recorder {
         Ok(recorder)
     }
 
-    /// Something is being recorded.
-    pub fn is_on(&self) -> bool {
-        matches!(self.state, State::On(_))
-    }
-
     /// Why nothing is recorded any more, where that ended before its time.
     pub fn ended(&self) -> Option<&str> {
         match &self.state {
@@ -155,7 +151,7 @@ impl Recorder {
     }
 
     /// Appends a record, and waits for nothing. Says why where this was the end of the log.
-    pub fn append(&mut self, now: Tick, record: &Record) -> Option<String> {
+    pub fn record(&mut self, now: Tick, record: &Record) -> Option<String> {
         if !self.is_on() {
             return None;
         }
@@ -222,6 +218,17 @@ impl Recorder {
             Some(why) => bail!("the log's last part is lost: {why}"),
             None => Ok(()),
         }
+    }
+}
+
+impl Log for Recorder {
+    fn is_on(&self) -> bool {
+        matches!(self.state, State::On(_))
+    }
+
+    fn append(&mut self, at: Tick, record: Record) {
+        // The reason stays, for `ended`.
+        let _ = self.record(at, &record);
     }
 }
 

@@ -188,7 +188,7 @@ impl Simulated {
 
     fn tell_news(&mut self) {
         for (at, record) in self.simulation.take_log() {
-            if let Some(end) = self.recorder.append(at, &record) {
+            if let Some(end) = self.recorder.record(at, &record) {
                 self.events.push(at, None, end);
             }
         }

@@ -8,8 +8,8 @@ use std::process::ExitCode;
 use anyhow::{Context as _, Result};
 use serde::Serialize;
 use terrace_core::PolicyChoice;
-use terrace_core::replay::{Replayed, replay};
-use terrace_sim::replay::{Other, Outcome, Report, VmReport, replay_with};
+use terrace_core::session::other::{Other, Outcome, Report, VmReport, replay_with};
+use terrace_core::session::replay::{Replayed, replay};
 
 use crate::args::sim::Replay;
 use crate::render;

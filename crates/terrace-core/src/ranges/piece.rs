@@ -74,8 +74,9 @@ pub fn runs(pieces: &[Piece]) -> Vec<PieceRun> {
 /// Adds a piece to runs: to the last one, where it goes on with it.
 pub fn push(runs: &mut Vec<PieceRun>, page: u64, pages: u16, node: u32) {
     if let Some(last) = runs.last_mut() {
-        let behind = last.page + u64::from(last.pieces) * u64::from(last.pages_each);
-        if (behind, last.pages_each, last.node) == (page, pages, node) {
+        let all = u64::from(last.pieces) * u64::from(last.pages_each);
+        let behind = last.page.checked_add(all);
+        if (behind, last.pages_each, last.node) == (Some(page), pages, node) {
             last.pieces += 1;
             return;
         }

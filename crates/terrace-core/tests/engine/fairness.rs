@@ -5,7 +5,7 @@
 use std::cell::Cell;
 use std::rc::Rc;
 
-use terrace_core::replay::replay;
+use terrace_core::session::replay::replay;
 use terrace_core::{EngineConfig, NeighboursView};
 use terrace_proto::log::{LogWriter, Record};
 use terrace_proto::{Action, Command, Event, PAGE_SIZE, ScanSpent, Tick, TierLimit, VmId};
@@ -66,7 +66,7 @@ impl World {
     }
 
     fn costs(&self, vm: u32) -> NeighboursView {
-        self.host.engine.vm(VmId(vm)).unwrap().neighbours
+        self.host.engine().vm(VmId(vm)).unwrap().neighbours
     }
 }
 
@@ -190,7 +190,7 @@ fn the_move_budget_is_shared_by_weight() {
             host.arrive(vm, Box::new(heat));
         }
         host.run_until(Tick(13 * SECOND));
-        [GREEDY, OTHER].map(|vm| host.engine.vm(VmId(vm)).unwrap().neighbours)
+        [GREEDY, OTHER].map(|vm| host.engine().vm(VmId(vm)).unwrap().neighbours)
     };
     let before = shares(unfair()).map(|n| n.moved_bytes / PAGE_SIZE);
     assert!(before[0].abs_diff(before[1]) <= 128, "one each: {before:?}");
@@ -206,7 +206,7 @@ fn the_move_budget_is_shared_by_weight() {
 
 /// Gaps between the scans of a VM's first round, ms.
 fn gaps(host: &Host, vm: u32) -> Vec<u128> {
-    let scans = host.log.iter().filter_map(|(at, record)| match record {
+    let scans = host.log().iter().filter_map(|(at, record)| match record {
         Record::Action(Action::Scan(s)) if s.space.vm() == VmId(vm) => Some(*at),
         _ => None,
     });
@@ -249,7 +249,7 @@ fn a_vm_whose_scans_cost_more_than_its_part_is_scanned_less_often_and_no_other_i
         "{:?}",
         gaps(&after, GREEDY)
     );
-    let costs = |vm| after.engine.vm(VmId(vm)).unwrap().neighbours;
+    let costs = |vm| after.engine().vm(VmId(vm)).unwrap().neighbours;
     assert!(costs(GREEDY).late_scans >= 4 && costs(GREEDY).late_scans_ns > 0);
     assert_eq!(
         (costs(OTHER).late_scans, costs(OTHER).late_scans_ns),
@@ -289,7 +289,7 @@ fn what_the_kernel_says_of_a_worker_counts_not_the_workers_own_word() {
     assert!(gaps[1] >= 1200, "{gaps:?}");
     let starts = |host: &Host| {
         let queries = host
-            .log
+            .log()
             .iter()
             .filter(|(_, r)| matches!(r, Record::Action(Action::QueryPlacement(_))));
         queries.map(|(at, _)| at.0 / SECOND).collect::<Vec<_>>()
@@ -298,7 +298,11 @@ fn what_the_kernel_says_of_a_worker_counts_not_the_workers_own_word() {
     host.run_until(Tick(200 * SECOND));
     assert_eq!(starts(&host)[..2], [0, 80]);
     assert_eq!(
-        host.engine.vm(VmId(GREEDY)).unwrap().neighbours.scan_cpu_ns,
+        host.engine()
+            .vm(VmId(GREEDY))
+            .unwrap()
+            .neighbours
+            .scan_cpu_ns,
         40_600_000_000
     );
 }
@@ -315,7 +319,7 @@ fn a_cost_that_cannot_be_stops_neither_others_nor_what_is_to_be_given_back() {
         w.host.after(0, Event::ScanSpent(spent));
     }
     w.run(1200);
-    let view = |vm| w.host.engine.vm(VmId(vm)).unwrap();
+    let view = |vm| w.host.engine().vm(VmId(vm)).unwrap();
     assert_eq!(w.fast(), [250, 150, 150]);
     assert!(view(OTHER).counters.rounds > 5);
     assert_eq!(view(OTHER).neighbours.all_scan_cpu_ns, u64::MAX);
@@ -338,7 +342,7 @@ fn a_vm_whose_scans_cost_for_ever_gives_back_what_it_borrowed() {
 
 fn recorded(w: &World, fair: bool) -> Vec<u8> {
     let mut log = LogWriter::new(Vec::new(), 1 << 30).unwrap();
-    for (at, record) in &w.host.log {
+    for (at, record) in w.host.log() {
         let mut record = record.clone();
         if let (Record::Start(start), false) = (&mut record, fair) {
             // As a log from before shares by weight has it.
@@ -364,7 +368,7 @@ fn a_log_from_before_shares_by_weight_is_replayed_without() {
     w.hot.set(150);
     w.run(300);
     let key = "\"fair_shares\":true,";
-    if let Record::Start(start) = &mut w.host.log[0].1 {
+    if let Record::Start(start) = &mut w.host.session.log_mut()[0].1 {
         start.config = start.config.replace(key, "");
     }
     assert!(

@@ -27,7 +27,7 @@ pub fn host(policy: PolicyName) -> Host {
 }
 
 pub fn last(host: &Host) -> RoundSummary {
-    let vm = host.engine.vm(VM).expect("a VM that arrived");
+    let vm = host.engine().vm(VM).expect("a VM that arrived");
     vm.last_round.expect("a round that ended")
 }
 
@@ -35,7 +35,7 @@ pub fn actions<'a, T: 'a>(
     host: &'a Host,
     kind: impl Fn(&'a Action) -> Option<&'a T> + 'a,
 ) -> impl Iterator<Item = (Tick, &'a T)> + 'a {
-    host.log
+    host.log()
         .iter()
         .filter_map(move |(at, record)| match record {
             Record::Action(action) => kind(action).map(|a| (*at, a)),

@@ -1,7 +1,7 @@
 //! The mechanism on a tiny simulated host: limits, budgets, pauses, failures.
 
 use crate::in_rounds::{VM, config, host, host_with, last, plans, round_starts, scans};
-use terrace_core::{EngineConfig, PhaseView, PolicyName, Refusal};
+use terrace_core::{Engine, EngineConfig, PhaseView, PolicyName, Refusal};
 use terrace_proto::log::Record;
 use terrace_proto::{
     Action, Command, Event, Gfn, MovePlan, PAGE_SIZE, PageBitmap, ScanAnswer, ScanFailure,
@@ -14,18 +14,18 @@ use terrace_testkit::engine::{Host, SECOND, spec};
 fn a_pause_ends_the_round_and_nothing_happens_until_resumed() {
     let mut h = host(PolicyName::Vtmm);
     h.run_until(Tick(2 * SECOND));
-    let before = h.log.len();
+    let before = h.log().len();
     h.after(0, Event::Command(Command::Pause(None)));
     h.run_until(Tick(100 * SECOND));
-    assert_eq!(h.engine.poll_timeout(), None);
-    let after = &h.log[before..];
+    assert_eq!(h.engine().poll_timeout(), None);
+    let after = &h.log()[before..];
     assert!(!after.iter().any(|(_, r)| matches!(r, Record::Action(_))));
     assert_eq!(last(&h).abandoned.as_deref(), Some("paused"));
     h.after(0, Event::Command(Command::Resume(Some(VM))));
     h.run_until(Tick(119 * SECOND));
     assert_eq!(round_starts(&h), [0, 100]);
     assert_eq!(
-        h.engine.vm(VM).unwrap().next_tick_at,
+        h.engine().vm(VM).unwrap().next_tick_at,
         Some(Tick(120 * SECOND))
     );
 }
@@ -45,10 +45,10 @@ fn fail_scan(h: &mut Host, fatal: bool) {
 fn a_failed_scan_gives_the_round_up_until_the_next_period() {
     let mut h = host(PolicyName::Vtmm);
     h.run_until(Tick(2 * SECOND));
-    h.run_until(Tick(h.engine.poll_timeout().unwrap().0));
+    h.run_until(Tick(h.engine().poll_timeout().unwrap().0));
     fail_scan(&mut h, false);
     h.run_until(Tick(59 * SECOND));
-    let view = h.engine.vm(VM).unwrap();
+    let view = h.engine().vm(VM).unwrap();
     assert_eq!(view.counters.scan_failures, 1);
     assert_eq!(
         view.counters.stale_answers, 1,
@@ -68,7 +68,7 @@ fn a_failed_scan_gives_the_round_up_until_the_next_period() {
 fn an_answer_that_does_not_fit_the_vm_is_counted_and_ends_the_round() {
     let mut h = host(PolicyName::Vtmm);
     h.run_until(Tick(2 * SECOND));
-    h.run_until(Tick(h.engine.poll_timeout().unwrap().0));
+    h.run_until(Tick(h.engine().poll_timeout().unwrap().0));
     let request = scans(&h).last().unwrap().1.clone();
     let short = PageBitmap::new(PAGES - 1);
     let answer = ScanAnswer {
@@ -83,7 +83,7 @@ fn an_answer_that_does_not_fit_the_vm_is_counted_and_ends_the_round() {
     h.after(0, Event::Scanned(Box::new(answer)));
     h.run_until(Tick(59 * SECOND));
     assert!(last(&h).abandoned.is_some());
-    assert_eq!(h.engine.vm(VM).unwrap().counters.malformed_answers, 1);
+    assert_eq!(h.engine().vm(VM).unwrap().counters.malformed_answers, 1);
 }
 
 #[test]
@@ -93,7 +93,7 @@ fn a_vm_that_can_never_be_scanned_is_left_alone_with_the_reason() {
     fail_scan(&mut h, true);
     h.run_until(Tick(300 * SECOND));
     let reason = "no root table".to_string();
-    let view = h.engine.vm(VM).unwrap();
+    let view = h.engine().vm(VM).unwrap();
     assert_eq!(view.phase, PhaseView::Unscannable { reason });
     assert_eq!(round_starts(&h), [0]);
 }
@@ -114,12 +114,12 @@ fn an_operators_round_tries_a_vm_again_that_could_not_be_scanned() {
 fn a_failed_placement_query_gives_the_round_up_and_keeps_the_places() {
     let mut h = host(PolicyName::Vtmm);
     h.run_until(Tick(30 * SECOND));
-    let bytes = |h: &Host| h.engine.vm(VM).unwrap().tiers[0].bytes;
+    let bytes = |h: &Host| h.engine().vm(VM).unwrap().tiers[0].bytes;
     let before = bytes(&h);
     assert!(before > 0);
     h.after(0, Event::Command(Command::RoundNow(VM)));
     h.run_until(Tick(30 * SECOND));
-    let asked = h.log.iter().rev().find_map(|(_, r)| match r {
+    let asked = h.log().iter().rev().find_map(|(_, r)| match r {
         Record::Action(Action::QueryPlacement(query)) => Some(query.id),
         _ => None,
     });
@@ -195,7 +195,7 @@ fn busy_pages_are_counted_and_the_round_goes_on() {
     assert_eq!(round.abandoned, None);
     assert!(round.failed_pages > 100 && round.promoted_pages > 500);
     assert_eq!(
-        h.engine.vm(VM).unwrap().counters.busy_pages,
+        h.engine().vm(VM).unwrap().counters.busy_pages,
         round.failed_pages
     );
     assert!(h.on_fast(1, |_| true) <= FAST);
@@ -211,10 +211,10 @@ fn pages_that_others_map_stay_and_are_left_alone_for_two_rounds_more() {
     h.run_until(Tick(10 * SECOND));
     let round = last(&h);
     assert_eq!((round.mapped_by_others_pages, round.failed_pages), (8, 0));
-    let page = h.engine.explain_page(VM, Gfn(others[0])).unwrap();
+    let page = h.engine().explain_page(VM, Gfn(others[0])).unwrap();
     assert!(page.why.contains("processes map it too"), "{}", page.why);
     h.run_until(Tick(1800 * SECOND));
-    let view = h.engine.vm(VM).unwrap();
+    let view = h.engine().vm(VM).unwrap();
     let of = |p: &MovePlan| p.moves.iter().filter(|m| others.contains(&m.gfn.0)).count() as u64;
     let tries: u64 = plans(&h).iter().map(|(_, plan)| of(plan)).sum();
     assert_eq!(view.counters.mapped_by_others_pages, tries);
@@ -279,26 +279,26 @@ fn scans_that_cost_too_much_stretch_the_windows() {
 #[test]
 fn unanswered_questions_end_the_round_in_time() {
     let mut h = Host::new(config(PolicyName::Vtmm), &[PAGES, PAGES]);
-    h.engine
-        .handle(Tick(0), Event::VmArrived(spec(1, 1024, 100)));
-    while h.engine.poll_action().is_some() {}
-    h.engine.handle(Tick(60 * SECOND), Event::Timer);
+    let arrived = Event::VmArrived(spec(1, 1024, 100));
+    for (at, event) in [(0, arrived), (60, Event::Timer)] {
+        let _unanswered = h.session.hear(Tick(at * SECOND), event);
+    }
     let why = last(&h).abandoned.unwrap();
     assert_eq!(why, "nobody said where its pages are in time");
 }
 
 #[test]
 fn a_departed_vm_gets_no_action() {
-    let mut h = host(PolicyName::Vtmm);
-    h.run_until(Tick(0));
-    h.engine
-        .handle(Tick(1), Event::Command(Command::RoundNow(VM)));
-    h.engine.handle(Tick(59 * SECOND), Event::Timer);
-    h.engine.handle(Tick(61 * SECOND), Event::Timer);
-    h.engine.handle(Tick(61 * SECOND), Event::VmDeparted(VM));
-    assert!(h.engine.poll_action().is_none());
-    assert_eq!(h.engine.poll_timeout(), None);
-    assert!(h.engine.vms().is_empty() && h.engine.vm(VM).is_none());
+    // Without a session, which would leave no action to a departure.
+    let mut engine = Engine::new(config(PolicyName::Vtmm)).unwrap();
+    engine.handle(Tick(0), Event::VmArrived(spec(1, 1024, 100)));
+    engine.handle(Tick(1), Event::Command(Command::RoundNow(VM)));
+    engine.handle(Tick(59 * SECOND), Event::Timer);
+    engine.handle(Tick(61 * SECOND), Event::Timer);
+    engine.handle(Tick(61 * SECOND), Event::VmDeparted(VM));
+    assert!(engine.poll_action().is_none());
+    assert_eq!(engine.poll_timeout(), None);
+    assert!(engine.vms().is_empty() && engine.vm(VM).is_none());
 }
 
 #[test]
@@ -312,7 +312,7 @@ fn one_vm_does_not_take_the_whole_budget() {
     h.arrive(spec(2, PAGES, FAST), Box::new(scattered));
     h.run_until(Tick(7 * SECOND));
     let promoted = [1, 2].map(|vm| {
-        let round = h.engine.vm(VmId(vm)).unwrap().current_round.unwrap();
+        let round = h.engine().vm(VmId(vm)).unwrap().current_round.unwrap();
         round.promoted_pages + round.demoted_pages
     });
     assert!(promoted[0].abs_diff(promoted[1]) <= 128, "{promoted:?}");
@@ -342,14 +342,14 @@ fn a_full_node_stops_promotions_with_the_reason_and_no_livelock() {
     assert_eq!(round.promoted_pages, 0);
     let refused: Vec<_> = round.refused.iter().map(|(why, _)| *why).collect();
     assert_eq!(refused, [Refusal::NoFreeMemory]);
-    let counters = h.engine.vm(VM).unwrap().counters;
+    let counters = h.engine().vm(VM).unwrap().counters;
     assert!(counters.no_memory_pages > 0);
     assert!(
         plans(&h).len() <= 4,
         "{} plans went to a full node",
         plans(&h).len()
     );
-    let said = h.engine.vm(VM).unwrap().reasons;
+    let said = h.engine().vm(VM).unwrap().reasons;
     assert!(
         said.iter()
             .any(|r| r.text.contains("the tier has no free memory"))

@@ -57,7 +57,7 @@ fn a_plan_is_refused_while_a_round_is_under_way() {
     h.run_until(Tick(2 * SECOND));
     h.after(0, Event::Command(Command::PlanRound(VM)));
     h.run_until(Tick(2 * SECOND));
-    let view = h.engine.vm(VM).unwrap();
+    let view = h.engine().vm(VM).unwrap();
     assert_eq!(view.current_round.unwrap().planned, None);
     let said = &view.reasons.last().unwrap().text;
     assert_eq!(said, "no round now: round 1 is under way");

@@ -5,7 +5,7 @@
 use std::cell::Cell;
 use std::rc::Rc;
 
-use terrace_core::replay::replay;
+use terrace_core::session::replay::replay;
 use terrace_core::{EngineConfig, PolicyChoice, PolicyName, PoolRelease, Share, ShareView};
 use terrace_proto::log::LogWriter;
 use terrace_proto::{Command, Event, PAGE_SIZE, PageSize, Tick, VmId};
@@ -115,7 +115,7 @@ impl World {
     }
 
     fn share(&self, vm: u32) -> ShareView {
-        self.host.engine.vm(VmId(vm)).unwrap().share.unwrap()
+        self.host.engine().vm(VmId(vm)).unwrap().share.unwrap()
     }
 
     fn set_policy(config: &mut EngineConfig, vm: u32, share: Share) {
@@ -248,7 +248,7 @@ fn a_vm_squeezed_to_a_limit_of_no_whole_unit_still_follows_its_hot_set() {
     assert_eq!((w.fast(a), w.fast(b)), (8 * HUGE, 12 * HUGE));
     w.set_busy(a, 4);
     w.run(1200);
-    let round = w.host.engine.last_round(VmId(a)).unwrap();
+    let round = w.host.engine().last_round(VmId(a)).unwrap();
     let seen = (round.hot_pages, round.hot_in_first_tier_after);
     assert_eq!(seen, (4 * HUGE, 4 * HUGE), "b still presses");
 }
@@ -260,7 +260,7 @@ fn a_vm_without_nominal_size_is_left_to_its_limits() {
     w.command(Command::FastSize(VmId(a), 0));
     w.run(600);
     assert_eq!(w.fast(a), 400, "no limit but the tier");
-    assert!(w.host.engine.vm(VmId(a)).unwrap().share.is_none());
+    assert!(w.host.engine().vm(VmId(a)).unwrap().share.is_none());
 }
 
 #[test]
@@ -304,7 +304,11 @@ fn an_idle_vm_that_is_looked_at_rarely_gives_within_two_periods_of_the_demand() 
     let mut w = World::new(EngineConfig::default(), 400);
     let (a, b) = (w.arrive(&SMALL, 0), w.arrive(&SMALL, 0));
     w.run(550);
-    assert_eq!(w.host.engine.vm(VmId(a)).unwrap().counter, 3, "it is quiet");
+    assert_eq!(
+        w.host.engine().vm(VmId(a)).unwrap().counter,
+        3,
+        "it is quiet"
+    );
     w.set_busy(b, 900);
     w.command(Command::RoundNow(VmId(b)));
     w.run(120);
@@ -321,7 +325,7 @@ fn a_log_of_a_pool_replays_to_the_same_actions() {
     w.set_busy(b, 0);
     w.run(300);
     let mut log = LogWriter::new(Vec::new(), 1 << 30).unwrap();
-    for (at, record) in &w.host.log {
+    for (at, record) in w.host.log() {
         assert!(log.append(*at, record).unwrap());
     }
     let replayed = replay(&log.finish().unwrap()[..]).unwrap();
@@ -333,7 +337,7 @@ fn the_decision_says_what_is_wanted_had_allowed_and_free() {
     let mut w = World::new(EngineConfig::default(), 400);
     let (_, b) = (w.arrive(&SMALL, 0), w.arrive(&SMALL, 600));
     w.run(60);
-    let view = w.host.engine.vm(VmId(b)).unwrap();
+    let view = w.host.engine().vm(VmId(b)).unwrap();
     let words = view.share.as_ref().unwrap().words.clone();
     let want = "wants 1000 KiB of fast memory (hot set 1916 KiB: top 80 % of 599 pages above degree 3), \
                 has 800 KiB, nominal 800 KiB, limits 600 KiB to 1000 KiB, pool free 0 KiB: target 1000 KiB";

@@ -44,12 +44,12 @@ fn actions_after(h: &Host, at: Tick) -> Vec<Action> {
         Record::Action(action) if *when > at => Some(action.clone()),
         _ => None,
     };
-    h.log.iter().filter_map(of).collect()
+    h.log().iter().filter_map(of).collect()
 }
 
 fn until_moving(h: &mut Host) {
     let moving = |h: &Host| {
-        let phase = h.engine.vm(VM).map(|vm| vm.phase);
+        let phase = h.engine().vm(VM).map(|vm| vm.phase);
         matches!(phase, Some(PhaseView::Moving { in_flight_pages, .. }) if in_flight_pages > 0)
     };
     while !moving(h) {
@@ -62,17 +62,17 @@ fn until_moving(h: &mut Host) {
 fn plans_of_an_old_map_are_cancelled_page_by_page_and_late_reports_count_for_nothing() {
     let mut h = host();
     until_moving(&mut h);
-    let before = h.engine.vm(VM).unwrap().counters;
+    let before = h.engine().vm(VM).unwrap().counters;
     let PhaseView::Moving {
         in_flight_pages, ..
-    } = h.engine.vm(VM).unwrap().phase
+    } = h.engine().vm(VM).unwrap().phase
     else {
         unreachable!();
     };
     let at = h.now;
     h.after(0, change(0));
     h.run_until(at);
-    let view = h.engine.vm(VM).unwrap();
+    let view = h.engine().vm(VM).unwrap();
     assert!(matches!(view.phase, PhaseView::Unscannable { .. }));
     assert_eq!(
         view.counters.not_tried_pages,
@@ -83,7 +83,7 @@ fn plans_of_an_old_map_are_cancelled_page_by_page_and_late_reports_count_for_not
     // The reports that the host still owes, and an operator who wants a round.
     h.after(SECOND, Event::Command(Command::RoundNow(VM)));
     h.run_until(Tick(300 * SECOND));
-    let view = h.engine.vm(VM).unwrap();
+    let view = h.engine().vm(VM).unwrap();
     assert_eq!(actions_after(&h, at), [], "of a map that is not known");
     assert!(view.counters.stale_answers > 0);
     assert_eq!(view.counters.promoted_pages, before.promoted_pages);
@@ -106,12 +106,12 @@ fn a_new_map_is_ranked_whole_and_what_an_operator_set_stays() {
     h.after(0, Event::Command(Command::FastSize(VM, 1024 * PAGE_SIZE)));
     let changed = Tick(40 * SECOND);
     h.run_until(changed);
-    let before = h.engine.vm(VM).unwrap();
+    let before = h.engine().vm(VM).unwrap();
     h.after(0, change(0));
     resize(&mut h, 2 * PAGES);
     h.after(SECOND, change(2 * PAGES));
     h.run_until(Tick(90 * SECOND));
-    let view = h.engine.vm(VM).unwrap();
+    let view = h.engine().vm(VM).unwrap();
     assert_eq!(view.ram_pages, 2 * PAGES);
     assert_eq!(view.counters.map_changes, 1);
     assert_eq!(view.share.as_ref().unwrap().weight, 7);
@@ -124,11 +124,14 @@ fn a_new_map_is_ranked_whole_and_what_an_operator_set_stays() {
     assert!(scans.iter().any(|a| matches!(a, Action::Scan(_))));
     // The log of all that gives the same again.
     let mut log = LogWriter::new(Vec::new(), 1 << 30).unwrap();
-    for (at, record) in &h.log {
+    for (at, record) in h.log() {
         assert!(log.append(*at, record).unwrap());
     }
-    let replayed = terrace_core::replay::replay(&log.finish().unwrap()[..]).unwrap();
-    let actions = h.log.iter().filter(|(_, r)| matches!(r, Record::Action(_)));
+    let replayed = terrace_core::session::replay::replay(&log.finish().unwrap()[..]).unwrap();
+    let actions = h
+        .log()
+        .iter()
+        .filter(|(_, r)| matches!(r, Record::Action(_)));
     assert_eq!(replayed.actions, actions.count() as u64);
 }
 
@@ -159,7 +162,7 @@ fn ram_that_makes_no_sense_is_not_taken() {
     );
     h.run_until(Tick(200 * SECOND));
     assert_eq!(actions_after(&h, at), []);
-    let view = h.engine.vm(VM).unwrap();
+    let view = h.engine().vm(VM).unwrap();
     assert!(matches!(view.phase, PhaseView::Unscannable { .. }));
     // It is taken as soon as it does.
     h.after(0, change(PAGES));

@@ -56,9 +56,9 @@ fn a_round_is_a_clearing_pass_and_eight_windows_of_600_ms() {
 fn first_touch_does_nothing() {
     let mut h = host(PolicyName::FirstTouch);
     h.run_until(Tick(300 * SECOND));
-    assert!(!h.log.iter().any(|(_, r)| matches!(r, Record::Action(_))));
-    assert_eq!(h.engine.poll_timeout(), None);
-    assert_eq!(h.engine.vm(VM).unwrap().phase, PhaseView::Unmanaged);
+    assert!(!h.log().iter().any(|(_, r)| matches!(r, Record::Action(_))));
+    assert_eq!(h.engine().poll_timeout(), None);
+    assert_eq!(h.engine().vm(VM).unwrap().phase, PhaseView::Unmanaged);
 }
 
 #[test]
@@ -86,7 +86,7 @@ fn all_fast_and_all_slow_go_as_far_as_limits_allow_without_a_scan() {
 fn a_shuffled_ranking_does_not_find_the_hot_set() {
     let mut h = host(PolicyName::Random);
     h.run_until(Tick(300 * SECOND));
-    assert!(h.engine.vm(VM).unwrap().counters.promoted_pages > 300);
+    assert!(h.engine().vm(VM).unwrap().counters.promoted_pages > 300);
     let found = h.on_fast(1, hot);
     assert!((140..220).contains(&found), "{found} of 819");
 }
@@ -140,12 +140,12 @@ fn a_page_that_moved_is_left_alone_in_the_next_round() {
     let first = moved(&h);
     assert_eq!(first.len(), 256);
     let page = Gfn(*first.first().unwrap());
-    let explained = h.engine.explain_page(VM, page).unwrap();
+    let explained = h.engine().explain_page(VM, page).unwrap();
     assert_eq!(explained.cool_down_rounds, 1);
-    h.log.clear();
+    h.session.log_mut().clear();
     h.run_until(Tick(110 * SECOND));
     assert!(moved(&h).is_disjoint(&first), "they only just came");
-    h.log.clear();
+    h.session.log_mut().clear();
     h.run_until(Tick(170 * SECOND));
     assert!(
         moved(&h).is_empty(),
@@ -162,13 +162,12 @@ fn looking_changes_nothing_and_without_an_event_nothing_new_comes() {
         for second in 1..130 {
             h.run_until(Tick(second * SECOND / 2));
             if look {
-                let view = h.engine.vm(VM).unwrap();
+                let view = h.engine().vm(VM).unwrap();
                 assert!(serde_json::to_string(&view).unwrap().contains("mechanism"));
-                assert!(h.engine.explain_page(VM, Gfn(second)).is_some());
-                assert!(h.engine.poll_action().is_none());
+                assert!(h.engine().explain_page(VM, Gfn(second)).is_some());
             }
         }
-        h.log
+        h.log().to_vec()
     };
     assert!(run(false) == run(true));
 }
@@ -180,7 +179,7 @@ fn the_same_events_give_the_same_actions() {
         h.busy_every = 7;
         h.arrive(spec(2, 2000, 300), Box::new(scattered));
         h.run_until(Tick(200 * SECOND));
-        h.log
+        h.log().to_vec()
     };
     assert!(run() == run());
 }
@@ -188,17 +187,17 @@ fn the_same_events_give_the_same_actions() {
 #[test]
 fn a_page_is_explained() {
     let mut h = host(PolicyName::Vtmm);
-    let page = h.engine.explain_page(VM, Gfn(3));
+    let page = h.engine().explain_page(VM, Gfn(3));
     assert!(page.is_none(), "it has not arrived");
     h.run_until(Tick(10 * SECOND));
-    let page = h.engine.explain_page(VM, Gfn(1003)).unwrap();
+    let page = h.engine().explain_page(VM, Gfn(1003)).unwrap();
     assert_eq!(page.class, RankClass::Hot);
     assert_eq!(page.tier, Some(TierId::FAST));
     assert!(page.last_move.is_some() || page.cool_down_rounds == 1);
     assert!(page.why.contains("above the threshold 3"), "{}", page.why);
-    let cold = h.engine.explain_page(VM, Gfn(2000)).unwrap();
+    let cold = h.engine().explain_page(VM, Gfn(2000)).unwrap();
     assert_eq!(cold.class, RankClass::Cold);
-    assert!(h.engine.explain_page(VM, Gfn(PAGES)).is_none());
+    assert!(h.engine().explain_page(VM, Gfn(PAGES)).is_none());
 }
 
 #[test]
@@ -208,7 +207,7 @@ fn without_a_source_of_writes_the_mechanism_says_reads_only() {
     h.guests.get_mut(&VM).unwrap().writes = false;
     h.run_until(Tick(10 * SECOND));
     assert_eq!(
-        h.engine.vm(VM).unwrap().mechanism.observe,
+        h.engine().vm(VM).unwrap().mechanism.observe,
         "guest page tables, accessed bits (reads only: no source of writes), \
          multi-level queue up to level 7"
     );
@@ -228,9 +227,9 @@ fn writes_told_in_the_last_window_alone_count_for_the_whole_round() {
     h.guests.get_mut(&VM).unwrap().writes = true;
     h.run_until(Tick(10 * SECOND));
     assert!(last(&h).writes_seen);
-    let observe = h.engine.vm(VM).unwrap().mechanism.observe;
+    let observe = h.engine().vm(VM).unwrap().mechanism.observe;
     assert!(observe.contains("accessed bits and writes"), "{observe}");
-    let page = |gfn| h.engine.explain_page(VM, Gfn(gfn)).unwrap();
+    let page = |gfn| h.engine().explain_page(VM, Gfn(gfn)).unwrap();
     let written: Vec<_> = (0..PAGES).map(page).filter(|p| p.writes > 0).collect();
     assert!(!written.is_empty());
     assert!(written.iter().all(|p| p.writes == 1 && p.reads < 8));

@@ -44,14 +44,14 @@ fn a_vm_of_huge_pages_is_ranked_by_huge_pages_every_two_minutes() {
         [true; 2],
         "a quarter of it in the first round"
     );
-    let rounds = h.log.iter().filter_map(|(at, r)| match r {
+    let rounds = h.log().iter().filter_map(|(at, r)| match r {
         Record::Action(Action::QueryPlacement(_)) => Some(at.0 / SECOND),
         _ => None,
     });
     assert_eq!(rounds.collect::<Vec<_>>(), [0, 120]);
     h.run_until(Tick(1000 * SECOND));
     assert_eq!(fast_blocks(&h), HOT_BLOCKS_FAST);
-    let view = h.engine.vm(VM).unwrap();
+    let view = h.engine().vm(VM).unwrap();
     assert_eq!(view.tiers[0].bytes, 4 * HUGE * PAGE_SIZE);
     assert_eq!(view.counters.promoted_pages, 4 * HUGE);
 }
@@ -61,16 +61,16 @@ fn huge_blocks_of_a_vm_ranked_by_4_kib_move_whole() {
     let mut h = with_huge_pages(PageSize::Base, 4 * HUGE);
     h.run_until(Tick(1000 * SECOND));
     assert_eq!(fast_blocks(&h), HOT_BLOCKS_FAST);
-    let view = h.engine.vm(VM).unwrap();
+    let view = h.engine().vm(VM).unwrap();
     assert_eq!(view.tiers[0].bytes, 4 * HUGE * PAGE_SIZE);
-    let gfns = h.log.iter().filter_map(|(_, r)| match r {
+    let gfns = h.log().iter().filter_map(|(_, r)| match r {
         Record::Action(Action::Move(plan)) => Some(plan.moves.iter()),
         _ => None,
     });
     let gfns: Vec<_> = gfns.flatten().map(|m| m.gfn.0).collect();
     assert_eq!(gfns.len(), 8, "one address a block");
     assert!(gfns.iter().all(|g| g.is_multiple_of(HUGE)));
-    let inside = h.engine.explain_page(VM, Gfn(5 * HUGE + 7)).unwrap();
+    let inside = h.engine().explain_page(VM, Gfn(5 * HUGE + 7)).unwrap();
     assert_eq!(
         (inside.unit_start, inside.unit_pages),
         (Gfn(5 * HUGE), HUGE)
@@ -109,7 +109,7 @@ fn a_huge_unit_at_a_hole_stays_and_is_counted() {
     guest.huge = (0..4).collect();
     h.run_until(Tick(1000 * SECOND));
     assert_eq!(fast_blocks(&h), [false, true, true, true]);
-    let tiers = h.engine.vm(VM).unwrap().tiers;
+    let tiers = h.engine().vm(VM).unwrap().tiers;
     assert_eq!(tiers[0].bytes, 3 * HUGE * PAGE_SIZE);
     assert_eq!(tiers[1].bytes, 480 * PAGE_SIZE);
 }
@@ -168,7 +168,7 @@ fn a_block_that_the_host_splits_is_ranked_page_by_page() {
         })
     };
     let pages = |h: &Host| {
-        h.engine
+        h.engine()
             .explain_page(VM, Gfn(5 * HUGE + 7))
             .unwrap()
             .unit_pages

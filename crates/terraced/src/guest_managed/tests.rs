@@ -112,7 +112,7 @@ fn manage(daemon: &mut Daemon) -> VmId {
     }));
     let entry = daemon.vms.get_mut("db1").unwrap();
     entry.managed = Some(Managed::new(id, "a test".into()));
-    assert!(daemon.engine.vm(id).is_some());
+    assert!(daemon.engine().vm(id).is_some());
     id
 }
 
@@ -139,7 +139,7 @@ fn a_vm_whose_agent_speaks_is_unknown_to_the_engine() {
         daemon.agent("db1").unwrap().in_force,
         InForce::Guest
     ));
-    assert!(daemon.engine.vms().is_empty());
+    assert!(daemon.engine().vms().is_empty());
     assert!(!daemon.claims.is_by_host("db1"));
     let copy = Snapshot::of(&daemon, &About::Vm("db1".into()))
         .ok()
@@ -164,7 +164,7 @@ fn silence_hands_the_vm_to_the_host_and_speech_takes_it_back() {
     trusted(&mut daemon);
     assert!(!daemon.claims.is_by_host("db1"));
     assert!(daemon.vms["db1"].managed.is_none());
-    assert!(daemon.engine.vm(id).is_none());
+    assert!(daemon.engine().vm(id).is_none());
     assert_eq!(orders(&daemon).mode, Mode::Guest);
     assert_eq!(told(&daemon, "speaks again"), 1);
 }
@@ -218,7 +218,7 @@ fn an_operator_pauses_the_agent_and_its_stand_in() {
     fallen(&mut daemon, "silent");
     let id = manage(&mut daemon);
     daemon.carry_pause("db1");
-    assert!(daemon.engine.vm(id).unwrap().paused);
+    assert!(daemon.engine().vm(id).unwrap().paused);
     daemon.command(Command::Resume(None));
     assert!(!orders(&daemon).paused);
     assert!(!daemon.halt_agents(Some("nobody"), true));
@@ -262,7 +262,7 @@ fn in_coordinated_mode_the_host_goes_on_and_says_that_it_does() {
     fallen(&mut daemon, "silent");
     fallen(&mut daemon, "silent");
     assert_eq!(told(&daemon, "silent; the host goes on by itself"), 1);
-    assert!(daemon.engine.vm(id).is_some());
+    assert!(daemon.engine().vm(id).is_some());
     lying(&mut daemon);
     assert_eq!(orders(&daemon).mode, Mode::Off);
     let copy = Snapshot::of(&daemon, &About::Doctor).ok().unwrap();

@@ -46,10 +46,10 @@ fn a_log_at_its_limit_says_so_once_and_stays_readable() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("log");
     let mut recorder = Recorder::start(&path, 60, "{}".into()).unwrap();
-    assert_eq!(recorder.append(Tick(1), &timer()), None);
-    let said = recorder.append(Tick(2), &timer()).unwrap();
+    assert_eq!(recorder.record(Tick(1), &timer()), None);
+    let said = recorder.record(Tick(2), &timer()).unwrap();
     assert!(said.contains("size limit of 60 bytes"), "{said}");
-    assert_eq!(recorder.append(Tick(3), &timer()), None);
+    assert_eq!(recorder.record(Tick(3), &timer()), None);
     assert_eq!(recorder.ended(), Some(said.as_str()));
     assert_eq!(read_given_up(&path), (2, said), "its end says why");
 }
@@ -73,7 +73,7 @@ fn a_log_cut_in_a_record_is_read_to_its_last_whole_one_and_a_new_one_starts() {
     let path = dir.path().join("terrace.trlog");
     let mut recorder = Recorder::start(&path, 1 << 20, "{}".into()).unwrap();
     for i in 0..2000 {
-        assert_eq!(recorder.append(Tick(i), &timer()), None);
+        assert_eq!(recorder.record(Tick(i), &timer()), None);
     }
     recorder.finish().unwrap();
     assert_eq!(read(&path), (2001, None, false));
@@ -83,7 +83,7 @@ fn a_log_cut_in_a_record_is_read_to_its_last_whole_one_and_a_new_one_starts() {
     cut.set_len(length).unwrap();
     assert_eq!(read(&path), (2000, None, true));
     let mut next = Recorder::start(&path, 1 << 20, "{}".into()).unwrap();
-    assert_eq!(next.append(Tick(1), &timer()), None);
+    assert_eq!(next.record(Tick(1), &timer()), None);
     next.finish().unwrap();
     let previous = dir.path().join("terrace.previous");
     assert_eq!(fs::metadata(previous).unwrap().len(), length);
@@ -145,7 +145,7 @@ impl Place for Full {
 fn fill(recorder: &mut Recorder) -> String {
     let begun = Instant::now();
     loop {
-        if let Some(said) = recorder.append(Tick(1), &timer()) {
+        if let Some(said) = recorder.record(Tick(1), &timer()) {
             return said;
         }
         assert!(begun.elapsed() < LONG, "nothing is said");
@@ -225,11 +225,11 @@ fn a_log_whose_file_was_removed_ends_and_says_so() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("log");
     let mut recorder = Recorder::start(&path, 1 << 30, "{}".into()).unwrap();
-    assert_eq!(recorder.append(Tick(1), &timer()), None);
+    assert_eq!(recorder.record(Tick(1), &timer()), None);
     fs::remove_file(&path).unwrap();
     let begun = Instant::now();
     let said = loop {
-        if let Some(said) = recorder.append(Tick(2), &timer()) {
+        if let Some(said) = recorder.record(Tick(2), &timer()) {
             break said;
         }
         assert!(begun.elapsed() < LONG, "it goes on into nothing");

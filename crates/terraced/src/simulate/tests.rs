@@ -10,8 +10,8 @@ use terrace_api::types::{
     Doctor, Done, EventLine, HeatMap, Mode, PageExplanation, Planning, Setting, Status, Vm,
     VmDetail,
 };
-use terrace_core::replay::replay;
-use terrace_sim::replay::{Other, replay_with};
+use terrace_core::session::other::{Other, replay_with};
+use terrace_core::session::replay::replay;
 use terrace_sys::SocketFile;
 
 use super::*;

@@ -2,7 +2,7 @@
 //!
 //! Responsible for: the accesses that a log's scans saw, window by window; what of them is
 //! known; where pages would be under the other policy; and refusing what a log cannot supply. It leaves
-//! to others: replays with the recorded policy ([`terrace_core::replay`]), and reading files.
+//! to others: replays with the recorded policy ([`super::replay`]), and opening files.
 //!
 //! **What drives what.** The other engine gets what came from outside: arrivals, limits, an operator's
 //! wishes, the tiers' memory. Its rounds are where the log's rounds are, because nothing is known of the
@@ -16,9 +16,11 @@ mod vm;
 
 use std::io::Read;
 
-use terrace_core::PolicyChoice;
-use terrace_core::replay::{ReplayError, open};
 use terrace_proto::log::LogError;
+
+use crate::policy::PolicyChoice;
+
+use super::replay::{ReplayError, open};
 
 pub use report::{Outcome, Report, VmReport};
 

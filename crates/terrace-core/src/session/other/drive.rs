@@ -10,14 +10,17 @@ use std::collections::{BTreeMap, VecDeque};
 use std::io::Read;
 use std::time::Duration;
 
-use terrace_core::policy::{Observe, Place, Policy};
-use terrace_core::replay::ReplayError;
-use terrace_core::{Engine, EngineConfig};
 use terrace_proto::log::{LogReader, Record};
 use terrace_proto::{
     Action, Command, Event, Gfn, MovePlan, MoveReport, MoveStatus, PageResult, PlacementReport,
     RequestId, ScanAnswer, ScanFailure, ScanStats, Tick, TierId, TierMemory, VmId, VmSpec,
 };
+
+use crate::config::EngineConfig;
+use crate::engine::Engine;
+use crate::policy::{Observe, Place, Policy, PolicyChoice};
+use crate::session::Session;
+use crate::session::replay::ReplayError;
 
 use super::report::{Report, seconds};
 use super::vm::{Asked, Vm};
@@ -29,7 +32,7 @@ const NEVER_MS: u64 = 366 * 24 * 3_600_000;
 const WINDOW: Duration = Duration::from_millis(1);
 
 pub(super) struct Driver {
-    engine: Engine,
+    session: Session,
     recorded: EngineConfig,
     policy: Policy,
     name: String,
@@ -66,7 +69,7 @@ impl Driver {
             .resolve("policy")
             .map_err(ReplayError::Invalid)?;
         Ok(Self {
-            engine: Engine::new(config).map_err(ReplayError::Invalid)?,
+            session: Session::new(Engine::new(config).map_err(ReplayError::Invalid)?, ()),
             recorded,
             policy,
             name: words(&other.policy),
@@ -101,7 +104,7 @@ impl Driver {
                 }
             }
             // What came of it is told by an event.
-            Record::Action(Action::Move(_)) => {}
+            Record::Action(Action::Move(_)) | Record::Ranges(_) => {}
         }
         Ok(true)
     }
@@ -113,7 +116,12 @@ impl Driver {
 
     /// Lets the other engine do what it has put off until now (moves that wait for its budget).
     fn timers(&mut self, until: Tick) {
-        while let Some(at) = self.engine.poll_timeout().filter(|at| *at <= until) {
+        while let Some(at) = self
+            .session
+            .engine()
+            .poll_timeout()
+            .filter(|at| *at <= until)
+        {
             if self.timer_fed >= Some(at) {
                 return;
             }
@@ -163,7 +171,7 @@ impl Driver {
         let (id, known) = (spec.vm, self.here.contains_key(&spec.vm));
         self.feed(at, Event::VmArrived(spec.clone()));
         // An engine that refuses a VM (its RAM is none, its limits are not) knows none of that id.
-        if known || self.engine.vm(id).is_none() {
+        if known || self.session.engine().vm(id).is_none() {
             return Ok(());
         }
         let choices = &self.recorded.vm_policies;
@@ -183,7 +191,7 @@ impl Driver {
     }
 
     fn keep_counters(&mut self, id: VmId) {
-        let view = self.engine.vm(id);
+        let view = self.session.engine().vm(id);
         if let (Some(vm), Some(view)) = (self.vm(id), view) {
             vm.counters = view.counters;
         }
@@ -337,8 +345,7 @@ impl Driver {
     fn feed(&mut self, at: Tick, event: Event) {
         let mut events = VecDeque::from([event]);
         while let Some(event) = events.pop_front() {
-            self.engine.handle(at, event);
-            while let Some(action) = self.engine.poll_action() {
+            for action in self.session.hear(at, event) {
                 match action {
                     Action::Scan(request) => {
                         if let Some(vm) = self.vm(request.space.vm()) {
@@ -406,7 +413,7 @@ impl Driver {
 
     fn notes(&self) -> Vec<String> {
         let mut notes = Vec::new();
-        let (read, write) = self.engine.config().weights();
+        let (read, write) = self.session.engine().config().weights();
         let observes = self.policy.observe != Observe::None;
         if observes && read != write && !self.vms.iter().any(|vm| vm.writes_told) {
             notes.push(format!(
@@ -474,7 +481,7 @@ fn same_tables(name: &str, policy: Policy, had: Policy, vm: &str) -> Result<(), 
 }
 
 /// A policy as people write it.
-fn words(choice: &terrace_core::PolicyChoice) -> String {
+fn words(choice: &PolicyChoice) -> String {
     match serde_json::to_value(choice) {
         Ok(serde_json::Value::String(name)) => name,
         Ok(stages) => stages.to_string(),

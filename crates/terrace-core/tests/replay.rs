@@ -3,11 +3,11 @@
 #![allow(clippy::unwrap_used, reason = "test helpers outside of test functions")]
 
 use proptest::prelude::*;
-use terrace_core::replay::{ReplayError, replay};
+use terrace_core::session::other::{Other, OtherError, Refused, Report, replay_with};
+use terrace_core::session::replay::{ReplayError, replay};
 use terrace_core::{EngineConfig, PolicyChoice, PolicyName, TierKind};
 use terrace_proto::log::{LogError, LogWriter, Record};
 use terrace_proto::{Command, Event, Tick, VmId};
-use terrace_sim::replay::{Other, OtherError, Refused, Report, replay_with};
 
 use terrace_testkit::engine::scattered::{EXCHANGED, FAST, PAGES, scattered};
 use terrace_testkit::engine::{Heat, Host, SECOND, spec};
@@ -60,7 +60,7 @@ fn staged(stages: &str) -> Other {
 }
 
 fn other(host: &Host, policy: &str) -> Report {
-    replay_with(&written(&host.log)[..], &named(policy)).unwrap()
+    replay_with(&written(host.log())[..], &named(policy)).unwrap()
 }
 
 fn refused(records: &[(Tick, Record)], other: &Other) -> Refused {
@@ -78,13 +78,13 @@ fn a_recorded_log_replays_exactly_also_where_every_page_was_re_armed() {
             ..config(PolicyName::Vtmm)
         };
         let host = three_rounds(config);
-        let replayed = replay(&written(&host.log)[..]).unwrap();
+        let replayed = replay(&written(host.log())[..]).unwrap();
         let events = host
-            .log
+            .log()
             .iter()
             .filter(|(_, r)| matches!(r, Record::Event(_)));
         assert_eq!(replayed.events, events.count() as u64);
-        assert_eq!(replayed.records, host.log.len() as u64);
+        assert_eq!(replayed.records, host.log().len() as u64);
     }
 }
 
@@ -95,7 +95,7 @@ fn re_arming_every_page_changes_no_decision() {
             rearm_all,
             ..config(PolicyName::Vtmm)
         });
-        host.engine.vm(VM).unwrap().counters
+        host.engine().vm(VM).unwrap().counters
     };
     assert_eq!(moves(false), moves(true));
 }
@@ -117,7 +117,7 @@ fn another_policy_places_known_accesses_where_they_belong() {
     assert_eq!((vm.other.promoted_pages, vm.other.demoted_pages), (12, 12));
     // A quarter in the first round, all in the other two.
     assert_eq!(vm.other.fast_share, Some(0.75));
-    let recorded = host.engine.vm(VM).unwrap().counters;
+    let recorded = host.engine().vm(VM).unwrap().counters;
     assert_eq!(vm.recorded.promoted_pages, recorded.promoted_pages);
     assert_eq!(vm.recorded.demoted_pages, recorded.demoted_pages);
     assert!(vm.recorded.fast_share < Some(0.5));
@@ -126,9 +126,9 @@ fn another_policy_places_known_accesses_where_they_belong() {
 
 #[test]
 fn another_policy_decides_as_if_it_had_run_itself() {
-    let log = three_rounds(config(PolicyName::Random)).log;
+    let log = three_rounds(config(PolicyName::Random)).log().to_vec();
     let itself = three_rounds(config(PolicyName::Vtmm));
-    let counters = itself.engine.vm(VM).unwrap().counters;
+    let counters = itself.engine().vm(VM).unwrap().counters;
     let report = replay_with(&written(&log)[..], &named("vtmm")).unwrap();
     let got = &report.vms[0].other;
     assert!(got.promoted_pages >= EXCHANGED);
@@ -157,7 +157,7 @@ fn vms_that_share_a_pool_are_replayed_together() {
     }
     let report = other(&host, "vtmm");
     for (vm, id) in report.vms.iter().zip([VM, VmId(2)]) {
-        let counters = host.engine.vm(id).unwrap().counters;
+        let counters = host.engine().vm(id).unwrap().counters;
         assert_eq!(vm.recorded, vm.other, "{}", vm.name);
         assert_eq!(vm.other.promoted_pages, counters.promoted_pages);
         assert_eq!(vm.other.rounds, counters.rounds);
@@ -207,7 +207,7 @@ fn windows_are_taken_together_where_coarser_ones_are_asked_for() {
             policy: PolicyChoice::Named("fixed-threshold".into()),
             window_ms: Some(window_ms),
         };
-        replay_with(&written(&host.log)[..], &other).unwrap()
+        replay_with(&written(host.log())[..], &other).unwrap()
     };
     assert_eq!(threshold(1200).window_s, 1.2);
     assert_eq!(
@@ -233,7 +233,7 @@ fn limits_set_while_it_was_recorded_hold_for_the_other_policy_too() {
 
 #[test]
 fn a_log_cut_in_the_middle_is_replayed_to_its_last_whole_record_and_says_so() {
-    let bytes = written(&three_rounds(config(PolicyName::Vtmm)).log);
+    let bytes = written(&three_rounds(config(PolicyName::Vtmm)).log());
     let cut = &bytes[..bytes.len() * 2 / 3];
     assert!(replay(cut).unwrap().cut_off);
     let report = replay_with(cut, &named("random")).unwrap();
@@ -246,7 +246,7 @@ fn a_log_cut_in_the_middle_is_replayed_to_its_last_whole_record_and_says_so() {
 
 #[test]
 fn a_log_of_another_version_is_named() {
-    let mut bytes = written(&three_rounds(config(PolicyName::Vtmm)).log);
+    let mut bytes = written(&three_rounds(config(PolicyName::Vtmm)).log());
     bytes[8] = 7;
     let error = replay_with(&bytes[..], &named("vtmm")).unwrap_err();
     assert!(
@@ -260,7 +260,7 @@ fn a_log_of_another_version_is_named() {
 
 #[test]
 fn a_record_too_long_to_be_true_is_named_by_its_place() {
-    let mut bytes = written(&three_rounds(config(PolicyName::Vtmm)).log[..1]);
+    let mut bytes = written(&three_rounds(config(PolicyName::Vtmm)).log()[..1]);
     let end = bytes.len();
     bytes.extend([0, 1, 255, 255, 255, 255, 0, 0, 0, 0, 0, 0, 0, 0]);
     for error in [
@@ -278,7 +278,7 @@ fn a_record_too_long_to_be_true_is_named_by_its_place() {
 
 #[test]
 fn two_logs_in_one_file_are_refused() {
-    let log = three_rounds(config(PolicyName::Vtmm)).log;
+    let log = three_rounds(config(PolicyName::Vtmm)).log().to_vec();
     let twice = [&log[..5], &log[..5]].concat();
     let error = replay_with(&written(&twice)[..], &named("vtmm")).unwrap_err();
     assert!(matches!(error, OtherError::SecondStart(5)), "{error}");
@@ -286,7 +286,7 @@ fn two_logs_in_one_file_are_refused() {
 
 #[test]
 fn an_unknown_policy_is_refused_with_the_names_there_are() {
-    let log = written(&three_rounds(config(PolicyName::Vtmm)).log);
+    let log = written(&three_rounds(config(PolicyName::Vtmm)).log());
     let error = replay_with(&log[..], &named("lru"))
         .unwrap_err()
         .to_string();
@@ -298,13 +298,13 @@ fn an_unknown_policy_is_refused_with_the_names_there_are() {
 
 #[test]
 fn a_log_without_scans_is_refused() {
-    let log = three_rounds(config(PolicyName::AllFast)).log;
+    let log = three_rounds(config(PolicyName::AllFast)).log().to_vec();
     assert_eq!(refused(&log, &named("vtmm")), Refused::NoScans);
 }
 
 #[test]
 fn a_log_without_placement_is_refused() {
-    let mut log = three_rounds(config(PolicyName::Vtmm)).log;
+    let mut log = three_rounds(config(PolicyName::Vtmm)).log().to_vec();
     log.retain(|(_, r)| !matches!(r, Record::Event(Event::Placement(_))));
     assert_eq!(
         refused(&log, &named("random")),
@@ -314,7 +314,7 @@ fn a_log_without_placement_is_refused() {
 
 #[test]
 fn a_policy_that_reads_second_stage_tables_is_refused() {
-    let log = three_rounds(config(PolicyName::Vtmm)).log;
+    let log = three_rounds(config(PolicyName::Vtmm)).log().to_vec();
     let ept = staged(r#"{"base": "vtmm", "observe": "ept-scan"}"#);
     let refused = refused(&log, &ept);
     assert!(
@@ -331,7 +331,7 @@ fn a_policy_that_reads_second_stage_tables_is_refused() {
 
 #[test]
 fn windows_finer_than_the_logs_are_refused() {
-    let log = three_rounds(config(PolicyName::Vtmm)).log;
+    let log = three_rounds(config(PolicyName::Vtmm)).log().to_vec();
     let fine = Other {
         window_ms: Some(300),
         ..named("vtmm")
@@ -342,7 +342,7 @@ fn windows_finer_than_the_logs_are_refused() {
 
 #[test]
 fn windows_that_make_no_whole_rounds_are_refused() {
-    let log = three_rounds(config(PolicyName::Vtmm)).log;
+    let log = three_rounds(config(PolicyName::Vtmm)).log().to_vec();
     for window_ms in [900, 1800] {
         let uneven = Other {
             window_ms: Some(window_ms),
@@ -358,7 +358,7 @@ fn windows_that_make_no_whole_rounds_are_refused() {
 
 #[test]
 fn regions_that_damon_saw_are_refused() {
-    let mut log = three_rounds(config(PolicyName::Vtmm)).log;
+    let mut log = three_rounds(config(PolicyName::Vtmm)).log().to_vec();
     for (_, record) in &mut log {
         if let Record::Event(Event::Scanned(answer)) = record {
             answer.stats.accessed = answer.accessed.count();
@@ -396,7 +396,7 @@ proptest! {
         let heat = |page: u64, scan: u64| (page % 4 == scan % 4, false);
         let mut host = host(config(PolicyName::Vtmm), 64, 16, Box::new(heat));
         host.run_until(Tick(70 * SECOND));
-        let mut bytes = written(&host.log);
+        let mut bytes = written(host.log());
         for (at, bits) in broken {
             let at = at.index(bytes.len());
             bytes[at] ^= bits;

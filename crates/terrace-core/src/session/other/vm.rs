@@ -1,10 +1,11 @@
 //! One VM of a log that is replayed with another policy.
 
-use terrace_core::Counters;
 use terrace_proto::{
     MoveReport, MoveStatus, PlacementReport, RamChange, RequestId, ScanAnswer, ScanRequest, Tick,
     TierId, VmSpec,
 };
+
+use crate::engine::view::Counters;
 
 use super::Refused;
 use super::observed::{Observed, Window};
