@@ -79,6 +79,28 @@ fn crates_depend_only_on_what_the_architecture_allows() {
     );
 }
 
+/// Events go in and actions come out in one place, so that a log has all of them in their order.
+#[test]
+fn nothing_but_a_session_drives_an_engine() {
+    const MAY: [&str; 2] = [
+        // It measures what an engine holds while its actions wait.
+        "terrace-bench/src/state_bytes.rs",
+        "terrace-core/src/session/mod.rs",
+    ];
+    let crates = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+    let mut drive = Vec::new();
+    for file in rust_files(&crates) {
+        let text = std::fs::read_to_string(&file).expect("a source file");
+        let name = file.strip_prefix(&crates).expect("below the crates");
+        // Tests of the engine itself are beside `src`.
+        if name.iter().any(|part| part == "src") && text.contains(".poll_action()") {
+            drive.push(name.display().to_string());
+        }
+    }
+    drive.sort();
+    assert_eq!(drive, MAY);
+}
+
 /// The engine and what it stands on are pure: no file, socket, thread or clock.
 #[test]
 fn pure_crates_name_no_clock_file_socket_or_thread() {

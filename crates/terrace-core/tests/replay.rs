@@ -233,7 +233,7 @@ fn limits_set_while_it_was_recorded_hold_for_the_other_policy_too() {
 
 #[test]
 fn a_log_cut_in_the_middle_is_replayed_to_its_last_whole_record_and_says_so() {
-    let bytes = written(&three_rounds(config(PolicyName::Vtmm)).log());
+    let bytes = written(three_rounds(config(PolicyName::Vtmm)).log());
     let cut = &bytes[..bytes.len() * 2 / 3];
     assert!(replay(cut).unwrap().cut_off);
     let report = replay_with(cut, &named("random")).unwrap();
@@ -246,7 +246,7 @@ fn a_log_cut_in_the_middle_is_replayed_to_its_last_whole_record_and_says_so() {
 
 #[test]
 fn a_log_of_another_version_is_named() {
-    let mut bytes = written(&three_rounds(config(PolicyName::Vtmm)).log());
+    let mut bytes = written(three_rounds(config(PolicyName::Vtmm)).log());
     bytes[8] = 7;
     let error = replay_with(&bytes[..], &named("vtmm")).unwrap_err();
     assert!(
@@ -286,7 +286,7 @@ fn two_logs_in_one_file_are_refused() {
 
 #[test]
 fn an_unknown_policy_is_refused_with_the_names_there_are() {
-    let log = written(&three_rounds(config(PolicyName::Vtmm)).log());
+    let log = written(three_rounds(config(PolicyName::Vtmm)).log());
     let error = replay_with(&log[..], &named("lru"))
         .unwrap_err()
         .to_string();

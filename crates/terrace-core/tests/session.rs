@@ -20,7 +20,7 @@ fn engine() -> Engine {
         first_round_after_ms: 1000,
         ..EngineConfig::default()
     };
-    Engine::new(config).unwrap()
+    Engine::new(config).expect("a valid configuration")
 }
 
 #[test]

@@ -386,3 +386,6 @@ fn policy_name(choice: &PolicyChoice) -> String {
         PolicyChoice::Composed(stages) => format!("{} with other stages", stages.base),
     }
 }
+
+#[cfg(test)]
+mod tests;
