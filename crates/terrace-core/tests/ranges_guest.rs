@@ -117,8 +117,8 @@ fn the_budget_is_of_both_directions_and_the_rest_waits_for_the_next_epoch() {
 fn where_both_tiers_are_full_and_there_is_no_headroom_nothing_moves_and_the_reason_is_told() {
     let (mut guest, mut session) = guest(config(0), [0, 0]);
     let epochs = run(&mut guest, &mut session, 8);
-    let stopped = epochs.iter().filter_map(|e| e.exchanged.as_ref()?.stopped);
-    assert_eq!(stopped.last(), Some(Stopped::BothFull));
+    let mut stopped = epochs.iter().filter_map(|e| e.exchanged.as_ref()?.stopped);
+    assert_eq!(stopped.next_back(), Some(Stopped::BothFull));
     assert_eq!(moved(&epochs), (0, 0));
 }
 

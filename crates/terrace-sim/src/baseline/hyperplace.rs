@@ -9,6 +9,7 @@
 //! - Victim: the pages of the coldest ranges. Pages change places by batches through free pages, as `move_pages(2)`
 //!   has it; the headroom stays free. What could not be moved is left alone for a while.
 
+use terrace_core::Session;
 use terrace_core::ranges::piece::push;
 use terrace_core::ranges::{Config, Params, Range, Ranges, piece};
 use terrace_proto::ranges::{
@@ -64,7 +65,7 @@ const PROCESS: u32 = 1;
 /// HyperPlace in one guest with one process.
 pub struct Hyperplace {
     period: u64,
-    ranges: Ranges,
+    session: Session<(), Ranges>,
     /// First page of the load in the tree: memory that is mapped lies at the root's end.
     base: u64,
     pages_per_unit: u64,
@@ -115,7 +116,7 @@ impl Hyperplace {
                 budget,
             )
         };
-        let mut ranges = Ranges::new(config);
+        let mut session = Session::new(Ranges::new(config), ());
         let base = root - pages;
         let load = Range {
             start: base,
@@ -130,10 +131,11 @@ impl Hyperplace {
             mapped: vec![load],
             ..Mappings::default()
         };
-        ranges.handle(Tick(0), RangesEvent::Mapped(mappings));
+        // Nothing is decided before an epoch ends.
+        let _ = session.hear(Tick(0), RangesEvent::Mapped(mappings));
         Self {
             period: tuning.period,
-            ranges,
+            session,
             base,
             pages_per_unit: setup.pages_per_unit,
             due: u64::from(tuning.epoch_ms) * 1_000_000,
@@ -144,10 +146,10 @@ impl Hyperplace {
     }
 
     fn epoch(&mut self, ground: &mut Ground) {
-        let length = u64::from(self.ranges.config().epoch_ms) * 1_000_000;
+        let length = u64::from(self.session.controller().config().epoch_ms) * 1_000_000;
         self.due = (self.due + length).max(ground.now_ns());
         self.is_open = true;
-        let programs = self.ranges.programs().values();
+        let programs = self.session.controller().programs().values();
         let leaves: usize = programs.map(|program| program.tree().len()).sum();
         ground.spend_by_clock(Stage::Classify, leaves as u64 * ground.costs().lru_page);
         self.tell(ground, RangesEvent::EpochEnded);
@@ -157,8 +159,7 @@ impl Hyperplace {
     fn tell(&mut self, ground: &mut Ground, event: RangesEvent) {
         let mut event = Some(event);
         while let Some(heard) = event.take() {
-            self.ranges.handle(Tick(ground.now_ns()), heard);
-            while let Some(action) = self.ranges.poll_action() {
+            for action in self.session.hear(Tick(ground.now_ns()), heard) {
                 event = match action {
                     RangesAction::ReadFree => Some(RangesEvent::Free(self.free(ground))),
                     RangesAction::Survey(survey) => {
@@ -288,10 +289,10 @@ impl Mechanism for Hyperplace {
     }
 
     fn rounds(&self) -> u64 {
-        self.ranges.epoch().into()
+        self.session.controller().epoch().into()
     }
 
     fn heap_bytes(&self) -> usize {
-        self.ranges.heap_bytes()
+        self.session.controller().heap_bytes()
     }
 }
