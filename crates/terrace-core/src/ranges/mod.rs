@@ -7,7 +7,7 @@
 //! others: samples, finding processes, walking page tables, moving.
 //!
 //! Events go into [`Ranges::handle`], actions come out of [`Ranges::poll_action`], one at a time; the same events give
-//! the same actions, byte for byte ([`replay`]). The guest's agent drives it, and the simulator.
+//! the same actions, byte for byte ([`replay`](crate::session::replay)). The guest's agent drives it, and the simulator.
 //!
 //! An epoch: the trees take the samples in; what is free is asked for; ranges are ranked and a plan is made; the
 //! extents that its pages are in are asked about, and pages change places in batches; what is left of the CPU's share
