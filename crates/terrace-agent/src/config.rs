@@ -6,7 +6,7 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, ensure};
 use bytesize::ByteSize;
 use serde::Deserialize;
-use terrace_core::hyperplace::Params;
+use terrace_core::ranges::Params;
 use terrace_proto::agent::Budgets;
 use terrace_sys::topology::{NodeId, TierDefinition};
 

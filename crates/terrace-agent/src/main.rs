@@ -3,7 +3,7 @@
 //! The binary is glue: arguments, the loop's clock, and the end.
 
 use std::io::IsTerminal as _;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
@@ -14,12 +14,11 @@ use clap_complete::Shell;
 use terrace_agent::agent::Agent;
 use terrace_agent::channel::{HostLink, LinkConfig, guest_memory_end};
 use terrace_agent::config::{Config, DEFAULT_SOCKET};
-use terrace_agent::exchange::KernelPages;
 use terrace_agent::room::Room;
 use terrace_agent::sampler::Samplers;
 use terrace_agent::status::{self, Board};
 use terrace_agent::{doctor, top};
-use terrace_sys::{Capability, Damon, HostRoot, keep_only, no_new_privileges};
+use terrace_sys::{Capability, Damon, HostRoot, KernelPages, keep_only, no_new_privileges};
 
 /// The host is told at least as often: it takes an agent that says nothing for five seconds for gone.
 const BEAT: Duration = Duration::from_secs(1);
@@ -48,6 +47,9 @@ enum Command {
         /// there.
         #[arg(long, value_name = "FILE")]
         config: Option<PathBuf>,
+        /// Record all that is heard and decided in a new file, for `terrace sim replay`; at most 1 GiB.
+        #[arg(long, value_name = "FILE")]
+        record: Option<PathBuf>,
     },
     /// Say what a running agent does.
     Status {
@@ -101,7 +103,9 @@ fn main() -> ExitCode {
 
 fn carry_out(command: Command) -> Result<ExitCode> {
     match command {
-        Command::Run { config } => run(Config::read(config.as_deref())?)?,
+        Command::Run { config, record } => {
+            run(Config::read(config.as_deref())?, record.as_deref())?;
+        }
         Command::Status { socket, json } => {
             let status = status::ask(&socket)?;
             if json {
@@ -129,7 +133,7 @@ fn carry_out(command: Command) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn run(config: Config) -> Result<()> {
+fn run(config: Config, record: Option<&Path>) -> Result<()> {
     // A reader of the log that goes away must not end the agent.
     // SAFETY: no other thread runs yet, and ignoring SIGPIPE touches no memory of ours.
     unsafe { libc::signal(libc::SIGPIPE, libc::SIG_IGN) };
@@ -144,8 +148,8 @@ fn run(config: Config) -> Result<()> {
     no_new_privileges()?;
     keep_only(&KEPT).context("giving up capabilities")?;
     let root = HostRoot::default();
-    let room = Room::read(root.clone(), &config.tiers, config.headroom_bytes)
-        .context("reading this machine's memory tiers")?;
+    let room =
+        Room::read(root.clone(), &config.tiers).context("reading this machine's memory tiers")?;
     if room.topology().tiers.len() == 1 {
         tracing::warn!(
             "this machine has one memory tier: ranges are watched and nothing moves. A guest needs a NUMA \
@@ -169,6 +173,9 @@ fn run(config: Config) -> Result<()> {
         None => None,
     };
     let mut agent = Agent::new(config, root, room, Box::new(KernelPages), samplers);
+    if let Some(file) = record {
+        agent.record(file)?;
+    }
     let mut next = Instant::now();
     loop {
         agent.step();
@@ -180,7 +187,7 @@ fn run(config: Config) -> Result<()> {
     }
     // A socket that nobody serves any more only misleads.
     let _ = std::fs::remove_file(socket);
-    Ok(())
+    agent.finish()
 }
 
 /// Shows and tells how it goes, at once and then each second, until a time has come; `false` where the agent

@@ -9,7 +9,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use terrace_core::hyperplace::Range;
+use terrace_core::ranges::Range;
 use terrace_proto::{PAGE_SIZE, PAGES_PER_HUGE};
 use terrace_sys::HostRoot;
 
@@ -106,14 +106,6 @@ impl Layout {
         layout.root = start_brk(stat).and_then(|start| root_range(start, &lines));
         layout.ranges = seeds(&layout.mapped);
         layout
-    }
-
-    /// Whether other processes may map a page, too.
-    #[must_use]
-    pub fn is_shared(&self, page: u64) -> bool {
-        let after = self.shared.partition_point(|range| range.start <= page);
-        let before = after.checked_sub(1).and_then(|at| self.shared.get(at));
-        before.is_some_and(|range| page < range.end)
     }
 
     /// Whether this is another program's, by where its heap begins: `exec` keeps the process and its number.
@@ -323,7 +315,6 @@ nonsense
         let alone = &Layout::read_all(&root, &[7, 9])[&7];
         let shared = range(0x7f00_0040_0000, 0x7f00_0060_0000);
         assert_eq!(alone.shared, [shared]);
-        assert!(alone.is_shared(shared.start) && !alone.is_shared(shared.end));
         assert_eq!(alone.mapped[1], range(0x7f00_0000_0000, 0x7f00_0060_0000));
         for layout in Layout::read_all(&root, &[7, 8]).values() {
             assert_eq!(layout.shared, []);

@@ -3,9 +3,10 @@
 use terrace_proto::agent::{
     Activity, Cost, Faults, Mechanism, Mode, NodeMemory, Pressure, Report, Text,
 };
+use terrace_proto::ranges::RangesEvent;
 use terrace_sys::HostRoot;
 
-use crate::agent::Agent;
+use crate::agent::{Agent, budget};
 use crate::channel::{HostLink, LinkState, Wishes};
 use crate::status::ChannelStatus;
 
@@ -86,7 +87,7 @@ impl Agent {
                 mover: Text::lossy("move_pages, symmetric exchange"),
             },
             activity: Activity {
-                epochs: self.epoch.into(),
+                epochs: self.ranges().epoch().into(),
                 processes: u32::try_from(self.managed.len()).unwrap_or(u32::MAX),
                 promoted_pages: status.promoted_pages,
                 demoted_pages: status.demoted_pages,
@@ -121,7 +122,7 @@ impl Agent {
         );
         if before.state != self.channel.state {
             let words = self.channel.detail.clone();
-            self.journal.tell(self.epoch, words);
+            self.journal.tell(self.ranges().epoch(), words);
         }
     }
 
@@ -131,7 +132,7 @@ impl Agent {
         if frames > 0 {
             self.totals.frames_refused += frames as u64;
             self.journal.tell_once(
-                self.epoch,
+                self.ranges().epoch(),
                 "the host names frames, which this agent cannot move: they stay where they are \
                  (moving by frame takes a module in the guest's kernel)"
                     .into(),
@@ -145,7 +146,10 @@ impl Agent {
                 "by its own configuration"
             };
             let words = format!("mode {}{pause}, {who}", wishes.mode);
-            self.journal.tell(self.epoch, words);
+            self.journal.tell(self.ranges().epoch(), words);
+        }
+        if wishes.budgets != self.wishes.budgets {
+            self.tell(RangesEvent::Budget(budget(wishes.budgets)));
         }
         self.wishes = wishes;
     }

@@ -11,9 +11,11 @@ use anyhow::{Context as _, Result, bail};
 use serde::{Deserialize, Serialize};
 use terrace_proto::PAGE_SIZE;
 use terrace_proto::agent::Mode;
+use terrace_sys::topology::NodeId;
 use terrace_sys::{listen_at, process_cpu_time};
 
 use crate::agent::Agent;
+use crate::managed::Managed;
 
 /// Sentences that are remembered.
 const KEPT: usize = 64;
@@ -190,7 +192,7 @@ impl Agent {
             sampler: self.samplers.name().unwrap_or("none").into(),
             sampler_reason: self.samplers.reason().into(),
             mode: self.mode().into(),
-            epochs: self.epoch,
+            epochs: self.ranges().epoch(),
             quiet_epochs: totals.quiet_epochs,
             promoted_pages: totals.promoted_pages,
             demoted_pages: totals.demoted_pages,
@@ -200,7 +202,7 @@ impl Agent {
             malformed_samples: totals.malformed_samples,
             cpu_ns: u64::try_from(cpu).unwrap_or(u64::MAX),
             resident_bytes: resident_bytes(),
-            state_bytes: self.state_bytes(),
+            state_bytes: self.ranges().heap_bytes() as u64,
             tiers: self.tier_status(),
             processes: self.process_status(),
             ranges: self.range_status(),
@@ -223,13 +225,6 @@ impl Agent {
         }
     }
 
-    fn state_bytes(&self) -> u64 {
-        let of = |managed: &crate::managed::Managed| {
-            managed.tree.heap_bytes() + managed.extents.heap_bytes()
-        };
-        self.managed.values().map(of).sum::<usize>() as u64
-    }
-
     fn tier_status(&self) -> Vec<TierStatus> {
         let free = self.room.free();
         let tiers = self.room.topology().tiers.iter();
@@ -238,37 +233,43 @@ impl Agent {
                 name: tier.name.clone(),
                 nodes: tier.nodes.iter().map(|node| node.0).collect(),
                 total_bytes: tier.total_bytes,
-                free_bytes: free.with_headroom(tier.id) * PAGE_SIZE,
+                free_bytes: free
+                    .iter()
+                    .filter(|free| tier.nodes.contains(&NodeId(free.node)))
+                    .map(|free| free.pages * PAGE_SIZE)
+                    .sum(),
             })
             .collect()
     }
 
     fn process_status(&self) -> Vec<ProcessStatus> {
-        let status = |managed: &crate::managed::Managed| {
-            let held = managed.extents.total();
-            ProcessStatus {
-                pid: managed.pid(),
+        let status = |(pid, managed): (&u32, &Managed)| {
+            let program = self.ranges().programs().get(pid)?;
+            let (tree, held) = (program.tree(), program.total());
+            Some(ProcessStatus {
+                pid: *pid,
                 name: managed.name.clone(),
-                leaves: managed.tree.len(),
-                root_pages: managed.tree.leaves().map(|leaf| leaf.range.pages()).sum(),
+                leaves: tree.len(),
+                root_pages: tree.leaves().map(|leaf| leaf.range.pages()).sum(),
                 fast_bytes: held.fast * PAGE_SIZE,
                 slow_bytes: held.slow * PAGE_SIZE,
-            }
+            })
         };
-        self.managed.values().map(status).collect()
+        self.managed.iter().filter_map(status).collect()
     }
 
     fn range_status(&self) -> Vec<RangeStatus> {
-        let hottest = self.ranked.iter().take(RANGES).enumerate();
+        let (ranked, fits) = self.ranges().ranked();
+        let hottest = ranked.iter().take(RANGES).enumerate();
         hottest
-            .map(|(rank, (pid, ranked, held))| RangeStatus {
-                pid: *pid,
+            .map(|(rank, ranked)| RangeStatus {
+                pid: ranked.process,
                 start: ranked.leaf.range.start * PAGE_SIZE,
                 end: ranked.leaf.range.end * PAGE_SIZE,
                 count: ranked.leaf.count,
-                fast_bytes: held.fast * PAGE_SIZE,
-                slow_bytes: held.slow * PAGE_SIZE,
-                fits: rank < self.fits,
+                fast_bytes: ranked.held.fast * PAGE_SIZE,
+                slow_bytes: ranked.held.slow * PAGE_SIZE,
+                fits: rank < fits,
             })
             .collect()
     }

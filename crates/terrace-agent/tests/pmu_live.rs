@@ -14,7 +14,7 @@ use std::sync::{Arc, Mutex};
 
 use terrace_agent::sampler::pmu::{Kernel, Kind, Opener, Pmu, Recipe, Settings};
 use terrace_agent::sampler::{Drained, Sample, Sampler, Target};
-use terrace_core::hyperplace::{Params, Range, RangeTree};
+use terrace_core::ranges::{Params, Range, RangeTree};
 use terrace_sys::perf::{Event, EventAttr, SOFTWARE, SOFTWARE_PAGE_FAULTS, Scope};
 use terrace_sys::{HostRoot, SharedMapping, SysError};
 

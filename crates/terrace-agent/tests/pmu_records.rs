@@ -5,7 +5,7 @@
 use proptest::prelude::*;
 use terrace_agent::sampler::Sample;
 use terrace_agent::sampler::pmu::{Access, Counters, Intake, Kind, Layout, Recipe, Wanted};
-use terrace_core::hyperplace::{Params, Range, RangeTree};
+use terrace_core::ranges::{Params, Range, RangeTree};
 use terrace_sys::HostRoot;
 use terrace_sys::perf::{EventAttr, Fields};
 

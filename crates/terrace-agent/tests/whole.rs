@@ -12,7 +12,7 @@ use terrace_agent::config::Config;
 use terrace_agent::report::own_wishes;
 use terrace_agent::room::Room;
 use terrace_agent::sampler::{Drained, Sample, Sampler, SamplerError, Samplers, Target};
-use terrace_core::hyperplace::{Params, Range};
+use terrace_core::ranges::{Params, Range};
 use terrace_proto::agent::{Budgets, Heartbeat, Mode};
 use terrace_proto::{Gfn, Tick};
 use terrace_sys::HostRoot;
@@ -166,7 +166,7 @@ struct Bench {
     program: Program,
     kernel: FakePages,
     told: Told,
-    _dir: tempfile::TempDir,
+    dir: tempfile::TempDir,
 }
 
 impl Bench {
@@ -181,7 +181,7 @@ impl Bench {
         );
         let config = Config::parse(&text).expect("as set up");
         let (kernel, told) = (kernel(), Told::default());
-        let room = Room::read(root.clone(), &[], config.headroom_bytes).expect("as set up");
+        let room = Room::read(root.clone(), &[]).expect("as set up");
         let sampler = told.clone();
         let samplers = Samplers::of(vec![Box::new(move || {
             Ok(Box::new(sampler.clone()) as Box<dyn Sampler>)
@@ -192,7 +192,7 @@ impl Bench {
             program,
             kernel,
             told,
-            _dir: dir,
+            dir,
         }
     }
 
@@ -343,4 +343,30 @@ fn what_is_more_than_the_capacity_goes_down_coldest_first() {
     let status = bench.agent.status();
     assert!(bench.memory_on_fast() <= 4096, "{status:#?}");
     assert_eq!(bench.on_fast(hot), 2 * BLOCK, "the hot range stays");
+}
+
+#[test]
+fn a_run_that_was_recorded_is_replayed_to_the_byte() {
+    let mut bench = Bench::new("");
+    let file = bench.dir.path().join("agent.trlog");
+    bench.agent.record(&file).expect("as set up");
+    bench.tell(&[(bench.program.blocks(10, 6), 600)]);
+    bench.steps(12);
+    bench.tell(&[(bench.program.blocks(20, 6), 600)]);
+    bench.agent.wish(own_wishes(
+        Budgets::new(64 << 20, 50).expect("within bounds"),
+    ));
+    bench.steps(8);
+    bench.agent.finish().expect("as set up");
+    let log = std::fs::File::open(&file).expect("as set up");
+    let replayed = terrace_core::session::replay::replay(log).expect("the same is decided");
+    assert!(replayed.actions > 100, "{replayed:?}");
+    let whole = (
+        replayed.unrecorded_actions,
+        replayed.cut_off,
+        replayed.skipped,
+    );
+    assert_eq!(whole, (0, false, 0));
+    let promoted = bench.agent.status().promoted_pages;
+    assert!(promoted >= 6 * BLOCK, "{promoted}");
 }

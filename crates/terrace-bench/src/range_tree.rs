@@ -2,7 +2,7 @@
 
 use std::hint::black_box;
 
-use terrace_core::hyperplace::{Held, Params, Plan, Range, RangeTree, rank};
+use terrace_core::ranges::{Held, Params, Plan, Range, RangeTree, rank};
 
 use crate::measured::{Measured, timed};
 
@@ -53,9 +53,8 @@ pub fn range_tree_epoch() -> Measured {
             sort += timed(|| keys.sort_unstable());
             work += timed(|| {
                 tree.end_epoch();
-                let ranked = rank(&[&tree]);
-                let held: Vec<Held> = ranked.iter().map(|range| held(range.leaf.range)).collect();
-                black_box(Plan::new(&ranked, &held, capacity, 0));
+                let ranked = rank([(1, &tree)], |_, range| held(range));
+                black_box(Plan::new(&ranked, capacity, 0));
                 tree.decay();
             });
         }

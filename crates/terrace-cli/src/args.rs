@@ -327,9 +327,14 @@ mod tests {
             let sizes = sizes.map(|tier| tier.0.map(|size| size.as_u64()));
             Some(sizes.collect::<Vec<_>>())
         };
-        assert_eq!(sizes("2KiB,-,1MiB"), Some(vec![Some(2048), None, Some(1 << 20)]));
+        assert_eq!(
+            sizes("2KiB,-,1MiB"),
+            Some(vec![Some(2048), None, Some(1 << 20)])
+        );
         assert_eq!(sizes("2KiB,much"), None);
-        let both = ["terrace", "resize", "vm1", "--tiers", "1GiB", "--fast", "1GiB"];
+        let both = [
+            "terrace", "resize", "vm1", "--tiers", "1GiB", "--fast", "1GiB",
+        ];
         assert!(Args::try_parse_from(both).is_err());
     }
 

@@ -7,16 +7,18 @@
 //! One loop, five stages: [`track`] observes, [`estimate`] ranks, [`share`] divides the first tier
 //! between VMs within limits set from outside, [`place`] proposes, and [`engine`] checks each proposal
 //! and has it moved. [`policy`] names compositions of stages.
+//!
+//! [`ranges`] is the second controller: a guest that keeps the hot ranges of its programs in fast memory.
 
 pub mod config;
 pub mod engine;
 pub mod estimate;
-pub mod hyperplace;
 pub mod pages;
 pub mod place;
 pub mod policy;
 pub mod provision;
 pub mod ram;
+pub mod ranges;
 pub mod session;
 pub mod share;
 pub mod track;
@@ -31,4 +33,4 @@ pub use engine::view::{
     RoundSummary, ScanCost, ShareView, TierView, VmView,
 };
 pub use policy::{PolicyChoice, PolicyName, Share};
-pub use session::{Log, Session};
+pub use session::{Controller, Log, Session};

@@ -22,6 +22,11 @@ fn samples() -> Vec<PathBuf> {
     files
 }
 
+/// The engine's.
+fn engines() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/logs/v1-sample.trlog")
+}
+
 #[test]
 fn every_sample_gives_the_recorded_actions_exactly() {
     for path in samples() {
@@ -38,7 +43,7 @@ fn every_sample_gives_the_recorded_actions_exactly() {
                  The engine no longer decides as it did when this log was recorded. If that is not \
                  meant, it is a bug. If it is meant, keep this file for the reader's sake, exempt it \
                  here from comparison by name with the reason, and add a new sample beside it:\n\
-                 cargo run -p terrace-core --example record_sample -- \
+                 cargo run -p terrace-core --example record_sample (or record_ranges) -- \
                  crates/terrace-core/tests/logs/v1-NAME.trlog"
             ),
         }
@@ -61,7 +66,7 @@ fn replay_records(records: &[(terrace_proto::Tick, Record)]) -> Result<u64, Repl
 
 #[test]
 fn the_first_action_that_differs_is_named_by_its_record() {
-    let mut all = records(&samples()[0]);
+    let mut all = records(&engines());
     assert!(replay_records(&all).is_ok());
     let at = all
         .iter()
@@ -79,7 +84,7 @@ fn the_first_action_that_differs_is_named_by_its_record() {
 
 #[test]
 fn one_flipped_accessed_bit_changes_what_is_decided() {
-    let mut all = records(&samples()[0]);
+    let mut all = records(&engines());
     for (_, record) in &mut all {
         if let Record::Event(Event::Scanned(answer)) = record {
             let cold = (0..answer.accessed.pages()).find(|p| p % 15 == 7).unwrap();
@@ -94,7 +99,7 @@ fn one_flipped_accessed_bit_changes_what_is_decided() {
 
 #[test]
 fn a_missing_action_is_noticed() {
-    let mut all = records(&samples()[0]);
+    let mut all = records(&engines());
     let at = all
         .iter()
         .position(|(_, r)| matches!(r, Record::Action(_)))
@@ -105,7 +110,7 @@ fn a_missing_action_is_noticed() {
 
 #[test]
 fn a_log_without_a_start_record_is_refused() {
-    let all = records(&samples()[0]);
+    let all = records(&engines());
     assert!(matches!(
         replay_records(&all[1..]),
         Err(ReplayError::NoStart)

@@ -17,6 +17,7 @@ pub mod id;
 pub mod log;
 pub mod printable;
 pub mod provision;
+pub mod ranges;
 pub mod scan;
 pub mod tick;
 pub mod worker;

@@ -3,7 +3,8 @@
 //! A file is a header (`MAGIC`, then the version as little-endian `u16`) and records: kind `u16`,
 //! body length `u32`, tick `u64` (ns), body. Bodies are postcard. Kinds: 1 the start record, 2 the end of
 //! a log that was given up, with the reason, 0x100 + n an event, 0x200 + n an action, where n is the variant's
-//! position. Readers skip kinds that they
+//! position. A log of the controller of a guest's ranges has kinds of its own: 3 its start record, 0x300 + n its events,
+//! 0x400 + n its actions; to a reader that does not know them it is a log without a start record. Readers skip kinds that they
 //! do not know by their length, so later versions may add kinds without breaking earlier readers.
 //! A record that is cut off at the end (the daemon was killed) ends the log without an error, but
 //! is reported.
@@ -13,6 +14,7 @@ use std::io::{self, Read, Write};
 use serde::{Deserialize, Serialize};
 
 use crate::printable::{MOST_WORDS, excerpt};
+use crate::ranges::{RangesAction, RangesEvent};
 use crate::{Action, Event, Tick};
 
 /// First bytes of a log.
@@ -26,13 +28,16 @@ const START: u16 = 1;
 const END: u16 = 2;
 const EVENT: u16 = 0x100;
 const ACTION: u16 = 0x200;
+const RANGES_START: u16 = 3;
+const RANGES_EVENT: u16 = 0x300;
+const RANGES_ACTION: u16 = 0x400;
 
 /// What produced the log.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Start {
     /// Program version.
     pub version: String,
-    /// The engine's whole configuration as JSON.
+    /// The engine's, or the controller's, whole configuration as JSON.
     pub config: String,
 }
 
@@ -45,6 +50,68 @@ pub enum Record {
     Event(Event),
     /// Something that came out.
     Action(Action),
+    /// Of a log of a guest's ranges.
+    Ranges(RangesRecord),
+}
+
+/// One record of a log of a guest's ranges.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum RangesRecord {
+    /// The first record.
+    Start(Start),
+    /// Something that went into the controller.
+    Event(RangesEvent),
+    /// Something that came out.
+    Action(RangesAction),
+}
+
+impl RangesRecord {
+    fn encode(&self) -> Result<(u16, Vec<u8>), postcard::Error> {
+        match self {
+            Self::Start(start) => body(RANGES_START, start),
+            Self::Event(event) => match event {
+                RangesEvent::Mapped(e) => body(RANGES_EVENT, e),
+                RangesEvent::Gone(e) => body(RANGES_EVENT + 1, e),
+                RangesEvent::Restarted(e) => body(RANGES_EVENT + 2, e),
+                RangesEvent::Budget(e) => body(RANGES_EVENT + 3, e),
+                RangesEvent::Sampled(e) => body(RANGES_EVENT + 4, e),
+                RangesEvent::EpochEnded => body(RANGES_EVENT + 5, &()),
+                RangesEvent::Free(e) => body(RANGES_EVENT + 6, e),
+                RangesEvent::Surveyed(e) => body(RANGES_EVENT + 7, e),
+                RangesEvent::Travelled(e) => body(RANGES_EVENT + 8, e),
+            },
+            Self::Action(action) => match action {
+                RangesAction::ReadFree => body(RANGES_ACTION, &()),
+                RangesAction::Survey(a) => body(RANGES_ACTION + 1, a),
+                RangesAction::Travel(a) => body(RANGES_ACTION + 2, a),
+                RangesAction::EpochOver(a) => body(RANGES_ACTION + 3, a),
+            },
+        }
+    }
+
+    /// `None` where the kind is unknown.
+    fn decode(kind: u16, b: &[u8]) -> Option<Result<Self, postcard::Error>> {
+        use postcard::from_bytes as of;
+        let event = |result: Result<RangesEvent, _>| result.map(Self::Event);
+        let action = |result: Result<RangesAction, _>| result.map(Self::Action);
+        Some(match kind {
+            RANGES_START => of(b).map(Self::Start),
+            RANGES_EVENT => event(of(b).map(RangesEvent::Mapped)),
+            0x301 => event(of(b).map(RangesEvent::Gone)),
+            0x302 => event(of(b).map(RangesEvent::Restarted)),
+            0x303 => event(of(b).map(RangesEvent::Budget)),
+            0x304 => event(of(b).map(RangesEvent::Sampled)),
+            0x305 => event(of(b).map(|()| RangesEvent::EpochEnded)),
+            0x306 => event(of(b).map(RangesEvent::Free)),
+            0x307 => event(of(b).map(RangesEvent::Surveyed)),
+            0x308 => event(of(b).map(RangesEvent::Travelled)),
+            RANGES_ACTION => action(of(b).map(|()| RangesAction::ReadFree)),
+            0x401 => action(of(b).map(RangesAction::Survey)),
+            0x402 => action(of(b).map(RangesAction::Travel)),
+            0x403 => action(of(b).map(RangesAction::EpochOver)),
+            _ => return None,
+        })
+    }
 }
 
 /// A log that cannot be read or written.
@@ -124,6 +191,7 @@ impl Record {
                 Action::Answer(a) => body(ACTION + 6, a),
                 Action::LetGo(a) => body(ACTION + 7, a),
             },
+            Self::Ranges(record) => record.encode(),
         }
     }
 
@@ -167,7 +235,7 @@ impl Record {
             0x205 => of(b, |(p, o)| Self::Action(Action::Withdraw(p, o))),
             0x206 => of(b, |a| Self::Action(Action::Answer(a))),
             0x207 => of(b, |a| Self::Action(Action::LetGo(a))),
-            _ => None,
+            _ => RangesRecord::decode(kind, b).map(|record| record.map(Self::Ranges)),
         }
     }
 }
@@ -422,6 +490,73 @@ mod tests {
     #[test]
     fn what_was_written_is_read_back() {
         assert_eq!(read(&written(&sample())), (sample(), 0, false));
+    }
+
+    #[test]
+    fn a_log_of_ranges_is_read_back() {
+        use crate::ranges::*;
+        let survey = Survey {
+            id: 1,
+            process: 7,
+            range: Range { start: 0, end: 512 },
+        };
+        let run = PieceRun {
+            page: 512,
+            pieces: 3,
+            pages_each: 1,
+            node: 1,
+        };
+        let events = [
+            RangesEvent::Mapped(Mappings::default()),
+            RangesEvent::Gone(7),
+            RangesEvent::Restarted(Params::paper(4)),
+            RangesEvent::Budget(RangesBudget {
+                bytes_per_s: 1 << 20,
+                cpu_percent: 5,
+            }),
+            RangesEvent::Sampled(vec![RangeSample {
+                process: 7,
+                page: 1 << 35,
+                pages: 1,
+                accesses: 2,
+            }]),
+            RangesEvent::EpochEnded,
+            RangesEvent::Free(vec![NodeFree { node: 1, pages: 9 }]),
+            RangesEvent::Surveyed(Surveyed {
+                id: 1,
+                present: Some(vec![run]),
+                cpu_ns: 5,
+            }),
+            RangesEvent::Travelled(Travelled {
+                id: 2,
+                states: vec![(3, PieceState::Busy)],
+                refusal: Some(Refusal::NoMemory),
+            }),
+        ];
+        let actions = [
+            RangesAction::ReadFree,
+            RangesAction::Survey(survey),
+            RangesAction::Travel(Travel {
+                id: 2,
+                process: 7,
+                node: 0,
+                shared: true,
+                pieces: vec![run],
+            }),
+            RangesAction::EpochOver(EpochSummary {
+                exchanged: Some(Exchanged::default()),
+                ..EpochSummary::default()
+            }),
+        ];
+        let start = Start {
+            version: "0.1.0".into(),
+            config: "{}".into(),
+        };
+        let events = events.map(RangesRecord::Event).into_iter();
+        let all = events.chain(actions.map(RangesRecord::Action));
+        let all = std::iter::once(RangesRecord::Start(start)).chain(all);
+        let all: Vec<_> = all.map(|r| (Tick(3), Record::Ranges(r))).collect();
+        assert_eq!(read(&written(&all)), (all, 0, false));
     }
 
     #[test]

@@ -12,6 +12,7 @@ pub mod agent;
 pub mod engine;
 pub mod front_end;
 pub mod fuzz;
+pub mod guest;
 pub mod monitor;
 pub mod pages;
 pub mod providers;

@@ -6,7 +6,7 @@
 
 use std::time::Duration;
 
-use terrace_core::hyperplace::Params;
+use terrace_core::ranges::Params;
 use terrace_proto::Tick;
 use terrace_sys::{HostRoot, MonotonicClock};
 

@@ -12,7 +12,7 @@ use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use terrace_core::hyperplace::{Params, Range};
+use terrace_core::ranges::{Params, Range};
 use terrace_proto::PAGE_SIZE;
 use terrace_sys::{Damon, DamonAttrs, DamonError, DamonRegion, HostRoot, Kdamond, Process};
 

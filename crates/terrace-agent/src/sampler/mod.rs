@@ -7,7 +7,7 @@ mod choice;
 pub mod damon;
 pub mod pmu;
 
-use terrace_core::hyperplace::{Params, Range};
+use terrace_core::ranges::{Params, Range};
 
 pub use choice::Samplers;
 

@@ -1,6 +1,7 @@
-//! The session: the one way into the engine and out of it, and what of that is recorded.
+//! The session: the one way into a controller and out of it, and what of that is recorded.
 //!
-//! Responsible for: giving the engine an event, taking out all that it decided, and the log of both.
+//! Responsible for: giving a controller (the engine; a guest's [`Ranges`]) an event, taking out all that it decided, and
+//! the log of both.
 //! Beside it stand what reads such a log again: [`replay`] with the policy that recorded it, [`other`]
 //! with another one. It leaves to others: deciding ([`crate::engine`]), doing what was decided, clocks,
 //! and where a log is kept ([`Log`]).
@@ -11,10 +12,97 @@
 pub mod other;
 pub mod replay;
 
-use terrace_proto::log::Record;
+use terrace_proto::log::{RangesRecord, Record};
+use terrace_proto::ranges::{RangesAction, RangesEvent};
 use terrace_proto::{Action, Event, Tick};
 
 use crate::engine::Engine;
+use crate::ranges::Ranges;
+
+/// A value without clock, file or thread that hears events and decides.
+pub trait Controller {
+    /// What it hears.
+    type Event: Clone;
+    /// What it decides.
+    type Action: Clone + PartialEq + std::fmt::Debug;
+
+    /// Hears an event.
+    fn handle(&mut self, now: Tick, event: Self::Event);
+
+    /// The next thing that it decided.
+    fn poll_action(&mut self) -> Option<Self::Action>;
+
+    /// An event or an action as it stands in a log.
+    fn record(part: Part<Self::Event, Self::Action>) -> Record;
+
+    /// The event or the action that a record is; none where it is neither of this controller.
+    fn part(record: Record) -> Option<Part<Self::Event, Self::Action>>;
+}
+
+/// What went in or came out.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Part<E, A> {
+    /// It went in.
+    Event(E),
+    /// It came out.
+    Action(A),
+}
+
+impl Controller for Engine {
+    type Event = Event;
+    type Action = Action;
+
+    fn handle(&mut self, now: Tick, event: Event) {
+        Self::handle(self, now, event);
+    }
+
+    fn poll_action(&mut self) -> Option<Action> {
+        Self::poll_action(self)
+    }
+
+    fn record(part: Part<Event, Action>) -> Record {
+        match part {
+            Part::Event(event) => Record::Event(event),
+            Part::Action(action) => Record::Action(action),
+        }
+    }
+
+    fn part(record: Record) -> Option<Part<Event, Action>> {
+        match record {
+            Record::Event(event) => Some(Part::Event(event)),
+            Record::Action(action) => Some(Part::Action(action)),
+            Record::Start(_) | Record::Ranges(_) => None,
+        }
+    }
+}
+
+impl Controller for Ranges {
+    type Event = RangesEvent;
+    type Action = RangesAction;
+
+    fn handle(&mut self, now: Tick, event: RangesEvent) {
+        Self::handle(self, now, event);
+    }
+
+    fn poll_action(&mut self) -> Option<RangesAction> {
+        Self::poll_action(self)
+    }
+
+    fn record(part: Part<RangesEvent, RangesAction>) -> Record {
+        Record::Ranges(match part {
+            Part::Event(event) => RangesRecord::Event(event),
+            Part::Action(action) => RangesRecord::Action(action),
+        })
+    }
+
+    fn part(record: Record) -> Option<Part<RangesEvent, RangesAction>> {
+        match record {
+            Record::Ranges(RangesRecord::Event(event)) => Some(Part::Event(event)),
+            Record::Ranges(RangesRecord::Action(action)) => Some(Part::Action(action)),
+            _ => None,
+        }
+    }
+}
 
 /// Where a session's records go.
 pub trait Log {
@@ -59,22 +147,31 @@ impl<L: Log> Log for Option<L> {
     }
 }
 
-/// An engine whose events and actions all go by one log.
-pub struct Session<L = ()> {
-    engine: Engine,
+/// A controller whose events and actions all go by one log.
+#[derive(Debug)]
+pub struct Session<L = (), C = Engine> {
+    controller: C,
     log: L,
 }
 
-impl<L: Log> Session<L> {
-    /// A session with an engine that has heard nothing yet; the log has its start record already.
-    pub fn new(engine: Engine, log: L) -> Self {
-        Self { engine, log }
-    }
-
+impl<L> Session<L> {
     /// The engine, to look at.
     #[must_use]
     pub fn engine(&self) -> &Engine {
-        &self.engine
+        &self.controller
+    }
+}
+
+impl<L: Log, C: Controller> Session<L, C> {
+    /// A session with a controller that has heard nothing yet; the log has its start record already.
+    pub fn new(controller: C, log: L) -> Self {
+        Self { controller, log }
+    }
+
+    /// The controller, to look at.
+    #[must_use]
+    pub fn controller(&self) -> &C {
+        &self.controller
     }
 
     /// The log.
@@ -88,18 +185,20 @@ impl<L: Log> Session<L> {
         &mut self.log
     }
 
-    /// Gives the engine an event; gives all that it decides, oldest first.
+    /// Gives the controller an event; gives all that it decides, oldest first.
     #[must_use = "what was decided is recorded, and must be done"]
-    pub fn hear(&mut self, now: Tick, event: Event) -> Vec<Action> {
+    pub fn hear(&mut self, now: Tick, event: C::Event) -> Vec<C::Action> {
         if self.log.is_on() {
-            self.log.append(now, Record::Event(event.clone()));
+            let record = C::record(Part::Event(event.clone()));
+            self.log.append(now, record);
         }
-        self.engine.handle(now, event);
+        self.controller.handle(now, event);
         // Takes no memory if nothing is decided, as most often.
         let mut decided = Vec::new();
-        while let Some(action) = self.engine.poll_action() {
+        while let Some(action) = self.controller.poll_action() {
             if self.log.is_on() {
-                self.log.append(now, Record::Action(action.clone()));
+                let record = C::record(Part::Action(action.clone()));
+                self.log.append(now, record);
             }
             decided.push(action);
         }

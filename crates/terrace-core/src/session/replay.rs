@@ -1,20 +1,21 @@
-//! Replaying a log with the policy that it was recorded with: the engine must decide the same again.
+//! Replaying a log with the policy that it was recorded with: the same must be decided again.
 //!
-//! Responsible for: feeding a log's events to an engine built from the log's own configuration, and
-//! comparing each action. It leaves to others: opening files, and replays with another policy
+//! Responsible for: feeding a log's events to the engine, or to a guest's ranges, built from the log's own
+//! configuration, and comparing each action. It leaves to others: opening files, and replays with another policy
 //! ([`super::other`]).
 
 use std::collections::VecDeque;
 use std::io::Read;
 
 use serde::Serialize;
-use terrace_proto::log::{LogError, LogReader, Record};
-use terrace_proto::{Action, Tick};
+use terrace_proto::Tick;
+use terrace_proto::log::{LogError, LogReader, RangesRecord, Record};
 
 use crate::config::{ConfigError, EngineConfig};
 use crate::engine::Engine;
+use crate::ranges::Ranges;
 
-use super::Session;
+use super::{Controller, Part, Session};
 
 /// What was replayed.
 #[derive(Clone, Debug, PartialEq, Eq, Default, Serialize)]
@@ -45,6 +46,11 @@ pub enum ReplayError {
     /// It does not start with the configuration.
     #[error("the log does not start with a start record, so its configuration is not known")]
     NoStart,
+    /// It is of a guest's ranges.
+    #[error(
+        "this is the log of a guest's agent, which has one policy: replay it without naming one"
+    )]
+    OfRanges,
     /// Its configuration is not one of this version.
     #[error("the log's configuration cannot be read: {0}")]
     Config(#[from] serde_json::Error),
@@ -71,10 +77,11 @@ pub enum ReplayError {
 /// Where it is not a log, or its configuration cannot be read.
 pub fn open<R: Read>(input: R) -> Result<(LogReader<R>, EngineConfig), ReplayError> {
     let mut reader = LogReader::new(input)?;
-    let Some((_, Record::Start(start))) = reader.next_record()? else {
-        return Err(ReplayError::NoStart);
-    };
-    Ok((reader, recorded_config(&start.config)?))
+    match reader.next_record()? {
+        Some((_, Record::Start(start))) => Ok((reader, recorded_config(&start.config)?)),
+        Some((_, Record::Ranges(RangesRecord::Start(_)))) => Err(ReplayError::OfRanges),
+        _ => Err(ReplayError::NoStart),
+    }
 }
 
 /// The configuration that a log was recorded with. What a later version decides by another rule has the old
@@ -87,13 +94,29 @@ fn recorded_config(text: &str) -> Result<EngineConfig, serde_json::Error> {
     serde_json::from_value(config)
 }
 
-/// Replays a log.
+/// Replays a log, of the engine or of a guest's ranges.
 ///
 /// # Errors
 /// Where it cannot be read, and at the first action that differs.
 pub fn replay(input: impl Read) -> Result<Replayed, ReplayError> {
-    let (mut reader, config) = open(input)?;
-    let mut session = Session::new(Engine::new(config)?, ());
+    let mut reader = LogReader::new(input)?;
+    match reader.next_record()? {
+        Some((_, Record::Start(start))) => {
+            compare(reader, Engine::new(recorded_config(&start.config)?)?)
+        }
+        Some((_, Record::Ranges(RangesRecord::Start(start)))) => {
+            compare(reader, Ranges::new(serde_json::from_str(&start.config)?))
+        }
+        _ => Err(ReplayError::NoStart),
+    }
+}
+
+/// Gives a controller a log's events, and compares what it decides.
+fn compare<C: Controller>(
+    mut reader: LogReader<impl Read>,
+    controller: C,
+) -> Result<Replayed, ReplayError> {
+    let mut session = Session::new(controller, ());
     let mut decided = VecDeque::new();
     let mut sum = Replayed {
         records: 1,
@@ -108,18 +131,16 @@ pub fn replay(input: impl Read) -> Result<Replayed, ReplayError> {
             decided,
         };
         sum.records += 1;
-        match record {
-            Record::Start(_) => {
-                return Err(differs("a second start".into(), "nothing".into()));
-            }
-            Record::Event(event) => {
+        match C::part(record) {
+            None => return Err(differs("a second start".into(), "nothing".into())),
+            Some(Part::Event(event)) => {
                 if let Some(action) = decided.front() {
                     return Err(differs("an event".into(), brief(action)));
                 }
                 sum.events += 1;
                 decided.extend(session.hear(at, event));
             }
-            Record::Action(recorded) => {
+            Some(Part::Action(recorded)) => {
                 sum.actions += 1;
                 match decided.pop_front() {
                     Some(action) if action == recorded => {}
@@ -137,7 +158,7 @@ pub fn replay(input: impl Read) -> Result<Replayed, ReplayError> {
 }
 
 /// An action in at most 400 characters.
-fn brief(action: &Action) -> String {
+fn brief(action: &impl std::fmt::Debug) -> String {
     let mut text = format!("{action:?}");
     if let Some((cut, _)) = text.char_indices().nth(400) {
         text.truncate(cut);

@@ -1,17 +1,25 @@
-//! `hyperplace`: the engine's own ranges (`terrace_core::hyperplace`) in a guest, by samples of the
-//! processor's counters. No baseline, but it lives as they do.
+//! `hyperplace`: the guest's agent (`terrace_core::ranges`), by samples of the processor's counters. No baseline,
+//! but it lives as they do. What is decided is the agent's own code: this file is its guest.
 //!
-//! - Trigger: an epoch, 500 ms (HyperTier §4.2.2). Samples: each 4093rd load and store, of what the guest's
-//!   kernel finds at context switches; no interrupt while the buffer lasts (§4.2.1).
+//! - Trigger: an epoch, 500 ms (HyperTier §4.2.2); one that takes longer is not made up for. Samples: each 4093rd
+//!   load and store, of what the guest's kernel finds at context switches; no interrupt while the buffer lasts
+//!   (§4.2.1).
 //! - Threshold: ranges by accesses per byte, fitted to what the node holds.
-//! - Rate limit: what one thread moves. What it has not begun when the next epoch ends is planned anew: first
-//!   plans are made by ranges that are still large.
-//! - Victim: the pages of the coldest ranges. Pages change places, so no free page is needed (§4.2.4).
+//! - Rate limit: the agent's budget, 512 MiB a second for both directions, and what one thread moves.
+//! - Victim: the pages of the coldest ranges. Pages change places by batches through free pages, as `move_pages(2)`
+//!   has it; the headroom stays free. What could not be moved is left alone for a while.
 
-use terrace_core::hyperplace::{Held, Params, Plan, Range, RangeTree, Ranked, Share, rank};
+use terrace_core::Session;
+use terrace_core::ranges::piece::push;
+use terrace_core::ranges::{Config, Params, Range, Ranges, piece};
+use terrace_proto::ranges::{
+    Mappings, NodeFree, PieceRun, PieceState, RangeSample, RangesAction, RangesBudget, RangesEvent,
+    Survey, Surveyed, Travel, Travelled as Answer,
+};
+use terrace_proto::{MoveStatus, PAGE_SIZE, PAGES_PER_HUGE, Tick};
 
-use super::{Ground, Mechanism, Pmu, Sample, Setup, Stage, Travelling, Unit};
-use crate::number::{index, low, place};
+use super::{Ground, Mechanism, Moved, Pmu, Sample, Setup, Stage, Travelling, Unit};
+use crate::number::low;
 
 /// What a scenario may set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,30 +48,42 @@ const BUFFER: usize = 340;
 /// What a process may use between its heap's start and the base of its mappings (§4.2.2), bytes.
 const ROOT: u64 = 40 << 40;
 
-/// Part of the fast node that stays free for its kernel: between the low and the high watermark.
+/// Part of a node that stays free for its kernel: between the low and the high watermark.
 const KEPT: u64 = 500;
 
-/// Pages of the full-size machine that are sent at a time: some hundred milliseconds of one thread's work, less
-/// than an epoch.
-const SENT: u64 = 16_384;
+/// The agent's budget and headroom, where nothing is configured (`dist/terrace-agent.toml`).
+const BYTES_PER_S: u64 = 512 << 20;
+const CPU_PERCENT: u32 = 5;
+const HEADROOM: u64 = 16 << 20;
 
-/// Pairs that are sent at least: as many as are unmapped together at any scale.
-const LEAST_PAIRS: u64 = 16;
+/// Pieces of a batch at least: as many as are unmapped together at any scale.
+const LEAST_BATCH: u64 = 32;
+
+/// The one process of the guest.
+const PROCESS: u32 = 1;
 
 /// HyperPlace in one guest with one process.
 pub struct Hyperplace {
     period: u64,
-    params: Params,
-    tree: RangeTree,
+    session: Session<(), Ranges>,
     /// First page of the load in the tree: memory that is mapped lies at the root's end.
     base: u64,
     pages_per_unit: u64,
+    /// When the next epoch ends, ns.
     due: u64,
     started: bool,
-    /// What the last plan has left: units that go up, and those that they change places with, the next one
-    /// last. Those without a partner go into what is free.
-    up: Vec<Unit>,
-    down: Vec<Unit>,
+    /// The controller has not done with the last epoch.
+    is_open: bool,
+    under_way: Option<UnderWay>,
+}
+
+/// Pages that move.
+#[derive(Debug)]
+struct UnderWay {
+    /// The controller's number.
+    id: u64,
+    /// Of each, what became of it, in order of what was asked for.
+    states: Vec<(Unit, Option<PieceState>)>,
 }
 
 impl Hyperplace {
@@ -71,92 +91,143 @@ impl Hyperplace {
     #[must_use]
     pub fn new(setup: &Setup, tuning: Tuning) -> Self {
         let paper = Params::paper(setup.vcpus);
+        let by_scale = |pages: u64| (pages / setup.scale).max(setup.pages_per_unit);
         let params = Params {
             epoch_ms: tuning.epoch_ms,
             tau_split: tuning.tau_split,
-            granularity: (paper.granularity / setup.scale).max(setup.pages_per_unit),
+            granularity: by_scale(paper.granularity),
             ..paper
         };
         let pages = u64::from(setup.units) * setup.pages_per_unit;
-        let root = (ROOT / terrace_proto::PAGE_SIZE / setup.scale).max(pages);
+        let root = (ROOT / PAGE_SIZE / setup.scale).max(pages);
+        let budget = RangesBudget {
+            bytes_per_s: BYTES_PER_S / setup.scale,
+            cpu_percent: CPU_PERCENT,
+        };
+        let batch = by_scale(PAGES_PER_HUGE).max(LEAST_BATCH * setup.pages_per_unit);
+        let config = Config {
+            // A batch must fit into it where slow memory is full, at any scale.
+            headroom_pages: (HEADROOM / PAGE_SIZE / setup.scale).max(batch),
+            extent_pages: u16::try_from(by_scale(PAGES_PER_HUGE)).unwrap_or(u16::MAX),
+            batch_pages: batch,
+            ..Config::new(
+                params,
+                (0..).take(setup.tiers).map(|tier| vec![tier]).collect(),
+                budget,
+            )
+        };
+        let mut session = Session::new(Ranges::new(config), ());
+        let base = root - pages;
+        let load = Range {
+            start: base,
+            end: root,
+        };
+        let mappings = Mappings {
+            process: PROCESS,
+            seeds: vec![Range {
+                start: 0,
+                end: root,
+            }],
+            mapped: vec![load],
+            ..Mappings::default()
+        };
+        // Nothing is decided before an epoch ends.
+        let _ = session.hear(Tick(0), RangesEvent::Mapped(mappings));
         Self {
             period: tuning.period,
-            params,
-            tree: RangeTree::new(
-                params,
-                &[Range {
-                    start: 0,
-                    end: root,
-                }],
-            ),
-            base: root - pages,
+            session,
+            base,
             pages_per_unit: setup.pages_per_unit,
-            due: u64::from(params.epoch_ms) * 1_000_000,
+            due: u64::from(tuning.epoch_ms) * 1_000_000,
             started: false,
-            up: Vec::new(),
-            down: Vec::new(),
+            is_open: false,
+            under_way: None,
         }
     }
 
     fn epoch(&mut self, ground: &mut Ground) {
-        self.tree.end_epoch();
-        let ranked = rank(&[&self.tree]);
-        let leaves = self.tree.len() as u64;
-        ground.spend_by_clock(Stage::Classify, leaves * ground.costs().lru_page);
-        self.plan(ground, &ranked);
-        self.tree.decay();
+        let length = u64::from(self.session.controller().config().epoch_ms) * 1_000_000;
+        self.due = (self.due + length).max(ground.now_ns());
+        self.is_open = true;
+        let programs = self.session.controller().programs().values();
+        let leaves: usize = programs.map(|program| program.tree().len()).sum();
+        ground.spend_by_clock(Stage::Classify, leaves as u64 * ground.costs().lru_page);
+        self.tell(ground, RangesEvent::EpochEnded);
     }
 
-    fn plan(&mut self, ground: &mut Ground, ranked: &[Ranked]) {
-        let placed = Placed::walk(ground);
-        let held: Vec<Held> = ranked
-            .iter()
-            .map(|range| placed.held(self.units_of(range, ground.units())))
-            .collect();
-        let kept = ground.node(0) / KEPT;
-        let free = ground.free(0).saturating_sub(kept);
-        let plan = Plan::new(ranked, &held, ground.held(0) + free, free);
-        let units = |shares: &[Share], fast: bool| {
-            let mut units: Vec<Unit> = Vec::new();
-            for share in shares {
-                let of = self.units_of(&ranked[share.rank], ground.units());
-                let wanted = of.filter(|unit| placed.fast[index(*unit)] == fast);
-                units.extend(wanted.take(place(share.pages)));
-            }
-            units.reverse();
-            units
-        };
-        (self.up, self.down) = (units(&plan.promote, false), units(&plan.demote, true));
-    }
-
-    /// Sends the next pages of the plan.
-    fn send(&mut self, ground: &mut Ground) {
-        let last = low(ground.setup().tiers as u64).saturating_sub(1);
-        let slow = u8::try_from(last).unwrap_or(1);
-        let most = SENT / ground.setup().scale / self.pages_per_unit;
-        let (mut alone, mut pairs) = (Vec::new(), Vec::new());
-        for _ in 0..(most / 2).max(LEAST_PAIRS) {
-            // The hottest go into what is free.
-            let partner = (self.up.len() <= self.down.len()).then(|| self.down.pop());
-            match (self.up.pop(), partner.flatten()) {
-                (Some(up), Some(down)) => {
-                    let from = ground.tier(up).unwrap_or(slow);
-                    pairs.extend([(up, 0), (down, from)]);
-                }
-                (Some(up), None) => alone.push((up, 0)),
-                (None, _) => break,
+    /// Tells the controller, and does what it asks for; what moves answers later.
+    fn tell(&mut self, ground: &mut Ground, event: RangesEvent) {
+        let mut event = Some(event);
+        while let Some(heard) = event.take() {
+            for action in self.session.hear(Tick(ground.now_ns()), heard) {
+                event = match action {
+                    RangesAction::ReadFree => Some(RangesEvent::Free(self.free(ground))),
+                    RangesAction::Survey(survey) => {
+                        Some(RangesEvent::Surveyed(self.survey(ground, &survey)))
+                    }
+                    RangesAction::Travel(travel) => {
+                        self.travel(ground, &travel);
+                        None
+                    }
+                    RangesAction::EpochOver(_) => {
+                        self.is_open = false;
+                        None
+                    }
+                };
             }
         }
-        ground.submit(&alone, Travelling::Unmap);
-        ground.submit(&pairs, Travelling::Exchange);
     }
 
-    /// Units of the load in a range.
-    fn units_of(&self, range: &Ranked, units: u32) -> std::ops::Range<Unit> {
-        let unit = |page: u64| {
-            low(page.saturating_sub(self.base).div_ceil(self.pages_per_unit)).min(units)
-        };
-        unit(range.leaf.range.start)..unit(range.leaf.range.end)
+    /// What is free above the kernel's watermarks.
+    fn free(&self, ground: &Ground) -> Vec<NodeFree> {
+        let tiers = (0..).take(ground.setup().tiers);
+        let free = tiers.map(|tier: u8| {
+            let kept = ground.node(tier) / KEPT;
+            NodeFree {
+                node: tier.into(),
+                pages: ground.free(tier).saturating_sub(kept) * self.pages_per_unit,
+            }
+        });
+        free.collect()
+    }
+
+    /// Walks the process's tables.
+    fn survey(&self, ground: &mut Ground, survey: &Survey) -> Surveyed {
+        let units = self.unit(survey.range.start)..self.unit(survey.range.end).min(ground.units());
+        let ps = units.len() as u64 * ground.costs().scan_leaf;
+        ground.spend(Stage::Classify, ps);
+        let mut present: Vec<PieceRun> = Vec::new();
+        for unit in units {
+            if let Some(tier) = ground.tier(unit) {
+                let page = self.base + u64::from(unit) * self.pages_per_unit;
+                let pages = u16::try_from(self.pages_per_unit).unwrap_or(u16::MAX);
+                push(&mut present, page, pages, tier.into());
+            }
+        }
+        Surveyed {
+            id: survey.id,
+            present: Some(present),
+            // The full-size machine has so many times the pages.
+            cpu_ns: ps * ground.setup().scale / 1000,
+        }
+    }
+
+    fn travel(&mut self, ground: &mut Ground, travel: &Travel) {
+        let to = u8::try_from(travel.node).unwrap_or(u8::MAX);
+        let units: Vec<Unit> = piece::pages(&travel.pieces)
+            .map(|page| self.unit(page))
+            .collect();
+        let wanted: Vec<(Unit, u8)> = units.iter().map(|unit| (*unit, to)).collect();
+        self.under_way = Some(UnderWay {
+            id: travel.id,
+            states: units.into_iter().map(|unit| (unit, None)).collect(),
+        });
+        ground.submit(&wanted, Travelling::Unmap);
+    }
+
+    /// The load's unit that a page of the tree is in.
+    fn unit(&self, page: u64) -> Unit {
+        low(page.saturating_sub(self.base).div_ceil(self.pages_per_unit))
     }
 }
 
@@ -172,60 +243,56 @@ impl Mechanism for Hyperplace {
                 divisor: scale,
             }));
         }
-        if ground.now_ns() >= self.due {
-            self.due += u64::from(self.params.epoch_ms) * 1_000_000;
+        if ground.now_ns() >= self.due && !self.is_open {
             self.epoch(ground);
-        }
-        if ground.travelling() == 0 {
-            self.send(ground);
         }
     }
 
     fn samples(&mut self, ground: &mut Ground, samples: &[Sample]) {
         let work = samples.len() as u64 * ground.costs().sample_work;
         ground.spend_by_clock(Stage::Track, work);
-        for sample in samples {
-            self.tree.count(self.base + u64::from(sample.page));
+        let seen = samples.iter().map(|sample| RangeSample {
+            process: PROCESS,
+            page: self.base + u64::from(sample.page),
+            pages: 1,
+            accesses: 1,
+        });
+        let seen = RangesEvent::Sampled(seen.collect());
+        self.tell(ground, seen);
+    }
+
+    fn moved(&mut self, ground: &mut Ground, moved: &[Moved]) {
+        let Some(under_way) = &mut self.under_way else {
+            return;
+        };
+        for Moved { unit, outcome, .. } in moved {
+            let open =
+                |(of, state): &&mut (Unit, Option<PieceState>)| of == unit && state.is_none();
+            if let Some((_, state)) = under_way.states.iter_mut().find(open) {
+                *state = Some(match (outcome.status, outcome.now) {
+                    (MoveStatus::Busy, _) => PieceState::Busy,
+                    (_, Some(tier)) => PieceState::On(tier.into()),
+                    (_, None) => PieceState::Absent,
+                });
+            }
+        }
+        let states: Option<Vec<_>> = under_way.states.iter().map(|(_, s)| *s).collect();
+        if let Some(states) = states {
+            let answer = Answer {
+                id: under_way.id,
+                states: states.into_iter().map(|state| (1, state)).collect(),
+                refusal: None,
+            };
+            self.under_way = None;
+            self.tell(ground, RangesEvent::Travelled(answer));
         }
     }
 
     fn rounds(&self) -> u64 {
-        u64::from(self.tree.epoch())
+        self.session.controller().epoch().into()
     }
 
     fn heap_bytes(&self) -> usize {
-        let planned = self.up.capacity() + self.down.capacity();
-        self.tree.heap_bytes() + planned * size_of::<Unit>()
-    }
-}
-
-/// Which units are in fast memory, by a walk of the process's tables.
-struct Placed {
-    fast: Vec<bool>,
-    /// Fast ones before each unit.
-    before: Vec<u32>,
-}
-
-impl Placed {
-    fn walk(ground: &mut Ground) -> Self {
-        let units = ground.units();
-        let fast: Vec<bool> = (0..units)
-            .map(|unit| ground.tier(unit) == Some(0))
-            .collect();
-        ground.spend(Stage::Classify, u64::from(units) * ground.costs().scan_leaf);
-        let mut before = Vec::with_capacity(fast.len() + 1);
-        before.push(0);
-        for fast in &fast {
-            before.push(before.last().copied().unwrap_or(0) + u32::from(*fast));
-        }
-        Self { fast, before }
-    }
-
-    fn held(&self, units: std::ops::Range<Unit>) -> Held {
-        let fast = u64::from(self.before[index(units.end)] - self.before[index(units.start)]);
-        Held {
-            fast,
-            slow: u64::from(units.end - units.start) - fast,
-        }
+        self.session.controller().heap_bytes()
     }
 }

@@ -34,7 +34,7 @@ fn hyperplace_finds_a_hot_range_that_starts_slow_and_is_quiet_afterwards() {
 }
 
 #[test]
-fn hyperplace_exchanges_pages_without_a_free_one() {
+fn hyperplace_exchanges_pages_by_batches_through_its_headroom() {
     let vm = Small {
         policy: "\"hyperplace\"",
         more: "",
@@ -43,7 +43,9 @@ fn hyperplace_exchanges_pages_without_a_free_one() {
     }
     .run();
     assert!(vm.promoted_pages > 50_000, "{vm:?}");
-    assert_eq!(vm.promoted_pages, vm.demoted_pages, "{vm:?}");
+    // Fast memory was full: what makes the headroom free goes down alone.
+    let alone = vm.demoted_pages - vm.promoted_pages;
+    assert!(alone <= 16 << 20 >> 12, "{vm:?}");
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! From records to samples of watched processes.
 
-use terrace_core::hyperplace::Range;
+use terrace_core::ranges::Range;
 use terrace_sys::perf::{Fields, Record, Records, SampleRecord};
 
 use super::{Kind, Recipe};

@@ -20,7 +20,7 @@ mod recipe;
 
 use std::os::fd::BorrowedFd;
 
-use terrace_core::hyperplace::Params;
+use terrace_core::ranges::Params;
 use terrace_sys::HostRoot;
 
 pub use choice::{Choice, choose, choose_with};

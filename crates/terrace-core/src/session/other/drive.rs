@@ -104,7 +104,7 @@ impl Driver {
                 }
             }
             // What came of it is told by an event.
-            Record::Action(Action::Move(_)) => {}
+            Record::Action(Action::Move(_)) | Record::Ranges(_) => {}
             // Sizes are no matter of the policy.
             Record::Action(
                 Action::Look(_)

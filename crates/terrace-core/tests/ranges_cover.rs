@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use proptest::prelude::*;
-use terrace_core::hyperplace::{Params, Range, RangeTree};
+use terrace_core::ranges::{Params, Range, RangeTree};
 
 fn range(start: u64, end: u64) -> Range {
     Range { start, end }

@@ -5,41 +5,64 @@
 //! uniform, moves die out.
 
 use std::cmp::{Ordering, Reverse};
+use std::collections::{BTreeMap, BTreeSet};
 
-use super::tree::{Leaf, RangeTree};
+use super::tree::{Leaf, Range, RangeTree};
 
 /// How many standard deviations two frequencies must differ by, squared: 4.
 const SIGNIFICANT: u128 = 16;
 
+/// Pages of a range that exist.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub struct Held {
+    /// In fast memory.
+    pub fast: u64,
+    /// Elsewhere.
+    pub slow: u64,
+}
+
 /// A range of a process in the ranking.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ranked {
-    /// Which of the trees that were ranked.
-    pub tree: usize,
+    /// Whose.
+    pub process: u32,
     /// The range.
     pub leaf: Leaf,
+    /// Which of its pages exist and can be moved.
+    pub held: Held,
 }
 
-/// All ranges of all trees: the most accesses per byte first, the newer first where these are equal, then in
-/// order of trees and addresses.
+/// All ranges of all processes: the most accesses per byte first, the newer first where these are equal, then in
+/// the order given, and of addresses. `held` is asked about each range.
 #[must_use]
-pub fn rank(trees: &[&RangeTree]) -> Vec<Ranked> {
-    let all = trees.iter().enumerate();
-    let all: Vec<Ranked> = all
-        .flat_map(|(tree, leaves)| leaves.leaves().map(move |leaf| Ranked { tree, leaf }))
+pub fn rank<'a>(
+    trees: impl IntoIterator<Item = (u32, &'a RangeTree)>,
+    held: impl Fn(u32, Range) -> Held,
+) -> Vec<Ranked> {
+    let all = trees.into_iter();
+    let all: Vec<(u32, Leaf)> = all
+        .flat_map(|(process, tree)| tree.leaves().map(move |leaf| (process, leaf)))
         .collect();
     // Small keys are sorted many times faster than leaves, and few leaves have the same.
     let mut order: Vec<(u64, usize)> = (0..all.len())
-        .map(|at| (u64::MAX - rounded(&all[at].leaf), at))
+        .map(|at| (u64::MAX - rounded(&all[at].1), at))
         .collect();
     order.sort_unstable();
     for same in order.chunk_by_mut(|a, b| a.0 == b.0) {
         same.sort_by(|(_, a), (_, b)| {
-            let (a, b) = (&all[*a].leaf, &all[*b].leaf);
+            let (a, b) = (&all[*a].1, &all[*b].1);
             hotter(a, b).then(Reverse(a.created).cmp(&Reverse(b.created)))
         });
     }
-    order.into_iter().map(|(_, at)| all[at]).collect()
+    let ranked = order.into_iter().map(|(_, at)| {
+        let (process, leaf) = all[at];
+        Ranked {
+            process,
+            leaf,
+            held: held(process, leaf.range),
+        }
+    });
+    ranked.collect()
 }
 
 /// Accesses per page, rounded down.
@@ -76,15 +99,6 @@ fn clearly_hotter(a: &Leaf, b: &Leaf) -> bool {
     }
 }
 
-/// Pages of a ranked range that exist.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
-pub struct Held {
-    /// In fast memory.
-    pub fast: u64,
-    /// Elsewhere.
-    pub slow: u64,
-}
-
 /// So many pages of a ranked range: the first ones found, in order of address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Share {
@@ -106,18 +120,18 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// Fits ranges into `capacity` pages of fast memory, of which `free` are not used yet. `held` says for
-    /// each ranked range which of its pages exist. A range without accesses is never promoted.
+    /// Fits ranges into `capacity` pages of fast memory, of which `free` are not used yet. A range without
+    /// accesses is never promoted.
     #[must_use]
-    pub fn new(ranked: &[Ranked], held: &[Held], capacity: u64, free: u64) -> Self {
-        let fit = Fit::new(ranked, held, capacity);
+    pub fn new(ranked: &[Ranked], capacity: u64, free: u64) -> Self {
+        let fit = Fit::new(ranked, capacity);
         let mut plan = Self {
             fits: fit.whole,
             ..Self::default()
         };
         let mut free = free;
-        let mut victims = fit.victims(ranked, held);
-        for (rank, wanted) in fit.candidates(ranked, held) {
+        let mut victims = fit.victims(ranked);
+        for (rank, wanted) in fit.candidates(ranked) {
             let into_free = wanted.min(free);
             free -= into_free;
             let exchanged =
@@ -165,6 +179,31 @@ impl Plan {
         got
     }
 
+    /// What goes down: the plan's shares, and of what does not belong into fast memory so many pages more, the
+    /// coldest first.
+    #[must_use]
+    pub fn going_down(&self, ranked: &[Ranked], more: u64) -> Vec<Share> {
+        let mut planned: BTreeMap<usize, u64> = BTreeMap::new();
+        for share in &self.demote {
+            *planned.entry(share.rank).or_default() += share.pages;
+        }
+        let rising: BTreeSet<usize> = self.promote.iter().map(|share| share.rank).collect();
+        let mut left = more;
+        for (rank, range) in ranked.iter().enumerate().skip(self.fits).rev() {
+            if rising.contains(&rank) {
+                continue;
+            }
+            let already = planned.get(&rank).copied().unwrap_or(0);
+            let extra = range.held.fast.saturating_sub(already).min(left);
+            if extra > 0 {
+                planned.insert(rank, already + extra);
+                left -= extra;
+            }
+        }
+        let shares = planned.into_iter().rev();
+        shares.map(|(rank, pages)| Share { rank, pages }).collect()
+    }
+
     /// Pages that go up.
     #[must_use]
     pub fn promoted(&self) -> u64 {
@@ -187,11 +226,11 @@ struct Fit {
 }
 
 impl Fit {
-    fn new(ranked: &[Ranked], held: &[Held], capacity: u64) -> Self {
+    fn new(ranked: &[Ranked], capacity: u64) -> Self {
         let mut left = capacity;
         let mut whole = 0;
-        for (range, held) in ranked.iter().zip(held) {
-            let pages = held.fast + held.slow;
+        for range in ranked {
+            let pages = range.held.fast + range.held.slow;
             if range.leaf.count == 0 {
                 return Self { whole, partial: 0 };
             }
@@ -217,9 +256,9 @@ impl Fit {
     }
 
     /// Ranges with pages that should come up, hottest first.
-    fn candidates(&self, ranked: &[Ranked], held: &[Held]) -> Vec<(usize, u64)> {
-        let upto = (self.whole + 1).min(ranked.len());
-        let wanted = (0..upto).zip(held).map(|(rank, held)| {
+    fn candidates(&self, ranked: &[Ranked]) -> Vec<(usize, u64)> {
+        let upto = ranked.iter().take(self.whole + 1).enumerate();
+        let wanted = upto.map(|(rank, Ranked { held, .. })| {
             let missing = self.of(rank, held).saturating_sub(held.fast);
             (rank, missing.min(held.slow))
         });
@@ -227,14 +266,46 @@ impl Fit {
     }
 
     /// Ranges with pages that may go down, coldest last.
-    fn victims(&self, ranked: &[Ranked], held: &[Held]) -> Vec<Share> {
-        let from = self.whole.min(ranked.len());
-        let rest = (from..ranked.len()).zip(held.iter().skip(from));
-        rest.map(|(rank, held)| Share {
+    fn victims(&self, ranked: &[Ranked]) -> Vec<Share> {
+        let rest = ranked.iter().enumerate().skip(self.whole);
+        rest.map(|(rank, Ranked { held, .. })| Share {
             rank,
             pages: held.fast.saturating_sub(self.of(rank, held)),
         })
         .filter(|share| share.pages > 0)
         .collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn share(rank: usize, pages: u64) -> Share {
+        Share { rank, pages }
+    }
+
+    #[test]
+    fn more_goes_down_from_the_coldest_and_nothing_that_belongs_into_fast_memory() {
+        let ranked = [100, 50, 30, 20].map(|fast| Ranked {
+            process: 1,
+            leaf: Leaf {
+                range: Range { start: 0, end: 512 },
+                count: 0,
+                created: 0,
+                accessed: 0,
+            },
+            held: Held { fast, slow: 0 },
+        });
+        let plan = Plan {
+            promote: vec![share(1, 5)],
+            demote: vec![share(3, 10)],
+            fits: 1,
+        };
+        assert_eq!(plan.going_down(&ranked, 0), [share(3, 10)]);
+        assert_eq!(plan.going_down(&ranked, 15), [share(3, 20), share(2, 5)]);
+        // Ranges 0, which fits, and 1, which comes up, stay whole.
+        let all = plan.going_down(&ranked, 1000);
+        assert_eq!(all, [share(3, 20), share(2, 30)]);
     }
 }

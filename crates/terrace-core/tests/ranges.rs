@@ -1,7 +1,7 @@
 //! HyperPlace's ranges: what is split, merged, ranked and exchanged.
 
 use proptest::prelude::*;
-use terrace_core::hyperplace::{Held, Leaf, Params, Plan, Range, RangeTree, Ranked, rank};
+use terrace_core::ranges::{Held, Leaf, Params, Plan, Range, RangeTree, Ranked, rank};
 
 fn range(start: u64, end: u64) -> Range {
     Range { start, end }
@@ -212,7 +212,7 @@ fn is_found(root: Range, hot: Range) {
     // What fits into fast memory for the spot and a quarter more.
     let mut room = hot.pages() * 5 / 4;
     let mut found = 0;
-    for range in rank(&[&tree]) {
+    for range in rank([(1, &tree)], |_, _| Held::default()) {
         if range.leaf.range.pages() > room {
             break;
         }
@@ -238,27 +238,23 @@ fn exchanges(hot: &[Range], all: Range, fast: u64, epochs: u64) -> Vec<u64> {
             evenly(&mut tree, *part, 20_000 / hot.len() as u64, epoch);
         }
         tree.end_epoch();
-        let ranked = rank(&[&tree]);
-        let span = |r: &Ranked| {
+        let span = |range: Range| {
             let at = |page| usize::try_from(page - all.start).expect("small");
-            at(r.leaf.range.start)..at(r.leaf.range.end)
+            at(range.start)..at(range.end)
         };
-        let held: Vec<Held> = ranked
-            .iter()
-            .map(|r| {
-                let fast = in_fast[span(r)].iter().filter(|f| **f).count() as u64;
-                Held {
-                    fast,
-                    slow: r.leaf.range.pages() - fast,
-                }
-            })
-            .collect();
-        let plan = Plan::new(&ranked, &held, fast, 0);
+        let ranked = rank([(1, &tree)], |_, range| {
+            let fast = in_fast[span(range)].iter().filter(|f| **f).count() as u64;
+            Held {
+                fast,
+                slow: range.pages() - fast,
+            }
+        });
+        let plan = Plan::new(&ranked, fast, 0);
         assert_eq!(plan.promoted(), plan.demoted());
         moved.push(plan.promoted());
         for (shares, to) in [(&plan.demote, false), (&plan.promote, true)] {
             for share in shares {
-                let pages = in_fast[span(&ranked[share.rank])].iter_mut();
+                let pages = in_fast[span(ranked[share.rank].leaf.range)].iter_mut();
                 let pages = pages.filter(|f| **f != to);
                 let taken = pages.take(usize::try_from(share.pages).expect("small"));
                 taken.for_each(|f| *f = to);
@@ -343,42 +339,40 @@ fn the_newer_of_two_equally_hot_ranges_goes_first() {
     new.count_many(0, 32);
     new.end_epoch();
     new.decay();
-    let ranked = rank(&[&old, &new]);
-    assert_eq!(ranked[0].tree, 1);
-    assert_eq!(ranked[2].tree, 0);
+    let ranked = rank([(1, &old), (2, &new)], |_, _| Held::default());
+    assert_eq!(ranked[0].process, 2);
+    assert_eq!(ranked[2].process, 1);
 }
 
 #[test]
 fn a_range_that_does_not_fit_gives_as_many_pages_as_fit() {
-    let leaf = |start, count| Ranked {
-        tree: 0,
+    let leaf = |start, count, fast, slow| Ranked {
+        process: 1,
         leaf: Leaf {
             range: range(start, start + 100),
             count,
             created: 0,
             accessed: 0,
         },
+        held: Held { fast, slow },
     };
-    let ranked = [leaf(0, 5000), leaf(100, 3000), leaf(200, 0)];
-    let held = |fast, slow| Held { fast, slow };
-    let all = [held(0, 100), held(0, 100), held(150, 0)];
-    let plan = Plan::new(&ranked, &all, 150, 0);
-    let pages = |shares: &[terrace_core::hyperplace::Share]| -> Vec<(usize, u64)> {
+    let (hot, warm) = (leaf(0, 5000, 0, 100), leaf(100, 3000, 0, 100));
+    let plan = Plan::new(&[hot, warm, leaf(200, 0, 150, 0)], 150, 0);
+    let pages = |shares: &[terrace_core::ranges::Share]| -> Vec<(usize, u64)> {
         shares.iter().map(|s| (s.rank, s.pages)).collect()
     };
     assert_eq!(pages(&plan.promote), [(0, 100), (1, 50)]);
     assert_eq!(pages(&plan.demote), [(2, 150)]);
     assert_eq!(plan.fits, 1);
-    let into_free = Plan::new(&ranked, &[held(0, 100), held(0, 100), held(0, 9)], 150, 150);
+    let into_free = Plan::new(&[hot, warm, leaf(200, 0, 0, 9)], 150, 150);
     assert_eq!((into_free.promoted(), into_free.demoted()), (150, 0));
 }
 
 #[test]
 fn a_range_without_accesses_is_never_promoted() {
     let tree = RangeTree::new(small(), &[range(0, 8)]);
-    let ranked = rank(&[&tree]);
-    let held = [Held { fast: 0, slow: 8 }];
-    assert_eq!(Plan::new(&ranked, &held, 100, 100), Plan::default());
+    let ranked = rank([(1, &tree)], |_, _| Held { fast: 0, slow: 8 });
+    assert_eq!(Plan::new(&ranked, 100, 100), Plan::default());
 }
 
 proptest! {
@@ -410,7 +404,10 @@ proptest! {
             let (p, q) = (u128::from(a.range.pages()), u128::from(b.range.pages()));
             (y * p).cmp(&(x * q)).then(b.created.cmp(&a.created)).then(a.range.cmp(&b.range))
         });
-        let ranked: Vec<Leaf> = rank(&[&tree]).iter().map(|ranked| ranked.leaf).collect();
+        let ranked: Vec<Leaf> = rank([(1, &tree)], |_, _| Held::default())
+            .iter()
+            .map(|ranked| ranked.leaf)
+            .collect();
         prop_assert_eq!(ranked, naive);
     }
 

@@ -1,11 +1,11 @@
 //! Where a process's pages are, as far as is known, by 2 MiB block.
 //!
 //! Asking the kernel about every page of a large process each epoch would cost more than it saves, so
-//! answers are kept and asked for anew a few at a time. What is to be moved is always looked at again
-//! first. 32 bytes per 2 MiB.
+//! answers are kept and asked for anew a few at a time. What is to be moved is always looked at
+//! first; what a move did, its own answer says. 32 bytes per 2 MiB.
 
-use terrace_core::hyperplace::{Held, Range};
-use terrace_proto::PAGES_PER_HUGE;
+use super::plan::Held;
+use super::tree::Range;
 
 /// Two to the power of this and one more are the most epochs that an extent is left alone.
 const LONGEST_REST: u8 = 9;
@@ -47,9 +47,11 @@ impl Extent {
 }
 
 /// All of one process, ascending.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub struct Extents {
     all: Vec<Extent>,
+    /// Pages of a block.
+    block: u64,
     /// Where looking goes on.
     next: usize,
     /// How many were never looked at.
@@ -57,10 +59,31 @@ pub struct Extents {
 }
 
 impl Extents {
+    /// None yet, of blocks of so many pages.
+    #[must_use]
+    pub fn new(block: u16) -> Self {
+        Self {
+            all: Vec::new(),
+            block: u64::from(block.max(1)),
+            next: 0,
+            unseen: 0,
+        }
+    }
+
+    /// Pages of a whole block.
+    #[must_use]
+    pub fn pages_each(&self) -> u64 {
+        self.block
+    }
+
     /// Follows the mappings: what is still there stays known. Blocks beyond `most` are left out.
     pub fn follow(&mut self, mapped: &[Range], most: usize) {
+        let block = self.block;
         let mut known = std::mem::take(&mut self.all).into_iter().peekable();
-        let fresh = mapped.iter().flat_map(|range| blocks(*range)).take(most);
+        let fresh = mapped
+            .iter()
+            .flat_map(|range| blocks(*range, block))
+            .take(most);
         self.all = fresh
             .map(|(start, pages)| {
                 while known.next_if(|old| old.start < start).is_some() {}
@@ -123,6 +146,11 @@ impl Extents {
         start..at(range.end).max(start)
     }
 
+    /// The extents that begin in a range.
+    pub fn begin_in(&self, range: Range) -> impl Iterator<Item = Extent> + '_ {
+        self.all[self.within(range)].iter().copied()
+    }
+
     /// The place of the extent that a page is in.
     #[must_use]
     pub fn place_of(&self, page: u64) -> Option<usize> {
@@ -153,11 +181,13 @@ impl Extents {
         if self.next >= len {
             self.next = 0;
         }
-        let at = self.next;
-        (self.all.get(at)?.seen < epoch).then(|| {
-            self.next += 1;
-            at
-        })
+        // What was to be moved in this epoch was looked at already.
+        let due = |at: &usize| self.all[*at].seen < epoch;
+        let at = (self.next..len)
+            .find(due)
+            .or_else(|| (0..self.next).find(due))?;
+        self.next = at + 1;
+        Some(at)
     }
 
     /// Keeps what the kernel said.
@@ -166,6 +196,24 @@ impl Extents {
             self.unseen -= usize::from(extent.seen == 0);
             (extent.fast, extent.slow) = (fast, slow);
             extent.seen = epoch.max(1);
+        }
+    }
+
+    /// Counts a piece that is in another tier now, or in none.
+    pub fn moved(&mut self, page: u64, pages: u16, was_fast: bool, is_fast: Option<bool>) {
+        let Some(extent) = self.place_of(page).and_then(|at| self.all.get_mut(at)) else {
+            return;
+        };
+        let from = if was_fast {
+            &mut extent.fast
+        } else {
+            &mut extent.slow
+        };
+        *from = from.saturating_sub(pages);
+        match is_fast {
+            Some(true) => extent.fast = extent.fast.saturating_add(pages),
+            Some(false) => extent.slow = extent.slow.saturating_add(pages),
+            None => {}
         }
     }
 
@@ -196,12 +244,10 @@ impl Extents {
     }
 }
 
-fn blocks(range: Range) -> impl Iterator<Item = (u64, u16)> {
+fn blocks(range: Range, block: u64) -> impl Iterator<Item = (u64, u16)> {
     let mut at = range.start;
     std::iter::from_fn(move || {
-        let end = (at / PAGES_PER_HUGE + 1)
-            .saturating_mul(PAGES_PER_HUGE)
-            .min(range.end);
+        let end = (at / block + 1).saturating_mul(block).min(range.end);
         let pages = u16::try_from(end.checked_sub(at)?)
             .ok()
             .filter(|n| *n > 0)?;
@@ -221,7 +267,7 @@ mod tests {
 
     #[test]
     fn mappings_are_cut_at_blocks_and_what_stays_is_remembered() {
-        let mut extents = Extents::default();
+        let mut extents = Extents::new(512);
         extents.follow(&[range(100, 1100), range(2000, 2010)], 100);
         let cut: Vec<_> = extents.all.iter().map(|e| (e.start, e.pages)).collect();
         assert_eq!(cut, [(100, 412), (512, 512), (1024, 76), (2000, 10)]);
@@ -242,7 +288,7 @@ mod tests {
 
     #[test]
     fn what_was_never_seen_is_looked_at_first_then_all_in_turn() {
-        let mut extents = Extents::default();
+        let mut extents = Extents::new(512);
         extents.follow(&[range(0, 4 * 512)], 100);
         let mut look = |epoch| {
             let at = extents.stale(epoch)?;
@@ -253,15 +299,20 @@ mod tests {
         assert_eq!(first, [Some(0), Some(1), Some(2), Some(3)]);
         assert_eq!(look(1), None);
         assert_eq!((look(2), look(2)), (Some(0), Some(1)));
+        // What was to be moved was looked at already.
+        extents.saw(2, 1, 0, 2);
+        assert_eq!(extents.stale(2), Some(3));
+        extents.saw(3, 1, 0, 2);
+        assert_eq!(extents.stale(2), None);
         extents.follow(&[range(0, 5 * 512)], 100);
         assert_eq!(extents.stale(2), Some(4));
         assert!(extents.any_unseen());
-        assert!(Extents::default().stale(1).is_none());
+        assert!(Extents::new(512).stale(1).is_none());
     }
 
     #[test]
     fn what_cannot_be_moved_is_left_alone_longer_each_time() {
-        let mut extents = Extents::default();
+        let mut extents = Extents::new(512);
         extents.follow(&[range(0, 1024)], 100);
         extents.saw(0, 10, 20, 1);
         extents.saw(1, 1, 2, 1);
@@ -279,7 +330,7 @@ mod tests {
 
     #[test]
     fn a_range_holds_what_begins_in_it() {
-        let mut extents = Extents::default();
+        let mut extents = Extents::new(512);
         extents.follow(&[range(0, 2048)], 100);
         for at in 0..4 {
             extents.saw(at, 10, 20, 1);

@@ -9,82 +9,15 @@ mod lookup;
 
 use lookup::Lookup;
 
-/// Virtual 4 KiB pages of one process, from `start` up to and without `end`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Range {
-    /// First page.
-    pub start: u64,
-    /// The page after the last.
-    pub end: u64,
-}
-
-impl Range {
-    /// Pages in it.
-    #[must_use]
-    pub fn pages(self) -> u64 {
-        self.end.saturating_sub(self.start)
-    }
-}
-
-/// What may be set.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Params {
-    /// Length of an epoch, ms.
-    pub epoch_ms: u32,
-    /// τ_split: accesses per vCPU and epoch.
-    pub tau_split: u32,
-    /// α: how many τ_split a leaf must exceed both neighbours by.
-    pub alpha: u32,
-    /// Smallest range that a split may leave, pages.
-    pub granularity: u64,
-    /// τ_merge: splits of the tree for which neighbours must have been without accesses.
-    pub tau_merge: u32,
-    /// vCPUs that accesses come from.
-    pub vcpus: u32,
-    /// Most leaves of a tree: it splits no more beyond.
-    pub most_leaves: usize,
-    /// Splits by the paper's rule to the letter: see [`RangeTree`].
-    pub literal: bool,
-}
-
-/// Splits that lead from a root of 40 TiB to one range of 2 MiB. The paper gives no τ_merge: with this
-/// one, a range is merged when a whole hot spot could have been found elsewhere without it being touched.
-const FULL_DESCENT: u32 = 24;
+pub use terrace_proto::ranges::{Params, Range};
 
 /// One in how many leaves of a full tree is given up in an epoch for others that want to be split.
 const FREED_DIVISOR: usize = 64;
 
-impl Params {
-    /// HyperTier §4.2.2: 500 ms, α 2, τ_split 15, 2 MiB.
-    #[must_use]
-    pub fn paper(vcpus: u32) -> Self {
-        Self {
-            epoch_ms: 500,
-            tau_split: 15,
-            alpha: 2,
-            granularity: 512,
-            tau_merge: FULL_DESCENT,
-            vcpus,
-            most_leaves: 4096,
-            literal: false,
-        }
-    }
-
-    /// What §6.4 found best: 512 ms, τ_split 11.
-    #[must_use]
-    pub fn tuned(vcpus: u32) -> Self {
-        Self {
-            epoch_ms: 512,
-            tau_split: 11,
-            ..Self::paper(vcpus)
-        }
-    }
-
-    /// Accesses by which a leaf must exceed both neighbours.
-    fn significant(&self) -> u32 {
-        let factor = self.alpha.saturating_mul(self.tau_split);
-        factor.saturating_mul(self.vcpus).max(1)
-    }
+/// Accesses by which a leaf must exceed both neighbours.
+fn significant(params: &Params) -> u32 {
+    let factor = params.alpha.saturating_mul(params.tau_split);
+    factor.saturating_mul(params.vcpus).max(1)
 }
 
 /// A range that is tracked as one.
@@ -307,7 +240,7 @@ impl RangeTree {
                 self.states[other].count
             }
         });
-        self.states[at].count >= held_back.saturating_add(self.params.significant())
+        self.states[at].count >= held_back.saturating_add(significant(&self.params))
     }
 
     /// Whether a leaf and the one after it, of one size, are both accessed much more than what is around.

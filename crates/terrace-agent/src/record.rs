@@ -1,0 +1,202 @@
+//! The log of a run: all that the controller of ranges heard and decided, for `terrace sim replay`.
+//!
+//! It is written by the loop itself, an epoch at a time. A log that cannot be written, or has reached its limit, ends and
+//! says so; the agent goes on without it.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, BufWriter, Write as _};
+use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
+use std::path::Path;
+
+use anyhow::{Context as _, Result, ensure};
+use terrace_core::ranges::Config;
+use terrace_core::session::Log;
+use terrace_proto::Tick;
+use terrace_proto::log::{RangesRecord, Record, Start, end_frame, frame, header};
+use terrace_proto::ranges::RangesAction;
+use terrace_sys::in_own_folder;
+
+/// Bytes that a log has at most.
+const LIMIT: u64 = 1 << 30;
+
+/// A log in a file.
+#[derive(Debug)]
+pub struct FileLog {
+    /// None once it ended.
+    out: Option<BufWriter<File>>,
+    written: u64,
+    limit: u64,
+}
+
+impl FileLog {
+    /// Starts a log in a new file of mode 0600, of a controller that has heard nothing yet. A log of ours that is there
+    /// already is kept beside it, with `previous` as its ending.
+    ///
+    /// # Errors
+    /// Where others can change what is in the folder, or what is there is no file of ours. It is left as it is then.
+    pub fn start(path: &Path, config: &Config) -> Result<Self> {
+        Self::limited(path, config, LIMIT)
+    }
+
+    fn limited(path: &Path, config: &Config, limit: u64) -> Result<Self> {
+        let file = create(path).with_context(|| format!("creating the log {}", path.display()))?;
+        let start = Record::Ranges(RangesRecord::Start(Start {
+            version: env!("CARGO_PKG_VERSION").into(),
+            config: serde_json::to_string(config)?,
+        }));
+        let first = [header(), frame(Tick(0), &start)?].concat();
+        let mut out = BufWriter::new(file);
+        out.write_all(&first)?;
+        out.flush()?;
+        Ok(Self {
+            out: Some(out),
+            written: first.len() as u64,
+            limit,
+        })
+    }
+
+    /// Writes out what waits.
+    ///
+    /// # Errors
+    /// Where it could not be written.
+    pub fn finish(&mut self) -> Result<()> {
+        match &mut self.out {
+            Some(out) => out.flush().context("the log's last part is lost"),
+            None => Ok(()),
+        }
+    }
+
+    fn put(&mut self, at: Tick, record: &Record) -> Result<()> {
+        let Some(out) = &mut self.out else {
+            return Ok(());
+        };
+        let record_bytes = frame(at, record)?;
+        let bytes = record_bytes.len() as u64;
+        let limit = self.limit;
+        ensure!(
+            self.written.saturating_add(bytes) <= limit,
+            "it reached its size limit of {limit} bytes"
+        );
+        out.write_all(&record_bytes)?;
+        self.written += bytes;
+        if matches!(
+            record,
+            Record::Ranges(RangesRecord::Action(RangesAction::EpochOver(_)))
+        ) {
+            out.flush()?;
+        }
+        Ok(())
+    }
+}
+
+impl Log for FileLog {
+    fn is_on(&self) -> bool {
+        self.out.is_some()
+    }
+
+    fn append(&mut self, at: Tick, record: Record) {
+        let Err(why) = self.put(at, &record) else {
+            return;
+        };
+        let words = format!("the log ended: {why:#}");
+        tracing::warn!("{words}");
+        if let Some(mut out) = self.out.take()
+            && let Ok(end) = end_frame(at, &words)
+        {
+            // On a full disk even this fails; a reader sees that the log is cut off then.
+            let _ = out.write_all(&end).and_then(|()| out.flush());
+        }
+    }
+}
+
+/// A new file that nobody else reads, and to which no link leads.
+fn create(path: &Path) -> Result<File> {
+    let path = in_own_folder(path)?;
+    match fs::symlink_metadata(&path) {
+        Ok(meta) => {
+            ensure!(
+                meta.is_file() && is_ours(&meta),
+                "a file of another kind or owner is there, and stays as it is: remove it, or name another file"
+            );
+            let previous = path.with_extension("previous");
+            ensure!(
+                previous != path,
+                "so is the log before a log called: name another file"
+            );
+            fs::rename(&path, &previous)
+                .with_context(|| format!("keeping the last log as {}", previous.display()))?;
+        }
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+        Err(error) => return Err(error.into()),
+    }
+    // Nothing is there; whatever comes there meanwhile, a link too, is an error.
+    let mut options = OpenOptions::new();
+    Ok(options
+        .write(true)
+        .create_new(true)
+        .mode(0o600)
+        .open(&path)?)
+}
+
+/// What is there belongs to the user that new files of this process belong to.
+fn is_ours(meta: &fs::Metadata) -> bool {
+    fs::metadata("/proc/self").is_ok_and(|own| own.uid() == meta.uid())
+}
+
+#[cfg(test)]
+mod tests {
+    use terrace_core::ranges::{Params, Ranges};
+    use terrace_core::session::Session;
+    use terrace_core::session::replay::replay;
+    use terrace_proto::ranges::{RangesBudget, RangesEvent};
+
+    use super::*;
+
+    fn config() -> Config {
+        let budget = RangesBudget {
+            bytes_per_s: 1 << 20,
+            cpu_percent: 5,
+        };
+        Config::new(Params::paper(1), vec![vec![0], vec![1]], budget)
+    }
+
+    #[test]
+    fn a_log_is_its_owners_alone_and_the_last_one_is_kept() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("agent.trlog");
+        FileLog::start(&path, &config()).unwrap();
+        assert_eq!(fs::metadata(&path).unwrap().mode() & 0o777, 0o600);
+        FileLog::start(&path, &config()).unwrap();
+        assert!(dir.path().join("agent.previous").exists());
+    }
+
+    #[test]
+    fn a_link_or_a_folder_in_the_place_of_the_log_is_refused_and_stays() {
+        let dir = tempfile::tempdir().unwrap();
+        let (precious, path) = (dir.path().join("precious"), dir.path().join("agent.trlog"));
+        fs::write(&precious, "precious").unwrap();
+        std::os::unix::fs::symlink(&precious, &path).unwrap();
+        let error = format!("{:#}", FileLog::start(&path, &config()).unwrap_err());
+        assert!(error.contains("of another kind or owner"), "{error}");
+        assert_eq!(fs::read_to_string(&precious).unwrap(), "precious");
+        assert!(FileLog::start(dir.path(), &config()).is_err());
+    }
+
+    #[test]
+    fn a_log_ends_at_its_limit_and_says_so_and_what_it_has_is_replayed() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("agent.trlog");
+        let log = FileLog::limited(&path, &config(), 600).unwrap();
+        let mut session = Session::new(Ranges::new(config()), log);
+        for epoch in 0..50 {
+            let _ = session.hear(Tick(epoch), RangesEvent::EpochEnded);
+            let _ = session.hear(Tick(epoch), RangesEvent::Free(Vec::new()));
+        }
+        assert!(!session.log().is_on());
+        assert_eq!(session.controller().epoch(), 50, "it goes on without");
+        let replayed = replay(File::open(&path).unwrap()).unwrap();
+        let why = replayed.given_up.unwrap();
+        assert!(why.contains("its size limit of 600 bytes"), "{why}");
+        assert!(replayed.events > 2, "{}", replayed.events);
+    }
+}

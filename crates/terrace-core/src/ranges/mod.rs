@@ -1,0 +1,451 @@
+//! HyperPlace: a guest finds the hot ranges of its programs and keeps them in fast memory (HyperTier
+//! §4.2; published later as Demeter, SOSP '25).
+//!
+//! Responsible for: the tree of virtual ranges of each process ([`tree`]), ranking them together and
+//! which pages should travel ([`plan`]), where pages are as far as is known ([`extents`]), how they change places
+//! ([`exchange`]), and what may be spent: a pure value without clock, file or thread, as the engine is. It leaves to
+//! others: samples, finding processes, walking page tables, moving.
+//!
+//! Events go into [`Ranges::handle`], actions come out of [`Ranges::poll_action`], one at a time; the same events give
+//! the same actions, byte for byte ([`replay`](crate::session::replay)). The guest's agent drives it, and the simulator.
+//!
+//! An epoch: the trees take the samples in; what is free is asked for; ranges are ranked and a plan is made; the
+//! extents that its pages are in are asked about, and pages change places in batches; what is left of the CPU's share
+//! looks at other extents; the trees forget.
+
+mod config;
+pub mod exchange;
+pub mod extents;
+pub mod free;
+mod look;
+mod pick;
+pub mod piece;
+pub mod plan;
+mod program;
+pub mod tree;
+
+use std::collections::{BTreeMap, VecDeque};
+
+use terrace_proto::ranges::{
+    EpochSummary, Exchanged, Mappings, NodeFree, RangesAction, RangesBudget, RangesEvent, Survey,
+    Surveyed, Travel, Travelled,
+};
+use terrace_proto::{PAGE_SIZE, Tick, TierId};
+
+use exchange::{Exchange, Settled};
+use free::Free;
+use look::Look;
+use pick::{Asked, Pick, Picked, Programs};
+use piece::{Piece, pieces};
+
+pub use config::Config;
+pub use plan::{Held, Plan, Ranked, Share, rank};
+pub use program::Program;
+pub use tree::{Leaf, Params, Range, RangeTree};
+
+/// Epochs for which a process is left alone whose pages the kernel refuses to move.
+const REFUSED: u32 = 120;
+/// Extents that may travel at once, however small the budget is: a huge page each way.
+const LEAST_BUDGET: u64 = 2;
+
+/// The controller of a guest's ranges.
+#[derive(Clone, Debug)]
+pub struct Ranges {
+    config: Config,
+    params: Params,
+    budget: RangesBudget,
+    programs: Programs,
+    epoch: u32,
+    phase: Phase,
+    /// Number of the last question, and what it asks.
+    asked: (u64, Option<Asked>),
+    /// Pages that may still travel.
+    allowance: u64,
+    /// The last ranking, and how many ranges of it fit into the first tier.
+    ranked: Vec<Ranked>,
+    fits: usize,
+    exchanged: Option<Exchanged>,
+    actions: VecDeque<RangesAction>,
+}
+
+/// What is done in the epoch at hand.
+#[derive(Clone, Debug, Default)]
+enum Phase {
+    /// Nothing: samples come in.
+    #[default]
+    Sampling,
+    /// What is free was asked for.
+    Reading,
+    /// Pages are chosen.
+    Picking(Box<Pick>),
+    /// Pages change places.
+    Exchanging(Box<Exchanging>),
+    /// Other pages are looked at.
+    Looking(Look),
+}
+
+/// An exchange under way.
+#[derive(Clone, Debug)]
+struct Exchanging {
+    exchange: Exchange,
+    /// Of each extent, by its process and first page: pieces that should move, and those that did not.
+    tried: BTreeMap<(u32, u64), (usize, usize)>,
+    /// Text, data or stacks are among them.
+    pinned: bool,
+}
+
+impl Ranges {
+    /// A controller that knows of no process yet.
+    #[must_use]
+    pub fn new(config: Config) -> Self {
+        Self {
+            params: config.params,
+            budget: config.budget,
+            config,
+            programs: Programs::new(),
+            epoch: 0,
+            phase: Phase::Sampling,
+            asked: (0, None),
+            allowance: 0,
+            ranked: Vec::new(),
+            fits: 0,
+            exchanged: None,
+            actions: VecDeque::new(),
+        }
+    }
+
+    /// What it was set up with.
+    #[must_use]
+    pub fn config(&self) -> &Config {
+        &self.config
+    }
+
+    /// Hears an event. Answers to what was not asked are ignored.
+    pub fn handle(&mut self, _now: Tick, event: RangesEvent) {
+        match event {
+            RangesEvent::Mapped(mappings) => self.mapped(mappings),
+            RangesEvent::Gone(process) => {
+                self.programs.remove(&process);
+            }
+            RangesEvent::Restarted(params) => {
+                self.params = params;
+                for program in self.programs.values_mut() {
+                    program.restart(params);
+                }
+            }
+            RangesEvent::Budget(budget) => self.budget = budget,
+            RangesEvent::Sampled(samples) => {
+                for sample in samples {
+                    if let Some(program) = self.programs.get_mut(&sample.process) {
+                        let range = Range {
+                            start: sample.page,
+                            end: sample.page.saturating_add(sample.pages),
+                        };
+                        program.tree.count_range(range, sample.accesses);
+                    }
+                }
+            }
+            RangesEvent::EpochEnded => self.epoch_ended(),
+            RangesEvent::Free(nodes) => self.place(&nodes),
+            RangesEvent::Surveyed(answer) => self.surveyed(&answer),
+            RangesEvent::Travelled(answer) => self.travelled(&answer),
+        }
+    }
+
+    /// The next thing to do.
+    pub fn poll_action(&mut self) -> Option<RangesAction> {
+        self.actions.pop_front()
+    }
+
+    fn mapped(&mut self, mappings: Mappings) {
+        match self.programs.get_mut(&mappings.process) {
+            Some(program) => program.follow(mappings),
+            None => {
+                let process = mappings.process;
+                let program = Program::new(self.params, mappings, self.config.extent_pages);
+                self.programs.insert(process, program);
+            }
+        }
+    }
+
+    fn epoch_ended(&mut self) {
+        if !matches!(self.phase, Phase::Sampling) {
+            return;
+        }
+        self.epoch = self.epoch.saturating_add(1);
+        self.exchanged = None;
+        for program in self.programs.values_mut() {
+            program.tree.end_epoch();
+        }
+        self.phase = Phase::Reading;
+        self.actions.push_back(RangesAction::ReadFree);
+    }
+
+    /// Ranks and plans.
+    fn place(&mut self, nodes: &[NodeFree]) {
+        if !matches!(self.phase, Phase::Reading) {
+            return;
+        }
+        let free = Free::new(&self.config.tiers, nodes, self.config.headroom_pages);
+        let trees = self.programs.iter();
+        let trees = trees.map(|(process, program)| (*process, &program.tree));
+        self.ranked = rank(trees, |process, range| {
+            let program = self.programs.get(&process);
+            program.map_or(Held::default(), |program| program.held(range, self.epoch))
+        });
+        let in_fast: u64 = self.ranked.iter().map(|ranked| ranked.held.fast).sum();
+        let room = free.pages(TierId::FAST);
+        let (room, excess) = match self.config.capacity_pages {
+            Some(most) => (
+                room.min(most.saturating_sub(in_fast)),
+                in_fast.saturating_sub(most),
+            ),
+            None => (room, 0),
+        };
+        let capacity = (in_fast - excess).saturating_add(room);
+        let plan = Plan::new(&self.ranked, capacity, room);
+        self.fits = plan.fits;
+        if !self.config.moves {
+            return self.look();
+        }
+        self.save_up();
+        let extent = u64::from(self.config.extent_pages);
+        let each_way = self.allowance / 2;
+        let pick = Pick::new(plan, free, each_way, excess, &self.programs, extent);
+        self.pick(Box::new(pick));
+    }
+
+    /// What may travel in this epoch is added to what was not used of the last ones: at most one epoch's, or as
+    /// much as a huge page takes.
+    fn save_up(&mut self) {
+        let per_epoch = self
+            .budget
+            .bytes_per_s
+            .saturating_mul(self.config.epoch_ms.into());
+        let more = per_epoch / 1000 / PAGE_SIZE;
+        let least = LEAST_BUDGET * u64::from(self.config.extent_pages);
+        self.allowance = self.allowance.saturating_add(more).min(more.max(least));
+    }
+
+    fn pick(&mut self, mut pick: Box<Pick>) {
+        if let Some(asked) = pick.next(&self.programs, &self.ranked, self.epoch) {
+            self.ask(asked);
+            self.phase = Phase::Picking(pick);
+            return;
+        }
+        self.exchange(pick.picked());
+    }
+
+    fn ask(&mut self, asked: Asked) {
+        self.asked = (self.asked.0 + 1, Some(asked));
+        self.actions.push_back(RangesAction::Survey(Survey {
+            id: self.asked.0,
+            process: asked.process,
+            range: asked.range,
+        }));
+    }
+
+    fn surveyed(&mut self, answer: &Surveyed) {
+        let asked = self.asked.1.take_if(|_| answer.id == self.asked.0);
+        let Some(asked) = asked else {
+            return;
+        };
+        let present = answer.present.as_deref();
+        let program = self.programs.get(&asked.process);
+        let shared = program.map_or(&[][..], Program::shared);
+        let tiers = &self.config.tiers;
+        let runs = present.unwrap_or_default();
+        let found: Vec<Piece> = pieces(runs, asked.process, asked.range, tiers, shared).collect();
+        let of = |fast: bool| -> u16 {
+            let there = found.iter().filter(|p| (p.tier == TierId::FAST) == fast);
+            there.fold(0, |sum, piece| sum.saturating_add(piece.pages))
+        };
+        let (fast, slow) = (of(true), of(false));
+        match std::mem::take(&mut self.phase) {
+            Phase::Picking(mut pick) => {
+                pick.surveyed(&found);
+                self.keep(asked, present.is_some(), fast, slow);
+                self.pick(pick);
+            }
+            Phase::Looking(mut look) => {
+                look.surveyed(present.is_some(), answer.cpu_ns);
+                self.keep(asked, present.is_some(), fast, slow);
+                self.go_on_looking(look);
+            }
+            other => self.phase = other,
+        }
+    }
+
+    /// Remembers where an extent's pages are.
+    fn keep(&mut self, asked: Asked, answered: bool, fast: u16, slow: u16) {
+        let program = self.programs.get_mut(&asked.process);
+        if let Some(program) = program.filter(|_| asked.is_extent && answered)
+            && let Some(at) = program.extents.place_of(asked.range.start)
+        {
+            program.extents.saw(at, fast, slow, self.epoch);
+        }
+    }
+
+    fn exchange(&mut self, picked: Picked) {
+        if picked.up.is_empty() && picked.down.is_empty() {
+            self.forget_pinned(self.allowance / 2 > 0);
+            return self.look();
+        }
+        let mut tried = BTreeMap::new();
+        for piece in picked.up.iter().chain(&picked.down) {
+            if let Some(extent) = self.extent_of(piece.process, piece.page) {
+                tried.entry(extent).or_insert((0, 0)).0 += 1;
+            }
+        }
+        let Config {
+            tiers, batch_pages, ..
+        } = &self.config;
+        let exchange = Exchange::new(tiers, *batch_pages, picked.free, picked.up, picked.down);
+        self.go_on_exchanging(Box::new(Exchanging {
+            exchange: exchange.unbalanced(picked.into_free, picked.more_down),
+            tried,
+            pinned: picked.pinned > 0,
+        }));
+    }
+
+    /// The process and first page of the extent that a page is in.
+    fn extent_of(&self, process: u32, page: u64) -> Option<(u32, u64)> {
+        let extents = &self.programs.get(&process)?.extents;
+        let extent = extents.get(extents.place_of(page)?)?;
+        Some((process, extent.start))
+    }
+
+    fn go_on_exchanging(&mut self, mut exchanging: Box<Exchanging>) {
+        let call = exchanging.exchange.next_call();
+        if let Some(call) = call {
+            self.asked = (self.asked.0 + 1, None);
+            self.actions.push_back(RangesAction::Travel(Travel {
+                id: self.asked.0,
+                process: call.process,
+                node: call.node,
+                shared: call.shared,
+                pieces: piece::runs(&call.pieces),
+            }));
+            self.phase = Phase::Exchanging(exchanging);
+            return;
+        }
+        self.forget_pinned(!exchanging.pinned);
+        for ((process, page), (tried, failed)) in exchanging.tried {
+            let program = self.programs.get_mut(&process).filter(|_| failed > 0);
+            if let Some(program) = program
+                && let Some(at) = program.extents.place_of(page)
+            {
+                program.extents.tried(at, tried, failed, self.epoch);
+            }
+        }
+        let exchanged = exchanging.exchange.outcome();
+        for process in &exchanged.refused {
+            if let Some(program) = self.programs.get_mut(process) {
+                program.rests_until = self.epoch.saturating_add(REFUSED);
+            }
+        }
+        let moved = exchanged.promoted + exchanged.demoted;
+        self.allowance = self.allowance.saturating_sub(moved);
+        self.exchanged = Some(exchanged);
+        self.look();
+    }
+
+    fn travelled(&mut self, answer: &Travelled) {
+        if answer.id != self.asked.0 {
+            return;
+        }
+        match std::mem::take(&mut self.phase) {
+            Phase::Exchanging(mut exchanging) => {
+                let settled = exchanging
+                    .exchange
+                    .travelled(&answer.states, answer.refusal);
+                for settled in settled {
+                    self.settle(&mut exchanging, settled);
+                }
+                self.go_on_exchanging(exchanging);
+            }
+            other => self.phase = other,
+        }
+    }
+
+    /// What a move did, its own answer says: the extent is not asked about again.
+    fn settle(&mut self, exchanging: &mut Exchanging, settled: Settled) {
+        let Settled {
+            piece,
+            now,
+            arrived,
+        } = settled;
+        let extent = self.extent_of(piece.process, piece.page);
+        let tried = extent.and_then(|extent| exchanging.tried.get_mut(&extent));
+        if let (Some(tried), false) = (tried, arrived) {
+            tried.1 += 1;
+        }
+        if let Some(program) = self.programs.get_mut(&piece.process) {
+            let was_fast = piece.tier == TierId::FAST;
+            let is_fast = now.map(|tier| tier == TierId::FAST);
+            program
+                .extents
+                .moved(piece.page, piece.pages, was_fast, is_fast);
+        }
+    }
+
+    fn forget_pinned(&mut self, all: bool) {
+        for program in self.programs.values_mut() {
+            program.forget_pinned(all);
+        }
+    }
+
+    /// Other extents are looked at, within the share of the CPU.
+    fn look(&mut self) {
+        let epoch_ns = u64::from(self.config.epoch_ms) * 1_000_000;
+        let share_ns = epoch_ns.saturating_mul(self.budget.cpu_percent.into()) / 100;
+        self.go_on_looking(Look::new(&self.programs, self.epoch, share_ns));
+    }
+
+    fn go_on_looking(&mut self, mut look: Look) {
+        if let Some(asked) = look.next(&mut self.programs, self.epoch) {
+            self.ask(asked);
+            self.phase = Phase::Looking(look);
+            return;
+        }
+        for program in self.programs.values_mut() {
+            program.tree.decay();
+        }
+        self.phase = Phase::Sampling;
+        self.actions
+            .push_back(RangesAction::EpochOver(EpochSummary {
+                epoch: self.epoch,
+                ranges: self.ranked.len() as u64,
+                fitting: self.fits as u64,
+                looks: look.looks,
+                exchanged: self.exchanged.take(),
+            }));
+    }
+}
+
+/// What it knows, for people.
+impl Ranges {
+    /// Epochs that began to end.
+    #[must_use]
+    pub fn epoch(&self) -> u32 {
+        self.epoch
+    }
+
+    /// Processes under management, by their numbers.
+    #[must_use]
+    pub fn programs(&self) -> &BTreeMap<u32, Program> {
+        &self.programs
+    }
+
+    /// The last ranking, hottest first, and how many ranges of it fit into the first tier.
+    #[must_use]
+    pub fn ranked(&self) -> (&[Ranked], usize) {
+        (&self.ranked, self.fits)
+    }
+
+    /// Bytes on the heap, of trees and of what is known about pages.
+    #[must_use]
+    pub fn heap_bytes(&self) -> usize {
+        self.programs.values().map(Program::heap_bytes).sum()
+    }
+}

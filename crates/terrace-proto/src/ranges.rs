@@ -1,0 +1,302 @@
+//! What goes into the controller of a guest's ranges (`terrace_core::ranges`), and what comes out of it.
+//!
+//! Pages are virtual pages of a process, in units of 4 KiB; nodes are the guest's NUMA nodes, by their numbers.
+
+use serde::{Deserialize, Serialize};
+
+/// Virtual 4 KiB pages of one process, from `start` up to and without `end`.
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize,
+)]
+pub struct Range {
+    /// First page.
+    pub start: u64,
+    /// The page after the last.
+    pub end: u64,
+}
+
+impl Range {
+    /// Pages in it.
+    #[must_use]
+    pub fn pages(self) -> u64 {
+        self.end.saturating_sub(self.start)
+    }
+}
+
+/// Parameters of a tree of ranges.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Params {
+    /// Length of an epoch, ms.
+    pub epoch_ms: u32,
+    /// τ_split: accesses per vCPU and epoch.
+    pub tau_split: u32,
+    /// α: how many τ_split a leaf must exceed both neighbours by.
+    pub alpha: u32,
+    /// Smallest range that a split may leave, pages.
+    pub granularity: u64,
+    /// τ_merge: splits of the tree for which neighbours must have been without accesses.
+    pub tau_merge: u32,
+    /// vCPUs that accesses come from.
+    pub vcpus: u32,
+    /// Most leaves of a tree: it splits no more beyond.
+    pub most_leaves: usize,
+    /// Splits by the paper's rule to the letter (docs/decisions/0009).
+    pub literal: bool,
+}
+
+/// Splits that lead from a root of 40 TiB to one range of 2 MiB. The paper gives no τ_merge: with this
+/// one, a range is merged when a whole hot spot could have been found elsewhere without it being touched.
+const FULL_DESCENT: u32 = 24;
+
+impl Params {
+    /// HyperTier §4.2.2: 500 ms, α 2, τ_split 15, 2 MiB.
+    #[must_use]
+    pub fn paper(vcpus: u32) -> Self {
+        Self {
+            epoch_ms: 500,
+            tau_split: 15,
+            alpha: 2,
+            granularity: 512,
+            tau_merge: FULL_DESCENT,
+            vcpus,
+            most_leaves: 4096,
+            literal: false,
+        }
+    }
+
+    /// What §6.4 found best: 512 ms, τ_split 11.
+    #[must_use]
+    pub fn tuned(vcpus: u32) -> Self {
+        Self {
+            epoch_ms: 512,
+            tau_split: 11,
+            ..Self::paper(vcpus)
+        }
+    }
+}
+
+/// One thing that the controller hears. New kinds are added at the end: their position is their number in
+/// the log.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum RangesEvent {
+    /// A process is managed from now on, or its mappings have changed.
+    Mapped(Mappings),
+    /// A process is no longer managed.
+    Gone(u32),
+    /// Another source of samples counts from now on: what the old one counted means nothing to it.
+    Restarted(Params),
+    /// What may be spent from now on.
+    Budget(RangesBudget),
+    /// Accesses that were seen.
+    Sampled(Vec<RangeSample>),
+    /// An epoch ends; all its samples were handed over.
+    EpochEnded,
+    /// What is free.
+    Free(Vec<NodeFree>),
+    /// Where pages are.
+    Surveyed(Surveyed),
+    /// What became of pages that should move.
+    Travelled(Travelled),
+}
+
+/// One thing that the controller wants done, each answered by an event before the next one comes. New kinds are
+/// added at the end: their position is their number in the log.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum RangesAction {
+    /// Say what is free on each node; answered by `Free`.
+    ReadFree,
+    /// Say where pages are; answered by `Surveyed`.
+    Survey(Survey),
+    /// Move pages; answered by `Travelled`.
+    Travel(Travel),
+    /// Nothing is left to do in this epoch; not answered.
+    EpochOver(EpochSummary),
+}
+
+/// What is managed of a process. Lists are ascending and apart.
+#[derive(Clone, Debug, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct Mappings {
+    /// The process.
+    pub process: u32,
+    /// What its tree of ranges covers.
+    pub seeds: Vec<Range>,
+    /// Its mappings that are managed.
+    pub mapped: Vec<Range>,
+    /// Those of them that other processes may map, too.
+    pub shared: Vec<Range>,
+    /// Text, data and stacks, which are brought up once.
+    pub pinned: Vec<Range>,
+}
+
+/// What may be spent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RangesBudget {
+    /// Bytes that may be copied in a second.
+    pub bytes_per_s: u64,
+    /// Share of one CPU for looking where pages are, percent.
+    pub cpu_percent: u32,
+}
+
+/// Accesses that were seen; those of a range are spread over it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RangeSample {
+    /// Whose.
+    pub process: u32,
+    /// First page.
+    pub page: u64,
+    /// Pages.
+    pub pages: u64,
+    /// How many accesses.
+    pub accesses: u32,
+}
+
+/// Free memory of a node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NodeFree {
+    /// The node.
+    pub node: u32,
+    /// 4 KiB pages above the kernel's watermarks.
+    pub pages: u64,
+}
+
+/// A question where pages are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Survey {
+    /// Its number, echoed in the answer.
+    pub id: u64,
+    /// Whose pages.
+    pub process: u32,
+    /// Which.
+    pub range: Range,
+}
+
+/// Pieces that follow each other, of one size and on one node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PieceRun {
+    /// First page.
+    pub page: u64,
+    /// How many pieces.
+    pub pieces: u32,
+    /// 4 KiB pages of each: 1, or 512 for a huge page.
+    pub pages_each: u16,
+    /// Where they are.
+    pub node: u32,
+}
+
+/// Where pages are.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Surveyed {
+    /// The question's number.
+    pub id: u64,
+    /// Those that are there, ascending; none where the kernel does not answer, as of a process that ended.
+    pub present: Option<Vec<PieceRun>>,
+    /// CPU time that it took, ns.
+    pub cpu_ns: u64,
+}
+
+/// Pages of one process that should move, in one call.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Travel {
+    /// Its number, echoed in the answer.
+    pub id: u64,
+    /// Whose pages.
+    pub process: u32,
+    /// Where to.
+    pub node: u32,
+    /// Other processes may map them, and they are moved for them, too.
+    pub shared: bool,
+    /// Which; each run's node is where they are.
+    pub pieces: Vec<PieceRun>,
+}
+
+/// Where a piece is after a move, by the kernel's word.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum PieceState {
+    /// On a node.
+    On(u32),
+    /// Pinned or in use, where it was.
+    Busy,
+    /// There is none any more.
+    Absent,
+    /// Where it was: it may not be moved.
+    Refused,
+}
+
+/// Why a call moved not all of its pages.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Refusal {
+    /// The kernel found no free page.
+    NoMemory,
+    /// The process's pages cannot be moved: it ended, or its cpuset or policy is against it.
+    Process,
+}
+
+/// What became of pages that should move.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Travelled {
+    /// The call's number.
+    pub id: u64,
+    /// Of each piece, in order: so many in a row.
+    pub states: Vec<(u32, PieceState)>,
+    /// The call failed.
+    pub refusal: Option<Refusal>,
+}
+
+/// Why an exchange ended early.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Stopped {
+    /// All of the first tier is taken by what is not colder.
+    NothingColder,
+    /// The first tier is full.
+    FastFull,
+    /// The other tiers are full.
+    SlowFull,
+    /// Both are, and the headroom is too small.
+    BothFull,
+    /// The kernel said so, against what it had told.
+    NoFreePage,
+}
+
+impl std::fmt::Display for Stopped {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::NothingColder => "fast memory is full and nothing colder is in it",
+            Self::FastFull => "fast memory has no room",
+            Self::SlowFull => "slow memory has no room",
+            Self::BothFull => "neither tier has room for a batch",
+            Self::NoFreePage => "the kernel found no free page",
+        })
+    }
+}
+
+/// What an exchange did, in 4 KiB pages.
+#[derive(Clone, Debug, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct Exchanged {
+    /// Came up.
+    pub promoted: u64,
+    /// Went down.
+    pub demoted: u64,
+    /// Pinned or in use; they stay where they are.
+    pub busy: u64,
+    /// Gone meanwhile, or refused.
+    pub failed: u64,
+    /// Processes that are left alone for a while from now on, because the kernel refuses to move their pages.
+    pub refused: Vec<u32>,
+    /// Why it ended early, where it did.
+    pub stopped: Option<Stopped>,
+}
+
+/// An epoch that is over.
+#[derive(Clone, Debug, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct EpochSummary {
+    /// Its number, from 1.
+    pub epoch: u32,
+    /// Ranges of all processes.
+    pub ranges: u64,
+    /// Those that fit into the first tier.
+    pub fitting: u64,
+    /// Where pages were looked at beside those that should move: extents.
+    pub looks: u64,
+    /// What moved; none where there was nothing to move.
+    pub exchanged: Option<Exchanged>,
+}
