@@ -181,7 +181,7 @@ impl Engine {
     /// The next action, oldest first.
     pub fn poll_action(&mut self) -> Option<Action> {
         let action = self.shared.actions.pop_front();
-        action.or_else(|| self.provision.poll_action())
+        action.or_else(|| self.provision.next_action())
     }
 
     /// When the engine wants a [`Event::Timer`] at the latest.

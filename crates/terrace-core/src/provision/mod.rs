@@ -63,7 +63,7 @@ impl Provision {
     }
 
     /// The next action, oldest first.
-    pub(crate) fn poll_action(&mut self) -> Option<Action> {
+    pub(crate) fn next_action(&mut self) -> Option<Action> {
         self.actions.pop_front()
     }
 
