@@ -3,18 +3,17 @@
 //! It is written by the loop itself, an epoch at a time. A log that cannot be written, or has reached its limit, ends and
 //! says so; the agent goes on without it.
 
-use std::fs::{self, File, OpenOptions};
-use std::io::{self, BufWriter, Write as _};
-use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
+use std::fs::File;
+use std::io::{BufWriter, Write as _};
 use std::path::Path;
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Context as _, Result, anyhow, ensure};
 use terrace_core::ranges::Config;
 use terrace_core::session::Log;
 use terrace_proto::Tick;
 use terrace_proto::log::{RangesRecord, Record, Start, end_frame, frame, header};
 use terrace_proto::ranges::RangesAction;
-use terrace_sys::in_own_folder;
+use terrace_sys::new_log_file;
 
 /// Bytes that a log has at most.
 const LIMIT: u64 = 1 << 30;
@@ -39,7 +38,8 @@ impl FileLog {
     }
 
     fn limited(path: &Path, config: &Config, limit: u64) -> Result<Self> {
-        let file = create(path).with_context(|| format!("creating the log {}", path.display()))?;
+        let file = new_log_file(path);
+        let file = file.map_err(|why| anyhow!("creating the log {}: {why}", path.display()))?;
         let start = Record::Ranges(RangesRecord::Start(Start {
             version: env!("CARGO_PKG_VERSION").into(),
             config: serde_json::to_string(config)?,
@@ -109,42 +109,11 @@ impl Log for FileLog {
     }
 }
 
-/// A new file that nobody else reads, and to which no link leads.
-fn create(path: &Path) -> Result<File> {
-    let path = in_own_folder(path)?;
-    match fs::symlink_metadata(&path) {
-        Ok(meta) => {
-            ensure!(
-                meta.is_file() && is_ours(&meta),
-                "a file of another kind or owner is there, and stays as it is: remove it, or name another file"
-            );
-            let previous = path.with_extension("previous");
-            ensure!(
-                previous != path,
-                "so is the log before a log called: name another file"
-            );
-            fs::rename(&path, &previous)
-                .with_context(|| format!("keeping the last log as {}", previous.display()))?;
-        }
-        Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-        Err(error) => return Err(error.into()),
-    }
-    // Nothing is there; whatever comes there meanwhile, a link too, is an error.
-    let mut options = OpenOptions::new();
-    Ok(options
-        .write(true)
-        .create_new(true)
-        .mode(0o600)
-        .open(&path)?)
-}
-
-/// What is there belongs to the user that new files of this process belong to.
-fn is_ours(meta: &fs::Metadata) -> bool {
-    fs::metadata("/proc/self").is_ok_and(|own| own.uid() == meta.uid())
-}
-
 #[cfg(test)]
 mod tests {
+    use std::fs;
+    use std::os::unix::fs::MetadataExt as _;
+
     use terrace_core::ranges::{Params, Ranges};
     use terrace_core::session::Session;
     use terrace_core::session::replay::replay;

@@ -167,6 +167,7 @@ pub struct Resize {
         value_name = "SIZE,…",
         group = "sizes",
         conflicts_with_all = ["fast", "slow"],
+        allow_hyphen_values = true,
         value_delimiter = ',',
         value_parser = tier_size
     )]
@@ -331,6 +332,7 @@ mod tests {
             sizes("2KiB,-,1MiB"),
             Some(vec![Some(2048), None, Some(1 << 20)])
         );
+        assert_eq!(sizes("-,2KiB"), Some(vec![None, Some(2048)]));
         assert_eq!(sizes("2KiB,much"), None);
         let both = [
             "terrace", "resize", "vm1", "--tiers", "1GiB", "--fast", "1GiB",

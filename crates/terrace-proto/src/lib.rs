@@ -12,6 +12,7 @@ pub mod action;
 pub mod addr;
 pub mod agent;
 pub mod bitmap;
+pub mod bytes;
 pub mod event;
 pub mod id;
 pub mod log;

@@ -23,6 +23,7 @@ mod mempolicy;
 mod move_pages;
 pub mod opener;
 mod own_folder;
+mod own_log;
 mod pagemap;
 pub mod perf;
 mod privileges;
@@ -54,7 +55,8 @@ pub use move_pages::{
     KernelPages, MAX_BATCH, MoveOutcome, MoveScope, MoveTo, NOT_ANSWERED, Pages,
     move_pages_supported,
 };
-pub use own_folder::{FolderError, in_own_folder};
+pub use own_folder::FolderError;
+pub use own_log::{LogFileError, new_log_file};
 pub use pagemap::{PAGEMAP_SCAN, PageRun, Pagemap, clear_soft_dirty, soft_dirty_supported};
 pub use privileges::{Capability, keep_none_at_work, keep_only};
 pub use process::{Process, ProcessError, ProcessId, start_time};

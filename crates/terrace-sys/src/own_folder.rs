@@ -45,7 +45,7 @@ pub enum FolderError {
 ///
 /// # Errors
 /// Which folder is not fit, and what to do.
-pub fn in_own_folder(path: &Path) -> Result<PathBuf, FolderError> {
+pub(crate) fn in_own_folder(path: &Path) -> Result<PathBuf, FolderError> {
     walk(path, |_| Ok(()))
 }
 

@@ -4,8 +4,6 @@
 //! written (the disk is full or too slow, the limit is reached) ends with one event and says so at its end, as far as
 //! the disk takes that; the daemon goes on without it.
 
-mod file;
-
 use std::fs::File;
 use std::io::{self, Seek as _, SeekFrom, Write};
 use std::os::unix::fs::MetadataExt as _;
@@ -15,10 +13,11 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result, anyhow, bail};
 use terrace_core::Log;
 use terrace_proto::Tick;
 use terrace_proto::log::{Record, Start, end_frame, frame, header};
+use terrace_sys::new_log_file;
 
 /// Bytes that may wait to be written; one record that alone is larger may, too.
 const MOST_WAITING: u64 = 64 << 20;
@@ -107,7 +106,8 @@ impl Recorder {
     /// # Errors
     /// Where others can change what is in the folder, or something that is no log of ours is in the way.
     pub fn start(path: &Path, limit: u64, config: String) -> Result<Self> {
-        let file = file::create(path)?;
+        let file = new_log_file(path);
+        let file = file.map_err(|why| anyhow!("creating the log {}: {why}", path.display()))?;
         Self::to(file, limit, MOST_WAITING, config)
             .with_context(|| format!("starting the log {}", path.display()))
     }

@@ -1,9 +1,10 @@
 //! An order: which sizes it names, in numbers and in words, and how far it is.
 
+use terrace_proto::bytes::Bytes;
 use terrace_proto::provision::{OrderState, Origin, ProviderKind, ProviderStatus, ResidentMemory};
 use terrace_proto::{OrderId, Tick};
 
-use super::words::{Exact, size, tier_name};
+use super::words::{size, tier_name};
 
 /// An order that was given.
 pub(super) struct Order {
@@ -88,7 +89,7 @@ pub(super) fn words(
         let wanted = (*wanted)?;
         let asked = asked.get(i).copied().flatten();
         let rounded = asked.filter(|asked| *asked != wanted).map(|asked| {
-            let [asked, block] = [asked, tier.block_bytes].map(Exact);
+            let [asked, block] = [asked, tier.block_bytes].map(Bytes);
             format!(" ({asked} rounded down to blocks of {block})")
         });
         let rounded = rounded.unwrap_or_default();

@@ -1,7 +1,5 @@
 //! Sizes, tiers and drivers as they are spoken of.
 
-use std::fmt;
-
 use terrace_proto::provision::ProviderKind;
 
 /// `512 MiB`, `1.5 GiB`, by whole numbers alone, so that a log says the same everywhere.
@@ -19,21 +17,6 @@ pub(super) fn size(bytes: u64) -> String {
     match tenths % 10 {
         0 => format!("{} {name}", tenths / 10),
         tenth => format!("{}.{tenth} {name}", tenths / 10),
-    }
-}
-
-/// A number of bytes in the largest unit that it is a whole number of: sizes that were rounded to blocks must not look
-/// as if they were not.
-pub(super) struct Exact(pub u64);
-
-impl fmt::Display for Exact {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let units = [(30, "GiB"), (20, "MiB"), (10, "KiB")];
-        let whole = |(shift, _): &(u32, &str)| self.0 > 0 && self.0.trailing_zeros() >= *shift;
-        match units.into_iter().find(whole) {
-            Some((shift, unit)) => write!(f, "{} {unit}", self.0 >> shift),
-            None => write!(f, "{} bytes", self.0),
-        }
     }
 }
 

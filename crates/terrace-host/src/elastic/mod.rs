@@ -7,7 +7,6 @@
 
 mod backing;
 mod balloon;
-mod bytes;
 mod virtio_mem;
 mod watch;
 
@@ -16,7 +15,7 @@ mod tests;
 
 pub use backing::{Backing, backing};
 pub use balloon::Balloon;
-pub use bytes::Bytes;
+pub use terrace_proto::bytes::Bytes;
 pub use virtio_mem::{Order, Plan, Tier, TierPlan, tiers};
 pub use watch::{Seen, Stuck, Watch};
 

@@ -98,7 +98,9 @@ pub trait Served {
 }
 
 fn no_elastic(name: &str) -> Failure {
-    Failure::NotNow(format!("{name} is simulated and has no elastic memory"))
+    Failure::NotNow(format!(
+        "{name} is simulated: what sizes it is its scenario (provision, resize), not this command"
+    ))
 }
 
 /// Looks at a host for what there is to say about it. It reads many files, so it never runs on the engine's thread.

@@ -148,7 +148,13 @@ fn refused(vm: &VmResult) -> Vec<String> {
     let each = refused.map(|refused| {
         format!(
             "{}, {}: not resized at {:.1} s: {}",
-            vm.policy, vm.name, refused.at_s, refused.why
+            vm.policy,
+            vm.name,
+            refused.at_s,
+            refused
+                .why
+                .strip_prefix(&format!("{}: ", vm.name))
+                .unwrap_or(&refused.why)
         )
     });
     each.collect()
