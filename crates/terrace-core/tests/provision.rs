@@ -180,6 +180,70 @@ fn a_recorded_resize_is_replayed_to_the_byte() {
     assert_eq!(replayed.unrecorded_actions, 0);
 }
 
+/// An order for another tier, or one that came to nothing, says nothing of the one before it.
+#[test]
+fn memory_of_an_order_on_its_way_is_given_to_nobody_else() {
+    for second in [[None, Some(GIB)], [Some(3 * GIB), None]] {
+        let mut host = two();
+        host.memory[0].free_bytes = 2 * GIB;
+        host.vms.get_mut(&1).unwrap().hangs_at_orders = true;
+        host.resize(1, &[Some(4 * GIB), None]);
+        host.resize(1, &second);
+        host.resize(2, &[Some(4 * GIB), None]);
+        let why = answer(&mut host).unwrap_err();
+        assert!(why.contains("vm1 may still take 2 GiB"), "{why}");
+    }
+}
+
+#[test]
+fn memory_that_was_given_back_is_not_counted_as_present() {
+    let mut host = Providers::new(EngineConfig::default(), &[8 * GIB, 8 * GIB]);
+    host.arrive(1, Provided::settled(&[4 * GIB, 2 * GIB]));
+    host.arrive(2, Provided::settled(&[GIB, 2 * GIB]));
+    host.resize(1, &[Some(GIB), None]);
+    answer(&mut host).unwrap();
+    let vm = host.vms.get_mut(&1).unwrap();
+    vm.obey();
+    // No look at its files ends in time.
+    for tier in &mut vm.status.as_mut().unwrap().tiers {
+        tier.verified = None;
+    }
+    host.memory[0].free_bytes = 3 * GIB;
+    host.run_for(60);
+    host.resize(1, &[Some(4 * GIB), None]);
+    answer(&mut host).unwrap();
+    host.resize(2, &[Some(4 * GIB), None]);
+    answer(&mut host).unwrap_err();
+}
+
+/// Rule 17 on the way up: the guest may have more by then than it has now.
+#[test]
+fn a_target_is_not_lowered_below_what_the_guest_may_have_by_then() {
+    let mut host = two();
+    host.memory[0].free_bytes = 8 * GIB;
+    host.resize(1, &[Some(4 * GIB), None]);
+    answer(&mut host).unwrap();
+    host.vms.get_mut(&1).unwrap().pinned_by = Some("0000:01:00.0".into());
+    host.resize(1, &[Some(3 * GIB), None]);
+    let why = answer(&mut host).unwrap_err();
+    assert!(why.contains("a device is passed through"), "{why}");
+}
+
+#[test]
+fn clients_that_ask_again_and_again_hide_no_hang() {
+    let mut host = two();
+    host.vms.get_mut(&1).unwrap().hangs = true;
+    for _ in 0..10 {
+        host.resize(1, &[Some(GIB), None]);
+        host.run_for(2);
+    }
+    let said = host.said(1);
+    assert!(
+        said.iter().any(|said| said.contains("hangs: no answer")),
+        "{said:?}"
+    );
+}
+
 /// Any number that a device could say.
 fn number() -> impl Strategy<Value = u64> {
     prop_oneof![Just(0), Just(1), Just(GIB), Just(u64::MAX), any::<u64>()]

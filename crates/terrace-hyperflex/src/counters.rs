@@ -67,25 +67,30 @@ pub struct Counters {
 
 impl Counters {
     pub(crate) fn refuse(&mut self, why: Refusal, entries: u64) {
-        *match why {
+        let count = match why {
             Refusal::Order => &mut self.refused_order,
             Refusal::Alignment => &mut self.refused_alignment,
             Refusal::Outside => &mut self.refused_outside,
             Refusal::Backing => &mut self.refused_backing,
             Refusal::Duplicate => &mut self.refused_duplicate,
             Refusal::Punch => &mut self.refused_punch,
-        } += entries;
+        };
+        *count = count.saturating_add(entries);
     }
 
-    /// Entries that were refused, for whatever reason.
+    /// Entries that were refused, for whatever reason. Counts that another process tells may be any.
     #[must_use]
     pub fn refused(&self) -> u64 {
-        self.refused_order
-            + self.refused_alignment
-            + self.refused_outside
-            + self.refused_backing
-            + self.refused_duplicate
-            + self.refused_punch
-            + self.refused_pinned
+        [
+            self.refused_order,
+            self.refused_alignment,
+            self.refused_outside,
+            self.refused_backing,
+            self.refused_duplicate,
+            self.refused_punch,
+            self.refused_pinned,
+        ]
+        .into_iter()
+        .fold(0, u64::saturating_add)
     }
 }

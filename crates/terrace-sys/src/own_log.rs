@@ -83,7 +83,8 @@ fn may_be_replaced(path: &Path) -> io::Result<bool> {
         Err(error) if error.raw_os_error() == Some(libc::ELOOP) => return Ok(false),
         Err(error) => return Err(error),
     };
-    if !file.metadata()?.is_file() {
+    let meta = file.metadata()?;
+    if !meta.is_file() || !is_ours(&meta) {
         return Ok(false);
     }
     let mut begins = Vec::new();

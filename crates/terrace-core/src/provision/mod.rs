@@ -199,7 +199,10 @@ impl Provision {
             self.answer(wanted.id, Err(requests::gone()));
             return;
         };
-        provider.heard_of(now);
+        // That somebody asks is no word of the provider.
+        if provider.is_quiet {
+            provider.heard_of(now);
+        }
         let look = provider.looks.want(now);
         let until = now.after(self.config.patience());
         let request = Request::new(&wanted, look, until);

@@ -24,8 +24,6 @@ pub(super) struct Order {
     pub why: Option<String>,
     /// Memory of the hypervisor's process then.
     pub resident: Option<ResidentMemory>,
-    /// A report came after the provider took it.
-    pub is_seen: bool,
 }
 
 /// What each tier shall have if these sizes are asked for.

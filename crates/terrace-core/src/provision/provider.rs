@@ -45,6 +45,8 @@ pub(super) struct Provider {
     pub resident: Option<ResidentMemory>,
     /// The last order.
     pub order: Option<Order>,
+    /// Orders that no report has shown the end of, and what they named: the guest may have it by now.
+    unseen: Vec<(OrderId, Vec<Option<u64>>)>,
     /// What became of all orders.
     pub counts: Orders,
     /// What was said of it.
@@ -87,6 +89,7 @@ impl Provider {
             holding_unknown: None,
             resident: None,
             order: None,
+            unseen: Vec::new(),
             counts: Orders::default(),
             reasons,
             looks: Looks::new(now),
@@ -139,16 +142,17 @@ impl Provider {
         let status = self.status();
         let report = status.and_then(|status| status.reports);
         let tiers = status.iter().flat_map(|status| &status.tiers);
+        let from_bytes = tiers.map(|tier| tier.size_bytes).collect();
+        self.unseen.push((number, size_bytes.clone()));
         self.order = Some(Order {
             number,
             origin,
             at: now,
-            from_bytes: tiers.map(|tier| tier.size_bytes).collect(),
+            from_bytes,
             size_bytes,
             state: OrderState::Sent,
             why: None,
             resident: self.resident,
-            is_seen: false,
         });
         self.met_said.clear();
         // What the guest said until now was about another target.
@@ -167,13 +171,19 @@ impl Provider {
                 self.reasons.say(now, said);
             }
         }
+        // A lost answer is none: the order, or half of it, may have been taken.
+        if matches!(
+            result,
+            Err(ProviderError::Refused(_) | ProviderError::Nothing(_))
+        ) {
+            self.unseen.retain(|(unseen, _)| *unseen != number);
+        }
         let Some(order) = self.order.as_mut().filter(|o| o.number == number) else {
             return;
         };
         match result {
             Ok(()) => order.state = OrderState::UnderWay,
             Err(trouble) => {
-                // A lost answer is none: the order, or half of it, may have been taken.
                 order.state = match trouble {
                     ProviderError::Gone(_) => OrderState::Unknown,
                     ProviderError::Refused(_) | ProviderError::Nothing(_) => OrderState::Failed,
@@ -181,6 +191,18 @@ impl Provider {
                 order.why = Some(trouble.to_string());
             }
         }
+    }
+
+    /// A report came after the provider was given that order, and those before it.
+    pub fn orders_seen(&mut self, given: OrderId) {
+        self.unseen.retain(|(unseen, _)| *unseen > given);
+    }
+
+    /// The most that tier `i` may have, or be on its way to, bytes.
+    pub fn most(&self, i: usize, tier: &TierStatus) -> u64 {
+        let sent = self.unseen.iter();
+        let sent = sent.filter_map(|(_, sizes)| sizes.get(i).copied().flatten());
+        sent.fold(tier.size_bytes.max(tier.target_bytes), u64::max)
     }
 
     /// Something was heard of it, or somebody wants to.
@@ -237,7 +259,13 @@ impl Provider {
             return 0;
         };
         if let Some(seen) = tier.verified {
-            return seen.present_bytes;
+            // An old look at files is no word about what was given back since.
+            let most = if self.is_inflated(i) {
+                tier.size_bytes
+            } else {
+                tier.whole_bytes
+            };
+            return seen.present_bytes.min(most);
         }
         let sizes = tiers.into_iter().flatten().map(|tier| tier.size_bytes);
         let all: u128 = sizes.map(u128::from).sum();
@@ -253,12 +281,7 @@ impl Provider {
         if !self.is_inflated(i) {
             return tier.whole_bytes;
         }
-        let order = self.order.as_ref();
-        let order = order.filter(|o| !o.is_seen && o.state != OrderState::Failed);
-        let sent = order.and_then(|o| o.size_bytes.get(i).copied().flatten());
-        tier.size_bytes
-            .max(tier.target_bytes)
-            .max(sent.unwrap_or(0))
+        self.most(i, tier)
     }
 
     /// What each of its tiers counts for.

@@ -140,6 +140,7 @@ impl Provider {
         self.watch_targets(now, &status);
         self.watch_stuck(now, &status);
         self.watch_inflated(&status);
+        self.orders_seen(given);
         self.watch_order(&status, given);
         self.seen = Some(Seen { at: now, status });
     }
@@ -341,7 +342,6 @@ impl Provider {
             return;
         };
         let was = (order.state == OrderState::Unknown).then(|| order.why.take());
-        order.is_seen = true;
         let has_no_driver = self.untold.is_some_and(|(_, said)| said);
         (order.state, order.why) = progress(
             kind,

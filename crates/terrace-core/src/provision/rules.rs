@@ -99,7 +99,8 @@ impl Host<'_> {
         Ok(())
     }
 
-    /// Whether tier `i` may be asked to have no more than that.
+    /// Whether tier `i` may be asked to have no more than that. On its way up the guest may have more by then than it has
+    /// now.
     fn may_shrink(
         &self,
         provider: &Provider,
@@ -108,11 +109,12 @@ impl Host<'_> {
         wanted: u64,
     ) -> Result<(), Refusal> {
         let kind = provider.kind();
-        if wanted >= tier.size_bytes {
+        if wanted >= provider.most(i, tier) {
             return Ok(());
         }
         let least = self.least_first_tier_bytes;
-        if kind == ProviderKind::HyperFlex && i == 0 && wanted < least {
+        let is_little = wanted < least.min(tier.size_bytes);
+        if kind == ProviderKind::HyperFlex && i == 0 && is_little {
             return Err(Refusal::Invalid(format!(
                 "{} of {} memory are too little for any guest; {} can be had at least. Did you mean MiB?",
                 size(wanted),

@@ -50,6 +50,15 @@ pub struct Kept {
     tickets: BTreeMap<OrderId, Ticket>,
 }
 
+/// No order outlives its VM: another one of that name may have its device's place.
+impl Drop for Kept {
+    fn drop(&mut self) {
+        for ticket in self.tickets.values() {
+            ticket.withdraw();
+        }
+    }
+}
+
 impl Elastics {
     /// No VM yet.
     pub fn new(finder: Finder, config: ProvisionConfig) -> Self {
@@ -135,8 +144,8 @@ impl Daemon {
             tickets: BTreeMap::new(),
         };
         let before = self.elastics.vms.insert(name.to_owned(), kept);
-        if let Some(before) = before {
-            self.handle(Event::ProviderDeparted(before.provider));
+        if let Some(before) = before.map(|before| before.provider) {
+            self.handle(Event::ProviderDeparted(before));
         }
         self.handle(Event::ProviderArrived(spec));
     }
