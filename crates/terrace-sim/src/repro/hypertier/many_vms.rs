@@ -158,12 +158,6 @@ pub const FIGURE_7: Experiment = Experiment {
                    much is moved; looking at a page is estimated at 150 ns. hyperplace's part is a walk over \
                    the whole table each epoch, where the paper walks ranges of interest only.",
         },
-        Why {
-            rows: "migration of tpp",
-            text: "it is the pages: TPP moves 10.8 times as many as hyperplace, because cold pages are updated often \
-                   enough to be active (figure 1). If the cold part is hardly touched (weight = 1000), TPP takes \
-                   7.3 s and hyperplace 8.6 s.",
-        },
     ],
 };
 
