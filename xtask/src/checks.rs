@@ -3,9 +3,10 @@
 use std::process::Command;
 
 use anyhow::{Context, Result, bail};
+use terrace_lab::{TestArguments, host, modules, places};
 
+use crate::mutations;
 use crate::stages::{self, Stage};
-use crate::{host, lab, modules, mutations, places};
 
 /// Everything a change must pass.
 pub fn ci() -> Result<()> {
@@ -38,7 +39,7 @@ pub fn test(long: bool) -> Result<()> {
 pub fn demo() -> Result<()> {
     stages::run(vec![
         Stage::new("install", host::install_missing),
-        Stage::new("lab demo", lab::demo),
+        Stage::new("lab demo", terrace_lab::demo),
     ])
 }
 
@@ -56,9 +57,9 @@ fn test_stages(long: bool) -> Vec<Stage> {
         }));
     }
     stages.push(Stage::new("lab test", move || {
-        lab::test(&lab::TestArguments {
+        terrace_lab::test(&TestArguments {
             long,
-            ..lab::TestArguments::default()
+            ..TestArguments::default()
         })
     }));
     stages

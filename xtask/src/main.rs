@@ -1,14 +1,7 @@
 //! The workspace's own tasks: `cargo xtask …`.
 
-mod apt;
 mod checks;
-mod children;
-mod host;
-mod lab;
-mod modules;
 mod mutations;
-mod places;
-mod progress;
 mod stages;
 
 use std::process::ExitCode;
@@ -42,18 +35,18 @@ enum Task {
     Mutations(mutations::Arguments),
     /// A two-tier KVM host with a real guest in it, in an emulator on this machine
     #[command(subcommand)]
-    Lab(lab::Task),
+    Lab(terrace_lab::Task),
 }
 
 fn main() -> ExitCode {
     let task = Arguments::parse().task;
-    let result = children::end_with_this_process().and_then(|()| match task {
+    let result = terrace_lab::children::end_with_this_process("xtask").and_then(|()| match task {
         Task::Demo => checks::demo(),
         Task::Test { long } => checks::test(long),
         Task::Ci => checks::ci(),
-        Task::Modules => modules::check(),
+        Task::Modules => terrace_lab::modules::check(),
         Task::Mutations(arguments) => mutations::run(&arguments),
-        Task::Lab(task) => lab::run(task),
+        Task::Lab(task) => terrace_lab::run(task),
     });
     match result {
         Ok(()) => ExitCode::SUCCESS,

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 
-use crate::progress::say;
+use terrace_lab::progress::say;
 
 /// A named step.
 pub struct Stage {

@@ -13,12 +13,12 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 use clap::Args;
 
-use crate::children::Guarded;
-use crate::lab::guest_images;
-use crate::places;
-use crate::progress::{Wait, say};
 use judge::Verdict;
 use table::{MUTATIONS, Mutation, Place, Proof};
+use terrace_lab::children::Guarded;
+use terrace_lab::guest_images;
+use terrace_lab::places;
+use terrace_lab::progress::{Wait, say};
 use tree::Tree;
 
 /// Names the folder for tests on guests.

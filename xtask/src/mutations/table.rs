@@ -626,7 +626,7 @@ mod tests {
 
     use super::super::tree::mutated;
     use super::*;
-    use crate::places;
+    use terrace_lab::places;
 
     #[test]
     fn each_mutation_applies_to_the_tree_as_it_is() {

@@ -8,7 +8,7 @@ use std::process::Command;
 use anyhow::{Context, Result, bail};
 
 use super::table::Mutation;
-use crate::{host, places};
+use terrace_lab::{host, places};
 
 /// The copy.
 pub struct Tree(PathBuf);

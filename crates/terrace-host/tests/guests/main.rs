@@ -2,7 +2,7 @@
 //!
 //! The guests run here under plain emulation, their RAM a file, and are scanned by the product: its
 //! monitor, its memory map, its worker. What is in their memory, which pages are hot and whether any
-//! byte is wrong they say themselves (`tests/lab/src/bin/lab-guest`).
+//! byte is wrong they say themselves (`lab/programs/src/bin/lab-guest`).
 //!
 //! Needs QEMU, a kernel and an initrd: `cargo xtask lab test` makes them and runs this. Started with the
 //! argument `worker`, this program is the product's worker.

@@ -1,0 +1,38 @@
+//! Where the pages of a process are, by the kernel's word.
+
+use std::io;
+
+use anyhow::{Context, Result};
+use serde::Deserialize;
+use terrace_lab_programs::move_pages;
+use terrace_lab_programs::pages::{PAGE_SIZE, PageRange, Placement};
+
+/// Pages a call, when moving.
+const BATCH: usize = 512;
+
+/// What a workload answers to `truth`: whose pages, and their virtual page numbers.
+#[derive(Deserialize)]
+struct Truth {
+    pid: i32,
+    ranges: Vec<PageRange>,
+}
+
+/// Of the pages on standard input; first moves them if there is a node to move them to.
+pub fn print(node: Option<i32>) -> Result<()> {
+    let truth: Truth = serde_json::from_reader(io::stdin())
+        .context("standard input: {\"pid\": N, \"ranges\": [[first, count], ...]}")?;
+    let pages = truth.ranges.iter().flat_map(|range| range.frames());
+    let addresses: Vec<usize> = pages
+        .map(|page| Ok(usize::try_from(page)? * PAGE_SIZE))
+        .collect::<Result<_>>()?;
+    let statuses = match node {
+        Some(node) => move_pages::move_to(truth.pid, &addresses, node, BATCH)?,
+        None => move_pages::query(truth.pid, &addresses)?,
+    };
+    let mut placement = Placement::default();
+    for status in statuses {
+        placement.count(status);
+    }
+    println!("{}", serde_json::to_string(&placement)?);
+    Ok(())
+}

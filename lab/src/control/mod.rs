@@ -1,0 +1,10 @@
+//! A running lab: the channels into it, and what is done in it by them.
+
+pub mod agent;
+mod channel;
+pub mod daemon;
+mod filler;
+pub mod lab;
+mod native;
+mod redis;
+mod truth;

@@ -1,0 +1,7 @@
+//! Guests that are started on this machine, without an L1 around them, and the product beside them.
+
+pub mod beside;
+pub mod flex;
+pub mod plain;
+pub mod stock;
+pub mod tiered;

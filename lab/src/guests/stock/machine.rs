@@ -1,0 +1,116 @@
+//! The guest's machine: what its QEMU is started with.
+
+use std::fs::File;
+use std::io::BufWriter;
+use std::path::PathBuf;
+
+use anyhow::Result;
+use terrace_lab_programs::port;
+
+use crate::guests::tiered::TIERS;
+use crate::machine::cpio::Image;
+use crate::machine::kernel::Kernel;
+use crate::machine::options::{CONSOLE_LOG, QMP, RESETS_LOG};
+use crate::{host, places, programs};
+
+/// Name of the machine and of the guest.
+pub const NAME: &str = "stock";
+
+/// What a stock QEMU has to resize a guest by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Means {
+    /// A virtio-mem device of 1 GiB per node, half of a node's memory being plugged by it.
+    VirtioMem,
+    /// One balloon.
+    Balloon,
+    /// None: memory is plugged in as DIMMs.
+    Dimm,
+}
+
+impl Means {
+    /// The guest's driver.
+    pub fn module(self) -> Option<&'static str> {
+        match self {
+            Self::VirtioMem => Some("virtio_mem"),
+            Self::Balloon => Some("virtio_balloon"),
+            Self::Dimm => None,
+        }
+    }
+
+    /// What each node is started with.
+    pub fn boot_mib(self) -> u64 {
+        match self {
+            Self::VirtioMem => 256,
+            Self::Balloon | Self::Dimm => 512,
+        }
+    }
+}
+
+/// Where a driver is in the guest.
+pub fn driver(module: &str) -> String {
+    format!("/{module}.ko")
+}
+
+/// QEMU's options; `monitor` is a second monitor, for whoever manages the guest.
+pub fn options(means: Means, monitor: &str) -> Result<Vec<String>> {
+    let boot = means.boot_mib();
+    let mut text = format!(
+        "-nodefaults -no-reboot -display none -name {NAME} -machine q35 -accel tcg,thread=multi,tb-size=256 \
+         -cpu EPYC-Rome,-svm -smp 2 -m {all}M,slots=2,maxmem=4G -serial file:{CONSOLE_LOG} -d cpu_reset -D {RESETS_LOG} \
+         -qmp unix:{QMP},server=on,wait=off -qmp unix:{monitor},server=on,wait=off -device virtio-serial-pci \
+         -chardev socket,id=control,path={control},server=on,wait=off \
+         -device virtserialport,chardev=control,name={control}",
+        all = TIERS as u64 * boot,
+        control = port::CONTROL,
+    );
+    for (node, cpus) in [(0, ",cpus=0-1"), (1, "")] {
+        text.push_str(&format!(
+            " -object memory-backend-memfd,id=m{node},size={boot}M,share=on \
+             -numa node,nodeid={node},memdev=m{node}{cpus}"
+        ));
+    }
+    match means {
+        Means::Dimm => {}
+        Means::Balloon => text.push_str(" -device virtio-balloon-pci,id=balloon"),
+        Means::VirtioMem => (0..TIERS).for_each(|node| {
+            text.push_str(&format!(
+                " -object memory-backend-memfd,id=v{node},size=1G,share=on,reserve=off \
+                 -device virtio-mem-pci,id=vm{node},memdev=v{node},node={node},requested-size=256M"
+            ));
+        }),
+    }
+    let mut options: Vec<String> = text.split_whitespace().map(str::to_owned).collect();
+    let kernel = Kernel::get(false)?;
+    let image = kernel.image().display().to_string();
+    let initrd = initrd(&kernel, means)?.display().to_string();
+    for (name, value) in [
+        ("-kernel", image.as_str()),
+        ("-initrd", &initrd),
+        // What is plugged shall be free of memory that cannot be moved.
+        (
+            "-append",
+            "console=ttyS0 panic=-1 quiet memhp_default_state=online_movable",
+        ),
+    ] {
+        options.extend([name.to_owned(), value.to_owned()]);
+    }
+    Ok(options)
+}
+
+fn initrd(kernel: &Kernel, means: Means) -> Result<PathBuf> {
+    let built = programs::build_lab()?;
+    let mut image = Image::default();
+    image
+        .console()
+        .bytes("init", include_bytes!("init.sh"))
+        .copy("bin/busybox", &host::find("bin/busybox")?)
+        .copy("bin/lab-host", &built.host)
+        .copy("bin/lab-native", &built.native);
+    if let Some(module) = means.module() {
+        let path = driver(module);
+        image.bytes(path.trim_start_matches('/'), &kernel.module(module)?);
+    }
+    let path = places::lab("stock")?.join("initrd");
+    image.write(&mut BufWriter::new(File::create(&path)?))?;
+    Ok(path)
+}

@@ -1,0 +1,11 @@
+//! The machine that is L1: what it boots and on what, its process, and its snapshots.
+
+pub mod blueprint;
+pub mod cpio;
+pub mod emulator;
+pub mod images;
+pub mod kernel;
+pub mod options;
+pub mod process;
+pub mod qmp;
+pub mod snapshot;

@@ -1,0 +1,87 @@
+//! The ways to place pages that are compared.
+
+use anyhow::Result;
+
+use terrace_lab_programs::vm::RamPolicy;
+
+use super::damos;
+use crate::control::daemon::{Setup, VM};
+use crate::control::lab::Lab;
+
+/// NUMA balancing looks at a task's memory once in a period of the task's CPU time; by default the
+/// period grows to 60 s where few hint faults are counted, as they are in this mode.
+const SCAN_EVERY_SECOND: &str = "mount -t debugfs debugfs /sys/kernel/debug
+    echo 1000 >/sys/kernel/debug/sched/numa_balancing/scan_period_max_ms";
+
+/// Who decides which page lies where.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Method {
+    Nothing,
+    NumaBalancing,
+    Damos,
+    Terrace,
+}
+
+impl Method {
+    /// In the order of the table.
+    pub const ALL: [Self; 4] = [
+        Self::Nothing,
+        Self::NumaBalancing,
+        Self::Damos,
+        Self::Terrace,
+    ];
+
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Nothing => "nothing",
+            Self::NumaBalancing => "numa_balancing=2 + demotion",
+            Self::Damos => "DAMOS migrate_hot/migrate_cold",
+            Self::Terrace => "terrace",
+        }
+    }
+
+    /// Whether NUMA balancing may move the pages of the RAM, which is a file on tmpfs.
+    pub fn ram_policy(self) -> RamPolicy {
+        match self {
+            Self::NumaBalancing => RamPolicy::Balanced,
+            Self::Nothing | Self::Damos | Self::Terrace => RamPolicy::None,
+        }
+    }
+
+    /// The kernel's settings, before the guest starts.
+    pub fn knobs(self) -> String {
+        let (balancing, demotion) = match self {
+            Self::NumaBalancing => (2, 1),
+            Self::Nothing | Self::Damos | Self::Terrace => (0, 0),
+        };
+        let scan = match self {
+            Self::NumaBalancing => SCAN_EVERY_SECOND,
+            Self::Nothing | Self::Damos | Self::Terrace => "",
+        };
+        format!(
+            "echo {balancing} >/proc/sys/kernel/numa_balancing\n\
+             echo {demotion} >/sys/kernel/mm/numa/demotion_enabled\n{scan}"
+        )
+    }
+
+    /// Brings it up without letting it move anything.
+    pub fn prepare(self, lab: &mut Lab) -> Result<()> {
+        match self {
+            Self::Nothing | Self::NumaBalancing => Ok(()),
+            Self::Damos => lab.check(&damos::prepare()).map(drop),
+            Self::Terrace => lab.start_daemon(Setup {
+                moves: false,
+                ..Setup::VTMM
+            }),
+        }
+    }
+
+    /// Lets it move pages.
+    pub fn begin(self, lab: &mut Lab) -> Result<()> {
+        match self {
+            Self::Nothing | Self::NumaBalancing => Ok(()),
+            Self::Damos => lab.check(damos::BEGIN).map(drop),
+            Self::Terrace => lab.check(&format!("terrace set {VM} moves=on")).map(drop),
+        }
+    }
+}

@@ -1,0 +1,29 @@
+//! The figures of all methods.
+
+use serde::Serialize;
+
+use super::watch::Measured;
+
+/// All that was measured.
+#[derive(Debug, Serialize)]
+pub struct Report {
+    pub kernel: String,
+    pub window_s: u64,
+    pub methods: Vec<MethodReport>,
+}
+
+/// One method's figures, a window for each hot set.
+#[derive(Debug, Serialize)]
+pub struct MethodReport {
+    pub name: &'static str,
+    /// Pages of the guest on the fast node when the first window began.
+    pub fast_at_start: usize,
+    pub windows: Vec<Measured>,
+}
+
+/// The hot sets, in the order in which the guest gets them, and what it is told: nothing for the first.
+pub const HOT_SETS: [(&str, Option<&str>); 3] = [
+    ("scattered, first", None),
+    ("scattered, moved", Some("move 99")),
+    ("contiguous, moved", Some("move 7 clustered")),
+];

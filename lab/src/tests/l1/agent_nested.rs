@@ -1,0 +1,162 @@
+//! The guest agent in a nested guest with a node per tier, and the daemon of its host.
+//!
+//! What is hot and where it is are the word of the guest and its kernel: to L1 this guest's nodes are two
+//! parts of its QEMU's memory, each bound to a node of L1.
+
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail, ensure};
+use serde_json::Value;
+use terrace_lab_programs::pages::Placement;
+use terrace_lab_programs::vm::{GUEST_FAST_NODE, VmSpec, truth_port};
+
+use crate::control::agent::{AgentSetup, AgentStatus};
+use crate::control::daemon::{HotOnFast, Setup, VM};
+use crate::control::lab::Lab;
+use crate::tests::test::{Boot, Needs, Test};
+
+const PATIENCE: Duration = Duration::from_secs(200);
+
+/// Epochs that the hot set may take: three or four times what a machine takes that does nothing else.
+const EPOCHS: u64 = 60;
+
+const GUEST: &str = "tiered";
+
+pub const TESTS: &[Test] = &[Test {
+    name: "agent_of_a_nested_guest_places_its_pages_and_the_host_hears_of_it",
+    needs: Needs::Product,
+    boot: Boot::L1(agent_of_a_nested_guest_places_its_pages_and_the_host_hears_of_it),
+}];
+
+/// The host may not look into the guest, whatever happens.
+const GUEST_MANAGED: Setup = Setup {
+    defaults: "",
+    sections: "[vm.tiered]\nmode = \"guest\"\nscan = false",
+    ..Setup::VTMM
+};
+
+fn agent_of_a_nested_guest_places_its_pages_and_the_host_hears_of_it(lab: &mut Lab) -> Result<()> {
+    start(lab)?;
+    let before = on_fast(lab)?;
+    ensure!(
+        before.fast == 0 && before.hot > 1000,
+        "the hot set does not start in slow memory: {before}"
+    );
+    lab.configure(GUEST_MANAGED)?;
+    lab.launch_daemon()?;
+    lab.guest_of(GUEST, "agent start")?;
+    expect_placed(lab, 0)?;
+    lab.guest_of(GUEST, "move 5")?;
+    let first = status(lab)?.epochs()?;
+    expect_placed(lab, first)?;
+    lab.expect_intact(GUEST)?;
+    expect_heartbeats(lab)?;
+    println!("{}", status(lab)?.cost()?);
+    lab.guest_of(GUEST, "agent kill")?;
+    let agent = wait_for_fallback(lab, true)?;
+    println!("the agent was killed: {}", agent["fallback"]);
+    lab.guest_of(GUEST, "agent start")?;
+    let agent = wait_for_fallback(lab, false)?;
+    println!("it was started again: {}", agent["in_force"]);
+    lab.expect_intact(GUEST)
+}
+
+fn start(lab: &mut Lab) -> Result<()> {
+    lab.end_vm(VM)?;
+    lab.push_agent_files(AgentSetup {
+        process: "lab-guest",
+        fast: "24MiB",
+        sections: "[host]\nchannel = true",
+        ..AgentSetup::SEEDED
+    })?;
+    lab.start_vm(&VmSpec {
+        name: GUEST.to_owned(),
+        truth_port: truth_port(2),
+        memory_mib: 448,
+        fast_mib: 160,
+        region_mib: 160,
+        clustered: true,
+        agent: true,
+        pause_ms: 2,
+        ..VmSpec::default()
+    })
+}
+
+/// Where the guest's hot pages are among its own nodes, by the word of its own kernel.
+fn on_fast(lab: &mut Lab) -> Result<HotOnFast> {
+    let placement: Placement = serde_json::from_value(lab.guest_of(GUEST, "placement")?)?;
+    Ok(HotOnFast {
+        fast: placement.on(GUEST_FAST_NODE),
+        hot: placement.total(),
+    })
+}
+
+fn status(lab: &mut Lab) -> Result<AgentStatus> {
+    let answer = lab.guest_of(GUEST, "agent status")?;
+    let status = answer.get("answer").filter(|status| status.is_object());
+    let status = status.with_context(|| format!("the guest's agent: {answer}"))?;
+    Ok(AgentStatus(status.clone()))
+}
+
+/// At least 90 % of the hot set is in fast memory within [`EPOCHS`] after epoch `first`. The agent is asked
+/// only now and then: each question is a program that the nested guest has to start.
+fn expect_placed(lab: &mut Lab, first: u64) -> Result<()> {
+    let (now, status) = lab.wait_until("the hot set is in fast memory", PATIENCE, |lab| {
+        let now = on_fast(lab)?;
+        std::thread::sleep(Duration::from_millis(300));
+        // It has no socket yet right after its start.
+        let Ok(status) = status(lab) else {
+            return Ok(None);
+        };
+        let taken = status.epochs()?.saturating_sub(first);
+        println!("epoch {taken}: {now}");
+        let over = taken > EPOCHS;
+        Ok((over || now.fast * 10 >= now.hot * 9).then_some((now, status)))
+    })?;
+    println!("{now} (sampler {})", status.word("sampler"));
+    if now.fast * 10 < now.hot * 9 {
+        let log = lab.guest_of(GUEST, "agent log")?;
+        bail!(
+            "less than 90 % of the hot set is in fast memory after {EPOCHS} epochs: {now}\n{}\n{log}",
+            status.0
+        );
+    }
+    Ok(())
+}
+
+/// What the daemon knows of the guest's agent.
+fn heard(lab: &mut Lab) -> Result<Option<Value>> {
+    let vm = lab.vm(GUEST)?;
+    Ok(vm.map(|mut vm| vm["agent"].take()).filter(|a| !a.is_null()))
+}
+
+/// Heartbeats come, tell what the agent says of itself, and the host moves nothing.
+fn expect_heartbeats(lab: &mut Lab) -> Result<()> {
+    let beats = |agent: &Value| agent["heartbeats"].as_u64().unwrap_or(0);
+    let agent = lab.wait_until("the agent's heartbeats arrive", PATIENCE, |lab| {
+        Ok(heard(lab)?.filter(|agent| beats(agent) >= 3))
+    })?;
+    println!("{}", lab.check(&format!("terrace show {GUEST}"))?);
+    let report = &agent["report"];
+    println!("the host heard: {agent}");
+    ensure!(
+        report["sampler"] == "damon"
+            && report["nodes"].as_array().is_some_and(|n| n.len() == 2)
+            && report["promoted_pages"].as_u64() > Some(1000)
+            && agent["fallback"].is_null(),
+        "not what the agent says of itself: {agent}"
+    );
+    let vm = lab.vm(GUEST)?.context("the daemon forgot the guest")?;
+    ensure!(
+        vm["mode"] == "guest" && vm["promoted_pages"] == 0,
+        "the host does not leave the guest alone: {vm}"
+    );
+    Ok(())
+}
+
+fn wait_for_fallback(lab: &mut Lab, wanted: bool) -> Result<Value> {
+    lab.wait_until("the host notices", PATIENCE, |lab| {
+        let agent = heard(lab)?;
+        Ok(agent.filter(|agent| agent["fallback"].is_string() == wanted))
+    })
+}

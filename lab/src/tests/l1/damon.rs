@@ -1,0 +1,86 @@
+//! DAMON as the tracker: what it finds where page tables are out of reach, and what it cannot see.
+
+use std::time::Duration;
+
+use anyhow::{Result, ensure};
+use terrace_lab_programs::vm::VmSpec;
+
+use crate::control::daemon::{Setup, VM};
+use crate::control::lab::Lab;
+use crate::tests::test::{Boot, Needs, Test};
+
+const ROUNDS: u64 = 3;
+
+pub const TESTS: &[Test] = &[
+    Test {
+        name: "damon_finds_a_contiguous_hot_set_where_page_tables_cannot_be_read",
+        needs: Needs::Product,
+        boot: Boot::L1(damon_finds_a_contiguous_hot_set_where_page_tables_cannot_be_read),
+    },
+    Test {
+        name: "damon_as_the_tracker_fails_on_a_scattered_hot_set",
+        needs: Needs::Product,
+        boot: Boot::L1(damon_as_the_tracker_fails_on_a_scattered_hot_set),
+    },
+];
+
+fn damon_finds_a_contiguous_hot_set_where_page_tables_cannot_be_read(lab: &mut Lab) -> Result<()> {
+    lab.end_vm(VM)?;
+    // A huge page would be watched and moved as one, which is another test's matter.
+    lab.check("echo never >/sys/kernel/mm/transparent_hugepage/enabled")?;
+    lab.start_vm(&VmSpec {
+        private: true,
+        clustered: true,
+        ..VmSpec::default()
+    })?;
+    lab.start_daemon(Setup::VTMM)?;
+    expect_damon(lab, "share=on")?;
+    ensure!(
+        lab.converges_within_three_rounds(VM)?,
+        "the hot set is not in fast memory after three rounds"
+    );
+    lab.expect_intact(VM)?;
+    // What a crash leaves running is known by its mark to the next daemon, which takes over.
+    lab.check("kill -9 $(cat /run/terrace/pid)")?;
+    ensure!(kdamonds(lab)? != "0", "a killed daemon stopped its kdamond");
+    lab.start_daemon(Setup::VTMM)?;
+    expect_damon(lab, "share=on")?;
+    lab.check("kill $(cat /run/terrace/pid)")?;
+    lab.wait_until("DAMON is given back", Duration::from_secs(60), |lab| {
+        Ok((kdamonds(lab)? == "0").then_some(()))
+    })
+}
+
+fn kdamonds(lab: &mut Lab) -> Result<String> {
+    let count = lab.check("cat /sys/kernel/mm/damon/admin/kdamonds/nr_kdamonds")?;
+    Ok(count.trim().to_owned())
+}
+
+/// The same guest and the same rounds as in the placement test, which passes with the page tables.
+fn damon_as_the_tracker_fails_on_a_scattered_hot_set(lab: &mut Lab) -> Result<()> {
+    lab.start_daemon(Setup {
+        defaults: "ceiling = { fast = \"24MiB\" }\ntracker = \"damon\"",
+        ..Setup::VTMM
+    })?;
+    expect_damon(lab, "is configured")?;
+    let first = lab.rounds(VM)?;
+    lab.wait_for_round(VM, first + ROUNDS)?;
+    let after = lab.hot_on_fast(VM)?;
+    println!("with DAMON, {after}");
+    let promoted = lab.vm(VM)?.and_then(|vm| vm["promoted_pages"].as_u64());
+    println!("promoted: {promoted:?} pages");
+    ensure!(
+        after.fast * 100 < after.hot * 60,
+        "DAMON found a scattered hot set: this test shows nothing"
+    );
+    lab.expect_intact(VM)
+}
+
+fn expect_damon(lab: &mut Lab, why: &str) -> Result<()> {
+    let shown = lab.check(&format!("terrace show {VM}"))?;
+    ensure!(
+        shown.contains("damon (vaddr)") && shown.contains(why),
+        "{shown}"
+    );
+    Ok(())
+}

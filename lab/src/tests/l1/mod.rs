@@ -1,0 +1,41 @@
+//! What the product and the lab itself must do in L1. Each test gets a lab that nobody has used before.
+
+mod agent;
+mod agent_faults;
+mod agent_nested;
+mod compare;
+mod damon;
+mod fairness;
+mod faults;
+mod fork_storm;
+mod host_nodes;
+mod huge_pages;
+mod infrastructure;
+mod native;
+mod placement;
+mod several_vms;
+mod simulator;
+mod soak;
+mod writes;
+
+use super::test::Test;
+
+pub const TESTS: &[&[Test]] = &[
+    infrastructure::TESTS,
+    native::TESTS,
+    placement::TESTS,
+    fork_storm::TESTS,
+    faults::TESTS,
+    several_vms::TESTS,
+    huge_pages::TESTS,
+    damon::TESTS,
+    writes::TESTS,
+    agent::TESTS,
+    agent_faults::TESTS,
+    agent_nested::TESTS,
+    host_nodes::TESTS,
+    simulator::TESTS,
+];
+
+/// Those that take minutes.
+pub const LONG_TESTS: &[&[Test]] = &[soak::TESTS, compare::TESTS, fairness::TESTS];

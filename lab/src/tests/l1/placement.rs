@@ -1,0 +1,110 @@
+//! The main job: the hot pages of a VM that starts wholly in slow memory come into fast memory.
+//!
+//! What is hot is the guest's own word (its pagemap, over a channel that the daemon cannot open);
+//! where it is, is the word of L1's kernel (`move_pages`), asked by a program of the lab's own.
+
+use anyhow::{Result, ensure};
+
+use crate::control::daemon::{Setup, VM};
+use crate::control::lab::Lab;
+use crate::tests::test::{Boot, Needs, Test};
+
+pub const TESTS: &[Test] = &[
+    Test {
+        name: "hot_pages_come_into_fast_memory_and_follow_when_the_set_moves",
+        needs: Needs::Product,
+        boot: Boot::L1(hot_pages_come_into_fast_memory_and_follow_when_the_set_moves),
+    },
+    Test {
+        name: "placement_test_fails_with_moves_off",
+        needs: Needs::Product,
+        boot: Boot::L1(placement_test_fails_with_moves_off),
+    },
+    Test {
+        name: "placement_test_fails_with_a_shuffled_ranking",
+        needs: Needs::Product,
+        boot: Boot::L1(placement_test_fails_with_a_shuffled_ranking),
+    },
+    Test {
+        name: "daemon_cannot_open_the_truth_channel",
+        needs: Needs::Nothing,
+        boot: Boot::L1(daemon_cannot_open_the_truth_channel),
+    },
+];
+
+fn hot_pages_come_into_fast_memory_and_follow_when_the_set_moves(lab: &mut Lab) -> Result<()> {
+    let before = lab.hot_on_fast(VM)?;
+    ensure!(
+        before.fast == 0,
+        "the hot set does not start in slow memory: {before}"
+    );
+    lab.start_daemon(Setup::VTMM)?;
+    ensure!(
+        lab.converges_within_three_rounds(VM)?,
+        "the hot set is not in fast memory after three rounds"
+    );
+    lab.expect_intact(VM)?;
+    lab.guest("move 99")?;
+    let moved = lab.hot_on_fast(VM)?;
+    ensure!(
+        !moved.is_placed(),
+        "the new hot set is in fast memory already: {moved}"
+    );
+    ensure!(
+        lab.converges_within_three_rounds(VM)?,
+        "the moved hot set is not in fast memory after three rounds"
+    );
+    lab.expect_intact(VM)
+}
+
+fn placement_test_fails_with_moves_off(lab: &mut Lab) -> Result<()> {
+    lab.start_daemon(Setup {
+        moves: false,
+        ..Setup::VTMM
+    })?;
+    ensure!(
+        !lab.converges_within_three_rounds(VM)?,
+        "the placement test passes without moves: it shows nothing"
+    );
+    let after = lab.hot_on_fast(VM)?;
+    ensure!(
+        after.fast == 0,
+        "pages moved although moves are off: {after}"
+    );
+    lab.expect_intact(VM)
+}
+
+fn placement_test_fails_with_a_shuffled_ranking(lab: &mut Lab) -> Result<()> {
+    lab.start_daemon(Setup {
+        policy: "random",
+        ..Setup::VTMM
+    })?;
+    ensure!(
+        !lab.converges_within_three_rounds(VM)?,
+        "the placement test passes with a shuffled ranking: it shows nothing"
+    );
+    let promoted = lab.vm(VM)?.and_then(|vm| vm["promoted_pages"].as_u64());
+    ensure!(
+        promoted > Some(1000),
+        "the shuffled ranking moved nothing: {promoted:?}"
+    );
+    lab.expect_intact(VM)
+}
+
+/// The test's knowledge of the hot set must not leak to the daemon, which runs as root in L1: the
+/// channel's device takes one opener, and the lab's keeper holds it.
+fn daemon_cannot_open_the_truth_channel(lab: &mut Lab) -> Result<()> {
+    let opened = lab.run(
+        "for name in /sys/class/virtio-ports/*/name; do
+            grep -q '^truth1$' $name || continue
+            port=/dev/$(basename $(dirname $name))
+            (exec 3<>$port) 2>&1 && echo opened
+        done",
+        std::time::Duration::from_secs(30),
+    )?;
+    ensure!(
+        opened.stdout.contains("busy") && !opened.stdout.contains("opened"),
+        "the truth channel can be opened: {opened:?}"
+    );
+    Ok(())
+}

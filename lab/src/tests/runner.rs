@@ -1,0 +1,127 @@
+//! The one runner of the lab's tests.
+
+use anyhow::{Result, bail};
+use clap::Args;
+use terrace_lab_programs::vm::VmSpec;
+
+use super::attempts::{self, MACHINE};
+use super::outcome::Outcome;
+use super::refused::Here;
+use super::test::{Boot, Needs, OnGuest, Test, caught};
+use super::{plain, registry};
+use crate::alone::seeing_all_processes;
+use crate::control::lab::Lab;
+use crate::machine::blueprint::Blueprint;
+use crate::machine::process::Lifetime;
+use crate::programs;
+
+/// Run the tests that need a real host and guest, each in a freshly restored lab
+#[derive(Args, Default)]
+pub struct TestArguments {
+    /// Run only tests whose names contain this
+    #[arg(long, value_name = "NAME")]
+    pub only: Option<String>,
+    /// Also run the tests that take minutes
+    #[arg(long)]
+    pub long: bool,
+    /// Name the tests and run none
+    #[arg(long)]
+    pub list: bool,
+}
+
+/// Runs the tests that the arguments ask for; the last line says how many passed and failed.
+///
+/// # Errors
+/// If one fails or cannot be run.
+pub fn run(arguments: &TestArguments) -> Result<()> {
+    let only = arguments.only.as_deref();
+    let chosen = registry::chosen(only, arguments.long);
+    let on_plain_guests = plain::names(only)?;
+    if chosen.is_empty() && on_plain_guests.is_empty() {
+        bail!("no such test; `cargo xtask lab test --list` names them");
+    }
+    if arguments.list {
+        let names = listed(&chosen, &on_plain_guests);
+        names.iter().for_each(|name| println!("{name}"));
+        return Ok(());
+    }
+    let mut outcome = Outcome::default();
+    if !on_plain_guests.is_empty() {
+        outcome = plain::run(only, arguments.long)?;
+    }
+    run_chosen(&chosen, &mut outcome)?;
+    outcome.conclude()
+}
+
+fn run_chosen(chosen: &[&Test], outcome: &mut Outcome) -> Result<()> {
+    let mut blueprint = None;
+    for test in chosen {
+        match test.boot {
+            Boot::Guest(body) => outcome.run(test.name, || on_guest(test, body)),
+            Boot::L1(body) => {
+                let blueprint = match &blueprint {
+                    Some(made) => made,
+                    None => &*blueprint.insert(prepare_l1(chosen)?),
+                };
+                outcome.run(test.name, || attempts::run(blueprint, test, body));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Names in the order in which they are listed.
+fn listed<'a>(chosen: &[&'a Test], on_plain_guests: &'a [String]) -> Vec<&'a str> {
+    let (in_l1, on_guests): (Vec<&Test>, Vec<&Test>) = chosen
+        .iter()
+        .partition(|test| matches!(test.boot, Boot::L1(_)));
+    let name = |test: &&'a Test| test.name;
+    in_l1
+        .iter()
+        .map(name)
+        .chain(on_plain_guests.iter().map(String::as_str))
+        .chain(on_guests.iter().map(name))
+        .collect()
+}
+
+/// What the tests in L1 start from, with a snapshot.
+fn prepare_l1(chosen: &[&Test]) -> Result<Blueprint> {
+    let blueprint = Blueprint::prepare(&VmSpec::default(), false)?;
+    if chosen.iter().any(|test| test.needs == Needs::Product) {
+        programs::build_product()?;
+    }
+    if !blueprint.has_snapshot()? {
+        drop(Lab::start(&blueprint, MACHINE, Lifetime::Task)?);
+    }
+    Ok(blueprint)
+}
+
+/// Runs a test that starts a guest of its own, and looks what this machine's kernel refused meanwhile.
+fn on_guest(test: &Test, body: OnGuest) -> Result<()> {
+    let log = Here::now();
+    let result = match test.needs {
+        Needs::EveryProcess => {
+            let alone = ["lab", "test", "--only", test.name];
+            seeing_all_processes(&alone, || caught(body))
+        }
+        Needs::Nothing | Needs::Product => caught(body),
+    };
+    log.since().and_then(|refused| refused.judge(result))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Documents, CI and people select tests by these names.
+    #[test]
+    fn the_tests_are_those_of_the_list() {
+        let plain = ["(of terrace-host)".to_owned()];
+        let names = |long| listed(&registry::chosen(None, long), &plain);
+        let mut wanted: Vec<&str> = include_str!("names.txt").lines().collect();
+        let all = wanted.iter().map(|line| line.trim_end_matches(" (long)"));
+        assert_eq!(names(true), all.collect::<Vec<_>>());
+        wanted.retain(|line| !line.ends_with(" (long)"));
+        assert_eq!(names(false), wanted);
+    }
+}

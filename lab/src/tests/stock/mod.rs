@@ -1,0 +1,22 @@
+//! What `terrace resize` and a scan must do if QEMU has no device of ours.
+
+mod dimm;
+mod resizing;
+
+use super::test::Test;
+
+pub const TESTS: &[Test] = &[
+    Test::on_guest(
+        "virtio_mem_resizes_each_tier_under_a_working_program",
+        resizing::virtio_mem,
+    ),
+    Test::on_guest(
+        "virtio_mem_that_cannot_unplug_is_stuck_and_says_why",
+        resizing::stuck,
+    ),
+    Test::on_guest("balloon_resizes_the_total_and_says_so", resizing::balloon),
+    Test::on_guest(
+        "ram_plugged_into_a_running_guest_is_scanned_and_let_go_when_it_is_unplugged",
+        dimm::plugged_and_unplugged,
+    ),
+];

@@ -1,0 +1,61 @@
+//! What a test of the lab is.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use anyhow::{Result, anyhow};
+
+use crate::control::lab::Lab;
+
+/// The function of a test in L1.
+pub type InL1 = fn(&mut Lab) -> Result<()>;
+/// The function of a test that starts a guest of its own.
+pub type OnGuest = fn() -> Result<()>;
+
+/// A test, named as a behaviour.
+pub struct Test {
+    pub name: &'static str,
+    pub needs: Needs,
+    pub boot: Boot,
+}
+
+/// What must be there before a test begins.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Needs {
+    Nothing,
+    /// The product's programs in L1.
+    Product,
+    /// A view of every process there is.
+    EveryProcess,
+}
+
+/// What a test runs on, and its function.
+#[derive(Clone, Copy)]
+pub enum Boot {
+    /// A lab that nobody has used before.
+    L1(InL1),
+    /// A guest of this machine, which the test starts itself.
+    Guest(OnGuest),
+}
+
+impl Test {
+    /// A test that starts a guest of its own.
+    pub const fn on_guest(name: &'static str, run: OnGuest) -> Self {
+        Self {
+            name,
+            needs: Needs::Nothing,
+            boot: Boot::Guest(run),
+        }
+    }
+}
+
+/// Runs a test's function; an assertion in it fails this test, not the run.
+pub fn caught(run: impl FnOnce() -> Result<()>) -> Result<()> {
+    catch_unwind(AssertUnwindSafe(run))
+        .unwrap_or_else(|panic| Err(anyhow!("panic: {}", message(panic.as_ref()))))
+}
+
+fn message(panic: &(dyn std::any::Any + Send)) -> &str {
+    let text = panic.downcast_ref::<String>().map(String::as_str);
+    text.or_else(|| panic.downcast_ref::<&str>().copied())
+        .unwrap_or("(no message)")
+}
