@@ -155,10 +155,10 @@ pub struct Resize {
     /// The VM's name.
     pub vm: String,
     /// What it shall have of its fast memory, as 512MiB or 2GiB.
-    #[arg(long, value_name = "SIZE", group = "sizes")]
+    #[arg(long, value_name = "SIZE", group = "sizes", value_parser = bytes)]
     pub fast: Option<ByteSize>,
     /// What it shall have of its slow memory.
-    #[arg(long, value_name = "SIZE", group = "sizes")]
+    #[arg(long, value_name = "SIZE", group = "sizes", value_parser = bytes)]
     pub slow: Option<ByteSize>,
     /// What it shall have of each tier, fastest first, as 2GiB,8GiB,- ("-": it stays as it is); instead of --fast and
     /// --slow.
@@ -190,7 +190,15 @@ pub struct TierSize(pub Option<ByteSize>);
 fn tier_size(text: &str) -> Result<TierSize, String> {
     match text {
         "-" => Ok(TierSize(None)),
-        size => size.parse().map(|size| TierSize(Some(size))),
+        size => bytes(size).map(|size| TierSize(Some(size))),
+    }
+}
+
+/// A size that fits in 64 bits: one that does not is told so, not cut to what fits.
+fn bytes(text: &str) -> Result<ByteSize, String> {
+    match text.parse::<ByteSize>()? {
+        ByteSize(u64::MAX) => Err("more than there can be (16 EiB)".into()),
+        size => Ok(size),
     }
 }
 
@@ -334,6 +342,7 @@ mod tests {
         );
         assert_eq!(sizes("-,2KiB"), Some(vec![None, Some(2048)]));
         assert_eq!(sizes("2KiB,much"), None);
+        assert_eq!(sizes("1GiB,99999999EiB"), None);
         let both = [
             "terrace", "resize", "vm1", "--tiers", "1GiB", "--fast", "1GiB",
         ];

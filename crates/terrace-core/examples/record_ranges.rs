@@ -4,18 +4,12 @@
 //!
 //! A sample in `tests/logs` is never written again: see `record_sample`.
 
-use std::fs::File;
-use std::io::BufWriter;
-
 use terrace_core::ranges::{Config, Range, Ranges};
 use terrace_core::session::Session;
 use terrace_proto::Tick;
-use terrace_proto::log::LogWriter;
 use terrace_proto::ranges::{Mappings, RangesBudget, RangesEvent};
 use terrace_testkit::guest::{Guest, config, mapped, start};
-
-/// Bytes that a sample may have.
-const LIMIT: u64 = 100 << 10;
+use terrace_testkit::log::sample;
 
 /// Blocks of 2 MiB.
 fn blocks(from: u64, count: u64) -> Range {
@@ -73,12 +67,6 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         };
         guest.epoch(&mut session, &[(7, hot, 120), (9, blocks(1002, 1), 20)]);
     }
-    let mut writer = LogWriter::new(BufWriter::new(File::create(file)?), LIMIT)?;
-    for (at, record) in session.log() {
-        if !writer.append(*at, record)? {
-            return Err("the sample is over its size limit".into());
-        }
-    }
-    writer.finish()?;
+    std::fs::write(file, sample(session.log()))?;
     Ok(())
 }

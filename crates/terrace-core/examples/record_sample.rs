@@ -5,16 +5,10 @@
 //! A sample in `tests/logs` is never written again: when decisions change on purpose, a new one is
 //! added under a new name, and the test replays both where it can.
 
-use std::fs::File;
-use std::io::BufWriter;
-
 use terrace_core::{EngineConfig, TierKind};
 use terrace_proto::Tick;
-use terrace_proto::log::LogWriter;
 use terrace_testkit::engine::{Host, SECOND, draw, spec};
-
-/// Bytes that a sample may have.
-const LIMIT: u64 = 100 << 10;
+use terrace_testkit::log::sample;
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let file = std::env::args().nth(1).ok_or("usage: record_sample FILE")?;
@@ -42,12 +36,6 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     host.busy_every = 50;
     host.arrive(spec(1, 1024, 256), Box::new(heat));
     host.run_until(Tick(170 * SECOND));
-    let mut writer = LogWriter::new(BufWriter::new(File::create(file)?), LIMIT)?;
-    for (at, record) in host.log() {
-        if !writer.append(*at, record)? {
-            return Err("the sample is over its size limit".into());
-        }
-    }
-    writer.finish()?;
+    std::fs::write(file, sample(host.log()))?;
     Ok(())
 }

@@ -4,15 +4,9 @@
 //!
 //! As for `record_sample`, a sample is never written again.
 
-use std::fs::File;
-use std::io::BufWriter;
-
 use terrace_core::EngineConfig;
-use terrace_proto::log::LogWriter;
+use terrace_testkit::log::sample;
 use terrace_testkit::providers::{GIB, Provided, Providers};
-
-/// Bytes that a sample may have.
-const LIMIT: u64 = 100 << 10;
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let file = std::env::args().nth(1).ok_or("usage: record_sizes FILE")?;
@@ -37,12 +31,6 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     }
     host.resize(1, &[Some(GIB / 2), None]);
     host.run_for(20);
-    let mut writer = LogWriter::new(BufWriter::new(File::create(file)?), LIMIT)?;
-    for (at, record) in host.log() {
-        if !writer.append(*at, record)? {
-            return Err("the sample is over its size limit".into());
-        }
-    }
-    writer.finish()?;
+    std::fs::write(file, sample(host.log()))?;
     Ok(())
 }

@@ -5,11 +5,11 @@
 use proptest::prelude::*;
 use terrace_core::EngineConfig;
 use terrace_core::session::replay::replay;
-use terrace_proto::log::LogWriter;
 use terrace_proto::provision::{
     NotOrdered, OrderState, Ordered, ProviderError, ProviderStatus, TierStatus, Verified,
 };
 use terrace_proto::{OrderId, ProviderId, Tick};
+use terrace_testkit::log::written;
 use terrace_testkit::providers::{GIB, Provided, Providers};
 
 /// Two VMs that have half of what they could, and room for one of them to grow.
@@ -174,7 +174,7 @@ fn a_recorded_resize_is_replayed_to_the_byte() {
     host.resize(2, &[Some(GIB), None]);
     host.vms.get_mut(&1).unwrap().obey();
     host.run_for(30);
-    let log = written(&host);
+    let log = written(host.log());
     let replayed = replay(&log[..]).unwrap();
     assert!(replayed.actions > 20, "{replayed:?}");
     assert_eq!(replayed.unrecorded_actions, 0);
@@ -305,15 +305,7 @@ proptest! {
         prop_assert!(view.is_some());
         let over = host.engine().provision().overcommitted(&host.memory);
         prop_assert!(over.iter().all(|said| !said.is_empty()));
-        let log = written(&host);
+        let log = written(host.log());
         prop_assert!(replay(&log[..]).is_ok());
     }
-}
-
-fn written(host: &Providers) -> Vec<u8> {
-    let mut writer = LogWriter::new(Vec::new(), 1 << 30).unwrap();
-    for (at, record) in host.log() {
-        assert!(writer.append(*at, record).unwrap());
-    }
-    writer.finish().unwrap()
 }

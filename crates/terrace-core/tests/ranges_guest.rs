@@ -6,11 +6,12 @@ use terrace_core::ranges::{Config, Range, Ranges};
 use terrace_core::session::Session;
 use terrace_core::session::replay::replay;
 use terrace_proto::Tick;
-use terrace_proto::log::{LogWriter, RangesRecord, Record};
+use terrace_proto::log::{RangesRecord, Record};
 use terrace_proto::ranges::{
     EpochSummary, Exchanged, PieceState, RangesBudget, RangesEvent, Stopped, Surveyed, Travelled,
 };
 use terrace_testkit::guest::{Guest, config, mapped, start};
+use terrace_testkit::log::written;
 
 /// A block of 2 MiB.
 const BLOCK: u64 = 512;
@@ -176,15 +177,8 @@ fn what_was_recorded_is_decided_again_and_one_page_elsewhere_is_noticed() {
     for _ in 0..12 {
         guest.epoch(&mut session, &[(7, blocks(12, 3), HOT)]);
     }
-    let bytes = |records: &[_]| {
-        let mut writer = LogWriter::new(Vec::new(), 1 << 30).unwrap();
-        for (at, record) in records {
-            assert!(writer.append(*at, record).unwrap());
-        }
-        writer.finish().unwrap()
-    };
     let mut records = session.log().clone();
-    let replayed = replay(&bytes(&records)[..]).unwrap();
+    let replayed = replay(&written(&records)[..]).unwrap();
     assert_eq!(replayed.records, records.len() as u64);
     assert_eq!(replayed.unrecorded_actions, 0);
     let answer = records
@@ -195,5 +189,5 @@ fn what_was_recorded_is_decided_again_and_one_page_elsewhere_is_noticed() {
             _ => None,
         });
     answer.unwrap().states = vec![(1, PieceState::Busy)];
-    assert!(replay(&bytes(&records)[..]).is_err());
+    assert!(replay(&written(&records)[..]).is_err());
 }

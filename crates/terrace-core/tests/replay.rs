@@ -6,11 +6,12 @@ use proptest::prelude::*;
 use terrace_core::session::other::{Other, OtherError, Refused, Report, replay_with};
 use terrace_core::session::replay::{ReplayError, replay};
 use terrace_core::{EngineConfig, PolicyChoice, PolicyName, TierKind};
-use terrace_proto::log::{LogError, LogWriter, Record};
+use terrace_proto::log::{LogError, Record};
 use terrace_proto::{Command, Event, Tick, VmId};
 
 use terrace_testkit::engine::scattered::{EXCHANGED, FAST, PAGES, scattered};
 use terrace_testkit::engine::{Heat, Host, SECOND, spec};
+use terrace_testkit::log::written;
 
 const VM: VmId = VmId(1);
 
@@ -35,14 +36,6 @@ fn three_rounds(config: EngineConfig) -> Host {
     let mut host = host(config, PAGES, FAST, Box::new(scattered));
     host.run_until(Tick(170 * SECOND));
     host
-}
-
-fn written(records: &[(Tick, Record)]) -> Vec<u8> {
-    let mut writer = LogWriter::new(Vec::new(), 1 << 30).unwrap();
-    for (at, record) in records {
-        assert!(writer.append(*at, record).unwrap());
-    }
-    writer.finish().unwrap()
 }
 
 fn named(policy: &str) -> Other {

@@ -7,8 +7,9 @@ use std::io::BufReader;
 use std::path::{Path, PathBuf};
 
 use terrace_core::session::replay::{ReplayError, replay};
-use terrace_proto::log::{LogReader, LogWriter, Record};
+use terrace_proto::log::{LogReader, Record};
 use terrace_proto::{Action, Event};
+use terrace_testkit::log::written;
 
 fn samples() -> Vec<PathBuf> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/logs");
@@ -57,11 +58,7 @@ fn records(path: &Path) -> Vec<(terrace_proto::Tick, Record)> {
 }
 
 fn replay_records(records: &[(terrace_proto::Tick, Record)]) -> Result<u64, ReplayError> {
-    let mut writer = LogWriter::new(Vec::new(), 1 << 30).unwrap();
-    for (at, record) in records {
-        assert!(writer.append(*at, record).unwrap());
-    }
-    replay(&writer.finish().unwrap()[..]).map(|r| r.actions)
+    replay(&written(records)[..]).map(|r| r.actions)
 }
 
 #[test]

@@ -13,6 +13,7 @@ pub mod engine;
 pub mod front_end;
 pub mod fuzz;
 pub mod guest;
+pub mod log;
 pub mod monitor;
 pub mod pages;
 pub mod providers;

@@ -11,10 +11,11 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::Duration;
 
 use anyhow::{Context as _, Result};
+use terrace_api::elastic::Elastic;
 use terrace_api::types;
 use terrace_core::Engine;
 use terrace_host::Finding;
-use terrace_proto::{Command, PAGE_SIZE, Tick, VmId};
+use terrace_proto::{Command, PAGE_SIZE, ProviderId, Tick, VmId};
 use terrace_sim::run::{Options, Simulation};
 use terrace_sim::scenario::{HostPolicy, Scenario, Vm};
 use terrace_sys::MonotonicClock;
@@ -112,6 +113,8 @@ pub struct Simulated {
     speed: Speed,
     clock: MonotonicClock,
     vms: BTreeMap<String, Entry>,
+    /// Of each VM, by name: what resizes it, and the last that was told of that.
+    providers: BTreeMap<String, (ProviderId, u64)>,
     events: Events,
     recorder: Recorder,
     paused: bool,
@@ -132,10 +135,15 @@ impl Simulated {
             }
         };
         let scale = scenario.machine.scale;
-        let vms = (1_u32..).zip(&scenario.vms);
-        let vms = vms.map(|(number, vm)| (vm.name.clone(), entry(VmId(number), vm, scale)));
+        let numbers = (1_u32..).zip(&scenario.vms);
+        let vms = numbers
+            .clone()
+            .map(|(number, vm)| (vm.name.clone(), entry(VmId(number), vm, scale)));
+        let providers =
+            numbers.map(|(number, vm)| (vm.name.clone(), (Simulation::provider(VmId(number)), 0)));
         Ok(Self {
             vms: vms.collect(),
+            providers: providers.collect(),
             simulation,
             scenario,
             speed,
@@ -193,6 +201,13 @@ impl Simulated {
             }
         }
         tell_reasons(self.simulation.engine(), &mut self.vms, &mut self.events);
+        let provision = self.simulation.engine().provision();
+        for (name, (provider, told)) in &mut self.providers {
+            for reason in provision.reasons(*provider, *told) {
+                *told = reason.sequence;
+                self.events.push(reason.at, Some(name), reason.text.clone());
+            }
+        }
     }
 
     fn end(&mut self) {
@@ -318,6 +333,12 @@ impl Served for Simulated {
         let found =
             format!("{words}; {now:.1} s of it passed, {done:.0} % are done; nothing here is real");
         Box::new(move || vec![Finding::ok("simulation", found)])
+    }
+
+    fn elastic(&self, name: &str) -> Option<Elastic> {
+        let (provider, _) = self.providers.get(name)?;
+        let provision = self.simulation.engine().provision();
+        provision.view(*provider, self.simulation.now())
     }
 
     fn wish(&mut self, command: Command) -> Result<(), Failure> {

@@ -79,7 +79,8 @@ pub struct Output {
 /// Arguments of `terrace sim replay`.
 #[derive(Debug, clap::Args)]
 pub struct Replay {
-    /// The log, as `terraced` writes it (`[log]` in its configuration).
+    /// The log, as `terraced` writes it (`[log]` in its configuration, or --simulate with --record), or the agent
+    /// of a guest (`terrace-agent run --record`).
     #[arg(value_name = "LOG")]
     pub log: PathBuf,
     /// Say what this policy would have done with the accesses that the log has: a name, or stages as

@@ -2,6 +2,9 @@
 
 use std::path::{Path, PathBuf};
 
+#[allow(dead_code, reason = "not every test about the sources asks for them")]
+pub mod imports;
+
 /// Every Rust file below a folder.
 pub fn rust_files(dir: &Path) -> Vec<PathBuf> {
     let mut found = Vec::new();

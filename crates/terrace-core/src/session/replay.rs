@@ -52,10 +52,13 @@ pub enum ReplayError {
     )]
     OfRanges,
     /// Its configuration is not one of this version.
-    #[error("the log's configuration cannot be read: {0}")]
+    #[error("the log's configuration cannot be read")]
     Config(#[from] serde_json::Error),
+    /// The policy that it shall be replayed with is none.
+    #[error("the policy to replay it with")]
+    Policy(#[source] ConfigError),
     /// Its configuration is not valid.
-    #[error("the log's configuration is not valid: {0}")]
+    #[error("the log's configuration is not valid")]
     Invalid(#[from] ConfigError),
     /// The engine decided otherwise.
     #[error("record {record} (tick {}): recorded {recorded}, but the engine decides {decided}", .at.0)]

@@ -7,11 +7,12 @@ use std::rc::Rc;
 
 use terrace_core::EngineConfig;
 use terrace_core::session::replay::replay;
-use terrace_proto::log::{LogWriter, Record};
+use terrace_proto::log::Record;
 use terrace_proto::snapshot::Neighbours;
 use terrace_proto::{Action, Command, Event, PAGE_SIZE, ScanSpent, Tick, TierLimit, VmId};
 
 use terrace_testkit::engine::{Host, SECOND, spec};
+use terrace_testkit::log::written;
 
 /// Pages of each VM, and of the first tier.
 const PAGES: u64 = 1000;
@@ -342,18 +343,16 @@ fn a_vm_whose_scans_cost_for_ever_gives_back_what_it_borrowed() {
 }
 
 fn recorded(w: &World, fair: bool) -> Vec<u8> {
-    let mut log = LogWriter::new(Vec::new(), 1 << 30).unwrap();
-    for (at, record) in w.host.log() {
-        let mut record = record.clone();
-        if let (Record::Start(start), false) = (&mut record, fair) {
+    let mut records = w.host.log().to_vec();
+    for (_, record) in &mut records {
+        if let (Record::Start(start), false) = (record, fair) {
             // As a log from before shares by weight has it.
             let key = "\"fair_shares\":false,";
             assert!(start.config.contains(key));
             start.config = start.config.replace(key, "");
         }
-        assert!(log.append(*at, &record).unwrap());
     }
-    log.finish().unwrap()
+    written(&records)
 }
 
 #[test]

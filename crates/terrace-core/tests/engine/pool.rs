@@ -7,9 +7,9 @@ use std::rc::Rc;
 
 use terrace_core::session::replay::replay;
 use terrace_core::{EngineConfig, PolicyChoice, PolicyName, PoolRelease, Share};
-use terrace_proto::log::LogWriter;
 use terrace_proto::{Command, Event, PAGE_SIZE, PageSize, Tick, VmId, snapshot};
 use terrace_testkit::engine::{Host, SECOND, draw, spec};
+use terrace_testkit::log::written;
 
 const HUGE: u64 = 512;
 
@@ -324,11 +324,7 @@ fn a_log_of_a_pool_replays_to_the_same_actions() {
     w.set_busy(a, 600);
     w.set_busy(b, 0);
     w.run(300);
-    let mut log = LogWriter::new(Vec::new(), 1 << 30).unwrap();
-    for (at, record) in w.host.log() {
-        assert!(log.append(*at, record).unwrap());
-    }
-    let replayed = replay(&log.finish().unwrap()[..]).unwrap();
+    let replayed = replay(&written(w.host.log())[..]).unwrap();
     assert!(replayed.actions > 50, "{replayed:?}");
 }
 

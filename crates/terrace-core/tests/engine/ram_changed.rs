@@ -3,11 +3,12 @@
 #![allow(clippy::unwrap_used, reason = "test helpers outside of test functions")]
 
 use terrace_core::{EngineConfig, PhaseView};
-use terrace_proto::log::{LogWriter, Record};
+use terrace_proto::log::Record;
 use terrace_proto::{
     Action, Command, Event, Gfn, PAGE_SIZE, PageSize, RamChange, RamRange, Tick, VmId,
 };
 use terrace_testkit::engine::{Host, SECOND, spec};
+use terrace_testkit::log::written;
 
 const VM: VmId = VmId(1);
 const PAGES: u64 = 4096;
@@ -123,11 +124,7 @@ fn a_new_map_is_ranked_whole_and_what_an_operator_set_stays() {
     let scans = actions_after(&h, changed);
     assert!(scans.iter().any(|a| matches!(a, Action::Scan(_))));
     // The log of all that gives the same again.
-    let mut log = LogWriter::new(Vec::new(), 1 << 30).unwrap();
-    for (at, record) in h.log() {
-        assert!(log.append(*at, record).unwrap());
-    }
-    let replayed = terrace_core::session::replay::replay(&log.finish().unwrap()[..]).unwrap();
+    let replayed = terrace_core::session::replay::replay(&written(h.log())[..]).unwrap();
     let actions = h
         .log()
         .iter()

@@ -179,6 +179,12 @@ fn whole(tiers: &[TierStatus]) -> TierStatus {
 }
 
 impl Simulation {
+    /// What resizes a VM, as the engine knows it.
+    #[must_use]
+    pub fn provider(vm: VmId) -> ProviderId {
+        provider(vm)
+    }
+
     /// Wishes whose time has come.
     pub(crate) fn wish_sizes(&mut self) {
         let now = self.now().0;

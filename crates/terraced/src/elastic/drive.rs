@@ -186,7 +186,18 @@ impl Daemon {
                 }
                 self.handle(Event::OrderOutcome(outcome));
             }
+            News::Ended(provider) => self.keeper_ended(provider),
         }
+    }
+
+    fn keeper_ended(&mut self, provider: ProviderId) {
+        let Some(name) = self.let_go(provider) else {
+            return;
+        };
+        let text = "a fault of terraced's own ended the thread that looks after its elastic memory (see the journal): \
+                    `terrace resize` starts another";
+        self.tell(Some(&name), text.into());
+        self.handle(Event::ProviderDeparted(provider));
     }
 
     /// Does what the engine decided about elastic memory.
@@ -196,7 +207,7 @@ impl Daemon {
             Action::Resize(order) => self.send_order(order),
             Action::Withdraw(provider, order) => self.withdraw_order(provider, order),
             Action::Answer(answer) => self.answer_resize(answer),
-            Action::LetGo(provider) => self.let_go(provider),
+            Action::LetGo(provider) => drop(self.let_go(provider)),
             // The others are about pages.
             Action::Scan(_) | Action::QueryPlacement(_) | Action::Move(_) => {}
         }
@@ -269,15 +280,14 @@ impl Daemon {
         let _ = reply.send(result);
     }
 
-    /// Its monitor is left alone until an operator asks for it again.
-    fn let_go(&mut self, provider: ProviderId) {
+    /// Its monitor is left alone until an operator asks for it again. Gives its VM's name.
+    fn let_go(&mut self, provider: ProviderId) -> Option<String> {
         let vms = &mut self.elastics.vms;
         let name = vms.iter().find(|(_, kept)| kept.provider == provider);
-        let Some(name) = name.map(|(name, _)| name.clone()) else {
-            return;
-        };
+        let name = name?.0.clone();
         let process = vms.remove(&name).and_then(|kept| kept.process);
-        self.elastics.without.insert(name, process);
+        self.elastics.without.insert(name.clone(), process);
+        Some(name)
     }
 
     /// Wants a VM to have other sizes; what comes of it is told once.

@@ -31,6 +31,8 @@ pub enum News {
     Seen(Box<ProviderReport>, bool),
     /// What came of an order.
     Answered(OrderOutcome),
+    /// A fault of its own ended the keeper.
+    Ended(ProviderId),
 }
 
 /// What a keeper is asked.
@@ -150,6 +152,15 @@ struct Body {
     is_held: bool,
     /// When the device is asked next whether memory waits for a look; `None`: it needs none.
     lease_at: Option<Instant>,
+}
+
+/// A keeper that panics says so, or nobody would ask for its VM's memory again.
+impl Drop for Body {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.tell(News::Ended(self.id));
+        }
+    }
 }
 
 impl Body {

@@ -1,5 +1,6 @@
 //! A simulated host behind the API, in one process.
 
+use std::collections::BTreeSet;
 use std::sync::mpsc::Sender;
 use std::thread::JoinHandle;
 
@@ -35,6 +36,14 @@ policy = "all-slow"
 workload = { kind = "hotset", size = "256MiB", hot = 0.2, hot_access = 0.9, write = 0.5, duration = "DURATION" }
 "#;
 
+/// The second VM is resized.
+fn resized(duration: &str) -> String {
+    let resize = "policy = \"first-touch\"\nprovision = \"hyperflex\"\n\
+        resize = [{ at = \"1s\", fast = \"32MiB\", slow = \"288MiB\" }]";
+    let text = SCENARIO.replace("policy = \"all-slow\"", resize);
+    text.replace("DURATION", duration)
+}
+
 struct Running {
     folder: tempfile::TempDir,
     inbox: Sender<Input>,
@@ -44,9 +53,12 @@ struct Running {
 }
 
 fn run(duration: &str, speed: Speed, record: Option<&str>) -> Running {
+    run_text(&SCENARIO.replace("DURATION", duration), speed, record)
+}
+
+fn run_text(text: &str, speed: Speed, record: Option<&str>) -> Running {
     let folder = tempfile::tempdir().unwrap();
-    let text = SCENARIO.replace("DURATION", duration);
-    let scenario = Scenario::parse(&text, "test", folder.path()).unwrap();
+    let scenario = Scenario::parse(text, "test", folder.path()).unwrap();
     let record = record.map(|name| folder.path().join(name));
     let socket = folder.path().join("terraced.sock");
     let (inbox, inputs) = channel();
@@ -211,6 +223,61 @@ fn what_a_vm_costs_the_others_is_among_the_figures() {
         !said.contains("terrace_vm_weight{vm=\"db1\"}"),
         "it is left alone"
     );
+}
+
+#[test]
+fn what_resizes_a_simulated_vm_is_shown_and_each_resize_is_told() {
+    let r = run_text(&resized("4s"), Speed::Max, None);
+    r.wait_for_the_end();
+    let events: Vec<EventLine> = r.get("/v1/events");
+    let told = |e: &&EventLine| e.vm.as_deref() == Some("db1") && e.text.contains("32 MiB");
+    let told: Vec<_> = events.iter().filter(told).collect();
+    assert!(!told.is_empty(), "{events:?}");
+    let detail: VmDetail = r.get("/v1/vms/db1");
+    let elastic = detail.elastic.unwrap();
+    assert_eq!(elastic.tiers[0].target_bytes, 32 << 20, "{elastic:?}");
+    assert!(r.get::<VmDetail>("/v1/vms/web1").elastic.is_none());
+}
+
+/// Where each value of an answer stands: `share.pooled`, `history[].number`.
+fn keys(value: &serde_json::Value, at: &str, found: &mut BTreeSet<String>) {
+    match value {
+        serde_json::Value::Object(members) => {
+            for (key, value) in members {
+                keys(value, &format!("{at}.{key}"), found);
+            }
+        }
+        serde_json::Value::Array(items) => {
+            for item in items {
+                keys(item, &format!("{at}[]"), found);
+            }
+        }
+        _ => drop(found.insert(at.to_owned())),
+    }
+}
+
+/// Programs rely on them: keys are added, none is renamed or taken away.
+#[test]
+fn answers_have_the_keys_that_they_had() {
+    let r = run_text(&resized("20s"), Speed::Max, None);
+    r.wait_for_the_end();
+    let mut found = BTreeSet::new();
+    for path in [
+        "/v1/status",
+        "/v1/vms",
+        "/v1/vms/web1",
+        "/v1/vms/db1",
+        "/v1/vms/web1/pages/0x280000",
+        "/v1/vms/web1/map?cells=4",
+        "/v1/doctor",
+        "/v1/events",
+    ] {
+        keys(&r.get(path), path, &mut found);
+    }
+    let had = include_str!("../../tests/api_keys.txt");
+    let gone: Vec<_> = had.lines().filter(|key| !found.contains(*key)).collect();
+    assert!(gone.is_empty(), "gone: {gone:#?}, of {found:#?}");
+    assert!(had.lines().count() > 100, "{found:#?}");
 }
 
 #[test]

@@ -67,7 +67,7 @@ impl Driver {
         let policy = other
             .policy
             .resolve("policy")
-            .map_err(ReplayError::Invalid)?;
+            .map_err(ReplayError::Policy)?;
         Ok(Self {
             session: Session::new(Engine::new(config).map_err(ReplayError::Invalid)?, ()),
             recorded,

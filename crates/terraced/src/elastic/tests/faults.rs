@@ -592,6 +592,23 @@ fn a_vm_that_was_restarted_is_looked_after_anew_and_one_that_is_found_again_is_n
 }
 
 #[test]
+fn a_keeper_that_a_fault_of_its_own_ends_is_said_and_started_again_by_the_next_resize() {
+    let script = Scripted::settled();
+    let host = host([("vm1", &script)]);
+    script.lock().panics_at_orders = true;
+    let why = host.resize("vm1", [Some(GIB), None]).unwrap_err();
+    assert!(
+        why.contains("the thread that looks after its memory ended"),
+        "{why}"
+    );
+    host.event("vm1", "a fault of terraced's own ended the thread");
+    assert!(host.elastic("vm1").is_none());
+    script.lock().panics_at_orders = false;
+    host.resize("vm1", [Some(GIB), None]).unwrap();
+    assert_eq!(script.lock().ordered, [[Some(GIB), None]]);
+}
+
+#[test]
 fn a_keeper_ends_with_its_vm() {
     let script = Scripted::settled();
     let host = host([("vm1", &script)]);
@@ -606,4 +623,31 @@ fn a_keeper_ends_with_its_vm() {
         assert!(std::time::Instant::now() < until, "the thread lives on");
         std::thread::sleep(Duration::from_millis(10));
     }
+}
+
+/// The keeper of the VM before has it still in its queue: it was checked for that VM alone.
+#[test]
+fn an_order_that_waits_is_not_given_to_the_next_vm_of_that_name() {
+    let script = Scripted::settled();
+    let host = host([("vm1", &script)]);
+    play_process(host.root(), process(200));
+    script.hang_at_leases(true);
+    std::thread::scope(|scope| {
+        // Its look is answered before the keeper asks for a lease; the order waits behind that.
+        let resized = scope.spawn(|| host.resize("vm1", [Some(GIB), None]));
+        host.event("vm1", "fast 2 GiB → 1 GiB ordered by the operator");
+        std::fs::remove_file(host.root().join("proc/100/stat")).unwrap();
+        let private = State::Unscannable("its RAM is private".into());
+        host.served.find("vm1", Some(200), private);
+        let why = resized.join().unwrap().unwrap_err();
+        assert!(why.contains("the VM is gone"), "{why}");
+        script.hang_at_leases(false);
+    });
+    // The next one is looked at, and the keeper of the one before has ended.
+    host.until("vm1", |elastic| elastic.age_s.map(drop));
+    let until = std::time::Instant::now() + Duration::from_secs(60);
+    while script.holders() > 3 && std::time::Instant::now() < until {
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    assert_eq!(script.lock().ordered, Vec::<Vec<_>>::new());
 }

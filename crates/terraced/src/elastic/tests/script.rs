@@ -29,8 +29,13 @@ pub struct Script {
     pub looks: [u64; 2],
     pub hangs: bool,
     pub hangs_at_orders: bool,
+    /// From the second lease after a look on: the first is part of the look.
+    pub hangs_at_leases: bool,
+    leases: u32,
     /// Hang once an order was answered.
     pub hangs_after_orders: bool,
+    /// As a fault of our own code would.
+    pub panics_at_orders: bool,
     /// The process that it is, where it says so.
     pub process: Option<u32>,
 }
@@ -49,7 +54,10 @@ impl Scripted {
             looks: [0; 2],
             hangs: false,
             hangs_at_orders: false,
+            hangs_at_leases: false,
+            leases: 0,
             hangs_after_orders: false,
+            panics_at_orders: false,
             process: None,
         };
         Self(Arc::new((Mutex::new(script), Condvar::new())))
@@ -71,6 +79,11 @@ impl Scripted {
 
     pub fn hang_at_orders(&self, hangs: bool) {
         self.lock().hangs_at_orders = hangs;
+        self.0.1.notify_all();
+    }
+
+    pub fn hang_at_leases(&self, hangs: bool) {
+        self.lock().hangs_at_leases = hangs;
         self.0.1.notify_all();
     }
 
@@ -113,6 +126,7 @@ impl Provider for Scripted {
     fn look(&mut self, verify: bool) -> Result<ProviderStatus, ProviderError> {
         let mut script = self.when_it_answers();
         script.looks[usize::from(!verify)] += 1;
+        script.leases = 0;
         let mut look = script.look.clone()?;
         if !verify {
             look.tiers.iter_mut().for_each(|tier| tier.verified = None);
@@ -122,6 +136,11 @@ impl Provider for Scripted {
 
     fn order(&mut self, size_bytes: &[Option<u64>]) -> Result<(), ProviderError> {
         let mut script = self.when_it_takes_orders();
+        if script.panics_at_orders {
+            // The script is asked again after.
+            drop(script);
+            panic!("a fault that a test wants");
+        }
         script.ordered.push(size_bytes.to_vec());
         script.hangs |= script.hangs_after_orders;
         script.answer.clone()?;
@@ -134,7 +153,9 @@ impl Provider for Scripted {
     }
 
     fn lease(&mut self, _looked: Option<(u64, Found)>) -> Result<Option<Wanted>, ProviderError> {
-        let process = self.lock().process;
+        self.lock().leases += 1;
+        let hangs = |script: &mut Script| script.hangs_at_leases && script.leases > 1;
+        let process = self.0.1.wait_while(self.lock(), hangs).unwrap().process;
         Ok(process.map(|process| Wanted {
             number: None,
             waits: false,
