@@ -6,7 +6,6 @@
 
 pub mod client;
 pub mod elastic;
-pub mod neighbours;
 pub mod plain;
 pub mod types;
 

@@ -5,7 +5,11 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use crate::elastic::Elastic;
-use crate::neighbours::Neighbours;
+
+pub use terrace_proto::snapshot::{
+    Cell, HeatMap, Neighbours, PageExplanation, PlannedMove, RankClass, Refused, Round, ScanCost,
+    Share,
+};
 
 /// Any failed request.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -194,35 +198,6 @@ pub struct AgentNode {
     pub free_bytes: u64,
 }
 
-/// A VM's part in sharing the first tier. Sizes are of that tier.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Share {
-    /// Its size follows the pool; otherwise it is fixed.
-    pub pooled: bool,
-    /// Its weight among VMs that want more than there is; 1000 is normal.
-    pub weight: u32,
-    /// Its nominal size, bytes.
-    pub nominal_bytes: u64,
-    /// The pool takes nothing below this, bytes.
-    pub lower_bytes: u64,
-    /// The pool gives nothing above this, bytes.
-    pub upper_bytes: u64,
-    /// What it holds and what is on its way to it, bytes.
-    pub held_bytes: u64,
-    /// Its hot set by its last ranking, bytes; `null` before the first.
-    pub hot_bytes: Option<u64>,
-    /// What it held then of pages of unknown heat, bytes.
-    pub unseen_bytes: Option<u64>,
-    /// What it wants: both, within the limits, bytes.
-    pub want_bytes: Option<u64>,
-    /// What it may hold, bytes; `null` while it has no part in the pool.
-    pub target_bytes: Option<u64>,
-    /// Free memory of the pool when it was divided last, bytes.
-    pub pool_free_bytes: u64,
-    /// All of that in a sentence.
-    pub why: String,
-}
-
 /// `GET /v1/vms/{name}`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct VmDetail {
@@ -272,72 +247,6 @@ pub struct Stage {
     pub mechanism: String,
 }
 
-/// One round that ended.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Round {
-    /// Its number, from 1.
-    pub number: u64,
-    /// Pages that some user table maps.
-    pub known_pages: u64,
-    /// Pages in the hot set.
-    pub hot_pages: u64,
-    /// Pages of the hot set that were in the first tier before the round's moves.
-    pub hot_on_fast_before: u64,
-    /// The same after its moves.
-    pub hot_on_fast_after: u64,
-    /// Least degree of a page in the hot set.
-    pub threshold_degree: u32,
-    /// Pages at each degree, from 0.
-    pub degree_histogram: Vec<u64>,
-    /// Pages moved up.
-    pub promoted_pages: u64,
-    /// Pages moved down.
-    pub demoted_pages: u64,
-    /// Moves that failed.
-    pub failed_pages: u64,
-    /// Pages that stayed because other processes map them too.
-    #[serde(default)]
-    pub mapped_by_others_pages: u64,
-    /// Pages that the ranking wanted to move up.
-    pub proposed_promotions: u64,
-    /// Pages that it wanted to move down.
-    pub proposed_demotions: u64,
-    /// What was not tried of that, by reason.
-    pub refused: Vec<Refused>,
-    /// Why the round was given up, where it was.
-    pub abandoned: Option<String>,
-    /// Where the round was only to plan: the first moves that would be tried; nothing was moved.
-    pub planned: Option<Vec<PlannedMove>>,
-    /// Scans of the round.
-    pub scans: u64,
-    /// CPU time of its scans, ns.
-    pub scan_cpu_ns: u64,
-}
-
-/// Proposals that were not tried.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Refused {
-    /// Why.
-    pub reason: String,
-    /// How many units (`unit_bytes` each).
-    pub units: u64,
-}
-
-/// One move that would be tried.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct PlannedMove {
-    /// First byte of what would move, guest physical.
-    pub gpa: u64,
-    /// Its size, bytes.
-    pub bytes: u64,
-    /// Name of the tier that holds it.
-    pub from: String,
-    /// Name of the tier that it would go to.
-    pub to: String,
-    /// Its degree.
-    pub degree: u32,
-}
-
 /// `POST /v1/vms/{name}/plan`: a round that moves nothing has begun; it ends in the VM's history.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Planning {
@@ -352,59 +261,6 @@ pub struct Reason {
     pub at_s: f64,
     /// What was decided and why.
     pub text: String,
-}
-
-/// `GET /v1/vms/{name}/pages/{gpa}`: why a page is where it is.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct PageExplanation {
-    /// First byte of the page, guest physical.
-    pub gpa: u64,
-    /// Guest page number.
-    pub gfn: u64,
-    /// Name of the tier that holds it.
-    pub tier: Option<String>,
-    /// Some user page table maps it.
-    pub known: bool,
-    /// Windows of the last complete round in which it was read.
-    pub reads: u32,
-    /// Windows in which it was written (0 where no source of writes exists).
-    pub writes: u32,
-    /// Windows of the round.
-    pub windows: u32,
-    /// Its degree by the tiers' weights.
-    pub degree: u32,
-    /// Least degree of the hot set.
-    pub threshold_degree: u32,
-    /// Level in the multi-level queue at the round's end.
-    pub level: u32,
-    /// The answer in sentences.
-    pub because: Vec<String>,
-}
-
-/// `GET /v1/vms/{name}/map?cells=N`: the VM's guest-physical memory in N equal pieces.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct HeatMap {
-    /// Base pages of a cell (the last may be shorter).
-    pub pages_per_cell: u64,
-    /// Names of the tiers.
-    pub tiers: Vec<String>,
-    /// Highest degree that a page can have.
-    pub max_degree: u32,
-    /// The cells in address order.
-    pub cells: Vec<Cell>,
-}
-
-/// One piece of the map.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Cell {
-    /// Pages in each tier.
-    pub tier_pages: Vec<u64>,
-    /// Pages that some user table maps.
-    pub known_pages: u64,
-    /// Known pages with a degree above zero, in each tier.
-    pub warm_pages: Vec<u64>,
-    /// Sum of the degrees of its known pages.
-    pub degree_sum: u64,
 }
 
 /// `GET /v1/doctor`.

@@ -239,6 +239,13 @@ impl Default for EngineConfig {
 const LONGEST_MS: u64 = 366 * 24 * 3_600_000;
 
 impl EngineConfig {
+    /// A tier's name, for people.
+    #[must_use]
+    pub fn tier_name(&self, tier: TierId) -> String {
+        let named = self.tiers.get(tier.index());
+        named.map_or_else(|| tier.to_string(), |tier| tier.name.clone())
+    }
+
     /// The usual length of a window.
     pub(crate) fn window(&self) -> Duration {
         Duration::from_millis(self.window_ms)

@@ -25,12 +25,9 @@ pub mod track;
 
 pub use config::{ConfigError, EngineConfig, PoolRelease, TierConfig, TierKind};
 pub use engine::Engine;
-pub use engine::heat::{HeatCell, HeatMaking, HeatMap, HeatPages};
+pub use engine::heat::{HeatMaking, HeatPages};
 pub use engine::reasons::Reason;
 pub use engine::refusal::Refusal;
-pub use engine::view::{
-    Counters, Mechanism, NeighboursView, PageExplanation, PhaseView, PlannedMove, RankClass,
-    RoundSummary, ScanCost, ShareView, TierView, VmView,
-};
+pub use engine::view::{Counters, Mechanism, PhaseView, TierView, VmView};
 pub use policy::{PolicyChoice, PolicyName, Share};
 pub use session::{Controller, Log, Session};

@@ -280,13 +280,10 @@ fn two_logs_in_one_file_are_refused() {
 #[test]
 fn an_unknown_policy_is_refused_with_the_names_there_are() {
     let log = written(three_rounds(config(PolicyName::Vtmm)).log());
-    let error = replay_with(&log[..], &named("lru"))
-        .unwrap_err()
-        .to_string();
-    assert!(
-        error.contains("\"lru\" is unknown: allowed is vtmm"),
-        "{error}"
-    );
+    let error = replay_with(&log[..], &named("lru")).unwrap_err();
+    let why = std::error::Error::source(&error).unwrap().to_string();
+    let names = "\"lru\" is unknown: allowed is vtmm";
+    assert!(why.contains(names), "{error}: {why}");
 }
 
 #[test]

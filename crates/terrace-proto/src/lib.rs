@@ -2,7 +2,7 @@
 //!
 //! Responsible for: newtypes of addresses, page numbers, times and ids; the events that go into the
 //! engine and the actions that come out of it; the observation log's format; sizes of VMs and what resizes them
-//! ([`provision`]); the messages between
+//! ([`provision`]); what people see ([`snapshot`]); the messages between
 //! the daemon and the worker that holds one VM's memory; those between host and guest agent ([`agent`]); what others
 //! said, fit to be shown ([`printable`]). It leaves to others: every decision, every system call, every clock.
 //!
@@ -20,6 +20,7 @@ pub mod printable;
 pub mod provision;
 pub mod ranges;
 pub mod scan;
+pub mod snapshot;
 pub mod tick;
 pub mod worker;
 

@@ -300,8 +300,8 @@ impl Simulation {
             let Some(round) = self.session.engine().last_round(vm.id) else {
                 continue;
             };
-            if round.round > *seen {
-                *seen = round.round;
+            if round.number > *seen {
+                *seen = round.number;
                 let ps = round.known_pages * self.costs.classify_page;
                 self.management.rank(vm.id, ps);
             }

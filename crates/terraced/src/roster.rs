@@ -4,11 +4,12 @@ use std::collections::{BTreeMap, VecDeque};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use terrace_core::{Engine, RoundSummary};
+use terrace_core::Engine;
 use terrace_host::Finding;
 use terrace_host::mover::Target;
 use terrace_host::qemu::who::Refusal;
 use terrace_host::tracker::{SoftDirty, Tracker};
+use terrace_proto::snapshot::Round;
 use terrace_proto::{Command, Event, PAGE_SIZE, PageSize, RamRange, VmId, VmSpec};
 use terrace_sys::{Process, ProcessId};
 
@@ -35,7 +36,7 @@ pub struct Managed {
     /// Last reason of the engine that was made an event.
     pub reasons_told: u64,
     /// The last rounds, oldest first.
-    pub history: VecDeque<Arc<RoundSummary>>,
+    pub history: VecDeque<Arc<Round>>,
     /// Why DAMON watches it and not its page tables, where it does.
     pub damon: Option<String>,
     /// What its source of writes does, where one is configured.
@@ -70,9 +71,9 @@ impl Managed {
     }
 
     /// Remembers the last round that ended, once.
-    pub fn keep_round(&mut self, last: Option<&RoundSummary>) {
-        let newest = self.history.back().map(|round| round.round);
-        let Some(last) = last.filter(|last| newest < Some(last.round)) else {
+    pub fn keep_round(&mut self, last: Option<&Round>) {
+        let newest = self.history.back().map(|round| round.number);
+        let Some(last) = last.filter(|last| newest < Some(last.number)) else {
             return;
         };
         if self.history.len() == ROUNDS_KEPT {

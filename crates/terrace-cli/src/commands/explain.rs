@@ -23,7 +23,7 @@ async fn explain_page(client: &Client, name: &str, gpa: u64, json: bool) -> Resu
         return print_json(&page);
     }
     println!(
-        "{name}, page at {:#x} (guest page {:#x}): in {}",
+        "{name}, page at {} (guest page {}): in {}",
         page.gpa,
         page.gfn,
         page.tier.as_deref().unwrap_or("no tier"),
@@ -31,7 +31,7 @@ async fn explain_page(client: &Client, name: &str, gpa: u64, json: bool) -> Resu
     if page.known {
         println!(
             "  accessed in {} and written in {} of {} windows: degree {} (hot from {}), level {}",
-            page.reads + page.writes,
+            u16::from(page.reads) + u16::from(page.writes),
             page.writes,
             page.windows,
             page.degree,

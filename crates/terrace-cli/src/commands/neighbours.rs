@@ -1,6 +1,6 @@
 //! What a VM costs the others, in `terrace show`.
 
-use terrace_api::neighbours::Neighbours;
+use terrace_api::types::Neighbours;
 
 use crate::render;
 

@@ -137,7 +137,7 @@ fn first_moves(round: &Round) -> String {
     let rows: Vec<Vec<String>> = planned
         .map(|m| {
             vec![
-                format!("{:#x}", m.gpa),
+                m.gpa.to_string(),
                 render::bytes(m.bytes),
                 m.degree.to_string(),
                 format!("{} -> {}", m.from, m.to),

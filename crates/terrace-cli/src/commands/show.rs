@@ -194,7 +194,7 @@ fn rounds(history: &[Round]) -> String {
                 r.failed_pages.to_string(),
                 format!(
                     "{:.1} ms",
-                    std::time::Duration::from_nanos(r.scan_cpu_ns).as_secs_f64() * 1e3
+                    std::time::Duration::from_nanos(r.scan.cpu_ns).as_secs_f64() * 1e3
                 ),
             ]
         })

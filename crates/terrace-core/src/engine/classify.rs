@@ -4,11 +4,11 @@
 //! (also whether it was quiet, vTMM §3.2.3). It leaves to others: the ranking ([`crate::place`]) and
 //! the moves ([`super::moves`]).
 
+use terrace_proto::snapshot::Round;
 use terrace_proto::{PAGE_SIZE, Tick};
 
 use super::Shared;
 use super::refusal::Refusal;
-use super::view::RoundSummary;
 use super::vm::{Phase, Vm};
 use crate::estimate::{DEGREES, Estimator, Histogram};
 use crate::place::{Flow, Room};
@@ -27,7 +27,7 @@ impl Vm {
             round.classified_at = Some(now);
             round.known_pages = r.known * unit_pages;
             round.hot_pages = r.hot * unit_pages;
-            round.hot_in_first_tier = r.hot_here * unit_pages;
+            round.hot_on_fast_before = r.hot_here * unit_pages;
             round.threshold_degree = r.threshold;
             round.degree_histogram = r.histogram.iter().map(|n| n * unit_pages).collect();
             (round.proposed_promotions, round.proposed_demotions) = (up, down);
@@ -36,7 +36,7 @@ impl Vm {
         self.moving.take(proposal.flows, &self.pages);
         self.phase = Phase::Moving { since: now };
         if self.plans_only() {
-            self.hold_back();
+            self.hold_back(shared);
         } else if !self.moves_on {
             self.drop_waiting(Refusal::MovesOff);
         }
@@ -87,8 +87,8 @@ impl Vm {
             return;
         };
         round.ended_at = Some(now);
-        round.hot_in_first_tier_after = self.hot_in_first_tier(&round, shared);
-        round.refused = self.refused.list();
+        round.hot_on_fast_after = self.hot_in_first_tier(&round, shared);
+        round.refused = self.refused.shown();
         let quiet = self.is_quiet(&round, shared);
         if round.planned.is_none() {
             self.intermittent.round_done(quiet);
@@ -102,7 +102,7 @@ impl Vm {
 
     /// Pages of a round's hot set that are in the first tier now. Among pages of the lowest hot degree,
     /// of which not all may be in the hot set, those in the first tier count as its part.
-    fn hot_in_first_tier(&self, round: &RoundSummary, shared: &Shared) -> u64 {
+    fn hot_in_first_tier(&self, round: &Round, shared: &Shared) -> u64 {
         let estimator = Estimator::new(self.policy.estimate, &shared.config);
         let histogram = Histogram::tally(&self.pages, estimator, self.round);
         let threshold = usize::from(round.threshold_degree);
@@ -118,7 +118,7 @@ impl Vm {
 
     /// Fewer bytes moved than are worth looking again soon. Where nothing may move, what would have
     /// moved counts.
-    fn is_quiet(&self, round: &RoundSummary, shared: &Shared) -> bool {
+    fn is_quiet(&self, round: &Round, shared: &Shared) -> bool {
         let memory = self.ram_pages * PAGE_SIZE;
         let threshold = shared
             .config
@@ -133,7 +133,7 @@ impl Vm {
     }
 
     /// Pages that were accessed often enough, but for which the first tier has no room.
-    fn without_room(&self, round: &RoundSummary, shared: &Shared) -> u64 {
+    fn without_room(&self, round: &Round, shared: &Shared) -> u64 {
         if self.policy.estimate != Estimate::PageDegree {
             return 0;
         }
@@ -142,10 +142,10 @@ impl Vm {
         hot_enough.saturating_sub(round.hot_pages)
     }
 
-    fn round_words(&self, round: &RoundSummary, quiet: bool, shared: &Shared) -> String {
+    fn round_words(&self, round: &Round, quiet: bool, shared: &Shared) -> String {
         let mut text = format!(
             "round {}: {} of {} known pages are hot (degree {} and up); {} promoted, {} demoted, {} failed",
-            round.round,
+            round.number,
             round.hot_pages,
             round.known_pages,
             round.threshold_degree,

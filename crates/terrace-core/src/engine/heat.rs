@@ -2,7 +2,7 @@
 //!
 //! Responsible for: summing pages up into cells. It leaves to others: drawing them.
 
-use serde::Serialize;
+use terrace_proto::snapshot::{Cell, HeatMap};
 use terrace_proto::{PAGES_PER_HUGE, TierId};
 
 use super::vm::Vm;
@@ -15,30 +15,6 @@ use crate::ram::Ram;
 const CHUNK: usize = 512;
 /// Units that are copied at once at most: 768 KiB, whatever the VM's size.
 const MOST_COPIED: usize = 1 << 18;
-
-/// Guest-physical memory in pieces of one size, in address order.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct HeatMap {
-    /// 4 KiB pages of a cell; the last one may be shorter.
-    pub pages_per_cell: u64,
-    /// Highest degree that a unit may have.
-    pub max_degree: u8,
-    /// The cells.
-    pub cells: Vec<HeatCell>,
-}
-
-/// One piece. Pages are of 4 KiB.
-#[derive(Clone, Debug, PartialEq, Eq, Default, Serialize)]
-pub struct HeatCell {
-    /// Pages in each tier.
-    pub tier_pages: Vec<u64>,
-    /// Pages that some user table of the guest maps.
-    pub known_pages: u64,
-    /// Known pages whose degree is above zero, in each tier.
-    pub warm_pages: Vec<u64>,
-    /// Sum of the degrees of the known pages.
-    pub degree_sum: u64,
-}
 
 /// A copy of what is kept about some units of a VM. Making it is all that a map costs the engine.
 #[derive(Clone, Debug)]
@@ -128,16 +104,17 @@ impl Vm {
         let units = self.pages.units() as u64;
         let per_cell = units.div_ceil(cells.max(1)).max(1);
         let (read, write) = config.weights();
-        let empty = HeatCell {
+        let empty = Cell {
             tier_pages: vec![0; config.tiers.len()],
             warm_pages: vec![0; config.tiers.len()],
-            ..HeatCell::default()
+            ..Cell::default()
         };
         let count = usize::try_from(units.div_ceil(per_cell)).unwrap_or(0);
         HeatMaking {
             map: HeatMap {
                 pages_per_cell: per_cell.saturating_mul(unit_pages),
-                max_degree: config.windows.saturating_mul(read.max(write)),
+                tiers: config.tiers.iter().map(|tier| tier.name.clone()).collect(),
+                max_degree: config.windows.saturating_mul(read.max(write)).into(),
                 cells: vec![empty; count],
             },
             ram: self.pages.ram().clone(),

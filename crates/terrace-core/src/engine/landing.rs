@@ -6,12 +6,12 @@
 //! The kernel's word on where a page is now always counts, whatever the status says; only a page that
 //! was not tried has no word. Pages that a report leaves out, or names out of order, count as not tried.
 
+use terrace_proto::snapshot::Round;
 use terrace_proto::{MoveReport, MoveStatus, PAGE_SIZE, PageResult, Tick, TierId};
 
 use super::Shared;
 use super::moves::Flight;
-use super::view::{LastMove, RoundSummary};
-use super::vm::{Phase, Vm};
+use super::vm::{LastMove, Phase, Vm};
 
 /// Rounds for which a unit that others map is left alone, beside the one under way: the most that is kept.
 const LEFT_ALONE: u8 = 2;
@@ -69,8 +69,8 @@ impl Vm {
     }
 
     /// The summary of the round under way, if it is that one: late reports count for no round.
-    fn round_of(&mut self, round: u64) -> Option<&mut RoundSummary> {
-        self.current.as_mut().filter(|r| r.round == round)
+    fn round_of(&mut self, round: u64) -> Option<&mut Round> {
+        self.current.as_mut().filter(|r| r.number == round)
     }
 
     /// Takes one unit off its plan; gives the tier that it left.

@@ -11,6 +11,7 @@
 mod budget;
 mod check;
 mod classify;
+mod explain;
 pub mod heat;
 mod intermittent;
 mod landing;
@@ -36,18 +37,20 @@ use terrace_proto::{
     VmSpec,
 };
 
+use terrace_proto::snapshot::{HeatMap, PageExplanation, Round};
+
 use crate::config::{ConfigError, EngineConfig};
 use crate::place::Place;
 use crate::provision::Provision;
 use budget::TokenBucket;
-use heat::{HeatMaking, HeatMap, HeatPages};
+use heat::{HeatMaking, HeatPages};
 use pool::Pool;
 use reasons::{Reason, Reasons};
 use refusal::Refusal;
 use scan_cpu::ScanBudget;
 use tiers::Tiers;
 use turns::MoveBudget;
-use view::{PageExplanation, RoundSummary, VmView};
+use view::VmView;
 use vm::Vm;
 
 /// What all VMs share.
@@ -227,7 +230,7 @@ impl Engine {
 
     /// A VM's last round that ended.
     #[must_use]
-    pub fn last_round(&self, vm: VmId) -> Option<&RoundSummary> {
+    pub fn last_round(&self, vm: VmId) -> Option<&Round> {
         self.vms.get(&vm)?.last.as_ref()
     }
 
@@ -251,10 +254,10 @@ impl Engine {
         Some(self.vms.get(&vm)?.heat_pages(first))
     }
 
-    /// Why a page of a VM is where it is; none beyond the VM's last page.
+    /// Why a page of a VM is where it is; none if the VM has no RAM there.
     #[must_use]
-    pub fn explain_page(&self, vm: VmId, gfn: Gfn) -> Option<PageExplanation> {
-        self.vms.get(&vm)?.explain(gfn)
+    pub fn explain_page(&self, vm: VmId, gfn: Gfn, now: Tick) -> Option<PageExplanation> {
+        self.vms.get(&vm)?.explain(gfn, now, &self.shared.config)
     }
 
     /// What is to be said about no VM in particular, oldest first.

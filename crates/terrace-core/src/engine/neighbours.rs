@@ -3,19 +3,20 @@
 //! Responsible for: copying that out, and a sentence about a share by weight. It leaves to others: the shares
 //! themselves ([`super::pool`], [`super::turns`], [`super::scan_cpu`]).
 
+use terrace_proto::snapshot::Neighbours;
+
 use super::Shared;
 use super::pool::size;
-use super::view::NeighboursView;
 use super::vm::Vm;
 
 impl Vm {
     /// What it costs its neighbours.
-    pub fn neighbours_view(&self, shared: &Shared) -> NeighboursView {
+    pub fn neighbours_view(&self, shared: &Shared) -> Neighbours {
         let right = shared.pool.right(self.id);
         let held = self.fast_bytes();
         let most = right.and_then(|_| shared.pool.most(self.id));
         let wants = self.size.demand_bytes(self.pages.unit_bytes());
-        NeighboursView {
+        Neighbours {
             fair: shared.config.fair_shares,
             weight: self.size.weight,
             right_bytes: right,

@@ -4,11 +4,11 @@
 //! ([`super::round`]) and the checks that do not depend on room ([`super::check`]); those of room are not
 //! made, because it changes with every move.
 
-use terrace_proto::Tick;
+use terrace_proto::snapshot::PlannedMove;
+use terrace_proto::{PAGE_SIZE, Tick};
 
 use super::Shared;
 use super::refusal::Refusal;
-use super::view::PlannedMove;
 use super::vm::Vm;
 
 /// Moves of each flow that are remembered, for people.
@@ -27,7 +27,7 @@ impl Vm {
     }
 
     /// Lets all that waits go, and remembers what would have been tried first.
-    pub fn hold_back(&mut self) {
+    pub fn hold_back(&mut self, shared: &Shared) {
         let mut planned = Vec::new();
         for queue in std::mem::take(&mut self.moving.queues) {
             let end = planned.len() + SHOWN;
@@ -37,12 +37,13 @@ impl Vm {
                     Ok(from) => {
                         self.refuse(Refusal::PlanOnly, 1);
                         if planned.len() < end {
+                            let degree = self.place.degree(self.round, &self.pages, unit);
                             planned.push(PlannedMove {
-                                gfn: self.pages.ram().first_page(unit),
-                                pages: self.moved_pages(unit),
-                                from,
-                                to: queue.to,
-                                degree: self.place.degree(self.round, &self.pages, unit),
+                                gpa: self.pages.ram().first_page(unit).gpa(),
+                                bytes: self.moved_pages(unit) * PAGE_SIZE,
+                                from: shared.config.tier_name(from),
+                                to: shared.config.tier_name(queue.to),
+                                degree: degree.unwrap_or(0),
                             });
                         }
                     }

@@ -15,10 +15,9 @@
 
 use std::collections::BTreeMap;
 
-use terrace_proto::{PAGE_SIZE, Tick, TierId, TierLimit, VmId};
+use terrace_proto::{PAGE_SIZE, Tick, TierId, TierLimit, VmId, snapshot};
 
 use super::Shared;
-use super::view::ShareView;
 use super::vm::{Phase, Vm};
 use crate::config::EngineConfig;
 use crate::estimate::{Estimator, Histogram};
@@ -405,7 +404,7 @@ impl Vm {
         if !same {
             self.size.said = size;
             if let Some(view) = self.share_view(shared) {
-                self.reasons.say(now, view.words);
+                self.reasons.say(now, view.why);
             } else if let Some(words) = self.part_words(shared) {
                 self.reasons.say(now, words);
             }
@@ -445,14 +444,14 @@ impl Vm {
     }
 
     /// What it has of the first tier and why; none where it has no nominal size ([`Self::part_words`]).
-    pub fn share_view(&self, shared: &Shared) -> Option<ShareView> {
+    pub fn share_view(&self, shared: &Shared) -> Option<snapshot::Share> {
         let member = shared.pool.members.get(&self.id)?;
         if self.size.nominal == 0 {
             return None;
         }
         let (entry, unit) = (&member.entry, self.pages.unit_bytes());
         let found = self.size.found;
-        let mut view = ShareView {
+        let mut view = snapshot::Share {
             pooled: !member.is_island(),
             weight: self.size.weight,
             nominal_bytes: self.size.nominal,
@@ -464,13 +463,13 @@ impl Vm {
             want_bytes: found.map(|f| self.claim(f, entry.limits).want()),
             target_bytes: member.size,
             pool_free_bytes: shared.pool.free,
-            words: String::new(),
+            why: String::new(),
         };
-        view.words = self.share_words(&view, &shared.config);
+        view.why = self.share_words(&view, &shared.config);
         Some(view)
     }
 
-    fn share_words(&self, view: &ShareView, config: &EngineConfig) -> String {
+    fn share_words(&self, view: &snapshot::Share, config: &EngineConfig) -> String {
         let held = size(view.held_bytes);
         let (Some(found), Some(want)) = (self.size.found.filter(|_| view.pooled), view.want_bytes)
         else {

@@ -3,6 +3,7 @@
 //! Responsible for: the kinds and their words, and counting them. It leaves to others: the checks.
 
 use serde::Serialize;
+use terrace_proto::snapshot::Refused;
 
 /// Why a proposed move was not made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
@@ -102,6 +103,16 @@ impl Refusals {
 
     pub(crate) fn total(&self) -> u64 {
         self.0.iter().sum()
+    }
+
+    /// Those that happened, for people.
+    pub(crate) fn shown(&self) -> Vec<Refused> {
+        let each = self.list().into_iter();
+        each.map(|(why, units)| Refused {
+            reason: why.words().into(),
+            units,
+        })
+        .collect()
     }
 
     /// Those that happened.

@@ -17,10 +17,10 @@ use terrace_proto::{
 };
 
 use terrace_proto::action::PlacementQuery;
+use terrace_proto::snapshot::Round;
 
 use super::Shared;
 use super::refusal::{Refusal, Refusals};
-use super::view::RoundSummary;
 use super::vm::{Phase, Vm};
 
 /// Hundredths in words: "50", "0.25".
@@ -35,12 +35,12 @@ impl Vm {
     /// A round that only plans changes nothing for the ones to come.
     pub fn start_round(&mut self, now: Tick, plan_only: bool, shared: &mut Shared) {
         self.round += 1;
-        self.current = Some(RoundSummary {
-            round: self.round,
+        self.current = Some(Round {
+            number: self.round,
             started_at: now,
             writes_seen: true,
             planned: plan_only.then(Vec::new),
-            ..RoundSummary::default()
+            ..Round::default()
         });
         self.refused = Refusals::default();
         self.writes_told = 0;
@@ -256,9 +256,9 @@ impl Vm {
         if let Some(mut round) = self.current.take() {
             round.ended_at = Some(now);
             round.abandoned = Some(why.into());
-            round.refused = self.refused.list();
+            round.refused = self.refused.shown();
             self.counters.rounds_abandoned += 1;
-            let text = format!("round {} is given up: {why}", round.round);
+            let text = format!("round {} is given up: {why}", round.number);
             self.reasons.say(now, text);
             self.last = Some(round);
         }

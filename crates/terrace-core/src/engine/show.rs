@@ -1,18 +1,16 @@
 //! Filling the views.
 //!
-//! Responsible for: copying out, and saying in words what runs and why a page is where it is. It leaves
-//! to others: every decision.
+//! Responsible for: copying out, and saying in words what runs. It leaves to others: why a page is where it is
+//! ([`super::explain`]), and every decision.
 
-use terrace_proto::{Gfn, MoveStatus, PAGE_SIZE, Tick};
+use terrace_proto::snapshot::Round;
+use terrace_proto::{PAGE_SIZE, Tick};
 
 use super::Shared;
-use super::view::{
-    Counters, Mechanism, PageExplanation, PhaseView, RankClass, RoundSummary, TierView, VmView,
-};
+use super::view::{Counters, Mechanism, PhaseView, TierView, VmView};
 use super::vm::{Phase, Vm};
 use crate::config::{EngineConfig, PoolRelease};
 use crate::policy::{Estimate, Move, Observe, Place, Share};
-use crate::track::level_of;
 
 impl Vm {
     pub fn view(&self, shared: &Shared) -> VmView {
@@ -35,8 +33,8 @@ impl Vm {
             tiers: self.tier_views(shared),
             share: self.share_view(shared),
             neighbours: self.neighbours_view(shared),
-            current_round: self.current.clone().map(|round| RoundSummary {
-                refused: self.refused.list(),
+            current_round: self.current.clone().map(|round| Round {
+                refused: self.refused.shown(),
                 ..round
             }),
             last_round: self.last.clone(),
@@ -165,99 +163,5 @@ impl Vm {
             Some(_) => "accessed bits (reads only: no source of writes)",
         };
         format!("{tables}, {bits}, {filter}")
-    }
-
-    pub fn explain(&self, gfn: Gfn) -> Option<PageExplanation> {
-        let pages = &self.pages;
-        let mut unit = pages.ram().unit_of(gfn)?;
-        if pages.in_huge_block(unit) && pages.extent(unit - unit % 512).len() == 512 {
-            unit -= unit % 512;
-        }
-        let units = pages.extent(unit);
-        let numbers = || units.clone().filter_map(|u| u32::try_from(u).ok());
-        let ranked = self.current.iter().chain(&self.last);
-        let threshold = ranked
-            .filter(|r| r.classified_at.is_some())
-            .map(|r| r.threshold_degree)
-            .next();
-        let hottest = numbers().max_by_key(|u| self.place.degree(self.round, pages, *u))?;
-        let degree = self.place.degree(self.round, pages, hottest);
-        let at = hottest as usize;
-        let known = numbers().any(|u| pages.known(u));
-        let class = match (known, degree, threshold) {
-            (false, _, _) => RankClass::Unknown,
-            (true, Some(d), Some(t)) if d > t => RankClass::Hot,
-            (true, Some(d), Some(t)) if d == t => RankClass::Threshold,
-            (true, Some(_), Some(_)) => RankClass::Cold,
-            _ => RankClass::NotRanked,
-        };
-        let mut page = PageExplanation {
-            gfn,
-            unit_start: pages.ram().first_page(unit),
-            unit_pages: self.moved_pages(unit),
-            ram: pages.ram().contains(gfn, 1),
-            tier: pages.tier(unit),
-            known,
-            reads: pages.reads[at],
-            writes: pages.writes[at],
-            level: level_of(pages.queue[at]),
-            degree,
-            threshold_degree: threshold,
-            class,
-            limits: self.limits.clone(),
-            cool_down_rounds: pages.cool_down(unit).saturating_sub(1),
-            in_flight: numbers().any(|u| pages.in_flight(u)),
-            last_move: self.remembered(unit),
-            why: String::new(),
-        };
-        page.why = self.why(&page);
-        Some(page)
-    }
-
-    fn why(&self, page: &PageExplanation) -> String {
-        if page.tier.is_none() || !page.ram {
-            let what = if page.ram {
-                "no host page backs it"
-            } else {
-                "it is not RAM"
-            };
-            return format!("{what}, so there is nothing to place");
-        }
-        if self.policy.place == Place::Stay {
-            return "the policy leaves pages where the kernel put them".into();
-        }
-        let degree = page.degree.unwrap_or(0);
-        let threshold = page.threshold_degree.unwrap_or(0);
-        let mut text: String = match page.class {
-            RankClass::Unknown => {
-                "no user table of the guest maps it, so its heat is not known and it stays".into()
-            }
-            RankClass::NotRanked => "no round has ranked its VM's pages yet".into(),
-            RankClass::Hot => {
-                format!("hot: its degree {degree} is above the threshold {threshold}")
-            }
-            RankClass::Threshold => {
-                format!("its degree {degree} is the threshold: hot as far as there is room")
-            }
-            RankClass::Cold => {
-                format!("cold: its degree {degree} is below the threshold {threshold}")
-            }
-        };
-        if page.in_flight {
-            text += "; it is on its way now";
-        } else if page.cool_down_rounds > 0 {
-            let last = page.last_move.map(|last| last.status);
-            let why = match last {
-                Some(MoveStatus::MappedByOthers) => "other processes map it too, so it",
-                Some(_) => "it moved lately and",
-                // What came of its move is forgotten.
-                None => "it moved lately, or other processes map it too, and",
-            };
-            let rounds = page.cool_down_rounds;
-            text += &format!("; {why} is left alone for {rounds} more rounds");
-        } else if !self.moves_on {
-            text += "; moves are off for this VM";
-        }
-        text
     }
 }

@@ -6,7 +6,8 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use terrace_proto::{PageSize, RequestId, Tick, TierId, TierLimit, VmId, VmSpec};
+use terrace_proto::snapshot::Round;
+use terrace_proto::{MoveStatus, PageSize, RequestId, Tick, TierId, TierLimit, VmId, VmSpec};
 
 use super::intermittent::Intermittent;
 use super::moves::Moving;
@@ -16,7 +17,7 @@ use super::refusal::Refusals;
 use super::scan_cpu::ScanAccount;
 use super::tiers::Tiers;
 use super::turns::Spent;
-use super::view::{Counters, LastMove, RoundSummary};
+use super::view::Counters;
 use crate::config::EngineConfig;
 use crate::estimate::Estimator;
 use crate::pages::Pages;
@@ -86,14 +87,25 @@ pub(crate) struct Vm {
     /// What its moves took of the budget.
     pub spent: Spent,
     /// The round under way.
-    pub current: Option<RoundSummary>,
-    pub last: Option<RoundSummary>,
+    pub current: Option<Round>,
+    pub last: Option<Round>,
     /// Refusals of the round under way.
     pub refused: Refusals,
     pub refused_ever: Refusals,
     pub counters: Counters,
     pub reasons: Reasons,
     pub outcomes: VecDeque<(u32, LastMove)>,
+}
+
+/// What became of a unit's newest move.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct LastMove {
+    /// When it was reported.
+    pub at: Tick,
+    /// Where to.
+    pub to: TierId,
+    /// How it ended.
+    pub status: MoveStatus,
 }
 
 impl Vm {

@@ -5,9 +5,10 @@
 use std::cell::Cell;
 use std::rc::Rc;
 
+use terrace_core::EngineConfig;
 use terrace_core::session::replay::replay;
-use terrace_core::{EngineConfig, NeighboursView};
 use terrace_proto::log::Record;
+use terrace_proto::snapshot::Neighbours;
 use terrace_proto::{Action, Command, Event, PAGE_SIZE, ScanSpent, Tick, TierLimit, VmId};
 
 use terrace_testkit::engine::{Host, SECOND, spec};
@@ -66,7 +67,7 @@ impl World {
         ]
     }
 
-    fn costs(&self, vm: u32) -> NeighboursView {
+    fn costs(&self, vm: u32) -> Neighbours {
         self.host.engine().vm(VmId(vm)).unwrap().neighbours
     }
 }

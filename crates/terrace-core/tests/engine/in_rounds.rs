@@ -1,7 +1,8 @@
 //! A VM whose hot fifth is scattered, and what its log shows.
 
-use terrace_core::{EngineConfig, PolicyName, RoundSummary};
+use terrace_core::{EngineConfig, PolicyName};
 use terrace_proto::log::Record;
+use terrace_proto::snapshot::Round;
 use terrace_proto::{Action, MovePlan, ScanRequest, Tick, VmId};
 
 use terrace_testkit::engine::scattered::{FAST, PAGES, scattered};
@@ -26,7 +27,7 @@ pub fn host(policy: PolicyName) -> Host {
     host_with(config(policy))
 }
 
-pub fn last(host: &Host) -> RoundSummary {
+pub fn last(host: &Host) -> Round {
     let vm = host.engine().vm(VM).expect("a VM that arrived");
     vm.last_round.expect("a round that ended")
 }

@@ -141,8 +141,8 @@ fn a_round_says_how_much_of_its_hot_set_was_and_is_in_the_first_tier() {
     h.run_until(Tick(20 * SECOND));
     let round = last(&h);
     assert_eq!(round.hot_pages, FAST);
-    assert_eq!(round.hot_in_first_tier, FAST - EXCHANGED);
-    assert_eq!(round.hot_in_first_tier_after, FAST);
+    assert_eq!(round.hot_on_fast_before, FAST - EXCHANGED);
+    assert_eq!(round.hot_on_fast_after, FAST);
 }
 
 #[test]
@@ -211,8 +211,9 @@ fn pages_that_others_map_stay_and_are_left_alone_for_two_rounds_more() {
     h.run_until(Tick(10 * SECOND));
     let round = last(&h);
     assert_eq!((round.mapped_by_others_pages, round.failed_pages), (8, 0));
-    let page = h.engine().explain_page(VM, Gfn(others[0])).unwrap();
-    assert!(page.why.contains("processes map it too"), "{}", page.why);
+    let page = h.engine().explain_page(VM, Gfn(others[0]), h.now).unwrap();
+    let why = &page.because[0];
+    assert!(why.contains("processes map it too"), "{why}");
     h.run_until(Tick(1800 * SECOND));
     let view = h.engine().vm(VM).unwrap();
     let of = |p: &MovePlan| p.moves.iter().filter(|m| others.contains(&m.gfn.0)).count() as u64;
@@ -340,8 +341,8 @@ fn a_full_node_stops_promotions_with_the_reason_and_no_livelock() {
     let round = last(&h);
     assert_eq!(round.abandoned, None, "the round ended by itself");
     assert_eq!(round.promoted_pages, 0);
-    let refused: Vec<_> = round.refused.iter().map(|(why, _)| *why).collect();
-    assert_eq!(refused, [Refusal::NoFreeMemory]);
+    let refused: Vec<_> = round.refused.iter().map(|r| r.reason.as_str()).collect();
+    assert_eq!(refused, [Refusal::NoFreeMemory.words()]);
     let counters = h.engine().vm(VM).unwrap().counters;
     assert!(counters.no_memory_pages > 0);
     assert!(

@@ -1,8 +1,9 @@
 //! Rounds that only plan: all of a round but its moves.
 
 use crate::in_rounds::{VM, config, host, host_with, last, plans};
-use terrace_core::{EngineConfig, PlannedMove, PolicyName, Refusal};
-use terrace_proto::{Command, Event, Tick, TierId};
+use terrace_core::{EngineConfig, PolicyName, Refusal};
+use terrace_proto::snapshot::{PlannedMove, Refused};
+use terrace_proto::{Command, Event, Tick};
 use terrace_testkit::engine::SECOND;
 use terrace_testkit::engine::scattered::{EXCHANGED, hot};
 
@@ -19,18 +20,20 @@ fn a_round_that_only_plans_says_what_it_would_move_and_moves_nothing() {
     let round = last(&h);
     let (up, down) = (round.proposed_promotions, round.proposed_demotions);
     assert_eq!((up, down), (EXCHANGED, EXCHANGED), "as a round that moves");
-    assert_eq!(round.refused, [(Refusal::PlanOnly, up + down)]);
+    assert_eq!(
+        round.refused,
+        [Refused {
+            reason: Refusal::PlanOnly.words().into(),
+            units: up + down,
+        }]
+    );
     let planned = round.planned.unwrap();
     assert_eq!(planned.len(), 32, "the first of each direction");
     let (promoted, demoted): (Vec<PlannedMove>, Vec<_>) =
-        planned.into_iter().partition(|m| m.to == TierId(0));
-    assert!(
-        promoted
-            .iter()
-            .all(|m| m.degree >= Some(round.threshold_degree))
-    );
-    assert!(promoted.iter().all(|m| hot(m.gfn.0)));
-    assert!(demoted.iter().all(|m| m.from == TierId(0)));
+        planned.into_iter().partition(|m| m.to == "fast");
+    assert!(promoted.iter().all(|m| m.degree >= round.threshold_degree));
+    assert!(promoted.iter().all(|m| hot(m.gpa.gfn().0)));
+    assert!(demoted.iter().all(|m| m.from == "fast"));
     h.run_until(Tick(90 * SECOND));
     assert_eq!(last(&h).planned, None, "the next round moves again");
     assert_eq!(last(&h).promoted_pages, last(&h).proposed_promotions);
@@ -46,7 +49,7 @@ fn pages_that_must_not_move_are_not_in_a_plan() {
     h.after(0, Event::Command(Command::PlanRound(VM)));
     h.run_until(Tick(40 * SECOND));
     let round = last(&h);
-    let held: u64 = round.refused.iter().map(|(_, n)| n).sum();
+    let held: u64 = round.refused.iter().map(|r| r.units).sum();
     assert_eq!(held, round.proposed_promotions + round.proposed_demotions);
     assert_eq!(plans(&h).len(), before);
 }

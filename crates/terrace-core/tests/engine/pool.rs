@@ -6,8 +6,8 @@ use std::cell::Cell;
 use std::rc::Rc;
 
 use terrace_core::session::replay::replay;
-use terrace_core::{EngineConfig, PolicyChoice, PolicyName, PoolRelease, Share, ShareView};
-use terrace_proto::{Command, Event, PAGE_SIZE, PageSize, Tick, VmId};
+use terrace_core::{EngineConfig, PolicyChoice, PolicyName, PoolRelease, Share};
+use terrace_proto::{Command, Event, PAGE_SIZE, PageSize, Tick, VmId, snapshot};
 use terrace_testkit::engine::{Host, SECOND, draw, spec};
 use terrace_testkit::log::written;
 
@@ -114,7 +114,7 @@ impl World {
         self.host.on_fast(vm, |_| true)
     }
 
-    fn share(&self, vm: u32) -> ShareView {
+    fn share(&self, vm: u32) -> snapshot::Share {
         self.host.engine().vm(VmId(vm)).unwrap().share.unwrap()
     }
 
@@ -216,7 +216,7 @@ fn a_vm_of_fixed_size_gives_nothing_and_its_size_is_set_aside_for_it() {
     w.set_busy(a, 600);
     w.run(1200);
     assert_eq!((w.fast(a), w.fast(b)), (200, 200), "a may have no more");
-    assert!(!w.share(a).pooled && w.share(a).words.contains("fixed size"));
+    assert!(!w.share(a).pooled && w.share(a).why.contains("fixed size"));
 }
 
 #[test]
@@ -249,7 +249,7 @@ fn a_vm_squeezed_to_a_limit_of_no_whole_unit_still_follows_its_hot_set() {
     w.set_busy(a, 4);
     w.run(1200);
     let round = w.host.engine().last_round(VmId(a)).unwrap();
-    let seen = (round.hot_pages, round.hot_in_first_tier_after);
+    let seen = (round.hot_pages, round.hot_on_fast_after);
     assert_eq!(seen, (4 * HUGE, 4 * HUGE), "b still presses");
 }
 
@@ -334,7 +334,7 @@ fn the_decision_says_what_is_wanted_had_allowed_and_free() {
     let (_, b) = (w.arrive(&SMALL, 0), w.arrive(&SMALL, 600));
     w.run(60);
     let view = w.host.engine().vm(VmId(b)).unwrap();
-    let words = view.share.as_ref().unwrap().words.clone();
+    let words = view.share.as_ref().unwrap().why.clone();
     let want = "wants 1000 KiB of fast memory (hot set 1916 KiB: top 80 % of 599 pages above degree 3), \
                 has 800 KiB, nominal 800 KiB, limits 600 KiB to 1000 KiB, pool free 0 KiB: target 1000 KiB";
     assert_eq!(words, want);

@@ -1,9 +1,10 @@
 //! Whole rounds on a tiny simulated host: golden counts and what each policy does.
 
 use crate::in_rounds::{VM, config, host, last, plans, round_starts, scans};
-use terrace_core::{PhaseView, PolicyName, RankClass};
+use terrace_core::{PhaseView, PolicyName};
 use terrace_proto::log::Record;
-use terrace_proto::{Command, Event, Gfn, PAGE_SIZE, Rearm, Tick, TierId, TierLimit};
+use terrace_proto::snapshot::RankClass;
+use terrace_proto::{Command, Event, Gfn, PAGE_SIZE, Rearm, Tick, TierLimit};
 use terrace_testkit::engine::scattered::{EXCHANGED, FAST, PAGES, hot, scattered};
 use terrace_testkit::engine::{Host, SECOND, spec};
 
@@ -109,7 +110,7 @@ fn a_vm_whose_moves_are_off_is_only_observed() {
     assert!(plans(&h).is_empty());
     let round = last(&h);
     assert_eq!(round.proposed_promotions, EXCHANGED);
-    assert!(round.refused.iter().map(|(_, n)| n).sum::<u64>() == 2 * EXCHANGED);
+    assert!(round.refused.iter().map(|r| r.units).sum::<u64>() == 2 * EXCHANGED);
     h.after(0, Event::Command(Command::Moves(VM, true)));
     h.run_until(Tick(70 * SECOND));
     assert!(!plans(&h).is_empty());
@@ -140,7 +141,7 @@ fn a_page_that_moved_is_left_alone_in_the_next_round() {
     let first = moved(&h);
     assert_eq!(first.len(), 256);
     let page = Gfn(*first.first().unwrap());
-    let explained = h.engine().explain_page(VM, page).unwrap();
+    let explained = h.engine().explain_page(VM, page, h.now).unwrap();
     assert_eq!(explained.cool_down_rounds, 1);
     h.session.log_mut().clear();
     h.run_until(Tick(110 * SECOND));
@@ -164,7 +165,7 @@ fn looking_changes_nothing_and_without_an_event_nothing_new_comes() {
             if look {
                 let view = h.engine().vm(VM).unwrap();
                 assert!(serde_json::to_string(&view).unwrap().contains("mechanism"));
-                assert!(h.engine().explain_page(VM, Gfn(second)).is_some());
+                assert!(h.engine().explain_page(VM, Gfn(second), h.now).is_some());
             }
         }
         h.log().to_vec()
@@ -187,17 +188,18 @@ fn the_same_events_give_the_same_actions() {
 #[test]
 fn a_page_is_explained() {
     let mut h = host(PolicyName::Vtmm);
-    let page = h.engine().explain_page(VM, Gfn(3));
+    let page = h.engine().explain_page(VM, Gfn(3), h.now);
     assert!(page.is_none(), "it has not arrived");
     h.run_until(Tick(10 * SECOND));
-    let page = h.engine().explain_page(VM, Gfn(1003)).unwrap();
+    let page = h.engine().explain_page(VM, Gfn(1003), h.now).unwrap();
     assert_eq!(page.class, RankClass::Hot);
-    assert_eq!(page.tier, Some(TierId::FAST));
-    assert!(page.last_move.is_some() || page.cool_down_rounds == 1);
-    assert!(page.why.contains("above the threshold 3"), "{}", page.why);
-    let cold = h.engine().explain_page(VM, Gfn(2000)).unwrap();
+    assert_eq!(page.tier.as_deref(), Some("fast"));
+    assert!(page.because.len() > 1 || page.cool_down_rounds == 1);
+    let why = &page.because[0];
+    assert!(why.contains("above the threshold 3"), "{why}");
+    let cold = h.engine().explain_page(VM, Gfn(2000), h.now).unwrap();
     assert_eq!(cold.class, RankClass::Cold);
-    assert!(h.engine().explain_page(VM, Gfn(PAGES)).is_none());
+    assert!(h.engine().explain_page(VM, Gfn(PAGES), h.now).is_none());
 }
 
 #[test]
@@ -229,7 +231,7 @@ fn writes_told_in_the_last_window_alone_count_for_the_whole_round() {
     assert!(last(&h).writes_seen);
     let observe = h.engine().vm(VM).unwrap().mechanism.observe;
     assert!(observe.contains("accessed bits and writes"), "{observe}");
-    let page = |gfn| h.engine().explain_page(VM, Gfn(gfn)).unwrap();
+    let page = |gfn| h.engine().explain_page(VM, Gfn(gfn), h.now).unwrap();
     let written: Vec<_> = (0..PAGES).map(page).filter(|p| p.writes > 0).collect();
     assert!(!written.is_empty());
     assert!(written.iter().all(|p| p.writes == 1 && p.reads < 8));

@@ -70,12 +70,15 @@ fn huge_blocks_of_a_vm_ranked_by_4_kib_move_whole() {
     let gfns: Vec<_> = gfns.flatten().map(|m| m.gfn.0).collect();
     assert_eq!(gfns.len(), 8, "one address a block");
     assert!(gfns.iter().all(|g| g.is_multiple_of(HUGE)));
-    let inside = h.engine().explain_page(VM, Gfn(5 * HUGE + 7)).unwrap();
+    let inside = h
+        .engine()
+        .explain_page(VM, Gfn(5 * HUGE + 7), h.now)
+        .unwrap();
     assert_eq!(
-        (inside.unit_start, inside.unit_pages),
-        (Gfn(5 * HUGE), HUGE)
+        (inside.unit_gpa.gfn(), inside.unit_bytes),
+        (Gfn(5 * HUGE), HUGE * PAGE_SIZE)
     );
-    assert!(inside.degree.unwrap() > 0, "as hot as its hottest page");
+    assert!(inside.degree > 0, "as hot as its hottest page");
 }
 
 #[test]
@@ -169,9 +172,10 @@ fn a_block_that_the_host_splits_is_ranked_page_by_page() {
     };
     let pages = |h: &Host| {
         h.engine()
-            .explain_page(VM, Gfn(5 * HUGE + 7))
+            .explain_page(VM, Gfn(5 * HUGE + 7), h.now)
             .unwrap()
-            .unit_pages
+            .unit_bytes
+            / PAGE_SIZE
     };
     assert_eq!(pages(&h), HUGE);
     h.after(0, change(false));

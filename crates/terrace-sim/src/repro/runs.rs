@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use terrace_core::RoundSummary;
+use terrace_proto::snapshot::Round;
 use terrace_proto::{Command, VmId};
 
 use super::File;
@@ -43,7 +43,7 @@ pub struct Measured {
     /// Its result.
     pub result: RunResult,
     /// Every round that its first VM's policy ended.
-    pub rounds: Vec<RoundSummary>,
+    pub rounds: Vec<Round>,
     /// Exits of its first VM without those by which the host flushes translations.
     pub exits: u64,
     /// Share of the accesses of its first VM that the first tier served after its last round.
@@ -149,7 +149,7 @@ impl Run {
             };
             scenario = solved;
         }
-        let mut rounds: Vec<RoundSummary> = Vec::new();
+        let mut rounds: Vec<Round> = Vec::new();
         let (mut exits, mut now, mut then) = (0, (0, 0), (0, 0));
         let mut late = Late::new(&scenario);
         let mut watch = |simulation: &mut Simulation| {
@@ -157,7 +157,8 @@ impl Run {
             exits = simulation.exits_without_flushes(FIRST);
             now = simulation.accesses(FIRST);
             let last = simulation.engine().last_round(FIRST);
-            let new = last.filter(|last| rounds.last().is_none_or(|seen| seen.round < last.round));
+            let new =
+                last.filter(|last| rounds.last().is_none_or(|seen| seen.number < last.number));
             let Some(round) = new.cloned() else { return };
             if self.migrate_all {
                 simulation.tables_to_first_tier(FIRST);

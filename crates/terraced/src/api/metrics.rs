@@ -11,12 +11,11 @@ use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
 use terrace_api::elastic::{Elastic, ElasticTier};
-use terrace_api::neighbours::Neighbours;
+use terrace_api::types::Neighbours;
 use terrace_api::types::{Status, Vm};
 use terrace_proto::PAGE_SIZE;
 
 use super::snapshot::Snapshot;
-use super::views::neighbours;
 
 /// What the answer is.
 pub const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
@@ -275,7 +274,7 @@ pub fn text(copied: &Snapshot) -> Result<String, fmt::Error> {
     counts(&mut registry, &COUNTS_OF_VM, &named);
     let costs = named.iter().filter_map(|(labels, vm)| {
         let view = copied.vm(&vm.name).ok()?.view.as_ref()?;
-        Some((labels.clone(), neighbours(&view.neighbours)))
+        Some((labels.clone(), view.neighbours.clone()))
     });
     let costs: Vec<(Labels, Neighbours)> = costs.collect();
     figures(&mut registry, &OF_NEIGHBOURS, &costs);

@@ -25,10 +25,11 @@ use axum::response::{IntoResponse, Response};
 use serde::Serialize;
 use terrace_api::elastic::{Elastic, Resize};
 use terrace_api::types;
-use terrace_core::{Engine, HeatMap};
+use terrace_core::Engine;
 use terrace_host::Finding;
 use terrace_proto::provision::Origin;
-use terrace_proto::{Command, Tick, VmId};
+use terrace_proto::snapshot::HeatMap;
+use terrace_proto::{Command, Tick};
 use terrace_sys::{SocketFile, listen_at};
 use tokio::net::UnixListener;
 use tokio::sync::{Semaphore, oneshot};
@@ -224,7 +225,7 @@ impl Asker {
     }
 
     /// Makes a map from copies of the VM's pages, a bounded number at a time.
-    pub async fn map(&self, name: String, cells: u64) -> Result<(VmId, HeatMap), Failure> {
+    pub async fn map(&self, name: String, cells: u64) -> Result<HeatMap, Failure> {
         let of = name.clone();
         let begin = move |served: &mut dyn Served| {
             let id = served.managed_id(&of)?;
@@ -244,7 +245,7 @@ impl Asker {
             };
             making = self.copied(copy, add).await?;
         }
-        Ok((id, making.done()))
+        Ok(making.done())
     }
 }
 

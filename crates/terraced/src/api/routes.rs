@@ -72,18 +72,14 @@ async fn map(
             query.cells
         )));
     }
-    let (_, map) = asker.map(name, query.cells).await?;
-    asker.view(About::Host, |copy| Ok(copy.map(map))).await
+    said(&asker.map(name, query.cells).await?)
 }
 
 async fn page(State(asker): State<Asker>, Path((name, gpa)): Path<(String, String)>) -> Answer {
     let digits = gpa.strip_prefix("0x").unwrap_or(&gpa);
     let gpa = u64::from_str_radix(digits, 16)
         .map_err(|_| Failure::Invalid(format!("{gpa}: not a hexadecimal address")))?;
-    let page = asker.ask(move |d| d.page(&name, Gpa(gpa))).await?;
-    asker
-        .view(About::Host, move |copy| Ok(copy.explain(&page)))
-        .await
+    said(&asker.ask(move |d| d.page(&name, Gpa(gpa))).await?)
 }
 
 async fn pause(State(asker): State<Asker>) -> Answer {

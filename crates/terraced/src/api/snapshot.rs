@@ -9,7 +9,6 @@ use std::collections::BTreeMap;
 use terrace_api::elastic::Elastic;
 use terrace_api::types;
 use terrace_core::VmView;
-use terrace_core::config::EngineConfig;
 use terrace_host::Finding;
 use terrace_proto::Tick;
 
@@ -33,8 +32,6 @@ pub enum About {
 pub struct Snapshot {
     /// When it was made.
     pub now: Tick,
-    /// The engine's.
-    pub config: EngineConfig,
     /// The tiers and their memory.
     pub tiers: Vec<types::Tier>,
     /// Name of the policy in general.
@@ -88,7 +85,6 @@ impl Snapshot {
             copies.map(|(name, entry)| (name.clone(), VmCopy::of(served, name, entry, about)));
         Ok(Self {
             now: served.now(),
-            config: served.engine().config().clone(),
             tiers: served.tiers(),
             policy: served.policy(),
             moves: served.moves(),

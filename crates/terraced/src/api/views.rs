@@ -1,12 +1,10 @@
 //! A host's state in the API's types, made from a copy of it, away from the engine's thread.
 
-use terrace_api::neighbours::Neighbours;
 use terrace_api::types as api;
-use terrace_core::{
-    HeatMap, PageExplanation, PhaseView, PlannedMove, Refusal, RoundSummary, VmView,
-};
+use terrace_core::{PhaseView, VmView};
 use terrace_host::{Finding, Status};
-use terrace_proto::{PAGE_SIZE, TierId, TierLimit};
+use terrace_proto::snapshot::Round;
+use terrace_proto::{PAGE_SIZE, TierLimit};
 
 use super::snapshot::{Snapshot, VmCopy};
 use super::{Failure, agent_views};
@@ -57,11 +55,11 @@ impl Snapshot {
                 .iter()
                 .flat_map(|v| v.tiers.iter().map(|t| t.bytes))
                 .collect(),
-            share: view.and_then(|v| v.share.clone()).map(share),
+            share: view.and_then(|v| v.share.clone()),
             rounds: counters.map_or(0, |c| c.rounds),
             moves: view.is_some_and(|v| v.moves),
             hot_pages: ranked.map(|r| r.hot_pages),
-            hot_on_fast_pages: ranked.map(|r| r.hot_in_first_tier_after),
+            hot_on_fast_pages: ranked.map(|r| r.hot_on_fast_after),
             promoted_pages: counters.map_or(0, |c| c.promoted_pages),
             demoted_pages: counters.map_or(0, |c| c.demoted_pages),
             agent: entry.agent.as_ref().map(agent_views::agent),
@@ -103,11 +101,11 @@ impl Snapshot {
                 stage("move", &m.moves),
             ],
             phase: phase(&view.phase),
-            round_under_way: view.current_round.as_ref().map(|r| r.round),
+            round_under_way: view.current_round.as_ref().map(|r| r.number),
             next_round_in_s: view
                 .next_round_at
                 .map(|at| at.since(self.now).as_secs_f64()),
-            history: managed.history.iter().map(|r| self.round(r)).collect(),
+            history: managed.history.iter().map(|r| Round::clone(r)).collect(),
             reasons: view
                 .reasons
                 .iter()
@@ -117,91 +115,8 @@ impl Snapshot {
                 })
                 .collect(),
             elastic: copy.elastic.clone(),
-            neighbours: Some(neighbours(&view.neighbours)),
+            neighbours: Some(view.neighbours.clone()),
         })
-    }
-
-    /// `GET /v1/vms/{name}/pages/{gpa}`.
-    pub fn explain(&self, page: &PageExplanation) -> api::PageExplanation {
-        let mut because = vec![page.why.clone()];
-        if let Some(last) = &page.last_move {
-            let ago = self.now.since(last.at).as_secs();
-            because.push(format!(
-                "last move: to {}, {ago} s ago: {}",
-                self.tier_name(last.to),
-                status(last.status)
-            ));
-        }
-        api::PageExplanation {
-            gpa: page.gfn.gpa().0,
-            gfn: page.gfn.0,
-            tier: page.tier.map(|t| self.tier_name(t)),
-            known: page.known,
-            reads: page.reads.into(),
-            writes: page.writes.into(),
-            windows: self.config.windows.into(),
-            degree: page.degree.unwrap_or(0).into(),
-            threshold_degree: page.threshold_degree.unwrap_or(0).into(),
-            level: page.level.into(),
-            because,
-        }
-    }
-
-    /// `GET /v1/vms/{name}/map`.
-    pub fn map(&self, map: HeatMap) -> api::HeatMap {
-        let cell = |c: terrace_core::HeatCell| api::Cell {
-            tier_pages: c.tier_pages,
-            known_pages: c.known_pages,
-            warm_pages: c.warm_pages,
-            degree_sum: c.degree_sum,
-        };
-        api::HeatMap {
-            pages_per_cell: map.pages_per_cell,
-            tiers: self.config.tiers.iter().map(|t| t.name.clone()).collect(),
-            max_degree: map.max_degree.into(),
-            cells: map.cells.into_iter().map(cell).collect(),
-        }
-    }
-
-    fn round(&self, r: &RoundSummary) -> api::Round {
-        let planned_move = |m: &PlannedMove| api::PlannedMove {
-            gpa: m.gfn.gpa().0,
-            bytes: m.pages.saturating_mul(PAGE_SIZE),
-            from: self.tier_name(m.from),
-            to: self.tier_name(m.to),
-            degree: m.degree.unwrap_or(0).into(),
-        };
-        let refused = |(why, units): &(Refusal, u64)| api::Refused {
-            reason: why.words().into(),
-            units: *units,
-        };
-        let planned = r.planned.as_ref();
-        api::Round {
-            number: r.round,
-            known_pages: r.known_pages,
-            hot_pages: r.hot_pages,
-            hot_on_fast_before: r.hot_in_first_tier,
-            hot_on_fast_after: r.hot_in_first_tier_after,
-            threshold_degree: r.threshold_degree.into(),
-            degree_histogram: r.degree_histogram.clone(),
-            promoted_pages: r.promoted_pages,
-            demoted_pages: r.demoted_pages,
-            failed_pages: r.failed_pages,
-            mapped_by_others_pages: r.mapped_by_others_pages,
-            proposed_promotions: r.proposed_promotions,
-            proposed_demotions: r.proposed_demotions,
-            refused: r.refused.iter().map(refused).collect(),
-            abandoned: r.abandoned.clone(),
-            planned: planned.map(|moves| moves.iter().map(planned_move).collect()),
-            scans: r.scan.scans,
-            scan_cpu_ns: r.scan.cpu_ns,
-        }
-    }
-
-    fn tier_name(&self, tier: TierId) -> String {
-        let tiers = &self.config.tiers;
-        let named = tiers.get(tier.index()).map(|t| t.name.clone());
-        named.unwrap_or_else(|| tier.to_string())
     }
 
     /// `GET /v1/doctor`.
@@ -280,44 +195,6 @@ fn unmanaged(vm: api::Vm) -> api::VmDetail {
     }
 }
 
-/// What a VM costs the others.
-pub fn neighbours(n: &terrace_core::NeighboursView) -> Neighbours {
-    Neighbours {
-        fair: n.fair,
-        weight: n.weight,
-        right_bytes: n.right_bytes,
-        most_bytes: n.most_bytes,
-        held_bytes: n.held_bytes,
-        above_right_bytes: n.above_right_bytes,
-        moved_bytes: n.moved_bytes,
-        all_moved_bytes: n.all_moved_bytes,
-        scan_cpu_ns: n.scan_cpu_ns,
-        all_scan_cpu_ns: n.all_scan_cpu_ns,
-        refused_bytes: n.refused_bytes,
-        late_plans: n.late_plans,
-        late_plans_ns: n.late_plans_ns,
-        late_scans: n.late_scans,
-        late_scans_ns: n.late_scans_ns,
-    }
-}
-
-fn share(share: terrace_core::ShareView) -> api::Share {
-    api::Share {
-        pooled: share.pooled,
-        weight: share.weight,
-        nominal_bytes: share.nominal_bytes,
-        lower_bytes: share.lower_bytes,
-        upper_bytes: share.upper_bytes,
-        held_bytes: share.held_bytes,
-        hot_bytes: share.hot_bytes,
-        unseen_bytes: share.unseen_bytes,
-        want_bytes: share.want_bytes,
-        target_bytes: share.target_bytes,
-        pool_free_bytes: share.pool_free_bytes,
-        why: share.words,
-    }
-}
-
 /// What observes a VM: the host's word where it is not the engine's tables, and the source of writes.
 fn observe(managed: &Managed, engine: &str) -> String {
     let tracker = match &managed.damon {
@@ -355,20 +232,6 @@ fn phase(phase: &PhaseView) -> String {
             format!("moving pages: {in_flight_pages} under way, {waiting_pages} waiting")
         }
         PhaseView::Unscannable { reason } => format!("cannot be scanned: {reason}"),
-    }
-}
-
-fn status(status: terrace_proto::MoveStatus) -> String {
-    use terrace_proto::MoveStatus as S;
-    match status {
-        S::Moved => "done".into(),
-        S::AlreadyThere => "it was there already".into(),
-        S::Busy => "the page was pinned or in use".into(),
-        S::Absent => "no host page backs it".into(),
-        S::NoMemory => "the target had no free page".into(),
-        S::NotTried => "not tried".into(),
-        S::MappedByOthers => "other processes map it too (KSM, a template file)".into(),
-        S::Failed(errno) => format!("failed: {}", std::io::Error::from_raw_os_error(errno)),
     }
 }
 

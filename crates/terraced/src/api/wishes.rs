@@ -1,7 +1,8 @@
 //! An operator's wishes: what the API changes. They run on the engine's thread, and answer a sentence.
 
 use terrace_api::types as api;
-use terrace_core::{PageExplanation, VmView};
+use terrace_core::VmView;
+use terrace_proto::snapshot::PageExplanation;
 use terrace_proto::{Command, Gpa, TierLimit, VmId};
 
 use super::views::mode;
@@ -18,7 +19,9 @@ impl dyn Served + '_ {
         let after = self.view(id)?;
         match after.current_round {
             Some(round) if round.planned.is_some() && after.round > before.round => {
-                Ok(api::Planning { round: round.round })
+                Ok(api::Planning {
+                    round: round.number,
+                })
             }
             _ => {
                 let last = after.reasons.last().map(|r| r.text.clone());
@@ -119,8 +122,8 @@ impl dyn Served + '_ {
     /// What the engine says of one page.
     pub fn page(&self, name: &str, gpa: Gpa) -> Result<PageExplanation, Failure> {
         let id = self.managed_id(name)?;
-        let page = self.engine().explain_page(id, gpa.gfn());
-        page.filter(|page| page.ram).ok_or_else(|| {
+        let page = self.engine().explain_page(id, gpa.gfn(), self.now());
+        page.ok_or_else(|| {
             Failure::NotFound(format!("{name} has no RAM at guest physical address {gpa}"))
         })
     }

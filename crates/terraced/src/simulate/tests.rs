@@ -6,10 +6,9 @@ use std::thread::JoinHandle;
 
 use serde::de::DeserializeOwned;
 use terrace_api::client::Client;
-use terrace_api::neighbours::Neighbours;
 use terrace_api::types::{
-    Doctor, Done, EventLine, HeatMap, Mode, PageExplanation, Planning, Setting, Status, Vm,
-    VmDetail,
+    Doctor, Done, EventLine, HeatMap, Mode, Neighbours, PageExplanation, Planning, Setting, Status,
+    Vm, VmDetail,
 };
 use terrace_core::session::other::{Other, replay_with};
 use terrace_core::session::replay::replay;

@@ -5,8 +5,8 @@ use ratatui::layout::{Constraint, Layout, Rect, Size};
 use ratatui::style::{Color, Stylize as _};
 use ratatui::text::{Line, Span};
 use ratatui::widgets::{Block, Clear, Paragraph, Wrap};
-use terrace_api::types::{Cell, HeatMap};
-use terrace_core::{HeatCell, PhaseView, VmView};
+use terrace_api::types::HeatMap;
+use terrace_core::{PhaseView, VmView};
 use terrace_proto::VmId;
 use terrace_sim::run::Simulation;
 use terrace_sim::scenario::Scenario;
@@ -77,17 +77,10 @@ fn told(simulation: &Simulation, id: VmId, scale: u64, cells: u64) -> Told {
     let Some(vm) = engine.vm(id) else {
         return Told::default();
     };
-    let cell = |c: HeatCell| Cell {
-        tier_pages: c.tier_pages,
-        known_pages: c.known_pages,
-        warm_pages: c.warm_pages,
-        degree_sum: c.degree_sum,
-    };
+    // As many pages of the full-size machine as simulated ones, times the scale.
     let map = engine.heat_map(id, cells.max(1)).map(|map| HeatMap {
         pages_per_cell: map.pages_per_cell * scale,
-        tiers: simulation.timeline().tiers.clone(),
-        max_degree: map.max_degree.into(),
-        cells: map.cells.into_iter().map(cell).collect(),
+        ..map
     });
     let reason = engine.vm_reasons(id, 0).last();
     Told {

@@ -1,10 +1,10 @@
-//! What VMs cost each other. Units are in the names.
+//! What VMs cost each other.
 
 use serde::{Deserialize, Serialize};
 
 /// What a VM costs the others, and what it was refused for their sake. Sums are since it came under management;
 /// those of all VMs are since the daemon started.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Neighbours {
     /// Shares are by weight, whatever a guest shows.
     pub fair: bool,

@@ -1,0 +1,135 @@
+//! Why a page is where it is.
+//!
+//! Responsible for: what its place follows from, and that in sentences. It leaves to others: every decision.
+
+use terrace_proto::snapshot::{PageExplanation, RankClass};
+use terrace_proto::{Gfn, MoveStatus, PAGE_SIZE, Tick};
+
+use super::vm::{LastMove, Vm};
+use crate::config::EngineConfig;
+use crate::policy::Place;
+use crate::track::level_of;
+
+impl Vm {
+    /// None if there is no RAM.
+    pub fn explain(&self, gfn: Gfn, now: Tick, config: &EngineConfig) -> Option<PageExplanation> {
+        let pages = &self.pages;
+        if !pages.ram().contains(gfn, 1) {
+            return None;
+        }
+        let mut unit = pages.ram().unit_of(gfn)?;
+        if pages.in_huge_block(unit) && pages.extent(unit - unit % 512).len() == 512 {
+            unit -= unit % 512;
+        }
+        let units = pages.extent(unit);
+        let numbers = || units.clone().filter_map(|u| u32::try_from(u).ok());
+        let hottest = numbers().max_by_key(|u| self.place.degree(self.round, pages, *u))?;
+        let degree = self.place.degree(self.round, pages, hottest);
+        let threshold = self.threshold();
+        let at = hottest as usize;
+        let known = numbers().any(|u| pages.known(u));
+        let mut page = PageExplanation {
+            gpa: gfn.gpa(),
+            gfn,
+            unit_gpa: pages.ram().first_page(unit).gpa(),
+            unit_bytes: self.moved_pages(unit) * PAGE_SIZE,
+            tier: pages.tier(unit).map(|tier| config.tier_name(tier)),
+            known,
+            reads: pages.reads[at],
+            writes: pages.writes[at],
+            windows: config.windows,
+            degree: degree.unwrap_or(0),
+            threshold_degree: threshold.unwrap_or(0),
+            level: level_of(pages.queue[at]),
+            class: class(known, degree, threshold),
+            cool_down_rounds: pages.cool_down(unit).saturating_sub(1),
+            in_flight: numbers().any(|u| pages.in_flight(u)),
+            because: Vec::new(),
+        };
+        let last = self.remembered(unit);
+        page.because = vec![self.why(&page, last.map(|last| last.status))];
+        page.because
+            .extend(last.map(|last| last_words(last, now, config)));
+        Some(page)
+    }
+
+    /// Least degree of the hot set of the last ranking.
+    fn threshold(&self) -> Option<u8> {
+        let mut rounds = self.current.iter().chain(&self.last);
+        let ranked = rounds.find(|round| round.classified_at.is_some());
+        ranked.map(|round| round.threshold_degree)
+    }
+
+    fn why(&self, page: &PageExplanation, last: Option<MoveStatus>) -> String {
+        if page.tier.is_none() {
+            return "no host page backs it, so there is nothing to place".into();
+        }
+        if self.policy.place == Place::Stay {
+            return "the policy leaves pages where the kernel put them".into();
+        }
+        let (degree, threshold) = (page.degree, page.threshold_degree);
+        let mut text: String = match page.class {
+            RankClass::Unknown => {
+                "no user table of the guest maps it, so its heat is not known and it stays".into()
+            }
+            RankClass::NotRanked => "no round has ranked its VM's pages yet".into(),
+            RankClass::Hot => {
+                format!("hot: its degree {degree} is above the threshold {threshold}")
+            }
+            RankClass::Threshold => {
+                format!("its degree {degree} is the threshold: hot as far as there is room")
+            }
+            RankClass::Cold => {
+                format!("cold: its degree {degree} is below the threshold {threshold}")
+            }
+        };
+        if page.in_flight {
+            text += "; it is on its way now";
+        } else if page.cool_down_rounds > 0 {
+            let why = match last {
+                Some(MoveStatus::MappedByOthers) => "other processes map it too, so it",
+                Some(_) => "it moved lately and",
+                // What came of its move is forgotten.
+                None => "it moved lately, or other processes map it too, and",
+            };
+            let rounds = page.cool_down_rounds;
+            text += &format!("; {why} is left alone for {rounds} more rounds");
+        } else if !self.moves_on {
+            text += "; moves are off for this VM";
+        }
+        text
+    }
+}
+
+fn class(known: bool, degree: Option<u8>, threshold: Option<u8>) -> RankClass {
+    match (known, degree, threshold) {
+        (false, _, _) => RankClass::Unknown,
+        (true, Some(d), Some(t)) if d > t => RankClass::Hot,
+        (true, Some(d), Some(t)) if d == t => RankClass::Threshold,
+        (true, Some(_), Some(_)) => RankClass::Cold,
+        _ => RankClass::NotRanked,
+    }
+}
+
+fn last_words(last: LastMove, now: Tick, config: &EngineConfig) -> String {
+    format!(
+        "last move: to {}, {} s ago: {}",
+        config.tier_name(last.to),
+        now.since(last.at).as_secs(),
+        status_words(last.status)
+    )
+}
+
+fn status_words(status: MoveStatus) -> String {
+    use MoveStatus as S;
+    match status {
+        S::Moved => "done".into(),
+        S::AlreadyThere => "it was there already".into(),
+        S::Busy => "the page was pinned or in use".into(),
+        S::Absent => "no host page backs it".into(),
+        S::NoMemory => "the target had no free page".into(),
+        S::NotTried => "not tried".into(),
+        S::MappedByOthers => "other processes map it too (KSM, a template file)".into(),
+        S::Failed(errno) => format!("failed: {}", std::io::Error::from_raw_os_error(errno)),
+    }
+}

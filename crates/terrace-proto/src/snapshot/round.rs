@@ -1,0 +1,119 @@
+//! What a round of placing found and did.
+
+use serde::{Deserialize, Serialize};
+
+use crate::{Gpa, Tick};
+
+/// One round. A unit of 2 MiB counts 512 pages.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Round {
+    /// Its number, from 1.
+    pub number: u64,
+    /// When it started, ns since the daemon did.
+    #[serde(default, rename = "started_at_ns")]
+    pub started_at: Tick,
+    /// When pages were ranked.
+    #[serde(default, rename = "ranked_at_ns")]
+    pub classified_at: Option<Tick>,
+    /// When it ended; none while it runs.
+    #[serde(default, rename = "ended_at_ns")]
+    pub ended_at: Option<Tick>,
+    /// Pages that some user table of the guest maps.
+    pub known_pages: u64,
+    /// Pages in the hot set: the hottest that fit into the first tier.
+    pub hot_pages: u64,
+    /// Pages of the hot set that were in the first tier before the round's moves.
+    pub hot_on_fast_before: u64,
+    /// The same after its moves, by where the kernel says pages are.
+    pub hot_on_fast_after: u64,
+    /// Least degree of a page in the hot set.
+    pub threshold_degree: u8,
+    /// Known pages at each degree, from 0.
+    pub degree_histogram: Vec<u64>,
+    /// Units of 2 MiB that were in more than one tier when the round began: the host split their huge pages.
+    #[serde(default)]
+    pub split_units: u64,
+    /// A source of writes has told of all windows so far (in each of them, or in the last for all).
+    #[serde(default)]
+    pub writes_seen: bool,
+    /// Pages moved up.
+    pub promoted_pages: u64,
+    /// Pages moved down.
+    pub demoted_pages: u64,
+    /// Pages whose move was tried and failed.
+    pub failed_pages: u64,
+    /// Pages that stayed because other processes map them too.
+    #[serde(default)]
+    pub mapped_by_others_pages: u64,
+    /// Pages that the ranking wanted to move up.
+    pub proposed_promotions: u64,
+    /// Pages that it wanted to move down.
+    pub proposed_demotions: u64,
+    /// What was not tried of that, by reason.
+    pub refused: Vec<Refused>,
+    /// Why the round was given up, if it was.
+    pub abandoned: Option<String>,
+    /// If the round was only to plan: the first moves that would be tried, most wanted first; nothing was moved.
+    pub planned: Option<Vec<PlannedMove>>,
+    /// Bytes that changed tier.
+    #[serde(default)]
+    pub moved_bytes: u64,
+    /// Wall time of the moves, ns.
+    #[serde(default)]
+    pub move_elapsed_ns: u64,
+    /// Its scans.
+    #[serde(flatten)]
+    pub scan: ScanCost,
+}
+
+/// Cost and counts of a round's scans.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ScanCost {
+    /// Scans answered.
+    pub scans: u64,
+    /// Wall time, ns.
+    #[serde(default, rename = "scan_elapsed_ns")]
+    pub elapsed_ns: u64,
+    /// CPU time, ns.
+    #[serde(rename = "scan_cpu_ns")]
+    pub cpu_ns: u64,
+    /// Leaf entries read.
+    #[serde(default, rename = "scan_leaves")]
+    pub leaves: u64,
+    /// Accessed bits found set.
+    #[serde(default, rename = "scan_accessed")]
+    pub accessed: u64,
+    /// Accessed bits cleared.
+    #[serde(default, rename = "scan_cleared")]
+    pub cleared: u64,
+    /// Subtrees skipped.
+    #[serde(default, rename = "scan_pruned")]
+    pub pruned: u64,
+    /// Windows made longer so that scanning stays within its CPU share.
+    #[serde(default)]
+    pub stretched_windows: u64,
+}
+
+/// Proposals that were not tried.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Refused {
+    /// Why.
+    pub reason: String,
+    /// How many units (`unit_bytes` each).
+    pub units: u64,
+}
+
+/// One move that would be tried.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PlannedMove {
+    /// First byte of what would move.
+    pub gpa: Gpa,
+    /// Its size, bytes.
+    pub bytes: u64,
+    /// Name of the tier that holds it.
+    pub from: String,
+    /// Name of the tier that it would go to.
+    pub to: String,
+    /// Its degree; 0 as well if that is not known.
+    pub degree: u8,
+}
