@@ -7,9 +7,9 @@ use std::sync::{Arc, Weak};
 
 use terrace_host::memory_map::MapWatch;
 use terrace_host::mover::{Mover, Target};
-use terrace_host::qemu::Vm;
 use terrace_host::topology::Topology;
 use terrace_host::tracker::{SoftDirty, Tracker};
+use terrace_host::vm::Vm;
 use terrace_host::worker::WorkerStop;
 use terrace_host::{Finding, HostRoot, placement};
 use terrace_proto::action::PlacementQuery;

@@ -15,10 +15,11 @@ use std::time::{Duration, Instant};
 use terrace_host::doctor::{self, VmFacts};
 use terrace_host::memory_map::{GuestMemory, MemoryMapError};
 use terrace_host::qemu::who::{self, Refusal, Rules};
-use terrace_host::qemu::{self, Candidate, DiscoveryConfig, Hypervisor, QemuError, Vm, VmIdentity};
+use terrace_host::qemu::{self, Candidate, DiscoveryConfig, Hypervisor, QemuError};
 use terrace_host::topology::Topology;
 use terrace_host::tracker::{DamonRegions, GuestTables, Tracker};
 use terrace_host::unit::Unit;
+use terrace_host::vm::{self, Vm, VmIdentity};
 use terrace_host::worker::{ChargedTo, WorkerCommand};
 use terrace_host::{Finding, HostRoot};
 use terrace_proto::Readings;
@@ -326,7 +327,7 @@ impl Scout {
                 .and_then(|process| self.older_of_name(view, &found.name, process))
                 .map(|older| second_of_name(&found.name, older.pid))
         } else {
-            Some(qemu::bad_name(&found.name))
+            Some(who::bad_name(&found.name))
         };
         if let Some(refusal) = refusal {
             found.state = State::Refused(refusal);
@@ -470,7 +471,7 @@ impl Scout {
                 memory: watched.memory,
                 tracker: watched.tracker,
                 damon: watched.damon,
-                most_ram: rules.most_ram(who::host_bytes(&self.root).unwrap_or(0)),
+                most_ram: rules.most_ram(vm::host_bytes(&self.root).unwrap_or(0)),
             })),
             Err(reason) => State::Unscannable(reason),
         };
@@ -507,7 +508,7 @@ impl Scout {
 
     /// What is kept of a VM grows with its RAM: before anything is.
     fn believable(&self, memory: &GuestMemory, rules: &Rules) -> Result<(), String> {
-        let allowed = who::may_have_ram(memory, who::host_bytes(&self.root), rules);
+        let allowed = vm::may_have_ram(memory, vm::host_bytes(&self.root), rules);
         allowed.map_err(|refusal| format!("{refusal}; {}", refusal.change))
     }
 

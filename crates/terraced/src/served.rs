@@ -347,7 +347,7 @@ fn a_name_is_free_once_its_vm_ended_although_somebody_took_its_number() {
 #[test]
 fn a_refused_vm_is_no_vm_and_goes_with_its_socket() {
     let served = serve();
-    let refusal = terrace_host::qemu::bad_name("\x1b[2Jx");
+    let refusal = terrace_host::qemu::who::bad_name("\x1b[2Jx");
     served.find("x", Some(7), State::Refused(refusal));
     assert_eq!(served.names(), Vec::<String>::new());
     let refused = || {

@@ -2,9 +2,9 @@
 //!
 //! A file of 1 TiB costs nothing while it is sparse, and each of its pages would cost the daemon some bytes.
 
-use super::{Refusal, Rules};
 use crate::HostRoot;
 use crate::memory_map::GuestMemory;
+use crate::qemu::who::{Refusal, Rules};
 
 /// Most bytes of guest-physical addresses without RAM, beside as many as there is RAM: holes for devices. (The one
 /// that QEMU leaves below 1 TiB is in VMs that have about as much RAM.)
@@ -68,9 +68,9 @@ pub fn may_have_ram(
 mod tests {
     use terrace_proto::{Gpa, Hva};
 
-    use super::super::FileId;
     use super::*;
     use crate::memory_map::Range;
+    use crate::qemu::who::FileId;
 
     fn memory(runs: &[(u64, u64)]) -> GuestMemory {
         let range = |(gpa, len): &(u64, u64)| Range {

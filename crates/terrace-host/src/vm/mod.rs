@@ -1,21 +1,27 @@
 //! One VM: its monitor and its process.
+//!
+//! Responsible for: taking hold of both, and asking them together. It leaves to others: who may be a VM, what the
+//! monitor's answers mean ([`crate::qemu`]), and where guest RAM is ([`crate::memory_map`]).
+
+mod ram;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
 use serde::Serialize;
-use terrace_proto::printable::{MOST_NAME, excerpt, is_vm_name};
+use terrace_proto::printable::is_vm_name;
 use terrace_proto::{PagingRegisters, Readings};
 use terrace_sys::{Peer, Process, ProcessId};
 
-use super::readings::Reader;
-use super::who::{self, ProcessFacts, Refusal, Rules, SocketFacts};
-use super::{Candidate, Monitor, QemuError, command_line, discovery};
+pub use ram::{host_bytes, may_have_ram};
+
 use crate::HostRoot;
 use crate::memory_map::{
     GuestMemory, MapWatch, MemoryMapError, read_guest_addresses, read_guest_memory,
 };
+use crate::qemu::who::{self, ProcessFacts, Refusal, Rules, SocketFacts, bad_name};
+use crate::qemu::{Candidate, Monitor, QemuError, Reader, VmStatus, has_uuid, hypervisors};
 
 /// Who a VM is.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -43,15 +49,6 @@ impl VmIdentity {
             pid: self.pid,
         }
     }
-}
-
-/// What a VM does.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct VmStatus {
-    /// Its virtual CPUs run.
-    pub running: bool,
-    /// QEMU's word for it, such as `running`, `paused`, `prelaunch`.
-    pub state: String,
 }
 
 /// A VM with an open monitor.
@@ -275,15 +272,11 @@ fn process_behind(
             refusal.change
         ))
     })?;
-    let same = |pid: &u32| {
-        let line = command_line::of_process(root, *pid);
-        line.is_some_and(|line| line.uuid.as_deref() == uuid)
-    };
     let mut by_uuid = match uuid {
-        Some(_) => discovery::hypervisors(root, rules),
+        Some(_) => hypervisors(root, rules),
         None => Vec::new(),
     };
-    by_uuid.retain(same);
+    by_uuid.retain(|pid| uuid.is_some_and(|uuid| has_uuid(root, *pid, uuid)));
     match by_uuid.as_slice() {
         [pid] => Held::take(root, rules, *pid).map_err(|r| unknown(r.to_string())),
         [] => Err(unknown(format!(
@@ -312,16 +305,4 @@ fn name(monitor: &mut Monitor, uuid: Option<&str>, socket: &Path) -> Result<Stri
         socket: socket.to_owned(),
         refusal: bad_name(&name),
     })
-}
-
-/// Why a VM of this name is refused.
-#[must_use]
-pub fn bad_name(name: &str) -> Refusal {
-    Refusal::new(
-        format!(
-            "its name is not 1 to {MOST_NAME} printable characters of ASCII: \"{}\"",
-            excerpt(name, 64)
-        ),
-        "give the VM another name (-name), and start it again",
-    )
 }
