@@ -22,7 +22,6 @@ use tokio::sync::oneshot;
 
 use crate::agents::{Agents, Claims};
 use crate::api::{Failure, FindHost, Question, Served};
-use crate::config::Config;
 use crate::confine::{self, Role};
 use crate::elastic;
 use crate::elastic::drive::{Elastics, Resized};
@@ -31,6 +30,7 @@ use crate::events::Events;
 use crate::record::Recorder;
 use crate::roster::{Entry, tell_reasons};
 use crate::scout::{Found, Looked};
+use terrace_config::Config;
 
 /// Longest sleep of the loop; how fast a VM that ended is noticed.
 const HEARTBEAT: Duration = Duration::from_secs(1);

@@ -11,9 +11,9 @@ use terrace_host::agent::{AgentState, AgentView, Orders, Verdict, WatchConfig};
 use terrace_proto::agent::Mode;
 use terrace_proto::{Command, Event};
 
-use crate::config::{Fallback, VmConfig, VmMode};
 use crate::daemon::Daemon;
 use crate::scout::AgentVm;
+use terrace_config::{Fallback, VmConfig, VmMode};
 
 /// A VM's agent, as the daemon sees it.
 #[derive(Clone)]

@@ -30,14 +30,13 @@ use terrace_host::topology::Topology;
 use terrace_host::worker::WorkerCommand;
 use terrace_sys::{Damon, SocketFile};
 
-use terraced::config::{self, Config, Sources};
-
 use agents::Claims;
 use confine::Role;
 use daemon::{Daemon, Input};
 use elastic::drive::Elastics;
 use scout::Scout;
 use simulate::Speed;
+use terrace_config::{Config, Sources};
 
 /// Tiered memory for the virtual machines of this host: hot pages in fast memory, cold ones in slow.
 #[derive(Debug, Parser)]

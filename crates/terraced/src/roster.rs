@@ -12,12 +12,12 @@ use terrace_host::tracker::{SoftDirty, Tracker};
 use terrace_proto::{Command, Event, PAGE_SIZE, PageSize, RamRange, VmId, VmSpec};
 use terrace_sys::{Process, ProcessId};
 
-use crate::config::{VmConfig, WriteSource};
 use crate::daemon::Daemon;
 use crate::events::Events;
 use crate::guest_managed::{Agent, InForce};
 use crate::hands::{Context, Hands};
 use crate::scout::{Found, Looked, Ready, State, second_of_name};
+use terrace_config::{VmConfig, WriteSource};
 
 /// Refused VMs that are remembered.
 const MOST_REFUSED: usize = 64;

@@ -26,11 +26,11 @@ use terrace_proto::printable::{MOST_NAME, MOST_WORDS, excerpt, is_vm_name};
 use terrace_sys::{Damon, ProcessId};
 
 use crate::agents::Claims;
-use crate::config::{Config, Fallback, TrackerChoice, VmConfig, VmMode, WriteSource};
 use crate::confine::{self, Role};
 use crate::daemon::Input;
 use handled::{Ended, Handled, SOON};
 use queue::Queue;
+use terrace_config::{Config, Fallback, TrackerChoice, VmConfig, VmMode, WriteSource};
 
 /// How long a monitor or a worker may take to answer.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);

@@ -23,11 +23,11 @@ use terrace_sys::{Damon, ProcessId, SocketFile};
 use crate::agents::Claims;
 use crate::api::snapshot::{About, Snapshot};
 use crate::api::{self, Asker};
-use crate::config::Config;
 use crate::daemon::{Daemon, Input};
 use crate::elastic;
 use crate::elastic::drive::Elastics;
 use crate::scout::{Found, Looked, State};
+use terrace_config::Config;
 use terrace_core::provision::ProvisionConfig;
 
 pub struct Served {

@@ -12,13 +12,13 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result};
 use terrace_api::types;
+use terrace_config::LOG_LIMIT;
 use terrace_core::Engine;
 use terrace_host::Finding;
 use terrace_proto::{Command, PAGE_SIZE, Tick, VmId};
 use terrace_sim::run::{Options, Simulation};
 use terrace_sim::scenario::{HostPolicy, Scenario, Vm};
 use terrace_sys::MonotonicClock;
-use terraced::config::LOG_LIMIT;
 
 use crate::api::{self, Failure, FindHost, Served};
 use crate::daemon::Input;

@@ -6,8 +6,8 @@ use terrace_proto::{Command, Gpa, TierLimit, VmId};
 
 use super::views::mode;
 use super::{Failure, Served, no_vm};
-use crate::config::{MOST_WEIGHT, TierBytes, has_a_unit, tier_named};
 use crate::roster::Entry;
+use terrace_config::{MOST_WEIGHT, TierBytes, has_a_unit, tier_named};
 
 impl dyn Served + '_ {
     /// `POST /v1/vms/{name}/plan`.

@@ -17,8 +17,8 @@ use terrace_host::worker;
 use terrace_sys::{FileId, ProcessId};
 
 use super::Place;
-use crate::config::PinConfig;
 use crate::confine::{self, Role};
+use terrace_config::PinConfig;
 
 /// Looks that nobody waits for take at most this part of the time.
 const SELDOM: u32 = 20;

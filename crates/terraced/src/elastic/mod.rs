@@ -26,7 +26,7 @@ use terrace_sys::FileId;
 
 use self::lookout::Lookout;
 
-use crate::config::{VmConfig, VmMode};
+use terrace_config::{VmConfig, VmMode};
 
 /// Resizes one VM: a device, or the hypervisor's monitor. All calls block, and run on the VM's keeper alone.
 pub trait Provider: Send {

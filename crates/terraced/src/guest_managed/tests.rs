@@ -15,12 +15,12 @@ use super::*;
 use crate::agents::Claims;
 use crate::api::Served as _;
 use crate::api::snapshot::{About, Snapshot};
-use crate::config::Config;
 use crate::elastic;
 use crate::elastic::drive::Elastics;
 use crate::roster::Managed;
 use crate::scout::{Found, State};
 use crate::served::host;
+use terrace_config::Config;
 use terrace_core::provision::ProvisionConfig;
 
 fn daemon(vm: &str) -> (tempfile::TempDir, Daemon) {

@@ -30,12 +30,12 @@ use terrace_proto::{
 };
 use terrace_sys::{Damon, SharedMapping};
 
-use crate::config::Config;
 use crate::daemon::Input;
 use crate::hands::{Context, Hands};
 use crate::map_guard::MapGuard;
 use crate::scout::Scout;
 use crate::served::{Served, host, play_qemu, put, serve_with};
+use terrace_config::Config;
 
 const PATIENCE: Duration = Duration::from_secs(60);
 const MIB: usize = 1 << 20;

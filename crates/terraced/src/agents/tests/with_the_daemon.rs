@@ -14,9 +14,9 @@ use terrace_proto::agent::{Mechanism, Mode as AgentMode, NodeMemory, Report, Tex
 use terrace_proto::{Gfn, Tick, TierId};
 use terrace_sys::{HostRoot, MonotonicClock};
 
-use crate::config::Config;
 use crate::scout::{AgentVm, State};
 use crate::served::{Served, play_process, process, put, serve_with};
+use terrace_config::Config;
 
 const RAM: u64 = 4 << 30;
 

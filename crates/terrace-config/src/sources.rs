@@ -16,7 +16,7 @@ use toml::{Table, Value};
 pub const DEFAULT_FILE: &str = "/etc/terrace/terrace.toml";
 
 /// Every key with its default, as shipped.
-const REFERENCE: &str = include_str!("../../../../dist/terrace.toml");
+const REFERENCE: &str = include_str!("../../../dist/terrace.toml");
 
 /// What is wrong with a configuration, and where.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, thiserror::Error)]

@@ -1,5 +1,5 @@
-//! The configuration file: what may stand in it (`Raw…`, as written) and what the daemon runs with
-//! ([`Config`], valid by construction).
+//! The daemon's configuration file: what may stand in it (`Raw…`, as written) and what the daemon runs with
+//! ([`Config`], valid by construction). The `terrace` command checks it by the same rules, without a daemon.
 
 mod agent;
 mod beyond;

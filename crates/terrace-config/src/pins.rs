@@ -37,7 +37,7 @@ pub(super) fn of_vm(own: &RawVm, all: &RawVm) -> Result<PinConfig> {
 
 #[cfg(test)]
 mod tests {
-    use crate::config::Config;
+    use crate::Config;
 
     #[test]
     fn programs_that_do_not_pin_are_those_of_the_vm_and_of_all_by_absolute_path() {
