@@ -10,6 +10,10 @@ use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
 use terrace_api::types::ErrorBody;
 use terrace_proto::printable::{MOST_NAME, excerpt};
+use terrace_proto::provision::NotOrdered;
+
+use crate::events::Missed;
+use crate::served::Over;
 
 /// Most characters of an answer that says no.
 const MOST_ERROR: usize = 16 << 10;
@@ -29,6 +33,27 @@ pub enum Failure {
     Gone(String),
     /// The daemon is ending.
     Ending,
+}
+
+impl From<NotOrdered> for Failure {
+    fn from(not: NotOrdered) -> Self {
+        match not {
+            NotOrdered::Invalid(why) => Self::Invalid(why),
+            NotOrdered::NotNow(why) => Self::NotNow(why),
+        }
+    }
+}
+
+impl From<Over> for Failure {
+    fn from(over: Over) -> Self {
+        Self::NotNow(over.to_string())
+    }
+}
+
+impl From<Missed> for Failure {
+    fn from(missed: Missed) -> Self {
+        Self::Gone(missed.to_string())
+    }
 }
 
 impl IntoResponse for Failure {

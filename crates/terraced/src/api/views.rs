@@ -8,11 +8,11 @@ use terrace_core::{
 use terrace_host::{Finding, Status};
 use terrace_proto::{PAGE_SIZE, TierId, TierLimit};
 
+use super::agent_views;
+use super::failure::Failure;
 use super::snapshot::{Snapshot, VmCopy};
-use super::{Failure, agent_views};
 use crate::events::seconds;
-use crate::guest_managed::Agent;
-use crate::roster::{Entry, Managed};
+use crate::registry::{Agent, Entry};
 
 impl Snapshot {
     /// `GET /v1/status`.
@@ -96,7 +96,7 @@ impl Snapshot {
             unit_reason: managed.unit_reason.clone(),
             limits: view.tiers.iter().map(|t| limit(&t.limit)).collect(),
             stages: vec![
-                stage("observe", &observe(managed, &m.observe)),
+                stage("observe", &managed.tracking.words(&m.observe)),
                 stage("estimate", &m.estimate),
                 stage("share", &m.share),
                 stage("place", &m.place),
@@ -316,19 +316,6 @@ fn share(share: terrace_core::ShareView) -> api::Share {
         pool_free_bytes: share.pool_free_bytes,
         why: share.words,
     }
-}
-
-/// What observes a VM: the host's word where it is not the engine's tables, and the source of writes.
-fn observe(managed: &Managed, engine: &str) -> String {
-    let tracker = match &managed.damon {
-        None => engine.to_owned(),
-        Some(why) => format!("damon (vaddr), regions instead of pages: {why}"),
-    };
-    let writes = managed.writes.iter().map(|w| format!("; writes: {w}"));
-    let shortfall = managed.shortfall.iter().map(|w| format!("; {w}"));
-    writes
-        .chain(shortfall)
-        .fold(tracker, |all, more| all + &more)
 }
 
 fn limit(limit: &TierLimit) -> api::Limit {

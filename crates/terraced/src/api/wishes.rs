@@ -4,9 +4,10 @@ use terrace_api::types as api;
 use terrace_core::{PageExplanation, VmView};
 use terrace_proto::{Command, Gpa, TierLimit, VmId};
 
+use super::failure::{Failure, no_vm};
 use super::views::mode;
-use super::{Failure, Served, no_vm};
-use crate::roster::Entry;
+use crate::registry::{Entry, VmKey};
+use crate::served::Served;
 use terrace_config::{MOST_WEIGHT, TierBytes, has_a_unit, tier_named};
 
 impl dyn Served + '_ {
@@ -89,8 +90,8 @@ impl dyn Served + '_ {
 
     /// `POST /v1/vms/{name}/pause` and `/resume`: the engine's moves and scans, and the agent.
     pub fn halt(&mut self, name: &str, halt: bool) -> Result<api::Done, Failure> {
-        self.entry(name)?;
-        let agent = self.halt_agent(name, halt);
+        let vm = self.known(name)?;
+        let agent = self.halt_agent(vm, halt);
         let command = if halt {
             Command::Pause
         } else {
@@ -125,10 +126,16 @@ impl dyn Served + '_ {
         })
     }
 
-    /// A VM by name.
-    pub fn entry(&self, name: &str) -> Result<&Entry, Failure> {
-        let known = self.vms().keys();
-        self.vms().get(name).ok_or_else(|| no_vm(name, known))
+    /// The key of the VM of this name: from here on it is the VM, whatever its name.
+    pub fn known(&self, name: &str) -> Result<VmKey, Failure> {
+        let vms = self.vms();
+        vms.key(name).ok_or_else(|| no_vm(name, vms.names()))
+    }
+
+    fn entry(&self, name: &str) -> Result<&Entry, Failure> {
+        let vms = self.vms();
+        let entry = vms.get(self.known(name)?);
+        entry.ok_or_else(|| no_vm(name, vms.names()))
     }
 
     fn view(&self, id: VmId) -> Result<VmView, Failure> {
