@@ -1,6 +1,7 @@
 //! The thread that talks to the agents in guests.
 //!
-//! It serves all links, because none of them ever waits, and has no capability. It leaves to the daemon's thread: what a verdict means for a VM.
+//! It serves all links, because none of them ever waits, and has no capability. It leaves to the daemon's thread: what a
+//! verdict means for a VM.
 
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};

@@ -141,6 +141,11 @@ async fn text(body: Body) -> String {
     String::from_utf8(bytes.into()).unwrap_or_default()
 }
 
+/// The VM went while it was asked about.
+pub fn gone() -> Failure {
+    Failure::NotFound("the VM is gone".into())
+}
+
 /// There is no VM of this name.
 pub fn no_vm<'a>(name: &str, known: impl Iterator<Item = &'a String>) -> Failure {
     let mut known: Vec<&str> = known.take(MOST_NAMED + 1).map(String::as_str).collect();

@@ -9,7 +9,7 @@ use terrace_host::{Finding, Status};
 use terrace_proto::{PAGE_SIZE, TierId, TierLimit};
 
 use super::agent_views;
-use super::failure::Failure;
+use super::failure::{Failure, gone};
 use super::snapshot::{Snapshot, VmCopy};
 use crate::events::seconds;
 use crate::registry::{Agent, Entry};
@@ -256,10 +256,6 @@ pub fn mode(entry: &Entry, view: Option<&VmView>) -> (api::Mode, String) {
             _ => (api::Mode::Observed, "moves are off".into()),
         },
     }
-}
-
-fn gone() -> Failure {
-    Failure::NotFound("the VM is gone".into())
 }
 
 fn unmanaged(vm: api::Vm) -> api::VmDetail {

@@ -4,9 +4,9 @@ use terrace_api::types as api;
 use terrace_core::{PageExplanation, VmView};
 use terrace_proto::{Command, Gpa, TierLimit, VmId};
 
-use super::failure::{Failure, no_vm};
+use super::failure::{Failure, gone, no_vm};
 use super::views::mode;
-use crate::registry::{Entry, VmKey};
+use crate::registry::VmKey;
 use crate::served::Served;
 use terrace_config::{MOST_WEIGHT, TierBytes, has_a_unit, tier_named};
 
@@ -97,7 +97,7 @@ impl dyn Served + '_ {
         } else {
             Command::Resume
         };
-        match self.managed_id(name) {
+        match self.id_of(vm) {
             Ok(id) => self.wish(command(Some(id)))?,
             Err(_) if agent => {}
             Err(unmanaged) => return Err(unmanaged),
@@ -108,11 +108,16 @@ impl dyn Served + '_ {
         })
     }
 
-    /// The engine's id of a VM that it manages.
+    /// The engine's id of the VM of this name, if it is managed.
     pub fn managed_id(&self, name: &str) -> Result<VmId, Failure> {
-        let entry = self.entry(name)?;
+        self.id_of(self.known(name)?)
+    }
+
+    fn id_of(&self, vm: VmKey) -> Result<VmId, Failure> {
+        let entry = self.vms().get(vm).ok_or_else(gone)?;
         entry.managed.as_ref().map(|m| m.id).ok_or_else(|| {
             let (_, reason) = mode(entry, None);
+            let name = &entry.name;
             Failure::NotFound(format!("{name} is not under management: {reason}"))
         })
     }
@@ -132,16 +137,8 @@ impl dyn Served + '_ {
         vms.key(name).ok_or_else(|| no_vm(name, vms.names()))
     }
 
-    fn entry(&self, name: &str) -> Result<&Entry, Failure> {
-        let vms = self.vms();
-        let entry = vms.get(self.known(name)?);
-        entry.ok_or_else(|| no_vm(name, vms.names()))
-    }
-
     fn view(&self, id: VmId) -> Result<VmView, Failure> {
-        self.engine()
-            .vm(id)
-            .ok_or_else(|| Failure::NotFound("the VM is gone".into()))
+        self.engine().vm(id).ok_or_else(gone)
     }
 }
 

@@ -1,8 +1,8 @@
 //! What the engine decided about pages, done for one VM at a time.
 //!
 //! Responsible for: a VM's threads (one observes, one asks where pages are, one moves them, one looks whether the map
-//! that all go by still holds), and which VM has which. What a VM's writes are found out by, soft-dirty bits too, is known
-//! here and nowhere above ([`observer`]). It leaves to others: which VM is worked for (`daemon`), and the work
+//! that all go by still holds), and which VM has which. What a VM's writes are found out by, soft-dirty bits too, is
+//! known here and nowhere above ([`observer`]). It leaves to others: which VM is worked for (`daemon`), and the work
 //! itself (`terrace_host`).
 
 mod context;

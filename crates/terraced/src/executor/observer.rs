@@ -76,8 +76,8 @@ impl Observer {
         self.tracker.cpu_time()
     }
 
-    /// One pass, by the map that is guarded. The writes are asked for under a look at the map of their own: what a pass
-    /// saw by a map that does not hold is no reason to clear anything.
+    /// One pass by the map that is guarded, and the writes that go with it. Both are guarded apart: after a pass by a map
+    /// that does not hold, no soft-dirty bit is cleared.
     pub fn scan(
         &mut self,
         guard: &MapGuard,

@@ -1,9 +1,9 @@
 //! Elastic memory: VMs whose memory changes size, tier by tier, while they run.
 //!
-//! Responsible for: one [`keeper`] thread per VM that has a [`provider::Provider`] (a hung device or monitor blocks that thread
-//! alone), what of it the engine is to hear, and what the engine decided ([`Provisioning`]). It leaves to others: every
-//! decision (`terrace_core::provision`: when to look, which sizes may be ordered, what a report means), and how a device
-//! or a monitor is asked (providers).
+//! Responsible for: one [`keeper`] thread per VM that has a [`provider::Provider`] (a hung device or monitor blocks that
+//! thread alone), what of it the engine is to hear, and what the engine decided ([`Provisioning`]). It leaves to others:
+//! every decision (`terrace_core::provision`: when to look, which sizes may be ordered, what a report means), and how a
+//! device or a monitor is asked (providers).
 
 mod finder;
 pub mod findings;
