@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use anyhow::Result;
 use serde::Serialize;
-use terraced::config::{self, Problem, Sources};
+use terrace_config::{Config as DaemonConfig, Problem, Sources};
 
 use super::print_json;
 use crate::args::Config;
@@ -29,7 +29,7 @@ pub fn run(command: &Config) -> Result<ExitCode> {
     } = command;
     let sources = Sources::read(file.as_deref());
     let problem = match &sources {
-        Ok(sources) => config::Config::new(sources).err(),
+        Ok(sources) => DaemonConfig::new(sources).err(),
         Err(problem) => Some(problem.clone()),
     };
     let sources = sources.unwrap_or_default();

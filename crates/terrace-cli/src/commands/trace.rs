@@ -6,11 +6,8 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::{Context, Result};
-use bytesize::ByteSize;
 use terrace_sim::access::LINE;
-use terrace_sim::trace::{
-    Cache, Format, OnBroken, Reader, Record, Share, Summary, Tally, Target, Tenths, Writer,
-};
+use terrace_sim::trace::{Cache, OnBroken, Reader, Record, Share, Summary, Tally, Tenths, Writer};
 
 use crate::args::trace::{Convert, Info, Input, Trace};
 use crate::render;
