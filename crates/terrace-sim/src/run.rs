@@ -351,7 +351,7 @@ impl Simulation {
 
     /// The guest's page tables of a VM go to the first tier, at once and for free: the policy moves what
     /// programs map, and tables are a 512th of that.
-    pub(crate) fn tables_to_first_tier(&mut self, vm: VmId) {
+    pub fn tables_to_first_tier(&mut self, vm: VmId) {
         if let Some(vm) = self.vms.get_mut(position(vm)) {
             for unit in 0..vm.space.second.tables() {
                 vm.space.second.put(unit, Some(0));
@@ -361,7 +361,8 @@ impl Simulation {
 
     /// A VM's exits so far without those by which the host flushes translations; of the full-size
     /// machine.
-    pub(crate) fn exits_without_flushes(&self, vm: VmId) -> u64 {
+    #[must_use]
+    pub fn exits_without_flushes(&self, vm: VmId) -> u64 {
         let counts = self.vms.get(position(vm)).map(|vm| vm.space.counts);
         counts.map_or(0, |c| {
             (c.exits - c.flush_exits) * self.scenario.machine.scale
@@ -369,7 +370,8 @@ impl Simulation {
     }
 
     /// A VM's data accesses so far, and those that the first tier served; as simulated.
-    pub(crate) fn accesses(&self, vm: VmId) -> (u64, u64) {
+    #[must_use]
+    pub fn accesses(&self, vm: VmId) -> (u64, u64) {
         let counts = self.vms.get(position(vm)).map(|vm| vm.space.counts);
         counts.map_or((0, 0), |c| (c.accesses(), c.reads[0] + c.writes[0]))
     }

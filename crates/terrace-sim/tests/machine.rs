@@ -4,16 +4,20 @@ use std::collections::BTreeMap;
 
 use proptest::prelude::*;
 use terrace_proto::PageSize;
-use terrace_sim::access::{Access, Pace, Source};
-use terrace_sim::baseline::{Pmu, Sample};
-use terrace_sim::machine::costs::Costs;
-use terrace_sim::machine::guest::{Guest, Level};
-use terrace_sim::machine::lines::Lines;
-use terrace_sim::machine::second_stage::{SecondStage, bits};
-use terrace_sim::machine::space::{Heat, Space};
-use terrace_sim::machine::vcpu::{Environment, Vcpu};
-use terrace_sim::machine::{PS, TIERS};
-use terrace_sim::swap::Reclaim;
+use terrace_sim::{
+    Access, Pace, Source,
+    baseline::{Pmu, Sample},
+    machine::{
+        PS, TIERS,
+        costs::Costs,
+        guest::{Guest, Level},
+        lines::Lines,
+        second_stage::{SecondStage, bits},
+        space::{Heat, Space},
+        vcpu::{Environment, Vcpu},
+    },
+    swap::Reclaim,
+};
 
 const ACCESSED: u64 = 1 << 5;
 const DIRTY: u64 = 1 << 6;

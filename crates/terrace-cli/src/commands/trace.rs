@@ -7,9 +7,11 @@ use std::process::ExitCode;
 
 use anyhow::{Context, Result};
 use bytesize::ByteSize;
-use terrace_sim::access::LINE;
-use terrace_sim::trace::{
-    Cache, Format, OnBroken, Reader, Record, Share, Summary, Tally, Target, Tenths, Writer,
+use terrace_sim::{
+    LINE,
+    trace::{
+        Cache, Format, OnBroken, Reader, Record, Share, Summary, Tally, Target, Tenths, Writer,
+    },
 };
 
 use crate::render;

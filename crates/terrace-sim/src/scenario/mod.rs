@@ -12,6 +12,7 @@ pub mod provision;
 pub mod quantity;
 mod raw;
 mod rules;
+mod variants;
 
 use std::path::PathBuf;
 
@@ -19,8 +20,7 @@ use serde::Deserialize;
 use terrace_core::{EngineConfig, PolicyChoice, Share, TierKind};
 use terrace_proto::PageSize;
 
-pub(crate) use error::Fault;
-pub use error::ScenarioError;
+pub use error::{Fault, ScenarioError};
 pub use preset::presets;
 pub use provision::{Device, Provision, Resize};
 

@@ -34,7 +34,10 @@ struct Extent {
 
 impl Scenario {
     /// Checks what the parts are together. Paths are those of a scenario that gives `tiers`.
-    pub(crate) fn check(&self) -> Result<(), Fault> {
+    ///
+    /// # Errors
+    /// If a rule is broken: the first that is.
+    pub fn check(&self) -> Result<(), Fault> {
         for (i, vm) in self.vms.iter().enumerate() {
             let path = format!("vm[{i}]");
             check_limits(vm, &path)?;
