@@ -7,7 +7,8 @@ use terrace_core::{ConfigError, PolicyChoice, PolicyName};
 
 use super::HostPolicy;
 use super::error::Fault;
-use crate::baseline::{Name, Side, Tuning};
+use crate::mechanisms::{Name, Tuning};
+use crate::words::side::Side;
 
 /// Policies without an engine: name, what it is, how the machine knows it.
 const UNMANAGED: [(&str, &str, HostPolicy); 5] = [
