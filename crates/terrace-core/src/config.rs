@@ -37,6 +37,17 @@ pub enum ConfigError {
         /// The names there are.
         allowed: String,
     },
+    /// A stage that no live host has.
+    #[error(
+        "{key}: {stage} works in the simulator only; a live host scans guest page tables (\"guest-scan\") and moves \
+         pages with the kernel (\"linux\")"
+    )]
+    SimulatorOnly {
+        /// Which parameter.
+        key: String,
+        /// The stage or the policy, as `key = "value"`.
+        stage: String,
+    },
 }
 
 /// What a tier is made of; sets the weights of reads and writes.
@@ -239,6 +250,18 @@ impl Default for EngineConfig {
 const LONGEST_MS: u64 = 366 * 24 * 3_600_000;
 
 impl EngineConfig {
+    /// What to say of policies that go by an old name, one line each.
+    #[must_use]
+    pub fn renamed_policies(&self) -> Vec<String> {
+        let all = self.policy.renamed("engine.policy");
+        // A VM that has the policy of all says nothing new.
+        let own = self.vm_policies.iter();
+        let own = own.filter(|(_, policy)| policy.base() != self.policy.base());
+        let own =
+            own.filter_map(|(vm, policy)| policy.renamed(&format!("engine.vm_policies.{vm}")));
+        all.into_iter().chain(own).collect()
+    }
+
     /// The usual length of a window.
     pub(crate) fn window(&self) -> Duration {
         Duration::from_millis(self.window_ms)

@@ -101,6 +101,9 @@ fn serve(args: &Args) -> Result<()> {
     let mut config = Config::new(&sources)?;
     start_logging();
     tracing::info!("configuration: {}", sources.words());
+    for renamed in config.engine.renamed_policies() {
+        tracing::warn!("{renamed}");
+    }
     confine::start(config.security.seccomp)?;
     let root = HostRoot::default();
     let topology = Arc::new(read_topology(&root, &mut config)?);

@@ -37,17 +37,15 @@ impl Vcpu {
         space.counts.walks += 1;
         let leaf = space.guest.leaf_level(page);
         let mut ps = self.upper(space, env, page, leaf);
-        let table = match leaf {
-            Level::Leaf => Table::GuestLeaf,
-            _ => Table::GuestPde,
+        let (table, number) = match leaf {
+            Level::Leaf => (Table::GuestLeaf, page),
+            _ => (Table::GuestPde, page >> 9),
         };
-        let number = if leaf == Level::Leaf { page } else { page >> 9 };
         ps += guest_line(space, env, leaf, page, table, number);
         let mut entry = space.guest.entry(leaf, page);
         let mut waits = 0;
         if Guest::frame_of(entry, page).is_none() {
-            waits += faults.guest_fault(space, env, page, write);
-            self.follow_reclaim(space);
+            waits += self.guest_fault(space, env, faults, page, write);
             entry = space.guest.entry(leaf, page);
         }
         let Some(frame) = Guest::frame_of(entry, page) else {
@@ -162,6 +160,20 @@ impl Vcpu {
         space.logged.extend(self.pml.drain());
         space.counts.exits += 1;
         env.costs.exit
+    }
+
+    /// The guest's page fault. What its kernel took out for it is found through no old translation.
+    fn guest_fault(
+        &mut self,
+        space: &mut Space,
+        env: &Environment,
+        faults: &mut impl Faults,
+        page: u32,
+        write: bool,
+    ) -> u64 {
+        let ps = faults.guest_fault(space, env, page, write);
+        self.follow_reclaim(space);
+        ps
     }
 }
 
