@@ -365,12 +365,7 @@ impl Config {
         let own = self.engine.vm_policies.iter();
         let own = own.map(|(vm, choice)| (format!("engine.vm_policies.{vm}"), choice));
         for (key, choice) in own.chain([("engine.policy".to_owned(), &self.engine.policy)]) {
-            if let Some(stage) = choice.resolve(&key)?.simulated_stage() {
-                bail!(
-                    "{key}: {stage} works in the simulator only; a live host scans guest page \
-                     tables (\"guest-scan\") and moves pages with the kernel (\"linux\")"
-                );
-            }
+            choice.resolve_live(&key)?;
         }
         Ok(())
     }

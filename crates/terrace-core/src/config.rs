@@ -178,6 +178,18 @@ impl EngineConfig {
         named.map_or_else(|| tier.to_string(), |tier| tier.name.clone())
     }
 
+    /// What to say of policies that go by an old name, one line each.
+    #[must_use]
+    pub fn renamed_policies(&self) -> Vec<String> {
+        let all = self.policy.renamed("engine.policy");
+        // A VM that has the policy of all says nothing new.
+        let own = self.vm_policies.iter();
+        let own = own.filter(|(_, policy)| policy.base() != self.policy.base());
+        let own =
+            own.filter_map(|(vm, policy)| policy.renamed(&format!("engine.vm_policies.{vm}")));
+        all.into_iter().chain(own).collect()
+    }
+
     /// The usual length of a window.
     pub(crate) fn window(&self) -> Duration {
         Duration::from_millis(self.window_ms)

@@ -23,4 +23,15 @@ pub enum ConfigError {
         /// The names there are.
         allowed: String,
     },
+    /// A stage that no live host has.
+    #[error(
+        "{key}: {stage} works in the simulator only; a live host scans guest page tables (\"guest-scan\") and moves \
+         pages with the kernel (\"linux\")"
+    )]
+    SimulatorOnly {
+        /// Which parameter.
+        key: String,
+        /// The stage or the policy, as `key = "value"`.
+        stage: String,
+    },
 }

@@ -71,6 +71,9 @@ fn serve(args: &Args) -> Result<()> {
     let config = Config::new(&sources)?;
     start_logging();
     tracing::info!("configuration: {}", sources.words());
+    for renamed in config.engine.renamed_policies() {
+        tracing::warn!("{renamed}");
+    }
     terraced::confine_process(&config)?;
     terraced::serve(config, stopped_by_signals()?)
 }

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::{Context, Result};
-use terrace_sim::access::LINE;
+use terrace_sim::LINE;
 use terrace_sim::trace::{Cache, OnBroken, Reader, Record, Share, Summary, Tally, Tenths, Writer};
 
 use crate::args::trace::{Convert, Info, Input, Trace};

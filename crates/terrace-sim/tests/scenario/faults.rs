@@ -573,6 +573,25 @@ fn floors_and_ceilings_that_contradict_are_refused() {
 }
 
 #[test]
+fn bounds_have_no_stages_and_live_policies_that_see_nothing_are_not_simulated() {
+    let with = |policy: &str| format!("slow = \"32GiB\"\npolicy = {policy}\n");
+    for (policy, key) in [
+        (
+            "{ base = \"all-fast\", observe = \"guest-scan\" }",
+            "7: vm.policy.base",
+        ),
+        (
+            "{ base = \"prefer-slow\", observe = \"guest-scan\" }",
+            "7: vm.policy.base",
+        ),
+        ("\"prefer-fast\"", "7: vm.policy"),
+    ] {
+        let allowed = &["vtmm, vtmm-paper, fixed-threshold, random"];
+        refused(MINIMAL, "slow = \"32GiB\"\n", &with(policy), key, allowed);
+    }
+}
+
+#[test]
 fn a_policy_that_is_not_there_is_refused_with_the_list() {
     let with = |policy: &str| format!("slow = \"32GiB\"\npolicy = {policy}\n");
     let all = [

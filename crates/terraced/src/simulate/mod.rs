@@ -18,8 +18,7 @@ use terrace_core::Engine;
 use terrace_host::Finding;
 use terrace_proto::provision::{NotOrdered, Origin};
 use terrace_proto::{Command, PAGE_SIZE, ProviderId, Tick, VmId};
-use terrace_sim::run::{Options, Simulation};
-use terrace_sim::scenario::{HostPolicy, Scenario, Vm};
+use terrace_sim::{HostPolicy, Options, Scenario, Simulation, Vm};
 use terrace_sys::MonotonicClock;
 
 use crate::api;
@@ -294,7 +293,7 @@ impl Served for Simulated {
         let scale = self.scenario.machine.scale;
         let result = self.simulation.result();
         let tiers = self.scenario.machine.tiers.iter().enumerate();
-        let tier = |(index, tier): (usize, &terrace_sim::scenario::Tier)| {
+        let tier = |(index, tier): (usize, &terrace_sim::Tier)| {
             let held = result
                 .vms
                 .iter()

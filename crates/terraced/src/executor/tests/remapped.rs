@@ -458,7 +458,7 @@ fn served(backends: Vec<Backend>) -> (Served, Arc<Mutex<Qemu>>) {
     let served = serve_with(|folder| {
         text = format!(
             "[discover]\nevery = \"100ms\"\nprocesses = false\nqmp_folders = [\"{}\"]\n\
-             [engine]\npolicy = \"all-slow\"\n[vm.web1]\nscan = true\nmoves = false\n",
+             [engine]\npolicy = \"prefer-slow\"\n[vm.web1]\nscan = true\nmoves = false\n",
             folder.join("qmp").display()
         );
         text.clone()
