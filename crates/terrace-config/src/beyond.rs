@@ -6,7 +6,7 @@ use terrace_core::config::EngineConfig;
 use terrace_host::topology::Topology;
 use terrace_proto::TierLimit;
 
-use super::{Config, VmConfig};
+use crate::config::{Config, VmConfig};
 
 /// Least size that is no mistake: a page.
 const LEAST_BYTES: u64 = 4096;

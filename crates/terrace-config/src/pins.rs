@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use anyhow::{Result, ensure};
 
-use super::RawVm;
+use crate::raw::RawVm;
 
 /// What the operator says of the processes that have a VM's RAM.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

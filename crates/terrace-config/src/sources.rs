@@ -2,7 +2,7 @@
 //!
 //! Responsible for: one file and the drop-ins of its folder (`terrace.toml` and `terrace.toml.d/*.toml`
 //! by name, later ones over earlier ones, tables key by key, anything else as a whole), and for naming
-//! file, line and key of what is wrong. It leaves to [`super`]: what the keys mean.
+//! file, line and key of what is wrong. It leaves to `config`: what the keys mean.
 
 use std::fmt;
 use std::ops::Range;

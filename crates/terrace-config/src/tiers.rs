@@ -2,13 +2,13 @@
 
 use terrace_host::topology::{NodeId, TierDefinition};
 
-use super::Config;
+use crate::config::{Config, TierNodes};
 
 impl Config {
     /// One for each `[[tier]]`; none where the kernel's description of the host counts.
     #[must_use]
     pub fn tier_definitions(&self) -> Vec<TierDefinition> {
-        let definition = |tier: &super::TierNodes| TierDefinition {
+        let definition = |tier: &TierNodes| TierDefinition {
             name: tier.engine.name.clone(),
             nodes: tier.nodes.iter().copied().map(NodeId).collect(),
         };
