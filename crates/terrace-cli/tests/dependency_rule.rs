@@ -15,12 +15,12 @@ const ALLOWED: [(&str, &[&str]); 18] = [
     ("terrace-pagetable", &[PROTO]),
     ("terrace-sys", &[PROTO]),
     ("terrace-api", &[PROTO]),
-    ("terrace-host", &[PROTO, CORE, PAGETABLE, SYS]),
+    ("terrace-host", &[PROTO, PAGETABLE, SYS]),
     ("terrace-config", &[PROTO, CORE, API, HOST]),
     ("terrace-sim", &[PROTO, CORE, PAGETABLE]),
     ("terrace-repro", &[PROTO, CORE, SIM]),
     ("terrace-agent", &[PROTO, CORE, SYS]),
-    ("terrace-hyperflex", &[PROTO, CORE, SYS]),
+    ("terrace-hyperflex", &[PROTO, SYS]),
     (
         "terrace-bench",
         &[PROTO, CORE, PAGETABLE, SYS, HYPERFLEX, SIM],
@@ -28,7 +28,7 @@ const ALLOWED: [(&str, &[&str]); 18] = [
     (
         "terraced",
         &[
-            PROTO, CORE, PAGETABLE, SYS, API, HOST, HYPERFLEX, SIM, CONFIG,
+            PROTO, CORE, SYS, API, HOST, HYPERFLEX, SIM, CONFIG,
         ],
     ),
     (

@@ -4,6 +4,7 @@ mod engine;
 mod faults;
 mod hostile;
 mod owners;
+mod policies;
 mod provision;
 
 use std::path::{Path, PathBuf};
