@@ -1,7 +1,7 @@
 //! The channel to the host: a heartbeat with the guest's state goes there, wishes come back.
 //!
 //! Responsible for: the virtio-serial port (`port`), what is said when and what of the host is believed
-//! (`conversation`), and never holding up the loop that calls it: every read and write is non-blocking
+//! (`conversation`, `frames`), and never holding up the loop that calls it: every read and write is non-blocking
 //! and bounded. It leaves to others: following the wishes, and what is in a [`Report`].
 //!
 //! The host is distrusted too: its budgets count only where they are below the agent's own, its frames only
@@ -9,6 +9,7 @@
 //! configuration.
 
 mod conversation;
+mod frames;
 mod port;
 
 use std::collections::hash_map::RandomState;
@@ -21,7 +22,8 @@ use terrace_proto::agent::{Budgets, Mode, Report};
 use terrace_proto::{Gfn, Tick};
 use terrace_sys::HostRoot;
 
-pub use conversation::{Conversation, Counts, FrameWishes, MOST_FRAMES, Wishes};
+pub use conversation::{Conversation, Counts, Wishes};
+pub use frames::{FrameWishes, MOST_FRAMES};
 pub use port::guest_memory_end;
 
 use conversation::Talk;
