@@ -157,6 +157,17 @@ impl Default for RawHost {
     }
 }
 
+/// Which processes are managed, and how they are followed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Following {
+    /// Which processes.
+    pub wanted: Wanted,
+    /// How often `/proc` is looked at.
+    pub look_every: Duration,
+    /// Where trees begin.
+    pub root: RootChoice,
+}
+
 /// A valid configuration.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Config {
@@ -164,8 +175,6 @@ pub struct Config {
     pub socket: PathBuf,
     /// Which source of samples.
     pub sampler: SamplerChoice,
-    /// Where trees begin.
-    pub root: RootChoice,
     /// Parameters for the PMU's samples.
     pub preset: Preset,
     /// Length of an epoch.
@@ -177,15 +186,11 @@ pub struct Config {
     /// Tiers as the owner defines them; empty: as the kernel describes them.
     pub tiers: Vec<TierDefinition>,
     /// Which processes.
-    pub wanted: Wanted,
-    /// How often `/proc` is looked at.
-    pub look_every: Duration,
+    pub following: Following,
     /// Most fast memory for all processes together, bytes.
     pub capacity_bytes: Option<u64>,
-    /// Bytes that may be copied in a second.
-    pub moves_per_s: u64,
-    /// Share of one CPU for looking where pages are, percent.
-    pub cpu_percent: u32,
+    /// What may be spent on copies, and of one CPU on looking where pages are.
+    pub budgets: Budgets,
     /// Name of the port to the host; none: no channel.
     pub port: Option<String>,
 }
@@ -242,32 +247,25 @@ impl Config {
         Ok(Self {
             socket: raw.socket,
             sampler: raw.sampler,
-            root: raw.root,
             preset: raw.preset,
             epoch: Duration::from_millis(raw.epoch_ms.into()),
             moves: raw.moves,
             headroom_bytes: raw.headroom.as_u64(),
             tiers: raw.tier.into_iter().map(definition).collect(),
-            wanted: Wanted {
-                names: raw.processes.names,
-                exclude: raw.processes.exclude,
-                min_bytes: raw.processes.min.as_u64(),
-                most: raw.processes.most,
+            following: Following {
+                wanted: Wanted {
+                    names: raw.processes.names,
+                    exclude: raw.processes.exclude,
+                    min_bytes: raw.processes.min.as_u64(),
+                    most: raw.processes.most,
+                },
+                look_every: Duration::from_millis(raw.processes.look_every_ms),
+                root: raw.root,
             },
-            look_every: Duration::from_millis(raw.processes.look_every_ms),
             capacity_bytes: raw.capacity.fast.map(|size| size.as_u64()),
-            moves_per_s: raw.budget.moves_per_s.as_u64(),
-            cpu_percent: raw.budget.cpu_percent,
+            budgets: budgets(&raw.budget),
             port: raw.host.channel.then_some(port),
         })
-    }
-
-    /// What may be spent, as the channel to the host names it.
-    #[must_use]
-    pub fn budgets(&self) -> Budgets {
-        let percent = u8::try_from(self.cpu_percent).unwrap_or(100);
-        // Both are checked to be within what can be named.
-        Budgets::new(self.moves_per_s, percent).unwrap_or_default()
     }
 
     /// The parameters of a tree, where the source of samples takes the papers'.
@@ -279,6 +277,13 @@ impl Config {
             _ => sampler,
         }
     }
+}
+
+/// What may be spent, as the channel to the host names it.
+fn budgets(raw: &RawBudget) -> Budgets {
+    let percent = u8::try_from(raw.cpu_percent).unwrap_or(100);
+    // Both are checked to be within what can be named.
+    Budgets::new(raw.moves_per_s.as_u64(), percent).unwrap_or_default()
 }
 
 fn definition(tier: RawTier) -> TierDefinition {

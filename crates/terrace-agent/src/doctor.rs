@@ -133,7 +133,7 @@ fn balancing(root: &HostRoot) -> Option<Finding> {
 
 /// Whether the largest process can be looked at.
 fn permitted(root: &HostRoot, config: &Config) -> Finding {
-    let found = match processes::find(root, &config.wanted, &BTreeSet::new()) {
+    let found = match processes::find(root, &config.following.wanted, &BTreeSet::new()) {
         Ok(found) => found,
         Err(error) => return Finding::missing("processes", error.to_string(), "mount /proc"),
     };
@@ -142,7 +142,7 @@ fn permitted(root: &HostRoot, config: &Config) -> Finding {
             "processes",
             format!(
                 "no process that is wanted has {} or more",
-                bytesize::ByteSize(config.wanted.min_bytes)
+                bytesize::ByteSize(config.following.wanted.min_bytes)
             ),
             "lower processes.min, or check processes.names",
         );

@@ -218,7 +218,7 @@ fn speak_until(
 fn link_config(root: &HostRoot, port: &str, config: &Config) -> LinkConfig {
     LinkConfig {
         port: port.to_owned(),
-        budgets: config.budgets(),
+        budgets: config.budgets,
         memory_end: guest_memory_end(root),
         ..LinkConfig::default()
     }

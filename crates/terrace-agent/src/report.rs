@@ -1,14 +1,9 @@
-//! What the host is told, and what becomes of its wishes.
+//! What the host is told of the guest and its agent.
 
-use terrace_proto::agent::{
-    Activity, Cost, Faults, Mechanism, Mode, NodeMemory, Pressure, Report, Text,
-};
-use terrace_proto::ranges::RangesEvent;
+use terrace_proto::agent::{Activity, Faults, Mechanism, NodeMemory, Pressure, Report, Text};
 use terrace_sys::HostRoot;
 
-use crate::agent::{Agent, budget};
-use crate::channel::{HostLink, LinkState, Wishes};
-use crate::status::ChannelStatus;
+use crate::view::{View, cost};
 
 /// `/proc/pressure/memory`, where the kernel tells it.
 fn pressure(root: &HostRoot) -> Option<Pressure> {
@@ -56,119 +51,44 @@ fn faults(root: &HostRoot) -> Faults {
     }
 }
 
-impl Agent {
-    /// What the host is told.
-    #[must_use]
-    pub fn report(&self) -> Report {
-        let status = self.status();
-        let mut nodes: Vec<NodeMemory> = self
-            .room
-            .nodes()
-            .into_iter()
-            .map(|(node, tier, total_bytes, free_bytes)| NodeMemory {
-                node: node.0,
-                tier,
-                total_bytes,
-                free_bytes: free_bytes.min(total_bytes),
-            })
-            .collect();
-        nodes.sort_by_key(|node| node.node);
-        Report {
-            nodes,
-            pressure: pressure(&self.root),
-            faults: faults(&self.root),
-            cost: Cost {
-                cpu_ns: status.cpu_ns,
-                resident_bytes: status.resident_bytes,
-            },
-            mechanism: Mechanism {
-                sampler: Text::lossy(self.samplers.name().unwrap_or("")),
-                policy: Text::lossy("hyperplace"),
-                mover: Text::lossy("move_pages, symmetric exchange"),
-            },
-            activity: Activity {
-                epochs: self.ranges().epoch().into(),
-                processes: u32::try_from(self.managed.len()).unwrap_or(u32::MAX),
-                promoted_pages: status.promoted_pages,
-                demoted_pages: status.demoted_pages,
-                failed_pages: status.failed_pages + status.busy_pages,
-            },
-            mode: self.wishes.mode,
-            paused: self.wishes.paused,
-            budgets: self.wishes.budgets,
-            frames_taken: 0,
-            frames_refused: self.totals.frames_refused,
-        }
-    }
-
-    /// Speaks with the host and takes its wishes.
-    pub fn speak(&mut self, link: &mut HostLink) {
-        link.beat(self.clock.now(), &self.report());
-        self.wish(link.take_wishes());
-        let state = link.state();
-        let word = match &state {
-            LinkState::Down(_) => "absent",
-            LinkState::Greeting => "greeting",
-            LinkState::Welcomed(_) => "connected",
-            LinkState::Refused(_) => "refused",
-            LinkState::Silent => "silent",
-        };
-        let before = std::mem::replace(
-            &mut self.channel,
-            ChannelStatus {
-                state: word.into(),
-                detail: state.to_string(),
-            },
-        );
-        if before.state != self.channel.state {
-            let words = self.channel.detail.clone();
-            self.journal.tell(self.ranges().epoch(), words);
-        }
-    }
-
-    /// Follows wishes from now on.
-    pub fn wish(&mut self, wishes: Wishes) {
-        let frames = wishes.frames.promote.len() + wishes.frames.demote.len();
-        if frames > 0 {
-            self.totals.frames_refused += frames as u64;
-            self.journal.tell_once(
-                self.ranges().epoch(),
-                "the host names frames, which this agent cannot move: they stay where they are \
-                 (moving by frame takes a module in the guest's kernel)"
-                    .into(),
-            );
-        }
-        if wishes.mode != self.wishes.mode || wishes.paused != self.wishes.paused {
-            let pause = if wishes.paused { ", paused" } else { "" };
-            let who = if wishes.by_host {
-                "the host wishes"
-            } else {
-                "by its own configuration"
-            };
-            let words = format!("mode {}{pause}, {who}", wishes.mode);
-            self.journal.tell(self.ranges().epoch(), words);
-        }
-        if wishes.budgets != self.wishes.budgets {
-            self.tell(RangesEvent::Budget(budget(wishes.budgets)));
-        }
-        self.wishes = wishes;
-    }
-
-    /// Neither samples nor moves: paused, off, or the host counts accesses itself.
-    pub(crate) fn rests(&self) -> bool {
-        self.wishes.paused || self.wishes.mode != Mode::Guest
-    }
-}
-
-/// What an agent without a host does.
+/// What the host is told.
 #[must_use]
-pub fn own_wishes(budgets: terrace_proto::agent::Budgets) -> Wishes {
-    Wishes {
-        by_host: false,
-        mode: Mode::Guest,
-        paused: false,
-        budgets,
-        frames: crate::channel::FrameWishes::default(),
+pub fn report(view: &View, root: &HostRoot) -> Report {
+    let (totals, wishes) = (view.account.totals, view.host.wishes());
+    let mut nodes: Vec<NodeMemory> = view
+        .room
+        .nodes()
+        .into_iter()
+        .map(|(node, tier, total_bytes, free_bytes)| NodeMemory {
+            node: node.0,
+            tier,
+            total_bytes,
+            free_bytes: free_bytes.min(total_bytes),
+        })
+        .collect();
+    nodes.sort_by_key(|node| node.node);
+    Report {
+        nodes,
+        pressure: pressure(root),
+        faults: faults(root),
+        cost: cost(),
+        mechanism: Mechanism {
+            sampler: Text::lossy(view.samplers.name().unwrap_or("")),
+            policy: Text::lossy("hyperplace"),
+            mover: Text::lossy("move_pages, symmetric exchange"),
+        },
+        activity: Activity {
+            epochs: view.ranges.epoch().into(),
+            processes: u32::try_from(view.programs.iter().count()).unwrap_or(u32::MAX),
+            promoted_pages: totals.promoted_pages,
+            demoted_pages: totals.demoted_pages,
+            failed_pages: totals.failed_pages + totals.busy_pages,
+        },
+        mode: wishes.mode,
+        paused: wishes.paused,
+        budgets: wishes.budgets,
+        frames_taken: 0,
+        frames_refused: totals.frames_refused,
     }
 }
 

@@ -1,6 +1,5 @@
 //! What the agent tells about itself: one JSON object to whoever connects to its socket.
 
-use std::collections::VecDeque;
 use std::io::{Read as _, Write as _};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
@@ -9,67 +8,12 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
 use serde::{Deserialize, Serialize};
-use terrace_proto::PAGE_SIZE;
-use terrace_proto::agent::Mode;
-use terrace_sys::topology::NodeId;
-use terrace_sys::{listen_at, process_cpu_time};
+use terrace_sys::listen_at;
 
-use crate::agent::Agent;
-use crate::managed::Managed;
-
-/// Sentences that are remembered.
-const KEPT: usize = 64;
-/// Ranges that are told, hottest first.
-const RANGES: usize = 64;
 /// How long somebody who asks may take, and how long an answer is waited for.
 const PATIENCE: Duration = Duration::from_secs(5);
 /// Longest answer that is read.
 const MOST_BYTES: u64 = 4 << 20;
-
-/// Sums since the start.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Totals {
-    /// Pages that came into the first tier.
-    pub promoted_pages: u64,
-    /// Pages that left it.
-    pub demoted_pages: u64,
-    /// Pages that were in use.
-    pub busy_pages: u64,
-    /// Pages that could not be moved.
-    pub failed_pages: u64,
-    /// Samples that the kernel dropped.
-    pub lost_samples: u64,
-    /// Records that made no sense.
-    pub malformed_samples: u64,
-    /// Epochs since anything moved.
-    pub quiet_epochs: u32,
-    /// Frames that the host named and that were left where they are.
-    pub frames_refused: u64,
-}
-
-/// What happened lately, in words.
-#[derive(Clone, Debug, Default)]
-pub struct Journal {
-    lines: VecDeque<(u32, String)>,
-}
-
-impl Journal {
-    /// Remembers a sentence, and logs it.
-    pub fn tell(&mut self, epoch: u32, words: String) {
-        tracing::info!("epoch {epoch}: {words}");
-        if self.lines.len() == KEPT {
-            self.lines.pop_front();
-        }
-        self.lines.push_back((epoch, words));
-    }
-
-    /// The same, unless it is remembered already.
-    pub fn tell_once(&mut self, epoch: u32, words: String) {
-        if !self.lines.iter().any(|(_, told)| *told == words) {
-            self.tell(epoch, words);
-        }
-    }
-}
 
 /// The agent as it is now.
 #[derive(Clone, Debug, PartialEq, Eq, Default, Serialize, Deserialize)]
@@ -180,113 +124,6 @@ pub struct ChannelStatus {
     pub state: String,
     /// More, for people.
     pub detail: String,
-}
-
-impl Agent {
-    /// The agent as it is now.
-    #[must_use]
-    pub fn status(&self) -> Status {
-        let totals = self.totals;
-        let cpu = process_cpu_time().as_nanos();
-        Status {
-            sampler: self.samplers.name().unwrap_or("none").into(),
-            sampler_reason: self.samplers.reason().into(),
-            mode: self.mode().into(),
-            epochs: self.ranges().epoch(),
-            quiet_epochs: totals.quiet_epochs,
-            promoted_pages: totals.promoted_pages,
-            demoted_pages: totals.demoted_pages,
-            busy_pages: totals.busy_pages,
-            failed_pages: totals.failed_pages,
-            lost_samples: totals.lost_samples,
-            malformed_samples: totals.malformed_samples,
-            cpu_ns: u64::try_from(cpu).unwrap_or(u64::MAX),
-            resident_bytes: resident_bytes(),
-            state_bytes: self.ranges().heap_bytes() as u64,
-            tiers: self.tier_status(),
-            processes: self.process_status(),
-            ranges: self.range_status(),
-            events: self.journal.lines.iter().map(event).collect(),
-            channel: self.channel.clone(),
-        }
-    }
-
-    fn mode(&self) -> &'static str {
-        if self.wishes.paused {
-            "paused"
-        } else if self.wishes.mode == Mode::Off {
-            "off"
-        } else if self.wishes.mode == Mode::Coordinated {
-            "coordinated"
-        } else if self.config.moves && self.room.topology().tiers.len() > 1 {
-            "placing"
-        } else {
-            "observing"
-        }
-    }
-
-    fn tier_status(&self) -> Vec<TierStatus> {
-        let free = self.room.free();
-        let tiers = self.room.topology().tiers.iter();
-        tiers
-            .map(|tier| TierStatus {
-                name: tier.name.clone(),
-                nodes: tier.nodes.iter().map(|node| node.0).collect(),
-                total_bytes: tier.total_bytes,
-                free_bytes: free
-                    .iter()
-                    .filter(|free| tier.nodes.contains(&NodeId(free.node)))
-                    .map(|free| free.pages * PAGE_SIZE)
-                    .sum(),
-            })
-            .collect()
-    }
-
-    fn process_status(&self) -> Vec<ProcessStatus> {
-        let status = |(pid, managed): (&u32, &Managed)| {
-            let program = self.ranges().programs().get(pid)?;
-            let (tree, held) = (program.tree(), program.total());
-            Some(ProcessStatus {
-                pid: *pid,
-                name: managed.name.clone(),
-                leaves: tree.len(),
-                root_pages: tree.leaves().map(|leaf| leaf.range.pages()).sum(),
-                fast_bytes: held.fast * PAGE_SIZE,
-                slow_bytes: held.slow * PAGE_SIZE,
-            })
-        };
-        self.managed.iter().filter_map(status).collect()
-    }
-
-    fn range_status(&self) -> Vec<RangeStatus> {
-        let (ranked, fits) = self.ranges().ranked();
-        let hottest = ranked.iter().take(RANGES).enumerate();
-        hottest
-            .map(|(rank, ranked)| RangeStatus {
-                pid: ranked.process,
-                start: ranked.leaf.range.start * PAGE_SIZE,
-                end: ranked.leaf.range.end * PAGE_SIZE,
-                count: ranked.leaf.count,
-                fast_bytes: ranked.held.fast * PAGE_SIZE,
-                slow_bytes: ranked.held.slow * PAGE_SIZE,
-                fits: rank < fits,
-            })
-            .collect()
-    }
-}
-
-fn event((epoch, text): &(u32, String)) -> EventStatus {
-    EventStatus {
-        epoch: *epoch,
-        text: text.clone(),
-    }
-}
-
-/// Of this process; 0 where `/proc` does not say.
-fn resident_bytes() -> u64 {
-    let statm = std::fs::read_to_string("/proc/self/statm").unwrap_or_default();
-    let pages = statm.split_whitespace().nth(1).and_then(|n| n.parse().ok());
-    pages.unwrap_or(0_u64).saturating_mul(PAGE_SIZE)
 }
 
 /// Answers everybody who connects with what the agent last said.
@@ -401,15 +238,5 @@ mod tests {
     fn a_socket_where_nobody_listens_is_named_with_what_to_do() {
         let error = ask(Path::new("/none/agent.sock")).unwrap_err();
         assert!(format!("{error:#}").contains("terrace-agent run"));
-    }
-
-    #[test]
-    fn the_journal_keeps_the_newest() {
-        let mut journal = Journal::default();
-        (0..100).for_each(|epoch| journal.tell(epoch, epoch.to_string()));
-        assert_eq!(journal.lines.len(), KEPT);
-        assert_eq!(journal.lines.back().unwrap().0, 99);
-        journal.tell_once(101, "99".into());
-        assert_eq!(journal.lines.back().unwrap().0, 99);
     }
 }

@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex};
 use terrace_agent::agent::Agent;
 use terrace_agent::channel::{FrameWishes, Wishes};
 use terrace_agent::config::Config;
-use terrace_agent::report::own_wishes;
+use terrace_agent::host::own_wishes;
 use terrace_agent::room::Room;
 use terrace_agent::sampler::{Drained, Sample, Sampler, SamplerError, Samplers, Target};
 use terrace_core::ranges::{Params, Range};

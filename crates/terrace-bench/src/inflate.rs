@@ -9,8 +9,8 @@ use std::sync::Arc;
 
 use terrace_hyperflex::abi::{Entry, MAX_ENTRIES, PAGE_BYTES};
 use terrace_hyperflex::config::Limits;
-use terrace_hyperflex::device::Memory;
 use terrace_hyperflex::memory::GuestFiles;
+use terrace_hyperflex::ring::Memory;
 use terrace_hyperflex::ring::Ring;
 use terrace_hyperflex::{Device, FlexError, State};
 use terrace_sys::{Extent, punch_hole};

@@ -2,13 +2,10 @@
 
 use std::path::Path;
 
-use terrace_sim::access::{Access, Source};
-use terrace_sim::machine::costs::Costs;
-use terrace_sim::machine::tlb::{Cached, Tlb};
-use terrace_sim::number::{float, low, place};
-use terrace_sim::run::{Options, RunError, Simulation};
-use terrace_sim::scenario::Scenario;
-use terrace_sim::workload::Context;
+use terrace_sim::{
+    Access, Cached, Context, Costs, Options, RunError, Scenario, Simulation, Source, Tlb,
+    number::{float, low, place},
+};
 
 use crate::measured::{Measured, RUNS, median, timed};
 

@@ -1,6 +1,7 @@
 //! The command line.
 
 pub mod sim;
+pub mod trace;
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -140,7 +141,7 @@ pub enum Command {
     Bench(Bench),
     /// Look at recorded memory traces of programs, and convert them; needs no daemon.
     #[command(subcommand)]
-    Trace(crate::commands::trace::Trace),
+    Trace(trace::Trace),
     /// Print a shell completion script.
     Completions {
         /// Which shell.

@@ -103,6 +103,24 @@ fn a_log_is_replayed_with_its_own_policy_and_with_another_one() {
 }
 
 #[test]
+fn an_old_name_of_a_policy_is_accepted_and_the_new_one_said() {
+    for (old, now) in [("all-fast", "prefer-fast"), ("all-slow", "prefer-slow")] {
+        let renamed = format!("\"{old}\" is called \"{now}\" now");
+        let output = terrace(&["sim", "replay", LOG, "--policy", old]);
+        assert!(output.status.success(), "{}", said(&output));
+        assert!(said(&output).contains(&renamed), "{}", said(&output));
+        let dir = tempfile::tempdir().expect("a folder");
+        let file = dir.path().join("terrace.toml");
+        std::fs::write(&file, format!("[engine]\npolicy = \"{old}\"\n")).expect("a file");
+        let file = file.to_str().expect("a name");
+        let output = terrace(&["config", "check", file]);
+        assert!(output.status.success(), "{}", said(&output));
+        assert!(said(&output).contains(&renamed), "{}", said(&output));
+        assert_eq!(said(&output).lines().count(), 1, "{}", said(&output));
+    }
+}
+
+#[test]
 fn a_log_that_differs_or_cannot_be_replayed_is_1_with_one_message() {
     let dir = tempfile::tempdir().expect("a folder");
     let changed = dir.path().join("changed.trlog");

@@ -13,7 +13,60 @@ const CYCLES: &[(&str, &[&str])] = &[];
 
 /// Layers of the large crates, the lowest first. A module may import from its own layer's modules and lower ones, as
 /// long as that makes no cycle.
-const LAYERS: &[(&str, &[&[&str]])] = &[];
+const LAYERS: &[(&str, &[&[&str]])] = &[
+    (
+        "terrace-config",
+        &[
+            &["agent", "security", "sources"],
+            &["raw"],
+            &["pins"],
+            &["config"],
+            &["beyond", "tiers"],
+        ],
+    ),
+    (
+        "terrace-sim",
+        &[
+            &["words"],
+            &["trace", "workload"],
+            &["machine"],
+            &["guest"],
+            &["host"],
+            &["mechanisms"],
+            &["scenario"],
+            &["simulation"],
+        ],
+    ),
+    (
+        "terraced",
+        &[
+            &["confine", "events", "record"],
+            &["registry"],
+            &["served"],
+            &["messages"],
+            &["discovery", "executor", "agent_mode", "provisioning", "api"],
+            &["daemon", "simulate"],
+            &["host"],
+            // Hosts that tests play.
+            &["played"],
+        ],
+    ),
+    (
+        "lab",
+        &[
+            &["progress", "places", "children"],
+            &["host", "alone"],
+            &["programs"],
+            &["machine"],
+            &["modules"],
+            &["control"],
+            &["guests"],
+            &["measure"],
+            &["tests"],
+            &["commands"],
+        ],
+    ),
+];
 
 fn crates() -> Vec<(String, Imports)> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");

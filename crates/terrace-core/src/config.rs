@@ -11,78 +11,10 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use terrace_proto::TierId;
 
+use crate::error::ConfigError;
 use crate::policy::PolicyChoice;
 use crate::provision::ProvisionConfig;
-
-/// A value that the engine cannot run with.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum ConfigError {
-    /// A number outside of its range.
-    #[error("{key} = {value} is out of range: allowed is {allowed}")]
-    Range {
-        /// Which parameter.
-        key: String,
-        /// Its value.
-        value: String,
-        /// What it may be.
-        allowed: String,
-    },
-    /// A name that is not in the registry.
-    #[error("{key} = \"{value}\" is unknown: allowed is {allowed}")]
-    Name {
-        /// Which parameter.
-        key: String,
-        /// Its value.
-        value: String,
-        /// The names there are.
-        allowed: String,
-    },
-}
-
-/// What a tier is made of; sets the weights of reads and writes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum TierKind {
-    /// Local DRAM.
-    Dram,
-    /// Persistent memory: reads to writes 1:3 (vTMM §3.3.1, measured).
-    Pmem,
-    /// CXL memory: 2:3 (vTMM §3.3.1, measured on remote DRAM).
-    Cxl,
-    /// Anything else: 1:1, as nothing is known about it.
-    #[default]
-    Generic,
-}
-
-impl TierKind {
-    /// Weights of one read and one write in a page's degree.
-    #[must_use]
-    pub fn weights(self) -> (u8, u8) {
-        match self {
-            Self::Pmem => (1, 3),
-            Self::Cxl => (2, 3),
-            Self::Dram | Self::Generic => (1, 1),
-        }
-    }
-}
-
-/// One tier.
-#[derive(Clone, Debug, PartialEq, Eq, Default, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct TierConfig {
-    /// Its name, for people.
-    pub name: String,
-    /// What it is made of.
-    pub kind: TierKind,
-    /// Weight of a read in a page's degree, instead of the kind's (a live host measures it).
-    pub read_weight: Option<u8>,
-    /// Weight of a write, likewise.
-    pub write_weight: Option<u8>,
-    /// Bytes that all VMs together may hold of it; none: what the machine reports as free counts alone.
-    pub capacity_bytes: Option<u64>,
-    /// Free bytes that the engine's moves leave alone.
-    pub reserve_bytes: u64,
-}
+use crate::tier::{TierConfig, TierKind};
 
 /// When a VM releases fast memory to the pool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Serialize, Deserialize)]
@@ -244,6 +176,18 @@ impl EngineConfig {
     pub fn tier_name(&self, tier: TierId) -> String {
         let named = self.tiers.get(tier.index());
         named.map_or_else(|| tier.to_string(), |tier| tier.name.clone())
+    }
+
+    /// What to say of policies that go by an old name, one line each.
+    #[must_use]
+    pub fn renamed_policies(&self) -> Vec<String> {
+        let all = self.policy.renamed("engine.policy");
+        // A VM that has the policy of all says nothing new.
+        let own = self.vm_policies.iter();
+        let own = own.filter(|(_, policy)| policy.base() != self.policy.base());
+        let own =
+            own.filter_map(|(vm, policy)| policy.renamed(&format!("engine.vm_policies.{vm}")));
+        all.into_iter().chain(own).collect()
     }
 
     /// The usual length of a window.

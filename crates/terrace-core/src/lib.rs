@@ -12,6 +12,7 @@
 
 pub mod config;
 pub mod engine;
+mod error;
 pub mod estimate;
 pub mod pages;
 pub mod place;
@@ -19,15 +20,19 @@ pub mod policy;
 pub mod provision;
 pub mod ram;
 pub mod ranges;
+mod reasons;
 pub mod session;
 pub mod share;
+mod tier;
 pub mod track;
 
-pub use config::{ConfigError, EngineConfig, PoolRelease, TierConfig, TierKind};
+pub use config::{EngineConfig, PoolRelease};
 pub use engine::Engine;
 pub use engine::heat::{HeatMaking, HeatPages};
-pub use engine::reasons::Reason;
 pub use engine::refusal::Refusal;
 pub use engine::view::{Counters, Mechanism, PhaseView, TierView, VmView};
+pub use error::ConfigError;
 pub use policy::{PolicyChoice, PolicyName, Share};
+pub use reasons::Reason;
 pub use session::{Controller, Log, Session};
+pub use tier::{TierConfig, TierKind};

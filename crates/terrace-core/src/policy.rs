@@ -8,7 +8,7 @@ use std::fmt;
 use serde::de::{self, Deserializer, MapAccess, Visitor, value::MapAccessDeserializer};
 use serde::{Deserialize, Serialize};
 
-use crate::config::ConfigError;
+use crate::error::ConfigError;
 
 macro_rules! names {
     ($(#[$doc:meta])* $name:ident { $($(#[$vdoc:meta])* $variant:ident = $text:literal),+ $(,)? }) => {
@@ -58,9 +58,9 @@ names! {
         /// Pages stay where the kernel first put them; nothing is managed.
         FirstTouch = "first-touch",
         /// Every page into the first tier, as far as limits allow.
-        AllFast = "all-fast",
+        PreferFast = "prefer-fast",
         /// Every page into the last tier, as far as limits allow.
-        AllSlow = "all-slow",
+        PreferSlow = "prefer-slow",
     }
 }
 
@@ -221,19 +221,91 @@ pub struct Policy {
     pub moves: Move,
 }
 
-impl Policy {
-    /// The stage that only the simulator has, as `key = "value"`.
+/// Where policies run, and so what they may be made of. An engine itself takes whatever a log may have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Registry {
+    /// A live host.
+    Live,
+    /// The simulator. Its bounds and other systems' mechanisms are its own, and no policies of an engine.
+    Simulator,
+}
+
+impl Registry {
+    /// The named policies.
     #[must_use]
-    pub fn simulated_stage(&self) -> Option<String> {
-        let observe = matches!(self.observe, Observe::EptScan | Observe::PmlLog)
-            .then(|| format!("observe = \"{}\"", self.observe.name()));
-        let moves =
-            (self.moves != Move::Linux).then(|| format!("move = \"{}\"", self.moves.name()));
-        observe.or(moves)
+    pub fn policies(self) -> &'static [PolicyName] {
+        match self {
+            Self::Live => &[
+                PolicyName::Vtmm,
+                PolicyName::FixedThreshold,
+                PolicyName::Random,
+                PolicyName::FirstTouch,
+                PolicyName::PreferFast,
+                PolicyName::PreferSlow,
+            ],
+            Self::Simulator => &[
+                PolicyName::Vtmm,
+                PolicyName::VtmmPaper,
+                PolicyName::FixedThreshold,
+                PolicyName::Random,
+            ],
+        }
+    }
+
+    /// How pages touched are seen.
+    #[must_use]
+    pub fn observe(self) -> &'static [Observe] {
+        match self {
+            Self::Live => &[Observe::GuestScan, Observe::GuestScanPlain, Observe::None],
+            Self::Simulator => &[
+                Observe::GuestScan,
+                Observe::GuestScanPlain,
+                Observe::PmlLog,
+                Observe::EptScan,
+            ],
+        }
+    }
+
+    /// How pages travel.
+    #[must_use]
+    pub fn moves(self) -> &'static [Move] {
+        match self {
+            Self::Live => &[Move::Linux],
+            Self::Simulator => &[Move::Linux, Move::WriteProtect, Move::PmlCopy],
+        }
+    }
+
+    /// What of a policy is not in the registry, as `key = "value"`.
+    #[must_use]
+    pub fn lacks(self, policy: &Policy) -> Option<String> {
+        let said = |is_there: bool, key: &str, name: &str| {
+            (!is_there).then(|| format!("{key} = \"{name}\""))
+        };
+        let observe = self.observe().contains(&policy.observe);
+        let moves = self.moves().contains(&policy.moves);
+        let named = self.policies().contains(&policy.name);
+        said(observe, "observe", policy.observe.name())
+            .or_else(|| said(moves, "move", policy.moves.name()))
+            .or_else(|| said(named, "base", policy.name.name()))
     }
 }
 
+/// Names that policies had, accepted for one version: they mean the simulator's bounds, which have no limits.
+const OLD_NAMES: [(&str, PolicyName); 2] = [
+    ("all-fast", PolicyName::PreferFast),
+    ("all-slow", PolicyName::PreferSlow),
+];
+
 impl PolicyName {
+    fn by_old_name(value: &str) -> Option<Self> {
+        let mut old = OLD_NAMES.iter();
+        old.find(|(name, _)| *name == value).map(|(_, now)| *now)
+    }
+
+    fn by_name(key: &str, value: &str) -> Result<Self, ConfigError> {
+        Self::by_old_name(value).map_or_else(|| Self::find(key, value), Ok)
+    }
+
     /// The stages that the name stands for.
     #[must_use]
     pub fn stages(self) -> Policy {
@@ -268,8 +340,8 @@ impl PolicyName {
                 ..vtmm
             },
             Self::FirstTouch => blind(Place::Stay),
-            Self::AllFast => blind(Place::Fastest),
-            Self::AllSlow => blind(Place::Slowest),
+            Self::PreferFast => blind(Place::Fastest),
+            Self::PreferSlow => blind(Place::Slowest),
         }
     }
 }
@@ -291,16 +363,50 @@ impl PolicyChoice {
         })
     }
 
+    /// The named policy that it is made of, as written.
+    #[must_use]
+    pub fn base(&self) -> &str {
+        match self {
+            Self::Named(name) => name,
+            Self::Composed(stages) => &stages.base,
+        }
+    }
+
+    /// What to say of it if it goes by an old name; `key` is the choice's own.
+    #[must_use]
+    pub fn renamed(&self, key: &str) -> Option<String> {
+        let old = self.base();
+        let now = PolicyName::by_old_name(old)?.name();
+        Some(format!(
+            "{key}: \"{old}\" is called \"{now}\" now; the old name is accepted for this version alone"
+        ))
+    }
+
+    /// Looks all names up for a live host.
+    ///
+    /// # Errors
+    /// If a name is not in the registry, or no live host has it.
+    pub fn resolve_live(&self, key: &str) -> Result<Policy, ConfigError> {
+        let policy = self.resolve(key)?;
+        match Registry::Live.lacks(&policy) {
+            None => Ok(policy),
+            Some(stage) => Err(ConfigError::SimulatorOnly {
+                key: key.into(),
+                stage,
+            }),
+        }
+    }
+
     /// Looks all names up; `key` is the choice's own, for the error.
     ///
     /// # Errors
     /// Where a name is not in the registry.
     pub fn resolve(&self, key: &str) -> Result<Policy, ConfigError> {
         let s = match self {
-            Self::Named(name) => return Ok(PolicyName::find(key, name)?.stages()),
+            Self::Named(name) => return Ok(PolicyName::by_name(key, name)?.stages()),
             Self::Composed(stages) => stages,
         };
-        let mut policy = PolicyName::find(&format!("{key}.base"), &s.base)?.stages();
+        let mut policy = PolicyName::by_name(&format!("{key}.base"), &s.base)?.stages();
         if let Some(v) = &s.observe {
             policy.observe = Observe::find(&format!("{key}.observe"), v)?;
         }
@@ -324,6 +430,24 @@ impl PolicyChoice {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_simulators_stages_are_not_live_and_live_ones_that_see_nothing_are_not_simulated() {
+        let lacks = |registry: Registry, name: PolicyName| registry.lacks(&name.stages());
+        for name in PolicyName::ALL {
+            let live = Registry::Live.policies().contains(name);
+            let simulated = Registry::Simulator.policies().contains(name);
+            assert!(live || simulated, "{name:?}");
+            assert_eq!(lacks(Registry::Live, *name).is_none(), live, "{name:?}");
+            assert_eq!(
+                lacks(Registry::Simulator, *name).is_none(),
+                simulated,
+                "{name:?}"
+            );
+        }
+        let paper = lacks(Registry::Live, PolicyName::VtmmPaper);
+        assert_eq!(paper.as_deref(), Some("observe = \"pml-log\""));
+    }
 
     fn choice(json: &str) -> PolicyChoice {
         serde_json::from_str(json).unwrap()
@@ -365,6 +489,22 @@ mod tests {
             err.to_string(),
             "policy.estimate = \"lru\" is unknown: allowed is page-degree, fixed-threshold, random, uniform"
         );
+    }
+
+    #[test]
+    fn old_names_are_accepted_with_a_word_about_the_new_ones() {
+        for (old, now) in [("all-fast", "prefer-fast"), ("all-slow", "prefer-slow")] {
+            let choice = PolicyChoice::Named(old.into());
+            let policy = choice.resolve("policy").unwrap();
+            assert_eq!(policy.name.name(), now);
+            let said = choice.renamed("engine.policy").unwrap();
+            assert!(said.contains(old) && said.contains(now), "{said}");
+            let island = choice.with_share(Share::Island);
+            assert!(island.renamed("engine.policy").is_some());
+            assert_eq!(PolicyChoice::Named(now.into()).renamed("policy"), None);
+        }
+        let error = PolicyChoice::Named("lru".into()).resolve("policy");
+        assert!(!error.unwrap_err().to_string().contains("all-fast"));
     }
 
     #[test]

@@ -168,7 +168,7 @@ fn policies_that_look_at_nothing_are_measured_on_the_same_accesses() {
         (0, 0, 0)
     );
     assert!(vm.other.fast_share < vm.recorded.fast_share);
-    assert_eq!(vm.accesses, other(&host, "all-slow").vms[0].accesses);
+    assert_eq!(vm.accesses, other(&host, "prefer-slow").vms[0].accesses);
     let slow = other(&host, "all-slow").vms[0].other.clone();
     assert_eq!((slow.promoted_pages, slow.demoted_pages), (0, FAST));
 }
@@ -288,7 +288,7 @@ fn an_unknown_policy_is_refused_with_the_names_there_are() {
 
 #[test]
 fn a_log_without_scans_is_refused() {
-    let log = three_rounds(config(PolicyName::AllFast)).log().to_vec();
+    let log = three_rounds(config(PolicyName::PreferFast)).log().to_vec();
     assert_eq!(refused(&log, &named("vtmm")), Refused::NoScans);
 }
 
@@ -392,7 +392,7 @@ proptest! {
             bytes[at] ^= bits;
         }
         let end = end.map_or(bytes.len(), |end| end.index(bytes.len()));
-        for policy in ["random", "all-fast"] {
+        for policy in ["random", "prefer-fast"] {
             if let Err(error) = replay_with(&bytes[..end], &named(policy)) {
                 prop_assert!(!error.to_string().is_empty());
             }

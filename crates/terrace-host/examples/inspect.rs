@@ -11,10 +11,11 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use terrace_host::mover::Target;
+use terrace_host::qemu::Candidate;
 use terrace_host::qemu::who::{HypervisorConfig, Rules};
-use terrace_host::qemu::{Candidate, Vm};
 use terrace_host::topology::Topology;
 use terrace_host::tracker::GuestTables;
+use terrace_host::vm::Vm;
 use terrace_host::worker::{WorkerCommand, run};
 use terrace_host::{HostRoot, doctor, placement};
 use terrace_proto::action::PlacementQuery;

@@ -22,6 +22,7 @@ pub mod qemu;
 pub mod sharers;
 pub mod tracker;
 pub mod unit;
+pub mod vm;
 pub mod worker;
 
 pub use terrace_sys::{Finding, HostRoot, ReadError, Status, topology};

@@ -12,7 +12,8 @@ use std::time::{Duration, Instant};
 
 use terrace_host::HostRoot;
 use terrace_host::qemu::who::Refusal;
-use terrace_host::qemu::{Candidate, Monitor, QemuError, Vm};
+use terrace_host::qemu::{Candidate, Monitor, QemuError};
+use terrace_host::vm::Vm;
 use terrace_proto::{Gpa, Hva};
 
 use terrace_testkit::monitor::{human, serve};

@@ -8,7 +8,8 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 use terrace_host::HostRoot;
-use terrace_host::qemu::{Candidate, Monitor, QemuError, Uncounted, Vm};
+use terrace_host::qemu::{Candidate, Monitor, QemuError, Uncounted};
+use terrace_host::vm::Vm;
 
 use terrace_testkit::monitor::{human, serve};
 use terrace_testkit::qemu::{play_qemu, rules};

@@ -15,7 +15,8 @@ use vmm_sys_util::eventfd::{EFD_NONBLOCK, EventFd};
 use vmm_sys_util::timerfd::TimerFd;
 
 use crate::abi::queues;
-use crate::device::{Device, Memory};
+use crate::device::Device;
+use crate::ring::Memory;
 use crate::ring::{Halt, Ring};
 
 /// Descriptors of each queue at most.

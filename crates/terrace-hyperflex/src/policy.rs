@@ -76,8 +76,9 @@ mod tests {
 
     use super::*;
     use crate::config::Config;
-    use crate::device::{Device, Memory};
+    use crate::device::Device;
     use crate::memory::Backing as _;
+    use crate::ring::Memory;
     use crate::state::State;
     use crate::test_vm::{MIB, MockVm};
 

@@ -11,8 +11,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use vhost_user_backend::{VringRwLock, VringStateGuard, VringStateMutGuard, VringT};
 use virtio_queue::{Error as QueueError, QueueT as _};
+use vm_memory::{GuestMemoryAtomic, GuestMemoryMmap};
 
-use crate::device::Memory;
+/// The guest's memory, as the rings see it.
+pub type Memory = GuestMemoryAtomic<GuestMemoryMmap>;
 
 /// The wish of others that the work at hand ends; that work looks at it.
 #[derive(Clone, Debug, Default)]

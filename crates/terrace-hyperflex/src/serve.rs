@@ -13,9 +13,10 @@ use vmm_sys_util::eventfd::EventFd;
 use crate::backend::{Backend, Shared};
 use crate::config::{Args, Config};
 use crate::control;
-use crate::device::{Device, Memory};
+use crate::device::Device;
 use crate::error::FlexError;
 use crate::memory::GuestFiles;
+use crate::ring::Memory;
 use crate::state::State;
 
 /// A device that holds all that it needs of the host's files.

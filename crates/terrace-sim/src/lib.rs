@@ -1,28 +1,36 @@
 //! A simulated host: the engine that runs live, on a machine that nobody has to buy.
 //!
-//! Responsible for: the two-dimensional-paging machine ([`machine`]), the loads on it ([`workload`],
-//! [`trace`]), scenarios as people write them ([`scenario`]), running them ([`run`]) and what is told
-//! about a run ([`result`], [`report`], [`choice`]). It leaves to others: decisions (the engine's), walking page
-//! tables (the live scanner's), the command line and the terminal.
+//! Responsible for, from the bottom up: the words that all use (`words`), recorded accesses (`trace`), loads
+//! (`workload`), the two-dimensional-paging machine (`machine`), the guest's kernel (`guest`), the host (`host`),
+//! other systems' mechanisms (`mechanisms`), scenarios as people write them (`scenario`) and running them
+//! (`simulation`). Each sees only those before it. It leaves to others: decisions (the engine's), walking page tables
+//! (the live scanner's), what is done with several runs, the command line and the terminal.
 //!
 //! **Invariant:** a run is a pure function of scenario and seed: no clock, no thread, no hash order, no
 //! libm of the system.
 
-pub mod access;
-pub mod baseline;
-pub mod choice;
-pub mod compare;
-pub mod host;
-pub mod machine;
-pub mod number;
-pub mod random;
-pub mod report;
-pub mod repro;
-pub mod result;
-pub mod run;
-pub mod scenario;
-mod setup;
-pub mod swap;
-pub mod timeline;
+mod guest;
+mod host;
+mod machine;
+mod mechanisms;
+mod scenario;
+mod simulation;
 pub mod trace;
-pub mod workload;
+mod words;
+mod workload;
+
+pub use guest::reclaim::BalloonStep;
+pub use host::device::{Device, Provision, Resize};
+pub use host::start::Start;
+pub use machine::costs::Costs;
+pub use machine::tlb::{Cached, Tlb};
+pub use mechanisms::{Name, Side};
+pub use scenario::{Fault, HostPolicy, Scenario, ScenarioError, Vm, policy, presets, quantity};
+pub use simulation::result::{Overhead, Provisioned, RunResult, Sweep, VmResult};
+pub use simulation::timeline::{Sample, Timeline, VmTimeline};
+pub use simulation::{Options, Output, RunError, Simulation};
+pub use words::access::{Access, LINE, Pace, Source};
+pub use words::load::{Context, Stop};
+pub use words::number;
+pub use words::tier::Tier;
+pub use workload::kinds;

@@ -2,8 +2,7 @@
 
 use std::path::Path;
 
-use terrace_sim::run::{Options, Simulation};
-use terrace_sim::scenario::Scenario;
+use terrace_sim::{Options, Scenario, Simulation};
 
 fn simulation(scale: u64, vm: &str, options: Options) -> Simulation {
     let text = format!(

@@ -2,9 +2,7 @@
 
 use std::path::Path;
 
-use terrace_sim::result::{RunResult, VmResult};
-use terrace_sim::run::{Options, Simulation};
-use terrace_sim::scenario::Scenario;
+use terrace_sim::{Options, RunResult, Scenario, Simulation, VmResult};
 
 const MIB: u64 = 1 << 20;
 const PAGE: u64 = 4096;

@@ -2,9 +2,7 @@
 
 use std::path::Path;
 
-use terrace_sim::result::RunResult;
-use terrace_sim::run::{Options, Simulation};
-use terrace_sim::scenario::Scenario;
+use terrace_sim::{Options, RunResult, Scenario, Simulation};
 
 /// Longest time that a run here may simulate: one that goes on after it never ends.
 const PATIENCE_NS: u64 = 60_000_000_000;

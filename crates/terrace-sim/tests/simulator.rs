@@ -3,9 +3,7 @@
 
 use std::path::Path;
 
-use terrace_sim::result::{RunResult, VmResult};
-use terrace_sim::run::{Options, Simulation};
-use terrace_sim::scenario::Scenario;
+use terrace_sim::{Options, RunResult, Scenario, Simulation, VmResult};
 
 /// 4 GiB of the first tier and 8 GiB of the second, at a scale at which a VM of 12 GiB has 6,144 pages.
 fn scenario(scale: u64, policy: &str, extra: &str, workload: &str) -> Scenario {

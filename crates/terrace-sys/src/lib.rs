@@ -30,6 +30,7 @@ mod privileges;
 mod process;
 mod root;
 pub mod sandbox;
+mod socket;
 pub mod topology;
 
 pub use clock::{MonotonicClock, cpu_time_of, monotonic_now, process_cpu_time, thread_cpu_time};

@@ -11,8 +11,9 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use crate::SysError;
-use crate::connect::{address, connect_unix};
+use crate::connect::connect_unix;
 use crate::own_folder::{FolderError, made_in_own_folder, own_uid};
+use crate::socket::address;
 
 /// Connections that wait to be accepted.
 const BACKLOG: libc::c_int = 128;

@@ -81,7 +81,7 @@ impl Opener for Itself {
                 let names: io::Result<_> = entries.map(|e| Ok(e?.file_name())).collect();
                 names.map(Given::Names)
             }
-            Ask::Connect(path) => crate::connect::connect_at_once(&path).map(Given::Descriptor),
+            Ask::Connect(path) => crate::socket::connect_at_once(&path).map(Given::Descriptor),
         }
     }
 }

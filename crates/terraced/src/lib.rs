@@ -1,4 +1,33 @@
-//! What the `terrace` command shares with the daemon: the configuration, so that it can be checked
-//! without one.
+//! The daemon as a library: engine, clock, host and API, joined. The program beside it takes arguments and signals.
+//!
+//! Its modules from the bottom up; each imports only from those before it:
+//!
+//! - `confine`: what each thread may do.
+//! - `events`, `record`: what is told to people, and what is recorded for a replay.
+//! - `registry`: the VMs that are known, as plain data.
+//! - `served`: what the API shows and steers.
+//! - `messages`: what threads tell the daemon's loop.
+//! - `discovery`, `executor`, `agent_mode`, `provisioning`, `api`: the threads around the loop; none imports another.
+//! - `daemon`, `simulate`: the loop, for this host and for a simulated one.
+//! - `host`: all of it, put together.
 
-pub mod config;
+mod agent_mode;
+mod api;
+mod confine;
+mod daemon;
+mod discovery;
+mod events;
+mod executor;
+mod host;
+mod messages;
+#[cfg(test)]
+mod played;
+mod provisioning;
+mod record;
+mod registry;
+mod served;
+mod simulate;
+
+pub use host::{confine_process, serve};
+pub use messages::{Inbox, Stop};
+pub use simulate::{Simulated, Speed};

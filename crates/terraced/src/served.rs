@@ -1,598 +1,80 @@
-//! The daemon's thread and its API in one process, on a host that is a folder of files.
+//! What the API shows and steers: this host, or a simulated one.
 
-use std::collections::BTreeSet;
-use std::fs;
-use std::io::{Read as _, Write as _};
-use std::net::Shutdown;
-use std::os::unix::fs::{PermissionsExt as _, symlink};
-use std::os::unix::net::UnixStream;
-use std::path::{Path, PathBuf};
-use std::sync::Arc;
-use std::sync::mpsc::{Sender, channel};
-use std::thread::JoinHandle;
-use std::time::Duration;
+use terrace_api::elastic::{Elastic, Ordered, Resize};
+use terrace_api::types::Tier;
+use terrace_core::Engine;
+use terrace_host::Finding;
+use terrace_proto::provision::{NotOrdered, Origin};
+use terrace_proto::{Command, Tick};
+use tokio::sync::oneshot;
 
-use anyhow::Result;
-use serde::de::DeserializeOwned;
-use terrace_api::client::Client;
-use terrace_api::types::{Doctor, Done, EventLine, Mode, Planning, Setting, Status, Vm};
-use terrace_host::HostRoot;
-use terrace_host::qemu::who::HypervisorConfig;
-use terrace_sys::{Damon, ProcessId, SocketFile};
+use crate::events::Events;
+use crate::registry::{Registry, VmKey};
 
-use crate::agents::Claims;
-use crate::api::snapshot::{About, Snapshot};
-use crate::api::{self, Asker};
-use crate::config::Config;
-use crate::daemon::{Daemon, Input};
-use crate::elastic;
-use crate::elastic::drive::Elastics;
-use crate::scout::{Found, Looked, State};
-use terrace_core::provision::ProvisionConfig;
+/// Looks at a host for what there is to say about it. It reads many files, so it never runs on the engine's thread.
+pub type FindHost = Box<dyn FnOnce() -> Vec<Finding> + Send>;
 
-pub struct Served {
-    pub folder: tempfile::TempDir,
-    pub inbox: Sender<Input>,
-    pub claims: Claims,
-    client: Client,
-    _file: SocketFile,
-    daemon: Option<JoinHandle<Result<()>>>,
+/// What comes of a resize.
+pub type Resized = Result<Ordered, NotOrdered>;
+
+/// Where the one answer to a resize comes.
+pub type ResizeAnswer = oneshot::Receiver<Resized>;
+
+/// Why nothing can come of an operator's wish any more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Over {
+    /// The loads of a simulation are done.
+    #[error("the scenario is over and its time stands still; start terraced again")]
+    Scenario,
 }
 
-pub fn put(root: &Path, path: &str, text: &str) {
-    let path = root.join(path);
-    fs::create_dir_all(path.parent().unwrap()).unwrap();
-    fs::write(path, text).unwrap();
-}
-
-/// A process of a test.
-pub fn process(pid: u32) -> ProcessId {
-    ProcessId {
-        start_time: 100,
-        pid,
+/// What the API shows and steers.
+pub trait Served {
+    /// Decides.
+    fn engine(&self) -> &Engine;
+    /// Time since the start.
+    fn now(&self) -> Tick;
+    /// The VMs.
+    fn vms(&self) -> &Registry;
+    /// The tiers and their memory.
+    fn tiers(&self) -> Vec<Tier>;
+    /// What was told to people.
+    fn events(&self) -> &Events;
+    /// Name of the policy in general.
+    fn policy(&self) -> String;
+    /// Moves are turned on for some VM.
+    fn moves(&self) -> bool;
+    /// All VMs are paused.
+    fn paused(&self) -> bool;
+    /// Why the observation log ended before its time, where it did.
+    fn log_ended(&self) -> Option<String>;
+    /// Says how to find out, elsewhere, what there is to say about the host, for `doctor`.
+    fn find_host(&self) -> FindHost;
+    /// Hands an operator's wish to the engine.
+    ///
+    /// # Errors
+    /// Where nothing can come of it any more.
+    fn wish(&mut self, command: Command) -> Result<(), Over>;
+    /// A VM's elastic memory as last seen, where it has any.
+    fn elastic(&self, _vm: VmKey) -> Option<Elastic> {
+        None
     }
-}
-
-/// Puts a process into the tree of a test.
-pub fn play_process(root: &Path, process: ProcessId) {
-    let ProcessId { start_time, pid } = process;
-    let stat = format!("{pid} (qemu) S {}{start_time} 0\n", "0 ".repeat(18));
-    put(root, &format!("proc/{pid}/stat"), &stat);
-}
-
-/// Makes a process of this machine a QEMU of this user in the tree of a test.
-pub fn play_qemu(root: &Path, pid: u32) {
-    let program = root.join("usr/bin/qemu-system-x86_64");
-    fs::create_dir_all(program.parent().unwrap()).unwrap();
-    fs::write(&program, "").unwrap();
-    fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
-    let folder = root.join(format!("proc/{pid}"));
-    fs::create_dir_all(&folder).unwrap();
-    fs::write(folder.join("cmdline"), "qemu\0").unwrap();
-    for name in ["stat", "status"] {
-        fs::copy(format!("/proc/{pid}/{name}"), folder.join(name)).unwrap();
+    /// What there is to say about a VM's elastic memory, for `doctor`.
+    fn elastic_findings(&self, _vm: VmKey) -> Vec<Finding> {
+        Vec::new()
     }
-    fs::write(folder.join("cgroup"), "0::/machine.slice/vm.scope\n").unwrap();
-    symlink(&program, folder.join("exe")).unwrap();
-}
-
-/// A host with a fast and a slow node of 2 MiB each.
-pub fn host(root: &Path) {
-    put(root, "sys/devices/system/node/online", "0-1\n");
-    for (id, cpus) in [(0, "0-1\n"), (1, "\n")] {
-        let base = format!("sys/devices/system/node/node{id}");
-        put(root, &format!("{base}/cpulist"), cpus);
-        put(root, &format!("{base}/distance"), "10 30\n");
-        let meminfo = format!("Node {id} MemTotal:  2048 kB\nNode {id} MemFree: 1024 kB\n");
-        put(root, &format!("{base}/meminfo"), &meminfo);
+    /// Wants a VM to have other sizes; what comes of it is told once.
+    ///
+    /// # Errors
+    /// Where nothing could resize it, or the sizes make no sense.
+    fn resize(
+        &mut self,
+        vm: VmKey,
+        origin: Origin,
+        sizes: &Resize,
+    ) -> Result<ResizeAnswer, NotOrdered>;
+    /// Pauses or resumes the agent in a VM; `false` where there is none.
+    fn halt_agent(&mut self, _vm: VmKey, _halt: bool) -> bool {
+        false
     }
-    let zones = "Node 0, zone Normal\n  pages free 300\n  high 44\n\
-                 Node 1, zone Normal\n  pages free 276\n  high 20\n";
-    put(root, "proc/zoneinfo", zones);
-}
-
-fn serve() -> Served {
-    serve_with(|_| "[vm.web1]\nscan = true\n".to_owned())
-}
-
-/// A daemon whose configuration may name the test's folder.
-pub fn serve_with(config: impl FnOnce(&Path) -> String) -> Served {
-    serve_elastic(
-        config,
-        Elastics::new(
-            elastic::finder(HypervisorConfig::default()),
-            ProvisionConfig::default(),
-        ),
-    )
-}
-
-/// The same, with elastic memory of the test's making.
-pub fn serve_elastic(config: impl FnOnce(&Path) -> String, elastics: Elastics) -> Served {
-    let folder = tempfile::tempdir().unwrap();
-    host(folder.path());
-    let text = config(folder.path());
-    let socket = folder.path().join("terraced.sock");
-    let text = format!("[daemon]\nsocket = \"{}\"\n{text}", socket.display());
-    let mut config = Config::parse(&text).unwrap();
-    let root = HostRoot::new(folder.path());
-    let topology = Arc::new(crate::read_topology(&root, &mut config).unwrap());
-    let claims = Claims::default();
-    let (inbox, inputs) = channel();
-    let file = api::start(&socket, inbox.clone()).unwrap();
-    let daemon = Daemon::new(
-        Arc::new(config),
-        root,
-        topology,
-        inbox.clone(),
-        claims.clone(),
-        elastics,
-    )
-    .unwrap();
-    Served {
-        folder,
-        inbox,
-        claims,
-        client: Client::new(&socket),
-        _file: file,
-        daemon: Some(std::thread::spawn(move || daemon.run(&inputs))),
-    }
-}
-
-impl Served {
-    pub fn get<T: DeserializeOwned>(&self, path: &str) -> Result<T, String> {
-        let answer = runtime().block_on(self.client.get(path));
-        answer.map_err(|e| e.to_string())
-    }
-
-    pub fn find(&self, name: &str, pid: Option<u32>, state: State) {
-        let found = Found {
-            name: name.into(),
-            process: pid.map(process),
-            socket: self.socket(name),
-            state,
-            findings: Vec::new(),
-        };
-        self.inbox.send(Input::Found(Box::new(found))).unwrap();
-    }
-
-    fn socket(&self, name: &str) -> PathBuf {
-        self.folder.path().join(format!("{name}.sock"))
-    }
-
-    fn looked(&self, sockets: &[&str]) {
-        let looked = Looked {
-            findings: Vec::new(),
-            sockets: sockets
-                .iter()
-                .map(|s| self.socket(s))
-                .collect::<BTreeSet<_>>(),
-        };
-        self.inbox.send(Input::Looked(looked)).unwrap();
-    }
-
-    pub fn post<T: DeserializeOwned>(&self, path: &str) -> Result<T, String> {
-        let answer = runtime().block_on(self.client.post(path, &()));
-        answer.map_err(|e| e.to_string())
-    }
-
-    pub fn post_body<B: serde::Serialize, T: DeserializeOwned>(
-        &self,
-        path: &str,
-        body: &B,
-    ) -> Result<T, String> {
-        let answer = runtime().block_on(self.client.post(path, body));
-        answer.map_err(|e| e.to_string())
-    }
-
-    fn names(&self) -> Vec<String> {
-        let vms: Vec<Vm> = self.get("/v1/vms").unwrap();
-        vms.into_iter().map(|vm| vm.name).collect()
-    }
-}
-
-impl Drop for Served {
-    fn drop(&mut self) {
-        // The daemon may have ended already.
-        let _ = self.inbox.send(Input::Stop);
-        if let Some(daemon) = self.daemon.take() {
-            daemon.join().unwrap().unwrap();
-        }
-    }
-}
-
-pub fn runtime() -> tokio::runtime::Runtime {
-    tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .unwrap()
-}
-
-#[test]
-fn the_tiers_and_their_free_memory_are_told() {
-    let served = serve();
-    let status: Status = served.get("/v1/status").unwrap();
-    let free: Vec<u64> = status.tiers.iter().map(|t| t.free_bytes).collect();
-    assert_eq!(free, [1 << 20, 1 << 20]);
-    assert_eq!(status.policy, "vtmm");
-    let doctor: Doctor = served.get("/v1/doctor").unwrap();
-    assert!(doctor.host.iter().any(|f| f.name == "topology"));
-}
-
-#[test]
-fn vms_that_are_not_managed_are_listed_with_the_reason() {
-    let served = serve();
-    play_process(served.folder.path(), process(7));
-    served.find("other", Some(7), State::Ignored);
-    served.find(
-        "web1",
-        None,
-        State::Unscannable("its RAM is private".into()),
-    );
-    let vms: Vec<Vm> = served.get("/v1/vms").unwrap();
-    assert_eq!(
-        (vms[0].mode, vms[1].mode),
-        (Mode::Ignored, Mode::Unscannable)
-    );
-    assert_eq!(vms[1].reason, "its RAM is private");
-    let error = served
-        .get::<serde_json::Value>("/v1/vms/web1/pages/0x1000")
-        .unwrap_err();
-    assert!(error.contains("its RAM is private"), "{error}");
-}
-
-#[test]
-fn a_stale_socket_is_told_once_and_goes_with_the_socket() {
-    let served = serve();
-    for _ in 0..5 {
-        served.find(
-            "web1",
-            None,
-            State::Unscannable("connection refused".into()),
-        );
-        served.looked(&["web1"]);
-    }
-    assert_eq!(served.names(), ["web1"]);
-    let events: Vec<EventLine> = served.get("/v1/events?after=0").unwrap();
-    let about = events.iter().filter(|e| e.vm.as_deref() == Some("web1"));
-    assert_eq!(about.count(), 1);
-    served.looked(&[]);
-    assert_eq!(served.names(), Vec::<String>::new());
-}
-
-#[test]
-fn the_second_vm_of_a_name_is_refused_and_the_first_one_stays() {
-    let served = serve();
-    for pid in [7, 8] {
-        play_process(served.folder.path(), process(pid));
-    }
-    served.find("web1", Some(7), State::Ignored);
-    for _ in 0..3 {
-        let found = Found {
-            name: "web1".into(),
-            process: Some(process(8)),
-            socket: served.socket("other"),
-            state: State::Unscannable("it is the second".into()),
-            findings: Vec::new(),
-        };
-        served.inbox.send(Input::Found(Box::new(found))).unwrap();
-        served.looked(&["web1", "other"]);
-    }
-    let vms: Vec<Vm> = served.get("/v1/vms").unwrap();
-    let known: Vec<_> = vms.iter().map(|vm| (vm.name.as_str(), vm.pid)).collect();
-    assert_eq!(known, [("web1", Some(7))]);
-    let events: Vec<EventLine> = served.get("/v1/events?after=0").unwrap();
-    let refused = events.iter().filter(|e| e.text.starts_with("refused:"));
-    let refused: Vec<_> = refused.map(|e| e.text.as_str()).collect();
-    assert_eq!(refused.len(), 1, "told once: {refused:?}");
-    assert!(
-        refused[0].contains("process 8") && refused[0].contains("process 7 already is the VM web1")
-    );
-    let doctor: Doctor = served.get("/v1/doctor").unwrap();
-    let finding = doctor.host.iter().find(|f| f.name == "hypervisor").unwrap();
-    assert!(finding.advice.as_deref().unwrap().contains("another name"));
-    // Once the first one ended, the second is what its name says.
-    fs::remove_file(served.folder.path().join("proc/7/stat")).unwrap();
-    served.find("web1", Some(8), State::Ignored);
-    let vms: Vec<Vm> = served.get("/v1/vms").unwrap();
-    assert_eq!((vms.len(), vms[0].pid), (1, Some(8)));
-}
-
-/// A monitor that did not answer is listed by its socket until it tells its name.
-#[test]
-fn what_was_listed_by_its_socket_goes_once_the_vm_has_a_name() {
-    let served = serve();
-    play_process(served.folder.path(), process(7));
-    let found = |name: &str, process, state| Found {
-        name: name.into(),
-        process,
-        socket: served.socket("web1"),
-        state,
-        findings: Vec::new(),
-    };
-    let silent = found("/run/web1.sock", None, State::Unscannable("silent".into()));
-    let named = found("web1", Some(process(7)), State::Ignored);
-    for found in [silent, named] {
-        served.inbox.send(Input::Found(Box::new(found))).unwrap();
-    }
-    let vms: Vec<Vm> = served.get("/v1/vms").unwrap();
-    let names: Vec<_> = vms.iter().map(|vm| vm.name.as_str()).collect();
-    assert_eq!(names, ["web1"]);
-}
-
-/// Any user can start processes until one has the number that it wants.
-#[test]
-fn a_name_is_free_once_its_vm_ended_although_somebody_took_its_number() {
-    let served = serve();
-    for pid in [7, 8] {
-        play_process(served.folder.path(), process(pid));
-    }
-    served.find("web1", Some(7), State::Unscannable("paused".into()));
-    let taker = ProcessId {
-        start_time: 200,
-        pid: 7,
-    };
-    play_process(served.folder.path(), taker);
-    served.find("web1", Some(8), State::Unscannable("paused".into()));
-    let vms: Vec<Vm> = served.get("/v1/vms").unwrap();
-    assert_eq!((vms.len(), vms[0].pid), (1, Some(8)));
-    let taker = ProcessId { pid: 8, ..taker };
-    play_process(served.folder.path(), taker);
-    let forgotten = (0..600).any(|_| {
-        std::thread::sleep(Duration::from_millis(50));
-        served.names().is_empty()
-    });
-    assert!(forgotten);
-}
-
-#[test]
-fn a_refused_vm_is_no_vm_and_goes_with_its_socket() {
-    let served = serve();
-    let refusal = terrace_host::qemu::bad_name("\x1b[2Jx");
-    served.find("x", Some(7), State::Refused(refusal));
-    assert_eq!(served.names(), Vec::<String>::new());
-    let refused = || {
-        let doctor: Doctor = served.get("/v1/doctor").unwrap();
-        let host = doctor.host.into_iter();
-        host.filter(|f| f.name == "hypervisor").collect::<Vec<_>>()
-    };
-    assert!(
-        refused()[0].found.contains("\\u{1b}[2Jx"),
-        "{:?}",
-        refused()
-    );
-    served.looked(&[]);
-    assert_eq!(refused().len(), 0);
-}
-
-#[test]
-fn a_vm_whose_process_ended_is_forgotten() {
-    let served = serve();
-    play_process(served.folder.path(), process(7));
-    served.find("other", Some(7), State::Ignored);
-    assert_eq!(served.names(), ["other"]);
-    fs::remove_file(served.folder.path().join("proc/7/stat")).unwrap();
-    let forgotten = (0..600).any(|_| {
-        std::thread::sleep(Duration::from_millis(50));
-        served.names().is_empty()
-    });
-    assert!(forgotten);
-}
-
-#[test]
-fn wrong_questions_get_an_answer_that_helps() {
-    let served = serve();
-    let error = |path: &str| served.get::<serde_json::Value>(path).unwrap_err();
-    assert!(error("/v1/vms/nobody").contains("no VM nobody; there are: none"));
-    assert!(error("/v1/vms/x/map?cells=0").contains("from 1 to"));
-    assert!(error("/v1/vms/x/pages/0xzz").contains("not a hexadecimal address"));
-    assert!(error("/v2").contains("no such path"));
-    let setting = Setting {
-        key: "moves".into(),
-        value: "on".into(),
-    };
-    let post = served.client.post::<_, Done>("/v1/vms/x/set", &setting);
-    assert!(
-        runtime()
-            .block_on(post)
-            .unwrap_err()
-            .to_string()
-            .contains("no VM x")
-    );
-}
-
-#[test]
-fn a_second_daemon_on_the_same_socket_is_refused() {
-    let served = serve();
-    let socket = served.folder.path().join("terraced.sock");
-    let second = api::start(&socket, served.inbox.clone()).unwrap_err();
-    assert!(second.to_string().contains("already listens"), "{second}");
-    assert_eq!(
-        served.names(),
-        Vec::<String>::new(),
-        "the first one goes on"
-    );
-}
-
-#[test]
-fn a_second_daemon_started_by_mistake_leaves_the_live_ones_kdamonds_alone() {
-    let served = serve();
-    let root = served.folder.path();
-    let kdamonds = "sys/kernel/mm/damon/admin/kdamonds";
-    put(root, &format!("{kdamonds}/nr_kdamonds"), "61\n");
-    for slot in 0..61 {
-        put(root, &format!("{kdamonds}/{slot}/state"), "off\n");
-        let contexts = format!("{kdamonds}/{slot}/contexts/nr_contexts");
-        put(root, &contexts, "0\n");
-    }
-    let mark = "0/contexts/0/monitoring_attrs/intervals/update_us";
-    put(root, &format!("{kdamonds}/{mark}"), "132205262\n");
-    put(root, &format!("{kdamonds}/0/state"), "on\n");
-    put(root, &format!("{kdamonds}/0/contexts/nr_contexts"), "1\n");
-    let state = || fs::read_to_string(root.join(kdamonds).join("0/state")).unwrap();
-    let damon = Damon::new(root);
-    let take_over =
-        |socket: &str| crate::take_over(&root.join(socket), served.inbox.clone(), &damon);
-    assert!(take_over("terraced.sock").is_err());
-    assert_eq!(state(), "on\n");
-    // Where nobody listens they are what a crash left.
-    let _file = take_over("free.sock").unwrap();
-    assert_eq!(state(), "off");
-}
-
-/// Which thread runs it is told by the view itself, through the way that all routes take.
-#[test]
-fn views_are_made_on_another_thread_than_the_engines() {
-    let served = serve();
-    let asker = Asker::new(served.inbox.clone());
-    let of_engine = served.daemon.as_ref().unwrap().thread().id();
-    let here = || std::thread::current().id();
-    let (sender, threads) = channel();
-    runtime().block_on(async {
-        let on_engine = asker.ask(move |_| Ok(here())).await.ok().unwrap();
-        assert_eq!(on_engine, of_engine);
-        for about in [About::Host, About::Vms, About::Doctor] {
-            let sender = sender.clone();
-            let make = move |mut copy: Snapshot| {
-                copy.look_at_host();
-                sender.send(here()).unwrap();
-                Ok((copy.status(), copy.list(), copy.doctor(), OnThread(sender)))
-            };
-            assert!(asker.view(about, make).await.is_ok());
-        }
-    });
-    drop(sender);
-    let threads: Vec<_> = threads.iter().collect();
-    assert_eq!(threads.len(), 6, "three views and their JSON");
-    assert!(threads.iter().all(|thread| *thread != of_engine));
-}
-
-/// Tells which thread makes JSON of it.
-struct OnThread(Sender<std::thread::ThreadId>);
-
-impl serde::Serialize for OnThread {
-    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        self.0.send(std::thread::current().id()).unwrap();
-        serializer.serialize_unit()
-    }
-}
-
-#[test]
-fn escapes_reach_neither_events_nor_answers() {
-    let served = serve();
-    let bad = "\x1b[2J\u{202e}".to_owned();
-    served.find("web1", None, State::Unscannable(bad));
-    let text = |path: &str| {
-        let mut client = raw(&served);
-        let request = format!("GET {path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n");
-        client.write_all(request.as_bytes()).unwrap();
-        let mut answer = String::new();
-        client.read_to_string(&mut answer).unwrap();
-        answer
-    };
-    let paths = [
-        "/v1/vms",
-        "/v1/vms/web1",
-        "/v1/doctor",
-        "/v1/events",
-        "/v1/vms/web1/map?cells=1",
-    ];
-    for path in paths {
-        let answer = text(path);
-        assert!(answer.contains("u{1b}[2J"), "{path}: {answer}");
-        // JSON would write it so, and whoever reads it would have it back.
-        let escapes = ["\x1b", "\\u001b", "\u{202e}", "\\u202e"];
-        assert!(
-            !escapes.iter().any(|e| answer.contains(e)),
-            "{path}: {answer}"
-        );
-    }
-}
-
-/// What `/metrics` says at a daemon's socket.
-pub fn figures(socket: &Path) -> String {
-    let mut stream = UnixStream::connect(socket).unwrap();
-    let request = b"GET /metrics HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n";
-    stream.write_all(request).unwrap();
-    let mut answer = String::new();
-    stream.read_to_string(&mut answer).unwrap();
-    assert!(answer.contains("application/openmetrics-text"), "{answer}");
-    answer
-}
-
-/// What a client that is no friend of HTTP gets to see.
-fn raw(served: &Served) -> UnixStream {
-    let socket = served.folder.path().join("terraced.sock");
-    let stream = UnixStream::connect(socket).unwrap();
-    let patience = Some(Duration::from_secs(60));
-    stream.set_read_timeout(patience).unwrap();
-    stream.set_write_timeout(patience).unwrap();
-    stream
-}
-
-#[test]
-fn an_api_client_that_sends_garbage_gets_an_error_and_the_daemon_goes_on() {
-    let served = serve();
-    let huge = format!("GET /{} HTTP/1.1\r\n\r\n", "x".repeat(1 << 20));
-    for garbage in [
-        &b"\x00\xff\xfe nonsense\r\n\r\n"[..],
-        b"GET",
-        b"POST /v1/vms/x/set HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: 5\r\n\r\n{{{{{",
-        b"POST /v1/pause HTTP/1.1\r\ncontent-length: 99999999999999999999\r\n\r\n",
-        huge.as_bytes(),
-    ] {
-        let mut client = raw(&served);
-        // It may hang up while there is still something to send.
-        let _ = client.write_all(garbage);
-        let _ = client.shutdown(Shutdown::Write);
-        let mut answer = Vec::new();
-        let _ = client.read_to_end(&mut answer);
-        let answer = String::from_utf8_lossy(&answer);
-        let refused = answer.is_empty() || answer.starts_with("HTTP/1.1 4");
-        assert!(refused, "{answer}");
-    }
-    assert_eq!(served.names(), Vec::<String>::new());
-}
-
-#[test]
-fn api_clients_that_never_read_keep_nobody_else_waiting() {
-    let served = serve();
-    for i in 0..2000 {
-        served.find(&format!("vm{i}"), None, State::Unscannable("x".repeat(200)));
-    }
-    let sleepers: Vec<UnixStream> = (0..8)
-        .map(|_| {
-            let mut client = raw(&served);
-            let request = b"GET /v1/vms HTTP/1.1\r\nhost: x\r\n\r\n";
-            client.write_all(request).unwrap();
-            client
-        })
-        .collect();
-    assert_eq!(served.names().len(), 2000);
-    let status: Status = served.get("/v1/status").unwrap();
-    assert_eq!(status.vms, 2000);
-    drop(sleepers);
-}
-
-#[test]
-fn the_socket_is_for_its_owner_and_group_alone() {
-    let served = serve();
-    let socket = served.folder.path().join("terraced.sock");
-    let mode = fs::metadata(socket).unwrap().permissions().mode();
-    assert_eq!(mode & 0o777, 0o660);
-}
-
-#[test]
-fn a_plan_for_a_vm_that_is_not_managed_is_refused_with_the_reason() {
-    let served = serve();
-    served.find(
-        "web1",
-        None,
-        State::Unscannable("its RAM is private".into()),
-    );
-    let post = served.client.post::<_, Planning>("/v1/vms/web1/plan", &());
-    let error = runtime().block_on(post).unwrap_err().to_string();
-    assert!(
-        error.contains("web1 is not under management: its RAM is private"),
-        "{error}"
-    );
 }

@@ -31,8 +31,6 @@ pub enum Place {
     Library,
     /// In an integration test of that name.
     Integration(&'static str),
-    /// Beside the code of a program.
-    Program(&'static str),
     /// On real guests, which take longer.
     Guests,
 }
@@ -52,7 +50,6 @@ impl Place {
         match self {
             Self::Library => vec!["--lib"],
             Self::Integration(name) => vec!["--test", name],
-            Self::Program(name) => vec!["--bin", name],
             Self::Guests => vec!["--test", "guests"],
         }
     }
@@ -93,7 +90,7 @@ const fn in_flex(test: &'static str) -> Proof {
 const fn in_daemon(test: &'static str) -> Proof {
     Proof {
         package: "terraced",
-        place: Place::Program("terraced"),
+        place: Place::Library,
         test,
     }
 }
@@ -114,7 +111,7 @@ const ROOTS: &str = "crates/terrace-host/src/worker/roots.rs";
 const LEASE: &str = "crates/terrace-hyperflex/src/lease.rs";
 const LEASED: &str = "crates/terrace-hyperflex/src/device/leased.rs";
 const WATCH: &str = "crates/terrace-host/src/memory_map/watch.rs";
-const GUARD: &str = "crates/terraced/src/map_guard.rs";
+const GUARD: &str = "crates/terraced/src/executor/map_guard.rs";
 const MOVER: &str = "crates/terrace-host/src/mover/run.rs";
 const SHARERS: &str = "crates/terrace-host/src/sharers/mod.rs";
 const SHARERS_OF_A_PROCESS: &str = "crates/terrace-host/src/sharers/process.rs";
@@ -287,9 +284,9 @@ pub const MUTATIONS: &[Mutation] = &[
         rule: 7,
         name: "map-kept",
         what: "the old map's worker and threads go on",
-        file: "crates/terraced/src/remapped.rs",
-        find: "managed.body = None;",
-        replace: "std::mem::forget(managed.body.take());",
+        file: "crates/terraced/src/daemon/remapped.rs",
+        find: "drop(self.executors.take(id));",
+        replace: "std::mem::forget(self.executors.take(id));",
         proof: in_daemon("memory_plugged_later_is_scanned_and_nothing_of_the_old_map_is"),
     },
     Mutation {

@@ -1,6 +1,5 @@
 //! What is said to the host when, and what of its words is believed. No clock, no file: time is an argument.
 
-use std::collections::BTreeSet;
 use std::time::Duration;
 
 use terrace_proto::agent::{
@@ -10,6 +9,7 @@ use terrace_proto::agent::{
 use terrace_proto::{Gfn, Tick};
 
 use super::LinkConfig;
+use super::frames::{FrameWishes, Waiting};
 
 /// Between two hellos that are not answered, and after one that was refused.
 const HELLO_EVERY: Duration = Duration::from_secs(1);
@@ -17,8 +17,6 @@ const REFUSED_FOR: Duration = Duration::from_secs(30);
 /// Messages of the host in a second, and at once: a host says some five a second, and frames.
 const MESSAGES_PER_S: u64 = 64;
 const MESSAGES_AT_ONCE: u64 = 512;
-/// Frames that wait to be taken.
-const MOST_WAITING: usize = 16 << 10;
 
 /// What the agent is to do.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -33,15 +31,6 @@ pub struct Wishes {
     pub budgets: Budgets,
     /// Pages to move, in coordinated mode.
     pub frames: FrameWishes,
-}
-
-/// Pages that the host named; each lies in this guest's memory and is named once.
-#[derive(Clone, Debug, PartialEq, Eq, Default)]
-pub struct FrameWishes {
-    /// For the first tier, most urgent first.
-    pub promote: Vec<Gfn>,
-    /// To make room, coldest first.
-    pub demote: Vec<Gfn>,
 }
 
 /// What came of the host's words.
@@ -76,15 +65,21 @@ struct Said {
     budgets: Budgets,
 }
 
-/// What is said and believed, without a port: bytes of the host go in, wishes and frames to send come out.
+/// The agent's side: what it says of itself, does by itself and believes.
 #[derive(Debug)]
-pub struct Conversation {
+struct Own {
     program: Text<64>,
-    own_mode: Mode,
-    own_budgets: Budgets,
+    mode: Mode,
+    budgets: Budgets,
     silence: Duration,
     beat_every: Duration,
     memory_end: Gfn,
+}
+
+/// What is said and believed, without a port: bytes of the host go in, wishes and frames to send come out.
+#[derive(Debug)]
+pub struct Conversation {
+    own: Own,
     decoder: Decoder<HostMessage>,
     allowance: Allowance,
     session: u64,
@@ -94,9 +89,7 @@ pub struct Conversation {
     heard_at: Option<Tick>,
     spoke_at: Option<Tick>,
     said: Said,
-    generation: u64,
-    waiting: FrameWishes,
-    named: BTreeSet<Gfn>,
+    frames: Waiting,
     counts: Counts,
 }
 
@@ -105,12 +98,14 @@ impl Conversation {
     #[must_use]
     pub fn new(config: &LinkConfig) -> Self {
         Self {
-            program: Text::lossy(&config.program),
-            own_mode: config.mode,
-            own_budgets: config.budgets,
-            silence: config.silence,
-            beat_every: config.beat_every,
-            memory_end: config.memory_end,
+            own: Own {
+                program: Text::lossy(&config.program),
+                mode: config.mode,
+                budgets: config.budgets,
+                silence: config.silence,
+                beat_every: config.beat_every,
+                memory_end: config.memory_end,
+            },
             decoder: Decoder::default(),
             allowance: Allowance::new(MESSAGES_PER_S, MESSAGES_AT_ONCE, Tick(0)),
             session: 0,
@@ -120,9 +115,7 @@ impl Conversation {
             heard_at: None,
             spoke_at: None,
             said: Said::default(),
-            generation: 0,
-            waiting: FrameWishes::default(),
-            named: BTreeSet::new(),
+            frames: Waiting::default(),
             counts: Counts::default(),
         }
     }
@@ -144,13 +137,7 @@ impl Conversation {
     fn greet_again(&mut self, session: u64) {
         self.session = session;
         (self.welcome, self.refused) = (None, None);
-        self.generation = 0;
-        self.forget_frames();
-    }
-
-    fn forget_frames(&mut self) {
-        self.waiting = FrameWishes::default();
-        self.named.clear();
+        self.frames = Waiting::default();
     }
 
     /// Bytes of the host.
@@ -205,7 +192,7 @@ impl Conversation {
             HostMessage::Mode(mode) => {
                 self.said.mode = Some(mode);
                 if mode != Mode::Coordinated {
-                    self.forget_frames();
+                    self.frames.forget();
                 }
             }
             HostMessage::Pause(paused) => self.said.paused = paused,
@@ -219,25 +206,13 @@ impl Conversation {
     }
 
     fn hear_frames(&mut self, frames: &Frames) {
-        let both = frames.promote().len() + frames.demote().len();
-        if self.said.mode != Some(Mode::Coordinated) || frames.generation() < self.generation {
-            self.counts.frames_refused += both as u64;
-            return;
-        }
-        if frames.generation() > self.generation {
-            self.generation = frames.generation();
-            self.forget_frames();
-        }
-        let (end, named) = (self.memory_end, &mut self.named);
-        let mut fits =
-            |gfn: &&Gfn| **gfn < end && named.len() < MOST_WAITING && named.insert(**gfn);
-        let promote: Vec<Gfn> = frames.promote().iter().filter(&mut fits).copied().collect();
-        let demote: Vec<Gfn> = frames.demote().iter().filter(&mut fits).copied().collect();
-        let taken = promote.len() + demote.len();
-        self.counts.frames_taken += taken as u64;
-        self.counts.frames_refused += (both - taken) as u64;
-        self.waiting.promote.extend(promote);
-        self.waiting.demote.extend(demote);
+        let named = (frames.promote().len() + frames.demote().len()) as u64;
+        let taken = match self.said.mode {
+            Some(Mode::Coordinated) => self.frames.take_in(frames, self.own.memory_end),
+            _ => 0,
+        };
+        self.counts.frames_taken += taken;
+        self.counts.frames_refused += named - taken;
     }
 
     /// What is due to be said, as a frame.
@@ -245,7 +220,7 @@ impl Conversation {
         let every = match (&self.refused, self.welcome) {
             (Some(_), _) => REFUSED_FOR,
             (None, None) => HELLO_EVERY,
-            (None, Some(_)) => self.beat_every,
+            (None, Some(_)) => self.own.beat_every,
         };
         if self.spoke_at.is_some_and(|at| now.since(at) < every) {
             return None;
@@ -260,7 +235,7 @@ impl Conversation {
             AgentMessage::Hello(Hello {
                 versions: Versions::OURS,
                 session: self.session,
-                program: self.program.clone(),
+                program: self.own.program.clone(),
             })
         };
         self.spoke_at = Some(now);
@@ -282,29 +257,27 @@ impl Conversation {
     }
 
     fn hears(&self, now: Tick) -> bool {
-        self.heard_at.is_some_and(|at| now.since(at) < self.silence)
+        self.heard_at
+            .is_some_and(|at| now.since(at) < self.own.silence)
     }
 
     /// What the host wants, within the agent's own limits; frames are handed out once.
     pub fn take_wishes(&mut self, now: Tick) -> Wishes {
         match self.said.mode {
-            Some(mode) if self.refused.is_none() && self.hears(now) => {
-                self.named.clear();
-                Wishes {
-                    by_host: true,
-                    mode,
-                    paused: self.said.paused,
-                    budgets: self.said.budgets.within(self.own_budgets),
-                    frames: std::mem::take(&mut self.waiting),
-                }
-            }
+            Some(mode) if self.refused.is_none() && self.hears(now) => Wishes {
+                by_host: true,
+                mode,
+                paused: self.said.paused,
+                budgets: self.said.budgets.within(self.own.budgets),
+                frames: self.frames.hand_out(),
+            },
             _ => {
-                self.forget_frames();
+                self.frames.forget();
                 Wishes {
                     by_host: false,
-                    mode: self.own_mode,
+                    mode: self.own.mode,
                     paused: false,
-                    budgets: self.own_budgets,
+                    budgets: self.own.budgets,
                     frames: FrameWishes::default(),
                 }
             }
@@ -320,12 +293,9 @@ impl Conversation {
         }
     }
 
-    /// Frames that wait to be taken, [`MOST_FRAMES`] at most.
+    /// Frames that wait to be taken, [`MOST_FRAMES`](super::MOST_FRAMES) at most.
     #[must_use]
     pub fn waiting_frames(&self) -> usize {
-        self.waiting.promote.len() + self.waiting.demote.len()
+        self.frames.len()
     }
 }
-
-/// Most that [`Conversation::waiting_frames`] may be.
-pub const MOST_FRAMES: usize = MOST_WAITING;

@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use clap::Subcommand;
 use clap::builder::PossibleValuesParser;
-use terrace_sim::compare::FastSweep;
-use terrace_sim::repro;
-use terrace_sim::scenario::policy;
+use terrace_repro::compare::FastSweep;
+use terrace_repro::repro;
+use terrace_sim::policy;
 
 /// What to simulate.
 #[derive(Debug, Subcommand)]

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use anyhow::Result;
 use serde::Serialize;
-use terraced::config::{self, Problem, Sources};
+use terrace_config::{Config as DaemonConfig, Problem, Sources};
 
 use super::print_json;
 use crate::args::Config;
@@ -28,10 +28,14 @@ pub fn run(command: &Config) -> Result<ExitCode> {
         json,
     } = command;
     let sources = Sources::read(file.as_deref());
-    let problem = match &sources {
-        Ok(sources) => config::Config::new(sources).err(),
-        Err(problem) => Some(problem.clone()),
+    let checked = match &sources {
+        Ok(sources) => DaemonConfig::new(sources),
+        Err(problem) => Err(problem.clone()),
     };
+    for renamed in checked.iter().flat_map(|c| c.engine.renamed_policies()) {
+        eprintln!("terrace: {renamed}");
+    }
+    let problem = checked.err();
     let sources = sources.unwrap_or_default();
     if *json {
         let table = effective.then(|| sources.effective_table());

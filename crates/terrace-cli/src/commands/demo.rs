@@ -17,8 +17,7 @@ use ratatui::Terminal;
 use ratatui::backend::TestBackend;
 use ratatui::crossterm::event::{self, Event, KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
 use ratatui::layout::Size;
-use terrace_sim::run::{Options, Simulation};
-use terrace_sim::scenario::Scenario;
+use terrace_sim::{Options, Scenario, Simulation};
 
 use crate::args::Demo;
 use frame::View;

@@ -5,11 +5,11 @@ use std::path::Path;
 
 use terrace_api::client::ClientError;
 use terrace_api::types::{Doctor, Finding, Health};
+use terrace_config::{Config, DEFAULT_FILE, Sources};
 use terrace_host::qemu::who::{HypervisorConfig, Rules};
 use terrace_host::topology::{TierSource, Topology};
 use terrace_host::{HostRoot, Status, doctor};
 use terrace_proto::printable::{MOST_WORDS, excerpt};
-use terraced::config::{Config, DEFAULT_FILE, Sources};
 
 /// What the daemon would say of the host and of QEMU processes that it has not asked; and why it does not say so itself.
 pub fn look(error: &ClientError, socket: &Path, file: Option<&Path>) -> (Doctor, Finding) {

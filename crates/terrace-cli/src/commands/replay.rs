@@ -42,6 +42,9 @@ pub fn run(args: &Replay) -> Result<ExitCode> {
                 policy: choice(policy)?,
                 window_ms: args.window,
             };
+            if let Some(renamed) = other.policy.renamed("--policy") {
+                eprintln!("terrace: {renamed}");
+            }
             let report = replay_with(input, &other).with_context(|| name.to_string())?;
             json(args.json.as_deref(), &report)?;
             other_text(&report)

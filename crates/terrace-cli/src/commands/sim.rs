@@ -14,11 +14,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use anyhow::{Context as _, Result, bail, ensure};
 use serde::Serialize;
-use terrace_sim::choice::{self, Choice};
-use terrace_sim::compare::{Control, Finished, Plan};
-use terrace_sim::result::RunResult;
-use terrace_sim::run::Options;
-use terrace_sim::scenario::{Scenario, Stop};
+use terrace_repro::choice::{self, Choice};
+use terrace_repro::compare::{Control, Finished, Plan};
+use terrace_sim::{Options, RunResult, Scenario, Stop};
 
 use crate::args::sim::{Output, Sim};
 use progress::Bar;
@@ -159,7 +157,7 @@ fn write(
     if let Some(out) = &output.html {
         put(
             out,
-            &terrace_sim::report::html(&scenario.name, &finished.runs),
+            &terrace_repro::report::html(&scenario.name, &finished.runs),
         )?;
     }
     Ok(())

@@ -20,7 +20,6 @@ mod neighbours;
 mod plan_only;
 mod pool;
 mod ram_changed;
-pub mod reasons;
 pub mod refusal;
 mod round;
 mod scan_cpu;
@@ -39,13 +38,14 @@ use terrace_proto::{
 
 use terrace_proto::snapshot::{HeatMap, PageExplanation, Round};
 
-use crate::config::{ConfigError, EngineConfig};
+use crate::config::EngineConfig;
+use crate::error::ConfigError;
 use crate::place::Place;
 use crate::provision::Provision;
+use crate::reasons::{Reason, Reasons};
 use budget::TokenBucket;
 use heat::{HeatMaking, HeatPages};
 use pool::Pool;
-use reasons::{Reason, Reasons};
 use refusal::Refusal;
 use scan_cpu::ScanBudget;
 use tiers::Tiers;

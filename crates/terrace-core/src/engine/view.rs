@@ -6,8 +6,8 @@ use serde::Serialize;
 use terrace_proto::snapshot::{Neighbours, Round, Share};
 use terrace_proto::{PageSize, Tick, TierId, TierLimit, VmId};
 
-use super::reasons::Reason;
 use super::refusal::Refusal;
+use crate::reasons::Reason;
 
 /// Where a VM's round stands.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]

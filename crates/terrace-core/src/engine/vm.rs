@@ -12,7 +12,6 @@ use terrace_proto::{MoveStatus, PageSize, RequestId, Tick, TierId, TierLimit, Vm
 use super::intermittent::Intermittent;
 use super::moves::Moving;
 use super::pool::FastSize;
-use super::reasons::Reasons;
 use super::refusal::Refusals;
 use super::scan_cpu::ScanAccount;
 use super::tiers::Tiers;
@@ -24,6 +23,7 @@ use crate::pages::Pages;
 use crate::place::{ExchangeRule, Place, RankedPlace};
 use crate::policy::{self, Observe, Policy};
 use crate::ram::Ram;
+use crate::reasons::Reasons;
 use crate::track::Tracker;
 
 /// Where a VM's round stands.

@@ -31,8 +31,8 @@ use terrace_proto::{Action, OrderId, ProviderId, ResizeId, Tick};
 pub use config::ProvisionConfig;
 pub use words::tier_name;
 
-use crate::config::TierConfig;
-use crate::engine::reasons::{Reason, Reasons};
+use crate::reasons::{Reason, Reasons};
+use crate::tier::TierConfig;
 use looks::LookReason;
 use order::words as order_words;
 use provider::Provider;

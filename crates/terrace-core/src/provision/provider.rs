@@ -15,7 +15,7 @@ use super::order::Order;
 use super::report::{Restarts, TierState};
 use super::verdicts::Verdicts;
 use super::words::tier_name;
-use crate::engine::reasons::Reasons;
+use crate::reasons::Reasons;
 
 /// How often at most it is said that a guest starts anew, and tried again what failed.
 pub(super) const EVERY: Duration = Duration::from_secs(60);

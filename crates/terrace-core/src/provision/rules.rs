@@ -9,7 +9,7 @@ use super::admission::{self, Claim, Free, admit};
 use super::order::wanted;
 use super::provider::Provider;
 use super::words::{size, tier_name};
-use crate::config::TierConfig;
+use crate::tier::TierConfig;
 
 /// Why sizes are not ordered.
 pub(super) enum Refusal {

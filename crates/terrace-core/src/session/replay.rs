@@ -11,8 +11,9 @@ use serde::Serialize;
 use terrace_proto::Tick;
 use terrace_proto::log::{LogError, LogReader, RangesRecord, Record};
 
-use crate::config::{ConfigError, EngineConfig};
+use crate::config::EngineConfig;
 use crate::engine::Engine;
+use crate::error::ConfigError;
 use crate::ranges::Ranges;
 
 use super::{Controller, Part, Session};

@@ -72,11 +72,11 @@ fn all_fast_and_all_slow_go_as_far_as_limits_allow_without_a_scan() {
         let limits = vec![limit(floor, ceiling), limit(0, PAGES)];
         host.after(0, Event::Command(Command::Limits(VM, limits)));
     };
-    let mut fast = host(PolicyName::AllFast);
+    let mut fast = host(PolicyName::PreferFast);
     limits(&mut fast, 0, 1500);
     fast.run_until(Tick(50 * SECOND));
     assert_eq!(fast.on_fast(1, |_| true), 1500);
-    let mut slow = host(PolicyName::AllSlow);
+    let mut slow = host(PolicyName::PreferSlow);
     limits(&mut slow, 120, 1500);
     slow.run_until(Tick(50 * SECOND));
     assert_eq!(slow.on_fast(1, |_| true), 120);

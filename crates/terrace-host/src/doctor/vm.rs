@@ -4,15 +4,16 @@ use terrace_pagetable::Paging;
 use terrace_proto::Readings;
 
 use crate::memory_map::{GuestMemory, MemoryMapError, Unscannable};
-use crate::qemu::{QemuError, Uncounted, VmIdentity};
+use crate::qemu::{QemuError, Uncounted};
 use crate::topology::{Topology, parse_list};
+use crate::vm::VmIdentity;
 use crate::{Finding, HostRoot};
 
 pub(super) const GUEST_RAM: &str = "guest-ram";
 const COARSE: &str =
     "DAMON watches regions of it: heat that lies together is found, scattered heat is not";
 
-/// What [`crate::qemu::Vm`] answered.
+/// What [`crate::vm::Vm`] answered.
 #[derive(Clone, Copy, Debug)]
 pub struct VmFacts<'a> {
     /// Who it is.

@@ -56,6 +56,11 @@ pub(crate) fn encryption(root: &HostRoot, pid: u32) -> Option<String> {
     of_process(root, pid)?.encryption
 }
 
+/// Whether a process has this UUID on its command line.
+pub(crate) fn has_uuid(root: &HostRoot, pid: u32, uuid: &str) -> bool {
+    of_process(root, pid).is_some_and(|line| line.uuid.as_deref() == Some(uuid))
+}
+
 /// What the command line of a process says; `None` where it cannot be read. It is only its word: who the process is
 /// was decided before ([`super::who`]).
 pub(super) fn of_process(root: &HostRoot, pid: u32) -> Option<CommandLine> {

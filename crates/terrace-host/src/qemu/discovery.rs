@@ -290,7 +290,7 @@ pub(super) fn pids(root: &HostRoot) -> BTreeSet<u32> {
 }
 
 /// Processes that may be VMs' hypervisors, oldest first.
-pub(super) fn hypervisors(root: &HostRoot, rules: &Rules) -> Vec<u32> {
+pub(crate) fn hypervisors(root: &HostRoot, rules: &Rules) -> Vec<u32> {
     let running = running(root, rules, &mut Findings::default());
     running.iter().map(|r| r.hypervisor.pid).collect()
 }

@@ -1,7 +1,7 @@
-//! VMs that run under QEMU.
+//! What QEMU says of VMs.
 //!
 //! Responsible for: who may be one ([`who`]), finding their monitors, talking to one (QMP), and what its answers mean.
-//! It leaves to others: where guest RAM is in host memory (`memory_map`), what to do with a VM.
+//! It leaves to others: where guest RAM is in host memory (`memory_map`), one VM as a whole (`vm`), what to do with it.
 
 mod command_line;
 mod discovery;
@@ -13,14 +13,14 @@ mod parse;
 mod readings;
 mod stream;
 mod unasked;
-mod vm;
 pub mod who;
 
-pub(crate) use command_line::encryption;
+pub(crate) use command_line::{encryption, has_uuid};
+pub(crate) use discovery::hypervisors;
 pub use discovery::{Candidate, Discovery, DiscoveryConfig, Hypervisor, discover};
 pub(crate) use machine::{Backend, Machine};
-pub use monitor::{Allow, Memdev, Monitor, QemuError};
+pub use monitor::{Allow, Memdev, Monitor, QemuError, VmStatus};
 pub use nesting::Uncounted;
 pub use parse::{FlatRange, NodeMemory, ParseError, VirtioMem};
+pub(crate) use readings::Reader;
 pub(crate) use unasked::{Unasked, unasked};
-pub use vm::{Vm, VmIdentity, VmStatus, bad_name};

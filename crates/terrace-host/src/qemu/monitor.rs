@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use qapi::{Command, ErrorClass, ExecuteError, Qmp, qmp};
+use serde::Serialize;
 use terrace_proto::printable::{MOST_WORDS, excerpt};
 use terrace_proto::{Gpa, Hva, PagingRegisters};
 use terrace_sys::{Peer, SysError, connect_unix, peer, peer_has_ended};
@@ -14,7 +15,7 @@ use terrace_sys::{Peer, SysError, connect_unix, peer, peer_has_ended};
 use super::link::{self, Link};
 use super::stream::{LONG_LINE, LineStream, SHORT_LINE};
 use super::who::Refusal;
-use super::{FlatRange, NodeMemory, ParseError, Uncounted, VirtioMem, VmStatus, parse};
+use super::{FlatRange, NodeMemory, ParseError, Uncounted, VirtioMem, parse};
 
 /// What went wrong with a hypervisor.
 #[derive(Debug, thiserror::Error)]
@@ -134,6 +135,15 @@ pub struct Memdev {
 
 /// Says whether who listens at a socket may be talked to; `None` where the kernel does not tell who that is.
 pub type Allow<'a> = dyn Fn(Option<Peer>) -> Result<(), Refusal> + 'a;
+
+/// What a VM does.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct VmStatus {
+    /// Its virtual CPUs run.
+    pub running: bool,
+    /// QEMU's word for it, such as `running`, `paused`, `prelaunch`.
+    pub state: String,
+}
 
 /// A monitor. Its connection is made anew by the next command after one that failed, so that an answer
 /// that came too late is never taken for that of a later command.

@@ -10,7 +10,7 @@ use super::{Monitor, QemuError};
 
 /// Reads one VM's registers. What cannot change while its virtual CPUs stay the same is asked once.
 #[derive(Debug, Default)]
-pub(super) struct Reader {
+pub(crate) struct Reader {
     known: Option<Known>,
 }
 
@@ -24,7 +24,7 @@ struct Known {
 
 impl Reader {
     /// The registers that count, and how often the VM was reset before they were read.
-    pub(super) fn read(&mut self, monitor: &mut Monitor, kvm: bool) -> Result<Readings, QemuError> {
+    pub(crate) fn read(&mut self, monitor: &mut Monitor, kvm: bool) -> Result<Readings, QemuError> {
         let told = self.ask(monitor, kvm)?;
         told.map_err(|source| QemuError::Uncounted {
             socket: monitor.socket().to_owned(),

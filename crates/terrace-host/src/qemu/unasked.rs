@@ -10,8 +10,7 @@ use terrace_proto::printable::{MOST_NAME, excerpt, is_vm_name};
 
 use super::discovery::{self, Findings, Hypervisor, Running};
 use super::machine::Machine;
-use super::vm::bad_name;
-use super::who::{self, Rules};
+use super::who::{self, Rules, bad_name};
 use crate::{Finding, HostRoot};
 
 /// Most processes that are told of.

@@ -11,7 +11,7 @@ use terrace_proto::{
 use terrace_sys::monotonic_now;
 
 use crate::memory_map::GuestMemory;
-use crate::qemu::Vm;
+use crate::vm::Vm;
 use crate::worker::{ChargedTo, WorkerCommand, WorkerError, WorkerHandle, WorkerStop};
 
 /// What looking for top-level tables in all of a VM's RAM may take: 10 s, and 1 s more for each 8 GiB. One

@@ -12,7 +12,7 @@ use std::time::Duration;
 use terrace_proto::worker::Withheld;
 use terrace_proto::{ScanAnswer, ScanFailure, ScanRequest};
 
-use crate::qemu::Vm;
+use crate::vm::Vm;
 use crate::worker::WorkerStop;
 
 pub use damon::DamonRegions;

@@ -13,9 +13,10 @@ use serde_json::Value;
 use tempfile::TempDir;
 use terrace_host::HostRoot;
 use terrace_host::memory_map::GuestMemory;
+use terrace_host::qemu::Candidate;
 use terrace_host::qemu::who::{HypervisorConfig, Rules};
-use terrace_host::qemu::{Candidate, Vm};
 use terrace_host::tracker::GuestTables;
+use terrace_host::vm::Vm;
 use terrace_host::worker::WorkerCommand;
 use terrace_proto::{
     PAGE_SIZE, PagingRegisters, Rearm, RequestId, ScanAnswer, ScanFailure, ScanRequest, Space, VmId,

@@ -17,8 +17,9 @@ use std::time::{Duration, Instant};
 
 use terrace_host::HostRoot;
 use terrace_host::memory_map::GuestMemory;
-use terrace_host::qemu::{Candidate, Vm};
+use terrace_host::qemu::Candidate;
 use terrace_host::tracker::GuestTables;
+use terrace_host::vm::Vm;
 use terrace_host::worker::{WorkerCommand, WorkerError, WorkerHandle, run};
 use terrace_proto::worker::Withheld;
 use terrace_proto::{

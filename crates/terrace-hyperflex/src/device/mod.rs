@@ -20,7 +20,6 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use terrace_proto::PageBitmap;
 use vhost_user_backend::VringT as _;
 use virtio_queue::QueueT as _;
-use vm_memory::{GuestMemoryAtomic, GuestMemoryMmap};
 
 use crate::abi::{self, MAX_TIERS, QueueRole, STATISTIC_TAGS, TierConfigSpace, queues};
 use crate::config::Config;
@@ -30,12 +29,9 @@ use crate::lease::Leases;
 use crate::memory::{Backing, GuestFiles};
 use crate::policy::NodePolicy;
 use crate::rate::Bucket;
-use crate::ring::{Halt, Ring};
+use crate::ring::{Halt, Memory, Ring};
 use crate::state::State;
 use crate::tier::{Admit, Run, TierMap, admit};
-
-/// The guest's memory, as the rings see it.
-pub type Memory = GuestMemoryAtomic<GuestMemoryMmap>;
 
 /// Chains of one page queue in one turn, before the others have theirs.
 const CHAINS_PER_TURN: usize = 16;

@@ -12,7 +12,7 @@ use super::travel::Memory;
 use super::vm::Vm;
 use crate::machine::PS;
 use crate::machine::second_stage::bits;
-use crate::number::low;
+use crate::words::number::low;
 
 /// 4 KiB pages in one placement report.
 const REPORT_PAGES: u64 = 1 << 18;
@@ -172,7 +172,7 @@ fn reports(vm: &Vm, query: PlacementQuery) -> Vec<Event> {
             PageCode::new(TierId(state & bits::TIER), second.huge())
         }
     };
-    let starts = (0..frames).step_by(crate::number::place(REPORT_PAGES));
+    let starts = (0..frames).step_by(crate::words::number::place(REPORT_PAGES));
     starts
         .map(|start| {
             let end = frames.min(start + REPORT_PAGES);

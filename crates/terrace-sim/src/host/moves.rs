@@ -3,10 +3,11 @@
 use terrace_core::policy::Move;
 use terrace_proto::{MovePlan, MoveReport, MoveStatus, PageCode, PageResult, TierId};
 
-use super::travel::{Memory, Outcome, Side, Travel, Wanted, Way};
+use super::travel::{Memory, Outcome, Travel, Wanted, Way};
 use super::vm::Vm;
 use crate::machine::TIERS;
-use crate::number::{low, place};
+use crate::words::number::{low, place};
+use crate::words::side::Side;
 
 /// A plan under way.
 #[derive(Debug)]

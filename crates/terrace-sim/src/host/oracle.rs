@@ -4,10 +4,10 @@
 //! window before.
 
 use super::vm::Vm;
-use crate::access::Access;
 use crate::machine::second_stage::SecondStage;
-use crate::number::{float, index, low, place, whole};
-use crate::scenario::Tier;
+use crate::words::access::Access;
+use crate::words::number::{float, index, low, place, whole};
+use crate::words::tier::Tier;
 
 /// Accesses that are looked at together.
 const BATCH: usize = 256;

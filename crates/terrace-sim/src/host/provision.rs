@@ -24,17 +24,18 @@ use std::ops::Range;
 
 use terrace_proto::{OrderId, PAGE_SIZE, TierId};
 
-use super::travel::{Memory, Side};
+use super::device::{BLOCK, Device, Provision};
+use super::placer;
+use super::travel::Memory;
 use super::vm::Vm;
-use crate::baseline::{Marks, home};
+use crate::guest::marks::Marks;
+use crate::machine::TIERS;
 use crate::machine::costs::Costs;
 use crate::machine::second_stage::bits;
 use crate::machine::space::Space;
 use crate::machine::vcpu::Environment;
-use crate::machine::{PS, TIERS};
-use crate::number::{float, low};
-use crate::result;
-use crate::scenario::provision::{BLOCK, Device, Provision};
+use crate::words::number::low;
+use crate::words::side::Side;
 
 /// Pages that reclaim demotes at a time (`SWAP_CLUSTER_MAX`).
 const CLUSTER: u64 = 32;
@@ -60,7 +61,7 @@ pub struct Provisioned {
     /// What was wanted last: the balloon's orders know no tiers.
     asked: [u64; TIERS],
     last_order: OrderId,
-    refused: Vec<result::Refused>,
+    refused: Vec<Refused>,
     /// The nodes' watermarks, of when the guest booted.
     marks: [Marks; TIERS],
     /// Whether the guest's reclaim demotes.
@@ -75,6 +76,15 @@ pub struct Provisioned {
     left: i64,
     /// Time that guest and device took so far, ps.
     spent: u64,
+}
+
+/// Sizes that were not ordered.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Refused {
+    /// When they were wanted, ns.
+    pub at_ns: u64,
+    /// Why.
+    pub why: String,
 }
 
 /// What a step took, ps.
@@ -189,10 +199,8 @@ impl Provisioned {
 
     /// Sizes were not ordered.
     pub fn refused(&mut self, at_ns: u64, why: &str) {
-        self.refused.push(result::Refused {
-            at_s: float(at_ns) / 1e9,
-            why: why.to_owned(),
-        });
+        let why = why.to_owned();
+        self.refused.push(Refused { at_ns, why });
     }
 
     /// Resizes a guest that does nothing else yet to what it is to have; says how long that takes, ps.
@@ -243,20 +251,16 @@ impl Provisioned {
         std::array::from_fn(|tier| self.nodes[tier] - self.taken[tier])
     }
 
-    /// What it gave the VM, and what that took.
+    /// Time that guest and device took so far, ps.
     #[must_use]
-    pub fn result(&self) -> result::Provisioned {
-        let bytes = |pages: [u64; TIERS]| {
-            let tiers = pages.iter().take(self.tiers);
-            tiers.map(|pages| pages * PAGE_SIZE * self.scale).collect()
-        };
-        result::Provisioned {
-            by: self.by.name().into(),
-            wanted_bytes: bytes(self.wanted),
-            given_bytes: bytes(self.given()),
-            resize_s: float(self.spent * self.scale) / float(PS) / 1e9,
-            refused: self.refused.clone(),
-        }
+    pub fn spent(&self) -> u64 {
+        self.spent
+    }
+
+    /// What was refused so far.
+    #[must_use]
+    pub fn all_refused(&self) -> &[Refused] {
+        &self.refused
     }
 
     /// Most units that the VM may have per tier.
@@ -379,7 +383,7 @@ impl Provisioned {
             return self.push(tier, CLUSTER, true, around);
         };
         if pressed {
-            home::pressed(around.vm, around.memory, around.env, tier);
+            placer::pressed(around.vm, around.memory, around.env, tier);
         }
         Some(self.take(tier, &around.env.costs))
     }
@@ -437,7 +441,7 @@ impl Provisioned {
             }
             let page = self.hand;
             self.hand = if page + 1 == pages { 0 } else { page + 1 };
-            if !is_settled(&around.vm.space, page, from) {
+            if !is_settled(around.vm, page, from) {
                 continue;
             }
             looked += 1;
@@ -457,7 +461,7 @@ impl Provisioned {
         let moving = copies + costs.move_page * pushed.len() as u64;
         let flushed = around.vm.shoot_down_from(Side::Guest, &costs);
         around.vm.spent.migrate += moving + flushed;
-        home::pushed(around.vm, around.memory, around.env, &pushed);
+        placer::pushed(around.vm, around.memory, around.env, &pushed);
         Some(Took {
             guest: moving + flushed + looked * costs.lru_page,
             host: 0,
@@ -481,11 +485,11 @@ fn pages(bytes: &[u64], scale: u64) -> [u64; TIERS] {
 }
 
 /// Whether a page of the load is in that tier, and nobody is moving it.
-fn is_settled(space: &Space, page: u32, tier: usize) -> bool {
+fn is_settled(vm: &Vm, page: u32, tier: usize) -> bool {
+    let space = &vm.space;
     let unit = space.second.first_data() + page;
     let moving = space.second.get(unit) & (bits::UNMAPPED | bits::PROTECTED) != 0;
-    let travels = space.home.as_ref().is_some_and(|home| home.travels(unit));
-    space.second.tier(unit).map(usize::from) == Some(tier) && !moving && !travels
+    space.second.tier(unit).map(usize::from) == Some(tier) && !moving && !vm.answers.travels(unit)
 }
 
 /// A page goes down; says which unit it is.

@@ -6,7 +6,7 @@ use terrace_proto::{PageBitmap, Rearm, ScanAnswer, ScanRequest, ScanStats};
 use super::vm::Vm;
 use crate::machine::costs::Costs;
 use crate::machine::second_stage::bits;
-use crate::number::low;
+use crate::words::number::low;
 
 /// Does a scan and says what it took, ps. The bits are read and cleared at once, at the scan's start.
 pub fn scan(vm: &mut Vm, request: &ScanRequest, costs: &Costs) -> (ScanAnswer, u64) {

@@ -1,22 +1,42 @@
 //! Where pages are at first.
 
+use serde::Deserialize;
+
 use crate::machine::TIERS;
 use crate::machine::second_stage::SecondStage;
-use crate::scenario::{HostPolicy, Start};
+
+/// Where a VM's pages are at first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Start {
+    /// The fastest tier first, in address order.
+    #[default]
+    FirstTouch,
+    /// The slowest tier first.
+    Slow,
+}
+
+/// How a VM's pages are dealt to the tiers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Deal {
+    /// One tier after another, as that one says.
+    InOrder(Start),
+    /// Round the tiers in turn, in proportion to what fits.
+    InTurn,
+    /// All to the first tier.
+    First,
+    /// All to the last tier.
+    Last,
+}
 
 /// Backs all units of a VM. `fit` is how many units the VM has in each tier; the last tier takes what
 /// is left.
-pub fn back(second: &mut SecondStage, policy: &HostPolicy, start: Start, fit: &[u64]) {
-    match policy {
-        HostPolicy::AllFast => all(second, 0),
-        HostPolicy::AllSlow | HostPolicy::MemoryMode(_) => all(second, last(fit)),
-        HostPolicy::Interleave => deal(second, fit),
-        HostPolicy::Engine(..)
-        | HostPolicy::Baseline(..)
-        | HostPolicy::FirstTouch
-        | HostPolicy::Oracle => {
-            in_order(second, start, fit);
-        }
+pub fn back(second: &mut SecondStage, deal: Deal, fit: &[u64]) {
+    match deal {
+        Deal::First => all(second, 0),
+        Deal::Last => all(second, last(fit)),
+        Deal::InTurn => in_turn(second, fit),
+        Deal::InOrder(start) => in_order(second, start, fit),
     }
 }
 
@@ -71,7 +91,7 @@ fn in_order(second: &mut SecondStage, start: Start, fit: &[u64]) {
 
 /// Units go round the tiers in proportion to what fits: each to the tier that is furthest behind its
 /// share.
-fn deal(second: &mut SecondStage, fit: &[u64]) {
+fn in_turn(second: &mut SecondStage, fit: &[u64]) {
     let all: u64 = fit.iter().sum::<u64>().max(1);
     let mut given = [0_u64; TIERS];
     let first = second.first_data();
@@ -94,23 +114,23 @@ mod tests {
 
     use super::*;
 
-    fn tiers(policy: &HostPolicy, start: Start, fit: &[u64]) -> Vec<u8> {
+    fn tiers(deal: Deal, fit: &[u64]) -> Vec<u8> {
         let mut second = SecondStage::new(9, PageSize::Base, 0, 0);
-        back(&mut second, policy, start, fit);
+        back(&mut second, deal, fit);
         (0..9).filter_map(|unit| second.tier(unit)).collect()
     }
 
     #[test]
     fn first_touch_fills_the_fastest_tier_in_address_order() {
-        let found = tiers(&HostPolicy::FirstTouch, Start::FirstTouch, &[3, 5]);
+        let found = tiers(Deal::InOrder(Start::FirstTouch), &[3, 5]);
         assert_eq!(found, [0, 0, 0, 1, 1, 1, 1, 1, 1]);
-        let slow = tiers(&HostPolicy::FirstTouch, Start::Slow, &[3, 7]);
+        let slow = tiers(Deal::InOrder(Start::Slow), &[3, 7]);
         assert_eq!(slow, [1, 1, 1, 1, 1, 1, 1, 0, 0]);
     }
 
     #[test]
     fn interleave_deals_in_proportion() {
-        let found = tiers(&HostPolicy::Interleave, Start::FirstTouch, &[3, 6]);
+        let found = tiers(Deal::InTurn, &[3, 6]);
         assert_eq!(found, [1, 0, 1, 1, 0, 1, 1, 0, 1]);
     }
 }

@@ -18,26 +18,7 @@ use crate::machine::TIERS;
 use crate::machine::costs::Costs;
 use crate::machine::second_stage::{SecondStage, bits};
 use crate::machine::tier::{Load, Traffic};
-
-/// Who moves pages.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Side {
-    /// The guest's kernel: it flushes by interrupts of its own, and remaps at once.
-    Guest,
-    /// The host: it makes vCPUs exit, and the next access to a page faults in the second stage.
-    Host,
-}
-
-impl Side {
-    /// As people write it.
-    #[must_use]
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Guest => "guest",
-            Self::Host => "host",
-        }
-    }
-}
+use crate::words::side::Side;
 
 /// What happens to mappings while pages are copied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -4,14 +4,15 @@ use terrace_pagetable::Scanner;
 use terrace_proto::{PAGE_SIZE, TierId, VmId};
 
 use super::oracle::Oracle;
+use super::placer::Answers;
 use super::provision::Provisioned;
-use super::travel::Side;
+use crate::guest::reclaim::BalloonStep;
 use crate::machine::TIERS;
 use crate::machine::costs::Costs;
 use crate::machine::space::Space;
 use crate::machine::vcpu::{Environment, Vcpu};
-use crate::number::{float, low, place};
-use crate::scenario::BalloonStep;
+use crate::words::number::{float, low};
+use crate::words::side::Side;
 
 /// CPU time that management spent for a VM, ps as simulated.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -41,6 +42,8 @@ pub struct Vm {
     pub vcpus: Vec<Vcpu>,
     /// Its memory.
     pub space: Space,
+    /// Who answers its faults.
+    pub answers: Answers,
     /// The live scanner, and what it knew after its last pass.
     pub scanner: Scanner,
     /// How the engine's policy observes and moves; none: the engine does not have this VM.
@@ -82,7 +85,7 @@ impl Vm {
         let mut own = self.own_time(env);
         own.end_ps = end;
         for vcpu in &mut self.vcpus {
-            vcpu.run(&mut self.space, &own);
+            vcpu.run(&mut self.space, &own, &mut self.answers);
         }
         if self.stop == Some(end) {
             for vcpu in &mut self.vcpus {
@@ -248,12 +251,7 @@ impl Vm {
         let vcpus: usize = self.vcpus.iter().map(Vcpu::heap_bytes).sum();
         let oracle = self.oracle.as_ref().map_or(0, Oracle::heap_bytes);
         let bits = self.space.guest.frames() * 3 / 8;
-        self.space.heap_bytes() + bits + (vcpus + oracle) as u64
-    }
-
-    /// Index of a tier.
-    #[must_use]
-    pub fn tier_index(tier: TierId) -> usize {
-        place(u64::from(tier.0))
+        let answers = self.answers.heap_bytes();
+        self.space.heap_bytes() + bits + (vcpus + oracle + answers) as u64
     }
 }

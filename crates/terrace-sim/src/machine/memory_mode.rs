@@ -3,17 +3,17 @@
 //! Responsible for: which line each line of DRAM holds, where VMs' memory lies in the machine, and what an
 //! access takes from DRAM and from the medium behind it. The cache is the whole machine's: a VM's vCPUs
 //! find what other VMs' left. It leaves to others: that all memory is in the second tier
-//! ([`crate::host::start`]), latency and bandwidth ([`super::tier`]).
+//! (the host's), latency and bandwidth ([`super::tier`]).
 
 use rand_xoshiro::rand_core::Rng;
 
-use super::guest::Level;
 use super::space::Space;
+use super::tables::Level;
 use super::tier::Traffic;
 use super::vcpu::Environment;
-use crate::access::{LINE, LINES_PER_PAGE};
-use crate::number::{index, low, place};
-use crate::random::{Purpose, stream};
+use crate::words::access::{LINE, LINES_PER_PAGE};
+use crate::words::number::{index, low, place};
+use crate::words::random::{Purpose, stream};
 
 /// 4 KiB pages of a block of host memory that is handed out as one, of a full-size machine: 2 MiB.
 const BLOCK_PAGES: u64 = 512;

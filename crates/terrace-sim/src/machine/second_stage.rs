@@ -3,7 +3,7 @@
 use terrace_proto::{Gfn, PageBitmap, PageSize};
 
 use super::TIERS;
-use crate::number::{index, low, place};
+use crate::words::number::{index, low, place};
 
 /// State bits of a page. Tier in bits 0 and 1.
 pub mod bits {
@@ -167,12 +167,6 @@ impl SecondStage {
         low(self.units.len() as u64)
     }
 
-    /// Whether there are none.
-    #[must_use]
-    pub fn is_empty(&self) -> bool {
-        self.units.is_empty()
-    }
-
     /// 4 KiB pages of a unit (but see [`SecondStage::units_of`]).
     #[must_use]
     pub fn pages_per_unit(&self) -> u64 {
@@ -243,12 +237,6 @@ impl SecondStage {
     #[must_use]
     pub fn held(&self) -> &[u64; TIERS] {
         &self.held
-    }
-
-    /// All units' states, to be looked at.
-    #[must_use]
-    pub fn states(&self) -> &[u8] {
-        &self.units
     }
 
     /// Bytes on the heap.

@@ -1,14 +1,13 @@
 //! What the vCPUs of one VM share: its memory in both dimensions, and what is counted.
 
 use super::TIERS;
-use super::guest::Guest;
 use super::lines::Lines;
 use super::memory_mode::MemoryMode;
+use super::pmu::{Pmu, Sample};
 use super::second_stage::{SecondStage, bits};
+use super::tables::Guest;
 use super::tier::Traffic;
-use crate::baseline::home::Home;
-use crate::baseline::{Pmu, Sample, Side};
-use crate::number::{float, low};
+use crate::words::number::{float, low};
 
 /// What is counted of a VM since the start of the run, as simulated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
@@ -80,7 +79,7 @@ impl Heat {
 
     #[inline]
     fn count(&mut self, page: u32) {
-        let at = crate::number::place((u64::from(page) * self.step) >> 32);
+        let at = crate::words::number::place((u64::from(page) * self.step) >> 32);
         if let Some(cell) = self.cells.get_mut(at) {
             *cell = cell.saturating_add(1);
         }
@@ -106,16 +105,14 @@ pub struct Space {
     pub pml: bool,
     /// Frames that full buffers gave to the host.
     pub logged: Vec<u32>,
-    /// The guest's own memory management, where it lacks memory.
-    pub reclaim: Option<crate::swap::Reclaim>,
+    /// How often the guest's kernel took pages out: what was translated before is stale.
+    pub shootdowns: u64,
     /// Units that the host can still back in this quantum, per tier.
     pub grant: [u64; TIERS],
     /// Most units that the VM may have per tier: its nodes' sizes, where its own kernel places pages.
     pub limit: [u64; TIERS],
     /// Units per tier that it holds beside its pages: shadow copies.
     pub kept: [u64; TIERS],
-    /// The baseline that places its pages, if one does.
-    pub home: Option<Box<Home>>,
     /// What the processor's counters sample, if anything.
     pub pmu: Option<Pmu>,
     /// What full buffers of samples gave.
@@ -137,11 +134,10 @@ impl Space {
             heat,
             pml: false,
             logged: Vec::new(),
-            reclaim: None,
+            shootdowns: 0,
             grant: [0; TIERS],
             limit: [u64::MAX; TIERS],
             kept: [0; TIERS],
-            home: None,
             pmu: None,
             samples: Vec::new(),
             memory_mode: None,
@@ -173,13 +169,6 @@ impl Space {
         news
     }
 
-    /// Whether the guest's own kernel moves its pages: an access that waits for one makes no exit.
-    #[must_use]
-    pub fn moved_by_guest(&self) -> bool {
-        let home = self.home.as_ref();
-        home.is_some_and(|home| home.side() == Side::Guest)
-    }
-
     /// Units that still fit below the VM's own limit of a tier.
     #[must_use]
     pub fn below_limit(&self, tier: usize) -> u64 {
@@ -200,11 +189,9 @@ impl Space {
     /// Bytes on the heap.
     #[must_use]
     pub fn heap_bytes(&self) -> u64 {
-        let reclaim = self.reclaim.as_ref().map_or(0, |r| r.heap_bytes());
         let small = self.second.heap_bytes() + self.lines.heap_bytes() + self.heat.cells.len() * 4;
         let logged = self.logged.capacity() * size_of::<u32>();
         let sampled = self.samples.capacity() * size_of::<Sample>();
-        let home = self.home.as_ref().map_or(0, |home| home.heap_bytes());
-        self.guest.heap_bytes() + (small + reclaim + logged + sampled + home) as u64
+        self.guest.heap_bytes() + (small + logged + sampled) as u64
     }
 }

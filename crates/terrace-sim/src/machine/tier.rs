@@ -6,8 +6,8 @@
 //! until those who ask slow down to what the tier can serve.
 
 use super::PS;
-use crate::number::{float, whole};
-use crate::scenario::Tier;
+use crate::words::number::{float, whole};
+use crate::words::tier::Tier;
 
 /// Service time of the queue before saturation, as a part of the idle latency: our estimate, from the
 /// shape of loaded-latency curves (docs/machine.md).
@@ -88,7 +88,7 @@ impl Load {
         } else {
             self.tier.read_ns
         };
-        let lines = float(crate::access::LINES_PER_PAGE) / float(lines_in_flight);
+        let lines = float(crate::words::access::LINES_PER_PAGE) / float(lines_in_flight);
         whole(lines * (idle + self.wait_ns()) * float(PS))
     }
 

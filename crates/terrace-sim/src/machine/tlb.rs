@@ -1,6 +1,6 @@
 //! Translation caches: set-associative, least recently used out first.
 
-use crate::number::index;
+use crate::words::number::index;
 
 /// A cached translation: its key, the tier it leads to, and whether a write set D through it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -2,16 +2,16 @@
 
 use super::TIERS;
 use super::costs::Costs;
+use super::faults::Faults;
 use super::histogram::Histogram;
 use super::pml::Buffer;
+use super::pmu::Sample;
 use super::space::Space;
 use super::tier::Traffic;
 use super::tlb::{Cached, Tlb};
 use super::walk::Walked;
-use crate::access::{Access, Pace, Source};
-use crate::baseline::Sample;
-use crate::number::{float, low, place, whole};
-use crate::swap::Reclaim;
+use crate::words::access::{Access, Pace, Source};
+use crate::words::number::{float, low, place, whole};
 
 /// Accesses that are taken from the load at a time.
 const BATCH: usize = 64;
@@ -163,7 +163,7 @@ impl Vcpu {
     }
 
     /// Runs until the quantum's end, or until its load has ended.
-    pub fn run(&mut self, space: &mut Space, env: &Environment) {
+    pub fn run(&mut self, space: &mut Space, env: &Environment, faults: &mut impl Faults) {
         self.set_prices(env);
         if env.now_ns >= self.flush_at {
             self.flush_at = env.now_ns + env.costs.flush_every_ns;
@@ -178,7 +178,7 @@ impl Vcpu {
                 self.ended = Some(self.clock);
                 return;
             }
-            if !self.step(space, env) {
+            if !self.step(space, env, faults) {
                 // The page comes back at some time of a later quantum.
                 self.clock = env.end_ps;
                 return;
@@ -188,13 +188,13 @@ impl Vcpu {
 
     /// One access; says whether it was made.
     #[inline]
-    fn step(&mut self, space: &mut Space, env: &Environment) -> bool {
+    fn step(&mut self, space: &mut Space, env: &Environment, faults: &mut impl Faults) -> bool {
         let access = self.batch[self.next];
         let page = low(access.page());
         let write = access.is_write();
-        let Some((tier, ps)) = self.translate(space, env, page, write) else {
+        let Some((tier, ps)) = self.translate(space, env, faults, page, write) else {
             if !self.waiting {
-                space.counts.exits += u64::from(!space.moved_by_guest());
+                space.counts.exits += u64::from(!faults.moves_in_guest());
                 self.waiting = true;
             }
             return false;
@@ -240,7 +240,8 @@ impl Vcpu {
     #[inline]
     fn medium(&mut self, env: &Environment, access: Access, tier: usize) -> Traffic {
         let write = access.is_write();
-        let line = (access.page() << 6 | access.line()) * crate::access::LINE / env.line[tier];
+        let line =
+            (access.page() << 6 | access.line()) * crate::words::access::LINE / env.line[tier];
         // The medium serves the same line once in a row to be read, and takes it once to be written.
         let (last, dirty) = self.last_line[tier];
         let again = last == line;
@@ -284,6 +285,7 @@ impl Vcpu {
         &mut self,
         space: &mut Space,
         env: &Environment,
+        faults: &mut impl Faults,
         page: u32,
         write: bool,
     ) -> Option<(usize, u64)> {
@@ -306,7 +308,7 @@ impl Vcpu {
             }
             known = true;
         }
-        match self.walk(space, env, page, write, known) {
+        match self.walk(space, env, faults, page, write, known) {
             Walked::Found(tier, ps) => Some((tier, ps + env.costs.l2_hit)),
             Walked::Wait => None,
         }
@@ -381,9 +383,8 @@ impl Vcpu {
 
     /// Forgets all translations if the guest took pages out since it last did.
     pub(super) fn follow_reclaim(&mut self, space: &Space) {
-        let shootdowns = space.reclaim.as_ref().map_or(0, Reclaim::shootdowns);
-        if shootdowns != self.shootdowns {
-            self.shootdowns = shootdowns;
+        if space.shootdowns != self.shootdowns {
+            self.shootdowns = space.shootdowns;
             self.flush();
         }
     }

@@ -4,14 +4,14 @@
 //! translation by the second stage; caches of upper entries, of both dimensions, make most walks short.
 //! An entry's line comes from the processor's caches or from the memory that it lies in.
 
-use super::guest::{Guest, Level};
+use super::faults::Faults;
 use super::lines::Table;
 use super::second_stage::bits;
 use super::space::Space;
+use super::tables::{Guest, Level};
 use super::tlb::Cached;
 use super::vcpu::{Environment, Vcpu, small_key};
-use crate::access::LINE;
-use crate::baseline::home;
+use crate::words::access::LINE;
 
 /// How a translation ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,6 +29,7 @@ impl Vcpu {
         &mut self,
         space: &mut Space,
         env: &Environment,
+        faults: &mut impl Faults,
         page: u32,
         write: bool,
         known: bool,
@@ -36,16 +37,15 @@ impl Vcpu {
         space.counts.walks += 1;
         let leaf = space.guest.leaf_level(page);
         let mut ps = self.upper(space, env, page, leaf);
-        let table = match leaf {
-            Level::Leaf => Table::GuestLeaf,
-            _ => Table::GuestPde,
+        let (table, number) = match leaf {
+            Level::Leaf => (Table::GuestLeaf, page),
+            _ => (Table::GuestPde, page >> 9),
         };
-        let number = if leaf == Level::Leaf { page } else { page >> 9 };
         ps += guest_line(space, env, leaf, page, table, number);
         let mut entry = space.guest.entry(leaf, page);
         let mut waits = 0;
         if Guest::frame_of(entry, page).is_none() {
-            waits += self.guest_fault(space, env, page, write);
+            waits += self.guest_fault(space, env, faults, page, write);
             entry = space.guest.entry(leaf, page);
         }
         let Some(frame) = Guest::frame_of(entry, page) else {
@@ -59,11 +59,11 @@ impl Vcpu {
             return Walked::Wait;
         }
         if state & (bits::UNFILLED | bits::ABSENT) != 0 {
-            waits += host_fault(space, env, unit);
-            waits += home::host_hint(space, env, unit, write);
+            waits += fill(space, env, unit);
+            waits += faults.host_fault(space, env, unit, write);
         }
-        if write && space.home.is_some() {
-            waits += home::guard(space, env, unit);
+        if write {
+            waits += faults.written(space, env, unit);
         }
         if space.guest.mark(leaf, page, write) {
             ps += env.costs.set_bit;
@@ -162,20 +162,23 @@ impl Vcpu {
         env.costs.exit
     }
 
-    /// The guest's page fault: it brings the page in, or met a hint.
-    fn guest_fault(&mut self, space: &mut Space, env: &Environment, page: u32, write: bool) -> u64 {
-        let Some(mut reclaim) = space.reclaim.take() else {
-            return home::guest_hint(space, env, page, write);
-        };
-        let ps = reclaim.fault(space, &env.costs, page);
-        space.reclaim = Some(reclaim);
+    /// The guest's page fault. What its kernel took out for it is found through no old translation.
+    fn guest_fault(
+        &mut self,
+        space: &mut Space,
+        env: &Environment,
+        faults: &mut impl Faults,
+        page: u32,
+        write: bool,
+    ) -> u64 {
+        let ps = faults.guest_fault(space, env, page, write);
         self.follow_reclaim(space);
         ps
     }
 }
 
 /// A second-stage fault: the host fills the mapping, and backs the page if nothing does.
-fn host_fault(space: &mut Space, env: &Environment, unit: u32) -> u64 {
+fn fill(space: &mut Space, env: &Environment, unit: u32) -> u64 {
     if space.second.tier(unit).is_none() {
         let tier = (0_u8..).zip(&space.grant).find(|(_, units)| **units > 0);
         // A host without any free page takes the last tier: its own reclaim is not modelled.

@@ -33,8 +33,9 @@ impl fmt::Display for ScenarioError {
 }
 
 /// A rule that a scenario breaks.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Fault {
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{}: {what}", self.key())]
+pub struct Fault {
     /// The key's path, as `vm[1].fast`: `vm` counts from 0.
     pub path: String,
     /// What is wrong, what is allowed, what to do.
@@ -42,7 +43,7 @@ pub(crate) struct Fault {
 }
 
 impl Fault {
-    pub fn new(path: impl Into<String>, what: impl Into<String>) -> Self {
+    pub(crate) fn new(path: impl Into<String>, what: impl Into<String>) -> Self {
         Self {
             path: path.into(),
             what: what.into(),
@@ -50,6 +51,7 @@ impl Fault {
     }
 
     /// The key as people know it, without numbers.
+    #[must_use]
     pub fn key(&self) -> String {
         let mut key = String::new();
         let mut inside = false;

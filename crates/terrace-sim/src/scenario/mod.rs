@@ -2,7 +2,7 @@
 //!
 //! Responsible for: the checked description of machine, VMs and host that a run takes (all sizes and
 //! times of the full-size machine). [`Scenario::load`] reads it from a file. It leaves to others: what
-//! a load may be ([`crate::workload`]), and running it ([`crate::run`]).
+//! a load may be ([`crate::workload`]), and running it ([`crate::simulation`]).
 
 mod error;
 mod load;
@@ -12,19 +12,23 @@ pub mod provision;
 pub mod quantity;
 mod raw;
 mod rules;
+mod variants;
 
 use std::path::PathBuf;
 
-use serde::Deserialize;
-use terrace_core::{EngineConfig, PolicyChoice, Share, TierKind};
+use terrace_core::{EngineConfig, PolicyChoice, Share};
 use terrace_proto::PageSize;
 
-pub(crate) use error::Fault;
-pub use error::ScenarioError;
+pub use error::{Fault, ScenarioError};
 pub use preset::presets;
-pub use provision::{Device, Provision, Resize};
 
-use crate::baseline::{Name, Side};
+use crate::guest::reclaim::BalloonStep;
+use crate::host::device::Provision;
+use crate::host::start::Start;
+use crate::mechanisms::Name;
+use crate::words::load::Stop;
+use crate::words::side::Side;
+use crate::words::tier::Tier;
 use crate::workload::Workload;
 
 /// What is simulated.
@@ -57,29 +61,6 @@ pub struct Machine {
     pub management_cpus: u32,
     /// Pages that a kernel unmaps together before it copies them: 512 since Linux 6.3, 1 before.
     pub migrate_batch: u32,
-}
-
-/// A tier of memory.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Tier {
-    /// Its name.
-    pub name: String,
-    /// What it is made of: gives the weights of reads and writes.
-    pub kind: TierKind,
-    /// Size, bytes: all that VMs can get.
-    pub bytes: u64,
-    /// Idle latency of a read, ns.
-    pub read_ns: f64,
-    /// Idle latency of a write, ns.
-    pub write_ns: f64,
-    /// Bandwidth of reads, GB/s (bytes per ns).
-    pub read_gb_s: f64,
-    /// Bandwidth of writes, GB/s.
-    pub write_gb_s: f64,
-    /// What one access takes from the medium, bytes: 64, 256 for persistent memory.
-    pub line: u64,
-    /// Price of 1 GiB, in any currency or relative to another tier's; none where nobody said it.
-    pub price_per_gib: Option<f64>,
 }
 
 /// A VM.
@@ -121,15 +102,6 @@ pub struct Vm {
     pub provision: Option<Provision>,
 }
 
-/// A balloon's size from a time on.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct BalloonStep {
-    /// Since the start, ns.
-    pub at_ns: u64,
-    /// What the guest lacks from then on, bytes.
-    pub bytes: u64,
-}
-
 /// Who places a VM's pages.
 #[derive(Clone, Debug, PartialEq)]
 pub enum HostPolicy {
@@ -149,28 +121,6 @@ pub enum HostPolicy {
     AllSlow,
     /// Each window's most costly pages, known beforehand and placed for free.
     Oracle,
-}
-
-/// Where a VM's pages are at first.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Start {
-    /// The fastest tier first, in address order.
-    #[default]
-    FirstTouch,
-    /// The slowest tier first.
-    Slow,
-}
-
-/// When a load ends.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Stop {
-    /// After so many memory accesses over all vCPUs, of the full-size machine.
-    Ops(u64),
-    /// After so many ns of the full-size machine.
-    Duration(u64),
-    /// When its trace ends.
-    Trace,
 }
 
 /// How the host shares the first tier.
@@ -200,6 +150,12 @@ impl Vm {
             HostPolicy::Baseline(_, name, side) => Some((*name, *side)),
             _ => self.guest_policy.map(|name| (name, Side::Guest)),
         }
+    }
+
+    /// Whether its 2 MiB pages can be split.
+    pub(crate) fn splits(&self) -> bool {
+        let huge = (self.guest_page, self.host_page) == (PageSize::Huge, PageSize::Huge);
+        huge && self.baseline().is_some_and(|(name, _)| name.splits())
     }
 }
 

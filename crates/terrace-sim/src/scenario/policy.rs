@@ -2,12 +2,13 @@
 
 use serde::de::value::MapAccessDeserializer;
 use serde::de::{self, Deserialize, Deserializer, MapAccess, Visitor};
-use terrace_core::policy::{Observe, PolicyStages};
+use terrace_core::policy::{Observe, PolicyStages, Registry};
 use terrace_core::{ConfigError, PolicyChoice, PolicyName};
 
 use super::HostPolicy;
 use super::error::Fault;
-use crate::baseline::{Name, Side, Tuning};
+use crate::mechanisms::{Name, Tuning};
+use crate::words::side::Side;
 
 /// Policies without an engine: name, what it is, how the machine knows it.
 const UNMANAGED: [(&str, &str, HostPolicy); 5] = [
@@ -118,10 +119,9 @@ pub fn check(name: &str) -> Result<(), String> {
     known.map(|_| ()).map_err(|fault| fault.what)
 }
 
-/// Policies of the engine's registry that see what is touched; the others stand for nothing here.
+/// Policies of the engine that are simulated.
 fn engine_names() -> impl Iterator<Item = PolicyName> {
-    let all = PolicyName::ALL.iter().copied();
-    all.filter(|name| name.stages().observe != Observe::None)
+    Registry::Simulator.policies().iter().copied()
 }
 
 /// A policy as written: a name, or a table with `base`, stages and `where`.
@@ -222,12 +222,21 @@ impl RawPolicy {
                 value,
                 allowed,
             } => Fault::new(key, format!("\"{value}\" is unknown: allowed is {allowed}")),
-            other @ ConfigError::Range { .. } => Fault::new(path, other.to_string()),
+            other => Fault::new(path, other.to_string()),
         })?;
         if resolved.observe == Observe::None {
             let what = "nothing is observed, so there is nothing to simulate: set observe, or name \
                         first-touch, interleave, all-fast, all-slow or oracle alone";
             return Err(Fault::new(path, what));
+        }
+        if Registry::Simulator.lacks(&resolved).is_some() {
+            let all: Vec<&str> = engine_names().map(PolicyName::name).collect();
+            let what = format!(
+                "\"{}\" has no stages that can be replaced: allowed is {}",
+                choice.base(),
+                all.join(", ")
+            );
+            return Err(Fault::new(format!("{path}.base"), what));
         }
         Ok(HostPolicy::Engine(name, choice))
     }

@@ -4,9 +4,9 @@ use serde::de::value::MapAccessDeserializer;
 use serde::de::{self, Deserialize, Deserializer, MapAccess, Visitor};
 use terrace_core::TierKind;
 
-use super::Tier;
 use super::error::Fault;
 use super::quantity::{Number, Whole};
+use crate::words::tier::Tier;
 
 /// Highest price: sums of prices stay numbers.
 const MOST_PRICE: f64 = 1e9;

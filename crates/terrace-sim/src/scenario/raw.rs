@@ -12,8 +12,11 @@ use super::preset::RawTier;
 use super::provision::{self, RawProvision, RawResize};
 use super::quantity::{Number, Size, Time, Whole, words};
 use super::rules::MOST_SCALE;
-use super::{BalloonStep, Host, HostPolicy, Machine, Scenario, Start, Tier, Vm, check_name};
-use crate::baseline::Name;
+use super::{Host, HostPolicy, Machine, Scenario, Vm, check_name};
+use crate::guest::reclaim::BalloonStep;
+use crate::host::start::Start;
+use crate::mechanisms::Name;
+use crate::words::tier::Tier;
 use crate::workload::Load;
 
 /// Most memory of a tier, bytes: what 52 bits of physical addresses reach.

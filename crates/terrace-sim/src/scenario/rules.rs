@@ -6,8 +6,10 @@ use terrace_proto::PageSize;
 
 use super::error::Fault;
 use super::quantity::words;
-use super::{HostPolicy, Scenario, Stop, Vm};
-use crate::baseline::Side;
+use super::{HostPolicy, Scenario, Vm};
+use crate::machine::tlb::Cached;
+use crate::words::load::Stop;
+use crate::words::side::Side;
 use crate::workload::WorkloadError;
 
 /// Pages of `host_page` that a VM has at least after scaling; with fewer, a page is too much of it.
@@ -34,7 +36,10 @@ struct Extent {
 
 impl Scenario {
     /// Checks what the parts are together. Paths are those of a scenario that gives `tiers`.
-    pub(crate) fn check(&self) -> Result<(), Fault> {
+    ///
+    /// # Errors
+    /// If a rule is broken: the first that is.
+    pub fn check(&self) -> Result<(), Fault> {
         for (i, vm) in self.vms.iter().enumerate() {
             let path = format!("vm[{i}]");
             check_limits(vm, &path)?;
@@ -84,6 +89,21 @@ impl Scenario {
                     format!("{name} cannot be simulated with swap or a balloon: leave them out");
                 return Err(Fault::new(path, what));
             }
+            self.check_splits(vm, &format!("vm[{i}].workload"))?;
+        }
+        Ok(())
+    }
+
+    /// A translation of a part of a split page has a bit of its key for that.
+    fn check_splits(&self, vm: &Vm, path: &str) -> Result<(), Fault> {
+        if !vm.splits() {
+            return Ok(());
+        }
+        let pages = vm.workload.pages(self.machine.scale, &self.folder);
+        let pages = pages.map_err(|error| Fault::new(path, error.to_string()))?;
+        if pages > u64::from(Cached::KEYS / 2) {
+            let what = "the load has too many pages to split any: at most 1 TiB can be run";
+            return Err(Fault::new(path, what));
         }
         Ok(())
     }

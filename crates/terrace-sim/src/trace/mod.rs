@@ -3,7 +3,7 @@
 //! Responsible for: the formats that are read ([`Reader`], one record at a time in bounded memory), the
 //! processor's cache in front ([`Cache`]), what a trace says about a program ([`Tally`]), the compact form
 //! that a run takes ([`TraceSpec`], [`Loaded`]) and the formats that are written ([`Writer`]). It leaves to
-//! others: what an access costs ([`crate::machine`]), miss-ratio curves, and the command line.
+//! others: what an access costs, miss-ratio curves, and the command line.
 //!
 //! Traces are untrusted: a record that cannot be read is an error that names its place, or is skipped and
 //! counted where that is asked for ([`OnBroken`]).
@@ -34,7 +34,7 @@ pub use reader::Reader;
 pub use tally::{Share, Summary, Tally, Tenths};
 pub use write::{Target, Writer};
 
-use crate::access::LINE;
+use crate::words::access::LINE;
 
 /// What a record does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

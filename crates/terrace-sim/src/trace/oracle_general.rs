@@ -7,7 +7,7 @@
 
 use std::collections::HashMap;
 
-use crate::access::LINE;
+use crate::words::access::LINE;
 
 use super::{Op, Record};
 

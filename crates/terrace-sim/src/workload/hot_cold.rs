@@ -2,8 +2,8 @@
 
 use super::Context;
 use super::draw::{Permutation, Random, Writes, access, multiply_high, to_f64, to_u64};
-use crate::access::{Access, LINES_PER_PAGE};
-use crate::random::Purpose;
+use crate::words::access::{Access, LINES_PER_PAGE};
+use crate::words::random::Purpose;
 
 /// Lines that accesses fall on evenly; it may go past the end of memory, to its start.
 #[derive(Clone, Copy, Debug)]

@@ -9,8 +9,8 @@ use super::hot_cold::{HotCold, Scatter, Span};
 use super::source::Generate;
 use super::values::{self, half};
 use super::{Context, Endlessly, WorkloadError};
-use crate::access::Access;
-use crate::random::{Purpose, mix};
+use crate::words::access::Access;
+use crate::words::random::{Purpose, mix};
 
 /// Its keys.
 #[derive(Clone, Debug, PartialEq, Deserialize)]

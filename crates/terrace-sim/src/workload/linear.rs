@@ -8,8 +8,8 @@ use super::sequential::slice;
 use super::source::{Operate, Operations};
 use super::values::{self, half};
 use super::{Context, Endlessly, WorkloadError};
-use crate::access::{Access, LINES_PER_PAGE};
-use crate::random::Purpose;
+use crate::words::access::{Access, LINES_PER_PAGE};
+use crate::words::random::Purpose;
 
 /// Its keys.
 #[derive(Clone, Debug, PartialEq, Deserialize)]

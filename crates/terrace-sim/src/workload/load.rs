@@ -9,8 +9,8 @@ use toml::{Table, Value};
 
 use super::phases::Phases;
 use super::{Kind, Workload, WorkloadError, presets, values};
-use crate::access::Pace;
-use crate::scenario::Stop;
+use crate::words::access::Pace;
+use crate::words::load::Stop;
 
 /// A load, and when it ends.
 #[derive(Clone, Debug, PartialEq)]

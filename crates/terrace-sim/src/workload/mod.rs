@@ -1,7 +1,7 @@
 //! Loads: what a VM's program does with its memory.
 //!
 //! Responsible for: every `kind` of a scenario's `workload`, its parameters, and the accesses that they
-//! stand for (`docs/workloads.md`). It leaves to others: what an access costs ([`crate::machine`]), and
+//! stand for (`docs/workloads.md`). It leaves to others: what an access costs, and
 //! files of recorded accesses ([`crate::trace`]).
 //!
 //! An access is one to a 64-byte line that reaches memory: there are no caches here. Sizes are divided by
@@ -33,26 +33,12 @@ mod tests;
 
 use std::path::Path;
 
-use crate::access::{Pace, Source};
 use crate::trace::{TraceError, TraceSpec};
+use crate::words::access::{Pace, Source};
+use crate::words::load::Context;
 use source::{Endless, Generate};
 
 pub use load::Load;
-
-/// What a load needs to know to make its accesses.
-#[derive(Clone, Copy, Debug)]
-pub struct Context<'a> {
-    /// Divisor of sizes.
-    pub scale: u64,
-    /// Seed of the run.
-    pub seed: u64,
-    /// Name of the VM.
-    pub vm: &'a str,
-    /// The VM's vCPUs.
-    pub vcpus: u32,
-    /// The scenario's folder.
-    pub folder: &'a Path,
-}
 
 /// A load: its kind and parameters, checked. It is read as a part of a [`Load`].
 #[derive(Clone, Debug, PartialEq)]

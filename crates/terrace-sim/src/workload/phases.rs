@@ -8,8 +8,8 @@ use super::load::Draft;
 use super::sequential::slice;
 use super::values::from_usize;
 use super::{Context, Kind, Workload, WorkloadError};
-use crate::access::{Access, Pace, Source};
-use crate::scenario::Stop;
+use crate::words::access::{Access, Pace, Source};
+use crate::words::load::Stop;
 
 /// Its keys: loads and when each ends, if it says so.
 #[derive(Clone, Debug, PartialEq)]

@@ -1,6 +1,6 @@
 //! From generators of accesses to sources.
 
-use crate::access::{Access, Pace, Source};
+use crate::words::access::{Access, Pace, Source};
 
 /// Accesses without end.
 pub(super) trait Generate: Clone + Send + 'static {

@@ -10,8 +10,8 @@ use super::keys::{Items, Law};
 use super::source::{Operate, Operations};
 use super::values::{self, PAGE};
 use super::{Context, Endlessly, WorkloadError};
-use crate::access::{Access, LINE, LINES_PER_PAGE};
-use crate::random::{Purpose, mix};
+use crate::words::access::{Access, LINE, LINES_PER_PAGE};
+use crate::words::random::{Purpose, mix};
 
 /// Bytes of the index per key: a hash and a place.
 const ENTRY: u64 = 16;

@@ -6,8 +6,8 @@ use super::draw::{Random, Writes, access};
 use super::source::Generate;
 use super::values::{self, PAGE, half};
 use super::{Context, Endlessly, WorkloadError};
-use crate::access::{Access, LINES_PER_PAGE};
-use crate::random::Purpose;
+use crate::words::access::{Access, LINES_PER_PAGE};
+use crate::words::random::Purpose;
 
 /// Its keys.
 #[derive(Clone, Debug, PartialEq, Deserialize)]

@@ -2,9 +2,7 @@
 
 use std::path::Path;
 
-use terrace_sim::result::VmResult;
-use terrace_sim::run::{Options, Simulation};
-use terrace_sim::scenario::Scenario;
+use terrace_sim::{Options, Scenario, Simulation, VmResult};
 
 /// A VM of 16 MiB fast and 48 MiB slow memory at scale 1 (for seconds of machine time, periods would
 /// have to be waited for: loads end by the clock).

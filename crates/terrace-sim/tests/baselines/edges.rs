@@ -2,9 +2,7 @@
 
 use std::path::Path;
 
-use terrace_sim::result::VmResult;
-use terrace_sim::run::{Options, Simulation};
-use terrace_sim::scenario::Scenario;
+use terrace_sim::{Options, Scenario, Simulation, VmResult};
 
 /// A VM and its load; sizes in KiB of the full-size machine.
 struct Edge {

@@ -2,8 +2,7 @@
 
 use std::path::Path;
 
-use terrace_sim::result::VmResult;
-use terrace_sim::scenario::Scenario;
+use terrace_sim::{Scenario, VmResult};
 
 use crate::common::Small;
 

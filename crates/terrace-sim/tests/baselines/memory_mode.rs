@@ -2,9 +2,7 @@
 
 use std::path::Path;
 
-use terrace_sim::result::{RunResult, VmResult};
-use terrace_sim::run::{Options, Simulation};
-use terrace_sim::scenario::Scenario;
+use terrace_sim::{Options, RunResult, Scenario, Simulation, VmResult};
 
 /// VMs of 16 MiB fast and 48 MiB slow memory on a machine that has no more, at scale 1.
 fn scenario(vms: &[&str]) -> String {

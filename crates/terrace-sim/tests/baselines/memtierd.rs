@@ -1,6 +1,6 @@
 //! `memtierd` and `memtierd-age`.
 
-use terrace_sim::result::VmResult;
+use terrace_sim::VmResult;
 
 use crate::common::Small;
 

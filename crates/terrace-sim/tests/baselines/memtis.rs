@@ -3,7 +3,7 @@
 use crate::common::Small;
 use crate::sampled;
 
-fn small(policy: &'static str, workload: &'static str) -> terrace_sim::result::VmResult {
+fn small(policy: &'static str, workload: &'static str) -> terrace_sim::VmResult {
     Small {
         policy,
         more: "start = \"slow\"",
@@ -40,7 +40,7 @@ fn memtis_leaves_fast_memory_to_the_hottest_where_all_that_is_sampled_would_not_
 const SKEWED: &str = "kind = \"hotset\", size = \"128GiB\", hot = 0.05, hot_access = 0.9, \
                       write = 0.2, duration = \"250s\"";
 
-fn skewed(policy: &str) -> terrace_sim::result::VmResult {
+fn skewed(policy: &str) -> terrace_sim::VmResult {
     let vm = format!(
         "policy = \"{policy}\"\nfast = \"32GiB\"\nslow = \"112GiB\"\npage = \"2MiB\"\nstart = \"slow\""
     );

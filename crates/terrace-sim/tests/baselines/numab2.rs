@@ -1,6 +1,6 @@
 //! `numab2`.
 
-use terrace_sim::result::VmResult;
+use terrace_sim::VmResult;
 
 use crate::common::Small;
 use crate::edges;

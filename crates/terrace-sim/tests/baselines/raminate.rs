@@ -1,8 +1,6 @@
 //! `raminate`.
 
-use terrace_sim::result::VmResult;
-use terrace_sim::run::{Options, Simulation};
-use terrace_sim::scenario::Scenario;
+use terrace_sim::{Options, Scenario, Simulation, VmResult};
 
 use crate::common::Small;
 

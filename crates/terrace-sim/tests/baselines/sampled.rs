@@ -2,9 +2,7 @@
 
 use std::path::Path;
 
-use terrace_sim::result::VmResult;
-use terrace_sim::run::{Options, Simulation};
-use terrace_sim::scenario::Scenario;
+use terrace_sim::{Options, Scenario, Simulation, VmResult};
 
 /// A scattered hot set of a tenth.
 pub const HOT: &str =

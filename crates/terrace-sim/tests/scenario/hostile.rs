@@ -1,7 +1,7 @@
 //! Files and texts that are no scenarios at all.
 
 use proptest::prelude::*;
-use terrace_sim::scenario::Scenario;
+use terrace_sim::Scenario;
 
 use super::{FULL, MINIMAL, parse};
 

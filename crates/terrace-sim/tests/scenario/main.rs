@@ -4,14 +4,14 @@ mod engine;
 mod faults;
 mod hostile;
 mod owners;
+mod policies;
 mod provision;
 
 use std::path::{Path, PathBuf};
 
 use terrace_core::{PolicyChoice, Share};
 use terrace_proto::PageSize;
-use terrace_sim::run::{Options, Simulation};
-use terrace_sim::scenario::{BalloonStep, HostPolicy, Scenario, Start, Stop, presets};
+use terrace_sim::{BalloonStep, HostPolicy, Options, Scenario, Simulation, Start, Stop, presets};
 
 const MINIMAL: &str = r#"[machine]
 tiers = ["dram", "pmem"]
@@ -163,7 +163,7 @@ fn each_policy_is_known_by_its_name() {
     assert_eq!(policy("interleave"), HostPolicy::Interleave);
     assert_eq!(policy("all-fast@host"), HostPolicy::AllFast);
     assert_eq!(policy("all-slow"), HostPolicy::AllSlow);
-    for name in terrace_sim::scenario::policy::descriptions() {
+    for name in terrace_sim::policy::descriptions() {
         if name.what.is_none() {
             let choice = PolicyChoice::Named(name.name.clone());
             assert_eq!(policy(&name.name), HostPolicy::Engine(name.name, choice));

@@ -1,6 +1,6 @@
 //! Who places a VM's pages: the engine, a baseline at the host or in the guest, or nobody.
 
-use terrace_sim::baseline::{Name, Side};
+use terrace_sim::{Name, Side};
 
 use super::faults::refused;
 use super::{FULL, MINIMAL, parse};

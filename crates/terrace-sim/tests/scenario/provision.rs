@@ -1,6 +1,6 @@
 //! `provision` and `resize`: what is read, and what is refused.
 
-use terrace_sim::scenario::{Device, Resize};
+use terrace_sim::{Device, Resize};
 
 use super::faults::refused;
 use super::{FULL, MINIMAL, parse};

@@ -8,8 +8,8 @@ use std::sync::Arc;
 
 use terrace_hyperflex::abi::{Entry, PAGE_BYTES, QueueRole, queues, role};
 use terrace_hyperflex::config::Limits;
-use terrace_hyperflex::device::Memory;
 use terrace_hyperflex::memory::{Backing, GuestFiles};
+use terrace_hyperflex::ring::Memory;
 use terrace_hyperflex::ring::Ring;
 use terrace_hyperflex::tier::{Admit, admit};
 use terrace_hyperflex::{Device, State};

@@ -5,9 +5,8 @@ use terrace_host::Finding;
 use terrace_host::agent::AgentState;
 use terrace_proto::agent::{NodeMemory, Report};
 
-use crate::config::VmMode;
-use crate::guest_managed::{Agent, InForce};
-use crate::roster::Entry;
+use crate::registry::{Agent, Entry, InForce};
+use terrace_config::VmMode;
 
 /// The whole of it.
 pub fn agent(agent: &Agent) -> api::Agent {

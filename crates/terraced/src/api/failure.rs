@@ -10,6 +10,10 @@ use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
 use terrace_api::types::ErrorBody;
 use terrace_proto::printable::{MOST_NAME, excerpt};
+use terrace_proto::provision::NotOrdered;
+
+use crate::events::Missed;
+use crate::served::Over;
 
 /// Most characters of an answer that says no.
 const MOST_ERROR: usize = 16 << 10;
@@ -29,6 +33,27 @@ pub enum Failure {
     Gone(String),
     /// The daemon is ending.
     Ending,
+}
+
+impl From<NotOrdered> for Failure {
+    fn from(not: NotOrdered) -> Self {
+        match not {
+            NotOrdered::Invalid(why) => Self::Invalid(why),
+            NotOrdered::NotNow(why) => Self::NotNow(why),
+        }
+    }
+}
+
+impl From<Over> for Failure {
+    fn from(over: Over) -> Self {
+        Self::NotNow(over.to_string())
+    }
+}
+
+impl From<Missed> for Failure {
+    fn from(missed: Missed) -> Self {
+        Self::Gone(missed.to_string())
+    }
 }
 
 impl IntoResponse for Failure {
@@ -114,6 +139,11 @@ pub async fn in_json(answer: Response) -> Response {
 async fn text(body: Body) -> String {
     let bytes = to_bytes(body, MOST_ERROR).await.unwrap_or_default();
     String::from_utf8(bytes.into()).unwrap_or_default()
+}
+
+/// The VM went while it was asked about.
+pub fn gone() -> Failure {
+    Failure::NotFound("the VM is gone".into())
 }
 
 /// There is no VM of this name.

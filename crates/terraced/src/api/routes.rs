@@ -10,8 +10,11 @@ use terrace_api::elastic::Resize;
 use terrace_api::types::{Done, Setting};
 use terrace_proto::{Command, Gpa};
 
+use super::asker::{Answer, Asker, Body};
+use super::failure::Failure;
 use super::snapshot::{About, Snapshot};
-use super::{Answer, Asker, Body, Failure, Served, elastic, metrics};
+use super::{metrics, resize};
+use crate::served::Served;
 
 /// All routes.
 pub fn router(asker: Asker) -> Router {
@@ -26,7 +29,7 @@ pub fn router(asker: Asker) -> Router {
         .route("/v1/vms/{name}/round", post(round))
         .route("/v1/vms/{name}/plan", post(plan))
         .route("/v1/vms/{name}/set", post(set))
-        .route("/v1/vms/{name}/resize", post(resize))
+        .route("/v1/vms/{name}/resize", post(resize_vm))
         .route("/v1/pause", post(pause))
         .route("/v1/resume", post(resume))
         .route("/v1/doctor", get(doctor))
@@ -132,12 +135,12 @@ async fn set(
     said(&asker.ask(move |d| d.set(&name, &setting)).await?)
 }
 
-async fn resize(
+async fn resize_vm(
     State(asker): State<Asker>,
     Path(name): Path<String>,
     Json(sizes): Json<Resize>,
 ) -> Answer {
-    said(&elastic::resize(&asker, name, sizes).await?)
+    said(&resize::resize(&asker, name, sizes).await?)
 }
 
 async fn figures(State(asker): State<Asker>) -> Result<impl IntoResponse, Failure> {

@@ -1,7 +1,7 @@
 //! A copy of what a view is made of.
 //!
 //! Responsible for: copying, on the engine's thread, no more than one question needs. It leaves to others: making views
-//! of it, which happens on other threads ([`super::Asker::view`]): a view of many VMs or of a large one keeps no
+//! of it, which happens on other threads ([`super::asker`]): a view of many VMs or of a large one keeps no
 //! decision waiting.
 
 use std::collections::BTreeMap;
@@ -12,8 +12,9 @@ use terrace_core::VmView;
 use terrace_host::Finding;
 use terrace_proto::Tick;
 
-use super::{Failure, FindHost, Served, no_vm};
-use crate::roster::Entry;
+use super::failure::{Failure, no_vm};
+use crate::registry::{Entry, VmKey};
+use crate::served::{FindHost, Served};
 
 /// What a question is about.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -72,8 +73,8 @@ impl Snapshot {
         let vms = served.vms();
         let one = match about {
             About::Vm(name) => {
-                let vm = vms.get_key_value(name);
-                Some(vm.ok_or_else(|| no_vm(name, vms.keys()))?)
+                let key = served.known(name)?;
+                vms.get(key).map(|entry| (key, entry))
             }
             About::Host | About::Vms | About::Doctor => None,
         };
@@ -82,7 +83,7 @@ impl Snapshot {
             .filter(|_| matches!(about, About::Vms | About::Doctor));
         let copies = one.into_iter().chain(all);
         let copies =
-            copies.map(|(name, entry)| (name.clone(), VmCopy::of(served, name, entry, about)));
+            copies.map(|(vm, entry)| (entry.name.clone(), VmCopy::of(served, vm, entry, about)));
         Ok(Self {
             now: served.now(),
             tiers: served.tiers(),
@@ -115,14 +116,14 @@ impl Snapshot {
 }
 
 impl VmCopy {
-    fn of(served: &dyn Served, name: &str, entry: &Entry, about: &About) -> Self {
+    fn of(served: &dyn Served, vm: VmKey, entry: &Entry, about: &About) -> Self {
         let managed = entry.managed.as_ref();
         Self {
-            entry: entry.copied(),
+            entry: entry.clone(),
             view: managed.and_then(|m| served.engine().vm(m.id)),
-            elastic: served.elastic(name),
+            elastic: served.elastic(vm),
             elastic_findings: match about {
-                About::Doctor => served.elastic_findings(name),
+                About::Doctor => served.elastic_findings(vm),
                 _ => Vec::new(),
             },
         }

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use terrace_api::types::ErrorBody;
 
-use crate::scout::State;
-use crate::served::{Served, serve_with};
+use crate::messages::State;
+use crate::played::{Served, serve_with};
 
 fn serve() -> Served {
     serve_with(|_| "[vm.web1]\nscan = true\n".to_owned())

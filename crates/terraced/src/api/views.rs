@@ -6,11 +6,11 @@ use terrace_host::{Finding, Status};
 use terrace_proto::snapshot::Round;
 use terrace_proto::{PAGE_SIZE, TierLimit};
 
+use super::agent_views;
+use super::failure::{Failure, gone};
 use super::snapshot::{Snapshot, VmCopy};
-use super::{Failure, agent_views};
 use crate::events::seconds;
-use crate::guest_managed::Agent;
-use crate::roster::{Entry, Managed};
+use crate::registry::{Agent, Entry};
 
 impl Snapshot {
     /// `GET /v1/status`.
@@ -94,7 +94,7 @@ impl Snapshot {
             unit_reason: managed.unit_reason.clone(),
             limits: view.tiers.iter().map(|t| limit(&t.limit)).collect(),
             stages: vec![
-                stage("observe", &observe(managed, &m.observe)),
+                stage("observe", &managed.tracking.words(&m.observe)),
                 stage("estimate", &m.estimate),
                 stage("share", &m.share),
                 stage("place", &m.place),
@@ -173,10 +173,6 @@ pub fn mode(entry: &Entry, view: Option<&VmView>) -> (api::Mode, String) {
     }
 }
 
-fn gone() -> Failure {
-    Failure::NotFound("the VM is gone".into())
-}
-
 fn unmanaged(vm: api::Vm) -> api::VmDetail {
     let phase = vm.reason.clone();
     api::VmDetail {
@@ -193,19 +189,6 @@ fn unmanaged(vm: api::Vm) -> api::VmDetail {
         elastic: None,
         neighbours: None,
     }
-}
-
-/// What observes a VM: the host's word where it is not the engine's tables, and the source of writes.
-fn observe(managed: &Managed, engine: &str) -> String {
-    let tracker = match &managed.damon {
-        None => engine.to_owned(),
-        Some(why) => format!("damon (vaddr), regions instead of pages: {why}"),
-    };
-    let writes = managed.writes.iter().map(|w| format!("; writes: {w}"));
-    let shortfall = managed.shortfall.iter().map(|w| format!("; {w}"));
-    writes
-        .chain(shortfall)
-        .fold(tracker, |all, more| all + &more)
 }
 
 fn limit(limit: &TierLimit) -> api::Limit {

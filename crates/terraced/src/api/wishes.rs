@@ -5,10 +5,11 @@ use terrace_core::VmView;
 use terrace_proto::snapshot::PageExplanation;
 use terrace_proto::{Command, Gpa, TierLimit, VmId};
 
+use super::failure::{Failure, gone, no_vm};
 use super::views::mode;
-use super::{Failure, Served, no_vm};
-use crate::config::{MOST_WEIGHT, TierBytes, has_a_unit, tier_named};
-use crate::roster::Entry;
+use crate::registry::VmKey;
+use crate::served::Served;
+use terrace_config::{MOST_WEIGHT, TierBytes, has_a_unit, tier_named};
 
 impl dyn Served + '_ {
     /// `POST /v1/vms/{name}/plan`.
@@ -92,14 +93,14 @@ impl dyn Served + '_ {
 
     /// `POST /v1/vms/{name}/pause` and `/resume`: the engine's moves and scans, and the agent.
     pub fn halt(&mut self, name: &str, halt: bool) -> Result<api::Done, Failure> {
-        self.entry(name)?;
-        let agent = self.halt_agent(name, halt);
+        let vm = self.known(name)?;
+        let agent = self.halt_agent(vm, halt);
         let command = if halt {
             Command::Pause
         } else {
             Command::Resume
         };
-        match self.managed_id(name) {
+        match self.id_of(vm) {
             Ok(id) => self.wish(command(Some(id)))?,
             Err(_) if agent => {}
             Err(unmanaged) => return Err(unmanaged),
@@ -110,11 +111,16 @@ impl dyn Served + '_ {
         })
     }
 
-    /// The engine's id of a VM that it manages.
+    /// The engine's id of the VM of this name, if it is managed.
     pub fn managed_id(&self, name: &str) -> Result<VmId, Failure> {
-        let entry = self.entry(name)?;
+        self.id_of(self.known(name)?)
+    }
+
+    fn id_of(&self, vm: VmKey) -> Result<VmId, Failure> {
+        let entry = self.vms().get(vm).ok_or_else(gone)?;
         entry.managed.as_ref().map(|m| m.id).ok_or_else(|| {
             let (_, reason) = mode(entry, None);
+            let name = &entry.name;
             Failure::NotFound(format!("{name} is not under management: {reason}"))
         })
     }
@@ -128,16 +134,14 @@ impl dyn Served + '_ {
         })
     }
 
-    /// A VM by name.
-    pub fn entry(&self, name: &str) -> Result<&Entry, Failure> {
-        let known = self.vms().keys();
-        self.vms().get(name).ok_or_else(|| no_vm(name, known))
+    /// The key of the VM of this name: from here on it is the VM, whatever its name.
+    pub fn known(&self, name: &str) -> Result<VmKey, Failure> {
+        let vms = self.vms();
+        vms.key(name).ok_or_else(|| no_vm(name, vms.names()))
     }
 
     fn view(&self, id: VmId) -> Result<VmView, Failure> {
-        self.engine()
-            .vm(id)
-            .ok_or_else(|| Failure::NotFound("the VM is gone".into()))
+        self.engine().vm(id).ok_or_else(gone)
     }
 }
 

@@ -9,8 +9,6 @@ use std::io;
 use libc::c_long;
 use terrace_sys::sandbox::{Argument, CallFilter, Limited, filter_system_calls, has, is, lacks};
 
-use super::role::Role;
-
 /// Calls that belong together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Calls {
@@ -242,11 +240,8 @@ pub fn filter_process() -> io::Result<()> {
     rules.apply()
 }
 
-/// Puts its role's filter on the calling thread.
-pub fn filter_thread(role: Role) -> io::Result<()> {
-    let Some(groups) = role.calls() else {
-        return Ok(());
-    };
+/// Puts a filter on the calling thread: what it may call beside what each thread needs to live.
+pub fn filter_thread(groups: &[Calls]) -> io::Result<()> {
     let mut rules = Rules::life(true);
     for group in groups {
         rules.add_group(*group);

@@ -85,7 +85,11 @@ pub fn start(filtered: bool) -> Result<()> {
     CONFINED
         .set(confined)
         .map_err(|_| anyhow!("a process is confined once"))?;
-    opener::start(asks)?;
+    let asks = Arc::new(Mutex::new(asks));
+    for _ in 0..opener::THREADS {
+        let asks = Arc::clone(&asks);
+        spawn(Role::Opener, move || opener::run(&asks))?;
+    }
     spawn(Role::Workers, worker::start_threads)?;
     enter(Role::Daemon)?;
     Ok(())
@@ -160,8 +164,8 @@ fn enter(role: Role) -> io::Result<()> {
 fn restrict(role: Role, filtered: bool) -> io::Result<Option<String>> {
     let gap = files::restrict(role.files());
     keep_only(role.capabilities()).map_err(io::Error::other)?;
-    if filtered {
-        calls::filter_thread(role)?;
+    if filtered && let Some(calls) = role.calls() {
+        calls::filter_thread(calls)?;
     }
     Ok(gap)
 }

@@ -9,10 +9,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use terrace_sys::opener::{Ask, Given, Itself, Opener};
 
-use super::{Role, spawn};
-
 /// So many, because one may have to wait for a file system.
-const THREADS: usize = 4;
+pub const THREADS: usize = 4;
 
 type Job = (Ask, SyncSender<io::Result<Given>>);
 
@@ -36,19 +34,12 @@ pub fn pair() -> (Asks, Arc<dyn Opener>) {
     (asks, Arc::new(ByThreads(sender)))
 }
 
-/// Starts the threads.
-pub fn start(asks: Asks) -> io::Result<()> {
-    let asks = Arc::new(Mutex::new(asks));
-    for _ in 0..THREADS {
-        let asks = Arc::clone(&asks);
-        spawn(Role::Opener, move || {
-            while let Some((ask, answer)) = next(&asks) {
-                // Who asked may have ended.
-                let _ = answer.send(Itself.ask(ask));
-            }
-        })?;
+/// One of the threads: opens what it is asked for until nobody asks any more.
+pub fn run(asks: &Mutex<Asks>) {
+    while let Some((ask, answer)) = next(asks) {
+        // Who asked may have ended.
+        let _ = answer.send(Itself.ask(ask));
     }
-    Ok(())
 }
 
 fn next(asks: &Mutex<Asks>) -> Option<Job> {

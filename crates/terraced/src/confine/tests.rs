@@ -177,7 +177,8 @@ fn what_it_may_not_open_the_opener_opens() {
     let path = folder.path().join("file");
     std::fs::write(&path, "text").unwrap();
     let (asks, opener) = opener::pair();
-    opener::start(asks).unwrap();
+    let asks = Mutex::new(asks);
+    thread::spawn(move || opener::run(&asks));
     let text = as_role(Role::Agents, move || {
         assert!(terrace_sys::opener::read(&path).is_err());
         open_by(opener);

@@ -8,9 +8,9 @@ use terrace_sys::perf::{Event, EventAttr, Ring, Scope};
 use terrace_sys::topology::parse_list;
 use terrace_sys::{HostRoot, SysError};
 
-use super::choice::explain;
-use super::recipe::ONLINE;
-use super::{Layout, Recipe};
+use super::intake::Layout;
+use super::recipe::{ONLINE, Recipe};
+use super::refusal::explain;
 use crate::sampler::SamplerError;
 
 /// Who opens events.

@@ -3,7 +3,7 @@
 use terrace_core::ranges::Range;
 use terrace_sys::perf::{Fields, Record, Records, SampleRecord};
 
-use super::{Kind, Recipe};
+use super::recipe::{Access, Kind, Recipe};
 use crate::sampler::Sample;
 
 /// Bytes of a page.
@@ -21,17 +21,6 @@ mod data_source {
     pub const HIT: u64 = 0x02;
     pub const L1: u64 = 0x08;
     pub const L2: u64 = 0x20;
-}
-
-/// What was done to memory.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Access {
-    /// Read.
-    Load,
-    /// Written.
-    Store,
-    /// The event does not tell.
-    Unknown,
 }
 
 /// What came, and what was left out.

@@ -17,6 +17,7 @@ mod format;
 mod holders;
 mod intake;
 mod recipe;
+mod refusal;
 
 use std::os::fd::BorrowedFd;
 
@@ -25,8 +26,8 @@ use terrace_sys::HostRoot;
 
 pub use choice::{Choice, choose, choose_with};
 pub use cpus::{Kernel, Opener};
-pub use intake::{Access, Counters, Intake, Layout};
-pub use recipe::{Kind, Lacks, Recipe, Wanted};
+pub use intake::{Counters, Intake, Layout};
+pub use recipe::{Access, Kind, Lacks, Recipe, Wanted};
 
 use super::{Drained, Sample, Sampler, SamplerError, Target};
 use cpus::Cpus;

@@ -5,7 +5,6 @@ use std::path::Path;
 use terrace_sys::perf::{EventAttr, Fields, SOFTWARE, SOFTWARE_PAGE_FAULTS};
 use terrace_sys::{HostRoot, ReadError};
 
-use super::Access;
 use super::format::{place, terms};
 
 /// Where the kernel describes PMUs.
@@ -51,6 +50,17 @@ impl Kind {
             Self::PageFaults => "page-faults",
         }
     }
+}
+
+/// What was done to memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Access {
+    /// Read.
+    Load,
+    /// Written.
+    Store,
+    /// The event does not tell.
+    Unknown,
 }
 
 /// An event to open on each CPU.

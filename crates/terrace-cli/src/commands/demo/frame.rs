@@ -8,9 +8,7 @@ use ratatui::widgets::{Block, Clear, Paragraph, Wrap};
 use terrace_api::types::HeatMap;
 use terrace_core::{PhaseView, VmView};
 use terrace_proto::VmId;
-use terrace_sim::run::Simulation;
-use terrace_sim::scenario::Scenario;
-use terrace_sim::timeline::{Timeline, VmTimeline};
+use terrace_sim::{Scenario, Simulation, Timeline, VmTimeline};
 
 use super::Controls;
 use crate::commands::map::{COLOURS, live};

@@ -3,7 +3,7 @@
 use ratatui::Terminal;
 use ratatui::backend::TestBackend;
 use terrace_api::types::{Cell, HeatMap};
-use terrace_sim::timeline::{Sample, Timeline, VmTimeline};
+use terrace_sim::{Sample, Timeline, VmTimeline};
 
 use super::frame::Told;
 use super::*;

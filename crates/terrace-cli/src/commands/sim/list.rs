@@ -5,10 +5,12 @@ use std::path::Path;
 use anyhow::Result;
 use serde::Serialize;
 use terrace_core::TierKind;
-use terrace_sim::repro::{self, Experiment, Kind};
-use terrace_sim::scenario::policy::{self, Description};
-use terrace_sim::scenario::{Tier, presets};
-use terrace_sim::workload::kinds;
+use terrace_repro::repro::{self, Experiment, Kind};
+use terrace_sim::{
+    Tier, kinds,
+    policy::{self, Description},
+    presets,
+};
 
 use crate::commands::print_json;
 use crate::render;

@@ -4,7 +4,7 @@ use std::io::{IsTerminal, Write};
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
-use terrace_sim::compare::Progress;
+use terrace_repro::compare::Progress;
 
 /// Time between drawings.
 const EVERY: Duration = Duration::from_millis(100);

@@ -5,10 +5,10 @@ use std::process::ExitCode;
 use std::time::Instant;
 
 use anyhow::Result;
-use terrace_sim::compare::Control;
-use terrace_sim::repro::carry_out::{Choice, carry_out};
-use terrace_sim::repro::row::{Outcome, Report};
-use terrace_sim::repro::{experiments, named, render as page};
+use terrace_repro::compare::Control;
+use terrace_repro::repro::carry_out::{Choice, carry_out};
+use terrace_repro::repro::row::{Outcome, Report};
+use terrace_repro::repro::{experiments, named, render as page};
 
 use super::progress::Bar;
 use super::{can_be_written, is_standard_output, list, on_interrupt, put};
@@ -111,7 +111,7 @@ fn experiment(outcome: &Outcome) -> String {
 
 #[cfg(test)]
 mod tests {
-    use terrace_sim::repro::Paper;
+    use terrace_repro::repro::Paper;
 
     use super::*;
 

@@ -1,8 +1,7 @@
 //! Runs as a table for people.
 
-use terrace_sim::choice;
-use terrace_sim::result::{RunResult, VmResult};
-use terrace_sim::scenario::policy;
+use terrace_repro::choice;
+use terrace_sim::{RunResult, VmResult, policy};
 
 use crate::render;
 
@@ -202,7 +201,7 @@ fn count(n: u64) -> String {
 
 #[cfg(test)]
 mod tests {
-    use terrace_sim::result::{Overhead, Provisioned, Sweep};
+    use terrace_sim::{Overhead, Provisioned, Sweep};
 
     use super::*;
 

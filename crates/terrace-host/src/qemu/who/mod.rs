@@ -9,21 +9,19 @@
 
 mod facts;
 mod path;
-mod ram;
 mod rules;
 #[cfg(test)]
 mod tests;
 
 use std::path::Path;
 
-use terrace_proto::printable::excerpt;
+use terrace_proto::printable::{MOST_NAME, excerpt};
 use terrace_sys::Peer;
 
 pub use facts::{Executable, FileId, ProcessFacts};
 pub(super) use facts::{executable, looks_like_qemu, small, sounds_like_qemu};
 pub(super) use path::folders;
 pub use path::{Component, SocketFacts};
-pub use ram::{host_bytes, may_have_ram};
 pub use rules::{HypervisorConfig, Rules};
 
 use crate::Finding;
@@ -43,7 +41,7 @@ pub struct Refusal {
 }
 
 impl Refusal {
-    pub(super) fn new(why: impl Into<String>, change: impl Into<String>) -> Self {
+    pub(crate) fn new(why: impl Into<String>, change: impl Into<String>) -> Self {
         Self {
             why: why.into(),
             change: change.into(),
@@ -59,6 +57,18 @@ impl Refusal {
             self.change.clone(),
         )
     }
+}
+
+/// Why a VM of this name is refused.
+#[must_use]
+pub fn bad_name(name: &str) -> Refusal {
+    Refusal::new(
+        format!(
+            "its name is not 1 to {MOST_NAME} printable characters of ASCII: \"{}\"",
+            excerpt(name, 64)
+        ),
+        "give the VM another name (-name), and start it again",
+    )
 }
 
 /// Whether a process may be a VM's hypervisor.
@@ -97,7 +107,7 @@ pub fn may_be_hypervisor(facts: &ProcessFacts, rules: &Rules) -> Result<(), Refu
 }
 
 /// Why a process of a user that the operator does not allow is refused.
-pub(super) fn foreign_user(uid: u32) -> Refusal {
+pub(crate) fn foreign_user(uid: u32) -> Refusal {
     Refusal::new(
         format!("user {uid} may not run VMs here"),
         format!("if it may, add \"{uid}\", or its name, to users under [hypervisors]"),

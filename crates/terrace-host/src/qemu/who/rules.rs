@@ -189,7 +189,7 @@ impl Rules {
     }
 
     #[cfg(test)]
-    pub(super) fn of_test(users: &[u32], own: u32, path: &str, file: FileId) -> Self {
+    pub(crate) fn of_test(users: &[u32], own: u32, path: &str, file: FileId) -> Self {
         let config = HypervisorConfig::default();
         Self {
             users: users.iter().copied().collect(),

@@ -10,8 +10,9 @@ use axum::routing::{get, post};
 use terrace_api::types::ErrorBody;
 
 use super::*;
+use crate::api::asker::Asker;
+use crate::api::failure::Failure;
 use crate::api::limits::Limits;
-use crate::api::{Asker, Failure};
 
 /// Long after anything that a test waits for.
 const LONG: Duration = Duration::from_secs(60);
@@ -40,7 +41,7 @@ fn api(limits: Limits) -> Api {
         serve(listener, router(), Gate::new(limits)).await;
     };
     // It ends with the tests.
-    std::thread::spawn(|| crate::served::runtime().block_on(serving));
+    std::thread::spawn(|| crate::played::runtime().block_on(serving));
     Api {
         _folder: folder,
         socket,
@@ -223,7 +224,7 @@ fn half_a_request_whose_client_is_done_with_speaking_is_answered() {
 fn questions_of_clients_that_hang_up_do_not_pile_up_before_the_thread_that_decides() {
     let (inbox, inputs) = channel();
     let asker = Asker::new(inbox);
-    let runtime = crate::served::runtime();
+    let runtime = crate::played::runtime();
     runtime.block_on(async {
         for _ in 0..1000 {
             let question = asker.ask(|_| Ok::<(), Failure>(()));

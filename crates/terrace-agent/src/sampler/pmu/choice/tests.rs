@@ -5,8 +5,8 @@ use std::io::{self, Write};
 use std::os::unix::fs::symlink;
 use std::path::Path;
 
-use terrace_sys::Status;
 use terrace_sys::perf::{Event, EventAttr, SOFTWARE, SOFTWARE_DUMMY, Scope};
+use terrace_sys::{Status, SysError};
 
 use super::*;
 

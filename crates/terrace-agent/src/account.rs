@@ -1,0 +1,96 @@
+//! What came of the epochs: sums, and what the journal tells of them.
+
+use std::collections::BTreeMap;
+
+use terrace_proto::ranges::{EpochSummary, Exchanged};
+
+use crate::journal::Journal;
+use crate::programs::Programs;
+use crate::sampler::Drained;
+
+/// Sums since the start.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Totals {
+    /// Pages that came into the first tier.
+    pub promoted_pages: u64,
+    /// Pages that left it.
+    pub demoted_pages: u64,
+    /// Pages that were in use.
+    pub busy_pages: u64,
+    /// Pages that could not be moved.
+    pub failed_pages: u64,
+    /// Samples that the kernel dropped.
+    pub lost_samples: u64,
+    /// Records that made no sense.
+    pub malformed_samples: u64,
+    /// Epochs since anything moved.
+    pub quiet_epochs: u32,
+    /// Frames that the host named and that were left where they are.
+    pub frames_refused: u64,
+}
+
+/// What came of the epochs so far.
+#[derive(Debug, Default)]
+pub struct Account {
+    /// Sums since the start.
+    pub totals: Totals,
+    /// What happened lately.
+    pub journal: Journal,
+    /// The kernel's words of this epoch, by process, if it refused to move pages.
+    refused: BTreeMap<u32, String>,
+}
+
+impl Account {
+    /// The kernel refused to move pages of a process, in these words.
+    pub fn refuse(&mut self, process: u32, words: String) {
+        self.refused.insert(process, words);
+    }
+
+    /// Counts what a source of samples lost.
+    pub fn count_losses(&mut self, drained: Drained) {
+        self.totals.lost_samples += drained.lost;
+        self.totals.malformed_samples += drained.malformed;
+    }
+
+    /// Takes in what was done in an epoch.
+    pub fn epoch_over(&mut self, summary: &EpochSummary, programs: &Programs) {
+        let refused = std::mem::take(&mut self.refused);
+        let exchanged = summary.exchanged.as_ref();
+        let moved = exchanged.map_or(0, |exchanged| exchanged.promoted + exchanged.demoted);
+        self.totals.quiet_epochs = if moved > 0 {
+            0
+        } else {
+            self.totals.quiet_epochs + 1
+        };
+        let Some(exchanged) = exchanged else {
+            return;
+        };
+        for pid in &exchanged.refused {
+            if let (Some(managed), Some(why)) = (programs.get(*pid), refused.get(pid)) {
+                let words = format!("{} is left where it is for a while: {why}", managed.name);
+                self.journal.tell(summary.epoch, words);
+            }
+        }
+        self.count(summary.epoch, exchanged);
+    }
+
+    fn count(&mut self, epoch: u32, exchanged: &Exchanged) {
+        let totals = &mut self.totals;
+        totals.promoted_pages += exchanged.promoted;
+        totals.demoted_pages += exchanged.demoted;
+        totals.busy_pages += exchanged.busy;
+        totals.failed_pages += exchanged.failed;
+        let mut words = format!(
+            "{} pages up, {} down",
+            exchanged.promoted, exchanged.demoted
+        );
+        if let Some(stopped) = &exchanged.stopped {
+            words.push_str(&format!("; ended early: {stopped}"));
+        }
+        if exchanged.promoted + exchanged.demoted > 0 {
+            self.journal.tell(epoch, words);
+        } else {
+            self.journal.tell_once(epoch, words);
+        }
+    }
+}

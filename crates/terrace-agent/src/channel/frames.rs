@@ -1,0 +1,64 @@
+//! Frames that the host names, until the agent takes them.
+
+use std::collections::BTreeSet;
+
+use terrace_proto::Gfn;
+use terrace_proto::agent::Frames;
+
+/// Most frames that wait to be taken.
+pub const MOST_FRAMES: usize = 16 << 10;
+
+/// Pages that the host named; each lies in this guest's memory and is named once.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct FrameWishes {
+    /// For the first tier, most urgent first.
+    pub promote: Vec<Gfn>,
+    /// To make room, coldest first.
+    pub demote: Vec<Gfn>,
+}
+
+/// Frames of the host's latest decision that wait to be taken.
+#[derive(Debug, Default)]
+pub(super) struct Waiting {
+    generation: u64,
+    frames: FrameWishes,
+    named: BTreeSet<Gfn>,
+}
+
+impl Waiting {
+    /// Takes in those that lie in memory and were not named yet; says how many.
+    pub(super) fn take_in(&mut self, frames: &Frames, memory_end: Gfn) -> u64 {
+        if frames.generation() < self.generation {
+            return 0;
+        }
+        if frames.generation() > self.generation {
+            self.generation = frames.generation();
+            self.forget();
+        }
+        let named = &mut self.named;
+        let mut fits =
+            |gfn: &&Gfn| **gfn < memory_end && named.len() < MOST_FRAMES && named.insert(**gfn);
+        let promote: Vec<Gfn> = frames.promote().iter().filter(&mut fits).copied().collect();
+        let demote: Vec<Gfn> = frames.demote().iter().filter(&mut fits).copied().collect();
+        let taken = promote.len() + demote.len();
+        self.frames.promote.extend(promote);
+        self.frames.demote.extend(demote);
+        taken as u64
+    }
+
+    /// Forgets them; an older decision stays one.
+    pub(super) fn forget(&mut self) {
+        self.frames = FrameWishes::default();
+        self.named.clear();
+    }
+
+    /// Hands them out, once.
+    pub(super) fn hand_out(&mut self) -> FrameWishes {
+        self.named.clear();
+        std::mem::take(&mut self.frames)
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.frames.promote.len() + self.frames.demote.len()
+    }
+}

@@ -1,0 +1,273 @@
+//! The channel to the host: a heartbeat with the guest's state goes there, wishes come back.
+//!
+//! Responsible for: the virtio-serial port (`port`), what is said when and what of the host is believed
+//! (`conversation`, `frames`), and never holding up the loop that calls it: every read and write is non-blocking
+//! and bounded. It leaves to others: following the wishes, and what is in a [`Report`].
+//!
+//! The host is distrusted too: its budgets count only where they are below the agent's own, its frames only
+//! where this guest has memory, and so many at a time. While it is silent the agent goes on by its own
+//! configuration.
+
+mod conversation;
+mod frames;
+mod port;
+
+use std::collections::hash_map::RandomState;
+use std::fmt;
+use std::hash::{BuildHasher as _, Hasher as _};
+use std::io;
+use std::time::Duration;
+
+use terrace_proto::agent::{Budgets, Mode, Report};
+use terrace_proto::{Gfn, Tick};
+use terrace_sys::HostRoot;
+
+pub use conversation::{Conversation, Counts, Wishes};
+pub use frames::{FrameWishes, MOST_FRAMES};
+pub use port::guest_memory_end;
+
+use conversation::Talk;
+use port::Port;
+
+/// The port's name unless the configuration says otherwise.
+pub const DEFAULT_PORT: &str = "org.terrace.agent.0";
+
+/// Bytes read at once, and how often in one beat.
+const CHUNK: usize = 16 << 10;
+const READS: usize = 8;
+/// After how long half a frame is taken for one that will never be whole.
+const FRAME_PATIENCE: Duration = Duration::from_secs(2);
+/// First and longest pause before the port is opened again: shorter than the host's patience, so that a
+/// daemon that is restarted finds its agents before it takes them for silent.
+const FIRST_PAUSE: Duration = Duration::from_secs(1);
+const LONGEST_PAUSE: Duration = Duration::from_secs(2);
+
+/// What the link runs with.
+#[derive(Clone, Debug)]
+pub struct LinkConfig {
+    /// Name of the virtio-serial port.
+    pub port: String,
+    /// The agent's version, for people.
+    pub program: String,
+    /// What the agent does while the host is silent.
+    pub mode: Mode,
+    /// The agent's own limits; the host can only lower them.
+    pub budgets: Budgets,
+    /// After how long without a word the host is silent.
+    pub silence: Duration,
+    /// Least time between two heartbeats.
+    pub beat_every: Duration,
+    /// End of this guest's memory: [`guest_memory_end`].
+    pub memory_end: Gfn,
+}
+
+impl Default for LinkConfig {
+    fn default() -> Self {
+        Self {
+            port: DEFAULT_PORT.to_owned(),
+            program: env!("CARGO_PKG_VERSION").to_owned(),
+            mode: Mode::Guest,
+            budgets: Budgets::default(),
+            silence: Duration::from_secs(5),
+            beat_every: Duration::from_secs(1),
+            memory_end: Gfn(0),
+        }
+    }
+}
+
+/// A link that cannot be: a port that is not there yet is none of these.
+#[derive(Debug, thiserror::Error)]
+pub enum LinkError {
+    /// Not a name of a port.
+    #[error("port {0:?}: a port's name has letters, digits, '.', '-' and '_' only")]
+    Name(String),
+}
+
+/// How the link is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum LinkState {
+    /// It could not be opened, or broke; it is tried again.
+    Down(String),
+    /// The port is open; the host has not answered yet.
+    Greeting,
+    /// The host speaks this version.
+    Welcomed(u16),
+    /// The host does not want this agent.
+    Refused(String),
+    /// The host said nothing for too long.
+    Silent,
+}
+
+impl fmt::Display for LinkState {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Down(why) => write!(f, "no host: {why}"),
+            Self::Greeting => f.write_str("the host has not answered yet"),
+            Self::Welcomed(version) => write!(f, "the host speaks version {version}"),
+            Self::Refused(why) => write!(f, "the host refuses this agent: {why}"),
+            Self::Silent => f.write_str("the host is silent; the agent's own configuration holds"),
+        }
+    }
+}
+
+/// The link to the host.
+#[derive(Debug)]
+pub struct HostLink {
+    root: HostRoot,
+    config: LinkConfig,
+    port: Option<Port>,
+    talk: Conversation,
+    /// A message on its way, and how much of it is gone.
+    out: Vec<u8>,
+    sent: usize,
+    waits_since: Option<Tick>,
+    /// Why there is no port.
+    trouble: String,
+    again_at: Tick,
+    pause: Duration,
+    now: Tick,
+}
+
+impl HostLink {
+    /// A link; the port itself is opened by [`HostLink::beat`], and again whenever it is lost.
+    ///
+    /// # Errors
+    /// Where the name cannot be that of a port.
+    pub fn open(root: &HostRoot, config: LinkConfig) -> Result<Self, LinkError> {
+        let fits = |c: char| c.is_ascii_alphanumeric() || ".-_".contains(c);
+        let name = &config.port;
+        if name.is_empty() || name.starts_with('.') || !name.chars().all(fits) {
+            return Err(LinkError::Name(config.port));
+        }
+        Ok(Self {
+            root: root.clone(),
+            talk: Conversation::new(&config),
+            config,
+            port: None,
+            out: Vec::new(),
+            sent: 0,
+            waits_since: None,
+            trouble: "the port was not opened yet".to_owned(),
+            again_at: Tick(0),
+            pause: FIRST_PAUSE,
+            now: Tick(0),
+        })
+    }
+
+    /// To be called once an epoch or once a second: opens the port, reads what the host wants, and sends a
+    /// heartbeat where one is due. Never blocks and never fails; [`HostLink::state`] tells.
+    pub fn beat(&mut self, now: Tick, report: &Report) {
+        self.now = now;
+        if self.port.is_none() && now >= self.again_at {
+            self.connect(now);
+        }
+        self.exchange(now, report)
+            .unwrap_or_else(|why| self.lose(now, why));
+    }
+
+    fn connect(&mut self, now: Tick) {
+        match Port::open(&self.root, &self.config.port) {
+            Ok(port) => {
+                self.port = Some(port);
+                self.talk
+                    .begin(now, RandomState::new().build_hasher().finish());
+            }
+            Err(error) => self.lose(now, error.to_string()),
+        }
+    }
+
+    fn exchange(&mut self, now: Tick, report: &Report) -> Result<(), String> {
+        self.read(now)?;
+        if self.out.is_empty()
+            && self.port.is_some()
+            && let Some(frame) = self.talk.speak(now, report)
+        {
+            self.out = frame;
+        }
+        self.write()
+    }
+
+    fn read(&mut self, now: Tick) -> Result<(), String> {
+        let mut buffer = [0; CHUNK];
+        for _ in 0..READS {
+            let Some(port) = &mut self.port else {
+                return Ok(());
+            };
+            match port.read(&mut buffer) {
+                Ok(0) => return Err("the other end of the port is closed".to_owned()),
+                Ok(len) => self.talk.take(now, &buffer[..len])?,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
+                Err(error) => return Err(format!("reading the port: {error}")),
+            }
+        }
+        if !self.talk.waits() {
+            self.waits_since = None;
+        } else if now.since(*self.waits_since.get_or_insert(now)) >= FRAME_PATIENCE {
+            self.waits_since = None;
+            self.talk.cut(now)?;
+        }
+        if matches!(self.talk.state(now), Talk::Welcomed(_)) {
+            self.pause = FIRST_PAUSE;
+        }
+        Ok(())
+    }
+
+    fn write(&mut self) -> Result<(), String> {
+        let Some(port) = &mut self.port else {
+            return Ok(());
+        };
+        while self.sent < self.out.len() {
+            match port.write(&self.out[self.sent..]) {
+                Ok(0) => return Err("the port takes nothing".to_owned()),
+                Ok(len) => self.sent += len,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                // A port whose host end is closed, or whose host does not read.
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
+                Err(error) => return Err(format!("writing to the port: {error}")),
+            }
+        }
+        self.out.clear();
+        self.sent = 0;
+        Ok(())
+    }
+
+    fn lose(&mut self, now: Tick, why: String) {
+        self.port = None;
+        self.out.clear();
+        self.sent = 0;
+        self.waits_since = None;
+        self.trouble = why;
+        self.again_at = now.after(self.pause);
+        self.pause = (self.pause * 2).min(LONGEST_PAUSE);
+    }
+
+    /// What the host wants as of the last beat, within the agent's own limits; its own configuration where
+    /// the host is silent. Frames are handed out once.
+    pub fn take_wishes(&mut self) -> Wishes {
+        self.talk.take_wishes(self.now)
+    }
+
+    /// How the link is as of the last beat.
+    #[must_use]
+    pub fn state(&self) -> LinkState {
+        if self.port.is_none() {
+            return LinkState::Down(self.trouble.clone());
+        }
+        match self.talk.state(self.now) {
+            Talk::Greeting => LinkState::Greeting,
+            Talk::Welcomed(version) => LinkState::Welcomed(version),
+            Talk::Refused(why) => LinkState::Refused(why),
+            Talk::Silent => LinkState::Silent,
+        }
+    }
+
+    /// What came of the host's words so far.
+    #[must_use]
+    pub fn counts(&self) -> Counts {
+        self.talk.counts()
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,49 @@
+//! What the agent remembers of what happened, for `status`.
+
+use std::collections::VecDeque;
+
+/// Sentences that are remembered.
+const KEPT: usize = 64;
+
+/// What happened lately, in words.
+#[derive(Clone, Debug, Default)]
+pub struct Journal {
+    lines: VecDeque<(u32, String)>,
+}
+
+impl Journal {
+    /// Remembers a sentence, and logs it.
+    pub fn tell(&mut self, epoch: u32, words: String) {
+        tracing::info!("epoch {epoch}: {words}");
+        if self.lines.len() == KEPT {
+            self.lines.pop_front();
+        }
+        self.lines.push_back((epoch, words));
+    }
+
+    /// The same, unless it is remembered already.
+    pub fn tell_once(&mut self, epoch: u32, words: String) {
+        if !self.lines.iter().any(|(_, told)| *told == words) {
+            self.tell(epoch, words);
+        }
+    }
+    /// The sentences that are remembered, oldest first, each with its epoch.
+    pub fn lines(&self) -> impl Iterator<Item = (u32, &str)> {
+        self.lines.iter().map(|(epoch, words)| (*epoch, &words[..]))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_journal_keeps_the_newest() {
+        let mut journal = Journal::default();
+        (0..100).for_each(|epoch| journal.tell(epoch, epoch.to_string()));
+        assert_eq!(journal.lines.len(), KEPT);
+        assert_eq!(journal.lines.back().unwrap().0, 99);
+        journal.tell_once(101, "99".into());
+        assert_eq!(journal.lines.back().unwrap().0, 99);
+    }
+}

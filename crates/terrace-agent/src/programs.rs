@@ -1,0 +1,156 @@
+//! The programs under management: who came, who ended, and what they have mapped.
+//!
+//! Responsible for: following `/proc`, and what the controller is to hear of it. It leaves to others: which processes
+//! are wanted ([`crate::processes`]), and one process ([`crate::managed`]).
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use terrace_proto::Tick;
+use terrace_proto::ranges::{RangesEvent, Survey, Surveyed};
+use terrace_sys::{HostRoot, Pages, thread_cpu_time};
+
+use crate::config::Following;
+use crate::journal::Journal;
+use crate::managed::Managed;
+use crate::mappings::Layout;
+use crate::processes::{self, Found};
+use crate::sampler::Target;
+
+/// The programs under management.
+#[derive(Debug)]
+pub struct Programs {
+    root: HostRoot,
+    following: Following,
+    managed: BTreeMap<u32, Managed>,
+    looked_at: Option<Tick>,
+}
+
+/// What the controller is to hear of one look at `/proc`.
+struct News<'a> {
+    /// The number of the epoch that ends next.
+    epoch: u32,
+    journal: &'a mut Journal,
+    events: Vec<RangesEvent>,
+}
+
+impl Programs {
+    /// None yet; those that are wanted are found by the first look.
+    #[must_use]
+    pub fn new(root: HostRoot, following: Following) -> Self {
+        Self {
+            root,
+            following,
+            managed: BTreeMap::new(),
+            looked_at: None,
+        }
+    }
+
+    /// The program of a process.
+    #[must_use]
+    pub fn get(&self, pid: u32) -> Option<&Managed> {
+        self.managed.get(&pid)
+    }
+
+    /// All of them, by process.
+    pub fn iter(&self) -> impl Iterator<Item = &Managed> {
+        self.managed.values()
+    }
+
+    /// What a sampler is told of them.
+    #[must_use]
+    pub fn targets(&self) -> Vec<Target> {
+        self.iter().map(Managed::target).collect()
+    }
+
+    /// Asks the kernel where pages are. A process that ended is dropped at the next epoch.
+    #[must_use]
+    pub fn survey(&self, survey: &Survey, pages: &dyn Pages) -> Surveyed {
+        let begin = thread_cpu_time();
+        let managed = self.managed.get(&survey.process);
+        let present = managed.and_then(|m| m.survey(survey.range, pages).ok());
+        let cpu = thread_cpu_time().saturating_sub(begin);
+        Surveyed {
+            id: survey.id,
+            present,
+            cpu_ns: u64::try_from(cpu.as_nanos()).unwrap_or(u64::MAX),
+        }
+    }
+
+    /// New processes and mappings, every now and then; those that ended, at once. What the controller is to hear, in
+    /// its order; `epoch` is the number of the epoch that ends next.
+    #[must_use]
+    pub fn follow(&mut self, now: Tick, epoch: u32, journal: &mut Journal) -> Vec<RangesEvent> {
+        let mut news = News {
+            epoch,
+            journal,
+            events: Vec::new(),
+        };
+        self.keep(&mut news, Managed::is_alive);
+        let due = |at| now.since(at) >= self.following.look_every;
+        if self.looked_at.is_none_or(due) {
+            self.looked_at = Some(now);
+            self.look(&mut news);
+        }
+        news.events
+    }
+
+    fn look(&mut self, news: &mut News) {
+        let managed: BTreeSet<u32> = self.managed.keys().copied().collect();
+        let found = match processes::find(&self.root, &self.following.wanted, &managed) {
+            Ok(found) => found,
+            Err(error) => {
+                news.journal.tell(news.epoch, format!("/proc: {error}"));
+                return;
+            }
+        };
+        self.keep(news, |managed| {
+            found.iter().any(|found| found.pid == managed.pid())
+        });
+        let pids: Vec<u32> = found.iter().map(|found| found.pid).collect();
+        let mut layouts = Layout::read_all(&self.root, &pids);
+        for found in found {
+            // A process that ends meanwhile is no longer of interest.
+            if let Some(layout) = layouts.remove(&found.pid) {
+                self.follow_process(news, &found, layout);
+            }
+        }
+    }
+
+    /// Forgets the other processes.
+    fn keep(&mut self, news: &mut News, wanted: impl Fn(&Managed) -> bool) {
+        let gone = self.managed.extract_if(.., |_, managed| !wanted(managed));
+        news.events
+            .extend(gone.map(|(pid, _)| RangesEvent::Gone(pid)));
+    }
+
+    fn follow_process(&mut self, news: &mut News, found: &Found, layout: Layout) {
+        let choice = self.following.root;
+        if let Some(managed) = self.managed.get_mut(&found.pid)
+            && !layout.is_of_another_program(&managed.layout)
+        {
+            managed.name.clone_from(&found.name);
+            if managed.layout != layout {
+                managed.layout = layout;
+                let mappings = managed.mappings(choice);
+                news.events.push(RangesEvent::Mapped(mappings));
+            }
+            return;
+        }
+        if self.managed.remove(&found.pid).is_some() {
+            news.events.push(RangesEvent::Gone(found.pid));
+        }
+        match Managed::open(&self.root, found, layout) {
+            Ok(managed) => {
+                let words = format!("{} ({}) is managed", found.name, found.pid);
+                news.journal.tell(news.epoch, words);
+                let mappings = managed.mappings(choice);
+                self.managed.insert(found.pid, managed);
+                news.events.push(RangesEvent::Mapped(mappings));
+            }
+            Err(error) => {
+                let words = format!("{} is left alone: {error}", found.name);
+                news.journal.tell_once(news.epoch, words);
+            }
+        }
+    }
+}

@@ -1,0 +1,476 @@
+//! The configuration's files: which there are, how they go over each other, and who set a key.
+//!
+//! Responsible for: one file and the drop-ins of its folder (`terrace.toml` and `terrace.toml.d/*.toml`
+//! by name, later ones over earlier ones, tables key by key, anything else as a whole), and for naming
+//! file, line and key of what is wrong. It leaves to `config`: what the keys mean.
+
+use std::fmt;
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+
+use serde::Serialize;
+use toml::de::{DeTable, DeValue};
+use toml::{Table, Value};
+
+/// The file that is read where none is named.
+pub const DEFAULT_FILE: &str = "/etc/terrace/terrace.toml";
+
+/// Every key with its default, as shipped.
+const REFERENCE: &str = include_str!("../../../dist/terrace.toml");
+
+/// What is wrong with a configuration, and where.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, thiserror::Error)]
+pub struct Problem {
+    /// Which file; none where no single one is to blame.
+    pub file: Option<PathBuf>,
+    /// Its line, from 1.
+    pub line: Option<usize>,
+    /// Path of the key, as `engine.windows`.
+    pub key: Option<String>,
+    /// What is wrong, and what is allowed.
+    pub what: String,
+}
+
+impl fmt::Display for Problem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match (&self.file, self.line) {
+            (Some(file), Some(line)) => write!(f, "{}:{line}: ", file.display())?,
+            (Some(file), None) => write!(f, "{}: ", file.display())?,
+            (None, _) => f.write_str("configuration: ")?,
+        }
+        // Checks name their key themselves.
+        match &self.key {
+            Some(key) if !self.what.starts_with(key.as_str()) => write!(f, "{key}: ")?,
+            _ => {}
+        }
+        f.write_str(&self.what)
+    }
+}
+
+/// A key that a file sets.
+#[derive(Debug)]
+struct Key {
+    path: Vec<String>,
+    line: usize,
+    /// Bytes of the file from the key's name to its value's end.
+    span: Range<usize>,
+}
+
+/// One file.
+#[derive(Debug)]
+struct Layer {
+    file: PathBuf,
+    text: String,
+    table: Table,
+    keys: Vec<Key>,
+}
+
+/// All files of a configuration, in the order in which they go over each other.
+#[derive(Debug, Default)]
+pub struct Sources {
+    layers: Vec<Layer>,
+}
+
+impl Sources {
+    /// Reads `file`, or the default one where it is there, and the drop-ins beside it.
+    ///
+    /// # Errors
+    /// Where a file cannot be read or is no TOML.
+    pub fn read(file: Option<&Path>) -> Result<Self, Problem> {
+        let main = file.unwrap_or(Path::new(DEFAULT_FILE));
+        let mut files = Vec::new();
+        // One that may not be looked at fails when it is read: it is not taken for absent.
+        if file.is_some() || main.try_exists().unwrap_or(true) {
+            files.push(main.to_owned());
+        }
+        files.extend(drop_ins(main)?);
+        let layers = files.into_iter().map(Layer::read);
+        Ok(Self {
+            layers: layers.collect::<Result<_, _>>()?,
+        })
+    }
+
+    /// One file's text, already read.
+    ///
+    /// # Errors
+    /// Where it is no TOML.
+    pub fn of_text(text: &str) -> Result<Self, Problem> {
+        let layer = Layer::parse("terrace.toml".into(), text.to_owned())?;
+        Ok(Self {
+            layers: vec![layer],
+        })
+    }
+
+    /// The files, in the order in which they go over each other.
+    pub fn files(&self) -> impl Iterator<Item = &Path> {
+        self.layers.iter().map(|layer| layer.file.as_path())
+    }
+
+    /// For people: which files these are.
+    #[must_use]
+    pub fn words(&self) -> String {
+        let files: Vec<String> = self.files().map(|f| f.display().to_string()).collect();
+        if files.is_empty() {
+            format!("built-in defaults ({DEFAULT_FILE} is not there)")
+        } else {
+            files.join(", ")
+        }
+    }
+
+    /// Every file's text in its place.
+    pub(super) fn texts(&self) -> impl Iterator<Item = (usize, &str)> {
+        let layers = self.layers.iter().enumerate();
+        layers.map(|(i, layer)| (i, layer.text.as_str()))
+    }
+
+    /// What all files together say.
+    pub(super) fn merged(&self) -> Table {
+        let mut merged = Table::new();
+        for layer in &self.layers {
+            merge(&mut merged, layer.table.clone());
+        }
+        merged
+    }
+
+    /// A file that is not of the right shape.
+    pub(super) fn misshapen(&self, layer: usize, error: &toml::de::Error) -> Problem {
+        let layer = &self.layers[layer];
+        layer.problem(error)
+    }
+
+    /// A check that failed. Its message begins with the path of the key that it is about; the last
+    /// file that sets the key, or what it is part of, is to blame.
+    pub(super) fn invalid(&self, what: String) -> Problem {
+        let keys = self.layers.iter().rev().flat_map(|layer| {
+            let keys = layer.keys.iter();
+            keys.map(move |key| (key.path.join("."), key.line, &layer.file))
+        });
+        let named = keys.filter(|(path, ..)| {
+            let rest = what.strip_prefix(path.as_str());
+            rest.is_some_and(|rest| !rest.starts_with(|c: char| c.is_alphanumeric() || c == '_'))
+        });
+        // Of the longest ones the first found, which is the last file's.
+        let blamed = named.reduce(|a, b| if b.0.len() > a.0.len() { b } else { a });
+        let (key, line, file) = match blamed {
+            Some((key, line, file)) => (Some(key), Some(line), Some(file.clone())),
+            None => (None, None, None),
+        };
+        Problem {
+            file,
+            line,
+            key,
+            what,
+        }
+    }
+
+    /// Every key with its value, as TOML, each with a comment that says who set it.
+    #[must_use]
+    pub fn effective(&self) -> String {
+        let mut out = String::new();
+        let mut path = Vec::new();
+        self.print(&self.effective_table(), &mut path, &mut out);
+        out
+    }
+
+    /// Every key with its value.
+    #[must_use]
+    pub fn effective_table(&self) -> Table {
+        // The shipped file is valid by a test.
+        let mut merged: Table = toml::from_str(REFERENCE).unwrap_or_default();
+        merge(&mut merged, self.merged());
+        merged
+    }
+
+    fn print(&self, table: &Table, path: &mut Vec<String>, out: &mut String) {
+        for (name, value) in table {
+            path.push(name.clone());
+            match value {
+                Value::Table(inner) => self.print(inner, path, out),
+                value => {
+                    let key: Vec<String> = path.iter().map(|part| quoted(part)).collect();
+                    let key = key.join(".");
+                    *out += &format!("{key} = {value}  # {}\n", self.set_by(path));
+                }
+            }
+            path.pop();
+        }
+    }
+
+    fn set_by(&self, path: &[String]) -> String {
+        let mut newest_first = self.layers.iter().rev();
+        let found = newest_first.find_map(|layer| {
+            let key = layer.keys.iter().find(|key| key.path == path)?;
+            Some(format!("{}:{}", layer.file.display(), key.line))
+        });
+        found.unwrap_or_else(|| "default".into())
+    }
+}
+
+/// The `*.toml` of the folder beside `file`, by name.
+fn drop_ins(file: &Path) -> Result<Vec<PathBuf>, Problem> {
+    let mut folder = file.as_os_str().to_owned();
+    folder.push(".d");
+    let unreadable = |error: std::io::Error| Problem {
+        file: Some(PathBuf::from(&folder)),
+        line: None,
+        key: None,
+        what: format!("the drop-in folder cannot be read: {error}"),
+    };
+    let entries = match std::fs::read_dir(&folder) {
+        Ok(entries) => entries,
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
+        Err(error) => return Err(unreadable(error)),
+    };
+    let mut files = Vec::new();
+    for entry in entries {
+        let path = entry.map_err(unreadable)?.path();
+        let hidden = path
+            .file_name()
+            .is_some_and(|name| name.as_encoded_bytes().starts_with(b"."));
+        if !hidden && path.extension().is_some_and(|e| e == "toml") {
+            files.push(path);
+        }
+    }
+    files.sort();
+    Ok(files)
+}
+
+impl Layer {
+    fn read(file: PathBuf) -> Result<Self, Problem> {
+        match std::fs::read_to_string(&file) {
+            Ok(text) => Self::parse(file, text),
+            Err(error) => Err(Problem {
+                file: Some(file),
+                line: None,
+                key: None,
+                what: format!("cannot be read: {error}"),
+            }),
+        }
+    }
+
+    fn parse(file: PathBuf, text: String) -> Result<Self, Problem> {
+        let mut layer = Self {
+            file,
+            text,
+            table: Table::new(),
+            keys: Vec::new(),
+        };
+        let spans = DeTable::parse(&layer.text);
+        layer.keys = match spans {
+            Ok(table) => keys(&layer.text, table.get_ref()),
+            Err(error) => return Err(layer.problem(&error)),
+        };
+        layer.table = toml::from_str(&layer.text).map_err(|e| layer.problem(&e))?;
+        Ok(layer)
+    }
+
+    fn problem(&self, error: &toml::de::Error) -> Problem {
+        let at = error.span().map(|span| span.start);
+        let around = self
+            .keys
+            .iter()
+            .filter(|key| at.is_some_and(|at| key.span.contains(&at)));
+        let key = around.max_by_key(|key| key.path.len());
+        Problem {
+            file: Some(self.file.clone()),
+            line: at.map(|at| line(&self.text, at)),
+            key: key.map(|key| key.path.join(".")),
+            // Parsers like to go on over several lines.
+            what: error
+                .message()
+                .split_whitespace()
+                .collect::<Vec<_>>()
+                .join(" "),
+        }
+    }
+}
+
+fn keys(text: &str, table: &DeTable<'_>) -> Vec<Key> {
+    let mut found = Vec::new();
+    let mut open = vec![(Vec::new(), table)];
+    while let Some((path, table)) = open.pop() {
+        for (name, value) in table {
+            let mut path: Vec<String> = path.clone();
+            path.push(name.get_ref().to_string());
+            found.push(Key {
+                line: line(text, name.span().start),
+                span: name.span().start..value.span().end,
+                path: path.clone(),
+            });
+            match value.get_ref() {
+                DeValue::Table(inner) => open.push((path, inner)),
+                DeValue::Array(items) => {
+                    let tables = items.iter().filter_map(|item| item.get_ref().as_table());
+                    open.extend(tables.map(|inner| (path.clone(), inner)));
+                }
+                _ => {}
+            }
+        }
+    }
+    found
+}
+
+/// Number of the line that a byte is in, from 1.
+fn line(text: &str, at: usize) -> usize {
+    let before = text.bytes().take(at);
+    before.filter(|b| *b == b'\n').count() + 1
+}
+
+/// `over` goes over `under`: tables key by key, anything else as a whole.
+fn merge(under: &mut Table, over: Table) {
+    for (name, value) in over {
+        match (under.get_mut(&name), value) {
+            (Some(Value::Table(under)), Value::Table(over)) => merge(under, over),
+            (_, value) => {
+                under.insert(name, value);
+            }
+        }
+    }
+}
+
+fn quoted(name: &str) -> String {
+    let bare = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == '-';
+    if !name.is_empty() && name.chars().all(bare) {
+        name.to_owned()
+    } else {
+        Value::from(name).to_string()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Config;
+    use super::*;
+
+    /// A folder with `terrace.toml` and drop-ins.
+    fn folder(main: &str, drop_ins: &[(&str, &str)]) -> tempfile::TempDir {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::write(dir.path().join("terrace.toml"), main).unwrap();
+        std::fs::create_dir(dir.path().join("terrace.toml.d")).unwrap();
+        for (name, text) in drop_ins {
+            std::fs::write(dir.path().join("terrace.toml.d").join(name), text).unwrap();
+        }
+        dir
+    }
+
+    fn read(dir: &tempfile::TempDir) -> Result<Sources, Problem> {
+        Sources::read(Some(&dir.path().join("terrace.toml")))
+    }
+
+    fn refused(main: &str, drop_ins: &[(&str, &str)]) -> (String, Problem) {
+        let dir = folder(main, drop_ins);
+        let problem = read(&dir).and_then(|s| Config::new(&s)).unwrap_err();
+        let text = problem.to_string();
+        assert_eq!(text.lines().count(), 1, "one message: {text}");
+        let inside = format!("{}/", dir.path().display());
+        (text.replace(&inside, ""), problem)
+    }
+
+    #[test]
+    fn drop_ins_go_over_the_file_by_name_and_key() {
+        let main = "[engine]\nwindows = 4\nwindow_ms = 300\n[vm.a]\nscan = true\n\
+                    [[tier]]\nname = \"x\"\nnodes = [0]\n[[tier]]\nname = \"y\"\nnodes = [1]\n";
+        let tiers =
+            "[[tier]]\nname = \"dram\"\nnodes = [1]\n[[tier]]\nname = \"cxl\"\nnodes = [0]\n";
+        let dir = folder(
+            main,
+            &[
+                ("20-late.toml", "engine.windows = 6\nvm.a.moves = true\n"),
+                ("10-early.toml", "[engine]\nwindows = 5\n"),
+                ("30-tiers.toml", tiers),
+                (".hidden.toml", "nonsense"),
+                ("README", "nonsense"),
+            ],
+        );
+        let sources = read(&dir).unwrap();
+        let config = Config::new(&sources).unwrap();
+        assert_eq!(
+            (config.engine.windows, config.engine.window_ms),
+            (6, 300),
+            "the last file that sets a key has its way"
+        );
+        let a = config.vm("a").unwrap();
+        assert!(a.scan && a.moves, "tables are joined");
+        let nodes: Vec<_> = config.tiers.iter().map(|t| t.nodes.clone()).collect();
+        assert_eq!(nodes, [[1], [0]], "arrays are replaced as a whole");
+        assert!(sources.words().ends_with("30-tiers.toml"));
+    }
+
+    #[test]
+    fn malformed_configuration_is_named_with_its_line() {
+        let (text, _) = refused("[engine]\nwindows = = 3\n", &[]);
+        assert!(text.starts_with("terrace.toml:2: "), "{text}");
+    }
+
+    #[test]
+    fn an_unknown_key_in_a_drop_in_is_named_with_file_and_line() {
+        let (text, problem) = refused("", &[("50-x.toml", "# more\n[engine]\nwindos = 3\n")]);
+        let start = "terrace.toml.d/50-x.toml:3: engine.windos: unknown field `windos`, expected";
+        assert!(text.starts_with(start), "{text}");
+        assert_eq!(problem.key.as_deref(), Some("engine.windos"));
+    }
+
+    #[test]
+    fn a_value_of_the_wrong_type_or_unit_is_named_with_its_key() {
+        let (text, _) = refused("[vm.a]\nceiling = { fast = \"1 parsec\" }\n", &[]);
+        assert!(
+            text.starts_with("terrace.toml:2: vm.a.ceiling.fast: "),
+            "{text}"
+        );
+        let (text, _) = refused("[discover]\nevery = 5\n", &[]);
+        assert!(
+            text.starts_with("terrace.toml:2: discover.every: "),
+            "{text}"
+        );
+    }
+
+    #[test]
+    fn a_value_out_of_range_is_named_where_it_was_set_last() {
+        let main = "[engine]\nwindows = 4\n";
+        let (text, _) = refused(main, &[("a.toml", "\n[engine]\nwindows = 99\n")]);
+        let start = "terrace.toml.d/a.toml:3: engine.windows = 99 is out of range: allowed is";
+        assert!(text.starts_with(start), "{text}");
+        let (text, _) = refused("[vm.\"a b\"]\nfloor = { quick = \"1GiB\" }", &[]);
+        let start = "terrace.toml:1: vm.a b: there is no tier \"quick\": allowed is fast, slow";
+        assert_eq!(text, start);
+        // What two files make together, none of them alone.
+        let floor = "[vm.a]\nfloor = { fast = \"2GiB\" }";
+        let (text, _) = refused(floor, &[("a.toml", "vm.a.ceiling.fast = \"1GiB\"")]);
+        assert!(
+            text.starts_with("terrace.toml.d/a.toml:1: vm.a: the floor of"),
+            "{text}"
+        );
+    }
+
+    #[test]
+    fn a_file_that_is_named_must_be_there_and_the_default_one_need_not() {
+        let missing = Sources::read(Some(Path::new("/nonexistent/terrace.toml"))).unwrap_err();
+        let text = missing.to_string();
+        assert!(
+            text.contains("/nonexistent/terrace.toml: cannot be read"),
+            "{text}"
+        );
+        assert!(Sources::default().words().contains("built-in defaults"));
+        Config::new(&Sources::default()).unwrap();
+    }
+
+    #[test]
+    fn what_is_effective_says_who_set_it_and_is_valid_itself() {
+        let dir = folder(
+            "[engine]\nwindows = 4\n[vm.\"a b\"]\nscan = true\n",
+            &[("a.toml", "engine.windows = 6\n")],
+        );
+        let sources = read(&dir).unwrap();
+        let text = sources.effective();
+        let set_by = |key: &str| {
+            let line = text.lines().find(|l| l.starts_with(key)).unwrap();
+            line.split_once("  # ").unwrap().1.to_owned()
+        };
+        assert!(set_by("engine.windows = 6").ends_with("terrace.toml.d/a.toml:1"));
+        assert!(set_by("vm.\"a b\".scan = true").ends_with("terrace.toml:4"));
+        assert_eq!(set_by("engine.window_ms = 600"), "default");
+        let again = Config::parse(&text).unwrap();
+        let once = Config::new(&sources).unwrap();
+        assert_eq!(format!("{again:?}"), format!("{once:?}"));
+    }
+}

@@ -1,0 +1,37 @@
+//! What is wrong with a configuration.
+
+/// A value that the engine cannot run with.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ConfigError {
+    /// A number outside of its range.
+    #[error("{key} = {value} is out of range: allowed is {allowed}")]
+    Range {
+        /// Which parameter.
+        key: String,
+        /// Its value.
+        value: String,
+        /// What it may be.
+        allowed: String,
+    },
+    /// A name that is not in the registry.
+    #[error("{key} = \"{value}\" is unknown: allowed is {allowed}")]
+    Name {
+        /// Which parameter.
+        key: String,
+        /// Its value.
+        value: String,
+        /// The names there are.
+        allowed: String,
+    },
+    /// A stage that no live host has.
+    #[error(
+        "{key}: {stage} works in the simulator only; a live host scans guest page tables (\"guest-scan\") and moves \
+         pages with the kernel (\"linux\")"
+    )]
+    SimulatorOnly {
+        /// Which parameter.
+        key: String,
+        /// The stage or the policy, as `key = "value"`.
+        stage: String,
+    },
+}

@@ -1,0 +1,399 @@
+//! Runs side by side: one scenario under several policies and sizes of the first tier.
+//!
+//! Responsible for: which runs there are, running them on several threads (each run on one), and each
+//! VM's slowdown against the run in which every VM is `all-fast`. Results come in the order of the
+//! plan, whatever the order in which runs end. It leaves to others: a run itself ([`terrace_sim::Simulation`]).
+
+use std::num::NonZeroUsize;
+use std::str::FromStr;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::time::Instant;
+
+use terrace_sim::{
+    Fault, HostPolicy, Options, Output, RunError, RunResult, Scenario, Simulation, Stop, Sweep,
+    number::float, quantity,
+};
+
+/// Most values of a sweep.
+const MOST_POINTS: usize = 1000;
+
+/// How long a run goes on between looks at whether it shall end: ns of the full-size machine.
+const STEP_NS: u64 = 50_000_000;
+
+/// Sizes of the first tier: `fast=A..B`, doubling, or `fast=A..B:STEP`. `B` is one of them where the
+/// steps meet it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FastSweep {
+    values: Vec<u64>,
+}
+
+impl FromStr for FastSweep {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let range = text.strip_prefix("fast=");
+        let (from, to) = range
+            .and_then(|range| range.split_once(".."))
+            .ok_or_else(|| {
+                format!(
+                    "\"{text}\" is no sweep: write fast=A..B or fast=A..B:STEP, as fast=2GiB..16GiB"
+                )
+            })?;
+        let (to, step) = match to.split_once(':') {
+            Some((to, step)) => (to, Some(quantity::size(step)?)),
+            None => (to, None),
+        };
+        let (from, to) = (quantity::size(from)?, quantity::size(to)?);
+        if from == 0 || from > to || step == Some(0) {
+            return Err(format!(
+                "\"{text}\" has no values: A is above 0 and at most B, STEP above 0"
+            ));
+        }
+        let mut values = Vec::new();
+        let mut next = Some(from);
+        while let Some(value) = next.filter(|value| *value <= to) {
+            if values.len() == MOST_POINTS {
+                return Err(format!(
+                    "\"{text}\" has more than {MOST_POINTS} values: choose a larger step"
+                ));
+            }
+            values.push(value);
+            next = value.checked_add(step.unwrap_or(value));
+        }
+        Ok(Self { values })
+    }
+}
+
+/// One run of a plan.
+#[derive(Debug)]
+struct Job {
+    scenario: Scenario,
+    /// Its policy as it was asked for, where it goes over the scenario's.
+    policy: Option<String>,
+    sweep: Option<Sweep>,
+    /// Whether it was asked for; else it is a reference alone.
+    wanted: bool,
+    /// The job of the same scenario with every VM `all-fast`.
+    reference: usize,
+}
+
+/// What is to be run.
+#[derive(Debug)]
+pub struct Plan {
+    jobs: Vec<Job>,
+}
+
+/// How far a plan is.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Progress {
+    /// Runs that are finished, references included.
+    pub finished: usize,
+    /// All runs.
+    pub runs: usize,
+    /// Part of the work that is done, 0 to 1.
+    pub done: f64,
+}
+
+/// How a plan is carried out.
+pub struct Control<'a> {
+    /// Runs at the same time.
+    pub threads: NonZeroUsize,
+    /// Called often, from any thread.
+    pub on_progress: &'a (dyn Fn(Progress) + Sync),
+    /// Set to end early: what is finished is kept.
+    pub cancelled: &'a AtomicBool,
+}
+
+/// What came of a plan.
+#[derive(Clone, Debug)]
+pub struct Finished {
+    /// The finished runs in the plan's order, without those that are references alone.
+    pub runs: Vec<Output>,
+    /// How many were asked for.
+    pub wanted: usize,
+}
+
+impl Plan {
+    /// The scenario as it is.
+    #[must_use]
+    pub fn single(scenario: &Scenario) -> Self {
+        let mut plan = Self { jobs: Vec::new() };
+        plan.add(scenario, vec![(None, scenario.clone())], None);
+        plan
+    }
+
+    /// The scenario under each policy, for each size of the first tier. A policy goes over those of all
+    /// VMs; a size goes over those of all VMs, and their last tier makes up for the difference, so that
+    /// their memory stays what it is. What the machine has beyond the VMs stays too.
+    ///
+    /// # Errors
+    /// Where a policy is unknown, or a size does not suit the scenario.
+    pub fn compare(
+        scenario: &Scenario,
+        policies: &[String],
+        sweep: Option<&FastSweep>,
+    ) -> Result<Self, RunError> {
+        let variants = |scenario: &Scenario| {
+            let named = policies.iter();
+            let named = named.map(|p| Ok((Some(p.clone()), scenario.with_policy(p)?)));
+            let named = named.collect::<Result<Vec<_>, Fault>>();
+            named.map_err(|fault| RunError(fault.to_string()))
+        };
+        let mut plan = Self { jobs: Vec::new() };
+        let Some(sweep) = sweep else {
+            plan.add(scenario, variants(scenario)?, None);
+            return Ok(plan);
+        };
+        for bytes in sweep.values.iter().copied() {
+            let wrong = |fault: Fault| {
+                let size = quantity::words(bytes);
+                RunError(format!("sweep, fast={size}: {fault}"))
+            };
+            let scenario = scenario.with_fast(bytes).map_err(wrong)?;
+            let point = Sweep {
+                key: "fast".into(),
+                bytes,
+            };
+            plan.add(&scenario, variants(&scenario)?, Some(&point));
+        }
+        Ok(plan)
+    }
+
+    /// How many runs were asked for.
+    #[must_use]
+    pub fn wanted(&self) -> usize {
+        self.jobs.iter().filter(|job| job.wanted).count()
+    }
+
+    /// Runs of one scenario under several policies, with the reference before them unless one of them
+    /// is it.
+    fn add(
+        &mut self,
+        scenario: &Scenario,
+        variants: Vec<(Option<String>, Scenario)>,
+        sweep: Option<&Sweep>,
+    ) {
+        let job = |(policy, scenario)| Job {
+            scenario,
+            policy,
+            sweep: sweep.cloned(),
+            wanted: true,
+            reference: 0,
+        };
+        let mut jobs: Vec<Job> = variants.into_iter().map(job).collect();
+        let all_fast = |job: &Job| {
+            let vms = &job.scenario.vms;
+            vms.iter().all(|vm| vm.policy == HostPolicy::AllFast)
+        };
+        let reference = jobs.iter().position(all_fast);
+        if reference.is_none() {
+            let job = Job {
+                scenario: scenario.all_fast(),
+                policy: None,
+                sweep: None,
+                wanted: false,
+                reference: 0,
+            };
+            jobs.insert(0, job);
+        }
+        let reference = self.jobs.len() + reference.unwrap_or(0);
+        self.jobs
+            .extend(jobs.into_iter().map(|job| Job { reference, ..job }));
+    }
+
+    /// Runs everything. `options` are for the runs that were asked for.
+    ///
+    /// # Errors
+    /// The first in the plan's order that cannot be run; then nothing is told of the others.
+    pub fn run(&self, options: Options, control: &Control) -> Result<Finished, RunError> {
+        self.run_by(control, |job, report| {
+            let options = if job.wanted {
+                options
+            } else {
+                Options::default()
+            };
+            simulate(&job.scenario, options, report, &mut |_| {})
+        })
+    }
+
+    /// The same with whatever runs one job: given what reports its progress and says whether to go on,
+    /// it gives nothing where it was told to end.
+    fn run_by<F>(&self, control: &Control, simulate: F) -> Result<Finished, RunError>
+    where
+        F: Fn(&Job, &dyn Fn(f64) -> bool) -> Result<Option<Output>, RunError> + Sync,
+    {
+        let outputs = each(&self.jobs, control, simulate)?;
+        Ok(self.finished(outputs))
+    }
+
+    fn finished(&self, outputs: Vec<Option<Output>>) -> Finished {
+        let references: Vec<Option<RunResult>> = self
+            .jobs
+            .iter()
+            .map(|job| {
+                outputs[job.reference]
+                    .as_ref()
+                    .map(|output| output.result.clone())
+            })
+            .collect();
+        let mut runs = Vec::new();
+        for ((job, output), reference) in self.jobs.iter().zip(outputs).zip(references) {
+            let Some(mut output) = output.filter(|_| job.wanted) else {
+                continue;
+            };
+            let result = &mut output.result;
+            if let Some(policy) = &job.policy {
+                result.policy.clone_from(policy);
+            }
+            result.sweep.clone_from(&job.sweep);
+            if let Some(reference) = reference {
+                compare_vms(&job.scenario, result, &reference);
+            }
+            runs.push(output);
+        }
+        Finished {
+            runs,
+            wanted: self.wanted(),
+        }
+    }
+}
+
+/// Does every job, each on one thread; what was not finished before the end was asked for is none.
+///
+/// # Errors
+/// That of the first job in order that failed.
+pub(crate) fn each<J, T, F>(
+    jobs: &[J],
+    control: &Control,
+    one: F,
+) -> Result<Vec<Option<T>>, RunError>
+where
+    J: Sync,
+    T: Send,
+    F: Fn(&J, &dyn Fn(f64) -> bool) -> Result<Option<T>, RunError> + Sync,
+{
+    let board = Board::new(jobs.len(), control);
+    let next = AtomicUsize::new(0);
+    let results: Vec<Mutex<Option<Result<T, RunError>>>> =
+        jobs.iter().map(|_| Mutex::new(None)).collect();
+    std::thread::scope(|scope| {
+        for _ in 0..control.threads.get().min(jobs.len()) {
+            scope.spawn(|| {
+                while !board.ended() {
+                    let i = next.fetch_add(1, Ordering::Relaxed);
+                    let Some(job) = jobs.get(i) else { return };
+                    let result = one(job, &|done| board.report(i, done));
+                    if result.is_err() {
+                        board.failed.store(true, Ordering::Relaxed);
+                    }
+                    if let (Some(result), Ok(mut slot)) = (result.transpose(), results[i].lock()) {
+                        *slot = Some(result);
+                        board.finish(i);
+                    }
+                }
+            });
+        }
+    });
+    let results = results
+        .into_iter()
+        .map(|slot| slot.into_inner().ok().flatten());
+    results.map(Option::transpose).collect()
+}
+
+/// How far all jobs are, for those who wait.
+struct Board<'a> {
+    control: &'a Control<'a>,
+    finished: AtomicUsize,
+    failed: AtomicBool,
+    /// Part that is done of each job: an `f64`'s bits.
+    done: Vec<AtomicU64>,
+}
+
+impl<'a> Board<'a> {
+    fn new(jobs: usize, control: &'a Control<'a>) -> Self {
+        Self {
+            control,
+            finished: AtomicUsize::new(0),
+            failed: AtomicBool::new(false),
+            done: (0..jobs).map(|_| AtomicU64::new(0)).collect(),
+        }
+    }
+
+    fn ended(&self) -> bool {
+        self.failed.load(Ordering::Relaxed) || self.control.cancelled.load(Ordering::Relaxed)
+    }
+
+    fn finish(&self, job: usize) {
+        self.finished.fetch_add(1, Ordering::Relaxed);
+        self.report(job, 1.0);
+    }
+
+    /// Notes how far a job is; says whether it shall go on.
+    fn report(&self, job: usize, done: f64) -> bool {
+        self.done[job].store(done.to_bits(), Ordering::Relaxed);
+        let parts = self
+            .done
+            .iter()
+            .map(|d| f64::from_bits(d.load(Ordering::Relaxed)));
+        let (mut sum, mut number) = (0.0, 0.0);
+        for part in parts {
+            sum += part;
+            number += 1.0;
+        }
+        (self.control.on_progress)(Progress {
+            finished: self.finished.load(Ordering::Relaxed),
+            runs: self.done.len(),
+            done: sum / number,
+        });
+        !self.ended()
+    }
+}
+
+/// One run, to its end unless told otherwise. `watch` sees it every 50 ms and at its end.
+pub(crate) fn simulate(
+    scenario: &Scenario,
+    options: Options,
+    report: &dyn Fn(f64) -> bool,
+    watch: &mut dyn FnMut(&mut Simulation),
+) -> Result<Option<Output>, RunError> {
+    let start = Instant::now();
+    let mut simulation = Simulation::new(scenario, options)?;
+    let mut until = STEP_NS;
+    while simulation.advance(until) {
+        watch(&mut simulation);
+        if !report(simulation.progress()) {
+            return Ok(None);
+        }
+        until += STEP_NS;
+    }
+    watch(&mut simulation);
+    let mut result = simulation.result();
+    result.wall_s = start.elapsed().as_secs_f64();
+    result.accesses_per_wall_s = float(result.accesses) / result.wall_s;
+    Ok(Some(Output {
+        result,
+        timeline: simulation.timeline().clone(),
+    }))
+}
+
+/// Fills in what each VM is against the reference: its slowdown (of run times, or of operations per
+/// second where the time was given) and what that costs.
+fn compare_vms(scenario: &Scenario, result: &mut RunResult, reference: &RunResult) {
+    let vms = result.vms.iter_mut().zip(&reference.vms);
+    for ((vm, reference), description) in vms.zip(&scenario.vms) {
+        let slowdown = match description.stop {
+            Stop::Duration(_) => reference.ops_per_s / vm.ops_per_s,
+            Stop::Ops(_) | Stop::Trace => vm.runtime_s / reference.runtime_s,
+        };
+        vm.slowdown_vs_all_fast = Some(slowdown).filter(|s| s.is_finite());
+        let per_cost = vm
+            .cost
+            .zip(reference.cost)
+            .map(|(cost, all)| all / cost / slowdown);
+        vm.performance_per_cost = per_cost.filter(|p| p.is_finite());
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,101 @@
+//! Who is on a page: runs, policies and VMs, and the colour of each policy.
+
+use terrace_sim::{Output, VmResult, VmTimeline};
+
+use super::words::bytes;
+
+/// Colours of policies in the style sheet; more policies use them again.
+const COLOURS: usize = 12;
+
+/// The runs of a page, or of one value of a sweep.
+#[derive(Clone)]
+pub struct Cast<'a> {
+    /// The runs, as they came.
+    pub runs: Vec<&'a Output>,
+    policies: Vec<&'a str>,
+    /// Names of the VMs, in order of appearance.
+    pub vms: Vec<&'a str>,
+}
+
+impl<'a> Cast<'a> {
+    pub fn new(runs: &'a [Output]) -> Self {
+        let mut policies = Vec::new();
+        let mut vms = Vec::new();
+        for run in runs {
+            add(&mut policies, &run.result.policy);
+            run.result.vms.iter().for_each(|vm| add(&mut vms, &vm.name));
+        }
+        Self {
+            runs: runs.iter().collect(),
+            policies,
+            vms,
+        }
+    }
+
+    /// The same with the runs of one value of a sweep (none: no sweep); colours stay.
+    pub fn swept(&self, value: Option<u64>) -> Self {
+        let here = |run: &&&Output| swept(run) == value;
+        Self {
+            runs: self.runs.iter().filter(here).copied().collect(),
+            ..self.clone()
+        }
+    }
+
+    /// The values of the sweep in order of appearance; just none where there is no sweep.
+    pub fn sweep(&self) -> Vec<Option<u64>> {
+        let mut values = Vec::new();
+        for run in &self.runs {
+            let value = swept(run);
+            if !values.contains(&value) {
+                values.push(value);
+            }
+        }
+        values
+    }
+
+    /// Class of the style sheet that colours a policy.
+    pub fn colour(&self, policy: &str) -> String {
+        let position = self.policies.iter().position(|p| *p == policy);
+        format!("c{}", position.unwrap_or(0) % COLOURS)
+    }
+
+    /// All policies with their colours.
+    pub fn policies(&self) -> impl Iterator<Item = (&'a str, String)> {
+        self.policies.iter().map(|p| (*p, self.colour(p)))
+    }
+
+    /// When the last sample of all was taken, s.
+    pub fn end(&self) -> f64 {
+        let vms = self.runs.iter().flat_map(|run| &run.timeline.vms);
+        let ends = vms.flat_map(|vm| vm.samples.iter().map(|s| s.at_s));
+        ends.filter(|at| at.is_finite()).fold(0.0, f64::max)
+    }
+}
+
+fn add<'a>(to: &mut Vec<&'a str>, name: &'a str) {
+    if !to.contains(&name) {
+        to.push(name);
+    }
+}
+
+/// A run's value of the sweep.
+pub fn swept(run: &Output) -> Option<u64> {
+    run.result.sweep.as_ref().map(|sweep| sweep.bytes)
+}
+
+/// `fast 8 GiB`, for people.
+pub fn sweep_words(run: &Output) -> String {
+    let sweep = run.result.sweep.as_ref();
+    sweep.map_or_else(String::new, |s| format!("{} {}", s.key, bytes(s.bytes)))
+}
+
+/// A VM's part of a run.
+pub fn result<'a>(run: &'a Output, vm: &str) -> Option<&'a VmResult> {
+    run.result.vms.iter().find(|v| v.name == vm)
+}
+
+/// How it went over time.
+pub fn timeline<'a>(run: &'a Output, vm: &str) -> Option<&'a VmTimeline> {
+    let found = run.timeline.vms.iter().find(|v| v.name == vm);
+    found.filter(|v| !v.samples.is_empty())
+}

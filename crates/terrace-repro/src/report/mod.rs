@@ -1,0 +1,110 @@
+//! A run, or several, as one page for a browser.
+//!
+//! Responsible for: one file that needs nothing else: no script, no font, no network; light and dark;
+//! the same bytes for the same runs. It leaves to others: writing it, and the figures.
+
+mod bars;
+mod cast;
+mod chart;
+mod heat;
+mod over_time;
+mod stretch;
+mod sweep;
+mod table;
+#[cfg(test)]
+mod tests;
+mod words;
+
+use cast::Cast;
+use terrace_sim::Output;
+use words::{bytes, escaped, fixed};
+
+const STYLE: &str = include_str!("style.css");
+
+/// The page of these runs, in their order. Runs of a sweep carry its value.
+#[must_use]
+pub fn html(title: &str, runs: &[Output]) -> String {
+    let cast = Cast::new(runs);
+    let title = escaped(title);
+    let mut page = format!(
+        "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\"/>\n\
+         <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\"/>\n\
+         <title>{title}</title>\n<style>\n{STYLE}</style>\n</head>\n<body>\n\
+         <header><h1>{title}</h1>\n{}</header>\n<main>\n",
+        facts(runs)
+    );
+    if runs.is_empty() {
+        page += "<p>There are no runs.</p>\n";
+    } else {
+        page += &section("Summary", &table::draw(&cast));
+        page += &parts(&cast);
+    }
+    page + "</main>\n</body>\n</html>\n"
+}
+
+/// What all runs have in common.
+fn facts(runs: &[Output]) -> String {
+    let Some(first) = runs.first().map(|run| &run.result) else {
+        return String::new();
+    };
+    let longest = runs.iter().map(|run| run.result.simulated_s);
+    let longest = longest.filter(|s| s.is_finite()).fold(0.0, f64::max);
+    format!(
+        "<p>Scenario <b>{}</b>, seed {}, scale {}; {} {}, up to {} s of the full-size machine. All \
+         times, sizes and counts are of the full-size machine.</p>\n",
+        escaped(&first.scenario),
+        first.seed,
+        first.scale,
+        runs.len(),
+        if runs.len() == 1 { "run" } else { "runs" },
+        fixed(longest, 1),
+    )
+}
+
+fn parts(cast: &Cast) -> String {
+    let legend = legend(cast);
+    let mut out = String::new();
+    let lines = sweep::draw(cast);
+    if !lines.is_empty() {
+        out += &section("Slowdown by fast memory", &(legend.clone() + &lines));
+    }
+    for value in cast.sweep() {
+        let here = cast.swept(value);
+        let mut body = section("Run time and slowdown", &bars::draw(&here));
+        if here.end() > 0.0 {
+            let lines = legend.clone() + &over_time::hits_and_moves(&here);
+            body += &section("Fast hits and moves over time", &lines);
+            body += &section("Tier occupancy over time", &over_time::tiers(&here));
+        }
+        out += &match value {
+            Some(value) => format!(
+                "<details><summary>Runs with {}</summary>\n{body}</details>\n",
+                bytes(value)
+            ),
+            None => body,
+        };
+    }
+    if cast.end() > 0.0 {
+        out += &section("Heat: address and time", &heat::draw(cast));
+    } else {
+        out += "<p>No timeline was kept: there is nothing to show over time.</p>\n";
+    }
+    out
+}
+
+fn section(title: &str, body: &str) -> String {
+    format!("<section><h2>{title}</h2>\n{body}</section>\n")
+}
+
+/// The policies' colours; one policy needs no legend.
+fn legend(cast: &Cast) -> String {
+    let spans = cast.policies();
+    let spans = spans.map(|(policy, colour)| {
+        format!("<span><i class=\"{colour}\"></i>{}</span>", escaped(policy))
+    });
+    let spans: Vec<String> = spans.collect();
+    if spans.len() < 2 {
+        return String::new();
+    }
+    format!("<p class=\"legend\">{}</p>\n", spans.concat())
+}

@@ -1,0 +1,148 @@
+//! Carrying experiments out: every run once, on all threads, whoever needs it.
+
+use std::collections::BTreeMap;
+
+use terrace_sim::RunError;
+
+use super::row::{Outcome, Report, Row};
+use super::runs::{Load, Measured, Results, Run};
+use super::{Experiment, Kind};
+use crate::compare::{Control, each};
+
+/// Which seeds and which scale.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Choice {
+    /// The first seed.
+    pub seed: u64,
+    /// How many seeds, one after another: 1 or more.
+    pub seeds: u64,
+    /// Instead of the scenarios' own scale.
+    pub scale: Option<u64>,
+}
+
+/// What came of it.
+#[derive(Debug)]
+pub struct Done {
+    /// The experiments all of whose runs are finished.
+    pub report: Report,
+    /// How many were asked for.
+    pub wanted: usize,
+    /// Different runs that were finished.
+    pub runs: usize,
+}
+
+/// One seed of an experiment: its runs by name, as places in the pool.
+type Needs = Vec<(String, Result<usize, String>)>;
+
+struct Pool {
+    runs: Vec<Run>,
+}
+
+impl Pool {
+    /// Where a run is, which is added unless it is there.
+    fn place(&mut self, run: Run) -> Result<usize, String> {
+        if let Err(why) = &run.scenario {
+            return Err(why.clone());
+        }
+        if let Some(at) = self.runs.iter().position(|other| other.same(&run)) {
+            return Ok(at);
+        }
+        self.runs.push(run);
+        Ok(self.runs.len() - 1)
+    }
+}
+
+/// Carries the experiments out.
+///
+/// # Errors
+/// Where a scenario is not valid at the scale asked for. A run that fails is told in its rows.
+pub fn carry_out(
+    experiments: &[&'static Experiment],
+    choice: Choice,
+    control: &Control,
+) -> Result<Done, RunError> {
+    let mut pool = Pool { runs: Vec::new() };
+    let mut needs: Vec<(Option<u64>, Vec<Needs>)> = Vec::new();
+    for experiment in experiments {
+        needs.push(plan(experiment, choice, &mut pool)?);
+    }
+    let measured = each(&pool.runs, control, |run, report| {
+        // One run that fails leaves the other experiments alone.
+        match run.measure(report) {
+            Ok(measured) => Ok(measured.map(Ok)),
+            Err(error) => Ok(Some(Err(error.to_string()))),
+        }
+    })?;
+    let mut outcomes = Vec::new();
+    for (experiment, (scale, seeds)) in experiments.iter().zip(needs) {
+        let rows: Option<Vec<Vec<Row>>> = seeds
+            .into_iter()
+            .map(|needs| results(needs, &measured).map(|results| (experiment.rows)(&results)))
+            .collect();
+        if let Some(rows) = rows {
+            outcomes.push(Outcome::new(experiment, scale, &rows));
+        }
+    }
+    Ok(Done {
+        report: Report {
+            seed: choice.seed,
+            seeds: choice.seeds,
+            experiments: outcomes,
+        },
+        wanted: experiments.len(),
+        runs: measured.iter().flatten().count(),
+    })
+}
+
+/// How many different runs the experiments need.
+///
+/// # Errors
+/// As [`carry_out`].
+pub fn different_runs(
+    experiments: &[&'static Experiment],
+    choice: Choice,
+) -> Result<usize, RunError> {
+    let mut pool = Pool { runs: Vec::new() };
+    for experiment in experiments {
+        plan(experiment, choice, &mut pool)?;
+    }
+    Ok(pool.runs.len())
+}
+
+/// An experiment's scale, and for each seed its runs.
+fn plan(
+    experiment: &Experiment,
+    choice: Choice,
+    pool: &mut Pool,
+) -> Result<(Option<u64>, Vec<Needs>), RunError> {
+    let mut scale = None;
+    let mut seeds = Vec::new();
+    for nth in 0..choice.seeds {
+        let mut needs = Needs::new();
+        if let (Some(file), false) = (
+            &experiment.file,
+            matches!(experiment.kind, Kind::Waiting(_)),
+        ) {
+            let load = Load::new(file, choice.seed + nth, choice.scale)?;
+            scale = Some(load.base().machine.scale);
+            for run in (experiment.runs)(&load) {
+                needs.push((run.key.clone(), pool.place(run)));
+            }
+        }
+        seeds.push(needs);
+    }
+    Ok((scale, seeds))
+}
+
+/// What came of one seed's runs; none where one of them is not finished.
+fn results(needs: Needs, measured: &[Option<Result<Measured, String>>]) -> Option<Results> {
+    let mut by_key = BTreeMap::new();
+    for (key, place) in needs {
+        let result = match place {
+            Ok(at) => measured.get(at)?.clone()?,
+            Err(why) => Err(why),
+        };
+        by_key.insert(key, result);
+    }
+    Some(Results::new(by_key))
+}

@@ -1,0 +1,347 @@
+//! Figures 1, 6 and 7: what management costs, and what it is good for, by the number of VMs.
+
+use terrace_sim::{Overhead, Scenario, Vm, VmResult, number::float};
+
+use crate::repro::row::{Claim, Input, Row};
+use crate::repro::runs::{Load, Measured, Results, Run};
+use crate::repro::{Experiment, File, Kind, Paper, Why};
+
+const FILE: Option<File> = Some(File {
+    name: "hypertier-gups-9",
+    text: include_str!("../../../../../scenarios/hypertier-gups-9.toml"),
+});
+
+/// What guests place their pages by.
+const POLICIES: [&str; 4] = ["hyperplace", "memtis", "tpp", "nomad"];
+
+/// vCPUs that VMs share in figure 1.
+const VCPUS: u32 = 36;
+
+/// VMs of figure 1, each of which has as many vCPUs as the others.
+const TOGETHER: [u32; 4] = [1, 3, 6, 9];
+
+/// VMs of figure 6, of 4 vCPUs each.
+const SIDE_BY_SIDE: [u32; 3] = [1, 5, 9];
+
+/// VMs of the scenario file.
+const ALL: u32 = 9;
+
+/// MiB that are worked on, and updates, in all of its VMs together.
+const WORKED_ON: u32 = 126 * 1024;
+const UPDATES: u64 = 8_100_000_000;
+
+/// Figure 1.
+pub const FIGURE_1: Experiment = Experiment {
+    paper: Paper::Hypertier,
+    name: "hypertier/figure-1",
+    title: "What management costs, by the number of VMs that do the same updates together",
+    kind: Kind::Figures,
+    file: FILE,
+    inputs: &[
+        Input {
+            what: "36 vCPUs, 126 GiB that are worked on and 8.1 billion updates, divided evenly; 4 GiB of memory \
+                   per vCPU, a fifth of it DRAM; latencies and bandwidths of table 2",
+            from: "§3.2",
+        },
+        Input {
+            what: "a seventh of the memory is hot and updated ten times as often as the rest together; it is the \
+                   end of memory",
+            from: "§6.2; that it is the end, GUPS's own way",
+        },
+        Input {
+            what: "1, 3, 6 and 9 VMs of the six numbers that divide the 36 vCPUs",
+            from: "our choice, for time",
+        },
+        Input {
+            what: "cores are CPU time of sampling, classification and migration over the run's time. Three and \
+                   a half (\"more than\") are the text's, of TPP; all else is a picture",
+            from: "§3.2",
+        },
+    ],
+    runs: |load| {
+        let runs = TOGETHER.into_iter().flat_map(|vms| {
+            POLICIES.map(|policy| run(together(load, vms), policy, key(policy, vms)))
+        });
+        runs.collect()
+    },
+    rows: figure_1_rows,
+    why: &[Why {
+        rows: "tpp, 9 VMs",
+        text: "each cold page is updated every three seconds, so it is found active at a later hint, and TPP \
+               promotes it: 29 GiB in each VM, where 2 GiB are hot. If the cold part is hardly touched (weight = \
+               1000 instead of 10), it promotes 2.2 GiB and takes 1.8 cores. With 100 ns of computing per update \
+               it takes 11. How many pages the paper's TPP moved, its text does not say.",
+    }],
+};
+
+/// Figure 6.
+pub const FIGURE_6: Experiment = Experiment {
+    paper: Paper::Hypertier,
+    name: "hypertier/figure-6",
+    title: "Updates a second in each VM, by the number of VMs of 4 vCPUs side by side",
+    kind: Kind::Figures,
+    file: FILE,
+    inputs: &[
+        Input {
+            what: "VMs of 4 vCPUs and 16 GiB, a fifth of it DRAM; 14 GiB are worked on; 900 million updates each",
+            from: "§6.1, §6.2",
+        },
+        Input {
+            what: "the mean over one iteration from the start, in which pages find their places; the paper measures \
+                   the third of three",
+            from: "our choice, for time",
+        },
+        Input {
+            what: "that HyperPlace is ahead of all others is the text's; how far, a picture's",
+            from: "§6.3",
+        },
+    ],
+    runs: |load| {
+        let runs = SIDE_BY_SIDE.into_iter().flat_map(|vms| {
+            POLICIES.map(|policy| run(Ok(side_by_side(load, vms)), policy, key(policy, vms)))
+        });
+        runs.collect()
+    },
+    rows: figure_6_rows,
+    why: &[],
+};
+
+/// Figure 7.
+pub const FIGURE_7: Experiment = Experiment {
+    paper: Paper::Hypertier,
+    name: "hypertier/figure-7",
+    title: "What each stage of management costs on nine VMs",
+    kind: Kind::Figures,
+    file: FILE,
+    inputs: &[
+        Input {
+            what: "nine VMs as in figure 6; CPU time per VM",
+            from: "§6.3",
+        },
+        Input {
+            what: "ratios are the text's, those against Nomad and TPP \"up to\" it; seconds are a picture's",
+            from: "§6.3",
+        },
+        Input {
+            what: "sampling: work on records, scans of page tables, hinting faults and shootdowns for them; \
+                   classification: LRU lists, histograms, ranges and walks for what to move; migration: all of \
+                   moving",
+            from: "our choice: §6.3 does not draw the lines",
+        },
+    ],
+    runs: |load| {
+        POLICIES
+            .map(|policy| run(Ok(side_by_side(load, ALL)), policy, key(policy, ALL)))
+            .into()
+    },
+    rows: figure_7_rows,
+    why: &[
+        Why {
+            rows: "sampling of memtis",
+            text: "a record costs both the same here, and Memtis takes one for each 199 loads, hyperplace one for \
+                   each 4093 loads and one for each 4093 stores: 10.3 times as many, and no more than that. That \
+                   Memtis's thread polls its buffers is not modelled, nor loads that hit the caches, which \
+                   hyperplace's threshold of 80 leaves out.",
+        },
+        Why {
+            rows: "classification of memtis",
+            text: "all of it is looking at pages of its lists, each 100,000 samples anew (45 times here), at an \
+                   estimated 150 ns a page; hyperplace's is walking page tables, 3 ns an entry. Made free, both \
+                   are 0 to a hundredth of a second. The paper's Memtis does not find the hot part, and so has \
+                   less to look for; this one does, as updates are \
+                   sampled as loads too.",
+        },
+        Why {
+            rows: "classification of",
+            text: "both are the same lists of the same kernel here, and differ by how long the run takes and how \
+                   much is moved; looking at a page is estimated at 150 ns. hyperplace's part is a survey of \
+                   the entries that it asks about in each epoch; agent and simulation drive one controller.",
+        },
+    ],
+};
+
+fn key(policy: &str, vms: u32) -> String {
+    format!("{policy}, {}", counted(vms))
+}
+
+fn counted(vms: u32) -> String {
+    let plural = if vms == 1 { "" } else { "s" };
+    format!("{vms} VM{plural}")
+}
+
+fn run(scenario: Result<Scenario, String>, policy: &str, key: String) -> Run {
+    let quoted = format!("\"{policy}\"");
+    Run::new(key, scenario.and_then(|all| all.with_policy_text(&quoted)))
+}
+
+/// So many VMs with an equal part each of what the nine have.
+fn together(load: &Load, vms: u32) -> Result<Scenario, String> {
+    let mut scenario = load.workload(&format!(
+        "{{ kind = \"gups\", preset = \"hypertier\", size = \"{}MiB\", ops = {} }}",
+        WORKED_ON / vms,
+        UPDATES / u64::from(vms)
+    ))?;
+    let first = scenario.vms[0].clone();
+    let part = |bytes: &u64| bytes * u64::from(ALL) / u64::from(vms);
+    let vm = |number| Vm {
+        name: format!("vm{number}"),
+        vcpus: VCPUS / vms,
+        sizes: first.sizes.iter().map(part).collect(),
+        ..first.clone()
+    };
+    scenario.vms = (1..=vms).map(vm).collect();
+    Ok(scenario)
+}
+
+/// So many of the nine VMs.
+fn side_by_side(load: &Load, vms: u32) -> Scenario {
+    let mut scenario = load.base().clone();
+    scenario.vms.truncate(terrace_sim::number::index(vms));
+    for (i, tier) in scenario.machine.tiers.iter_mut().enumerate() {
+        tier.bytes = scenario.vms.iter().map(|vm| vm.sizes[i]).sum();
+    }
+    scenario
+}
+
+fn figure_1_rows(results: &Results) -> Vec<Row> {
+    let mut rows = Vec::new();
+    for policy in POLICIES {
+        for vms in TOGETHER {
+            let key = key(policy, vms);
+            let claim = match (policy, vms) {
+                ("tpp", ALL) => Claim::Is(3.5),
+                _ => Claim::Nothing,
+            };
+            let cores = results.get(&key).map(cores);
+            rows.push(Row::new(key, "cores", claim, cores));
+        }
+    }
+    for vms in TOGETHER {
+        let what = format!(
+            "updates of hyperplace over the best other's, {}",
+            counted(vms)
+        );
+        rows.push(Row::new(what, "ratio", Claim::Nothing, ahead(results, vms)));
+    }
+    rows
+}
+
+fn figure_6_rows(results: &Results) -> Vec<Row> {
+    let mut rows = Vec::new();
+    for policy in POLICIES {
+        for vms in SIDE_BY_SIDE {
+            let key = key(policy, vms);
+            let updates = results.get(&key).map(|run| updates(run) / 1e6);
+            rows.push(Row::new(key, "M/s", Claim::Nothing, updates));
+        }
+    }
+    for vms in SIDE_BY_SIDE {
+        let what = format!("hyperplace over the best other, {}", counted(vms));
+        rows.push(Row::new(
+            what,
+            "ratio",
+            Claim::AtLeast(1.0),
+            ahead(results, vms),
+        ));
+    }
+    rows
+}
+
+/// A stage's name and its part of an overhead.
+type Stage = (&'static str, fn(&Overhead) -> f64);
+
+const STAGES: [Stage; 3] = [
+    ("sampling", |spent| spent.track),
+    ("classification", |spent| spent.classify),
+    ("migration", |spent| spent.migrate),
+];
+
+/// What the text says of a stage: whose, over `hyperplace`'s.
+const RATIOS: [(usize, &str, Claim); 7] = [
+    (0, "memtis", Claim::Is(29.0)),
+    (1, "nomad", Claim::Is(8.4)),
+    (2, "nomad", Claim::Is(18.4)),
+    (1, "tpp", Claim::Is(2.5)),
+    (2, "tpp", Claim::Is(7.7)),
+    (1, "memtis", Claim::AtMost(1.0)),
+    (2, "memtis", Claim::AtMost(1.0)),
+];
+
+fn figure_7_rows(results: &Results) -> Vec<Row> {
+    let seconds = |policy: &str, (_, of): Stage| {
+        let run = results.get(&key(policy, ALL))?;
+        Ok(mean(run, |vm| of(&vm.overhead_s)))
+    };
+    let mut rows = Vec::new();
+    for policy in POLICIES {
+        for stage in STAGES {
+            let what = format!("{policy}, {}", stage.0);
+            rows.push(Row::new(what, "s", Claim::Nothing, seconds(policy, stage)));
+        }
+    }
+    for (stage, other, claim) in RATIOS {
+        let what = format!("{} of {other} over hyperplace's", STAGES[stage].0);
+        let ours = seconds("hyperplace", STAGES[stage]);
+        let ratio = ours.and_then(|ours| Ok(seconds(other, STAGES[stage])? / ours));
+        rows.push(Row::new(what, "ratio", claim, ratio));
+    }
+    rows
+}
+
+/// Processors that management keeps busy.
+fn cores(run: &Measured) -> f64 {
+    let spent = |vm: &VmResult| STAGES.iter().map(|(_, of)| of(&vm.overhead_s)).sum::<f64>();
+    run.result.vms.iter().map(spent).sum::<f64>() / run.result.simulated_s
+}
+
+/// Updates a second, mean over the VMs.
+fn updates(run: &Measured) -> f64 {
+    mean(run, |vm| vm.ops_per_s)
+}
+
+fn mean(run: &Measured, of: impl Fn(&VmResult) -> f64) -> f64 {
+    let vms = &run.result.vms;
+    vms.iter().map(of).sum::<f64>() / float(vms.len() as u64)
+}
+
+/// Updates a second of `hyperplace`, over those of the best of the others.
+fn ahead(results: &Results, vms: u32) -> Result<f64, String> {
+    let of = |policy: &&str| Ok(updates(results.get(&key(policy, vms))?));
+    let all: Result<Vec<f64>, String> = POLICIES.iter().map(of).collect();
+    let all = all?;
+    let best = all[1..].iter().copied().fold(0.0, f64::max);
+    Ok(all[0] / best)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn load() -> Load {
+        Load::new(&FILE.unwrap(), 1, None).unwrap()
+    }
+
+    #[test]
+    fn vms_together_have_what_the_nine_have() {
+        let load = load();
+        for vms in TOGETHER {
+            let scenario = together(&load, vms).unwrap();
+            scenario.check().unwrap();
+            let sum = |of: fn(&Vm) -> u64| scenario.vms.iter().map(of).sum::<u64>();
+            assert_eq!(sum(|vm| u64::from(vm.vcpus)), 36);
+            assert_eq!(sum(|vm| vm.sizes[0]), scenario.machine.tiers[0].bytes);
+            assert_eq!(sum(|vm| vm.sizes[1]), scenario.machine.tiers[1].bytes);
+        }
+        // So figures 1, 6 and 7 share their runs.
+        let nine = run(together(&load, ALL), "tpp", String::new());
+        assert!(nine.same(&run(Ok(side_by_side(&load, ALL)), "tpp", String::new())));
+    }
+
+    #[test]
+    fn fewer_vms_have_a_smaller_machine() {
+        let scenario = side_by_side(&load(), 5);
+        scenario.check().unwrap();
+        assert_eq!(scenario.vms.len(), 5);
+        assert_eq!(scenario.machine.tiers[0].bytes, (5 * 3276) << 20);
+    }
+}

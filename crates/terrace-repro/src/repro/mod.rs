@@ -1,0 +1,171 @@
+//! The papers' figures beside the simulator's: `terrace sim repro`.
+//!
+//! Responsible for: which experiments there are ([`experiments`]), the runs that they need (each once,
+//! whoever needs it), the rows that come of them ([`row`]), and how they are written ([`render`]). It
+//! leaves to others: running ([`terrace_sim::Simulation`]), doing many runs at a time ([`crate::compare`]), the
+//! command line and the terminal.
+//!
+//! **No figure of a paper is used to set anything**, apart from the inputs that an experiment names. A
+//! program's compute time may come from one column, "all on slow memory", which is then an input
+//! ([`pace`]).
+
+pub mod carry_out;
+pub mod pace;
+pub mod render;
+pub mod row;
+pub mod runs;
+
+mod hmvisor;
+mod hypertier;
+mod predictions;
+mod vtmm;
+
+use serde::{Deserialize, Serialize};
+
+use row::{Input, Row};
+use runs::{Load, Results, Run};
+
+/// Whose figures.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Paper {
+    /// vTMM: Tiered Memory Management for Virtual Machines.
+    Vtmm,
+    /// HyperTier.
+    Hypertier,
+    /// HMvisor.
+    Hmvisor,
+}
+
+impl Paper {
+    /// All papers.
+    pub const ALL: [Self; 3] = [Self::Vtmm, Self::Hypertier, Self::Hmvisor];
+
+    /// Its name on the command line.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Vtmm => "vtmm",
+            Self::Hypertier => "hypertier",
+            Self::Hmvisor => "hmvisor",
+        }
+    }
+
+    /// Its name in text.
+    #[must_use]
+    pub fn title(self) -> &'static str {
+        match self {
+            Self::Vtmm => "vTMM",
+            Self::Hypertier => "HyperTier",
+            Self::Hmvisor => "HMvisor",
+        }
+    }
+}
+
+/// What an experiment is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// The paper's text has figures to stand beside.
+    Figures,
+    /// The paper's results are not in the text that is at hand: the rows are predictions.
+    Prediction,
+    /// It cannot be run yet: what it waits for.
+    Waiting(&'static str),
+}
+
+/// Why rows are more than 25 % off.
+#[derive(Clone, Copy, Debug)]
+pub struct Why {
+    /// The rows that it is about: those whose `what` has this in it.
+    pub rows: &'static str,
+    /// The reason, as found out by trying.
+    pub text: &'static str,
+}
+
+/// A scenario file that is part of the program.
+#[derive(Clone, Copy, Debug)]
+pub struct File {
+    /// Its name without folder and ending.
+    pub name: &'static str,
+    /// What it says.
+    pub text: &'static str,
+}
+
+/// An experiment of a paper.
+pub struct Experiment {
+    /// Whose.
+    pub paper: Paper,
+    /// Its name, with the paper's: `vtmm/table-4`.
+    pub name: &'static str,
+    /// What it asks.
+    pub title: &'static str,
+    /// What it is.
+    pub kind: Kind,
+    /// The scenario that its runs are made from; none while it waits for something.
+    pub file: Option<File>,
+    /// What was taken from the paper, and what was chosen where it says nothing.
+    pub inputs: &'static [Input],
+    /// Its runs, made from the scenario.
+    pub runs: fn(&Load) -> Vec<Run>,
+    /// Its rows for one seed, made from its runs.
+    pub rows: fn(&Results) -> Vec<Row>,
+    /// Why rows are far off.
+    pub why: &'static [Why],
+}
+
+impl Experiment {
+    /// Its name without the paper's: `table-4`.
+    #[must_use]
+    pub fn short_name(&self) -> &'static str {
+        self.name
+            .split_once('/')
+            .map_or(self.name, |(_, name)| name)
+    }
+}
+
+/// All experiments in the order of the papers.
+#[must_use]
+pub fn experiments() -> Vec<&'static Experiment> {
+    let mut all = Vec::new();
+    all.extend(vtmm::EXPERIMENTS);
+    all.extend(predictions::EXPERIMENTS);
+    all.extend(hypertier::EXPERIMENTS);
+    all.extend(hmvisor::EXPERIMENTS);
+    all
+}
+
+/// What [`named`] calls the experiments that are predictions, whosesoever.
+pub const PREDICTIONS: &str = "predictions";
+
+/// The experiments of a name: a paper's, one, or all predictions.
+///
+/// # Errors
+/// Says which there are.
+pub fn named(name: &str) -> Result<Vec<&'static Experiment>, String> {
+    let of_name = |e: &&Experiment| {
+        let predicted = name == PREDICTIONS && e.kind == Kind::Prediction;
+        e.paper.name() == name || e.name == name || predicted
+    };
+    let found: Vec<_> = experiments().into_iter().filter(of_name).collect();
+    if found.is_empty() {
+        return Err(format!(
+            "there is no experiment \"{name}\": there are {}",
+            names().join(", ")
+        ));
+    }
+    Ok(found)
+}
+
+/// Every name that [`named`] knows: papers that have experiments, the predictions, then the experiments.
+#[must_use]
+pub fn names() -> Vec<&'static str> {
+    let all = experiments();
+    let has = |paper: &Paper| all.iter().any(|e| e.paper == *paper);
+    let papers = Paper::ALL.into_iter().filter(has);
+    let papers = papers.map(Paper::name);
+    let groups = papers.chain([PREDICTIONS]);
+    groups.chain(all.iter().map(|e| e.name)).collect()
+}
+
+#[cfg(test)]
+mod tests;

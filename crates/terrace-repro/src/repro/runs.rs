@@ -1,0 +1,290 @@
+//! The runs that an experiment needs, and what came of them.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use terrace_proto::snapshot::Round;
+use terrace_proto::{Command, VmId};
+use terrace_sim::{
+    Options, RunError, RunResult, Scenario, Simulation, Stop, Vm, VmResult, number::float,
+};
+
+use super::File;
+use super::pace;
+use crate::compare::simulate;
+
+/// The first VM, as the engine knows it.
+const FIRST: VmId = VmId(1);
+
+/// An experiment's scenario as it is before variations.
+pub struct Load {
+    scenario: Scenario,
+}
+
+/// A run that an experiment needs.
+#[derive(Clone, Debug)]
+pub struct Run {
+    /// Its name within the experiment.
+    pub key: String,
+    /// What to run, or why it cannot be.
+    pub scenario: Result<Scenario, String>,
+    /// Its first VM's rounds follow at once on each other until all of its pages are in the first tier;
+    /// then it is left alone.
+    pub migrate_all: bool,
+    /// Slowdown of `all-slow` against `all-fast` that the first VM's compute time is solved from, if it
+    /// is (docs of [`pace`]).
+    pub all_slow: Option<f64>,
+}
+
+/// What came of a run.
+#[derive(Clone, Debug)]
+pub struct Measured {
+    /// Its result.
+    pub result: RunResult,
+    /// Every round that its first VM's policy ended.
+    pub rounds: Vec<Round>,
+    /// Exits of its first VM without those by which the host flushes translations.
+    pub exits: u64,
+    /// Share of the accesses of its first VM that the first tier served after its last round.
+    pub late_hits: f64,
+    /// Accesses a second of each VM in the last third of its operations; where it ends by the clock, in all of them.
+    pub late_ops_per_s: Vec<f64>,
+    /// The compute time of its first VM's load, ns an access.
+    pub compute_ns: f64,
+}
+
+impl Load {
+    /// Reads an experiment's scenario.
+    ///
+    /// # Errors
+    /// Where it is no valid scenario, or not at that scale.
+    pub fn new(file: &File, seed: u64, scale: Option<u64>) -> Result<Self, RunError> {
+        let wrong = |what: String| RunError(format!("scenarios/{}.toml: {what}", file.name));
+        let scenario = Scenario::parse(file.text, file.name, Path::new("scenarios"));
+        let mut scenario = scenario.map_err(|error| RunError(error.to_string()))?;
+        scenario.seed = seed;
+        if let Some(scale) = scale {
+            scenario.machine.scale = scale;
+            scenario.check().map_err(|fault| wrong(fault.to_string()))?;
+        }
+        Ok(Self { scenario })
+    }
+
+    /// The scenario as it is in the file, but for seed and scale.
+    #[must_use]
+    pub fn base(&self) -> &Scenario {
+        &self.scenario
+    }
+
+    /// The scenario with another load of its first VM: a table as `workload` in a scenario has it.
+    ///
+    /// # Errors
+    /// Where it is no valid scenario.
+    pub fn workload(&self, table: &str) -> Result<Scenario, String> {
+        let text = format!(
+            "[machine]\ntiers = [\"dram\", \"pmem\"]\n[[vm]]\nname = \"vm1\"\nfast = \"1TiB\"\nslow = \"1TiB\"\nworkload = {table}\n"
+        );
+        let other = Scenario::parse(&text, &self.scenario.name, Path::new("scenarios"));
+        let other = other.map_err(|error| error.to_string())?;
+        let mut scenario = self.scenario.clone();
+        scenario.vms[0].workload = other.vms[0].workload.clone();
+        scenario.vms[0].stop = other.vms[0].stop;
+        Ok(scenario)
+    }
+}
+
+impl Run {
+    /// A run.
+    #[must_use]
+    pub fn new(key: impl Into<String>, scenario: Result<Scenario, String>) -> Self {
+        Self {
+            key: key.into(),
+            scenario,
+            migrate_all: false,
+            all_slow: None,
+        }
+    }
+
+    /// The same where all pages of the first VM migrate to the first tier, and nothing else is done.
+    #[must_use]
+    pub fn migrating(self) -> Self {
+        Self {
+            migrate_all: true,
+            ..self
+        }
+    }
+
+    /// The same with the first VM's compute time solved from what `all-slow` costs.
+    #[must_use]
+    pub fn solved(self, all_slow: f64) -> Self {
+        Self {
+            all_slow: Some(all_slow),
+            ..self
+        }
+    }
+
+    /// Whether two are the same but for their names.
+    #[must_use]
+    pub fn same(&self, other: &Self) -> bool {
+        let (Ok(one), Ok(two)) = (&self.scenario, &other.scenario) else {
+            return false;
+        };
+        let mut named = two.clone();
+        named.name.clone_from(&one.name);
+        *one == named && self.migrate_all == other.migrate_all && self.all_slow == other.all_slow
+    }
+
+    /// Runs it; none where it was told to end.
+    ///
+    /// # Errors
+    /// Where it cannot be run.
+    pub fn measure(&self, report: &dyn Fn(f64) -> bool) -> Result<Option<Measured>, RunError> {
+        let mut scenario = self.scenario.clone().map_err(RunError)?;
+        if let Some(all_slow) = self.all_slow {
+            let Some(solved) = pace::solve(&scenario, all_slow, report)? else {
+                return Ok(None);
+            };
+            scenario = solved;
+        }
+        let mut rounds: Vec<Round> = Vec::new();
+        let (mut exits, mut now, mut then) = (0, (0, 0), (0, 0));
+        let mut late = Late::new(&scenario);
+        let mut watch = |simulation: &mut Simulation| {
+            late.look(simulation);
+            exits = simulation.exits_without_flushes(FIRST);
+            now = simulation.accesses(FIRST);
+            let last = simulation.engine().last_round(FIRST);
+            let new =
+                last.filter(|last| rounds.last().is_none_or(|seen| seen.number < last.number));
+            let Some(round) = new.cloned() else { return };
+            if self.migrate_all {
+                simulation.tables_to_first_tier(FIRST);
+                simulation.command(if round.promoted_pages > 0 {
+                    Command::RoundNow(FIRST)
+                } else {
+                    Command::Pause(Some(FIRST))
+                });
+            }
+            then = now;
+            rounds.push(round);
+        };
+        let output = simulate(&scenario, Options::default(), report, &mut watch)?;
+        Ok(output.map(|output| Measured {
+            late_ops_per_s: late.ops_per_s(&output.result),
+            result: output.result,
+            rounds,
+            exits,
+            late_hits: float(now.1 - then.1) / float((now.0 - then.0).max(1)),
+            compute_ns: scenario.vms[0].workload.pace().compute_ns,
+        }))
+    }
+}
+
+/// Where each VM was when it had two thirds of its operations behind it.
+struct Late {
+    /// Accesses of a third, as simulated; none of a VM that ends by the clock.
+    thirds: Vec<Option<u64>>,
+    /// Accesses as simulated, and s of the full-size machine.
+    seen: Vec<Option<(u64, f64)>>,
+    all: Vec<u64>,
+}
+
+impl Late {
+    fn new(scenario: &Scenario) -> Self {
+        let third = |vm: &Vm| match vm.stop {
+            Stop::Ops(ops) => Some(ops / scenario.machine.scale / 3),
+            Stop::Duration(_) | Stop::Trace => None,
+        };
+        let vms = scenario.vms.len();
+        Self {
+            thirds: scenario.vms.iter().map(third).collect(),
+            seen: vec![None; vms],
+            all: vec![0; vms],
+        }
+    }
+
+    fn look(&mut self, simulation: &Simulation) {
+        let vms = (1..).map(VmId).zip(&self.thirds);
+        for ((vm, third), (seen, all)) in vms.zip(self.seen.iter_mut().zip(&mut self.all)) {
+            *all = simulation.accesses(vm).0;
+            let late = third.is_some_and(|third| *all >= 2 * third);
+            if late && seen.is_none() {
+                *seen = Some((*all, float(simulation.now().0) / 1e9));
+            }
+        }
+    }
+
+    fn ops_per_s(&self, result: &RunResult) -> Vec<f64> {
+        let mut rates = Vec::new();
+        for (i, vm) in result.vms.iter().enumerate() {
+            rates.push(match self.seen[i] {
+                Some((then, at)) if vm.runtime_s > at => {
+                    float((self.all[i] - then) * result.scale) / (vm.runtime_s - at)
+                }
+                _ => vm.ops_per_s,
+            });
+        }
+        rates
+    }
+}
+
+impl Measured {
+    /// The first VM's part.
+    ///
+    /// # Errors
+    /// Where there is none.
+    pub fn vm(&self) -> Result<&VmResult, String> {
+        self.result.vms.first().ok_or_else(|| "no VM ran".into())
+    }
+}
+
+/// What came of an experiment's runs for one seed.
+#[derive(Debug, Default)]
+pub struct Results {
+    by_key: BTreeMap<String, Result<Measured, String>>,
+}
+
+impl Results {
+    /// Nothing yet.
+    #[must_use]
+    pub fn new(by_key: BTreeMap<String, Result<Measured, String>>) -> Self {
+        Self { by_key }
+    }
+
+    /// What came of the run of that name.
+    ///
+    /// # Errors
+    /// Says why there is nothing.
+    pub fn get(&self, key: &str) -> Result<&Measured, String> {
+        match self.by_key.get(key) {
+            Some(Ok(measured)) => Ok(measured),
+            Some(Err(why)) => Err(why.clone()),
+            None => Err(format!("no run is called \"{key}\"")),
+        }
+    }
+
+    /// How much longer one run's first VM takes for the same work than another's: 1 is equal.
+    ///
+    /// # Errors
+    /// Where one of them is missing.
+    pub fn slowdown(&self, key: &str, reference: &str) -> Result<f64, String> {
+        let (one, two) = (self.get(key)?.vm()?, self.get(reference)?.vm()?);
+        Ok(two.ops_per_s / one.ops_per_s)
+    }
+
+    /// The same as what it takes longer, %: 0 is equal.
+    ///
+    /// # Errors
+    /// As [`Results::slowdown`].
+    pub fn slower_percent(&self, key: &str, reference: &str) -> Result<f64, String> {
+        Ok((self.slowdown(key, reference)? - 1.0) * 100.0)
+    }
+
+    /// How much faster one run's first VM is than another's, %.
+    ///
+    /// # Errors
+    /// As [`Results::slowdown`].
+    pub fn faster_percent(&self, key: &str, than: &str) -> Result<f64, String> {
+        Ok((self.slowdown(than, key)? - 1.0) * 100.0)
+    }
+}

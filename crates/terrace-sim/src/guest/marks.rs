@@ -1,0 +1,71 @@
+//! A node's watermarks (mm/page_alloc.c, `__setup_per_zone_wmarks`).
+//!
+//! They are kept in 4 KiB pages of the full-size machine, and what is free is compared at that size: at
+//! no scale do two of them fall together.
+
+/// `watermark_scale_factor`: the step from one watermark to the next, in 10,000ths of the node.
+const WATERMARK_SCALE_FACTOR: u64 = 10;
+
+/// `demote_scale_factor` of TPP, in 10,000ths of the node.
+const DEMOTE_SCALE_FACTOR: u64 = 200;
+
+/// Bounds of `min_free_kbytes` as it is calculated.
+const MIN_FREE_KBYTES: (u64, u64) = (128, 262_144);
+
+/// A node's watermarks: 4 KiB pages of the full-size machine.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Marks {
+    /// Allocations fail, unless they may reclaim.
+    pub min: u64,
+    /// Allocations wake kswapd.
+    pub low: u64,
+    /// Without tiering, kswapd sleeps again; migrations leave so much.
+    pub high: u64,
+    /// With `NUMA_BALANCING_MEMORY_TIERING`, kswapd sleeps again.
+    pub promo: u64,
+    /// With TPP, kswapd wakes and sleeps on the first node.
+    pub demote: u64,
+}
+
+impl Marks {
+    /// Of a node of so many pages, where all nodes have `all`.
+    #[must_use]
+    pub fn of(node: u64, all: u64) -> Self {
+        // `calculate_min_free_kbytes`: the root of 16 times the memory in KiB, shared by size.
+        let min_kbytes = (all * 4 * 16).isqrt();
+        let all_min = min_kbytes.clamp(MIN_FREE_KBYTES.0, MIN_FREE_KBYTES.1) / 4;
+        let min = all_min * node / all.max(1);
+        let step = (min / 4).max(node * WATERMARK_SCALE_FACTOR / 10_000);
+        let high = min + 2 * step;
+        Self {
+            min,
+            low: min + step,
+            high,
+            promo: high + step,
+            demote: (node * DEMOTE_SCALE_FACTOR / 10_000)
+                .max(2 * high)
+                .min(node),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn watermarks_are_those_that_linux_prints() {
+        // 8 GiB of 24: min_free_kbytes is 20,066 KiB, a third of which is the node's.
+        let marks = Marks::of(2 << 20, 6 << 20);
+        assert_eq!(marks.min, 1672);
+        assert_eq!((marks.low, marks.high, marks.promo), (3769, 5866, 7963));
+        assert_eq!(marks.demote, 41_943);
+    }
+
+    #[test]
+    fn a_small_nodes_demotion_watermark_is_twice_its_high_one() {
+        let marks = Marks::of(4096, 8192);
+        assert_eq!(marks.demote, 2 * marks.high);
+        assert_eq!(Marks::of(0, 0).demote, 0);
+    }
+}

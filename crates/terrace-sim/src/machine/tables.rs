@@ -1,0 +1,380 @@
+//! A guest's page tables: real x86-64 tables in simulated guest RAM.
+//!
+//! The tables lie in the first frames, the load's memory behind them, in the order of its pages (unless
+//! swapping reuses frames). The live scanner walks the tables from their root; the machine, which would
+//! spend most of its time on that, goes to the table of a page directly.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use terrace_pagetable::entry::{ACCESSED, ADDRESS, DIRTY, LARGE, PRESENT, USER, WRITABLE};
+use terrace_pagetable::{GuestTables, Leaf, LeafSize, MapError, Paging, SimulatedMemory, Table};
+use terrace_proto::{Gfn, PageBitmap, PageSize, PagingRegisters, Vpn};
+
+use crate::words::number::{index, low, place};
+
+/// First virtual page of the load's memory: 1 GiB, so that tables begin with it.
+const BASE: u64 = 1 << 18;
+
+/// An entry that says: the page is on the swap device. Not present, so the processor faults.
+const SWAPPED: u64 = 1 << 11;
+
+/// An entry that keeps its frame and is not present: Linux's `_PAGE_PROTNONE`.
+const PROTECTED: u64 = 1 << 8;
+
+/// A level of the guest's tables.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Level {
+    /// Level 1: 4 KiB leaves.
+    Leaf,
+    /// Level 2: 2 MiB leaves, or links to level 1.
+    Pde,
+    /// Level 3.
+    Pdpte,
+}
+
+/// The guest.
+#[derive(Debug)]
+pub struct Guest {
+    memory: SimulatedMemory,
+    paging: Paging,
+    /// Frames of tables in the order of what they map: level 1, 2 and 3.
+    tables: [Vec<u32>; 3],
+    page: PageSize,
+    pages: u64,
+    first_data: u32,
+    /// Where 2 MiB leaves can be split: those that are.
+    split: Option<PageBitmap>,
+}
+
+impl Guest {
+    /// A guest whose load has so many 4 KiB pages; all that fit into `data_frames` are mapped, in order.
+    ///
+    /// # Errors
+    /// Where the pages need more tables than there is space for: never, by the way tables are counted.
+    pub fn new(pages: u64, page: PageSize, data_frames: u64) -> Result<Self, MapError> {
+        Self::build(pages, page, data_frames, false)
+    }
+
+    /// A guest of 2 MiB leaves that can be split: as Linux does, it keeps a table for each.
+    ///
+    /// # Errors
+    /// As [`Guest::new`].
+    pub fn splittable(pages: u64, data_frames: u64) -> Result<Self, MapError> {
+        Self::build(pages, PageSize::Huge, data_frames, true)
+    }
+
+    fn build(pages: u64, page: PageSize, data_frames: u64, splits: bool) -> Result<Self, MapError> {
+        let blocks = pages.div_ceil(512);
+        let gigas = blocks.div_ceil(512);
+        let uppers = (gigas + 1).div_ceil(512);
+        let small = if page == PageSize::Base || splits {
+            blocks
+        } else {
+            0
+        };
+        // Frame 0 stays unused, as in real guests; one root.
+        let tables = 2 + small + gigas + uppers;
+        let first_data = tables.next_multiple_of(512);
+        let data = match page {
+            PageSize::Base => data_frames.min(pages),
+            PageSize::Huge => data_frames.min(pages).next_multiple_of(512),
+        };
+        let mut memory = SimulatedMemory::new(first_data + data);
+        memory.reserve_tables(place(tables - 1));
+        memory.add_table(Gfn(1))?;
+        let paging = Paging::from_registers(PagingRegisters {
+            cr0: 1 << 31 | 1,
+            cr3: 1 << 12,
+            cr4: 1 << 5,
+            efer: 1 << 10,
+        })
+        .map_err(|_| MapError::BadTableFrame(Gfn(1)))?;
+        let mut guest = Self {
+            memory,
+            paging,
+            tables: [Vec::new(), Vec::new(), Vec::new()],
+            page,
+            pages,
+            first_data: low(first_data),
+            split: splits.then(|| PageBitmap::new(blocks)),
+        };
+        let next = guest.map_all(blocks, data_frames)?;
+        if splits {
+            guest.tables[0] = (low(next)..).take(place(blocks)).collect();
+        }
+        Ok(guest)
+    }
+
+    /// Says which frame is the next free one for a table.
+    fn map_all(&mut self, blocks: u64, data_frames: u64) -> Result<u64, MapError> {
+        let size = match self.page {
+            PageSize::Base => LeafSize::Base,
+            PageSize::Huge => LeafSize::Huge,
+        };
+        let flags = WRITABLE | USER | PRESENT;
+        let mut next = 2;
+        for block in 0..blocks {
+            let mut made = Vec::new();
+            let mut new_table = || {
+                let frame = Gfn(next);
+                next += 1;
+                made.push(low(frame.0));
+                Some(frame)
+            };
+            // What a block's first leaf needs of tables is made with it, from the top down.
+            let leaf = Leaf {
+                frame: Gfn(u64::from(self.first_data) + block * 512),
+                size,
+                entry: flags,
+            };
+            self.memory
+                .map(self.paging, Vpn(BASE + block * 512), leaf, &mut new_table)?;
+            let lowest = if self.page == PageSize::Base { 0 } else { 1 };
+            for (level, frame) in (lowest..).zip(made.into_iter().rev()) {
+                self.tables[level].push(frame);
+            }
+        }
+        if self.page == PageSize::Base {
+            for page in 0..self.pages {
+                let entry = if page < data_frames {
+                    Gfn(u64::from(self.first_data) + page).gpa().0 | flags
+                } else {
+                    0
+                };
+                if let Some(slot) = self.slot(Level::Leaf, low(page)) {
+                    slot.store(entry, Ordering::Relaxed);
+                }
+            }
+        }
+        Ok(next)
+    }
+
+    /// Splits the 2 MiB leaf around a page into 4 KiB leaves; says whether it did.
+    pub fn split(&mut self, page: u32) -> bool {
+        let block = u64::from(page >> 9);
+        if !self.huge() || self.split.as_ref().is_none_or(|split| split.get(block)) {
+            return false;
+        }
+        let first = page & !511;
+        let entry = self.entry(Level::Pde, page);
+        let Some(frame) = Self::frame_of(entry, first) else {
+            return false;
+        };
+        let table = Gfn(u64::from(self.tables[0][index(page >> 9)]));
+        if self.memory.add_table(table).is_err() {
+            return false;
+        }
+        let flags = entry & !(ADDRESS | LARGE);
+        for at in 0..512 {
+            if let Some(slot) = self.slot(Level::Leaf, first + at) {
+                let to = Gfn(u64::from(frame + at)).gpa().0;
+                slot.store(to | flags, Ordering::Relaxed);
+            }
+        }
+        if let Some(slot) = self.slot(Level::Pde, page) {
+            let flags = WRITABLE | USER | PRESENT | ACCESSED;
+            slot.store(table.gpa().0 | flags, Ordering::Relaxed);
+        }
+        if let Some(split) = &mut self.split {
+            split.set(block);
+        }
+        true
+    }
+
+    /// 4 KiB pages of the load.
+    #[must_use]
+    pub fn pages(&self) -> u64 {
+        self.pages
+    }
+
+    /// Whether the guest's leaves are of 2 MiB, or were before any was split.
+    #[must_use]
+    pub fn huge(&self) -> bool {
+        self.page == PageSize::Huge
+    }
+
+    /// Frames of guest RAM.
+    #[must_use]
+    pub fn frames(&self) -> u64 {
+        GuestTables::frames(&self.memory)
+    }
+
+    /// Frames that tables take, the unused first one included.
+    #[must_use]
+    pub fn table_frames(&self) -> u32 {
+        let tables: usize = self.tables.iter().map(Vec::len).sum();
+        low(tables as u64) + 2
+    }
+
+    /// First frame of the load's memory; tables lie before it.
+    #[must_use]
+    pub fn first_data(&self) -> u32 {
+        self.first_data
+    }
+
+    /// What a scanner reads.
+    #[must_use]
+    pub fn memory(&self) -> (&SimulatedMemory, Paging) {
+        (&self.memory, self.paging)
+    }
+
+    /// Frame of the table that holds a page's entry of a level, and the entry's place in it.
+    #[inline]
+    fn locate(&self, level: Level, page: u32) -> (u32, usize) {
+        match level {
+            Level::Leaf => (self.tables[0][index(page >> 9)], index(page & 511)),
+            Level::Pde => (self.tables[1][index(page >> 18)], index(page >> 9 & 511)),
+            // The load begins in the second entry: at 1 GiB.
+            Level::Pdpte => {
+                let giga = (page >> 18) + 1;
+                (self.tables[2][index(giga >> 9)], index(giga & 511))
+            }
+        }
+    }
+
+    #[inline]
+    fn table(&self, frame: u32) -> Option<&Table> {
+        self.memory.table(Gfn(u64::from(frame)))
+    }
+
+    #[inline]
+    fn slot(&self, level: Level, page: u32) -> Option<&AtomicU64> {
+        let (frame, at) = self.locate(level, page);
+        self.table(frame).map(|table| &table[at])
+    }
+
+    /// The level that a page's leaf is at.
+    #[must_use]
+    #[inline]
+    pub fn leaf_level(&self, page: u32) -> Level {
+        match &self.split {
+            _ if !self.huge() => Level::Leaf,
+            Some(split) if split.get(u64::from(page >> 9)) => Level::Leaf,
+            _ => Level::Pde,
+        }
+    }
+
+    /// Frame of the table that holds a page's entry of a level.
+    #[must_use]
+    #[inline]
+    pub fn table_frame(&self, level: Level, page: u32) -> u32 {
+        self.locate(level, page).0
+    }
+
+    /// The line of that table that the entry is in.
+    #[must_use]
+    pub fn table_line(&self, level: Level, page: u32) -> u64 {
+        self.locate(level, page).1 as u64 / 8
+    }
+
+    /// Reads a page's entry of a level; 0 where there is none.
+    #[must_use]
+    #[inline]
+    pub fn entry(&self, level: Level, page: u32) -> u64 {
+        self.slot(level, page)
+            .map_or(0, |slot| slot.load(Ordering::Relaxed))
+    }
+
+    /// Sets A, and D for a write in a leaf, as the processor does; says whether a bit was set that was
+    /// clear.
+    #[inline]
+    pub fn mark(&self, level: Level, page: u32, dirty: bool) -> bool {
+        let wanted = if dirty { ACCESSED | DIRTY } else { ACCESSED };
+        let Some(slot) = self.slot(level, page) else {
+            return false;
+        };
+        let entry = slot.load(Ordering::Relaxed);
+        let news = entry & wanted != wanted;
+        if news {
+            slot.store(entry | wanted, Ordering::Relaxed);
+        }
+        news
+    }
+
+    /// The frame behind a leaf entry, for one of its 4 KiB pages; none where it is not mapped.
+    #[must_use]
+    #[inline]
+    pub fn frame_of(entry: u64, page: u32) -> Option<u32> {
+        if entry & PRESENT == 0 {
+            return None;
+        }
+        let frame = low((entry & ADDRESS) >> 12);
+        Some(if entry & LARGE != 0 {
+            (frame & !511) | page & 511
+        } else {
+            frame
+        })
+    }
+
+    /// Where a page is, if it is mapped.
+    #[must_use]
+    pub fn frame(&self, page: u32) -> Option<u32> {
+        Self::frame_of(self.entry(self.leaf_level(page), page), page)
+    }
+
+    /// Takes a 4 KiB page out to the swap device; its frame is free then.
+    pub fn swap_out(&mut self, page: u32) -> Option<u32> {
+        let frame = self.frame(page)?;
+        self.slot(Level::Leaf, page)?
+            .store(SWAPPED, Ordering::Relaxed);
+        Some(frame)
+    }
+
+    /// Whether a page is on the swap device (otherwise, if it is not mapped, it was never touched).
+    #[must_use]
+    pub fn is_swapped(&self, page: u32) -> bool {
+        self.entry(Level::Leaf, page) == SWAPPED
+    }
+
+    /// Maps a 4 KiB page to a frame.
+    pub fn map(&mut self, page: u32, frame: u32) {
+        let entry = Gfn(u64::from(frame)).gpa().0 | WRITABLE | USER | PRESENT | ACCESSED;
+        if let Some(slot) = self.slot(Level::Leaf, page) {
+            slot.store(entry, Ordering::Relaxed);
+        }
+    }
+
+    /// Clears A of a page's leaf and says whether it was set: what the guest's own reclaim does.
+    pub fn age(&self, page: u32) -> bool {
+        let Some(slot) = self.slot(self.leaf_level(page), page) else {
+            return false;
+        };
+        let entry = slot.load(Ordering::Relaxed);
+        slot.store(entry & !ACCESSED, Ordering::Relaxed);
+        entry & ACCESSED != 0
+    }
+
+    /// Whether A of a page's leaf is set.
+    #[must_use]
+    pub fn accessed(&self, page: u32) -> bool {
+        self.entry(self.leaf_level(page), page) & ACCESSED != 0
+    }
+
+    /// Takes the present bit from a page's leaf, as the kernel does for a hinting fault: the entry keeps
+    /// its frame.
+    pub fn protect(&self, page: u32) {
+        if let Some(slot) = self.slot(self.leaf_level(page), page) {
+            let entry = slot.load(Ordering::Relaxed);
+            if entry & PRESENT != 0 {
+                slot.store(entry & !PRESENT | PROTECTED, Ordering::Relaxed);
+            }
+        }
+    }
+
+    /// Gives it back.
+    pub fn unprotect(&self, page: u32) {
+        if let Some(slot) = self.slot(self.leaf_level(page), page) {
+            let entry = slot.load(Ordering::Relaxed);
+            if entry & PROTECTED != 0 {
+                slot.store(entry & !PROTECTED | PRESENT, Ordering::Relaxed);
+            }
+        }
+    }
+
+    /// Bytes on the heap: tables, and the index that finds them.
+    #[must_use]
+    pub fn heap_bytes(&self) -> u64 {
+        let index: usize = self.tables.iter().map(Vec::capacity).sum();
+        (self.memory.heap_bytes() + index * size_of::<u32>()) as u64
+    }
+}

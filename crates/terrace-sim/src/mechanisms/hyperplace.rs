@@ -1,0 +1,298 @@
+//! `hyperplace`: the guest's agent (`terrace_core::ranges`), by samples of the processor's counters. No baseline,
+//! but it lives as they do. What is decided is the agent's own code: this file is its guest.
+//!
+//! - Trigger: an epoch, 500 ms (HyperTier §4.2.2); one that takes longer is not made up for. Samples: each 4093rd
+//!   load and store, of what the guest's kernel finds at context switches; no interrupt while the buffer lasts
+//!   (§4.2.1).
+//! - Threshold: ranges by accesses per byte, fitted to what the node holds.
+//! - Rate limit: the agent's budget, 512 MiB a second for both directions, and what one thread moves.
+//! - Victim: the pages of the coldest ranges. Pages change places by batches through free pages, as `move_pages(2)`
+//!   has it; the headroom stays free. What could not be moved is left alone for a while.
+
+use terrace_core::Session;
+use terrace_core::ranges::piece::push;
+use terrace_core::ranges::{Config, Params, Range, Ranges, piece};
+use terrace_proto::ranges::{
+    Mappings, NodeFree, PieceRun, PieceState, RangeSample, RangesAction, RangesBudget, RangesEvent,
+    Survey, Surveyed, Travel, Travelled as Answer,
+};
+use terrace_proto::{MoveStatus, PAGE_SIZE, PAGES_PER_HUGE, Tick};
+
+use super::{Ground, Mechanism, Moved, Pmu, Sample, Setup, Stage, Travelling, Unit};
+use crate::words::number::low;
+
+/// What a scenario may set.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Tuning {
+    /// Loads per sample, and stores per sample.
+    pub period: u64,
+    /// Length of an epoch, ms.
+    pub epoch_ms: u32,
+    /// τ_split: accesses per vCPU and epoch.
+    pub tau_split: u32,
+}
+
+impl Tuning {
+    /// HyperTier §4.2.1, §4.2.2.
+    pub const PAPER: Self = Self {
+        period: 4093,
+        epoch_ms: 500,
+        tau_split: 15,
+    };
+}
+
+/// Records that a buffer of 64 KiB holds (`PEBS_BUFFER_SIZE`, arch/x86/events/intel/ds.c; 192 bytes a record):
+/// a context switch comes earlier.
+const BUFFER: usize = 340;
+
+/// What a process may use between its heap's start and the base of its mappings (§4.2.2), bytes.
+const ROOT: u64 = 40 << 40;
+
+/// Part of a node that stays free for its kernel: between the low and the high watermark.
+const KEPT: u64 = 500;
+
+/// The agent's budget and headroom, where nothing is configured (`dist/terrace-agent.toml`).
+const BYTES_PER_S: u64 = 512 << 20;
+const CPU_PERCENT: u32 = 5;
+const HEADROOM: u64 = 16 << 20;
+
+/// Pieces of a batch at least: as many as are unmapped together at any scale.
+const LEAST_BATCH: u64 = 32;
+
+/// The one process of the guest.
+const PROCESS: u32 = 1;
+
+/// HyperPlace in one guest with one process.
+pub struct Hyperplace {
+    period: u64,
+    session: Session<(), Ranges>,
+    /// First page of the load in the tree: memory that is mapped lies at the root's end.
+    base: u64,
+    pages_per_unit: u64,
+    /// When the next epoch ends, ns.
+    due: u64,
+    started: bool,
+    /// The controller has not done with the last epoch.
+    is_open: bool,
+    under_way: Option<UnderWay>,
+}
+
+/// Pages that move.
+#[derive(Debug)]
+struct UnderWay {
+    /// The controller's number.
+    id: u64,
+    /// Of each, what became of it, in order of what was asked for.
+    states: Vec<(Unit, Option<PieceState>)>,
+}
+
+impl Hyperplace {
+    /// One root over all that the process could map.
+    #[must_use]
+    pub fn new(setup: &Setup, tuning: Tuning) -> Self {
+        let paper = Params::paper(setup.vcpus);
+        let by_scale = |pages: u64| (pages / setup.scale).max(setup.pages_per_unit);
+        let params = Params {
+            epoch_ms: tuning.epoch_ms,
+            tau_split: tuning.tau_split,
+            granularity: by_scale(paper.granularity),
+            ..paper
+        };
+        let pages = u64::from(setup.units) * setup.pages_per_unit;
+        let root = (ROOT / PAGE_SIZE / setup.scale).max(pages);
+        let budget = RangesBudget {
+            bytes_per_s: BYTES_PER_S / setup.scale,
+            cpu_percent: CPU_PERCENT,
+        };
+        let batch = by_scale(PAGES_PER_HUGE).max(LEAST_BATCH * setup.pages_per_unit);
+        let config = Config {
+            // A batch must fit into it where slow memory is full, at any scale.
+            headroom_pages: (HEADROOM / PAGE_SIZE / setup.scale).max(batch),
+            extent_pages: u16::try_from(by_scale(PAGES_PER_HUGE)).unwrap_or(u16::MAX),
+            batch_pages: batch,
+            ..Config::new(
+                params,
+                (0..).take(setup.tiers).map(|tier| vec![tier]).collect(),
+                budget,
+            )
+        };
+        let mut session = Session::new(Ranges::new(config), ());
+        let base = root - pages;
+        let load = Range {
+            start: base,
+            end: root,
+        };
+        let mappings = Mappings {
+            process: PROCESS,
+            seeds: vec![Range {
+                start: 0,
+                end: root,
+            }],
+            mapped: vec![load],
+            ..Mappings::default()
+        };
+        // Nothing is decided before an epoch ends.
+        let _ = session.hear(Tick(0), RangesEvent::Mapped(mappings));
+        Self {
+            period: tuning.period,
+            session,
+            base,
+            pages_per_unit: setup.pages_per_unit,
+            due: u64::from(tuning.epoch_ms) * 1_000_000,
+            started: false,
+            is_open: false,
+            under_way: None,
+        }
+    }
+
+    fn epoch(&mut self, ground: &mut Ground) {
+        let length = u64::from(self.session.controller().config().epoch_ms) * 1_000_000;
+        self.due = (self.due + length).max(ground.now_ns());
+        self.is_open = true;
+        let programs = self.session.controller().programs().values();
+        let leaves: usize = programs.map(|program| program.tree().len()).sum();
+        ground.spend_by_clock(Stage::Classify, leaves as u64 * ground.costs().lru_page);
+        self.tell(ground, RangesEvent::EpochEnded);
+    }
+
+    /// Tells the controller, and does what it asks for; what moves answers later.
+    fn tell(&mut self, ground: &mut Ground, event: RangesEvent) {
+        let mut event = Some(event);
+        while let Some(heard) = event.take() {
+            for action in self.session.hear(Tick(ground.now_ns()), heard) {
+                event = match action {
+                    RangesAction::ReadFree => Some(RangesEvent::Free(self.free(ground))),
+                    RangesAction::Survey(survey) => {
+                        Some(RangesEvent::Surveyed(self.survey(ground, &survey)))
+                    }
+                    RangesAction::Travel(travel) => {
+                        self.travel(ground, &travel);
+                        None
+                    }
+                    RangesAction::EpochOver(_) => {
+                        self.is_open = false;
+                        None
+                    }
+                };
+            }
+        }
+    }
+
+    /// What is free above the kernel's watermarks.
+    fn free(&self, ground: &Ground) -> Vec<NodeFree> {
+        let tiers = (0..).take(ground.setup().tiers);
+        let free = tiers.map(|tier: u8| {
+            let kept = ground.node(tier) / KEPT;
+            NodeFree {
+                node: tier.into(),
+                pages: ground.free(tier).saturating_sub(kept) * self.pages_per_unit,
+            }
+        });
+        free.collect()
+    }
+
+    /// Walks the process's tables.
+    fn survey(&self, ground: &mut Ground, survey: &Survey) -> Surveyed {
+        let units = self.unit(survey.range.start)..self.unit(survey.range.end).min(ground.units());
+        let ps = units.len() as u64 * ground.costs().scan_leaf;
+        ground.spend(Stage::Classify, ps);
+        let mut present: Vec<PieceRun> = Vec::new();
+        for unit in units {
+            if let Some(tier) = ground.tier(unit) {
+                let page = self.base + u64::from(unit) * self.pages_per_unit;
+                let pages = u16::try_from(self.pages_per_unit).unwrap_or(u16::MAX);
+                push(&mut present, page, pages, tier.into());
+            }
+        }
+        Surveyed {
+            id: survey.id,
+            present: Some(present),
+            // The full-size machine has so many times the pages.
+            cpu_ns: ps * ground.setup().scale / 1000,
+        }
+    }
+
+    fn travel(&mut self, ground: &mut Ground, travel: &Travel) {
+        let to = u8::try_from(travel.node).unwrap_or(u8::MAX);
+        let units: Vec<Unit> = piece::pages(&travel.pieces)
+            .map(|page| self.unit(page))
+            .collect();
+        let wanted: Vec<(Unit, u8)> = units.iter().map(|unit| (*unit, to)).collect();
+        self.under_way = Some(UnderWay {
+            id: travel.id,
+            states: units.into_iter().map(|unit| (unit, None)).collect(),
+        });
+        ground.submit(&wanted, Travelling::Unmap);
+    }
+
+    /// The load's unit that a page of the tree is in.
+    fn unit(&self, page: u64) -> Unit {
+        low(page.saturating_sub(self.base).div_ceil(self.pages_per_unit))
+    }
+}
+
+impl Mechanism for Hyperplace {
+    fn pass(&mut self, ground: &mut Ground) {
+        if !self.started {
+            self.started = true;
+            let scale = ground.setup().scale;
+            ground.sample(Some(Pmu {
+                load_period: self.period,
+                store_period: self.period,
+                buffer: BUFFER,
+                divisor: scale,
+            }));
+        }
+        if ground.now_ns() >= self.due && !self.is_open {
+            self.epoch(ground);
+        }
+    }
+
+    fn samples(&mut self, ground: &mut Ground, samples: &[Sample]) {
+        let work = samples.len() as u64 * ground.costs().sample_work;
+        ground.spend_by_clock(Stage::Track, work);
+        let seen = samples.iter().map(|sample| RangeSample {
+            process: PROCESS,
+            page: self.base + u64::from(sample.page),
+            pages: 1,
+            accesses: 1,
+        });
+        let seen = RangesEvent::Sampled(seen.collect());
+        self.tell(ground, seen);
+    }
+
+    fn moved(&mut self, ground: &mut Ground, moved: &[Moved]) {
+        let Some(under_way) = &mut self.under_way else {
+            return;
+        };
+        for Moved { unit, outcome, .. } in moved {
+            let open =
+                |(of, state): &&mut (Unit, Option<PieceState>)| of == unit && state.is_none();
+            if let Some((_, state)) = under_way.states.iter_mut().find(open) {
+                *state = Some(match (outcome.status, outcome.now) {
+                    (MoveStatus::Busy, _) => PieceState::Busy,
+                    (_, Some(tier)) => PieceState::On(tier.into()),
+                    (_, None) => PieceState::Absent,
+                });
+            }
+        }
+        let states: Option<Vec<_>> = under_way.states.iter().map(|(_, s)| *s).collect();
+        if let Some(states) = states {
+            let answer = Answer {
+                id: under_way.id,
+                states: states.into_iter().map(|state| (1, state)).collect(),
+                refusal: None,
+            };
+            self.under_way = None;
+            self.tell(ground, RangesEvent::Travelled(answer));
+        }
+    }
+
+    fn rounds(&self) -> u64 {
+        self.session.controller().epoch().into()
+    }
+
+    fn heap_bytes(&self) -> usize {
+        self.session.controller().heap_bytes()
+    }
+}

@@ -1,0 +1,243 @@
+//! `raminate`: RAMinate (Hirofuchi and Takano, SoCC '16), page exchange by a corked multi-queue.
+//!
+//! - Trigger: a scan of the whole second stage every second reads and clears A and D of each page (vTMM,
+//!   §4.3.2; HMvisor, §3.2.1); it takes 2 µs a page, so large VMs are scanned less often.
+//! - Threshold: a page's queue is the logarithm of how many scans found it written; pages that were only
+//!   read are in queues below. A page of a slow tier changes places with one of the tier above if its
+//!   queue is higher.
+//! - Rate limit: from the first scan on, the cork is out once a second, for at most 1,024 pages of 4 KiB.
+//! - Victim: of the lowest queue of the tier above that is not empty, the page that has been there longest.
+//!
+//! Its own paper's figures beyond these are not known here: `docs/baselines/raminate.md` says what is whose.
+
+use super::lists::Lists;
+use super::{Ground, Mechanism, Moved, Setup, Stage, Travelling, Unit};
+use crate::machine::{PS, TIERS};
+use crate::words::number::index;
+
+/// Between the starts of two scans, ns.
+const SCAN_EVERY: u64 = 1_000_000_000;
+
+/// Scanning one page, ps: 800 ms for 1.6 GB of 4 KiB pages (HMvisor, §3.2.1).
+const SCAN_PAGE: u64 = 2_000 * PS;
+
+/// Between two times that the cork is out, ns, and the most bytes that change tier then: HMvisor's epoch and
+/// limit for the same purpose, 1,024 pages.
+const EPOCH: u64 = 1_000_000_000;
+const EPOCH_BYTES: u64 = 1024 * 4096;
+
+/// Scans that do not find a page, after which it sinks by a queue.
+const LIFETIME: u8 = 8;
+
+/// Queues of a tier: of pages never found, of those only read by the logarithm of an 8-bit count, of those
+/// written.
+const QUEUES: u8 = 17;
+
+/// What is known of a page.
+#[derive(Clone, Copy, Debug, Default)]
+struct Page {
+    /// Scans that found it accessed but not written.
+    reads: u8,
+    /// Scans that found it written.
+    writes: u8,
+    /// Scans since.
+    idle: u8,
+}
+
+impl Page {
+    /// A scan looked at it.
+    fn seen(&mut self, accessed: bool, written: bool) {
+        if written {
+            self.writes = self.writes.saturating_add(1);
+        } else if accessed {
+            self.reads = self.reads.saturating_add(1);
+        } else {
+            self.idle += 1;
+            if self.idle < LIFETIME {
+                return;
+            }
+            // One queue less: the lower half of what it had.
+            self.writes /= 2;
+            self.reads /= 2;
+        }
+        self.idle = 0;
+    }
+
+    fn queue(self) -> u8 {
+        let level = |count: u8| count.checked_ilog2().map_or(0, |log| 1 + log);
+        let queue = match level(self.writes) {
+            0 => level(self.reads),
+            level => 8 + level,
+        };
+        u8::try_from(queue).unwrap_or(QUEUES - 1)
+    }
+}
+
+/// RAMinate.
+#[derive(Debug)]
+pub struct Raminate {
+    pages: Vec<Page>,
+    /// Queues of the first tier, then of the second, and so on.
+    queues: Lists,
+    next: Unit,
+    /// When the scan at hand began, or the next may begin, ns.
+    due: u64,
+    /// When the cork may be out next, ns.
+    epoch: u64,
+    scanning: bool,
+    scans: u64,
+}
+
+impl Raminate {
+    /// Nothing is known of any page.
+    #[must_use]
+    pub fn new(setup: &Setup) -> Self {
+        let lists = u8::try_from(TIERS).map_or(u8::MAX, |tiers| tiers * QUEUES);
+        Self {
+            pages: vec![Page::default(); index(setup.units)],
+            queues: Lists::new(lists, setup.units),
+            next: 0,
+            due: SCAN_EVERY,
+            epoch: 0,
+            scanning: false,
+            scans: 0,
+        }
+    }
+
+    fn queue_up(&mut self, unit: Unit, tier: u8) {
+        let list = tier * QUEUES + self.pages[index(unit)].queue();
+        if self.queues.list_of(unit) != Some(list) {
+            self.queues.push(list, unit);
+        }
+    }
+
+    /// Goes on with the scan; says whether it is over.
+    fn scan(&mut self, ground: &mut Ground) -> bool {
+        while self.next < ground.units() {
+            if !ground.has_time() {
+                return false;
+            }
+            let unit = self.next;
+            self.next += 1;
+            ground.spend(Stage::Track, SCAN_PAGE);
+            let (accessed, written) = (ground.young(unit), ground.written(unit));
+            self.pages[index(unit)].seen(accessed, written);
+            if let Some(tier) = ground.tier(unit).filter(|_| !ground.travels(unit)) {
+                self.queue_up(unit, tier);
+            }
+        }
+        self.next = 0;
+        true
+    }
+
+    /// The highest queue of a tier that is not empty.
+    fn highest(&self, tier: u8) -> Option<u8> {
+        (0..QUEUES)
+            .rev()
+            .find(|queue| !self.queues.is_empty(tier * QUEUES + queue))
+    }
+
+    fn lowest(&self, tier: u8) -> Option<u8> {
+        (0..QUEUES).find(|queue| !self.queues.is_empty(tier * QUEUES + queue))
+    }
+
+    /// The cork is out: pages of a tier go to the one above.
+    fn uncork(&mut self, ground: &mut Ground, tier: u8, mut most: u64) {
+        let above = tier - 1;
+        let (mut rise, mut exchange) = (Vec::new(), Vec::new());
+        let mut free = ground.free(above);
+        while most > 0 {
+            let Some(queue) = self.highest(tier).filter(|queue| *queue > 0) else {
+                break;
+            };
+            let from = tier * QUEUES + queue;
+            if free > 0 {
+                free -= 1;
+                most -= 1;
+                rise.extend(self.queues.pop(from).map(|unit| (unit, above)));
+                continue;
+            }
+            let Some(victim) = self.lowest(above).filter(|lowest| *lowest < queue) else {
+                break;
+            };
+            if let Some(unit) = self.queues.pop(from)
+                && let Some(victim) = self.queues.pop(above * QUEUES + victim)
+            {
+                exchange.extend([(unit, above), (victim, tier)]);
+            }
+            most = most.saturating_sub(2);
+        }
+        let chosen = (rise.len() + exchange.len()) as u64;
+        ground.spend(Stage::Classify, chosen * ground.costs().classify_page);
+        ground.submit(&rise, Travelling::Unmap);
+        ground.submit(&exchange, Travelling::Exchange);
+    }
+}
+
+impl Mechanism for Raminate {
+    fn pass(&mut self, ground: &mut Ground) {
+        let now = ground.now_ns();
+        if !self.scanning && now >= self.due {
+            self.scanning = true;
+            self.due = now + SCAN_EVERY;
+        }
+        if self.scanning && self.scan(ground) {
+            self.scanning = false;
+            self.scans += 1;
+            // What was cleared is seen again only by walks.
+            ground.flush();
+        }
+        if self.scans == 0 || now < self.epoch || ground.travelling() > 0 {
+            return;
+        }
+        self.epoch = now + EPOCH;
+        let most = ground.units_in(EPOCH_BYTES).max(2);
+        let tiers = u8::try_from(ground.setup().tiers).unwrap_or(1);
+        for tier in 1..tiers {
+            self.uncork(ground, tier, most);
+        }
+    }
+
+    fn moved(&mut self, _: &mut Ground, moved: &[Moved]) {
+        for page in moved {
+            if let Some(tier) = page.outcome.now {
+                self.queue_up(page.unit, tier);
+            }
+        }
+    }
+
+    fn rounds(&self) -> u64 {
+        self.scans
+    }
+
+    fn heap_bytes(&self) -> usize {
+        self.pages.capacity() * size_of::<Page>() + self.queues.heap_bytes()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_written_page_is_above_all_that_are_only_read() {
+        let mut read = Page::default();
+        (0..300).for_each(|_| read.seen(true, false));
+        let mut written = Page::default();
+        written.seen(true, true);
+        assert_eq!((read.queue(), written.queue()), (8, 9));
+        (0..300).for_each(|_| written.seen(true, true));
+        assert_eq!(written.queue(), QUEUES - 1);
+    }
+
+    #[test]
+    fn a_page_that_is_not_found_for_its_lifetime_sinks_by_a_queue() {
+        let mut page = Page::default();
+        (0..4).for_each(|_| page.seen(true, false));
+        assert_eq!(page.queue(), 3);
+        (1..LIFETIME).for_each(|_| page.seen(false, false));
+        assert_eq!(page.queue(), 3);
+        page.seen(false, false);
+        assert_eq!(page.queue(), 2);
+    }
+}

@@ -1,0 +1,76 @@
+//! Other scenarios that are made of one: another policy, another size of the first tier.
+
+use super::error::Fault;
+use super::{HostPolicy, Scenario, policy, quantity};
+
+impl Scenario {
+    /// The same with one policy of the host for every VM, and none in the guests.
+    ///
+    /// # Errors
+    /// If the policy is unknown, which says which there are, or needs what a VM is not.
+    pub fn with_policy(&self, name: &str) -> Result<Self, Fault> {
+        let scenario = self.under(&policy::by_name(name, "policy")?);
+        let checked = scenario.check_baselines();
+        let checked = checked.and_then(|()| scenario.check_memory_mode());
+        checked
+            .map_err(|fault| Fault::new(format!("policy {name}: {}", fault.key()), fault.what))?;
+        Ok(scenario)
+    }
+
+    /// The same with a policy as a scenario file has it: a name, or a table with a `base`.
+    ///
+    /// # Errors
+    /// If there is no such policy: says which.
+    pub fn with_policy_text(&self, text: &str) -> Result<Self, String> {
+        let policy = policy::by_text(text)?;
+        Ok(self.under(&policy))
+    }
+
+    /// The same with every VM `all-fast`.
+    #[must_use]
+    pub fn all_fast(&self) -> Self {
+        self.under(&HostPolicy::AllFast)
+    }
+
+    /// The same with every VM `all-slow`.
+    #[must_use]
+    pub fn all_slow(&self) -> Self {
+        self.under(&HostPolicy::AllSlow)
+    }
+
+    fn under(&self, policy: &HostPolicy) -> Self {
+        let mut scenario = self.clone();
+        for vm in &mut scenario.vms {
+            vm.policy = policy.clone();
+            vm.guest_policy = None;
+        }
+        scenario
+    }
+
+    /// The same with so much of the first tier for every VM, and as much memory in all.
+    ///
+    /// # Errors
+    /// If a VM has less, or the size does not suit the scenario.
+    pub fn with_fast(&self, fast: u64) -> Result<Self, Fault> {
+        let mut scenario = self.clone();
+        let last = scenario.machine.tiers.len() - 1;
+        for (i, vm) in scenario.vms.iter_mut().enumerate() {
+            let both = vm.sizes[0] + vm.sizes[last];
+            let Some(rest) = both.checked_sub(fast) else {
+                let what = format!(
+                    "VM \"{}\" has {} in its first and last tier together, which is less: end the sweep there",
+                    vm.name,
+                    quantity::words(both)
+                );
+                return Err(Fault::new(format!("vm[{i}].fast"), what));
+            };
+            let machine = &mut scenario.machine.tiers;
+            machine[0].bytes = machine[0].bytes - vm.sizes[0] + fast;
+            machine[last].bytes = machine[last].bytes - vm.sizes[last] + rest;
+            vm.sizes[0] = fast;
+            vm.sizes[last] = rest;
+        }
+        scenario.check()?;
+        Ok(scenario)
+    }
+}

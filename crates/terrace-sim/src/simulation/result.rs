@@ -1,0 +1,168 @@
+//! What a run says: the keys of its JSON.
+//!
+//! All times, bytes, pages, exits and faults are of the full-size machine; `accesses` and
+//! `accesses_per_wall_s` alone are those really simulated.
+
+use serde::Serialize;
+use terrace_proto::PAGE_SIZE;
+
+use crate::host::provision;
+use crate::machine::{PS, TIERS};
+use crate::words::number::float;
+
+/// A finished run.
+#[derive(Clone, Debug, PartialEq, Default, Serialize)]
+pub struct RunResult {
+    /// The scenario's name: its file's, without folder and ending.
+    pub scenario: String,
+    /// The policy as it was asked for; the first VM's, or `mixed` where VMs differ.
+    pub policy: String,
+    /// Seed of all random streams.
+    pub seed: u64,
+    /// Divisor of sizes, operations and durations.
+    pub scale: u64,
+    /// Time of the full-size machine, s.
+    pub simulated_s: f64,
+    /// Time that the run took here, s; the reference run is not in it.
+    pub wall_s: f64,
+    /// Accesses simulated.
+    pub accesses: u64,
+    /// Accesses simulated per second here.
+    pub accesses_per_wall_s: f64,
+    /// Bytes of the engine's state per simulated 4 KiB page.
+    pub state_bytes_per_page: f64,
+    /// Bytes of simulator and engine per simulated 4 KiB page.
+    pub sim_state_bytes_per_page: f64,
+    /// Where a sweep stands, in a sweep.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub sweep: Option<Sweep>,
+    /// VM by VM, in the scenario's order.
+    pub vms: Vec<VmResult>,
+}
+
+/// One value of a sweep.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Sweep {
+    /// What is swept: `fast`.
+    pub key: String,
+    /// Its value, bytes.
+    pub bytes: u64,
+}
+
+/// One VM's part.
+#[derive(Clone, Debug, PartialEq, Default, Serialize)]
+pub struct VmResult {
+    /// Its name.
+    pub name: String,
+    /// The host's policy.
+    pub policy: String,
+    /// The guest's, if any.
+    pub guest_policy: Option<String>,
+    /// Rounds that the policy ended; figures of fewer than 3 say little.
+    pub rounds: u64,
+    /// Until its load ended, s.
+    pub runtime_s: f64,
+    /// Memory accesses per second of its run time.
+    pub ops_per_s: f64,
+    /// Median time of one operation, ns.
+    pub p50_ns: f64,
+    /// 99th percentile of the same, ns.
+    pub p99_ns: f64,
+    /// Run time over that of the same scenario with every VM `all-fast`.
+    pub slowdown_vs_all_fast: Option<f64>,
+    /// The slowdown that the scenario accepts for it, where it says one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub max_slowdown: Option<f64>,
+    /// GiB held per tier, mean over time, times the tier's price, under memory-mode with the VM's size of the
+    /// first tier besides; none where it holds memory without a price.
+    pub cost: Option<f64>,
+    /// Performance over that of `all-fast`, divided by cost over that of `all-fast`.
+    pub performance_per_cost: Option<f64>,
+    /// Share of the data accesses that the first tier serves.
+    pub fast_hit_ratio: f64,
+    /// Share of the writes that the first tier serves.
+    pub fast_write_ratio: f64,
+    /// HMvisor's formula: see docs/simulator.md.
+    pub dram_utility: f64,
+    /// Mean over time of what the VM holds per tier, bytes.
+    pub tier_bytes_mean: Vec<u64>,
+    /// The same at the end.
+    pub tier_bytes_end: Vec<u64>,
+    /// What its program wrote to each tier's medium, bytes; what moves wrote is not in it.
+    pub tier_written_bytes: Vec<u64>,
+    /// First of `tier_bytes_mean`.
+    pub fast_bytes_mean: u64,
+    /// First of `tier_bytes_end`.
+    pub fast_bytes_end: u64,
+    /// 4 KiB pages moved to a faster tier.
+    pub promoted_pages: u64,
+    /// 4 KiB pages moved to a slower tier.
+    pub demoted_pages: u64,
+    /// Exits of its vCPUs to the host.
+    pub vm_exits: u64,
+    /// Faults that waited for the swap device.
+    pub major_faults: u64,
+    /// CPU time of management for this VM.
+    pub overhead_s: Overhead,
+    /// How its tiers got their sizes, where a device gave them.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub provision: Option<Provisioned>,
+}
+
+/// What a device gave a VM.
+#[derive(Clone, Debug, PartialEq, Default, Serialize)]
+pub struct Provisioned {
+    /// The device's name.
+    pub by: String,
+    /// What the VM was to have per tier at the end, bytes.
+    pub wanted_bytes: Vec<u64>,
+    /// What its nodes had at the end, bytes.
+    pub given_bytes: Vec<u64>,
+    /// Time that guest and device took to resize, s.
+    pub resize_s: f64,
+    /// Resizes that were refused.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub refused: Vec<Refused>,
+}
+
+impl Provisioned {
+    /// What a device gave its VM, and what that took.
+    pub(super) fn of(device: &provision::Provisioned) -> Self {
+        let scale = device.scale();
+        let bytes = |pages: [u64; TIERS]| {
+            let tiers = pages.iter().take(device.tiers());
+            tiers.map(|pages| pages * PAGE_SIZE * scale).collect()
+        };
+        let refused = device.all_refused().iter().map(|refused| Refused {
+            at_s: float(refused.at_ns) / 1e9,
+            why: refused.why.clone(),
+        });
+        Self {
+            by: device.by().name().into(),
+            wanted_bytes: bytes(device.wanted()),
+            given_bytes: bytes(device.given()),
+            resize_s: float(device.spent() * scale) / float(PS) / 1e9,
+            refused: refused.collect(),
+        }
+    }
+}
+
+/// A resize that was refused.
+#[derive(Clone, Debug, PartialEq, Default, Serialize)]
+pub struct Refused {
+    /// When it was wanted, s.
+    pub at_s: f64,
+    /// Why it was refused.
+    pub why: String,
+}
+
+/// CPU time of management by stage, s.
+#[derive(Clone, Copy, Debug, PartialEq, Default, Serialize)]
+pub struct Overhead {
+    /// Finding out what was touched.
+    pub track: f64,
+    /// Ranking and choosing.
+    pub classify: f64,
+    /// Moving.
+    pub migrate: f64,
+}

@@ -1,0 +1,504 @@
+//! Setting a simulation up: the scenario at its scale, the machine, the engine and its VMs.
+//!
+//! What a scenario says is proved by it ([`crate::scenario`]). What is left to fail here is what only setting up shows: a
+//! file of the load, the engine's own rules, sizes that are refused.
+
+use terrace_core::policy::{Move, Observe, Policy};
+use terrace_core::provision::ProvisionConfig;
+use terrace_core::{Engine, EngineConfig, Log, Session, TierConfig};
+use terrace_pagetable::Scanner;
+use terrace_proto::{
+    Command, Event, Gfn, PAGE_SIZE, PAGES_PER_HUGE, PageSize, RamRange, TierLimit, VmId, VmSpec,
+};
+
+use super::timeline::{Timeline, VmTimeline};
+use super::{Options, QUANTUM, RunError, Sampled, Simulation, sizes};
+use crate::guest::reclaim::Reclaim;
+use crate::host::management::Management;
+use crate::host::oracle::Oracle;
+use crate::host::placer::Answers;
+use crate::host::provision::Provisioned;
+use crate::host::start::{self, Deal, Start};
+use crate::host::vm::{Begins, Spent, Vm};
+use crate::machine::costs::Costs;
+use crate::machine::lines::Lines;
+use crate::machine::memory_mode::{Frames, MemoryMode};
+use crate::machine::second_stage::SecondStage;
+use crate::machine::space::{Heat, Space};
+use crate::machine::tables::Guest;
+use crate::machine::tier::Load;
+use crate::machine::vcpu::Vcpu;
+use crate::machine::{PS, TIERS};
+use crate::mechanisms::home::Home;
+use crate::mechanisms::{self, Name};
+use crate::scenario::{self, HostPolicy, Scenario};
+use crate::words::access::Access;
+use crate::words::load::{Context, Stop};
+use crate::words::number::{float, place, whole};
+use crate::words::side::Side;
+use crate::words::tier::Tier;
+
+/// Free memory of a tier beyond what VMs are sized for: what a kernel keeps between its watermarks. In
+/// the first tier the engine leaves it alone, so that no policy has more of it than another.
+const HEADROOM: f64 = 0.01;
+
+/// Least headroom of the first tier, in pages of the VMs' largest size.
+const LEAST_HEADROOM: u64 = 2;
+
+/// Least headroom of slower tiers, 4 KiB pages: exchanges begin with what it holds, and must not come
+/// in smaller steps the larger the scale is.
+const LEAST_SLOW_HEADROOM: u64 = 4 * PAGES_PER_HUGE;
+
+/// Sets a simulation up.
+pub(super) fn simulation(
+    scenario: &Scenario,
+    options: Options,
+    recorded: bool,
+) -> Result<Simulation, RunError> {
+    let scale = scenario.machine.scale;
+    let config = EngineConfig {
+        rearm_all: recorded,
+        ..engine_config(scenario)
+    };
+    let engine = Engine::new(config).map_err(|error| RunError(error.to_string()))?;
+    let mut session = Session::new(engine, recorded.then(Vec::new));
+    let mut vms = Vec::new();
+    for (number, spec) in (1_u32..).zip(&scenario.vms) {
+        let vm = vm(scenario, options, spec, VmId(number), &mut session);
+        vms.push(vm.map_err(|error| RunError(format!("vm {}: {error}", spec.name)))?);
+    }
+    let mut capacity = [0; TIERS];
+    for (at, tier) in scenario.machine.tiers.iter().enumerate() {
+        capacity[at] = (tier.bytes / scale + headroom(scenario, at)) / PAGE_SIZE;
+    }
+    let cpus = place(u64::from(scenario.machine.management_cpus));
+    let mut simulation = Simulation {
+        options,
+        costs: Costs {
+            move_batch: place(u64::from(scenario.machine.migrate_batch)),
+            ..Costs::default()
+        },
+        session,
+        loads: scenario.machine.tiers.iter().map(Load::new).collect(),
+        capacity,
+        management: Management::new(cpus, scale),
+        memory_mode: memory_mode(scenario, &vms, &capacity)?,
+        timeline: timeline(scenario, &vms),
+        now: 0,
+        quantum: QUANTUM / options.quantum_divisor.unwrap_or(1).max(1),
+        memory_at: 0,
+        sample_at: options.sample_every_ns,
+        sampled_at: 0,
+        rounds: vec![0; vms.len()],
+        state: (0, 0),
+        sampled: vec![Sampled::default(); vms.len()],
+        vms,
+        scenario: scenario.clone(),
+    };
+    arrive(&mut simulation);
+    Ok(simulation)
+}
+
+/// The DRAM cache of a machine whose VMs are under memory mode.
+fn memory_mode(
+    scenario: &Scenario,
+    vms: &[Vm],
+    capacity: &[u64; TIERS],
+) -> Result<Option<Box<MemoryMode>>, RunError> {
+    if !scenario.has_memory_mode() {
+        return Ok(None);
+    }
+    let scale = scenario.machine.scale;
+    let frames = |vm: &Vm| Frames {
+        tables: vm.space.guest.table_frames(),
+        first_data: vm.space.guest.first_data(),
+        all: vm.space.guest.frames(),
+    };
+    let frames: Vec<Frames> = vms.iter().map(frames).collect();
+    let dram = scenario.machine.tiers[0].bytes / scale / PAGE_SIZE;
+    let huge = vms.iter().any(|vm| vm.space.second.huge());
+    let how = (scenario.seed, scale, huge);
+    match MemoryMode::new(dram, capacity[1], &frames, how) {
+        Some(cache) => Ok(Some(Box::new(cache))),
+        None => Err(RunError(
+            "memory-mode: the second tier is more than 32,767 times as large as the first, more than \
+             its tags tell apart: make the first tier larger"
+                .into(),
+        )),
+    }
+}
+
+/// Free bytes of a tier beside what VMs are sized for, as simulated.
+fn headroom(scenario: &Scenario, at: usize) -> u64 {
+    let tier = &scenario.machine.tiers[at];
+    let least = if at == 0 {
+        let largest = scenario.vms.iter().map(|vm| vm.host_page.bytes()).max();
+        LEAST_HEADROOM * largest.unwrap_or(PAGE_SIZE)
+    } else {
+        LEAST_SLOW_HEADROOM * PAGE_SIZE
+    };
+    let share = whole(float(tier.bytes / scenario.machine.scale) * HEADROOM);
+    share.max(least)
+}
+
+fn timeline(scenario: &Scenario, vms: &[Vm]) -> Timeline {
+    let scale = scenario.machine.scale;
+    let vm = |(spec, vm): (&scenario::Vm, &Vm)| VmTimeline {
+        name: spec.name.clone(),
+        memory_bytes: vm.space.guest.pages() * PAGE_SIZE * scale,
+        samples: Vec::new(),
+    };
+    Timeline {
+        tiers: scenario
+            .machine
+            .tiers
+            .iter()
+            .map(|t| t.name.clone())
+            .collect(),
+        vms: scenario.vms.iter().zip(vms).map(vm).collect(),
+    }
+}
+
+/// The engine lives in the full-size machine's time; what it counts in bytes is divided by the scale.
+fn engine_config(scenario: &Scenario) -> EngineConfig {
+    let scale = scenario.machine.scale;
+    let given = scenario.engine.clone();
+    let several = scenario.vms.len() > 1;
+    let tier = |(at, tier): (usize, &Tier)| {
+        let bytes = tier.bytes / scale;
+        let kept = if at == 0 { headroom(scenario, at) } else { 0 };
+        let reserve = if several && at == 0 {
+            scenario.host.reserve
+        } else {
+            0.0
+        };
+        TierConfig {
+            name: tier.name.clone(),
+            kind: tier.kind,
+            // What the kernel keeps free is not the pool's either; in slower tiers it is what lets
+            // exchanges begin.
+            reserve_bytes: whole(float(bytes) * reserve) + kept,
+            ..TierConfig::default()
+        }
+    };
+    let policies = scenario.vms.iter().filter_map(|vm| match &vm.policy {
+        HostPolicy::Engine(_, choice) => {
+            let own =
+                matches!(choice, terrace_core::PolicyChoice::Composed(s) if s.share.is_some());
+            let choice = if own {
+                choice.clone()
+            } else {
+                choice.with_share(scenario.host.share)
+            };
+            Some((vm.name.clone(), choice))
+        }
+        _ => None,
+    });
+    EngineConfig {
+        tiers: scenario
+            .machine
+            .tiers
+            .iter()
+            .enumerate()
+            .map(tier)
+            .collect(),
+        vm_policies: policies.collect(),
+        quiet_bytes: given.quiet_bytes / scale,
+        move_budget_bytes_per_s: given.move_budget_bytes_per_s / scale,
+        plan_max_bytes: (given.plan_max_bytes / scale).max(2 << 20),
+        random_seed: scenario.seed,
+        provision: ProvisionConfig {
+            // Tiers of a simulated VM may be as small as one likes.
+            least_first_tier_bytes: 0,
+            ..given.provision
+        },
+        ..given
+    }
+}
+
+/// The stages of a VM's policy, if the engine has the VM: the scenario has proved their names.
+fn policy(spec: &scenario::Vm, config: &EngineConfig) -> Option<Policy> {
+    if !matches!(spec.policy, HostPolicy::Engine(..)) {
+        return None;
+    }
+    config.vm_policies.get(&spec.name)?.resolve("policy").ok()
+}
+
+fn vm(
+    scenario: &Scenario,
+    options: Options,
+    spec: &scenario::Vm,
+    id: VmId,
+    session: &mut Session<impl Log>,
+) -> Result<Vm, RunError> {
+    let scale = scenario.machine.scale;
+    let config = session.engine().config();
+    let (stages, window_ms) = (policy(spec, config), config.window_ms);
+    let mut space = space(scenario, spec, options)?;
+    space.pml = stages.is_some_and(|s| s.observe == Observe::PmlLog || s.moves == Move::PmlCopy);
+    let mut fit = fit(spec, scale);
+    let (provision, begins) = provision(spec, id, scale, &mut space, session)?;
+    if let Some(device) = &provision {
+        fit = device.fit(space.guest.pages());
+    }
+    start::back(&mut space.second, deal(spec), &fit);
+    let mut answers = answers(scenario, spec, &space);
+    if let Some((name, side)) = spec.baseline() {
+        if spec.splits() {
+            space.second = space.second.splittable(side == Side::Host);
+        }
+        let home = home(&mut space, scenario, spec, name, side, provision.as_deref());
+        answers.placer = Some(Box::new(home));
+    }
+    let window_ps = window_ms * 1_000_000 / scale * PS;
+    let oracle = (spec.policy == HostPolicy::Oracle).then(|| {
+        let units = space.second.len();
+        Oracle::new(units, fit.clone(), &scenario.machine.tiers, window_ps)
+    });
+    let mut scanner = Scanner::new(space.guest.frames());
+    // Simulated guests are of a kernel that keeps D's copy in bit 58.
+    scanner.tell_writes(true);
+    Ok(Vm {
+        id,
+        vcpus: vcpus(scenario, spec, &space, begins.ps)?,
+        begins,
+        provision,
+        space,
+        answers,
+        scanner,
+        stages,
+        oracle,
+        stop: match spec.stop {
+            Stop::Duration(ns) => Some(begins.ps + (ns / scale).max(1) * PS),
+            Stop::Ops(_) | Stop::Trace => None,
+        },
+        spent: Spent::default(),
+        promoted: 0,
+        demoted: 0,
+        windows: 0,
+        balloon: spec.balloon.clone(),
+        held_sum: [0; TIERS],
+        quanta: 0,
+        endless: match spec.policy {
+            HostPolicy::AllFast => Some(0),
+            HostPolicy::AllSlow => Some(start::last(&fit)),
+            _ => None,
+        },
+    })
+}
+
+/// How a VM's pages are dealt to the tiers at first.
+fn deal(spec: &scenario::Vm) -> Deal {
+    match spec.policy {
+        HostPolicy::AllFast => Deal::First,
+        HostPolicy::AllSlow | HostPolicy::MemoryMode(_) => Deal::Last,
+        HostPolicy::Interleave => Deal::InTurn,
+        HostPolicy::Engine(..)
+        | HostPolicy::Baseline(..)
+        | HostPolicy::FirstTouch
+        | HostPolicy::Oracle => Deal::InOrder(spec.start),
+    }
+}
+
+/// Who answers a VM's faults, but for a mechanism: its guest's kernel, if it lacks memory.
+fn answers(scenario: &Scenario, spec: &scenario::Vm, space: &Space) -> Answers {
+    let scale = scenario.machine.scale;
+    let (pages, ram) = (space.guest.pages(), ram(spec, scale));
+    let short = pages > ram || !spec.balloon.is_empty();
+    let reclaim = || Reclaim::new(ram.saturating_sub(pages), spec.swap / scale / PAGE_SIZE);
+    Answers {
+        reclaim: short.then(reclaim),
+        placer: None,
+    }
+}
+
+/// 4 KiB pages of a VM's memory, as simulated.
+fn ram(spec: &scenario::Vm, scale: u64) -> u64 {
+    spec.bytes() / scale / PAGE_SIZE
+}
+
+/// The device that sizes a VM's nodes, if one does, after the guest's first resize, and when that is over. Under a
+/// bound, tiers have no end.
+fn provision(
+    spec: &scenario::Vm,
+    id: VmId,
+    scale: u64,
+    space: &mut Space,
+    session: &mut Session<impl Log>,
+) -> Result<(Option<Box<Provisioned>>, Begins), RunError> {
+    let bound = matches!(spec.policy, HostPolicy::AllFast | HostPolicy::AllSlow);
+    let Some(how) = spec.provision.as_ref().filter(|_| !bound) else {
+        return Ok((None, Begins::default()));
+    };
+    let baseline = spec.baseline();
+    let demotes = baseline.is_none_or(|(name, _)| name.demotes());
+    let mut device = Provisioned::new(how, &spec.sizes, scale, demotes);
+    sizes::boot(session, id, &spec.name, &spec.sizes, &mut device)?;
+    let ps = device.begin(space, &Costs::default());
+    let ns = ps / PS * scale;
+    Ok((Some(Box::new(device)), Begins { ps, ns }))
+}
+
+/// A mechanism comes to a VM.
+fn home(
+    space: &mut Space,
+    scenario: &Scenario,
+    spec: &scenario::Vm,
+    name: Name,
+    side: Side,
+    device: Option<&Provisioned>,
+) -> Home {
+    let scale = scenario.machine.scale;
+    let tiers = scenario.machine.tiers.len();
+    let unit = space.second.pages_per_unit() * PAGE_SIZE;
+    let mut capacity = [0; TIERS];
+    for (at, most) in capacity.iter_mut().enumerate().take(tiers) {
+        *most = match side {
+            Side::Guest => spec.sizes[at] / scale / unit,
+            Side::Host => scenario.machine.tiers[at].bytes / scale / unit,
+        };
+    }
+    // What the machine keeps free beside its tiers' sizes is no mechanism's to fill, but for the last tier's:
+    // there must be room to demote.
+    if device.is_none() {
+        space.limit[..tiers - 1].copy_from_slice(&capacity[..tiers - 1]);
+    }
+    let first = space.second.first_data();
+    let setup = mechanisms::Setup {
+        units: space.second.len() - first,
+        tiers,
+        pages_per_unit: space.second.pages_per_unit(),
+        scale,
+        seed: scenario.seed,
+        vm: spec.name.clone(),
+        vcpus: spec.vcpus,
+        side,
+    };
+    let nodes = device.map_or(capacity, Provisioned::booted);
+    Home::new(name.begin(&setup), setup, first, capacity).with_nodes(nodes)
+}
+
+/// Units that the VM has in each tier.
+fn fit(spec: &scenario::Vm, scale: u64) -> Vec<u64> {
+    let unit = spec.host_page.bytes();
+    spec.sizes
+        .iter()
+        .map(|bytes| bytes / scale / unit)
+        .collect()
+}
+
+fn space(scenario: &Scenario, spec: &scenario::Vm, options: Options) -> Result<Space, RunError> {
+    let scale = scenario.machine.scale;
+    let pages = spec.workload.pages(scale, &scenario.folder);
+    let pages = pages.map_err(|error| RunError(error.to_string()))?;
+    let ram = ram(spec, scale);
+    let guest = if spec.splits() {
+        Guest::splittable(pages, ram)
+    } else {
+        Guest::new(pages, spec.guest_page, ram)
+    };
+    let guest = guest.map_err(|e| RunError(e.to_string()))?;
+    let costs = Costs::default();
+    let table_cache = costs.table_cache_bytes / scale / scenario.vms.len() as u64;
+    let second = second_stage(&guest, spec.host_page);
+    let heat = Heat::new(options.heat_cells, pages);
+    Ok(Space::new(guest, second, Lines::new(table_cache), heat))
+}
+
+fn second_stage(guest: &Guest, unit: PageSize) -> SecondStage {
+    let (tables, data) = (guest.table_frames(), guest.first_data());
+    SecondStage::new(guest.frames(), unit, tables, data)
+}
+
+fn vcpus(
+    scenario: &Scenario,
+    spec: &scenario::Vm,
+    space: &Space,
+    begins: u64,
+) -> Result<Vec<Vcpu>, RunError> {
+    let scale = scenario.machine.scale;
+    let context = Context {
+        scale,
+        seed: scenario.seed,
+        vm: &spec.name,
+        vcpus: spec.vcpus,
+        folder: &scenario.folder,
+    };
+    let sources = spec.workload.sources(&context);
+    let sources = sources.map_err(|error| RunError(error.to_string()))?;
+    let huge = space.guest.huge() && space.second.huge();
+    // A trace is one vCPU's: the others take no part of the operations.
+    let plays: Vec<bool> = sources
+        .iter()
+        .map(|source| source.fork().fill(0, &mut [Access::default()]) > 0)
+        .collect();
+    let count = (plays.iter().filter(|plays| **plays).count() as u64).max(1);
+    let share = |at: u64| match spec.stop {
+        Stop::Ops(ops) => {
+            let ops = ops / scale;
+            ops / count + u64::from(at < ops % count)
+        }
+        Stop::Duration(_) | Stop::Trace => u64::MAX,
+    };
+    let mut next = 0;
+    let vcpu = |(number, (source, plays))| {
+        let left = if plays { share(next) } else { 0 };
+        next += u64::from(plays);
+        let vcpu = Vcpu::new(source, left, &Costs::default(), scale, huge).numbered(number);
+        let mut vcpu = vcpu.beginning(begins);
+        if space.second.can_split() {
+            vcpu = vcpu.with_small_pages(&Costs::default(), scale);
+        }
+        if left == 0 {
+            vcpu.ended = Some(begins);
+        }
+        vcpu
+    };
+    let sources = sources.into_iter().zip(plays);
+    Ok((0_u32..).zip(sources).map(vcpu).collect())
+}
+
+/// The VMs that the engine manages come to it.
+fn arrive(simulation: &mut Simulation) {
+    let scale = simulation.scenario.machine.scale;
+    let mut events = Vec::new();
+    for (vm, spec) in simulation.vms.iter().zip(&simulation.scenario.vms) {
+        if vm.stages.is_none() {
+            continue;
+        }
+        let mut limits = vec![
+            TierLimit {
+                floor_bytes: 0,
+                ceiling_bytes: u64::MAX,
+            };
+            spec.sizes.len()
+        ];
+        // Tables come on top of the VM's sizes; the engine counts them.
+        let second = &vm.space.second;
+        let tables = match spec.start {
+            Start::FirstTouch => u64::from(second.tables()) * spec.host_page.bytes(),
+            Start::Slow => 0,
+        };
+        let scaled = |bytes: u64| bytes / scale + tables;
+        limits[0] = TierLimit {
+            floor_bytes: spec.floor.map_or(0, scaled),
+            ceiling_bytes: spec.ceiling.map_or(u64::MAX, scaled),
+        };
+        let arrived = VmSpec {
+            vm: vm.id,
+            name: spec.name.clone(),
+            ram: vec![RamRange {
+                start: Gfn(0),
+                pages: vm.space.guest.frames(),
+            }],
+            unit: spec.host_page,
+            limits,
+            weight: spec.weight,
+            moves: true,
+        };
+        events.push(Event::VmArrived(arrived));
+        let size = Command::FastSize(vm.id, scaled(spec.sizes[0]));
+        events.push(Event::Command(size));
+    }
+    events.into_iter().for_each(|event| simulation.hear(event));
+}

@@ -1,0 +1,274 @@
+//! Sizes of simulated VMs: the engine decides them, as it does live, and the devices carry them out.
+//!
+//! Sizes are those of the full-size machine, so that what the engine says of them reads as the scenario does. A device
+//! has an order as soon as it is given, and its guest's driver knows it.
+
+use terrace_core::{Log, Session};
+use terrace_proto::provision::{
+    LookRequest, Mechanism, NodeMemory, OrderOutcome, OrderWithdrawal, Origin, OtherUsers,
+    ProviderKind, ProviderReport, ProviderSpec, ProviderStatus, SizeOrder, SizesAnswer,
+    SizesWanted, TierStatus, Verified,
+};
+use terrace_proto::{Action, Event, PAGE_SIZE, ProviderId, ResizeId, Tick, VmId};
+
+use super::{RunError, Simulation};
+use crate::host::device::{BLOCK, Device};
+use crate::host::moves::{free_pages, position};
+use crate::host::provision::Provisioned;
+use crate::host::vm::Vm;
+use crate::machine::TIERS;
+
+/// The provider of a VM has its number.
+fn provider(vm: VmId) -> ProviderId {
+    ProviderId(vm.0)
+}
+
+/// Wishes are numbered VM by VM.
+fn wish(vm: VmId, number: u32) -> ResizeId {
+    ResizeId(u64::from(vm.0) << 32 | u64::from(number))
+}
+
+fn wished_for(id: ResizeId) -> Option<VmId> {
+    u32::try_from(id.0 >> 32).ok().map(VmId)
+}
+
+/// A guest boots: its device is found, and given the sizes that the VM is to begin with. Says whether it has them.
+///
+/// # Errors
+/// If they are refused.
+pub fn boot<L: Log>(
+    session: &mut Session<L>,
+    id: VmId,
+    name: &str,
+    sizes: &[u64],
+    device: &mut Provisioned,
+) -> Result<(), RunError> {
+    let spec = ProviderSpec {
+        provider: provider(id),
+        vm: name.into(),
+        is_configured: true,
+        is_quiet: false,
+        host_nodes: nodes(device.tiers()),
+    };
+    let wanted = SizesWanted {
+        id: wish(id, 0),
+        provider: provider(id),
+        origin: Origin::Operator,
+        size_bytes: sizes.iter().copied().map(Some).collect(),
+    };
+    device.ask(sizes);
+    let mut events = vec![Event::SizesWanted(wanted), Event::ProviderArrived(spec)];
+    while let Some(event) = events.pop() {
+        for action in session.hear(Tick(0), event) {
+            match action {
+                Action::Look(request) => {
+                    let report = report(device, request, [0; TIERS], Vec::new());
+                    events.push(Event::ProviderSeen(Box::new(report)));
+                }
+                Action::Resize(order) => events.push(taken(device, &order)),
+                Action::Answer(answer) => answer
+                    .result
+                    .map_err(|why| RunError(why.words().to_owned()))
+                    .map(drop)?,
+                _ => {}
+            }
+        }
+    }
+    Ok(())
+}
+
+fn nodes(tiers: usize) -> Vec<u32> {
+    (0..u32::try_from(tiers).unwrap_or(0)).collect()
+}
+
+/// A device has the order at once.
+fn taken(device: &mut Provisioned, order: &SizeOrder) -> Event {
+    device.order(order.order, &order.size_bytes);
+    Event::OrderOutcome(OrderOutcome {
+        order: order.order,
+        provider: order.provider,
+        result: Ok(()),
+    })
+}
+
+/// How a device stands. `held`: pages behind each tier, as simulated.
+fn report(
+    device: &Provisioned,
+    request: LookRequest,
+    held: [u64; TIERS],
+    host: Vec<NodeMemory>,
+) -> ProviderReport {
+    let kind = match device.by() {
+        Device::VirtioMem => ProviderKind::VirtioMem,
+        Device::Balloon => ProviderKind::Balloon,
+        Device::Hyperflex => ProviderKind::HyperFlex,
+    };
+    let tiers = (0..device.tiers()).map(|tier| tier_status(device, tier, held[tier]));
+    let mut tiers: Vec<TierStatus> = tiers.collect();
+    if !kind.knows_tiers() {
+        tiers = vec![whole(&tiers)];
+    }
+    ProviderReport {
+        provider: request.provider,
+        number: request.number,
+        mechanism: Some(Mechanism {
+            kind,
+            words: device.by().name().into(),
+            at: "the simulator".into(),
+        }),
+        status: Ok(ProviderStatus {
+            connected: true,
+            told: true,
+            tiers,
+            ..ProviderStatus::default()
+        }),
+        verify: request.verify,
+        resident: None,
+        pinned_by: Ok(None),
+        held_by: OtherUsers::Nobody,
+        order: device.last_order(),
+        host,
+    }
+}
+
+fn tier_status(device: &Provisioned, tier: usize, held: u64) -> TierStatus {
+    let full = |pages: u64| pages * PAGE_SIZE * device.scale();
+    let node = u32::try_from(tier).ok();
+    let [whole, target, size] = [device.nodes(), device.wanted(), device.given()].map(|p| p[tier]);
+    TierStatus {
+        node,
+        host_nodes: node.into_iter().collect(),
+        whole_bytes: full(whole),
+        block_bytes: match device.by() {
+            Device::VirtioMem => BLOCK,
+            Device::Balloon | Device::Hyperflex => full(1),
+        },
+        page_bytes: PAGE_SIZE,
+        target_bytes: full(target),
+        size_bytes: full(size),
+        verified: Some(Verified {
+            present_bytes: full(held),
+            claimed_bytes: full(whole - size),
+            kept_bytes: 0,
+        }),
+        ..TierStatus::default()
+    }
+}
+
+/// The balloon knows the sum.
+fn whole(tiers: &[TierStatus]) -> TierStatus {
+    let sum = |of: fn(&TierStatus) -> u64| tiers.iter().map(of).sum::<u64>();
+    let seen = |of: fn(&Verified) -> u64| {
+        let seen = tiers.iter().filter_map(|tier| tier.verified.as_ref());
+        seen.map(of).sum::<u64>()
+    };
+    TierStatus {
+        host_nodes: tiers.iter().filter_map(|tier| tier.node).collect(),
+        whole_bytes: sum(|tier| tier.whole_bytes),
+        block_bytes: tiers.first().map_or(0, |tier| tier.block_bytes),
+        page_bytes: PAGE_SIZE,
+        target_bytes: sum(|tier| tier.target_bytes),
+        size_bytes: sum(|tier| tier.size_bytes),
+        verified: Some(Verified {
+            present_bytes: seen(|seen| seen.present_bytes),
+            claimed_bytes: seen(|seen| seen.claimed_bytes),
+            kept_bytes: 0,
+        }),
+        ..TierStatus::default()
+    }
+}
+
+impl Simulation {
+    /// What resizes a VM, as the engine knows it.
+    #[must_use]
+    pub fn provider(vm: VmId) -> ProviderId {
+        provider(vm)
+    }
+
+    /// Wishes whose time has come.
+    pub(super) fn wish_sizes(&mut self) {
+        let now = self.now().0;
+        for vm in 0..self.vms.len() {
+            while let Some(wanted) = self.wanted(vm, now) {
+                self.hear(Event::SizesWanted(wanted));
+            }
+        }
+    }
+
+    fn wanted(&mut self, vm: usize, now: u64) -> Option<SizesWanted> {
+        let vm = self.vms.get_mut(vm)?;
+        let (number, sizes) = vm.provision.as_mut()?.next_resize(now)?;
+        Some(SizesWanted {
+            id: wish(vm.id, number),
+            provider: provider(vm.id),
+            origin: Origin::Operator,
+            size_bytes: sizes.into_iter().map(Some).collect(),
+        })
+    }
+
+    /// Does what the engine decided about sizes, and gives what came of it; none for what is about pages.
+    pub(super) fn act_on_sizes(&mut self, action: &Action) -> Option<Event> {
+        match action {
+            Action::Look(request) => self.look(*request),
+            Action::Resize(order) => {
+                let vm = self.vm_of(order.provider)?;
+                let device = vm.provision.as_mut()?;
+                let taken = taken(device, order);
+                let wanted = device.wanted();
+                if let Some(placer) = &mut vm.answers.placer {
+                    placer.resized(wanted);
+                }
+                Some(taken)
+            }
+            Action::Withdraw(provider, order) => Some(Event::OrderWithdrawal(OrderWithdrawal {
+                order: *order,
+                provider: *provider,
+                in_time: false,
+            })),
+            Action::Answer(answer) => {
+                self.answered(answer);
+                None
+            }
+            Action::LetGo(_) | Action::Scan(_) | Action::QueryPlacement(_) | Action::Move(_) => {
+                None
+            }
+        }
+    }
+
+    fn vm_of(&mut self, provider: ProviderId) -> Option<&mut Vm> {
+        self.vms.get_mut(position(VmId(provider.0)))
+    }
+
+    fn look(&mut self, request: LookRequest) -> Option<Event> {
+        let host = self.host_memory();
+        let vm = self.vm_of(request.provider)?;
+        let held = vm.held_pages();
+        let report = report(vm.provision.as_deref()?, request, held, host);
+        Some(Event::ProviderSeen(Box::new(report)))
+    }
+
+    /// What the machine has free, less what the kernel and the operator keep back.
+    fn host_memory(&self) -> Vec<NodeMemory> {
+        let free = free_pages(&self.capacity, &self.vms);
+        let tiers = &self.session.engine().config().tiers;
+        let each = (0_u32..).zip(tiers.iter().zip(free));
+        each.map(|(node, (tier, free))| NodeMemory {
+            node,
+            // Its reserve is one of the scaled machine.
+            tier: None,
+            page_bytes: 0,
+            free_bytes: (free * PAGE_SIZE).saturating_sub(tier.reserve_bytes)
+                * self.scenario.machine.scale,
+        })
+        .collect()
+    }
+
+    fn answered(&mut self, answer: &SizesAnswer) {
+        let at_ns = self.now().0;
+        let vm = wished_for(answer.id).and_then(|id| self.vms.get_mut(position(id)));
+        let device = vm.and_then(|vm| vm.provision.as_mut());
+        if let (Some(device), Err(why)) = (device, &answer.result) {
+            device.refused(at_ns, why.words());
+        }
+    }
+}

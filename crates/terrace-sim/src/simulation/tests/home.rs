@@ -1,0 +1,70 @@
+//! What a mechanism is told in a run.
+
+use std::path::Path;
+
+use crate::mechanisms::home::Home;
+use crate::mechanisms::{Ground, Mechanism, Moved, Setup, Side, Travelling, Unit};
+use crate::scenario::Scenario;
+use crate::simulation::{Options, Simulation};
+
+const PAGES: Unit = 8;
+
+/// Sends pages down, and looks after each quantum whether one is there that it was not told of.
+struct Watcher {
+    told: u64,
+    sent: bool,
+}
+
+impl Mechanism for Watcher {
+    fn pass(&mut self, ground: &mut Ground) {
+        if !std::mem::replace(&mut self.sent, true) {
+            let down: Vec<(Unit, u8)> = (0..PAGES).map(|unit| (unit, 1)).collect();
+            return ground.submit(&down, Travelling::Transaction);
+        }
+        let down = (0..PAGES).filter(|unit| ground.tier(*unit) == Some(1));
+        assert_eq!(down.count() as u64, self.told);
+        assert_eq!(ground.travelling(), u64::from(PAGES) - self.told);
+    }
+
+    fn moved(&mut self, _: &mut Ground, moved: &[Moved]) {
+        self.told += moved.len() as u64;
+    }
+
+    fn rounds(&self) -> u64 {
+        self.told
+    }
+
+    fn heap_bytes(&self) -> usize {
+        0
+    }
+}
+
+#[test]
+fn a_page_is_told_of_in_the_quantum_in_which_it_arrives() {
+    let text = "[machine]\ntiers = [\"dram\", \"pmem\"]\nscale = 1\nvcpus_per_vm = 2\n\
+                [[vm]]\nname = \"a\"\nfast = \"8MiB\"\nslow = \"8MiB\"\npolicy = \"autonuma\"\n\
+                workload = { kind = \"sequential\", size = \"8MiB\", hot = 1.0, write = 0.0, \
+                period = \"1h\", duration = \"1ms\" }\n";
+    let scenario = Scenario::parse(text, "test", Path::new("/s")).expect("valid");
+    let mut simulation = Simulation::new(&scenario, Options::default()).expect("it can be run");
+    let vm = &mut simulation.vms[0];
+    let setup = Setup {
+        units: 2048,
+        tiers: 2,
+        pages_per_unit: 1,
+        scale: 1,
+        seed: 1,
+        vm: "a".into(),
+        vcpus: 2,
+        side: Side::Guest,
+    };
+    let watcher = Watcher {
+        told: 0,
+        sent: false,
+    };
+    let first = vm.space.second.first_data();
+    let home = Home::new(Box::new(watcher), setup, first, [2048, 2048, 0, 0]);
+    vm.answers.placer = Some(Box::new(home));
+    while simulation.advance(u64::MAX) {}
+    assert_eq!(simulation.vms[0].answers.rounds(), u64::from(PAGES));
+}

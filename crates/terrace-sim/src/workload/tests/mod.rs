@@ -1,0 +1,201 @@
+//! Tests of all kinds together: what each does, and what it refuses.
+
+mod faults;
+mod shares;
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::words::access::Access;
+use crate::words::load::Stop;
+
+/// A load of each kind that makes its own accesses, small.
+const EACH: [&str; 15] = [
+    r#"kind = "hotset", size = "16MiB", hot = 0.2"#,
+    r#"kind = "hotset", size = "16MiB", hot = 0.3, layout = "clustered", drift_per_s = 0.5"#,
+    r#"kind = "sequential", size = "16MiB", hot = 0.2, period = "1s""#,
+    r#"kind = "gups", variant = "hemem", size = "16MiB", hot = 0.1, move_at = "1s""#,
+    r#"kind = "gups", variant = "hypertier", size = "16MiB", hot = 0.2"#,
+    r#"kind = "gups", variant = "colloid", size = "16MiB", hot = 0.2"#,
+    r#"kind = "zipf", size = "16MiB", exponent = 0.9"#,
+    r#"kind = "gauss", size = "16MiB", sigma = 0.1"#,
+    r#"kind = "kv", keys = 10000, value = "1KiB", dist = "zipf""#,
+    r#"kind = "ycsb", preset = "d", size = "16MiB""#,
+    r#"kind = "graph", algorithm = "bc", vertices = 4096, degree = 16, iterations = 1"#,
+    r#"kind = "btree", size = "16MiB", write = 0.5"#,
+    r#"kind = "xsbench", size = "16MiB", nuclides = 34"#,
+    r#"kind = "stencil", size = "16MiB""#,
+    r#"kind = "linear", size = "16MiB""#,
+];
+
+/// Reads a load as a scenario has it.
+fn read(keys: &str) -> Result<Load, String> {
+    let text = format!("workload = {{ {keys} }}\n");
+    let table: Result<BTreeMap<String, Load>, _> = toml::from_str(&text);
+    table
+        .map(|mut table| table.remove("workload").expect("it is there"))
+        .map_err(|why| why.to_string())
+}
+
+fn load(keys: &str) -> Workload {
+    read(&format!("{keys}, ops = 1000")).expect(keys).workload
+}
+
+fn sources(workload: &Workload, scale: u64, seed: u64, vm: &str) -> Vec<Box<dyn Source>> {
+    let context = Context {
+        scale,
+        seed,
+        vm,
+        vcpus: 2,
+        folder: Path::new("."),
+    };
+    workload.sources(&context).expect("sources")
+}
+
+/// The next `count` accesses.
+fn next(source: &mut dyn Source, now_ns: u64, count: usize) -> Vec<Access> {
+    let mut accesses = vec![Access::default(); count];
+    let mut given = 0;
+    while given < count {
+        let some = source.fill(now_ns, &mut accesses[given..]);
+        assert!(some > 0, "it ended after {given}");
+        given += some;
+    }
+    accesses
+}
+
+fn first(keys: &str, scale: u64, count: usize) -> Vec<Access> {
+    next(&mut *sources(&load(keys), scale, 1, "vm1")[0], 0, count)
+}
+
+#[test]
+fn the_same_seed_gives_the_same_accesses_and_another_vm_or_vcpu_others() {
+    for keys in EACH {
+        let workload = load(keys);
+        let of =
+            |seed, vm, vcpu: usize| next(&mut *sources(&workload, 1, seed, vm)[vcpu], 0, 20_000);
+        let accesses = of(1, "vm1", 0);
+        assert_eq!(accesses, of(1, "vm1", 0), "{keys}");
+        assert_ne!(accesses, of(1, "vm1", 1), "{keys}");
+        // Nothing is drawn there.
+        if !keys.contains("stencil") {
+            assert_ne!(accesses, of(2, "vm1", 0), "{keys}");
+            assert_ne!(accesses, of(1, "vm2", 0), "{keys}");
+        }
+    }
+}
+
+#[test]
+fn a_fork_goes_on_as_the_source_does() {
+    let phases = format!(
+        r#"kind = "phases", of = [{{ {}, ops = 3000 }}, {{ {}, duration = "1s" }}]"#,
+        EACH[0], EACH[8]
+    );
+    for keys in EACH.into_iter().chain([phases.as_str()]) {
+        let mut source = sources(&load(keys), 1, 1, "vm1").remove(0);
+        next(&mut *source, 5, 1234);
+        let mut fork = source.fork();
+        assert_eq!(
+            next(&mut *source, 2_000_000_000, 4321),
+            next(&mut *fork, 2_000_000_000, 4321),
+            "{keys}"
+        );
+    }
+}
+
+/// How accesses are cut into batches changes none of them.
+#[test]
+fn small_batches_are_large_ones_in_parts() {
+    for keys in EACH {
+        let mut source = sources(&load(keys), 1, 1, "vm1").remove(0);
+        let parts: Vec<Access> = (0..100).flat_map(|_| next(&mut *source, 0, 7)).collect();
+        assert_eq!(parts, first(keys, 1, 700), "{keys}");
+    }
+}
+
+proptest! {
+    #[test]
+    fn accesses_stay_within_the_pages(
+        kind in 0..EACH.len(),
+        seed in 0..1000_u64,
+        scale in 1..5_u32,
+        now_ns in 0..u64::MAX / 2,
+    ) {
+        let scale = 1 << scale;
+        let workload = load(EACH[kind]);
+        let pages = workload.pages(scale, Path::new(".")).expect("pages");
+        for mut source in sources(&workload, scale, seed, "vm1") {
+            for at in [0, now_ns] {
+                for access in next(&mut *source, at, 500) {
+                    prop_assert!(access.page() < pages, "{access:?} of {pages}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn hot_sets_of_any_shape_stay_within_the_pages(
+        units in 1..2000_u64,
+        hot in 0.0001..1.0_f64,
+        clustered: bool,
+        drift in 0.0..2.0_f64,
+        now_ns in 0..1_000_000_000_000_u64,
+    ) {
+        let layout = if clustered { "clustered" } else { "scattered" };
+        let workload = load(&format!(
+            r#"kind = "hotset", size = "{}KiB", hot = {hot:.6}, layout = "{layout}", drift_per_s = {drift:.3}"#,
+            4 * units
+        ));
+        let mut source = sources(&workload, 1, 1, "vm1").remove(0);
+        for access in next(&mut *source, now_ns, 300) {
+            prop_assert!(access.page() < units);
+        }
+    }
+}
+
+#[test]
+fn the_whole_memory_of_a_graph_is_used() {
+    let keys =
+        r#"kind = "graph", algorithm = "pagerank", vertices = 4096, degree = 16, iterations = 2"#;
+    let workload = load(keys);
+    let pages = workload.pages(1, Path::new(".")).expect("pages");
+    let mut seen = vec![false; usize::try_from(pages).expect("small")];
+    for mut source in sources(&workload, 1, 1, "vm1") {
+        for access in next(&mut *source, 0, 300_000) {
+            seen[usize::try_from(access.page()).expect("small")] = true;
+        }
+    }
+    assert!(seen.iter().all(|page| *page));
+}
+
+#[test]
+fn golden_first_accesses_of_gups_and_zipf() {
+    let of = |keys| -> Vec<(u64, u64, bool)> {
+        first(keys, 1, 6)
+            .into_iter()
+            .map(|access| (access.page(), access.line(), access.is_write()))
+            .collect()
+    };
+    assert_eq!(of(EACH[3]), GUPS);
+    assert_eq!(of(EACH[6]), ZIPF);
+}
+
+const GUPS: [(u64, u64, bool); 6] = [
+    (1037, 16, true),
+    (3615, 31, true),
+    (1049, 57, true),
+    (1218, 37, true),
+    (1058, 36, true),
+    (1093, 45, true),
+];
+const ZIPF: [(u64, u64, bool); 6] = [
+    (3841, 56, false),
+    (1472, 51, false),
+    (248, 31, false),
+    (3222, 5, false),
+    (3777, 18, false),
+    (2360, 50, false),
+];

@@ -1,0 +1,91 @@
+//! Policies that a scenario may not name.
+
+use super::MINIMAL;
+use super::faults::refused;
+
+#[test]
+fn bounds_have_no_stages_and_live_policies_that_see_nothing_are_not_simulated() {
+    let with = |policy: &str| format!("slow = \"32GiB\"\npolicy = {policy}\n");
+    for (policy, key) in [
+        (
+            "{ base = \"all-fast\", observe = \"guest-scan\" }",
+            "7: vm.policy.base",
+        ),
+        (
+            "{ base = \"prefer-slow\", observe = \"guest-scan\" }",
+            "7: vm.policy.base",
+        ),
+        ("\"prefer-fast\"", "7: vm.policy"),
+    ] {
+        let allowed = &["vtmm, vtmm-paper, fixed-threshold, random"];
+        refused(MINIMAL, "slow = \"32GiB\"\n", &with(policy), key, allowed);
+    }
+}
+
+#[test]
+fn a_policy_that_is_not_there_is_refused_with_the_list() {
+    let with = |policy: &str| format!("slow = \"32GiB\"\npolicy = {policy}\n");
+    let all = [
+        "vtmm",
+        "fixed-threshold",
+        "random",
+        "first-touch",
+        "interleave",
+        "all-fast",
+        "all-slow",
+        "oracle",
+    ];
+    refused(
+        MINIMAL,
+        "slow = \"32GiB\"\n",
+        &with("\"lru\""),
+        "7: vm.policy",
+        &all,
+    );
+    let stage = with("{ base = \"vtmm\", estimate = \"lru\" }");
+    refused(
+        MINIMAL,
+        "slow = \"32GiB\"\n",
+        &stage,
+        "7: vm.policy.estimate",
+        &["page-degree", "fixed-threshold"],
+    );
+    let base = with("{ base = \"lru\" }");
+    refused(
+        MINIMAL,
+        "slow = \"32GiB\"\n",
+        &base,
+        "7: vm.policy.base",
+        &all,
+    );
+    let blind = with("{ base = \"vtmm\", observe = \"none\" }");
+    refused(
+        MINIMAL,
+        "slow = \"32GiB\"\n",
+        &blind,
+        "7: vm.policy",
+        &["nothing is observed", "first-touch"],
+    );
+    refused(
+        MINIMAL,
+        "slow = \"32GiB\"\n",
+        &with("7"),
+        "7: vm.policy",
+        &["a policy's name, or a table"],
+    );
+    let guest = with("{ base = \"vtmm\", where = \"guest\" }");
+    refused(
+        MINIMAL,
+        "slow = \"32GiB\"\n",
+        &guest,
+        "7: vm.policy.where",
+        &["allowed is host"],
+    );
+    refused(
+        MINIMAL,
+        "slow = \"32GiB\"\n",
+        &with("\"vtmm@moon\""),
+        "7: vm.policy",
+        &["moon", "allowed is host"],
+    );
+}

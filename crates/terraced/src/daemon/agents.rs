@@ -1,0 +1,220 @@
+//! VMs whose memory an agent in the guest manages: what the daemon does when who is in force changes.
+
+use terrace_config::{VmConfig, VmMode};
+use terrace_host::agent::{AgentState, AgentView, Orders, Verdict, WatchConfig};
+use terrace_proto::{Command, Event};
+
+use super::Daemon;
+use crate::agent_mode::{self, Step};
+use crate::executor::Executor;
+use crate::messages::AgentVm;
+use crate::registry::{Agent, InForce, VmKey};
+
+impl Daemon {
+    pub(super) fn orders(&self, agent: &Agent) -> Orders {
+        Orders {
+            mode: agent.orders_mode(),
+            paused: agent.paused,
+            budgets: self.config.agent.budgets,
+        }
+    }
+
+    fn send_orders(&self, vm: VmKey) {
+        if let Some(agent) = self.vms.agent(vm) {
+            self.agents.order(vm, self.orders(agent));
+        }
+    }
+
+    pub(super) fn set_in_force(&mut self, vm: VmKey, in_force: InForce) {
+        if let Some(agent) = self.vms.agent_mut(vm) {
+            agent.in_force = in_force;
+        }
+    }
+
+    /// The scout found a VM that its agent is to manage.
+    pub fn found_agent_vm(&mut self, vm: VmKey, found: AgentVm) {
+        let AgentVm { config, ram_bytes } = found;
+        self.watch_agent(vm, &config, ram_bytes);
+        let Some(entry) = self.vms.get_mut(vm) else {
+            return;
+        };
+        entry.memory_bytes = ram_bytes.unwrap_or(entry.memory_bytes);
+        entry.unscannable = false;
+    }
+
+    /// Begins to listen to a VM's agent, where it has one and is not listened to already.
+    pub fn watch_agent(&mut self, vm: VmKey, config: &VmConfig, ram_bytes: Option<u64>) {
+        let Some(socket) = config.agent_socket.clone() else {
+            return;
+        };
+        let paused = self.paused;
+        let Some(entry) = self.vms.get_mut(vm) else {
+            return;
+        };
+        if let Some(agent) = &mut entry.agent
+            && (ram_bytes.is_none() || agent.ram_bytes == ram_bytes)
+        {
+            return;
+        }
+        let agent = entry.agent.take();
+        let agent = match agent {
+            // What it lied about may have been true: memory was plugged in.
+            Some(agent) => Agent { ram_bytes, ..agent },
+            None => Agent::new(config, socket.clone(), ram_bytes, paused),
+        };
+        let watch = WatchConfig {
+            silence: self.config.agent.silence,
+            ram_bytes,
+            ..WatchConfig::default()
+        };
+        let orders = self.orders(&agent);
+        self.agents.watch(vm, socket, watch, orders);
+        if let Some(entry) = self.vms.get_mut(vm) {
+            entry.agent = Some(agent);
+        }
+    }
+
+    /// News of a VM's agent; none where its link ended by a defect.
+    pub fn agent_news(&mut self, vm: VmKey, view: Option<AgentView>) {
+        let Some(agent) = self.vms.agent_mut(vm) else {
+            return;
+        };
+        let lied = |a: &Agent| {
+            let state = a.view.as_ref().map(|v| &v.state);
+            matches!(state, Some(AgentState::Lying(_)))
+        };
+        let lied_before = lied(agent);
+        let verdict = match &view {
+            Some(view) => view.verdict.clone(),
+            None => Verdict::Fallback("a defect of terraced: its link panicked".to_owned()),
+        };
+        let before = agent.view.as_ref().map(|v| v.verdict.clone());
+        agent.view = view;
+        let lies_now = lied(agent) && !lied_before;
+        match agent.mode {
+            VmMode::Guest => self.decide(vm, verdict),
+            VmMode::Host | VmMode::Coordinated => self.tell_verdict(vm, before, verdict),
+        }
+        if lies_now {
+            self.send_orders(vm);
+        }
+    }
+
+    /// In coordinated mode the host manages the VM anyway.
+    fn tell_verdict(&mut self, vm: VmKey, before: Option<Verdict>, now: Verdict) {
+        if let Some(text) = agent_mode::told_beside_host(before, now) {
+            self.tell_of(vm, text);
+            self.send_orders(vm);
+        }
+    }
+
+    fn decide(&mut self, vm: VmKey, verdict: Verdict) {
+        let agent = self.vms.agent(vm);
+        let Some(step) = agent.and_then(|agent| agent_mode::next(&agent.in_force, verdict)) else {
+            return;
+        };
+        match step {
+            Step::FallBack(why) => self.fall_back(vm, why),
+            Step::Reword(why) => self.set_in_force(vm, InForce::Fallback(why)),
+            Step::Begin => {
+                self.set_in_force(vm, InForce::Guest);
+                let text =
+                    "its agent speaks and manages its memory; the host does not look into it";
+                self.tell_of(vm, text.to_owned());
+            }
+            Step::GiveBack => self.give_back(vm),
+            Step::GoOn => {
+                self.set_in_force(vm, InForce::Guest);
+                self.send_orders(vm);
+                let text =
+                    "its agent speaks again and manages its memory; the host looks no more into it";
+                self.tell_of(vm, text.to_owned());
+            }
+        }
+    }
+
+    fn fall_back(&mut self, vm: VmKey, why: String) {
+        let Some(entry) = self.vms.get(vm) else {
+            return;
+        };
+        let Some(agent) = &entry.agent else {
+            return;
+        };
+        let words = agent.fallback_words();
+        // The scout knows VMs by their names.
+        self.claims.set(&entry.name, agent.scan);
+        self.set_in_force(vm, InForce::Fallback(why.clone()));
+        self.send_orders(vm);
+        self.tell_of(vm, format!("falls back: {why}; {words}"));
+    }
+
+    /// Ends all that the host does for a VM; its agent is told to go on when that is done.
+    fn give_back(&mut self, vm: VmKey) {
+        let Some(entry) = self.vms.get_mut(vm) else {
+            return;
+        };
+        self.claims.set(&entry.name, false);
+        let id = entry.managed.take().map(|managed| managed.id);
+        let executor = id.and_then(|id| self.executors.take(id));
+        let threads = executor.as_ref().map(Executor::threads);
+        // Now, so that its threads and its worker end.
+        drop(executor);
+        if let Some(id) = id {
+            self.handle(Event::VmDeparted(id));
+        }
+        self.set_in_force(vm, InForce::Returning(threads.unwrap_or_default()));
+        self.decide(vm, Verdict::Trusted);
+    }
+
+    /// Passes an operator's pause on to a VM's agent, or to all; an agent that lied is believed again when it
+    /// is resumed alone. `false` where there is none.
+    pub fn halt_agents(&mut self, vm: Option<VmKey>, halt: bool) -> bool {
+        let vms: Vec<VmKey> = match vm {
+            Some(vm) => vec![vm],
+            None => self.vms.iter().map(|(vm, _)| vm).collect(),
+        };
+        let forgives = vm.is_some() && !halt;
+        let mut any = false;
+        for vm in vms {
+            let Some(agent) = self.vms.agent_mut(vm) else {
+                continue;
+            };
+            any = true;
+            agent.paused = halt;
+            let view = agent.view.as_ref();
+            let lies = view.is_some_and(|v| matches!(v.state, AgentState::Lying(_)));
+            if lies && forgives {
+                self.believe_again(vm);
+            }
+            self.send_orders(vm);
+        }
+        any
+    }
+
+    fn believe_again(&mut self, vm: VmKey) {
+        self.agents.forgive(vm);
+        if let Some(entry) = self.vms.get(vm) {
+            // Memory may have been plugged in since QEMU was asked.
+            self.claims.look_again(&entry.name);
+        }
+        self.tell_of(vm, "an operator has its agent believed again".into());
+    }
+
+    /// A VM came under the host's management: what an operator wanted of its agent holds there too.
+    pub fn carry_pause(&mut self, vm: VmKey) {
+        let Some(entry) = self.vms.get(vm) else {
+            return;
+        };
+        let paused = entry.agent.as_ref().is_some_and(|a| a.paused);
+        if let Some(managed) = entry.managed.as_ref().filter(|_| paused) {
+            let id = managed.id;
+            self.command(Command::Pause(Some(id)));
+        }
+    }
+
+    /// The VM of this name is gone.
+    pub fn forget_agent(&self, vm: VmKey, name: &str) {
+        self.agents.forget(vm);
+        self.claims.set(name, false);
+    }
+}

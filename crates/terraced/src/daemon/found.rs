@@ -1,0 +1,339 @@
+//! What the scout found, taken in: who comes under management, under which name, and who is gone.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use terrace_config::VmConfig;
+use terrace_host::Finding;
+use terrace_host::mover::Target;
+use terrace_host::qemu::who::Refusal;
+use terrace_proto::{Command, Event, PAGE_SIZE, PageSize, RamRange, VmId, VmSpec};
+use terrace_sys::ProcessId;
+
+use super::Daemon;
+use crate::discovery::second_of_name;
+use crate::executor::{Context, Executor, Observer, WriteConfig};
+use crate::messages::{Found, Looked, Ready, State};
+use crate::registry::{Agent, Entry, InForce, Managed, Tracking, TrackingNews, VmKey};
+
+/// Refused VMs that are remembered.
+const MOST_REFUSED: usize = 64;
+
+impl Daemon {
+    /// Takes in what the scout found.
+    pub fn found(&mut self, found: Found) {
+        if let Some(vm) = self.take_in(found) {
+            self.keep_provider(vm, false);
+        }
+    }
+
+    /// Returns the key that the VM got.
+    fn take_in(&mut self, found: Found) -> Option<VmKey> {
+        let is_worked_for = |m: &Managed| self.executors.of(m.id).is_some();
+        let known =
+            |e: &Entry| e.managed.as_ref().is_some_and(is_worked_for) && e.process == found.process;
+        let of_name = self.vms.key(&found.name);
+        let looked_again = matches!(found.state, State::Agent(_)) && of_name.is_some();
+        if self.vms.iter().any(|(_, entry)| known(entry)) && !looked_again {
+            // A second monitor of a VM that is managed by its first.
+            return None;
+        }
+        if let Some(refusal) = self.why_refused(&found) {
+            self.refuse_vm(found, &refusal);
+            return None;
+        }
+        self.refused.remove(&found.socket);
+        let name = found.name;
+        self.forget_other_names(&name, &found.socket);
+        let mut entry = Entry {
+            name,
+            process: found.process,
+            socket: found.socket,
+            hypervisor: "QEMU".into(),
+            memory_bytes: 0,
+            reason: String::new(),
+            unscannable: false,
+            findings: found.findings,
+            managed: None,
+            agent: None,
+        };
+        // An agent that is listened to stays so.
+        if let Some(known) = of_name.and_then(|vm| self.vms.get_mut(vm)) {
+            entry.agent = known.agent.take();
+            entry.memory_bytes = known.memory_bytes;
+        }
+        match found.state {
+            // Done above.
+            State::Refused(_) => return None,
+            State::Ignored => {
+                entry.reason = "not opted in (scan = true under [vm.NAME])".into();
+            }
+            State::Unscannable(reason) | State::NotReady(reason) => {
+                entry.unscannable = true;
+                entry.reason = reason;
+            }
+            State::Agent(vm) => {
+                if let Some(known) = of_name.and_then(|vm| self.vms.get_mut(vm)) {
+                    // The host may be about to manage it, or does so in the agent's place.
+                    entry.managed = known.managed.take();
+                }
+                let key = self.vms.put(entry);
+                self.found_agent_vm(key, *vm);
+                return Some(key);
+            }
+            State::Ready(ready) => return Some(self.found_ready(entry, *ready)),
+        }
+        let remapped = self.take_remapped(&entry.name);
+        self.give_up_remapped(remapped);
+        let said = of_name.and_then(|vm| self.vms.get(vm));
+        if said.map(|known| &known.reason) != Some(&entry.reason) {
+            self.tell(Some(&entry.name), format!("found: {}", entry.reason));
+        }
+        Some(self.vms.put(entry))
+    }
+
+    /// Manages a VM that is ready, unless its agent does.
+    fn found_ready(&mut self, entry: Entry, ready: Ready) -> VmKey {
+        let remapped = self.take_remapped(&entry.name);
+        let of_host = |a: &Agent| matches!(a.in_force, InForce::Fallback(_) | InForce::Host);
+        if entry.agent.as_ref().is_none_or(of_host) {
+            return self.manage(entry, ready, remapped);
+        }
+        // It came too late: the agent manages the VM. The worker ends with what was found.
+        let vm = self.vms.put(entry);
+        self.give_up_remapped(remapped);
+        vm
+    }
+
+    fn why_refused(&self, found: &Found) -> Option<Refusal> {
+        if let State::Refused(refusal) = &found.state {
+            return Some(refusal.clone());
+        }
+        let holder = self.holder(&found.name, found.process)?;
+        Some(second_of_name(&found.name, holder.pid))
+    }
+
+    /// The other process that has this name and still lives: the first VM of a name stays, and nothing is renamed.
+    fn holder(&self, name: &str, process: Option<ProcessId>) -> Option<ProcessId> {
+        let proc = self.root.proc();
+        let lives = |process: &ProcessId| process.exists(&proc);
+        let vm = self.vms.key(name)?;
+        let kept = self.provisioning.process(vm);
+        let known = self.vms.get(vm);
+        let managed = known.filter(|entry| entry.managed.is_some());
+        let managed = managed.and_then(|entry| entry.process);
+        let known = known.and_then(|entry| entry.process).filter(lives);
+        let kept = kept.filter(|_| process.is_some()).filter(lives);
+        let holders = [managed, known, kept].into_iter().flatten();
+        holders.into_iter().find(|holder| process != Some(*holder))
+    }
+
+    /// What was listed by a socket before its VM told its name is that VM.
+    fn forget_other_names(&mut self, name: &str, socket: &Path) {
+        let gone = self.vms.keep(|entry| {
+            let is_kept = entry.managed.is_some() || entry.agent.is_some();
+            entry.name == name || entry.socket != socket || is_kept
+        });
+        if !gone.is_empty() {
+            self.forget_providers();
+        }
+    }
+
+    /// Says once why something is not taken for a VM, and remembers it for `doctor`.
+    fn refuse_vm(&mut self, found: Found, refusal: &Refusal) {
+        let of = match found.process {
+            Some(ProcessId { pid, .. }) => format!("process {pid} ({})", found.socket.display()),
+            None => found.socket.display().to_string(),
+        };
+        let finding = refusal.finding(&of);
+        if self.refused.get(&found.socket) == Some(&finding) {
+            return;
+        }
+        if self.refused.len() < MOST_REFUSED {
+            self.tell(None, format!("refused: {}", finding.why));
+            self.refused.insert(found.socket, finding);
+        }
+    }
+
+    /// Manages a VM that is ready: one whose memory map changed goes on under its id.
+    fn manage(&mut self, mut entry: Entry, ready: Ready, remapped: Option<Managed>) -> VmKey {
+        let ram = ready.memory.ram();
+        entry.memory_bytes = ram.iter().map(|r| r.pages.saturating_mul(PAGE_SIZE)).sum();
+        if let Some(reason) = self.too_much_ram(entry.memory_bytes, ready.most_ram) {
+            self.tell(Some(&entry.name), format!("found: {reason}"));
+            return self.leave_alone(entry, reason, remapped);
+        }
+        let accelerator = if ready.identity.kvm {
+            "QEMU with KVM"
+        } else {
+            "QEMU (TCG)"
+        };
+        entry.hypervisor = accelerator.into();
+        let is_anew = remapped.is_some();
+        let id = remapped.as_ref().map_or(VmId(self.next_id), |m| m.id);
+        let context = self.context(id, &ready);
+        let unit = context.target.unit;
+        let spec = spec(id, &entry.name, ram, unit, &ready.config);
+        let writes = self.write_config(&ready.config);
+        let observer = Observer::new(&context, ready.vm, ready.tracker, writes);
+        let writes = observer.write_words();
+        match Executor::start(&context, observer, Arc::clone(&self.mover)) {
+            Ok(executor) => self.executors.put(id, executor),
+            Err(error) => {
+                let reason = format!("its threads could not be started: {error}");
+                return self.leave_alone(entry, reason, remapped);
+            }
+        }
+        let before = remapped.unwrap_or_else(|| {
+            self.next_id += 1;
+            Managed::new(id, String::new())
+        });
+        entry.managed = Some(Managed {
+            tracking: Tracking {
+                damon: ready.damon,
+                writes,
+                shortfall: before.tracking.shortfall,
+            },
+            unit_reason: ready.unit.why,
+            ..before
+        });
+        let memory_bytes = entry.memory_bytes;
+        let vm = self.vms.put(entry);
+        self.arrived(vm, spec, is_anew);
+        self.watch_agent(vm, &ready.config, Some(memory_bytes));
+        if !is_anew {
+            self.carry_pause(vm);
+            if ready.config.fast_bytes > 0 {
+                self.command(Command::FastSize(id, ready.config.fast_bytes));
+            }
+        }
+        vm
+    }
+
+    fn context(&self, vm: VmId, ready: &Ready) -> Context {
+        Context {
+            vm,
+            target: Target {
+                process: Arc::clone(ready.vm.process()),
+                memory: Arc::clone(&ready.memory),
+                unit: ready.unit.size,
+                others_map: false,
+            },
+            watch: Arc::new(ready.vm.watch(&ready.memory)),
+            root: self.root.clone(),
+            topology: Arc::clone(&self.topology),
+            inbox: self.inbox.clone(),
+        }
+    }
+
+    /// Lists a VM that cannot be managed, with the reason.
+    fn leave_alone(
+        &mut self,
+        mut entry: Entry,
+        reason: String,
+        remapped: Option<Managed>,
+    ) -> VmKey {
+        entry.unscannable = true;
+        entry.reason = reason;
+        let vm = self.vms.put(entry);
+        self.give_up_remapped(remapped);
+        vm
+    }
+
+    /// Each VM is believed by itself; all together may claim twice what one may.
+    fn too_much_ram(&self, claimed: u64, most_of_one: u64) -> Option<String> {
+        let entries = self.vms.iter().map(|(_, entry)| entry);
+        let managed = entries.filter(|entry| entry.managed.is_some());
+        let held: u64 = managed.map(|entry| entry.memory_bytes).sum();
+        let most = most_of_one.saturating_mul(2);
+        (held.saturating_add(claimed) > most).then(|| {
+            format!(
+                "with its {} MiB of RAM all VMs together claim more than {} MiB, which are not believed: raise \
+                 most_ram_percent under [hypervisors] where they really have them",
+                claimed >> 20,
+                most >> 20
+            )
+        })
+    }
+
+    fn write_config(&self, config: &VmConfig) -> WriteConfig {
+        WriteConfig {
+            source: config.writes,
+            pause_budget: config.write_pause_budget,
+            windows: self.config.engine.windows,
+        }
+    }
+
+    /// Keeps what a VM's tracker says of itself.
+    pub fn keep_tracking(&mut self, vm: VmId, news: TrackingNews) {
+        if let Some(managed) = self.vms.managed_mut(vm) {
+            managed.tracking.hear(news);
+        }
+    }
+
+    /// The scout looked everywhere: VMs whose process is not known are gone with their socket.
+    pub fn looked(&mut self, looked: Looked) {
+        self.look_findings = looked.findings;
+        self.refused
+            .retain(|socket, _| looked.sockets.contains(socket));
+        let stays = |entry: &Entry| {
+            entry.managed.is_some()
+                || entry.process.is_some()
+                || looked.sockets.contains(&entry.socket)
+        };
+        let gone = self.vms.keep(stays);
+        for (vm, entry) in &gone {
+            self.forget_agent(*vm, &entry.name);
+        }
+        if !gone.is_empty() {
+            self.forget_providers();
+        }
+    }
+
+    /// Drops VMs whose process has ended.
+    pub fn forget_ended(&mut self) {
+        let ended = self.vms.iter().filter(|(_, entry)| self.has_ended(entry));
+        let ended: Vec<VmKey> = ended.map(|(vm, _)| vm).collect();
+        for vm in ended {
+            let Some(entry) = self.vms.remove(vm) else {
+                continue;
+            };
+            self.forget_agent(vm, &entry.name);
+            self.forget_providers();
+            self.tell(Some(&entry.name), "the VM ended".into());
+            if let Some(managed) = entry.managed {
+                self.handle(Event::VmDeparted(managed.id));
+                drop(self.executors.take(managed.id));
+            }
+        }
+    }
+
+    fn has_ended(&self, entry: &Entry) -> bool {
+        let managed = entry.managed.as_ref();
+        let executor = managed.and_then(|managed| self.executors.of(managed.id));
+        match (executor, entry.process) {
+            (Some(executor), _) => !executor.is_alive(),
+            (None, Some(process)) => !process.exists(&self.root.proc()),
+            (None, None) => false,
+        }
+    }
+
+    /// Keeps what a VM's last moves showed.
+    pub fn keep_findings(&mut self, vm: VmId, findings: Vec<Finding>) {
+        if let Some(managed) = self.vms.managed_mut(vm) {
+            managed.move_findings = findings;
+        }
+    }
+}
+
+fn spec(vm: VmId, name: &str, ram: Vec<RamRange>, unit: PageSize, config: &VmConfig) -> VmSpec {
+    VmSpec {
+        vm,
+        name: name.to_owned(),
+        ram,
+        unit,
+        limits: config.limits.clone(),
+        weight: config.weight,
+        moves: config.moves,
+    }
+}

@@ -1,0 +1,106 @@
+//! VMs that change size: what the loop does for those who look after them.
+
+use terrace_api::elastic::{Elastic, Resize};
+use terrace_host::Finding;
+use terrace_proto::Event;
+use terrace_proto::provision::{NotOrdered, Origin};
+
+use super::Daemon;
+use crate::messages::ProviderNews;
+use crate::provisioning::{self, Candidate, three_ways};
+use crate::registry::VmKey;
+use crate::served::{ResizeAnswer, Served as _};
+
+impl Daemon {
+    /// Looks after a VM that was found, or that an operator asks for, if it has elastic memory.
+    pub fn keep_provider(&mut self, vm: VmKey, is_asked_for: bool) {
+        let Some(entry) = self.vms.get(vm) else {
+            return;
+        };
+        let process = entry.process;
+        if self.provisioning.is_settled(vm, process, is_asked_for) {
+            return;
+        }
+        let Ok(config) = self.config.vm(&entry.name) else {
+            return;
+        };
+        let candidate = Candidate {
+            vm,
+            name: entry.name.clone(),
+            process,
+            monitor: entry.socket.clone(),
+            config,
+            is_asked_for,
+        };
+        match self.provisioning.keep(candidate, &self.root, &self.inbox) {
+            Ok(events) => self.handle_all(events),
+            Err(error) => self.tell_of(
+                vm,
+                format!("its elastic memory is not looked after: no thread: {error}"),
+            ),
+        }
+    }
+
+    /// What resizes a VM may have another size, or be gone.
+    pub fn provider_changed(&mut self, vm: VmKey) {
+        if let Some(provider) = self.provisioning.provider(vm) {
+            self.handle(Event::ProviderChanged(provider));
+        }
+    }
+
+    /// Ends what looks after VMs that are gone.
+    pub fn forget_providers(&mut self) {
+        let events = self.provisioning.forget_all_but(&self.vms);
+        self.handle_all(events);
+    }
+
+    /// Hands news of what resizes a VM to the engine.
+    pub fn provider_news(&mut self, news: ProviderNews) {
+        if let Some(vm) = self.provisioning.ended(&news) {
+            let text = "a fault of terraced's own ended the thread that looks after its elastic memory (see the \
+                        journal): `terrace resize` starts another";
+            self.tell_of(vm, text.into());
+        }
+        let (root, topology, engine) = (&self.root, &self.topology, self.session.engine());
+        let host = || provisioning::host_memory(root, topology, engine);
+        let event = self.provisioning.hear(news, host);
+        self.handle(event);
+    }
+
+    /// Wants a VM to have other sizes; what comes of it is told once.
+    ///
+    /// # Errors
+    /// If nothing could resize it, or the sizes make no sense.
+    pub fn want_sizes(
+        &mut self,
+        vm: VmKey,
+        origin: Origin,
+        sizes: &Resize,
+    ) -> Result<ResizeAnswer, NotOrdered> {
+        let size_bytes = sizes.list().map_err(NotOrdered::Invalid)?;
+        self.keep_provider(vm, true);
+        let Some(provider) = self.provisioning.provider(vm) else {
+            let name = self.vms.get(vm).map(|entry| entry.name.as_str());
+            return Err(NotOrdered::NotNow(three_ways(name.unwrap_or_default())));
+        };
+        let (wanted, answered) = self.provisioning.want(provider, origin, size_bytes);
+        self.handle(wanted);
+        Ok(answered)
+    }
+
+    /// A VM's elastic memory as people see it.
+    pub fn elastic_view(&self, vm: VmKey) -> Option<Elastic> {
+        let engine = self.session.engine();
+        self.provisioning.view(vm, engine, self.now())
+    }
+
+    /// What there is to say about the host's elastic memory, for `doctor`.
+    pub fn elastic_host_findings(&self) -> Vec<Finding> {
+        if self.provisioning.is_empty() {
+            return Vec::new();
+        }
+        let engine = self.session.engine();
+        let memory = provisioning::host_memory(&self.root, &self.topology, engine);
+        provisioning::host_findings(engine, &memory)
+    }
+}

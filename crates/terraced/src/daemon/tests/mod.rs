@@ -1,0 +1,4 @@
+mod in_force;
+mod recorded;
+mod served;
+mod with_an_agent;

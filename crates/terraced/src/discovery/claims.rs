@@ -1,0 +1,75 @@
+//! What the scout is told of VMs that it found before.
+
+use std::collections::BTreeSet;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use terrace_sys::ProcessId;
+
+/// What the daemon's thread wants of the scout: about VMs that their agents manage, and about VMs whose memory map
+/// changed.
+#[derive(Clone, Default)]
+pub struct Claims(Arc<Mutex<Claimed>>);
+
+#[derive(Default)]
+struct Claimed {
+    by_host: BTreeSet<String>,
+    look_again: BTreeSet<String>,
+    look_anew: BTreeSet<ProcessId>,
+}
+
+impl Claims {
+    fn lock(&self) -> MutexGuard<'_, Claimed> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether the host is to manage this VM although an agent should.
+    pub fn set(&self, vm: &str, by_host: bool) {
+        let claimed = &mut self.lock().by_host;
+        if by_host {
+            claimed.insert(vm.to_owned());
+        } else {
+            claimed.remove(vm);
+        }
+    }
+
+    /// Whether it is.
+    pub fn is_by_host(&self, vm: &str) -> bool {
+        self.lock().by_host.contains(vm)
+    }
+
+    /// What is known of a VM may be old.
+    pub fn look_again(&self, vm: &str) {
+        self.lock().look_again.insert(vm.to_owned());
+    }
+
+    /// The VM of this process is to be made ready anew: its memory map changed.
+    pub fn look_anew(&self, process: ProcessId) {
+        self.lock().look_anew.insert(process);
+    }
+
+    /// Whether that was said; once.
+    pub fn take_look_anew(&self, process: ProcessId) -> bool {
+        self.lock().look_anew.remove(&process)
+    }
+
+    /// Whether that was said; once.
+    pub fn take_look_again(&self, vm: &str) -> bool {
+        self.lock().look_again.remove(vm)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_vm_is_the_hosts_while_it_is_claimed_and_looked_at_again_once() {
+        let claims = Claims::default();
+        claims.set("a", true);
+        assert!(claims.is_by_host("a") && !claims.is_by_host("b"));
+        claims.set("a", false);
+        assert!(!claims.is_by_host("a"));
+        claims.look_again("a");
+        assert!(claims.take_look_again("a") && !claims.take_look_again("a"));
+    }
+}

@@ -1,0 +1,453 @@
+//! What the scout asks of a VM that its agent manages, by a monitor that a test plays.
+
+use std::fs;
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::Path;
+use std::sync::mpsc::RecvTimeoutError;
+
+use std::sync::mpsc::channel;
+
+use super::super::*;
+use crate::played::{host, play_process, play_qemu, process};
+
+type Asked = Arc<Mutex<Vec<String>>>;
+
+fn converse(mut stream: UnixStream, asked: &Asked) -> std::io::Result<()> {
+    let greeting = r#"{"QMP": {"version": {"qemu": {"micro": 0, "minor": 0, "major": 10}, "package": ""}, "capabilities": []}}"#;
+    writeln!(stream, "{greeting}")?;
+    for line in BufReader::new(stream.try_clone()?).lines() {
+        let line = line?;
+        let answer = match line.as_str() {
+            l if l.contains("query-name") => r#"{"name": "db1"}"#,
+            l if l.contains("query-uuid") => r#"{"UUID": "0-0"}"#,
+            l if l.contains("query-kvm") => r#"{"enabled": true, "present": true}"#,
+            l if l.contains("memory-size") => {
+                r#"{"base-memory": 1073741824, "plugged-memory": 536870912}"#
+            }
+            l if l.contains("human-monitor") => r#""nonsense""#,
+            _ => "{}",
+        };
+        asked.lock().unwrap().push(line);
+        writeln!(stream, "{{\"return\": {answer}}}")?;
+    }
+    Ok(())
+}
+
+struct Fixture {
+    folder: tempfile::TempDir,
+    scout: Scout,
+    candidate: Candidate,
+    asked: Asked,
+}
+
+fn fixture(vm: &str) -> Fixture {
+    let folder = tempfile::tempdir().unwrap();
+    host(folder.path());
+    play_qemu(folder.path(), std::process::id());
+    let socket = folder.path().join("db1.sock");
+    let listener = UnixListener::bind(&socket).unwrap();
+    let asked = Asked::default();
+    let seen = Arc::clone(&asked);
+    std::thread::spawn(move || {
+        for stream in listener.incoming() {
+            // The scout hangs up when it knows enough.
+            let _ = converse(stream.unwrap(), &seen);
+        }
+    });
+    let config = Config::parse(&format!("[vm.db1]\n{vm}\n")).unwrap();
+    let root = HostRoot::new(folder.path());
+    let topology = Arc::new(Topology::read(&root, &[]).unwrap());
+    let worker = WorkerCommand {
+        program: "/nonexistent/worker".into(),
+        args: Vec::new(),
+    };
+    let damon = Damon::new(folder.path());
+    let (inbox, _) = channel();
+    Fixture {
+        scout: Scout::new(
+            root,
+            topology,
+            Arc::new(config),
+            worker,
+            damon,
+            inbox,
+            Claims::default(),
+        ),
+        candidate: Candidate::at(&socket),
+        asked,
+        folder,
+    }
+}
+
+impl Fixture {
+    fn view(&self, hypervisors: Vec<Hypervisor>) -> View {
+        let config = &self.scout.config.hypervisors;
+        View {
+            rules: Rules::read(&self.scout.root, config).0,
+            hypervisors,
+        }
+    }
+
+    fn note(&self, candidate: &Candidate, became: Handled) {
+        let socket = candidate.socket.clone();
+        self.scout.handled().insert(socket, became);
+    }
+
+    fn look(&self) -> Found {
+        self.scout.look_at(&self.candidate, &self.view(Vec::new()))
+    }
+
+    /// Whether anything about the VM's memory or registers was asked.
+    fn looked_inside(&self) -> bool {
+        let asked = self.asked.lock().unwrap();
+        let inside = ["human-monitor", "memdev", "query-cpus"];
+        asked
+            .iter()
+            .any(|l| inside.iter().any(|word| l.contains(word)))
+    }
+}
+
+fn of_agent(name: &str, by_host: bool) -> Handled {
+    Handled {
+        is_pending: false,
+        agent: Some((name.into(), by_host)),
+        ..Handled::pending(None, Instant::now())
+    }
+}
+
+fn hypervisor(pid: u32, start_time: u64, name: &str) -> Hypervisor {
+    Hypervisor {
+        pid,
+        start_time,
+        name: Some(name.into()),
+        uuid: None,
+    }
+}
+
+#[test]
+fn a_vm_that_its_agent_manages_is_asked_its_size_and_nothing_of_its_memory() {
+    let f = fixture("mode = \"guest\"\nscan = true");
+    let found = f.look();
+    let State::Agent(vm) = found.state else {
+        panic!("not left to its agent");
+    };
+    assert_eq!(found.name, "db1");
+    assert_eq!(vm.ram_bytes, Some(3 << 29));
+    assert!(!f.looked_inside(), "{:?}", f.asked);
+}
+
+#[test]
+fn a_vm_whose_agent_fell_silent_is_looked_at_as_if_it_had_none() {
+    let f = fixture("mode = \"guest\"\nscan = true");
+    f.scout.claims.set("db1", true);
+    let found = f.look();
+    assert!(
+        matches!(found.state, State::Unscannable(_)),
+        "its answers are nonsense"
+    );
+    assert!(f.looked_inside());
+}
+
+#[test]
+fn a_vm_is_looked_at_again_when_another_one_is_to_manage_it() {
+    let f = fixture("mode = \"guest\"\nscan = true");
+    assert!(f.scout.is_new(&f.candidate, Instant::now()));
+    f.note(&f.candidate, of_agent("db1", false));
+    assert!(!f.scout.is_new(&f.candidate, Instant::now()));
+    f.scout.claims.set("db1", true);
+    assert!(f.scout.is_new(&f.candidate, Instant::now()));
+    f.note(&f.candidate, of_agent("db1", true));
+    assert!(!f.scout.is_new(&f.candidate, Instant::now()));
+    f.scout.claims.look_again("db1");
+    assert!(f.scout.is_new(&f.candidate, Instant::now()));
+}
+
+#[test]
+fn a_vm_without_a_monitor_still_has_its_agent() {
+    let f = fixture("mode = \"guest\"");
+    let candidate = Candidate {
+        socket: "/nonexistent/x.sock".into(),
+        claims: vec![hypervisor(7, 7, "db1")],
+    };
+    let State::Agent(vm) = f.scout.look_at(&candidate, &f.view(Vec::new())).state else {
+        panic!("not left to its agent");
+    };
+    assert_eq!(vm.ram_bytes, None);
+}
+
+#[test]
+fn what_stands_in_for_an_agent_moves_only_where_that_is_configured() {
+    for (fallback, moves) in [("host", true), ("observe", false)] {
+        let text = format!(
+            "[vm.a]\nmode = \"guest\"\nscan = true\nmoves = true\nfallback = \"{fallback}\""
+        );
+        let vm = Config::parse(&text).unwrap().vm("a").unwrap();
+        assert_eq!(Scout::in_place_of_agent(vm).moves, moves);
+    }
+}
+
+/// A QEMU that was killed leaves its socket behind.
+#[test]
+fn a_socket_that_nobody_listens_at_is_no_vm() {
+    let mut f = fixture("scan = true");
+    let left = f.folder.path().join("left.sock");
+    drop(UnixListener::bind(&left).unwrap());
+    f.candidate = Candidate::at(&left);
+    let found = f.look();
+    let State::Refused(refusal) = found.state else {
+        panic!("{} is listed", found.name);
+    };
+    assert!(refusal.change.contains("remove the socket"), "{refusal}");
+}
+
+#[test]
+fn of_two_vms_of_one_name_the_younger_is_refused_whichever_is_found_first() {
+    let f = fixture("mode = \"guest\"");
+    let started = terrace_sys::start_time(Path::new("/proc"), std::process::id()).unwrap();
+    for (pid, start_time) in [(7, started - 1), (8, started + 1)] {
+        play_process(f.folder.path(), ProcessId { start_time, pid });
+    }
+    let look = |others: Vec<Hypervisor>| f.scout.look_at(&f.candidate, &f.view(others)).state;
+    let State::Refused(refusal) = look(vec![hypervisor(7, started - 1, "db1")]) else {
+        panic!("an older VM has its name");
+    };
+    assert!(
+        refusal.why.contains("process 7 already is the VM db1"),
+        "{refusal}"
+    );
+    let younger = vec![
+        hypervisor(7, started - 1, "other"),
+        hypervisor(8, started + 1, "db1"),
+    ];
+    assert!(matches!(look(younger), State::Agent(_)));
+}
+
+#[test]
+fn a_vm_that_is_not_opted_in_is_left_alone_and_a_bad_name_is_refused_before_it_is_asked() {
+    let f = fixture("scan = true");
+    let named = |name: &str| Candidate {
+        claims: vec![hypervisor(7, 7, name)],
+        ..f.candidate.clone()
+    };
+    let look = |name: &str| f.scout.look_at(&named(name), &f.view(Vec::new()));
+    assert!(matches!(look("web1").state, State::Ignored));
+    let long = "x".repeat(1 << 20);
+    for name in ["\x1b[2J", "größe", &long] {
+        let found = look(name);
+        assert!(matches!(found.state, State::Refused(_)), "{name}");
+        assert!(found.name.len() < 300 && !found.name.contains('\x1b'));
+    }
+    assert_eq!(f.asked.lock().unwrap().len(), 0);
+}
+
+#[test]
+fn a_socket_that_two_processes_name_is_of_the_one_that_listens_there() {
+    let f = fixture("mode = \"guest\"");
+    let own = std::process::id();
+    let candidate = Candidate {
+        claims: vec![hypervisor(1, 1, "other"), hypervisor(own, 2, "db1")],
+        ..f.candidate.clone()
+    };
+    let found = f.scout.look_at(&candidate, &f.view(Vec::new()));
+    let pid = found.process.map(|process| process.pid);
+    assert_eq!((found.name.as_str(), pid), ("db1", Some(own)));
+    assert_eq!(found.findings.len(), 1);
+    assert!(
+        found.findings[0]
+            .why
+            .contains("process 1 names the monitor")
+    );
+}
+
+/// One test at a time counts threads.
+static COUNTING: Mutex<()> = Mutex::new(());
+
+/// Monitors that accept nobody, as many as a user can make.
+#[test]
+fn monitors_that_hang_do_not_become_as_many_threads() {
+    let _counting = COUNTING.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut f = fixture("");
+    let folder = tempfile::tempdir().unwrap();
+    let sockets: Vec<PathBuf> = (0..200)
+        .map(|i| folder.path().join(i.to_string()))
+        .collect();
+    let listeners: Vec<UnixListener> = sockets
+        .iter()
+        .map(|socket| UnixListener::bind(socket).unwrap())
+        .collect();
+    let (inbox, news) = channel();
+    f.scout.inbox = inbox;
+    let view = Arc::new(f.view(Vec::new()));
+    let scout = Arc::new(f.scout);
+    let before = scouts();
+    let (jobs, begun) = (scout.start_lookers(3), Instant::now());
+    // Who named it has ended, so that it is due again at once.
+    let gone = Hypervisor {
+        name: None,
+        ..hypervisor(std::process::id(), 7, "")
+    };
+    for socket in &sockets {
+        let candidate = Candidate {
+            claims: vec![gone.clone()],
+            ..Candidate::at(socket)
+        };
+        scout.hand_out(&candidate, &view, &jobs, begun);
+        // What waits is not handed out again.
+        scout.hand_out(&candidate, &view, &jobs, begun);
+    }
+    assert!(scouts() <= before + 3, "{} threads", scouts());
+    // Who hangs up is done with, one after the other.
+    drop(listeners);
+    let mut done = BTreeSet::new();
+    while done.len() < sockets.len() {
+        match news.recv_timeout(Duration::from_secs(60)) {
+            Ok(Input::Found(one)) => assert!(done.insert(one.socket), "each one once"),
+            Ok(_) => {}
+            Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => {
+                panic!("{} of {} were looked at", done.len(), sockets.len())
+            }
+        }
+        assert!(scouts() <= before + 3, "{} threads", scouts());
+    }
+}
+
+/// Threads of this process that look at VMs.
+fn scouts() -> usize {
+    let tasks = fs::read_dir("/proc/self/task").unwrap().flatten();
+    let names = tasks.filter_map(|task| fs::read_to_string(task.path().join("comm")).ok());
+    names
+        .filter(|name| name.trim() == Role::Monitor.name())
+        .count()
+}
+
+/// Any user can start processes until one has the number that it wants.
+#[test]
+fn a_vm_that_was_started_anew_is_looked_at_although_somebody_took_the_number_of_the_old_one() {
+    let f = fixture("scan = true");
+    let managed = || Handled {
+        is_pending: false,
+        ..Handled::pending(Some(process(7)), Instant::now())
+    };
+    play_process(f.folder.path(), process(7));
+    f.note(&f.candidate, managed());
+    f.scout.forget_all_but(&[]);
+    assert!(
+        !f.scout.is_new(&f.candidate, Instant::now()),
+        "it is managed"
+    );
+    let taker = ProcessId {
+        start_time: 200,
+        pid: 7,
+    };
+    play_process(f.folder.path(), taker);
+    assert!(f.scout.is_new(&f.candidate, Instant::now()));
+    f.scout.forget_all_but(&[]);
+    assert!(f.scout.handled.lock().unwrap().is_empty());
+}
+
+#[test]
+fn sockets_that_are_gone_are_forgotten_with_their_process() {
+    let f = fixture("");
+    let gone = Candidate::at("/gone");
+    f.note(&gone, of_agent("x", false));
+    f.note(&f.candidate, of_agent("y", false));
+    f.scout.forget_all_but(std::slice::from_ref(&f.candidate));
+    let handled = f.scout.handled.lock().unwrap();
+    assert_eq!(handled.keys().collect::<Vec<_>>(), [&f.candidate.socket]);
+}
+
+/// What a look leaves behind.
+fn after_a_look(f: &Fixture, candidate: &Candidate, view: &View) -> Handled {
+    f.note(
+        candidate,
+        Handled::looked_at_again(candidate, None, Instant::now()),
+    );
+    f.scout.look(candidate, view);
+    f.scout.handled()[&candidate.socket].clone()
+}
+
+#[test]
+fn a_monitor_that_is_not_ready_is_tried_again_after_a_second_and_not_after_a_minute() {
+    let f = fixture("scan = true");
+    let own = std::process::id();
+    let dead = f.folder.path().join("dead.sock");
+    drop(UnixListener::bind(&dead).unwrap());
+    for socket in [dead, f.folder.path().join("none.sock")] {
+        let candidate = Candidate {
+            socket,
+            claims: vec![hypervisor(own, 7, "db1")],
+        };
+        let begun = Instant::now();
+        let handled = after_a_look(&f, &candidate, &f.view(Vec::new()));
+        let pause = handled.again.unwrap() - begun;
+        assert!(pause < Duration::from_secs(30), "{pause:?}");
+        assert!(!f.scout.is_due(&candidate, begun), "not at once");
+        assert!(f.scout.is_due(&candidate, begun + pause));
+    }
+}
+
+#[test]
+fn the_second_vm_of_a_name_is_looked_at_as_soon_as_the_first_ended() {
+    let f = fixture("mode = \"guest\"");
+    let started = terrace_sys::start_time(Path::new("/proc"), std::process::id()).unwrap();
+    let first = ProcessId {
+        start_time: started - 1,
+        pid: 7,
+    };
+    play_process(f.folder.path(), first);
+    let view = f.view(vec![hypervisor(7, started - 1, "db1")]);
+    let handled = after_a_look(&f, &f.candidate, &view);
+    assert_eq!(handled.waits_for, Some(first));
+    let now = Instant::now();
+    assert!(!f.scout.is_due(&f.candidate, now), "the first one lives");
+    fs::remove_file(f.folder.path().join("proc/7/stat")).unwrap();
+    assert!(f.scout.is_due(&f.candidate, now), "the first one ended");
+    // What was seen of processes before is not looked up anew for this.
+    let found = f.scout.look_at(&f.candidate, &view);
+    assert!(matches!(found.state, State::Agent(_)));
+}
+
+/// As many as are looked at, all of which nobody serves.
+#[test]
+fn a_thousand_monitors_that_are_not_ready_cost_a_bounded_number_of_threads_and_hide_no_new_one() {
+    let _counting = COUNTING.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut f = fixture("scan = true");
+    let (inbox, news) = channel();
+    f.scout.inbox = inbox;
+    let folder = tempfile::tempdir().unwrap();
+    let view = Arc::new(f.view(Vec::new()));
+    let (own, proc) = (std::process::id(), Path::new("/proc"));
+    let started = terrace_sys::start_time(proc, own).unwrap();
+    let at = |i: usize| Candidate {
+        socket: folder.path().join(i.to_string()),
+        claims: vec![hypervisor(own, started, "db1")],
+    };
+    let fakes: Vec<Candidate> = (0..1000).map(at).collect();
+    let scout = Arc::new(f.scout);
+    let before = scouts();
+    let (jobs, begun) = (scout.start_lookers(LOOKERS), Instant::now());
+    // However long the looks take: the clock of those that hand them out stands still.
+    for _ in 0..2 {
+        let all = fakes.iter();
+        all.for_each(|fake| scout.hand_out(fake, &view, &jobs, begun));
+    }
+    let wanted = fakes.len() + 1;
+    scout.hand_out(&at(wanted), &view, &jobs, begun);
+    let mut seen = BTreeSet::new();
+    let mut look = || {
+        let Ok(Input::Found(one)) = news.recv_timeout(Duration::from_secs(60)) else {
+            panic!("{} were looked at", seen.len());
+        };
+        assert!(seen.insert(one.socket), "each one once");
+        assert!(scouts() <= before + LOOKERS, "{} threads", scouts());
+    };
+    (0..wanted).for_each(|_| look());
+    // Those that were looked at are not due before their time, and then all of them are.
+    assert!(
+        !fakes.iter().any(|fake| scout.is_new(fake, begun)),
+        "each one once"
+    );
+    let later = begun + Duration::from_secs(3600);
+    assert!(fakes.iter().all(|fake| scout.is_due(fake, later)));
+}

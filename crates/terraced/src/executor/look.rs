@@ -1,0 +1,100 @@
+//! The thread that observes one VM. It hears the VM's monitor and worker and may look at no other process; so it has
+//! another one ask the kernel where pages are.
+
+use std::sync::mpsc::{Receiver, Sender, channel};
+
+use terrace_proto::action::PlacementQuery;
+use terrace_proto::{Event, ScanRequest, ScanSpent};
+
+use super::context::{Context, caught, failed};
+use super::map_guard::MapGuard;
+use super::observer::Observer;
+use super::place::{Asked, not_placed};
+use crate::messages::Input;
+
+/// What the thread is asked to do.
+pub enum Look {
+    /// A pass over its pages.
+    Scan(ScanRequest),
+    /// Where they are.
+    Placement(PlacementQuery),
+}
+
+/// The thread.
+pub struct Looker {
+    /// What it shares with the VM's others.
+    pub context: Context,
+    /// Whether the map that it goes by holds.
+    pub guard: MapGuard,
+    /// Who asks the kernel.
+    pub places: Sender<Asked>,
+    /// What observes the VM.
+    pub observer: Observer,
+}
+
+impl Looker {
+    /// Does what it is asked until nobody asks any more.
+    pub fn run(mut self, queue: &Receiver<Look>) {
+        for look in queue {
+            let events = match look {
+                Look::Scan(request) => self.scan(request),
+                Look::Placement(query) => self.placement(query),
+            };
+            for event in events {
+                if self.context.inbox.send(Input::Event(event)).is_err() {
+                    return;
+                }
+            }
+        }
+    }
+
+    /// What it cost, and what came of it.
+    fn scan(&mut self, request: ScanRequest) -> Vec<Event> {
+        let vm = request.space.vm();
+        let before = self.observer.cpu_time();
+        let answer = self.answer(request);
+        let after = self.observer.cpu_time();
+        let spent = before.zip(after).map(|(before, after)| {
+            let cpu = after.saturating_sub(before).as_nanos();
+            Event::ScanSpent(ScanSpent {
+                vm,
+                cpu_ns: u64::try_from(cpu).unwrap_or(u64::MAX),
+            })
+        });
+        spent.into_iter().chain([answer]).collect()
+    }
+
+    fn answer(&mut self, request: ScanRequest) -> Event {
+        let (id, vm) = (request.id, request.space.vm());
+        let Self {
+            context,
+            guard,
+            observer,
+            ..
+        } = self;
+        let scanned = caught(|| {
+            observer.scan(guard, request, |news| {
+                // Nobody listens while the daemon ends.
+                let _ = context.inbox.send(Input::Tracking(vm, news));
+            })
+        });
+        match scanned {
+            Some(Ok(answer)) => Event::Scanned(Box::new(answer)),
+            Some(Err(failure)) => Event::ScanFailed(failure),
+            None => failed(id, vm, "a defect of terraced: the scan panicked".into()),
+        }
+    }
+
+    fn placement(&self, query: PlacementQuery) -> Vec<Event> {
+        let ask = || {
+            let (answer, answered) = channel();
+            let asked = self.places.send((query, answer));
+            asked.ok().and_then(|()| answered.recv().ok())
+        };
+        match self.guard.around(true, ask) {
+            Ok(Some(events)) => events,
+            Ok(None) => not_placed(query, "the thread for it is gone"),
+            Err(reason) => not_placed(query, &reason),
+        }
+    }
+}

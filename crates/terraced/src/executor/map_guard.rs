@@ -1,0 +1,129 @@
+//! Whether a VM's memory map still holds, for the threads that go by it: looked at before they act, and again before
+//! what came of it is believed.
+//!
+//! A thread of its own looks, since it hears the VM's monitor: those that look at other processes hear nobody.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, SyncSender, channel, sync_channel};
+use std::time::Duration;
+
+use terrace_host::memory_map::{MapDoubt, MapWatch};
+use terrace_proto::VmId;
+
+use crate::confine::{self, Role};
+use crate::messages::Input;
+
+/// How often a VM's events are taken in while nothing is asked.
+const EVENTS_EVERY: Duration = Duration::from_secs(1);
+
+/// How much is looked at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Extent {
+    /// The whole map; before a round.
+    Whole,
+    /// What can be looked at without a question to QEMU, unless that tells of a change.
+    Glance,
+}
+
+/// A look that somebody waits for.
+type Asked = (Extent, SyncSender<Result<(), String>>);
+
+/// One VM's map, as its threads share it.
+#[derive(Clone)]
+pub struct MapGuard(Sender<Asked>);
+
+impl MapGuard {
+    /// Guards a map; `stop`, which ends moves at their next batch, is set as soon as it does not hold any more.
+    ///
+    /// # Errors
+    /// Where its thread cannot be started.
+    pub fn start(
+        vm: VmId,
+        watch: Arc<MapWatch>,
+        stop: Arc<AtomicBool>,
+        inbox: Sender<Input>,
+    ) -> std::io::Result<Self> {
+        let (asks, queue) = channel();
+        let guard = Guard {
+            vm,
+            watch,
+            was_told: false,
+            stop,
+            inbox,
+        };
+        confine::spawn(Role::Map, move || guard.run(&queue))?;
+        Ok(Self(asks))
+    }
+
+    /// Does something by the map where it holds before and after; what came of it is dropped where it does not.
+    pub fn around<T>(&self, whole: bool, act: impl FnOnce() -> T) -> Result<T, String> {
+        self.look(if whole { Extent::Whole } else { Extent::Glance })?;
+        let came = act();
+        self.look(Extent::Glance)?;
+        Ok(came)
+    }
+
+    fn look(&self, extent: Extent) -> Result<(), String> {
+        let (answer, looked) = sync_channel(1);
+        let asked = self.0.send((extent, answer));
+        let looked = asked.ok().and_then(|()| looked.recv().ok());
+        looked.unwrap_or_else(|| Err("the thread that looks at the VM's memory map is gone".into()))
+    }
+}
+
+struct Guard {
+    vm: VmId,
+    watch: Arc<MapWatch>,
+    /// The daemon's thread was told that the map changed: once, so that it never takes this map's end for that of the
+    /// next one.
+    was_told: bool,
+    stop: Arc<AtomicBool>,
+    inbox: Sender<Input>,
+}
+
+impl Guard {
+    fn run(mut self, queue: &Receiver<Asked>) {
+        let mut tried = None;
+        loop {
+            match queue.recv_timeout(EVENTS_EVERY) {
+                Ok((extent, answer)) => {
+                    // Who asked may have given up.
+                    let _ = answer.send(self.look(extent));
+                }
+                Err(RecvTimeoutError::Timeout) => self.follow_events(&mut tried),
+                Err(RecvTimeoutError::Disconnected) => return,
+            }
+        }
+    }
+
+    /// Looks where QEMU told of something since the map was found as it was; asks nothing where it did not.
+    fn follow_events(&mut self, tried: &mut Option<u64>) {
+        let events = self.watch.events();
+        if *tried != Some(events) {
+            *tried = Some(events);
+            // What is not known now is asked again before anything is done by the map.
+            let _ = self.look(Extent::Glance);
+        }
+    }
+
+    fn look(&mut self, extent: Extent) -> Result<(), String> {
+        let looked = match extent {
+            Extent::Whole => self.watch.look(),
+            Extent::Glance => self.watch.glance(),
+        };
+        let doubt = match looked {
+            Ok(()) => return Ok(()),
+            Err(doubt) => doubt,
+        };
+        if let MapDoubt::Changed(words) = &doubt {
+            self.stop.store(true, Ordering::Relaxed);
+            if !self.was_told {
+                self.was_told = true;
+                // Nobody listens while the daemon ends.
+                let _ = self.inbox.send(Input::MapChanged(self.vm, words.clone()));
+            }
+        }
+        Err(doubt.to_string())
+    }
+}

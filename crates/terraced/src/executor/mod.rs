@@ -1,0 +1,171 @@
+//! What the engine decided about pages, done for one VM at a time.
+//!
+//! Responsible for: a VM's threads (one observes, one asks where pages are, one moves them, one looks whether the map
+//! that all go by still holds), and which VM has which. What a VM's writes are found out by, soft-dirty bits too, is
+//! known here and nowhere above ([`observer`]). It leaves to others: which VM is worked for (`daemon`), and the work
+//! itself (`terrace_host`).
+
+mod context;
+mod look;
+mod map_guard;
+mod moves;
+mod observer;
+mod place;
+#[cfg(test)]
+mod tests;
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Sender, channel};
+use std::sync::{Arc, Weak};
+
+use terrace_host::mover::Mover;
+use terrace_host::worker::WorkerStop;
+use terrace_proto::{Action, MovePlan, VmId};
+use terrace_sys::Process;
+
+pub use context::Context;
+pub use observer::{Observer, WriteConfig};
+
+use crate::confine::{Role, spawn};
+use look::{Look, Looker};
+use map_guard::MapGuard;
+use moves::Moves;
+
+/// The executors of all VMs that are worked for, by their ids in the engine.
+#[derive(Default)]
+pub struct Executors(BTreeMap<VmId, Executor>);
+
+impl Executors {
+    /// Works for a VM from now on.
+    pub fn put(&mut self, vm: VmId, executor: Executor) {
+        self.0.insert(vm, executor);
+    }
+
+    /// Works for a VM no more, once what is given is dropped.
+    pub fn take(&mut self, vm: VmId) -> Option<Executor> {
+        self.0.remove(&vm)
+    }
+
+    /// A VM's.
+    pub fn of(&self, vm: VmId) -> Option<&Executor> {
+        self.0.get(&vm)
+    }
+
+    /// Has what the engine decided about a VM's pages done; of one that is not worked for nothing can be.
+    pub fn act(&self, vm: VmId, action: Action) {
+        if let Some(executor) = self.of(vm) {
+            executor.act(action);
+        }
+    }
+
+    /// Ends moves of a VM, or of all, at their next batch, or lets them go on.
+    pub fn halt(&self, vm: Option<VmId>, halt: bool) {
+        for (id, executor) in &self.0 {
+            if vm.is_none_or(|vm| vm == *id) {
+                executor.halt(halt);
+            }
+        }
+    }
+}
+
+/// The threads of one VM; dropping this ends them after what they are at, and a scan at once: its worker may be
+/// in the VM's cgroup, frozen or about to go.
+pub struct Executor {
+    looks: Sender<Look>,
+    plans: Sender<MovePlan>,
+    stop: Arc<AtomicBool>,
+    worker: Option<WorkerStop>,
+    process: Arc<Process>,
+    alive: Weak<()>,
+}
+
+impl Executor {
+    /// Starts the threads.
+    pub fn start(
+        context: &Context,
+        observer: Observer,
+        mover: Arc<Mover>,
+    ) -> std::io::Result<Self> {
+        let (looks, look_queue) = channel();
+        let (plans, plan_queue) = channel();
+        let stop = Arc::new(AtomicBool::new(false));
+        let looks_alive = Arc::new(());
+        let moves_alive = Arc::clone(&looks_alive);
+        let guard = MapGuard::start(
+            context.vm,
+            Arc::clone(&context.watch),
+            Arc::clone(&stop),
+            context.inbox.clone(),
+        )?;
+        let (places, place_queue) = channel();
+        let placer = context.clone();
+        spawn(Role::Place, move || place::run(&placer, &place_queue))?;
+        let worker = observer.worker_stop();
+        let looker = Looker {
+            context: context.clone(),
+            guard: guard.clone(),
+            places,
+            observer,
+        };
+        let threads = Arc::downgrade(&looks_alive);
+        spawn(Role::Look, move || {
+            looker.run(&look_queue);
+            drop(looks_alive);
+        })?;
+        let moves = Moves {
+            context: context.clone(),
+            guard,
+            mover,
+            stop: Arc::clone(&stop),
+        };
+        spawn(Role::Move, move || {
+            moves.run(&plan_queue);
+            drop(moves_alive);
+        })?;
+        Ok(Self {
+            looks,
+            plans,
+            stop,
+            worker,
+            process: Arc::clone(&context.target.process),
+            alive: threads,
+        })
+    }
+
+    /// Has a holder until the threads, the tracker and its worker have ended.
+    pub fn threads(&self) -> Weak<()> {
+        Weak::clone(&self.alive)
+    }
+
+    /// Whether the VM's process lives.
+    pub fn is_alive(&self) -> bool {
+        self.process.is_alive()
+    }
+
+    /// Has what the engine decided about the VM's pages done.
+    pub fn act(&self, action: Action) {
+        // A thread that ended has said so by its last event.
+        let _ = match action {
+            Action::Scan(request) => self.looks.send(Look::Scan(request)).is_ok(),
+            Action::QueryPlacement(query) => self.looks.send(Look::Placement(query)).is_ok(),
+            Action::Move(plan) => self.plans.send(plan).is_ok(),
+            // The others are about sizes.
+            _ => false,
+        };
+    }
+
+    /// Ends moves at their next batch, or lets them go on.
+    pub fn halt(&self, halt: bool) {
+        self.stop.store(halt, Ordering::Relaxed);
+    }
+}
+
+impl Drop for Executor {
+    fn drop(&mut self) {
+        self.halt(true);
+        if let Some(worker) = &self.worker {
+            worker.stop();
+        }
+    }
+}

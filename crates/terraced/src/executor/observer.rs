@@ -1,0 +1,103 @@
+//! What observes one VM's pages: its tracker, and the source of writes that goes by the tracker's passes.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use terrace_config::WriteSource;
+use terrace_host::tracker::{SoftDirty, Tracker};
+use terrace_host::vm::Vm;
+use terrace_host::worker::WorkerStop;
+use terrace_proto::{ScanAnswer, ScanFailure, ScanRequest};
+
+use super::context::{Context, given_up};
+use super::map_guard::MapGuard;
+use crate::registry::TrackingNews;
+
+/// How writes are found out.
+#[derive(Clone, Copy, Debug)]
+pub struct WriteConfig {
+    /// What says which pages are written.
+    pub source: WriteSource,
+    /// How long finding out may pause the VM, once a round.
+    pub pause_budget: Duration,
+    /// Windows of a round.
+    pub windows: u8,
+}
+
+/// A VM's tracker, its monitor, and its source of writes.
+pub struct Observer {
+    vm: Vm,
+    tracker: Tracker,
+    soft_dirty: Option<SoftDirty>,
+    writes: WriteSource,
+}
+
+impl Observer {
+    /// Has looked at nothing yet.
+    pub fn new(context: &Context, vm: Vm, tracker: Tracker, writes: WriteConfig) -> Self {
+        let soft_dirty = (writes.source == WriteSource::SoftDirty).then(|| {
+            SoftDirty::new(
+                context.root.clone(),
+                Arc::clone(&context.target.process),
+                Arc::clone(&context.target.memory),
+                writes.pause_budget,
+                writes.windows,
+            )
+        });
+        Self {
+            vm,
+            tracker,
+            soft_dirty,
+            writes: writes.source,
+        }
+    }
+
+    /// What its source of writes does, where one is configured.
+    pub fn write_words(&self) -> Option<String> {
+        match (&self.soft_dirty, self.writes, &self.tracker) {
+            (Some(source), ..) => Some(source.words().to_owned()),
+            (_, WriteSource::SoftBit, Tracker::GuestTables(_)) => {
+                Some("dirty bits, moved to bit 58 (Linux 6.6 or later, as configured)".into())
+            }
+            (_, WriteSource::SoftBit, Tracker::Damon(_)) => {
+                Some("reads only (DAMON sees no dirty bits)".into())
+            }
+            _ => None,
+        }
+    }
+
+    /// What ends a pass in its middle, if anything waits for one.
+    pub fn worker_stop(&self) -> Option<WorkerStop> {
+        self.tracker.worker_stop()
+    }
+
+    /// CPU time that it has used, if that is not a part of an answer.
+    pub fn cpu_time(&mut self) -> Option<Duration> {
+        self.tracker.cpu_time()
+    }
+
+    /// One pass by the map that is guarded, and the writes that go with it. Both are guarded apart: after a pass by a map
+    /// that does not hold, no soft-dirty bit is cleared.
+    pub fn scan(
+        &mut self,
+        guard: &MapGuard,
+        request: ScanRequest,
+        mut tell: impl FnMut(TrackingNews),
+    ) -> Result<ScanAnswer, ScanFailure> {
+        let (id, vm, clearing) = (request.id, request.space.vm(), request.discover);
+        // The round began with a look at the whole map, where its pages were asked for.
+        let scanned = guard.around(false, || self.tracker.scan(&mut self.vm, request));
+        let scanned = scanned.unwrap_or_else(|reason| Err(given_up(id, vm, reason)));
+        if clearing {
+            let words = self.tracker.shortfall().map(str::to_owned);
+            tell(TrackingNews::Shortfall(words));
+        }
+        let mut answer = scanned?;
+        if let Some(source) = &mut self.soft_dirty {
+            let followed = guard.around(false, || source.follow(clearing, &mut answer));
+            followed.map_err(|reason| given_up(id, vm, reason))?;
+            tell(TrackingNews::Writes(source.words().to_owned()));
+        }
+        Ok(answer)
+    }
+}

@@ -1,0 +1,40 @@
+//! The thread that asks the kernel where one VM's pages are.
+
+use std::sync::mpsc::{Receiver, Sender};
+
+use terrace_host::placement;
+use terrace_proto::Event;
+use terrace_proto::action::PlacementQuery;
+
+use super::context::{Context, caught, failed};
+
+/// Where a VM's pages are, and who wants to know.
+pub type Asked = (PlacementQuery, Sender<Vec<Event>>);
+
+/// Answers until nobody asks any more.
+pub fn run(context: &Context, queue: &Receiver<Asked>) {
+    for (query, answer) in queue {
+        // Nobody waits for it while the daemon ends.
+        let _ = answer.send(placement(context, query));
+    }
+}
+
+fn placement(context: &Context, query: PlacementQuery) -> Vec<Event> {
+    let Context {
+        root,
+        topology,
+        target,
+        ..
+    } = context;
+    match caught(|| placement::query(root, topology, target, query)) {
+        Some(Ok(reports)) => reports.into_iter().map(Event::Placement).collect(),
+        Some(Err(error)) => not_placed(query, &error.to_string()),
+        None => not_placed(query, "a defect of terraced: the query panicked"),
+    }
+}
+
+/// Why it is not known.
+pub fn not_placed(query: PlacementQuery, what: &str) -> Vec<Event> {
+    let reason = format!("where its pages are could not be asked: {what}");
+    vec![failed(query.id, query.vm, reason)]
+}

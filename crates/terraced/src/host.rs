@@ -1,0 +1,94 @@
+//! This host served: the daemon's parts made from a configuration, joined, and ended in their order.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::mpsc::Sender;
+
+use anyhow::{Context as _, Result};
+use terrace_config::Config;
+use terrace_host::HostRoot;
+use terrace_host::topology::Topology;
+use terrace_host::worker::WorkerCommand;
+use terrace_sys::{Damon, SocketFile};
+
+use crate::api;
+use crate::confine::{self, Role};
+use crate::daemon::Daemon;
+use crate::discovery::{Claims, Scout};
+use crate::messages::{Inbox, Input};
+use crate::provisioning::{self, Provisioning};
+
+/// Takes from this process what the daemon does not need, for good. Called while there is one thread, and before
+/// [`serve`].
+///
+/// # Errors
+/// Where a right is left that should be gone.
+pub fn confine_process(config: &Config) -> Result<()> {
+    confine::start(config.security.seccomp)
+}
+
+/// Serves this host until it is told to stop by its inbox.
+///
+/// # Errors
+/// Where the host's memory cannot be read, another daemon listens already, or a part cannot be started.
+pub fn serve(mut config: Config, inbox: Inbox) -> Result<()> {
+    let Inbox { sender, inputs } = inbox;
+    let root = HostRoot::default();
+    let topology = Arc::new(read_topology(&root, &mut config)?);
+    let config = Arc::new(config);
+    let damon = Damon::new(&root.join(""));
+    // A socket that nobody serves any more only misleads: it is removed with this.
+    let _socket = take_over(&config.socket, sender.clone(), &damon)?;
+    let claims = Claims::default();
+    let worker = WorkerCommand {
+        program: "/proc/self/exe".into(),
+        args: vec!["worker".into()],
+    };
+    let scout = Scout::new(
+        root.clone(),
+        Arc::clone(&topology),
+        Arc::clone(&config),
+        worker,
+        Arc::clone(&damon),
+        sender.clone(),
+        claims.clone(),
+    );
+    confine::spawn(Role::Scout, move || scout.run())?;
+    let finder = provisioning::finder(config.hypervisors.clone());
+    let provisioning = Provisioning::new(finder, config.engine.provision);
+    let daemon = Daemon::new(config, root, topology, sender, claims, provisioning);
+    let ended = daemon.and_then(|daemon| daemon.run(&inputs));
+    // The threads that hold kdamonds may outlive this one's last line.
+    if let Err(error) = damon.shut_down() {
+        tracing::warn!("DAMON could not be stopped: {error}");
+    }
+    ended
+}
+
+/// Becomes the one daemon of the socket, and only then stops the kdamonds that a predecessor left: while
+/// another one listens, they are that one's.
+pub fn take_over(socket: &Path, inbox: Sender<Input>, damon: &Damon) -> Result<SocketFile> {
+    let file = api::start(socket, inbox)?;
+    if let Err(error) = damon.stop_leftovers() {
+        tracing::warn!("what the last run left of DAMON could not be stopped: {error}");
+    }
+    Ok(file)
+}
+
+/// The host's tiers; the engine's follow them where the file defines none.
+pub fn read_topology(root: &HostRoot, config: &mut Config) -> Result<Topology> {
+    let defined = config.tier_definitions();
+    let topology = Topology::read(root, &defined).context("reading the host's memory tiers")?;
+    if topology.tiers.len() == 1 {
+        tracing::warn!(
+            "this host has one memory tier: VMs are observed and nothing moves. If its nodes differ, say \
+             so by [[tier]] sections in the configuration (many hosts report all nodes in one tier)"
+        );
+    }
+    let topology = topology.or_observed();
+    if defined.is_empty() {
+        config.follow(&topology)?;
+    }
+    config.check_host(&topology)?;
+    Ok(topology)
+}

@@ -1,0 +1,41 @@
+//! The host's memory behind VMs that change size.
+
+use terrace_core::Engine;
+use terrace_host::topology::Topology;
+use terrace_host::{Finding, HostRoot, node_memory};
+use terrace_proto::provision::NodeMemory;
+
+/// Free memory of each node, with page cache that nobody used lately, and of the pools that VMs' memory comes from.
+pub fn host_memory(root: &HostRoot, topology: &Topology, engine: &Engine) -> Vec<NodeMemory> {
+    let plain = node_memory::available(root, topology);
+    let plain = plain.into_iter().map(|(node, bytes)| (node, 0, bytes));
+    let pools = engine.provision().pools().into_iter();
+    let huge = pools.flat_map(|page| {
+        let nodes = node_memory::available_huge(root, topology, page);
+        nodes
+            .into_iter()
+            .map(move |(node, bytes)| (node, page, bytes))
+    });
+    let each = plain.chain(huge);
+    each.map(|(node, page_bytes, free_bytes)| NodeMemory {
+        node: node.0,
+        tier: topology.tier_of(node),
+        page_bytes,
+        free_bytes,
+    })
+    .collect()
+}
+
+/// What there is to say of it, for `doctor`.
+pub fn host_findings(engine: &Engine, memory: &[NodeMemory]) -> Vec<Finding> {
+    let over = engine.provision().overcommitted(memory);
+    if over.is_empty() {
+        let found = "what VMs with elastic memory may still take is free";
+        return vec![Finding::ok("elastic-memory", found)];
+    }
+    let advice =
+        "shrink VMs (`terrace resize`), or load the driver in the guests that are counted whole";
+    let each = over.into_iter();
+    each.map(|found| Finding::degraded("elastic-memory", found, advice))
+        .collect()
+}

@@ -1,0 +1,309 @@
+//! The thread that asks what resizes one VM.
+//!
+//! Responsible for: the looks and orders that the engine decides, one after the other, and leases: a device that waits
+//! for a look at who has the RAM gets one. A provider that hangs blocks this thread and nothing else: an order that was
+//! not given yet is taken back by [`Ticket::withdraw`]. It leaves to others: when to look, what a look means, and which
+//! orders are admitted (`terrace_core::provision`).
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::time::{Duration, Instant};
+
+use terrace_core::provision::ProvisionConfig;
+use terrace_host::process_memory;
+use terrace_host::sharers::Found;
+use terrace_hyperflex::lease;
+use terrace_proto::provision::{
+    LookRequest, OrderOutcome, OtherUsers, ProviderError, ProviderReport, ProviderStatus,
+    ResidentMemory, SizeOrder,
+};
+use terrace_proto::{OrderId, ProviderId};
+
+use super::lookout::Sharers;
+use super::provider::{Find, Place, Provider, Wanted, three_ways};
+use crate::confine::{self, Role};
+use crate::messages::{Input, ProviderNews};
+
+/// What a keeper is asked.
+enum Ask {
+    Look(LookRequest),
+    Order(Order),
+}
+
+/// An order on its way.
+struct Order {
+    order: SizeOrder,
+    ticket: Ticket,
+}
+
+/// Who gets there first: the keeper that gives the order to the provider, or whoever does not wait any longer.
+#[derive(Clone, Debug, Default)]
+pub struct Ticket(Arc<AtomicBool>);
+
+impl Ticket {
+    /// Whether the order will never be given.
+    pub fn withdraw(&self) -> bool {
+        !self.0.swap(true, Ordering::AcqRel)
+    }
+
+    /// Whether it may be given.
+    fn begin(&self) -> bool {
+        !self.0.swap(true, Ordering::AcqRel)
+    }
+}
+
+/// The thread; it ends after this, as soon as its provider lets it.
+pub struct Keeper {
+    asks: Sender<Ask>,
+}
+
+impl Keeper {
+    /// Starts the thread.
+    pub fn start(
+        id: ProviderId,
+        place: Place,
+        find: Find,
+        pace: ProvisionConfig,
+        inbox: Sender<Input>,
+    ) -> std::io::Result<Self> {
+        let (asks, asked) = channel();
+        let sharers = Sharers::new(
+            u64::from(id.0),
+            place.lookout.clone(),
+            place.root.clone(),
+            place.config.pins.clone(),
+        );
+        let body = Body {
+            id,
+            place,
+            find,
+            provider: None,
+            pace,
+            inbox,
+            was_met: true,
+            order: OrderId(0),
+            is_order_new: false,
+            sharers,
+            has_answered: false,
+            is_held: false,
+            lease_at: None,
+        };
+        confine::spawn(Role::Elastic, move || body.run(&asked))?;
+        Ok(Self { asks })
+    }
+
+    /// Asks for a look.
+    ///
+    /// # Errors
+    /// If the thread ended.
+    pub fn look(&self, request: LookRequest) -> Result<(), ProviderError> {
+        self.asks.send(Ask::Look(request)).map_err(|_| ended())
+    }
+
+    /// Sends an order, and gives the ticket to take it back.
+    ///
+    /// # Errors
+    /// If the thread ended.
+    pub fn order(&self, order: SizeOrder) -> Result<Ticket, ProviderError> {
+        let ticket = Ticket::default();
+        let order = Order {
+            order,
+            ticket: ticket.clone(),
+        };
+        self.asks
+            .send(Ask::Order(order))
+            .map_err(|_| ended())
+            .map(|()| ticket)
+    }
+}
+
+fn ended() -> ProviderError {
+    ProviderError::Gone("the thread that looks after its memory ended".into())
+}
+
+/// How often at least a device is asked whether memory waits, which its guest may give back by itself: sooner than it
+/// is refused.
+const SELDOM: Duration = Duration::from_millis(250);
+/// The same while a target is not met.
+const OFTEN: Duration = Duration::from_millis(50);
+
+struct Body {
+    id: ProviderId,
+    place: Place,
+    find: Find,
+    provider: Option<Box<dyn Provider>>,
+    pace: ProvisionConfig,
+    inbox: Sender<Input>,
+    was_met: bool,
+    /// The last order that it was given.
+    order: OrderId,
+    /// No look came after it.
+    is_order_new: bool,
+    sharers: Sharers,
+    /// At the last look.
+    has_answered: bool,
+    /// Somebody else may have had the RAM then: a lease of before is taken back.
+    is_held: bool,
+    /// When the device is asked next whether memory waits for a look; `None`: it needs none.
+    lease_at: Option<Instant>,
+}
+
+/// A keeper that panics says so, or nobody would ask for its VM's memory again.
+impl Drop for Body {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.tell(ProviderNews::Ended(self.id));
+        }
+    }
+}
+
+impl Body {
+    fn run(mut self, asked: &Receiver<Ask>) {
+        loop {
+            let told = match self.next(asked) {
+                Err(RecvTimeoutError::Disconnected) => return,
+                Err(RecvTimeoutError::Timeout) => {
+                    self.lease();
+                    continue;
+                }
+                Ok(Ask::Look(request)) => self.look(request),
+                Ok(Ask::Order(order)) => self.take(order),
+            };
+            if !told {
+                return;
+            }
+            // One that has just not answered is not asked again.
+            if self.has_answered {
+                self.lease();
+            }
+        }
+    }
+
+    fn next(&self, asked: &Receiver<Ask>) -> Result<Ask, RecvTimeoutError> {
+        match self.lease_at {
+            None => asked.recv().map_err(|_| RecvTimeoutError::Disconnected),
+            Some(at) => asked.recv_timeout(at.saturating_duration_since(Instant::now())),
+        }
+    }
+
+    /// `false` where nobody listens any more.
+    fn take(&mut self, Order { order, ticket }: Order) -> bool {
+        if !ticket.begin() {
+            return true;
+        }
+        let result = match self.provider() {
+            Ok(provider) => provider.order(&order.size_bytes),
+            Err(trouble) => Err(trouble),
+        };
+        (self.order, self.is_order_new, self.was_met) = (order.order, true, false);
+        self.tell(ProviderNews::Answered(OrderOutcome {
+            order: order.order,
+            provider: self.id,
+            result,
+        }))
+    }
+
+    fn provider(&mut self) -> Result<&mut Box<dyn Provider>, ProviderError> {
+        if self.provider.is_none() {
+            self.provider = (self.find)()?;
+        }
+        let name = &self.place.name;
+        let provider = self.provider.as_mut();
+        provider.ok_or_else(|| ProviderError::Nothing(three_ways(name)))
+    }
+
+    /// Looks who has the VM's RAM, where the device waits for that.
+    fn lease(&mut self) {
+        self.lease_at = None;
+        let Some(wanted) = self.ask(None) else {
+            return;
+        };
+        let Some(number) = wanted.number else {
+            return;
+        };
+        if !wanted.waits && !self.is_held {
+            let pause = if self.was_met { SELDOM } else { OFTEN };
+            self.lease_at = Some(Instant::now() + pause.min(self.pace.idle()));
+            return;
+        }
+        let found = self.sharers.look(self.place.pid, Instant::now());
+        let pause = match found {
+            Found::Nobody => self.sharers.pause(lease::WAITING),
+            // It takes the guest a while to try again.
+            Found::Somebody(_) | Found::Unknown(_) => {
+                self.sharers.may_be_old(SELDOM.min(self.pace.idle()))
+            }
+        };
+        // The next look is asked for after the holes that this one allows.
+        if self.ask(Some((number, found))).is_some() {
+            self.lease_at = Some(Instant::now() + pause);
+        }
+    }
+
+    /// One that does not answer is told by the next look.
+    fn ask(&mut self, looked: Option<(u64, Found)>) -> Option<Wanted> {
+        let wanted = self.provider.as_mut()?.lease(looked).ok()??;
+        let files = wanted.files.clone();
+        self.sharers.hear(wanted.process, files);
+        Some(wanted)
+    }
+
+    /// Looks how the VM stands, and who has its RAM: now, if somebody waits or an order was given. `false` where nobody
+    /// listens any more.
+    fn look(&mut self, request: LookRequest) -> bool {
+        let asked = Instant::now();
+        let is_new = request.is_awaited || std::mem::take(&mut self.is_order_new);
+        let old = (!is_new).then(|| self.sharers.may_be_old(self.pace.idle()));
+        let since = old.and_then(|old| asked.checked_sub(old)).unwrap_or(asked);
+        let status = self.provider().and_then(|p| p.look(request.verify));
+        self.has_answered = status.is_ok();
+        if let Ok(status) = &status {
+            self.was_met = status.is_met();
+            // Which process it is the device knows better than the VM's name.
+            self.place.pid = status.hypervisor_pid.or(self.place.pid);
+            // Which process the device is: it has the RAM too, and is nobody else.
+            self.ask(None);
+        }
+        let held_by = self.sharers.look(self.place.pid, since);
+        self.is_held = held_by != Found::Nobody;
+        let report = self.report(request, status, held_by);
+        self.tell(ProviderNews::Seen(Box::new(report), request.is_awaited))
+    }
+
+    fn report(
+        &self,
+        request: LookRequest,
+        status: Result<ProviderStatus, ProviderError>,
+        held_by: Found,
+    ) -> ProviderReport {
+        let (root, pid) = (&self.place.root, self.place.pid);
+        let resident = pid.and_then(|pid| process_memory::resident(root, pid));
+        ProviderReport {
+            provider: self.id,
+            number: request.number,
+            mechanism: self.provider.as_ref().map(|p| p.mechanism()),
+            status,
+            verify: request.verify,
+            resident: resident.map(|resident| ResidentMemory {
+                shared_bytes: resident.shared_bytes,
+                private_bytes: resident.private_bytes,
+            }),
+            pinned_by: pid.map_or_else(
+                || Err("the hypervisor's process is not known".into()),
+                |pid| process_memory::pinned_by(root, pid).map_err(|error| error.to_string()),
+            ),
+            held_by: match held_by {
+                Found::Nobody => OtherUsers::Nobody,
+                Found::Somebody(who) => OtherUsers::Somebody(who),
+                Found::Unknown(why) => OtherUsers::Unknown(why),
+            },
+            order: self.order,
+            host: Vec::new(),
+        }
+    }
+
+    fn tell(&self, news: ProviderNews) -> bool {
+        self.inbox.send(Input::Provider(news)).is_ok()
+    }
+}

@@ -1,0 +1,345 @@
+//! Who has the RAM of the VMs besides their hypervisors, as the keepers ask it.
+//!
+//! Responsible for: one census for all VMs where they ask at once, what of the processes is the VM's own or the
+//! daemon's, and what a device is told. It leaves to others: the census itself (`terrace_host::sharers`), and what
+//! follows from it.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, TryRecvError, sync_channel};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use terrace_config::PinConfig;
+use terrace_host::HostRoot;
+use terrace_host::sharers::{Census, Found, Known, process_id, programs, ram_files};
+use terrace_host::worker;
+use terrace_sys::{FileId, ProcessId};
+
+use crate::confine::{self, Role};
+
+/// Looks that nobody waits for take at most this part of the time.
+const SELDOM: u32 = 20;
+/// Looks that chains wait for.
+const OFTEN: u32 = 3;
+
+/// How long is waited for a look. One can last for ever: what a process maps is read under a lock of its own, which it
+/// may hold while it waits for a server of files that another user runs (FUSE).
+const MOST: Duration = Duration::from_secs(10);
+
+/// What all keepers share: the last census, and the one that is under way. One at a time; while it hangs, nobody but
+/// its own thread waits for it.
+#[derive(Clone, Debug)]
+pub struct Lookout {
+    board: Arc<Board>,
+    most: Duration,
+}
+
+impl Default for Lookout {
+    fn default() -> Self {
+        Self {
+            board: Arc::default(),
+            most: MOST,
+        }
+    }
+}
+
+#[derive(Debug, Default)]
+struct Board {
+    shared: Mutex<Shared>,
+    /// That a census ended.
+    ended: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct Shared {
+    /// By keeper.
+    files: BTreeMap<u64, BTreeSet<FileId>>,
+    last: Option<Last>,
+    running: Option<Running>,
+}
+
+#[derive(Clone, Debug)]
+struct Last {
+    census: Arc<Census>,
+    files: BTreeSet<FileId>,
+    began: Instant,
+    took: Duration,
+    /// Of workers, before it began.
+    failed_starts: u64,
+}
+
+/// A census that is under way.
+#[derive(Debug)]
+struct Running {
+    began: Instant,
+    /// The process that is looked at.
+    at: Arc<AtomicU32>,
+}
+
+/// Whatever becomes of a census, it is not under way after it.
+struct Ends<'a>(&'a Board);
+
+impl Drop for Ends<'_> {
+    fn drop(&mut self) {
+        self.0.lock().running = None;
+        self.0.ended.notify_all();
+    }
+}
+
+impl Board {
+    fn lock(&self) -> MutexGuard<'_, Shared> {
+        self.shared.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Lookout {
+    /// A census with these files that began at `since` or later.
+    ///
+    /// # Errors
+    /// Where one that is under way does not end; in words.
+    fn census(
+        &self,
+        root: &HostRoot,
+        keeper: u64,
+        files: &BTreeSet<FileId>,
+        since: Instant,
+    ) -> Result<Last, String> {
+        let mut shared = self.board.lock();
+        shared.files.insert(keeper, files.clone());
+        loop {
+            let fits = |last: &&Last| last.began >= since && files.is_subset(&last.files);
+            if let Some(last) = shared.last.as_ref().filter(fits) {
+                return Ok(last.clone());
+            }
+            let Some(running) = &shared.running else {
+                break;
+            };
+            let left = self.most.saturating_sub(running.began.elapsed());
+            if left.is_zero() {
+                return Err(hangs(running));
+            }
+            let waited = self.board.ended.wait_timeout(shared, left);
+            shared = waited.unwrap_or_else(PoisonError::into_inner).0;
+        }
+        let all: BTreeSet<FileId> = shared.files.values().flatten().copied().collect();
+        let (began, at) = (Instant::now(), Arc::new(AtomicU32::new(0)));
+        shared.running = Some(Running {
+            began,
+            at: Arc::clone(&at),
+        });
+        let before = shared.last.as_ref().map(|last| Arc::clone(&last.census));
+        drop(shared);
+        let ends = Ends(&self.board);
+        let failed_starts = worker::failed_starts();
+        let census = Arc::new(Census::take(root, &all, &before.unwrap_or_default(), &at));
+        let last = Last {
+            census,
+            files: all,
+            began,
+            took: began.elapsed(),
+            failed_starts,
+        };
+        self.board.lock().last = Some(last.clone());
+        drop(ends);
+        Ok(last)
+    }
+
+    /// Why the census that is under way is waited for no longer.
+    fn why_slow(&self) -> String {
+        let shared = self.board.lock();
+        let running = shared.running.as_ref();
+        running.map_or_else(
+            || "the look at what other processes have takes too long".into(),
+            hangs,
+        )
+    }
+
+    fn forget(&self, keeper: u64) {
+        self.board.lock().files.remove(&keeper);
+    }
+
+    /// How long the last one took.
+    fn took(&self) -> Duration {
+        self.board
+            .lock()
+            .last
+            .as_ref()
+            .map_or(Duration::ZERO, |last| last.took)
+    }
+}
+
+fn hangs(running: &Running) -> String {
+    let (pid, s) = (
+        running.at.load(Ordering::Relaxed),
+        running.began.elapsed().as_secs(),
+    );
+    format!("what process {pid} maps cannot be read since {s} s: see what it waits for, or end it")
+}
+
+/// Looks for one keeper.
+pub struct Sharers {
+    keeper: u64,
+    lookout: Lookout,
+    root: HostRoot,
+    /// The operator's word.
+    pins: PinConfig,
+    hypervisor: Option<ProcessId>,
+    /// The VM's device, and the files that it would punch.
+    device: Option<ProcessId>,
+    told: BTreeSet<FileId>,
+    /// A look that was not waited for any longer.
+    late: Option<Receiver<Found>>,
+}
+
+impl Sharers {
+    /// Has not looked yet.
+    pub fn new(keeper: u64, lookout: Lookout, root: HostRoot, pins: PinConfig) -> Self {
+        Self {
+            keeper,
+            lookout,
+            root,
+            pins,
+            hypervisor: None,
+            device: None,
+            told: BTreeSet::new(),
+            late: None,
+        }
+    }
+
+    /// What the VM's device says of itself.
+    pub fn hear(&mut self, device: Option<u32>, files: BTreeSet<FileId>) {
+        if self.device.map(|known| known.pid) != device {
+            self.device = device.and_then(|pid| process(&self.root, pid));
+        }
+        self.told = files;
+    }
+
+    /// Who else has the RAM, by a look that began at `since` or later.
+    pub fn look(&mut self, hypervisor: Option<u32>, since: Instant) -> Found {
+        if self.pins.nobody_pins {
+            return Found::Nobody;
+        }
+        let Some(pid) = hypervisor else {
+            return Found::Unknown("the hypervisor's process is not known".into());
+        };
+        if self.hypervisor.is_none_or(|known| known.pid != pid) {
+            self.hypervisor = process(&self.root, pid);
+        }
+        let look = OneLook {
+            keeper: self.keeper,
+            lookout: self.lookout.clone(),
+            root: self.root.clone(),
+            do_not_pin: self.pins.do_not_pin.clone(),
+            pid,
+            known: [self.hypervisor, self.device]
+                .into_iter()
+                .flatten()
+                .collect(),
+            told: self.told.clone(),
+            since,
+        };
+        self.wait(look)
+    }
+
+    /// What comes of a look within a while. While one before it still hangs no other is begun.
+    fn wait(&mut self, look: OneLook) -> Found {
+        let late = self.late.as_ref().map(Receiver::try_recv);
+        if matches!(late, Some(Err(TryRecvError::Empty))) {
+            return Found::Unknown(self.lookout.why_slow());
+        }
+        self.late = None;
+        let (done, found) = sync_channel(1);
+        // Nobody may wait for it any more.
+        let spawned = confine::spawn(Role::Census, move || drop(done.send(look.find())));
+        if let Err(error) = spawned {
+            return Found::Unknown(format!("nobody could look: {error}"));
+        }
+        match found.recv_timeout(self.lookout.most) {
+            Ok(found) => found,
+            Err(RecvTimeoutError::Timeout) => {
+                self.late = Some(found);
+                Found::Unknown(self.lookout.why_slow())
+            }
+            Err(RecvTimeoutError::Disconnected) => {
+                Found::Unknown("a defect of terraced: the thread ended before its look".into())
+            }
+        }
+    }
+
+    /// How old a look may be that nobody waits for.
+    pub fn may_be_old(&self, pace: Duration) -> Duration {
+        pace.max(self.lookout.took().saturating_mul(SELDOM))
+    }
+
+    /// How long to pause between looks that chains wait for.
+    pub fn pause(&self, least: Duration) -> Duration {
+        least.max(self.lookout.took().saturating_mul(OFTEN))
+    }
+}
+
+/// A process's number and when it started, by a thread that may look at others.
+fn process(root: &HostRoot, pid: u32) -> Option<ProcessId> {
+    let root = root.clone();
+    let found = confine::run(Role::Census, move || process_id(&root, pid));
+    found.ok().flatten()
+}
+
+/// One look for one keeper, done by a thread that may look at other processes and hears nobody.
+struct OneLook {
+    keeper: u64,
+    lookout: Lookout,
+    root: HostRoot,
+    do_not_pin: Vec<PathBuf>,
+    /// The hypervisor's.
+    pid: u32,
+    /// The hypervisor and the VM's device.
+    known: Vec<ProcessId>,
+    told: BTreeSet<FileId>,
+    since: Instant,
+}
+
+impl OneLook {
+    fn find(self) -> Found {
+        let mut files = match ram_files(&self.root, self.pid) {
+            Ok(files) => files,
+            Err(error) => return Found::Unknown(error.to_string()),
+        };
+        files.extend(&self.told);
+        if files.is_empty() {
+            return Found::Nobody;
+        }
+        let census = self
+            .lookout
+            .census(&self.root, self.keeper, &files, self.since);
+        let last = match census {
+            Ok(last) => last,
+            Err(why) => return Found::Unknown(why),
+        };
+        // One that was about to be started had, for a moment, what the daemon has open: it is noted by now.
+        let mut known: Vec<ProcessId> = worker::started().clone();
+        known.extend(self.known);
+        known.extend(process_id(&self.root, std::process::id()));
+        let programs = programs(&self.do_not_pin);
+        if worker::failed_starts() != last.failed_starts {
+            return Found::Unknown("a worker of terraced could not be started meanwhile".into());
+        }
+        last.census.who_else(
+            &files,
+            Known {
+                processes: &known,
+                programs: &programs,
+            },
+        )
+    }
+}
+
+impl Drop for Sharers {
+    fn drop(&mut self) {
+        self.lookout.forget(self.keeper);
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,366 @@
+//! Elastic memory: VMs whose memory changes size, tier by tier, while they run.
+//!
+//! Responsible for: one [`keeper`] thread per VM that has a [`provider::Provider`] (a hung device or monitor blocks that
+//! thread alone), what of it the engine is to hear, and what the engine decided ([`Provisioning`]). It leaves to others:
+//! every decision (`terrace_core::provision`: when to look, which sizes may be ordered, what a report means), and how a
+//! device or a monitor is asked (providers).
+
+mod finder;
+pub mod findings;
+mod host;
+mod hyperflex;
+mod keeper;
+mod lookout;
+mod provider;
+mod qemu;
+#[cfg(test)]
+mod tests;
+
+use std::collections::BTreeMap;
+use std::io;
+use std::path::PathBuf;
+use std::sync::mpsc::Sender;
+
+use terrace_api::elastic::Elastic;
+use terrace_config::VmConfig;
+use terrace_core::Engine;
+use terrace_core::provision::ProvisionConfig;
+use terrace_host::HostRoot;
+use terrace_proto::provision::{
+    LookRequest, NodeMemory, OrderOutcome, OrderWithdrawal, Origin, OtherUsers, ProviderReport,
+    ProviderSpec, SizeOrder, SizesAnswer, SizesWanted,
+};
+use terrace_proto::{Action, Event, OrderId, ProviderId, ResizeId, Tick};
+use terrace_sys::ProcessId;
+use tokio::sync::oneshot;
+
+pub use finder::finder;
+pub use host::{host_findings, host_memory};
+pub use provider::three_ways;
+use provider::{Finder, Place};
+
+use crate::events::Events;
+use crate::messages::{Input, ProviderNews};
+use crate::registry::{Registry, VmKey};
+use crate::served::{ResizeAnswer, Resized};
+use keeper::{Keeper, Ticket};
+use lookout::Lookout;
+
+/// All elastic memory of this host.
+pub struct Provisioning {
+    /// VMs that are looked after.
+    kept: BTreeMap<VmKey, Kept>,
+    /// VMs with nothing that resizes them, and their processes then: found again, they are not asked again.
+    without: BTreeMap<VmKey, Option<ProcessId>>,
+    /// How VMs are looked after.
+    config: ProvisionConfig,
+    finder: Finder,
+    lookout: Lookout,
+    last_provider: u32,
+    last_resize: u64,
+    /// Those who wait for an answer.
+    waiting: BTreeMap<ResizeId, oneshot::Sender<Resized>>,
+}
+
+/// A VM that is looked after.
+struct Kept {
+    keeper: Keeper,
+    provider: ProviderId,
+    /// The hypervisor's process when it was found.
+    process: Option<ProcessId>,
+    /// The last of the engine's reasons that is an event.
+    reasons_told: u64,
+    /// Orders that may be taken back.
+    tickets: BTreeMap<OrderId, Ticket>,
+}
+
+/// No order outlives its VM: another one of that name may have its device's place.
+impl Drop for Kept {
+    fn drop(&mut self) {
+        for ticket in self.tickets.values() {
+            ticket.withdraw();
+        }
+    }
+}
+
+/// A VM that may have elastic memory.
+pub struct Candidate {
+    /// Its key.
+    pub vm: VmKey,
+    /// Its name.
+    pub name: String,
+    /// Its hypervisor's process, where it is known.
+    pub process: Option<ProcessId>,
+    /// Its monitor.
+    pub monitor: PathBuf,
+    /// What is configured for it.
+    pub config: VmConfig,
+    /// An operator asked for this VM to be resized.
+    pub is_asked_for: bool,
+}
+
+impl Provisioning {
+    /// No VM yet.
+    pub fn new(finder: Finder, config: ProvisionConfig) -> Self {
+        Self {
+            kept: BTreeMap::new(),
+            without: BTreeMap::new(),
+            config,
+            finder,
+            lookout: Lookout::default(),
+            last_provider: 0,
+            last_resize: 0,
+            waiting: BTreeMap::new(),
+        }
+    }
+
+    /// How VMs are looked after.
+    pub fn config(&self) -> ProvisionConfig {
+        self.config
+    }
+
+    /// No VM is looked after.
+    pub fn is_empty(&self) -> bool {
+        self.kept.is_empty()
+    }
+
+    /// What resizes a VM, as the engine knows it.
+    pub fn provider(&self, vm: VmKey) -> Option<ProviderId> {
+        self.kept.get(&vm).map(|kept| kept.provider)
+    }
+
+    /// The process of a VM that is looked after, as it was found.
+    pub fn process(&self, vm: VmKey) -> Option<ProcessId> {
+        self.kept.get(&vm)?.process
+    }
+
+    fn of(&mut self, provider: ProviderId) -> Option<&mut Kept> {
+        let mut all = self.kept.values_mut();
+        all.find(|kept| kept.provider == provider)
+    }
+
+    /// Whether nothing is to be found out about a VM: it is looked after, or nothing resizes it.
+    pub fn is_settled(&self, vm: VmKey, process: Option<ProcessId>, is_asked_for: bool) -> bool {
+        let kept = self.kept.get(&vm);
+        // A look that could not find out the process says nothing of another one.
+        kept.is_some_and(|kept| kept.process == process || process.is_none())
+            || !is_asked_for && self.without.get(&vm) == Some(&process)
+    }
+
+    /// Looks after a VM if it may have elastic memory; what the engine is to hear of that.
+    ///
+    /// # Errors
+    /// If there is no thread for it.
+    pub fn keep(
+        &mut self,
+        candidate: Candidate,
+        root: &HostRoot,
+        inbox: &Sender<Input>,
+    ) -> io::Result<Vec<Event>> {
+        let Candidate { vm, process, .. } = candidate;
+        let place = Place {
+            name: candidate.name,
+            pid: process.map(|process| process.pid),
+            monitor: candidate.monitor,
+            config: candidate.config,
+            is_asked_for: candidate.is_asked_for,
+            root: root.clone(),
+            lookout: self.lookout.clone(),
+        };
+        let Some(find) = (self.finder)(&place) else {
+            return Ok(Vec::new());
+        };
+        self.last_provider += 1;
+        let provider = ProviderId(self.last_provider);
+        let spec = ProviderSpec {
+            provider,
+            vm: place.name.clone(),
+            is_configured: place.config.hyperflex.is_some(),
+            is_quiet: place.is_quiet(),
+            host_nodes: place.config.hyperflex_nodes.clone(),
+        };
+        let keeper = Keeper::start(provider, place, find, self.config, inbox.clone())?;
+        let kept = Kept {
+            keeper,
+            provider,
+            process,
+            reasons_told: 0,
+            tickets: BTreeMap::new(),
+        };
+        let before = self.kept.insert(vm, kept).map(|before| before.provider);
+        let departed = before.map(Event::ProviderDeparted);
+        Ok(departed
+            .into_iter()
+            .chain([Event::ProviderArrived(spec)])
+            .collect())
+    }
+
+    /// Ends the keepers of VMs that are gone; what the engine is to hear of that.
+    pub fn forget_all_but(&mut self, vms: &Registry) -> Vec<Event> {
+        let gone = self.kept.extract_if(.., |vm, _| !vms.has(*vm));
+        let gone = gone.map(|(_, kept)| Event::ProviderDeparted(kept.provider));
+        let gone = gone.collect();
+        self.without.retain(|vm, _| vms.has(*vm));
+        gone
+    }
+
+    /// Which VM a keeper that ended by a fault of its own looked after.
+    pub fn ended(&self, news: &ProviderNews) -> Option<VmKey> {
+        let ProviderNews::Ended(provider) = news else {
+            return None;
+        };
+        let mut all = self.kept.iter();
+        all.find(|(_, kept)| kept.provider == *provider)
+            .map(|(vm, _)| *vm)
+    }
+
+    /// What the engine is to hear of a keeper's news. `host`: the host's free memory, for who waits.
+    pub fn hear(&mut self, news: ProviderNews, host: impl FnOnce() -> Vec<NodeMemory>) -> Event {
+        match news {
+            ProviderNews::Seen(mut report, is_awaited) => {
+                if is_awaited {
+                    report.host = host();
+                }
+                Event::ProviderSeen(report)
+            }
+            ProviderNews::Answered(outcome) => {
+                if let Some(kept) = self.of(outcome.provider) {
+                    kept.tickets.remove(&outcome.order);
+                }
+                Event::OrderOutcome(outcome)
+            }
+            ProviderNews::Ended(provider) => {
+                self.let_go(provider);
+                Event::ProviderDeparted(provider)
+            }
+        }
+    }
+
+    /// Does what the engine decided about sizes. What is known at once comes in by the inbox like the rest: what is
+    /// decided now is done before anything else is heard.
+    pub fn act(&mut self, action: Action, inbox: &Sender<Input>) {
+        let told = match action {
+            Action::Look(request) => self.look(request),
+            Action::Resize(order) => self.order(order),
+            Action::Withdraw(provider, order) => Some(self.withdraw(provider, order)),
+            Action::Answer(answer) => {
+                self.answer(answer);
+                None
+            }
+            Action::LetGo(provider) => {
+                self.let_go(provider);
+                None
+            }
+            // The others are about pages.
+            Action::Scan(_) | Action::QueryPlacement(_) | Action::Move(_) => None,
+        };
+        if let Some(told) = told {
+            // The loop that hears it is the one that calls this.
+            let _ = inbox.send(told);
+        }
+    }
+
+    fn look(&mut self, request: LookRequest) -> Option<Input> {
+        let trouble = self.of(request.provider)?.keeper.look(request).err()?;
+        let report = ProviderReport {
+            provider: request.provider,
+            number: request.number,
+            mechanism: None,
+            status: Err(trouble.clone()),
+            verify: request.verify,
+            resident: None,
+            pinned_by: Err(trouble.to_string()),
+            held_by: OtherUsers::Unknown(trouble.to_string()),
+            order: OrderId(0),
+            host: Vec::new(),
+        };
+        let news = ProviderNews::Seen(Box::new(report), false);
+        Some(Input::Provider(news))
+    }
+
+    fn order(&mut self, order: SizeOrder) -> Option<Input> {
+        let (number, provider) = (order.order, order.provider);
+        let kept = self.of(provider)?;
+        match kept.keeper.order(order) {
+            Ok(ticket) => {
+                kept.tickets.insert(number, ticket);
+                None
+            }
+            Err(trouble) => Some(Input::Provider(ProviderNews::Answered(OrderOutcome {
+                order: number,
+                provider,
+                result: Err(trouble),
+            }))),
+        }
+    }
+
+    fn withdraw(&mut self, provider: ProviderId, order: OrderId) -> Input {
+        let kept = self.of(provider);
+        let ticket = kept.and_then(|kept| kept.tickets.remove(&order));
+        Input::Event(Event::OrderWithdrawal(OrderWithdrawal {
+            order,
+            provider,
+            in_time: ticket.is_some_and(|ticket| ticket.withdraw()),
+        }))
+    }
+
+    fn answer(&mut self, answer: SizesAnswer) {
+        if let Some(reply) = self.waiting.remove(&answer.id) {
+            // Whoever asked may have gone.
+            let _ = reply.send(answer.result);
+        }
+    }
+
+    /// Its monitor is left alone until an operator asks for it again.
+    fn let_go(&mut self, provider: ProviderId) {
+        let of = self.kept.iter().find(|(_, kept)| kept.provider == provider);
+        let Some(vm) = of.map(|(vm, _)| *vm) else {
+            return;
+        };
+        let process = self.kept.remove(&vm).and_then(|kept| kept.process);
+        self.without.insert(vm, process);
+    }
+
+    /// Wants what resizes a VM to have other sizes: what the engine is to hear, and where its answer comes.
+    pub fn want(
+        &mut self,
+        provider: ProviderId,
+        origin: Origin,
+        size_bytes: Vec<Option<u64>>,
+    ) -> (Event, ResizeAnswer) {
+        self.last_resize += 1;
+        let id = ResizeId(self.last_resize);
+        let (reply, answered) = oneshot::channel();
+        self.waiting.insert(id, reply);
+        let wanted = SizesWanted {
+            id,
+            provider,
+            origin,
+            size_bytes,
+        };
+        (Event::SizesWanted(wanted), answered)
+    }
+
+    /// A VM's elastic memory as people see it.
+    pub fn view(&self, vm: VmKey, engine: &Engine, now: Tick) -> Option<Elastic> {
+        engine.provision().view(self.provider(vm)?, now)
+    }
+
+    /// Makes events of what the engine said since, VM by VM in the order of their names.
+    pub fn tell_reasons(&mut self, engine: &Engine, vms: &Registry, events: &mut Events) {
+        if self.kept.is_empty() {
+            return;
+        }
+        for (vm, entry) in vms.iter() {
+            let Some(kept) = self.kept.get_mut(&vm) else {
+                continue;
+            };
+            let mut told = kept.reasons_told;
+            for reason in engine.provision().reasons(kept.provider, told) {
+                told = reason.sequence;
+                events.push(reason.at, Some(&entry.name), reason.text.clone());
+            }
+            kept.reasons_told = told;
+        }
+    }
+}

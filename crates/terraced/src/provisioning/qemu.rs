@@ -1,0 +1,236 @@
+//! What a VM's QEMU has to resize it: virtio-mem, else the balloon.
+//!
+//! The monitor is connected for each look and each order, and let go after it. QEMU serves one client of a monitor at
+//! a time: where the VM is scanned, its own thread holds the connection and this one shares it (`terrace_host::qemu`);
+//! where it is not, nobody holds it between two looks, and other programs get their turn.
+
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use terrace_host::HostRoot;
+use terrace_host::elastic::{self, Backing, Balloon, ElasticError, Means, Plan, Seen, Tier, Watch};
+use terrace_host::qemu::{Monitor, who};
+use terrace_proto::PAGE_SIZE;
+use terrace_proto::provision::{
+    Mechanism, ProviderError, ProviderKind, ProviderStatus, TierStatus, Verified,
+};
+
+use super::provider::{Find, Place, Provider, plain};
+
+/// How long the monitor may take to greet, and to answer each command: less than anybody waits who asked for it.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// Finds what the QEMU of a VM has.
+pub fn find(place: &Place) -> Find {
+    let place = place.clone();
+    Box::new(move || {
+        let monitor = Door {
+            path: place.monitor.clone(),
+            pid: place.pid,
+        };
+        let found = elastic::look(&mut monitor.connect()?).map_err(trouble)?;
+        Ok(found.map(|means| -> Box<dyn Provider> {
+            match means {
+                Means::VirtioMem(_) => Box::new(VirtioMem {
+                    monitor,
+                    root: place.root.clone(),
+                    watches: Vec::new(),
+                }),
+                Means::Balloon(_) => Box::new(OneBalloon {
+                    monitor,
+                    target: None,
+                    is_met: false,
+                    watch: Watch::default(),
+                }),
+            }
+        }))
+    })
+}
+
+/// A VM's monitor, and whose it is: the path may change hands when the VM ends.
+#[derive(Clone)]
+struct Door {
+    path: PathBuf,
+    pid: Option<u32>,
+}
+
+/// A VM with virtio-mem devices.
+struct VirtioMem {
+    monitor: Door,
+    root: HostRoot,
+    /// One per tier.
+    watches: Vec<Watch>,
+}
+
+/// A VM with a balloon.
+struct OneBalloon {
+    monitor: Door,
+    /// What was ordered last, until somebody else orders something; QEMU does not tell.
+    target: Option<u64>,
+    /// It was reached.
+    is_met: bool,
+    watch: Watch,
+}
+
+impl Provider for VirtioMem {
+    fn mechanism(&self) -> Mechanism {
+        mechanism(ProviderKind::VirtioMem, "virtio-mem", &self.monitor.path)
+    }
+
+    fn look(&mut self, verify: bool) -> Result<ProviderStatus, ProviderError> {
+        let mut monitor = self.monitor.connect()?;
+        let tiers = plugged(&mut monitor)?;
+        let now = Instant::now();
+        self.watches.resize(tiers.len(), Watch::default());
+        let each = tiers.iter().zip(&mut self.watches);
+        let each = each.map(|(tier, watch)| tier_look(tier, watch, now));
+        let mut looks: Vec<TierStatus> = each.collect();
+        if let Some(pid) = self.monitor.pid.filter(|_| verify) {
+            // Not all RAM can be looked at from outside; what is known of it without that stays.
+            let seen = elastic::backing(&self.root, pid, &mut monitor, &tiers);
+            let seen = seen.unwrap_or_default();
+            for ((look, tier), seen) in looks.iter_mut().zip(&tiers).zip(seen) {
+                look.verified = seen.map(|seen| verified(tier, seen));
+            }
+        }
+        Ok(seen_by_qemu(looks))
+    }
+
+    fn order(&mut self, size_bytes: &[Option<u64>]) -> Result<(), ProviderError> {
+        let mut monitor = self.monitor.connect()?;
+        let plan = Plan::new(&plugged(&mut monitor)?, size_bytes).map_err(trouble)?;
+        plan.carry_out(&mut monitor).map_err(trouble)
+    }
+}
+
+impl Provider for OneBalloon {
+    fn mechanism(&self) -> Mechanism {
+        let words = "the balloon, which knows no tiers (the guest chooses which tier loses)";
+        mechanism(ProviderKind::Balloon, words, &self.monitor.path)
+    }
+
+    fn look(&mut self, _verify: bool) -> Result<ProviderStatus, ProviderError> {
+        let Balloon { size, ram } = balloon(&mut self.monitor.connect()?)?;
+        // From a target that was reached the size goes away by somebody else's order, or the guest's need.
+        let mine = self.target.filter(|target| !self.is_met || *target == size);
+        self.target = mine;
+        let target = mine.unwrap_or(size);
+        self.is_met = mine.is_some() && size == target;
+        let stuck = self.watch.look(Seen { size, target }, Instant::now());
+        Ok(seen_by_qemu(vec![TierStatus {
+            whole_bytes: ram,
+            block_bytes: PAGE_SIZE,
+            target_bytes: target,
+            size_bytes: size,
+            stuck: stuck.map(|stuck| stuck.by_balloon()),
+            ..TierStatus::default()
+        }]))
+    }
+
+    fn order(&mut self, size_bytes: &[Option<u64>]) -> Result<(), ProviderError> {
+        let mut monitor = self.monitor.connect()?;
+        let total = balloon(&mut monitor)?.total(size_bytes);
+        let total = total.map_err(trouble)?;
+        Balloon::order(&mut monitor, total).map_err(trouble)?;
+        (self.target, self.is_met) = (Some(total), false);
+        Ok(())
+    }
+}
+
+/// QEMU frees blocks as the guest unplugs them: of its devices' files no more than what is plugged may be there.
+fn verified(tier: &Tier, seen: Backing) -> Verified {
+    let plugged = tier.size_bytes.saturating_sub(tier.boot_bytes);
+    Verified {
+        present_bytes: seen.boot_bytes.saturating_add(seen.device_bytes),
+        claimed_bytes: tier.max_bytes.saturating_sub(tier.size_bytes),
+        kept_bytes: seen.device_bytes.saturating_sub(plugged),
+    }
+}
+
+fn mechanism(kind: ProviderKind, words: &str, monitor: &Path) -> Mechanism {
+    Mechanism {
+        kind,
+        words: words.into(),
+        at: monitor.display().to_string(),
+    }
+}
+
+fn tier_look(tier: &Tier, watch: &mut Watch, now: Instant) -> TierStatus {
+    let seen = Seen {
+        size: tier.size_bytes,
+        target: tier.target_bytes,
+    };
+    TierStatus {
+        node: Some(tier.node),
+        host_nodes: tier.host_nodes.clone(),
+        whole_bytes: tier.max_bytes,
+        least_bytes: tier.boot_bytes,
+        block_bytes: tier.block_bytes(),
+        target_bytes: tier.target_bytes,
+        size_bytes: tier.size_bytes,
+        stuck: watch.look(seen, now).map(|stuck| stuck.by_virtio_mem()),
+        ..TierStatus::default()
+    }
+}
+
+/// QEMU is there where it answers, and has the targets itself.
+fn seen_by_qemu(tiers: Vec<TierStatus>) -> ProviderStatus {
+    ProviderStatus {
+        connected: true,
+        told: true,
+        tiers,
+        ..ProviderStatus::default()
+    }
+}
+
+impl Door {
+    fn connect(&self) -> Result<Monitor, ProviderError> {
+        let may = |peer| who::may_answer_for(self.pid, peer);
+        let connected = Monitor::connect_to(&self.path, ANSWER_TIMEOUT, &may);
+        connected.map_err(|error| trouble(error.into()))
+    }
+}
+
+fn plugged(monitor: &mut Monitor) -> Result<Vec<Tier>, ProviderError> {
+    match elastic::look(monitor).map_err(trouble)? {
+        Some(Means::VirtioMem(tiers)) => Ok(tiers),
+        _ => Err(ProviderError::Gone(
+            "its virtio-mem devices are gone".into(),
+        )),
+    }
+}
+
+fn balloon(monitor: &mut Monitor) -> Result<Balloon, ProviderError> {
+    match elastic::look(monitor).map_err(trouble)? {
+        Some(Means::Balloon(balloon)) => Ok(balloon),
+        Some(Means::VirtioMem(_)) => Err(ProviderError::Gone(
+            "it has got virtio-mem since; terraced uses that from its next start on".into(),
+        )),
+        None => Err(ProviderError::Gone("its balloon is gone".into())),
+    }
+}
+
+/// Sizes that cannot be are refused; all else is a QEMU that does not do as it is told.
+fn trouble(error: ElasticError) -> ProviderError {
+    let why = plain(&error.to_string());
+    match error {
+        ElasticError::Qemu(_) | ElasticError::HalfWay { .. } | ElasticError::Contradiction(_) => {
+            ProviderError::Gone(why)
+        }
+        _ => ProviderError::Refused(why),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_qemu_that_was_taken_over_steers_no_terminal() {
+        let said = ElasticError::Contradiction("\x1b]0;owned\x07".into());
+        let ProviderError::Gone(why) = trouble(said) else {
+            panic!("what does not fit together is no refusal");
+        };
+        assert!(!why.contains(char::is_control), "{why:?}");
+    }
+}

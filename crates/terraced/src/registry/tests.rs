@@ -1,0 +1,31 @@
+use super::*;
+
+fn entry(name: &str) -> Entry {
+    Entry {
+        name: name.into(),
+        process: None,
+        socket: PathBuf::new(),
+        hypervisor: String::new(),
+        memory_bytes: 0,
+        reason: String::new(),
+        unscannable: false,
+        findings: Vec::new(),
+        managed: None,
+        agent: None,
+    }
+}
+
+#[test]
+fn a_vm_keeps_its_key_until_it_is_forgotten_and_a_later_one_of_its_name_has_another() {
+    let mut registry = Registry::default();
+    let (b, a) = (registry.put(entry("b")), registry.put(entry("a")));
+    assert_eq!(registry.put(entry("b")), b);
+    let names: Vec<&str> = registry.iter().map(|(_, e)| e.name.as_str()).collect();
+    assert_eq!(names, ["a", "b"]);
+    let gone = registry.keep(|entry| entry.name == "a");
+    assert_eq!(
+        (gone.len(), registry.key("b"), registry.has(b)),
+        (1, None, false)
+    );
+    assert!(registry.put(entry("b")) > b.max(a));
+}
