@@ -27,9 +27,7 @@ const ALLOWED: [(&str, &[&str]); 18] = [
     ),
     (
         "terraced",
-        &[
-            PROTO, CORE, SYS, API, HOST, HYPERFLEX, SIM, CONFIG,
-        ],
+        &[PROTO, CORE, SYS, API, HOST, HYPERFLEX, SIM, CONFIG],
     ),
     (
         "terrace-cli",
