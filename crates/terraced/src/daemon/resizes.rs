@@ -56,11 +56,6 @@ impl Daemon {
 
     /// Hands news of what resizes a VM to the engine.
     pub fn provider_news(&mut self, news: ProviderNews) {
-        if let Some(vm) = self.provisioning.ended(&news) {
-            let text = "a fault of terraced's own ended the thread that looks after its elastic memory (see the \
-                        journal): `terrace resize` starts another";
-            self.tell_of(vm, text.into());
-        }
         let (root, topology, engine) = (&self.root, &self.topology, self.session.engine());
         let host = || provisioning::host_memory(root, topology, engine);
         let event = self.provisioning.hear(news, host);

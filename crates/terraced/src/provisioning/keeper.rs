@@ -56,6 +56,8 @@ impl Ticket {
 /// The thread; it ends after this, as soon as its provider lets it.
 pub struct Keeper {
     asks: Sender<Ask>,
+    /// A fault of its own ended it.
+    has_failed: Arc<AtomicBool>,
 }
 
 impl Keeper {
@@ -68,6 +70,7 @@ impl Keeper {
         inbox: Sender<Input>,
     ) -> std::io::Result<Self> {
         let (asks, asked) = channel();
+        let has_failed = Arc::new(AtomicBool::new(false));
         let sharers = Sharers::new(
             u64::from(id.0),
             place.lookout.clone(),
@@ -88,9 +91,17 @@ impl Keeper {
             has_answered: false,
             is_held: false,
             lease_at: None,
+            asked,
+            at_hand: None,
+            has_failed: Arc::clone(&has_failed),
         };
-        confine::spawn(Role::Elastic, move || body.run(&asked))?;
-        Ok(Self { asks })
+        confine::spawn(Role::Elastic, move || body.run())?;
+        Ok(Self { asks, has_failed })
+    }
+
+    /// Whether a fault of its own ended it.
+    pub fn has_failed(&self) -> bool {
+        self.has_failed.load(Ordering::Acquire)
     }
 
     /// Asks for a look.
@@ -98,7 +109,7 @@ impl Keeper {
     /// # Errors
     /// If the thread ended.
     pub fn look(&self, request: LookRequest) -> Result<(), ProviderError> {
-        self.asks.send(Ask::Look(request)).map_err(|_| ended())
+        self.send(Ask::Look(request))
     }
 
     /// Sends an order, and gives the ticket to take it back.
@@ -111,15 +122,54 @@ impl Keeper {
             order,
             ticket: ticket.clone(),
         };
-        self.asks
-            .send(Ask::Order(order))
-            .map_err(|_| ended())
-            .map(|()| ticket)
+        self.send(Ask::Order(order)).map(|()| ticket)
+    }
+
+    fn send(&self, ask: Ask) -> Result<(), ProviderError> {
+        if self.has_failed() {
+            return Err(ended());
+        }
+        self.asks.send(ask).map_err(|_| ended())
     }
 }
 
 fn ended() -> ProviderError {
-    ProviderError::Gone("the thread that looks after its memory ended".into())
+    ProviderError::Gone(
+        "a fault of terraced's own ended the thread that looks after its memory (see the journal): `terrace resize` \
+         starts another"
+            .into(),
+    )
+}
+
+/// What a look says that nobody makes any more: what was known stays, and is counted with the least trust.
+pub fn unanswered(request: &LookRequest, trouble: &ProviderError) -> ProviderReport {
+    ProviderReport {
+        provider: request.provider,
+        number: request.number,
+        mechanism: None,
+        status: Err(trouble.clone()),
+        verify: request.verify,
+        resident: None,
+        pinned_by: Err(trouble.to_string()),
+        held_by: OtherUsers::Unknown(trouble.to_string()),
+        order: OrderId(0),
+        host: Vec::new(),
+    }
+}
+
+/// What a keeper does right now.
+enum AtHand {
+    Look(LookRequest),
+    Order(OrderId),
+}
+
+impl AtHand {
+    fn of(ask: &Ask) -> Self {
+        match ask {
+            Ask::Look(request) => Self::Look(*request),
+            Ask::Order(order) => Self::Order(order.order.order),
+        }
+    }
 }
 
 /// How often at least a device is asked whether memory waits, which its guest may give back by itself: sooner than it
@@ -147,29 +197,52 @@ struct Body {
     is_held: bool,
     /// When the device is asked next whether memory waits for a look; `None`: it needs none.
     lease_at: Option<Instant>,
+    asked: Receiver<Ask>,
+    at_hand: Option<AtHand>,
+    has_failed: Arc<AtomicBool>,
 }
 
-/// A keeper that panics says so, or nobody would ask for its VM's memory again.
+/// A keeper that panics answers what it was asked last, or its VM would be said to hang for ever.
 impl Drop for Body {
     fn drop(&mut self) {
-        if std::thread::panicking() {
-            self.tell(ProviderNews::Ended(self.id));
+        if !std::thread::panicking() {
+            return;
+        }
+        // From here on nothing more is asked.
+        self.has_failed.store(true, Ordering::Release);
+        let at_hand = self.at_hand.take().into_iter();
+        let waiting: Vec<AtHand> = self.asked.try_iter().map(|ask| AtHand::of(&ask)).collect();
+        for asked in at_hand.chain(waiting) {
+            self.tell(match asked {
+                AtHand::Look(request) => {
+                    let report = unanswered(&request, &ended());
+                    ProviderNews::Seen(Box::new(report), request.is_awaited)
+                }
+                AtHand::Order(order) => ProviderNews::Answered(OrderOutcome {
+                    order,
+                    provider: self.id,
+                    result: Err(ended()),
+                }),
+            });
         }
     }
 }
 
 impl Body {
-    fn run(mut self, asked: &Receiver<Ask>) {
+    fn run(mut self) {
         loop {
-            let told = match self.next(asked) {
+            let told = match self.next() {
                 Err(RecvTimeoutError::Disconnected) => return,
                 Err(RecvTimeoutError::Timeout) => {
                     self.lease();
                     continue;
                 }
-                Ok(Ask::Look(request)) => self.look(request),
-                Ok(Ask::Order(order)) => self.take(order),
+                Ok(ask) => {
+                    self.at_hand = Some(AtHand::of(&ask));
+                    self.answer(ask)
+                }
             };
+            self.at_hand = None;
             if !told {
                 return;
             }
@@ -180,10 +253,23 @@ impl Body {
         }
     }
 
-    fn next(&self, asked: &Receiver<Ask>) -> Result<Ask, RecvTimeoutError> {
+    fn next(&self) -> Result<Ask, RecvTimeoutError> {
         match self.lease_at {
-            None => asked.recv().map_err(|_| RecvTimeoutError::Disconnected),
-            Some(at) => asked.recv_timeout(at.saturating_duration_since(Instant::now())),
+            None => self
+                .asked
+                .recv()
+                .map_err(|_| RecvTimeoutError::Disconnected),
+            Some(at) => self
+                .asked
+                .recv_timeout(at.saturating_duration_since(Instant::now())),
+        }
+    }
+
+    /// `false` where nobody listens any more.
+    fn answer(&mut self, ask: Ask) -> bool {
+        match ask {
+            Ask::Look(request) => self.look(request),
+            Ask::Order(order) => self.take(order),
         }
     }
 
