@@ -77,8 +77,10 @@ impl Keeper {
         let body = Body {
             id,
             place,
-            find,
-            provider: None,
+            sought: Sought {
+                find,
+                provider: None,
+            },
             pace,
             inbox,
             was_met: true,
@@ -128,11 +130,26 @@ const SELDOM: Duration = Duration::from_millis(250);
 /// The same while a target is not met.
 const OFTEN: Duration = Duration::from_millis(50);
 
+/// What resizes the VM, found when it is first asked.
+struct Sought {
+    find: Find,
+    provider: Option<Box<dyn Provider>>,
+}
+
+impl Sought {
+    fn ask(&mut self, name: &str) -> Result<&mut Box<dyn Provider>, ProviderError> {
+        if self.provider.is_none() {
+            self.provider = (self.find)()?;
+        }
+        let provider = self.provider.as_mut();
+        provider.ok_or_else(|| ProviderError::Nothing(three_ways(name)))
+    }
+}
+
 struct Body {
     id: ProviderId,
     place: Place,
-    find: Find,
-    provider: Option<Box<dyn Provider>>,
+    sought: Sought,
     pace: ProvisionConfig,
     inbox: Sender<Input>,
     was_met: bool,
@@ -205,12 +222,7 @@ impl Body {
     }
 
     fn provider(&mut self) -> Result<&mut Box<dyn Provider>, ProviderError> {
-        if self.provider.is_none() {
-            self.provider = (self.find)()?;
-        }
-        let name = &self.place.name;
-        let provider = self.provider.as_mut();
-        provider.ok_or_else(|| ProviderError::Nothing(three_ways(name)))
+        self.sought.ask(&self.place.name)
     }
 
     /// Looks who has the VM's RAM, where the device waits for that.
@@ -243,7 +255,7 @@ impl Body {
 
     /// One that does not answer is told by the next look.
     fn ask(&mut self, looked: Option<(u64, Found)>) -> Option<Wanted> {
-        let wanted = self.provider.as_mut()?.lease(looked).ok()??;
+        let wanted = self.sought.provider.as_mut()?.lease(looked).ok()??;
         let files = wanted.files.clone();
         self.sharers.hear(wanted.process, files);
         Some(wanted)
@@ -282,7 +294,7 @@ impl Body {
         ProviderReport {
             provider: self.id,
             number: request.number,
-            mechanism: self.provider.as_ref().map(|p| p.mechanism()),
+            mechanism: self.sought.provider.as_ref().map(|p| p.mechanism()),
             status,
             verify: request.verify,
             resident: resident.map(|resident| ResidentMemory {
