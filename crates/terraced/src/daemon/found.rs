@@ -214,12 +214,11 @@ impl Daemon {
     }
 
     /// The scout looked everywhere: VMs whose process is not known are gone with their socket.
-    pub fn looked(&mut self, mut looked: Looked) {
-        self.scouting.looked(&mut looked);
+    pub fn looked(&mut self, looked: Looked) {
+        let Looked { findings, sockets } = looked;
+        self.scouting.looked(findings, &sockets);
         let stays = |entry: &Entry| {
-            entry.managed.is_some()
-                || entry.process.is_some()
-                || looked.sockets.contains(&entry.socket)
+            entry.managed.is_some() || entry.process.is_some() || sockets.contains(&entry.socket)
         };
         let gone = self.vms.keep(stays);
         for (vm, entry) in &gone {

@@ -1,6 +1,6 @@
 //! The loop's end of the scout: what its looks said that is about no VM, and what it is to know.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 use terrace_host::Finding;
@@ -8,7 +8,7 @@ use terrace_host::qemu::who::Refusal;
 use terrace_sys::ProcessId;
 
 use crate::discovery::Claims;
-use crate::messages::{Found, Looked};
+use crate::messages::Found;
 
 /// Refused VMs that are remembered.
 const MOST_REFUSED: usize = 64;
@@ -38,10 +38,9 @@ impl Scouting {
     }
 
     /// The scout looked everywhere: what was refused is forgotten with its socket.
-    pub fn looked(&mut self, looked: &mut Looked) {
-        self.findings = std::mem::take(&mut looked.findings);
-        self.refused
-            .retain(|socket, _| looked.sockets.contains(socket));
+    pub fn looked(&mut self, findings: Vec<Finding>, sockets: &BTreeSet<PathBuf>) {
+        self.findings = findings;
+        self.refused.retain(|socket, _| sockets.contains(socket));
     }
 
     /// Remembers what is not taken for a VM; the words to tell, once.
