@@ -78,12 +78,19 @@ impl Keeper {
             place.config.pins.clone(),
         );
         let body = Body {
-            id,
+            questions: Questions {
+                id,
+                inbox,
+                asked,
+                at_hand: None,
+                has_failed: Arc::clone(&has_failed),
+            },
             place,
-            find,
-            provider: None,
+            sought: Sought {
+                find,
+                provider: None,
+            },
             pace,
-            inbox,
             was_met: true,
             order: OrderId(0),
             is_order_new: false,
@@ -91,9 +98,6 @@ impl Keeper {
             has_answered: false,
             is_held: false,
             lease_at: None,
-            asked,
-            at_hand: None,
-            has_failed: Arc::clone(&has_failed),
         };
         confine::spawn(Role::Elastic, move || body.run())?;
         Ok(Self { asks, has_failed })
@@ -178,13 +182,36 @@ const SELDOM: Duration = Duration::from_millis(250);
 /// The same while a target is not met.
 const OFTEN: Duration = Duration::from_millis(50);
 
-struct Body {
-    id: ProviderId,
-    place: Place,
+/// What resizes the VM, found when it is first asked.
+struct Sought {
     find: Find,
     provider: Option<Box<dyn Provider>>,
-    pace: ProvisionConfig,
+}
+
+impl Sought {
+    fn ask(&mut self, name: &str) -> Result<&mut Box<dyn Provider>, ProviderError> {
+        if self.provider.is_none() {
+            self.provider = (self.find)()?;
+        }
+        let provider = self.provider.as_mut();
+        provider.ok_or_else(|| ProviderError::Nothing(three_ways(name)))
+    }
+}
+
+/// What the daemon's loop asks of a keeper, and the way of the answers.
+struct Questions {
+    id: ProviderId,
     inbox: Sender<Input>,
+    asked: Receiver<Ask>,
+    at_hand: Option<AtHand>,
+    has_failed: Arc<AtomicBool>,
+}
+
+struct Body {
+    questions: Questions,
+    place: Place,
+    sought: Sought,
+    pace: ProvisionConfig,
     was_met: bool,
     /// The last order that it was given.
     order: OrderId,
@@ -197,13 +224,10 @@ struct Body {
     is_held: bool,
     /// When the device is asked next whether memory waits for a look; `None`: it needs none.
     lease_at: Option<Instant>,
-    asked: Receiver<Ask>,
-    at_hand: Option<AtHand>,
-    has_failed: Arc<AtomicBool>,
 }
 
 /// A keeper that panics answers what it was asked last, or its VM would be said to hang for ever.
-impl Drop for Body {
+impl Drop for Questions {
     fn drop(&mut self) {
         if !std::thread::panicking() {
             return;
@@ -228,33 +252,10 @@ impl Drop for Body {
     }
 }
 
-impl Body {
-    fn run(mut self) {
-        loop {
-            let told = match self.next() {
-                Err(RecvTimeoutError::Disconnected) => return,
-                Err(RecvTimeoutError::Timeout) => {
-                    self.lease();
-                    continue;
-                }
-                Ok(ask) => {
-                    self.at_hand = Some(AtHand::of(&ask));
-                    self.answer(ask)
-                }
-            };
-            self.at_hand = None;
-            if !told {
-                return;
-            }
-            // One that has just not answered is not asked again.
-            if self.has_answered {
-                self.lease();
-            }
-        }
-    }
-
-    fn next(&self) -> Result<Ask, RecvTimeoutError> {
-        match self.lease_at {
+impl Questions {
+    /// The next one; until then at most, if there is a time.
+    fn next(&mut self, until: Option<Instant>) -> Result<Ask, RecvTimeoutError> {
+        let next = match until {
             None => self
                 .asked
                 .recv()
@@ -262,6 +263,36 @@ impl Body {
             Some(at) => self
                 .asked
                 .recv_timeout(at.saturating_duration_since(Instant::now())),
+        };
+        self.at_hand = next.as_ref().ok().map(AtHand::of);
+        next
+    }
+
+    /// Answers the one at hand. `false` where nobody listens any more.
+    fn tell(&mut self, news: ProviderNews) -> bool {
+        self.at_hand = None;
+        self.inbox.send(Input::Provider(news)).is_ok()
+    }
+}
+
+impl Body {
+    fn run(mut self) {
+        loop {
+            let told = match self.questions.next(self.lease_at) {
+                Err(RecvTimeoutError::Disconnected) => return,
+                Err(RecvTimeoutError::Timeout) => {
+                    self.lease();
+                    continue;
+                }
+                Ok(ask) => self.answer(ask),
+            };
+            if !told {
+                return;
+            }
+            // One that has just not answered is not asked again.
+            if self.has_answered {
+                self.lease();
+            }
         }
     }
 
@@ -283,20 +314,15 @@ impl Body {
             Err(trouble) => Err(trouble),
         };
         (self.order, self.is_order_new, self.was_met) = (order.order, true, false);
-        self.tell(ProviderNews::Answered(OrderOutcome {
+        self.questions.tell(ProviderNews::Answered(OrderOutcome {
             order: order.order,
-            provider: self.id,
+            provider: self.questions.id,
             result,
         }))
     }
 
     fn provider(&mut self) -> Result<&mut Box<dyn Provider>, ProviderError> {
-        if self.provider.is_none() {
-            self.provider = (self.find)()?;
-        }
-        let name = &self.place.name;
-        let provider = self.provider.as_mut();
-        provider.ok_or_else(|| ProviderError::Nothing(three_ways(name)))
+        self.sought.ask(&self.place.name)
     }
 
     /// Looks who has the VM's RAM, where the device waits for that.
@@ -329,7 +355,7 @@ impl Body {
 
     /// One that does not answer is told by the next look.
     fn ask(&mut self, looked: Option<(u64, Found)>) -> Option<Wanted> {
-        let wanted = self.provider.as_mut()?.lease(looked).ok()??;
+        let wanted = self.sought.provider.as_mut()?.lease(looked).ok()??;
         let files = wanted.files.clone();
         self.sharers.hear(wanted.process, files);
         Some(wanted)
@@ -354,7 +380,8 @@ impl Body {
         let held_by = self.sharers.look(self.place.pid, since);
         self.is_held = held_by != Found::Nobody;
         let report = self.report(request, status, held_by);
-        self.tell(ProviderNews::Seen(Box::new(report), request.is_awaited))
+        self.questions
+            .tell(ProviderNews::Seen(Box::new(report), request.is_awaited))
     }
 
     fn report(
@@ -366,9 +393,9 @@ impl Body {
         let (root, pid) = (&self.place.root, self.place.pid);
         let resident = pid.and_then(|pid| process_memory::resident(root, pid));
         ProviderReport {
-            provider: self.id,
+            provider: self.questions.id,
             number: request.number,
-            mechanism: self.provider.as_ref().map(|p| p.mechanism()),
+            mechanism: self.sought.provider.as_ref().map(|p| p.mechanism()),
             status,
             verify: request.verify,
             resident: resident.map(|resident| ResidentMemory {
@@ -387,9 +414,5 @@ impl Body {
             order: self.order,
             host: Vec::new(),
         }
-    }
-
-    fn tell(&self, news: ProviderNews) -> bool {
-        self.inbox.send(Input::Provider(news)).is_ok()
     }
 }
