@@ -7,6 +7,9 @@ use std::path::Path;
 
 use sources::rust_files;
 
+/// Where our sources are.
+const FOLDERS: [&str; 3] = ["crates", "lab", "xtask"];
+
 const FILE_LINES: usize = 700;
 const FUNCTION_LINES: usize = 70;
 
@@ -20,7 +23,7 @@ fn files_and_functions_stay_small() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
     let mut wrong = Vec::new();
     let mut files = 0;
-    for folder in ["crates", "lab", "xtask"] {
+    for folder in FOLDERS {
         for file in rust_files(&root.join(folder)) {
             files += 1;
             let text = std::fs::read_to_string(&file).expect("a source file");
@@ -51,7 +54,7 @@ fn tests_stand_where_the_compiler_looks_for_them() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
     let included = ["#[", "path = "].concat();
     let mut wrong = Vec::new();
-    for folder in ["crates", "lab", "xtask"] {
+    for folder in FOLDERS {
         for file in rust_files(&root.join(folder)) {
             let text = std::fs::read_to_string(&file).expect("a source file");
             let stem = file.file_stem().unwrap_or_default().to_string_lossy();
@@ -63,6 +66,28 @@ fn tests_stand_where_the_compiler_looks_for_them() {
     assert!(
         wrong.is_empty(),
         "by path, or by name:\n{}",
+        wrong.join("\n")
+    );
+}
+
+/// A module with files of its own is a folder with all of it: `x/mod.rs`, not `x.rs` beside `x/`.
+#[test]
+fn a_module_with_children_is_a_folder() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let mut wrong = Vec::new();
+    for folder in FOLDERS {
+        for file in rust_files(&root.join(folder)) {
+            // In `tests/`, a file is a program and the folder beside it may be its data.
+            if file.components().any(|part| part.as_os_str() == "src")
+                && file.with_extension("").is_dir()
+            {
+                wrong.push(file.display().to_string());
+            }
+        }
+    }
+    assert!(
+        wrong.is_empty(),
+        "beside a folder of its name:\n{}",
         wrong.join("\n")
     );
 }

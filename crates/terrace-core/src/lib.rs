@@ -36,3 +36,8 @@ pub use policy::{PolicyChoice, PolicyName, Share};
 pub use reasons::Reason;
 pub use session::{Controller, Log, Session};
 pub use tier::{TierConfig, TierKind};
+
+/// The page's worked example, compiled and run.
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/add-a-policy.md")]
+struct AddAPolicy;

@@ -283,7 +283,8 @@ impl Registry {
         };
         let observe = self.observe().contains(&policy.observe);
         let moves = self.moves().contains(&policy.moves);
-        let named = self.policies().contains(&policy.name);
+        // Live, a base is no more than where stages come from, and each of them was looked at.
+        let named = self == Self::Live || self.policies().contains(&policy.name);
         said(observe, "observe", policy.observe.name())
             .or_else(|| said(moves, "move", policy.moves.name()))
             .or_else(|| said(named, "base", policy.name.name()))

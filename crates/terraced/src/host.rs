@@ -27,16 +27,17 @@ pub fn confine_process(config: &Config) -> Result<()> {
     confine::start(config.security.seccomp)
 }
 
-/// Serves this host until it is told to stop by its inbox.
+/// Serves this host until it is told to stop by its inbox, which is made once the host was read: until then a signal
+/// ends the process as it does any other.
 ///
 /// # Errors
 /// Where the host's memory cannot be read, another daemon listens already, or a part cannot be started.
-pub fn serve(mut config: Config, inbox: Inbox) -> Result<()> {
-    let Inbox { sender, inputs } = inbox;
+pub fn serve(mut config: Config, inbox: impl FnOnce() -> Result<Inbox>) -> Result<()> {
     let root = HostRoot::default();
     let topology = Arc::new(read_topology(&root, &mut config)?);
     let config = Arc::new(config);
     let damon = Damon::new(&root.join(""));
+    let Inbox { sender, inputs } = inbox()?;
     // A socket that nobody serves any more only misleads: it is removed with this.
     let _socket = take_over(&config.socket, sender.clone(), &damon)?;
     let claims = Claims::default();

@@ -75,7 +75,7 @@ fn serve(args: &Args) -> Result<()> {
         tracing::warn!("{renamed}");
     }
     terraced::confine_process(&config)?;
-    terraced::serve(config, stopped_by_signals()?)
+    terraced::serve(config, stopped_by_signals)
 }
 
 fn simulate(file: &Path, args: &Args) -> Result<()> {

@@ -107,12 +107,12 @@ const ENTRY: &str = "crates/terrace-pagetable/src/entry.rs";
 const PASS: &str = "crates/terrace-pagetable/src/pass.rs";
 const DIRECT_MAP: &str = "crates/terrace-pagetable/src/direct_map.rs";
 const ALLOCATED: &str = "crates/terrace-host/src/worker/allocated.rs";
-const ROOTS: &str = "crates/terrace-host/src/worker/roots.rs";
+const ROOTS: &str = "crates/terrace-host/src/worker/roots/mod.rs";
 const LEASE: &str = "crates/terrace-hyperflex/src/lease.rs";
-const LEASED: &str = "crates/terrace-hyperflex/src/device/leased.rs";
-const WATCH: &str = "crates/terrace-host/src/memory_map/watch.rs";
+const LEASED: &str = "crates/terrace-hyperflex/src/device/leased/mod.rs";
+const WATCH: &str = "crates/terrace-host/src/memory_map/watch/mod.rs";
 const GUARD: &str = "crates/terraced/src/executor/map_guard.rs";
-const MOVER: &str = "crates/terrace-host/src/mover/run.rs";
+const MOVER: &str = "crates/terrace-host/src/mover/run/mod.rs";
 const SHARERS: &str = "crates/terrace-host/src/sharers/mod.rs";
 const SHARERS_OF_A_PROCESS: &str = "crates/terrace-host/src/sharers/process.rs";
 
@@ -202,7 +202,7 @@ pub const MUTATIONS: &[Mutation] = &[
         rule: 7,
         name: "offset-is-address",
         what: "the file's offset is the guest's address",
-        file: "crates/terrace-host/src/memory_map/build.rs",
+        file: "crates/terrace-host/src/memory_map/build/mod.rs",
         find: "let file_offset = mapping.offset + (run.hva - mapping.start);",
         replace: "let file_offset = run.gpa % self.lens[index];",
         proof: in_host("ram_is_joined_with_its_file_and_adjacent_runs_become_one"),
@@ -429,7 +429,7 @@ pub const MUTATIONS: &[Mutation] = &[
         rule: 13,
         name: "nested-registers",
         what: "registers count of a vCPU that runs a nested guest",
-        file: "crates/terrace-host/src/qemu/nesting.rs",
+        file: "crates/terrace-host/src/qemu/nesting/mod.rs",
         find: "Some(!before.inside && before == after)",
         replace: "Some(before == after)",
         proof: Proof {

@@ -9,13 +9,14 @@ use std::path::PathBuf;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::Duration;
 
+use terrace_config::AgentConfig;
 use terrace_host::agent::{AgentLink, AgentView, Orders, WatchConfig};
 use terrace_proto::Tick;
 use terrace_sys::MonotonicClock;
 
 use crate::confine::{self, Role};
 use crate::messages::Input;
-use crate::registry::VmKey;
+use crate::registry::{Agent, VmKey};
 
 /// Between two looks at all links.
 const STEP: Duration = Duration::from_millis(100);
@@ -30,28 +31,44 @@ enum Wish {
     Forget,
 }
 
-/// The thread; it ends with this.
+/// The thread, and what it is told of all agents; it ends with this.
 pub struct Agents {
     wishes: Sender<(VmKey, Wish)>,
+    config: AgentConfig,
 }
 
 impl Agents {
     /// Starts the thread.
-    pub fn start(inbox: Sender<Input>) -> std::io::Result<Self> {
+    pub fn start(config: AgentConfig, inbox: Sender<Input>) -> std::io::Result<Self> {
         let (wishes, asked) = channel();
         let body = move || Links::new(inbox).run(&asked);
         confine::spawn(Role::Agents, body)?;
-        Ok(Self { wishes })
+        Ok(Self { wishes, config })
     }
 
     /// Connects to a VM's agent; one that is watched already stays so, and what is known of it.
-    pub fn watch(&self, vm: VmKey, socket: PathBuf, config: WatchConfig, orders: Orders) {
-        self.wish(vm, Wish::Watch(socket, config, orders));
+    pub fn watch(&self, vm: VmKey, agent: &Agent) {
+        let watch = WatchConfig {
+            silence: self.config.silence,
+            ram_bytes: agent.ram_bytes,
+            ..WatchConfig::default()
+        };
+        let socket = agent.socket.clone();
+        self.wish(vm, Wish::Watch(socket, watch, self.orders(agent)));
     }
 
     /// Tells a VM's agent what to do.
-    pub fn order(&self, vm: VmKey, orders: Orders) {
-        self.wish(vm, Wish::Order(orders));
+    pub fn order(&self, vm: VmKey, agent: &Agent) {
+        self.wish(vm, Wish::Order(self.orders(agent)));
+    }
+
+    /// What a VM's agent is to do.
+    pub fn orders(&self, agent: &Agent) -> Orders {
+        Orders {
+            mode: agent.orders_mode(),
+            paused: agent.paused,
+            budgets: self.config.budgets,
+        }
     }
 
     /// Believes a VM's agent again.

@@ -6,7 +6,6 @@ use std::sync::mpsc::Sender;
 use axum::http::header::CONTENT_TYPE;
 use axum::response::{IntoResponse, Response};
 use serde::Serialize;
-use terrace_proto::snapshot::HeatMap;
 use tokio::sync::{Semaphore, oneshot};
 
 use super::failure::Failure;
@@ -131,7 +130,7 @@ impl Asker {
     }
 
     /// Makes a map from copies of the VM's pages, a bounded number at a time.
-    pub async fn map(&self, name: String, cells: u64) -> Result<HeatMap, Failure> {
+    pub async fn map(&self, name: String, cells: u64) -> Answer {
         let of = name.clone();
         let begin = move |served: &mut dyn Served| {
             let id = served.managed_id(&of)?;
@@ -151,7 +150,15 @@ impl Asker {
             };
             making = self.copied(copy, add).await?;
         }
-        Ok(making.done())
+        // A large one takes a while to be written.
+        let place = Arc::clone(&self.copies).acquire_owned().await;
+        let place = place.map_err(|_| Failure::Ending)?;
+        elsewhere(move || {
+            let body = Body::of(&making.done());
+            drop(place);
+            body
+        })
+        .await
     }
 }
 

@@ -75,7 +75,7 @@ async fn map(
             query.cells
         )));
     }
-    said(&asker.map(name, query.cells).await?)
+    asker.map(name, query.cells).await
 }
 
 async fn page(State(asker): State<Asker>, Path((name, gpa)): Path<(String, String)>) -> Answer {

@@ -1,7 +1,7 @@
 //! VMs whose memory an agent in the guest manages: what the daemon does when who is in force changes.
 
 use terrace_config::{VmConfig, VmMode};
-use terrace_host::agent::{AgentState, AgentView, Orders, Verdict, WatchConfig};
+use terrace_host::agent::{AgentState, AgentView, Verdict};
 use terrace_proto::{Command, Event};
 
 use super::Daemon;
@@ -11,17 +11,9 @@ use crate::messages::AgentVm;
 use crate::registry::{Agent, InForce, VmKey};
 
 impl Daemon {
-    pub(super) fn orders(&self, agent: &Agent) -> Orders {
-        Orders {
-            mode: agent.orders_mode(),
-            paused: agent.paused,
-            budgets: self.config.agent.budgets,
-        }
-    }
-
     fn send_orders(&self, vm: VmKey) {
         if let Some(agent) = self.vms.agent(vm) {
-            self.agents.order(vm, self.orders(agent));
+            self.agents.order(vm, agent);
         }
     }
 
@@ -60,18 +52,10 @@ impl Daemon {
         let agent = match agent {
             // What it lied about may have been true: memory was plugged in.
             Some(agent) => Agent { ram_bytes, ..agent },
-            None => Agent::new(config, socket.clone(), ram_bytes, paused),
+            None => Agent::new(config, socket, ram_bytes, paused),
         };
-        let watch = WatchConfig {
-            silence: self.config.agent.silence,
-            ram_bytes,
-            ..WatchConfig::default()
-        };
-        let orders = self.orders(&agent);
-        self.agents.watch(vm, socket, watch, orders);
-        if let Some(entry) = self.vms.get_mut(vm) {
-            entry.agent = Some(agent);
-        }
+        self.agents.watch(vm, &agent);
+        entry.agent = Some(agent);
     }
 
     /// News of a VM's agent; none where its link ended by a defect.
@@ -142,7 +126,7 @@ impl Daemon {
         };
         let words = agent.fallback_words();
         // The scout knows VMs by their names.
-        self.claims.set(&entry.name, agent.scan);
+        self.scouting.claims().set(&entry.name, agent.scan);
         self.set_in_force(vm, InForce::Fallback(why.clone()));
         self.send_orders(vm);
         self.tell_of(vm, format!("falls back: {why}; {words}"));
@@ -153,7 +137,7 @@ impl Daemon {
         let Some(entry) = self.vms.get_mut(vm) else {
             return;
         };
-        self.claims.set(&entry.name, false);
+        self.scouting.claims().set(&entry.name, false);
         let id = entry.managed.take().map(|managed| managed.id);
         let executor = id.and_then(|id| self.executors.take(id));
         let threads = executor.as_ref().map(Executor::threads);
@@ -195,7 +179,7 @@ impl Daemon {
         self.agents.forgive(vm);
         if let Some(entry) = self.vms.get(vm) {
             // Memory may have been plugged in since QEMU was asked.
-            self.claims.look_again(&entry.name);
+            self.scouting.claims().look_again(&entry.name);
         }
         self.tell_of(vm, "an operator has its agent believed again".into());
     }
@@ -215,6 +199,6 @@ impl Daemon {
     /// The VM of this name is gone.
     pub fn forget_agent(&self, vm: VmKey, name: &str) {
         self.agents.forget(vm);
-        self.claims.set(name, false);
+        self.scouting.claims().set(name, false);
     }
 }

@@ -1,23 +1,16 @@
 //! What the scout found, taken in: who comes under management, under which name, and who is gone.
 
 use std::path::Path;
-use std::sync::Arc;
 
 use terrace_config::VmConfig;
-use terrace_host::Finding;
-use terrace_host::mover::Target;
 use terrace_host::qemu::who::Refusal;
 use terrace_proto::{Command, Event, PAGE_SIZE, PageSize, RamRange, VmId, VmSpec};
 use terrace_sys::ProcessId;
 
 use super::Daemon;
 use crate::discovery::second_of_name;
-use crate::executor::{Context, Executor, Observer, WriteConfig};
 use crate::messages::{Found, Looked, Ready, State};
-use crate::registry::{Agent, Entry, InForce, Managed, Tracking, TrackingNews, VmKey};
-
-/// Refused VMs that are remembered.
-const MOST_REFUSED: usize = 64;
+use crate::registry::{Agent, Entry, InForce, Managed, Tracking, VmKey};
 
 impl Daemon {
     /// Takes in what the scout found.
@@ -39,10 +32,12 @@ impl Daemon {
             return None;
         }
         if let Some(refusal) = self.why_refused(&found) {
-            self.refuse_vm(found, &refusal);
+            if let Some(words) = self.scouting.refuse(found, &refusal) {
+                self.session.tell(None, words);
+            }
             return None;
         }
-        self.refused.remove(&found.socket);
+        self.scouting.admit(&found.socket);
         let name = found.name;
         self.forget_other_names(&name, &found.socket);
         let mut entry = Entry {
@@ -87,7 +82,8 @@ impl Daemon {
         self.give_up_remapped(remapped);
         let said = of_name.and_then(|vm| self.vms.get(vm));
         if said.map(|known| &known.reason) != Some(&entry.reason) {
-            self.tell(Some(&entry.name), format!("found: {}", entry.reason));
+            self.session
+                .tell(Some(&entry.name), format!("found: {}", entry.reason));
         }
         Some(self.vms.put(entry))
     }
@@ -115,8 +111,7 @@ impl Daemon {
 
     /// The other process that has this name and still lives: the first VM of a name stays, and nothing is renamed.
     fn holder(&self, name: &str, process: Option<ProcessId>) -> Option<ProcessId> {
-        let proc = self.root.proc();
-        let lives = |process: &ProcessId| process.exists(&proc);
+        let lives = |process: &ProcessId| self.host.runs(*process);
         let vm = self.vms.key(name)?;
         let kept = self.provisioning.process(vm);
         let known = self.vms.get(vm);
@@ -139,28 +134,13 @@ impl Daemon {
         }
     }
 
-    /// Says once why something is not taken for a VM, and remembers it for `doctor`.
-    fn refuse_vm(&mut self, found: Found, refusal: &Refusal) {
-        let of = match found.process {
-            Some(ProcessId { pid, .. }) => format!("process {pid} ({})", found.socket.display()),
-            None => found.socket.display().to_string(),
-        };
-        let finding = refusal.finding(&of);
-        if self.refused.get(&found.socket) == Some(&finding) {
-            return;
-        }
-        if self.refused.len() < MOST_REFUSED {
-            self.tell(None, format!("refused: {}", finding.why));
-            self.refused.insert(found.socket, finding);
-        }
-    }
-
     /// Manages a VM that is ready: one whose memory map changed goes on under its id.
     fn manage(&mut self, mut entry: Entry, ready: Ready, remapped: Option<Managed>) -> VmKey {
         let ram = ready.memory.ram();
         entry.memory_bytes = ram.iter().map(|r| r.pages.saturating_mul(PAGE_SIZE)).sum();
         if let Some(reason) = self.too_much_ram(entry.memory_bytes, ready.most_ram) {
-            self.tell(Some(&entry.name), format!("found: {reason}"));
+            self.session
+                .tell(Some(&entry.name), format!("found: {reason}"));
             return self.leave_alone(entry, reason, remapped);
         }
         let accelerator = if ready.identity.kvm {
@@ -170,60 +150,37 @@ impl Daemon {
         };
         entry.hypervisor = accelerator.into();
         let is_anew = remapped.is_some();
-        let id = remapped.as_ref().map_or(VmId(self.next_id), |m| m.id);
-        let context = self.context(id, &ready);
-        let unit = context.target.unit;
-        let spec = spec(id, &entry.name, ram, unit, &ready.config);
-        let writes = self.write_config(&ready.config);
-        let observer = Observer::new(&context, ready.vm, ready.tracker, writes);
-        let writes = observer.write_words();
-        match Executor::start(&context, observer, Arc::clone(&self.mover)) {
-            Ok(executor) => self.executors.put(id, executor),
+        let id = remapped.as_ref().map(|managed| managed.id);
+        let id = id.unwrap_or_else(|| self.executors.next_id());
+        let (config, unit) = (ready.config.clone(), ready.unit.clone());
+        let spec = spec(id, &entry.name, ram, unit.size, &config);
+        let tracking = match self.executors.start(id, ready) {
+            Ok(tracking) => tracking,
             Err(error) => {
                 let reason = format!("its threads could not be started: {error}");
                 return self.leave_alone(entry, reason, remapped);
             }
-        }
-        let before = remapped.unwrap_or_else(|| {
-            self.next_id += 1;
-            Managed::new(id, String::new())
-        });
+        };
+        let before = remapped.unwrap_or_else(|| Managed::new(id, String::new()));
         entry.managed = Some(Managed {
             tracking: Tracking {
-                damon: ready.damon,
-                writes,
                 shortfall: before.tracking.shortfall,
+                ..tracking
             },
-            unit_reason: ready.unit.why,
+            unit_reason: unit.why,
             ..before
         });
         let memory_bytes = entry.memory_bytes;
         let vm = self.vms.put(entry);
         self.arrived(vm, spec, is_anew);
-        self.watch_agent(vm, &ready.config, Some(memory_bytes));
+        self.watch_agent(vm, &config, Some(memory_bytes));
         if !is_anew {
             self.carry_pause(vm);
-            if ready.config.fast_bytes > 0 {
-                self.command(Command::FastSize(id, ready.config.fast_bytes));
+            if config.fast_bytes > 0 {
+                self.command(Command::FastSize(id, config.fast_bytes));
             }
         }
         vm
-    }
-
-    fn context(&self, vm: VmId, ready: &Ready) -> Context {
-        Context {
-            vm,
-            target: Target {
-                process: Arc::clone(ready.vm.process()),
-                memory: Arc::clone(&ready.memory),
-                unit: ready.unit.size,
-                others_map: false,
-            },
-            watch: Arc::new(ready.vm.watch(&ready.memory)),
-            root: self.root.clone(),
-            topology: Arc::clone(&self.topology),
-            inbox: self.inbox.clone(),
-        }
     }
 
     /// Lists a VM that cannot be managed, with the reason.
@@ -256,30 +213,12 @@ impl Daemon {
         })
     }
 
-    fn write_config(&self, config: &VmConfig) -> WriteConfig {
-        WriteConfig {
-            source: config.writes,
-            pause_budget: config.write_pause_budget,
-            windows: self.config.engine.windows,
-        }
-    }
-
-    /// Keeps what a VM's tracker says of itself.
-    pub fn keep_tracking(&mut self, vm: VmId, news: TrackingNews) {
-        if let Some(managed) = self.vms.managed_mut(vm) {
-            managed.tracking.hear(news);
-        }
-    }
-
     /// The scout looked everywhere: VMs whose process is not known are gone with their socket.
     pub fn looked(&mut self, looked: Looked) {
-        self.look_findings = looked.findings;
-        self.refused
-            .retain(|socket, _| looked.sockets.contains(socket));
+        let Looked { findings, sockets } = looked;
+        self.scouting.looked(findings, &sockets);
         let stays = |entry: &Entry| {
-            entry.managed.is_some()
-                || entry.process.is_some()
-                || looked.sockets.contains(&entry.socket)
+            entry.managed.is_some() || entry.process.is_some() || sockets.contains(&entry.socket)
         };
         let gone = self.vms.keep(stays);
         for (vm, entry) in &gone {
@@ -300,7 +239,7 @@ impl Daemon {
             };
             self.forget_agent(vm, &entry.name);
             self.forget_providers();
-            self.tell(Some(&entry.name), "the VM ended".into());
+            self.session.tell(Some(&entry.name), "the VM ended".into());
             if let Some(managed) = entry.managed {
                 self.handle(Event::VmDeparted(managed.id));
                 drop(self.executors.take(managed.id));
@@ -313,15 +252,8 @@ impl Daemon {
         let executor = managed.and_then(|managed| self.executors.of(managed.id));
         match (executor, entry.process) {
             (Some(executor), _) => !executor.is_alive(),
-            (None, Some(process)) => !process.exists(&self.root.proc()),
+            (None, Some(process)) => !self.host.runs(process),
             (None, None) => false,
-        }
-    }
-
-    /// Keeps what a VM's last moves showed.
-    pub fn keep_findings(&mut self, vm: VmId, findings: Vec<Finding>) {
-        if let Some(managed) = self.vms.managed_mut(vm) {
-            managed.move_findings = findings;
         }
     }
 }

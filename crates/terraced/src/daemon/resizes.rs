@@ -9,7 +9,7 @@ use super::Daemon;
 use crate::messages::ProviderNews;
 use crate::provisioning::{self, Candidate, three_ways};
 use crate::registry::VmKey;
-use crate::served::{ResizeAnswer, Served as _};
+use crate::served::ResizeAnswer;
 
 impl Daemon {
     /// Looks after a VM that was found, or that an operator asks for, if it has elastic memory.
@@ -32,7 +32,10 @@ impl Daemon {
             config,
             is_asked_for,
         };
-        match self.provisioning.keep(candidate, &self.root, &self.inbox) {
+        match self
+            .provisioning
+            .keep(candidate, self.host.root(), &self.inbox)
+        {
             Ok(events) => self.handle_all(events),
             Err(error) => self.tell_of(
                 vm,
@@ -56,13 +59,7 @@ impl Daemon {
 
     /// Hands news of what resizes a VM to the engine.
     pub fn provider_news(&mut self, news: ProviderNews) {
-        if let Some(vm) = self.provisioning.ended(&news) {
-            let text = "a fault of terraced's own ended the thread that looks after its elastic memory (see the \
-                        journal): `terrace resize` starts another";
-            self.tell_of(vm, text.into());
-        }
-        let (root, topology, engine) = (&self.root, &self.topology, self.session.engine());
-        let host = || provisioning::host_memory(root, topology, engine);
+        let host = || self.host.node_memory(self.session.engine());
         let event = self.provisioning.hear(news, host);
         self.handle(event);
     }
@@ -90,8 +87,8 @@ impl Daemon {
 
     /// A VM's elastic memory as people see it.
     pub fn elastic_view(&self, vm: VmKey) -> Option<Elastic> {
-        let engine = self.session.engine();
-        self.provisioning.view(vm, engine, self.now())
+        let (engine, now) = (self.session.engine(), self.session.now());
+        self.provisioning.view(vm, engine, now)
     }
 
     /// What there is to say about the host's elastic memory, for `doctor`.
@@ -100,7 +97,6 @@ impl Daemon {
             return Vec::new();
         }
         let engine = self.session.engine();
-        let memory = provisioning::host_memory(&self.root, &self.topology, engine);
-        provisioning::host_findings(engine, &memory)
+        provisioning::host_findings(engine, &self.host.node_memory(engine))
     }
 }

@@ -1,16 +1,14 @@
 //! This host as the API shows and steers it.
 
-use std::sync::Arc;
-
 use terrace_api::elastic::{Elastic, Resize};
 use terrace_api::types;
 use terrace_core::{Engine, PolicyChoice};
-use terrace_host::{Finding, doctor};
+use terrace_host::Finding;
 use terrace_proto::provision::{NotOrdered, Origin};
 use terrace_proto::{Command, Tick};
 
 use super::Daemon;
-use crate::confine::{self, Role};
+use crate::confine;
 use crate::events::Events;
 use crate::provisioning::findings;
 use crate::registry::{Registry, VmKey};
@@ -22,7 +20,7 @@ impl Served for Daemon {
     }
 
     fn now(&self) -> Tick {
-        self.clock.now()
+        self.session.now()
     }
 
     fn vms(&self) -> &Registry {
@@ -30,17 +28,11 @@ impl Served for Daemon {
     }
 
     fn tiers(&self) -> Vec<types::Tier> {
-        let tier = |tier: &terrace_host::topology::Tier| types::Tier {
-            name: tier.name.clone(),
-            nodes: tier.nodes.iter().map(|n| n.0).collect(),
-            total_bytes: tier.total_bytes,
-            free_bytes: self.memory.get(tier.id.index()).map_or(0, |m| m.free_bytes),
-        };
-        self.topology.tiers.iter().map(tier).collect()
+        self.host.tiers()
     }
 
     fn events(&self) -> &Events {
-        &self.events
+        self.session.events()
     }
 
     fn policy(&self) -> String {
@@ -57,21 +49,16 @@ impl Served for Daemon {
     }
 
     fn log_ended(&self) -> Option<String> {
-        self.session.log().ended().map(str::to_owned)
+        self.session.log_ended()
     }
 
     fn find_host(&self) -> FindHost {
-        let (root, topology) = (self.root.clone(), Arc::clone(&self.topology));
-        let looked = self.look_findings.iter().chain(self.refused.values());
-        let looked: Vec<Finding> = looked.cloned().collect();
+        let host = self.host.doctor();
+        let looked = self.scouting.findings();
         let elastic = self.elastic_host_findings();
-        let log = self.session.log().ended().map(|why| {
-            let advice = "give the log another disk or limit ([log]), and start terraced again";
-            Finding::degraded("log", why, advice)
-        });
+        let log = self.session.log_finding();
         Box::new(move || {
-            let host = confine::run(Role::Doctor, move || doctor::host(&root, &topology));
-            let mut findings = host.unwrap_or_else(|error| vec![confine::not_looked(&error)]);
+            let mut findings = host();
             findings.extend(confine::findings());
             findings.extend(looked);
             findings.extend(elastic);

@@ -5,6 +5,7 @@
 //! known here and nowhere above ([`observer`]). It leaves to others: which VM is worked for (`daemon`), and the work
 //! itself (`terrace_host`).
 
+mod all;
 mod context;
 mod look;
 mod map_guard;
@@ -14,60 +15,23 @@ mod place;
 #[cfg(test)]
 mod tests;
 
-use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Weak};
 
 use terrace_host::mover::Mover;
 use terrace_host::worker::WorkerStop;
-use terrace_proto::{Action, MovePlan, VmId};
+use terrace_proto::{Action, MovePlan};
 use terrace_sys::Process;
 
-pub use context::Context;
-pub use observer::{Observer, WriteConfig};
+pub use all::Executors;
 
 use crate::confine::{Role, spawn};
+use context::Context;
 use look::{Look, Looker};
 use map_guard::MapGuard;
 use moves::Moves;
-
-/// The executors of all VMs that are worked for, by their ids in the engine.
-#[derive(Default)]
-pub struct Executors(BTreeMap<VmId, Executor>);
-
-impl Executors {
-    /// Works for a VM from now on.
-    pub fn put(&mut self, vm: VmId, executor: Executor) {
-        self.0.insert(vm, executor);
-    }
-
-    /// Works for a VM no more, once what is given is dropped.
-    pub fn take(&mut self, vm: VmId) -> Option<Executor> {
-        self.0.remove(&vm)
-    }
-
-    /// A VM's.
-    pub fn of(&self, vm: VmId) -> Option<&Executor> {
-        self.0.get(&vm)
-    }
-
-    /// Has what the engine decided about a VM's pages done; of one that is not worked for nothing can be.
-    pub fn act(&self, vm: VmId, action: Action) {
-        if let Some(executor) = self.of(vm) {
-            executor.act(action);
-        }
-    }
-
-    /// Ends moves of a VM, or of all, at their next batch, or lets them go on.
-    pub fn halt(&self, vm: Option<VmId>, halt: bool) {
-        for (id, executor) in &self.0 {
-            if vm.is_none_or(|vm| vm == *id) {
-                executor.halt(halt);
-            }
-        }
-    }
-}
+use observer::Observer;
 
 /// The threads of one VM; dropping this ends them after what they are at, and a scan at once: its worker may be
 /// in the VM's cgroup, frozen or about to go.

@@ -3,7 +3,7 @@
 use terrace_host::Finding;
 use terrace_host::agent::AgentView;
 use terrace_proto::provision::{OrderOutcome, ProviderReport};
-use terrace_proto::{Event, ProviderId, VmId};
+use terrace_proto::{Event, VmId};
 
 use super::found::{Found, Looked};
 use crate::registry::{TrackingNews, VmKey};
@@ -42,6 +42,4 @@ pub enum ProviderNews {
     Seen(Box<ProviderReport>, bool),
     /// What came of an order.
     Answered(OrderOutcome),
-    /// A fault of its own ended the thread that looks after it.
-    Ended(ProviderId),
 }

@@ -56,6 +56,8 @@ impl Ticket {
 /// The thread; it ends after this, as soon as its provider lets it.
 pub struct Keeper {
     asks: Sender<Ask>,
+    /// A fault of its own ended it.
+    has_failed: Arc<AtomicBool>,
 }
 
 impl Keeper {
@@ -68,6 +70,7 @@ impl Keeper {
         inbox: Sender<Input>,
     ) -> std::io::Result<Self> {
         let (asks, asked) = channel();
+        let has_failed = Arc::new(AtomicBool::new(false));
         let sharers = Sharers::new(
             u64::from(id.0),
             place.lookout.clone(),
@@ -75,12 +78,19 @@ impl Keeper {
             place.config.pins.clone(),
         );
         let body = Body {
-            id,
+            questions: Questions {
+                id,
+                inbox,
+                asked,
+                at_hand: None,
+                has_failed: Arc::clone(&has_failed),
+            },
             place,
-            find,
-            provider: None,
+            sought: Sought {
+                find,
+                provider: None,
+            },
             pace,
-            inbox,
             was_met: true,
             order: OrderId(0),
             is_order_new: false,
@@ -89,8 +99,13 @@ impl Keeper {
             is_held: false,
             lease_at: None,
         };
-        confine::spawn(Role::Elastic, move || body.run(&asked))?;
-        Ok(Self { asks })
+        confine::spawn(Role::Elastic, move || body.run())?;
+        Ok(Self { asks, has_failed })
+    }
+
+    /// Whether a fault of its own ended it.
+    pub fn has_failed(&self) -> bool {
+        self.has_failed.load(Ordering::Acquire)
     }
 
     /// Asks for a look.
@@ -98,7 +113,7 @@ impl Keeper {
     /// # Errors
     /// If the thread ended.
     pub fn look(&self, request: LookRequest) -> Result<(), ProviderError> {
-        self.asks.send(Ask::Look(request)).map_err(|_| ended())
+        self.send(Ask::Look(request))
     }
 
     /// Sends an order, and gives the ticket to take it back.
@@ -111,15 +126,54 @@ impl Keeper {
             order,
             ticket: ticket.clone(),
         };
-        self.asks
-            .send(Ask::Order(order))
-            .map_err(|_| ended())
-            .map(|()| ticket)
+        self.send(Ask::Order(order)).map(|()| ticket)
+    }
+
+    fn send(&self, ask: Ask) -> Result<(), ProviderError> {
+        if self.has_failed() {
+            return Err(ended());
+        }
+        self.asks.send(ask).map_err(|_| ended())
     }
 }
 
 fn ended() -> ProviderError {
-    ProviderError::Gone("the thread that looks after its memory ended".into())
+    ProviderError::Gone(
+        "a fault of terraced's own ended the thread that looks after its memory (see the journal): `terrace resize` \
+         starts another"
+            .into(),
+    )
+}
+
+/// What a look says that nobody makes any more: what was known stays, and is counted with the least trust.
+pub fn unanswered(request: &LookRequest, trouble: &ProviderError) -> ProviderReport {
+    ProviderReport {
+        provider: request.provider,
+        number: request.number,
+        mechanism: None,
+        status: Err(trouble.clone()),
+        verify: request.verify,
+        resident: None,
+        pinned_by: Err(trouble.to_string()),
+        held_by: OtherUsers::Unknown(trouble.to_string()),
+        order: OrderId(0),
+        host: Vec::new(),
+    }
+}
+
+/// What a keeper does right now.
+enum AtHand {
+    Look(LookRequest),
+    Order(OrderId),
+}
+
+impl AtHand {
+    fn of(ask: &Ask) -> Self {
+        match ask {
+            Ask::Look(request) => Self::Look(*request),
+            Ask::Order(order) => Self::Order(order.order.order),
+        }
+    }
 }
 
 /// How often at least a device is asked whether memory waits, which its guest may give back by itself: sooner than it
@@ -128,13 +182,36 @@ const SELDOM: Duration = Duration::from_millis(250);
 /// The same while a target is not met.
 const OFTEN: Duration = Duration::from_millis(50);
 
-struct Body {
-    id: ProviderId,
-    place: Place,
+/// What resizes the VM, found when it is first asked.
+struct Sought {
     find: Find,
     provider: Option<Box<dyn Provider>>,
-    pace: ProvisionConfig,
+}
+
+impl Sought {
+    fn ask(&mut self, name: &str) -> Result<&mut Box<dyn Provider>, ProviderError> {
+        if self.provider.is_none() {
+            self.provider = (self.find)()?;
+        }
+        let provider = self.provider.as_mut();
+        provider.ok_or_else(|| ProviderError::Nothing(three_ways(name)))
+    }
+}
+
+/// What the daemon's loop asks of a keeper, and the way of the answers.
+struct Questions {
+    id: ProviderId,
     inbox: Sender<Input>,
+    asked: Receiver<Ask>,
+    at_hand: Option<AtHand>,
+    has_failed: Arc<AtomicBool>,
+}
+
+struct Body {
+    questions: Questions,
+    place: Place,
+    sought: Sought,
+    pace: ProvisionConfig,
     was_met: bool,
     /// The last order that it was given.
     order: OrderId,
@@ -149,26 +226,65 @@ struct Body {
     lease_at: Option<Instant>,
 }
 
-/// A keeper that panics says so, or nobody would ask for its VM's memory again.
-impl Drop for Body {
+/// A keeper that panics answers what it was asked last, or its VM would be said to hang for ever.
+impl Drop for Questions {
     fn drop(&mut self) {
-        if std::thread::panicking() {
-            self.tell(ProviderNews::Ended(self.id));
+        if !std::thread::panicking() {
+            return;
+        }
+        // From here on nothing more is asked.
+        self.has_failed.store(true, Ordering::Release);
+        let at_hand = self.at_hand.take().into_iter();
+        let waiting: Vec<AtHand> = self.asked.try_iter().map(|ask| AtHand::of(&ask)).collect();
+        for asked in at_hand.chain(waiting) {
+            self.tell(match asked {
+                AtHand::Look(request) => {
+                    let report = unanswered(&request, &ended());
+                    ProviderNews::Seen(Box::new(report), request.is_awaited)
+                }
+                AtHand::Order(order) => ProviderNews::Answered(OrderOutcome {
+                    order,
+                    provider: self.id,
+                    result: Err(ended()),
+                }),
+            });
         }
     }
 }
 
+impl Questions {
+    /// The next one; until then at most, if there is a time.
+    fn next(&mut self, until: Option<Instant>) -> Result<Ask, RecvTimeoutError> {
+        let next = match until {
+            None => self
+                .asked
+                .recv()
+                .map_err(|_| RecvTimeoutError::Disconnected),
+            Some(at) => self
+                .asked
+                .recv_timeout(at.saturating_duration_since(Instant::now())),
+        };
+        self.at_hand = next.as_ref().ok().map(AtHand::of);
+        next
+    }
+
+    /// Answers the one at hand. `false` where nobody listens any more.
+    fn tell(&mut self, news: ProviderNews) -> bool {
+        self.at_hand = None;
+        self.inbox.send(Input::Provider(news)).is_ok()
+    }
+}
+
 impl Body {
-    fn run(mut self, asked: &Receiver<Ask>) {
+    fn run(mut self) {
         loop {
-            let told = match self.next(asked) {
+            let told = match self.questions.next(self.lease_at) {
                 Err(RecvTimeoutError::Disconnected) => return,
                 Err(RecvTimeoutError::Timeout) => {
                     self.lease();
                     continue;
                 }
-                Ok(Ask::Look(request)) => self.look(request),
-                Ok(Ask::Order(order)) => self.take(order),
+                Ok(ask) => self.answer(ask),
             };
             if !told {
                 return;
@@ -180,10 +296,11 @@ impl Body {
         }
     }
 
-    fn next(&self, asked: &Receiver<Ask>) -> Result<Ask, RecvTimeoutError> {
-        match self.lease_at {
-            None => asked.recv().map_err(|_| RecvTimeoutError::Disconnected),
-            Some(at) => asked.recv_timeout(at.saturating_duration_since(Instant::now())),
+    /// `false` where nobody listens any more.
+    fn answer(&mut self, ask: Ask) -> bool {
+        match ask {
+            Ask::Look(request) => self.look(request),
+            Ask::Order(order) => self.take(order),
         }
     }
 
@@ -197,20 +314,15 @@ impl Body {
             Err(trouble) => Err(trouble),
         };
         (self.order, self.is_order_new, self.was_met) = (order.order, true, false);
-        self.tell(ProviderNews::Answered(OrderOutcome {
+        self.questions.tell(ProviderNews::Answered(OrderOutcome {
             order: order.order,
-            provider: self.id,
+            provider: self.questions.id,
             result,
         }))
     }
 
     fn provider(&mut self) -> Result<&mut Box<dyn Provider>, ProviderError> {
-        if self.provider.is_none() {
-            self.provider = (self.find)()?;
-        }
-        let name = &self.place.name;
-        let provider = self.provider.as_mut();
-        provider.ok_or_else(|| ProviderError::Nothing(three_ways(name)))
+        self.sought.ask(&self.place.name)
     }
 
     /// Looks who has the VM's RAM, where the device waits for that.
@@ -243,7 +355,7 @@ impl Body {
 
     /// One that does not answer is told by the next look.
     fn ask(&mut self, looked: Option<(u64, Found)>) -> Option<Wanted> {
-        let wanted = self.provider.as_mut()?.lease(looked).ok()??;
+        let wanted = self.sought.provider.as_mut()?.lease(looked).ok()??;
         let files = wanted.files.clone();
         self.sharers.hear(wanted.process, files);
         Some(wanted)
@@ -268,7 +380,8 @@ impl Body {
         let held_by = self.sharers.look(self.place.pid, since);
         self.is_held = held_by != Found::Nobody;
         let report = self.report(request, status, held_by);
-        self.tell(ProviderNews::Seen(Box::new(report), request.is_awaited))
+        self.questions
+            .tell(ProviderNews::Seen(Box::new(report), request.is_awaited))
     }
 
     fn report(
@@ -280,9 +393,9 @@ impl Body {
         let (root, pid) = (&self.place.root, self.place.pid);
         let resident = pid.and_then(|pid| process_memory::resident(root, pid));
         ProviderReport {
-            provider: self.id,
+            provider: self.questions.id,
             number: request.number,
-            mechanism: self.provider.as_ref().map(|p| p.mechanism()),
+            mechanism: self.sought.provider.as_ref().map(|p| p.mechanism()),
             status,
             verify: request.verify,
             resident: resident.map(|resident| ResidentMemory {
@@ -301,9 +414,5 @@ impl Body {
             order: self.order,
             host: Vec::new(),
         }
-    }
-
-    fn tell(&self, news: ProviderNews) -> bool {
-        self.inbox.send(Input::Provider(news)).is_ok()
     }
 }

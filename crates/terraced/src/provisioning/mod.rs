@@ -27,8 +27,8 @@ use terrace_core::Engine;
 use terrace_core::provision::ProvisionConfig;
 use terrace_host::HostRoot;
 use terrace_proto::provision::{
-    LookRequest, NodeMemory, OrderOutcome, OrderWithdrawal, Origin, OtherUsers, ProviderReport,
-    ProviderSpec, SizeOrder, SizesAnswer, SizesWanted,
+    LookRequest, NodeMemory, OrderOutcome, OrderWithdrawal, Origin, ProviderSpec, SizeOrder,
+    SizesAnswer, SizesWanted,
 };
 use terrace_proto::{Action, Event, OrderId, ProviderId, ResizeId, Tick};
 use terrace_sys::ProcessId;
@@ -143,8 +143,9 @@ impl Provisioning {
     pub fn is_settled(&self, vm: VmKey, process: Option<ProcessId>, is_asked_for: bool) -> bool {
         let kept = self.kept.get(&vm);
         // A look that could not find out the process says nothing of another one.
-        kept.is_some_and(|kept| kept.process == process || process.is_none())
-            || !is_asked_for && self.without.get(&vm) == Some(&process)
+        kept.is_some_and(|kept| {
+            (kept.process == process || process.is_none()) && !kept.keeper.has_failed()
+        }) || !is_asked_for && self.without.get(&vm) == Some(&process)
     }
 
     /// Looks after a VM if it may have elastic memory; what the engine is to hear of that.
@@ -204,16 +205,6 @@ impl Provisioning {
         gone
     }
 
-    /// Which VM a keeper that ended by a fault of its own looked after.
-    pub fn ended(&self, news: &ProviderNews) -> Option<VmKey> {
-        let ProviderNews::Ended(provider) = news else {
-            return None;
-        };
-        let mut all = self.kept.iter();
-        all.find(|(_, kept)| kept.provider == *provider)
-            .map(|(vm, _)| *vm)
-    }
-
     /// What the engine is to hear of a keeper's news. `host`: the host's free memory, for who waits.
     pub fn hear(&mut self, news: ProviderNews, host: impl FnOnce() -> Vec<NodeMemory>) -> Event {
         match news {
@@ -228,10 +219,6 @@ impl Provisioning {
                     kept.tickets.remove(&outcome.order);
                 }
                 Event::OrderOutcome(outcome)
-            }
-            ProviderNews::Ended(provider) => {
-                self.let_go(provider);
-                Event::ProviderDeparted(provider)
             }
         }
     }
@@ -261,19 +248,9 @@ impl Provisioning {
     }
 
     fn look(&mut self, request: LookRequest) -> Option<Input> {
-        let trouble = self.of(request.provider)?.keeper.look(request).err()?;
-        let report = ProviderReport {
-            provider: request.provider,
-            number: request.number,
-            mechanism: None,
-            status: Err(trouble.clone()),
-            verify: request.verify,
-            resident: None,
-            pinned_by: Err(trouble.to_string()),
-            held_by: OtherUsers::Unknown(trouble.to_string()),
-            order: OrderId(0),
-            host: Vec::new(),
-        };
+        let keeper = &self.of(request.provider)?.keeper;
+        let trouble = keeper.look(request).err()?;
+        let report = keeper::unanswered(&request, &trouble);
         let news = ProviderNews::Seen(Box::new(report), false);
         Some(Input::Provider(news))
     }

@@ -99,6 +99,20 @@ impl Registry {
         managed.find(|m| m.id == id)
     }
 
+    /// Keeps what a VM's tracker says of itself.
+    pub fn keep_tracking(&mut self, id: VmId, news: TrackingNews) {
+        if let Some(managed) = self.managed_mut(id) {
+            managed.tracking.hear(news);
+        }
+    }
+
+    /// Keeps what a VM's last moves showed.
+    pub fn keep_move_findings(&mut self, id: VmId, findings: Vec<Finding>) {
+        if let Some(managed) = self.managed_mut(id) {
+            managed.move_findings = findings;
+        }
+    }
+
     /// Lists a VM. One that is known by its name is replaced, and its key stays.
     pub fn put(&mut self, entry: Entry) -> VmKey {
         let key = self.key(&entry.name).unwrap_or_else(|| {

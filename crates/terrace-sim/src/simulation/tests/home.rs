@@ -41,15 +41,28 @@ impl Mechanism for Watcher {
 
 #[test]
 fn a_page_is_told_of_in_the_quantum_in_which_it_arrives() {
-    let text = "[machine]\ntiers = [\"dram\", \"pmem\"]\nscale = 1\nvcpus_per_vm = 2\n\
-                [[vm]]\nname = \"a\"\nfast = \"8MiB\"\nslow = \"8MiB\"\npolicy = \"autonuma\"\n\
-                workload = { kind = \"sequential\", size = \"8MiB\", hot = 1.0, write = 0.0, \
-                period = \"1h\", duration = \"1ms\" }\n";
-    let scenario = Scenario::parse(text, "test", Path::new("/s")).expect("valid");
+    let load = "kind = \"sequential\", size = \"8MiB\", hot = 1.0, write = 0.0, period = \"1h\", duration = \"1ms\"";
+    let watcher = Watcher {
+        told: 0,
+        sent: false,
+    };
+    let mut simulation = with(8, load, |_| Box::new(watcher));
+    while simulation.advance(u64::MAX) {}
+    assert_eq!(simulation.vms[0].answers.rounds(), u64::from(PAGES));
+}
+
+/// A guest with 8 MiB in each tier, and a load of so many; this mechanism places its pages.
+pub fn with(mib: u32, load: &str, begin: impl FnOnce(&Setup) -> Box<dyn Mechanism>) -> Simulation {
+    let text = format!(
+        "[machine]\ntiers = [\"dram\", \"pmem\"]\nscale = 1\nvcpus_per_vm = 2\n[[vm]]\nname = \"a\"\n\
+         fast = \"8MiB\"\nslow = \"8MiB\"\npolicy = \"autonuma\"\nworkload = {{ {load} }}\n"
+    );
+    let scenario = Scenario::parse(&text, "test", Path::new("/s")).expect("valid");
     let mut simulation = Simulation::new(&scenario, Options::default()).expect("it can be run");
     let vm = &mut simulation.vms[0];
+    let first = vm.space.second.first_data();
     let setup = Setup {
-        units: 2048,
+        units: mib << 8,
         tiers: 2,
         pages_per_unit: 1,
         scale: 1,
@@ -58,13 +71,7 @@ fn a_page_is_told_of_in_the_quantum_in_which_it_arrives() {
         vcpus: 2,
         side: Side::Guest,
     };
-    let watcher = Watcher {
-        told: 0,
-        sent: false,
-    };
-    let first = vm.space.second.first_data();
-    let home = Home::new(Box::new(watcher), setup, first, [2048, 2048, 0, 0]);
+    let home = Home::new(begin(&setup), setup, first, [2048, 2048, 0, 0]);
     vm.answers.placer = Some(Box::new(home));
-    while simulation.advance(u64::MAX) {}
-    assert_eq!(simulation.vms[0].answers.rounds(), u64::from(PAGES));
+    simulation
 }

@@ -1,6 +1,7 @@
 mod hemem;
 mod home;
 mod host;
+mod sweep;
 
 use std::path::Path;
 

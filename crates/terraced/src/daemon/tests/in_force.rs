@@ -1,5 +1,6 @@
 //! Who is in force, by hand-made news.
 
+use std::path::PathBuf;
 use std::sync::mpsc::channel;
 
 use terrace_core::provision::ProvisionConfig;
@@ -15,6 +16,7 @@ use crate::messages::{AgentVm, Found, State};
 use crate::played::host;
 use crate::provisioning;
 use crate::registry::{InForce, Managed};
+use crate::served::Served as _;
 
 fn daemon(vm: &str) -> (tempfile::TempDir, Daemon) {
     let folder = tempfile::tempdir().unwrap();
@@ -127,7 +129,7 @@ fn manage(daemon: &mut Daemon) -> VmId {
 }
 
 fn orders(daemon: &Daemon) -> Orders {
-    daemon.orders(daemon.vms.agent(db1(daemon)).unwrap())
+    daemon.agents.orders(daemon.vms.agent(db1(daemon)).unwrap())
 }
 
 fn told(daemon: &Daemon, text: &str) -> usize {
@@ -144,7 +146,7 @@ fn a_vm_whose_agent_speaks_is_unknown_to_the_engine() {
     trusted(&mut daemon);
     assert!(matches!(in_force(&daemon), InForce::Guest));
     assert!(daemon.engine().vms().is_empty());
-    assert!(!daemon.claims.is_by_host("db1"));
+    assert!(!daemon.scouting.claims().is_by_host("db1"));
     let copy = Snapshot::of(&daemon, &About::Vm("db1".into()))
         .ok()
         .unwrap();
@@ -158,7 +160,7 @@ fn silence_hands_the_vm_to_the_host_and_speech_takes_it_back() {
     find(&mut daemon, 1 << 30);
     trusted(&mut daemon);
     fallen(&mut daemon, "silent for 5 s");
-    assert!(daemon.claims.is_by_host("db1"));
+    assert!(daemon.scouting.claims().is_by_host("db1"));
     assert_eq!(orders(&daemon).mode, Mode::Off, "one owner per A bit");
     assert_eq!(
         told(&daemon, "falls back: silent for 5 s; the host manages it"),
@@ -166,7 +168,7 @@ fn silence_hands_the_vm_to_the_host_and_speech_takes_it_back() {
     );
     let id = manage(&mut daemon);
     trusted(&mut daemon);
-    assert!(!daemon.claims.is_by_host("db1"));
+    assert!(!daemon.scouting.claims().is_by_host("db1"));
     assert!(daemon.vms.get(db1(&daemon)).unwrap().managed.is_none());
     assert!(daemon.engine().vm(id).is_none());
     assert_eq!(orders(&daemon).mode, Mode::Guest);
@@ -191,7 +193,7 @@ fn without_scan_the_host_leaves_the_vm_alone_and_the_agent_goes_on() {
     let (_folder, mut daemon) = daemon("mode = \"guest\"");
     find(&mut daemon, 1 << 30);
     lying(&mut daemon);
-    assert!(!daemon.claims.is_by_host("db1"));
+    assert!(!daemon.scouting.claims().is_by_host("db1"));
     assert_eq!(orders(&daemon).mode, Mode::Guest);
     assert_eq!(told(&daemon, "the host leaves it alone (scan = false)"), 1);
 }
@@ -246,7 +248,7 @@ fn a_liar_is_believed_again_only_when_it_is_resumed_by_name() {
     daemon.halt_agents(Some(db1(&daemon)), false);
     assert_eq!(told(&daemon, "believed again"), 1);
     assert!(
-        daemon.claims.take_look_again("db1"),
+        daemon.scouting.claims().take_look_again("db1"),
         "its RAM may have grown"
     );
 }
@@ -296,7 +298,7 @@ fn a_vm_that_ended_takes_its_agent_along() {
     let vm = db1(&daemon);
     // In the test's tree there is no such process.
     daemon.forget_ended();
-    assert!(daemon.vms.len() == 0 && !daemon.claims.is_by_host("db1"));
+    assert!(daemon.vms.len() == 0 && !daemon.scouting.claims().is_by_host("db1"));
     daemon.agent_news(vm, Some(view(AgentState::Speaking, Verdict::Trusted)));
     assert_eq!(daemon.vms.len(), 0, "late news revive nothing");
 }

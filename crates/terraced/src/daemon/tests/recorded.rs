@@ -11,6 +11,7 @@ use terrace_proto::{Gfn, PageSize, RamRange, TierLimit, VmId, VmSpec};
 use super::super::*;
 use crate::played::host;
 use crate::provisioning;
+use crate::served::Served as _;
 
 /// A daemon with a log of at most so many bytes.
 fn daemon(folder: &Path, limit: u64) -> Daemon {
@@ -39,7 +40,7 @@ fn daemon(folder: &Path, limit: u64) -> Daemon {
 }
 
 fn arrive(daemon: &mut Daemon, number: u32) {
-    let tiers = daemon.topology.tiers.len();
+    let tiers = daemon.host.tiers().len();
     let any = TierLimit {
         floor_bytes: 0,
         ceiling_bytes: u64::MAX,
@@ -65,7 +66,7 @@ fn what_went_through_the_engine_is_decided_again_from_the_log() {
     daemon.read_memory();
     (1..=3).for_each(|number| arrive(&mut daemon, number));
     daemon.command(Command::Pause(None));
-    daemon.session.log_mut().finish().unwrap();
+    daemon.session.finish().unwrap();
     let log = std::fs::read(folder.path().join("log")).unwrap();
     let replayed = replay(&log[..]).unwrap();
     // Where the pages of each are.
@@ -78,7 +79,7 @@ fn a_log_that_ends_is_told_once_and_the_daemon_goes_on() {
     let folder = tempfile::tempdir().unwrap();
     let mut daemon = daemon(folder.path(), 0);
     (1..=2).for_each(|number| arrive(&mut daemon, number));
-    let told = daemon.events.after(0).unwrap();
+    let told = daemon.events().after(0).unwrap();
     let told: Vec<&str> = told.iter().map(|event| event.text.as_str()).collect();
     assert_eq!(
         told,

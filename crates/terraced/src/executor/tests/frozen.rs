@@ -17,7 +17,7 @@ use terrace_host::topology::Topology;
 use terrace_host::tracker::{GuestTables, Tracker};
 use terrace_host::vm::Vm;
 use terrace_host::worker::WorkerCommand;
-use terrace_proto::{Gpa, Hva, PageSize, Rearm, RequestId, ScanRequest, Space};
+use terrace_proto::{Gpa, Hva, PageSize, Rearm, RequestId, ScanRequest, Space, VmId};
 use terrace_sys::Process;
 
 use super::super::*;

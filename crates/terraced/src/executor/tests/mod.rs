@@ -7,7 +7,8 @@ use terrace_config::WriteSource;
 use terrace_host::tracker::Tracker;
 use terrace_host::vm::Vm;
 
-use super::{Context, Observer, WriteConfig};
+use super::observer::WriteConfig;
+use super::{Context, Observer};
 
 /// What observes a VM of which no writes are found out.
 fn reads_only(context: &Context, vm: Vm, tracker: Tracker) -> Observer {

@@ -22,7 +22,7 @@ use terrace_sim::{Options, Scenario, Simulation};
 use crate::args::Demo;
 use frame::View;
 
-const SCENARIO: &str = include_str!("../../../../scenarios/demo.toml");
+const SCENARIO: &str = include_str!("../../../../../scenarios/demo.toml");
 /// Full-size time that is simulated between two looks at the keys, ns.
 const SLICE_NS: u64 = 50_000_000;
 /// Between two frames.

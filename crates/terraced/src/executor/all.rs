@@ -1,0 +1,128 @@
+//! The executors of all VMs: which VM has which, and under which id it is worked for.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::mpsc::Sender;
+
+use terrace_config::Config;
+use terrace_host::HostRoot;
+use terrace_host::mover::{Mover, MoverConfig, Target};
+use terrace_host::topology::Topology;
+use terrace_proto::{Action, VmId};
+
+use super::Executor;
+use super::context::Context;
+use super::observer::{Observer, WriteConfig};
+use crate::messages::{Input, Ready};
+use crate::registry::Tracking;
+
+/// The executors of all VMs that are worked for, by their ids in the engine, and what they share.
+pub struct Executors {
+    each: BTreeMap<VmId, Executor>,
+    /// The last id that a VM got.
+    last: u32,
+    /// Moves pages of all VMs.
+    mover: Arc<Mover>,
+    /// Scans of a round.
+    windows: u8,
+    root: HostRoot,
+    topology: Arc<Topology>,
+    inbox: Sender<Input>,
+}
+
+impl Executors {
+    /// Works for no VM yet.
+    pub fn new(
+        config: &Config,
+        root: &HostRoot,
+        topology: &Arc<Topology>,
+        inbox: Sender<Input>,
+    ) -> Self {
+        let budget = config.engine.move_budget_bytes_per_s;
+        let mover = MoverConfig {
+            threads: config.move_workers,
+            batch_pages: 1024,
+            bytes_per_s: (budget > 0).then_some(budget),
+            attempts: config.move_attempts,
+        };
+        Self {
+            each: BTreeMap::new(),
+            last: 0,
+            mover: Arc::new(Mover::new(root.clone(), Arc::clone(topology), mover)),
+            windows: config.engine.windows,
+            root: root.clone(),
+            topology: Arc::clone(topology),
+            inbox,
+        }
+    }
+
+    /// The id of the VM that is worked for next.
+    pub fn next_id(&self) -> VmId {
+        VmId(self.last + 1)
+    }
+
+    /// Works for a VM that is ready from now on, by this id; what observes it.
+    ///
+    /// # Errors
+    /// If its threads cannot be started.
+    pub fn start(&mut self, vm: VmId, ready: Ready) -> std::io::Result<Tracking> {
+        let context = self.context(vm, &ready);
+        let writes = WriteConfig {
+            source: ready.config.writes,
+            pause_budget: ready.config.write_pause_budget,
+            windows: self.windows,
+        };
+        let observer = Observer::new(&context, ready.vm, ready.tracker, writes);
+        let tracking = Tracking {
+            damon: ready.damon,
+            writes: observer.write_words(),
+            shortfall: None,
+        };
+        let executor = Executor::start(&context, observer, Arc::clone(&self.mover))?;
+        self.each.insert(vm, executor);
+        self.last = self.last.max(vm.0);
+        Ok(tracking)
+    }
+
+    fn context(&self, vm: VmId, ready: &Ready) -> Context {
+        Context {
+            vm,
+            target: Target {
+                process: Arc::clone(ready.vm.process()),
+                memory: Arc::clone(&ready.memory),
+                unit: ready.unit.size,
+                others_map: false,
+            },
+            watch: Arc::new(ready.vm.watch(&ready.memory)),
+            root: self.root.clone(),
+            topology: Arc::clone(&self.topology),
+            inbox: self.inbox.clone(),
+        }
+    }
+
+    /// Works for a VM no more, once what is given is dropped.
+    pub fn take(&mut self, vm: VmId) -> Option<Executor> {
+        self.each.remove(&vm)
+    }
+
+    /// A VM's.
+    pub fn of(&self, vm: VmId) -> Option<&Executor> {
+        self.each.get(&vm)
+    }
+
+    /// Has what the engine decided about a VM's pages done; of one that is not worked for nothing can be.
+    pub fn act(&self, vm: VmId, action: Action) {
+        if let Some(executor) = self.of(vm) {
+            executor.act(action);
+        }
+    }
+
+    /// Ends moves of a VM, or of all, at their next batch, or lets them go on.
+    pub fn halt(&self, vm: Option<VmId>, halt: bool) {
+        for (id, executor) in &self.each {
+            if vm.is_none_or(|vm| vm == *id) {
+                executor.halt(halt);
+            }
+        }
+    }
+}
