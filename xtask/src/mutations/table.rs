@@ -579,6 +579,15 @@ pub const MUTATIONS: &[Mutation] = &[
     },
     Mutation {
         rule: 17,
+        name: "undone-refused",
+        what: "a chain that was punched and undone is refused before a look has spoken for its pages",
+        file: LEASED,
+        find: "May::Refuse if open > 0 || self.is_unproven(tier) => {",
+        replace: "May::Refuse if open > 0 => {",
+        proof: in_flex("a_chain_that_was_punched_and_undone_is_not_refused_before_a_look"),
+    },
+    Mutation {
+        rule: 17,
         name: "descriptors",
         what: "who holds the RAM open and does not map it is not seen",
         file: SHARERS_OF_A_PROCESS,

@@ -215,8 +215,9 @@ impl<B: Backing> Device<B> {
                     put_back();
                     return Drained::Waiting(Some(until));
                 }
-                // Its turn comes after those before it.
-                May::Refuse if open > 0 => {
+                // Its turn comes after those before it. One that was punched and undone is this one, or stands behind it:
+                // refused, its pages would be the guest's again while somebody may have pinned those of before.
+                May::Refuse if open > 0 || self.is_unproven(tier) => {
                     put_back();
                     return Drained::Waiting(None);
                 }
