@@ -8,6 +8,7 @@ use std::fs::{File, OpenOptions};
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
 
 use terrace_proto::PageBitmap;
 use vm_memory::{FileOffset, MmapRegion, VolatileMemory as _};
@@ -79,8 +80,9 @@ impl State {
             what: path.display().to_string(),
             why: why.into(),
         };
-        file.try_lock()
-            .map_err(|_| refuse("another device uses it"))?;
+        if !is_locked_soon(&file) {
+            return Err(refuse("another device uses it"));
+        }
         let (tiers, unproven, words) = all_places(config)?;
         let bytes = words * WORD;
         // An earlier version knew of nothing that is not proven.
@@ -434,6 +436,21 @@ fn fingerprint(config: &Config) -> u64 {
         }
     }
     hash
+}
+
+/// Takes the lock of a state. The device before this one may just have been killed: until the kernel has let go of all
+/// that it had, a moment after, the lock is its.
+fn is_locked_soon(file: &File) -> bool {
+    const PATIENCE: Duration = Duration::from_secs(1);
+    const PAUSE: Duration = Duration::from_millis(5);
+    let end = Instant::now() + PATIENCE;
+    while file.try_lock().is_err() {
+        if Instant::now() >= end {
+            return false;
+        }
+        std::thread::sleep(PAUSE);
+    }
+    true
 }
 
 #[cfg(test)]
