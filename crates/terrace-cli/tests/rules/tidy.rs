@@ -1,11 +1,9 @@
 //! Files hold one idea and functions fit on a screen: limits with a list of exceptions that only
 //! shrinks.
 
-mod sources;
-
 use std::path::Path;
 
-use sources::rust_files;
+use crate::sources::rust_files;
 
 /// Where our sources are.
 const FOLDERS: [&str; 3] = ["crates", "lab", "xtask"];

@@ -1,13 +1,11 @@
 //! A struct is a thing with a few parts, each of which may be one of its own: a limit of fields, with a list of
 //! exceptions that only shrinks.
 
-mod sources;
-
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use sources::rust_files;
-use sources::structs::structs;
+use crate::sources::rust_files;
+use crate::sources::structs::structs;
 
 const MOST_FIELDS: usize = 12;
 

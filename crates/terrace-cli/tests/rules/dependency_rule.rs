@@ -1,11 +1,9 @@
 //! The rule of ARCHITECTURE.md about which crate may see which, held by a test.
 
-mod sources;
-
 use std::collections::BTreeMap;
 
+use crate::sources::rust_files;
 use cargo_metadata::{DependencyKind, MetadataCommand};
-use sources::rust_files;
 
 /// For each crate of ours, the crates of ours that it may depend on (tests aside).
 /// A crate that is not listed fails the test: whoever adds one says here where it stands.

@@ -2,9 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-#[allow(dead_code, reason = "not every test about the sources asks for them")]
 pub mod imports;
-#[allow(dead_code, reason = "not every test about the sources asks for them")]
 pub mod structs;
 
 /// Every Rust file below a folder.

@@ -1,12 +1,10 @@
 //! Layers inside each crate: no folder of one imports, by whatever way round, from a folder that imports from it; and
 //! where a list of layers stands here, nothing imports from a higher one.
 
-mod sources;
-
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
-use sources::imports::{Imports, of_crate};
+use crate::sources::imports::{Imports, of_crate};
 
 /// Crates whose cycles are known; the list only shrinks. Each: the crate, and the modules of one cycle.
 const CYCLES: &[(&str, &[&str])] = &[];
