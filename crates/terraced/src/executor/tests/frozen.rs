@@ -9,19 +9,16 @@ use std::time::{Duration, Instant};
 use serde_json::json;
 use terrace_host::HostRoot;
 use terrace_host::memory_map::{GuestMemory, Range};
-use terrace_host::mover::MoverConfig;
-use terrace_host::mover::Target;
 use terrace_host::qemu::Candidate;
 use terrace_host::qemu::who::{HypervisorConfig, Rules};
-use terrace_host::topology::Topology;
-use terrace_host::tracker::{GuestTables, Tracker};
+use terrace_host::tracker::GuestTables;
 use terrace_host::vm::Vm;
 use terrace_host::worker::WorkerCommand;
-use terrace_proto::{Gpa, Hva, PageSize, Rearm, RequestId, ScanRequest, Space, VmId};
+use terrace_proto::{Gpa, Hva, Rearm, RequestId, ScanRequest, Space, VmId};
 use terrace_sys::Process;
 
 use super::super::*;
-use super::reads_only;
+use super::start;
 use crate::played::{host, play_qemu};
 
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -94,25 +91,8 @@ fn a_vm_that_ends_takes_its_frozen_worker_along_and_leaves_no_thread_waiting() {
     };
     let tables = GuestTables::attach(shell, Arc::clone(&memory), NEVER).unwrap();
     let worker = Process::open(Path::new("/proc"), tables.worker_pid().unwrap()).unwrap();
-    let root = HostRoot::new(folder.path());
-    let topology = Arc::new(Topology::read(&root, &[]).unwrap());
-    let mover = Mover::new(root.clone(), Arc::clone(&topology), MoverConfig::default());
     let (inbox, _events) = channel();
-    let context = Context {
-        vm: VmId(1),
-        watch: Arc::new(vm.watch(&memory)),
-        target: Target {
-            process: Arc::clone(vm.process()),
-            memory,
-            unit: PageSize::Base,
-            others_map: false,
-        },
-        root,
-        topology,
-        inbox,
-    };
-    let observer = reads_only(&context, vm, Tracker::GuestTables(tables));
-    let executor = Executor::start(&context, observer, Arc::new(mover)).unwrap();
+    let executor = start(folder.path(), vm, memory, tables, inbox);
     executor.act(Action::Scan(ScanRequest {
         id: RequestId(1),
         space: Space::Guest(VmId(1)),

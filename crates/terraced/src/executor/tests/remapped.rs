@@ -16,24 +16,23 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 use terrace_api::types::{EventLine, Vm as ListedVm, VmDetail};
 use terrace_host::HostRoot;
-use terrace_host::mover::{Mover, MoverConfig, Target};
 use terrace_host::qemu::Candidate;
 use terrace_host::qemu::who::{HypervisorConfig, Rules};
 use terrace_host::topology::Topology;
-use terrace_host::tracker::{GuestTables, Tracker};
+use terrace_host::tracker::GuestTables;
 use terrace_host::vm::Vm;
 use terrace_host::worker::WorkerCommand;
 use terrace_proto::action::{PageMove, PlacementQuery};
 use terrace_proto::worker::{Request, Response, decode, encode};
 use terrace_proto::{
-    Event, Gfn, MovePlan, MoveReport, MoveStatus, PageBitmap, PageSize, PlanId, Rearm, RequestId,
-    ScanAnswer, ScanRequest, ScanStats, Space, TierId, VmId,
+    Event, Gfn, MovePlan, MoveReport, MoveStatus, PageBitmap, PlanId, Rearm, RequestId, ScanAnswer,
+    ScanRequest, ScanStats, Space, TierId, VmId,
 };
 use terrace_sys::{Damon, SharedMapping};
 
 use super::super::map_guard::MapGuard;
 use super::super::*;
-use super::reads_only;
+use super::start;
 use crate::discovery::Scout;
 use crate::messages::Input;
 use crate::played::{Served, host, play_qemu, put, serve_with};
@@ -253,26 +252,9 @@ impl Threads {
         fs::write(machine.path().join("answer"), encode(&answer).unwrap()).unwrap();
         let worker = worker(machine.path());
         let tables = GuestTables::attach(worker, Arc::clone(&memory), PATIENCE).unwrap();
-        let root = HostRoot::new(machine.path());
-        let topology = Arc::new(Topology::read(&root, &[]).unwrap());
-        let mover = Mover::new(root.clone(), Arc::clone(&topology), MoverConfig::default());
         let (inbox, events) = channel();
-        let context = Context {
-            vm: VmId(1),
-            watch: Arc::new(vm.watch(&memory)),
-            target: Target {
-                process: Arc::clone(vm.process()),
-                memory,
-                unit: PageSize::Base,
-                others_map: false,
-            },
-            root,
-            topology,
-            inbox,
-        };
-        let observer = reads_only(&context, vm, Tracker::GuestTables(tables));
         Self {
-            executor: Executor::start(&context, observer, Arc::new(mover)).unwrap(),
+            executor: start(machine.path(), vm, memory, tables, inbox),
             machine,
             events,
             changes: Vec::new(),
