@@ -80,7 +80,7 @@ fn rewritten_pages_survive(guest: &mut Guest) {
     );
     assert_eq!(in_range(&intact, 0), PAGES, "rewritten pages were lost");
     assert!(damaged.is_empty());
-    assert_eq!(cleared as u64, PAGES, "entries with a dirty bit");
+    assert_eq!(cleared.len() as u64, PAGES, "entries with a dirty bit");
     assert!(
         in_range(&dropped, 2 * PAGES) > PAGES / 2,
         "no pressure: {contents}"
@@ -93,7 +93,7 @@ fn rewritten_pages_survive(guest: &mut Guest) {
     guest.expect_intact();
 }
 
-/// What each scan told as written, where that is told.
+/// Scans often; gives the pages that each scan reported as written, if it reports writes.
 fn scan_often(guest: &mut Guest, frames: &[u64]) -> Vec<Option<PageBitmap>> {
     let answer = guest.scan(SEARCH_AND_CLEAR);
     assert!(frames.iter().all(|frame| answer.known.get(*frame)));

@@ -1,5 +1,6 @@
-//! What is in a stopped guest's RAM, before and after.
+//! The contents of a stopped guest's RAM, before and after.
 
+use std::collections::BTreeSet;
 use std::fs::File;
 use std::os::fd::AsFd;
 use std::os::unix::fs::{FileExt, MetadataExt};
@@ -24,7 +25,7 @@ pub struct Picture(Vec<(u64, Vec<u8>)>);
 
 /// A word that differs.
 pub struct Change {
-    /// Where in the file.
+    /// The offset in the file.
     pub offset: u64,
     pub before: u64,
     pub after: u64,
@@ -138,17 +139,20 @@ pub fn only_accessed_bits_change(guest: &mut Guest) -> (ScanAnswer, usize) {
 }
 
 /// Clears the dirty bits of the entries that map these frames, as no scan of the product does; the guest
-/// must be stopped. Returns how many there were.
-pub fn clear_dirty_bits(guest: &Guest, frames: &[u64]) -> usize {
-    let mut cleared = 0;
+/// must be stopped. Returns the frames that had one.
+///
+/// Frames are counted, not words: a stack of the guest's kernel may hold a copy of an entry.
+pub fn clear_dirty_bits(guest: &Guest, frames: &[u64]) -> BTreeSet<u64> {
+    let mut cleared = BTreeSet::new();
     for (start, bytes) in Picture::of(&guest.ram).0 {
         for (number, word) in words(&bytes).enumerate() {
             let is_leaf = word & !(ADDRESS | SOFTWARE | ACCESSED | DIRTY) == DATA;
-            if is_leaf && word & DIRTY != 0 && frames.contains(&((word & ADDRESS) / PAGE_SIZE)) {
+            let frame = (word & ADDRESS) / PAGE_SIZE;
+            if is_leaf && word & DIRTY != 0 && frames.contains(&frame) {
                 let at = start + number as u64 * 8;
                 let entry = (word & !DIRTY).to_le_bytes();
                 guest.ram.write_all_at(&entry, at).unwrap();
-                cleared += 1;
+                cleared.insert(frame);
             }
         }
     }
