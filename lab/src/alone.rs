@@ -11,13 +11,13 @@ use crate::children::Guarded;
 use crate::places;
 use crate::progress::say;
 
-/// Set for the task that runs among processes of its own.
+/// Environment variable of the task that runs among processes of its own.
 const ALONE: &str = "TERRACE_LAB_ALONE";
 
 /// Runs a task of the lab here, or by another run of this program with these arguments that sees all processes.
 ///
 /// # Errors
-/// When the task fails, or there can be no such run.
+/// If the task fails, or there can be no such run.
 pub fn seeing_all_processes(arguments: &[&str], task: impl FnOnce() -> Result<()>) -> Result<()> {
     let Some(beyond) = unseen()? else {
         return task();

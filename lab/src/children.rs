@@ -19,7 +19,7 @@ pub struct Guarded {
 /// Ends all guarded children and then this process, called `name`, on Ctrl-C, SIGTERM and SIGHUP.
 ///
 /// # Errors
-/// When the handler cannot be set.
+/// If the handler cannot be set.
 pub fn end_with_this_process(name: &'static str) -> Result<()> {
     ctrlc::set_handler(move || {
         // Keep the lock until the end, so that no further child is started.
@@ -47,12 +47,12 @@ impl Guarded {
         })
     }
 
-    /// Its process id.
+    /// The child's process id.
     pub fn pid(&self) -> u32 {
         lock(&self.child).id()
     }
 
-    /// The read end of the child's output, once, where it is a pipe.
+    /// The read end of the child's output, once, if it is a pipe.
     pub fn stdout(&mut self) -> Option<ChildStdout> {
         lock(&self.child).stdout.take()
     }
@@ -68,7 +68,7 @@ impl Guarded {
         }
     }
 
-    /// How the child ended, if it has.
+    /// The child's exit status. `None` while it runs.
     pub fn ended(&self) -> Result<Option<ExitStatus>> {
         Ok(lock(&self.child).try_wait()?)
     }

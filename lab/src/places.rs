@@ -1,4 +1,4 @@
-//! Where things are: the repository, cargo's target folder, the lab's files, the download cache.
+//! Paths: the repository, cargo's target folder, the lab's files, the download cache.
 
 use std::env;
 use std::fs::{self, File};
@@ -17,7 +17,7 @@ pub fn repository() -> &'static Path {
     lab.parent().unwrap_or(lab)
 }
 
-/// What `cargo` is called: the one that runs this task, if one does.
+/// A command that runs cargo: the one that runs this task, if one does.
 pub fn cargo() -> Command {
     let mut command = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     command.current_dir(repository());
@@ -57,7 +57,7 @@ pub fn lab(part: &str) -> Result<PathBuf> {
     created(target()?.join("lab").join(part))
 }
 
-/// What the mutations are tried in; created if missing.
+/// A folder in which the mutations are tried; created if missing.
 pub fn mutations(part: &str) -> Result<PathBuf> {
     created(target()?.join("mutations").join(part))
 }

@@ -10,7 +10,7 @@ use crate::progress::say;
 
 const TARGET: &str = "x86_64-unknown-linux-gnu";
 
-/// The package of what runs inside.
+/// The package of the programs that run inside the lab.
 const LAB: &str = "terrace-lab-programs";
 
 /// The product: cargo package and program.
@@ -28,15 +28,15 @@ pub const AGENT: &str = "terrace-agent";
 
 /// The programs that are part of the lab's images.
 pub struct LabPrograms {
-    /// Runs in L1.
+    /// The program that runs in L1.
     pub host: PathBuf,
-    /// Runs in L2.
+    /// The program that runs in L2.
     pub guest: PathBuf,
-    /// Workloads of L1 itself; pushed where a test wants them.
+    /// Workloads of L1 itself; pushed if a test wants them.
     pub native: PathBuf,
 }
 
-/// Builds what runs in L1 and L2, once per task.
+/// Builds the programs that run in L1 and L2, once per task.
 pub fn build_lab() -> Result<&'static LabPrograms> {
     static BUILT: OnceLock<LabPrograms> = OnceLock::new();
     if let Some(built) = BUILT.get() {
@@ -91,7 +91,7 @@ fn build_product_now() -> Result<Vec<PathBuf>> {
     there.iter().map(|(_, name)| program(name)).collect()
 }
 
-/// Builds packages, of which people are told as `what`.
+/// Builds packages; `what` names them in messages.
 fn build(what: &str, packages: &[&str]) -> Result<()> {
     say(&format!("building {what} for the lab …"));
     let mut cargo = places::cargo();
@@ -109,7 +109,7 @@ fn build(what: &str, packages: &[&str]) -> Result<()> {
     Ok(())
 }
 
-/// Where programs that were built are.
+/// The folder of programs that were built.
 pub fn folder() -> Result<PathBuf> {
     Ok(places::target()?.join(TARGET).join("lab"))
 }

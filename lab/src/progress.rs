@@ -8,7 +8,7 @@ static BEGIN: LazyLock<Instant> = LazyLock::new(Instant::now);
 /// Time between two lines of a wait that goes on.
 const REMINDER: Duration = Duration::from_secs(15);
 
-/// Says what is going on.
+/// Prints a progress line.
 pub fn say(what: &str) {
     eprintln!("[{:6.1} s] {what}", BEGIN.elapsed().as_secs_f64());
 }
@@ -39,10 +39,10 @@ impl Wait {
         }
     }
 
-    /// To be called between two looks at the condition.
+    /// Reminds the reader; to be called between two looks at the condition.
     ///
     /// # Errors
-    /// When the time is up.
+    /// If the time is up.
     pub fn go_on(&mut self) -> anyhow::Result<()> {
         let now = Instant::now();
         let seconds = self.begin.elapsed().as_secs();

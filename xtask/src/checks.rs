@@ -6,6 +6,7 @@ use anyhow::{Context, Result, bail};
 use terrace_lab::{TestArguments, host, modules, places};
 
 use crate::mutations;
+use crate::prose;
 use crate::stages::{self, Stage};
 
 /// Everything a change must pass.
@@ -23,6 +24,7 @@ pub fn ci() -> Result<()> {
                 "warnings",
             ],
         ),
+        Stage::new("prose", || prose::run(&prose::Arguments::default())),
         Stage::new("docs", docs),
         Stage::new("licences", licences),
     ];
@@ -65,7 +67,7 @@ fn test_stages(long: bool) -> Vec<Stage> {
     stages
 }
 
-/// The random cases of what faces a guest, a hundred times as many, with full optimisation.
+/// Runs the random cases of what faces a guest, a hundred times as many, with full optimisation.
 fn long_tests() -> Result<()> {
     let mut cargo = places::cargo();
     cargo
@@ -86,7 +88,7 @@ fn docs() -> Result<()> {
     succeed(&mut cargo)
 }
 
-/// No advisories: their database is fetched anew each time, so a run would depend on the network
+/// Checks licences, but no advisories: their database is fetched anew each time, so a run would depend on the network
 /// and on the day.
 fn licences() -> Result<()> {
     let is_there = places::cargo().args(["deny", "--version"]).output();

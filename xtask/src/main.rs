@@ -2,6 +2,7 @@
 
 mod checks;
 mod mutations;
+mod prose;
 mod stages;
 
 use std::process::ExitCode;
@@ -31,6 +32,8 @@ enum Task {
     /// Build the guest's kernel modules for the lab's kernel, target/modules/NAME.ko, and check that they compile for
     /// the oldest and the newest one
     Modules,
+    /// Count how comments are written, beside the limits that `ci` holds them to
+    Prose(prose::Arguments),
     /// Break each rule that protects a guest's data in a copy of the tree, and see its test fail
     Mutations(mutations::Arguments),
     /// A two-tier KVM host with a real guest in it, in an emulator on this machine
@@ -45,6 +48,7 @@ fn main() -> ExitCode {
         Task::Test { long } => checks::test(long),
         Task::Ci => checks::ci(),
         Task::Modules => terrace_lab::modules::check(),
+        Task::Prose(arguments) => prose::run(&arguments),
         Task::Mutations(arguments) => mutations::run(&arguments),
         Task::Lab(task) => terrace_lab::run(task),
     });

@@ -1,5 +1,5 @@
-//! Speaks to the host over the agent's port and prints what comes of it: `beat [SECONDS]`. It samples and
-//! moves nothing; for trying a port out.
+//! Speaks to the host over the agent's port and prints the answers: `beat [SECONDS]`. For trying out a port: the
+//! example samples nothing and moves nothing.
 
 use std::time::Duration;
 
@@ -23,15 +23,15 @@ fn main() {
         let before = clock.now();
         link.beat(before, &Report::default());
         let took = clock.now().since(before);
-        let (state, wishes) = (link.state(), link.take_wishes());
+        let (state, instructions) = (link.state(), link.take_instructions());
         let now = format!(
             "{state}; mode {}, paused {}, {} bytes/s, {:?}",
-            wishes.mode,
-            wishes.paused,
-            wishes.budgets.bytes_per_s(),
+            instructions.mode,
+            instructions.paused,
+            instructions.budgets.bytes_per_s(),
             link.counts(),
         );
-        // Counts rise all the time; the state and wishes are what matters.
+        // Counts rise all the time; the state and instructions are what matters.
         let key = now.split(", Counts").next().unwrap_or_default().to_owned();
         if key != said || took > Duration::from_millis(50) {
             println!("{:6.1} s, beat took {took:?}: {now}", before.0 as f64 / 1e9);

@@ -1,4 +1,4 @@
-//! What came of the epochs: sums, and what the journal tells of them.
+//! The outcome of the epochs: sums, and the sentences about them in the journal.
 
 use std::collections::BTreeMap;
 
@@ -15,44 +15,44 @@ pub struct Totals {
     pub promoted_pages: u64,
     /// Pages that left it.
     pub demoted_pages: u64,
-    /// Pages that were in use.
+    /// Pages that could not be moved because they were in use.
     pub busy_pages: u64,
-    /// Pages that could not be moved.
+    /// Pages that could not be moved for other reasons.
     pub failed_pages: u64,
     /// Samples that the kernel dropped.
     pub lost_samples: u64,
     /// Records that made no sense.
     pub malformed_samples: u64,
-    /// Epochs since anything moved.
+    /// Epochs since a page last moved.
     pub quiet_epochs: u32,
-    /// Frames that the host named and that were left where they are.
+    /// Frames that the host named and the agent left in place.
     pub frames_refused: u64,
 }
 
-/// What came of the epochs so far.
+/// The outcome of the epochs so far.
 #[derive(Debug, Default)]
 pub struct Account {
     /// Sums since the start.
     pub totals: Totals,
-    /// What happened lately.
+    /// The latest events.
     pub journal: Journal,
-    /// The kernel's words of this epoch, by process, if it refused to move pages.
+    /// The kernel's words by process, if it refused in this epoch to move pages.
     refused: BTreeMap<u32, String>,
 }
 
 impl Account {
-    /// The kernel refused to move pages of a process, in these words.
+    /// Takes in that the kernel refused to move pages of a process, in these words.
     pub fn refuse(&mut self, process: u32, words: String) {
         self.refused.insert(process, words);
     }
 
-    /// Counts what a source of samples lost.
+    /// Counts the samples that a source lost.
     pub fn count_losses(&mut self, drained: Drained) {
         self.totals.lost_samples += drained.lost;
         self.totals.malformed_samples += drained.malformed;
     }
 
-    /// Takes in what was done in an epoch.
+    /// Takes in the summary of an epoch.
     pub fn epoch_over(&mut self, summary: &EpochSummary, programs: &Programs) {
         let refused = std::mem::take(&mut self.refused);
         let exchanged = summary.exchanged.as_ref();

@@ -15,7 +15,7 @@ use terrace_proto::ranges::{RangeSample, RangesAction, RangesBudget, RangesEvent
 use terrace_sys::{HostRoot, Pages};
 
 use crate::account::Account;
-use crate::channel::{HostLink, Wishes};
+use crate::channel::{HostLink, Instructions};
 use crate::config::Config;
 use crate::controller::Controller;
 use crate::host::Host;
@@ -38,7 +38,7 @@ pub struct Agent {
     pages: Box<dyn Pages>,
     samplers: Samplers,
     programs: Programs,
-    /// Decides.
+    /// The part that decides.
     controller: Controller,
     account: Account,
     host: Host,
@@ -95,7 +95,7 @@ impl Agent {
         self.controller.finish()
     }
 
-    /// One epoch.
+    /// Runs one epoch.
     pub fn step(&mut self) {
         if self.host.rests() {
             // Sources clear accessed bits; others may want them now.
@@ -116,7 +116,7 @@ impl Agent {
         }
     }
 
-    /// Tells the controller, and does what it asks for.
+    /// Tells the controller of an event, and does what it asks for.
     fn tell(&mut self, event: RangesEvent) {
         let mut event = Some(event);
         while let Some(heard) = event.take() {
@@ -126,7 +126,7 @@ impl Agent {
         }
     }
 
-    /// Does what the controller asks for; the answer, if it is to have one.
+    /// Does what the controller asks for. Returns the answer, if the action has one.
     fn carry_out(&mut self, action: RangesAction) -> Option<RangesEvent> {
         match action {
             RangesAction::ReadFree => Some(RangesEvent::Free(self.room.free())),
@@ -152,7 +152,8 @@ impl Agent {
         self.config.params(self.samplers.params(self.vcpus))
     }
 
-    /// Hands over what was seen. If the source changed, counts of the old one mean nothing to the new one.
+    /// Hands the samples over to the controller. If the source changed, the old one's counts mean nothing to the new
+    /// one.
     fn sample(&mut self, targets: &[Target]) {
         let now = self.controller.now();
         let controller = &mut self.controller;
@@ -180,19 +181,19 @@ impl Agent {
         }
     }
 
-    /// Speaks with the host and takes its wishes.
+    /// Speaks with the host and takes its instructions.
     pub fn speak(&mut self, link: &mut HostLink) {
         link.beat(self.controller.now(), &self.report());
-        self.wish(link.take_wishes());
+        self.follow(link.take_instructions());
         let epoch = self.controller.epoch();
         let journal = &mut self.account.journal;
         self.host.linked(&link.state(), epoch, journal);
     }
 
-    /// Follows wishes from now on.
-    pub fn wish(&mut self, wishes: Wishes) {
+    /// Follows instructions from now on.
+    pub fn follow(&mut self, instructions: Instructions) {
         let epoch = self.controller.epoch();
-        if let Some(budgets) = self.host.wish(wishes, epoch, &mut self.account) {
+        if let Some(budgets) = self.host.follow(instructions, epoch, &mut self.account) {
             self.tell(RangesEvent::Budget(budget(budgets)));
         }
     }
@@ -203,7 +204,7 @@ impl Agent {
         self.view().status()
     }
 
-    /// What the host is told.
+    /// The report for the host.
     #[must_use]
     pub fn report(&self) -> Report {
         report(&self.view(), &self.root)
@@ -228,7 +229,7 @@ impl Agent {
     }
 }
 
-/// What the controller may spend.
+/// The limits of the controller's spending.
 fn budget(budgets: Budgets) -> RangesBudget {
     RangesBudget {
         bytes_per_s: budgets.bytes_per_s(),

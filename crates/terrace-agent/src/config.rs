@@ -12,12 +12,12 @@ use terrace_sys::topology::{NodeId, TierDefinition};
 
 use crate::processes::Wanted;
 
-/// What is read where no file is named.
+/// The configuration file if none is named.
 pub const DEFAULT_FILE: &str = "/etc/terrace/agent.toml";
-/// Where the agent answers `status`, unless configured otherwise.
+/// The socket on which the agent answers `status`, unless configured otherwise.
 pub const DEFAULT_SOCKET: &str = "/run/terrace-agent/agent.sock";
 
-/// Which source of samples.
+/// Choice of the source of samples.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum SamplerChoice {
@@ -32,7 +32,7 @@ pub enum SamplerChoice {
     Damon,
 }
 
-/// Where a process's tree begins.
+/// Choice of where a process's tree begins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum RootChoice {
@@ -50,7 +50,7 @@ pub enum Preset {
     /// HyperTier §4.2.2.
     #[default]
     Paper,
-    /// What §6.4 found best.
+    /// The values that §6.4 found best.
     Tuned,
 }
 
@@ -157,23 +157,23 @@ impl Default for RawHost {
     }
 }
 
-/// Which processes are managed, and how they are followed.
+/// Choice of the processes to manage, and how they are followed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Following {
-    /// Which processes.
+    /// The processes to manage.
     pub wanted: Wanted,
-    /// How often `/proc` is looked at.
+    /// Time between two looks at `/proc`.
     pub look_every: Duration,
-    /// Where trees begin.
+    /// Choice of where trees begin.
     pub root: RootChoice,
 }
 
 /// A valid configuration.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Config {
-    /// Where `status` is answered.
+    /// The socket on which `status` is answered.
     pub socket: PathBuf,
-    /// Which source of samples.
+    /// The source of samples.
     pub sampler: SamplerChoice,
     /// Parameters for the PMU's samples.
     pub preset: Preset,
@@ -183,23 +183,23 @@ pub struct Config {
     pub moves: bool,
     /// Free memory of the first tier that is left alone, bytes.
     pub headroom_bytes: u64,
-    /// Tiers as the owner defines them; empty: as the kernel describes them.
+    /// Tiers as the owner defines them; if empty, as the kernel describes them.
     pub tiers: Vec<TierDefinition>,
-    /// Which processes.
+    /// The processes to manage.
     pub following: Following,
-    /// Most fast memory for all processes together, bytes.
+    /// Most fast memory for all processes together, bytes; `None`: no limit.
     pub capacity_bytes: Option<u64>,
-    /// What may be spent on copies, and of one CPU on looking where pages are.
+    /// Limits of spending: bytes copied per second, and percent of one CPU for looking where pages are.
     pub budgets: Budgets,
-    /// Name of the port to the host; none: no channel.
+    /// Name of the port to the host; `None`: no channel.
     pub port: Option<String>,
 }
 
 impl Config {
-    /// Reads a file; without one, the default file where it is there, else the defaults.
+    /// Reads a file; if none is named, the default file if it exists, else the defaults.
     ///
     /// # Errors
-    /// Where it cannot be read or something in it is wrong.
+    /// If the file cannot be read or something in it is wrong.
     pub fn read(file: Option<&Path>) -> Result<Self> {
         let default = Path::new(DEFAULT_FILE);
         let file = match file {
@@ -215,7 +215,7 @@ impl Config {
     /// Parses a file's text.
     ///
     /// # Errors
-    /// Where something in it is wrong; the message names the key and what is allowed.
+    /// If something in it is wrong; the message names the key and what is allowed.
     pub fn parse(text: &str) -> Result<Self> {
         let raw: Raw = toml::from_str(text)?;
         within("epoch_ms", u64::from(raw.epoch_ms), 100, 60_000)?;
@@ -268,7 +268,7 @@ impl Config {
         })
     }
 
-    /// The parameters of a tree, where the source of samples takes the papers'.
+    /// The parameters of a tree. The preset counts only if the source of samples takes the papers' parameters.
     #[must_use]
     pub fn params(&self, sampler: Params) -> Params {
         let tuned = Params::tuned(sampler.vcpus);
@@ -279,7 +279,7 @@ impl Config {
     }
 }
 
-/// What may be spent, as the channel to the host names it.
+/// The limits of spending, in the channel's terms.
 fn budgets(raw: &RawBudget) -> Budgets {
     let percent = u8::try_from(raw.cpu_percent).unwrap_or(100);
     // Both are checked to be within what can be named.

@@ -11,7 +11,7 @@ use terrace_sys::MonotonicClock;
 
 use crate::record::FileLog;
 
-/// What decides.
+/// The part that decides.
 #[derive(Debug)]
 pub struct Controller {
     session: Session<Option<FileLog>, Ranges>,
@@ -19,7 +19,7 @@ pub struct Controller {
 }
 
 impl Controller {
-    /// One that has heard nothing yet. Its clock starts now.
+    /// A controller that has heard nothing yet. Its clock starts now.
     #[must_use]
     pub fn new(config: Config) -> Self {
         Self {
@@ -28,7 +28,7 @@ impl Controller {
         }
     }
 
-    /// What it knows, to look at.
+    /// The controller's state, to look at.
     #[must_use]
     pub fn ranges(&self) -> &Ranges {
         self.session.controller()
@@ -52,19 +52,19 @@ impl Controller {
         self.epoch().saturating_add(1)
     }
 
-    /// Tells it something; what it decides, in its order.
+    /// Tells the controller of an event. Returns its decisions in order.
     #[must_use = "what was decided must be done"]
     pub fn hear(&mut self, event: RangesEvent) -> Vec<RangesAction> {
         self.session.hear(self.clock.now(), event)
     }
 
-    /// Tells it samples as of a time.
+    /// Tells the controller of samples as of a time.
     pub fn count(&mut self, at: Tick, seen: Vec<RangeSample>) {
         // Samples are only counted: nothing is decided before the epoch ends.
         let _ = self.session.hear(at, RangesEvent::Sampled(seen));
     }
 
-    /// Records all that it hears and decides, in a new file.
+    /// Records all that the controller hears and decides, in a new file.
     ///
     /// # Errors
     /// If the file cannot be made, or epochs ended already.

@@ -1,18 +1,19 @@
-//! What of the agent works on this machine, what does not, and what to change.
+//! The agent's findings about this machine: what works, what does not, and what to change.
 
 use std::collections::BTreeSet;
 use std::path::Path;
 use std::process::ExitCode;
 
 use anyhow::Result;
+use serde::Serialize;
 use terrace_sys::topology::Topology;
-use terrace_sys::{Damon, Finding, HostRoot, Status, move_pages_supported};
+use terrace_sys::{Damon, Finding, Health, HostRoot, move_pages_supported};
 
 use crate::config::Config;
 use crate::processes;
 use crate::sampler::{Samplers, pmu};
 
-/// Looks at everything that the agent needs.
+/// Examines everything that the agent needs.
 #[must_use]
 pub fn look(root: &HostRoot, config: &Config) -> Vec<Finding> {
     let mut findings = tiers(root, config);
@@ -47,12 +48,12 @@ fn tiers(root: &HostRoot, config: &Config) -> Vec<Finding> {
     }
 }
 
-/// One source of samples is enough: what the other lacks is only a loss then.
+/// The findings about both sources of samples. One source is enough: what the other lacks is then only a loss.
 fn samplers(pmu: Finding, damon: Finding) -> [Finding; 2] {
     let mut both = [pmu, damon];
-    if both.iter().any(|finding| finding.status != Status::Missing) {
+    if both.iter().any(|finding| finding.health != Health::Missing) {
         for finding in &mut both {
-            finding.status = finding.status.min(Status::Degraded);
+            finding.health = finding.health.min(Health::Degraded);
         }
     }
     both
@@ -86,7 +87,7 @@ fn sampler(root: &HostRoot, config: &Config) -> Finding {
     }
 }
 
-/// Bit 23 of the effective capabilities: `CAP_SYS_NICE`.
+/// Whether pages of other users' processes may be moved: bit 23 of the effective capabilities, `CAP_SYS_NICE`.
 fn may_move_others(root: &HostRoot) -> bool {
     let status = root.read("proc/self/status").unwrap_or_default();
     let line = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
@@ -116,7 +117,7 @@ fn moves(root: &HostRoot) -> Finding {
     }
 }
 
-/// Two that move the same pages work against each other.
+/// A warning if the kernel balances nodes by itself: two that move the same pages work against each other.
 fn balancing(root: &HostRoot) -> Option<Finding> {
     let mode = root.read("proc/sys/kernel/numa_balancing").ok()?;
     let mode = mode.trim();
@@ -190,27 +191,49 @@ fn port(root: &HostRoot, config: &Config) -> Finding {
     }
 }
 
+/// A finding by the keys that `doctor --json` of the agent has.
+#[derive(Serialize)]
+struct Line<'a> {
+    name: &'a str,
+    status: Health,
+    why: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    change: Option<&'a str>,
+}
+
+impl<'a> Line<'a> {
+    fn of(finding: &'a Finding) -> Self {
+        Self {
+            name: &finding.name,
+            status: finding.health,
+            why: &finding.found,
+            change: finding.advice.as_deref(),
+        }
+    }
+}
+
 /// Prints findings; exit code 1 where something that is needed is missing.
 ///
 /// # Errors
-/// Where they cannot be written as JSON.
+/// If they cannot be written as JSON.
 pub fn print(findings: &[Finding], json: bool) -> Result<ExitCode> {
     if json {
-        println!("{}", serde_json::to_string_pretty(findings)?);
+        let lines: Vec<Line> = findings.iter().map(Line::of).collect();
+        println!("{}", serde_json::to_string_pretty(&lines)?);
     } else {
         for finding in findings {
-            let word = match finding.status {
-                Status::Ok => "ok",
-                Status::Degraded => "weak",
-                Status::Missing => "MISSING",
+            let word = match finding.health {
+                Health::Ok => "ok",
+                Health::Degraded => "weak",
+                Health::Missing => "MISSING",
             };
-            println!("{word:8} {}: {}", finding.name, finding.why);
-            if let Some(change) = &finding.change {
+            println!("{word:8} {}: {}", finding.name, finding.found);
+            if let Some(change) = &finding.advice {
                 println!("{:8} change: {change}", "");
             }
         }
     }
-    let missing = findings.iter().any(|f| f.status == Status::Missing);
+    let missing = findings.iter().any(|f| f.health == Health::Missing);
     Ok(if missing {
         ExitCode::FAILURE
     } else {
@@ -229,19 +252,34 @@ mod tests {
         for choice in ["pebs", "damon"] {
             let config = Config::parse(&format!("sampler = \"{choice}\"")).unwrap();
             let finding = sampler(&root, &config);
-            assert_eq!(finding.status, Status::Missing, "{finding:?}");
+            assert_eq!(finding.health, Health::Missing, "{finding:?}");
         }
+    }
+
+    #[test]
+    fn doctors_json_keeps_its_keys() {
+        let json = |finding: Finding| serde_json::to_value(Line::of(&finding)).unwrap();
+        assert_eq!(
+            json(Finding::degraded("pmu", "weak", "do this")),
+            serde_json::json!({
+                "name": "pmu", "status": "degraded", "why": "weak", "change": "do this",
+            })
+        );
+        assert_eq!(
+            json(Finding::ok("damon", "works")),
+            serde_json::json!({"name": "damon", "status": "ok", "why": "works"})
+        );
     }
 
     #[test]
     fn a_source_that_is_missing_is_only_a_loss_where_another_works() {
         let missing = |name| Finding::missing(name, "none", "get one");
-        let statuses = |pmu, damon| samplers(pmu, damon).map(|finding| finding.status);
+        let statuses = |pmu, damon| samplers(pmu, damon).map(|finding| finding.health);
         let ok = Finding::ok("damon", "works");
-        assert_eq!(statuses(missing("pmu"), ok), [Status::Degraded, Status::Ok]);
+        assert_eq!(statuses(missing("pmu"), ok), [Health::Degraded, Health::Ok]);
         assert_eq!(
             statuses(missing("pmu"), missing("damon")),
-            [Status::Missing, Status::Missing]
+            [Health::Missing, Health::Missing]
         );
     }
 }

@@ -1,51 +1,56 @@
-//! What the host wishes, and what becomes of it.
+//! The host's instructions, and how the agent follows them.
 
 use terrace_proto::agent::{Budgets, Mode};
 
 use crate::account::Account;
-use crate::channel::{FrameWishes, LinkState, Wishes};
+use crate::channel::{FrameRequests, Instructions, LinkState};
 use crate::journal::Journal;
 use crate::status::ChannelStatus;
 
-/// The host as the agent hears it.
+/// The host as the agent sees it.
 #[derive(Debug)]
 pub struct Host {
-    wishes: Wishes,
+    instructions: Instructions,
     channel: ChannelStatus,
 }
 
 impl Host {
-    /// A host that has said nothing: the agent goes by its own configuration.
+    /// A host that has said nothing: the agent follows its own configuration.
     #[must_use]
     pub fn new(budgets: Budgets) -> Self {
         Self {
-            wishes: own_wishes(budgets),
+            instructions: own_instructions(budgets),
             channel: ChannelStatus::default(),
         }
     }
 
-    /// What is followed now.
+    /// The instructions in force.
     #[must_use]
-    pub fn wishes(&self) -> &Wishes {
-        &self.wishes
+    pub fn instructions(&self) -> &Instructions {
+        &self.instructions
     }
 
-    /// How the channel is.
+    /// State of the channel.
     #[must_use]
     pub fn channel(&self) -> &ChannelStatus {
         &self.channel
     }
 
-    /// Neither samples nor moves: paused, off, or the host counts accesses itself.
+    /// Whether the agent neither samples nor moves: it is paused or off, or the host counts accesses itself.
     #[must_use]
     pub fn rests(&self) -> bool {
-        self.wishes.paused || self.wishes.mode != Mode::Guest
+        self.instructions.paused || self.instructions.mode != Mode::Guest
     }
 
-    /// Takes in wishes; the budgets, if they are others than before.
+    /// Takes in instructions. Returns the budgets if they changed.
     #[must_use]
-    pub fn wish(&mut self, wishes: Wishes, epoch: u32, account: &mut Account) -> Option<Budgets> {
-        let frames = wishes.frames.promote.len() + wishes.frames.demote.len();
+    pub fn follow(
+        &mut self,
+        instructions: Instructions,
+        epoch: u32,
+        account: &mut Account,
+    ) -> Option<Budgets> {
+        let frames = instructions.frames.promote.len() + instructions.frames.demote.len();
         if frames > 0 {
             account.totals.frames_refused += frames as u64;
             account.journal.tell_once(
@@ -55,21 +60,23 @@ impl Host {
                     .into(),
             );
         }
-        if wishes.mode != self.wishes.mode || wishes.paused != self.wishes.paused {
-            let pause = if wishes.paused { ", paused" } else { "" };
-            let who = if wishes.by_host {
-                "the host wishes"
+        if instructions.mode != self.instructions.mode
+            || instructions.paused != self.instructions.paused
+        {
+            let pause = if instructions.paused { ", paused" } else { "" };
+            let who = if instructions.by_host {
+                "at the host's instruction"
             } else {
                 "by its own configuration"
             };
-            let words = format!("mode {}{pause}, {who}", wishes.mode);
+            let words = format!("mode {}{pause}, {who}", instructions.mode);
             account.journal.tell(epoch, words);
         }
-        let before = std::mem::replace(&mut self.wishes, wishes);
-        (before.budgets != self.wishes.budgets).then_some(self.wishes.budgets)
+        let before = std::mem::replace(&mut self.instructions, instructions);
+        (before.budgets != self.instructions.budgets).then_some(self.instructions.budgets)
     }
 
-    /// Takes in how the link is; a change is told.
+    /// Takes in the state of the link; a change goes into the journal.
     pub fn linked(&mut self, state: &LinkState, epoch: u32, journal: &mut Journal) {
         let word = match state {
             LinkState::Down(_) => "absent",
@@ -91,14 +98,14 @@ impl Host {
     }
 }
 
-/// What an agent without a host does.
+/// The orders of an agent without a host.
 #[must_use]
-pub fn own_wishes(budgets: Budgets) -> Wishes {
-    Wishes {
+pub fn own_instructions(budgets: Budgets) -> Instructions {
+    Instructions {
         by_host: false,
         mode: Mode::Guest,
         paused: false,
         budgets,
-        frames: FrameWishes::default(),
+        frames: FrameRequests::default(),
     }
 }

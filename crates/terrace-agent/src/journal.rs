@@ -1,11 +1,11 @@
-//! What the agent remembers of what happened, for `status`.
+//! The agent's memory of recent events, for `status`.
 
 use std::collections::VecDeque;
 
 /// Sentences that are remembered.
 const KEPT: usize = 64;
 
-/// What happened lately, in words.
+/// Recent events in words.
 #[derive(Clone, Debug, Default)]
 pub struct Journal {
     lines: VecDeque<(u32, String)>,
@@ -21,7 +21,7 @@ impl Journal {
         self.lines.push_back((epoch, words));
     }
 
-    /// The same, unless it is remembered already.
+    /// Remembers and logs a sentence, unless it is remembered already.
     pub fn tell_once(&mut self, epoch: u32, words: String) {
         if !self.lines.iter().any(|(_, told)| *told == words) {
             self.tell(epoch, words);

@@ -1,6 +1,6 @@
-//! What the controller of ranges asks of this machine: where pages are, and moving them.
+//! The kernel's side of the controller's requests: where pages are, and moving them.
 //!
-//! Responsible for: page tables and `move_pages(2)`, and saying of each page what the kernel said. It leaves to
+//! Responsible for: page tables and `move_pages(2)`, and reporting the kernel's answer for each page. It leaves to
 //! others: which pages, and when.
 
 use terrace_core::ranges::piece::{self, push};
@@ -11,7 +11,7 @@ use terrace_sys::{MoveOutcome, MoveScope, MoveTo, Pagemap, Pages, SysError};
 /// The present pages of a range of a process, and their nodes.
 ///
 /// # Errors
-/// Where the kernel does not answer.
+/// If the kernel does not answer.
 pub fn survey(
     pages: &dyn Pages,
     pid: u32,
@@ -48,7 +48,7 @@ pub fn survey(
     Ok(present)
 }
 
-/// Moves pages; the kernel's words, too, where it refused.
+/// Moves pages. If the kernel refused, its words come with the result.
 pub fn travel(pages: &dyn Pages, travel: &Travel) -> (Travelled, Option<String>) {
     let first = piece::pages(&travel.pieces);
     let addresses: Vec<u64> = first.map(|page| page.saturating_mul(PAGE_SIZE)).collect();
@@ -90,7 +90,7 @@ pub fn travel(pages: &dyn Pages, travel: &Travel) -> (Travelled, Option<String>)
     (travelled, words)
 }
 
-/// What `move_pages(2)` says of each page.
+/// The states of pages by their statuses from `move_pages(2)`.
 fn states(status: &[i32]) -> Vec<(u32, PieceState)> {
     let mut states: Vec<(u32, PieceState)> = Vec::new();
     for status in status {

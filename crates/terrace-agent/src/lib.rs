@@ -1,13 +1,12 @@
 //! The guest agent.
 //!
-//! Responsible for: which processes of this guest are looked after ([`programs`], [`processes`], [`mappings`]),
-//! samples of their accesses ([`sampler`]), what the controller of ranges asks for
-//! ([`agent`], [`controller`], [`kernel`]; HyperTier §4.2), what came of it ([`account`]), and telling the guest's
-//! owner ([`view`], [`status`]) and the host ([`report`], [`channel`]) how it goes. It leaves to others: every decision
-//! (`terrace_core::ranges`), system calls (`terrace-sys`), the host's end of the
-//! channel (`terraced`).
+//! Responsible for: which processes of this guest are managed ([`programs`], [`processes`], [`mappings`]), samples of
+//! their accesses ([`sampler`]), carrying out what the controller of ranges asks for ([`agent`], [`controller`],
+//! [`kernel`]; HyperTier §4.2), the outcome ([`account`]), and reports for the guest's owner ([`view`], [`status`])
+//! and the host ([`report`], [`channel`]). It leaves to others: every decision (`terrace_core::ranges`), system calls
+//! (`terrace-sys`), the host's end of the channel (`terraced`).
 //!
-//! Everything runs on one thread but DAMON's answers and those to `status`.
+//! Everything runs on one thread, except DAMON's answers and those to `status`.
 
 pub mod account;
 pub mod agent;

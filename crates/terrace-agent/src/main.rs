@@ -1,6 +1,6 @@
 //! `terrace-agent`: keeps the hot memory of a guest's programs in its fast tier.
 //!
-//! The binary is glue: arguments, the loop's clock, and the end.
+//! The binary is glue: arguments, the loop's clock, and the shutdown.
 
 use std::io::IsTerminal as _;
 use std::path::{Path, PathBuf};
@@ -20,11 +20,11 @@ use terrace_agent::status::{self, Board};
 use terrace_agent::{doctor, top};
 use terrace_sys::{Capability, Damon, HostRoot, KernelPages, keep_only, no_new_privileges};
 
-/// The host is told at least as often: it takes an agent that says nothing for five seconds for gone.
+/// Longest pause between two heartbeats. The host takes an agent that says nothing for five seconds for gone.
 const BEAT: Duration = Duration::from_secs(1);
 
-/// Moving pages that several processes map; the PMU's samples of all processes; looking at processes of
-/// other users. DAMON's files are root's own.
+/// Capabilities that the agent keeps: for moving pages that several processes map, for the PMU's samples of all
+/// processes, and for looking at processes of other users. DAMON's files are root's own.
 const KEPT: [Capability; 3] = [
     Capability::CAP_SYS_NICE,
     Capability::CAP_PERFMON,
@@ -43,24 +43,23 @@ struct Args {
 enum Command {
     /// Find hot ranges and exchange pages, until a signal ends it (SIGINT, SIGTERM).
     Run {
-        /// The configuration; without it /etc/terrace/agent.toml, or the built-in defaults where that is not
-        /// there.
+        /// The configuration; /etc/terrace/agent.toml by default, or the built-in values if that does not exist.
         #[arg(long, value_name = "FILE")]
         config: Option<PathBuf>,
-        /// Record all that is heard and decided in a new file, for `terrace sim replay`; at most 1 GiB.
+        /// Record all events and decisions in a new file, for `terrace sim replay`; at most 1 GiB.
         #[arg(long, value_name = "FILE")]
         record: Option<PathBuf>,
     },
-    /// Say what a running agent does.
+    /// Print what a running agent does.
     Status {
-        /// Where it listens.
+        /// The agent's socket.
         #[arg(long, value_name = "FILE", default_value = DEFAULT_SOCKET)]
         socket: PathBuf,
         /// Print JSON.
         #[arg(long)]
         json: bool,
     },
-    /// Say what works on this machine, what does not, why, and what to change.
+    /// Check this machine: what works, what does not, why, and what to change.
     Doctor {
         /// The configuration; as for `run`.
         #[arg(long, value_name = "FILE")]
@@ -71,10 +70,10 @@ enum Command {
     },
     /// Watch a running agent: its processes and their hottest ranges (Ctrl-C ends it).
     Top {
-        /// Where it listens.
+        /// The agent's socket.
         #[arg(long, value_name = "FILE", default_value = DEFAULT_SOCKET)]
         socket: PathBuf,
-        /// Seconds between two looks.
+        /// Seconds between updates.
         #[arg(long, value_name = "SECONDS", default_value = "1", value_parser = clap::value_parser!(u64).range(1..=60))]
         interval: u64,
         /// Print one frame and end.
@@ -190,8 +189,8 @@ fn run(config: Config, record: Option<&Path>) -> Result<()> {
     agent.finish()
 }
 
-/// Shows and tells how it goes, at once and then each second, until a time has come; `false` where the agent
-/// shall end.
+/// Publishes the agent's status and speaks with the host, at once and then each second, until a time has come.
+/// `false` if the agent is to end.
 fn speak_until(
     until: Instant,
     agent: &mut Agent,

@@ -1,4 +1,4 @@
-//! One process under management, as `/proc` has it; what is known of its pages, the controller knows.
+//! One process under management, as `/proc` shows it. What is known of its pages is the controller's.
 
 use terrace_core::ranges::Range;
 use terrace_proto::ranges::{Mappings, PieceRun};
@@ -15,19 +15,19 @@ use crate::sampler::Target;
 pub struct Managed {
     process: Process,
     pagemap: Pagemap,
-    /// For people.
+    /// The process's name, for people.
     pub name: String,
-    /// What of it is managed.
+    /// The managed parts of its address space.
     pub layout: Layout,
 }
 
 /// A process that could not be taken under management.
 #[derive(Debug, thiserror::Error)]
 pub enum ManagedError {
-    /// It is gone or hidden.
+    /// The process is gone or hidden.
     #[error(transparent)]
     Process(#[from] terrace_sys::ProcessError),
-    /// Its pages cannot be looked at.
+    /// The process's pages cannot be looked at.
     #[error("{0}; the agent needs CAP_SYS_PTRACE to look at other users' processes")]
     Pagemap(#[from] SysError),
 }
@@ -36,7 +36,7 @@ impl Managed {
     /// Takes a process under management.
     ///
     /// # Errors
-    /// Where it has ended or may not be looked at.
+    /// If it has ended or may not be looked at.
     pub fn open(root: &HostRoot, found: &Found, layout: Layout) -> Result<Self, ManagedError> {
         Ok(Self {
             process: Process::open(&root.proc(), found.pid)?,
@@ -46,19 +46,19 @@ impl Managed {
         })
     }
 
-    /// Its number.
+    /// The process's number.
     #[must_use]
     pub fn pid(&self) -> u32 {
         self.process.pid()
     }
 
-    /// Whether it still runs.
+    /// Whether the process still runs.
     #[must_use]
     pub fn is_alive(&self) -> bool {
         self.process.is_alive()
     }
 
-    /// What a sampler is told of it.
+    /// The process as a sampler's target.
     #[must_use]
     pub fn target(&self) -> Target {
         Target {
@@ -67,7 +67,7 @@ impl Managed {
         }
     }
 
-    /// What the controller is told of it.
+    /// The process's mappings for the controller.
     #[must_use]
     pub fn mappings(&self, choice: RootChoice) -> Mappings {
         let layout = &self.layout;
@@ -86,7 +86,7 @@ impl Managed {
     /// The present pages of a range, and their nodes.
     ///
     /// # Errors
-    /// Where the kernel does not answer.
+    /// If the kernel does not answer.
     pub fn survey(&self, range: Range, pages: &dyn Pages) -> Result<Vec<PieceRun>, SysError> {
         kernel::survey(pages, self.pid(), &self.pagemap, range)
     }

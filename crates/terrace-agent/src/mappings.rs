@@ -1,11 +1,11 @@
-//! What of a process's address space is worth managing (HyperTier §5, range initialization).
+//! The parts of a process's address space that are worth managing (HyperTier §5, range initialization).
 //!
 //! Responsible for: reading `/proc/PID/maps` and `stat` into the ranges that the tree and the samplers
 //! see, and those that are brought into fast memory once: program text, its data and the stack. It leaves to
 //! others: which pages of a range exist, and where.
 //!
-//! Shared memory that several of the managed processes map is left alone: each of them sees its own accesses
-//! only, and what is cold to one may be hot to another.
+//! Shared memory that several of the managed processes map is left alone: the samples of each process show its own
+//! accesses alone, and pages that are cold to one may be hot to another.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -13,22 +13,22 @@ use terrace_core::ranges::Range;
 use terrace_proto::{PAGE_SIZE, PAGES_PER_HUGE};
 use terrace_sys::HostRoot;
 
-/// Most ranges of one process; nearest neighbours are joined until it fits.
+/// Most ranges of one process; nearest neighbours are joined until they fit.
 const MOST_RANGES: usize = 256;
 
-/// Lines of `maps` that are read at most; the kernel's own default limit is 65,530 mappings.
+/// Most lines of `maps` that are read; the kernel's own default limit is 65,530 mappings.
 const MOST_LINES: usize = 100_000;
 
-/// What is managed of one process. Page numbers are virtual.
+/// The managed parts of one process. Page numbers are virtual.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct Layout {
     /// From the heap's start to the base of mappings, `[start_brk, mmap_base)`.
     pub root: Option<Range>,
     /// Mappings that are managed, in whole 2 MiB blocks; ascending, apart.
     pub ranges: Vec<Range>,
-    /// The same mappings as they are.
+    /// The same mappings with their exact bounds.
     pub mapped: Vec<Range>,
-    /// Those of them that other processes may map, too.
+    /// The managed mappings that other processes may map, too.
     pub shared: Vec<Range>,
     /// Program text, static data and the stack.
     pub pinned: Vec<Range>,
@@ -39,7 +39,7 @@ pub struct Layout {
 struct Line<'a> {
     pages: Range,
     executable: bool,
-    /// Pages may be read, written or executed; a mapping without is a mere reservation.
+    /// Whether pages may be read, written or executed; a mapping without any of these is a mere reservation.
     usable: bool,
     shared: bool,
     device: &'a str,
@@ -54,11 +54,11 @@ impl Line<'_> {
     }
 }
 
-/// Shared mappings and the processes that map them: device, inode, offset.
+/// Shared mappings, each by device, inode and offset, with the processes that map them.
 pub type Sharers = BTreeMap<(String, u64, u64), BTreeSet<u32>>;
 
 impl Layout {
-    /// Reads the layouts of processes together; one that is gone or hidden is left out.
+    /// Reads the layouts of several processes together; a process that is gone or hidden is left out.
     #[must_use]
     pub fn read_all(root: &HostRoot, pids: &[u32]) -> BTreeMap<u32, Self> {
         let texts = pids.iter().filter_map(|pid| {
@@ -108,7 +108,7 @@ impl Layout {
         layout
     }
 
-    /// Whether this is another program's, by where its heap begins: `exec` keeps the process and its number.
+    /// Whether this layout is of another program, by where its heap begins: `exec` keeps the process and its number.
     #[must_use]
     pub fn is_of_another_program(&self, before: &Self) -> bool {
         match (self.root, before.root) {
@@ -128,9 +128,9 @@ enum Kind {
     Other,
 }
 
-/// Images (files that are mapped executable anywhere) and the stack are pinned. Devices, the kernel's own
-/// pages, hugetlbfs (System V's may be), which `move_pages` treats differently, and mere reservations are
-/// left alone.
+/// The treatment of a mapping. Images (files that are mapped executable anywhere) and the stack are pinned. Devices,
+/// the kernel's own pages, hugetlbfs (System V's may be), which `move_pages` treats differently, and mere
+/// reservations are left alone.
 fn kind(line: &Line<'_>, images: &BTreeSet<&str>) -> Kind {
     let path = line.path;
     if path == "[stack]" || images.contains(path) {
@@ -176,15 +176,15 @@ fn line(text: &str) -> Option<Line<'_>> {
     })
 }
 
-/// Field 47 of `stat`, in pages; 0 where this process may not be looked at.
+/// The heap's start in pages: field 47 of `stat`. The kernel shows 0 to a process that may not look; that is `None`.
 fn start_brk(stat: &str) -> Option<u64> {
     let (_, after_name) = stat.rsplit_once(')')?;
     let address: u64 = after_name.split_whitespace().nth(44)?.parse().ok()?;
     (address > 0).then_some(address / PAGE_SIZE)
 }
 
-/// `mmap_base` is not told by the kernel; the mappings grow down from it, so it is where the highest of
-/// them ends, below the stack.
+/// The range from the heap's start to `mmap_base`. The kernel does not tell `mmap_base`; the mappings grow down from
+/// it, so the end of the highest one below the stack stands for it.
 fn root_range(start: u64, lines: &[Line<'_>]) -> Option<Range> {
     let stack = lines.iter().find(|line| line.path == "[stack]");
     let below = stack.map_or(u64::MAX, |stack| stack.pages.start);
@@ -200,7 +200,8 @@ fn push(ranges: &mut Vec<Range>, next: Range) {
     }
 }
 
-/// Whole 2 MiB blocks, joined where they touch; then the nearest ones, until there are few enough.
+/// The mappings as whole 2 MiB blocks, joined if they touch; then the nearest ones are joined until there are few
+/// enough.
 fn seeds(mapped: &[Range]) -> Vec<Range> {
     let mut seeds: Vec<Range> = Vec::new();
     for range in mapped {

@@ -1,41 +1,41 @@
-//! Which processes of this guest are managed.
+//! Choice of the processes of this guest that are managed.
 //!
-//! Responsible for: reading `/proc`, and choosing the largest ones (HyperTier §5 takes the largest alone).
-//! It leaves to others: what of them is managed.
+//! Responsible for: reading `/proc`, and choosing the largest ones (HyperTier §5 takes the largest alone). It leaves
+//! to others: which parts of them are managed.
 
 use std::collections::BTreeSet;
 use std::fs;
 
 use terrace_sys::HostRoot;
 
-/// Entries of `/proc` that are looked at in one go; a fork storm must not hold the agent.
+/// Most entries of `/proc` that are looked at in one go; a fork storm must not hold up the agent.
 const MOST_LOOKED_AT: usize = 32_768;
 
-/// What is asked for.
+/// The processes that the configuration asks for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Wanted {
-    /// Only these names; all where it is empty.
+    /// The only names that are managed; if empty, all are.
     pub names: Vec<String>,
-    /// Never these.
+    /// Names that are never managed.
     pub exclude: Vec<String>,
     /// Least resident memory, bytes.
     pub min_bytes: u64,
-    /// Most processes.
+    /// Most processes at a time.
     pub most: usize,
 }
 
 /// A process that is to be managed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Found {
-    /// Its number.
+    /// The process's number.
     pub pid: u32,
-    /// Its name, as the kernel shows it (at most 15 bytes).
+    /// The process's name, as the kernel shows it (at most 15 bytes).
     pub name: String,
     /// Resident memory, bytes.
     pub resident_bytes: u64,
 }
 
-/// How much larger, in quarters, a process must be to take a managed one's place; those of about one size
+/// Factor, in quarters, by which a process must be larger to take a managed one's place. Processes of about one size
 /// would otherwise take turns, and what was learned of them would be lost each time.
 const STAYS_QUARTERS: u64 = 5;
 
@@ -43,7 +43,7 @@ const STAYS_QUARTERS: u64 = 5;
 /// clearly larger. One that ends meanwhile is left out.
 ///
 /// # Errors
-/// Where `/proc` cannot be listed.
+/// If `/proc` cannot be listed.
 pub fn find(
     root: &HostRoot,
     wanted: &Wanted,
@@ -88,7 +88,7 @@ fn look(root: &HostRoot, pid: u32, wanted: &Wanted, managed: bool) -> Option<Fou
     })
 }
 
-/// The kernel cuts names at 15 bytes.
+/// Whether a listed name is that of a process; the kernel cuts names at 15 bytes.
 fn is_named(listed: &str, name: &str) -> bool {
     listed == name || (name.len() == 15 && listed.starts_with(name))
 }

@@ -1,7 +1,7 @@
 //! The programs under management: who came, who ended, and what they have mapped.
 //!
-//! Responsible for: following `/proc`, and what the controller is to hear of it. It leaves to others: which processes
-//! are wanted ([`crate::processes`]), and one process ([`crate::managed`]).
+//! Responsible for: following `/proc`, and what the controller hears of it. It leaves to others: which processes are
+//! wanted ([`crate::processes`]), and one process ([`crate::managed`]).
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -25,7 +25,7 @@ pub struct Programs {
     looked_at: Option<Tick>,
 }
 
-/// What the controller is to hear of one look at `/proc`.
+/// News for the controller from one look at `/proc`.
 struct News<'a> {
     /// The number of the epoch that ends next.
     epoch: u32,
@@ -34,7 +34,7 @@ struct News<'a> {
 }
 
 impl Programs {
-    /// None yet; those that are wanted are found by the first look.
+    /// No programs yet; the first look finds those that are wanted.
     #[must_use]
     pub fn new(root: HostRoot, following: Following) -> Self {
         Self {
@@ -51,12 +51,12 @@ impl Programs {
         self.managed.get(&pid)
     }
 
-    /// All of them, by process.
+    /// All programs, by process.
     pub fn iter(&self) -> impl Iterator<Item = &Managed> {
         self.managed.values()
     }
 
-    /// What a sampler is told of them.
+    /// The programs as a sampler's targets.
     #[must_use]
     pub fn targets(&self) -> Vec<Target> {
         self.iter().map(Managed::target).collect()
@@ -76,8 +76,8 @@ impl Programs {
         }
     }
 
-    /// New processes and mappings, every now and then; those that ended, at once. What the controller is to hear, in
-    /// its order; `epoch` is the number of the epoch that ends next.
+    /// Looks for new processes and mappings every now and then, and for those that ended at once. Returns the events
+    /// for the controller, in order; `epoch` is the number of the epoch that ends next.
     #[must_use]
     pub fn follow(&mut self, now: Tick, epoch: u32, journal: &mut Journal) -> Vec<RangesEvent> {
         let mut news = News {
@@ -116,7 +116,7 @@ impl Programs {
         }
     }
 
-    /// Forgets the other processes.
+    /// Forgets the processes that are not wanted.
     fn keep(&mut self, news: &mut News, wanted: impl Fn(&Managed) -> bool) {
         let gone = self.managed.extract_if(.., |_, managed| !wanted(managed));
         news.events

@@ -1,7 +1,7 @@
 //! The log of a run: all that the controller of ranges heard and decided, for `terrace sim replay`.
 //!
-//! It is written by the loop itself, an epoch at a time. A log that cannot be written, or has reached its limit, ends and
-//! says so; the agent goes on without it.
+//! The loop itself writes the log, an epoch at a time. A log that cannot be written, or has reached its limit, ends
+//! and says so; the agent goes on without it.
 
 use std::fs::File;
 use std::io::{BufWriter, Write as _};
@@ -15,13 +15,13 @@ use terrace_proto::log::{RangesRecord, Record, Start, end_frame, frame, header};
 use terrace_proto::ranges::RangesAction;
 use terrace_sys::new_log_file;
 
-/// Bytes that a log has at most.
+/// Most bytes of a log.
 const LIMIT: u64 = 1 << 30;
 
 /// A log in a file.
 #[derive(Debug)]
 pub struct FileLog {
-    /// None once it ended.
+    /// The open file; `None` once the log ended.
     out: Option<BufWriter<File>>,
     written: u64,
     limit: u64,
@@ -32,7 +32,8 @@ impl FileLog {
     /// already is kept beside it, with `previous` as its ending.
     ///
     /// # Errors
-    /// Where others can change what is in the folder, or what is there is no file of ours. It is left as it is then.
+    /// If others can change the folder's contents, or if the name is taken by something that is no file of ours,
+    /// which then stays as it is.
     pub fn start(path: &Path, config: &Config) -> Result<Self> {
         Self::limited(path, config, LIMIT)
     }
@@ -55,10 +56,10 @@ impl FileLog {
         })
     }
 
-    /// Writes out what waits.
+    /// Writes out what is buffered.
     ///
     /// # Errors
-    /// Where it could not be written.
+    /// If it could not be written.
     pub fn finish(&mut self) -> Result<()> {
         match &mut self.out {
             Some(out) => out.flush().context("the log's last part is lost"),

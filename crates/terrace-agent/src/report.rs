@@ -1,11 +1,11 @@
-//! What the host is told of the guest and its agent.
+//! The report about the guest and its agent for the host.
 
 use terrace_proto::agent::{Activity, Faults, Mechanism, NodeMemory, Pressure, Report, Text};
 use terrace_sys::HostRoot;
 
 use crate::view::{View, cost};
 
-/// `/proc/pressure/memory`, where the kernel tells it.
+/// The memory pressure from `/proc/pressure/memory`; `None` if the kernel does not tell it.
 fn pressure(root: &HostRoot) -> Option<Pressure> {
     parse_pressure(&root.read("proc/pressure/memory").ok()?)
 }
@@ -28,7 +28,7 @@ fn parse_pressure(text: &str) -> Option<Pressure> {
     })
 }
 
-/// `12.34` as 1234; at most 100 percent.
+/// A percentage in hundredths: `12.34` as 1234; at most 100 percent.
 fn hundredths(text: &str) -> Option<u16> {
     let (whole, part) = text.split_once('.')?;
     let (whole, part): (u16, u16) = (whole.parse().ok()?, part.get(..2)?.parse().ok()?);
@@ -51,10 +51,10 @@ fn faults(root: &HostRoot) -> Faults {
     }
 }
 
-/// What the host is told.
+/// The report for the host.
 #[must_use]
 pub fn report(view: &View, root: &HostRoot) -> Report {
-    let (totals, wishes) = (view.account.totals, view.host.wishes());
+    let (totals, instructions) = (view.account.totals, view.host.instructions());
     let mut nodes: Vec<NodeMemory> = view
         .room
         .nodes()
@@ -84,9 +84,9 @@ pub fn report(view: &View, root: &HostRoot) -> Report {
             demoted_pages: totals.demoted_pages,
             failed_pages: totals.failed_pages + totals.busy_pages,
         },
-        mode: wishes.mode,
-        paused: wishes.paused,
-        budgets: wishes.budgets,
+        mode: instructions.mode,
+        paused: instructions.paused,
+        budgets: instructions.budgets,
         frames_taken: 0,
         frames_refused: totals.frames_refused,
     }

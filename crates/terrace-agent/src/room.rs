@@ -5,7 +5,7 @@ use terrace_proto::{PAGE_SIZE, TierId};
 use terrace_sys::topology::{NodeId, Topology, TopologyError, node_free_bytes};
 use terrace_sys::{HostRoot, topology};
 
-/// The guest's tiers, and what is free in them above the kernel's high watermarks.
+/// The guest's tiers, and their free memory above the kernel's high watermarks.
 #[derive(Debug)]
 pub struct Room {
     root: HostRoot,
@@ -16,7 +16,7 @@ impl Room {
     /// Reads the guest's nodes.
     ///
     /// # Errors
-    /// Where they cannot be read or `definitions` do not fit them.
+    /// If they cannot be read or `definitions` do not fit them.
     pub fn read(
         root: HostRoot,
         definitions: &[topology::TierDefinition],
@@ -41,7 +41,7 @@ impl Room {
         nodes.collect()
     }
 
-    /// Every node that is part of a tier: its tier, size and free bytes.
+    /// Every node that is part of a tier, each with its tier, size and free bytes.
     #[must_use]
     pub fn nodes(&self) -> Vec<(NodeId, TierId, u64, u64)> {
         let free = node_free_bytes(&self.root);
@@ -55,7 +55,7 @@ impl Room {
             .collect()
     }
 
-    /// Reads what is free on the nodes of all tiers.
+    /// Reads the free memory of the nodes of all tiers.
     #[must_use]
     pub fn free(&self) -> Vec<NodeFree> {
         let nodes = node_free_bytes(&self.root);

@@ -1,4 +1,4 @@
-//! What the agent tells about itself: one JSON object to whoever connects to its socket.
+//! The agent's status: one JSON object for whoever connects to its socket.
 
 use std::io::{Read as _, Write as _};
 use std::os::unix::net::UnixStream;
@@ -10,7 +10,7 @@ use anyhow::{Context as _, Result, bail};
 use serde::{Deserialize, Serialize};
 use terrace_sys::listen_at;
 
-/// How long somebody who asks may take, and how long an answer is waited for.
+/// Time limit of whoever asks, and of waiting for an answer.
 const PATIENCE: Duration = Duration::from_secs(5);
 /// Longest answer that is read.
 const MOST_BYTES: u64 = 4 << 20;
@@ -19,23 +19,23 @@ const MOST_BYTES: u64 = 4 << 20;
 #[derive(Clone, Debug, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Status {
-    /// The source of samples; `none` where no one works.
+    /// The source of samples; `none` if none works.
     pub sampler: String,
-    /// Why it is this one.
+    /// The reason why this source is in use.
     pub sampler_reason: String,
-    /// `placing`, `observing`, `paused`; as the host wishes `off` or `coordinated`.
+    /// `placing`, `observing` or `paused`; if at the host's instruction, `off` or `coordinated`.
     pub mode: String,
     /// Epochs that ended.
     pub epochs: u32,
-    /// Epochs since anything moved.
+    /// Epochs since a page last moved.
     pub quiet_epochs: u32,
     /// 4 KiB pages that came into the first tier.
     pub promoted_pages: u64,
     /// 4 KiB pages that left it.
     pub demoted_pages: u64,
-    /// Pages that were in use when they should move.
+    /// Pages that could not be moved because they were in use.
     pub busy_pages: u64,
-    /// Pages that could not be moved.
+    /// Pages that could not be moved for other reasons.
     pub failed_pages: u64,
     /// Samples that the kernel dropped.
     pub lost_samples: u64,
@@ -53,7 +53,7 @@ pub struct Status {
     pub processes: Vec<ProcessStatus>,
     /// The hottest ranges.
     pub ranges: Vec<RangeStatus>,
-    /// What happened lately.
+    /// The latest events.
     pub events: Vec<EventStatus>,
     /// The channel to the host.
     pub channel: ChannelStatus,
@@ -62,9 +62,9 @@ pub struct Status {
 /// A tier.
 #[derive(Clone, Debug, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct TierStatus {
-    /// For people.
+    /// The tier's name, for people.
     pub name: String,
-    /// Its nodes.
+    /// The tier's nodes.
     pub nodes: Vec<u32>,
     /// Size, bytes.
     pub total_bytes: u64,
@@ -75,45 +75,45 @@ pub struct TierStatus {
 /// A process.
 #[derive(Clone, Debug, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct ProcessStatus {
-    /// Its number.
+    /// The process's number.
     pub pid: u32,
-    /// Its name.
+    /// The process's name.
     pub name: String,
-    /// Ranges that it is divided into.
+    /// Ranges into which its memory is divided.
     pub leaves: usize,
-    /// Pages of its root, 4 KiB.
+    /// Size of its root in 4 KiB pages.
     pub root_pages: u64,
-    /// Its memory in the first tier, bytes.
+    /// The process's memory in the first tier, bytes.
     pub fast_bytes: u64,
-    /// Its memory elsewhere, bytes.
+    /// The process's memory elsewhere, bytes.
     pub slow_bytes: u64,
 }
 
-/// A range of a process.
+/// A range of a process's memory.
 #[derive(Clone, Debug, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct RangeStatus {
-    /// Whose.
+    /// The process's number.
     pub pid: u32,
     /// First virtual address.
     pub start: u64,
-    /// First virtual address behind it.
+    /// First virtual address behind the range.
     pub end: u64,
-    /// Accesses that were seen, halved each epoch.
+    /// Accesses that were seen; the count is halved each epoch.
     pub count: u32,
-    /// Bytes of it in the first tier.
+    /// The range's bytes in the first tier.
     pub fast_bytes: u64,
-    /// Bytes of it elsewhere.
+    /// The range's bytes elsewhere.
     pub slow_bytes: u64,
-    /// Whether it belongs into the first tier.
+    /// Whether the range belongs in the first tier.
     pub fits: bool,
 }
 
-/// Something that happened.
+/// An event, for people.
 #[derive(Clone, Debug, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct EventStatus {
-    /// When.
+    /// The epoch in which it happened.
     pub epoch: u32,
-    /// What.
+    /// The event in words.
     pub text: String,
 }
 
@@ -122,11 +122,11 @@ pub struct EventStatus {
 pub struct ChannelStatus {
     /// `off`, `absent`, `greeting`, `connected`, `refused`, `silent`.
     pub state: String,
-    /// More, for people.
+    /// The details, for people.
     pub detail: String,
 }
 
-/// Answers everybody who connects with what the agent last said.
+/// The current status, served to everybody who connects.
 #[derive(Clone, Debug, Default)]
 pub struct Board(Arc<Mutex<String>>);
 
@@ -134,7 +134,7 @@ impl Board {
     /// Becomes the one agent of this socket, which only its owner may use, and answers from now on.
     ///
     /// # Errors
-    /// Where another agent listens there, or the socket cannot be made.
+    /// If another agent listens there, or if the socket cannot be made.
     pub fn serve(socket: &Path) -> Result<Self> {
         let (listener, file) = listen_at(socket, 0o600)?;
         // It is there until the agent ends, and dead then: the next one replaces it.
@@ -147,7 +147,7 @@ impl Board {
         Ok(board)
     }
 
-    /// Shows something from now on.
+    /// Replaces the status that is served.
     pub fn show(&self, status: &Status) {
         // A status is plain data; it always has a JSON form.
         let text = serde_json::to_string(status).unwrap_or_default();
@@ -166,10 +166,10 @@ impl Board {
     }
 }
 
-/// Asks a running agent.
+/// Asks a running agent for its status.
 ///
 /// # Errors
-/// Where none runs, or it does not answer.
+/// If none runs, or if it does not answer.
 pub fn ask(socket: &Path) -> Result<Status> {
     let stream = UnixStream::connect(socket).with_context(|| {
         format!(

@@ -10,17 +10,17 @@ use bytesize::ByteSize;
 
 use crate::status::{RangeStatus, Status, ask};
 
-/// Ranges that a frame shows.
+/// Most ranges in a frame.
 const RANGES: usize = 16;
-/// Sentences that a frame shows.
+/// Most sentences in a frame.
 const EVENTS: usize = 5;
-/// Characters of a bar.
+/// Width of a bar, characters.
 const BAR: usize = 20;
 
-/// Shows frame after frame until the program is ended, or one.
+/// Shows one frame, or frame after frame until the program is ended.
 ///
 /// # Errors
-/// Where no agent answers.
+/// If no agent answers.
 pub fn watch(socket: &Path, interval: Duration, once: bool) -> Result<()> {
     let mut out = std::io::stdout();
     let clear = out.is_terminal() && !once;
@@ -39,7 +39,7 @@ pub fn watch(socket: &Path, interval: Duration, once: bool) -> Result<()> {
     }
 }
 
-/// One frame.
+/// The text of one frame.
 #[must_use]
 pub fn frame(status: &Status) -> String {
     let mut text = String::new();

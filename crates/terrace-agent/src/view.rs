@@ -1,4 +1,4 @@
-//! The agent as it is now, from its parts: what `status` tells.
+//! The agent as it is now, from its parts, for `status`.
 
 use terrace_core::ranges::Ranges;
 use terrace_proto::PAGE_SIZE;
@@ -14,25 +14,25 @@ use crate::room::Room;
 use crate::sampler::Samplers;
 use crate::status::{EventStatus, ProcessStatus, RangeStatus, Status, TierStatus};
 
-/// Ranges that are told, hottest first.
+/// Most ranges that are reported, hottest first.
 const RANGES: usize = 64;
 
 /// The agent's parts, to look at.
 #[derive(Clone, Copy, Debug)]
 pub struct View<'a> {
-    /// Whether pages may be moved by the agent's own configuration.
+    /// Whether the agent's own configuration lets pages move.
     pub moves: bool,
     /// The guest's tiers.
     pub room: &'a Room,
     /// The source of samples.
     pub samplers: &'a Samplers,
-    /// What the controller knows.
+    /// The controller's state.
     pub ranges: &'a Ranges,
     /// The programs under management.
     pub programs: &'a Programs,
-    /// What came of the epochs.
+    /// The outcome of the epochs.
     pub account: &'a Account,
-    /// What the host wishes.
+    /// The host's instructions.
     pub host: &'a Host,
 }
 
@@ -66,12 +66,12 @@ impl View<'_> {
     }
 
     fn mode(&self) -> &'static str {
-        let wishes = self.host.wishes();
-        if wishes.paused {
+        let instructions = self.host.instructions();
+        if instructions.paused {
             "paused"
-        } else if wishes.mode == Mode::Off {
+        } else if instructions.mode == Mode::Off {
             "off"
-        } else if wishes.mode == Mode::Coordinated {
+        } else if instructions.mode == Mode::Coordinated {
             "coordinated"
         } else if self.moves && self.room.topology().tiers.len() > 1 {
             "placing"
@@ -138,7 +138,7 @@ fn event((epoch, text): (u32, &str)) -> EventStatus {
     }
 }
 
-/// What this process has cost so far.
+/// The cost of this process so far.
 pub(crate) fn cost() -> Cost {
     let cpu = process_cpu_time().as_nanos();
     Cost {
@@ -147,7 +147,7 @@ pub(crate) fn cost() -> Cost {
     }
 }
 
-/// Of this process; 0 if `/proc` does not say.
+/// Resident memory of this process, bytes; 0 if `/proc` does not say.
 fn resident_bytes() -> u64 {
     let statm = std::fs::read_to_string("/proc/self/statm").unwrap_or_default();
     let pages = statm.split_whitespace().nth(1).and_then(|n| n.parse().ok());

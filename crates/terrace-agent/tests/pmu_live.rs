@@ -1,8 +1,8 @@
 //! The PMU sampler on records of the running kernel: page faults, which every machine samples.
 //!
-//! Most of these tests sample their own thread and the children that it starts, which
-//! `kernel.perf_event_paranoid` up to 2 permits to everybody; where nothing is permitted they say so by name.
-//! With `TERRACE_NEEDS_PERF` set they fail instead.
+//! Most of these tests sample their own thread and the children that it starts, which `kernel.perf_event_paranoid` up
+//! to 2 permits to everybody. If nothing is permitted, they say so by name. With `TERRACE_NEEDS_PERF` set they fail
+//! instead.
 
 #![allow(clippy::unwrap_used, reason = "test helpers outside of test functions")]
 
@@ -18,7 +18,7 @@ use terrace_core::ranges::{Params, Range, RangeTree};
 use terrace_sys::perf::{Event, EventAttr, SOFTWARE, SOFTWARE_PAGE_FAULTS, Scope};
 use terrace_sys::{HostRoot, SharedMapping, SysError};
 
-/// Opens events of this thread, and of what it starts later, where events of a CPU were asked for.
+/// Opens events of this thread, and of the children it starts later, where events of a CPU were asked for.
 #[derive(Debug)]
 struct Own;
 
@@ -44,7 +44,7 @@ impl Opener for Own {
     }
 }
 
-/// Whether the running kernel lets the opener open page faults; said past the harness's capture where not.
+/// Whether the running kernel lets the opener open page faults. If not, the test says so past the harness's capture.
 fn permitted(test: &str, opener: &dyn Opener) -> bool {
     let attr = Recipe::page_faults().events[0].attr;
     match opener.open(&attr, Scope::Cpu(0), None) {
@@ -116,7 +116,7 @@ fn drain(pmu: &mut Pmu) -> (Vec<Sample>, Drained) {
     (samples, drained)
 }
 
-/// How many of the samples are of a range.
+/// The number of samples that are of a range.
 fn within(samples: &[Sample], range: Range) -> usize {
     let inside = |s: &&Sample| range.start <= s.range.start && s.range.end <= range.end;
     samples.iter().filter(inside).count()
@@ -191,7 +191,7 @@ fn the_hottest_of_several_mappings_is_found() {
     assert_eq!((hottest.range, hottest.count), (seeds[2], 1000));
 }
 
-/// The calling thread runs on no other CPU any more.
+/// Binds the calling thread to the CPU on which it runs.
 fn stay_on_this_cpu() {
     // SAFETY: takes no pointers.
     let cpu = unsafe { libc::sched_getcpu() };
@@ -315,7 +315,7 @@ fn go_and_wait(mut shell: Child) {
     assert_eq!(shell.wait().unwrap().code(), Some(7));
 }
 
-/// A storm of forks and exits under one watched process.
+/// Runs a storm of forks and exits under one watched process.
 fn forks_and_exits(pmu: &mut Pmu) {
     pmu.watch(&me()).unwrap();
     let shells = [forking_shell(20), forking_shell(20)];
@@ -369,7 +369,7 @@ fn put(dir: &Path, file: &str, text: &str) {
     std::fs::write(path, text).unwrap();
 }
 
-/// Opens page faults where PEBS is asked for: faults as such for loads, minor faults for stores. Notes which
+/// An opener of page faults where PEBS is asked for: faults as such for loads, minor faults for stores. Notes which
 /// events had a leader.
 #[derive(Debug, Clone, Default)]
 struct InsteadOfPebs {

@@ -1,5 +1,5 @@
-//! The whole loop on a real process of this machine, with a sampler that says what the test wants and a
-//! kernel that only notes where pages are: on a machine with one node nothing can really move.
+//! The whole loop on a real process of this machine, with a sampler whose samples the test sets and a kernel that
+//! only notes where pages are: on a machine with one node nothing can really move.
 
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::path::Path;
@@ -7,9 +7,9 @@ use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex};
 
 use terrace_agent::agent::Agent;
-use terrace_agent::channel::{FrameWishes, Wishes};
+use terrace_agent::channel::{FrameRequests, Instructions};
 use terrace_agent::config::Config;
-use terrace_agent::host::own_wishes;
+use terrace_agent::host::own_instructions;
 use terrace_agent::room::Room;
 use terrace_agent::sampler::{Drained, Sample, Sampler, SamplerError, Samplers, Target};
 use terrace_core::ranges::{Params, Range};
@@ -40,7 +40,7 @@ fn child_with_memory() {
 /// A running program with memory; ends with the test.
 struct Program {
     child: Child,
-    /// First whole block of its memory, as a page number.
+    /// The first whole block of its memory, as a page number.
     start: u64,
 }
 
@@ -96,7 +96,7 @@ fn kernel() -> FakePages {
     kernel
 }
 
-/// Says that ranges were accessed so often in each epoch.
+/// A sampler that reports so many accesses of ranges in each epoch.
 #[derive(Clone, Default)]
 struct Told(Arc<Mutex<Vec<(Range, u32)>>>);
 
@@ -136,7 +136,7 @@ thread_local! {
     static PID: std::cell::Cell<u32> = const { std::cell::Cell::new(0) };
 }
 
-/// One of this machine's processes, and two nodes.
+/// A machine with one real process and two nodes.
 fn machine(dir: &Path, pid: u32) -> HostRoot {
     let put = |path: &str, text: &str| {
         let path = dir.join(path);
@@ -206,7 +206,7 @@ impl Bench {
         u64::try_from((range.start..range.end).filter(fast).count()).expect("as set up")
     }
 
-    /// Pages of the program's memory; its text and stack come up beside it.
+    /// The number of pages of the program's memory in fast memory; its text and stack come up beside it.
     fn memory_on_fast(&self) -> u64 {
         self.on_fast(self.program.blocks(0, 31))
     }
@@ -260,9 +260,9 @@ fn an_agent_that_may_not_move_only_observes() {
 fn a_paused_agent_does_nothing() {
     let mut bench = Bench::new("");
     bench.tell(&[(bench.program.blocks(10, 4), 600)]);
-    bench.agent.wish(Wishes {
+    bench.agent.follow(Instructions {
         paused: true,
-        ..own_wishes(Budgets::default())
+        ..own_instructions(Budgets::default())
     });
     bench.steps(12);
     let status = bench.agent.status();
@@ -275,14 +275,14 @@ fn an_agent_that_the_host_wants_off_or_coordinated_leaves_accesses_and_pages_alo
     for mode in [Mode::Off, Mode::Coordinated] {
         let mut bench = Bench::new("");
         bench.tell(&[(bench.program.blocks(10, 4), 600)]);
-        bench.agent.wish(Wishes {
+        bench.agent.follow(Instructions {
             by_host: true,
             mode,
-            frames: FrameWishes {
+            frames: FrameRequests {
                 promote: vec![Gfn(1), Gfn(2)],
                 demote: vec![Gfn(3)],
             },
-            ..own_wishes(Budgets::default())
+            ..own_instructions(Budgets::default())
         });
         bench.steps(12);
         assert_eq!(bench.agent.status().mode, mode.to_string());
@@ -353,7 +353,7 @@ fn a_run_that_was_recorded_is_replayed_to_the_byte() {
     bench.tell(&[(bench.program.blocks(10, 6), 600)]);
     bench.steps(12);
     bench.tell(&[(bench.program.blocks(20, 6), 600)]);
-    bench.agent.wish(own_wishes(
+    bench.agent.follow(own_instructions(
         Budgets::new(64 << 20, 50).expect("within bounds"),
     ));
     bench.steps(8);

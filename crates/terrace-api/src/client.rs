@@ -20,13 +20,13 @@ use crate::types::ErrorBody;
 const MAX_ANSWER: usize = 64 << 20;
 /// Longest wait for an answer.
 const TIMEOUT: Duration = Duration::from_secs(30);
-/// Between two tries to connect where the daemon's queue is full.
+/// Pause between two tries to connect while the daemon's queue is full.
 const PAUSE: Duration = Duration::from_millis(5);
 
-/// Why a request gave no answer.
+/// The reason why a request has no answer.
 #[derive(Debug, thiserror::Error)]
 pub enum ClientError {
-    /// Somebody listens, but not for this user.
+    /// A daemon listens, but this user may not connect.
     #[error(
         "you may not talk to terraced at {path}: its socket is for its owner and group alone (mode 0660). \
          Run this as root (sudo), or as a member of the socket's group"
@@ -35,31 +35,31 @@ pub enum ClientError {
         /// The socket.
         path: PathBuf,
     },
-    /// Nobody listens.
+    /// No daemon listens.
     #[error(
-        "cannot reach terraced at {path}: {why}. Is it running? \
-         (`terraced --config FILE`, or --socket if it listens elsewhere)"
+        "cannot reach terraced at {path}: {why}. Start it (`systemctl start terraced`), or name its socket \
+         (--socket, TERRACE_SOCKET)"
     )]
     Connect {
         /// The socket.
         path: PathBuf,
-        /// Why.
+        /// The error of the connection.
         why: std::io::Error,
     },
     /// The daemon said no.
     #[error("{0}")]
     Refused(String),
-    /// The connection broke, or the answer was no HTTP.
+    /// The connection broke, or the answer was not HTTP.
     #[error("terraced at {path} did not answer properly: {what}")]
     Broken {
         /// The socket.
         path: PathBuf,
-        /// What went wrong.
+        /// The error, for people.
         what: String,
     },
 }
 
-/// Asks one daemon.
+/// A client of one daemon.
 #[derive(Clone, Debug)]
 pub struct Client {
     socket: PathBuf,
@@ -77,7 +77,7 @@ impl Client {
     /// `GET path`.
     ///
     /// # Errors
-    /// Where the daemon cannot be reached, says no, or answers something else than a `T`.
+    /// If the daemon cannot be reached, refuses, or answers something else than a `T`.
     pub async fn get<T: DeserializeOwned>(&self, path: &str) -> Result<T, ClientError> {
         self.send(Method::GET, path, Bytes::new()).await
     }
@@ -148,7 +148,8 @@ impl Client {
         Ok((status, body.to_bytes()))
     }
 
-    /// Waits where too many others connect at the same time: until the time for the answer is over.
+    /// Connects to the socket. While too many others connect at the same time it tries again, until the time for the
+    /// answer is over.
     async fn connect(&self) -> std::io::Result<UnixStream> {
         loop {
             match UnixStream::connect(&self.socket).await {
@@ -177,7 +178,7 @@ impl Client {
     }
 }
 
-/// An answer whose texts stand on a terminal as they are, whoever it came from.
+/// Reads an answer. Its texts are safe to print on a terminal, whoever they came from.
 fn read<T: DeserializeOwned>(bytes: &[u8]) -> serde_json::Result<T> {
     let mut value = serde_json::from_slice(bytes)?;
     plain::escape(&mut value);
@@ -221,7 +222,7 @@ mod tests {
         let denied = std::io::ErrorKind::PermissionDenied.into();
         let text = client.unreachable(denied).to_string();
         assert!(text.contains("sudo") && text.contains("/run/terrace/terraced.sock"));
-        assert!(!text.contains("Is it running?"), "{text}");
+        assert!(!text.contains("Start it"), "{text}");
     }
 
     #[tokio::test]
@@ -230,7 +231,7 @@ mod tests {
         let error = client.get::<ErrorBody>("/v1/status").await.unwrap_err();
         let text = error.to_string();
         assert!(
-            text.contains("/nonexistent/terraced.sock") && text.contains("Is it running?"),
+            text.contains("/nonexistent/terraced.sock") && text.contains("Start it"),
             "{text}"
         );
     }

@@ -7,26 +7,26 @@ pub use terrace_proto::provision::{
     Elastic, ElasticTier, GuestTier, Order, OrderState, Ordered, Orders, Resident,
 };
 
-/// What a VM shall have of each tier, bytes; what is absent stays as it is.
+/// The size that a VM is to have of each tier, bytes; absent tiers stay as they are.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Resize {
-    /// Of its first tier.
+    /// The size of the first tier.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub fast_bytes: Option<u64>,
-    /// Of its second tier.
+    /// The size of the second tier.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub slow_bytes: Option<u64>,
-    /// Of each tier, fastest first, instead of the two above; `null`: it stays as it is.
+    /// The size of each tier, fastest first, instead of the two above; `null`: that tier stays as it is.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tiers_bytes: Option<Vec<Option<u64>>>,
 }
 
 impl Resize {
-    /// The list of tiers that this names.
+    /// The sizes as a list, one for each tier.
     ///
     /// # Errors
-    /// If it names sizes in both ways, or of more tiers than there can be.
+    /// If sizes are given in both ways, or for more tiers than there can be.
     pub fn list(&self) -> Result<Vec<Option<u64>>, String> {
         let two = [self.fast_bytes, self.slow_bytes];
         match &self.tiers_bytes {

@@ -1,4 +1,4 @@
-//! JSON whose texts stand on any terminal as they are: what others said is escaped once more where it is written, and
+//! JSON whose texts are safe to print on any terminal: foreign text is escaped once more where it is written, and
 //! where it is read, so that neither a program that prints an answer nor one that trusts the daemon can be steered.
 
 use std::io::{self, Write};
@@ -11,7 +11,7 @@ use terrace_proto::printable::printable;
 /// A value as JSON.
 ///
 /// # Errors
-/// Where it has none.
+/// If the value has no JSON form.
 pub fn to_json<T: Serialize>(value: &T) -> serde_json::Result<Vec<u8>> {
     let mut out = Vec::new();
     value.serialize(&mut Serializer::with_formatter(&mut out, Plain))?;

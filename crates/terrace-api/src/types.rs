@@ -6,15 +6,16 @@ use serde::{Deserialize, Serialize};
 
 use crate::elastic::Elastic;
 
+use terrace_proto::agent::{Activity, Cost, Mechanism, NodeMemory};
 pub use terrace_proto::snapshot::{
-    Cell, HeatMap, Neighbours, PageExplanation, PlannedMove, RankClass, Refused, Round, ScanCost,
-    Share,
+    Cell, Finding, Health, HeatMap, Neighbours, PageExplanation, PlannedMove, RankClass, Refused,
+    Round, ScanCost, Share,
 };
 
-/// Any failed request.
+/// The body of any failed request.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ErrorBody {
-    /// What happened and what to do, one sentence or two.
+    /// The error and what to do about it, one sentence or two.
     pub error: String,
 }
 
@@ -27,15 +28,15 @@ pub struct Status {
     pub uptime_s: f64,
     /// Name of the default policy.
     pub policy: String,
-    /// Moves are turned on in general (a VM may still be observed only).
+    /// Whether moves are turned on for some VM; others may be observed only.
     pub moves: bool,
-    /// Everything is paused.
+    /// Whether everything is paused.
     pub paused: bool,
     /// Memory tiers.
     pub tiers: Vec<Tier>,
-    /// VMs that were found.
+    /// Number of VMs that were found.
     pub vms: usize,
-    /// Why the observation log ended before its time, where it did.
+    /// The reason why the observation log ended early; `null` if it did not.
     #[serde(default)]
     pub log_ended: Option<String>,
 }
@@ -43,17 +44,17 @@ pub struct Status {
 /// One memory tier of the host.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Tier {
-    /// Its name in the configuration, or `fast`, `slow`, `tier2`, `tier3`.
+    /// The tier's name in the configuration, or `fast`, `slow`, `tier2`, `tier3`.
     pub name: String,
     /// NUMA nodes.
     pub nodes: Vec<u32>,
-    /// All memory, bytes.
+    /// All memory of the tier, bytes.
     pub total_bytes: u64,
-    /// Free above the kernel's watermarks, bytes.
+    /// Memory that is free above the kernel's watermarks, bytes.
     pub free_bytes: u64,
 }
 
-/// What the daemon does with a VM.
+/// The state of a VM's management.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Mode {
@@ -61,7 +62,7 @@ pub enum Mode {
     Managed,
     /// Scanned; moves are off.
     Observed,
-    /// The agent in the guest manages it; the host does not look into it.
+    /// The agent in the guest manages the VM; the host does not look into it.
     Guest,
     /// Neither scanned nor moved until resumed.
     Paused,
@@ -87,35 +88,35 @@ impl std::fmt::Display for Mode {
 /// `GET /v1/vms`: one of the list.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Vm {
-    /// The hypervisor's name for it, or its process id.
+    /// The hypervisor's name for the VM, or its process id.
     pub name: String,
-    /// The hypervisor's process, where it is known.
+    /// The hypervisor's process id; `null` if it is not known.
     pub pid: Option<u32>,
-    /// What it runs under.
+    /// The kind of hypervisor, as `QEMU`.
     pub hypervisor: String,
-    /// What the daemon does with it.
+    /// The state of the VM's management.
     pub mode: Mode,
-    /// Why the mode is what it is.
+    /// The reason for the mode.
     pub reason: String,
     /// Guest RAM, bytes.
     pub memory_bytes: u64,
-    /// Bytes in each tier as the kernel last said.
+    /// Bytes of the VM in each tier as the kernel last reported them.
     pub tier_bytes: Vec<u64>,
-    /// Its part in sharing the first tier; `null` where it has no nominal size.
+    /// The VM's part in sharing the first tier; `null` if the VM has no nominal size.
     pub share: Option<Share>,
     /// Rounds completed.
     pub rounds: u64,
-    /// Its pages may be moved.
+    /// Whether the VM's pages may be moved.
     pub moves: bool,
-    /// Pages (of 4 KiB) in the hot set of its last complete round; none before the first.
+    /// Pages (of 4 KiB) in the hot set of the last complete round; `null` before the first.
     pub hot_pages: Option<u64>,
-    /// Of these, pages that were in the first tier at that round's end.
+    /// Pages of that hot set that were in the first tier at the round's end.
     pub hot_on_fast_pages: Option<u64>,
-    /// Pages (of 4 KiB) promoted since it arrived.
+    /// Pages (of 4 KiB) promoted since the VM arrived.
     pub promoted_pages: u64,
-    /// Pages (of 4 KiB) demoted since it arrived.
+    /// Pages (of 4 KiB) demoted since the VM arrived.
     pub demoted_pages: u64,
-    /// The agent in the guest; `null` where none is configured.
+    /// The agent in the guest; `null` if none is configured.
     pub agent: Option<Agent>,
 }
 
@@ -124,37 +125,34 @@ pub struct Vm {
 pub struct Agent {
     /// The mode that is configured: `guest` or `coordinated`.
     pub mode: String,
-    /// Who really manages the VM's memory, in a sentence.
+    /// The actual manager of the VM's memory, in a sentence.
     pub in_force: String,
-    /// Why that is not what is configured, where it is not.
+    /// The reason why that differs from the configured mode; `null` if it does not.
     pub fallback: Option<String>,
-    /// What the agent does: speaking, silent, lying, …
+    /// The agent's state: speaking, silent, lying, …
     pub state: String,
-    /// Its program version.
+    /// Version of the agent's program.
     pub version: Option<String>,
-    /// QEMU's end of its port.
+    /// QEMU's end of the agent's port.
     pub socket: String,
     /// Heartbeats that were believed.
     pub heartbeats: u64,
-    /// Its last heartbeat of this connection.
+    /// The last heartbeat of this connection.
     pub report: Option<AgentReport>,
 }
 
-/// What an agent told last.
+/// An agent's last heartbeat.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AgentReport {
-    /// What it does: `guest`, `coordinated` or `off`.
+    /// The agent's mode: `guest`, `coordinated` or `off`.
     pub mode: String,
-    /// It is paused.
+    /// Whether the agent is paused.
     pub paused: bool,
-    /// What samples accesses; empty where nothing does.
-    pub sampler: String,
-    /// What estimates and places.
-    pub policy: String,
-    /// What moves pages.
-    pub mover: String,
+    /// The mechanisms that sample, estimate and place, and move pages.
+    #[serde(flatten)]
+    pub mechanism: Mechanism,
     /// The guest's NUMA nodes.
-    pub nodes: Vec<AgentNode>,
+    pub nodes: Vec<NodeMemory>,
     /// Share of the last 10 s in which some task waited for memory, hundredths of a percent.
     pub pressure_some_avg10_hundredths: Option<u16>,
     /// The same for all tasks at once.
@@ -163,68 +161,47 @@ pub struct AgentReport {
     pub major_faults: u64,
     /// Pages that the guest read from swap, since its boot.
     pub swap_in_pages: u64,
-    /// Pages that it wrote there.
+    /// Pages that the guest wrote to swap, since its boot.
     pub swap_out_pages: u64,
-    /// The agent's CPU time, ns.
-    pub cpu_ns: u64,
-    /// Its resident memory, bytes.
-    pub resident_bytes: u64,
-    /// Bytes a second that it may move.
+    /// The agent's own cost.
+    #[serde(flatten)]
+    pub cost: Cost,
+    /// Bytes a second that the agent may move.
     pub budget_bytes_per_s: u64,
-    /// Share of one CPU that it may take, percent.
+    /// Share of one CPU that the agent may take, percent.
     pub budget_cpu_percent: u8,
-    /// Epochs that ended.
-    pub epochs: u64,
-    /// Processes that it looks after.
-    pub processes: u32,
-    /// Pages (of 4 KiB) that it promoted.
-    pub promoted_pages: u64,
-    /// Pages (of 4 KiB) that it demoted.
-    pub demoted_pages: u64,
-    /// Pages (of 4 KiB) that it could not move.
-    pub failed_pages: u64,
-}
-
-/// One NUMA node of a guest.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct AgentNode {
-    /// Its number in the guest.
-    pub node: u32,
-    /// Place of its tier, as the guest sees it; 0 is the fastest.
-    pub tier: u8,
-    /// Its memory, bytes.
-    pub total_bytes: u64,
-    /// Free of that, bytes.
-    pub free_bytes: u64,
+    /// Counters of the agent's work since its start.
+    #[serde(flatten)]
+    pub activity: Activity,
 }
 
 /// `GET /v1/vms/{name}`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct VmDetail {
-    /// The line of the list.
+    /// The VM's entry in the list.
     pub vm: Vm,
-    /// What is ranked and moved as one, bytes (4096 or 2 MiB).
+    /// Size of the unit of ranking and moving, bytes (4096 or 2 MiB).
     pub unit_bytes: u64,
-    /// Why it is that.
+    /// The reason for that size.
     pub unit_reason: String,
     /// Floor and ceiling per tier, bytes.
     pub limits: Vec<Limit>,
-    /// What really runs at each stage, in the order of the loop.
+    /// The mechanism that really runs at each stage, in the order of the loop.
     pub stages: Vec<Stage>,
-    /// What the VM does right now.
+    /// The present phase of the VM, in words.
     pub phase: String,
     /// Number of the round that is under way.
     pub round_under_way: Option<u64>,
-    /// Seconds until the next round, where one is planned.
+    /// Seconds until the next round; `null` if none is planned.
     pub next_round_in_s: Option<f64>,
     /// The last rounds, oldest first.
     pub history: Vec<Round>,
     /// The last decisions, oldest first.
     pub reasons: Vec<Reason>,
-    /// Its elastic memory, where it has any.
+    /// The VM's elastic memory; `null` if there is none.
     #[serde(default)]
     pub elastic: Option<Elastic>,
-    /// What it costs the other VMs, where the host manages it.
+    /// The VM's cost to the other VMs; `null` if the host does not manage it.
     #[serde(default)]
     pub neighbours: Option<Neighbours>,
 }
@@ -232,9 +209,9 @@ pub struct VmDetail {
 /// Floor and ceiling of one tier.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Limit {
-    /// Kept for the VM, bytes.
+    /// Memory that is kept for the VM, bytes.
     pub floor_bytes: u64,
-    /// Never exceeded by moves, bytes; `null` where there is none.
+    /// Memory that moves never exceed, bytes; `null` if there is no ceiling.
     pub ceiling_bytes: Option<u64>,
 }
 
@@ -250,7 +227,7 @@ pub struct Stage {
 /// `POST /v1/vms/{name}/plan`: a round that moves nothing has begun; it ends in the VM's history.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Planning {
-    /// Its number.
+    /// The round's number.
     pub round: u64,
 }
 
@@ -259,54 +236,29 @@ pub struct Planning {
 pub struct Reason {
     /// Seconds since the daemon started.
     pub at_s: f64,
-    /// What was decided and why.
+    /// The decision and the reason for it.
     pub text: String,
 }
 
 /// `GET /v1/doctor`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Doctor {
-    /// About the host.
+    /// Findings about the host.
     pub host: Vec<Finding>,
-    /// About each VM.
+    /// Findings about each VM.
     pub vms: BTreeMap<String, Vec<Finding>>,
-}
-
-/// How well something works.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Health {
-    /// As it should be.
-    Ok,
-    /// Works, with something lost.
-    Degraded,
-    /// Does not work.
-    Missing,
-}
-
-/// One thing that was looked at.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Finding {
-    /// What was looked at.
-    pub name: String,
-    /// How well it works.
-    pub health: Health,
-    /// What was found.
-    pub found: String,
-    /// What to change, where something is to be gained.
-    pub advice: Option<String>,
 }
 
 /// `GET /v1/events?after=N`: one of the list.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct EventLine {
-    /// Rises by one with each event of the daemon's run.
+    /// Number of the event; rises by one with each event of the daemon's run.
     pub sequence: u64,
     /// Seconds since the daemon started.
     pub at_s: f64,
-    /// Which VM, where it is about one.
+    /// Name of the VM; `null` if the event is not about one.
     pub vm: Option<String>,
-    /// What happened.
+    /// The event in words.
     pub text: String,
 }
 
@@ -316,13 +268,51 @@ pub struct EventLine {
 pub struct Setting {
     /// Name of the setting.
     pub key: String,
-    /// Its value, with a unit where it has one.
+    /// The setting's value, with a unit if it has one.
     pub value: String,
 }
 
 /// The answer of a `POST`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Done {
-    /// What was done.
+    /// The action that was taken, in words.
     pub done: String,
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    /// Daemon and command may be of different builds.
+    #[test]
+    fn an_agents_report_and_a_finding_keep_their_keys() {
+        let report = json!({
+            "mode": "guest", "paused": true, "sampler": "damon", "policy": "hyperplace", "mover": "move_pages",
+            "nodes": [{"node": 0, "tier": 1, "total_bytes": 2, "free_bytes": 3}],
+            "pressure_some_avg10_hundredths": 4, "pressure_full_avg10_hundredths": null, "major_faults": 5,
+            "swap_in_pages": 6, "swap_out_pages": 7, "cpu_ns": 8, "resident_bytes": 9, "budget_bytes_per_s": 10,
+            "budget_cpu_percent": 11, "epochs": 12, "processes": 13, "promoted_pages": 14, "demoted_pages": 15,
+            "failed_pages": 16,
+        });
+        let read: AgentReport = serde_json::from_value(report.clone()).unwrap();
+        assert_eq!(serde_json::to_value(&read).unwrap(), report);
+        let finding = json!({"name": "swap", "health": "ok", "found": "none", "advice": null});
+        let read: Finding = serde_json::from_value(finding.clone()).unwrap();
+        assert_eq!(serde_json::to_value(&read).unwrap(), finding);
+    }
+
+    #[test]
+    fn what_an_older_daemon_does_not_say_of_a_page_is_not_made_up() {
+        let older = json!({
+            "gpa": 0, "gfn": 0, "tier": null, "known": true, "reads": 0, "writes": 0, "windows": 8, "degree": 0,
+            "threshold_degree": 0, "level": 0, "because": [],
+        });
+        let page: PageExplanation = serde_json::from_value(older).unwrap();
+        let page = serde_json::to_value(&page).unwrap();
+        for key in ["class", "unit_bytes", "unit_gpa"] {
+            assert_eq!(page[key], Value::Null, "{key}");
+        }
+    }
 }

@@ -1,4 +1,4 @@
-//! Classification: from a round's counts to hot set and exchange plan.
+//! The benchmark of classification: from a round's counts to hot set and exchange plan.
 
 use terrace_core::estimate::Estimator;
 use terrace_core::pages::Pages;
@@ -24,7 +24,7 @@ impl Classify {
     /// Counts of a VM with so many 4 KiB pages after a round of eight windows.
     ///
     /// # Panics
-    /// Where the number of pages is 0 or over 2^32.
+    /// If the number of pages is 0 or over 2^32.
     #[must_use]
     pub fn new(pages: u64) -> Self {
         let ram = Ram::new(&spec(pages, 0)).expect("the number of pages is in range");
@@ -75,18 +75,18 @@ impl Classify {
         }
     }
 
-    /// The very code that the engine runs at the end of a round.
+    /// Runs the very code that the engine runs at the end of a round.
     pub fn run(&mut self) -> Proposal {
         self.stage.propose(1, &self.pages, &self.room)
     }
 
-    /// Copies eight bytes a page.
+    /// Copies eight bytes a page: the baseline.
     pub fn copy(&mut self) {
         self.to.copy_from_slice(std::hint::black_box(&self.from));
         std::hint::black_box(&self.to);
     }
 
-    /// `classify_ns_per_page`: both, in turn; ns per page.
+    /// `classify_ns_per_page`: classification and copying in turn; ns per page.
     pub fn measure(&mut self) -> Measured {
         let pages = self.pages.units() as f64;
         Measured::in_turns(|_| (timed(|| self.run()), timed(|| self.copy()))).per(pages)

@@ -37,12 +37,12 @@ const AVAILABLE: u64 = 16 * 1024;
 const USED: u64 = 32 * 1024;
 const BUFFERS: u64 = 48 * 1024;
 
-/// Where a tier is, in bytes.
+/// The location of a tier, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Place {
-    /// Guest physical address of its first byte.
+    /// Guest physical address of the tier's first byte.
     pub start: u64,
-    /// Its length.
+    /// Length of the tier.
     pub len: u64,
 }
 
@@ -84,13 +84,13 @@ impl Guest {
         })
     }
 
-    /// Where its tiers are.
+    /// The locations of the tiers.
     #[must_use]
     pub fn tiers(&self) -> &[Place] {
         &self.tiers
     }
 
-    /// Its memory.
+    /// The VM's memory.
     #[must_use]
     pub fn memory(&self) -> &GuestMemoryMmap {
         &self.memory
@@ -99,16 +99,16 @@ impl Guest {
     /// The file behind a tier.
     ///
     /// # Panics
-    /// Where there is no such tier.
+    /// If there is no such tier.
     #[must_use]
     pub fn file(&self, tier: usize) -> &File {
         &self.files[tier]
     }
 
-    /// Where a tier is.
+    /// The location of a tier.
     ///
     /// # Panics
-    /// Where there is no such tier.
+    /// If there is no such tier.
     #[must_use]
     pub fn tier(&self, tier: usize) -> Place {
         self.tiers[tier]
@@ -138,7 +138,7 @@ impl Guest {
     /// Pages of a tier that have memory behind them, by number.
     ///
     /// # Panics
-    /// Where the kernel does not say.
+    /// If the kernel does not say.
     #[must_use]
     pub fn present(&self, tier: usize) -> Vec<u64> {
         let mut pages = Vec::new();
@@ -151,10 +151,10 @@ impl Guest {
         pages
     }
 
-    /// So many queues as the device sees them, set up as a hypervisor does, and the drivers of them.
+    /// So many queues as the device sees them, set up as a hypervisor does, and the driver's side of each.
     ///
     /// # Panics
-    /// Where rings do not fit into the memory.
+    /// If rings do not fit into the memory.
     #[must_use]
     pub fn queues<R: VringT<Memory>>(
         &self,
@@ -180,7 +180,7 @@ impl Guest {
     }
 }
 
-/// Memory as rings have it.
+/// The type of memory that rings take.
 type Memory = GuestMemoryAtomic<GuestMemoryMmap>;
 
 fn map(tiers: &[Place], files: &[File]) -> Result<GuestMemoryMmap, SysError> {
@@ -220,7 +220,7 @@ impl MockVm {
     /// A VM with these bytes per tier.
     ///
     /// # Errors
-    /// Where there is no memory, or sizes are not of whole pages.
+    /// If there is no memory, or sizes are not of whole pages.
     pub fn new(sizes: &[u64], orders: u32, limits: Limits) -> Result<Self, FlexError> {
         Self::of(Guest::new(sizes)?, orders, limits)
     }
@@ -228,7 +228,7 @@ impl MockVm {
     /// A VM with a tier for each of these files, all of it.
     ///
     /// # Errors
-    /// Where they cannot be mapped or are not of whole pages.
+    /// If they cannot be mapped or are not of whole pages.
     pub fn over(files: Vec<File>, orders: u32, limits: Limits) -> Result<Self, FlexError> {
         Self::of(Guest::over(files)?, orders, limits)
     }
@@ -252,7 +252,7 @@ impl MockVm {
     /// Two tiers of 8 MiB, both page sizes, statistics every second, no limit.
     ///
     /// # Panics
-    /// Where there is no memory.
+    /// If there is no memory.
     #[must_use]
     pub fn two_tiers() -> Self {
         let limits = Limits {
@@ -263,16 +263,16 @@ impl MockVm {
         Self::new(&[8 * MIB, 8 * MIB], 0x201, limits).expect("16 MiB of memory")
     }
 
-    /// Its description.
+    /// The device's description of the VM.
     #[must_use]
     pub fn config(&self) -> &Config {
         &self.config
     }
 
-    /// Its queues as the device sees them, and the drivers of them.
+    /// The VM's queues as the device sees them, and the driver's side of each.
     ///
     /// # Panics
-    /// Where rings do not fit into the memory.
+    /// If rings do not fit into the memory.
     #[must_use]
     pub fn rings(&self, event_idx: bool) -> (Vec<Ring>, Vec<MockRing>) {
         self.queues(queues(self.tiers().len()), event_idx)
@@ -282,9 +282,9 @@ impl MockVm {
 /// One descriptor as a driver writes it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Buffer {
-    /// Guest physical address.
+    /// Guest physical address of the buffer.
     pub gpa: u64,
-    /// Bytes.
+    /// Length of the buffer, bytes.
     pub len: u32,
     /// [`NEXT`], [`WRITE`], or anything.
     pub flags: u16,
@@ -313,7 +313,7 @@ impl MockRing {
             seen: 0,
             slot: 0,
         };
-        // Index, heads, and the wish for interrupts.
+        // Index, heads, and the request for interrupts.
         ring.put(ring.available(), &[0; 6 + 2 * RING_SIZE as usize]);
         ring.put(ring.used(), &[0; 4]);
         ring
@@ -412,7 +412,7 @@ impl MockRing {
         (half(gpa), half(gpa + 4))
     }
 
-    /// Chains that were answered since the last time, as head and length.
+    /// Chains that were answered since the last call, as head and length.
     pub fn answered(&mut self) -> Vec<(u32, u32)> {
         let until = u16::from_le_bytes(self.read(self.used() + 2));
         let mut answered = Vec::new();
@@ -436,7 +436,7 @@ impl MockRing {
         u16::from_le_bytes(self.read(event)) == self.posted.wrapping_sub(1)
     }
 
-    /// Chains that were posted.
+    /// Number of chains that were posted.
     #[must_use]
     pub fn posted(&self) -> u16 {
         self.posted

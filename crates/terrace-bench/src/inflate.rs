@@ -1,4 +1,4 @@
-//! The device of HyperFlex.
+//! The benchmark of HyperFlex's device.
 //!
 //! The mock driver inflates all of a tier of 256 MiB through a real ring, in chains of 512 entries whose pages are
 //! scattered in runs of eight; the baseline punches the very extents that each chain comes to. The tier is filled
@@ -29,7 +29,7 @@ const DEFLATE: usize = 3;
 /// `hyperflex_inflate_pages_per_s`; the baseline is `fallocate` alone. Medians of pages per second.
 ///
 /// # Errors
-/// Where there is no memory, or the device takes less than it is given.
+/// If there is no memory, or the device takes less than it is given.
 pub fn inflate() -> Result<Measured, FlexError> {
     let limits = Limits {
         total_pages: None,
@@ -91,7 +91,7 @@ struct Driver {
 }
 
 impl Driver {
-    /// Takes back what the parts that are not `odd` gave, all of which the device must have taken.
+    /// Takes back the pages of the parts that are not `odd`, all of which the device must have taken.
     fn empty(
         &mut self,
         parts: &[(&[Vec<Entry>], Vec<Extent>)],
@@ -147,7 +147,7 @@ fn chains(base: u64) -> Vec<Vec<Entry>> {
     entries.chunks(MAX_ENTRIES).map(<[Entry]>::to_vec).collect()
 }
 
-/// What a chain comes to in the tier's file, ascending, neighbours as one.
+/// The extents of a chain in the tier's file, ascending, neighbours as one.
 fn coalesced(chain: &[Entry], vm: &MockVm) -> Vec<Extent> {
     let mut pages: Vec<u64> = chain.iter().map(|e| e.gpa() - vm.tier(1).start).collect();
     pages.sort_unstable();

@@ -1,4 +1,4 @@
-//! What `terrace bench` measures: each fast path beside a baseline of the same run.
+//! The measurements of `terrace bench`: each fast path beside a baseline of the same run.
 //!
 //! Responsible for: inputs, runs and baselines. It leaves to others: counting allocations, and printing.
 

@@ -1,17 +1,17 @@
-//! A figure and what it is compared with.
+//! A figure and the baseline that it is compared with.
 
 use std::hint::black_box;
 use std::time::Instant;
 
-/// Runs of which the median counts.
+/// Number of runs of which the median counts.
 pub(crate) const RUNS: usize = 5;
 
-/// What was measured, and its baseline of the same run, in the same unit.
+/// A figure and its baseline of the same run, in the same unit.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Measured {
-    /// The fast path.
+    /// The figure of the fast path.
     pub value: f64,
-    /// What it is compared with.
+    /// The figure of the baseline.
     pub baseline: f64,
 }
 

@@ -1,4 +1,4 @@
-//! The range tree of `hyperplace`.
+//! The benchmark of `hyperplace`'s range tree.
 
 use std::hint::black_box;
 
@@ -6,7 +6,7 @@ use terrace_core::ranges::{Held, Params, Plan, Range, RangeTree, rank};
 
 use crate::measured::{Measured, timed};
 
-/// Leaves that the tree has.
+/// Number of the tree's leaves.
 const LEAVES: usize = 1000;
 
 /// Samples counted per run.
@@ -63,7 +63,7 @@ pub fn range_tree_epoch() -> Measured {
     .per(f64::from(EPOCHS) * 1000.0)
 }
 
-/// What the leaves are sorted by: accesses per page, then age.
+/// The keys by which the leaves are sorted: accesses per page, then age.
 fn keys(tree: &RangeTree) -> Vec<(u64, u32)> {
     let density = |count, pages| u64::from(count) * 65_536 / pages;
     tree.leaves()
@@ -71,7 +71,7 @@ fn keys(tree: &RangeTree) -> Vec<(u64, u32)> {
         .collect()
 }
 
-/// A tenth of the leaves takes most of the accesses; another tenth after some epochs.
+/// Counts accesses, most of them in a tenth of the leaves; in another tenth after some epochs.
 fn feed(tree: &mut RangeTree, epoch: u32) {
     let leaves: Vec<Range> = tree.leaves().map(|leaf| leaf.range).collect();
     for (i, range) in (0_u64..).zip(leaves) {
@@ -84,7 +84,7 @@ fn feed(tree: &mut RangeTree, epoch: u32) {
     }
 }
 
-/// A tenth of the pages is in fast memory, spread over half of the ranges.
+/// The placement of a range: a tenth of all pages is in fast memory, spread over half of the ranges.
 fn held(range: Range) -> Held {
     let fast = if range.start.is_multiple_of(1024) {
         range.pages() / 5

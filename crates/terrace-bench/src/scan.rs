@@ -1,4 +1,4 @@
-//! What a scan costs: the real [`Scanner`] over simulated memory, beside a baseline over the same bytes.
+//! The cost of a scan: the real [`Scanner`] over simulated memory, beside a baseline over the same bytes.
 //!
 //! The guest: 32 GiB mapped by 64 MiB of leaf tables (16,384 tables of 512 entries), each page once.
 //! Its frames lie as a buddy allocator leaves them: three quarters of the tables map one aligned run of
@@ -30,10 +30,10 @@ const GIB: f64 = (PAGES / (1 << 18)) as f64;
 /// One leaf table in this many maps frames that do not all follow each other.
 const FRAGMENTED: u64 = 4;
 const ROOT: Gfn = Gfn(PAGES);
-/// Processes of which nothing is scanned: what tells their tables from data costs the same.
+/// Processes of which nothing is scanned: telling their tables from data costs the same.
 const PROCESSES: u64 = 256;
-/// All frames, those of tables included. Its direct map takes one table of level 3, 33 of level 2 and one of level 1;
-/// its text two.
+/// A kernel that maps all frames, those of tables included. Its direct map takes one table of level 3, 33 of level 2
+/// and one of level 1; its text two.
 const KERNEL: Kernel = Kernel {
     base: 0xffff_9c40_4000_0000,
     gib: (PAGES >> 18) + 1,
@@ -41,8 +41,8 @@ const KERNEL: Kernel = Kernel {
 };
 const KERNEL_TABLES: u64 = 37;
 
-/// `scan_leaf_ns`: a full scan where `percent` of the pages, chosen at random, were accessed; the
-/// baseline sums the entries of the same leaf tables. ns per entry.
+/// `scan_leaf_ns`: a full scan when `percent` of the pages, chosen at random, were accessed; the baseline sums the
+/// entries of the same leaf tables. ns per entry.
 #[must_use]
 pub fn scan_leaf(percent: u64) -> Measured {
     let mut guest = Guest::new();
@@ -92,9 +92,8 @@ pub fn scan_pruned() -> Measured {
     .per(GIB)
 }
 
-/// `root_proof_ns`: what is done before a scan may walk: the direct map is found and proven for the table that a
-/// register names, and 256 more tables with the same kernel half are looked at; the baseline is the
-/// full scan. ns each.
+/// `root_proof_ns`: the work before a scan may walk: the direct map is found and proven for the table that a register
+/// names, and 256 more tables with the same kernel half are looked at; the baseline is the full scan. ns each.
 #[must_use]
 pub fn root_proof() -> Measured {
     let mut guest = Guest::new();
@@ -107,7 +106,7 @@ pub fn root_proof() -> Measured {
     })
 }
 
-/// The sum of a table's words: what it costs to read it at all.
+/// The sum of a table's words: the cost of reading it at all.
 fn sum(table: &mut Table) -> u64 {
     table
         .iter_mut()
@@ -127,7 +126,7 @@ fn measure(guest: &mut Guest, mut run: impl FnMut(&mut Guest) -> (f64, f64)) -> 
     Measured::in_turns(|_| run(guest))
 }
 
-/// As an index; this bench's numbers fit.
+/// A number as an index; this bench's numbers fit.
 fn position(n: u64) -> usize {
     usize::try_from(n).unwrap_or(usize::MAX)
 }

@@ -1,4 +1,4 @@
-//! The simulator: accesses per second and bytes per page.
+//! The benchmark of the simulator: accesses per second and bytes per page.
 
 use std::path::Path;
 
@@ -27,7 +27,7 @@ workload = { kind = "gups", variant = "hemem", size = "64GiB", hot = 0.1, durati
 /// Accesses that the baseline takes from one vCPU at a time.
 const BATCH: usize = 64;
 
-/// What was measured: medians.
+/// The figures of the simulator: medians.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Simulated {
     /// Accesses per second of the whole simulation; the baseline is generator, TLB look-up and one 16-byte record

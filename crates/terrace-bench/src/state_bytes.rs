@@ -1,4 +1,4 @@
-//! What the engine holds per page. The allocator's figures come from the caller.
+//! The memory that the engine holds per page. The allocator's figures come from the caller.
 
 use terrace_core::{Engine, EngineConfig};
 use terrace_proto::{
@@ -15,7 +15,7 @@ use crate::vm::{among, spec};
 /// handed out (answers, plans, bitmaps) counts as held.
 ///
 /// # Panics
-/// Where the number of pages is 0 or over 2^32.
+/// If the number of pages is 0 or over 2^32.
 pub fn state_bytes_per_page(pages: u64, allocated: impl Fn() -> usize) -> f64 {
     let before = allocated();
     let mut run = StateRun::new(pages);
@@ -127,7 +127,7 @@ impl StateRun {
         look();
     }
 
-    /// A quarter of the pages is accessed, another one in each round.
+    /// The answer to a scan: a quarter of the pages is accessed, another one in each round.
     fn answer(&self, request: &ScanRequest) -> ScanAnswer {
         let round = self.rounds();
         let mut accessed = PageBitmap::new(self.pages);

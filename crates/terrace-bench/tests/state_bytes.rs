@@ -1,4 +1,4 @@
-//! What the engine keeps per page, counted by the allocator.
+//! The test of the engine's memory per page, counted by the allocator.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicUsize, Ordering};

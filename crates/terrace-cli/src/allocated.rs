@@ -1,4 +1,4 @@
-//! The system's allocator with a count of bytes, so that `terrace bench` can say what the engine keeps.
+//! The system's allocator with a count of bytes, so that `terrace bench` can report the engine's memory.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
@@ -39,14 +39,14 @@ pub fn now() -> usize {
     NOW.load(Relaxed)
 }
 
-/// Starts the peak anew at what is allocated now, and returns that.
+/// Restarts the peak at the bytes that are allocated now, and returns their number.
 pub fn restart_peak() -> usize {
     let now = now();
     PEAK.store(now, Relaxed);
     now
 }
 
-/// Most bytes that were allocated at once since then.
+/// Most bytes that were allocated at once since [`restart_peak`].
 pub fn peak() -> usize {
     PEAK.load(Relaxed)
 }

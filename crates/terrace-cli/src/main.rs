@@ -9,7 +9,7 @@ mod render;
 
 use std::process::ExitCode;
 
-use clap::{CommandFactory, Parser};
+use clap::FromArgMatches;
 
 use args::{Args, Command};
 
@@ -17,7 +17,9 @@ fn main() -> ExitCode {
     // A closed pipe (`terrace vms | head`) ends the program quietly, as it does any other tool.
     // SAFETY: no other thread runs yet, and SIGPIPE's default action touches no memory of ours.
     unsafe { libc::signal(libc::SIGPIPE, libc::SIG_DFL) };
-    match run(Args::parse()) {
+    let matches = Args::described().get_matches();
+    let args = Args::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
+    match run(args) {
         Ok(code) => code,
         Err(error) => {
             eprintln!("terrace: {error:#}");
@@ -32,7 +34,7 @@ fn run(args: Args) -> anyhow::Result<ExitCode> {
         Command::Completions { shell } => {
             clap_complete::generate(
                 shell,
-                &mut Args::command(),
+                &mut Args::described(),
                 "terrace",
                 &mut std::io::stdout(),
             );

@@ -1,8 +1,18 @@
 //! Text for people: sizes, tables, bars.
 
+use std::io::IsTerminal as _;
+
 use terrace_proto::printable::excerpt;
 
-/// `1.5 GiB`, `48 MiB`, `4 KiB`.
+/// Whether standard output shows colours: it is a terminal or `CLICOLOR_FORCE` is set, and `NO_COLOR`
+/// (<https://no-color.org>) is not.
+pub fn in_colours() -> bool {
+    let is_set =
+        |name: &str| std::env::var_os(name).is_some_and(|value| !value.is_empty() && value != "0");
+    !is_set("NO_COLOR") && (is_set("CLICOLOR_FORCE") || std::io::stdout().is_terminal())
+}
+
+/// A size for people: `1.5 GiB`, `48 MiB`, `4 KiB`.
 pub fn bytes(n: u64) -> String {
     const UNITS: [(&str, u64); 4] = [
         ("TiB", 1 << 40),
@@ -28,7 +38,7 @@ pub fn pages(n: u64) -> String {
     bytes(n.saturating_mul(4096))
 }
 
-/// A process id, where it is known.
+/// A process id, if it is known.
 pub fn process(pid: Option<u32>) -> String {
     pid.map_or_else(|| "?".into(), |pid| pid.to_string())
 }
@@ -43,8 +53,8 @@ pub fn percent(part: u64, whole: u64) -> u64 {
 /// Most characters of a cell: a table is for people, and the formatter has its own limit on widths.
 const MOST_CELL: usize = 400;
 
-/// A table with a header line; all columns but those named in `right` are left-aligned. Cells stand on the terminal as
-/// they are, and long ones are cut.
+/// A table with a header line; all columns but those named in `right` are left-aligned. Cells go to the terminal
+/// as they are, so they are made printable; long ones are cut.
 pub fn table(header: &[&str], right: &[usize], rows: &[Vec<String>]) -> String {
     let header: Vec<String> = header.iter().map(|h| excerpt(h, MOST_CELL)).collect();
     let cut = |row: &Vec<String>| row.iter().map(|cell| excerpt(cell, MOST_CELL)).collect();

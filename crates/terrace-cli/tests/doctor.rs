@@ -1,4 +1,4 @@
-//! `terrace doctor` where no daemon answers.
+//! `terrace doctor` if no daemon answers.
 
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::os::unix::process::CommandExt as _;
@@ -7,10 +7,10 @@ use std::process::{Child, Command, Output, Stdio};
 
 use serde_json::Value;
 
-/// A user that owns nothing, as whom root tries what others can.
+/// A user that owns nothing: root runs programs as this user to try what others can.
 const NOBODY: u32 = 65534;
 
-/// The command and a program that calls itself QEMU, where every user can run them.
+/// A folder with the command and a program that calls itself QEMU, which every user can run.
 struct Host {
     dir: tempfile::TempDir,
     qemu: Child,

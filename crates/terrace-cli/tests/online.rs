@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex};
 
 use serde_json::{Value, json};
 
-/// Answers by method and path; a path may have several, of which the last one stays.
+/// Answers by method and path. A path may have several, of which the last one stays.
 type Answers = HashMap<&'static str, Vec<Value>>;
 
 struct Daemon {
@@ -298,7 +298,7 @@ fn a_guest_managed_vm_is_shown_with_its_agents_word_and_the_reason_of_a_fallback
     assert!(list.contains("guest"), "{list}");
 }
 
-/// A VM of which 3 GiB are fast and shall be 2 GiB, with its order in this state.
+/// A VM with so many bytes of fast memory that is to have 2 GiB, with its order in this state.
 fn elastic(state: &str, fast: u64, why: Value) -> Value {
     let tier = |name: &str, size: u64, target: u64, honesty: f64| {
         json!({

@@ -1,11 +1,11 @@
-//! `terrace sim`: exit codes, messages, and what is written.
+//! `terrace sim`: exit codes, messages, and output files.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
 use serde_json::Value;
 
-/// A run of a moment: 32 MiB, a few accesses.
+/// A scenario that runs for a moment: 32 MiB, a few accesses.
 const SMALL: &str = r#"[machine]
 tiers = ["dram", "pmem"]
 scale = 1
@@ -45,7 +45,7 @@ fn json(path: PathBuf) -> Value {
     serde_json::from_str(&text).expect("JSON")
 }
 
-/// The same apart from the time that the run took here.
+/// The same run without the time that it took here.
 fn without_wall(mut run: Value) -> Value {
     for key in ["wall_s", "accesses_per_wall_s"] {
         let removed = run.as_object_mut().and_then(|run| run.remove(key));
@@ -88,7 +88,7 @@ fn a_run_prints_a_table_and_writes_what_is_asked_for() {
     assert!(html.contains("small"), "{html}");
 }
 
-/// Keys with the type of each: `s` text, `n` number, `i` whole number, `a` array of whole numbers,
+/// Checks an object's keys and the type of each: `s` text, `n` number, `i` whole number, `a` array of whole numbers,
 /// `?` null or text.
 fn check_keys(object: &Value, keys: &str) {
     let found: Vec<&String> = object.as_object().expect("an object").keys().collect();

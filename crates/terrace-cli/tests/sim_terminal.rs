@@ -10,7 +10,7 @@ use std::process::{Child, Command, Stdio};
 
 use serde_json::Value;
 
-/// 32 MiB, half a million accesses: some tenths of a second at most.
+/// A scenario of 32 MiB and half a million accesses: some tenths of a second at most.
 const SMALL: &str = r#"[machine]
 tiers = ["dram", "pmem"]
 scale = 1
@@ -63,7 +63,7 @@ fn start(folder: &Path, args: &[&str]) -> (Child, File) {
     (child, ours)
 }
 
-/// What the terminal shows until the bar says that so many runs are finished, or until the program ends.
+/// The terminal's text until the bar says that so many runs are finished, or until the program ends.
 fn shown_until(terminal: &mut File, finished: usize) -> String {
     let mut shown = Vec::new();
     let mut part = [0; 4096];

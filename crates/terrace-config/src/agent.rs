@@ -1,4 +1,4 @@
-//! What the configuration says about guests' agents.
+//! Configuration of guests' agents.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -7,7 +7,7 @@ use anyhow::{Result, anyhow, ensure};
 use serde::Deserialize;
 use terrace_proto::agent::Budgets;
 
-/// Who manages a VM's memory.
+/// The manager of a VM's memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum VmMode {
@@ -21,7 +21,7 @@ pub enum VmMode {
 }
 
 impl VmMode {
-    /// As the configuration says it.
+    /// The mode's name as the configuration has it.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -32,15 +32,40 @@ impl VmMode {
     }
 }
 
-/// What the host does for a VM while its agent is silent or lies.
+/// The host's behaviour for a VM while its agent is silent or lies.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Fallback {
-    /// It manages the VM as if there were no agent, where scanning is opted in.
+    /// The host manages the VM as if there were no agent, if scanning is opted in.
     #[default]
     Host,
-    /// It watches the VM and moves nothing, where scanning is opted in.
+    /// The host watches the VM and moves nothing, if scanning is opted in.
     Observe,
+}
+
+/// The management of a VM's memory: who does it, and who does it in the agent's place.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Management {
+    /// The manager of the VM's memory.
+    pub mode: VmMode,
+    /// The host's behaviour while the guest's agent is silent or lies.
+    pub fallback: Fallback,
+    /// QEMU's end of the agent's port; `None` if the host manages the VM alone.
+    pub agent_socket: Option<PathBuf>,
+}
+
+impl Management {
+    /// Whether the guest's agent manages the memory, and the host does not look into it.
+    #[must_use]
+    pub fn is_by_guest(&self) -> bool {
+        self.mode == VmMode::Guest
+    }
+
+    /// Whether the host moves nothing in the agent's place.
+    #[must_use]
+    pub fn only_observes(&self) -> bool {
+        self.is_by_guest() && self.fallback == Fallback::Observe
+    }
 }
 
 /// `[agent]` as written.
@@ -68,11 +93,11 @@ impl Default for Raw {
 /// Guests' agents.
 #[derive(Clone, Debug)]
 pub struct AgentConfig {
-    /// Where the sockets of their ports are, unless a VM has another one.
+    /// The folder of the sockets of agents' ports, unless a VM has a socket of its own.
     pub folder: PathBuf,
-    /// After how long without a heartbeat an agent is silent.
+    /// Time without a heartbeat after which an agent is silent.
     pub silence: Duration,
-    /// What an agent may spend; its own configuration may allow less.
+    /// An agent's budgets; its own configuration may allow less.
     pub budgets: Budgets,
 }
 
@@ -94,7 +119,7 @@ impl TryFrom<Raw> for AgentConfig {
 }
 
 impl AgentConfig {
-    /// Where the port of a VM's agent is; none where it is not asked for.
+    /// The socket of the port of a VM's agent; `None` if the VM has no agent.
     pub(super) fn socket(
         &self,
         name: &str,
@@ -133,13 +158,12 @@ mod tests {
     #[test]
     fn vms_are_the_hosts_unless_it_says_otherwise() {
         let config = Config::parse("[vm.a]\nmode = \"guest\"\n").unwrap();
-        let other = config.vm("b").unwrap();
+        let other = config.vm("b").unwrap().management;
         assert_eq!((other.mode, other.agent_socket), (VmMode::Host, None));
         let a = config.vm("a").unwrap();
-        assert_eq!(
-            (a.mode, a.fallback, a.scan),
-            (VmMode::Guest, Fallback::Host, false)
-        );
+        assert!(!a.scan && a.is_opted_in());
+        let a = a.management;
+        assert_eq!((a.mode, a.fallback), (VmMode::Guest, Fallback::Host));
         let socket = Path::new("/run/terrace/agent/a.sock");
         assert_eq!(a.agent_socket.as_deref(), Some(socket));
     }
@@ -149,7 +173,7 @@ mod tests {
         let text = "[agent]\nfolder = \"/x\"\n[defaults]\nmode = \"guest\"\nfallback = \"observe\"\n\
                     [vm.a]\nagent_socket = \"/y/a\"\nfallback = \"host\"\n";
         let config = Config::parse(text).unwrap();
-        let (a, b) = (config.vm("a").unwrap(), config.vm("b").unwrap());
+        let [a, b] = ["a", "b"].map(|name| config.vm(name).unwrap().management);
         assert_eq!(a.agent_socket.unwrap(), Path::new("/y/a"));
         assert_eq!(b.agent_socket.unwrap(), Path::new("/x/b.sock"));
         assert_eq!(

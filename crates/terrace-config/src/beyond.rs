@@ -6,15 +6,16 @@ use terrace_core::config::EngineConfig;
 use terrace_host::topology::Topology;
 use terrace_proto::TierLimit;
 
-use crate::config::{Config, VmConfig};
+use crate::config::Config;
+use crate::sizes::Sizes;
 
-/// Least size that is no mistake: a page.
+/// Least size above 0 that is no mistake, bytes: a page.
 const LEAST_BYTES: u64 = 4096;
 
-/// Whether a size can be meant: 0, or a page and more. What is below was written without its unit.
+/// Whether a size is plausible: 0, or a page and more. A smaller one was written without its unit.
 ///
 /// # Errors
-/// Says the size, and how to write one.
+/// If it is not: a message with the size, and how to write one.
 pub fn has_a_unit(what: &str, bytes: u64) -> Result<(), String> {
     if bytes == 0 || bytes >= LEAST_BYTES {
         return Ok(());
@@ -24,20 +25,20 @@ pub fn has_a_unit(what: &str, bytes: u64) -> Result<(), String> {
     ))
 }
 
-/// A tier as the host has it.
+/// A tier of the host.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TierBytes {
-    /// Its name.
+    /// The tier's name.
     pub name: String,
-    /// All its memory, bytes; 0 where that is not known.
+    /// All memory of the tier, bytes; 0 if that is not known.
     pub total_bytes: u64,
 }
 
 impl TierBytes {
-    /// Whether a size can be one of this tier.
+    /// Whether the tier is large enough for a size.
     ///
     /// # Errors
-    /// Says both sizes.
+    /// If it is not: a message with both sizes.
     pub fn has(&self, what: &str, bytes: u64) -> Result<(), String> {
         if self.total_bytes == 0 || bytes <= self.total_bytes {
             return Ok(());
@@ -50,10 +51,10 @@ impl TierBytes {
         ))
     }
 
-    /// Whether limits can be ones of this tier; no ceiling is one that can.
+    /// Whether the tier is large enough for limits; no ceiling is allowed, too.
     ///
     /// # Errors
-    /// Says the limit and what there is.
+    /// If it is not: a message with the limit and the tier's size.
     pub fn has_limit(&self, limit: &TierLimit) -> Result<(), String> {
         self.has("floor", limit.floor_bytes)?;
         match limit.ceiling_bytes {
@@ -67,7 +68,7 @@ impl Config {
     /// Checks all sizes against the host that the daemon runs on; the tiers are known.
     ///
     /// # Errors
-    /// Names the key, what it says, and what the host has.
+    /// If a size is larger than the host's: a message with the key, its value, and the host's size.
     pub fn check_host(&self, topology: &Topology) -> Result<()> {
         let tiers = topology.tiers.iter().map(|tier| TierBytes {
             name: tier.name.clone(),
@@ -85,7 +86,7 @@ impl Config {
             ("engine", self.engine.move_budget_bytes_per_s),
             ("agent", self.agent.budgets.bytes_per_s()),
         ];
-        // What is allowed by default is, however small the host.
+        // The default is allowed, however small the host.
         let most = total.max(EngineConfig::default().move_budget_bytes_per_s);
         for (section, budget) in budgets {
             ensure!(
@@ -96,20 +97,22 @@ impl Config {
         }
         for name in self.vms.keys() {
             let vm = self.vm(name)?;
-            vm.fits(&tiers)
+            vm.sizes
+                .fits(&tiers)
                 .map_err(anyhow::Error::msg)
                 .with_context(|| format!("vm.{name}"))?;
         }
-        // Of a VM that has no section.
+        // A VM that has no section.
         let other = self.vm("another")?;
         other
+            .sizes
             .fits(&tiers)
             .map_err(anyhow::Error::msg)
             .context("defaults")
     }
 }
 
-impl VmConfig {
+impl Sizes {
     /// Whether all sizes were written with their units.
     pub(super) fn check_units(&self) -> Result<(), String> {
         has_a_unit("fast", self.fast_bytes)?;

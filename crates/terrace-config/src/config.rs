@@ -1,8 +1,7 @@
-//! What the daemon runs with, checked.
+//! The daemon's configuration, checked.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
-use std::time::Duration;
 
 use anyhow::{Context as _, Result, anyhow, bail, ensure};
 use bytesize::ByteSize;
@@ -13,36 +12,35 @@ use terrace_host::topology::{Tier, Topology};
 use terrace_host::unit::UnitChoice;
 use terrace_proto::{TierId, TierLimit};
 
-use crate::agent::{AgentConfig, Fallback, VmMode};
+use crate::agent::{AgentConfig, Fallback, Management, VmMode};
+use crate::discover::Discover;
+use crate::hyperflex::{self, Hyperflex};
+use crate::mover::Mover;
 use crate::pins::{self, PinConfig};
 use crate::raw::{Raw, RawLog, RawTier, RawVm, Record, TrackerChoice, WriteSource};
 use crate::security::Security;
+use crate::sizes::Sizes;
 use crate::sources::{Problem, Sources};
+use crate::writes::{self, Writes};
 
-/// What the daemon runs with.
+/// The daemon's configuration.
 #[derive(Debug)]
 pub struct Config {
-    /// Where the API listens.
+    /// The socket of the API.
     pub socket: PathBuf,
-    /// Folders whose sockets are tried as QMP monitors.
-    pub qmp_folders: Vec<PathBuf>,
-    /// Look for QEMU among the processes too.
-    pub processes: bool,
-    /// How often VMs are looked for.
-    pub discover_every: Duration,
-    /// Who may be a VM.
+    /// The places where VMs are looked for, and how often.
+    pub discover: Discover,
+    /// The rules for who may be a VM.
     pub hypervisors: HypervisorConfig,
-    /// How the daemon is locked in.
+    /// The confinement of the daemon.
     pub security: Security,
     /// Name and nodes of each tier; empty: as the kernel describes the host.
     pub tiers: Vec<TierNodes>,
     /// The engine's parameters; its tiers are filled in once the host's are known.
     pub engine: EngineConfig,
-    /// Threads that move pages of one VM.
-    pub move_workers: usize,
-    /// How often a busy page is tried.
-    pub move_attempts: u32,
-    /// The observation log, where one is wanted: file and limit in bytes.
+    /// The parameters of moves.
+    pub mover: Mover,
+    /// The observation log: file and limit in bytes; `None` if none is wanted.
     pub log: Option<(PathBuf, u64)>,
     /// Guests' agents.
     pub agent: AgentConfig,
@@ -53,52 +51,50 @@ pub struct Config {
 /// A tier as the operator defined it.
 #[derive(Clone, Debug)]
 pub struct TierNodes {
-    /// For the engine.
+    /// The tier as the engine has it.
     pub engine: TierConfig,
-    /// Its NUMA nodes.
+    /// The tier's NUMA nodes.
     pub nodes: Vec<u32>,
 }
 
-/// What the configuration says about one VM.
+/// The configuration of one VM.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct VmConfig {
-    /// Its page tables may be scanned.
+    /// Whether the VM's page tables may be scanned.
     pub scan: bool,
-    /// Its pages may be moved.
+    /// Whether the VM's pages may be moved.
     pub moves: bool,
-    /// Its share among VMs.
+    /// The VM's weight in sharing the first tier.
     pub weight: u32,
-    /// What is ranked and moved as one.
+    /// The unit of ranking and moving.
     pub unit: UnitChoice,
-    /// Nominal size of the first tier, bytes; 0: it has none.
-    pub fast_bytes: u64,
-    /// What says which of its pages are accessed.
+    /// The VM's sizes: how much of each tier it may have.
+    pub sizes: Sizes,
+    /// The tracker of accesses to the VM's pages.
     pub tracker: TrackerChoice,
-    /// What says which of its pages are written.
-    pub writes: WriteSource,
-    /// How long finding out about writes may pause it, once a round.
-    pub write_pause_budget: Duration,
-    /// Who manages its memory.
-    pub mode: VmMode,
-    /// What the host does while the guest's agent is silent or lies.
-    pub fallback: Fallback,
-    /// QEMU's end of the agent's port; none where the host manages the VM alone.
-    pub agent_socket: Option<PathBuf>,
-    /// Control socket of its HyperFlex device; none where it has no such device.
-    pub hyperflex: Option<PathBuf>,
-    /// The host's node behind each tier of that device; empty where the device itself says it.
-    pub hyperflex_nodes: Vec<u32>,
-    /// Who pins its memory, by the operator's word.
+    /// The tracking of writes to the VM's pages.
+    pub writes: Writes,
+    /// The management of the VM's memory.
+    pub management: Management,
+    /// The VM's HyperFlex device, if it has one.
+    pub hyperflex: Hyperflex,
+    /// The operator's word on who pins the VM's memory.
     pub pins: PinConfig,
-    /// One per tier.
-    pub limits: Vec<TierLimit>,
+}
+
+impl VmConfig {
+    /// Whether the host may look for the VM's memory, or its agent manages it.
+    #[must_use]
+    pub fn is_opted_in(&self) -> bool {
+        self.scan || self.management.mode != VmMode::Host
+    }
 }
 
 impl Config {
-    /// Checks what the files say.
+    /// Checks the files and makes the configuration of them.
     ///
     /// # Errors
-    /// Names file, line and key of what is wrong.
+    /// If a file is not valid: the problem, with its file, line and key.
     pub fn new(sources: &Sources) -> Result<Self, Problem> {
         for (layer, text) in sources.texts() {
             toml::from_str::<Raw>(text).map_err(|e| sources.misshapen(layer, &e))?;
@@ -116,17 +112,11 @@ impl Config {
         Self::new(&Sources::of_text(text)?)
     }
 
-    /// The message of a check that fails begins with the path of its key.
+    /// Checks each section and builds the configuration. The message of a check that fails begins with the path of its
+    /// key.
     fn from_raw(raw: Raw) -> Result<Self> {
-        ensure!(
-            (1..=64).contains(&raw.mover.workers),
-            "move.workers = {} is out of range: allowed is 1 to 64",
-            raw.mover.workers
-        );
-        ensure!(
-            raw.discover.every >= Duration::from_millis(100),
-            "discover.every is shorter than 100ms"
-        );
+        raw.mover.check()?;
+        raw.discover.check()?;
         raw.hypervisors
             .check()
             .map_err(|e| anyhow!("hypervisors.{e}"))?;
@@ -148,15 +138,12 @@ impl Config {
         engine.validate().map_err(|e| anyhow!("engine.{e}"))?;
         let config = Self {
             socket: raw.daemon.socket,
-            qmp_folders: raw.discover.qmp_folders,
-            processes: raw.discover.processes,
-            discover_every: raw.discover.every,
+            discover: raw.discover,
             hypervisors: raw.hypervisors,
             security: raw.security,
             tiers,
             engine,
-            move_workers: raw.mover.workers,
-            move_attempts: raw.mover.attempts,
+            mover: raw.mover,
             log: raw.log.map(log).transpose()?,
             agent: raw.agent.try_into()?,
             defaults: RawVm {
@@ -177,7 +164,7 @@ impl Config {
         Ok(config)
     }
 
-    /// What depends on the names of the tiers, or works in the simulator only.
+    /// Checks what depends on the names of the tiers, and refuses policies that work in the simulator only.
     fn check(&self) -> Result<()> {
         self.check_tier_names(&self.defaults).context("defaults")?;
         ensure!(
@@ -186,13 +173,13 @@ impl Config {
         );
         for name in self.vms.keys() {
             self.vm(name)
-                .and_then(|vm| vm.check_units().map_err(anyhow::Error::msg))
+                .and_then(|vm| vm.sizes.check_units().map_err(anyhow::Error::msg))
                 .with_context(|| format!("vm.{name}"))?;
         }
-        // Of a VM that has no section.
+        // A VM that has no section.
         let other = self
             .vm("another")
-            .and_then(|vm| vm.check_units().map_err(anyhow::Error::msg));
+            .and_then(|vm| vm.sizes.check_units().map_err(anyhow::Error::msg));
         other.context("defaults")?;
         let own = self.engine.vm_policies.iter();
         let own = own.map(|(vm, choice)| (format!("engine.vm_policies.{vm}"), choice));
@@ -202,7 +189,7 @@ impl Config {
         Ok(())
     }
 
-    /// What is said about the VM of this name: its own section over the defaults.
+    /// The configuration of the VM of this name: its own section over the defaults.
     pub fn vm(&self, name: &str) -> Result<VmConfig> {
         let none = RawVm::default();
         let own = self.vms.get(name).unwrap_or(&none);
@@ -217,58 +204,32 @@ impl Config {
             "weight = {weight} is out of range: allowed is 1 to {MOST_WEIGHT}"
         );
         let fast = own.fast.or(self.defaults.fast).unwrap_or_default();
-        if let Some(limit) = limits.first().filter(|_| fast.as_u64() > 0) {
-            ensure!(
-                (limit.floor_bytes..=limit.ceiling_bytes).contains(&fast.as_u64()),
-                "fast ({fast}) is not between floor ({}) and ceiling ({}) of the first tier",
-                ByteSize(limit.floor_bytes),
-                ByteSize(limit.ceiling_bytes)
-            );
-        }
+        let sizes = Sizes::new(fast, limits)?;
         let tracker = own.tracker.or(self.defaults.tracker).unwrap_or_default();
-        let writes = own.writes.or(self.defaults.writes).unwrap_or_default();
-        ensure!(
-            (tracker, writes) != (TrackerChoice::Damon, WriteSource::SoftBit),
-            "writes = \"soft-bit\" is told by page tables, which tracker = \"damon\" does not read: use \
-             writes = \"soft-dirty\" or tracker = \"page-tables\""
-        );
-        let pause = own.write_pause_budget_ms;
-        let pause = pause.or(self.defaults.write_pause_budget_ms).unwrap_or(20);
+        let writes = writes::of_vm(own, &self.defaults, tracker)?;
         let mode = own.mode.or(self.defaults.mode).unwrap_or_default();
         let scan = own.scan.or(self.defaults.scan).unwrap_or(false);
-        if let Some(socket) = &own.hyperflex {
-            ensure!(
-                socket.is_absolute(),
-                "hyperflex = \"{}\" is not an absolute path: it names the control socket of this VM's device",
-                socket.display()
-            );
-        }
-        ensure!(
-            self.defaults.hyperflex.is_none() && self.defaults.hyperflex_nodes.is_none(),
-            "hyperflex and hyperflex_nodes are about the device of one VM: they belong under [vm.NAME], not [defaults]"
-        );
         Ok(VmConfig {
-            mode,
-            hyperflex: own.hyperflex.clone(),
-            hyperflex_nodes: own.hyperflex_nodes.clone().unwrap_or_default(),
+            hyperflex: hyperflex::of_vm(own, &self.defaults)?,
             pins: pins::of_vm(own, &self.defaults)?,
-            fallback: own.fallback.or(self.defaults.fallback).unwrap_or_default(),
-            agent_socket: self
-                .agent
-                .socket(name, mode, scan, own.agent_socket.as_deref())?,
+            management: Management {
+                mode,
+                fallback: own.fallback.or(self.defaults.fallback).unwrap_or_default(),
+                agent_socket: self
+                    .agent
+                    .socket(name, mode, scan, own.agent_socket.as_deref())?,
+            },
             tracker,
             writes,
-            write_pause_budget: Duration::from_millis(pause),
             scan,
             moves: own.moves.or(self.defaults.moves).unwrap_or(false),
             weight,
             unit: own.unit.or(self.defaults.unit).unwrap_or_default(),
-            fast_bytes: fast.as_u64(),
-            limits,
+            sizes,
         })
     }
 
-    /// Takes the tiers as the kernel describes them, where the file defines none.
+    /// Takes the tiers as the kernel describes them; called if the file defines none.
     pub fn follow(&mut self, topology: &Topology) -> Result<()> {
         let named = |tier: &Tier| TierConfig {
             name: tier.name.clone(),
@@ -331,8 +292,8 @@ pub fn tier_named(tiers: &[TierConfig], name: &str) -> Option<TierId> {
 /// Highest weight of a VM.
 pub const MOST_WEIGHT: u32 = 1_000_000;
 
-/// Makes `share` of `[defaults]` and `[vm.NAME]` a part of the policies, where the engine has it; it goes
-/// before what a policy says itself.
+/// Moves `share` of `[defaults]` and `[vm.NAME]` into the policies, because the engine has it there; it overrides the
+/// policy's own.
 fn share(engine: &mut EngineConfig, defaults: &RawVm, vms: &BTreeMap<String, RawVm>) {
     if let Some(share) = defaults.share {
         engine.policy = engine.policy.with_share(share);
@@ -408,7 +369,7 @@ mod tests {
         let config = Config::parse("").unwrap();
         let vm = config.vm("any").unwrap();
         assert!(!vm.scan && !vm.moves);
-        assert_eq!(vm.writes, WriteSource::None);
+        assert_eq!(vm.writes.source, WriteSource::None);
         assert_eq!(vm.tracker, TrackerChoice::Auto);
     }
 
@@ -431,15 +392,18 @@ mod tests {
         .unwrap();
         let a = config.vm("a").unwrap();
         assert!(a.scan && a.moves);
-        assert_eq!(a.limits[0].ceiling_bytes, 64 << 20);
+        assert_eq!(a.sizes.limits[0].ceiling_bytes, 64 << 20);
         assert_eq!(
-            a.limits[1],
+            a.sizes.limits[1],
             TierLimit {
                 floor_bytes: 1 << 20,
                 ceiling_bytes: u64::MAX
             }
         );
-        assert_eq!(config.vm("b").unwrap().limits[0].ceiling_bytes, 1 << 30);
+        assert_eq!(
+            config.vm("b").unwrap().sizes.limits[0].ceiling_bytes,
+            1 << 30
+        );
     }
 
     #[test]
@@ -450,7 +414,7 @@ mod tests {
         )
         .unwrap();
         let (a, b) = (config.vm("a").unwrap(), config.vm("b").unwrap());
-        assert_eq!((a.fast_bytes, b.fast_bytes), (2 << 30, 1 << 30));
+        assert_eq!((a.sizes.fast_bytes, b.sizes.fast_bytes), (2 << 30, 1 << 30));
         assert_eq!((a.unit, b.unit), (UnitChoice::Huge, UnitChoice::Auto));
         assert_eq!((a.weight, b.weight), (3000, 1000));
         let share = |choice: &terrace_core::PolicyChoice| choice.resolve("policy").unwrap().share;

@@ -1,4 +1,4 @@
-//! Who may have pinned a VM's memory, by the operator's word.
+//! Processes that may have pinned a VM's memory, by the operator's word.
 
 use std::path::PathBuf;
 
@@ -6,16 +6,16 @@ use anyhow::{Result, ensure};
 
 use crate::raw::RawVm;
 
-/// What the operator says of the processes that have a VM's RAM.
+/// The operator's word on the processes that have a VM's RAM.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PinConfig {
-    /// None of them pins it: nobody is looked for.
+    /// Whether no process pins it; if so, none is looked for.
     pub nobody_pins: bool,
     /// Programs that do not pin it.
     pub do_not_pin: Vec<PathBuf>,
 }
 
-/// What is said of a VM, and of all.
+/// The pins of a VM, from its own section and the defaults.
 pub(super) fn of_vm(own: &RawVm, all: &RawVm) -> Result<PinConfig> {
     let mut programs: Vec<PathBuf> = Vec::new();
     let lists = [own, all].into_iter().flat_map(|raw| &raw.do_not_pin);

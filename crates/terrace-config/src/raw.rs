@@ -2,7 +2,6 @@
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
-use std::time::Duration;
 
 use bytesize::ByteSize;
 use serde::Deserialize;
@@ -12,6 +11,8 @@ use terrace_host::qemu::who::HypervisorConfig;
 use terrace_host::unit::UnitChoice;
 
 use crate::agent::{self, Fallback, VmMode};
+use crate::discover::Discover;
+use crate::mover::Mover;
 use crate::security::Security;
 
 /// The file as written.
@@ -19,13 +20,13 @@ use crate::security::Security;
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct Raw {
     pub(crate) daemon: RawDaemon,
-    pub(crate) discover: RawDiscover,
+    pub(crate) discover: Discover,
     pub(crate) hypervisors: HypervisorConfig,
     pub(crate) security: Security,
     pub(crate) tier: Vec<RawTier>,
     pub(crate) engine: EngineConfig,
     #[serde(rename = "move")]
-    pub(crate) mover: RawMover,
+    pub(crate) mover: Mover,
     pub(crate) agent: agent::Raw,
     pub(crate) defaults: RawVm,
     pub(crate) vm: BTreeMap<String, RawVm>,
@@ -47,25 +48,6 @@ impl Default for RawDaemon {
 }
 
 #[derive(Debug, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub(crate) struct RawDiscover {
-    pub(crate) qmp_folders: Vec<PathBuf>,
-    pub(crate) processes: bool,
-    #[serde(with = "humantime_serde")]
-    pub(crate) every: Duration,
-}
-
-impl Default for RawDiscover {
-    fn default() -> Self {
-        Self {
-            qmp_folders: vec!["/run/terrace/qmp".into()],
-            processes: true,
-            every: Duration::from_secs(5),
-        }
-    }
-}
-
-#[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct RawTier {
     pub(crate) name: String,
@@ -76,22 +58,6 @@ pub(crate) struct RawTier {
     pub(crate) capacity: Option<ByteSize>,
     #[serde(default)]
     pub(crate) reserve: ByteSize,
-}
-
-#[derive(Debug, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub(crate) struct RawMover {
-    pub(crate) workers: usize,
-    pub(crate) attempts: u32,
-}
-
-impl Default for RawMover {
-    fn default() -> Self {
-        Self {
-            workers: 4,
-            attempts: 3,
-        }
-    }
 }
 
 #[derive(Clone, Debug, Default, Deserialize)]
@@ -117,11 +83,11 @@ pub(crate) struct RawVm {
     pub(crate) ceiling: BTreeMap<String, ByteSize>,
 }
 
-/// What says which pages are accessed.
+/// The tracker: how accessed pages are found.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum TrackerChoice {
-    /// The page tables; DAMON where they are out of reach because RAM is private.
+    /// The page tables; DAMON if they are out of reach because RAM is private.
     #[default]
     Auto,
     /// The page tables or nothing.
@@ -130,11 +96,11 @@ pub enum TrackerChoice {
     Damon,
 }
 
-/// What says which pages are written.
+/// The source of writes: how written pages are found.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum WriteSource {
-    /// Nothing: reads only.
+    /// No source: reads only.
     #[default]
     None,
     /// D of the guest's page tables, moved to the software bit that Linux 6.6 and later takes for it too.
@@ -146,7 +112,7 @@ pub enum WriteSource {
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct RawLog {
-    /// May stand in another file than the limit.
+    /// Optional, because the file may be set in another file than the limit.
     #[serde(default)]
     pub(crate) file: Option<PathBuf>,
     #[serde(default = "log_limit")]
@@ -155,14 +121,14 @@ pub(crate) struct RawLog {
     pub(crate) record: Record,
 }
 
-/// What of the pages' accesses the log has.
+/// The extent to which the log has the pages' accesses.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Record {
-    /// What the policy asked for.
+    /// The accesses that the policy asked for.
     #[default]
     Decisions,
-    /// Those of every page in every window.
+    /// The accesses of every page in every window.
     Full,
 }
 

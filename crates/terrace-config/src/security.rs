@@ -1,4 +1,4 @@
-//! What the configuration says about how the daemon is locked in.
+//! Configuration of the daemon's confinement.
 
 use serde::Deserialize;
 

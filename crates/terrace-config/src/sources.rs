@@ -1,8 +1,8 @@
-//! The configuration's files: which there are, how they go over each other, and who set a key.
+//! The configuration's files: which there are, how they override each other, and which one set a key.
 //!
 //! Responsible for: one file and the drop-ins of its folder (`terrace.toml` and `terrace.toml.d/*.toml`
 //! by name, later ones over earlier ones, tables key by key, anything else as a whole), and for naming
-//! file, line and key of what is wrong. It leaves to `config`: what the keys mean.
+//! file, line and key of an error. The meaning of the keys is left to `config`.
 
 use std::fmt;
 use std::ops::Range;
@@ -12,22 +12,22 @@ use serde::Serialize;
 use toml::de::{DeTable, DeValue};
 use toml::{Table, Value};
 
-/// The file that is read where none is named.
+/// The file that is read if none is named.
 pub const DEFAULT_FILE: &str = "/etc/terrace/terrace.toml";
 
 /// Every key with its default, as shipped.
 const REFERENCE: &str = include_str!("../../../dist/terrace.toml");
 
-/// What is wrong with a configuration, and where.
+/// An error of a configuration, with its location.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, thiserror::Error)]
 pub struct Problem {
-    /// Which file; none where no single one is to blame.
+    /// The file; `None` if no single one is to blame.
     pub file: Option<PathBuf>,
-    /// Its line, from 1.
+    /// The line in the file, from 1.
     pub line: Option<usize>,
     /// Path of the key, as `engine.windows`.
     pub key: Option<String>,
-    /// What is wrong, and what is allowed.
+    /// The error, with the allowed values; for people.
     pub what: String,
 }
 
@@ -65,17 +65,17 @@ struct Layer {
     keys: Vec<Key>,
 }
 
-/// All files of a configuration, in the order in which they go over each other.
+/// All files of a configuration, in the order in which they override each other: the last one wins.
 #[derive(Debug, Default)]
 pub struct Sources {
     layers: Vec<Layer>,
 }
 
 impl Sources {
-    /// Reads `file`, or the default one where it is there, and the drop-ins beside it.
+    /// Reads `file`, or the default one if it exists, and the drop-ins beside it.
     ///
     /// # Errors
-    /// Where a file cannot be read or is no TOML.
+    /// If a file cannot be read or is not TOML.
     pub fn read(file: Option<&Path>) -> Result<Self, Problem> {
         let main = file.unwrap_or(Path::new(DEFAULT_FILE));
         let mut files = Vec::new();
@@ -90,10 +90,10 @@ impl Sources {
         })
     }
 
-    /// One file's text, already read.
+    /// Parses one file's text.
     ///
     /// # Errors
-    /// Where it is no TOML.
+    /// If the text is not TOML.
     pub fn of_text(text: &str) -> Result<Self, Problem> {
         let layer = Layer::parse("terrace.toml".into(), text.to_owned())?;
         Ok(Self {
@@ -101,12 +101,12 @@ impl Sources {
         })
     }
 
-    /// The files, in the order in which they go over each other.
+    /// The files, in the order in which they override each other: the last one wins.
     pub fn files(&self) -> impl Iterator<Item = &Path> {
         self.layers.iter().map(|layer| layer.file.as_path())
     }
 
-    /// For people: which files these are.
+    /// The files in words, for people.
     #[must_use]
     pub fn words(&self) -> String {
         let files: Vec<String> = self.files().map(|f| f.display().to_string()).collect();
@@ -117,13 +117,13 @@ impl Sources {
         }
     }
 
-    /// Every file's text in its place.
+    /// Every file's text with the file's index.
     pub(super) fn texts(&self) -> impl Iterator<Item = (usize, &str)> {
         let layers = self.layers.iter().enumerate();
         layers.map(|(i, layer)| (i, layer.text.as_str()))
     }
 
-    /// What all files together say.
+    /// The tables of all files, merged.
     pub(super) fn merged(&self) -> Table {
         let mut merged = Table::new();
         for layer in &self.layers {
@@ -132,14 +132,14 @@ impl Sources {
         merged
     }
 
-    /// A file that is not of the right shape.
+    /// The problem of a file that is not of the right shape.
     pub(super) fn misshapen(&self, layer: usize, error: &toml::de::Error) -> Problem {
         let layer = &self.layers[layer];
         layer.problem(error)
     }
 
-    /// A check that failed. Its message begins with the path of the key that it is about; the last
-    /// file that sets the key, or what it is part of, is to blame.
+    /// The problem of a check that failed. Its message begins with the path of the key that it is about; the last
+    /// file that sets the key, or what contains it, is to blame.
     pub(super) fn invalid(&self, what: String) -> Problem {
         let keys = self.layers.iter().rev().flat_map(|layer| {
             let keys = layer.keys.iter();
@@ -163,7 +163,7 @@ impl Sources {
         }
     }
 
-    /// Every key with its value, as TOML, each with a comment that says who set it.
+    /// Every key with its value, as TOML, each with a comment that says which file set it.
     #[must_use]
     pub fn effective(&self) -> String {
         let mut out = String::new();
@@ -316,7 +316,7 @@ fn line(text: &str, at: usize) -> usize {
     before.filter(|b| *b == b'\n').count() + 1
 }
 
-/// `over` goes over `under`: tables key by key, anything else as a whole.
+/// Merges `over` into `under`: tables key by key, anything else as a whole.
 fn merge(under: &mut Table, over: Table) {
     for (name, value) in over {
         match (under.get_mut(&name), value) {
@@ -433,7 +433,7 @@ mod tests {
         let (text, _) = refused("[vm.\"a b\"]\nfloor = { quick = \"1GiB\" }", &[]);
         let start = "terrace.toml:1: vm.a b: there is no tier \"quick\": allowed is fast, slow";
         assert_eq!(text, start);
-        // What two files make together, none of them alone.
+        // An error that two files make together, neither of them alone.
         let floor = "[vm.a]\nfloor = { fast = \"2GiB\" }";
         let (text, _) = refused(floor, &[("a.toml", "vm.a.ceiling.fast = \"1GiB\"")]);
         assert!(

@@ -5,7 +5,7 @@ use terrace_host::topology::{NodeId, TierDefinition};
 use crate::config::{Config, TierNodes};
 
 impl Config {
-    /// One for each `[[tier]]`; none where the kernel's description of the host counts.
+    /// One definition for each `[[tier]]`; empty if the kernel's description of the host counts.
     #[must_use]
     pub fn tier_definitions(&self) -> Vec<TierDefinition> {
         let definition = |tier: &TierNodes| TierDefinition {

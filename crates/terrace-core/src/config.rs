@@ -77,11 +77,11 @@ pub struct EngineConfig {
     pub base_degree: u8,
     /// The hottest so many percent of these pages are the hot set: 80 (vTMM §3.5). 1 to 100.
     pub share_hot_percent: u8,
-    /// What the pool leaves to a VM, percent of its nominal size: 75 (vTMM §3.5). 0 to 100. A floor
-    /// that is set goes before it.
+    /// Least bytes that the pool leaves to a VM, percent of its nominal size: 75 (vTMM §3.5). 0 to 100. A floor that
+    /// is set goes before it.
     pub share_lower_percent: u16,
-    /// What the pool gives to a VM at most, percent of its nominal size: 125 (vTMM §3.5). 100 to 1000.
-    /// A ceiling that is set goes before it.
+    /// Most bytes that the pool gives to a VM, percent of its nominal size: 125 (vTMM §3.5). 100 to 1000. A ceiling
+    /// that is set goes before it.
     pub share_upper_percent: u16,
     /// When a VM releases fast memory to the pool: on demand (our choice).
     pub pool_release: PoolRelease,
@@ -178,7 +178,7 @@ impl EngineConfig {
         named.map_or_else(|| tier.to_string(), |tier| tier.name.clone())
     }
 
-    /// What to say of policies that go by an old name, one line each.
+    /// The policies that go by an old name, one message each.
     #[must_use]
     pub fn renamed_policies(&self) -> Vec<String> {
         let all = self.policy.renamed("engine.policy");

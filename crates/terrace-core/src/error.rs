@@ -1,4 +1,4 @@
-//! What is wrong with a configuration.
+//! Errors of a configuration.
 
 /// A value that the engine cannot run with.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -8,9 +8,9 @@ pub enum ConfigError {
     Range {
         /// Which parameter.
         key: String,
-        /// Its value.
+        /// The key's value.
         value: String,
-        /// What it may be.
+        /// The allowed values.
         allowed: String,
     },
     /// A name that is not in the registry.
@@ -18,7 +18,7 @@ pub enum ConfigError {
     Name {
         /// Which parameter.
         key: String,
-        /// Its value.
+        /// The key's value.
         value: String,
         /// The names there are.
         allowed: String,

@@ -117,7 +117,7 @@ names! {
         Fastest = "fastest",
         /// All towards the last tier.
         Slowest = "slowest",
-        /// None.
+        /// Pages stay where they are.
         Stay = "stay",
     }
 }
@@ -221,7 +221,8 @@ pub struct Policy {
     pub moves: Move,
 }
 
-/// Where policies run, and so what they may be made of. An engine itself takes whatever a log may have.
+/// The places in which policies run, each with the stages that exist there. An engine itself takes whatever a log may
+/// have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Registry {
     /// A live host.
@@ -275,7 +276,7 @@ impl Registry {
         }
     }
 
-    /// What of a policy is not in the registry, as `key = "value"`.
+    /// The part of a policy that is not in the registry, as `key = "value"`.
     #[must_use]
     pub fn lacks(self, policy: &Policy) -> Option<String> {
         let said = |is_there: bool, key: &str, name: &str| {
@@ -373,7 +374,7 @@ impl PolicyChoice {
         }
     }
 
-    /// What to say of it if it goes by an old name; `key` is the choice's own.
+    /// A message if the policy goes by an old name; `key` is the choice's own key.
     #[must_use]
     pub fn renamed(&self, key: &str) -> Option<String> {
         let old = self.base();
@@ -401,7 +402,7 @@ impl PolicyChoice {
     /// Looks all names up; `key` is the choice's own, for the error.
     ///
     /// # Errors
-    /// Where a name is not in the registry.
+    /// If a name is not in the registry.
     pub fn resolve(&self, key: &str) -> Result<Policy, ConfigError> {
         let s = match self {
             Self::Named(name) => return Ok(PolicyName::by_name(key, name)?.stages()),

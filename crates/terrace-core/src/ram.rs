@@ -89,6 +89,12 @@ impl Ram {
             .filter(|(a, b)| a < b)
     }
 
+    /// Number of pages of RAM.
+    #[must_use]
+    pub fn pages(&self) -> u64 {
+        self.ranges.iter().map(|r| r.pages).sum()
+    }
+
     /// One more than the highest page of RAM.
     #[must_use]
     pub fn span_pages(&self) -> u64 {
@@ -101,7 +107,7 @@ impl Ram {
         usize::try_from(self.span_pages.div_ceil(self.unit.base_pages())).unwrap_or(usize::MAX)
     }
 
-    /// What is ranked and moved as one.
+    /// The unit of ranking and moving.
     #[must_use]
     pub fn unit(&self) -> PageSize {
         self.unit

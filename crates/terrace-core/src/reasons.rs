@@ -1,4 +1,4 @@
-//! What the engine did and why, for people: a bounded list of short sentences.
+//! The engine's actions and their reasons, for people: a bounded list of short sentences.
 //!
 //! Responsible for: keeping the newest ones. It leaves to others: their words.
 
@@ -14,7 +14,7 @@ pub struct Reason {
     pub sequence: u64,
     /// When it was said.
     pub at: Tick,
-    /// What.
+    /// The sentence.
     pub text: String,
 }
 

@@ -1,8 +1,8 @@
-//! What a tier is, as people write it.
+//! Tiers as an operator describes them.
 
 use serde::{Deserialize, Serialize};
 
-/// What a tier is made of; sets the weights of reads and writes.
+/// The kind of memory of a tier; sets the weights of reads and writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum TierKind {
@@ -33,9 +33,9 @@ impl TierKind {
 #[derive(Clone, Debug, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct TierConfig {
-    /// Its name, for people.
+    /// The tier's name, for people.
     pub name: String,
-    /// What it is made of.
+    /// The kind of memory.
     pub kind: TierKind,
     /// Weight of a read in a page's degree, instead of the kind's (a live host measures it).
     pub read_weight: Option<u8>,

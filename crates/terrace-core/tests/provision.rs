@@ -42,7 +42,7 @@ fn a_resize_is_looked_at_ordered_answered_and_met() {
     host.run_for(2);
     assert_eq!(state(&host, 1), OrderState::Met);
     let said = host.said(1);
-    let has = "has what it shall have: fast 1 GiB, slow 2 GiB";
+    let has = "has reached its target: fast 1 GiB, slow 2 GiB";
     assert!(said.iter().any(|said| said == has), "{said:?}");
 }
 

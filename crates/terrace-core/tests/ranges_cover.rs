@@ -1,4 +1,4 @@
-//! What HyperPlace's leaves cover: accesses of whole ranges, mappings that come, go and grow.
+//! Tests of the coverage of HyperPlace's leaves: accesses of whole ranges, mappings that come, go and grow.
 
 use std::collections::BTreeSet;
 

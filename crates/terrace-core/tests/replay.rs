@@ -7,7 +7,7 @@ use terrace_core::session::other::{Other, OtherError, Refused, Report, replay_wi
 use terrace_core::session::replay::{ReplayError, replay};
 use terrace_core::{EngineConfig, PolicyChoice, PolicyName, TierKind};
 use terrace_proto::log::{LogError, Record};
-use terrace_proto::{Command, Event, Tick, VmId};
+use terrace_proto::{Command, Event, Gfn, PageSize, RamChange, RamRange, Tick, VmId};
 
 use terrace_testkit::engine::scattered::{EXCHANGED, FAST, PAGES, scattered};
 use terrace_testkit::engine::{Heat, Host, SECOND, spec};
@@ -222,6 +222,25 @@ fn limits_set_while_it_was_recorded_hold_for_the_other_policy_too() {
     // The first 16 pages were there; 8 may be, and in the second round all of them are hot.
     assert_eq!(vm.other.demoted_pages - vm.other.promoted_pages, 8);
     assert_eq!(vm.other.fast_share, Some((0.25 + 0.5) / 2.0));
+}
+
+#[test]
+fn ram_that_the_engine_refuses_is_not_laid_out_in_a_replay() {
+    let host = three_rounds(config(PolicyName::Vtmm));
+    for pages in [1 << 60, u64::MAX] {
+        let mut records = host.log().to_vec();
+        let change = RamChange {
+            vm: VM,
+            ram: vec![RamRange {
+                start: Gfn(0),
+                pages,
+            }],
+            unit: PageSize::Base,
+        };
+        let event = Record::Event(Event::RamChanged(change));
+        records.push((Tick(171 * SECOND), event));
+        replay_with(&written(&records)[..], &named("vtmm")).unwrap();
+    }
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! What a session records, and when it does not.
+//! Tests of what a session records, and when it does not.
 
 use terrace_core::session::{Log, Session};
 use terrace_core::{Engine, EngineConfig};

@@ -1,4 +1,4 @@
-//! What Terrace sees of one QEMU VM: `inspect QMP-SOCKET [SECONDS]`.
+//! Prints what Terrace sees of one QEMU VM: `inspect QMP-SOCKET [SECONDS]`.
 //!
 //! Prints the findings of `doctor`, where the VM's RAM is, where its pages are, and how many of them the
 //! guest touches in the given time (default 1). Clears accessed bits in the guest's tables, like any
@@ -72,7 +72,10 @@ fn inspect(socket: &str, seconds: Option<String>) -> Result<(), Box<dyn Error>> 
         .iter()
         .chain(&doctor::vm(&root, &topology, &facts))
     {
-        println!("{:>10?}  {}: {}", finding.status, finding.name, finding.why);
+        println!(
+            "{:>10?}  {}: {}",
+            finding.health, finding.name, finding.found
+        );
     }
     let (Ok(memory), Some(mut tables)) = (memory, tables) else {
         return Ok(());

@@ -1,11 +1,10 @@
 //! The Linux host.
 //!
-//! Responsible for: finding VMs and talking to their hypervisor, where
-//! guest RAM is in the hypervisor's memory, the worker process that walks one guest's page tables,
-//! placement queries and page moves, the connection to a guest's agent and what of it is believed, resizing by what QEMU has
-//! for it, and findings about all of it. It leaves to others: every
-//! decision (`terrace-core`), the walk itself (`terrace-pagetable`), nodes and tiers (`terrace-sys`), clocks, threads and the API of
-//! the daemon (`terraced`).
+//! Responsible for: finding VMs and talking to their hypervisor, where guest RAM is in the hypervisor's memory, the
+//! worker process that walks one guest's page tables, placement queries and page moves, the connection to a guest's
+//! agent and what of it is believed, resizing by QEMU's own means, and findings about all of it. It leaves to others:
+//! every decision (`terrace-core`), the walk itself (`terrace-pagetable`), nodes and tiers (`terrace-sys`), clocks,
+//! threads and the API of the daemon (`terraced`).
 //!
 //! Readers of `/proc` and `/sys` take a [`HostRoot`], so that tests hand in a tree of their own.
 //! All calls block; none panics on what a guest or a hypervisor says.
@@ -25,4 +24,4 @@ pub mod unit;
 pub mod vm;
 pub mod worker;
 
-pub use terrace_sys::{Finding, HostRoot, ReadError, Status, topology};
+pub use terrace_sys::{Finding, Health, HostRoot, ReadError, topology};

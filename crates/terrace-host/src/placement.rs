@@ -1,12 +1,11 @@
-//! Where all pages of a VM are.
+//! The locations of all pages of a VM.
 //!
 //! Responsible for: asking the kernel about every page of a VM, as fast as it answers: absent pages are
 //! skipped by the process's page map, a huge page is one question. It leaves to others: moving them.
 //!
-//! A page counts as part of a huge one where the process maps it by a huge entry (`PAGEMAP_SCAN`, Linux
-//! 6.7; before that no page does). A huge page that the process maps by small entries counts as 512
-//! small ones: the kernel moves the whole of it with any of them, so the report of a move asks for
-//! every page again.
+//! A page counts as part of a huge one if the process maps it by a huge entry (`PAGEMAP_SCAN`, Linux 6.7; before that
+//! no page does). A huge page that the process maps by small entries counts as 512 small ones: the kernel moves the
+//! whole of it with any of them, so the report of a move asks for every page again.
 
 use terrace_proto::action::PlacementQuery;
 use terrace_proto::{Gfn, PAGE_SIZE, PAGES_PER_HUGE, PageCode, PlacementReport};
@@ -39,7 +38,7 @@ pub enum PlacementError {
 /// faulted in. A VM without RAM gets one empty report.
 ///
 /// # Errors
-/// Where the process is gone or may not be looked at.
+/// If the process is gone or may not be looked at.
 pub fn query(
     root: &HostRoot,
     topology: &Topology,

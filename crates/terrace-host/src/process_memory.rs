@@ -1,4 +1,4 @@
-//! What the kernel says of a hypervisor's memory: how much of it is resident, and what pins it.
+//! A hypervisor's memory by the kernel's account: how much of it is resident, and what pins it.
 //!
 //! Memory that a device writes to by itself stays where it is: giving it back to the host would take it from under the
 //! device.
@@ -15,7 +15,7 @@ use crate::{HostRoot, ReadError};
 pub struct Resident {
     /// Shared (memfd, tmpfs), of files, and huge pages of hugetlbfs.
     pub shared_bytes: u64,
-    /// Private.
+    /// Bytes of private memory.
     pub private_bytes: u64,
 }
 
@@ -27,7 +27,7 @@ impl Resident {
     }
 }
 
-/// Resident memory of a process; none where the kernel does not say.
+/// Resident memory of a process; `None` if the kernel does not say.
 #[must_use]
 pub fn resident(root: &HostRoot, pid: u32) -> Option<Resident> {
     let status = root.read(format!("proc/{pid}/status")).ok()?;
@@ -44,10 +44,10 @@ pub fn resident(root: &HostRoot, pid: u32) -> Option<Resident> {
     })
 }
 
-/// What of a process pins the memory of its VM: a device that is passed through.
+/// The device of a process that pins the memory of its VM, because it is passed through.
 ///
 /// # Errors
-/// Where its descriptors cannot be seen, or one of them cannot: that is no proof that none pins. To list them takes
+/// If its descriptors cannot be seen, or one of them cannot: that is no proof that none pins. To list them takes
 /// the process's user or `CAP_DAC_OVERRIDE`, to see what they are its user or `CAP_SYS_PTRACE`.
 pub fn pinned_by(root: &HostRoot, pid: u32) -> Result<Option<String>, ReadError> {
     with_descriptor(root, pid, is_pinning)

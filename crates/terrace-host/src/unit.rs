@@ -1,4 +1,4 @@
-//! What is ranked and moved as one: 4 KiB or 2 MiB, for each VM.
+//! The unit of ranking and moving, 4 KiB or 2 MiB, for each VM.
 //!
 //! Responsible for: choosing it by what backs the VM's RAM, and saying why. It leaves to others:
 //! ranking (`terrace-core`) and moving (`mover`) by it. It is chosen once, when the VM comes under
@@ -21,7 +21,7 @@ const MOST_PERCENT: u64 = 90;
 /// The unit as people choose it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Deserialize)]
 pub enum UnitChoice {
-    /// 2 MiB where the host backs most of the RAM with huge pages.
+    /// 2 MiB if the host backs most of the RAM with huge pages.
     #[default]
     #[serde(rename = "auto")]
     Auto,
@@ -36,9 +36,9 @@ pub enum UnitChoice {
 /// The unit of a VM.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Unit {
-    /// What is ranked and moved as one.
+    /// The unit of ranking and moving.
     pub size: PageSize,
-    /// Why, for people.
+    /// The reason, for people.
     pub why: String,
 }
 
@@ -74,7 +74,7 @@ impl Unit {
     }
 }
 
-/// How much of a VM's RAM is there.
+/// The amount of a VM's RAM that is there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 struct Resident {
     bytes: u64,

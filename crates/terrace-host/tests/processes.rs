@@ -1,4 +1,4 @@
-//! What is said of QEMU processes of which only procfs is asked.
+//! Tests of QEMU processes of which only procfs is asked.
 
 #![allow(clippy::unwrap_used, reason = "test helpers outside of test functions")]
 
@@ -10,7 +10,7 @@ use std::path::Path;
 use terrace_host::doctor::{Processes, processes};
 use terrace_host::qemu::{DiscoveryConfig, discover};
 use terrace_host::topology::{NodeId, Tier, TierSource, Topology};
-use terrace_host::{Finding, HostRoot, Status};
+use terrace_host::{Finding, Health, HostRoot};
 use terrace_proto::TierId;
 use terrace_testkit::qemu::{play_qemu, rules};
 
@@ -71,16 +71,16 @@ fn a_vm_that_lacks_nothing_is_told_so_and_its_monitor_hears_nothing() {
     listener.set_nonblocking(true).unwrap();
     let qmp = format!("unix:{},server=on,wait=off", socket.display());
     let findings = played(&[&["-name", "web1", "-qmp", &qmp], &SHARED[..]].concat());
-    let wrong: Vec<_> = findings.iter().filter(|f| f.status != Status::Ok).collect();
+    let wrong: Vec<_> = findings.iter().filter(|f| f.health != Health::Ok).collect();
     assert!(wrong.is_empty(), "{wrong:?}");
     let monitor = about("monitor", &findings);
-    assert!(monitor.why.contains("qmp.sock"), "{monitor:?}");
+    assert!(monitor.found.contains("qmp.sock"), "{monitor:?}");
     let nobody = listener.accept().unwrap_err();
     assert_eq!(nobody.kind(), std::io::ErrorKind::WouldBlock);
 }
 
 /// Options, the finding about them, how bad it is, and a word of it.
-type Lacking = (&'static [&'static str], &'static str, Status, &'static str);
+type Lacking = (&'static [&'static str], &'static str, Health, &'static str);
 
 const LACKING: [Lacking; 7] = [
     (
@@ -91,7 +91,7 @@ const LACKING: [Lacking; 7] = [
             "node,memdev=m0",
         ],
         "guest-ram",
-        Status::Degraded,
+        Health::Degraded,
         "'m0' is private",
     ),
     (
@@ -102,7 +102,7 @@ const LACKING: [Lacking; 7] = [
             "node,memdev=m0",
         ],
         "guest-ram",
-        Status::Degraded,
+        Health::Degraded,
         "no descriptor",
     ),
     (
@@ -113,7 +113,7 @@ const LACKING: [Lacking; 7] = [
             "node,memdev=m0",
         ],
         "guest-ram",
-        Status::Missing,
+        Health::Missing,
         "hugetlbfs",
     ),
     (
@@ -124,7 +124,7 @@ const LACKING: [Lacking; 7] = [
             "node,memdev=m0",
         ],
         "alignment",
-        Status::Degraded,
+        Health::Degraded,
         "2 MiB",
     ),
     (
@@ -135,19 +135,19 @@ const LACKING: [Lacking; 7] = [
             "node,memdev=m0",
         ],
         "memory-policy",
-        Status::Degraded,
+        Health::Degraded,
         "bound to nodes 0",
     ),
     (
         &["-device", "vfio-pci,host=01:00.0"],
         "guest-ram",
-        Status::Missing,
+        Health::Missing,
         "passed through",
     ),
     (
         &["-object", "sev-guest,id=s0"],
         "guest-ram",
-        Status::Missing,
+        Health::Missing,
         "encrypted",
     ),
 ];
@@ -156,23 +156,23 @@ const LACKING: [Lacking; 7] = [
 fn what_a_command_line_lacks_is_told_with_what_to_add() {
     let bare = played(&["-name", "web1", "-m", "4G", "-machine", "q35"]);
     let ram = about("guest-ram", &bare);
-    assert!(ram.status == Status::Degraded && ram.why.contains("share=on"));
+    assert!(ram.health == Health::Degraded && ram.found.contains("share=on"));
     let monitor = about("monitor", &bare);
-    assert!(monitor.status == Status::Missing && monitor.why.contains("no QMP monitor"));
+    assert!(monitor.health == Health::Missing && monitor.found.contains("no QMP monitor"));
     assert!(
         monitor
-            .change
+            .advice
             .as_ref()
             .is_some_and(|c| c.contains("-qmp unix:"))
     );
-    assert_eq!(about("accelerator", &bare).status, Status::Degraded);
+    assert_eq!(about("accelerator", &bare).health, Health::Degraded);
     for (args, name, status, word) in LACKING {
         let findings = played(args);
         let finding = about(name, &findings);
-        assert_eq!(finding.status, status, "{finding:?}");
+        assert_eq!(finding.health, status, "{finding:?}");
         let said = [
-            finding.why.as_str(),
-            finding.change.as_deref().unwrap_or(""),
+            finding.found.as_str(),
+            finding.advice.as_deref().unwrap_or(""),
         ]
         .concat();
         assert!(said.contains(word), "{finding:?}");
@@ -201,7 +201,7 @@ fn a_qemu_that_is_no_vm_is_told_why_in_the_daemons_words() {
         found.others,
         discover(&root, &config, &rules(&root)).findings
     );
-    assert!(found.others[0].why.contains("is not taken for a VM"));
+    assert!(found.others[0].found.contains("is not taken for a VM"));
 }
 
 #[test]
@@ -223,12 +223,12 @@ fn hostile_names_are_written_out() {
     assert!(
         findings
             .iter()
-            .any(|f| f.why.contains("printable characters"))
+            .any(|f| f.found.contains("printable characters"))
     );
-    assert!(findings.iter().any(|f| f.why.contains("owned")));
+    assert!(findings.iter().any(|f| f.found.contains("owned")));
     let said = format!("{}{:?}", found.vms.keys().next().unwrap(), "");
     let said = findings.iter().fold(said, |said, f| {
-        said + &f.why + f.change.as_deref().unwrap_or_default()
+        said + &f.found + f.advice.as_deref().unwrap_or_default()
     });
     assert!(
         !said.contains(|c: char| c.is_control() || c == '\u{202e}'),

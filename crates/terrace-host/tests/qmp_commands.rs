@@ -1,5 +1,5 @@
-//! What QEMU is asked is a list that somebody has thought about: some commands that look harmless end
-//! the VM. `calc-dirty-rate` crashed an emulated guest's QEMU 7.2 (rule 9 of `docs/data-rules.md`).
+//! Test that QEMU is sent only commands on a list: some that look harmless end the VM. `calc-dirty-rate` crashed an
+//! emulated guest's QEMU 7.2 (rule 9 of `docs/data-rules.md`).
 
 #![allow(clippy::unwrap_used, reason = "a test")]
 
@@ -7,9 +7,9 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
 
-/// Commands of the machine protocol, as the `qapi` crate names them, or we do where it does not know one. Only
-/// `balloon` and `qom_set` change anything: they are orders of an operator, and the one property that is set is
-/// named here too. `query_stats` and `info registers` have each virtual CPU stop for as long as it is read.
+/// Commands of the machine protocol, as the `qapi` crate names them, or as we do if it does not know one. Only
+/// `balloon` and `qom_set` change anything: they are orders of an operator, and the one property that is set is named
+/// here too. `query_stats` and `info registers` have each virtual CPU stop for as long as it is read.
 const MACHINE: [&str; 16] = [
     "balloon",
     "human_monitor_command",

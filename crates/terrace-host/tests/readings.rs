@@ -1,5 +1,5 @@
-//! What a scan starts from, asked of a monitor that a test plays: a VM whose processor can nest, one that is
-//! reset, and monitors that talk nonsense.
+//! Tests of the readings that a scan starts from, asked of a monitor that a test plays: a VM whose processor can
+//! nest, one that is reset, and monitors that talk nonsense.
 
 #![allow(clippy::unwrap_used, reason = "test helpers outside of test functions")]
 
@@ -17,15 +17,15 @@ use terrace_testkit::qemu::{play_qemu, rules};
 const PATIENCE: Duration = Duration::from_secs(20);
 const RESET: &str = r#"{"timestamp": {"seconds": 1, "microseconds": 2}, "event": "RESET", "data": {"guest": true}}"#;
 
-/// What the monitor of a VM with four virtual CPUs tells. The answers of `statistics` are given one after the
-/// other, the last one again and again.
+/// The answers of the monitor of a VM with four virtual CPUs. Those of `statistics` are given one after the other,
+/// the last one again and again.
 struct Script {
     kvm: bool,
     /// The answer to `qom-get`.
     feature: Value,
     statistics: Vec<Value>,
     vcpus: u64,
-    /// What is sent right before the answer to the command with this word in it.
+    /// A message that is sent right before the answer to the command that contains this word.
     before: Option<(&'static str, String)>,
     asked: Vec<String>,
 }
@@ -154,7 +154,7 @@ fn fixture(script: Script) -> Fixture {
 }
 
 impl Fixture {
-    /// How many commands with this word in it were asked.
+    /// Number of commands with this word in them that were asked.
     fn asked(&self, word: &str) -> usize {
         let script = self.script.lock().unwrap();
         script.asked.iter().filter(|l| l.contains(word)).count()
@@ -164,7 +164,7 @@ impl Fixture {
         change(&mut self.script.lock().unwrap());
     }
 
-    /// Which virtual CPUs count.
+    /// For each virtual CPU, whether it counts.
     fn counted(&mut self) -> Vec<bool> {
         let readings = self.vm.readings().unwrap();
         let each = readings.vcpus.iter().enumerate();

@@ -1,4 +1,4 @@
-//! What device and driver agree on: `docs/hyperflex-abi.md` as numbers, and wire data to and from values.
+//! The interface between device and driver: `docs/hyperflex-abi.md` as numbers, and wire data to and from values.
 //!
 //! Everything that a guest wrote becomes a value here or not at all.
 
@@ -37,7 +37,7 @@ const EVENT_TARGETS: u32 = 1;
 const ORDER_BITS: u64 = 0x3f;
 const BELOW_PAGE: u64 = PAGE_BYTES - 1;
 
-/// What a queue is for.
+/// The purpose of a queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum QueueRole {
     /// Pages into the balloon of a tier.
@@ -106,7 +106,7 @@ impl Entry {
     }
 }
 
-/// What the configuration space says of a tier.
+/// A tier in the configuration space.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TierConfigSpace {
     /// Pages that shall be in the balloon.
@@ -173,7 +173,7 @@ pub struct Statistic {
     pub tag: usize,
     /// Of which tier.
     pub tier: usize,
-    /// Its value, untrusted.
+    /// The statistic's value, untrusted.
     pub value: u64,
 }
 

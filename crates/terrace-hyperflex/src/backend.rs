@@ -27,7 +27,7 @@ const F_EVENT_IDX: u64 = 1 << 29;
 const F_PROTOCOL_FEATURES: u64 = 1 << 30;
 const F_VERSION_1: u64 = 1 << 32;
 
-/// What the threads of a device share.
+/// The state that the threads of a device share.
 pub(crate) struct Shared {
     device: Mutex<Device>,
     halt: Halt,
@@ -52,7 +52,7 @@ impl Shared {
         u64::try_from(self.started.elapsed().as_nanos()).unwrap_or(u64::MAX)
     }
 
-    /// The process that connected, where that is known.
+    /// The process that connected, if that is known.
     pub(crate) fn hypervisor_pid(&self) -> Option<u32> {
         self.hypervisor_pid.get().copied()
     }
@@ -69,7 +69,7 @@ impl Shared {
 
     /// The device once the chain at hand has ended, which is told to end: the hypervisor waits.
     pub(crate) fn interrupt(&self) -> MutexGuard<'_, Device> {
-        let _wish = self.halt.wish();
+        let _request = self.halt.request();
         self.device()
     }
 

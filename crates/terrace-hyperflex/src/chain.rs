@@ -12,7 +12,7 @@ use crate::abi::ANSWER_BYTES;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Malformed;
 
-/// What of a chain can be written by the device.
+/// The part of a chain that the device can write.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Writable {
     /// Address and bytes of each buffer.
@@ -22,7 +22,7 @@ pub struct Writable {
 /// Reads what the driver sent into `bytes`, at most `most` of them, and says where an answer goes, if anywhere.
 ///
 /// # Errors
-/// Where the chain does not end, a buffer to write stands before one to read, there is more than one buffer to
+/// If the chain does not end, a buffer to write stands before one to read, there is more than one buffer to
 /// write or it is not of the answer's size, there is too much, or memory is not there.
 pub fn request<M>(
     chain: DescriptorChain<M>,
@@ -39,6 +39,7 @@ where
     for_each(chain, |descriptor| {
         let len = usize::try_from(descriptor.len()).map_err(|_| Malformed)?;
         if descriptor.is_write_only() {
+            // Looked at before any page is taken: a chain that cannot be answered has nothing done.
             let fits = len == ANSWER_BYTES && answer.is_none();
             if !fits || !memory.check_range(descriptor.addr(), len, Permissions::Write) {
                 return Err(Malformed);
@@ -47,9 +48,11 @@ where
             return Ok(());
         }
         let at = bytes.len();
+        // The length is the guest's word, up to 4 GiB: it is bounded before anything is allocated for it.
         if answer.is_some() || len > most - at {
             return Err(Malformed);
         }
+        // Copied, and read once: what is checked is what is done, whatever the guest writes to the buffer meanwhile.
         bytes.resize(at + len, 0);
         let slot = bytes.get_mut(at..).ok_or(Malformed)?;
         memory
@@ -62,7 +65,7 @@ where
 /// The buffers of a chain that the device writes to, which has no others.
 ///
 /// # Errors
-/// Where the chain does not end, has buffers to read, or memory is not there.
+/// If the chain does not end, has buffers to read, or memory is not there.
 pub fn writable<M>(
     chain: DescriptorChain<M>,
     memory: &GuestMemoryMmap,
@@ -76,6 +79,7 @@ where
         let len = usize::try_from(descriptor.len()).map_err(|_| Malformed)?;
         // Nothing that is told is in more pieces than this.
         let few = buffers.len() < 16;
+        // All of it is looked at here, so that nothing is written in part.
         if !few
             || !descriptor.is_write_only()
             || !memory.check_range(descriptor.addr(), len, Permissions::Write)
@@ -92,7 +96,7 @@ impl Writable {
     /// Writes all of `bytes`.
     ///
     /// # Errors
-    /// Where there is not enough room.
+    /// If there is not enough room.
     pub fn write(&self, memory: &GuestMemoryMmap, mut bytes: &[u8]) -> Result<(), Malformed> {
         let room: u64 = self.buffers.iter().map(|(_, len)| u64::from(*len)).sum();
         if room < bytes.len() as u64 {
@@ -108,7 +112,7 @@ impl Writable {
     }
 }
 
-/// All descriptors; the iterator of a chain ends silently where one leads nowhere or round in circles.
+/// All descriptors; the iterator of a chain ends silently if one leads nowhere or round in circles.
 fn for_each<M>(
     chain: DescriptorChain<M>,
     mut each: impl FnMut(&Descriptor) -> Result<(), Malformed>,
@@ -122,5 +126,6 @@ where
         ended = !descriptor.has_next();
         each(&descriptor)?;
     }
+    // A last descriptor that names a next one is where the iterator gave up: some of the chain was not seen.
     if ended { Ok(()) } else { Err(Malformed) }
 }

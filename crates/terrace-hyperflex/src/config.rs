@@ -1,4 +1,4 @@
-//! What the operator says of a VM, checked: its tiers, where they are in guest memory, and the limits.
+//! An operator's description of a VM, checked: its tiers, their guest memory, and the limits.
 //!
 //! `Args` is the command line as it was typed; [`Config`] can only be made from it (or in code by
 //! [`Config::new`]) and is valid by construction.
@@ -14,25 +14,25 @@ use crate::error::FlexError;
 
 const GIB: u64 = 1 << 30;
 
-/// Where RAM goes on above the hole for devices, on x86 machines.
+/// The address at which RAM goes on above the hole for devices, on x86 machines.
 const ABOVE_HOLE: u64 = 4 * GIB;
 
 /// HyperFlex: the device through which a running VM's memory changes size, tier by tier.
 #[derive(Clone, Debug, clap::Parser)]
 #[command(name = "terrace-hyperflex", version, max_term_width = 100)]
 pub struct Args {
-    /// Where the hypervisor connects (QEMU: `-chardev socket,path=…`).
+    /// The socket to which the hypervisor connects (QEMU: `-chardev socket,path=…`).
     #[arg(long, value_name = "FILE")]
     pub socket: PathBuf,
-    /// Where `terrace` and `terraced` ask and order.
+    /// The control socket, for `terrace` and `terraced`.
     #[arg(long, value_name = "FILE")]
     pub control: PathBuf,
-    /// What survives a restart of this process; on a tmpfs, as it means nothing after a restart of the host.
-    /// Without it such a restart loses track of the balloons.
+    /// File for the state that survives a restart of this process; on a tmpfs, as it is void after a restart of the host.
+    /// Without it a restart loses track of the balloons.
     #[arg(long, value_name = "FILE")]
     pub state: Option<PathBuf>,
-    /// One per tier, fastest first, with the guest's node: `node=0,size=4GiB`. Where QEMU and Cloud Hypervisor put
-    /// it follows from the sizes; otherwise say it: `node=0,range=0+2GiB,range=4GiB+2GiB`. With `host-node=1` its
+    /// One per tier, fastest first, with the guest's node: `node=0,size=4GiB`. Its
+    /// addresses follow from the sizes for QEMU and Cloud Hypervisor; otherwise name them: `node=0,range=0+2GiB,range=4GiB+2GiB`. With `host-node=1` its
     /// memory comes from that node of the host as long as the node has some.
     #[arg(long = "tier", value_name = "TIER", required = true)]
     pub tiers: Vec<TierArg>,
@@ -40,11 +40,11 @@ pub struct Args {
     /// and all of it otherwise, which is the default.
     #[arg(long, value_name = "SIZE")]
     pub below_4g: Option<ByteSize>,
-    /// What the VM's owner pays for: the limit of each tier, and the tiers together have at most twice of it.
+    /// Memory that the VM's owner pays for: the limit of each tier; the tiers together have at most twice of it.
     /// Default: no limit but the tiers' own sizes.
     #[arg(long, value_name = "SIZE")]
     pub total: Option<ByteSize>,
-    /// Page sizes that are taken. Where huge pages back the memory say 2MiB alone.
+    /// Page sizes that are taken. If huge pages back the memory, say 2MiB alone.
     #[arg(long, value_name = "SIZE", value_delimiter = ',', default_values_t = [PageArg::Base, PageArg::Huge])]
     pub pages: Vec<PageArg>,
     /// Seconds between the guest's statistics, 0 for none.
@@ -156,7 +156,7 @@ fn bytes(text: &str) -> Result<u64, String> {
 pub struct GpaRange {
     /// First byte.
     pub start: u64,
-    /// Bytes.
+    /// Length, bytes.
     pub len: u64,
 }
 
@@ -167,12 +167,12 @@ pub struct TierConfig {
     pub node: u32,
     /// The host's node that its memory shall come from.
     pub host_node: Option<u32>,
-    /// Where it is, ascending.
+    /// The tier's guest memory, ascending.
     pub ranges: Vec<GpaRange>,
 }
 
 impl TierConfig {
-    /// Its pages.
+    /// Number of the tier's pages.
     #[must_use]
     pub fn pages(&self) -> u64 {
         self.ranges.iter().map(|range| range.len / PAGE_BYTES).sum()
@@ -203,7 +203,7 @@ impl Config {
     /// A device that gives memory back without asking who has it ([`Config::with_leases`]), with these tiers that takes these page orders (one bit each).
     ///
     /// # Errors
-    /// Where there are none or too many tiers, they overlap, or are not of whole pages of the smallest order.
+    /// If there are none or too many tiers, they overlap, or are not of whole pages of the smallest order.
     pub fn new(tiers: Vec<TierConfig>, orders: u32, limits: Limits) -> Result<Self, FlexError> {
         if tiers.is_empty() || tiers.len() > MAX_TIERS {
             let n = tiers.len();
@@ -240,7 +240,7 @@ impl Config {
         Ok(config)
     }
 
-    /// The same, which gives memory back only while somebody says that nobody else has it, where that is needed.
+    /// The same, which gives memory back only while somebody says that nobody else has it, if that is needed.
     #[must_use]
     pub fn with_leases(self, needs_leases: bool) -> Self {
         Self {
@@ -255,7 +255,7 @@ impl Config {
         self.needs_leases
     }
 
-    /// Its tiers, fastest first.
+    /// The VM's tiers, fastest first.
     #[must_use]
     pub fn tiers(&self) -> &[TierConfig] {
         &self.tiers
@@ -273,7 +273,7 @@ impl Config {
         PAGE_BYTES << self.orders.trailing_zeros()
     }
 
-    /// Its limits.
+    /// The VM's limits.
     #[must_use]
     pub fn limits(&self) -> Limits {
         self.limits

@@ -1,4 +1,4 @@
-//! What the device counts. A fault of the guest shows here and nowhere else.
+//! Counters of the device. A fault of the guest shows here and nowhere else.
 
 use serde::{Deserialize, Serialize};
 

@@ -1,4 +1,4 @@
-//! What goes wrong outside of the guest. What a guest does wrong is a counter, never an error.
+//! Errors outside of the guest. A fault of the guest is a counter, never an error.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -14,9 +14,9 @@ pub enum FlexError {
     /// A file or socket of the device.
     #[error("{}: {source}", path.display())]
     File {
-        /// Which.
+        /// The file's path.
         path: PathBuf,
-        /// Why.
+        /// The error of the system call.
         #[source]
         source: io::Error,
     },
@@ -25,7 +25,7 @@ pub enum FlexError {
     Map {
         /// Pages of the VM.
         pages: u64,
-        /// Why.
+        /// The reason.
         why: String,
     },
     /// A state that is of another VM, another version, or damaged.
@@ -36,7 +36,7 @@ pub enum FlexError {
     State {
         /// File or blob.
         what: String,
-        /// What does not fit.
+        /// The contradiction, in words.
         why: String,
     },
     /// A request on the control socket that is refused.

@@ -1,6 +1,6 @@
 //! The balloons of a VM that moves to another host, as bytes.
 //!
-//! Bytes from elsewhere become a value only where every part of them fits; how many there may be is known beforehand
+//! Bytes from elsewhere become a value only if every part of them fits; how many there may be is known beforehand
 //! from the size of the VM.
 
 use serde::{Deserialize, Serialize};
@@ -13,7 +13,7 @@ use crate::state::State;
 const MAGIC: u32 = u32::from_le_bytes(*b"TRHX");
 const VERSION: u16 = 1;
 
-/// What a VM takes with it.
+/// The state that migrates with a VM.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Exported {
     /// Pages that shall be in each balloon.
@@ -52,7 +52,7 @@ impl Exported {
     /// As bytes.
     ///
     /// # Errors
-    /// Where there is no memory for them.
+    /// If there is no memory for them.
     pub fn to_bytes(&self, config: &Config) -> Result<Vec<u8>, FlexError> {
         let raw = Raw {
             magic: MAGIC,
@@ -67,7 +67,7 @@ impl Exported {
     /// From bytes that anybody may have written.
     ///
     /// # Errors
-    /// Where they are no export of this version of a VM with these tiers, and nothing else.
+    /// If they are no export of this version of a VM with these tiers, and nothing else.
     pub fn from_bytes(bytes: &[u8], config: &Config) -> Result<Self, FlexError> {
         if bytes.len() as u64 > most_bytes(config) {
             return Err(refuse("it is larger than those of this VM can be"));

@@ -20,7 +20,7 @@ const REFUSAL_NS: u64 = 1_000_000_000;
 /// The pause between two looks while chains wait, at least.
 pub const WAITING: Duration = Duration::from_millis(5);
 
-/// What a look came to.
+/// The result of a look.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub enum Found {
@@ -40,7 +40,7 @@ struct Given {
     punched: u64,
 }
 
-/// What may be done with a chain now.
+/// The permission for a chain at this time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum May {
     Punch,
@@ -62,7 +62,7 @@ pub(crate) struct Leases {
     punched: u64,
     /// Of these, those that a look that began after them found nobody at.
     proven: u64,
-    /// What the last look came to.
+    /// The result of the last look.
     last: Option<Found>,
 }
 
@@ -93,7 +93,7 @@ impl Leases {
         number
     }
 
-    /// Takes an answer; false where it is of no look that counts.
+    /// Takes an answer; false if it is of no look that counts.
     pub fn answer(&mut self, number: u64, found: Found, now_ns: u64) -> bool {
         let Some(given) = self.given.take_if(|given| given.number == number) else {
             return false;
@@ -111,7 +111,7 @@ impl Leases {
         true
     }
 
-    /// What may be done with a chain that is there.
+    /// The permission for a chain that is there.
     pub fn may(&mut self, now_ns: u64) -> May {
         if self.stands(now_ns) {
             return May::Punch;
@@ -144,7 +144,7 @@ impl Leases {
         self.waits_since_ns.is_some()
     }
 
-    /// What the last look came to.
+    /// The result of the last look.
     pub fn last(&self) -> Option<&Found> {
         self.last.as_ref()
     }

@@ -8,7 +8,7 @@ use clap::Parser as _;
 use terrace_hyperflex::{Args, Prepared, sandbox};
 use tracing_subscriber::EnvFilter;
 
-/// What a guest can make the libraries say is counted by the device.
+/// The log filter. What a guest can make the libraries say is counted by the device instead.
 const LOGGED: &str = "info,virtio_queue=off,vhost_user_backend=warn,vm_memory=off";
 
 fn main() -> ExitCode {

@@ -20,7 +20,7 @@ struct Region {
     gpa: u64,
     len: u64,
     file: FileOffset,
-    /// What can be given back at least.
+    /// The least that can be given back, bytes.
     page_bytes: u64,
 }
 
@@ -29,24 +29,24 @@ struct Region {
 pub(crate) struct Piece<'a> {
     /// The file.
     pub file: &'a File,
-    /// What can be given back of it at least.
+    /// The least that can be given back of the file, bytes.
     pub page_bytes: u64,
     /// Guest physical address of its first byte.
     pub gpa: u64,
-    /// Where it is in the file.
+    /// The offset in the file, bytes.
     pub offset: u64,
     /// Number of its first page in the tier.
     pub first: u64,
-    /// Bytes.
+    /// Length, bytes.
     pub bytes: u64,
 }
 
 /// Gives memory of the guest back to the host.
 pub trait Backing: Send {
-    /// The number of the one region that holds all of a run, where the run is made of whole pages of its backing.
+    /// The number of the one region that holds all of a run, if the run is made of whole pages of its backing.
     fn region_of(&self, run: &Run) -> Option<usize>;
 
-    /// Frees a run that [`Backing::region_of`] found in this region; false where the kernel refused.
+    /// Frees a run that [`Backing::region_of`] found in this region; false if the kernel refused.
     fn free(&self, region: usize, run: &Run) -> bool;
 }
 
@@ -120,7 +120,7 @@ impl GuestFiles {
         tier.ranges().iter().flat_map(|run| self.pieces(run))
     }
 
-    /// The largest page that the files of a tier are made of, bytes; 0 where there are none.
+    /// The largest page that the files of a tier are made of, bytes; 0 if there are none.
     #[must_use]
     pub fn page_bytes(&self, tier: &TierMap) -> u64 {
         let pages = self.pieces_of(tier).map(|piece| piece.page_bytes);
@@ -158,7 +158,7 @@ impl Backing for GuestFiles {
     }
 }
 
-/// What a tier's files say about its balloon.
+/// A tier's balloon by the count of its files.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Verified {
@@ -173,7 +173,7 @@ pub struct Verified {
 }
 
 impl Verified {
-    /// The share of the claimed pages that are really gone, 0 to 1; 1 where nothing is claimed.
+    /// The share of the claimed pages that are really gone, 0 to 1; 1 if nothing is claimed.
     #[must_use]
     pub fn honesty(&self) -> f64 {
         if self.claimed_pages == 0 {

@@ -1,7 +1,7 @@
 //! Which of the host's nodes a tier's memory comes from.
 //!
 //! The files behind a tier keep the node, so that a page which the guest gives back and takes again comes from there
-//! too, whoever touches it. It is preferred, never bound to: where a node that is bound to is full, the kernel ends
+//! too, whoever touches it. It is preferred, never bound to: if a node that is bound to is full, the kernel ends
 //! the hypervisor. Pages that are there already stay where they are. A file that keeps no node (on hugetlbfs none does),
 //! or a kernel that knows none, is a warning and a count; the VM runs on.
 
@@ -14,7 +14,7 @@ use vm_memory::{GuestAddress, GuestMemoryBackend as _, GuestMemoryMmap};
 use crate::memory::GuestFiles;
 use crate::tier::TierMap;
 
-/// What became of a tier's host node.
+/// The result of setting a tier's host node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum NodePolicy {
@@ -32,7 +32,7 @@ pub(crate) enum Refused {
     /// The kernel.
     #[error("{0}")]
     System(#[from] SysError),
-    /// It took the policy for this process alone.
+    /// The file took the policy for this process alone.
     #[error(
         "its file keeps no policy of its own, as tmpfs and memfd do and hugetlbfs does not; say host-nodes={node},\
          policy=preferred where the hypervisor is told of this memory"

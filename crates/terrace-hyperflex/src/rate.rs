@@ -47,6 +47,47 @@ impl Bucket {
     }
 }
 
+/// A guest's rate, and whether it waits for it.
+#[derive(Clone, Copy, Debug)]
+pub struct Throttle {
+    bucket: Bucket,
+    is_on: bool,
+}
+
+impl Throttle {
+    /// A guest that does not wait yet.
+    #[must_use]
+    pub fn new(per_s: Option<u64>) -> Self {
+        Self {
+            bucket: Bucket::new(per_s),
+            is_on: false,
+        }
+    }
+
+    /// Whether the guest had to wait when it was asked last.
+    #[must_use]
+    pub fn is_on(&self) -> bool {
+        self.is_on
+    }
+
+    /// The time from which on the guest may have more, if it has had its rate.
+    pub fn next_ns(&mut self, now_ns: u64) -> Option<u64> {
+        let at = self.bucket.next_ns(now_ns);
+        self.is_on = at.is_some();
+        at
+    }
+
+    /// Takes tokens, also more than there are.
+    pub fn take(&mut self, tokens: u64) {
+        self.bucket.take(tokens);
+    }
+
+    /// A guest that started anew does not wait yet; what was taken stays taken.
+    pub fn forget(&mut self) {
+        self.is_on = false;
+    }
+}
+
 fn signed(n: u64) -> i64 {
     i64::try_from(n).unwrap_or(i64::MAX)
 }

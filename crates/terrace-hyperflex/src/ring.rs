@@ -16,32 +16,32 @@ use vm_memory::{GuestMemoryAtomic, GuestMemoryMmap};
 /// The guest's memory, as the rings see it.
 pub type Memory = GuestMemoryAtomic<GuestMemoryMmap>;
 
-/// The wish of others that the work at hand ends; that work looks at it.
+/// A request that the work at hand ends; that work looks at it.
 #[derive(Clone, Debug, Default)]
 pub struct Halt(Arc<AtomicUsize>);
 
 impl Halt {
-    /// Wishes it, until what this gives is dropped.
+    /// Requests that the work ends, until the result is dropped.
     #[must_use]
-    pub fn wish(&self) -> Wish<'_> {
+    pub fn request(&self) -> HaltRequest<'_> {
         // It orders nothing: a lock that is taken next does.
         self.0.fetch_add(1, Ordering::Relaxed);
-        Wish(&self.0)
+        HaltRequest(&self.0)
     }
 
-    /// Whether anybody wishes it.
+    /// Whether anybody requested it and still does.
     #[must_use]
     #[inline]
-    pub fn is_wished(&self) -> bool {
+    pub fn is_requested(&self) -> bool {
         self.0.load(Ordering::Relaxed) > 0
     }
 }
 
-/// A wish that is kept up.
+/// A request that holds until it is dropped.
 #[derive(Debug)]
-pub struct Wish<'a>(&'a AtomicUsize);
+pub struct HaltRequest<'a>(&'a AtomicUsize);
 
-impl Drop for Wish<'_> {
+impl Drop for HaltRequest<'_> {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Ordering::Relaxed);
     }
@@ -66,17 +66,18 @@ pub struct Work<'a> {
 }
 
 impl Ring {
-    /// Begins to work on it; `None` where it is not set up or not enabled. Look at [`Ring::halt`] before, so that who
+    /// Begins to work on it; `None` if it is not set up or not enabled. Look at [`Ring::halt`] before, so that who
     /// changes it comes first, and while at work.
     #[must_use]
     pub fn work(&self) -> Option<Work<'_>> {
+        // The lock comes first: whoever changes the ring holds it too, so what is seen here stays.
         let held = self.lock();
         let vring = self.vring.get_ref();
         let runs = vring.get_queue().ready() && vring.is_enabled();
         runs.then_some(Work { _held: held })
     }
 
-    /// The wish that work on this ring ends.
+    /// The request that work on this ring ends.
     #[must_use]
     pub fn halt(&self) -> &Halt {
         &self.halt
@@ -85,14 +86,18 @@ impl Ring {
     /// Changes it once nobody is at work on it. Chains that wait for their answers are in it again as if they had not
     /// been looked at: nobody waits for what they wait for.
     fn change<T>(&self, change: impl FnOnce(&VringRwLock<Memory>) -> T) -> T {
-        let _wish = self.halt.wish();
+        // The request comes before the lock: the chain at hand ends at its next hole, and not with all of its pages.
+        let _request = self.halt.request();
+        // Waits until that chain is done or undone: the hypervisor's answer says that the ring is idle (rule
+        // 16 of `docs/data-rules.md`).
         let _held = self.lock();
         self.changes.fetch_add(1, Ordering::Relaxed);
+        // Before the change, which may itself be a place in the ring: the hypervisor's word counts.
         self.reopen();
         change(&self.vring)
     }
 
-    /// How often it was changed: what was taken from it before is in it again. To be asked at work.
+    /// The count of changes: what was taken from it before is in it again. To be asked at work.
     pub(crate) fn changes(&self) -> u64 {
         self.changes.load(Ordering::Relaxed)
     }
@@ -125,6 +130,8 @@ impl Ring {
     }
 
     fn lock(&self) -> MutexGuard<'_, ()> {
+        // The lock guards no data that a panic could leave half done, and a ring that cannot be stopped holds up its
+        // hypervisor.
         self.work.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -185,6 +192,8 @@ impl VringT<Memory> for Ring {
     }
 
     fn queue_next_avail(&self) -> u16 {
+        // The hypervisor keeps it as the ring's base. Chains behind it were read, perhaps, and have no answer: they
+        // are read again.
         self.unanswered()
     }
 
@@ -212,6 +221,7 @@ impl VringT<Memory> for Ring {
         self.change(|vring| vring.set_queue_ready(ready));
     }
 
+    // Descriptors are no part of what a chain works on, and the library locks them by itself: nobody is waited for.
     fn set_kick(&self, file: Option<File>) {
         self.vring.set_kick(file);
     }

@@ -1,4 +1,4 @@
-//! What the process takes from itself before it faces a hypervisor and its guest.
+//! The rights that the process drops before it faces a hypervisor and its guest.
 //!
 //! Left are: descriptors that are open and those that the hypervisor sends, memory that is not executable and the
 //! node that it prefers, threads of its own, names and peers of sockets, time, and holes in files. There is no way to
@@ -16,7 +16,7 @@ use crate::error::FlexError;
 /// lesser things, for people.
 ///
 /// # Errors
-/// Where capabilities are left or no system call filter is in force.
+/// If capabilities are left or no system call filter is in force.
 pub fn lock() -> Result<Vec<String>, FlexError> {
     let refused =
         |what: &str, error: &dyn std::fmt::Display| FlexError::Sandbox(format!("{what}: {error}"));

@@ -30,7 +30,7 @@ impl Prepared {
     /// Binds the sockets, in place of those that a killed process left, and opens the state.
     ///
     /// # Errors
-    /// Where the arguments make no sense, the state is of another VM or in use, or a socket cannot be made.
+    /// If the arguments make no sense, the state is of another VM or in use, or a socket cannot be made.
     pub fn new(args: &Args) -> Result<Self, FlexError> {
         let config = Config::try_from(args)?;
         let state = match &args.state {
@@ -54,7 +54,7 @@ impl Prepared {
     /// Serves one hypervisor until it goes away: with its VM, or because it was told to.
     ///
     /// # Errors
-    /// Where it breaks the protocol, or threads cannot be started.
+    /// If it breaks the protocol, or threads cannot be started.
     pub fn run(self) -> Result<(), FlexError> {
         let failed = |what: &str| {
             let path = Path::new(what).to_owned();

@@ -1,4 +1,5 @@
-//! What survives a restart of this process: the balloons page by page, targets, and where each ring stands.
+//! The state that survives a restart of this process: the balloons page by page, targets, and the position in each
+//! ring.
 //!
 //! Responsible for: one mapped file (or memory of this process), of which each word is stored on its own. A process
 //! that is killed leaves what it stored; the entry that it was at is found again by [`State::in_flight`]. It leaves
@@ -49,7 +50,7 @@ impl State {
     /// A state in memory of this process, with empty balloons.
     ///
     /// # Errors
-    /// Where there is no memory.
+    /// If there is no memory.
     pub fn in_memory(config: &Config) -> Result<Self, FlexError> {
         let (tiers, unproven, words) = all_places(config)?;
         let map = MmapRegion::new(words * WORD).map_err(|e| cannot_map(config, &e))?;
@@ -63,10 +64,10 @@ impl State {
         Ok(state)
     }
 
-    /// The state in a file, which is made where it is not there.
+    /// The state in a file, which is made if it is not there.
     ///
     /// # Errors
-    /// Where it is of another layout or version, in use by another device, or cannot be mapped.
+    /// If it is of another layout or version, in use by another device, or cannot be mapped.
     pub fn open(path: &Path, config: &Config) -> Result<Self, FlexError> {
         let file = OpenOptions::new()
             .read(true)
@@ -117,7 +118,7 @@ impl State {
         self.put(AT_MAGIC, MAGIC);
     }
 
-    /// What a damaged file could hold that nobody stores.
+    /// Checks for contents of a damaged file that no device stores.
     fn check(&self, config: &Config) -> Result<(), String> {
         let targets = self.targets();
         for (tier, (target, of)) in targets.iter().zip(config.tiers()).enumerate() {
@@ -170,8 +171,8 @@ impl State {
             .collect()
     }
 
-    /// New targets; the generation becomes `now_s`, or one more than it was where that is larger, so that it grows
-    /// also where a state was lost.
+    /// New targets; the generation becomes `now_s`, or one more than it was if that is larger, so that it grows
+    /// also if a state was lost.
     pub fn set_targets(&self, targets: &[u64], now_s: u32) {
         for (i, pages) in targets.iter().take(self.tiers()).enumerate() {
             self.put(AT_TARGETS + i, *pages);
@@ -186,13 +187,13 @@ impl State {
         self.get(AT_RESETS)
     }
 
-    /// Where the device stands in the ring of a queue; `None`: unknown.
+    /// The device's position in the ring of a queue; `None`: unknown.
     #[must_use]
     pub fn position(&self, queue: usize) -> Option<u16> {
         index(self.get(AT_POSITIONS + queue))
     }
 
-    /// Notes where the device stands.
+    /// Notes the device's position in the ring of a queue.
     pub fn set_position(&self, queue: usize, position: u16) {
         self.put(AT_POSITIONS + queue, u64::from(position) + 1);
     }
@@ -341,7 +342,7 @@ impl State {
         PageBitmap::from_words(pages, self.bitmap_words(tier)).unwrap_or_default()
     }
 
-    /// Takes over the balloon of a tier; false where it is of another size.
+    /// Takes over the balloon of a tier; false if it is of another size.
     #[must_use]
     pub fn set_bitmap(&self, tier: usize, bitmap: &PageBitmap) -> bool {
         match self.tiers.get(tier) {

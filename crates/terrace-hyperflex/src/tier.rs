@@ -1,4 +1,4 @@
-//! Where a tier is: from guest addresses to its pages and back, and which entries of a guest are admitted.
+//! A tier's guest memory: from guest addresses to its pages and back, and which entries of a guest are admitted.
 
 use crate::abi::{Entry, PAGE_BYTES};
 use crate::config::TierConfig;
@@ -10,12 +10,12 @@ pub struct Run {
     pub gpa: u64,
     /// Number of its first page in the tier.
     pub first: u64,
-    /// Pages.
+    /// Number of pages.
     pub pages: u64,
 }
 
 impl Run {
-    /// Bytes.
+    /// Length, bytes.
     #[must_use]
     pub fn bytes(&self) -> u64 {
         self.pages * PAGE_BYTES
@@ -64,13 +64,13 @@ impl TierMap {
         Self { ranges }
     }
 
-    /// Its ranges, ascending.
+    /// The tier's ranges, ascending.
     #[must_use]
     pub fn ranges(&self) -> &[Run] {
         &self.ranges
     }
 
-    /// The run of `pages` pages at `gpa`, where one range holds all of it.
+    /// The run of `pages` pages at `gpa`, if one range holds all of it.
     #[must_use]
     pub fn find(&self, gpa: u64, pages: u64) -> Option<Run> {
         let after = self.ranges.partition_point(|range| range.gpa <= gpa);

@@ -2,7 +2,7 @@
 
 use terrace_proto::PageBitmap;
 
-/// As an index into memory. What does not fit is out of every bound.
+/// A number as an index into memory. A number that does not fit is out of every bound.
 #[inline]
 pub(crate) fn position(n: u64) -> usize {
     usize::try_from(n).unwrap_or(usize::MAX)
@@ -102,7 +102,7 @@ impl Bits {
         }
     }
 
-    /// The same set as plain data.
+    /// The set as plain data.
     pub(crate) fn into_bitmap(mut self) -> PageBitmap {
         self.words.pop();
         PageBitmap::from_words(self.pages, self.words).expect("no bit beyond the last page")

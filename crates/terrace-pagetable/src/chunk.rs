@@ -13,7 +13,7 @@ use crate::memory::Table;
 /// Entries in a chunk.
 pub(crate) const CHUNK: usize = 64;
 
-/// What the distance of two neighbours' addresses is when their frames follow each other.
+/// The distance of two neighbours' addresses if their frames follow each other.
 const STEP: u64 = 1 << 12;
 
 /// Copies of the entries of a table, each read exactly once.
@@ -30,7 +30,7 @@ impl Copies {
         Self([0; 512])
     }
 
-    /// Fills it. (A constructor from a table would build the 4 KiB elsewhere and copy them.)
+    /// Fills the copy from a table. (A constructor from a table would build the 4 KiB elsewhere and copy them.)
     #[inline]
     pub(crate) fn read(&mut self, table: &Table) {
         for (copy, slot) in self.0.iter_mut().zip(table) {
@@ -55,15 +55,15 @@ impl Copies {
     }
 }
 
-/// What 64 neighbouring entries are; bit `i` of each mask is about entry `i`.
+/// Properties of 64 neighbouring entries; bit `i` of each mask is about entry `i`.
 pub(crate) struct Chunk {
-    /// Present and for users.
+    /// Entries that are present and for users.
     pub(crate) user: u64,
-    /// Of those, the accessed ones.
+    /// The accessed ones among the user entries.
     pub(crate) accessed: u64,
-    /// Of the user entries, those with W and D; none where nobody asked.
+    /// The user entries with W and D; none if nobody asked.
     pub(crate) written: u64,
-    /// A run of frames begins here: the frame is not the successor of the one before.
+    /// Entries at which a run of frames begins: the frame is not the successor of the one before.
     starts: u64,
 }
 
@@ -166,7 +166,7 @@ fn breaks(entries: &[u64; CHUNK]) -> u64 {
     let mut differ = [1; CHUNK];
     for (differ, pair) in differ[1..].iter_mut().zip(entries.windows(2)) {
         let address = (pair[0].wrapping_add(STEP) ^ pair[1]) & ADDRESS;
-        // 1 where any bit of the address is set: such a sum carries into bit 63, which addresses lack.
+        // 1 if any bit of the address is set: such a sum carries into bit 63, which addresses lack.
         *differ = (address + (u64::MAX >> 1)) >> 63;
     }
     let mut lanes = Lanes::default();

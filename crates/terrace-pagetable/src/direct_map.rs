@@ -6,7 +6,7 @@
 //! names. In data that looks like a table no such base exists. One leaf that covers all of them would prove nothing
 //! (the word 0x81 is a leaf of 1 GiB); hence the map has to begin with many.
 //!
-//! What this does not prove: that the table is in use. A copy of a top-level table has the same half; see
+//! Not proven by this: that the table is in use. A copy of a top-level table has the same half; see
 //! [`DirectMap::is_at_default_base`].
 
 use terrace_proto::Gfn;
@@ -18,9 +18,9 @@ use crate::paging::Paging;
 
 /// `page_offset_base` without KASLR: `__PAGE_OFFSET_BASE_L4` and `_L5`.
 const DEFAULT_BASE: [u64; 2] = [0xffff_8880_0000_0000, 0xff11_0000_0000_0000];
-/// 4 KiB pages in 1 GiB: what a base is a multiple of, since KASLR shifts it by whole entries of level 3.
+/// 4 KiB pages in 1 GiB: a base is a multiple of it, since KASLR shifts it by whole entries of level 3.
 const GIANT_PAGES: u64 = 1 << 18;
-/// Leaves that the table in which the map begins has at least. On a PC the first MiB is mapped page by page.
+/// Least number of leaves in the table in which the map begins. On a PC the first MiB is mapped page by page.
 const MIN_LEAVES: usize = 16;
 /// Tables that the search for the base reads at most. Linux's direct map is the first of its half but for the local
 /// descriptor tables.
@@ -28,13 +28,13 @@ const MOST_TABLES: u32 = 8_192;
 /// Bases that are tried at most; one that is offered again counts again unless it was wrong.
 const MOST_TRIES: u32 = 64;
 
-/// Why a kernel half is not taken for one of Linux.
+/// The reason why a kernel half is not taken for one of Linux.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Unproven {
     /// The frame that CR3 names is not in RAM, or nothing was ever written there.
     #[error("the top-level table in frame {0} is outside of the guest's allocated RAM")]
     OutOfRam(Gfn),
-    /// Its kernel half is empty.
+    /// The table's kernel half is empty.
     #[error(
         "the top-level table in frame {0} maps no kernel (firmware, a kernel that boots, or another system than Linux)"
     )]
@@ -42,7 +42,7 @@ pub enum Unproven {
     /// An entry of the kernel half leads to no table.
     #[error("the kernel half of the top-level table in frame {0} names what is no page table")]
     NoTables(Gfn),
-    /// There is no such base.
+    /// No base exists at which the kernel half maps its tables to themselves.
     #[error(
         "no direct map of a Linux kernel covers the top-level table in frame {0} and the tables that it names (another system \
          than Linux, firmware, a kernel that boots, or a nested guest)"
@@ -50,7 +50,7 @@ pub enum Unproven {
     NoDirectMap(Gfn),
 }
 
-/// Where a kernel half maps all RAM.
+/// The mapping of all RAM by a kernel half.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DirectMap {
     /// Virtual page of guest page 0, below 512 to the power of the levels.
@@ -62,7 +62,7 @@ impl DirectMap {
     /// Finds and proves the direct map of `half`, that of the top-level table `root`.
     ///
     /// # Errors
-    /// Where there is none; after a bounded number of steps.
+    /// If there is none; found out after a bounded number of steps.
     pub fn find<M: GuestTables>(
         memory: &M,
         paging: Paging,
@@ -86,13 +86,13 @@ impl DirectMap {
         search.run().ok_or(Unproven::NoDirectMap(root))
     }
 
-    /// Whether it maps `root` and every table that `half` names to themselves. `half` is one of those that were
+    /// Whether the map maps `root` and every table that `half` names to themselves. `half` is one of those that were
     /// proven with this map, or the one of page-table isolation's user mode beside it.
     pub fn covers<M: GuestTables>(&self, memory: &M, half: &KernelHalf, root: Gfn) -> bool {
         self.covers_tables(memory, half, half) && self.maps_to_itself(memory, half, root)
     }
 
-    /// Whether it maps every table that `other` names to itself, as `half` says.
+    /// Whether the map maps every table that `other` names to itself, by the entries of `half`.
     pub(crate) fn covers_tables<M: GuestTables>(
         &self,
         memory: &M,
@@ -130,9 +130,9 @@ impl DirectMap {
         false
     }
 
-    /// Whether it lies where kernels without KASLR have it. There the tables of one boot equal those of the next, and
-    /// any process in the guest knows what to write to forge one: whether a table is in use cannot be told from
-    /// what it holds.
+    /// Whether the map lies where kernels without KASLR have it. There the tables of one boot equal those of the
+    /// next, and any process in the guest knows what to write to forge one: whether a table is in use cannot be told
+    /// from what it holds.
     #[must_use]
     pub fn is_at_default_base(&self) -> bool {
         let mask = (1 << (9 * self.paging.levels())) - 1;
@@ -163,13 +163,13 @@ impl<'a, M: GuestTables> Search<'a, M> {
         })
     }
 
-    /// The table that an entry points to, while tables are left.
+    /// The table that an entry points to. `None` if there is none, or as many tables were read as may be.
     fn below(&mut self, entry: Entry) -> Option<&'a Table> {
         self.tables_left = self.tables_left.checked_sub(1)?;
         table_below(self.memory, self.paging, entry)
     }
 
-    /// A table of level 3 or 4, whose first entry maps the virtual page `first`.
+    /// Searches a table of level 3 or 4, whose first entry maps the virtual page `first`.
     fn upper(&mut self, table: &'a Table, level: u8, first: u64) -> Option<DirectMap> {
         for (i, slot) in table.iter().enumerate() {
             let entry = Entry::load(slot);
@@ -193,7 +193,7 @@ impl<'a, M: GuestTables> Search<'a, M> {
         None
     }
 
-    /// What an entry of a level 3 table offers.
+    /// The direct map whose base an entry of a level 3 table offers, if it is proven.
     fn giant(&mut self, table: &Table, entry: Entry, at: u64) -> Option<DirectMap> {
         if entry.is_large() {
             return self.offer(table, 3, at, entry);

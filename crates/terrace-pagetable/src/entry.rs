@@ -2,9 +2,9 @@
 //!
 //! Follows the Intel SDM, volume 3A, section 4.5 (tables 4-14 to 4-20).
 //!
-//! **Writes** are told by D, which may only be cleared where the guest keeps the fact elsewhere: Linux
+//! **Writes** are told by D, which may only be cleared if the guest keeps the fact elsewhere: Linux
 //! from 6.6 on counts a leaf as dirty if D *or* [`SAVED_DIRTY`] is set (`pte_dirty`, `pmd_dirty`), and
-//! clears both where it clears one. So D moves there in the same exchange that clears A, and the next
+//! clears both if it clears one. So D moves there in the same exchange that clears A, and the next
 //! write sets D anew. Before 6.6 bit 58 means `DEVMAP`, and a D that moved there would be lost: whether a
 //! guest takes part is the operator's word ([`Scanner::tell_writes`](crate::Scanner::tell_writes)).
 //! D stays where W is clear (such an entry with D is a shadow stack, and Linux itself moves the D of
@@ -28,26 +28,26 @@ pub const ACCESSED: u64 = 1 << 5;
 pub const DIRTY: u64 = 1 << 6;
 /// At level 2 and 3: the entry is a leaf. (At level 1 the bit selects a memory type.)
 pub const LARGE: u64 = 1 << 7;
-/// In a leaf of Linux 6.6 or later: as good as [`DIRTY`], and no processor looks at it.
+/// A bit of a leaf of Linux 6.6 or later: as good as [`DIRTY`], and no processor looks at it.
 pub const SAVED_DIRTY: u64 = 1 << 58;
-/// In a large leaf: selects a memory type; not part of the address.
+/// A bit of a large leaf: selects a memory type; not part of the address.
 pub const LARGE_PAT: u64 = 1 << 12;
 /// Bits that may hold an address.
 pub const ADDRESS: u64 = 0x000f_ffff_ffff_f000;
 
-/// What must stay the same for an entry that changed under a scan to count as the same mapping.
+/// The bits that must stay the same for an entry that changed under a scan to count as the same mapping.
 const IDENTITY: u64 = ADDRESS | PRESENT | USER | LARGE;
 
 /// Compare-exchanges tried on one entry before it is left to the guest. The guest's processors only
 /// ever add A and D to an entry that stays the same mapping, so two are enough without malice.
 const ATTEMPTS: u32 = 4;
 
-/// What became of a write to an entry.
+/// The outcome of a write to an entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Written {
-    /// Done.
+    /// The entry was changed.
     Changed,
-    /// It was so already.
+    /// The entry had the wanted value already.
     Unneeded,
     /// The entry is another one now, or never stood still.
     Lost,
@@ -94,7 +94,7 @@ impl Entry {
         self.0 & ACCESSED != 0
     }
 
-    /// Its D may move: a user leaf that may be written, and was.
+    /// Whether the entry's D may move: a user leaf that may be written, and was.
     pub(crate) fn is_written(self) -> bool {
         const ALL: u64 = PRESENT | WRITABLE | USER | DIRTY;
         self.0 & ALL == ALL
@@ -109,7 +109,7 @@ impl Entry {
         Gfn((self.0 & ADDRESS) >> 12)
     }
 
-    /// The same for a large leaf, whose lowest address bit is no address.
+    /// The frame that a large leaf points to, whose lowest address bit is no address.
     pub(crate) fn large_frame(self) -> Gfn {
         Gfn((self.0 & ADDRESS & !LARGE_PAT) >> 12)
     }
@@ -127,8 +127,9 @@ pub(crate) fn clear_accessed(slot: &AtomicU64, seen: u64) -> Written {
     }
 }
 
-/// The same for a leaf that was read as [written](Entry::is_written): D moves to [`SAVED_DIRTY`]. (Where
-/// it was not, a D that came since then is left for the next pass, as nobody was told of it.)
+/// Clears A, as [`clear_accessed`] does, of a leaf that was read as [written](Entry::is_written), and moves D to
+/// [`SAVED_DIRTY`]. (If it was not read as written, a D that came since then is left for the next pass, as nobody was
+/// told of it.)
 pub(crate) fn rearm_written(slot: &AtomicU64, seen: u64) -> Written {
     let change = |e: u64| {
         let moved = if Entry(e).is_written() {

@@ -26,7 +26,7 @@ pub struct KernelHalf {
 }
 
 impl KernelHalf {
-    /// Reads a table's; `None` if it maps nothing, as a page of zeros.
+    /// Reads the kernel half of a table. `None` if it maps nothing, as a page of zeros.
     #[must_use]
     pub fn of(table: &Table) -> Option<Self> {
         let entries = std::array::from_fn(|i| comparable(table, FIRST + i));
@@ -41,7 +41,7 @@ impl KernelHalf {
         equal(self.probe) && (0..self.entries.len()).all(equal)
     }
 
-    /// The entry of a top-level table at `index`; nothing below 256.
+    /// The entry of a top-level table at `index`. `None` below 256.
     pub(crate) fn entry(&self, index: usize) -> Option<Entry> {
         let entry = self.entries.get(index.checked_sub(FIRST)?)?;
         Some(Entry(*entry))

@@ -7,7 +7,7 @@
 //! [`terrace_proto::ScanStats`] stay 0 here), and what the answer means.
 //!
 //! The observation is vTMM's (accessed bits of guest tables, pruned by those of non-leaf entries).
-//! What keeps guest data whole:
+//! Rules that keep guest data whole:
 //!
 //! - Only the accessed bit is ever changed, by compare-exchange of the whole entry, and only in
 //!   present user entries ([`entry`]). The one exception is asked for ([`Scanner::tell_writes`]): D of a
@@ -22,8 +22,7 @@
 //! - Everything read from the guest is untrusted: checked against reserved bits and the end of RAM,
 //!   counted, skipped. A pass reads every table page at most once, whatever the tables say.
 //!
-//! **Invariant:** what a scan costs is bounded by the guest's number of pages, not by the contents of
-//! its tables.
+//! **Invariant:** the cost of a scan is bounded by the guest's number of pages, not by the contents of its tables.
 
 #[doc(hidden)]
 mod bits;
@@ -31,6 +30,7 @@ mod chunk;
 mod direct_map;
 pub mod entry;
 mod kernel_half;
+mod leaf_bits;
 #[doc(hidden)]
 pub mod linux;
 mod mapped;

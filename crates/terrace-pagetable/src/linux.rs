@@ -9,7 +9,7 @@ use crate::memory::GuestTables;
 use crate::paging::Paging;
 use crate::simulated::SimulatedMemory;
 
-/// Not for users.
+/// Flags of an entry that leads to a table, not for users.
 const LINK: u64 = PRESENT | WRITABLE | 0x60;
 
 /// A kernel: where its direct map is, and what its tables take.
@@ -24,12 +24,12 @@ pub struct Kernel {
 }
 
 impl Kernel {
-    /// Maps it into the kernel half of `root`, a table, as Linux does on a PC: pages for the first 2 MiB, leaves of
-    /// 2 MiB in the rest of the first GiB, and a table for another region at the end. Tables are taken from
+    /// Maps the kernel into the kernel half of `root`, a table, as Linux does on a PC: pages for the first 2 MiB,
+    /// leaves of 2 MiB in the rest of the first GiB, and a table for another region at the end. Tables are taken from
     /// `frames`.
     ///
     /// # Panics
-    /// Where there are no frames for its tables.
+    /// If there are no frames for its tables.
     pub fn map(
         self,
         memory: &mut SimulatedMemory,
@@ -61,7 +61,7 @@ impl Kernel {
     }
 }
 
-/// The table of `level` that maps the virtual address `at`, made with those above it where there is none.
+/// The table of `level` that maps the virtual address `at`, made with those above it if there is none.
 fn table_of(
     memory: &mut SimulatedMemory,
     paging: Paging,

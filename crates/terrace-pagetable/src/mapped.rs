@@ -11,24 +11,24 @@ use crate::memory::{GuestTables, Table};
 /// One run of guest RAM in this process's address space.
 #[derive(Clone, Copy, Debug)]
 pub struct MappedRange {
-    /// Its first guest physical address.
+    /// First guest physical address of the range.
     pub start: Gpa,
-    /// Bytes.
+    /// Length of the range, bytes.
     pub len: u64,
-    /// Where it is mapped.
+    /// Address at which this process has the range mapped.
     pub host: NonNull<u8>,
 }
 
-/// Why ranges are no guest memory.
+/// The reason why ranges are no guest memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum MapRangeError {
     /// An address or length is no multiple of the page size.
     #[error("the RAM range at {0} is not made of whole pages")]
     Unaligned(Gpa),
-    /// It ends beyond what a guest physical address can be.
+    /// The range ends beyond the highest possible guest physical address.
     #[error("the RAM range at {0} ends beyond 52-bit addresses")]
     TooHigh(Gpa),
-    /// It begins inside the one before it.
+    /// The range begins inside the one before it.
     #[error("the RAM range at {0} overlaps the one below it")]
     Overlap(Gpa),
 }
@@ -43,7 +43,7 @@ struct Run {
 /// Guest RAM through the host's mappings of it; see [`MappedMemory::new`].
 #[derive(Debug)]
 pub struct MappedMemory {
-    /// Ascending, not overlapping.
+    /// The ranges, ascending, not overlapping.
     runs: Vec<Run>,
     frames: u64,
 }
@@ -58,7 +58,7 @@ impl MappedMemory {
     /// Takes mappings of guest RAM, in any order.
     ///
     /// # Errors
-    /// Where a range is not made of whole pages, is too high, or overlaps another.
+    /// If a range is not made of whole pages, is too high, or overlaps another.
     ///
     /// # Safety
     /// For as long as the value lives:

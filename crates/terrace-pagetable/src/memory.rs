@@ -1,4 +1,4 @@
-//! What the walker needs of a guest's memory: its table pages, and nothing else.
+//! The walker's view of a guest's memory: its table pages, and nothing else.
 
 use std::sync::atomic::AtomicU64;
 
@@ -12,6 +12,6 @@ pub trait GuestTables {
     /// One more than the highest guest page number.
     fn frames(&self) -> u64;
 
-    /// The page `frame` as a table; `None` where no RAM is (or, in a simulation, no table).
+    /// The page `frame` as a table. `None` if there is no RAM (or, in a simulation, no table).
     fn table(&self, frame: Gfn) -> Option<&Table>;
 }

@@ -1,7 +1,7 @@
-//! What a virtual CPU's registers say about the shape of the guest's tables.
+//! The shape of the guest's tables, from a virtual CPU's registers.
 //!
-//! Nothing is guessed: a 5-level table walked as a 4-level one has its table pages taken for leaves,
-//! which corrupted every guest it was tried on.
+//! The registers are read, nothing is guessed: a 5-level table walked as a 4-level one has its table pages taken for
+//! leaves, which corrupted every guest it was tried on.
 
 use terrace_proto::{Gfn, PagingRegisters};
 
@@ -15,7 +15,7 @@ const EFER_LMA: u64 = 1 << 10;
 /// Widest physical address that the architecture knows, bits.
 const MOST_PHYSICAL_BITS: u8 = 52;
 
-/// Why a guest's tables cannot be walked now.
+/// The reason why a guest's tables cannot be walked now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Unsupported {
     /// CR0.PG is clear.
@@ -49,7 +49,7 @@ impl Paging {
     /// Reads the registers of one virtual CPU; physical addresses are taken to be 52 bits wide.
     ///
     /// # Errors
-    /// Where the virtual CPU does not run in long mode with paging on.
+    /// If the virtual CPU does not run in long mode with paging on.
     pub fn from_registers(registers: PagingRegisters) -> Result<Self, Unsupported> {
         if registers.cr0 & CR0_PG == 0 {
             return Err(Unsupported::PagingOff);
@@ -69,7 +69,7 @@ impl Paging {
     /// up are reserved.
     ///
     /// # Errors
-    /// Outside of 32 to 52.
+    /// If `bits` is not 32 to 52.
     pub fn with_physical_bits(self, bits: u8) -> Result<Self, Unsupported> {
         if (32..=MOST_PHYSICAL_BITS).contains(&bits) {
             Ok(Self {

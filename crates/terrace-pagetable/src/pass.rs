@@ -1,8 +1,8 @@
 //! One pass over a guest's tables, from the roots to the leaves.
 //!
-//! Follows vTMM's use of accessed bits and the rules that protect guest data: the user half of each
-//! top-level table, user entries at every level, each table page once. Recursion is as deep as there
-//! are levels.
+//! Follows vTMM's use of accessed bits and the rules that protect guest data (`docs/data-rules.md`, which numbers
+//! them): the user half of each top-level table, user entries at every level, each table page once. Recursion is as
+//! deep as there are levels.
 //!
 //! A pass takes milliseconds, and the guest frees and reuses table pages meanwhile. It takes a table out
 //! of the entry above before it reuses the page, so whatever was read of a table counts only if
@@ -17,6 +17,7 @@ use terrace_proto::{Gfn, Rearm, ScanStats};
 use crate::bits::{Bits, window};
 use crate::chunk::{CHUNK, Chunk, Copies, ones};
 use crate::entry::{Entry, Written, clear_accessed, rearm_written, set_accessed};
+use crate::leaf_bits::LeafBits;
 use crate::memory::{GuestTables, Table};
 use crate::paging::Paging;
 
@@ -65,7 +66,7 @@ impl<'a> Arm<'a> {
         }
     }
 
-    /// Whether any page of some blocks is.
+    /// Whether any page of some blocks is to be re-armed.
     fn blocks(&self, first: u64, count: u64) -> bool {
         match self {
             Self::None => false,
@@ -85,21 +86,14 @@ pub(crate) struct Pass<'a, M, L> {
     pub(crate) visited: &'a mut Bits,
     pub(crate) known: &'a mut Bits,
     pub(crate) huge: &'a mut Bits,
-    pub(crate) accessed: Bits,
-    pub(crate) accessed_huge: Bits,
-    /// Where D tells writes.
-    pub(crate) written: Option<Writes>,
+    pub(crate) accessed: LeafBits,
+    /// Pages that leaves say were written; `None` unless D tells writes.
+    pub(crate) written: Option<LeafBits>,
     pub(crate) stats: ScanStats,
     pub(crate) path: Path<'a, L>,
 }
 
-/// What was written.
-pub(crate) struct Writes {
-    pub(crate) pages: Bits,
-    pub(crate) huge: Bits,
-}
-
-/// What says that a pass may go on.
+/// The conditions under which a pass may go on.
 pub trait Guard {
     /// Whether a frame is a top-level table still.
     fn is_live(&self, root: Gfn) -> bool;
@@ -118,16 +112,18 @@ impl<F: Fn(Gfn) -> bool> Guard for F {
         self(root)
     }
 
+    // A closure has nothing that could become too old.
     fn is_in_time(&self) -> bool {
         true
     }
 
+    // Nobody has proven which system such a guest runs: entries that Linux never makes say nothing of it.
     fn is_linux(&self) -> bool {
         false
     }
 }
 
-/// What leads to the table that is read now.
+/// The way from the root to the table that is read now.
 pub(crate) struct Path<'a, L> {
     guard: L,
     root: Gfn,
@@ -153,10 +149,12 @@ impl<'a, L: Guard> Path<'a, L> {
         if holds { Ok(()) } else { Err(Gone) }
     }
 
-    /// The same for a table above the leaf tables, before one below it is read; asks for the root where that is the
-    /// table.
+    /// The same for a table above the leaf tables, before one below it is read; asks for the root if the table is the
+    /// root.
     fn holds_above_leaves(&self) -> Result<(), Gone> {
         self.holds_in_time()?;
+        // An entry in the root tells whether a table below is in use. Nothing leads to the root itself: only the
+        // guard knows.
         if self.links.is_empty() && !self.guard.is_live(self.root) {
             return Err(Gone);
         }
@@ -173,13 +171,13 @@ impl<'a, L: Guard> Path<'a, L> {
     }
 }
 
-/// What a chunk of leaves says; a bit for each.
+/// Findings in a chunk of leaves, a bit for each.
 struct Found {
     /// To be re-armed.
     rearm: u64,
     /// With a D that tells a write.
     written: u64,
-    /// Something stays set.
+    /// Whether a bit stays set.
     keeps: Left,
 }
 
@@ -196,10 +194,13 @@ impl<'a, M: GuestTables, L: Guard> Pass<'a, M, L> {
             self.stats.out_of_ram += 1;
             return;
         };
+        // Asked after the lookup, which may be a call to the kernel: the process may have ended since the roots were
+        // chosen, and then the page may hold anything.
         if !self.path.guard.is_live(frame) {
             self.stats.lost_races += 1;
             return;
         }
+        // An entry of another root may lead here, and a caller may name a root twice.
         if self.visited.insert(frame.0) {
             self.stats.roots += 1;
             self.path.root = frame;
@@ -211,6 +212,7 @@ impl<'a, M: GuestTables, L: Guard> Pass<'a, M, L> {
 
     fn table_at(&self, frame: Gfn) -> Option<&'a Table> {
         let memory = self.memory;
+        // The bitmaps of the pass end there, whatever `memory` knows beyond.
         (frame.0 < self.frames)
             .then(|| memory.table(frame))
             .flatten()
@@ -232,7 +234,7 @@ impl<'a, M: GuestTables, L: Guard> Pass<'a, M, L> {
             .unwrap_or_else(|Gone| self.given_up())
     }
 
-    /// What is left of a table whose walk was stopped.
+    /// Counts a walk that was stopped. What it did not come to may have its bit.
     #[cold]
     fn given_up(&mut self) -> Left {
         self.stats.lost_races += 1;
@@ -240,12 +242,16 @@ impl<'a, M: GuestTables, L: Guard> Pass<'a, M, L> {
     }
 
     fn upper_entries(&mut self, table: &'a Table, level: u8) -> Result<Left, Gone> {
+        // The other half maps the kernel: no process maps what is there (rule 12), and no bit of it is changed (rule
+        // 2).
         let used = if self.is_top(level) {
             USER_HALF
         } else {
             table.len()
         };
         let mut left = false;
+        // Some word of a page of data is no entry for users, so all of them are looked at before the first is
+        // followed. The top level has entries for the kernel, and the guard knows it by these.
         if !self.is_top(level) && self.path.guard.is_linux() {
             let mut entries = table.iter().map(Entry::load);
             if !entries.all(|entry| entry.is_linux_upper(level)) {
@@ -254,12 +260,14 @@ impl<'a, M: GuestTables, L: Guard> Pass<'a, M, L> {
         }
         for (i, slot) in table[..used].iter().enumerate() {
             let entry = Entry::load(slot);
+            // Nothing, or the kernel's: what no process maps is neither known nor touched (rule 12).
             if !entry.is_user() {
                 continue;
             }
             left |= match (entry.is_large(), level) {
                 (false, _) => self.child(slot, entry, level, table.get(i + 1))?,
                 (true, 2 | 3) => self.large_leaf(slot, entry, level)?,
+                // The bit means nothing so high up: what the entry names is neither a page nor a table.
                 (true, _) => {
                     self.stats.reserved += 1;
                     false
@@ -269,17 +277,21 @@ impl<'a, M: GuestTables, L: Guard> Pass<'a, M, L> {
         Ok(left)
     }
 
-    /// The table that a non-leaf entry points to, where there is one and it is not pruned.
+    /// The table that a non-leaf entry points to, if there is one and it is not pruned.
     fn worth_walking(&mut self, entry: Entry, level: u8) -> Option<&'a Table> {
         let frame = entry.frame();
+        // A processor faults at such an entry: nothing was accessed through it.
         if frame.0 >= self.paging.addressable_frames() {
             self.stats.reserved += 1;
             return None;
         }
+        // A processor sets A in each entry on its way, so nothing below was accessed. The top level does not tell:
+        // with page-table isolation user mode has a top-level table of its own, and the kernel's is walked (rule 4).
         if self.prune && !self.is_top(level) && !entry.is_accessed() {
             self.stats.pruned += 1;
             return None;
         }
+        // There may be RAM and no data in it: a look would allocate the page (rule 15).
         let table = self.table_at(frame);
         if table.is_none() {
             self.stats.out_of_ram += 1;
@@ -298,6 +310,8 @@ impl<'a, M: GuestTables, L: Guard> Pass<'a, M, L> {
         let Some(table) = self.worth_walking(entry, level) else {
             return Ok(false);
         };
+        // The entry counts only if the table that it was read from is still one. Nothing below is marked or written
+        // before.
         self.path.holds_above_leaves()?;
         if !self.visited.insert(entry.frame().0) {
             self.stats.revisited += 1;
@@ -305,19 +319,26 @@ impl<'a, M: GuestTables, L: Guard> Pass<'a, M, L> {
             // through it in between would be lost to pruning. The next pass clears it.
             return Ok(entry.is_accessed());
         }
+        // Nothing is pruned by bits of the top level, so none of them has to be cleared.
         let writes = self.arm.writes() && !self.is_top(level);
+        // Before the entries below are read: an access after that sets the bit again, and the next pruned pass comes
+        // by. If it were cleared after them, an access in between would be lost.
         if writes && entry.is_accessed() && clear_accessed(slot, entry.0) == Written::Lost {
             self.stats.lost_races += 1;
             // Another subtree hangs here now; the table that was read of may be anything.
             return Ok(true);
         }
         self.path.links.push((slot, entry));
+        // A table that is lost below ends the walk of that table alone: its neighbours are in use.
         let left = match level {
             2 => self.leaf_table(table, self.likely_next(next)),
             _ => self.upper_table(table, level - 1),
         };
         self.path.links.pop();
         if writes && left {
+            // Something below keeps its bit, so the next pruned pass has to come by. This table may have been freed
+            // while those below were read, and its page may hold data like the entry: the way to it is looked at
+            // again.
             self.path.holds_in_time()?;
             if set_accessed(slot, entry.0) == Written::Lost {
                 self.stats.lost_races += 1;
@@ -330,32 +351,37 @@ impl<'a, M: GuestTables, L: Guard> Pass<'a, M, L> {
     fn large_leaf(&mut self, slot: &AtomicU64, entry: Entry, level: u8) -> Result<Left, Gone> {
         let first = entry.large_frame().0;
         let pages = 1_u64 << (9 * (level - 1));
+        // The address bits below the leaf's size are reserved.
         if first >= self.paging.addressable_frames() || !first.is_multiple_of(pages) {
             self.stats.reserved += 1;
             return Ok(false);
         }
+        // The bitmaps end with RAM, so a leaf that RAM holds in part is left alone. The sum has 41 bits at most.
         if first + pages > self.frames {
             self.stats.out_of_ram += 1;
             return Ok(false);
         }
+        // What data says in a table's place is no access.
         self.path.holds()?;
         let (block, blocks) = (first / 512, pages / 512);
         self.stats.leaves += 1;
         self.huge.add_range(block, blocks);
         let written = match &mut self.written {
+            // D of a leaf of 1 GiB is never moved (`entry.rs`): it would tell the same write in each pass.
             Some(writes) if level == 2 && entry.is_written() => {
-                writes.huge.add_range(block, blocks);
+                writes.add_blocks(block, blocks);
                 true
             }
             _ => false,
         };
         if entry.is_accessed() {
             self.stats.accessed += 1;
-            self.accessed_huge.add_range(block, blocks);
+            self.accessed.add_blocks(block, blocks);
         } else if !written {
             return Ok(false);
         }
         if !self.arm.blocks(block, blocks) {
+            // The leaf keeps its bit, so the entries above have to keep theirs.
             return Ok(true);
         }
         let slot = std::slice::from_ref(slot);
@@ -374,6 +400,7 @@ impl<'a, M: GuestTables, L: Guard> Pass<'a, M, L> {
     #[inline]
     fn leaves(&mut self, table: &Table, next: Option<&Table>) -> Result<Left, Gone> {
         let mut copies = Copies::empty();
+        // All is read before the way to the table is looked at again, which then speaks for each word of the copy.
         copies.read(table);
         self.path.holds()?;
         if self.path.guard.is_linux() && !copies.are_for_users() {
@@ -388,6 +415,7 @@ impl<'a, M: GuestTables, L: Guard> Pass<'a, M, L> {
             let found = self.record(entries);
             left |= found.keeps;
             if found.rearm != 0 {
+                // Once for each chunk: the table may be freed while those before it are worked on.
                 self.path.holds()?;
                 left |= self.rearm(slots, entries, found.rearm, found.written);
             }
@@ -404,6 +432,7 @@ impl<'a, M: GuestTables, L: Guard> Pass<'a, M, L> {
             let (at, within) = (run.start, ones(run.clone()));
             let first = Entry(entries[at as usize % CHUNK]).frame().0;
             let mut good = u64::MAX;
+            // One comparison for a run: entries that point outside of RAM are rare.
             if first + u64::from(run.end - at) > self.limit() {
                 good = self.refuse(first, (chunk.user & within) >> at);
             }
@@ -411,13 +440,14 @@ impl<'a, M: GuestTables, L: Guard> Pass<'a, M, L> {
             let hit = (chunk.accessed & within) >> at & good;
             let wrote = (chunk.written & within) >> at & good;
             self.known.add_window(first, user);
-            self.accessed.add_window(first, hit);
+            self.accessed.add_pages(first, hit);
             if let Some(writes) = &mut self.written {
-                writes.pages.add_window(first, wrote);
+                writes.add_pages(first, wrote);
             }
             leaves |= user << at;
             accessed |= hit << at;
             written |= wrote << at;
+            // A leaf with D and without A too: the same write would be told again by the next pass.
             rearm |= ((hit | wrote) & self.arm.pages(first)) << at;
         }
         self.stats.leaves += u64::from(leaves.count_ones());
@@ -432,12 +462,14 @@ impl<'a, M: GuestTables, L: Guard> Pass<'a, M, L> {
     /// Counts the entries of a run that point beyond the limit; returns the mask of those that do not.
     #[cold]
     fn refuse(&mut self, first: u64, user: u64) -> u64 {
+        // Saturating, because all of the run may be beyond the limit.
         let below = |limit: u64| match limit.saturating_sub(first) {
             n @ 0..64 => (1 << n) - 1,
             _ => u64::MAX,
         };
         let addressable = below(self.paging.addressable_frames());
         let good = below(self.limit());
+        // Each entry counts once: an address that no processor has says nothing of RAM.
         self.stats.reserved += u64::from((user & !addressable).count_ones());
         self.stats.out_of_ram += u64::from((user & addressable & !good).count_ones());
         good
@@ -457,6 +489,7 @@ impl<'a, M: GuestTables, L: Guard> Pass<'a, M, L> {
         let left = self.each(slots, seen, mask, |slot, seen| {
             let outcome = rearm_written(slot, seen);
             let changed = outcome == Written::Changed;
+            // `cleared` counts A bits, and this leaf had none.
             without += u64::from(changed && !Entry(seen).is_accessed());
             outcome
         });
@@ -486,11 +519,14 @@ impl<'a, M: GuestTables, L: Guard> Pass<'a, M, L> {
         }
         self.stats.cleared += cleared;
         self.stats.lost_races += lost;
+        // An entry that was lost may have its bit, or gets it from an access that nobody saw: the next pruned pass
+        // comes by.
         lost != 0
     }
 
     /// The leaf table that will be read after this one, as far as the next entry tells.
     fn likely_next(&self, next: Option<&AtomicU64>) -> Option<&'a Table> {
+        // A guess, for the cache alone: the entry is read again when its turn comes.
         let entry = Entry::load(next?);
         let walked = entry.is_user() && !entry.is_large() && (!self.prune || entry.is_accessed());
         walked.then(|| self.table_at(entry.frame())).flatten()

@@ -1,29 +1,28 @@
 //! Scans of one VM, and what is carried from one to the next.
 
-use terrace_proto::{Gfn, PageBitmap, ScanAnswer, ScanRequest};
+use terrace_proto::{Gfn, ScanAnswer, ScanRequest};
 
 use crate::bits::Bits;
+use crate::leaf_bits::LeafBits;
 use crate::memory::GuestTables;
 use crate::paging::Paging;
-use crate::pass::{Arm, Guard, Pass, Path, Writes};
+use crate::pass::{Arm, Guard, Pass, Path};
 
 /// Scans the page tables of one VM.
 ///
-/// It keeps what the last full pass knew, because a pruned pass does not see it all: pages that some
-/// user mapping had then, or since, stay known until the next full pass. The same holds for which
-/// 2 MiB blocks are mapped by huge leaves.
+/// A scanner keeps what the last full pass knew, because a pruned pass does not see it all: pages that some user
+/// mapping had then, or since, stay known until the next full pass. The same holds for which 2 MiB blocks are mapped
+/// by huge leaves.
 #[derive(Debug)]
 pub struct Scanner {
     frames: u64,
     /// Frames that were read as a table in this pass.
     visited: Bits,
-    /// Pages that 4 KiB leaves map.
-    known: Bits,
-    /// 2 MiB blocks that larger leaves map.
-    huge: Bits,
+    /// Pages that leaves map.
+    mapped: LeafBits,
     /// Scratch: blocks of which some page is to be re-armed.
     rearm_blocks: Bits,
-    /// D tells writes and is moved aside.
+    /// Whether D tells writes and is moved aside.
     writes: bool,
 }
 
@@ -31,21 +30,18 @@ impl Scanner {
     /// A scanner of a VM with `frames` guest pages (one more than the highest page number).
     #[must_use]
     pub fn new(frames: u64) -> Self {
-        let blocks = frames.div_ceil(512);
         Self {
             frames,
             visited: Bits::new(frames),
-            known: Bits::new(frames),
-            huge: Bits::new(blocks),
-            rearm_blocks: Bits::new(blocks),
+            mapped: LeafBits::new(frames),
+            rearm_blocks: Bits::new(frames.div_ceil(512)),
             writes: false,
         }
     }
 
-    /// From now on, for a guest of which **the operator says that it runs Linux 6.6 or later**: answers
-    /// say what was written, and where a leaf is re-armed its D moves to the software bit that such a
-    /// kernel takes for D as well ([`SAVED_DIRTY`](crate::entry::SAVED_DIRTY)). Any other kernel loses data
-    /// by this.
+    /// Makes answers say what was written (or stops that), for a guest of which **the operator says that it runs
+    /// Linux 6.6 or later**: if a leaf is re-armed its D moves to the software bit that such a kernel takes for D as
+    /// well ([`SAVED_DIRTY`](crate::entry::SAVED_DIRTY)). Any other kernel loses data by this.
     pub fn tell_writes(&mut self, on: bool) {
         self.writes = on;
     }
@@ -72,10 +68,10 @@ impl Scanner {
         self.scan_checked(memory, paging, roots, request, |_| true)
     }
 
-    /// The same for a guest that runs: `guard` says whether one of the roots is a top-level table
-    /// still. It is asked right before each root is walked and again before each of its subtrees is,
-    /// because by then the process may have ended and its table's page may hold anything. It ends the pass where it is
-    /// if that took too long to say anything of the guest any more.
+    /// [`Scanner::scan`] for a guest that runs: `guard` says whether one of the roots is still a top-level table. It
+    /// is asked right before each root is walked and again before each of its subtrees is, because by then the
+    /// process may have ended and its table's page may hold anything. The guard ends the pass early if it took too
+    /// long to say anything of the guest any more.
     ///
     /// A root, and any table below that the guest took out of use while the pass was in it, is read and
     /// written no further; each of them counts as a lost race.
@@ -89,8 +85,7 @@ impl Scanner {
     ) -> ScanAnswer {
         self.visited.clear();
         if !request.prune {
-            self.known.clear();
-            self.huge.clear();
+            self.mapped.clear();
         }
         let mut pass = Pass {
             memory,
@@ -99,14 +94,10 @@ impl Scanner {
             arm: Arm::new(&request.rearm, &mut self.rearm_blocks),
             prune: request.prune,
             visited: &mut self.visited,
-            known: &mut self.known,
-            huge: &mut self.huge,
-            accessed: Bits::new(self.frames),
-            accessed_huge: Bits::new(self.frames.div_ceil(512)),
-            written: self.writes.then(|| Writes {
-                pages: Bits::new(self.frames),
-                huge: Bits::new(self.frames.div_ceil(512)),
-            }),
+            known: &mut self.mapped.pages,
+            huge: &mut self.mapped.blocks,
+            accessed: LeafBits::new(self.frames),
+            written: self.writes.then(|| LeafBits::new(self.frames)),
             stats: Default::default(),
             path: Path::new(guard),
         };
@@ -114,31 +105,19 @@ impl Scanner {
             pass.root(*root);
         }
         let Pass {
-            mut accessed,
-            accessed_huge,
+            accessed,
             written,
             stats,
             ..
         } = pass;
-        accessed.add_blocks(&accessed_huge);
-        let written = written.map(|mut writes| {
-            writes.pages.add_blocks(&writes.huge);
-            writes.pages.into_bitmap()
-        });
         ScanAnswer {
             id: request.id,
             space: request.space,
-            known: self.known_pages(),
-            accessed: accessed.into_bitmap(),
-            written,
-            huge_leaf: self.huge.clone().into_bitmap(),
+            known: self.mapped.all(),
+            accessed: accessed.into_all(),
+            written: written.map(LeafBits::into_all),
+            huge_leaf: self.mapped.blocks(),
             stats,
         }
-    }
-
-    fn known_pages(&self) -> PageBitmap {
-        let mut known = self.known.clone();
-        known.add_blocks(&self.huge);
-        known.into_bitmap()
     }
 }

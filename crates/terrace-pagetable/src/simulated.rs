@@ -12,7 +12,7 @@ use crate::entry::{ACCESSED, ADDRESS, DIRTY, LARGE, LARGE_PAT, PRESENT, USER, WR
 use crate::memory::{GuestTables, Table};
 use crate::paging::Paging;
 
-/// A table page, where a page would be.
+/// Memory of a table, aligned as a page.
 #[derive(Debug)]
 #[repr(C, align(4096))]
 pub(crate) struct TablePage(pub(crate) Table);
@@ -41,7 +41,7 @@ pub enum LeafSize {
 }
 
 impl LeafSize {
-    /// The level of the table that holds such leaves.
+    /// The level of the table that holds leaves of this size.
     #[must_use]
     pub fn level(self) -> u8 {
         match self {
@@ -51,7 +51,7 @@ impl LeafSize {
         }
     }
 
-    /// 4 KiB pages in one.
+    /// 4 KiB pages in one leaf.
     #[must_use]
     pub fn base_pages(self) -> u64 {
         1 << (9 * (self.level() - 1))
@@ -64,18 +64,18 @@ impl LeafSize {
     }
 }
 
-/// What a virtual page leads to.
+/// The leaf that maps a virtual page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Leaf {
     /// First guest page of the leaf (not the page of the address that was asked for).
     pub frame: Gfn,
-    /// Its size.
+    /// The leaf's size.
     pub size: LeafSize,
-    /// The entry, flags included.
+    /// The leaf's entry, flags included.
     pub entry: u64,
 }
 
-/// Why a page cannot be mapped.
+/// The reason why a page cannot be mapped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum MapError {
     /// No frame was given for a table that is needed.
@@ -92,13 +92,13 @@ pub enum MapError {
     BrokenTable(Vpn),
 }
 
-/// Guest memory with bytes for table pages only. Finding one is an index by frame and nothing more.
+/// Guest memory with bytes for table pages only. A table is found by one index by frame and nothing more.
 #[derive(Debug)]
 pub struct SimulatedMemory {
     /// Per frame: 0, or 1 + the position in `pages`.
     slots: Vec<u32>,
     pages: Vec<TablePage>,
-    /// The frame of each of `pages`; `None` where it is free.
+    /// The frame of each of `pages`. `None` if it is free.
     owners: Vec<Option<Gfn>>,
     free: Vec<u32>,
 }
@@ -107,7 +107,7 @@ impl SimulatedMemory {
     /// Memory of `frames` guest pages (at most 2^32 - 1), none of them a table yet.
     ///
     /// # Panics
-    /// Where that many frames cannot be indexed.
+    /// If that many frames cannot be indexed.
     #[must_use]
     pub fn new(frames: u64) -> Self {
         let frames = u32::try_from(frames).expect("a simulated guest has less than 2^32 pages");
@@ -137,7 +137,7 @@ impl SimulatedMemory {
     /// Makes `frame` a table page, all zero.
     ///
     /// # Errors
-    /// Where it is beyond the end or a table already.
+    /// If it is beyond the end or a table already.
     pub fn add_table(&mut self, frame: Gfn) -> Result<(), MapError> {
         let slot = usize::try_from(frame.0)
             .ok()
@@ -175,17 +175,17 @@ impl SimulatedMemory {
         self.owners.iter().copied().flatten()
     }
 
-    /// All tables, those that were removed and not made anew included, in the order of making.
+    /// All tables, in the order of making, including those that were removed and not made anew.
     pub fn tables_mut(&mut self) -> impl Iterator<Item = &mut Table> {
         self.pages.iter_mut().map(|page| &mut page.0)
     }
 
-    /// Maps the virtual page `at` of the address space `paging.root()` to `leaf`, replacing what was
-    /// there. `leaf.entry` gives the flags (address, size, present and user bits are added); tables on the way are made in the frames that `new_table` hands out, with their A
-    /// clear, as the guest's kernel leaves them.
+    /// Maps the virtual page `at` of the address space `paging.root()` to `leaf`, replacing what was there.
+    /// `leaf.entry` gives the flags (address, size, present and user bits are added); tables on the way are made in
+    /// the frames that `new_table` hands out, with their A clear, as the guest's kernel leaves them.
     ///
     /// # Errors
-    /// Where a table is needed and has no place, or the way down is blocked.
+    /// If a table is needed and has no place, or the way down is blocked.
     pub fn map(
         &mut self,
         paging: Paging,
@@ -221,7 +221,7 @@ impl SimulatedMemory {
         Ok(())
     }
 
-    /// Removes the leaf that maps `at` and returns what it was. Tables stay.
+    /// Removes the leaf that maps `at` and returns it. Tables stay.
     pub fn unmap(&self, paging: Paging, at: Vpn) -> Option<Leaf> {
         self.descend(paging, at, |_| {}).map(|(leaf, slot)| {
             slot.store(0, Ordering::Relaxed);
@@ -235,9 +235,9 @@ impl SimulatedMemory {
         self.descend(paging, at, |_| {}).map(|(leaf, _)| leaf)
     }
 
-    /// What a processor's page walk for a user access to `at` does: sets A at every level, and D in the
-    /// leaf where it is a write. `None` is a page fault (not mapped, not writable, not for users); A of
-    /// the entries above it may have been set by then, as in hardware.
+    /// Walks the tables as a processor does for a user access to `at`: sets A at every level, and D in the leaf if it
+    /// is a write. `None` is a page fault (not mapped, not writable, not for users); A of the entries above it may
+    /// have been set by then, as in hardware.
     pub fn touch(&self, paging: Paging, at: Vpn, write: bool) -> Option<Leaf> {
         let need = PRESENT | USER | if write { WRITABLE } else { 0 };
         let mark = ACCESSED | if write { DIRTY } else { 0 };
@@ -285,7 +285,7 @@ impl SimulatedMemory {
     }
 }
 
-/// Sets bits as a processor does: in one locked operation, and only where they are not set.
+/// Sets bits as a processor does: in one locked operation, and only if they are not set.
 fn raise(slot: &AtomicU64, bits: u64) {
     if slot.load(Ordering::Relaxed) & bits != bits {
         slot.fetch_or(bits, Ordering::Relaxed);

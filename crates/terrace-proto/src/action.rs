@@ -1,4 +1,4 @@
-//! What comes out of the engine.
+//! Actions: the engine's decisions.
 
 use serde::{Deserialize, Serialize};
 
@@ -28,7 +28,7 @@ pub enum Action {
 }
 
 impl Action {
-    /// The managed VM that it is about; none for one about a provider.
+    /// The managed VM that the action is about; `None` for one about a provider.
     #[must_use]
     pub fn vm(&self) -> Option<VmId> {
         match self {
@@ -49,16 +49,16 @@ impl Action {
 pub struct PlacementQuery {
     /// Echoed in the reports.
     pub id: RequestId,
-    /// Whose pages.
+    /// The VM that has the pages.
     pub vm: VmId,
 }
 
-/// One page's way.
+/// The move of one page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PageMove {
     /// First page of the unit.
     pub gfn: Gfn,
-    /// Where it goes.
+    /// The target tier.
     pub to: TierId,
 }
 
@@ -68,7 +68,7 @@ pub struct PageMove {
 pub struct MovePlan {
     /// Echoed in the report.
     pub id: PlanId,
-    /// Whose pages.
+    /// The VM that has the pages.
     pub vm: VmId,
     /// The moves.
     pub moves: Vec<PageMove>,

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-/// Why words do not form a bitmap.
+/// The reason why words do not form a bitmap.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum BitmapError {
     /// Not as many words as the page count needs.
@@ -57,7 +57,7 @@ impl PageBitmap {
     /// An empty set over `pages` pages.
     ///
     /// # Panics
-    /// Where a bitmap of that size cannot be addressed (more than 2^63 pages).
+    /// If a bitmap of that size cannot be addressed (more than 2^63 pages).
     #[must_use]
     pub fn new(pages: u64) -> Self {
         let words = usize::try_from(pages.div_ceil(64)).expect("a bitmap fits in memory");
@@ -79,7 +79,7 @@ impl PageBitmap {
     /// Takes over words.
     ///
     /// # Errors
-    /// Where the number of words is not that of `pages`, or a bit beyond the end is set.
+    /// If the number of words is not that of `pages`, or a bit beyond the end is set.
     pub fn from_words(pages: u64, words: Vec<u64>) -> Result<Self, BitmapError> {
         let want = pages.div_ceil(64);
         if words.len() as u64 != want {

@@ -1,4 +1,4 @@
-//! What goes into the engine.
+//! Events: the engine's input.
 
 use serde::{Deserialize, Serialize};
 
@@ -14,7 +14,7 @@ pub enum Event {
     VmArrived(VmSpec),
     /// A VM is gone; all its state is dropped.
     VmDeparted(VmId),
-    /// Where pages are.
+    /// The locations of pages.
     Placement(PlacementReport),
     /// Sizes and free memory of the tiers.
     Memory(Vec<TierMemory>),
@@ -22,11 +22,11 @@ pub enum Event {
     Scanned(Box<ScanAnswer>),
     /// A scan that could not be done.
     ScanFailed(ScanFailure),
-    /// How moves went, page by page.
+    /// The outcome of moves, page by page.
     Moved(MoveReport),
     /// The host split or collapsed a 2 MiB page.
     BackingChanged(BackingChange),
-    /// An operator's wish.
+    /// An operator's command.
     Command(Command),
     /// `poll_timeout`'s time has come.
     Timer,
@@ -34,17 +34,17 @@ pub enum Event {
     ScanSpent(ScanSpent),
     /// A VM's RAM is another one, or elsewhere.
     RamChanged(RamChange),
-    /// What resizes a VM was found.
+    /// A provider, which resizes a VM, was found.
     ProviderArrived(ProviderSpec),
-    /// It is gone, or its VM is; all its state is dropped.
+    /// A provider is gone, or its VM is; all its state is dropped.
     ProviderDeparted(ProviderId),
-    /// How it stands.
+    /// A report of a provider's state.
     ProviderSeen(Box<ProviderReport>),
     /// Somebody wants a VM to have other sizes.
     SizesWanted(SizesWanted),
-    /// What came of an order.
+    /// The outcome of an order.
     OrderOutcome(OrderOutcome),
-    /// What came of taking an order back.
+    /// The outcome of taking an order back.
     OrderWithdrawal(OrderWithdrawal),
     /// A provider may stand otherwise than it was seen, or be gone.
     ProviderChanged(ProviderId),
@@ -62,7 +62,7 @@ pub struct RamRange {
 /// Least and most bytes of one tier that a VM may hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TierLimit {
-    /// Kept for the VM even where others are hotter, bytes.
+    /// Bytes kept for the VM even if others' pages are hotter.
     pub floor_bytes: u64,
     /// Never exceeded by the engine's moves, bytes.
     pub ceiling_bytes: u64,
@@ -71,13 +71,13 @@ pub struct TierLimit {
 /// A VM as it arrives.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct VmSpec {
-    /// Its id.
+    /// The VM's id.
     pub vm: VmId,
-    /// Its name, for people.
+    /// The VM's name, for people.
     pub name: String,
     /// Guest RAM in ascending order, no overlaps. Page numbers of the VM are below the last one's end.
     pub ram: Vec<RamRange>,
-    /// What is ranked and moved as one: 4 KiB, or 2 MiB where the host backs the VM with huge pages.
+    /// The unit of ranking and moving: 4 KiB, or 2 MiB if the host backs the VM with huge pages.
     pub unit: PageSize,
     /// Limits per tier, fastest first; as many as the engine has tiers.
     pub limits: Vec<TierLimit>,
@@ -107,8 +107,8 @@ impl VmSpec {
     }
 }
 
-/// Where one page is, in a byte: bits 0–2 the tier or 7 for "no page there", bit 3 "part of a huge page
-/// of the host".
+/// The location of one page, in a byte: bits 0–2 the tier or 7 for "no page there", bit 3 "part of a huge page of the
+/// host".
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct PageCode(pub u8);
@@ -137,12 +137,12 @@ impl PageCode {
     }
 }
 
-/// Where a run of pages is. A whole VM comes in several reports; `last` ends them.
+/// The locations of a run of pages. A whole VM comes in several reports; `last` ends them.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PlacementReport {
-    /// The request's.
+    /// The request's id.
     pub id: RequestId,
-    /// Whose pages.
+    /// The VM that has the pages.
     pub vm: VmId,
     /// Page of the first code.
     pub start: Gfn,
@@ -155,7 +155,7 @@ pub struct PlacementReport {
 /// Size and free memory of one tier.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TierMemory {
-    /// Which.
+    /// The tier.
     pub tier: TierId,
     /// All memory of its nodes, bytes.
     pub total_bytes: u64,
@@ -167,9 +167,10 @@ pub struct TierMemory {
 /// an operator set for the VM stays.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RamChange {
-    /// Whose RAM.
+    /// The VM that has the RAM.
     pub vm: VmId,
-    /// All of it from now on, as in [`VmSpec::ram`]; empty: where it is is not known before the next event of this kind.
+    /// All RAM from now on, as in [`VmSpec::ram`]; empty: its location is not known before the next event of this
+    /// kind.
     pub ram: Vec<RamRange>,
     /// As in [`VmSpec::unit`].
     pub unit: PageSize,
@@ -178,11 +179,11 @@ pub struct RamChange {
 /// A scan that could not be done.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ScanFailure {
-    /// The request's.
+    /// The request's id.
     pub id: RequestId,
-    /// Whose.
+    /// The VM.
     pub vm: VmId,
-    /// What happened, for people.
+    /// The cause of the failure, for people.
     pub reason: String,
     /// No scan of this VM will work (it left long mode, its worker is gone for good).
     pub fatal: bool,
@@ -192,18 +193,18 @@ pub struct ScanFailure {
 /// to no answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ScanSpent {
-    /// Whose.
+    /// The VM.
     pub vm: VmId,
     /// CPU time, ns.
     pub cpu_ns: u64,
 }
 
-/// How one page's move ended. New kinds are added at the end: their position is their number in the log.
+/// The outcome of one page's move. New kinds are added at the end: their position is their number in the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum MoveStatus {
-    /// It is in the wanted tier now.
+    /// The page is in the wanted tier now.
     Moved,
-    /// It was there before.
+    /// The page was in the wanted tier before.
     AlreadyThere,
     /// Pinned or in use, also after retries; it stays where it was.
     Busy,
@@ -223,20 +224,20 @@ pub enum MoveStatus {
 /// One page's result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PageResult {
-    /// Which page (first of its unit).
+    /// The page (first of its unit).
     pub gfn: Gfn,
-    /// How it ended.
+    /// The outcome.
     pub status: MoveStatus,
-    /// Where the page is now, as the kernel said afterwards.
+    /// The page's location after the move, by the kernel's word.
     pub now: PageCode,
 }
 
 /// Results of one [`crate::MovePlan`], every page of it once, in the plan's order.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MoveReport {
-    /// The plan's.
+    /// The plan's id.
     pub id: PlanId,
-    /// Whose pages.
+    /// The VM that has the pages.
     pub vm: VmId,
     /// Page by page.
     pub results: Vec<PageResult>,
@@ -247,11 +248,11 @@ pub struct MoveReport {
 /// The host split a huge page, or made one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BackingChange {
-    /// Whose page.
+    /// The VM that has the page.
     pub vm: VmId,
     /// Number of the 2 MiB block (guest page number / 512).
     pub block: u64,
-    /// It is a huge page now.
+    /// The block is one huge page now.
     pub huge: bool,
 }
 
@@ -263,7 +264,7 @@ impl BackingChange {
     }
 }
 
-/// An operator's wish; `None` as VM means all. New kinds are added at the end: their position is their
+/// An operator's command; `None` as VM means all. New kinds are added at the end: their position is their
 /// number in the log.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Command {

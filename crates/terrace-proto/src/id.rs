@@ -43,7 +43,8 @@ id!(
 );
 
 id!(
-    /// What resizes one VM, from when the VM was found until it is gone; never reused within one run of the engine.
+    /// A provider, which resizes one VM, from when the VM was found until it is gone; never reused within one run of
+    /// the engine.
     ProviderId(u32)
 );
 id!(
@@ -51,7 +52,7 @@ id!(
     OrderId(u64)
 );
 id!(
-    /// Somebody's wish that a VM shall have other sizes, which an answer echoes.
+    /// A request to resize a VM, which an answer echoes.
     ResizeId(u64)
 );
 
@@ -70,7 +71,7 @@ impl TierId {
     }
 }
 
-/// Which address space page numbers belong to. The two are never converted implicitly.
+/// The address space that page numbers belong to. The two are never converted implicitly.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum Space {
     /// A VM's guest page numbers ([`crate::Gfn`]).

@@ -32,7 +32,7 @@ const RANGES_START: u16 = 3;
 const RANGES_EVENT: u16 = 0x300;
 const RANGES_ACTION: u16 = 0x400;
 
-/// What produced the log.
+/// The origin of a log: program and configuration.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Start {
     /// Program version.
@@ -46,11 +46,11 @@ pub struct Start {
 pub enum Record {
     /// The first record.
     Start(Start),
-    /// Something that went into the engine.
+    /// An event of the engine.
     Event(Event),
-    /// Something that came out.
+    /// An action of the engine.
     Action(Action),
-    /// Of a log of a guest's ranges.
+    /// A record of a guest's controller of ranges.
     Ranges(RangesRecord),
 }
 
@@ -59,9 +59,9 @@ pub enum Record {
 pub enum RangesRecord {
     /// The first record.
     Start(Start),
-    /// Something that went into the controller.
+    /// An event of the controller.
     Event(RangesEvent),
-    /// Something that came out.
+    /// An action of the controller.
     Action(RangesAction),
 }
 
@@ -89,7 +89,7 @@ impl RangesRecord {
         }
     }
 
-    /// `None` where the kind is unknown.
+    /// `None` if the kind is unknown.
     fn decode(kind: u16, b: &[u8]) -> Option<Result<Self, postcard::Error>> {
         use postcard::from_bytes as of;
         let event = |result: Result<RangesEvent, _>| result.map(Self::Event);
@@ -121,7 +121,7 @@ pub enum LogError {
     #[error("log i/o: {0}")]
     Io(#[from] io::Error),
     /// Not a log.
-    #[error("not a Terrace log: it starts with {0:02x?}, not with {MAGIC:02x?}")]
+    #[error("not a Terrace log: it does not start with the bytes {MAGIC:02x?}")]
     Magic([u8; 8]),
     /// Made by a later version whose records this one cannot skip.
     #[error("log version {0} is newer than {VERSION}, the newest that this program reads")]
@@ -131,9 +131,9 @@ pub enum LogError {
         "record {record} at byte {offset}: a body of {len} bytes is over the limit of {MAX_BODY}"
     )]
     TooLong {
-        /// Its number, from 0.
+        /// The record's number, from 0.
         record: u64,
-        /// Where it starts.
+        /// The record's offset in the log, bytes.
         offset: u64,
         /// Announced length.
         len: u32,
@@ -141,13 +141,13 @@ pub enum LogError {
     /// A record of a known kind does not decode.
     #[error("record {record} at byte {offset} (kind {kind:#x}): {source}")]
     Body {
-        /// Its number, from 0.
+        /// The record's number, from 0.
         record: u64,
-        /// Where it starts.
+        /// The record's offset in the log, bytes.
         offset: u64,
-        /// Its kind.
+        /// The record's kind.
         kind: u16,
-        /// What is wrong.
+        /// The error of the decoder.
         source: postcard::Error,
     },
 }
@@ -195,7 +195,7 @@ impl Record {
         }
     }
 
-    /// `None` where the kind is unknown.
+    /// `None` if the kind is unknown.
     fn decode(kind: u16, b: &[u8]) -> Option<Result<Self, postcard::Error>> {
         fn of<'a, T: Deserialize<'a>>(
             b: &'a [u8],
@@ -240,7 +240,7 @@ impl Record {
     }
 }
 
-/// What a log begins with.
+/// The header of a log.
 #[must_use]
 pub fn header() -> Vec<u8> {
     [&MAGIC[..], &VERSION.to_le_bytes()].concat()
@@ -249,7 +249,7 @@ pub fn header() -> Vec<u8> {
 /// A record as it stands in a log.
 ///
 /// # Errors
-/// Where it is over the body limit.
+/// If it is over the body limit.
 pub fn frame(now: Tick, record: &Record) -> Result<Vec<u8>, LogError> {
     let encoded = record.encode();
     framed(now, encoded.map_err(|e| io::Error::other(e.to_string()))?)
@@ -289,7 +289,7 @@ impl<W: Write> LogWriter<W> {
     /// Starts a log of at most `limit` bytes.
     ///
     /// # Errors
-    /// Where the header cannot be written.
+    /// If the header cannot be written.
     pub fn new(mut out: W, limit: u64) -> Result<Self, LogError> {
         let header = header();
         out.write_all(&header)?;
@@ -300,10 +300,10 @@ impl<W: Write> LogWriter<W> {
         })
     }
 
-    /// Appends a record; `false` where it would pass the limit (nothing is written then).
+    /// Appends a record; `false` if it would pass the limit (nothing is written then).
     ///
     /// # Errors
-    /// Where writing fails.
+    /// If writing fails.
     pub fn append(&mut self, now: Tick, record: &Record) -> Result<bool, LogError> {
         let framed = frame(now, record)?;
         let written = self.written.saturating_add(framed.len() as u64);
@@ -318,7 +318,7 @@ impl<W: Write> LogWriter<W> {
     /// Hands the output back, flushed.
     ///
     /// # Errors
-    /// Where flushing fails.
+    /// If flushing fails.
     pub fn finish(mut self) -> Result<W, LogError> {
         self.out.flush()?;
         Ok(self.out)
@@ -340,7 +340,7 @@ impl<R: Read> LogReader<R> {
     /// Reads the header.
     ///
     /// # Errors
-    /// Where it is not a log, or one of a later version.
+    /// If it is not a log, or one of a later version.
     pub fn new(mut input: R) -> Result<Self, LogError> {
         let mut magic = [0; 8];
         input.read_exact(&mut magic)?;
@@ -374,7 +374,7 @@ impl<R: Read> LogReader<R> {
         self.cut_off
     }
 
-    /// Why the log was given up, where the end of it says so.
+    /// The reason why the log was given up, if its end says so.
     #[must_use]
     pub fn given_up(&self) -> Option<&str> {
         self.given_up.as_deref()
@@ -383,7 +383,7 @@ impl<R: Read> LogReader<R> {
     /// The next record that is known, or `None` at the end.
     ///
     /// # Errors
-    /// Where reading fails, a record is too long, or one of a known kind is malformed.
+    /// If reading fails, a record is too long, or one of a known kind is malformed.
     pub fn next_record(&mut self) -> Result<Option<(Tick, Record)>, LogError> {
         while let Some((kind, tick, body)) = self.next_raw()? {
             let (record, offset) = (self.record, self.offset);

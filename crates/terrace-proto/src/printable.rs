@@ -49,8 +49,8 @@ pub fn excerpt(text: &str, most: usize) -> String {
     out
 }
 
-/// What may be a VM's name: 1 to 255 printable characters of ASCII that neither begins nor ends with a space. Two
-/// names that look alike are then alike.
+/// Whether a name may be a VM's: 1 to 255 printable characters of ASCII that neither begins nor ends with a space.
+/// Two names that look alike are then alike.
 #[must_use]
 pub fn is_vm_name(name: &str) -> bool {
     let is_long = name.is_empty() || name.len() > MOST_NAME;

@@ -1,4 +1,4 @@
-//! What goes into the controller of a guest's ranges (`terrace_core::ranges`), and what comes out of it.
+//! Events and actions of the controller of a guest's ranges (`terrace_core::ranges`).
 //!
 //! Pages are virtual pages of a process, in units of 4 KiB; nodes are the guest's NUMA nodes, by their numbers.
 
@@ -16,7 +16,7 @@ pub struct Range {
 }
 
 impl Range {
-    /// Pages in it.
+    /// Number of pages.
     #[must_use]
     pub fn pages(self) -> u64 {
         self.end.saturating_sub(self.start)
@@ -64,7 +64,7 @@ impl Params {
         }
     }
 
-    /// What §6.4 found best: 512 ms, τ_split 11.
+    /// The values that §6.4 found best: 512 ms, τ_split 11.
     #[must_use]
     pub fn tuned(vcpus: u32) -> Self {
         Self {
@@ -83,19 +83,19 @@ pub enum RangesEvent {
     Mapped(Mappings),
     /// A process is no longer managed.
     Gone(u32),
-    /// Another source of samples counts from now on: what the old one counted means nothing to it.
+    /// Another source of samples is used from now on: the counts of the old one no longer apply.
     Restarted(Params),
-    /// What may be spent from now on.
+    /// A new budget.
     Budget(RangesBudget),
     /// Accesses that were seen.
     Sampled(Vec<RangeSample>),
     /// An epoch ends; all its samples were handed over.
     EpochEnded,
-    /// What is free.
+    /// Free memory of nodes.
     Free(Vec<NodeFree>),
-    /// Where pages are.
+    /// The locations of pages.
     Surveyed(Surveyed),
-    /// What became of pages that should move.
+    /// The outcome of a move.
     Travelled(Travelled),
 }
 
@@ -113,40 +113,40 @@ pub enum RangesAction {
     EpochOver(EpochSummary),
 }
 
-/// What is managed of a process. Lists are ascending and apart.
+/// The managed mappings of a process. Lists are ascending and apart.
 #[derive(Clone, Debug, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Mappings {
     /// The process.
     pub process: u32,
-    /// What its tree of ranges covers.
+    /// The ranges that the process's tree covers.
     pub seeds: Vec<Range>,
-    /// Its mappings that are managed.
+    /// The mappings that are managed.
     pub mapped: Vec<Range>,
-    /// Those of them that other processes may map, too.
+    /// The managed mappings that other processes may map, too.
     pub shared: Vec<Range>,
     /// Text, data and stacks, which are brought up once.
     pub pinned: Vec<Range>,
 }
 
-/// What may be spent.
+/// Limits on what the controller may spend.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RangesBudget {
     /// Bytes that may be copied in a second.
     pub bytes_per_s: u64,
-    /// Share of one CPU for looking where pages are, percent.
+    /// Share of one CPU for asking where pages are, percent.
     pub cpu_percent: u32,
 }
 
 /// Accesses that were seen; those of a range are spread over it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RangeSample {
-    /// Whose.
+    /// The process.
     pub process: u32,
     /// First page.
     pub page: u64,
-    /// Pages.
+    /// Number of pages.
     pub pages: u64,
-    /// How many accesses.
+    /// Number of accesses.
     pub accesses: u32,
 }
 
@@ -159,14 +159,14 @@ pub struct NodeFree {
     pub pages: u64,
 }
 
-/// A question where pages are.
+/// A question for the location of pages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Survey {
-    /// Its number, echoed in the answer.
+    /// The question's number, echoed in the answer.
     pub id: u64,
-    /// Whose pages.
+    /// The process that has the pages.
     pub process: u32,
-    /// Which.
+    /// The range.
     pub range: Range,
 }
 
@@ -175,20 +175,21 @@ pub struct Survey {
 pub struct PieceRun {
     /// First page.
     pub page: u64,
-    /// How many pieces.
+    /// Number of pieces.
     pub pieces: u32,
     /// 4 KiB pages of each: 1, or 512 for a huge page.
     pub pages_each: u16,
-    /// Where they are.
+    /// The node that holds them.
     pub node: u32,
 }
 
-/// Where pages are.
+/// The locations of pages.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Surveyed {
     /// The question's number.
     pub id: u64,
-    /// Those that are there, ascending; none where the kernel does not answer, as of a process that ended.
+    /// Runs of the pages that are there, ascending; `None` if the kernel does not answer, as for a process that
+    /// ended.
     pub present: Option<Vec<PieceRun>>,
     /// CPU time that it took, ns.
     pub cpu_ns: u64,
@@ -197,32 +198,32 @@ pub struct Surveyed {
 /// Pages of one process that should move, in one call.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Travel {
-    /// Its number, echoed in the answer.
+    /// The order's number, echoed in the answer.
     pub id: u64,
-    /// Whose pages.
+    /// The process that has the pages.
     pub process: u32,
-    /// Where to.
+    /// The target node.
     pub node: u32,
     /// Other processes may map them, and they are moved for them, too.
     pub shared: bool,
-    /// Which; each run's node is where they are.
+    /// The pages; each run's node is their present one.
     pub pieces: Vec<PieceRun>,
 }
 
-/// Where a piece is after a move, by the kernel's word.
+/// The location of a piece after a move, by the kernel's word.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum PieceState {
     /// On a node.
     On(u32),
-    /// Pinned or in use, where it was.
+    /// Pinned or in use: the piece stays where it was.
     Busy,
-    /// There is none any more.
+    /// The piece exists no more.
     Absent,
-    /// Where it was: it may not be moved.
+    /// The old location: the piece may not be moved.
     Refused,
 }
 
-/// Why a call moved not all of its pages.
+/// The reason why a call did not move all of its pages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Refusal {
     /// The kernel found no free page.
@@ -231,7 +232,7 @@ pub enum Refusal {
     Process,
 }
 
-/// What became of pages that should move.
+/// The outcome of a move.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Travelled {
     /// The call's number.
@@ -242,10 +243,10 @@ pub struct Travelled {
     pub refusal: Option<Refusal>,
 }
 
-/// Why an exchange ended early.
+/// The reason why an exchange ended early.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Stopped {
-    /// All of the first tier is taken by what is not colder.
+    /// The first tier is full of pages that are not colder.
     NothingColder,
     /// The first tier is full.
     FastFull,
@@ -269,7 +270,7 @@ impl std::fmt::Display for Stopped {
     }
 }
 
-/// What an exchange did, in 4 KiB pages.
+/// The outcome of an exchange, in 4 KiB pages.
 #[derive(Clone, Debug, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Exchanged {
     /// Came up.
@@ -282,21 +283,21 @@ pub struct Exchanged {
     pub failed: u64,
     /// Processes that are left alone for a while from now on, because the kernel refuses to move their pages.
     pub refused: Vec<u32>,
-    /// Why it ended early, where it did.
+    /// The reason why the exchange ended early; `None` if it did not.
     pub stopped: Option<Stopped>,
 }
 
 /// An epoch that is over.
 #[derive(Clone, Debug, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct EpochSummary {
-    /// Its number, from 1.
+    /// The epoch's number, from 1.
     pub epoch: u32,
     /// Ranges of all processes.
     pub ranges: u64,
-    /// Those that fit into the first tier.
+    /// Number of these ranges that fit into the first tier.
     pub fitting: u64,
-    /// Where pages were looked at beside those that should move: extents.
+    /// Number of extents whose location was asked for, beside the pages that are to move.
     pub looks: u64,
-    /// What moved; none where there was nothing to move.
+    /// The exchange of the epoch; `None` if there was nothing to move.
     pub exchanged: Option<Exchanged>,
 }

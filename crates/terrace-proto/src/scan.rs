@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{PageBitmap, RequestId, Space};
 
-/// Which pages get their accessed bit cleared by a scan, so that the next one sees new accesses.
+/// The pages that get their accessed bit cleared by a scan, so that the next one sees new accesses.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Rearm {
     /// None: read only.
@@ -20,7 +20,7 @@ pub enum Rearm {
 pub struct ScanRequest {
     /// Echoed in the answer.
     pub id: RequestId,
-    /// Whose pages.
+    /// The address space to scan.
     pub space: Space,
     /// Pages to clear.
     pub rearm: Rearm,
@@ -30,20 +30,20 @@ pub struct ScanRequest {
     pub discover: bool,
 }
 
-/// What one pass found. All bitmaps have one bit per guest page number of the VM, apart from
-/// `huge_leaf`, which has one per 2 MiB.
+/// The result of one pass. All bitmaps have one bit per guest page number of the VM, apart from `huge_leaf`, which
+/// has one per 2 MiB.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ScanAnswer {
-    /// The request's.
+    /// The request's id.
     pub id: RequestId,
-    /// The request's.
+    /// The request's address space.
     pub space: Space,
     /// A user mapping of the page exists (in subtrees that were pruned: existed at the last full pass).
     pub known: PageBitmap,
     /// Some mapping's accessed bit was set.
     pub accessed: PageBitmap,
-    /// Some mapping was written since the last answer that told this (or the clearing pass); `None` where
-    /// no source of writes exists, or it tells later.
+    /// Some mapping was written since the last answer that told this (or the clearing pass); `None` if no source of
+    /// writes exists, or it tells later.
     pub written: Option<PageBitmap>,
     /// The 2 MiB block is mapped by a huge leaf, which says nothing about its 512 parts.
     pub huge_leaf: PageBitmap,
@@ -94,14 +94,14 @@ pub struct PagingRegisters {
     pub efer: u64,
 }
 
-/// What a VM's monitor told at one moment, for a scan to start from.
+/// A VM's monitor readings at one moment, for a scan to start from.
 #[derive(Clone, Debug, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Readings {
-    /// Registers of each virtual CPU, in their order. `None` where they do not count: it ran a nested guest
-    /// around them, or may have, and hypervisors then report that guest's.
+    /// Registers of each virtual CPU, in their order. `None` if they do not count: it ran a nested guest around them,
+    /// or may have, and hypervisors then report that guest's.
     pub vcpus: Vec<Option<PagingRegisters>>,
-    /// How often the VM was reset since its monitor was first connected to, as far as that told. What was
-    /// found before a reset does not count after it.
+    /// Number of the VM's resets since its monitor was first connected to, as far as that told. What was found before
+    /// a reset does not count after it.
     pub resets: u64,
 }
 

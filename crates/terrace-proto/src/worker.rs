@@ -11,12 +11,12 @@ use crate::{Gpa, Readings, ScanAnswer, ScanFailure, ScanRequest, Tick};
 /// Longest frame either side accepts: bitmaps of a 16 TiB VM with room to spare.
 pub const MAX_FRAME: usize = 2 << 30;
 
-/// A run of guest RAM and where the file that backs it holds it.
+/// A run of guest RAM and its location in the file that backs it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FileRange {
     /// First guest physical address.
     pub gpa: Gpa,
-    /// Bytes.
+    /// Length, bytes.
     pub len: u64,
     /// Index into the descriptors that came with the message.
     pub file: u32,
@@ -29,7 +29,7 @@ pub struct FileRange {
 pub enum Request {
     /// Map this VM's RAM; the first message, sent once.
     Attach {
-        /// Where each run of RAM is.
+        /// The location of each run of RAM.
         ranges: Vec<FileRange>,
         /// Number of descriptors that come with this message.
         files: u32,
@@ -37,24 +37,25 @@ pub enum Request {
     /// Look for top-level tables over all allocated memory. This takes seconds, so the scan that follows
     /// comes with readings of its own.
     Search {
-        /// What the monitor told right before.
+        /// The monitor's readings right before.
         readings: Readings,
     },
     /// Scan, starting from what the virtual CPUs' registers say now, and from what was found by searches.
     Scan {
-        /// What. Its `discover` is the caller's: it has sent a [`Request::Search`] before.
+        /// The request. Its `discover` is the caller's: it has sent a [`Request::Search`] before.
         request: ScanRequest,
-        /// What the monitor told right before.
+        /// The monitor's readings right before.
         readings: Readings,
-        /// When the readings are too old to write by, on `CLOCK_MONOTONIC`: the guest may have started anew since.
+        /// The time when the readings are too old to write by, on `CLOCK_MONOTONIC`: the guest may have started anew
+        /// since.
         until: Tick,
         /// The operator says that the guest runs Linux 6.6 or later: tell writes, by moving D aside.
         writes: bool,
     },
 }
 
-/// Why top-level tables are not looked for in RAM: only those that registers name are walked then, and of processes
-/// that sleep nothing is seen.
+/// The reason why top-level tables are not looked for in RAM: only those that registers name are walked then, and of
+/// processes that sleep nothing is seen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Withheld {
     /// The guest's kernel runs without KASLR. Old tables equal new ones, and any process in it can forge one.
@@ -68,22 +69,22 @@ pub enum Withheld {
 pub enum Response {
     /// The RAM is mapped and the worker has locked itself in.
     Attached {
-        /// What the sandbox could not do on this kernel, for `doctor`; empty when all is in force.
+        /// The parts of the sandbox that this kernel lacks, for `doctor`; empty when all is in force.
         sandbox_gaps: Vec<String>,
     },
     /// The worker cannot serve this VM.
     Refused {
-        /// Why, for people.
+        /// The reason, for people.
         reason: String,
     },
     /// The search is over; what it found is kept for the scans that follow.
     Searched {
-        /// Why tables were not looked for, if so.
+        /// The reason why tables were not looked for, if they were not.
         withheld: Option<Withheld>,
     },
     /// The search could not be done now.
     SearchFailed {
-        /// Why, for people.
+        /// The reason, for people.
         reason: String,
     },
     /// A pass is done.
@@ -98,7 +99,7 @@ pub enum FrameError {
     /// Longer than [`MAX_FRAME`].
     #[error("a frame of {0} bytes is over the limit of {MAX_FRAME}")]
     TooLong(usize),
-    /// Not what was agreed.
+    /// The body does not decode.
     #[error("the frame's body is malformed: {0}")]
     Malformed(#[from] postcard::Error),
 }
@@ -106,7 +107,7 @@ pub enum FrameError {
 /// Encodes a message with its length before it.
 ///
 /// # Errors
-/// Where the message is longer than [`MAX_FRAME`].
+/// If the message is longer than [`MAX_FRAME`].
 pub fn encode<T: Serialize>(message: &T) -> Result<Vec<u8>, FrameError> {
     let mut frame = postcard::to_extend(message, vec![0_u8; 4])?;
     let len = frame.len() - 4;
@@ -118,7 +119,7 @@ pub fn encode<T: Serialize>(message: &T) -> Result<Vec<u8>, FrameError> {
 /// Length of the body that follows a header.
 ///
 /// # Errors
-/// Where it is over [`MAX_FRAME`].
+/// If it is over [`MAX_FRAME`].
 pub fn body_len(header: [u8; 4]) -> Result<usize, FrameError> {
     let len = u32::from_le_bytes(header) as usize;
     if len > MAX_FRAME {
@@ -131,7 +132,7 @@ pub fn body_len(header: [u8; 4]) -> Result<usize, FrameError> {
 /// Decodes a frame's body.
 ///
 /// # Errors
-/// Where it is no message of this kind.
+/// If it is no message of this kind.
 pub fn decode<T: DeserializeOwned>(body: &[u8]) -> Result<T, FrameError> {
     Ok(postcard::from_bytes(body)?)
 }

@@ -1,5 +1,5 @@
-//! Which size of a sweep to take: the cheapest that keeps every VM within the slowdown that its operator
-//! accepts (`max_slowdown`).
+//! The choice of a size from a sweep: the cheapest that keeps every VM within the slowdown that its operator accepts
+//! (`max_slowdown`).
 //!
 //! Responsible for: finding it among finished runs, and saying it in words. It leaves to others: what
 //! memory costs ([`terrace_sim::Simulation`]) and how much slower a VM was ([`crate::compare`]).
@@ -7,20 +7,19 @@
 use serde::Serialize;
 use terrace_sim::{RunResult, Sweep, quantity};
 
-/// What to take under one policy.
+/// The size to take under one policy.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Choice {
     /// The policy.
     pub policy: String,
-    /// The size; none where no finished run keeps every VM within its bound.
+    /// The size. `None` if no finished run keeps every VM within its bound.
     pub sweep: Option<Sweep>,
-    /// What all VMs cost there; none where a tier has no price: then the least size stands for the
-    /// cheapest.
+    /// Cost of all VMs at that size. `None` if a tier has no price: then the least size stands for the cheapest.
     pub cost: Option<f64>,
 }
 
-/// What to take under each policy, in order of appearance; nothing where nothing is swept, or no VM says
-/// what slowdown it accepts.
+/// The size to take under each policy, in order of appearance; empty if nothing is swept, or no VM says what slowdown
+/// it accepts.
 #[must_use]
 pub fn choices(runs: &[&RunResult]) -> Vec<Choice> {
     let asks =
@@ -49,7 +48,7 @@ fn choose(policy: &str, runs: &[&RunResult]) -> Choice {
     }
 }
 
-/// A VM whose slowdown is not known is not known to be within its bound.
+/// Whether each VM with a bound is within it. A VM whose slowdown is not known is not known to be within its bound.
 fn is_within(run: &RunResult) -> bool {
     let bounds = run.vms.iter().filter_map(|vm| Some((vm, vm.max_slowdown?)));
     let mut within = bounds.map(|(vm, most)| vm.slowdown_vs_all_fast.is_some_and(|s| s <= most));
@@ -68,7 +67,7 @@ fn cost(run: &RunResult) -> Option<f64> {
 }
 
 impl Choice {
-    /// It as a sentence.
+    /// The choice as a sentence.
     #[must_use]
     pub fn sentence(&self) -> String {
         let policy = &self.policy;
@@ -90,7 +89,7 @@ impl Choice {
     }
 }
 
-/// A cost as text: four digits after the point where there are none before it.
+/// A cost as text: four digits after the point if it is less than 1, else two.
 #[must_use]
 pub fn money(cost: f64) -> String {
     if cost < 1.0 {

@@ -1,4 +1,4 @@
-//! What is done with simulated runs: comparing them, choosing a size, telling of them, and the papers' figures.
+//! Uses of simulated runs: comparing them, choosing a size, reporting them, and the papers' figures.
 //!
 //! Responsible for: runs side by side ([`compare`]), the cheapest size that is good enough ([`choice`]), the page that
 //! shows them ([`report`]) and the papers' experiments ([`repro`]). It leaves to others: a run itself

@@ -1,10 +1,10 @@
 //! A simulated host: the engine that runs live, on a machine that nobody has to buy.
 //!
-//! Responsible for, from the bottom up: the words that all use (`words`), recorded accesses (`trace`), loads
+//! Responsible for, from the bottom up: the definitions that all use (`words`), recorded accesses (`trace`), loads
 //! (`workload`), the two-dimensional-paging machine (`machine`), the guest's kernel (`guest`), the host (`host`),
 //! other systems' mechanisms (`mechanisms`), scenarios as people write them (`scenario`) and running them
 //! (`simulation`). Each sees only those before it. It leaves to others: decisions (the engine's), walking page tables
-//! (the live scanner's), what is done with several runs, the command line and the terminal.
+//! (the live scanner's), the use of several runs, the command line and the terminal.
 //!
 //! **Invariant:** a run is a pure function of scenario and seed: no clock, no thread, no hash order, no
 //! libm of the system.
@@ -25,7 +25,10 @@ pub use host::start::Start;
 pub use machine::costs::Costs;
 pub use machine::tlb::{Cached, Tlb};
 pub use mechanisms::{Name, Side};
-pub use scenario::{Fault, HostPolicy, Scenario, ScenarioError, Vm, policy, presets, quantity};
+pub use scenario::{
+    Claim, Fault, HostPolicy, Pages, Scenario, ScenarioError, Shortage, Vm, policy, presets,
+    quantity,
+};
 pub use simulation::result::{Overhead, Provisioned, RunResult, Sweep, VmResult};
 pub use simulation::timeline::{Sample, Timeline, VmTimeline};
 pub use simulation::{Options, Output, RunError, Simulation};

@@ -1,6 +1,6 @@
-//! The whole traces of which `tests/traces/` has cuts, against the figures that were stated when they
-//! were recorded. They are too large to be committed: `TERRACE_TRACES` names their folder. Without it
-//! the test is listed as ignored, with the reason; it is never counted as passed.
+//! The whole traces, of which `tests/traces/` has cuts, against the figures stated when they were recorded. They are
+//! too large to be committed: `TERRACE_TRACES` names their folder. Without that the test is listed as ignored, with
+//! the reason; it is never counted as passed.
 
 use std::path::Path;
 use std::process::ExitCode;
@@ -10,7 +10,7 @@ use terrace_sim::trace::{Format, OnBroken, Reader, Summary, Tally};
 const NAME: &str = "the_whole_traces_hold_what_was_stated_when_they_were_recorded";
 const FOLDER: &str = "TERRACE_TRACES";
 
-/// Stated figures: shares in per cent with one decimal.
+/// The stated figures of a trace: shares in per cent with one decimal.
 struct Stated {
     name: &'static str,
     records: u64,

@@ -1,4 +1,4 @@
-//! Runs whose length, sampling or number of vCPUs is unusual.
+//! Runs of unusual length, sampling or number of vCPUs.
 
 use std::path::Path;
 

@@ -7,23 +7,24 @@ use terrace_sim::{Options, RunResult, Scenario, Simulation, VmResult};
 const MIB: u64 = 1 << 20;
 const PAGE: u64 = 4096;
 
-/// What a node of 64 MiB beside another of that size keeps, pages: its min and its low watermark (the root of 16
+/// The pages that a node of 64 MiB beside another of that size keeps: its min and its low watermark (the root of 16
 /// times 128 MiB in KiB, shared, and a quarter more).
 const MIN: u64 = 181;
 const LOW: u64 = 226;
 
-/// Longest time that a run here may simulate.
+/// Longest time that a run here may simulate, ns.
 const PATIENCE_NS: u64 = 60_000_000_000;
 
-/// Every page is as hot as any other.
+/// A load on pages that are all equally hot.
 const EVEN: &str = "kind = \"hotset\", size = \"32MiB\", hot = 0.5, hot_access = 0.5, write = 0.5";
 
-/// A VM at scale 1, that is to have 16 MiB fast and 48 MiB slow unless it says otherwise, on a machine with plenty of both.
+/// A VM at scale 1 on a machine with plenty of both tiers; unless a test changes it, it is to have 16 MiB fast and 48
+/// MiB slow.
 struct Guest {
-    /// What it is to have.
+    /// The target sizes.
     sizes: &'static str,
     provision: &'static str,
-    /// More keys of the VM's table, a line each.
+    /// Further keys of the VM's table, a line each.
     more: &'static str,
     policy: &'static str,
     workload: &'static str,
@@ -54,7 +55,7 @@ impl Guest {
         Simulation::new(&scenario, Options::default()).expect("it can be run")
     }
 
-    /// Runs it, and looks at it each millisecond.
+    /// Runs the VM, and looks at it each millisecond.
     fn watch(&self, mut look: impl FnMut(&VmResult)) -> RunResult {
         let mut simulation = self.simulation();
         let mut until = 1_000_000;
@@ -71,7 +72,7 @@ impl Guest {
     }
 }
 
-/// What the VM's nodes have, bytes.
+/// The sizes of the VM's nodes, bytes.
 fn given(vm: &VmResult) -> &[u64] {
     let provision = vm.provision.as_ref();
     &provision.expect("a device gives its memory").given_bytes
@@ -374,7 +375,7 @@ fn a_bound_has_tiers_without_end_and_no_device() {
     }
 }
 
-/// A VM that wants what another may still take of the machine: the engine that sizes real VMs refuses it.
+/// A VM wants memory of the machine that another may still take: the engine that sizes real VMs refuses it.
 #[test]
 fn a_resize_to_what_the_machine_has_not_is_refused_by_admission_and_the_run_goes_on() {
     let vm = |name: &str, more: &str| {

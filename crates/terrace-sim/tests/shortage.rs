@@ -1,13 +1,13 @@
-//! Guests that lack memory: swap devices, balloons, and what the host places meanwhile.
+//! Guests that lack memory: swap devices, balloons, and the placement by the host meanwhile.
 
 use std::path::Path;
 
 use terrace_sim::{Options, RunResult, Scenario, Simulation};
 
-/// Longest time that a run here may simulate: one that goes on after it never ends.
+/// Longest time that a run here may simulate, ns: one that goes on after it never ends.
 const PATIENCE_NS: u64 = 60_000_000_000;
 
-/// A VM of 8 MiB fast and 8 MiB slow at scale 1, with what a test adds.
+/// Runs a VM of 8 MiB fast and 8 MiB slow memory at scale 1, with the keys that a test adds.
 fn run(policy: &str, vm: &str, size: &str, end: &str) -> RunResult {
     let text = format!(
         "[machine]\ntiers = [\"dram\", \"pmem\"]\nscale = 1\nvcpus_per_vm = 2\n\

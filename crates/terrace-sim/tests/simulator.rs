@@ -1,11 +1,12 @@
-//! Whole runs: the same counts for ever, the same bytes however they are made, and what follows from how
-//! the machine is defined.
+//! Tests of whole runs: counts that stay the same for ever, results that are the same bytes however a run is made,
+//! and consequences of the definition of the machine.
 
 use std::path::Path;
 
 use terrace_sim::{Options, RunResult, Scenario, Simulation, VmResult};
 
-/// 4 GiB of the first tier and 8 GiB of the second, at a scale at which a VM of 12 GiB has 6,144 pages.
+/// A scenario with 4 GiB of the first tier and 8 GiB of the second, at a scale at which a VM of 12 GiB has 6,144
+/// pages.
 fn scenario(scale: u64, policy: &str, extra: &str, workload: &str) -> Scenario {
     let policy = if policy.starts_with('{') {
         policy.to_owned()
@@ -52,7 +53,7 @@ fn counts(name: &str, policy: &str, extra: &str) -> String {
     )
 }
 
-/// Whoever changes one of these lines changed the machine, a load, a stage or the engine.
+/// Golden counts: whoever changes one of these lines changed the machine, a load, a stage or the engine.
 #[test]
 fn golden_counts_per_policy() {
     let table: String = [
@@ -158,7 +159,7 @@ fn half_the_quantum_changes_run_times_by_less_than_1_percent() {
     }
 }
 
-/// Two experiments: one that the pages' places decide, one that bandwidth does.
+/// Compares the scales in two experiments: one that the pages' places decide, one that bandwidth does.
 #[test]
 fn scales_16_and_64_agree_within_5_percent() {
     let write = r#"kind = "gups", variant = "hemem", size = "8GiB", hot = 0.1, compute_ns = 300.0, parallelism = 8.0, duration = "20s""#;

@@ -44,8 +44,8 @@ pub fn process_cpu_time() -> Duration {
     read(libc::CLOCK_PROCESS_CPUTIME_ID)
 }
 
-/// CPU time that all threads of another process have used, also of one that ended and is not collected yet.
-/// None where there is no such process.
+/// CPU time that all threads of another process have used, also of one that ended and is not collected yet. `None` if
+/// there is no such process.
 #[must_use]
 pub fn cpu_time_of(pid: u32) -> Option<Duration> {
     let pid = libc::pid_t::try_from(pid).ok().filter(|pid| *pid > 0)?;

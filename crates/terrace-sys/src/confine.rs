@@ -1,28 +1,28 @@
-//! What a process can take from itself, other than capabilities and system calls.
+//! Restrictions that a process puts on itself, other than on capabilities and system calls.
 
 use crate::SysError;
 
-/// No later `exec` gives privileges (`PR_SET_NO_NEW_PRIVS`).
+/// Ensures that no later `exec` gives privileges (`PR_SET_NO_NEW_PRIVS`).
 ///
 /// # Errors
-/// Where the kernel refuses.
+/// If the kernel refuses.
 pub fn no_new_privileges() -> Result<(), SysError> {
     prctl("prctl(PR_SET_NO_NEW_PRIVS)", libc::PR_SET_NO_NEW_PRIVS, 1)
 }
 
-/// No core dumps, and no tracing by others of the same user (`PR_SET_DUMPABLE`).
+/// Forbids core dumps, and tracing by others of the same user (`PR_SET_DUMPABLE`).
 ///
 /// # Errors
-/// Where the kernel refuses.
+/// If the kernel refuses.
 pub fn not_dumpable() -> Result<(), SysError> {
     prctl("prctl(PR_SET_DUMPABLE)", libc::PR_SET_DUMPABLE, 0)
 }
 
-/// The kernel kills this process when the *thread* that started it ends (`PR_SET_PDEATHSIG`): start
-/// it from a thread that lives as long as its process.
+/// Has the kernel kill this process when the *thread* that started it ends (`PR_SET_PDEATHSIG`): start it from a
+/// thread that lives as long as its process.
 ///
 /// # Errors
-/// Where the kernel refuses.
+/// If the kernel refuses.
 pub fn die_with_parent() -> Result<(), SysError> {
     let kill = libc::c_ulong::try_from(libc::SIGKILL).unwrap_or_default();
     prctl("prctl(PR_SET_PDEATHSIG)", libc::PR_SET_PDEATHSIG, kill)

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use crate::{SysError, opener};
 
-/// Between two tries to connect to a listener whose queue is full.
+/// Pause between two tries to connect to a listener whose queue is full.
 const PAUSE: Duration = Duration::from_millis(5);
 
 /// Connects to a stream socket, by the thread's [`crate::opener`]. A listener that accepts nobody and whose queue is
@@ -14,7 +14,7 @@ const PAUSE: Duration = Duration::from_millis(5);
 /// time limit.
 ///
 /// # Errors
-/// Where nobody listens, the path is too long for a socket, or the time is over (`EAGAIN`).
+/// If nobody listens, if the path is too long for a socket, or if the time is over (`EAGAIN`).
 pub fn connect_unix(path: &Path, timeout: Duration) -> Result<UnixStream, SysError> {
     let error = |call| {
         move |source| SysError {

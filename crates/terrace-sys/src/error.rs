@@ -8,7 +8,7 @@ use std::io;
 pub struct SysError {
     /// Name of the call.
     pub call: &'static str,
-    /// What it was called on.
+    /// The object of the call, such as a path.
     pub what: String,
     /// The kernel's answer.
     #[source]
@@ -25,7 +25,7 @@ impl SysError {
         }
     }
 
-    /// The kernel's error number, 0 where there is none.
+    /// The kernel's error number; 0 if there is none.
     #[must_use]
     pub fn errno(&self) -> i32 {
         self.source.raw_os_error().unwrap_or(0)

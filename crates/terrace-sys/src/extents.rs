@@ -1,4 +1,4 @@
-//! Which parts of a sparse file hold data, giving parts of it back, and what pages back it.
+//! Extents of sparse files: which parts hold data, giving parts back, and which pages back a file.
 
 use std::fs::File;
 use std::ops::Range;
@@ -11,23 +11,23 @@ use crate::SysError;
 pub struct Extent {
     /// First byte.
     pub start: u64,
-    /// Bytes.
+    /// Length in bytes.
     pub len: u64,
 }
 
 /// The extents of a file that hold data, ascending, found with `SEEK_DATA` and `SEEK_HOLE`.
 ///
-/// The file may change meanwhile; the answer is what was met on the way. Moves the file offset.
+/// The file may change meanwhile: the answer is what the search met on its way. Moves the file offset.
 ///
 /// # Errors
-/// Where the file cannot be sought (a pipe, a file system without holes answers one extent).
+/// If the file cannot be sought, as a pipe. (A file system without holes answers one extent.)
 pub fn data_extents(fd: BorrowedFd<'_>) -> Result<Vec<Extent>, SysError> {
     let mut extents = Vec::new();
     for_each_data_extent(fd, 0..u64::MAX, |extent| extents.push(extent))?;
     Ok(extents)
 }
 
-/// The same for the bytes of `range` alone, one extent at a time: a file in many pieces needs no memory.
+/// Calls `each` for the extents in `range` that hold data, one at a time: a file in many pieces needs no memory.
 ///
 /// # Errors
 /// As [`data_extents`].
@@ -44,7 +44,7 @@ pub fn for_each_data_extent(
     Ok(())
 }
 
-/// The first of them in `range`, cut off at its end; `None` where there is no more.
+/// The first extent in `range` that holds data, cut off at the range's end; `None` if there is no more.
 ///
 /// # Errors
 /// As [`data_extents`].
@@ -57,7 +57,8 @@ pub fn next_data_extent(fd: BorrowedFd<'_>, range: Range<u64>) -> Result<Option<
     Ok((len > 0).then_some(Extent { start, len }))
 }
 
-/// Where data begins in `range`: half of [`next_data_extent`], for who need not know where it ends.
+/// The first byte of data in `range`: half of [`next_data_extent`], for callers who need not know where the extent
+/// ends.
 ///
 /// # Errors
 /// As [`data_extents`].
@@ -69,11 +70,11 @@ pub fn first_data(fd: BorrowedFd<'_>, range: Range<u64>) -> Result<Option<u64>, 
     Ok(start.filter(|start| *start < range.end))
 }
 
-/// Frees what backs `len` bytes of a file from `start`, for everybody who maps it; they read as zeros then. On
-/// hugetlbfs a part of a page is only zeroed: see [`backing_page_bytes`].
+/// Frees the memory behind `len` bytes of a file from `start`, for everybody who maps it; the bytes read as zeros
+/// then. On hugetlbfs a part of a page is only zeroed: see [`backing_page_bytes`].
 ///
 /// # Errors
-/// Where the file system cannot do that, the file is sealed against writes, or is not open for writing.
+/// If the file system cannot do that, if the file is sealed against writes, or if it is not open for writing.
 pub fn punch_hole(fd: BorrowedFd<'_>, start: u64, len: u64) -> Result<(), SysError> {
     let offset = |n: u64| libc::off_t::try_from(n).unwrap_or(libc::off_t::MAX);
     let mode = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
@@ -89,7 +90,7 @@ pub fn punch_hole(fd: BorrowedFd<'_>, start: u64, len: u64) -> Result<(), SysErr
 /// A file of `len` bytes in memory that is not below any folder, empty of data.
 ///
 /// # Errors
-/// Where the kernel refuses.
+/// If the kernel refuses.
 pub fn memory_file(name: &std::ffi::CStr, len: u64) -> Result<File, SysError> {
     memfd(name, len, 0)
 }
@@ -111,11 +112,11 @@ fn memfd(name: &std::ffi::CStr, len: u64, flags: libc::c_uint) -> Result<File, S
     Ok(file)
 }
 
-/// The same of huge pages of 2 MiB; `len` is whole ones of them. That it can be made says nothing of free ones: touching
-/// a page for which there is none raises SIGBUS.
+/// A file like that of [`memory_file`], of huge pages of 2 MiB; `len` is a multiple of their size. Success says
+/// nothing of free huge pages: touching a page for which there is none raises SIGBUS.
 ///
 /// # Errors
-/// Where the kernel has no such pages.
+/// If the kernel has no such pages.
 pub fn huge_memory_file(name: &std::ffi::CStr, len: u64) -> Result<File, SysError> {
     memfd(name, len, libc::MFD_HUGETLB | libc::MFD_HUGE_2MB)
 }
@@ -123,7 +124,7 @@ pub fn huge_memory_file(name: &std::ffi::CStr, len: u64) -> Result<File, SysErro
 /// Size of a file, bytes.
 ///
 /// # Errors
-/// Where the descriptor has no size.
+/// If the descriptor has no size.
 pub fn file_size(fd: BorrowedFd<'_>) -> Result<u64, SysError> {
     Ok(seek(fd, 0, libc::SEEK_END)?.unwrap_or(0))
 }
@@ -131,7 +132,7 @@ pub fn file_size(fd: BorrowedFd<'_>) -> Result<u64, SysError> {
 /// Whether a file is on hugetlbfs.
 ///
 /// # Errors
-/// Where the kernel does not say.
+/// If the kernel does not say.
 pub fn is_hugetlbfs(fd: BorrowedFd<'_>) -> Result<bool, SysError> {
     Ok(file_system(fd)?.f_type == libc::HUGETLBFS_MAGIC)
 }
@@ -139,7 +140,7 @@ pub fn is_hugetlbfs(fd: BorrowedFd<'_>) -> Result<bool, SysError> {
 /// Whether a file is on tmpfs, as a memfd is.
 ///
 /// # Errors
-/// Where the kernel does not say.
+/// If the kernel does not say.
 pub fn is_tmpfs(fd: BorrowedFd<'_>) -> Result<bool, SysError> {
     Ok(file_system(fd)?.f_type == libc::TMPFS_MAGIC)
 }
@@ -147,7 +148,7 @@ pub fn is_tmpfs(fd: BorrowedFd<'_>) -> Result<bool, SysError> {
 /// The smallest part of a file that can be given back: the page size of hugetlbfs, 4 KiB elsewhere.
 ///
 /// # Errors
-/// Where the kernel does not say.
+/// If the kernel does not say.
 pub fn backing_page_bytes(fd: BorrowedFd<'_>) -> Result<u64, SysError> {
     let info = file_system(fd)?;
     if info.f_type == libc::HUGETLBFS_MAGIC {
@@ -169,7 +170,7 @@ fn file_system(fd: BorrowedFd<'_>) -> Result<libc::statfs, SysError> {
     Ok(unsafe { info.assume_init() })
 }
 
-/// `None`: there is no such place up to the end of the file.
+/// Seeks in a file; `None` if there is no such place up to the end of the file.
 fn seek(fd: BorrowedFd<'_>, at: u64, whence: libc::c_int) -> Result<Option<u64>, SysError> {
     let offset = libc::off_t::try_from(at).unwrap_or(libc::off_t::MAX);
     // SAFETY: takes no pointers; the descriptor is borrowed, so it is open.

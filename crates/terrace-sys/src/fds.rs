@@ -1,4 +1,4 @@
-//! Descriptors that travel over a Unix socket, and who is at its other end.
+//! Descriptors that travel over a Unix socket, and the process at its other end.
 
 use std::io;
 use std::mem::{size_of, zeroed};
@@ -11,7 +11,7 @@ use crate::process::has_ended;
 /// Most descriptors in one message (the kernel's `SCM_MAX_FD`).
 pub const MAX_FDS: usize = 253;
 
-/// Numbers of descriptors among which a connection is looked for: what processes are allowed by default.
+/// Numbers of descriptors among which a connection is looked for: as many as processes are allowed by default.
 const MOST_DESCRIPTORS: RawFd = 1024;
 
 /// Room for the control message of [`MAX_FDS`] descriptors, aligned as `cmsghdr` wants.
@@ -22,10 +22,10 @@ const _: () = assert!(
         <= CONTROL_WORDS * size_of::<u64>()
 );
 
-/// Sends `bytes` with descriptors beside the first byte; returns how many bytes went out (at least one).
+/// Sends `bytes` with descriptors beside the first byte. Returns the number of bytes sent (at least one).
 ///
 /// # Errors
-/// Where `bytes` is empty, there are more than [`MAX_FDS`] descriptors, or the socket fails.
+/// If `bytes` is empty, if there are more than [`MAX_FDS`] descriptors, or if the socket fails.
 pub fn send_with_fds(
     socket: &UnixStream,
     bytes: &[u8],
@@ -58,11 +58,11 @@ pub fn send_with_fds(
     }
 }
 
-/// Receives up to `buffer.len()` bytes and the descriptors beside them, which are closed on exec.
-/// Zero bytes: the other end closed.
+/// Receives up to `buffer.len()` bytes and the descriptors beside them, which are closed on exec. Zero bytes mean
+/// that the other end closed.
 ///
 /// # Errors
-/// Where the socket fails, or more descriptors came than fit (those that came are closed).
+/// If the socket fails, or if more descriptors came than fit (those that came are closed).
 pub fn receive_with_fds(
     socket: &UnixStream,
     buffer: &mut [u8],
@@ -88,25 +88,25 @@ pub fn receive_with_fds(
     Ok((len, fds))
 }
 
-/// Who is at the other end of a connected socket.
+/// The process and the user at the other end of a connected socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Peer {
-    /// The process that called `listen` or `socketpair`; `None` where it is outside this pid namespace.
+    /// The process that called `listen` or `socketpair`; `None` if it is outside this pid namespace.
     pub pid: Option<u32>,
     /// The user that it ran as then.
     pub uid: u32,
 }
 
-/// Who called `listen` or `socketpair` at the other end of a connected socket.
+/// The process that called `listen` or `socketpair` at the other end of a connected socket.
 ///
 /// # Errors
-/// Where the socket has no peer.
+/// If the socket has no peer.
 pub fn peer(socket: &UnixStream) -> Result<Peer, SysError> {
     peer_behind(socket.as_raw_fd())
 }
 
 /// Whether the process that [`peer`] names has ended: its number may be another one's by now, while somebody it left
-/// the socket to answers. `false` also where the kernel does not tell (before Linux 6.5).
+/// the socket to answers. `false` also if the kernel does not tell (before Linux 6.5).
 #[must_use]
 pub fn peer_has_ended(socket: &UnixStream) -> bool {
     const SO_PEERPIDFD: libc::c_int = 77;
@@ -119,11 +119,11 @@ pub fn peer_has_ended(socket: &UnixStream) -> bool {
 }
 
 /// The process at the other end of a connection that this process has from `listener`, whoever here holds it: a
-/// library may keep what it accepted to itself. `None`: it is outside of this pid namespace. Where there are several
-/// connections it is one of theirs.
+/// library may keep what it accepted to itself. `None` if that process is outside this pid namespace. If there are
+/// several connections, it is the peer of one of them.
 ///
 /// # Errors
-/// Where there is no such connection, or the kernel does not say.
+/// If there is no such connection, or if the kernel does not say.
 pub fn accepted_peer_pid(listener: &UnixListener) -> Result<Option<u32>, SysError> {
     let ours = local_name(listener.as_raw_fd());
     // A descriptor that closes meanwhile is an error of one call.
@@ -139,7 +139,7 @@ pub fn accepted_peer_pid(listener: &UnixListener) -> Result<Option<u32>, SysErro
     peer_behind(accepted.ok_or_else(none)?).map(|peer| peer.pid)
 }
 
-/// The name that a Unix socket is bound to; what was accepted has its listener's.
+/// The name that a Unix socket is bound to; an accepted connection has its listener's.
 fn local_name(fd: RawFd) -> Option<Vec<u8>> {
     // SAFETY: `sockaddr_un` is plain old data; all zero is its empty value.
     let mut name: libc::sockaddr_un = unsafe { zeroed() };
@@ -157,7 +157,7 @@ fn local_name(fd: RawFd) -> Option<Vec<u8>> {
     Some(path.iter().map(|byte| byte.cast_unsigned()).collect())
 }
 
-/// Plain old data.
+/// A type of plain old data.
 ///
 /// # Safety
 /// Any bytes are a value.
@@ -189,7 +189,7 @@ fn option<T: Plain>(fd: RawFd, name: libc::c_int) -> io::Result<T> {
     }
 }
 
-/// Who connected, listened, or made the pair.
+/// The process that connected, listened, or made the pair.
 fn peer_behind(fd: RawFd) -> Result<Peer, SysError> {
     let peer: libc::ucred = option(fd, libc::SO_PEERCRED).map_err(|source| SysError {
         call: "getsockopt(SO_PEERCRED)",
@@ -246,7 +246,7 @@ fn take_fds(message: &libc::msghdr) -> Vec<OwnedFd> {
     fds
 }
 
-/// `None`: interrupted, to be tried again.
+/// The length that a call returned; `None` if it was interrupted and is to be tried again.
 fn done(call: &'static str, result: libc::ssize_t) -> Result<Option<usize>, SysError> {
     match usize::try_from(result) {
         Ok(len) => Ok(Some(len)),

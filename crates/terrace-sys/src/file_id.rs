@@ -1,4 +1,4 @@
-//! Which file a path leads to, by device and inode.
+//! The identity of the file that a path leads to, by device and inode.
 
 use std::ffi::CString;
 use std::io;
@@ -6,24 +6,24 @@ use std::mem::zeroed;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
 
-/// What tells one file from another while it exists.
+/// The identity of a file while it exists.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct FileId {
-    /// Its device, as the kernel shows it (`st_dev`).
+    /// The file's device, as the kernel shows it (`st_dev`).
     pub dev: u64,
-    /// Its number there.
+    /// The file's number on the device.
     pub inode: u64,
 }
 
 impl FileId {
-    /// By the numbers of a line of `/proc/PID/maps`.
+    /// The identity by the numbers of a line of `/proc/PID/maps`.
     #[must_use]
     pub fn new(major: u32, minor: u32, inode: u64) -> Self {
         let dev = libc::makedev(major, minor);
         Self { dev, inode }
     }
 
-    /// Of an open file.
+    /// The identity of an open file.
     #[must_use]
     pub fn of(meta: &std::fs::Metadata) -> Self {
         use std::os::unix::fs::MetadataExt as _;
@@ -33,11 +33,11 @@ impl FileId {
         }
     }
 
-    /// Of what is behind a path, links followed. No server of a network file system is asked: one that hangs keeps
-    /// nobody waiting.
+    /// The identity of the file behind a path, links followed. No server of a network file system is asked: one that
+    /// hangs keeps nobody waiting.
     ///
     /// # Errors
-    /// Where it is not there or may not be looked at.
+    /// If the file does not exist or may not be looked at.
     pub fn behind(path: &Path) -> io::Result<Self> {
         let path = CString::new(path.as_os_str().as_bytes())?;
         // SAFETY: `statx` is plain old data; all zero is its empty value.

@@ -1,4 +1,4 @@
-//! What a child process inherits of this one's descriptors.
+//! Descriptors that a child process inherits from this one.
 
 use std::io;
 use std::os::unix::process::CommandExt as _;
@@ -10,7 +10,7 @@ const FIRST: libc::c_uint = 3;
 const MOST: libc::c_int = 1 << 20;
 
 /// Has a child inherit its standard input, output and error, and no other descriptor, however the others were opened:
-/// a library may have forgotten to say that one is to be closed.
+/// a library may have forgotten to mark one as close-on-exec.
 pub fn inherit_nothing(command: &mut Command) {
     // SAFETY: the closure runs between fork and exec, and makes system calls alone: no memory is allocated, no lock
     // taken.
@@ -19,7 +19,8 @@ pub fn inherit_nothing(command: &mut Command) {
     }
 }
 
-/// Marks, and closes not yet: the standard library tells by a descriptor of its own whether the program was started.
+/// Marks the other descriptors as close-on-exec, but does not close them yet: the standard library tells by a
+/// descriptor of its own whether the program was started.
 fn close_on_exec() -> io::Result<()> {
     const CLOEXEC: libc::c_uint = 4;
     // SAFETY: takes no pointers.
@@ -55,7 +56,7 @@ mod tests {
 
     use super::*;
 
-    /// What a shell lists of its own descriptors.
+    /// A shell's list of its own descriptors.
     fn descriptors(prepare: impl FnOnce(&mut Command)) -> String {
         let mut shell = Command::new("sh");
         shell

@@ -1,9 +1,10 @@
 //! System calls that no crate covers, behind safe functions.
 //!
-//! Responsible for: what host and guest agent share of the kernel's interfaces: nodes and tiers ([`topology`]),
-//! files below a root folder, the port over `move_pages(2)` ([`Pages`]), the policy of a file in memory, the `PAGEMAP_SCAN` ioctl, DAMON's sysfs, sampled
-//! accesses ([`perf`]), the seam through which others' things are opened ([`opener`]), extents of sparse files and holes in
-//! them, listening, connecting and passing descriptors over Unix sockets, the identity of a process, confinement ([`sandbox`]), clocks, mappings. It leaves to others: what to do with any of
+//! Responsible for: what host and guest agent share of the kernel's interfaces: nodes and tiers ([`topology`]), files
+//! below a root folder, the port over `move_pages(2)` ([`Pages`]), the policy of a file in memory, the `PAGEMAP_SCAN`
+//! ioctl, DAMON's sysfs, sampled accesses ([`perf`]), the seam through which others' things are opened ([`opener`]),
+//! extents of sparse files and holes in them, listening, connecting and passing descriptors over Unix sockets, the
+//! identity of a process, confinement ([`sandbox`]), clocks, mappings. It leaves to others: what to do with any of
 //! it. All `unsafe` of the host side is meant to live here.
 
 mod clock;
@@ -14,7 +15,6 @@ mod error;
 mod extents;
 mod fds;
 mod file_id;
-mod finding;
 mod heap;
 mod inherit;
 mod listen;
@@ -46,7 +46,6 @@ pub use fds::{
     MAX_FDS, Peer, accepted_peer_pid, peer, peer_has_ended, receive_with_fds, send_with_fds,
 };
 pub use file_id::FileId;
-pub use finding::{Finding, Status};
 pub use heap::one_heap;
 pub use inherit::inherit_nothing;
 pub use listen::{ListenError, SocketFile, listen_at};
@@ -62,3 +61,4 @@ pub use pagemap::{PAGEMAP_SCAN, PageRun, Pagemap, clear_soft_dirty, soft_dirty_s
 pub use privileges::{Capability, keep_none_at_work, keep_only};
 pub use process::{Process, ProcessError, ProcessId, start_time};
 pub use root::{HostRoot, ReadError};
+pub use terrace_proto::snapshot::{Finding, Health};

@@ -17,29 +17,29 @@ use crate::socket::address;
 
 /// Connections that wait to be accepted.
 const BACKLOG: libc::c_int = 128;
-/// How long who listens may take to be seen doing so; one with a full queue listens too.
+/// Time that a listener may take to be seen as one; one with a full queue listens too.
 const PATIENCE: Duration = Duration::from_millis(100);
-/// How long others that start in the same folder are waited for. Anybody who can open the folder can hold them up, so
-/// not for ever.
+/// Longest wait for others that start in the same folder. Anybody who can open the folder can hold them up, so not
+/// for ever.
 const LOCK_PATIENCE: Duration = Duration::from_secs(5);
-/// Names that are tried for a dead socket on its way out.
+/// Most names that are tried for a dead socket on its way out.
 const MOST_NAMES: u32 = 100;
 
-/// Why nothing listens at a path now. Nothing that was there has been touched.
+/// The reason why nothing listens at a path. Nothing that was there has been touched.
 #[derive(Debug, thiserror::Error)]
 pub enum ListenError {
-    /// Somebody does already.
+    /// Somebody listens there already.
     #[error("another program already listens on {}: end it first, or name another socket", .0.display())]
     InUse(PathBuf),
-    /// What is there is not ours to replace.
+    /// The file there is not ours to replace.
     #[error("{} is {what}, which is not replaced: remove it, or name another socket", path.display())]
     Foreign {
-        /// Where.
+        /// The path of the file.
         path: PathBuf,
-        /// What it is.
+        /// The kind of the file, in words.
         what: String,
     },
-    /// Others could put something in the place of a socket there.
+    /// Others could put something in the place of a socket in that folder.
     #[error("no socket is made there: {0}")]
     Folder(FolderError),
     /// Another process made or removed something there at the same time.
@@ -60,8 +60,8 @@ pub struct SocketFile {
 }
 
 impl SocketFile {
-    /// Leaves the file where it is, for a process that may not remove it at its end. Who listens there next replaces
-    /// it.
+    /// Leaves the file where it is, for a process that may not remove it at its end. Whoever listens there next
+    /// replaces it.
     pub fn leave(self) {
         std::mem::forget(self);
     }
@@ -80,14 +80,14 @@ impl Drop for SocketFile {
     }
 }
 
-/// Listens at `path`, whose file gets exactly `mode` before anybody can connect. Its folder is made where there is none.
-/// A link at the end of the path is never followed.
+/// Listens at `path`, whose file gets exactly `mode` before anybody can connect. Its folder is made if it does not
+/// exist. A link at the end of the path is never followed.
 ///
 /// Processes that start at once do this one after the other, by a lock on the folder, so that at most one of them
-/// listens. A dead socket is moved aside and looked at again there, for where the lock was not to be had.
+/// listens. A dead socket is moved aside and looked at again there, in case the lock was not to be had.
 ///
 /// # Errors
-/// Where somebody listens there, something else is there, or others than root and this user may write the folder.
+/// If somebody listens there, if something else is there, or if others than root and this user may write the folder.
 pub fn listen_at(path: &Path, mode: u32) -> Result<(UnixListener, SocketFile), ListenError> {
     let path = made_in_own_folder(path).map_err(ListenError::Folder)?;
     let _lock = alone_in_folder(&path);
@@ -111,8 +111,8 @@ pub fn listen_at(path: &Path, mode: u32) -> Result<(UnixListener, SocketFile), L
     Ok((UnixListener::from(bound), file))
 }
 
-/// Keeps others that do the same in this folder waiting, until it is closed; none where somebody else holds the lock for
-/// long.
+/// The folder's lock: others that do the same in this folder wait until it is closed. `None` if somebody else holds
+/// the lock for long.
 fn alone_in_folder(path: &Path) -> Option<File> {
     let folder = File::open(path.parent()?).ok()?;
     let until = Instant::now() + LOCK_PATIENCE;
@@ -125,7 +125,7 @@ fn alone_in_folder(path: &Path) -> Option<File> {
     Some(folder)
 }
 
-/// Makes room where a process of this user that ended left its socket.
+/// Removes a socket that an ended process of this user left.
 fn remove_dead(path: &Path) -> Result<(), ListenError> {
     let meta = match fs::symlink_metadata(path) {
         Ok(meta) => meta,
@@ -150,7 +150,7 @@ fn remove_dead(path: &Path) -> Result<(), ListenError> {
     Ok(())
 }
 
-/// Whether what is there may be replaced once it is known to be dead; what it is, where not.
+/// Checks that a file may be replaced once it is known to be dead; the error is the kind of a file that may not.
 fn may_replace(meta: &Metadata) -> Result<(), String> {
     let kind = meta.file_type();
     if kind.is_symlink() {
@@ -185,7 +185,7 @@ fn is_dead(path: &Path) -> Result<bool, ListenError> {
     }
 }
 
-/// To a short name in the same folder, where nothing is.
+/// Moves a file to a short name in the same folder that nothing has.
 fn move_aside(path: &Path) -> Result<PathBuf, ListenError> {
     for number in 0..MOST_NAMES {
         let aside = path.with_file_name(format!(".t{number}"));
@@ -203,7 +203,7 @@ fn move_aside(path: &Path) -> Result<PathBuf, ListenError> {
     })
 }
 
-/// Renames; never over something.
+/// Renames a file; never over another one.
 fn rename(from: &Path, to: &Path) -> Result<(), SysError> {
     let text = |path: &Path| {
         CString::new(path.as_os_str().as_bytes())
@@ -227,7 +227,7 @@ fn rename(from: &Path, to: &Path) -> Result<(), SysError> {
     Err(SysError::last("renameat2", from.display().to_string()))
 }
 
-/// A socket that has its path and does not listen yet. Where anything is there already, the kernel refuses.
+/// A socket that has its path and does not listen yet. If anything is there already, the kernel refuses.
 fn bind(path: &Path) -> Result<OwnedFd, ListenError> {
     let (address, len) = address(path).map_err(failed("bind", path))?;
     let failed = |call| SysError::last(call, path.display().to_string());

@@ -24,8 +24,8 @@ impl SharedMapping {
     /// Maps `len` bytes of a file from `offset`.
     ///
     /// # Errors
-    /// Where the kernel refuses (no memory, a length of zero, an offset that is no whole page). A file
-    /// that is shorter than the mapping is accepted: touching what is beyond its end raises SIGBUS.
+    /// If the kernel refuses (no memory, a length of zero, an offset that is no whole page). A file that is shorter
+    /// than the mapping is accepted: touching what is beyond its end raises SIGBUS.
     pub fn new(fd: BorrowedFd<'_>, offset: u64, len: usize) -> Result<Self, SysError> {
         let what = || format!("{len} bytes at offset {offset:#x}");
         let offset = libc::off_t::try_from(offset).unwrap_or(libc::off_t::MAX);
@@ -57,7 +57,7 @@ impl SharedMapping {
     /// pages stay in the file and come back when touched.
     ///
     /// # Errors
-    /// Where the kernel refuses: `start` is no whole page.
+    /// If the kernel refuses: `start` is no whole page.
     pub fn forget_pages(&self, start: u64, len: u64) -> Result<(), SysError> {
         let within = |n: u64| usize::try_from(n).unwrap_or(usize::MAX).min(self.len);
         let (start, end) = (within(start), within(start.saturating_add(len)));
@@ -72,12 +72,12 @@ impl SharedMapping {
         }
     }
 
-    /// Of each page of `len` bytes from `start`, as far as they are in the mapping, whether the page cache holds it
-    /// now, so that to read it takes no memory. One that is swapped out is not held. For a file that this process may
-    /// not write the kernel says that all are.
+    /// For each page of `len` bytes from `start`, as far as they are in the mapping, whether the page cache holds it
+    /// now, so that reading it takes no memory. A page that is swapped out is not held. For a file that this process
+    /// may not write, the kernel says that all are.
     ///
     /// # Errors
-    /// Where the kernel refuses: `start` is no whole page.
+    /// If the kernel refuses: `start` is no whole page.
     pub fn cached_pages(&self, start: u64, len: u64) -> Result<Vec<bool>, SysError> {
         let within = |n: u64| usize::try_from(n).unwrap_or(usize::MAX).min(self.len);
         let (start, end) = (within(start), within(start.saturating_add(len)));
@@ -93,13 +93,13 @@ impl SharedMapping {
         }
     }
 
-    /// First byte.
+    /// The address of the first byte.
     #[must_use]
     pub fn as_ptr(&self) -> *mut u8 {
         self.start.as_ptr()
     }
 
-    /// Bytes; never zero.
+    /// Length in bytes; never zero.
     #[must_use]
     #[allow(clippy::len_without_is_empty, reason = "a mapping is never empty")]
     pub fn len(&self) -> usize {

@@ -1,27 +1,27 @@
-//! Which node a file in memory takes its pages from: the policy that tmpfs and memfd keep with the file, for whoever
-//! touches it. Hugetlbfs keeps none: there it is of the process that touches a page first.
+//! The node from which a file in memory takes its pages: the policy that tmpfs and memfd keep with the file, for
+//! whoever touches it. Hugetlbfs keeps none: there the policy is that of the process that touches a page first.
 
 use std::os::fd::{AsRawFd, BorrowedFd};
 
 use crate::SysError;
 use crate::topology::parse_list;
 
-/// Words of a set of nodes, and the most nodes that a kernel is built for.
+/// Words of a set of nodes: one bit for each of the most nodes that a kernel is built for.
 const WORDS: usize = 16;
-/// Nodes that can be named: 0 to this.
+/// Exclusive upper bound of node numbers.
 pub const MAX_NODES: u32 = 1024;
-/// The kernel takes one off.
+/// Number of bits passed for a set of nodes; the kernel reads one fewer.
 const NODE_BITS: libc::c_ulong = 1025;
 
-/// Asks for the policy of an address; libc does not name it.
+/// The flag that asks for the policy of an address; libc does not name it.
 const MPOL_F_ADDR: libc::c_ulong = 2;
 
-/// Prefers a node for the pages behind `len` bytes of this process's address space that are not there yet. Where a file
-/// of tmpfs or a memfd is mapped shared there, the file keeps this, for faults of all processes; pages that are there stay
-/// where they are. A node that is full is passed over, as `MPOL_BIND` would not.
+/// Prefers a node for the pages behind `len` bytes of this process's address space that do not exist yet. If a file
+/// of tmpfs or a memfd is mapped shared there, the file keeps this, for faults of all processes; pages that exist
+/// stay where they are. A node that is full is passed over, as `MPOL_BIND` would not.
 ///
 /// # Errors
-/// Where the kernel knows no such node (also because a cpuset hides it), was built without NUMA, or nothing is
+/// If the kernel knows no such node (also because a cpuset hides it), if it was built without NUMA, or if nothing is
 /// mapped there.
 pub fn prefer_node(start: usize, len: usize, node: u32) -> Result<(), SysError> {
     let what = || format!("{len} bytes at {start:#x}, node {node}");
@@ -52,11 +52,11 @@ pub fn prefer_node(start: usize, len: usize, node: u32) -> Result<(), SysError> 
     }
 }
 
-/// The node that a file itself prefers at `offset`, seen through a new mapping: `None` where it has no policy or
-/// another one. `page_bytes` is what the file is made of. No page of it is touched.
+/// The node that a file itself prefers at `offset`, seen through a new mapping; `None` if it has no policy or another
+/// one. `page_bytes` is the size of the file's pages. No page of it is touched.
 ///
 /// # Errors
-/// Where the file cannot be mapped there or the kernel does not say.
+/// If the file cannot be mapped there or the kernel does not say.
 pub fn file_prefers(
     fd: BorrowedFd<'_>,
     offset: u64,
@@ -106,7 +106,7 @@ pub fn file_prefers(
     })
 }
 
-/// The nodes that this process may prefer: all but those that its cpuset hides. None where the kernel does not say.
+/// The nodes that this process may prefer: all but those that its cpuset hides. Empty if the kernel does not say.
 #[must_use]
 pub fn allowed_nodes() -> Vec<u32> {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
@@ -118,7 +118,7 @@ fn allowed(status: &str) -> Option<Vec<u32>> {
     status.lines().find_map(list)
 }
 
-/// The one node of a set.
+/// The one node of a set; `None` if it has none or several.
 fn only(nodes: &[u64; WORDS]) -> Option<u32> {
     let mut found = None;
     for (word, bits) in (0_u32..).zip(nodes) {
@@ -143,7 +143,7 @@ mod tests {
 
     const PAGE: usize = 4096;
 
-    /// Past the capture of the test harness: a run without policies must show it.
+    /// Says past the capture of the test harness that a test was skipped: a run without policies must show it.
     fn skipped(test: &str, error: &dyn std::fmt::Display) {
         use std::io::Write;
         let words = format!("\nSKIPPED {test}: NOT TESTED, since {error}\n");
@@ -175,7 +175,7 @@ mod tests {
         }
     }
 
-    /// On a machine with one node this says little; with more, where each page is.
+    /// Says little on a machine with one node; with more, it checks where each page is.
     #[test]
     fn pages_come_from_the_files_node_also_where_they_come_again() {
         let test = "pages_come_from_the_files_node_also_where_they_come_again";

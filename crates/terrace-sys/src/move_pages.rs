@@ -1,4 +1,4 @@
-//! `move_pages(2)`: on which node pages are, and moving them to another.
+//! `move_pages(2)`: asking on which node pages are, and moving them to another.
 
 use std::io;
 
@@ -8,38 +8,38 @@ use crate::SysError;
 /// one under some 30 ms where 16,384 took 250 ms.
 pub const MAX_BATCH: usize = 1024;
 
-/// What the kernel left as status of a page that it did not get to; no node and no error number.
+/// The status of a page that the kernel did not get to; no node and no error number.
 pub const NOT_ANSWERED: i32 = i32::MIN;
 
-/// `linux/mempolicy.h`.
+/// The flag of `linux/mempolicy.h` for pages that only this process maps.
 const MPOL_MF_MOVE: libc::c_int = 2;
-/// `linux/mempolicy.h`.
+/// The flag of `linux/mempolicy.h` for pages that other processes map, too.
 const MPOL_MF_MOVE_ALL: libc::c_int = 4;
 
-/// Which pages may be moved.
+/// The pages that may be moved.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MoveScope {
-    /// Those that only this process maps.
+    /// Pages that only this process maps.
     Exclusive,
-    /// Also those that other processes map; needs `CAP_SYS_NICE`.
+    /// Also pages that other processes map; needs `CAP_SYS_NICE`.
     Shared,
 }
 
-/// How a call to move ended.
+/// The outcome of a call to move.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MoveOutcome {
     /// The kernel went through all pages; each has its status.
     Complete,
-    /// It stopped early or could not migrate some: statuses are incomplete, ask where the pages are.
+    /// The kernel stopped early or could not migrate some: statuses are incomplete, ask where the pages are.
     Partial,
 }
 
-/// Where pages are to go.
+/// The destination of pages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MoveTo {
     /// The node.
     pub node: i32,
-    /// Which of them may go there.
+    /// The pages that may go there.
     pub scope: MoveScope,
 }
 
@@ -48,9 +48,10 @@ pub struct MoveTo {
 pub trait Pages {
     /// Moves pages of a process to `to`; without it, asks on which node each page is. Give one address for a huge page.
     ///
-    /// A status becomes a node, or a negative error number: `-ENOENT` where nothing is mapped, `-EFAULT` for the zero page
-    /// or an address outside of all mappings. Absent pages are not faulted in. It is [`NOT_ANSWERED`] where the kernel
-    /// stopped before: after [`MoveOutcome::Partial`] only another question tells where pages are.
+    /// A status becomes a node, or a negative error number: `-ENOENT` if nothing is mapped, `-EFAULT` for the zero
+    /// page or an address outside of all mappings. Absent pages are not faulted in. The status is [`NOT_ANSWERED`] if
+    /// the kernel stopped before that page: after [`MoveOutcome::Partial`] only another question tells where pages
+    /// are.
     ///
     /// # Errors
     /// `ESRCH` (the process is gone), `EPERM` (not permitted); of a move also `EACCES` (the node is not among those

@@ -2,7 +2,7 @@
 //! DAMON's files.
 //!
 //! Such opening takes capabilities. A thread that reads what a guest, a hypervisor or a client sent has none: it asks
-//! an [`Opener`] and is given a descriptor. Whoever opens reads nothing of it.
+//! an [`Opener`] and is given a descriptor. An opener reads nothing of the files.
 
 use std::cell::RefCell;
 use std::ffi::OsString;
@@ -13,57 +13,57 @@ use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// For what a file is opened. None makes one that is not there.
+/// The purpose for which a file is opened. None of them makes a file that does not exist.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum How {
-    /// To be read.
+    /// The file is read.
     Read,
-    /// To be written from its beginning; what was in it is gone.
+    /// The file is written from its beginning; its old contents are gone.
     Write,
-    /// To be read and written; what is in it stays.
+    /// The file is read and written; its contents stay.
     ReadWrite,
-    /// Only to be looked at (`O_PATH`): it may be a device or a pipe.
+    /// The file is only looked at (`O_PATH`): it may be a device or a pipe.
     Look,
-    /// The same of a link itself, where it is one.
+    /// The same; if the path is a link, the link itself is looked at.
     LookAtLink,
 }
 
-/// What an opener is asked for.
+/// A request to an opener.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Ask {
     /// A file.
     Open(PathBuf, How),
-    /// Where a link leads.
+    /// The target of a link.
     Link(PathBuf),
     /// The path without links.
     RealPath(PathBuf),
     /// The names in a folder, so many at most.
     Names(PathBuf, usize),
-    /// A connection to a Unix socket, at once: `EAGAIN` where the listener's queue is full.
+    /// A connection to a Unix socket, at once: `EAGAIN` if the listener's queue is full.
     Connect(PathBuf),
 }
 
-/// What it gives.
+/// An opener's answer.
 #[derive(Debug)]
 pub enum Given {
     /// A file or a connection.
     Descriptor(OwnedFd),
-    /// Where a link leads; the path without links.
+    /// The target of a link, or the path without links.
     Path(PathBuf),
-    /// Names.
+    /// The names in a folder.
     Names(Vec<OsString>),
 }
 
-/// Opens what belongs to others.
+/// A party that opens what belongs to others.
 pub trait Opener: Send + Sync {
-    /// Does what is asked.
+    /// Does what the request asks for.
     ///
     /// # Errors
     /// As the kernel says.
     fn ask(&self, ask: Ask) -> io::Result<Given>;
 }
 
-/// Opens by the rights of the thread that asks.
+/// An opener with the rights of the thread that asks.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Itself;
 
@@ -108,7 +108,7 @@ thread_local! {
     static OPENER: RefCell<Option<Arc<dyn Opener>>> = const { RefCell::new(None) };
 }
 
-/// The calling thread opens by this from now on, instead of by itself.
+/// Has the calling thread open by this opener from now on, instead of by itself.
 pub fn open_by(opener: Arc<dyn Opener>) {
     OPENER.with(|of_this_thread| of_this_thread.replace(Some(opener)));
 }
@@ -148,7 +148,7 @@ pub fn open(path: &Path, how: How) -> io::Result<File> {
         .map(File::from)
 }
 
-/// Opens anew what is held by a descriptor, for more than the descriptor allows.
+/// Opens anew the file behind a descriptor, for more than the descriptor allows.
 ///
 /// # Errors
 /// As open(2).
@@ -159,36 +159,36 @@ pub fn reopen(held: &File, how: How) -> io::Result<File> {
     )
 }
 
-/// All of a file.
+/// The contents of a file.
 ///
 /// # Errors
-/// Where it cannot be opened or read.
+/// If it cannot be opened or read.
 pub fn read(path: &Path) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     open(path, How::Read)?.read_to_end(&mut bytes)?;
     Ok(bytes)
 }
 
-/// What the file system says of a file, behind all links.
+/// The metadata of a file, behind all links.
 ///
 /// # Errors
-/// Where it is not there.
+/// If it does not exist.
 pub fn metadata(path: &Path) -> io::Result<Metadata> {
     open(path, How::Look)?.metadata()
 }
 
-/// What the file system says of what is there, also where it is a link.
+/// The metadata of a file; that of the link itself if it is one.
 ///
 /// # Errors
-/// Where it is not there.
+/// If it does not exist.
 pub fn link_metadata(path: &Path) -> io::Result<Metadata> {
     open(path, How::LookAtLink)?.metadata()
 }
 
-/// Where a link leads.
+/// The target of a link.
 ///
 /// # Errors
-/// Where it is none, or may not be read.
+/// If it is no link, or may not be read.
 pub fn read_link(link: &Path) -> io::Result<PathBuf> {
     ask(Ask::Link(link.into())).and_then(path)
 }
@@ -196,7 +196,7 @@ pub fn read_link(link: &Path) -> io::Result<PathBuf> {
 /// The path without links.
 ///
 /// # Errors
-/// Where something on the way is not there.
+/// If something on the way does not exist.
 pub fn real_path(of: &Path) -> io::Result<PathBuf> {
     ask(Ask::RealPath(of.into())).and_then(path)
 }
@@ -204,7 +204,7 @@ pub fn real_path(of: &Path) -> io::Result<PathBuf> {
 /// The paths in a folder, so many at most.
 ///
 /// # Errors
-/// Where it cannot be listed.
+/// If it cannot be listed.
 pub fn entries(folder: &Path, most: usize) -> io::Result<Vec<PathBuf>> {
     match ask(Ask::Names(folder.into(), most))? {
         Given::Names(names) => Ok(names.into_iter().map(|name| folder.join(name)).collect()),
@@ -212,10 +212,10 @@ pub fn entries(folder: &Path, most: usize) -> io::Result<Vec<PathBuf>> {
     }
 }
 
-/// A connection to a Unix stream socket, at once.
+/// Connects to a Unix stream socket, at once.
 ///
 /// # Errors
-/// As connect(2); `EAGAIN` where the listener's queue is full.
+/// As connect(2); `EAGAIN` if the listener's queue is full.
 pub(crate) fn connect(path: &Path) -> io::Result<OwnedFd> {
     ask(Ask::Connect(path.into())).and_then(descriptor)
 }
@@ -229,7 +229,7 @@ mod tests {
 
     use super::*;
 
-    /// Notes what it was asked, and does it.
+    /// An opener that notes each request, and does what it asks for.
     #[derive(Default)]
     struct Noting(Mutex<Vec<Ask>>);
 

@@ -8,51 +8,52 @@ use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _};
 use std::path::{Component, Path, PathBuf};
 
 const ROOT: u32 = 0;
-/// Links that are followed in one path, as by the kernel.
+/// Most links that are followed in one path, as by the kernel.
 const MOST_LINKS: u32 = 40;
 
-/// Why a file of ours is not put somewhere.
+/// The reason why a file of ours is not put somewhere.
 #[derive(Debug, thiserror::Error)]
 pub enum FolderError {
     /// The path does not end with a name.
     #[error("{} is no path of a file", .0.display())]
     NoName(PathBuf),
-    /// Others can change what is in the folder.
+    /// Others can change the folder's contents.
     #[error("{}: {why}", path.display())]
     Shared {
-        /// Which folder.
+        /// The folder.
         path: PathBuf,
-        /// Why, and what to do.
+        /// The reason, and what to do.
         why: String,
     },
     /// The path leads through a link that somebody else may point elsewhere.
     #[error("{} is a link of another user: name a path without it", .0.display())]
     OthersLink(PathBuf),
-    /// It cannot be looked at, or not be made.
+    /// The folder cannot be looked at, or cannot be made.
     #[error("{}: {source}", path.display())]
     Unreadable {
-        /// Which folder.
+        /// The folder.
         path: PathBuf,
-        /// Why.
+        /// The error of the system call.
         #[source]
         source: io::Error,
     },
 }
 
-/// The path of a file without a link above its last part, where its folder and every one that the path leads through,
-/// by links too, belong to root or to this user, and others can replace nothing in them. The last part itself is not
-/// looked at.
+/// The path of a file without a link above its last part. The file's folder and every one that the path leads
+/// through, by links too, must belong to root or to this user, and nobody else may be able to replace anything in
+/// them. The last part itself is not looked at.
 ///
 /// # Errors
-/// Which folder is not fit, and what to do.
+/// If a folder is not fit: the error says which, and what to do.
 pub(crate) fn in_own_folder(path: &Path) -> Result<PathBuf, FolderError> {
     walk(path, |_| Ok(()))
 }
 
-/// The same; folders that are not there are made, with mode 0755 at most, in those that are fit.
+/// Does the same as [`in_own_folder`]; folders that do not exist are made, with mode 0755 at most, in those that are
+/// fit.
 ///
 /// # Errors
-/// As [`in_own_folder`], and where one cannot be made.
+/// As [`in_own_folder`], or if a folder cannot be made.
 pub(crate) fn made_in_own_folder(path: &Path) -> Result<PathBuf, FolderError> {
     walk(path, |folder| {
         let made = DirBuilder::new().mode(0o755).create(folder);
@@ -63,7 +64,7 @@ pub(crate) fn made_in_own_folder(path: &Path) -> Result<PathBuf, FolderError> {
     })
 }
 
-/// Goes there as the kernel would, and looks at each folder before anything in it counts.
+/// Follows the path as the kernel would, and looks at each folder before anything in it counts.
 fn walk(path: &Path, make: impl Fn(&Path) -> io::Result<()>) -> Result<PathBuf, FolderError> {
     let name = path.file_name();
     let name = name.ok_or_else(|| FolderError::NoName(path.to_owned()))?;
@@ -114,7 +115,7 @@ fn walk(path: &Path, make: impl Fn(&Path) -> io::Result<()>) -> Result<PathBuf, 
     Ok(real.join(name))
 }
 
-/// What is between the slashes.
+/// The parts of a path between the slashes.
 fn parts(path: &Path) -> VecDeque<OsString> {
     let parts = path.components().filter_map(|part| match part {
         Component::Normal(name) => Some(name.to_owned()),
@@ -135,7 +136,8 @@ fn fit(folder: &Path) -> Result<(), FolderError> {
     })
 }
 
-/// Whether nobody but root and this user can put something in the place of what is in a folder.
+/// Checks that nobody but root and this user can replace anything in a folder; the error says why they can, and what
+/// to do.
 fn is_safe(owner: u32, mode: u32, own: u32) -> Result<(), String> {
     if owner != ROOT && owner != own {
         return Err(format!(

@@ -9,13 +9,13 @@ use terrace_proto::log::MAGIC;
 
 use crate::own_folder::{FolderError, in_own_folder};
 
-/// Why there is no file for a log.
+/// The reason why there is no file for a log.
 #[derive(Debug, thiserror::Error)]
 pub enum LogFileError {
-    /// Others can change what is in its folder.
+    /// Others can change the contents of its folder.
     #[error(transparent)]
     Folder(#[from] FolderError),
-    /// What is there is nothing that a log of ours was written to.
+    /// The file there is not one that a log of ours was written to.
     #[error(
         "a file of another kind or owner is there, and stays as it is: remove it, or name another file"
     )]
@@ -29,9 +29,9 @@ pub enum LogFileError {
     /// The last log cannot be kept.
     #[error("keeping the last log as {}: {source}", path.display())]
     Keep {
-        /// Its name then.
+        /// The name under which it would be kept.
         path: PathBuf,
-        /// Why.
+        /// The error of the system call.
         source: io::Error,
     },
     /// The file cannot be made.
@@ -42,7 +42,8 @@ pub enum LogFileError {
 /// Makes a new file of mode 0600. A log of ours that is there already is kept beside it, with `previous` as its ending.
 ///
 /// # Errors
-/// If others can change what is in the folder, or what is there is no file of ours. It is left as it is then.
+/// If others can change the folder's contents, or if the name is taken by something that is no file of ours, which
+/// then stays as it is.
 pub fn new_log_file(path: &Path) -> Result<File, LogFileError> {
     let path = in_own_folder(path)?;
     match fs::symlink_metadata(&path) {
@@ -71,7 +72,7 @@ pub fn new_log_file(path: &Path) -> Result<File, LogFileError> {
     Ok(options.open(&path)?)
 }
 
-/// Nothing is there, or a log, or nothing is in it.
+/// Whether a log may take this place: nothing is there, or a log, or an empty file.
 fn may_be_replaced(path: &Path) -> io::Result<bool> {
     let mut options = OpenOptions::new();
     options.read(true);
@@ -92,7 +93,7 @@ fn may_be_replaced(path: &Path) -> io::Result<bool> {
     Ok(begins.is_empty() || begins == MAGIC)
 }
 
-/// What is there belongs to the user that new files of this process belong to.
+/// Whether a file belongs to the user that new files of this process belong to.
 fn is_ours(meta: &fs::Metadata) -> bool {
     fs::metadata("/proc/self").is_ok_and(|own| own.uid() == meta.uid())
 }

@@ -1,4 +1,4 @@
-//! Which pages of a process are present, which of them are huge, and which were written.
+//! Pages of a process: which are present, which of them are huge, and which were written.
 
 use std::fs::File;
 use std::io::{Error, Write as _};
@@ -16,9 +16,9 @@ use crate::{Process, SysError};
 pub struct PageRun {
     /// First virtual address.
     pub start: u64,
-    /// First virtual address behind it.
+    /// First virtual address behind the run.
     pub end: u64,
-    /// Mapped by huge entries (always false where [`Pagemap::sees_huge_pages`] is).
+    /// Whether huge entries map the pages (always false if [`Pagemap::sees_huge_pages`] is).
     pub huge: bool,
 }
 
@@ -56,16 +56,16 @@ struct Region {
     categories: u64,
 }
 
-/// `_IOWR('f', 16, struct pm_scan_arg)`.
+/// The ioctl's number: `_IOWR('f', 16, struct pm_scan_arg)`.
 pub const PAGEMAP_SCAN: u32 = 0xc060_6610;
-/// The same as ioctl(2) takes it; the type differs between C libraries.
+/// The same number as ioctl(2) takes it; the type differs between C libraries.
 const REQUEST: libc::Ioctl = PAGEMAP_SCAN as libc::Ioctl;
 const PRESENT: u64 = 1 << 3;
 const HUGE: u64 = 1 << 6;
 const SOFT_DIRTY: u64 = 1 << 7;
-/// Regions that one call returns at most.
+/// Most regions that one call returns.
 const REGIONS: usize = 4096;
-/// Entries that one read of the plain file returns at most.
+/// Most entries that one read of the plain file returns.
 const ENTRIES: usize = 1 << 16;
 const ENTRY_PRESENT: u64 = 1 << 63;
 const ENTRY_SOFT_DIRTY: u64 = 1 << 55;
@@ -74,7 +74,7 @@ impl Pagemap {
     /// Opens a pagemap file.
     ///
     /// # Errors
-    /// Where it cannot be opened: the process is gone, or `CAP_SYS_PTRACE` is missing.
+    /// If it cannot be opened: the process is gone, or `CAP_SYS_PTRACE` is missing.
     pub fn open(path: &Path) -> Result<Self, SysError> {
         let file = opener::open(path, How::Read).map_err(|source| SysError {
             call: "open",
@@ -98,7 +98,7 @@ impl Pagemap {
     /// The present pages from `start` to `end` (both whole pages), in ascending order.
     ///
     /// # Errors
-    /// Where the file cannot be read.
+    /// If the file cannot be read.
     pub fn present(&self, start: u64, end: u64) -> Result<Vec<PageRun>, SysError> {
         if self.scan {
             self.by_scan(start, end, PRESENT)
@@ -107,11 +107,11 @@ impl Pagemap {
         }
     }
 
-    /// The pages written since [`clear_soft_dirty`], in ascending order; never said to be huge where
-    /// the kernel's call does not know of writes.
+    /// The pages written since [`clear_soft_dirty`], in ascending order; never marked as huge if the kernel's call
+    /// does not know of writes.
     ///
     /// # Errors
-    /// Where the file cannot be read.
+    /// If the file cannot be read.
     pub fn soft_dirty(&self, start: u64, end: u64) -> Result<Vec<PageRun>, SysError> {
         // Not each kernel with the call tells this category by it.
         if self.scan
@@ -146,7 +146,7 @@ impl Pagemap {
         Ok(runs)
     }
 
-    /// One ioctl: number of regions filled in, and the address where the walk ended.
+    /// Makes one ioctl. Returns the number of regions filled in, and the address where the walk ended.
     fn scan_once(
         &self,
         start: u64,
@@ -211,11 +211,11 @@ impl Pagemap {
 }
 
 /// Clears the soft-dirty bits of all pages of a process, by its file `clear_refs`: from then on
-/// [`Pagemap::soft_dirty`] tells what was written. The process stands still where it maps or faults
-/// meanwhile, and its pages become write-protected.
+/// [`Pagemap::soft_dirty`] tells what was written. The process stands still if it maps or faults meanwhile, and its
+/// pages become write-protected.
 ///
 /// # Errors
-/// Where the file cannot be written, or the process has ended.
+/// If the file cannot be written, or if the process has ended.
 pub fn clear_soft_dirty(clear_refs: &Path, process: &Process) -> Result<(), SysError> {
     let clear = || {
         let mut file = opener::open(clear_refs, How::Write)?;
@@ -232,8 +232,8 @@ pub fn clear_soft_dirty(clear_refs: &Path, process: &Process) -> Result<(), SysE
     })
 }
 
-/// Whether this kernel tracks writes at all (`CONFIG_MEM_SOFT_DIRTY`): one without takes the request to
-/// clear and does nothing. Found out by a page of our own that was just written.
+/// Whether this kernel tracks writes at all (`CONFIG_MEM_SOFT_DIRTY`). A kernel without it takes the request to clear
+/// and does nothing, so this is found out by a page of our own that was just written.
 #[must_use]
 pub fn soft_dirty_supported() -> bool {
     let page = vec![1_u8; 4096];
@@ -243,7 +243,7 @@ pub fn soft_dirty_supported() -> bool {
     runs.is_ok_and(|runs| !runs.is_empty())
 }
 
-/// Appends a run, joined with the last one where it continues it.
+/// Appends a run, joined with the last one if it continues that.
 fn push(runs: &mut Vec<PageRun>, run: PageRun) {
     match runs.last_mut() {
         Some(last) if last.end == run.start && last.huge == run.huge => last.end = run.end,

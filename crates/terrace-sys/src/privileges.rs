@@ -4,11 +4,11 @@ pub use caps::Capability;
 use caps::errors::CapsError;
 use caps::{CapSet, CapsHashSet};
 
-/// The calling thread gives up all capabilities but these, of which only those that are there stay; threads that it
-/// starts inherit that. A program that it starts has none: the bounding, ambient and inheritable sets are emptied.
+/// Gives up all capabilities of the calling thread but these, of which only those it has stay; threads that it starts
+/// inherit that. A program that it starts has none: the bounding, ambient and inheritable sets are emptied.
 ///
 /// # Errors
-/// Where the kernel refuses.
+/// If the kernel refuses.
 pub fn keep_only(kept: &[Capability]) -> Result<(), CapsError> {
     // Without CAP_SETPCAP the bounding set stays; no program that is started gains from it then,
     // because nothing is left to inherit.
@@ -31,10 +31,10 @@ pub fn keep_only(kept: &[Capability]) -> Result<(), CapsError> {
     Ok(())
 }
 
-/// The calling thread uses none of its capabilities; threads that it starts may take them up by [`keep_only`].
+/// Disables all capabilities of the calling thread; threads that it starts may take them up by [`keep_only`].
 ///
 /// # Errors
-/// Where the kernel refuses.
+/// If the kernel refuses.
 pub fn keep_none_at_work() -> Result<(), CapsError> {
     caps::clear(None, CapSet::Effective)
 }

@@ -1,4 +1,4 @@
-//! A process that can be told from a later one with the same number.
+//! A process that can be told apart from a later one with the same number.
 
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
@@ -9,44 +9,44 @@ use crate::opener;
 /// A process that could not be taken hold of.
 #[derive(Debug, thiserror::Error)]
 pub enum ProcessError {
-    /// A file of it could not be read.
+    /// A file of the process in procfs could not be read.
     #[error("{}: {source}; the process has ended, or /proc hides it (hidepid)", path.display())]
     Read {
-        /// Which.
+        /// The file.
         path: PathBuf,
-        /// Why.
+        /// The error of the system call.
         #[source]
         source: io::Error,
     },
-    /// Its `stat` is not in the kernel's format.
+    /// The process's `stat` is not in the kernel's format.
     #[error("{}: no start time in it", .0.display())]
     Stat(PathBuf),
-    /// No descriptor for it.
+    /// The kernel gave no descriptor for the process.
     #[error("pidfd_open of process {pid}: {source}")]
     Open {
-        /// Which.
+        /// The process's number.
         pid: u32,
-        /// Why.
+        /// The error of the system call.
         #[source]
         source: io::Error,
     },
-    /// Another process has its number now.
+    /// Another process has the number now.
     #[error("process {0} ended and its number was given to another one")]
     Reused(u32),
 }
 
-/// A process by its number and when it started. Who is given the number later is another one: any user can have a
-/// number that became free, by starting processes until it comes.
+/// The identity of a process: its number and the time at which it started. A process that is given the number later
+/// is another one: any user can have a number that became free, by starting processes until it comes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ProcessId {
-    /// When it started, clock ticks after boot.
+    /// Time of the start, clock ticks after boot.
     pub start_time: u64,
-    /// Its number.
+    /// The process's number.
     pub pid: u32,
 }
 
 impl ProcessId {
-    /// Whether it is still there, running or not yet waited for; `proc` is where procfs is mounted.
+    /// Whether the process still exists, running or not yet waited for; `proc` is the folder where procfs is mounted.
     #[must_use]
     pub fn exists(&self, proc: &Path) -> bool {
         start_time(proc, self.pid).is_ok_and(|started| started == self.start_time)
@@ -62,10 +62,10 @@ pub struct Process {
 }
 
 impl Process {
-    /// Takes hold of a process; `proc` is where procfs is mounted.
+    /// Takes hold of a process; `proc` is the folder where procfs is mounted.
     ///
     /// # Errors
-    /// Where it is gone or cannot be looked at.
+    /// If it is gone or cannot be looked at.
     pub fn open(proc: &Path, pid: u32) -> Result<Self, ProcessError> {
         let before = start_time(proc, pid)?;
         // SAFETY: takes no pointers.
@@ -87,19 +87,19 @@ impl Process {
         })
     }
 
-    /// Its number.
+    /// The process's number.
     #[must_use]
     pub fn pid(&self) -> u32 {
         self.pid
     }
 
-    /// When it started, clock ticks after boot: with the number, its identity across restarts of ours.
+    /// Time of the start, clock ticks after boot: with the number, the process's identity across restarts of ours.
     #[must_use]
     pub fn start_time(&self) -> u64 {
         self.start_time
     }
 
-    /// Whether it still runs. A process that has ended and not been waited for is not alive.
+    /// Whether the process still runs. A process that has ended and not been waited for is not alive.
     #[must_use]
     pub fn is_alive(&self) -> bool {
         !has_ended(&self.pidfd)
@@ -119,12 +119,12 @@ pub(crate) fn has_ended(pidfd: &OwnedFd) -> bool {
     ready > 0
 }
 
-/// When a process started, clock ticks after boot; `proc` is where procfs is mounted.
+/// The time at which a process started, clock ticks after boot; `proc` is the folder where procfs is mounted.
 ///
-/// Field 22 of `stat`. The second field is the name in parentheses, which may hold anything.
+/// The time is field 22 of `stat`. The second field is the name in parentheses, which may hold anything.
 ///
 /// # Errors
-/// Where it is gone or cannot be looked at.
+/// If it is gone or cannot be looked at.
 pub fn start_time(proc: &Path, pid: u32) -> Result<u64, ProcessError> {
     let path = proc.join(pid.to_string()).join("stat");
     let text = opener::read(&path).map_err(|source| ProcessError::Read {

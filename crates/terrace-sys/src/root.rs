@@ -8,21 +8,21 @@ use crate::opener;
 /// A file of the host that could not be read or understood.
 #[derive(Debug, thiserror::Error)]
 pub enum ReadError {
-    /// Not readable.
+    /// The file cannot be read.
     #[error("{}: {source}", path.display())]
     Io {
-        /// Which file.
+        /// The file.
         path: PathBuf,
-        /// Why.
+        /// The error of the system call.
         #[source]
         source: io::Error,
     },
-    /// Not in the kernel's format.
+    /// The file is not in the kernel's format.
     #[error("{}: {what}", path.display())]
     Format {
-        /// Which file.
+        /// The file.
         path: PathBuf,
-        /// What is wrong.
+        /// The fault in it, in words.
         what: String,
     },
 }
@@ -35,7 +35,7 @@ impl ReadError {
     }
 }
 
-/// Where `/proc` and `/sys` are: `/`, or a tree that a test made.
+/// The folder that has `/proc` and `/sys`: `/`, or a tree that a test made.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HostRoot(PathBuf);
 
@@ -46,19 +46,19 @@ impl Default for HostRoot {
 }
 
 impl HostRoot {
-    /// A tree.
+    /// The root at a path.
     #[must_use]
     pub fn new(path: impl Into<PathBuf>) -> Self {
         Self(path.into())
     }
 
-    /// A path in it; `relative` has no leading slash.
+    /// A path below the root; `relative` has no leading slash.
     #[must_use]
     pub fn join(&self, relative: impl AsRef<Path>) -> PathBuf {
         self.0.join(relative)
     }
 
-    /// Where procfs is.
+    /// The folder of procfs.
     #[must_use]
     pub fn proc(&self) -> PathBuf {
         self.join("proc")
@@ -73,7 +73,7 @@ impl HostRoot {
     /// A file's text; bytes that are no UTF-8 are replaced.
     ///
     /// # Errors
-    /// Where it cannot be read.
+    /// If it cannot be read.
     pub fn read(&self, relative: impl AsRef<Path>) -> Result<String, ReadError> {
         read(&self.join(relative))
     }

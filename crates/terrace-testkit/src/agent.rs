@@ -1,11 +1,11 @@
-//! What an honest agent says.
+//! The messages of an honest agent.
 
 use terrace_proto::agent::{
     AgentMessage, Heartbeat, Hello, NodeMemory, Pressure, Report, Text, Versions,
 };
 use terrace_proto::{Tick, TierId};
 
-/// A hello of a session.
+/// The hello of a session.
 #[must_use]
 pub fn hello(session: u64) -> AgentMessage {
     AgentMessage::Hello(Hello {

@@ -19,7 +19,7 @@ use vmm_sys_util::eventfd::{EFD_NONBLOCK, EventFd};
 
 /// Bytes of a page.
 pub const PAGE: u64 = 4096;
-/// Where the hypervisor has the guest's address 0.
+/// Address at which the hypervisor maps the guest's address 0.
 const MAPPED: u64 = 0x7f00_0000_0000;
 
 /// Waits for a condition; a test that waits in vain fails.
@@ -77,7 +77,8 @@ pub struct Hypervisor {
 }
 
 impl Hypervisor {
-    /// Connects and starts all queues; `drivers` are those of before, or none where the guest starts anew.
+    /// Connects and starts all queues; `drivers` are those of a connection before, or `None` if the guest starts
+    /// anew.
     pub fn connect(socket: &Path, vm: &MockVm, drivers: Option<Vec<MockRing>>) -> Self {
         let mut it = Self::greet(socket, vm, drivers);
         it.share(vm);
@@ -152,7 +153,7 @@ impl Hypervisor {
         }
     }
 
-    /// Sets a ring up at a place in it.
+    /// Sets a ring up at a position in it.
     pub fn set_up(&mut self, queue: usize, base: u16) {
         let ring = &self.drivers[queue];
         self.frontend.set_vring_num(queue, RING_SIZE).unwrap();
@@ -177,7 +178,7 @@ impl Hypervisor {
         self.frontend.set_vring_enable(queue, on).unwrap();
     }
 
-    /// Stops a ring; returns where it goes on.
+    /// Stops a ring; returns the position at which it goes on.
     pub fn stop(&mut self, queue: usize) -> u16 {
         let base = self.frontend.get_vring_base(queue).unwrap();
         u16::try_from(base).unwrap()
@@ -188,7 +189,7 @@ impl Hypervisor {
         self.frontend.reset_device().unwrap();
     }
 
-    /// The guest reboots: the device is reset and the driver starts anew.
+    /// Reboots the guest: the device is reset and the driver starts anew.
     pub fn reboot(self, vm: &MockVm) -> Self {
         let mut it = self;
         it.reset();
@@ -201,7 +202,7 @@ impl Hypervisor {
         self.frontend.set_features(features).unwrap();
     }
 
-    /// A driver that starts anew: all rings are stopped and begin at 0.
+    /// Starts the driver anew: all rings are stopped and begin at 0.
     pub fn restart(self, vm: &MockVm) -> Self {
         let mut it = self;
         for i in 0..it.drivers.len() {
@@ -215,7 +216,7 @@ impl Hypervisor {
         it
     }
 
-    /// Goes away; the guest's memory and its driver stay.
+    /// Closes the connection; the guest's memory and its driver stay.
     pub fn disconnect(self) -> Vec<MockRing> {
         self.drivers
     }
@@ -225,7 +226,7 @@ impl Hypervisor {
         self.kicks[queue].write(1).unwrap();
     }
 
-    /// Posts entries and waits for the interrupt and the answer.
+    /// Posts entries and waits for the interrupt and the answer: entries taken and refused.
     pub fn entries(&mut self, queue: usize, entries: &[Entry]) -> (u32, u32) {
         let at = self.drivers[queue].post_entries(entries);
         self.kick(queue);
@@ -240,7 +241,7 @@ impl Hypervisor {
         self.drivers[queue].answer(at)
     }
 
-    /// Posts a buffer for the next targets; returns where they will be.
+    /// Posts a buffer for the next targets; returns the buffer's address.
     pub fn post_event_buffer(&mut self, slot: u16) -> u64 {
         let queue = self.drivers.len() - 2;
         let at = self.drivers[queue].buffer(slot);
@@ -249,7 +250,7 @@ impl Hypervisor {
         at
     }
 
-    /// Waits for targets and returns their number and themselves.
+    /// Waits for targets in the buffer at `at`; returns their number and the targets.
     pub fn event(&mut self, at: u64) -> (u32, [u64; 2]) {
         let queue = self.drivers.len() - 2;
         let mut answered = Vec::new();

@@ -15,7 +15,7 @@ use terrace_proto::ranges::{
 /// Length of an epoch, ns.
 const EPOCH_NS: u64 = 500_000_000;
 
-/// What the guest's kernel knows, and what was asked of it.
+/// The state of the guest's kernel, and the calls to it.
 #[derive(Clone, Debug, Default)]
 pub struct Guest {
     /// The node of each 4 KiB page, by process and page.
@@ -28,7 +28,7 @@ pub struct Guest {
     pub refuses: BTreeSet<u32>,
     /// CPU time that a look takes, ns.
     pub look_ns: u64,
-    /// Questions of the last epoch where pages are.
+    /// Surveys (where are these pages?) of the last epoch.
     pub surveys: Vec<Survey>,
     /// Moves of the last epoch.
     pub travels: Vec<Travel>,
@@ -36,7 +36,7 @@ pub struct Guest {
     pub now: Tick,
 }
 
-/// For a guest with these pages of headroom: two nodes, a tier each.
+/// The configuration for a guest with these pages of headroom: two nodes, a tier each.
 #[must_use]
 pub fn config(headroom_pages: u64) -> Config {
     let budget = RangesBudget {
@@ -49,7 +49,7 @@ pub fn config(headroom_pages: u64) -> Config {
     }
 }
 
-/// A log's first record.
+/// The first record of a log.
 ///
 /// # Panics
 /// Never: a configuration has a JSON form.
@@ -61,7 +61,7 @@ pub fn start(config: &Config) -> Record {
     }))
 }
 
-/// A process's mapping, which is all that is managed of it.
+/// The event of a process's mapping, which is all that is managed of it.
 #[must_use]
 pub fn mapped(process: u32, range: Range) -> RangesEvent {
     RangesEvent::Mapped(Mappings {
@@ -73,7 +73,7 @@ pub fn mapped(process: u32, range: Range) -> RangesEvent {
 }
 
 impl Guest {
-    /// A process gets pages on a node.
+    /// Puts a process's pages on a node.
     pub fn put(&mut self, process: u32, range: Range, node: u32) {
         for page in range.start..range.end {
             self.pages.insert((process, page), node);
@@ -89,7 +89,7 @@ impl Guest {
         pages.filter(|(_, node)| **node == 0).count() as u64
     }
 
-    /// The controller hears something, and what it asks for is done. The epoch that is over, if one is.
+    /// Gives the controller an event, and does what it asks for. Returns the epoch that is over, if one is.
     pub fn tell<L: Log>(
         &mut self,
         session: &mut Session<L, Ranges>,
@@ -117,7 +117,7 @@ impl Guest {
         over
     }
 
-    /// An epoch in which each of these ranges was accessed so often.
+    /// Runs an epoch in which each of these ranges was accessed so often.
     ///
     /// # Panics
     /// If the controller does not end it.

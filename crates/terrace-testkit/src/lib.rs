@@ -1,7 +1,7 @@
 //! Builders and fakes that the tests of several crates share. No product binary depends on it.
 //!
-//! What a crate's inline tests need of its own types stays in that crate, under `cfg(test)`: a test build of a crate is
-//! another one than what this crate sees, with other types.
+//! Helpers for a crate's inline tests of its own types stay in that crate, under `cfg(test)`: a test build of a crate
+//! is another one than what this crate sees, with other types.
 
 #![allow(
     clippy::unwrap_used,

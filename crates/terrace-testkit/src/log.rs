@@ -3,7 +3,7 @@
 use terrace_proto::Tick;
 use terrace_proto::log::{LogWriter, Record};
 
-/// A log of these records.
+/// The log of these records, as bytes.
 ///
 /// # Panics
 /// If it is longer than 1 GiB.

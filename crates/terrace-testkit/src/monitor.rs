@@ -5,7 +5,7 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
 use std::thread;
 
-/// What QEMU says first.
+/// The line that QEMU sends first.
 pub const GREETING: &str = r#"{"QMP": {"version": {"qemu": {"micro": 22, "minor": 2, "major": 7}, "package": ""}, "capabilities": ["oob"]}}"#;
 
 /// Serves connections until the test ends, one at a time as QEMU does: each line is answered by `answer`.
@@ -33,7 +33,7 @@ fn converse(
     Ok(())
 }
 
-/// What the human monitor printed.
+/// A QMP answer with this output of the human monitor.
 pub fn human(text: &str) -> Option<String> {
     Some(serde_json::json!({ "return": text }).to_string())
 }

@@ -11,13 +11,13 @@ use terrace_sys::{MoveOutcome, MoveScope, MoveTo, PageRun, Pages, SysError};
 /// A page (or a huge page, at its first address).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FakePage {
-    /// Where it is.
+    /// The node that holds the page.
     pub node: i32,
-    /// It is one of 2 MiB.
+    /// Whether the page is one of 2 MiB.
     pub huge: bool,
-    /// How many tries it refuses.
+    /// Number of tries to move that fail because the page is busy.
     pub busy: u32,
-    /// Another process maps it too.
+    /// Whether another process maps the page too.
     pub others: bool,
 }
 
@@ -42,7 +42,7 @@ impl FakePage {
         }
     }
 
-    /// Its size.
+    /// The page's size, bytes.
     #[must_use]
     pub fn bytes(self) -> u64 {
         if self.huge {
@@ -56,20 +56,20 @@ impl FakePage {
 /// A call to move.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Call {
-    /// Whose pages.
+    /// The process whose pages they are.
     pub pid: u32,
-    /// Which.
+    /// Addresses of the pages.
     pub addresses: Vec<u64>,
-    /// Where to.
+    /// The target of the move: the node, and which pages may go.
     pub to: MoveTo,
 }
 
-/// What the kernel knows.
+/// The kernel's state.
 #[derive(Debug, Default)]
 pub struct State {
-    /// By process and first address.
+    /// The pages by process and first address.
     pub pages: BTreeMap<(u32, u64), FakePage>,
-    /// Node of base pages that are not among `pages`; without it, there are none.
+    /// Node of base pages that are not among `pages`. `None` if there are no others.
     pub others_on: Option<i32>,
     /// Bytes left on each node.
     pub room: BTreeMap<i32, u64>,
@@ -79,25 +79,25 @@ pub struct State {
     pub calls: Vec<Call>,
     /// Processes that are gone.
     pub ended: BTreeSet<u32>,
-    /// Calls to move after which the process is gone.
+    /// Number of calls to move after which the process is gone.
     pub ends_after: Option<usize>,
     /// Error number that each call to move a process's pages answers.
     pub refuses: BTreeMap<u32, i32>,
 }
 
-/// The fake. Clones are the same kernel.
+/// The fake kernel. Clones share its state.
 #[derive(Clone, Debug, Default)]
 pub struct FakePages(Arc<Mutex<State>>);
 
 impl FakePages {
-    /// What the kernel knows, to look at and to change.
+    /// The kernel's state, to look at and to change.
     pub fn state(&self) -> MutexGuard<'_, State> {
         self.0.lock().unwrap()
     }
 }
 
 impl State {
-    /// A process gets a page.
+    /// Gives a process a page.
     pub fn put(&mut self, pid: u32, address: u64, page: FakePage) {
         self.pages.insert((pid, address), page);
     }

@@ -1,4 +1,4 @@
-//! Providers that a test resizes VMs by, beside an engine: no thread, no clock.
+//! Providers by which a test resizes VMs, beside an engine: no thread, no clock.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -16,15 +16,15 @@ pub const GIB: u64 = 1 << 30;
 
 /// A VM with a provider.
 pub struct Provided {
-    /// What it says of itself.
+    /// The provider's report, or its error.
     pub status: Result<ProviderStatus, ProviderError>,
-    /// Looks are not answered.
+    /// Whether looks remain unanswered.
     pub hangs: bool,
-    /// Orders are not answered, nor taken.
+    /// Whether orders are neither answered nor taken.
     pub hangs_at_orders: bool,
-    /// Orders that it took.
+    /// Orders that the provider took.
     pub ordered: Vec<Vec<Option<u64>>>,
-    /// What pins its memory.
+    /// The device or process that pins the VM's memory.
     pub pinned_by: Option<String>,
     order: OrderId,
     unanswered: Option<OrderId>,
@@ -51,7 +51,7 @@ impl Provided {
         }
     }
 
-    /// The guest does as it is told.
+    /// Lets the guest do as it is told.
     pub fn obey(&mut self) {
         for tier in self.status.iter_mut().flat_map(|status| &mut status.tiers) {
             *tier = TierStatus {
@@ -83,16 +83,16 @@ pub struct Providers {
     session: Session<Vec<(Tick, Record)>>,
     /// The VMs, by their provider.
     pub vms: BTreeMap<u32, Provided>,
-    /// What the host has free.
+    /// Free memory of the host's nodes.
     pub memory: Vec<NodeMemory>,
-    /// Answers, oldest first.
+    /// The engine's answers to resizes, oldest first.
     pub answers: VecDeque<Result<Ordered, NotOrdered>>,
     now: Tick,
-    wishes: u64,
+    requests: u64,
 }
 
 impl Providers {
-    /// No VM, and so much free on each node.
+    /// An engine without VMs, and so much free on each node.
     ///
     /// # Panics
     /// If the configuration is not valid.
@@ -116,11 +116,11 @@ impl Providers {
             memory: memory.collect(),
             answers: VecDeque::new(),
             now: Tick(0),
-            wishes: 0,
+            requests: 0,
         }
     }
 
-    /// What went in and came out.
+    /// The events and the actions.
     #[must_use]
     pub fn log(&self) -> &[(Tick, Record)] {
         self.session.log()
@@ -132,7 +132,7 @@ impl Providers {
         self.session.engine()
     }
 
-    /// Another VM.
+    /// Adds a VM.
     pub fn arrive(&mut self, id: u32, vm: Provided) {
         self.vms.insert(id, vm);
         self.hear(Event::ProviderArrived(ProviderSpec {
@@ -144,11 +144,11 @@ impl Providers {
         }));
     }
 
-    /// The operator wants sizes.
+    /// Tells the engine the sizes that the operator wants.
     pub fn resize(&mut self, id: u32, size_bytes: &[Option<u64>]) {
-        self.wishes += 1;
+        self.requests += 1;
         self.hear(Event::SizesWanted(SizesWanted {
-            id: ResizeId(self.wishes),
+            id: ResizeId(self.requests),
             provider: ProviderId(id),
             origin: Origin::Operator,
             size_bytes: size_bytes.to_vec(),
@@ -165,14 +165,14 @@ impl Providers {
         self.now = until;
     }
 
-    /// What was said of a VM.
+    /// The texts of the reasons about a VM.
     #[must_use]
     pub fn said(&self, id: u32) -> Vec<String> {
         let reasons = self.engine().provision().reasons(ProviderId(id), 0);
         reasons.map(|reason| reason.text.clone()).collect()
     }
 
-    /// Gives the engine an event, and what its decisions lead to.
+    /// Gives the engine an event, then the events that follow from its decisions.
     pub fn hear(&mut self, event: Event) {
         let mut events = VecDeque::from([event]);
         while let Some(event) = events.pop_front() {

@@ -1,4 +1,4 @@
-//! A QEMU that a test plays: what procfs says of it.
+//! A QEMU that a test plays: its files in procfs.
 
 use std::fs;
 use std::os::unix::fs::{PermissionsExt as _, symlink};
@@ -24,7 +24,7 @@ pub fn play_qemu(root: &Path, pid: u32, args: &[&str]) {
     symlink(&program, folder.join("exe")).unwrap();
 }
 
-/// What is allowed without a configuration.
+/// The rules without a configuration.
 pub fn rules(root: &HostRoot) -> Rules {
     Rules::read(root, &HypervisorConfig::default()).0
 }

@@ -6,7 +6,7 @@ use terrace_api::types::EventLine;
 use terrace_proto::Tick;
 use terrace_proto::printable::{MOST_WORDS, excerpt};
 
-/// Events kept.
+/// Number of events that are kept.
 const KEPT: usize = 4096;
 
 /// A bounded list of events, numbered from 1.
@@ -17,7 +17,7 @@ pub struct Events {
 }
 
 impl Events {
-    /// Appends an event; the oldest one goes where the list is full.
+    /// Appends an event; the oldest one goes if the list is full.
     pub fn push(&mut self, now: Tick, vm: Option<&str>, text: String) {
         self.last += 1;
         let text = excerpt(&text, MOST_WORDS);
@@ -36,7 +36,7 @@ impl Events {
     /// Events whose number is above `after`; for 0 all that are kept.
     ///
     /// # Errors
-    /// Where who has seen the events up to `after` has missed some: nobody is to believe that nothing happened.
+    /// If somebody who has seen the events up to `after` has missed some: nobody is to believe that nothing happened.
     pub fn after(&self, after: u64) -> Result<Vec<EventLine>, Missed> {
         let oldest = self.lines.front().map_or(1, |line| line.sequence);
         if after > self.last {
@@ -50,7 +50,7 @@ impl Events {
     }
 }
 
-/// Why who follows the events cannot go on.
+/// The reason why a follower of the events cannot go on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Missed {
     /// More happened since than is kept.
@@ -58,7 +58,7 @@ pub enum Missed {
         "events {0} to {1} are lost: the last {KEPT} are kept, and who follows them fell behind. Begin again with after=0"
     )]
     Behind(u64, u64),
-    /// The number is another daemon's.
+    /// The number is another daemon's, from before a restart.
     #[error(
         "there is no event {0}: terraced was started since, and its events are numbered anew. Begin again with after=0"
     )]

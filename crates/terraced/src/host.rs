@@ -1,4 +1,4 @@
-//! This host served: the daemon's parts made from a configuration, joined, and ended in their order.
+//! The daemon on this host: its parts are made from a configuration, joined, and ended in their order.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -14,24 +14,24 @@ use terrace_sys::{Damon, SocketFile};
 use crate::api;
 use crate::confine::{self, Role};
 use crate::daemon::Daemon;
-use crate::discovery::{Claims, Scout};
+use crate::discovery::{Claims, Discoverer};
 use crate::messages::{Inbox, Input};
 use crate::provisioning::{self, Provisioning};
 
-/// Takes from this process what the daemon does not need, for good. Called while there is one thread, and before
-/// [`serve`].
+/// Takes from this process, for good, the rights that the daemon does not need. Called while there is one thread, and
+/// before [`serve`].
 ///
 /// # Errors
-/// Where a right is left that should be gone.
+/// If a right is left that should be gone.
 pub fn confine_process(config: &Config) -> Result<()> {
     confine::start(config.security.seccomp)
 }
 
-/// Serves this host until it is told to stop by its inbox, which is made once the host was read: until then a signal
-/// ends the process as it does any other.
+/// Serves this host until its inbox says stop. The inbox is made once the host was read: until then a signal ends the
+/// process as it does any other.
 ///
 /// # Errors
-/// Where the host's memory cannot be read, another daemon listens already, or a part cannot be started.
+/// If the host's memory cannot be read, another daemon listens already, or a part cannot be started.
 pub fn serve(mut config: Config, inbox: impl FnOnce() -> Result<Inbox>) -> Result<()> {
     let root = HostRoot::default();
     let topology = Arc::new(read_topology(&root, &mut config)?);
@@ -45,7 +45,7 @@ pub fn serve(mut config: Config, inbox: impl FnOnce() -> Result<Inbox>) -> Resul
         program: "/proc/self/exe".into(),
         args: vec!["worker".into()],
     };
-    let scout = Scout::new(
+    let discoverer = Discoverer::new(
         root.clone(),
         Arc::clone(&topology),
         Arc::clone(&config),
@@ -54,7 +54,7 @@ pub fn serve(mut config: Config, inbox: impl FnOnce() -> Result<Inbox>) -> Resul
         sender.clone(),
         claims.clone(),
     );
-    confine::spawn(Role::Scout, move || scout.run())?;
+    confine::spawn(Role::Discoverer, move || discoverer.run())?;
     let finder = provisioning::finder(config.hypervisors.clone());
     let provisioning = Provisioning::new(finder, config.engine.provision);
     let daemon = Daemon::new(config, root, topology, sender, claims, provisioning);
@@ -66,8 +66,8 @@ pub fn serve(mut config: Config, inbox: impl FnOnce() -> Result<Inbox>) -> Resul
     ended
 }
 
-/// Becomes the one daemon of the socket, and only then stops the kdamonds that a predecessor left: while
-/// another one listens, they are that one's.
+/// Becomes the one daemon of the socket, and only then stops the kdamonds that a predecessor left: while another
+/// daemon listens, they are that one's.
 pub fn take_over(socket: &Path, inbox: Sender<Input>, damon: &Damon) -> Result<SocketFile> {
     let file = api::start(socket, inbox)?;
     if let Err(error) = damon.stop_leftovers() {
@@ -76,7 +76,7 @@ pub fn take_over(socket: &Path, inbox: Sender<Input>, damon: &Damon) -> Result<S
     Ok(file)
 }
 
-/// The host's tiers; the engine's follow them where the file defines none.
+/// Reads the host's tiers; the engine's tiers follow them if the file defines none.
 pub fn read_topology(root: &HostRoot, config: &mut Config) -> Result<Topology> {
     let defined = config.tier_definitions();
     let topology = Topology::read(root, &defined).context("reading the host's memory tiers")?;

@@ -2,14 +2,14 @@
 //!
 //! Its modules from the bottom up; each imports only from those before it:
 //!
-//! - `confine`: what each thread may do.
-//! - `events`, `record`: what is told to people, and what is recorded for a replay.
+//! - `confine`: the rights of each thread.
+//! - `events`, `record`: the events for people, and the log for replays.
 //! - `registry`: the VMs that are known, as plain data.
-//! - `served`: what the API shows and steers.
-//! - `messages`: what threads tell the daemon's loop.
+//! - `served`: the host that the API shows and steers.
+//! - `messages`: the messages of the threads to the daemon's loop.
 //! - `discovery`, `executor`, `agent_mode`, `provisioning`, `api`: the threads around the loop; none imports another.
 //! - `daemon`, `simulate`: the loop, for this host and for a simulated one.
-//! - `host`: all of it, put together.
+//! - `host`: the daemon on this host, put together.
 
 mod agent_mode;
 mod api;

@@ -1,5 +1,4 @@
-//! The daemon's thread and its API in one process, on a host that is a folder of files: what tests of several modules
-//! play.
+//! The daemon's thread and its API in one process, on a host that is a folder of files, for tests of several modules.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -99,7 +98,7 @@ pub fn serve_with(config: impl FnOnce(&Path) -> String) -> Served {
     )
 }
 
-/// The same, with elastic memory of the test's making.
+/// A daemon as [`serve_with`] starts it, with elastic memory of the test's making.
 pub fn serve_elastic(config: impl FnOnce(&Path) -> String, provisioning: Provisioning) -> Served {
     let folder = tempfile::tempdir().unwrap();
     host(folder.path());
@@ -200,7 +199,7 @@ pub fn runtime() -> tokio::runtime::Runtime {
         .unwrap()
 }
 
-/// What `/metrics` says at a daemon's socket.
+/// The answer of `/metrics` at a daemon's socket.
 pub fn figures(socket: &Path) -> String {
     let mut stream = UnixStream::connect(socket).unwrap();
     let request = b"GET /metrics HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n";

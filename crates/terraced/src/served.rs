@@ -1,4 +1,4 @@
-//! What the API shows and steers: this host, or a simulated one.
+//! The host that the API shows and steers: this one, or a simulated one.
 
 use terrace_api::elastic::{Elastic, Ordered, Resize};
 use terrace_api::types::Tier;
@@ -11,16 +11,16 @@ use tokio::sync::oneshot;
 use crate::events::Events;
 use crate::registry::{Registry, VmKey};
 
-/// Looks at a host for what there is to say about it. It reads many files, so it never runs on the engine's thread.
+/// A look at a host for its findings. It reads many files, so it never runs on the engine's thread.
 pub type FindHost = Box<dyn FnOnce() -> Vec<Finding> + Send>;
 
-/// What comes of a resize.
+/// The result of a resize.
 pub type Resized = Result<Ordered, NotOrdered>;
 
-/// Where the one answer to a resize comes.
+/// The receiver of the one answer to a resize.
 pub type ResizeAnswer = oneshot::Receiver<Resized>;
 
-/// Why nothing can come of an operator's wish any more.
+/// The reason why an operator's command can have no effect any more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Over {
     /// The loads of a simulation are done.
@@ -28,52 +28,50 @@ pub enum Over {
     Scenario,
 }
 
-/// What the API shows and steers.
+/// A host that the API shows and steers.
 pub trait Served {
-    /// Decides.
+    /// The engine.
     fn engine(&self) -> &Engine;
     /// Time since the start.
     fn now(&self) -> Tick;
-    /// The VMs.
+    /// The VMs that are known.
     fn vms(&self) -> &Registry;
     /// The tiers and their memory.
     fn tiers(&self) -> Vec<Tier>;
-    /// What was told to people.
+    /// The events for people.
     fn events(&self) -> &Events;
-    /// Name of the policy in general.
+    /// Name of the default policy.
     fn policy(&self) -> String;
-    /// Moves are turned on for some VM.
-    fn moves(&self) -> bool;
-    /// All VMs are paused.
+    /// Whether all VMs are paused.
     fn paused(&self) -> bool;
-    /// Why the observation log ended before its time, where it did.
+    /// The reason why the observation log ended early; `None` if it did not.
     fn log_ended(&self) -> Option<String>;
-    /// Says how to find out, elsewhere, what there is to say about the host, for `doctor`.
+    /// A look at the host for `doctor`, to be taken on another thread.
     fn find_host(&self) -> FindHost;
-    /// Hands an operator's wish to the engine.
+    /// Hands an operator's command to the engine.
     ///
     /// # Errors
-    /// Where nothing can come of it any more.
-    fn wish(&mut self, command: Command) -> Result<(), Over>;
-    /// A VM's elastic memory as last seen, where it has any.
+    /// If the command can have no effect any more.
+    fn command(&mut self, command: Command) -> Result<(), Over>;
+    /// A VM's elastic memory as last seen; `None` if it has none.
     fn elastic(&self, _vm: VmKey) -> Option<Elastic> {
         None
     }
-    /// What there is to say about a VM's elastic memory, for `doctor`.
+    /// Findings about a VM's elastic memory, for `doctor`.
     fn elastic_findings(&self, _vm: VmKey) -> Vec<Finding> {
         Vec::new()
     }
-    /// Wants a VM to have other sizes; what comes of it is told once.
+    /// Wants a VM to have other sizes; the answer comes once.
     ///
     /// # Errors
-    /// Where nothing could resize it, or the sizes make no sense.
+    /// If nothing could resize the VM, or the sizes make no sense.
     fn resize(
         &mut self,
         vm: VmKey,
         origin: Origin,
         sizes: &Resize,
     ) -> Result<ResizeAnswer, NotOrdered>;
-    /// Pauses or resumes the agent in a VM; `false` where there is none.
+    /// Pauses or resumes the agent in a VM; `false` if there is none.
     fn halt_agent(&mut self, _vm: VmKey, _halt: bool) -> bool {
         false
     }

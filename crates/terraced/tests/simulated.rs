@@ -40,7 +40,7 @@ policy = "all-slow"
 workload = { kind = "hotset", size = "256MiB", hot = 0.2, hot_access = 0.9, write = 0.5, duration = "DURATION" }
 "#;
 
-/// The second VM is resized.
+/// The scenario, in which the second VM is resized.
 fn resized(duration: &str) -> String {
     let resize = "policy = \"first-touch\"\nprovision = \"hyperflex\"\n\
         resize = [{ at = \"1s\", fast = \"32MiB\", slow = \"288MiB\" }]";
@@ -81,7 +81,7 @@ fn run_text(text: &str, speed: Speed, record: Option<&str>) -> Running {
     running
 }
 
-/// What `/metrics` says.
+/// The answer of `/metrics`.
 fn figures(socket: &Path) -> String {
     let mut stream = UnixStream::connect(socket).unwrap();
     let request = b"GET /metrics HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n";
@@ -254,7 +254,7 @@ fn what_resizes_a_simulated_vm_is_shown_and_each_resize_is_told() {
     assert!(r.get::<VmDetail>("/v1/vms/web1").elastic.is_none());
 }
 
-/// Where each value of an answer stands: `share.pooled`, `history[].number`.
+/// Collects the path of each value of an answer: `share.pooled`, `history[].number`.
 fn keys(value: &serde_json::Value, at: &str, found: &mut BTreeSet<String>) {
     match value {
         serde_json::Value::Object(members) => {
@@ -271,7 +271,7 @@ fn keys(value: &serde_json::Value, at: &str, found: &mut BTreeSet<String>) {
     }
 }
 
-/// Programs rely on them: keys are added, none is renamed or taken away.
+/// Programs rely on the keys: keys are added, none is renamed or taken away.
 #[test]
 fn answers_have_the_keys_that_they_had() {
     let r = run_text(&resized("20s"), Speed::Max, None);
@@ -316,7 +316,7 @@ fn that_the_host_is_simulated_is_said_with_its_scale() {
 }
 
 #[test]
-fn after_the_end_it_is_served_on_and_takes_no_wishes() {
+fn after_the_end_it_is_served_on_and_takes_no_commands() {
     let r = run("2s", Speed::Max, None);
     r.wait_for_the_end();
     assert_eq!(r.get::<Vec<Vm>>("/v1/vms").len(), 2);

@@ -1,4 +1,4 @@
-//! What each thread of the daemon may do, by the kernel's word: `/proc/PID/task/*/status`.
+//! The rights of each thread of the daemon, by the kernel's word: `/proc/PID/task/*/status`.
 
 #![allow(clippy::unwrap_used, reason = "test helpers outside of test functions")]
 
@@ -116,7 +116,7 @@ struct Thread {
 }
 
 impl Thread {
-    /// `None`: it has ended.
+    /// The state of a thread; `None` if it has ended.
     fn read(task: &Path) -> Option<Self> {
         let status = fs::read_to_string(task.join("status")).ok()?;
         let field = |key: &str| {
@@ -138,7 +138,7 @@ impl Thread {
     }
 }
 
-/// Capabilities of each thread by its name.
+/// The capabilities of each thread by its name.
 fn wanted() -> BTreeMap<&'static str, u64> {
     BTreeMap::from([
         ("terraced", 0),
@@ -151,7 +151,7 @@ fn wanted() -> BTreeMap<&'static str, u64> {
         ("workers", 0),
         ("worker-start", 0),
         ("worker-end", 0),
-        ("scout", SYS_PTRACE | DAC_READ_SEARCH),
+        ("discoverer", SYS_PTRACE | DAC_READ_SEARCH),
         ("monitor", 0),
         ("look", 0),
         ("map", 0),
@@ -167,7 +167,7 @@ fn wanted() -> BTreeMap<&'static str, u64> {
     ])
 }
 
-/// Whether this test has what the daemon would keep.
+/// Whether this test has the capabilities that the daemon would keep.
 fn has_all_that_is_kept() -> bool {
     let own = Thread::read(Path::new("/proc/thread-self")).unwrap();
     let kept = wanted()["start"];
@@ -215,7 +215,7 @@ fn check(threads: &[Thread], test: &str) {
 fn each_thread_of_the_daemon_may_do_only_what_its_work_needs() {
     let daemon = Daemon::start("");
     let test = "each_thread_of_the_daemon_may_do_only_what_its_work_needs";
-    let always = ["terraced", "scout", "agents", "api", "view"];
+    let always = ["terraced", "discoverer", "agents", "api", "view"];
     daemon.wait("threads", |daemon| {
         let _ = daemon.get("/v1/doctor");
         always.iter().all(|name| daemon.names().contains(*name))

@@ -1,4 +1,4 @@
-//! The unit that is shipped is one that systemd takes, and leaves the daemon what its threads need and no more.
+//! The shipped unit file: systemd accepts it, and it leaves the daemon the rights that its threads need and no more.
 
 #![allow(clippy::unwrap_used, reason = "test helpers outside of test functions")]
 
@@ -14,7 +14,7 @@ fn shipped() -> String {
     std::fs::read_to_string(dist.join(UNIT)).unwrap()
 }
 
-/// All that the unit says by a key, in its order.
+/// All values of a key of the unit, in their order.
 fn values(key: &str) -> Vec<String> {
     let joined = shipped().replace("\\\n", " ");
     let lines = joined.lines().filter_map(|line| line.strip_prefix(key));
@@ -24,7 +24,7 @@ fn values(key: &str) -> Vec<String> {
         .collect()
 }
 
-/// What systemd says of the unit; none, with a word about it, where there is no systemd.
+/// The output of systemd-analyze on the unit; `None`, with a message, if there is no systemd.
 fn analyze(test: &str, args: &[&str]) -> Option<Output> {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join(UNIT);

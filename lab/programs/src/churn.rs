@@ -16,24 +16,24 @@ const WORDS: usize = PAGE_SIZE / 8;
 /// Memory of a child: this many parts of as many pages, 1 MiB in all.
 const PARTS: usize = 8;
 const PART_PAGES: usize = 32;
-/// From one part to the next: another entry at each level, so another table of each level below.
+/// Distance of two parts: another entry at each level, so another table of each level below.
 const STRIDE: usize = (1 << 39) + (1 << 30) + (1 << 21);
-/// Far below what the kernel and the program's loader choose.
+/// Address of the first part, far below what the kernel and the program's loader choose.
 const BASE: usize = 1 << 44;
-/// Children live at the same time; bounds the memory that they use.
+/// Most children that live at the same time; bounds the memory that they use.
 const MAX_WORKERS: u64 = 8;
 
-/// Present, writable, for users, accessed, dirty.
+/// Flags of a word like an entry: present, writable, for users, accessed, dirty.
 const LIKE_AN_ENTRY: u64 = 0x67;
 
-/// What a child ends with.
+/// The exit statuses of a child.
 mod verdict {
     pub const INTACT: i32 = 0;
     pub const DAMAGED: i32 = 1;
     pub const NO_MEMORY: i32 = 2;
 }
 
-/// What the workers and their starter share.
+/// The state that the workers and their starter share.
 struct Shared {
     stop: AtomicBool,
     forks: AtomicU64,
@@ -44,15 +44,15 @@ struct Shared {
 pub struct Churn {
     shared: &'static Shared,
     workers: Vec<libc::pid_t>,
-    /// Frames of RAM: what the words point to.
+    /// Frames of RAM, to which the words point.
     frames: u64,
 }
 
 impl Churn {
-    /// No workers yet.
+    /// A churn without workers.
     ///
     /// # Errors
-    /// When there is no memory for their counters.
+    /// If there is no memory for their counters.
     pub fn new() -> Result<Self> {
         let shared = map(ptr::null_mut(), size_of::<Shared>(), libc::MAP_SHARED)
             .context("cannot map the counters of the churn")?;
@@ -85,10 +85,10 @@ impl Churn {
         self.workers.len()
     }
 
-    /// Makes it `workers`; those that there are end first, each after its child.
+    /// Sets the number of workers; those that there are end first, each after its child.
     ///
     /// # Errors
-    /// When they are too many or cannot be forked.
+    /// If they are too many or cannot be forked.
     pub fn set(&mut self, workers: u64) -> Result<()> {
         if workers > MAX_WORKERS {
             bail!("{workers} workers are too many; at most {MAX_WORKERS}");
@@ -127,7 +127,7 @@ impl Drop for Churn {
     }
 }
 
-/// Waits for a child of this process.
+/// Waits for a child of this process; returns whether it found all of its words intact.
 fn ended_well(pid: libc::pid_t) -> bool {
     let mut status = 0;
     loop {

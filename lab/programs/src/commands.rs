@@ -1,4 +1,4 @@
-//! What every workload of the lab can be asked: one word, perhaps a number; one JSON object back.
+//! Questions that every workload of the lab answers: one word, perhaps a number; one JSON object back.
 
 use anyhow::{Context, Result, bail};
 use serde_json::{Value, json};
@@ -7,14 +7,14 @@ use crate::churn::Churn;
 use crate::hotset::Layout;
 use crate::workload::Workload;
 
-/// For error messages: all that [`answer`] knows.
+/// All that [`answer`] knows, for error messages.
 pub const COMMANDS: &str =
     "move SEED [clustered], hot N, elsewhere N, idle, run, churn N, verify, stats, ping N";
 
-/// Does what a command asks for; nothing if it is none of [`COMMANDS`].
+/// Does what a command asks for. `None` if it is none of [`COMMANDS`].
 ///
 /// # Errors
-/// When it makes no sense or cannot be done.
+/// If it makes no sense or cannot be done.
 pub fn answer<'a>(
     workload: &mut Workload,
     churn: &mut Churn,
@@ -65,7 +65,7 @@ fn verify(workload: &Workload, churn: &Churn) -> Value {
     })
 }
 
-/// None: as it was.
+/// The layout by its word. `None` without a word: the layout stays.
 fn layout(word: Option<&str>) -> Result<Option<Layout>> {
     match word {
         None => Ok(None),
@@ -77,7 +77,7 @@ fn layout(word: Option<&str>) -> Result<Option<Layout>> {
 /// The number that a command needs.
 ///
 /// # Errors
-/// When there is none.
+/// If there is none.
 pub fn number(argument: Option<&str>) -> Result<u64> {
     let text = argument.context("this command needs a number")?;
     text.parse()

@@ -14,7 +14,7 @@ pub const MAX_PAYLOAD: usize = 16 << 20;
 
 const HEADER: usize = 5;
 
-/// What a frame means.
+/// The meaning of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// Starts a session; echoed with the same payload.
@@ -49,16 +49,16 @@ const KINDS: [Kind; 8] = [
 /// One frame.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Frame {
-    /// What it means.
+    /// The frame's meaning.
     pub kind: Kind,
-    /// What it carries.
+    /// The frame's content.
     pub payload: Vec<u8>,
 }
 
 /// Payload of [`Kind::Run`].
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Run {
-    /// Given to `sh -c`.
+    /// The command for `sh -c`.
     pub command: String,
     /// The command's standard input.
     pub input: String,
@@ -78,7 +78,7 @@ pub struct Store {
 /// Writes one frame.
 ///
 /// # Errors
-/// When the channel fails or the payload is longer than [`MAX_PAYLOAD`].
+/// If the channel fails or the payload is longer than [`MAX_PAYLOAD`].
 pub fn write(channel: &mut impl Write, kind: Kind, payload: &[u8]) -> io::Result<()> {
     let length = u32::try_from(payload.len())
         .ok()
@@ -121,7 +121,7 @@ pub struct Decoder {
 }
 
 impl Decoder {
-    /// Takes what has been read from the channel.
+    /// Takes bytes that were read from the channel.
     pub fn feed(&mut self, bytes: &[u8]) {
         self.pending.extend_from_slice(bytes);
     }
@@ -146,7 +146,7 @@ impl Decoder {
     /// The next complete frame, if there is one.
     ///
     /// # Errors
-    /// When the bytes are no frame: the channel is out of step.
+    /// If the bytes are no frame: the channel is out of step.
     pub fn next_frame(&mut self) -> Result<Option<Frame>> {
         let Some((header, rest)) = self.pending.split_first_chunk::<HEADER>() else {
             return Ok(None);

@@ -4,7 +4,7 @@
 pub struct Xorshift(u64);
 
 impl Xorshift {
-    /// The same numbers for the same seed.
+    /// A generator that gives the same numbers for the same seed.
     #[must_use]
     pub fn new(seed: u64) -> Self {
         // An odd multiplier keeps different seeds different; the state must not be zero.
@@ -25,7 +25,7 @@ impl Xorshift {
     }
 }
 
-/// How the hot pages lie in the region.
+/// The layout of the hot pages in the region.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Layout {
     /// Single pages all over it.
@@ -43,7 +43,7 @@ pub fn choose(pages: usize, wanted: usize, seed: u64, layout: Layout) -> Vec<u32
     }
 }
 
-/// The run's first page may be any that leaves room for all.
+/// `wanted` page numbers in a row, the first of which may be any that leaves room for all.
 fn clustered(pages: usize, wanted: usize, seed: u64) -> Vec<u32> {
     let wanted = wanted.min(pages);
     scattered(pages - wanted + 1, 1, seed)
@@ -52,7 +52,7 @@ fn clustered(pages: usize, wanted: usize, seed: u64) -> Vec<u32> {
         .collect()
 }
 
-/// In the order they were drawn.
+/// `wanted` page numbers in the order in which they were drawn.
 fn scattered(pages: usize, wanted: usize, seed: u64) -> Vec<u32> {
     let mut random = Xorshift::new(seed);
     let mut taken = vec![false; pages];

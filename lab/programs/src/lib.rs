@@ -1,4 +1,4 @@
-//! What both ends of the lab agree on.
+//! Programs of the lab, and the formats that both of its ends agree on.
 //!
 //! The lab is a virtual machine (L1) that is a real two-tier KVM host, with real guests (L2)
 //! running inside it. This crate holds the programs that run in there, `lab-host` in L1 and

@@ -14,7 +14,7 @@ const QUERY_BATCH: usize = 4096;
 /// The node each page is on, or a negated errno.
 ///
 /// # Errors
-/// When the kernel does not tell: there is no such process, or it may not be asked about.
+/// If the kernel does not tell: there is no such process, or it may not be asked about.
 pub fn query(pid: i32, addresses: &[usize]) -> Result<Vec<i32>> {
     let mut statuses = Vec::with_capacity(addresses.len());
     for batch in addresses.chunks(QUERY_BATCH) {

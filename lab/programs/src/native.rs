@@ -6,13 +6,13 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct HotSet {
-    /// Names its socket.
+    /// Name of the process's socket.
     pub name: String,
-    /// Memory that it fills.
+    /// Memory that the process fills, MiB.
     pub region_mib: usize,
-    /// The part of it that it keeps touching: one run of pages.
+    /// The part of the memory that the process keeps touching, MiB: one run of pages.
     pub hot_mib: usize,
-    /// Picks the first hot set.
+    /// Seed that picks the first hot set.
     pub seed: u64,
     /// Pages anywhere in the region that each pass touches beside the hot set.
     pub elsewhere: usize,
@@ -20,9 +20,9 @@ pub struct HotSet {
     pub heap: bool,
     /// Whether the region is backed by huge pages.
     pub thp: bool,
-    /// NUMA node that the region starts on.
+    /// NUMA node on which the region starts.
     pub node: u32,
-    /// The processor that it keeps to.
+    /// The processor to which the process keeps.
     pub processor: usize,
     /// Pause between two passes.
     pub pause_ms: u64,
@@ -49,11 +49,11 @@ impl Default for HotSet {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Load {
-    /// Names its socket.
+    /// Name of the client's socket.
     pub name: String,
     /// The server's Unix socket.
     pub server: String,
-    /// Keys that are there.
+    /// Number of keys.
     pub keys: usize,
     /// Bytes of each value.
     pub value_bytes: usize,
@@ -61,15 +61,15 @@ pub struct Load {
     pub hot_percent: usize,
     /// Share of the requests that are for hot keys.
     pub hot_request_percent: usize,
-    /// Picks the first hot keys.
+    /// Seed that picks the first hot keys.
     pub seed: u64,
-    /// The processor that it keeps to; the server's own, so that each answer is a switch of processes.
+    /// The processor to which the client keeps; the server's own, so that each answer is a switch of processes.
     pub processor: usize,
 }
 
 impl Default for Load {
     /// A few large values: a request touches many pages, so that DAMON, which looks at one page of a range at a time,
-    /// sees a range that is hot in part plainly even where an emulated server answers few requests.
+    /// sees a range that is hot in part plainly even if an emulated server answers few requests.
     fn default() -> Self {
         Self {
             name: "load".to_owned(),
@@ -84,7 +84,7 @@ impl Default for Load {
     }
 }
 
-/// Where a workload of this name answers.
+/// Path of the socket on which a workload of this name answers.
 #[must_use]
 pub fn socket_path(name: &str) -> String {
     format!("/run/lab/{name}.sock")

@@ -1,11 +1,11 @@
-//! Where this program runs and where its memory comes from. Children inherit both.
+//! The processor of this program and the node of its memory. Children inherit both.
 
 use std::io;
 
-/// From now on pages come from `node` while it has room. Pages that are there may be moved anywhere.
+/// Lets pages come from `node` from now on while it has room. Pages that are there may be moved anywhere.
 ///
 /// # Errors
-/// When there is no such node.
+/// If there is no such node.
 pub fn prefer(node: u32) -> io::Result<()> {
     let nodes: libc::c_ulong = 1_u64
         .checked_shl(node)
@@ -13,7 +13,7 @@ pub fn prefer(node: u32) -> io::Result<()> {
     set_policy(libc::MPOL_PREFERRED, &raw const nodes)
 }
 
-/// From now on pages come from where they are wanted.
+/// Lets pages come from the node of the processor that touches them, from now on.
 ///
 /// # Errors
 /// None that is known.
@@ -39,7 +39,7 @@ fn set_policy(mode: i32, nodes: *const libc::c_ulong) -> io::Result<()> {
 /// Keeps this program on one processor.
 ///
 /// # Errors
-/// When there is no such processor.
+/// If there is no such processor.
 pub fn pin(processor: usize) -> io::Result<()> {
     // SAFETY: a set of bits, of which none is a valid value.
     let mut set: libc::cpu_set_t = unsafe { std::mem::zeroed() };

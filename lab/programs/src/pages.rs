@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-/// Bytes in the pages that everything here counts.
+/// Bytes in a page, as everything here counts them.
 pub const PAGE_SIZE: usize = 4096;
 
 /// A run of guest frames: the first one's number and how many there are.
@@ -57,14 +57,14 @@ pub fn total(ranges: &[PageRange]) -> u64 {
     ranges.iter().map(|range| range.count).sum()
 }
 
-/// Where the kernel says a set of pages is.
+/// The nodes of a set of pages, as the kernel says.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Placement {
     /// Pages on each NUMA node.
     pub nodes: BTreeMap<i32, u64>,
     /// Pages that are in no memory at all.
     pub absent: u64,
-    /// Pages the kernel answered with an error, by errno.
+    /// Pages that the kernel answered with an error, by errno.
     pub errors: BTreeMap<i32, u64>,
 }
 

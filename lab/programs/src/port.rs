@@ -17,7 +17,7 @@ const CLASS: &str = "/sys/class/virtio-ports";
 /// Opens the virtio-serial port called `name`. The kernel lets one process open a port at a time.
 ///
 /// # Errors
-/// When there is no such port or somebody else has it open.
+/// If there is no such port or somebody else has it open.
 pub fn open(name: &str, nonblocking: bool) -> Result<File> {
     let device = find(name)?;
     OpenOptions::new()

@@ -1,4 +1,4 @@
-//! The memory the workload uses, filled so that every page can be checked.
+//! The memory that the workload uses, filled so that every page can be checked.
 //!
 //! A page holds a tag that names it, a pattern, and in its last word a counter of writes.
 
@@ -10,13 +10,13 @@ const COUNTER: usize = WORDS - 1;
 const HUGE_PAGE: usize = 2 << 20;
 const MAGIC: u64 = 0x7E22_ACE0_0000_0000;
 
-/// Where a region is mapped.
+/// The place of a region's mapping.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Place {
     /// Away from all that the kernel reads and writes for this process, so that no entry of a top-level
     /// table serves both.
     FarAway,
-    /// Where the kernel puts it.
+    /// A place that the kernel chooses.
     Anywhere,
     /// On the heap: what `brk(2)` gives.
     Heap,
@@ -32,7 +32,7 @@ impl Region {
     /// Maps and fills `mib` MiB.
     ///
     /// # Errors
-    /// When there is no such memory.
+    /// If there is no such memory.
     pub fn new(mib: usize, huge_pages: bool, place: Place) -> Result<Self> {
         let bytes = mib << 20;
         if bytes == 0 {
@@ -63,13 +63,13 @@ impl Region {
         self.pages
     }
 
-    /// The address the region starts at.
+    /// The address at which the region starts.
     #[must_use]
     pub fn address(&self) -> usize {
         self.words.addr()
     }
 
-    /// One read and, if asked, one write; false if the page is not the one it should be.
+    /// One read and, if asked, one write; false if the page is not the one that it should be.
     #[must_use]
     pub fn touch(&self, page: usize, write: bool) -> bool {
         if write {
@@ -136,15 +136,15 @@ fn pattern(page: usize, word: usize) -> u64 {
     mixed ^ (mixed >> 29)
 }
 
-/// Where [`Place::FarAway`] is, if nothing is there.
+/// Address of [`Place::FarAway`], if nothing is there.
 const FAR_AWAY: usize = 1 << 45;
 
-/// Room for `bytes` and to align them.
-fn map(wish: *mut libc::c_void, bytes: usize) -> std::io::Result<*mut libc::c_void> {
-    // SAFETY: a fresh anonymous mapping where nothing is yet; the address is a wish.
+/// Maps room for `bytes` and to align them.
+fn map(hint: *mut libc::c_void, bytes: usize) -> std::io::Result<*mut libc::c_void> {
+    // SAFETY: a fresh anonymous mapping where nothing is yet; the address is a hint.
     let start = unsafe {
         libc::mmap(
-            wish,
+            hint,
             bytes + HUGE_PAGE,
             libc::PROT_READ | libc::PROT_WRITE,
             libc::MAP_PRIVATE | libc::MAP_ANONYMOUS,
@@ -158,7 +158,7 @@ fn map(wish: *mut libc::c_void, bytes: usize) -> std::io::Result<*mut libc::c_vo
     Ok(start)
 }
 
-/// The same at the end of the heap.
+/// Extends the heap by room for `bytes` and to align them.
 fn extend_heap(bytes: usize) -> std::io::Result<*mut libc::c_void> {
     // SAFETY: the heap only grows, and the allocator takes what it did not ask for as somebody else's.
     let start = unsafe { libc::sbrk(libc::intptr_t::try_from(bytes + HUGE_PAGE).unwrap_or(0)) };

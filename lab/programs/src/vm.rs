@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-/// How to start an L2 guest; the argument of `lab-host start-vm`, as JSON.
+/// The shape of an L2 guest; the argument of `lab-host start-vm`, as JSON.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct VmSpec {
@@ -10,11 +10,11 @@ pub struct VmSpec {
     pub name: String,
     /// RAM. Below 3 GiB, so that the offset in the backing file is the guest physical address.
     pub memory_mib: u64,
-    /// Memory that the workload fills.
+    /// Memory that the workload fills, MiB.
     pub region_mib: u64,
     /// Share of the region's pages that the workload keeps touching.
     pub hot_percent: u64,
-    /// Picks the first hot set.
+    /// Seed that picks the first hot set.
     pub seed: u64,
     /// Whether the hot set is one run of pages of the region instead of scattered ones.
     pub clustered: bool,
@@ -24,49 +24,49 @@ pub struct VmSpec {
     pub host_thp: bool,
     /// Pause between two passes over the hot set.
     pub pause_ms: u64,
-    /// NUMA node of L1 that the guest's RAM starts on, where the policy is to prefer it.
+    /// NUMA node of L1 on which the guest's RAM starts, if the policy is to prefer it.
     pub node: u32,
-    /// RAM that only QEMU sees, as of a VM that was started without any thought of Terrace.
+    /// Whether only QEMU sees the RAM, as of a VM that was started without any thought of Terrace.
     pub private: bool,
     /// The NUMA policy of the RAM.
     pub policy: RamPolicy,
-    /// The first part of the RAM, which the guest sees as a node of its own and which is bound to L1's fast
+    /// The first part of the RAM, MiB, which the guest sees as a node of its own and which is bound to L1's fast
     /// node, as the rest is to the slow one; 0 is a guest with one node.
     pub fast_mib: u64,
     /// Whether the guest's initial file system holds [`AGENT_FILES`] too, and the guest has the agent's
     /// channel.
     pub agent: bool,
-    /// L1's port that the guest's truth channel leads to.
+    /// Name of L1's port to which the guest's truth channel leads.
     pub truth_port: String,
 }
 
-/// The guest's own node of fast memory, where it has two.
+/// The guest's own node of fast memory, if it has two nodes.
 pub const GUEST_FAST_NODE: i32 = 0;
 
-/// Its slow one.
+/// The guest's own node of slow memory.
 pub const GUEST_SLOW_NODE: u32 = 1;
 
-/// What is appended to a guest's initial file system, in L1.
+/// The archive in L1 that is appended to a guest's initial file system.
 pub const AGENT_FILES: &str = "/run/lab/agent.cpio";
 
 /// The agent's end of its channel, by the name of the guest's port.
 pub const AGENT_PORT: &str = "org.terrace.agent.0";
 
-/// The host's end of it.
+/// Path of the host's end of the agent's channel.
 #[must_use]
 pub fn agent_socket_path(vm: &str) -> String {
     format!("/run/terrace/agent/{vm}.sock")
 }
 
-/// Where the pages of a guest's RAM may be.
+/// The nodes on which the pages of a guest's RAM may be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum RamPolicy {
-    /// On the guest's node first.
+    /// The guest's node first.
     Preferred,
-    /// Where the kernel puts them.
+    /// The nodes that the kernel chooses.
     None,
-    /// Where the kernel puts them, and NUMA balancing may move them.
+    /// The nodes that the kernel chooses; NUMA balancing may move the pages.
     Balanced,
 }
 
@@ -92,7 +92,7 @@ impl Default for VmSpec {
     }
 }
 
-/// Truth ports that L1 has: as many guests can be asked for their hot sets.
+/// Number of L1's truth ports: as many guests can be asked for their hot sets.
 pub const TRUTH_PORTS: usize = 4;
 
 /// The name of L1's truth port of guest `index`, from 1 to [`TRUTH_PORTS`].
@@ -113,19 +113,19 @@ pub fn ram_path(spec: &VmSpec) -> String {
     format!("{folder}/{}.ram", spec.name)
 }
 
-/// Where L1 keeps the process id of a guest's QEMU.
+/// Path of the file in L1 with the process id of a guest's QEMU.
 #[must_use]
 pub fn pid_path(vm: &str) -> String {
     format!("/run/lab/{vm}.pid")
 }
 
-/// What a guest prints on its console.
+/// Path of the file with a guest's console output.
 #[must_use]
 pub fn console_path(vm: &str) -> String {
     format!("/run/lab/{vm}.console")
 }
 
-/// The QMP socket of a guest. It serves one client, which is the daemon under test.
+/// Path of a guest's QMP socket. It serves one client, which is the daemon under test.
 #[must_use]
 pub fn qmp_path(vm: &str) -> String {
     format!("/run/terrace/qmp/{vm}.sock")

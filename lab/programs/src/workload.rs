@@ -3,7 +3,7 @@
 use crate::hotset::{self, Layout, Xorshift};
 use crate::region::Region;
 
-/// The region, its hot set and what was done to it.
+/// The region, its hot set and the passes over it.
 pub struct Workload {
     /// Whether passes are made.
     pub running: bool,
@@ -26,7 +26,7 @@ pub struct Workload {
 }
 
 impl Workload {
-    /// The hot set is that share of the region's pages.
+    /// A workload whose hot set is that share of the region's pages.
     #[must_use]
     pub fn new(region: Region, hot_percent: usize, layout: Layout, seed: u64) -> Self {
         let mut workload = Self {
@@ -59,19 +59,19 @@ impl Workload {
         self.hot.len()
     }
 
-    /// How the hot pages lie.
+    /// The layout of the hot pages.
     #[must_use]
     pub fn layout(&self) -> Layout {
         self.layout
     }
 
-    /// What picked the hot set.
+    /// The seed that picked the hot set.
     #[must_use]
     pub fn seed(&self) -> u64 {
         self.seed
     }
 
-    /// Where the region starts.
+    /// Address at which the region starts.
     #[must_use]
     pub fn address(&self) -> usize {
         self.region.address()
@@ -82,7 +82,7 @@ impl Workload {
         self.hot.iter().map(|page| *page as usize)
     }
 
-    /// Those of them that passes write to.
+    /// The indices of the hot pages that passes write to.
     pub fn written_indices(&self) -> impl Iterator<Item = usize> {
         let pages = self.hot_indices().enumerate();
         pages

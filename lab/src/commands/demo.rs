@@ -1,6 +1,7 @@
 //! The demonstration: a person watches a real VM's hot pages come into fast memory, and sees why.
 
 use std::fs;
+use std::io::IsTerminal as _;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
@@ -74,8 +75,14 @@ fn heading(text: &str) {
 /// Runs `terrace …` in L1 and shows the command and its answer.
 fn terrace(lab: &mut Lab, arguments: &str) -> Result<()> {
     println!("$ terrace {arguments}");
+    // Its output comes through a pipe of the lab to this program's terminal, if it has one.
+    let colours = if std::io::stdout().is_terminal() {
+        "CLICOLOR_FORCE=1 "
+    } else {
+        ""
+    };
     // A finding of `doctor` makes it exit with 1; that is no failure of the demonstration.
-    lab.stream(&format!("terrace {arguments}"), PATIENCE, |line| {
+    lab.stream(&format!("{colours}terrace {arguments}"), PATIENCE, |line| {
         println!("{line}")
     })?;
     println!();

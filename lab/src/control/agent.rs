@@ -20,22 +20,22 @@ const PID: &str = "/run/terrace/agent.pid";
 /// Longest time for anything that is counted in epochs of half a second.
 const PATIENCE: Duration = Duration::from_secs(300);
 
-/// What a test changes in the agent's configuration.
+/// The settings that a test changes in the agent's configuration.
 #[derive(Clone, Copy, Debug)]
 pub struct AgentSetup {
-    /// Where samples come from.
+    /// The source of samples.
     pub sampler: &'static str,
-    /// What the tree of ranges starts from.
+    /// The start of the tree of ranges.
     pub root: &'static str,
     /// Whether pages may be moved.
     pub moves: bool,
     /// The one process that is managed.
     pub process: &'static str,
-    /// Smaller processes are left alone.
+    /// Least size of a process that is managed.
     pub min: &'static str,
     /// Most fast memory of all processes together.
     pub fast: &'static str,
-    /// More sections.
+    /// More sections of the configuration.
     pub sections: &'static str,
 }
 
@@ -57,7 +57,7 @@ impl AgentSetup {
         ..Self::SEEDED
     };
 
-    /// The configuration file.
+    /// The text of the configuration file.
     pub fn text(self) -> String {
         let Self {
             sampler,
@@ -76,7 +76,7 @@ impl AgentSetup {
     }
 }
 
-/// What the agent says of itself, and what was asked at the same time.
+/// The agent's status, with the answers to what was asked at the same time.
 #[derive(Clone, Debug)]
 pub struct AgentStatus(pub Value);
 
@@ -107,7 +107,7 @@ impl AgentStatus {
             .sum()
     }
 
-    /// What happened lately, in the agent's words.
+    /// The latest events, in the agent's words.
     pub fn events(&self) -> String {
         let events = self.0["events"].as_array().into_iter().flatten();
         let lines = events.map(|event| {
@@ -120,7 +120,7 @@ impl AgentStatus {
         lines.collect()
     }
 
-    /// The sampler, and what moving costs the agent.
+    /// The agent's costs and work as text: sampler, CPU time, memory, ranges and moves.
     pub fn cost(&self) -> Result<String> {
         let epochs = self.epochs()?.max(1);
         Ok(format!(
@@ -140,7 +140,7 @@ impl AgentStatus {
 }
 
 impl Lab {
-    /// Puts the agent and its configuration where guests that are started with it find them.
+    /// Puts the agent and its configuration into the archive for guests that are started with it.
     pub fn push_agent_files(&mut self, setup: AgentSetup) -> Result<()> {
         let built = programs::build_product()?;
         let agent = built.iter().find(|path| path.ends_with(programs::AGENT));
@@ -190,7 +190,7 @@ impl Lab {
         })
     }
 
-    /// The agent is still there; says what it cost and did, and ends it.
+    /// Ends the agent, which must be still there, and prints its costs and events.
     pub fn finish_agent(&mut self) -> Result<()> {
         let status = self.agent_status()?;
         println!("{}\n{}", status.cost()?, status.events());
@@ -203,7 +203,7 @@ impl Lab {
         Ok(asked.exit == 0)
     }
 
-    /// What the agent says of itself.
+    /// The agent's status.
     pub fn agent_status(&mut self) -> Result<AgentStatus> {
         let answer = self.check("terrace-agent status --json")?;
         let status = serde_json::from_str(&answer);
@@ -231,8 +231,8 @@ impl Lab {
         })
     }
 
-    /// The epochs until at least 90 % of a workload's hot set is in fast memory, counted from epoch `first`;
-    /// nothing if it takes more than `most`. Says how it goes.
+    /// The epochs until at least 90 % of a workload's hot set is in fast memory, counted from epoch `first`. `None`
+    /// if it takes more than `most`. Prints how it goes.
     pub fn epochs_to_place(&mut self, name: &str, first: u64, most: u64) -> Result<Option<u64>> {
         let mut last = None;
         self.wait_until("the hot set is in fast memory", PATIENCE, |lab| {
@@ -249,7 +249,7 @@ impl Lab {
         })
     }
 
-    /// Where the hot set was, and the agent's status right after.
+    /// How much of the hot set was in fast memory, and the agent's status right after.
     fn look_at_epoch(&mut self, name: &str) -> Result<(HotOnFast, AgentStatus)> {
         let answer = self.check(&format!(
             "lab-native ask {name} truth | lab-native placement && terrace-agent status --json"

@@ -14,7 +14,7 @@ use terrace_lab_programs::port;
 use crate::machine::process::Process;
 use crate::progress::Wait;
 
-/// How often a wait looks whether the machine is still alive.
+/// Time between two looks of a wait at whether the machine is still alive.
 const LOOK: Duration = Duration::from_millis(500);
 
 /// Time that L1 has to kill a command.
@@ -58,7 +58,7 @@ impl Control {
     /// Runs a shell command, handing on its output piece by piece; returns its exit code.
     ///
     /// # Errors
-    /// When it takes longer than `timeout` (it is killed then) or the machine is gone.
+    /// If it takes longer than `timeout` (it is killed then) or the machine is gone.
     pub fn run(
         &mut self,
         process: &Process,
@@ -129,7 +129,7 @@ impl Control {
         sent.context("control channel of L1")
     }
 
-    /// The next frame, or nothing if the deadline comes first.
+    /// The next frame. `None` if the deadline comes first.
     fn next(&mut self, process: &Process, deadline: Instant) -> Result<Option<Frame>> {
         loop {
             match self.decoder.next_frame()? {

@@ -21,26 +21,26 @@ const START: Duration = Duration::from_secs(120);
 const FILE: &str = "/run/terrace/terrace.toml";
 const LOG: &str = "/run/terrace/terraced.log";
 
-/// What a test changes in the daemon's configuration.
+/// The settings that a test changes in the daemon's configuration.
 #[derive(Clone, Copy, Debug)]
 pub struct Setup {
     /// The engine's policy.
     pub policy: &'static str,
     /// Whether pages may be moved.
     pub moves: bool,
-    /// From one round of a VM to the next, where its scans have the CPU time for it.
+    /// Time from one round of a VM to the next, ms, if its scans have the CPU time for it.
     pub period_ms: u64,
     /// More lines of `[engine]`.
     pub engine: &'static str,
     /// More lines of `[defaults]`, which hold for every VM.
     pub defaults: &'static str,
-    /// More sections.
+    /// More sections of the configuration.
     pub sections: &'static str,
 }
 
 impl Setup {
-    /// The main job, with a fast tier that holds little more than the hot set, so that pages are
-    /// exchanged when it moves.
+    /// The main job, with a fast tier that holds little more than the hot set, so that pages are exchanged when the
+    /// hot set moves.
     pub const VTMM: Self = Self {
         policy: "vtmm",
         moves: true,
@@ -50,7 +50,7 @@ impl Setup {
         sections: "",
     };
 
-    /// Rounds of the default length, but started more often than once a minute.
+    /// The text of the configuration: rounds of the default length, but started more often than once a minute.
     fn text(self) -> String {
         let Self {
             policy,
@@ -78,7 +78,7 @@ pub struct HotOnFast {
 }
 
 impl HotOnFast {
-    /// At least 95 % of the hot pages.
+    /// Whether at least 95 % of the hot pages are on the fast node.
     pub fn is_placed(self) -> bool {
         self.fast * 100 >= self.hot * 95
     }
@@ -111,7 +111,7 @@ impl Lab {
         Ok(())
     }
 
-    /// Starts the daemon with the configuration that is there.
+    /// Starts the daemon with the configuration that was written before.
     pub fn launch_daemon(&mut self) -> Result<()> {
         self.check(&format!(
             "setsid terraced --config {FILE} </dev/null >>{LOG} 2>&1 & echo $! >/run/terrace/pid"
@@ -132,7 +132,7 @@ impl Lab {
         })
     }
 
-    /// A guest as `terrace vms --json` lists it; none while the daemon does not know it.
+    /// A guest as `terrace vms --json` lists it. `None` while the daemon does not know it.
     pub fn vm(&mut self, name: &str) -> Result<Option<Value>> {
         let output = self.run("terrace vms --json", START)?;
         if output.exit != 0 {
@@ -172,7 +172,7 @@ impl Lab {
         })
     }
 
-    /// Whether the hot set is in fast memory within three rounds from now; says how it goes.
+    /// Whether the hot set is in fast memory within three rounds from now; prints how it goes.
     pub fn converges_within_three_rounds(&mut self, name: &str) -> Result<bool> {
         let first = self.rounds(name)?;
         println!("before: {}", self.hot_on_fast(name)?);
@@ -187,7 +187,7 @@ impl Lab {
         Ok(false)
     }
 
-    /// Every byte of a guest's region is what the guest wrote.
+    /// Expects every byte of a guest's region to be what the guest wrote.
     pub fn expect_intact(&mut self, name: &str) -> Result<()> {
         let verified = self.guest_of(name, "verify")?;
         if verified["bad"] != 0 || verified["errors"] != 0 {

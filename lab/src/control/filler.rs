@@ -1,12 +1,13 @@
-//! What takes the fast node's memory away from everybody else.
+//! Fills the fast node, so that nobody else gets its memory.
 
 use anyhow::{Context, Result};
 
 use super::lab::Lab;
 
 impl Lab {
-    /// A file bound to the fast node takes nearly all that is free there. Where something else took memory meanwhile,
-    /// the kernel ends whoever writes it (and not the largest process, QEMU): the node is as full as it gets then.
+    /// Fills nearly all that is free on the fast node, by a file bound to it. If something else took memory
+    /// meanwhile, the kernel ends the program that writes it (and not the largest process, QEMU): the node is as full
+    /// as it gets then.
     pub fn fill_fast_node(&mut self, left_mib: u64) -> Result<()> {
         let free =
             self.check("awk '/MemFree/ {print $4}' /sys/devices/system/node/node0/meminfo")?;
@@ -26,7 +27,7 @@ impl Lab {
         Ok(())
     }
 
-    /// Gives it back.
+    /// Gives the memory back.
     pub fn empty_fast_node(&mut self) -> Result<()> {
         self.check("rm /run/filler/all && umount /run/filler")
             .map(drop)

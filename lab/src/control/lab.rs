@@ -20,14 +20,14 @@ use crate::machine::snapshot;
 use crate::progress::{Wait, say};
 use crate::{places, programs};
 
-/// Longest boot of a machine that is waited for; an emulated one on a busy machine is slow.
+/// Longest wait for a machine's boot; an emulated one on a busy machine is slow.
 const BOOT: Duration = Duration::from_secs(600);
 
 /// Longest time for the lab's own small commands and for a guest's answer.
 const SHORT: Duration = Duration::from_secs(120);
 
-/// Stops the guests' QEMUs and waits until every thread of theirs has stopped. QEMU 7.2 writes
-/// snapshots that it cannot read again when a CPU of L1 is just executing a guest.
+/// Command that stops the guests' QEMUs and waits until every thread of theirs has stopped. QEMU 7.2 writes snapshots
+/// that it cannot read again when a CPU of L1 is just executing a guest.
 const FREEZE_GUESTS: &str = "for file in /run/lab/*.pid; do
     kill -STOP $(cat $file) || exit
     while grep -qv ') T ' /proc/$(cat $file)/task/*/stat; do sleep 0.02; done
@@ -35,7 +35,7 @@ done";
 
 const THAW_GUESTS: &str = "kill -CONT $(cat /run/lab/*.pid)";
 
-/// What a command in L1 printed and how it ended.
+/// The result of a command in L1: its output and its exit code.
 #[derive(Clone, Debug, Default)]
 pub struct Output {
     /// Standard output.
@@ -54,8 +54,7 @@ pub struct Lab {
 }
 
 impl Lab {
-    /// Starts a lab called `name`: from its snapshot if there is one, else by booting, after which
-    /// there is one.
+    /// Starts a lab called `name`: from its snapshot if there is one, else by booting, which also takes a snapshot.
     pub fn start(blueprint: &Blueprint, name: &str, life: Lifetime) -> Result<Self> {
         let lock = places::lock("snapshots")?;
         if blueprint.has_snapshot()? {
@@ -79,7 +78,7 @@ impl Lab {
         })
     }
 
-    /// The same machine after it was reset, once it answers again.
+    /// The same machine after a reset, once it answers again.
     pub fn after_a_reboot(self) -> Result<Self> {
         let Self {
             process, control, ..
@@ -183,7 +182,7 @@ impl Lab {
         self.run_with_input(command, "", timeout)
     }
 
-    /// The same, with something on its standard input.
+    /// Runs a shell command in L1, with something on its standard input.
     pub fn run_with_input(
         &mut self,
         command: &str,
@@ -297,14 +296,14 @@ impl Lab {
         serde_json::from_value(answer["ranges"].clone()).context("ranges of the hot set")
     }
 
-    /// On which nodes these guest frames are, by the word of L1's kernel.
+    /// The nodes of these guest frames, by the word of L1's kernel.
     pub fn placement(&mut self, vm: &str, pages: &[PageRange]) -> Result<Placement> {
         let input = serde_json::to_string(pages)?;
         let answer = self.check_with_input(&format!("lab-host placement {vm}"), &input)?;
         serde_json::from_str(&answer).context("lab-host placement")
     }
 
-    /// On which nodes all of a guest's RAM is.
+    /// The nodes of all of a guest's RAM.
     pub fn residents(&mut self, vm: &str) -> Result<Placement> {
         let answer = self.check(&format!("lab-host residents {vm}"))?;
         serde_json::from_str(&answer).context("lab-host residents")
@@ -316,7 +315,7 @@ impl Lab {
         serde_json::from_str(&answer).context("lab-host frames")
     }
 
-    /// Moves guest frames to a node, 512 pages a call; tells where they are afterwards.
+    /// Moves guest frames to a node, 512 pages a call; returns their nodes afterwards.
     pub fn move_pages(&mut self, vm: &str, pages: &[PageRange], node: i32) -> Result<Placement> {
         let input = serde_json::to_string(pages)?;
         let answer = self.check_with_input(&format!("lab-host move {vm} {node}"), &input)?;
@@ -326,7 +325,7 @@ impl Lab {
     /// Looks until `condition` gives something.
     ///
     /// # Errors
-    /// When the time is up, or a look fails.
+    /// If the time is up, or a look fails.
     pub fn wait_until<T>(
         &mut self,
         what: &str,
@@ -343,13 +342,13 @@ impl Lab {
         }
     }
 
-    /// L1's QEMU is gone, and L1's kernel said nothing.
+    /// Whether L1's QEMU is gone, and L1's kernel said nothing.
     pub fn emulator_ended(&self) -> bool {
         self.process.check_alive().is_err() && is_silent(&self.process.console_tail())
     }
 
-    /// A guest's QEMU ended as it does when the guest resets itself (status 0, under `-no-reboot`),
-    /// and the guest's kernel said nothing.
+    /// Whether a guest's QEMU ended as it does when the guest resets itself (status 0, under `-no-reboot`), and the
+    /// guest's kernel said nothing.
     pub fn guest_reset_in_silence(&mut self) -> bool {
         let reset = "for log in /run/lab/*.log; do \
                      grep -q 'ended: exit status: 0' $log && ! grep -q 'terminating on signal' $log && echo ended && cat ${log%.log}.console; \
@@ -358,7 +357,7 @@ impl Lab {
         output.is_ok_and(|output| output.stdout.contains("ended") && is_silent(&output.stdout))
     }
 
-    /// What can be said about a failure: L1's console and the product's logs.
+    /// The evidence about a failure: L1's console and the product's logs.
     pub fn diagnosis(&mut self) -> String {
         let logs = "for f in /run/terrace/*.log /run/lab/*.log /run/lab/*.console; do \
                     [ -s $f ] && echo \"--- end of L1:$f ---\" && tail -n 60 $f; done";
@@ -370,7 +369,7 @@ impl Lab {
     }
 }
 
-/// A console on which no kernel tells why it ended.
+/// Whether no kernel tells on a console why it ended.
 fn is_silent(console: &str) -> bool {
     let told = ["Kernel panic", "Oops", "BUG:", "Out of memory"];
     !told.iter().any(|word| console.contains(word))

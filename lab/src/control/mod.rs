@@ -1,4 +1,4 @@
-//! A running lab: the channels into it, and what is done in it by them.
+//! A running lab: the channels into it, and the work that is done in it by them.
 
 pub mod agent;
 mod channel;

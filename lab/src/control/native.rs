@@ -1,6 +1,6 @@
 //! Programs of L1's own: L1 as a guest with a NUMA node per tier, instead of as a host.
 //!
-//! What is hot is a workload's own word; where it is, is the word of L1's kernel.
+//! A workload tells which of its pages are hot; L1's kernel tells where they are.
 
 use std::time::Duration;
 
@@ -16,7 +16,7 @@ use crate::programs;
 /// Longest time until a workload has filled its memory.
 const START: Duration = Duration::from_secs(120);
 
-/// Puts `lab-native` into L1.
+/// Path of `lab-native` in L1.
 const PROGRAM: &str = "/bin/lab-native";
 
 impl Lab {
@@ -45,7 +45,7 @@ impl Lab {
         Ok(())
     }
 
-    /// Starts a process with a hot set and waits until it works on it.
+    /// Starts a process with a hot set and waits until it touches it.
     pub fn start_hot_set(&mut self, spec: &HotSet) -> Result<()> {
         let json = serde_json::to_string(spec)?;
         self.start_workload(&spec.name, &format!("lab-native hotset '{json}'"))
@@ -81,7 +81,7 @@ impl Lab {
         }
     }
 
-    /// On which nodes the pages are that a workload names when asked for `what`.
+    /// The nodes of the pages that a workload names when asked for `what`.
     pub fn native_placement(&mut self, name: &str, what: &str) -> Result<Placement> {
         let answer = self.check(&format!(
             "lab-native ask {name} {what} | lab-native placement"
@@ -98,7 +98,7 @@ impl Lab {
         })
     }
 
-    /// Every byte of a workload is what it wrote, and everything it read was right.
+    /// Expects every byte of a workload to be what it wrote, and everything that it read to be right.
     pub fn expect_native_intact(&mut self, name: &str) -> Result<()> {
         let verified = self.ask(name, "verify")?;
         for count in ["bad", "errors", "churn_errors", "mapped_errors"] {

@@ -14,7 +14,7 @@ use crate::machine::images::{self, LIBRARIES};
 const PROGRAM: &str = "usr/bin/redis-server";
 const FOLDER: &str = "/redis";
 
-/// In memory alone, and with `DEBUG OBJECT`, which tells where keys are.
+/// Options of redis-server: in memory alone, and with `DEBUG OBJECT`, which tells where keys are.
 const OPTIONS: &str =
     "--port 0 --save '' --appendonly no --enable-debug-command yes --daemonize no";
 

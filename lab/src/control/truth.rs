@@ -70,7 +70,7 @@ impl Truth {
         stream.write_all(line.as_bytes()).context("truth channel")
     }
 
-    /// A whole line, or nothing if none came in time.
+    /// A whole line. `None` if none came in time.
     fn receive(&mut self) -> Result<Option<Value>> {
         match self.reader.read_until(b'\n', &mut self.line) {
             Ok(0) => bail!("L1's QEMU closed the truth channel"),

@@ -15,14 +15,14 @@ use crate::machine::emulator;
 use crate::programs;
 use crate::progress::Wait;
 
-/// The folder of monitors in the daemon's.
+/// The folder of monitors in the daemon's folder.
 pub const MONITORS: &str = "monitors";
 
 const SOCKET: &str = "daemon";
 const FILE: &str = "daemon.toml";
 const LOG: &str = "daemon.log";
 
-/// Longest time until it knows a guest, on a busy machine.
+/// Longest time until the daemon knows a guest, on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(180);
 
 /// `terraced`, which finds a guest by its monitor; it ends with this value.
@@ -35,7 +35,7 @@ pub struct Daemon {
 /// A short name of the daemon's folder: addresses of sockets hold 107 bytes.
 struct ShortName(PathBuf);
 
-/// What `terrace show` says of a tier.
+/// A tier as `terrace show` reports it.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 pub struct Tier {
     pub name: String,
@@ -64,18 +64,19 @@ impl Daemon {
         })
     }
 
-    /// A file of its folder, by a short name.
+    /// Path of a file in the daemon's folder, by a short name.
     pub fn path(&self, name: &str) -> String {
         self.folder.0.join(name).display().to_string()
     }
 
-    /// Starts it with these lines about the guest, and waits until it knows the guest. Nobody is looked for who may
-    /// have pinned its memory: in a container the first process is beyond what may be looked at.
+    /// Starts the daemon with these lines about the guest, and waits until it knows the guest. The daemon does not
+    /// look for processes that pinned the guest's memory: in a container the first process is beyond what may be
+    /// looked at.
     pub fn start(&mut self, about_the_guest: &str) -> Result<()> {
         self.start_looking(&format!("nobody_pins = true\n{about_the_guest}"))
     }
 
-    /// The same, and it looks who has the guest's memory.
+    /// Starts the daemon as [`Daemon::start`] does, but it looks who has the guest's memory.
     pub fn start_looking(&mut self, about_the_guest: &str) -> Result<()> {
         let text = format!(
             "[daemon]\nsocket = \"{}\"\n\
@@ -111,12 +112,12 @@ impl Daemon {
         }
     }
 
-    /// `terrace resize`; a tier without a size stays as it is. What it answers.
+    /// Runs `terrace resize`; a tier without a size stays as it is. Returns the answer.
     pub fn resize(&self, fast: Option<u64>, slow: Option<u64>) -> Result<String> {
         self.order(fast, slow, &[])
     }
 
-    /// `terrace resize --wait`: the same, once the guest has done it.
+    /// Runs `terrace resize --wait`, which ends once the guest has done it. Returns the answer.
     pub fn resize_and_wait(&self, fast: Option<u64>, slow: Option<u64>) -> Result<String> {
         self.order(fast, slow, &["--wait", "--timeout", "3m"])
     }
@@ -135,7 +136,7 @@ impl Daemon {
         Ok(answer)
     }
 
-    /// `terrace vms --json`: the guest's line.
+    /// The guest's entry in `terrace vms --json`.
     pub fn vm(&self) -> Result<Value> {
         let text = self.folder.terrace(&["vms", "--json"])?;
         let list: Value = serde_json::from_str(&text).context("terrace vms --json")?;
@@ -146,7 +147,7 @@ impl Daemon {
             .with_context(|| format!("no {}: {text}", self.vm))
     }
 
-    /// The last round of the guest that ended, by `terrace show --json`; none before there was one.
+    /// The last round of the guest that ended, by `terrace show --json`. `None` before there was one.
     pub fn last_round(&self) -> Result<Option<Value>> {
         let text = self.folder.terrace(&["show", self.vm, "--json"])?;
         let detail: Value = serde_json::from_str(&text).context("terrace show --json")?;
@@ -154,7 +155,7 @@ impl Daemon {
         Ok(rounds.and_then(|rounds| rounds.last().cloned()))
     }
 
-    /// What `terrace events` prints.
+    /// The output of `terrace events`.
     pub fn events(&self) -> Result<String> {
         self.folder.terrace(&["events"])
     }
@@ -179,7 +180,7 @@ impl Daemon {
         Ok(all)
     }
 
-    /// `terrace show --json`: how the guest's elastic memory stands.
+    /// The guest's elastic memory, by `terrace show --json`.
     pub fn tiers(&self) -> Result<Vec<Tier>> {
         let text = self.folder.terrace(&["show", self.vm, "--json"])?;
         let mut detail: Value = serde_json::from_str(&text).context("terrace show --json")?;
@@ -188,7 +189,7 @@ impl Daemon {
             .with_context(|| format!("no tiers in terrace show --json: {text}"))
     }
 
-    /// What `terrace show` prints.
+    /// The output of `terrace show`.
     pub fn show(&self) -> Result<String> {
         self.folder.terrace(&["show", self.vm])
     }
@@ -218,7 +219,7 @@ impl ShortName {
     }
 }
 
-/// One of a task that was killed and had the same process id may be there.
+/// Removes a link, if it exists: a task that was killed and had the same process id may have left one.
 fn remove(link: &Path) -> Result<()> {
     match fs::remove_file(link) {
         Err(error) if error.kind() != std::io::ErrorKind::NotFound => {

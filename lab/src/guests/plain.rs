@@ -1,4 +1,4 @@
-//! Plain guests: what they are started from, for whoever starts them.
+//! Plain guests: the files from which they are started, for whoever starts them.
 
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};
@@ -11,10 +11,10 @@ use crate::machine::{emulator, images};
 use crate::progress::say;
 use crate::{host, places, programs};
 
-/// Names the folder for the tests.
+/// Environment variable that names the folder for the tests.
 pub const IMAGES: &str = "TERRACE_GUEST_IMAGES";
 
-/// A folder with all that a guest is started from.
+/// Makes the folder with all files from which a guest is started.
 pub fn prepare() -> Result<PathBuf> {
     let _lock = places::lock("images")?;
     host::install_missing()?;
@@ -36,7 +36,7 @@ pub fn prepare() -> Result<PathBuf> {
     Ok(folder)
 }
 
-/// A script that starts the emulator with options of its caller.
+/// Writes a script that starts the emulator with options of its caller.
 fn write_emulator(path: &Path) -> Result<()> {
     let command = emulator::command()?;
     let mut script = "#!/bin/sh\n".to_owned();

@@ -1,4 +1,4 @@
-//! What guests with a node per tier share.
+//! Shared parts of guests with a node per tier.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -9,7 +9,7 @@ use anyhow::{Context, Result, bail};
 use crate::control::lab::Lab;
 use crate::places;
 
-/// Fast and slow.
+/// Number of tiers: fast and slow.
 pub const TIERS: usize = 2;
 
 pub const MIB: u64 = 1 << 20;
@@ -34,7 +34,8 @@ pub fn host_bytes(machine: &str) -> Result<Vec<u64>> {
     files.into_iter().map(bytes).collect()
 }
 
-/// The files behind the memory backends, likewise, among the descriptors of its QEMU.
+/// The files behind the memory backends of a machine, in the order of QEMU's options, among the descriptors of its
+/// QEMU.
 pub fn host_files(machine: &str) -> Result<Vec<PathBuf>> {
     let pid = fs::read_to_string(places::lab("run")?.join(machine).join("pid"))?;
     let mut fds = Vec::new();
@@ -52,7 +53,7 @@ pub fn host_files(machine: &str) -> Result<Vec<PathBuf>> {
     Ok(fds.into_iter().map(|(_, path)| path).collect())
 }
 
-/// Fails where a guest's kernel complained after the line with this word.
+/// Fails if a guest's kernel complained after the line with this word.
 pub fn expect_a_quiet_kernel(lab: &mut Lab, after: &str) -> Result<()> {
     let log = lab.check(&format!("dmesg | sed 1,/{after}/d"))?;
     for word in [

@@ -9,14 +9,14 @@ use anyhow::{Context, Result, ensure};
 
 use crate::host;
 
-/// The system's archive, and no package installed, so that every library is fetched.
+/// An apt with the system's archive and no package installed, so that every library is fetched.
 pub struct PrivateApt {
     pub folder: PathBuf,
     suite: String,
 }
 
 impl PrivateApt {
-    /// `suite` ends in `-backports`; what it does not hold comes from the release.
+    /// Makes an apt in a folder. `suite` ends in `-backports`; packages that it does not hold come from the release.
     pub fn create(folder: &Path, suite: &str) -> Result<Self> {
         if folder.exists() {
             fs::remove_dir_all(folder)?;

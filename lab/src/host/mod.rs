@@ -1,4 +1,4 @@
-//! Programs and files of the host's distribution that the lab is made of.
+//! The programs and files of the host's distribution of which the lab is made.
 //!
 //! With root they are installed. Without, the packages are downloaded and unpacked into a folder of
 //! our own, and everything is looked up there as well.
@@ -24,10 +24,10 @@ const NEEDED: [(&str, &str); 5] = [
     ("xz-utils", "usr/bin/xz"),
 ];
 
-/// Installs what the lab is made of, where it is missing.
+/// Installs the missing packages of which the lab is made.
 ///
 /// # Errors
-/// When the packages cannot be had; the message names them.
+/// If the packages cannot be had; the message names them.
 pub fn install_missing() -> Result<()> {
     install(&NEEDED)
 }
@@ -53,7 +53,7 @@ pub fn install(needed: &[(&str, &str)]) -> Result<()> {
     })
 }
 
-/// Where a file of the distribution is, given relative to the root.
+/// Path of a file of the distribution, given relative to the root.
 pub fn find(path: &str) -> Result<PathBuf> {
     let own = own_root()?.join(path);
     let system = Path::new("/").join(path);
@@ -74,7 +74,7 @@ pub fn program(path: &str) -> Result<Command> {
     Ok(command)
 }
 
-/// Library folders of what was unpacked without root.
+/// Library folders of the packages that were unpacked without root.
 pub fn own_libraries() -> Result<OsString> {
     let root = own_root()?;
     let folders = ["usr/lib/x86_64-linux-gnu", "lib/x86_64-linux-gnu"].map(|part| root.join(part));
@@ -84,7 +84,7 @@ pub fn own_libraries() -> Result<OsString> {
 /// Runs a command for its output.
 ///
 /// # Errors
-/// When it cannot be started or fails; the message carries what it said.
+/// If it cannot be started or fails; the message carries what it said.
 pub fn output(command: &mut Command) -> Result<String> {
     let Output {
         status,
@@ -134,7 +134,7 @@ fn install_now(packages: &[&str]) -> Result<()> {
     })
 }
 
-/// The lists may be missing, or older than the archive.
+/// Tries something, and again with new package lists: they may be missing, or older than the archive.
 fn or_with_new_lists(attempt: impl Fn() -> Result<()>) -> Result<()> {
     attempt().or_else(|_| {
         refresh_package_lists()?;

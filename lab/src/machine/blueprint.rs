@@ -1,4 +1,4 @@
-//! All that decides what a lab is: made once, started many times.
+//! The blueprint of a lab: made once, started many times.
 
 use std::hash::{DefaultHasher, Hasher};
 
@@ -17,12 +17,12 @@ pub struct Blueprint {
     pub vm: VmSpec,
     /// Shell commands that L1 runs before the guest starts.
     pub before_vm: String,
-    /// Names the snapshot; changes with anything that is part of it.
+    /// Name of the snapshot; changes with anything that is part of it.
     pub key: String,
 }
 
 impl Blueprint {
-    /// Installs, fetches and builds what is missing. `refresh` looks for a newer kernel.
+    /// Installs, fetches and builds missing parts. `refresh` looks for a newer kernel.
     pub fn prepare(vm: &VmSpec, refresh: bool) -> Result<Self> {
         let _lock = places::lock("images")?;
         host::install_missing()?;
@@ -48,7 +48,7 @@ impl Blueprint {
         })
     }
 
-    /// Whether it can start from a snapshot.
+    /// Whether the lab can start from a snapshot.
     pub fn has_snapshot(&self) -> Result<bool> {
         Ok(snapshot::path(&self.key)?.exists())
     }

@@ -12,37 +12,37 @@ const FOLDER: u32 = 0o040_755;
 const REGULAR: u32 = 0o100_755;
 const CHARACTER_DEVICE: u32 = 0o020_600;
 
-/// What is at a path of the image.
+/// The content of a path of the image.
 enum Content {
     Bytes(Vec<u8>),
     Copy(PathBuf),
     Device(u32, u32),
 }
 
-/// An image in the making: a list of paths, relative to the root, and what is there.
+/// An image in the making: a list of paths, relative to the root, and their contents.
 #[derive(Default)]
 pub struct Image {
     entries: Vec<(String, Content)>,
 }
 
 impl Image {
-    /// A file with this content.
+    /// Adds a file with this content.
     pub fn bytes(&mut self, path: &str, bytes: &[u8]) -> &mut Self {
         self.put(path, Content::Bytes(bytes.to_vec()))
     }
 
-    /// A copy of a file of this machine.
+    /// Adds a copy of a file of this machine.
     pub fn copy(&mut self, path: &str, from: &Path) -> &mut Self {
         self.put(path, Content::Copy(from.to_owned()))
     }
 
-    /// The console, without which init has no standard output.
+    /// Adds the console, without which init has no standard output.
     pub fn console(&mut self) -> &mut Self {
         self.put("dev/console", Content::Device(5, 1))
     }
 
-    /// A key that changes with the content. It names files of a cache only: should another Rust
-    /// hash differently, things are built once more.
+    /// A key that changes with the content. It names files of a cache only: if another Rust hashes differently,
+    /// things are built once more.
     pub fn key(&self) -> Result<String> {
         let mut hasher = DefaultHasher::new();
         for (path, content) in &self.entries {

@@ -1,12 +1,10 @@
 //! The QEMU that emulates L1 and the plain guests.
 //!
-//! Versions before 8.2 translate code without a lock on its page: a kernel that patches its own text
-//! while another CPU runs it (static keys) can leave that CPU an old translation, and dies with
-//! "Oops: int3". 7.2 died within 250 switches of one static key, 10.0 lived through 19,250; what lies between was not
-//! tried. Where the
-//! distribution's QEMU is older, its backport is unpacked with all its libraries into a folder of our
-//! own, and the system is left as it is. What runs inside L1 is the distribution's QEMU: it only uses
-//! KVM.
+//! Versions before 8.2 translate code without a lock on its page: a kernel that patches its own text while another
+//! CPU runs it (static keys) can leave that CPU an old translation, and dies with "Oops: int3". 7.2 died within 250
+//! switches of one static key, 10.0 lived through 19,250; the versions between were not tried. If the distribution's
+//! QEMU is older, its backport is unpacked with all its libraries into a folder of our own, and the system is left as
+//! it is. The QEMU inside L1 is the distribution's: it only uses KVM.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -20,10 +18,10 @@ use crate::host::{self};
 use crate::places;
 use crate::progress::say;
 
-/// Names another emulator.
+/// Environment variable that names another emulator.
 pub const OVERRIDE: &str = "TERRACE_LAB_QEMU";
 
-/// Names another one for HyperFlex.
+/// Environment variable that names another emulator for HyperFlex.
 pub const OVERRIDE_VHOST_USER: &str = "TERRACE_LAB_QEMU_VHOST_USER";
 
 /// Oldest version that locks pages which it translates.
@@ -35,7 +33,7 @@ const OLDEST_VHOST_USER: (u32, u32) = (11, 1);
 const SUITE_VHOST_USER: &str = "trixie-backports";
 
 const QEMU: &str = "usr/bin/qemu-system-x86_64";
-/// What the loader of one that was fetched is called.
+/// Name of the loader of an emulator that was fetched.
 const CALLED: &str = "qemu-system-x86_64";
 const EMULATOR: &str = "emulator";
 const EMULATOR_VHOST_USER: &str = "emulator-vhost-user";
@@ -46,25 +44,25 @@ const PACKAGES: [&str; 2] = ["qemu-system-x86", "qemu-system-data"];
 /// A command that runs the emulator, with its firmware's folders as first options.
 ///
 /// # Errors
-/// When there is none that is new enough and none can be fetched.
+/// If there is none that is new enough and none can be fetched.
 pub fn command() -> Result<Command> {
     command_of_at_least(OLDEST, OVERRIDE, || {
         backport(EMULATOR, &format!("{}-backports", apt::codename()?))
     })
 }
 
-/// A command that runs a QEMU with a generic vhost-user device, likewise.
+/// A command that runs a QEMU with a generic vhost-user device, with its firmware's folders as first options.
 ///
 /// # Errors
-/// When there is none that is new enough and none can be fetched.
+/// If there is none that is new enough and none can be fetched.
 pub fn command_with_vhost_user() -> Result<Command> {
     command_of_at_least(OLDEST_VHOST_USER, OVERRIDE_VHOST_USER, || {
         backport(EMULATOR_VHOST_USER, SUITE_VHOST_USER)
     })
 }
 
-/// Programs that QEMUs of ours may run on this machine, as far as they are there: a daemon that is to know them is told
-/// so, because it goes by the program's file and not by its name.
+/// Programs that QEMUs of ours may run on this machine, as far as they are there: a daemon that must know them is
+/// told so, because it goes by the program's file and not by its name.
 pub fn programs() -> Vec<PathBuf> {
     let named = [OVERRIDE, OVERRIDE_VHOST_USER].map(std::env::var_os);
     let named = named.into_iter().flatten().map(PathBuf::from);
@@ -76,7 +74,7 @@ pub fn programs() -> Vec<PathBuf> {
     all.filter_map(|path| path.canonicalize().ok()).collect()
 }
 
-/// The one that the environment names, else the system's if it is new enough, else one that is fetched.
+/// The emulator that the environment names, else the system's if it is new enough, else one that is fetched.
 fn command_of_at_least(
     oldest: (u32, u32),
     variable: &str,
@@ -101,7 +99,7 @@ fn command_of_at_least(
     command_of(&tree)
 }
 
-/// Runs what was unpacked into a folder, with its own libraries.
+/// A command that runs an emulator that was unpacked into a folder, with its own libraries.
 fn command_of(tree: &Path) -> Result<Command> {
     // Later releases have merged /lib64 into /usr.
     let loader = [LOADER, &format!("usr/{LOADER}")]
@@ -123,7 +121,7 @@ fn command_of(tree: &Path) -> Result<Command> {
     with_firmware(command, |folder| Some(tree.join(folder)))
 }
 
-/// Another name for the loader: people who look for QEMUs among the processes go by the program's name.
+/// Gives the loader another name: people who look for QEMUs among the processes go by the program's name.
 fn called_qemu(loader: &Path, tree: &Path) -> Result<PathBuf> {
     let name = tree.join(CALLED);
     // Relative, so that the folder may be moved.
@@ -143,10 +141,10 @@ fn with_firmware(mut command: Command, place: impl Fn(&str) -> Option<PathBuf>) 
     Ok(command)
 }
 
-/// What the emulator calls itself; a snapshot can only be read by the version that wrote it.
+/// The emulator's name and version, in its own words; a snapshot can only be read by the version that wrote it.
 ///
 /// # Errors
-/// When it does not run.
+/// If the emulator does not run.
 pub fn name() -> Result<String> {
     host::output(command()?.arg("--version"))
 }

@@ -14,7 +14,7 @@ use crate::{host, places};
 
 const QEMU: &str = "usr/bin/qemu-system-x86_64";
 
-/// All that QEMU reads to start an L2 guest from a kernel image.
+/// All files that QEMU reads to start an L2 guest from a kernel image.
 const FIRMWARE: [&str; 3] = [
     "usr/share/qemu/qboot.rom",
     "usr/share/qemu/kvmvapic.bin",
@@ -23,7 +23,7 @@ const FIRMWARE: [&str; 3] = [
 
 const LOADER: &str = "lib64/ld-linux-x86-64.so.2";
 
-/// The loader's own default folder, wherever the libraries were.
+/// The loader's own default folder, to which the libraries of all folders go.
 pub const LIBRARIES: &str = "lib/x86_64-linux-gnu";
 
 /// Writes L1's initrd, which holds all of L2, unless one with this content is there.

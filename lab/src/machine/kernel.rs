@@ -21,7 +21,7 @@ const MODULE_FOLDERS: [&str; 3] = ["virt/lib", "arch/x86/kvm", "drivers/virtio"]
 
 /// An unpacked kernel.
 pub struct Kernel {
-    /// Such as `6.12.117+deb12-cloud-amd64`.
+    /// The version, such as `6.12.117+deb12-cloud-amd64`.
     pub version: String,
     folder: PathBuf,
 }

@@ -1,4 +1,4 @@
-//! The machine that is L1: what it boots and on what, its process, and its snapshots.
+//! The machine that is L1: its parts, its process, and its snapshots.
 
 pub mod blueprint;
 pub mod cpio;

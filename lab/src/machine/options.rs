@@ -5,16 +5,16 @@ use std::path::{Path, PathBuf};
 use terrace_lab_programs::port;
 use terrace_lab_programs::vm::{TRUTH_PORTS, truth_port};
 
-/// L1's shell for people.
+/// Socket of L1's shell for people.
 pub const CONSOLE: &str = "console";
-/// QEMU's own control socket.
+/// Socket of QEMU's own monitor.
 pub const QMP: &str = "qmp";
-/// Registers at each reset of a processor: the last word of a machine that ended in silence.
+/// Log of registers at each reset of a processor: the last word of a machine that ended in silence.
 pub const RESETS_LOG: &str = "resets.log";
-/// What L1's kernel and init print.
+/// Log of the output of L1's kernel and init.
 pub const CONSOLE_LOG: &str = "console.log";
 
-/// What L1 boots and on what.
+/// The parts of L1 and the processor on which it runs.
 pub struct Machine {
     /// Value of QEMU's `-accel`.
     pub accelerator: String,
@@ -25,7 +25,7 @@ pub struct Machine {
 }
 
 impl Machine {
-    /// Emulated, unless `TERRACE_LAB_ACCEL=kvm` says that nested KVM works on this machine.
+    /// An emulated machine, unless `TERRACE_LAB_ACCEL=kvm` says that nested KVM works on this machine.
     pub fn new(kernel: PathBuf, initrd: &Path) -> Self {
         let wants_kvm = std::env::var("TERRACE_LAB_ACCEL").is_ok_and(|value| value == "kvm");
         let (accelerator, cpu) = if wants_kvm {
@@ -63,8 +63,8 @@ impl Machine {
     }
 }
 
-/// Two nodes of 2 GiB. All CPUs are on the first; the second is slower by its HMAT, so that the
-/// kernel builds two memory tiers. (The emulator makes both equally fast.)
+/// Options for two nodes of 2 GiB. All CPUs are on the first; the second is slower by its HMAT, so that the kernel
+/// builds two memory tiers. (The emulator makes both equally fast.)
 fn two_tiers() -> Vec<String> {
     let mut options = Vec::new();
     for (node, cpus) in [(0, ",cpus=0-1"), (1, "")] {
@@ -87,7 +87,8 @@ fn two_tiers() -> Vec<String> {
     options
 }
 
-/// The serial console to a file; a shell, the control channel and the truth channels to sockets.
+/// Options for channels: the serial console to a file; a shell, the control channel and the truth channels to
+/// sockets.
 fn channels() -> Vec<String> {
     let mut options = words(&format!(
         "-serial file:{CONSOLE_LOG} -qmp unix:{QMP},server=on,wait=off -device virtio-serial-pci \

@@ -24,11 +24,11 @@ const PID: &str = "pid";
 pub struct Process {
     folder: PathBuf,
     child: Option<Guarded>,
-    /// Keeps other tasks from using the folder; nothing for a machine of an earlier task.
+    /// Lock that keeps other tasks from using the folder. `None` for a machine of an earlier task.
     _lock: Option<File>,
 }
 
-/// Whether the machine ends with this task or stays in the background.
+/// The lifetime of a machine: it ends with this task or stays in the background.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Lifetime {
     Task,
@@ -117,7 +117,7 @@ impl Process {
         Qmp::start(self.connect(QMP)?)
     }
 
-    /// Fails, with what QEMU and L1 had to say, if the machine has ended.
+    /// Fails, with the messages of QEMU and L1, if the machine has ended.
     pub fn check_alive(&self) -> Result<()> {
         if let Some(child) = &self.child
             && let Some(status) = child.ended()?
@@ -163,7 +163,7 @@ impl Process {
     }
 }
 
-/// Has the kernel kill a machine whose task was killed without a chance to do it.
+/// A command whose machine the kernel kills if its task is killed without a chance to do it.
 fn outliving_nothing(qemu: Command, life: Lifetime) -> Command {
     if life == Lifetime::Background {
         return qemu;

@@ -11,12 +11,12 @@ use super::process::Process;
 use crate::places;
 use crate::progress::Wait;
 
-/// How many are kept: each is several hundred MiB.
+/// Number of snapshots that are kept: each is several hundred MiB.
 const KEEP: usize = 3;
 
 const LOOK: Duration = Duration::from_millis(20);
 
-/// Where the snapshot with this key is or would be.
+/// Path of the snapshot with this key, whether it exists or not.
 pub fn path(key: &str) -> Result<PathBuf> {
     Ok(places::lab("snapshots")?.join(format!("{key}.migration")))
 }

@@ -1,5 +1,5 @@
-//! What managing an idle VM costs: `terraced` at its default periods beside an emulated guest of 1 GiB
-//! on this machine (no L1 around it). Figures for people; nothing is asserted.
+//! The cost of managing an idle VM: `terraced` at its default periods beside an emulated guest of 1 GiB on this
+//! machine (no L1 around it). Figures for people; nothing is asserted.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
@@ -22,7 +22,7 @@ const PATIENCE: Duration = Duration::from_secs(300);
 /// The unit of CPU time in `/proc/PID/stat`, s.
 const CLOCK_TICK: f64 = 0.01;
 
-/// Measures for `seconds` and prints what was seen.
+/// Measures for `seconds` and prints the figures.
 pub fn run(seconds: u64) -> Result<()> {
     let images = plain::prepare()?;
     let programs = build_release()?;
@@ -147,7 +147,7 @@ fn idle(socket: &Path, mut wait: Wait) -> Result<()> {
     }
 }
 
-/// Rounds of the guest that are complete; 0 while the daemon does not know it.
+/// Number of complete rounds of the guest; 0 while the daemon does not know it.
 fn rounds(programs: &Path, folder: &Path) -> u64 {
     let mut ask = Command::new(programs.join("terrace"));
     ask.arg("--socket")

@@ -1,4 +1,4 @@
-//! `cargo xtask lab bench leases`: what it costs that the daemon looks who has a VM's memory.
+//! `cargo xtask lab bench leases`: the cost of the daemon's looks at who has a VM's memory.
 
 use std::time::{Duration, Instant};
 
@@ -13,19 +13,19 @@ use crate::guests::flex::shape::{BASE, HUGE, PAGE, Shape};
 use crate::guests::tiered::MIB;
 use crate::progress::{Wait, say};
 
-/// Shrinks of which the median counts.
+/// Number of shrinks of which the median counts.
 const ROUNDS: usize = 3;
 
-/// How often the device is asked whether it is done.
+/// Time between two questions to the device whether it is done.
 const LOOK: Duration = Duration::from_millis(5);
 
-/// Prints what a lease costs.
+/// Prints the cost of a lease.
 pub fn run() -> Result<()> {
     seeing_all_processes(&["lab", "bench", "leases"], || with_leases(Leased::measure))
 }
 
 impl Leased {
-    /// Prints what a lease costs: the same shrink with one and without.
+    /// Prints the cost of a lease: the same shrink with one and without.
     fn measure(&mut self) -> Result<()> {
         for (pages, orders) in [("4 KiB", BASE), ("4 KiB and 2 MiB", BASE | HUGE)] {
             let mut seconds = [0.0; 2];
@@ -59,7 +59,7 @@ impl Leased {
         Ok(())
     }
 
-    /// The daemon has the device again, which was started anew.
+    /// Waits until the daemon orders the device again, which was started anew.
     fn wait_until_ordered_about(&mut self) -> Result<()> {
         let daemon = &self.daemon;
         self.guest

@@ -1,4 +1,4 @@
-//! Figures for people, of what a test must not depend on.
+//! Figures for people, of properties on which a test must not depend.
 
 pub mod compare;
 pub mod cost;

@@ -22,15 +22,15 @@ use crate::progress::{Wait, say};
 const ROUNDS: usize = 5;
 const BYTES: u64 = 256 << 20;
 
-/// The node that HyperFlex takes from; the balloon has no say in it.
+/// The node from which HyperFlex takes; the balloon has no say in it.
 const NODE: usize = 0;
 
-/// How often it is asked whether it is done.
+/// Time between two questions whether a resize is done.
 const LOOK: Duration = Duration::from_millis(2);
 
 const BALLOON: &str = "virtio_balloon";
 
-/// Of one way to resize: seconds of each round.
+/// The times of one way to resize: seconds of each round.
 #[derive(Default)]
 struct Times {
     inflate: Vec<f64>,

@@ -25,19 +25,20 @@ const OLDEST: &str = "6.1.";
 pub struct Headers {
     /// The kernel's version, such as `6.12.117+deb12-cloud-amd64`.
     pub version: String,
-    /// What make is run in.
+    /// The folder in which make is run.
     pub folder: PathBuf,
     /// The static checker that the kernel's build calls.
     pub sparse: PathBuf,
 }
 
 impl Headers {
-    /// Those of the lab's kernel, fetched if they are not there.
+    /// The headers of the lab's kernel, fetched if they are not there.
     pub fn get() -> Result<Self> {
         Self::of(Kernel::get(false)?.version)
     }
 
-    /// Those of the oldest kernel that the modules are for and of the newest one at hand, where it is not the lab's.
+    /// The headers of the oldest kernel that the modules are for and of the newest one at hand, if it is not the
+    /// lab's.
     pub fn others() -> Result<Vec<Self>> {
         let labs = Kernel::get(false)?.version;
         let known = at_hand(OLDEST)?;
@@ -106,7 +107,7 @@ fn offered() -> Result<Vec<String>> {
     Ok(versions.map(str::to_owned).collect())
 }
 
-/// The newest of a series that was fetched before.
+/// The newest version of a series that was fetched before.
 fn at_hand(series: &str) -> Result<Option<String>> {
     let mut found = Vec::new();
     for entry in fs::read_dir(places::cache("headers")?)? {
@@ -132,7 +133,8 @@ fn needs(version: &str) -> Result<(Vec<String>, bool)> {
     Ok((packages, ours))
 }
 
-/// What headers consist of, by what `apt-cache depends` says of them.
+/// The packages of which headers consist, and whether the compiler at hand is theirs, by the output of `apt-cache
+/// depends`.
 fn parts(said: &str) -> (Vec<String>, bool) {
     let names = said
         .lines()

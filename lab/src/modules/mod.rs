@@ -1,9 +1,8 @@
 //! `cargo xtask modules`: the guest's kernel modules, for the lab's kernel, and that they compile for the oldest and
 //! the newest one.
 //!
-//! A module is a folder of `guest/modules` with a Kbuild file. It is built with the compiler's extra
-//! warnings (`W=1`) and sparse, and any word of theirs is an error. What was built before is not built
-//! again.
+//! A module is a folder of `guest/modules` with a Kbuild file. It is built with the compiler's extra warnings (`W=1`)
+//! and sparse, and any word of theirs is an error. A module that was built before is not built again.
 
 mod headers;
 
@@ -17,7 +16,7 @@ use crate::progress::say;
 use crate::{host, places};
 use headers::Headers;
 
-/// What a build takes besides the headers: package, and a file by which to see that it is there.
+/// Packages that a build takes besides the headers: name, and a file by which to see that it is there.
 const TOOLS: [(&str, &str); 4] = [
     ("make", "usr/bin/make"),
     ("binutils", "usr/bin/strip"),
@@ -42,7 +41,7 @@ pub fn build() -> Result<Vec<PathBuf>> {
     Ok(built)
 }
 
-/// The same, and that every module compiles for the other kernels.
+/// Builds every module, and checks that it compiles for the other kernels.
 pub fn check() -> Result<()> {
     build()?;
     let _lock = places::lock("modules")?;
@@ -71,8 +70,8 @@ fn sources() -> Result<Vec<PathBuf>> {
     Ok(found)
 }
 
-/// Copies what is new and removes what is gone: objects are written beside the sources, and those shall
-/// stay as they are. Files that have not changed keep their times, which make looks at.
+/// Copies new files and removes files that are gone: objects are written beside the sources, and those must stay as
+/// they are. Files that have not changed keep their times, which make looks at.
 fn copy_changed(from: &Path, to: &Path) -> Result<()> {
     fs::create_dir_all(to)?;
     for entry in fs::read_dir(from)? {
@@ -113,7 +112,7 @@ fn compile(headers: &Headers, source: &Path) -> Result<PathBuf> {
     Ok(folder.join(Path::new(name).with_added_extension("ko")))
 }
 
-/// Debugging information is nine tenths of a module, and an initrd holds it all.
+/// Removes debugging information: it is nine tenths of a module, and an initrd holds it all.
 fn strip(object: &Path, module: &Path) -> Result<()> {
     let mut strip = Command::new("strip");
     strip.arg("--strip-debug").arg("-o").args([module, object]);

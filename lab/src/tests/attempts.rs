@@ -17,7 +17,7 @@ pub const MACHINE: &str = "test";
 /// Labs that a test gets if the emulator ends under it.
 const LABS: usize = 3;
 
-/// How the emulator failed under a test, not the product.
+/// A failure of the emulator under a test, not of the product.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Defect {
     /// L1's QEMU ended without a panic of L1's kernel: once in some fifty labs of QEMU 10, its cause
@@ -28,8 +28,8 @@ enum Defect {
     GuestReset,
 }
 
-/// What a test shows is lost when the emulator fails under it, so it gets another lab, loudly. Any
-/// word of a kernel is a failure of the test, and so is a guest that resets itself twice.
+/// Runs a test in a lab, and again in another one, loudly, if the emulator fails under it: its result is lost then.
+/// Any word of a kernel is a failure of the test, and so is a guest that resets itself twice.
 pub fn run(blueprint: &Blueprint, test: &Test, body: InL1) -> Result<()> {
     let mut before = None;
     for _ in 1..LABS {

@@ -1,4 +1,4 @@
-//! The tests that need a real host and guest: what they are, where they are listed, and who runs them.
+//! The tests that need a real host and guest: their type, their list, and their runner.
 //!
 //! `registry` lists the tests of this crate; `plain` speaks for `terrace-host`'s own, which start plain guests.
 //! `runner` runs them all.

@@ -1,4 +1,4 @@
-//! What came of a run of tests.
+//! The outcome of a run of tests.
 
 use std::time::Instant;
 
@@ -7,14 +7,14 @@ use anyhow::{Result, bail};
 /// Lines of a failure that are shown again at the end.
 const LINES: usize = 12;
 
-/// How many passed, and which failed.
+/// The number of tests that passed, and the tests that failed.
 #[derive(Default)]
 pub struct Outcome {
     pub passed: usize,
     pub failed: Vec<Failure>,
 }
 
-/// A test that failed, and why if its runner says so.
+/// A test that failed, and the reason if its runner says so.
 pub struct Failure {
     pub name: String,
     pub why: String,
@@ -42,7 +42,7 @@ impl Outcome {
         }
     }
 
-    /// Says again at the end what failed and why: of a long log, the end is what is kept.
+    /// Prints again at the end what failed and why: of a long log, the end is what is kept.
     pub fn conclude(&self) -> Result<()> {
         for failure in &self.failed {
             println!("failed: {}", failure.name);

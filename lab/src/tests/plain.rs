@@ -1,7 +1,7 @@
 //! Tests of the scanner on plain emulated guests, started on this machine without an L1 around them.
 //!
-//! They are `terrace-host`'s own integration test `guests`; what is done here is to hand them the images and to
-//! count their results.
+//! They are `terrace-host`'s own integration test `guests`; this module hands them the images and counts their
+//! results.
 
 use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};

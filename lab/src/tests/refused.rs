@@ -15,10 +15,10 @@ use crate::{host, programs};
 /// The kernel's word for a record of a filter of system calls.
 const RECORD: &str = "type=1326 ";
 
-/// What L1's kernel refused to the product so far.
+/// The calls that L1's kernel refused to the product so far.
 ///
 /// # Errors
-/// When L1 does not tell its log.
+/// If L1 does not tell its log.
 pub fn in_l1(lab: &mut Lab) -> Result<Refusals> {
     let log = lab.check("dmesg")?;
     Ok(Refusals::in_log(&log, |path| {
@@ -27,13 +27,13 @@ pub fn in_l1(lab: &mut Lab) -> Result<Refusals> {
     }))
 }
 
-/// A place in the log of this machine's kernel, where that can be read.
+/// A position in the log of this machine's kernel, if that can be read.
 pub struct Here {
     last_line: Option<String>,
 }
 
 impl Here {
-    /// The log's end.
+    /// The end of the log.
     pub fn now() -> Self {
         let log = Self::log();
         if log.is_none() {
@@ -47,10 +47,10 @@ impl Here {
         }
     }
 
-    /// What was refused since then to the programs that this tree built for the lab.
+    /// The calls refused since then to the programs that this tree built for the lab.
     ///
     /// # Errors
-    /// When they have no place.
+    /// If the folder of these programs is not known.
     pub fn since(&self) -> Result<Refusals> {
         let (Some(last), Some(log)) = (&self.last_line, Self::log()) else {
             return Ok(Refusals::default());
@@ -68,12 +68,12 @@ impl Here {
     }
 }
 
-/// What was refused: a line of the log for each thread's name and call, and how often there was one.
+/// Refused calls: for each thread's name and call, how often it was refused, and a line of the log.
 #[derive(Debug, Default)]
 pub struct Refusals(BTreeMap<(String, String), (usize, String)>);
 
 impl Refusals {
-    /// Those of programs that are the product's by their paths; workers run `terraced` too.
+    /// The refusals of programs that are the product's by their paths; workers run `terraced` too.
     fn in_log(log: &str, is_ours: impl Fn(&str) -> bool) -> Self {
         let mut all = BTreeMap::new();
         for line in log.lines().filter(|line| line.contains(RECORD)) {
@@ -88,7 +88,7 @@ impl Refusals {
         Self(all)
     }
 
-    /// What goes into the result of a test under which they came: an error, whatever the test itself said.
+    /// The result of a test during which they came: an error, whatever the test itself said.
     pub fn judge(&self, result: Result<()>) -> Result<()> {
         if self.0.is_empty() {
             return result;
@@ -104,7 +104,7 @@ impl Refusals {
     }
 }
 
-/// A field of a record. What has blanks in it is written in hexadecimal digits, without quotes.
+/// A field of a record. A value with blanks is written in hexadecimal digits, without quotes.
 fn value(line: &str, name: &str) -> Option<String> {
     let (_, rest) = line.split_once(&format!(" {name}="))?;
     if let Some(quoted) = rest.strip_prefix('"') {

@@ -6,7 +6,7 @@ use super::{flex, l1, stock};
 /// Tests that are selected alike.
 struct Suite {
     tests: &'static [Test],
-    /// A word of `--only` that selects them all.
+    /// The word of `--only` that selects them all.
     word: Option<&'static str>,
     /// Whether they take minutes.
     is_long: bool,

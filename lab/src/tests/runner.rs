@@ -84,7 +84,7 @@ fn listed<'a>(chosen: &[&'a Test], on_plain_guests: &'a [String]) -> Vec<&'a str
         .collect()
 }
 
-/// What the tests in L1 start from, with a snapshot.
+/// The blueprint of the labs in which the tests run, with a snapshot.
 fn prepare_l1(chosen: &[&Test]) -> Result<Blueprint> {
     let blueprint = Blueprint::prepare(&VmSpec::default(), false)?;
     if chosen.iter().any(|test| test.needs == Needs::Product) {
@@ -96,7 +96,7 @@ fn prepare_l1(chosen: &[&Test]) -> Result<Blueprint> {
     Ok(blueprint)
 }
 
-/// Runs a test that starts a guest of its own, and looks what this machine's kernel refused meanwhile.
+/// Runs a test that starts a guest of its own, and looks at what this machine's kernel refused meanwhile.
 fn on_guest(test: &Test, body: OnGuest) -> Result<()> {
     let log = Here::now();
     let result = match test.needs {
@@ -113,7 +113,7 @@ fn on_guest(test: &Test, body: OnGuest) -> Result<()> {
 mod tests {
     use super::*;
 
-    /// Documents, CI and people select tests by these names.
+    /// The names are fixed: documents, CI and people select tests by them.
     #[test]
     fn the_tests_are_those_of_the_list() {
         let plain = ["(of terrace-host)".to_owned()];

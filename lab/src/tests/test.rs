@@ -1,4 +1,4 @@
-//! What a test of the lab is.
+//! A test of the lab.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -18,7 +18,7 @@ pub struct Test {
     pub boot: Boot,
 }
 
-/// What must be there before a test begins.
+/// The conditions that a test needs before it begins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Needs {
     Nothing,
@@ -28,7 +28,7 @@ pub enum Needs {
     EveryProcess,
 }
 
-/// What a test runs on, and its function.
+/// The machine on which a test runs, and its function.
 #[derive(Clone, Copy)]
 pub enum Boot {
     /// A lab that nobody has used before.

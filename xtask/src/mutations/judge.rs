@@ -1,6 +1,6 @@
-//! What a test's output says of a mutation.
+//! The verdict on a mutation, from a test's output.
 
-/// What became of a mutation.
+/// The outcome of a mutation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
     /// The test failed, by its own assertion.
@@ -9,14 +9,14 @@ pub enum Verdict {
     Survived,
     /// The test was not run: the code does not compile, a guest is missing, no such test.
     NotRun,
-    /// It did not end.
+    /// The test did not end.
     Hung,
-    /// It fails without the mutation too.
+    /// The test fails without the mutation too.
     FailsAnyway,
 }
 
 impl Verdict {
-    /// For people.
+    /// The verdict in words, for people.
     pub fn text(self) -> &'static str {
         match self {
             Self::Noticed => "noticed",
@@ -28,7 +28,7 @@ impl Verdict {
     }
 }
 
-/// Takes what cargo said of a run of `test`, and whether it succeeded.
+/// The verdict on a run of `test`, from cargo's output and whether it succeeded.
 pub fn judge(said: &str, test: &str, succeeded: bool) -> Verdict {
     let results: Vec<bool> = said.lines().filter_map(|line| result(line, test)).collect();
     match (succeeded, &results[..]) {
@@ -40,8 +40,8 @@ pub fn judge(said: &str, test: &str, succeeded: bool) -> Verdict {
     }
 }
 
-/// Whether the test passed, where a line says so: `test MODULE::NAME ... ok`, or `FAILED`. What the test itself
-/// printed may stand before the word.
+/// Whether the test passed, if a line says so: `test MODULE::NAME ... ok`, or `FAILED`. The test's own output may
+/// stand before the word.
 fn result(line: &str, test: &str) -> Option<bool> {
     let (name, result) = line.strip_prefix("test ")?.split_once(" ... ")?;
     if name.rsplit("::").next() != Some(test) {

@@ -1,5 +1,5 @@
-//! Whether the tests of the rules that protect a guest's data can fail (`docs/data-rules.md`): each rule is broken
-//! in a copy of the tree, and its test has to fail there by its own assertion.
+//! The mutations, which show that the tests of the rules that protect a guest's data can fail (`docs/data-rules.md`):
+//! each rule is broken in a copy of the tree, and its test has to fail there by its own assertion.
 
 mod judge;
 mod table;
@@ -21,13 +21,13 @@ use terrace_lab::places;
 use terrace_lab::progress::{Wait, say};
 use tree::Tree;
 
-/// Names the folder for tests on guests.
+/// Environment variable that names the folder for tests on guests.
 const IMAGES: &str = "TERRACE_GUEST_IMAGES";
 
-/// What one build and test may take; a mutation that makes a test hang is not noticed by it.
+/// Most time for one build and test; a mutation that makes a test hang is not noticed by it.
 const TIMEOUT: Duration = Duration::from_secs(20 * 60);
 
-/// Between two looks at whether it has ended.
+/// Time between two looks at whether a test has ended.
 const MOMENT: Duration = Duration::from_millis(50);
 
 #[derive(Args, Default)]
@@ -40,7 +40,7 @@ pub struct Arguments {
     list: bool,
 }
 
-/// How it went with one of them.
+/// A mutation and its outcome.
 struct Row<'a> {
     mutation: &'a Mutation,
     verdict: Verdict,
@@ -49,7 +49,7 @@ struct Row<'a> {
 /// Tries the mutations, prints a table, and fails if any of them was not noticed.
 ///
 /// # Errors
-/// Where one survives, does not apply, or its test fails without it.
+/// If a mutation survives or does not apply, or its test fails without it.
 pub fn run(arguments: &Arguments) -> Result<()> {
     let wanted = |m: &&Mutation| arguments.only.as_ref().is_none_or(|only| m.is_called(only));
     let chosen: Vec<&Mutation> = MUTATIONS.iter().filter(wanted).collect();
@@ -86,10 +86,10 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     }
 }
 
-/// A copy of the tree, and what its tests are built and run with.
+/// A copy of the tree, and the images with which its tests run.
 struct Workshop {
     tree: Tree,
-    /// For tests on guests.
+    /// Folder of images for tests on guests. `None` if there are no such tests.
     images: Option<PathBuf>,
 }
 
@@ -104,7 +104,7 @@ impl Workshop {
         })
     }
 
-    /// The tests that pass in the tree as it is.
+    /// The proofs whose tests pass in the tree as it is.
     fn without(&self, chosen: &[&Mutation]) -> Result<Vec<Proof>> {
         let mut tried: Vec<Proof> = Vec::new();
         let mut pass = Vec::new();
@@ -125,7 +125,7 @@ impl Workshop {
         self.test(&mutation.proof, mutation.name)
     }
 
-    /// Builds and runs a test in the copy; what it said is kept under `name`.
+    /// Builds and runs a test in the copy; the output is kept under `name`.
     fn test(&self, proof: &Proof, name: &str) -> Result<Verdict> {
         let log = places::mutations("logs")?.join(format!("{name}-{}.log", proof.test));
         let output =

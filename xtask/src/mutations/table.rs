@@ -1,30 +1,30 @@
-//! How each rule is broken, and the test that has to notice.
+//! The mutations: how each rule is broken, and the test that has to notice.
 
 /// A fault: one text of one file becomes another.
 pub struct Mutation {
     /// Number of the rule in `docs/data-rules.md`.
     pub rule: u8,
-    /// What it is called by `--only`, and its log.
+    /// The mutation's name for `--only`, and of its log.
     pub name: &'static str,
     /// The fault, for people.
     pub what: &'static str,
     pub file: &'static str,
-    /// Exactly once in the file.
+    /// The text that is replaced; it is in the file exactly once.
     pub find: &'static str,
     pub replace: &'static str,
     pub proof: Proof,
 }
 
-/// A test that fails by the fault.
+/// The test that has to fail by the fault.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Proof {
     pub package: &'static str,
     pub place: Place,
-    /// The name of its function.
+    /// Name of the test's function.
     pub test: &'static str,
 }
 
-/// Where a package has a test.
+/// The place of a test in its package.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Place {
     /// Beside the code.
@@ -45,7 +45,7 @@ impl Mutation {
 }
 
 impl Place {
-    /// What cargo is told.
+    /// Cargo's options for the tests of this place.
     pub fn target(self) -> Vec<&'static str> {
         match self {
             Self::Library => vec!["--lib"],
@@ -116,15 +116,15 @@ const MOVER: &str = "crates/terrace-host/src/mover/run/mod.rs";
 const SHARERS: &str = "crates/terrace-host/src/sharers/mod.rs";
 const SHARERS_OF_A_PROCESS: &str = "crates/terrace-host/src/sharers/process.rs";
 
-/// How the walk comes by a table.
+/// The text by which the walk comes by a table.
 const ASKED_FOR: &str = "self.holds_data(frame)
             .then(|| self.memory.table(frame))
             .flatten()";
-/// Why a guest without KASLR is not searched.
+/// The text because of which a guest without KASLR is not searched.
 const NO_SEARCH: &str = "if kernel.map.is_at_default_base() {";
 const SEARCH: &str = "if kernel.map.is_at_default_base() && self.earlier.len() > EARLIER {";
 
-/// All of them, by rule.
+/// All mutations, by rule.
 pub const MUTATIONS: &[Mutation] = &[
     Mutation {
         rule: 1,
@@ -294,8 +294,8 @@ pub const MUTATIONS: &[Mutation] = &[
         name: "huge-unsaid",
         what: "nobody is told that a leaf is of 2 MiB",
         file: "crates/terrace-pagetable/src/scanner.rs",
-        find: "huge_leaf: self.huge.clone().into_bitmap(),",
-        replace: "huge_leaf: PageBitmap::new(self.frames.div_ceil(512)),",
+        find: "huge_leaf: self.mapped.blocks(),",
+        replace: "huge_leaf: terrace_proto::PageBitmap::new(self.frames.div_ceil(512)),",
         proof: of_scanner("a_giant_leaf_is_512_huge_blocks_and_accessed_throughout"),
     },
     Mutation {
@@ -303,8 +303,8 @@ pub const MUTATIONS: &[Mutation] = &[
         name: "huge-unsaid-of-a-guest",
         what: "the same, of a real guest",
         file: "crates/terrace-pagetable/src/scanner.rs",
-        find: "huge_leaf: self.huge.clone().into_bitmap(),",
-        replace: "huge_leaf: PageBitmap::new(self.frames.div_ceil(512)),",
+        find: "huge_leaf: self.mapped.blocks(),",
+        replace: "huge_leaf: terrace_proto::PageBitmap::new(self.frames.div_ceil(512)),",
         proof: on_guests("a_2_mib_leaf_speaks_for_all_its_parts_and_says_so"),
     },
     Mutation {

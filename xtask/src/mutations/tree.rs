@@ -10,12 +10,12 @@ use anyhow::{Context, Result, bail};
 use super::table::Mutation;
 use terrace_lab::{host, places};
 
-/// The copy.
+/// The copy's folder.
 pub struct Tree(PathBuf);
 
 impl Tree {
-    /// Makes the folder a copy of what git knows or would take of this tree. What is the same already keeps its time,
-    /// so that it is not built again.
+    /// Makes the folder a copy of what git knows or would take of this tree. Files that are the same already keep
+    /// their times, so that they are not built again.
     pub fn copied(folder: &Path) -> Result<Self> {
         let files = sources(places::repository())?;
         for file in &files {

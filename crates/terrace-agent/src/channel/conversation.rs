@@ -1,4 +1,5 @@
-//! What is said to the host when, and what of its words is believed. No clock, no file: time is an argument.
+//! The rules of the conversation with the host: when to say what, and which of the host's words are believed. No
+//! clock, no file: time is an argument.
 
 use std::time::Duration;
 
@@ -9,38 +10,38 @@ use terrace_proto::agent::{
 use terrace_proto::{Gfn, Tick};
 
 use super::LinkConfig;
-use super::frames::{FrameWishes, Waiting};
+use super::frames::{FrameRequests, Waiting};
 
-/// Between two hellos that are not answered, and after one that was refused.
+/// Pause between two hellos that are not answered, and after one that was refused.
 const HELLO_EVERY: Duration = Duration::from_secs(1);
 const REFUSED_FOR: Duration = Duration::from_secs(30);
-/// Messages of the host in a second, and at once: a host says some five a second, and frames.
+/// Limits of the host's messages per second, and at once. A host sends some five a second, and frames.
 const MESSAGES_PER_S: u64 = 64;
 const MESSAGES_AT_ONCE: u64 = 512;
 
-/// What the agent is to do.
+/// The orders that the agent follows.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Wishes {
-    /// The host says so; otherwise it is the agent's own configuration.
+pub struct Instructions {
+    /// Whether the host gave them; otherwise they are the agent's own configuration.
     pub by_host: bool,
-    /// Who does what.
+    /// The division of work between agent and host.
     pub mode: Mode,
-    /// Neither sample nor move for now.
+    /// Whether the agent neither samples nor moves for now.
     pub paused: bool,
-    /// What may be spent.
+    /// The limits of its spending.
     pub budgets: Budgets,
     /// Pages to move, in coordinated mode.
-    pub frames: FrameWishes,
+    pub frames: FrameRequests,
 }
 
-/// What came of the host's words.
+/// Counters of the host's messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct Counts {
     /// Messages that were understood.
     pub messages: u64,
-    /// Bytes, frames and messages that were not.
+    /// Bytes, frames and messages that were not understood.
     pub faults: u64,
-    /// Times that the link was given up because of that, or because of a flood.
+    /// Times that the link was given up because of such faults, or because of a flood.
     pub broken: u64,
     /// Frames that were taken.
     pub frames_taken: u64,
@@ -48,7 +49,7 @@ pub struct Counts {
     pub frames_refused: u64,
 }
 
-/// How the conversation is.
+/// State of the conversation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Talk {
     Greeting,
@@ -57,7 +58,7 @@ pub(super) enum Talk {
     Silent,
 }
 
-/// What the host last said of each.
+/// The host's latest words on mode, pause and budgets.
 #[derive(Clone, Copy, Debug, Default)]
 struct Said {
     mode: Option<Mode>,
@@ -65,7 +66,7 @@ struct Said {
     budgets: Budgets,
 }
 
-/// The agent's side: what it says of itself, does by itself and believes.
+/// The agent's side of the conversation: its version, its own configuration and its limits.
 #[derive(Debug)]
 struct Own {
     program: Text<64>,
@@ -76,7 +77,7 @@ struct Own {
     memory_end: Gfn,
 }
 
-/// What is said and believed, without a port: bytes of the host go in, wishes and frames to send come out.
+/// The conversation without a port: bytes of the host go in, instructions and frames to send come out.
 #[derive(Debug)]
 pub struct Conversation {
     own: Own,
@@ -94,7 +95,7 @@ pub struct Conversation {
 }
 
 impl Conversation {
-    /// Nothing was said yet.
+    /// A conversation in which nothing has been said.
     #[must_use]
     pub fn new(config: &LinkConfig) -> Self {
         Self {
@@ -120,7 +121,7 @@ impl Conversation {
         }
     }
 
-    /// The port was opened: what was said before is over.
+    /// Begins anew, because the port was opened: what was said before no longer counts.
     pub fn begin(&mut self, now: Tick, session: u64) {
         self.renew_decoder();
         self.allowance = Allowance::new(MESSAGES_PER_S, MESSAGES_AT_ONCE, now);
@@ -133,23 +134,23 @@ impl Conversation {
         self.decoder = Decoder::default();
     }
 
-    /// What the host wanted holds on until it is silent for too long.
+    /// Starts a new greeting. The host's instructions stay in force until it has been silent for too long.
     fn greet_again(&mut self, session: u64) {
         self.session = session;
         (self.welcome, self.refused) = (None, None);
         self.frames = Waiting::default();
     }
 
-    /// Bytes of the host.
+    /// Takes in bytes of the host.
     ///
     /// # Errors
-    /// Where the link is to be given up, with the reason.
+    /// If the link is to be given up; the error is the reason.
     pub fn take(&mut self, now: Tick, bytes: &[u8]) -> Result<(), String> {
         let messages = self.decoder.push(bytes);
         self.took(now, messages)
     }
 
-    /// What is pending will not become whole.
+    /// Takes in that the pending half of a frame will never become whole.
     pub(super) fn cut(&mut self, now: Tick) -> Result<(), String> {
         let messages = self.decoder.cut();
         self.took(now, messages)
@@ -215,7 +216,7 @@ impl Conversation {
         self.counts.frames_refused += named - taken;
     }
 
-    /// What is due to be said, as a frame.
+    /// The next message as a frame, if one is due.
     pub fn speak(&mut self, now: Tick, report: &Report) -> Option<Vec<u8>> {
         let every = match (&self.refused, self.welcome) {
             (Some(_), _) => REFUSED_FOR,
@@ -242,7 +243,7 @@ impl Conversation {
         message.encode().ok()
     }
 
-    /// Half a frame waits for its rest.
+    /// Whether half a frame waits for its rest.
     pub(super) fn waits(&self) -> bool {
         self.decoder.pending() > 0
     }
@@ -261,10 +262,11 @@ impl Conversation {
             .is_some_and(|at| now.since(at) < self.own.silence)
     }
 
-    /// What the host wants, within the agent's own limits; frames are handed out once.
-    pub fn take_wishes(&mut self, now: Tick) -> Wishes {
+    /// The host's instructions within the agent's own limits, or the agent's own configuration while the host is silent.
+    /// Frames are handed out once.
+    pub fn take_instructions(&mut self, now: Tick) -> Instructions {
         match self.said.mode {
-            Some(mode) if self.refused.is_none() && self.hears(now) => Wishes {
+            Some(mode) if self.refused.is_none() && self.hears(now) => Instructions {
                 by_host: true,
                 mode,
                 paused: self.said.paused,
@@ -273,12 +275,12 @@ impl Conversation {
             },
             _ => {
                 self.frames.forget();
-                Wishes {
+                Instructions {
                     by_host: false,
                     mode: self.own.mode,
                     paused: false,
                     budgets: self.own.budgets,
-                    frames: FrameWishes::default(),
+                    frames: FrameRequests::default(),
                 }
             }
         }

@@ -8,12 +8,12 @@ use terrace_proto::agent::Frames;
 /// Most frames that wait to be taken.
 pub const MOST_FRAMES: usize = 16 << 10;
 
-/// Pages that the host named; each lies in this guest's memory and is named once.
+/// Pages that the host named. Each lies in this guest's memory and is named once.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
-pub struct FrameWishes {
-    /// For the first tier, most urgent first.
+pub struct FrameRequests {
+    /// Pages for the first tier, most urgent first.
     pub promote: Vec<Gfn>,
-    /// To make room, coldest first.
+    /// Pages that leave it to make room, coldest first.
     pub demote: Vec<Gfn>,
 }
 
@@ -21,12 +21,12 @@ pub struct FrameWishes {
 #[derive(Debug, Default)]
 pub(super) struct Waiting {
     generation: u64,
-    frames: FrameWishes,
+    frames: FrameRequests,
     named: BTreeSet<Gfn>,
 }
 
 impl Waiting {
-    /// Takes in those that lie in memory and were not named yet; says how many.
+    /// Takes in the frames that lie in memory and were not named yet. Returns how many.
     pub(super) fn take_in(&mut self, frames: &Frames, memory_end: Gfn) -> u64 {
         if frames.generation() < self.generation {
             return 0;
@@ -46,14 +46,14 @@ impl Waiting {
         taken as u64
     }
 
-    /// Forgets them; an older decision stays one.
+    /// Forgets the frames that wait. A decision older than theirs is still refused.
     pub(super) fn forget(&mut self) {
-        self.frames = FrameWishes::default();
+        self.frames = FrameRequests::default();
         self.named.clear();
     }
 
-    /// Hands them out, once.
-    pub(super) fn hand_out(&mut self) -> FrameWishes {
+    /// Hands out the frames that wait, once.
+    pub(super) fn hand_out(&mut self) -> FrameRequests {
         self.named.clear();
         std::mem::take(&mut self.frames)
     }

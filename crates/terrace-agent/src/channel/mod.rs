@@ -1,11 +1,11 @@
-//! The channel to the host: a heartbeat with the guest's state goes there, wishes come back.
+//! The channel to the host: a heartbeat with the guest's state goes there, instructions come back.
 //!
 //! Responsible for: the virtio-serial port (`port`), what is said when and what of the host is believed
 //! (`conversation`, `frames`), and never holding up the loop that calls it: every read and write is non-blocking
-//! and bounded. It leaves to others: following the wishes, and what is in a [`Report`].
+//! and bounded. It leaves to others: following the instructions, and what is in a [`Report`].
 //!
-//! The host is distrusted too: its budgets count only where they are below the agent's own, its frames only
-//! where this guest has memory, and so many at a time. While it is silent the agent goes on by its own
+//! The host is distrusted too: its budgets count only as far as they are below the agent's own, its frames only if
+//! this guest has memory there, and only so many at a time. While the host is silent the agent goes on by its own
 //! configuration.
 
 mod conversation;
@@ -22,8 +22,8 @@ use terrace_proto::agent::{Budgets, Mode, Report};
 use terrace_proto::{Gfn, Tick};
 use terrace_sys::HostRoot;
 
-pub use conversation::{Conversation, Counts, Wishes};
-pub use frames::{FrameWishes, MOST_FRAMES};
+pub use conversation::{Conversation, Counts, Instructions};
+pub use frames::{FrameRequests, MOST_FRAMES};
 pub use port::guest_memory_end;
 
 use conversation::Talk;
@@ -32,28 +32,28 @@ use port::Port;
 /// The port's name unless the configuration says otherwise.
 pub const DEFAULT_PORT: &str = "org.terrace.agent.0";
 
-/// Bytes read at once, and how often in one beat.
+/// Bytes of one read, and most reads in one beat.
 const CHUNK: usize = 16 << 10;
 const READS: usize = 8;
-/// After how long half a frame is taken for one that will never be whole.
+/// Time after which half a frame is taken for one that will never be whole.
 const FRAME_PATIENCE: Duration = Duration::from_secs(2);
 /// First and longest pause before the port is opened again: shorter than the host's patience, so that a
 /// daemon that is restarted finds its agents before it takes them for silent.
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
 const LONGEST_PAUSE: Duration = Duration::from_secs(2);
 
-/// What the link runs with.
+/// Configuration of the link.
 #[derive(Clone, Debug)]
 pub struct LinkConfig {
     /// Name of the virtio-serial port.
     pub port: String,
     /// The agent's version, for people.
     pub program: String,
-    /// What the agent does while the host is silent.
+    /// The agent's mode while the host is silent.
     pub mode: Mode,
     /// The agent's own limits; the host can only lower them.
     pub budgets: Budgets,
-    /// After how long without a word the host is silent.
+    /// Time without a word after which the host counts as silent.
     pub silence: Duration,
     /// Least time between two heartbeats.
     pub beat_every: Duration,
@@ -75,7 +75,7 @@ impl Default for LinkConfig {
     }
 }
 
-/// A link that cannot be: a port that is not there yet is none of these.
+/// An error in the link's configuration. A port that is not there yet is no such error.
 #[derive(Debug, thiserror::Error)]
 pub enum LinkError {
     /// Not a name of a port.
@@ -83,10 +83,10 @@ pub enum LinkError {
     Name(String),
 }
 
-/// How the link is.
+/// State of the link.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum LinkState {
-    /// It could not be opened, or broke; it is tried again.
+    /// The port could not be opened, or broke; the agent tries again.
     Down(String),
     /// The port is open; the host has not answered yet.
     Greeting,
@@ -94,7 +94,7 @@ pub enum LinkState {
     Welcomed(u16),
     /// The host does not want this agent.
     Refused(String),
-    /// The host said nothing for too long.
+    /// The host has said nothing for too long.
     Silent,
 }
 
@@ -117,11 +117,11 @@ pub struct HostLink {
     config: LinkConfig,
     port: Option<Port>,
     talk: Conversation,
-    /// A message on its way, and how much of it is gone.
+    /// The message on its way, and how many of its bytes are sent.
     out: Vec<u8>,
     sent: usize,
     waits_since: Option<Tick>,
-    /// Why there is no port.
+    /// The reason why there is no port.
     trouble: String,
     again_at: Tick,
     pause: Duration,
@@ -132,7 +132,7 @@ impl HostLink {
     /// A link; the port itself is opened by [`HostLink::beat`], and again whenever it is lost.
     ///
     /// # Errors
-    /// Where the name cannot be that of a port.
+    /// If the configured name cannot be that of a port.
     pub fn open(root: &HostRoot, config: LinkConfig) -> Result<Self, LinkError> {
         let fits = |c: char| c.is_ascii_alphanumeric() || ".-_".contains(c);
         let name = &config.port;
@@ -154,8 +154,8 @@ impl HostLink {
         })
     }
 
-    /// To be called once an epoch or once a second: opens the port, reads what the host wants, and sends a
-    /// heartbeat where one is due. Never blocks and never fails; [`HostLink::state`] tells.
+    /// To be called once an epoch or once a second: opens the port, reads the host's instructions, and sends a heartbeat if
+    /// one is due. Never blocks and never fails; [`HostLink::state`] tells.
     pub fn beat(&mut self, now: Tick, report: &Report) {
         self.now = now;
         if self.port.is_none() && now >= self.again_at {
@@ -242,13 +242,13 @@ impl HostLink {
         self.pause = (self.pause * 2).min(LONGEST_PAUSE);
     }
 
-    /// What the host wants as of the last beat, within the agent's own limits; its own configuration where
-    /// the host is silent. Frames are handed out once.
-    pub fn take_wishes(&mut self) -> Wishes {
-        self.talk.take_wishes(self.now)
+    /// The host's instructions as of the last beat, within the agent's own limits; the agent's own configuration if the
+    /// host is silent. Frames are handed out once.
+    pub fn take_instructions(&mut self) -> Instructions {
+        self.talk.take_instructions(self.now)
     }
 
-    /// How the link is as of the last beat.
+    /// State of the link as of the last beat.
     #[must_use]
     pub fn state(&self) -> LinkState {
         if self.port.is_none() {
@@ -262,7 +262,7 @@ impl HostLink {
         }
     }
 
-    /// What came of the host's words so far.
+    /// Counters of the host's messages so far.
     #[must_use]
     pub fn counts(&self) -> Counts {
         self.talk.counts()

@@ -34,7 +34,7 @@ impl Port {
         open(&path).map_err(|source| PortError::Open { path, source })
     }
 
-    /// 0: the other end is closed.
+    /// Reads bytes; 0 means that the other end is closed.
     pub(super) fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         match self {
             Self::Device(file) => file.read(buffer),
@@ -50,7 +50,7 @@ impl Port {
     }
 }
 
-/// By the kernel's list of ports; else by udev's link.
+/// The port's device by the kernel's list of ports, else by udev's link.
 fn find(root: &HostRoot, name: &str) -> Option<PathBuf> {
     let ports = fs::read_dir(root.join("sys/class/virtio-ports"));
     let named = ports.into_iter().flatten().flatten().find(|port| {
@@ -74,8 +74,8 @@ fn open(path: &Path) -> io::Result<Port> {
     options.open(path).map(Port::Device)
 }
 
-/// End of this guest's memory by `/proc/zoneinfo`: no frame from there on is this guest's. 0 where the
-/// kernel does not say; then no frame is taken.
+/// End of this guest's memory by `/proc/zoneinfo`: no frame from there on is this guest's. 0 if the kernel does not
+/// say; then no frame is taken.
 #[must_use]
 pub fn guest_memory_end(root: &HostRoot) -> Gfn {
     let text = root.read("proc/zoneinfo").unwrap_or_default();

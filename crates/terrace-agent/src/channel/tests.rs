@@ -9,7 +9,7 @@ use terrace_proto::agent::{
 
 use super::*;
 
-/// A guest with a port that a socket stands in for, and what plays the host behind it.
+/// A guest with a port that a socket stands in for, and the test's stand-in for the host behind it.
 struct Host {
     folder: tempfile::TempDir,
     listener: UnixListener,
@@ -119,9 +119,9 @@ fn hello_welcome_and_heartbeats_go_round() {
         link.beat(at(ms), &Report::default());
     }
     assert_eq!(beats(&host.heard()), [1, 2, 3], "one a second");
-    let wishes = link.take_wishes();
-    assert!(wishes.by_host && wishes.paused);
-    assert_eq!(wishes.mode, Mode::Guest);
+    let instructions = link.take_instructions();
+    assert!(instructions.by_host && instructions.paused);
+    assert_eq!(instructions.mode, Mode::Guest);
 }
 
 #[test]
@@ -133,12 +133,15 @@ fn without_a_port_or_a_host_the_agent_goes_on_by_its_own_configuration() {
         panic!("{:?}", link.state());
     };
     assert!(why.contains("name=org.example.none"), "{why}");
-    let wishes = link.take_wishes();
-    assert_eq!((wishes.by_host, wishes.mode), (false, Mode::Guest));
+    let instructions = link.take_instructions();
+    assert_eq!(
+        (instructions.by_host, instructions.mode),
+        (false, Mode::Guest)
+    );
     let mut link = host.link(|_| {});
     link.beat(at(0), &Report::default());
     assert_eq!(link.state(), LinkState::Greeting);
-    assert!(!link.take_wishes().by_host);
+    assert!(!link.take_instructions().by_host);
 }
 
 #[test]
@@ -176,30 +179,33 @@ fn a_silent_host_leaves_the_agent_to_its_own_configuration_and_may_come_back() {
     let mut host = Host::new();
     let mut link = host.link(|_| {});
     host.welcome(&mut link, at(0), Mode::Off);
-    assert_eq!(link.take_wishes().mode, Mode::Off);
+    assert_eq!(link.take_instructions().mode, Mode::Off);
     link.beat(at(6500), &Report::default());
     assert_eq!(link.state(), LinkState::Silent);
-    let wishes = link.take_wishes();
-    assert_eq!((wishes.by_host, wishes.mode), (false, Mode::Guest));
+    let instructions = link.take_instructions();
+    assert_eq!(
+        (instructions.by_host, instructions.mode),
+        (false, Mode::Guest)
+    );
     host.say(&HostMessage::Mode(Mode::Off));
     link.beat(at(7500), &Report::default());
-    assert_eq!(link.take_wishes().mode, Mode::Off);
+    assert_eq!(link.take_instructions().mode, Mode::Off);
 }
 
 #[test]
-fn a_host_that_restarts_is_greeted_again_and_its_wishes_hold_meanwhile() {
+fn a_host_that_restarts_is_greeted_again_and_its_instructions_hold_meanwhile() {
     let mut host = Host::new();
     let mut link = host.link(|_| {});
     host.welcome(&mut link, at(0), Mode::Off);
     host.stream = None;
     link.beat(at(2000), &Report::default());
     assert!(matches!(link.state(), LinkState::Down(_)));
-    assert_eq!(link.take_wishes().mode, Mode::Off, "for a while");
+    assert_eq!(link.take_instructions().mode, Mode::Off, "for a while");
     link.beat(at(3000), &Report::default());
     host.accept();
     host.hello();
     link.beat(at(9000), &Report::default());
-    assert!(!link.take_wishes().by_host);
+    assert!(!link.take_instructions().by_host);
 }
 
 #[test]
@@ -230,7 +236,7 @@ fn what_was_said_to_an_earlier_agent_is_not_believed() {
     host.say(&HostMessage::Mode(Mode::Off));
     link.beat(at(500), &Report::default());
     assert_eq!(link.state(), LinkState::Greeting);
-    assert!(!link.take_wishes().by_host);
+    assert!(!link.take_instructions().by_host);
 }
 
 #[test]
@@ -267,7 +273,7 @@ fn budgets_of_the_host_only_lower_the_agents_own() {
         let said = Budgets::new(said.0, said.1).unwrap();
         host.say(&HostMessage::Budgets(said));
         link.beat(at(1500), &Report::default());
-        let budgets = link.take_wishes().budgets;
+        let budgets = link.take_instructions().budgets;
         assert_eq!((budgets.bytes_per_s(), budgets.cpu_percent()), kept);
     }
 }
@@ -284,13 +290,13 @@ fn frames_are_taken_in_coordinated_mode_only_once_and_within_memory() {
     host.welcome(&mut link, at(0), Mode::Guest);
     host.say(&frames(1, &[1], &[2]));
     link.beat(at(1100), &Report::default());
-    assert_eq!(link.take_wishes().frames, FrameWishes::default());
+    assert_eq!(link.take_instructions().frames, FrameRequests::default());
     assert_eq!(link.counts().frames_refused, 2);
     host.say(&HostMessage::Mode(Mode::Coordinated));
     host.say(&frames(5, &[3, 999, 1000], &[4, 3]));
     host.say(&frames(4, &[9], &[]));
     link.beat(at(1200), &Report::default());
-    let got = link.take_wishes().frames;
+    let got = link.take_instructions().frames;
     assert_eq!(got.promote, [Gfn(3), Gfn(999)]);
     assert_eq!(got.demote, [Gfn(4)]);
     let counts = link.counts();
@@ -299,8 +305,8 @@ fn frames_are_taken_in_coordinated_mode_only_once_and_within_memory() {
     host.say(&frames(6, &[10], &[]));
     host.say(&frames(7, &[11], &[]));
     link.beat(at(1300), &Report::default());
-    assert_eq!(link.take_wishes().frames.promote, [Gfn(11)]);
-    assert_eq!(link.take_wishes().frames, FrameWishes::default());
+    assert_eq!(link.take_instructions().frames.promote, [Gfn(11)]);
+    assert_eq!(link.take_instructions().frames, FrameRequests::default());
 }
 
 #[test]
@@ -329,7 +335,7 @@ fn a_host_that_talks_garbage_is_cut_off_and_half_a_frame_is_got_over() {
     link.beat(at(1100), &Report::default());
     host.say(&HostMessage::Pause(true));
     link.beat(at(3200), &Report::default());
-    assert!(link.take_wishes().paused);
+    assert!(link.take_instructions().paused);
     assert!(link.counts().faults > 0);
     for _ in 0..3 {
         let garbage = vec![0x5a; 60_000];

@@ -1,8 +1,7 @@
-//! Which source of samples is used, and what becomes of one that fails.
+//! Choice of the source of samples, and the replacement of one that fails.
 //!
-//! Sources are tried in the order of what they tell: the PMU's samples, then DAMON. One that fails is
-//! dropped with its reason, and the next one that works takes over; where none does, all are tried again
-//! after a while.
+//! Sources are tried in the order of how much they tell: the PMU's samples, then DAMON. A source that fails is
+//! dropped with its reason, and the next one that works takes over. If none works, all are tried again after a while.
 
 use std::time::Duration;
 
@@ -15,18 +14,18 @@ use super::pmu::{self, Kind, Pmu};
 use super::{Drained, Sample, Sampler, SamplerError, Target};
 use crate::config::SamplerChoice;
 
-/// After how long sources are tried again where none works.
+/// Time after which sources are tried again if none works.
 const RETRY: Duration = Duration::from_secs(5);
 
-/// Starts a source.
+/// A function that starts a source.
 pub type Start = Box<dyn Fn() -> Result<Box<dyn Sampler>, SamplerError> + Send>;
 
 /// The source in use, and how to find another.
 pub struct Samplers {
-    /// In order of preference.
+    /// The sources, in order of preference.
     starts: Vec<Start>,
     current: Option<Box<dyn Sampler>>,
-    /// Why it is this one, or none.
+    /// The reason why this source is in use, or none.
     reason: String,
     news: Option<String>,
     clock: MonotonicClock,
@@ -52,7 +51,7 @@ impl Samplers {
         Self::of(starts)
     }
 
-    /// Sources of somebody's own, such as a test's.
+    /// Sources that the caller gives, such as a test's.
     #[must_use]
     pub fn of(starts: Vec<Start>) -> Self {
         Self {
@@ -65,19 +64,19 @@ impl Samplers {
         }
     }
 
-    /// Its name; none where no source works.
+    /// The source's name; `None` if no source works.
     #[must_use]
     pub fn name(&self) -> Option<&'static str> {
         self.current.as_ref().map(|sampler| sampler.name())
     }
 
-    /// Why it is this one, or why there is none.
+    /// The reason why this source is in use, or why there is none.
     #[must_use]
     pub fn reason(&self) -> &str {
         &self.reason
     }
 
-    /// The tree's parameters that fit its counts.
+    /// The tree's parameters that fit the source's counts.
     #[must_use]
     pub fn params(&self, vcpus: u32) -> Params {
         match &self.current {
@@ -86,12 +85,12 @@ impl Samplers {
         }
     }
 
-    /// What is to be told since the last time: another source is in use, or none.
+    /// The news since the last call, if any: another source is in use, or none.
     pub fn take_news(&mut self) -> Option<String> {
         self.news.take()
     }
 
-    /// Stops sampling until the next time that it is asked for.
+    /// Stops sampling until [`Samplers::sample`] is called again.
     pub fn rest(&mut self) {
         if let Some(sampler) = &mut self.current
             && let Err(error) = sampler.watch(&[])
@@ -151,10 +150,10 @@ impl Samplers {
     }
 }
 
-/// The PMU's samples, where it gives any, and of the kind that is wanted.
+/// The PMU's samples, if it gives any and they are of the wanted kind.
 fn by_pmu(root: &HostRoot, choice: SamplerChoice) -> Result<Box<dyn Sampler>, SamplerError> {
     let found = pmu::choose(root);
-    let recipe = found.recipe.ok_or(SamplerError(found.finding.why))?;
+    let recipe = found.recipe.ok_or(SamplerError(found.finding.found))?;
     let wanted = match choice {
         SamplerChoice::Pebs => Some(Kind::Pebs),
         SamplerChoice::Ibs => Some(Kind::Ibs),

@@ -1,9 +1,9 @@
-//! DAMON: where there is no PMU. The kernel samples one page of each region and takes the region to be like
-//! it; fine for ranges, blind to heat that is scattered inside of one.
+//! DAMON, for machines without a PMU. The kernel samples one page of each region and takes the region to be like it:
+//! fine for ranges, blind to heat that is scattered inside of one.
 //!
-//! A thread of its own asks, because an answer comes only at the end of an aggregation interval, and only
-//! one kdamond answers at a time. With several processes each is asked in turn; what it said last counts in
-//! every epoch until it is asked again, so that whose turn it is does not look like heat.
+//! A thread of its own asks, because an answer comes only at the end of an aggregation interval, and only one kdamond
+//! answers at a time. If there are several processes, each is asked in turn. Its latest answer counts in every epoch
+//! until it is asked again, so that taking turns does not look like heat.
 //!
 //! DAMON clears accessed bits, so while it runs nobody else in the guest should age the same pages.
 
@@ -27,15 +27,15 @@ const ATTRS: DamonAttrs = DamonAttrs {
     min_regions: 256,
     max_regions: 512,
 };
-/// Address ranges of one process that are watched.
+/// Most address ranges of one process that are watched.
 const MOST_RANGES: usize = 64;
 /// Pages for which one look that found its page accessed counts as one access. Each look is at another page of
 /// the region, so the count of a region of this size varies as the plan takes counts to vary (a count's
 /// variance is the count at most); regions are not larger ([`addresses`]).
 const PAGES_PER_ACCESS: u64 = 512;
-/// Epochs in which an answer counts: as many as 61 processes need to have a turn.
+/// Most epochs in which an answer counts: as many as 61 processes need to have a turn.
 const MOST_EPOCHS: u32 = 64;
-/// What is paused where nothing is watched.
+/// Pause of the thread while nothing is watched.
 const IDLE: Duration = Duration::from_millis(50);
 
 /// Regions of processes, by DAMON.
@@ -43,21 +43,21 @@ const IDLE: Duration = Duration::from_millis(50);
 pub struct DamonSampler {
     watched: Arc<Mutex<Watched>>,
     seen: Receiver<Seen>,
-    /// What each process's kdamond said last, and in how many epochs that counted.
+    /// The latest answer of each process's kdamond, and the number of epochs in which it counted.
     answers: BTreeMap<u32, (Vec<DamonRegion>, u32)>,
-    /// What is less than one access yet.
+    /// The remainder that is not yet one access.
     rest: u64,
 }
 
 #[derive(Debug, Default)]
 struct Watched {
     targets: Vec<Target>,
-    /// Counts changes.
+    /// Counter of changes to the targets.
     version: u64,
     ended: bool,
 }
 
-/// What the thread found.
+/// The thread's result: a process's regions, or a failure.
 #[derive(Debug)]
 enum Seen {
     Regions { pid: u32, regions: Vec<DamonRegion> },
@@ -68,7 +68,7 @@ impl DamonSampler {
     /// Starts the thread, which watches nothing yet.
     ///
     /// # Errors
-    /// Where the kernel has no DAMON or somebody else uses it.
+    /// If the kernel has no DAMON or somebody else uses it.
     pub fn start(root: &HostRoot, epoch: Duration) -> Result<Self, SamplerError> {
         let damon = Damon::of_agent(&root.join(""));
         // Asked now, so that the choice of a sampler knows it.
@@ -162,7 +162,7 @@ fn lock(watched: &Mutex<Watched>) -> std::sync::MutexGuard<'_, Watched> {
     watched.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A region as accesses; what is less than one is left for the next region.
+/// A region as accesses; the remainder that is less than one is left for the next region.
 fn sample(pid: u32, region: &DamonRegion, rest: &mut u64) -> Option<Sample> {
     let range = Range {
         start: region.start / PAGE_SIZE,
@@ -231,7 +231,7 @@ impl Asker {
         }
     }
 
-    /// Watches these processes and no others; says whether all are watched.
+    /// Watches these processes and no others. Returns whether all are watched.
     fn follow(&mut self, targets: &[Target]) -> Result<bool, DamonError> {
         self.kdamonds
             .retain(|pid, _| targets.iter().any(|target| target.pid == *pid));
@@ -302,8 +302,8 @@ impl Asker {
         Ok(())
     }
 
-    /// A process that ended is no failure, a kernel that is busy is asked again, and of more processes than
-    /// there are kdamonds the rest is not watched.
+    /// Ignores errors that are no failure of DAMON: a process that ended, a kernel that is busy (it is asked again),
+    /// and more processes than there are kdamonds (the rest is not watched).
     fn unless_ended(&mut self, pid: u32, done: Result<(), DamonError>) -> Result<(), DamonError> {
         match done {
             Ok(()) | Err(DamonError::Ended(_) | DamonError::Busy(_) | DamonError::Full) => Ok(()),
@@ -323,8 +323,8 @@ impl Asker {
     }
 }
 
-/// Cut into pieces of 2 MiB, or as small as the number of regions allows: the kernel would otherwise begin with
-/// one region for each range, and take seconds to tell its parts apart.
+/// The ranges' addresses, cut into pieces of 2 MiB, or as small as the number of regions allows: the kernel would
+/// otherwise begin with one region for each range, and take seconds to tell its parts apart.
 fn addresses(ranges: &[Range]) -> Vec<(u64, u64)> {
     let joined = join_nearest(ranges, MOST_RANGES);
     let bytes = |page: u64| page.saturating_mul(PAGE_SIZE);

@@ -1,7 +1,7 @@
-//! What says which virtual pages of a process are accessed.
+//! Sources that say which virtual pages of a process are accessed.
 //!
-//! One trait, several sources. A source is asked once per epoch; it never blocks, and what it lost it
-//! counts. It leaves to others: what the samples mean.
+//! One trait, several sources. A source is asked once per epoch; it never blocks, and it counts what it lost. It
+//! leaves to others: what the samples mean.
 
 mod choice;
 pub mod damon;
@@ -14,24 +14,24 @@ pub use choice::Samplers;
 /// A process that is to be sampled.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Target {
-    /// Its number.
+    /// The process's number.
     pub pid: u32,
-    /// Its virtual 4 KiB pages that matter, ascending, apart.
+    /// The virtual 4 KiB pages that matter, ascending, apart.
     pub ranges: Vec<Range>,
 }
 
 /// Accesses that were seen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sample {
-    /// Whose.
+    /// The process's number.
     pub pid: u32,
-    /// Where: one page, or as much as the source can tell apart.
+    /// The pages: a single one, or as much as the source can tell apart.
     pub range: Range,
-    /// How many; those of a range are spread over it.
+    /// The number of accesses, spread over the range.
     pub accesses: u32,
 }
 
-/// What one drain brought beside samples.
+/// Losses that one drain reports beside its samples.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct Drained {
     /// Records that the kernel dropped because a buffer was full.
@@ -40,14 +40,14 @@ pub struct Drained {
     pub malformed: u64,
 }
 
-/// A source that cannot be used, or can no longer.
+/// An error that makes a source unusable, from the start or from now on.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 pub struct SamplerError(pub String);
 
 /// A source of samples.
 pub trait Sampler: Send {
-    /// What `status` calls it, such as `pebs`, `ibs`, `damon`.
+    /// The source's name in `status`, such as `pebs`, `ibs`, `damon`.
     fn name(&self) -> &'static str;
 
     /// The tree's parameters that fit this source's counts.
@@ -56,12 +56,12 @@ pub trait Sampler: Send {
     /// Replaces the processes that are watched; those that stay keep what was learned.
     ///
     /// # Errors
-    /// Where the source no longer works at all; a process that ended is no error.
+    /// If the source no longer works at all; a process that ended is no error.
     fn watch(&mut self, targets: &[Target]) -> Result<(), SamplerError>;
 
-    /// Hands over what was seen since the last time. Never blocks.
+    /// Hands over the samples since the last call. Never blocks.
     ///
     /// # Errors
-    /// Where the source no longer works at all.
+    /// If the source no longer works at all.
     fn drain(&mut self, sink: &mut dyn FnMut(Sample)) -> Result<Drained, SamplerError>;
 }

@@ -1,5 +1,6 @@
 //! The command line.
 
+mod examples;
 pub mod sim;
 pub mod trace;
 
@@ -17,21 +18,28 @@ pub struct Args {
     /// The daemon's socket.
     #[arg(long, global = true, env = "TERRACE_SOCKET", default_value = terrace_api::DEFAULT_SOCKET)]
     pub socket: PathBuf,
-    /// What to do.
+    /// The command.
     #[command(subcommand)]
     pub command: Command,
 }
 
-/// What to do.
+impl Args {
+    /// The command line's description, with an example of each command.
+    pub fn described() -> clap::Command {
+        examples::add(<Self as clap::CommandFactory>::command())
+    }
+}
+
+/// The command.
 #[derive(Debug, Subcommand)]
 pub enum Command {
-    /// Say what works on this host and for each VM, what does not, why, and what to change. Where the daemon does not
-    /// answer: what the host and the command line of each QEMU process tell; no monitor is connected to.
+    /// Check the host and each VM: what works, what does not, why, and what to change. If the daemon does not answer,
+    /// checks the host and the command line of each QEMU process, and connects to no monitor.
     Doctor {
         /// Print JSON.
         #[arg(long)]
         json: bool,
-        /// The daemon's configuration, for a look without the daemon; the default one where it is there.
+        /// The daemon's configuration, for a check without the daemon; /etc/terrace/terrace.toml if it exists.
         #[arg(long, value_name = "FILE")]
         config: Option<PathBuf>,
     },
@@ -48,16 +56,16 @@ pub enum Command {
         /// Print JSON.
         #[arg(long)]
         json: bool,
-        /// Also draw where its memory is and how hot (colour: tier; brightness: heat).
+        /// Also draw its memory (colour: tier; brightness: heat).
         #[arg(long)]
         map: bool,
         /// Write that map as a picture (SVG) to this file.
         #[arg(long, value_name = "FILE")]
         svg: Option<PathBuf>,
     },
-    /// Watch the VMs live: where their memory is, how hot it is, what is decided (press ? for keys).
+    /// Watch the VMs live: their memory by tier, its heat, decisions (press ? for keys).
     Top(Top),
-    /// Say why a VM's memory, or one page of it, is where it is.
+    /// Explain why a VM's memory, or one page of it, is in its tier.
     Explain {
         /// The VM's name.
         vm: String,
@@ -68,9 +76,9 @@ pub enum Command {
         #[arg(long)]
         json: bool,
     },
-    /// Print what the daemon decided and did.
+    /// Print the daemon's decisions and actions.
     Events {
-        /// Go on printing as things happen, until interrupted.
+        /// Print new events as they come, until interrupted.
         #[arg(long, short)]
         follow: bool,
         /// Print JSON, one object a line.
@@ -90,26 +98,26 @@ pub enum Command {
         #[arg(long)]
         json: bool,
     },
-    /// Change how much memory of each tier a running VM has, and say by what. Returns once the order is taken;
-    /// `show` tells how far the guest is. A newer order replaces an older one.
+    /// Resize a running VM's memory in each tier. Returns once the order is taken; `terrace show` prints its progress. A
+    /// newer order replaces an older one.
     Resize(Resize),
-    /// Stop scanning and moving, of one VM or of all; nothing is moved back.
+    /// Stop scanning and moving the pages of one VM or of all; nothing is moved back.
     Pause {
-        /// The VM's name; all without it.
+        /// The VM's name; all VMs without it.
         vm: Option<String>,
         /// Print JSON.
         #[arg(long)]
         json: bool,
     },
-    /// Go on after `pause`.
+    /// Resume scanning and moving after `pause`.
     Resume {
-        /// The VM's name; all without it.
+        /// The VM's name; all VMs without it.
         vm: Option<String>,
         /// Print JSON.
         #[arg(long)]
         json: bool,
     },
-    /// Start a round of a VM now instead of at its next period.
+    /// Start a round of a VM now, not at its next period.
     Round {
         /// The VM's name.
         vm: String,
@@ -117,12 +125,12 @@ pub enum Command {
         #[arg(long)]
         json: bool,
     },
-    /// Say what the next round of a VM would move and why, and move nothing. Takes as long as a round
-    /// (windows x window_ms, about 5 s by default); what it observes is not lost.
+    /// Print what the next round of a VM would move and why, and move nothing. Takes as long as a round
+    /// (windows x window_ms, about 5 s by default); its observations are kept.
     Plan {
         /// The VM's name.
         vm: String,
-        /// Move nothing. Required: moves that shall be made are made by the daemon's own rounds.
+        /// Move nothing. Required: only the daemon's own rounds move pages.
         #[arg(long, required = true)]
         dry_run: bool,
         /// Print JSON.
@@ -131,20 +139,20 @@ pub enum Command {
     },
     /// Watch four simulated VMs live (press ? for keys); needs no daemon and no set-up.
     Demo(Demo),
-    /// Look at the configuration; needs no daemon.
+    /// Check the configuration; needs no daemon.
     #[command(subcommand)]
     Config(Config),
-    /// Simulate VMs on a machine that nobody has to buy; needs no daemon.
+    /// Simulate VMs on a host with tiers; needs no daemon.
     #[command(subcommand)]
     Sim(sim::Sim),
-    /// Measure the fast paths; each figure stands beside a baseline measured in the same run.
+    /// Measure the fast paths, each beside a baseline of the same run.
     Bench(Bench),
-    /// Look at recorded memory traces of programs, and convert them; needs no daemon.
+    /// Inspect and convert recorded memory traces of programs; needs no daemon.
     #[command(subcommand)]
     Trace(trace::Trace),
     /// Print a shell completion script.
     Completions {
-        /// Which shell.
+        /// The shell.
         shell: Shell,
     },
 }
@@ -155,14 +163,13 @@ pub enum Command {
 pub struct Resize {
     /// The VM's name.
     pub vm: String,
-    /// What it shall have of its fast memory, as 512MiB or 2GiB.
+    /// New size of its fast memory, as 512MiB or 2GiB.
     #[arg(long, value_name = "SIZE", group = "sizes", value_parser = bytes)]
     pub fast: Option<ByteSize>,
-    /// What it shall have of its slow memory.
+    /// New size of its slow memory.
     #[arg(long, value_name = "SIZE", group = "sizes", value_parser = bytes)]
     pub slow: Option<ByteSize>,
-    /// What it shall have of each tier, fastest first, as 2GiB,8GiB,- ("-": it stays as it is); instead of --fast and
-    /// --slow.
+    /// New size of each tier, fastest first, as 2GiB,8GiB,- ("-" leaves a tier as it is); instead of --fast and --slow.
     #[arg(
         long,
         value_name = "SIZE,…",
@@ -173,18 +180,18 @@ pub struct Resize {
         value_parser = tier_size
     )]
     pub tiers: Option<Vec<TierSize>>,
-    /// Wait until the guest has what it shall have; exit code 1 with the reason where it cannot.
+    /// Wait until the guest has reached the new sizes; exit code 1 with the reason if it cannot.
     #[arg(long)]
     pub wait: bool,
-    /// With --wait: give up after this time, as 30s or 5m. The order stands all the same.
+    /// With --wait: stop waiting after this time, as 30s or 5m. The order stays in force.
     #[arg(long, value_name = "TIME", requires = "wait", value_parser = interval)]
     pub timeout: Option<Duration>,
-    /// Print JSON: the order, or with --wait how the VM's memory stands then.
+    /// Print JSON: the order, or with --wait the VM's memory at the end.
     #[arg(long)]
     pub json: bool,
 }
 
-/// A size, or none for a tier that stays as it is.
+/// The size of a tier; `None` for one that stays as it is.
 #[derive(Clone, Copy, Debug)]
 pub struct TierSize(pub Option<ByteSize>);
 
@@ -195,7 +202,7 @@ fn tier_size(text: &str) -> Result<TierSize, String> {
     }
 }
 
-/// A size that fits in 64 bits: one that does not is told so, not cut to what fits.
+/// Parses a size that fits in 64 bits. A larger one is refused, not cut to what fits.
 fn bytes(text: &str) -> Result<ByteSize, String> {
     match text.parse::<ByteSize>()? {
         ByteSize(u64::MAX) => Err("more than there can be (16 EiB)".into()),
@@ -206,7 +213,7 @@ fn bytes(text: &str) -> Result<ByteSize, String> {
 /// Arguments of `terrace top`.
 #[derive(Debug, clap::Args)]
 pub struct Top {
-    /// How often the daemon is asked, as 500ms or 2s.
+    /// Time between updates, as 500ms or 2s.
     #[arg(long, value_name = "TIME", default_value = "2s", value_parser = interval)]
     pub interval: Duration,
     /// Print one frame as plain text and end.
@@ -226,8 +233,7 @@ pub struct Top {
 /// Arguments of `terrace demo`.
 #[derive(Debug, clap::Args)]
 pub struct Demo {
-    /// Simulate to the end without the live view and print what came of it (as where standard output
-    /// is no terminal).
+    /// Simulate to the end without the live view and print the result (the default if standard output is no terminal).
     #[arg(long)]
     pub once: bool,
     /// Seconds of the simulated machine per second.
@@ -236,7 +242,7 @@ pub struct Demo {
     /// End after so many seconds of the simulated machine.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     pub seconds: Option<u64>,
-    /// Who places the pages of all VMs, as vtmm or first-touch.
+    /// The policy of all VMs, as vtmm or first-touch.
     #[arg(long, value_name = "POLICY")]
     pub policy: Option<String>,
     /// Also write the last frame of the live view as a picture (SVG) to this file.
@@ -247,15 +253,14 @@ pub struct Demo {
     pub json: Option<PathBuf>,
 }
 
-/// What to do about the configuration.
+/// A command about the configuration.
 #[derive(Debug, Subcommand)]
 pub enum Config {
-    /// Check a configuration and its drop-ins (FILE.d/*.toml); exit code 1 and one message where
-    /// something is wrong.
+    /// Check a configuration and its drop-ins (FILE.d/*.toml); exit code 1 and one message if something is wrong.
     Check {
-        /// The file; without it /etc/terrace/terrace.toml, or the defaults where that is not there.
+        /// The file; /etc/terrace/terrace.toml by default, or the built-in values if that does not exist.
         file: Option<PathBuf>,
-        /// Also print every key with its value and who set it.
+        /// Also print every key with its value and the file and line that set it.
         #[arg(long)]
         effective: bool,
         /// Print JSON.

@@ -10,7 +10,7 @@ use terrace_repro::compare::FastSweep;
 use terrace_repro::repro;
 use terrace_sim::policy;
 
-/// What to simulate.
+/// A command of the simulator.
 #[derive(Debug, Subcommand)]
 pub enum Sim {
     /// Simulate a scenario.
@@ -21,7 +21,7 @@ pub enum Sim {
         /// NAME@host say where a mechanism runs that can run in both.
         #[arg(long, value_name = "POLICY", value_parser = known_policy)]
         policy: Option<String>,
-        /// What to write, and where.
+        /// Outputs.
         #[command(flatten)]
         output: Output,
     },
@@ -42,7 +42,7 @@ pub enum Sim {
         /// Runs at the same time; as many as there are processors by default.
         #[arg(long, value_name = "N")]
         jobs: Option<NonZeroUsize>,
-        /// What to write, and where.
+        /// Outputs.
         #[command(flatten)]
         output: Output,
     },
@@ -51,7 +51,7 @@ pub enum Sim {
     Replay(Replay),
     /// Run the papers' experiments and put their figures beside the simulator's (docs/repro.md).
     Repro(Repro),
-    /// Print the policies, the tiers, the loads, the scenarios and the papers' experiments there are.
+    /// List the policies, tiers, loads, scenarios and papers' experiments.
     List {
         /// Print JSON.
         #[arg(long)]
@@ -59,7 +59,7 @@ pub enum Sim {
     },
 }
 
-/// What is written about runs.
+/// The outputs of runs.
 #[derive(Debug, clap::Args)]
 pub struct Output {
     /// Seed of all random streams, instead of the scenario's.
@@ -83,11 +83,11 @@ pub struct Replay {
     /// of a guest (`terrace-agent run --record`).
     #[arg(value_name = "LOG")]
     pub log: PathBuf,
-    /// Say what this policy would have done with the accesses that the log has: a name, or stages as
+    /// Print what this policy would have done with the accesses in the log: a name, or stages as
     /// '{ base = "vtmm", estimate = "fixed-threshold" }'.
     #[arg(long, value_name = "POLICY")]
     pub policy: Option<String>,
-    /// With --policy: take windows of the log together, as 1200ms or 2s.
+    /// With --policy: join windows of the log to this length, as 1200ms or 2s.
     #[arg(long, value_name = "TIME", requires = "policy", value_parser = window)]
     pub window: Option<u64>,
     /// Write the result as JSON to this file; - for standard output.
@@ -99,16 +99,16 @@ pub struct Replay {
 #[derive(Debug, clap::Args)]
 pub struct Repro {
     /// A paper, as vtmm, one experiment, as vtmm/table-4, or predictions, those that are to be compared
-    /// later; all of them where none is named.
+    /// later; all of them by default.
     #[arg(value_name = "PAPER[/EXPERIMENT]", value_parser = PossibleValuesParser::new(repro::names()), hide_possible_values = true)]
     pub name: Option<String>,
-    /// Print which experiments there are, and run none.
+    /// List the experiments, and run none.
     #[arg(long)]
     pub list: bool,
     /// Seed of all random streams.
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub seed: u64,
-    /// Run each experiment with so many seeds, one after another from --seed, and say mean, least and most.
+    /// Run each experiment with so many seeds, one after another from --seed, and print mean, least and most.
     #[arg(long, value_name = "N", default_value = "1")]
     pub seeds: NonZeroU32,
     /// Divide the machine by this instead of the scenarios' own scale, 1 (full size) to 1024: larger is
@@ -121,7 +121,7 @@ pub struct Repro {
     /// Write the figures as JSON to this file; `-` is standard output, instead of the tables.
     #[arg(long, value_name = "OUT")]
     pub json: Option<PathBuf>,
-    /// Write them as a page to this file, as docs/repro.md.
+    /// Write the figures as a page to this file, as docs/repro.md.
     #[arg(long, value_name = "OUT", value_parser = a_file)]
     pub markdown: Option<PathBuf>,
     /// Print neither tables nor progress.
@@ -129,7 +129,7 @@ pub struct Repro {
     pub quiet: bool,
 }
 
-/// A time in whole ms.
+/// Parses a time in whole ms.
 fn window(text: &str) -> Result<u64, String> {
     let time = humantime::parse_duration(text)
         .map_err(|error| format!("{error}: write it as 600ms or 2s"))?;
@@ -139,7 +139,7 @@ fn window(text: &str) -> Result<u64, String> {
     }
 }
 
-/// Standard output has the table or the JSON already.
+/// Parses the name of a file that is not standard output, which has the table or the JSON already.
 fn a_file(name: &str) -> Result<PathBuf, String> {
     if name == "-" {
         return Err("a report goes to a file: name one, as report.html".to_owned());

@@ -5,22 +5,22 @@ use std::path::PathBuf;
 use bytesize::ByteSize;
 use terrace_sim::trace::{Format, Target};
 
-/// What to do with a trace.
+/// A command about a trace.
 #[derive(Debug, clap::Subcommand)]
 pub enum Trace {
-    /// Say what a trace holds: format, records, footprint, popularity of pages.
+    /// Print what a trace holds: format, records, footprint, popularity of pages.
     Info(Info),
     /// Write a trace, or a part of it, in another format.
     Convert(Convert),
 }
 
-/// Where records come from.
+/// The source of records.
 #[derive(Debug, clap::Args)]
 pub struct Input {
     /// The trace, compressed by zstd or not.
     #[arg(value_name = "FILE")]
     pub file: PathBuf,
-    /// Its format (lackey, perf-script, oraclegeneral, terrace-log) instead of the one recognised.
+    /// The trace's format (lackey, perf-script, oraclegeneral, terrace-log), if it is not recognised.
     #[arg(long, value_name = "FORMAT", value_parser = str::parse::<Format>)]
     pub format: Option<Format>,
     /// Leave records out that cannot be read, and count them, instead of stopping at the first.
@@ -33,7 +33,7 @@ pub struct Input {
 pub struct Info {
     #[command(flatten)]
     pub input: Input,
-    /// Also write it as JSON to this file; `-`: to standard output, instead of the text.
+    /// Also write JSON to this file; `-` for standard output, instead of the text.
     #[arg(long, value_name = "OUT")]
     pub json: Option<PathBuf>,
 }
@@ -46,7 +46,7 @@ pub struct Convert {
     /// The file to write. It appears when it is whole; until then it is OUT.partial.
     #[arg(value_name = "OUT")]
     pub out: PathBuf,
-    /// What to write: lackey, lackey-zst (the same, compressed), oraclegeneral (pages as objects).
+    /// Format to write: lackey, lackey-zst (the same, compressed), oraclegeneral (pages as objects).
     #[arg(long, value_name = "FORMAT", value_parser = str::parse::<Target>)]
     pub to: Target,
     /// Put a processor cache of this size in front (16 ways of 64-byte lines) and write what misses it,

@@ -11,7 +11,7 @@ use crate::allocated;
 use crate::args::Bench;
 use crate::render;
 
-/// One row; `ratio = value / baseline`, in the same unit.
+/// One row of the output; `ratio = value / baseline`, in the same unit.
 #[derive(Debug, Serialize)]
 struct Row {
     name: &'static str,
@@ -22,10 +22,10 @@ struct Row {
     ratio: Option<f64>,
 }
 
-/// Measures a row of that name.
+/// A function that measures the row of that name.
 type Measure = fn(&'static str) -> Result<Row>;
 
-/// What there is to measure.
+/// The rows: each by its name and the function that measures it.
 const ROWS: [(&str, Measure); 12] = [
     ("scan_leaf_ns", scan_leaf),
     ("scan_leaf_all_ns", scan_leaf_all),
@@ -41,7 +41,7 @@ const ROWS: [(&str, Measure); 12] = [
     ("sim_state_bytes_per_page", sim_state_bytes),
 ];
 
-/// What the simulator's baseline does for each access.
+/// The simulator's baseline, as work done for each access.
 const SIM_BASELINE: &str = "generator, TLB look-up and one 16-byte record per page";
 
 pub fn run(args: &Bench) -> Result<ExitCode> {
@@ -160,7 +160,7 @@ fn range_tree(name: &'static str) -> Result<Row> {
     beside(name, "ns/sample", against, terrace_bench::range_tree())
 }
 
-/// What the classifying thread does at the end of an epoch.
+/// The time of the classifying thread's work at the end of an epoch.
 fn range_tree_epoch(name: &'static str) -> Result<Row> {
     let against = "sorting the same 1,000 keys";
     beside(name, "us/epoch", against, terrace_bench::range_tree_epoch())
@@ -171,7 +171,7 @@ fn hyperflex_inflate(name: &'static str) -> Result<Row> {
     beside(name, "pages/s", against, terrace_bench::inflate()?)
 }
 
-/// The peak, so that what is allocated and freed again inside of one call counts too.
+/// The engine's bytes per page at their peak, so that memory allocated and freed within one call counts too.
 fn state_bytes(name: &'static str) -> Result<Row> {
     let before = allocated::restart_peak();
     terrace_bench::state_bytes_per_page(PAGES_OF_64_GIB, allocated::now);
@@ -179,12 +179,13 @@ fn state_bytes(name: &'static str) -> Result<Row> {
     alone(name, "bytes/page", held as f64 / PAGES_OF_64_GIB as f64)
 }
 
-/// A minute of the full-size machine.
+/// The simulator's speed over a minute of the full-size machine.
 fn sim_accesses(name: &'static str) -> Result<Row> {
     sim_row(name, simulate(64, "60s")?)
 }
 
-/// The two seconds after the start: the round's clearing pass and its first windows.
+/// The full-size simulator's speed over the two seconds after the start: the round's clearing pass and its first
+/// windows.
 fn sim_full_accesses(name: &'static str) -> Result<Row> {
     sim_row(name, simulate(1, "2s")?)
 }

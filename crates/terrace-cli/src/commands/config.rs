@@ -10,11 +10,11 @@ use terrace_config::{Config as DaemonConfig, Problem, Sources};
 use super::print_json;
 use crate::args::Config;
 
-/// What `--json` prints.
+/// The output of `--json`.
 #[derive(Serialize)]
 struct Report {
     valid: bool,
-    /// The files, in the order in which they go over each other; empty where one could not be read.
+    /// The files, in the order in which they override each other; empty if one could not be read.
     files: Vec<PathBuf>,
     problem: Option<Problem>,
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -1,4 +1,4 @@
-//! `terrace doctor`: exit code 1 where something does not work.
+//! `terrace doctor`: exit code 1 if something does not work.
 
 use std::path::Path;
 use std::process::ExitCode;
@@ -10,7 +10,7 @@ use terrace_api::types::{Doctor, Finding, Health};
 
 use super::{doctor_alone, print_json};
 
-/// What `--json` prints.
+/// The output of `--json`.
 #[derive(Serialize)]
 struct Report<'a> {
     daemon: Daemon<'a>,
@@ -18,7 +18,7 @@ struct Report<'a> {
     doctor: &'a Doctor,
 }
 
-/// Whether it answered.
+/// The daemon's part of the output: whether it answered.
 #[derive(Serialize)]
 struct Daemon<'a> {
     answers: bool,

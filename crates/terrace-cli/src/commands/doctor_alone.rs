@@ -1,17 +1,19 @@
-//! `terrace doctor` without a daemon: what this command can see by itself, with the privileges that it has.
+//! `terrace doctor` without a daemon: the findings that this command can make by itself, with the privileges that it
+//! has.
 
 use std::io::ErrorKind;
 use std::path::Path;
 
 use terrace_api::client::ClientError;
-use terrace_api::types::{Doctor, Finding, Health};
+use terrace_api::types::{Doctor, Finding};
 use terrace_config::{Config, DEFAULT_FILE, Sources};
 use terrace_host::qemu::who::{HypervisorConfig, Rules};
 use terrace_host::topology::{TierSource, Topology};
-use terrace_host::{HostRoot, Status, doctor};
-use terrace_proto::printable::{MOST_WORDS, excerpt};
+use terrace_host::{HostRoot, doctor};
+use terrace_proto::printable::excerpt;
 
-/// What the daemon would say of the host and of QEMU processes that it has not asked; and why it does not say so itself.
+/// The findings about the host and about QEMU processes that are not asked, as the daemon would report them; and the
+/// reason why it does not report them itself.
 pub fn look(error: &ClientError, socket: &Path, file: Option<&Path>) -> (Doctor, Finding) {
     let root = HostRoot::default();
     let (config, mut findings) = read(file);
@@ -24,26 +26,21 @@ pub fn look(error: &ClientError, socket: &Path, file: Option<&Path>) -> (Doctor,
     host.extend(of_rules);
     let processes = doctor::processes(&root, &topology, &rules);
     host.extend(processes.others);
-    let vms = processes.vms.into_iter();
-    let doctor = Doctor {
-        host: host.iter().map(finding).collect(),
-        vms: vms
-            .map(|(name, findings)| (name, findings.iter().map(finding).collect()))
-            .collect(),
-    };
+    let vms = processes.vms;
+    let doctor = Doctor { host, vms };
     (doctor, daemon(error, socket, config.as_ref()))
 }
 
 /// The configuration, where it is there and valid; without it the defaults count, and that is said.
-fn read(file: Option<&Path>) -> (Option<Config>, Vec<terrace_host::Finding>) {
+fn read(file: Option<&Path>) -> (Option<Config>, Vec<Finding>) {
     let name = "configuration";
     let read =
         Sources::read(file).and_then(|sources| Ok((Config::new(&sources)?, sources.words())));
     match read {
-        Ok((config, words)) => (Some(config), vec![terrace_host::Finding::ok(name, words)]),
+        Ok((config, words)) => (Some(config), vec![Finding::ok(name, words)]),
         Err(problem) => {
             let file = file.unwrap_or(Path::new(DEFAULT_FILE)).display();
-            let finding = terrace_host::Finding::missing(
+            let finding = Finding::missing(
                 name,
                 format!("{problem}: this report goes by the defaults"),
                 format!("`terrace config check {file}` as root says what is wrong with it"),
@@ -53,7 +50,7 @@ fn read(file: Option<&Path>) -> (Option<Config>, Vec<terrace_host::Finding>) {
     }
 }
 
-fn host(root: &HostRoot, config: Option<&Config>) -> (Topology, Vec<terrace_host::Finding>) {
+fn host(root: &HostRoot, config: Option<&Config>) -> (Topology, Vec<Finding>) {
     let defined = config.map(Config::tier_definitions).unwrap_or_default();
     let (topology, unread) = match Topology::read(root, &defined) {
         Ok(topology) => (topology.or_observed(), None),
@@ -70,13 +67,13 @@ fn host(root: &HostRoot, config: Option<&Config>) -> (Topology, Vec<terrace_host
     let mut findings = doctor::host(root, &topology);
     if let Some(error) = unread {
         findings.retain(|finding| finding.name != "topology");
-        findings.push(terrace_host::Finding::missing(
+        findings.push(Finding::missing(
             "topology",
             format!("the memory tiers could not be read: {error}"),
             "mount sysfs; correct the [[tier]] sections of the configuration",
         ));
     }
-    findings.push(terrace_host::Finding::ok(
+    findings.push(Finding::ok(
         "privileges",
         "cap-sys-nice and cap-sys-ptrace tell what this command has; the daemon needs both, and its systemd unit gives \
          them to it",
@@ -84,7 +81,7 @@ fn host(root: &HostRoot, config: Option<&Config>) -> (Topology, Vec<terrace_host
     (topology, findings)
 }
 
-/// Why the daemon does not answer, and what to do.
+/// The reason why the daemon does not answer, and what to do.
 fn daemon(error: &ClientError, socket: &Path, config: Option<&Config>) -> Finding {
     let shown = excerpt(&socket.to_string_lossy(), 255);
     let other = config
@@ -118,23 +115,5 @@ fn daemon(error: &ClientError, socket: &Path, config: Option<&Config>) -> Findin
             "see to its log (journalctl -u terraced), and restart it".to_owned(),
         ),
     };
-    Finding {
-        name: "daemon".to_owned(),
-        health: Health::Missing,
-        found: excerpt(&found, MOST_WORDS),
-        advice: Some(excerpt(&advice, MOST_WORDS)),
-    }
-}
-
-fn finding(of: &terrace_host::Finding) -> Finding {
-    Finding {
-        name: of.name.to_owned(),
-        health: match of.status {
-            Status::Ok => Health::Ok,
-            Status::Degraded => Health::Degraded,
-            Status::Missing => Health::Missing,
-        },
-        found: of.why.clone(),
-        advice: of.change.clone(),
-    }
+    Finding::missing("daemon", found, advice)
 }

@@ -4,10 +4,10 @@ use terrace_api::elastic::{Elastic, ElasticTier, GuestTier, Order, OrderState};
 
 use crate::render;
 
-/// Older than this, figures are said to be old.
+/// Age from which figures are said to be old, s.
 const OLD_S: f64 = 12.0;
 
-/// What the VM has of each tier, what it shall have, and how far the guest's word holds.
+/// The VM's size of each tier, the size it is to have, and how far the guest's word holds.
 pub fn text(elastic: &Elastic) -> String {
     let by = if elastic.by_words.is_empty() {
         "by nothing that is known yet"
@@ -71,7 +71,7 @@ pub fn text(elastic: &Elastic) -> String {
     out + &format!("  {}\n", elastic.admission)
 }
 
-/// Who else has the VM's RAM, and what came of it.
+/// Other processes that have the VM's RAM, and the consequences.
 fn held_text(elastic: &Elastic) -> String {
     let mut out = String::new();
     for tier in elastic.tiers.iter().filter(|tier| tier.withheld_bytes > 0) {
@@ -87,7 +87,7 @@ fn held_text(elastic: &Elastic) -> String {
     out
 }
 
-/// `fast 300 MiB, on the way to 256 MiB; slow 768 MiB`.
+/// The sizes in one line: `fast 300 MiB, on the way to 256 MiB; slow 768 MiB`.
 pub fn state(elastic: &Elastic) -> String {
     let each = elastic.tiers.iter().map(|tier| {
         let size = render::bytes(tier.size_bytes);

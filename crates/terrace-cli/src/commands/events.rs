@@ -7,7 +7,7 @@ use anyhow::Result;
 use terrace_api::client::Client;
 use terrace_api::types::EventLine;
 
-/// How often `--follow` asks for news.
+/// Time between two questions of `--follow`.
 const POLL: Duration = Duration::from_millis(500);
 
 pub async fn run(client: &Client, follow: bool, json: bool) -> Result<()> {

@@ -45,11 +45,11 @@ async fn explain_page(client: &Client, name: &str, gpa: u64, json: bool) -> Resu
     Ok(())
 }
 
-/// What the placement of a VM's memory follows from.
+/// The causes of the placement of a VM's memory.
 #[derive(Serialize)]
 struct Explanation<'a> {
     vm: &'a Vm,
-    /// One per tier, as `vm.tier_bytes`.
+    /// The limits, one per tier, as `vm.tier_bytes`.
     limits: &'a [Limit],
     tiers: &'a [Tier],
     /// Counts, threshold and refusals of the last round that ran to its end.

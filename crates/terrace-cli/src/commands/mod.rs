@@ -46,9 +46,9 @@ pub async fn online(socket: &Path, command: Command) -> Result<ExitCode> {
         Command::Events { follow, json } => events::run(&client, follow, json).await?,
         Command::Set { vm, settings, json } => set(&client, &vm, settings, json).await?,
         Command::Resize(args) => return resize::run(&client, args).await,
-        Command::Pause { vm, json } => wish(&client, vm.as_deref(), "pause", json).await?,
-        Command::Resume { vm, json } => wish(&client, vm.as_deref(), "resume", json).await?,
-        Command::Round { vm, json } => wish(&client, Some(&vm), "round", json).await?,
+        Command::Pause { vm, json } => send(&client, vm.as_deref(), "pause", json).await?,
+        Command::Resume { vm, json } => send(&client, vm.as_deref(), "resume", json).await?,
+        Command::Round { vm, json } => send(&client, Some(&vm), "round", json).await?,
         Command::Bench(_)
         | Command::Completions { .. }
         | Command::Config(_)
@@ -59,8 +59,8 @@ pub async fn online(socket: &Path, command: Command) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// A `POST` without a body, about one VM or all.
-async fn wish(client: &Client, vm: Option<&str>, what: &str, json: bool) -> Result<()> {
+/// Sends a `POST` without a body, about one VM or all.
+async fn send(client: &Client, vm: Option<&str>, what: &str, json: bool) -> Result<()> {
     let path = match vm {
         Some(vm) => format!("/v1/vms/{}/{what}", segment(vm)),
         None => format!("/v1/{what}"),
@@ -76,7 +76,7 @@ async fn set(client: &Client, vm: &str, settings: Vec<(String, String)>, json: b
     Ok(())
 }
 
-/// What came of a wish, on a line.
+/// Prints the answer to a command, on a line.
 fn say(done: &Done, json: bool) -> Result<()> {
     if json {
         println!("{}", serde_json::to_string(done)?);

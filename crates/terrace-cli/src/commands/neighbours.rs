@@ -1,10 +1,10 @@
-//! What a VM costs the others, in `terrace show`.
+//! The costs of a VM to the others, in `terrace show`.
 
 use terrace_api::types::Neighbours;
 
 use crate::render;
 
-/// Some lines; none where it was neither scanned nor moved and shares with nobody.
+/// The costs in some lines; empty if the VM was neither scanned nor moved and shares with nobody.
 pub fn text(n: &Neighbours) -> String {
     if n.scan_cpu_ns == 0 && n.moved_bytes == 0 && n.right_bytes.is_none() {
         return String::new();

@@ -1,4 +1,4 @@
-//! `terrace plan VM --dry-run`: asks for a round that moves nothing, waits for it, says what it found.
+//! `terrace plan VM --dry-run`: asks for a round that moves nothing, waits for it, and prints its result.
 
 use std::io::{IsTerminal as _, Write as _};
 use std::time::Duration;
@@ -11,7 +11,7 @@ use terrace_core::Refusal;
 use super::print_json;
 use crate::render;
 
-/// How often progress is asked for.
+/// Time between two questions about progress.
 const POLL: Duration = Duration::from_millis(250);
 
 pub async fn run(client: &Client, name: &str, json: bool) -> Result<()> {
@@ -50,7 +50,7 @@ pub async fn run(client: &Client, name: &str, json: bool) -> Result<()> {
     Ok(())
 }
 
-/// A line that replaces itself, where somebody watches.
+/// A line that replaces itself, shown if standard error is a terminal.
 #[derive(Default)]
 struct Progress {
     shown: usize,

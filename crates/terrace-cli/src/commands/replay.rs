@@ -14,12 +14,12 @@ use terrace_core::session::replay::{Replayed, replay};
 use crate::args::sim::Replay;
 use crate::render;
 
-/// What `--json` writes of a replay with the recorded policy.
+/// The output of `--json` for a replay with the recorded policy.
 #[derive(Serialize)]
 struct Same {
     #[serde(flatten)]
     replayed: Replayed,
-    /// A replay that differs is an error.
+    /// Always true: a replay that differs is an error.
     all_equal: bool,
 }
 

@@ -13,9 +13,9 @@ use super::elastic::state;
 use super::print_json;
 use crate::args;
 
-/// Between two looks at a resize.
+/// Time between two looks at a resize.
 const STEP: Duration = Duration::from_millis(500);
-/// After how long without an answer of what resizes the VM there is no use in waiting.
+/// Time without an answer of the VM's device or monitor after which there is no use in waiting.
 const GONE: Duration = Duration::from_secs(30);
 
 pub async fn run(client: &Client, args: args::Resize) -> Result<ExitCode> {
@@ -53,7 +53,7 @@ pub async fn run(client: &Client, args: args::Resize) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Until every tier of the order has what it shall have.
+/// Waits until every tier of the order has its size.
 async fn wait(client: &Client, args: &args::Resize, ordered: &Ordered) -> Result<Elastic> {
     let path = format!("/v1/vms/{}", segment(&args.vm));
     let until = args.timeout.map(|timeout| Instant::now() + timeout);

@@ -26,7 +26,10 @@ pub async fn run(
     if draw {
         print!(
             "\n{}",
-            map::terminal(&map::fetch(client, name, map::TERMINAL_CELLS).await?)
+            map::text(
+                &map::fetch(client, name, map::TERMINAL_CELLS).await?,
+                render::in_colours()
+            )
         );
     }
     if let Some(file) = svg {
@@ -98,7 +101,7 @@ fn text(status: &Status, detail: &VmDetail) -> String {
     out
 }
 
-/// What the agent in the guest says of itself, and who is in force.
+/// The report of the agent in the guest, and who is in force.
 fn agent_text(agent: &Agent) -> String {
     let version = agent.version.as_deref().unwrap_or("unknown");
     let mut out = format!(
@@ -116,36 +119,36 @@ fn agent_text(agent: &Agent) -> String {
         out += &format!(
             "  node {:<3} tier {} {} {:>10} used of {}\n",
             node.node,
-            node.tier,
+            node.tier.0,
             render::bar(used, node.total_bytes, 24),
             render::bytes(used),
             render::bytes(node.total_bytes),
         );
     }
+    let did = &r.activity;
     let paused = if r.paused { ", paused" } else { "" };
     out += &format!(
         "  does: {}{paused}; {} processes, {} epochs; sampler {}\n",
         r.mode,
-        r.processes,
-        r.epochs,
-        if r.sampler.is_empty() {
-            "none"
-        } else {
-            &r.sampler
+        did.processes,
+        did.epochs,
+        match r.mechanism.sampler.as_str() {
+            "" => "none",
+            sampler => sampler,
         },
     );
     out += &format!(
         "  moved: {} up, {} down, {} failed; may move {} a second\n",
-        render::pages(r.promoted_pages),
-        render::pages(r.demoted_pages),
-        render::pages(r.failed_pages),
+        render::pages(did.promoted_pages),
+        render::pages(did.demoted_pages),
+        render::pages(did.failed_pages),
         render::bytes(r.budget_bytes_per_s),
     );
     out += &format!(
         "  costs: {:.1} s of CPU ({} % of one at most), {} of memory\n",
-        std::time::Duration::from_nanos(r.cpu_ns).as_secs_f64(),
+        std::time::Duration::from_nanos(r.cost.cpu_ns).as_secs_f64(),
         r.budget_cpu_percent,
-        render::bytes(r.resident_bytes),
+        render::bytes(r.cost.resident_bytes),
     );
     if let (Some(some), Some(full)) = (
         r.pressure_some_avg10_hundredths,

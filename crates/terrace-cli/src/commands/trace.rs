@@ -1,4 +1,4 @@
-//! `terrace trace`: what a recorded trace says about its program, and conversion to other formats.
+//! `terrace trace`: the figures of a recorded trace's program, and conversion to other formats.
 
 use std::fs::File;
 use std::io::{BufWriter, IsTerminal, Write as _};
@@ -12,7 +12,7 @@ use terrace_sim::trace::{Cache, OnBroken, Reader, Record, Share, Summary, Tally,
 use crate::args::trace::{Convert, Info, Input, Trace};
 use crate::render;
 
-/// Runs it.
+/// Runs the command.
 pub fn run(command: &Trace) -> Result<ExitCode> {
     match command {
         Trace::Info(args) => info(args)?,
@@ -31,7 +31,7 @@ impl Input {
         Ok(Reader::open(&self.file, self.format, on_broken)?)
     }
 
-    /// Calls `each` for every record, with progress on standard error; gives the reader back at its end.
+    /// Calls `each` for every record, with progress on standard error. Returns the reader at its end.
     fn each(&self, what: &str, mut each: impl FnMut(&Record) -> Result<bool>) -> Result<Reader> {
         const BETWEEN: u64 = 1 << 20;
         let mut reader = self.open()?;
@@ -124,7 +124,7 @@ fn text(s: &Summary) -> String {
     lines.join("\n").trim_end().to_owned() + "\n"
 }
 
-/// Shares of the hottest pages as a table with bars.
+/// The shares of the hottest pages as a table with bars.
 fn popularity(all: &[Share], without: &[Share]) -> String {
     let rows: Vec<Vec<String>> = all
         .iter()
@@ -197,7 +197,7 @@ fn convert(args: &Convert) -> Result<()> {
     Ok(())
 }
 
-/// One line of a record.
+/// A record of one cache line, with the other properties of a record.
 fn line_of(line: u64, record: &Record) -> Record {
     Record {
         addr: line * LINE,
@@ -222,7 +222,7 @@ impl Partial {
         Ok(Self { path, file })
     }
 
-    /// Gives it its name.
+    /// Gives the file its final name.
     fn keep(self, out: &Path) -> Result<()> {
         (&self.file).flush()?;
         std::fs::rename(&self.path, out)

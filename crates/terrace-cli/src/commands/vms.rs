@@ -19,7 +19,11 @@ pub async fn run(client: &Client, json: bool) -> Result<()> {
 
 fn text(status: &Status, vms: &[Vm]) -> String {
     let mut out = String::new();
-    for tier in &status.tiers {
+    // A host of one tier has a second one without memory, for the engine alone.
+    let shown: Vec<usize> = (0..status.tiers.len())
+        .filter(|tier| status.tiers[*tier].total_bytes > 0)
+        .collect();
+    for tier in shown.iter().map(|tier| &status.tiers[*tier]) {
         let nodes: Vec<String> = tier.nodes.iter().map(u32::to_string).collect();
         // A simulated tier has none.
         let nodes = match nodes.is_empty() {
@@ -38,23 +42,23 @@ fn text(status: &Status, vms: &[Vm]) -> String {
         return out + "no VMs found (see `terrace doctor`)\n";
     }
     let mut header = vec!["NAME", "PID", "MODE", "MEMORY"];
-    header.extend(status.tiers.iter().map(|t| t.name.as_str()));
+    header.extend(shown.iter().map(|tier| status.tiers[*tier].name.as_str()));
     header.extend(["SIZE", "NOMINAL", "ROUNDS", "PROMOTED", "DEMOTED", "WHY"]);
     let numbers: Vec<usize> = (3..header.len() - 1).chain([1]).collect();
-    let rows: Vec<Vec<String>> = vms.iter().map(|vm| row(vm, status.tiers.len())).collect();
+    let rows: Vec<Vec<String>> = vms.iter().map(|vm| row(vm, &shown)).collect();
     out + &render::table(&header, &numbers, &rows)
 }
 
-fn row(vm: &Vm, tiers: usize) -> Vec<String> {
+fn row(vm: &Vm, tiers: &[usize]) -> Vec<String> {
     let mut cells = vec![
         vm.name.clone(),
         render::process(vm.pid),
         vm.mode.to_string(),
         render::bytes(vm.memory_bytes),
     ];
-    cells.extend((0..tiers).map(|t| {
+    cells.extend(tiers.iter().map(|tier| {
         vm.tier_bytes
-            .get(t)
+            .get(*tier)
             .map_or("-".into(), |b| render::bytes(*b))
     }));
     let share = vm.share.as_ref();

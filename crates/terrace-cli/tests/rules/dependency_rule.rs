@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use crate::sources::rust_files;
 use cargo_metadata::{DependencyKind, MetadataCommand};
 
-/// For each crate of ours, the crates of ours that it may depend on (tests aside).
-/// A crate that is not listed fails the test: whoever adds one says here where it stands.
+/// The crates of ours that each crate of ours may depend on (tests aside). A crate that is not listed fails the test:
+/// whoever adds one says here where it stands.
 const ALLOWED: [(&str, &[&str]); 18] = [
     ("terrace-proto", &[]),
     ("terrace-core", &[PROTO]),

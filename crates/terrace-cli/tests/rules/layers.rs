@@ -1,12 +1,12 @@
 //! Layers inside each crate: no folder of one imports, by whatever way round, from a folder that imports from it; and
-//! where a list of layers stands here, nothing imports from a higher one.
+//! if a list of layers stands here, nothing imports from a higher one.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use crate::sources::imports::{Imports, of_crate};
 
-/// Crates whose cycles are known; the list only shrinks. Each: the crate, and the modules of one cycle.
+/// Known cycles: the crate, and the modules of one cycle. The list only shrinks.
 const CYCLES: &[(&str, &[&str])] = &[];
 
 /// Layers of the large crates, the lowest first. A module may import from its own layer's modules and lower ones, as
@@ -15,9 +15,9 @@ const LAYERS: &[(&str, &[&[&str]])] = &[
     (
         "terrace-config",
         &[
-            &["agent", "security", "sources"],
+            &["agent", "discover", "mover", "security", "sizes", "sources"],
             &["raw"],
-            &["pins"],
+            &["hyperflex", "pins", "writes"],
             &["config"],
             &["beyond", "tiers"],
         ],

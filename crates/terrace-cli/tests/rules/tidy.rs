@@ -5,15 +5,15 @@ use std::path::Path;
 
 use crate::sources::rust_files;
 
-/// Where our sources are.
+/// Folders of our sources.
 const FOLDERS: [&str; 3] = ["crates", "lab", "xtask"];
 
 const FILE_LINES: usize = 700;
 const FUNCTION_LINES: usize = 70;
 
-/// `path: reason`. Remove entries; do not add any without a better reason than haste.
+/// Files that may be long, as `path: reason`. Remove entries; do not add any without a better reason than haste.
 const LONG_FILES: [&str; 0] = [];
-/// `path::function`.
+/// Functions that may be long, as `path::function`.
 const LONG_FUNCTIONS: [&str; 0] = [];
 
 #[test]
@@ -90,7 +90,7 @@ fn a_module_with_children_is_a_folder() {
     );
 }
 
-/// What only tests and fuzzers run is the testkit's: it is in no product binary.
+/// Code that only tests and fuzzers run is the testkit's: no product binary has it.
 #[test]
 fn no_product_crate_has_fuzz_bodies_or_mocks() {
     let crates = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");

@@ -10,14 +10,14 @@ use super::Shared;
 use super::refusal::Refusal;
 use super::vm::Vm;
 
-/// What the mechanism says to a proposal.
+/// The mechanism's answer to a proposal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Verdict {
-    /// It may go.
+    /// The move may go ahead.
     Allowed {
-        /// Where it is.
+        /// The tier that holds the unit.
         from: TierId,
-        /// It only makes room.
+        /// The move only makes room for another one.
         paired: bool,
     },
     /// Not now; perhaps when something that is under way has ended.
@@ -34,7 +34,9 @@ impl Vm {
             Err(refusal) => return Verdict::Refused(refusal),
         };
         let bytes = self.moved_pages(unit) * terrace_proto::PAGE_SIZE;
-        if self.ceiling_room(to, self.limit(to).ceiling_bytes) < bytes {
+        // Ceiling, share and free memory are told apart only for people: each of them may have room again
+        // when a demotion of the same round has landed, so none of them ends the unit's chance.
+        if self.ceiling_room(to, self.settings.limit(to).ceiling_bytes) < bytes {
             return Verdict::Later(Refusal::Ceiling);
         }
         if self.ceiling_room(to, self.ceiling(to, shared)) < bytes {
@@ -44,7 +46,8 @@ impl Vm {
             return Verdict::Later(Refusal::NoFreeMemory);
         }
         let paired = to > from && !forced;
-        let mut floor = self.limit(from).floor_bytes;
+        let mut floor = self.settings.limit(from).floor_bytes;
+        // A forced demotion brings the VM down to its size, and the pool leaves each VM a lower limit.
         if forced && from == TierId::FAST {
             floor = floor.max(shared.pool.lower(self.id));
         }
@@ -52,10 +55,13 @@ impl Vm {
             let ahead = self.may_run_ahead(from, shared);
             let room = self.ceiling_room(from, self.ceiling(from, shared));
             let room = room.min(shared.free_for(self.id, from));
+            // Room that is there already counts as made, as does what earlier demotions freed and nothing has
+            // taken yet: no more is demoted than the promotions that wait can use.
             let made = room.max(self.moving.owed[from.index()]) + self.leaving(from);
             if made >= ahead.min(self.moving.waiting_for(from)) {
                 return Verdict::Later(Refusal::NotNeeded);
             }
+            // The promotion that follows brings as much back, so an exchange may dip below the floor by it.
             floor = floor.saturating_sub(ahead);
         }
         let stays = self.pages.bytes(from).saturating_sub(self.leaving(from));
@@ -65,7 +71,7 @@ impl Vm {
         Verdict::Allowed { from, paired }
     }
 
-    /// What does not depend on room. Gives the unit's tier.
+    /// Makes the checks that do not depend on room. Gives the unit's tier.
     pub fn check_unit(&self, unit: u32, to: TierId) -> Result<TierId, Refusal> {
         let pages = &self.pages;
         if to.0 >= pages.tiers() {
@@ -79,12 +85,15 @@ impl Vm {
         }
         let from = pages.tier(unit).ok_or(Refusal::Absent)?;
         let extent = pages.extent(unit);
+        // The kernel moves a huge page whole: a part of it cannot go alone, and a whole one that reaches
+        // beyond the VM's RAM would take pages along that are not the VM's.
         let moves_as_block = extent.len() as u64 == PAGES_PER_HUGE
             && pages.ram().contains(Gfn(u64::from(unit)), PAGES_PER_HUGE);
         if pages.in_huge_block(unit) && !moves_as_block {
             return Err(Refusal::PartOfHuge);
         }
         let units = || extent.clone().filter_map(|u| u32::try_from(u).ok());
+        // One known page speaks for a huge page; one page in flight holds all of it back.
         if units().any(|u| pages.in_flight(u)) {
             Err(Refusal::InFlight)
         } else if !units().any(|u| pages.known(u)) {
@@ -105,15 +114,17 @@ impl Vm {
     /// Most bytes that the VM may hold of a tier: its ceiling, and its share of the first one.
     pub fn ceiling(&self, tier: TierId, shared: &Shared) -> u64 {
         let share = match tier {
+            // VMs share the first tier alone; the others are bounded by their own ceilings.
             TierId::FAST => shared.pool.most(self.id),
             _ => None,
         };
-        let ceiling = self.limit(tier).ceiling_bytes;
+        let ceiling = self.settings.limit(tier).ceiling_bytes;
         share.map_or(ceiling, |share| share.min(ceiling))
     }
 
     /// Bytes that the VM may still get of a tier under a ceiling.
     fn ceiling_room(&self, tier: TierId, ceiling: u64) -> u64 {
+        // Bytes in flight count from the moment that they are planned: the plan may succeed in full.
         let holds = self.pages.bytes(tier) + self.moving.coming[tier.index()];
         ceiling.saturating_sub(holds)
     }

@@ -9,7 +9,8 @@ use terrace_proto::{PAGE_SIZE, Tick};
 
 use super::Shared;
 use super::refusal::Refusal;
-use super::vm::{Phase, Vm};
+use super::rounds::Phase;
+use super::vm::Vm;
 use crate::estimate::{DEGREES, Estimator, Histogram};
 use crate::place::{Flow, Room};
 use crate::policy::Estimate;
@@ -19,10 +20,10 @@ impl Vm {
     pub fn classify(&mut self, now: Tick, shared: &mut Shared) {
         self.want(shared);
         let room = self.room(shared);
-        let proposal = self.place.propose(self.round, &self.pages, &room);
+        let proposal = self.place.propose(self.rounds.number, &self.pages, &room);
         let unit_pages = self.pages.ram().unit().base_pages();
         let (up, down) = self.proposed_pages(&proposal.flows);
-        if let Some(round) = &mut self.current {
+        if let Some(round) = &mut self.rounds.current {
             let r = proposal.ranking;
             round.classified_at = Some(now);
             round.known_pages = r.known * unit_pages;
@@ -34,10 +35,10 @@ impl Vm {
             round.split_units = self.pages.split_units;
         }
         self.moving.take(proposal.flows, &self.pages);
-        self.phase = Phase::Moving { since: now };
-        if self.plans_only() {
+        self.rounds.phase = Phase::Moving { since: now };
+        if self.rounds.plans_only() {
             self.hold_back(shared);
-        } else if !self.moves_on {
+        } else if !self.settings.moves_on {
             self.drop_waiting(Refusal::MovesOff);
         }
     }
@@ -51,7 +52,11 @@ impl Vm {
             ..Room::default()
         };
         for tier in self.tiers() {
-            let (i, held, limit) = (tier.index(), self.pages.bytes(tier), self.limit(tier));
+            let (i, held, limit) = (
+                tier.index(),
+                self.pages.bytes(tier),
+                self.settings.limit(tier),
+            );
             room.held[i] = held / unit;
             let reachable = held.saturating_add(shared.free_for(self.id, tier));
             room.fit[i] = self.ceiling(tier, shared).min(reachable) / unit;
@@ -82,29 +87,27 @@ impl Vm {
 
     /// All moves are reported or refused: the round is over.
     pub fn complete_round(&mut self, now: Tick, shared: &Shared) {
-        self.phase = Phase::Waiting;
-        let Some(mut round) = self.current.take() else {
+        self.rounds.phase = Phase::Waiting;
+        let Some(mut round) = self.rounds.current.take() else {
             return;
         };
         round.ended_at = Some(now);
         round.hot_on_fast_after = self.hot_in_first_tier(&round, shared);
-        round.refused = self.refused.shown();
+        round.refused = self.rounds.refused.shown();
         let quiet = self.is_quiet(&round, shared);
-        if round.planned.is_none() {
-            self.intermittent.round_done(quiet);
+        self.rounds.complete(now, round, quiet);
+        self.history.counters.rounds += 1;
+        if let Some(round) = &self.rounds.last {
+            let text = self.round_words(round, quiet, shared);
+            self.history.say(now, text);
         }
-        self.intermittent.pass(now);
-        self.counters.rounds += 1;
-        self.reasons
-            .say(now, self.round_words(&round, quiet, shared));
-        self.last = Some(round);
     }
 
     /// Pages of a round's hot set that are in the first tier now. Among pages of the lowest hot degree,
     /// of which not all may be in the hot set, those in the first tier count as its part.
     fn hot_in_first_tier(&self, round: &Round, shared: &Shared) -> u64 {
         let estimator = Estimator::new(self.policy.estimate, &shared.config);
-        let histogram = Histogram::tally(&self.pages, estimator, self.round);
+        let histogram = Histogram::tally(&self.pages, estimator, self.rounds.number);
         let threshold = usize::from(round.threshold_degree);
         let unit_pages = self.pages.ram().unit().base_pages();
         let (mut hotter, mut here) = (0, 0);
@@ -119,12 +122,12 @@ impl Vm {
     /// Fewer bytes moved than are worth looking again soon. Where nothing may move, what would have
     /// moved counts.
     fn is_quiet(&self, round: &Round, shared: &Shared) -> bool {
-        let memory = self.ram_pages * PAGE_SIZE;
+        let memory = self.pages.ram().pages() * PAGE_SIZE;
         let threshold = shared
             .config
             .quiet_bytes
             .min(memory / shared.config.quiet_vm_divisor);
-        let bytes = if self.moves_on && round.planned.is_none() {
+        let bytes = if self.settings.moves_on && round.planned.is_none() {
             round.moved_bytes
         } else {
             (round.proposed_promotions + round.proposed_demotions) * PAGE_SIZE
@@ -169,8 +172,8 @@ impl Vm {
                 round.proposed_promotions, round.proposed_demotions
             );
         }
-        if self.refused.total() > 0 {
-            text += &format!("; not moved: {}", self.refused.words());
+        if self.rounds.refused.total() > 0 {
+            text += &format!("; not moved: {}", self.rounds.refused.words());
         }
         if round.split_units > 0 {
             text += &format!(
@@ -179,10 +182,11 @@ impl Vm {
             );
         }
         if quiet {
+            let periods = self.rounds.schedule.counter().max(1);
+            let s = if periods == 1 { "" } else { "s" };
             text += &format!(
-                "; {} KiB moved is little, the next round comes in {} periods",
-                round.moved_bytes >> 10,
-                self.intermittent.counter().max(1)
+                "; {} KiB moved is little, the next round comes in {periods} period{s}",
+                round.moved_bytes >> 10
             );
         }
         text

@@ -5,7 +5,8 @@
 use terrace_proto::snapshot::{PageExplanation, RankClass};
 use terrace_proto::{Gfn, MoveStatus, PAGE_SIZE, Tick};
 
-use super::vm::{LastMove, Vm};
+use super::history::LastMove;
+use super::vm::Vm;
 use crate::config::EngineConfig;
 use crate::policy::Place;
 use crate::track::level_of;
@@ -23,16 +24,17 @@ impl Vm {
         }
         let units = pages.extent(unit);
         let numbers = || units.clone().filter_map(|u| u32::try_from(u).ok());
-        let hottest = numbers().max_by_key(|u| self.place.degree(self.round, pages, *u))?;
-        let degree = self.place.degree(self.round, pages, hottest);
-        let threshold = self.threshold();
+        let hottest = numbers().max_by_key(|u| self.place.degree(self.rounds.number, pages, *u))?;
+        let degree = self.place.degree(self.rounds.number, pages, hottest);
+        let threshold = self.rounds.ranked().map(|round| round.threshold_degree);
         let at = hottest as usize;
         let known = numbers().any(|u| pages.known(u));
+        let class = class(known, degree, threshold);
         let mut page = PageExplanation {
             gpa: gfn.gpa(),
             gfn,
-            unit_gpa: pages.ram().first_page(unit).gpa(),
-            unit_bytes: self.moved_pages(unit) * PAGE_SIZE,
+            unit_gpa: Some(pages.ram().first_page(unit).gpa()),
+            unit_bytes: Some(self.moved_pages(unit) * PAGE_SIZE),
             tier: pages.tier(unit).map(|tier| config.tier_name(tier)),
             known,
             reads: pages.reads[at],
@@ -41,26 +43,19 @@ impl Vm {
             degree: degree.unwrap_or(0),
             threshold_degree: threshold.unwrap_or(0),
             level: level_of(pages.queue[at]),
-            class: class(known, degree, threshold),
+            class: Some(class),
             cool_down_rounds: pages.cool_down(unit).saturating_sub(1),
             in_flight: numbers().any(|u| pages.in_flight(u)),
             because: Vec::new(),
         };
-        let last = self.remembered(unit);
-        page.because = vec![self.why(&page, last.map(|last| last.status))];
+        let last = self.history.remembered(unit);
+        page.because = vec![self.why(&page, class, last.map(|last| last.status))];
         page.because
             .extend(last.map(|last| last_words(last, now, config)));
         Some(page)
     }
 
-    /// Least degree of the hot set of the last ranking.
-    fn threshold(&self) -> Option<u8> {
-        let mut rounds = self.current.iter().chain(&self.last);
-        let ranked = rounds.find(|round| round.classified_at.is_some());
-        ranked.map(|round| round.threshold_degree)
-    }
-
-    fn why(&self, page: &PageExplanation, last: Option<MoveStatus>) -> String {
+    fn why(&self, page: &PageExplanation, class: RankClass, last: Option<MoveStatus>) -> String {
         if page.tier.is_none() {
             return "no host page backs it, so there is nothing to place".into();
         }
@@ -68,7 +63,7 @@ impl Vm {
             return "the policy leaves pages where the kernel put them".into();
         }
         let (degree, threshold) = (page.degree, page.threshold_degree);
-        let mut text: String = match page.class {
+        let mut text: String = match class {
             RankClass::Unknown => {
                 "no user table of the guest maps it, so its heat is not known and it stays".into()
             }
@@ -94,7 +89,7 @@ impl Vm {
             };
             let rounds = page.cool_down_rounds;
             text += &format!("; {why} is left alone for {rounds} more rounds");
-        } else if !self.moves_on {
+        } else if !self.settings.moves_on {
             text += "; moves are off for this VM";
         }
         text

@@ -119,7 +119,7 @@ impl Vm {
             },
             ram: self.pages.ram().clone(),
             estimator: Estimator::new(self.policy.estimate, config),
-            round: self.round,
+            round: self.rounds.number,
             tiers: self.pages.tiers(),
             units,
             per_cell,

@@ -6,12 +6,13 @@
 //! The kernel's word on where a page is now always counts, whatever the status says; only a page that
 //! was not tried has no word. Pages that a report leaves out, or names out of order, count as not tried.
 
-use terrace_proto::snapshot::Round;
 use terrace_proto::{MoveReport, MoveStatus, PAGE_SIZE, PageResult, Tick, TierId};
 
 use super::Shared;
+use super::history::LastMove;
 use super::moves::Flight;
-use super::vm::{LastMove, Phase, Vm};
+use super::rounds::Phase;
+use super::vm::Vm;
 
 /// Rounds for which a unit that others map is left alone, beside the one under way: the most that is kept.
 const LEFT_ALONE: u8 = 2;
@@ -19,18 +20,22 @@ const LEFT_ALONE: u8 = 2;
 impl Vm {
     pub fn moved(&mut self, now: Tick, report: &MoveReport, shared: &mut Shared) {
         let Some(plan) = self.moving.plans.remove(&report.id) else {
-            self.counters.stale_answers += 1;
+            // A plan that a changed memory map cancelled, a repeated report, or a forged one.
+            self.history.counters.stale_answers += 1;
             return;
         };
         if report.results.len() != plan.flights.len() {
-            self.counters.malformed_answers += 1;
+            self.history.counters.malformed_answers += 1;
         }
         let before = self.held();
         for (i, flight) in plan.flights.iter().enumerate() {
             let gfn = self.pages.ram().first_page(flight.unit);
+            // By position and by number: a report out of order says nothing about this unit.
             let result = report.results.get(i).filter(|r| r.gfn == gfn);
+            // The expected bytes are given back whatever happened; what did arrive is counted below.
             shared.tiers.settle(flight.to, flight.bytes);
             if result.is_some_and(|r| r.status == MoveStatus::NoMemory) {
+                // The last report's free memory is gone: plans would fail one after the other until the next.
                 shared.tiers.exhausted(flight.to);
             }
             let left = self.land(*flight, result);
@@ -47,7 +52,7 @@ impl Vm {
             }
             self.count_status(*flight, status, plan.round);
             let to = flight.to;
-            self.remember(
+            self.history.remember(
                 flight.unit,
                 LastMove {
                     at: now,
@@ -60,17 +65,13 @@ impl Vm {
         for (tier, (before, after)) in self.tiers().zip(before.into_iter().zip(after)) {
             shared.tiers.moved(tier, before, after, plan.reports);
         }
-        if let Some(round) = self.round_of(plan.round) {
+        if let Some(round) = self.rounds.under_way(plan.round) {
             round.move_elapsed_ns = round.move_elapsed_ns.saturating_add(report.elapsed_ns);
         }
-        if let Phase::Moving { since } = &mut self.phase {
+        if let Phase::Moving { since } = &mut self.rounds.phase {
+            // Progress: the time-out of an unreported plan starts anew.
             *since = now;
         }
-    }
-
-    /// The summary of the round under way, if it is that one: late reports count for no round.
-    fn round_of(&mut self, round: u64) -> Option<&mut Round> {
-        self.current.as_mut().filter(|r| r.number == round)
     }
 
     /// Takes one unit off its plan; gives the tier that it left.
@@ -78,6 +79,7 @@ impl Vm {
         let start = flight.unit as usize;
         let extent = start..start + flight.extent as usize;
         self.pages.mark_in_flight(extent, false);
+        // Saturating: an account that has lost track must not wrap and block the tier for ever.
         let leaving = &mut self.moving.leaving[flight.from.index()];
         *leaving = leaving.saturating_sub(flight.bytes);
         let coming = &mut self.moving.coming[flight.to.index()];
@@ -96,12 +98,8 @@ impl Vm {
     fn count_moved(&mut self, flight: Flight, from: TierId, to: TierId, round: u64) {
         let pages = flight.bytes / PAGE_SIZE;
         let promoted = to < from;
-        if promoted {
-            self.counters.promoted_pages += pages;
-        } else {
-            self.counters.demoted_pages += pages;
-        }
-        let Some(round) = self.round_of(round) else {
+        self.history.count_moved(pages, from, to);
+        let Some(round) = self.rounds.under_way(round) else {
             return;
         };
         round.moved_bytes += flight.bytes;
@@ -110,6 +108,7 @@ impl Vm {
         } else {
             round.demoted_pages += pages;
         }
+        // Room that a demotion made is owed to a promotion until one has taken it.
         let owed = &mut self.moving.owed;
         if flight.paired {
             owed[from.index()] += flight.bytes;
@@ -118,24 +117,20 @@ impl Vm {
     }
 
     fn count_status(&mut self, flight: Flight, status: MoveStatus, round: u64) {
-        let pages = flight.bytes / PAGE_SIZE;
-        let c = &mut self.counters;
-        let (sum, failed) = match status {
-            MoveStatus::Moved => return,
-            MoveStatus::AlreadyThere => (&mut c.already_there_pages, false),
-            MoveStatus::Busy => (&mut c.busy_pages, true),
-            MoveStatus::Absent => (&mut c.absent_pages, true),
-            MoveStatus::NoMemory => (&mut c.no_memory_pages, true),
-            MoveStatus::NotTried => (&mut c.not_tried_pages, false),
-            MoveStatus::Failed(_) => (&mut c.failed_pages, true),
-            MoveStatus::MappedByOthers => (&mut c.mapped_by_others_pages, false),
+        self.history.count_ended(flight.bytes, status);
+        let Some(round) = self.rounds.under_way(round) else {
+            return;
         };
-        *sum += pages;
-        if let Some(round) = self.round_of(round) {
-            round.failed_pages += if failed { pages } else { 0 };
-            if status == MoveStatus::MappedByOthers {
-                round.mapped_by_others_pages += pages;
+        let pages = flight.bytes / PAGE_SIZE;
+        match status {
+            MoveStatus::Busy
+            | MoveStatus::Absent
+            | MoveStatus::NoMemory
+            | MoveStatus::Failed(_) => {
+                round.failed_pages += pages;
             }
+            MoveStatus::MappedByOthers => round.mapped_by_others_pages += pages,
+            MoveStatus::Moved | MoveStatus::AlreadyThere | MoveStatus::NotTried => {}
         }
     }
 }

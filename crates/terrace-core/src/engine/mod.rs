@@ -13,6 +13,7 @@ mod check;
 mod classify;
 mod explain;
 pub mod heat;
+mod history;
 mod intermittent;
 mod landing;
 mod moves;
@@ -22,7 +23,9 @@ mod pool;
 mod ram_changed;
 pub mod refusal;
 mod round;
+mod rounds;
 mod scan_cpu;
+mod settings;
 mod show;
 mod tiers;
 mod turns;
@@ -32,8 +35,7 @@ mod vm;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use terrace_proto::{
-    Action, BackingChange, Command, Event, Gfn, PageSize, PlanId, RequestId, Tick, TierLimit, VmId,
-    VmSpec,
+    Action, BackingChange, Command, Event, Gfn, PageSize, PlanId, RequestId, Tick, VmId, VmSpec,
 };
 
 use terrace_proto::snapshot::{HeatMap, PageExplanation, Round};
@@ -46,14 +48,13 @@ use crate::reasons::{Reason, Reasons};
 use budget::TokenBucket;
 use heat::{HeatMaking, HeatPages};
 use pool::Pool;
-use refusal::Refusal;
 use scan_cpu::ScanBudget;
 use tiers::Tiers;
 use turns::MoveBudget;
 use view::VmView;
 use vm::Vm;
 
-/// What all VMs share.
+/// State that all VMs share.
 pub(crate) struct Shared {
     pub config: EngineConfig,
     pub tiers: Tiers,
@@ -89,7 +90,7 @@ pub type PlaceFactory = Box<dyn Fn(&VmSpec) -> Box<dyn Place> + Send>;
 pub struct Engine {
     shared: Shared,
     vms: BTreeMap<VmId, Vm>,
-    /// What is said about no VM in particular.
+    /// Reasons that concern no single VM.
     reasons: Reasons,
     place: Option<PlaceFactory>,
     provision: Provision,
@@ -103,7 +104,7 @@ impl Engine {
     /// An engine without VMs.
     ///
     /// # Errors
-    /// Where a value of the configuration is out of range.
+    /// If a value of the configuration is out of range.
     pub fn new(config: EngineConfig) -> Result<Self, ConfigError> {
         config.validate()?;
         let bucket = TokenBucket::new(config.move_budget_bytes_per_s, config.plan_max_bytes);
@@ -131,7 +132,7 @@ impl Engine {
     /// The same with a placing stage from outside instead of the policies' own.
     ///
     /// # Errors
-    /// Where a value of the configuration is out of range.
+    /// If a value of the configuration is out of range.
     pub fn with_place(config: EngineConfig, place: PlaceFactory) -> Result<Self, ConfigError> {
         let mut engine = Self::new(config)?;
         engine.place = Some(place);
@@ -201,6 +202,12 @@ impl Engine {
         self.vms.keys().copied().collect()
     }
 
+    /// Whether moves are on for some VM now.
+    #[must_use]
+    pub fn moves_some(&self) -> bool {
+        self.vms.values().any(|vm| vm.settings.moves_on)
+    }
+
     /// Everything about one VM.
     #[must_use]
     pub fn vm(&self, vm: VmId) -> Option<VmView> {
@@ -213,12 +220,12 @@ impl Engine {
         &self.provision
     }
 
-    /// What was done about a VM and why, after the reason of that number, oldest first.
+    /// The reasons of a VM after the one with that sequence number, oldest first.
     pub fn vm_reasons(&self, vm: VmId, after: u64) -> impl Iterator<Item = &Reason> {
         self.vms
             .get(&vm)
             .into_iter()
-            .flat_map(move |vm| vm.reasons.after(after))
+            .flat_map(move |vm| vm.history.reasons_after(after))
     }
 
     /// Bytes on the heap that grow with the number of pages.
@@ -231,7 +238,7 @@ impl Engine {
     /// A VM's last round that ended.
     #[must_use]
     pub fn last_round(&self, vm: VmId) -> Option<&Round> {
-        self.vms.get(&vm)?.last.as_ref()
+        self.vms.get(&vm)?.rounds.last.as_ref()
     }
 
     /// A VM's guest-physical memory in at most `cells` pieces of one size.
@@ -260,7 +267,7 @@ impl Engine {
         self.vms.get(&vm)?.explain(gfn, now, &self.shared.config)
     }
 
-    /// What is to be said about no VM in particular, oldest first.
+    /// The reasons that concern no single VM, oldest first.
     #[must_use]
     pub fn reasons(&self) -> Vec<Reason> {
         self.reasons.list()
@@ -287,7 +294,7 @@ impl Engine {
         };
         match refused {
             Ok(mut vm) => {
-                vm.paused = self.paused;
+                vm.settings.paused = self.paused;
                 self.vms.insert(spec.vm, vm);
             }
             Err(why) => {
@@ -398,64 +405,7 @@ impl Vm {
         };
         match u32::try_from(first.0) {
             Ok(first) => self.pages.set_huge_block(first, change.huge),
-            Err(_) => self.counters.malformed_answers += 1,
-        }
-    }
-
-    fn pause(&mut self, now: Tick) {
-        if !self.paused {
-            self.abandon(now, "paused");
-            self.paused = true;
-            self.reasons.say(now, "paused: neither scanned nor moved");
-        }
-    }
-
-    fn resume(&mut self, now: Tick) {
-        if self.paused {
-            self.paused = false;
-            self.reasons.say(now, "resumed");
-        }
-    }
-
-    fn set_moves(&mut self, now: Tick, on: bool) {
-        self.moves_on = on;
-        if !on {
-            self.drop_waiting(Refusal::MovesOff);
-        }
-        self.reasons
-            .say(now, if on { "moves are on" } else { "moves are off" });
-    }
-
-    fn set_fast_size(&mut self, now: Tick, bytes: u64) {
-        self.size.nominal = bytes;
-        self.reasons.say(
-            now,
-            match bytes {
-                0 => "it has no nominal fast size".into(),
-                _ => format!("nominal fast size is {}", pool::size(bytes)),
-            },
-        );
-    }
-
-    fn set_weight(&mut self, now: Tick, weight: u32) {
-        self.size.weight = weight.max(1);
-        self.reasons
-            .say(now, format!("weight is now {}", self.size.weight));
-    }
-
-    fn set_limits(&mut self, now: Tick, limits: Vec<TierLimit>, tiers: usize) {
-        match vm::check_limits(&limits, tiers) {
-            Ok(()) => {
-                let mib = |l: &TierLimit| match l.ceiling_bytes {
-                    u64::MAX => format!("{} MiB or more", l.floor_bytes >> 20),
-                    most => format!("{} to {} MiB", l.floor_bytes >> 20, most >> 20),
-                };
-                let words: Vec<_> = limits.iter().map(mib).collect();
-                self.limits = limits;
-                self.reasons
-                    .say(now, format!("limits are now {}", words.join(", ")));
-            }
-            Err(why) => self.reasons.say(now, format!("limits stay: {why}")),
+            Err(_) => self.history.counters.malformed_answers += 1,
         }
     }
 }

@@ -20,7 +20,9 @@ use terrace_proto::{Action, MovePlan, PageMove, PlanId, Tick, TierId};
 use super::Shared;
 use super::check::Verdict;
 use super::refusal::Refusal;
-use super::vm::{Phase, Vm};
+use super::rounds::Phase;
+use super::turns::Spent;
+use super::vm::Vm;
 use crate::pages::Pages;
 use crate::place::Flow;
 
@@ -61,7 +63,7 @@ pub(crate) struct Flight {
     pub bytes: u64,
     pub from: TierId,
     pub to: TierId,
-    /// It only makes room.
+    /// The move only makes room for another one.
     pub paired: bool,
 }
 
@@ -75,7 +77,7 @@ pub(crate) struct Plan {
     pub round: u64,
 }
 
-/// What waits and what is under way.
+/// The moves of a VM that wait, and the plans in flight.
 #[derive(Debug, Default)]
 pub(crate) struct Moving {
     pub queues: Vec<Queue>,
@@ -88,6 +90,8 @@ pub(crate) struct Moving {
     pub owed: [u64; TierId::MAX],
     /// When the budget allows the next plan, where that is what a plan waits for.
     pub tokens_at: Option<Tick>,
+    /// The VM's use of the move budget.
+    pub spent: Spent,
 }
 
 impl Moving {
@@ -112,6 +116,13 @@ impl Moving {
                 units: flow.units,
             })
             .collect();
+    }
+
+    /// Lets all go, what waits and what is under way; gives what was under way into each tier.
+    pub fn cancel(&mut self) -> [u64; TierId::MAX] {
+        let old = std::mem::take(self);
+        self.spent = old.spent;
+        old.coming
     }
 
     /// Bytes that wait to go to a tier.
@@ -140,7 +151,7 @@ impl Moving {
     }
 }
 
-/// What came of building one plan.
+/// The result of an attempt to issue one plan.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Issue {
     Issued,
@@ -156,10 +167,10 @@ impl Vm {
         self.moving.tokens_at = None;
         let most = usize::from(shared.config.plans_in_flight);
         let mut blocked = None;
-        while self.moving.plans_of(self.round) < most {
+        while self.moving.plans_of(self.rounds.number) < most {
             match self.issue(shared) {
                 Issue::Issued => {
-                    self.phase = Phase::Moving { since: now };
+                    self.rounds.phase = Phase::Moving { since: now };
                 }
                 Issue::Tokens(at) => {
                     self.moving.tokens_at = Some(at);
@@ -171,15 +182,16 @@ impl Vm {
                 }
             }
         }
+        // A plan in flight may still be carried out, so its bytes stay in all accounts; only the round ends.
         if now >= give_up_at {
             let text = format!(
                 "{} KiB are still on their way, unreported; the round ends without them",
                 self.moving.in_flight_bytes() >> 10
             );
-            self.reasons.say(now, text);
+            self.history.say(now, text);
             self.drop_waiting(Refusal::RoundEnded);
             self.complete_round(now, shared);
-        } else if self.moving.plans_of(self.round) == 0 && !self.awaits_memory(shared) {
+        } else if self.moving.plans_of(self.rounds.number) == 0 && !self.awaits_memory(shared) {
             self.drop_waiting(blocked.unwrap_or(Refusal::RoundEnded));
             self.complete_round(now, shared);
         }
@@ -194,6 +206,7 @@ impl Vm {
     /// Builds and issues one plan.
     fn issue(&mut self, shared: &mut Shared) -> Issue {
         let (most_pages, most_bytes) = (shared.config.plan_max_pages, shared.config.plan_max_bytes);
+        // The budget is asked for the largest plan that could come of this, and charged for the one that did.
         let bytes = most_bytes
             .min(self.moving.waiting_bytes())
             .min(most_pages.saturating_mul(self.pages.unit_bytes()));
@@ -220,6 +233,7 @@ impl Vm {
             flights.extend(plan);
         }
         if flights.is_empty() {
+            // Nothing will be spent, so this VM's turn must not keep others waiting.
             shared.budget.leave(self.id);
             return Issue::Blocked(blocked);
         }
@@ -245,6 +259,8 @@ impl Vm {
             let extent = self.pages.extent(unit);
             let size = extent.len() as u64 * self.pages.unit_bytes();
             match self.check(unit, to, forced, shared) {
+                // Only a refusal passes the unit by. The queue is in order of gain, so a unit that has to
+                // wait holds the ones behind it back as well.
                 Verdict::Refused(why) => self.refuse(why, 1),
                 Verdict::Later(why) => return (flights, Some(why)),
                 Verdict::Allowed { .. } if size > left => break,
@@ -267,6 +283,7 @@ impl Vm {
     }
 
     fn take_off(&mut self, unit: u32, bytes: u64, from: TierId, to: TierId, shared: &mut Shared) {
+        // From here on no other plan can name the unit, and its bytes count in both tiers.
         self.pages.mark_in_flight(self.pages.extent(unit), true);
         self.moving.leaving[from.index()] += bytes;
         self.moving.coming[to.index()] += bytes;
@@ -276,16 +293,16 @@ impl Vm {
     fn spend(&mut self, flights: &[Flight], shared: &mut Shared) {
         let bytes = flights.iter().map(|f| f.bytes).sum();
         let spent = shared.budget.spend(self.id, bytes);
-        let sum = &mut self.spent;
+        let sum = &mut self.moving.spent;
         sum.bytes = sum.bytes.saturating_add(spent.bytes);
         sum.held_up += spent.held_up;
         sum.held_up_ns = sum.held_up_ns.saturating_add(spent.held_up_ns);
     }
 
-    /// What waits to be moved waits for the budget.
+    /// Whether moves wait for nothing but the budget.
     pub fn waits_for_budget(&self) -> bool {
-        let moving = matches!(self.phase, Phase::Moving { .. });
-        moving && !self.paused && self.moving.tokens_at.is_some()
+        let moving = matches!(self.rounds.phase, Phase::Moving { .. });
+        moving && !self.settings.paused && self.moving.tokens_at.is_some()
     }
 
     fn send(&mut self, flights: Vec<Flight>, shared: &mut Shared) {
@@ -304,15 +321,16 @@ impl Vm {
         }));
         let plan = Plan {
             flights,
+            // A report that was made after this one may show what these moves freed: it is not added again.
             reports: shared.tiers.reports(),
-            round: self.round,
+            round: self.rounds.number,
         };
         self.moving.plans.insert(id, plan);
     }
 
     pub fn refuse(&mut self, why: Refusal, units: u64) {
-        self.refused.add(why, units);
-        self.refused_ever.add(why, units);
+        self.rounds.refused.add(why, units);
+        self.history.refused.add(why, units);
     }
 
     /// Lets all that waits go; plans under way stay.

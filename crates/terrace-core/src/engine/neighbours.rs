@@ -1,4 +1,4 @@
-//! What a VM costs the others, and what it was refused for their sake.
+//! The cost of a VM to its neighbours, and what it was refused on their account.
 //!
 //! Responsible for: copying that out, and a sentence about a share by weight. It leaves to others: the shares
 //! themselves ([`super::pool`], [`super::turns`], [`super::scan_cpu`]).
@@ -10,7 +10,7 @@ use super::pool::size;
 use super::vm::Vm;
 
 impl Vm {
-    /// What it costs its neighbours.
+    /// The VM's cost to its neighbours.
     pub fn neighbours_view(&self, shared: &Shared) -> Neighbours {
         let right = shared.pool.right(self.id);
         let held = self.fast_bytes();
@@ -23,19 +23,19 @@ impl Vm {
             most_bytes: most,
             held_bytes: held,
             above_right_bytes: right.map_or(0, |right| held.saturating_sub(right)),
-            moved_bytes: self.spent.bytes,
+            moved_bytes: self.moving.spent.bytes,
             all_moved_bytes: shared.budget.spent,
-            scan_cpu_ns: self.scans.spent_ns,
+            scan_cpu_ns: self.rounds.scans.spent_ns,
             all_scan_cpu_ns: shared.scans.spent_ns,
             refused_bytes: most.map_or(0, |most| wants.saturating_sub(most)),
-            late_plans: self.spent.held_up,
-            late_plans_ns: self.spent.held_up_ns,
-            late_scans: self.scans.held_up,
-            late_scans_ns: self.scans.held_up_ns,
+            late_plans: self.moving.spent.held_up,
+            late_plans_ns: self.moving.spent.held_up_ns,
+            late_scans: self.rounds.scans.held_up,
+            late_scans_ns: self.rounds.scans.held_up_ns,
         }
     }
 
-    /// What a VM without a nominal size has of the first tier and why; none where nobody shares with it.
+    /// A sentence about the share of a VM without a nominal size; `None` if nobody shares the tier with it.
     pub fn part_words(&self, shared: &Shared) -> Option<String> {
         let right = shared
             .pool

@@ -20,12 +20,6 @@ impl Vm {
         self.round_now(now, true, shared);
     }
 
-    /// The round under way must not move anything.
-    pub fn plans_only(&self) -> bool {
-        let planned = self.current.as_ref().map(|round| &round.planned);
-        planned.is_some_and(Option::is_some)
-    }
-
     /// Lets all that waits go, and remembers what would have been tried first.
     pub fn hold_back(&mut self, shared: &Shared) {
         let mut planned = Vec::new();
@@ -37,7 +31,7 @@ impl Vm {
                     Ok(from) => {
                         self.refuse(Refusal::PlanOnly, 1);
                         if planned.len() < end {
-                            let degree = self.place.degree(self.round, &self.pages, unit);
+                            let degree = self.place.degree(self.rounds.number, &self.pages, unit);
                             planned.push(PlannedMove {
                                 gpa: self.pages.ram().first_page(unit).gpa(),
                                 bytes: self.moved_pages(unit) * PAGE_SIZE,
@@ -50,7 +44,7 @@ impl Vm {
                 }
             }
         }
-        if let Some(round) = &mut self.current {
+        if let Some(round) = &mut self.rounds.current {
             round.planned = Some(planned);
         }
     }

@@ -18,7 +18,8 @@ use std::collections::BTreeMap;
 use terrace_proto::{PAGE_SIZE, Tick, TierId, TierLimit, VmId, snapshot};
 
 use super::Shared;
-use super::vm::{Phase, Vm};
+use super::rounds::Phase;
+use super::vm::Vm;
 use crate::config::EngineConfig;
 use crate::estimate::{Estimator, Histogram};
 use crate::policy::{Place, Share};
@@ -30,10 +31,10 @@ pub(crate) struct FastSize {
     /// Nominal size, bytes; 0: it has none.
     pub nominal: u64,
     pub weight: u32,
-    /// What its last ranking said.
+    /// The hot set that the last ranking found.
     found: Option<HotSet>,
-    /// What it holds. While moves of a round are under way, what it held when they were planned: an
-    /// exchange holds a little less for a moment.
+    /// Bytes held. While moves of a round are in flight, the bytes held when they were planned: an exchange holds a
+    /// little less for a moment.
     held: u64,
     /// The size that was said last: what the host's free memory does from moment to moment is not.
     said: Option<u64>,
@@ -50,7 +51,7 @@ impl FastSize {
         }
     }
 
-    /// What its last ranking showed use for, where units have so many bytes.
+    /// The demand that the last ranking found, bytes; `unit`: bytes of one unit.
     pub fn demand_bytes(&self, unit: u64) -> u64 {
         self.found.map_or(0, |f| (f.hot + f.unseen) * unit)
     }
@@ -59,7 +60,7 @@ impl FastSize {
 /// How a VM comes to its size.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Kind {
-    /// It is fixed.
+    /// A fixed size.
     Island,
     /// Around its nominal size.
     Pooled,
@@ -73,7 +74,7 @@ struct Entry {
     kind: Kind,
     /// Around its nominal size, where it has one.
     limits: FastLimits,
-    /// What it claims, while it is at the pool. Its limits are those of the member.
+    /// The claim, while the VM takes part in the pool. Its limits are those of the member.
     claim: Option<Claim>,
     unit: u64,
 }
@@ -93,7 +94,7 @@ impl Member {
         self.entry.kind == Kind::Island
     }
 
-    /// What it claims, within its limits.
+    /// The claim, within the member's limits.
     fn claim(&self) -> Option<Claim> {
         self.entry.claim.map(|claim| Claim {
             lower: self.limits.lower_bytes,
@@ -103,7 +104,7 @@ impl Member {
         })
     }
 
-    /// What it may hold.
+    /// Most bytes that the member may hold.
     fn most(&self) -> u64 {
         let upper = self.limits.upper_bytes;
         match (self.size, &self.entry.kind) {
@@ -165,24 +166,24 @@ impl Pool {
         self.members.get(&vm)?.size
     }
 
-    /// What a VM claims, while it is at the pool.
+    /// The claim of a VM, while it takes part in the pool.
     fn claim(&self, vm: VmId) -> Option<Claim> {
         self.members.get(&vm)?.entry.claim
     }
 
-    /// What a VM may hold: its size, or while it has none its upper limit.
+    /// Most bytes that a VM may hold: its size or, while it has none, its upper limit.
     pub fn most(&self, vm: VmId) -> Option<u64> {
         Some(self.members.get(&vm)?.most())
     }
 
-    /// What the pool leaves to a VM; 0 where it has no part in it.
+    /// Bytes that the pool always leaves to a VM; 0 if it takes no part in it.
     pub fn lower(&self, vm: VmId) -> u64 {
         let member = self.members.get(&vm).filter(|m| !m.is_island());
         member.map_or(0, |m| m.limits.lower_bytes)
     }
 
-    /// What a VM has a right to, whatever anybody shows: its nominal size, or its part by weight. None where
-    /// nobody shares with it.
+    /// Bytes that a VM is entitled to, whatever any guest shows: its nominal size, or its part by weight. `None` if
+    /// nobody shares the tier with it.
     pub fn right(&self, vm: VmId) -> Option<u64> {
         let member = self.members.get(&vm)?;
         (self.members.len() > 1 || member.entry.limits.nominal_bytes > 0)
@@ -199,7 +200,7 @@ impl Pool {
         })
     }
 
-    /// What floors and the others' nominal sizes leave of the tier, by weight to those that have none.
+    /// Divides the tier, less floors and nominal sizes, by weight among the VMs without a nominal size.
     fn set_rights(&mut self, free: u64, config: &EngineConfig) {
         let alone = self.members.len() == 1;
         let (mut left, mut rights) = (free, Vec::new());
@@ -293,7 +294,7 @@ impl Vm {
             return;
         }
         let holds = self.fast_bytes();
-        if !matches!(self.phase, Phase::Moving { .. }) {
+        if !matches!(self.rounds.phase, Phase::Moving { .. }) {
             self.size.held = holds;
         }
         let kind = self.share_kind();
@@ -301,14 +302,14 @@ impl Vm {
             Kind::ByWeight(..) => FastLimits::default(),
             Kind::Island | Kind::Pooled => FastLimits::around(
                 self.size.nominal,
-                self.limit(TierId::FAST),
+                self.settings.limit(TierId::FAST),
                 shared.config.share_lower_percent,
                 shared.config.share_upper_percent,
             ),
         };
-        let stands = matches!(self.phase, Phase::Unmanaged | Phase::Unscannable { .. });
         let ranks = self.observes() || matches!(kind, Kind::ByWeight(..));
-        let moves = self.moves_on && !self.paused && ranks && !stands;
+        let moves = self.settings.moves_on && !self.settings.paused && ranks;
+        let moves = moves && self.rounds.is_scheduled();
         let claim = self.size.found.filter(|_| moves && kind != Kind::Island);
         let entry = Entry {
             kind,
@@ -320,10 +321,10 @@ impl Vm {
     }
 
     fn share_kind(&self) -> Kind {
-        let set = self.limit(TierId::FAST);
+        let set = self.settings.limit(TierId::FAST);
         match (self.size.nominal, self.policy.share) {
             (0, _) => {
-                let memory = self.ram_pages.saturating_mul(PAGE_SIZE);
+                let memory = self.pages.ram().pages().saturating_mul(PAGE_SIZE);
                 let part = Part {
                     weight: self.size.weight,
                     floor: set.floor_bytes,
@@ -367,8 +368,8 @@ impl Vm {
         shared.pool.stale = true;
     }
 
-    /// What it could use. With a nominal size that is the paper's hot set; without one it is all that a ranking
-    /// would take, as its right bounds it.
+    /// The units that the VM could use. With a nominal size that is the paper's hot set; without one it is all that a
+    /// ranking would take, since its entitlement bounds it.
     fn hot_set(&self, config: &EngineConfig) -> HotSet {
         let estimator = Estimator::new(self.policy.estimate, config);
         let (base, percent) = match self.size.nominal {
@@ -378,7 +379,7 @@ impl Vm {
                 config.share_hot_percent,
             ),
         };
-        let histogram = Histogram::tally(&self.pages, estimator, self.round);
+        let histogram = Histogram::tally(&self.pages, estimator, self.rounds.number);
         let held = self.pages.bytes(TierId::FAST) / self.pages.unit_bytes();
         let found = HotSet::find(&histogram, held, base, percent);
         match self.policy.place {
@@ -387,8 +388,8 @@ impl Vm {
         }
     }
 
-    /// Its size may have changed: has it looked at in its next period if it should give or can take
-    /// memory, and says so.
+    /// Reacts to a new size: the VM is looked at in its next period if it should give or can take memory, and the
+    /// reason is recorded.
     pub fn size_changed(&mut self, now: Tick, shared: &Shared) {
         let size = shared.pool.size(self.id);
         let right = shared.pool.right(self.id).unwrap_or(0);
@@ -404,19 +405,19 @@ impl Vm {
         if !same {
             self.size.said = size;
             if let Some(view) = self.share_view(shared) {
-                self.reasons.say(now, view.why);
+                self.history.say(now, view.why);
             } else if let Some(words) = self.part_words(shared) {
-                self.reasons.say(now, words);
+                self.history.say(now, words);
             }
         }
         let gives = self.gives(shared);
-        if let Phase::Window { ends_at, .. } = &mut self.phase
+        if let Phase::Window { ends_at, .. } = &mut self.rounds.phase
             && gives
         {
             // What others have a right to does not wait until this VM's scans are paid for.
             *ends_at = (*ends_at).min(now.after(shared.config.window()));
         }
-        let (Some(size), Phase::Waiting) = (size, &self.phase) else {
+        let (Some(size), Phase::Waiting) = (size, &self.rounds.phase) else {
             return;
         };
         let Some(claim) = shared.pool.claim(self.id) else {
@@ -425,11 +426,11 @@ impl Vm {
         let (holds, unit) = (self.fast_bytes(), self.pages.unit_bytes());
         let takes = size.min(claim.demand) >= holds.saturating_add(unit);
         if gives || takes {
-            self.intermittent.wake();
+            self.rounds.schedule.wake();
         }
         if gives {
             // As above.
-            self.scans.due = Tick(0);
+            self.rounds.scans.due = Tick(0);
         }
     }
 
@@ -443,7 +444,7 @@ impl Vm {
         self.fast_bytes() >= least.saturating_add(self.pages.unit_bytes())
     }
 
-    /// What it has of the first tier and why; none where it has no nominal size ([`Self::part_words`]).
+    /// The VM's share of the first tier and the reason; `None` without a nominal size ([`Self::part_words`]).
     pub fn share_view(&self, shared: &Shared) -> Option<snapshot::Share> {
         let member = shared.pool.members.get(&self.id)?;
         if self.size.nominal == 0 {

@@ -3,11 +3,11 @@
 //! Responsible for: letting go of all that was known of the old map. What an operator set stays, and so does what was
 //! counted. It leaves to others: noticing (the daemon), and where pages are now (the next round).
 
-use terrace_proto::{PAGE_SIZE, RamChange, Tick, TierId};
+use terrace_proto::{PAGE_SIZE, RamChange, Tick};
 
 use super::Shared;
-use super::moves::Moving;
-use super::vm::{Phase, Vm, rounds_from};
+use super::rounds::Phase;
+use super::vm::Vm;
 use crate::pages::Pages;
 use crate::ram::Ram;
 use crate::track::Tracker;
@@ -17,7 +17,7 @@ impl Vm {
     /// by page: a report of one that comes later is stale. RAM that makes no sense counts as RAM that is not known.
     pub fn ram_changed(&mut self, now: Tick, change: &RamChange, shared: &mut Shared) {
         self.let_go(now, shared);
-        let stands = self.phase == Phase::Unmanaged;
+        let stands = self.rounds.phase == Phase::Unmanaged;
         let ram = match Ram::of(&change.ram, change.unit) {
             Ok(ram) => ram,
             Err(why) => {
@@ -28,55 +28,46 @@ impl Vm {
                     format!("its memory map changed, and the new one is not taken: {why}")
                 };
                 if !stands {
-                    self.phase = Phase::Unscannable {
+                    self.rounds.phase = Phase::Unscannable {
                         reason: text.clone(),
                     };
                 }
-                self.reasons.say(now, text);
+                self.history.say(now, text);
                 return;
             }
         };
-        let before = self.ram_pages;
-        self.ram_pages = change
-            .ram
-            .iter()
-            .fold(0, |sum, r| r.pages.saturating_add(sum));
+        let before = self.pages.ram().pages();
         self.pages = Pages::new(ram, self.pages.tiers());
         self.unmapped = false;
-        self.intermittent = rounds_from(now, change.unit, &shared.config);
-        if !stands {
-            self.phase = Phase::Waiting;
-        }
+        self.rounds.restart(now, change.unit, &shared.config);
         let mib = |pages: u64| (pages * PAGE_SIZE) >> 20;
         let text = format!(
             "its new memory map is known: {} MiB of RAM, before {} MiB",
-            mib(self.ram_pages),
+            mib(self.pages.ram().pages()),
             mib(before)
         );
-        self.reasons.say(now, text);
+        self.history.say(now, text);
     }
 
     /// Lets go of all that is known of its pages.
     fn let_go(&mut self, now: Tick, shared: &mut Shared) {
         if !self.unmapped {
-            self.counters.map_changes += 1;
+            self.history.counters.map_changes += 1;
         }
         let held = self.held();
         self.abandon(now, "the VM's memory map changed");
-        let moving = std::mem::take(&mut self.moving);
-        self.cancel(&moving, shared);
+        self.cancel(shared);
         self.pages = Pages::new(self.pages.ram().clone(), self.pages.tiers());
         self.found_since(held, &mut shared.tiers);
-        self.outcomes.clear();
+        self.history.forget_moves();
         self.tracker = Tracker::new(self.policy.observe, shared.config.max_level);
     }
 
     /// Takes all pages off their plans; the moves of some may have been made.
-    fn cancel(&mut self, moving: &Moving, shared: &mut Shared) {
-        let flights = moving.plans.values().flat_map(|plan| &plan.flights);
-        let bytes: u64 = flights.map(|flight| flight.bytes).sum();
-        self.counters.not_tried_pages += bytes / PAGE_SIZE;
-        for (tier, bytes) in (0..self.pages.tiers()).map(TierId).zip(moving.coming) {
+    fn cancel(&mut self, shared: &mut Shared) {
+        let coming = self.moving.cancel();
+        self.history.counters.not_tried_pages += coming.iter().sum::<u64>() / PAGE_SIZE;
+        for (tier, bytes) in self.tiers().zip(coming) {
             shared.tiers.orphan(tier, bytes);
         }
     }

@@ -23,9 +23,9 @@ pub enum Refusal {
     InFlight,
     /// No user table of the guest maps it, so nobody knows its heat.
     Unknown,
-    /// It is in that tier.
+    /// The unit is in that tier already.
     AlreadyThere,
-    /// It moved in one of the last rounds.
+    /// The unit moved in one of the last rounds.
     CoolDown,
     /// The VM would hold more of the tier than its ceiling.
     Ceiling,

@@ -17,11 +17,11 @@ use terrace_proto::{
 };
 
 use terrace_proto::action::PlacementQuery;
-use terrace_proto::snapshot::Round;
 
 use super::Shared;
-use super::refusal::{Refusal, Refusals};
-use super::vm::{Phase, Vm};
+use super::refusal::Refusal;
+use super::rounds::Phase;
+use super::vm::Vm;
 
 /// Hundredths in words: "50", "0.25".
 fn hundredths(n: u64) -> String {
@@ -34,16 +34,7 @@ fn hundredths(n: u64) -> String {
 impl Vm {
     /// A round that only plans changes nothing for the ones to come.
     pub fn start_round(&mut self, now: Tick, plan_only: bool, shared: &mut Shared) {
-        self.round += 1;
-        self.current = Some(Round {
-            number: self.round,
-            started_at: now,
-            writes_seen: true,
-            planned: plan_only.then(Vec::new),
-            ..Round::default()
-        });
-        self.refused = Refusals::default();
-        self.writes_told = 0;
+        self.rounds.begin(now, plan_only);
         self.pages.clear_heat();
         self.pages.split_units = 0;
         if !plan_only {
@@ -54,7 +45,7 @@ impl Vm {
             id: request,
             vm: self.id,
         }));
-        self.phase = Phase::Placing {
+        self.rounds.phase = Phase::Placing {
             request,
             since: now,
             next_page: 0,
@@ -65,13 +56,13 @@ impl Vm {
     pub fn placement(&mut self, now: Tick, report: &PlacementReport, shared: &mut Shared) {
         let Phase::Placing {
             request, next_page, ..
-        } = self.phase
+        } = self.rounds.phase
         else {
-            self.counters.stale_answers += 1;
+            self.history.counters.stale_answers += 1;
             return;
         };
         if request != report.id {
-            self.counters.stale_answers += 1;
+            self.history.counters.stale_answers += 1;
             return;
         }
         let before = self.held();
@@ -87,14 +78,14 @@ impl Vm {
         }
         self.found_since(before, &mut shared.tiers);
         if !report.last {
-            self.phase = Phase::Placing {
+            self.rounds.phase = Phase::Placing {
                 request,
                 since: now,
                 next_page,
             };
         } else if self.observes() {
             let request = self.scan(shared, Rearm::All, false, true);
-            self.phase = Phase::Clearing {
+            self.rounds.phase = Phase::Clearing {
                 request,
                 since: now,
             };
@@ -117,7 +108,7 @@ impl Vm {
     }
 
     pub fn scanned(&mut self, now: Tick, answer: &ScanAnswer, shared: &mut Shared) {
-        let (window, since) = match self.phase {
+        let (window, since) = match self.rounds.phase {
             Phase::Clearing { request, since } if request == answer.id => (0, since),
             Phase::Scanning {
                 window,
@@ -125,25 +116,25 @@ impl Vm {
                 since,
             } if request == answer.id => (window, since),
             _ => {
-                self.counters.stale_answers += 1;
+                self.history.counters.stale_answers += 1;
                 return;
             }
         };
         if !self.fits(answer) {
-            self.counters.malformed_answers += 1;
+            self.history.counters.malformed_answers += 1;
             self.abandon(now, "a scan's answer does not fit the VM's memory");
             return;
         }
         self.add_cost(answer);
         let cost = self.bill_pass(answer.stats.cpu_ns, window == 0, shared);
         if window > 0 {
-            let covered = window - self.writes_told;
+            let covered = window - self.rounds.writes_seen_in;
             self.tracker
                 .record(&mut self.pages, window, answer, covered);
             if answer.written.is_some() {
-                self.writes_told = window;
+                self.rounds.writes_seen_in = window;
             }
-            if let Some(round) = &mut self.current {
+            if let Some(round) = &mut self.rounds.current {
                 round.writes_seen = answer.written.is_some();
             }
         }
@@ -153,7 +144,7 @@ impl Vm {
         } else {
             let began = Tick(now.0.saturating_sub(answer.stats.elapsed_ns)).max(since);
             let ends_at = self.window_end(began, cost, shared).max(now);
-            self.phase = Phase::Window {
+            self.rounds.phase = Phase::Window {
                 window: window + 1,
                 ends_at,
             };
@@ -170,7 +161,7 @@ impl Vm {
     }
 
     fn add_cost(&mut self, answer: &ScanAnswer) {
-        let Some(round) = &mut self.current else {
+        let Some(round) = &mut self.rounds.current else {
             return;
         };
         let (cost, s) = (&mut round.scan, &answer.stats);
@@ -196,7 +187,7 @@ impl Vm {
         }
         let own = u64::from(shared.config.scan_cpu_share_max_percent);
         if affordable > window
-            && let Some(round) = &mut self.current
+            && let Some(round) = &mut self.rounds.current
         {
             round.scan.stretched_windows += 1;
             let whose = match part < own * 10_000 {
@@ -206,9 +197,9 @@ impl Vm {
             if part < own * 10_000 {
                 let alone = Duration::from_nanos(cpu_ns.saturating_mul(100) / own).max(window);
                 let longer = affordable.saturating_sub(alone).as_nanos();
-                let sum = &mut self.scans.held_up_ns;
+                let sum = &mut self.rounds.scans.held_up_ns;
                 *sum = sum.saturating_add(u64::try_from(longer).unwrap_or(u64::MAX));
-                self.scans.held_up += 1;
+                self.rounds.scans.held_up += 1;
             }
             let text = format!(
                 "a scan took {} ms of CPU time; the next comes after {} ms to stay within {} % of a CPU{whose}",
@@ -216,14 +207,14 @@ impl Vm {
                 affordable.as_millis(),
                 hundredths(part / 100),
             );
-            self.reasons.say(shared.now, text);
+            self.history.say(shared.now, text);
         }
         began.after(window.max(affordable))
     }
 
     pub fn scan_failed(&mut self, now: Tick, failure: &ScanFailure, shared: &mut Shared) {
         self.bill_failure(shared);
-        let open = match self.phase {
+        let open = match self.rounds.phase {
             // A failure to say where pages are leaves them where they were last seen.
             Phase::Placing { request, .. }
             | Phase::Clearing { request, .. }
@@ -231,46 +222,37 @@ impl Vm {
             _ => None,
         };
         if open != Some(failure.id) && !failure.fatal {
-            self.counters.stale_answers += 1;
+            self.history.counters.stale_answers += 1;
             return;
         }
-        self.counters.scan_failures += 1;
+        self.history.counters.scan_failures += 1;
         self.abandon(now, &failure.reason);
-        if failure.fatal && self.observes() && self.phase != Phase::Unmanaged {
-            self.phase = Phase::Unscannable {
+        if failure.fatal && self.observes() && self.rounds.phase != Phase::Unmanaged {
+            self.rounds.phase = Phase::Unscannable {
                 reason: failure.reason.clone(),
             };
             let text = format!("only observed from now on: {}", failure.reason);
-            self.reasons.say(now, text);
+            self.history.say(now, text);
         }
     }
 
     /// Gives the round under way up, if there is one; plans under way stay so until reported.
     pub fn abandon(&mut self, now: Tick, why: &str) {
         self.drop_waiting(Refusal::RoundEnded);
-        if matches!(self.phase, Phase::Unmanaged | Phase::Unscannable { .. }) {
-            return;
-        }
-        self.phase = Phase::Waiting;
-        self.intermittent.pass(now);
-        if let Some(mut round) = self.current.take() {
-            round.ended_at = Some(now);
-            round.abandoned = Some(why.into());
-            round.refused = self.refused.shown();
-            self.counters.rounds_abandoned += 1;
-            let text = format!("round {} is given up: {why}", round.number);
-            self.reasons.say(now, text);
-            self.last = Some(round);
+        if let Some(round) = self.rounds.abandon(now, why) {
+            self.history.counters.rounds_abandoned += 1;
+            self.history
+                .say(now, format!("round {round} is given up: {why}"));
         }
     }
 
     /// Does what is due by now.
     pub fn advance(&mut self, now: Tick, shared: &mut Shared) {
-        if self.paused {
+        if self.settings.paused {
             return;
         }
         let timeout = Duration::from_millis(shared.config.answer_timeout_ms);
-        match self.phase {
+        match self.rounds.phase {
             Phase::Waiting => self.tick(now, shared),
             Phase::Window { window, ends_at } if ends_at <= now => {
                 self.end_window(now, window, shared);
@@ -289,8 +271,8 @@ impl Vm {
     }
 
     fn tick(&mut self, now: Tick, shared: &mut Shared) {
-        let due = self.scans.due.max(self.intermittent.next());
-        if due <= now && self.intermittent.tick(now) {
+        let due = self.rounds.scans.due.max(self.rounds.schedule.next());
+        if due <= now && self.rounds.schedule.tick(now) {
             self.start_round(now, false, shared);
         }
     }
@@ -306,7 +288,7 @@ impl Vm {
             self.tracker.rearm(&self.pages, window)
         };
         let request = self.scan(shared, rearm, !full, false);
-        self.phase = Phase::Scanning {
+        self.rounds.phase = Phase::Scanning {
             window,
             request,
             since: now,
@@ -315,26 +297,16 @@ impl Vm {
 
     /// When [`Self::advance`] has something to do.
     pub fn timeout(&self, config: &crate::EngineConfig) -> Option<Tick> {
-        if self.paused {
+        if self.settings.paused {
             return None;
         }
-        let timeout = Duration::from_millis(config.answer_timeout_ms);
-        match self.phase {
-            Phase::Unmanaged | Phase::Unscannable { .. } => None,
-            Phase::Waiting => Some(self.intermittent.next().max(self.scans.due)),
-            Phase::Window { ends_at, .. } => Some(ends_at),
-            Phase::Placing { since, .. }
-            | Phase::Clearing { since, .. }
-            | Phase::Scanning { since, .. } => Some(since.after(timeout)),
-            // While moves wait for the budget, nothing is late.
-            Phase::Moving { since } => Some(self.moving.tokens_at.unwrap_or(since.after(timeout))),
-        }
+        self.rounds.timeout(self.moving.tokens_at, config)
     }
 
     /// Starts a round at an operator's word, off the schedule.
     pub fn round_now(&mut self, now: Tick, plan_only: bool, shared: &mut Shared) {
-        let obstacle = match &self.phase {
-            _ if self.paused => "it is paused".to_string(),
+        let obstacle = match &self.rounds.phase {
+            _ if self.settings.paused => "it is paused".to_string(),
             _ if self.unmapped => "where its RAM is is not known".to_string(),
             // An operator who changed something may try a VM again that could not be scanned.
             Phase::Waiting | Phase::Unscannable { .. } => {
@@ -342,8 +314,8 @@ impl Vm {
                 return;
             }
             Phase::Unmanaged => format!("the policy {} has no rounds", self.policy.name.name()),
-            _ => format!("round {} is under way", self.round),
+            _ => format!("round {} is under way", self.rounds.number),
         };
-        self.reasons.say(now, format!("no round now: {obstacle}"));
+        self.history.say(now, format!("no round now: {obstacle}"));
     }
 }

@@ -14,7 +14,7 @@ use std::time::Duration;
 use terrace_proto::{ScanSpent, Tick, VmId};
 
 use super::Shared;
-use super::vm::{Phase, Vm};
+use super::vm::Vm;
 use crate::config::EngineConfig;
 use crate::share::by_weight;
 
@@ -25,7 +25,7 @@ const PERCENT: u64 = CPU / 100;
 /// All VMs that are scanned at this time.
 #[derive(Debug, Default)]
 pub(crate) struct ScanBudget {
-    /// What each wants, and its weight.
+    /// The CPU time that each VM wants, and its weight.
     wants: BTreeMap<VmId, (u64, u32)>,
     /// CPU time of all scans of all VMs ever, ns.
     pub spent_ns: u64,
@@ -52,7 +52,7 @@ impl ScanBudget {
 pub(crate) struct ScanAccount {
     /// CPU time ever, ns.
     pub spent_ns: u64,
-    /// What the host reported and no answer has used up, ns.
+    /// CPU time that the host reported and no answer has accounted for yet, ns.
     unbilled_ns: u64,
     /// No round starts before.
     pub due: Tick,
@@ -65,20 +65,20 @@ impl Vm {
     /// The host tells what it cost to look into this VM.
     pub fn scan_spent(&mut self, spent: &ScanSpent, shared: &mut Shared) {
         let ns = spent.cpu_ns;
-        self.scans.unbilled_ns = self.scans.unbilled_ns.saturating_add(ns);
+        self.rounds.scans.unbilled_ns = self.rounds.scans.unbilled_ns.saturating_add(ns);
         self.add_scan_cost(ns, shared);
     }
 
     fn add_scan_cost(&mut self, ns: u64, shared: &mut Shared) {
-        self.scans.spent_ns = self.scans.spent_ns.saturating_add(ns);
+        self.rounds.scans.spent_ns = self.rounds.scans.spent_ns.saturating_add(ns);
         let all = &mut shared.scans.spent_ns;
         *all = all.saturating_add(ns);
     }
 
-    /// What a pass cost by the host's word, or by the answer's own where that is more or all there is. The rest of
-    /// what the host told (a search, answers that never came) is paid for between rounds.
+    /// Bills a pass: the host's figure, or the answer's own if that is more or all there is. The rest of what the
+    /// host reported (a search, answers that never came) is paid for between rounds.
     pub fn bill_pass(&mut self, answered_ns: u64, clearing: bool, shared: &mut Shared) -> u64 {
-        let told = std::mem::take(&mut self.scans.unbilled_ns);
+        let told = std::mem::take(&mut self.rounds.scans.unbilled_ns);
         if told == 0 {
             self.add_scan_cost(answered_ns, shared);
         }
@@ -96,13 +96,13 @@ impl Vm {
         if shared.config.fair_shares && cpu_ns > 0 {
             let now = shared.now;
             let (after, _) = self.affordable(cpu_ns, shared);
-            self.scans.due = self.scans.due.max(now).after(after);
+            self.rounds.scans.due = self.rounds.scans.due.max(now).after(after);
         }
     }
 
     /// A scan was not answered: what it cost all the same.
     pub fn bill_failure(&mut self, shared: &mut Shared) {
-        let told = std::mem::take(&mut self.scans.unbilled_ns);
+        let told = std::mem::take(&mut self.rounds.scans.unbilled_ns);
         self.put_off(told, shared);
     }
 
@@ -129,11 +129,7 @@ impl Vm {
 
     /// Leaves its part to others while it is not scanned.
     pub fn tell_scans(&self, shared: &mut Shared) {
-        let scanned = matches!(
-            self.phase,
-            Phase::Clearing { .. } | Phase::Window { .. } | Phase::Scanning { .. }
-        );
-        if !scanned || self.paused {
+        if !self.rounds.is_scanning() || self.settings.paused {
             shared.scans.remove(self.id);
         }
     }

@@ -3,46 +3,39 @@
 //! Responsible for: copying out, and saying in words what runs. It leaves to others: why a page is where it is
 //! ([`super::explain`]), and every decision.
 
-use terrace_proto::snapshot::Round;
 use terrace_proto::{PAGE_SIZE, Tick};
 
 use super::Shared;
-use super::view::{Counters, Mechanism, PhaseView, TierView, VmView};
-use super::vm::{Phase, Vm};
+use super::rounds::Phase;
+use super::view::{Mechanism, PhaseView, TierView, VmView};
+use super::vm::Vm;
 use crate::config::{EngineConfig, PoolRelease};
 use crate::policy::{Estimate, Move, Observe, Place, Share};
 
 impl Vm {
     pub fn view(&self, shared: &Shared) -> VmView {
-        let scheduled = !matches!(self.phase, Phase::Unmanaged | Phase::Unscannable { .. });
-        let at = |tick: Tick| scheduled.then_some(tick);
+        let at = |tick: Tick| self.rounds.is_scheduled().then_some(tick);
         VmView {
             vm: self.id,
             name: self.name.clone(),
             policy: self.policy.name.name().into(),
             mechanism: self.mechanism(&shared.config),
             unit: self.pages.ram().unit(),
-            ram_pages: self.ram_pages,
+            ram_pages: self.pages.ram().pages(),
             phase: self.phase_view(&shared.config),
-            round: self.round,
-            paused: self.paused,
-            moves: self.moves_on,
-            next_tick_at: at(self.intermittent.next()),
-            next_round_at: at(self.intermittent.next_round()),
-            counter: self.intermittent.counter(),
+            round: self.rounds.number,
+            paused: self.settings.paused,
+            moves: self.settings.moves_on,
+            next_tick_at: at(self.rounds.schedule.next()),
+            next_round_at: at(self.rounds.schedule.next_round()),
+            counter: self.rounds.schedule.counter(),
             tiers: self.tier_views(shared),
             share: self.share_view(shared),
             neighbours: self.neighbours_view(shared),
-            current_round: self.current.clone().map(|round| Round {
-                refused: self.refused.shown(),
-                ..round
-            }),
-            last_round: self.last.clone(),
-            counters: Counters {
-                refused: self.refused_ever.list(),
-                ..self.counters.clone()
-            },
-            reasons: self.reasons.list(),
+            current_round: self.rounds.current_view(),
+            last_round: self.rounds.last.clone(),
+            counters: self.history.counters(),
+            reasons: self.history.reasons(),
         }
     }
 
@@ -56,7 +49,7 @@ impl Vm {
                     bytes: self.pages.bytes(tier),
                     coming_bytes: self.moving.coming[tier.index()],
                     leaving_bytes: self.moving.leaving[tier.index()],
-                    limit: self.limit(tier),
+                    limit: self.settings.limit(tier),
                     total_bytes,
                     free_bytes,
                 }
@@ -66,7 +59,7 @@ impl Vm {
 
     fn phase_view(&self, config: &EngineConfig) -> PhaseView {
         let of = config.windows;
-        match &self.phase {
+        match &self.rounds.phase {
             Phase::Unmanaged => PhaseView::Unmanaged,
             Phase::Waiting => PhaseView::Waiting,
             Phase::Placing { .. } => PhaseView::Placing,
@@ -152,12 +145,7 @@ impl Vm {
             }
             _ => "every page re-armed".into(),
         };
-        let measured = self
-            .current
-            .iter()
-            .chain(&self.last)
-            .find(|round| round.classified_at.is_some() && round.scan.scans > 1);
-        let bits = match measured {
+        let bits = match self.rounds.measured() {
             None => "accessed bits",
             Some(round) if round.writes_seen => "accessed bits and writes",
             Some(_) => "accessed bits (reads only: no source of writes)",

@@ -1,4 +1,4 @@
-//! What the tiers have free, told pessimistically.
+//! Free memory of the tiers, by a pessimistic account.
 //!
 //! Responsible for: the machine's free memory between two reports of it, what all VMs hold, and what is
 //! on its way. It leaves to others: limits of single VMs.

@@ -1,4 +1,4 @@
-//! What people may see of a VM: plain data, copied out. Looking changes nothing.
+//! Views of a VM for people: plain data, copied out. Reading them changes nothing.
 //!
 //! Responsible for: the shapes. It leaves to others: how they are filled, and drawn.
 
@@ -9,11 +9,11 @@ use terrace_proto::{PageSize, Tick, TierId, TierLimit, VmId};
 use super::refusal::Refusal;
 use crate::reasons::Reason;
 
-/// Where a VM's round stands.
+/// The phase of a VM's round.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(tag = "phase", rename_all = "kebab-case")]
 pub enum PhaseView {
-    /// Its policy does nothing.
+    /// The policy does nothing.
     Unmanaged,
     /// Between rounds.
     Waiting,
@@ -46,12 +46,12 @@ pub enum PhaseView {
     },
     /// No scan of this VM works: it is only observed from outside.
     Unscannable {
-        /// Why.
+        /// The reason, a sentence.
         reason: String,
     },
 }
 
-/// What runs at each stage, in words.
+/// The mechanism of each stage, in words.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Mechanism {
     /// How pages touched are seen.
@@ -70,9 +70,9 @@ pub struct Mechanism {
 /// One tier as a VM has it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct TierView {
-    /// Which.
+    /// The tier.
     pub tier: TierId,
-    /// Its name.
+    /// The tier's name.
     pub name: String,
     /// Bytes of the VM there.
     pub bytes: u64,
@@ -88,7 +88,7 @@ pub struct TierView {
     pub free_bytes: Option<u64>,
 }
 
-/// What happened to a VM since it arrived. Pages are of 4 KiB.
+/// Counters of a VM since it arrived. Pages are of 4 KiB.
 #[derive(Clone, Debug, PartialEq, Eq, Default, Serialize)]
 pub struct Counters {
     /// Rounds that ran to their end.
@@ -128,19 +128,19 @@ pub struct Counters {
 /// A VM.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct VmView {
-    /// Its id.
+    /// The VM's id.
     pub vm: VmId,
-    /// Its name.
+    /// The VM's name.
     pub name: String,
-    /// Its policy's name.
+    /// The policy's name.
     pub policy: String,
-    /// What really runs at each stage.
+    /// The mechanism that really runs at each stage.
     pub mechanism: Mechanism,
-    /// What is ranked and moved as one.
+    /// The unit of ranking and moving.
     pub unit: PageSize,
     /// 4 KiB pages of RAM.
     pub ram_pages: u64,
-    /// Where its round stands.
+    /// The phase of the round.
     #[serde(flatten)]
     pub phase: PhaseView,
     /// Number of the round under way or, between rounds, the last one; 0 before the first.
@@ -157,9 +157,9 @@ pub struct VmView {
     pub counter: u8,
     /// Each tier, fastest first.
     pub tiers: Vec<TierView>,
-    /// Its part in sharing the first one; none where it has no nominal size.
+    /// The VM's part in sharing the first tier; `None` without a nominal size.
     pub share: Option<Share>,
-    /// What it costs the others.
+    /// The VM's cost to the others.
     pub neighbours: Neighbours,
     /// The round under way.
     pub current_round: Option<Round>,
@@ -167,6 +167,6 @@ pub struct VmView {
     pub last_round: Option<Round>,
     /// Since arrival.
     pub counters: Counters,
-    /// What was done and why, oldest first.
+    /// The reasons that are kept, oldest first.
     pub reasons: Vec<Reason>,
 }

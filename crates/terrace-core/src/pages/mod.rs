@@ -1,4 +1,4 @@
-//! What the engine keeps about each unit (4 KiB or 2 MiB) of one VM: four bytes.
+//! The engine's state of each unit (4 KiB or 2 MiB) of one VM: four bytes.
 //!
 //! Responsible for: reads, writes, multi-level-queue state and place of each unit, one array each so
 //! that passes stream, and the count of bytes per tier, kept equal to the sum over the units. It leaves
@@ -312,9 +312,8 @@ impl Pages {
     }
 }
 
-/// Where a unit of 2 MiB is, by its pages: in the tier that has most of those that are there, so that what
-/// is elsewhere (the host split its huge page, and only a part moved) is less than half. Also whether it
-/// is in more than one.
+/// The tier of a unit of 2 MiB by its pages: the one that has most of those that are present, so that less than half
+/// is elsewhere (the host split its huge page, and only a part moved). Also whether it is in more than one.
 fn whole(codes: &[PageCode]) -> (PageCode, bool) {
     let first = codes.first().copied().unwrap_or(PageCode::ABSENT);
     if codes.iter().all(|code| *code == first) {

@@ -19,7 +19,7 @@ struct Lane {
     to: usize,
     /// Units that each degree may still take.
     left: [u32; DEGREES],
-    /// Where each degree's next unit goes.
+    /// The position of each degree's next unit.
     next: [u32; DEGREES],
     units: Vec<u32>,
 }

@@ -20,7 +20,7 @@ use crate::estimate::{DEGREES, Histogram};
 
 const TIERS: usize = TierId::MAX;
 
-/// What makes a move worth it.
+/// The conditions under which a move pays off.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ExchangeRule {
     /// Least degree of a unit that is promoted.

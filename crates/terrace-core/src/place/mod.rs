@@ -16,7 +16,7 @@ use terrace_proto::TierId;
 
 use crate::pages::Pages;
 
-/// What a VM may hold of each tier, in units, and how much may be proposed.
+/// The room that a VM has in each tier, in units, and how much may be proposed.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct Room {
     /// Units that the VM has there now, unknown ones included.
@@ -32,7 +32,7 @@ pub struct Room {
 /// Units that should go to one tier, most wanted first.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Flow {
-    /// Where to.
+    /// The target tier.
     pub to: TierId,
     /// Unit numbers (guest page number / pages of a unit).
     pub units: Vec<u32>,
@@ -41,7 +41,7 @@ pub struct Flow {
     pub forced: usize,
 }
 
-/// What a ranking found.
+/// The result of a ranking.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct Ranking {
     /// Known units.
@@ -57,12 +57,12 @@ pub struct Ranking {
     pub histogram: Vec<u64>,
 }
 
-/// What a stage proposes.
+/// A stage's proposal.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct Proposal {
-    /// What it found.
+    /// The ranking that it follows from.
     pub ranking: Ranking,
-    /// What it wants: demotions before the promotions that use their room.
+    /// The proposed flows: demotions before the promotions that use their room.
     pub flows: Vec<Flow>,
 }
 

@@ -12,7 +12,7 @@ use crate::pages::Pages;
 pub struct RankedPlace {
     /// Gives the degrees.
     pub estimator: Estimator,
-    /// What makes a move worth it.
+    /// The conditions under which a move pays off.
     pub rule: ExchangeRule,
     /// All towards the last tier, down to the floors of the others.
     pub slowest: bool,

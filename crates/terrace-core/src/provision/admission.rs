@@ -1,8 +1,9 @@
-//! Whether a VM may have more memory: what it adds must fit into its node beside what others may still take.
+//! Admission: whether a VM may have more memory. The memory that it adds must fit into its node beside what others
+//! may still take.
 //!
-//! What a VM may still take of a tier is what is counted of it less what is really there already. Counted is the
-//! whole tier until the guest's driver has inflated: before that nothing keeps the guest from touching all of it. A
-//! tier whose node nobody knows is counted against every node.
+//! The bytes that a VM may still take of a tier are the counted ones less those that are really there already. The
+//! whole tier is counted until the guest's driver has inflated: before that nothing keeps the guest from touching all
+//! of it. A tier whose node nobody knows is counted against every node.
 
 use std::collections::BTreeMap;
 
@@ -10,36 +11,37 @@ use terrace_proto::PAGE_SIZE;
 
 use super::words::size;
 
-/// A tier of a VM.
+/// The claim of one tier of a VM on the host's memory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Claim {
-    /// Whose.
+    /// The VM's name.
     pub vm: String,
-    /// Which.
+    /// The tier's index, from 0 for the fastest.
     pub tier: usize,
-    /// What people call it.
+    /// The tier's name, for people.
     pub name: &'static str,
-    /// The host's nodes behind it; empty: not known.
+    /// The host's nodes behind the tier; empty: not known.
     pub nodes: Vec<u32>,
-    /// What is counted, bytes.
+    /// Bytes counted for the tier.
     pub counted_bytes: u64,
-    /// What is there already, bytes.
+    /// Bytes of the tier that are there already.
     pub present_bytes: u64,
-    /// The guest's driver has inflated.
+    /// Whether the guest's driver has inflated.
     pub is_inflated: bool,
-    /// The page size of the pool that its memory comes from; 0: none. Claims of several pools do not meet: who asks
-    /// gives those of one.
+    /// The page size of the pool that the tier's memory comes from; 0: none. Claims of different pools do not meet:
+    /// the caller gives those of one pool.
     pub pool: u64,
 }
 
 impl Claim {
-    /// What the VM may still take for it, bytes.
+    /// The bytes that the VM may still take for the tier.
     #[must_use]
     pub fn may_take(&self) -> u64 {
         self.counted_bytes.saturating_sub(self.present_bytes)
     }
 
     fn meets(&self, nodes: &[u32]) -> bool {
+        // A tier whose node nobody knows may be anywhere: it meets every other one.
         self.nodes.is_empty()
             || nodes.is_empty()
             || self.nodes.iter().any(|node| nodes.contains(node))
@@ -50,11 +52,11 @@ impl Claim {
     }
 }
 
-/// Free memory of each node that VMs may have, bytes: less what the operator keeps back.
+/// Free memory of each node that VMs may have, bytes, less what the operator keeps back.
 pub type Free = BTreeMap<u32, u64>;
 
-/// Says why `growing`, with what it shall be counted for, has no room among `all` claims, if it has none. What it
-/// holds already (`size_bytes`) stays its own.
+/// Checks whether `growing`, with its wanted size as the counted bytes, has room among `all` claims. The memory that
+/// it has already (`size_bytes`) stays its own.
 ///
 /// # Errors
 /// The reason with its figures.
@@ -65,12 +67,14 @@ pub fn admit(growing: &Claim, size_bytes: u64, all: &[Claim], free: &Free) -> Re
         .filter(|claim| !claim.is(growing) && claim.meets(&growing.nodes))
         .collect();
     let taken = sum(&others);
+    // Saturating, as the figures come from devices: a sum that wraps would admit anything.
     if growing.may_take().saturating_add(taken) <= available {
         return Ok(());
     }
     let room = available
         .saturating_sub(taken)
         .saturating_add(growing.present_bytes);
+    // Never less than the VM has: a refusal to grow takes nothing away.
     let most = (room / PAGE_SIZE * PAGE_SIZE).max(size_bytes);
     let beside = match words(&others) {
         words if words.is_empty() => String::new(),
@@ -86,7 +90,7 @@ pub fn admit(growing: &Claim, size_bytes: u64, all: &[Claim], free: &Free) -> Re
     ))
 }
 
-/// Where VMs may together take more than there is, in sentences.
+/// The nodes (or the host as a whole) of which VMs may together take more than is free, in sentences.
 #[must_use]
 pub fn overcommitted(all: &[Claim], free: &Free) -> Vec<String> {
     let mut said = Vec::new();
@@ -103,6 +107,7 @@ pub fn overcommitted(all: &[Claim], free: &Free) -> Vec<String> {
         }
     };
     for node in free.keys() {
+        // Only claims that name the node: one of unknown node would be told of at every node.
         let here = all.iter().filter(|claim| claim.nodes.contains(node));
         check(&[*node], here.collect());
     }

@@ -1,4 +1,4 @@
-//! How often providers are looked at, and how long they may take.
+//! Parameters of resizing: how often providers are looked at, and how long they may take.
 
 use std::time::Duration;
 
@@ -8,18 +8,18 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct ProvisionConfig {
-    /// Between two looks while targets are not met, ms.
+    /// Time between two looks while targets are not met, ms.
     pub under_way_ms: u64,
-    /// Between two looks otherwise, ms.
+    /// Time between two looks otherwise, ms.
     pub idle_ms: u64,
-    /// How old the host's word of a tier's memory may become, ms.
+    /// Greatest age of the host's verdict on a tier's memory, ms.
     pub verify_ms: u64,
-    /// How long a look or an order may take before somebody is told that it does, ms.
+    /// Time that a look or an order may take before somebody is told that it does, ms.
     pub patience_ms: u64,
-    /// How long a driver may take to learn its targets, ms.
+    /// Time that a driver may take to learn its targets, ms.
     pub driver_ms: u64,
-    /// The least that a HyperFlex guest's first tier may be ordered to have, bytes: below 64 MiB no Linux lives, and a
-    /// number so small is more likely a wrong unit.
+    /// The least size that a HyperFlex guest's first tier may be ordered to have, bytes: below 64 MiB no Linux lives,
+    /// and a number so small is more likely a wrong unit.
     pub least_first_tier_bytes: u64,
 }
 
@@ -37,31 +37,31 @@ impl Default for ProvisionConfig {
 }
 
 impl ProvisionConfig {
-    /// Between two looks while targets are not met.
+    /// Time between two looks while targets are not met.
     #[must_use]
     pub fn under_way(&self) -> Duration {
         Duration::from_millis(self.under_way_ms)
     }
 
-    /// Between two looks otherwise.
+    /// Time between two looks otherwise.
     #[must_use]
     pub fn idle(&self) -> Duration {
         Duration::from_millis(self.idle_ms)
     }
 
-    /// How old the host's word may become.
+    /// Greatest age of the host's verdict on a tier's memory.
     #[must_use]
     pub fn verify(&self) -> Duration {
         Duration::from_millis(self.verify_ms)
     }
 
-    /// How long a look or an order may take.
+    /// Time that a look or an order may take.
     #[must_use]
     pub fn patience(&self) -> Duration {
         Duration::from_millis(self.patience_ms)
     }
 
-    /// How long a driver may take.
+    /// Time that a driver may take to learn its targets.
     #[must_use]
     pub fn driver(&self) -> Duration {
         Duration::from_millis(self.driver_ms)

@@ -1,4 +1,4 @@
-//! When a provider is looked at: one look at a time, soon while targets are not met, seldom otherwise.
+//! The times of looks at a provider: one look at a time, soon while targets are not met, seldom otherwise.
 
 use std::time::Duration;
 
@@ -6,37 +6,37 @@ use terrace_proto::Tick;
 
 use super::config::ProvisionConfig;
 
-/// What the next look is for.
+/// The reason for the next look.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum LookReason {
-    /// It is time.
+    /// The time for a regular look has come.
     Due,
     /// An order was taken.
     Ordered,
-    /// Targets are met: is what was given back gone?
+    /// Targets are met: the look checks whether the memory that was given back is gone.
     Met,
 }
 
 /// The looks at one provider.
 #[derive(Debug)]
 pub(super) struct Looks {
-    /// Number of the last one that was asked for.
+    /// Number of the last look that was asked for.
     asked: u64,
-    /// When it was, if it is not over.
+    /// The time when it was asked for; `None` if it is over.
     under_way: Option<Tick>,
-    /// Somebody wants one that begins later than that.
+    /// Whether somebody wants a look that begins later than that.
     again: bool,
-    /// When the next one is due, and what it is for.
+    /// The time when the next look is due, and its reason.
     next: Tick,
     reason: LookReason,
-    /// Targets were met at the last one; an order makes them count as not.
+    /// Whether targets were met at the last look; an order makes them count as not met.
     pub was_met: bool,
-    /// How often nothing was found because the monitor did not answer.
+    /// Number of times that nothing was found because the monitor did not answer.
     unfound: u32,
 }
 
 impl Looks {
-    /// The first one is due now.
+    /// The looks at a new provider: the first one is due now.
     pub fn new(now: Tick) -> Self {
         Self {
             asked: 0,
@@ -49,8 +49,9 @@ impl Looks {
         }
     }
 
-    /// Wants a look that begins from now on, and says its number.
+    /// Wants a look that begins from now on, and returns its number.
     pub fn want(&mut self, now: Tick) -> u64 {
+        // A look that has begun may have read its figures before what this one is wanted for.
         if self.under_way.is_some() {
             self.again = true;
         } else {
@@ -59,18 +60,18 @@ impl Looks {
         self.asked + 1
     }
 
-    /// The next one is for that, and due now.
+    /// Makes the next look due now, for this reason.
     pub fn now(&mut self, now: Tick, reason: LookReason) {
         self.want(now);
         self.reason = reason;
     }
 
-    /// When the next one is due; none: one is under way.
+    /// The time when the next look is due; `None` if one is under way.
     pub fn due(&self) -> Option<Tick> {
         self.under_way.is_none().then_some(self.next)
     }
 
-    /// Begins one, and says its number and what it is for.
+    /// Begins a look, and returns its number and reason.
     pub fn begin(&mut self, now: Tick) -> (u64, LookReason) {
         self.asked += 1;
         self.under_way = Some(now);
@@ -78,20 +79,22 @@ impl Looks {
         (self.asked, reason)
     }
 
-    /// Ends the one of that number, and says when it was asked for; none: it is none of these.
+    /// Ends the look of that number, and returns when it was asked for; `None` if it is not the last one, or is over
+    /// already.
     pub fn end(&mut self, number: u64) -> Option<Tick> {
+        // An older look, ended late, shows what was so before; a newer one was never asked for.
         if number != self.asked {
             return None;
         }
         self.under_way.take()
     }
 
-    /// Says when the next one is due after one that ended now.
+    /// Sets when the next look is due after one that ended now.
     pub fn pause(&mut self, now: Tick, config: &ProvisionConfig) {
         let pause = if std::mem::take(&mut self.again) {
             Duration::ZERO
         } else if self.unfound > 0 {
-            // 5 s to 80 s.
+            // 5 s to 80 s: another program may hold the monitor for as long as it lives.
             config.idle().saturating_mul(1 << self.unfound.min(5)) / 2
         } else if self.was_met {
             config.idle()
@@ -101,12 +104,12 @@ impl Looks {
         self.next = now.after(pause);
     }
 
-    /// Nothing was found, because another program may hold the monitor for now.
+    /// Takes in that nothing was found, because another program may hold the monitor for now.
     pub fn not_found(&mut self) {
         self.unfound = self.unfound.saturating_add(1);
     }
 
-    /// Something was.
+    /// Takes in that something was found.
     pub fn found(&mut self) {
         self.unfound = 0;
     }

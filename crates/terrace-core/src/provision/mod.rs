@@ -1,8 +1,9 @@
-//! Provisioning: what size each tier of a VM shall have, and how far it is.
+//! Provisioning: the size that each tier of a VM is to have, and the progress towards it.
 //!
 //! Responsible for: when each provider is looked at, what its reports mean, which sizes may be ordered
-//! ([`admission`]), one answer to whoever wants some, and holding back what may be pinned. It leaves to others: how a
-//! device or a monitor is asked (the daemon's keepers, the simulator's devices), and which sizes are good.
+//! ([`admission`]), one answer to each request for sizes, and holding back memory that may be pinned. It leaves to
+//! others: how a device or a monitor is asked (the daemon's reconcilers, the simulator's devices), and which sizes are
+//! good.
 //!
 //! **Invariant:** nothing else resizes a VM. Each order has an origin: the operator, or the engine itself, which takes a
 //! target back that a device or another process would suffer from. An arbiter that shares memory between VMs gives its
@@ -10,8 +11,11 @@
 
 pub mod admission;
 mod config;
+mod guest;
+mod liveness;
 mod looks;
 mod order;
+mod pins;
 mod provider;
 mod report;
 mod requests;
@@ -67,32 +71,33 @@ impl Provision {
         self.actions.pop_front()
     }
 
-    /// When something is to be done at the latest.
+    /// The latest time at which something is to be done.
     pub(crate) fn timeout(&self) -> Option<Tick> {
         let providers = self.providers.values();
-        let providers = providers.flat_map(|p| [p.looks.due(), p.hangs_at(&self.config)]);
+        let providers = providers.flat_map(|p| [p.looks.due(), p.liveness.hangs_at(&self.config)]);
         let requests = self.requests.values().map(Request::until);
         providers.chain(requests).flatten().min()
     }
 
-    /// What resizes a VM was found.
+    /// Takes in that the provider of a VM was found.
     pub(crate) fn arrive(&mut self, now: Tick, spec: ProviderSpec) {
         let id = spec.provider;
         let new = || Provider::new(now, spec, Reasons::new(REASONS));
         self.providers.entry(id).or_insert_with(new);
     }
 
-    /// It may stand otherwise than it was seen.
+    /// Takes in that a provider's state may differ from the one that was seen.
     pub(crate) fn changed(&mut self, now: Tick, id: ProviderId) {
         if let Some(provider) = self.providers.get_mut(&id) {
             provider.looks.want(now);
         }
     }
 
-    /// It is gone.
+    /// Takes in that a provider is gone.
     pub(crate) fn depart(&mut self, id: ProviderId) {
         if let Some(gone) = self.providers.remove(&id) {
             let vm = gone.spec.vm;
+            // Whoever waits for this VM would wait until the time-out for an answer that cannot come.
             let why =
                 format!("{vm}: the VM is gone, or the thread that looks after its memory ended");
             self.refuse_all(id, &why);
@@ -105,10 +110,13 @@ impl Provision {
         let Some(provider) = self.providers.get_mut(&id) else {
             return;
         };
+        // A report of an older look may be from before an order: it would count as an answer to it.
         let Some(asked) = provider.looks.end(report.number) else {
             return;
         };
         if let Err(ProviderError::Nothing(why)) = &report.status {
+            // Nothing resizes this VM now, so its thread is ended. A device may be plugged in later: the next request
+            // to resize looks again.
             self.providers.remove(&id);
             self.actions.push_back(Action::LetGo(id));
             self.refuse_all(id, why);
@@ -119,16 +127,19 @@ impl Provision {
         provider.looks.pause(now, &self.config);
         let status = report.status.as_ref();
         let is_met = status.is_ok_and(ProviderStatus::is_met);
+        // The guest says that it is done. Before that counts, the host's memory is looked at once.
         if is_met && !was_met && !report.verify {
             provider.looks.now(now, LookReason::Met);
         }
+        // Before requests are served: a target that endangers pinned memory goes first.
         if report.status.is_ok() {
             self.hold(now, id, report.order);
         }
         self.serve(now, report);
     }
 
-    /// Takes back a target that stands from before a device was passed through, or before the guest started anew.
+    /// Takes back a target that was set before a device was passed through, another process came or the guest started
+    /// anew.
     fn hold(&mut self, now: Tick, id: ProviderId, given: OrderId) {
         let Some(provider) = self.providers.get(&id) else {
             return;
@@ -136,12 +147,12 @@ impl Provision {
         let Some((held, status)) = provider.held(now, given).zip(provider.status()) else {
             return;
         };
-        let origin = provider.holding();
+        let origin = provider.pins.holding();
         let words = order_words(provider.kind(), status, &held, &[]);
         self.order(now, id, origin, held, &words);
     }
 
-    /// Gives an order that was checked, and says its number.
+    /// Gives an order that was checked, and returns its number.
     fn order(
         &mut self,
         now: Tick,
@@ -169,39 +180,42 @@ impl Provision {
         order
     }
 
-    /// Takes in what came of an order.
+    /// Takes in the outcome of an order.
     pub(crate) fn outcome(&mut self, now: Tick, outcome: &OrderOutcome) {
         if let Some(provider) = self.providers.get_mut(&outcome.provider) {
             provider.answers(now);
             provider.answered(now, outcome.order, &outcome.result);
-            // A target may be met before it is seen not to be.
+            // The new target may be met at the next look already: that counts as newly met, so that the host's memory is
+            // verified.
             provider.looks.was_met = false;
             provider.looks.now(now, LookReason::Ordered);
         }
         self.answered(outcome);
     }
 
-    /// Takes in what came of taking an order back.
+    /// Takes in the outcome of taking an order back.
     pub(crate) fn withdrawn(&mut self, now: Tick, withdrawal: OrderWithdrawal) {
         if let Some(provider) = self.providers.get_mut(&withdrawal.provider)
             && withdrawal.in_time
         {
-            let why = "what resizes it hangs; the order was taken back".to_owned();
+            let why = "its resize provider hangs; the order was cancelled".to_owned();
             let result = Err(ProviderError::Refused(why));
             provider.answered(now, withdrawal.order, &result);
         }
         self.taken_back(withdrawal);
     }
 
-    /// Somebody wants a VM to have other sizes: it is looked at first, so that they are checked against what is so now.
+    /// Takes in that somebody wants a VM to have other sizes. The provider is looked at first, so that the sizes are
+    /// checked against its present state.
     pub(crate) fn wanted(&mut self, now: Tick, wanted: SizesWanted) {
+        // Each request has exactly one answer, this one too.
         let Some(provider) = self.providers.get_mut(&wanted.provider) else {
             self.answer(wanted.id, Err(requests::gone()));
             return;
         };
         // That somebody asks is no word of the provider.
-        if provider.is_quiet {
-            provider.heard_of(now);
+        if provider.liveness.is_quiet() {
+            provider.liveness.heard_of(now);
         }
         let look = provider.looks.want(now);
         let until = now.after(self.config.patience());
@@ -217,6 +231,8 @@ impl Provision {
             if provider.looks.due().is_none_or(|due| due > now) {
                 continue;
             }
+            // A look that somebody waits for reads files only if nothing is known of them: on a large VM that takes
+            // longer than people wait.
             let is_awaited = self.requests.values().any(|request| request.looks_at(*id));
             let tried = provider.verdicts.tried;
             let (number, reason) = provider.looks.begin(now);
@@ -235,14 +251,14 @@ impl Provision {
         }
     }
 
-    /// A provider's part of what people see; none: nobody is to see it.
+    /// The view of a provider for people; `None` if nobody is to see it.
     #[must_use]
     pub fn view(&self, id: ProviderId, now: Tick) -> Option<Elastic> {
         let provider = self.providers.get(&id)?;
-        (!provider.is_quiet).then(|| view::view(provider, now))
+        (!provider.liveness.is_quiet()).then(|| view::view(provider, now))
     }
 
-    /// What was said of a provider after the reason of that number, oldest first.
+    /// The reasons of a provider after the one of that number, oldest first.
     pub fn reasons(&self, id: ProviderId, after: u64) -> impl Iterator<Item = &Reason> {
         let provider = self.providers.get(&id).into_iter();
         provider.flat_map(move |provider| provider.reasons.after(after))
@@ -259,7 +275,8 @@ impl Provision {
         pools
     }
 
-    /// If VMs may together take more than there is, that in sentences.
+    /// The nodes (or the host as a whole) of which VMs may together take more than is free, in sentences; empty if
+    /// there are none.
     #[must_use]
     pub fn overcommitted(&self, memory: &[NodeMemory]) -> Vec<String> {
         rules::overcommitted(&self.providers, memory, &self.tiers)

@@ -1,35 +1,114 @@
-//! An order: which sizes it names, in numbers and in words, and how far it is.
+//! An order: the sizes that it names, in numbers and in words, and its progress.
 
 use terrace_proto::bytes::Bytes;
-use terrace_proto::provision::{OrderState, Origin, ProviderKind, ProviderStatus, ResidentMemory};
+use terrace_proto::provision::{
+    OrderState, Orders, Origin, ProviderError, ProviderKind, ProviderStatus, ResidentMemory,
+};
 use terrace_proto::{OrderId, Tick};
 
 use super::words::{size, tier_name};
 
 /// An order that was given.
 pub(super) struct Order {
-    /// Its number.
+    /// The order's number.
     pub number: OrderId,
-    /// Who gave it.
+    /// The giver of the order.
     pub origin: Origin,
-    /// When.
+    /// The time when the order was given.
     pub at: Tick,
-    /// What each tier had then, bytes.
+    /// Sizes of the tiers when the order was given, bytes.
     pub from_bytes: Vec<u64>,
-    /// What each shall have, bytes.
+    /// The size that each tier is to have, bytes; `None`: unchanged.
     pub size_bytes: Vec<Option<u64>>,
-    /// How far it is.
+    /// The order's progress.
     pub state: OrderState,
-    /// Why it is stuck or failed.
+    /// The reason why the order is stuck or failed.
     pub why: Option<String>,
-    /// Memory of the hypervisor's process then.
+    /// Memory of the hypervisor's process when the order was given.
     pub resident: Option<ResidentMemory>,
 }
 
-/// What each tier shall have if these sizes are asked for.
+/// A provider's orders.
+#[derive(Default)]
+pub(super) struct OrderBook {
+    /// The last order.
+    last: Option<Order>,
+    /// Orders of which no report has shown the end, and the sizes that they named: the guest may have these by now.
+    unseen: Vec<(OrderId, Vec<Option<u64>>)>,
+    /// Counts of all orders by outcome.
+    pub counts: Orders,
+}
+
+impl OrderBook {
+    /// The last order.
+    pub fn last(&self) -> Option<&Order> {
+        self.last.as_ref()
+    }
+
+    /// Records an order that is given.
+    pub fn give(&mut self, order: Order) {
+        self.unseen.push((order.number, order.size_bytes.clone()));
+        self.last = Some(order);
+    }
+
+    /// Takes in the outcome of an order.
+    pub fn answered(&mut self, number: OrderId, result: &Result<(), ProviderError>) {
+        let (state, why) = match result {
+            Ok(()) => (OrderState::UnderWay, None),
+            // A lost answer leaves the outcome unknown: the order, or half of it, may have been taken.
+            Err(trouble @ ProviderError::Gone(_)) => (OrderState::Unknown, Some(trouble)),
+            Err(trouble) => (OrderState::Failed, Some(trouble)),
+        };
+        match why {
+            None => self.counts.taken += 1,
+            Some(_) => self.counts.failed += 1,
+        }
+        // Refused for sure: the guest will not have what it named. After a lost answer it may.
+        if state == OrderState::Failed {
+            self.unseen.retain(|(unseen, _)| *unseen != number);
+        }
+        if let Some(order) = self.last.as_mut().filter(|o| o.number == number) {
+            order.state = state;
+            order.why = why.map(ToString::to_string).or(order.why.take());
+        }
+    }
+
+    /// Takes in that a report came after the provider was given that order, and those before it. `progress`: the
+    /// progress of the last order by the report, and why it is no farther; its argument is the reason why that was
+    /// not known before.
+    pub fn seen(
+        &mut self,
+        given: OrderId,
+        progress: impl Fn(&Order, Option<String>) -> (OrderState, Option<String>),
+    ) {
+        // The report was made after these were given, so the targets that it shows speak for them.
+        self.unseen.retain(|(unseen, _)| *unseen > given);
+        let order = self.last.as_mut().filter(|order| order.number <= given);
+        // What became of it stays: later targets are no word about it.
+        let is_over =
+            |order: &&mut Order| matches!(order.state, OrderState::Failed | OrderState::Met);
+        let Some(order) = order.filter(|order| !is_over(order)) else {
+            return;
+        };
+        let was = (order.state == OrderState::Unknown).then(|| order.why.take());
+        (order.state, order.why) = progress(order, was.flatten());
+    }
+
+    /// The largest size for tier `i` that an order without a known end named, bytes: the guest may have it by now.
+    pub fn most(&self, i: usize) -> u64 {
+        let sizes = self
+            .unseen
+            .iter()
+            .filter_map(|(_, sizes)| sizes.get(i)?.as_ref());
+        sizes.copied().max().unwrap_or(0)
+    }
+}
+
+/// The size that each tier is to have if these sizes are asked for, rounded down to whole blocks; for a balloon one
+/// size, the sum.
 ///
 /// # Errors
-/// If they cannot be.
+/// If these sizes are impossible.
 pub(super) fn wanted(
     vm: &str,
     kind: ProviderKind,
@@ -47,10 +126,12 @@ pub(super) fn wanted(
                  HyperFlex"
             ));
         };
+        // A balloon takes from the VM as a whole, so its provider has one tier.
         let rounded = status.tiers.first().map_or(sum, |tier| tier.rounded(sum));
         return Ok(vec![Some(rounded)]);
     }
     let tiers = status.tiers.len();
+    // Sizes beyond the last tier are refused, not dropped: somebody meant a tier that this VM has not.
     let beyond = asked.iter().enumerate().skip(tiers);
     if let Some((tier, _)) = beyond.into_iter().find(|(_, asked)| asked.is_some()) {
         let tier = tier_name(kind, tier);

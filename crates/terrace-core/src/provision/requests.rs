@@ -1,5 +1,5 @@
-//! Who wants sizes, and their one answer each: after a look and an order, or as soon as one of them fails or takes too
-//! long.
+//! Requests for sizes, and the one answer to each: after a look and an order, or as soon as one of them fails or
+//! takes too long.
 
 use terrace_proto::provision::{
     NotOrdered, OrderOutcome, OrderWithdrawal, Ordered, Origin, ProviderError, ProviderReport,
@@ -11,7 +11,7 @@ use super::Provision;
 use super::order::words as order_words;
 use super::rules::{Host, Refusal, known};
 
-/// Somebody who waits.
+/// A request that is not answered yet.
 pub(super) struct Request {
     provider: ProviderId,
     origin: Origin,
@@ -19,11 +19,11 @@ pub(super) struct Request {
     stage: Stage,
 }
 
-/// What it waits for.
+/// The event that a request waits for.
 enum Stage {
     /// A report of that number, or a later one.
     Look { number: u64, until: Tick },
-    /// What comes of an order.
+    /// The outcome of an order.
     Order {
         ordered: Box<Ordered>,
         order: OrderId,
@@ -46,12 +46,12 @@ impl Request {
         }
     }
 
-    /// It waits for a look at that provider.
+    /// Whether the request waits for a look at that provider.
     pub fn looks_at(&self, provider: ProviderId) -> bool {
         self.provider == provider && matches!(self.stage, Stage::Look { .. })
     }
 
-    /// When it waited long enough.
+    /// The time at which the request has waited long enough; `None` if it waits for a withdrawal.
     pub fn until(&self) -> Option<Tick> {
         match self.stage {
             Stage::Look { until, .. } | Stage::Order { until, .. } => Some(until),
@@ -74,7 +74,7 @@ impl Request {
     }
 }
 
-/// What whoever wants a VM that nobody knows is told.
+/// The answer to a request for a VM that nobody knows.
 pub(super) fn gone() -> NotOrdered {
     NotOrdered::NotNow("what resizes the VM is gone".into())
 }
@@ -86,7 +86,7 @@ impl Provision {
         self.actions.push_back(Action::Answer(answer));
     }
 
-    /// Nothing comes of what is wanted of a provider.
+    /// Refuses all requests to a provider.
     pub(super) fn refuse_all(&mut self, provider: ProviderId, why: &str) {
         for id in self.ids(|request| request.provider == provider) {
             self.answer(id, Err(NotOrdered::NotNow(why.to_owned())));
@@ -99,13 +99,14 @@ impl Provision {
         which.map(|(id, _)| *id).collect()
     }
 
-    /// Orders what those want who waited for this report.
+    /// Gives the orders for the requests that waited for this report.
     pub(super) fn serve(&mut self, now: Tick, report: &ProviderReport) {
         let waited = |request: &Request| {
             let was =
                 matches!(request.stage, Stage::Look { number, .. } if number <= report.number);
             was && request.provider == report.provider
         };
+        // One after the other: each order counts for the admission of the next, though all waited for one report.
         for id in self.ids(waited) {
             if let Err(why) = self.try_order(now, id, report) {
                 self.answer(id, Err(why));
@@ -170,9 +171,10 @@ impl Provision {
         let Some(provider) = self.providers.get_mut(&of) else {
             return gone();
         };
-        refusal.count(&mut provider.counts);
+        refusal.count(&mut provider.orders.counts);
         provider.reasons.say(now, format!("{what}: refused: {why}"));
         let vm = &provider.spec.vm;
+        // Some reasons begin with the VM's name by themselves.
         let why = if why.starts_with(vm.as_str()) {
             why.to_owned()
         } else {
@@ -184,7 +186,7 @@ impl Provision {
         }
     }
 
-    /// Tells who waits what came of the order.
+    /// Answers the requests that wait for this order with its outcome.
     pub(super) fn answered(&mut self, outcome: &OrderOutcome) {
         for id in self.ids(|request| request.has(outcome.order)) {
             let request = self.requests.remove(&id);
@@ -199,7 +201,7 @@ impl Provision {
         }
     }
 
-    /// Tells who waits that the order was taken back, or not.
+    /// Answers the requests that wait for a withdrawal: whether the order was taken back.
     pub(super) fn taken_back(&mut self, withdrawal: OrderWithdrawal) {
         let waited = |request: &Request| matches!(request.stage, Stage::Withdrawal { order, .. } if order == withdrawal.order);
         for id in self.ids(waited) {
@@ -213,13 +215,15 @@ impl Provision {
         }
     }
 
-    /// Ends the wait of those who waited long enough.
+    /// Ends the wait of requests that waited long enough.
     pub(super) fn give_up(&mut self, now: Tick) {
         for id in self.ids(|request| request.until().is_some_and(|until| until <= now)) {
             let Some(mut request) = self.requests.remove(&id) else {
                 continue;
             };
             let of = request.provider;
+            // The order may be with the provider already. It is taken back first, so that the answer is true: a
+            // client that hears "nothing was ordered" may order something else.
             if let Stage::Order { ordered, order, .. } = request.stage {
                 request.stage = Stage::Withdrawal { ordered, order };
                 self.requests.insert(id, request);

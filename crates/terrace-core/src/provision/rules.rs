@@ -1,4 +1,5 @@
-//! What sizes a VM may be ordered to have: what can be, what may be taken away, what there is to give.
+//! Rules for the sizes that a VM may be ordered to have: which are possible, what may be taken away, and what there
+//! is to give.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,11 +12,11 @@ use super::provider::Provider;
 use super::words::{size, tier_name};
 use crate::tier::TierConfig;
 
-/// Why sizes are not ordered.
+/// The reason why sizes are not ordered.
 pub(super) enum Refusal {
-    /// What resizes the VM does not answer.
+    /// The provider does not answer.
     Absent(String),
-    /// They cannot be.
+    /// The sizes are impossible.
     Invalid(String),
     /// Memory that may be pinned would be taken away.
     Pinned(String),
@@ -24,14 +25,14 @@ pub(super) enum Refusal {
 }
 
 impl Refusal {
-    /// Why, in words.
+    /// The reason, in words.
     pub fn why(&self) -> &str {
         match self {
             Self::Absent(why) | Self::Invalid(why) | Self::Pinned(why) | Self::Full(why) => why,
         }
     }
 
-    /// Counts it.
+    /// Counts the refusal.
     pub fn count(&self, counts: &mut Orders) {
         let count = match self {
             Self::Absent(_) => &mut counts.failed,
@@ -43,13 +44,14 @@ impl Refusal {
     }
 }
 
-/// What a provider's VM gets if these sizes are asked for: sizes against which an order can be checked must be known, and
-/// they must make sense.
+/// The sizes that a VM gets if these are asked for. The present sizes must be known, so that an order can be checked
+/// against them, and the wanted ones must make sense.
 pub(super) fn known(
     provider: &Provider,
     asked: &[Option<u64>],
 ) -> Result<Vec<Option<u64>>, Refusal> {
     let status = provider.status();
+    // A status from before the provider fell silent says nothing about what is so now.
     let Some(status) = status.filter(|_| provider.trouble.is_none()) else {
         let why = provider.trouble.as_deref();
         let why = why.unwrap_or("what resizes it has not answered yet");
@@ -58,7 +60,7 @@ pub(super) fn known(
     wanted(&provider.spec.vm, provider.kind(), status, asked).map_err(Refusal::Invalid)
 }
 
-/// All that admission looks at.
+/// The facts that admission is decided by.
 pub(super) struct Host<'a> {
     pub providers: &'a BTreeMap<ProviderId, Provider>,
     pub memory: &'a [NodeMemory],
@@ -89,6 +91,7 @@ impl Host<'_> {
             }
             self.may_shrink(provider, i, tier, wanted)?;
         }
+        // All tiers of the request at once: two that grow on one node must fit together.
         let all = self.claims_with(id, wanted);
         for (i, tier, wanted) in tiers.filter(|(_, tier, wanted)| *wanted > tier.size_bytes) {
             if let Some(why) = self.unseen(id, &tier.host_nodes) {
@@ -99,8 +102,8 @@ impl Host<'_> {
         Ok(())
     }
 
-    /// Whether tier `i` may be asked to have no more than that. On its way up the guest may have more by then than it has
-    /// now.
+    /// Whether tier `i` may be ordered to have no more than `wanted`. On its way up the guest may have more by then
+    /// than it has now.
     fn may_shrink(
         &self,
         provider: &Provider,
@@ -109,6 +112,7 @@ impl Host<'_> {
         wanted: u64,
     ) -> Result<(), Refusal> {
         let kind = provider.kind();
+        // Below what it may reach by an older order counts as shrinking, too: the guest would have to give back.
         if wanted >= provider.most(i, tier) {
             return Ok(());
         }
@@ -156,12 +160,13 @@ impl Host<'_> {
         })
     }
 
-    /// What each tier of each VM counts for, with all that is ordered at once.
+    /// The claims of all tiers of all VMs, with all that is ordered at once.
     fn claims_with(&self, id: ProviderId, wanted: &[Option<u64>]) -> Vec<Claim> {
         let each = self.providers.iter().flat_map(|(of, provider)| {
             provider.claims().map(move |claim| {
                 let wanted = wanted.get(claim.tier).copied().flatten();
                 let wanted = wanted.filter(|_| *of == id).unwrap_or(0);
+                // A tier that is to shrink counts as it is until it has: its memory is not free before.
                 Claim {
                     counted_bytes: claim.counted_bytes.max(wanted),
                     ..claim
@@ -171,11 +176,13 @@ impl Host<'_> {
         each.collect()
     }
 
-    /// Why nothing can be given of these nodes: a VM that may take memory there has said nothing yet.
+    /// The reason why nothing can be given of these nodes, if there is one: a VM that may take memory there has said
+    /// nothing yet.
     fn unseen(&self, id: ProviderId, nodes: &[u32]) -> Option<String> {
         let mut others = self.providers.iter();
         let (_, other) = others.find(|(other, provider)| {
             let spec = &provider.spec;
+            // Only of one that is configured: of others nobody says that they have a device at all.
             let is_unseen = provider.seen.is_none() && spec.is_configured && **other != id;
             let of = &spec.host_nodes;
             let meets = of.is_empty() || nodes.is_empty() || of.iter().any(|n| nodes.contains(n));
@@ -189,23 +196,24 @@ impl Host<'_> {
     }
 }
 
-/// That nobody may have pinned the VM's memory; otherwise who.
+/// Checks that nobody may have pinned the VM's memory; otherwise the error says who may have.
 fn not_pinned(provider: &Provider) -> Result<(), String> {
-    if let Some(who) = &provider.held_by {
+    if let Some(who) = provider.pins.sharer.by() {
         return Err(format!(
             "{who}, may have pinned it for a device, from under which it would be taken. It can grow, and shrink once \
              that process is gone; if its program never pins memory, say so: do_not_pin = [\"/path/of/program\"] under \
              [vm.NAME] or [defaults]"
         ));
     }
-    if let Some(why) = &provider.holding_unknown {
+    if let Some(why) = provider.pins.sharer.unknown() {
         return Err(format!(
             "whether another process has its RAM, and may have pinned it, is not known: {why}. It can grow, and shrink \
              once terraced may see all processes: grant it CAP_SYS_PTRACE and CAP_DAC_OVERRIDE, or say nobody_pins = true \
              under [vm.NAME] if none ever pins its memory"
         ));
     }
-    let unknown = provider.pinning_unknown.as_ref();
+    // HyperFlex punches files, so it must know; QEMU coordinates its own discards with VFIO.
+    let unknown = provider.pins.device.unknown();
     if let Some(why) = unknown.filter(|_| provider.kind() == ProviderKind::HyperFlex) {
         return Err(format!(
             "whether a device is passed through, which would pin its memory, is not known: {why}. It can grow, and \
@@ -213,7 +221,7 @@ fn not_pinned(provider: &Provider) -> Result<(), String> {
              CAP_DAC_OVERRIDE, or run it as the hypervisor's user"
         ));
     }
-    match &provider.pinned_by {
+    match provider.pins.device.by() {
         None => Ok(()),
         Some(device) => Err(format!(
             "a device is passed through ({device}), which pins all of its memory: what the guest gave back would stay, \
@@ -222,14 +230,15 @@ fn not_pinned(provider: &Provider) -> Result<(), String> {
     }
 }
 
-/// Free memory of each node in that pool (0: in none), less what the operator keeps back of its tier, a part of each of
-/// the tier's nodes.
+/// Free memory of each node in that pool (0: in none), less what the operator keeps back of its tier, a part of each
+/// of the tier's nodes.
 pub(super) fn free(memory: &[NodeMemory], tiers: &[TierConfig], pool: u64) -> Free {
     let plain = || memory.iter().filter(|memory| memory.page_bytes == 0);
     let reserve = |memory: &NodeMemory| {
         let tier = memory.tier.filter(|_| pool == 0)?;
         let nodes = plain().filter(|other| other.tier == Some(tier)).count();
         let reserve = tiers.get(tier.index())?.reserve_bytes;
+        // Rounded up: the parts together keep back no less than the operator said.
         Some(reserve.div_ceil((nodes as u64).max(1)))
     };
     let here = memory.iter().filter(|memory| memory.page_bytes == pool);
@@ -242,7 +251,8 @@ pub(super) fn free(memory: &[NodeMemory], tiers: &[TierConfig], pool: u64) -> Fr
     .collect()
 }
 
-/// If VMs may together take more than there is, that in sentences.
+/// The nodes (or the host as a whole) of which VMs may together take more than is free, in sentences; empty if there
+/// are none.
 pub(super) fn overcommitted(
     providers: &BTreeMap<ProviderId, Provider>,
     memory: &[NodeMemory],

@@ -1,39 +1,42 @@
-//! What the host said last of each tier: a look that could not look at it in time takes nothing of that back.
+//! The last verdicts on the tiers: what a look at the host's memory saw of each. A look that could not look at it in
+//! time takes no verdict back.
 
 use std::time::Duration;
 
 use terrace_proto::Tick;
 use terrace_proto::provision::{ProviderStatus, Verified};
 
-/// How much earlier than another one a verdict may seem to be that is the same: what it takes to be told.
+/// Difference of time up to which two verdicts are the same one: the time that it takes to be told.
 const SAME: Duration = Duration::from_secs(1);
 
-/// The host's word of a tier.
+/// A verdict on a tier: what the host says of the memory behind it.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Verdict {
-    /// When it began to look.
+    /// The time when the look began.
     pub at: Tick,
-    /// What it saw.
+    /// The figures that the look saw.
     pub verified: Verified,
 }
 
-/// The last verdicts.
+/// The last verdicts on the tiers of one VM.
 #[derive(Debug, Default)]
 pub(super) struct Verdicts {
     tiers: Vec<Option<Verdict>>,
-    /// When the host's memory was looked at last.
+    /// The time when the host's memory was last looked at.
     pub tried: Option<Tick>,
-    /// Of the last report.
+    /// The guest's resets by the last report.
     resets: Option<u64>,
-    /// What is older is of the guest before.
+    /// The time of the guest's last reset, as it was seen: older verdicts are about the guest before.
     from: Option<Tick>,
 }
 
 impl Verdicts {
-    /// Keeps what is new in a status whose look was asked for at `asked`, and puts what is known into it. Says which is
-    /// new.
+    /// Keeps the verdicts that are new in a status whose look was asked for at `asked`, and puts the known ones into
+    /// it. For each tier, whether its verdict is new.
     pub fn take(&mut self, now: Tick, status: &mut ProviderStatus, asked: Tick) -> Vec<bool> {
         let before = self.resets.replace(status.resets);
+        // The guest before may have given back what this one has again: its verdicts count no more, and neither
+        // does one whose look began before the reset was seen.
         if before.is_some_and(|before| before != status.resets) {
             *self = Self {
                 resets: self.resets,
@@ -48,6 +51,8 @@ impl Verdicts {
             let at = Tick(now.0.saturating_sub(tier.verified_age_ns));
             let new = tier.verified.map(|verified| Verdict { at, verified });
             let new = new.filter(|new| from.is_none_or(|from| new.at >= from));
+            // A device tells its last verdict again with each look. It is new if it began after this look was asked
+            // for, or clearly after the one that is known.
             let is_fresh = new.is_some_and(|new| {
                 new.at >= asked || known.is_none_or(|known| new.at > known.at.after(SAME))
             });
@@ -58,7 +63,7 @@ impl Verdicts {
         each.collect()
     }
 
-    /// What is known of a tier.
+    /// The last verdict on a tier.
     pub fn of(&self, tier: usize) -> Option<Verdict> {
         self.tiers.get(tier).copied().flatten()
     }
@@ -72,7 +77,8 @@ mod tests {
 
     const BEGUN: Tick = Tick(1_000_000_000_000);
 
-    /// What a look says at `now` whose verdict began at `at`, in a guest that was started `resets` times.
+    /// A status as a look gives it at `now`, with a verdict that began at `at`, in a guest that was started `resets`
+    /// times.
     fn status(now: Tick, verified: Option<Verified>, at: Tick, resets: u64) -> ProviderStatus {
         let tier = TierStatus {
             verified,

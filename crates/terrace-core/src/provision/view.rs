@@ -1,4 +1,4 @@
-//! A VM's elastic memory as people see it.
+//! The view of a VM's elastic memory for people.
 
 use terrace_proto::Tick;
 use terrace_proto::provision::{
@@ -9,24 +9,25 @@ use super::order::Order;
 use super::provider::Provider;
 use super::words::{size, tier_name};
 
-/// All about one VM.
+/// The view of one VM.
 pub(super) fn view(provider: &Provider, now: Tick) -> Elastic {
     let mechanism = provider.mechanism.as_ref();
+    let owned = |words: Option<&str>| words.map(str::to_owned);
     let mut view = Elastic {
         by: mechanism.map_or("", |m| m.kind.name()).to_owned(),
         by_words: mechanism.map_or(String::new(), |m| m.words.clone()),
         at: mechanism.map_or(String::new(), |m| m.at.clone()),
         problem: problem(provider, now),
         order: provider
-            .order
-            .as_ref()
+            .orders
+            .last()
             .map(|order| order_view(order, provider, now)),
-        orders: provider.counts,
+        orders: provider.orders.counts,
         resident: resident(provider),
-        pinned_by: provider.pinned_by.clone(),
-        pinning_unknown: provider.pinning_unknown.clone(),
-        held_by: provider.held_by.clone(),
-        holding_unknown: provider.holding_unknown.clone(),
+        pinned_by: owned(provider.pins.device.by()),
+        pinning_unknown: owned(provider.pins.device.unknown()),
+        held_by: owned(provider.pins.sharer.by()),
+        holding_unknown: owned(provider.pins.sharer.unknown()),
         admission: admission(provider),
         ..Elastic::default()
     };
@@ -65,8 +66,8 @@ fn tier_view(provider: &Provider, now: Tick, i: usize, tier: &TierStatus) -> Ela
         kept_bytes: seen.map(|seen| seen.kept_bytes),
         honesty: seen.map(|seen| seen.honesty()),
         verified_age_s: provider.verdicts.of(i).map(|seen| seconds(now, seen.at)),
-        stuck: tier.stuck.clone().filter(|_| provider.is_stuck(i)),
-        inflated: provider.is_inflated(i),
+        stuck: tier.stuck.clone().filter(|_| provider.guest.is_stuck(i)),
+        inflated: provider.guest.is_inflated(i),
         counted_bytes,
         may_take_bytes: counted_bytes.saturating_sub(provider.present_bytes(i)),
         guest: tier.guest,
@@ -74,8 +75,8 @@ fn tier_view(provider: &Provider, now: Tick, i: usize, tier: &TierStatus) -> Ela
 }
 
 fn problem(provider: &Provider, now: Tick) -> Option<String> {
-    if provider.is_silent() {
-        let silent = now.since(provider.heard).as_secs();
+    if provider.liveness.is_silent() {
+        let silent = provider.liveness.silent_s(now);
         return Some(format!("no answer for {silent} s: it hangs"));
     }
     match (&provider.trouble, &provider.seen) {
@@ -86,7 +87,7 @@ fn problem(provider: &Provider, now: Tick) -> Option<String> {
 }
 
 fn order_view(order: &Order, provider: &Provider, now: Tick) -> OrderView {
-    let silent = provider.is_silent() && order.state == OrderState::Sent;
+    let silent = provider.liveness.is_silent() && order.state == OrderState::Sent;
     OrderView {
         number: order.number.0,
         origin: order.origin.name().into(),
@@ -97,13 +98,13 @@ fn order_view(order: &Order, provider: &Provider, now: Tick) -> OrderView {
         why: order
             .why
             .clone()
-            .or_else(|| silent.then(|| "what resizes it hangs".into())),
+            .or_else(|| silent.then(|| "its resize provider hangs".into())),
     }
 }
 
 fn resident(provider: &Provider) -> Option<Resident> {
     let now = provider.resident?;
-    let then = provider.order.as_ref().and_then(|order| order.resident);
+    let then = provider.orders.last().and_then(|order| order.resident);
     Some(Resident {
         shared_bytes: now.shared_bytes,
         private_bytes: now.private_bytes,
@@ -120,7 +121,7 @@ fn admission(provider: &Provider) -> String {
         return format!("admission knows nothing of {name} yet");
     };
     let tiers = &seen.status.tiers;
-    let not_inflated = (0..tiers.len()).any(|i| !provider.is_inflated(i));
+    let not_inflated = (0..tiers.len()).any(|i| !provider.guest.is_inflated(i));
     let counted = tiers
         .iter()
         .enumerate()
@@ -128,7 +129,7 @@ fn admission(provider: &Provider) -> String {
     let counted = counted.fold(0, u64::saturating_add);
     if !not_inflated {
         return format!(
-            "admission counts {} of {name}: what it has, or shall have where that is more",
+            "admission counts {} of {name}: its size, or its target if that is larger",
             size(counted)
         );
     }
@@ -141,7 +142,7 @@ fn admission(provider: &Provider) -> String {
         _ => size(counted),
     };
     let why = if provider.trouble.is_some() {
-        "what resizes it does not answer"
+        "its resize provider does not answer"
     } else if is_dishonest(provider) {
         "it keeps what it claims to have given back"
     } else {

@@ -28,7 +28,7 @@ pub(super) fn share(part: u64, whole: u64) -> String {
     format!("{}.{:02}", hundredths / 100, hundredths % 100)
 }
 
-/// The name of a tier: `fast`, `slow`; `memory` if what resizes the VM knows no tiers.
+/// The name of a tier: `fast`, `slow`; `memory` if the mechanism knows no tiers.
 #[must_use]
 pub fn tier_name(kind: ProviderKind, tier: usize) -> &'static str {
     const NAMES: [&str; 4] = ["fast", "slow", "third", "fourth"];
@@ -39,7 +39,7 @@ pub fn tier_name(kind: ProviderKind, tier: usize) -> &'static str {
     }
 }
 
-/// Why the guest has not taken its targets.
+/// The reason why the guest has not taken its targets.
 pub(super) fn no_driver(kind: ProviderKind, is_connected: bool) -> String {
     let driver = match kind {
         ProviderKind::HyperFlex => "is the module hyperflex loaded in it?",

@@ -1,4 +1,4 @@
-//! What the controller of ranges is set up with.
+//! Configuration of the controller of ranges.
 
 use serde::{Deserialize, Serialize};
 use terrace_proto::PAGES_PER_HUGE;
@@ -20,7 +20,7 @@ pub struct Config {
     pub headroom_pages: u64,
     /// Most pages of the first tier for all processes together; none: what is free of it.
     pub capacity_pages: Option<u64>,
-    /// What may be spent, at first.
+    /// The budget at the start.
     pub budget: RangesBudget,
     /// Pages of an extent, and of the largest piece.
     pub extent_pages: u16,

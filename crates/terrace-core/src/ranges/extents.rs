@@ -1,4 +1,4 @@
-//! Where a process's pages are, as far as is known, by 2 MiB block.
+//! The known locations of a process's pages, by 2 MiB block.
 //!
 //! Asking the kernel about every page of a large process each epoch would cost more than it saves, so
 //! answers are kept and asked for anew a few at a time. What is to be moved is always looked at
@@ -15,7 +15,7 @@ const LONGEST_REST: u8 = 9;
 pub struct Extent {
     /// First virtual page.
     pub start: u64,
-    /// Pages.
+    /// Number of pages.
     pub pages: u16,
     /// Pages in fast memory.
     pub fast: u16,
@@ -30,7 +30,7 @@ pub struct Extent {
 }
 
 impl Extent {
-    /// Its pages as a range.
+    /// The extent's pages as a range.
     #[must_use]
     pub fn range(&self) -> Range {
         Range {
@@ -39,7 +39,7 @@ impl Extent {
         }
     }
 
-    /// Its pages could not be moved lately: they are pinned or in use.
+    /// Whether its pages could not be moved lately: they are pinned or in use.
     #[must_use]
     pub fn rests(&self, epoch: u32) -> bool {
         self.rests_until > epoch
@@ -52,7 +52,7 @@ pub struct Extents {
     all: Vec<Extent>,
     /// Pages of a block.
     block: u64,
-    /// Where looking goes on.
+    /// The position at which the survey goes on.
     next: usize,
     /// How many were never looked at.
     unseen: usize,

@@ -1,4 +1,4 @@
-//! What is free in the tiers of a guest.
+//! Free memory of a guest's tiers.
 
 use terrace_proto::TierId;
 use terrace_proto::ranges::NodeFree;
@@ -10,7 +10,7 @@ pub fn tier_of(tiers: &[Vec<u32>], node: u32) -> Option<TierId> {
     u8::try_from(at).ok().map(TierId)
 }
 
-/// What is free now, in pages.
+/// Free memory at this moment, in pages.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Free {
     /// Each tier's nodes with their free pages.

@@ -68,13 +68,13 @@ pub struct Ranges {
     actions: VecDeque<RangesAction>,
 }
 
-/// What is done in the epoch at hand.
+/// The step of the current epoch.
 #[derive(Clone, Debug, Default)]
 enum Phase {
     /// Nothing: samples come in.
     #[default]
     Sampling,
-    /// What is free was asked for.
+    /// Free memory was asked for.
     Reading,
     /// Pages are chosen.
     Picking(Box<Pick>),
@@ -114,7 +114,7 @@ impl Ranges {
         }
     }
 
-    /// What it was set up with.
+    /// The configuration.
     #[must_use]
     pub fn config(&self) -> &Config {
         &self.config
@@ -215,8 +215,7 @@ impl Ranges {
         self.pick(Box::new(pick));
     }
 
-    /// What may travel in this epoch is added to what was not used of the last ones: at most one epoch's, or as
-    /// much as a huge page takes.
+    /// Adds this epoch's budget to the rest of the last ones: at most one epoch's, or as much as a huge page takes.
     fn save_up(&mut self) {
         let per_epoch = self
             .budget
@@ -368,7 +367,7 @@ impl Ranges {
         }
     }
 
-    /// What a move did, its own answer says: the extent is not asked about again.
+    /// Takes in the result of a move, which is an answer about its extent as well: that is not asked about again.
     fn settle(&mut self, exchanging: &mut Exchanging, settled: Settled) {
         let Settled {
             piece,
@@ -423,7 +422,7 @@ impl Ranges {
     }
 }
 
-/// What it knows, for people.
+/// Views for people.
 impl Ranges {
     /// Epochs that began to end.
     #[must_use]

@@ -24,15 +24,15 @@ pub type Programs = BTreeMap<u32, Program>;
 /// A question where pages are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Asked {
-    /// Whose.
+    /// The process whose range it is.
     pub process: u32,
-    /// Which.
+    /// The range.
     pub range: Range,
-    /// It is an extent, whose answer is kept.
+    /// Whether it is an extent, whose answer is kept.
     pub is_extent: bool,
 }
 
-/// What is chosen in an epoch.
+/// The choice of pieces for an epoch.
 #[derive(Clone, Debug)]
 pub struct Pick {
     plan: Plan,
@@ -49,12 +49,12 @@ pub struct Pick {
     more: u64,
 }
 
-/// What is chosen now.
+/// The direction that is chosen for at this moment.
 #[derive(Clone, Debug)]
 enum Stage {
     /// Text, data and stacks.
     Pinned {
-        /// What is still to be asked about.
+        /// The ranges that are still to be asked about.
         todo: VecDeque<(u32, Range)>,
         /// Pages that still may.
         left: u64,
@@ -65,7 +65,7 @@ enum Stage {
     Down(Gather),
 }
 
-/// What was chosen.
+/// The chosen pieces.
 #[derive(Clone, Debug)]
 pub struct Picked {
     /// To the first tier.
@@ -78,7 +78,7 @@ pub struct Picked {
     pub more_down: u64,
     /// Pages of text, data and stacks among those that come up.
     pub pinned: u64,
-    /// What is free.
+    /// Free memory.
     pub free: Free,
 }
 
@@ -144,7 +144,8 @@ impl Pick {
         }
     }
 
-    /// What is too much goes down, and where something shall come up, what others took of the headroom.
+    /// Pages to demote beyond the plan: those above the size and, if something is to come up, those by which others
+    /// used up the headroom.
     fn more_down(&self) -> u64 {
         let wanted = if self.up.is_empty() {
             0
@@ -177,7 +178,7 @@ impl Pick {
         }
     }
 
-    /// What was chosen, once nothing is left to ask about.
+    /// The chosen pieces, once nothing is left to ask about.
     #[must_use]
     pub fn picked(self) -> Picked {
         let down = match self.stage {
@@ -229,7 +230,7 @@ struct Gather {
 #[derive(Clone, Copy, Debug)]
 struct Wanted {
     process: u32,
-    /// What of it was not asked about yet.
+    /// The part of the range that was not asked about yet.
     range: Range,
     pages: u64,
 }
@@ -285,7 +286,7 @@ impl Gather {
         }
     }
 
-    /// What was not found of a range, others may have.
+    /// Lets other ranges use what was not found of a range.
     fn finish(&mut self) {
         self.begun = false;
         if let Some(wanted) = self.todo.pop_front() {

@@ -1,14 +1,14 @@
-//! What moves as one: a page, or a huge page.
+//! The unit of a move in a guest: a page or a huge page.
 
 use terrace_proto::TierId;
 use terrace_proto::ranges::{PieceRun, Range};
 
 use super::free::tier_of;
 
-/// What moves as one.
+/// A page or a huge page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Piece {
-    /// Whose.
+    /// The process whose page it is.
     pub process: u32,
     /// First page.
     pub page: u64,

@@ -17,14 +17,14 @@ const SIGNIFICANT: u128 = 16;
 pub struct Held {
     /// In fast memory.
     pub fast: u64,
-    /// Elsewhere.
+    /// Pages in other tiers.
     pub slow: u64,
 }
 
 /// A range of a process in the ranking.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ranked {
-    /// Whose.
+    /// The process whose range it is.
     pub process: u32,
     /// The range.
     pub leaf: Leaf,
@@ -102,13 +102,13 @@ fn clearly_hotter(a: &Leaf, b: &Leaf) -> bool {
 /// So many pages of a ranked range: the first ones found, in order of address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Share {
-    /// Its place in the ranking.
+    /// The position in the ranking, from 0.
     pub rank: usize,
     /// Pages that travel.
     pub pages: u64,
 }
 
-/// What travels in an epoch. Beyond what free fast memory takes, as many pages go down as up.
+/// The moves of an epoch. Beyond what free fast memory takes, as many pages go down as up.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct Plan {
     /// To fast memory, hottest first.
@@ -179,8 +179,8 @@ impl Plan {
         got
     }
 
-    /// What goes down: the plan's shares, and of what does not belong into fast memory so many pages more, the
-    /// coldest first.
+    /// The demotions: the plan's shares, and so many pages more of the ranges that do not belong into fast memory,
+    /// the coldest first.
     #[must_use]
     pub fn going_down(&self, ranked: &[Ranked], more: u64) -> Vec<Share> {
         let mut planned: BTreeMap<usize, u64> = BTreeMap::new();

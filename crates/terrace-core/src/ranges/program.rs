@@ -14,9 +14,9 @@ const PINNED_TRIES: u32 = 8;
 /// A process under management.
 #[derive(Clone, Debug)]
 pub struct Program {
-    /// Its ranges.
+    /// The process's ranges.
     pub(super) tree: RangeTree,
-    /// Where its pages are.
+    /// The known locations of its pages.
     pub(super) extents: Extents,
     /// Epoch until which its pages are left where they are, because the kernel refuses to move them.
     pub(super) rests_until: u32,
@@ -56,19 +56,19 @@ impl Program {
         self.tree = RangeTree::new(params, &self.mappings.seeds);
     }
 
-    /// Its ranges.
+    /// The process's ranges.
     #[must_use]
     pub fn tree(&self) -> &RangeTree {
         &self.tree
     }
 
-    /// Its mappings that other processes may map, too.
+    /// Mappings that other processes may map, too.
     #[must_use]
     pub(super) fn shared(&self) -> &[Range] {
         &self.mappings.shared
     }
 
-    /// Its pages, as far as is known.
+    /// The process's pages by tier, as far as they are known.
     #[must_use]
     pub fn total(&self) -> Held {
         self.extents.total()
@@ -83,7 +83,7 @@ impl Program {
         self.extents.held(range, epoch)
     }
 
-    /// What is to be brought up once.
+    /// The ranges that are brought up once.
     pub(super) fn pinned(&self) -> &[Range] {
         &self.pinned
     }

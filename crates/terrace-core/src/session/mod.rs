@@ -21,9 +21,9 @@ use crate::ranges::Ranges;
 
 /// A value without clock, file or thread that hears events and decides.
 pub trait Controller {
-    /// What it hears.
+    /// An input of the controller.
     type Event: Clone;
-    /// What it decides.
+    /// A decision of the controller.
     type Action: Clone + PartialEq + std::fmt::Debug;
 
     /// Hears an event.
@@ -39,12 +39,12 @@ pub trait Controller {
     fn part(record: Record) -> Option<Part<Self::Event, Self::Action>>;
 }
 
-/// What went in or came out.
+/// An entry of a session's log.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Part<E, A> {
-    /// It went in.
+    /// An input.
     Event(E),
-    /// It came out.
+    /// A decision.
     Action(A),
 }
 
@@ -104,7 +104,7 @@ impl Controller for Ranges {
     }
 }
 
-/// Where a session's records go.
+/// The sink of a session's records.
 pub trait Log {
     /// Records are wanted now. If not, none is made.
     fn is_on(&self) -> bool;

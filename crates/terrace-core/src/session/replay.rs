@@ -18,7 +18,7 @@ use crate::ranges::Ranges;
 
 use super::{Controller, Part, Session};
 
-/// What was replayed.
+/// The result of a replay.
 #[derive(Clone, Debug, PartialEq, Eq, Default, Serialize)]
 pub struct Replayed {
     /// Known records, the start record included.
@@ -41,24 +41,24 @@ pub struct Replayed {
 /// A log that cannot be replayed, or was not decided the same way.
 #[derive(Debug, thiserror::Error)]
 pub enum ReplayError {
-    /// It cannot be read.
+    /// The log cannot be read.
     #[error(transparent)]
     Log(#[from] LogError),
-    /// It does not start with the configuration.
+    /// The log does not start with the configuration.
     #[error("the log does not start with a start record, so its configuration is not known")]
     NoStart,
-    /// It is of a guest's ranges.
+    /// The log is of a guest's ranges.
     #[error(
         "this is the log of a guest's agent, which has one policy: replay it without naming one"
     )]
     OfRanges,
-    /// Its configuration is not one of this version.
+    /// The configuration is not one of this version.
     #[error("the log's configuration cannot be read")]
     Config(#[from] serde_json::Error),
     /// The policy that it shall be replayed with is none.
     #[error("the policy to replay it with")]
     Policy(#[source] ConfigError),
-    /// Its configuration is not valid.
+    /// The configuration is not valid.
     #[error("the log's configuration is not valid")]
     Invalid(#[from] ConfigError),
     /// The engine decided otherwise.
@@ -66,11 +66,11 @@ pub enum ReplayError {
     Differs {
         /// Number of the record, from 0.
         record: u64,
-        /// Its tick.
+        /// The action's tick.
         at: Tick,
-        /// What the log has.
+        /// The recorded action.
         recorded: String,
-        /// What the engine gave.
+        /// The action that the engine gave.
         decided: String,
     },
 }
@@ -78,7 +78,7 @@ pub enum ReplayError {
 /// Opens a log: its records after the first, and the configuration that the first one has.
 ///
 /// # Errors
-/// Where it is not a log, or its configuration cannot be read.
+/// If it is not a log, or its configuration cannot be read.
 pub fn open<R: Read>(input: R) -> Result<(LogReader<R>, EngineConfig), ReplayError> {
     let mut reader = LogReader::new(input)?;
     match reader.next_record()? {
@@ -101,7 +101,7 @@ fn recorded_config(text: &str) -> Result<EngineConfig, serde_json::Error> {
 /// Replays a log, of the engine or of a guest's ranges.
 ///
 /// # Errors
-/// Where it cannot be read, and at the first action that differs.
+/// If it cannot be read, and at the first action that differs.
 pub fn replay(input: impl Read) -> Result<Replayed, ReplayError> {
     let mut reader = LogReader::new(input)?;
     match reader.next_record()? {

@@ -6,7 +6,7 @@
 
 use crate::estimate::{DEGREES, Estimator, Histogram};
 
-/// What a ranking says about the fast memory that a VM could use, in units.
+/// The fast memory that a VM could use, by its ranking, in units.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct HotSet {
     /// Known units whose degree is above the base degree.

@@ -9,7 +9,7 @@ use terrace_proto::TierLimit;
 pub struct FastLimits {
     /// The pool takes nothing below this.
     pub lower_bytes: u64,
-    /// What the VM has a right to while it can use it.
+    /// Bytes that the VM is entitled to while it can use them.
     pub nominal_bytes: u64,
     /// The pool gives nothing above this.
     pub upper_bytes: u64,

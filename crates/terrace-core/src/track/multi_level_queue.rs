@@ -31,7 +31,7 @@ pub struct MultiLevelQueue {
     max_level: u8,
 }
 
-/// What one scan does to a state byte: the state after it, and whether the window counts as a visit.
+/// The effect of one scan on a state byte: the state after it, and whether the window counts as a visit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Step {
     state: u8,

@@ -41,7 +41,7 @@ const LARGE: Guest = Guest {
     weight: 1000,
 };
 
-/// How many of a VM's units are busy now, spread over it.
+/// Number of a VM's units that are busy now, spread over it.
 type Busy = Rc<Cell<u64>>;
 
 struct World {

@@ -32,7 +32,7 @@ fn change(pages: u64) -> Event {
     })
 }
 
-/// The guest's RAM has so many pages from now on: new ones in the slow tier; those that it had stay where they are.
+/// Gives the guest's RAM so many pages: new ones in the slow tier; those that it had stay where they are.
 fn resize(h: &mut Host, pages: u64) {
     let pages = usize::try_from(pages).unwrap();
     let guest = h.guests.get_mut(&VM).unwrap();

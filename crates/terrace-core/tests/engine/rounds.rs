@@ -192,13 +192,13 @@ fn a_page_is_explained() {
     assert!(page.is_none(), "it has not arrived");
     h.run_until(Tick(10 * SECOND));
     let page = h.engine().explain_page(VM, Gfn(1003), h.now).unwrap();
-    assert_eq!(page.class, RankClass::Hot);
+    assert_eq!(page.class, Some(RankClass::Hot));
     assert_eq!(page.tier.as_deref(), Some("fast"));
     assert!(page.because.len() > 1 || page.cool_down_rounds == 1);
     let why = &page.because[0];
     assert!(why.contains("above the threshold 3"), "{why}");
     let cold = h.engine().explain_page(VM, Gfn(2000), h.now).unwrap();
-    assert_eq!(cold.class, RankClass::Cold);
+    assert_eq!(cold.class, Some(RankClass::Cold));
     assert!(h.engine().explain_page(VM, Gfn(PAGES), h.now).is_none());
 }
 

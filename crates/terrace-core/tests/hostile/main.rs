@@ -3,6 +3,8 @@
 
 #![allow(clippy::unwrap_used, reason = "test helpers outside of test functions")]
 
+mod mover;
+mod rules;
 mod steps;
 mod world;
 
@@ -31,7 +33,7 @@ impl Dice {
 
 /// Proposes anything.
 pub struct Chaos {
-    /// What it draws from.
+    /// The random source.
     pub dice: Dice,
     /// Claims that every demotion is forced, so that floors are strict.
     pub all_forced: bool,

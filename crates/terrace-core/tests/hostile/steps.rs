@@ -1,4 +1,4 @@
-//! What happens to the engine: arrivals, departures, commands, answers of every kind, forgeries.
+//! The events of the hostile world: arrivals, departures, commands, answers of every kind, forgeries.
 
 use terrace_core::PhaseView;
 use terrace_proto::{
@@ -23,7 +23,7 @@ impl World {
                 let vm = self.some_vm();
                 self.open
                     .retain(|a| !matches!(a, Action::Move(p) if p.vm == vm));
-                self.plans.retain(|_, plan| plan.vm != vm);
+                self.mover.forget(vm);
                 self.guests.remove(&vm);
                 self.feed(Event::VmDeparted(vm));
             }
@@ -61,10 +61,10 @@ impl World {
         };
         self.next_vm += 1;
         for unit in 0..units {
-            let tier = usize::try_from(self.dice.below(self.tiers as u64 + 1)).unwrap();
+            let tier = usize::try_from(self.dice.below(self.tiers() as u64 + 1)).unwrap();
             let bytes = guest.ram(unit);
             let takes = |t| guest.bytes(&guest.real, t) + bytes + self.coming(t);
-            if tier < self.tiers && bytes > 0 && takes(tier) <= self.free(tier) {
+            if tier < self.tiers() && bytes > 0 && takes(tier) <= self.free(tier) {
                 guest.real[usize::try_from(unit).unwrap()] = u8::try_from(tier).unwrap();
             }
         }
@@ -85,7 +85,8 @@ impl World {
     }
 
     fn some_spec(&mut self) -> VmSpec {
-        let (unit, d) = (self.unit, &mut self.dice);
+        let (unit, tiers) = (self.unit, self.tiers());
+        let d = &mut self.dice;
         let [first, hole, second] = match unit {
             PageSize::Base => [1 + d.below(100), d.below(20), 1 + d.below(200)],
             PageSize::Huge => [1 + d.below(1500), d.below(700), 1 + d.below(3000)],
@@ -100,7 +101,7 @@ impl World {
             PageSize::Base => (60, 200),
             PageSize::Huge => (3, 5),
         };
-        let limits = (0..self.tiers)
+        let limits = (0..tiers)
             .map(|_| TierLimit {
                 floor_bytes: d.below(low / 2) * size,
                 ceiling_bytes: match d.below(3) {
@@ -121,7 +122,7 @@ impl World {
     }
 
     fn memory_report(&self) -> Vec<TierMemory> {
-        (0..self.tiers)
+        (0..self.tiers())
             .map(|tier| TierMemory {
                 tier: TierId(u8::try_from(tier).unwrap()),
                 total_bytes: self.capacity[tier],
@@ -165,18 +166,19 @@ impl World {
             5 if self.dice.below(2) == 0 => Command::RoundNow(vm),
             5 => Command::PlanRound(vm),
             _ => {
+                let tiers = self.tiers();
                 let d = &mut self.dice;
                 let (size, most) = match self.unit {
                     PageSize::Base => (PAGE_SIZE, 80),
                     PageSize::Huge => (self.unit.bytes(), 4),
                 };
-                let limits: Vec<_> = (0..self.tiers as u64 + d.below(2))
+                let limits: Vec<_> = (0..tiers as u64 + d.below(2))
                     .map(|_| TierLimit {
                         floor_bytes: d.below(most / 2) * size,
                         ceiling_bytes: d.below(4 * most) * size,
                     })
                     .collect();
-                let valid = limits.len() == self.tiers
+                let valid = limits.len() == tiers
                     && limits.iter().all(|l| l.floor_bytes <= l.ceiling_bytes);
                 if let Some(guest) = self.guests.get_mut(&vm).filter(|_| valid) {
                     guest.spec.limits.clone_from(&limits);
@@ -201,7 +203,7 @@ impl World {
                 }],
                 elapsed_ns: 0,
             }),
-            1 => match self.last_report.clone() {
+            1 => match self.mover.last() {
                 Some(report) => Event::Moved(report),
                 None => Event::Timer,
             },
@@ -244,10 +246,7 @@ impl World {
 
     /// Takes up a question or a plan, or hands in the report of a plan that is done.
     fn answer(&mut self) {
-        if !self.reports.is_empty() && self.dice.below(2) == 0 {
-            let n = self.reports.len() as u64;
-            let at = usize::try_from(self.dice.below(n)).unwrap();
-            let report = self.reports.remove(at);
+        if let Some(report) = self.mover.draw(&mut self.dice) {
             self.hand_in(report);
         }
         if self.open.is_empty() {
@@ -266,7 +265,7 @@ impl World {
                 if self.dice.below(3) == 0 {
                     self.hand_in(report);
                 } else {
-                    self.reports.push(report);
+                    self.mover.put_off(report);
                 }
             }
             Action::QueryPlacement(query) => self.say_where(query.id, query.vm),
@@ -275,11 +274,10 @@ impl World {
     }
 
     fn hand_in(&mut self, report: MoveReport) {
-        self.last_report = Some(report.clone());
-        let plan = self.plans.remove(&report.id);
+        let flights = self.mover.hand_in(&report);
         let round = self.engine.vm(report.vm).map_or(0, |vm| vm.round);
-        if let (Some(guest), Some(plan)) = (self.guests.get_mut(&report.vm), plan) {
-            for (flight, result) in plan.flights.iter().zip(&report.results) {
+        if let (Some(guest), Some(flights)) = (self.guests.get_mut(&report.vm), flights) {
+            for (flight, result) in flights.iter().zip(&report.results) {
                 let unit = usize::try_from(flight.unit).unwrap();
                 let named = result.gfn.0 == flight.unit * guest.unit_pages();
                 if named && result.status != MoveStatus::NotTried {
@@ -301,8 +299,7 @@ impl World {
             guest.placed = true;
             // Where a page in flight is, only its plan's report says.
             for (unit, real) in (0_u64..).zip(&guest.real) {
-                let mut plans = self.plans.values().filter(|p| p.vm == vm);
-                if !plans.any(|p| p.flights.iter().any(|f| f.unit == unit)) {
+                if !self.mover.carries(vm, unit) {
                     guest.told[usize::try_from(unit).unwrap()] = *real;
                 }
             }
@@ -341,8 +338,7 @@ impl World {
 
     /// Carries a plan out, more or less. The report may be cut short, or name another page.
     fn migrate(&mut self, plan: &MovePlan) -> MoveReport {
-        let flights = &mut self.plans.get_mut(&plan.id).unwrap().flights;
-        flights.iter_mut().for_each(|f| f.done = true);
+        self.mover.land(plan.id);
         let cut = self.dice.below(4) == 0;
         let mut results = Vec::new();
         for m in &plan.moves {

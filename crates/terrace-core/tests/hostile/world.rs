@@ -5,16 +5,17 @@ use std::collections::BTreeMap;
 use terrace_core::place::Place;
 use terrace_core::{Engine, EngineConfig, PoolRelease};
 use terrace_proto::{
-    Action, Event, MovePlan, MoveReport, PAGE_SIZE, PageMove, PageSize, PlanId, RamRange,
-    RequestId, Tick, VmId, VmSpec,
+    Action, Event, MovePlan, PAGE_SIZE, PageMove, PageSize, RamRange, RequestId, Tick, VmId, VmSpec,
 };
 
+use crate::mover::{Flight, Mover};
+use crate::rules::Rules;
 use crate::{Chaos, Dice};
 
 /// One VM.
 pub struct Guest {
     pub spec: VmSpec,
-    /// Its nominal size of the first tier; 0: it is not at the pool.
+    /// The VM's nominal size of the first tier; 0: it is not at the pool.
     pub nominal: u64,
     /// The tier of each unit.
     pub real: Vec<u8>,
@@ -22,25 +23,10 @@ pub struct Guest {
     pub told: Vec<u8>,
     /// The last round in which each unit was reported to have moved.
     pub moved_in: Vec<u64>,
-    /// The engine was told where all pages are.
+    /// Whether the engine was told where all pages are.
     pub placed: bool,
-    /// The newest question of where they are.
+    /// The newest question where the pages are.
     pub asked: RequestId,
-}
-
-/// One unit's way, from its plan to the report.
-pub struct Flight {
-    pub unit: u64,
-    pub from: u8,
-    pub to: u8,
-    /// It was carried out or given up, but not reported yet.
-    pub done: bool,
-}
-
-/// A plan that was not reported yet.
-pub struct Plan {
-    pub vm: VmId,
-    pub flights: Vec<Flight>,
 }
 
 impl Guest {
@@ -63,7 +49,8 @@ impl Guest {
         self.spec.ram.iter().map(inside).sum::<u64>() * PAGE_SIZE
     }
 
-    /// What the pool leaves to it, and what it may give to it at most; `None` where it has no part.
+    /// The least size that the pool leaves to the VM, and the most that it may give to it; `None` if the VM has no
+    /// part.
     pub fn pool_limits(&self) -> Option<(u64, u64)> {
         let set = self.spec.limits[0];
         if self.nominal == 0 {
@@ -92,24 +79,16 @@ pub struct World {
     pub engine: Engine,
     pub dice: Dice,
     pub now: u64,
-    pub tiers: usize,
+    /// Bytes of each tier.
     pub capacity: Vec<u64>,
-    /// What all VMs of this world are ranked by.
+    /// The unit by which all VMs of this world are ranked.
     pub unit: PageSize,
     pub guests: BTreeMap<VmId, Guest>,
     /// Questions and plans that nobody has taken up yet.
     pub open: Vec<Action>,
-    pub plans: BTreeMap<PlanId, Plan>,
-    /// Reports of plans that are done.
-    pub reports: Vec<MoveReport>,
-    pub last_report: Option<MoveReport>,
+    pub mover: Mover,
     pub next_vm: u32,
-    pub all_forced: bool,
-    pub plan_bytes: u64,
-    /// Free bytes of each tier that moves leave alone.
-    pub reserve: u64,
-    /// Rounds for which a unit that moved is left alone.
-    pub cool_down: u64,
+    rules: Rules,
 }
 
 impl World {
@@ -136,7 +115,7 @@ impl World {
         if seed % 7 < 2 {
             config.pool_release = PoolRelease::Always;
         }
-        let plan_bytes = config.plan_max_bytes;
+        let rules = Rules::new(&config, all_forced);
         let unit = match seed % 4 {
             0 => PageSize::Huge,
             _ => PageSize::Base,
@@ -151,7 +130,6 @@ impl World {
             engine: Engine::with_place(config, Box::new(place)).unwrap(),
             dice: Dice(seed << 30),
             now: 0,
-            tiers,
             capacity: (0..tiers as u64)
                 .map(|tier| match unit {
                     PageSize::Base => (150 + 100 * tier) * PAGE_SIZE,
@@ -161,27 +139,21 @@ impl World {
             unit,
             guests: BTreeMap::new(),
             open: Vec::new(),
-            plans: BTreeMap::new(),
-            reports: Vec::new(),
-            last_report: None,
+            mover: Mover::default(),
             next_vm: 1,
-            all_forced,
-            plan_bytes,
-            reserve,
-            cool_down: seed % 3,
+            rules,
         }
     }
 
-    fn flights(&self, vm: VmId) -> impl Iterator<Item = &Flight> {
-        let of = self.plans.values().filter(move |p| p.vm == vm);
-        of.flat_map(|p| &p.flights)
+    pub fn tiers(&self) -> usize {
+        self.capacity.len()
     }
 
     /// Bytes of a VM on their way into and out of a tier; `all`: also those that went, unreported.
     fn flows(&self, vm: VmId, tier: usize, all: bool) -> (u64, u64) {
         let guest = &self.guests[&vm];
         let mut sums = (0, 0);
-        for flight in self.flights(vm).filter(|f| all || !f.done) {
+        for flight in self.mover.flights(vm).filter(|f| all || !f.done) {
             let bytes = guest.ram(flight.unit);
             let is = |t: u8| u64::from(usize::from(t) == tier);
             sums.0 += is(flight.to) * bytes;
@@ -219,8 +191,7 @@ impl World {
         }
         if let Action::Move(plan) = action {
             assert!(!plan.moves.is_empty() && plan.moves.len() <= 64);
-            let flights = Vec::new();
-            self.plans.insert(plan.id, Plan { vm, flights });
+            self.mover.begin(plan.id, vm);
             plan.moves.iter().for_each(|m| self.check_move(plan, *m));
         }
         self.open.push(action.clone());
@@ -230,46 +201,44 @@ impl World {
     fn check_move(&mut self, plan: &MovePlan, m: PageMove) {
         let guest = &self.guests[&plan.vm];
         let (unit, to) = (m.gfn.0 / guest.unit_pages(), m.to.index());
-        assert!(to < self.tiers && unit < guest.units());
+        assert!(to < self.tiers() && unit < guest.units());
         assert!(m.gfn.0.is_multiple_of(guest.unit_pages()));
         assert_eq!(guest.ram(unit), guest.unit_pages() * PAGE_SIZE, "a hole");
         let told = guest.told[usize::try_from(unit).unwrap()];
         let from = usize::from(told);
-        assert!(from < self.tiers && from != to, "no way");
-        let twice = self.flights(plan.vm).any(|f| f.unit == unit);
-        assert!(!twice, "in flight twice");
+        assert!(from < self.tiers() && from != to, "no way");
+        assert!(!self.mover.carries(plan.vm, unit), "in flight twice");
         let round = self.engine.vm(plan.vm).unwrap().round;
         let moved_in = guest.moved_in[usize::try_from(unit).unwrap()];
-        assert!(
-            moved_in == 0 || round > moved_in + self.cool_down,
-            "moved lately"
-        );
-        self.plans.get_mut(&plan.id).unwrap().flights.push(Flight {
+        let may = self.rules.may_move_again(moved_in, round);
+        assert!(may, "moved lately");
+        let flight = Flight {
             unit,
             from: told,
             to: m.to.0,
             done: false,
-        });
+        };
+        self.mover.board(plan.id, flight);
 
         let guest = &self.guests[&plan.vm];
         let limits = &guest.spec.limits;
         let (coming, _) = self.flows(plan.vm, to, false);
         let holds = guest.bytes(&guest.real, to) + coming;
         assert!(holds <= limits[to].ceiling_bytes, "over the ceiling");
-        let room = self.free(to).saturating_sub(self.reserve);
+        let room = self.rules.room(self.free(to));
         assert!(self.coming(to) <= room, "over the tier");
         let pool = guest.pool_limits();
         if let Some((_, upper)) = pool.filter(|_| to == 0) {
             assert!(holds <= upper, "over its upper limit at the pool");
         }
-        let dip = if self.all_forced || to < from {
+        let dip = if to < from {
             0
         } else {
             let held = guest.bytes(&guest.told, from);
-            self.plan_bytes.min(held / 8).max(guest.ram(unit))
+            self.rules.dip(held, guest.ram(unit))
         };
         let (_, leaving) = self.flows(plan.vm, from, false);
-        if let Some((lower, _)) = pool.filter(|_| from == 0 && self.all_forced) {
+        if let Some((lower, _)) = pool.filter(|_| from == 0 && self.rules.are_strict()) {
             let keeps = guest.bytes(&guest.real, from);
             assert!(keeps >= lower + leaving, "under its lower limit");
         }

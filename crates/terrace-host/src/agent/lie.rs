@@ -1,14 +1,14 @@
-//! What no honest agent says.
+//! Claims that no honest agent makes.
 
 use std::time::Duration;
 
 use terrace_proto::PAGE_SIZE;
 use terrace_proto::agent::{Heartbeat, Report};
 
-/// Why an agent is not believed.
+/// The reason why an agent is not believed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Lie {
-    /// Its nodes hold more than the VM has.
+    /// The agent's nodes hold more than the VM has.
     #[error("its nodes are said to hold {told_bytes} bytes, but the VM has {ram_bytes}")]
     MoreThanRam {
         /// All nodes together.
@@ -19,7 +19,7 @@ pub enum Lie {
     /// More is free than there is.
     #[error("node {node} is said to have {free_bytes} bytes free of {total_bytes}")]
     FreeAboveTotal {
-        /// Which.
+        /// The node.
         node: u32,
         /// Said to be free.
         free_bytes: u64,
@@ -37,22 +37,22 @@ pub enum Lie {
     /// The guest's clock did not rise.
     #[error("its clock went from {before_ns} ns to {now_ns} ns")]
     TimeBackwards {
-        /// Before.
+        /// The earlier reading, ns.
         before_ns: u64,
-        /// After.
+        /// The later reading, ns.
         now_ns: u64,
     },
     /// A counter fell.
     #[error("its count of {what} fell from {before} to {now}")]
     CounterFell {
-        /// Which.
+        /// The counter's name.
         what: &'static str,
-        /// Before.
+        /// The earlier value.
         before: u64,
-        /// After.
+        /// The later value.
         now: u64,
     },
-    /// It moved more than memory can.
+    /// The agent moved more than memory can.
     #[error("it is said to have moved {pages} pages in {}", humantime(*.within))]
     TooFast {
         /// Pages of 4 KiB.
@@ -81,7 +81,7 @@ fn humantime(time: Duration) -> String {
     format!("{:.1} s", time.as_secs_f64())
 }
 
-/// What a VM has and can.
+/// The limits of what a VM has and can do.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Possible {
     pub(super) ram_bytes: Option<u64>,

@@ -104,9 +104,15 @@ fn tiers(topology: &Topology) -> Finding {
     let tier = |tier: &Tier| {
         let nodes: Vec<String> = tier.nodes.iter().map(|n| n.0.to_string()).collect();
         let gib = tier.total_bytes >> 30;
-        format!("{} (nodes {}, {gib} GiB)", tier.name, nodes.join(", "))
+        let s = if nodes.len() == 1 { "" } else { "s" };
+        format!("{} (node{s} {}, {gib} GiB)", tier.name, nodes.join(", "))
     };
-    let tiers: Vec<String> = topology.tiers.iter().map(tier).collect();
+    // A host of one tier has a second one for the engine alone.
+    let real = topology.tiers.iter().filter(|tier| !tier.nodes.is_empty());
+    let mut tiers: Vec<String> = real.map(tier).collect();
+    if tiers.len() == 1 {
+        tiers.push("no second tier".into());
+    }
     let source = match topology.source {
         TierSource::Operator => "as configured",
         TierSource::Hmat => "by the firmware's latencies and bandwidths",
@@ -205,7 +211,7 @@ mod tests {
     use std::fs;
 
     use super::*;
-    use crate::Status;
+    use crate::Health;
 
     /// The finding of this name on a host of these files.
     fn found(name: &str, files: &[(&str, &str)]) -> Finding {
@@ -229,9 +235,9 @@ mod tests {
     fn numa_balancing_that_moves_pages_beside_us_is_told() {
         let file = "proc/sys/kernel/numa_balancing";
         let on = found("numa-balancing", &[(file, "1\n")]);
-        assert_eq!(on.status, Status::Degraded);
-        assert_eq!(on.change.as_deref(), Some("sysctl kernel.numa_balancing=0"));
-        assert_eq!(found("numa-balancing", &[(file, "0\n")]).status, Status::Ok);
+        assert_eq!(on.health, Health::Degraded);
+        assert_eq!(on.advice.as_deref(), Some("sysctl kernel.numa_balancing=0"));
+        assert_eq!(found("numa-balancing", &[(file, "0\n")]).health, Health::Ok);
     }
 
     #[test]
@@ -243,11 +249,11 @@ mod tests {
             )
         };
         let never = about("always within_size advise [never] deny force\n");
-        assert_eq!(never.status, Status::Degraded);
-        assert!(never.why.contains("shmem_enabled = never"));
+        assert_eq!(never.health, Health::Degraded);
+        assert!(never.found.contains("shmem_enabled = never"));
         let advise = about("always within_size [advise] never deny force\n");
-        assert_eq!(advise.status, Status::Ok);
-        assert_eq!(about("nonsense").status, Status::Ok);
+        assert_eq!(advise.health, Health::Ok);
+        assert_eq!(about("nonsense").health, Health::Ok);
     }
 
     #[test]
@@ -255,10 +261,10 @@ mod tests {
         let header = "Filename\t\t\t\tType\t\tSize\tUsed\tPriority\n";
         let used = format!("{header}/dev/zram0 partition\t8388604\t0\t100\n");
         let finding = found("swap", &[("proc/swaps", &used)]);
-        assert_eq!(finding.status, Status::Degraded);
-        assert!(finding.why.contains("/dev/zram0"));
-        assert_eq!(found("swap", &[("proc/swaps", header)]).status, Status::Ok);
-        assert_eq!(found("swap", &[]).status, Status::Ok);
+        assert_eq!(finding.health, Health::Degraded);
+        assert!(finding.found.contains("/dev/zram0"));
+        assert_eq!(found("swap", &[("proc/swaps", header)]).health, Health::Ok);
+        assert_eq!(found("swap", &[]).health, Health::Ok);
     }
 
     #[test]
@@ -284,12 +290,12 @@ mod tests {
             findings: vec![],
         };
         let findings = host(&HostRoot::new(dir.path()), &topology);
-        let status = |name: &str| findings.iter().find(|f| f.name == name).unwrap().status;
-        assert_eq!(status("cap-sys-ptrace"), Status::Ok);
+        let status = |name: &str| findings.iter().find(|f| f.name == name).unwrap().health;
+        assert_eq!(status("cap-sys-ptrace"), Health::Ok);
         for degraded in ["cap-sys-nice", "numa-balancing", "demotion", "pagemap"] {
-            assert_eq!(status(degraded), Status::Degraded);
+            assert_eq!(status(degraded), Health::Degraded);
         }
         let json = serde_json::to_string(&findings).unwrap();
-        assert!(json.contains(r#""status":"degraded""#));
+        assert!(json.contains(r#""health":"degraded""#));
     }
 }

@@ -1,4 +1,4 @@
-//! What works on this host and for one VM, what does not, and what to change.
+//! The checks of `doctor`: which mechanisms work on this host and for one VM, which do not, and what to change.
 //!
 //! Responsible for: looking, and words for people. It leaves to others: changing anything. Findings are
 //! in a fixed order; good ones are among them.

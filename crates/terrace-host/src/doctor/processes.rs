@@ -14,15 +14,16 @@ use crate::{Finding, HostRoot};
 
 /// Most characters of a backend's id in a sentence.
 const MOST_ID: usize = 64;
-/// What QEMU calls RAM for which there is no backend, on most machines.
+/// QEMU's name for RAM that has no backend, on most machines.
 const DEFAULT_RAM: &str = "pc.ram";
 
-/// What can be said of processes.
+/// The checks of processes.
 #[derive(Debug, Default)]
 pub struct Processes {
     /// QEMU processes that are not taken for VMs, and those that cannot be looked at.
     pub others: Vec<Finding>,
-    /// Those that may be VMs, by the VM's name; by the process where that is none, or another one's too.
+    /// Findings about processes that may be VMs, by the VM's name; by the process if the VM has none, or another one
+    /// has it too.
     pub vms: BTreeMap<String, Vec<Finding>>,
 }
 
@@ -61,7 +62,7 @@ fn of_one(root: &HostRoot, topology: &Topology, vm: &Unasked) -> Vec<Finding> {
     findings
 }
 
-/// Whether a backend's memory may not come from the nodes of all tiers; `None` where it is bound to none.
+/// Whether a backend's memory may not come from the nodes of all tiers; `None` if it is bound to none.
 fn binds(topology: &Topology, backend: &Backend) -> Option<bool> {
     let allowed = parse_list(backend.bound.as_deref()?)?;
     let mut nodes = topology.tiers.iter().flat_map(|tier| &tier.nodes);

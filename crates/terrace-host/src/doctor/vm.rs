@@ -13,18 +13,18 @@ pub(super) const GUEST_RAM: &str = "guest-ram";
 const COARSE: &str =
     "DAMON watches regions of it: heat that lies together is found, scattered heat is not";
 
-/// What [`crate::vm::Vm`] answered.
+/// The answers of [`crate::vm::Vm`].
 #[derive(Clone, Copy, Debug)]
 pub struct VmFacts<'a> {
-    /// Who it is.
+    /// The VM's identity.
     pub identity: &'a VmIdentity,
-    /// Its RAM.
+    /// The VM's RAM.
     pub memory: Result<&'a GuestMemory, &'a MemoryMapError>,
-    /// What a scan would start from.
+    /// The readings that a scan would start from.
     pub readings: Result<&'a Readings, &'a QemuError>,
-    /// What its worker's sandbox could not do; empty where it was not started.
+    /// The parts of the worker's sandbox that this kernel lacks; empty if the worker was not started.
     pub sandbox_gaps: &'a [String],
-    /// Why its worker's memory is not charged to its cgroup.
+    /// The reason why its worker's memory is not charged to its cgroup.
     pub uncharged: Option<&'a str>,
     /// DAMON watches it instead of its page tables.
     pub damon: bool,
@@ -133,7 +133,7 @@ pub(super) fn unscannable(why: &Unscannable, damon: bool) -> Finding {
     Finding::missing(GUEST_RAM, why.to_string(), advice)
 }
 
-/// Why registers never count as long as the VM runs as it was started.
+/// The reason why registers never count as long as the VM runs as it was started.
 fn uncounted(readings: Result<&Readings, &QemuError>) -> Option<Uncounted> {
     match readings {
         Err(QemuError::Uncounted { source, .. }) if source.is_lasting() => Some(*source),
@@ -285,7 +285,7 @@ mod tests {
     use terrace_proto::{Gpa, Hva, PagingRegisters, TierId};
 
     use super::*;
-    use crate::Status;
+    use crate::Health;
     use crate::memory_map::Range;
     use crate::topology::{NodeId, Tier, TierSource};
 
@@ -367,7 +367,7 @@ mod tests {
         let findings = vm(&HostRoot::new(dir.path()), &topology(), &facts);
         let finding = findings.into_iter().find(|f| f.name == name);
         let finding = finding.unwrap_or_else(|| panic!("nothing is said about {name}"));
-        let helps = finding.status == Status::Ok || finding.change.is_some();
+        let helps = finding.health == Health::Ok || finding.advice.is_some();
         assert!(helps, "what to change is missing: {finding:?}");
         finding
     }
@@ -384,42 +384,44 @@ mod tests {
     fn unscannable(why: Unscannable) -> Finding {
         let error = MemoryMapError::Unscannable(why);
         let finding = found("guest-ram", &[], Err(&error), &long_mode(0x20));
-        assert_eq!(finding.status, Status::Missing);
+        assert_eq!(finding.health, Health::Missing);
         finding
     }
 
     #[test]
     fn vfio_passes_a_device_through_and_pins_all_ram() {
         let finding = unscannable(Unscannable::Vfio("/dev/vfio/17".into()));
-        assert!(finding.why.contains("/dev/vfio/17") && finding.why.contains("-device vfio-pci"));
-        assert!(finding.change.unwrap().contains("scan = false"));
+        assert!(
+            finding.found.contains("/dev/vfio/17") && finding.found.contains("-device vfio-pci")
+        );
+        assert!(finding.advice.unwrap().contains("scan = false"));
     }
 
     #[test]
     fn hugetlbfs_pages_do_not_move_one_by_one() {
         let finding = unscannable(Unscannable::Hugetlbfs("ram".into()));
-        assert!(finding.why.contains("mem-path=/dev/shm/NAME,align=2M"));
+        assert!(finding.found.contains("mem-path=/dev/shm/NAME,align=2M"));
     }
 
     #[test]
     fn private_ram_cannot_be_scanned() {
         let finding = unscannable(Unscannable::PrivateRam("pc.ram".into()));
         assert!(
-            finding.why.contains("share=on") && finding.why.contains("<access mode='shared'/>")
+            finding.found.contains("share=on") && finding.found.contains("<access mode='shared'/>")
         );
     }
 
     #[test]
     fn an_encrypted_guest_is_left_alone() {
         let finding = unscannable(Unscannable::Encrypted("sev-snp-guest".into()));
-        assert!(finding.why.contains("encrypted (sev-snp-guest)"));
+        assert!(finding.found.contains("encrypted (sev-snp-guest)"));
     }
 
     #[test]
     fn a_five_level_guest_can_be_scanned() {
         let finding = found("paging", &[], Ok(&memory()), &long_mode(0x1020));
-        assert_eq!(finding.status, Status::Ok);
-        assert!(finding.why.contains("5-level"), "{finding:?}");
+        assert_eq!(finding.health, Health::Ok);
+        assert!(finding.found.contains("5-level"), "{finding:?}");
     }
 
     #[test]
@@ -434,8 +436,8 @@ mod tests {
                 source,
             };
             let finding = found_of("paging", &[], Ok(&memory()), Err(&error));
-            assert_eq!(finding.status, Status::Missing);
-            assert!(finding.why.contains(option), "{finding:?}");
+            assert_eq!(finding.health, Health::Missing);
+            assert!(finding.found.contains(option), "{finding:?}");
         }
     }
 
@@ -450,19 +452,21 @@ mod tests {
             found_of("paging", &[], Ok(&memory()), Ok(&readings))
         };
         let one = about(&[None, Some(own)]);
-        assert_eq!(one.status, Status::Ok);
-        assert!(one.why.contains("1 of 2 virtual CPUs"), "{one:?}");
+        assert_eq!(one.health, Health::Ok);
+        assert!(one.found.contains("1 of 2 virtual CPUs"), "{one:?}");
         let none = about(&[None, None]);
-        assert_eq!(none.status, Status::Degraded);
-        assert!(none.why.contains("nested guest"), "{none:?}");
+        assert_eq!(none.health, Health::Degraded);
+        assert!(none.found.contains("nested guest"), "{none:?}");
     }
 
     #[test]
     fn a_cpuset_that_leaves_a_tier_out_makes_moves_fail() {
         let files = [("status", "Mems_allowed_list:\t0\n")];
         let finding = found("cpuset", &files, Ok(&memory()), &long_mode(0x20));
-        assert_eq!(finding.status, Status::Missing);
-        assert!(finding.why.contains("nodes 1") && finding.change.unwrap().contains("cpuset.mems"));
+        assert_eq!(finding.health, Health::Missing);
+        assert!(
+            finding.found.contains("nodes 1") && finding.advice.unwrap().contains("cpuset.mems")
+        );
     }
 
     #[test]
@@ -475,9 +479,9 @@ mod tests {
         let bound = about(
             "55d000000000 default heap\n7f0000000000 bind:0 file=/dev/shm/ram\n7fff00000000 default stack\n",
         );
-        assert_eq!(bound.status, Status::Degraded);
+        assert_eq!(bound.health, Health::Degraded);
         assert!(
-            bound.why.contains("bound to nodes 0") && bound.change.unwrap().contains("--membind")
+            bound.found.contains("bound to nodes 0") && bound.advice.unwrap().contains("--membind")
         );
         for harmless in [
             "7f0000000000 bind:0-1 file=/dev/shm/ram\n",
@@ -485,10 +489,10 @@ mod tests {
             "7f0000000000 default file=/dev/shm/ram\n7f0000800000 bind:0 anon\n",
             "nonsense\n\nzz bind:\n",
         ] {
-            assert_eq!(about(harmless).status, Status::Ok, "{harmless}");
+            assert_eq!(about(harmless).health, Health::Ok, "{harmless}");
         }
         let flags = about("7f0000000000 bind=static:1 file=/dev/shm/ram\n");
-        assert!(flags.why.contains("bound to nodes 1"));
+        assert!(flags.found.contains("bound to nodes 1"));
     }
 
     #[test]
@@ -519,13 +523,16 @@ mod tests {
         };
         let finding = &vm(&HostRoot::new(dir.path()), &topology(), &by_damon)[1];
         assert_eq!(
-            (finding.name, finding.status),
-            ("guest-ram", Status::Degraded)
+            (finding.name.as_ref(), finding.health),
+            ("guest-ram", Health::Degraded)
         );
-        assert!(finding.why.contains("share=on") && finding.why.contains("DAMON"));
+        assert!(finding.found.contains("share=on") && finding.found.contains("DAMON"));
         let findings = vm(&HostRoot::new(dir.path()), &topology(), &facts);
-        let got: Vec<_> = findings.iter().map(|f| (f.name, f.status)).collect();
-        use Status::{Degraded, Missing};
+        let got: Vec<_> = findings
+            .iter()
+            .map(|f| (f.name.as_ref(), f.health))
+            .collect();
+        use Health::{Degraded, Missing};
         assert_eq!(
             got,
             [
@@ -537,7 +544,7 @@ mod tests {
                 ("worker-memory", Degraded),
             ]
         );
-        assert!(findings[1].why.contains("share=on"));
-        assert!(findings[3].why.contains("nodes 1"));
+        assert!(findings[1].found.contains("share=on"));
+        assert!(findings[3].found.contains("nodes 1"));
     }
 }

@@ -1,4 +1,4 @@
-//! What the host holds for each tier, by the count of the files behind it.
+//! The resident memory of each tier, by the count of the files behind it.
 
 use super::Tier;
 use crate::HostRoot;
@@ -14,11 +14,11 @@ pub struct Backing {
     pub device_bytes: u64,
 }
 
-/// Host memory behind each tier; `None` for a tier where that cannot be told: RAM that is no shared file, or nodes
-/// whose backends are not known.
+/// Host memory behind each tier; `None` for a tier if that cannot be told: RAM that is no shared file, or nodes whose
+/// backends are not known.
 ///
 /// # Errors
-/// Where QEMU or the kernel does not say where RAM is.
+/// If QEMU or the kernel does not say where RAM is.
 pub fn backing(
     root: &HostRoot,
     pid: u32,

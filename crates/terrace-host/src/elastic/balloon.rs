@@ -12,17 +12,17 @@ const LEAST: u64 = 1 << 20;
 /// A VM's balloon.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Balloon {
-    /// What it leaves to the guest, bytes.
+    /// The memory that the balloon leaves to the guest, bytes.
     pub size: u64,
     /// The VM's RAM, bytes: an empty balloon leaves all of it.
     pub ram: u64,
 }
 
 impl Balloon {
-    /// What the VM shall have in all, where tiers shall have that many bytes: their sum.
+    /// The VM's total size if tiers are to have that many bytes: their sum.
     ///
     /// # Errors
-    /// Where a tier's size is not said, or the sum is none that the VM can have.
+    /// If a tier's size is not said, or the sum is none that the VM can have.
     pub fn total(&self, wanted: &[Option<u64>]) -> Result<u64, ElasticError> {
         if wanted.iter().all(Option::is_none) {
             return Err(ElasticError::NothingAsked);
@@ -38,10 +38,10 @@ impl Balloon {
         Err(ElasticError::BalloonRange { asked, ram })
     }
 
-    /// Tells the balloon what it shall leave to the guest.
+    /// Tells the balloon the size to leave to the guest.
     ///
     /// # Errors
-    /// Where QEMU refuses.
+    /// If QEMU refuses.
     pub fn order(monitor: &mut Monitor, total: u64) -> Result<(), ElasticError> {
         Ok(monitor.set_balloon(total)?)
     }

@@ -24,7 +24,7 @@ use crate::qemu::{Monitor, QemuError};
 /// Names of tiers, fastest first.
 const TIER_NAMES: [&str; 4] = ["fast", "slow", "third", "fourth"];
 
-/// How a VM's memory can be resized.
+/// The means by which a VM's memory can be resized.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Means {
     /// Tier by tier.
@@ -33,7 +33,7 @@ pub enum Means {
     Balloon(Balloon),
 }
 
-/// Why a VM cannot be given a size.
+/// The reason why a VM cannot be given a size.
 #[derive(Debug, thiserror::Error)]
 pub enum ElasticError {
     /// QEMU refused, or did not answer.
@@ -50,9 +50,9 @@ pub enum ElasticError {
         nodes = counted(*nodes)
     )]
     NoSuchTier {
-        /// Which was asked for, from 0.
+        /// The tier that was asked for, from 0.
         tier: usize,
-        /// How many there are.
+        /// Number of nodes.
         nodes: usize,
     },
     /// No virtio-mem device plugs into that node.
@@ -62,11 +62,11 @@ pub enum ElasticError {
         tier_name(*tier)
     )]
     NoDevice {
-        /// Which tier, from 0.
+        /// The tier, from 0.
         tier: usize,
         /// The guest's node.
         node: u32,
-        /// What it has.
+        /// The current size.
         size: Bytes,
     },
     /// QEMU offers no way to name the device.
@@ -85,11 +85,11 @@ pub enum ElasticError {
         tier_name(*tier)
     )]
     BelowBoot {
-        /// Which tier, from 0.
+        /// The tier, from 0.
         tier: usize,
         /// The guest's node.
         node: u32,
-        /// What was asked for.
+        /// The requested size.
         asked: Bytes,
         /// The least.
         boot: Bytes,
@@ -104,26 +104,26 @@ pub enum ElasticError {
         Bytes(max.0 - boot.0)
     )]
     AboveMax {
-        /// Which tier, from 0.
+        /// The tier, from 0.
         tier: usize,
         /// The guest's node.
         node: u32,
-        /// What was asked for.
+        /// The requested size.
         asked: Bytes,
         /// The least.
         boot: Bytes,
         /// The most.
         max: Bytes,
     },
-    /// What QEMU says of nodes and of the whole does not fit together.
+    /// QEMU's figures for the nodes contradict its figure for the whole.
     #[error("QEMU's answers do not fit together: {0}")]
     Contradiction(String),
     /// An order was refused after others were taken.
     #[error("{done} done, then {source}; ask again to go on")]
     HalfWay {
-        /// What QEMU has taken.
+        /// The orders that QEMU has taken.
         done: String,
-        /// Why not the next.
+        /// The error of QEMU for the next order.
         #[source]
         source: QemuError,
     },
@@ -140,15 +140,15 @@ pub enum ElasticError {
     BalloonRange {
         /// The sum.
         asked: Bytes,
-        /// Its RAM.
+        /// The VM's RAM.
         ram: Bytes,
     },
 }
 
-/// What this VM's QEMU has: virtio-mem where there is such a device, else the balloon where there is one.
+/// The mechanism that this VM's QEMU offers: virtio-mem if there is such a device, else the balloon if there is one.
 ///
 /// # Errors
-/// Where QEMU does not answer, or its answers do not fit together.
+/// If QEMU does not answer, or its answers do not fit together.
 pub fn look(monitor: &mut Monitor) -> Result<Option<Means>, ElasticError> {
     let devices = monitor.virtio_mems()?;
     if !devices.is_empty() {

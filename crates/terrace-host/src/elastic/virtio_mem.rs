@@ -11,35 +11,36 @@ use crate::qemu::{Memdev, Monitor, NodeMemory, VirtioMem};
 pub struct Tier {
     /// The node.
     pub node: u32,
-    /// What the VM was started with there: it stays. DIMMs that were plugged in later are not counted.
+    /// The memory of the tier that the VM was started with: it stays. DIMMs that were plugged in later are not
+    /// counted.
     pub boot_bytes: u64,
-    /// What it has.
+    /// The tier's current size.
     pub size_bytes: u64,
-    /// What it shall have.
+    /// The tier's target size.
     pub target_bytes: u64,
-    /// What it may have.
+    /// The tier's largest possible size.
     pub max_bytes: u64,
-    /// The host's nodes behind its virtio-mem devices; empty where QEMU was not told any.
+    /// The host's nodes behind its virtio-mem devices; empty if QEMU was not told any.
     pub host_nodes: Vec<u32>,
-    /// Its virtio-mem devices.
+    /// The tier's virtio-mem devices.
     pub devices: Vec<VirtioMem>,
 }
 
-/// What it takes to resize a VM; nothing is done yet.
+/// A plan to resize a VM; nothing is done yet.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Plan {
-    /// What each tier gets that was asked for.
+    /// The tiers that are to be resized.
     pub tiers: Vec<TierPlan>,
-    /// What devices are to be told, in this order.
+    /// The orders to devices, in the order in which they are sent.
     pub orders: Vec<Order>,
 }
 
-/// What a tier gets.
+/// The plan for one tier.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TierPlan {
-    /// Which tier, from 0.
+    /// The tier, from 0.
     pub tier: usize,
-    /// What was asked for.
+    /// The requested size.
     pub asked_bytes: u64,
     /// The same in whole blocks, never more.
     pub target_bytes: u64,
@@ -47,14 +48,14 @@ pub struct TierPlan {
     pub block_bytes: u64,
 }
 
-/// A device and how much the guest shall have plugged of it.
+/// An order to a device: the memory that the guest is to have plugged of it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Order {
-    /// Its name.
+    /// The device's name.
     pub device: String,
-    /// How much.
+    /// The requested size, bytes.
     pub bytes: u64,
-    /// How much it was before.
+    /// The requested size before, bytes.
     before: u64,
 }
 
@@ -73,7 +74,7 @@ impl fmt::Display for TierPlan {
 /// what the VM was started with in all.
 ///
 /// # Errors
-/// Where QEMU's answers contradict each other.
+/// If QEMU's answers contradict each other.
 pub fn tiers(
     nodes: &[NodeMemory],
     boot_bytes: u64,
@@ -148,7 +149,7 @@ impl Tier {
         self.host_nodes.dedup();
     }
 
-    /// What this tier gets when it is asked to have `asked` bytes, and the orders that takes.
+    /// The plan for this tier if it is to have `asked` bytes, and the orders that it takes.
     fn plan(&self, tier: usize, asked: u64) -> Result<(TierPlan, Vec<Order>), ElasticError> {
         let (node, boot, max) = (self.node, self.boot_bytes, self.max_bytes);
         let [asked_, boot_, max_] = [asked, boot, max].map(Bytes);
@@ -197,10 +198,10 @@ impl Tier {
 }
 
 impl Plan {
-    /// What it takes to give each tier that many bytes; what is absent stays.
+    /// Plans to give each tier that many bytes; a tier without a size stays as it is.
     ///
     /// # Errors
-    /// Where a tier cannot have that size; nothing is ordered then.
+    /// If a tier cannot have that size; nothing is ordered then.
     pub fn new(tiers: &[Tier], wanted: &[Option<u64>]) -> Result<Self, ElasticError> {
         let mut plan = Self {
             tiers: Vec::new(),
@@ -228,10 +229,10 @@ impl Plan {
         Ok(plan)
     }
 
-    /// Tells the devices. A newer plan replaces this one, also where the guest is still at it.
+    /// Tells the devices. A newer plan replaces this one, even if the guest still works on it.
     ///
     /// # Errors
-    /// Where QEMU refuses: the devices before keep what they were told.
+    /// If QEMU refuses: the devices before keep what they were told.
     pub fn carry_out(&self, monitor: &mut Monitor) -> Result<(), ElasticError> {
         let mut done = Vec::new();
         for order in &self.orders {

@@ -5,15 +5,15 @@ use std::time::{Duration, Instant};
 
 use super::Bytes;
 
-/// How long a size may stand still before it is called stuck: a guest under load unplugs in bursts.
+/// Time for which a size may stand still before it is called stuck: a guest under load unplugs in bursts.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// A size that the guest is to change, as it was seen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Seen {
-    /// What the guest has, bytes.
+    /// The memory that the guest has, bytes.
     pub size: u64,
-    /// What it shall have.
+    /// The target size, bytes.
     pub target: u64,
 }
 
@@ -29,7 +29,7 @@ pub struct Watch {
 /// A guest that does not do what it was told.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Stuck {
-    /// What was seen.
+    /// The newest observation.
     pub seen: Seen,
     /// For how long nothing has changed.
     pub idle: Duration,

@@ -1,4 +1,4 @@
-//! What a memory map rests on, and whether that is still so.
+//! The layout that a memory map was built from, and whether it still holds.
 //!
 //! Responsible for: QEMU's word for where each run of the guest's RAM is, joined with the mapping that is there, as a
 //! value that can be compared with one that is read later. It leaves to others: when to look ([`super::MapWatch`]).
@@ -12,12 +12,12 @@ use super::{MemoryMapError, Unscannable};
 use crate::HostRoot;
 use crate::qemu::encryption;
 
-/// What firmware shadows or hides of a VM's RAM for itself comes and goes with each reset (the BIOS area below 1 MiB,
-/// SMRAM), in the same file at the same place. So much of a run that is there before and after is no other map, bytes;
-/// the least that can be plugged on its own is twice as much (a memory slot of virtio-mem).
+/// The largest part of a run that may come or go without being another map, bytes. Firmware shadows or hides RAM for
+/// itself with each reset (the BIOS area below 1 MiB, SMRAM), in the same file at the same place. The least that can
+/// be plugged on its own is twice as much (a memory slot of virtio-mem).
 const SHADOWED: u64 = 64 << 20;
 
-/// Where one run of main memory is.
+/// The location of one run of main memory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Piece {
     pub gpa: u64,
@@ -29,11 +29,11 @@ pub(super) struct Piece {
     pub held: Held,
 }
 
-/// What a mapping says of the page at the start of a run.
+/// A mapping's description of the page at the start of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Held {
     pub file: FileId,
-    /// Offset in that file of the run's first byte; none where no file is.
+    /// Offset in that file of the run's first byte; `None` if there is no file.
     pub offset: Option<u64>,
     pub shared: bool,
     pub read_write: bool,
@@ -93,7 +93,7 @@ impl Layout {
         })
     }
 
-    /// What of this map is otherwise in one that was read later, for people; `None` where nothing is.
+    /// The first difference between this map and one that was read later, for people; `None` if there is none.
     pub(super) fn change(&self, now: &Self) -> Option<String> {
         let (mut was, mut is) = (self.pieces.iter(), now.pieces.iter());
         let gone = was.find(|piece| !piece.is_in(now));

@@ -1,4 +1,4 @@
-//! Where a guest's RAM is: in the hypervisor's memory and in which files.
+//! The locations of a guest's RAM: in the hypervisor's memory and in files.
 //!
 //! Responsible for: joining QEMU's own memory tree (RAM above 4 GiB is not at file offset = guest
 //! address) with the process's mappings and descriptors; saying why a VM cannot be scanned and which
@@ -36,11 +36,11 @@ pub struct Range {
     pub gpa: Gpa,
     /// Bytes; whole pages.
     pub len: u64,
-    /// Where it is in the hypervisor's memory.
+    /// The address in the hypervisor's memory.
     pub hva: Hva,
-    /// Which of the files backs it; means nothing in a map without files.
+    /// Index of the file that backs the run; means nothing in a map without files.
     pub file_index: u32,
-    /// Where in that file, bytes.
+    /// The offset in that file, bytes.
     pub file_offset: u64,
     /// The hypervisor maps it shared (`MAP_SHARED`), so that another process, our worker above all, can have the same
     /// pages by right. Private pages that another process maps too are not the VM's alone: merged by KSM, or of a template
@@ -55,7 +55,7 @@ pub struct Range {
 pub struct GuestMemory {
     ranges: Vec<Range>,
     files: Vec<OwnedFd>,
-    /// What it was read from; nothing where it was given by its parts.
+    /// The layout that the map was built from; `None` if it was made from parts.
     layout: Option<Layout>,
 }
 
@@ -71,7 +71,7 @@ pub enum MemoryMapError {
     /// procfs did not say.
     #[error("{0}: reading another user's process takes CAP_SYS_PTRACE")]
     Read(#[from] ReadError),
-    /// What QEMU said makes no sense.
+    /// QEMU's answers contradict each other.
     #[error("QEMU's memory map makes no sense: {0}")]
     Inconsistent(String),
 }
@@ -80,7 +80,7 @@ impl GuestMemory {
     /// A map of which the parts are known.
     ///
     /// # Errors
-    /// Where the ranges are not whole pages, ascending and apart, end above 16 TiB, or name a file that
+    /// If the ranges are not whole pages, ascending and apart, end above 16 TiB, or name a file that
     /// is not there.
     pub fn new(ranges: Vec<Range>, files: Vec<OwnedFd>) -> Result<Self, MemoryMapError> {
         check(&ranges)?;
@@ -116,7 +116,8 @@ impl GuestMemory {
         }
     }
 
-    /// What it was read from, to be compared later ([`MapWatch`]); nothing where it was given by its parts.
+    /// The layout that the map was built from, for a later comparison ([`MapWatch`]); `None` if it was made from
+    /// parts.
     #[must_use]
     pub fn layout(&self) -> Option<&Layout> {
         self.layout.as_ref()
@@ -163,7 +164,7 @@ impl GuestMemory {
         self.ranges.iter().map(range).collect()
     }
 
-    /// Where a guest page is in the hypervisor's memory; `None` outside of RAM.
+    /// The address of a guest page in the hypervisor's memory; `None` outside of RAM.
     #[must_use]
     pub fn hva(&self, gfn: Gfn) -> Option<Hva> {
         let gpa = gfn.0.checked_mul(PAGE_SIZE)?;

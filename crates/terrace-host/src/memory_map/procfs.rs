@@ -28,7 +28,7 @@ pub(super) struct Mapping {
     pub path: String,
 }
 
-/// What tells one file from another while it exists.
+/// The identity of a file while it exists.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct FileId {
     pub major: u32,
@@ -122,7 +122,7 @@ impl Descriptors {
     /// whoever runs this may be allowed more than the process, which must not gain by it.
     ///
     /// # Errors
-    /// Where one is there but cannot be opened.
+    /// If one is there but cannot be opened.
     pub(super) fn open(&self, mapping: &Mapping) -> Result<Option<OwnedFile>, ReadError> {
         for (path, _) in &self.links {
             if !self.is_read_write(path) {
@@ -159,7 +159,7 @@ impl Descriptors {
     }
 }
 
-/// What is behind a descriptor's link, where it is the file of the mapping.
+/// Opens the file behind a descriptor's link if it is the file of the mapping.
 ///
 /// The process may close and reuse its descriptor at any time, so it is held first and looked at then. O_PATH opens
 /// nothing yet: it may be a device or a pipe.

@@ -1,6 +1,6 @@
-//! Why a guest's RAM cannot be scanned, and what to change.
+//! The reasons why a guest's RAM cannot be scanned, and what to change.
 
-/// Why a guest's RAM cannot be scanned.
+/// The reason why a guest's RAM cannot be scanned.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Unscannable {
     /// Only QEMU sees it.
@@ -23,7 +23,7 @@ pub enum Unscannable {
          huge pages instead"
     )]
     Hugetlbfs(String),
-    /// What the host reads there are no page tables.
+    /// The guest's memory is encrypted: the bytes that the host reads are no page tables.
     #[error(
         "guest memory is encrypted ({0}): the host can neither read its page tables nor move its pages; \
          let the guest place its own pages, or leave this VM alone"

@@ -1,4 +1,4 @@
-//! How many bytes may be moved per second.
+//! The budget of bytes that may be moved per second.
 
 use std::fmt::Debug;
 use std::sync::Mutex;
@@ -10,9 +10,9 @@ use terrace_sys::MonotonicClock;
 
 /// Time, so that tests do not wait for it.
 pub(crate) trait Clock: Debug + Sync {
-    /// Now.
+    /// The current time.
     fn now(&self) -> Tick;
-    /// Waits.
+    /// Waits for that time.
     fn sleep(&self, time: Duration);
 }
 
@@ -38,7 +38,7 @@ impl Clock for SystemClock {
 
 /// Longest wait before the stop flag is looked at again.
 const SLICE: Duration = Duration::from_millis(20);
-/// What may be moved at once after a pause, as time at full rate.
+/// The largest burst after a pause, as time at full rate.
 const BURST: Duration = Duration::from_millis(100);
 
 /// A token bucket. Who takes more than is left goes into debt and waits until it is paid off, so that
@@ -47,7 +47,7 @@ const BURST: Duration = Duration::from_millis(100);
 pub(crate) struct Budget<C> {
     clock: C,
     bytes_per_s: Option<u64>,
-    /// When all that was taken is paid off.
+    /// The time when all that was taken is paid off.
     paid_at: Mutex<Tick>,
 }
 
@@ -65,7 +65,7 @@ impl<C: Clock> Budget<C> {
         &self.clock
     }
 
-    /// Takes bytes, waiting where they are not due yet. False: `stop` was set; nothing is given back.
+    /// Takes bytes, and waits if they are not due yet. `false` if `stop` was set; nothing is given back then.
     pub(crate) fn take(&self, bytes: u64, stop: &AtomicBool) -> bool {
         let due = self.book(bytes);
         loop {
@@ -80,7 +80,7 @@ impl<C: Clock> Budget<C> {
         }
     }
 
-    /// When these bytes are due.
+    /// The time when these bytes are due.
     fn book(&self, bytes: u64) -> Tick {
         let now = self.clock.now();
         let Some(rate) = self.bytes_per_s else {

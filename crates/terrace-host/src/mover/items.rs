@@ -11,7 +11,7 @@ use crate::memory_map::GuestMemory;
 /// Bytes of a huge page.
 pub(crate) const HUGE: u64 = PAGE_SIZE * PAGES_PER_HUGE;
 
-/// What backs the pages around some addresses.
+/// The backing of the pages around some addresses.
 #[derive(Debug, Default)]
 pub(crate) struct Backing {
     runs: Vec<PageRun>,
@@ -49,7 +49,7 @@ impl Backing {
 pub(super) struct Item {
     pub address: u64,
     pub bytes: u64,
-    /// Whether it goes also where others map it.
+    /// The scope: whether the item is moved even if others map it.
     pub scope: MoveScope,
 }
 
@@ -58,7 +58,7 @@ pub(super) struct Item {
 pub(super) struct Items {
     /// Every address once, in the order of first mention.
     pub list: Vec<Item>,
-    /// For each unit, its items; empty where no RAM is.
+    /// The items of each unit; empty if there is no RAM.
     pub of_unit: Vec<Vec<usize>>,
 }
 

@@ -1,4 +1,4 @@
-//! What the mover asks of the kernel, behind a trait so that tests bring a kernel of their own.
+//! The mover's kernel interface, behind a trait so that tests bring a kernel of their own.
 
 use std::collections::BTreeMap;
 use std::sync::Mutex;
@@ -53,7 +53,7 @@ impl<'a> LiveKernel<'a> {
         change(&mut self.state.lock().unwrap_or_else(|e| e.into_inner()))
     }
 
-    /// What did not work as well as it could.
+    /// The findings: the mechanisms that did not work as well as they could.
     pub(crate) fn findings(&self) -> Vec<Finding> {
         let mut findings = Vec::new();
         match &self.pagemap {
@@ -89,7 +89,7 @@ impl<'a> LiveKernel<'a> {
 }
 
 impl Pages for LiveKernel<'_> {
-    /// What others map is moved only as long as the kernel permits it.
+    /// Calls `move_pages`. Pages that other processes map move only as long as the kernel permits it.
     fn call(
         &self,
         pid: u32,

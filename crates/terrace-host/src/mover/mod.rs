@@ -28,11 +28,11 @@ pub(crate) use kernel::{Kernel, LiveKernel};
 /// The VM whose pages are moved or looked at.
 #[derive(Clone, Debug)]
 pub struct Target {
-    /// Its hypervisor.
+    /// The VM's hypervisor process.
     pub process: Arc<Process>,
-    /// Its RAM.
+    /// The VM's RAM.
     pub memory: Arc<GuestMemory>,
-    /// What the engine ranks and moves as one.
+    /// The unit of ranking and moving.
     pub unit: PageSize,
     /// Processes other than the hypervisor and ours are known to map files of its RAM, and not on its behalf (another VM on
     /// the same template file): of shared RAM, too, only pages that nobody else maps are moved then. That our worker maps
@@ -40,17 +40,17 @@ pub struct Target {
     pub others_map: bool,
 }
 
-/// How pages are moved.
+/// The configuration of moves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MoverConfig {
     /// Threads that move at the same time, at least one.
     pub threads: usize,
-    /// Most base pages in one system call, up to [`terrace_sys::MAX_BATCH`]. A huge page counts as 64. It
-    /// is fewer where threads share a plan, but not under 64.
+    /// Most base pages in one system call, up to [`terrace_sys::MAX_BATCH`]. A huge page counts as 64. The number is
+    /// lower if threads share a plan, but not under 64.
     pub batch_pages: usize,
     /// Most bytes per second, over all VMs; `None` is no limit. Pages count when they are tried.
     pub bytes_per_s: Option<u64>,
-    /// How often a busy page is tried in all, the first time included; at least once.
+    /// Number of tries of a busy page in all, the first one included; at least one.
     pub attempts: u32,
 }
 
@@ -66,12 +66,12 @@ impl Default for MoverConfig {
     }
 }
 
-/// What came of a plan.
+/// The outcome of a plan.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MoveOutcome {
     /// Every page of the plan once, in its order.
     pub report: MoveReport,
-    /// What to tell people.
+    /// Findings for people.
     pub findings: Vec<Finding>,
 }
 

@@ -1,4 +1,4 @@
-//! Command lines of running QEMUs: monitors, name, UUID, and what RAM there shall be.
+//! Command lines of running QEMUs: monitors, name, UUID, and the RAM to be given to the guest.
 
 use std::collections::BTreeMap;
 use std::io::Read as _;
@@ -31,7 +31,7 @@ const VALUED: [&str; 14] = [
     "numa",
 ];
 
-/// What a QEMU's command line says.
+/// A QEMU's command line, as far as it matters here.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub(super) struct CommandLine {
     /// Paths of QMP monitors that QEMU listens on, in their order.
@@ -42,16 +42,16 @@ pub(super) struct CommandLine {
     pub name: Option<String>,
     /// `-uuid`.
     pub uuid: Option<String>,
-    /// What encrypts guest memory, such as `sev-snp-guest`.
+    /// The object that encrypts guest memory, such as `sev-snp-guest`.
     pub encryption: Option<String>,
-    /// How it runs the guest, and on what memory.
+    /// The machine: how QEMU runs the guest, and on what memory.
     pub machine: Machine,
-    /// It is longer than what was read of it.
+    /// The command line is longer than the part that was read.
     pub is_cut: bool,
 }
 
-/// What encrypts the memory of a running QEMU's guest; `None` where nothing does, as far as its command
-/// line says.
+/// The object that encrypts the memory of a running QEMU's guest; `None` if nothing does, as far as its command line
+/// says.
 pub(crate) fn encryption(root: &HostRoot, pid: u32) -> Option<String> {
     of_process(root, pid)?.encryption
 }
@@ -61,8 +61,8 @@ pub(crate) fn has_uuid(root: &HostRoot, pid: u32, uuid: &str) -> bool {
     of_process(root, pid).is_some_and(|line| line.uuid.as_deref() == Some(uuid))
 }
 
-/// What the command line of a process says; `None` where it cannot be read. It is only its word: who the process is
-/// was decided before ([`super::who`]).
+/// The command line of a process; `None` if it cannot be read. A process can forge it: who the process is was decided
+/// before ([`super::who`]).
 pub(super) fn of_process(root: &HostRoot, pid: u32) -> Option<CommandLine> {
     let mut bytes = Vec::new();
     let most = u64::try_from(MOST_BYTES).unwrap_or(u64::MAX);
@@ -220,7 +220,7 @@ impl Options {
         found.and_then(|(_, value)| value.as_deref())
     }
 
-    /// The first part where it has no key, else the value of `key`.
+    /// The first part if it has no key, else the value of `key`.
     pub(super) fn first_or(&self, key: &str) -> Option<&str> {
         match self.0.first() {
             Some((first, None)) => Some(first),

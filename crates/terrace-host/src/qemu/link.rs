@@ -9,18 +9,18 @@ use terrace_sys::Peer;
 
 use super::stream::LineStream;
 
-/// What all monitors of one VM share.
+/// The state that all monitors of one VM share.
 #[derive(Default)]
 pub(super) struct Link {
     /// Nothing before the first command and after one that failed.
     pub(super) connection: Option<Qmp<LineStream>>,
-    /// The process that listened there first, once there was a connection; `Some(None)` where it cannot be told.
+    /// The process that listened there first, once there was a connection; `Some(None)` if it cannot be told.
     pub(super) peer: Option<Option<Peer>>,
-    /// How often the VM was reset since the first connection, as far as QEMU's events told. A connection that was
-    /// made anew may have missed some and counts as one.
+    /// Number of the VM's resets since the first connection, as far as QEMU's events told. A connection that was made
+    /// anew may have missed some and counts as one.
     pub(super) resets: u64,
-    /// How often QEMU told of something after which the guest's RAM may be another one; a reset and a connection that
-    /// was made anew count too.
+    /// Number of QEMU's events after which the guest's RAM may be another one; a reset and a connection that was made
+    /// anew count too.
     pub(super) memory_events: u64,
 }
 

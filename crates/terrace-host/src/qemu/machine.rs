@@ -1,5 +1,5 @@
-//! What a command line says of how the guest runs and of its RAM. It is QEMU's word before anybody asked its monitor:
-//! good for advice, and nothing is done by it.
+//! The machine by the command line: how the guest runs, and what its RAM is. This is QEMU's word before anybody asked
+//! its monitor: good for advice, and nothing is done by it.
 
 use std::collections::BTreeSet;
 
@@ -8,10 +8,10 @@ use super::command_line::Options;
 /// Most memory backends and devices of a VM that are looked at.
 const MOST: usize = 256;
 
-/// What QEMU was told.
+/// The machine options that QEMU was started with.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct Machine {
-    /// Whether KVM runs it; `None` where no option says, which makes it emulated.
+    /// Whether KVM runs it; `None` if no option says, which makes it emulated.
     pub kvm: Option<bool>,
     /// All memory backends, of RAM or of anything else.
     pub backends: Vec<Backend>,
@@ -26,7 +26,7 @@ pub struct Machine {
 /// A `memory-backend-…`.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct Backend {
-    /// Its id.
+    /// The backend's id.
     pub id: String,
     /// `ram`, `memfd`, `file`, `shm`.
     pub kind: String,
@@ -36,7 +36,7 @@ pub struct Backend {
     pub path: Option<String>,
     /// `align=`.
     pub align: Option<String>,
-    /// It is made of pages of hugetlbfs, by its own option.
+    /// The backend is made of pages of hugetlbfs, by its own option.
     pub is_hugetlb: bool,
     /// Nodes of the host that it is bound to.
     pub bound: Option<String>,

@@ -1,4 +1,4 @@
-//! What QEMU says of VMs.
+//! QEMU: its processes, monitors and VMs.
 //!
 //! Responsible for: who may be one ([`who`]), finding their monitors, talking to one (QMP), and what its answers mean.
 //! It leaves to others: where guest RAM is in host memory (`memory_map`), one VM as a whole (`vm`), what to do with it.

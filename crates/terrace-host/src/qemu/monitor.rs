@@ -17,17 +17,17 @@ use super::stream::{LONG_LINE, LineStream, SHORT_LINE};
 use super::who::Refusal;
 use super::{FlatRange, NodeMemory, ParseError, Uncounted, VirtioMem, parse};
 
-/// What went wrong with a hypervisor.
+/// Errors of a hypervisor's monitor.
 #[derive(Debug, thiserror::Error)]
 pub enum QemuError {
     /// The socket does not take connections.
     #[error("{source}: is QEMU running, and may this user connect?")]
     Connect {
-        /// Why, with the path.
+        /// The error of the system call, with the path.
         #[source]
         source: SysError,
     },
-    /// It connects but does not greet.
+    /// The monitor connects but does not greet.
     #[error(
         "{}: no greeting within {} ms: another program (libvirt?) holds the monitor; give QEMU a \
          second -qmp socket",
@@ -35,42 +35,42 @@ pub enum QemuError {
         timeout.as_millis()
     )]
     Held {
-        /// Which.
+        /// The monitor's socket.
         socket: PathBuf,
-        /// How long was waited.
+        /// The time that was waited.
         timeout: Duration,
     },
-    /// It does not answer.
+    /// The monitor does not answer.
     #[error(
         "{}: no answer to '{command}' within {} ms: QEMU hangs, or a debugger stopped it",
         socket.display(),
         timeout.as_millis()
     )]
     TimedOut {
-        /// Which.
+        /// The monitor's socket.
         socket: PathBuf,
-        /// What was asked.
+        /// The command.
         command: String,
-        /// How long was waited.
+        /// The time that was waited.
         timeout: Duration,
     },
     /// The connection broke.
     #[error("{}: '{command}': {source}; the VM ended, or this is no QMP socket", socket.display())]
     Broken {
-        /// Which.
+        /// The monitor's socket.
         socket: PathBuf,
-        /// What was asked.
+        /// The command.
         command: String,
-        /// Why.
+        /// The error of the system call.
         #[source]
         source: io::Error,
     },
     /// QEMU refused a command.
     #[error("{}: QEMU refused '{command}': {reason}", socket.display())]
     Refused {
-        /// Which.
+        /// The monitor's socket.
         socket: PathBuf,
-        /// What was asked.
+        /// The command.
         command: String,
         /// QEMU's words.
         reason: String,
@@ -78,44 +78,44 @@ pub enum QemuError {
     /// QEMU's answer makes no sense.
     #[error("{}: {source}", socket.display())]
     Parse {
-        /// Which.
+        /// The monitor's socket.
         socket: PathBuf,
-        /// What is wrong.
+        /// The error in the answer.
         #[source]
         source: ParseError,
     },
-    /// Its registers do not count, so nothing is scanned from them.
+    /// The registers do not count, so nothing is scanned from them.
     #[error("{}: {source}", socket.display())]
     Uncounted {
-        /// Which.
+        /// The monitor's socket.
         socket: PathBuf,
-        /// Why.
+        /// The reason.
         #[source]
         source: Uncounted,
     },
     /// The socket is not there.
     #[error("{}: {source}: is QEMU running, and may this user look at it?", socket.display())]
     NoSocket {
-        /// Which.
+        /// The monitor's socket.
         socket: PathBuf,
-        /// Why.
+        /// The error of the system call.
         #[source]
         source: io::Error,
     },
-    /// Who is there may not be a VM.
+    /// The process that listens there may not be a VM.
     #[error("{}: {refusal}", socket.display())]
     NotAVm {
-        /// Which.
+        /// The monitor's socket.
         socket: PathBuf,
-        /// Why not.
+        /// The refusal, with its reason.
         refusal: Refusal,
     },
     /// The process cannot be told.
     #[error("{}: the QEMU process behind it is not known: {reason}", socket.display())]
     NoProcess {
-        /// Which.
+        /// The monitor's socket.
         socket: PathBuf,
-        /// Why.
+        /// The reason.
         reason: String,
     },
 }
@@ -123,23 +123,24 @@ pub enum QemuError {
 /// A memory backend, from `query-memdev`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Memdev {
-    /// Its name; the region in the memory tree has the same.
+    /// The backend's name; the region in the memory tree has the same.
     pub id: String,
-    /// Bytes.
+    /// The backend's size, bytes.
     pub size: u64,
     /// Whether it is mapped shared.
     pub share: bool,
-    /// The host's nodes that it takes memory from; empty where nothing was said.
+    /// The host's nodes that it takes memory from; empty if none were named.
     pub host_nodes: Vec<u32>,
 }
 
-/// Says whether who listens at a socket may be talked to; `None` where the kernel does not tell who that is.
+/// A check whether the process that listens at a socket may be talked to; its argument is `None` if the kernel does
+/// not tell which process that is.
 pub type Allow<'a> = dyn Fn(Option<Peer>) -> Result<(), Refusal> + 'a;
 
-/// What a VM does.
+/// The run state of a VM.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct VmStatus {
-    /// Its virtual CPUs run.
+    /// The virtual CPUs run.
     pub running: bool,
     /// QEMU's word for it, such as `running`, `paused`, `prelaunch`.
     pub state: String,
@@ -170,7 +171,7 @@ impl Monitor {
     /// command.
     ///
     /// # Errors
-    /// Where nobody listens, or another program holds the monitor.
+    /// If nobody listens, or another program holds the monitor.
     pub fn connect(socket: &Path, timeout: Duration) -> Result<Self, QemuError> {
         Self::connect_to(socket, timeout, &|_| Ok(()))
     }
@@ -178,7 +179,7 @@ impl Monitor {
     /// The same, with nothing said and nothing read before it is known that who listens there `may` be talked to.
     ///
     /// # Errors
-    /// As [`Monitor::connect`], and where it may not.
+    /// As [`Monitor::connect`], and if it may not.
     pub fn connect_to(
         socket: &Path,
         timeout: Duration,
@@ -227,7 +228,7 @@ impl Monitor {
         self.link.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Its socket.
+    /// The monitor's socket.
     #[must_use]
     pub fn socket(&self) -> &Path {
         &self.socket
@@ -330,7 +331,7 @@ impl Monitor {
         Ok((result, link.resets))
     }
 
-    /// How often the VM was reset since its monitor was first connected to, as far as was read. The monitors of one
+    /// Number of the VM's resets since its monitor was first connected to, as far as was read. The monitors of one
     /// socket share the count.
     pub(super) fn resets(&self) -> u64 {
         self.link().resets
@@ -346,8 +347,8 @@ impl Monitor {
         }
     }
 
-    /// How often QEMU told of something after which the guest's RAM may be another one, as far as can be read without
-    /// asking it anything. The monitors of one socket share the count.
+    /// Number of QEMU's events after which the guest's RAM may be another one, as far as can be read without asking
+    /// it anything. The monitors of one socket share the count.
     #[must_use]
     pub fn memory_events(&self) -> u64 {
         let mut link = self.link();
@@ -400,7 +401,7 @@ impl Monitor {
         }
     }
 
-    /// What the human monitor says may be long: registers of all virtual CPUs, the memory tree.
+    /// Sends a command to the human monitor. Its answers may be long: registers of all virtual CPUs, the memory tree.
     fn human(&mut self, line: &str) -> Result<String, QemuError> {
         Ok(self.human_counted(line)?.0)
     }
@@ -423,16 +424,16 @@ impl Monitor {
         })
     }
 
-    /// The VM's name, where it was given one.
+    /// The VM's name, if it was given one.
     ///
     /// # Errors
-    /// Where QEMU does not answer; so for all that follow.
+    /// If QEMU does not answer; so for all that follow.
     pub fn name(&mut self) -> Result<Option<String>, QemuError> {
         let info = self.execute("query-name", &qmp::query_name {})?;
         Ok(info.name)
     }
 
-    /// The VM's UUID; `None` where it is all zeros, that is, never given.
+    /// The VM's UUID; `None` if it is all zeros, that is, never given.
     pub fn uuid(&mut self) -> Result<Option<String>, QemuError> {
         let info = self.execute("query-uuid", &qmp::query_uuid {})?;
         let uuid = self.parsed(parse::uuid(info.UUID))?;
@@ -449,7 +450,7 @@ impl Monitor {
         })
     }
 
-    /// QEMU's word for a migration that goes on, such as `postcopy-active`; `None` where there is none.
+    /// QEMU's word for a migration that goes on, such as `postcopy-active`; `None` if there is none.
     pub fn migration(&mut self) -> Result<Option<String>, QemuError> {
         use qmp::MigrationStatus::{cancelled, completed, failed, none};
         let info = self.execute("query-migrate", &qmp::query_migrate {})?;
@@ -464,7 +465,7 @@ impl Monitor {
         Ok(self.execute("query-kvm", &qmp::query_kvm {})?.enabled)
     }
 
-    /// Its memory backends; those without a name are left out.
+    /// The VM's memory backends; those without a name are left out.
     pub fn memdevs(&mut self) -> Result<Vec<Memdev>, QemuError> {
         let list = self.execute("query-memdev", &qmp::query_memdev {})?;
         let named = list.into_iter().filter_map(|memdev| {
@@ -481,7 +482,7 @@ impl Monitor {
         Ok(named.collect())
     }
 
-    /// Its RAM with what was plugged in, bytes.
+    /// The VM's RAM with what was plugged in, bytes.
     pub fn ram_bytes(&mut self) -> Result<u64, QemuError> {
         let command = qmp::query_memory_size_summary {};
         let info = self.execute("query-memory-size-summary", &command)?;
@@ -489,26 +490,26 @@ impl Monitor {
         Ok(info.base_memory.saturating_add(plugged))
     }
 
-    /// Its RAM without what was plugged in later, bytes.
+    /// The VM's RAM without what was plugged in later, bytes.
     pub fn boot_bytes(&mut self) -> Result<u64, QemuError> {
         let command = qmp::query_memory_size_summary {};
         let info = self.execute("query-memory-size-summary", &command)?;
         Ok(info.base_memory)
     }
 
-    /// Memory of each of the guest's NUMA nodes; nothing where it has none.
+    /// Memory of each of the guest's NUMA nodes; empty if it has none.
     pub fn nodes(&mut self) -> Result<Vec<NodeMemory>, QemuError> {
         let text = self.human("info numa")?;
         self.parsed(parse::numa(&text))
     }
 
-    /// Its virtio-mem devices; other memory devices are left out.
+    /// The VM's virtio-mem devices; other memory devices are left out.
     pub fn virtio_mems(&mut self) -> Result<Vec<VirtioMem>, QemuError> {
         let list = self.execute("query-memory-devices", &qmp::query_memory_devices {})?;
         self.parsed(parse::virtio_mems(list))
     }
 
-    /// Tells a virtio-mem device how much the guest shall have plugged. That QEMU takes it does not mean that
+    /// Tells a virtio-mem device how much memory the guest is to have plugged. That QEMU takes it does not mean that
     /// the guest does it.
     pub fn request_size(&mut self, device: &str, bytes: u64) -> Result<(), QemuError> {
         let command = qmp::qom_set {
@@ -520,7 +521,7 @@ impl Monitor {
         self.execute(&name, &command).map(drop)
     }
 
-    /// What the balloon leaves to the guest, bytes; `None` where there is no balloon.
+    /// The memory that the balloon leaves to the guest, bytes; `None` if there is no balloon.
     pub fn balloon(&mut self) -> Result<Option<u64>, QemuError> {
         match self.try_execute(&qmp::query_balloon {})? {
             Ok(info) => {
@@ -535,8 +536,8 @@ impl Monitor {
         }
     }
 
-    /// Tells the balloon what it shall leave to the guest. That QEMU takes it does not mean that the guest
-    /// does it.
+    /// Tells the balloon how much memory to leave to the guest. That QEMU takes it does not mean that the guest does
+    /// it.
     pub fn set_balloon(&mut self, bytes: u64) -> Result<(), QemuError> {
         let value = i64::try_from(bytes).unwrap_or(i64::MAX);
         let name = format!("balloon {bytes}");
@@ -549,13 +550,13 @@ impl Monitor {
         self.parsed(parse::registers(&text))
     }
 
-    /// Which guest physical addresses are RAM of which region.
+    /// The guest physical addresses that are RAM, with their regions.
     pub fn ram(&mut self) -> Result<Vec<FlatRange>, QemuError> {
         let text = self.human("info mtree -f")?;
         self.parsed(parse::mtree_ram(&text))
     }
 
-    /// Region and host address of a guest physical address; `None` where no RAM is.
+    /// Region and host address of a guest physical address; `None` if there is no RAM.
     pub fn host_address(&mut self, gpa: Gpa) -> Result<Option<(String, Hva)>, QemuError> {
         let text = self.human(&format!("gpa2hva {:#x}", gpa.0))?;
         self.parsed(parse::gpa2hva(&text))

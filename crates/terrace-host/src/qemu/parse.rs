@@ -1,4 +1,4 @@
-//! What QEMU answers, as data. Pure functions on what is not trusted.
+//! QEMU's answers as data. Pure functions on input that is not trusted.
 
 use std::collections::BTreeSet;
 
@@ -10,9 +10,9 @@ use terrace_proto::{Gpa, Hva, PagingRegisters};
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("QEMU's answer to '{command}' makes no sense: {what}")]
 pub struct ParseError {
-    /// What was asked.
+    /// The command that was asked.
     pub command: &'static str,
-    /// What is wrong.
+    /// The problem with the answer.
     pub what: String,
 }
 
@@ -21,41 +21,41 @@ pub struct ParseError {
 pub struct FlatRange {
     /// First address.
     pub start: Gpa,
-    /// Bytes.
+    /// Length, bytes.
     pub len: u64,
-    /// Name of the memory region; that of a memory backend where it is the VM's main memory.
+    /// Name of the memory region; that of a memory backend if it is the VM's main memory.
     pub region: String,
-    /// Where in that region it starts, bytes.
+    /// The start in that region, bytes.
     pub offset: u64,
 }
 
 /// Memory of one of the guest's NUMA nodes, from `info numa`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NodeMemory {
-    /// Its number.
+    /// The node's number.
     pub node: u32,
-    /// What it has, bytes, to the mebibyte; what was plugged in is part of it.
+    /// The node's memory, bytes, to the mebibyte; what was plugged in is part of it.
     pub size: u64,
-    /// What was plugged in.
+    /// The plugged part of it, bytes.
     pub plugged: u64,
 }
 
 /// A virtio-mem device, from `query-memory-devices`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct VirtioMem {
-    /// Its name, by which it is told what to do; nothing where it was given none.
+    /// The device's name, by which it is resized; `None` if it was given none.
     pub id: Option<String>,
-    /// Its memory backend, as a path of QEMU's objects.
+    /// The device's memory backend, as a path of QEMU's objects.
     pub memdev: String,
     /// The guest's node that it plugs memory into.
     pub node: u32,
-    /// What the guest has plugged, bytes.
+    /// The memory that the guest has plugged, bytes.
     pub size: u64,
-    /// What the guest shall have plugged.
+    /// The memory that the guest is asked to plug, bytes.
     pub requested: u64,
-    /// What it may have plugged.
+    /// The most memory that the guest may plug, bytes.
     pub max: u64,
-    /// Its granularity, a power of two.
+    /// The device's granularity, bytes, a power of two.
     pub block: u64,
 }
 
@@ -113,8 +113,8 @@ pub(super) fn mtree_ram(text: &str) -> Result<Vec<FlatRange>, ParseError> {
     }
 }
 
-/// One line such as `  0000000100000000-00000001bfffffff (prio 0, ram): m0 @0000000080000000 KVM`;
-/// `None` where it is no RAM.
+/// One line such as `  0000000100000000-00000001bfffffff (prio 0, ram): m0 @0000000080000000 KVM`; `None` if it is no
+/// RAM.
 fn flat_range(line: &str) -> Option<FlatRange> {
     let (addresses, rest) = line.trim().split_once(" (prio ")?;
     let (first, last) = addresses.split_once('-')?;
@@ -136,9 +136,9 @@ fn flat_range(line: &str) -> Option<FlatRange> {
 /// A virtual CPU's control registers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Numbered {
-    /// Its number.
+    /// The virtual CPU's number.
     pub number: u64,
-    /// What they hold.
+    /// The paging registers' contents.
     pub registers: PagingRegisters,
 }
 
@@ -182,8 +182,8 @@ pub(super) fn numbered_registers(text: &str) -> Result<Vec<Numbered>, ParseError
     Ok(vcpus)
 }
 
-/// Region and host address from `Host virtual address for 0x0 (m0) is 0x7fc58ffff000`; `None` where
-/// QEMU says that no RAM is there.
+/// Region and host address from `Host virtual address for 0x0 (m0) is 0x7fc58ffff000`; `None` if QEMU says that no
+/// RAM is there.
 pub(super) fn gpa2hva(text: &str) -> Result<Option<(String, Hva)>, ParseError> {
     let text = text.trim();
     if text.starts_with("No memory is mapped") || text.ends_with("is not RAM") {
@@ -247,7 +247,7 @@ fn lines_plugged(text: &str, node: u32) -> Option<u64> {
     of_node.next().map(|(_, bytes)| bytes)
 }
 
-/// Node and bytes of a line such as `node 1 size: 256 MB`, where it is about `what`.
+/// Node and bytes of a line such as `node 1 size: 256 MB`, if it is about `what`.
 fn node_value(line: &str, what: &str) -> Option<(u32, u64)> {
     let (node, rest) = line.trim().strip_prefix("node ")?.split_once(' ')?;
     let mib = rest.strip_prefix(what)?.strip_prefix(": ")?;

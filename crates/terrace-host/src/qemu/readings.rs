@@ -14,7 +14,7 @@ pub(crate) struct Reader {
     known: Option<Known>,
 }
 
-/// What is known of the virtual CPUs, until one comes or goes, or the VM is reset.
+/// The known facts about the virtual CPUs, until one comes or goes, or the VM is reset.
 #[derive(Debug)]
 struct Known {
     vcpus: Vec<Vcpu>,
@@ -91,7 +91,7 @@ impl Monitor {
         self.parsed(nesting::vcpus(&list))
     }
 
-    /// A property of an object that is true or false; `None` where it has none of this name or it is neither.
+    /// A property of an object that is true or false; `None` if the object has none of this name or it is neither.
     fn flag(&mut self, path: &str, property: &str) -> Result<Option<bool>, QemuError> {
         let command = qmp::qom_get {
             path: path.into(),
@@ -104,7 +104,7 @@ impl Monitor {
         }
     }
 
-    /// What KVM tells of nested guests; `None` where this QEMU cannot be asked.
+    /// KVM's statistics of nested guests; `None` if this QEMU cannot be asked.
     fn statistics(&mut self) -> Result<Option<Statistics>, QemuError> {
         match self.try_execute(&query_stats::of_nested_guests())? {
             Ok(list) => self.parsed(nesting::statistics(&list)).map(Some),

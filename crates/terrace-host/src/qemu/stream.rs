@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use serde::Deserialize;
 
-/// Longest line that is believed where the answer is long by nature: registers of some thousand virtual CPUs.
+/// Longest line that is believed if the answer is long by nature: registers of some thousand virtual CPUs.
 pub(super) const LONG_LINE: usize = 16 << 20;
 /// Longest line else, events and greetings among them.
 pub(super) const SHORT_LINE: usize = 1 << 20;
@@ -68,7 +68,7 @@ impl LineStream {
         }
     }
 
-    /// How many resets the lines told that were read since this was asked last. Lines come in the order of what
+    /// Number of resets told by the lines that were read since this was last asked. Lines come in the order of what
     /// they tell of, so once an answer was read these are the resets before it.
     pub(super) fn take_resets(&mut self) -> u64 {
         std::mem::take(&mut self.resets)
@@ -128,7 +128,7 @@ impl LineStream {
         true
     }
 
-    /// What is sent and received from now on is to be done by then.
+    /// Sets the time by which everything that is sent and received from now on must be done.
     pub(super) fn set_deadline(&mut self, deadline: Instant) {
         self.deadline = deadline;
     }

@@ -20,13 +20,13 @@ const MOST_PATH: usize = 255;
 
 /// A process that may be a VM, and what its command line says.
 pub(crate) struct Unasked {
-    /// Which one.
+    /// The hypervisor's process.
     pub hypervisor: Hypervisor,
     /// Whether it may be a VM, and about its monitor.
     pub findings: Vec<Finding>,
-    /// How it was told to run the guest.
+    /// The machine by its command line.
     pub machine: Machine,
-    /// What encrypts the guest's memory.
+    /// The object that encrypts the guest's memory.
     pub encryption: Option<String>,
 }
 
@@ -117,14 +117,14 @@ mod tests {
     #[test]
     fn a_process_that_hides_is_told_of_only_where_it_calls_itself_a_qemu() {
         let found = unreadable(7, "qemu-system-x86", 64055, ErrorKind::PermissionDenied).unwrap();
-        assert!(found.why.contains("process 7") && found.why.contains("user 64055"));
-        assert!(found.why.contains("could not be read: permission denied"));
+        assert!(found.found.contains("process 7") && found.found.contains("user 64055"));
+        assert!(found.found.contains("could not be read: permission denied"));
         assert_eq!(unreadable(7, "sshd", 0, ErrorKind::PermissionDenied), None);
         assert_eq!(
             unreadable(7, "qemu-system-x86", 0, ErrorKind::NotFound),
             None
         );
         let hostile = unreadable(7, "qemu-system-\u{1b}[2J", 0, ErrorKind::PermissionDenied);
-        assert!(!hostile.unwrap().why.contains('\u{1b}'));
+        assert!(!hostile.unwrap().found.contains('\u{1b}'));
     }
 }

@@ -1,4 +1,4 @@
-//! Who has a VM's RAM besides its hypervisor.
+//! The processes that have a VM's RAM besides its hypervisor.
 //!
 //! Responsible for: a census of all processes by what they map and hold open, and what of it counts for one VM. A
 //! process that serves a VM (SPDK, DPDK behind vhost-user) maps the file behind its RAM, and may have pinned it for a
@@ -6,7 +6,8 @@
 //! old one. The kernel does not say who pinned what, so everybody who could have counts. It leaves to others: what is
 //! refused then.
 //!
-//! Whose a process is, is decided by its number and when it started, or by the file that it runs; never by a name.
+//! Whether a process is a known one is decided by its number and start time, or by the file that it runs; never by a
+//! name.
 
 mod process;
 
@@ -24,33 +25,34 @@ use crate::{HostRoot, ReadError};
 /// Files that are mapped in parts below this are no RAM of a VM: logs and rings that programs share.
 const LEAST_RAM: u64 = 2 << 20;
 
-/// How often processes that came during a census are looked at too, where some ended before they were.
+/// Most rounds in which processes that came during a census are looked at too, if some ended before they were.
 const ROUNDS: usize = 32;
 
 /// Most characters of a path that are kept.
 const MOST_WORDS: usize = 200;
 
-/// How a process has a file.
+/// The way in which a process has a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum How {
-    /// It maps it.
+    /// The process maps the memory.
     Maps,
-    /// It holds it open: iommufd pins a file by a descriptor alone.
+    /// The process holds the file open: iommufd pins a file by a descriptor alone.
     Holds,
-    /// It did either, and still has something by which memory can be pinned: what was stays so without them.
+    /// The process did either, and still has something by which memory can be pinned: pages that were pinned stay so
+    /// without mapping or descriptor.
     Pins,
 }
 
 /// A process with files that were asked about.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Sharer {
-    /// Which.
+    /// The process.
     pub process: ProcessId,
-    /// What it runs, for people: nothing in it steers a terminal.
+    /// The program's name, for people: nothing in it steers a terminal.
     pub program: String,
-    /// The file that it runs, where that can be seen.
+    /// The file that the process runs, if it can be seen.
     pub runs: Option<FileId>,
-    /// What it has, and how.
+    /// The files that the process has, and how.
     pub files: BTreeMap<FileId, How>,
 }
 
@@ -69,7 +71,7 @@ pub struct Census {
     unseen: Vec<Unseen>,
 }
 
-/// Who does not count.
+/// The processes that do not count.
 #[derive(Clone, Copy, Debug)]
 pub struct Known<'a> {
     /// The VM's hypervisor and what is ours.
@@ -78,7 +80,7 @@ pub struct Known<'a> {
     pub programs: &'a BTreeSet<FileId>,
 }
 
-/// Who else has the RAM of a VM.
+/// The answer to who else has the RAM of a VM.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Found {
     /// Nobody.
@@ -92,7 +94,7 @@ pub enum Found {
 /// The shared files that a hypervisor maps: what may be RAM of its VM.
 ///
 /// # Errors
-/// Where its mappings cannot be read.
+/// If its mappings cannot be read.
 pub fn ram_files(root: &HostRoot, pid: u32) -> Result<BTreeSet<FileId>, ReadError> {
     let path = root.process(pid, "maps");
     let dev = FileId::behind(&root.join("dev")).ok();
@@ -199,7 +201,7 @@ impl Census {
         }
     }
 
-    /// Who of those that do not count as `known` has one of these files.
+    /// The processes, other than those that are `known`, that have one of these files.
     #[must_use]
     pub fn who_else(&self, files: &BTreeSet<FileId>, known: Known<'_>) -> Found {
         let counts = |process: Option<ProcessId>, runs: Option<FileId>| {
@@ -254,7 +256,7 @@ fn words(sharer: &Sharer, how: How) -> String {
     format!("process {pid} ({program}), which {what} its RAM")
 }
 
-/// A process's number and when it started; none where it is gone.
+/// A process's number and start time; `None` if the process is gone.
 #[must_use]
 pub fn process_id(root: &HostRoot, pid: u32) -> Option<ProcessId> {
     let start_time = start_time(&root.join("proc"), pid).ok()?;
@@ -270,7 +272,7 @@ fn numbers(proc: &Path) -> io::Result<Vec<u32>> {
     Ok(numbers)
 }
 
-/// What a process runs, for people.
+/// The name of a process's program, for people.
 fn program(link: &Path) -> String {
     let Ok(path) = fs::read_link(link) else {
         return "unknown program".into();

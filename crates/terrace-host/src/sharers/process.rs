@@ -1,4 +1,4 @@
-//! What one process has: its mappings and descriptors, which it may make as many and as odd as it likes.
+//! The mappings and descriptors of one process, which it may make as many and as odd as it likes.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
@@ -26,16 +26,16 @@ pub(super) struct Mapping<'a> {
     pub path: &'a str,
 }
 
-/// What was seen of a process.
+/// The observations of a process.
 #[derive(Debug, Default)]
 pub(super) struct Had {
-    /// Which of the files it maps or holds open.
+    /// The files that the process maps or holds open, and how.
     pub files: BTreeMap<FileId, How>,
-    /// It ended before all of it was seen: a child of it may have what it had.
+    /// The process ended before all of it was seen: a child of it may have what it had.
     pub has_ended: bool,
 }
 
-/// Which of these files a process maps or holds open.
+/// The files, of these, that a process maps or holds open.
 pub(super) fn of_process(
     root: &HostRoot,
     pid: u32,
@@ -143,7 +143,7 @@ fn gone<T>(done: io::Result<T>) -> io::Result<Option<T>> {
 /// Calls `each` for all mappings of a `maps` that are of files.
 ///
 /// # Errors
-/// Where it cannot be read to its end, or holds what no kernel writes: nothing is known then.
+/// If it cannot be read to its end, or holds what no kernel writes: nothing is known then.
 pub(super) fn each_mapping(path: &Path, mut each: impl FnMut(&Mapping<'_>)) -> io::Result<()> {
     let mut reader = BufReader::with_capacity(64 << 10, File::open(path)?);
     let mut line = Vec::new();

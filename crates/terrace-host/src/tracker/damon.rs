@@ -40,7 +40,7 @@ impl DamonRegions {
     /// Starts to watch. A kdamond that was stopped by somebody is started again by the next pass.
     ///
     /// # Errors
-    /// Where DAMON cannot watch it.
+    /// If DAMON cannot watch it.
     pub fn attach(
         host: Arc<Damon>,
         process: Arc<Process>,
@@ -61,10 +61,10 @@ impl DamonRegions {
         self.host.start(&self.process, &ranges, ATTRS)
     }
 
-    /// What was accessed lately. A clearing pass has nothing to clear and says nothing.
+    /// The recent accesses. A clearing pass has nothing to clear and reports none.
     ///
     /// # Errors
-    /// Where DAMON does not answer; fatal where the VM has ended.
+    /// If DAMON does not answer; fatal if the VM has ended.
     pub fn scan(&mut self, request: &ScanRequest) -> Result<ScanAnswer, ScanFailure> {
         let (clock, cpu) = (MonotonicClock::start(), thread_cpu_time());
         let regions = self

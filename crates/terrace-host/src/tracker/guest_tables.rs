@@ -14,14 +14,14 @@ use crate::memory_map::GuestMemory;
 use crate::vm::Vm;
 use crate::worker::{ChargedTo, WorkerCommand, WorkerError, WorkerHandle, WorkerStop};
 
-/// What looking for top-level tables in all of a VM's RAM may take: 10 s, and 1 s more for each 8 GiB. One
-/// core reads far more in that time, unless the host is busy.
+/// The time limit of a search for top-level tables in all of a VM's RAM: 10 s, and 1 s more for each 8 GiB. One core
+/// reads far more in that time, unless the host is busy.
 fn search_timeout(pages: u64) -> Duration {
     const PAGES_PER_SECOND: u64 = (8 << 30) / PAGE_SIZE;
     Duration::from_secs(10 + pages.div_ceil(PAGES_PER_SECOND))
 }
 
-/// How long registers are believed: 2 s, and 1 s more for each 64 GiB, of which a walk takes 42 ms on one core.
+/// Time for which registers are believed: 2 s, and 1 s more for each 64 GiB, of which a walk takes 42 ms on one core.
 fn lease(pages: u64) -> Duration {
     const PAGES_PER_SECOND: u64 = (64 << 30) / PAGE_SIZE;
     Duration::from_secs(2 + pages / PAGES_PER_SECOND)
@@ -50,7 +50,7 @@ impl GuestTables {
     /// fails later is replaced by the next pass.
     ///
     /// # Errors
-    /// Where the worker cannot serve this VM.
+    /// If the worker cannot serve this VM.
     pub fn attach(
         command: WorkerCommand,
         memory: Arc<GuestMemory>,
@@ -101,19 +101,20 @@ impl GuestTables {
         Ok(worker)
     }
 
-    /// What the worker's sandbox could not do on this kernel.
+    /// The parts of the worker's sandbox that this kernel lacks.
     #[must_use]
     pub fn sandbox_gaps(&self) -> &[String] {
         &self.sandbox_gaps
     }
 
-    /// Why what the worker faults in is charged to the daemon's cgroup and not to the VM's, where it is.
+    /// The reason why the memory that the worker faults in is charged to the daemon's cgroup and not to the VM's, if
+    /// it is.
     #[must_use]
     pub fn uncharged(&self) -> Option<&str> {
         self.uncharged.as_deref()
     }
 
-    /// What ends the worker for good, whatever it is at, when its VM is left alone.
+    /// A handle that ends the worker for good, whatever it is at, when its VM is left alone.
     #[must_use]
     pub fn worker_stop(&self) -> WorkerStop {
         self.stop.clone()
@@ -131,11 +132,11 @@ impl GuestTables {
         self.cpu_before + now.unwrap_or_default()
     }
 
-    /// One pass, starting from what the virtual CPUs' registers say now; with a search before it where the
-    /// request says so. A search takes seconds, so the registers are read anew after it.
+    /// One pass, starting from what the virtual CPUs' registers say now; with a search before it if the request says
+    /// so. A search takes seconds, so the registers are read anew after it.
     ///
     /// # Errors
-    /// Where it could not be done; fatal where it never can: the VM has ended, or a worker refuses it.
+    /// If it could not be done; fatal if it never can: the VM has ended, or a worker refuses it.
     pub fn scan(&mut self, vm: &mut Vm, request: ScanRequest) -> Result<ScanAnswer, ScanFailure> {
         let (id, owner) = (request.id, request.space.vm());
         let not_told = |vm: &Vm, reason: String| ScanFailure {
@@ -172,8 +173,8 @@ impl GuestTables {
         self.pass(request, readings, until)
     }
 
-    /// When registers that are asked for now are too old to write by: long before a guest that starts anew has data
-    /// where it had tables, if the host is not overloaded, and long after a walk of this guest.
+    /// The time when registers that are asked for now are too old to write by: long before a guest that starts anew
+    /// has data where it had tables, if the host is not overloaded, and long after a walk of this guest.
     fn lease(&self) -> Tick {
         monotonic_now().after(lease(self.pages()))
     }
@@ -196,7 +197,7 @@ impl GuestTables {
         answer.map_err(|error| self.failed(about, error))
     }
 
-    /// Why the last search did not look for top-level tables, if so.
+    /// The reason why the last search did not look for top-level tables, if it did not.
     #[must_use]
     pub fn withheld(&self) -> Option<Withheld> {
         self.withheld
@@ -208,7 +209,7 @@ impl GuestTables {
         Ok(())
     }
 
-    /// The worker, or another one where the last one failed.
+    /// The worker, or another one if the last one failed.
     fn worker(&mut self) -> Result<&mut WorkerHandle, WorkerError> {
         let worker = match self.worker.take() {
             Some(worker) => worker,
@@ -217,7 +218,7 @@ impl GuestTables {
         Ok(self.worker.insert(worker))
     }
 
-    /// What a worker's failure means for a request. One that only could not do this now is kept.
+    /// Turns a worker's failure into the failure of a request. A worker that only could not do this now is kept.
     fn failed(&mut self, (id, vm): (RequestId, VmId), error: WorkerError) -> ScanFailure {
         let failure = ScanFailure {
             id,
@@ -238,8 +239,8 @@ impl GuestTables {
     }
 }
 
-/// What the monitor tells, unless a search of all RAM must not be now: while a migration brings the RAM, a
-/// page that is looked at before it came is made of zeros or waited for.
+/// The monitor's readings, unless a search of all RAM is not possible now: while a migration brings the RAM, a page
+/// that is looked at before it came is made of zeros or waited for.
 fn before_search(vm: &mut Vm) -> Result<Readings, String> {
     if let Some(status) = vm.migration().map_err(|error| error.to_string())? {
         return Err(format!(

@@ -19,18 +19,18 @@ pub use damon::DamonRegions;
 pub use guest_tables::GuestTables;
 pub use soft_dirty::SoftDirty;
 
-/// What says which pages of one VM are accessed.
+/// The source of a VM's accessed pages.
 #[derive(Debug)]
 pub enum Tracker {
-    /// Its page tables, page by page.
+    /// The guest's page tables, page by page.
     GuestTables(GuestTables),
     /// DAMON, by regions of its hypervisor's memory.
     Damon(DamonRegions),
 }
 
 impl Tracker {
-    /// What ends it when its VM is left alone, also in the middle of a pass; nothing for DAMON, which no pass
-    /// waits for.
+    /// A handle that ends the tracker when its VM is left alone, also in the middle of a pass; `None` for DAMON,
+    /// which no pass waits for.
     #[must_use]
     pub fn worker_stop(&self) -> Option<WorkerStop> {
         match self {
@@ -39,7 +39,7 @@ impl Tracker {
         }
     }
 
-    /// CPU time that what looks into the VM has used, by the kernel's word; none where that is a part of an answer.
+    /// CPU time that looking into the VM has used, by the kernel's word; `None` if it is a part of an answer.
     pub fn cpu_time(&mut self) -> Option<Duration> {
         match self {
             Self::GuestTables(tables) => Some(tables.cpu_time()),
@@ -50,7 +50,7 @@ impl Tracker {
     /// One pass.
     ///
     /// # Errors
-    /// Where it could not be done; fatal where it never can.
+    /// If it could not be done; fatal if it never can.
     pub fn scan(&mut self, vm: &mut Vm, request: ScanRequest) -> Result<ScanAnswer, ScanFailure> {
         match self {
             Self::GuestTables(tables) => tables.scan(vm, request),
@@ -58,7 +58,7 @@ impl Tracker {
         }
     }
 
-    /// Why it sees less of the VM than it could, if so, for people.
+    /// The reason why the tracker sees less of the VM than it could, if it does, for people.
     #[must_use]
     pub fn shortfall(&self) -> Option<&'static str> {
         match self {

@@ -1,9 +1,9 @@
 //! Writes, once a round, from the soft-dirty bits of the hypervisor's page tables.
 //!
-//! The bits are exact, but clearing them write-protects all of the process's memory at once, under a lock
-//! that its virtual CPUs need to take faults, and huge pages are not formed again meanwhile. So they are
-//! cleared once a round, only where that fits a pause budget, and not where the VM is backed by huge pages.
-//! Otherwise there are reads only, and [`SoftDirty::words`] says why.
+//! The bits are exact, but clearing them write-protects all of the process's memory at once, under a lock that its
+//! virtual CPUs need to take faults, and huge pages are not formed again meanwhile. So they are cleared once a round,
+//! only if that fits a pause budget, and not if the VM is backed by huge pages. Otherwise there are reads only, and
+//! [`SoftDirty::words`] says why.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -14,7 +14,7 @@ use terrace_sys::{Pagemap, Process, clear_soft_dirty, soft_dirty_supported};
 use crate::HostRoot;
 use crate::memory_map::GuestMemory;
 
-/// What clearing one page is taken to cost before it was measured: 58 ms for 256 MiB.
+/// The assumed cost of clearing one page before it was measured: 58 ms for 256 MiB.
 const NS_PER_PAGE: u64 = 58_000_000 / (256 << 20 >> 12);
 /// Pages asked about at once: every second one written makes a run of 24 bytes for each two.
 const CHUNK_PAGES: u64 = 1 << 20;
@@ -28,7 +28,7 @@ pub struct SoftDirty {
     budget: Duration,
     /// Windows of a round: the last one's answer tells writes.
     windows: u8,
-    /// Windows since the clearing pass; `None` where the bits were not cleared.
+    /// Windows since the clearing pass; `None` if the bits were not cleared.
     window: Option<u8>,
     cost: Cost,
     words: String,
@@ -56,7 +56,7 @@ impl SoftDirty {
         }
     }
 
-    /// What it does, for people.
+    /// The state in words, for people.
     #[must_use]
     pub fn words(&self) -> &str {
         &self.words
@@ -92,7 +92,7 @@ impl SoftDirty {
         }
     }
 
-    /// Clears the bits where that may be; says how long it took.
+    /// Clears the bits if that may be done, and returns how long it took.
     fn clear(&mut self) -> Result<Duration, String> {
         if !soft_dirty_supported() {
             return Err("the kernel has no soft-dirty bits: CONFIG_MEM_SOFT_DIRTY".into());
@@ -177,7 +177,7 @@ fn chunks(memory: &GuestMemory) -> impl Iterator<Item = Chunk> {
     })
 }
 
-/// What clearing one page is taken to cost, nanoseconds.
+/// The assumed cost of clearing one page, nanoseconds.
 #[derive(Debug)]
 struct Cost {
     expected: u64,

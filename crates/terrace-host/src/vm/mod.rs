@@ -23,18 +23,18 @@ use crate::memory_map::{
 use crate::qemu::who::{self, ProcessFacts, Refusal, Rules, SocketFacts, bad_name};
 use crate::qemu::{Candidate, Monitor, QemuError, Reader, VmStatus, has_uuid, hypervisors};
 
-/// Who a VM is.
+/// The identity of a VM.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct VmIdentity {
     /// `query-name`, else the UUID, else the socket's file name.
     pub name: String,
-    /// `query-uuid`; `None` where it was never given.
+    /// The UUID by `query-uuid`; `None` if it was never given.
     pub uuid: Option<String>,
-    /// Its monitor.
+    /// The VM's monitor.
     pub socket: PathBuf,
     /// QEMU's process.
     pub pid: u32,
-    /// When that started, clock ticks after boot.
+    /// Start of that process, clock ticks after boot.
     pub start_time: u64,
     /// Runs under KVM; otherwise it is emulated (TCG).
     pub kvm: bool,
@@ -66,7 +66,7 @@ impl Vm {
     /// this and for each later question.
     ///
     /// # Errors
-    /// Where who is there may not be a VM, the monitor does not answer, or the process cannot be told.
+    /// If who is there may not be a VM, the monitor does not answer, or the process cannot be told.
     pub fn open(
         root: &HostRoot,
         rules: &Rules,
@@ -106,13 +106,13 @@ impl Vm {
         })
     }
 
-    /// Who it is.
+    /// The VM's identity.
     #[must_use]
     pub fn identity(&self) -> &VmIdentity {
         &self.identity
     }
 
-    /// Its process.
+    /// The VM's hypervisor process.
     #[must_use]
     pub fn process(&self) -> &Arc<Process> {
         &self.process
@@ -121,15 +121,15 @@ impl Vm {
     /// Whether it runs.
     ///
     /// # Errors
-    /// Where QEMU does not answer.
+    /// If QEMU does not answer.
     pub fn status(&mut self) -> Result<VmStatus, QemuError> {
         self.monitor.status()
     }
 
-    /// Its RAM with what was plugged in, bytes; nothing of it is looked at.
+    /// The VM's RAM with what was plugged in, bytes; nothing of it is looked at.
     ///
     /// # Errors
-    /// Where QEMU does not answer.
+    /// If QEMU does not answer.
     pub fn ram_bytes(&mut self) -> Result<u64, QemuError> {
         self.monitor.ram_bytes()
     }
@@ -137,37 +137,38 @@ impl Vm {
     /// Control registers of each virtual CPU.
     ///
     /// # Errors
-    /// Where QEMU does not answer.
+    /// If QEMU does not answer.
     pub fn registers(&mut self) -> Result<Vec<PagingRegisters>, QemuError> {
         self.monitor.registers()
     }
 
-    /// What a scan starts from: the registers that count, and how often the VM was reset before they were read.
-    /// Where its processor can run nested guests, registers count of virtual CPUs that ran none around them.
+    /// The readings that a scan starts from: the registers that count, and how often the VM was reset before they
+    /// were read. If its processor can run nested guests, only registers of virtual CPUs count that ran none around
+    /// the reading.
     ///
     /// # Errors
-    /// Where QEMU does not answer, or does not tell what makes registers count.
+    /// If QEMU does not answer, or does not tell what makes registers count.
     pub fn readings(&mut self) -> Result<Readings, QemuError> {
         self.reader.read(&mut self.monitor, self.identity.kvm)
     }
 
-    /// QEMU's word for a migration from or to here that goes on; `None` where there is none.
+    /// QEMU's word for a migration from or to here that goes on; `None` if there is none.
     ///
     /// # Errors
-    /// Where QEMU does not answer.
+    /// If QEMU does not answer.
     pub fn migration(&mut self) -> Result<Option<String>, QemuError> {
         self.monitor.migration()
     }
 
-    /// Where its RAM is in host memory, and the files behind it.
+    /// The map of the VM's RAM in host memory, and the files behind it.
     ///
     /// # Errors
-    /// Where it cannot be scanned, with the option that would change that.
+    /// If it cannot be scanned, with the option that would change that.
     pub fn memory(&mut self) -> Result<GuestMemory, MemoryMapError> {
         read_guest_memory(&self.root, self.process.pid(), &mut self.monitor)
     }
 
-    /// What tells whether a map of it still holds.
+    /// A watch that tells whether a map of the VM still holds.
     #[must_use]
     pub fn watch(&self, memory: &GuestMemory) -> MapWatch {
         let monitor = self.monitor.shared();
@@ -179,11 +180,11 @@ impl Vm {
         )
     }
 
-    /// Where its RAM is in host memory alone, also where only QEMU sees it: it can be watched by DAMON and
+    /// The map of the VM's RAM in host memory alone, also if only QEMU sees the RAM: it can be watched by DAMON and
     /// moved, not scanned.
     ///
     /// # Errors
-    /// Where it cannot be moved either.
+    /// If it cannot be moved either.
     pub fn addresses(&mut self) -> Result<GuestMemory, MemoryMapError> {
         read_guest_addresses(&self.root, self.process.pid(), &mut self.monitor)
     }
@@ -239,8 +240,8 @@ fn may_listen(peer: Option<Peer>, rules: &Rules) -> Result<(), Refusal> {
     ))
 }
 
-/// The process that listens there, where that may be a VM's; else, where root opened the socket and handed it over
-/// (libvirt does), the only one that may be a VM's and has this UUID on its command line.
+/// The process that listens there, if it may be a VM's; else, if root opened the socket and handed it over (libvirt
+/// does), the only one that may be a VM's and has this UUID on its command line.
 fn process_behind(
     root: &HostRoot,
     rules: &Rules,

@@ -1,4 +1,4 @@
-//! How much RAM a VM is believed to have: what the daemon keeps grows with it.
+//! The limit of the RAM that a VM is believed to have: what the daemon keeps grows with it.
 //!
 //! A file of 1 TiB costs nothing while it is sparse, and each of its pages would cost the daemon some bytes.
 
@@ -10,7 +10,7 @@ use crate::qemu::who::{Refusal, Rules};
 /// that QEMU leaves below 1 TiB is in VMs that have about as much RAM.)
 const MOST_HOLES: u64 = 16 << 30;
 
-/// Memory and swap of the host, bytes; `None` where the kernel does not say.
+/// Memory and swap of the host, bytes; `None` if the kernel does not say.
 #[must_use]
 pub fn host_bytes(root: &HostRoot) -> Option<u64> {
     let text = root.read("proc/meminfo").ok()?;
@@ -25,7 +25,7 @@ pub fn host_bytes(root: &HostRoot) -> Option<u64> {
 /// Whether a VM may have this RAM on a host of so much memory and swap.
 ///
 /// # Errors
-/// Why not.
+/// If it may not, with the reason.
 pub fn may_have_ram(
     memory: &GuestMemory,
     host_bytes: Option<u64>,

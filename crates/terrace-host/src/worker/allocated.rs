@@ -19,7 +19,7 @@ use terrace_sys::{Extent, SharedMapping, first_data, next_data_extent};
 /// Frames without data that are asked for in one request. A kernel names none as a table; what a guest names
 /// beyond this is taken to have none.
 const MOST_MISSES: u32 = 65_536;
-/// What a search reads before it lets go of it.
+/// The frames that a search reads before it lets go of them.
 const PIECE_FRAMES: u64 = (64 << 20) / PAGE_SIZE;
 
 /// The files behind a VM's RAM, each range mapped.
@@ -115,7 +115,7 @@ pub(super) struct Pieces<'a> {
     /// The range that is looked at, and how many bytes of it were asked for.
     range: usize,
     at: u64,
-    /// What is left of the extent that the kernel told last.
+    /// The rest of the extent that the kernel reported last.
     extent: Option<Range<Gfn>>,
     /// Runs of the pages that were looked at last.
     held: VecDeque<Range<Gfn>>,
@@ -124,15 +124,15 @@ pub(super) struct Pieces<'a> {
 }
 
 impl Pieces<'_> {
-    /// Why there were no more, where that is not the end of RAM.
+    /// The result after the last piece: whether it was the end of RAM.
     ///
     /// # Errors
-    /// Where a file could not be asked; for people.
+    /// If a file could not be asked; for people.
     pub(super) fn result(self) -> Result<(), String> {
         self.failed.map_or(Ok(()), Err)
     }
 
-    /// Looks at the next pages; false where there are none.
+    /// Looks at the next pages; `false` if there are none.
     fn look(&mut self) -> bool {
         if let Some((range, frames)) = self.last.take() {
             self.ram.forget(range, &frames);

@@ -11,7 +11,7 @@ use serde::de::DeserializeOwned;
 use terrace_proto::worker::{FrameError, body_len, decode, encode};
 use terrace_sys::{SysError, receive_with_fds, send_with_fds};
 
-/// What can happen on the way.
+/// Errors of the channel.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum ChannelError {
     #[error("the time is over")]

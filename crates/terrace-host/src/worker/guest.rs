@@ -21,9 +21,9 @@ pub(super) struct Guest {
     ram: Ram,
     scanner: Scanner,
     roots: Roots,
-    /// Which virtual CPUs were in long mode since kernel halves are remembered, and with how many levels.
+    /// The virtual CPUs that were in long mode since kernel halves are remembered, and their number of levels.
     shape: Shape,
-    /// How often the VM had been reset when the last readings were made.
+    /// Number of the VM's resets when the last readings were made.
     resets: u64,
     /// Scratch: a bit for each frame.
     bits: Vec<u64>,
@@ -33,7 +33,7 @@ impl Guest {
     /// Maps RAM; nothing of it is touched.
     ///
     /// # Errors
-    /// Where ranges do not fit the files or cannot be mapped; for people.
+    /// If ranges do not fit the files or cannot be mapped; for people.
     pub(super) fn map(ranges: Vec<FileRange>, files: Vec<OwnedFd>) -> Result<Self, String> {
         let tells = |file: &OwnedFd| Ok(tells_cached(&File::from(file.try_clone()?)));
         let tells: std::io::Result<Vec<bool>> = files.iter().map(tells).collect();
@@ -76,7 +76,7 @@ impl Guest {
     /// Takes in what the monitor told: how the virtual CPUs that count page.
     ///
     /// # Errors
-    /// Where no virtual CPU's tables can be walked now; for people.
+    /// If no virtual CPU's tables can be walked now; for people.
     fn take_in(&mut self, readings: &Readings) -> Result<Vec<Paging>, String> {
         if readings.resets != self.resets {
             // RAM keeps its bytes over a reset, so only these readings speak of the kernel that runs now.
@@ -104,10 +104,11 @@ impl Guest {
         self.shape = Shape::default();
     }
 
-    /// One pass, which moves D aside where `writes` says so. Its times are those of the walk alone, as what it says is about the time of the walk.
+    /// One pass, which moves D aside if `writes` says so. Its times are those of the walk alone, because its answer
+    /// is about the time of the walk.
     ///
     /// # Errors
-    /// Where no virtual CPU's tables can be walked now; for people.
+    /// If no virtual CPU's tables can be walked now; for people.
     pub(super) fn scan(
         &mut self,
         request: &ScanRequest,
@@ -143,7 +144,7 @@ impl Guest {
     /// Looks for top-level tables in all allocated memory; says why it does not, if so.
     ///
     /// # Errors
-    /// Where no virtual CPU tells what to look for, or memory cannot be looked through; for people.
+    /// If no virtual CPU tells what to look for, or memory cannot be looked through; for people.
     pub(super) fn search(&mut self, readings: &Readings) -> Result<Option<Withheld>, String> {
         let pagings = self.take_in(readings)?;
         let cpu = thread_cpu_time();
@@ -159,7 +160,8 @@ impl Guest {
     }
 }
 
-/// What a walk may go on by: the guest may start anew at any time, and then RAM keeps its bytes but tables are data.
+/// The conditions under which a walk may go on: the guest may start anew at any time, and then RAM keeps its bytes
+/// but tables are data.
 struct Lease<'a, M> {
     roots: &'a Roots,
     memory: &'a M,
@@ -181,7 +183,7 @@ impl<M: GuestTables> Guard for Lease<'_, M> {
     }
 }
 
-/// Why nothing is walked, for people.
+/// The reason why nothing is walked, for people.
 fn not_walked(error: Unproven) -> String {
     format!("page tables are not read: {error}")
 }
@@ -204,8 +206,8 @@ fn map(range: &FileRange, files: &[OwnedFd]) -> Result<SharedMapping, String> {
 
 type Reading = Option<Result<Paging, Unsupported>>;
 
-/// How virtual CPUs page. One that never ran (an offline one) may stay out of long mode; one that leaves
-/// it was reset.
+/// The state of the virtual CPUs' paging. One that never ran (an offline one) may stay out of long mode; one that
+/// leaves it was reset.
 #[derive(Debug, Default)]
 struct Shape {
     long_mode: Vec<bool>,

@@ -17,46 +17,46 @@ use super::process::{WorkerProcess, WorkerStop};
 use super::spawn::{WorkerCommand, start};
 use crate::memory_map::GuestMemory;
 
-/// What went wrong with a worker. After all but `Search` and `Scan`, drop it and start another.
+/// Errors of a worker. After all but `Search` and `Scan`, drop it and start another.
 #[derive(Debug, thiserror::Error)]
 pub enum WorkerError {
     /// The program cannot be started.
     #[error("cannot start the worker {program}: {source}")]
     Spawn {
-        /// Which.
+        /// The worker's program.
         program: String,
-        /// Why.
+        /// The error of the system call.
         #[source]
         source: io::Error,
     },
-    /// It cannot serve this VM, or not safely.
+    /// The worker cannot serve this VM, or not safely.
     #[error("the worker cannot serve the VM: {0}")]
     Refused(String),
-    /// It ended.
+    /// The worker's process ended.
     #[error("the worker (process {pid}) ended: {reason}")]
     Died {
-        /// Which it was.
+        /// The worker's process.
         pid: u32,
-        /// How it ended, and its last words.
+        /// The way in which it ended, and its last words.
         reason: String,
     },
-    /// It does not answer; it was killed.
+    /// The worker does not answer; it was killed.
     #[error("the worker (process {pid}) did not answer within {} ms and was killed", timeout.as_millis())]
     TimedOut {
-        /// Which it was.
+        /// The worker's process.
         pid: u32,
-        /// How long was waited.
+        /// The time that was waited.
         timeout: Duration,
     },
-    /// It answered what cannot be; it was killed. The guest may have taken it over.
+    /// The worker's answer is impossible; it was killed. The guest may have taken it over.
     #[error("the worker (process {pid}) answered what cannot be and was killed: {what}")]
     Protocol {
-        /// Which it was.
+        /// The worker's process.
         pid: u32,
-        /// What is wrong.
+        /// The problem with the answer.
         what: String,
     },
-    /// Its VM is left alone from now on.
+    /// The VM is left alone from now on.
     #[error("the worker was ended with its VM")]
     Stopped,
     /// This search could not be done; the next one may.
@@ -86,7 +86,7 @@ impl WorkerHandle {
     /// Starts a worker process.
     ///
     /// # Errors
-    /// Where the program cannot be started.
+    /// If the program cannot be started.
     pub fn spawn(command: &WorkerCommand) -> Result<Self, WorkerError> {
         let (mut child, socket) = start(command).map_err(|source| WorkerError::Spawn {
             program: command.program.display().to_string(),
@@ -101,7 +101,7 @@ impl WorkerHandle {
         })
     }
 
-    /// Its process.
+    /// The worker's process id.
     #[must_use]
     pub fn pid(&self) -> u32 {
         self.process.pid()
@@ -118,16 +118,16 @@ impl WorkerHandle {
     /// Has it ended by `stop`, too.
     ///
     /// # Errors
-    /// Where that has been stopped already.
+    /// If that has been stopped already.
     pub fn end_with(&self, stop: &WorkerStop) -> Result<(), WorkerError> {
         let admitted = stop.admits(&self.process, self.channel.socket());
         admitted.then_some(()).ok_or(WorkerError::Stopped)
     }
 
-    /// Has what it maps from now on charged to its VM's hypervisor.
+    /// Has the memory that the worker maps from now on charged to its VM's hypervisor.
     ///
     /// # Errors
-    /// Why that cannot be, for people; it works all the same.
+    /// If that cannot be done: the reason, for people; the worker works all the same.
     pub fn charge(&self, to: &ChargedTo) -> Result<(), String> {
         to.take_in(self.pid()).map_err(|why| printable(&why))
     }
@@ -135,7 +135,7 @@ impl WorkerHandle {
     /// Hands over the guest's RAM; once. Returns what its sandbox could not do on this kernel.
     ///
     /// # Errors
-    /// Where it refuses, dies or does not answer in time.
+    /// If it refuses, dies or does not answer in time.
     pub fn attach(
         &mut self,
         memory: &GuestMemory,
@@ -159,10 +159,10 @@ impl WorkerHandle {
         }
     }
 
-    /// Looks for top-level tables over all allocated memory; says why it does not, if so.
+    /// Looks for top-level tables over all allocated memory; returns the reason if it does not.
     ///
     /// # Errors
-    /// As [`WorkerHandle::scan`]; [`WorkerError::Search`] where it could not be done now.
+    /// As [`WorkerHandle::scan`]; [`WorkerError::Search`] if it could not be done now.
     pub fn search(
         &mut self,
         readings: Readings,
@@ -182,7 +182,7 @@ impl WorkerHandle {
     /// One pass; `until` and `writes` as in [`Request::Scan`].
     ///
     /// # Errors
-    /// Where it fails, dies, does not answer in time, or answers what cannot be.
+    /// If it fails, dies, does not answer in time, or answers what cannot be.
     pub fn scan(
         &mut self,
         request: ScanRequest,
@@ -259,7 +259,8 @@ impl WorkerHandle {
         }
     }
 
-    /// How it ended. It closed its socket, so it is about to; if it lingers it is killed.
+    /// The way in which the worker ended, in words. It closed its socket, so it is about to; if it lingers it is
+    /// killed.
     fn last_words(&mut self) -> String {
         if let Some(status) = self.process.ended_within(Duration::from_millis(100)) {
             return format!("{}{}", cause(status), self.printed());

@@ -12,9 +12,9 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread;
 use std::time::Duration;
 
-/// How often those that were killed are looked at.
+/// Time between two looks at workers that were killed.
 const COLLECT_EVERY: Duration = Duration::from_millis(200);
-/// How long a worker that was killed is waited for: most end at once.
+/// Time for which a worker that was killed is waited for: most end at once.
 const MOMENT: Duration = Duration::from_millis(50);
 const GLANCE: Duration = Duration::from_millis(1);
 
@@ -37,7 +37,7 @@ impl WorkerProcess {
         self.pid
     }
 
-    /// How it ended, if it did within this time.
+    /// The exit status of the worker, if it ended within this time.
     pub(super) fn ended_within(&self, limit: Duration) -> Option<ExitStatus> {
         let mut waited = Duration::ZERO;
         loop {
@@ -62,7 +62,7 @@ impl WorkerProcess {
         }
     }
 
-    /// Has it killed. How it ended, where it did in a moment.
+    /// Has the worker killed, and returns its exit status if it ended in a moment.
     pub(super) fn end(&self) -> Option<ExitStatus> {
         self.kill();
         self.ended_within(MOMENT)
@@ -73,7 +73,7 @@ impl WorkerProcess {
     }
 }
 
-/// What is to be killed and has to be collected, so that no dead process is left behind.
+/// A process that is to be killed and has to be collected, so that no zombie is left behind.
 trait Dying: Send + 'static {
     fn kill_now(&mut self);
     fn is_over(&mut self) -> io::Result<bool>;
@@ -92,7 +92,7 @@ impl Dying for WorkerProcess {
 
 static COLLECTOR: OnceLock<Mutex<Sender<WorkerProcess>>> = OnceLock::new();
 
-/// Starts the thread that kills and collects them, where there is none.
+/// Starts the thread that kills and collects workers, if there is none.
 pub(super) fn start_collector() -> &'static Mutex<Sender<WorkerProcess>> {
     COLLECTOR.get_or_init(|| {
         let (sender, queue) = channel();
@@ -138,8 +138,8 @@ struct State {
 }
 
 impl WorkerStop {
-    /// Kills the worker that there is, whatever it is at. Who waits for its answer is told that it ended, also where
-    /// it is frozen and dies later.
+    /// Kills the worker, if there is one, whatever it does. Whoever waits for its answer is told that it ended, even
+    /// if it is frozen and dies later.
     pub fn stop(&self) {
         let mut state = self.state();
         state.stopped = true;
@@ -150,7 +150,7 @@ impl WorkerStop {
         }
     }
 
-    /// Takes in a worker; false where none shall be any more.
+    /// Takes in a worker; `false` if none may run any more.
     pub(super) fn admits(&self, process: &WorkerProcess, socket: &Arc<UnixStream>) -> bool {
         let mut state = self.state();
         let worker = (process.clone(), Arc::clone(socket));

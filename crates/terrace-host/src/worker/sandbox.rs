@@ -1,4 +1,4 @@
-//! What a worker takes from itself once it has mapped the guest's RAM.
+//! The rights that a worker drops once it has mapped the guest's RAM.
 //!
 //! Left are: reading and writing descriptors that are open, memory of its own, and ending. There is no
 //! way to open, connect, trace, start, or map anything executable.
@@ -10,7 +10,7 @@ use terrace_sys::{die_with_parent, no_new_privileges, not_dumpable};
 /// Locks this process in; returns which of the lesser things this kernel could not do, for people.
 ///
 /// # Errors
-/// Where capabilities are left or no filter is in force: such a process must not face a guest.
+/// If capabilities are left or no filter is in force: such a process must not face a guest.
 pub(super) fn lock() -> Result<Vec<String>, String> {
     let mut gaps = Vec::new();
     let mut step = |what: &str, result: Result<(), String>| {

@@ -35,7 +35,7 @@ impl From<ChannelError> for ServeError {
 /// call it from a main that does nothing else, before any thread is started.
 ///
 /// # Errors
-/// Where standard input is no socket, or what comes from it makes no sense.
+/// If standard input is no socket, or what comes from it makes no sense.
 pub fn run() -> Result<(), ServeError> {
     sandbox::end_with_daemon();
     let input = io::stdin().as_fd().try_clone_to_owned();

@@ -12,12 +12,12 @@ use std::thread;
 
 use terrace_sys::{ProcessId, inherit_nothing, start_time};
 
-/// How a worker is started: a program whose main calls [`super::run`] when it gets these arguments.
+/// The command that starts a worker: a program whose main calls [`super::run`] when it gets these arguments.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WorkerCommand {
     /// The program; usually `/proc/self/exe`, so that an update on disk does not mix versions.
     pub program: PathBuf,
-    /// Its arguments; usually `worker`.
+    /// The program's arguments; usually `worker`.
     pub args: Vec<OsString>,
 }
 
@@ -44,11 +44,11 @@ const MOST_STARTED: usize = 1024;
 /// Workers that this process started, those that ended since among them.
 static STARTED: Mutex<Vec<ProcessId>> = Mutex::new(Vec::new());
 
-/// How often a worker could not be started.
+/// Number of times that a worker could not be started.
 static FAILED: AtomicU64 = AtomicU64::new(0);
 
-/// How often a worker could not be started: it had what this process has open for a moment, and nobody knows which it
-/// was.
+/// Number of times that a worker could not be started: it had what this process has open for a moment, and nobody
+/// knows which it was.
 #[must_use]
 pub fn failed_starts() -> u64 {
     FAILED.load(Ordering::SeqCst)

@@ -58,7 +58,7 @@ pub fn a_kernel_half_that_its_own_direct_map_does_not_prove_changes_no_byte(gues
     nothing_changes(guest, &mut forgery, &tops);
 }
 
-/// What is wrong with a kernel half.
+/// The flaw of a forged kernel half.
 #[derive(Clone, Copy, Debug)]
 enum Flaw {
     /// Only tables, no leaf anywhere.

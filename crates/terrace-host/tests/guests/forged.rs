@@ -20,13 +20,13 @@ pub type Half = [u64; 256];
 pub struct Forgery {
     /// Not used yet.
     free: Vec<u64>,
-    /// What each is to hold.
+    /// The content that each page is to hold.
     expected: BTreeMap<u64, Box<Page>>,
-    /// What the guest read of them before any scan.
+    /// The checksum that the guest read before any scan.
     sum: Option<String>,
 }
 
-/// What is not as it was written.
+/// The differences from what was written.
 pub struct Damage {
     pub words: usize,
     pub pages: usize,
@@ -101,7 +101,7 @@ impl Forgery {
         self.sum = Some(sum(guest));
     }
 
-    /// What changed of what was written, seen from outside.
+    /// The differences from what was written, seen from outside.
     pub fn damage(&self, guest: &Guest) -> Damage {
         let frames: Frames = self.expected.keys().copied().collect();
         let (mut words, mut pages) = (0, 0);
@@ -114,8 +114,8 @@ impl Forgery {
         Damage { words, pages }
     }
 
-    /// Fails unless every byte is what was written, from outside and, where it was sealed, by the word of the
-    /// guest, which must be running.
+    /// Fails unless every byte is what was written, from outside and, if it was sealed, by the word of the guest,
+    /// which must be running.
     pub fn expect_untouched(&self, guest: &mut Guest) {
         let Damage { words, pages } = self.damage(guest);
         let same = self.sum.as_ref().is_none_or(|before| *before == sum(guest));

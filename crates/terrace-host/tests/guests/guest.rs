@@ -35,7 +35,7 @@ const ATTEMPTS: usize = 200;
 /// Guest frame numbers.
 pub type Frames = BTreeSet<u64>;
 
-/// How a scan goes about it.
+/// The parameters of a scan.
 #[derive(Clone)]
 pub struct Pass {
     pub rearm: Rearm,
@@ -254,7 +254,7 @@ impl Guest {
         range.file_offset + (gpa - range.gpa.0)
     }
 
-    /// The guest frame at a place in the file, where it is one.
+    /// The guest frame at a place in the file, if there is one.
     pub fn frame_at(&self, offset: u64) -> Option<u64> {
         let ranges = self.memory.ranges().iter();
         let mut holding =

@@ -1,4 +1,4 @@
-//! What a scan finds of a hot set that the guest knows.
+//! A comparison of a scan with a hot set that the guest knows.
 
 use std::fmt;
 
@@ -43,7 +43,7 @@ pub fn measure(guest: &mut Guest, prune: bool) -> Heat {
     }
 }
 
-/// How many of the frames are in the bitmap.
+/// Number of the frames that are in the bitmap.
 pub fn count(bitmap: &PageBitmap, frames: &Frames) -> usize {
     frames.iter().filter(|frame| bitmap.get(**frame)).count()
 }

@@ -11,7 +11,7 @@ pub const IMAGES: &str = "TERRACE_GUEST_IMAGES";
 pub const QMP: &str = "qmp";
 /// The tests' own.
 pub const CONTROL: &str = "control";
-/// Where the guest answers questions.
+/// The channel on which the guest answers questions.
 pub const TRUTH: &str = "truth";
 pub const CONSOLE: &str = "console";
 

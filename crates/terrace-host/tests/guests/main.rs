@@ -54,7 +54,7 @@ const GROUPS: [Group; 6] = [
     stale::GROUP,
 ];
 
-/// What cargo's harness would understand of the command line.
+/// The arguments of cargo's test harness.
 struct Arguments {
     list: bool,
     /// Run the tests, all of which count as ignored.

@@ -35,7 +35,7 @@ const LED_TO: usize = 64;
 /// Enough for several searches.
 const SCANS: usize = 60;
 
-/// What the process knows without asking: where the kernel's tables are without KASLR.
+/// A process of the guest knows without asking where the kernel's tables are without KASLR.
 fn a_top_level_table_that_a_process_forged_leads_nowhere(guest: &mut Guest) {
     let mut forgery = Forgery::hold(guest, FORGED * (LED_TO + 4));
     let half = true_half(guest);
@@ -56,12 +56,12 @@ fn a_top_level_table_that_a_process_forged_leads_nowhere(guest: &mut Guest) {
     assert!(answered > 0, "nothing was scanned at all");
 }
 
-/// When the machine is reset: after so many scans.
+/// The moments of the resets: after so many scans.
 const MOMENTS: [usize; 2] = [9, 24];
 /// Processes whose tables are left behind.
 const SLEEPERS: usize = 100;
-/// What the guest that was started anew fills, step by step, so that of one old table after the other the
-/// top is there still while what it leads to is data.
+/// The steps in which the guest that was started anew fills its RAM, so that of one old table after the other the top
+/// is still there while what it leads to is data.
 const STEPS: usize = 20;
 const PAGES: usize = 1_800;
 

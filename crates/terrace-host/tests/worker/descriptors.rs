@@ -1,4 +1,4 @@
-//! What a worker has of the descriptors of the process that starts it.
+//! Test of the descriptors that a worker inherits from the process that starts it.
 
 use std::fs::{self, File};
 use std::os::fd::{AsRawFd as _, FromRawFd as _, OwnedFd};

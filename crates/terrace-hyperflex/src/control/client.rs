@@ -18,12 +18,12 @@ const LIMITS: Limits = Limits {
 /// Most bytes of an export that are taken: those of a VM of 16 TiB.
 const MAX_EXPORT: u64 = 1 << 30;
 
-/// What a device wants, and who it is.
+/// The request of a device for a look, and the process that makes it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Lease {
-    /// What it wants.
+    /// The device's request.
     pub asked: Asked,
-    /// The process that listens on its control socket, where that is of this pid namespace.
+    /// The process that listens on its control socket, if that is of this pid namespace.
     pub process: Option<u32>,
 }
 
@@ -33,9 +33,9 @@ pub enum ClientError {
     /// The socket.
     #[error("{}: {source}; is the VM's terrace-hyperflex running?", path.display())]
     Socket {
-        /// Which.
+        /// The control socket.
         path: PathBuf,
-        /// Why.
+        /// The error of the socket.
         #[source]
         source: std::io::Error,
     },
@@ -45,16 +45,16 @@ pub enum ClientError {
     /// The answer is none.
     #[error("{}: not an answer of this version: {why}", path.display())]
     Answer {
-        /// Whose.
+        /// The control socket of the device that answered.
         path: PathBuf,
-        /// Why.
+        /// The reason, for people.
         why: String,
     },
 }
 
 /// Asks one device. Each request is a connection of its own, so that a device may be restarted between two. A device
-/// that hangs is an error of kind `TimedOut`, soon where it takes no connection or says nothing, at the latest
-/// where the whole takes too long.
+/// that hangs is an error of kind `TimedOut`, soon if it takes no connection or says nothing, at the latest
+/// if the whole takes too long.
 #[derive(Clone, Debug)]
 pub struct Client {
     path: PathBuf,
@@ -74,7 +74,7 @@ impl Client {
     /// How the device stands; `verify` looks at the files as well.
     ///
     /// # Errors
-    /// Where the device does not answer.
+    /// If the device does not answer.
     pub fn status(&self, verify: bool) -> Result<Status, ClientError> {
         match self.ask(&Request::Status { verify }, &[])? {
             (Reply::Status(status), _) => Ok(*status),
@@ -86,7 +86,7 @@ impl Client {
     /// number of the targets.
     ///
     /// # Errors
-    /// Where the device does not answer, or the sizes are against the limits of the VM.
+    /// If the device does not answer, or the sizes are against the limits of the VM.
     pub fn resize(&self, size_bytes: &[Option<u64>]) -> Result<u32, ClientError> {
         let size_bytes = size_bytes.to_vec();
         match self.ask(&Request::Resize { size_bytes }, &[])? {
@@ -96,10 +96,10 @@ impl Client {
     }
 
     /// Tells what the look of the number before came to, and asks for the next one. Says whose device it is: the
-    /// process that listens, where that can be told.
+    /// process that listens, if that can be told.
     ///
     /// # Errors
-    /// Where the device does not answer.
+    /// If the device does not answer.
     pub fn lease(&self, looked: Option<Looked>) -> Result<Lease, ClientError> {
         let (reply, _, process) = self.ask_whom(&Request::Lease { looked }, &[])?;
         match reply {
@@ -111,7 +111,7 @@ impl Client {
     /// The balloons as bytes.
     ///
     /// # Errors
-    /// Where the device does not answer.
+    /// If the device does not answer.
     pub fn export(&self) -> Result<Vec<u8>, ClientError> {
         match self.ask(&Request::Export, &[])? {
             (Reply::Exported { .. }, bytes) => Ok(bytes),
@@ -122,7 +122,7 @@ impl Client {
     /// Takes over balloons that another device exported.
     ///
     /// # Errors
-    /// Where the device does not answer, or they do not fit.
+    /// If the device does not answer, or they do not fit.
     pub fn import(&self, exported: &[u8]) -> Result<(), ClientError> {
         let bytes = exported.len() as u64;
         match self.ask(&Request::Import { bytes }, exported)? {

@@ -7,6 +7,7 @@ mod server;
 mod timed;
 
 use serde::{Deserialize, Serialize};
+use terrace_proto::provision::GuestTier;
 
 use crate::counters::Counters;
 use crate::lease::Found;
@@ -19,16 +20,16 @@ pub(crate) use server::serve;
 /// Most bytes of a line.
 const MAX_LINE: u64 = 64 * 1024;
 
-/// What a device is asked or told.
+/// A question or an order to a device.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub enum Request {
-    /// How it stands.
+    /// The question for the device's state.
     Status {
         /// Whether to look at the files, which takes up to 0.5 s.
         verify: bool,
     },
-    /// What each tier of the VM shall have, fastest first; `None` leaves a tier's target as it is.
+    /// New sizes of the VM's tiers, fastest first; `None` leaves a tier's target as it is.
     Resize {
         /// Bytes, whole blocks of the tier ([`TierStatus::block_bytes`]).
         size_bytes: Vec<Option<u64>>,
@@ -36,7 +37,7 @@ pub enum Request {
     /// A number to look by: who but the hypervisor and what is the daemon's own has the VM's memory. With what the
     /// look of the number before came to, which began after that was given.
     Lease {
-        /// None: there was none.
+        /// `None`: there was none.
         #[serde(default)]
         looked: Option<Looked>,
     },
@@ -49,7 +50,7 @@ pub enum Request {
     },
 }
 
-/// What a look came to.
+/// The result of a look.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Looked {
@@ -59,11 +60,11 @@ pub struct Looked {
     pub found: Found,
 }
 
-/// What a device wants of who can see all processes.
+/// The request of a device to whoever can see all processes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Asked {
-    /// Of the next look; `None` where none is needed, by the operator's word.
+    /// The number of the next look; `None` if none is needed, by the operator's word.
     pub number: Option<u64>,
     /// Whether chains wait for it.
     pub waits: bool,
@@ -71,18 +72,18 @@ pub struct Asked {
     pub files: Vec<(u64, u64)>,
 }
 
-/// What a device answers.
+/// The answer of a device.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub enum Reply {
-    /// How it stands.
+    /// The device's state.
     Status(Box<Status>),
     /// The order is taken; it is not carried out yet.
     Accepted {
         /// Number of the targets.
         generation: u32,
     },
-    /// What look it wants.
+    /// The look that the device wants next.
     Lease(Asked),
     /// The balloons follow the line.
     Exported {
@@ -96,7 +97,7 @@ pub enum Reply {
     },
 }
 
-/// How a device stands.
+/// The state of a device.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Status {
@@ -112,18 +113,18 @@ pub struct Status {
     pub told: bool,
     /// How often the guest started anew, which empties the balloons.
     pub resets: u64,
-    /// What the VM's owner pays for, bytes.
+    /// Memory that the VM's owner pays for, bytes; `None` if the operator said nothing.
     pub total_bytes: Option<u64>,
-    /// How it stands with who else has the memory; `None`: an older device does not look.
+    /// The state of the leases; `None`: an older device does not look.
     #[serde(default)]
     pub leases: Option<LeaseStatus>,
-    /// Its tiers, fastest first.
+    /// The VM's tiers, fastest first.
     pub tiers: Vec<TierStatus>,
     /// Counts since the start of the process.
     pub counters: Counters,
 }
 
-/// How a device stands with who else has the memory.
+/// The state of a device's leases.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct LeaseStatus {
@@ -133,17 +134,17 @@ pub struct LeaseStatus {
     pub stands: bool,
     /// Whether chains wait for a look.
     pub waits: bool,
-    /// What the last look came to; `None`: nobody has looked yet, and nothing is given back.
+    /// The result of the last look; `None`: nobody has looked yet, and nothing is given back.
     pub last: Option<Found>,
 }
 
-/// How a tier stands.
+/// The state of a tier.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct TierStatus {
     /// The guest's node.
     pub node: u32,
-    /// The host's node that its memory shall come from, where the operator said one.
+    /// The host's node that its memory shall come from, if the operator said one.
     #[serde(default)]
     pub host_node: Option<u32>,
     /// Whether its files prefer that node.
@@ -158,11 +159,11 @@ pub struct TierStatus {
     /// The largest page that the tier's files are made of, bytes; 0: no hypervisor shares them yet.
     #[serde(default)]
     pub page_bytes: u64,
-    /// What the VM was started with, bytes.
+    /// Size of the tier at the VM's start, with an empty balloon, bytes.
     pub whole_bytes: u64,
-    /// What it shall have, bytes.
+    /// Size that the tier is ordered to have, bytes.
     pub target_bytes: u64,
-    /// What it has by what the guest claims, bytes.
+    /// Size that the tier has by what the guest claims, bytes.
     pub size_bytes: u64,
     /// Memory that was punched and that no second look has spoken for yet, bytes.
     #[serde(default)]
@@ -170,7 +171,7 @@ pub struct TierStatus {
     /// Memory that was punched as somebody came who may have pinned it, bytes: out of use until the guest starts anew.
     #[serde(default)]
     pub withheld_bytes: u64,
-    /// What the last whole look at the files said, where it was asked for; `None` before the first since the guest
+    /// The result of the last whole look at the files, if it was asked for; `None` before the first since the guest
     /// started. A look goes on for 0.5 s with each request: a large tier in many pieces takes several.
     pub verified: Option<Verified>,
     /// The share of the claimed pages that are really gone, 0 to 1, by the same look.
@@ -178,8 +179,8 @@ pub struct TierStatus {
     /// Seconds since that look began: nothing in it is older.
     #[serde(default)]
     pub verified_age_s: Option<f64>,
-    /// What the guest says.
-    pub guest: GuestTier,
+    /// The guest's report, untrusted.
+    pub guest: GuestReport,
 }
 
 impl TierStatus {
@@ -190,30 +191,19 @@ impl TierStatus {
     }
 }
 
-/// A guest's statistics of a tier, untrusted but none larger than such a VM can have, so that sums cannot overflow;
-/// `None`: it said nothing, or what cannot be.
+/// The statistics of a guest on a tier: untrusted, but nothing larger than such a VM can have, so that sums cannot
+/// overflow. `None`: it said nothing, or what cannot be.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct GuestTier {
-    /// Free bytes of the node.
-    pub free_bytes: Option<u64>,
-    /// Bytes of the node.
-    pub total_bytes: Option<u64>,
-    /// Pages in the balloon by the driver's count.
-    pub balloon_pages: Option<u64>,
-    /// Pages given back under pressure.
-    pub pressure_pages: Option<u64>,
+pub struct GuestReport {
+    /// The guest's statistics of the tier.
+    #[serde(flatten)]
+    pub statistics: GuestTier,
     /// Whether the target cannot be reached for now.
     pub is_stuck: Option<bool>,
-    /// Major faults of the guest.
-    pub major_faults: Option<u64>,
-    /// Pages swapped in.
-    pub swapped_in_pages: Option<u64>,
-    /// Pages swapped out.
-    pub swapped_out_pages: Option<u64>,
 }
 
-impl From<&crate::device::GuestStatistics> for GuestTier {
+impl From<&crate::device::GuestStatistics> for GuestReport {
     fn from(said: &crate::device::GuestStatistics) -> Self {
         let [
             free_bytes,
@@ -226,14 +216,16 @@ impl From<&crate::device::GuestStatistics> for GuestTier {
             swapped_out_pages,
         ] = *said;
         Self {
-            free_bytes,
-            total_bytes,
-            balloon_pages,
-            pressure_pages,
+            statistics: GuestTier {
+                free_bytes,
+                total_bytes,
+                balloon_pages,
+                pressure_pages,
+                major_faults,
+                swapped_in_pages,
+                swapped_out_pages,
+            },
             is_stuck: stuck.map(|value| value != 0),
-            major_faults,
-            swapped_in_pages,
-            swapped_out_pages,
         }
     }
 }

@@ -29,13 +29,13 @@ const PATIENCE: Limits = Limits {
 /// How long files may be looked at for one answer, well below what clients wait for it; the next request goes on.
 const MOST_LOOKING: Duration = Duration::from_millis(500);
 
-/// How long to wait where no connection can be taken (no descriptors left, for one).
+/// How long to wait if no connection can be taken (no descriptors left, for one).
 const PAUSE: Duration = Duration::from_millis(100);
 
 /// Answers requests until `ended` is readable.
 ///
 /// # Errors
-/// Where the kernel refuses to wait.
+/// If the kernel refuses to wait.
 pub(crate) fn serve(
     listener: &UnixListener,
     ended: &EventFd,
@@ -162,7 +162,7 @@ fn lease(shared: &Shared, looked: Option<Looked>) -> Asked {
     asked
 }
 
-/// Pages in the balloons that leave each tier what it shall have.
+/// Pages in the balloons that leave each tier its target size.
 fn targets(config: &Config, now: &[u64], sizes: &[Option<u64>]) -> Result<Vec<u64>, FlexError> {
     if sizes.len() != config.tiers().len() {
         let (n, want) = (sizes.len(), config.tiers().len());

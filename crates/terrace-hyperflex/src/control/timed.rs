@@ -32,7 +32,7 @@ impl<'a> Timed<'a> {
         }
     }
 
-    /// What may be waited for the next byte.
+    /// The longest wait for the next byte.
     fn next(&self) -> Result<Duration> {
         let left = self.end.saturating_duration_since(Instant::now());
         if left.is_zero() {
@@ -69,7 +69,7 @@ impl Write for Timed<'_> {
     }
 }
 
-/// The kernel says `EAGAIN` where a limit of a socket is over.
+/// The kernel says `EAGAIN` if a limit of a socket is over.
 pub(super) fn named(error: Error, what: &str, limit: Duration) -> Error {
     match error.kind() {
         ErrorKind::WouldBlock => late(what, limit),

@@ -18,7 +18,7 @@ type Chain = DescriptorChain<GuestMemoryLoadGuard<GuestMemoryMmap>>;
 const NS_PER_S: u64 = 1_000_000_000;
 
 impl<B: Backing> Device<B> {
-    /// Tells the targets of now, where the driver does not know them and has a buffer for it. Older ones that it was
+    /// Tells the targets of now, if the driver does not know them and has a buffer for it. Older ones that it was
     /// never told are not made up for.
     pub(super) fn tell(&mut self, queue: usize, ring: &Ring, memory: &Memory) {
         if self.is_told() {
@@ -41,6 +41,7 @@ impl<B: Backing> Device<B> {
             let head = chain.head_index();
             let written = chain::writable(chain, memory.deref())
                 .and_then(|buffers| buffers.write(memory.deref(), &event));
+            // A buffer that is of no use is answered too: the driver has it back, and the next one is tried.
             let len = if written.is_ok() {
                 self.told_generation = Some(self.state.generation());
                 self.counters.events += 1;
@@ -56,7 +57,7 @@ impl<B: Backing> Device<B> {
             }
         }
         if answered {
-            self.signal(ring);
+            self.notifications.signal(ring);
         }
     }
 
@@ -73,42 +74,45 @@ impl<B: Backing> Device<B> {
         if interval_s == 0 {
             return None;
         }
-        let due = self.statistics_due_ns.is_some_and(|at| now_ns >= at);
-        let kicked = self
-            .kicked
-            .get_mut(queue)
-            .is_some_and(|kicked| std::mem::replace(kicked, false));
+        // The driver posts anew only after an answer: its buffer is kept until new statistics are wanted.
+        let due = self.statistics.due_ns.is_some_and(|at| now_ns >= at);
+        let kicked = self.notifications.rest(queue);
         if !due && !kicked {
-            return self.statistics_due_ns;
+            return self.statistics.due_ns;
         }
+        // A buffer that is posted from here on brings a kick.
         let _ = ring.enable_notification();
         let memory = memory.memory();
         let Some(chain) = self.next_chain(ring, memory.clone()) else {
-            self.statistics_due_ns = None;
+            self.statistics.due_ns = None;
             return None;
         };
         let head = chain.head_index();
+        // The statistics in it were read when it was posted.
         if due {
-            self.statistics_due_ns = None;
+            self.statistics.due_ns = None;
             if !self.finish(queue, ring, head, 0) {
                 self.counters.broken_rings += 1;
                 return None;
             }
-            // The driver posts in return, which brings a kick only where the ring says so by now; another one may be
+            // The driver posts in return, which brings a kick only if the ring says so by now; another one may be
             // there already.
             let _ = ring.enable_notification();
-            self.signal(ring);
+            self.notifications.signal(ring);
             return self.next_is_there(queue, ring, memory).then_some(now_ns);
         }
         self.read_statistics(chain, memory.deref());
         {
             let mut state = ring.get_mut();
             let ring = state.get_queue_mut();
+            // Not taken: a ring that stops or a process that ends meanwhile finds it where the driver posted it.
+            // Places in a ring begin at 0 again after 65,535.
             let back = ring.next_avail().wrapping_sub(1);
             ring.set_next_avail(back);
         }
         let at = now_ns.saturating_add(u64::from(interval_s) * NS_PER_S);
-        Some(*self.statistics_due_ns.get_or_insert(at))
+        // A driver that kicks once more does not put that off.
+        Some(*self.statistics.due_ns.get_or_insert(at))
     }
 
     fn next_is_there(
@@ -121,6 +125,7 @@ impl<B: Backing> Device<B> {
         let there = self.next_chain(ring, memory).is_some();
         if there {
             ring.get_mut().get_queue_mut().set_next_avail(next);
+            // It may have been posted while no kick was asked for.
             self.kick(queue);
         }
         there
@@ -130,16 +135,14 @@ impl<B: Backing> Device<B> {
         let mut bytes = std::mem::take(&mut self.scratch.bytes);
         let most = MAX_STATISTICS * STATISTIC_BYTES;
         match chain::request(chain, memory, most, &mut bytes) {
+            // A driver expects no answer here: a chain with room for one is no buffer of statistics.
             Ok(None) => {
-                for said in abi::statistics(&bytes, self.tiers.len()) {
+                for said in abi::statistics(&bytes, self.tier_maps().len()) {
                     let pages = self.config.tiers().get(said.tier).map_or(0, |t| t.pages());
+                    // Sums over tiers and VMs are made of these: with a bound for each none overflows.
                     let plausible = said.value <= abi::most_of_statistic(said.tag, pages);
                     self.counters.implausible_statistics += u64::from(!plausible);
-                    let tier = self.statistics.get_mut(said.tier);
-                    if let Some(slot) = tier.and_then(|tier| tier.get_mut(said.tag)) {
-                        // Rather nothing than what was true once.
-                        *slot = plausible.then_some(said.value);
-                    }
+                    self.statistics.take(said, plausible);
                 }
                 self.counters.statistics += 1;
             }

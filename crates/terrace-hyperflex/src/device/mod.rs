@@ -1,16 +1,19 @@
 //! The device: what happens in a turn over its queues.
 //!
 //! Responsible for: which queue is served next and for how long, restarts of the guest, targets. Time is an
-//! argument. Page queues are in `pages.rs`, the memory behind them in `files.rs`, events and statistics in `messages.rs`. It leaves to others: the
-//! vhost-user protocol, the clock, and the control socket.
+//! argument. Page queues are in `pages.rs`, the memory behind them in `ram.rs`, events and statistics in `messages.rs`. It
+//! leaves to others: the vhost-user protocol, the clock, and the control socket.
 //!
 //! Nothing that a guest puts into a ring makes a turn fail: it is counted and answered, or the queue rests until the
 //! next kick.
 
-mod files;
+mod balloons;
 mod leased;
 mod messages;
+mod notifications;
 mod pages;
+mod ram;
+mod statistics;
 #[cfg(test)]
 mod tests;
 
@@ -25,51 +28,53 @@ use crate::abi::{self, MAX_TIERS, QueueRole, STATISTIC_TAGS, TierConfigSpace, qu
 use crate::config::Config;
 use crate::counters::Counters;
 use crate::error::FlexError;
-use crate::lease::Leases;
 use crate::memory::{Backing, GuestFiles};
-use crate::policy::NodePolicy;
-use crate::rate::Bucket;
+use crate::rate::Throttle;
 use crate::ring::{Halt, Memory, Ring};
 use crate::state::State;
-use crate::tier::{Admit, Run, TierMap, admit};
+use crate::tier::{Admit, Run, TierMap};
+use balloons::Balloons;
+use leased::Leasing;
+use notifications::Notifications;
+use ram::Ram;
+use statistics::Statistics;
 
 /// Chains of one page queue in one turn, before the others have theirs.
 const CHAINS_PER_TURN: usize = 16;
 
-/// What the guest said of a tier, by tag, untrusted.
+/// A guest's statistics of a tier, by tag, untrusted.
 pub type GuestStatistics = [Option<u64>; STATISTIC_TAGS];
 
 /// The device of a VM.
 pub struct Device<B = GuestFiles> {
     config: Config,
     state: Arc<State>,
-    tiers: Vec<TierMap>,
-    backing: B,
-    memory: Option<Memory>,
-    admit: Admit,
-    halt: Halt,
-    /// No hypervisor is there any more.
-    ended: bool,
-    /// Pages in each balloon: what the bits add up to.
-    actual: Vec<u64>,
+    balloons: Balloons,
+    ram: Ram<B>,
+    stop: Stop,
     counters: Counters,
-    /// What became of each tier's host node, where it has one.
-    node_policies: Vec<Option<NodePolicy>>,
-    /// Why a tier cannot be resized.
-    problems: Vec<Option<String>>,
-    bucket: Bucket,
-    /// None where nobody pins the memory, by the operator's word.
-    leases: Option<Leases>,
-    /// Of each tier: what was punched and is not answered.
-    open: Vec<leased::OpenChains>,
-    throttled: bool,
-    event_idx: bool,
-    /// Queues that have something, as far as is known.
-    kicked: Vec<bool>,
+    throttle: Throttle,
+    leasing: Leasing,
+    notifications: Notifications,
     told_generation: Option<u32>,
-    statistics: Vec<GuestStatistics>,
-    statistics_due_ns: Option<u64>,
+    statistics: Statistics,
     scratch: Scratch,
+}
+
+/// The reasons to end work.
+#[derive(Default)]
+struct Stop {
+    halt: Halt,
+    /// Whether the hypervisor has gone.
+    has_ended: bool,
+}
+
+impl Stop {
+    /// Whether somebody waits for the work on a ring to end.
+    #[inline]
+    fn is_requested(&self, ring: &Ring) -> bool {
+        self.halt.is_requested() || ring.halt().is_requested()
+    }
 }
 
 /// Buffers of a turn, kept so that no chain allocates.
@@ -86,65 +91,48 @@ impl<B: Backing> Device<B> {
         let count = config.tiers().len();
         let limits = config.limits();
         let mut device = Self {
-            tiers: config.tiers().iter().map(TierMap::new).collect(),
-            actual: Vec::new(),
+            balloons: Balloons::new(&config, Arc::clone(&state)),
             state,
-            backing,
-            memory: None,
-            admit,
-            halt: Halt::default(),
-            ended: false,
+            ram: Ram::new(&config, backing),
+            stop: Stop::default(),
             counters: Counters::default(),
-            node_policies: (config.tiers().iter())
-                .map(|tier| tier.host_node.map(|_| NodePolicy::Waiting))
-                .collect(),
-            problems: vec![None; count],
-            bucket: Bucket::new(limits.entries_per_s),
-            leases: config.needs_leases().then(|| Leases::new(now_ns())),
-            open: (0..count).map(|_| leased::OpenChains::default()).collect(),
-            throttled: false,
-            event_idx: false,
-            kicked: vec![false; queues(count)],
+            throttle: Throttle::new(limits.entries_per_s),
+            leasing: Leasing::new(count, config.needs_leases().then(now_ns)),
+            notifications: Notifications::new(queues(count)),
             told_generation: None,
-            statistics: vec![GuestStatistics::default(); count],
-            statistics_due_ns: None,
+            statistics: Statistics::new(count),
             scratch: Scratch::default(),
             config,
         };
-        device.recount();
-        device.find_undone();
+        // A process that was killed may have punched pages that no look has spoken for.
+        device.leasing.find_undone(&device.state);
         device
-    }
-
-    fn recount(&mut self) {
-        let state = &self.state;
-        self.actual = (0..state.tiers()).map(|i| state.pages_in(i)).collect();
     }
 
     /// Replaces the rule of what is admitted, so that tests see a wrong one found.
     pub fn set_admit(&mut self, admit: Admit) {
-        self.admit = admit;
+        self.balloons.set_admit(admit);
     }
 
-    /// Its description.
+    /// The VM as the command line describes it.
     #[must_use]
     pub fn config(&self) -> &Config {
         &self.config
     }
 
-    /// What survives this process.
+    /// The state that survives this process.
     #[must_use]
     pub fn state(&self) -> &Arc<State> {
         &self.state
     }
 
-    /// Where its tiers are.
+    /// The ranges of the tiers.
     #[must_use]
     pub fn tier_maps(&self) -> &[TierMap] {
-        &self.tiers
+        self.balloons.tiers()
     }
 
-    /// Its counts.
+    /// Counts since the process started.
     #[must_use]
     pub fn counters(&self) -> &Counters {
         &self.counters
@@ -153,13 +141,13 @@ impl<B: Backing> Device<B> {
     /// Pages in each balloon.
     #[must_use]
     pub fn actual(&self) -> &[u64] {
-        &self.actual
+        self.balloons.actual()
     }
 
-    /// What the guest said last, per tier.
+    /// The last statistics of the guest, per tier.
     #[must_use]
     pub fn statistics(&self) -> &[GuestStatistics] {
-        &self.statistics
+        self.statistics.said()
     }
 
     /// Whether the driver knows the targets of now.
@@ -170,36 +158,36 @@ impl<B: Backing> Device<B> {
 
     /// Memory for rings alone; a device over files takes it by [`Device::set_memory`].
     pub fn set_ring_memory(&mut self, memory: Memory) {
-        self.memory = Some(memory);
+        self.ram.set_memory(memory);
     }
 
     /// Says whether the driver asked for event indices.
     pub fn set_event_idx(&mut self, on: bool) {
-        self.event_idx = on;
+        self.notifications.event_idx = on;
     }
 
     /// Whether the hypervisor shares memory.
     #[must_use]
     pub fn is_connected(&self) -> bool {
-        self.memory.is_some()
+        self.ram.memory().is_some()
     }
 
-    /// The wish of who waits for the device that its turn ends.
+    /// The request of who waits for the device that its turn ends.
     #[must_use]
     pub fn halt(&self) -> &Halt {
-        &self.halt
+        &self.stop.halt
     }
 
     /// The hypervisor went away: from here on no queue is served.
     pub fn end(&mut self) {
-        self.ended = true;
+        self.stop.has_ended = true;
     }
 
     /// Any part of the configuration space.
     #[must_use]
     pub fn config_space(&self, offset: u32, len: u32) -> Vec<u8> {
         let targets = self.state.targets();
-        let tiers = self.config.tiers().iter().zip(targets).zip(&self.actual);
+        let tiers = self.config.tiers().iter().zip(targets).zip(self.actual());
         let tiers: Vec<TierConfigSpace> = tiers
             .map(|((tier, target_pages), actual_pages)| TierConfigSpace {
                 target_pages,
@@ -218,7 +206,7 @@ impl<B: Backing> Device<B> {
     /// New targets, in place of those before; `now_s` is the time of day.
     ///
     /// # Errors
-    /// Where they are against the limits of the VM.
+    /// If they are against the limits of the VM.
     pub fn set_targets(&mut self, targets: &[u64], now_s: u32) -> Result<(), FlexError> {
         self.config.check_targets(targets)?;
         self.state.set_targets(targets, now_s);
@@ -228,59 +216,57 @@ impl<B: Backing> Device<B> {
     /// Takes over the balloons of a VM that comes from elsewhere.
     ///
     /// # Errors
-    /// Where they are of another size, against the limits, or the VM runs here already.
+    /// If they are of another size, against the limits, or the VM runs here already.
     pub fn take_over(
         &mut self,
         targets: &[u64],
         balloons: &[PageBitmap],
         now_s: u32,
     ) -> Result<(), FlexError> {
-        if self.memory.is_some() {
+        if self.is_connected() {
             return Err(FlexError::Refused(
                 "the VM runs here already: import before the hypervisor connects".into(),
             ));
         }
-        let fits = balloons.len() == self.tiers.len()
+        let fits = balloons.len() == self.tier_maps().len()
             && (balloons.iter().zip(self.config.tiers())).all(|(b, t)| b.pages() == t.pages());
         if !fits {
             return Err(FlexError::Refused(
                 "the balloons are of a VM with other tiers".into(),
             ));
         }
+        // Targets may be refused: nothing else has changed by then.
         self.set_targets(targets, now_s)?;
+        // With places of before, rings that begin at 0 would be those of a guest that starts anew, which empties the
+        // balloons.
         self.state.forget_rings();
-        for (tier, balloon) in balloons.iter().enumerate() {
-            // Sizes were compared above.
-            let _ = self.state.set_bitmap(tier, balloon);
-        }
-        self.recount();
+        self.balloons.take_over(balloons);
         Ok(())
     }
 
     /// The guest started anew: it owns all of its memory, and nobody has told it anything.
     pub fn reset(&mut self) {
-        let held: u64 = self.actual.iter().sum();
+        let held: u64 = self.actual().iter().sum();
         tracing::info!("the guest started anew; balloons with {held} pages are empty now");
+        // Before the state is emptied, which knows the pages that are to be told of.
         self.forget_open();
-        self.state.reset();
-        self.recount();
+        self.balloons.reset();
+        // The next driver knows neither targets nor what was said to the one before.
         self.told_generation = None;
-        self.statistics.fill(GuestStatistics::default());
-        self.statistics_due_ns = None;
-        self.throttled = false;
+        self.statistics.forget();
+        self.throttle.forget();
     }
 
     /// Notes that a queue has something, or may have.
     pub fn kick(&mut self, queue: usize) {
-        if let Some(kicked) = self.kicked.get_mut(queue) {
-            *kicked = true;
-        }
+        self.notifications.kick(queue);
     }
 
     /// Serves what is there; returns when it wants to be called again without a kick, if ever. A time in the past
     /// means at once.
     pub fn turn(&mut self, now_ns: u64, rings: &[Ring]) -> Option<u64> {
-        let memory = self.memory.clone().filter(|_| !self.ended)?;
+        // A timer may come after the hypervisor went away: nothing is freed in its name then.
+        let memory = self.ram.memory().filter(|_| !self.stop.has_ended)?.clone();
         let mut again: Option<u64> = None;
         let mut want = |at: Option<u64>| {
             again = match (again, at) {
@@ -289,16 +275,20 @@ impl<B: Backing> Device<B> {
             };
         };
         for (queue, ring) in rings.iter().enumerate() {
-            let Some(role) = abi::role(queue, self.tiers.len()) else {
+            let Some(role) = abi::role(queue, self.tier_maps().len()) else {
                 break;
             };
-            if self.must_end(ring) {
+            // Who waits comes first: this thread could have the lock again before the one that waits for it wakes.
+            // What is left is served in the next turn, as no kick may come for it.
+            if self.stop.is_requested(ring) {
                 want(Some(now_ns));
                 continue;
             }
+            // A ring that is started or enabled again brings an event of its own, and its kick is remembered.
             let Some(_work) = ring.work() else {
                 continue;
             };
+            // The work on this ring is held by now: it cannot start anew between this look and its first chain.
             self.follow_rings(rings);
             want(match role {
                 QueueRole::Inflate(_) | QueueRole::Deflate(_) => {
@@ -314,13 +304,7 @@ impl<B: Backing> Device<B> {
         again
     }
 
-    /// Whether somebody waits for the work on a ring to end.
-    #[inline]
-    fn must_end(&self, ring: &Ring) -> bool {
-        self.halt.is_wished() || ring.halt().is_wished()
-    }
-
-    /// Sees from where the rings stand whether they are those of before. A ring that is back at 0 belongs to a
+    /// Tells by the places of the rings whether they are those of before. A ring that is back at 0 belongs to a
     /// driver that started anew; any other place is what the hypervisor says after a restart of this process. Rings
     /// may start while others are served, so this comes before each of them.
     fn follow_rings(&mut self, rings: &[Ring]) {
@@ -334,6 +318,7 @@ impl<B: Backing> Device<B> {
             stand.next == 0 && before != 0 && before != u16::MAX
         };
         if stand.iter().enumerate().any(is_new) {
+            // Comes before places are noted, since it forgets them.
             self.reset();
         }
         for (queue, stand) in stand.iter().enumerate() {
@@ -347,16 +332,17 @@ impl<B: Backing> Device<B> {
         }
     }
 
-    /// A chain is about to be worked on: whether a process before this one had begun it.
+    /// Notes a chain as begun; whether a process before this one had begun it.
     fn begin(&mut self, queue: usize, role: QueueRole, position: u16) -> bool {
         let begun = self.state.in_flight(queue) == Some(position);
         if let QueueRole::Inflate(tier) = role {
             if begun && self.state.is_from_empty(queue) {
                 // The first chain of a driver, and now perhaps that of the next one, whose pages the marks are not.
-                self.state.put_all(tier, 0, u64::MAX, false);
-                self.recount();
+                self.balloons.empty(tier);
             }
-            let is_empty = self.actual.get(tier) == Some(&0);
+            let is_empty = self.actual().get(tier) == Some(&0);
+            // Noted before the chain is: a process that is killed in between leaves no chain with what was noted of
+            // another.
             self.state.set_from_empty(queue, is_empty);
         }
         self.state.set_in_flight(queue, Some(position));
@@ -366,12 +352,16 @@ impl<B: Backing> Device<B> {
     /// Leaves a chain that was undone in its ring, as if it had not been looked at.
     fn leave(&mut self, queue: usize, ring: &Ring, position: u16) {
         ring.get_mut().get_queue_mut().set_next_avail(position);
+        // Nothing of it is done, so nothing of it may count as done if this process is killed now.
         self.state.set_in_flight(queue, None);
         self.counters.undone_chains += 1;
     }
 
-    /// Answers a chain and notes how far the ring is; false where the ring is not there.
+    /// Answers a chain and notes how far the ring is; false if the ring is not there.
     fn finish(&self, queue: usize, ring: &Ring, head: u16, len: u32) -> bool {
+        // Answered first. A process that is killed in between leaves a ring one further than its note, which
+        // `follow_rings` knows. The other way round the chain would be taken for a new one, whose pages are refused
+        // as in the balloon already.
         let answered = ring.add_used(head, len).is_ok();
         self.note_position(queue, ring);
         answered
@@ -382,15 +372,6 @@ impl<B: Backing> Device<B> {
         self.state.set_position(queue, next);
         self.state.set_in_flight(queue, None);
     }
-
-    /// Interrupts the guest where it asked for that.
-    fn signal(&self, ring: &Ring) {
-        let wanted = !self.event_idx || ring.needs_notification().unwrap_or(true);
-        if wanted {
-            // A full eventfd is a signal that was not looked at yet.
-            let _ = ring.signal_used_queue();
-        }
-    }
 }
 
 /// The time of day, ns: a number that no device before this one came to.
@@ -399,7 +380,7 @@ fn now_ns() -> u64 {
     now.map_or(0, |now| u64::try_from(now.as_nanos()).unwrap_or(u64::MAX))
 }
 
-/// Where a ring that is set up stands.
+/// The place of a ring that is set up.
 #[derive(Clone, Copy)]
 struct Stand {
     next: u16,

@@ -37,7 +37,7 @@ pub(super) enum Drained {
     Throttled(u64),
 }
 
-/// What became of a chain's entries.
+/// The outcome of a chain's entries.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Taken {
     pub taken: u32,
@@ -54,10 +54,11 @@ impl<B: Backing> Device<B> {
         ring: &Ring,
         memory: &Memory,
     ) -> Option<u64> {
-        if !self.kicked.get(queue).copied().unwrap_or(false) {
+        if !self.notifications.is_kicked(queue) {
             return None;
         }
         let memory = memory.memory();
+        // A queue that never empties keeps the others waiting no longer than this.
         let mut left = CHAINS_PER_TURN;
         let mut served = false;
         let again = loop {
@@ -65,44 +66,41 @@ impl<B: Backing> Device<B> {
             let _ = ring.disable_notification();
             let before = left;
             let drained = match role {
-                QueueRole::Inflate(tier) if self.leases.is_some() => {
+                QueueRole::Inflate(tier) if self.leasing.is_needed() => {
                     self.drain_leased(now_ns, (queue, tier), ring, &memory, &mut left)
                 }
                 _ => self.drain(now_ns, queue, role, ring, &memory, &mut left),
             };
             served |= left < before;
             match drained {
+                // The queue stays kicked here and in the next two: chains are left for which no kick may come.
                 Drained::More | Drained::Halted => break Some(now_ns),
                 Drained::Throttled(at) => break Some(at),
                 Drained::Waiting(at) => break at,
+                // The queue stays kicked: the answer to a look brings a turn, in which its chains are answered.
                 Drained::Open if !ring.enable_notification().unwrap_or(false) => break None,
                 Drained::Ended => {
-                    self.rest(queue);
+                    self.notifications.rest(queue);
                     break None;
                 }
                 Drained::Broken => {
                     self.counters.broken_rings += 1;
-                    self.rest(queue);
+                    self.notifications.rest(queue);
                     break None;
                 }
                 // The driver may have posted while notifications were off: without a second look the queue stalls.
                 Drained::Empty if !ring.enable_notification().unwrap_or(false) => {
-                    self.rest(queue);
+                    self.notifications.rest(queue);
                     break None;
                 }
                 Drained::Empty | Drained::Open => {}
             }
         };
         if served {
-            self.signal(ring);
+            // Once for all chains of the turn, which is one interrupt in the guest.
+            self.notifications.signal(ring);
         }
         again
-    }
-
-    fn rest(&mut self, queue: usize) {
-        if let Some(kicked) = self.kicked.get_mut(queue) {
-            *kicked = false;
-        }
     }
 
     /// Serves chains until there are none, `left` is used up, or the guest has had its rate.
@@ -119,21 +117,24 @@ impl<B: Backing> Device<B> {
         M: Deref<Target = GuestMemoryMmap> + Clone,
     {
         loop {
+            // All that may end the round comes before a chain is taken: nothing has to be put back.
             if *left == 0 {
                 return Drained::More;
             }
-            if self.must_end(ring) {
+            if self.stop.is_requested(ring) {
                 return Drained::Halted;
             }
             if let Some(at) = self.throttle(now_ns) {
                 return Drained::Throttled(at);
             }
             let mut state = ring.get_mut();
+            // The chain is known by this place if it is put back, or if this process is killed.
             let position = state.get_queue().next_avail();
             let chain = match state.get_queue_mut().iter(memory.clone()) {
                 Ok(mut heads) => heads.next(),
                 Err(_) => return Drained::Broken,
             };
+            // The answer takes this lock again.
             drop(state);
             let Some(chain) = chain else {
                 return Drained::Empty;
@@ -144,6 +145,7 @@ impl<B: Backing> Device<B> {
                 self.leave(queue, ring, position);
                 return Drained::Halted;
             };
+            // A chain that was undone is none of these: it will be served again.
             *left -= 1;
             if !self.finish(queue, ring, head, len) {
                 return Drained::Broken;
@@ -151,15 +153,15 @@ impl<B: Backing> Device<B> {
         }
     }
 
-    /// When the guest may have more, where it has had its rate.
+    /// The time from which on the guest may have more, if it has had its rate.
     pub(super) fn throttle(&mut self, now_ns: u64) -> Option<u64> {
-        let at = self.bucket.next_ns(now_ns);
-        let was = std::mem::replace(&mut self.throttled, at.is_some());
+        let was = self.throttle.is_on();
+        let at = self.throttle.next_ns(now_ns);
         self.counters.throttled += u64::from(at.is_some() && !was);
         at
     }
 
-    /// Works on a chain; returns the length of its answer, or `None` where it was told to end and undid all of it.
+    /// Works on a chain; returns the length of its answer, or `None` if it was told to end and undid all of it.
     fn chain<M>(
         &mut self,
         role: QueueRole,
@@ -186,7 +188,8 @@ impl<B: Backing> Device<B> {
             }
             Ok(_) | Err(Malformed) => {
                 self.counters.malformed_chains += 1;
-                self.bucket.take(1);
+                // Nonsense is paid for too: it costs the device a look at the chain.
+                self.throttle.take(1);
                 Some(0)
             }
         };
@@ -194,7 +197,7 @@ impl<B: Backing> Device<B> {
         len
     }
 
-    /// Takes entries into the balloon or out of it, or none where it is told to end. `begun`: a process before this
+    /// Takes entries into the balloon or out of it, or none if it is told to end. `begun`: a process before this
     /// one may have done part of it, so that what looks done counts as taken.
     fn entries(
         &mut self,
@@ -211,7 +214,8 @@ impl<B: Backing> Device<B> {
         let mut taken = Taken::default();
         let mut runs = std::mem::take(&mut self.scratch.runs);
         runs.clear();
-        self.bucket.take(1 + (bytes.len() / ENTRY_BYTES) as u64);
+        // By entries and not by pages: each may be a hole of its own, whatever its size.
+        self.throttle.take(1 + (bytes.len() / ENTRY_BYTES) as u64);
         for word in bytes.as_chunks::<ENTRY_BYTES>().0 {
             match self.entry(tier, inflate, begun, Entry(u64::from_le_bytes(*word))) {
                 Ok((region, run)) => {
@@ -228,12 +232,14 @@ impl<B: Backing> Device<B> {
         let done = if inflate {
             self.free(tier, ring, &mut runs).map(|kept| {
                 let lost = kept.entries;
+                // They were marked, and are out of the balloon again: the driver has to hear that they are its own.
                 taken.taken -= lost;
                 taken.refused += lost;
                 self.counters.refuse(Refusal::Punch, lost.into());
                 self.counters.inflated_pages += pages - kept.pages;
             })
         } else {
+            // Nothing is done to the memory: the host gives pages anew when the guest uses them.
             self.counters.deflated_pages += pages;
             Some(())
         };
@@ -249,41 +255,39 @@ impl<B: Backing> Device<B> {
         begun: bool,
         entry: Entry,
     ) -> Result<(usize, Run), Refusal> {
-        let map = self.tiers.get(tier).ok_or(Refusal::Outside)?;
-        let run = (self.admit)(map, self.config.orders(), entry)?;
-        let region = self.backing.region_of(&run).ok_or(Refusal::Backing)?;
+        let run = self.balloons.admit(tier, entry)?;
+        // Of a huge page no part can be given back, and a hole is in one file.
+        let region = self.ram.region_of(&run).ok_or(Refusal::Backing)?;
         // A process may have been killed in the middle of marking them.
         if begun || self.state.all_are(tier, run.first, run.pages, !inflate) {
-            self.mark(tier, &run, inflate);
+            // Entry by entry: a page that a new chain names twice is refused the second time.
+            self.balloons.mark(tier, &run, inflate);
             Ok((region, run))
         } else {
             Err(Refusal::Duplicate)
         }
     }
 
-    /// Puts all pages of a run into the balloon (`on`), or takes them out, whichever are there already.
-    pub(super) fn mark(&mut self, tier: usize, run: &Run, on: bool) {
-        let before = self.state.count(tier, run.first, run.pages);
-        self.state.put_all(tier, run.first, run.pages, on);
-        if let Some(actual) = self.actual.get_mut(tier) {
-            let after = if on { run.pages } else { 0 };
-            *actual = (*actual + after).saturating_sub(before);
-        }
-    }
-
     /// Gives runs back to the host, neighbours together; returns what the kernel did not take, out of the balloon
     /// again. Told to end, it takes all of them out, for those that are gone already are the guest's still: `None`.
     fn free(&mut self, tier: usize, ring: &Ring, runs: &mut [(usize, Run)]) -> Option<Kept> {
+        // Neighbours become one hole, in whatever order the guest names them: one call of the kernel instead of one
+        // for each page.
         runs.sort_unstable_by_key(|(_, run)| run.gpa);
         let mut kept = Kept::default();
         for (region, whole, entries) in groups(runs) {
-            if self.must_end(ring) {
-                runs.iter().for_each(|(_, run)| self.mark(tier, run, false));
+            if self.stop.is_requested(ring) {
+                // All of them: a driver that starts anew finds nothing of the chain, and one that goes on has it done
+                // anew.
+                for (_, run) in runs.iter() {
+                    self.balloons.mark(tier, run, false);
+                }
                 return None;
             }
             self.counters.holes += 1;
-            if !self.backing.free(region, &whole) {
-                self.mark(tier, &whole, false);
+            if !self.ram.free(region, &whole) {
+                // A page that has its memory still is in no balloon, or the guest would be said to be dishonest.
+                self.balloons.mark(tier, &whole, false);
                 kept.entries += u32::try_from(entries).unwrap_or(u32::MAX);
                 kept.pages += whole.pages;
             }
@@ -306,7 +310,7 @@ pub(super) fn groups(runs: &[(usize, Run)]) -> impl Iterator<Item = (usize, Run,
     })
 }
 
-/// What the host did not get.
+/// The part of a chain that the host did not get back.
 #[derive(Default)]
 struct Kept {
     entries: u32,
@@ -317,6 +321,7 @@ pub(super) fn write_answer(memory: &GuestMemoryMmap, at: GuestAddress, taken: Ta
     let answer = [taken.taken.to_le_bytes(), taken.refused.to_le_bytes()];
     match memory.write_slice(answer.as_flattened(), at) {
         Ok(()) => 8,
+        // The memory may be another one since the chain was read, if the chain waited for a look.
         Err(_) => 0,
     }
 }

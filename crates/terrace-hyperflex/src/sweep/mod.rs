@@ -22,7 +22,7 @@ const BLOCK_BYTES: u64 = 512;
 /// Runs of claimed pages that are looked at a second time while the queues wait, a system call each.
 const MOST_SECOND_LOOKS: usize = 4096;
 
-/// What is looked at.
+/// The files, tiers and state that a sweep goes over.
 pub(crate) struct Place<'a> {
     pub files: &'a GuestFiles,
     pub maps: &'a [TierMap],
@@ -42,12 +42,12 @@ pub(crate) struct Sweeps {
 #[derive(Debug, Default)]
 struct OfTier {
     going: Option<Sweep>,
-    /// What the last whole one said, and when it began.
+    /// The result of the last whole sweep, and when it began.
     verdict: Option<(Verified, Instant)>,
 }
 
 impl Sweeps {
-    /// What the last whole sweep of each tier said, and when it began.
+    /// The result of the last whole sweep of each tier, and when it began.
     pub fn verdicts(&self) -> impl Iterator<Item = Option<(Verified, Instant)>> {
         self.tiers.iter().map(|tier| tier.verdict)
     }
@@ -139,7 +139,7 @@ impl Sweep {
         Some(file)
     }
 
-    /// What all of it comes to.
+    /// The result of the whole sweep.
     fn said(&self, map: &TierMap) -> Verified {
         let mut seen = self.seen;
         for file in self.files.values() {
@@ -197,7 +197,7 @@ impl<G, H: Fn() -> G, T: Fn() -> bool> Look<'_, H, T> {
         self.place.state.count(self.number, from, pages)
     }
 
-    /// Where no file can be seen nothing is known to be gone.
+    /// Skips a part of which no file can be seen: all that the guest claims there counts as kept.
     fn skip(&self, sweep: &mut Sweep, to: u64) {
         if sweep.next < to {
             sweep.seen.claimed_pages += self.claimed(sweep.next, to);

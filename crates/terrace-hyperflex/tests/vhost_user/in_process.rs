@@ -178,9 +178,9 @@ fn statistics_of_the_guest_arrive_and_the_next_ones_are_asked_for() {
     host.kick(5);
     wait_for("statistics", || {
         let guest = client.status(false).unwrap().tiers[1].guest;
-        guest.free_bytes == Some(4096) && guest.is_stuck == Some(true)
+        guest.statistics.free_bytes == Some(4096) && guest.is_stuck == Some(true)
     });
-    wait_for("the wish for more", || {
+    wait_for("the request for more", || {
         !host.drivers[5].answered().is_empty()
     });
     drop(host);

@@ -1,4 +1,4 @@
-//! What a device that ended left behind.
+//! The traces that a device leaves behind when it ends.
 
 use std::path::Path;
 

@@ -163,7 +163,7 @@ impl Guest {
         pages
     }
 
-    /// What the device says once it has come to the end of its turn, whatever that does.
+    /// The device's status once it has come to the end of its turn, whatever that does.
     fn status(&self) -> Status {
         self.client().status(true).unwrap()
     }

@@ -18,7 +18,7 @@ use terrace_testkit::front_end::{Hypervisor, PAGE, args, start, wait_for};
 const STEPS: u64 = 150;
 const PAGE_QUEUES: usize = 2 * TIERS;
 
-/// What the hypervisor does next.
+/// The hypervisor's next step.
 #[derive(Clone, Copy, Debug)]
 enum Step {
     /// Stops the rings of a tier and starts them where they were.

@@ -1,5 +1,5 @@
-//! The guest's top-level tables: what proves one that a register names, and the others, found by the half that they
-//! share with it.
+//! The guest's top-level tables: the proof of the one that a register names, and the others, found by the kernel half
+//! that they share with it.
 //!
 //! A register's CR3 is a claim: while a virtual CPU runs a nested guest hypervisors report that guest's, and by the
 //! time it is read here its process may have ended. So a table counts once Linux's direct map proves it
@@ -28,17 +28,17 @@ use crate::paging::Paging;
 pub struct Proven {
     /// The table; with page-table isolation the kernel's one of the two.
     pub root: Gfn,
-    /// Its kernel half.
+    /// The table's kernel half.
     pub half: KernelHalf,
-    /// What proves it.
+    /// The direct map that proves the table.
     pub map: DirectMap,
 }
 
-/// Proves the top-level table that a register names. `known` says where the direct map of a kernel half was found
+/// Proves the top-level table that a register names. `known` gives the direct map that was found for a kernel half
 /// before, so that it need not be looked for; it is checked all the same.
 ///
 /// # Errors
-/// Where neither the table nor its partner is proven: the table's own error.
+/// If neither the table nor its partner is proven: the table's own error.
 pub fn prove<M: GuestTables>(
     memory: &M,
     paging: Paging,

@@ -1,5 +1,5 @@
-//! A guest that maps, unmaps and touches pages between scans: what a scan says was accessed must be
-//! exactly what was accessed since it was last re-armed, pruned or not.
+//! A guest that maps, unmaps and touches pages between scans: a scan must report as accessed exactly what was
+//! accessed since it was last re-armed, pruned or not.
 #![allow(
     clippy::unwrap_used,
     clippy::cast_possible_truncation,
@@ -25,9 +25,9 @@ struct Guest {
     paging: Paging,
     roots: Vec<Gfn>,
     next_table: u64,
-    /// Leaf entries by where they are (a shared table's leaves are there once), with what they map.
+    /// Leaf entries by table and index (a shared table's leaves are there once), with what they map.
     leaves: BTreeMap<(u64, usize), Leaf>,
-    /// Those that were accessed since their last clearing.
+    /// Leaf entries that were accessed since their last clearing.
     accessed: BTreeSet<(u64, usize)>,
 }
 
@@ -103,7 +103,7 @@ impl Guest {
             .is_some_and(|(frame, index)| load(&self.memory, frame, index) & PRESENT != 0)
     }
 
-    /// Where the entry for `at` in a table of `level` is.
+    /// The frame of the table of `level` that holds the entry for `at`, and the index there.
     fn slot_at(&self, space: Paging, at: Vpn, level: u8) -> Option<(u64, usize)> {
         let mut frame = space.root().0;
         for l in (level..=space.levels()).rev() {

@@ -66,8 +66,8 @@ fn fill_with_data(memory: &SimulatedMemory, frame: u64) {
     }
 }
 
-/// Scans while the guest takes the entry in table `cut` away and reuses `freed` as soon as the scan
-/// looks up table `at`. Returns what was in memory right after that.
+/// Scans while the guest takes the entry in table `cut` away and reuses `freed` as soon as the scan looks up table
+/// `at`. Returns the words in memory right after that.
 fn scan_cutting(
     memory: &SimulatedMemory,
     at: u64,
@@ -190,7 +190,8 @@ fn scan_both(memory: &SimulatedMemory, is_live: impl Fn(Gfn) -> bool) -> ScanAns
     Scanner::new(FRAMES).scan_checked(memory, paging(4, 1), &roots, &request, is_live)
 }
 
-/// Runs out of time at the question that `left` counts down to, and keeps what was in memory then.
+/// A guard that runs out of time at the question that `left` counts down to, and keeps the words in memory at that
+/// moment.
 struct Late<'a> {
     memory: &'a SimulatedMemory,
     left: Cell<u32>,
@@ -216,7 +217,7 @@ impl Guard for Late<'_> {
     }
 }
 
-/// Believes every root, of a guest that is Linux.
+/// A guard that believes every root, of a guest that is Linux.
 struct Linux;
 
 impl Guard for Linux {

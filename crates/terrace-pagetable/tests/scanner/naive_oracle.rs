@@ -46,7 +46,7 @@ impl Case {
         self.random.next_u64() % end
     }
 
-    /// Some tables dense, some sparse, one entry in a few of each hostile kind.
+    /// Fills the tables: some dense, some sparse, one entry in a few of each hostile kind.
     fn fill(&mut self) {
         for table in 0..self.tables {
             let entries = [4, 30, 512][self.below(3) as usize];
@@ -106,7 +106,7 @@ fn scans_that_tell_writes_equal_those_of_the_naive_walker() {
     assert!(written > crate::common::cases(), "the cases say nothing");
 }
 
-/// Pages that were found accessed, and written.
+/// Number of pages that were found accessed, and written.
 fn scans_equal(writes: bool) -> (u64, u64) {
     let (mut pages_seen, mut pages_written) = (0, 0);
     for seed in 0..crate::common::cases() {

@@ -1,8 +1,8 @@
 //! A guest that frees table pages, reuses them for data and makes tables of them again while it is
 //! scanned, as a storm of forks does: no word of data may ever change.
 //!
-//! What compare-exchange of whole entries guarantees: a word that does not look like a present user
-//! entry with A set at the moment of the write is never altered, and one that does can lose A alone.
+//! The guarantee of compare-exchange of whole entries: a word that does not look like a present user entry with A set
+//! at the moment of the write is never altered, and one that does can lose A alone.
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};

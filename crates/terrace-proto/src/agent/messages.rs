@@ -1,4 +1,4 @@
-//! What agent and host tell each other.
+//! The messages between agent and host.
 
 use std::fmt;
 
@@ -49,7 +49,7 @@ fn at_most(what: &'static str, got: u64, most: u64) -> Result<(), OutOfBounds> {
     }
 }
 
-/// Who does what for the guest's memory.
+/// The mode: who does what for the guest's memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
 pub enum Mode {
     /// The agent finds hot pages and moves them.
@@ -80,7 +80,7 @@ pub struct Versions {
 }
 
 impl Versions {
-    /// What this code speaks.
+    /// The protocol versions that this code speaks.
     pub const OURS: Self = Self {
         oldest: VERSION,
         newest: VERSION,
@@ -118,7 +118,7 @@ impl fmt::Display for Versions {
 /// The agent begins.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Hello {
-    /// What it speaks.
+    /// The protocol versions that the agent speaks.
     pub versions: Versions,
     /// A number that the welcome repeats, so that an answer to an earlier agent is not taken for ours.
     pub session: u64,
@@ -129,11 +129,11 @@ pub struct Hello {
 /// One NUMA node of the guest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct NodeMemory {
-    /// Its number.
+    /// The node's number.
     pub node: u32,
     /// The tier that it is part of, as the guest sees it.
     pub tier: TierId,
-    /// Its memory, bytes.
+    /// The node's memory, bytes.
     pub total_bytes: u64,
     /// Free of that, bytes.
     pub free_bytes: u64,
@@ -165,27 +165,27 @@ pub struct Faults {
     pub swap_out_pages: u64,
 }
 
-/// What the agent itself takes.
+/// The agent's own cost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Cost {
     /// CPU time since its start, ns.
     pub cpu_ns: u64,
-    /// Its resident memory, bytes.
+    /// Resident memory of the agent, bytes.
     pub resident_bytes: u64,
 }
 
-/// What really runs at each stage of the loop.
+/// The mechanism that really runs at each stage of the loop.
 #[derive(Clone, Debug, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Mechanism {
-    /// What sees accesses: `pebs`, `ibs`, `damon`; empty where nothing does.
+    /// The source of accesses: `pebs`, `ibs`, `damon`; empty if there is none.
     pub sampler: Text<32>,
-    /// What estimates and chooses, such as `hyperplace`.
+    /// The policy that estimates and chooses, such as `hyperplace`.
     pub policy: Text<32>,
-    /// What moves pages, such as `move_pages, symmetric exchange`.
+    /// The way in which pages move, such as `move_pages, symmetric exchange`.
     pub mover: Text<48>,
 }
 
-/// What the agent did since its start.
+/// Counters of the agent since its start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Activity {
     /// Epochs that ended.
@@ -205,25 +205,25 @@ pub struct Activity {
 pub struct Report {
     /// Nodes with memory, ascending.
     pub nodes: Vec<NodeMemory>,
-    /// Memory pressure, where the kernel tells it.
+    /// Memory pressure, if the kernel tells it.
     pub pressure: Option<Pressure>,
     /// Faults and swap of the whole guest.
     pub faults: Faults,
-    /// What the agent takes.
+    /// The agent's own cost.
     pub cost: Cost,
-    /// How it works.
+    /// The mechanisms at work.
     pub mechanism: Mechanism,
-    /// What it did.
+    /// The agent's counters.
     pub activity: Activity,
-    /// What it does: the host's wish as far as the agent follows it, or its own configuration.
+    /// The mode in force: the host's instruction as far as the agent follows it, or its own configuration.
     pub mode: Mode,
-    /// It neither samples nor moves for now.
+    /// Sampling and moves are paused.
     pub paused: bool,
-    /// The limits that it keeps.
+    /// The limits that the agent keeps.
     pub budgets: Budgets,
-    /// Frames of the host that it took, in coordinated mode.
+    /// Frames of the host that the agent took, in coordinated mode.
     pub frames_taken: u64,
-    /// Frames of the host that it refused.
+    /// Frames of the host that the agent refused.
     pub frames_refused: u64,
 }
 
@@ -255,7 +255,7 @@ impl Heartbeat {
     /// A heartbeat; `time` is the guest's monotonic clock.
     ///
     /// # Errors
-    /// Where the report is out of bounds.
+    /// If the report is out of bounds.
     pub fn new(sequence: u64, time: Tick, report: Report) -> Result<Self, OutOfBounds> {
         at_most("nodes", report.nodes.len() as u64, MAX_NODES as u64)?;
         for node in &report.nodes {
@@ -292,14 +292,14 @@ impl Heartbeat {
         self.time
     }
 
-    /// What it says.
+    /// The heartbeat's report.
     #[must_use]
     pub fn report(&self) -> &Report {
         &self.report
     }
 }
 
-/// What the agent may spend.
+/// Limits on what the agent may spend.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "(u64, u8)", into = "(u64, u8)")]
 pub struct Budgets {
@@ -311,7 +311,7 @@ impl Budgets {
     /// Moves of `bytes_per_s` (at most 1 TiB/s; 0: none at all), and `cpu_percent` (1 to 100) of one CPU.
     ///
     /// # Errors
-    /// Where a value is out of range.
+    /// If a value is out of range.
     pub fn new(bytes_per_s: u64, cpu_percent: u8) -> Result<Self, OutOfBounds> {
         Self::try_from((bytes_per_s, cpu_percent))
     }
@@ -398,7 +398,7 @@ impl Frames {
     /// Frames of one decision; a later one has a greater generation. At most [`MAX_FRAMES`] together.
     ///
     /// # Errors
-    /// Where there are more, or one is above [`GREATEST_GFN`].
+    /// If there are more, or one is above [`GREATEST_GFN`].
     pub fn new(generation: u64, promote: Vec<Gfn>, demote: Vec<Gfn>) -> Result<Self, OutOfBounds> {
         let len = promote.len().saturating_add(demote.len());
         at_most("frames", len as u64, MAX_FRAMES as u64)?;
@@ -412,7 +412,7 @@ impl Frames {
         })
     }
 
-    /// Which decision they are part of.
+    /// The generation of the decision that the frames are part of.
     #[must_use]
     pub fn generation(&self) -> u64 {
         self.generation
@@ -434,9 +434,9 @@ impl Frames {
 /// From the agent to the host.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum AgentMessage {
-    /// It begins.
+    /// The first message of a connection.
     Hello(Hello),
-    /// It lives.
+    /// A sign of life, with the agent's report.
     Heartbeat(Box<Heartbeat>),
 }
 
@@ -447,21 +447,21 @@ pub enum HostMessage {
     Welcome {
         /// The version.
         version: u16,
-        /// That of the hello.
+        /// The session number of the hello.
         session: u64,
     },
     /// The agent may not speak.
     Refused {
-        /// That of the hello.
+        /// The session number of the hello.
         session: u64,
-        /// Why.
+        /// The reason, a sentence.
         reason: Text<200>,
     },
-    /// Who does what.
+    /// The mode, which says who does what.
     Mode(Mode),
     /// Neither sample nor move, or go on.
     Pause(bool),
-    /// What may be spent.
+    /// New budgets.
     Budgets(Budgets),
     /// Pages to move.
     Frames(Frames),

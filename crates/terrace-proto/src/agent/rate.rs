@@ -1,4 +1,4 @@
-//! How much may come in a time.
+//! A limit on how much may come in a time.
 
 use std::time::Duration;
 
@@ -25,7 +25,7 @@ impl Allowance {
         }
     }
 
-    /// What may still come now.
+    /// The number of messages that may still come at this time.
     pub fn left(&mut self, now: Tick) -> u64 {
         let passed = now.since(self.counted_to).as_nanos();
         let more = passed.saturating_mul(self.per_s.into()) / 1_000_000_000;
@@ -43,7 +43,7 @@ impl Allowance {
         self.left
     }
 
-    /// Takes so many out; `false` where there were fewer, and nothing is left then.
+    /// Takes so many out; `false` if there were fewer, and nothing is left then.
     pub fn take(&mut self, now: Tick, count: u64) -> bool {
         let left = self.left(now);
         self.left = left.saturating_sub(count);

@@ -1,4 +1,4 @@
-//! Sizes of VMs, tier by tier: what resizes a VM says of itself, what is ordered, and what comes of it.
+//! Sizes of VMs, tier by tier: reports of the providers that resize VMs, orders to them, and the outcomes.
 //!
 //! All sizes are bytes, and lists of tiers begin with the fastest.
 
@@ -16,30 +16,30 @@ pub const MOST_TIERS: usize = TierId::MAX;
 /// Something that can resize a VM, as it is found.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ProviderSpec {
-    /// Its id.
+    /// The provider's id.
     pub provider: ProviderId,
     /// The VM's name.
     pub vm: String,
     /// The operator configured it, so that it counts before it has answered.
     pub is_configured: bool,
-    /// Nobody waits for it: as long as it does not answer, nothing is said of it.
+    /// Nobody waits for the provider: as long as it does not answer, nothing is said of it.
     pub is_quiet: bool,
-    /// The host's nodes behind its tiers by the operator's word; empty: not said.
+    /// The host's nodes behind the provider's tiers, as the operator configured them; empty: not configured.
     pub host_nodes: Vec<u32>,
 }
 
-/// What resizes a VM.
+/// The mechanism that resizes a VM.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Mechanism {
-    /// Which.
+    /// The kind of mechanism.
     pub kind: ProviderKind,
-    /// In words, to stand after "by": `HyperFlex`, `virtio-mem in 2 MiB blocks`.
+    /// The mechanism in words, to stand after "by": `HyperFlex`, `virtio-mem in 2 MiB blocks`.
     pub words: String,
-    /// Its address, for people: a control socket, a monitor.
+    /// The address at which the mechanism is asked, for people: a control socket, a monitor.
     pub at: String,
 }
 
-/// The mechanisms that there are. New ones are added at the end: their position is their number in the log.
+/// All mechanisms. New ones are added at the end: their position is their number in the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ProviderKind {
     /// A device of ours with one balloon per tier.
@@ -51,7 +51,7 @@ pub enum ProviderKind {
 }
 
 impl ProviderKind {
-    /// The API's name of it.
+    /// The mechanism's name in the API.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -61,62 +61,63 @@ impl ProviderKind {
         }
     }
 
-    /// Memory may be taken away although a device is passed through: with virtio-mem QEMU unmaps from the device
-    /// what the guest unplugs, and refuses devices for which it cannot.
+    /// Whether memory may be taken away although a device is passed through: with virtio-mem QEMU unmaps from the
+    /// device what the guest unplugs, and refuses devices for which it cannot.
     #[must_use]
     pub fn frees_pinned(self) -> bool {
         self == Self::VirtioMem
     }
 
-    /// What the guest claims to have given back counts as gone only once the host's memory agreed: such a guest may
-    /// keep it. QEMU takes it by itself.
+    /// Whether memory that the guest claims to have given back counts as gone only once a look at the host's memory
+    /// confirmed it. HyperFlex needs that: its guest may keep the memory. With the other mechanisms QEMU itself takes
+    /// the memory.
     #[must_use]
     pub fn needs_proof(self) -> bool {
         self == Self::HyperFlex
     }
 
-    /// It resizes each tier for itself.
+    /// Whether the mechanism resizes each tier separately.
     #[must_use]
     pub fn knows_tiers(self) -> bool {
         self != Self::Balloon
     }
 }
 
-/// A provider that is to be looked at.
+/// A request to look at a provider.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LookRequest {
-    /// Which.
+    /// The provider to look at.
     pub provider: ProviderId,
     /// Echoed in the report.
     pub number: u64,
     /// The host's memory behind the VM is looked at as well, even if that costs more.
     pub verify: bool,
-    /// Somebody waits for sizes: the report says what the host has free.
+    /// Somebody waits for sizes: the report names the host's free memory.
     pub is_awaited: bool,
 }
 
-/// How a provider stands, and what the host says of the hypervisor's process.
+/// A provider's state, and what the host says of the hypervisor's process.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ProviderReport {
-    /// Which.
+    /// The provider that was looked at.
     pub provider: ProviderId,
     /// The [`LookRequest`]'s number.
     pub number: u64,
-    /// What it is; none: not known yet.
+    /// The provider's mechanism; `None` if it is not known yet.
     pub mechanism: Option<Mechanism>,
-    /// How it stands.
+    /// The provider's state, or why it is not known.
     pub status: Result<ProviderStatus, ProviderError>,
     /// The host's memory was asked for.
     pub verify: bool,
     /// Memory of the hypervisor's process.
     pub resident: Option<ResidentMemory>,
-    /// What pins the VM's memory; an error: why that is not known.
+    /// The device that pins the VM's memory; `None` if there is none; an error, in words, if that is not known.
     pub pinned_by: Result<Option<String>, String>,
-    /// Who else has the VM's RAM.
+    /// The other processes that have the VM's RAM.
     pub held_by: OtherUsers,
-    /// The last order that it was given before; 0: none.
+    /// The last order that the provider was given before the look; 0: none.
     pub order: OrderId,
-    /// What the host has free, if that was wanted.
+    /// Free memory of the host's nodes, if the request asked for it.
     pub host: Vec<NodeMemory>,
 }
 
@@ -137,14 +138,14 @@ impl ResidentMemory {
     }
 }
 
-/// Which processes, besides the hypervisor and its device, have a VM's RAM and may have pinned it.
+/// Processes, besides the hypervisor and its device, that have a VM's RAM and may have pinned it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum OtherUsers {
-    /// None.
+    /// There is no such process.
     Nobody,
-    /// One, in words that begin a sentence.
+    /// There is at least one, in words that begin a sentence.
     Somebody(String),
-    /// Not known, and why.
+    /// Not known; the reason.
     Unknown(String),
 }
 
@@ -153,7 +154,7 @@ pub enum OtherUsers {
 pub struct NodeMemory {
     /// The node.
     pub node: u32,
-    /// Its tier, if it has one.
+    /// The node's tier; `None` if it is in none.
     pub tier: Option<TierId>,
     /// The page size of the pool, bytes; 0: memory that is in none.
     pub page_bytes: u64,
@@ -161,7 +162,7 @@ pub struct NodeMemory {
     pub free_bytes: u64,
 }
 
-/// How a VM's elastic memory stands.
+/// The state of a VM's elastic memory, as its provider reports it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ProviderStatus {
     /// The hypervisor shares memory with the device; true if the hypervisor resizes the VM itself.
@@ -170,60 +171,61 @@ pub struct ProviderStatus {
     pub told: bool,
     /// The hypervisor's process by the provider's word: another VM may have the same name.
     pub hypervisor_pid: Option<u32>,
-    /// How often the guest started anew.
+    /// Number of times that the guest started anew.
     pub resets: u64,
-    /// What the VM's owner pays for, bytes, if that is a limit.
+    /// The limit of the VM's whole size that its owner pays for, bytes; `None` if there is no such limit.
     pub total_bytes: Option<u64>,
     /// Requests of the guest that were refused.
     pub refused_entries: u64,
-    /// How often the guest has spoken, if it speaks more seldom than it is looked at.
+    /// Number of reports that the guest has sent, if it sends them less often than the provider is looked at.
     pub reports: Option<u64>,
-    /// Its tiers, fastest first.
+    /// The VM's tiers, fastest first.
     pub tiers: Vec<TierStatus>,
 }
 
-/// How a tier stands.
+/// The state of one tier of a VM.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TierStatus {
     /// The guest's node.
     pub node: Option<u32>,
-    /// The host's nodes behind it; empty: not known.
+    /// The host's nodes behind the tier; empty: not known.
     pub host_nodes: Vec<u32>,
-    /// What the VM was started with, bytes: the most that it may have.
+    /// The greatest size that the tier may have, bytes: the one that the VM was started with.
     pub whole_bytes: u64,
-    /// The least that it can have, bytes.
+    /// The tier's least size, bytes.
     pub least_bytes: u64,
-    /// Sizes above the least are whole blocks of so many bytes; 0: any size can be.
+    /// Size of a block, bytes: sizes above the least are whole blocks. 0: any size is possible.
     pub block_bytes: u64,
-    /// The largest page that its memory on the host is made of, bytes: beyond [`PAGE_SIZE`] its memory comes from a
-    /// pool of huge pages. 0: not known.
+    /// The largest page that the tier's memory on the host is made of, bytes: beyond [`PAGE_SIZE`] the memory comes
+    /// from a pool of huge pages. 0: not known.
     pub page_bytes: u64,
-    /// What it shall have, bytes.
+    /// The target: the size that the tier is to have, bytes.
     pub target_bytes: u64,
-    /// What it has by what the guest claims, bytes.
+    /// The tier's size by the guest's claims, bytes.
     pub size_bytes: u64,
-    /// What the host says, if it was looked at.
+    /// The host's own figures; `None` if its memory was not looked at.
     pub verified: Option<Verified>,
-    /// How old that is, ns; 0 if the provider does not say.
+    /// Age of these figures, ns; 0 if the provider does not say.
     pub verified_age_ns: u64,
-    /// What was given back as somebody came who may have pinned it, bytes: out of use until the guest starts anew.
+    /// Bytes that were being given back when another process came that may have pinned them: out of use until the
+    /// guest starts anew.
     pub withheld_bytes: u64,
-    /// Why the target cannot be reached for now, if the guest says so.
+    /// The reason why the target cannot be reached for now, if the guest gives one.
     pub stuck: Option<String>,
-    /// What the guest says besides.
+    /// Further statistics that the guest reports.
     pub guest: GuestTier,
 }
 
 impl TierStatus {
-    /// What it gets if it is asked to have so many bytes: whole blocks, never more. The provider refuses less than
-    /// the least.
+    /// The size that the tier gets if it is asked to have `asked` bytes: whole blocks, never more. The provider
+    /// refuses less than the least.
     #[must_use]
     pub fn rounded(&self, asked: u64) -> u64 {
         let above = asked.saturating_sub(self.least_bytes);
         asked - above.checked_rem(self.block_bytes).unwrap_or(0)
     }
 
-    /// The least that it can be asked to have so that it gives back nothing more, bytes.
+    /// The least size that can be ordered without the tier giving back more memory, bytes.
     #[must_use]
     pub fn kept_as_it_is(&self) -> u64 {
         let above = self.size_bytes.saturating_sub(self.least_bytes);
@@ -232,7 +234,7 @@ impl TierStatus {
         kept.min(self.whole_bytes)
     }
 
-    /// The page size of the pool that its memory comes from; 0: all memory of its node.
+    /// The page size of the pool that the tier's memory comes from; 0: no pool, but all memory of its node.
     #[must_use]
     pub fn pool(&self) -> u64 {
         if self.page_bytes > PAGE_SIZE {
@@ -242,7 +244,7 @@ impl TierStatus {
         }
     }
 
-    /// The target is reached by what the guest claims.
+    /// Whether the target is reached, by the guest's claims.
     #[must_use]
     pub fn is_met(&self) -> bool {
         self.size_bytes == self.target_bytes
@@ -250,7 +252,7 @@ impl TierStatus {
 }
 
 impl ProviderStatus {
-    /// Every target is reached by what the guest claims.
+    /// Whether every target is reached, by the guest's claims.
     #[must_use]
     pub fn is_met(&self) -> bool {
         self.tiers.iter().all(TierStatus::is_met)
@@ -262,14 +264,14 @@ impl ProviderStatus {
 pub struct Verified {
     /// Host memory behind the tier, bytes.
     pub present_bytes: u64,
-    /// What the guest claims to have given back, bytes.
+    /// Bytes that the guest claims to have given back.
     pub claimed_bytes: u64,
-    /// What of that is still there, bytes.
+    /// Bytes of these that are still there.
     pub kept_bytes: u64,
 }
 
 impl Verified {
-    /// At least 99 % of what the guest claims to have given back is gone.
+    /// Whether at least 99 % of what the guest claims to have given back is gone.
     #[must_use]
     pub fn is_honest(&self) -> bool {
         let (kept, claimed) = self.pages();
@@ -292,22 +294,22 @@ impl Verified {
     }
 }
 
-/// Why a provider did not do what it was asked. New kinds are added at the end: their position is their number in the
-/// log.
+/// The reason why a provider did not do what it was asked. New kinds are added at the end: their position is their
+/// number in the log.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
 pub enum ProviderError {
-    /// It does not answer, or not so that it could be understood.
+    /// The provider does not answer, or its answer makes no sense.
     #[error("{0}")]
     Gone(String),
-    /// It refuses.
+    /// The provider refuses.
     #[error("{0}")]
     Refused(String),
-    /// Nothing is there that could.
+    /// There is nothing that could do it: no provider resizes this VM.
     #[error("{0}")]
     Nothing(String),
 }
 
-/// Who gives an order. New ones are added at the end: their position is their number in the log.
+/// The giver of an order. New ones are added at the end: their position is their number in the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Origin {
     /// A person or a program, by the API.
@@ -319,7 +321,7 @@ pub enum Origin {
 }
 
 impl Origin {
-    /// The API's name of it.
+    /// The origin's name in the API.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -329,7 +331,7 @@ impl Origin {
         }
     }
 
-    /// In a sentence.
+    /// The origin as part of a sentence.
     #[must_use]
     pub fn words(self) -> &'static str {
         match self {
@@ -345,34 +347,34 @@ impl Origin {
 pub struct SizesWanted {
     /// Echoed in the answer.
     pub id: ResizeId,
-    /// Of which VM.
+    /// The provider of the VM.
     pub provider: ProviderId,
-    /// Who wants it.
+    /// Whoever wants the sizes.
     pub origin: Origin,
-    /// Bytes of each tier; none: as it is.
+    /// Wanted size of each tier, bytes; `None`: unchanged.
     pub size_bytes: Vec<Option<u64>>,
 }
 
-/// What became of [`SizesWanted`].
+/// The answer to [`SizesWanted`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SizesAnswer {
-    /// Whose.
+    /// The request's id.
     pub id: ResizeId,
     /// The order that the provider took, or why there is none.
     pub result: Result<Ordered, NotOrdered>,
 }
 
-/// Why sizes are not ordered.
+/// The reason why sizes are not ordered.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum NotOrdered {
-    /// They cannot be.
+    /// The sizes are impossible for this VM.
     Invalid(String),
-    /// They cannot be now.
+    /// The sizes are impossible for now.
     NotNow(String),
 }
 
 impl NotOrdered {
-    /// Why, in words.
+    /// The reason, in words.
     #[must_use]
     pub fn words(&self) -> &str {
         match self {
@@ -384,32 +386,85 @@ impl NotOrdered {
 /// An order to a provider.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SizeOrder {
-    /// Its number.
+    /// The order's number.
     pub order: OrderId,
-    /// To which.
+    /// The provider that gets the order.
     pub provider: ProviderId,
-    /// What each tier shall have, bytes; none: it stays as it is.
+    /// The size that each tier is to have, bytes; `None`: unchanged.
     pub size_bytes: Vec<Option<u64>>,
 }
 
-/// What came of a [`SizeOrder`].
+/// The outcome of a [`SizeOrder`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct OrderOutcome {
-    /// Its number.
+    /// The order's number.
     pub order: OrderId,
-    /// Whose.
+    /// The provider that was given the order.
     pub provider: ProviderId,
-    /// The provider took it, or did not.
+    /// Whether the provider took the order; the error if it did not.
     pub result: Result<(), ProviderError>,
 }
 
-/// What came of taking a [`SizeOrder`] back.
+/// The outcome of taking a [`SizeOrder`] back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct OrderWithdrawal {
-    /// Its number.
+    /// The order's number.
     pub order: OrderId,
-    /// Whose.
+    /// The provider that the order was for.
     pub provider: ProviderId,
-    /// It will never be given; otherwise the provider has it already.
+    /// Whether the order was taken back before it was given; otherwise the provider has it already.
     pub in_time: bool,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Logs of earlier versions are replayed: a field's position is its name there.
+    #[test]
+    fn a_providers_status_keeps_its_place_in_the_log() {
+        let tier = TierStatus {
+            node: Some(1),
+            host_nodes: vec![2],
+            whole_bytes: 3,
+            least_bytes: 4,
+            block_bytes: 5,
+            page_bytes: 6,
+            target_bytes: 7,
+            size_bytes: 8,
+            verified: Some(Verified {
+                present_bytes: 9,
+                claimed_bytes: 10,
+                kept_bytes: 11,
+            }),
+            verified_age_ns: 12,
+            withheld_bytes: 13,
+            stuck: None,
+            guest: GuestTier {
+                free_bytes: Some(14),
+                total_bytes: Some(15),
+                balloon_pages: Some(16),
+                pressure_pages: Some(17),
+                major_faults: Some(18),
+                swapped_in_pages: Some(19),
+                swapped_out_pages: None,
+            },
+        };
+        let status = ProviderStatus {
+            connected: true,
+            told: false,
+            hypervisor_pid: Some(20),
+            resets: 21,
+            total_bytes: Some(22),
+            refused_entries: 23,
+            reports: None,
+            tiers: vec![tier],
+        };
+        let bytes = postcard::to_allocvec(&status).unwrap();
+        let head = [1, 0, 1, 20, 21, 1, 22, 23, 0, 1];
+        let tier = [1, 1, 1, 2, 3, 4, 5, 6, 7, 8, 1, 9, 10, 11, 12, 13, 0];
+        let guest = [1, 14, 1, 15, 1, 16, 1, 17, 1, 18, 1, 19, 0];
+        assert_eq!(bytes, [&head[..], &tier, &guest].concat());
+        assert_eq!(postcard::from_bytes(&bytes), Ok(status));
+    }
 }

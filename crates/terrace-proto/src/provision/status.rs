@@ -1,106 +1,107 @@
-//! How elastic memory is shown: the API's types, filled by the engine.
+//! Elastic memory as it is shown: the API's types, filled by the engine.
 
 use serde::{Deserialize, Serialize};
 
 /// An order that was taken; it is not carried out yet.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Ordered {
-    /// What is done, in a sentence.
+    /// The change that was ordered, in a sentence.
     pub done: String,
     /// Number of the order, which grows; [`Order::number`] of the VM tells whether a newer one came.
     pub number: u64,
-    /// What does it: `hyperflex`, `virtio-mem` or `balloon`.
+    /// The mechanism that resizes the VM: `hyperflex`, `virtio-mem` or `balloon`.
     pub by: String,
     /// The same in words, to stand after "by".
     pub by_words: String,
-    /// What each tier shall have, bytes, fastest first; `null` where the order leaves it alone.
+    /// The size that each tier is to have, bytes, fastest first; `null` if the order leaves it alone.
     pub size_bytes: Vec<Option<u64>>,
 }
 
-/// How a VM's elastic memory stands, as the daemon last saw it.
+/// The state of a VM's elastic memory, as the daemon last saw it.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Elastic {
-    /// What resizes it: `hyperflex`, `virtio-mem` or `balloon`; empty where that is not known yet.
+    /// The mechanism that resizes the VM: `hyperflex`, `virtio-mem` or `balloon`; empty if it is not known yet.
     pub by: String,
     /// The same in words, to stand after "by".
     pub by_words: String,
-    /// Where that is asked: its control socket or monitor.
+    /// The address at which the mechanism is asked: its control socket or monitor.
     pub at: String,
-    /// Why nothing newer is known; what follows is as old as `age_s` says.
+    /// The reason why nothing newer is known; what follows is as old as `age_s` says.
     pub problem: Option<String>,
-    /// Seconds since what follows was seen; `null` where nothing was.
+    /// Seconds since what follows was seen; `null` if nothing was seen yet.
     pub age_s: Option<f64>,
     /// Whether the hypervisor shares memory with the device.
     pub connected: bool,
     /// Whether the guest's driver knows the targets.
     pub told: bool,
-    /// Targets that are not met yet.
+    /// Whether some target is not met yet.
     pub resizing: bool,
-    /// How often the guest started anew, which empties balloons.
+    /// Number of times that the guest started anew, which empties balloons.
     pub resets: u64,
-    /// What the VM's owner pays for, bytes, where that is a limit.
+    /// The limit of the VM's whole size that its owner pays for, bytes; `null` if there is no such limit.
     pub total_bytes: Option<u64>,
     /// Requests of the guest that were refused, since the device was started.
     pub refused_entries: u64,
     /// The last order, since the daemon was started.
     pub order: Option<Order>,
-    /// What became of all orders, since the VM was found.
+    /// Outcomes of all orders since the VM was found.
     pub orders: Orders,
-    /// Memory of the hypervisor's process, where it could be read.
+    /// Memory of the hypervisor's process; `null` if it could not be read.
     pub resident: Option<Resident>,
-    /// Why the VM's memory is pinned, so that none may be taken away.
+    /// The passed-through device that pins the VM's memory, so that none may be taken away.
     pub pinned_by: Option<String>,
-    /// Why that is not known, if it is not.
+    /// The reason why that is not known, if it is not.
     pub pinning_unknown: Option<String>,
-    /// Who else has the VM's RAM and may have pinned it, so that none may be taken away.
+    /// The other process that has the VM's RAM and may have pinned it, so that none may be taken away.
     pub held_by: Option<String>,
-    /// Why that is not known, if it is not.
+    /// The reason why that is not known, if it is not.
     pub holding_unknown: Option<String>,
-    /// How much of this VM admission counts, in a sentence.
+    /// The part of this VM that admission counts, in a sentence.
     pub admission: String,
-    /// Its tiers, fastest first.
+    /// The VM's tiers, fastest first.
     pub tiers: Vec<ElasticTier>,
 }
 
-/// How a tier of it stands.
+/// The state of one tier of the VM.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct ElasticTier {
-    /// `fast`, `slow`, …; `memory` where what resizes the VM knows no tiers.
+    /// The tier's name: `fast`, `slow`, …; `memory` if the mechanism knows no tiers.
     pub name: String,
     /// The guest's node.
     pub node: Option<u32>,
-    /// The host's nodes behind it; empty where they are not known.
+    /// The host's nodes behind the tier; empty if they are not known.
     pub host_nodes: Vec<u32>,
-    /// What the VM was started with, bytes.
+    /// The greatest size that the tier may have, bytes: the one that the VM was started with.
     pub whole_bytes: u64,
-    /// What it shall have, bytes.
+    /// The target: the size that the tier is to have, bytes.
     pub target_bytes: u64,
-    /// What it has by what the guest claims, bytes.
+    /// The tier's size by the guest's claims, bytes.
     pub size_bytes: u64,
-    /// What was being given back as another process came that may have pinned it, bytes: out of use until the guest
-    /// starts anew.
+    /// Bytes that were being given back when another process came that may have pinned them: out of use until the
+    /// guest starts anew.
     pub withheld_bytes: u64,
-    /// Host memory that is really behind it, bytes, where the files were looked at.
+    /// Host memory that is really behind the tier, bytes; `null` if the files were not looked at.
     pub present_bytes: Option<u64>,
-    /// What the guest claims to have given back, bytes, where the files were looked at.
+    /// Bytes that the guest claims to have given back; `null` if the files were not looked at.
     pub claimed_bytes: Option<u64>,
-    /// What the guest claims to have given back although it is still there, bytes.
+    /// Bytes of these that are still there.
     pub kept_bytes: Option<u64>,
     /// The share of what the guest claims to have given back that is really gone, 0 to 1.
     pub honesty: Option<f64>,
     /// Seconds since the files were looked at.
     pub verified_age_s: Option<f64>,
-    /// Why the target cannot be reached for now, where the guest says so.
+    /// The reason why the target cannot be reached for now, if the guest gives one.
     pub stuck: Option<String>,
-    /// The driver has once brought it to its target, so that no more than that counts.
+    /// Whether the driver has once brought the tier to its target, so that no more than that counts.
     pub inflated: bool,
-    /// What admission counts of it, bytes.
+    /// Bytes that admission counts of the tier.
     pub counted_bytes: u64,
-    /// What the VM may still take of the host for it: what is counted less what is there already.
+    /// Bytes that the VM may still take of the host for this tier: the counted ones less those that are there
+    /// already.
     pub may_take_bytes: u64,
-    /// What the guest says, untrusted.
+    /// The guest's own statistics, untrusted.
     pub guest: GuestTier,
 }
 
@@ -126,39 +127,39 @@ pub struct GuestTier {
 /// An order.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Order {
-    /// Grows with each order to this daemon.
+    /// The order's number, which grows with each order to this daemon.
     pub number: u64,
-    /// Who gave it: `operator`, or `pinning` for the daemon itself, where a device was passed through, or
-    /// `sharing`, where another process came that has the VM's RAM.
+    /// The giver of the order: `operator`, or `pinning` for the daemon itself if a device was passed through, or
+    /// `sharing` if another process came that has the VM's RAM.
     pub origin: String,
     /// Seconds since it was given.
     pub age_s: f64,
-    /// What each tier had then, bytes.
+    /// Sizes of the tiers when the order was given, bytes.
     pub from_bytes: Vec<u64>,
-    /// What each tier shall have, bytes; `null` where the order leaves it alone.
+    /// The size that each tier is to have, bytes; `null` if the order leaves it alone.
     pub size_bytes: Vec<Option<u64>>,
-    /// How far it is.
+    /// The order's progress.
     pub state: OrderState,
-    /// Why it is stuck or failed.
+    /// The reason why the order is stuck or failed.
     pub why: Option<String>,
 }
 
-/// What became of orders.
+/// Counts of orders by outcome.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Orders {
-    /// Taken by what resizes the VM.
+    /// Taken by the provider.
     pub taken: u64,
     /// Refused for want of free memory.
     pub refused_admission: u64,
     /// Refused because the VM's memory is pinned.
     pub refused_pinned: u64,
-    /// Refused as sizes that cannot be.
+    /// Refused because the sizes are impossible.
     pub refused_invalid: u64,
     /// Not taken, or not in time.
     pub failed: u64,
 }
 
-/// How far an order is.
+/// The progress of an order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum OrderState {
@@ -166,23 +167,23 @@ pub enum OrderState {
     Sent,
     /// The device has it.
     UnderWay,
-    /// Every tier has what it shall have.
+    /// Every tier has the size that was ordered.
     Met,
-    /// The guest says that it cannot for now; it goes on when it can.
+    /// The guest says that it cannot reach the target for now; it goes on when it can.
     Stuck,
     /// The device did not take it.
     Failed,
-    /// Its answer was lost, or half of it was done: the next look tells.
+    /// Not known: the answer was lost, or half of the order was carried out. The next look tells.
     Unknown,
 }
 
 /// Memory of a hypervisor's process that is resident now.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Resident {
-    /// Shared, where a guest's memfd or file is, bytes.
+    /// Shared memory, that of a guest's memfd or file, bytes.
     pub shared_bytes: u64,
-    /// Private, where a guest's other memory is, bytes.
+    /// Private memory, that of a guest's other memory, bytes.
     pub private_bytes: u64,
-    /// How much less this is than when the last order was given, bytes; negative where it grew.
+    /// Decrease of this memory since the last order was given, bytes; negative if it grew.
     pub fell_bytes: Option<i64>,
 }

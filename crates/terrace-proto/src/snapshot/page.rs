@@ -1,53 +1,53 @@
-//! Why a page is where it is.
+//! The explanation why a page is where it is.
 
 use serde::{Deserialize, Serialize};
 
 use crate::{Gfn, Gpa};
 
-/// A page, and all that its place follows from.
+/// A page, and everything that decides its place.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PageExplanation {
     /// First byte of the page.
     pub gpa: Gpa,
-    /// Its number.
+    /// The page's guest page number.
     pub gfn: Gfn,
-    /// First byte of what is moved as one with it.
+    /// First byte of the unit that the page is moved with; `None`: an older daemon does not say.
     #[serde(default)]
-    pub unit_gpa: Gpa,
-    /// Size of that, bytes.
+    pub unit_gpa: Option<Gpa>,
+    /// Size of the unit, bytes; `None`: an older daemon does not say.
     #[serde(default)]
-    pub unit_bytes: u64,
-    /// Name of the tier that holds it; none if no host page backs it.
+    pub unit_bytes: Option<u64>,
+    /// Name of the tier that holds the page; `None` if no host page backs it.
     pub tier: Option<String>,
-    /// Some user page table maps it, by the last full pass.
+    /// Whether some user page table maps the page, by the last full pass.
     pub known: bool,
-    /// Windows of the last complete round in which it was read.
+    /// Windows of the last complete round in which the page was read.
     pub reads: u8,
-    /// Windows in which it was written (0 where no source of writes exists).
+    /// Windows in which the page was written (0 if no source of writes exists).
     pub writes: u8,
     /// Windows of the round.
     pub windows: u8,
-    /// Its degree by the tiers' weights; 0 as well if no round has ranked it.
+    /// The page's degree by the tiers' weights; 0 as well if no round has ranked it.
     pub degree: u8,
     /// Least degree of the hot set; 0 before the first ranking.
     pub threshold_degree: u8,
     /// Level in the multi-level queue at the round's end.
     pub level: u8,
-    /// How it ranks.
+    /// The page's rank; `None`: an older daemon does not say.
     #[serde(default)]
-    pub class: RankClass,
-    /// Rounds for which it is left alone after a move.
+    pub class: Option<RankClass>,
+    /// Rounds for which the page is left alone after a move.
     #[serde(default)]
     pub cool_down_rounds: u8,
-    /// It is on its way now.
+    /// Whether the page is on its way now.
     #[serde(default)]
     pub in_flight: bool,
     /// The answer in sentences.
     pub because: Vec<String>,
 }
 
-/// How a page ranks.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+/// The rank of a page.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum RankClass {
     /// In the hot set.
@@ -59,6 +59,5 @@ pub enum RankClass {
     /// No user table of the guest maps it: not ranked, not moved.
     Unknown,
     /// No round has ranked pages yet.
-    #[default]
     NotRanked,
 }

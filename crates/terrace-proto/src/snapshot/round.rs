@@ -1,4 +1,4 @@
-//! What a round of placing found and did.
+//! The result of a round of placing: what it found and moved.
 
 use serde::{Deserialize, Serialize};
 
@@ -7,15 +7,15 @@ use crate::{Gpa, Tick};
 /// One round. A unit of 2 MiB counts 512 pages.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Round {
-    /// Its number, from 1.
+    /// The round's number, from 1.
     pub number: u64,
-    /// When it started, ns since the daemon did.
+    /// Start of the round, ns since the daemon started.
     #[serde(default, rename = "started_at_ns")]
     pub started_at: Tick,
-    /// When pages were ranked.
+    /// Time of the ranking; `None` before it.
     #[serde(default, rename = "ranked_at_ns")]
     pub classified_at: Option<Tick>,
-    /// When it ended; none while it runs.
+    /// End of the round; `None` while it runs.
     #[serde(default, rename = "ended_at_ns")]
     pub ended_at: Option<Tick>,
     /// Pages that some user table of the guest maps.
@@ -33,7 +33,7 @@ pub struct Round {
     /// Units of 2 MiB that were in more than one tier when the round began: the host split their huge pages.
     #[serde(default)]
     pub split_units: u64,
-    /// A source of writes has told of all windows so far (in each of them, or in the last for all).
+    /// Whether a source of writes has told of all windows so far (in each of them, or in the last for all).
     #[serde(default)]
     pub writes_seen: bool,
     /// Pages moved up.
@@ -47,11 +47,11 @@ pub struct Round {
     pub mapped_by_others_pages: u64,
     /// Pages that the ranking wanted to move up.
     pub proposed_promotions: u64,
-    /// Pages that it wanted to move down.
+    /// Pages that the ranking wanted to move down.
     pub proposed_demotions: u64,
-    /// What was not tried of that, by reason.
+    /// Proposals that were not tried, by reason.
     pub refused: Vec<Refused>,
-    /// Why the round was given up, if it was.
+    /// The reason why the round was given up, if it was.
     pub abandoned: Option<String>,
     /// If the round was only to plan: the first moves that would be tried, most wanted first; nothing was moved.
     pub planned: Option<Vec<PlannedMove>>,
@@ -61,7 +61,7 @@ pub struct Round {
     /// Wall time of the moves, ns.
     #[serde(default)]
     pub move_elapsed_ns: u64,
-    /// Its scans.
+    /// The cost of the round's scans.
     #[serde(flatten)]
     pub scan: ScanCost,
 }
@@ -97,23 +97,23 @@ pub struct ScanCost {
 /// Proposals that were not tried.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Refused {
-    /// Why.
+    /// The reason, for people.
     pub reason: String,
-    /// How many units (`unit_bytes` each).
+    /// Number of units (`unit_bytes` each).
     pub units: u64,
 }
 
 /// One move that would be tried.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PlannedMove {
-    /// First byte of what would move.
+    /// First byte of the unit that would move.
     pub gpa: Gpa,
-    /// Its size, bytes.
+    /// Size of the unit, bytes.
     pub bytes: u64,
-    /// Name of the tier that holds it.
+    /// Name of the tier that holds the unit.
     pub from: String,
-    /// Name of the tier that it would go to.
+    /// Name of the tier that the unit would go to.
     pub to: String,
-    /// Its degree; 0 as well if that is not known.
+    /// The unit's degree; 0 as well if that is not known.
     pub degree: u8,
 }

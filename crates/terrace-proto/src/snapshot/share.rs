@@ -5,28 +5,28 @@ use serde::{Deserialize, Serialize};
 /// A VM's part in sharing the first tier. Sizes are of that tier.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Share {
-    /// Its size follows the pool; otherwise it is fixed.
+    /// Whether the VM's size follows the pool; otherwise it is fixed.
     pub pooled: bool,
-    /// Its weight among VMs that want more than there is; 1000 is normal.
+    /// The VM's weight among VMs that want more than there is; 1000 is normal.
     pub weight: u32,
-    /// Its nominal size, bytes.
+    /// The VM's nominal size, bytes.
     pub nominal_bytes: u64,
     /// The pool takes nothing below this, bytes.
     pub lower_bytes: u64,
     /// The pool gives nothing above this, bytes.
     pub upper_bytes: u64,
-    /// What it holds and what is on its way to it, bytes.
+    /// Bytes that the VM holds, with those that are on their way to it.
     pub held_bytes: u64,
-    /// Its hot set by its last ranking, bytes; `null` before the first.
+    /// Size of the VM's hot set by its last ranking, bytes; `null` before the first.
     pub hot_bytes: Option<u64>,
-    /// What it held then of pages of unknown heat, bytes.
+    /// Bytes of pages of unknown heat that the VM held then.
     pub unseen_bytes: Option<u64>,
-    /// What it wants: both, within the limits, bytes.
+    /// The VM's demand, bytes: hot set and pages of unknown heat, within the limits.
     pub want_bytes: Option<u64>,
-    /// What it may hold, bytes; `null` while it has no part in the pool.
+    /// The most that the VM may hold, bytes; `null` while it has no part in the pool.
     pub target_bytes: Option<u64>,
     /// Free memory of the pool when it was divided last, bytes.
     pub pool_free_bytes: u64,
-    /// All of that in a sentence.
+    /// The reason for these figures, in a sentence.
     pub why: String,
 }

@@ -18,11 +18,10 @@ use terrace_sim::{
 /// Most values of a sweep.
 const MOST_POINTS: usize = 1000;
 
-/// How long a run goes on between looks at whether it shall end: ns of the full-size machine.
+/// Time between a run's looks at whether it should end: ns of the full-size machine.
 const STEP_NS: u64 = 50_000_000;
 
-/// Sizes of the first tier: `fast=A..B`, doubling, or `fast=A..B:STEP`. `B` is one of them where the
-/// steps meet it.
+/// Sizes of the first tier: `fast=A..B`, doubling, or `fast=A..B:STEP`. `B` is one of them if the steps meet it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FastSweep {
     values: Vec<u64>,
@@ -69,7 +68,7 @@ impl FromStr for FastSweep {
 #[derive(Debug)]
 struct Job {
     scenario: Scenario,
-    /// Its policy as it was asked for, where it goes over the scenario's.
+    /// The policy as it was asked for, if it replaces the scenario's.
     policy: Option<String>,
     sweep: Option<Sweep>,
     /// Whether it was asked for; else it is a reference alone.
@@ -78,13 +77,13 @@ struct Job {
     reference: usize,
 }
 
-/// What is to be run.
+/// The runs that are to be done.
 #[derive(Debug)]
 pub struct Plan {
     jobs: Vec<Job>,
 }
 
-/// How far a plan is.
+/// The progress of a plan.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Progress {
     /// Runs that are finished, references included.
@@ -95,22 +94,22 @@ pub struct Progress {
     pub done: f64,
 }
 
-/// How a plan is carried out.
+/// The way in which a plan is carried out.
 pub struct Control<'a> {
     /// Runs at the same time.
     pub threads: NonZeroUsize,
     /// Called often, from any thread.
     pub on_progress: &'a (dyn Fn(Progress) + Sync),
-    /// Set to end early: what is finished is kept.
+    /// Flag that ends the plan early: finished runs are kept.
     pub cancelled: &'a AtomicBool,
 }
 
-/// What came of a plan.
+/// The result of a plan.
 #[derive(Clone, Debug)]
 pub struct Finished {
     /// The finished runs in the plan's order, without those that are references alone.
     pub runs: Vec<Output>,
-    /// How many were asked for.
+    /// Number of runs that were asked for.
     pub wanted: usize,
 }
 
@@ -123,12 +122,12 @@ impl Plan {
         plan
     }
 
-    /// The scenario under each policy, for each size of the first tier. A policy goes over those of all
-    /// VMs; a size goes over those of all VMs, and their last tier makes up for the difference, so that
-    /// their memory stays what it is. What the machine has beyond the VMs stays too.
+    /// The scenario under each policy, for each size of the first tier. A policy replaces those of all VMs; a size
+    /// replaces those of all VMs, and their last tier makes up for the difference, so that their memory stays what it
+    /// is. The machine's memory beyond the VMs stays too.
     ///
     /// # Errors
-    /// Where a policy is unknown, or a size does not suit the scenario.
+    /// If a policy is unknown, or a size does not suit the scenario.
     pub fn compare(
         scenario: &Scenario,
         policies: &[String],
@@ -160,7 +159,7 @@ impl Plan {
         Ok(plan)
     }
 
-    /// How many runs were asked for.
+    /// Number of runs that were asked for.
     #[must_use]
     pub fn wanted(&self) -> usize {
         self.jobs.iter().filter(|job| job.wanted).count()
@@ -205,7 +204,7 @@ impl Plan {
     /// Runs everything. `options` are for the runs that were asked for.
     ///
     /// # Errors
-    /// The first in the plan's order that cannot be run; then nothing is told of the others.
+    /// The error of the first run, in the plan's order, that cannot be done; then nothing is told of the others.
     pub fn run(&self, options: Options, control: &Control) -> Result<Finished, RunError> {
         self.run_by(control, |job, report| {
             let options = if job.wanted {
@@ -217,8 +216,8 @@ impl Plan {
         })
     }
 
-    /// The same with whatever runs one job: given what reports its progress and says whether to go on,
-    /// it gives nothing where it was told to end.
+    /// [`Plan::run`] with any function that runs one job. The function gets a callback that takes its progress and
+    /// says whether to go on; it returns `None` if it was told to end.
     fn run_by<F>(&self, control: &Control, simulate: F) -> Result<Finished, RunError>
     where
         F: Fn(&Job, &dyn Fn(f64) -> bool) -> Result<Option<Output>, RunError> + Sync,
@@ -259,7 +258,7 @@ impl Plan {
     }
 }
 
-/// Does every job, each on one thread; what was not finished before the end was asked for is none.
+/// Does every job, each on one thread; a job that was not finished before the end was asked for is `None`.
 ///
 /// # Errors
 /// That of the first job in order that failed.
@@ -301,7 +300,7 @@ where
     results.map(Option::transpose).collect()
 }
 
-/// How far all jobs are, for those who wait.
+/// The progress of all jobs, for those who wait.
 struct Board<'a> {
     control: &'a Control<'a>,
     finished: AtomicUsize,
@@ -329,7 +328,7 @@ impl<'a> Board<'a> {
         self.report(job, 1.0);
     }
 
-    /// Notes how far a job is; says whether it shall go on.
+    /// Notes how far a job is; returns whether it should go on.
     fn report(&self, job: usize, done: f64) -> bool {
         self.done[job].store(done.to_bits(), Ordering::Relaxed);
         let parts = self
@@ -350,7 +349,7 @@ impl<'a> Board<'a> {
     }
 }
 
-/// One run, to its end unless told otherwise. `watch` sees it every 50 ms and at its end.
+/// One run, to its end unless told otherwise. `watch` sees the simulation every 50 ms and at its end.
 pub(crate) fn simulate(
     scenario: &Scenario,
     options: Options,
@@ -377,8 +376,8 @@ pub(crate) fn simulate(
     }))
 }
 
-/// Fills in what each VM is against the reference: its slowdown (of run times, or of operations per
-/// second where the time was given) and what that costs.
+/// Fills in how each VM compares with the reference: its slowdown (of run times, or of operations per second if the
+/// time was given) and its performance per cost.
 fn compare_vms(scenario: &Scenario, result: &mut RunResult, reference: &RunResult) {
     let vms = result.vms.iter_mut().zip(&reference.vms);
     for ((vm, reference), description) in vms.zip(&scenario.vms) {

@@ -6,7 +6,7 @@ use super::cast::{Cast, result};
 use super::chart;
 use super::words::{at, escaped, fixed, short};
 
-/// What a bar shows of a VM.
+/// The value of a VM that a bar shows.
 type Value = fn(&VmResult) -> Option<f64>;
 
 /// Both figures of all VMs.

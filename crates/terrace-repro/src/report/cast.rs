@@ -32,7 +32,7 @@ impl<'a> Cast<'a> {
         }
     }
 
-    /// The same with the runs of one value of a sweep (none: no sweep); colours stay.
+    /// The cast with the runs of one value of a sweep (`None`: no sweep); colours stay.
     pub fn swept(&self, value: Option<u64>) -> Self {
         let here = |run: &&&Output| swept(run) == value;
         Self {
@@ -41,7 +41,7 @@ impl<'a> Cast<'a> {
         }
     }
 
-    /// The values of the sweep in order of appearance; just none where there is no sweep.
+    /// The values of the sweep in order of appearance; a single `None` if there is no sweep.
     pub fn sweep(&self) -> Vec<Option<u64>> {
         let mut values = Vec::new();
         for run in &self.runs {
@@ -64,7 +64,7 @@ impl<'a> Cast<'a> {
         self.policies.iter().map(|p| (*p, self.colour(p)))
     }
 
-    /// When the last sample of all was taken, s.
+    /// Time of the last sample of all, s.
     pub fn end(&self) -> f64 {
         let vms = self.runs.iter().flat_map(|run| &run.timeline.vms);
         let ends = vms.flat_map(|vm| vm.samples.iter().map(|s| s.at_s));
@@ -94,7 +94,7 @@ pub fn result<'a>(run: &'a Output, vm: &str) -> Option<&'a VmResult> {
     run.result.vms.iter().find(|v| v.name == vm)
 }
 
-/// How it went over time.
+/// A VM's timeline in a run.
 pub fn timeline<'a>(run: &'a Output, vm: &str) -> Option<&'a VmTimeline> {
     let found = run.timeline.vms.iter().find(|v| v.name == vm);
     found.filter(|v| !v.samples.is_empty())

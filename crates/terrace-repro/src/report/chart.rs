@@ -119,12 +119,12 @@ impl Chart {
         }
     }
 
-    /// Where a value of the axis at the bottom stands.
+    /// The x coordinate of a value of the axis at the bottom, pixels.
     pub fn x(&self, value: f64) -> f64 {
         LEFT + self.x.share(value) * (WIDTH - LEFT - RIGHT)
     }
 
-    /// Where a value of the axis at the side stands.
+    /// The y coordinate of a value of the axis at the side, pixels.
     pub fn y(&self, value: f64) -> f64 {
         let room = self.height - TOP - BOTTOM;
         TOP + (1.0 - self.y.share(value)) * room
@@ -136,7 +136,7 @@ impl Chart {
         self.inside.push('\n');
     }
 
-    /// Adds a line that keeps each value for its whole stretch of time: `(from, to, value)`. What is no
+    /// Adds a line that keeps each value for its whole stretch of time: `(from, to, value)`. A value that is no
     /// number makes a gap.
     pub fn steps(&mut self, class: &str, title: &str, values: &[(f64, f64, f64)]) {
         let mut path = String::new();

@@ -1,4 +1,4 @@
-//! Where a load's accesses go: address × time.
+//! The map of a load's accesses: address × time.
 
 use terrace_sim::{Output, VmTimeline, number::float};
 

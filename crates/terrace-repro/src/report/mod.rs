@@ -42,7 +42,7 @@ pub fn html(title: &str, runs: &[Output]) -> String {
     page + "</main>\n</body>\n</html>\n"
 }
 
-/// What all runs have in common.
+/// The facts that all runs have in common.
 fn facts(runs: &[Output]) -> String {
     let Some(first) = runs.first().map(|run| &run.result) else {
         return String::new();

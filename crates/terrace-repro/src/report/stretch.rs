@@ -13,9 +13,9 @@ const MOST: usize = 160;
 /// Neighbouring samples as one.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Stretch {
-    /// Its start, s.
+    /// Start of the stretch, s.
     pub from: f64,
-    /// Its end, s.
+    /// End of the stretch, s.
     pub to: f64,
     /// Share of the data accesses that the first tier served: its samples' mean over time.
     pub fast_hit_ratio: f64,

@@ -6,7 +6,7 @@ use super::cast::{Cast, result, swept};
 use super::chart::{Axis, Chart};
 use super::words::{at, bytes, escaped, fixed};
 
-/// Charts of all VMs; nothing where nothing is swept.
+/// Charts of all VMs; empty if nothing is swept.
 pub fn draw(cast: &Cast) -> String {
     let mut values: Vec<u64> = cast.sweep().into_iter().flatten().collect();
     values.sort_unstable();

@@ -151,7 +151,7 @@ fn row(run: &Output, vm: &VmResult, swept: bool) -> String {
     format!("<tr>{cells}</tr>\n")
 }
 
-/// With the bound that it is beyond.
+/// A VM's slowdown as text, with the bound that it is beyond.
 fn slowdown(vm: &VmResult) -> String {
     let slowdown = vm.slowdown_vs_all_fast.unwrap_or(f64::NAN);
     let beyond = vm.max_slowdown.filter(|most| slowdown > *most);
@@ -173,7 +173,7 @@ fn has_few_rounds(vm: &VmResult) -> bool {
     vm.rounds < FEW_ROUNDS && !has_no_rounds(vm)
 }
 
-/// Neither the host nor the guest does anything.
+/// Whether neither the host nor the guest does anything.
 fn has_no_rounds(vm: &VmResult) -> bool {
     vm.guest_policy.is_none() && is_unmanaged(&vm.policy)
 }

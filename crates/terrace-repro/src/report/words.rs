@@ -2,7 +2,7 @@
 
 use terrace_sim::number::float;
 
-/// What stands where a number is missing or is none.
+/// The text in place of a number that is missing or not finite.
 pub const NONE: &str = "–";
 
 /// A name as the text of an element or the value of an attribute.
@@ -27,7 +27,7 @@ pub fn length(n: usize) -> f64 {
     float(u64::try_from(n).unwrap_or(u64::MAX))
 }
 
-/// So many digits after the point; [`NONE`] for what is no number.
+/// A number with so many digits after the point; [`NONE`] if it is not finite.
 pub fn fixed(x: f64, digits: usize) -> String {
     if x.is_finite() {
         format!("{x:.digits$}")

@@ -9,23 +9,23 @@ use super::runs::{Load, Measured, Results, Run};
 use super::{Experiment, Kind};
 use crate::compare::{Control, each};
 
-/// Which seeds and which scale.
+/// The seeds and the scale of the runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Choice {
     /// The first seed.
     pub seed: u64,
-    /// How many seeds, one after another: 1 or more.
+    /// Number of seeds, one after another: 1 or more.
     pub seeds: u64,
-    /// Instead of the scenarios' own scale.
+    /// The scale to run at instead of the scenarios' own.
     pub scale: Option<u64>,
 }
 
-/// What came of it.
+/// The result of carrying experiments out.
 #[derive(Debug)]
 pub struct Done {
     /// The experiments all of whose runs are finished.
     pub report: Report,
-    /// How many were asked for.
+    /// Number of experiments that were asked for.
     pub wanted: usize,
     /// Different runs that were finished.
     pub runs: usize,
@@ -39,7 +39,7 @@ struct Pool {
 }
 
 impl Pool {
-    /// Where a run is, which is added unless it is there.
+    /// The position of a run in the pool, to which it is added unless it is there.
     fn place(&mut self, run: Run) -> Result<usize, String> {
         if let Err(why) = &run.scenario {
             return Err(why.clone());
@@ -55,7 +55,7 @@ impl Pool {
 /// Carries the experiments out.
 ///
 /// # Errors
-/// Where a scenario is not valid at the scale asked for. A run that fails is told in its rows.
+/// If a scenario is not valid at the scale asked for. The error of a run that fails is told in its rows.
 pub fn carry_out(
     experiments: &[&'static Experiment],
     choice: Choice,
@@ -94,7 +94,7 @@ pub fn carry_out(
     })
 }
 
-/// How many different runs the experiments need.
+/// Number of different runs that the experiments need.
 ///
 /// # Errors
 /// As [`carry_out`].
@@ -134,7 +134,7 @@ fn plan(
     Ok((scale, seeds))
 }
 
-/// What came of one seed's runs; none where one of them is not finished.
+/// The results of one seed's runs. `None` if one of them is not finished.
 fn results(needs: Needs, measured: &[Option<Result<Measured, String>>]) -> Option<Results> {
     let mut by_key = BTreeMap::new();
     for (key, place) in needs {

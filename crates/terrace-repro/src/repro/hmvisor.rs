@@ -19,7 +19,7 @@ const POLICIES: [(&str, &str); 3] = [
 /// HMvisor's own bars in figure 8, by the threshold from which a page is hot.
 const THRESHOLDS: [&str; 3] = ["H1", "H3", "H8"];
 
-/// What they wait for.
+/// The reason why HMvisor's own bars have no figures yet.
 const WAITS: &str = "it waits for the policy hmvisor";
 
 /// NVM's writes that HMvisor saves, %.
@@ -71,7 +71,7 @@ const WRITES: Experiment = Experiment {
     why: &[],
 };
 
-/// Its experiments.
+/// The experiments of HMvisor.
 pub const EXPERIMENTS: &[&Experiment] = &[&WRITES];
 
 fn runs(load: &Load) -> Vec<Run> {
@@ -85,7 +85,8 @@ fn runs(load: &Load) -> Vec<Run> {
     runs.collect()
 }
 
-/// As much slow memory as fast: interleaving deals pages in proportion to the VM's sizes.
+/// Gives the VM and the machine as much slow memory as the VM has fast memory: interleaving deals pages in proportion
+/// to the VM's sizes.
 fn even(scenario: &mut Scenario) {
     let fast = scenario.vms[0].sizes[0];
     scenario.vms[0].sizes[1] = fast;

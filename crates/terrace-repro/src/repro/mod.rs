@@ -25,7 +25,7 @@ use serde::{Deserialize, Serialize};
 use row::{Input, Row};
 use runs::{Load, Results, Run};
 
-/// Whose figures.
+/// The paper whose figures they are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Paper {
@@ -41,7 +41,7 @@ impl Paper {
     /// All papers.
     pub const ALL: [Self; 3] = [Self::Vtmm, Self::Hypertier, Self::Hmvisor];
 
-    /// Its name on the command line.
+    /// The paper's name on the command line.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -51,7 +51,7 @@ impl Paper {
         }
     }
 
-    /// Its name in text.
+    /// The paper's name in text.
     #[must_use]
     pub fn title(self) -> &'static str {
         match self {
@@ -62,21 +62,21 @@ impl Paper {
     }
 }
 
-/// What an experiment is.
+/// The kind of an experiment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// The paper's text has figures to stand beside.
     Figures,
     /// The paper's results are not in the text that is at hand: the rows are predictions.
     Prediction,
-    /// It cannot be run yet: what it waits for.
+    /// An experiment that cannot be run yet: the reason.
     Waiting(&'static str),
 }
 
-/// Why rows are more than 25 % off.
+/// The reason why rows are more than 25 % off.
 #[derive(Clone, Copy, Debug)]
 pub struct Why {
-    /// The rows that it is about: those whose `what` has this in it.
+    /// Text in the `what` of the rows that the reason is about.
     pub rows: &'static str,
     /// The reason, as found out by trying.
     pub text: &'static str,
@@ -85,36 +85,36 @@ pub struct Why {
 /// A scenario file that is part of the program.
 #[derive(Clone, Copy, Debug)]
 pub struct File {
-    /// Its name without folder and ending.
+    /// The file's name without folder and ending.
     pub name: &'static str,
-    /// What it says.
+    /// The file's content.
     pub text: &'static str,
 }
 
 /// An experiment of a paper.
 pub struct Experiment {
-    /// Whose.
+    /// The paper that the experiment is from.
     pub paper: Paper,
-    /// Its name, with the paper's: `vtmm/table-4`.
+    /// The experiment's name, with the paper's: `vtmm/table-4`.
     pub name: &'static str,
-    /// What it asks.
+    /// The question that the experiment answers.
     pub title: &'static str,
-    /// What it is.
+    /// The experiment's kind.
     pub kind: Kind,
-    /// The scenario that its runs are made from; none while it waits for something.
+    /// The scenario that its runs are made from. `None` while it waits for something.
     pub file: Option<File>,
-    /// What was taken from the paper, and what was chosen where it says nothing.
+    /// The settings taken from the paper, and those chosen because it says nothing.
     pub inputs: &'static [Input],
-    /// Its runs, made from the scenario.
+    /// Makes the experiment's runs from the scenario.
     pub runs: fn(&Load) -> Vec<Run>,
-    /// Its rows for one seed, made from its runs.
+    /// Makes the experiment's rows for one seed from its runs' results.
     pub rows: fn(&Results) -> Vec<Row>,
-    /// Why rows are far off.
+    /// The reasons why rows are far off.
     pub why: &'static [Why],
 }
 
 impl Experiment {
-    /// Its name without the paper's: `table-4`.
+    /// The experiment's name without the paper's: `table-4`.
     #[must_use]
     pub fn short_name(&self) -> &'static str {
         self.name
@@ -134,13 +134,13 @@ pub fn experiments() -> Vec<&'static Experiment> {
     all
 }
 
-/// What [`named`] calls the experiments that are predictions, whosesoever.
+/// The name by which [`named`] gives the predictions of all papers.
 pub const PREDICTIONS: &str = "predictions";
 
 /// The experiments of a name: a paper's, one, or all predictions.
 ///
 /// # Errors
-/// Says which there are.
+/// Names the experiments that there are.
 pub fn named(name: &str) -> Result<Vec<&'static Experiment>, String> {
     let of_name = |e: &&Experiment| {
         let predicted = name == PREDICTIONS && e.kind == Kind::Prediction;

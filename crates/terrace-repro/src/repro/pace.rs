@@ -16,11 +16,11 @@ const STEPS: usize = 4;
 /// Length of a run that measures f or s: machine time in ns.
 const MEASURE_NS: u64 = 10_000_000;
 
-/// The scenario with the first VM's compute time such that `all-slow` takes `column` times as long as
-/// `all-fast`; 0 where even that makes too little of memory. None where it was told to end.
+/// The scenario with the first VM's compute time such that `all-slow` takes `column` times as long as `all-fast`; 0
+/// if even that makes too little of memory. `None` if it was told to end.
 ///
 /// # Errors
-/// Where the scenario cannot be run.
+/// If the scenario cannot be run.
 pub fn solve(
     scenario: &Scenario,
     column: f64,

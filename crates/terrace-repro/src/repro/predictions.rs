@@ -33,10 +33,10 @@ const FOUR_VMS: [(&str, &str); 6] = [
     (AUTONUMA, "\"autonuma\""),
 ];
 
-/// What the paper compares with.
+/// The policy with which the paper compares.
 const AUTONUMA: &str = "autonuma";
 
-/// The run that slowdowns are against.
+/// The run to which slowdowns are relative.
 const FAST: &str = "all-fast";
 
 const HOT_INPUTS: &[Input] = &[
@@ -101,7 +101,7 @@ const FIXED: Experiment = Experiment {
     why: &[],
 };
 
-/// §4.6, a hot set that is elsewhere in each stage.
+/// §4.6, a hot set that moves with each stage.
 const DYNAMIC: Experiment = Experiment {
     name: "vtmm/4.6-dynamic",
     title: "Random accesses to a hot set that is elsewhere in each of four stages",

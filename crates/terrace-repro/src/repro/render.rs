@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 use super::row::{Claim, Outcome, Report, Row, Standing};
 
-/// What stands over the generated page.
+/// The head of the generated page.
 const HEAD: &str = "\
 # The papers' figures beside the simulator's
 
@@ -21,7 +21,7 @@ All of it with one seed, 200 runs, took 11 minutes of processor time, on two pro
 
 ";
 
-/// What stands over the page of the predictions.
+/// The head of the page of the predictions.
 const PREDICTED: &str = "\
 # Predictions
 
@@ -39,7 +39,7 @@ comparison says.
 
 ";
 
-/// How the tables are to be read.
+/// The text that tells how to read the tables.
 const HOW: &str = "\
 - **ratio** is the simulator's figure over the paper's. `≤` and `≥` are bounds that the paper's text gives.
 - **Inputs** are what the paper says of its set-up, and what was chosen where it says nothing. The only
@@ -121,7 +121,7 @@ fn words(name: &str) -> String {
     })
 }
 
-/// Where it runs.
+/// The scenario and the scale of an experiment, and whether it is a prediction.
 fn place(outcome: &Outcome) -> String {
     let Some(scenario) = &outcome.scenario else {
         return String::new();
@@ -147,7 +147,7 @@ fn rows(rows: &[Row]) -> String {
     out
 }
 
-/// Reasons, each once, with the rows that it is about.
+/// Reasons, each once, with the rows that each is about.
 fn reasons(rows: &[Row]) -> Vec<(String, Vec<String>)> {
     let mut all: Vec<(String, Vec<String>)> = Vec::new();
     for row in rows {
@@ -162,7 +162,7 @@ fn reasons(rows: &[Row]) -> Vec<(String, Vec<String>)> {
     all
 }
 
-/// What, unit, paper, simulator, ratio.
+/// The cells of a row: what, unit, paper, simulator, ratio.
 #[must_use]
 pub fn cells(row: &Row) -> [String; 5] {
     let paper = match row.paper {
@@ -199,7 +199,7 @@ pub fn last_line(report: &Report) -> String {
     summary(report)
 }
 
-/// What an experiment's rows are given by, and why some are far off: lines for a terminal.
+/// The inputs of an experiment's rows, and why some rows are far off: lines for a terminal.
 #[must_use]
 pub fn notes(outcome: &Outcome) -> String {
     let mut out = String::new();

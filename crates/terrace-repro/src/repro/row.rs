@@ -7,11 +7,11 @@ use super::{Experiment, Kind, Paper};
 /// A row whose ratio differs from 1 by more than this is far off and needs a reason.
 pub const FAR: f64 = 0.25;
 
-/// What a paper says of a quantity.
+/// A paper's statement about a quantity.
 #[derive(Clone, Copy, Debug, PartialEq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", tag = "says", content = "value")]
 pub enum Claim {
-    /// Nothing that is in the text at hand.
+    /// No figure in the text at hand.
     #[default]
     Nothing,
     /// A figure.
@@ -20,7 +20,7 @@ pub enum Claim {
     AtMost(f64),
     /// No less than this.
     AtLeast(f64),
-    /// A figure that was given to the simulator, so it says nothing that the two are the same.
+    /// A figure that was given to the simulator, so that it means nothing if the two are the same.
     Input(f64),
 }
 
@@ -38,28 +38,28 @@ impl Claim {
 /// A figure of a paper beside the simulator's.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Row {
-    /// Of what.
+    /// The quantity.
     pub what: String,
-    /// In which unit.
+    /// The quantity's unit.
     pub unit: String,
-    /// What the paper says.
+    /// The paper's claim.
     pub paper: Claim,
-    /// The simulator's: the mean over the seeds.
+    /// The simulator's figure: the mean over the seeds.
     pub simulated: Option<f64>,
-    /// Least and most over the seeds, where there are several.
+    /// Least and most over the seeds, if there are several.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub spread: Option<(f64, f64)>,
-    /// The simulator's over the paper's.
+    /// The simulator's figure over the paper's.
     pub ratio: Option<f64>,
-    /// Why there is no figure of the simulator.
+    /// The reason why the simulator has no figure.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub missing: Option<String>,
-    /// Why it is far off.
+    /// The reason why the figure is far off.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub why: Option<String>,
 }
 
-/// How a row stands.
+/// How a row compares with the paper.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Standing {
     /// Within 25 % of the paper, or within its bound.
@@ -103,7 +103,7 @@ impl Row {
         self.ratio = both.filter(|(p, _)| *p != 0.0).map(|(p, s)| s / p);
     }
 
-    /// How it stands.
+    /// How the row compares with the paper.
     #[must_use]
     pub fn standing(&self) -> Standing {
         let (Some(paper), Some(simulated)) = (self.paper.value(), self.simulated) else {
@@ -120,7 +120,7 @@ impl Row {
         if near { Standing::Near } else { Standing::Far }
     }
 
-    /// The same row of several seeds as one. None of no rows.
+    /// The same row of several seeds as one. `None` if there are no rows.
     #[must_use]
     pub fn over_seeds(rows: &[Self]) -> Option<Self> {
         let mut row = rows.first()?.clone();
@@ -140,63 +140,63 @@ impl Row {
     }
 }
 
-/// What an experiment was given.
+/// An input of an experiment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Input {
-    /// What.
+    /// The settings.
     pub what: &'static str,
-    /// Which section or table says so; or that it is our choice.
+    /// The section or table that says so; or that it is our choice.
     pub from: &'static str,
 }
 
-/// The same as it is written.
+/// An [`Input`] as it is written to a file.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GivenInput {
-    /// What.
+    /// The settings.
     pub what: String,
-    /// Which section or table says so; or that it is our choice.
+    /// The section or table that says so; or that it is our choice.
     pub from: String,
 }
 
-/// What came of an experiment.
+/// The result of an experiment.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Outcome {
-    /// Whose.
+    /// The paper that the experiment is from.
     pub paper: Paper,
-    /// Its short name.
+    /// The experiment's short name.
     pub name: String,
-    /// What it asks.
+    /// The question that the experiment answers.
     pub title: String,
-    /// Its rows are predictions.
+    /// Whether the rows are predictions.
     pub prediction: bool,
-    /// What it waits for, if it cannot be run yet.
+    /// The reason why the experiment cannot be run yet, if it cannot.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub waits_for: Option<String>,
-    /// Name of its scenario's file.
+    /// Name of the scenario's file.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub scenario: Option<String>,
-    /// The scale that it ran at.
+    /// The scale that the experiment ran at.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub scale: Option<u64>,
-    /// What was taken from the paper, or chosen.
+    /// The settings taken from the paper, or chosen.
     pub inputs: Vec<GivenInput>,
-    /// Its rows.
+    /// The experiment's rows.
     pub rows: Vec<Row>,
 }
 
-/// What came of all experiments that were asked for.
+/// The results of all experiments that were asked for.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Report {
     /// The first seed.
     pub seed: u64,
-    /// How many, one after another.
+    /// Number of seeds, one after another.
     pub seeds: u64,
-    /// Experiment by experiment.
+    /// The experiments' results, in order.
     pub experiments: Vec<Outcome>,
 }
 
 impl Report {
-    /// How many rows are near the paper's figure, and how many there are to compare.
+    /// Number of rows near the paper's figure, and number of rows with a figure to compare with.
     #[must_use]
     pub fn near(&self) -> (usize, usize) {
         let rows = || self.experiments.iter().flat_map(|e| &e.rows);

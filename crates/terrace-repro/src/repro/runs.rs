@@ -1,4 +1,4 @@
-//! The runs that an experiment needs, and what came of them.
+//! The runs that an experiment needs, and their results.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -24,32 +24,32 @@ pub struct Load {
 /// A run that an experiment needs.
 #[derive(Clone, Debug)]
 pub struct Run {
-    /// Its name within the experiment.
+    /// The run's name within the experiment.
     pub key: String,
-    /// What to run, or why it cannot be.
+    /// The scenario to run, or the reason why it cannot be run.
     pub scenario: Result<Scenario, String>,
-    /// Its first VM's rounds follow at once on each other until all of its pages are in the first tier;
-    /// then it is left alone.
+    /// Whether the first VM's rounds follow at once on each other until all of its pages are in the first tier; then
+    /// it is left alone.
     pub migrate_all: bool,
-    /// Slowdown of `all-slow` against `all-fast` that the first VM's compute time is solved from, if it
-    /// is (docs of [`pace`]).
+    /// Slowdown of `all-slow` against `all-fast` from which the first VM's compute time is solved. `None` if it is
+    /// not solved (docs of [`pace`]).
     pub all_slow: Option<f64>,
 }
 
-/// What came of a run.
+/// The result of a run, with what experiments measure beyond it.
 #[derive(Clone, Debug)]
 pub struct Measured {
-    /// Its result.
+    /// The simulator's result.
     pub result: RunResult,
-    /// Every round that its first VM's policy ended.
+    /// Every round that the first VM's policy ended.
     pub rounds: Vec<Round>,
-    /// Exits of its first VM without those by which the host flushes translations.
+    /// Exits of the first VM without those by which the host flushes translations.
     pub exits: u64,
-    /// Share of the accesses of its first VM that the first tier served after its last round.
+    /// Share of the first VM's accesses after its last round that the first tier served.
     pub late_hits: f64,
-    /// Accesses a second of each VM in the last third of its operations; where it ends by the clock, in all of them.
+    /// Accesses a second of each VM in the last third of its operations; in all of them if it ends by the clock.
     pub late_ops_per_s: Vec<f64>,
-    /// The compute time of its first VM's load, ns an access.
+    /// Compute time of the first VM's load, ns an access.
     pub compute_ns: f64,
 }
 
@@ -57,7 +57,7 @@ impl Load {
     /// Reads an experiment's scenario.
     ///
     /// # Errors
-    /// Where it is no valid scenario, or not at that scale.
+    /// If it is no valid scenario, or not at that scale.
     pub fn new(file: &File, seed: u64, scale: Option<u64>) -> Result<Self, RunError> {
         let wrong = |what: String| RunError(format!("scenarios/{}.toml: {what}", file.name));
         let scenario = Scenario::parse(file.text, file.name, Path::new("scenarios"));
@@ -79,7 +79,7 @@ impl Load {
     /// The scenario with another load of its first VM: a table as `workload` in a scenario has it.
     ///
     /// # Errors
-    /// Where it is no valid scenario.
+    /// If it is no valid scenario.
     pub fn workload(&self, table: &str) -> Result<Scenario, String> {
         let text = format!(
             "[machine]\ntiers = [\"dram\", \"pmem\"]\n[[vm]]\nname = \"vm1\"\nfast = \"1TiB\"\nslow = \"1TiB\"\nworkload = {table}\n"
@@ -94,7 +94,7 @@ impl Load {
 }
 
 impl Run {
-    /// A run.
+    /// A run of a scenario under a name.
     #[must_use]
     pub fn new(key: impl Into<String>, scenario: Result<Scenario, String>) -> Self {
         Self {
@@ -105,7 +105,7 @@ impl Run {
         }
     }
 
-    /// The same where all pages of the first VM migrate to the first tier, and nothing else is done.
+    /// The same run, but all pages of the first VM migrate to the first tier, and nothing else is done.
     #[must_use]
     pub fn migrating(self) -> Self {
         Self {
@@ -114,7 +114,7 @@ impl Run {
         }
     }
 
-    /// The same with the first VM's compute time solved from what `all-slow` costs.
+    /// The same run with the first VM's compute time solved from the slowdown of `all-slow`.
     #[must_use]
     pub fn solved(self, all_slow: f64) -> Self {
         Self {
@@ -123,7 +123,7 @@ impl Run {
         }
     }
 
-    /// Whether two are the same but for their names.
+    /// Whether two runs are the same but for their names.
     #[must_use]
     pub fn same(&self, other: &Self) -> bool {
         let (Ok(one), Ok(two)) = (&self.scenario, &other.scenario) else {
@@ -134,10 +134,10 @@ impl Run {
         *one == named && self.migrate_all == other.migrate_all && self.all_slow == other.all_slow
     }
 
-    /// Runs it; none where it was told to end.
+    /// Does the run. `None` if it was told to end.
     ///
     /// # Errors
-    /// Where it cannot be run.
+    /// If the scenario cannot be run.
     pub fn measure(&self, report: &dyn Fn(f64) -> bool) -> Result<Option<Measured>, RunError> {
         let mut scenario = self.scenario.clone().map_err(RunError)?;
         if let Some(all_slow) = self.all_slow {
@@ -180,11 +180,11 @@ impl Run {
     }
 }
 
-/// Where each VM was when it had two thirds of its operations behind it.
+/// Progress of each VM when it had two thirds of its operations behind it.
 struct Late {
-    /// Accesses of a third, as simulated; none of a VM that ends by the clock.
+    /// Accesses of a third, as simulated. `None` for a VM that ends by the clock.
     thirds: Vec<Option<u64>>,
-    /// Accesses as simulated, and s of the full-size machine.
+    /// Accesses as simulated, and s of the full-size machine, at that moment.
     seen: Vec<Option<(u64, f64)>>,
     all: Vec<u64>,
 }
@@ -229,32 +229,32 @@ impl Late {
 }
 
 impl Measured {
-    /// The first VM's part.
+    /// The first VM's result.
     ///
     /// # Errors
-    /// Where there is none.
+    /// If no VM ran.
     pub fn vm(&self) -> Result<&VmResult, String> {
         self.result.vms.first().ok_or_else(|| "no VM ran".into())
     }
 }
 
-/// What came of an experiment's runs for one seed.
+/// The results of an experiment's runs for one seed.
 #[derive(Debug, Default)]
 pub struct Results {
     by_key: BTreeMap<String, Result<Measured, String>>,
 }
 
 impl Results {
-    /// Nothing yet.
+    /// The results by name.
     #[must_use]
     pub fn new(by_key: BTreeMap<String, Result<Measured, String>>) -> Self {
         Self { by_key }
     }
 
-    /// What came of the run of that name.
+    /// The result of the run of that name.
     ///
     /// # Errors
-    /// Says why there is nothing.
+    /// The reason why there is no result.
     pub fn get(&self, key: &str) -> Result<&Measured, String> {
         match self.by_key.get(key) {
             Some(Ok(measured)) => Ok(measured),
@@ -266,13 +266,13 @@ impl Results {
     /// How much longer one run's first VM takes for the same work than another's: 1 is equal.
     ///
     /// # Errors
-    /// Where one of them is missing.
+    /// If the result of one of them is missing.
     pub fn slowdown(&self, key: &str, reference: &str) -> Result<f64, String> {
         let (one, two) = (self.get(key)?.vm()?, self.get(reference)?.vm()?);
         Ok(two.ops_per_s / one.ops_per_s)
     }
 
-    /// The same as what it takes longer, %: 0 is equal.
+    /// [`Results::slowdown`] as the additional time, %: 0 is equal.
     ///
     /// # Errors
     /// As [`Results::slowdown`].

@@ -1,7 +1,7 @@
 //! A node's watermarks (mm/page_alloc.c, `__setup_per_zone_wmarks`).
 //!
-//! They are kept in 4 KiB pages of the full-size machine, and what is free is compared at that size: at
-//! no scale do two of them fall together.
+//! The marks are kept in 4 KiB pages of the full-size machine, and free memory is compared at that size: at no scale
+//! do two marks coincide.
 
 /// `watermark_scale_factor`: the step from one watermark to the next, in 10,000ths of the node.
 const WATERMARK_SCALE_FACTOR: u64 = 10;
@@ -9,26 +9,26 @@ const WATERMARK_SCALE_FACTOR: u64 = 10;
 /// `demote_scale_factor` of TPP, in 10,000ths of the node.
 const DEMOTE_SCALE_FACTOR: u64 = 200;
 
-/// Bounds of `min_free_kbytes` as it is calculated.
+/// Bounds of the calculated `min_free_kbytes`, KiB.
 const MIN_FREE_KBYTES: (u64, u64) = (128, 262_144);
 
 /// A node's watermarks: 4 KiB pages of the full-size machine.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Marks {
-    /// Allocations fail, unless they may reclaim.
+    /// Free pages below which allocations fail, unless they may reclaim.
     pub min: u64,
-    /// Allocations wake kswapd.
+    /// Free pages below which allocations wake kswapd.
     pub low: u64,
-    /// Without tiering, kswapd sleeps again; migrations leave so much.
+    /// Free pages at which kswapd sleeps again without tiering, and which migrations leave.
     pub high: u64,
-    /// With `NUMA_BALANCING_MEMORY_TIERING`, kswapd sleeps again.
+    /// Free pages at which kswapd sleeps again with `NUMA_BALANCING_MEMORY_TIERING`.
     pub promo: u64,
-    /// With TPP, kswapd wakes and sleeps on the first node.
+    /// Free pages of the first node around which kswapd wakes and sleeps with TPP.
     pub demote: u64,
 }
 
 impl Marks {
-    /// Of a node of so many pages, where all nodes have `all`.
+    /// The watermarks of a node of so many pages, if all nodes together have `all`.
     #[must_use]
     pub fn of(node: u64, all: u64) -> Self {
         // `calculate_min_free_kbytes`: the root of 16 times the memory in KiB, shared by size.

@@ -1,7 +1,8 @@
-//! The guest's own kernel, as far as no mechanism is one: watermarks, reclaim to swap, the balloon.
+//! The guest's own kernel, as far as no mechanism stands for it: watermarks, reclaim to swap, the balloon.
 //!
-//! Responsible for: how much of a node its kernel keeps free ([`marks`]), and what a guest does that lacks memory
-//! ([`reclaim`]). It leaves to others: its page tables ([`crate::machine::tables`]), and who places its pages.
+//! Responsible for: the memory of a node that the kernel keeps free ([`marks`]), and the reaction of a guest to a
+//! lack of memory ([`reclaim`]). It leaves to others: the page tables ([`crate::machine::tables`]), and the placement
+//! of pages.
 
 pub mod marks;
 pub mod reclaim;

@@ -1,7 +1,7 @@
 //! A guest that lacks memory: its swap device and the balloon that takes its pages.
 //!
-//! The guest reclaims as Linux does in outline: pages that were accessed since the hand of the clock
-//! came by get a second chance. It uses the same A bits that the host's scan clears.
+//! The guest reclaims as Linux does in outline: pages that were accessed since the clock's hand last passed them get
+//! a second chance. It uses the same A bits that the host's scan clears.
 
 use std::collections::VecDeque;
 
@@ -11,30 +11,30 @@ use crate::machine::space::Space;
 use crate::machine::vcpu::Environment;
 use crate::words::number::low;
 
-/// Pages that the guest takes out at a time (Linux's SWAP_CLUSTER_MAX).
+/// Pages that the guest takes out at a time (Linux's `SWAP_CLUSTER_MAX`).
 const CLUSTER: usize = 32;
 
 /// The guest's own memory management.
 #[derive(Clone, Debug)]
 pub struct Reclaim {
-    /// Pages of guest memory that the load never has. No host memory is behind them: what a balloon
-    /// takes of them changes nothing.
+    /// Pages of guest memory that the load never uses. No host memory is behind them: if a balloon takes them,
+    /// nothing changes.
     spare: u64,
     free: VecDeque<u32>,
     /// Frames that the balloon holds.
     balloon: Vec<u32>,
     /// The next page that the clock looks at.
     hand: u32,
-    /// Pages that the swap device has left.
+    /// Free pages of the swap device.
     device: u64,
 }
 
-/// A balloon's size from a time on.
+/// A balloon's size from a given time on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BalloonStep {
-    /// Since the start, ns.
+    /// Time since the start, ns.
     pub at_ns: u64,
-    /// What the guest lacks from then on, bytes.
+    /// Size of the balloon from then on, bytes.
     pub bytes: u64,
 }
 
@@ -44,12 +44,13 @@ impl Faults for Reclaim {
     }
 }
 
-/// The guest cannot give what is asked of it: nothing is left to take out, or the device is full.
+/// The error of a guest that cannot give the memory that is asked of it: nothing is left to take out, or the device
+/// is full.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OutOfMemory;
 
 impl Reclaim {
-    /// A guest with so many pages that its load never has, and a swap device of so many pages.
+    /// A guest with so many pages that its load never uses, and a swap device of so many pages.
     #[must_use]
     pub fn new(spare: u64, device: u64) -> Self {
         Self {
@@ -61,7 +62,7 @@ impl Reclaim {
         }
     }
 
-    /// Brings a page in; the time that it takes, ps.
+    /// Brings a page in; returns the time that this takes, ps.
     fn bring_in(&mut self, space: &mut Space, costs: &Costs, page: u32) -> u64 {
         let mut ps = costs.guest_page_work;
         // Its place on the device serves for what is taken out for it; otherwise a full device would
@@ -84,7 +85,7 @@ impl Reclaim {
         ps
     }
 
-    /// Takes up to so many pages out to the device, not recently used ones first; says how many.
+    /// Takes up to so many pages out to the device, those not recently used first; returns how many.
     fn take_out(&mut self, space: &mut Space, wanted: usize) -> usize {
         let guest = &mut space.guest;
         let pages = low(guest.pages());
@@ -112,7 +113,7 @@ impl Reclaim {
     /// Sets the balloon's size. Frames that it takes lose their host memory.
     ///
     /// # Errors
-    /// Where the guest has no more to give; the balloon keeps what it got.
+    /// If the guest has no more to give; the balloon keeps what it got.
     pub fn balloon(&mut self, space: &mut Space, pages: u64) -> Result<(), OutOfMemory> {
         let pages = pages.saturating_sub(self.spare);
         while (self.balloon.len() as u64) > pages {

@@ -1,4 +1,4 @@
-//! A guest that lacks memory, against what can be computed by hand.
+//! Tests of a guest that lacks memory against results computed by hand.
 
 use terrace_proto::PageSize;
 
@@ -23,7 +23,7 @@ fn a_page_that_the_guest_took_out_is_not_found_through_an_old_translation() {
     // The second vCPU brings a page in, for which all that are mapped are taken out.
     run_with(&mut kernel, &mut space, &env, &reads(40..41));
     assert_eq!(space.counts.major_faults, 1);
-    (first.left, first.ended) = (16, None);
+    first.progress_mut().resume(16);
     env.end_ps *= 10;
     first.run(&mut space, &env, &mut kernel);
     assert_eq!(space.counts.major_faults, 17);

@@ -1,6 +1,6 @@
-//! The devices that give guests their memory, as they are described.
+//! The description of the devices that give guests their memory.
 
-/// What `virtio-mem` plugs and unplugs at a time, bytes.
+/// The unit in which `virtio-mem` plugs and unplugs, bytes.
 pub const BLOCK: u64 = 2 << 20;
 
 /// The device that gives a guest its memory.
@@ -15,10 +15,10 @@ pub enum Device {
 }
 
 impl Device {
-    /// All of them.
+    /// All devices.
     pub const ALL: [Self; 3] = [Self::VirtioMem, Self::Balloon, Self::Hyperflex];
 
-    /// As people write it.
+    /// The device's name in scenarios.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -29,19 +29,19 @@ impl Device {
     }
 }
 
-/// How a VM's tiers get their sizes.
+/// The device that sizes a VM's tiers, and the sizes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Provision {
-    /// By what.
+    /// The device.
     pub by: Device,
-    /// What the guest's nodes have when it boots, bytes per tier; of `virtio-mem`, what they can have.
+    /// The sizes of the guest's nodes when it boots, bytes per tier; with `virtio-mem`, their largest sizes.
     pub nodes: Vec<u64>,
-    /// What the VM is to have later, in order of time.
+    /// Later resizes of the VM, in order of time.
     pub resizes: Vec<Resize>,
 }
 
 impl Provision {
-    /// By a device whose nodes are as large as they usually are, for a VM of these sizes.
+    /// A device with nodes of their usual sizes, for a VM of these sizes.
     #[must_use]
     pub fn usual(by: Device, sizes: &[u64], resizes: Vec<Resize>) -> Self {
         let nodes = usual_nodes(by, sizes, &resizes);
@@ -49,17 +49,17 @@ impl Provision {
     }
 }
 
-/// A VM's sizes from a time on.
+/// A VM's sizes from a given time on.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Resize {
-    /// Since the start, ns.
+    /// Time since the start, ns.
     pub at_ns: u64,
-    /// What the VM is to have per tier, bytes.
+    /// The VM's target sizes per tier, bytes.
     pub sizes: Vec<u64>,
 }
 
-/// A balloon begins with all of the VM's memory in each node, so that it may be of one tier alone (HyperTier
-/// §4.1); memory that is plugged is no more than is asked for.
+/// The usual sizes of a VM's nodes. A balloon's VM has all of its memory in each node, so that it may be of one tier
+/// alone (HyperTier §4.1); memory that is plugged is no more than is asked for.
 fn usual_nodes(by: Device, sizes: &[u64], resizes: &[Resize]) -> Vec<u64> {
     let wanted = || std::iter::once(sizes).chain(resizes.iter().map(|r| r.sizes.as_slice()));
     let sum = |sizes: &[u64]| {

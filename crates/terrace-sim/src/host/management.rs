@@ -1,4 +1,4 @@
-//! Processors that do the host's management: each thing waits for a free one, and takes its time.
+//! The processors of the host's management: each piece of work waits for a free one, and takes its time.
 
 use std::collections::VecDeque;
 
@@ -6,9 +6,9 @@ use terrace_core::policy::Move;
 use terrace_proto::action::PlacementQuery;
 use terrace_proto::{Action, Event, Gfn, PageCode, PlacementReport, ScanRequest, TierId, VmId};
 
+use super::migration::Memory;
 use super::moves::{Moving, position};
 use super::scan;
-use super::travel::Memory;
 use super::vm::Vm;
 use crate::machine::PS;
 use crate::machine::second_stage::bits;
@@ -17,23 +17,23 @@ use crate::words::number::low;
 /// 4 KiB pages in one placement report.
 const REPORT_PAGES: u64 = 1 << 18;
 
-/// Something to do.
+/// A piece of work that waits.
 enum Work {
     Scan(ScanRequest),
     Query(PlacementQuery),
-    /// Ranking, which the engine did already, takes its time here.
+    /// Ranking: the engine did it already, it takes its time here.
     Rank(VmId, u64),
     Move(Moving),
 }
 
-/// Something under way.
+/// A piece of work under way.
 enum Running {
-    /// Ends at a time, ps, and tells events then.
+    /// Work that ends at a time, ps, and the events that it gives then.
     Timed(u64, Vec<Event>),
     Move(Moving),
 }
 
-/// The host's own processors.
+/// The processors of the host's management.
 pub struct Management {
     cpus: usize,
     queue: VecDeque<Work>,
@@ -53,7 +53,7 @@ impl Management {
         }
     }
 
-    /// Takes in what the engine decided.
+    /// Takes in an action that the engine decided.
     pub fn take(&mut self, action: Action, vms: &[Vm], batch: usize) {
         self.queue.push_back(match action {
             // Devices' own, not the host's processors'.
@@ -72,12 +72,12 @@ impl Management {
         });
     }
 
-    /// A VM's pages were ranked; that takes so many ps, before anything else.
+    /// Puts a VM's ranking, which takes so many ps, before all other work.
     pub fn rank(&mut self, vm: VmId, ps: u64) {
         self.queue.push_front(Work::Rank(vm, ps));
     }
 
-    /// Works through the quantum that ends at `end`; what is done by then is told.
+    /// Works through the quantum that ends at `end`; returns the events of work that is done by then.
     pub fn pass(
         &mut self,
         end: u64,
@@ -117,7 +117,7 @@ impl Management {
             Work::Scan(request) => {
                 let vm = &mut vms[position(request.space.vm())];
                 let (mut answer, ps) = scan::scan(vm, &request, memory.costs);
-                vm.spent.track += ps;
+                vm.account.spent.track += ps;
                 answer.stats.elapsed_ns = ps / PS * self.scale;
                 answer.stats.cpu_ns = answer.stats.elapsed_ns;
                 Running::Timed(now + ps, vec![Event::Scanned(Box::new(answer))])
@@ -125,18 +125,18 @@ impl Management {
             Work::Query(query) => {
                 let vm = &mut vms[position(query.vm)];
                 let ps = vm.space.guest.frames() * memory.costs.query_page;
-                vm.spent.track += ps;
+                vm.account.spent.track += ps;
                 Running::Timed(now + ps, reports(vm, query))
             }
             Work::Rank(vm, ps) => {
-                vms[position(vm)].spent.classify += ps;
+                vms[position(vm)].account.spent.classify += ps;
                 Running::Timed(now + ps, Vec::new())
             }
             Work::Move(moving) => Running::Move(moving),
         });
     }
 
-    /// Bytes on the heap of what waits and runs, without what is small.
+    /// Bytes on the heap of the work that waits or is under way, without small values.
     #[must_use]
     pub fn heap_bytes(&self) -> u64 {
         self.running

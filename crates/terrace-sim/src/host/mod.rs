@@ -1,17 +1,19 @@
-//! The simulated host: what it does for the engine, on processors of its own, and at what price.
+//! The simulated host: the work that it does for the engine on processors of its own, and the cost of that.
 //!
-//! Responsible for: where pages are at first ([`start`]), scans ([`scan`]), moves ([`moves`], [`travel`]), the
-//! processors that do them ([`management`]), the devices that size guests' nodes ([`provision`]), who answers
-//! a VM's faults ([`placer`]), and the bound that knows the future ([`oracle`]). It leaves to others: decisions (the
-//! engine's, or a mechanism's).
+//! Responsible for: the first locations of pages ([`start`]), scans ([`scan`]), moves ([`moves`], [`migration`]), the
+//! processors that do them ([`management`]), the devices that size guests' nodes ([`provision`]), the answers to a
+//! VM's faults ([`placer`]), the bound that knows the future ([`oracle`]), and the account of all that ([`account`]).
+//! It leaves to others: decisions (the engine's, or a mechanism's).
 
+pub mod account;
 pub mod device;
 pub mod management;
+pub mod migration;
 pub mod moves;
 pub mod oracle;
 pub mod placer;
 pub mod provision;
 pub mod scan;
+pub mod schedule;
 pub mod start;
-pub mod travel;
 pub mod vm;

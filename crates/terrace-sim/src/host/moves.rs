@@ -1,9 +1,9 @@
-//! The engine's plans: what they ask for, and what is told of them.
+//! The engine's plans: the moves that they ask for, and the reports on them.
 
 use terrace_core::policy::Move;
 use terrace_proto::{MovePlan, MoveReport, MoveStatus, PageCode, PageResult, TierId};
 
-use super::travel::{Memory, Outcome, Travel, Wanted, Way};
+use super::migration::{Memory, Migration, Outcome, Wanted, Way};
 use super::vm::Vm;
 use crate::machine::TIERS;
 use crate::words::number::{low, place};
@@ -14,11 +14,11 @@ use crate::words::side::Side;
 pub struct Moving {
     plan: MovePlan,
     huge: bool,
-    travel: Travel,
+    migration: Migration,
 }
 
 impl Moving {
-    /// A plan that begins; `batch` pages are unmapped at a time.
+    /// Starts a plan; `batch` pages are unmapped at a time.
     #[must_use]
     pub fn new(plan: MovePlan, vm: &Vm, way: Move, batch: usize) -> Self {
         let second = &vm.space.second;
@@ -32,24 +32,24 @@ impl Moving {
             batch,
         };
         Self {
-            travel: Travel::new(wanted.collect(), way),
+            migration: Migration::new(wanted.collect(), way),
             huge: second.huge(),
             plan,
         }
     }
 
-    /// Whose pages.
+    /// The VM whose pages move.
     #[must_use]
     pub fn vm(&self) -> terrace_proto::VmId {
         self.plan.vm
     }
 
-    /// Works for `ps` of one processor's time; says whether the plan is done.
+    /// Works for `ps` of one processor's time; returns whether the plan is done.
     pub fn work(&mut self, vm: &mut Vm, memory: &mut Memory, ps: u64) -> bool {
-        self.travel.work(vm, memory, ps)
+        self.migration.work(vm, memory, ps)
     }
 
-    /// The report; `scale` turns simulated time into the full-size machine's.
+    /// The report of the plan; `scale` turns simulated time into the full-size machine's.
     #[must_use]
     pub fn report(self, scale: u64) -> MoveReport {
         let code = |tier: Option<u8>| {
@@ -61,7 +61,7 @@ impl Moving {
             status: MoveStatus::Busy,
             now: None,
         };
-        let outcomes = self.travel.outcomes().iter();
+        let outcomes = self.migration.outcomes().iter();
         let results = self.plan.moves.iter().zip(outcomes).map(|(page, outcome)| {
             let outcome = outcome.unwrap_or(lost);
             PageResult {
@@ -74,12 +74,12 @@ impl Moving {
             id: self.plan.id,
             vm: self.plan.vm,
             results: results.collect(),
-            elapsed_ns: self.travel.spent() / crate::machine::PS * scale,
+            elapsed_ns: self.migration.spent() / crate::machine::PS * scale,
         }
     }
 }
 
-/// Free 4 KiB pages per tier: capacities less what VMs hold.
+/// Free 4 KiB pages per tier: capacities less the pages that VMs hold.
 #[must_use]
 pub fn free_pages(capacity: &[u64; TIERS], vms: &[Vm]) -> [u64; TIERS] {
     let mut free = *capacity;
@@ -91,7 +91,7 @@ pub fn free_pages(capacity: &[u64; TIERS], vms: &[Vm]) -> [u64; TIERS] {
     free
 }
 
-/// Number of a VM in the list.
+/// The index of a VM in the list.
 #[must_use]
 pub fn position(vm: terrace_proto::VmId) -> usize {
     place(u64::from(vm.0)).saturating_sub(1)

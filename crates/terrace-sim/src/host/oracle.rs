@@ -1,7 +1,7 @@
-//! The bound: each coming window's most costly pages are in the fastest tier, and moves are free.
+//! The bound: the most costly pages of each coming window are in the fastest tier, and moves are free.
 //!
-//! It looks ahead with copies of the load's own sources, for as many accesses as each vCPU made in the
-//! window before.
+//! The oracle looks ahead with copies of the load's own sources, for as many accesses as each vCPU made in the window
+//! before.
 
 use super::vm::Vm;
 use crate::machine::second_stage::SecondStage;
@@ -9,25 +9,27 @@ use crate::words::access::Access;
 use crate::words::number::{float, index, low, place, whole};
 use crate::words::tier::Tier;
 
-/// Accesses that are looked at together.
+/// Accesses looked at together.
 const BATCH: usize = 256;
 
-/// What the oracle keeps of one VM.
+/// The oracle's state of one VM.
 pub struct Oracle {
     /// Cost of the coming window's accesses by unit, in the weights' unit.
     costs: Vec<u32>,
-    /// Units that fit into each tier.
+    /// Number of units that fit into each tier.
     fit: Vec<u64>,
     read_weight: u32,
     write_weight: u32,
     window_ps: u64,
     next: u64,
+    /// Number of windows placed so far.
+    windows: u64,
     /// Accesses that each vCPU had left when the last window began.
     left: Vec<u64>,
 }
 
 impl Oracle {
-    /// An oracle for a VM with that room in the tiers.
+    /// An oracle for a VM with room for `fit` units in the tiers.
     #[must_use]
     pub fn new(units: u32, fit: Vec<u64>, tiers: &[Tier], window_ps: u64) -> Self {
         let (read_weight, write_weight) = weights(tiers);
@@ -38,8 +40,15 @@ impl Oracle {
             write_weight,
             window_ps,
             next: 0,
+            windows: 0,
             left: Vec::new(),
         }
+    }
+
+    /// Number of windows placed so far.
+    #[must_use]
+    pub fn windows(&self) -> u64 {
+        self.windows
     }
 
     /// Bytes on the heap: the costs, and the ranking while it is made.
@@ -49,8 +58,8 @@ impl Oracle {
     }
 }
 
-/// What one read and one write cost more in the last tier than in the first, in tenths of a ns: latency,
-/// and for a write the time of the medium that it takes.
+/// The extra cost of one read and one write in the last tier over the first, in tenths of a ns: latency, and for a
+/// write the time of the medium that it takes.
 fn weights(tiers: &[Tier]) -> (u32, u32) {
     let (Some(first), Some(last)) = (tiers.first(), tiers.last()) else {
         return (1, 1);
@@ -62,8 +71,8 @@ fn weights(tiers: &[Tier]) -> (u32, u32) {
     (tenths(read), tenths(write))
 }
 
-/// Places the pages of the window that begins now, if one does. `now` is in ps as simulated, `now_ns` in
-/// ns of the full-size machine.
+/// Places the pages of the window that begins now, if one does. `now` is in ps as simulated, `now_ns` in ns of the
+/// full-size machine.
 pub fn place_window(vm: &mut Vm, now: u64, now_ns: u64) {
     let Some(mut oracle) = vm.oracle.take() else {
         return;
@@ -72,7 +81,7 @@ pub fn place_window(vm: &mut Vm, now: u64, now_ns: u64) {
         oracle.next = now + oracle.window_ps;
         oracle.look_ahead(vm, now_ns);
         oracle.place(&mut vm.space.second);
-        vm.windows += 1;
+        oracle.windows += 1;
         let (guest, second) = (&vm.space.guest, &vm.space.second);
         let shift = if guest.huge() && second.huge() { 9 } else { 0 };
         let tier = |key: u32| {
@@ -81,7 +90,7 @@ pub fn place_window(vm: &mut Vm, now: u64, now_ns: u64) {
             unit.and_then(|unit| second.tier(unit)).unwrap_or(0)
         };
         for vcpu in &mut vm.vcpus {
-            vcpu.retier(tier);
+            vcpu.mmu().retier(tier);
         }
     }
     vm.oracle = Some(oracle);
@@ -92,9 +101,11 @@ impl Oracle {
         self.costs.fill(0);
         let before = std::mem::take(&mut self.left);
         for (at, vcpu) in vm.vcpus.iter().enumerate() {
-            let made = before.get(at).map(|left| left - vcpu.left);
+            let made = before.get(at).map(|left| left - vcpu.progress().left());
             // Of the first window nothing is known: an access each 100 ns, a guess on the high side.
-            let coming = made.unwrap_or(self.window_ps / 100_000).min(vcpu.left);
+            let coming = made
+                .unwrap_or(self.window_ps / 100_000)
+                .min(vcpu.progress().left());
             let (at_hand, mut source) = vcpu.ahead();
             let mut seen = 0;
             for access in at_hand.iter().take(place(coming)) {
@@ -113,7 +124,7 @@ impl Oracle {
                     .for_each(|access| self.count(vm, *access));
                 seen += got as u64;
             }
-            self.left.push(vcpu.left);
+            self.left.push(vcpu.progress().left());
         }
     }
 
@@ -129,7 +140,7 @@ impl Oracle {
         }
     }
 
-    /// The most costly units into the first tier, the next ones into the second, and so on.
+    /// Puts the most costly units into the first tier, the next ones into the second, and so on.
     fn place(&self, second: &mut SecondStage) {
         for unit in 0..second.tables() {
             second.put(unit, Some(0));

@@ -1,8 +1,8 @@
-//! Who places a VM's pages beside the engine, and who answers its faults.
+//! The interface to the mechanism that places a VM's pages beside the engine, and the answers to the VM's faults.
 //!
-//! A mechanism of another system is a [`Placer`]; which there are, the host does not know.
+//! A mechanism of another system is a [`Placer`]; the host does not know which ones there are.
 
-use super::travel::Memory;
+use super::migration::Memory;
 use super::vm::Vm;
 use crate::guest::reclaim::Reclaim;
 use crate::machine::TIERS;
@@ -10,48 +10,48 @@ use crate::machine::faults::Faults;
 use crate::machine::space::Space;
 use crate::machine::vcpu::Environment;
 
-/// Who places a VM's pages: a mechanism, in the guest or at the host.
+/// The mechanism that places a VM's pages, in the guest or at the host.
 pub trait Placer: Faults + Send {
-    /// A quantum of its threads, after the vCPUs ran for as long.
+    /// Runs its threads for a quantum, after the vCPUs ran for as long.
     fn pass(&mut self, vm: &mut Vm, memory: &mut Memory, env: &Environment, quantum: u64);
 
-    /// An allocation of somebody else in the guest went below a node's low watermark.
+    /// Reports that an allocation of somebody else in the guest went below a node's low watermark.
     fn pressed(&mut self, vm: &mut Vm, memory: &mut Memory, env: &Environment, tier: usize);
 
-    /// Units of the second stage, each with the tier to which the guest's kernel moved it for somebody else.
+    /// Reports units of the second stage, each with the tier to which the guest's kernel moved it for somebody else.
     fn pushed(&mut self, vm: &mut Vm, memory: &mut Memory, env: &Environment, units: &[(u32, u8)]);
 
-    /// The VM is to have so many units per tier from now on.
+    /// Sets how many units per tier the VM is to have from now on.
     fn resized(&mut self, capacity: [u64; TIERS]);
 
-    /// Whether a unit of the second stage is on a journey.
-    fn travels(&self, second: u32) -> bool;
+    /// Whether a unit of the second stage is being migrated.
+    fn is_migrating(&self, second: u32) -> bool;
 
-    /// Rounds so far.
+    /// Number of rounds so far.
     fn rounds(&self) -> u64;
 
     /// Bytes on the heap.
     fn heap_bytes(&self) -> usize;
 }
 
-/// Who answers a VM's faults.
+/// The sources of answers to a VM's faults.
 #[derive(Default)]
 pub struct Answers {
     /// The guest's own memory management, if it lacks memory.
     pub reclaim: Option<Reclaim>,
-    /// The mechanism that places its pages, if one does.
+    /// The mechanism that places the VM's pages, if one does.
     pub placer: Option<Box<dyn Placer>>,
 }
 
 impl Answers {
-    /// Whether a unit of the second stage is on a journey.
+    /// Whether a unit of the second stage is being migrated.
     #[must_use]
-    pub fn travels(&self, second: u32) -> bool {
+    pub fn is_migrating(&self, second: u32) -> bool {
         let placer = self.placer.as_ref();
-        placer.is_some_and(|placer| placer.travels(second))
+        placer.is_some_and(|placer| placer.is_migrating(second))
     }
 
-    /// Rounds of the mechanism so far.
+    /// Number of rounds of the mechanism so far.
     #[must_use]
     pub fn rounds(&self) -> u64 {
         self.placer.as_ref().map_or(0, |placer| placer.rounds())
@@ -66,7 +66,7 @@ impl Answers {
     }
 }
 
-/// One virtual call per fault, none if no mechanism places pages.
+/// Costs one virtual call per fault, none if no mechanism places pages.
 impl Faults for Answers {
     fn guest_fault(&mut self, space: &mut Space, env: &Environment, page: u32, write: bool) -> u64 {
         if let Some(reclaim) = &mut self.reclaim {
@@ -93,17 +93,17 @@ impl Faults for Answers {
     }
 }
 
-/// A quantum of a VM's mechanism, if one places its pages.
+/// Runs a VM's mechanism for a quantum, if one places its pages.
 pub fn pass(vm: &mut Vm, memory: &mut Memory, env: &Environment, quantum: u64) {
     with(vm, |placer, vm| placer.pass(vm, memory, env, quantum));
 }
 
-/// An allocation went below a node's low watermark.
+/// Tells a VM's mechanism that an allocation went below a node's low watermark.
 pub fn pressed(vm: &mut Vm, memory: &mut Memory, env: &Environment, tier: usize) {
     with(vm, |placer, vm| placer.pressed(vm, memory, env, tier));
 }
 
-/// The guest's kernel moved units for somebody else.
+/// Tells a VM's mechanism that the guest's kernel moved units for somebody else.
 pub fn pushed(vm: &mut Vm, memory: &mut Memory, env: &Environment, units: &[(u32, u8)]) {
     with(vm, |placer, vm| placer.pushed(vm, memory, env, units));
 }

@@ -1,4 +1,4 @@
-//! Scans: the live scanner on simulated tables, or the second stage's bits; and what they cost.
+//! Scans and their cost: by the live scanner on simulated tables, or of the second stage's bits.
 
 use terrace_core::policy::Observe;
 use terrace_proto::{PageBitmap, Rearm, ScanAnswer, ScanRequest, ScanStats};
@@ -8,12 +8,13 @@ use crate::machine::costs::Costs;
 use crate::machine::second_stage::bits;
 use crate::words::number::low;
 
-/// Does a scan and says what it took, ps. The bits are read and cleared at once, at the scan's start.
+/// Makes a scan; returns its answer and the time that it took, ps. The bits are read and cleared at once, at the
+/// scan's start.
 pub fn scan(vm: &mut Vm, request: &ScanRequest, costs: &Costs) -> (ScanAnswer, u64) {
     let observe = vm.stages.map(|stages| stages.observe);
     if observe != Some(Observe::PmlLog) {
         // Moves by pre-copy have a log too, of which nobody here reads.
-        vm.space.logged = Vec::new();
+        drop(vm.space.pml.take());
     }
     match observe {
         Some(Observe::EptScan) => second_stage(vm, request, costs),
@@ -31,7 +32,7 @@ fn guest_tables(vm: &mut Vm, request: &ScanRequest) -> ScanAnswer {
     vm.scanner.scan(memory, paging, &[paging.root()], request)
 }
 
-/// What the live scanner takes: measured per entry.
+/// The time of the live scanner, ps, from measured times per entry.
 fn leaves_ps(stats: &ScanStats, costs: &Costs) -> u64 {
     stats.leaves * costs.scan_leaf
         + stats.accessed * (costs.scan_accessed - costs.scan_leaf)
@@ -45,13 +46,13 @@ fn shoot_down(vm: &mut Vm, costs: &Costs) -> u64 {
     ps
 }
 
-/// vTMM's own: of the guest's tables only those that the log names are read, and the translations of
-/// what was re-armed are flushed, so that the processor sets bits (and logs) anew.
+/// Scans as vTMM does: of the guest's tables only those in the log are read, and the translations of re-armed pages
+/// are flushed, so that the processor sets bits (and logs) anew.
 fn logged_tables(vm: &mut Vm, request: &ScanRequest, costs: &Costs) -> (ScanAnswer, u64) {
     let mut answer = guest_tables(vm, request);
-    let mut frames = std::mem::take(&mut vm.space.logged);
+    let mut frames = vm.space.pml.take();
     for vcpu in &mut vm.vcpus {
-        frames.extend(vcpu.drain_pml());
+        frames.extend(vcpu.mmu().drain_pml());
     }
     let first_data = vm.space.guest.first_data();
     frames.retain(|frame| *frame < first_data);
@@ -75,7 +76,7 @@ fn logged_tables(vm: &mut Vm, request: &ScanRequest, costs: &Costs) -> (ScanAnsw
     (answer, ps)
 }
 
-/// The second stage's own A and D, of everything that is mapped (vTMM's "EPT scanner").
+/// Scans A and D of everything that the second stage maps (vTMM's "EPT scanner").
 fn second_stage(vm: &mut Vm, request: &ScanRequest, costs: &Costs) -> (ScanAnswer, u64) {
     let frames = vm.space.guest.frames();
     let mut answer = ScanAnswer {

@@ -1,27 +1,27 @@
-//! Where pages are at first.
+//! The initial locations of pages.
 
 use serde::Deserialize;
 
 use crate::machine::TIERS;
 use crate::machine::second_stage::SecondStage;
 
-/// Where a VM's pages are at first.
+/// The initial locations of a VM's pages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Start {
-    /// The fastest tier first, in address order.
+    /// In address order, the fastest tier first.
     #[default]
     FirstTouch,
-    /// The slowest tier first.
+    /// In address order, the slowest tier first.
     Slow,
 }
 
-/// How a VM's pages are dealt to the tiers.
+/// The way in which a VM's pages are dealt to the tiers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Deal {
-    /// One tier after another, as that one says.
+    /// One tier after another, in the order of [`Start`].
     InOrder(Start),
-    /// Round the tiers in turn, in proportion to what fits.
+    /// Round the tiers in turn, in proportion to the units that fit.
     InTurn,
     /// All to the first tier.
     First,
@@ -29,8 +29,7 @@ pub enum Deal {
     Last,
 }
 
-/// Backs all units of a VM. `fit` is how many units the VM has in each tier; the last tier takes what
-/// is left.
+/// Backs all units of a VM. `fit` is the number of units that the VM has in each tier; the last tier takes the rest.
 pub fn back(second: &mut SecondStage, deal: Deal, fit: &[u64]) {
     match deal {
         Deal::First => all(second, 0),
@@ -50,7 +49,7 @@ fn all(second: &mut SecondStage, tier: u8) {
     fill(second, second.first_data()..second.len(), tier);
 }
 
-/// Tables are made first, so they lie where the first pages do.
+/// The tier of the guest's page tables: they are made first, so they lie with the first pages.
 fn tiers_of_tables(start: Start, fit: &[u64]) -> u8 {
     match start {
         Start::FirstTouch => 0,
@@ -64,7 +63,7 @@ fn fill(second: &mut SecondStage, units: std::ops::Range<u32>, tier: u8) {
     }
 }
 
-/// The fastest tier first in address order, or the slowest first.
+/// Backs units in address order, the fastest tier first or the slowest first.
 fn in_order(second: &mut SecondStage, start: Start, fit: &[u64]) {
     let mut tiers: Vec<(u8, u64)> = (0..).zip(fit.iter().copied()).collect();
     if start == Start::Slow {
@@ -89,7 +88,7 @@ fn in_order(second: &mut SecondStage, start: Start, fit: &[u64]) {
     }
 }
 
-/// Units go round the tiers in proportion to what fits: each to the tier that is furthest behind its
+/// Backs units round the tiers in proportion to the units that fit: each goes to the tier that is furthest behind its
 /// share.
 fn in_turn(second: &mut SecondStage, fit: &[u64]) {
     let all: u64 = fit.iter().sum::<u64>().max(1);

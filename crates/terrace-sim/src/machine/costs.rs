@@ -1,13 +1,13 @@
-//! The machine's constants. Each has its source in `docs/machine.md`; none is fitted to a result.
+//! The machine's constants. The source of each is in `docs/machine.md`; none is fitted to a result.
 
 use super::PS;
 
-/// Sizes and times of the processor and of the kernel's work. Times in ps.
+/// Sizes of the processor's structures, and times of the processor and of the kernel's work. Times in ps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Costs {
     /// Entries of the first-level TLB for 4 KiB pages, of a full-size vCPU.
     pub l1_entries: u64,
-    /// The same for 2 MiB pages.
+    /// Entries of the first-level TLB for 2 MiB pages, of a full-size vCPU.
     pub l1_huge_entries: u64,
     /// Entries of the second-level TLB.
     pub l2_entries: u64,
@@ -39,15 +39,15 @@ pub struct Costs {
     pub hint_page: u64,
     /// Looking at one page of an LRU list: finding its mapping, testing A.
     pub lru_page: u64,
-    /// A vCPU takes an interrupt that another sent, without an exit.
+    /// Delivery to a vCPU of an interrupt that another vCPU sent, without an exit.
     pub guest_interrupt: u64,
-    /// The processor writes one record of a sample.
+    /// Writing one record of a sample, by the processor.
     pub sample: u64,
-    /// A buffer of samples is full: the interrupt, which exits, and its handler's way in and out.
+    /// The interrupt of a full buffer of samples: the exit, and the handler's way in and out.
     pub sample_interrupt: u64,
     /// A kernel's or a daemon's work on one record.
     pub sample_work: u64,
-    /// What the sender of a TLB shootdown spends per vCPU.
+    /// The sender's cost of a TLB shootdown, per vCPU.
     pub shootdown_send: u64,
     /// Entries of a PML buffer.
     pub pml_entries: usize,
@@ -59,7 +59,7 @@ pub struct Costs {
     pub scan_table: u64,
     /// Ranking one page at a round's end.
     pub classify_page: u64,
-    /// Asking where one 4 KiB page is.
+    /// Query for the location of one 4 KiB page.
     pub query_page: u64,
     /// The kernel's work to move one page, beside copying it.
     pub move_page: u64,
@@ -69,13 +69,13 @@ pub struct Costs {
     pub copy_lines: u64,
     /// A guest's page fault that is served from the swap device.
     pub major_fault: u64,
-    /// The guest's kernel frees or fills one page.
+    /// Freeing or filling one page, by the guest's kernel.
     pub guest_page_work: u64,
-    /// The guest allocates a page for a balloon, and tells the device.
+    /// Allocating a page for a balloon in the guest, and telling the device.
     pub balloon_page: u64,
-    /// The device finds a page that a guest gave, and takes its memory.
+    /// Finding a page that a guest gave, and taking its memory, by the device.
     pub balloon_host_page: u64,
-    /// The guest takes one page of a block off its free lists, or puts it there.
+    /// Taking one page of a block off the guest's free lists, or putting it there.
     pub plug_page: u64,
 }
 

@@ -1,9 +1,9 @@
-//! Times of operations, in few bytes.
+//! A compact histogram of the times of operations.
 
 use super::PS;
 use crate::words::number::{float, place};
 
-/// Bits after the first one that are kept: 1/32 of a value is the most that is lost.
+/// Bits kept after the leading one: the error is at most 1/32 of a value.
 const BITS: u32 = 5;
 
 /// Counts of times by size, exact to about 3 %.
@@ -44,7 +44,7 @@ impl Histogram {
         self.total += 1;
     }
 
-    /// Adds another's counts.
+    /// Adds another histogram's counts.
     pub fn merge(&mut self, other: &Self) {
         for (count, more) in self.counts.iter_mut().zip(&other.counts) {
             *count += more;
@@ -52,7 +52,7 @@ impl Histogram {
         self.total += other.total;
     }
 
-    /// The time that a share of all times does not exceed, ns; 0 without times.
+    /// The time that a share of all times does not exceed, ns; 0 if there are no times.
     #[must_use]
     pub fn quantile_ns(&self, share: f64) -> f64 {
         let rank = share * float(self.total);

@@ -1,8 +1,8 @@
-//! Which lines of page tables are in the processor's caches.
+//! The lines of page tables that are in the processor's caches.
 
 use crate::words::number::index;
 
-/// What a line of page tables belongs to; a line holds eight entries.
+/// The table that a line of page tables belongs to; a line holds eight entries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Table {
     /// The guest's level 1.
@@ -29,7 +29,7 @@ impl Table {
     }
 }
 
-/// Spreads keys evenly whatever the size of the cache is (the finalizer of `MurmurHash3`).
+/// Spreads keys evenly for any size of the cache (the finalizer of `MurmurHash3`).
 #[inline]
 fn mix(key: u32) -> u32 {
     let key = (key ^ key >> 16).wrapping_mul(0x85eb_ca6b);
@@ -45,7 +45,7 @@ pub struct Lines {
 }
 
 impl Lines {
-    /// Room for so many bytes of lines, one line at least.
+    /// An empty cache of so many bytes of lines, at least one line.
     #[must_use]
     pub fn new(bytes: u64) -> Self {
         let lines = (bytes / crate::words::access::LINE).clamp(1, 1 << 28);
@@ -56,7 +56,7 @@ impl Lines {
         }
     }
 
-    /// Whether the line of an entry's number is in the cache; it is from now on.
+    /// Whether the line that holds an entry is in the cache; puts it there if it is not.
     #[inline]
     pub fn touch(&mut self, table: Table, entry: u32) -> bool {
         let key = (entry >> 3) << 3 | table.number();

@@ -1,9 +1,9 @@
 //! Memory mode (Intel Optane): the first tier's DRAM is a direct-mapped cache in front of the second tier.
 //!
-//! Responsible for: which line each line of DRAM holds, where VMs' memory lies in the machine, and what an
-//! access takes from DRAM and from the medium behind it. The cache is the whole machine's: a VM's vCPUs
-//! find what other VMs' left. It leaves to others: that all memory is in the second tier
-//! (the host's), latency and bandwidth ([`super::tier`]).
+//! Responsible for: the line that each line of DRAM holds, the locations of VMs' memory in the machine, and the
+//! traffic of an access on DRAM and on the medium behind it. The cache is the whole machine's: a VM's vCPUs find the
+//! lines that other VMs' left. It leaves to others: the placement of all memory in the second tier (the host's),
+//! latency and bandwidth ([`super::tier`]).
 
 use rand_xoshiro::rand_core::Rng;
 
@@ -15,7 +15,7 @@ use crate::words::access::{LINE, LINES_PER_PAGE};
 use crate::words::number::{index, low, place};
 use crate::words::random::{Purpose, stream};
 
-/// 4 KiB pages of a block of host memory that is handed out as one, of a full-size machine: 2 MiB.
+/// 4 KiB pages of a block of host memory that is handed out as one, on a full-size machine: 2 MiB.
 const BLOCK_PAGES: u64 = 512;
 
 /// A line of DRAM that holds nothing.
@@ -27,45 +27,45 @@ const TAGS: u64 = 0x7fff;
 /// The frames of a VM that memory backs.
 #[derive(Clone, Copy, Debug)]
 pub struct Frames {
-    /// Those of tables: from 0.
+    /// Frames of the guest's page tables: from 0 up to this one.
     pub tables: u32,
-    /// First of the load's memory.
+    /// First frame of the load's memory.
     pub first_data: u32,
-    /// All.
+    /// Number of all frames.
     pub all: u64,
 }
 
-/// The DRAM cache of the machine, and where VMs' memory lies behind it.
+/// The DRAM cache of the machine, and the locations of VMs' memory behind it.
 #[derive(Clone, Debug)]
 pub struct MemoryMode {
-    /// Per line of DRAM: the tag of what it holds, and whether it was written (bit 0).
+    /// State per line of DRAM: the tag of the line that it holds, and whether that was written (bit 0).
     tags: Vec<u16>,
     /// Host blocks of the VMs' guest blocks, one VM after the other.
     blocks: Vec<u32>,
-    /// Where each VM's blocks begin.
+    /// The index of each VM's first block.
     starts: Vec<usize>,
-    /// Where those of the VM that runs begin.
+    /// The index of the running VM's first block.
     running: usize,
-    /// A block has 2^shift pages.
+    /// Pages of a block, as a power of two: a block has 2^shift pages.
     shift: u32,
-    /// Medium's lines that were read and written last: they are still in its buffer.
+    /// The medium's lines that were read and written last: they are still in its buffer.
     last: (u64, u64),
 }
 
-/// What an access met.
+/// The result of an access to the cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Touched {
-    /// DRAM had the line.
+    /// Whether DRAM had the line.
     pub hit: bool,
-    /// What DRAM held in its place must go back to the medium.
+    /// Whether the line that DRAM held in its place must go back to the medium.
     pub writes_back: bool,
-    /// What it takes from the medium.
+    /// The access's traffic on the medium.
     pub medium: Traffic,
 }
 
 impl MemoryMode {
-    /// An empty cache of so many 4 KiB pages before `behind` pages of memory, in which the VMs' blocks lie
-    /// in a random order. `huge`: hosts map 2 MiB. None where tags cannot tell so much memory apart.
+    /// An empty cache of so many 4 KiB pages before `behind` pages of memory, in which the VMs' blocks lie in a
+    /// random order. `huge`: hosts map 2 MiB. `None` if tags cannot tell so much memory apart.
     #[must_use]
     pub fn new(
         dram: u64,
@@ -110,7 +110,7 @@ impl MemoryMode {
         })
     }
 
-    /// The vCPUs of that VM (by its place) run from now on.
+    /// Switches to the VM (by its place) whose vCPUs run from now on.
     pub fn serve(&mut self, vm: usize) {
         self.running = self.starts.get(vm).copied().unwrap_or(0);
     }
@@ -122,7 +122,7 @@ impl MemoryMode {
         (u64::from(block) << self.shift | u64::from(within)) * LINES_PER_PAGE + line
     }
 
-    /// An access to a line of a frame of the VM that runs; the medium's lines are of so many bytes.
+    /// Accesses a line of a frame of the running VM; the medium's lines have `medium_line` bytes.
     pub fn touch(&mut self, frame: u32, line: u64, write: bool, medium_line: u64) -> Touched {
         let line = self.host_line(frame, line);
         let lines = self.tags.len() as u64;
@@ -179,8 +179,8 @@ fn shuffled(count: u32, seed: u64) -> Vec<u32> {
 }
 
 impl Space {
-    /// Under memory mode, an access to a line of a frame: what DRAM and the medium behind it serve counts
-    /// as their traffic, but for the line itself from or to DRAM.
+    /// Accesses a line of a frame, under memory mode: the traffic of DRAM and of the medium behind it is counted, but
+    /// for the line itself from or to DRAM.
     pub(super) fn through_dram(
         &mut self,
         env: &Environment,
@@ -200,7 +200,8 @@ impl Space {
         Some(touched)
     }
 
-    /// Under memory mode, a read of a page's entry of a level of the guest's tables; says what it takes, ps.
+    /// Reads a page's entry of a level of the guest's tables, under memory mode; returns the time that this takes,
+    /// ps.
     #[cold]
     pub(super) fn table_through_dram(&mut self, env: &Environment, level: Level, page: u32) -> u64 {
         let frame = self.guest.table_frame(level, page);
@@ -213,8 +214,8 @@ impl Space {
 }
 
 impl Touched {
-    /// What a miss takes longer, of the prices of reads and writes: the medium is read, and where a line
-    /// goes back to it, who asks waits for its bandwidth too.
+    /// The extra time of a miss, by the prices of reads and writes: the medium is read and, if a line goes back to
+    /// it, the access waits for its bandwidth too.
     #[must_use]
     pub fn longer(&self, read: u64, write: u64) -> u64 {
         match (self.hit, self.writes_back) {
@@ -229,7 +230,7 @@ impl Touched {
 mod tests {
     use super::*;
 
-    /// A cache of one page before memory in which one VM lies.
+    /// A cache of one page before memory that holds one VM.
     fn one_page(pages: u64) -> MemoryMode {
         let vm = Frames {
             tables: 0,

@@ -1,9 +1,9 @@
-//! The machine: what one access costs, and the marks that it leaves.
+//! The machine: the cost of an access, and the marks that it leaves.
 //!
-//! Responsible for: guest page tables that are real x86-64 tables in simulated guest RAM ([`tables`]),
-//! the second stage ([`second_stage`]), TLBs and walks of two dimensions ([`vcpu`], [`walk`]), memory
-//! with latency, bandwidth and queueing ([`tier`]), page-modification logging. It leaves to others: what
-//! is accessed (a [`crate::words::access::Source`]), who answers a fault ([`faults`]), and everything that the host does.
+//! Responsible for: guest page tables that are real x86-64 tables in simulated guest RAM ([`tables`]), the second
+//! stage ([`second_stage`]), TLBs and two-dimensional walks ([`mmu`], [`walk`]), memory with latency, bandwidth and
+//! queueing ([`tier`]), page-modification logging. It leaves to others: the accesses (a
+//! [`crate::words::access::Source`]), the answers to faults ([`faults`]), and all that the host does.
 //!
 //! **Invariant:** the only mark that an access leaves for a table tracker is the A or D bit that a TLB
 //! fill or a first write sets in simulated memory.
@@ -13,10 +13,14 @@ pub mod faults;
 pub mod histogram;
 pub mod lines;
 pub mod memory_mode;
+pub mod mmu;
 pub mod pml;
 pub mod pmu;
+pub mod progress;
+pub mod quota;
 pub mod second_stage;
 pub mod space;
+pub mod stream;
 pub mod tables;
 #[cfg(test)]
 pub(crate) mod tests;
@@ -28,5 +32,5 @@ pub mod walk;
 /// Picoseconds in a nanosecond: the machine counts its time in ps.
 pub const PS: u64 = 1000;
 
-/// Most tiers there are.
+/// Most tiers that a machine may have.
 pub const TIERS: usize = terrace_proto::TierId::MAX;

@@ -1,41 +1,41 @@
-//! The second stage: guest frame to host memory, with A and D, a byte per page.
+//! The second stage: the map from guest frames to host memory, with A and D, one byte per page.
 
 use terrace_proto::{Gfn, PageBitmap, PageSize};
 
 use super::TIERS;
 use crate::words::number::{index, low, place};
 
-/// State bits of a page. Tier in bits 0 and 1.
+/// State bits of a page. The tier is in bits 0 and 1.
 pub mod bits {
-    /// Which tier.
+    /// Mask of the tier.
     pub const TIER: u8 = 3;
-    /// Set by the processor when it uses the mapping.
+    /// A: set by the processor when it uses the mapping.
     pub const ACCESSED: u8 = 1 << 2;
-    /// Set by the processor at a write.
+    /// D: set by the processor at a write.
     pub const DIRTY: u8 = 1 << 3;
-    /// The host has the page, but no mapping is filled: the next access faults.
+    /// Backed, but not mapped: the next access faults.
     pub const UNFILLED: u8 = 1 << 4;
-    /// Being copied, unmapped: an access waits.
+    /// Unmapped while it is copied: an access waits.
     pub const UNMAPPED: u8 = 1 << 5;
-    /// Being copied, write-protected: a write waits.
+    /// Write-protected while it is copied: a write waits.
     pub const PROTECTED: u8 = 1 << 6;
-    /// No host memory backs it.
+    /// Backed by no host memory.
     pub const ABSENT: u8 = 1 << 7;
 }
 
-/// The second stage of one VM. What it maps is a unit: 4 KiB or 2 MiB.
+/// The second stage of one VM: a map of units of 4 KiB or 2 MiB.
 #[derive(Clone, Debug)]
 pub struct SecondStage {
     units: Vec<u8>,
     shift: u32,
     held: [u64; TIERS],
-    /// Units before this one hold the guest's page tables, which come on top of the VM's sizes: they
-    /// have a tier, and are not counted.
+    /// First unit that counts as the VM's: units before it are for the guest's page tables, which come on top of the
+    /// VM's sizes. They have a tier, but are not counted.
     first_counted: u32,
-    /// Of these, units before this one are used.
+    /// First unit behind those that page tables really use.
     tables: u32,
-    /// Where 2 MiB blocks can be split: units are of 4 KiB, and the first of a block stands for all of it
-    /// while it is whole.
+    /// The blocks of 2 MiB, if they can be split: units are of 4 KiB then, and the first unit of a whole block stands
+    /// for all of it.
     blocks: Option<Blocks>,
 }
 
@@ -43,15 +43,14 @@ pub struct SecondStage {
 #[derive(Clone, Debug)]
 struct Blocks {
     whole: PageBitmap,
-    /// A split block is mapped by a table of 4 KiB entries; otherwise the guest split its own mapping, and
-    /// the host's stays as it is.
+    /// Whether the host maps a split block by a table of 4 KiB entries; otherwise the guest split its own mapping,
+    /// and the host's stays as it is.
     tables: bool,
 }
 
 impl SecondStage {
-    /// Maps so many guest frames, none of them backed. The last unit may be cut short. Tables take
-    /// the first `table_frames`; units below that of frame `first_data` are not counted in
-    /// [`SecondStage::held`].
+    /// A map of so many guest frames, none of them backed. The last unit may be cut short. Tables take the first
+    /// `table_frames`; units below that of frame `first_data` are not counted in [`SecondStage::held`].
     #[must_use]
     pub fn new(frames: u64, unit: PageSize, table_frames: u32, first_data: u32) -> Self {
         let shift = match unit {
@@ -69,8 +68,8 @@ impl SecondStage {
         }
     }
 
-    /// The same memory, of 2 MiB blocks all of which can be split: units are of 4 KiB from now on. By the host,
-    /// its own mappings are split.
+    /// Turns the map into one of 2 MiB blocks that can all be split, in units of 4 KiB. `by_host`: the host splits
+    /// its own mappings.
     #[must_use]
     pub fn splittable(self, by_host: bool) -> Self {
         let count = self.units.len();
@@ -93,7 +92,7 @@ impl SecondStage {
         }
     }
 
-    /// Units that one stands for: 512 if it is the first of a whole block that could be split.
+    /// Units that a unit stands for: 512 if it is the first of a whole block that could be split.
     #[must_use]
     pub fn units_of(&self, unit: u32) -> u64 {
         match &self.blocks {
@@ -108,8 +107,7 @@ impl SecondStage {
         self.units_of(unit) << self.shift
     }
 
-    /// Splits the block that a unit stands for: each of its units has the state from now on that this one
-    /// has.
+    /// Splits the block that a unit stands for: each unit of the block gets the state of this one.
     pub fn split(&mut self, unit: u32) {
         if self.units_of(unit) == 1 {
             return;
@@ -149,19 +147,19 @@ impl SecondStage {
         Gfn(u64::from(unit) << self.shift)
     }
 
-    /// Units that hold the guest's page tables: those before this one.
+    /// Units that hold the guest's page tables: all before this one.
     #[must_use]
     pub fn tables(&self) -> u32 {
         self.tables
     }
 
-    /// The first unit of the load's memory; between tables and it nothing is.
+    /// The first unit of the load's memory; between the tables and this unit there is nothing.
     #[must_use]
     pub fn first_data(&self) -> u32 {
         self.first_counted
     }
 
-    /// Units there are.
+    /// Number of units.
     #[must_use]
     pub fn len(&self) -> u32 {
         low(self.units.len() as u64)
@@ -185,20 +183,20 @@ impl SecondStage {
         self.blocks.is_some()
     }
 
-    /// State of a unit.
+    /// The state of a unit.
     #[must_use]
     #[inline]
     pub fn get(&self, unit: u32) -> u8 {
         self.units[index(unit)]
     }
 
-    /// Sets state bits of a unit; not its tier, nor whether it is backed.
+    /// Sets state bits of a unit; neither its tier nor whether it is backed.
     #[inline]
     pub fn raise(&mut self, unit: u32, bits: u8) {
         self.units[index(unit)] |= bits & !(bits::TIER | bits::ABSENT);
     }
 
-    /// Clears state bits of a unit; not its tier, nor whether it is backed.
+    /// Clears state bits of a unit; neither its tier nor whether it is backed.
     #[inline]
     pub fn lower(&mut self, unit: u32, bits: u8) {
         self.units[index(unit)] &= !(bits & !(bits::TIER | bits::ABSENT));
@@ -212,7 +210,7 @@ impl SecondStage {
         (state & bits::ABSENT == 0).then_some(state & bits::TIER)
     }
 
-    /// Backs a unit by a tier, or by none.
+    /// Backs a unit by a tier; `None`: by no memory.
     pub fn put(&mut self, unit: u32, tier: Option<u8>) {
         let counted = if unit >= self.first_counted {
             self.units_of(unit)

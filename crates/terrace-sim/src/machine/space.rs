@@ -1,15 +1,17 @@
-//! What the vCPUs of one VM share: its memory in both dimensions, and what is counted.
+//! The state that the vCPUs of one VM share: its memory in both dimensions, and its counters.
 
 use super::TIERS;
 use super::lines::Lines;
 use super::memory_mode::MemoryMode;
-use super::pmu::{Pmu, Sample};
+use super::pml::Log;
+use super::pmu::Sampling;
+use super::quota::Quota;
 use super::second_stage::{SecondStage, bits};
 use super::tables::Guest;
 use super::tier::Traffic;
 use crate::words::number::{float, low};
 
-/// What is counted of a VM since the start of the run, as simulated.
+/// Counters of a VM since the start of the run, as simulated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct Counts {
     /// Data reads per tier.
@@ -20,9 +22,9 @@ pub struct Counts {
     pub written_bytes: [u64; TIERS],
     /// Exits to the host.
     pub exits: u64,
-    /// Those of them that a scan makes: scans go by the clock, so they are as many at any scale.
+    /// Exits that a scan makes: scans go by the clock, so they are as many at any scale.
     pub scan_exits: u64,
-    /// Those of them that the host makes to flush translations.
+    /// Exits that the host makes to flush translations.
     pub flush_exits: u64,
     /// Faults that waited for the swap device.
     pub major_faults: u64,
@@ -37,13 +39,13 @@ impl Counts {
         self.reads.iter().chain(&self.writes).sum()
     }
 
-    /// Share of all accesses that the first tier served; 1 where there were none.
+    /// Share of all accesses that the first tier served; 1 if there were none.
     #[must_use]
     pub fn fast_hit_ratio(&self) -> f64 {
         ratio(self.reads[0] + self.writes[0], self.accesses())
     }
 
-    /// The same of writes.
+    /// Share of all writes that the first tier served; 1 if there were none.
     #[must_use]
     pub fn fast_write_ratio(&self) -> f64 {
         ratio(self.writes[0], self.writes.iter().sum())
@@ -68,7 +70,7 @@ pub struct Heat {
 }
 
 impl Heat {
-    /// So many cells over the load's pages; none: nothing is counted.
+    /// A heat map of so many cells over the load's pages; with 0 cells nothing is counted.
     #[must_use]
     pub fn new(cells: usize, pages: u64) -> Self {
         Self {
@@ -86,43 +88,35 @@ impl Heat {
     }
 }
 
-/// What the vCPUs of one VM share.
+/// The state that the vCPUs of one VM share.
 #[derive(Debug)]
 pub struct Space {
-    /// The guest's tables.
+    /// The guest's page tables.
     pub guest: Guest,
     /// The second stage.
     pub second: SecondStage,
-    /// Table lines in the processor's caches.
+    /// Lines of page tables in the processor's caches.
     pub lines: Lines,
-    /// What went over each tier in this quantum.
+    /// Traffic of each tier in this quantum.
     pub traffic: [Traffic; TIERS],
     /// Counts since the start.
     pub counts: Counts,
     /// Accesses by address.
     pub heat: Heat,
-    /// D that the processor sets in the second stage is logged.
-    pub pml: bool,
-    /// Frames that full buffers gave to the host.
-    pub logged: Vec<u32>,
-    /// How often the guest's kernel took pages out: what was translated before is stale.
+    /// The log of D bits that the processor sets in the second stage.
+    pub pml: Log,
+    /// Number of times that the guest's kernel took pages out: older translations are stale.
     pub shootdowns: u64,
-    /// Units that the host can still back in this quantum, per tier.
-    pub grant: [u64; TIERS],
-    /// Most units that the VM may have per tier: its nodes' sizes, where its own kernel places pages.
-    pub limit: [u64; TIERS],
-    /// Units per tier that it holds beside its pages: shadow copies.
-    pub kept: [u64; TIERS],
-    /// What the processor's counters sample, if anything.
-    pub pmu: Option<Pmu>,
-    /// What full buffers of samples gave.
-    pub samples: Vec<Sample>,
+    /// The limits of the VM in the host's memory.
+    pub quota: Quota,
+    /// The sampling by the processor's counters.
+    pub sampling: Sampling,
     /// The machine's DRAM cache while the VM's vCPUs run, if it has one.
     pub memory_mode: Option<Box<MemoryMode>>,
 }
 
 impl Space {
-    /// Nobody watches, nobody manages, and the host has nothing free.
+    /// A VM that nobody watches or manages, on a host that has nothing free.
     #[must_use]
     pub fn new(guest: Guest, second: SecondStage, lines: Lines, heat: Heat) -> Self {
         Self {
@@ -132,19 +126,15 @@ impl Space {
             traffic: [Traffic::default(); TIERS],
             counts: Counts::default(),
             heat,
-            pml: false,
-            logged: Vec::new(),
+            pml: Log::default(),
             shootdowns: 0,
-            grant: [0; TIERS],
-            limit: [u64::MAX; TIERS],
-            kept: [0; TIERS],
-            pmu: None,
-            samples: Vec::new(),
+            quota: Quota::default(),
+            sampling: Sampling::default(),
             memory_mode: None,
         }
     }
 
-    /// Counts a data access, and what it takes from the medium.
+    /// Counts a data access, and its traffic on the medium.
     #[inline]
     pub fn count(&mut self, tier: usize, page: u32, write: bool, medium: Traffic) {
         let traffic = &mut self.traffic[tier];
@@ -159,8 +149,8 @@ impl Space {
         self.heat.count(page);
     }
 
-    /// The processor wrote to a page of the guest's tables: A and D in the second stage. Says whether D
-    /// was set that was clear.
+    /// Sets A and D in the second stage for a page of the guest's tables that the processor wrote to. Returns whether
+    /// D was clear before.
     #[inline]
     pub fn table_written(&mut self, frame: u32) -> bool {
         let unit = self.second.unit_of(frame);
@@ -172,11 +162,17 @@ impl Space {
     /// Units that still fit below the VM's own limit of a tier.
     #[must_use]
     pub fn below_limit(&self, tier: usize) -> u64 {
-        let held = self.second.held()[tier] + self.kept[tier];
-        self.limit[tier].saturating_sub(held)
+        self.quota.room(tier, self.second.held()[tier])
     }
 
-    /// Reads the state of a page, so that it is in the caches of the machine that simulates.
+    /// Units that the VM holds per tier, shadow copies included.
+    #[must_use]
+    pub fn held(&self) -> [u64; TIERS] {
+        let (held, kept) = (self.second.held(), self.quota.kept());
+        std::array::from_fn(|tier| held[tier] + kept[tier])
+    }
+
+    /// Reads the state of a page, so that it is in the caches of the machine that runs the simulator.
     #[must_use]
     #[inline]
     pub fn peek(&self, page: u64) -> u8 {
@@ -190,8 +186,7 @@ impl Space {
     #[must_use]
     pub fn heap_bytes(&self) -> u64 {
         let small = self.second.heap_bytes() + self.lines.heap_bytes() + self.heat.cells.len() * 4;
-        let logged = self.logged.capacity() * size_of::<u32>();
-        let sampled = self.samples.capacity() * size_of::<Sample>();
-        self.guest.heap_bytes() + (small + logged + sampled) as u64
+        let seen = self.pml.heap_bytes() + self.sampling.heap_bytes();
+        self.guest.heap_bytes() + (small + seen) as u64
     }
 }

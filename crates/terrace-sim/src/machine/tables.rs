@@ -15,10 +15,10 @@ use crate::words::number::{index, low, place};
 /// First virtual page of the load's memory: 1 GiB, so that tables begin with it.
 const BASE: u64 = 1 << 18;
 
-/// An entry that says: the page is on the swap device. Not present, so the processor faults.
+/// A software bit of an entry: the page is on the swap device. The entry is not present, so the processor faults.
 const SWAPPED: u64 = 1 << 11;
 
-/// An entry that keeps its frame and is not present: Linux's `_PAGE_PROTNONE`.
+/// A software bit of an entry that keeps its frame but is not present: Linux's `_PAGE_PROTNONE`.
 const PROTECTED: u64 = 1 << 8;
 
 /// A level of the guest's tables.
@@ -32,30 +32,31 @@ pub enum Level {
     Pdpte,
 }
 
-/// The guest.
+/// The guest's page tables and RAM.
 #[derive(Debug)]
 pub struct Guest {
     memory: SimulatedMemory,
     paging: Paging,
-    /// Frames of tables in the order of what they map: level 1, 2 and 3.
+    /// Frames of tables, in the order of the addresses that they map: level 1, 2 and 3.
     tables: [Vec<u32>; 3],
     page: PageSize,
     pages: u64,
     first_data: u32,
-    /// Where 2 MiB leaves can be split: those that are.
+    /// The 2 MiB leaves that are split; `None` if they cannot be split.
     split: Option<PageBitmap>,
 }
 
 impl Guest {
-    /// A guest whose load has so many 4 KiB pages; all that fit into `data_frames` are mapped, in order.
+    /// The tables of a guest whose load has so many 4 KiB pages; as many as fit into `data_frames` are mapped, in
+    /// order.
     ///
     /// # Errors
-    /// Where the pages need more tables than there is space for: never, by the way tables are counted.
+    /// If the pages need more tables than there is space for: never, by the way tables are counted.
     pub fn new(pages: u64, page: PageSize, data_frames: u64) -> Result<Self, MapError> {
         Self::build(pages, page, data_frames, false)
     }
 
-    /// A guest of 2 MiB leaves that can be split: as Linux does, it keeps a table for each.
+    /// The tables of a guest of 2 MiB leaves that can be split: as Linux does, it keeps a table for each.
     ///
     /// # Errors
     /// As [`Guest::new`].
@@ -105,7 +106,7 @@ impl Guest {
         Ok(guest)
     }
 
-    /// Says which frame is the next free one for a table.
+    /// Maps the load's memory and makes the tables for it; returns the next free frame.
     fn map_all(&mut self, blocks: u64, data_frames: u64) -> Result<u64, MapError> {
         let size = match self.page {
             PageSize::Base => LeafSize::Base,
@@ -149,7 +150,7 @@ impl Guest {
         Ok(next)
     }
 
-    /// Splits the 2 MiB leaf around a page into 4 KiB leaves; says whether it did.
+    /// Splits the 2 MiB leaf around a page into 4 KiB leaves; returns whether it did.
     pub fn split(&mut self, page: u32) -> bool {
         let block = u64::from(page >> 9);
         if !self.huge() || self.split.as_ref().is_none_or(|split| split.get(block)) {
@@ -181,7 +182,7 @@ impl Guest {
         true
     }
 
-    /// 4 KiB pages of the load.
+    /// Number of 4 KiB pages of the load.
     #[must_use]
     pub fn pages(&self) -> u64 {
         self.pages
@@ -193,13 +194,13 @@ impl Guest {
         self.page == PageSize::Huge
     }
 
-    /// Frames of guest RAM.
+    /// Number of frames of guest RAM.
     #[must_use]
     pub fn frames(&self) -> u64 {
         GuestTables::frames(&self.memory)
     }
 
-    /// Frames that tables take, the unused first one included.
+    /// Number of frames that tables take, the unused first one included.
     #[must_use]
     pub fn table_frames(&self) -> u32 {
         let tables: usize = self.tables.iter().map(Vec::len).sum();
@@ -212,13 +213,13 @@ impl Guest {
         self.first_data
     }
 
-    /// What a scanner reads.
+    /// The memory and paging mode that a scanner reads.
     #[must_use]
     pub fn memory(&self) -> (&SimulatedMemory, Paging) {
         (&self.memory, self.paging)
     }
 
-    /// Frame of the table that holds a page's entry of a level, and the entry's place in it.
+    /// The frame of the table that holds a page's entry of a level, and the entry's place in it.
     #[inline]
     fn locate(&self, level: Level, page: u32) -> (u32, usize) {
         match level {
@@ -243,7 +244,7 @@ impl Guest {
         self.table(frame).map(|table| &table[at])
     }
 
-    /// The level that a page's leaf is at.
+    /// The level of a page's leaf.
     #[must_use]
     #[inline]
     pub fn leaf_level(&self, page: u32) -> Level {
@@ -254,20 +255,20 @@ impl Guest {
         }
     }
 
-    /// Frame of the table that holds a page's entry of a level.
+    /// The frame of the table that holds a page's entry of a level.
     #[must_use]
     #[inline]
     pub fn table_frame(&self, level: Level, page: u32) -> u32 {
         self.locate(level, page).0
     }
 
-    /// The line of that table that the entry is in.
+    /// The line of the table that holds a page's entry of a level.
     #[must_use]
     pub fn table_line(&self, level: Level, page: u32) -> u64 {
         self.locate(level, page).1 as u64 / 8
     }
 
-    /// Reads a page's entry of a level; 0 where there is none.
+    /// Reads a page's entry of a level; 0 if there is none.
     #[must_use]
     #[inline]
     pub fn entry(&self, level: Level, page: u32) -> u64 {
@@ -275,8 +276,7 @@ impl Guest {
             .map_or(0, |slot| slot.load(Ordering::Relaxed))
     }
 
-    /// Sets A, and D for a write in a leaf, as the processor does; says whether a bit was set that was
-    /// clear.
+    /// Sets A, and D for a write in a leaf, as the processor does; returns whether a bit was set that was clear.
     #[inline]
     pub fn mark(&self, level: Level, page: u32, dirty: bool) -> bool {
         let wanted = if dirty { ACCESSED | DIRTY } else { ACCESSED };
@@ -291,7 +291,7 @@ impl Guest {
         news
     }
 
-    /// The frame behind a leaf entry, for one of its 4 KiB pages; none where it is not mapped.
+    /// The frame behind a leaf entry, for one of its 4 KiB pages; `None` if it is not mapped.
     #[must_use]
     #[inline]
     pub fn frame_of(entry: u64, page: u32) -> Option<u32> {
@@ -306,13 +306,13 @@ impl Guest {
         })
     }
 
-    /// Where a page is, if it is mapped.
+    /// The frame of a page; `None` if it is not mapped.
     #[must_use]
     pub fn frame(&self, page: u32) -> Option<u32> {
         Self::frame_of(self.entry(self.leaf_level(page), page), page)
     }
 
-    /// Takes a 4 KiB page out to the swap device; its frame is free then.
+    /// Takes a 4 KiB page out to the swap device; returns the frame that is free then.
     pub fn swap_out(&mut self, page: u32) -> Option<u32> {
         let frame = self.frame(page)?;
         self.slot(Level::Leaf, page)?
@@ -320,7 +320,7 @@ impl Guest {
         Some(frame)
     }
 
-    /// Whether a page is on the swap device (otherwise, if it is not mapped, it was never touched).
+    /// Whether a page is on the swap device. (A page that is neither there nor mapped was never touched.)
     #[must_use]
     pub fn is_swapped(&self, page: u32) -> bool {
         self.entry(Level::Leaf, page) == SWAPPED
@@ -334,7 +334,7 @@ impl Guest {
         }
     }
 
-    /// Clears A of a page's leaf and says whether it was set: what the guest's own reclaim does.
+    /// Clears A of a page's leaf and returns whether it was set, as the guest's own reclaim does.
     pub fn age(&self, page: u32) -> bool {
         let Some(slot) = self.slot(self.leaf_level(page), page) else {
             return false;
@@ -350,8 +350,7 @@ impl Guest {
         self.entry(self.leaf_level(page), page) & ACCESSED != 0
     }
 
-    /// Takes the present bit from a page's leaf, as the kernel does for a hinting fault: the entry keeps
-    /// its frame.
+    /// Takes the present bit from a page's leaf, as the kernel does for a hinting fault: the entry keeps its frame.
     pub fn protect(&self, page: u32) {
         if let Some(slot) = self.slot(self.leaf_level(page), page) {
             let entry = slot.load(Ordering::Relaxed);
@@ -361,7 +360,7 @@ impl Guest {
         }
     }
 
-    /// Gives it back.
+    /// Gives the present bit back to a page's leaf.
     pub fn unprotect(&self, page: u32) {
         if let Some(slot) = self.slot(self.leaf_level(page), page) {
             let entry = slot.load(Ordering::Relaxed);

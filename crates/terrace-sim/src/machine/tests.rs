@@ -1,4 +1,4 @@
-//! The machine against what can be computed by hand: translations, walks, marks.
+//! Tests of the machine against results computed by hand: translations, walks, marks.
 
 use std::collections::BTreeMap;
 
@@ -19,7 +19,7 @@ use crate::words::access::{Access, Pace, Source};
 const ACCESSED: u64 = 1 << 5;
 const DIRTY: u64 = 1 << 6;
 
-/// Accesses from a list; then it ends.
+/// A source that gives the accesses of a list, then ends.
 #[derive(Clone)]
 pub(crate) struct Script(pub Vec<Access>, pub usize);
 
@@ -44,7 +44,7 @@ impl Source for Script {
     }
 }
 
-/// Guest pages 0 and up of a VM; even units in tier 0, odd ones in tier 1.
+/// A VM's guest pages from 0 on; even units in tier 0, odd ones in tier 1.
 pub(crate) fn space(pages: u64, guest: PageSize, host: PageSize) -> Space {
     let guest = Guest::new(pages, guest, pages).expect("tables fit");
     let mut second = SecondStage::new(
@@ -72,7 +72,7 @@ pub(crate) fn environment() -> Environment {
     }
 }
 
-/// Nobody asked for a fault.
+/// Answers to no fault: nobody asked for one.
 struct Nobody;
 
 impl Faults for Nobody {}
@@ -117,10 +117,16 @@ fn a_cold_walk_reads_each_level_once_and_a_hit_reads_none() {
     let host = 2 * 80_000;
     // A in three entries of the guest, and in the second stage's of the data.
     let marks = 4 * c.set_bit;
-    assert_eq!(once.clock, c.l2_hit + guest + host + marks + 80_000);
+    assert_eq!(
+        once.progress().clock(),
+        c.l2_hit + guest + host + marks + 80_000
+    );
     let twice = run(&mut space, &env, &[Access::new(0, 0, false); 2]);
     // All lines are in the caches now, all bits set; the second access hits the first-level TLB.
-    assert_eq!(twice.clock, c.l2_hit + 5 * c.cached_line + 2 * 80_000);
+    assert_eq!(
+        twice.progress().clock(),
+        c.l2_hit + 5 * c.cached_line + 2 * 80_000
+    );
 }
 
 #[test]
@@ -168,13 +174,16 @@ fn an_unfilled_mapping_faults_once_and_an_unmapped_one_waits() {
     space.second.raise(unit, bits::UNFILLED);
     let faulted = run(&mut space, &env, &reads(3..4));
     assert_eq!(space.counts.exits, 1);
-    assert!(faulted.clock > env.costs.second_stage_fault);
+    assert!(faulted.progress().clock() > env.costs.second_stage_fault);
     run(&mut space, &env, &reads(3..4));
     assert_eq!(space.counts.exits, 1);
     space.second.raise(unit, bits::UNMAPPED);
     env.end_ps = 50_000_000;
     let waited = run(&mut space, &env, &reads(3..4));
-    assert_eq!((waited.clock, space.counts.exits), (env.end_ps, 2));
+    assert_eq!(
+        (waited.progress().clock(), space.counts.exits),
+        (env.end_ps, 2)
+    );
     assert_eq!(space.counts.reads.iter().sum::<u64>(), 2);
 }
 
@@ -185,21 +194,21 @@ fn only_writes_wait_for_a_write_protected_page() {
     let mut space = space(512, PageSize::Base, PageSize::Base);
     let unit = space.second.unit_of(space.guest.frame(3).unwrap());
     space.second.raise(unit, bits::PROTECTED);
-    assert!(run(&mut space, &env, &reads(3..4)).ended.is_some());
+    assert!(!run(&mut space, &env, &reads(3..4)).is_running());
     let write = run(&mut space, &env, &[Access::new(3, 0, true)]);
-    assert!(write.ended.is_none());
+    assert!(write.is_running());
 }
 
 #[test]
 fn every_512_newly_written_pages_cost_one_exit_for_the_log() {
     let env = environment();
     let mut space = space(2048, PageSize::Base, PageSize::Base);
-    space.pml = true;
+    space.pml.switch(true);
     let script: Vec<Access> = (0..2048).map(|page| Access::new(page, 0, true)).collect();
     let mut vcpu = run(&mut space, &env, &script);
     // 2,048 data pages, and the pages of the tables in which bits were set: four of level 1, one each of
     // levels 2 and 3.
-    let logged = space.logged.len() + vcpu.drain_pml().count();
+    let logged = space.pml.take().len() + vcpu.mmu().drain_pml().count();
     assert_eq!((space.counts.exits, logged), (4, 2048 + 6));
 }
 
@@ -235,8 +244,8 @@ fn a_line_that_is_read_and_then_written_goes_back_to_memory_once() {
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(200))]
-    /// Whatever the TLBs do, the marks are those of a machine without any, each access goes to the tier
-    /// that its page is in, and none is free.
+    /// Whatever the TLBs do, the marks are those of a machine without TLBs, each access goes to the tier of its page,
+    /// and none is free.
     #[test]
     fn marks_and_tiers_are_those_of_a_machine_without_caches(
         accesses in prop::collection::vec((0_u32..2048, any::<bool>()), 1..400),
@@ -247,7 +256,7 @@ proptest! {
         let mut space = space(2048, PageSize::Base, host);
         let script: Vec<Access> = accesses.iter().map(|(p, w)| Access::new(u64::from(*p), 0, *w)).collect();
         let vcpu = run(&mut space, &env, &script);
-        prop_assert!(vcpu.clock >= 80 * PS * accesses.len() as u64);
+        prop_assert!(vcpu.progress().clock() >= 80 * PS * accesses.len() as u64);
         let mut written = BTreeMap::<u32, bool>::new();
         let (mut reads, mut writes) = ([0; TIERS], [0; TIERS]);
         for (page, write) in &accesses {
@@ -282,13 +291,18 @@ fn pmu(load_period: u64, store_period: u64, buffer: usize) -> Pmu {
 #[test]
 fn each_period_of_loads_and_each_of_stores_gives_a_record() {
     let mut space = space(64, PageSize::Base, PageSize::Base);
-    space.pmu = Some(pmu(5, 3, 1));
+    space.sampling.follow(Some(pmu(5, 3, 1)));
     // Every third access is a store.
     let script: Vec<Access> = (0..45)
         .map(|i| Access::new(i, 0, i.is_multiple_of(3)))
         .collect();
     run(&mut space, &environment(), &script);
-    let sampled: Vec<(u32, bool)> = space.samples.iter().map(|s| (s.page, s.write)).collect();
+    let sampled: Vec<(u32, bool)> = space
+        .sampling
+        .samples()
+        .iter()
+        .map(|s| (s.page, s.write))
+        .collect();
     let (loads, stores): (Vec<u32>, Vec<u32>) = (0..45_u32).partition(|i| i % 3 != 0);
     let mut expected: Vec<(u32, bool)> = Vec::new();
     expected.extend(loads.chunks_exact(5).map(|of| (of[4], false)));
@@ -296,7 +310,7 @@ fn each_period_of_loads_and_each_of_stores_gives_a_record() {
     expected.extend(stores.iter().skip(1).step_by(3).map(|page| (*page, true)));
     expected.sort_unstable();
     assert_eq!(sampled, expected);
-    for sample in &space.samples {
+    for sample in space.sampling.samples() {
         let unit = space
             .second
             .unit_of(space.guest.frame(sample.page).unwrap());
@@ -307,13 +321,13 @@ fn each_period_of_loads_and_each_of_stores_gives_a_record() {
 #[test]
 fn an_update_counts_as_a_load_and_as_a_store_and_no_access_is_sampled_twice() {
     let mut space = space(64, PageSize::Base, PageSize::Base);
-    space.pmu = Some(pmu(8, 8, 1));
+    space.sampling.follow(Some(pmu(8, 8, 1)));
     let script: Vec<Access> = (0..64)
         .map(|page| Access::new(page, 0, false).updating())
         .collect();
     run(&mut space, &environment(), &script);
     let of = |write: bool| -> Vec<u32> {
-        let samples = space.samples.iter().filter(|s| s.write == write);
+        let samples = space.sampling.samples().iter().filter(|s| s.write == write);
         samples.map(|s| s.page).collect()
     };
     assert_eq!(of(false), [7, 15, 23, 31, 39, 47, 55, 63]);
@@ -329,14 +343,14 @@ fn an_update_counts_as_a_load_and_as_a_store_and_no_access_is_sampled_twice() {
 fn vcpus_that_sweep_the_same_pages_in_step_sample_different_ones() {
     let env = environment();
     let mut space = space(64, PageSize::Base, PageSize::Base);
-    space.pmu = Some(pmu(16, 0, 1));
+    space.sampling.follow(Some(pmu(16, 0, 1)));
     for number in 0..4 {
         let source = Box::new(Script(reads(0..64), 0));
         Vcpu::new(source, u64::MAX, &env.costs, 1, false)
             .numbered(number)
             .run(&mut space, &env, &mut Nobody);
     }
-    let mut pages: Vec<u32> = space.samples.iter().map(|s| s.page).collect();
+    let mut pages: Vec<u32> = space.sampling.samples().iter().map(|s| s.page).collect();
     assert!((15..=17).contains(&pages.len()), "{pages:?}");
     pages.sort_unstable();
     let gaps: Vec<u32> = pages.windows(2).map(|two| two[1] - two[0]).collect();
@@ -353,16 +367,28 @@ fn records_are_seen_when_the_buffer_is_full_or_the_address_space_changes() {
         &env,
         &reads(0..64),
     )
-    .clock;
-    space.pmu = Some(pmu(1, 0, 48));
+    .progress()
+    .clock();
+    space.sampling.follow(Some(pmu(1, 0, 48)));
     let source = Box::new(Script(reads(0..64), 0));
     let mut vcpu = Vcpu::new(source, u64::MAX, &c, 1, false);
     vcpu.run(&mut space, &env, &mut Nobody);
-    assert_eq!((space.samples.len(), space.counts.exits), (48, 1));
-    assert_eq!(vcpu.clock, plain + 64 * c.sample + c.sample_interrupt);
+    assert_eq!(
+        (space.sampling.samples().len(), space.counts.exits),
+        (48, 1)
+    );
+    assert_eq!(
+        vcpu.progress().clock(),
+        plain + 64 * c.sample + c.sample_interrupt
+    );
     env.now_ns = c.flush_every_ns;
     vcpu.run(&mut space, &env, &mut Nobody);
-    let pages: Vec<u32> = space.samples.iter().map(|s: &Sample| s.page).collect();
+    let pages: Vec<u32> = space
+        .sampling
+        .samples()
+        .iter()
+        .map(|s: &Sample| s.page)
+        .collect();
     assert_eq!(pages, (0..64).collect::<Vec<u32>>());
     assert_eq!(space.counts.exits, 1);
 }
@@ -372,13 +398,17 @@ fn a_divided_period_takes_as_many_more_samples_and_costs_the_same() {
     let env = environment();
     let run = |divisor| {
         let mut space = space(64, PageSize::Base, PageSize::Base);
-        space.pmu = Some(Pmu {
+        space.sampling.follow(Some(Pmu {
             divisor,
             ..pmu(63, 0, 1)
-        });
+        }));
         let script = reads((0..64).cycle().take(64 * 63));
         let vcpu = self::run(&mut space, &env, &script);
-        (space.samples.len(), space.counts.exits, vcpu.clock)
+        (
+            space.sampling.samples().len(),
+            space.counts.exits,
+            vcpu.progress().clock(),
+        )
     };
     // 63 / 3 and 63 / 8 are 21 and, made odd, 7.
     let (one, third, ninth) = (run(1), run(3), run(8));
@@ -388,7 +418,7 @@ fn a_divided_period_takes_as_many_more_samples_and_costs_the_same() {
     assert!(one.2.abs_diff(third.2) <= 3 * 64 * 2);
 }
 
-/// Two blocks that can be split; the first in tier 0, the second in tier 1.
+/// A VM of two blocks that can be split; the first in tier 0, the second in tier 1.
 fn splittable(by_host: bool) -> Space {
     let guest = Guest::splittable(1024, 1024).expect("tables fit");
     let (tables, data) = (guest.table_frames(), guest.first_data());
@@ -453,7 +483,7 @@ fn a_part_of_a_split_page_that_was_moved_is_not_found_through_its_old_translatio
     vcpu.run(&mut space, &env, &mut Nobody);
     assert_eq!(space.counts.reads[..2], [1, 0]);
     space.second.put(first + 7, Some(1));
-    vcpu.forget(7);
+    vcpu.mmu().forget(7);
     env.end_ps = end;
     vcpu.run(&mut space, &env, &mut Nobody);
     assert_eq!(space.counts.reads[..2], [1, 1]);

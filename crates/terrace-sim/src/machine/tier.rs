@@ -1,11 +1,12 @@
 //! A tier of memory under load: latency that grows with the use of its bandwidth.
 //!
-//! A tier serves lines one after another, each for its bytes divided by the bandwidth of its kind. The
-//! share of time that it serves is its load. Below saturation a request waits as in an M/D/1 queue whose
-//! service time is a part of the idle latency (banks work in parallel); at saturation, the wait grows
-//! until those who ask slow down to what the tier can serve.
+//! A tier serves lines one after another, each for its bytes divided by the bandwidth of its kind. The share of time
+//! that it serves is its load. Below saturation a request waits as in an M/D/1 queue whose service time is a part of
+//! the idle latency (banks work in parallel). At saturation the wait grows until the requesters slow down to the rate
+//! that the tier can serve.
 
-use super::PS;
+use super::{PS, TIERS};
+use crate::words::access::{Access, LINE};
 use crate::words::number::{float, whole};
 use crate::words::tier::Tier;
 
@@ -16,7 +17,7 @@ const SERVICE: f64 = 0.3;
 /// Load at which a tier counts as saturated.
 const SATURATED: f64 = 0.97;
 
-/// How fast load is forgotten, ns: the time constant of its mean.
+/// Time constant of the load's mean, ns: how fast older load is forgotten.
 const MEMORY_NS: f64 = 100.0 * 1000.0;
 
 /// Bytes that go over a tier in some time.
@@ -28,13 +29,40 @@ pub struct Traffic {
     pub written: u64,
 }
 
+/// The medium's line that a vCPU accessed last, per tier, and whether it was written.
+#[derive(Clone, Copy, Debug)]
+pub struct LastLines([(u64, bool); TIERS]);
+
+impl Default for LastLines {
+    fn default() -> Self {
+        Self([(u64::MAX, false); TIERS])
+    }
+}
+
+impl LastLines {
+    /// The traffic of an access on the medium of a tier, whose lines have `bytes` bytes. The medium serves a line
+    /// once while it is read several times in a row, and takes it once while it is written several times.
+    #[inline]
+    pub fn take(&mut self, access: Access, tier: usize, bytes: u64) -> Traffic {
+        let write = access.is_write();
+        let line = (access.page() << 6 | access.line()) * LINE / bytes;
+        let (last, dirty) = self.0[tier];
+        let again = last == line;
+        self.0[tier] = (line, write || (again && dirty));
+        Traffic {
+            read: if again { 0 } else { bytes },
+            written: if write && !(again && dirty) { bytes } else { 0 },
+        }
+    }
+}
+
 /// A tier's load.
 #[derive(Clone, Debug)]
 pub struct Load {
     tier: Tier,
-    /// Mean share of time that it served.
+    /// Mean share of time in which the tier served.
     load: f64,
-    /// Wait beyond the queue's, ns: what slows those who ask down.
+    /// Wait beyond the queue's, ns: the part that slows the requesters down.
     backlog_ns: f64,
 }
 
@@ -49,8 +77,8 @@ impl Load {
         }
     }
 
-    /// Takes in what went over the tier in `ns`. `access_ns` is the mean time of one access of those who
-    /// ask: how far a longer wait slows them down.
+    /// Takes in the traffic of the tier in `ns`. `access_ns` is the mean time of one access of the requesters: it
+    /// says how far a longer wait slows them down.
     pub fn pass(&mut self, ns: f64, traffic: Traffic, access_ns: f64) {
         let busy = float(traffic.read) / self.tier.read_gb_s
             + float(traffic.written) / self.tier.write_gb_s;
@@ -60,27 +88,27 @@ impl Load {
         self.backlog_ns = (self.backlog_ns + share * excess * access_ns).max(0.0);
     }
 
-    /// How long a request waits now beyond the idle latency, ns.
+    /// The time that a request waits now beyond the idle latency, ns.
     #[must_use]
     pub fn wait_ns(&self) -> f64 {
         let load = self.load.min(SATURATED);
         SERVICE * self.tier.read_ns * load / (2.0 * (1.0 - load)) + self.backlog_ns
     }
 
-    /// Latency of a read now, ps.
+    /// The latency of a read now, ps.
     #[must_use]
     pub fn read_ps(&self) -> u64 {
         whole((self.tier.read_ns + self.wait_ns()) * float(PS))
     }
 
-    /// What a write takes now: the read for ownership, and the wait of its way back to memory. ps.
+    /// The time of a write now, ps: the read for ownership, and the wait of the way back to memory.
     #[must_use]
     pub fn write_ps(&self) -> u64 {
         whole((self.tier.read_ns + 2.0 * self.wait_ns()) * float(PS))
     }
 
-    /// Time that one processor takes to read or write 4 KiB as part of a copy: so many lines in flight,
-    /// each for the latency of the moment. ps.
+    /// The time that one processor takes to read or write 4 KiB as part of a copy, ps: so many lines in flight, each
+    /// for the latency of the moment.
     #[must_use]
     pub fn copy_ps(&self, writes: bool, lines_in_flight: u64) -> u64 {
         let idle = if writes {
@@ -92,7 +120,7 @@ impl Load {
         whole(lines * (idle + self.wait_ns()) * float(PS))
     }
 
-    /// Share of time that it serves, 0 to 1 and a little over in a burst.
+    /// Share of time in which the tier serves, 0 to 1 and a little over in a burst.
     #[must_use]
     pub fn utilization(&self) -> f64 {
         self.load

@@ -1,38 +1,38 @@
-//! Translation caches: set-associative, least recently used out first.
+//! Translation caches: set-associative, with least-recently-used replacement.
 
 use crate::words::number::index;
 
-/// A cached translation: its key, the tier it leads to, and whether a write set D through it.
+/// A cached translation: its key, its tier, and whether a write set D through it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Cached(u32);
 
 impl Cached {
     const EMPTY: Self = Self(u32::MAX);
-    /// Keys are below this.
+    /// The exclusive upper bound of keys.
     pub const KEYS: u32 = (1 << 29) - 1;
 
-    /// A translation.
+    /// A cached translation.
     #[must_use]
     #[inline]
     pub fn new(key: u32, tier: u8, dirty: bool) -> Self {
         Self(key << 3 | u32::from(tier & 3) << 1 | u32::from(dirty))
     }
 
-    /// Its key.
+    /// The translation's key.
     #[must_use]
     #[inline]
     pub fn key(self) -> u32 {
         self.0 >> 3
     }
 
-    /// The tier it leads to.
+    /// The tier of the page.
     #[must_use]
     #[inline]
     pub fn tier(self) -> usize {
         index(self.0 >> 1 & 3)
     }
 
-    /// Whether D is set in the entries behind it.
+    /// Whether D is set in the entries behind the translation.
     #[must_use]
     #[inline]
     pub fn dirty(self) -> bool {
@@ -43,15 +43,15 @@ impl Cached {
 /// A cache of translations.
 #[derive(Clone, Debug)]
 pub struct Tlb {
-    /// Set by set, most recently used first.
+    /// Entries set by set, most recently used first.
     entries: Vec<Cached>,
     ways: usize,
     mask: u32,
 }
 
 impl Tlb {
-    /// A cache of at most so many entries, in sets of about `ways`: the number of sets is a power of two.
-    /// With no entry it never finds anything.
+    /// A cache of at most so many entries, in sets of about `ways`: the number of sets is a power of two. A cache
+    /// without entries never finds anything.
     #[must_use]
     pub fn new(entries: u64, ways: u64) -> Self {
         let wanted = (entries / ways.max(1)).max(1);
@@ -71,7 +71,7 @@ impl Tlb {
         &mut self.entries[start..start + self.ways]
     }
 
-    /// Looks a key up; what is found is the most recently used one from now on.
+    /// Looks a key up; a translation that is found becomes the most recently used one.
     #[inline]
     pub fn find(&mut self, key: u32) -> Option<Cached> {
         let set = self.set(key);
@@ -86,7 +86,7 @@ impl Tlb {
         Some(found)
     }
 
-    /// Puts a translation in, in the place of an older one with its key or of the least recently used.
+    /// Puts a translation in, in place of an older one with its key or of the least recently used one.
     #[inline]
     pub fn fill(&mut self, cached: Cached) {
         let set = self.set(cached.key());
@@ -98,7 +98,7 @@ impl Tlb {
         set[0] = cached;
     }
 
-    /// Puts a translation in whose key was looked up and not found.
+    /// Puts in a translation whose key was looked up and not found.
     #[inline]
     pub fn push(&mut self, cached: Cached) {
         let set = self.set(cached.key());
@@ -116,12 +116,12 @@ impl Tlb {
         }
     }
 
-    /// Empties it.
+    /// Empties the cache.
     pub fn flush(&mut self) {
         self.entries.fill(Cached::EMPTY);
     }
 
-    /// Gives every translation the tier that `tier` says for its key.
+    /// Sets the tier of each translation to that which `tier` gives for its key.
     pub fn retier(&mut self, tier: impl Fn(u32) -> u8) {
         for cached in &mut self.entries {
             if *cached != Cached::EMPTY {
@@ -145,7 +145,7 @@ mod tests {
 
     use super::*;
 
-    /// Each set is a queue, front first.
+    /// A cache with a naive queue for each set, most recently used first.
     struct Naive {
         sets: Vec<VecDeque<(u32, u8, bool)>>,
         ways: usize,

@@ -1,4 +1,4 @@
-//! A walk of two dimensions: what a TLB miss costs, and the marks that it leaves.
+//! Two-dimensional page walks: the cost of a TLB miss, and the marks that it leaves.
 //!
 //! The guest's tables are themselves in guest memory, so each of their entries that is read needs a
 //! translation by the second stage; caches of upper entries, of both dimensions, make most walks short.
@@ -6,25 +6,27 @@
 
 use super::faults::Faults;
 use super::lines::Table;
+use super::mmu::Mmu;
 use super::second_stage::bits;
 use super::space::Space;
 use super::tables::{Guest, Level};
 use super::tlb::Cached;
-use super::vcpu::{Environment, Vcpu, small_key};
+use super::vcpu::Environment;
 use crate::words::access::LINE;
 
-/// How a translation ended.
+/// The outcome of a translation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Walked {
-    /// The page is in that tier; the walk took so many ps.
+    /// The tier of the page, and the time of the walk, ps.
     Found(usize, u64),
     /// The page is being copied: the access must be tried again later.
     Wait,
 }
 
-impl Vcpu {
-    /// Walks the tables for an access, sets A and D, fills the TLBs. `known`: a translation of the page is in
-    /// one of them, as where a first write goes through a clean one.
+impl Mmu {
+    /// Walks the tables for an access, sets A and D, fills the TLBs. `known`: a TLB has a translation of the page,
+    /// for example a clean one at a first write.
+    #[inline]
     pub(super) fn walk(
         &mut self,
         space: &mut Space,
@@ -48,16 +50,19 @@ impl Vcpu {
             waits += self.guest_fault(space, env, faults, page, write);
             entry = space.guest.entry(leaf, page);
         }
+        // The guest's kernel had no page to give, or its mechanism holds this one: the access comes again.
         let Some(frame) = Guest::frame_of(entry, page) else {
             return Walked::Wait;
         };
         let unit = space.second.unit_of(frame);
         ps += self.host_lines(space, env, frame);
         let state = space.second.get(unit);
+        // Both stand for a move under way: pages are unmapped or write-protected while they are copied.
         let stuck = state & bits::UNMAPPED != 0 || (write && state & bits::PROTECTED != 0);
         if stuck {
             return Walked::Wait;
         }
+        // Filled before the fault is told, so that a placer finds a page that is somewhere.
         if state & (bits::UNFILLED | bits::ABSENT) != 0 {
             waits += fill(space, env, unit);
             waits += faults.host_fault(space, env, unit, write);
@@ -70,6 +75,8 @@ impl Vcpu {
             let table = space.guest.table_frame(leaf, page);
             waits += self.written(space, env, table);
         }
+        // A processor writes A and D only if they are clear; so an access to a marked entry costs nothing more,
+        // and PML sees each page once until D is cleared.
         let news = bits::ACCESSED | if write { bits::DIRTY } else { 0 };
         if state & news != news {
             ps += env.costs.set_bit;
@@ -78,40 +85,32 @@ impl Vcpu {
                 waits += self.log(space, env, frame);
             }
         }
+        // Read again: a fault above may have moved the unit.
         let tier = space.second.get(unit) & bits::TIER;
+        // A block that the host has split takes a TLB entry per page; a whole one has one in all.
         let small = space.second.can_split() && space.second.units_of(unit) == 1;
-        let (l1, key) = match &mut self.small {
-            Some(l1) if small => (l1, small_key(page)),
-            _ => (&mut self.l1, page >> self.tlb_shift),
-        };
-        let cached = Cached::new(key, tier, write);
-        if known {
-            l1.fill(cached);
-            self.l2.fill(cached);
-        } else {
-            l1.push(cached);
-            self.l2.push(cached);
-        }
-        let ps = ps / self.walk_overlap + waits;
-        Walked::Found(cached.tier(), ps)
+        let tier = self.fill(page, tier, write, (small, known));
+        // Out-of-order processors overlap walks; faults and exits stall them.
+        Walked::Found(tier, ps / self.overlap + waits)
     }
 
-    /// The guest's entries above the leaf, as far as they are not cached.
+    /// Reads the guest's entries above the leaf, as far as they are not cached.
     fn upper(&mut self, space: &mut Space, env: &Environment, page: u32, leaf: Level) -> u64 {
         let mut ps = 0;
         if leaf == Level::Leaf {
-            if self.pde.find(page >> 9).is_some() {
+            // A cached PDE gives the leaf table's address: the levels above are not read at all.
+            if self.guest.pde.find(page >> 9).is_some() {
                 return 0;
             }
             ps += guest_line(space, env, Level::Pde, page, Table::GuestPde, page >> 9);
             ps += self.mark_upper(space, env, Level::Pde, page);
-            self.pde.push(Cached::new(page >> 9, 0, false));
+            self.guest.pde.push(Cached::new(page >> 9, 0, false));
         }
-        if self.pdpte.find(page >> 18).is_none() {
+        if self.guest.pdpte.find(page >> 18).is_none() {
             let giga = page >> 18;
             ps += guest_line(space, env, Level::Pdpte, page, Table::GuestUpper, giga);
             ps += self.mark_upper(space, env, Level::Pdpte, page);
-            self.pdpte.push(Cached::new(giga, 0, false));
+            self.guest.pdpte.push(Cached::new(giga, 0, false));
         }
         ps
     }
@@ -125,25 +124,26 @@ impl Vcpu {
         env.costs.set_bit + self.written(space, env, table)
     }
 
-    /// The second stage's entries for the data's frame.
+    /// Reads the second stage's entries for the data's frame.
     fn host_lines(&mut self, space: &mut Space, env: &Environment, frame: u32) -> u64 {
         let mut ps = 0;
         let block = frame >> 9;
         if space.second.maps_huge(frame) {
-            if self.host_pdpte.find(frame >> 18).is_none() {
+            if self.host.pdpte.find(frame >> 18).is_none() {
+                // One line covers 8 GiB, so it is as good as always in the processor's cache.
                 ps += env.costs.cached_line;
-                self.host_pdpte.push(Cached::new(frame >> 18, 0, false));
+                self.host.pdpte.push(Cached::new(frame >> 18, 0, false));
             }
             return ps + host_line(space, env, Table::HostPde, block);
         }
-        if self.host_pde.find(block).is_none() {
+        if self.host.pde.find(block).is_none() {
             ps += host_line(space, env, Table::HostPde, block);
-            self.host_pde.push(Cached::new(block, 0, false));
+            self.host.pde.push(Cached::new(block, 0, false));
         }
         ps + host_line(space, env, Table::HostLeaf, frame)
     }
 
-    /// The processor wrote to a table page of the guest.
+    /// Marks a page of the guest's tables as written by the processor.
     fn written(&mut self, space: &mut Space, env: &Environment, frame: u32) -> u64 {
         if space.table_written(frame) {
             self.log(space, env, frame)
@@ -152,17 +152,17 @@ impl Vcpu {
         }
     }
 
-    /// D was set in the second stage.
+    /// Logs a frame whose D bit was set in the second stage.
     fn log(&mut self, space: &mut Space, env: &Environment, frame: u32) -> u64 {
-        if !space.pml || !self.pml.log(frame) {
+        if !space.pml.is_on() || !self.pml.log(frame) {
             return 0;
         }
-        space.logged.extend(self.pml.drain());
+        space.pml.take_in(self.pml.drain());
         space.counts.exits += 1;
         env.costs.exit
     }
 
-    /// The guest's page fault. What its kernel took out for it is found through no old translation.
+    /// Raises the guest's page fault. No old translation leads to a page that the guest's kernel took out for it.
     fn guest_fault(
         &mut self,
         space: &mut Space,
@@ -177,14 +177,10 @@ impl Vcpu {
     }
 }
 
-/// A second-stage fault: the host fills the mapping, and backs the page if nothing does.
+/// Serves a second-stage fault: the host fills the mapping, and backs the page if nothing does.
 fn fill(space: &mut Space, env: &Environment, unit: u32) -> u64 {
     if space.second.tier(unit).is_none() {
-        let tier = (0_u8..).zip(&space.grant).find(|(_, units)| **units > 0);
-        // A host without any free page takes the last tier: its own reclaim is not modelled.
-        let tier = tier.map_or(env.last_tier, |(tier, _)| tier);
-        let grant = &mut space.grant[usize::from(tier)];
-        *grant = grant.saturating_sub(1);
+        let tier = space.quota.take(env.last_tier);
         space.second.put(unit, Some(tier));
     }
     space.second.lower(unit, bits::UNFILLED);
@@ -192,8 +188,8 @@ fn fill(space: &mut Space, env: &Environment, unit: u32) -> u64 {
     env.costs.second_stage_fault
 }
 
-/// Reads an entry of the guest's tables: its table's translation, then its line. Where it is a call of
-/// its own, a run takes a tenth longer.
+/// Reads an entry of the guest's tables: its table's translation, then its line. Always inlined: as a call, a run
+/// takes a tenth longer.
 #[inline(always)]
 fn guest_line(
     space: &mut Space,

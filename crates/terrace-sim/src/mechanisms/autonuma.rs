@@ -9,10 +9,10 @@
 
 use super::linux::marks::{may_come, of_tiers};
 use super::linux::scanner::Scanner;
-use super::{Fault, Ground, Mechanism, Setup};
+use super::{Context, Fault, Mechanism, Setup};
 use crate::guest::marks::Marks;
 
-/// Mode 1.
+/// NUMA balancing, mode 1.
 #[derive(Debug)]
 pub struct Autonuma {
     scanner: Scanner,
@@ -20,7 +20,7 @@ pub struct Autonuma {
 }
 
 impl Autonuma {
-    /// Nothing is scanned before a second has passed.
+    /// A mechanism that scans nothing in its first second.
     #[must_use]
     pub fn new(setup: &Setup) -> Self {
         Self {
@@ -31,20 +31,20 @@ impl Autonuma {
 }
 
 impl Mechanism for Autonuma {
-    fn pass(&mut self, ground: &mut Ground) {
+    fn pass(&mut self, context: &mut Context) {
         if self.first.is_none() {
-            self.first = of_tiers(ground).first().copied();
+            self.first = of_tiers(context).first().copied();
         }
-        self.scanner.work(ground, |_| {});
+        self.scanner.work(context, |_| {});
     }
 
-    fn hint_fault(&mut self, ground: &mut Ground, fault: Fault) {
-        let local = ground.tier(fault.unit) == Some(0);
+    fn hint_fault(&mut self, context: &mut Context, fault: Fault) {
+        let local = context.tier(fault.unit) == Some(0);
         let failed = !local && {
-            let fits = self.first.is_some_and(|marks| may_come(ground, &marks, 0));
-            !(fits && ground.migrate_now(fault.unit, 0))
+            let fits = self.first.is_some_and(|marks| may_come(context, &marks, 0));
+            !(fits && context.migrate_now(fault.unit, 0))
         };
-        self.scanner.fault(ground.now_ns(), local, failed);
+        self.scanner.fault(context.now_ns(), local, failed);
     }
 
     fn rounds(&self) -> u64 {

@@ -1,4 +1,4 @@
-//! `hemem` (Raybuck et al., SOSP '21), with the constants of a later fork: samples of the counters, two
+//! `hemem` (Raybuck et al., SOSP '21), with the constants of a later fork: sampling by the processor's counters, two
 //! thresholds, lists.
 //!
 //! - Trigger: a thread reads the records of loads and of stores, one in 19,997 of each; another looks at
@@ -7,17 +7,17 @@
 //!   count above 10 moves a global clock on, and each page's counts are halved once per tick when it is
 //!   next looked at.
 //! - Rate limit: none that matters (10 GB in 10 ms); one thread moves, 2 MiB at a time.
-//! - Victim: the page that has been on fast memory's cold list longest, and only where a hot page needs
-//!   its place. Write-heavy pages go up first.
+//! - Victim: the page that has been on fast memory's cold list longest, and only if a hot page needs its place.
+//!   Write-heavy pages go up first.
 //!
-//! Its page is 2 MiB. On a scaled machine it is smaller by the scale, as ranges are, as far as the VM's own
-//! pages let it be, and so is the period.
+//! HeMem's page is 2 MiB. On a scaled machine it is smaller by the scale, as ranges are, as far as the VM's own pages
+//! allow it, and so is the sampling period.
 
 use super::lists::Lists;
-use super::{Ground, Mechanism, Moved, Pmu, Sample, Setup, Stage, Travelling, Unit};
+use super::{Context, Mechanism, MigrationMode, Moved, Pmu, Sample, Setup, Stage, Unit};
 use crate::words::number::{index, low, place};
 
-/// Loads, and stores, per sample.
+/// Loads per sample, and stores per sample.
 const PERIOD: u64 = 19_997;
 
 /// Records in a buffer: its samples ask for the latency of loads, so the kernel takes each with an
@@ -33,27 +33,27 @@ const COOL: u16 = 10;
 /// Time between two looks at the lists, ns.
 const EVERY: u64 = 10_000_000;
 
-/// 4 KiB pages of one of its pages.
+/// 4 KiB pages of one of HeMem's pages.
 const PAGE: u64 = 512;
 
-/// Its pages that are taken at a look: more than a copy has time for until the next.
+/// Pages taken at a look: more than a copy has time for until the next.
 const PER_LOOK: u64 = 32;
 
-/// Pages of a hot list that are looked at again after a tick of the clock, at a time.
+/// Pages of a hot list that are looked at again at a time, after a tick of the clock.
 const COOLING_PAGES: u64 = 8192;
 
-/// Lists of each tier.
+/// Kinds of lists, of which each tier has all.
 const COLD: u8 = 0;
 const READ: u8 = 1;
 const WRITTEN: u8 = 2;
 const KINDS: u8 = 3;
 
-/// What is known of a page.
+/// The state of a page.
 #[derive(Clone, Copy, Debug, Default)]
 struct Page {
-    /// Samples of loads from the first tier, of loads from others, and of stores.
+    /// Numbers of samples: of loads from the first tier, of loads from others, and of stores.
     counts: [u16; 3],
-    /// The clock when they were last halved.
+    /// The clock when the counts were last halved.
     clock: u32,
 }
 
@@ -81,22 +81,22 @@ impl Page {
 pub struct Hemem {
     units: u32,
     tiers: u8,
-    /// Units of one of its pages.
+    /// Units of one of HeMem's pages.
     units_per_page: u32,
-    /// What its page is smaller by.
+    /// The factor by which such a page is smaller than the full-size one.
     divisor: u64,
     pages: Vec<Page>,
     lists: Lists,
     clock: u32,
-    /// Pages per tier that are to be looked at since the clock's last tick.
+    /// Pages per tier that are still to be looked at since the clock's last tick.
     cooling: Vec<u64>,
-    /// When it next looks at the lists; none: it has not begun.
+    /// When the lists are looked at next; `None` before the mechanism has begun.
     due: Option<u64>,
     looks: u64,
 }
 
 impl Hemem {
-    /// It begins with all pages cold.
+    /// A mechanism to which all pages are cold.
     #[must_use]
     pub fn new(setup: &Setup) -> Self {
         let whole = PAGE / setup.pages_per_unit;
@@ -117,41 +117,41 @@ impl Hemem {
         }
     }
 
-    /// First unit of a page, and the first behind it.
+    /// The units of a page.
     fn span(&self, page: u32) -> std::ops::Range<Unit> {
         let first = page * self.units_per_page;
         first..(first + self.units_per_page).min(self.units)
     }
 
-    fn tier(&self, ground: &Ground, page: u32) -> u8 {
-        ground.tier(self.span(page).start).unwrap_or(0)
+    fn tier(&self, context: &Context, page: u32) -> u8 {
+        context.tier(self.span(page).start).unwrap_or(0)
     }
 
     /// Puts a page on the list that it belongs to.
-    fn list(&mut self, ground: &Ground, page: u32) {
+    fn list(&mut self, context: &Context, page: u32) {
         let kind = self.pages[index(page)].kind();
-        let list = self.tier(ground, page) * KINDS + kind;
+        let list = self.tier(context, page) * KINDS + kind;
         if self.lists.list_of(page) != Some(list) {
             self.lists.push(list, page);
         }
     }
 
-    fn begin(&mut self, ground: &mut Ground) {
-        ground.sample(Some(Pmu {
+    fn begin(&mut self, context: &mut Context) {
+        context.sample(Some(Pmu {
             load_period: PERIOD,
             store_period: PERIOD,
             buffer: BUFFER,
             divisor: self.divisor,
         }));
         // It write-protects one of its pages at a time.
-        ground.set_batch(place(u64::from(self.units_per_page)));
+        context.set_batch(place(u64::from(self.units_per_page)));
         for page in 0..low(self.pages.len() as u64) {
-            self.list(ground, page);
+            self.list(context, page);
         }
     }
 
-    fn count(&mut self, ground: &mut Ground, sample: Sample) {
-        let page = ground.unit_of_page(sample.page) / self.units_per_page;
+    fn count(&mut self, context: &mut Context, sample: Sample) {
+        let page = context.unit_of_page(sample.page) / self.units_per_page;
         let of = match (sample.write, sample.tier) {
             (true, _) => 2,
             (false, 0) => 0,
@@ -168,7 +168,7 @@ impl Hemem {
         }
         // A page under way is on no list until it has arrived.
         if self.lists.list_of(page).is_some() {
-            self.list(ground, page);
+            self.list(context, page);
         }
     }
 
@@ -177,7 +177,7 @@ impl Hemem {
     }
 
     /// Looks at pages of hot lists again, a part at a time.
-    fn cool(&mut self, ground: &mut Ground) {
+    fn cool(&mut self, context: &mut Context) {
         for tier in 0..self.tiers {
             let left = self.cooling[usize::from(tier)];
             let now = left.min(COOLING_PAGES);
@@ -192,14 +192,14 @@ impl Hemem {
                     break;
                 };
                 self.pages[index(page)].cool(self.clock);
-                self.list(ground, page);
+                self.list(context, page);
             }
-            ground.spend(Stage::Classify, now * ground.costs().classify_page);
+            context.spend(Stage::Classify, now * context.costs().classify_page);
             self.cooling[usize::from(tier)] = left - now;
         }
     }
 
-    /// The next page that shall go up: of those that are written, then of those that are read.
+    /// The next page to promote: first of those that are written, then of those that are read.
     fn next_hot(&mut self) -> Option<u32> {
         let lists = [WRITTEN, READ].map(|kind| (1..self.tiers).map(move |t| t * KINDS + kind));
         lists
@@ -208,15 +208,15 @@ impl Hemem {
             .find_map(|list| self.lists.pop(list))
     }
 
-    /// Sends hot pages up, and as many cold ones down before as they need room: 2 MiB of each in turn.
-    fn migrate(&mut self, ground: &mut Ground) {
+    /// Sends hot pages up, and as many cold ones down before as are needed for room: 2 MiB of each in turn.
+    fn migrate(&mut self, context: &mut Context) {
         let per_page = u64::from(self.units_per_page);
-        let chunk = (PAGE / ground.setup().pages_per_unit / per_page).max(1);
-        let mut left = (ground.units_in(PER_LOOK * PAGE * 4096) / per_page).max(1);
-        let mut free = ground.free(0);
+        let chunk = (PAGE / context.setup().pages_per_unit / per_page).max(1);
+        let mut left = (context.units_in(PER_LOOK * PAGE * 4096) / per_page).max(1);
+        let mut free = context.free(0);
         while left > 0 {
             let (mut up, mut down) = (Vec::new(), Vec::new());
-            let to = (1..self.tiers).find(|tier| ground.free(*tier) >= chunk * per_page);
+            let to = (1..self.tiers).find(|tier| context.free(*tier) >= chunk * per_page);
             for _ in 0..chunk.min(left) {
                 let Some(page) = self.next_hot() else {
                     break;
@@ -224,7 +224,7 @@ impl Hemem {
                 if free < per_page {
                     let Some((to, cold)) = to.zip(self.lists.pop(COLD)) else {
                         // All of fast memory is hot: it stays hot where it is.
-                        self.list(ground, page);
+                        self.list(context, page);
                         break;
                     };
                     down.extend(self.span(cold).map(|unit| (unit, to)));
@@ -236,42 +236,42 @@ impl Hemem {
             if up.is_empty() {
                 return;
             }
-            ground.submit(&down, Travelling::Protect);
-            ground.submit(&up, Travelling::Protect);
+            context.submit(&down, MigrationMode::Protect);
+            context.submit(&up, MigrationMode::Protect);
             left = left.saturating_sub(chunk);
         }
     }
 }
 
 impl Mechanism for Hemem {
-    fn pass(&mut self, ground: &mut Ground) {
+    fn pass(&mut self, context: &mut Context) {
         let Some(due) = self.due else {
-            self.begin(ground);
-            self.due = Some(ground.now_ns() + EVERY);
+            self.begin(context);
+            self.due = Some(context.now_ns() + EVERY);
             return;
         };
-        if ground.now_ns() < due || ground.travelling() > 0 {
+        if context.now_ns() < due || context.migrating() > 0 {
             return;
         }
-        self.due = Some(ground.now_ns() + EVERY);
+        self.due = Some(context.now_ns() + EVERY);
         self.looks += 1;
-        self.cool(ground);
-        self.migrate(ground);
+        self.cool(context);
+        self.migrate(context);
     }
 
-    fn samples(&mut self, ground: &mut Ground, samples: &[Sample]) {
-        let work = samples.len() as u64 * ground.costs().sample_work;
-        ground.spend(Stage::Track, work / self.divisor);
+    fn samples(&mut self, context: &mut Context, samples: &[Sample]) {
+        let work = samples.len() as u64 * context.costs().sample_work;
+        context.spend(Stage::Track, work / self.divisor);
         for sample in samples {
-            self.count(ground, *sample);
+            self.count(context, *sample);
         }
     }
 
-    fn moved(&mut self, ground: &mut Ground, moved: &[Moved]) {
+    fn moved(&mut self, context: &mut Context, moved: &[Moved]) {
         for moved in moved {
             let page = moved.unit / self.units_per_page;
             if self.span(page).end == moved.unit + 1 {
-                self.list(ground, page);
+                self.list(context, page);
             }
         }
     }

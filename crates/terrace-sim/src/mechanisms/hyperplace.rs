@@ -1,13 +1,13 @@
-//! `hyperplace`: the guest's agent (`terrace_core::ranges`), by samples of the processor's counters. No baseline,
-//! but it lives as they do. What is decided is the agent's own code: this file is its guest.
+//! `hyperplace`: the guest's agent (`terrace_core::ranges`) with samples of the processor's counters. It is not a
+//! baseline, but it runs as the baselines do. The decisions are made by the agent's own code: this file is its guest.
 //!
-//! - Trigger: an epoch, 500 ms (HyperTier §4.2.2); one that takes longer is not made up for. Samples: each 4093rd
-//!   load and store, of what the guest's kernel finds at context switches; no interrupt while the buffer lasts
+//! - Trigger: an epoch, 500 ms (HyperTier §4.2.2); the time of a longer one is not made up for. Samples: each 4093rd
+//!   load and store, as far as the guest's kernel finds them at context switches; no interrupt while the buffer lasts
 //!   (§4.2.1).
-//! - Threshold: ranges by accesses per byte, fitted to what the node holds.
-//! - Rate limit: the agent's budget, 512 MiB a second for both directions, and what one thread moves.
-//! - Victim: the pages of the coldest ranges. Pages change places by batches through free pages, as `move_pages(2)`
-//!   has it; the headroom stays free. What could not be moved is left alone for a while.
+//! - Threshold: ranges by accesses per byte, fitted to the node's size.
+//! - Rate limit: the agent's budget, 512 MiB a second for both directions, and the speed of one thread.
+//! - Victim: the pages of the coldest ranges. Pages change places in batches through free pages, as with
+//!   `move_pages(2)`; the headroom stays free. Pages that could not be moved rest for a while.
 
 use terrace_core::Session;
 use terrace_core::ranges::piece::push;
@@ -18,22 +18,22 @@ use terrace_proto::ranges::{
 };
 use terrace_proto::{MoveStatus, PAGE_SIZE, PAGES_PER_HUGE, Tick};
 
-use super::{Ground, Mechanism, Moved, Pmu, Sample, Setup, Stage, Travelling, Unit};
+use super::{Context, Mechanism, MigrationMode, Moved, Pmu, Sample, Setup, Stage, Unit};
 use crate::words::number::low;
 
-/// What a scenario may set.
+/// The parameters that a scenario may set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Tuning {
     /// Loads per sample, and stores per sample.
     pub period: u64,
     /// Length of an epoch, ms.
     pub epoch_ms: u32,
-    /// τ_split: accesses per vCPU and epoch.
+    /// Threshold of a split (τ_split): accesses per vCPU and epoch.
     pub tau_split: u32,
 }
 
 impl Tuning {
-    /// HyperTier §4.2.1, §4.2.2.
+    /// The parameters of the paper (HyperTier §4.2.1, §4.2.2).
     pub const PAPER: Self = Self {
         period: 4093,
         epoch_ms: 500,
@@ -45,49 +45,50 @@ impl Tuning {
 /// a context switch comes earlier.
 const BUFFER: usize = 340;
 
-/// What a process may use between its heap's start and the base of its mappings (§4.2.2), bytes.
+/// The addresses that a process may use between its heap's start and the base of its mappings (§4.2.2), bytes.
 const ROOT: u64 = 40 << 40;
 
-/// Part of a node that stays free for its kernel: between the low and the high watermark.
+/// Divisor of a node's size that gives the part which stays free for the kernel: between the low and the high
+/// watermark.
 const KEPT: u64 = 500;
 
-/// The agent's budget and headroom, where nothing is configured (`dist/terrace-agent.toml`).
+/// The agent's default budget and headroom (`dist/terrace-agent.toml`).
 const BYTES_PER_S: u64 = 512 << 20;
 const CPU_PERCENT: u32 = 5;
 const HEADROOM: u64 = 16 << 20;
 
-/// Pieces of a batch at least: as many as are unmapped together at any scale.
+/// Least pieces of a batch: as many as are unmapped together at any scale.
 const LEAST_BATCH: u64 = 32;
 
-/// The one process of the guest.
+/// The id of the guest's one process.
 const PROCESS: u32 = 1;
 
 /// HyperPlace in one guest with one process.
 pub struct Hyperplace {
     period: u64,
     session: Session<(), Ranges>,
-    /// First page of the load in the tree: memory that is mapped lies at the root's end.
+    /// First page of the load in the tree: mapped memory lies at the root's end.
     base: u64,
     pages_per_unit: u64,
     /// When the next epoch ends, ns.
     due: u64,
     started: bool,
-    /// The controller has not done with the last epoch.
+    /// Whether the controller is still busy with the last epoch.
     is_open: bool,
     under_way: Option<UnderWay>,
 }
 
-/// Pages that move.
+/// Pages that are being moved.
 #[derive(Debug)]
 struct UnderWay {
-    /// The controller's number.
+    /// The number that the controller gave the batch.
     id: u64,
-    /// Of each, what became of it, in order of what was asked for.
+    /// The outcome of each page, in the order of the request.
     states: Vec<(Unit, Option<PieceState>)>,
 }
 
 impl Hyperplace {
-    /// One root over all that the process could map.
+    /// A controller with one root over all addresses that the process could map.
     #[must_use]
     pub fn new(setup: &Setup, tuning: Tuning) -> Self {
         let paper = Params::paper(setup.vcpus);
@@ -145,28 +146,28 @@ impl Hyperplace {
         }
     }
 
-    fn epoch(&mut self, ground: &mut Ground) {
+    fn epoch(&mut self, context: &mut Context) {
         let length = u64::from(self.session.controller().config().epoch_ms) * 1_000_000;
-        self.due = (self.due + length).max(ground.now_ns());
+        self.due = (self.due + length).max(context.now_ns());
         self.is_open = true;
         let programs = self.session.controller().programs().values();
         let leaves: usize = programs.map(|program| program.tree().len()).sum();
-        ground.spend_by_clock(Stage::Classify, leaves as u64 * ground.costs().lru_page);
-        self.tell(ground, RangesEvent::EpochEnded);
+        context.spend_by_clock(Stage::Classify, leaves as u64 * context.costs().lru_page);
+        self.tell(context, RangesEvent::EpochEnded);
     }
 
-    /// Tells the controller, and does what it asks for; what moves answers later.
-    fn tell(&mut self, ground: &mut Ground, event: RangesEvent) {
+    /// Tells the controller of an event, and does what it asks for; moves are answered later.
+    fn tell(&mut self, context: &mut Context, event: RangesEvent) {
         let mut event = Some(event);
         while let Some(heard) = event.take() {
-            for action in self.session.hear(Tick(ground.now_ns()), heard) {
+            for action in self.session.hear(Tick(context.now_ns()), heard) {
                 event = match action {
-                    RangesAction::ReadFree => Some(RangesEvent::Free(self.free(ground))),
+                    RangesAction::ReadFree => Some(RangesEvent::Free(self.free(context))),
                     RangesAction::Survey(survey) => {
-                        Some(RangesEvent::Surveyed(self.survey(ground, &survey)))
+                        Some(RangesEvent::Surveyed(self.survey(context, &survey)))
                     }
                     RangesAction::Travel(travel) => {
-                        self.travel(ground, &travel);
+                        self.travel(context, &travel);
                         None
                     }
                     RangesAction::EpochOver(_) => {
@@ -178,27 +179,27 @@ impl Hyperplace {
         }
     }
 
-    /// What is free above the kernel's watermarks.
-    fn free(&self, ground: &Ground) -> Vec<NodeFree> {
-        let tiers = (0..).take(ground.setup().tiers);
+    /// Free memory above the kernel's watermarks.
+    fn free(&self, context: &Context) -> Vec<NodeFree> {
+        let tiers = (0..).take(context.setup().tiers);
         let free = tiers.map(|tier: u8| {
-            let kept = ground.node(tier) / KEPT;
+            let kept = context.node(tier) / KEPT;
             NodeFree {
                 node: tier.into(),
-                pages: ground.free(tier).saturating_sub(kept) * self.pages_per_unit,
+                pages: context.free(tier).saturating_sub(kept) * self.pages_per_unit,
             }
         });
         free.collect()
     }
 
     /// Walks the process's tables.
-    fn survey(&self, ground: &mut Ground, survey: &Survey) -> Surveyed {
-        let units = self.unit(survey.range.start)..self.unit(survey.range.end).min(ground.units());
-        let ps = units.len() as u64 * ground.costs().scan_leaf;
-        ground.spend(Stage::Classify, ps);
+    fn survey(&self, context: &mut Context, survey: &Survey) -> Surveyed {
+        let units = self.unit(survey.range.start)..self.unit(survey.range.end).min(context.units());
+        let ps = units.len() as u64 * context.costs().scan_leaf;
+        context.spend(Stage::Classify, ps);
         let mut present: Vec<PieceRun> = Vec::new();
         for unit in units {
-            if let Some(tier) = ground.tier(unit) {
+            if let Some(tier) = context.tier(unit) {
                 let page = self.base + u64::from(unit) * self.pages_per_unit;
                 let pages = u16::try_from(self.pages_per_unit).unwrap_or(u16::MAX);
                 push(&mut present, page, pages, tier.into());
@@ -208,11 +209,11 @@ impl Hyperplace {
             id: survey.id,
             present: Some(present),
             // The full-size machine has so many times the pages.
-            cpu_ns: ps * ground.setup().scale / 1000,
+            cpu_ns: ps * context.setup().scale / 1000,
         }
     }
 
-    fn travel(&mut self, ground: &mut Ground, travel: &Travel) {
+    fn travel(&mut self, context: &mut Context, travel: &Travel) {
         let to = u8::try_from(travel.node).unwrap_or(u8::MAX);
         let units: Vec<Unit> = piece::pages(&travel.pieces)
             .map(|page| self.unit(page))
@@ -222,7 +223,7 @@ impl Hyperplace {
             id: travel.id,
             states: units.into_iter().map(|unit| (unit, None)).collect(),
         });
-        ground.submit(&wanted, Travelling::Unmap);
+        context.submit(&wanted, MigrationMode::Unmap);
     }
 
     /// The load's unit that a page of the tree is in.
@@ -232,25 +233,25 @@ impl Hyperplace {
 }
 
 impl Mechanism for Hyperplace {
-    fn pass(&mut self, ground: &mut Ground) {
+    fn pass(&mut self, context: &mut Context) {
         if !self.started {
             self.started = true;
-            let scale = ground.setup().scale;
-            ground.sample(Some(Pmu {
+            let scale = context.setup().scale;
+            context.sample(Some(Pmu {
                 load_period: self.period,
                 store_period: self.period,
                 buffer: BUFFER,
                 divisor: scale,
             }));
         }
-        if ground.now_ns() >= self.due && !self.is_open {
-            self.epoch(ground);
+        if context.now_ns() >= self.due && !self.is_open {
+            self.epoch(context);
         }
     }
 
-    fn samples(&mut self, ground: &mut Ground, samples: &[Sample]) {
-        let work = samples.len() as u64 * ground.costs().sample_work;
-        ground.spend_by_clock(Stage::Track, work);
+    fn samples(&mut self, context: &mut Context, samples: &[Sample]) {
+        let work = samples.len() as u64 * context.costs().sample_work;
+        context.spend_by_clock(Stage::Track, work);
         let seen = samples.iter().map(|sample| RangeSample {
             process: PROCESS,
             page: self.base + u64::from(sample.page),
@@ -258,10 +259,10 @@ impl Mechanism for Hyperplace {
             accesses: 1,
         });
         let seen = RangesEvent::Sampled(seen.collect());
-        self.tell(ground, seen);
+        self.tell(context, seen);
     }
 
-    fn moved(&mut self, ground: &mut Ground, moved: &[Moved]) {
+    fn moved(&mut self, context: &mut Context, moved: &[Moved]) {
         let Some(under_way) = &mut self.under_way else {
             return;
         };
@@ -284,7 +285,7 @@ impl Mechanism for Hyperplace {
                 refusal: None,
             };
             self.under_way = None;
-            self.tell(ground, RangesEvent::Travelled(answer));
+            self.tell(context, RangesEvent::Travelled(answer));
         }
     }
 

@@ -1,9 +1,9 @@
-//! Lists of units, as the kernel's LRU lists: each unit is on one of them, or on none.
+//! Lists of units, like the kernel's LRU lists: each unit is on one of them, or on none.
 
 use super::Unit;
 use crate::words::number::index;
 
-/// End of a list.
+/// The end of a list.
 const NONE: u32 = u32::MAX;
 
 /// Several lists over the same units: 9 bytes a unit.
@@ -11,7 +11,7 @@ const NONE: u32 = u32::MAX;
 pub struct Lists {
     next: Vec<u32>,
     previous: Vec<u32>,
-    /// The list that a unit is on, from 1; 0: none.
+    /// The number of the list that each unit is on, from 1; 0: none.
     on: Vec<u8>,
     /// Head, tail and length of each list.
     ends: Vec<(u32, u32, u64)>,
@@ -29,13 +29,13 @@ impl Lists {
         }
     }
 
-    /// The list that a unit is on.
+    /// The list that a unit is on, if any.
     #[must_use]
     pub fn list_of(&self, unit: Unit) -> Option<u8> {
         self.on[index(unit)].checked_sub(1)
     }
 
-    /// Units on a list.
+    /// Number of units on a list.
     #[must_use]
     pub fn len(&self, list: u8) -> u64 {
         self.ends[usize::from(list)].2

@@ -3,22 +3,23 @@
 //!
 //! - Trigger: the tracker `idlepage` looks at all pages every 5 s (heat) or 4 s (age), and counts per region
 //!   of 256 pages; a policy decides every 10 s (heat) or 5 s (age), if nothing is being moved.
-//! - Threshold, heat (`policy_heat.go`, `counters_heatmap.go`): accesses per page, kept by 0.8 a second; 0.01
-//!   or more is the highest. Of four classes the highest goes to the first tier, the lowest to the last.
-//! - Threshold, age (`policy_age.go`): accessed at each of the last three decisions goes to the first tier,
-//!   at none for 15 s to the last. While there is something idle to move, nothing active is.
+//! - Threshold, heat (`policy_heat.go`, `counters_heatmap.go`): accesses per page, of which 0.8 are kept each second;
+//!   0.01 or more is the highest heat. Of four classes the highest goes to the first tier, the lowest to the last.
+//! - Threshold, age (`policy_age.go`): pages accessed at each of the last three decisions go to the first tier, pages
+//!   accessed at none for 15 s to the last. While there are idle pages to move, no active ones are moved.
 //! - Rate limit (`mover.go`): at most 1,024 pages of one task, every 20 ms (200 MB/s). A task of the heat
 //!   policy is a region, so it moves 256 at a time; one of the age policy is a run of regions.
-//! - Victim: none is looked for. The mover takes what was asked for last first, which under the heat policy is
-//!   the coldest; a page that finds no room stays.
+//! - Victim: none is looked for. The mover takes the last request first, which under the heat policy is the coldest
+//!   region; a page that finds no room stays.
 
-use super::{Ground, Mechanism, Setup, Stage, Travelling, Unit};
+use super::{Context, Mechanism, MigrationMode, Setup, Stage, Unit};
 use crate::words::number::{float, low, place};
 
-/// `PagesInRegion`: as a page's size, not divided by the scale, as it says which pages share their fate.
+/// Pages of a region (`PagesInRegion`): not divided by the scale, because it says which pages share their fate.
 const REGION: u64 = 256;
 
-/// `Mover.IntervalMs`, ns, and what goes in it at `Mover.Bandwidth`, 4 KiB pages.
+/// Time between two turns of the mover (`Mover.IntervalMs`), ns, and the 4 KiB pages that it moves in it at
+/// `Mover.Bandwidth`.
 const MOVE_EVERY: u64 = 20_000_000;
 const MOVE_PAGES: u64 = 200 * 256 * 20 / 1000;
 
@@ -27,33 +28,34 @@ const HEAT_MAX: f64 = 0.01;
 const CLASSES: f64 = 4.0;
 const RETENTION: f64 = 0.107_374_182_4;
 
-/// `IdleDurationMs`, ns, and the decisions in `ActiveDurationMs` (10 s), the one at hand included.
+/// Idle time that sends pages down (`IdleDurationMs`), ns, and the decisions in `ActiveDurationMs` (10 s), the
+/// present one included.
 const IDLE: u64 = 15_000_000_000;
 const ACTIVE: u8 = 0b111;
 
-/// The age policy leaves runs of fewer pages alone.
+/// Pages of the shortest run that the age policy moves.
 const LEAST_RUN: u64 = 100;
 
-/// Which policy decides.
+/// The policy that decides.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Policy {
-    /// By heat.
+    /// The heat policy.
     Heat,
-    /// By age.
+    /// The age policy.
     Age,
 }
 
-/// What is known of a region.
+/// The state of a region.
 #[derive(Clone, Copy, Debug, Default)]
 struct Region {
     /// Accessed pages that the tracker counted since the last decision.
     accesses: u32,
     heat: f64,
-    /// Where the heat policy thinks that it is.
+    /// The tier in which the heat policy believes the region to be.
     tier: Option<u8>,
-    /// Decisions before which it was accessed, the last in bit 0.
+    /// The decisions before which the region was accessed, one bit each, the last in bit 0.
     rounds: u8,
-    /// When it was seen accessed last, ns.
+    /// When the region was last seen accessed, ns.
     changed: u64,
 }
 
@@ -65,7 +67,7 @@ struct Task {
     to: u8,
 }
 
-/// memtierd.
+/// The daemon memtierd.
 #[derive(Debug)]
 pub struct Memtierd {
     policy: Policy,
@@ -77,14 +79,14 @@ pub struct Memtierd {
     scan_at: u64,
     decide_at: u64,
     move_at: u64,
-    /// Taken from the end.
+    /// Tasks, taken from the end.
     tasks: Vec<Task>,
     last: u8,
     decisions: u64,
 }
 
 impl Memtierd {
-    /// Nothing is known of any page.
+    /// A daemon that knows nothing of any page yet.
     #[must_use]
     pub fn new(setup: &Setup, policy: Policy) -> Self {
         let region = low((REGION / setup.pages_per_unit).max(1));
@@ -104,16 +106,16 @@ impl Memtierd {
         }
     }
 
-    /// Goes on looking at pages.
-    fn scan(&mut self, ground: &mut Ground) {
-        let page = 2 * (ground.costs().query_page + ground.costs().lru_page);
-        while self.next < ground.units() {
-            if !ground.has_time() {
+    /// Continues the look at the pages.
+    fn scan(&mut self, context: &mut Context) {
+        let page = 2 * (context.costs().query_page + context.costs().lru_page);
+        while self.next < context.units() {
+            if !context.has_time() {
                 return;
             }
             // Its place in the process, and its idle bit, are looked up to read it and again to set it.
-            ground.spend(Stage::Track, page);
-            let young = ground.young(self.next);
+            context.spend(Stage::Track, page);
+            let young = context.young(self.next);
             self.regions[place(u64::from(self.next / self.region))].accesses += u32::from(young);
             self.next += 1;
         }
@@ -121,16 +123,16 @@ impl Memtierd {
         self.scanning = false;
     }
 
-    fn units_of(&self, ground: &Ground, region: usize) -> std::ops::Range<Unit> {
+    fn units_of(&self, context: &Context, region: usize) -> std::ops::Range<Unit> {
         let first = low(region as u64) * self.region;
-        first..(first + self.region).min(ground.units())
+        first..(first + self.region).min(context.units())
     }
 
-    fn decide(&mut self, ground: &mut Ground) {
+    fn decide(&mut self, context: &mut Context) {
         self.decisions += 1;
-        let work = self.regions.len() as u64 * ground.costs().classify_page;
-        ground.spend(Stage::Classify, work);
-        let now = ground.now_ns();
+        let work = self.regions.len() as u64 * context.costs().classify_page;
+        context.spend(Stage::Classify, work);
+        let now = context.now_ns();
         for region in &mut self.regions {
             let accesses = std::mem::take(&mut region.accesses);
             let heat = (f64::from(accesses) / float(REGION)).min(HEAT_MAX);
@@ -140,17 +142,18 @@ impl Memtierd {
                 region.changed = now;
             }
         }
-        if !self.tasks.is_empty() || ground.travelling() > 0 {
+        if !self.tasks.is_empty() || context.migrating() > 0 {
             return;
         }
         match self.policy {
-            Policy::Heat => self.by_heat(ground),
-            Policy::Age => self.by_age(ground),
+            Policy::Heat => self.by_heat(context),
+            Policy::Age => self.by_age(context),
         }
     }
 
-    /// `startMovesFillFastFree`: regions from hot to cold, each a task if it seems to be elsewhere.
-    fn by_heat(&mut self, ground: &Ground) {
+    /// Asks for moves by heat (`startMovesFillFastFree`): regions from hot to cold, each a task if it seems to be
+    /// elsewhere.
+    fn by_heat(&mut self, context: &Context) {
         let mut order: Vec<usize> = (0..self.regions.len()).collect();
         let heat = |at: &usize| self.regions[*at].heat;
         order.sort_by(|a, b| heat(b).total_cmp(&heat(a)).then(a.cmp(b)));
@@ -163,10 +166,10 @@ impl Memtierd {
             } else {
                 continue;
             };
-            let units = self.units_of(ground, at);
+            let units = self.units_of(context, at);
             // A region that it did not look up before is where its last page is.
             let is = self.regions[at].tier;
-            let is = is.or_else(|| units.clone().rev().find_map(|unit| ground.tier(unit)));
+            let is = is.or_else(|| units.clone().rev().find_map(|unit| context.tier(unit)));
             // Once asked for, it counts as done.
             self.regions[at].tier = Some(to).filter(|_| is.is_some());
             if is.is_some_and(|is| is != to) {
@@ -175,30 +178,30 @@ impl Memtierd {
         }
     }
 
-    /// Idle regions, or if there are none to move, active ones; neighbours together.
-    fn by_age(&mut self, ground: &Ground) {
-        let now = ground.now_ns();
-        self.runs(ground, self.last, |region| region.changed + IDLE < now);
+    /// Asks for moves by age: idle regions, or if there are none to move, active ones; neighbours together.
+    fn by_age(&mut self, context: &Context) {
+        let now = context.now_ns();
+        self.runs(context, self.last, |region| region.changed + IDLE < now);
         if self.tasks.is_empty() {
-            self.runs(ground, 0, |region| region.rounds & ACTIVE == ACTIVE);
+            self.runs(context, 0, |region| region.rounds & ACTIVE == ACTIVE);
         }
     }
 
-    fn runs(&mut self, ground: &Ground, to: u8, picked: impl Fn(&Region) -> bool) {
+    fn runs(&mut self, context: &Context, to: u8, picked: impl Fn(&Region) -> bool) {
         let mut run = Vec::new();
         for at in 0..self.regions.len() {
             if picked(&self.regions[at]) {
-                let elsewhere = |unit: &Unit| ground.tier(*unit).is_some_and(|tier| tier != to);
-                run.extend(self.units_of(ground, at).filter(elsewhere));
+                let elsewhere = |unit: &Unit| context.tier(*unit).is_some_and(|tier| tier != to);
+                run.extend(self.units_of(context, at).filter(elsewhere));
             } else {
-                self.add_run(ground, std::mem::take(&mut run), to);
+                self.add_run(context, std::mem::take(&mut run), to);
             }
         }
-        self.add_run(ground, run, to);
+        self.add_run(context, run, to);
     }
 
-    fn add_run(&mut self, ground: &Ground, run: Vec<Unit>, to: u8) {
-        if run.len() as u64 * ground.setup().pages_per_unit > LEAST_RUN {
+    fn add_run(&mut self, context: &Context, run: Vec<Unit>, to: u8) {
+        if run.len() as u64 * context.setup().pages_per_unit > LEAST_RUN {
             self.add(run, to);
         }
     }
@@ -208,28 +211,28 @@ impl Memtierd {
         self.tasks.push(Task { units, done, to });
     }
 
-    /// A turn of the mover.
-    fn turn(&mut self, ground: &mut Ground) {
+    /// Takes a turn of the mover.
+    fn turn(&mut self, context: &mut Context) {
         let Some(mut task) = self.tasks.pop() else {
             return;
         };
-        let most = place((MOVE_PAGES / ground.setup().pages_per_unit).max(1));
+        let most = place((MOVE_PAGES / context.setup().pages_per_unit).max(1));
         let end = (task.done + most).min(task.units.len());
         let part: Vec<(Unit, u8)> = task.units[task.done..end]
             .iter()
             .map(|unit| (*unit, task.to))
             .collect();
-        ground.submit(&part, Travelling::Unmap);
+        context.submit(&part, MigrationMode::Unmap);
         task.done = end;
         if task.done < task.units.len() {
             self.tasks.push(task);
         }
         // A turn moves as many pages at any scale, so turns are as rare as the scale is large.
-        self.move_at = ground.now_ns() + MOVE_EVERY * ground.setup().scale;
+        self.move_at = context.now_ns() + MOVE_EVERY * context.setup().scale;
     }
 }
 
-/// Between two scans, and between two decisions, ns.
+/// The time between two scans, and between two decisions, ns.
 fn periods(policy: Policy) -> (u64, u64) {
     match policy {
         Policy::Heat => (5_000_000_000, 10_000_000_000),
@@ -238,22 +241,22 @@ fn periods(policy: Policy) -> (u64, u64) {
 }
 
 impl Mechanism for Memtierd {
-    fn pass(&mut self, ground: &mut Ground) {
-        let now = ground.now_ns();
+    fn pass(&mut self, context: &mut Context) {
+        let now = context.now_ns();
         let (scan, decide) = periods(self.policy);
         if now >= self.scan_at {
             self.scan_at = now + scan;
             self.scanning = true;
         }
         if self.scanning {
-            self.scan(ground);
+            self.scan(context);
         }
         if now >= self.decide_at {
             self.decide_at = now + decide;
-            self.decide(ground);
+            self.decide(context);
         }
-        if now >= self.move_at && ground.travelling() == 0 {
-            self.turn(ground);
+        if now >= self.move_at && context.migrating() == 0 {
+            self.turn(context);
         }
     }
 

@@ -1,18 +1,18 @@
-//! Mechanisms of other systems, which are no compositions of the engine's stages.
+//! Mechanisms of other systems, which are not composed of the engine's stages.
 //!
-//! Responsible for: what a mechanism is told and may do ([`Mechanism`], [`Ground`]), keeping it on one
-//! VM ([`home`]), and one file for each mechanism; `docs/baselines/` names the kernel function or the
-//! section of a paper behind each. It leaves to others: how pages travel ([`crate::host::travel`]), and
-//! what an access costs ([`crate::machine`]).
+//! Responsible for: the events and operations of a mechanism ([`Mechanism`], [`Context`]), keeping it on one VM
+//! ([`attached`]), and one file for each mechanism; `docs/baselines/` names the kernel function or the section of a paper
+//! behind each. It leaves to others: the moves of pages ([`crate::host::migration`]), and the cost of an access
+//! ([`crate::machine`]).
 //!
-//! A mechanism runs in the guest or at the host ([`Side`]). In the guest it reads the guest's A bits, a
-//! hinting fault stays in the guest, and its threads take their time from the vCPUs. At the host it reads
-//! those of the second stage, a hinting fault is an exit, and its threads have processors of their own.
+//! A mechanism runs in the guest or at the host ([`Side`]). In the guest it reads the guest's A bits, a hinting fault
+//! stays in the guest, and its threads take their time from the vCPUs. At the host it reads the A bits of the second
+//! stage, a hinting fault is an exit, and its threads have processors of their own.
 
+pub mod attached;
 mod autonuma;
-pub mod ground;
+pub mod context;
 mod hemem;
-pub mod home;
 mod hyperplace;
 mod linux;
 pub mod lists;
@@ -25,10 +25,10 @@ mod raminate;
 mod registry;
 mod tpp;
 
-pub use crate::host::travel::{Kind as Travelling, Outcome};
+pub use crate::host::migration::{MigrationMode, Outcome};
 pub use crate::machine::pmu::{Pmu, Sample};
 pub use crate::words::side::Side;
-pub use ground::{Ground, Stage};
+pub use context::{Context, Stage};
 pub use hyperplace::Tuning;
 pub use registry::Name;
 
@@ -38,74 +38,75 @@ pub type Unit = u32;
 /// A fault that a mechanism asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Fault {
-    /// Where.
+    /// The unit that was touched.
     pub unit: Unit,
     /// Whether the access writes.
     pub write: bool,
 }
 
-/// A page that a mechanism sent on a journey, which is over for it.
+/// A page whose migration, on which a mechanism sent it, is over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Moved {
-    /// Which.
+    /// The unit.
     pub unit: Unit,
-    /// Where to.
+    /// The target tier.
     pub to: u8,
-    /// What became of it.
+    /// The outcome of the move.
     pub outcome: Outcome,
 }
 
-/// What a mechanism is.
+/// A mechanism of another system.
 pub trait Mechanism: Send {
-    /// Called once per quantum, after the vCPUs ran: what its threads do. `ground` says how much time
-    /// they have.
-    fn pass(&mut self, ground: &mut Ground);
+    /// Runs the mechanism's threads, once per quantum, after the vCPUs. `context` says how much time they have.
+    fn pass(&mut self, context: &mut Context);
 
-    /// An access met a hint ([`Ground::hint`]), which is gone now. What is spent here, the vCPU waits.
-    fn hint_fault(&mut self, ground: &mut Ground, fault: Fault) {
-        let _ = (ground, fault);
+    /// Handles an access that met a hint ([`Context::hint`]), which is gone now. The vCPU waits for the time that is
+    /// spent here.
+    fn hint_fault(&mut self, context: &mut Context, fault: Fault) {
+        let _ = (context, fault);
     }
 
-    /// A write met a guard ([`Ground::guard`]), which is gone now. What is spent here, the vCPU waits.
-    fn guard_fault(&mut self, ground: &mut Ground, unit: Unit) {
-        let _ = (ground, unit);
+    /// Handles a write that met a guard ([`Context::guard`]), which is gone now. The vCPU waits for the time that is
+    /// spent here.
+    fn guard_fault(&mut self, context: &mut Context, unit: Unit) {
+        let _ = (context, unit);
     }
 
-    /// Samples of the processor's counters since the quantum before.
-    fn samples(&mut self, ground: &mut Ground, samples: &[Sample]) {
-        let _ = (ground, samples);
+    /// Takes in the samples of the processor's counters since the quantum before.
+    fn samples(&mut self, context: &mut Context, samples: &[Sample]) {
+        let _ = (context, samples);
     }
 
-    /// What became of pages that [`Ground::submit`] sent, in that order: told in the quantum in which it is
+    /// Reports the outcomes of pages that [`Context::submit`] sent, in that order, in the quantum in which they are
     /// known, before a vCPU runs.
-    fn moved(&mut self, ground: &mut Ground, moved: &[Moved]) {
-        let _ = (ground, moved);
+    fn moved(&mut self, context: &mut Context, moved: &[Moved]) {
+        let _ = (context, moved);
     }
 
-    /// An allocation of somebody else in the guest had to go below a node's low watermark: its kernel wakes
-    /// that node's kswapd, where it has one.
-    fn pressed(&mut self, ground: &mut Ground, tier: u8) {
-        let _ = (ground, tier);
+    /// Reports that an allocation of somebody else in the guest had to go below a node's low watermark: its kernel
+    /// wakes that node's kswapd, if it has one.
+    fn pressed(&mut self, context: &mut Context, tier: u8) {
+        let _ = (context, tier);
     }
 
-    /// The guest's kernel moved a page to a tier for somebody else's allocation.
-    fn pushed(&mut self, ground: &mut Ground, unit: Unit, to: u8) {
-        let _ = (ground, unit, to);
+    /// Reports that the guest's kernel moved a page to a tier for somebody else's allocation.
+    fn pushed(&mut self, context: &mut Context, unit: Unit, to: u8) {
+        let _ = (context, unit, to);
     }
 
-    /// Times that it looked over all memory and decided, so far.
+    /// Number of times so far that the mechanism looked over all memory and decided.
     fn rounds(&self) -> u64;
 
     /// Bytes on the heap.
     fn heap_bytes(&self) -> usize;
 }
 
-/// What a mechanism may know when it begins.
+/// The facts that a mechanism may know when it starts.
 #[derive(Clone, Debug)]
 pub struct Setup {
-    /// Units of the load.
+    /// Number of units of the load.
     pub units: u32,
-    /// Tiers of the machine.
+    /// Number of tiers of the machine.
     pub tiers: usize,
     /// 4 KiB pages of a unit.
     pub pages_per_unit: u64,
@@ -115,8 +116,25 @@ pub struct Setup {
     pub seed: u64,
     /// The VM's name.
     pub vm: String,
-    /// Its vCPUs.
+    /// Number of the VM's vCPUs.
     pub vcpus: u32,
-    /// Who runs it.
+    /// The side that runs the mechanism.
     pub side: Side,
+}
+
+#[cfg(test)]
+impl Setup {
+    /// A guest's mechanism on a VM of so many units of 4 KiB in two tiers, at full size.
+    pub fn of_units(units: u32) -> Self {
+        Self {
+            units,
+            tiers: 2,
+            pages_per_unit: 1,
+            scale: 1,
+            seed: 1,
+            vcpus: 2,
+            vm: "a".into(),
+            side: Side::Guest,
+        }
+    }
 }

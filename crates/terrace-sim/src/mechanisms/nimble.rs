@@ -6,50 +6,50 @@
 //!   active one becomes inactive. Then all of the slow node's active list is to be promoted
 //!   (`do_mm_manage`).
 //! - Rate limit: none but the fast node's size, in one call.
-//! - Victim: from the tail of the fast node's inactive list, as many as are to be promoted and find no free
-//!   page. 2 MiB pages change places, copied by 4 threads; 4 KiB pages are moved out first, then the others
-//!   in, by one.
+//! - Victim: from the tail of the fast node's inactive list, as many pages as are to be promoted and find no free
+//!   page. 2 MiB pages change places, copied by 4 threads; 4 KiB pages are moved by one thread: first out, then the
+//!   others in.
 //!
 //! Pages are unmapped in batches of 8 (`migration_batch_size`).
 
 use super::lists::Lists;
-use super::{Ground, Mechanism, Moved, Setup, Stage, Travelling, Unit};
+use super::{Context, Mechanism, MigrationMode, Moved, Setup, Stage, Unit};
 use crate::machine::TIERS;
 use crate::words::number::{index, place};
 
-/// Between two calls, ns.
+/// Time between two calls, ns.
 const PERIOD: u64 = 5_000_000_000;
 
-/// `limit_mt_num`: threads that copy 2 MiB pages.
+/// Threads that copy 2 MiB pages (`limit_mt_num`).
 const THREADS: usize = 4;
 
-/// `migration_batch_size`.
+/// Pages that are unmapped together (`migration_batch_size`).
 const BATCH: usize = 8;
 
-/// What a call does now.
+/// The current step of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Step {
-    /// The next call is waited for.
+    /// Waiting for the next call.
     Sleep,
-    /// So many pages of a list are still to be looked at.
+    /// Looking at pages of a list, of which so many are left.
     Shrink(u8, u64),
-    /// Pages of a tier are to go to the one above.
+    /// Choosing pages of a tier that go to the one above.
     Manage(u8),
-    /// Once room is made above a tier, so many of its pages go there.
+    /// Sending so many pages of a tier to the one above, once room is made there.
     Promote(u8, u64),
 }
 
-/// Nimble.
+/// The mechanism Nimble.
 #[derive(Debug)]
 pub struct Nimble {
-    /// Inactive and active list of the first tier, then of the second, and so on.
+    /// The inactive and the active list of each tier, the first tier's first.
     lists: Lists,
-    /// `PG_referenced`.
+    /// Whether each page is referenced (`PG_referenced`).
     referenced: Vec<bool>,
     listed: bool,
     due: u64,
     step: Step,
-    /// The slower of the two tiers between which pages travel.
+    /// The slower of the two tiers between which pages migration.
     pair: u8,
     tiers: u8,
     huge: bool,
@@ -57,7 +57,7 @@ pub struct Nimble {
 }
 
 impl Nimble {
-    /// Nothing is listed yet.
+    /// A mechanism whose lists are still empty.
     #[must_use]
     pub fn new(setup: &Setup) -> Self {
         let lists = u8::try_from(2 * TIERS).unwrap_or(u8::MAX);
@@ -74,27 +74,27 @@ impl Nimble {
         }
     }
 
-    /// Before Linux 5.9, anonymous pages begin on the active list.
-    fn list_all(&mut self, ground: &mut Ground) {
-        for unit in 0..ground.units() {
-            if let Some(tier) = ground.tier(unit) {
+    /// Lists all pages. Before Linux 5.9, anonymous pages begin on the active list.
+    fn list_all(&mut self, context: &mut Context) {
+        for unit in 0..context.units() {
+            if let Some(tier) = context.tier(unit) {
                 self.lists.push(active(tier), unit);
             }
         }
-        ground.set_batch(BATCH);
-        ground.set_movers(if self.huge { THREADS } else { 1 });
+        context.set_batch(BATCH);
+        context.set_movers(if self.huge { THREADS } else { 1 });
         self.listed = true;
     }
 
-    /// Looks at pages from a list's tail while there is time; says how many are left.
-    fn shrink(&mut self, ground: &mut Ground, list: u8, mut left: u64) -> u64 {
-        while left > 0 && ground.has_time() {
+    /// Looks at pages from a list's tail while there is time; returns how many are left.
+    fn shrink(&mut self, context: &mut Context, list: u8, mut left: u64) -> u64 {
+        while left > 0 && context.has_time() {
             let Some(unit) = self.lists.tail(list) else {
                 return 0;
             };
             left -= 1;
-            ground.spend(Stage::Classify, ground.costs().lru_page);
-            let young = ground.young(unit);
+            context.spend(Stage::Classify, context.costs().lru_page);
+            let young = context.young(unit);
             let is_active = list % 2 == 1;
             let inactive = if is_active { list - 1 } else { list };
             let referenced = &mut self.referenced[index(unit)];
@@ -107,7 +107,7 @@ impl Nimble {
         left
     }
 
-    /// What follows on a list that was looked at.
+    /// The step that follows the look at a list.
     fn after(&self, list: u8) -> Step {
         match list + 1 {
             next if next < 2 * self.tiers => Step::Shrink(next, self.lists.len(next) / 2),
@@ -115,15 +115,15 @@ impl Nimble {
         }
     }
 
-    /// `do_mm_manage` from a tier to the one above.
-    fn manage(&mut self, ground: &mut Ground, tier: u8) -> Step {
+    /// Chooses the moves from a tier to the one above (`do_mm_manage`).
+    fn manage(&mut self, context: &mut Context, tier: u8) -> Step {
         if tier >= self.tiers {
             return Step::Sleep;
         }
         self.pair = tier;
         let above = tier - 1;
-        let most = ground.capacity(above);
-        let free = ground.free(above);
+        let most = context.capacity(above);
+        let free = context.free(above);
         let wanted = self.lists.len(active(tier)).min(most);
         if wanted <= free {
             return Step::Promote(tier, wanted);
@@ -131,7 +131,7 @@ impl Nimble {
         let cold = self.lists.len(2 * above).min(wanted - free);
         let victims = self.pop(2 * above, cold);
         if !self.huge {
-            ground.submit(&towards(&victims, tier), Travelling::Unmap);
+            context.submit(&towards(&victims, tier), MigrationMode::Unmap);
             // `putback_overflow_pages` lets base pages fill half of what was free.
             return Step::Promote(tier, wanted.min(cold + free / 2));
         }
@@ -143,7 +143,7 @@ impl Nimble {
             .collect();
         let share = pairs.len().div_ceil(2).div_ceil(THREADS).max(1);
         for part in pairs.chunks(2 * share) {
-            ground.submit(part, Travelling::Exchange);
+            context.submit(part, MigrationMode::Exchange);
         }
         Step::Promote(tier, wanted.min(cold + free) - cold)
     }
@@ -163,34 +163,34 @@ fn towards(units: &[Unit], tier: u8) -> Vec<(Unit, u8)> {
 }
 
 impl Mechanism for Nimble {
-    fn pass(&mut self, ground: &mut Ground) {
+    fn pass(&mut self, context: &mut Context) {
         if !self.listed {
-            self.list_all(ground);
+            self.list_all(context);
         }
-        while ground.has_time() && ground.travelling() == 0 {
+        while context.has_time() && context.migrating() == 0 {
             self.step = match self.step {
-                Step::Sleep if ground.now_ns() < self.due => return,
+                Step::Sleep if context.now_ns() < self.due => return,
                 Step::Sleep => {
-                    self.due = ground.now_ns() + PERIOD;
+                    self.due = context.now_ns() + PERIOD;
                     self.calls += 1;
                     Step::Shrink(0, self.lists.len(0) / 2)
                 }
-                Step::Shrink(list, left) => match self.shrink(ground, list, left) {
+                Step::Shrink(list, left) => match self.shrink(context, list, left) {
                     0 => self.after(list),
                     left => Step::Shrink(list, left),
                 },
-                Step::Manage(tier) => self.manage(ground, tier),
+                Step::Manage(tier) => self.manage(context, tier),
                 Step::Promote(tier, count) => {
                     let hot = self.pop(active(tier), count);
-                    ground.submit(&towards(&hot, tier - 1), Travelling::Unmap);
+                    context.submit(&towards(&hot, tier - 1), MigrationMode::Unmap);
                     Step::Manage(tier + 1)
                 }
             };
         }
     }
 
-    /// Pages keep their being active.
-    fn moved(&mut self, _: &mut Ground, moved: &[Moved]) {
+    /// Lists the pages that moved; each stays active or inactive.
+    fn moved(&mut self, _: &mut Context, moved: &[Moved]) {
         for page in moved {
             if let Some(now) = page.outcome.now {
                 let was_active = page.to < self.pair;

@@ -4,12 +4,12 @@
 //! - Threshold: the page becomes a candidate. Each later fault looks at the 20 candidates before it: one that
 //!   was accessed counts as accessed again, and once it is on the active list it is queued for
 //!   promotion (`decide_queue_page`).
-//! - Rate limit: the queue takes 512 pages, and one thread works it off, page by page.
-//! - Promotion: a transaction ([`Travelling::Transaction`]): copied while it stays mapped; where it was
-//!   written meanwhile, it is tried again, ten times at most. The slow page is kept as a shadow, and the
-//!   first write to the fast page drops it.
-//! - Victim: as with TPP ([`super::tpp`]). A page that has a shadow is only mapped to it. Shadows are
-//!   dropped ten at a time where a demotion finds no memory, and by the slow node's kswapd.
+//! - Rate limit: the queue takes 512 pages, and one thread works through it, page by page.
+//! - Promotion: a transaction ([`MigrationMode::Transaction`]): the page is copied while it stays mapped; if it was
+//!   written meanwhile, it is tried again, ten times at most. The slow page is kept as a shadow, and the first write
+//!   to the fast page drops the shadow.
+//! - Victim: as with TPP ([`super::tpp`]). A page that has a shadow is only mapped to it. Shadows are dropped ten at
+//!   a time if a demotion finds no memory, and by the slow node's kswapd.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -18,85 +18,85 @@ use terrace_proto::MoveStatus;
 use super::linux::marks::{free_pages, full_pages};
 use super::linux::reclaim::{Aim, Demotion, Reclaim};
 use super::linux::scanner::Scanner;
-use super::{Fault, Ground, Mechanism, Moved, Setup, Stage, Travelling, Unit};
+use super::{Context, Fault, Mechanism, MigrationMode, Moved, Setup, Stage, Unit};
 use crate::machine::TIERS;
 use crate::words::number::place;
 
-/// `PG_FAULT_LOOKBACK_DIST`: candidates that a fault looks at.
+/// Candidates that a fault looks at (`PG_FAULT_LOOKBACK_DIST`).
 const LOOK_BACK: usize = 20;
 
-/// `PROMOTE_QUEUE_LEN`.
+/// Length of the queue of promotions (`PROMOTE_QUEUE_LEN`).
 const QUEUE: usize = 512;
 
 /// Times that a transaction is tried (`nomad_transit_pages`).
 const TRIES: u32 = 10;
 
-/// Shadows that are dropped where a demotion finds no memory (`alloc_demote_page`).
+/// Shadows that are dropped if a demotion finds no memory (`alloc_demote_page`).
 const ROOM: u64 = 10;
 
 /// Slow pages that are copies of fast ones.
 #[derive(Debug, Default)]
 struct Shadows {
-    /// Per tier where the shadow lies, the fast pages. They are dropped in order of number, not of age.
+    /// The fast pages, by the tier of the shadow. They are dropped in order of number, not of age.
     of: [BTreeSet<Unit>; TIERS],
 }
 
 impl Shadows {
-    /// The tier of a page's shadow, which is no shadow any more.
+    /// Takes a page's shadow, which is none from now on; returns the shadow's tier.
     fn take(&mut self, unit: Unit) -> Option<u8> {
         (0_u8..)
             .zip(&mut self.of)
             .find_map(|(tier, of)| of.remove(&unit).then_some(tier))
     }
 
-    /// The page's old place is kept, unless something else took it at once.
-    fn keep(&mut self, ground: &mut Ground, unit: Unit, tier: u8) {
-        if ground.free(tier) == 0 {
+    /// Keeps the page's old place as a shadow, unless something else took it at once.
+    fn keep(&mut self, context: &mut Context, unit: Unit, tier: u8) {
+        if context.free(tier) == 0 {
             return;
         }
         self.of[usize::from(tier)].insert(unit);
-        ground.keep(tier, 1);
-        ground.guard(unit);
+        context.keep(tier, 1);
+        context.guard(unit);
     }
 
     /// Drops a page's shadow, if it has one.
-    fn drop_of(&mut self, ground: &mut Ground, unit: Unit) {
+    fn drop_of(&mut self, context: &mut Context, unit: Unit) {
         if let Some(tier) = self.take(unit) {
-            ground.keep(tier, -1);
-            ground.unguard(unit);
-            ground.spend(Stage::Migrate, ground.costs().guest_page_work);
+            context.keep(tier, -1);
+            context.unguard(unit);
+            context.spend(Stage::Migrate, context.costs().guest_page_work);
         }
     }
 
-    /// Drops so many of a tier.
-    fn drop_some(&mut self, ground: &mut Ground, tier: u8, most: u64) {
+    /// Drops so many shadows of a tier.
+    fn drop_some(&mut self, context: &mut Context, tier: u8, most: u64) {
         for _ in 0..most {
             let Some(unit) = self.of[usize::from(tier)].first().copied() else {
                 return;
             };
-            self.drop_of(ground, unit);
+            self.drop_of(context, unit);
         }
     }
 }
 
 impl Demotion for Shadows {
-    fn begin(&mut self, ground: &mut Ground, tier: u8, wanted: u64) {
-        self.drop_some(ground, tier, wanted / 2);
+    fn begin(&mut self, context: &mut Context, tier: u8, wanted: u64) {
+        self.drop_some(context, tier, wanted / 2);
     }
 
-    fn remap(&mut self, ground: &mut Ground, unit: Unit) -> Option<u8> {
+    fn remap(&mut self, context: &mut Context, unit: Unit) -> Option<u8> {
         let tier = self.take(unit)?;
-        ground.keep(tier, -1);
-        ground.unguard(unit);
-        ground.remap(unit, tier);
-        ground.hint(unit);
-        ground.spend(Stage::Migrate, ground.costs().move_page);
-        ground.flush();
+        context.keep(tier, -1);
+        context.unguard(unit);
+        context.remap(unit, tier);
+        context.hint(unit);
+        context.spend(Stage::Migrate, context.costs().move_page);
+        context.flush();
         Some(tier)
     }
 
-    fn make_room(&mut self, ground: &mut Ground, tier: u8) {
-        self.drop_some(ground, tier, ROOM);
+    fn make_room(&mut self, context: &mut Context, tier: u8) {
+        self.drop_some(context, tier, ROOM);
     }
 }
 
@@ -107,7 +107,7 @@ struct Promotion {
     tries: u32,
 }
 
-/// Nomad.
+/// The mechanism Nomad.
 #[derive(Debug)]
 pub struct Nomad {
     scanner: Scanner,
@@ -123,7 +123,7 @@ pub struct Nomad {
 }
 
 impl Nomad {
-    /// Demotion begins at once, the scan after a second.
+    /// A mechanism that demotes at once, and scans after a second.
     #[must_use]
     pub fn new(setup: &Setup) -> Self {
         Self {
@@ -139,15 +139,15 @@ impl Nomad {
         }
     }
 
-    /// `decide_queue_page`: looks at the candidates before this one.
-    fn look_back(&mut self, ground: &Ground) {
+    /// Looks at the candidates before this one (`decide_queue_page`).
+    fn look_back(&mut self, context: &Context) {
         let candidates = std::mem::take(&mut self.candidates);
         for (at, unit) in candidates.into_iter().enumerate() {
-            let is_slow = ground.tier(unit).is_some_and(|tier| tier > 0);
+            let is_slow = context.tier(unit).is_some_and(|tier| tier > 0);
             if !is_slow || self.queued.contains(&unit) {
                 continue;
             }
-            match (ground.accessed(unit), self.reclaim.is_active(unit)) {
+            match (context.accessed(unit), self.reclaim.is_active(unit)) {
                 (true, true) => self.enqueue(unit),
                 (true, false) => {
                     self.reclaim.mark_accessed(unit);
@@ -166,16 +166,16 @@ impl Nomad {
         }
     }
 
-    /// The promoting thread goes on, once what it works at is through.
-    fn promote(&mut self, ground: &mut Ground) {
+    /// Runs the promoting thread, if its last batch is done.
+    fn promote(&mut self, context: &mut Context) {
         if self.under_way > 0 {
             return;
         }
         let mut units = std::mem::take(&mut self.again);
         if units.is_empty() {
             for unit in std::mem::take(&mut self.queue) {
-                match ground.tier(unit) {
-                    Some(from) if from > 0 && !ground.travels(unit) => {
+                match context.tier(unit) {
+                    Some(from) if from > 0 && !context.is_migrating(unit) => {
                         self.reclaim.isolate(unit);
                         self.promoting.insert(unit, Promotion { from, tries: 0 });
                         units.push(unit);
@@ -187,17 +187,17 @@ impl Nomad {
             }
         }
         // The allocations on the first node take what its min watermark leaves.
-        let free = free_pages(ground, 0).saturating_sub(self.reclaim.marks(0).min);
-        let fit = place(free / full_pages(ground.setup())).min(units.len());
+        let free = free_pages(context, 0).saturating_sub(self.reclaim.marks(0).min);
+        let fit = place(free / full_pages(context.setup())).min(units.len());
         for unit in units.split_off(fit) {
             self.give_up(unit);
         }
         self.under_way = units.len();
         let wanted: Vec<(Unit, u8)> = units.into_iter().map(|unit| (unit, 0)).collect();
-        ground.submit(&wanted, Travelling::Transaction);
+        context.submit(&wanted, MigrationMode::Transaction);
     }
 
-    /// A page stays where it is.
+    /// Gives up the promotion of a page, which stays in its tier.
     fn give_up(&mut self, unit: Unit) {
         self.queued.remove(&unit);
         if let Some(promotion) = self.promoting.remove(&unit) {
@@ -205,8 +205,8 @@ impl Nomad {
         }
     }
 
-    /// A transaction ended.
-    fn promoted(&mut self, ground: &mut Ground, moved: &Moved) {
+    /// Takes in the end of a transaction.
+    fn promoted(&mut self, context: &mut Context, moved: &Moved) {
         self.under_way = self.under_way.saturating_sub(1);
         let unit = moved.unit;
         let Some(promotion) = self.promoting.get_mut(&unit) else {
@@ -219,7 +219,7 @@ impl Nomad {
                 self.promoting.remove(&unit);
                 self.queued.remove(&unit);
                 self.reclaim.put_back(unit, 0, true);
-                self.shadows.keep(ground, unit, from);
+                self.shadows.keep(context, unit, from);
             }
             MoveStatus::Busy if promotion.tries < TRIES => self.again.push(unit),
             _ => self.give_up(unit),
@@ -228,44 +228,44 @@ impl Nomad {
 }
 
 impl Mechanism for Nomad {
-    fn pass(&mut self, ground: &mut Ground) {
-        self.reclaim.work(ground, &mut self.shadows);
-        self.promote(ground);
-        self.scanner.work(ground, |_| {});
+    fn pass(&mut self, context: &mut Context) {
+        self.reclaim.work(context, &mut self.shadows);
+        self.promote(context);
+        self.scanner.work(context, |_| {});
     }
 
-    fn hint_fault(&mut self, ground: &mut Ground, fault: Fault) {
+    fn hint_fault(&mut self, context: &mut Context, fault: Fault) {
         let unit = fault.unit;
-        if ground.tier(unit) == Some(0) {
+        if context.tier(unit) == Some(0) {
             return;
         }
-        self.look_back(ground);
+        self.look_back(context);
         if !self.candidates.contains(&unit) && !self.queued.contains(&unit) {
             self.candidates.push_front(unit);
         }
-        self.scanner.fault(ground.now_ns(), false, false);
+        self.scanner.fault(context.now_ns(), false, false);
     }
 
-    fn guard_fault(&mut self, ground: &mut Ground, unit: Unit) {
-        self.shadows.drop_of(ground, unit);
+    fn guard_fault(&mut self, context: &mut Context, unit: Unit) {
+        self.shadows.drop_of(context, unit);
     }
 
-    fn moved(&mut self, ground: &mut Ground, moved: &[Moved]) {
+    fn moved(&mut self, context: &mut Context, moved: &[Moved]) {
         for moved in moved {
             if moved.to == 0 {
-                self.promoted(ground, moved);
+                self.promoted(context, moved);
             } else if self.reclaim.arrived(moved) {
-                ground.hint(moved.unit);
+                context.hint(moved.unit);
             }
         }
     }
 
-    fn pressed(&mut self, ground: &mut Ground, tier: u8) {
-        self.reclaim.wake(ground, tier);
+    fn pressed(&mut self, context: &mut Context, tier: u8) {
+        self.reclaim.wake(context, tier);
     }
 
-    fn pushed(&mut self, ground: &mut Ground, unit: Unit, to: u8) {
-        self.shadows.drop_of(ground, unit);
+    fn pushed(&mut self, context: &mut Context, unit: Unit, to: u8) {
+        self.shadows.drop_of(context, unit);
         self.reclaim.came(unit, to);
     }
 

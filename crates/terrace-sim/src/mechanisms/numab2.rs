@@ -3,27 +3,27 @@
 //!
 //! - Trigger: a hinting fault ([`Scanner`]); only pages of slower nodes get hints. Their faults are not
 //!   counted (`task_numa_fault`), so the scan period stays the shortest.
-//! - Threshold: the time from hint to fault is under one second, at first; each minute it goes up or down by
-//!   an eighth of that, after whether there were fewer or more candidates than the rate limit allows
+//! - Threshold: the time from hint to fault is under one second, at first; each minute the threshold goes up or down
+//!   by an eighth of that, if there were fewer or more candidates than the rate limit allows
 //!   (`numa_promotion_adjust_threshold`). While the first node has plenty of free memory, there is none
 //!   (`pgdat_free_space_enough`).
 //! - Rate limit: `numa_balancing_promote_rate_limit_MBps`, 65,536 (`numa_promotion_rate_limit`).
-//! - Victim: a page of the inactive list whose A bit is clear, by kswapd ([`Reclaim`]), which a promotion
-//!   wakes that finds the first node below its high watermark; it frees up to the promotion watermark.
+//! - Victim: a page of the inactive list whose A bit is clear, by kswapd ([`Reclaim`]). A promotion that finds the
+//!   first node below its high watermark wakes kswapd, which frees up to the promotion watermark.
 
 use super::linux::marks::{free_pages, full_pages, may_come, pages};
 use super::linux::reclaim::{Aim, Copied, Reclaim};
 use super::linux::scanner::Scanner;
-use super::{Fault, Ground, Mechanism, Moved, Setup, Unit};
+use super::{Context, Fault, Mechanism, Moved, Setup, Unit};
 use crate::words::number::{index, low};
 
-/// `numa_balancing_promote_rate_limit_MBps`, 4 KiB pages a second.
+/// Limit of promotions (`numa_balancing_promote_rate_limit_MBps`), 4 KiB pages a second.
 const RATE_LIMIT: u64 = 65_536 << 8;
 
-/// `numa_balancing_hot_threshold_ms`.
+/// Threshold of the latency at the start (`numa_balancing_hot_threshold_ms`), ms.
 const HOT_THRESHOLD: u64 = 1000;
 
-/// `NUMA_MIGRATION_ADJUST_STEPS`, over twice the threshold.
+/// Steps in the threshold's range, which is twice its first value (`NUMA_MIGRATION_ADJUST_STEPS`).
 const ADJUST_STEPS: u64 = 16;
 
 /// Time between two changes of the threshold, ms: `numa_balancing_scan_period_max_ms`.
@@ -32,15 +32,15 @@ const ADJUST_PERIOD: u64 = 60_000;
 /// Free memory beyond the promotion watermark that is plenty, bytes; or a 16th of the node.
 const PLENTY: u64 = 1 << 30;
 
-/// What limits promotions: times in ms, candidates in 4 KiB pages of the full-size machine.
+/// The limits of promotions: times in ms, candidates in 4 KiB pages of the full-size machine.
 #[derive(Clone, Copy, Debug)]
 struct Limits {
     rate: u64,
     threshold: Option<u64>,
     candidates: u64,
-    /// Candidates at the start of this second, and when it was.
+    /// Candidates at the start of this second, and the time of that start.
     second: (u64, u64),
-    /// The same of this minute.
+    /// Candidates at the start of this minute, and the time of that start.
     minute: (u64, u64),
 }
 
@@ -55,7 +55,7 @@ impl Limits {
         }
     }
 
-    /// Whether a page shall be promoted whose fault came so long after its hint.
+    /// Whether to promote a page whose fault came `latency` after its hint.
     fn allow(&mut self, now: u64, latency: u64, pages: u64) -> bool {
         self.adjust(now);
         if latency >= self.threshold.unwrap_or(HOT_THRESHOLD) {
@@ -87,18 +87,18 @@ impl Limits {
     }
 }
 
-/// Mode 2.
+/// NUMA balancing, mode 2.
 #[derive(Debug)]
 pub struct Numab2 {
     scanner: Scanner,
     reclaim: Reclaim,
     limits: Limits,
-    /// When each page got its hint, ms; the time of its last fault after that.
+    /// When each page got its hint, ms; then the time of its last fault after that.
     hinted: Vec<u32>,
 }
 
 impl Numab2 {
-    /// Nothing is scanned before a second has passed.
+    /// A mechanism that scans nothing in its first second.
     #[must_use]
     pub fn new(setup: &Setup) -> Self {
         Self {
@@ -109,52 +109,52 @@ impl Numab2 {
         }
     }
 
-    /// `should_numa_migrate_memory`, of a page of a slower node.
-    fn is_hot(&mut self, ground: &Ground, unit: Unit) -> bool {
-        let node = ground.node(0) * full_pages(ground.setup());
+    /// Whether a page of a slower node is hot (`should_numa_migrate_memory`).
+    fn is_hot(&mut self, context: &Context, unit: Unit) -> bool {
+        let node = context.node(0) * full_pages(context.setup());
         let plenty = pages(PLENTY).max(node >> 4);
-        if free_pages(ground, 0) > self.reclaim.marks(0).promo + plenty {
+        if free_pages(context, 0) > self.reclaim.marks(0).promo + plenty {
             self.limits.threshold = None;
             return true;
         }
-        let now = ground.now_ns() / 1_000_000;
+        let now = context.now_ns() / 1_000_000;
         let stamp = std::mem::replace(&mut self.hinted[index(unit)], low(now));
         let latency = u64::from(low(now).wrapping_sub(stamp));
-        self.limits.allow(now, latency, full_pages(ground.setup()))
+        self.limits.allow(now, latency, full_pages(context.setup()))
     }
 }
 
 impl Mechanism for Numab2 {
-    fn pass(&mut self, ground: &mut Ground) {
-        self.reclaim.work(ground, &mut Copied);
-        let now = low(ground.now_ns() / 1_000_000);
+    fn pass(&mut self, context: &mut Context) {
+        self.reclaim.work(context, &mut Copied);
+        let now = low(context.now_ns() / 1_000_000);
         let hinted = &mut self.hinted;
-        self.scanner.work(ground, |unit| hinted[index(unit)] = now);
+        self.scanner.work(context, |unit| hinted[index(unit)] = now);
     }
 
-    fn hint_fault(&mut self, ground: &mut Ground, fault: Fault) {
+    fn hint_fault(&mut self, context: &mut Context, fault: Fault) {
         let unit = fault.unit;
-        if ground.tier(unit) == Some(0) || !self.is_hot(ground, unit) {
+        if context.tier(unit) == Some(0) || !self.is_hot(context, unit) {
             return;
         }
-        if !may_come(ground, &self.reclaim.marks(0), 0) {
-            self.reclaim.wake(ground, 0);
-        } else if ground.migrate_now(unit, 0) {
+        if !may_come(context, &self.reclaim.marks(0), 0) {
+            self.reclaim.wake(context, 0);
+        } else if context.migrate_now(unit, 0) {
             self.reclaim.came(unit, 0);
         }
     }
 
-    fn moved(&mut self, _ground: &mut Ground, moved: &[Moved]) {
+    fn moved(&mut self, _context: &mut Context, moved: &[Moved]) {
         for moved in moved {
             self.reclaim.arrived(moved);
         }
     }
 
-    fn pressed(&mut self, ground: &mut Ground, tier: u8) {
-        self.reclaim.wake(ground, tier);
+    fn pressed(&mut self, context: &mut Context, tier: u8) {
+        self.reclaim.wake(context, tier);
     }
 
-    fn pushed(&mut self, _: &mut Ground, unit: Unit, to: u8) {
+    fn pushed(&mut self, _: &mut Context, unit: Unit, to: u8) {
         self.reclaim.came(unit, to);
     }
 

@@ -2,23 +2,24 @@
 //!
 //! - Trigger: a scan of the whole second stage every second reads and clears A and D of each page (vTMM,
 //!   §4.3.2; HMvisor, §3.2.1); it takes 2 µs a page, so large VMs are scanned less often.
-//! - Threshold: a page's queue is the logarithm of how many scans found it written; pages that were only
-//!   read are in queues below. A page of a slow tier changes places with one of the tier above if its
-//!   queue is higher.
+//! - Threshold: a page's queue is the logarithm of the number of scans that found it written; pages that were only
+//!   read are in queues below. A page of a slow tier changes places with one of the tier above if its queue is
+//!   higher.
 //! - Rate limit: from the first scan on, the cork is out once a second, for at most 1,024 pages of 4 KiB.
-//! - Victim: of the lowest queue of the tier above that is not empty, the page that has been there longest.
+//! - Victim: the page that has been longest in the lowest queue of the tier above that is not empty.
 //!
-//! Its own paper's figures beyond these are not known here: `docs/baselines/raminate.md` says what is whose.
+//! Further figures of RAMinate's own paper are not known here: `docs/baselines/raminate.md` names the source of each
+//! figure.
 
 use super::lists::Lists;
-use super::{Ground, Mechanism, Moved, Setup, Stage, Travelling, Unit};
+use super::{Context, Mechanism, MigrationMode, Moved, Setup, Stage, Unit};
 use crate::machine::{PS, TIERS};
 use crate::words::number::index;
 
-/// Between the starts of two scans, ns.
+/// Time between the starts of two scans, ns.
 const SCAN_EVERY: u64 = 1_000_000_000;
 
-/// Scanning one page, ps: 800 ms for 1.6 GB of 4 KiB pages (HMvisor, §3.2.1).
+/// Time of scanning one page, ps: 800 ms for 1.6 GB of 4 KiB pages (HMvisor, §3.2.1).
 const SCAN_PAGE: u64 = 2_000 * PS;
 
 /// Between two times that the cork is out, ns, and the most bytes that change tier then: HMvisor's epoch and
@@ -26,26 +27,26 @@ const SCAN_PAGE: u64 = 2_000 * PS;
 const EPOCH: u64 = 1_000_000_000;
 const EPOCH_BYTES: u64 = 1024 * 4096;
 
-/// Scans that do not find a page, after which it sinks by a queue.
+/// Scans without an access to a page after which the page sinks by a queue.
 const LIFETIME: u8 = 8;
 
 /// Queues of a tier: of pages never found, of those only read by the logarithm of an 8-bit count, of those
 /// written.
 const QUEUES: u8 = 17;
 
-/// What is known of a page.
+/// The state of a page.
 #[derive(Clone, Copy, Debug, Default)]
 struct Page {
-    /// Scans that found it accessed but not written.
+    /// Number of scans that found the page accessed but not written.
     reads: u8,
-    /// Scans that found it written.
+    /// Number of scans that found the page written.
     writes: u8,
-    /// Scans since.
+    /// Number of scans since the page was last found accessed, or sank by a queue.
     idle: u8,
 }
 
 impl Page {
-    /// A scan looked at it.
+    /// Takes in a scan's findings about the page.
     fn seen(&mut self, accessed: bool, written: bool) {
         if written {
             self.writes = self.writes.saturating_add(1);
@@ -73,23 +74,23 @@ impl Page {
     }
 }
 
-/// RAMinate.
+/// The mechanism RAMinate.
 #[derive(Debug)]
 pub struct Raminate {
     pages: Vec<Page>,
-    /// Queues of the first tier, then of the second, and so on.
+    /// The queues of each tier, the first tier's first.
     queues: Lists,
     next: Unit,
-    /// When the scan at hand began, or the next may begin, ns.
+    /// The start of the present scan, or the earliest start of the next, ns.
     due: u64,
-    /// When the cork may be out next, ns.
+    /// The earliest time at which the cork is out again, ns.
     epoch: u64,
     scanning: bool,
     scans: u64,
 }
 
 impl Raminate {
-    /// Nothing is known of any page.
+    /// A mechanism that knows nothing of any page yet.
     #[must_use]
     pub fn new(setup: &Setup) -> Self {
         let lists = u8::try_from(TIERS).map_or(u8::MAX, |tiers| tiers * QUEUES);
@@ -111,18 +112,18 @@ impl Raminate {
         }
     }
 
-    /// Goes on with the scan; says whether it is over.
-    fn scan(&mut self, ground: &mut Ground) -> bool {
-        while self.next < ground.units() {
-            if !ground.has_time() {
+    /// Continues the scan; returns whether it is over.
+    fn scan(&mut self, context: &mut Context) -> bool {
+        while self.next < context.units() {
+            if !context.has_time() {
                 return false;
             }
             let unit = self.next;
             self.next += 1;
-            ground.spend(Stage::Track, SCAN_PAGE);
-            let (accessed, written) = (ground.young(unit), ground.written(unit));
+            context.spend(Stage::Track, SCAN_PAGE);
+            let (accessed, written) = (context.young(unit), context.written(unit));
             self.pages[index(unit)].seen(accessed, written);
-            if let Some(tier) = ground.tier(unit).filter(|_| !ground.travels(unit)) {
+            if let Some(tier) = context.tier(unit).filter(|_| !context.is_migrating(unit)) {
                 self.queue_up(unit, tier);
             }
         }
@@ -141,11 +142,11 @@ impl Raminate {
         (0..QUEUES).find(|queue| !self.queues.is_empty(tier * QUEUES + queue))
     }
 
-    /// The cork is out: pages of a tier go to the one above.
-    fn uncork(&mut self, ground: &mut Ground, tier: u8, mut most: u64) {
+    /// Takes the cork out: pages of a tier go to the one above.
+    fn uncork(&mut self, context: &mut Context, tier: u8, mut most: u64) {
         let above = tier - 1;
         let (mut rise, mut exchange) = (Vec::new(), Vec::new());
-        let mut free = ground.free(above);
+        let mut free = context.free(above);
         while most > 0 {
             let Some(queue) = self.highest(tier).filter(|queue| *queue > 0) else {
                 break;
@@ -168,37 +169,37 @@ impl Raminate {
             most = most.saturating_sub(2);
         }
         let chosen = (rise.len() + exchange.len()) as u64;
-        ground.spend(Stage::Classify, chosen * ground.costs().classify_page);
-        ground.submit(&rise, Travelling::Unmap);
-        ground.submit(&exchange, Travelling::Exchange);
+        context.spend(Stage::Classify, chosen * context.costs().classify_page);
+        context.submit(&rise, MigrationMode::Unmap);
+        context.submit(&exchange, MigrationMode::Exchange);
     }
 }
 
 impl Mechanism for Raminate {
-    fn pass(&mut self, ground: &mut Ground) {
-        let now = ground.now_ns();
+    fn pass(&mut self, context: &mut Context) {
+        let now = context.now_ns();
         if !self.scanning && now >= self.due {
             self.scanning = true;
             self.due = now + SCAN_EVERY;
         }
-        if self.scanning && self.scan(ground) {
+        if self.scanning && self.scan(context) {
             self.scanning = false;
             self.scans += 1;
             // What was cleared is seen again only by walks.
-            ground.flush();
+            context.flush();
         }
-        if self.scans == 0 || now < self.epoch || ground.travelling() > 0 {
+        if self.scans == 0 || now < self.epoch || context.migrating() > 0 {
             return;
         }
         self.epoch = now + EPOCH;
-        let most = ground.units_in(EPOCH_BYTES).max(2);
-        let tiers = u8::try_from(ground.setup().tiers).unwrap_or(1);
+        let most = context.units_in(EPOCH_BYTES).max(2);
+        let tiers = u8::try_from(context.setup().tiers).unwrap_or(1);
         for tier in 1..tiers {
-            self.uncork(ground, tier, most);
+            self.uncork(context, tier, most);
         }
     }
 
-    fn moved(&mut self, _: &mut Ground, moved: &[Moved]) {
+    fn moved(&mut self, _: &mut Context, moved: &[Moved]) {
         for page in moved {
             if let Some(tier) = page.outcome.now {
                 self.queue_up(page.unit, tier);

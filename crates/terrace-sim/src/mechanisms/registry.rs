@@ -1,10 +1,10 @@
-//! The mechanisms by name.
+//! The registry of mechanisms, by name.
 
 use super::hyperplace::Tuning;
 use super::{Mechanism, Setup, Side};
 use super::{autonuma, hemem, hyperplace, memtierd, memtis, nimble, nomad, numab2, raminate, tpp};
 
-/// The mechanisms that there are.
+/// The names of the mechanisms.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Name {
     /// NUMA balancing, mode 1.
@@ -15,24 +15,24 @@ pub enum Name {
     Tpp,
     /// Non-exclusive tiering.
     Nomad,
-    /// Memtis.
+    /// The mechanism Memtis.
     Memtis,
-    /// Nimble.
+    /// Nimble page management.
     Nimble,
-    /// `HeMem`.
+    /// The mechanism HeMem.
     Hemem,
-    /// RAMinate.
+    /// The mechanism RAMinate.
     Raminate,
     /// memtierd with its heat policy.
     Memtierd,
     /// memtierd with its age policy.
     MemtierdAge,
-    /// Our own, in the guest.
+    /// Our own mechanism, in the guest.
     Hyperplace(Tuning),
 }
 
 impl Name {
-    /// All of them.
+    /// All mechanisms.
     pub const ALL: &[Self] = &[
         Self::Autonuma,
         Self::Numab2,
@@ -47,7 +47,7 @@ impl Name {
         Self::Hyperplace(Tuning::PAPER),
     ];
 
-    /// As people write it, who runs it by nature, and what it is, in a line.
+    /// The mechanism's name in scenarios, the side that runs it by nature, and a description in one line.
     fn facts(self) -> (&'static str, Side, &'static str) {
         let (guest, host) = (Side::Guest, Side::Host);
         match self {
@@ -109,37 +109,37 @@ impl Name {
         }
     }
 
-    /// As people write it.
+    /// The mechanism's name in scenarios.
     #[must_use]
     pub fn name(self) -> &'static str {
         self.facts().0
     }
 
-    /// Who runs it by nature.
+    /// The side that runs the mechanism by nature.
     #[must_use]
     pub fn nature(self) -> Side {
         self.facts().1
     }
 
-    /// What it is, in a line.
+    /// A description in one line.
     #[must_use]
     pub fn what(self) -> &'static str {
         self.facts().2
     }
 
-    /// Whether it splits 2 MiB pages.
+    /// Whether the mechanism splits 2 MiB pages.
     #[must_use]
     pub fn splits(self) -> bool {
         self == Self::Memtis
     }
 
-    /// Whether its guest's kernel demotes where an allocation finds no memory.
+    /// Whether the kernel of the mechanism's guest demotes if an allocation finds no memory.
     #[must_use]
     pub fn demotes(self) -> bool {
         self != Self::Autonuma
     }
 
-    /// A mechanism that begins.
+    /// Starts the mechanism on a VM.
     #[must_use]
     pub fn begin(self, setup: &Setup) -> Box<dyn Mechanism> {
         match self {

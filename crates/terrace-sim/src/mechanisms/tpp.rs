@@ -1,5 +1,5 @@
-//! `tpp`: transparent page placement (Maruf et al., ASPLOS '23), as the paper has it; watermarks and what is
-//! not in the paper are those of its authors' patches to Linux 5.13.
+//! `tpp`: transparent page placement (Maruf et al., ASPLOS '23), as in the paper; watermarks and anything else that
+//! the paper leaves open are those of its authors' patches to Linux 5.13.
 //!
 //! - Trigger: a hinting fault ([`Scanner`]); only pages of slower nodes get hints.
 //! - Threshold: the page is on the active list (§5.3). An inactive page is activated instead, so that its
@@ -12,9 +12,9 @@
 use super::linux::marks::may_come;
 use super::linux::reclaim::{Aim, Copied, Reclaim};
 use super::linux::scanner::Scanner;
-use super::{Fault, Ground, Mechanism, Moved, Setup, Unit};
+use super::{Context, Fault, Mechanism, Moved, Setup, Unit};
 
-/// TPP.
+/// Transparent page placement.
 #[derive(Debug)]
 pub struct Tpp {
     scanner: Scanner,
@@ -22,7 +22,7 @@ pub struct Tpp {
 }
 
 impl Tpp {
-    /// Demotion begins at once, the scan after a second.
+    /// A mechanism that demotes at once, and scans after a second.
     #[must_use]
     pub fn new(setup: &Setup) -> Self {
         Self {
@@ -33,41 +33,42 @@ impl Tpp {
 }
 
 impl Mechanism for Tpp {
-    fn pass(&mut self, ground: &mut Ground) {
-        self.reclaim.work(ground, &mut Copied);
-        self.scanner.work(ground, |_| {});
+    fn pass(&mut self, context: &mut Context) {
+        self.reclaim.work(context, &mut Copied);
+        self.scanner.work(context, |_| {});
     }
 
-    fn hint_fault(&mut self, ground: &mut Ground, fault: Fault) {
+    fn hint_fault(&mut self, context: &mut Context, fault: Fault) {
         let unit = fault.unit;
-        if ground.tier(unit) == Some(0) {
+        if context.tier(unit) == Some(0) {
             return;
         }
         let mut failed = false;
         if self.reclaim.is_active(unit) {
-            failed = !(may_come(ground, &self.reclaim.marks(0), 0) && ground.migrate_now(unit, 0));
+            failed =
+                !(may_come(context, &self.reclaim.marks(0), 0) && context.migrate_now(unit, 0));
             if !failed {
                 self.reclaim.came(unit, 0);
             }
         } else {
             self.reclaim.activate(unit);
         }
-        self.scanner.fault(ground.now_ns(), false, failed);
+        self.scanner.fault(context.now_ns(), false, failed);
     }
 
-    fn moved(&mut self, ground: &mut Ground, moved: &[Moved]) {
+    fn moved(&mut self, context: &mut Context, moved: &[Moved]) {
         for moved in moved {
             if self.reclaim.arrived(moved) {
-                ground.hint(moved.unit);
+                context.hint(moved.unit);
             }
         }
     }
 
-    fn pressed(&mut self, ground: &mut Ground, tier: u8) {
-        self.reclaim.wake(ground, tier);
+    fn pressed(&mut self, context: &mut Context, tier: u8) {
+        self.reclaim.wake(context, tier);
     }
 
-    fn pushed(&mut self, _: &mut Ground, unit: Unit, to: u8) {
+    fn pushed(&mut self, _: &mut Context, unit: Unit, to: u8) {
         self.reclaim.came(unit, to);
     }
 

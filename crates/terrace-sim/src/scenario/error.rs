@@ -1,4 +1,4 @@
-//! What is wrong with a scenario, and where: file, line and key.
+//! Errors in a scenario, with their location: file, line and key.
 
 use std::fmt;
 use std::ops::Range;
@@ -6,16 +6,16 @@ use std::path::{Path, PathBuf};
 
 use toml::de::{DeTable, DeValue};
 
-/// What is wrong with a scenario.
+/// An error in a scenario.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub struct ScenarioError {
-    /// The file.
+    /// The scenario's file.
     pub file: PathBuf,
-    /// Its line, from 1; none where the file as a whole is at fault.
+    /// The line, from 1; `None` if the file as a whole is at fault.
     pub line: Option<usize>,
     /// The key, as `vm.fast`.
     pub key: Option<String>,
-    /// What is wrong with it, what is allowed, what to do: one line.
+    /// The problem, the allowed values and the remedy, in one line.
     pub what: String,
 }
 
@@ -32,13 +32,13 @@ impl fmt::Display for ScenarioError {
     }
 }
 
-/// A rule that a scenario breaks.
+/// A broken rule of scenarios.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{}: {what}", self.key())]
 pub struct Fault {
     /// The key's path, as `vm[1].fast`: `vm` counts from 0.
     pub path: String,
-    /// What is wrong, what is allowed, what to do.
+    /// The problem, the allowed values and the remedy.
     pub what: String,
 }
 
@@ -50,7 +50,7 @@ impl Fault {
         }
     }
 
-    /// The key as people know it, without numbers.
+    /// The key as in a scenario's file, without numbers.
     #[must_use]
     pub fn key(&self) -> String {
         let mut key = String::new();
@@ -67,14 +67,14 @@ impl Fault {
     }
 }
 
-/// The text of a scenario, to find what is at fault in it.
+/// The text of a scenario, to locate faults in it.
 pub(super) struct Place<'a> {
     pub file: &'a Path,
     pub text: &'a str,
 }
 
 impl Place<'_> {
-    /// A text that is no TOML, or not of a scenario's shape.
+    /// The error of a text that is not TOML, or does not have a scenario's shape.
     pub fn misshapen(&self, error: &toml::de::Error) -> ScenarioError {
         let span = error.span().unwrap_or_default();
         // A table's fault is at its header, where the name stands behind brackets.
@@ -96,7 +96,8 @@ impl Place<'_> {
         }
     }
 
-    /// A rule that is broken: the line of its key or, where that is not set, of what it is part of.
+    /// The error of a broken rule, with the line of its key or, if that is not set, of the table that the key belongs
+    /// to.
     pub fn broken(&self, fault: &Fault) -> ScenarioError {
         let keys = self.keys();
         let within = |path: &str| match fault.path.strip_prefix(path) {
@@ -113,8 +114,8 @@ impl Place<'_> {
         }
     }
 
-    /// Paths of all keys, each with its bytes from the name's first to the value's last; none of a text
-    /// that is no TOML.
+    /// Paths of all keys, each with its bytes from the name's first to the value's last; empty if the text is not
+    /// TOML.
     fn keys(&self) -> Vec<(String, Range<usize>)> {
         let mut found = Vec::new();
         let Ok(root) = DeTable::parse(self.text) else {
@@ -150,7 +151,7 @@ impl Place<'_> {
     }
 }
 
-/// The text on one line, without characters that a terminal would obey.
+/// The text on one line, without control characters that a terminal would obey.
 fn words(text: &str) -> String {
     let printable = text.replace(|c: char| c.is_control() && c != '\n', "\u{fffd}");
     printable.split_whitespace().collect::<Vec<_>>().join(" ")

@@ -1,4 +1,4 @@
-//! Reading a scenario from a file or a text.
+//! Loading of a scenario from a file or a text.
 
 use std::fs::File;
 use std::io::Read;
@@ -8,14 +8,14 @@ use super::Scenario;
 use super::error::{Fault, Place, ScenarioError};
 use super::raw::RawScenario;
 
-/// Longest scenario, bytes: the longest that anyone would write by hand is far below.
+/// Longest scenario, bytes: scenarios written by hand are far shorter.
 const MOST_TEXT: u64 = 1 << 20;
 
 impl Scenario {
     /// Reads and checks a file.
     ///
     /// # Errors
-    /// Where it cannot be read or is no valid scenario.
+    /// If the file cannot be read or is not a valid scenario.
     pub fn load(path: &Path) -> Result<Self, ScenarioError> {
         let wrong = |what: String| ScenarioError {
             file: path.to_owned(),
@@ -44,7 +44,7 @@ impl Scenario {
     /// Reads and checks a text; files that it names are relative to `folder`.
     ///
     /// # Errors
-    /// Where it is no valid scenario.
+    /// If the text is not a valid scenario.
     pub fn parse(text: &str, name: &str, folder: &Path) -> Result<Self, ScenarioError> {
         read(text, name, folder, &folder.join(format!("{name}.toml")))
     }
@@ -63,7 +63,7 @@ fn read(text: &str, name: &str, folder: &Path, file: &Path) -> Result<Scenario, 
     }
 }
 
-/// A fault in a VM's `tiers` where the VM gives `fast` and `slow`.
+/// Names a fault in a VM's `tiers` by `fast` or `slow`, if the VM gives those.
 fn as_written(fault: Fault, shorthand: &[bool]) -> Fault {
     let Some((vm, tier)) = fault.path.split_once(".tiers") else {
         return fault;

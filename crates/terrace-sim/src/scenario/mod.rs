@@ -1,17 +1,20 @@
-//! Scenarios: what is simulated.
+//! Scenarios: descriptions of simulated machines, VMs and hosts.
 //!
-//! Responsible for: the checked description of machine, VMs and host that a run takes (all sizes and
-//! times of the full-size machine). [`Scenario::load`] reads it from a file. It leaves to others: what
-//! a load may be ([`crate::workload`]), and running it ([`crate::simulation`]).
+//! Responsible for: the checked description of machine, VMs and host that a run takes (all sizes and times of the
+//! full-size machine). [`Scenario::load`] reads it from a file. It leaves to others: the kinds of loads
+//! ([`crate::workload`]), and running the scenario ([`crate::simulation`]).
 
+mod claim;
 mod error;
 mod load;
+mod pages;
 pub mod policy;
 mod preset;
 pub mod provision;
 pub mod quantity;
 mod raw;
 mod rules;
+mod shortage;
 mod variants;
 
 use std::path::PathBuf;
@@ -19,10 +22,12 @@ use std::path::PathBuf;
 use terrace_core::{EngineConfig, PolicyChoice, Share};
 use terrace_proto::PageSize;
 
+pub use claim::Claim;
 pub use error::{Fault, ScenarioError};
+pub use pages::Pages;
 pub use preset::presets;
+pub use shortage::Shortage;
 
-use crate::guest::reclaim::BalloonStep;
 use crate::host::device::Provision;
 use crate::host::start::Start;
 use crate::mechanisms::Name;
@@ -31,12 +36,12 @@ use crate::words::side::Side;
 use crate::words::tier::Tier;
 use crate::workload::Workload;
 
-/// What is simulated.
+/// The machine, the VMs and the host that are simulated.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Scenario {
-    /// Its file's name without folder and ending.
+    /// The name of the scenario's file without folder and ending.
     pub name: String,
-    /// The folder that files named in it are relative to.
+    /// The folder that file names in the scenario are relative to.
     pub folder: PathBuf,
     /// Seed of all random streams.
     pub seed: u64,
@@ -44,13 +49,13 @@ pub struct Scenario {
     pub machine: Machine,
     /// The VMs: at least one.
     pub vms: Vec<Vm>,
-    /// How the host shares the first tier.
+    /// The sharing of the first tier by the host.
     pub host: Host,
     /// Parameters of the engine, of the full-size machine; without tiers, policies and seed.
     pub engine: EngineConfig,
 }
 
-/// The machine.
+/// The machine of a scenario.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Machine {
     /// The tiers, fastest first: two to four.
@@ -63,67 +68,57 @@ pub struct Machine {
     pub migrate_batch: u32,
 }
 
-/// A VM.
+/// A VM of a scenario.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Vm {
-    /// Its name; no two VMs have the same.
+    /// The VM's name; no two VMs have the same.
     pub name: String,
-    /// Its memory per tier, bytes: as many as there are tiers.
+    /// The VM's memory per tier, bytes: as many entries as there are tiers.
     pub sizes: Vec<u64>,
-    /// Pages of the guest's page tables.
-    pub guest_page: PageSize,
-    /// Pages of the second stage; also what is ranked and moved as one.
-    pub host_page: PageSize,
-    /// The host's policy.
+    /// The page sizes of guest and host.
+    pub pages: Pages,
+    /// The host's policy for the VM.
     pub policy: HostPolicy,
-    /// The guest's own policy, where the host only provides the tiers.
+    /// The guest's own policy, if the host only provides the tiers.
     pub guest_policy: Option<Name>,
-    /// Share when VMs compete; 1000 is normal.
-    pub weight: u32,
-    /// Least bytes of the first tier, where set.
-    pub floor: Option<u64>,
-    /// Most bytes of the first tier, where set.
-    pub ceiling: Option<u64>,
-    /// The slowdown that the operator accepts, where set.
-    pub max_slowdown: Option<f64>,
-    /// Where its pages are at first.
+    /// The VM's claim on the first tier.
+    pub claim: Claim,
+    /// The initial locations of the VM's pages.
     pub start: Start,
-    /// Its vCPUs.
+    /// Number of vCPUs.
     pub vcpus: u32,
-    /// Its load.
+    /// The VM's load.
     pub workload: Workload,
-    /// When its load ends.
+    /// The end of the load.
     pub stop: Stop,
-    /// Size of the guest's swap device, bytes; 0: none.
-    pub swap: u64,
-    /// What the host takes from the guest over time by a balloon, in order of time.
-    pub balloon: Vec<BalloonStep>,
-    /// The device that sizes its nodes, where one does; otherwise its memory is just there.
+    /// The reasons for which the guest lacks memory.
+    pub shortage: Shortage,
+    /// The device that sizes the VM's nodes; `None` if the memory is just there.
     pub provision: Option<Provision>,
 }
 
-/// Who places a VM's pages.
+/// The policy that places a VM's pages.
 #[derive(Clone, Debug, PartialEq)]
 pub enum HostPolicy {
-    /// The engine, by a policy of its registry that observes and moves; the name as given.
+    /// The engine, with a policy of its registry that observes and moves; the name as given.
     Engine(String, PolicyChoice),
     /// A mechanism of another system, in the guest or at the host; the name as given.
     Baseline(String, Name, Side),
-    /// The machine's DRAM is a cache of the second tier, where all pages are; the name as given.
+    /// Memory mode: the machine's DRAM is a cache of the second tier, where all pages are; the name as given.
     MemoryMode(String),
-    /// Nobody: pages stay where [`Start`] puts them.
+    /// No placement: pages stay where [`Start`] puts them.
     FirstTouch,
-    /// Pages are dealt to the tiers in turn, in proportion to the VM's sizes, and stay.
+    /// Dealing of pages to the tiers in turn, in proportion to the VM's sizes; pages stay there.
     Interleave,
-    /// Every page in the first tier, as if it had no end.
+    /// Placement of every page in the first tier, as if it had no end.
     AllFast,
-    /// Every page in the last tier, as if it had no end.
+    /// Placement of every page in the last tier, as if it had no end.
     AllSlow,
-    /// Each window's most costly pages, known beforehand and placed for free.
+    /// Placement of each window's most costly pages, which are known beforehand and moved for free.
     Oracle,
 }
 
-/// How the host shares the first tier.
+/// The sharing of the first tier by the host.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Host {
     /// Fixed sizes, or a pool.
@@ -132,7 +127,7 @@ pub struct Host {
     pub reserve: f64,
 }
 
-/// A name is what people can read on one line of a table.
+/// Checks that a name can be read on one line of a table.
 fn check_name(name: &str, path: &str) -> Result<(), Fault> {
     let letters = name.chars().count();
     if !(1..=64).contains(&letters) || name.chars().any(char::is_control) {
@@ -143,7 +138,7 @@ fn check_name(name: &str, path: &str) -> Result<(), Fault> {
 }
 
 impl Vm {
-    /// The mechanism that places its pages, and where it runs, if one does.
+    /// The mechanism that places the VM's pages and the side that runs it; `None` if there is no mechanism.
     #[must_use]
     pub fn baseline(&self) -> Option<(Name, Side)> {
         match &self.policy {
@@ -152,15 +147,14 @@ impl Vm {
         }
     }
 
-    /// Whether its 2 MiB pages can be split.
+    /// Whether the VM's 2 MiB pages can be split.
     pub(crate) fn splits(&self) -> bool {
-        let huge = (self.guest_page, self.host_page) == (PageSize::Huge, PageSize::Huge);
-        huge && self.baseline().is_some_and(|(name, _)| name.splits())
+        self.pages.all(PageSize::Huge) && self.baseline().is_some_and(|(name, _)| name.splits())
     }
 }
 
 impl HostPolicy {
-    /// The name, as given.
+    /// The policy's name, as given.
     #[must_use]
     pub fn name(&self) -> String {
         match self {

@@ -1,4 +1,4 @@
-//! A VM's policy: from names to who places its pages.
+//! The policy of a VM, parsed from its name or table.
 
 use serde::de::value::MapAccessDeserializer;
 use serde::de::{self, Deserialize, Deserializer, MapAccess, Visitor};
@@ -10,7 +10,7 @@ use super::error::Fault;
 use crate::mechanisms::{Name, Tuning};
 use crate::words::side::Side;
 
-/// Policies without an engine: name, what it is, how the machine knows it.
+/// Policies without an engine: name, description, and value.
 const UNMANAGED: [(&str, &str, HostPolicy); 5] = [
     (
         "first-touch",
@@ -39,20 +39,20 @@ const UNMANAGED: [(&str, &str, HostPolicy); 5] = [
     ),
 ];
 
-/// The hardware that needs no policy: its name, and what it is.
+/// The hardware that needs no policy: name and description.
 const MEMORY_MODE: (&str, &str) = (
     "memory-mode",
     "the first tier is no memory but a direct-mapped cache of the second, of the machine and all its VMs",
 );
 
-/// A policy for people.
+/// The description of a policy for people.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
 pub struct Description {
-    /// Its name.
+    /// The policy's name.
     pub name: String,
-    /// Stage and what serves it, or what the policy is where no engine runs.
+    /// Each stage with the component that serves it; empty if no engine runs.
     pub stages: Vec<(String, String)>,
-    /// What it is, where no engine runs.
+    /// A description; `None` if the engine runs the policy.
     pub what: Option<String>,
 }
 
@@ -98,22 +98,22 @@ pub fn descriptions() -> Vec<Description> {
     all
 }
 
-/// Whether a policy of that name leaves pages alone, so that it has no rounds.
+/// Whether a policy of that name is run by neither the engine nor a mechanism, so that it has no rounds.
 #[must_use]
 pub fn is_unmanaged(name: &str) -> bool {
     let bare = name.split_once('@').map_or(name, |(bare, _)| bare);
     is_memory_mode(bare) || UNMANAGED.iter().any(|(n, ..)| *n == bare)
 }
 
-/// Hardware does it, wherever it is said to run.
+/// Whether the name is that of memory mode, which is hardware on either side.
 fn is_memory_mode(name: &str) -> bool {
     name == MEMORY_MODE.0
 }
 
-/// Whether a scenario may name the policy.
+/// Checks that a scenario may name the policy.
 ///
 /// # Errors
-/// Says which there are.
+/// If there is no such policy; the message lists the policies that there are.
 pub fn check(name: &str) -> Result<(), String> {
     let known = by_name(name, "policy");
     known.map(|_| ()).map_err(|fault| fault.what)
@@ -131,7 +131,8 @@ pub(super) enum RawPolicy {
     Table(RawTable),
 }
 
-/// [`PolicyStages`], `where`, and what `hyperplace` may be given (a flattened struct would hide which key is unknown).
+/// The keys of a policy's table: those of [`PolicyStages`], `where`, and the parameters of `hyperplace` (a flattened
+/// struct would hide which key is unknown).
 #[derive(Debug, serde::Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct RawTable {
@@ -150,7 +151,7 @@ pub(super) struct RawTable {
 }
 
 impl<'de> Deserialize<'de> for RawPolicy {
-    /// By hand: a derived untagged enum would hide which key is wrong.
+    /// Deserializes by hand: a derived untagged enum would hide which key is wrong.
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         struct Either;
         impl<'de> Visitor<'de> for Either {
@@ -173,7 +174,7 @@ impl<'de> Deserialize<'de> for RawPolicy {
 }
 
 impl RawPolicy {
-    /// Who places the VM's pages.
+    /// The policy that the text names, checked.
     pub fn check(self, path: &str) -> Result<HostPolicy, Fault> {
         let raw = match self {
             Self::Name(name) => return by_name(&name, path),
@@ -242,7 +243,7 @@ impl RawPolicy {
     }
 }
 
-/// A mechanism with what the table sets of it: `hyperplace` alone can be given anything.
+/// A mechanism with the parameters that the table sets: only `hyperplace` has any.
 fn tuned(raw: &RawTable, name: Option<Name>, path: &str) -> Result<Option<Name>, Fault> {
     let given = [
         ("period", raw.period, 1_000_000_000),
@@ -273,7 +274,7 @@ fn tuned(raw: &RawTable, name: Option<Name>, path: &str) -> Result<Option<Name>,
     }))
 }
 
-/// `hyperplace@host period=1021`.
+/// The policy's name with its parameters, as `hyperplace@host period=1021`.
 fn label(raw: &RawTable) -> String {
     let mut label = raw.base.clone();
     if let Some(at) = &raw.side {
@@ -292,7 +293,7 @@ fn label(raw: &RawTable) -> String {
     label
 }
 
-/// The policy of that name; `NAME@host` and `NAME@guest` say where it runs.
+/// The policy of that name; `NAME@host` and `NAME@guest` name the side that runs it.
 pub(crate) fn by_name(text: &str, path: &str) -> Result<HostPolicy, Fault> {
     let (name, side) = match text.split_once('@') {
         Some((name, side)) => (name, Some(side)),
@@ -331,7 +332,7 @@ pub(crate) fn by_name(text: &str, path: &str) -> Result<HostPolicy, Fault> {
     }
 }
 
-/// The policy as a scenario's `policy` has it: a quoted name, or a table with `base`.
+/// The policy written as in a scenario's `policy`: a quoted name, or a table with `base`.
 pub(crate) fn by_text(text: &str) -> Result<HostPolicy, String> {
     #[derive(serde::Deserialize)]
     struct Only {
@@ -352,7 +353,7 @@ fn check_side(side: Option<&str>, path: &str) -> Result<Option<Side>, Fault> {
     Err(Fault::new(path, what))
 }
 
-/// The engine is the host's.
+/// Refuses a policy of the engine in the guest: the engine is the host's.
 fn no_engine_in_guests(side: Option<Side>, path: &str) -> Result<(), Fault> {
     if side != Some(Side::Guest) {
         return Ok(());
@@ -377,7 +378,7 @@ fn of_baseline(label: String, name: Name, side: Option<Side>) -> HostPolicy {
     HostPolicy::Baseline(label, name, side)
 }
 
-/// The policy that a guest names for itself.
+/// The policy of a name that a guest gives for itself.
 pub(super) fn of_guest(name: &str, path: &str) -> Result<Name, Fault> {
     baseline(name).ok_or_else(|| {
         let what = format!(
@@ -388,7 +389,7 @@ pub(super) fn of_guest(name: &str, path: &str) -> Result<Name, Fault> {
     })
 }
 
-/// `vtmm observe=ept-scan`.
+/// The policy's name with its stages, as `vtmm observe=ept-scan`.
 fn words(stages: &PolicyStages) -> String {
     let own = [
         ("observe", &stages.observe),

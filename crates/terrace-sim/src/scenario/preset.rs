@@ -1,4 +1,4 @@
-//! Tiers that have a name.
+//! Presets of tiers, by name.
 
 use serde::de::value::MapAccessDeserializer;
 use serde::de::{self, Deserialize, Deserializer, MapAccess, Visitor};
@@ -8,26 +8,26 @@ use super::error::Fault;
 use super::quantity::{Number, Whole};
 use crate::words::tier::Tier;
 
-/// Highest price: sums of prices stay numbers.
+/// Highest price: with it, sums of prices stay finite.
 const MOST_PRICE: f64 = 1e9;
 
-/// A tier as it is measured in a paper; of no size yet.
+/// A tier as measured in a paper; without a size.
 struct Preset {
     name: &'static str,
     kind: TierKind,
-    /// Read, write.
+    /// Latency of reads and of writes, ns.
     ns: [f64; 2],
-    /// Read, write.
+    /// Bandwidth of reads and of writes, GB/s.
     gb_s: [f64; 2],
     line: u64,
-    /// Relative to DRAM's.
+    /// Price relative to DRAM's.
     price_per_gib: f64,
 }
 
-/// `dram`, `cxl`, `pmem`: vTMM, Table 1. The others: HyperTier, Table 2, which gives one figure for
-/// reads and writes. Remote DRAM has the weights that vTMM measured on it (§3.3.1), as CXL memory has,
-/// and its price, because it stands for it. Prices: HyperTier, §1: memory doubled by persistent or CXL
-/// memory costs half of what DRAM would.
+/// The presets. `dram`, `cxl`, `pmem`: vTMM, Table 1. The others: HyperTier, Table 2, which gives one figure for
+/// reads and writes. Remote DRAM has the weights that vTMM measured on it (§3.3.1), as CXL memory has, and its price,
+/// because it stands for it. Prices: HyperTier, §1: memory doubled by persistent or CXL memory costs half of what
+/// DRAM would.
 const PRESETS: [Preset; 6] = [
     Preset {
         name: "dram",
@@ -79,7 +79,7 @@ const PRESETS: [Preset; 6] = [
     },
 ];
 
-/// All presets, of size 0.
+/// All presets, with size 0.
 #[must_use]
 pub fn presets() -> Vec<Tier> {
     PRESETS.iter().map(Preset::tier).collect()
@@ -101,7 +101,7 @@ impl Preset {
     }
 }
 
-/// A tier as written: a preset's name, or all of it.
+/// A tier as written: a preset's name, or a table with all keys.
 #[derive(Debug)]
 pub(super) enum RawTier {
     Preset(String),
@@ -128,7 +128,7 @@ fn line() -> Whole {
 }
 
 impl<'de> Deserialize<'de> for RawTier {
-    /// By hand: a derived untagged enum would hide which key is wrong.
+    /// Deserializes by hand: a derived untagged enum would hide which key is wrong.
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         struct Either;
         impl<'de> Visitor<'de> for Either {
@@ -151,7 +151,7 @@ impl<'de> Deserialize<'de> for RawTier {
 }
 
 impl RawTier {
-    /// The tier, of size 0.
+    /// The checked tier, with size 0.
     pub fn check(self, path: &str) -> Result<Tier, Fault> {
         let raw = match self {
             Self::Table(raw) => raw,

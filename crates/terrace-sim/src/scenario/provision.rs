@@ -1,7 +1,7 @@
-//! How a guest's tiers get their sizes, and change them: `provision` and `resize` of a VM.
+//! The device that sizes a guest's tiers, and later resizes: `provision` and `resize` of a VM.
 //!
-//! Responsible for: the keys, each checked on its own, and what they must be beside the VM's other keys. It
-//! leaves to others: what a device does with them ([`crate::host::provision`]).
+//! Responsible for: the keys, each checked on its own, and the conditions that they set for the VM's other keys. It
+//! leaves to others: the work of a device ([`crate::host::provision`]).
 
 use serde::de::value::MapAccessDeserializer;
 use serde::de::{self, Deserialize, Deserializer, MapAccess, Visitor};
@@ -42,7 +42,7 @@ pub(super) struct RawResize {
 }
 
 impl<'de> Deserialize<'de> for RawProvision {
-    /// By hand: a derived untagged enum would hide which key is wrong.
+    /// Deserializes by hand: a derived untagged enum would hide which key is wrong.
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         struct Either;
         impl<'de> Visitor<'de> for Either {
@@ -64,7 +64,7 @@ impl<'de> Deserialize<'de> for RawProvision {
     }
 }
 
-/// What is written, of a VM of these sizes; none where its memory is just there.
+/// Checks the keys of a VM of these sizes; `None` if no device sizes its nodes.
 pub(super) fn check(
     raw: Option<RawProvision>,
     resizes: Vec<RawResize>,
@@ -150,17 +150,17 @@ fn check_resizes(raw: Vec<RawResize>, path: &str, tiers: &[Tier]) -> Result<Vec<
 }
 
 impl Vm {
-    /// What a device asks of the VM that it gives memory to.
+    /// Checks the conditions that a device sets for its VM.
     pub(super) fn check_provision(&self, path: &str) -> Result<(), Fault> {
         let Some(provision) = &self.provision else {
             return Ok(());
         };
         let at = format!("{path}.provision");
-        if self.swap > 0 || !self.balloon.is_empty() {
+        if !self.shortage.is_none() {
             let what = "cannot be simulated with swap or with `balloon`: leave these out, and say sizes by `resize`";
             return Err(Fault::new(at, what));
         }
-        if (self.guest_page, self.host_page) != (PageSize::Base, PageSize::Base) {
+        if !self.pages.all(PageSize::Base) {
             let what = "only pages of 4KiB can be taken from a guest: set page = \"4KiB\"";
             return Err(Fault::new(at, what));
         }
@@ -168,7 +168,8 @@ impl Vm {
         self.check_nodes(provision, path)
     }
 
-    /// Nodes of the guest are of use where the guest places its pages. Bounds have tiers without end.
+    /// Checks that the guest places the VM's pages, or that none are moved: otherwise sized nodes are of no use.
+    /// Under a bound, tiers have no end.
     pub(crate) fn check_owner(&self, path: &str) -> Result<(), Fault> {
         let unbound = matches!(
             self.policy,
@@ -214,7 +215,7 @@ impl Vm {
         Ok(())
     }
 
-    /// The least that the VM is to have at any time, bytes.
+    /// The least memory that the VM is to have at any time, bytes.
     pub(super) fn least_bytes(&self) -> u64 {
         let resizes = self.provision.iter().flat_map(|p| &p.resizes);
         let later = resizes.map(|resize| resize.sizes.iter().sum());

@@ -1,4 +1,4 @@
-//! Numbers with units, as people write them in a scenario. What does not fit is refused, never clamped.
+//! Numbers with units, as people write them in a scenario. A number that does not fit is refused, never clamped.
 
 use std::fmt;
 
@@ -20,7 +20,7 @@ const UNITS: [(&str, u64); 9] = [
 /// Reads a size: `8GiB`, `1.5 GiB`, `4096B`.
 ///
 /// # Errors
-/// Where it is none, is no whole number of bytes, or does not fit.
+/// If the text is not a size, the size is not a whole number of bytes, or it does not fit.
 pub fn size(text: &str) -> Result<u64, String> {
     let wrong = || {
         format!(
@@ -57,7 +57,7 @@ pub fn size(text: &str) -> Result<u64, String> {
 /// Reads a time: `600s`, `10m 30s`, `50ms`; ns.
 ///
 /// # Errors
-/// Where it is none or does not fit.
+/// If the text is not a time, or the time does not fit.
 pub fn time(text: &str) -> Result<u64, String> {
     let parsed = humantime::parse_duration(text).map_err(|e| {
         format!("\"{text}\" is not a time ({e}): write it as \"600s\", \"10m\" or \"50ms\"")
@@ -66,11 +66,11 @@ pub fn time(text: &str) -> Result<u64, String> {
         .map_err(|_| format!("\"{text}\" is too long: at most 584 years can be written"))
 }
 
-/// Bytes, as `"8GiB"`.
+/// A number of bytes, written as `"8GiB"`.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Size(pub u64);
 
-/// ns, as `"60s"`.
+/// A number of ns, written as `"60s"`.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Time(pub u64);
 
@@ -82,7 +82,7 @@ pub(super) struct Whole(pub u64);
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Number(pub f64);
 
-/// Text read by a function.
+/// A deserializer of text that a function reads.
 struct Text {
     expected: &'static str,
     read: fn(&str) -> Result<u64, String>,
@@ -174,7 +174,7 @@ impl<'de> Deserialize<'de> for Number {
     }
 }
 
-/// Bytes for people, exactly: in the largest unit of which they are a whole number.
+/// A number of bytes for people, exactly: in the largest unit of which it is a whole number.
 #[must_use]
 pub fn words(bytes: u64) -> String {
     let whole = |unit: &&(&str, u64)| bytes >= unit.1 && bytes.is_multiple_of(unit.1);

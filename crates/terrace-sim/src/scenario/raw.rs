@@ -1,4 +1,4 @@
-//! A scenario as written, and how it becomes one that is checked.
+//! A scenario as written, and its conversion into a checked one.
 
 use std::path::Path;
 
@@ -12,14 +12,14 @@ use super::preset::RawTier;
 use super::provision::{self, RawProvision, RawResize};
 use super::quantity::{Number, Size, Time, Whole, words};
 use super::rules::MOST_SCALE;
-use super::{Host, HostPolicy, Machine, Scenario, Vm, check_name};
+use super::{Claim, Host, HostPolicy, Machine, Pages, Scenario, Shortage, Vm, check_name};
 use crate::guest::reclaim::BalloonStep;
 use crate::host::start::Start;
 use crate::mechanisms::Name;
 use crate::words::tier::Tier;
 use crate::workload::Load;
 
-/// Most memory of a tier, bytes: what 52 bits of physical addresses reach.
+/// Most memory of a tier, bytes: 52 bits of physical addresses reach no further.
 const MOST_BYTES: u64 = 1 << 52;
 
 /// Most VMs of a scenario.
@@ -28,10 +28,10 @@ const MOST_VMS: usize = 1024;
 /// Most processors of one VM, or of the management.
 const MOST_CPUS: u32 = 1024;
 
-/// Pages that Linux unmaps together at most (`NR_MAX_BATCHED_MIGRATION`).
+/// Most pages that Linux unmaps together (`NR_MAX_BATCHED_MIGRATION`).
 const MOST_BATCH: u32 = 512;
 
-/// Highest weight of a VM, as the daemon takes it.
+/// Highest weight of a VM, as in the daemon.
 const MOST_WEIGHT: u32 = 1_000_000;
 
 #[derive(Debug, Deserialize)]
@@ -99,7 +99,7 @@ struct RawHost {
     reserve: Option<Number>,
 }
 
-/// What the scenario says elsewhere cannot be said under `[engine]`.
+/// Refuses keys under `[engine]` that are set elsewhere in a scenario.
 fn engine(config: EngineConfig) -> Result<EngineConfig, Fault> {
     let defaults = EngineConfig::default();
     let elsewhere = [
@@ -127,8 +127,7 @@ fn engine(config: EngineConfig) -> Result<EngineConfig, Fault> {
 }
 
 impl RawScenario {
-    /// What is written, each value on its own checked; what they are together is left to
-    /// [`super::rules`].
+    /// Checks each value on its own; [`super::rules`] checks how they fit together.
     pub fn check(self, name: &str, folder: &Path) -> Result<Scenario, Fault> {
         let host = self.host.check()?;
         let vcpus = cpus("machine.vcpus_per_vm", self.machine.vcpus_per_vm, 8)?;
@@ -172,14 +171,14 @@ impl RawScenario {
         })
     }
 
-    /// Which VMs give their sizes as `fast` and `slow`.
+    /// Whether each VM gives its sizes as `fast` and `slow`.
     pub fn shorthand(&self) -> Vec<bool> {
         self.vm.iter().map(|vm| vm.tiers.is_none()).collect()
     }
 }
 
 impl RawMachine {
-    /// Tiers without a size keep 0.
+    /// Checks the machine; tiers without a size keep 0.
     fn check(self) -> Result<Machine, Fault> {
         let mut tiers: Vec<Tier> = Vec::new();
         for (i, raw) in self.tiers.into_iter().enumerate() {
@@ -277,29 +276,35 @@ impl RawVm {
         Ok(Vm {
             provision: provision::check(self.provision, self.resize, path, &sizes, tiers)?,
             sizes,
-            guest_page: self.guest_page.unwrap_or(page),
-            host_page: self.host_page.unwrap_or(page),
+            pages: Pages {
+                guest: self.guest_page.unwrap_or(page),
+                host: self.host_page.unwrap_or(page),
+            },
             policy,
             guest_policy,
-            weight: weight.ok_or_else(|| {
-                let what = format!("out of range: allowed is 1 to {MOST_WEIGHT}");
-                Fault::new(at("weight"), what)
-            })?,
-            floor: optional(&at("floor"), self.floor)?,
-            ceiling: optional(&at("ceiling"), self.ceiling)?,
-            max_slowdown,
+            claim: Claim {
+                weight: weight.ok_or_else(|| {
+                    let what = format!("out of range: allowed is 1 to {MOST_WEIGHT}");
+                    Fault::new(at("weight"), what)
+                })?,
+                floor: optional(&at("floor"), self.floor)?,
+                ceiling: optional(&at("ceiling"), self.ceiling)?,
+                max_slowdown,
+            },
             start: self.start,
             vcpus,
             workload: self.workload.workload,
             stop: self.workload.stop,
-            swap: optional(&at("swap"), self.swap)?.unwrap_or(0),
-            balloon: balloon(path, &self.balloon)?,
+            shortage: Shortage {
+                swap: optional(&at("swap"), self.swap)?.unwrap_or(0),
+                balloon: balloon(path, &self.balloon)?,
+            },
             name: self.name,
         })
     }
 }
 
-/// Two that place the same pages would undo each other's work.
+/// Checks that only one side places the VM's pages: two would undo each other's work.
 fn one_owner(policy: &HostPolicy, guest: Option<Name>, path: &str) -> Result<(), Fault> {
     let placed = matches!(
         policy,
@@ -332,7 +337,7 @@ fn batch(given: Option<Whole>) -> Result<u32, Fault> {
         })
 }
 
-/// A VM's memory per tier, however it is written.
+/// The VM's memory per tier, from either way of writing it.
 fn sizes(
     path: &str,
     shorthand: (Option<Size>, Option<Size>),
@@ -423,7 +428,7 @@ pub(super) fn as_many(path: &str, given: usize, tiers: &[Tier]) -> Result<(), Fa
     Err(Fault::new(path, what))
 }
 
-/// Neither nothing nor so much that sums would overflow.
+/// Checks that a size is neither 0 nor so large that sums would overflow.
 pub(super) fn above_zero(path: &str, size: Size) -> Result<u64, Fault> {
     let what = match size.0 {
         0 => "0 is no size: give more than nothing".into(),

@@ -1,5 +1,4 @@
-//! What the parts of a scenario must be together: whole pages at its scale, memory that is there, loads
-//! that fit.
+//! Rules for the parts of a scenario together: whole pages at its scale, memory that exists, loads that fit.
 
 use terrace_core::Share;
 use terrace_proto::PageSize;
@@ -12,22 +11,22 @@ use crate::words::load::Stop;
 use crate::words::side::Side;
 use crate::workload::WorkloadError;
 
-/// Pages of `host_page` that a VM has at least after scaling; with fewer, a page is too much of it.
+/// Least pages of `host_page` of a VM after scaling; with fewer, one page is too large a part of it.
 const LEAST_PAGES: u64 = 1024;
 
-/// Largest scale: what the engine counts in bytes is divided by it and may not vanish.
+/// Largest scale: the engine's numbers of bytes are divided by it and may not vanish.
 pub(super) const MOST_SCALE: u64 = 1024;
 
-/// Most memory of one VM, bytes: half of what a program's 47 bits of addresses reach.
+/// Most memory of one VM, bytes: half of the reach of a program's 47 bits of addresses.
 const MOST_BYTES: u64 = 1 << 46;
 
-/// Most 4 KiB pages that all VMs have together after scaling: 1 TiB, about 8 GiB of state here.
+/// Most 4 KiB pages of all VMs together after scaling: 1 TiB, about 8 GiB of state here.
 const MOST_PAGES: u64 = 1 << 28;
 
 /// Longest time of a load, ns: 100 days. The machine counts in ps, of which 64 bits hold 213 days.
 const MOST_NS: u64 = 100 * 24 * 3600 * 1_000_000_000;
 
-/// Bytes that must be whole pages.
+/// A number of bytes that must be whole pages.
 struct Extent {
     path: String,
     bytes: u64,
@@ -35,16 +34,17 @@ struct Extent {
 }
 
 impl Scenario {
-    /// Checks what the parts are together. Paths are those of a scenario that gives `tiers`.
+    /// Checks the rules for the parts together. Paths are those of a scenario that gives `tiers`.
     ///
     /// # Errors
-    /// If a rule is broken: the first that is.
+    /// If a rule is broken; the error names the first one.
     pub fn check(&self) -> Result<(), Fault> {
         for (i, vm) in self.vms.iter().enumerate() {
             let path = format!("vm[{i}]");
             check_limits(vm, &path)?;
-            check_pages(vm, &path)?;
-            check_share(vm, &path, self.host.share == Share::Pool)?;
+            vm.shortage.check_pages(&path, vm.pages)?;
+            let pool = self.host.share == Share::Pool;
+            vm.claim.check(&path, vm.sizes[0], pool)?;
             vm.check_provision(&path)?;
         }
         self.check_baselines()?;
@@ -65,7 +65,7 @@ impl Scenario {
         Ok(())
     }
 
-    /// What mechanisms of other systems need of a VM.
+    /// Checks the conditions that mechanisms of other systems set for a VM.
     pub(crate) fn check_baselines(&self) -> Result<(), Fault> {
         for (i, vm) in self.vms.iter().enumerate() {
             vm.check_owner(&format!("vm[{i}].provision"))?;
@@ -78,13 +78,13 @@ impl Scenario {
                 _ => "policy",
             };
             let path = format!("vm[{i}].{key}");
-            if side == Side::Guest && vm.guest_page != vm.host_page {
+            if side == Side::Guest && !vm.pages.agree() {
                 let what = format!(
                     "{name} in the guest needs pages of one size in guest and host: set page, not guest_page and host_page"
                 );
                 return Err(Fault::new(path, what));
             }
-            if vm.swap > 0 || !vm.balloon.is_empty() {
+            if !vm.shortage.is_none() {
                 let what =
                     format!("{name} cannot be simulated with swap or a balloon: leave them out");
                 return Err(Fault::new(path, what));
@@ -94,7 +94,8 @@ impl Scenario {
         Ok(())
     }
 
-    /// A translation of a part of a split page has a bit of its key for that.
+    /// Checks that a load whose pages can be split leaves a bit of a translation's key free to mark parts of split
+    /// pages.
     fn check_splits(&self, vm: &Vm, path: &str) -> Result<(), Fault> {
         if !vm.splits() {
             return Ok(());
@@ -141,7 +142,7 @@ impl Scenario {
         self.vms.iter().any(of)
     }
 
-    /// Memory mode is the machine's: all VMs are under it, and live in the second tier alone.
+    /// Checks memory mode, which is the machine's: all VMs are under it, and live in the second tier alone.
     pub(crate) fn check_memory_mode(&self) -> Result<(), Fault> {
         if !self.has_memory_mode() {
             return Ok(());
@@ -158,7 +159,7 @@ impl Scenario {
                 let what = "memory-mode is the machine's, and another VM is under it: name it for every VM, or for none";
                 return Err(Fault::new(format!("vm[{i}].policy"), what));
             }
-            if vm.swap > 0 || !vm.balloon.is_empty() {
+            if !vm.shortage.is_none() {
                 let what = "memory-mode cannot be simulated with swap or a balloon: leave them out";
                 return Err(Fault::new(format!("vm[{i}].policy"), what));
             }
@@ -195,8 +196,8 @@ impl Scenario {
         }
         for (i, vm) in self.vms.iter().enumerate() {
             let (pages, page) = (
-                vm.bytes() / vm.host_page.bytes(),
-                words(vm.host_page.bytes()),
+                vm.bytes() / vm.pages.host.bytes(),
+                words(vm.pages.host.bytes()),
             );
             if pages < LEAST_PAGES {
                 let what = format!(
@@ -228,7 +229,7 @@ impl Scenario {
         let all: u64 = self
             .vms
             .iter()
-            .map(|vm| (vm.bytes() + vm.swap) / scale)
+            .map(|vm| (vm.bytes() + vm.shortage.swap) / scale)
             .sum();
         if all / PageSize::Base.bytes() > MOST_PAGES {
             let what = format!(
@@ -245,7 +246,7 @@ impl Scenario {
     fn extents(&self) -> Vec<Extent> {
         let mut all = Vec::new();
         for (i, vm) in self.vms.iter().enumerate() {
-            let page = vm.host_page.max(vm.guest_page);
+            let page = vm.pages.largest();
             let mut add = |key: String, bytes| {
                 all.push(Extent {
                     path: format!("vm[{i}].{key}"),
@@ -256,10 +257,10 @@ impl Scenario {
             for (t, bytes) in vm.sizes.iter().enumerate() {
                 add(format!("tiers[{t}]"), *bytes);
             }
-            add("floor".into(), vm.floor.unwrap_or(0));
-            add("ceiling".into(), vm.ceiling.unwrap_or(0));
-            add("swap".into(), vm.swap);
-            for (s, step) in vm.balloon.iter().enumerate() {
+            add("floor".into(), vm.claim.floor.unwrap_or(0));
+            add("ceiling".into(), vm.claim.ceiling.unwrap_or(0));
+            add("swap".into(), vm.shortage.swap);
+            for (s, step) in vm.shortage.balloon.iter().enumerate() {
                 add(format!("balloon[{s}].size"), step.bytes);
             }
             for (t, bytes) in vm.provision.iter().flat_map(|p| p.nodes.iter().enumerate()) {
@@ -283,14 +284,14 @@ impl Scenario {
         all
     }
 
-    /// Says what the largest scale is at which all sizes are whole pages and enough of them.
+    /// A sentence with the largest scale at which all sizes are whole pages and enough of them.
     fn largest(&self, extents: &[Extent]) -> String {
         let pages = extents.iter().map(|e| e.bytes / e.page.bytes());
         let common = pages.fold(0, gcd);
         let enough = self
             .vms
             .iter()
-            .map(|vm| vm.bytes() / vm.host_page.bytes() / LEAST_PAGES);
+            .map(|vm| vm.bytes() / vm.pages.host.bytes() / LEAST_PAGES);
         let most = enough.min().unwrap_or(1).min(MOST_SCALE);
         let largest = (1..=most).rev().find(|scale| common.is_multiple_of(*scale));
         format!("the largest scale allowed is {}", largest.unwrap_or(1))
@@ -314,9 +315,9 @@ impl Scenario {
             }
             _ => {}
         }
-        let inflated = vm.balloon.iter().map(|step| step.bytes).max().unwrap_or(0);
+        let inflated = vm.shortage.most_inflated();
         let least = vm.least_bytes();
-        let room = least - inflated + vm.swap;
+        let room = least - inflated + vm.shortage.swap;
         let room_pages = room / PageSize::Base.bytes() / scale;
         if pages > room_pages {
             let needs = u128::from(pages) * u128::from(scale) * u128::from(PageSize::Base.bytes());
@@ -337,7 +338,7 @@ impl Scenario {
 }
 
 impl Vm {
-    /// All its memory, bytes.
+    /// The VM's memory in all tiers, bytes.
     #[must_use]
     pub fn bytes(&self) -> u64 {
         self.sizes.iter().sum()
@@ -356,63 +357,7 @@ fn check_limits(vm: &Vm, path: &str) -> Result<(), Fault> {
             return Err(Fault::new(format!("{path}.tiers[{t}]"), what));
         }
     }
-    for (s, step) in vm.balloon.iter().enumerate() {
-        if step.bytes >= sum {
-            let what = format!(
-                "{} is all that the VM has ({}): take less",
-                words(step.bytes),
-                words(sum)
-            );
-            return Err(Fault::new(format!("{path}.balloon[{s}].size"), what));
-        }
-    }
-    Ok(())
-}
-
-fn check_pages(vm: &Vm, path: &str) -> Result<(), Fault> {
-    let key = match (vm.swap > 0, vm.balloon.is_empty()) {
-        (true, _) => "swap",
-        (false, false) => "balloon",
-        (false, true) => return Ok(()),
-    };
-    if (vm.guest_page, vm.host_page) == (PageSize::Base, PageSize::Base) {
-        return Ok(());
-    }
-    let what = "only pages of 4KiB can be taken from a guest: set page = \"4KiB\"";
-    Err(Fault::new(format!("{path}.{key}"), what))
-}
-
-fn check_share(vm: &Vm, path: &str, pool: bool) -> Result<(), Fault> {
-    let fast = vm.sizes[0];
-    if let Some(floor) = vm.floor.filter(|floor| *floor > fast) {
-        let what = format!(
-            "{} is more than the VM's first tier ({}): make it at most that",
-            words(floor),
-            words(fast)
-        );
-        return Err(Fault::new(format!("{path}.floor"), what));
-    }
-    let default = |percent: u64| pool.then(|| fast * percent / 100);
-    let (floor, ceiling) = (vm.floor.or(default(75)), vm.ceiling.or(default(125)));
-    if let (Some(floor), Some(ceiling)) = (floor, ceiling)
-        && floor > ceiling
-    {
-        let said = |given: Option<u64>| if given.is_some() { "" } else { ", the default" };
-        let what = format!(
-            "the floor ({}{}) is above the ceiling ({}{}): lower the floor or raise the ceiling",
-            words(floor),
-            said(vm.floor),
-            words(ceiling),
-            said(vm.ceiling)
-        );
-        let key = if vm.floor.is_some() {
-            "floor"
-        } else {
-            "ceiling"
-        };
-        return Err(Fault::new(format!("{path}.{key}"), what));
-    }
-    Ok(())
+    vm.shortage.check_balloon(path, sum)
 }
 
 fn gcd(a: u64, b: u64) -> u64 {

@@ -1,13 +1,13 @@
-//! Other scenarios that are made of one: another policy, another size of the first tier.
+//! Variants of a scenario: another policy, another size of the first tier.
 
 use super::error::Fault;
 use super::{HostPolicy, Scenario, policy, quantity};
 
 impl Scenario {
-    /// The same with one policy of the host for every VM, and none in the guests.
+    /// This scenario with one policy of the host for every VM, and none in the guests.
     ///
     /// # Errors
-    /// If the policy is unknown, which says which there are, or needs what a VM is not.
+    /// If the policy is unknown (the message lists the known ones), or does not suit a VM.
     pub fn with_policy(&self, name: &str) -> Result<Self, Fault> {
         let scenario = self.under(&policy::by_name(name, "policy")?);
         let checked = scenario.check_baselines();
@@ -17,22 +17,22 @@ impl Scenario {
         Ok(scenario)
     }
 
-    /// The same with a policy as a scenario file has it: a name, or a table with a `base`.
+    /// This scenario with a policy as a scenario file has it: a name, or a table with a `base`.
     ///
     /// # Errors
-    /// If there is no such policy: says which.
+    /// If there is no such policy; the message says which.
     pub fn with_policy_text(&self, text: &str) -> Result<Self, String> {
         let policy = policy::by_text(text)?;
         Ok(self.under(&policy))
     }
 
-    /// The same with every VM `all-fast`.
+    /// This scenario with every VM `all-fast`.
     #[must_use]
     pub fn all_fast(&self) -> Self {
         self.under(&HostPolicy::AllFast)
     }
 
-    /// The same with every VM `all-slow`.
+    /// This scenario with every VM `all-slow`.
     #[must_use]
     pub fn all_slow(&self) -> Self {
         self.under(&HostPolicy::AllSlow)
@@ -47,7 +47,7 @@ impl Scenario {
         scenario
     }
 
-    /// The same with so much of the first tier for every VM, and as much memory in all.
+    /// This scenario with `fast` bytes of the first tier for every VM, and as much memory in all as before.
     ///
     /// # Errors
     /// If a VM has less, or the size does not suit the scenario.

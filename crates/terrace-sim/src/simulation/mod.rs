@@ -1,10 +1,13 @@
 //! A simulation: one scenario on one machine, step by step or to its end.
 //!
-//! Time goes on in quanta. In each, every vCPU runs in its turn under the memory latencies that the
-//! quantum before left; then management's processors work for as long; then the engine hears what was
-//! done and says what is next. The engine lives in the full-size machine's time: a simulation at scale
-//! 64 passes a second of it in a 64th of a second.
+//! Time advances in quanta. In each, every vCPU runs in its turn under the memory latencies that the quantum before
+//! left; then management's processors work for as long; then the engine is told what was done and decides what is
+//! next. The engine lives in the full-size machine's time: a simulation at scale 64 passes a second of it in a 64th
+//! of a second.
 
+mod clock;
+mod machine;
+mod recorder;
 pub mod result;
 mod setup;
 mod sizes;
@@ -18,37 +21,33 @@ use terrace_proto::log::Record;
 use terrace_proto::{Command, Event, PAGE_SIZE, Tick, TierId, TierMemory, VmId};
 
 use crate::host::management::Management;
-use crate::host::moves::{free_pages, position};
-use crate::host::oracle;
-use crate::host::travel::{self, Memory};
+use crate::host::moves::position;
+use crate::host::oracle::{self, Oracle};
 use crate::host::vm::Vm;
 use crate::host::{placer, provision};
-use crate::machine::costs::Costs;
-use crate::machine::memory_mode::MemoryMode;
-use crate::machine::tier::{Load, Traffic};
-use crate::machine::vcpu::Environment;
+use crate::machine::tier::Traffic;
 use crate::machine::{PS, TIERS};
 use crate::scenario::{HostPolicy, Scenario};
 use crate::words::load::Stop;
-use crate::words::number::{float, place};
+use crate::words::number::float;
 use crate::words::tier::Tier;
+use clock::Clock;
+use machine::Machine;
+use recorder::Recorder;
 use result::{Overhead, Provisioned, RunResult, VmResult};
-use timeline::{Sample, Timeline};
-
-/// Length of a quantum, ps: 10 µs.
-pub const QUANTUM: u64 = 10_000 * PS;
+use timeline::Timeline;
 
 /// Time between reports of free memory to the engine, ns of the full-size machine.
 const MEMORY_EVERY: u64 = 1_000_000_000;
 
-/// How a scenario is run.
+/// The options of a run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Options {
     /// Time between samples of the timeline: ns of the full-size machine; 0: no timeline is kept.
     pub sample_every_ns: u64,
-    /// Cells of memory per sample's heat; 0: none.
+    /// Number of cells of memory in each sample's heat; 0: no heat is kept.
     pub heat_cells: usize,
-    /// Quanta in the time of one: 1, or 2 to see what a shorter quantum changes.
+    /// Divisor of a quantum: 1, or 2 to see the effect of a shorter quantum.
     pub quantum_divisor: Option<u64>,
 }
 
@@ -60,62 +59,41 @@ pub struct RunError(pub String);
 /// A finished run.
 #[derive(Clone, Debug)]
 pub struct Output {
-    /// What it says.
+    /// The run's result.
     pub result: RunResult,
-    /// How it went.
+    /// The run over time.
     pub timeline: Timeline,
 }
 
 /// A simulation under way.
 pub struct Simulation {
     scenario: Scenario,
-    options: Options,
-    costs: Costs,
+    clock: Clock,
+    machine: Machine,
     vms: Vec<Vm>,
-    /// The engine, and what went into it and came out since that was taken last, if it is recorded.
+    /// The engine and, if it is recorded, the log of its events and actions since the log was last taken.
     session: Session<Option<Vec<(Tick, Record)>>>,
-    loads: Vec<Load>,
-    /// 4 KiB pages per tier, as simulated.
-    capacity: [u64; TIERS],
     management: Management,
-    /// The machine's DRAM cache, under memory mode.
-    memory_mode: Option<Box<MemoryMode>>,
-    timeline: Timeline,
-    /// Time, ps as simulated.
-    now: u64,
-    quantum: u64,
+    recorder: Recorder,
+    /// The time of the next report of free memory to the engine, ns of the full-size machine.
     memory_at: u64,
-    sample_at: u64,
-    /// When it was sampled last, ns of the full-size machine.
-    sampled_at: u64,
-    /// Rounds that each VM had ended when it was looked at last.
+    /// Number of rounds that each VM had ended at the last look.
     rounds: Vec<u64>,
-    /// Most bytes of state seen: the engine's, and all.
+    /// Most bytes of state seen: of the engine, and in all.
     state: (u64, u64),
-    /// What each VM had at the last sample.
-    sampled: Vec<Sampled>,
-}
-
-/// A VM's counts at a sample.
-#[derive(Clone, Copy, Debug, Default)]
-struct Sampled {
-    accesses: u64,
-    fast: u64,
-    promoted: u64,
-    demoted: u64,
 }
 
 impl Simulation {
     /// Sets the machine up; no time passes.
     ///
     /// # Errors
-    /// Where something does not fit, or a file cannot be read.
+    /// If something does not fit, or a file cannot be read.
     pub fn new(scenario: &Scenario, options: Options) -> Result<Self, RunError> {
         Self::start(scenario, options, false)
     }
 
-    /// The same for [`Simulation::take_log`]: every page is re-armed in every window, and all that goes
-    /// into the engine and comes out is kept until it is taken.
+    /// Sets the machine up for [`Simulation::take_log`]: every page is re-armed in every window, and all events and
+    /// actions of the engine are kept until they are taken.
     ///
     /// # Errors
     /// As [`Simulation::new`].
@@ -131,26 +109,26 @@ impl Simulation {
         Ok(simulation)
     }
 
-    /// What went into the engine and came out since the last call.
+    /// Takes the events and actions of the engine since the last call.
     pub fn take_log(&mut self) -> Vec<(Tick, Record)> {
         let log = self.session.log_mut().as_mut();
         log.map(std::mem::take).unwrap_or_default()
     }
 
-    /// The engine hears an event.
+    /// Tells the engine an event, and starts the actions that it decides.
     fn hear(&mut self, event: Event) {
         for action in self.session.hear(self.now(), event) {
             if let Some(came) = self.act_on_sizes(&action) {
                 self.hear(came);
                 continue;
             }
-            let batch = self.costs.move_batch;
+            let batch = self.machine.costs().move_batch;
             self.management.take(action, &self.vms, batch);
         }
     }
 
-    /// Goes on until that time (ns of the full-size machine since the start) or the end of all loads;
-    /// says whether some load still runs.
+    /// Runs until a time (ns of the full-size machine since the start) or the end of all loads; returns whether some
+    /// load still runs.
     pub fn advance(&mut self, until_ns: u64) -> bool {
         while self.now().0 < until_ns && self.vms.iter().any(|vm| vm.ended().is_none()) {
             self.quantum();
@@ -159,94 +137,33 @@ impl Simulation {
     }
 
     fn quantum(&mut self) {
-        self.wish_sizes();
-        let end = self.now + self.quantum;
-        let env = self.environment(end);
-        let mut free = free_pages(&self.capacity, &self.vms);
+        self.request_sizes();
+        let (end, quantum) = (self.clock.end(), self.clock.quantum());
+        let env = self.machine.environment(end, self.now().0);
+        let mut free = self.machine.free(&self.vms);
         let before: u64 = self.vms.iter().map(|vm| vm.space.counts.accesses()).sum();
         for (number, vm) in self.vms.iter_mut().enumerate() {
-            oracle::place_window(vm, self.now, env.now_ns);
-            if let Some(cache) = &mut self.memory_mode {
-                cache.serve(number);
-            }
-            vm.space.memory_mode = self.memory_mode.take();
-            vm.run_within(&mut free, &env);
-            self.memory_mode = vm.space.memory_mode.take();
+            oracle::place_window(vm, self.clock.ps(), env.now_ns);
+            self.machine.run(number, vm, &mut free, &env);
         }
-        free = free_pages(&self.capacity, &self.vms);
+        free = self.machine.free(&self.vms);
         let mut traffic = [Traffic::default(); TIERS];
-        let mut memory = Memory {
-            loads: &self.loads,
-            traffic: &mut traffic,
-            free: &mut free,
-            costs: &self.costs,
-        };
+        let mut memory = self.machine.memory(&mut traffic, &mut free);
         let events = self
             .management
-            .pass(end, self.quantum, &mut self.vms, &mut memory);
+            .pass(end, quantum, &mut self.vms, &mut memory);
         for vm in &mut self.vms {
-            provision::pass(vm, &mut memory, &env, self.quantum);
-            placer::pass(vm, &mut memory, &env, self.quantum);
+            provision::pass(vm, &mut memory, &env, quantum);
+            placer::pass(vm, &mut memory, &env, quantum);
         }
         let after: u64 = self.vms.iter().map(|vm| vm.space.counts.accesses()).sum();
-        self.load(traffic, after - before);
-        self.now = end;
+        self.machine
+            .load(quantum, traffic, &mut self.vms, after - before);
+        self.clock.advance();
         self.balloons();
         self.tell_engine(events);
-        self.sample();
-    }
-
-    fn environment(&self, end: u64) -> Environment {
-        let mut env = Environment {
-            costs: self.costs,
-            read_ps: [0; TIERS],
-            write_ps: [0; TIERS],
-            line: [crate::words::access::LINE; TIERS],
-            last_tier: u8::try_from(self.loads.len() - 1).unwrap_or(0),
-            end_ps: end,
-            now_ns: self.now().0,
-            copy_ps: self.copy_ps(),
-        };
-        for (i, (load, tier)) in self
-            .loads
-            .iter()
-            .zip(&self.scenario.machine.tiers)
-            .enumerate()
-        {
-            env.read_ps[i] = load.read_ps();
-            env.write_ps[i] = load.write_ps();
-            env.line[i] = tier.line;
-        }
-        env
-    }
-
-    fn copy_ps(&self) -> [[u64; TIERS]; TIERS] {
-        let tiers = self.loads.len();
-        let mut all = [[0; TIERS]; TIERS];
-        for (from, row) in (0_u8..).zip(all.iter_mut().take(tiers)) {
-            for (to, ps) in (0_u8..).zip(row.iter_mut().take(tiers)) {
-                *ps = travel::page_copy_ps(&self.loads, &self.costs, from, TierId(to));
-            }
-        }
-        all
-    }
-
-    /// The tiers see what went over them.
-    fn load(&mut self, mut traffic: [Traffic; TIERS], accesses: u64) {
-        let mut running = 0;
-        for vm in &mut self.vms {
-            running += vm.vcpus.iter().filter(|v| v.ended.is_none()).count() as u64;
-            for (sum, of_vm) in traffic.iter_mut().zip(&mut vm.space.traffic) {
-                let of_vm = std::mem::take(of_vm);
-                sum.read += of_vm.read;
-                sum.written += of_vm.written;
-            }
-        }
-        let ns = float(self.quantum) / float(PS);
-        let access_ns = ns * float(running.max(1)) / float(accesses.max(1));
-        for (load, traffic) in self.loads.iter_mut().zip(traffic) {
-            load.pass(ns, traffic, access_ns.min(ns));
-        }
+        let (now, scale) = (self.now().0, self.scenario.machine.scale);
+        self.recorder.pass(now, scale, &mut self.vms);
     }
 
     fn balloons(&mut self) {
@@ -258,13 +175,13 @@ impl Simulation {
                 if let Some(reclaim) = &mut vm.answers.reclaim {
                     // What the guest cannot give stays with it: the result's bytes show it.
                     let _ = reclaim.balloon(&mut vm.space, step.bytes / scale / PAGE_SIZE);
-                    vm.shoot_down(&self.costs);
+                    vm.shoot_down(self.machine.costs());
                 }
             }
         }
     }
 
-    /// The engine hears events, and is asked what to do.
+    /// Tells the engine events, and its timer if that is due.
     fn tell_engine(&mut self, events: Vec<Event>) {
         let now = self.now();
         let managed = self.vms.iter().any(|vm| vm.stages.is_some());
@@ -290,10 +207,10 @@ impl Simulation {
     }
 
     fn free_memory(&self) -> Vec<TierMemory> {
-        let free = free_pages(&self.capacity, &self.vms);
+        let free = self.machine.free(&self.vms);
         (0_u8..)
-            .zip(self.capacity.iter().zip(free))
-            .take(self.loads.len())
+            .zip(self.machine.capacity().iter().zip(free))
+            .take(self.machine.tiers())
             .map(|(tier, (total, free))| TierMemory {
                 tier: TierId(tier),
                 total_bytes: total * PAGE_SIZE,
@@ -302,7 +219,7 @@ impl Simulation {
             .collect()
     }
 
-    /// A round that ended was ranked: that took its time.
+    /// Charges the time of ranking for each round that ended.
     fn count_rounds(&mut self) {
         for (vm, seen) in self.vms.iter().zip(&mut self.rounds) {
             let Some(round) = self.session.engine().last_round(vm.id) else {
@@ -310,7 +227,7 @@ impl Simulation {
             };
             if round.number > *seen {
                 *seen = round.number;
-                let ps = round.known_pages * self.costs.classify_page;
+                let ps = round.known_pages * self.machine.costs().classify_page;
                 self.management.rank(vm.id, ps);
             }
         }
@@ -319,18 +236,17 @@ impl Simulation {
     fn count_state(&mut self) {
         let engine = self.engine().heap_bytes() as u64;
         let vms: u64 = self.vms.iter().map(Vm::heap_bytes).sum();
-        let cache = self.memory_mode.as_ref().map_or(0, |m| m.heap_bytes());
-        let all = engine + vms + self.management.heap_bytes() + cache;
+        let all = engine + vms + self.management.heap_bytes() + self.machine.heap_bytes();
         self.state = (self.state.0.max(engine), self.state.1.max(all));
     }
 
     /// Time of the full-size machine since the start, as the engine sees it.
     #[must_use]
     pub fn now(&self) -> Tick {
-        Tick(self.now / PS * self.scenario.machine.scale)
+        self.clock.now()
     }
 
-    /// How much of the longest load is done, 0 to 1.
+    /// Share of the longest load that is done, 0 to 1.
     #[must_use]
     pub fn progress(&self) -> f64 {
         let done = |(vm, spec): (&Vm, &crate::scenario::Vm)| match spec.stop {
@@ -346,18 +262,18 @@ impl Simulation {
         all.fold(1.0, f64::min).clamp(0.0, 1.0)
     }
 
-    /// The engine: the VMs that it manages have the numbers of the scenario's order, from 1.
+    /// The engine, to which the VMs have the numbers of the scenario's order, from 1.
     #[must_use]
     pub fn engine(&self) -> &Engine {
         self.session.engine()
     }
 
-    /// Passes an operator's wish to the engine.
+    /// Passes an operator's command to the engine.
     pub fn command(&mut self, command: Command) {
         self.hear(Event::Command(command));
     }
 
-    /// The guest's page tables of a VM go to the first tier, at once and for free: the policy moves what
+    /// Puts a VM's guest page tables into the first tier, at once and for free: the policy moves the pages that
     /// programs map, and tables are a 512th of that.
     pub fn tables_to_first_tier(&mut self, vm: VmId) {
         if let Some(vm) = self.vms.get_mut(position(vm)) {
@@ -367,8 +283,7 @@ impl Simulation {
         }
     }
 
-    /// A VM's exits so far without those by which the host flushes translations; of the full-size
-    /// machine.
+    /// Number of a VM's exits so far without those by which the host flushes translations; of the full-size machine.
     #[must_use]
     pub fn exits_without_flushes(&self, vm: VmId) -> u64 {
         let counts = self.vms.get(position(vm)).map(|vm| vm.space.counts);
@@ -377,62 +292,17 @@ impl Simulation {
         })
     }
 
-    /// A VM's data accesses so far, and those that the first tier served; as simulated.
+    /// Number of a VM's data accesses so far, and of those that the first tier served; as simulated.
     #[must_use]
     pub fn accesses(&self, vm: VmId) -> (u64, u64) {
         let counts = self.vms.get(position(vm)).map(|vm| vm.space.counts);
         counts.map_or((0, 0), |c| (c.accesses(), c.reads[0] + c.writes[0]))
     }
 
-    /// How it went so far.
+    /// The run over time so far.
     #[must_use]
     pub fn timeline(&self) -> &Timeline {
-        &self.timeline
-    }
-
-    fn sample(&mut self) {
-        let every = self.options.sample_every_ns;
-        let now = self.now();
-        if every == 0 || now.0 < self.sample_at {
-            return;
-        }
-        self.sample_at += every;
-        // Quanta seldom end where a sample is due.
-        let stretch_ns = now.0 - std::mem::replace(&mut self.sampled_at, now.0);
-        let scale = self.scenario.machine.scale;
-        let tiers = self.loads.len();
-        for (i, vm) in self.vms.iter_mut().enumerate() {
-            let counts = &vm.space.counts;
-            let seen = Sampled {
-                accesses: counts.accesses(),
-                fast: counts.reads[0] + counts.writes[0],
-                promoted: vm.promoted,
-                demoted: vm.demoted,
-            };
-            let old = std::mem::replace(&mut self.sampled[i], seen);
-            let accesses = seen.accesses - old.accesses;
-            let ratio = if accesses == 0 {
-                1.0
-            } else {
-                float(seen.fast - old.fast) / float(accesses)
-            };
-            let held = vm.held_pages();
-            let cells = &mut vm.space.heat.cells;
-            self.timeline.vms[i].samples.push(Sample {
-                at_s: float(now.0) / 1e9,
-                ops_per_s: float(accesses * scale) * 1e9 / float(stretch_ns),
-                fast_hit_ratio: ratio,
-                promoted_pages: (seen.promoted - old.promoted) * scale,
-                demoted_pages: (seen.demoted - old.demoted) * scale,
-                tier_bytes: held
-                    .iter()
-                    .take(tiers)
-                    .map(|p| p * PAGE_SIZE * scale)
-                    .collect(),
-                heat: cells.clone(),
-            });
-            cells.fill(0);
-        }
+        self.recorder.timeline()
     }
 
     /// The result so far; `slowdown_vs_all_fast`, `wall_s` and `accesses_per_wall_s` are the caller's.
@@ -471,13 +341,13 @@ impl Simulation {
     fn vm_result(&self, vm: &Vm, spec: &crate::scenario::Vm) -> VmResult {
         let scale = self.scenario.machine.scale;
         let seconds = |ps: u64| float(ps * scale) / float(PS) / 1e9;
-        let runtime_s = seconds(vm.ended().unwrap_or(self.now));
+        let runtime_s = seconds(vm.ended().unwrap_or(self.clock.ps()));
         let counts = &vm.space.counts;
-        let mut times = vm.vcpus[0].times.clone();
+        let mut times = vm.vcpus[0].progress().times().clone();
         vm.vcpus[1..]
             .iter()
-            .for_each(|vcpu| times.merge(&vcpu.times));
-        let tiers = 0..self.loads.len();
+            .for_each(|vcpu| times.merge(vcpu.progress().times()));
+        let tiers = 0..self.machine.tiers();
         let mean: Vec<u64> = tiers
             .clone()
             .map(|tier| crate::words::number::whole(vm.mean_bytes(tier)) * scale)
@@ -486,7 +356,7 @@ impl Simulation {
         let end: Vec<u64> = tiers.map(|tier| held[tier] * PAGE_SIZE * scale).collect();
         let rounds = match &spec.policy {
             HostPolicy::Engine(..) => self.rounds[position(vm.id)],
-            HostPolicy::Oracle => vm.windows,
+            HostPolicy::Oracle => vm.oracle.as_ref().map_or(0, Oracle::windows),
             _ => vm.answers.rounds(),
         };
         VmResult {
@@ -499,7 +369,7 @@ impl Simulation {
             p50_ns: times.quantile_ns(0.5),
             p99_ns: times.quantile_ns(0.99),
             slowdown_vs_all_fast: None,
-            max_slowdown: spec.max_slowdown,
+            max_slowdown: spec.claim.max_slowdown,
             cost: cost(&paid(&mean, spec), &self.scenario.machine.tiers),
             performance_per_cost: None,
             fast_hit_ratio: counts.fast_hit_ratio(),
@@ -513,20 +383,20 @@ impl Simulation {
             fast_bytes_end: end[0],
             tier_bytes_mean: mean,
             tier_bytes_end: end,
-            promoted_pages: vm.promoted * scale,
-            demoted_pages: vm.demoted * scale,
+            promoted_pages: vm.account.promoted() * scale,
+            demoted_pages: vm.account.demoted() * scale,
             vm_exits: (counts.exits - counts.scan_exits) * scale + counts.scan_exits,
             major_faults: counts.major_faults * scale,
             overhead_s: Overhead {
-                track: seconds(vm.spent.track),
-                classify: seconds(vm.spent.classify),
-                migrate: seconds(vm.spent.migrate),
+                track: seconds(vm.account.spent.track),
+                classify: seconds(vm.account.spent.classify),
+                migrate: seconds(vm.account.spent.migrate),
             },
             provision: vm.provision.as_deref().map(Provisioned::of),
         }
     }
 
-    /// Name of a VM.
+    /// The name of a VM.
     #[must_use]
     pub fn vm_name(&self, vm: VmId) -> Option<&str> {
         let spec = self.scenario.vms.get(position(vm))?;
@@ -536,14 +406,12 @@ impl Simulation {
     /// Utilization of a tier's bandwidth now, 0 to 1.
     #[must_use]
     pub fn utilization(&self, tier: TierId) -> f64 {
-        self.loads
-            .get(place(u64::from(tier.0)))
-            .map_or(0.0, Load::utilization)
+        self.machine.utilization(tier)
     }
 }
 
-/// What a VM pays for, bytes per tier: what it holds. Under memory-mode also its size of the first tier,
-/// which holds nothing but must be there.
+/// The memory that a VM pays for, bytes per tier: the memory that it holds. Under memory-mode also its size of the
+/// first tier, which holds nothing but must be there.
 fn paid(held: &[u64], spec: &crate::scenario::Vm) -> Vec<u64> {
     let mut paid = held.to_vec();
     if matches!(spec.policy, HostPolicy::MemoryMode(_)) {
@@ -552,7 +420,7 @@ fn paid(held: &[u64], spec: &crate::scenario::Vm) -> Vec<u64> {
     paid
 }
 
-/// GiB paid for per tier times the tier's price; none where such a tier has none.
+/// The cost of memory: GiB paid for per tier times the tier's price; `None` if such a tier has no price.
 fn cost(paid: &[u64], tiers: &[Tier]) -> Option<f64> {
     let paid = paid.iter().zip(tiers).filter(|(bytes, _)| **bytes > 0);
     let parts =
@@ -560,8 +428,8 @@ fn cost(paid: &[u64], tiers: &[Tier]) -> Option<f64> {
     parts.sum()
 }
 
-/// HMvisor's `DRAM_utility`: the first tier's part of the write traffic over its part of the memory; 1
-/// where nothing was written, or nothing is held.
+/// HMvisor's `DRAM_utility`: the first tier's part of the write traffic over its part of the memory; 1 if nothing was
+/// written, or nothing is held.
 fn utility(written: &[u64; TIERS], mean: &[u64]) -> f64 {
     let all: u64 = written.iter().sum();
     let held: u64 = mean.iter().sum();

@@ -1,7 +1,7 @@
-//! What a run says: the keys of its JSON.
+//! The result of a run: the keys of its JSON.
 //!
-//! All times, bytes, pages, exits and faults are of the full-size machine; `accesses` and
-//! `accesses_per_wall_s` alone are those really simulated.
+//! All times, bytes, pages, exits and faults are of the full-size machine; only `accesses` and `accesses_per_wall_s`
+//! are those really simulated.
 
 use serde::Serialize;
 use terrace_proto::PAGE_SIZE;
@@ -10,12 +10,12 @@ use crate::host::provision;
 use crate::machine::{PS, TIERS};
 use crate::words::number::float;
 
-/// A finished run.
+/// The result of a finished run.
 #[derive(Clone, Debug, PartialEq, Default, Serialize)]
 pub struct RunResult {
     /// The scenario's name: its file's, without folder and ending.
     pub scenario: String,
-    /// The policy as it was asked for; the first VM's, or `mixed` where VMs differ.
+    /// The policy as it was asked for; the first VM's, or `mixed` if VMs differ.
     pub policy: String,
     /// Seed of all random streams.
     pub seed: u64,
@@ -23,58 +23,58 @@ pub struct RunResult {
     pub scale: u64,
     /// Time of the full-size machine, s.
     pub simulated_s: f64,
-    /// Time that the run took here, s; the reference run is not in it.
+    /// Time that the run took on the simulator's machine, s; the reference run is not in it.
     pub wall_s: f64,
-    /// Accesses simulated.
+    /// Number of simulated accesses.
     pub accesses: u64,
-    /// Accesses simulated per second here.
+    /// Simulated accesses per second of `wall_s`.
     pub accesses_per_wall_s: f64,
     /// Bytes of the engine's state per simulated 4 KiB page.
     pub state_bytes_per_page: f64,
     /// Bytes of simulator and engine per simulated 4 KiB page.
     pub sim_state_bytes_per_page: f64,
-    /// Where a sweep stands, in a sweep.
+    /// The position in a sweep, if the run is part of one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub sweep: Option<Sweep>,
-    /// VM by VM, in the scenario's order.
+    /// The results of the VMs, in the scenario's order.
     pub vms: Vec<VmResult>,
 }
 
 /// One value of a sweep.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Sweep {
-    /// What is swept: `fast`.
+    /// The key that is swept: `fast`.
     pub key: String,
-    /// Its value, bytes.
+    /// The key's value, bytes.
     pub bytes: u64,
 }
 
-/// One VM's part.
+/// The result of one VM.
 #[derive(Clone, Debug, PartialEq, Default, Serialize)]
 pub struct VmResult {
-    /// Its name.
+    /// The VM's name.
     pub name: String,
-    /// The host's policy.
+    /// The name of the host's policy.
     pub policy: String,
-    /// The guest's, if any.
+    /// The name of the guest's policy, if it has one.
     pub guest_policy: Option<String>,
-    /// Rounds that the policy ended; figures of fewer than 3 say little.
+    /// Number of rounds that the policy ended; figures of fewer than 3 say little.
     pub rounds: u64,
-    /// Until its load ended, s.
+    /// Time until the VM's load ended, s.
     pub runtime_s: f64,
-    /// Memory accesses per second of its run time.
+    /// Memory accesses per second of `runtime_s`.
     pub ops_per_s: f64,
     /// Median time of one operation, ns.
     pub p50_ns: f64,
-    /// 99th percentile of the same, ns.
+    /// 99th percentile of the time of one operation, ns.
     pub p99_ns: f64,
     /// Run time over that of the same scenario with every VM `all-fast`.
     pub slowdown_vs_all_fast: Option<f64>,
-    /// The slowdown that the scenario accepts for it, where it says one.
+    /// The slowdown that the scenario accepts for the VM, if it sets one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_slowdown: Option<f64>,
-    /// GiB held per tier, mean over time, times the tier's price, under memory-mode with the VM's size of the
-    /// first tier besides; none where it holds memory without a price.
+    /// Cost of the VM's memory: GiB held per tier, mean over time, times the tier's price, under memory-mode with the
+    /// VM's size of the first tier besides; `None` if it holds memory without a price.
     pub cost: Option<f64>,
     /// Performance over that of `all-fast`, divided by cost over that of `all-fast`.
     pub performance_per_cost: Option<f64>,
@@ -82,41 +82,41 @@ pub struct VmResult {
     pub fast_hit_ratio: f64,
     /// Share of the writes that the first tier serves.
     pub fast_write_ratio: f64,
-    /// HMvisor's formula: see docs/simulator.md.
+    /// HMvisor's `DRAM_utility`: see docs/simulator.md.
     pub dram_utility: f64,
-    /// Mean over time of what the VM holds per tier, bytes.
+    /// Bytes that the VM holds per tier, mean over time.
     pub tier_bytes_mean: Vec<u64>,
-    /// The same at the end.
+    /// Bytes that the VM holds per tier at the end.
     pub tier_bytes_end: Vec<u64>,
-    /// What its program wrote to each tier's medium, bytes; what moves wrote is not in it.
+    /// Bytes that the VM's program wrote to each tier's medium; bytes that moves wrote are not counted.
     pub tier_written_bytes: Vec<u64>,
-    /// First of `tier_bytes_mean`.
+    /// First entry of `tier_bytes_mean`.
     pub fast_bytes_mean: u64,
-    /// First of `tier_bytes_end`.
+    /// First entry of `tier_bytes_end`.
     pub fast_bytes_end: u64,
     /// 4 KiB pages moved to a faster tier.
     pub promoted_pages: u64,
     /// 4 KiB pages moved to a slower tier.
     pub demoted_pages: u64,
-    /// Exits of its vCPUs to the host.
+    /// Exits of the VM's vCPUs to the host.
     pub vm_exits: u64,
     /// Faults that waited for the swap device.
     pub major_faults: u64,
     /// CPU time of management for this VM.
     pub overhead_s: Overhead,
-    /// How its tiers got their sizes, where a device gave them.
+    /// The work of the device that sized the VM's tiers, if one did.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub provision: Option<Provisioned>,
 }
 
-/// What a device gave a VM.
+/// A device's work for a VM.
 #[derive(Clone, Debug, PartialEq, Default, Serialize)]
 pub struct Provisioned {
     /// The device's name.
     pub by: String,
-    /// What the VM was to have per tier at the end, bytes.
+    /// The VM's target sizes per tier at the end, bytes.
     pub wanted_bytes: Vec<u64>,
-    /// What its nodes had at the end, bytes.
+    /// The sizes of the VM's nodes at the end, bytes.
     pub given_bytes: Vec<u64>,
     /// Time that guest and device took to resize, s.
     pub resize_s: f64,
@@ -126,7 +126,7 @@ pub struct Provisioned {
 }
 
 impl Provisioned {
-    /// What a device gave its VM, and what that took.
+    /// The result of a device's work, and its cost.
     pub(super) fn of(device: &provision::Provisioned) -> Self {
         let scale = device.scale();
         let bytes = |pages: [u64; TIERS]| {
@@ -147,22 +147,22 @@ impl Provisioned {
     }
 }
 
-/// A resize that was refused.
+/// A request for sizes that was refused.
 #[derive(Clone, Debug, PartialEq, Default, Serialize)]
 pub struct Refused {
-    /// When it was wanted, s.
+    /// The time of the request, s.
     pub at_s: f64,
-    /// Why it was refused.
+    /// The reason of the refusal, a sentence for people.
     pub why: String,
 }
 
 /// CPU time of management by stage, s.
 #[derive(Clone, Copy, Debug, PartialEq, Default, Serialize)]
 pub struct Overhead {
-    /// Finding out what was touched.
+    /// Time of finding out which pages were touched.
     pub track: f64,
-    /// Ranking and choosing.
+    /// Time of ranking and choosing pages.
     pub classify: f64,
-    /// Moving.
+    /// Time of moving pages.
     pub migrate: f64,
 }

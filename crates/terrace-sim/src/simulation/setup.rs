@@ -1,6 +1,6 @@
-//! Setting a simulation up: the scenario at its scale, the machine, the engine and its VMs.
+//! Setup of a simulation: the scenario at its scale, the machine, the engine and its VMs.
 //!
-//! What a scenario says is proved by it ([`crate::scenario`]). What is left to fail here is what only setting up shows: a
+//! The scenario itself is proved already ([`crate::scenario`]). Only errors that setup alone can show are left: a
 //! file of the load, the engine's own rules, sizes that are refused.
 
 use terrace_core::policy::{Move, Observe, Policy};
@@ -11,25 +11,29 @@ use terrace_proto::{
     Command, Event, Gfn, PAGE_SIZE, PAGES_PER_HUGE, PageSize, RamRange, TierLimit, VmId, VmSpec,
 };
 
+use super::clock::Clock;
+use super::machine::Machine;
+use super::recorder::Recorder;
 use super::timeline::{Timeline, VmTimeline};
-use super::{Options, QUANTUM, RunError, Sampled, Simulation, sizes};
+use super::{Options, RunError, Simulation, sizes};
 use crate::guest::reclaim::Reclaim;
+use crate::host::account::Account;
 use crate::host::management::Management;
 use crate::host::oracle::Oracle;
 use crate::host::placer::Answers;
 use crate::host::provision::Provisioned;
+use crate::host::schedule::{Begins, Schedule};
 use crate::host::start::{self, Deal, Start};
-use crate::host::vm::{Begins, Spent, Vm};
+use crate::host::vm::Vm;
 use crate::machine::costs::Costs;
 use crate::machine::lines::Lines;
 use crate::machine::memory_mode::{Frames, MemoryMode};
 use crate::machine::second_stage::SecondStage;
 use crate::machine::space::{Heat, Space};
 use crate::machine::tables::Guest;
-use crate::machine::tier::Load;
 use crate::machine::vcpu::Vcpu;
 use crate::machine::{PS, TIERS};
-use crate::mechanisms::home::Home;
+use crate::mechanisms::attached::Attached;
 use crate::mechanisms::{self, Name};
 use crate::scenario::{self, HostPolicy, Scenario};
 use crate::words::access::Access;
@@ -38,15 +42,15 @@ use crate::words::number::{float, place, whole};
 use crate::words::side::Side;
 use crate::words::tier::Tier;
 
-/// Free memory of a tier beyond what VMs are sized for: what a kernel keeps between its watermarks. In
-/// the first tier the engine leaves it alone, so that no policy has more of it than another.
+/// Free memory of a tier beyond the sizes of its VMs, as a share: the memory that a kernel keeps between its
+/// watermarks. In the first tier the engine leaves it alone, so that no policy has more of it than another.
 const HEADROOM: f64 = 0.01;
 
 /// Least headroom of the first tier, in pages of the VMs' largest size.
 const LEAST_HEADROOM: u64 = 2;
 
-/// Least headroom of slower tiers, 4 KiB pages: exchanges begin with what it holds, and must not come
-/// in smaller steps the larger the scale is.
+/// Least headroom of slower tiers, 4 KiB pages: exchanges begin with the pages that it holds, and must not come in
+/// smaller steps the larger the scale is.
 const LEAST_SLOW_HEADROOM: u64 = 4 * PAGES_PER_HUGE;
 
 /// Sets a simulation up.
@@ -72,26 +76,20 @@ pub(super) fn simulation(
         capacity[at] = (tier.bytes / scale + headroom(scenario, at)) / PAGE_SIZE;
     }
     let cpus = place(u64::from(scenario.machine.management_cpus));
+    let costs = Costs {
+        move_batch: place(u64::from(scenario.machine.migrate_batch)),
+        ..Costs::default()
+    };
+    let cache = memory_mode(scenario, &vms, &capacity)?;
     let mut simulation = Simulation {
-        options,
-        costs: Costs {
-            move_batch: place(u64::from(scenario.machine.migrate_batch)),
-            ..Costs::default()
-        },
+        clock: Clock::new(options.quantum_divisor.unwrap_or(1), scale),
+        machine: Machine::new(costs, &scenario.machine.tiers, capacity, cache),
         session,
-        loads: scenario.machine.tiers.iter().map(Load::new).collect(),
-        capacity,
         management: Management::new(cpus, scale),
-        memory_mode: memory_mode(scenario, &vms, &capacity)?,
-        timeline: timeline(scenario, &vms),
-        now: 0,
-        quantum: QUANTUM / options.quantum_divisor.unwrap_or(1).max(1),
+        recorder: Recorder::new(timeline(scenario, &vms), options.sample_every_ns),
         memory_at: 0,
-        sample_at: options.sample_every_ns,
-        sampled_at: 0,
         rounds: vec![0; vms.len()],
         state: (0, 0),
-        sampled: vec![Sampled::default(); vms.len()],
         vms,
         scenario: scenario.clone(),
     };
@@ -128,11 +126,11 @@ fn memory_mode(
     }
 }
 
-/// Free bytes of a tier beside what VMs are sized for, as simulated.
+/// Free bytes of a tier beyond the sizes of its VMs, as simulated.
 fn headroom(scenario: &Scenario, at: usize) -> u64 {
     let tier = &scenario.machine.tiers[at];
     let least = if at == 0 {
-        let largest = scenario.vms.iter().map(|vm| vm.host_page.bytes()).max();
+        let largest = scenario.vms.iter().map(|vm| vm.pages.host.bytes()).max();
         LEAST_HEADROOM * largest.unwrap_or(PAGE_SIZE)
     } else {
         LEAST_SLOW_HEADROOM * PAGE_SIZE
@@ -159,7 +157,8 @@ fn timeline(scenario: &Scenario, vms: &[Vm]) -> Timeline {
     }
 }
 
-/// The engine lives in the full-size machine's time; what it counts in bytes is divided by the scale.
+/// The engine's configuration. The engine lives in the full-size machine's time, but its numbers of bytes are divided
+/// by the scale.
 fn engine_config(scenario: &Scenario) -> EngineConfig {
     let scale = scenario.machine.scale;
     let given = scenario.engine.clone();
@@ -235,7 +234,8 @@ fn vm(
     let config = session.engine().config();
     let (stages, window_ms) = (policy(spec, config), config.window_ms);
     let mut space = space(scenario, spec, options)?;
-    space.pml = stages.is_some_and(|s| s.observe == Observe::PmlLog || s.moves == Move::PmlCopy);
+    let logs = stages.is_some_and(|s| s.observe == Observe::PmlLog || s.moves == Move::PmlCopy);
+    space.pml.switch(logs);
     let mut fit = fit(spec, scale);
     let (provision, begins) = provision(spec, id, scale, &mut space, session)?;
     if let Some(device) = &provision {
@@ -247,8 +247,8 @@ fn vm(
         if spec.splits() {
             space.second = space.second.splittable(side == Side::Host);
         }
-        let home = home(&mut space, scenario, spec, name, side, provision.as_deref());
-        answers.placer = Some(Box::new(home));
+        let attached = attach(&mut space, scenario, spec, name, side, provision.as_deref());
+        answers.placer = Some(Box::new(attached));
     }
     let window_ps = window_ms * 1_000_000 / scale * PS;
     let oracle = (spec.policy == HostPolicy::Oracle).then(|| {
@@ -258,27 +258,22 @@ fn vm(
     let mut scanner = Scanner::new(space.guest.frames());
     // Simulated guests are of a kernel that keeps D's copy in bit 58.
     scanner.tell_writes(true);
+    let duration = match spec.stop {
+        Stop::Duration(ns) => Some((ns / scale).max(1) * PS),
+        Stop::Ops(_) | Stop::Trace => None,
+    };
     Ok(Vm {
         id,
         vcpus: vcpus(scenario, spec, &space, begins.ps)?,
-        begins,
         provision,
         space,
         answers,
         scanner,
         stages,
         oracle,
-        stop: match spec.stop {
-            Stop::Duration(ns) => Some(begins.ps + (ns / scale).max(1) * PS),
-            Stop::Ops(_) | Stop::Trace => None,
-        },
-        spent: Spent::default(),
-        promoted: 0,
-        demoted: 0,
-        windows: 0,
-        balloon: spec.balloon.clone(),
-        held_sum: [0; TIERS],
-        quanta: 0,
+        schedule: Schedule::new(begins, duration),
+        account: Account::default(),
+        balloon: spec.shortage.balloon.clone(),
         endless: match spec.policy {
             HostPolicy::AllFast => Some(0),
             HostPolicy::AllSlow => Some(start::last(&fit)),
@@ -287,7 +282,7 @@ fn vm(
     })
 }
 
-/// How a VM's pages are dealt to the tiers at first.
+/// The way in which a VM's pages are dealt to the tiers at first.
 fn deal(spec: &scenario::Vm) -> Deal {
     match spec.policy {
         HostPolicy::AllFast => Deal::First,
@@ -300,12 +295,17 @@ fn deal(spec: &scenario::Vm) -> Deal {
     }
 }
 
-/// Who answers a VM's faults, but for a mechanism: its guest's kernel, if it lacks memory.
+/// The sources of answers to a VM's faults, but for a mechanism: the guest's kernel, if it lacks memory.
 fn answers(scenario: &Scenario, spec: &scenario::Vm, space: &Space) -> Answers {
     let scale = scenario.machine.scale;
     let (pages, ram) = (space.guest.pages(), ram(spec, scale));
-    let short = pages > ram || !spec.balloon.is_empty();
-    let reclaim = || Reclaim::new(ram.saturating_sub(pages), spec.swap / scale / PAGE_SIZE);
+    let short = pages > ram || !spec.shortage.balloon.is_empty();
+    let reclaim = || {
+        Reclaim::new(
+            ram.saturating_sub(pages),
+            spec.shortage.swap / scale / PAGE_SIZE,
+        )
+    };
     Answers {
         reclaim: short.then(reclaim),
         placer: None,
@@ -317,8 +317,8 @@ fn ram(spec: &scenario::Vm, scale: u64) -> u64 {
     spec.bytes() / scale / PAGE_SIZE
 }
 
-/// The device that sizes a VM's nodes, if one does, after the guest's first resize, and when that is over. Under a
-/// bound, tiers have no end.
+/// The device that sizes a VM's nodes, if one does, after the guest's first resize, and the time at which that is
+/// over. Under a bound, tiers have no end.
 fn provision(
     spec: &scenario::Vm,
     id: VmId,
@@ -339,15 +339,15 @@ fn provision(
     Ok((Some(Box::new(device)), Begins { ps, ns }))
 }
 
-/// A mechanism comes to a VM.
-fn home(
+/// Attaches a mechanism to a VM.
+fn attach(
     space: &mut Space,
     scenario: &Scenario,
     spec: &scenario::Vm,
     name: Name,
     side: Side,
     device: Option<&Provisioned>,
-) -> Home {
+) -> Attached {
     let scale = scenario.machine.scale;
     let tiers = scenario.machine.tiers.len();
     let unit = space.second.pages_per_unit() * PAGE_SIZE;
@@ -361,7 +361,7 @@ fn home(
     // What the machine keeps free beside its tiers' sizes is no mechanism's to fill, but for the last tier's:
     // there must be room to demote.
     if device.is_none() {
-        space.limit[..tiers - 1].copy_from_slice(&capacity[..tiers - 1]);
+        space.quota.limit_to(&capacity[..tiers - 1]);
     }
     let first = space.second.first_data();
     let setup = mechanisms::Setup {
@@ -375,12 +375,12 @@ fn home(
         side,
     };
     let nodes = device.map_or(capacity, Provisioned::booted);
-    Home::new(name.begin(&setup), setup, first, capacity).with_nodes(nodes)
+    Attached::new(name.begin(&setup), setup, first, capacity).with_nodes(nodes)
 }
 
-/// Units that the VM has in each tier.
+/// Number of units that the VM has in each tier.
 fn fit(spec: &scenario::Vm, scale: u64) -> Vec<u64> {
-    let unit = spec.host_page.bytes();
+    let unit = spec.pages.host.bytes();
     spec.sizes
         .iter()
         .map(|bytes| bytes / scale / unit)
@@ -395,12 +395,12 @@ fn space(scenario: &Scenario, spec: &scenario::Vm, options: Options) -> Result<S
     let guest = if spec.splits() {
         Guest::splittable(pages, ram)
     } else {
-        Guest::new(pages, spec.guest_page, ram)
+        Guest::new(pages, spec.pages.guest, ram)
     };
     let guest = guest.map_err(|e| RunError(e.to_string()))?;
     let costs = Costs::default();
     let table_cache = costs.table_cache_bytes / scale / scenario.vms.len() as u64;
-    let second = second_stage(&guest, spec.host_page);
+    let second = second_stage(&guest, spec.pages.host);
     let heat = Heat::new(options.heat_cells, pages);
     Ok(Space::new(guest, second, Lines::new(table_cache), heat))
 }
@@ -450,7 +450,7 @@ fn vcpus(
             vcpu = vcpu.with_small_pages(&Costs::default(), scale);
         }
         if left == 0 {
-            vcpu.ended = Some(begins);
+            vcpu.progress_mut().end();
         }
         vcpu
     };
@@ -458,7 +458,7 @@ fn vcpus(
     Ok((0_u32..).zip(sources).map(vcpu).collect())
 }
 
-/// The VMs that the engine manages come to it.
+/// Tells the engine of the VMs that it manages.
 fn arrive(simulation: &mut Simulation) {
     let scale = simulation.scenario.machine.scale;
     let mut events = Vec::new();
@@ -476,13 +476,13 @@ fn arrive(simulation: &mut Simulation) {
         // Tables come on top of the VM's sizes; the engine counts them.
         let second = &vm.space.second;
         let tables = match spec.start {
-            Start::FirstTouch => u64::from(second.tables()) * spec.host_page.bytes(),
+            Start::FirstTouch => u64::from(second.tables()) * spec.pages.host.bytes(),
             Start::Slow => 0,
         };
         let scaled = |bytes: u64| bytes / scale + tables;
         limits[0] = TierLimit {
-            floor_bytes: spec.floor.map_or(0, scaled),
-            ceiling_bytes: spec.ceiling.map_or(u64::MAX, scaled),
+            floor_bytes: spec.claim.floor.map_or(0, scaled),
+            ceiling_bytes: spec.claim.ceiling.map_or(u64::MAX, scaled),
         };
         let arrived = VmSpec {
             vm: vm.id,
@@ -491,9 +491,9 @@ fn arrive(simulation: &mut Simulation) {
                 start: Gfn(0),
                 pages: vm.space.guest.frames(),
             }],
-            unit: spec.host_page,
+            unit: spec.pages.host,
             limits,
-            weight: spec.weight,
+            weight: spec.claim.weight,
             moves: true,
         };
         events.push(Event::VmArrived(arrived));

@@ -1,7 +1,7 @@
 //! Sizes of simulated VMs: the engine decides them, as it does live, and the devices carry them out.
 //!
-//! Sizes are those of the full-size machine, so that what the engine says of them reads as the scenario does. A device
-//! has an order as soon as it is given, and its guest's driver knows it.
+//! Sizes are those of the full-size machine, so that the engine's texts about them read as the scenario does. A
+//! device has an order as soon as it is given, and its guest's driver knows it.
 
 use terrace_core::{Log, Session};
 use terrace_proto::provision::{
@@ -13,29 +13,29 @@ use terrace_proto::{Action, Event, PAGE_SIZE, ProviderId, ResizeId, Tick, VmId};
 
 use super::{RunError, Simulation};
 use crate::host::device::{BLOCK, Device};
-use crate::host::moves::{free_pages, position};
+use crate::host::moves::position;
 use crate::host::provision::Provisioned;
 use crate::host::vm::Vm;
 use crate::machine::TIERS;
 
-/// The provider of a VM has its number.
+/// The provider of a VM, which has the VM's number.
 fn provider(vm: VmId) -> ProviderId {
     ProviderId(vm.0)
 }
 
-/// Wishes are numbered VM by VM.
-fn wish(vm: VmId, number: u32) -> ResizeId {
+/// The id of a request; requests are numbered VM by VM.
+fn request_id(vm: VmId, number: u32) -> ResizeId {
     ResizeId(u64::from(vm.0) << 32 | u64::from(number))
 }
 
-fn wished_for(id: ResizeId) -> Option<VmId> {
+fn vm_of_request(id: ResizeId) -> Option<VmId> {
     u32::try_from(id.0 >> 32).ok().map(VmId)
 }
 
-/// A guest boots: its device is found, and given the sizes that the VM is to begin with. Says whether it has them.
+/// Boots a guest: its device is found, and given the sizes that the VM is to begin with.
 ///
 /// # Errors
-/// If they are refused.
+/// If the sizes are refused.
 pub fn boot<L: Log>(
     session: &mut Session<L>,
     id: VmId,
@@ -51,7 +51,7 @@ pub fn boot<L: Log>(
         host_nodes: nodes(device.tiers()),
     };
     let wanted = SizesWanted {
-        id: wish(id, 0),
+        id: request_id(id, 0),
         provider: provider(id),
         origin: Origin::Operator,
         size_bytes: sizes.iter().copied().map(Some).collect(),
@@ -81,7 +81,7 @@ fn nodes(tiers: usize) -> Vec<u32> {
     (0..u32::try_from(tiers).unwrap_or(0)).collect()
 }
 
-/// A device has the order at once.
+/// Gives a device an order, which it has at once.
 fn taken(device: &mut Provisioned, order: &SizeOrder) -> Event {
     device.order(order.order, &order.size_bytes);
     Event::OrderOutcome(OrderOutcome {
@@ -91,7 +91,7 @@ fn taken(device: &mut Provisioned, order: &SizeOrder) -> Event {
     })
 }
 
-/// How a device stands. `held`: pages behind each tier, as simulated.
+/// The report of a device's state. `held`: pages behind each tier, as simulated.
 fn report(
     device: &Provisioned,
     request: LookRequest,
@@ -155,7 +155,7 @@ fn tier_status(device: &Provisioned, tier: usize, held: u64) -> TierStatus {
     }
 }
 
-/// The balloon knows the sum.
+/// The status of all tiers together, because the balloon knows only the sum.
 fn whole(tiers: &[TierStatus]) -> TierStatus {
     let sum = |of: fn(&TierStatus) -> u64| tiers.iter().map(of).sum::<u64>();
     let seen = |of: fn(&Verified) -> u64| {
@@ -179,14 +179,14 @@ fn whole(tiers: &[TierStatus]) -> TierStatus {
 }
 
 impl Simulation {
-    /// What resizes a VM, as the engine knows it.
+    /// A VM's provider, as the engine knows it.
     #[must_use]
     pub fn provider(vm: VmId) -> ProviderId {
         provider(vm)
     }
 
-    /// Wishes whose time has come.
-    pub(super) fn wish_sizes(&mut self) {
+    /// Tells the engine the requests for sizes whose time has come.
+    pub(super) fn request_sizes(&mut self) {
         let now = self.now().0;
         for vm in 0..self.vms.len() {
             while let Some(wanted) = self.wanted(vm, now) {
@@ -199,14 +199,15 @@ impl Simulation {
         let vm = self.vms.get_mut(vm)?;
         let (number, sizes) = vm.provision.as_mut()?.next_resize(now)?;
         Some(SizesWanted {
-            id: wish(vm.id, number),
+            id: request_id(vm.id, number),
             provider: provider(vm.id),
             origin: Origin::Operator,
             size_bytes: sizes.into_iter().map(Some).collect(),
         })
     }
 
-    /// Does what the engine decided about sizes, and gives what came of it; none for what is about pages.
+    /// Carries out an action about sizes, and gives the event that follows; `None` if the action is about pages or
+    /// has no event.
     pub(super) fn act_on_sizes(&mut self, action: &Action) -> Option<Event> {
         match action {
             Action::Look(request) => self.look(*request),
@@ -247,9 +248,9 @@ impl Simulation {
         Some(Event::ProviderSeen(Box::new(report)))
     }
 
-    /// What the machine has free, less what the kernel and the operator keep back.
+    /// Free memory of the machine, less what the kernel and the operator keep back.
     fn host_memory(&self) -> Vec<NodeMemory> {
-        let free = free_pages(&self.capacity, &self.vms);
+        let free = self.machine.free(&self.vms);
         let tiers = &self.session.engine().config().tiers;
         let each = (0_u32..).zip(tiers.iter().zip(free));
         each.map(|(node, (tier, free))| NodeMemory {
@@ -265,7 +266,7 @@ impl Simulation {
 
     fn answered(&mut self, answer: &SizesAnswer) {
         let at_ns = self.now().0;
-        let vm = wished_for(answer.id).and_then(|id| self.vms.get_mut(position(id)));
+        let vm = vm_of_request(answer.id).and_then(|id| self.vms.get_mut(position(id)));
         let device = vm.and_then(|vm| vm.provision.as_mut());
         if let (Some(device), Err(why)) = (device, &answer.result) {
             device.refused(at_ns, why.words());

@@ -1,19 +1,19 @@
-//! How a run went over time, for pictures.
+//! The course of a run over time, for pictures.
 
-/// What was seen of one VM in one stretch of time.
+/// The observations of one VM in one stretch of time.
 #[derive(Clone, Debug, PartialEq, Default)]
 pub struct Sample {
     /// End of the stretch: time of the full-size machine, s.
     pub at_s: f64,
     /// Memory accesses per second of the full-size machine.
     pub ops_per_s: f64,
-    /// Share of the data accesses that the first tier served in it (1 where there were none).
+    /// Share of the data accesses in the stretch that the first tier served; 1 if there were none.
     pub fast_hit_ratio: f64,
-    /// 4 KiB pages moved to a faster tier in it, of the full-size machine.
+    /// 4 KiB pages moved to a faster tier in the stretch, of the full-size machine.
     pub promoted_pages: u64,
-    /// 4 KiB pages moved to a slower tier in it.
+    /// 4 KiB pages moved to a slower tier in the stretch, of the full-size machine.
     pub demoted_pages: u64,
-    /// Bytes held per tier at its end, of the full-size machine.
+    /// Bytes held per tier at the end of the stretch, of the full-size machine.
     pub tier_bytes: Vec<u64>,
     /// Accesses of the load by address: its memory in equal cells, from low to high.
     pub heat: Vec<u32>,
@@ -22,7 +22,7 @@ pub struct Sample {
 /// One VM's samples, oldest first.
 #[derive(Clone, Debug, PartialEq, Default)]
 pub struct VmTimeline {
-    /// Its name.
+    /// The VM's name.
     pub name: String,
     /// Bytes of the load's memory that `heat` spans, of the full-size machine.
     pub memory_bytes: u64,
@@ -30,11 +30,11 @@ pub struct VmTimeline {
     pub samples: Vec<Sample>,
 }
 
-/// A run over time.
+/// The course of a run over time.
 #[derive(Clone, Debug, PartialEq, Default)]
 pub struct Timeline {
     /// Names of the tiers, fastest first.
     pub tiers: Vec<String>,
-    /// VM by VM, in the scenario's order.
+    /// The VMs' timelines, in the scenario's order.
     pub vms: Vec<VmTimeline>,
 }

@@ -1,8 +1,8 @@
-//! The processor's cache that a recorded program had, as a filter: a hit reaches no memory.
+//! The cache of the processor on which a program was recorded, as a filter: a hit reaches no memory.
 //!
-//! Set-associative, 16 ways of 64-byte lines, least recently used out first, write-allocate. A store that
-//! misses is a write access: it stands for the fetch of the line and its later write-back. The write-back
-//! of a line that was fetched by a load and stored to while it was cached is left out.
+//! Set-associative, 16 ways of 64-byte lines, least-recently-used replacement, write-allocate. A store that misses is
+//! a write access: it stands for the fetch of the line and its later write-back. The write-back of a line that was
+//! fetched by a load and stored to while it was cached is left out.
 
 use crate::words::access::LINE;
 
@@ -11,15 +11,15 @@ const WAYS: usize = 16;
 const SET: u64 = WAYS as u64 * LINE;
 /// Largest cache: its tags take an eighth of this.
 const LARGEST: u64 = 1 << 30;
-/// No line: numbers of lines are below 2^58.
+/// An empty way: numbers of lines are below 2^58.
 const NONE: u64 = u64::MAX;
 
-/// A size that no cache can have.
+/// The error of a size that no cache can have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0} bytes of cache: expected a multiple of 1 KiB (16 lines of 64 bytes), 1 KiB to 1 GiB")]
 pub struct CacheSizeError(pub u64);
 
-/// A cache.
+/// The cache of a processor.
 #[derive(Clone, Debug)]
 pub struct Cache {
     /// Lines by set, the most recently used of a set first.
@@ -30,7 +30,7 @@ impl Cache {
     /// An empty cache.
     ///
     /// # Errors
-    /// Where the size is no whole number of sets, or out of bounds.
+    /// If the size is not a whole number of sets, or is out of bounds.
     pub fn new(bytes: u64) -> Result<Self, CacheSizeError> {
         let wrong = CacheSizeError(bytes);
         if bytes == 0 || !bytes.is_multiple_of(SET) || bytes > LARGEST {
@@ -42,7 +42,7 @@ impl Cache {
         })
     }
 
-    /// Uses a line (by number); says whether it was missing. It is in the cache afterwards.
+    /// Uses a line (by number); returns whether it was missing. Afterwards the line is in the cache.
     pub fn misses(&mut self, line: u64) -> bool {
         let sets = self.sets.len() as u64;
         let Some(set) = usize::try_from(line % sets)

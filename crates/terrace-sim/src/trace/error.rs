@@ -1,4 +1,4 @@
-//! Why a trace cannot be used.
+//! The errors of a trace that cannot be used.
 
 use std::path::PathBuf;
 
@@ -6,24 +6,24 @@ use terrace_proto::log::LogError;
 
 use super::Format;
 
-/// A trace that cannot be used.
+/// An error that makes a trace unusable.
 #[derive(Debug, thiserror::Error)]
 pub enum TraceError {
-    /// The file could not be read; broken zstd data are said here too.
+    /// The file could not be read; broken zstd data are reported here too.
     #[error("{}: {why}", file.display())]
     Io {
         /// The file.
         file: PathBuf,
-        /// What happened (no source: the message has it already).
+        /// The I/O error (not marked as source: the message has it already).
         why: std::io::Error,
     },
-    /// There is nothing in it.
+    /// The file is empty.
     #[error("{}: the file is empty", file.display())]
     Empty {
         /// The file.
         file: PathBuf,
     },
-    /// No format is recognised.
+    /// The format is not recognised.
     #[error(
         "{}: not a trace that is known here: it starts with {start}; known are {}, each also under zstd \
          (--format, or the key format, says which where that is in doubt)",
@@ -32,19 +32,19 @@ pub enum TraceError {
     Unknown {
         /// The file.
         file: PathBuf,
-        /// Its first bytes.
+        /// The file's first bytes.
         start: String,
     },
-    /// A line that is no record.
+    /// A line that is not a record.
     #[error("{}:{line}: {text}: expected {expected}", file.display())]
     Line {
         /// The file.
         file: PathBuf,
         /// The line, from 1.
         line: u64,
-        /// What stands there, shortened.
+        /// The line's text, shortened.
         text: String,
-        /// What should.
+        /// The expected form.
         expected: String,
     },
     /// A binary record that cannot be used.
@@ -52,11 +52,11 @@ pub enum TraceError {
     Record {
         /// The file.
         file: PathBuf,
-        /// Its number, from 1.
+        /// The record's number, from 1.
         record: u64,
-        /// Where it starts in the (decompressed) file.
+        /// The record's offset in the (decompressed) file.
         offset: u64,
-        /// What is wrong, and what was expected.
+        /// The problem, and what was expected.
         what: String,
     },
     /// A log of Terrace that cannot be read.
@@ -64,7 +64,7 @@ pub enum TraceError {
     Log {
         /// The file.
         file: PathBuf,
-        /// What is wrong.
+        /// The error.
         why: LogError,
     },
     /// A record of a log that cannot be used.
@@ -72,12 +72,12 @@ pub enum TraceError {
     LogRecord {
         /// The file.
         file: PathBuf,
-        /// Its number among the records that are known, from 1.
+        /// The record's number among those that are known, from 1.
         record: u64,
-        /// What is wrong.
+        /// The problem.
         what: &'static str,
     },
-    /// No record is in it.
+    /// The trace has no record of an access.
     #[error(
         "{}: no memory access is in it ({format} text or records were expected; lines without an access: \
          {ignored}, broken ones that were skipped: {skipped})", file.display()
@@ -85,37 +85,37 @@ pub enum TraceError {
     NoAccess {
         /// The file.
         file: PathBuf,
-        /// The format that it was read as.
+        /// The format in which the file was read.
         format: &'static str,
-        /// Lines or records that tell of no access.
+        /// Number of lines or records without an access.
         ignored: u64,
-        /// Broken ones that were skipped.
+        /// Number of broken records that were skipped.
         skipped: u64,
     },
-    /// It needs more memory than is given to traces.
+    /// The trace needs more memory than is given to traces.
     #[error("{}: {what}: more than the limit of {limit}; use a part of it (`terrace trace convert --first N` or `--every N`)", file.display())]
     TooLarge {
         /// The file.
         file: PathBuf,
-        /// What there is too much of.
+        /// The kind of thing of which there is too much.
         what: &'static str,
-        /// The most there may be.
+        /// The limit.
         limit: u64,
     },
-    /// A parameter with no meaning.
+    /// A parameter whose value has no meaning.
     #[error("trace: {key} = {value}: {expected}")]
     Parameter {
-        /// Its key.
+        /// The key.
         key: &'static str,
-        /// Its value.
+        /// The key's value.
         value: String,
-        /// What it may be.
+        /// The allowed values.
         expected: String,
     },
 }
 
 impl TraceError {
-    /// Whether it is about one record, after which reading can go on.
+    /// Whether the error is about one record, after which reading can go on.
     pub(super) fn is_broken_record(&self) -> bool {
         match self {
             Self::Line { .. } | Self::Record { .. } | Self::LogRecord { .. } => true,
@@ -125,7 +125,7 @@ impl TraceError {
     }
 }
 
-/// Bytes as they are shown in an error: at most 40, in quotes, what does not print escaped.
+/// Bytes as an error shows them: at most 40, in quotes, with unprintable ones escaped.
 pub(super) fn shortened(bytes: &[u8]) -> String {
     const MOST: usize = 40;
     let cut = &bytes[..bytes.len().min(MOST)];

@@ -1,4 +1,4 @@
-//! What a trace touches: one value for each 4 KiB page of each 2 MiB region that it comes near.
+//! The footprint of a trace: one value for each 4 KiB page of each 2 MiB region that the trace touches.
 
 use std::collections::HashMap;
 
@@ -8,16 +8,16 @@ pub const MAX_REGIONS: u64 = 1 << 17;
 pub(super) const REGION_PAGES: u64 = 512;
 const VALUES: usize = 512;
 
-/// More than [`MAX_REGIONS`] were touched.
+/// The error that more than [`MAX_REGIONS`] were touched.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct TooManyRegions;
 
-/// A value for each page.
+/// A map from pages to values.
 #[derive(Debug)]
 pub(super) struct Pages<T> {
     index: HashMap<u64, usize>,
     regions: Vec<Box<[T; VALUES]>>,
-    /// Region that was asked for last, and its place: traces stay where they are for a while.
+    /// The region of the last request, and its index: traces stay in a region for a while.
     last: (u64, usize),
 }
 
@@ -49,12 +49,12 @@ impl<T: Copy + Default> Pages<T> {
         Ok(&mut self.regions[self.last.1][within])
     }
 
-    /// Number of regions that were asked for.
+    /// Number of regions requested so far.
     pub(super) fn regions(&self) -> u64 {
         self.regions.len() as u64
     }
 
-    /// All values of all regions, in no telling order.
+    /// All values of all regions, in no particular order.
     pub(super) fn values(&self) -> impl Iterator<Item = T> {
         self.regions
             .iter()

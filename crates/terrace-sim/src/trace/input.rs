@@ -1,4 +1,4 @@
-//! A trace's bytes: opened, decompressed, and cut into lines of bounded length.
+//! A trace's bytes: opened, decompressed, and split into lines of bounded length.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -6,11 +6,11 @@ use std::path::Path;
 
 use super::unzstd::{MAGIC, Unzstd};
 
-/// Longest line that is looked at.
+/// Longest line that is read, bytes.
 pub(super) const MAX_LINE: usize = 64 << 10;
 const BUFFER: usize = 4 * MAX_LINE;
 
-/// The bytes.
+/// The bytes of a trace, decompressed.
 pub(super) struct Input {
     source: Box<dyn Read + Send>,
     buffer: Vec<u8>,
@@ -21,9 +21,9 @@ pub(super) struct Input {
 
 /// A line without its end.
 pub(super) enum Line<'a> {
-    /// It.
+    /// The whole line.
     Whole(&'a [u8]),
-    /// The first bytes of one that is longer than [`MAX_LINE`].
+    /// The first bytes of a line that is longer than [`MAX_LINE`].
     TooLong(Vec<u8>),
 }
 
@@ -53,7 +53,7 @@ impl Input {
         }
     }
 
-    /// Reads more behind what is there; false at the end, or where no room is left.
+    /// Reads more bytes behind those that are there; `false` at the end, or if no room is left.
     fn fill(&mut self) -> io::Result<bool> {
         if self.start > 0 {
             self.buffer.copy_within(self.start..self.end, 0);
@@ -74,13 +74,13 @@ impl Input {
         Ok(!self.ended)
     }
 
-    /// The first bytes, up to some 64 KiB, and whether they are all there is; they stay.
+    /// The first bytes, up to some 64 KiB, and whether they are all bytes of the input; they stay in it.
     pub(super) fn peek(&mut self) -> io::Result<(&[u8], bool)> {
         while self.end - self.start < MAX_LINE && self.fill()? {}
         Ok((&self.buffer[self.start..self.end], self.ended))
     }
 
-    /// The next line; `None` at the end. Of one that is too long the rest is passed over.
+    /// The next line; `None` at the end. The rest of a line that is too long is skipped.
     pub(super) fn line(&mut self) -> io::Result<Option<Line<'_>>> {
         let mut looked = 0;
         loop {
@@ -120,7 +120,7 @@ impl Input {
     }
 }
 
-/// Without the carriage return that some systems put at a line's end.
+/// The line without the carriage return that some systems put at its end.
 fn trimmed(line: &[u8]) -> &[u8] {
     line.strip_suffix(b"\r").unwrap_or(line)
 }

@@ -6,12 +6,12 @@ use super::{Op, Record};
 /// Most bytes of one access: no instruction touches more (the largest, `xsave`, some 11 KiB).
 const MAX_BYTES: u32 = 64 << 10;
 
-/// What a line should be.
+/// The form of a line.
 pub(super) const EXPECTED: &str = "lackey's ` L ADDR,SIZE`, ` S ADDR,SIZE` or ` M ADDR,SIZE` \
      (address hexadecimal, size 1 to 65536)";
 
-/// The access of a line; `None` where it tells of none (instructions, empty lines, valgrind's own
-/// words), an error where it is no line of lackey.
+/// The access of a line; `None` if it has none (instructions, empty lines, valgrind's own words), an error if it is
+/// not a line of lackey.
 pub(super) fn parse(line: &[u8]) -> Result<Option<Record>, &'static str> {
     if is_chatter(line) {
         return Ok(None);
@@ -31,12 +31,12 @@ pub(super) fn parse(line: &[u8]) -> Result<Option<Record>, &'static str> {
     }))
 }
 
-/// Whether a line is one that only lackey writes.
+/// Whether only lackey writes such a line.
 pub(super) fn is_typical(line: &[u8]) -> bool {
     fields(line).is_some()
 }
 
-/// Empty, or one of valgrind's own: `==PID== …`, `--PID-- …`, `**PID** …`.
+/// Whether a line is empty or one of valgrind's own: `==PID== …`, `--PID-- …`, `**PID** …`.
 pub(super) fn is_chatter(line: &[u8]) -> bool {
     match line {
         [b'=', b'=', digit, ..] | [b'-', b'-', digit, ..] | [b'*', b'*', digit, ..] => {
@@ -46,7 +46,7 @@ pub(super) fn is_chatter(line: &[u8]) -> bool {
     }
 }
 
-/// Operation (`None` for an instruction), address and size.
+/// The operation (`None` for an instruction), the address and the size.
 fn fields(line: &[u8]) -> Option<(Option<Op>, u64, u32)> {
     let mut rest = after_spaces(line);
     let (&letter, after) = rest.split_first()?;

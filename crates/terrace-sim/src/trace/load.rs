@@ -1,8 +1,8 @@
-//! A trace as a load: [`TraceSpec`] is what a scenario says, [`Loaded`] what a run takes from it.
+//! A trace as a load: [`TraceSpec`] is its description in a scenario, [`Loaded`] its form in a run.
 //!
-//! One access of 8 bytes for each 64-byte line that a record touches and that the cache filter misses.
-//! Addresses are compacted: each aligned 2 MiB region that is touched becomes the next 512 pages, in order
-//! of address, so that what shared a huge page still does and memory that nobody touches takes no room.
+//! One access of 8 bytes for each 64-byte line that a record touches and that the cache filter misses. Addresses are
+//! compacted: each aligned 2 MiB region that is touched becomes the next 512 pages, in order of address. So pages
+//! that shared a huge page still do, and memory that nobody touches takes no room.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -22,32 +22,32 @@ pub const MAX_ACCESSES: u64 = 1 << 28;
 /// Accesses that share one pace.
 const BLOCK: usize = 1024;
 
-/// A recorded trace as a load. All accesses are vCPU 0's: a trace tells of no other; the load ends with
-/// the trace. Needs `scale = 1`.
+/// A recorded trace as a load. All accesses are vCPU 0's, because a trace tells of no other; the load ends with the
+/// trace. Needs `scale = 1`.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct TraceSpec {
     /// The file, relative to the scenario's.
     pub file: PathBuf,
-    /// Its format; recognised by content where it is not given.
+    /// The format; if it is not given, it is recognised by content.
     #[serde(default)]
     pub format: Option<Format>,
-    /// Accesses of the program that a record stands for, 1 or more (50 where one in 50 was recorded).
-    /// The recorded one is simulated, the others are taken to hit the processor's caches: they cost
-    /// `compute_ns` each and nothing else. `ops` and results count those simulated.
+    /// Accesses of the program that a record stands for, 1 or more (50 if one in 50 was recorded). The recorded one
+    /// is simulated, the others are taken to hit the processor's caches: they cost `compute_ns` each and nothing
+    /// else. `ops` and results count those simulated.
     #[serde(default = "one")]
     pub accesses_per_record: u32,
-    /// Time that the program computes for each of its accesses, ns; 1 where it is not given.
+    /// Time that the program computes for each of its accesses, ns; 1 if it is not given.
     #[serde(default = "one_ns")]
     pub compute_ns: f64,
-    /// Size of a processor cache in front (see [`Cache`]); none where it is not given. The time of records
-    /// that it holds passes.
+    /// Size of a processor cache in front (see [`Cache`]); `None` if there is none. The time of records that the
+    /// cache holds passes.
     #[serde(default)]
     pub cache: Option<ByteSize>,
-    /// How often the whole trace is played, 1 or more.
+    /// Number of times that the whole trace is played, 1 or more.
     #[serde(default = "one")]
     pub repeat: u32,
-    /// What is done about a record that cannot be read.
+    /// The treatment of records that cannot be read.
     #[serde(default)]
     pub on_broken: OnBroken,
     #[serde(skip)]
@@ -62,10 +62,10 @@ fn one_ns() -> f64 {
     1.0
 }
 
-/// What decides the accesses.
+/// The parameters that decide the accesses.
 type Key = (PathBuf, Option<Format>, Option<ByteSize>, OnBroken);
 
-/// What was loaded, shared by all clones of a spec: the runs of a comparison read the file once.
+/// A cache of the loaded trace, shared by all clones of a spec: the runs of a comparison read the file once.
 #[derive(Clone, Debug, Default)]
 struct Kept(Arc<Mutex<Option<KeptTrace>>>);
 
@@ -85,13 +85,13 @@ impl PartialEq for Kept {
 #[derive(Debug, PartialEq)]
 pub struct Loaded {
     accesses: Vec<Access>,
-    /// Records read until the end of each block of accesses.
+    /// Number of records read until the end of each block of accesses.
     records_until: Vec<u64>,
-    /// 4 KiB pages that the accesses are below: 512 for each touched 2 MiB region.
+    /// Number of 4 KiB pages, below which all accesses are: 512 for each touched 2 MiB region.
     pub pages: u64,
-    /// Records read.
+    /// Number of records read.
     pub records: u64,
-    /// Broken ones left out.
+    /// Number of broken records left out.
     pub skipped: u64,
 }
 
@@ -112,10 +112,10 @@ impl Loaded {
     }
 }
 
-/// Reads a whole trace: `cache` bytes of processor cache in front of memory, where given.
+/// Reads a whole trace, with `cache` bytes of processor cache in front of memory, if given.
 ///
 /// # Errors
-/// Where the trace cannot be read or is too large, or the cache cannot have that size.
+/// If the trace cannot be read or is too large, or the cache cannot have that size.
 pub fn load(mut reader: Reader, cache: Option<u64>) -> Result<Loaded, TraceError> {
     let mut cache = cache.map(checked_cache).transpose()?;
     let mut loaded = Loaded {
@@ -173,7 +173,7 @@ fn checked_cache(bytes: u64) -> Result<Cache, TraceError> {
     })
 }
 
-/// Numbers the touched regions densely; `regions` in order.
+/// Numbers the touched regions densely; `regions` must be in order.
 fn compact(accesses: &mut [Access], regions: &[u64]) {
     let mut last = (u64::MAX, 0);
     for access in accesses {
@@ -191,7 +191,7 @@ fn compact(accesses: &mut [Access], regions: &[u64]) {
 }
 
 impl TraceSpec {
-    /// A trace as it is: every record one access of its program, no cache, played once.
+    /// A trace with default parameters: every record one access of its program, no cache, played once.
     #[must_use]
     pub fn new(file: PathBuf) -> Self {
         Self {
@@ -206,10 +206,10 @@ impl TraceSpec {
         }
     }
 
-    /// Checks the parameters; the file is not looked at.
+    /// Checks the parameters, but does not read the file.
     ///
     /// # Errors
-    /// Where one has no meaning.
+    /// If a parameter has no meaning.
     pub fn check(&self) -> Result<(), TraceError> {
         let wrong = |key, value: String, expected: &str| {
             Err(TraceError::Parameter {
@@ -240,10 +240,10 @@ impl TraceSpec {
         Ok(())
     }
 
-    /// The whole trace, read once for all clones of this.
+    /// The whole trace, which is read once for all clones of this.
     ///
     /// # Errors
-    /// Where a parameter has no meaning, or the file cannot be read or is too large.
+    /// If a parameter has no meaning, or the file cannot be read or is too large.
     pub fn loaded(&self, folder: &Path) -> Result<Arc<Loaded>, TraceError> {
         self.check()?;
         let file = folder.join(&self.file);
@@ -261,7 +261,7 @@ impl TraceSpec {
         Ok(loaded)
     }
 
-    /// 4 KiB pages of the load's memory: 512 for each 2 MiB region that the trace touches.
+    /// Number of 4 KiB pages of the load's memory: 512 for each 2 MiB region that the trace touches.
     ///
     /// # Errors
     /// As [`TraceSpec::loaded`].

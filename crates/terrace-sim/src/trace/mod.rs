@@ -1,12 +1,12 @@
-//! Recorded accesses of real programs: reading, judging, loading and converting them.
+//! Recorded accesses of real programs: reading, analysing, loading and converting them.
 //!
-//! Responsible for: the formats that are read ([`Reader`], one record at a time in bounded memory), the
-//! processor's cache in front ([`Cache`]), what a trace says about a program ([`Tally`]), the compact form
-//! that a run takes ([`TraceSpec`], [`Loaded`]) and the formats that are written ([`Writer`]). It leaves to
-//! others: what an access costs, miss-ratio curves, and the command line.
+//! Responsible for: the formats that are read ([`Reader`], one record at a time in bounded memory), the processor's
+//! cache in front ([`Cache`]), the statistics of a trace ([`Tally`]), its compact form in a run ([`TraceSpec`],
+//! [`Loaded`]) and the formats that are written ([`Writer`]). It leaves to others: the cost of an access, miss-ratio
+//! curves, and the command line.
 //!
-//! Traces are untrusted: a record that cannot be read is an error that names its place, or is skipped and
-//! counted where that is asked for ([`OnBroken`]).
+//! Traces are untrusted: a record that cannot be read is an error that names its location, or is skipped and counted
+//! if that is asked for ([`OnBroken`]).
 
 mod cache;
 mod error;
@@ -36,52 +36,52 @@ pub use write::{Target, Writer};
 
 use crate::words::access::LINE;
 
-/// What a record does.
+/// The operation of a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Op {
-    /// It reads.
+    /// A read.
     Load,
-    /// It writes.
+    /// A write.
     Store,
-    /// It reads and then writes the same bytes (lackey's `M`).
+    /// A read, then a write of the same bytes (lackey's `M`).
     Modify,
 }
 
 /// One record of a trace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Record {
-    /// Address of its first byte; the last one's is one too.
+    /// Address of the first byte; the address of the last byte is valid, too.
     pub addr: u64,
-    /// Its length, 1 or more.
+    /// Length of the access, bytes, 1 or more.
     pub bytes: u32,
-    /// What it does.
+    /// The operation.
     pub op: Op,
-    /// When, where the trace tells it: ns since the trace's own zero.
+    /// Time of the access, if the trace has times: ns since the trace's own zero.
     pub time_ns: Option<u64>,
 }
 
 impl Record {
-    /// Whether it writes. A modification is one access that writes: a write fetches the line first.
+    /// Whether the record writes. A modification is one access that writes: a write fetches the line first.
     #[must_use]
     pub fn writes(&self) -> bool {
         self.op != Op::Load
     }
 
-    /// Address of its last byte.
+    /// Address of the last byte.
     #[must_use]
     pub fn last(&self) -> u64 {
         self.addr
             .saturating_add(u64::from(self.bytes).saturating_sub(1))
     }
 
-    /// The 64-byte lines that it touches, by number.
+    /// The 64-byte lines that the record touches, by number.
     #[must_use]
     pub fn lines(&self) -> std::ops::RangeInclusive<u64> {
         self.addr / LINE..=self.last() / LINE
     }
 }
 
-/// How a trace is written down.
+/// The file format of a trace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Format {
     /// Text of valgrind's lackey (`--trace-mem=yes`).
@@ -99,7 +99,7 @@ pub enum Format {
 }
 
 impl Format {
-    /// All of them.
+    /// All formats.
     pub const ALL: [Self; 4] = [
         Self::Lackey,
         Self::PerfScript,
@@ -133,13 +133,13 @@ impl std::str::FromStr for Format {
     }
 }
 
-/// What is done about a record that cannot be read.
+/// The treatment of records that cannot be read.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum OnBroken {
-    /// Reading ends with an error that names it.
+    /// Reading ends with an error that names the record.
     #[default]
     Stop,
-    /// It is left out and counted.
+    /// The record is left out and counted.
     Skip,
 }

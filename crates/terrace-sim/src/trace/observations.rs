@@ -1,9 +1,9 @@
-//! Terrace's own log as a trace: what each scan found accessed.
+//! Terrace's own log as a trace: the pages that each scan found accessed.
 //!
-//! A scan's answer tells which pages were touched since the answer before. Each such page is one record
-//! of one line at the page's start: a store where the answer says `written`, else a load. How often a page
-//! was touched within a window, and where in it, the log does not tell; pages under a huge leaf of the
-//! guest all count as touched when one is. Spaces (VMs, processes) lie apart, in order of first sight.
+//! A scan's answer has the pages that were touched since the answer before. Each such page is one record of one line
+//! at the page's start: a store if the answer says `written`, else a load. The log has neither the number of touches
+//! of a page within a window nor their location in it; pages under a huge leaf of the guest all count as touched when
+//! one is. Spaces (VMs, processes) lie apart, in order of first sight.
 
 use terrace_proto::log::{LogError, LogReader, Record as LogRecord};
 use terrace_proto::{Event, PageBitmap, ScanAnswer, Space, Tick};
@@ -16,17 +16,17 @@ use super::{Op, Record};
 /// Address bits of one space.
 const SPACE_BITS: u32 = 48;
 
-/// What came of a step.
+/// The result of a step.
 pub(super) enum Step {
     /// A page that was touched.
     Access(Record),
-    /// A record of the log that tells of none.
+    /// A record of the log without a touched page.
     Ignored,
     /// A scan whose pages cannot be given addresses.
     Broken(&'static str),
-    /// The log ends, in the middle of a record or not.
+    /// The end of the log, in the middle of a record or not.
     End {
-        /// In the middle of one.
+        /// Whether the log ends in the middle of a record.
         cut_off: bool,
     },
 }
@@ -39,13 +39,13 @@ pub(super) struct Observations {
     ended: bool,
 }
 
-/// An answer of which some pages are still to be told.
+/// An answer of which some pages are still to be given.
 struct Answer {
     at: Tick,
     base: u64,
     accessed: PageBitmap,
     written: Option<PageBitmap>,
-    /// Word of `accessed` that is being told, and what is left of it.
+    /// The word of `accessed` that is being given, and its bits that are left.
     word: usize,
     left: u64,
 }
@@ -90,7 +90,7 @@ impl Observations {
         }
     }
 
-    /// Where a space's addresses start.
+    /// The base of a space's addresses.
     fn base(&mut self, space: Space) -> Option<u64> {
         let number = match self.spaces.iter().position(|s| *s == space) {
             Some(number) => number,

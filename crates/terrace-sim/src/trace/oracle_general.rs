@@ -1,9 +1,9 @@
 //! Records of libCacheSim's oracleGeneral: 24 bytes, little-endian, packed: time (`u32`, s), object id
 //! (`u64`), object size (`u32`, bytes), number of the object's next request (`i64`, from 1; -1: none).
 //!
-//! Objects have no addresses: each gets a place of its own, dense, in order of first sight, as long as
-//! its size rounded up to whole 64-byte lines. An object that grows past its place gets a new one, as a
-//! reallocation would give it. All requests are loads: the format tells no writes.
+//! Objects have no addresses: each gets a place of its own, dense, in order of first sight, as long as its size
+//! rounded up to whole 64-byte lines. An object that grows past its place gets a new one, as a reallocation would
+//! give it. All requests are loads: the format has no writes.
 
 use std::collections::HashMap;
 
@@ -17,7 +17,7 @@ const LARGEST: u32 = 64 << 20;
 /// Length of a record.
 pub(super) const RECORD: usize = 24;
 
-/// Where an object lies.
+/// The location of an object.
 #[derive(Clone, Copy)]
 struct Place {
     addr: u64,
@@ -85,8 +85,8 @@ impl Objects {
     }
 }
 
-/// Whether a file's first bytes look like records: sizes that are not 0, time that does not go back, next
-/// requests that come later.
+/// Whether a file's first bytes look like records: sizes that are not 0, time that does not go back, next requests
+/// that come later.
 pub(super) fn is_likely(start: &[u8]) -> bool {
     let (records, _) = start.as_chunks::<RECORD>();
     let mut time = 0;

@@ -4,22 +4,21 @@
 //! redis-server  1234  98.765432:  cpu/mem-loads,ldlat=30/P:  7f0012345678
 //! ```
 //!
-//! Made by `perf mem record` (or `perf record -d -e …`) and
-//! `perf script -F comm,pid,time,event,addr`. Other fields may stand there too, as long as the address
-//! follows the event's name. The event's name says whether it is a load or a store; where it does not
-//! (AMD's `ibs_op`), the `|OP LOAD|` or `|OP STORE|` that the field `data_src` prints does.
+//! Made by `perf mem record` (or `perf record -d -e …`) and `perf script -F comm,pid,time,event,addr`. Other fields
+//! may be there too, as long as the address follows the event's name. The event's name tells a load from a store; if
+//! it does not (AMD's `ibs_op`), the `|OP LOAD|` or `|OP STORE|` that the field `data_src` prints does.
 //!
-//! perf does not say how long an access is: each counts as one byte, and so as one line.
+//! perf does not record the length of an access: each counts as one byte, and so as one line.
 
 use super::lackey::hexadecimal;
 use super::{Op, Record};
 
-/// What a line should be.
+/// The form of a line.
 pub(super) const EXPECTED: &str = "a memory sample of `perf script -F comm,pid,time,event,addr` \
      (… TIME: EVENT: ADDR, the event naming loads or stores, or data_src telling |OP LOAD or |OP STORE)";
 
-/// The access of a line; `None` where it tells of none (comments, empty lines, samples without an
-/// address), an error where it is no sample.
+/// The access of a line; `None` if it has none (comments, empty lines, samples without an address), an error if it is
+/// not a sample.
 pub(super) fn parse(line: &[u8]) -> Result<Option<Record>, &'static str> {
     let Ok(line) = std::str::from_utf8(line) else {
         return Err(EXPECTED);
@@ -56,7 +55,7 @@ pub(super) fn parse(line: &[u8]) -> Result<Option<Record>, &'static str> {
     Err(EXPECTED)
 }
 
-/// What an event's name tells.
+/// The kind of an event, by its name.
 enum Event {
     Load,
     Store,
@@ -93,7 +92,7 @@ impl Event {
     }
 }
 
-/// `SECONDS.FRACTION` with 1 to 9 digits of fraction.
+/// The time in ns of a text `SECONDS.FRACTION` with 1 to 9 digits of fraction.
 fn nanoseconds(text: &str) -> Option<u64> {
     let (seconds, fraction) = text.split_once('.')?;
     let digits = |t: &str| !t.is_empty() && t.bytes().all(|b| b.is_ascii_digit());

@@ -1,4 +1,4 @@
-//! The reader of traces: recognises the format, gives one record after the other, names what is broken.
+//! The reader of traces: recognises the format, gives one record after the other, and names broken ones.
 
 use std::io::Read;
 use std::path::{Path, PathBuf};
@@ -20,7 +20,7 @@ pub struct Reader {
     skipped: u64,
 }
 
-/// What the parser of a line gives.
+/// The parser of a line.
 type Parse = fn(&[u8]) -> Result<Option<Record>, &'static str>;
 
 enum Kind {
@@ -41,10 +41,10 @@ enum Kind {
 }
 
 impl Reader {
-    /// Opens a trace; the format is recognised by its content where it is not given.
+    /// Opens a trace; if the format is not given, it is recognised by content.
     ///
     /// # Errors
-    /// Where the file cannot be read, is empty, or is no trace.
+    /// If the file cannot be read, is empty, or is not a trace.
     pub fn open(
         file: &Path,
         format: Option<Format>,
@@ -109,34 +109,34 @@ impl Reader {
         &self.file
     }
 
-    /// The format that it is read as.
+    /// The format in which the file is read.
     #[must_use]
     pub fn format(&self) -> Format {
         self.format
     }
 
-    /// Records given so far.
+    /// Number of records given so far.
     #[must_use]
     pub fn records(&self) -> u64 {
         self.records
     }
 
-    /// Lines or records so far that are whole and tell of no access: instructions, comments, other events.
+    /// Number of whole lines or records so far that have no access: instructions, comments, other events.
     #[must_use]
     pub fn ignored(&self) -> u64 {
         self.ignored
     }
 
-    /// Broken ones so far that were left out ([`OnBroken::Skip`]).
+    /// Number of broken records so far that were left out ([`OnBroken::Skip`]).
     #[must_use]
     pub fn skipped(&self) -> u64 {
         self.skipped
     }
 
-    /// The next record, `None` at the end.
+    /// The next record; `None` at the end.
     ///
     /// # Errors
-    /// Where reading fails, a record is broken and shall not be skipped, or the trace ends without one.
+    /// If reading fails, if a record is broken and must not be skipped, or if the trace ends without a record.
     pub fn next_record(&mut self) -> Result<Option<Record>, TraceError> {
         loop {
             match self.kind.step(&self.file) {
@@ -305,7 +305,7 @@ fn observation(file: &Path, log: &mut Observations, record: &mut u64) -> Result<
     }
 }
 
-/// The format of a file that starts like this; `whole`: there is no more.
+/// The format of a file with these first bytes; `whole`: they are all of the file.
 fn recognised(start: &[u8], whole: bool) -> Option<Format> {
     if start.starts_with(&terrace_proto::log::MAGIC) {
         return Some(Format::TerraceLog);

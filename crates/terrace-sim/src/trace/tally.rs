@@ -1,4 +1,4 @@
-//! What a trace says about its program: counts, footprint, popularity of pages.
+//! Statistics of a trace: counts, footprint, popularity of pages.
 
 use std::path::PathBuf;
 
@@ -7,11 +7,11 @@ use serde::Serialize;
 use super::footprint::{MAX_REGIONS, Pages};
 use super::{Format, Op, Reader, Record, TraceError};
 
-/// Hottest pages that are left out in [`Summary::without_16`]: stack and allocator state, which no cache
-/// has filtered.
+/// Number of the hottest pages that are left out in [`Summary::without_16`]: stack and allocator state, which no
+/// cache has filtered.
 const LEFT_OUT: usize = 16;
 
-/// Counts a trace's records.
+/// A counter of a trace's records.
 #[derive(Debug)]
 pub struct Tally {
     file: PathBuf,
@@ -33,46 +33,46 @@ struct Page {
 /// The share that some of the pages have of all records.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Share {
-    /// Per cent of the touched pages, the hottest first.
+    /// Percentage of the touched pages, the hottest first.
     pub percent: u64,
-    /// So many pages.
+    /// Number of these pages.
     pub pages: u64,
-    /// Records on them / records on all pages.
+    /// Records on these pages / records on all pages.
     pub share: f64,
 }
 
-/// What a trace says about its program. A record counts on its first page, as it does for `terrace mrc`.
+/// Statistics of a trace. A record counts on its first page, as it does for `terrace mrc`.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Summary {
     /// The file.
     pub file: String,
-    /// The format it was read as.
+    /// The format in which the file was read.
     pub format: Format,
-    /// Records.
+    /// Number of records.
     pub records: u64,
-    /// Records that read.
+    /// Number of records that read.
     pub loads: u64,
-    /// Records that write.
+    /// Number of records that write.
     pub stores: u64,
-    /// Records that read and then write.
+    /// Number of records that read and then write.
     pub modifies: u64,
-    /// Records that go on beyond their first page; they count on that one alone.
+    /// Number of records that go on beyond their first page; they count on that one alone.
     pub crossing: u64,
-    /// Lines or records that tell of no access.
+    /// Number of lines or records without an access.
     pub ignored: u64,
-    /// Broken ones that were left out.
+    /// Number of broken records that were left out.
     pub skipped: u64,
-    /// From the first record to the last, s, where the trace tells times.
+    /// Time from the first record to the last, s, if the trace has times.
     pub duration_s: Option<f64>,
-    /// 4 KiB pages with a record.
+    /// Number of 4 KiB pages with a record.
     pub touched_pages: u64,
-    /// The same in bytes.
+    /// Bytes of 4 KiB pages with a record.
     pub touched_bytes: u64,
-    /// Aligned 2 MiB regions with a record.
+    /// Number of aligned 2 MiB regions with a record.
     pub touched_regions: u64,
-    /// Pages with a record that writes.
+    /// Number of pages with a record that writes.
     pub written_pages: u64,
-    /// Pages with one record and no more.
+    /// Number of pages with exactly one record.
     pub single_pages: u64,
     /// Share of the single hottest page.
     pub hottest_page: f64,
@@ -82,12 +82,12 @@ pub struct Summary {
     pub without_16_share: f64,
     /// Shares of the hottest pages among the others, of the records on the others.
     pub without_16: Vec<Share>,
-    /// Distinct pages in each tenth of the records; empty where they were not counted.
+    /// Distinct pages in each tenth of the records; empty if they were not counted.
     pub tenths: Vec<u64>,
 }
 
 impl Tally {
-    /// Nothing counted yet; `file` is named in errors.
+    /// A tally with nothing counted yet; `file` is named in errors.
     #[must_use]
     pub fn new(file: PathBuf) -> Self {
         Self {
@@ -105,7 +105,7 @@ impl Tally {
     /// Counts a record.
     ///
     /// # Errors
-    /// Where more memory was touched than is counted.
+    /// If more memory was touched than is counted.
     pub fn add(&mut self, record: &Record) -> Result<(), TraceError> {
         match record.op {
             Op::Load => self.loads += 1,
@@ -122,7 +122,7 @@ impl Tally {
         Ok(())
     }
 
-    /// What was counted of a trace that was read to its end; `tenths` from [`Tenths`], or empty.
+    /// The statistics of a trace that was read to its end; `tenths` from [`Tenths`], or empty.
     #[must_use]
     pub fn summary(&self, reader: &Reader, tenths: Vec<u64>) -> Summary {
         let touched = || self.pages.values().filter(|page| page.records > 0);
@@ -157,7 +157,7 @@ impl Tally {
     }
 }
 
-/// Shares of the hottest; `counts` from high to low.
+/// Shares of the hottest pages; `counts` must be in descending order.
 fn shares(counts: &[u64]) -> Vec<Share> {
     let all: u64 = counts.iter().sum();
     let mut shares = Vec::new();
@@ -184,19 +184,19 @@ fn too_much_memory(file: &std::path::Path) -> TraceError {
     }
 }
 
-/// Counts the distinct pages of each tenth of a trace whose number of records is known (a second pass).
+/// A counter of the distinct pages of each tenth of a trace whose number of records is known (a second pass).
 #[derive(Debug)]
 pub struct Tenths {
     file: PathBuf,
     records: u64,
     seen: u64,
-    /// The tenth, from 1, that touched the page last.
+    /// The last tenth, from 1, that touched each page.
     pages: Pages<u8>,
     distinct: Vec<u64>,
 }
 
 impl Tenths {
-    /// For a trace of so many records; `file` is named in errors.
+    /// A counter for a trace of so many records; `file` is named in errors.
     #[must_use]
     pub fn new(file: PathBuf, records: u64) -> Self {
         Self {
@@ -208,10 +208,10 @@ impl Tenths {
         }
     }
 
-    /// Counts a record; those beyond the number known count to the last tenth.
+    /// Counts a record; those beyond the known number count to the last tenth.
     ///
     /// # Errors
-    /// Where more memory was touched than is counted.
+    /// If more memory was touched than is counted.
     pub fn add(&mut self, record: &Record) -> Result<(), TraceError> {
         let tenth = u128::from(self.seen) * 10 / u128::from(self.records.max(1));
         let tenth = u8::try_from(tenth).unwrap_or(9).min(9);
@@ -225,7 +225,7 @@ impl Tenths {
         Ok(())
     }
 
-    /// The counts.
+    /// The numbers of distinct pages.
     #[must_use]
     pub fn finish(self) -> Vec<u64> {
         self.distinct

@@ -8,16 +8,16 @@ use std::io::{self, ErrorKind, Read};
 
 use ruzstd::decoding::{BlockDecodingStrategy, FrameDecoder};
 
-/// First bytes of a frame.
+/// The first bytes of a frame.
 pub(super) const MAGIC: [u8; 4] = [0x28, 0xb5, 0x2f, 0xfd];
-/// Largest window that a frame may ask for: what `zstd` itself accepts without being told.
+/// Largest window that a frame may ask for: the limit of `zstd` itself without an option.
 const MAX_WINDOW: u64 = 128 << 20;
 
 /// The decompressed bytes of all frames of a file.
 pub(super) struct Unzstd<R> {
     source: R,
     frame: Option<FrameDecoder>,
-    /// Bytes that came out so far, for errors.
+    /// Number of decompressed bytes so far, for errors.
     out: u64,
 }
 
@@ -76,7 +76,7 @@ impl<R: Read> Unzstd<R> {
         Ok(())
     }
 
-    /// The header after the first bytes (RFC 8878, 3.1.1.1), its window checked.
+    /// Reads the header after the first bytes (RFC 8878, 3.1.1.1), and checks its window.
     fn header(&mut self) -> io::Result<Vec<u8>> {
         let mut first = [0; 1];
         if self.source.read_exact(&mut first).is_err() {

@@ -1,7 +1,7 @@
-//! The formats that traces are written in.
+//! The formats in which traces are written.
 //!
-//! Responsible for text of lackey, plain or as zstd (frames of some 4 MiB of text each, so that memory is
-//! bounded), and oracleGeneral with pages as objects. It leaves to others: which records are written.
+//! Responsible for: text of lackey, plain or as zstd (frames of some 4 MiB of text each, so that memory is bounded),
+//! and oracleGeneral with pages as objects. It leaves to others: the choice of the records that are written.
 
 use std::collections::HashMap;
 use std::io::{self, Write};
@@ -11,24 +11,24 @@ use ruzstd::encoding::{CompressionLevel, compress_to_vec};
 use super::load::MAX_ACCESSES;
 use super::{Op, Record};
 
-/// Text that is written, or compressed into one frame, at a time.
+/// Bytes of text written, or compressed into one frame, at a time.
 const CHUNK: usize = 4 << 20;
-/// Longest record of lackey text that is written; longer ones become several.
+/// Longest record of lackey text that is written, bytes; longer ones are split.
 const LONGEST: u64 = 64 << 10;
 
-/// What is written.
+/// The format to write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Target {
     /// Text of lackey.
     Lackey,
-    /// The same, compressed.
+    /// Text of lackey, compressed as zstd.
     LackeyZst,
     /// oracleGeneral: each 4 KiB page is an object of 4096 bytes with its number as id; no writes.
     OracleGeneral,
 }
 
 impl Target {
-    /// All of them.
+    /// All formats.
     pub const ALL: [Self; 3] = [Self::Lackey, Self::LackeyZst, Self::OracleGeneral];
 
     /// The name on the command line.
@@ -56,13 +56,13 @@ impl std::str::FromStr for Target {
     }
 }
 
-/// Writes a trace.
+/// A writer of a trace.
 #[derive(Debug)]
 pub struct Writer<W> {
     out: W,
     target: Target,
     text: Vec<u8>,
-    /// Time (s) and page of each request: their next ones are known at the end only.
+    /// Time (s) and page of each request: the number of the next request is known only at the end.
     requests: Vec<(u32, u64)>,
     written: u64,
 }
@@ -82,7 +82,7 @@ impl<W: Write> Writer<W> {
     /// Appends a record.
     ///
     /// # Errors
-    /// Where writing fails, or the record cannot be expressed in the format.
+    /// If writing fails, or the record cannot be expressed in the format.
     pub fn write(&mut self, record: &Record) -> io::Result<()> {
         if self.target == Target::OracleGeneral {
             return self.request(record);
@@ -135,10 +135,10 @@ impl<W: Write> Writer<W> {
         Ok(())
     }
 
-    /// Ends the trace; gives the output back, flushed, and the number of records in it.
+    /// Ends the trace; returns the output, flushed, and the number of records in it.
     ///
     /// # Errors
-    /// Where writing fails.
+    /// If writing fails.
     pub fn finish(mut self) -> io::Result<(W, u64)> {
         if !self.text.is_empty() {
             self.flush_text()?;
@@ -156,7 +156,7 @@ impl<W: Write> Writer<W> {
     }
 }
 
-/// For each request the number (from 1) of the next one for the same page; -1: there is none.
+/// For each request, the number (from 1) of the next one for the same page; -1: there is none.
 fn next_requests(requests: &[(u32, u64)]) -> Vec<i64> {
     let mut next_of: HashMap<u64, i64> = HashMap::new();
     let mut nexts = vec![-1; requests.len()];

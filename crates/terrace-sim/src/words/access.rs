@@ -1,4 +1,4 @@
-//! What a load gives to the machine: accesses, and where they come from.
+//! Accesses: the interface between a load and the machine.
 
 /// Line size of the processor's caches, bytes.
 pub const LINE: u64 = 64;
@@ -22,14 +22,14 @@ impl Access {
         Self(page << 9 | (line & 63) << 3 | Self::ENDS | u64::from(write))
     }
 
-    /// The same as a part of an operation that later accesses go on with.
+    /// Marks the access as a part of an operation that later accesses go on with.
     #[must_use]
     pub fn within_operation(self) -> Self {
         Self(self.0 & !Self::ENDS)
     }
 
-    /// The same as a read-modify-write: an access that writes, and that the processor's counters see as a
-    /// load and as a store.
+    /// Marks the access as a read-modify-write: it writes, and the processor's counters see it as a load and as a
+    /// store.
     #[must_use]
     pub fn updating(self) -> Self {
         Self(self.0 | Self::WRITE | Self::UPDATE)
@@ -47,19 +47,19 @@ impl Access {
         self.0 >> 3 & 63
     }
 
-    /// Whether it writes.
+    /// Whether the access writes.
     #[must_use]
     pub fn is_write(self) -> bool {
         self.0 & Self::WRITE != 0
     }
 
-    /// Whether a load instruction is part of it: a read, or an update.
+    /// Whether a load instruction is part of the access: a read, or an update.
     #[must_use]
     pub fn loads(self) -> bool {
         self.0 & (Self::WRITE | Self::UPDATE) != Self::WRITE
     }
 
-    /// Whether an operation (a request of `kv`, else each access) ends with it.
+    /// Whether an operation (a request of `kv`, else each access) ends with this access.
     #[must_use]
     pub fn ends_operation(self) -> bool {
         self.0 & Self::ENDS != 0
@@ -74,7 +74,7 @@ impl std::fmt::Debug for Access {
     }
 }
 
-/// How a load's accesses pass in time; the same for all accesses of one call of [`Source::fill`].
+/// The pace of a load's accesses; the same for all accesses of one call of [`Source::fill`].
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Pace {
     /// Time that the processor computes per access, ns, beside waiting for memory.
@@ -86,14 +86,14 @@ pub struct Pace {
 
 /// The accesses of one vCPU: endless unless it says otherwise. The same source gives the same accesses.
 pub trait Source: Send {
-    /// Puts the next accesses into `batch`, at least one and at most all of it, and says how many they
-    /// are; 0: there will never be one again. `now_ns` is the time of the full-size machine since the
-    /// start of the run (stages and drifts follow it; it never goes back).
+    /// Puts the next accesses into `batch`, at least one and at most all of it; returns how many. 0: no access will
+    /// ever follow. `now_ns` is the time of the full-size machine since the start of the run (stages and drifts
+    /// follow it; it never goes back).
     fn fill(&mut self, now_ns: u64, batch: &mut [Access]) -> usize;
 
     /// The pace of the accesses that the last [`Source::fill`] gave.
     fn pace(&self) -> Pace;
 
-    /// The same source in the same state (the oracle looks ahead with it).
+    /// A copy of the source in the same state (the oracle looks ahead with it).
     fn fork(&self) -> Box<dyn Source>;
 }

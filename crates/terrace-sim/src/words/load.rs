@@ -1,8 +1,8 @@
-//! What is known of a load before it runs: where it runs, and when it ends.
+//! The facts about a load before it runs: its context, and its end.
 
 use std::path::Path;
 
-/// What a load needs to know to make its accesses.
+/// The facts that a load needs to make its accesses.
 #[derive(Clone, Copy, Debug)]
 pub struct Context<'a> {
     /// Divisor of sizes.
@@ -17,13 +17,13 @@ pub struct Context<'a> {
     pub folder: &'a Path,
 }
 
-/// When a load ends.
+/// The end of a load.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stop {
     /// After so many memory accesses over all vCPUs, of the full-size machine.
     Ops(u64),
     /// After so many ns of the full-size machine.
     Duration(u64),
-    /// When its trace ends.
+    /// At the end of its trace.
     Trace,
 }

@@ -1,8 +1,8 @@
-//! Words that all layers use: they stand on nothing else here.
+//! Definitions that all layers use: they depend on nothing else of this crate.
 //!
-//! Responsible for: accesses and where they come from ([`access`]), what is known of a load before it runs ([`load`]),
-//! a tier's description ([`tier`]), the sides of the second stage ([`side`]), numbers ([`number`]) and random
-//! streams ([`random`]).
+//! Responsible for: accesses and their sources ([`access`]), the facts about a load before it runs ([`load`]), a
+//! tier's description ([`tier`]), the sides of the second stage ([`side`]), numbers ([`number`]) and random streams
+//! ([`random`]).
 
 pub mod access;
 pub mod load;

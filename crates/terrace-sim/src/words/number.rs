@@ -7,8 +7,7 @@ pub fn float(x: u64) -> f64 {
     x as f64
 }
 
-/// The whole number nearest below a float; 0 for negative ones and for NaN, the largest there is for
-/// what is above it.
+/// The whole number nearest below a float; 0 for negative ones and for NaN, `u64::MAX` for floats above it.
 #[must_use]
 #[expect(
     clippy::cast_possible_truncation,

@@ -3,21 +3,21 @@
 use rand_xoshiro::Xoshiro256PlusPlus;
 use rand_xoshiro::rand_core::SeedableRng;
 
-/// What a stream is for.
+/// The purpose of a random stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Purpose {
-    /// Which pages are hot, where objects lie.
+    /// The choice of hot pages, and the locations of objects.
     Layout,
-    /// Which objects are accessed.
+    /// The choice of the objects that are accessed.
     Accesses,
-    /// Reads and writes.
+    /// The choice between reads and writes.
     Writes,
-    /// Where VMs' memory lies in the host's.
+    /// The positions of VMs' memory in the host's.
     HostMemory,
 }
 
-/// The generator of (seed, VM, vCPU, purpose): Xoshiro256++. The VM counts by its name, so adding
-/// another changes nothing. Streams that a VM's vCPUs share (its layout) take vCPU 0.
+/// The generator of (seed, VM, vCPU, purpose): Xoshiro256++. The VM counts by its name, so adding another changes
+/// nothing. Streams that a VM's vCPUs share (its layout) take vCPU 0.
 #[must_use]
 pub fn stream(seed: u64, vm: &str, vcpu: u32, purpose: Purpose) -> Xoshiro256PlusPlus {
     let mut hash = mix(seed ^ 0x7465_7272_6163_6531);

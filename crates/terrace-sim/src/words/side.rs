@@ -1,6 +1,6 @@
-//! Which side of the second stage does something.
+//! The two sides of the second stage: guest and host.
 
-/// Who moves pages.
+/// The side that moves pages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Side {
     /// The guest's kernel: it flushes by interrupts of its own, and remaps at once.
@@ -10,7 +10,7 @@ pub enum Side {
 }
 
 impl Side {
-    /// As people write it.
+    /// The side's name in scenarios.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {

@@ -1,13 +1,13 @@
-//! A tier of memory, as it is described.
+//! The description of a tier of memory.
 
 use terrace_core::TierKind;
 
 /// A tier of memory.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Tier {
-    /// Its name.
+    /// The tier's name.
     pub name: String,
-    /// What it is made of: gives the weights of reads and writes.
+    /// The kind of memory: gives the weights of reads and writes.
     pub kind: TierKind,
     /// Size, bytes: all that VMs can get.
     pub bytes: u64,
@@ -19,8 +19,8 @@ pub struct Tier {
     pub read_gb_s: f64,
     /// Bandwidth of writes, GB/s.
     pub write_gb_s: f64,
-    /// What one access takes from the medium, bytes: 64, 256 for persistent memory.
+    /// The medium's access size, bytes: 64, 256 for persistent memory.
     pub line: u64,
-    /// Price of 1 GiB, in any currency or relative to another tier's; none where nobody said it.
+    /// Price of 1 GiB, in any currency or relative to another tier's; `None` if it is not given.
     pub price_per_gib: Option<f64>,
 }

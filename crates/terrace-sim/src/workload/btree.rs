@@ -13,7 +13,7 @@ use crate::words::random::Purpose;
 /// Bytes of a key and a pointer.
 const ENTRY: u64 = 16;
 
-/// Its keys.
+/// The keys of `btree`.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Btree {
@@ -29,7 +29,7 @@ fn sixteen() -> u64 {
     16
 }
 
-/// A node is at most a page.
+/// Deserializes the number of entries of a node, which is at most a page.
 fn fanout<'de, D: serde::Deserializer<'de>>(from: D) -> Result<u64, D::Error> {
     let fanout = values::count(from)?;
     if !(2..=256).contains(&fanout) {
@@ -40,12 +40,12 @@ fn fanout<'de, D: serde::Deserializer<'de>>(from: D) -> Result<u64, D::Error> {
     Ok(fanout)
 }
 
-/// Nodes of one height.
+/// The nodes of one height.
 #[derive(Clone, Copy)]
 struct Level {
-    /// Nodes in the full-size tree.
+    /// Number of nodes in the full-size tree.
     nodes: u64,
-    /// First line.
+    /// The first line.
     start: u64,
 }
 
@@ -54,8 +54,8 @@ impl Btree {
         (self.fanout * ENTRY).div_ceil(LINE)
     }
 
-    /// The levels from the root, and the lines that they take: `scale` neighbours are one node, so that
-    /// the tree is as high as in full size.
+    /// The levels from the root, and the number of lines that they take: `scale` neighbours are one node, so that the
+    /// tree is as high as in full size.
     fn levels(&self, leaves: u64, scale: u64) -> (Vec<Level>, u64) {
         let mut counts = vec![leaves.saturating_mul(scale)];
         while let Some(nodes) = counts.last().copied().filter(|nodes| *nodes > 1) {
@@ -70,7 +70,7 @@ impl Btree {
         (levels, start)
     }
 
-    /// The largest tree that fits.
+    /// The levels of the largest tree that fits into so many lines.
     fn largest(&self, lines: u64, scale: u64) -> Option<Vec<Level>> {
         let (mut fits, mut too_many) = (0, lines / self.node_lines() + 1);
         while too_many - fits > 1 {
@@ -111,7 +111,7 @@ impl Endlessly for Btree {
     }
 }
 
-/// What one vCPU does.
+/// The lookups of one vCPU.
 #[derive(Clone)]
 pub(super) struct Lookups {
     random: Random,
@@ -122,7 +122,7 @@ pub(super) struct Lookups {
 }
 
 impl Operate for Lookups {
-    /// One look-up: a binary search in each node on the way.
+    /// Makes one look-up: a binary search in each node on the way.
     fn operate(&mut self, out: &mut Vec<Access>) {
         let key = self.random.bits();
         let mut leaf = 0;

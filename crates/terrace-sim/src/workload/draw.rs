@@ -18,23 +18,23 @@ impl Random {
         Self(stream(context.seed, context.vm, vcpu, purpose))
     }
 
-    /// 64 random bits.
+    /// Draws 64 random bits.
     pub(super) fn bits(&mut self) -> u64 {
         self.0.next_u64()
     }
 
-    /// A number below `bound`. The high half of a product: each number's chance is off by a part of at
+    /// Draws a number below `bound`, the high half of a product: the relative error of each number's chance is at
     /// most `bound / 2^64`.
     pub(super) fn below(&mut self, bound: u64) -> u64 {
         multiply_high(self.bits(), bound)
     }
 
-    /// A number from 0 to less than 1, in steps of 2^-53.
+    /// Draws a number from 0 to less than 1, in steps of 2^-53.
     pub(super) fn unit(&mut self) -> f64 {
         to_f64(self.bits() >> 11) / 9_007_199_254_740_992.0
     }
 
-    /// Whether a chance comes true.
+    /// Draws whether a chance comes true.
     pub(super) fn happens(&mut self, chance: Chance) -> bool {
         self.bits() >> 1 < chance.0
     }
@@ -50,13 +50,13 @@ impl Chance {
     }
 }
 
-/// Which accesses write: a draw decides two of them, each to 2^-32.
+/// The draw of the accesses that write: one draw decides two of them, each to 2^-32.
 #[derive(Clone)]
 pub(super) struct Writes {
     random: Random,
-    /// The share of 2^32.
+    /// The share of writes, of 2^32.
     chance: u64,
-    /// The half of a draw that is not used yet.
+    /// The unused half of a draw.
     spare: Option<u64>,
 }
 
@@ -71,7 +71,7 @@ impl Writes {
 
     const ALL: u64 = 1 << 32;
 
-    /// Whether the next access writes; where that is certain, nothing is drawn.
+    /// Whether the next access writes; if that is certain, nothing is drawn.
     pub(super) fn draw(&mut self) -> bool {
         if self.chance == 0 || self.chance == Self::ALL {
             return self.chance > 0;
@@ -88,10 +88,10 @@ impl Writes {
     }
 }
 
-/// A seeded permutation of the numbers below `items`. They lie in a grid of 2^`bits` columns that is a
-/// little larger than `items`. Each column is turned, then the columns of each row are swapped; what falls
-/// outside of `items` goes round again, so that it is a permutation for every count. It keeps one number
-/// per column, about the square root of `items`.
+/// A seeded permutation of the numbers below `items`. They lie in a grid of 2^`bits` columns that is a little larger
+/// than `items`. Each column is rotated, then the columns of each row are swapped; numbers outside of `items` go
+/// round again, so that this is a permutation for every count. One number per column is kept, about the square root
+/// of `items`.
 #[derive(Clone, Debug)]
 pub(super) struct Permutation {
     items: u64,
@@ -102,7 +102,7 @@ pub(super) struct Permutation {
 }
 
 impl Permutation {
-    /// Of fewer than 2^48 items, at least one.
+    /// A permutation of fewer than 2^48 items, at least one.
     pub(super) fn new(items: u64, seed: u64) -> Self {
         let bits = (65 - items.saturating_sub(1).leading_zeros()) / 2;
         let bits = bits.max(1);
@@ -146,7 +146,7 @@ pub(super) fn multiply_high(a: u64, b: u64) -> u64 {
     a.carrying_mul(b, 0).1
 }
 
-/// The nearest `f64`.
+/// The `f64` nearest to a whole number.
 pub(super) fn to_f64(x: u64) -> f64 {
     let [a, b, c, d, e, f, g, h] = x.to_le_bytes();
     let low = u32::from_le_bytes([a, b, c, d]);
@@ -169,7 +169,7 @@ pub(super) fn to_u64(x: f64) -> u64 {
     }
 }
 
-/// `share` of `whole`, to the nearest, at least 1 and at most all.
+/// A `share` of `whole`, to the nearest number, at least 1 and at most all.
 pub(super) fn part(whole: u64, share: f64) -> u64 {
     to_u64(to_f64(whole) * share + 0.5).clamp(1, whole)
 }

@@ -1,10 +1,10 @@
 //! `graph`: breadth-first search, PageRank and betweenness centrality on a skewed graph.
 //!
-//! The graph is a Kronecker graph in compressed sparse rows that is computed where it is looked at and
-//! never stored. Each bit of a vertex's number is 0 with chance 3/4 (Graph500 takes 0.76), so few vertices,
-//! those with low numbers, have most of the edges: vertex v's edges lie where the sum of the degrees below
-//! it says, and the neighbour at an edge is a hash of the edge. The same bits rule at every scale: a smaller
-//! graph is a larger one with neighbours taken together.
+//! The graph is a Kronecker graph in compressed sparse rows that is never stored, but computed when it is looked at.
+//! Each bit of a vertex's number is 0 with chance 3/4 (Graph500 takes 0.76), so few vertices, those with low numbers,
+//! have most of the edges. The edges of a vertex begin at the sum of the degrees of the vertices below it, and the
+//! neighbour at an edge is a hash of the edge. The same bits rule at every scale: a smaller graph is a larger one
+//! with neighbours taken together.
 //!
 //! Memory is the offsets, the edges, and two properties of each vertex, 8 bytes each. A run builds the graph
 //! (offsets and edges are written once), does its iterations, and starts again.
@@ -28,7 +28,7 @@ const CHUNK: u64 = 64;
 /// Edges or lines per operation, so that no batch is large.
 const STEP: u64 = 64;
 
-/// Its keys.
+/// The keys of `graph`.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Graph {
@@ -70,14 +70,14 @@ fn up_to<E: serde::de::Error>(value: u64, most: u64) -> Result<u64, E> {
     Ok(value)
 }
 
-/// The graph, and where its parts lie, in lines.
+/// The graph in compressed sparse rows, and the first lines of its parts.
 #[derive(Clone, Copy)]
 struct Csr {
     vertices: u64,
     edges: u64,
     degree: u64,
     bits: u32,
-    /// The share of the full square of bits that the vertices have, of 2^64.
+    /// The chance, of 2^64, that a number of `bits` bits, each 0 with chance 3/4, is that of a vertex.
     measure: u64,
     seed: u64,
     edge_lines: u64,
@@ -105,13 +105,13 @@ impl Csr {
         }
     }
 
-    /// Edges of the vertices below `vertex`.
+    /// Number of edges of the vertices below `vertex`.
     fn edges_below(&self, vertex: u64) -> u64 {
         let share = u128::from(measure(vertex, self.bits)) * u128::from(self.edges);
         u64::try_from(share / u128::from(self.measure)).map_or(self.edges, |e| e.min(self.edges))
     }
 
-    /// The vertex at the other end of an edge, and bits that have nothing to do with it.
+    /// The vertex at the other end of an edge, and independent random bits.
     fn neighbour(&self, edge: u64) -> (u64, u64) {
         let mut hash = mix(self.seed ^ edge);
         loop {
@@ -184,23 +184,23 @@ impl Endlessly for Graph {
     }
 }
 
-/// Where a vCPU is.
+/// The position of a vCPU.
 #[derive(Clone, Copy)]
 enum At {
-    /// Writing this line.
+    /// Writing a line of the graph.
     Building(u64),
-    /// Before the vertex that is this one in its order.
+    /// Before a vertex, by its place in the vCPU's order.
     Vertex(u64),
-    /// Within a vertex: its place in the order, itself, its next edge, the end of its edges.
+    /// Within a vertex: its place in the order, its number, its next edge, the end of its edges.
     Edges(u64, u64, u64, u64),
 }
 
-/// What one vCPU does. vCPUs don't wait for each other.
+/// The walk of one vCPU. vCPUs do not wait for each other.
 #[derive(Clone)]
 pub(super) struct Walk {
     algorithm: Algorithm,
     iterations: u64,
-    /// In which order a search meets the vertices.
+    /// The order in which a search meets the vertices.
     order: Permutation,
     csr: Csr,
     vcpu: u64,
@@ -210,13 +210,13 @@ pub(super) struct Walk {
     queue: (u64, u64),
     queued: u64,
     iteration: u64,
-    /// `bc` goes back after its search.
+    /// Whether `bc` goes back after its search.
     backward: bool,
     at: At,
 }
 
 impl Walk {
-    /// The vertex at a place of this vCPU's order, if there are that many.
+    /// The vertex at a place of this vCPU's order; `None` behind the last.
     fn vertex(&self, place: u64) -> Option<u64> {
         let chunk = place / CHUNK * self.vcpus + self.vcpu;
         let place = chunk * CHUNK + place % CHUNK;
@@ -275,7 +275,7 @@ impl Walk {
         }
     }
 
-    /// Some edges of a vertex; says where to go on.
+    /// Makes the accesses of some edges of a vertex; returns the position to go on from.
     fn edges(&mut self, place: u64, vertex: u64, next: u64, end: u64, out: &mut Vec<Access>) -> At {
         let stop = end.min(next + STEP);
         for edge in next..stop {
@@ -349,7 +349,8 @@ mod tests {
         }
     }
 
-    /// Three quarters of the edges belong to the lower half, nine sixteenths to the lowest quarter.
+    /// Low numbers have most of the edges: three quarters belong to the lower half, nine sixteenths to the lowest
+    /// quarter.
     #[test]
     fn edges_are_skewed_to_low_numbers_at_both_ends() {
         let csr = Csr::new(1 << 16, 16, 1);

@@ -11,7 +11,7 @@ use super::{Context, Endlessly, WorkloadError};
 use crate::words::access::{Access, LINES_PER_PAGE};
 use crate::words::random::Purpose;
 
-/// Its keys.
+/// The keys of `gups`.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(try_from = "Raw")]
 pub(super) struct Gups {
@@ -44,18 +44,18 @@ enum Name {
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Variant {
-    /// The hot section is contiguous, the rest is uniform over all.
+    /// A contiguous hot section; the other updates are uniform over all memory.
     Hemem { move_at: Option<u64> },
-    /// The hot section is the end, the rest is uniform over what is before it.
+    /// A hot section at the end; the other updates are uniform over the memory before it.
     Hypertier { weight: f64 },
-    /// The hot objects are single lines anywhere, the rest is uniform over all.
+    /// Hot objects of single lines anywhere; the other updates are uniform over all memory.
     Colloid,
 }
 
 /// Share of the updates that hot objects take in `hemem` and `colloid`.
 const HOT_ACCESS: f64 = 0.9;
 
-/// How much more often than the cold section the hot one is chosen in `hypertier` (§6.2).
+/// The ratio in which the hot section is chosen more often than the cold one in `hypertier` (§6.2).
 const WEIGHT: f64 = 10.0;
 
 fn weight<'de, D: serde::Deserializer<'de>>(from: D) -> Result<Option<f64>, D::Error> {
@@ -145,11 +145,11 @@ impl Endlessly for Gups {
     }
 }
 
-/// What one vCPU does.
+/// The accesses of one vCPU.
 #[derive(Clone)]
 pub(super) struct Generator {
     accesses: HotCold,
-    /// From when on the hot section is where.
+    /// The time from which the hot section is elsewhere, ns, and that new section.
     moved: Option<(u64, Span)>,
 }
 

@@ -5,12 +5,12 @@ use super::draw::{Permutation, Random, Writes, access, multiply_high, to_f64, to
 use crate::words::access::{Access, LINES_PER_PAGE};
 use crate::words::random::Purpose;
 
-/// Lines that accesses fall on evenly; it may go past the end of memory, to its start.
+/// A span of lines on which accesses fall evenly; one that goes past the end of memory continues at its start.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Span {
-    /// Its first line.
+    /// The span's first line.
     pub(super) start: u64,
-    /// How many there are.
+    /// Number of lines.
     pub(super) lines: u64,
 }
 
@@ -24,18 +24,18 @@ impl Span {
     }
 }
 
-/// What of the hot span lies elsewhere in memory.
+/// The scattering of the hot span over memory.
 #[derive(Clone, Debug)]
 pub(super) enum Scatter {
-    /// Nothing: it is where it is.
+    /// No scattering: the hot span is contiguous.
     Nothing,
-    /// Each page.
+    /// Scattering of each page.
     Pages(Permutation),
-    /// Each line.
+    /// Scattering of each line.
     Lines(Permutation),
 }
 
-/// Accesses to either span. The low 24 bits of one draw choose the span, all of it chooses the line: the
+/// A generator of accesses to two spans. The low 24 bits of one draw choose the span, all of it chooses the line: the
 /// share of the hot span is exact to 2^-25, and each page's share of its span to `pages / 2^34` of it.
 #[derive(Clone)]
 pub(super) struct HotCold {
@@ -45,12 +45,12 @@ pub(super) struct HotCold {
     pub(super) scatter: Scatter,
 }
 
-/// The spans, and how often each is chosen.
+/// The spans, and the chance of each.
 #[derive(Clone, Copy)]
 pub(super) struct Spans {
-    /// The hot share of 2^24.
+    /// The chance of the hot span, of 2^24.
     chance: u64,
-    /// Lines of memory.
+    /// Number of lines of memory.
     total: u64,
     pub(super) hot: Span,
     pub(super) cold: Span,
@@ -59,7 +59,7 @@ pub(super) struct Spans {
 const CHOICE_BITS: u32 = 24;
 
 impl HotCold {
-    /// Everything is hot and cold, until the caller says otherwise.
+    /// A generator whose spans are both all of memory, until the caller sets them.
     pub(super) fn new(context: &Context, vcpu: u32, pages: u64, hot: f64, write: f64) -> Self {
         let all = Span::pages(0, pages);
         Self {
@@ -94,7 +94,7 @@ impl HotCold {
 }
 
 impl Spans {
-    /// `place` says where a line of the hot span lies.
+    /// Fills the batch; `place` gives the location of a line of the hot span.
     fn fill(
         &self,
         random: &mut Random,

@@ -1,4 +1,4 @@
-//! `hotset`: some pages are accessed much more than the others (vTMM §4.3 and §4.6).
+//! `hotset`: pages of which some are accessed much more than the others (vTMM §4.3 and §4.6).
 
 use serde::de::Error;
 use serde::{Deserialize, Deserializer};
@@ -12,7 +12,7 @@ use super::{Context, Endlessly, WorkloadError};
 use crate::words::access::Access;
 use crate::words::random::{Purpose, mix};
 
-/// Its keys.
+/// The keys of `hotset`.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(try_from = "Raw")]
 pub(super) struct Hotset(Raw);
@@ -46,12 +46,12 @@ enum Layout {
     Clustered,
 }
 
-/// The hot set is at another place in each stage.
+/// The stages, in each of which the hot set is at another place.
 #[derive(Clone, Debug, PartialEq)]
 enum Stages {
-    /// So many, of the same size.
+    /// A number of stages of the same size.
     Count(u64),
-    /// One of each share.
+    /// A stage for each of these hot shares.
     Shares(Vec<f64>),
 }
 
@@ -107,7 +107,7 @@ impl TryFrom<Raw> for Hotset {
 }
 
 impl Hotset {
-    /// The stage at that time, and its hot share.
+    /// The stage at a time, and its hot share.
     fn stage(&self, now_ns: u64) -> (u64, f64) {
         let passed = self.0.stage_every.map_or(0, |every| now_ns / every);
         match &self.0.stages {
@@ -144,16 +144,16 @@ impl Endlessly for Hotset {
     }
 }
 
-/// What one vCPU does.
+/// The accesses of one vCPU.
 #[derive(Clone)]
 pub(super) struct Generator {
     load: Hotset,
     pages: u64,
-    /// Seed of the places of the hot set, the same for all vCPUs.
+    /// Seed of the places of the hot set, which is the same for all vCPUs.
     layout: u64,
-    /// The stage that `accesses` and `start` are of.
+    /// The stage of `accesses` and `start`.
     stage: Option<u64>,
-    /// Where the hot pages start before they drift.
+    /// The start of the hot pages before they drift.
     start: u64,
     accesses: HotCold,
 }

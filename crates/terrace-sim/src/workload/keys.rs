@@ -1,22 +1,22 @@
-//! Which of many items is accessed: the most popular is number 0.
+//! The choice of one of many items, of which number 0 is the most popular.
 
 use super::draw::{Chance, Random, multiply_high, part, to_f64, to_u64};
 
 /// A law by which items are chosen.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Law {
-    /// All alike.
+    /// All items alike.
     Uniform,
-    /// A hot share of the items takes a share of the accesses, the rest is uniform over all.
+    /// A share of the accesses for a hot share of the items; the other accesses are uniform over all items.
     Hotspot { hot: f64, hot_access: f64 },
-    /// Item k has weight 1 / (k + 1)^exponent.
+    /// A weight of 1 / (k + 1)^exponent for item k.
     Zipf { exponent: f64 },
     /// A bell around the middle item, whose standard deviation is a share of all items.
     Gauss { sigma: f64 },
 }
 
-/// Items to be chosen from. The law is that of the full-size machine's items: `scale` neighbours are one
-/// item here, so that a share of memory has the same share of the accesses at each scale.
+/// The items to choose from. The law is that of the full-size machine's items: `scale` neighbours are one item here,
+/// so that a share of memory has the same share of the accesses at each scale.
 #[derive(Clone)]
 pub(super) struct Items {
     count: u64,
@@ -72,8 +72,8 @@ impl Items {
     }
 }
 
-/// A place from 0 to 1: normally distributed around the middle, drawn again outside (Marsaglia's polar
-/// method).
+/// Draws a place from 0 to 1, normally distributed around the middle; a place outside is drawn again (Marsaglia's
+/// polar method).
 fn gauss(random: &mut Random, sigma: f64) -> f64 {
     loop {
         let (u, v) = (2.0 * random.unit() - 1.0, 2.0 * random.unit() - 1.0);
@@ -97,7 +97,7 @@ struct Zipf {
     /// Ends of the range that is inverted.
     low: f64,
     high: f64,
-    /// Points this near below their item need no test.
+    /// The distance below an item within which points need no test.
     sure: f64,
 }
 
@@ -132,7 +132,7 @@ impl Zipf {
         libm::exp(-self.exponent * libm::log(x))
     }
 
-    /// Of the weight, from 1 to `x`; it passes through exponent 1 without a jump.
+    /// The integral of the weight, from 1 to `x`; it is continuous at exponent 1.
     fn integral(&self, x: f64) -> f64 {
         let log = libm::log(x);
         let t = (1.0 - self.exponent) * log;
@@ -144,7 +144,7 @@ impl Zipf {
         factor * log
     }
 
-    /// Of [`Self::integral`].
+    /// The inverse of [`Self::integral`].
     fn inverse(&self, u: f64) -> f64 {
         let t = ((1.0 - self.exponent) * u).max(-1.0);
         let factor = if t.abs() < 1e-8 {
@@ -156,7 +156,7 @@ impl Zipf {
     }
 }
 
-/// A number below `whole` at the same part of it as `place` is of 2^64.
+/// The number that is as far in `0..whole` as `place` is in 2^64.
 pub(super) fn at(place: u64, whole: u64) -> u64 {
     multiply_high(place, whole)
 }

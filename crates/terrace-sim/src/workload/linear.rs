@@ -11,7 +11,7 @@ use super::{Context, Endlessly, WorkloadError};
 use crate::words::access::{Access, LINES_PER_PAGE};
 use crate::words::random::Purpose;
 
-/// Its keys.
+/// The keys of `linear`.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Linear {
@@ -65,7 +65,7 @@ impl Endlessly for Linear {
     }
 }
 
-/// What one vCPU does, on its part of the matrix; the weights come first in memory and are everyone's.
+/// The training of one vCPU, on its part of the matrix; the weights come first in memory and are everyone's.
 #[derive(Clone)]
 pub(super) struct Training {
     random: Random,

@@ -1,7 +1,7 @@
 //! Loads as scenarios write them: one table with the kind, its keys, and when it ends.
 //!
-//! The table is read whole; a preset adds the keys that it lacks; what is common is taken out, and the
-//! rest must be the kind's own keys.
+//! The table is read whole; a preset adds the keys that are missing; the common keys are taken out, and the rest must
+//! be the kind's own keys.
 
 use serde::de::{DeserializeOwned, Error};
 use serde::{Deserialize, Deserializer};
@@ -12,17 +12,17 @@ use super::{Kind, Workload, WorkloadError, presets, values};
 use crate::words::access::Pace;
 use crate::words::load::Stop;
 
-/// A load, and when it ends.
+/// A load, and its end.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Load {
-    /// What it does.
+    /// The load's kind and its keys.
     pub workload: Workload,
-    /// When it ends.
+    /// The end of the load.
     pub stop: Stop,
 }
 
-/// Every kind, with the pace that it has unless told: time of the processor per access (ns) and
-/// parallelism. Estimates; `docs/workloads.md` says why.
+/// Every kind, with its default pace: time of the processor per access (ns) and parallelism. Estimates; the reasons
+/// are in `docs/workloads.md`.
 pub(super) const KINDS: [(&str, f64, f64); 16] = [
     ("hotset", 10.0, 4.0),
     ("sequential", 5.0, 8.0),
@@ -64,11 +64,11 @@ impl<'de> Deserialize<'de> for Load {
     }
 }
 
-/// A load that may not say when it ends.
+/// A load whose end may be missing.
 pub(super) struct Draft {
     pub(super) kind: &'static str,
     pub(super) workload: Workload,
-    /// When it ends, if it says so.
+    /// The load's own end, if it is given.
     pub(super) own: Option<Stop>,
 }
 
@@ -173,7 +173,7 @@ fn parse_kind(kind: &str, table: Table) -> Result<Kind, String> {
     })
 }
 
-/// Reads a table; the error names the key and is of one line.
+/// Reads a table; an error names the key and is one line.
 pub(super) fn parse<T: DeserializeOwned>(table: Table) -> Result<T, String> {
     let read: Result<T, toml::de::Error> = Value::Table(table).try_into();
     read.map_err(|why| {

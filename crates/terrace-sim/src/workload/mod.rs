@@ -1,11 +1,11 @@
-//! Loads: what a VM's program does with its memory.
+//! Loads: the memory accesses of a VM's program.
 //!
-//! Responsible for: every `kind` of a scenario's `workload`, its parameters, and the accesses that they
-//! stand for (`docs/workloads.md`). It leaves to others: what an access costs, and
-//! files of recorded accesses ([`crate::trace`]).
+//! Responsible for: every `kind` of a scenario's `workload`, its parameters, and the accesses that they stand for
+//! (`docs/workloads.md`). It leaves to others: the cost of an access, and files of recorded accesses
+//! ([`crate::trace`]).
 //!
-//! An access is one to a 64-byte line that reaches memory: there are no caches here. Sizes are divided by
-//! the scale, shares are not; what goes by the clock goes by that of the full-size machine.
+//! An access is one to a 64-byte line that reaches memory: there are no caches here. Sizes are divided by the scale,
+//! shares are not; times by the clock are those of the full-size machine.
 
 mod btree;
 mod draw;
@@ -40,7 +40,7 @@ use source::{Endless, Generate};
 
 pub use load::Load;
 
-/// A load: its kind and parameters, checked. It is read as a part of a [`Load`].
+/// A load's kind and parameters, checked. A scenario has them as part of a [`Load`].
 #[derive(Clone, Debug, PartialEq)]
 pub struct Workload {
     kind: Kind,
@@ -72,7 +72,7 @@ pub fn kinds() -> impl Iterator<Item = &'static str> {
     load::KINDS.iter().map(|(name, ..)| *name)
 }
 
-/// A load that cannot be made.
+/// The error of a load that cannot be made.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 pub struct WorkloadError(pub String);
@@ -81,10 +81,10 @@ pub struct WorkloadError(pub String);
 trait Endlessly {
     type Generator: Generate;
 
-    /// 4 KiB pages of its memory.
+    /// Number of 4 KiB pages of the load's memory.
     fn pages(&self, scale: u64) -> Result<u64, WorkloadError>;
 
-    /// What one vCPU does.
+    /// The accesses of one vCPU.
     fn generator(&self, context: &Context, vcpu: u32) -> Result<Self::Generator, WorkloadError>;
 
     fn sources(
@@ -100,7 +100,7 @@ trait Endlessly {
     }
 }
 
-/// Calls a method of what is in a [`Kind`].
+/// Calls a method of the value in a [`Kind`].
 macro_rules! of_kind {
     ($kind:expr, $endless:ident => $then:expr, $($other:tt)*) => {
         match $kind {
@@ -127,13 +127,13 @@ fn broken_trace(error: TraceError) -> WorkloadError {
 }
 
 impl Workload {
-    /// What its accesses take beside memory; `phases` and `trace` have their own.
+    /// The pace of the load's accesses beside memory; `phases` and `trace` have their own.
     #[must_use]
     pub fn pace(&self) -> Pace {
         self.pace
     }
 
-    /// The same load at another pace.
+    /// This load at another pace.
     #[must_use]
     pub fn with_pace(&self, pace: Pace) -> Self {
         Self {
@@ -142,10 +142,10 @@ impl Workload {
         }
     }
 
-    /// 4 KiB pages of its memory at that scale: its accesses are to pages below this.
+    /// Number of 4 KiB pages of the load's memory at that scale: all accesses are to pages below this.
     ///
     /// # Errors
-    /// Where it has no whole number of pages at that scale, or its file in `folder` cannot be read.
+    /// If the memory is not a whole number of pages at that scale, or the load's file in `folder` cannot be read.
     pub fn pages(&self, scale: u64, folder: &Path) -> Result<u64, WorkloadError> {
         self.check_scale(scale)?;
         of_kind!(&self.kind, kind => kind.pages(scale),
@@ -158,7 +158,7 @@ impl Workload {
     /// One source for each vCPU.
     ///
     /// # Errors
-    /// As [`Workload::pages`], and where a part of it has no room.
+    /// As [`Workload::pages`], and if a part of the load has no room.
     pub fn sources(&self, context: &Context) -> Result<Vec<Box<dyn Source>>, WorkloadError> {
         self.check_scale(context.scale)?;
         of_kind!(&self.kind, kind => kind.sources(context, self.pace),
@@ -168,7 +168,7 @@ impl Workload {
         )
     }
 
-    /// Recorded and hand-written accesses cannot be divided.
+    /// Checks the scale: recorded and hand-written accesses cannot be divided.
     fn check_scale(&self, scale: u64) -> Result<(), WorkloadError> {
         let kind = match self.kind {
             Kind::Masim(_) => "masim",

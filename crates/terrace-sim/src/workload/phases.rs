@@ -11,11 +11,11 @@ use super::{Context, Kind, Workload, WorkloadError};
 use crate::words::access::{Access, Pace, Source};
 use crate::words::load::Stop;
 
-/// Its keys: loads and when each ends, if it says so.
+/// The keys of `phases`: loads and the end of each, if it has one.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Phases {
     of: Vec<(Workload, Option<Stop>)>,
-    /// They start again after the last.
+    /// Whether the phases start again after the last.
     repeats: bool,
 }
 
@@ -54,8 +54,8 @@ impl Phases {
         })
     }
 
-    /// Settles when each phase ends and says when all end. Where only the whole has an end, phases have
-    /// equal parts of it; where both have, the phases start again until the whole ends.
+    /// Sets the end of each phase and returns the end of all. If only the whole has an end, phases have equal parts
+    /// of it; if both have, the phases start again until the whole ends.
     pub(super) fn settle(&mut self, whole: Option<Stop>) -> Result<Stop, WorkloadError> {
         let count = from_usize(self.of.len());
         let silent = self.of.iter().filter(|(_, stop)| stop.is_none()).count();
@@ -121,17 +121,17 @@ impl Phases {
     }
 }
 
-/// When a phase ends on a vCPU.
+/// The end of a phase on a vCPU.
 #[derive(Clone, Copy)]
 enum End {
-    /// So many ns after it started.
+    /// A time after its start, ns.
     After(u64),
-    /// After so many accesses, at least one.
+    /// A number of accesses, at least one.
     Accesses(u64),
 }
 
 struct Phase {
-    /// As it is when the phase starts.
+    /// The source in its state at the phase's start.
     source: Box<dyn Source>,
     end: End,
 }
@@ -145,16 +145,16 @@ impl Clone for Phase {
     }
 }
 
-/// One vCPU's phases under way.
+/// The phases of one vCPU under way.
 struct Run {
     phases: Vec<Phase>,
     repeats: bool,
-    /// Which phase comes or is under way.
+    /// The index of the phase that comes or is under way.
     phase: usize,
-    /// Its source, once it has given something.
+    /// The phase's source, once it has given something.
     source: Option<Box<dyn Source>>,
     started: u64,
-    /// Accesses that it gave.
+    /// Number of accesses that the source gave.
     given: u64,
     pace: Pace,
 }

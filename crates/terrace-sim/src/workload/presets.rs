@@ -2,13 +2,13 @@
 
 use toml::{Table, Value};
 
-/// A preset.
+/// A preset of a load.
 pub(super) struct Preset {
-    /// The kind of load that it is for.
+    /// The kind of load that the preset is for.
     pub(super) kind: &'static str,
-    /// Its name.
+    /// The preset's name.
     pub(super) name: &'static str,
-    /// Its keys, as an inline table.
+    /// The preset's keys, as an inline table.
     pub(super) keys: &'static str,
 }
 
@@ -16,7 +16,8 @@ const fn preset(kind: &'static str, name: &'static str, keys: &'static str) -> P
     Preset { kind, name, keys }
 }
 
-/// All of them, in the order of the documentation; each under where it is from, and what is not from there.
+/// All presets, in the order of the documentation; each under a comment with its source, and with the parts that are
+/// not from there.
 pub(super) const PRESETS: [Preset; 29] = [
     // vTMM §4.3.1: 10 GB, 90 % of the accesses to a share of the pages (its X axis)
     preset("hotset", "vtmm-scan", r#"size = "10GiB", hot_access = 0.9"#),
@@ -158,7 +159,7 @@ pub(super) const PRESETS: [Preset; 29] = [
     preset("xsbench", "large", r#"size = "5649MiB", nuclides = 355"#),
 ];
 
-/// Adds the keys of the preset that the table names, if it does, where the table has them not.
+/// Adds the keys of the preset that the table names, if any, except those that the table has.
 pub(super) fn apply(kind: &str, table: &mut Table) -> Result<(), String> {
     let Some(name) = table.remove("preset") else {
         return Ok(());
@@ -180,7 +181,7 @@ pub(super) fn apply(kind: &str, table: &mut Table) -> Result<(), String> {
 }
 
 impl Preset {
-    /// Its keys.
+    /// The preset's keys.
     pub(super) fn table(&self) -> Table {
         let text = format!("keys = {{ {} }}", self.keys);
         let read = text.parse::<Table>().ok();

@@ -10,7 +10,7 @@ use super::{Context, Endlessly, WorkloadError};
 use crate::words::access::{Access, LINES_PER_PAGE};
 use crate::words::random::Purpose;
 
-/// Keys of `zipf`.
+/// The keys of `zipf`.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Zipf {
@@ -24,7 +24,7 @@ pub(super) struct Zipf {
     scatter: bool,
 }
 
-/// Keys of `gauss`.
+/// The keys of `gauss`.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Gauss {
@@ -86,7 +86,7 @@ impl Endlessly for Gauss {
     }
 }
 
-/// What one vCPU does: any line of a page that the law chooses.
+/// The accesses of one vCPU: any line of a page that the law chooses.
 #[derive(Clone)]
 pub(super) struct Generator {
     random: Random,

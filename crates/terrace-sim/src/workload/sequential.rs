@@ -8,7 +8,7 @@ use super::values::{self, half};
 use super::{Context, Endlessly, WorkloadError};
 use crate::words::access::{Access, LINES_PER_PAGE};
 
-/// Its keys.
+/// The keys of `sequential`.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Sequential {
@@ -46,20 +46,20 @@ impl Endlessly for Sequential {
     }
 }
 
-/// First item of a vCPU's part of `items`, and the first after it.
+/// First item of a vCPU's part of `items`, and the first item behind it.
 pub(super) fn slice(items: u64, vcpu: u32, vcpus: u32) -> (u64, u64) {
     let (each, rest) = (items / u64::from(vcpus), items % u64::from(vcpus));
     let start = |vcpu: u64| vcpu * each + vcpu.min(rest);
     (start(vcpu.into()), start(u64::from(vcpu) + 1))
 }
 
-/// What one vCPU does: it sweeps the whole window; vCPUs start at equal distances.
+/// The accesses of one vCPU: a sweep over the whole window; vCPUs start at equal distances.
 #[derive(Clone)]
 pub(super) struct Generator {
     lines: u64,
     window: u64,
     period: Option<u64>,
-    /// Place in the window.
+    /// The next place in the window.
     next: u64,
     writes: Writes,
 }

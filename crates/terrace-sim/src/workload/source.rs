@@ -1,8 +1,8 @@
-//! From generators of accesses to sources.
+//! The conversion of generators of accesses into sources.
 
 use crate::words::access::{Access, Pace, Source};
 
-/// Accesses without end.
+/// A generator of accesses without end.
 pub(super) trait Generate: Clone + Send + 'static {
     /// Fills the whole batch; `now_ns` as in [`Source::fill`].
     fn fill(&mut self, now_ns: u64, batch: &mut [Access]);
@@ -30,14 +30,14 @@ impl<G: Generate> Source for Endless<G> {
     }
 }
 
-/// A program that does one thing after another, each of some accesses.
+/// A program that does one operation after another, each of some accesses.
 pub(super) trait Operate: Clone + Send + 'static {
     /// Puts the accesses of the next operation into `out`: none at all only a bounded number of times
     /// in a row.
     fn operate(&mut self, out: &mut Vec<Access>);
 }
 
-/// The generator of such a program.
+/// The generator of a program's accesses.
 #[derive(Clone)]
 pub(super) struct Operations<O> {
     operate: O,

@@ -10,7 +10,7 @@ use super::values;
 use super::{Context, Endlessly, WorkloadError};
 use crate::words::access::{Access, LINES_PER_PAGE};
 
-/// Its keys.
+/// The keys of `stencil`.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Stencil {
@@ -62,12 +62,12 @@ impl Endlessly for Stencil {
     }
 }
 
-/// What one vCPU does, on its part of each array.
+/// The sweep of one vCPU, on its part of each array.
 #[derive(Clone)]
 pub(super) struct Sweep {
-    /// Half of the arrays.
+    /// Number of arrays in each half.
     half: u64,
-    /// Lines of each array.
+    /// Number of lines of each array.
     lines: u64,
     first: u64,
     end: u64,

@@ -16,13 +16,13 @@ use crate::words::random::{Purpose, mix};
 /// Bytes of the index per key: a hash and a place.
 const ENTRY: u64 = 16;
 
-/// The largest value.
+/// The largest value, bytes.
 const MOST_VALUE: u64 = 1 << 20;
 
 /// Records of the longest scan (YCSB's default).
 const LONGEST_SCAN: u64 = 100;
 
-/// Keys of `kv`.
+/// The keys of `kv`.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Kv {
@@ -53,7 +53,7 @@ enum KvDist {
     Gauss,
 }
 
-/// Keys of `ycsb`.
+/// The keys of `ycsb`.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(try_from = "RawYcsb")]
 pub(super) struct Ycsb(RawYcsb);
@@ -198,12 +198,12 @@ impl Endlessly for Ycsb {
     }
 }
 
-/// Where index and values are.
+/// The locations of index and values.
 #[derive(Clone, Copy)]
 struct Layout {
     keys: u64,
     value_lines: u64,
-    /// First line of the values.
+    /// The first line of the values.
     values: u64,
     pages: u64,
 }
@@ -221,7 +221,7 @@ impl Layout {
     }
 }
 
-/// What one vCPU does.
+/// The requests of one vCPU.
 #[derive(Clone)]
 pub(super) struct Store {
     random: Random,
@@ -229,11 +229,11 @@ pub(super) struct Store {
     layout: Layout,
     items: Items,
     latest: bool,
-    /// Shares of reads, of reads and updates, and of these and inserts; the rest are scans.
+    /// Cumulative shares: of reads, of reads and updates, and of these and inserts; the rest are scans.
     up_to: [f64; 3],
     index: Permutation,
     places: Permutation,
-    /// The key that this vCPU inserts next, in the place of the oldest: vCPUs take turns.
+    /// The key that this vCPU inserts next, in place of the oldest: vCPUs take turns.
     next_key: u64,
     vcpus: u64,
 }

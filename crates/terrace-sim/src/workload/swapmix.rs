@@ -1,4 +1,4 @@
-//! `swapmix`: a working set that grows, past memory if it is let.
+//! `swapmix`: a working set that grows, past the memory's size if that is allowed.
 
 use serde::Deserialize;
 
@@ -9,7 +9,7 @@ use super::{Context, Endlessly, WorkloadError};
 use crate::words::access::{Access, LINES_PER_PAGE};
 use crate::words::random::Purpose;
 
-/// Its keys.
+/// The keys of `swapmix`.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Swapmix {
@@ -43,7 +43,7 @@ impl Endlessly for Swapmix {
     }
 }
 
-/// What one vCPU does: any line of the working set.
+/// The accesses of one vCPU: any line of the working set.
 #[derive(Clone)]
 pub(super) struct Generator {
     random: Random,

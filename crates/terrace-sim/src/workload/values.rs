@@ -1,4 +1,4 @@
-//! Values as people write them: each is read with its bounds, so that no load holds one that is outside.
+//! Values as people write them: each is read with its bounds, so that no load has a value outside of them.
 
 use bytesize::ByteSize;
 use serde::de::Error;
@@ -9,13 +9,13 @@ use super::WorkloadError;
 /// Bytes of a page.
 pub(super) const PAGE: u64 = 4096;
 
-/// The most bytes that a size may be: 1 PiB.
+/// Most bytes of a size: 1 PiB.
 const MOST_BYTES: u64 = 1 << 50;
 
-/// The most that a count may be: 2^40.
+/// Largest count: 2^40.
 const MOST: u64 = 1 << 40;
 
-/// A size of at least one byte, as text.
+/// Deserializes a size of at least one byte, as text.
 pub(super) fn bytes<'de, D: Deserializer<'de>>(from: D) -> Result<u64, D::Error> {
     let text = String::deserialize(from)?;
     let size: ByteSize = text.parse().map_err(|why| {
@@ -32,7 +32,7 @@ pub(super) fn bytes<'de, D: Deserializer<'de>>(from: D) -> Result<u64, D::Error>
     Ok(bytes)
 }
 
-/// A size of whole 4 KiB pages, at least one.
+/// Deserializes a size of whole 4 KiB pages, at least one.
 pub(super) fn size<'de, D: Deserializer<'de>>(from: D) -> Result<u64, D::Error> {
     let bytes = bytes(from)?;
     if !bytes.is_multiple_of(PAGE) {
@@ -43,7 +43,7 @@ pub(super) fn size<'de, D: Deserializer<'de>>(from: D) -> Result<u64, D::Error> 
     Ok(bytes)
 }
 
-/// 4 KiB pages of `bytes` at `scale`.
+/// Number of 4 KiB pages of `bytes` at `scale`.
 pub(super) fn pages(key: &str, bytes: u64, scale: u64) -> Result<u64, WorkloadError> {
     let unit = scale.checked_mul(PAGE).filter(|unit| *unit > 0);
     match unit {
@@ -55,7 +55,7 @@ pub(super) fn pages(key: &str, bytes: u64, scale: u64) -> Result<u64, WorkloadEr
     }
 }
 
-/// A time of more than 0, as text; ns.
+/// Deserializes a time of more than 0, as text; ns.
 pub(super) fn time<'de, D: Deserializer<'de>>(from: D) -> Result<u64, D::Error> {
     let text = String::deserialize(from)?;
     let time = humantime::parse_duration(&text).map_err(|why| {
@@ -71,7 +71,7 @@ pub(super) fn time<'de, D: Deserializer<'de>>(from: D) -> Result<u64, D::Error> 
     }
 }
 
-/// [`time`] where it may be left out.
+/// Deserializes a [`time`] that may be left out.
 pub(super) fn optional_time<'de, D: Deserializer<'de>>(from: D) -> Result<Option<u64>, D::Error> {
     time(from).map(Some)
 }
@@ -91,42 +91,42 @@ fn number<'de, D: Deserializer<'de>>(
     }
 }
 
-/// A share that is not nothing.
+/// Deserializes a share above 0.
 pub(super) fn share<'de, D: Deserializer<'de>>(from: D) -> Result<f64, D::Error> {
     number(from, "more than 0 and at most 1", |x| x > 0.0 && x <= 1.0)
 }
 
-/// [`share`] where it may be left out.
+/// Deserializes a [`share`] that may be left out.
 pub(super) fn optional_share<'de, D: Deserializer<'de>>(from: D) -> Result<Option<f64>, D::Error> {
     share(from).map(Some)
 }
 
-/// A share that may be nothing.
+/// Deserializes a share that may be 0.
 pub(super) fn fraction<'de, D: Deserializer<'de>>(from: D) -> Result<f64, D::Error> {
     number(from, "0 to 1", |x| (0.0..=1.0).contains(&x))
 }
 
-/// A rate or weight.
+/// Deserializes a rate or weight.
 pub(super) fn up_to_a_million<'de, D: Deserializer<'de>>(from: D) -> Result<f64, D::Error> {
     number(from, "0 to 1000000", |x| (0.0..=1e6).contains(&x))
 }
 
-/// The exponent of a power law.
+/// Deserializes the exponent of a power law.
 pub(super) fn exponent<'de, D: Deserializer<'de>>(from: D) -> Result<f64, D::Error> {
     number(from, "more than 0 and at most 10", |x| x > 0.0 && x <= 10.0)
 }
 
-/// Memory-level parallelism.
+/// Deserializes a memory-level parallelism.
 pub(super) fn parallelism<'de, D: Deserializer<'de>>(from: D) -> Result<Option<f64>, D::Error> {
     number(from, "1 to 1000", |x| (1.0..=1000.0).contains(&x)).map(Some)
 }
 
-/// Time of the processor per access, ns.
+/// Deserializes the time of the processor per access, ns.
 pub(super) fn compute_ns<'de, D: Deserializer<'de>>(from: D) -> Result<Option<f64>, D::Error> {
     up_to_a_million(from).map(Some)
 }
 
-/// A number of things, at least 1.
+/// Deserializes a number of things, at least 1.
 pub(super) fn count<'de, D: Deserializer<'de>>(from: D) -> Result<u64, D::Error> {
     let value = i64::deserialize(from)?;
     match u64::try_from(value) {
@@ -137,7 +137,7 @@ pub(super) fn count<'de, D: Deserializer<'de>>(from: D) -> Result<u64, D::Error>
     }
 }
 
-/// A number of accesses, at least 1.
+/// Deserializes a number of accesses, at least 1.
 pub(super) fn operations<'de, D: Deserializer<'de>>(from: D) -> Result<Option<u64>, D::Error> {
     let value = i64::deserialize(from)?;
     match u64::try_from(value) {
@@ -148,7 +148,7 @@ pub(super) fn operations<'de, D: Deserializer<'de>>(from: D) -> Result<Option<u6
     }
 }
 
-/// A half: what is written where nothing is said.
+/// The default share of reads: a half.
 pub(super) fn half() -> f64 {
     0.5
 }

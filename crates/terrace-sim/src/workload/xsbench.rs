@@ -17,7 +17,7 @@ const ENERGY: u64 = 8;
 const INDEX: u64 = 4;
 const POINT: u64 = 48;
 
-/// Materials of XSBench's large reactor: chance in 1,001, nuclides of 355.
+/// Materials of XSBench's large reactor: chance in 1,001, number of nuclides of 355.
 const MATERIALS: [(u64, u64); 12] = [
     (140, 321),
     (52, 5),
@@ -35,7 +35,7 @@ const MATERIALS: [(u64, u64); 12] = [
 const CHANCES: u64 = 1001;
 const NUCLIDES: u64 = 355;
 
-/// Its keys.
+/// The keys of `xsbench`.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Xsbench {
@@ -96,24 +96,24 @@ impl Endlessly for Xsbench {
     }
 }
 
-/// What one vCPU does.
+/// The lookups of one vCPU.
 #[derive(Clone)]
 pub(super) struct Lookups {
     random: Random,
     nuclides: u64,
     scale: u64,
-    /// Points of the unionized grid.
+    /// Number of points of the unionized grid.
     points: u64,
-    /// Points of each nuclide's grid.
+    /// Number of points of each nuclide's grid.
     grid: u64,
-    /// First byte of the indices.
+    /// The first byte of the indices.
     indices: u64,
-    /// First byte of the nuclides' grids.
+    /// The first byte of the nuclides' grids.
     grids: u64,
 }
 
 impl Lookups {
-    /// A binary search, with the steps that the full-size grid takes until one line is left.
+    /// Makes a binary search, with the steps that the full-size grid takes until one line is left.
     fn search(&self, energy: u64, out: &mut Vec<Access>) {
         let (mut low, mut high) = (0, self.points * self.scale);
         let wanted = at(energy, high);

@@ -1,4 +1,4 @@
-//! `autonuma`.
+//! Tests of `autonuma`.
 
 use crate::common::Small;
 use crate::edges;

@@ -1,14 +1,14 @@
-//! A small VM under one policy.
+//! A small VM under one policy, for all baselines.
 
 use std::path::Path;
 
 use terrace_sim::{Options, Scenario, Simulation, VmResult};
 
-/// A VM of 16 MiB fast and 48 MiB slow memory at scale 1 (for seconds of machine time, periods would
-/// have to be waited for: loads end by the clock).
+/// A VM of 16 MiB fast and 48 MiB slow memory as simulated, at any scale. Periods of mechanisms last seconds of
+/// machine time, so loads end by the clock.
 pub struct Small {
     pub policy: &'static str,
-    /// More keys of the VM's table, a line each.
+    /// Further keys of the VM's table, a line each.
     pub more: &'static str,
     pub workload: &'static str,
     pub scale: u64,

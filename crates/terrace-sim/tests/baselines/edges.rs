@@ -1,4 +1,4 @@
-//! Machines and loads at the edge, for any mechanism: what must hold whatever it decides.
+//! Machines and loads at the edge, for any mechanism: the conditions that hold whatever it decides.
 
 use std::path::Path;
 
@@ -9,7 +9,7 @@ struct Edge {
     policy: &'static str,
     scale: u64,
     tiers: &'static [(&'static str, u64)],
-    /// More keys of the VM's table.
+    /// Further keys of the VM's table.
     more: &'static str,
     load: u64,
     seconds: u64,
@@ -43,8 +43,8 @@ impl Edge {
         vm
     }
 
-    /// No page is lost, and no node but the last holds more than it has, at the host either: what the machine
-    /// keeps free is not a mechanism's to fill.
+    /// Checks that no page is lost, and that no node but the last holds more than it has, at the host either: the
+    /// memory that the machine keeps free is not a mechanism's to fill.
     fn check(&self, vm: &VmResult) {
         let held: u64 = vm.tier_bytes_end.iter().sum();
         assert!(held >= self.load << 10, "{vm:?}");
@@ -59,7 +59,7 @@ const MIB: u64 = 1 << 10;
 const GIB: u64 = 1 << 20;
 const TWO: &[(&str, u64)] = &[("dram", GIB), ("pmem", 3 * GIB)];
 
-/// Fast memory is full of cold pages, and the hot set is slow.
+/// Runs with a fast memory full of cold pages, and a hot set in slow memory.
 pub fn fast_memory_full(policy: &'static str) -> VmResult {
     Edge {
         policy,
@@ -72,7 +72,7 @@ pub fn fast_memory_full(policy: &'static str) -> VmResult {
     .run()
 }
 
-/// All memory is full, but for what the machine keeps free.
+/// Runs with all memory full, but for the part that the machine keeps free.
 pub fn slow_memory_full(policy: &'static str) -> VmResult {
     Edge {
         policy,
@@ -85,7 +85,7 @@ pub fn slow_memory_full(policy: &'static str) -> VmResult {
     .run()
 }
 
-/// Fast memory is one page (and the least that a VM must have is slow).
+/// Runs with one page of fast memory (and the least memory that a VM must have in slow memory).
 pub fn one_page_of_fast_memory(policy: &'static str) -> VmResult {
     Edge {
         policy,
@@ -98,7 +98,7 @@ pub fn one_page_of_fast_memory(policy: &'static str) -> VmResult {
     .run()
 }
 
-/// The load has ended before the first scan.
+/// Runs a load that has ended before the first scan.
 pub fn a_load_that_ends_at_once(policy: &'static str) -> VmResult {
     Edge {
         policy,
@@ -111,7 +111,7 @@ pub fn a_load_that_ends_at_once(policy: &'static str) -> VmResult {
     .run()
 }
 
-/// Guest and host have pages of 2 MiB.
+/// Runs with pages of 2 MiB in guest and host.
 pub fn huge_pages(policy: &'static str) -> VmResult {
     Edge {
         policy,
@@ -124,7 +124,7 @@ pub fn huge_pages(policy: &'static str) -> VmResult {
     .run()
 }
 
-/// Three tiers, the first of which is too small for the hot set.
+/// Runs with three tiers, the first of which is too small for the hot set.
 pub fn three_tiers(policy: &'static str) -> VmResult {
     Edge {
         policy,
@@ -137,8 +137,8 @@ pub fn three_tiers(policy: &'static str) -> VmResult {
     .run()
 }
 
-/// All of these at both sides. What must hold of each is checked by the run; a mechanism also ends a round
-/// where there is time for one.
+/// Runs all of these at both sides. Each run checks the conditions that hold for it; a mechanism also ends a round if
+/// there is time for one.
 pub fn survives(at_both_sides: [&'static str; 2]) {
     for policy in at_both_sides {
         for edge in [fast_memory_full, slow_memory_full, huge_pages, three_tiers] {

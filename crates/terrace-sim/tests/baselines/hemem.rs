@@ -1,4 +1,4 @@
-//! `hemem`.
+//! Tests of `hemem`.
 
 use crate::common::Small;
 use crate::sampled;

@@ -1,4 +1,4 @@
-//! `hyperplace`.
+//! Tests of `hyperplace`.
 
 use std::path::Path;
 
@@ -85,7 +85,7 @@ fn hyperplaces_epoch_threshold_and_period_can_be_set() {
     assert!(coarse.fast_hit_ratio < 0.3, "{coarse:?}");
 }
 
-/// What is wrong with a scenario of that policy.
+/// The error of a scenario with that policy.
 fn fault(policy: &str) -> String {
     let text = format!(
         "[machine]\ntiers = [\"dram\", \"pmem\"]\n[[vm]]\nname = \"a\"\nfast = \"8GiB\"\nslow = \"8GiB\"\n\

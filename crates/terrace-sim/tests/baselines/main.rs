@@ -1,4 +1,4 @@
-//! Baselines: a behaviour of each that no other has, on small machines.
+//! Tests of baselines on small machines: a behaviour of each that no other has.
 
 mod common;
 mod edges;

@@ -1,10 +1,10 @@
-//! `memory-mode`.
+//! Tests of `memory-mode`.
 
 use std::path::Path;
 
 use terrace_sim::{Options, RunResult, Scenario, Simulation, VmResult};
 
-/// VMs of 16 MiB fast and 48 MiB slow memory on a machine that has no more, at scale 1.
+/// A scenario of VMs with 16 MiB fast and 48 MiB slow memory on a machine that has no more, at scale 1.
 fn scenario(vms: &[&str]) -> String {
     let mut text =
         "[machine]\ntiers = [\"dram\", \"pmem\"]\nvcpus_per_vm = 2\nscale = 1\n".to_owned();

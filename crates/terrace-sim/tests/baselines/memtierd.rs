@@ -1,4 +1,4 @@
-//! `memtierd` and `memtierd-age`.
+//! Tests of `memtierd` and `memtierd-age`.
 
 use terrace_sim::VmResult;
 
@@ -18,7 +18,7 @@ fn run(policy: &'static str, more: &'static str, workload: &'static str) -> VmRe
 const SPARSE: &str = "kind = \"hotset\", size = \"2048MiB\", hot = 0.02, hot_access = 1.0, write = 0.5, \
                       compute_ns = 200, duration = \"100s\"";
 
-/// The same in one run of pages.
+/// A load whose hot pages are one run of pages.
 const CLUSTERED: &str = "kind = \"hotset\", size = \"2048MiB\", hot = 0.25, hot_access = 1.0, write = 0.5, \
                          layout = \"clustered\", compute_ns = 200, duration = \"100s\"";
 

@@ -1,4 +1,4 @@
-//! `memtis`.
+//! Tests of `memtis`.
 
 use crate::common::Small;
 use crate::sampled;
@@ -36,7 +36,7 @@ fn memtis_leaves_fast_memory_to_the_hottest_where_all_that_is_sampled_would_not_
     assert!(vm.fast_hit_ratio > 0.6, "{vm:?}");
 }
 
-/// 2 MiB pages of which each has some hot parts.
+/// A load on 2 MiB pages, each of which has some hot parts.
 const SKEWED: &str = "kind = \"hotset\", size = \"128GiB\", hot = 0.05, hot_access = 0.9, \
                       write = 0.2, duration = \"250s\"";
 

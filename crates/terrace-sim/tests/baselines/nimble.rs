@@ -1,4 +1,4 @@
-//! `nimble`.
+//! Tests of `nimble`.
 
 use terrace_sim::VmResult;
 

@@ -1,4 +1,4 @@
-//! `nomad`.
+//! Tests of `nomad`.
 
 use terrace_sim::VmResult;
 
@@ -17,12 +17,12 @@ fn run(policy: &'static str, more: &'static str, workload: &'static str) -> VmRe
     .run()
 }
 
-/// At the host, whose threads take no time from the vCPUs.
+/// Runs the mechanism at the host, whose threads take no time from the vCPUs.
 fn from_slow(workload: &'static str) -> VmResult {
     run("\"nomad@host\"", "start = \"slow\"", workload)
 }
 
-/// What the VM holds beside its load's pages.
+/// The pages that the VM holds beside its load's.
 fn shadows(vm: &VmResult) -> u64 {
     vm.tier_bytes_end.iter().sum::<u64>() - LOAD
 }

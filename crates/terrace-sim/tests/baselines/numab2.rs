@@ -1,11 +1,11 @@
-//! `numab2`.
+//! Tests of `numab2`.
 
 use terrace_sim::VmResult;
 
 use crate::common::Small;
 use crate::edges;
 
-/// A cold page is touched every 100 seconds.
+/// A load that touches each cold page every 100 seconds.
 const COLD: &str = "kind = \"hotset\", size = \"2048MiB\", hot = 0.05, hot_access = 0.999, write = 0.2, \
                     compute_ns = 200, duration = \"60s\"";
 

@@ -1,4 +1,4 @@
-//! `raminate`.
+//! Tests of `raminate`.
 
 use terrace_sim::{Options, Scenario, Simulation, VmResult};
 
@@ -17,8 +17,8 @@ fn run(policy: &'static str, more: &'static str, workload: &'static str) -> VmRe
     .run()
 }
 
-/// 24 MiB that are read a lot, 8 MiB that are written less often, all of it in 16 + 48 MiB from the
-/// slow tier on, under a policy.
+/// Runs a load with 24 MiB that are read a lot and 8 MiB that are written less often, all of it in 16 + 48 MiB from
+/// the slow tier on, under a policy.
 fn readers_and_writers(policy: &str) -> VmResult {
     let folder = tempfile::tempdir().expect("a folder");
     let program = "#regions\nread, 25165824, none\nwrite, 8388608, none\n\nonly\n12000\n\

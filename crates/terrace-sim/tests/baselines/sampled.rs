@@ -8,7 +8,7 @@ use terrace_sim::{Options, Scenario, Simulation, VmResult};
 pub const HOT: &str =
     "kind = \"hotset\", size = \"2048MiB\", hot = 0.1, hot_access = 0.9, write = 0.2";
 
-/// Runs one VM of a scenario of which all but the head is given.
+/// Runs one VM of a scenario, given without its head.
 pub fn run(scale: u64, tiers: &str, vm: &str, workload: &str) -> VmResult {
     let text = format!(
         "[machine]\ntiers = [{tiers}]\nvcpus_per_vm = 2\nscale = {scale}\n\
@@ -30,7 +30,7 @@ fn held(vm: &VmResult) -> u64 {
     vm.tier_bytes_end.iter().sum()
 }
 
-/// Fast memory smaller than the hot set: it is filled, and no page is lost.
+/// Checks a fast memory smaller than the hot set: it is filled, and no page is lost.
 pub fn fast_memory_full(policy: &str) {
     let load = format!("{HOT}, duration = \"40s\"");
     let vm = two(policy, "128MiB", "2048MiB", &load);
@@ -39,7 +39,7 @@ pub fn fast_memory_full(policy: &str) {
     assert!(vm.promoted_pages > 0, "{vm:?}");
 }
 
-/// All memory is taken: pages change places by way of what the machine keeps free.
+/// Checks a VM that takes all memory: pages change places through the memory that the machine keeps free.
 pub fn slow_memory_full(policy: &str) {
     let load = format!("{HOT}, duration = \"40s\"");
     let vm = run(
@@ -52,7 +52,7 @@ pub fn slow_memory_full(policy: &str) {
     assert!(vm.fast_hit_ratio > 0.4, "{vm:?}");
 }
 
-/// One page of fast memory.
+/// Checks a VM with one page of fast memory.
 pub fn one_page_in_fast_memory(policy: &str) {
     let load = format!("{HOT}, duration = \"20s\"");
     let vm = two(policy, "256KiB", "2048MiB", &load);
@@ -61,7 +61,7 @@ pub fn one_page_in_fast_memory(policy: &str) {
     assert!(vm.tier_bytes_end[0] <= 256 << 10, "{vm:?}");
 }
 
-/// After a load's end nothing moves.
+/// Checks that nothing moves after a load's end.
 pub fn a_load_that_ends(policy: &str) {
     let load = format!("{HOT}, ops = 40000000");
     let vm = two(policy, "1024MiB", "2048MiB", &load);
@@ -69,7 +69,7 @@ pub fn a_load_that_ends(policy: &str) {
     assert_eq!(held(&vm), 2048 << 20, "{vm:?}");
 }
 
-/// A hot set in 2 MiB pages goes to fast memory.
+/// Checks that a hot set in 2 MiB pages goes to fast memory.
 pub fn huge_pages(policy: &str) {
     let vm = run(
         8,
@@ -85,7 +85,7 @@ pub fn huge_pages(policy: &str) {
     assert!(vm.promoted_pages.is_multiple_of(512), "{vm:?}");
 }
 
-/// Three tiers, the load in the slowest.
+/// Checks three tiers, with the load in the slowest.
 pub fn three_tiers(policy: &str) {
     let load = format!("{HOT}, duration = \"40s\"");
     let vm = run(

@@ -1,11 +1,11 @@
-//! `tpp`.
+//! Tests of `tpp`.
 
 use terrace_sim::VmResult;
 
 use crate::common::Small;
 use crate::edges;
 
-/// All pages are equally hot; the scanner goes round once.
+/// A load whose pages are all equally hot; the scanner goes round once.
 const ONE_ROUND: &str = "kind = \"hotset\", size = \"2048MiB\", hot = 0.5, hot_access = 0.5, write = 0.2, \
                           compute_ns = 200, duration = \"1900ms\"";
 

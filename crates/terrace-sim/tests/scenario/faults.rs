@@ -1,8 +1,8 @@
-//! Every fault of a scenario is told with file, line, key and what is allowed.
+//! Tests that every fault of a scenario is reported with file, line, key and the allowed values.
 
 use super::{FULL, MINIMAL, parse};
 
-/// Changes a valid scenario; the message must begin with file, line and key and be one line.
+/// Checks that a changed scenario is refused; the message must begin with file, line and key and be one line.
 #[track_caller]
 pub fn refused(base: &str, from: &str, to: &str, line_and_key: &str, words: &[&str]) {
     assert!(base.contains(from), "{from} is not in the text");

@@ -1,4 +1,4 @@
-//! Files and texts that are no scenarios at all.
+//! Tests of files and texts that are not scenarios at all.
 
 use proptest::prelude::*;
 use terrace_sim::Scenario;
@@ -47,7 +47,7 @@ fn a_file_that_cannot_be_read_is_refused() {
     std::fs::remove_dir_all(&dir).expect("removed");
 }
 
-/// Values that tend to break things.
+/// Values that often break parsers.
 const NASTY: [&str; 14] = [
     "nan",
     "-inf",

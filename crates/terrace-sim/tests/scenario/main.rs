@@ -1,4 +1,5 @@
-//! Scenarios: what is read, and that every fault is told with file, line, key and what is allowed.
+//! Tests of scenarios: the parts that are read, and the report of every fault with file, line, key and the allowed
+//! values.
 
 mod engine;
 mod faults;
@@ -79,14 +80,17 @@ fn what_is_left_out_has_the_documented_default() {
     let vm = &s.vms[0];
     assert_eq!(vm.sizes, [8 << 30, 32 << 30]);
     assert_eq!(
-        (vm.guest_page, vm.host_page),
+        (vm.pages.guest, vm.pages.host),
         (PageSize::Base, PageSize::Base)
     );
     assert_eq!(
-        (vm.weight, vm.start, vm.vcpus, vm.swap),
+        (vm.claim.weight, vm.start, vm.vcpus, vm.shortage.swap),
         (1000, Start::FirstTouch, 8, 0)
     );
-    assert_eq!((vm.floor, vm.ceiling, vm.max_slowdown), (None, None, None));
+    assert_eq!(
+        (vm.claim.floor, vm.claim.ceiling, vm.claim.max_slowdown),
+        (None, None, None)
+    );
     assert!(matches!(&vm.policy, HostPolicy::Engine(name, _) if name == "vtmm"));
     assert_eq!(vm.stop, Stop::Duration(60_000_000_000));
     let tiers = &s.machine.tiers;
@@ -118,12 +122,15 @@ fn every_key_is_read() {
     let vm = &s.vms[0];
     assert_eq!(vm.sizes, [8 << 30, 0, 32 << 30]);
     assert_eq!(
-        (vm.guest_page, vm.host_page),
+        (vm.pages.guest, vm.pages.host),
         (PageSize::Base, PageSize::Huge)
     );
-    assert_eq!((vm.weight, vm.start, vm.vcpus), (2000, Start::Slow, 4));
     assert_eq!(
-        (vm.floor, vm.ceiling, vm.max_slowdown),
+        (vm.claim.weight, vm.start, vm.vcpus),
+        (2000, Start::Slow, 4)
+    );
+    assert_eq!(
+        (vm.claim.floor, vm.claim.ceiling, vm.claim.max_slowdown),
         (Some(6 << 30), Some(10 << 30), Some(1.2))
     );
     let later = BalloonStep {
@@ -131,7 +138,7 @@ fn every_key_is_read() {
         bytes: 4 << 30,
     };
     assert_eq!(
-        s.vms[1].balloon,
+        s.vms[1].shortage.balloon,
         [BalloonStep { at_ns: 0, bytes: 0 }, later]
     );
     assert_eq!(vm.stop, Stop::Ops(1_000_000));
@@ -144,7 +151,7 @@ fn every_key_is_read() {
         "ept-scan"
     );
     assert_eq!(
-        (&s.vms[1].policy, s.vms[1].swap),
+        (&s.vms[1].policy, s.vms[1].shortage.swap),
         (&HostPolicy::Oracle, 1 << 30)
     );
 }
@@ -212,7 +219,7 @@ fn a_preset_has_a_price_relative_to_dram_and_a_table_has_its_own_or_none() {
     assert_eq!(unpriced.machine.tiers[1].price_per_gib, None);
 }
 
-/// The folder of the scenarios that are shipped, and the names of its files.
+/// The folder of the shipped scenarios, and the names of its files.
 fn shipped() -> (PathBuf, Vec<String>) {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../scenarios");
     let entries = std::fs::read_dir(&folder).expect("the folder");

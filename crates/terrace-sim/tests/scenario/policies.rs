@@ -1,4 +1,4 @@
-//! Policies that a scenario may not name.
+//! Tests of policies that a scenario may not name.
 
 use super::MINIMAL;
 use super::faults::refused;

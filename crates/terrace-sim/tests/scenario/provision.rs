@@ -1,4 +1,4 @@
-//! `provision` and `resize`: what is read, and what is refused.
+//! Tests of `provision` and `resize`: the keys that are read, and those that are refused.
 
 use terrace_sim::{Device, Resize};
 

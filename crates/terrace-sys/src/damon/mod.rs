@@ -3,15 +3,15 @@
 //! Responsible for: starting one kernel thread (`kdamond`) per watched process, reading what it found,
 //! and stopping it. It leaves to others: which process, and what the regions mean.
 //!
-//! The interface has one owner at a time: the number of kdamonds is one file, and it cannot change while
-//! one of them runs. So whoever comes first sets it for all that may come ([`SLOTS`]); where it is set
-//! already, it is ours only if the number is ours and every context there bears [`MARK`], which a
-//! crashed predecessor leaves behind. Anything else belongs to somebody else and is not touched. That is
-//! asked again before each use of a kdamond: somebody may have taken the interface meanwhile.
+//! The interface has one owner at a time: the number of kdamonds is one file, and it cannot change while one of them
+//! runs. So whoever comes first sets it for all that may come ([`SLOTS`]). If it is set already, it is ours only if
+//! the number is ours and every context there bears [`MARK`], which a crashed predecessor leaves behind. Anything
+//! else belongs to somebody else and is not touched. This is checked again before each use of a kdamond: somebody may
+//! have taken the interface meanwhile.
 //!
-//! The kernel serves one request at a time for all kdamonds and answers EBUSY to the others at once. So
-//! files are reached only through a [`Turn`], of which there is one at a time, and which tries again for
-//! a while where somebody else is served.
+//! The kernel serves one request at a time for all kdamonds and answers EBUSY to the others at once. So files are
+//! reached only through a [`Turn`], of which there is one at a time, and which tries again for a while if somebody
+//! else is served.
 
 use std::cell::Cell;
 use std::fmt;
@@ -23,24 +23,24 @@ use std::time::Duration;
 use crate::opener::{self, How};
 use crate::{Process, SysError};
 
-/// Kdamonds that are asked for at once: as many processes can be watched. An odd number, so that others
-/// are not likely to ask for as many.
+/// Kdamonds that are asked for at once: so many processes can be watched. An odd number, so that others are not
+/// likely to ask for as many.
 const SLOTS: u64 = 61;
 /// The update interval of our contexts, microseconds. Fixed address ranges are never updated, so it has no
 /// effect and serves to tell our contexts from others'.
 const MARK: u64 = 132_205_262;
-/// The same, of the guest's agent: where it runs beside a daemon, neither takes the other's contexts.
+/// The mark of the guest's agent: if it runs beside a daemon, neither takes the other's contexts.
 const AGENT_MARK: u64 = 132_205_263;
-/// How often a turn tries again where the kernel is busy, and what it waits before: two seconds in all.
+/// Most further tries of a turn while the kernel is busy, and the pause before each: two seconds in all.
 const RETRIES: u32 = 200;
 const PAUSE: Duration = Duration::from_millis(10);
-/// Watches fixed address ranges of a process (Linux 5.19); `vaddr` would replace them by its own.
+/// DAMON's operations for fixed address ranges of a process (Linux 5.19); `vaddr` would replace them by its own.
 const OPERATIONS: &str = "fvaddr";
 
-/// Most regions of a process that are read: far more than we have it keep.
+/// Most regions of a process that are read: far more than we have DAMON keep.
 const MOST_REGIONS: usize = 1 << 16;
 
-/// What went wrong with DAMON.
+/// An error of DAMON's interface.
 #[derive(Debug, thiserror::Error)]
 pub enum DamonError {
     /// The kernel has no such interface.
@@ -49,13 +49,13 @@ pub enum DamonError {
         .0.display()
     )]
     Missing(PathBuf),
-    /// It is somebody else's.
+    /// The interface is somebody else's.
     #[error("DAMON is in use by somebody else ({0}); end that, or leave the VM to it")]
     Foreign(String),
-    /// More processes than kdamonds.
+    /// More processes are to be watched than there are kdamonds.
     #[error("all {SLOTS} kdamonds are in use")]
     Full,
-    /// Somebody else was served all the time.
+    /// Somebody else was served each time until the tries ran out.
     #[error(
         "{} was busy for two seconds: end what else uses DAMON (a tool, DAMON_RECLAIM, DAMON_LRU_SORT)",
         .0.display()
@@ -75,12 +75,12 @@ pub enum DamonError {
     Sys(#[from] SysError),
 }
 
-/// How a process is watched.
+/// Settings with which a process is watched.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DamonAttrs {
-    /// How often a page of each region is looked at, microseconds.
+    /// Time between two looks at a page of each region, microseconds.
     pub sample_us: u64,
-    /// After how long these looks are summed up, microseconds.
+    /// Time after which these looks are summed up, microseconds.
     pub aggregation_us: u64,
     /// Fewest regions.
     pub min_regions: u64,
@@ -93,31 +93,31 @@ pub struct DamonAttrs {
 pub struct DamonRegion {
     /// First address.
     pub start: u64,
-    /// First address behind it.
+    /// First address behind the region.
     pub end: u64,
-    /// Samples of the last aggregation interval that found it accessed.
+    /// Samples of the last aggregation interval that found the region accessed.
     pub nr_accesses: u64,
 }
 
-/// The host's interface.
+/// DAMON's interface on this machine.
 #[derive(Debug)]
 pub struct Damon {
     kdamonds: PathBuf,
     files: Box<dyn Files>,
     mark: u64,
-    /// Held by the [`Turn`]; true where no kdamond may be started any more.
+    /// Whether no kdamond may be started any more; held by the [`Turn`].
     stopping: Mutex<bool>,
 }
 
-/// How a file is reached: one try each.
+/// Access to the interface's files, one try each.
 trait Files: fmt::Debug + Send + Sync {
     fn read(&self, path: &Path) -> io::Result<String>;
     fn write(&self, path: &Path, value: &str) -> io::Result<()>;
-    /// Lets others come to their end.
+    /// Pauses, so that others can finish.
     fn pause(&self);
 }
 
-/// The kernel's.
+/// The kernel's own files.
 #[derive(Debug)]
 struct Sysfs;
 
@@ -152,7 +152,7 @@ impl Damon {
         Self::by(root, Box::new(Sysfs), MARK)
     }
 
-    /// The same, for the guest's agent.
+    /// The interface with the mark of the guest's agent.
     #[must_use]
     pub fn of_agent(root: &Path) -> Arc<Self> {
         Self::by(root, Box::new(Sysfs), AGENT_MARK)
@@ -170,23 +170,23 @@ impl Damon {
     /// Whether a process could be watched now.
     ///
     /// # Errors
-    /// Where the kernel has no such interface, or somebody else uses it.
+    /// If the kernel has no such interface, or if somebody else uses it.
     pub fn available(&self) -> Result<(), DamonError> {
         self.turn().available()
     }
 
-    /// Stops what a predecessor that crashed left running. Others' are not touched.
+    /// Stops kdamonds that a crashed predecessor left running. Those of others are not touched.
     ///
     /// # Errors
-    /// The first one, where some of ours could not be stopped; the others are.
+    /// The first error, if some of ours could not be stopped; the others are.
     pub fn stop_leftovers(&self) -> Result<(), DamonError> {
         self.turn().stop_all()
     }
 
-    /// Stops all of ours, whoever holds them, and starts none any more.
+    /// Stops all kdamonds of ours, whoever holds them, and starts none any more.
     ///
     /// # Errors
-    /// The first one, where some could not be stopped; the others are.
+    /// The first error, if some could not be stopped; the others are.
     pub fn shut_down(&self) -> Result<(), DamonError> {
         let mut turn = self.turn();
         *turn.stopping = true;
@@ -196,8 +196,8 @@ impl Damon {
     /// Starts to watch address ranges of a process: whole pages, ascending, apart.
     ///
     /// # Errors
-    /// Where the kernel has no DAMON, it is in use by somebody else, a setting is refused, or the process
-    /// has ended.
+    /// If the kernel has no DAMON, if it is in use by somebody else, if a setting is refused, or if the process has
+    /// ended.
     pub fn start(
         self: &Arc<Self>,
         process: &Process,
@@ -250,7 +250,7 @@ impl Damon {
 struct Turn<'a> {
     damon: &'a Damon,
     stopping: MutexGuard<'a, bool>,
-    /// How often it may still try again.
+    /// Tries that are left.
     retries: Cell<u32>,
 }
 
@@ -308,7 +308,8 @@ impl Turn<'_> {
             .map_or(Ok(()), |what| Err(DamonError::Foreign(what)))
     }
 
-    /// What shows that the interface is somebody else's; it has kdamonds.
+    /// The evidence that the interface is somebody else's; `None` if it is ours. To be called only if it has
+    /// kdamonds.
     fn foreign(&self) -> Result<Option<String>, DamonError> {
         let count = self.count()?;
         if count != SLOTS {
@@ -323,7 +324,7 @@ impl Turn<'_> {
         Ok(None)
     }
 
-    /// Whether a kdamond still is ours: of that process, where one is named.
+    /// Checks that a kdamond still is ours, and watches that process if one is named.
     fn check(&self, slot: u64, pid: Option<u32>) -> Result<(), DamonError> {
         let target = |pid: u32| {
             (
@@ -344,7 +345,7 @@ impl Turn<'_> {
         Ok(())
     }
 
-    /// Whether a file is there and holds a value.
+    /// Whether a file exists and holds a value.
     fn holds(&self, file: &str, value: u64) -> Result<bool, DamonError> {
         match self.read(file) {
             Ok(text) => Ok(text == value.to_string()),
@@ -361,7 +362,7 @@ impl Turn<'_> {
         self.number(&format!("{slot}/contexts/nr_contexts"))
     }
 
-    /// Stops all that bear the mark, unless the interface is somebody else's, and leaves it to others.
+    /// Stops all kdamonds that bear the mark, unless the interface is somebody else's, and leaves it to others.
     fn stop_all(&self) -> Result<(), DamonError> {
         match self.count() {
             Ok(0) | Err(DamonError::Missing(_)) => return Ok(()),
@@ -392,13 +393,13 @@ impl Turn<'_> {
         self.write(&format!("{slot}/contexts/nr_contexts"), 0)
     }
 
-    /// The same, and leaves the interface to others with the last one.
+    /// Does the same as [`Turn::free`], and leaves the interface to others with the last kdamond.
     fn give_back(&self, slot: u64) -> Result<(), DamonError> {
         self.free(slot)?;
         self.leave()
     }
 
-    /// Leaves the interface to others where nobody is watched.
+    /// Leaves the interface to others if nobody is watched.
     fn leave(&self) -> Result<(), DamonError> {
         if self.holds("nr_kdamonds", SLOTS)?
             && (0..SLOTS).all(|slot| self.contexts(slot).is_ok_and(|n| n == 0))
@@ -445,7 +446,7 @@ impl Turn<'_> {
     }
 }
 
-/// Where a context bears [`MARK`].
+/// The file of a context that bears [`MARK`].
 fn mark(slot: u64) -> String {
     format!("{slot}/contexts/0/monitoring_attrs/intervals/update_us")
 }
@@ -470,7 +471,7 @@ impl Kdamond {
     /// (`damon_set_regions`, Linux 5.19).
     ///
     /// # Errors
-    /// Where the kdamond does not run, is not ours any more, or the kernel refuses.
+    /// If the kdamond does not run, if it is not ours any more, or if the kernel refuses.
     pub fn set_ranges(&self, ranges: &[(u64, u64)]) -> Result<(), DamonError> {
         let (turn, slot) = (self.host.turn(), self.slot);
         turn.check(slot, Some(self.pid))?;
@@ -478,11 +479,11 @@ impl Kdamond {
         turn.write(&format!("{slot}/state"), "commit")
     }
 
-    /// The regions that were accessed in an aggregation interval that ends after this call began. Waits
-    /// for its end: one interval, or two, after those of others.
+    /// The regions that were accessed in an aggregation interval that ends after this call began. Waits for the end
+    /// of that interval: one interval, or two, after those of others.
     ///
     /// # Errors
-    /// Where the kdamond does not run (the process ended, or somebody stopped it) or is not ours any more.
+    /// If the kdamond does not run (the process ended, or somebody stopped it) or is not ours any more.
     pub fn accessed(&self) -> Result<Vec<DamonRegion>, DamonError> {
         let (turn, slot) = (self.host.turn(), self.slot);
         turn.check(slot, Some(self.pid))?;

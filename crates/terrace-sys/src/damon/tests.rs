@@ -82,22 +82,22 @@ impl Tree {
     }
 }
 
-/// Serves one request at a time, and refuses others at once.
+/// A kernel that serves one request at a time, and refuses others at once.
 #[derive(Clone, Debug, Default)]
 struct Kernel(Arc<Behaviour>);
 
 #[derive(Debug, Default)]
 struct Behaviour {
-    /// A request for regions is served.
+    /// Whether a request for regions is being served.
     serving: AtomicBool,
-    /// How often it is busy with somebody else's from now on.
+    /// The number of requests that still find it busy with somebody else's.
     busy: AtomicU32,
-    /// How often it said so.
+    /// The number of requests that were refused.
     refused: AtomicU32,
     pauses: AtomicU32,
-    /// Writes to files that end so fail.
+    /// The ending of file names to which writes fail.
     fails: Mutex<Option<&'static str>>,
-    /// They do because the kdamond ends just now.
+    /// Whether they fail because the kdamond ends just now.
     ended: AtomicBool,
 }
 
@@ -172,7 +172,7 @@ impl Drop for Other {
     }
 }
 
-/// Of an interface that holds `SLOTS` kdamonds, one of them with a context that bears a mark.
+/// A tree of an interface that holds `SLOTS` kdamonds, one of them with a context that bears a mark.
 fn used(mark: u64) -> Tree {
     let tree = Tree::new(SLOTS);
     tree.put("0/state", "on");

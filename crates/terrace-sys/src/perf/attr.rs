@@ -1,4 +1,4 @@
-//! What is asked of the kernel: `struct perf_event_attr`.
+//! Attributes of an event for the kernel: `struct perf_event_attr`.
 
 use std::ops::BitOr;
 
@@ -20,30 +20,30 @@ impl Fields {
     pub const IP: Self = Self(1 << 0);
     /// Process and thread (`PERF_SAMPLE_TID`).
     pub const TID: Self = Self(1 << 1);
-    /// When (`PERF_SAMPLE_TIME`).
+    /// Time of the sample (`PERF_SAMPLE_TIME`).
     pub const TIME: Self = Self(1 << 2);
     /// The virtual address that was accessed (`PERF_SAMPLE_ADDR`).
     pub const ADDRESS: Self = Self(1 << 3);
-    /// On which CPU (`PERF_SAMPLE_CPU`).
+    /// The CPU (`PERF_SAMPLE_CPU`).
     pub const CPU: Self = Self(1 << 7);
     /// The period that ended (`PERF_SAMPLE_PERIOD`).
     pub const PERIOD: Self = Self(1 << 8);
     /// Load or store, and what served it (`PERF_SAMPLE_DATA_SRC`, `union perf_mem_data_src`).
     pub const DATA_SOURCE: Self = Self(1 << 15);
 
-    /// The kernel's bits.
+    /// The fields as the kernel's bits.
     #[must_use]
     pub const fn bits(self) -> u64 {
         self.0
     }
 
-    /// These and others.
+    /// These fields and others.
     #[must_use]
     pub const fn and(self, other: Self) -> Self {
         Self(self.0 | other.0)
     }
 
-    /// Whether all of the others are among them.
+    /// Whether all of the other fields are among these.
     #[must_use]
     pub const fn has(self, other: Self) -> bool {
         self.0 & other.0 == other.0
@@ -58,38 +58,39 @@ impl BitOr for Fields {
     }
 }
 
-/// An event, as far as Terrace uses them. All begin disabled, and their descriptors are closed on exec.
+/// The attributes of an event, as far as Terrace uses them. All events begin disabled, and their descriptors are
+/// closed on exec.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct EventAttr {
-    /// Which PMU: `type` below `/sys/bus/event_source/devices`, or [`SOFTWARE`].
+    /// The PMU: `type` below `/sys/bus/event_source/devices`, or [`SOFTWARE`].
     pub pmu: u32,
-    /// Which event of it.
+    /// The event of the PMU.
     pub config: u64,
-    /// More of it, such as Intel's latency threshold.
+    /// More of the event, such as Intel's latency threshold.
     pub config1: u64,
-    /// Still more.
+    /// Still more of the event.
     pub config2: u64,
-    /// A sample every so many events; never a frequency. 0: the event counts and is not sampled.
+    /// Events for each sample; never a frequency. 0: the event counts and is not sampled.
     pub period: u64,
-    /// What a sample carries.
+    /// The fields that each sample carries.
     pub fields: Fields,
-    /// How exact a sample must be (`precise_ip`, 0 to 3); PEBS needs 1 or more.
+    /// Required precision of a sample (`precise_ip`, 0 to 3); PEBS needs 1 or more.
     pub precise: u8,
-    /// Leave out what the kernel itself accesses.
+    /// Whether to leave out what the kernel itself accesses.
     pub exclude_kernel: bool,
-    /// Leave out what a hypervisor below accesses, where the PMU can tell.
+    /// Whether to leave out what a hypervisor below accesses, if the PMU can tell.
     pub exclude_hypervisor: bool,
-    /// Leave out what guests of this kernel access: their addresses are in other address spaces.
+    /// Whether to leave out what guests of this kernel access: their addresses are in other address spaces.
     pub exclude_guest: bool,
-    /// Follow children of a sampled process. (An event of a CPU follows everybody anyway.)
+    /// Whether to follow children of a sampled process. (An event of a CPU follows everybody anyway.)
     pub inherit: bool,
-    /// The descriptor becomes readable when so many bytes wait in the ring; 0: with each sample.
+    /// Bytes in the ring at which the descriptor becomes readable; 0: with each sample.
     pub wakeup_bytes: u32,
 }
 
-/// `struct perf_event_attr` up to `config2` (`PERF_ATTR_SIZE_VER1`, Linux 2.6.33). The kernel takes the size
-/// from the struct and what is behind it as zero, so that the oldest version that says all we have to say is
-/// the one that works everywhere.
+/// `struct perf_event_attr` up to `config2` (`PERF_ATTR_SIZE_VER1`, Linux 2.6.33). The kernel takes the size from the
+/// struct and the fields behind it as zero, so the oldest version that has all fields we need is the one that works
+/// everywhere.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct RawAttr {

@@ -18,29 +18,29 @@ mod ioctl {
     pub const ID: libc::c_ulong = 0x8008_2407;
 }
 
-/// Whose events.
+/// The processes and CPUs whose events are counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scope {
-    /// Everybody's on a CPU. Needs `CAP_PERFMON`, or `kernel.perf_event_paranoid` of 0 or less.
+    /// Everybody's events on a CPU. Needs `CAP_PERFMON`, or `kernel.perf_event_paranoid` of 0 or less.
     Cpu(u32),
-    /// One process's, on one CPU or on all. The kernel takes a thread's number and means that thread, and
-    /// those that it makes later where the event is inherited.
+    /// One process's events, on one CPU or on all. The kernel takes a thread's number and means that thread, and
+    /// those that it makes later if the event is inherited.
     Process {
-        /// Which.
+        /// The process's number.
         pid: u32,
-        /// Where; an inherited event has a ring only on one CPU.
+        /// The CPU; `None` for all. An inherited event has a ring only on one CPU.
         cpu: Option<u32>,
     },
 }
 
-/// For how long an event was wanted, and for how long the PMU had room for it.
+/// The count of an event, with the time for which it was wanted and the time for which the PMU had room for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct Times {
     /// Events counted.
     pub count: u64,
-    /// Wanted, ns.
+    /// Time for which the event was wanted, ns.
     pub enabled_ns: u64,
-    /// Counted, ns: less than wanted where others take turns on the PMU.
+    /// Time for which it was counted, ns: less than wanted if others take turns on the PMU.
     pub running_ns: u64,
 }
 
@@ -52,8 +52,8 @@ pub struct Event {
 }
 
 impl Event {
-    /// Opens an event, disabled; with a `leader` it is in that one's group and runs only when all of them fit
-    /// on the PMU.
+    /// Opens an event, disabled. With a `leader` it is in that one's group and runs only when all of them fit on the
+    /// PMU.
     ///
     /// # Errors
     /// As perf_event_open(2): `EACCES`, `EPERM` (not permitted), `ENOENT`, `EOPNOTSUPP` (no such event or not
@@ -103,41 +103,41 @@ impl Event {
         Ok(Self { fd, id })
     }
 
-    /// What samples of this event carry as [`super::Fields::IDENTIFIER`].
+    /// The id that samples of this event carry as [`super::Fields::IDENTIFIER`].
     #[must_use]
     pub fn id(&self) -> u64 {
         self.id
     }
 
-    /// Starts it.
+    /// Starts the event.
     ///
     /// # Errors
-    /// Where the kernel refuses.
+    /// If the kernel refuses.
     pub fn enable(&self) -> Result<(), SysError> {
         self.ioctl(ioctl::ENABLE, 0, "ioctl(PERF_EVENT_IOC_ENABLE)")
     }
 
-    /// Stops it; what is in the ring stays.
+    /// Stops the event; the records in the ring stay.
     ///
     /// # Errors
-    /// Where the kernel refuses.
+    /// If the kernel refuses.
     pub fn disable(&self) -> Result<(), SysError> {
         self.ioctl(ioctl::DISABLE, 0, "ioctl(PERF_EVENT_IOC_DISABLE)")
     }
 
-    /// Its samples go into the ring of another event of the same scope.
+    /// Directs this event's samples into the ring of another event of the same scope.
     ///
     /// # Errors
-    /// `EINVAL` where the scopes differ or it has a ring itself.
+    /// `EINVAL` if the scopes differ or the event has a ring itself.
     pub fn output_to(&self, other: &Self) -> Result<(), SysError> {
         let fd = libc::c_long::from(other.fd.as_raw_fd());
         self.ioctl(ioctl::SET_OUTPUT, fd, "ioctl(PERF_EVENT_IOC_SET_OUTPUT)")
     }
 
-    /// For how long it was wanted and counted. (Of an event with PEBS this has the CPU's buffer drained.)
+    /// The event's count and times. (For an event with PEBS this has the CPU's buffer drained.)
     ///
     /// # Errors
-    /// Where the kernel refuses.
+    /// If the kernel refuses.
     pub fn times(&self) -> Result<Times, SysError> {
         let mut values = [0_u64; 3];
         let len = size_of_val(&values);

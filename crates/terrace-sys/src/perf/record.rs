@@ -1,8 +1,8 @@
-//! Records in a ring, from bytes.
+//! Records in a ring, parsed from bytes.
 
 use super::Fields;
 
-/// `struct perf_event_header`: type, flags, length.
+/// Length of `struct perf_event_header`: type, flags, length.
 const HEADER: usize = 8;
 
 /// `enum perf_event_type`.
@@ -21,23 +21,23 @@ pub struct SampleRecord {
     pub identifier: u64,
     /// Address of the instruction.
     pub ip: u64,
-    /// Process (the kernel's `tgid`); `u32::MAX` where it was ending.
+    /// Process (the kernel's `tgid`); `u32::MAX` if it was ending.
     pub pid: u32,
     /// Thread.
     pub tid: u32,
-    /// When, ns.
+    /// Time of the sample, ns.
     pub time_ns: u64,
-    /// Virtual address that was accessed; 0 where the PMU knew none.
+    /// Virtual address that was accessed; 0 if the PMU knew none.
     pub address: u64,
-    /// On which CPU.
+    /// The CPU.
     pub cpu: u32,
-    /// Events since the sample before.
+    /// Events since the previous sample.
     pub period: u64,
     /// `union perf_mem_data_src`.
     pub data_source: u64,
 }
 
-/// What the kernel wrote.
+/// A record that the kernel wrote.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Record {
     /// A sample.
@@ -48,7 +48,7 @@ pub enum Record {
     LostSamples(u64),
     /// The event came too often and was stopped until the next tick.
     Throttled,
-    /// It runs again.
+    /// The event runs again.
     Unthrottled,
     /// A kind that is not used here.
     Other(u32),
@@ -57,12 +57,12 @@ pub enum Record {
 /// Bytes that are no record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Malformed {
-    /// How many were passed over.
+    /// The number of bytes passed over.
     pub bytes: usize,
 }
 
-/// The records in some bytes. After a length that cannot be, the rest is passed over as malformed, since
-/// nobody knows where the next record begins.
+/// The records in some bytes. After a length that cannot be right, the rest is passed over as malformed, since nobody
+/// knows where the next record begins.
 #[derive(Clone, Copy, Debug)]
 pub struct Records<'a> {
     rest: &'a [u8],
@@ -70,7 +70,7 @@ pub struct Records<'a> {
 }
 
 impl<'a> Records<'a> {
-    /// Whole records, one after the other, of events with these fields.
+    /// The records in bytes that hold whole records, one after the other, of events with these fields.
     #[must_use]
     pub fn new(bytes: &'a [u8], fields: Fields) -> Self {
         Self {
@@ -107,7 +107,7 @@ impl Iterator for Records<'_> {
     }
 }
 
-/// `None`: too short for what it should hold.
+/// Parses a record's body; `None` if it is too short for its kind.
 fn parse(kind: u32, mut body: Cursor<'_>, fields: Fields) -> Option<Record> {
     Some(match kind {
         kind::SAMPLE => Record::Sample(sample(body, fields)?),

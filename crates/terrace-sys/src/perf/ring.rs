@@ -14,13 +14,13 @@ mod control {
     pub const DATA_SIZE: usize = 0x418;
 }
 
-/// A ring that could not be made.
+/// The reason why a ring could not be made.
 #[derive(Debug, thiserror::Error)]
 pub enum RingError {
-    /// The size that was asked for.
+    /// The requested size is not allowed.
     #[error("a ring of {0} pages: the kernel wants a power of two, up to 65,536")]
     Pages(u32),
-    /// No such mapping. `EPERM`: more memory than an unprivileged user may lock.
+    /// The kernel refused the mapping. `EPERM`: more memory than an unprivileged user may lock.
     #[error(
         "{0}; a ring is locked memory: raise kernel.perf_event_mlock_kb or take fewer pages per CPU"
     )]
@@ -28,23 +28,23 @@ pub enum RingError {
     /// The kernel says that its data is elsewhere.
     #[error("a ring of {expected} bytes: the kernel speaks of {found} at offset {offset}")]
     Layout {
-        /// As asked for.
+        /// The size that was asked for, bytes.
         expected: usize,
-        /// What the kernel says.
+        /// The size that the kernel reports, bytes.
         found: u64,
-        /// Where.
+        /// The offset that the kernel reports, bytes.
         offset: u64,
     },
 }
 
-/// An event's ring. The kernel leaves records out when it is full and says later how many
-/// ([`super::Record::Lost`]); what was not drained yet is never overwritten.
+/// An event's ring. The kernel leaves records out when the ring is full and reports their number later
+/// ([`super::Record::Lost`]); records that were not drained yet are never overwritten.
 #[derive(Debug)]
 pub struct Ring {
     mapping: SharedMapping,
-    /// Of the control page before the data.
+    /// Size of the control page before the data.
     page_bytes: usize,
-    /// A power of two.
+    /// Size of the data, a power of two.
     data_bytes: usize,
     tail: u64,
 }
@@ -53,7 +53,7 @@ impl Ring {
     /// Gives an event a ring of so many pages for data.
     ///
     /// # Errors
-    /// Where the kernel refuses the mapping, or the number is no power of two.
+    /// If the kernel refuses the mapping, or if the number is no power of two.
     pub fn new(event: &Event, pages: u32) -> Result<Self, RingError> {
         if !pages.is_power_of_two() || pages > 65_536 {
             return Err(RingError::Pages(pages));
@@ -80,14 +80,14 @@ impl Ring {
         Ok(ring)
     }
 
-    /// Bytes of memory that it takes.
+    /// Bytes of memory that the ring takes.
     #[must_use]
     pub fn bytes(&self) -> usize {
         self.mapping.len()
     }
 
-    /// Appends the records that wait to `into` and frees their room at once, at most a ring's worth. Says how
-    /// many bytes it was, or `None` where the kernel's position made no sense and all was passed over.
+    /// Appends the records that wait to `into` and frees their room at once, at most a ring's worth. Returns their
+    /// number of bytes, or `None` if the kernel's position made no sense and all was passed over.
     pub fn drain(&mut self, into: &mut Vec<u8>) -> Option<usize> {
         // Acquire: what the kernel wrote before it moved its position is visible behind this.
         let head = self.word(control::DATA_HEAD).load(Ordering::Acquire);
@@ -102,7 +102,7 @@ impl Ring {
         sane.then_some(waiting)
     }
 
-    /// `len` bytes from the tail on, which may go round the end.
+    /// Copies `len` bytes from the tail on, which may go round the end.
     fn copy(&self, len: usize, into: &mut Vec<u8>) {
         let mask = self.data_bytes - 1;
         // Only the bits below the ring's size matter.

@@ -1,5 +1,5 @@
-//! On records of the running kernel: page faults of the test's own thread, which every PMU-less machine has
-//! and which `kernel.perf_event_paranoid` up to 2 permits to everybody.
+//! Tests on records of the running kernel: page faults of the test's own thread, which every PMU-less machine has and
+//! which `kernel.perf_event_paranoid` up to 2 permits to everybody.
 
 use std::io::Write;
 use std::os::fd::AsFd;
@@ -10,7 +10,7 @@ use crate::{SharedMapping, SysError};
 
 /// `PERF_COUNT_SW_PAGE_FAULTS_MIN`: faults that needed no disk.
 const MINOR_FAULTS: u64 = 5;
-/// This thread, wherever it runs.
+/// The scope of this thread, wherever it runs.
 const HERE: Scope = Scope::Process { pid: 0, cpu: None };
 
 fn faults(config: u64, fields: Fields) -> EventAttr {
@@ -25,7 +25,7 @@ fn faults(config: u64, fields: Fields) -> EventAttr {
     }
 }
 
-/// An event, or `None` where this machine permits none, said past the test harness's capture.
+/// Opens an event. `None` if this machine permits none; the test says so past the harness's capture.
 fn open(test: &str, attr: &EventAttr) -> Option<Event> {
     match Event::open(attr, HERE, None) {
         Ok(event) => Some(event),
@@ -42,7 +42,7 @@ fn open(test: &str, attr: &EventAttr) -> Option<Event> {
     }
 }
 
-/// Pages of this thread alone, and touching them.
+/// Pages of this thread alone, to be touched.
 struct Memory {
     mapping: SharedMapping,
     pages: usize,
@@ -65,7 +65,7 @@ impl Memory {
         }
     }
 
-    /// Which of its pages an address is in.
+    /// The page of this memory that an address is in.
     fn page(&self, address: u64) -> Option<usize> {
         let offset = address.checked_sub(self.mapping.as_ptr() as u64)?;
         let page = usize::try_from(offset / 4096).unwrap();
@@ -73,7 +73,7 @@ impl Memory {
     }
 }
 
-/// What was in a ring: pages of `memory` in order, and lost records.
+/// The contents of a ring: pages of `memory` in order, and lost records.
 fn drained(ring: &mut Ring, memory: &Memory, fields: Fields) -> (Vec<usize>, u64) {
     let mut bytes = Vec::new();
     assert_eq!(ring.drain(&mut bytes), Some(bytes.len()));

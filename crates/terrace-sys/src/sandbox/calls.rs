@@ -11,27 +11,27 @@ use seccompiler::{
 /// A condition on one argument of a call, which is named by its place, from 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Argument {
-    /// Its low 32 bits are this.
+    /// The argument's low 32 bits are this number.
     Is(u8, u32),
-    /// Of its low 32 bits, those of the first number are the second one.
+    /// Of the argument's low 32 bits, those set in the first number are as in the second one.
     Masked(u8, u32, u32),
-    /// All of its 64 bits are zero.
+    /// All of the argument's 64 bits are zero.
     Null(u8),
 }
 
-/// The argument is this number.
+/// The condition that the argument is this number.
 #[must_use]
 pub const fn is(argument: u8, value: c_int) -> Argument {
     Argument::Is(argument, value.cast_unsigned())
 }
 
-/// The argument has all of these bits.
+/// The condition that the argument has all of these bits.
 #[must_use]
 pub const fn has(argument: u8, bits: c_int) -> Argument {
     Argument::Masked(argument, bits.cast_unsigned(), bits.cast_unsigned())
 }
 
-/// The argument has none of these bits.
+/// The condition that the argument has none of these bits.
 #[must_use]
 pub const fn lacks(argument: u8, bits: c_int) -> Argument {
     Argument::Masked(argument, bits.cast_unsigned(), 0)
@@ -54,21 +54,21 @@ impl Argument {
 /// A call that is allowed if all conditions of one of these lists hold.
 pub type Limited = (c_long, &'static [&'static [Argument]]);
 
-/// A filter that cannot be made or put in force.
+/// The reason why a filter cannot be made or put in force.
 #[derive(Debug, thiserror::Error)]
 pub enum FilterError {
-    /// The list is no program.
+    /// The list cannot be made a program.
     #[error(transparent)]
     Program(#[from] BackendError),
-    /// The kernel refuses it.
+    /// The kernel refuses the filter.
     #[error(transparent)]
     Kernel(#[from] seccompiler::Error),
 }
 
-/// The calls that are allowed.
+/// A list of the calls that are allowed.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct CallFilter {
-    /// Each call's lists of conditions; no list is no condition.
+    /// Each call's lists of conditions; a call without a list has no condition.
     calls: BTreeMap<c_long, Vec<Vec<Argument>>>,
 }
 
@@ -112,7 +112,7 @@ impl CallFilter {
         Ok(steps.collect())
     }
 
-    /// From here on each other call ends the process, for all of its threads.
+    /// Has each other call end the process from here on, for all of its threads.
     ///
     /// # Errors
     /// If there is no such program, or the kernel has no filters or refuses this one.
@@ -135,7 +135,7 @@ impl CallFilter {
     }
 }
 
-/// From here on this call fails with this error number, on all threads of the process; others are allowed.
+/// Has this call fail with this error number from here on, on all threads of the process; others are allowed.
 ///
 /// # Errors
 /// If the kernel has no filters or refuses this one.
@@ -157,7 +157,8 @@ mod tests {
 
     const LIMITED: [Limited; 1] = [(libc::SYS_fcntl, &[&[is(1, libc::F_GETFD)]])];
 
-    /// How a call with these arguments ends under a filter; `fcntl` does nothing to a descriptor that is not there.
+    /// The end of a call with these arguments under a filter; `fcntl` does nothing to a descriptor that does not
+    /// exist.
     fn tried(filter: &CallFilter, about: c_int) -> c_int {
         let mut filter = filter.clone();
         // What a thread needs to end.

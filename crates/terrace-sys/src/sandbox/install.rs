@@ -2,16 +2,16 @@
 
 use crate::SysError;
 
-/// Logs what a filter refuses (`SECCOMP_FILTER_FLAG_LOG`, Linux 4.14).
+/// The flag that logs what a filter refuses (`SECCOMP_FILTER_FLAG_LOG`, Linux 4.14).
 const FILTER_LOG: libc::c_ulong = 1 << 1;
 /// `SECCOMP_SET_MODE_FILTER`.
 const SET_FILTER: libc::c_ulong = 1;
 
 /// Puts a filter on the calling thread, for good; threads and programs that it starts have it too. With `log`, the
-/// kernel's log names each call that is refused, where this kernel can.
+/// kernel's log names each call that is refused, if this kernel can do that.
 ///
 /// # Errors
-/// Where the kernel has no filters, refuses this one, or the thread may still gain privileges
+/// If the kernel has no filters, if it refuses this one, or if the thread may still gain privileges
 /// ([`crate::no_new_privileges`]).
 pub fn filter_system_calls(program: &[libc::sock_filter], log: bool) -> Result<(), SysError> {
     let called = if log {

@@ -1,8 +1,8 @@
-//! What a process or a thread takes from itself for good: system calls and names.
+//! Rights that a process or a thread gives up for good: system calls, and reaching things by a name.
 //!
 //! Responsible for: allow lists of system calls with conditions on their arguments ([`CallFilter`]), as programs of
 //! seccomp and in force; a Landlock that leaves nothing to reach by a name. It leaves to others: the lists, and what
-//! happens where the kernel has no such thing.
+//! happens if the kernel has no such thing.
 
 mod calls;
 mod install;

@@ -1,4 +1,4 @@
-//! Landlock: nothing is reached by a name.
+//! Landlock: a thread that reaches nothing by a name.
 
 use landlock::{
     ABI, Access as _, AccessFs, AccessNet, CompatLevel, Compatible as _, Ruleset, RulesetAttr as _,
@@ -6,8 +6,9 @@ use landlock::{
 };
 pub use landlock::{RulesetError, RulesetStatus};
 
-/// The calling thread, and those that it starts, reach no file, no port, no abstract socket, and no process but this one
-/// by a signal; what is open stays open. Best effort: the status says how much of it this kernel has.
+/// Keeps the calling thread, and those that it starts, from reaching any file, port or abstract socket, and any
+/// process but this one by a signal; what is open stays open. Best effort: the status says how much of it this kernel
+/// has.
 ///
 /// # Errors
 /// If the kernel has Landlock and refuses.

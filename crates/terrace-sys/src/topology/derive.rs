@@ -1,4 +1,4 @@
-//! Which nodes form which tier.
+//! Tiers formed from nodes.
 
 use std::collections::BTreeSet;
 
@@ -7,14 +7,18 @@ use terrace_proto::TierId;
 use super::{Node, NodeId, Performance, Tier, TierDefinition, TierSource, Topology, TopologyError};
 use crate::Finding;
 
-/// Nodes whose cost is within this ratio are of one tier. The kernel's own tiers are 128/576 = 22 % wide.
+/// Ratio of costs within which nodes are of one tier. The kernel's own tiers are 128/576 = 22 % wide.
 const SAME_TIER_RATIO: f64 = 1.22;
 
 const NAME: &str = "tiers";
+/// Advice if several nodes have memory.
 const DEFINE: &str =
-    "define the tiers in the configuration, for example [[tier]] name = \"slow\", nodes = [1]";
+    "define every tier, fastest first, by a [[tier]] section each: see dist/terrace.toml";
+/// Advice if one has.
+const ADD_A_NODE: &str =
+    "give the host a second node with memory; until then VMs are observed only";
 
-/// Tiers as the operator wants them.
+/// Tiers as the operator defines them.
 pub(super) fn defined(
     nodes: Vec<Node>,
     kernel_tiers: &[Vec<NodeId>],
@@ -35,7 +39,7 @@ pub(super) fn defined(
         ));
     }
     if groups.len() == 1 {
-        findings.push(one_tier("the configuration defines one tier only"));
+        findings.push(one_tier("the configuration defines one tier only", DEFINE));
     }
     let names = definitions.iter().map(|d| d.name.clone()).collect();
     Ok(topology(
@@ -93,7 +97,10 @@ pub(super) fn derived(
     };
     let mut findings = kernel_findings(&groups, kernel_tiers);
     if groups.len() == 1 {
-        findings.push(one_tier("nothing on this host tells its nodes apart"));
+        findings.push(match with_memory(&nodes).count() {
+            1 => one_tier("this host has one node with memory", ADD_A_NODE),
+            _ => one_tier("nothing on this host tells its nodes apart", DEFINE),
+        });
     }
     if groups.len() > TierId::MAX {
         findings.push(Finding::degraded(
@@ -115,7 +122,7 @@ fn with_memory(nodes: &[Node]) -> impl Iterator<Item = &Node> {
     nodes.iter().filter(|node| node.total_bytes > 0)
 }
 
-/// `None` where the firmware is silent about some node.
+/// Tiers by the firmware's figures; `None` if it is silent about some node.
 fn by_performance(nodes: &[Node]) -> Option<Vec<Vec<NodeId>>> {
     let known = with_memory(nodes).map(|node| Some((node.id, node.performance?)));
     let known: Vec<(NodeId, Performance)> = known.collect::<Option<_>>()?;
@@ -139,8 +146,8 @@ fn by_performance(nodes: &[Node]) -> Option<Vec<Vec<NodeId>>> {
     Some(groups)
 }
 
-/// Relative to a reference, as the kernel's abstract distance: latency up, bandwidth down. What one of
-/// the two does not state does not count.
+/// The cost of a node relative to a reference, as the kernel's abstract distance: latency up, bandwidth down. A
+/// figure that one of the two does not state does not count.
 fn cost(node: &Performance, reference: &Performance) -> f64 {
     let ratio = |a: u64, b: u64| {
         if a == 0 || b == 0 {
@@ -165,7 +172,7 @@ fn of_nodes_with_memory(nodes: &[Node], tiers: &[Vec<NodeId>]) -> Vec<Vec<NodeId
     filtered.filter(|tier: &Vec<_>| !tier.is_empty()).collect()
 }
 
-/// Nodes with CPUs are fast; nodes without are slow, further ones slower.
+/// Tiers by CPUs and distances: nodes with CPUs are fast; nodes without are slow, further ones slower.
 fn by_distance(nodes: &[Node]) -> Vec<Vec<NodeId>> {
     let fast: Vec<NodeId> = with_memory(nodes)
         .filter(|node| !node.cpus.is_empty())
@@ -203,8 +210,8 @@ fn kernel_findings(groups: &[Vec<NodeId>], kernel_tiers: &[Vec<NodeId>]) -> Vec<
     Vec::new()
 }
 
-fn one_tier(why: &str) -> Finding {
-    Finding::missing(NAME, format!("all memory is one tier: {why}"), DEFINE)
+fn one_tier(why: &str, advice: &str) -> Finding {
+    Finding::missing(NAME, format!("all memory is one tier: {why}"), advice)
 }
 
 fn names(count: usize) -> Vec<String> {
@@ -322,8 +329,12 @@ mod tests {
     fn one_node_is_one_tier_and_said_so() {
         let topology = derived(vec![node(0, &[0], &[10], None)], &[]).unwrap();
         assert_eq!(tiers(&topology), [vec![0]]);
-        assert_eq!(topology.findings[0].status, crate::Status::Missing);
-        let advice = topology.findings[0].change.as_deref().unwrap();
+        assert_eq!(topology.findings[0].health, crate::Health::Missing);
+        let advice = topology.findings[0].advice.as_deref().unwrap();
+        assert!(advice.contains("second node"), "{advice}");
+        let alike = (0..2).map(|n| node(n, &[0], &[10, 10], None)).collect();
+        let topology = derived(alike, &[]).unwrap();
+        let advice = topology.findings[0].advice.as_deref().unwrap();
         assert!(advice.contains("[[tier]]"), "{advice}");
         assert!(matches!(derived(vec![], &[]), Err(TopologyError::NoMemory)));
     }
@@ -354,7 +365,7 @@ mod tests {
         let good = defined(nodes(), &[], &[tier("far", &[1]), tier("near", &[0])]).unwrap();
         assert_eq!(tiers(&good), [vec![1], vec![0]]);
         assert_eq!(good.tiers[0].name, "far");
-        assert!(good.findings[0].why.contains("node 2"));
+        assert!(good.findings[0].found.contains("node 2"));
         for (wrong, want) in [
             (vec![tier("a", &[])], "no nodes"),
             (vec![tier("a", &[9])], "offline"),

@@ -1,4 +1,4 @@
-//! Free memory of each node, less what the kernel's watermarks keep.
+//! Free memory of each node, less the reserve of the kernel's watermarks.
 
 use std::collections::BTreeMap;
 
@@ -7,19 +7,19 @@ use terrace_proto::PAGE_SIZE;
 use super::NodeId;
 use crate::{HostRoot, ReadError};
 
-/// Free bytes above the high watermark and what zones keep for others, summed over each node's zones.
+/// Free bytes above the high watermark and the zones' reserves for others, summed over each node's zones.
 pub(super) fn free_bytes(root: &HostRoot) -> Result<BTreeMap<NodeId, u64>, ReadError> {
     Ok(parse_zoneinfo(&root.read("proc/zoneinfo")?))
 }
 
-/// What a zone has, as far as its lines were read.
+/// The figures of a zone, as far as its lines were read.
 #[derive(Default)]
 struct Zone {
     node: Option<NodeId>,
     free: u64,
-    /// Pages that its high watermark keeps.
+    /// Pages that the high watermark keeps.
     high: Option<u64>,
-    /// Pages that it keeps from allocations that could use a higher zone (`lowmem_reserve`).
+    /// Pages that the zone keeps from allocations that could use a higher zone (`lowmem_reserve`).
     protection: u64,
 }
 
@@ -34,7 +34,7 @@ impl Zone {
     }
 }
 
-/// `pages free`, then `high` and `protection` of the same zone; unknown lines are skipped.
+/// Parses `pages free`, then `high` and `protection` of the same zone; unknown lines are skipped.
 fn parse_zoneinfo(text: &str) -> BTreeMap<NodeId, u64> {
     let mut free = BTreeMap::new();
     let mut zone = Zone::default();

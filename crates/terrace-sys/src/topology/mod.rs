@@ -21,13 +21,13 @@ pub use nodes::{Node, NodeId, Performance, parse_list};
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct TierDefinition {
-    /// For people.
+    /// The tier's name, for people.
     pub name: String,
-    /// Its nodes; pages go to the first one with free memory.
+    /// The tier's nodes; pages go to the first one with free memory.
     pub nodes: Vec<NodeId>,
 }
 
-/// Where the order of tiers comes from.
+/// The source of the order of tiers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum TierSource {
@@ -44,30 +44,30 @@ pub enum TierSource {
 /// One tier.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Tier {
-    /// Its place in the order.
+    /// The tier's place in the order.
     pub id: TierId,
-    /// For people.
+    /// The tier's name, for people.
     pub name: String,
-    /// Its nodes; pages go to the first one with free memory.
+    /// The tier's nodes; pages go to the first one with free memory.
     pub nodes: Vec<NodeId>,
-    /// Size of its nodes, bytes.
+    /// Size of the tier's nodes, bytes.
     pub total_bytes: u64,
 }
 
 /// Nodes and tiers of a host.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Topology {
     /// Every node that is online, ascending.
     pub nodes: Vec<Node>,
     /// Fastest first; one to four.
     pub tiers: Vec<Tier>,
-    /// Where the tiers come from.
+    /// The source of the order of tiers.
     pub source: TierSource,
-    /// What is to be known about them.
+    /// Findings about the nodes and tiers.
     pub findings: Vec<Finding>,
 }
 
-/// Tiers that cannot be.
+/// The reason why there are no tiers.
 #[derive(Debug, thiserror::Error)]
 pub enum TopologyError {
     /// A file could not be read.
@@ -81,17 +81,17 @@ pub enum TopologyError {
     Definition(String),
 }
 
-/// Free bytes of each node above its watermarks; empty where the kernel does not say.
+/// Free bytes of each node above its watermarks; empty if the kernel does not say.
 #[must_use]
 pub fn node_free_bytes(root: &HostRoot) -> BTreeMap<NodeId, u64> {
     memory::free_bytes(root).unwrap_or_default()
 }
 
 impl Topology {
-    /// Reads the nodes and forms tiers: those of `definitions`, or derived ones where it is empty.
+    /// Reads the nodes and forms tiers: those of `definitions`, or derived ones if it is empty.
     ///
     /// # Errors
-    /// Where nodes cannot be read or the definitions do not fit them.
+    /// If nodes cannot be read or the definitions do not fit them.
     pub fn read(root: &HostRoot, definitions: &[TierDefinition]) -> Result<Self, TopologyError> {
         let nodes = nodes::read(root)?;
         let kernel_tiers = nodes::read_kernel_tiers(root)?;
@@ -102,8 +102,8 @@ impl Topology {
         }
     }
 
-    /// The same, with a second tier that no node is part of where there is one only: the VMs of such a
-    /// host can be observed, but there is nowhere to move a page.
+    /// The topology with a second tier if it has only one. No node is part of that tier: the VMs of such a host can
+    /// be observed, but there is nowhere to move a page.
     #[must_use]
     pub fn or_observed(mut self) -> Self {
         if let [only] = self.tiers.as_slice() {
@@ -131,7 +131,7 @@ impl Topology {
             .map(|tier| tier.id)
     }
 
-    /// The nodes of a tier; empty where there is no such tier.
+    /// The nodes of a tier; empty if there is no such tier.
     #[must_use]
     pub fn nodes_of(&self, tier: TierId) -> &[NodeId] {
         self.tiers
@@ -142,7 +142,7 @@ impl Topology {
     /// Sizes and free memory now, one entry per tier; what the kernel's high watermarks keep is not free.
     ///
     /// # Errors
-    /// Where `/proc/zoneinfo` cannot be read.
+    /// If `/proc/zoneinfo` cannot be read.
     pub fn memory(&self, root: &HostRoot) -> Result<Vec<TierMemory>, TopologyError> {
         let free = memory::free_bytes(root)?;
         let sum = |nodes: &[NodeId]| nodes.iter().filter_map(|n| free.get(n)).sum();

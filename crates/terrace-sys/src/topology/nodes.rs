@@ -19,31 +19,31 @@ impl fmt::Display for NodeId {
     }
 }
 
-/// How fast the best-placed initiator reaches a node (`access0` of the HMAT). Zero: not stated.
+/// Latency and bandwidth from the best-placed initiator to a node (`access0` of the HMAT). Zero: not stated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Performance {
-    /// ns.
+    /// Latency of reads, ns.
     pub read_latency_ns: u64,
-    /// ns.
+    /// Latency of writes, ns.
     pub write_latency_ns: u64,
-    /// MB/s.
+    /// Bandwidth of reads, MB/s.
     pub read_bandwidth_mbs: u64,
-    /// MB/s.
+    /// Bandwidth of writes, MB/s.
     pub write_bandwidth_mbs: u64,
 }
 
 /// One node.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Node {
-    /// Its number.
+    /// The node's number.
     pub id: NodeId,
-    /// Its memory, bytes.
+    /// The node's memory, bytes.
     pub total_bytes: u64,
-    /// Its CPUs.
+    /// The node's CPUs.
     pub cpus: Vec<u32>,
     /// Distance to each online node in ascending order of nodes; 10 is local.
     pub distances: Vec<u32>,
-    /// From the HMAT, where there is one.
+    /// Latency and bandwidth by the HMAT, if it has them.
     pub performance: Option<Performance>,
 }
 
@@ -83,7 +83,7 @@ fn node(folder: &Path, id: NodeId) -> Result<Node, ReadError> {
     })
 }
 
-/// `None` where the firmware states no latency.
+/// The figures of a node; `None` if the firmware states no latency.
 fn performance(folder: &Path) -> Option<Performance> {
     let value =
         |name: &str| -> Option<u64> { read_file(&folder.join(name)).ok()?.trim().parse().ok() };
@@ -96,7 +96,7 @@ fn performance(folder: &Path) -> Option<Performance> {
     })
 }
 
-/// The kernel's memory tiers, fastest (lowest number) first; empty where the kernel has none.
+/// The kernel's memory tiers, fastest (lowest number) first; empty if the kernel has none.
 pub(super) fn read_kernel_tiers(root: &HostRoot) -> Result<Vec<Vec<NodeId>>, ReadError> {
     let Ok(entries) = std::fs::read_dir(root.join(KERNEL_TIERS)) else {
         return Ok(Vec::new());
@@ -119,7 +119,7 @@ fn list(path: &Path) -> Result<Vec<u32>, ReadError> {
     parse_list(&text).ok_or_else(|| malformed(path.into(), format!("{:?} is no list", text.trim())))
 }
 
-/// The kernel's lists, such as `0-2,5`. At most 65,536 entries.
+/// Parses the kernel's lists, such as `0-2,5`. At most 65,536 entries.
 #[must_use]
 pub fn parse_list(text: &str) -> Option<Vec<u32>> {
     let mut numbers = Vec::new();

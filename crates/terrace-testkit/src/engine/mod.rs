@@ -17,7 +17,8 @@ use terrace_proto::{
 /// One second in ticks.
 pub const SECOND: u64 = 1_000_000_000;
 
-/// Whether a page is accessed and written between two scans: of page number and number of the scan.
+/// A load: whether a page (first argument) is accessed, and whether it is written, before a scan (second argument,
+/// its number).
 pub type Heat = Box<dyn Fn(u64, u64) -> (bool, bool)>;
 
 /// A guest.
@@ -28,9 +29,9 @@ pub struct Guest {
     pub accessed: Vec<bool>,
     heat: Heat,
     scans: u64,
-    /// Whether scans say what was written.
+    /// Whether scans tell which pages were written.
     pub writes: bool,
-    /// CPU time that an answer says it took, ns.
+    /// CPU time that scans take by their answers, ns.
     pub cpu_ns: u64,
     /// 2 MiB blocks that the host backs with one huge page.
     pub huge: BTreeSet<u64>,
@@ -48,7 +49,7 @@ pub struct Host {
     pub guests: BTreeMap<VmId, Guest>,
     /// Pages of each tier.
     pub capacity: Vec<u64>,
-    /// Every so many moves one page is busy; 0: none is.
+    /// Number of moves of which one finds its page busy; 0: none does.
     pub busy_every: u64,
     moves: u64,
     queue: BTreeMap<(Tick, u64), Event>,

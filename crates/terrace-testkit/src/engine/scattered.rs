@@ -4,7 +4,7 @@ use super::draw;
 
 /// Pages of the VM.
 pub const PAGES: u64 = 4096;
-/// Pages that it may hold in the first tier.
+/// Pages that the VM may hold in the first tier.
 pub const FAST: u64 = 900;
 /// Golden: pages that the first round promotes, and as many that it demotes.
 pub const EXCHANGED: u64 = 699;
@@ -14,7 +14,7 @@ pub fn hot(page: u64) -> bool {
     page % 5 == 3
 }
 
-/// A fifth of the pages, scattered, takes nearly all accesses.
+/// The load: a fifth of the pages, scattered, takes nearly all accesses.
 pub fn scattered(page: u64, scan: u64) -> (bool, bool) {
     let d = draw(page, scan);
     if hot(page) {

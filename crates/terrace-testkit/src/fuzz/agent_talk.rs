@@ -11,10 +11,11 @@ use crate::agent::{heartbeat, hello};
 /// RAM of the guest that talks.
 const RAM_BYTES: u64 = 4 << 30;
 
-/// Bytes of a guest after an honest hello and heartbeat, piece by piece with time between them.
+/// Feeds bytes of a guest to the host's watch after an honest hello and heartbeat, piece by piece with time between
+/// them.
 ///
 /// # Panics
-/// Where something is believed that cannot be: that is the fuzzer's finding.
+/// If an impossible claim is believed: that is the fuzzer's finding.
 pub fn fuzz_agent_talk(data: &[u8]) {
     let config = WatchConfig {
         ram_bytes: Some(RAM_BYTES),

@@ -1,4 +1,4 @@
-//! HyperFlex's device: bytes in, what is wrong out.
+//! HyperFlex's device: bytes in, the device's faults out.
 //!
 //! [`rings`] takes bytes as whatever a guest may write into descriptors, rings and buffers; [`entries`] takes them as
 //! well-formed chains and compares each answer with a naive model of `docs/hyperflex-abi.md`.
@@ -118,15 +118,15 @@ impl Source<'_> {
 /// Whatever a guest may write: descriptors, indices, buffers, kicks.
 ///
 /// # Errors
-/// With what the device did that it must not.
+/// The fault of the device.
 pub fn rings(bytes: &[u8]) -> Result<(), String> {
     rings_with(bytes, admit, |files| files)
 }
 
-/// [`rings`], with another rule of what is admitted and another way to free.
+/// [`rings`], with another rule of admission and another way to free.
 ///
 /// # Errors
-/// With what the device did that it must not.
+/// The fault of the device.
 pub fn rings_with<B: Backing>(
     bytes: &[u8],
     admit: Admit,
@@ -191,15 +191,15 @@ fn place(driver: &MockRing, source: &mut Source<'_>) -> Option<u64> {
 /// Well-formed chains of any entries, each answer beside that of a naive model.
 ///
 /// # Errors
-/// With what the device did otherwise.
+/// The device's deviation from the model.
 pub fn entries(bytes: &[u8]) -> Result<(), String> {
     entries_with(bytes, admit, |files| files)
 }
 
-/// [`entries`], with another rule of what is admitted and another way to free.
+/// [`entries`], with another rule of admission and another way to free.
 ///
 /// # Errors
-/// With what the device did otherwise.
+/// The device's deviation from the model.
 pub fn entries_with<B: Backing>(
     bytes: &[u8],
     admit: Admit,
@@ -251,7 +251,7 @@ pub fn entries_with<B: Backing>(
     Ok(())
 }
 
-/// What the document says becomes of a chain: taken and refused.
+/// The answer to a chain by `docs/hyperflex-abi.md`: entries taken and refused.
 fn modelled(model: &mut [BTreeSet<u64>], queue: usize, chain: &[Entry]) -> (u32, u32) {
     let (tier, inflate) = match role(queue, TIERS) {
         Some(QueueRole::Inflate(tier)) => (tier, true),

@@ -9,19 +9,19 @@ use terrace_proto::agent::{
 
 use crate::agent::{heartbeat, hello};
 
-/// Bytes of a guest, as the host decodes them.
+/// Decodes bytes of a guest as the host does.
 pub fn fuzz_agent_bytes(data: &[u8]) {
     check(data, Decoder::<AgentMessage>::default);
 }
 
-/// Bytes of a host, as the agent decodes them.
+/// Decodes bytes of a host as the agent does.
 pub fn fuzz_host_bytes(data: &[u8]) {
     check(data, Decoder::<HostMessage>::default);
 }
 
 /// A message that a decoder must find behind garbage.
 pub trait Sample: Message + Clone + Debug + PartialEq {
-    /// It.
+    /// The message.
     fn sample() -> Self;
 }
 
@@ -88,7 +88,7 @@ fn is_bounded<M: Message>(decoder: &Decoder<M>) {
     );
 }
 
-/// What a corpus begins with: name and bytes, of a guest.
+/// The first inputs of a corpus: name and bytes that a guest sends.
 ///
 /// # Panics
 /// Never: all of it can be encoded.
@@ -119,7 +119,7 @@ pub fn agent_seeds() -> Vec<(&'static str, Vec<u8>)> {
     ]
 }
 
-/// The same of a host.
+/// The first inputs of a corpus: name and bytes that a host sends.
 ///
 /// # Panics
 /// Never: all of it can be encoded.

@@ -8,10 +8,10 @@ use terrace_proto::{Gfn, Tick};
 
 use crate::agent::heartbeat;
 
-/// Bytes of a host after it said welcome. Panics where the agent holds or hands out more than it may.
+/// Feeds bytes of a host to the agent after a welcome.
 ///
 /// # Panics
-/// That is the fuzzer's finding.
+/// If the agent holds or hands out more than it may: that is the fuzzer's finding.
 pub fn fuzz_host_talk(data: &[u8]) {
     let config = LinkConfig {
         budgets: Budgets::new(1 << 20, 5).unwrap_or_default(),
@@ -35,9 +35,12 @@ pub fn fuzz_host_talk(data: &[u8]) {
         now = now.after(Duration::from_millis(u64::from(piece[0]) * 20));
         lost = lost || talk.take(now, piece).is_err();
         assert!(talk.waiting_frames() <= MOST_FRAMES);
-        let wishes = talk.take_wishes(now);
-        assert_eq!(wishes.budgets.within(config.budgets), wishes.budgets);
-        let frames = &wishes.frames;
+        let instructions = talk.take_instructions(now);
+        assert_eq!(
+            instructions.budgets.within(config.budgets),
+            instructions.budgets
+        );
+        let frames = &instructions.frames;
         let mut all: Vec<Gfn> = frames
             .promote
             .iter()

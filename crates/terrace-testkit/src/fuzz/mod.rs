@@ -1,7 +1,7 @@
 //! Fuzz bodies: what a fuzzer runs over any bytes, as plain functions. `fuzz/` calls them on nightly Rust, and tests
 //! call them on stable over the committed corpus, changes of it, and random bytes.
 //!
-//! A body panics, or says what is wrong, where a promise of the code under it does not hold.
+//! A body panics, or returns the fault, if a promise of the code under it does not hold.
 
 mod agent_talk;
 pub mod flex;
@@ -13,7 +13,7 @@ pub use agent_talk::fuzz_agent_talk;
 pub use host_talk::fuzz_host_talk;
 pub use scan::fuzz_scan;
 
-/// `data` changed a little, as the number says: flipped, overwritten, cut, doubled, joined with itself.
+/// `data` with a small change that the number chooses: flipped, overwritten, cut, doubled, joined with itself.
 #[must_use]
 pub fn changed(data: &[u8], number: u64) -> Vec<u8> {
     let mut bytes = data.to_vec();

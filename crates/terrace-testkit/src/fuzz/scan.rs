@@ -1,5 +1,5 @@
-//! Scans of guest page tables: memory from bytes, a few scans, and what must hold whatever the
-//! bytes are. Panics where it does not.
+//! Scans of guest page tables: memory from bytes, a few scans, and checks of what must hold whatever the bytes are.
+//! Panics if it does not.
 
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -14,13 +14,13 @@ const FRAMES: u64 = (1 << 18) + 1_000;
 const TABLES: u64 = 16;
 const RECORD: usize = 11;
 
-/// Scans whatever `data` says is in memory.
+/// Scans a guest whose memory `data` describes.
 ///
 /// Three bytes of header (shape; address width; kinds of scans), then records of eleven: table (its top
 /// bit asks for the address to be that of a table), index, entry.
 ///
 /// # Panics
-/// Where a scan breaks one of its promises.
+/// If a scan breaks one of its promises.
 pub fn fuzz_scan(data: &[u8]) {
     let Some((header, records)) = data.split_first_chunk::<3>() else {
         return;

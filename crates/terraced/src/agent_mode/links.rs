@@ -1,7 +1,7 @@
 //! The thread that talks to the agents in guests.
 //!
-//! It serves all links, because none of them ever waits, and has no capability. It leaves to the daemon's thread: what a
-//! verdict means for a VM.
+//! The thread serves all links, because none of them ever waits, and has no capability. The meaning of a verdict for
+//! a VM is left to the daemon's thread.
 
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -18,35 +18,38 @@ use crate::confine::{self, Role};
 use crate::messages::Input;
 use crate::registry::{Agent, VmKey};
 
-/// Between two looks at all links.
+/// Time between two looks at all links.
 const STEP: Duration = Duration::from_millis(100);
-/// How often at most a link's news is passed on where nothing but the figures changed.
+/// Least time between two pieces of news of one link if nothing but the figures changed.
 const NEWS_EVERY: Duration = Duration::from_secs(1);
 
-/// What the thread is asked to do, about a VM.
-enum Wish {
+/// A request to the thread, about one VM.
+enum Instruction {
     Watch(PathBuf, WatchConfig, Orders),
     Order(Orders),
     Forgive,
     Forget,
 }
 
-/// The thread, and what it is told of all agents; it ends with this.
+/// The handle of the thread, with the configuration of all agents; the thread ends when this is dropped.
 pub struct Agents {
-    wishes: Sender<(VmKey, Wish)>,
+    instructions: Sender<(VmKey, Instruction)>,
     config: AgentConfig,
 }
 
 impl Agents {
     /// Starts the thread.
     pub fn start(config: AgentConfig, inbox: Sender<Input>) -> std::io::Result<Self> {
-        let (wishes, asked) = channel();
+        let (instructions, asked) = channel();
         let body = move || Links::new(inbox).run(&asked);
         confine::spawn(Role::Agents, body)?;
-        Ok(Self { wishes, config })
+        Ok(Self {
+            instructions,
+            config,
+        })
     }
 
-    /// Connects to a VM's agent; one that is watched already stays so, and what is known of it.
+    /// Connects to a VM's agent. The link of an agent that is watched already stays, with all that is known of it.
     pub fn watch(&self, vm: VmKey, agent: &Agent) {
         let watch = WatchConfig {
             silence: self.config.silence,
@@ -54,15 +57,15 @@ impl Agents {
             ..WatchConfig::default()
         };
         let socket = agent.socket.clone();
-        self.wish(vm, Wish::Watch(socket, watch, self.orders(agent)));
+        self.send(vm, Instruction::Watch(socket, watch, self.orders(agent)));
     }
 
     /// Tells a VM's agent what to do.
     pub fn order(&self, vm: VmKey, agent: &Agent) {
-        self.wish(vm, Wish::Order(self.orders(agent)));
+        self.send(vm, Instruction::Order(self.orders(agent)));
     }
 
-    /// What a VM's agent is to do.
+    /// The orders for a VM's agent.
     pub fn orders(&self, agent: &Agent) -> Orders {
         Orders {
             mode: agent.orders_mode(),
@@ -73,17 +76,17 @@ impl Agents {
 
     /// Believes a VM's agent again.
     pub fn forgive(&self, vm: VmKey) {
-        self.wish(vm, Wish::Forgive);
+        self.send(vm, Instruction::Forgive);
     }
 
-    /// The VM is gone.
+    /// Ends the link of a VM that is gone.
     pub fn forget(&self, vm: VmKey) {
-        self.wish(vm, Wish::Forget);
+        self.send(vm, Instruction::Forget);
     }
 
-    fn wish(&self, vm: VmKey, wish: Wish) {
+    fn send(&self, vm: VmKey, instruction: Instruction) {
         // The thread lives as long as this does.
-        let _ = self.wishes.send((vm, wish));
+        let _ = self.instructions.send((vm, instruction));
     }
 }
 
@@ -107,15 +110,17 @@ impl Links {
         }
     }
 
-    fn run(mut self, wishes: &Receiver<(VmKey, Wish)>) {
+    fn run(mut self, instructions: &Receiver<(VmKey, Instruction)>) {
         loop {
             let asked = if self.links.is_empty() {
-                wishes.recv().map_err(|_| RecvTimeoutError::Disconnected)
+                instructions
+                    .recv()
+                    .map_err(|_| RecvTimeoutError::Disconnected)
             } else {
-                wishes.recv_timeout(STEP)
+                instructions.recv_timeout(STEP)
             };
             match asked {
-                Ok((vm, wish)) => self.take(vm, wish),
+                Ok((vm, instruction)) => self.take(vm, instruction),
                 Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => return,
             }
@@ -125,30 +130,30 @@ impl Links {
         }
     }
 
-    fn take(&mut self, vm: VmKey, wish: Wish) {
+    fn take(&mut self, vm: VmKey, instruction: Instruction) {
         let now = self.clock.now();
-        match (wish, self.links.get_mut(&vm)) {
-            (Wish::Watch(_, config, orders), Some(linked)) => {
+        match (instruction, self.links.get_mut(&vm)) {
+            (Instruction::Watch(_, config, orders), Some(linked)) => {
                 linked.link.know_ram(config.ram_bytes);
                 linked.link.order(orders);
             }
-            (Wish::Watch(socket, config, orders), None) => {
+            (Instruction::Watch(socket, config, orders), None) => {
                 let link = AgentLink::new(socket, config, orders, now);
                 self.links.insert(vm, Linked { link, told: None });
             }
-            (Wish::Order(orders), Some(linked)) => linked.link.order(orders),
-            (Wish::Forgive, Some(linked)) => linked.link.forgive(now),
-            (Wish::Forget, _) => drop(self.links.remove(&vm)),
-            (Wish::Order(_) | Wish::Forgive, None) => {}
+            (Instruction::Order(orders), Some(linked)) => linked.link.order(orders),
+            (Instruction::Forgive, Some(linked)) => linked.link.forgive(now),
+            (Instruction::Forget, _) => drop(self.links.remove(&vm)),
+            (Instruction::Order(_) | Instruction::Forgive, None) => {}
         }
     }
 
-    /// `false` where nobody listens any more.
+    /// Looks at all links once and passes their news on; `false` if nobody listens any more.
     fn step(&mut self) -> bool {
         let mut defects = Vec::new();
         for (vm, linked) in &mut self.links {
             let now = self.clock.now();
-            // What one guest says must not end the links of the others.
+            // Words of one guest must not end the links of the others.
             let stepped = catch_unwind(AssertUnwindSafe(|| {
                 linked.link.step(now);
                 linked.link.view()

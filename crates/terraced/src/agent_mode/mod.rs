@@ -1,9 +1,9 @@
 //! VMs whose memory an agent in the guest manages: who is in force, and the thread that hears the agents.
 //!
-//! While the agent is trusted, the VM is not known to the engine at all: it has no worker, no tracker and no
-//! threads, so nothing here can look into its memory. When the agent is silent or lies, the scout is asked to
-//! make the VM ready as if there were no agent; when it is trusted again, all of that is ended first. It leaves to
-//! others: doing that (`daemon`).
+//! While the agent is trusted, the VM is not known to the engine at all: it has no worker, no tracker and no threads,
+//! so nothing here can look into its memory. When the agent is silent or lies, the discoverer is asked to make the VM
+//! ready as if there were no agent; when it is trusted again, all of that is ended first. The actions themselves are
+//! left to `daemon`.
 
 mod links;
 
@@ -13,18 +13,18 @@ pub use links::Agents;
 
 use crate::registry::InForce;
 
-/// What follows from a verdict on an agent that is to manage its VM.
+/// The consequence of a verdict on an agent that is to manage its VM.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Step {
     /// The host takes over, or nobody does, for this reason.
     FallBack(String),
-    /// The reason for that is another one by now, as from silence to a lie.
+    /// The reason for the fallback changed, as from silence to a lie.
     Reword(String),
     /// The agent begins to manage the VM.
     Begin,
     /// The host ends all that it does for the VM.
     GiveBack,
-    /// That is done, and the agent goes on.
+    /// The host's work has ended, and the agent goes on.
     GoOn,
 }
 
@@ -46,7 +46,7 @@ pub fn next(in_force: &InForce, verdict: Verdict) -> Option<Step> {
     }
 }
 
-/// What there is to tell of an agent beside which the host manages the VM anyway (coordinated mode).
+/// News for people about an agent beside which the host manages the VM anyway (coordinated mode).
 pub fn told_beside_host(before: Option<Verdict>, now: Verdict) -> Option<String> {
     match (before, now) {
         (Some(Verdict::Trusted), Verdict::Trusted) => None,

@@ -1,14 +1,14 @@
-//! A guest's agent in the API's types, and what `doctor` says about it.
+//! A guest's agent in the API's types, and its findings for `doctor`.
 
 use terrace_api::types as api;
 use terrace_host::Finding;
 use terrace_host::agent::AgentState;
-use terrace_proto::agent::{NodeMemory, Report};
+use terrace_proto::agent::Report;
 
 use crate::registry::{Agent, Entry, InForce};
 use terrace_config::VmMode;
 
-/// The whole of it.
+/// The API's view of an agent.
 pub fn agent(agent: &Agent) -> api::Agent {
     let view = agent.view.as_ref();
     api::Agent {
@@ -43,33 +43,20 @@ fn in_force(agent: &Agent) -> String {
 }
 
 fn report(r: &Report) -> api::AgentReport {
-    let node = |n: &NodeMemory| api::AgentNode {
-        node: n.node,
-        tier: n.tier.0,
-        total_bytes: n.total_bytes,
-        free_bytes: n.free_bytes,
-    };
     api::AgentReport {
         mode: r.mode.to_string(),
         paused: r.paused,
-        sampler: r.mechanism.sampler.to_string(),
-        policy: r.mechanism.policy.to_string(),
-        mover: r.mechanism.mover.to_string(),
-        nodes: r.nodes.iter().map(node).collect(),
+        mechanism: r.mechanism.clone(),
+        nodes: r.nodes.clone(),
         pressure_some_avg10_hundredths: r.pressure.map(|p| p.some_avg10_hundredths),
         pressure_full_avg10_hundredths: r.pressure.map(|p| p.full_avg10_hundredths),
         major_faults: r.faults.major,
         swap_in_pages: r.faults.swap_in_pages,
         swap_out_pages: r.faults.swap_out_pages,
-        cpu_ns: r.cost.cpu_ns,
-        resident_bytes: r.cost.resident_bytes,
+        cost: r.cost,
         budget_bytes_per_s: r.budgets.bytes_per_s(),
         budget_cpu_percent: r.budgets.cpu_percent(),
-        epochs: r.activity.epochs,
-        processes: r.activity.processes,
-        promoted_pages: r.activity.promoted_pages,
-        demoted_pages: r.activity.demoted_pages,
-        failed_pages: r.activity.failed_pages,
+        activity: r.activity,
     }
 }
 
@@ -94,7 +81,7 @@ pub fn mode(entry: &Entry) -> (api::Mode, String) {
     }
 }
 
-/// What runs at each stage of a VM that its agent manages, by its own word.
+/// The mechanism of each stage of a VM that its agent manages, by the agent's own word.
 pub fn stages(agent: &Agent) -> Vec<api::Stage> {
     let Some(r) = last(agent).filter(|_| matches!(agent.in_force, InForce::Guest)) else {
         return Vec::new();
@@ -117,7 +104,7 @@ pub fn stages(agent: &Agent) -> Vec<api::Stage> {
     ]
 }
 
-/// For `doctor`.
+/// The findings about an agent, for `doctor`.
 pub fn findings(agent: &Agent) -> Vec<Finding> {
     let state = agent.view.as_ref().map(|v| &v.state);
     let said = state.map_or("not heard yet".to_owned(), AgentState::to_string);

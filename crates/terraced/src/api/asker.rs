@@ -1,4 +1,4 @@
-//! How a request reaches the daemon's thread, and its answer comes back.
+//! The way of a request to the daemon's thread, and of its answer back.
 
 use std::sync::Arc;
 use std::sync::mpsc::Sender;
@@ -16,14 +16,14 @@ use crate::served::Served;
 /// An answer's body.
 pub type Answer = Result<Body, Failure>;
 
-/// JSON that stands on any terminal as it is.
+/// A body of JSON that is safe to print on any terminal.
 pub struct Body(Vec<u8>);
 
 impl Body {
-    /// Of a value.
+    /// The body of a value.
     ///
     /// # Errors
-    /// Where it has no JSON.
+    /// If the value has no JSON form.
     pub fn of<T: Serialize>(value: &T) -> Result<Self, Failure> {
         let json = terrace_api::plain::to_json(value);
         json.map(Self)
@@ -37,24 +37,24 @@ impl IntoResponse for Body {
     }
 }
 
-/// Threads that make answers.
+/// Number of threads that make answers.
 pub const MAKERS: usize = 2;
-/// Questions that wait for the thread that has what is served: what else that one does never waits for more.
+/// Most questions that wait for the thread that owns what is served: its other work never waits for more.
 const MOST_QUESTIONS: usize = 32;
-/// Copies of what is served that wait to become answers.
+/// Most copies of what is served that wait to become answers.
 const MOST_COPIES: usize = 2 * MAKERS;
 
-/// Asks questions of that thread.
+/// The sender of questions to that thread.
 #[derive(Clone)]
 pub struct Asker {
     inbox: Sender<Input>,
-    /// What a client that hung up left behind counts until it is done.
+    /// Permits for questions. The question of a client that hung up keeps its permit until it is done.
     questions: Arc<Semaphore>,
     copies: Arc<Semaphore>,
 }
 
 impl Asker {
-    /// Asks by this channel.
+    /// An asker over this channel.
     pub fn new(inbox: Sender<Input>) -> Self {
         Self {
             inbox,
@@ -93,7 +93,7 @@ impl Asker {
         self.made(about, |copied| Body::of(&make(copied)?)).await
     }
 
-    /// Makes something of a copy of what is served, on a thread that nobody waits for but who asked.
+    /// Makes something of a copy of what is served, on a thread that only the asking client waits for.
     pub async fn made<T: Send + 'static>(
         &self,
         about: About,
@@ -112,7 +112,8 @@ impl Asker {
         self.copied(copy, |lines| Body::of(&lines)).await
     }
 
-    /// No more copies wait than [`MOST_COPIES`], whether or not those who asked still do.
+    /// Copies a part of what is served and makes an answer of it. No more copies wait than [`MOST_COPIES`], whether
+    /// or not those who asked still do.
     async fn copied<C: Send + 'static, T: Send + 'static>(
         &self,
         copy: impl FnOnce(&mut dyn Served) -> Result<C, Failure> + Send + 'static,
@@ -166,7 +167,7 @@ fn gone(name: &str) -> Failure {
     Failure::NotFound(format!("{name} is gone"))
 }
 
-/// Runs what takes its time on a thread for that: neither the engine's nor the one that takes requests in.
+/// Runs a job that takes time on a thread for such jobs: neither the engine's nor the one that takes requests in.
 pub async fn elsewhere<T: Send + 'static>(
     make: impl FnOnce() -> Result<T, Failure> + Send + 'static,
 ) -> Result<T, Failure> {

@@ -1,7 +1,7 @@
-//! Why a request is not answered, in one shape: JSON with one sentence or two, whoever found the fault.
+//! The reasons why a request is not answered, in one shape: JSON with one sentence or two, whoever found the fault.
 //!
-//! What a handler refuses is a [`Failure`]. What the web library refuses before a handler is asked (a path, a method, a
-//! body that is no JSON) gets the same shape here.
+//! A refusal by a handler is a [`Failure`]. A refusal by the web library before a handler is asked (a path, a method,
+//! a body that is not JSON) gets the same shape here.
 
 use axum::Json;
 use axum::body::{Body, to_bytes};
@@ -15,21 +15,21 @@ use terrace_proto::provision::NotOrdered;
 use crate::events::Missed;
 use crate::served::Over;
 
-/// Most characters of an answer that says no.
+/// Most characters of an error in an answer.
 const MOST_ERROR: usize = 16 << 10;
-/// VMs that an answer names where another one was asked for.
+/// Most VMs that an answer names if the one that was asked for does not exist.
 const MOST_NAMED: usize = 32;
 
-/// Why a request is not answered.
+/// The reason why a request is not answered.
 #[derive(Debug)]
 pub enum Failure {
-    /// No VM, no page, no such setting.
+    /// There is no such VM, page or setting.
     NotFound(String),
-    /// A value that cannot be.
+    /// A value is impossible.
     Invalid(String),
-    /// Not at this moment.
+    /// The request cannot be met at this moment.
     NotNow(String),
-    /// It was there, and is no longer kept.
+    /// The thing existed, and is no longer kept.
     Gone(String),
     /// The daemon is ending.
     Ending,
@@ -69,13 +69,13 @@ impl IntoResponse for Failure {
     }
 }
 
-/// An error in the shape that all have.
+/// An error in the shape that all errors have.
 pub fn said(status: StatusCode, error: &str) -> Response {
     let error = excerpt(error, MOST_ERROR);
     (status, Json(ErrorBody { error })).into_response()
 }
 
-/// The same, as it goes over the line where no request was understood.
+/// The same error as raw bytes of HTTP, for a request that was not understood.
 pub fn raw(status: StatusCode, error: &str) -> Vec<u8> {
     let error = ErrorBody {
         error: excerpt(error, MOST_ERROR),
@@ -91,7 +91,7 @@ pub fn raw(status: StatusCode, error: &str) -> Vec<u8> {
     (head + &body).into_bytes()
 }
 
-/// What to do about a request that the HTTP library refuses by itself.
+/// Advice about a request that the HTTP library refuses by itself.
 pub fn unread(status: StatusCode) -> &'static str {
     match status {
         StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE => {
@@ -102,7 +102,7 @@ pub fn unread(status: StatusCode) -> &'static str {
     }
 }
 
-/// Gives an error that is not JSON yet the shape that all have.
+/// Gives an error that is not JSON yet the shape that all errors have.
 pub async fn in_json(answer: Response) -> Response {
     let status = answer.status();
     let is_json = |headers: &HeaderMap| {
@@ -135,29 +135,28 @@ pub async fn in_json(answer: Response) -> Response {
     answer
 }
 
-/// What the library says; nothing where that is long or no text.
+/// The library's words; empty if they are too long or not text.
 async fn text(body: Body) -> String {
     let bytes = to_bytes(body, MOST_ERROR).await.unwrap_or_default();
     String::from_utf8(bytes.into()).unwrap_or_default()
 }
 
-/// The VM went while it was asked about.
+/// The failure of a request about a VM that went meanwhile.
 pub fn gone() -> Failure {
     Failure::NotFound("the VM is gone".into())
 }
 
-/// There is no VM of this name.
+/// The failure of a request about a VM that does not exist.
 pub fn no_vm<'a>(name: &str, known: impl Iterator<Item = &'a String>) -> Failure {
     let mut known: Vec<&str> = known.take(MOST_NAMED + 1).map(String::as_str).collect();
     if known.len() > MOST_NAMED {
         known.truncate(MOST_NAMED);
         known.push("and others");
     }
-    let known = if known.is_empty() {
-        "none".into()
-    } else {
-        known.join(", ")
-    };
     let name = excerpt(name, MOST_NAME);
-    Failure::NotFound(format!("no VM {name}; there are: {known}"))
+    Failure::NotFound(if known.is_empty() {
+        format!("no VM {name}: no VMs were found; `terrace doctor` says why")
+    } else {
+        format!("no VM {name}; there are: {}", known.join(", "))
+    })
 }

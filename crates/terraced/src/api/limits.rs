@@ -1,4 +1,4 @@
-//! What clients may take of the daemon: connections, time and memory.
+//! Limits of clients: connections, time and memory that they may take of the daemon.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -8,28 +8,29 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 const ROOT: u32 = 0;
 
-/// How much, and for how long.
+/// Limits of number, size and time.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
-    /// Connections in all. So many as one user may have are root's alone.
+    /// Connections in all. As many of them as one user may have are reserved for root.
     pub connections: usize,
     /// Connections of one user.
     pub of_user: usize,
-    /// Clients that are still told why they are not served.
+    /// Clients that are told at the same time why they are not served.
     pub refused: usize,
-    /// How long a request's head may take.
+    /// Most time for a request's head.
     pub head: Duration,
-    /// How long its body may take.
+    /// Most time for a request's body.
     pub body: Duration,
-    /// Most bytes of its body.
+    /// Most bytes of a request's body.
     pub body_bytes: usize,
-    /// How long making the answer may take.
+    /// Most time for making the answer.
     pub answer: Duration,
-    /// How long a client may read nothing of its answer.
+    /// Most time in which a client reads nothing of its answer.
     pub unread: Duration,
-    /// How long a connection may be there.
+    /// Longest life of a connection.
     pub whole: Duration,
-    /// Bytes of answers that wait to be read, in all. One user may have a quarter of them, and a quarter is root's alone.
+    /// Bytes of answers that wait to be read, in all. One user may have a quarter of them, and a quarter is reserved
+    /// for root.
     pub answer_bytes: usize,
 }
 
@@ -50,7 +51,7 @@ impl Default for Limits {
     }
 }
 
-/// Who is connected, and how much waits to be read.
+/// The connections and the bytes of unread answers, counted for each user against the limits.
 #[derive(Debug)]
 pub struct Gate {
     limits: Limits,
@@ -58,7 +59,7 @@ pub struct Gate {
     refused: Arc<Semaphore>,
 }
 
-/// What one user has.
+/// The part of the limits that one user has taken.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Taken {
     connections: usize,
@@ -81,7 +82,7 @@ pub struct Room {
 }
 
 impl Gate {
-    /// Nobody is inside.
+    /// A gate through which nobody has come yet.
     pub fn new(limits: Limits) -> Arc<Self> {
         Arc::new(Self {
             limits,
@@ -90,7 +91,7 @@ impl Gate {
         })
     }
 
-    /// What holds.
+    /// The limits that apply.
     pub fn limits(&self) -> &Limits {
         &self.limits
     }
@@ -98,7 +99,7 @@ impl Gate {
     /// A place for a connection of a user.
     ///
     /// # Errors
-    /// Why there is none, and what to do.
+    /// If there is none: the reason, and what to do.
     pub fn enter(self: &Arc<Self>, uid: u32) -> Result<Place, String> {
         let mut inside = self.inside();
         let total = inside.values().map(|taken| taken.connections).sum();
@@ -112,15 +113,15 @@ impl Gate {
         })
     }
 
-    /// Time to tell a client why it is not served; none where many are being told.
+    /// A permit to tell a client why it is not served; `None` if too many are being told.
     pub fn refuse(&self) -> Option<OwnedSemaphorePermit> {
         Arc::clone(&self.refused).try_acquire_owned().ok()
     }
 
-    /// Room for an answer to a user until it was read.
+    /// Room for an answer to a user until the answer is read.
     ///
     /// # Errors
-    /// Where answers are not read.
+    /// If too many bytes of answers wait to be read already.
     pub fn hold(self: &Arc<Self>, uid: u32, bytes: usize) -> Result<Room, String> {
         let mut inside = self.inside();
         let of_others = inside.iter().filter(|(other, _)| **other != ROOT);
@@ -136,7 +137,7 @@ impl Gate {
         })
     }
 
-    /// Takes back what a user had.
+    /// Returns what a user had taken.
     fn free(&self, uid: u32, back: Taken) {
         let mut inside = self.inside();
         let Some(taken) = inside.get_mut(&uid) else {
@@ -158,7 +159,7 @@ fn of(inside: &BTreeMap<u32, Taken>, uid: u32) -> Taken {
     inside.get(&uid).copied().unwrap_or_default()
 }
 
-/// Whether so many bytes more may wait for a user, with so many of all but root and so many of its own.
+/// Whether `more` bytes may wait for a user: `own` of its own, and `of_others` of all users but root, wait already.
 fn holds(
     limits: &Limits,
     uid: u32,
@@ -182,7 +183,7 @@ fn holds(
     Ok(())
 }
 
-/// Whether one more connection is served, with so many in all and so many of its user.
+/// Whether one more connection of a user is served: there are `total` in all and `own` of the user already.
 fn admits(limits: &Limits, uid: u32, total: usize, own: usize) -> Result<(), String> {
     if own >= limits.of_user {
         return Err(format!(

@@ -1,5 +1,5 @@
-//! A client's connection as the HTTP library sees it: what is written ends where the client does not read, and
-//! what the library says before a request was understood is kept back, to be said in the API's own shape.
+//! A client's connection as the HTTP library sees it. Writing ends if the client does not read, and the library's
+//! answer before a request was understood is kept back, to be given in the API's own shape.
 
 use std::io::{self, IoSlice};
 use std::pin::Pin;
@@ -13,18 +13,18 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::UnixStream;
 use tokio::time::{Sleep, sleep};
 
-/// The connection, and how far it is.
+/// A connection and its state.
 #[derive(Debug)]
 pub struct Line {
     stream: UnixStream,
-    /// A request's head was understood.
+    /// Whether a request's head was understood.
     asked: AtomicBool,
-    /// The status by which the library refused what it did not understand; 0 for none.
+    /// The status by which the library refused what it did not understand; 0 if it did not.
     refused: AtomicU16,
 }
 
 impl Line {
-    /// A connection over which nothing was said yet.
+    /// A connection over which nothing was sent yet.
     pub fn new(stream: UnixStream) -> Arc<Self> {
         Arc::new(Self {
             stream,
@@ -33,7 +33,7 @@ impl Line {
         })
     }
 
-    /// From now on what is written goes to the client.
+    /// Notes that a request's head was understood: from now on what the library writes goes to the client.
     pub fn ask(&self) {
         self.asked.store(true, Ordering::Relaxed);
     }
@@ -43,12 +43,12 @@ impl Line {
         self.asked.load(Ordering::Relaxed)
     }
 
-    /// How the library refused what was no request, if it did.
+    /// The status by which the library refused what was no request; `None` if it did not.
     pub fn refused(&self) -> Option<StatusCode> {
         StatusCode::from_u16(self.refused.load(Ordering::Relaxed)).ok()
     }
 
-    /// Says a last word, as far as it can be said without waiting: the client may be gone, or not read.
+    /// Writes a last message, as far as that is possible without waiting: the client may be gone, or not read.
     pub fn say(&self, words: &[u8]) {
         let _ = self.stream.try_write(words);
     }
@@ -67,7 +67,7 @@ impl Line {
         }
     }
 
-    /// The code in `HTTP/1.1 400 Bad Request`.
+    /// Keeps the status of the library's answer (the code in `HTTP/1.1 400 Bad Request`) instead of sending it.
     fn keep_back(&self, words: &[u8]) {
         let code = words
             .get(9..12)
@@ -81,17 +81,17 @@ impl Line {
     }
 }
 
-/// Reads and writes a [`Line`]; a client that takes nothing for `patience` has its connection broken.
+/// The reading and writing end of a [`Line`]; the connection of a client that reads nothing for `patience` is broken.
 #[derive(Debug)]
 pub struct Patient {
     line: Arc<Line>,
     patience: Duration,
-    /// Runs while the client takes nothing.
+    /// The timer of `patience`, which runs while the client reads nothing.
     stalled: Option<Pin<Box<Sleep>>>,
 }
 
 impl Patient {
-    /// Over this connection.
+    /// The end over this connection.
     pub fn new(line: Arc<Line>, patience: Duration) -> Self {
         Self {
             line,

@@ -1,6 +1,6 @@
-//! `GET /metrics`: what the API shows of tiers and VMs as figures, in the text format of OpenMetrics.
+//! `GET /metrics`: the API's view of tiers and VMs as figures, in the text format of OpenMetrics.
 //!
-//! Made anew for each request from the API's own types, so that both always say the same.
+//! Made anew for each request from the API's own types, so that both always agree.
 
 use std::fmt;
 use std::sync::atomic::AtomicU64;
@@ -17,7 +17,7 @@ use terrace_proto::PAGE_SIZE;
 
 use super::snapshot::Snapshot;
 
-/// What the answer is.
+/// The content type of the answer.
 pub const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
 type Labels = Vec<(&'static str, String)>;
@@ -25,9 +25,9 @@ type Figures = Family<Labels, Gauge<f64, AtomicU64>>;
 type Counts = Family<Labels, Counter>;
 type Seconds = Family<Labels, Counter<f64, AtomicU64>>;
 
-/// A figure of something: its name, what it is, and how it is read; absent where it is not known.
+/// A gauge of a `T`: its name, its help, and how to read it; `None` if it is not known.
 type Of<T> = (&'static str, &'static str, fn(&T) -> Option<f64>);
-/// The same for what only grows.
+/// A counter of a `T`, in the same form.
 type CountOf<T> = (&'static str, &'static str, fn(&T) -> Option<u64>);
 
 const OF_VM: [Of<Vm>; 4] = [
@@ -35,12 +35,12 @@ const OF_VM: [Of<Vm>; 4] = [
     ("vm_managed", "1 where its pages may be moved", |vm| {
         some(vm.moves.into())
     }),
-    ("vm_hot_bytes", "Its hot set by its last round", |vm| {
+    ("vm_hot_bytes", "Hot set of the last round", |vm| {
         bytes_of(vm.hot_pages?)
     }),
     (
         "vm_hot_on_fast_bytes",
-        "What of the hot set was in the first tier then",
+        "Part of the hot set that was in the first tier after that round",
         |vm| bytes_of(vm.hot_on_fast_pages?),
     ),
 ];
@@ -56,48 +56,50 @@ const COUNTS_OF_VM: [CountOf<Vm>; 3] = [
 ];
 
 const OF_NEIGHBOURS: [Of<Neighbours>; 5] = [
-    ("vm_weight", "Its weight; 1000 is normal", |n| {
-        some(n.weight.into())
-    }),
+    (
+        "vm_weight",
+        "Weight in sharing fast memory; 1000 is normal",
+        |n| some(n.weight.into()),
+    ),
     (
         "vm_right_bytes",
-        "What it has a right to of the first tier",
+        "Memory of the first tier that the VM is entitled to",
         |n| some(n.right_bytes?),
     ),
     (
         "vm_most_bytes",
-        "What it may hold of the first tier now",
+        "Memory of the first tier that the VM may hold now",
         |n| some(n.most_bytes?),
     ),
     (
         "vm_above_right_bytes",
-        "What it holds of the first tier above its right",
+        "Memory of the first tier held above the entitlement",
         |n| some(n.above_right_bytes),
     ),
     (
         "vm_refused_bytes",
-        "What it showed use for above what it may hold",
+        "Demand above what the VM may hold",
         |n| some(n.refused_bytes),
     ),
 ];
 
 const COUNTS_OF_NEIGHBOURS: [CountOf<Neighbours>; 3] = [
-    ("vm_moved_bytes", "Bytes of its plans of moves", |n| {
+    ("vm_moved_bytes", "Bytes of issued move plans", |n| {
         Some(n.moved_bytes)
     }),
     (
         "vm_late_plans",
-        "Plans of moves that came later because it was others' turn",
+        "Move plans that were delayed by other VMs' turns",
         |n| Some(n.late_plans),
     ),
     (
         "vm_late_scans",
-        "Windows that were made longer because its scans cost more than its part",
+        "Scan windows that were lengthened because the VM's scans cost more than its share",
         |n| Some(n.late_scans),
     ),
 ];
 
-/// In ns.
+/// Counters of time, ns.
 const TIMES_OF_NEIGHBOURS: [CountOf<Neighbours>; 3] = [
     (
         "vm_scan_cpu_seconds",
@@ -106,12 +108,12 @@ const TIMES_OF_NEIGHBOURS: [CountOf<Neighbours>; 3] = [
     ),
     (
         "vm_late_plans_seconds",
-        "How much later its plans of moves came",
+        "Time by which move plans were delayed",
         |n| Some(n.late_plans_ns),
     ),
     (
         "vm_late_scans_seconds",
-        "How much longer its windows were made",
+        "Time by which its scan windows were lengthened",
         |n| Some(n.late_scans_ns),
     ),
 ];
@@ -119,12 +121,12 @@ const TIMES_OF_NEIGHBOURS: [CountOf<Neighbours>; 3] = [
 const OF_ELASTIC: [Of<Elastic>; 9] = [
     (
         "elastic_up",
-        "1 where what resizes the VM answers",
+        "1 if the VM's resize provider answers",
         |elastic| some(elastic.problem.is_none().into()),
     ),
     (
         "elastic_age_seconds",
-        "Since the VM's elastic memory was looked at",
+        "Time since the VM's resize provider was read",
         |elastic| elastic.age_s,
     ),
     (
@@ -167,12 +169,12 @@ const OF_ELASTIC: [Of<Elastic>; 9] = [
 const COUNTS_OF_ELASTIC: [CountOf<Elastic>; 2] = [
     (
         "elastic_refused_entries",
-        "Requests of the guest that its device refused, since the device was started",
+        "Requests of the guest that the device refused, since the device was started",
         |elastic| Some(elastic.refused_entries),
     ),
     (
         "elastic_resets",
-        "How often the guest started anew",
+        "Number of times that the guest was reset",
         |elastic| Some(elastic.resets),
     ),
 ];
@@ -180,45 +182,43 @@ const COUNTS_OF_ELASTIC: [CountOf<Elastic>; 2] = [
 const OF_TIER: [Of<ElasticTier>; 12] = [
     (
         "elastic_whole_bytes",
-        "What the VM was started with",
+        "Size that the VM was started with",
         |tier| some(tier.whole_bytes),
     ),
-    ("elastic_target_bytes", "What it shall have", |tier| {
+    ("elastic_target_bytes", "Target size", |tier| {
         some(tier.target_bytes)
     }),
-    (
-        "elastic_size_bytes",
-        "What it has by what the guest claims",
-        |tier| some(tier.size_bytes),
-    ),
+    ("elastic_size_bytes", "Size by the guest's claim", |tier| {
+        some(tier.size_bytes)
+    }),
     (
         "elastic_present_bytes",
-        "Host memory that is really behind it",
+        "Host memory that backs it",
         |tier| some(tier.present_bytes?),
     ),
     (
         "elastic_kept_bytes",
-        "What the guest claims to have given back although it is still there",
+        "Memory that the guest claims to have given back and that is still present",
         |tier| some(tier.kept_bytes?),
     ),
     (
         "elastic_honesty_ratio",
-        "The share of what the guest claims to have given back that is really gone",
+        "Share of the memory claimed as given back that is gone",
         |tier| tier.honesty,
     ),
     (
         "elastic_counted_bytes",
-        "What admission counts of it",
+        "Size that admission counts",
         |tier| some(tier.counted_bytes),
     ),
     (
         "elastic_may_take_bytes",
-        "What the VM may still take of the host for it",
+        "Host memory that the VM may still take for it",
         |tier| some(tier.may_take_bytes),
     ),
     (
         "elastic_stuck",
-        "1 where the guest says that it cannot reach the target for now",
+        "1 if the guest reports that it cannot reach the target for now",
         |tier| some(tier.stuck.is_some().into()),
     ),
     (
@@ -233,7 +233,7 @@ const OF_TIER: [Of<ElasticTier>; 12] = [
     ),
     (
         "elastic_guest_balloon_bytes",
-        "What is in the balloon by the guest's count",
+        "Memory in the balloon by the guest's count",
         |tier| bytes_of(tier.guest.balloon_pages?),
     ),
 ];
@@ -325,7 +325,7 @@ fn host(registry: &mut Registry, status: &Status, vms: &[Vm]) {
     set(&uptime, &Vec::new(), Some(status.uptime_s));
 }
 
-/// What became of the orders of sizes, and what carries them out.
+/// Registers the mechanisms that carry out orders of sizes, and counts the orders by outcome.
 fn orders(registry: &mut Registry, elastics: &[(Labels, Elastic)]) {
     let by = family(registry, "elastic_by", "What resizes a VM; always 1");
     let resizes = Counts::default();
@@ -373,7 +373,7 @@ fn counts<T>(registry: &mut Registry, all: &[CountOf<T>], things: &[(Labels, T)]
     }
 }
 
-/// Counts of ns, told in seconds.
+/// Registers counters of ns as seconds.
 fn times<T>(registry: &mut Registry, all: &[CountOf<T>], things: &[(Labels, T)]) {
     for (name, help, read) in all {
         let family = Seconds::default();
@@ -402,7 +402,7 @@ fn of(vm: &str) -> Labels {
     vec![("vm", vm.to_owned())]
 }
 
-/// Exact below 8 PiB.
+/// The figure as a float, exact below 8 PiB.
 fn some(figure: u64) -> Option<f64> {
     Some(figure as f64)
 }

@@ -1,10 +1,11 @@
 //! The HTTP API over the unix socket.
 //!
-//! Responsible for: routes, limits of clients, views, and what a typed error below is in HTTP ([`failure`]). Nothing
-//! below it knows of status codes.
+//! Responsible for: routes, limits of clients, views, and the HTTP form of typed errors from below ([`failure`]).
+//! Nothing below this module knows of status codes.
 
 mod agent_views;
 pub mod asker;
+mod commands;
 mod failure;
 mod limits;
 mod line;
@@ -16,7 +17,6 @@ pub mod snapshot;
 #[cfg(test)]
 mod tests;
 mod views;
-mod wishes;
 
 use std::path::Path;
 use std::sync::mpsc::Sender;
@@ -31,8 +31,8 @@ use limits::{Gate, Limits};
 use crate::confine::{self, Role};
 use crate::messages::Input;
 
-/// Binds the socket (0660: who may open it may steer the daemon) and serves it on a thread of its own. Its file is
-/// removed when what is returned is dropped.
+/// Binds the socket (0660: who may open it may steer the daemon) and serves it on a thread of its own. The socket's
+/// file is removed when the returned value is dropped.
 pub fn start(socket: &Path, inbox: Sender<Input>) -> Result<SocketFile> {
     let (listener, file) = listen_at(socket, 0o660)?;
     listener.set_nonblocking(true)?;

@@ -1,5 +1,5 @@
-//! A resize by the API: one question to the daemon's thread, and the engine's one answer to it, which comes in bounded
-//! time even if what resizes the VM hangs.
+//! A resize by the API: one question to the daemon's thread, and the engine's one answer to it, which comes in
+//! bounded time even if the VM's provider hangs.
 
 use terrace_api::elastic::{Ordered, Resize};
 use terrace_proto::provision::Origin;
@@ -8,7 +8,7 @@ use super::asker::Asker;
 use super::failure::Failure;
 use crate::served::Served;
 
-/// Orders sizes for a VM, and waits until what resizes it has the order.
+/// Orders sizes for a VM, and waits until the VM's provider has the order.
 pub async fn resize(asker: &Asker, name: String, sizes: Resize) -> Result<Ordered, Failure> {
     let of = name.clone();
     let want = move |d: &mut dyn Served| {

@@ -1,4 +1,4 @@
-//! Which path answers what.
+//! The routes of the API: the handler of each path.
 
 use axum::extract::{Path, Query, State};
 use axum::http::header::CONTENT_TYPE;
@@ -16,7 +16,7 @@ use super::snapshot::{About, Snapshot};
 use super::{metrics, resize};
 use crate::served::Served;
 
-/// All routes.
+/// The router with all routes.
 pub fn router(asker: Asker) -> Router {
     Router::new()
         .route("/v1/status", get(status))
@@ -39,7 +39,7 @@ pub fn router(asker: Asker) -> Router {
         .with_state(asker)
 }
 
-/// What came of a wish: a sentence.
+/// The answer to a command: its result as JSON.
 fn said<T: Serialize>(done: &T) -> Answer {
     Body::of(done)
 }
@@ -119,7 +119,7 @@ async fn order(
 ) -> Answer {
     let ordered = move |d: &mut dyn Served| {
         let vm = name.as_deref().map(|n| d.managed_id(n)).transpose()?;
-        d.wish(make(vm))?;
+        d.command(make(vm))?;
         Ok(Done {
             done: name.map_or_else(|| words.into(), |n| format!("{n}: {words}")),
         })

@@ -1,8 +1,7 @@
-//! A copy of what a view is made of.
+//! A copy of the data that a view is made of.
 //!
-//! Responsible for: copying, on the engine's thread, no more than one question needs. It leaves to others: making views
-//! of it, which happens on other threads ([`super::asker`]): a view of many VMs or of a large one keeps no
-//! decision waiting.
+//! Responsible for: copying, on the engine's thread, no more than one question needs. Views are made of it on other
+//! threads ([`super::asker`]): a view of many VMs or of a large one keeps no decision waiting.
 
 use std::collections::BTreeMap;
 
@@ -16,7 +15,7 @@ use super::failure::{Failure, no_vm};
 use crate::registry::{Entry, VmKey};
 use crate::served::{FindHost, Served};
 
-/// What a question is about.
+/// The subject of a question.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum About {
     /// The host alone.
@@ -25,42 +24,42 @@ pub enum About {
     Vms,
     /// All about one VM.
     Vm(String),
-    /// All that there is to say about host and VMs.
+    /// All findings about host and VMs.
     Doctor,
 }
 
-/// The copy.
+/// The copy that answers one question.
 pub struct Snapshot {
-    /// When it was made.
+    /// The time of the copy.
     pub now: Tick,
     /// The tiers and their memory.
     pub tiers: Vec<types::Tier>,
-    /// Name of the policy in general.
+    /// Name of the default policy.
     pub policy: String,
-    /// Moves are turned on for some VM.
+    /// Whether moves are turned on for some VM.
     pub moves: bool,
-    /// All VMs are paused.
+    /// Whether all VMs are paused.
     pub paused: bool,
-    /// Why the observation log ended before its time, where it did.
+    /// The reason why the observation log ended early; `None` if it did not.
     pub log_ended: Option<String>,
-    /// How many VMs there are.
+    /// Number of all VMs.
     pub count: usize,
-    /// Those that the question is about.
+    /// The VMs that the question is about.
     pub vms: BTreeMap<String, VmCopy>,
-    /// What there is to say about the host, once it was looked for.
+    /// Findings about the host, once [`Snapshot::look_at_host`] has looked.
     pub findings: Vec<Finding>,
     find: Option<FindHost>,
 }
 
-/// A VM's part of it.
+/// The copy of one VM.
 pub struct VmCopy {
-    /// What the daemon knows.
+    /// The registry's entry.
     pub entry: Entry,
-    /// What the engine shows, where it has the VM.
+    /// The engine's view; `None` if the engine does not have the VM.
     pub view: Option<VmView>,
-    /// Its elastic memory.
+    /// The VM's elastic memory.
     pub elastic: Option<Elastic>,
-    /// What there is to say about that.
+    /// Findings about the elastic memory.
     pub elastic_findings: Vec<Finding>,
 }
 
@@ -68,7 +67,7 @@ impl Snapshot {
     /// Copies what a question needs.
     ///
     /// # Errors
-    /// Where it is about a VM that is not there.
+    /// If the question is about a VM that does not exist.
     pub fn of(served: &dyn Served, about: &About) -> Result<Self, Failure> {
         let vms = served.vms();
         let one = match about {
@@ -88,7 +87,8 @@ impl Snapshot {
             now: served.now(),
             tiers: served.tiers(),
             policy: served.policy(),
-            moves: served.moves(),
+            // Not by the configuration: `terrace set` may have changed it.
+            moves: served.engine().moves_some(),
             paused: served.paused(),
             log_ended: served.log_ended(),
             count: vms.len(),
@@ -105,10 +105,10 @@ impl Snapshot {
         }
     }
 
-    /// A VM of it.
+    /// The copy of the VM of this name.
     ///
     /// # Errors
-    /// Where the question was not about that.
+    /// If the question was not about that VM.
     pub fn vm(&self, name: &str) -> Result<&VmCopy, Failure> {
         let vm = self.vms.get(name);
         vm.ok_or_else(|| no_vm(name, self.vms.keys()))
@@ -127,5 +127,27 @@ impl VmCopy {
                 _ => Vec::new(),
             },
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use terrace_core::{Engine, EngineConfig};
+    use terrace_proto::{Command, Event, VmId, VmSpec};
+    use terrace_testkit::engine::spec;
+
+    use super::*;
+
+    #[test]
+    fn status_says_that_moves_are_on_once_an_operator_turned_them_on() {
+        let mut engine = Engine::new(EngineConfig::default()).unwrap();
+        let observed = VmSpec {
+            moves: false,
+            ..spec(1, 512, 512)
+        };
+        engine.handle(Tick(0), Event::VmArrived(observed));
+        assert!(!engine.moves_some());
+        engine.handle(Tick(1), Event::Command(Command::Moves(VmId(1), true)));
+        assert!(engine.moves_some());
     }
 }

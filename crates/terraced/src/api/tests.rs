@@ -1,4 +1,4 @@
-//! What clients of the daemon's API are told when they ask wrongly, over its socket.
+//! Answers of the daemon's API to clients that ask wrongly, over its socket.
 
 use std::io::{Read as _, Write as _};
 use std::os::unix::net::UnixStream;

@@ -2,7 +2,6 @@
 
 use terrace_api::types as api;
 use terrace_core::{PhaseView, VmView};
-use terrace_host::{Finding, Status};
 use terrace_proto::snapshot::Round;
 use terrace_proto::{PAGE_SIZE, TierLimit};
 
@@ -121,20 +120,13 @@ impl Snapshot {
 
     /// `GET /v1/doctor`.
     pub fn doctor(&self) -> api::Doctor {
-        let host = self.findings.iter().map(finding).collect();
+        let host = self.findings.clone();
         let vms = self.vms.iter().map(|(name, vm)| {
             let entry = &vm.entry;
             let moves = entry.managed.iter().flat_map(|m| &m.move_findings);
-            let mut findings: Vec<api::Finding> =
-                entry.findings.iter().chain(moves).map(finding).collect();
-            findings.extend(
-                entry
-                    .agent
-                    .iter()
-                    .flat_map(agent_views::findings)
-                    .map(|f| finding(&f)),
-            );
-            findings.extend(vm.elastic_findings.iter().map(finding));
+            let mut findings: Vec<_> = entry.findings.iter().chain(moves).cloned().collect();
+            findings.extend(entry.agent.iter().flat_map(agent_views::findings));
+            findings.extend_from_slice(&vm.elastic_findings);
             if !entry.reason.is_empty() {
                 let health = if entry.unscannable {
                     api::Health::Missing
@@ -157,7 +149,7 @@ impl Snapshot {
     }
 }
 
-/// How a VM is managed, and why.
+/// The mode of a VM's management, and the reason for it.
 pub fn mode(entry: &Entry, view: Option<&VmView>) -> (api::Mode, String) {
     match view {
         None if entry.agent.as_ref().is_some_and(|a| !a.is_by_host()) => agent_views::mode(entry),
@@ -215,18 +207,5 @@ fn phase(phase: &PhaseView) -> String {
             format!("moving pages: {in_flight_pages} under way, {waiting_pages} waiting")
         }
         PhaseView::Unscannable { reason } => format!("cannot be scanned: {reason}"),
-    }
-}
-
-fn finding(f: &Finding) -> api::Finding {
-    api::Finding {
-        name: f.name.into(),
-        health: match f.status {
-            Status::Ok => api::Health::Ok,
-            Status::Degraded => api::Health::Degraded,
-            Status::Missing => api::Health::Missing,
-        },
-        found: f.why.clone(),
-        advice: f.change.clone(),
     }
 }

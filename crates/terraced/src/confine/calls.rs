@@ -1,6 +1,6 @@
-//! Filters of system calls: what the process may call, and what a thread of it may.
+//! Filters of system calls: the calls that the process may make, and those that each thread of it may make.
 //!
-//! Lists of what is allowed. What is refused fails with `EPERM` and is named in the kernel's log; it ends nothing: a C
+//! Lists of allowed calls. A refused call fails with `EPERM` and is named in the kernel's log; it ends nothing: a C
 //! library that does a thing in another way must not end a production daemon. Calls that are newer than Linux 5.1
 //! (from 424 on) fail with `ENOSYS`, so that libraries take the older way.
 
@@ -9,10 +9,10 @@ use std::io;
 use libc::c_long;
 use terrace_sys::sandbox::{Argument, CallFilter, Limited, filter_system_calls, has, is, lacks};
 
-/// Calls that belong together.
+/// A group of calls that belong together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Calls {
-    /// Over sockets that are connected.
+    /// Reading and writing over connected sockets.
     Talk,
     /// Opening and looking at files and folders, connecting.
     Open,
@@ -20,9 +20,10 @@ pub enum Calls {
     ChangeFiles,
     /// Making a socket that waits for connections.
     Listen,
-    /// Taking in who connects to one.
+    /// Accepting connections.
     Accept,
-    /// Holding a process by a descriptor; how a child ended. Ending one is for the threads that start workers.
+    /// Holding a process by a descriptor; reading how a child ended. Ending one is for the threads that start
+    /// workers.
     Processes,
     /// The ioctls of a process's page map.
     PageMap,
@@ -30,7 +31,7 @@ pub enum Calls {
     MovePages,
 }
 
-/// What every thread needs to live: memory of its own, other threads, time, descriptors that are open.
+/// Calls that every thread needs to live: memory of its own, other threads, time, descriptors that are open.
 const LIFE: &[c_long] = &[
     libc::SYS_read,
     libc::SYS_write,
@@ -130,7 +131,8 @@ const ACCEPT: &[c_long] = &[libc::SYS_accept4];
 
 const PROCESSES: &[c_long] = &[libc::SYS_wait4, libc::SYS_waitid];
 
-/// What only starting a program takes, and what that program, a worker, does before it locks itself in.
+/// Calls that only the start of a program needs, and those that the program, a worker, makes before it locks itself
+/// in.
 const START: &[c_long] = &[
     libc::SYS_execve,
     libc::SYS_clone,
@@ -159,7 +161,7 @@ const START: &[c_long] = &[
     libc::SYS_getresgid,
 ];
 
-/// Older calls that newer machines do not have, of each group.
+/// Older calls that newer machines do not have, group by group.
 #[cfg(target_arch = "x86_64")]
 mod older {
     use libc::c_long;
@@ -195,7 +197,7 @@ mod older {
     pub const START: &[c_long] = &[];
 }
 
-/// From here on numbers are the same on all machines.
+/// The first number that is the same on all machines.
 const NEWER: u32 = 424;
 const PIDFD_SEND_SIGNAL: u32 = 424;
 const PIDFD_OPEN: u32 = 434;
@@ -240,7 +242,7 @@ pub fn filter_process() -> io::Result<()> {
     rules.apply()
 }
 
-/// Puts a filter on the calling thread: what it may call beside what each thread needs to live.
+/// Puts a filter on the calling thread: it allows these groups beside the calls that each thread needs to live.
 pub fn filter_thread(groups: &[Calls]) -> io::Result<()> {
     let mut rules = Rules::life(true);
     for group in groups {
@@ -249,7 +251,7 @@ pub fn filter_thread(groups: &[Calls]) -> io::Result<()> {
     rules.apply()
 }
 
-/// Of the calls of every thread, those that a narrow one makes under conditions alone: nothing that can be executed, no
+/// The calls of every thread that a narrow thread may make only under conditions: nothing that can be executed, no
 /// mapping that is shared with others.
 const NARROW: &[Limited] = &[
     (libc::SYS_clone, &[&[has(0, libc::CLONE_THREAD)]]),
@@ -296,23 +298,23 @@ const NARROW: &[Limited] = &[
     (libc::SYS_ioctl, &[&[is(1, FIONBIO)], &[is(1, FIOCLEX)]]),
 ];
 
-/// Of a socket's type, the lowest bits say which, the others how.
+/// The type of a new socket: the lowest bits say which type, the others are flags.
 const STREAM: Argument = Argument::Masked(1, 0xf, libc::SOCK_STREAM.cast_unsigned());
-/// The request's number, which the kernel takes as 32 bits.
+/// The number of the request, which the kernel takes as 32 bits.
 const SCAN: Argument = Argument::Is(1, terrace_sys::PAGEMAP_SCAN);
 
-/// What is allowed.
+/// The allowed calls.
 struct Rules {
     older: CallFilter,
     newer: Vec<u32>,
 }
 
 impl Rules {
-    /// What every thread needs; `narrow`: as [`NARROW`] says.
+    /// The calls that every thread needs; `narrow`: under the conditions of [`NARROW`].
     fn life(narrow: bool) -> Self {
         let mut rules = Self {
             older: CallFilter::default(),
-            // It is refused elsewhere, without a line in the log.
+            // clone3 is refused by another filter, without a line in the log.
             newer: vec![CLONE3, EPOLL_PWAIT2],
         };
         rules.older.allow(LIFE);
@@ -381,7 +383,8 @@ fn step(code: u16, k: u32, jt: usize, jf: usize) -> libc::sock_filter {
     }
 }
 
-/// Its flags are in memory, where no filter sees them; C libraries use clone(2) then.
+/// A filter that refuses clone3(2). Its flags are in memory, where no filter sees them; C libraries use clone(2)
+/// then.
 fn no_clone3() -> Vec<libc::sock_filter> {
     vec![
         step(LOAD, 0, 0, 0),
@@ -391,7 +394,7 @@ fn no_clone3() -> Vec<libc::sock_filter> {
     ]
 }
 
-/// Decides on calls from [`NEWER`] on, and leaves others to what follows.
+/// A filter that decides on calls from [`NEWER`] on, and leaves others to the rest of the program.
 fn newer(allowed: &[u32]) -> Vec<libc::sock_filter> {
     let count = allowed.len();
     let mut steps = vec![

@@ -1,20 +1,20 @@
-//! Landlock: threads that reach no file, no port and no other process.
+//! Landlock: the rule by which threads reach no file, no port and no other process.
 //!
-//! Best effort: a kernel may lack it or parts of it. What it takes away is out of reach without it, too, by the filter
-//! of system calls; it stays where that is turned off.
+//! Best effort: a kernel may lack it or parts of it. The filter of system calls takes away the same without it; where
+//! that filter is turned off, Landlock stays.
 
 use terrace_sys::sandbox::{RulesetStatus, reach_nothing_by_name};
 
-/// What a thread may reach by a name.
+/// The names that a thread may reach.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Files {
-    /// What its user and capabilities allow.
+    /// All names that the thread's user and capabilities allow.
     All,
     /// No file, no port, and no process but this one by a signal; what is open stays open.
     None,
 }
 
-/// Restricts the calling thread; says what this kernel could not do, for people.
+/// Restricts the calling thread; returns what this kernel could not do, for people.
 pub fn restrict(files: Files) -> Option<String> {
     let status = match files {
         Files::All => return None,

@@ -1,7 +1,7 @@
-//! What each thread of the daemon may do.
+//! The confinement of the daemon's threads: what each may do.
 //!
 //! Responsible for: the rights of each kind of thread ([`role`]), starting threads with theirs, and the threads that
-//! open what belongs to others ([`opener`]). It leaves to others: what the threads do.
+//! open what belongs to others ([`opener`]). The work of the threads is left to others.
 //!
 //! A thread begins with all that the daemon has and takes from itself what its work does not need, before its first
 //! line: capabilities, system calls ([`calls`]), files ([`files`]). So each is started by one thread, which does
@@ -28,18 +28,18 @@ use terrace_sys::{keep_none_at_work, keep_only};
 pub use role::Role;
 use role::{KEPT, Opens};
 
-/// The one that starts threads.
+/// Name of the thread that starts the others.
 const STARTER: &str = "start";
 
 /// A thread to be started.
 struct Start {
     role: Role,
     body: Box<dyn FnOnce() + Send>,
-    /// Whether it runs, with its rights.
+    /// The answer to whoever asked: whether the thread runs, with its rights.
     told: SyncSender<io::Result<()>>,
 }
 
-/// What all threads need to know; none where nothing is confined: in tests, and before a simulated host.
+/// The state that all threads share; unset if nothing is confined: in tests, and before a simulated host.
 static CONFINED: OnceLock<Confined> = OnceLock::new();
 
 struct Confined {
@@ -50,10 +50,10 @@ struct Confined {
 }
 
 /// Confines the process and its calling thread, and starts the threads that others need. Called while there is one
-/// thread. `filtered`: system calls are.
+/// thread. `filtered`: whether system calls are filtered.
 ///
 /// # Errors
-/// Where a right is left that should be gone.
+/// If a right is left that should be gone.
 pub fn start(filtered: bool) -> Result<()> {
     keep_only(&KEPT).context("giving up capabilities")?;
     if filtered {
@@ -96,7 +96,7 @@ pub fn start(filtered: bool) -> Result<()> {
 }
 
 fn start_threads(queue: &Receiver<Start>, ready: &SyncSender<io::Result<()>>) {
-    // Nobody waits any more where the daemon ends.
+    // Nobody waits any more if the daemon ends.
     let _ = ready.send(keep_none_at_work().map_err(io::Error::other));
     for Start { role, body, told } in queue {
         let failed = told.clone();
@@ -118,7 +118,7 @@ fn start_threads(queue: &Receiver<Start>, ready: &SyncSender<io::Result<()>>) {
 /// Starts a thread that has the rights of its role and no others.
 ///
 /// # Errors
-/// Where there is no thread, or it cannot give up what it should; then nothing of `body` ran.
+/// If the thread cannot be started, or cannot give up what it should; then nothing of `body` ran.
 pub fn spawn(role: Role, body: impl FnOnce() + Send + 'static) -> io::Result<()> {
     let Some(confined) = CONFINED.get() else {
         let thread = thread::Builder::new().name(role.name().into());
@@ -135,7 +135,7 @@ pub fn spawn(role: Role, body: impl FnOnce() + Send + 'static) -> io::Result<()>
 /// Does a job on a thread of this role and waits for it.
 ///
 /// # Errors
-/// As [`spawn`], or where the job panicked.
+/// As [`spawn`], or if the job panicked.
 pub fn run<T: Send + 'static>(
     role: Role,
     job: impl FnOnce() -> T + Send + 'static,
@@ -146,7 +146,7 @@ pub fn run<T: Send + 'static>(
     result.recv().map_err(panicked)
 }
 
-/// The calling thread gives up what its role does not need, for good.
+/// Gives up, for good, what the calling thread's role does not need.
 fn enter(role: Role) -> io::Result<()> {
     let Some(confined) = CONFINED.get() else {
         return Ok(());
@@ -160,7 +160,8 @@ fn enter(role: Role) -> io::Result<()> {
     Ok(())
 }
 
-/// Takes from the calling thread what its role does not need; says what this kernel could not do of the lesser things.
+/// Takes from the calling thread what its role does not need; returns the lesser restrictions that this kernel could
+/// not apply.
 fn restrict(role: Role, filtered: bool) -> io::Result<Option<String>> {
     let gap = files::restrict(role.files());
     keep_only(role.capabilities()).map_err(io::Error::other)?;
@@ -171,7 +172,7 @@ fn restrict(role: Role, filtered: bool) -> io::Result<Option<String>> {
 }
 
 impl Confined {
-    /// Tells what this kernel cannot do, once.
+    /// Logs, once, a restriction that this kernel lacks.
     fn tell(&self, gap: String) {
         let mut gaps = self.gaps.lock().unwrap_or_else(PoisonError::into_inner);
         if gaps.insert(gap.clone()) {
@@ -180,7 +181,7 @@ impl Confined {
     }
 }
 
-/// The host could not be looked at.
+/// The finding if the host could not be looked at.
 pub fn not_looked(error: &io::Error) -> Finding {
     Finding::missing(
         "host",
@@ -189,7 +190,7 @@ pub fn not_looked(error: &io::Error) -> Finding {
     )
 }
 
-/// What `doctor` says of it; nothing where nothing is confined.
+/// The findings about the confinement, for `doctor`; empty if nothing is confined.
 pub fn findings() -> Vec<Finding> {
     let Some(confined) = CONFINED.get() else {
         return Vec::new();

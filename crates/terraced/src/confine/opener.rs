@@ -1,7 +1,7 @@
-//! The threads that open what belongs to others: the daemon's [`Opener`] of today.
+//! The threads that open what belongs to others: the present [`Opener`] of the daemon.
 //!
-//! They hold the capabilities for it, and hand descriptors out. A process of its own that passes them over a socket can
-//! take their place (docs/decisions/0014-opener.md).
+//! They hold the capabilities for it, and hand descriptors out. A separate process that passes descriptors over a
+//! socket can take their place (docs/decisions/0014-opener.md).
 
 use std::io;
 use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
@@ -9,12 +9,12 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use terrace_sys::opener::{Ask, Given, Itself, Opener};
 
-/// So many, because one may have to wait for a file system.
+/// Number of opener threads: several, because one may have to wait for a file system.
 pub const THREADS: usize = 4;
 
 type Job = (Ask, SyncSender<io::Result<Given>>);
 
-/// What is asked for.
+/// The queue of requests to the opener.
 pub type Asks = Receiver<Job>;
 
 struct ByThreads(Sender<Job>);
@@ -28,13 +28,13 @@ impl Opener for ByThreads {
     }
 }
 
-/// An opener, and what it is asked.
+/// An opener and its queue of requests.
 pub fn pair() -> (Asks, Arc<dyn Opener>) {
     let (sender, asks) = channel();
     (asks, Arc::new(ByThreads(sender)))
 }
 
-/// One of the threads: opens what it is asked for until nobody asks any more.
+/// The body of one opener thread: opens what it is asked for until nobody asks any more.
 pub fn run(asks: &Mutex<Asks>) {
     while let Some((ask, answer)) = next(asks) {
         // Who asked may have ended.

@@ -1,12 +1,12 @@
-//! The kinds of threads, and what each may do.
+//! The kinds of threads, and the rights of each.
 
 use terrace_sys::Capability;
 
 use super::calls::Calls;
 use super::files::Files;
 
-/// What the daemon keeps of what it was started with, for threads to take their part of: moving pages; looking at
-/// processes of other users; listing their files; opening those, and connecting to their sockets.
+/// The capabilities that the daemon keeps of those it was started with; threads take their part of them: moving
+/// pages; looking at processes of other users; listing their files; opening those, and connecting to their sockets.
 pub const KEPT: [Capability; 4] = [
     Capability::CAP_SYS_NICE,
     Capability::CAP_SYS_PTRACE,
@@ -14,7 +14,7 @@ pub const KEPT: [Capability; 4] = [
     Capability::CAP_DAC_OVERRIDE,
 ];
 
-/// What a thread is for.
+/// The purpose of a thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
     /// Joins engine, clock and host: the process's first thread.
@@ -24,7 +24,7 @@ pub enum Role {
     /// Starts workers and collects those that ended.
     Workers,
     /// Looks for hypervisors in /proc.
-    Scout,
+    Discoverer,
     /// Speaks to a monitor that was found.
     Monitor,
     /// Speaks to one VM's worker and monitor.
@@ -37,7 +37,7 @@ pub enum Role {
     Place,
     /// Moves a VM's pages.
     Move,
-    /// Speaks to what resizes a VM.
+    /// Speaks to a VM's provider, which resizes it.
     Elastic,
     /// Speaks to guests' agents.
     Agents,
@@ -47,12 +47,12 @@ pub enum Role {
     Doctor,
 }
 
-/// Who opens files for a thread.
+/// The opener of files for a thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Opens {
-    /// It does.
+    /// The thread itself.
     Itself,
-    /// The opener.
+    /// The opener's threads.
     ByOpener,
 }
 
@@ -63,7 +63,7 @@ impl Role {
         Self::Daemon,
         Self::Opener,
         Self::Workers,
-        Self::Scout,
+        Self::Discoverer,
         Self::Monitor,
         Self::Look,
         Self::Map,
@@ -82,7 +82,7 @@ impl Role {
             Self::Daemon => "terraced",
             Self::Opener => "open",
             Self::Workers => "workers",
-            Self::Scout => "scout",
+            Self::Discoverer => "discoverer",
             Self::Monitor => "monitor",
             Self::Look => "look",
             Self::Map => "map",
@@ -96,12 +96,12 @@ impl Role {
         }
     }
 
-    /// What it keeps of [`KEPT`].
+    /// The capabilities of [`KEPT`] that the role keeps.
     pub fn capabilities(self) -> &'static [Capability] {
         use Capability::{CAP_DAC_OVERRIDE, CAP_DAC_READ_SEARCH, CAP_SYS_NICE, CAP_SYS_PTRACE};
         match self {
             Self::Opener => &[CAP_DAC_OVERRIDE, CAP_SYS_PTRACE],
-            Self::Scout | Self::Census => &[CAP_DAC_READ_SEARCH, CAP_SYS_PTRACE],
+            Self::Discoverer | Self::Census => &[CAP_DAC_READ_SEARCH, CAP_SYS_PTRACE],
             // The page map's file is the VM's user's.
             Self::Place => &[CAP_DAC_READ_SEARCH, CAP_SYS_PTRACE],
             Self::Move => &[CAP_SYS_NICE, CAP_DAC_READ_SEARCH, CAP_SYS_PTRACE],
@@ -109,7 +109,7 @@ impl Role {
         }
     }
 
-    /// Whether it reads what a guest, a hypervisor or a client sent.
+    /// Whether the role reads what a guest, a hypervisor or a client sent.
     pub fn is_exposed(self) -> bool {
         matches!(
             self,
@@ -117,7 +117,7 @@ impl Role {
         )
     }
 
-    /// Who opens files for it.
+    /// The opener of files for the role.
     pub fn opens(self) -> Opens {
         if self.is_exposed() {
             Opens::ByOpener
@@ -126,8 +126,8 @@ impl Role {
         }
     }
 
-    /// What Landlock takes from it. Where it is in force, the kernel lets the thread look at no other process: it is for
-    /// those alone that ask others to.
+    /// The names that Landlock leaves the role. Where Landlock is in force, the kernel lets the thread look at no
+    /// other process: only roles that ask others to do that are restricted.
     pub fn files(self) -> Files {
         match self {
             _ if self.is_exposed() => Files::None,
@@ -135,15 +135,16 @@ impl Role {
         }
     }
 
-    /// System calls beside those that each thread needs to live. `None`: those of the process.
+    /// The groups of system calls that the role needs beside those that each thread needs to live. `None`: all calls
+    /// of the process.
     pub fn calls(self) -> Option<&'static [Calls]> {
         use Calls::{Accept, ChangeFiles, Listen, MovePages, Open, PageMap, Processes, Talk};
         Some(match self {
-            // What it starts has its calls, too, and takes the more from itself.
+            // A worker starts with the same calls, and gives up more by itself.
             Self::Workers => return None,
             Self::Daemon => &[Open, ChangeFiles, Talk, Listen, Processes],
             Self::Opener => &[Open, Talk],
-            Self::Scout | Self::Census => &[Open],
+            Self::Discoverer | Self::Census => &[Open],
             Self::Monitor | Self::Look => &[Talk, PageMap, Processes],
             Self::Place | Self::Move => &[Open, PageMap, MovePages],
             Self::Map | Self::Elastic => &[Talk, Processes],

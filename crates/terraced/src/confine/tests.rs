@@ -1,4 +1,4 @@
-//! What a thread can still do, tried by one that was set up as those of the daemon are.
+//! Rights that are left to a thread, tried by one that was set up as those of the daemon are.
 
 use std::fs::File;
 use std::io::{self, Read as _, Seek as _, Write as _};
@@ -30,7 +30,7 @@ fn as_role<T: Send + 'static>(role: Role, body: impl FnOnce() -> T + Send + 'sta
     thread::spawn(confined).join().unwrap()
 }
 
-/// How a system call with these arguments fails.
+/// The error of a system call with these arguments; `None` if it succeeded.
 fn refused(number: libc::c_long, args: [u64; 6]) -> Option<i32> {
     let [a, b, c, d, e, f] = args;
     // SAFETY: each call below is one that must be refused before it does anything; its pointers are null or valid.
@@ -42,10 +42,10 @@ fn bits(value: libc::c_int) -> u64 {
     u64::from(value.cast_unsigned())
 }
 
-/// What is tried, by which call, with which arguments, and how it has to fail.
+/// An attempt: its description, its call with the arguments, and the error with which it has to fail.
 type Try = (&'static str, libc::c_long, [u64; 6], i32);
 
-/// Calls that no thread that reads what others send may do, whatever their arguments.
+/// Calls that no thread that reads what others send may make, whatever their arguments.
 const FORBIDDEN: [(&str, libc::c_long); 19] = [
     ("execve", libc::SYS_execve),
     ("ptrace", libc::SYS_ptrace),
@@ -68,7 +68,7 @@ const FORBIDDEN: [(&str, libc::c_long); 19] = [
     ("waiting for connections", libc::SYS_listen),
 ];
 
-/// Newer ones, which are unknown to it.
+/// Newer calls that are forbidden, too, and which the filter does not know.
 const UNKNOWN: [(&str, libc::c_long); 4] = [
     ("io_uring", libc::SYS_io_uring_setup),
     ("another's descriptor", libc::SYS_pidfd_getfd),
@@ -76,7 +76,7 @@ const UNKNOWN: [(&str, libc::c_long); 4] = [
     ("a signal by a descriptor", libc::SYS_pidfd_send_signal),
 ];
 
-/// All that must be refused; `memory` is a page of this process.
+/// All attempts that must be refused; `memory` is a page of this process.
 fn forbidden(memory: u64) -> Vec<Try> {
     let (shared, private) = (libc::MAP_SHARED, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
     let (write, execute) = (libc::PROT_WRITE, libc::PROT_READ | libc::PROT_EXEC);

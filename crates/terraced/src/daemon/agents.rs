@@ -1,4 +1,4 @@
-//! VMs whose memory an agent in the guest manages: what the daemon does when who is in force changes.
+//! VMs whose memory an agent in the guest manages: the daemon's work when the manager in force changes.
 
 use terrace_config::{VmConfig, VmMode};
 use terrace_host::agent::{AgentState, AgentView, Verdict};
@@ -23,7 +23,7 @@ impl Daemon {
         }
     }
 
-    /// The scout found a VM that its agent is to manage.
+    /// Takes in a VM that its agent is to manage, as the discoverer found it.
     pub fn found_agent_vm(&mut self, vm: VmKey, found: AgentVm) {
         let AgentVm { config, ram_bytes } = found;
         self.watch_agent(vm, &config, ram_bytes);
@@ -34,9 +34,9 @@ impl Daemon {
         entry.unscannable = false;
     }
 
-    /// Begins to listen to a VM's agent, where it has one and is not listened to already.
+    /// Begins to listen to a VM's agent, if it has one and is not listened to already.
     pub fn watch_agent(&mut self, vm: VmKey, config: &VmConfig, ram_bytes: Option<u64>) {
-        let Some(socket) = config.agent_socket.clone() else {
+        let Some(socket) = config.management.agent_socket.clone() else {
             return;
         };
         let paused = self.paused;
@@ -50,7 +50,7 @@ impl Daemon {
         }
         let agent = entry.agent.take();
         let agent = match agent {
-            // What it lied about may have been true: memory was plugged in.
+            // The claim that was taken for a lie may have been true: memory was plugged in.
             Some(agent) => Agent { ram_bytes, ..agent },
             None => Agent::new(config, socket, ram_bytes, paused),
         };
@@ -58,7 +58,7 @@ impl Daemon {
         entry.agent = Some(agent);
     }
 
-    /// News of a VM's agent; none where its link ended by a defect.
+    /// Takes in news of a VM's agent; `None` if its link ended by a defect.
     pub fn agent_news(&mut self, vm: VmKey, view: Option<AgentView>) {
         let Some(agent) = self.vms.agent_mut(vm) else {
             return;
@@ -84,7 +84,7 @@ impl Daemon {
         }
     }
 
-    /// In coordinated mode the host manages the VM anyway.
+    /// Tells people of a verdict in coordinated mode, in which the host manages the VM anyway.
     fn tell_verdict(&mut self, vm: VmKey, before: Option<Verdict>, now: Verdict) {
         if let Some(text) = agent_mode::told_beside_host(before, now) {
             self.tell_of(vm, text);
@@ -125,8 +125,8 @@ impl Daemon {
             return;
         };
         let words = agent.fallback_words();
-        // The scout knows VMs by their names.
-        self.scouting.claims().set(&entry.name, agent.scan);
+        // The discoverer knows VMs by their names.
+        self.discoverer.claims().set(&entry.name, agent.scan);
         self.set_in_force(vm, InForce::Fallback(why.clone()));
         self.send_orders(vm);
         self.tell_of(vm, format!("falls back: {why}; {words}"));
@@ -137,7 +137,7 @@ impl Daemon {
         let Some(entry) = self.vms.get_mut(vm) else {
             return;
         };
-        self.scouting.claims().set(&entry.name, false);
+        self.discoverer.claims().set(&entry.name, false);
         let id = entry.managed.take().map(|managed| managed.id);
         let executor = id.and_then(|id| self.executors.take(id));
         let threads = executor.as_ref().map(Executor::threads);
@@ -150,8 +150,8 @@ impl Daemon {
         self.decide(vm, Verdict::Trusted);
     }
 
-    /// Passes an operator's pause on to a VM's agent, or to all; an agent that lied is believed again when it
-    /// is resumed alone. `false` where there is none.
+    /// Passes an operator's pause on to a VM's agent, or to all; an agent that lied is believed again when it is
+    /// resumed alone. `false` if there is none.
     pub fn halt_agents(&mut self, vm: Option<VmKey>, halt: bool) -> bool {
         let vms: Vec<VmKey> = match vm {
             Some(vm) => vec![vm],
@@ -179,12 +179,12 @@ impl Daemon {
         self.agents.forgive(vm);
         if let Some(entry) = self.vms.get(vm) {
             // Memory may have been plugged in since QEMU was asked.
-            self.scouting.claims().look_again(&entry.name);
+            self.discoverer.claims().look_again(&entry.name);
         }
         self.tell_of(vm, "an operator has its agent believed again".into());
     }
 
-    /// A VM came under the host's management: what an operator wanted of its agent holds there too.
+    /// Applies the pause of a VM's agent to a VM that came under the host's management.
     pub fn carry_pause(&mut self, vm: VmKey) {
         let Some(entry) = self.vms.get(vm) else {
             return;
@@ -196,9 +196,9 @@ impl Daemon {
         }
     }
 
-    /// The VM of this name is gone.
+    /// Ends the link to the agent of a VM that is gone.
     pub fn forget_agent(&self, vm: VmKey, name: &str) {
         self.agents.forget(vm);
-        self.scouting.claims().set(name, false);
+        self.discoverer.claims().set(name, false);
     }
 }

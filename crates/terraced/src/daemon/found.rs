@@ -1,4 +1,4 @@
-//! What the scout found, taken in: who comes under management, under which name, and who is gone.
+//! The discoverer's reports, taken in: who comes under management, under which name, and who is gone.
 
 use std::path::Path;
 
@@ -13,14 +13,14 @@ use crate::messages::{Found, Looked, Ready, State};
 use crate::registry::{Agent, Entry, InForce, Managed, Tracking, VmKey};
 
 impl Daemon {
-    /// Takes in what the scout found.
+    /// Takes in one report of the discoverer.
     pub fn found(&mut self, found: Found) {
         if let Some(vm) = self.take_in(found) {
             self.keep_provider(vm, false);
         }
     }
 
-    /// Returns the key that the VM got.
+    /// Enters the VM in the registry, under management if it is ready; returns the key that it got.
     fn take_in(&mut self, found: Found) -> Option<VmKey> {
         let is_worked_for = |m: &Managed| self.executors.of(m.id).is_some();
         let known =
@@ -32,12 +32,12 @@ impl Daemon {
             return None;
         }
         if let Some(refusal) = self.why_refused(&found) {
-            if let Some(words) = self.scouting.refuse(found, &refusal) {
+            if let Some(words) = self.discoverer.refuse(found, &refusal) {
                 self.session.tell(None, words);
             }
             return None;
         }
-        self.scouting.admit(&found.socket);
+        self.discoverer.admit(&found.socket);
         let name = found.name;
         self.forget_other_names(&name, &found.socket);
         let mut entry = Entry {
@@ -88,14 +88,14 @@ impl Daemon {
         Some(self.vms.put(entry))
     }
 
-    /// Manages a VM that is ready, unless its agent does.
+    /// Manages a VM that is ready, unless its agent manages it.
     fn found_ready(&mut self, entry: Entry, ready: Ready) -> VmKey {
         let remapped = self.take_remapped(&entry.name);
         let of_host = |a: &Agent| matches!(a.in_force, InForce::Fallback(_) | InForce::Host);
         if entry.agent.as_ref().is_none_or(of_host) {
             return self.manage(entry, ready, remapped);
         }
-        // It came too late: the agent manages the VM. The worker ends with what was found.
+        // Too late: the agent manages the VM. The worker ends when `ready` is dropped.
         let vm = self.vms.put(entry);
         self.give_up_remapped(remapped);
         vm
@@ -123,7 +123,7 @@ impl Daemon {
         holders.into_iter().find(|holder| process != Some(*holder))
     }
 
-    /// What was listed by a socket before its VM told its name is that VM.
+    /// Drops entries that a socket has under other names: they were listed before the VM told its name.
     fn forget_other_names(&mut self, name: &str, socket: &Path) {
         let gone = self.vms.keep(|entry| {
             let is_kept = entry.managed.is_some() || entry.agent.is_some();
@@ -176,8 +176,8 @@ impl Daemon {
         self.watch_agent(vm, &config, Some(memory_bytes));
         if !is_anew {
             self.carry_pause(vm);
-            if config.fast_bytes > 0 {
-                self.command(Command::FastSize(id, config.fast_bytes));
+            if config.sizes.fast_bytes > 0 {
+                self.command(Command::FastSize(id, config.sizes.fast_bytes));
             }
         }
         vm
@@ -197,7 +197,8 @@ impl Daemon {
         vm
     }
 
-    /// Each VM is believed by itself; all together may claim twice what one may.
+    /// The reason why all VMs together claim too much RAM, if they do. Each VM is believed by itself; all together
+    /// may claim twice what one may.
     fn too_much_ram(&self, claimed: u64, most_of_one: u64) -> Option<String> {
         let entries = self.vms.iter().map(|(_, entry)| entry);
         let managed = entries.filter(|entry| entry.managed.is_some());
@@ -213,10 +214,10 @@ impl Daemon {
         })
     }
 
-    /// The scout looked everywhere: VMs whose process is not known are gone with their socket.
+    /// Takes in the end of a look everywhere: VMs whose process is not known are gone with their socket.
     pub fn looked(&mut self, looked: Looked) {
         let Looked { findings, sockets } = looked;
-        self.scouting.looked(findings, &sockets);
+        self.discoverer.looked(findings, &sockets);
         let stays = |entry: &Entry| {
             entry.managed.is_some() || entry.process.is_some() || sockets.contains(&entry.socket)
         };
@@ -264,7 +265,7 @@ fn spec(vm: VmId, name: &str, ram: Vec<RamRange>, unit: PageSize, config: &VmCon
         name: name.to_owned(),
         ram,
         unit,
-        limits: config.limits.clone(),
+        limits: config.sizes.limits.clone(),
         weight: config.weight,
         moves: config.moves,
     }

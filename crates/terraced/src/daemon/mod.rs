@@ -1,14 +1,14 @@
-//! The daemon's thread: everything that happened comes in by one channel, goes through the engine,
-//! and what the engine decided is handed to the threads of the VM that it is about.
+//! The daemon's thread: all inputs come in by one channel and go through the engine; its decisions are handed to the
+//! threads of the VM that they are about.
 //!
-//! What it owns stands in parts with their own methods: [`session`], [`this_host`] and [`scouting`] here, the others in the
-//! folders below. What takes several of them is the daemon's.
+//! The thread's state is in parts with their own methods: [`session`], [`this_host`] and [`discoverer`] here, the
+//! others in the folders below. Work on several of them is the daemon's.
 
 mod agents;
+mod discoverer;
 mod found;
 mod remapped;
 mod resizes;
-mod scouting;
 mod served;
 mod session;
 #[cfg(test)]
@@ -31,34 +31,34 @@ use crate::executor::Executors;
 use crate::messages::Input;
 use crate::provisioning::Provisioning;
 use crate::registry::{Registry, VmKey};
-use scouting::Scouting;
+use discoverer::DiscovererState;
 use session::LiveSession;
 use this_host::ThisHost;
 
-/// Longest sleep of the loop; how fast a VM that ended is noticed.
+/// Longest sleep of the loop, and so the longest time until a VM that ended is noticed.
 const HEARTBEAT: Duration = Duration::from_secs(1);
 
-/// All that the daemon's thread owns.
+/// The state of the daemon's thread.
 pub struct Daemon {
-    /// What the daemon runs with.
+    /// The daemon's configuration.
     config: Arc<Config>,
-    /// This host.
+    /// The host that the daemon runs on.
     host: ThisHost,
-    /// The engine, which decides, its log, and what is told to people.
+    /// The engine with its log and clock, and the events for people.
     session: LiveSession,
     /// The VMs that are known.
     vms: Registry,
-    /// The loop's end of the scout.
-    scouting: Scouting,
-    /// Does what the engine decided about pages.
+    /// The loop's end of the discoverer.
+    discoverer: DiscovererState,
+    /// The executors of the engine's decisions about pages.
     executors: Executors,
-    /// Talks to the agents in guests.
+    /// The handle of the thread that talks to the agents in guests.
     agents: Agents,
     /// VMs that change size.
     provisioning: Provisioning,
-    /// All VMs are paused.
+    /// Whether all VMs are paused.
     paused: bool,
-    /// Where threads send what happened.
+    /// The sending end of the loop's inbox, for its threads.
     inbox: Sender<Input>,
 }
 
@@ -77,7 +77,7 @@ impl Daemon {
             vms: Registry::default(),
             executors: Executors::new(&config, &root, &topology, inbox.clone()),
             host: ThisHost::new(root, topology),
-            scouting: Scouting::new(claims),
+            discoverer: DiscovererState::new(claims),
             agents: Agents::start(config.agent.clone(), inbox.clone())
                 .context("starting the thread of guests' agents")?,
             provisioning,
@@ -125,7 +125,7 @@ impl Daemon {
         }
     }
 
-    /// Gives the engine an event, does what it decided, and tells why.
+    /// Gives the engine an event, does what it decided, and tells people why.
     pub fn handle(&mut self, event: Event) {
         for action in self.session.hear(event) {
             self.act(action);
@@ -134,14 +134,14 @@ impl Daemon {
             .tell_reasons(&mut self.vms, &mut self.provisioning);
     }
 
-    /// The same for each of these.
+    /// Handles events, one after the other.
     pub fn handle_all(&mut self, events: Vec<Event>) {
         for event in events {
             self.handle(event);
         }
     }
 
-    /// An operator's wish.
+    /// Carries out an operator's command.
     pub fn command(&mut self, command: Command) {
         let halted = match &command {
             Command::Pause(vm) => Some((*vm, true)),
@@ -166,7 +166,7 @@ impl Daemon {
         }
     }
 
-    /// Makes something about a VM an event.
+    /// Tells people an event about a VM.
     pub fn tell_of(&mut self, vm: VmKey, text: String) {
         let name = self.vms.get(vm).map(|entry| entry.name.as_str());
         self.session.tell(name, text);

@@ -1,4 +1,4 @@
-//! VMs whose memory map changed: their threads end at once, the scout makes them ready anew, and they go on under their
+//! VMs whose memory map changed: their threads end at once, the discoverer makes them ready anew, and they go on under their
 //! id with what an operator set.
 
 use terrace_proto::{Event, PageSize, RamChange, VmId, VmSpec};
@@ -7,7 +7,7 @@ use super::Daemon;
 use crate::registry::{Managed, VmKey};
 
 impl Daemon {
-    /// Nothing is scanned, moved or held by a VM's old map from now on.
+    /// Ends all work by a VM's old map: nothing is scanned, moved or held by it from now on.
     pub fn map_changed(&mut self, id: VmId, words: &str) {
         let Some(vm) = self.vms.of_id(id) else {
             return;
@@ -26,15 +26,16 @@ impl Daemon {
             unit: PageSize::Base,
         }));
         if let Some(process) = self.vms.get(vm).and_then(|entry| entry.process) {
-            self.scouting.claims().look_anew(process);
+            self.discoverer.claims().look_anew(process);
         }
         let text = format!("its memory map changed: {words}; it is made ready anew");
         self.tell_of(vm, text);
-        // What resizes it may have another size, or be gone.
+        // The provider may have another size, or be gone.
         self.provider_changed(vm);
     }
 
-    /// What is kept of the VM of this name if its map changed, until it is ready anew.
+    /// Takes the daemon's state of the VM of this name out of the registry if its map changed, and it is not ready
+    /// anew yet.
     pub fn take_remapped(&mut self, name: &str) -> Option<Managed> {
         let vm = self.vms.key(name)?;
         let executors = &self.executors;
@@ -56,7 +57,7 @@ impl Daemon {
         }
     }
 
-    /// A VM whose map changed cannot be managed by the new one.
+    /// Ends the management of a VM whose map changed, and which cannot be managed by the new one.
     pub fn give_up_remapped(&mut self, remapped: Option<Managed>) {
         if let Some(managed) = remapped {
             self.handle(Event::VmDeparted(managed.id));

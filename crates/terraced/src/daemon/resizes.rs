@@ -1,4 +1,4 @@
-//! VMs that change size: what the loop does for those who look after them.
+//! VMs that change size: the loop's work for their providers and reconcilers.
 
 use terrace_api::elastic::{Elastic, Resize};
 use terrace_host::Finding;
@@ -44,27 +44,27 @@ impl Daemon {
         }
     }
 
-    /// What resizes a VM may have another size, or be gone.
+    /// Tells the engine that a VM's provider may have another size, or be gone.
     pub fn provider_changed(&mut self, vm: VmKey) {
         if let Some(provider) = self.provisioning.provider(vm) {
             self.handle(Event::ProviderChanged(provider));
         }
     }
 
-    /// Ends what looks after VMs that are gone.
+    /// Ends the reconcilers of VMs that are gone.
     pub fn forget_providers(&mut self) {
         let events = self.provisioning.forget_all_but(&self.vms);
         self.handle_all(events);
     }
 
-    /// Hands news of what resizes a VM to the engine.
+    /// Hands news of a VM's provider to the engine.
     pub fn provider_news(&mut self, news: ProviderNews) {
         let host = || self.host.node_memory(self.session.engine());
         let event = self.provisioning.hear(news, host);
         self.handle(event);
     }
 
-    /// Wants a VM to have other sizes; what comes of it is told once.
+    /// Wants a VM to have other sizes; the answer comes once.
     ///
     /// # Errors
     /// If nothing could resize it, or the sizes make no sense.
@@ -91,7 +91,7 @@ impl Daemon {
         self.provisioning.view(vm, engine, now)
     }
 
-    /// What there is to say about the host's elastic memory, for `doctor`.
+    /// Findings about the host's elastic memory, for `doctor`.
     pub fn elastic_host_findings(&self) -> Vec<Finding> {
         if self.provisioning.is_empty() {
             return Vec::new();

@@ -39,11 +39,6 @@ impl Served for Daemon {
         policy_name(&self.config.engine.policy)
     }
 
-    fn moves(&self) -> bool {
-        let mut names = self.vms.names();
-        names.any(|name| self.config.vm(name).is_ok_and(|vm| vm.moves))
-    }
-
     fn paused(&self) -> bool {
         self.paused
     }
@@ -54,7 +49,7 @@ impl Served for Daemon {
 
     fn find_host(&self) -> FindHost {
         let host = self.host.doctor();
-        let looked = self.scouting.findings();
+        let looked = self.discoverer.findings();
         let elastic = self.elastic_host_findings();
         let log = self.session.log_finding();
         Box::new(move || {
@@ -67,7 +62,7 @@ impl Served for Daemon {
         })
     }
 
-    fn wish(&mut self, command: Command) -> Result<(), Over> {
+    fn command(&mut self, command: Command) -> Result<(), Over> {
         self.command(command);
         Ok(())
     }

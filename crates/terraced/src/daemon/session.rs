@@ -1,5 +1,4 @@
-//! The engine at this host's time: what it hears and decides is recorded, and what people are to know of it becomes an
-//! event.
+//! The engine at this host's time: its events and decisions are recorded, and its news for people become events.
 
 use std::time::Duration;
 
@@ -16,7 +15,7 @@ use crate::provisioning::Provisioning;
 use crate::record::Recorder;
 use crate::registry::Registry;
 
-/// The engine and its log, the clock that both go by, and what is told to people.
+/// The engine and its log, their clock, and the events for people.
 pub struct LiveSession {
     session: Session<Recorder>,
     clock: MonotonicClock,
@@ -54,24 +53,24 @@ impl LiveSession {
         self.clock.now()
     }
 
-    /// What was told to people.
+    /// The events for people.
     pub fn events(&self) -> &Events {
         &self.events
     }
 
-    /// How long until the engine is due, if it is due at all.
+    /// Time until the engine is due; `None` if it waits for events alone.
     pub fn sleep(&self) -> Option<Duration> {
         let timeout = self.engine().poll_timeout();
         timeout.map(|at| at.since(self.now()))
     }
 
-    /// The engine waits for time alone, and that has come.
+    /// Whether the time that the engine waits for has come.
     pub fn is_due(&self) -> bool {
         let timeout = self.engine().poll_timeout();
         timeout.is_some_and(|at| at <= self.now())
     }
 
-    /// Gives the engine an event; what it decided. A log that ends by it is told.
+    /// Gives the engine an event and returns its decisions. If the log ends by it, people are told.
     pub fn hear(&mut self, event: Event) -> Vec<Action> {
         let recorded = self.session.log().is_on();
         let actions = self.session.hear(self.clock.now(), event);
@@ -81,7 +80,7 @@ impl LiveSession {
         actions
     }
 
-    /// Makes something an event, of a VM by its name if it is about one.
+    /// Adds an event for people; `vm` is the VM's name if it is about one.
     pub fn tell(&mut self, vm: Option<&str>, text: String) {
         self.events.push(self.clock.now(), vm, text);
     }
@@ -93,12 +92,12 @@ impl LiveSession {
         provisioning.tell_reasons(engine, vms, &mut self.events);
     }
 
-    /// Why the log ended before its time, if it did.
+    /// The reason why the log ended early; `None` if it did not.
     pub fn log_ended(&self) -> Option<String> {
         self.session.log().ended().map(str::to_owned)
     }
 
-    /// The same for `doctor`.
+    /// The finding about a log that ended early, for `doctor`.
     pub fn log_finding(&self) -> Option<Finding> {
         self.session.log().ended().map(|why| {
             let advice = "give the log another disk or limit ([log]), and start terraced again";
@@ -106,7 +105,7 @@ impl LiveSession {
         })
     }
 
-    /// Writes out what of the log still waits.
+    /// Writes the part of the log that still waits.
     ///
     /// # Errors
     /// If not all could be written.

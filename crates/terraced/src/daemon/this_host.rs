@@ -1,4 +1,4 @@
-//! This host: where its files are, its tiers, and how much of their memory was free when it was last read.
+//! This host: its root folder, its tiers, and how much of their memory was free when it was last read.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,7 +14,7 @@ use terrace_sys::ProcessId;
 use crate::confine::{self, Role};
 use crate::provisioning;
 
-/// How often the tiers' free memory is read.
+/// Time between two reads of the tiers' free memory.
 const MEMORY_EVERY: Duration = Duration::from_secs(2);
 
 /// The host that the daemon runs on.
@@ -37,12 +37,12 @@ impl ThisHost {
         }
     }
 
-    /// Where its files are.
+    /// The root folder of the host's files.
     pub fn root(&self) -> &HostRoot {
         &self.root
     }
 
-    /// Whether a process lives.
+    /// Whether a process is alive.
     pub fn runs(&self, process: ProcessId) -> bool {
         process.exists(&self.root.proc())
     }
@@ -72,12 +72,12 @@ impl ThisHost {
         self.topology.tiers.iter().map(tier).collect()
     }
 
-    /// What VMs that change size may take of each node now.
+    /// The memory of each node that VMs that change size may take now.
     pub fn node_memory(&self, engine: &Engine) -> Vec<NodeMemory> {
         provisioning::host_memory(&self.root, &self.topology, engine)
     }
 
-    /// Looks at the host for `doctor`, wherever it is run.
+    /// A look at the host for `doctor`, which can be taken on any thread.
     pub fn doctor(&self) -> impl FnOnce() -> Vec<Finding> + Send + use<> {
         let (root, topology) = (self.root.clone(), Arc::clone(&self.topology));
         move || {

@@ -1,12 +1,12 @@
-//! What the scout is told of VMs that it found before.
+//! The daemon's instructions for the discoverer about VMs that it found before.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use terrace_sys::ProcessId;
 
-/// What the daemon's thread wants of the scout: about VMs that their agents manage, and about VMs whose memory map
-/// changed.
+/// Instructions of the daemon's thread for the discoverer: about VMs that their agents manage, and about VMs whose memory
+/// map changed.
 #[derive(Clone, Default)]
 pub struct Claims(Arc<Mutex<Claimed>>);
 
@@ -22,7 +22,7 @@ impl Claims {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether the host is to manage this VM although an agent should.
+    /// Sets whether the host is to manage this VM although an agent should.
     pub fn set(&self, vm: &str, by_host: bool) {
         let claimed = &mut self.lock().by_host;
         if by_host {
@@ -32,27 +32,27 @@ impl Claims {
         }
     }
 
-    /// Whether it is.
+    /// Whether the host is to manage this VM although an agent should.
     pub fn is_by_host(&self, vm: &str) -> bool {
         self.lock().by_host.contains(vm)
     }
 
-    /// What is known of a VM may be old.
+    /// Asks for another look at a VM: the discoverer's knowledge of it may be old.
     pub fn look_again(&self, vm: &str) {
         self.lock().look_again.insert(vm.to_owned());
     }
 
-    /// The VM of this process is to be made ready anew: its memory map changed.
+    /// Asks for the VM of this process to be made ready anew: its memory map changed.
     pub fn look_anew(&self, process: ProcessId) {
         self.lock().look_anew.insert(process);
     }
 
-    /// Whether that was said; once.
+    /// Whether [`Claims::look_anew`] was called for this process; true once for each call.
     pub fn take_look_anew(&self, process: ProcessId) -> bool {
         self.lock().look_anew.remove(&process)
     }
 
-    /// Whether that was said; once.
+    /// Whether [`Claims::look_again`] was called for this VM; true once for each call.
     pub fn take_look_again(&self, vm: &str) -> bool {
         self.lock().look_again.remove(vm)
     }

@@ -1,53 +1,54 @@
-//! What became of each monitor, and when it is looked at again.
+//! The outcome of the look at each monitor, and the time of the next one.
 
 use std::time::{Duration, Instant};
 
 use terrace_host::qemu::{Candidate, Hypervisor};
 use terrace_sys::ProcessId;
 
-/// After how long a VM that could not be managed is tried again.
+/// Time after which a VM that could not be managed is tried again.
 const RETRY: Duration = Duration::from_secs(60);
-/// The same of one whose monitor is not ready, as long as it may be starting.
+/// Time after which a VM whose monitor is not ready is tried again, as long as it may be starting.
 pub const SOON: Duration = Duration::from_secs(1);
-/// For how long a VM may be starting.
+/// Time for which a VM may be starting.
 const STARTING: Duration = Duration::from_secs(60);
-/// So many times what a look took is waited, where that is longer: a monitor that hangs keeps nobody busy.
+/// Factor of the pause after a look to the time that the look took, if that is the longer pause: a monitor that hangs
+/// keeps nobody busy.
 const REST: u32 = 4;
 
-/// What became of a socket.
+/// The state of a monitor's socket.
 #[derive(Clone, Debug)]
 pub struct Handled {
-    /// Who listens there, or is to.
+    /// The process that listens there, or is to.
     pub process: Option<ProcessId>,
-    /// Who alone named it when it was looked at.
+    /// The only process that named the socket when it was looked at.
     pub claimed: Option<ProcessId>,
-    /// It is looked at, or waits for that.
+    /// Whether the socket is being looked at, or waits for that.
     pub is_pending: bool,
-    /// When to look at it again; never while the VM is managed or being looked at.
+    /// The time of the next look; `None` while the VM is managed or being looked at.
     pub again: Option<Instant>,
-    /// It is looked at again as soon as this process, which has its VM's name, ended.
+    /// The process that has the VM's name; the next look comes as soon as it ended.
     pub waits_for: Option<ProcessId>,
-    /// Since when it is known for this process.
+    /// The time since which the socket is known for this process.
     pub since: Instant,
-    /// Of a VM that an agent is to manage: its name, and whether it was looked at for the host.
+    /// Name of a VM that an agent is to manage, and whether it was looked at for the host; `None` for other VMs.
     pub agent: Option<(String, bool)>,
 }
 
-/// How a look ended.
+/// The outcome of a look.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ended {
     /// The VM is managed, or left to its agent.
     Done,
-    /// Its monitor is not there, or does not answer.
+    /// The VM's monitor is not there, or does not answer.
     NotReady,
-    /// Another process has its name.
+    /// Another process has the VM's name.
     NameTaken(ProcessId),
-    /// It is none, or cannot be managed.
+    /// The process is no VM, or one that cannot be managed.
     Refused,
 }
 
 impl Handled {
-    /// It waits to be looked at.
+    /// The state of a socket that waits to be looked at.
     pub fn pending(process: Option<ProcessId>, now: Instant) -> Self {
         Self {
             process,
@@ -60,7 +61,7 @@ impl Handled {
         }
     }
 
-    /// It is to be looked at, after what became of it before.
+    /// The state of a candidate that waits for another look, after its state before.
     pub fn looked_at_again(candidate: &Candidate, before: Option<&Self>, now: Instant) -> Self {
         let claimed = candidate.sole_claim().map(Hypervisor::process);
         let pending = Self::pending(claimed, now);
@@ -71,7 +72,7 @@ impl Handled {
         }
     }
 
-    /// A look that took so long is over.
+    /// Takes in the outcome of a look that took this long.
     pub fn looked_at(&mut self, ended: Ended, took: Duration, now: Instant) {
         let known_for = now.saturating_duration_since(self.since);
         self.is_pending = false;
@@ -82,22 +83,22 @@ impl Handled {
         };
     }
 
-    /// Its time to be looked at again has come.
+    /// Whether the time of the next look has come.
     pub fn is_due(&self, now: Instant, lives: impl Fn(ProcessId) -> bool) -> bool {
         let passed = self.again.is_some_and(|at| now >= at);
         let free = |holder| !lives(holder);
         !self.is_pending && (passed || self.waits_for.is_some_and(free))
     }
 
-    /// Whether another process names it alone by now than when it was looked at; of one that is done with, the
-    /// connection told who it is.
+    /// Whether the only process that names the socket is another one than when it was looked at. A socket that needs
+    /// no further look is never claimed anew: its connection told which process it belongs to.
     pub fn is_claimed_anew(&self, candidate: &Candidate) -> bool {
         let claimed = candidate.sole_claim().map(Hypervisor::process);
         self.again.is_some() && claimed.is_some() && claimed != self.claimed
     }
 }
 
-/// How long to wait before the next look; `None`: until something else happens.
+/// The pause before the next look; `None`: until something else happens.
 fn pause(ended: Ended, known_for: Duration, took: Duration) -> Option<Duration> {
     match ended {
         Ended::Done => None,

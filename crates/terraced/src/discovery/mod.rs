@@ -1,7 +1,6 @@
-//! Looks for VMs and makes those that are opted in ready to be managed.
+//! The search for VMs; those that are opted in are made ready to be managed.
 //!
-//! Runs on a thread of its own, because a monitor may hang. It leaves to the daemon's thread: what
-//! is done with what it found.
+//! Runs on a thread of its own, because a monitor may hang. What is done with the VMs is left to the daemon's thread.
 
 mod claims;
 mod handled;
@@ -15,7 +14,7 @@ use std::sync::mpsc::Sender;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use terrace_config::{Config, Fallback, TrackerChoice, VmConfig, VmMode, WriteSource};
+use terrace_config::{Config, TrackerChoice, VmConfig, WriteSource};
 use terrace_host::doctor::{self, VmFacts};
 use terrace_host::memory_map::{GuestMemory, MemoryMapError};
 use terrace_host::qemu::who::{self, Refusal, Rules};
@@ -37,24 +36,24 @@ use crate::messages::{AgentVm, Found, Input, Looked, Ready, State};
 use handled::{Ended, Handled, SOON};
 use queue::Queue;
 
-/// How long a monitor or a worker may take to answer.
+/// Longest time that a monitor or a worker may take to answer.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
-/// Threads that look at VMs: so many monitors may hang before others wait for them.
+/// Threads that look at VMs: that many monitors may hang before others wait for them.
 const LOOKERS: usize = 8;
-/// How many of them at most look at one again.
+/// Most of them that look at a VM again, not for the first time.
 const MOST_REPEATED: usize = 4;
 /// Most sockets that are remembered; far above what a look finds.
 const MOST_HANDLED: usize = 4096;
 
-/// A tracker at work.
+/// A tracker at work, with the memory that it watches.
 struct Watched {
     tracker: Tracker,
     memory: Arc<GuestMemory>,
     damon: Option<String>,
 }
 
-/// Looks for VMs until nobody listens any more.
-pub struct Scout {
+/// The discoverer, which looks for VMs until nobody listens any more.
+pub struct Discoverer {
     root: HostRoot,
     topology: Arc<Topology>,
     config: Arc<Config>,
@@ -65,7 +64,7 @@ pub struct Scout {
     handled: Mutex<BTreeMap<PathBuf, Handled>>,
 }
 
-/// What a look at one monitor follows.
+/// The rules and processes by which a look at one monitor goes.
 struct View {
     rules: Rules,
     /// Processes that may be VMs, oldest first.
@@ -75,7 +74,7 @@ struct View {
 /// A monitor to look at.
 type Job = (Candidate, Arc<View>);
 
-/// The threads that look; they end with this.
+/// The queue of the threads that look at monitors; they end when this is dropped.
 struct Lookers(Arc<Queue<Job>>);
 
 impl Drop for Lookers {
@@ -84,8 +83,8 @@ impl Drop for Lookers {
     }
 }
 
-impl Scout {
-    /// A scout; [`Scout::run`] starts it.
+impl Discoverer {
+    /// A discoverer; [`Discoverer::run`] starts it.
     pub fn new(
         root: HostRoot,
         topology: Arc<Topology>,
@@ -109,53 +108,58 @@ impl Scout {
 
     /// Looks, reports, sleeps, until the daemon ends.
     pub fn run(self) {
-        let scout = Arc::new(self);
+        let discoverer = Arc::new(self);
         let look = DiscoveryConfig {
             sockets: Vec::new(),
-            folders: scout.config.qmp_folders.clone(),
-            processes: scout.config.processes,
+            folders: discoverer.config.discover.qmp_folders.clone(),
+            processes: discoverer.config.discover.processes,
         };
-        let jobs = scout.start_lookers(LOOKERS);
+        let jobs = discoverer.start_lookers(LOOKERS);
         loop {
-            let (rules, mut findings) = Rules::read(&scout.root, &scout.config.hypervisors);
-            let found = qemu::discover(&scout.root, &look, &rules);
+            let (rules, mut findings) =
+                Rules::read(&discoverer.root, &discoverer.config.hypervisors);
+            let found = qemu::discover(&discoverer.root, &look, &rules);
             findings.extend(found.findings);
             let view = Arc::new(View {
                 rules,
                 hypervisors: found.hypervisors,
             });
-            scout.forget_all_but(&found.candidates);
+            discoverer.forget_all_but(&found.candidates);
             for candidate in &found.candidates {
-                scout.hand_out(candidate, &view, &jobs, Instant::now());
+                discoverer.hand_out(candidate, &view, &jobs, Instant::now());
             }
             let looked = Looked {
                 findings,
                 sockets: found.candidates.iter().map(|c| c.socket.clone()).collect(),
             };
-            if scout.inbox.send(Input::Looked(looked)).is_err() {
+            if discoverer.inbox.send(Input::Looked(looked)).is_err() {
                 return;
             }
-            let next = Instant::now() + scout.config.discover_every;
+            let next = Instant::now() + discoverer.config.discover.every;
             while let Some(left) = next.checked_duration_since(Instant::now()) {
                 std::thread::sleep(left.min(SOON));
                 let now = Instant::now();
-                for candidate in found.candidates.iter().filter(|c| scout.is_due(c, now)) {
-                    scout.hand_out(candidate, &view, &jobs, now);
+                for candidate in found
+                    .candidates
+                    .iter()
+                    .filter(|c| discoverer.is_due(c, now))
+                {
+                    discoverer.hand_out(candidate, &view, &jobs, now);
                 }
             }
         }
     }
 
-    /// A fixed number of threads, because a monitor that hangs must not hide others, and any number of monitors must
-    /// not become as many threads.
+    /// Starts a fixed number of threads, because a monitor that hangs must not hide others, and any number of
+    /// monitors must not become as many threads.
     fn start_lookers(self: &Arc<Self>, count: usize) -> Lookers {
         let lookers = Lookers(Arc::new(Queue::new(MOST_REPEATED.min(count))));
         for _ in 0..count {
-            let (scout, queue) = (Arc::clone(self), Arc::clone(&lookers.0));
+            let (discoverer, queue) = (Arc::clone(self), Arc::clone(&lookers.0));
             let body = move || {
                 while let Some(turn) = queue.next() {
                     let (candidate, view) = &turn.job;
-                    scout.look(candidate, view);
+                    discoverer.look(candidate, view);
                 }
             };
             if let Err(error) = confine::spawn(Role::Monitor, body) {
@@ -165,7 +169,7 @@ impl Scout {
         lookers
     }
 
-    /// Has a candidate looked at where that is due.
+    /// Queues a look at a candidate if one is due.
     fn hand_out(&self, candidate: &Candidate, view: &Arc<View>, jobs: &Lookers, now: Instant) {
         if !self.is_new(candidate, now) {
             return;
@@ -184,10 +188,10 @@ impl Scout {
         let begun = Instant::now();
         let found = self.look_at(candidate, view);
         let config = self.config.vm(&found.name);
-        let agent = config.is_ok_and(|c| c.mode == VmMode::Guest);
+        let agent = config.is_ok_and(|c| c.management.is_by_guest());
         let by_host = !matches!(found.state, State::Agent(_));
         let mut handled = self.handled();
-        // It was put there when it was handed out.
+        // The entry was made when the look was queued.
         if let Some(handled) = handled.get_mut(&candidate.socket) {
             handled.process = found.process;
             handled.agent = agent.then(|| (found.name.clone(), by_host));
@@ -216,7 +220,7 @@ impl Scout {
         self.handled.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Sockets that are gone are forgotten with their process.
+    /// Forgets sockets that are gone once their processes have ended, or at once if too many are remembered.
     fn forget_all_but(&self, candidates: &[Candidate]) {
         let there: BTreeSet<&PathBuf> = candidates.iter().map(|c| &c.socket).collect();
         let mut handled = self.handled();
@@ -231,22 +235,22 @@ impl Scout {
         process.exists(&self.root.proc())
     }
 
-    /// Its time to be tried again has come. Costs little for those whose has not.
+    /// Whether the time to try the candidate again has come. Costs little for those whose time has not.
     fn is_due(&self, candidate: &Candidate, now: Instant) -> bool {
         let handled = self.handled();
         let handled = handled.get(&candidate.socket);
         handled.is_some_and(|handled| handled.is_due(now, |process| self.lives(process)))
     }
 
-    /// Not handled yet, or its time to be tried again has come, or its process is gone, or another one than
-    /// before is to manage it.
+    /// Whether the candidate is to be looked at: it was not handled yet, or the time to try it again has come, or its
+    /// process is gone, or another process names it, or its manager or its memory map changed.
     fn is_new(&self, candidate: &Candidate, now: Instant) -> bool {
         let handled = self.handled();
         handled.get(&candidate.socket).is_none_or(|handled| {
             let passed = |(name, by_host): &(String, bool)| {
                 self.claims.take_look_again(name) || self.claims.is_by_host(name) != *by_host
             };
-            // What is looked at now may have been read before the change.
+            // A look under way may have read the map before the change.
             let remapped = |process| !handled.is_pending && self.claims.take_look_anew(process);
             let is_due = handled.process.is_some_and(|process| !self.lives(process))
                 || handled.process.is_some_and(remapped)
@@ -291,8 +295,7 @@ impl Scout {
         // VMs that are known not to be opted in are left alone: their monitor may be somebody else's.
         let is_out = |claim: &Hypervisor| {
             let config = claim.name.as_ref().map(|name| self.config.vm(name));
-            let is_in = |vm: &VmConfig| vm.scan || vm.mode != VmMode::Host;
-            config.is_some_and(|vm| !vm.is_ok_and(|vm| is_in(&vm)))
+            config.is_some_and(|vm| !vm.is_ok_and(|vm| vm.is_opted_in()))
         };
         if let Some(first) = candidate.claims.first()
             && candidate.claims.iter().all(is_out)
@@ -311,7 +314,7 @@ impl Scout {
                 return found(&socket, claimed, State::Refused(refusal));
             }
             Err(error) => {
-                // Its agent needs no monitor.
+                // The VM's agent needs no monitor.
                 if let Some(name) = said
                     && let Some(config) = self.agent_config(name)
                 {
@@ -343,8 +346,8 @@ impl Scout {
         }
     }
 
-    /// Which of two VMs of one name is refused must not depend on which is found first: it is the younger one, as long
-    /// as the older one lives.
+    /// The older process that has this VM's name and still lives. Which of two VMs of one name is refused must not
+    /// depend on which is found first: it is the younger one, as long as the older one lives.
     fn older_of_name(&self, view: &View, name: &str, than: ProcessId) -> Option<ProcessId> {
         let older = view.hypervisors.iter().map(|h| (h, h.process()));
         let mut older = older.take_while(|(_, process)| *process < than);
@@ -354,22 +357,21 @@ impl Scout {
         })
     }
 
-    /// What is configured for a VM that its agent is to manage now.
+    /// The configuration of a VM that its agent is to manage now; `None` if the host is to.
     fn agent_config(&self, name: &str) -> Option<VmConfig> {
         let config = self.config.vm(name).ok()?;
-        (config.mode == VmMode::Guest && !self.claims.is_by_host(name)).then_some(config)
+        (config.management.is_by_guest() && !self.claims.is_by_host(name)).then_some(config)
     }
 
-    /// How the host manages a VM whose agent is silent or lies.
+    /// The configuration by which the host manages a VM whose agent is silent or lies.
     fn in_place_of_agent(config: VmConfig) -> VmConfig {
-        let observe = config.mode == VmMode::Guest && config.fallback == Fallback::Observe;
         VmConfig {
-            moves: config.moves && !observe,
+            moves: config.moves && !config.management.only_observes(),
             ..config
         }
     }
 
-    /// Finds the VM's RAM and starts what watches it.
+    /// Finds the VM's RAM and starts the tracker of its pages.
     fn attach(&self, mut vm: Vm, identity: VmIdentity, config: VmConfig, rules: &Rules) -> Found {
         let memory = vm.memory().map(Arc::new);
         let readings = vm.readings();
@@ -380,7 +382,7 @@ impl Scout {
             (None, _, Err(error)) => Err(error.to_string()),
             (None, Ok(memory), Ok(_)) => self
                 .believable(memory, rules)
-                .and_then(|()| self.watch_tables(&vm, memory, config.writes)),
+                .and_then(|()| self.watch_tables(&vm, memory, config.writes.source)),
         };
         let (sandbox_gaps, uncharged) = match &watched {
             Ok(Watched {
@@ -444,7 +446,7 @@ impl Scout {
         })
     }
 
-    /// What is kept of a VM grows with its RAM: before anything is.
+    /// Checks the size of a VM's RAM before any state is kept of it, because that state grows with the RAM.
     fn believable(&self, memory: &GuestMemory, rules: &Rules) -> Result<(), String> {
         let allowed = vm::may_have_ram(memory, vm::host_bytes(&self.root), rules);
         allowed.map_err(|refusal| format!("{refusal}; {}", refusal.change))
@@ -468,7 +470,8 @@ impl Scout {
 }
 
 impl View {
-    /// A command line may name any socket: who listens there is the VM.
+    /// Findings about other processes that name the monitor. A command line may name any socket: the process that
+    /// listens there is the VM.
     fn other_claims(&self, candidate: &Candidate, process: Option<ProcessId>) -> Vec<Finding> {
         let Some(ProcessId { pid, .. }) = process else {
             return Vec::new();
@@ -489,7 +492,7 @@ impl View {
     }
 }
 
-/// Why a socket that no process names is nobody's monitor, if so.
+/// The reason why a socket that no process names is nobody's monitor; `None` if it may be one.
 fn not_a_vm(error: &QemuError) -> Option<Refusal> {
     let change = match error {
         QemuError::Connect { .. } => {
@@ -506,7 +509,7 @@ fn not_a_vm(error: &QemuError) -> Option<Refusal> {
     })
 }
 
-/// Why the second VM of a name is refused.
+/// The refusal of the second VM of a name.
 pub fn second_of_name(name: &str, first: u32) -> Refusal {
     Refusal {
         why: format!(
@@ -517,7 +520,7 @@ pub fn second_of_name(name: &str, first: u32) -> Refusal {
     }
 }
 
-/// Why DAMON is to watch a VM, where it is.
+/// The reason why DAMON is to watch a VM; `None` if its page tables are to be read.
 fn by_damon(
     choice: TrackerChoice,
     memory: &Result<Arc<GuestMemory>, MemoryMapError>,

@@ -1,10 +1,10 @@
-//! Monitors that wait to be looked at: those that never were go first, and those that are tried again keep no more
+//! The queue of monitors that wait to be looked at: new ones go first, and those that are tried again keep no more
 //! than some of the lookers busy, however many hang.
 
 use std::collections::VecDeque;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
-/// Jobs of two kinds.
+/// A queue of new and of repeated jobs.
 pub struct Queue<T> {
     inner: Mutex<Inner<T>>,
     changed: Condvar,
@@ -14,7 +14,7 @@ pub struct Queue<T> {
 struct Inner<T> {
     first: VecDeque<T>,
     again: VecDeque<T>,
-    /// Repeated ones that are being done.
+    /// Number of repeated jobs that are being done.
     repeated: usize,
     is_closed: bool,
 }
@@ -22,13 +22,13 @@ struct Inner<T> {
 /// A job that is being done; it is over when this is dropped.
 pub struct Turn<'a, T> {
     queue: &'a Queue<T>,
-    /// What is to be done.
+    /// The job to do.
     pub job: T,
     is_repeated: bool,
 }
 
 impl<T> Queue<T> {
-    /// An empty queue; so many repeated jobs are done at once.
+    /// An empty queue, of which at most `most_repeated` repeated jobs are done at once.
     pub fn new(most_repeated: usize) -> Self {
         Self {
             inner: Mutex::new(Inner {
@@ -73,7 +73,7 @@ impl<T> Queue<T> {
         }
     }
 
-    /// Nothing is done any more.
+    /// Closes the queue: no further job is done.
     pub fn close(&self) {
         self.inner().is_closed = true;
         self.changed.notify_all();

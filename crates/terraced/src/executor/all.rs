@@ -1,4 +1,4 @@
-//! The executors of all VMs: which VM has which, and under which id it is worked for.
+//! The executors of all VMs: which VM has which, and its id in the engine.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -16,12 +16,12 @@ use super::observer::{Observer, WriteConfig};
 use crate::messages::{Input, Ready};
 use crate::registry::Tracking;
 
-/// The executors of all VMs that are worked for, by their ids in the engine, and what they share.
+/// The executors of all VMs that have one, by their ids in the engine, and what they share.
 pub struct Executors {
     each: BTreeMap<VmId, Executor>,
     /// The last id that a VM got.
     last: u32,
-    /// Moves pages of all VMs.
+    /// The mover of the pages of all VMs.
     mover: Arc<Mover>,
     /// Scans of a round.
     windows: u8,
@@ -31,7 +31,7 @@ pub struct Executors {
 }
 
 impl Executors {
-    /// Works for no VM yet.
+    /// A set without executors yet.
     pub fn new(
         config: &Config,
         root: &HostRoot,
@@ -40,10 +40,10 @@ impl Executors {
     ) -> Self {
         let budget = config.engine.move_budget_bytes_per_s;
         let mover = MoverConfig {
-            threads: config.move_workers,
+            threads: config.mover.workers,
             batch_pages: 1024,
             bytes_per_s: (budget > 0).then_some(budget),
-            attempts: config.move_attempts,
+            attempts: config.mover.attempts,
         };
         Self {
             each: BTreeMap::new(),
@@ -56,20 +56,20 @@ impl Executors {
         }
     }
 
-    /// The id of the VM that is worked for next.
+    /// The id of the next VM that gets an executor.
     pub fn next_id(&self) -> VmId {
         VmId(self.last + 1)
     }
 
-    /// Works for a VM that is ready from now on, by this id; what observes it.
+    /// Starts the executor of a VM that is ready, by this id; returns how the VM is tracked.
     ///
     /// # Errors
-    /// If its threads cannot be started.
+    /// If the VM's threads cannot be started.
     pub fn start(&mut self, vm: VmId, ready: Ready) -> std::io::Result<Tracking> {
         let context = self.context(vm, &ready);
         let writes = WriteConfig {
-            source: ready.config.writes,
-            pause_budget: ready.config.write_pause_budget,
+            source: ready.config.writes.source,
+            pause_budget: ready.config.writes.pause_budget,
             windows: self.windows,
         };
         let observer = Observer::new(&context, ready.vm, ready.tracker, writes);
@@ -100,17 +100,17 @@ impl Executors {
         }
     }
 
-    /// Works for a VM no more, once what is given is dropped.
+    /// Takes a VM's executor out; its work ends when the returned value is dropped.
     pub fn take(&mut self, vm: VmId) -> Option<Executor> {
         self.each.remove(&vm)
     }
 
-    /// A VM's.
+    /// A VM's executor.
     pub fn of(&self, vm: VmId) -> Option<&Executor> {
         self.each.get(&vm)
     }
 
-    /// Has what the engine decided about a VM's pages done; of one that is not worked for nothing can be.
+    /// Hands a decision about a VM's pages to its executor; without one nothing can be done.
     pub fn act(&self, vm: VmId, action: Action) {
         if let Some(executor) = self.of(vm) {
             executor.act(action);

@@ -1,4 +1,4 @@
-//! What the threads of one VM share, and how what they could not do is told.
+//! The state that the threads of one VM share, and the events of their failures.
 
 use std::sync::Arc;
 use std::sync::mpsc::Sender;
@@ -11,29 +11,29 @@ use terrace_proto::{Event, RequestId, ScanFailure, VmId};
 
 use crate::messages::Input;
 
-/// What the threads share.
+/// The state that the threads of one VM share.
 #[derive(Clone)]
 pub struct Context {
-    /// Its id in the engine.
+    /// The VM's id in the engine.
     pub vm: VmId,
-    /// Its RAM and process.
+    /// The VM's RAM and process.
     pub target: Target,
-    /// Whether its RAM is still there.
+    /// The watch that tells whether the VM's RAM is still there.
     pub watch: Arc<MapWatch>,
     /// The host.
     pub root: HostRoot,
-    /// Its tiers.
+    /// The host's tiers.
     pub topology: Arc<Topology>,
-    /// Where events go.
+    /// The daemon's inbox, which takes the events.
     pub inbox: Sender<Input>,
 }
 
-/// The round is given up; what is known of the VM stays.
+/// The event of a failure that ends the round; what is known of the VM stays.
 pub fn failed(id: RequestId, vm: VmId, reason: String) -> Event {
     Event::ScanFailed(given_up(id, vm, reason))
 }
 
-/// The same, of a pass.
+/// The failure itself, as a pass returns it.
 pub fn given_up(id: RequestId, vm: VmId, reason: String) -> ScanFailure {
     ScanFailure {
         id,
@@ -43,8 +43,8 @@ pub fn given_up(id: RequestId, vm: VmId, reason: String) -> ScanFailure {
     }
 }
 
-/// Runs a job of a thread that must outlive it: the engine waits for its answer. None where it
-/// panicked, which the panic hook has printed.
+/// Runs a job of a thread that must outlive it: the engine waits for its answer. `None` if it panicked, which the
+/// panic hook has printed.
 pub fn caught<T>(job: impl FnOnce() -> T) -> Option<T> {
     std::panic::catch_unwind(std::panic::AssertUnwindSafe(job)).ok()
 }

@@ -1,5 +1,5 @@
 //! The thread that observes one VM. It hears the VM's monitor and worker and may look at no other process; so it has
-//! another one ask the kernel where pages are.
+//! another thread ask the kernel where pages are.
 
 use std::sync::mpsc::{Receiver, Sender, channel};
 
@@ -12,23 +12,23 @@ use super::observer::Observer;
 use super::place::{Asked, not_placed};
 use crate::messages::Input;
 
-/// What the thread is asked to do.
+/// A request to the thread.
 pub enum Look {
-    /// A pass over its pages.
+    /// A pass over the VM's pages.
     Scan(ScanRequest),
-    /// Where they are.
+    /// A query for the places of the VM's pages.
     Placement(PlacementQuery),
 }
 
-/// The thread.
+/// The state of the observing thread.
 pub struct Looker {
-    /// What it shares with the VM's others.
+    /// The state that the VM's threads share.
     pub context: Context,
-    /// Whether the map that it goes by holds.
+    /// The guard of the map that the thread goes by.
     pub guard: MapGuard,
-    /// Who asks the kernel.
+    /// The queue of the thread that asks the kernel where pages are.
     pub places: Sender<Asked>,
-    /// What observes the VM.
+    /// The observer of the VM's pages.
     pub observer: Observer,
 }
 
@@ -48,7 +48,7 @@ impl Looker {
         }
     }
 
-    /// What it cost, and what came of it.
+    /// Scans; returns events with its cost and its outcome.
     fn scan(&mut self, request: ScanRequest) -> Vec<Event> {
         let vm = request.space.vm();
         let before = self.observer.cpu_time();

@@ -1,5 +1,5 @@
-//! Whether a VM's memory map still holds, for the threads that go by it: looked at before they act, and again before
-//! what came of it is believed.
+//! The guard of a VM's memory map, for the threads that go by it: whether the map still holds is looked at before
+//! they act, and again before the outcome is believed.
 //!
 //! A thread of its own looks, since it hears the VM's monitor: those that look at other processes hear nobody.
 
@@ -14,30 +14,31 @@ use terrace_proto::VmId;
 use crate::confine::{self, Role};
 use crate::messages::Input;
 
-/// How often a VM's events are taken in while nothing is asked.
+/// Time between two reads of a VM's events while nothing is asked.
 const EVENTS_EVERY: Duration = Duration::from_secs(1);
 
-/// How much is looked at.
+/// The extent of a look.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Extent {
     /// The whole map; before a round.
     Whole,
-    /// What can be looked at without a question to QEMU, unless that tells of a change.
+    /// The part that can be looked at without a question to QEMU, unless that part tells of a change.
     Glance,
 }
 
-/// A look that somebody waits for.
+/// A look that somebody waits for, with the channel of its answer.
 type Asked = (Extent, SyncSender<Result<(), String>>);
 
-/// One VM's map, as its threads share it.
+/// The guard of one VM's map, as its threads share it.
 #[derive(Clone)]
 pub struct MapGuard(Sender<Asked>);
 
 impl MapGuard {
-    /// Guards a map; `stop`, which ends moves at their next batch, is set as soon as it does not hold any more.
+    /// Starts to guard a map; `stop`, which ends moves at their next batch, is set as soon as the map does not hold
+    /// any more.
     ///
     /// # Errors
-    /// Where its thread cannot be started.
+    /// If the guard's thread cannot be started.
     pub fn start(
         vm: VmId,
         watch: Arc<MapWatch>,
@@ -56,7 +57,7 @@ impl MapGuard {
         Ok(Self(asks))
     }
 
-    /// Does something by the map where it holds before and after; what came of it is dropped where it does not.
+    /// Does something by the map if the map holds before; its result is dropped if the map does not hold after.
     pub fn around<T>(&self, whole: bool, act: impl FnOnce() -> T) -> Result<T, String> {
         self.look(if whole { Extent::Whole } else { Extent::Glance })?;
         let came = act();
@@ -75,8 +76,8 @@ impl MapGuard {
 struct Guard {
     vm: VmId,
     watch: Arc<MapWatch>,
-    /// The daemon's thread was told that the map changed: once, so that it never takes this map's end for that of the
-    /// next one.
+    /// Whether the daemon's thread was told that the map changed: once, so that it never takes this map's end for
+    /// that of the next one.
     was_told: bool,
     stop: Arc<AtomicBool>,
     inbox: Sender<Input>,
@@ -97,12 +98,12 @@ impl Guard {
         }
     }
 
-    /// Looks where QEMU told of something since the map was found as it was; asks nothing where it did not.
+    /// Looks at the map if QEMU told of events since the last look of this kind; asks nothing if it did not.
     fn follow_events(&mut self, tried: &mut Option<u64>) {
         let events = self.watch.events();
         if *tried != Some(events) {
             *tried = Some(events);
-            // What is not known now is asked again before anything is done by the map.
+            // A look that fails is repeated before anything is done by the map.
             let _ = self.look(Extent::Glance);
         }
     }

@@ -1,9 +1,9 @@
-//! What the engine decided about pages, done for one VM at a time.
+//! The executors of the engine's decisions about pages, one for each VM.
 //!
 //! Responsible for: a VM's threads (one observes, one asks where pages are, one moves them, one looks whether the map
-//! that all go by still holds), and which VM has which. What a VM's writes are found out by, soft-dirty bits too, is
-//! known here and nowhere above ([`observer`]). It leaves to others: which VM is worked for (`daemon`), and the work
-//! itself (`terrace_host`).
+//! that all go by still holds), and which VM has which. The source of a VM's writes, soft-dirty bits too, is known
+//! here and nowhere above ([`observer`]). Which VM has an executor is left to `daemon`, the work itself to
+//! `terrace_host`.
 
 mod all;
 mod context;
@@ -33,8 +33,8 @@ use map_guard::MapGuard;
 use moves::Moves;
 use observer::Observer;
 
-/// The threads of one VM; dropping this ends them after what they are at, and a scan at once: its worker may be
-/// in the VM's cgroup, frozen or about to go.
+/// The threads of one VM. Dropping this ends them after their present job, and a scan at once: its worker may be in
+/// the VM's cgroup, frozen or about to go.
 pub struct Executor {
     looks: Sender<Look>,
     plans: Sender<MovePlan>,
@@ -97,17 +97,17 @@ impl Executor {
         })
     }
 
-    /// Has a holder until the threads, the tracker and its worker have ended.
+    /// A reference that has a holder until the threads, the tracker and its worker have ended.
     pub fn threads(&self) -> Weak<()> {
         Weak::clone(&self.alive)
     }
 
-    /// Whether the VM's process lives.
+    /// Whether the VM's process is alive.
     pub fn is_alive(&self) -> bool {
         self.process.is_alive()
     }
 
-    /// Has what the engine decided about the VM's pages done.
+    /// Hands a decision about the VM's pages to the thread that carries it out.
     pub fn act(&self, action: Action) {
         // A thread that ended has said so by its last event.
         let _ = match action {

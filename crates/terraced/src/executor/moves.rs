@@ -12,15 +12,15 @@ use super::context::{Context, caught};
 use super::map_guard::MapGuard;
 use crate::messages::Input;
 
-/// The thread.
+/// The state of the moving thread.
 pub struct Moves {
-    /// What it shares with the VM's others.
+    /// The state that the VM's threads share.
     pub context: Context,
-    /// Whether the map that it goes by holds.
+    /// The guard of the map that the thread goes by.
     pub guard: MapGuard,
-    /// Moves pages of all VMs.
+    /// The mover of the pages of all VMs.
     pub mover: Arc<Mover>,
-    /// Ends a plan at its next batch.
+    /// The flag that ends a plan at its next batch.
     pub stop: Arc<AtomicBool>,
 }
 
@@ -38,8 +38,8 @@ impl Moves {
         }
     }
 
-    /// Where the map does not hold before and after, no page counts as tried: what was moved, and where it is said to be
-    /// now, may be something else of QEMU's.
+    /// Carries out a plan. If the map does not hold before and after, no page counts as tried: the pages that moved,
+    /// and their reported places, may belong to something else of QEMU's.
     fn execute(&self, plan: &MovePlan) -> (MoveReport, Vec<Finding>) {
         let target = &self.context.target;
         if !target.process.is_alive() {

@@ -1,4 +1,4 @@
-//! What observes one VM's pages: its tracker, and the source of writes that goes by the tracker's passes.
+//! The observer of one VM's pages: its tracker, and the source of writes that goes by the tracker's passes.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,12 +13,12 @@ use super::context::{Context, given_up};
 use super::map_guard::MapGuard;
 use crate::registry::TrackingNews;
 
-/// How writes are found out.
+/// The configuration of the search for written pages.
 #[derive(Clone, Copy, Debug)]
 pub struct WriteConfig {
-    /// What says which pages are written.
+    /// The source of writes.
     pub source: WriteSource,
-    /// How long finding out may pause the VM, once a round.
+    /// Time for which the search may pause the VM, once a round.
     pub pause_budget: Duration,
     /// Windows of a round.
     pub windows: u8,
@@ -33,7 +33,7 @@ pub struct Observer {
 }
 
 impl Observer {
-    /// Has looked at nothing yet.
+    /// An observer that has looked at nothing yet.
     pub fn new(context: &Context, vm: Vm, tracker: Tracker, writes: WriteConfig) -> Self {
         let soft_dirty = (writes.source == WriteSource::SoftDirty).then(|| {
             SoftDirty::new(
@@ -52,7 +52,7 @@ impl Observer {
         }
     }
 
-    /// What its source of writes does, where one is configured.
+    /// The source of writes in words; `None` if none is configured.
     pub fn write_words(&self) -> Option<String> {
         match (&self.soft_dirty, self.writes, &self.tracker) {
             (Some(source), ..) => Some(source.words().to_owned()),
@@ -66,18 +66,18 @@ impl Observer {
         }
     }
 
-    /// What ends a pass in its middle, if anything waits for one.
+    /// A handle that ends a pass in its middle; `None` if the tracker has no worker.
     pub fn worker_stop(&self) -> Option<WorkerStop> {
         self.tracker.worker_stop()
     }
 
-    /// CPU time that it has used, if that is not a part of an answer.
+    /// CPU time that the tracker has used; `None` if that is a part of its answers.
     pub fn cpu_time(&mut self) -> Option<Duration> {
         self.tracker.cpu_time()
     }
 
-    /// One pass by the map that is guarded, and the writes that go with it. Both are guarded apart: after a pass by a map
-    /// that does not hold, no soft-dirty bit is cleared.
+    /// Makes one pass by the guarded map, and finds the writes that go with it. Both are guarded apart: after a pass
+    /// by a map that does not hold, no soft-dirty bit is cleared.
     pub fn scan(
         &mut self,
         guard: &MapGuard,
@@ -85,7 +85,7 @@ impl Observer {
         mut tell: impl FnMut(TrackingNews),
     ) -> Result<ScanAnswer, ScanFailure> {
         let (id, vm, clearing) = (request.id, request.space.vm(), request.discover);
-        // The round began with a look at the whole map, where its pages were asked for.
+        // The round began with a look at the whole map, when the places of its pages were asked.
         let scanned = guard.around(false, || self.tracker.scan(&mut self.vm, request));
         let scanned = scanned.unwrap_or_else(|reason| Err(given_up(id, vm, reason)));
         if clearing {

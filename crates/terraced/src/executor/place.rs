@@ -8,7 +8,7 @@ use terrace_proto::action::PlacementQuery;
 
 use super::context::{Context, caught, failed};
 
-/// Where a VM's pages are, and who wants to know.
+/// A query for the places of a VM's pages, with the channel of its answer.
 pub type Asked = (PlacementQuery, Sender<Vec<Event>>);
 
 /// Answers until nobody asks any more.
@@ -33,7 +33,7 @@ fn placement(context: &Context, query: PlacementQuery) -> Vec<Event> {
     }
 }
 
-/// Why it is not known.
+/// The event of a query that failed, with its cause.
 pub fn not_placed(query: PlacementQuery, what: &str) -> Vec<Event> {
     let reason = format!("where its pages are could not be asked: {what}");
     vec![failed(query.id, query.vm, reason)]

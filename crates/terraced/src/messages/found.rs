@@ -1,4 +1,4 @@
-//! What the scout found.
+//! The discoverer's reports.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -13,67 +13,67 @@ use terrace_host::unit::Unit;
 use terrace_host::vm::{Vm, VmIdentity};
 use terrace_sys::ProcessId;
 
-/// A VM that was found.
+/// A report about a VM that was found.
 pub struct Found {
-    /// Its name; its process id where it has none.
+    /// The VM's name; its process id if it has none.
     pub name: String,
-    /// Its hypervisor's process, where it is known.
+    /// The hypervisor's process; `None` if it is not known.
     pub process: Option<ProcessId>,
-    /// Its monitor.
+    /// The socket of the monitor.
     pub socket: PathBuf,
-    /// What can be done with it.
+    /// The way in which the VM can be managed.
     pub state: State,
-    /// For `doctor`.
+    /// Findings about the VM, for `doctor`.
     pub findings: Vec<Finding>,
 }
 
-/// What can be done with a VM.
+/// The way in which a VM can be managed, if at all.
 pub enum State {
-    /// It is not opted in.
+    /// The VM is not opted in.
     Ignored,
-    /// It is opted in, but cannot be scanned, for this reason.
+    /// The VM is opted in, but cannot be scanned, for this reason.
     Unscannable(String),
-    /// It is opted in, and its monitor is not there yet, or does not answer.
+    /// The VM is opted in, and its monitor is not there yet, or does not answer.
     NotReady(String),
-    /// It is not taken for a VM, or not for this one.
+    /// The process is not taken for a VM, or not for the one of this name.
     Refused(Refusal),
-    /// Its agent is to manage it.
+    /// The VM's agent is to manage it.
     Agent(Box<AgentVm>),
-    /// It can be managed.
+    /// The host can manage the VM.
     Ready(Box<Ready>),
 }
 
-/// A VM that an agent in it is to manage. Nothing of it is held: no monitor, no memory.
+/// A VM that an agent in it is to manage. Nothing of the VM is held: no monitor, no memory.
 pub struct AgentVm {
-    /// What the configuration says.
+    /// The VM's configuration.
     pub config: VmConfig,
-    /// Its RAM, where its monitor told it.
+    /// The VM's RAM, bytes; `None` if its monitor did not tell it.
     pub ram_bytes: Option<u64>,
 }
 
-/// All that managing a VM takes.
+/// All that is needed to manage a VM.
 pub struct Ready {
-    /// Who it is.
+    /// The VM's identity.
     pub identity: VmIdentity,
-    /// What the configuration says.
+    /// The VM's configuration.
     pub config: VmConfig,
-    /// Its monitor.
+    /// The connection to the VM's monitor.
     pub vm: Vm,
-    /// Where its RAM is.
+    /// The layout of the VM's RAM.
     pub memory: Arc<GuestMemory>,
-    /// What says which of its pages are accessed.
+    /// The tracker of accessed pages.
     pub tracker: Tracker,
-    /// Why it is DAMON, where it is.
+    /// The reason why the tracker is DAMON; `None` if it is not.
     pub damon: Option<String>,
-    /// What is ranked and moved as one.
+    /// The unit of ranking and moving.
     pub unit: Unit,
     /// The most RAM that one VM is believed to have, bytes.
     pub most_ram: u64,
 }
 
-/// A look at all places.
+/// A report about a look at all places.
 pub struct Looked {
-    /// What there is to say about the places.
+    /// Findings about the places.
     pub findings: Vec<Finding>,
     /// Every socket that may be a monitor.
     pub sockets: BTreeSet<PathBuf>,

@@ -1,10 +1,10 @@
-//! The daemon's inbox, and what ends it from outside.
+//! The daemon's inbox, and the handle that ends the daemon from outside.
 
 use std::sync::mpsc::{Receiver, Sender, channel};
 
 use super::input::Input;
 
-/// Where all that happens comes in.
+/// The queue of all inputs of the daemon's loop.
 pub struct Inbox {
     pub(crate) sender: Sender<Input>,
     pub(crate) inputs: Receiver<Input>,
@@ -18,19 +18,19 @@ impl Default for Inbox {
 }
 
 impl Inbox {
-    /// Ends whoever works by this inbox.
+    /// A handle that ends the loop of this inbox.
     #[must_use]
     pub fn stop(&self) -> Stop {
         Stop(self.sender.clone())
     }
 }
 
-/// Ends a daemon.
+/// A handle that ends a daemon.
 #[derive(Clone)]
 pub struct Stop(Sender<Input>);
 
 impl Stop {
-    /// After what it is at. Of one that has ended there is nothing left to end.
+    /// Ends the daemon after its present work. Does nothing if it has ended.
     pub fn stop(&self) {
         let _ = self.0.send(Input::Stop);
     }

@@ -1,4 +1,4 @@
-//! All that reaches the daemon's thread.
+//! The inputs of the daemon's thread.
 
 use terrace_host::Finding;
 use terrace_host::agent::AgentView;
@@ -9,37 +9,38 @@ use super::found::{Found, Looked};
 use crate::registry::{TrackingNews, VmKey};
 use crate::served::Served;
 
-/// A question of the API, to be answered on the thread that has what is served. It has its answer's channel in it.
+/// A question of the API, which is answered on the thread that owns what is served. The question holds the channel of
+/// its answer.
 pub type Question = Box<dyn FnOnce(&mut dyn Served) + Send>;
 
-/// What reaches the daemon's thread.
+/// An input of the daemon's thread.
 pub enum Input {
-    /// Something for the engine.
+    /// An event for the engine.
     Event(Event),
-    /// The scout found a VM.
+    /// A VM that the discoverer found.
     Found(Box<Found>),
-    /// The scout looked everywhere.
+    /// The end of a look everywhere by the discoverer.
     Looked(Looked),
-    /// What a VM's tracker says of itself.
+    /// News of a VM's tracker.
     Tracking(VmId, TrackingNews),
-    /// News of a VM's agent; none where its link ended by a defect.
+    /// News of a VM's agent; `None` if its link ended by a defect.
     Agent(VmKey, Option<Box<AgentView>>),
-    /// A VM's memory map is another one, with what changed; once for each map.
+    /// A change of a VM's memory map, in words; once for each map.
     MapChanged(VmId, String),
-    /// What there is to say about a VM's moves.
+    /// Findings about a VM's moves.
     MoveFindings(VmId, Vec<Finding>),
-    /// News of what resizes a VM.
+    /// News of a VM's provider, which resizes it.
     Provider(ProviderNews),
     /// A question of the API.
     Ask(Question),
-    /// End.
+    /// The end of the loop.
     Stop,
 }
 
-/// News of what resizes a VM.
+/// News of a VM's provider, which resizes it.
 pub enum ProviderNews {
-    /// How the VM stands, and that somebody waits for it.
+    /// A report on the VM, and whether somebody waits for it.
     Seen(Box<ProviderReport>, bool),
-    /// What came of an order.
+    /// The outcome of an order.
     Answered(OrderOutcome),
 }

@@ -1,7 +1,7 @@
-//! What threads tell the daemon's loop, and what the API asks of it.
+//! Messages of the threads to the daemon's loop, and questions of the API to it.
 //!
-//! Everything that happens comes in by one channel, as an [`Input`]. The words stand below all who send them and below
-//! the loop that hears them, so that none of these needs another.
+//! Everything that happens comes in by one channel, as an [`Input`]. The types are below all senders and below the
+//! loop that receives them, so that none of these needs another.
 
 mod found;
 mod inbox;

@@ -1,23 +1,21 @@
-//! Which mechanisms this host has.
+//! The finder of the providers that this host has.
 
 use std::sync::Arc;
 
-use terrace_config::VmMode;
 use terrace_host::qemu::who::HypervisorConfig;
 
 use super::provider::{Finder, Provider};
 use super::{hyperflex, qemu};
 
-/// The mechanisms of this host, whose VMs are of these users: the device that is configured, else what the VM's QEMU
-/// has. The monitor of a VM that is not opted in may be somebody else's: it is asked nothing before an
-/// operator wants that VM resized.
+/// The finder of a host whose VMs are of these users: the device that is configured, else what the VM's QEMU has. The
+/// monitor of a VM that is not opted in may be somebody else's: it is asked nothing before an operator wants that VM
+/// resized.
 pub fn finder(hypervisors: HypervisorConfig) -> Finder {
     Arc::new(move |place| {
-        let Some(control) = place.config.hyperflex.clone() else {
-            let opted_in = place.config.scan || place.config.mode != VmMode::Host;
-            return (opted_in || place.is_asked_for).then(|| qemu::find(place));
+        let Some(control) = place.config.hyperflex.socket.clone() else {
+            return (place.config.is_opted_in() || place.is_asked_for).then(|| qemu::find(place));
         };
-        let nodes = place.config.hyperflex_nodes.clone();
+        let nodes = place.config.hyperflex.nodes.clone();
         let (root, hypervisors) = (place.root.clone(), hypervisors.clone());
         Some(Box::new(move || {
             let device = hyperflex::Device::new(&control, &nodes, &root, &hypervisors);

@@ -1,14 +1,14 @@
-//! What `doctor` says of a VM's elastic memory.
+//! The findings of `doctor` about a VM's elastic memory.
 
 use terrace_api::elastic::Elastic;
 use terrace_host::Finding;
 
 use super::provider::size;
 
-/// Below this, what a guest claims to have given back is not what it gave back.
+/// The share below which the guest did not give back what it claims to have given back.
 const HONEST: f64 = 0.99;
 
-/// What `doctor` says of a VM.
+/// The findings about one VM.
 pub fn findings(elastic: &Elastic) -> Vec<Finding> {
     let mut findings = Vec::new();
     let by = match elastic.by_words.as_str() {
@@ -19,7 +19,7 @@ pub fn findings(elastic: &Elastic) -> Vec<Finding> {
         Some(problem) => Finding::missing(
             "elastic-memory",
             format!("{by}: {problem}"),
-            "see that what resizes it runs: `systemctl status`, or its log",
+            "see that its resize provider runs: `systemctl status`, or its log",
         ),
         None if !elastic.connected || !elastic.told => Finding::degraded(
             "elastic-memory",
@@ -57,7 +57,7 @@ pub fn findings(elastic: &Elastic) -> Vec<Finding> {
     findings
 }
 
-/// Who else has its RAM.
+/// The finding about another process that has the VM's RAM.
 fn holding(elastic: &Elastic) -> Option<Finding> {
     if let Some(who) = &elastic.held_by {
         return Some(Finding::degraded(

@@ -26,7 +26,7 @@ pub fn host_memory(root: &HostRoot, topology: &Topology, engine: &Engine) -> Vec
     .collect()
 }
 
-/// What there is to say of it, for `doctor`.
+/// The findings of `doctor` about the host's memory behind these VMs.
 pub fn host_findings(engine: &Engine, memory: &[NodeMemory]) -> Vec<Finding> {
     let over = engine.provision().overcommitted(memory);
     if over.is_empty() {

@@ -1,4 +1,4 @@
-//! A VM's HyperFlex device as what resizes it.
+//! A VM's HyperFlex device as its provider.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -7,14 +7,13 @@ use terrace_host::HostRoot;
 use terrace_host::qemu::who::{self, HypervisorConfig, Refusal, Rules, SocketFacts};
 use terrace_host::sharers::Found;
 use terrace_hyperflex::control::{
-    self, Client, ClientError, Lease, Looked, Status, TierStatus as DeviceTier,
+    Client, ClientError, Lease, Looked, Status, TierStatus as DeviceTier,
 };
 use terrace_hyperflex::lease;
 use terrace_hyperflex::policy::NodePolicy;
 use terrace_proto::PAGE_SIZE;
 use terrace_proto::provision::{
-    GuestTier, MOST_TIERS, Mechanism, ProviderError, ProviderKind, ProviderStatus, TierStatus,
-    Verified,
+    MOST_TIERS, Mechanism, ProviderError, ProviderKind, ProviderStatus, TierStatus, Verified,
 };
 use terrace_sys::FileId;
 
@@ -27,14 +26,14 @@ const MOST_FILES: usize = 512;
 pub struct Device {
     control: PathBuf,
     client: Client,
-    /// The host's node behind each tier, where the operator says so.
+    /// The host's node behind each tier, if the operator says so.
     nodes: Vec<u32>,
     root: HostRoot,
     hypervisors: HypervisorConfig,
 }
 
 impl Device {
-    /// Nothing is opened yet.
+    /// A device to which no connection is open yet.
     pub fn new(
         control: &Path,
         nodes: &[u32],
@@ -50,8 +49,8 @@ impl Device {
         }
     }
 
-    /// Before anything is said over it: the socket is of root or a user that may run VMs, where nobody else can put
-    /// another one in its place.
+    /// Checks the socket before anything is said over it: it is of root or a user that may run VMs, where nobody else
+    /// can put another one in its place.
     fn check(&self) -> Result<(), ProviderError> {
         // Of one that is not there the client says so.
         let Ok(facts) = SocketFacts::read(&self.control) else {
@@ -127,7 +126,7 @@ fn told(found: Found) -> lease::Found {
     }
 }
 
-/// `configured`: the host's node behind it by the operator's word, which goes before the device's.
+/// A tier's status. `configured`: the host's node behind it by the operator's word, which goes before the device's.
 fn tier_look(tier: &DeviceTier, configured: Option<u32>) -> TierStatus {
     let refused = tier.node_policy == Some(NodePolicy::Refused);
     let host_node = configured.or(tier.host_node.filter(|_| !refused));
@@ -153,17 +152,17 @@ fn tier_look(tier: &DeviceTier, configured: Option<u32>) -> TierStatus {
         verified_age_ns: tier.verified_age_s.map_or(0, nanoseconds),
         withheld_bytes: tier.withheld_bytes,
         stuck: stuck(tier),
-        guest: guest(&tier.guest),
+        guest: tier.guest.statistics,
     }
 }
 
-/// Saturating; 0 for what is no age.
+/// An age in ns, saturating; 0 for what is no age.
 fn nanoseconds(age_s: f64) -> u64 {
     let age = Duration::try_from_secs_f64(age_s).unwrap_or_default();
     u64::try_from(age.as_nanos()).unwrap_or(u64::MAX)
 }
 
-/// Why the tier cannot come to its target: by the device's word, or by the guest's.
+/// The reason why the tier cannot reach its target: by the device's word, or by the guest's.
 fn stuck(tier: &DeviceTier) -> Option<String> {
     if let Some(problem) = &tier.problem {
         return Some(plain(problem));
@@ -176,25 +175,13 @@ fn stuck(tier: &DeviceTier) -> Option<String> {
         ));
     }
     let said = &tier.guest;
-    let free = said.free_bytes.map(|free| {
+    let free = said.statistics.free_bytes.map(|free| {
         let free = size(free);
         format!(" ({free} of its node are free)")
     });
     let free = free.unwrap_or_default();
     let why = format!("the guest says that it cannot reach the target for now{free}");
     (said.is_stuck == Some(true)).then_some(why)
-}
-
-fn guest(said: &control::GuestTier) -> GuestTier {
-    GuestTier {
-        free_bytes: said.free_bytes,
-        total_bytes: said.total_bytes,
-        balloon_pages: said.balloon_pages,
-        pressure_pages: said.pressure_pages,
-        major_faults: said.major_faults,
-        swapped_in_pages: said.swapped_in_pages,
-        swapped_out_pages: said.swapped_out_pages,
-    }
 }
 
 fn trouble(error: ClientError) -> ProviderError {
@@ -206,6 +193,8 @@ fn trouble(error: ClientError) -> ProviderError {
 
 #[cfg(test)]
 mod tests {
+    use terrace_hyperflex::control::GuestReport;
+
     use super::super::provider::MOST_WORDS;
     use super::*;
 
@@ -264,7 +253,7 @@ mod tests {
                 verified: None,
                 honesty: None,
                 verified_age_s: None,
-                guest: control::GuestTier::default(),
+                guest: GuestReport::default(),
             };
             tier_look(&status, configured).host_nodes
         };

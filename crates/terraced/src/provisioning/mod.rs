@@ -1,6 +1,6 @@
 //! Elastic memory: VMs whose memory changes size, tier by tier, while they run.
 //!
-//! Responsible for: one [`keeper`] thread per VM that has a [`provider::Provider`] (a hung device or monitor blocks that
+//! Responsible for: one [`reconciler`] thread per VM that has a [`provider::Provider`] (a hung device or monitor blocks that
 //! thread alone), what of it the engine is to hear, and what the engine decided ([`Provisioning`]). It leaves to others:
 //! every decision (`terrace_core::provision`: when to look, which sizes may be ordered, what a report means), and how a
 //! device or a monitor is asked (providers).
@@ -9,10 +9,10 @@ mod finder;
 pub mod findings;
 mod host;
 mod hyperflex;
-mod keeper;
 mod lookout;
 mod provider;
 mod qemu;
+mod reconciler;
 #[cfg(test)]
 mod tests;
 
@@ -43,30 +43,30 @@ use crate::events::Events;
 use crate::messages::{Input, ProviderNews};
 use crate::registry::{Registry, VmKey};
 use crate::served::{ResizeAnswer, Resized};
-use keeper::{Keeper, Ticket};
 use lookout::Lookout;
+use reconciler::{Reconciler, Ticket};
 
 /// All elastic memory of this host.
 pub struct Provisioning {
     /// VMs that are looked after.
     kept: BTreeMap<VmKey, Kept>,
-    /// VMs with nothing that resizes them, and their processes then: found again, they are not asked again.
+    /// VMs without a provider, and their processes then: found again, they are not asked again.
     without: BTreeMap<VmKey, Option<ProcessId>>,
-    /// How VMs are looked after.
+    /// Parameters of resizing.
     config: ProvisionConfig,
     finder: Finder,
     lookout: Lookout,
     last_provider: u32,
     last_resize: u64,
-    /// Those who wait for an answer.
+    /// The reply channels of requests that wait for an answer.
     waiting: BTreeMap<ResizeId, oneshot::Sender<Resized>>,
 }
 
 /// A VM that is looked after.
 struct Kept {
-    keeper: Keeper,
+    reconciler: Reconciler,
     provider: ProviderId,
-    /// The hypervisor's process when it was found.
+    /// The hypervisor's process when the VM was found.
     process: Option<ProcessId>,
     /// The last of the engine's reasons that is an event.
     reasons_told: u64,
@@ -85,17 +85,17 @@ impl Drop for Kept {
 
 /// A VM that may have elastic memory.
 pub struct Candidate {
-    /// Its key.
+    /// The VM's key.
     pub vm: VmKey,
-    /// Its name.
+    /// The VM's name.
     pub name: String,
-    /// Its hypervisor's process, where it is known.
+    /// The hypervisor's process; `None` if it is not known.
     pub process: Option<ProcessId>,
-    /// Its monitor.
+    /// The VM's monitor.
     pub monitor: PathBuf,
-    /// What is configured for it.
+    /// The VM's configuration.
     pub config: VmConfig,
-    /// An operator asked for this VM to be resized.
+    /// Whether an operator asked for this VM to be resized.
     pub is_asked_for: bool,
 }
 
@@ -114,17 +114,17 @@ impl Provisioning {
         }
     }
 
-    /// How VMs are looked after.
+    /// Parameters of resizing.
     pub fn config(&self) -> ProvisionConfig {
         self.config
     }
 
-    /// No VM is looked after.
+    /// Whether no VM is looked after.
     pub fn is_empty(&self) -> bool {
         self.kept.is_empty()
     }
 
-    /// What resizes a VM, as the engine knows it.
+    /// The id of a VM's provider, by which the engine knows it.
     pub fn provider(&self, vm: VmKey) -> Option<ProviderId> {
         self.kept.get(&vm).map(|kept| kept.provider)
     }
@@ -139,19 +139,19 @@ impl Provisioning {
         all.find(|kept| kept.provider == provider)
     }
 
-    /// Whether nothing is to be found out about a VM: it is looked after, or nothing resizes it.
+    /// Whether nothing more is to be found out about a VM: it is looked after, or nothing resizes it.
     pub fn is_settled(&self, vm: VmKey, process: Option<ProcessId>, is_asked_for: bool) -> bool {
         let kept = self.kept.get(&vm);
         // A look that could not find out the process says nothing of another one.
         kept.is_some_and(|kept| {
-            (kept.process == process || process.is_none()) && !kept.keeper.has_failed()
+            (kept.process == process || process.is_none()) && !kept.reconciler.has_failed()
         }) || !is_asked_for && self.without.get(&vm) == Some(&process)
     }
 
-    /// Looks after a VM if it may have elastic memory; what the engine is to hear of that.
+    /// Looks after a VM if it may have elastic memory, and returns the events for the engine.
     ///
     /// # Errors
-    /// If there is no thread for it.
+    /// If its thread cannot be started.
     pub fn keep(
         &mut self,
         candidate: Candidate,
@@ -176,13 +176,13 @@ impl Provisioning {
         let spec = ProviderSpec {
             provider,
             vm: place.name.clone(),
-            is_configured: place.config.hyperflex.is_some(),
+            is_configured: place.config.hyperflex.is_configured(),
             is_quiet: place.is_quiet(),
-            host_nodes: place.config.hyperflex_nodes.clone(),
+            host_nodes: place.config.hyperflex.nodes.clone(),
         };
-        let keeper = Keeper::start(provider, place, find, self.config, inbox.clone())?;
+        let reconciler = Reconciler::start(provider, place, find, self.config, inbox.clone())?;
         let kept = Kept {
-            keeper,
+            reconciler,
             provider,
             process,
             reasons_told: 0,
@@ -196,7 +196,7 @@ impl Provisioning {
             .collect())
     }
 
-    /// Ends the keepers of VMs that are gone; what the engine is to hear of that.
+    /// Ends the reconcilers of VMs that are gone, and returns the events for the engine.
     pub fn forget_all_but(&mut self, vms: &Registry) -> Vec<Event> {
         let gone = self.kept.extract_if(.., |vm, _| !vms.has(*vm));
         let gone = gone.map(|(_, kept)| Event::ProviderDeparted(kept.provider));
@@ -205,7 +205,8 @@ impl Provisioning {
         gone
     }
 
-    /// What the engine is to hear of a keeper's news. `host`: the host's free memory, for who waits.
+    /// The event for the engine that follows from a reconciler's news. `host`: the host's free memory, read if somebody
+    /// waits for sizes.
     pub fn hear(&mut self, news: ProviderNews, host: impl FnOnce() -> Vec<NodeMemory>) -> Event {
         match news {
             ProviderNews::Seen(mut report, is_awaited) => {
@@ -223,8 +224,8 @@ impl Provisioning {
         }
     }
 
-    /// Does what the engine decided about sizes. What is known at once comes in by the inbox like the rest: what is
-    /// decided now is done before anything else is heard.
+    /// Does what the engine decided about sizes. Answers that are known at once come in by the inbox like the rest:
+    /// what is decided now is done before anything else is heard.
     pub fn act(&mut self, action: Action, inbox: &Sender<Input>) {
         let told = match action {
             Action::Look(request) => self.look(request),
@@ -248,9 +249,9 @@ impl Provisioning {
     }
 
     fn look(&mut self, request: LookRequest) -> Option<Input> {
-        let keeper = &self.of(request.provider)?.keeper;
-        let trouble = keeper.look(request).err()?;
-        let report = keeper::unanswered(&request, &trouble);
+        let reconciler = &self.of(request.provider)?.reconciler;
+        let trouble = reconciler.look(request).err()?;
+        let report = reconciler::unanswered(&request, &trouble);
         let news = ProviderNews::Seen(Box::new(report), false);
         Some(Input::Provider(news))
     }
@@ -258,7 +259,7 @@ impl Provisioning {
     fn order(&mut self, order: SizeOrder) -> Option<Input> {
         let (number, provider) = (order.order, order.provider);
         let kept = self.of(provider)?;
-        match kept.keeper.order(order) {
+        match kept.reconciler.order(order) {
             Ok(ticket) => {
                 kept.tickets.insert(number, ticket);
                 None
@@ -288,7 +289,7 @@ impl Provisioning {
         }
     }
 
-    /// Its monitor is left alone until an operator asks for it again.
+    /// Ends a VM's reconciler: its monitor is left alone until an operator asks for it again.
     fn let_go(&mut self, provider: ProviderId) {
         let of = self.kept.iter().find(|(_, kept)| kept.provider == provider);
         let Some(vm) = of.map(|(vm, _)| *vm) else {
@@ -298,7 +299,7 @@ impl Provisioning {
         self.without.insert(vm, process);
     }
 
-    /// Wants what resizes a VM to have other sizes: what the engine is to hear, and where its answer comes.
+    /// Makes a request for other sizes of a VM: the event for the engine, and the receiver of the answer.
     pub fn want(
         &mut self,
         provider: ProviderId,
@@ -318,12 +319,12 @@ impl Provisioning {
         (Event::SizesWanted(wanted), answered)
     }
 
-    /// A VM's elastic memory as people see it.
+    /// The view of a VM's elastic memory for people.
     pub fn view(&self, vm: VmKey, engine: &Engine, now: Tick) -> Option<Elastic> {
         engine.provision().view(self.provider(vm)?, now)
     }
 
-    /// Makes events of what the engine said since, VM by VM in the order of their names.
+    /// Makes events of the engine's new reasons, VM by VM in the order of their names.
     pub fn tell_reasons(&mut self, engine: &Engine, vms: &Registry, events: &mut Events) {
         if self.kept.is_empty() {
             return;

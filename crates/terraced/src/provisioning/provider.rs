@@ -1,4 +1,4 @@
-//! What resizes a VM, and how it is found.
+//! Providers, which resize VMs, and how they are found.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -12,29 +12,30 @@ use terrace_sys::FileId;
 
 use super::lookout::Lookout;
 
-/// Resizes one VM: a device, or the hypervisor's monitor. All calls block, and run on the VM's keeper alone.
+/// A provider, which resizes one VM: a device, or the hypervisor's monitor. All calls block, and run on the VM's
+/// reconciler alone.
 pub trait Provider: Send {
-    /// What it is.
+    /// The provider's mechanism.
     fn mechanism(&self) -> Mechanism;
 
-    /// How the VM stands; `verify` looks at the host's memory behind it as well, where that costs more.
+    /// The state of the VM's memory. `verify` looks at the host's memory behind it as well, even if that costs more.
     ///
     /// # Errors
-    /// Where it does not answer.
+    /// If the provider does not answer.
     fn look(&mut self, verify: bool) -> Result<ProviderStatus, ProviderError>;
 
-    /// Orders what each tier shall have, bytes, one for each tier of [`ProviderStatus::tiers`]; `None` leaves it as it is.
-    /// Returns once the order is taken; a newer one replaces it.
+    /// Orders the size of each tier, bytes, one for each tier of [`ProviderStatus::tiers`]; `None` leaves a tier as
+    /// it is. Returns once the order is taken; a newer one replaces it.
     ///
     /// # Errors
-    /// Where it does not answer, or the sizes cannot be.
+    /// If the provider does not answer, or the sizes are impossible.
     fn order(&mut self, size_bytes: &[Option<u64>]) -> Result<(), ProviderError>;
 
-    /// Tells what the look of this number came to, and says which one is wanted next; `None` where it gives memory back
-    /// without.
+    /// Tells the provider the result of the look of this number, and returns the look that it wants next; `None` if
+    /// it gives memory back without one.
     ///
     /// # Errors
-    /// Where it does not answer.
+    /// If the provider does not answer.
     fn lease(&mut self, _looked: Option<(u64, Found)>) -> Result<Option<Wanted>, ProviderError> {
         Ok(None)
     }
@@ -43,51 +44,52 @@ pub trait Provider: Send {
 /// A look at who else has the VM's RAM, which begins after it was asked for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Wanted {
-    /// Its number; `None`: no look is needed, and the rest is what the device says of itself.
+    /// The look's number; `None`: no look is needed, and the rest is what the device says of itself.
     pub number: Option<u64>,
-    /// Memory waits for it.
+    /// Whether memory waits for the look.
     pub waits: bool,
     /// The files that memory is given back from.
     pub files: BTreeSet<FileId>,
-    /// The process that gives it back.
+    /// The process that gives the memory back.
     pub process: Option<u32>,
 }
 
-/// What is known of a VM when its memory is looked after.
+/// The facts known of a VM when it is first looked after.
 #[derive(Clone, Debug)]
 pub struct Place {
-    /// Its name.
+    /// The VM's name.
     pub name: String,
-    /// Its hypervisor's process, where it is known.
+    /// The hypervisor's process; `None` if it is not known.
     pub pid: Option<u32>,
-    /// Its monitor.
+    /// The VM's monitor.
     pub monitor: PathBuf,
-    /// What is configured for it.
+    /// The VM's configuration.
     pub config: VmConfig,
-    /// An operator asked for this VM to be resized: its monitor may be asked what there is, whether it is opted
-    /// in or not.
+    /// Whether an operator asked for this VM to be resized: its monitor may then be asked what there is, whether the
+    /// VM is opted in or not.
     pub is_asked_for: bool,
-    /// Where files of the host are.
+    /// The root folder of the host's files.
     pub root: HostRoot,
-    /// Who has the RAM of which VM.
+    /// The shared census of who has the RAM of which VM.
     pub lookout: Lookout,
 }
 
 impl Place {
-    /// Nobody waits for what resizes it, nor says that there is anything: a monitor that does not answer is no news.
+    /// Whether nobody waits for the VM's provider, nor says that there is one: a monitor that does not answer is then
+    /// no news.
     pub fn is_quiet(&self) -> bool {
-        !self.is_asked_for && self.config.hyperflex.is_none()
+        !self.is_asked_for && !self.config.hyperflex.is_configured()
     }
 }
 
-/// Finds what resizes a VM. Runs on the VM's keeper, again and again until it finds something, because a monitor may
-/// hang or be held by another client; `None` where there is nothing that could.
+/// A function that finds a VM's provider. It runs on the VM's reconciler, again and again until it finds one, because a
+/// monitor may hang or be held by another client; `None` if there is nothing that could resize the VM.
 pub type Find = Box<dyn FnMut() -> Result<Option<Box<dyn Provider>>, ProviderError> + Send>;
 
-/// Says how to find what resizes a VM; `None` for a VM that is not looked after at all.
+/// A function that says how to find a VM's provider; `None` for a VM that is not looked after at all.
 pub type Finder = Arc<dyn Fn(&Place) -> Option<Find> + Send + Sync>;
 
-/// Says how a VM is given what resizes it.
+/// The advice how to give a VM a provider.
 pub fn three_ways(name: &str) -> String {
     format!(
         "{name} has nothing that resizes it. Give it one of three: a HyperFlex device (hyperflex = \
@@ -100,7 +102,8 @@ pub fn three_ways(name: &str) -> String {
 /// Most characters of a device's or a monitor's words that are kept.
 pub const MOST_WORDS: usize = 400;
 
-/// Devices and QEMU face the guest: what they say goes to events and terminals without anything that steers them.
+/// The words of a device or of QEMU, without control characters and cut. Both face the guest: their words go to
+/// events and terminals, and must not steer these.
 pub fn plain(said: &str) -> String {
     let printable = |c: char| if c.is_control() { ' ' } else { c };
     said.chars().take(MOST_WORDS).map(printable).collect()

@@ -1,8 +1,8 @@
-//! What a VM's QEMU has to resize it: virtio-mem, else the balloon.
+//! Providers that a VM's QEMU has: virtio-mem, else the balloon.
 //!
 //! The monitor is connected for each look and each order, and let go after it. QEMU serves one client of a monitor at
-//! a time: where the VM is scanned, its own thread holds the connection and this one shares it (`terrace_host::qemu`);
-//! where it is not, nobody holds it between two looks, and other programs get their turn.
+//! a time: if the VM is scanned, its own thread holds the connection and this one shares it (`terrace_host::qemu`);
+//! if it is not, nobody holds it between two looks, and other programs get their turn.
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -17,10 +17,10 @@ use terrace_proto::provision::{
 
 use super::provider::{Find, Place, Provider, plain};
 
-/// How long the monitor may take to greet, and to answer each command: less than anybody waits who asked for it.
+/// Time that the monitor may take to greet, and to answer each command: less than anybody waits who asked for it.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Finds what the QEMU of a VM has.
+/// A function that finds what the QEMU of a VM has.
 pub fn find(place: &Place) -> Find {
     let place = place.clone();
     Box::new(move || {
@@ -47,7 +47,7 @@ pub fn find(place: &Place) -> Find {
     })
 }
 
-/// A VM's monitor, and whose it is: the path may change hands when the VM ends.
+/// A VM's monitor, and its process: the path may change hands when the VM ends.
 #[derive(Clone)]
 struct Door {
     path: PathBuf,
@@ -65,9 +65,9 @@ struct VirtioMem {
 /// A VM with a balloon.
 struct OneBalloon {
     monitor: Door,
-    /// What was ordered last, until somebody else orders something; QEMU does not tell.
+    /// The last ordered size, bytes, until somebody else orders something; QEMU does not tell.
     target: Option<u64>,
-    /// It was reached.
+    /// Whether that size was reached.
     is_met: bool,
     watch: Watch,
 }
@@ -137,7 +137,8 @@ impl Provider for OneBalloon {
     }
 }
 
-/// QEMU frees blocks as the guest unplugs them: of its devices' files no more than what is plugged may be there.
+/// The host's figures for a tier. QEMU frees blocks as the guest unplugs them: of its devices' files no more than
+/// what is plugged may be there.
 fn verified(tier: &Tier, seen: Backing) -> Verified {
     let plugged = tier.size_bytes.saturating_sub(tier.boot_bytes);
     Verified {
@@ -173,7 +174,7 @@ fn tier_look(tier: &Tier, watch: &mut Watch, now: Instant) -> TierStatus {
     }
 }
 
-/// QEMU is there where it answers, and has the targets itself.
+/// The status of a VM that QEMU resizes: QEMU is there if it answers, and has the targets itself.
 fn seen_by_qemu(tiers: Vec<TierStatus>) -> ProviderStatus {
     ProviderStatus {
         connected: true,
@@ -210,7 +211,7 @@ fn balloon(monitor: &mut Monitor) -> Result<Balloon, ProviderError> {
     }
 }
 
-/// Sizes that cannot be are refused; all else is a QEMU that does not do as it is told.
+/// A refusal if the sizes are impossible; every other error is a QEMU that does not do as it is told.
 fn trouble(error: ElasticError) -> ProviderError {
     let why = plain(&error.to_string());
     match error {

@@ -1,8 +1,8 @@
-//! Writes the observation log: all that went into the engine and all that came out.
+//! The recorder of the observation log: all that goes into the engine and all that comes out.
 //!
-//! A thread of its own writes, so that no decision waits for a disk. What waits for it is bounded. A log that cannot be
-//! written (the disk is full or too slow, the limit is reached) ends with one event and says so at its end, as far as
-//! the disk takes that; the daemon goes on without it.
+//! A thread of its own writes, so that no decision waits for a disk. The bytes that wait for it are bounded. A log
+//! that cannot be written (the disk is full or too slow, the limit is reached) ends with one event and says so at its
+//! end, as far as the disk takes that; the daemon goes on without it.
 
 use std::fs::File;
 use std::io::{self, Seek as _, SeekFrom, Write};
@@ -19,18 +19,18 @@ use terrace_proto::Tick;
 use terrace_proto::log::{Record, Start, end_frame, frame, header};
 use terrace_sys::new_log_file;
 
-/// Bytes that may wait to be written; one record that alone is larger may, too.
+/// Most bytes that may wait to be written; a single record that is larger may, too.
 const MOST_WAITING: u64 = 64 << 20;
-/// Bytes that are written at once.
+/// Bytes from which on no further record joins a write.
 const AT_ONCE: usize = 256 << 10;
-/// How long the daemon waits at its end for what is still to be written.
+/// Time that the daemon waits at its end for the rest to be written.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// Where a log is written to.
+/// The target of a log.
 trait Place: Write + Send + 'static {
-    /// Takes half a record away again: whole records are so many bytes.
+    /// Takes half a record away again; `whole` is the size of all whole records, bytes.
     fn cut(&mut self, whole: u64);
-    /// Nobody will find what is written.
+    /// Whether nobody will find what is written, because the file was removed.
     fn is_gone(&self) -> bool {
         false
     }
@@ -38,7 +38,7 @@ trait Place: Write + Send + 'static {
 
 impl Place for File {
     fn cut(&mut self, whole: u64) {
-        // What cannot be cut stays: readers stop at it, and say so.
+        // A rest that cannot be cut stays: readers stop at it, and say so.
         let _ = self.set_len(whole);
         let _ = self.seek(SeekFrom::Start(whole));
     }
@@ -48,11 +48,11 @@ impl Place for File {
     }
 }
 
-/// The log.
+/// The recorder of a log.
 #[derive(Debug)]
 pub struct Recorder {
     state: State,
-    /// Bytes so far, and the most.
+    /// Bytes so far, and the most of them (`limit`).
     written: u64,
     limit: u64,
     most_waiting: u64,
@@ -65,23 +65,23 @@ enum State {
     Ended(String),
 }
 
-/// The thread's end.
+/// The recorder's end of the thread that writes.
 #[derive(Debug)]
 struct Writer {
     to: Sender<Item>,
     shared: Arc<Shared>,
-    /// Tells that all is written, by its end.
+    /// A channel that closes when all is written.
     over: Receiver<()>,
 }
 
-/// What waits, and what went wrong.
+/// Bytes that wait to be written, and the error that ended the writing.
 #[derive(Debug, Default)]
 struct Shared {
     waiting: AtomicU64,
     failed: OnceLock<String>,
 }
 
-/// For the thread.
+/// An item for the thread that writes.
 #[derive(Debug)]
 enum Item {
     Record(Vec<u8>),
@@ -100,11 +100,11 @@ impl Recorder {
         }
     }
 
-    /// Starts a log of at most `limit` bytes; `config` is the engine's as JSON. A log that is there
-    /// already stays beside it, with `previous` as its ending.
+    /// Starts a log of at most `limit` bytes; `config` is the engine's as JSON. A log that exists already stays
+    /// beside it, with `previous` as its ending.
     ///
     /// # Errors
-    /// Where others can change what is in the folder, or something that is no log of ours is in the way.
+    /// If others can change what is in the folder, or something that is no log of ours is in the way.
     pub fn start(path: &Path, limit: u64, config: String) -> Result<Self> {
         let file = new_log_file(path);
         let file = file.map_err(|why| anyhow!("creating the log {}: {why}", path.display()))?;
@@ -142,7 +142,7 @@ impl Recorder {
         Ok(recorder)
     }
 
-    /// Why nothing is recorded any more, where that ended before its time.
+    /// The reason why the log ended early; `None` if it did not.
     pub fn ended(&self) -> Option<&str> {
         match &self.state {
             State::Ended(why) => Some(why),
@@ -150,7 +150,7 @@ impl Recorder {
         }
     }
 
-    /// Appends a record, and waits for nothing. Says why where this was the end of the log.
+    /// Appends a record, and waits for nothing. Returns the reason if this was the end of the log.
     pub fn record(&mut self, now: Tick, record: &Record) -> Option<String> {
         if !self.is_on() {
             return None;
@@ -170,7 +170,7 @@ impl Recorder {
         Some(why)
     }
 
-    /// Says why it was not sent.
+    /// Sends a record to the thread that writes; returns the reason if it was not sent.
     fn send(&mut self, record: Vec<u8>) -> Option<String> {
         let State::On(writer) = &self.state else {
             return None;
@@ -193,7 +193,7 @@ impl Recorder {
         self.written += bytes;
         match writer.to.send(Item::Record(record)) {
             Ok(()) => None,
-            // It says why before it ends.
+            // The thread says why before it ends.
             Err(_) => Some(match writer.shared.failed.get() {
                 Some(why) => why.clone(),
                 None => "the thread that writes it is gone".into(),
@@ -201,10 +201,10 @@ impl Recorder {
         }
     }
 
-    /// Writes out what waits, within a few seconds.
+    /// Writes what still waits, within a few seconds.
     ///
     /// # Errors
-    /// Where not all could be written.
+    /// If not all could be written.
     pub fn finish(&mut self) -> Result<()> {
         let State::On(writer) = std::mem::replace(&mut self.state, State::Off) else {
             return Ok(());
@@ -232,7 +232,7 @@ impl Log for Recorder {
     }
 }
 
-/// The thread: whole records go out, many at once where many wait.
+/// The body of the thread that writes: whole records go out, many at once if many wait.
 fn write(mut place: impl Place, items: &Receiver<Item>, shared: &Shared) {
     let mut whole = 0;
     while let Ok(first) = items.recv() {
@@ -260,24 +260,24 @@ fn write(mut place: impl Place, items: &Receiver<Item>, shared: &Shared) {
     }
 }
 
-/// All of it or nothing.
+/// Writes the log's last record, all of it or nothing.
 fn put_last(place: &mut impl Place, whole: u64, end: &[u8]) {
     if place.write_all(end).is_err() {
         place.cut(whole);
     }
 }
 
-/// What is written at once.
+/// Records that are written at once.
 struct Batch {
     bytes: Vec<u8>,
-    /// Where each record ends.
+    /// The position at which each record ends.
     ends: Vec<usize>,
-    /// Why nothing comes after it, if so.
+    /// The log's last record, which says why the log was given up; `None` if it goes on.
     last: Option<Vec<u8>>,
 }
 
 impl Batch {
-    /// What waits, up to a limit.
+    /// Takes the items that wait, up to a limit.
     fn of(first: Item, items: &Receiver<Item>) -> Self {
         let mut batch = Self {
             bytes: Vec::new(),
@@ -299,7 +299,7 @@ impl Batch {
         batch
     }
 
-    /// Writes it; how many bytes of whole records were written, also where not all were.
+    /// Writes the batch; returns the bytes of whole records that were written, even if not all were.
     fn put(&self, place: &mut impl Place) -> (u64, io::Result<()>) {
         let mut written = 0;
         let put = loop {

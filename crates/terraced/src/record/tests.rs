@@ -16,7 +16,8 @@ fn timer() -> Record {
     Record::Event(Event::Timer)
 }
 
-/// How many whole records a log has, why it was given up, and whether it ends in the middle of one.
+/// The number of a log's whole records, the reason why it was given up, and whether it ends in the middle of a
+/// record.
 fn read(path: &Path) -> (u64, Option<String>, bool) {
     let mut reader = LogReader::new(File::open(path).unwrap()).unwrap();
     let mut records = 0;
@@ -27,7 +28,7 @@ fn read(path: &Path) -> (u64, Option<String>, bool) {
     (records, why, reader.cut_off())
 }
 
-/// The same, once the thread that writes is done.
+/// The records and the reason of a log that was given up, once the thread that writes is done.
 fn read_given_up(path: &Path) -> (u64, String) {
     let begun = Instant::now();
     loop {
@@ -113,7 +114,7 @@ fn a_log_is_for_its_owner_alone_and_no_link_leads_it_elsewhere() {
     assert!(refused(&path).contains("others may write"));
 }
 
-/// A disk that takes so much and no more.
+/// A disk that takes `room` bytes and no more.
 struct Full {
     file: File,
     room: u64,

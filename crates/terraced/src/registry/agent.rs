@@ -1,4 +1,4 @@
-//! The agent in a guest, as the daemon sees it, and who manages the VM.
+//! The agent in a guest, as the daemon sees it, and the VM's manager in force.
 
 use std::path::PathBuf;
 use std::sync::Weak;
@@ -10,28 +10,28 @@ use terrace_proto::agent::Mode;
 /// A VM's agent, as the daemon sees it.
 #[derive(Clone)]
 pub struct Agent {
-    /// What is configured.
+    /// The mode that is configured.
     pub mode: VmMode,
-    /// What the host does without the agent.
+    /// The host's behaviour while the agent is not in force.
     pub fallback: Fallback,
-    /// The host may look into the VM.
+    /// Whether the host may look into the VM.
     pub scan: bool,
-    /// QEMU's end of its port.
+    /// QEMU's end of the agent's port.
     pub socket: PathBuf,
-    /// What the link says.
+    /// The link's view of the agent; `None` before the first.
     pub view: Option<AgentView>,
-    /// Who manages the VM.
+    /// The manager in force.
     pub in_force: InForce,
-    /// An operator paused it.
+    /// Whether an operator paused the agent.
     pub paused: bool,
-    /// The VM's RAM, where QEMU told it.
+    /// The VM's RAM, bytes; `None` if QEMU did not tell it.
     pub ram_bytes: Option<u64>,
 }
 
-/// Who manages a VM that has an agent.
+/// The manager in force of a VM that has an agent.
 #[derive(Clone, Debug)]
 pub enum InForce {
-    /// Nobody yet: the agent was not heard.
+    /// No manager yet: the agent was not heard.
     Waiting,
     /// The agent.
     Guest,
@@ -44,15 +44,15 @@ pub enum InForce {
 }
 
 impl Agent {
-    /// One of which nothing was heard yet.
+    /// An agent of which nothing was heard yet.
     pub fn new(config: &VmConfig, socket: PathBuf, ram_bytes: Option<u64>, paused: bool) -> Self {
         Self {
-            mode: config.mode,
-            fallback: config.fallback,
+            mode: config.management.mode,
+            fallback: config.management.fallback,
             scan: config.scan,
             socket,
             view: None,
-            in_force: match config.mode {
+            in_force: match config.management.mode {
                 VmMode::Guest => InForce::Waiting,
                 VmMode::Host | VmMode::Coordinated => InForce::Host,
             },
@@ -61,7 +61,7 @@ impl Agent {
         }
     }
 
-    /// The host does something for the VM, or is about to.
+    /// Whether the host does something for the VM, or is about to.
     pub fn is_by_host(&self) -> bool {
         match self.in_force {
             InForce::Fallback(_) => self.scan,
@@ -70,7 +70,7 @@ impl Agent {
         }
     }
 
-    /// Why the agent is not in force, where it should be.
+    /// The reason why the agent is not in force although it should be; `None` if it is.
     pub fn fallback(&self) -> Option<&str> {
         match &self.in_force {
             InForce::Fallback(why) => Some(why),
@@ -78,7 +78,7 @@ impl Agent {
         }
     }
 
-    /// What the agent itself is to do: never anything that the host does.
+    /// The mode that the agent is ordered to take: it never does anything that the host does.
     pub fn orders_mode(&self) -> Mode {
         let lies = self
             .view
@@ -91,7 +91,7 @@ impl Agent {
         }
     }
 
-    /// What the host does while the agent is not in force.
+    /// The host's behaviour while the agent is not in force, in words.
     pub fn fallback_words(&self) -> &'static str {
         match (self.scan, self.fallback) {
             (true, Fallback::Host) => "the host manages it",

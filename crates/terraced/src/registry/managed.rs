@@ -1,4 +1,4 @@
-//! What the daemon keeps of a VM while the engine knows it.
+//! The daemon's state of a VM while the engine knows it.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -7,43 +7,43 @@ use terrace_host::Finding;
 use terrace_proto::VmId;
 use terrace_proto::snapshot::Round;
 
-/// Rounds of a VM that are remembered.
+/// Rounds of a VM that are kept.
 const ROUNDS_KEPT: usize = 64;
 
-/// A VM that the engine knows.
+/// The daemon's state of a VM that the engine knows.
 #[derive(Clone)]
 pub struct Managed {
-    /// Its id in the engine.
+    /// The VM's id in the engine.
     pub id: VmId,
-    /// Why its unit is what it is.
+    /// The reason for the size of the VM's unit.
     pub unit_reason: String,
-    /// Last reason of the engine that was made an event.
+    /// Number of the engine's last reason that was made an event.
     pub reasons_told: u64,
     /// The last rounds, oldest first.
     pub history: VecDeque<Arc<Round>>,
-    /// What its tracker says of itself.
+    /// The state of the VM's tracker.
     pub tracking: Tracking,
-    /// What its last moves showed, for `doctor`.
+    /// Findings about the VM's last moves, for `doctor`.
     pub move_findings: Vec<Finding>,
 }
 
-/// What a VM's tracker says of itself, for people.
+/// The state of a VM's tracker and of its source of writes, in words.
 #[derive(Clone, Debug, Default)]
 pub struct Tracking {
-    /// Why DAMON watches it and not its page tables, where it does.
+    /// The reason why DAMON watches the VM and not its page tables; `None` if it does not.
     pub damon: Option<String>,
-    /// What its source of writes does, where one is configured.
+    /// The source of writes in words; `None` if none is configured.
     pub writes: Option<String>,
-    /// Why its tracker sees less of it than it could, if so.
+    /// The reason why the tracker sees less of the VM than it could; `None` if it sees all.
     pub shortfall: Option<String>,
 }
 
-/// What became of one part of a [`Tracking`].
+/// A change of one part of a [`Tracking`].
 #[derive(Debug)]
 pub enum TrackingNews {
-    /// What its source of writes does.
+    /// The source of writes in words.
     Writes(String),
-    /// Why it sees less of the VM than it could, if so.
+    /// The reason why the tracker sees less of the VM than it could; `None` if it sees all.
     Shortfall(Option<String>),
 }
 
@@ -56,7 +56,8 @@ impl Tracking {
         }
     }
 
-    /// What observes the VM: the host's word where it is not the engine's tables, and the source of writes.
+    /// The VM's tracker, source of writes and shortfall in one sentence; `engine` names the tracker unless it is
+    /// DAMON.
     pub fn words(&self, engine: &str) -> String {
         let tracker = match &self.damon {
             None => engine.to_owned(),
@@ -71,7 +72,7 @@ impl Tracking {
 }
 
 impl Managed {
-    /// A VM of which nothing was told yet.
+    /// The state of a VM of which no reason was told yet.
     pub fn new(id: VmId, unit_reason: String) -> Self {
         Self {
             id,
@@ -83,7 +84,7 @@ impl Managed {
         }
     }
 
-    /// Remembers the last round that ended, once.
+    /// Keeps the last round that ended, once.
     pub fn keep_round(&mut self, last: Option<&Round>) {
         let newest = self.history.back().map(|round| round.number);
         let Some(last) = last.filter(|last| newest < Some(last.number)) else {

@@ -1,8 +1,8 @@
 //! The VMs that the daemon knows, by key and by name.
 //!
-//! Responsible for: what is known of each VM, and whose a name is. All of it is plain data, so that a view is made of a
-//! copy. It leaves to others: who comes under management and who is gone (`daemon`), and the threads that work
-//! for a VM (`executor`).
+//! Responsible for: what is known of each VM, and which VM a name belongs to. All of it is plain data, so that a view
+//! is made of a copy. Who comes under management and who is gone is left to `daemon`, the threads that work for a VM
+//! to `executor`.
 
 mod agent;
 mod managed;
@@ -22,33 +22,33 @@ pub use managed::{Managed, Tracking, TrackingNews};
 
 use crate::events::Events;
 
-/// A VM's key, as long as the daemon knows it. Its [`VmId`] in the engine is another one each time that it comes under
-/// management.
+/// A VM's key, as long as the daemon knows the VM. Its [`VmId`] in the engine is another one each time that it comes
+/// under management.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct VmKey(u32);
 
 /// A VM, managed or not.
 #[derive(Clone)]
 pub struct Entry {
-    /// Its name, which no other VM of the host has.
+    /// The VM's name, which no other VM of the host has.
     pub name: String,
-    /// Its hypervisor's process, where it is known.
+    /// The hypervisor's process; `None` if it is not known.
     pub process: Option<ProcessId>,
-    /// Its monitor.
+    /// The socket of the VM's monitor.
     pub socket: PathBuf,
-    /// `QEMU with KVM`, `QEMU (TCG)`.
+    /// The kind of hypervisor, as `QEMU with KVM`, `QEMU (TCG)`.
     pub hypervisor: String,
     /// Guest RAM, bytes.
     pub memory_bytes: u64,
-    /// Why it is not managed, where it is not.
+    /// The reason why the VM is not managed, if there is one; else empty.
     pub reason: String,
-    /// It is opted in, but something is in the way.
+    /// Whether the VM is opted in, but something is in the way.
     pub unscannable: bool,
-    /// For `doctor`.
+    /// Findings about the VM, for `doctor`.
     pub findings: Vec<Finding>,
-    /// What the daemon keeps of it while the engine knows it.
+    /// The state of a VM that the engine knows; `None` if it does not.
     pub managed: Option<Managed>,
-    /// The agent in the guest, where the configuration asks for one.
+    /// The agent in the guest; `None` if the configuration asks for none.
     pub agent: Option<Agent>,
 }
 
@@ -66,12 +66,12 @@ impl Registry {
         self.keys.get(name).copied()
     }
 
-    /// A VM.
+    /// The entry of a VM.
     pub fn get(&self, key: VmKey) -> Option<&Entry> {
         self.vms.get(&key)
     }
 
-    /// A VM, to change it; its name stays.
+    /// The entry of a VM, to change it; its name stays.
     pub fn get_mut(&mut self, key: VmKey) -> Option<&mut Entry> {
         self.vms.get_mut(&key)
     }
@@ -86,34 +86,34 @@ impl Registry {
         self.get_mut(key)?.agent.as_mut()
     }
 
-    /// The VM that has this id in the engine.
+    /// The key of the VM that has this id in the engine.
     pub fn of_id(&self, id: VmId) -> Option<VmKey> {
         let is_it = |entry: &Entry| entry.managed.as_ref().is_some_and(|m| m.id == id);
         let found = self.vms.iter().find(|(_, entry)| is_it(entry));
         found.map(|(key, _)| *key)
     }
 
-    /// What is kept of the VM that has this id in the engine.
+    /// The managed state of the VM that has this id in the engine.
     pub fn managed_mut(&mut self, id: VmId) -> Option<&mut Managed> {
         let mut managed = self.vms.values_mut().filter_map(|e| e.managed.as_mut());
         managed.find(|m| m.id == id)
     }
 
-    /// Keeps what a VM's tracker says of itself.
+    /// Takes in news of a VM's tracker.
     pub fn keep_tracking(&mut self, id: VmId, news: TrackingNews) {
         if let Some(managed) = self.managed_mut(id) {
             managed.tracking.hear(news);
         }
     }
 
-    /// Keeps what a VM's last moves showed.
+    /// Keeps the findings about a VM's last moves.
     pub fn keep_move_findings(&mut self, id: VmId, findings: Vec<Finding>) {
         if let Some(managed) = self.managed_mut(id) {
             managed.move_findings = findings;
         }
     }
 
-    /// Lists a VM. One that is known by its name is replaced, and its key stays.
+    /// Enters a VM. A VM that is known by its name is replaced, and its key stays.
     pub fn put(&mut self, entry: Entry) -> VmKey {
         let key = self.key(&entry.name).unwrap_or_else(|| {
             self.last += 1;
@@ -132,7 +132,7 @@ impl Registry {
         Some(entry)
     }
 
-    /// Forgets all VMs but these.
+    /// Forgets all VMs but those that stay; returns the forgotten ones.
     pub fn keep(&mut self, stays: impl Fn(&Entry) -> bool) -> Vec<(VmKey, Entry)> {
         let goes = |(_, entry): &(VmKey, &Entry)| !stays(entry);
         let gone: Vec<VmKey> = self.iter().filter(goes).map(|(key, _)| key).collect();
@@ -146,7 +146,7 @@ impl Registry {
         self.vms.contains_key(&key)
     }
 
-    /// How many are known.
+    /// Number of VMs that are known.
     pub fn len(&self) -> usize {
         self.vms.len()
     }
@@ -162,7 +162,7 @@ impl Registry {
         self.keys.keys()
     }
 
-    /// Makes the engine's new reasons events, and remembers its rounds.
+    /// Makes the engine's new reasons events, and keeps its rounds.
     pub fn tell_reasons(&mut self, engine: &Engine, events: &mut Events) {
         for (name, key) in &self.keys {
             let entry = self.vms.get_mut(key);

@@ -1,8 +1,8 @@
 //! `terraced --simulate`: a simulated host instead of this one, with the same commands and API.
 //!
-//! Responsible for: the pace of the simulated host's time, and what of it is shown. It leaves to others:
-//! the machine, the engine on it and their time ([`terrace_sim`]), and the API ([`crate::api`]). It
-//! needs no privileges, and touches nothing of this host but its socket and its log.
+//! Responsible for: the pace of the simulated host's time, and the view of that host. The machine, the engine on it
+//! and their time are left to [`terrace_sim`], the API to [`crate::api`]. A simulation needs no privileges, and
+//! touches nothing of this host but its socket and its log.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -32,15 +32,15 @@ use crate::served::{FindHost, Over, ResizeAnswer, Served};
 const STEP_NS: u64 = 1_000_000;
 /// Longest time that a question waits while the simulation goes on.
 const SLICE: Duration = Duration::from_millis(20);
-/// Sleep where the simulation is ahead of its pace, or over.
+/// Sleep while the simulation is ahead of its pace, or over.
 const REST: Duration = Duration::from_millis(10);
 
-/// How fast simulated time passes.
+/// The pace of simulated time.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Speed {
-    /// So many seconds of the full-size machine in a second, or fewer where this computer is too slow.
+    /// Seconds of the full-size machine in a second; fewer pass if this computer is too slow.
     Times(f64),
-    /// As fast as this computer can.
+    /// The fastest that this computer can do.
     Max,
 }
 
@@ -59,7 +59,7 @@ impl FromStr for Speed {
 }
 
 impl Speed {
-    /// Where simulated time should be, so long after the start.
+    /// The simulated time to reach this long after the start, ns.
     fn due(self, since: Duration) -> u64 {
         let Self::Times(times) = self else {
             return u64::MAX;
@@ -71,7 +71,7 @@ impl Speed {
     }
 }
 
-/// Root's is the daemon's; others have a folder of their own.
+/// The socket if none is named: the daemon's for root, one in a folder of their own for others.
 fn default_socket() -> Result<PathBuf> {
     use std::os::unix::fs::MetadataExt as _;
     if std::fs::metadata("/proc/self").is_ok_and(|of_this_process| of_this_process.uid() == 0) {
@@ -83,37 +83,37 @@ fn default_socket() -> Result<PathBuf> {
     Ok(Path::new(&folder).join("terraced.sock"))
 }
 
-/// A simulated host and what is told about it.
+/// A simulated host and the events for people about it.
 pub struct Simulated {
     simulation: Simulation,
     scenario: Scenario,
     speed: Speed,
     clock: MonotonicClock,
     vms: Registry,
-    /// Of each VM, by name: what resizes it, and the last that was told of that.
+    /// The provider of each VM, by the VM's name, and the number of the last reason of it that was told.
     providers: BTreeMap<String, (ProviderId, u64)>,
     events: Events,
     recorder: Recorder,
     paused: bool,
-    /// All loads are done; time stands still.
+    /// Whether all loads are done; time stands still then.
     over: bool,
 }
 
 impl Simulated {
-    /// Sets up the scenario of a file; no time passes yet. `record`: where a log for `terrace sim replay` goes.
+    /// Sets up the scenario of a file; no time passes yet. `record`: the file of a log for `terrace sim replay`.
     ///
     /// # Errors
-    /// Where the scenario is none, or the log cannot be started.
+    /// If the file is no scenario, or the log cannot be started.
     pub fn load(file: &Path, speed: Speed, record: Option<&Path>) -> Result<Self> {
         let scenario = Scenario::load(file)?;
         Self::new(scenario, speed, record).with_context(|| format!("simulating {}", file.display()))
     }
 
-    /// Serves it until it is told to stop by its inbox; without a socket at the daemon's for root, and at one of their
-    /// own for others.
+    /// Serves the simulated host until its inbox says stop. The socket is the daemon's for root if none is named, and
+    /// one of their own for others.
     ///
     /// # Errors
-    /// Where another daemon listens already, or the log's last part cannot be written.
+    /// If another daemon listens already, or the log's last part cannot be written.
     pub fn serve(self, socket: Option<PathBuf>, inbox: Inbox) -> Result<()> {
         let socket = socket.map_or_else(default_socket, Ok)?;
         let Inbox { sender, inputs } = inbox;
@@ -174,7 +174,7 @@ impl Simulated {
         self.recorder.finish().context("finishing the log")
     }
 
-    /// Goes on for a moment; gives how long there is nothing to do then.
+    /// Goes on for a moment; returns for how long there is nothing to do then.
     fn step(&mut self) -> Duration {
         if self.over {
             return REST;
@@ -253,7 +253,7 @@ impl Simulated {
 
 fn entry(id: VmId, vm: &Vm, scale: u64) -> Entry {
     let engine = matches!(vm.policy, HostPolicy::Engine(..));
-    let page = if vm.host_page.bytes() == PAGE_SIZE {
+    let page = if vm.pages.host.bytes() == PAGE_SIZE {
         "4 KiB"
     } else {
         "2 MiB"
@@ -317,12 +317,6 @@ impl Served for Simulated {
         self.simulation.result().policy
     }
 
-    fn moves(&self) -> bool {
-        let engine = self.simulation.engine();
-        let mut vms = engine.vms().into_iter().filter_map(|id| engine.vm(id));
-        vms.any(|vm| vm.moves)
-    }
-
     fn paused(&self) -> bool {
         self.paused
     }
@@ -340,7 +334,7 @@ impl Served for Simulated {
         Box::new(move || vec![Finding::ok("simulation", found)])
     }
 
-    fn wish(&mut self, command: Command) -> Result<(), Over> {
+    fn command(&mut self, command: Command) -> Result<(), Over> {
         if self.over {
             return Err(Over::Scenario);
         }
@@ -370,7 +364,7 @@ impl Served for Simulated {
         let name = self.vms.get(vm).map(|entry| entry.name.as_str());
         let name = name.unwrap_or_default();
         Err(NotOrdered::NotNow(format!(
-            "{name} is simulated: what sizes it is its scenario (provision, resize), not this command"
+            "{name} is simulated: its scenario resizes it (`provision`, `resize`), this command cannot"
         )))
     }
 }

@@ -1,4 +1,4 @@
-//! What a guest's device is, whichever it is: a process with two sockets in a folder beside the machine's.
+//! A guest's device, whichever it is: a process with two sockets in a folder beside the machine's.
 
 use std::fs::{self, File};
 use std::os::fd::AsRawFd;
@@ -16,13 +16,14 @@ use crate::guests::tiered::TIERS;
 use crate::progress::Wait;
 use crate::{host, places};
 
-/// The device's folder, seen from the machine's.
+/// The device's socket for the guest, as seen from the machine's folder.
 pub const SOCKET: &str = "../flex-device/guest";
 
-/// A monitor of the guest's QEMU for whoever manages it, likewise; the only socket of its folder.
+/// The socket of a monitor of the guest's QEMU for whoever manages it, as seen from the machine's folder; the only
+/// socket of its folder.
 pub const MONITOR: &str = "../flex-device/monitors/qmp";
 
-/// Names of the sockets in it.
+/// Names of the sockets in the device's folder.
 pub const GUEST: &str = "guest";
 pub const CONTROL: &str = "control";
 
@@ -39,7 +40,7 @@ pub trait Device: Sized {
     /// Pages in each balloon by the device's count.
     fn actual(&mut self) -> Result<Vec<u64>>;
 
-    /// Fails where the guest asked for something that could not be right.
+    /// Fails if the guest asked for something that could not be right.
     fn expect_no_wrong_request(&mut self) -> Result<()>;
 }
 
@@ -60,7 +61,7 @@ impl Running {
         Self::start_again(program, arguments)
     }
 
-    /// Starts a device where another one was.
+    /// Starts a device in the folder of an earlier one.
     pub fn start_again(program: &Path, arguments: &[String]) -> Result<Self> {
         let folder = places::lab("run")?.join(FOLDER);
         let mut command = Command::new("setpriv");
@@ -76,7 +77,7 @@ impl Running {
         Ok(Self { child, folder })
     }
 
-    /// Connects to the control socket, once it is there and the guest's too.
+    /// Connects to the control socket, once both sockets are there.
     pub fn connect(&self) -> Result<UnixStream> {
         let mut wait = Wait::begin_silently("waiting for the device", Duration::from_secs(30));
         loop {
@@ -98,7 +99,8 @@ impl Running {
         }
     }
 
-    /// Stops all of its threads, as a host does whose storage hangs; they are still there, and so are its sockets.
+    /// Stops all threads of the device, as a host does whose storage hangs; they are still there, and so are its
+    /// sockets.
     pub fn hang(&self) -> Result<()> {
         let pid = self.child.pid();
         let stopped = format!(
@@ -107,13 +109,13 @@ impl Running {
         host::output(Command::new("sh").args(["-c", &stopped])).map(drop)
     }
 
-    /// Lets them go on where they were.
+    /// Lets the threads go on where they were.
     pub fn go_on(&self) -> Result<()> {
         let go_on = format!("kill -CONT {}", self.child.pid());
         host::output(Command::new("sh").args(["-c", &go_on])).map(drop)
     }
 
-    /// Fails, with what it said, if the device has ended.
+    /// Fails, with the device's log, if the device has ended.
     pub fn check_alive(&self) -> Result<()> {
         if let Some(status) = self.child.ended()? {
             bail!("the device ended ({status}): {}", self.log());
@@ -121,7 +123,7 @@ impl Running {
         Ok(())
     }
 
-    /// What it said.
+    /// The device's log.
     pub fn log(&self) -> String {
         fs::read_to_string(self.folder.join("log")).unwrap_or_default()
     }

@@ -17,7 +17,7 @@ use crate::machine::process::{Lifetime, Process};
 use crate::progress::Wait;
 use crate::{modules, places};
 
-/// Where the driver is in the guest.
+/// Path of the driver in the guest.
 const DRIVER: &str = "/hyperflex.ko";
 
 /// Longest time for the driver to do as it is told, on a busy machine.
@@ -29,14 +29,14 @@ pub struct FlexGuest<D> {
     pub device: D,
 }
 
-/// Who has a guest start anew.
+/// The cause of a reboot: the guest itself, or its reset button.
 #[derive(Clone, Copy)]
 pub enum Reboot {
     Guest,
     Button,
 }
 
-/// What the driver says of a tier, in pages.
+/// The driver's counters of a tier, in pages.
 #[derive(Clone, Copy, Debug)]
 pub struct DriverTier {
     pub base: u64,
@@ -45,11 +45,11 @@ pub struct DriverTier {
     pub given_back: u64,
     pub refused: u64,
     pub moved: u64,
-    /// Whether its queues are: 1 the one for inflation, 2 the one for deflation.
+    /// The queues that are dead, as bits: 1 the one for inflation, 2 the one for deflation.
     pub dead: u64,
-    /// Pages that are out of use because of it.
+    /// Pages that are out of use because of a dead queue.
     pub lost: u64,
-    /// Answers that came after it.
+    /// Answers that came after their queue was given up.
     pub late: u64,
 }
 
@@ -89,8 +89,8 @@ impl<D: Device> FlexGuest<D> {
         tiered::meminfo(&mut self.lab, node, name)
     }
 
-    /// Free memory of a node, with what rests in the lists of each processor: up to an eighth of the node may stay
-    /// there for a minute, and `MemFree` does not count it.
+    /// Free memory of a node, bytes, with what rests in the lists of each processor: up to an eighth of the node may
+    /// stay there for a minute, and `MemFree` does not count it.
     pub fn free_bytes(&mut self, node: usize) -> Result<u64> {
         let pages = self.lab.check(&format!(
             "awk '/^Node/ {{ on = ($2 == \"{node},\") }} \
@@ -101,7 +101,7 @@ impl<D: Device> FlexGuest<D> {
         Ok(pages * PAGE)
     }
 
-    /// What the driver's table says.
+    /// The driver's table, a row for each tier.
     pub fn driver(&mut self) -> Result<Vec<DriverTier>> {
         let table = self
             .lab
@@ -203,8 +203,8 @@ impl<D: Device> FlexGuest<D> {
         Ok(self)
     }
 
-    /// Takes the device out of the guest and puts it in again, connected anew: this is how a QEMU whose generic
-    /// device does not connect again gets a device that was restarted.
+    /// Takes the device out of the guest and puts it in again, connected anew: so a QEMU whose generic device does
+    /// not connect again gets a device that was restarted.
     pub fn replug(&mut self) -> Result<()> {
         let mut qmp = self.lab.qmp()?;
         qmp.execute("device_del", &json!({"id": "flex"}))?;
@@ -237,7 +237,7 @@ impl<D: Device> FlexGuest<D> {
         })
     }
 
-    /// Has nearly all memory used; tells what the host has behind it.
+    /// Has nearly all memory used; returns how much of it the host has given, bytes.
     pub fn touch(&mut self) -> Result<u64> {
         self.lab.check(
             "mkdir -p /all && mount -t tmpfs -o size=800M all /all && \
@@ -254,13 +254,13 @@ impl<D: Device> FlexGuest<D> {
         bytes.with_context(|| format!("{count} files of memory, not {TIERS}"))
     }
 
-    /// Fails where the guest's kernel complained.
+    /// Fails if the guest's kernel complained.
     pub fn expect_a_quiet_kernel(&mut self) -> Result<()> {
         tiered::expect_a_quiet_kernel(&mut self.lab, "out-of-tree")
     }
 }
 
-/// How often processors of the machine were reset.
+/// Number of resets of the machine's processors.
 fn resets() -> Result<usize> {
     let log = places::lab("run")?.join(NAME).join(RESETS_LOG);
     Ok(fs::read_to_string(log)?.matches("CPU Reset").count())

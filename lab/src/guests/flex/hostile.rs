@@ -1,4 +1,4 @@
-//! The test device (`lab-flex`), which misbehaves where a test orders it to.
+//! The test device (`lab-flex`), which misbehaves if a test orders it to.
 
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::net::UnixStream;
@@ -17,7 +17,7 @@ pub struct Hostile {
     control: BufReader<UnixStream>,
 }
 
-/// What the device says of itself.
+/// The device's answer to `state`.
 #[derive(Deserialize, Debug)]
 struct State {
     tiers: Vec<Tier>,
@@ -61,7 +61,7 @@ impl Device for Hostile {
 }
 
 impl Hostile {
-    /// How it answers from now on; see `lab-flex`.
+    /// Sets the device's manner of answering from now on; see `lab-flex`.
     pub fn set_manner(&mut self, manner: &str) -> Result<()> {
         self.order(&format!("manner {manner}")).map(drop)
     }

@@ -15,7 +15,7 @@ use crate::places;
 /// The tier that shrinks.
 pub const FAST: usize = 0;
 
-/// What a shrink takes of the fast tier.
+/// Memory that a shrink takes from the fast tier, and the whole of it, MiB.
 pub const SHRINK_MIB: u64 = 256;
 pub const WHOLE_MIB: u64 = NODE_BYTES / MIB;
 
@@ -57,12 +57,12 @@ impl Leased {
         })
     }
 
-    /// How the device stands.
+    /// The device's status.
     pub fn status(&self) -> Result<Value> {
         self.guest.device.status(false)
     }
 
-    /// One of its counters.
+    /// One of the device's counters.
     pub fn counter(&self, name: &str) -> Result<u64> {
         let status = self.status()?;
         let value = status["counters"][name].as_u64();

@@ -1,4 +1,4 @@
-//! The guest's machine: what its QEMU is started with.
+//! The guest's machine: its initial file system and QEMU's options.
 
 use std::fs::File;
 use std::io::BufWriter;
@@ -18,7 +18,7 @@ use crate::{host, places, programs};
 /// Name of the machine.
 pub const NAME: &str = "flex";
 
-/// The device by its ABI.
+/// The device's numbers by its ABI.
 pub const VIRTIO_ID: u32 = 13;
 pub const QUEUES: usize = 2 * TIERS + 2;
 pub const QUEUE_SIZE: u32 = 128;
@@ -89,7 +89,7 @@ pub fn options(shape: &Shape) -> Result<Vec<String>> {
     Ok(options)
 }
 
-/// Processors are on the first node.
+/// Options of a node. Processors are on the first node.
 fn nodes(is_tiered: bool, node: usize) -> &'static str {
     match (is_tiered, node) {
         (true, 0) => ",cpus=0-1,initiator=0",

@@ -11,7 +11,7 @@ use super::shape::{PAGE, Shape};
 use crate::guests::tiered::TIERS;
 use crate::programs;
 
-/// Counters of what a driver must never ask for.
+/// Counters of requests that a driver must never make.
 const WRONG: [&str; 11] = [
     "malformed_chains",
     "broken_rings",
@@ -32,7 +32,7 @@ pub struct Hyperflex {
     arguments: Vec<String>,
     /// Memory of each tier.
     whole: [u64; TIERS],
-    /// Nothing while it is killed.
+    /// The device's process. `None` while it is killed.
     process: Option<Running>,
 }
 
@@ -102,18 +102,18 @@ fn arguments(shape: &Shape) -> Vec<String> {
 }
 
 impl Hyperflex {
-    /// How it stands; `verify` has it look at the memory's files too.
+    /// The device's status; `verify` has it look at the memory's files too.
     pub fn status(&self, verify: bool) -> Result<Value> {
         let mut answer = self.ask(&json!({"status": {"verify": verify}}))?;
         Ok(answer["status"].take())
     }
 
-    /// Ends it without a warning, as `kill -9` does.
+    /// Ends the device without a warning, as `kill -9` does.
     pub fn kill(&mut self) {
         self.process = None;
     }
 
-    /// Has it answer nobody until it goes on.
+    /// Has the device answer nobody until it goes on.
     pub fn hang(&self) -> Result<()> {
         self.process
             .as_ref()
@@ -128,7 +128,7 @@ impl Hyperflex {
             .go_on()
     }
 
-    /// Starts it as it was started before, with the state that it left.
+    /// Starts the device as it was started before, with the state that it left.
     pub fn start_again(&mut self) -> Result<()> {
         let process = Running::start_again(&self.program, &self.arguments)?;
         process.connect()?;
@@ -136,7 +136,7 @@ impl Hyperflex {
         Ok(())
     }
 
-    /// Ends it and starts it with another shape's options; the guest's memory is the same.
+    /// Ends the device and starts it with another shape's options; the guest's memory is the same.
     pub fn start_again_as(&mut self, shape: &Shape) -> Result<()> {
         self.kill();
         self.arguments = arguments(shape);

@@ -1,4 +1,4 @@
-//! What a guest and its device are started with.
+//! The shape with which a guest and its device are started.
 
 use crate::guests::tiered::TIERS;
 
@@ -12,18 +12,18 @@ pub const PAGE: u64 = 4096;
 pub const BASE: u32 = 1;
 pub const HUGE: u32 = 1 << 9;
 
-/// What a guest and its device are started with.
+/// The shape with which a guest and its device are started.
 #[derive(Clone, Copy, Debug)]
 pub struct Shape {
     /// Memory of each node.
     pub node_bytes: [u64; TIERS],
     /// Page orders that the device offers.
     pub orders: u32,
-    /// What the VM's owner pays for, where that is a limit.
+    /// Most memory that the VM may have in all, as its owner pays for, bytes. `None` if there is no limit.
     pub total_bytes: Option<u64>,
     /// Whether the firmware tells that the second node is slower, so that the guest's kernel has memory tiers.
     pub is_tiered: bool,
-    /// Whether it has the stock balloon too.
+    /// Whether the guest has the stock balloon too.
     pub has_balloon: bool,
     /// Whether the device gives memory back only while a daemon looks who has it.
     pub is_leased: bool,

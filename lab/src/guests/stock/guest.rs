@@ -22,13 +22,13 @@ const MONITOR: &str = "../stock-daemon/monitors/qmp";
 /// Longest time for a guest to do as it is told, on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(180);
 
-/// What the guest's kernel may use for itself while a test looks.
+/// Most memory that the guest's kernel may use for itself while a test looks, bytes.
 pub const SLACK: u64 = 24 * MIB;
 
-/// Where the kernel's log begins that a test looks at: what it says of the emulated machine comes before.
+/// The line of the kernel's log after which a test looks at it: complaints about the emulated machine come before.
 pub const MARK: &str = "the-test-begins";
 
-/// Of the daemon; rounds are short and come more often than once a minute.
+/// Lines of the daemon's configuration: rounds are short and come more often than once a minute.
 const SCANNED_OFTEN: &str = "scan = true\n[engine]\nperiod_ms = 2000\nhuge_period_ms = 2000\nwindows = 4\n\
                           window_ms = 200";
 
@@ -41,7 +41,7 @@ pub struct StockGuest {
     pub writer: HotSet,
 }
 
-/// What must not change but for the tier that is resized, by the guest's word.
+/// The sizes that must not change except for the tier that is resized, by the guest's word.
 #[derive(Clone, Copy, Debug)]
 pub struct Sizes {
     pub free: [u64; TIERS],
@@ -94,7 +94,7 @@ impl StockGuest {
         self.lab.start_hot_set(&self.writer)
     }
 
-    /// It has gone on since the last time, and all of its memory is what it wrote.
+    /// Expects the program to have gone on since the last time, and all of its memory to be what it wrote.
     pub fn expect_writer_intact(&mut self) -> Result<()> {
         let passes = |guest: &mut Self| -> Result<Option<u64>> {
             let stats = guest.lab.ask(&guest.writer.name, "stats")?;

@@ -1,4 +1,4 @@
-//! The guest's machine: what its QEMU is started with.
+//! The guest's machine: QEMU's options.
 
 use std::fs::File;
 use std::io::BufWriter;
@@ -16,14 +16,14 @@ use crate::{host, places, programs};
 /// Name of the machine and of the guest.
 pub const NAME: &str = "stock";
 
-/// What a stock QEMU has to resize a guest by.
+/// The means of a stock QEMU to resize a guest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Means {
     /// A virtio-mem device of 1 GiB per node, half of a node's memory being plugged by it.
     VirtioMem,
     /// One balloon.
     Balloon,
-    /// None: memory is plugged in as DIMMs.
+    /// No device: memory is plugged in as DIMMs.
     Dimm,
 }
 
@@ -37,7 +37,7 @@ impl Means {
         }
     }
 
-    /// What each node is started with.
+    /// Memory with which each node is started, MiB.
     pub fn boot_mib(self) -> u64 {
         match self {
             Self::VirtioMem => 256,
@@ -46,7 +46,7 @@ impl Means {
     }
 }
 
-/// Where a driver is in the guest.
+/// Path of a driver in the guest.
 pub fn driver(module: &str) -> String {
     format!("/{module}.ko")
 }

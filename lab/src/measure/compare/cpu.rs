@@ -1,4 +1,4 @@
-//! CPU time in L1: who spent how much, by `/proc/PID/stat`.
+//! CPU time in L1, by program and by `/proc/PID/stat`.
 
 use anyhow::{Context, Result};
 use serde::Serialize;
@@ -6,10 +6,10 @@ use serde::Serialize;
 use crate::control::daemon::VM;
 use crate::control::lab::Lab;
 
-/// The kernel's threads that place, move or watch pages.
+/// Names of the kernel's threads that place, move or watch pages.
 const KERNEL_THREADS: [&str; 4] = ["kswapd", "kcompactd", "kdamond", "migration/"];
 
-/// The daemon and its workers.
+/// Name of the daemon and its workers.
 const DAEMON: &str = "terraced";
 
 /// CPU time in hundredths of a second.
@@ -24,7 +24,7 @@ pub struct CpuTime {
 }
 
 impl CpuTime {
-    /// What was spent after `before`.
+    /// The time that was spent after `before`.
     pub fn since(self, before: Self) -> Self {
         let minus = u64::saturating_sub;
         Self {

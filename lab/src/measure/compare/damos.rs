@@ -3,7 +3,7 @@
 //! One kernel thread for each node watches the node's physical memory; before a page moves, its
 //! accessed bit is asked once more (the `young` filter).
 
-/// Has DAMON ready to start.
+/// Commands that make DAMON ready to start.
 pub fn prepare() -> String {
     let hot = kdamond(
         0,
@@ -35,12 +35,12 @@ pub fn prepare() -> String {
     )
 }
 
-/// Starts both.
+/// Commands that start both threads.
 pub const BEGIN: &str = "set -e
     cd /sys/kernel/mm/damon/admin/kdamonds
     for i in 0 1; do echo on >$i/state; done";
 
-/// One thread that watches node `from` and moves pages to node `to`.
+/// Commands for one thread that watches node `from` and moves pages to node `to`.
 fn kdamond(
     index: u32,
     from: u32,

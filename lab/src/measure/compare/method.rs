@@ -8,12 +8,12 @@ use super::damos;
 use crate::control::daemon::{Setup, VM};
 use crate::control::lab::Lab;
 
-/// NUMA balancing looks at a task's memory once in a period of the task's CPU time; by default the
-/// period grows to 60 s where few hint faults are counted, as they are in this mode.
+/// Commands that make NUMA balancing scan every second. It looks at a task's memory once in a period of the task's
+/// CPU time; by default the period grows to 60 s if few hint faults are counted, as they are in this mode.
 const SCAN_EVERY_SECOND: &str = "mount -t debugfs debugfs /sys/kernel/debug
     echo 1000 >/sys/kernel/debug/sched/numa_balancing/scan_period_max_ms";
 
-/// Who decides which page lies where.
+/// A method: who decides which page lies where.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Method {
     Nothing,
@@ -23,7 +23,7 @@ pub enum Method {
 }
 
 impl Method {
-    /// In the order of the table.
+    /// All methods, in the order of the table.
     pub const ALL: [Self; 4] = [
         Self::Nothing,
         Self::NumaBalancing,
@@ -40,7 +40,7 @@ impl Method {
         }
     }
 
-    /// Whether NUMA balancing may move the pages of the RAM, which is a file on tmpfs.
+    /// The policy of the RAM, which is a file on tmpfs: whether NUMA balancing may move its pages.
     pub fn ram_policy(self) -> RamPolicy {
         match self {
             Self::NumaBalancing => RamPolicy::Balanced,
@@ -64,7 +64,7 @@ impl Method {
         )
     }
 
-    /// Brings it up without letting it move anything.
+    /// Brings the method up without letting it move anything.
     pub fn prepare(self, lab: &mut Lab) -> Result<()> {
         match self {
             Self::Nothing | Self::NumaBalancing => Ok(()),
@@ -76,7 +76,7 @@ impl Method {
         }
     }
 
-    /// Lets it move pages.
+    /// Lets the method move pages.
     pub fn begin(self, lab: &mut Lab) -> Result<()> {
         match self {
             Self::Nothing | Self::NumaBalancing => Ok(()),

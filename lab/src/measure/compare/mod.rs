@@ -1,7 +1,7 @@
 //! `cargo xtask lab compare`: the kernel's own tiering and Terrace on the same guest, in numbers.
 //!
-//! Every method gets a fresh lab with the same guest and the same room on the fast node. What is hot
-//! is the guest's own word, where pages are is the word of L1's kernel.
+//! Every method gets a fresh lab with the same guest and the same room on the fast node. The guest tells which pages
+//! are hot, L1's kernel where they are.
 
 mod cpu;
 mod damos;
@@ -31,7 +31,7 @@ use watch::Measured;
 
 pub use watch::Watch;
 
-/// How long each hot set is watched.
+/// Time for which each hot set is watched.
 const WINDOW: Duration = Duration::from_secs(40);
 
 /// Time between two looks at where the guest's pages are.
@@ -126,8 +126,8 @@ fn measure_in(lab: &mut Lab, method: Method) -> Result<MethodReport> {
     })
 }
 
-/// Gives the fast node its room and moves what it holds of the guest to the slow one; tells how many
-/// pages of the guest it still holds.
+/// Gives the fast node its room and moves the guest's pages on it to the slow one; returns how many pages of the
+/// guest it still holds.
 fn start_on_the_slow_node(lab: &mut Lab) -> Result<usize> {
     let there = lab.frames_on(VM, FAST)?;
     lab.move_pages(VM, &there, SLOW)?;

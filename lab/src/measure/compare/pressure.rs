@@ -1,8 +1,8 @@
 //! The fast node filled up, so that every method has the same room on it.
 //!
-//! A pool of huge pages takes the space: nothing demotes or migrates it, unlike a process's memory or a
-//! file. While the pool grows, the kernel demotes what else lies on the node; so what is left is free
-//! memory and what cannot leave.
+//! A pool of huge pages takes the space: nothing demotes or migrates it, unlike a process's memory or a file. While
+//! the pool grows, the kernel demotes everything else on the node; so only free memory is left, and memory that
+//! cannot leave.
 
 use anyhow::Result;
 
@@ -11,7 +11,7 @@ use crate::control::lab::Lab;
 /// Room above the kernel's high watermark: that of the daemon's ceiling in the lab's configuration.
 pub const ROOM_MIB: u64 = 24;
 
-/// Fills the node to the brim.
+/// Commands that fill the node to the brim.
 const SQUEEZE: &str = "pool=/sys/devices/system/node/node0/hugepages/hugepages-2048kB/nr_hugepages
 demotion=/sys/kernel/mm/numa/demotion_enabled
 was=$(cat $demotion)
@@ -19,8 +19,8 @@ echo 1 >$demotion
 echo 1024 >$pool
 echo $was >$demotion";
 
-/// What is on the fast node when the guest boots: little, so that its RAM comes to the slow one. The
-/// watermarks are near each other, so that it does not matter which of them a method stops at.
+/// Commands for the fast node before the guest boots: little is left on it, so that the guest's RAM comes to the slow
+/// one. The watermarks are near each other, so that it does not matter at which of them a method stops.
 pub fn before_vm() -> String {
     format!(
         "echo 16384 >/proc/sys/vm/min_free_kbytes\n{SQUEEZE}\necho $(($(cat $pool) - 32)) >$pool"

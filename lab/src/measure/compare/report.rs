@@ -4,7 +4,7 @@ use serde::Serialize;
 
 use super::watch::Measured;
 
-/// All that was measured.
+/// All figures that were measured.
 #[derive(Debug, Serialize)]
 pub struct Report {
     pub kernel: String,
@@ -21,7 +21,7 @@ pub struct MethodReport {
     pub windows: Vec<Measured>,
 }
 
-/// The hot sets, in the order in which the guest gets them, and what it is told: nothing for the first.
+/// The hot sets, in the order in which the guest gets them, and the command that sets each: `None` for the first.
 pub const HOT_SETS: [(&str, Option<&str>); 3] = [
     ("scattered, first", None),
     ("scattered, moved", Some("move 99")),

@@ -62,7 +62,7 @@ fn seconds(hundredths: u64) -> String {
     format!("{}.{:02} s", hundredths / 100, hundredths % 100)
 }
 
-/// Replaces what is between the markers.
+/// Replaces the text between the markers.
 pub fn put_into(path: &Path, table: &str) -> Result<()> {
     let what = || path.display().to_string();
     let text = fs::read_to_string(path).with_context(what)?;

@@ -13,7 +13,7 @@ use crate::control::lab::Lab;
 
 type Frames = HashSet<u64>;
 
-/// What one window showed.
+/// The figures of one window.
 #[derive(Debug, Serialize)]
 pub struct Measured {
     pub hot_set: &'static str,
@@ -31,7 +31,7 @@ pub struct Measured {
     /// Passes of the guest over its hot set.
     pub passes: u64,
     pub seconds: f64,
-    /// What L1's kernel counted, by its names.
+    /// The counters of L1's kernel, by its names.
     pub vmstat: BTreeMap<String, u64>,
 }
 
@@ -49,7 +49,7 @@ pub struct Watch {
 }
 
 impl Watch {
-    /// Starts from what is hot and where it is now.
+    /// Starts from the hot pages and their places now.
     pub fn begin(lab: &mut Lab, hot_set: &'static str) -> Result<Self> {
         Ok(Self {
             hot_set,
@@ -64,7 +64,7 @@ impl Watch {
         })
     }
 
-    /// Looks where the pages are and counts those that changed sides since the last look.
+    /// Looks at the pages' places and counts those that changed sides since the last look.
     pub fn look(&mut self, lab: &mut Lab) -> Result<HotOnFast> {
         let now = frames(&lab.frames_on(VM, FAST)?);
         let came = now.difference(&self.fast);

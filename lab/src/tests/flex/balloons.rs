@@ -1,4 +1,4 @@
-//! What device and driver must do together.
+//! Tests of what device and driver must do together.
 
 use std::time::Instant;
 
@@ -62,7 +62,7 @@ pub fn resize() -> Result<()> {
     guest.expect_a_quiet_kernel()
 }
 
-/// What the guest claims to have given back is gone by the device's look at the files.
+/// Checks that the memory that the guest claims to have given back is gone by the device's look at the files.
 fn honesty(guest: &FlexGuest<Hyperflex>) -> Result<()> {
     let status = guest.device.status(true)?;
     for (tier, claimed) in [77, 1001].into_iter().enumerate() {
@@ -74,7 +74,7 @@ fn honesty(guest: &FlexGuest<Hyperflex>) -> Result<()> {
     Ok(())
 }
 
-/// The statistics queue says what the guest's own files say.
+/// Checks that the statistics queue says what the guest's own files say.
 fn statistics(guest: &mut FlexGuest<Hyperflex>) -> Result<()> {
     let mut said = Value::Null;
     guest.until("statistics arrive", |guest| {

@@ -20,7 +20,7 @@ use crate::guests::tiered::{MIB, TIERS};
 use crate::places;
 use crate::progress::say;
 
-/// Half of the fast node and of the slow one may be given away; the VM's owner pays for 1 GiB.
+/// A shape of which half of the fast node and of the slow one may be given away; the VM's owner pays for 1 GiB.
 const SHAPE: Shape = Shape {
     node_bytes: [512 * MIB, 1024 * MIB],
     orders: BASE | HUGE,
@@ -33,7 +33,7 @@ const SHAPE: Shape = Shape {
 /// Programs, one for each node.
 const PROGRAMS: [(&str, usize); TIERS] = [("on-fast", 48), ("on-slow", 128)];
 
-/// A guest that has 512 MiB of each tier, its daemon, and what its programs had done so far.
+/// A guest that has 512 MiB of each tier, its daemon, and the number of passes that its programs had made.
 struct Elastic {
     guest: FlexGuest<Hyperflex>,
     daemon: Daemon,
@@ -73,7 +73,7 @@ impl Elastic {
         self.daemon.resize(fast, slow).map(drop)
     }
 
-    /// The same, and waits until it is done.
+    /// Orders sizes in MiB, and waits until it is done.
     fn resize(&mut self, fast: Option<u64>, slow: Option<u64>) -> Result<()> {
         self.daemon.resize_and_wait(fast, slow)?;
         self.wait_until_met(fast, slow)
@@ -95,7 +95,7 @@ impl Elastic {
         met.with_context(|| daemon.show().unwrap_or_default())
     }
 
-    /// Each program has gone on since the last time, and nothing that it ever wrote is lost.
+    /// Expects each program to have gone on since the last time, and nothing that it ever wrote to be lost.
     fn expect_work(&mut self, what: &str) -> Result<()> {
         for (name, passes) in &mut self.passes {
             let before = *passes;
@@ -115,8 +115,8 @@ impl Elastic {
         Ok(())
     }
 
-    /// `terrace show` comes to say what the host has behind each node. A guest that ran short a moment ago may still
-    /// be giving back again.
+    /// Waits until `terrace show` says how much the host has behind each node. A guest that ran short a moment ago
+    /// may still be giving back again.
     fn expect_shown_as_held(&mut self) -> Result<()> {
         let daemon = &self.daemon;
         let mut last = String::new();
@@ -144,7 +144,7 @@ impl Elastic {
         Ok(moves)
     }
 
-    /// The guest's kernel moves pages to its slower tier where it would have to reclaim them.
+    /// Lets the guest's kernel move pages to its slower tier if it would have to reclaim them.
     fn let_the_kernel_demote(&mut self) -> Result<()> {
         let tiers = self.guest.lab.check(
             "echo 1 >/sys/kernel/mm/numa/demotion_enabled && \
@@ -157,7 +157,7 @@ impl Elastic {
         Ok(())
     }
 
-    /// Says how much of the hot set is in fast memory.
+    /// Prints how much of the hot set is in fast memory.
     fn say_placement(&mut self, what: &str) -> Result<HotOnFast> {
         let now = self.guest.lab.native_on_fast(HOT)?;
         let [promoted, demoted] = self.moves()?;
@@ -167,7 +167,7 @@ impl Elastic {
         Ok(now)
     }
 
-    /// Gives the program a hot set that is mostly in slow memory; tells how many pages of it are there.
+    /// Gives the program a hot set that is mostly in slow memory; returns how many pages of it are there.
     fn move_hot_set_to_slow(&mut self) -> Result<u64> {
         for seed in 2..40 {
             self.guest.lab.ask(HOT, &format!("move {seed}"))?;
@@ -334,7 +334,7 @@ pub fn beside_the_agent() -> Result<()> {
     elastic.finish()
 }
 
-/// Files that take memory of a node and give it back.
+/// Writes files that take memory of a node and removes them.
 fn touch(elastic: &mut Elastic, node: usize, mib: u64) -> Result<()> {
     let file = format!("/node{node}/touch");
     elastic.guest.lab.check(&format!(
@@ -343,7 +343,7 @@ fn touch(elastic: &mut Elastic, node: usize, mib: u64) -> Result<()> {
     Ok(())
 }
 
-/// Each node has as much more or less than before, in total and free.
+/// Expects each node to have as much more or less than before, in total and free.
 fn expect_sizes(elastic: &mut Elastic, before: &Sizes, change: [i64; TIERS]) -> Result<()> {
     let guest = &mut elastic.guest;
     for (node, mib) in change.into_iter().enumerate() {
@@ -360,7 +360,7 @@ fn expect_sizes(elastic: &mut Elastic, before: &Sizes, change: [i64; TIERS]) -> 
     Ok(())
 }
 
-/// A newer order replaces one that is under way: it cannot be met while a file has the memory.
+/// Checks that a newer order replaces one that is under way, which cannot be met while a file has the memory.
 fn replaced_under_way(elastic: &mut Elastic) -> Result<()> {
     elastic.resize(Some(512), Some(512))?;
     let lab = &mut elastic.guest.lab;
@@ -386,7 +386,7 @@ fn replaced_under_way(elastic: &mut Elastic) -> Result<()> {
     elastic.guest.lab.check("rm /node0/held").map(drop)
 }
 
-/// An order while the guest runs short of memory. What comes back because of that goes again once it can.
+/// Orders sizes while the guest runs short of memory. Pages that come back because of that go again once they can.
 fn under_pressure(elastic: &mut Elastic) -> Result<()> {
     let mib = 850;
     let given = |guest: &mut FlexGuest<Hyperflex>| -> Result<u64> {

@@ -1,4 +1,5 @@
-//! What the guest must live through where its device hangs: all threads of the device are stopped, and go on later.
+//! Tests of what the guest must survive while its device hangs: all threads of the device are stopped, and go on
+//! later.
 
 use std::time::Duration;
 
@@ -16,10 +17,10 @@ type Guest = FlexGuest<Hyperflex>;
 
 const COMPACT: &str = "echo 1 >/proc/sys/vm/compact_memory";
 
-/// The last line of the kernel's log about what it killed.
+/// The last line of the kernel's log about the programs that it killed.
 const MARK: &str = "nobody-is-killed-from-here-on";
 
-/// What each node keeps free where the rest of it is filled.
+/// Memory that each node keeps free while the rest of it is filled.
 const FREE_BYTES: u64 = 72 * MIB;
 
 pub fn compaction() -> Result<()> {
@@ -96,8 +97,8 @@ pub fn pressure() -> Result<()> {
     tiered::expect_a_quiet_kernel(&mut guest.lab, MARK)
 }
 
-/// Has the device hang while the kernel wants to move a page of a balloon. Which pages it wants to move is its choice:
-/// of some rounds there are none.
+/// Has the device hang while the kernel wants to move a page of a balloon. The kernel chooses the pages: in some
+/// rounds it moves none of a balloon.
 fn hang_in_a_move(guest: &mut Guest) -> Result<()> {
     for round in 0..30 {
         guest.resize([60_000, 60_000])?;
@@ -136,7 +137,7 @@ fn hang_with_requests(guest: &mut Guest, most: u64) -> Result<[u64; TIERS]> {
     anyhow::bail!("the device is always faster than the test")
 }
 
-/// The log has one line for each queue that is dead, and so have the device's files.
+/// Expects the log to have one line for each queue that is dead, and the device's files to say the same.
 fn expect_told(guest: &mut Guest) -> Result<()> {
     let dead: u32 = guest
         .driver()?
@@ -156,7 +157,8 @@ fn expect_told(guest: &mut Guest) -> Result<()> {
     Ok(())
 }
 
-/// A program takes more memory than there is; it is killed, or there would be no end to waiting for the balloons.
+/// Runs a program that takes more memory than there is; it is killed, or there would be no end to waiting for the
+/// balloons.
 fn run_out_of_memory(guest: &mut Guest) -> Result<()> {
     let hog = "echo 1 >/proc/sys/vm/overcommit_memory; \
                sh -c 'echo 1000 >/proc/self/oom_score_adj; exec dd if=/dev/zero of=/dev/null bs=1000M count=1'";
@@ -183,7 +185,7 @@ fn wait_in_vain(guest: &mut Guest) -> Result<()> {
     anyhow::bail!("the driver waits for a device that hangs")
 }
 
-/// Files in nearly all that is free: what somebody else writes to would show.
+/// Writes files into nearly all that is free: a write of anybody else would show.
 fn fill_the_rest(guest: &mut Guest) -> Result<String> {
     for node in 0..TIERS {
         let free = guest.free_bytes(node)?;
@@ -200,7 +202,8 @@ fn checksums_of_all(guest: &mut Guest) -> Result<String> {
     guest.lab.check("md5sum /node*/kept /node*/rest")
 }
 
-/// While the device may act on pages the driver neither goes nor lets the guest sleep, and says so at once.
+/// Expects the driver neither to go nor to let the guest sleep while the device may act on pages, and to say so at
+/// once.
 fn expect_to_stay(guest: &mut Guest) -> Result<()> {
     for (what, command) in [
         ("unloaded", "rmmod hyperflex"),
@@ -215,7 +218,7 @@ fn expect_to_stay(guest: &mut Guest) -> Result<()> {
         .map(drop)
 }
 
-/// The device has answered all that it had not, which is seen by the driver's being free to go.
+/// Waits until the device has answered all that it had not: the driver is free to go then.
 fn wait_for_late_answers(guest: &mut Guest) -> Result<()> {
     guest.until("late answers arrive", |guest| {
         let used = guest.lab.check("cat /sys/module/hyperflex/refcnt")?;

@@ -1,4 +1,4 @@
-//! What the driver must live through where its device misbehaves.
+//! Tests of what the driver must survive if its device misbehaves.
 
 use anyhow::{Result, ensure};
 
@@ -67,7 +67,7 @@ pub fn removal() -> Result<()> {
     left_alone()
 }
 
-/// A device that offers nothing the driver knows.
+/// Checks that the driver leaves a device alone that offers no page order that it knows.
 fn left_alone() -> Result<()> {
     let mut guest = FlexGuest::<Hostile>::start(1 << 4)?;
     guest.lab.check("insmod /hyperflex.ko")?;

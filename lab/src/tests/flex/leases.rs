@@ -56,7 +56,7 @@ impl Leased {
         self.grow()
     }
 
-    /// By the daemon and by the device alone, which takes orders from others too.
+    /// Shrinks the fast tier, by the daemon and by the device alone, which takes orders from others too.
     fn shrink_beside_another(&mut self) -> Result<()> {
         self.guest.touch()?;
         let before = self.held()?;

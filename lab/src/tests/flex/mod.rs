@@ -1,4 +1,4 @@
-//! What HyperFlex's device and driver must do together, and what each must live through.
+//! Tests of what HyperFlex's device and driver must do together, and of what each must survive.
 
 mod balloons;
 mod elastic;
@@ -10,7 +10,7 @@ mod sizes;
 
 use super::test::{Needs, Test};
 
-/// A word of `--only` that selects all of these tests.
+/// The word of `--only` that selects all of these tests.
 pub const WORD: &str = "hyperflex";
 
 pub const TESTS: &[Test] = &[

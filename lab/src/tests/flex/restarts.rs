@@ -1,4 +1,4 @@
-//! What balloons must live through: the device's process killed, the guest started anew.
+//! Tests of what balloons must survive: the device's process killed, the guest started anew.
 
 use anyhow::{Context, Result, ensure};
 
@@ -62,7 +62,7 @@ fn kill_under_way(guest: &mut FlexGuest<Hyperflex>, target: [u64; TIERS]) -> Res
     expect_given(guest, target)
 }
 
-/// The host has at least what is in the balloons.
+/// Expects the host to have at least as much memory back as is in the balloons.
 fn expect_given(guest: &FlexGuest<Hyperflex>, balloons: [u64; TIERS]) -> Result<()> {
     for (tier, (held, pages)) in guest.host_bytes()?.into_iter().zip(balloons).enumerate() {
         ensure!(

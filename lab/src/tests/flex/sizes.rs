@@ -1,4 +1,4 @@
-//! Memory and files of a guest, held against what they were before.
+//! Memory and files of a guest, compared with those of before.
 
 use anyhow::{Context, Result, ensure};
 
@@ -6,14 +6,14 @@ use crate::guests::flex::device::Device;
 use crate::guests::flex::guest::FlexGuest;
 use crate::guests::tiered::{MIB, TIERS};
 
-/// What the guest's kernel may use for itself while a test looks.
+/// Most memory that the guest's kernel may use for itself while a test looks, bytes.
 pub const SLACK: u64 = 24 * MIB;
 
-/// What must not change but for the tier that is resized.
+/// The sizes that must not change except for the tier that is resized.
 pub struct Sizes {
     pub free: [u64; TIERS],
     pub total: [u64; TIERS],
-    /// Of the host.
+    /// Bytes of the host's memory behind each tier.
     pub host: [u64; TIERS],
 }
 
@@ -41,7 +41,7 @@ pub fn expect_about(what: &str, value: u64, wanted: u64) -> Result<()> {
     Ok(())
 }
 
-/// A node's free memory gets there; what was freed may be under way for a moment.
+/// Expects a node's free memory to become as wanted; freed memory may be under way for a moment.
 pub fn expect_free<D: Device>(guest: &mut FlexGuest<D>, node: usize, wanted: u64) -> Result<()> {
     let mut free = 0;
     let arrives = guest.until("freed memory is counted", |guest| {
@@ -54,7 +54,8 @@ pub fn expect_free<D: Device>(guest: &mut FlexGuest<D>, node: usize, wanted: u64
     })
 }
 
-/// Files on each node, whose pages cannot go elsewhere; the rest of memory has been touched once.
+/// Writes files on each node, whose pages cannot go elsewhere; the rest of memory is touched once. Returns the files'
+/// checksums.
 pub fn fill<D: Device>(guest: &mut FlexGuest<D>) -> Result<String> {
     for node in 0..TIERS {
         guest.lab.check(&format!(
@@ -69,7 +70,7 @@ pub fn checksums<D: Device>(guest: &mut FlexGuest<D>) -> Result<String> {
     guest.lab.check("md5sum /node0/kept /node1/kept")
 }
 
-/// The guest has all of its memory.
+/// Expects the guest to have all of its memory.
 pub fn expect_all_back<D: Device>(guest: &mut FlexGuest<D>, before: &Sizes) -> Result<()> {
     let after = sizes(guest)?;
     for node in 0..TIERS {

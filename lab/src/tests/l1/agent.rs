@@ -1,7 +1,7 @@
 //! The guest agent in a guest with a node per tier: L1 itself.
 //!
-//! What is hot is the workload's own word, where it is the word of L1's kernel; the agent's status only
-//! counts its epochs.
+//! The workload tells which of its pages are hot, L1's kernel where they are; the agent's status only counts its
+//! epochs.
 
 use anyhow::{Context, Result, bail, ensure};
 use terrace_lab_programs::native::{HotSet, Load};
@@ -11,10 +11,10 @@ use crate::control::lab::Lab;
 use crate::tests::test::{Boot, Needs, Test};
 use crate::{host, programs};
 
-/// Epochs that the hot set may take where the ranges are a process's mappings.
+/// Epochs that the hot set may take if the ranges are a process's mappings.
 const SEEDED_EPOCHS: u64 = 30;
-/// Epochs for a hot set that moved: what was counted of the old one decays first, and a range that lies between hot
-/// and cold is split once more.
+/// Epochs for a hot set that moved: the counts of the old one decay first, and a range that lies between hot and cold
+/// is split once more.
 const FOLLOW_EPOCHS: u64 = 60;
 /// Epochs that the agent may take to come to rest.
 const RESTLESS_EPOCHS: u64 = 60;
@@ -84,7 +84,7 @@ fn agent_places_a_hot_set_that_starts_slow_follows_it_and_goes_quiet(lab: &mut L
     lab.finish_agent()
 }
 
-/// The test must fail where pages do not move: with as many epochs, all of it is still slow.
+/// Checks that the test fails if pages do not move: with as many epochs, all of the hot set is still slow.
 fn expect_nothing_without_moves(lab: &mut Lab, name: &str) -> Result<()> {
     lab.start_agent(AgentSetup {
         moves: false,
@@ -100,7 +100,7 @@ fn expect_nothing_without_moves(lab: &mut Lab, name: &str) -> Result<()> {
     lab.stop_agent()
 }
 
-/// At least 90 % of the hot set is in fast memory within that many epochs after epoch `first`.
+/// Expects at least 90 % of the hot set to be in fast memory within that many epochs after epoch `first`.
 fn expect_placed(lab: &mut Lab, name: &str, first: u64, most: u64) -> Result<()> {
     let taken = lab.epochs_to_place(name, first, most)?;
     let now = lab.native_on_fast(name)?;
@@ -117,8 +117,8 @@ fn expect_placed(lab: &mut Lab, name: &str, first: u64, most: u64) -> Result<()>
     Ok(())
 }
 
-/// Moves the hot set; the new one must come as the first did. What is beside the hot set in fast memory is
-/// up to chance, so of several new ones the first is taken that is not there already.
+/// Moves the hot set; the new one must come as the first did. The pages beside the hot set in fast memory are up to
+/// chance, so of several new hot sets the first is taken that is not there already.
 fn follow(lab: &mut Lab, name: &str, most: u64) -> Result<()> {
     for seed in [5, 3, 11, 13] {
         lab.ask(name, &format!("move {seed}"))?;
@@ -169,7 +169,7 @@ fn agent_finds_a_hot_set_from_the_papers_root(lab: &mut Lab) -> Result<()> {
     lab.finish_agent()
 }
 
-/// From the start of the heap to the base of mappings, by the kernel's word.
+/// Bytes from the start of the heap to the base of mappings, by the kernel's word.
 fn root_bytes(lab: &mut Lab) -> Result<u64> {
     let maps = lab.check("cat /proc/$(pidof lab-native | awk '{print $NF}')/maps")?;
     let bound = |line: &str, at: usize| {
@@ -214,13 +214,13 @@ fn agent_moves_huge_pages_whole(lab: &mut Lab) -> Result<()> {
     lab.finish_agent()
 }
 
-/// Anonymous memory in huge pages.
+/// Anonymous memory in huge pages, MiB.
 fn huge_mib(lab: &mut Lab) -> Result<u64> {
     let kib = lab.check("awk '/^AnonHugePages/ {print $2}' /proc/meminfo")?;
     Ok(kib.trim().parse::<u64>().context("AnonHugePages")? >> 10)
 }
 
-/// Huge pages that the kernel has moved whole since it started.
+/// Number of huge pages that the kernel has moved whole since it started.
 fn huge_moves(lab: &mut Lab) -> Result<u64> {
     let count = lab.check("awk '/^thp_migration_success/ {print $2}' /proc/vmstat")?;
     count.trim().parse().context("thp_migration_success")

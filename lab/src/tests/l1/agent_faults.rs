@@ -1,4 +1,4 @@
-//! What goes wrong around the guest agent: no room, memory that comes and goes, a sampler that is taken.
+//! Tests of faults around the guest agent: no room, memory that comes and goes, a sampler that is taken.
 
 use std::time::Duration;
 
@@ -11,16 +11,16 @@ use crate::tests::test::{Boot, Needs, Test};
 
 const PATIENCE: Duration = Duration::from_secs(300);
 
-/// Epochs in which a hot set comes where nothing is in the way, on a busy machine too.
+/// Epochs in which a hot set comes if nothing is in the way, on a busy machine too.
 const EPOCHS: u64 = 60;
-/// Epochs for which pages are exchanged before it is looked what came of it.
+/// Epochs for which pages are exchanged before the result is looked at.
 const EXCHANGES: u64 = 15;
-/// Leaves this much of the fast node free: far less than the hot set.
+/// Memory of the fast node that is left free, MiB: far less than the hot set.
 const LEFT_MIB: u64 = 2;
-/// What the agent may hold while processes and mappings come and go.
+/// Most memory that the agent may hold while processes and mappings come and go, bytes.
 const MOST_RESIDENT: u64 = 24 << 20;
 
-/// Fewer would be no storm.
+/// Least number of forks: fewer would be no storm.
 const FEWEST_FORKS: u64 = 50;
 const FEWEST_MAPPINGS: u64 = 200;
 
@@ -84,7 +84,7 @@ fn oom_kills(lab: &mut Lab) -> Result<u64> {
     count.trim().parse().context("oom_kill")
 }
 
-/// Processes of the managed name that are killed while they fill their memory or just after.
+/// Commands for processes of the managed name that are killed while they fill their memory or just after.
 const EXITS: &str = "for i in $(seq 40); do \
      lab-native hotset '{\"name\":\"short\",\"region_mib\":40,\"hot_mib\":8,\"processor\":0}' & \
      usleep $((200000 + i % 4 * 200000)); kill -9 $!; wait; echo $i >/run/lab/exits; \
@@ -134,7 +134,7 @@ fn agent_survives_storms_of_mappings_forks_and_exits(lab: &mut Lab) -> Result<()
     lab.finish_agent()
 }
 
-/// Watches init, as a person with a script would.
+/// Commands by which DAMON watches init, as a person with a script would have it.
 const TAKE_DAMON: &str = "cd /sys/kernel/mm/damon/admin/kdamonds && echo 1 >nr_kdamonds && cd 0 && \
      echo 1 >contexts/nr_contexts && echo vaddr >contexts/0/operations && \
      echo 1 >contexts/0/targets/nr_targets && echo 1 >contexts/0/targets/0/pid_target && echo on >state";

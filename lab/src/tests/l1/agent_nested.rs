@@ -1,7 +1,7 @@
 //! The guest agent in a nested guest with a node per tier, and the daemon of its host.
 //!
-//! What is hot and where it is are the word of the guest and its kernel: to L1 this guest's nodes are two
-//! parts of its QEMU's memory, each bound to a node of L1.
+//! The guest tells which of its pages are hot, and its kernel where they are: to L1 this guest's nodes are two parts
+//! of its QEMU's memory, each bound to a node of L1.
 
 use std::time::Duration;
 
@@ -17,7 +17,7 @@ use crate::tests::test::{Boot, Needs, Test};
 
 const PATIENCE: Duration = Duration::from_secs(200);
 
-/// Epochs that the hot set may take: three or four times what a machine takes that does nothing else.
+/// Epochs that the hot set may take: three or four times as many as on a machine that does nothing else.
 const EPOCHS: u64 = 60;
 
 const GUEST: &str = "tiered";
@@ -28,7 +28,7 @@ pub const TESTS: &[Test] = &[Test {
     boot: Boot::L1(agent_of_a_nested_guest_places_its_pages_and_the_host_hears_of_it),
 }];
 
-/// The host may not look into the guest, whatever happens.
+/// A daemon that may not look into the guest, whatever happens.
 const GUEST_MANAGED: Setup = Setup {
     defaults: "",
     sections: "[vm.tiered]\nmode = \"guest\"\nscan = false",
@@ -82,7 +82,7 @@ fn start(lab: &mut Lab) -> Result<()> {
     })
 }
 
-/// Where the guest's hot pages are among its own nodes, by the word of its own kernel.
+/// How much of the guest's hot set is on its own fast node, by the word of its own kernel.
 fn on_fast(lab: &mut Lab) -> Result<HotOnFast> {
     let placement: Placement = serde_json::from_value(lab.guest_of(GUEST, "placement")?)?;
     Ok(HotOnFast {
@@ -98,8 +98,8 @@ fn status(lab: &mut Lab) -> Result<AgentStatus> {
     Ok(AgentStatus(status.clone()))
 }
 
-/// At least 90 % of the hot set is in fast memory within [`EPOCHS`] after epoch `first`. The agent is asked
-/// only now and then: each question is a program that the nested guest has to start.
+/// Expects at least 90 % of the hot set to be in fast memory within [`EPOCHS`] after epoch `first`. The agent is
+/// asked only now and then: each question is a program that the nested guest has to start.
 fn expect_placed(lab: &mut Lab, first: u64) -> Result<()> {
     let (now, status) = lab.wait_until("the hot set is in fast memory", PATIENCE, |lab| {
         let now = on_fast(lab)?;
@@ -124,13 +124,13 @@ fn expect_placed(lab: &mut Lab, first: u64) -> Result<()> {
     Ok(())
 }
 
-/// What the daemon knows of the guest's agent.
+/// The daemon's knowledge of the guest's agent. `None` if it has heard nothing.
 fn heard(lab: &mut Lab) -> Result<Option<Value>> {
     let vm = lab.vm(GUEST)?;
     Ok(vm.map(|mut vm| vm["agent"].take()).filter(|a| !a.is_null()))
 }
 
-/// Heartbeats come, tell what the agent says of itself, and the host moves nothing.
+/// Expects heartbeats to come and to tell what the agent says of itself, and the host to move nothing.
 fn expect_heartbeats(lab: &mut Lab) -> Result<()> {
     let beats = |agent: &Value| agent["heartbeats"].as_u64().unwrap_or(0);
     let agent = lab.wait_until("the agent's heartbeats arrive", PATIENCE, |lab| {

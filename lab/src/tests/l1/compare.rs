@@ -48,7 +48,7 @@ fn comparison_counts_useless_moves_and_hot_pages_that_leave(lab: &mut Lab) -> Re
     Ok(())
 }
 
-/// In ascending order, as the guest gives its ranges.
+/// The frames of ranges, in ascending order, as the guest gives its ranges.
 fn frames(ranges: &[PageRange]) -> Vec<u64> {
     ranges.iter().flat_map(|range| range.frames()).collect()
 }

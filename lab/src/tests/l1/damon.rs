@@ -1,4 +1,4 @@
-//! DAMON as the tracker: what it finds where page tables are out of reach, and what it cannot see.
+//! DAMON as the tracker: the pages that it finds if page tables are out of reach, and those that it cannot see.
 
 use std::time::Duration;
 

@@ -10,15 +10,15 @@ use crate::control::daemon::{FAST, Setup, VM};
 use crate::control::lab::Lab;
 use crate::tests::test::{Boot, Needs, Test};
 
-/// The one that shows everything; the other one is the lab's first.
+/// The VM that shows all of its pages as accessed; the other one is the lab's first.
 const GREEDY: &str = "vm2";
 const PATIENCE: Duration = Duration::from_secs(600);
 
-/// What both share, and the part of each.
+/// Fast memory that both VMs share, and the part of each, MiB.
 const TIER_MIB: u64 = 48;
 const SHARE_MIB: u64 = TIER_MIB / 2;
 
-/// A hot set that fits its VM's share: 16 MiB.
+/// Pages of a hot set that fits its VM's share: 16 MiB.
 const HOT_PAGES: u64 = 16 * 256;
 
 pub const TESTS: &[Test] = &[Test {
@@ -27,7 +27,7 @@ pub const TESTS: &[Test] = &[Test {
     boot: Boot::L1(a_vm_that_sets_all_its_accessed_bits_costs_the_other_nothing),
 }];
 
-/// Neither VM has a nominal size or a ceiling. The budgets are less than both want.
+/// A setup in which neither VM has a nominal size or a ceiling. The budgets are less than both want.
 const FAIR: Setup = Setup {
     engine: "move_budget_bytes_per_s = 4194304\nplan_max_bytes = 2097152\nscan_cpu_budget_percent = 6",
     period_ms: 5000,
@@ -37,7 +37,7 @@ const FAIR: Setup = Setup {
     ..Setup::VTMM
 };
 
-/// As before there were shares by weight.
+/// The setup of before there were shares by weight.
 const BEFORE: Setup = Setup {
     engine: "move_budget_bytes_per_s = 4194304\nplan_max_bytes = 2097152\nscan_cpu_budget_percent = 6\n\
              fair_shares = false",
@@ -114,7 +114,7 @@ fn a_vm_that_sets_all_its_accessed_bits_costs_the_other_nothing(lab: &mut Lab) -
     Ok(())
 }
 
-/// Waits until it holds of what each VM has in fast memory, MiB.
+/// Waits until `holds` is true of the fast memory of both VMs, MiB.
 fn wait_for(lab: &mut Lab, what: &str, holds: impl Fn(u64, u64) -> bool) -> Result<()> {
     let mut last = [u64::MAX; 2];
     lab.wait_until(what, PATIENCE, |lab| {
@@ -145,7 +145,7 @@ fn rounds_of_both(lab: &mut Lab, more: u64) -> Result<()> {
     Ok(())
 }
 
-/// What each VM has of fast memory, moves and scan time.
+/// Prints the fast memory, the moves and the scan time of each VM.
 fn figures(lab: &mut Lab, when: &str) -> Result<()> {
     for vm in [VM, GREEDY] {
         let (held, hot, n) = (held_mib(lab, vm)?, lab.hot_on_fast(vm)?, costs(lab, vm)?);
@@ -166,7 +166,7 @@ fn figures(lab: &mut Lab, when: &str) -> Result<()> {
     Ok(())
 }
 
-/// What `terrace show` says of a VM's neighbours.
+/// The section of `terrace show` about a VM's neighbours.
 fn costs(lab: &mut Lab, vm: &str) -> Result<Value> {
     let text = lab.check(&format!("terrace show {vm} --json"))?;
     let detail: Value = serde_json::from_str(&text).context("terrace show --json")?;

@@ -1,4 +1,4 @@
-//! What goes wrong under a daemon that moves a real guest's pages.
+//! Tests of faults under a daemon that moves a real guest's pages.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use crate::tests::test::{Boot, Needs, Test};
 
 const PATIENCE: Duration = Duration::from_secs(300);
 
-/// Leaves this much of the fast node free: far less than the hot set.
+/// Memory of the fast node that is left free, MiB: far less than the hot set.
 const LEFT_MIB: u64 = 2;
 
 pub const TESTS: &[Test] = &[
@@ -31,7 +31,7 @@ pub const TESTS: &[Test] = &[
     },
 ];
 
-/// Moves so slowly (1 MiB a second) that the kill falls among them.
+/// A setup that moves so slowly (1 MiB a second) that the kill falls among the moves.
 const SLOW_MOVES: Setup = Setup {
     engine: "move_budget_bytes_per_s = 1048576\nplan_max_bytes = 2097152",
     ..Setup::VTMM

@@ -12,7 +12,7 @@ use crate::tests::test::{Boot, Needs, Test};
 
 const ROUNDS: u64 = 3;
 
-/// Far fewer than a guest under two emulators manages in that time; fewer would be no storm.
+/// Least number of forks. Far fewer than a guest under two emulators manages in that time; fewer would be no storm.
 const FEWEST_FORKS: u64 = 50;
 
 pub const TESTS: &[Test] = &[Test {

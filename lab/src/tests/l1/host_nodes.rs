@@ -1,7 +1,7 @@
-//! Which of the host's nodes a tier's memory comes from, once it went through a HyperFlex balloon.
+//! The host's nodes from which a tier's memory comes once it went through a HyperFlex balloon.
 //!
 //! L1 is the host here: all its processors are on node 0, so that a page without a policy comes from there. The guest
-//! is played by `lab-front`; where its pages are is the word of L1's kernel.
+//! is played by `lab-front`; L1's kernel tells where its pages are.
 
 use anyhow::{Context, Result, ensure};
 use serde::Deserialize;
@@ -14,7 +14,7 @@ use crate::tests::test::{Boot, Needs, Test};
 
 const MIB: u64 = 1 << 20;
 
-/// Bytes and pages of a tier; half of it goes through the balloon.
+/// Bytes of a tier, and the pages of the half of it that goes through the balloon.
 const TIER_BYTES: u64 = 64 * MIB;
 const GIVEN: u64 = TIER_BYTES / 4096 / 2;
 
@@ -24,7 +24,7 @@ pub const TESTS: &[Test] = &[Test {
     boot: Boot::L1(refaulted_pages_land_on_the_tiers_host_node),
 }];
 
-/// What `lab-front` saw of a tier.
+/// The nodes of a tier's pages, as `lab-front` saw them.
 #[derive(Debug, Deserialize)]
 struct Tier {
     before: Placement,

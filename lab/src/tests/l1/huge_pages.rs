@@ -58,7 +58,7 @@ fn huge_pages_of_the_host_are_ranked_and_moved_whole(lab: &mut Lab) -> Result<()
     lab.expect_intact(HUGE)
 }
 
-/// RAM of the guest that the host maps by huge pages.
+/// RAM of the guest that the host maps by huge pages, MiB.
 fn huge_mib(lab: &mut Lab) -> Result<u64> {
     let kib = lab.check(&format!(
         "awk '/ShmemPmdMapped/ {{sum += $2}} END {{print sum}}' /proc/$(cat /run/lab/{HUGE}.pid)/smaps"

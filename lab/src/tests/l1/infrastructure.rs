@@ -1,4 +1,4 @@
-//! Tests of the lab itself: what every other test takes for granted.
+//! Tests of the lab itself, whose results every other test takes for granted.
 
 use std::fs::File;
 use std::process::Command;

@@ -1,4 +1,4 @@
-//! What the product and the lab itself must do in L1. Each test gets a lab that nobody has used before.
+//! Tests of the product and of the lab itself in L1. Each test gets a lab that nobody has used before.
 
 mod agent;
 mod agent_faults;
@@ -37,5 +37,5 @@ pub const TESTS: &[&[Test]] = &[
     simulator::TESTS,
 ];
 
-/// Those that take minutes.
+/// The tests that take minutes.
 pub const LONG_TESTS: &[&[Test]] = &[soak::TESTS, compare::TESTS, fairness::TESTS];

@@ -1,4 +1,4 @@
-//! Workloads of L1 itself: what the tests of the agent take for granted.
+//! Workloads of L1 itself, which the tests of the agent take for granted.
 
 use anyhow::{Context, Result, ensure};
 use terrace_lab_programs::native::{HotSet, Load};
@@ -49,7 +49,7 @@ fn programs_of_l1_start_in_slow_memory_and_survive_move_pages(lab: &mut Lab) -> 
     Ok(())
 }
 
-/// A workload's hot pages start slow, go where they are moved, and lose nothing on the way.
+/// Expects a workload's hot pages to start slow, to go where they are moved, and to lose nothing on the way.
 fn expect_it_moves(lab: &mut Lab, name: &str) -> Result<()> {
     let before = lab.native_on_fast(name)?;
     ensure!(

@@ -1,7 +1,7 @@
 //! The main job: the hot pages of a VM that starts wholly in slow memory come into fast memory.
 //!
-//! What is hot is the guest's own word (its pagemap, over a channel that the daemon cannot open);
-//! where it is, is the word of L1's kernel (`move_pages`), asked by a program of the lab's own.
+//! The guest tells which of its pages are hot (by its pagemap, over a channel that the daemon cannot open); L1's
+//! kernel tells where they are (`move_pages`), asked by a program of the lab's own.
 
 use anyhow::{Result, ensure};
 
@@ -91,8 +91,8 @@ fn placement_test_fails_with_a_shuffled_ranking(lab: &mut Lab) -> Result<()> {
     lab.expect_intact(VM)
 }
 
-/// The test's knowledge of the hot set must not leak to the daemon, which runs as root in L1: the
-/// channel's device takes one opener, and the lab's keeper holds it.
+/// Checks that the test's knowledge of the hot set does not leak to the daemon, which runs as root in L1: the
+/// channel's device takes one opener, and the lab's supervisor holds it.
 fn daemon_cannot_open_the_truth_channel(lab: &mut Lab) -> Result<()> {
     let opened = lab.run(
         "for name in /sys/class/virtio-ports/*/name; do

@@ -15,12 +15,12 @@ const PATIENCE: Duration = Duration::from_secs(400);
 const MIB: u64 = 1 << 20;
 const PAGES_PER_MIB: u64 = 256;
 
-/// What each VM has at first, and the limits that are its 75 % and 125 % by default.
+/// Nominal size of each VM, and the limits that are its 75 % and 125 % by default, MiB.
 const NOMINAL_MIB: u64 = 24;
 const LOWER_MIB: u64 = 18;
 const UPPER_MIB: u64 = 30;
 
-/// 40 MiB: more than a VM may have.
+/// Pages of a hot set of 40 MiB: more than a VM may have.
 const HOT_PAGES: u64 = 40 * PAGES_PER_MIB;
 
 pub const TESTS: &[Test] = &[Test {
@@ -61,8 +61,8 @@ fn pool_shifts_fast_memory_from_an_idle_vm_to_a_busy_one_and_back(lab: &mut Lab)
     Ok(())
 }
 
-/// Waits until each VM holds what it should in fast memory, to the MiB, and most of it is hot where the
-/// VM is busy. At no time may a VM hold more than its upper limit.
+/// Waits until each VM holds what it should in fast memory, to the MiB, and most of it is hot if the VM is busy. At
+/// no time may a VM hold more than its upper limit.
 fn settle(lab: &mut Lab, when: &str, wanted_mib: [u64; 2]) -> Result<()> {
     let mut last = [u64::MAX; 2];
     lab.wait_until(&format!("the pool has settled: {when}"), PATIENCE, |lab| {

@@ -17,7 +17,7 @@ pub const TESTS: &[Test] = &[Test {
     boot: Boot::L1(a_static_build_simulates_the_same_bytes_also_on_another_processor),
 }];
 
-/// Small enough for an emulated processor; its loads use every function of floating point that there is.
+/// A scenario small enough for an emulated processor; its loads use every function of floating point that there is.
 const SCENARIO: &str = r#"
 [machine]
 tiers = ["dram", "pmem"]

@@ -6,7 +6,7 @@ use crate::control::daemon::{Setup, VM};
 use crate::control::lab::Lab;
 use crate::tests::test::{Boot, Needs, Test};
 
-/// How often the hot set moves.
+/// Number of moves of the hot set.
 const MOVES: u64 = 20;
 
 pub const TESTS: &[Test] = &[Test {

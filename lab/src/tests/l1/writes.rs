@@ -9,7 +9,7 @@ use crate::control::daemon::{Setup, VM};
 use crate::control::lab::Lab;
 use crate::tests::test::{Boot, Needs, Test};
 
-/// Hot pages that are asked about.
+/// Number of hot pages that are asked about.
 const ASKED: usize = 60;
 
 const PATIENCE: Duration = Duration::from_secs(300);
@@ -85,7 +85,8 @@ fn expect_half_written(lab: &mut Lab, source: &str) -> Result<()> {
     lab.expect_intact(VM)
 }
 
-/// A round clears the counts of the one before, so they are only read while none is under way.
+/// Pauses the daemon between two rounds: a round clears the counts of the one before, so they are only read while
+/// none is under way.
 fn pause_between_rounds(lab: &mut Lab) -> Result<()> {
     lab.wait_until("a round ends undisturbed", PATIENCE, |lab| {
         lab.check(&format!("terrace pause {VM}"))?;

@@ -14,7 +14,7 @@ use crate::progress::say;
 
 const DIMM_MIB: u64 = 256;
 
-/// The node that gets it.
+/// The node that gets the DIMM.
 const NODE: u32 = 1;
 
 const PAGE: u64 = 4096;
@@ -72,7 +72,7 @@ pub fn plugged_and_unplugged() -> Result<()> {
     tiered::expect_a_quiet_kernel(&mut guest.lab, MARK)
 }
 
-/// The file of what was plugged in: the one of its size.
+/// The file of the DIMM: the one of its size.
 fn dimm() -> Result<Metadata> {
     let files = tiered::host_files(NAME)?.into_iter();
     let mut files = files.filter_map(|path| fs::metadata(path).ok());
@@ -81,7 +81,7 @@ fn dimm() -> Result<Metadata> {
 }
 
 impl StockGuest {
-    /// Pages that are mapped by programs, by the next whole round over a guest of this size.
+    /// Number of pages that are mapped by programs, by the next whole round over a guest of this size.
     fn known_of(&mut self, memory_bytes: u64) -> Result<u64> {
         let mut last = Value::Null;
         self.until(

@@ -1,4 +1,4 @@
-//! What `terrace resize` and a scan must do if QEMU has no device of ours.
+//! Tests of `terrace resize` and of scans if QEMU has no device of ours.
 
 mod dimm;
 mod resizing;

@@ -1,4 +1,4 @@
-//! What `terrace resize` must do where QEMU has no device of ours.
+//! Tests of `terrace resize` if QEMU has no device of ours.
 
 use anyhow::{Context, Result, bail, ensure};
 
@@ -52,7 +52,7 @@ pub fn virtio_mem() -> Result<()> {
     tiered::expect_a_quiet_kernel(&mut guest.lab, MARK)
 }
 
-/// The product's own look at the host's memory agrees with this machine's.
+/// Checks that the product's own look at the host's memory agrees with this machine's.
 fn honest(guest: &mut StockGuest) -> Result<()> {
     let mut seen = None;
     guest.until("the host's memory is looked at", |guest| {
@@ -73,7 +73,7 @@ fn expect_about(what: &str, value: u64, wanted: u64) -> Result<()> {
     Ok(())
 }
 
-/// Without a driver, and with memory in use that cannot be moved.
+/// A guest that cannot be resized: without a driver, and with memory in use that cannot be moved.
 pub fn stuck() -> Result<()> {
     let mut guest = StockGuest::start(Means::VirtioMem)?;
     expect_stuck(&guest, Some(512), Some(512), "modprobe virtio_mem")?;
@@ -123,7 +123,7 @@ fn expect_stuck(
     Ok(())
 }
 
-/// A newer target replaces one that is under way.
+/// Checks that a newer target replaces one that is under way.
 fn replaced(guest: &mut StockGuest) -> Result<()> {
     for (fast, slow) in [(1024, 1024), (300, 512), (700, 900), (384, 640)] {
         guest.daemon.resize(Some(fast), Some(slow))?;
@@ -132,7 +132,7 @@ fn replaced(guest: &mut StockGuest) -> Result<()> {
     guest.expect_writer_intact()
 }
 
-/// And back: all of it is as it was.
+/// Resizes back, and expects all of it to be as it was.
 fn back(guest: &mut StockGuest, begin: &Sizes) -> Result<()> {
     guest.daemon.resize_and_wait(Some(512), Some(512))?;
     expect_totals(guest, begin.total)?;
@@ -142,7 +142,7 @@ fn back(guest: &mut StockGuest, begin: &Sizes) -> Result<()> {
     Ok(())
 }
 
-/// The tier is taken away under a program that fills it and a file beside it: what is there goes elsewhere.
+/// Takes the tier away under a program that fills it and a file beside it, all of which goes elsewhere.
 fn pressure(guest: &mut StockGuest) -> Result<()> {
     let free = guest.meminfo(SLOW, "MemFree")? / MIB;
     guest.lab.check(&format!(
@@ -162,7 +162,7 @@ fn pressure(guest: &mut StockGuest) -> Result<()> {
     guest.daemon.resize_and_wait(None, Some(512)).map(drop)
 }
 
-/// Sizes that cannot be are refused, and those that are no whole number of blocks are told.
+/// Checks that impossible sizes are refused, and that sizes that are no whole number of blocks are told.
 fn limits(guest: &StockGuest) -> Result<()> {
     for (fast, word) in [(200, "too little"), (2000, "too much")] {
         let Err(error) = guest.daemon.resize(Some(fast), None) else {
@@ -180,7 +180,7 @@ fn limits(guest: &StockGuest) -> Result<()> {
     Ok(())
 }
 
-/// Totals and free memory are as before, but for one tier, which has that much more.
+/// Expects totals and free memory to be as before, but for one tier, which has that much more.
 fn expect_one_changed(
     guest: &mut StockGuest,
     what: &str,
@@ -211,7 +211,7 @@ fn expect_one_changed(
     Ok(now)
 }
 
-/// The nodes get to have so much in all: the device counts what it plugs in before the guest has it online.
+/// Expects the nodes to get so much in all: the device counts what it plugs in before the guest has it online.
 fn expect_totals(guest: &mut StockGuest, wanted: [u64; TIERS]) -> Result<()> {
     let mut totals = wanted;
     let arrive = guest.until("the nodes have their sizes", |guest| {
@@ -221,7 +221,7 @@ fn expect_totals(guest: &mut StockGuest, wanted: [u64; TIERS]) -> Result<()> {
     arrive.with_context(|| format!("the nodes have {totals:?} bytes, not {wanted:?}"))
 }
 
-/// A node's free memory gets there; what was freed rests for a while in lists of each processor.
+/// Expects a node's free memory to get there; freed memory rests for a while in lists of each processor.
 fn expect_free(guest: &mut StockGuest, node: usize, wanted: u64) -> Result<()> {
     let mut free = 0;
     let arrives = guest.until("freed memory is counted", |guest| {

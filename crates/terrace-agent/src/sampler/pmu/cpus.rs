@@ -13,9 +13,9 @@ use super::recipe::{ONLINE, Recipe};
 use super::refusal::explain;
 use crate::sampler::SamplerError;
 
-/// Who opens events.
+/// An opener of events.
 pub trait Opener: fmt::Debug + Send {
-    /// Opens one, disabled; see [`Event::open`].
+    /// Opens an event, disabled; see [`Event::open`].
     ///
     /// # Errors
     /// As the kernel's.
@@ -27,7 +27,7 @@ pub trait Opener: fmt::Debug + Send {
     ) -> Result<Event, SysError>;
 }
 
-/// The running kernel.
+/// The running kernel as an opener.
 #[derive(Clone, Copy, Debug)]
 pub struct Kernel;
 
@@ -45,16 +45,16 @@ impl Opener for Kernel {
 /// Events of one CPU before they have a ring.
 #[derive(Debug)]
 pub(super) struct Opened {
-    /// In the recipe's order.
+    /// The sampled events, in the recipe's order.
     sampled: Vec<Event>,
-    /// Those that only have to be counted.
+    /// The events that only have to be counted.
     companions: Vec<Event>,
 }
 
 /// Opens a recipe's events on one CPU.
 ///
 /// # Errors
-/// That of the first that cannot be opened.
+/// The first error.
 pub(super) fn open_on(
     recipe: &Recipe,
     cpu: u32,
@@ -132,7 +132,7 @@ pub(super) struct Cpus {
 
 impl Cpus {
     /// # Errors
-    /// Where no CPU can be sampled.
+    /// If no CPU can be sampled.
     pub(super) fn open(
         root: HostRoot,
         recipe: Recipe,
@@ -152,10 +152,10 @@ impl Cpus {
         Ok(cpus)
     }
 
-    /// Starts or stops all events, after CPUs that came and went were looked at.
+    /// Starts or stops all events, after a look at CPUs that came and went.
     ///
     /// # Errors
-    /// Where no CPU can be sampled any more.
+    /// If no CPU can be sampled any more.
     pub(super) fn set_running(&mut self, running: bool) -> Result<(), SamplerError> {
         if running != self.running {
             self.running = running;

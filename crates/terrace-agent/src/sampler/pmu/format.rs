@@ -3,8 +3,8 @@
 
 use terrace_sys::perf::EventAttr;
 
-/// Puts a value where a format such as `config:0-7,32-35` says, lowest bits first. `None` where the format makes
-/// no sense or has too few bits.
+/// Puts a value into the bits that a format such as `config:0-7,32-35` names, lowest bits first. `None` if the format
+/// makes no sense or has too few bits.
 pub fn place(format: &str, value: u64, attr: &mut EventAttr) -> Option<()> {
     let (word, ranges) = format.trim().split_once(':')?;
     let mut bits = 0;

@@ -1,18 +1,18 @@
-//! Who else has performance events open.
+//! Other processes that have performance events open.
 
 use std::fs;
 
 use terrace_sys::HostRoot;
 
-/// What the kernel calls a descriptor of an event.
+/// The kernel's name for a descriptor of an event.
 const TARGET: &str = "anon_inode:[perf_event]";
 /// Most processes that are named.
 const MOST_NAMES: usize = 4;
 /// Most descriptors that are looked at.
 const MOST_LOOKS: usize = 100_000;
 
-/// Programs with their numbers, such as `perf (4711)`, without ourselves. Whose descriptors may not be looked at is
-/// not found, nor is what the kernel itself uses.
+/// Programs that have events open, with their numbers, such as `perf (4711)`, without ourselves. A program whose
+/// descriptors may not be looked at is not found, nor is what the kernel itself uses.
 pub fn holders(root: &HostRoot) -> Vec<String> {
     let mut looks = 0;
     let mut found = Vec::new();

@@ -1,4 +1,4 @@
-//! From records to samples of watched processes.
+//! The way from records to samples of watched processes.
 
 use terrace_core::ranges::Range;
 use terrace_sys::perf::{Fields, Record, Records, SampleRecord};
@@ -6,14 +6,14 @@ use terrace_sys::perf::{Fields, Record, Records, SampleRecord};
 use super::recipe::{Access, Kind, Recipe};
 use crate::sampler::Sample;
 
-/// Bytes of a page.
+/// Bits of an address within a page.
 const PAGE_SHIFT: u32 = 12;
 /// Addresses with this bit are the kernel's.
 const KERNEL_HALF: u64 = 1 << 63;
-/// Where user addresses end with five-level paging.
+/// End of user addresses with five-level paging.
 const USER_END: u64 = 1 << 56;
 
-/// `union perf_mem_data_src` of `include/uapi/linux/perf_event.h`.
+/// Bits of `union perf_mem_data_src` of `include/uapi/linux/perf_event.h`.
 mod data_source {
     pub const LOAD: u64 = 0x02;
     pub const STORE: u64 = 0x04;
@@ -23,14 +23,14 @@ mod data_source {
     pub const L2: u64 = 0x20;
 }
 
-/// What came, and what was left out.
+/// Counts of the records that came, and of those left out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct Counters {
     /// Samples handed on that were loads.
     pub loads: u64,
     /// Samples handed on that were stores.
     pub stores: u64,
-    /// Samples handed on of which it is not known.
+    /// Samples handed on that are not known to be loads or stores.
     pub unknown: u64,
     /// Samples of processes that are not watched.
     pub foreign: u64,
@@ -38,7 +38,7 @@ pub struct Counters {
     pub kernel: u64,
     /// Samples of operations that access no memory, or whose address the PMU did not know.
     pub no_address: u64,
-    /// Loads that the first or second cache served: it makes no difference to them where the page is.
+    /// Loads that the first or second cache served: where the page is makes no difference to them.
     pub cached: u64,
     /// Records that the kernel dropped because a ring was full, or before.
     pub lost: u64,
@@ -56,17 +56,17 @@ impl Counters {
     }
 }
 
-/// How the records of one ring are to be read.
+/// The format of one ring's records.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Layout {
     kind: Kind,
     fields: Fields,
-    /// The events' ids, and what their samples are.
+    /// The events' ids, each with the kind of access that its samples show.
     events: Vec<(u64, Access)>,
 }
 
 impl Layout {
-    /// Of a recipe whose events were opened with these ids, in its order.
+    /// The layout of a recipe whose events were opened with these ids, in the recipe's order.
     #[must_use]
     pub fn new(recipe: &Recipe, ids: &[u64]) -> Self {
         let accesses = recipe.events.iter().map(|wanted| wanted.access);
@@ -77,7 +77,7 @@ impl Layout {
         }
     }
 
-    /// What a sample is; `None` where it accessed no memory or is of no event of ours.
+    /// The kind of access of a sample; `None` if it accessed no memory or is of no event of ours.
     fn access(&self, sample: &SampleRecord) -> Option<Access> {
         if self.fields.has(Fields::DATA_SOURCE) {
             let source = sample.data_source;
@@ -106,13 +106,13 @@ fn hit_near(source: u64) -> bool {
 /// Picks samples out of records.
 #[derive(Clone, Debug, Default)]
 pub struct Intake {
-    /// Ascending.
+    /// The watched processes' numbers, ascending.
     watched: Vec<u32>,
     counters: Counters,
 }
 
 impl Intake {
-    /// Whose samples are wanted from now on.
+    /// Sets the processes whose samples are wanted from now on.
     pub fn watch(&mut self, pids: impl Iterator<Item = u32>) {
         self.watched.clear();
         self.watched.extend(pids);
@@ -120,7 +120,7 @@ impl Intake {
         self.watched.dedup();
     }
 
-    /// What came so far.
+    /// The counts so far.
     #[must_use]
     pub fn counters(&self) -> Counters {
         self.counters
@@ -132,7 +132,7 @@ impl Intake {
         self.watched.capacity() * size_of::<u32>()
     }
 
-    /// A ring was passed over because its position made no sense.
+    /// Counts a ring that was passed over because its position made no sense.
     pub(super) fn torn(&mut self) {
         self.counters.malformed += 1;
     }

@@ -32,11 +32,11 @@ pub use recipe::{Access, Kind, Lacks, Recipe, Wanted};
 use super::{Drained, Sample, Sampler, SamplerError, Target};
 use cpus::Cpus;
 
-/// What may be set.
+/// Settings of the sampler.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Settings {
     /// Pages of each CPU's ring, a power of two. 64 (256 KiB) hold 8,192 samples, which is 16,384 samples per
-    /// second and CPU where they are drained twice a second and never in between. Two rings of that size still
+    /// second and CPU if they are drained twice a second and never in between. Two rings of that size still
     /// fit into what the kernel lets anybody lock per CPU (`kernel.perf_event_mlock_kb`, 516).
     pub ring_pages: u32,
 }
@@ -53,7 +53,7 @@ pub struct Pmu {
     kind: Kind,
     cpus: Cpus,
     intake: Intake,
-    /// Records of one ring at a time.
+    /// A buffer for the records of one ring at a time.
     scratch: Vec<u8>,
 }
 
@@ -61,12 +61,12 @@ impl Pmu {
     /// Opens the events on all CPUs that are online. Nothing is sampled until processes are watched.
     ///
     /// # Errors
-    /// Where no CPU's events can be opened.
+    /// If no CPU's events can be opened.
     pub fn open(root: HostRoot, recipe: Recipe, settings: Settings) -> Result<Self, SamplerError> {
         Self::open_with(root, recipe, settings, Box::new(Kernel))
     }
 
-    /// The same, with somebody else than the kernel who opens events.
+    /// Does the same as [`Pmu::open`], with an opener other than the kernel.
     ///
     /// # Errors
     /// As [`Pmu::open`].
@@ -85,19 +85,20 @@ impl Pmu {
         })
     }
 
-    /// What came so far, and what was left out.
+    /// The counts of records that came, and of those left out.
     #[must_use]
     pub fn counters(&self) -> Counters {
         self.intake.counters()
     }
 
-    /// CPUs that are sampled.
+    /// The number of CPUs that are sampled.
     #[must_use]
     pub fn sampled_cpus(&self) -> usize {
         self.cpus.len()
     }
 
-    /// CPUs that are online but could not be sampled when they were last tried, with the reason for the last.
+    /// The number of CPUs that are online but could not be sampled when they were last tried, with the reason for the
+    /// last.
     #[must_use]
     pub fn failed_cpus(&self) -> Option<&(usize, String)> {
         self.cpus.failed()
@@ -109,8 +110,8 @@ impl Pmu {
         self.cpus.fds()
     }
 
-    /// Which share of the time the PMU had room for our events, 0 to 1: less than 1 where others take turns
-    /// with them. `None` before anything was sampled. Asks each CPU, so not for every epoch.
+    /// The share of the time in which the PMU had room for our events, 0 to 1: less than 1 if others take turns with
+    /// them. `None` before anything was sampled. Asks each CPU, so not for every epoch.
     #[must_use]
     pub fn running_share(&self) -> Option<f64> {
         self.cpus.running_share()
@@ -128,8 +129,8 @@ impl Sampler for Pmu {
         self.kind.name()
     }
 
-    /// The paper's, for PEBS: they were found with its period and threshold. For IBS too: its period is chosen so
-    /// that a busy CPU gives hundreds of samples per epoch, the order that τ_split is made for
+    /// The paper's parameters. For PEBS, they were found with its period and threshold. For IBS too: its period is
+    /// chosen so that a busy CPU gives hundreds of samples per epoch, the order that τ_split is made for
     /// ([`recipe::IBS_PERIOD`](Recipe::ibs)).
     fn params(&self, vcpus: u32) -> Params {
         Params::paper(vcpus)

@@ -1,4 +1,4 @@
-//! Which events to ask of which PMU.
+//! Recipes: which events to ask of which PMU.
 
 use std::path::Path;
 
@@ -7,14 +7,15 @@ use terrace_sys::{HostRoot, ReadError};
 
 use super::format::{place, terms};
 
-/// Where the kernel describes PMUs.
+/// The folder in which the kernel describes PMUs.
 pub(super) const DEVICES: &str = "sys/bus/event_source/devices";
-/// CPUs that run.
+/// The file that lists the CPUs that run.
 pub(super) const ONLINE: &str = "sys/devices/system/cpu/online";
 
-/// One of so many events is sampled (HyperTier §4.2.1). Prime, so that it keeps step with no loop.
+/// The period of PEBS events: one of so many is sampled (HyperTier §4.2.1). Prime, so that it keeps step with no
+/// loop.
 const PEBS_PERIOD: u64 = 4093;
-/// Cycles from which on a load is slow enough to be sampled (HyperTier §6.4): less is a hit in a cache.
+/// Cycles from which on a load is slow enough to be sampled (HyperTier §6.4): a faster one is a hit in a cache.
 const LOAD_LATENCY_CYCLES: u64 = 80;
 /// `MEM_TRANS_RETIRED.LOAD_LATENCY`: event and mask.
 const LOAD_LATENCY: (u64, u64) = (0xcd, 0x01);
@@ -22,9 +23,9 @@ const LOAD_LATENCY: (u64, u64) = (0xcd, 0x01);
 const ALL_STORES: (u64, u64) = (0xd0, 0x82);
 /// `precise_ip`: the instruction itself, which PEBS gives for all of its events. (3 only one counter gives.)
 const PRECISE: u8 = 2;
-/// One of so many micro-operations. IBS counts all of them and takes an interrupt for each sample, and the kernel
-/// takes no period that is not a multiple of 16. A core that retires 6·10⁹ of them a second gives 23,000
-/// samples, one that waits for memory a fifth of that, of which a third access memory: some 300 to 1,000 per
+/// The period of IBS: one of so many micro-operations. IBS counts all of them and takes an interrupt for each sample,
+/// and the kernel takes no period that is not a multiple of 16. A core that retires 6·10⁹ of them a second gives
+/// 23,000 samples, one that waits for memory a fifth of that, of which a third access memory: some 300 to 1,000 per
 /// epoch and CPU. At PEBS's period a core would do nothing but take interrupts.
 const IBS_PERIOD: u64 = 1 << 18;
 
@@ -41,7 +42,7 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// What `status` calls it.
+    /// The kind's name in `status`.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -52,57 +53,57 @@ impl Kind {
     }
 }
 
-/// What was done to memory.
+/// The kind of a memory access.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Access {
-    /// Read.
+    /// A read.
     Load,
-    /// Written.
+    /// A write.
     Store,
-    /// The event does not tell.
+    /// Not told by the event.
     Unknown,
 }
 
 /// An event to open on each CPU.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Wanted {
-    /// What is asked of the kernel.
+    /// The event's attributes for the kernel.
     pub attr: EventAttr,
-    /// What its samples are.
+    /// The kind of access that its samples show.
     pub access: Access,
-    /// An event that must be counted in the same group for this one to work.
+    /// An event that must be counted in the same group for this one to work, if there is one.
     pub leader: Option<EventAttr>,
 }
 
 /// Events of a PMU that together show accesses.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Recipe {
-    /// Which kind.
+    /// The kind of samples.
     pub kind: Kind,
     /// The events; all of them carry the same fields, since they share a ring.
     pub events: Vec<Wanted>,
-    /// The file below the root that lists the PMU's CPUs, where it is not all of them (hybrid processors).
+    /// The file below the root that lists the PMU's CPUs, if it does not have all of them (hybrid processors).
     pub cpus: Option<String>,
-    /// The kernel's name of the microarchitecture, such as `sapphire_rapids`; empty where it gives none.
+    /// The kernel's name of the microarchitecture, such as `sapphire_rapids`; empty if it gives none.
     pub microarchitecture: String,
 }
 
-/// Why there is no recipe.
+/// The reason why there is no recipe.
 #[derive(Debug, thiserror::Error)]
 pub enum Lacks {
     /// No such PMU.
     #[error("there is no such PMU")]
     Device,
-    /// It cannot say which instruction a sample is of.
+    /// The PMU cannot say which instruction a sample is of.
     #[error("the PMU gives no precise samples (caps/max_precise is 0)")]
     Precise,
-    /// It cannot sample loads by latency.
+    /// The PMU cannot sample loads by latency.
     #[error("the PMU does not sample loads by latency (no {0})")]
     LoadLatency(&'static str),
-    /// Its description makes no sense.
+    /// The PMU's description makes no sense.
     #[error("{0}: not in the kernel's format")]
     Format(String),
-    /// Its description cannot be read.
+    /// The PMU's description cannot be read.
     #[error(transparent)]
     Read(#[from] ReadError),
 }
@@ -116,15 +117,15 @@ impl Recipe {
             .map_or(Fields::default(), |wanted| wanted.attr.fields)
     }
 
-    /// Loads of 80 cycles or more and all stores, one of 4093 each, in the mode in which the kernel lets PEBS
-    /// fill its buffer and drains it at context switches ("large PEBS"): `intel_pmu_hw_config` in
+    /// The recipe for PEBS: loads of 80 cycles or more and all stores, one of 4093 each, in the mode in which the
+    /// kernel lets PEBS fill its buffer and drains it at context switches ("large PEBS"): `intel_pmu_hw_config` in
     /// `arch/x86/events/intel/core.c` grants it to events that are precise, have a fixed period (no frequency), do
     /// not ask for a wake-up per sample, and whose samples carry nothing but what is in `LARGE_PEBS_FLAGS`
     /// (`arch/x86/events/perf_event.h`), as the three fields here are. It takes effect only as long as each PEBS
     /// event on the CPU, anybody's, is of that mode.
     ///
     /// # Errors
-    /// Where the PMU is not there or cannot do that.
+    /// If the PMU is not there or cannot do that.
     pub fn pebs(root: &HostRoot) -> Result<Self, Lacks> {
         // On a hybrid processor there is one PMU per kind of core.
         let device = ["cpu", "cpu_core"]
@@ -181,12 +182,12 @@ impl Recipe {
         })
     }
 
-    /// Micro-operations, one of 262,144; the sample says whether it was a load or a store and what served it. IBS can
-    /// leave nothing out beforehand (`PERF_PMU_CAP_NO_EXCLUDE` in `arch/x86/events/amd/ibs.c`). Addresses are in
-    /// samples since Linux 6.1.
+    /// The recipe for IBS: micro-operations, one of 262,144; the sample says whether it was a load or a store and
+    /// what served it. IBS can leave nothing out beforehand (`PERF_PMU_CAP_NO_EXCLUDE` in
+    /// `arch/x86/events/amd/ibs.c`). Addresses are in samples since Linux 6.1.
     ///
     /// # Errors
-    /// Where the PMU is not there.
+    /// If the PMU is not there.
     pub fn ibs(root: &HostRoot) -> Result<Self, Lacks> {
         let device = Device {
             root,
@@ -218,7 +219,7 @@ impl Recipe {
         })
     }
 
-    /// Page faults, each of them.
+    /// The recipe for page faults, each of them.
     #[must_use]
     pub fn page_faults() -> Self {
         let attr = EventAttr {
@@ -259,7 +260,7 @@ impl Device<'_> {
         self.root.join(self.path("type")).exists()
     }
 
-    /// A file's text, or `None` where it is not there.
+    /// A file's text; `None` if it is not there.
     fn read(&self, file: &str) -> Result<Option<String>, Lacks> {
         match self.root.read(self.path(file)) {
             Ok(text) => Ok(Some(text)),
@@ -277,7 +278,7 @@ impl Device<'_> {
         text.trim().parse().map_err(|_| self.malformed("type"))
     }
 
-    /// Puts a value where the PMU's format has it.
+    /// Puts a value into the bits that the PMU's format names.
     fn set(&self, name: &str, value: u64, attr: &mut EventAttr) -> Result<(), Lacks> {
         let file = format!("format/{name}");
         let format = self.root.read(self.path(&file))?;
@@ -291,10 +292,10 @@ impl Device<'_> {
         Ok(attr)
     }
 
-    /// From Sapphire Rapids and Alder Lake on, the load-latency event works only beside another one
-    /// (`mem-loads-aux`, 0x8203; `is_mem_loads_aux_event` in the kernel's `intel_pmu_hw_config`), which the
-    /// kernel names where it is needed. The kernel insists on it only where samples carry the data source,
-    /// the hardware always does.
+    /// The companion that the load-latency event needs from Sapphire Rapids and Alder Lake on, where it works only
+    /// beside another event (`mem-loads-aux`, 0x8203; `is_mem_loads_aux_event` in the kernel's
+    /// `intel_pmu_hw_config`). The kernel names the companion if it is needed. The kernel insists on it only if
+    /// samples carry the data source, the hardware in any case.
     fn load_companion(&self, plain: EventAttr) -> Result<Option<EventAttr>, Lacks> {
         let file = "events/mem-loads-aux";
         let Some(text) = self.read(file)? else {

@@ -1,14 +1,14 @@
-//! Why the kernel does not open a PMU's events, and what to change.
+//! The reasons why the kernel does not open a PMU's events, and what to change.
 
 use terrace_sys::{HostRoot, SysError};
 
 use super::holders::holders;
 use super::recipe::Recipe;
 
-/// What there is without a PMU.
+/// The alternative to a PMU.
 pub(super) const INSTEAD: &str = "without it, accesses are sampled by DAMON, coarsely";
 
-/// Why events could not be opened, and what to change.
+/// The reason why events could not be opened, and what to change.
 pub(super) fn explain(root: &HostRoot, recipe: &Recipe, error: &SysError) -> (String, String) {
     let kind = recipe.kind.name();
     let say = |why: String, change: String| (format!("{kind}: {why} ({error})"), change);
@@ -90,7 +90,7 @@ fn taken(root: &HostRoot) -> (String, String) {
     (why, format!("{}; {INSTEAD}", changes.join("; ")))
 }
 
-/// What kind of machine this is.
+/// The kind of this machine: its vendor, and whether it is a guest.
 pub(super) struct Machine {
     pub(super) guest: bool,
     amd: bool,
@@ -112,7 +112,7 @@ impl Machine {
         }
     }
 
-    /// What would give it PEBS or IBS.
+    /// The change that would give this machine PEBS or IBS.
     pub(super) fn gain(&self) -> &'static str {
         match (self.guest, self.amd) {
             (true, false) => {

@@ -1,4 +1,4 @@
-//! What a frame of `terrace demo` looks like.
+//! The frames of `terrace demo`.
 
 use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout, Rect, Size};
@@ -18,35 +18,35 @@ use crate::render;
 const WORDS: (u16, u16) = (6, 7);
 const LEVELS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
 
-/// What is known of the simulation at one time.
+/// The state of the simulation at one time, as a frame shows it.
 pub struct View<'a> {
-    /// Since the start, s.
+    /// Time since the start, s.
     pub now_s: f64,
-    /// How much of the longest load is done, 0 to 1.
+    /// The share of the longest load that is done, 0 to 1.
     pub progress: f64,
-    /// No load runs any more.
+    /// Whether no load runs any more.
     pub is_over: bool,
     /// The run so far.
     pub timeline: &'a Timeline,
-    /// What the engine says of each VM, in the timeline's order.
+    /// The engine's words about each VM, in the timeline's order.
     pub told: Vec<Told>,
 }
 
-/// What the engine says of a VM.
+/// The engine's words about a VM.
 #[derive(Default)]
 pub struct Told {
-    /// Its policy's name.
+    /// The policy's name.
     pub policy: String,
-    /// Where its round stands; none where no engine manages it.
+    /// The state of the VM's round; `None` if no engine manages it.
     pub round: Option<String>,
-    /// What was said last: when (s), what.
+    /// The latest reason: its time (s) and its words.
     pub reason: Option<(f64, String)>,
-    /// Where its memory is and how hot.
+    /// The VM's memory by place and heat.
     pub map: Option<HeatMap>,
 }
 
 impl<'a> View<'a> {
-    /// What a frame of that size shows.
+    /// The view for a frame of that size.
     pub fn of(simulation: &'a Simulation, scenario: &Scenario, size: Size) -> Self {
         let timeline = simulation.timeline();
         let area = Rect::new(0, 0, size.width, size.height);
@@ -69,7 +69,8 @@ impl<'a> View<'a> {
     }
 }
 
-/// The engine sees the simulated pages: each stands for `scale` of the full-size machine.
+/// The engine's words about a VM. The engine sees the simulated pages: each stands for `scale` of the full-size
+/// machine.
 fn told(simulation: &Simulation, id: VmId, scale: u64, cells: u64) -> Told {
     let engine = simulation.engine();
     let Some(vm) = engine.vm(id) else {
@@ -128,7 +129,7 @@ fn parts(area: Rect) -> Parts {
     }
 }
 
-/// A panel per VM: two beside each other where they fit.
+/// The panels of the VMs: two beside each other if they fit.
 fn panels(area: Rect, vms: usize) -> Vec<Rect> {
     let columns = if area.width >= 76 && vms > 1 { 2 } else { 1 };
     let rows = vms.div_ceil(columns);
@@ -224,7 +225,7 @@ fn panel(view: &View, vm: &VmTimeline, told: &Told, frame: &mut Frame, area: Rec
     }
 }
 
-/// `dram 7.2 GiB  pmem 16.8 GiB`, each after its letter and colour in the bar.
+/// The bytes in each tier, as `dram 7.2 GiB  pmem 16.8 GiB`, each after its letter and colour in the bar.
 fn tier_words(tiers: &[String], held: &[u64]) -> Line<'static> {
     let tiers = tiers.iter().zip(held).enumerate();
     let spans = tiers.flat_map(|(tier, (name, bytes))| {
@@ -234,7 +235,7 @@ fn tier_words(tiers: &[String], held: &[u64]) -> Line<'static> {
     spans.collect()
 }
 
-/// What the VM holds, each tier as wide as its part and with its first letter.
+/// The VM's memory as a bar: each tier as wide as its part and with its first letter.
 fn tier_bar(tiers: &[String], held: &[u64], width: u16) -> Line<'static> {
     let all: u64 = held.iter().sum();
     let width = u64::from(width);
@@ -252,7 +253,7 @@ fn tier_bar(tiers: &[String], held: &[u64], width: u16) -> Line<'static> {
     Line::from(spans)
 }
 
-/// A tier's first letter, so many times, on its colour.
+/// A part of the bar: a tier's first letter, so many times, on its colour.
 fn tier_mark(name: &str, tier: usize, times: u64) -> Span<'static> {
     let letter = name.chars().next().unwrap_or('?').to_ascii_uppercase();
     let text: String = (0..times).map(|_| letter).collect();
@@ -261,7 +262,7 @@ fn tier_mark(name: &str, tier: usize, times: u64) -> Span<'static> {
     Span::from(text).fg(colour(cold)).bg(colour(hot))
 }
 
-/// Fast hits now, and as a line over the newest samples.
+/// The share of fast hits: now, and as a line over the newest samples.
 fn hits(vm: &VmTimeline, width: u16) -> Line<'static> {
     let Some(last) = vm.samples.last() else {
         return Line::from("fast hits: nothing yet").dark_gray();
@@ -276,7 +277,7 @@ fn hits(vm: &VmTimeline, width: u16) -> Line<'static> {
     Line::from(vec![text.into(), line.cyan()])
 }
 
-/// A share as the height of a block; a space for what is no number.
+/// A share as the height of a block; a space if it is no number.
 fn level(share: f64) -> char {
     if share.is_nan() {
         return ' ';

@@ -1,8 +1,7 @@
 //! `terrace demo`: four simulated VMs live, without any set-up.
 //!
-//! Responsible for: the built-in scenario, keeping its time beside the clock on the wall, keys and the
-//! terminal. It leaves to others: the simulation, and what a frame looks like
-//! ([`frame`]), and the table of what came of it.
+//! Responsible for: the built-in scenario, keeping its time beside the clock on the wall, keys and the terminal. It
+//! leaves to others: the simulation, the drawing of frames ([`frame`]), and the table of results.
 
 mod frame;
 #[cfg(test)]
@@ -25,9 +24,9 @@ use frame::View;
 const SCENARIO: &str = include_str!("../../../../../scenarios/demo.toml");
 /// Full-size time that is simulated between two looks at the keys, ns.
 const SLICE_NS: u64 = 50_000_000;
-/// Between two frames.
+/// Time between two frames.
 const FRAME: Duration = Duration::from_millis(100);
-/// Between two samples of the timeline, ns of the full-size machine.
+/// Time between two samples of the timeline, ns of the full-size machine.
 const SAMPLE_NS: u64 = 1_000_000_000;
 
 /// Size of a frame as a picture.
@@ -72,7 +71,7 @@ pub fn run(args: &Demo) -> Result<()> {
     Ok(())
 }
 
-/// The built-in scenario, every VM under that policy where one is named.
+/// The built-in scenario; every VM has the given policy if one is named.
 fn scenario(policy: Option<&str>) -> Result<Scenario> {
     let scenario = Scenario::parse(SCENARIO, "demo", Path::new(""))?;
     match policy {
@@ -95,7 +94,7 @@ fn write_svg(
     std::fs::write(file, svg).with_context(|| format!("writing {}", file.display()))
 }
 
-/// A span of time as ns; what does not fit is as good as endless.
+/// A span of time as ns; one that does not fit is as good as endless.
 fn nanoseconds(time: Duration) -> u64 {
     u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }
@@ -124,7 +123,7 @@ fn watch(
     }
 }
 
-/// Simulates the time of one frame, or as much as the clock allows; says whether that was all of it.
+/// Simulates the time of one frame, or as much as the clock allows. Returns whether that was all of it.
 fn advance(simulation: &mut Simulation, step_ns: u64, end_ns: u64, since: Instant) -> bool {
     let until = simulation.now().0.saturating_add(step_ns).min(end_ns);
     loop {
@@ -142,7 +141,7 @@ fn advance(simulation: &mut Simulation, step_ns: u64, end_ns: u64, since: Instan
     }
 }
 
-/// Takes keys until the frame's time is over; says whether to end.
+/// Takes keys until the frame's time is over. Returns whether to end.
 fn pressed(controls: &mut Controls, rest: Duration) -> Result<bool> {
     let end = Instant::now() + rest;
     while event::poll(end.saturating_duration_since(Instant::now()))? {
@@ -157,21 +156,21 @@ fn pressed(controls: &mut Controls, rest: Duration) -> Result<bool> {
     Ok(false)
 }
 
-/// What the operator chose.
+/// The operator's choices, and whether the machine keeps up.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Controls {
     /// Seconds of the full-size machine per second.
     speed: f64,
-    /// Time stands still.
+    /// Whether time stands still.
     is_paused: bool,
-    /// The machine here is too slow for that speed.
+    /// Whether the machine here is too slow for that speed.
     is_late: bool,
-    /// The keys are explained.
+    /// Whether the keys are explained.
     help: bool,
 }
 
 impl Controls {
-    /// Speeds that keys lead to.
+    /// The lowest and the highest speed that keys lead to.
     const SPEEDS: (f64, f64) = (0.125, 1024.0);
 
     fn new(speed: f64) -> Self {
@@ -183,12 +182,12 @@ impl Controls {
         }
     }
 
-    /// Full-size time of a frame.
+    /// Time of the full-size machine in one frame, ns.
     fn step_ns(&self) -> u64 {
         nanoseconds(FRAME.mul_f64(self.speed))
     }
 
-    /// Takes a key; says whether to end.
+    /// Takes a key. Returns whether to end.
     fn press(&mut self, key: KeyEvent) -> bool {
         let control = key.modifiers.contains(KeyModifiers::CONTROL);
         match key.code {

@@ -1,5 +1,5 @@
-//! Where a VM's memory is and how hot it is, as a picture: guest-physical addresses in rows from left
-//! to right; colours are tiers, and pages that were accessed stand out.
+//! The map of a VM's memory by place and heat, as a picture: guest-physical addresses in rows from left to right;
+//! colours are tiers, and pages that were accessed stand out.
 
 pub mod live;
 
@@ -33,8 +33,31 @@ pub async fn fetch(client: &Client, name: &str, cells: u64) -> Result<HeatMap> {
         .await?)
 }
 
-/// A map for a terminal that shows 24-bit colours.
-pub fn terminal(map: &HeatMap) -> String {
+/// A map as text: in colours for a terminal that shows 24-bit ones, else in the letters of a live view, which say the
+/// same.
+pub fn text(map: &HeatMap, in_colours: bool) -> String {
+    if in_colours {
+        coloured(map)
+    } else {
+        lettered(map)
+    }
+}
+
+fn lettered(map: &HeatMap) -> String {
+    let mut out = format!("one cell is {}:", crate::render::pages(map.pages_per_cell));
+    for (i, name) in map.tiers.iter().enumerate() {
+        let [cold, hot] = [false, true].map(|is_warm| live::letter(map, i, is_warm));
+        out += &format!("  {cold} {name} cold  {hot} {name} hot");
+    }
+    out += "  . no host memory\n";
+    for row in map.cells.chunks(COLUMNS) {
+        out.extend(row.iter().map(|cell| live::mark(map, cell).unwrap_or('.')));
+        out.push('\n');
+    }
+    out
+}
+
+fn coloured(map: &HeatMap) -> String {
     let mut out = legend(map);
     for row in map.cells.chunks(COLUMNS) {
         for cell in row {
@@ -56,8 +79,8 @@ fn legend(map: &HeatMap) -> String {
     out + "\n"
 }
 
-/// The ground is the tier that holds most of the cell; over it lie the cell's warm pages in the colours
-/// of the tiers that hold them, as strong as their share (its root, so that few are seen too).
+/// The colour of a cell. The ground is the tier that holds most of the cell; over it lie the cell's warm pages in the
+/// colours of the tiers that hold them, as strong as their share (its root, so that few are seen too).
 pub fn colour(cell: &Cell) -> Rgb {
     let most = cell
         .tier_pages
@@ -180,6 +203,31 @@ mod tests {
     }
 
     #[test]
+    fn without_colours_letters_say_the_same() {
+        let cells = [
+            ([4, 0], [0, 0]),
+            ([4, 0], [4, 0]),
+            ([0, 4], [0, 0]),
+            ([0, 4], [0, 4]),
+            ([0, 0], [0, 0]),
+        ];
+        let map = HeatMap {
+            pages_per_cell: 16,
+            tiers: vec!["fast".into(), "slow".into()],
+            max_degree: 8,
+            cells: cells.map(|(pages, warm)| cell(pages, warm)).to_vec(),
+        };
+        let plain = text(&map, false);
+        assert!(!plain.contains('\x1b'), "{plain:?}");
+        assert!(
+            plain.contains("one cell is 64 KiB:  f fast cold  F fast hot"),
+            "{plain}"
+        );
+        assert_eq!(plain.lines().nth(1), Some("fFsS."));
+        assert!(text(&map, true).contains('\x1b'));
+    }
+
+    #[test]
     fn the_picture_has_one_square_a_cell() {
         let map = HeatMap {
             pages_per_cell: 16,
@@ -193,6 +241,6 @@ mod tests {
         let svg = std::fs::read_to_string(&file).unwrap();
         assert!(svg.matches("<rect").count() >= 104, "{svg}");
         assert!(svg.contains("vm1: guest-physical memory, one cell is 64 KiB"));
-        assert_eq!(terminal(&map).lines().count(), 3);
+        assert_eq!(coloured(&map).lines().count(), 3);
     }
 }

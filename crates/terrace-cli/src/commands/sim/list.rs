@@ -15,10 +15,10 @@ use terrace_sim::{
 use crate::commands::print_json;
 use crate::render;
 
-/// Where scenarios are looked for.
+/// The folder in which scenarios are looked for.
 const FOLDER: &str = "scenarios";
 
-/// What `--json` prints.
+/// The output of `--json`.
 #[derive(Serialize)]
 struct Report {
     policies: Vec<Description>,
@@ -62,7 +62,7 @@ pub fn run(json: bool) -> Result<()> {
     Ok(())
 }
 
-/// The papers' experiments, each with what it asks.
+/// The papers' experiments, each with the question that it asks.
 fn experiments() -> Vec<Named> {
     let named = |experiment: &Experiment| Named {
         name: experiment.name.into(),
@@ -100,8 +100,7 @@ impl From<Tier> for TierReport {
     }
 }
 
-/// The scenarios of a folder by name, each with the comment that it begins with; none where there is no
-/// such folder.
+/// The scenarios of a folder by name, each with the comment that it begins with; empty if there is no such folder.
 fn scenarios(folder: &Path) -> Vec<Named> {
     let Ok(entries) = std::fs::read_dir(folder) else {
         return Vec::new();

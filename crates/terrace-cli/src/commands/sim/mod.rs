@@ -21,19 +21,19 @@ use terrace_sim::{Options, RunResult, Scenario, Stop};
 use crate::args::sim::{Output, Sim};
 use progress::Bar;
 
-/// Samples of a run's timeline, where its length is known beforehand.
+/// Samples of a run's timeline if its length is known beforehand.
 const SAMPLES: u64 = 240;
 
-/// Time between samples where it is not, ns.
+/// Time between samples if it is not, ns.
 const SAMPLE_NS: u64 = 1_000_000_000;
 
 /// Cells of memory in a picture of heat.
 const HEAT_CELLS: usize = 128;
 
-/// What `compare` writes.
+/// The output of `compare`.
 #[derive(Serialize)]
 struct Runs<'a> {
-    /// For each policy of a sweep the cheapest size within the VMs' bounds, where one says its bound.
+    /// The cheapest size within the VMs' bounds for each policy of a sweep, if a VM states its bound.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     choices: Vec<Choice>,
     runs: Vec<&'a RunResult>,
@@ -90,7 +90,7 @@ fn load(file: &Path, output: &Output) -> Result<Scenario> {
     Ok(scenario)
 }
 
-/// What a long run finds out must not be lost for want of a folder.
+/// Checks that the outputs can be written. The result of a long run must not be lost for want of a folder.
 fn can_be_written(outputs: [&Option<PathBuf>; 2]) -> Result<()> {
     let outputs = outputs.into_iter().flatten();
     for out in outputs.filter(|out| !is_standard_output(out)) {
@@ -175,7 +175,7 @@ fn is_standard_output(out: &Path) -> bool {
     out.as_os_str() == "-"
 }
 
-/// A timeline is kept where a report is drawn from it.
+/// The options of a run: a timeline is kept if a report is drawn from it.
 fn options(scenario: &Scenario, output: &Output) -> Options {
     if output.html.is_none() {
         return Options::default();
@@ -193,7 +193,7 @@ fn options(scenario: &Scenario, output: &Output) -> Options {
     }
 }
 
-/// What the first interruption sets; the second ends the program at once.
+/// The flag that the first interruption sets; the second ends the program at once.
 fn on_interrupt() -> Result<Arc<AtomicBool>> {
     let cancelled = Arc::new(AtomicBool::new(false));
     let set = Arc::clone(&cancelled);

@@ -1,4 +1,4 @@
-//! A line on standard error that says how far the runs are, where somebody may look at it.
+//! A line on standard error that shows the progress of the runs, if somebody may look at it.
 
 use std::io::{IsTerminal, Write};
 use std::sync::Mutex;
@@ -12,9 +12,9 @@ const EVERY: Duration = Duration::from_millis(100);
 /// Width of the bar, characters.
 const WIDTH: usize = 30;
 
-/// The line.
+/// The line of progress.
 pub struct Bar {
-    /// When it was last drawn; none where it is not drawn at all.
+    /// The time of the last drawing; `None` if the line is not drawn at all.
     drawn: Option<Mutex<Option<Instant>>>,
 }
 
@@ -26,7 +26,7 @@ impl Bar {
         }
     }
 
-    /// Draws it, unless that was just done.
+    /// Draws the line, unless that was just done.
     pub fn show(&self, progress: Progress) {
         let Some(Ok(mut drawn)) = self.drawn.as_ref().map(Mutex::try_lock) else {
             return;
@@ -38,7 +38,7 @@ impl Bar {
         }
     }
 
-    /// Takes it away.
+    /// Takes the line away.
     pub fn clear(&self) {
         if self.drawn.is_some() {
             let _ = write!(std::io::stderr(), "\r\x1b[K");

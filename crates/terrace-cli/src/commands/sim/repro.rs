@@ -84,7 +84,7 @@ fn text(report: &Report) -> String {
     out
 }
 
-/// A heading, a table, and what is to be said about it.
+/// An experiment in words: a heading, a table, and notes about it.
 fn experiment(outcome: &Outcome) -> String {
     let mut out = format!(
         "{}/{}: {}",

@@ -5,10 +5,10 @@ use terrace_sim::{RunResult, VmResult, policy};
 
 use crate::render;
 
-/// With fewer rounds than this, a policy's figures say little.
+/// Rounds below which a policy's figures say little.
 const LEAST_ROUNDS: u64 = 3;
 
-/// A line about what was simulated, and a row for each VM of each run.
+/// The table: a line about what was simulated, and a row for each VM of each run.
 pub fn text(runs: &[&RunResult]) -> String {
     let Some(first) = runs.first() else {
         return String::new();
@@ -72,7 +72,7 @@ pub fn text(runs: &[&RunResult]) -> String {
     out + &notes(runs)
 }
 
-/// What must be known before the figures are judged.
+/// Warnings about the figures.
 fn notes(runs: &[&RunResult]) -> String {
     let vms = || runs.iter().flat_map(|run| &run.vms);
     let mut amiss: Vec<String> = vms().filter_map(amiss).collect();
@@ -122,7 +122,7 @@ fn row(vm: &VmResult) -> Vec<String> {
     ]
 }
 
-/// What a device gave a VM, where that is not what it was to have.
+/// The sizes that a device gave a VM, if they are not those it was to have.
 fn amiss(vm: &VmResult) -> Option<String> {
     let provision = vm.provision.as_ref()?;
     let sizes = |bytes: &[u64]| {
@@ -159,7 +159,7 @@ fn refused(vm: &VmResult) -> Vec<String> {
     each.collect()
 }
 
-/// With the bound that it is beyond.
+/// The slowdown, with its bound if it is beyond that.
 fn slowdown(vm: &VmResult) -> String {
     match (vm.slowdown_vs_all_fast, vm.max_slowdown) {
         (None, _) => "-".into(),
@@ -181,7 +181,7 @@ fn swept(run: &RunResult) -> Option<String> {
     run.sweep.as_ref().map(|sweep| render::bytes(sweep.bytes))
 }
 
-/// `812`, `12.3 k`, `4.5 M`.
+/// A rate with its unit: `812`, `12.3 k`, `4.5 M`.
 fn rate(n: f64) -> String {
     const UNITS: [(&str, f64); 3] = [("G", 1e9), ("M", 1e6), ("k", 1e3)];
     match UNITS.iter().find(|(_, size)| n >= *size) {
@@ -190,7 +190,7 @@ fn rate(n: f64) -> String {
     }
 }
 
-/// The same of a count.
+/// A count in the same form.
 fn count(n: u64) -> String {
     const UNITS: [(&str, u64); 3] = [("G", 1_000_000_000), ("M", 1_000_000), ("k", 1_000)];
     match UNITS.iter().find(|(_, size)| n >= *size) {

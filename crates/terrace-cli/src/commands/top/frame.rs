@@ -1,4 +1,4 @@
-//! What a frame of `terrace top` looks like.
+//! The frames of `terrace top`.
 
 use std::path::{Path, PathBuf};
 
@@ -15,16 +15,16 @@ use crate::commands::elastic;
 use crate::commands::map::live;
 use crate::render;
 
-/// What is shown, and what the operator chose.
+/// The contents of the screen, and the operator's choices.
 pub struct Screen {
     socket: PathBuf,
-    /// Name of the selected VM; none: the first.
+    /// Name of the selected VM; `None`: the first.
     pub selected: Option<String>,
-    /// The keys are explained.
+    /// Whether the keys are explained.
     pub help: bool,
-    /// What came of the last order.
+    /// The answer to the last order.
     pub said: Option<String>,
-    /// Why there is nothing new.
+    /// The reason why there is nothing new.
     problem: Option<String>,
     snapshot: Option<Snapshot>,
 }
@@ -41,7 +41,7 @@ impl Screen {
         }
     }
 
-    /// Takes an answer in; what was known stays where there is none.
+    /// Takes in an answer. If it is an error, the last snapshot stays.
     pub fn take(&mut self, answer: Result<Snapshot, ClientError>) {
         match answer {
             Ok(snapshot) => {
@@ -57,13 +57,13 @@ impl Screen {
     }
 }
 
-/// Position of the VM of this name; of the first one where it is not there.
+/// The position of the VM of this name; that of the first one if there is no such VM.
 pub fn select(vms: &[Vm], name: Option<&str>) -> Option<usize> {
     let named = vms.iter().position(|vm| Some(vm.name.as_str()) == name);
     named.or((!vms.is_empty()).then_some(0))
 }
 
-/// Parts of a frame, from top to bottom: the host, the list, the map beside what is said, the keys.
+/// Parts of a frame, from top to bottom: the host, the list, the map beside the VM's details, the keys.
 struct Areas {
     host: Rect,
     list: Rect,
@@ -189,16 +189,16 @@ fn list(screen: &Screen, snapshot: &Snapshot, frame: &mut Frame, area: Rect) {
     frame.render_stateful_widget(table, area, &mut state);
 }
 
-/// Of the list: a title, a width, and which of a VM's cells it shows.
+/// A column of the list: its title, its width, and which of a VM's cells it shows.
 struct Column {
     title: String,
     width: u16,
     place: usize,
 }
 
-/// Least and most that the names get where their column has to share.
+/// Least and greatest width of the names, if their column has to share.
 const NAME_WIDTH: (u16, u16) = (4, 24);
-/// What a narrow terminal does without, the first one first.
+/// Columns that a narrow terminal does without, the first one first.
 const DISPENSABLE: [&str; 9] = [
     "DEMOTED",
     "PROMOTED",
@@ -372,7 +372,7 @@ fn foot(screen: &Screen) -> Line<'_> {
     }
 }
 
-/// The daemon is not there: what is seen is what it said last.
+/// Draws the message that the daemon is not there. The frame below shows its last answer.
 fn trouble(screen: &Screen, problem: &str, frame: &mut Frame, area: Rect) {
     let width = area.width.saturating_sub(4).min(90);
     let stale = if screen.snapshot.is_some() {

@@ -1,8 +1,8 @@
 //! `terrace top`: the VMs live.
 //!
-//! Responsible for: asking the daemon, keys, and the terminal. It leaves to others: what a frame looks
-//! like ([`frame`]) and frames outside of a terminal ([`picture`]). Questions run beside the keys, so a
-//! daemon that hangs or is gone never holds the terminal.
+//! Responsible for: asking the daemon, keys, and the terminal. It leaves to others: the drawing of frames ([`frame`])
+//! and frames outside of a terminal ([`picture`]). Questions run beside the keys, so a daemon that hangs or is gone
+//! never holds up the terminal.
 
 mod frame;
 pub mod picture;
@@ -25,12 +25,12 @@ use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use crate::args::Top;
 use frame::Screen;
 
-/// What the daemon said at one time.
+/// The daemon's answers at one time.
 #[derive(Clone, Debug)]
 pub struct Snapshot {
     status: Status,
     vms: Vec<Vm>,
-    /// Of the selected VM.
+    /// The details of the selected VM.
     detail: Option<VmDetail>,
     map: Option<HeatMap>,
 }
@@ -73,7 +73,7 @@ fn once(screen: &Screen, area: Rect, svg: Option<&Path>) -> Result<()> {
     Ok(())
 }
 
-/// All that a frame shows.
+/// Asks for all that a frame shows.
 async fn ask(
     client: &Client,
     selected: Option<String>,
@@ -98,7 +98,7 @@ async fn ask(
     })
 }
 
-/// What the loop waits for.
+/// An event that the loop waits for.
 enum News {
     Key(KeyEvent),
     Resized,
@@ -168,7 +168,7 @@ async fn next(news: &mut UnboundedReceiver<News>) -> News {
     }
 }
 
-/// Blocks on the terminal, on a thread of its own.
+/// Reads keys, on a thread of its own: it blocks on the terminal.
 fn read_keys(sender: &UnboundedSender<News>) {
     while let Ok(event) = event::read() {
         let news = match event {
@@ -182,10 +182,10 @@ fn read_keys(sender: &UnboundedSender<News>) {
     }
 }
 
-/// A wish about the selected VM.
+/// A command about the selected VM.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Order {
-    /// What the API calls it.
+    /// The path of the command in the API.
     path: String,
     setting: Option<Setting>,
 }
@@ -199,16 +199,16 @@ async fn carry_out(client: Client, order: Order, sender: UnboundedSender<News>) 
     let _ = sender.send(News::Ordered(said));
 }
 
-/// What a key came to.
+/// The effect of a key.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Pressed {
-    /// End.
+    /// The program ends.
     Quit,
     /// Another VM is selected.
     Moved,
-    /// Something for the daemon.
+    /// An order goes to the daemon.
     Order(Order),
-    /// Nothing to ask for.
+    /// There is nothing to ask for.
     Nothing,
 }
 

@@ -10,7 +10,7 @@ const CELL: (u32, u32) = (8, 17);
 const GROUND: &str = "#16181d";
 const INK: &str = "#d7dae0";
 
-/// The frame's characters.
+/// The frame as plain text.
 pub fn text(buffer: &Buffer) -> String {
     let mut out = String::new();
     for row in rows(buffer) {
@@ -21,7 +21,7 @@ pub fn text(buffer: &Buffer) -> String {
     out
 }
 
-/// The frame with its colours.
+/// The frame as an SVG, with its colours.
 pub fn svg(buffer: &Buffer) -> String {
     let (w, h) = CELL;
     let width = u32::from(buffer.area.width) * w;
@@ -81,7 +81,7 @@ fn colours(cell: &Cell) -> (String, String) {
     }
 }
 
-/// The colours that frames use; a terminal has its own idea of the named ones.
+/// A colour as SVG has it. These are the colours that frames use; a terminal has its own idea of the named ones.
 fn hex(colour: Color, default: &str) -> String {
     match colour {
         Color::Rgb(r, g, b) => format!("#{r:02x}{g:02x}{b:02x}"),

@@ -1,4 +1,4 @@
-//! What the modules of a crate import from each other, read from its sources.
+//! Imports between the modules of a crate, read from its sources.
 //!
 //! Formatted sources are read as text: paths that begin with `crate::` or `super::`, in `use` and elsewhere, comments and
 //! tests aside. A name that the crate's root exports counts as its module's.
@@ -8,10 +8,10 @@ use std::path::Path;
 
 use super::rust_files;
 
-/// For each module at the root of a crate, those that it imports from, and a file that does.
+/// The modules at the root of a crate, each with those that it imports from, and a file that does.
 pub type Imports = BTreeMap<String, BTreeMap<String, String>>;
 
-/// Reads a crate's `src`.
+/// Reads the imports from a crate's `src`.
 pub fn of_crate(src: &Path) -> Imports {
     let mut imports = Imports::new();
     let mut files: Vec<(Vec<String>, String)> = Vec::new();
@@ -49,7 +49,7 @@ pub fn of_crate(src: &Path) -> Imports {
     imports
 }
 
-/// The path of a file's module; none for a crate's root.
+/// The path of a file's module; empty for a crate's root.
 fn module(file: &Path) -> Vec<String> {
     let parts = file.with_extension("");
     let parts = parts.iter().map(|part| part.to_string_lossy().into_owned());

@@ -1,4 +1,4 @@
-//! What the tests about the sources share.
+//! Helpers of the tests about the sources.
 
 use std::path::{Path, PathBuf};
 

@@ -1,4 +1,4 @@
-//! The structs of a source, and how many fields each has.
+//! The structs of a source, each with its number of fields.
 //!
 //! Formatted sources are read as text: a struct ends at the first closing brace that stands at its own indentation, and
 //! its fields stand one step further in.
@@ -6,11 +6,11 @@
 /// A struct with named fields.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Struct {
-    /// Its name.
+    /// The struct's name.
     pub name: String,
-    /// How many fields it has.
+    /// The number of its fields.
     pub fields: usize,
-    /// The last names of what it derives.
+    /// The derived traits, each by the last name of its path.
     pub derives: Vec<String>,
 }
 
@@ -72,7 +72,7 @@ fn without_pub(item: &str) -> &str {
     rest.strip_prefix(' ').unwrap_or(item)
 }
 
-/// What the attributes that end these lines derive.
+/// The names in the derives of the attributes that end these lines.
 fn derives(above: &[&str]) -> Vec<String> {
     let is_other = |line: &&&str| line.is_empty() || line.ends_with(['{', ';', '}']);
     let attributes = above.iter().rev().take_while(|line| !is_other(line));

@@ -15,21 +15,21 @@ use terrace_proto::{Tick, VmId};
 
 use super::budget::TokenBucket;
 
-/// What the clocks count: bytes × this, divided by the weight.
+/// The clocks' scale: a clock advances by bytes × this / weight.
 const PER_WEIGHT: u128 = 1 << 20;
 
 #[derive(Debug, Default)]
 struct Account {
     weight: u32,
-    /// Its clock after what it spent.
+    /// The VM's virtual clock after what it spent.
     ends: u128,
-    /// Its clock when it began to wait, and what it waits for, bytes.
+    /// The clock when the VM began to wait, and the bytes that it waits for.
     waits: Option<(u128, u64)>,
     /// Since when it waits because it is another's turn.
     held_up: Option<Tick>,
 }
 
-/// What a VM spent of the budget, and what it waited because of others.
+/// A VM's use of the budget, and the delay that others caused it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Spent {
     /// Bytes of its plans.

@@ -35,13 +35,13 @@ pub struct Exchange {
 /// Pieces of one process that go to a node together.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Call {
-    /// Whose.
+    /// The process whose pages move.
     pub process: u32,
     /// Other processes may map them.
     pub shared: bool,
-    /// Which.
+    /// The pieces to move.
     pub pieces: Vec<Piece>,
-    /// Where to.
+    /// The target node.
     pub node: u32,
     /// That node's tier.
     to: TierId,
@@ -125,7 +125,7 @@ impl Exchange {
         }
     }
 
-    /// What the exchange did.
+    /// The result of the exchange.
     #[must_use]
     pub fn outcome(self) -> Exchanged {
         Exchanged {
@@ -134,7 +134,7 @@ impl Exchange {
         }
     }
 
-    /// What is free now.
+    /// Free memory at this moment.
     #[must_use]
     pub fn free(&self) -> &Free {
         &self.free
@@ -279,14 +279,14 @@ impl Exchange {
     }
 }
 
-/// Where a piece is after a call.
+/// The location of a piece after a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Settled {
     /// Which, with the place where it was.
     pub piece: Piece,
     /// The tier where it is now; none where it is in none.
     pub now: Option<TierId>,
-    /// It is where it should go.
+    /// The piece is on its target node.
     pub arrived: bool,
 }
 

@@ -41,7 +41,7 @@ impl Fake {
 }
 
 impl Fake {
-    /// What `move_pages` does: each piece's state, and why the call failed if it did.
+    /// A model of `move_pages`: each piece's state, and the reason if the call failed.
     fn travel(&mut self, call: &Call) -> (Vec<(u32, PieceState)>, Option<Refusal>) {
         self.calls
             .push((call.process, call.node, call.pieces.len()));
@@ -81,7 +81,7 @@ impl Fake {
         (states, refusal)
     }
 
-    /// Carries an exchange out.
+    /// Runs an exchange to its end against the model.
     fn run(
         &mut self,
         free: Free,

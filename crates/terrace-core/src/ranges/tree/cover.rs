@@ -1,4 +1,4 @@
-//! What the leaves cover: accesses of whole ranges, and mappings that come, go and grow.
+//! The coverage of the leaves: accesses of whole ranges, and mappings that come, go and grow.
 
 use super::{Lookup, Range, RangeTree, State};
 
@@ -50,8 +50,8 @@ impl RangeTree {
         self.lookup = Lookup::new(&self.starts);
     }
 
-    /// What is left of the old leaves in mappings that touch each other, from the first that reaches into
-    /// them on, and new ones between.
+    /// Keeps the parts of old leaves that lie in mappings that touch each other, from the first leaf that reaches
+    /// into them on, and adds new leaves between.
     fn fill(&self, new: &mut Leaves, touching: &[Range], first: usize) {
         let Some(whole) = touching.first().zip(touching.last()) else {
             return;
@@ -123,7 +123,7 @@ impl Leaves {
         self.states.push(state);
     }
 
-    /// What no leaf covered.
+    /// Adds leaves for a range that no leaf covered.
     fn push_unknown(&mut self, range: Range, tree: &RangeTree) {
         match self.ranges.last_mut() {
             Some(last) if last.end == range.start && range.pages() < tree.params.granularity => {

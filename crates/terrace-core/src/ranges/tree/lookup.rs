@@ -1,4 +1,4 @@
-//! Where a page's leaf is: the leaves' first pages once more, in the order in which a search asks for them.
+//! An index of leaves by page: the leaves' first pages once more, in the order in which a search asks for them.
 //!
 //! The keys are a perfect binary tree, level by level from the middle one on. The first levels, which each
 //! search reads, then share a few cache lines, and a step is one load, one comparison and no branch.

@@ -23,7 +23,7 @@ fn significant(params: &Params) -> u32 {
 /// A range that is tracked as one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Leaf {
-    /// Its pages.
+    /// The leaf's pages.
     pub range: Range,
     /// Accesses, halved each epoch.
     pub count: u32,
@@ -33,7 +33,7 @@ pub struct Leaf {
     pub accessed: u32,
 }
 
-/// What an epoch changes in a leaf.
+/// The part of a leaf that an epoch changes.
 #[derive(Clone, Copy, Debug)]
 struct State {
     count: u32,
@@ -68,7 +68,7 @@ pub struct RangeTree {
     /// First pages, ascending.
     starts: Vec<u64>,
     ends: Vec<u64>,
-    /// What a sample's page is looked up in.
+    /// The index in which a sample's page is looked up.
     lookup: Lookup,
     /// Accesses that no epoch has taken in yet. Apart from the rest, so that all that samples touch stays in
     /// the nearest cache.
@@ -253,7 +253,7 @@ impl RangeTree {
             && self.exceeds(at + 1, true)
     }
 
-    /// Where a leaf is split: in the middle, on a multiple of the granularity; none if a part would be
+    /// The page at which a leaf is split: the middle, on a multiple of the granularity; `None` if a part would be
     /// smaller than that.
     fn middle(&self, at: usize) -> Option<u64> {
         let (start, end) = (self.starts[at], self.ends[at]);

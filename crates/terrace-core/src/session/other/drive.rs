@@ -148,13 +148,13 @@ impl Driver {
             Event::ScanFailed(failure) => self.scan_failed(at, &failure),
             Event::Moved(report) => {
                 if let Some(vm) = self.vm(report.vm) {
-                    vm.recorded_moves(&report);
+                    vm.recorded.moved(&report);
                 }
             }
             Event::BackingChanged(change) => {
                 if let Some(vm) = self.vm(change.vm) {
-                    vm.recorded.set_huge(change.block, change.huge);
-                    vm.other.set_huge(change.block, change.huge);
+                    vm.recorded.places.set_huge(change.block, change.huge);
+                    vm.other.places.set_huge(change.block, change.huge);
                 }
                 self.feed(at, Event::BackingChanged(change));
             }
@@ -209,7 +209,7 @@ impl Driver {
     fn keep_counters(&mut self, id: VmId) {
         let view = self.session.engine().vm(id);
         if let (Some(vm), Some(view)) = (self.vm(id), view) {
-            vm.counters = view.counters;
+            vm.other.counters = view.counters;
         }
     }
 
@@ -232,7 +232,7 @@ impl Driver {
         self.feed(at, Event::Command(command));
         let has_rounds = self.policy.place != Place::Stay;
         if let Some(vm) = self.vm(id) {
-            vm.missed_rounds += u64::from(has_rounds && vm.asked == Asked::Nothing);
+            vm.other.missed_rounds += u64::from(has_rounds && vm.asked == Asked::Nothing);
         }
     }
 
@@ -260,7 +260,7 @@ impl Driver {
             id,
             vm: report.vm,
             start: Gfn(0),
-            codes: vm.other.codes().to_vec(),
+            codes: vm.other.places.codes().to_vec(),
             last: true,
         };
         self.feed(at, Event::Placement(answer));
@@ -275,7 +275,10 @@ impl Driver {
                 std::array::from_fn(|tier| sum[tier] + bytes[tier])
             })
         };
-        let (recorded, other) = (held(|vm| vm.recorded.bytes()), held(|vm| vm.other.bytes()));
+        let (recorded, other) = (
+            held(|vm| vm.recorded.places.bytes()),
+            held(|vm| vm.other.places.bytes()),
+        );
         let mut short = false;
         for tier in &mut memory {
             let index = tier.tier.index();
@@ -387,7 +390,7 @@ impl Driver {
 
     fn carry_out(&mut self, plan: &MovePlan) -> MoveReport {
         let vm = self.vm(plan.vm);
-        let mut places = vm.map(|vm| &mut vm.other);
+        let mut places = vm.map(|vm| &mut vm.other.places);
         let mut results = Vec::with_capacity(plan.moves.len());
         for m in &plan.moves {
             let page = usize::try_from(m.gfn.0).unwrap_or(usize::MAX);
@@ -407,14 +410,14 @@ impl Driver {
         }
     }
 
-    /// What came of it; the log was read to its end.
+    /// The report, once the log was read to its end.
     pub fn report<R: Read>(mut self, log: &LogReader<R>) -> Result<Report, Refused> {
         let here: Vec<VmId> = self.here.keys().copied().collect();
         here.into_iter().for_each(|id| self.keep_counters(id));
         for vm in &self.vms {
             vm.check()?;
         }
-        if self.vms.iter().all(|vm| vm.windows == 0) {
+        if self.vms.iter().all(|vm| vm.tally.windows == 0) {
             return Err(Refused::NoScans);
         }
         let window_ns = self.recorded.window_ms.saturating_mul(1_000_000);
@@ -437,13 +440,17 @@ impl Driver {
         let mut notes = Vec::new();
         let (read, write) = self.session.engine().config().weights();
         let observes = self.policy.observe != Observe::None;
-        if observes && read != write && !self.vms.iter().any(|vm| vm.writes_told) {
+        if observes && read != write && !self.vms.iter().any(|vm| vm.tally.writes_seen) {
             notes.push(format!(
                 "the log has no written bits: every access counts as a read of weight {read}, none as a \
                  write of weight {write}"
             ));
         }
-        if self.vms.iter().any(|vm| vm.known < vm.unit_windows) {
+        if self
+            .vms
+            .iter()
+            .any(|vm| vm.tally.known < vm.tally.unit_windows)
+        {
             notes.push(
                 "where it is not known whether a page was accessed (the log's policy let it rest), the \
                  other policy sees it as accessed; record = \"full\" leaves nothing unknown"

@@ -5,7 +5,7 @@
 //! to others: replays with the recorded policy ([`super::replay`]), and opening files.
 //!
 //! **What drives what.** The other engine gets what came from outside: arrivals, limits, an operator's
-//! wishes, the tiers' memory. Its rounds are where the log's rounds are, because nothing is known of the
+//! commands, the tiers' memory. Its rounds are where the log's rounds are, because nothing is known of the
 //! time between them; its questions are answered from the log, and its moves succeed at once.
 
 mod drive;
@@ -24,7 +24,7 @@ use super::replay::{ReplayError, open};
 
 pub use report::{Outcome, Report, VmReport};
 
-/// What a log is replayed with.
+/// The options of a replay with another policy.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Other {
     /// The policy of every VM.
@@ -37,18 +37,18 @@ pub struct Other {
 /// A log that cannot be replayed with that policy.
 #[derive(Debug, thiserror::Error)]
 pub enum OtherError {
-    /// It cannot be read, or the policy is none.
+    /// The log cannot be read, or the policy does not exist.
     #[error(transparent)]
     Log(#[from] ReplayError),
-    /// It has more than one start.
+    /// The log has more than one start.
     #[error("record {0}: a second start; a log has one, so this is two logs in one file")]
     SecondStart(u64),
-    /// It does not have what the replay takes.
+    /// The log lacks what the replay needs.
     #[error(transparent)]
     Refused(#[from] Refused),
 }
 
-/// What a log cannot supply.
+/// Things that a log cannot supply.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Refused {
     /// No window was observed.
@@ -75,12 +75,12 @@ pub enum Refused {
         wanted: &'static str,
         /// The tables that the log's policy took.
         had: &'static str,
-        /// Whose.
+        /// The VM's name.
         vm: String,
-        /// What can be replayed.
+        /// The policies that can be replayed.
         instead: &'static str,
     },
-    /// What happened within a window is not known.
+    /// The other policy's windows are finer than the log's.
     #[error(
         "windows of {asked} ms are finer than the log's of {had} ms, and when within a window a page was \
          accessed is not known: allowed are multiples of {had} ms that divide its rounds of {windows} \
@@ -118,7 +118,7 @@ pub enum Refused {
 /// Replays a log with another policy.
 ///
 /// # Errors
-/// Where it cannot be read, or does not have what that takes.
+/// If it cannot be read, or does not have what that takes.
 pub fn replay_with(input: impl Read, other: &Other) -> Result<Report, OtherError> {
     let (mut reader, config) = open(input)?;
     let mut driver = drive::Driver::new(config, other)?;

@@ -1,5 +1,5 @@
-//! What one VM's scans saw: windows, what is known in them, and the accessed bits as another policy
-//! would find them.
+//! The accesses that one VM's scans observed: windows, the part of each that is known, and the accessed bits as
+//! another policy would find them.
 //!
 //! An accessed bit stays set until a scan re-arms it. So what a scan found set and left so says nothing
 //! about the next window; what it found clear does, re-armed or not. A unit of 2 MiB counts once,
@@ -25,7 +25,7 @@ pub(super) struct Observed {
     stale: Vec<u64>,
     /// The accessed bits as the other policy's own re-arming leaves them.
     bits: PageBitmap,
-    /// What was told as written since the other policy asked last, if anything was.
+    /// Pages reported as written since the other policy asked last, if any source reported.
     written: Option<PageBitmap>,
 }
 

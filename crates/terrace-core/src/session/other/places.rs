@@ -1,4 +1,4 @@
-//! Where one VM's pages are, by a log or under another policy.
+//! The locations of one VM's pages, by a log or under another policy.
 
 use std::ops::Range;
 

@@ -1,4 +1,4 @@
-//! What a replay with another policy says.
+//! The report of a replay with another policy.
 
 use serde::Serialize;
 
@@ -21,7 +21,7 @@ pub struct Report {
     pub cut_off: bool,
     /// Why the recording was given up before its time, where the log says so.
     pub given_up: Option<String>,
-    /// What else to know before believing the figures.
+    /// Notes that qualify the figures.
     pub notes: Vec<String>,
     /// VM by VM, in order of arrival.
     pub vms: Vec<VmReport>,
@@ -30,7 +30,7 @@ pub struct Report {
 /// One VM's part. Pages are of 4 KiB; units are what is ranked and moved as one, 4 KiB or 2 MiB.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct VmReport {
-    /// Its name.
+    /// The VM's name.
     pub name: String,
     /// Time that lies in its windows, s: of the rest nothing is known.
     pub observed_s: f64,
@@ -49,7 +49,7 @@ pub struct VmReport {
     pub missed_rounds: u64,
 }
 
-/// What came of one policy.
+/// The outcome of one policy.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Outcome {
     /// Rounds that ran to their end.

@@ -6,13 +6,14 @@ use terrace_proto::{
 };
 
 use crate::engine::view::Counters;
+use crate::ram::Ram;
 
 use super::Refused;
 use super::observed::{Observed, Window};
 use super::places::Places;
 use super::report::{Outcome, VmReport, seconds, share};
 
-/// What the other engine waits for.
+/// The other engine's open question.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) enum Asked {
     #[default]
@@ -21,41 +22,141 @@ pub(super) enum Asked {
     Scan(ScanRequest),
 }
 
+/// A VM of the log.
 pub(super) struct Vm {
     name: String,
     span_pages: u64,
-    /// Where pages are by the log.
-    pub recorded: Places,
-    /// Where they would be.
-    pub other: Places,
+    /// The VM under the log's policy.
+    pub recorded: Recorded,
+    /// The VM under the other policy.
+    pub other: Other,
     pub observed: Observed,
-    /// What the other engine waits for.
+    /// The sums over all windows.
+    pub tally: Tally,
+    /// The other engine's open question.
     pub asked: Asked,
     /// The recorded scan under way.
     pub scan: Option<ScanRequest>,
     /// The recorded question under way where pages are, and what was answered so far.
     query: Option<(RequestId, Places)>,
+    /// Nothing is known of any page.
     empty: Places,
     placed: bool,
-    /// Number of the last window of the round, 0 after its clearing pass.
-    window: u8,
-    window_began: Tick,
-    /// Windows seen.
-    pub windows: u64,
-    observed_ns: u64,
-    pub unit_windows: u64,
-    pub known: u64,
-    accesses: u64,
-    fast: u64,
-    recorded_fast: u64,
+    window: LastWindow,
+}
+
+/// The VM under the log's policy.
+pub(super) struct Recorded {
+    /// The pages' locations.
+    pub places: Places,
     rounds: u64,
     promoted: u64,
     demoted: u64,
-    pub missed_rounds: u64,
-    pub writes_told: bool,
-    /// What the other engine counted, up to the VM's end.
+}
+
+impl Recorded {
+    fn new(places: Places) -> Self {
+        Self {
+            places,
+            rounds: 0,
+            promoted: 0,
+            demoted: 0,
+        }
+    }
+
+    /// Takes a report of its moves in.
+    pub fn moved(&mut self, report: &MoveReport) {
+        let tried = report.results.iter();
+        for result in tried.filter(|r| r.status != MoveStatus::NotTried) {
+            let page = usize::try_from(result.gfn.0).unwrap_or(usize::MAX);
+            let (up, down) = self.places.land(page, result.now);
+            self.promoted += up;
+            self.demoted += down;
+        }
+    }
+
+    fn outcome(&self, tally: &Tally) -> Outcome {
+        Outcome {
+            rounds: self.rounds,
+            promoted_pages: self.promoted,
+            demoted_pages: self.demoted,
+            fast_share: share(tally.recorded_fast, tally.accesses),
+        }
+    }
+}
+
+/// The VM under the other policy.
+pub(super) struct Other {
+    /// The locations that the pages would have.
+    pub places: Places,
+    /// The other engine's counters, up to the VM's departure.
     pub counters: Counters,
+    /// Rounds of the log that it had no use for.
+    pub missed_rounds: u64,
+}
+
+impl Other {
+    fn new(places: Places) -> Self {
+        Self {
+            places,
+            counters: Counters::default(),
+            missed_rounds: 0,
+        }
+    }
+
+    fn outcome(&self, tally: &Tally) -> Outcome {
+        Outcome {
+            rounds: self.counters.rounds,
+            promoted_pages: self.counters.promoted_pages,
+            demoted_pages: self.counters.demoted_pages,
+            fast_share: share(tally.fast, tally.accesses),
+        }
+    }
+}
+
+/// The newest window.
+struct LastWindow {
+    /// The number in the round, 0 after the clearing pass.
+    number: u8,
+    /// When its scan was answered: there the next one begins.
+    ended: Tick,
+}
+
+/// The sums over all windows.
+#[derive(Default)]
+pub(super) struct Tally {
+    /// Windows seen.
+    pub windows: u64,
+    observed_ns: u64,
+    /// Units that were mapped, by window.
+    pub unit_windows: u64,
+    /// Those of them whose accesses the log supplies.
+    pub known: u64,
+    accesses: u64,
+    /// Accesses to the first tier, as the other policy would have placed.
+    fast: u64,
+    /// The same, as the log's policy did.
+    recorded_fast: u64,
+    pub writes_seen: bool,
     by_damon: bool,
+}
+
+impl Tally {
+    fn add(&mut self, window: &Window, recorded: &Places, other: &Places) {
+        let sum = |words: &[u64]| words.iter().map(|w| u64::from(w.count_ones())).sum::<u64>();
+        self.windows += 1;
+        self.unit_windows += sum(&window.mapped);
+        self.known += sum(&window.known);
+        self.accesses += sum(&window.accessed);
+        for (index, word) in window.accessed.iter().enumerate() {
+            let units = (0..64).filter(|bit| word >> bit & 1 == 1);
+            for unit in units.map(|bit| index * 64 + bit) {
+                let fast = |places: &Places| places.unit_tier(unit) == Some(TierId::FAST);
+                self.fast += u64::from(fast(other));
+                self.recorded_fast += u64::from(fast(recorded));
+            }
+        }
+    }
 }
 
 impl Vm {
@@ -65,47 +166,37 @@ impl Vm {
         Self {
             name: spec.name.clone(),
             span_pages: span,
-            recorded: empty.clone(),
-            other: empty.clone(),
+            recorded: Recorded::new(empty.clone()),
+            other: Other::new(empty.clone()),
             observed: Observed::new(spec.unit, span),
+            tally: Tally::default(),
             asked: Asked::Nothing,
             scan: None,
             query: None,
             empty,
             placed: false,
-            window: 0,
-            window_began: Tick(0),
-            windows: 0,
-            observed_ns: 0,
-            unit_windows: 0,
-            known: 0,
-            accesses: 0,
-            fast: 0,
-            recorded_fast: 0,
-            rounds: 0,
-            promoted: 0,
-            demoted: 0,
-            missed_rounds: 0,
-            writes_told: false,
-            counters: Counters::default(),
-            by_damon: false,
+            window: LastWindow {
+                number: 0,
+                ended: Tick(0),
+            },
         }
     }
 
-    /// Its RAM is another one: nothing of the old one counts, and nothing that was asked about it is answered.
+    /// Takes in another memory map: nothing of the old one counts, and no question about it is answered.
     pub fn ram_changed(&mut self, change: &RamChange) {
-        let end = |r: &terrace_proto::RamRange| r.start.0.saturating_add(r.pages);
-        // Where it is not known, no page of it is told before it is.
-        if let Some(span) = change.ram.iter().map(end).max() {
+        // Where it is not known, no page of it is told before it is. What the engine refuses counts as not known: its
+        // span may be more than there is memory for.
+        if let Ok(ram) = Ram::of(&change.ram, change.unit) {
+            let span = ram.span_pages();
             self.span_pages = span;
             self.empty = Places::new(change.unit, span);
             self.observed = Observed::new(change.unit, span);
         }
-        self.recorded = self.empty.clone();
-        self.other = self.empty.clone();
+        self.recorded.places = self.empty.clone();
+        self.other.places = self.empty.clone();
         self.asked = Asked::Nothing;
         (self.scan, self.query) = (None, None);
-        (self.placed, self.window) = (false, 0);
+        (self.placed, self.window.number) = (false, 0);
     }
 
     /// The log's policy asks where pages are. Gives the question of the other engine that this leaves
@@ -142,21 +233,11 @@ impl Vm {
             return false;
         }
         if let Some((_, found)) = self.query.take() {
-            self.recorded = found;
-            self.other.follow(&self.recorded);
+            self.recorded.places = found;
+            self.other.places.follow(&self.recorded.places);
             self.placed = true;
         }
         true
-    }
-
-    pub fn recorded_moves(&mut self, report: &MoveReport) {
-        let tried = report.results.iter();
-        for result in tried.filter(|r| r.status != MoveStatus::NotTried) {
-            let page = usize::try_from(result.gfn.0).unwrap_or(usize::MAX);
-            let (up, down) = self.recorded.land(page, result.now);
-            self.promoted += up;
-            self.demoted += down;
-        }
     }
 
     pub fn fits(&self, answer: &ScanAnswer) -> bool {
@@ -174,69 +255,45 @@ impl Vm {
         request: &ScanRequest,
         windows: u8,
     ) -> Result<u8, Refused> {
-        self.by_damon |= answer.stats.tables == 0 && answer.stats.accessed > 0;
+        self.tally.by_damon |= answer.stats.tables == 0 && answer.stats.accessed > 0;
         if request.discover {
             self.observed.clear(answer, &request.rearm);
-            self.window = 0;
+            self.window.number = 0;
         } else {
             if !self.placed {
                 return Err(Refused::NoPlacement(self.name.clone()));
             }
             let window = self.observed.window(answer, &request.rearm);
-            self.count(&window);
-            self.window = self.window.saturating_add(1);
-            self.windows += 1;
-            self.observed_ns += at.0.saturating_sub(self.window_began.0);
-            self.writes_told |= answer.written.is_some();
-            self.rounds += u64::from(self.window == windows);
+            self.tally
+                .add(&window, &self.recorded.places, &self.other.places);
+            self.tally.observed_ns += at.0.saturating_sub(self.window.ended.0);
+            self.tally.writes_seen |= answer.written.is_some();
+            self.window.number = self.window.number.saturating_add(1);
+            self.recorded.rounds += u64::from(self.window.number == windows);
         }
-        self.window_began = at;
-        Ok(self.window)
-    }
-
-    fn count(&mut self, window: &Window) {
-        let sum = |words: &[u64]| words.iter().map(|w| u64::from(w.count_ones())).sum::<u64>();
-        self.unit_windows += sum(&window.mapped);
-        self.known += sum(&window.known);
-        self.accesses += sum(&window.accessed);
-        for (index, word) in window.accessed.iter().enumerate() {
-            let units = (0..64).filter(|bit| word >> bit & 1 == 1);
-            for unit in units.map(|bit| index * 64 + bit) {
-                let fast = |places: &Places| places.unit_tier(unit) == Some(TierId::FAST);
-                self.fast += u64::from(fast(&self.other));
-                self.recorded_fast += u64::from(fast(&self.recorded));
-            }
-        }
+        self.window.ended = at;
+        Ok(self.window.number)
     }
 
     /// Refuses what was not observed page by page.
     pub fn check(&self) -> Result<(), Refused> {
-        if self.by_damon {
+        if self.tally.by_damon {
             return Err(Refused::Damon(self.name.clone()));
         }
         Ok(())
     }
 
     pub fn report(&self) -> VmReport {
+        let tally = &self.tally;
         VmReport {
             name: self.name.clone(),
-            observed_s: seconds(self.observed_ns),
-            coverage: share(self.known, self.unit_windows),
-            unit_windows: self.unit_windows,
-            accesses: self.accesses,
-            other: Outcome {
-                rounds: self.counters.rounds,
-                promoted_pages: self.counters.promoted_pages,
-                demoted_pages: self.counters.demoted_pages,
-                fast_share: share(self.fast, self.accesses),
-            },
-            recorded: Outcome {
-                rounds: self.rounds,
-                promoted_pages: self.promoted,
-                demoted_pages: self.demoted,
-                fast_share: share(self.recorded_fast, self.accesses),
-            },
-            missed_rounds: self.missed_rounds,
+            observed_s: seconds(tally.observed_ns),
+            coverage: share(tally.known, tally.unit_windows),
+            unit_windows: tally.unit_windows,
+            accesses: tally.accesses,
+            other: self.other.outcome(tally),
+            recorded: self.recorded.outcome(tally),
+            missed_rounds: self.other.missed_rounds,
         }
     }
 }

@@ -12,11 +12,11 @@ use super::pool::fill;
 /// A VM without a nominal size. Sizes are in bytes of the first tier.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Part {
-    /// Its weight; 0 counts as 1.
+    /// The VM's weight; 0 counts as 1.
     pub weight: u32,
-    /// What it has a right to before all others.
+    /// Bytes that the VM is entitled to before all others.
     pub floor: u64,
-    /// What it can have at most: its ceiling, or its memory.
+    /// Most bytes that the VM can have: its ceiling, or its memory.
     pub most: u64,
 }
 

@@ -21,30 +21,30 @@ use crate::config::PoolRelease;
 /// One VM at the pool. All sizes are in bytes of the first tier.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct Claim {
-    /// What it holds.
+    /// Bytes held.
     pub held: u64,
-    /// What it could use: its hot set, and what it holds of unknown heat.
+    /// Bytes that the VM could use: its hot set, and the bytes of unknown heat that it holds.
     pub demand: u64,
-    /// What it holds of pages of unknown heat, which are not moved. Part of `demand`.
+    /// Bytes held of unknown heat, which are not moved. Part of `demand`.
     pub unseen: u64,
-    /// Its lower limit.
+    /// The lower limit, bytes.
     pub lower: u64,
-    /// Its nominal size, between the limits.
+    /// The nominal size, between the limits, bytes.
     pub nominal: u64,
-    /// Its upper limit.
+    /// The upper limit, bytes.
     pub upper: u64,
-    /// Its weight, at least 1.
+    /// The weight, at least 1.
     pub weight: u32,
 }
 
 impl Claim {
-    /// What is not taken from it.
+    /// Bytes that are not taken from the VM.
     fn kept(&self) -> u64 {
         self.held.min(self.lower.max(self.unseen))
     }
 
-    /// What it should have: what it could use within its limits. It does not shrink under its lower
-    /// limit, but does not grow up to it without use.
+    /// Bytes that the VM should have: what it could use within its limits. It does not shrink under its lower limit,
+    /// but does not grow up to it without use.
     #[must_use]
     pub fn want(&self) -> u64 {
         self.demand.min(self.upper).max(self.kept())

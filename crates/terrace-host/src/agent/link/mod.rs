@@ -19,23 +19,23 @@ const BYTES_PER_S: u64 = 256 << 10;
 const BYTES_AT_ONCE: u64 = 512 << 10;
 /// Bytes that wait to be written; what is wanted then is said later.
 const MOST_WAITING: usize = 256 << 10;
-/// How often the agent is told what is wanted, so that it knows of this end.
+/// Time between two messages that tell the agent what is wanted, so that it knows of this end.
 const ORDERS_EVERY: Duration = Duration::from_secs(1);
 /// After how long half a frame is taken for one that will never be whole.
 const FRAME_PATIENCE: Duration = Duration::from_secs(2);
-/// How long QEMU may take to answer, and pauses between attempts.
+/// Time that QEMU may take to answer, and pauses between attempts.
 const CONNECT_TIMEOUT: Duration = Duration::from_millis(100);
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
 const LONGEST_PAUSE: Duration = Duration::from_secs(4);
 
-/// What the agent is to do.
+/// The host's orders to an agent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Orders {
-    /// Who does what.
+    /// The mode: who does what for the guest's memory.
     pub mode: Mode,
     /// Neither sample nor move.
     pub paused: bool,
-    /// What it may spend.
+    /// The agent's budgets.
     pub budgets: Budgets,
 }
 
@@ -58,7 +58,7 @@ pub struct AgentLink {
     bytes: Allowance,
     watch: AgentWatch,
     orders: Orders,
-    /// When they were said last over this connection.
+    /// The time when the orders were last told over this connection.
     said_at: Option<Tick>,
     out: Vec<u8>,
     waits_since: Option<Tick>,
@@ -181,7 +181,7 @@ impl AgentLink {
         }
     }
 
-    /// Puts a message into what is to be written; `false` where too much waits there.
+    /// Puts a message into the bytes to be written; `false` if too many wait there.
     fn queue(&mut self, message: &HostMessage) -> bool {
         match message.encode() {
             Ok(frame) if self.out.len() + frame.len() <= MOST_WAITING => {
@@ -218,7 +218,7 @@ impl AgentLink {
         self.pause = (self.pause * 2).min(LONGEST_PAUSE);
     }
 
-    /// What the agent is to do from now on.
+    /// Sets the agent's orders from now on.
     pub fn order(&mut self, orders: Orders) {
         if self.orders != orders {
             self.orders = orders;
@@ -231,7 +231,7 @@ impl AgentLink {
         self.watch.know_ram(bytes);
     }
 
-    /// Hands pages to an agent in coordinated mode; `false` where it is not there, or does not keep up.
+    /// Hands pages to an agent in coordinated mode; `false` if it is not there, or does not keep up.
     pub fn send_frames(&mut self, frames: Frames) -> bool {
         self.orders.mode == Mode::Coordinated
             && self.watch.is_welcome()
@@ -246,7 +246,7 @@ impl AgentLink {
         self.watch.forgive(now);
     }
 
-    /// What is known of the agent, as of the last step.
+    /// The state of the agent as of the last step.
     #[must_use]
     pub fn view(&self) -> AgentView {
         self.watch.view()

@@ -1,32 +1,26 @@
 //! Whether an agent may go on managing its VM: a state machine over what it says and when.
 
+mod session;
+mod traffic;
+
 use std::fmt;
 use std::time::Duration;
 
 use terrace_proto::Tick;
 use terrace_proto::agent::{
-    AgentMessage, Allowance, Broken, Counts, Heartbeat, Hello, HostMessage, Text, Versions,
+    AgentMessage, Broken, Counts, Heartbeat, Hello, HostMessage, Text, Versions,
 };
 
 use super::lie::{self, Lie, Possible};
+use session::Session;
+use traffic::Traffic;
 
-/// Messages in a second. An agent sends one or two; what waited while this program stood still may come at
-/// once.
-const MESSAGES_PER_S: u64 = 16;
-const MESSAGES_AT_ONCE: u64 = 1024;
-/// Hellos in a second, and at once.
-const HELLOS_PER_S: u64 = 2;
-const HELLOS_AT_ONCE: u64 = 32;
-/// Bytes that are no message: an agent that was killed leaves half a frame.
-const GARBAGE_PER_S: u64 = 64;
-const GARBAGE_AT_ONCE: u64 = 16 << 10;
-
-/// What a watch goes by.
+/// The configuration of a watch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WatchConfig {
-    /// After how long without a heartbeat the agent is silent.
+    /// Time without a heartbeat after which the agent is silent.
     pub silence: Duration,
-    /// The VM's RAM, where the hypervisor told it, bytes.
+    /// The VM's RAM, bytes; `None` if the hypervisor did not tell it.
     pub ram_bytes: Option<u64>,
     /// Most that an agent can have moved in a second, bytes.
     pub possible_bytes_per_s: u64,
@@ -43,20 +37,20 @@ impl Default for WatchConfig {
     }
 }
 
-/// What an agent does.
+/// The state of an agent.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum AgentState {
     /// There is no connection, for this reason.
     Absent(String),
-    /// There is one, and no heartbeat came over it yet.
+    /// There is a connection, and no heartbeat came over it yet.
     Connected,
-    /// It sends heartbeats.
+    /// The agent sends heartbeats.
     Speaking,
-    /// It sent no more heartbeats since then.
+    /// The agent has sent no heartbeat since this time.
     Silent(Tick),
-    /// It speaks no version that this program does.
+    /// The agent speaks no version that this program speaks, in words.
     Refused(String),
-    /// It said what cannot be, and is not believed until an operator says so.
+    /// The agent said something impossible, and is not believed until an operator says so.
     Lying(Lie),
 }
 
@@ -76,24 +70,24 @@ impl fmt::Display for AgentState {
 /// Whether the agent may manage its VM.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// It was not heard yet, and has some time left to be.
+    /// The agent was not heard yet, and still has some time.
     Waiting,
-    /// It may.
+    /// The agent may manage its VM.
     Trusted,
-    /// It may not, for this reason.
+    /// The agent may not manage its VM, for this reason.
     Fallback(String),
 }
 
-/// What is known of an agent.
+/// The view of an agent for people.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AgentView {
-    /// What it does.
+    /// The agent's state.
     pub state: AgentState,
-    /// Whether it may manage its VM.
+    /// Whether the agent may manage its VM.
     pub verdict: Verdict,
-    /// Its program version, once it said hello.
+    /// The agent's program version; `None` before its hello.
     pub program: Option<String>,
-    /// Its last heartbeat that was believed.
+    /// The agent's last heartbeat that was believed.
     pub heartbeat: Option<Heartbeat>,
     /// Heartbeats that were believed.
     pub heartbeats: u64,
@@ -110,20 +104,14 @@ pub struct AgentWatch {
     state: AgentState,
     verdict: Verdict,
     hello: Option<Hello>,
-    version: Option<u16>,
-    /// The last one since its hello, and when it came.
-    last: Option<(Heartbeat, Tick)>,
+    session: Session,
     heartbeats: u64,
-    /// The last word that counts: a heartbeat, or that it was begun anew.
+    /// The time of the agent's last heartbeat, or of the watch's beginning, or of an operator's pardon if that is
+    /// later.
     heard_at: Tick,
-    /// Since when it speaks without a pause.
+    /// The time since which the agent speaks without a pause.
     speaks_since: Tick,
-    counts: Counts,
-    /// Counts of connections that are over.
-    earlier: Counts,
-    messages: Allowance,
-    hellos: Allowance,
-    garbage: Allowance,
+    traffic: Traffic,
 }
 
 impl AgentWatch {
@@ -135,52 +123,41 @@ impl AgentWatch {
             state: AgentState::Absent("not connected yet".to_owned()),
             verdict: Verdict::Waiting,
             hello: None,
-            version: None,
-            last: None,
+            session: Session::default(),
             heartbeats: 0,
             heard_at: now,
             speaks_since: now,
-            counts: Counts::default(),
-            earlier: Counts::default(),
-            messages: Allowance::new(MESSAGES_PER_S, MESSAGES_AT_ONCE, now),
-            hellos: Allowance::new(HELLOS_PER_S, HELLOS_AT_ONCE, now),
-            garbage: Allowance::new(GARBAGE_PER_S, GARBAGE_AT_ONCE, now),
+            traffic: Traffic::new(now),
         }
     }
 
-    /// The connection is there; whoever is at its other end has to say hello.
+    /// Takes in that the connection is there; whoever is at its other end has to say hello.
     pub fn connected(&mut self) {
-        self.begin_session();
-        self.earlier = self.total();
-        self.counts = Counts::default();
+        self.session = Session::default();
+        self.traffic.connected();
         if !self.is_lying() {
             self.state = AgentState::Connected;
         }
     }
 
-    /// The connection is gone, or could not be made.
+    /// Takes in that the connection is gone, or could not be made.
     pub fn disconnected(&mut self, why: &str) {
-        self.begin_session();
+        self.session = Session::default();
         if !self.is_lying() {
             self.state = AgentState::Absent(why.to_owned());
         }
-    }
-
-    fn begin_session(&mut self) {
-        self.version = None;
-        self.last = None;
     }
 
     fn is_lying(&self) -> bool {
         matches!(self.state, AgentState::Lying(_))
     }
 
-    /// A message; what is to be answered.
+    /// Takes in a message, and returns the answer, if one is due.
     pub fn hear(&mut self, now: Tick, message: AgentMessage) -> Option<HostMessage> {
         match message {
             AgentMessage::Hello(hello) => self.hear_hello(now, hello),
             // Spoken to an earlier run of this program.
-            AgentMessage::Heartbeat(_) if self.version.is_none() => Some(HostMessage::WhoIsThere),
+            AgentMessage::Heartbeat(_) if !self.is_welcome() => Some(HostMessage::WhoIsThere),
             AgentMessage::Heartbeat(_) if self.is_lying() => None,
             AgentMessage::Heartbeat(beat) => {
                 match self.judge(now, &beat) {
@@ -193,16 +170,14 @@ impl AgentWatch {
     }
 
     fn hear_hello(&mut self, now: Tick, hello: Hello) -> Option<HostMessage> {
-        if !self.hellos.take(now, 1) {
-            self.catch(Lie::HelloFlood);
+        if let Err(lie) = self.traffic.hello(now) {
+            self.catch(lie);
             return None;
         }
-        self.begin_session();
-        let session = hello.session;
-        self.version = hello.versions.common(Versions::OURS);
-        let theirs = hello.versions;
+        self.session = Session::of(&hello);
+        let (session, theirs) = (hello.session, hello.versions);
         self.hello = Some(hello);
-        let Some(version) = self.version else {
+        let Some(version) = self.session.version() else {
             let reason = format!(
                 "the agent speaks versions {theirs} of the channel and this host {}: update the older one",
                 Versions::OURS
@@ -227,11 +202,7 @@ impl AgentWatch {
             ram_bytes: self.config.ram_bytes,
             bytes_per_s: self.config.possible_bytes_per_s,
         };
-        lie::judge(beat.report(), possible)?;
-        match &self.last {
-            Some((before, at)) => lie::judge_after(before, beat, now.since(*at), possible),
-            None => Ok(()),
-        }
+        self.session.judge(now, beat, possible)
     }
 
     fn believe(&mut self, now: Tick, beat: Heartbeat) {
@@ -241,7 +212,7 @@ impl AgentWatch {
         }
         self.heard_at = now;
         self.heartbeats += 1;
-        self.last = Some((beat, now));
+        self.session.believe(now, beat);
     }
 
     fn catch(&mut self, lie: Lie) {
@@ -250,31 +221,14 @@ impl AgentWatch {
         }
     }
 
-    /// What the decoder of this connection met so far.
+    /// Takes in the counters of this connection's decoder so far, and whether the decoder gave up.
     pub fn met(&mut self, now: Tick, counts: Counts, broken: Option<Broken>) {
-        let before = std::mem::replace(&mut self.counts, counts);
-        let frames = |c: &Counts| c.messages.saturating_add(c.unknown);
-        let more = |of: fn(&Counts) -> u64| of(&counts).saturating_sub(of(&before));
-        if more(|c| c.malformed) > 0 {
-            self.catch(Lie::Malformed);
-        }
-        if !self
-            .messages
-            .take(now, frames(&counts).saturating_sub(frames(&before)))
-        {
-            self.catch(Lie::Flood {
-                per_s: MESSAGES_PER_S,
-            });
-        }
-        if let Some(broken) = broken {
-            self.catch(Lie::Garbage(broken.to_string()));
-        } else if !self.garbage.take(now, more(|c| c.garbage_bytes)) {
-            let bytes = self.total().garbage_bytes;
-            self.catch(Lie::Garbage(format!("{bytes} bytes that are no message")));
+        if let Err(lie) = self.traffic.met(now, counts, broken) {
+            self.catch(lie);
         }
     }
 
-    /// Time has passed: tells silence, and decides.
+    /// Takes in that time has passed: notices silence, and decides.
     pub fn tick(&mut self, now: Tick) {
         let quiet = now.since(self.heard_at) >= self.config.silence;
         if quiet && self.state == AgentState::Speaking {
@@ -306,16 +260,14 @@ impl AgentWatch {
         Verdict::Fallback(format!("its agent is silent for {silence} s or more{why}"))
     }
 
-    /// An operator says that an agent that lied is to be believed again. It has to be heard first.
+    /// Takes in that an operator wants an agent that lied to be believed again. It has to be heard first.
     pub fn forgive(&mut self, now: Tick) {
         if self.is_lying() {
             self.state = AgentState::Absent("to be connected again".to_owned());
         }
-        self.begin_session();
+        self.session = Session::default();
         self.heard_at = now;
-        self.messages = Allowance::new(MESSAGES_PER_S, MESSAGES_AT_ONCE, now);
-        self.hellos = Allowance::new(HELLOS_PER_S, HELLOS_AT_ONCE, now);
-        self.garbage = Allowance::new(GARBAGE_PER_S, GARBAGE_AT_ONCE, now);
+        self.traffic.allow_again(now);
     }
 
     /// The VM's RAM, as the hypervisor tells it now.
@@ -323,45 +275,33 @@ impl AgentWatch {
         self.config.ram_bytes = bytes;
     }
 
-    /// It said hello over this connection, in a version that is spoken here.
+    /// Whether the agent said hello over this connection, in a version that is spoken here.
     #[must_use]
     pub fn is_welcome(&self) -> bool {
-        self.version.is_some()
+        self.session.version().is_some()
     }
 
-    /// Whether it may manage its VM, as of the last tick.
+    /// Whether the agent may manage its VM, as of the last tick.
     #[must_use]
     pub fn verdict(&self) -> &Verdict {
         &self.verdict
     }
 
-    /// What it does.
+    /// The agent's state.
     #[must_use]
     pub fn state(&self) -> &AgentState {
         &self.state
     }
 
-    fn total(&self) -> Counts {
-        let (a, b) = (&self.earlier, &self.counts);
-        Counts {
-            messages: a.messages.saturating_add(b.messages),
-            unknown: a.unknown.saturating_add(b.unknown),
-            malformed: a.malformed.saturating_add(b.malformed),
-            bad_checks: a.bad_checks.saturating_add(b.bad_checks),
-            too_long: a.too_long.saturating_add(b.too_long),
-            garbage_bytes: a.garbage_bytes.saturating_add(b.garbage_bytes),
-        }
-    }
-
-    /// All of it.
+    /// The view of the agent.
     #[must_use]
     pub fn view(&self) -> AgentView {
-        let total = self.total();
+        let total = self.traffic.total();
         AgentView {
             state: self.state.clone(),
             verdict: self.verdict.clone(),
             program: self.hello.as_ref().map(|h| h.program.to_string()),
-            heartbeat: self.last.as_ref().map(|(beat, _)| beat.clone()),
+            heartbeat: self.session.heartbeat().cloned(),
             heartbeats: self.heartbeats,
             unknown: total.unknown,
             garbage_bytes: total.garbage_bytes,

@@ -53,7 +53,7 @@ fn trusted() -> AgentWatch {
     watch
 }
 
-/// What becomes of a trusted one that sends this a second later.
+/// The lie that a trusted agent is caught in if it sends this a second later.
 fn caught(message: AgentMessage) -> Lie {
     let mut watch = trusted();
     assert_eq!(watch.hear(at(2000), message), None);

@@ -11,7 +11,7 @@ use super::{GuestMemory, MAX_GPA, MemoryMapError, Range, Unscannable};
 use crate::HostRoot;
 use crate::qemu::{FlatRange, Memdev, Monitor, QemuError};
 
-/// What QEMU is asked.
+/// The questions about memory that QEMU's monitor answers.
 pub(super) trait MemoryTree {
     fn memdevs(&mut self) -> Result<Vec<Memdev>, QemuError>;
     fn ram(&mut self) -> Result<Vec<FlatRange>, QemuError>;
@@ -32,7 +32,7 @@ impl MemoryTree for Monitor {
     }
 }
 
-/// Where the RAM of the VM behind `monitor` is.
+/// The map of the RAM of the VM behind `monitor`.
 pub(crate) fn read_guest_memory(
     root: &HostRoot,
     pid: u32,
@@ -59,7 +59,7 @@ pub(crate) struct Present {
     pub(crate) bytes: u64,
 }
 
-/// What the host holds for each memory backend that is a shared file of its own, in the order of their guest physical
+/// Resident bytes of each memory backend that is a shared file of its own, in the order of their guest physical
 /// addresses; others are left out.
 pub(crate) fn present_by_backend(
     root: &HostRoot,
@@ -103,7 +103,7 @@ pub(super) struct Placed {
     pub region: String,
 }
 
-/// What a map is made of, read at once.
+/// The sources of a map, read at once.
 struct Parts {
     descriptors: Descriptors,
     layout: Layout,

@@ -88,7 +88,7 @@ impl Fixture {
         fixture
     }
 
-    /// How a descriptor is open, octal.
+    /// Sets the open flags of a descriptor, octal.
     fn flags(&self, fd: u32, flags: &str) {
         let folder = self.dir.path().join("proc/42/fdinfo");
         fs::create_dir_all(&folder).unwrap();

@@ -1,10 +1,11 @@
 //! Whether a VM's RAM is still where its map says.
 //!
-//! Responsible for: looking before anything is done by a map and again before what came of it is believed, and for
+//! Responsible for: looking before anything is done by a map and again before the result is believed, and for
 //! remembering that a map does not hold any more. It leaves to others: what happens then.
 //!
-//! A look at the whole asks QEMU for its memory tree and takes some dozen questions. A short one asks nothing: it takes in
-//! the events that QEMU sent, compares what the process maps, and only where either tells of a change looks at the whole.
+//! A look at the whole asks QEMU for its memory tree and takes some dozen questions. A short one asks nothing: it
+//! takes in the events that QEMU sent, compares what the process maps, and looks at the whole only if either tells of
+//! a change.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -17,10 +18,10 @@ use super::{GuestMemory, MemoryMapError};
 use crate::HostRoot;
 use crate::qemu::Monitor;
 
-/// Why a map is not gone by.
+/// The reason why a map is not used.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum MapDoubt {
-    /// It is another one for good: nothing is done by the old one any more.
+    /// The map is another one for good: nothing is done by the old one any more.
     #[error("the VM's memory map changed: {0}")]
     Changed(String),
     /// Whether it still holds is not known now.
@@ -28,7 +29,7 @@ pub enum MapDoubt {
     Unknown(String),
 }
 
-/// What is asked about the VM.
+/// The questions about a VM that a watch asks.
 pub(super) trait Witness: MemoryTree + Send {
     /// Rises with each thing that QEMU told after which its RAM may be another one; asks nothing.
     fn memory_events(&self) -> u64;
@@ -80,13 +81,13 @@ impl MapWatch {
     /// Compares the whole map; before a round.
     ///
     /// # Errors
-    /// Where it changed, or cannot be told.
+    /// If it changed, or cannot be told.
     pub fn look(&self) -> Result<(), MapDoubt> {
         self.checked(State::look)
     }
 
-    /// Compares what can be without a question to QEMU, and the whole where that tells of a change; before anything is
-    /// done by the map, and before what came of it is believed.
+    /// Compares what can be compared without a question to QEMU, and the whole if that tells of a change; before
+    /// anything is done by the map, and before the result is believed.
     ///
     /// # Errors
     /// As [`MapWatch::look`].

@@ -49,7 +49,7 @@ fn watched() -> (State<Told>, Fixture, HostRoot) {
 /// A line of `maps`: from and to (from [`HVA`]), mode, file offset.
 type Line = (u64, u64, &'static str, u64);
 
-/// What a test does to QEMU's word.
+/// A change to the answers of the fake QEMU.
 type Change = fn(&mut FakeTree);
 
 fn tell(state: &State<Told>) {

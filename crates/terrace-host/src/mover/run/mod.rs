@@ -15,10 +15,10 @@ use crate::Finding;
 use crate::memory_map::GuestMemory;
 use crate::topology::{NodeId, Topology};
 
-/// What a huge page counts as in a batch: 2 MiB copy much faster than 512 pages are unmapped.
+/// The weight of a huge page in a batch, in pages: 2 MiB copy much faster than 512 pages are unmapped.
 const HUGE_WEIGHT: usize = 64;
 
-/// Least weight of a batch where more threads could share the work: below, system calls cost more.
+/// Least weight of a batch if more threads could share the work: below, system calls cost more.
 const MIN_BATCH: usize = 64;
 
 pub(super) struct Run<'a, K, C> {
@@ -98,7 +98,7 @@ impl<K: Kernel, C: Clock> Run<'_, K, C> {
         })
     }
 
-    /// Where pages are now; one question for each huge page.
+    /// The current location of pages; one question for each huge page.
     fn codes(&self, sorted: &[u64], backing: &Backing) -> impl Fn(&u64) -> PageCode {
         let asked = |address: &u64| backing.huge_page(*address).unwrap_or(*address);
         let mut questions: Vec<u64> = sorted.iter().map(asked).collect();
@@ -274,9 +274,10 @@ impl<'a> Batch<'a> {
     }
 }
 
-/// Which pages may be moved. Of RAM that the hypervisor maps shared the second one to map a page is our worker, by right:
-/// without those pages nothing that was scanned would move. Where it maps the RAM private, or where others are known to
-/// map the shared file too, a page that has a second mapper is somebody else's as well, and it stays.
+/// The scope of a move: the pages that may be moved. Of RAM that the hypervisor maps shared the second one to map a
+/// page is our worker, by right: without those pages nothing that was scanned would move. If it maps the RAM private,
+/// or if others are known to map the shared file too, a page that has a second mapper is somebody else's as well, and
+/// it stays.
 fn scope(is_shared: bool, others_map: bool) -> MoveScope {
     if is_shared && !others_map {
         MoveScope::Shared
@@ -285,7 +286,7 @@ fn scope(is_shared: bool, others_map: bool) -> MoveScope {
     }
 }
 
-/// What a page's own answer means where it is not in the target tier afterwards.
+/// The status that a page's own answer means if the page is not in the target tier afterwards.
 fn refusal(answer: i32) -> MoveStatus {
     match answer.checked_neg() {
         Some(libc::ENOMEM) => MoveStatus::NoMemory,

@@ -21,7 +21,7 @@ pub(super) const MOST_FINDINGS: usize = 32;
 /// Most bytes of a socket's path: what fits a socket's address, and links that lead there.
 const MOST_PATH: usize = 255;
 
-/// Where to look.
+/// The sources in which VMs are looked for.
 #[derive(Clone, Debug, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct DiscoveryConfig {
@@ -36,7 +36,7 @@ pub struct DiscoveryConfig {
 /// A monitor that may be there.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Candidate {
-    /// Its socket.
+    /// The monitor's socket.
     pub socket: PathBuf,
     /// The QEMU processes whose command lines name it, oldest first. Which of them listens there, if any, is told by
     /// the connection alone.
@@ -48,7 +48,7 @@ pub struct Candidate {
 pub struct Hypervisor {
     /// The process.
     pub pid: u32,
-    /// When it started, clock ticks after boot.
+    /// Start of the process, clock ticks after boot.
     pub start_time: u64,
     /// `-name`.
     pub name: Option<String>,
@@ -57,7 +57,7 @@ pub struct Hypervisor {
 }
 
 impl Hypervisor {
-    /// Which process; they are ordered by age, oldest first.
+    /// The process; processes are ordered by age, oldest first.
     #[must_use]
     pub fn process(&self) -> ProcessId {
         ProcessId {
@@ -77,7 +77,7 @@ impl Candidate {
         }
     }
 
-    /// The one process that names it, where there is one.
+    /// The process that names it, if there is exactly one.
     #[must_use]
     pub fn sole_claim(&self) -> Option<&Hypervisor> {
         match self.claims.as_slice() {
@@ -87,7 +87,7 @@ impl Candidate {
     }
 }
 
-/// What was found.
+/// The result of a discovery.
 #[derive(Clone, Debug, PartialEq, Eq, Default, Serialize)]
 pub struct Discovery {
     /// Monitors, each VM once, in order of paths.
@@ -229,7 +229,7 @@ fn sockets_in(folder: &Path, rules: &Rules, findings: &mut Findings) -> Vec<Path
     sockets
 }
 
-/// A process that was looked at; where it is refused with its user, as far as it is known, and why.
+/// A process that was looked at; a refusal comes with the process's user, as far as it is known, and the reason.
 type Looked = Result<Running, (Option<u32>, Refusal)>;
 
 /// A QEMU that runs.
@@ -246,7 +246,7 @@ fn foreign(root: &HostRoot, rules: &Rules, pid: u32) -> Option<u32> {
     Some(folder.uid()).filter(|uid| !rules.has_user(*uid))
 }
 
-/// Why a process of such a user is none, where somebody may take it for one.
+/// The refusal of a process of such a user, if somebody may take it for a VM's.
 fn stranger(root: &HostRoot, pid: u32, uid: u32) -> Option<Looked> {
     let executable = who::executable(root, pid).ok()?;
     let refusal = || Err((Some(uid), who::foreign_user(uid)));
@@ -351,7 +351,7 @@ fn join(
     candidate.claims.push(running.hypervisor.clone());
 }
 
-/// Where not all that a process was started with was read.
+/// A finding if not all of a process's command line was read.
 pub(super) fn cut(running: &Running) -> Option<Finding> {
     let pid = running.hypervisor.pid;
     running.line.is_cut.then(|| {
@@ -381,7 +381,7 @@ pub(super) fn monitors(running: &Running, rules: &Rules) -> Result<Vec<PathBuf>,
     }
 }
 
-/// The path without links, where it may be the monitor of a VM of this user. One that is not there yet may come.
+/// The path without links, if it may be the monitor of a VM of this user. One that is not there yet may come.
 fn usable(socket: &Path, uid: u32, rules: &Rules) -> Result<PathBuf, Refusal> {
     if socket.as_os_str().len() > MOST_PATH {
         return Err(Refusal::new(

@@ -1,4 +1,4 @@
-//! What is found on hosts that are folders of files.
+//! Tests of discovery on hosts that are folders of files.
 
 use std::fs;
 use std::os::unix::fs::{PermissionsExt as _, symlink};
@@ -110,7 +110,7 @@ fn folders_and_processes_are_joined_by_socket() {
     );
     assert_eq!(got.candidates[1].claims[0].name.as_deref(), Some("a"));
     assert_eq!(got.candidates[0].claims[0].uuid.as_deref(), Some("u"));
-    let whys: Vec<_> = got.findings.iter().map(|f| f.why.as_str()).collect();
+    let whys: Vec<_> = got.findings.iter().map(|f| f.found.as_str()).collect();
     assert_eq!(whys.len(), 2, "{whys:?}");
     assert!(whys[0].contains("none") && whys[1].contains("process 9 (c)"));
     let by_age: Vec<u32> = got.hypervisors.iter().map(|h| h.pid).collect();
@@ -136,8 +136,10 @@ fn a_program_that_only_calls_itself_qemu_is_no_candidate() {
     assert_eq!(got.hypervisors, []);
     assert_eq!(got.findings.len(), 1, "{:?}", got.findings);
     let finding = &got.findings[0];
-    assert!(finding.why.contains("process 8") && finding.why.contains("tmp/qemu-system-x86_64"));
-    let change = finding.change.as_deref().unwrap();
+    assert!(
+        finding.found.contains("process 8") && finding.found.contains("tmp/qemu-system-x86_64")
+    );
+    let change = finding.advice.as_deref().unwrap();
     assert!(
         change.contains("executables under [hypervisors]"),
         "{change}"
@@ -158,7 +160,7 @@ fn a_vm_is_not_hidden_by_another_process_that_names_its_socket() {
     host.qemu(7, &["-qmp", &own, "-name", "a"]);
     let got = host.look(&[]);
     assert_eq!(claims(&got), [(socket.clone(), vec![7])]);
-    assert!(got.findings.iter().any(|f| f.why.contains("process 5")));
+    assert!(got.findings.iter().any(|f| f.found.contains("process 5")));
     // One that may be a VM takes nothing either: who listens there is told by the connection.
     host.qemu(4, &["-qmp", &own, "-name", "b"]);
     assert_eq!(claims(&host.look(&[])), [(socket, vec![4, 7])]);
@@ -180,7 +182,7 @@ fn sockets_in_a_folder_that_others_write_are_no_candidates() {
     let got = host.look(&[]);
     assert_eq!(got.candidates, []);
     assert!(
-        got.findings[0].why.contains("which others write"),
+        got.findings[0].found.contains("which others write"),
         "{:?}",
         got.findings
     );
@@ -206,10 +208,16 @@ fn what_is_found_and_said_is_limited_and_a_user_that_may_not_uses_up_nothing() {
         got.findings.len()
     );
     assert!(
-        got.findings[0].why.contains("process 401"),
+        got.findings[0].found.contains("process 401"),
         "its own user's first"
     );
-    assert!(got.findings.last().unwrap().why.contains("more like these"));
+    assert!(
+        got.findings
+            .last()
+            .unwrap()
+            .found
+            .contains("more like these")
+    );
 }
 
 #[test]
@@ -232,7 +240,7 @@ fn a_long_command_line_is_read_up_to_a_limit() {
     assert_eq!(got.candidates[0].claims[0].name, None);
     assert_eq!(got.candidates[0].claims[0].uuid, None);
     assert!(
-        got.findings[0].why.contains("too long"),
+        got.findings[0].found.contains("too long"),
         "{:?}",
         got.findings
     );
@@ -244,7 +252,7 @@ fn a_reason_holds_no_escapes() {
     host.qemu(9, &["-name", "\x1b[2Jc"]);
     let got = host.look(&[]);
     assert!(
-        got.findings[0].why.contains("(\\u{1b}[2Jc)"),
+        got.findings[0].found.contains("(\\u{1b}[2Jc)"),
         "{:?}",
         got.findings
     );
@@ -283,7 +291,7 @@ fn a_process_whose_facts_cannot_be_read_is_none() {
     let got = host.look(&[]);
     assert_eq!(got.candidates, []);
     assert!(
-        got.findings[0].why.contains("cannot be read"),
+        got.findings[0].found.contains("cannot be read"),
         "{:?}",
         got.findings
     );
@@ -372,7 +380,7 @@ fn a_folder_full_of_foreign_sockets_is_one_finding() {
     let listeners: Vec<_> = (0..100).map(bind).collect();
     let got = host.look(&["sticky"]);
     assert_eq!((got.candidates.len(), got.findings.len()), (0, 1));
-    let why = &got.findings[0].why;
+    let why = &got.findings[0].found;
     assert!(
         why.contains("u{1b}[2J00, with 99 more in its folder"),
         "{why}"
@@ -429,7 +437,7 @@ fn a_process_of_nobody_is_no_vm_whatever_it_runs_and_calls_itself() {
         fakes[0].id()
     );
     assert!(
-        found.findings.iter().any(|f| f.why.contains(&fake)),
+        found.findings.iter().any(|f| f.found.contains(&fake)),
         "{:?}",
         found.findings
     );

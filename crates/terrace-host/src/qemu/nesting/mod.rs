@@ -1,4 +1,4 @@
-//! Whose registers count: those of virtual CPUs that ran no nested guest around them.
+//! The registers that count: those of virtual CPUs that ran no nested guest around them.
 //!
 //! While a virtual CPU runs a nested guest, hypervisors report that guest's registers, and its CR3 is no
 //! table of the guest that is scanned. Where a guest's processor can nest (svm or vmx), KVM's statistics
@@ -24,7 +24,7 @@ pub(super) const FEATURES: [&str; 2] = ["svm", "vmx"];
 pub(super) const GUEST_MODE: &str = "guest_mode";
 pub(super) const NESTED_RUN: &str = "nested_run";
 
-/// Why a VM's registers do not count.
+/// The reason why a VM's registers do not count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Uncounted {
     /// Nobody tells for an emulated VM.
@@ -45,10 +45,10 @@ pub enum Uncounted {
          registers would be taken for its own: run Linux 5.14 or later on the host, or -cpu MODEL,-svm,-vmx"
     )]
     NoCounters,
-    /// They are not of the virtual CPUs that were asked about.
+    /// The registers are not of the virtual CPUs that were asked about.
     #[error("virtual CPUs came or went while their registers were read")]
     Changed,
-    /// They are older than the guest that runs now.
+    /// The registers are older than the guest that runs now.
     #[error("the VM was reset while its registers were read")]
     Reset,
 }
@@ -64,11 +64,11 @@ impl Uncounted {
 /// A virtual CPU, as QEMU lists it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Vcpu {
-    /// Its number.
+    /// The virtual CPU's number.
     pub index: u64,
-    /// Its place among QEMU's objects.
+    /// The path among QEMU's objects.
     pub path: String,
-    /// Its thread: one that was taken out and put in again has another.
+    /// The virtual CPU's thread: one that was taken out and put in again has another.
     pub thread: Option<u64>,
 }
 
@@ -100,12 +100,12 @@ pub(super) fn vcpus(answer: &Any) -> Result<Vec<Vcpu>, ParseError> {
     Ok(vcpus)
 }
 
-/// What KVM's statistics tell of a virtual CPU.
+/// KVM's statistics of a virtual CPU's nested guests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Nested {
-    /// It is in a nested guest.
+    /// The virtual CPU is in a nested guest.
     pub inside: bool,
-    /// How often it entered one.
+    /// Number of times that the virtual CPU entered one.
     pub runs: u64,
 }
 
@@ -160,8 +160,8 @@ fn nested(entry: &Any) -> Option<Nested> {
     Some(Nested { inside, runs })
 }
 
-/// Registers of each virtual CPU, without those that do not count. `around` is what the statistics told
-/// before and after the registers were read; nothing where no virtual CPU can nest.
+/// Registers of each virtual CPU, without those that do not count. `around` is what the statistics told before and
+/// after the registers were read; `None` if no virtual CPU can nest.
 pub(super) fn counted(
     vcpus: &[Vcpu],
     registers: &[Numbered],

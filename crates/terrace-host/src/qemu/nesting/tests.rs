@@ -35,7 +35,7 @@ fn told(vcpus: &[(bool, u64)]) -> Statistics {
     vcpus.iter().enumerate().map(entry).collect()
 }
 
-/// Which virtual CPUs count.
+/// For each virtual CPU, whether it counts.
 fn count(before: &Statistics, after: &Statistics) -> Vec<bool> {
     let counted = counted(&listed(4), &read(4), Some((before, after))).unwrap();
     for (index, registers) in counted.iter().enumerate() {

@@ -1,4 +1,4 @@
-//! What the kernel says of a process: its users, its executable, its cgroup.
+//! A process by the kernel's account: its users, its executable, its cgroup.
 
 use std::fs;
 use std::io::{self, Read as _};
@@ -14,12 +14,12 @@ use crate::HostRoot;
 /// Most bytes of a small file of procfs that are read.
 const MOST_BYTES: u64 = 16 << 10;
 
-/// What tells one file from another, whatever path leads to it.
+/// The identity of a file, whatever path leads to it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct FileId {
-    /// Its device.
+    /// The device number.
     pub device: u64,
-    /// Its number there.
+    /// The inode number.
     pub inode: u64,
 }
 
@@ -35,26 +35,26 @@ impl FileId {
 /// The file that a process runs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Executable {
-    /// Where it is, or was, by the kernel's word in the mount namespace of the process.
+    /// The path that the file has, or had, by the kernel's word in the mount namespace of the process.
     pub path: PathBuf,
-    /// It has no name any more: an upgrade replaced it.
+    /// The file has no name any more: an upgrade replaced it.
     pub replaced: bool,
-    /// Which file it is.
+    /// The file's identity.
     pub file: FileId,
-    /// Whose it is.
+    /// The file's owner.
     pub owner: u32,
-    /// Its permissions.
+    /// The permission bits.
     pub mode: u32,
 }
 
-/// What decides whether a process may be a hypervisor.
+/// The facts that decide whether a process may be a hypervisor.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ProcessFacts {
     /// Real, effective, saved and file system user.
     pub uids: [u32; 4],
-    /// What it runs.
+    /// The executable.
     pub executable: Executable,
-    /// Its cgroup, where it is told.
+    /// The cgroup, if it can be read.
     pub cgroup: Option<String>,
 }
 
@@ -63,7 +63,7 @@ impl ProcessFacts {
     /// relies on them holds the process by a pidfd and reads them again after what they were needed for.
     ///
     /// # Errors
-    /// Where the process is gone, hidden, or just becomes another program.
+    /// If the process is gone, hidden, or just becomes another program.
     pub fn read(root: &HostRoot, pid: u32) -> Result<Self, Refusal> {
         let gone = |error: io::Error| {
             Refusal::new(
@@ -95,7 +95,7 @@ impl ProcessFacts {
     }
 }
 
-/// What a process runs. Its link leads to the file itself, also into another mount namespace.
+/// The executable of a process. Its link leads to the file itself, also into another mount namespace.
 pub(in crate::qemu) fn executable(root: &HostRoot, pid: u32) -> io::Result<Executable> {
     const DELETED: &[u8] = b" (deleted)";
     let link = root.process(pid, "exe");

@@ -1,4 +1,5 @@
-//! Who may be a VM: by its owner, its executable, its cgroup and its monitor, never by a name or a command line.
+//! The decision which processes may be VMs: by owner, executable, cgroup and monitor, never by a name or a command
+//! line.
 //!
 //! Responsible for: the decision, as a function of facts and of the operator's rules, and why it is no. It leaves to
 //! others: reading the facts (`facts.rs`, `path.rs`), what a VM is asked once it is one.
@@ -30,13 +31,13 @@ const ROOT: u32 = 0;
 /// Most characters of a path or a cgroup in a reason.
 const MOST_PATH: usize = 120;
 
-/// Why something is not taken for a VM, or not for a VM's monitor.
+/// The reason why something is not taken for a VM, or not for a VM's monitor.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{why}")]
 pub struct Refusal {
     /// The reason.
     pub why: String,
-    /// What the operator can do, where this is a VM after all.
+    /// The operator's remedy if this is a VM after all.
     pub change: String,
 }
 
@@ -59,7 +60,7 @@ impl Refusal {
     }
 }
 
-/// Why a VM of this name is refused.
+/// The reason why a VM of this name is refused.
 #[must_use]
 pub fn bad_name(name: &str) -> Refusal {
     Refusal::new(
@@ -74,7 +75,7 @@ pub fn bad_name(name: &str) -> Refusal {
 /// Whether a process may be a VM's hypervisor.
 ///
 /// # Errors
-/// Why not, and which key would allow it.
+/// If it may not be one: the reason, and which key would allow it.
 pub fn may_be_hypervisor(facts: &ProcessFacts, rules: &Rules) -> Result<(), Refusal> {
     let uid = facts.uids[0];
     if facts.uids.iter().any(|other| *other != uid) {
@@ -106,7 +107,7 @@ pub fn may_be_hypervisor(facts: &ProcessFacts, rules: &Rules) -> Result<(), Refu
     Ok(())
 }
 
-/// Why a process of a user that the operator does not allow is refused.
+/// The reason why a process of a user that the operator does not allow is refused.
 pub(crate) fn foreign_user(uid: u32) -> Refusal {
     Refusal::new(
         format!("user {uid} may not run VMs here"),
@@ -159,7 +160,7 @@ fn may_be_executable(executable: &Executable, uid: u32, rules: &Rules) -> Result
 /// Whether who listens at the monitor of a VM that is known is the VM itself, or root, who may have opened it.
 ///
 /// # Errors
-/// Why not.
+/// If it is another process, with the reason.
 pub fn may_answer_for(pid: Option<u32>, peer: Option<Peer>) -> Result<(), Refusal> {
     let is_it = peer.is_some_and(|peer| {
         let is_own = peer.uid == ROOT || peer.uid == rules::own_uid();
@@ -178,7 +179,7 @@ pub fn may_answer_for(pid: Option<u32>, peer: Option<Peer>) -> Result<(), Refusa
 /// the VM's user could name the UUID of any VM of that user, and speak for it.
 ///
 /// # Errors
-/// Why not.
+/// If it may not, with the reason.
 pub fn may_hand_over(peer: Peer, rules: &Rules) -> Result<(), Refusal> {
     if rules.is_own(peer.uid) {
         return Ok(());
@@ -192,10 +193,10 @@ pub fn may_hand_over(peer: Peer, rules: &Rules) -> Result<(), Refusal> {
     ))
 }
 
-/// Whether a socket may be the monitor of a VM of this user; of any that may run VMs, where none is known yet.
+/// Whether a socket may be the monitor of a VM of this user; of any user that may run VMs if none is known yet.
 ///
 /// # Errors
-/// Why not.
+/// If it may not be, with the reason.
 pub fn may_be_monitor(facts: &SocketFacts, uid: Option<u32>, rules: &Rules) -> Result<(), Refusal> {
     may_be("monitor", facts, uid, rules)
 }
@@ -203,7 +204,7 @@ pub fn may_be_monitor(facts: &SocketFacts, uid: Option<u32>, rules: &Rules) -> R
 /// Whether what listens at a socket may be a HyperFlex device: one of a user that may run VMs, or of root.
 ///
 /// # Errors
-/// Why not.
+/// If it may not be, with the reason.
 pub fn may_be_device(facts: &SocketFacts, rules: &Rules) -> Result<(), Refusal> {
     may_be("control socket", facts, None, rules)
 }
@@ -233,7 +234,7 @@ fn may_be(what: &str, facts: &SocketFacts, uid: Option<u32>, rules: &Rules) -> R
 /// it or in any folder above it.
 ///
 /// # Errors
-/// Why not.
+/// If they may not be there, with the reason.
 pub fn may_hold_monitors(
     folders: &[Component],
     uid: Option<u32>,

@@ -1,4 +1,4 @@
-//! What the file system says of a monitor's socket and of every folder above it.
+//! A monitor's socket and every folder above it, by the file system's account.
 
 use std::io;
 use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _};
@@ -9,22 +9,22 @@ use terrace_sys::opener;
 /// A folder above a socket.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Component {
-    /// Which.
+    /// The path.
     pub path: PathBuf,
-    /// Whose.
+    /// The owner's user id.
     pub owner: u32,
-    /// Its permissions.
+    /// The permission bits.
     pub mode: u32,
 }
 
-/// What decides whether a socket may be a monitor.
+/// The facts that decide whether a socket may be a monitor.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SocketFacts {
-    /// Where it really is: no link is left in it.
+    /// The real path: no link is left in it.
     pub path: PathBuf,
     /// Whether it is a socket.
     pub is_socket: bool,
-    /// Whose.
+    /// The owner's user id.
     pub owner: u32,
     /// The folders above it, from the nearest up to `/`.
     pub folders: Vec<Component>,
@@ -34,7 +34,7 @@ impl SocketFacts {
     /// Follows all links, and looks at what is there and at every folder above.
     ///
     /// # Errors
-    /// Where something on the way is not there or cannot be looked at.
+    /// If something on the way is not there or cannot be looked at.
     pub fn read(path: &Path) -> io::Result<Self> {
         let path = opener::real_path(path)?;
         let folders = match path.parent() {
@@ -47,7 +47,7 @@ impl SocketFacts {
     /// Looks at a socket directly in folders that were looked at; the path has no link above its last part.
     ///
     /// # Errors
-    /// Where it is not there.
+    /// If it is not there.
     pub(in crate::qemu) fn below(path: PathBuf, folders: Vec<Component>) -> io::Result<Self> {
         let meta = opener::link_metadata(&path)?;
         Ok(Self {

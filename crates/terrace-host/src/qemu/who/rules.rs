@@ -1,4 +1,4 @@
-//! What the operator says about who may be a VM, and what that means on this host.
+//! The operator's rules for who may be a VM, and their meaning on this host.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -25,7 +25,7 @@ pub struct HypervisorConfig {
     pub executables: Vec<PathBuf>,
     /// Cgroups below which VMs may be.
     pub cgroups: Vec<String>,
-    /// Those below which VMs of root, and of the daemon's own user, may be besides.
+    /// Further cgroups, below which VMs of root and of the daemon's own user may be.
     pub own_cgroups: Vec<String>,
     /// RAM of a VM in per cent of the host's memory and swap, beyond which it is not believed.
     pub most_ram_percent: u32,
@@ -217,7 +217,7 @@ fn is_below(path: &str, above: &str) -> bool {
     }
 }
 
-/// The effective user of this process; root, who is allowed anyway, where it cannot be told.
+/// The effective user of this process; root, who is allowed anyway, if it cannot be told.
 pub(super) fn own_uid() -> u32 {
     let status = opener::read(Path::new("/proc/self/status")).unwrap_or_default();
     super::facts::uids(&String::from_utf8_lossy(&status)).map_or(ROOT, |uids| uids[1])
@@ -290,7 +290,7 @@ mod tests {
         assert!(rules.has_user(64055) && rules.has_user(4711) && rules.has_user(own_uid()));
         assert!(!rules.has_user(65534));
         assert_eq!(findings.len(), 1, "{findings:?}");
-        assert!(findings[0].why.contains("alcie"));
+        assert!(findings[0].found.contains("alcie"));
     }
 
     #[test]

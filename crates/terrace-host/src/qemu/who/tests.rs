@@ -1,4 +1,4 @@
-//! Who may be a VM, by facts that a test makes up.
+//! Decisions about which processes may be VMs, by facts that a test makes up.
 
 use std::path::PathBuf;
 
@@ -216,7 +216,7 @@ fn reasons_hold_no_escapes_and_no_megabytes() {
     cgroup.cgroup = Some(format!("/\x1b]0;{}", "y".repeat(1 << 20)));
     for facts in [facts, cgroup] {
         let finding = refusal(&facts).finding("process 7");
-        assert!(finding.why.len() < 1000, "{}", finding.why.len());
-        assert!(!finding.why.contains('\x1b') && finding.why.contains("\\u{1b}"));
+        assert!(finding.found.len() < 1000, "{}", finding.found.len());
+        assert!(!finding.found.contains('\x1b') && finding.found.contains("\\u{1b}"));
     }
 }

@@ -14,10 +14,10 @@ use terrace_sys::opener::{self, How};
 
 use crate::HostRoot;
 
-/// Whose memory cgroup a worker joins.
+/// The owner of the memory cgroup that a worker joins.
 #[derive(Clone, Debug)]
 pub struct ChargedTo {
-    /// Where files of the host are.
+    /// The root of the host's files.
     pub root: HostRoot,
     /// The VM's hypervisor.
     pub hypervisor: Arc<Process>,
@@ -27,7 +27,7 @@ impl ChargedTo {
     /// Moves a worker there; to be called before it maps anything.
     ///
     /// # Errors
-    /// Where it stays in the daemon's; for people.
+    /// If it stays in the daemon's; for people.
     pub(super) fn take_in(&self, worker: u32) -> Result<(), String> {
         let pid = self.hypervisor.pid();
         let theirs = self.read(format!("proc/{pid}/cgroup"))?;
@@ -84,7 +84,7 @@ fn is_threaded(folder: &Path) -> Result<bool, String> {
     }
 }
 
-/// Which hierarchy charges memory.
+/// The kind of hierarchy that charges memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
     /// Version 1 has one for memory.
@@ -102,7 +102,7 @@ impl Kind {
     }
 }
 
-/// Where a process is in the hierarchy that charges memory.
+/// The position of a process in the hierarchy that charges memory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Membership {
     kind: Kind,
@@ -140,17 +140,17 @@ impl Membership {
     }
 }
 
-/// Where a hierarchy is mounted.
+/// The mount point of a hierarchy.
 #[derive(Debug, PartialEq, Eq)]
 struct Mount {
-    /// Which part of the hierarchy.
+    /// The part of the hierarchy that is mounted.
     root: String,
-    /// Where.
+    /// The mount point's path.
     point: String,
 }
 
 impl Mount {
-    /// From a line of `mountinfo`, where it is this hierarchy:
+    /// The mount point by a line of `mountinfo`, if it is one of this hierarchy:
     /// `31 23 0:27 / /sys/fs/cgroup rw,nosuid shared:9 - cgroup2 cgroup2 rw,nsdelegate`.
     fn of(line: &str, kind: Kind) -> Option<Self> {
         let (place, what) = line.split_once(" - ")?;

@@ -27,7 +27,7 @@ impl Tree {
         Self { dir }
     }
 
-    /// A cgroup, of this type where it is of the second version.
+    /// A cgroup, of this type if it is of the second version.
     fn group(self, path: &str, kind: Option<&str>) -> Self {
         let folder = self.dir.path().join(path);
         fs::create_dir_all(&folder).unwrap();

@@ -1,12 +1,12 @@
-//! Which top-level tables a scan starts from.
+//! The top-level tables that a scan starts from.
 //!
 //! A scan writes where it walks, so a table is walked only while it has the kernel half of one that a register of
 //! this very request names, and only if Linux's direct map proves that half ([`terrace_pagetable::prove`]). That
 //! holds for tables found earlier and for those that registers name: by the time of the walk, a process that ran when
 //! the registers were read may have ended and its table may be data.
 //!
-//! A reset of the VM forgets nothing: RAM keeps its bytes. So nothing found before one counts after it. Where a table
-//! in use cannot be told from one of an earlier boot, or from one that a process wrote, nothing is searched
+//! A reset of the VM forgets nothing: RAM keeps its bytes. So nothing found before one counts after it. If a table in
+//! use cannot be told from one of an earlier boot, or from one that a process wrote, nothing is searched
 //! ([`Withheld`]).
 
 use std::collections::{HashSet, VecDeque};
@@ -39,13 +39,13 @@ struct Kernel {
 /// Top-level tables of one guest, from one scan to the next.
 #[derive(Debug, Default)]
 pub(super) struct Roots {
-    /// Those seen last first.
+    /// Kernels that were seen, the latest first.
     kernels: VecDeque<Kernel>,
     /// Digests of halves that were seen before the last reset.
     earlier: VecDeque<u64>,
     /// Digests of halves that were proven since, and for which there is no room among `kernels`.
     crowded_out: VecDeque<u64>,
-    /// What the registers of the last request named; the kernel's table where isolation has two.
+    /// The roots that the registers of the last request named; the kernel's table if isolation has two.
     in_use: Vec<Gfn>,
     /// Found by searches since the last reset.
     found: Vec<Gfn>,
@@ -55,7 +55,7 @@ impl Roots {
     /// Takes what the registers of one request name, as soon as they came.
     ///
     /// # Errors
-    /// Where none of them is proven: why the first one is not.
+    /// If none of them is proven: why the first one is not.
     pub(super) fn learn(
         &mut self,
         memory: &impl GuestTables,
@@ -150,7 +150,7 @@ impl Roots {
         withheld
     }
 
-    /// Why tables with this half are not searched for.
+    /// The reason why tables with this half are not searched for.
     fn withheld(&self, kernel: &Kernel) -> Option<Withheld> {
         if kernel.map.is_at_default_base() {
             Some(Withheld::DefaultBase)

@@ -1,10 +1,10 @@
-//! Inflation where somebody else may have pinned the memory: chains are punched under a lease, and answered after a
+//! Inflation under leases, as somebody else may have pinned the memory: chains are punched under a lease, and answered after a
 //! look that began later (`lease.rs`).
 //!
 //! Chains of a queue are answered in their order. One that was punched and not answered is in no balloon; its pages
 //! are noted as not proven, in the state too, so that a process that is killed loses none of them. Where its ring is
 //! stopped or changed it is in the ring again, at once: nobody waits for a look. The next look after that speaks for
-//! its pages as well: where it finds somebody, they are withheld, and with them the queue ends, so that no answer ever
+//! its pages as well: if it finds somebody, they are withheld, and with them the queue ends, so that no answer ever
 //! gives them back; the driver owns them again when it starts anew, and not before.
 
 use std::collections::VecDeque;
@@ -14,13 +14,14 @@ use vhost_user_backend::VringT as _;
 use virtio_queue::{DescriptorChain, QueueOwnedT as _, QueueT as _};
 use vm_memory::{GuestAddress, GuestMemoryMmap};
 
+use super::Device;
 use super::pages::{Drained, Taken, groups, write_answer};
-use super::{Device, Leases};
 use crate::abi::{ENTRY_BYTES, Entry, MAX_ENTRIES, QueueRole};
 use crate::chain;
-use crate::lease::{Found, May};
+use crate::lease::{Found, Leases, May};
 use crate::memory::Backing;
 use crate::ring::Ring;
+use crate::state::State;
 use crate::tier::{Refusal, Run};
 
 /// Chains of a queue that are punched and not answered, at most.
@@ -28,40 +29,121 @@ const MOST_OPEN: usize = 16;
 
 /// A chain that is not answered yet.
 #[derive(Debug)]
-pub(super) struct Open {
-    /// By the leases' count.
+struct Open {
+    /// The chain's number by the leases' count.
     number: u64,
     position: u16,
     head: u16,
     answer: Option<GuestAddress>,
     /// As it was read: a guest may write to it since. Empty: it is no chain of entries.
     bytes: Vec<u8>,
-    /// What the kernel did not take.
+    /// The runs that the kernel did not take.
     kept: Vec<Run>,
 }
 
 /// The chains of a tier that are not answered yet, in their order.
 #[derive(Debug, Default)]
-pub(super) struct OpenChains {
+struct OpenChains {
     chains: VecDeque<Open>,
-    /// Of the ring, when they were taken from it.
+    /// The ring's count of changes when they were taken from it.
     changes: u64,
     /// The last chain that was punched and is in its ring again.
     undone: Option<u64>,
 }
 
-impl<B: Backing> Device<B> {
-    /// The number of the next look, where looks are needed.
-    pub fn ask_for_a_look(&mut self, now_ns: u64) -> Option<u64> {
-        self.leases.as_mut().map(|leases| leases.give(now_ns))
+/// The leases of a device, and what waits for looks.
+pub(super) struct Leasing {
+    /// `None` if nobody pins the memory, by the operator's word.
+    leases: Option<Leases>,
+    /// Of each tier: what was punched and is not answered.
+    open: Vec<OpenChains>,
+}
+
+impl Leasing {
+    /// Leases of which nothing waits; `first`: the first number of a look, if looks are needed.
+    pub fn new(tiers: usize, first: Option<u64>) -> Self {
+        Self {
+            leases: first.map(Leases::new),
+            open: (0..tiers).map(|_| OpenChains::default()).collect(),
+        }
     }
 
-    /// What the look of this number came to; false where it does not count.
+    /// Whether memory is given back only after looks.
+    pub fn is_needed(&self) -> bool {
+        self.leases.is_some()
+    }
+
+    /// Notes the tiers of which a process before this one punched pages that no look has spoken for.
+    pub fn find_undone(&mut self, state: &State) {
+        for (tier, open) in self.open.iter_mut().enumerate() {
+            // Chains are numbered from 1, so the first look of this process that finds nobody speaks for these pages.
+            open.undone = (state.unproven(tier) > 0).then_some(0);
+        }
+    }
+
+    /// Whether a tier has chains that are punched and not proven.
+    fn is_unproven(&self, tier: usize) -> bool {
+        let open = self.open.get(tier);
+        open.is_some_and(|open| !open.chains.is_empty() || open.undone.is_some())
+    }
+
+    /// How many chains of a tier are punched and not answered.
+    fn count(&self, tier: usize) -> usize {
+        self.open.get(tier).map_or(0, |open| open.chains.len())
+    }
+
+    /// Whether a chain may be punched now.
+    fn may(&mut self, now_ns: u64) -> May {
+        match &mut self.leases {
+            Some(leases) => leases.may(now_ns),
+            None => May::Punch,
+        }
+    }
+
+    /// The place in its ring of the first chain of a tier that is not answered.
+    fn first_position(&self, tier: usize) -> Option<u16> {
+        let open = self.open.get(tier)?;
+        open.chains.front().map(|first| first.position)
+    }
+
+    /// Adds a chain that is punched and waits.
+    fn push(&mut self, tier: usize, chain: Open) {
+        if let Some(open) = self.open.get_mut(tier) {
+            open.chains.push_back(chain);
+        }
+    }
+
+    /// Takes out the first chain of a tier, if it is proven: it waits no more.
+    fn pop_proven(&mut self, tier: usize) -> Option<Open> {
+        let proven = self.leases.as_ref().map_or(u64::MAX, Leases::proven);
+        let chains = &mut self.open.get_mut(tier)?.chains;
+        let is_proven = chains.front()?.number <= proven;
+        is_proven.then(|| chains.pop_front())?
+    }
+
+    /// Drops all that waits: the guest started anew.
+    fn forget(&mut self) {
+        for open in &mut self.open {
+            open.chains.clear();
+            open.undone = None;
+        }
+    }
+}
+
+impl<B: Backing> Device<B> {
+    /// The number of the next look, if looks are needed.
+    pub fn ask_for_a_look(&mut self, now_ns: u64) -> Option<u64> {
+        let leases = self.leasing.leases.as_mut();
+        leases.map(|leases| leases.give(now_ns))
+    }
+
+    /// Takes in the result of the look of this number; `false` if it does not count.
     pub fn looked(&mut self, number: u64, found: Found, now_ns: u64) -> bool {
-        let Some(leases) = &mut self.leases else {
+        let Some(leases) = &mut self.leasing.leases else {
             return false;
         };
         let is_nobody = found == Found::Nobody;
+        // `Unknown` proves nothing and accuses nobody: what was punched waits for the next look.
         let who = match &found {
             Found::Somebody(who) => Some(who.clone()),
             Found::Nobody | Found::Unknown(_) => None,
@@ -70,8 +152,9 @@ impl<B: Backing> Device<B> {
             self.counters.stale_looks += 1;
             return false;
         }
+        // All that was punched before this look began, if it found nobody; else what earlier looks have said.
         let proven = leases.proven();
-        for tier in 0..self.tiers.len() {
+        for tier in 0..self.tier_maps().len() {
             if is_nobody {
                 self.prove_undone(tier, proven);
             } else if let Some(who) = &who {
@@ -84,56 +167,64 @@ impl<B: Backing> Device<B> {
     /// Whether chains wait for a look.
     #[must_use]
     pub fn waits_for_a_look(&self) -> bool {
-        let waits = self.leases.as_ref().is_some_and(Leases::is_waited_for);
-        let tiers = 0..self.tiers.len();
+        let waits = self.leases().is_some_and(Leases::is_waited_for);
+        let tiers = 0..self.tier_maps().len();
         waits || tiers.into_iter().any(|tier| self.is_unproven(tier))
     }
 
     fn is_unproven(&self, tier: usize) -> bool {
-        let open = self.open.get(tier);
-        let any = open.is_some_and(|open| !open.chains.is_empty() || open.undone.is_some());
-        any && !self.state.is_withheld(tier)
+        // No look says anything of what is withheld, so none is asked for.
+        self.leasing.is_unproven(tier) && !self.state.is_withheld(tier)
     }
 
-    /// The leases, where holes need them.
+    /// The leases, if holes need them.
     #[must_use]
     pub(crate) fn leases(&self) -> Option<&Leases> {
-        self.leases.as_ref()
+        self.leasing.leases.as_ref()
     }
 
-    /// Pages of chains that were undone belong to nobody else.
+    /// Notes the pages of chains that were undone as proven, if the look speaks for them.
     fn prove_undone(&mut self, tier: usize, proven: u64) {
-        let Some(open) = self.open.get_mut(tier) else {
+        let Some(open) = self.leasing.open.get_mut(tier) else {
             return;
         };
+        // Whoever came between the beginning of this look and the last hole was not seen by it.
         if self.state.is_withheld(tier) || open.undone.is_none_or(|number| number > proven) {
             return;
         }
         open.undone = None;
         self.state.put_unproven(tier, 0, u64::MAX, false);
+        // The bits do not tell chains apart: all are cleared, and those of chains that still wait are set again.
         self.note_open(tier, true, |_| true);
     }
 
     /// Notes the pages of open chains as not proven, or as proven.
     fn note_open(&self, tier: usize, on: bool, which: impl Fn(&Open) -> bool) {
-        let chains = self.open.get(tier).into_iter().flat_map(|o| &o.chains);
+        let chains = self
+            .leasing
+            .open
+            .get(tier)
+            .into_iter()
+            .flat_map(|o| &o.chains);
         for chain in chains.filter(|chain| which(chain)) {
-            for run in self.runs_of(tier, &chain.bytes) {
+            for run in self.balloons.runs_of(tier, &chain.bytes) {
                 self.state.put_unproven(tier, run.first, run.pages, on);
             }
         }
     }
 
-    /// Somebody came: all that is not proven stays out of use.
+    /// Puts all that is not proven out of use: somebody came.
     fn withhold(&mut self, tier: usize, proven: u64, who: &str) {
+        // An earlier look found nobody after these were punched: they will be answered.
         self.note_open(tier, false, |chain| chain.number <= proven);
         let pages = self.state.unproven(tier);
         if pages == 0 || self.state.is_withheld(tier) {
             return;
         }
+        // In the state, so that a new process does not hand them back either.
         self.state.withhold(tier);
         // No later look says anything of them.
-        let chains = self.open.get_mut(tier).map(|open| &mut open.chains);
+        let chains = self.leasing.open.get_mut(tier).map(|open| &mut open.chains);
         for chain in chains.into_iter().flatten() {
             if chain.number > proven {
                 chain.number = u64::MAX;
@@ -146,28 +237,23 @@ impl<B: Backing> Device<B> {
         );
     }
 
-    fn runs_of<'a>(&'a self, tier: usize, bytes: &'a [u8]) -> impl Iterator<Item = Run> + 'a {
-        let words = bytes.as_chunks::<ENTRY_BYTES>().0.iter();
-        let map = self.tiers.get(tier);
-        words.filter_map(move |word| {
-            let entry = Entry(u64::from_le_bytes(*word));
-            (self.admit)(map?, self.config.orders(), entry).ok()
-        })
-    }
-
     /// Forgets chains that are in their ring again.
     fn follow_changes(&mut self, tier: usize, ring: &Ring) {
-        let Some(open) = self.open.get_mut(tier) else {
+        let Some(open) = self.leasing.open.get_mut(tier) else {
             return;
         };
+        // The chains are in the ring again, and are read anew: answered from here they would be answered twice.
         if open.changes != ring.changes() {
             open.changes = ring.changes();
             self.counters.undone_chains += open.chains.len() as u64;
             if let Some(last) = open.chains.back() {
+                // Their pages are punched all the same: a look that began after the last of them has to speak for
+                // all.
                 open.undone = Some(last.number);
             }
             open.chains.clear();
         }
+        // No chain is known here, as after a reset of the device: the ring goes back to the first that has no answer.
         if open.chains.is_empty() {
             ring.reopen();
         }
@@ -190,7 +276,7 @@ impl<B: Backing> Device<B> {
             if let Some(ended) = self.before_next(now_ns, (queue, tier), ring, memory, left) {
                 return ended;
             }
-            let open = self.open.get(tier).map_or(0, |open| open.chains.len());
+            let open = self.leasing.count(tier);
             let mut state = ring.get_mut();
             let position = state.get_queue().next_avail();
             let chain = match state.get_queue_mut().iter(memory.clone()) {
@@ -205,10 +291,8 @@ impl<B: Backing> Device<B> {
                     Drained::Open
                 };
             };
-            let may = match &mut self.leases {
-                Some(leases) => leases.may(now_ns),
-                None => May::Punch,
-            };
+            // Asked only now that a chain is there: it begins the half second after which the chain is refused.
+            let may = self.leasing.may(now_ns);
             let put_back = || ring.get_mut().get_queue_mut().set_next_avail(position);
             match may {
                 May::Wait(until) => {
@@ -224,6 +308,7 @@ impl<B: Backing> Device<B> {
                 May::Punch | May::Refuse => {}
             }
             let mut chain = self.read((queue, tier), position, chain, memory);
+            // The guest's driver keeps the memory and asks again.
             if may == May::Refuse {
                 *left -= 1;
                 let len = self.refuse(&chain, memory);
@@ -236,14 +321,13 @@ impl<B: Backing> Device<B> {
                 put_back();
                 return Drained::Halted;
             }
-            if let Some(open) = self.open.get_mut(tier) {
-                open.chains.push_back(chain);
-                ring.set_open(open.chains.front().map(|first| first.position));
-            }
+            self.leasing.push(tier, chain);
+            // Who stops the ring has it go back to the first chain that has no answer.
+            ring.set_open(self.leasing.first_position(tier));
         }
     }
 
-    /// Answers what is proven; why no chain is begun after that, where none may be.
+    /// Answers what is proven; the reason why no chain may be begun after that, if so.
     fn before_next<M>(
         &mut self,
         now_ns: u64,
@@ -255,6 +339,7 @@ impl<B: Backing> Device<B> {
     where
         M: Deref<Target = GuestMemoryMmap>,
     {
+        // First, also in a tier that is withheld: what is proven belongs to nobody else.
         if !self.answer_proven((queue, tier), ring, memory, left) {
             return Some(Drained::Broken);
         }
@@ -264,11 +349,11 @@ impl<B: Backing> Device<B> {
         if *left == 0 {
             return Some(Drained::More);
         }
-        if self.must_end(ring) {
+        if self.stop.is_requested(ring) {
             return Some(Drained::Halted);
         }
-        let open = self.open.get(tier).map_or(0, |open| open.chains.len());
-        if open >= MOST_OPEN {
+        // No list grows with what a guest posts. The next look brings a turn.
+        if self.leasing.count(tier) >= MOST_OPEN {
             return Some(Drained::Waiting(None));
         }
         self.throttle(now_ns).map(Drained::Throttled)
@@ -288,16 +373,21 @@ impl<B: Backing> Device<B> {
         let head = chain.head_index();
         let mut bytes = Vec::new();
         let read = chain::request(chain, memory, MAX_ENTRIES * ENTRY_BYTES, &mut bytes);
+        // A chain that is none waits like the others, since they are answered in their order.
         if read.is_err() || !bytes.len().is_multiple_of(ENTRY_BYTES) {
             bytes.clear();
         }
+        // The marks of that process would have the pages refused as in the balloon already: the chain is begun anew,
+        // under the leases of this one.
         if self.state.in_flight(queue) == Some(position) {
             self.begin(queue, QueueRole::Inflate(tier), position);
-            let runs: Vec<Run> = self.runs_of(tier, &bytes).collect();
-            runs.iter().for_each(|run| self.mark(tier, run, false));
+            let runs: Vec<Run> = self.balloons.runs_of(tier, &bytes).collect();
+            for run in &runs {
+                self.balloons.mark(tier, run, false);
+            }
             self.state.set_in_flight(queue, None);
         }
-        self.bucket.take(1 + (bytes.len() / ENTRY_BYTES) as u64);
+        self.throttle.take(1 + (bytes.len() / ENTRY_BYTES) as u64);
         Open {
             number: 0,
             position,
@@ -321,41 +411,47 @@ impl<B: Backing> Device<B> {
         chain.answer.map_or(0, |at| write_answer(memory, at, taken))
     }
 
-    /// Punches the holes of a chain; false where it was told to end: the chain is to be put back.
+    /// Punches the holes of a chain; false if it was told to end: the chain is to be put back.
     fn punch(&mut self, tier: usize, ring: &Ring, chain: &mut Open) -> bool {
-        chain.number = self.leases.as_mut().map_or(0, Leases::punch);
+        chain.number = self.leasing.leases.as_mut().map_or(0, Leases::punch);
         let mut runs = std::mem::take(&mut self.scratch.runs);
         runs.clear();
-        runs.extend(self.runs_of(tier, &chain.bytes).filter_map(|run| {
+        runs.extend(self.balloons.runs_of(tier, &chain.bytes).filter_map(|run| {
+            // What is in the balloon already is refused when the chain is answered: it is not punched again.
             let is_out = self.state.all_are(tier, run.first, run.pages, false);
-            let region = is_out.then(|| self.backing.region_of(&run))??;
+            let region = is_out.then(|| self.ram.region_of(&run))??;
             Some((region, run))
         }));
         runs.sort_unstable_by_key(|(_, run)| run.gpa);
         let mut is_done = true;
         for (region, whole, _) in groups(&runs) {
-            if self.must_end(ring) {
+            if self.stop.is_requested(ring) {
+                // A ring that is stopped is idle at once, and waits for no look (rule 16 of `docs/data-rules.md`).
                 is_done = false;
                 break;
             }
+            // Before the hole: a process that is killed in between leaves a page too many as not proven, and none too
+            // few.
             self.state
                 .put_unproven(tier, whole.first, whole.pages, true);
             self.counters.holes += 1;
-            if !self.backing.free(region, &whole) {
+            if !self.ram.free(region, &whole) {
+                // Only noted: what becomes of the entries is said when the chain is answered.
                 chain.kept.push(whole);
             }
         }
         self.scratch.runs = runs;
         if !is_done {
             self.counters.undone_chains += 1;
-            if let Some(open) = self.open.get_mut(tier) {
+            if let Some(open) = self.leasing.open.get_mut(tier) {
+                // Holes that were punched stay so, and a look has to speak for them.
                 open.undone = Some(chain.number);
             }
         }
         is_done
     }
 
-    /// Answers the chains whose pages are proven; false where the ring is not there.
+    /// Answers the chains whose pages are proven; false if the ring is not there.
     fn answer_proven<M>(
         &mut self,
         (queue, tier): (usize, usize),
@@ -366,22 +462,17 @@ impl<B: Backing> Device<B> {
     where
         M: Deref<Target = GuestMemoryMmap>,
     {
-        let proven = self.leases.as_ref().map_or(u64::MAX, Leases::proven);
         while *left > 0 {
-            let open = self.open.get_mut(tier).map(|open| &mut open.chains);
-            let chain = open.and_then(|chains| {
-                let is_proven = chains.front()?.number <= proven;
-                is_proven.then(|| chains.pop_front())?
-            });
-            let Some(chain) = chain else { break };
+            let Some(chain) = self.leasing.pop_proven(tier) else {
+                break;
+            };
             *left -= 1;
             let len = self.take_all((queue, tier), &chain, memory);
-            let runs: Vec<Run> = self.runs_of(tier, &chain.bytes).collect();
+            let runs: Vec<Run> = self.balloons.runs_of(tier, &chain.bytes).collect();
             for run in &runs {
                 self.state.put_unproven(tier, run.first, run.pages, false);
             }
-            let next = self.open.get(tier).and_then(|open| open.chains.front());
-            ring.set_open(next.map(|next| next.position));
+            ring.set_open(self.leasing.first_position(tier));
             if !self.settle(queue, ring, &chain, len) {
                 return false;
             }
@@ -403,13 +494,15 @@ impl<B: Backing> Device<B> {
         let begun = self.begin(queue, QueueRole::Inflate(tier), chain.position);
         let mut taken = Taken::default();
         for word in chain.bytes.as_chunks::<ENTRY_BYTES>().0 {
+            // Checked now and not when it was punched: pages may have come out of the balloon since, or gone into it.
             let entry = self.entry(tier, true, begun, Entry(u64::from_le_bytes(*word)));
             let entry = entry.and_then(|(_, run)| {
                 let is_kept = |kept: &Run| {
                     kept.first <= run.first && run.first + run.pages <= kept.first + kept.pages
                 };
+                // The kernel did not take them, so the guest has them still.
                 if chain.kept.iter().any(is_kept) {
-                    self.mark(tier, &run, false);
+                    self.balloons.mark(tier, &run, false);
                     return Err(Refusal::Punch);
                 }
                 Ok(run)
@@ -431,15 +524,16 @@ impl<B: Backing> Device<B> {
 
     fn settle(&mut self, queue: usize, ring: &Ring, chain: &Open, len: u32) -> bool {
         let answered = ring.add_used(chain.head, len).is_ok();
+        // The ring is ahead: chains behind this one were taken from it and wait.
         let next = chain.position.wrapping_add(1);
         self.state.set_position(queue, next);
         self.state.set_in_flight(queue, None);
         answered
     }
 
-    /// The guest owns all of its memory again: what was not proven or withheld, too.
+    /// Drops all that waits: the guest owns all of its memory again, what was not proven or withheld, too.
     pub(super) fn forget_open(&mut self) {
-        let pages: u64 = (0..self.tiers.len())
+        let pages: u64 = (0..self.tier_maps().len())
             .map(|tier| self.state.unproven(tier))
             .sum();
         if pages > 0 {
@@ -449,17 +543,7 @@ impl<B: Backing> Device<B> {
                  maps its memory, whose devices may write to other pages"
             );
         }
-        for open in &mut self.open {
-            open.chains.clear();
-            open.undone = None;
-        }
-    }
-
-    /// What a process before this one left: pages that it punched.
-    pub(super) fn find_undone(&mut self) {
-        for (tier, open) in self.open.iter_mut().enumerate() {
-            open.undone = (self.state.unproven(tier) > 0).then_some(0);
-        }
+        self.leasing.forget();
     }
 }
 

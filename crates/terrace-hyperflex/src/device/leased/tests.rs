@@ -382,7 +382,7 @@ fn by_the_operators_word_no_look_is_needed() {
     assert_eq!((s.answered(INFLATE), s.answer(at)), (1, (32, 0)));
 }
 
-/// What happens next in a run of random events.
+/// A step in a run of random events.
 #[derive(Clone, Copy, Debug)]
 enum Step {
     Post,
@@ -403,7 +403,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     prop::collection::vec(prop::sample::select(all.to_vec()), 0..60)
 }
 
-/// What was punched while somebody was there is never answered, taken or refused.
+/// Checks that a page that was punched while somebody was there is never answered, taken or refused.
 fn check(steps: Vec<Step>) -> Result<(), TestCaseError> {
     let mut s = setup();
     let (mut chains, mut tainted) = (Vec::new(), Vec::new());

@@ -14,7 +14,7 @@ use crate::test_vm::{MIB, MockRing, MockVm, WRITE};
 const PAGE: u64 = 4096;
 const INFLATE: usize = 2;
 
-/// What happens at a hole, on the thread that punches.
+/// A hook that runs at each hole, on the thread that punches.
 type AtHole = Box<dyn FnMut(usize) + Send>;
 
 /// Files with something that happens before each hole.
@@ -103,7 +103,7 @@ impl Setup {
             };
             let other = ring.clone();
             let thread = std::thread::spawn(move || change(&other));
-            while !ring.halt().is_wished() && !thread.is_finished() {
+            while !ring.halt().is_requested() && !thread.is_finished() {
                 std::thread::yield_now();
             }
             *started.lock().unwrap() = Some(thread);
@@ -137,7 +137,7 @@ impl Setup {
         [&used[..], &buffers[..]].concat()
     }
 
-    /// What chains are answered and come to on a device that nobody stops, and in how many holes.
+    /// The answers and results of chains on a device that nobody stops, and the number of holes.
     fn unstopped(entries: &[&[Entry]]) -> (Vec<(u32, u32)>, Vec<u64>, usize) {
         let mut it = setup(8 * MIB, None);
         let mut answers = Vec::new();
@@ -285,14 +285,14 @@ fn who_waits_for_the_device_gets_it_between_two_holes() {
             return;
         }
         let (halt, waited, seen) = (halt.clone(), Arc::clone(&waited), Arc::clone(&seen));
-        let wished = halt.clone();
+        let requested = halt.clone();
         let wait = move || {
-            let _wish = halt.wish();
+            let _request = halt.request();
             let _device = waited.lock().unwrap();
             seen.load(Ordering::SeqCst)
         };
         *started.lock().unwrap() = Some(std::thread::spawn(wait));
-        while !wished.is_wished() {
+        while !requested.is_requested() {
             std::thread::yield_now();
         }
     });
@@ -403,7 +403,7 @@ fn a_large_page_that_a_killed_process_had_half_marked_is_finished_and_not_refuse
         // Words of the bits are stored one by one.
         it.device.state().put_all(1, 512, 512, !half);
         it.device.state().put_all(1, 512, 192, half);
-        it.device.recount();
+        it.device.balloons.recount();
         it.device.state().set_in_flight(queue, Some(0));
         let answer = it.drivers[queue].post_entries(&[block]);
         it.run(queue);

@@ -10,7 +10,7 @@ use terrace_proto::{
     Gfn, PageBitmap, PagingRegisters, Rearm, RequestId, ScanRequest, ScanStats, Space, VmId,
 };
 
-/// How many random cases to try: a thousand, or as many times that as `TERRACE_LONG` says.
+/// Number of random cases to try: a thousand, or as many times that as `TERRACE_LONG` says.
 pub fn cases() -> u64 {
     let factor = std::env::var("TERRACE_LONG").ok().map(|text| {
         text.parse::<u64>()
@@ -72,7 +72,7 @@ pub struct Naive {
     pub known: PageBitmap,
     pub huge: PageBitmap,
     pub accessed: PageBitmap,
-    /// Where D tells writes.
+    /// Pages that were written. `None` if writes are not told from D.
     pub written: Option<PageBitmap>,
     pub stats: ScanStats,
     visited: BTreeSet<u64>,

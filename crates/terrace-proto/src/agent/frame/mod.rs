@@ -20,10 +20,10 @@ const MOST_BAD_FRAMES: u32 = 16;
 /// A message that cannot be sent.
 #[derive(Debug, thiserror::Error)]
 pub enum FrameError {
-    /// Its body is longer than [`MAX_BODY`].
+    /// The frame's body is longer than [`MAX_BODY`].
     #[error("a message of {0} bytes is over the limit of {MAX_BODY}")]
     TooLong(usize),
-    /// It cannot be encoded.
+    /// The message cannot be encoded.
     #[error("a message cannot be encoded: {0}")]
     Encode(#[from] postcard::Error),
 }
@@ -40,19 +40,19 @@ impl Body {
 
 /// A message of one direction.
 pub trait Message: Sized {
-    /// Its body.
+    /// The message's body.
     ///
     /// # Errors
-    /// Where it cannot be encoded.
+    /// If it cannot be encoded.
     fn body(&self) -> Result<Body, postcard::Error>;
 
-    /// The message of this kind; `None` where the kind is unknown.
+    /// The message of this kind; `None` if the kind is unknown.
     fn decode(kind: u16, body: &[u8]) -> Option<Result<Self, postcard::Error>>;
 
     /// The whole frame.
     ///
     /// # Errors
-    /// Where it is too long or cannot be encoded.
+    /// If it is too long or cannot be encoded.
     fn encode(&self) -> Result<Vec<u8>, FrameError> {
         let Body(body) = self.body()?;
         let len = body.len();
@@ -67,7 +67,7 @@ pub trait Message: Sized {
     }
 }
 
-/// What a decoder met so far.
+/// Counters of a decoder.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct Counts {
     /// Messages.
@@ -84,7 +84,7 @@ pub struct Counts {
     pub garbage_bytes: u64,
 }
 
-/// Why nothing more is to be expected of a link.
+/// The reason why nothing more is to be expected of a link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Broken {
     /// Too much that is no frame.
@@ -114,13 +114,13 @@ impl<M: Message> Default for Decoder<M> {
     }
 }
 
-/// What stands at the beginning of what is pending.
+/// The result of looking at the beginning of the pending bytes.
 enum Step<M> {
     /// Too little to tell.
     Wait,
     /// So many bytes that are no frame.
     Skip(usize),
-    /// A frame of so many bytes, with the message in it where there is one.
+    /// A frame of so many bytes, with the message in it if there is one.
     Frame(usize, Option<M>),
 }
 
@@ -242,13 +242,13 @@ impl<M: Message> Decoder<M> {
         }
     }
 
-    /// What it met so far.
+    /// The decoder's counters so far.
     #[must_use]
     pub fn counts(&self) -> Counts {
         self.counts
     }
 
-    /// Why it takes no more, where it does not.
+    /// The reason why the decoder takes no more bytes; `None` if it still does.
     #[must_use]
     pub fn broken(&self) -> Option<Broken> {
         self.broken

@@ -11,7 +11,7 @@ const FILE: Option<File> = Some(File {
     text: include_str!("../../../../../scenarios/hypertier-gups-9.toml"),
 });
 
-/// What guests place their pages by.
+/// The policies by which guests place their pages.
 const POLICIES: [&str; 4] = ["hyperplace", "memtis", "tpp", "nomad"];
 
 /// vCPUs that VMs share in figure 1.
@@ -26,7 +26,7 @@ const SIDE_BY_SIDE: [u32; 3] = [1, 5, 9];
 /// VMs of the scenario file.
 const ALL: u32 = 9;
 
-/// MiB that are worked on, and updates, in all of its VMs together.
+/// MiB that are worked on, and updates, in all VMs of the scenario file together.
 const WORKED_ON: u32 = 126 * 1024;
 const UPDATES: u64 = 8_100_000_000;
 
@@ -174,7 +174,7 @@ fn run(scenario: Result<Scenario, String>, policy: &str, key: String) -> Run {
     Run::new(key, scenario.and_then(|all| all.with_policy_text(&quoted)))
 }
 
-/// So many VMs with an equal part each of what the nine have.
+/// The scenario with so many VMs, each with an equal part of what the nine have.
 fn together(load: &Load, vms: u32) -> Result<Scenario, String> {
     let mut scenario = load.workload(&format!(
         "{{ kind = \"gups\", preset = \"hypertier\", size = \"{}MiB\", ops = {} }}",
@@ -193,7 +193,7 @@ fn together(load: &Load, vms: u32) -> Result<Scenario, String> {
     Ok(scenario)
 }
 
-/// So many of the nine VMs.
+/// The scenario with so many of its nine VMs.
 fn side_by_side(load: &Load, vms: u32) -> Scenario {
     let mut scenario = load.base().clone();
     scenario.vms.truncate(terrace_sim::number::index(vms));
@@ -256,7 +256,8 @@ const STAGES: [Stage; 3] = [
     ("migration", |spent| spent.migrate),
 ];
 
-/// What the text says of a stage: whose, over `hyperplace`'s.
+/// The text's claims about ratios: index of a stage in [`STAGES`], the policy that is compared, and its seconds over
+/// `hyperplace`'s.
 const RATIOS: [(usize, &str, Claim); 7] = [
     (0, "memtis", Claim::Is(29.0)),
     (1, "nomad", Claim::Is(8.4)),

@@ -6,7 +6,7 @@ mod provision;
 
 use super::Experiment;
 
-/// Its experiments.
+/// The experiments of HyperTier.
 pub const EXPERIMENTS: &[&Experiment] = &[
     &many_vms::FIGURE_1,
     &provision::FIGURE_4,

@@ -71,7 +71,7 @@ fn key(period: u64, epoch_ms: u32, threshold: u32) -> String {
     format!("period {period}, split period {epoch_ms} ms, threshold {threshold}")
 }
 
-/// By period, then by split period and threshold.
+/// Settings with each of the periods: period, split period and threshold.
 fn sampling() -> [(u64, u32, u32); 5] {
     PERIODS.map(|period| (period, EPOCHS[1], THRESHOLDS[1]))
 }
@@ -98,7 +98,7 @@ fn runs(load: &Load) -> Vec<Run> {
     all.into_iter().map(run).collect()
 }
 
-/// Until the last VM is done, s.
+/// Time until the last VM is done, s.
 fn seconds(results: &Results, (period, epoch, threshold): (u64, u32, u32)) -> Result<f64, String> {
     let run = results.get(&key(period, epoch, threshold))?;
     let times = run.result.vms.iter().map(|vm| vm.runtime_s);

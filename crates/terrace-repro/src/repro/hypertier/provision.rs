@@ -6,13 +6,13 @@ use crate::repro::row::{Claim, Input, Row};
 use crate::repro::runs::{Load, Measured, Results, Run};
 use crate::repro::{Experiment, File, Kind, Paper, Why};
 
-/// What guests place their pages by.
+/// The policies by which guests place their pages.
 const POLICIES: [&str; 4] = ["hyperplace", "memtis", "tpp", "nomad"];
 
-/// Those of them that are there already.
+/// The policies that existed before the paper.
 const EXISTING: [&str; 3] = ["memtis", "tpp", "nomad"];
 
-/// What the text calls static comes first.
+/// The devices that size a guest's memory; the one that the text calls static comes first.
 const DEVICES: [Device; 3] = Device::ALL;
 
 /// Figure 4.
@@ -86,7 +86,7 @@ fn runs(load: &Load) -> Vec<Run> {
         .collect()
 }
 
-/// The same VMs with another device.
+/// The scenario with another device for the same VMs.
 fn sized_by(scenario: &Scenario, device: Device) -> Scenario {
     let mut scenario = scenario.clone();
     for vm in &mut scenario.vms {
@@ -131,7 +131,7 @@ fn rows(results: &Results) -> Vec<Row> {
     rows
 }
 
-/// What is said of the designs together.
+/// The rows about all designs together.
 fn of_all_designs(results: &Results) -> Vec<Row> {
     let apart = DEVICES.map(|device| {
         let all = each(&POLICIES, |policy| updates(results, device, policy));
@@ -169,7 +169,7 @@ fn updates(results: &Results, device: Device, policy: &str) -> Result<f64, Strin
     Ok(late.iter().sum::<f64>() / float(late.len() as u64))
 }
 
-/// What the guests' fast nodes have at the end, mean over the VMs.
+/// Size of the guests' fast nodes at the end, MiB, mean over the VMs.
 fn fast_mib(run: &Measured) -> f64 {
     let given = |vm: &VmResult| {
         let given = vm.provision.as_ref().and_then(|p| p.given_bytes.first());

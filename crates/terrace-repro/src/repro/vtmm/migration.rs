@@ -70,7 +70,7 @@ const INPUTS: &[Input] = &[
     },
 ];
 
-/// Of table 6: the runs are those of the other two.
+/// Inputs of table 6: its runs are those of the other two.
 const TRAP_INPUTS: &[Input] = &[
     Input {
         what: "the runs of tables 4 and 5 with their inputs; the exits of the run that stays on PMem are taken \
@@ -162,7 +162,7 @@ fn program(load: &Load, what: &str, size: u64) -> Result<Scenario, String> {
     ))
 }
 
-/// The same whose pages migrate in a way.
+/// The scenario with pages that migrate in a given way.
 fn migrating(base: &Scenario, way: &str) -> Result<Scenario, String> {
     let policy = format!("{{ base = \"vtmm\", place = \"fastest\", move = \"{way}\" }}");
     let mut scenario = base.with_policy_text(&policy)?;

@@ -6,7 +6,7 @@ mod whole;
 
 use super::Experiment;
 
-/// Its experiments.
+/// The experiments of vTMM.
 pub const EXPERIMENTS: &[&Experiment] = &[
     &whole::TABLE_2,
     &tracking::FIGURE_2A,

@@ -6,7 +6,7 @@ use crate::repro::row::{Claim, Input, Row};
 use crate::repro::runs::{Load, Measured, Results, Run};
 use crate::repro::{Experiment, File, Kind, Paper, Why};
 
-/// Bytes of memory that one leaf entry maps, GiB.
+/// Memory that one leaf entry maps, GiB.
 const LEAF_GIB: f64 = 4096.0 / (1024.0 * 1024.0 * 1024.0);
 
 /// vTMM's scanner, with its queue; RAMinate's.
@@ -318,7 +318,7 @@ pub const BUFFER_FULL: Experiment = Experiment {
     }],
 };
 
-/// With the queue, and without.
+/// Policies with the queue, and without.
 const QUEUES: [(&str, &str); 2] = [("with", "pml-log"), ("without", "guest-scan-plain")];
 
 /// Part of the requests that go to redis's hot fifth: 80 %, and a fifth of the others, which are uniform.

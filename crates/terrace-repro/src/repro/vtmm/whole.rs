@@ -137,7 +137,7 @@ const FIGURE_4_PROGRAMS: [(&str, &str, [f64; 4]); 2] = [
     ),
 ];
 
-/// What vTMM is compared with: the paper's name, and the policy.
+/// The systems with which vTMM is compared: the paper's name, and the policy.
 const OTHERS: [(&str, &str); 4] = [
     (
         "+EPT scanner",

@@ -1,16 +1,16 @@
-//! A node's watermarks as mechanisms compare them: at the full-size machine's size.
+//! A node's watermarks as mechanisms compare them: at the size of the full-size machine.
 
 use terrace_proto::PAGE_SIZE;
 
-use super::super::{Ground, Setup};
+use super::super::{Context, Setup};
 use crate::guest::marks::Marks;
 
 /// The watermarks of each tier's node.
 #[must_use]
-pub fn of_tiers(ground: &Ground) -> Vec<Marks> {
-    let per_unit = full_pages(ground.setup());
-    let tiers = (0_u8..).take(ground.setup().tiers);
-    let nodes: Vec<u64> = tiers.map(|t| ground.node(t) * per_unit).collect();
+pub fn of_tiers(context: &Context) -> Vec<Marks> {
+    let per_unit = full_pages(context.setup());
+    let tiers = (0_u8..).take(context.setup().tiers);
+    let nodes: Vec<u64> = tiers.map(|t| context.node(t) * per_unit).collect();
     let all = nodes.iter().sum();
     nodes.iter().map(|node| Marks::of(*node, all)).collect()
 }
@@ -23,14 +23,14 @@ pub fn full_pages(setup: &Setup) -> u64 {
 
 /// 4 KiB pages of the full-size machine that are free in a tier.
 #[must_use]
-pub fn free_pages(ground: &Ground, tier: u8) -> u64 {
-    ground.free(tier) * full_pages(ground.setup())
+pub fn free_pages(context: &Context, tier: u8) -> u64 {
+    context.free(tier) * full_pages(context.setup())
 }
 
 /// Whether a page may come to a tier (`migrate_balanced_pgdat`): more than the high watermark stays free.
 #[must_use]
-pub fn may_come(ground: &Ground, marks: &Marks, tier: u8) -> bool {
-    free_pages(ground, tier) > marks.high + ground.setup().pages_per_unit
+pub fn may_come(context: &Context, marks: &Marks, tier: u8) -> bool {
+    free_pages(context, tier) > marks.high + context.setup().pages_per_unit
 }
 
 /// 4 KiB pages in so many bytes.

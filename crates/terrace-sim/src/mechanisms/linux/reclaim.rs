@@ -1,72 +1,71 @@
 //! Two LRU lists per node, and kswapd, which demotes from them (mm/vmscan.c, mm/swap.c).
 //!
-//! Anonymous pages begin on the inactive list (since Linux 5.9), here in the order of their addresses. At
-//! the tail of the inactive list, a page whose A bit is set goes back to its head and is marked as
-//! referenced; one that was marked already goes to the active list (`folio_check_references`). What is
-//! left is demoted to the next node (`demote_folio_list`), 32 pages at a time, unmapped and flushed
-//! together. From the active list's tail pages go to the inactive list whatever their A bit says
-//! (`shrink_active_list`), while the inactive list is low (`inactive_is_low`). kswapd looks through a
-//! 4,096th of the lists, then through twice as much and so on (`balance_pgdat`), until the node has
+//! Anonymous pages begin on the inactive list (since Linux 5.9), here in the order of their addresses. At the tail of
+//! the inactive list, a page whose A bit is set goes back to its head and is marked as referenced; one that was
+//! marked already goes to the active list (`folio_check_references`). The other pages are demoted to the next node
+//! (`demote_folio_list`), 32 at a time, unmapped and flushed together. From the active list's tail, pages go to the
+//! inactive list, A set or not (`shrink_active_list`), while the inactive list is low (`inactive_is_low`). kswapd
+//! looks through a 4,096th of the lists, then through twice as much and so on (`balance_pgdat`), until the node has
 //! enough free memory; after 16 times in vain it gives the node up (`MAX_RECLAIM_RETRIES`).
 //!
-//! Left out: file pages, swap (a page that cannot be demoted is activated, as where there is no swap),
-//! memory cgroups, direct reclaim, the multi-generational LRU, and one batch of activations for each
-//! processor: here there is one.
+//! Left out: file pages, swap (a page that cannot be demoted is activated, as in a system without swap), memory
+//! cgroups, direct reclaim, the multi-generational LRU, and one batch of activations for each processor: here there
+//! is one.
 
 use terrace_proto::{MoveStatus, PageBitmap};
 
 use super::super::lists::Lists;
-use super::super::{Ground, Moved, Setup, Stage, Travelling, Unit};
+use super::super::{Context, MigrationMode, Moved, Setup, Stage, Unit};
 use super::marks::{free_pages, full_pages, of_tiers};
 use crate::guest::marks::Marks;
 use crate::words::number::place;
 
-/// `SWAP_CLUSTER_MAX`: pages that are taken off a list at a time.
+/// Pages taken off a list at a time (`SWAP_CLUSTER_MAX`).
 const CLUSTER: u64 = 32;
 
-/// `DEF_PRIORITY`: the shift by which a list's length is divided at first.
+/// The shift by which a list's length is divided at first (`DEF_PRIORITY`).
 const PRIORITY: u32 = 12;
 
-/// `MAX_RECLAIM_RETRIES`.
+/// Failed attempts after which kswapd gives a node up (`MAX_RECLAIM_RETRIES`).
 const RETRIES: u32 = 16;
 
 /// Entries of a `pagevec`: activations that are done together.
 const PAGEVEC: usize = 15;
 
-/// After this time TPP tries a node again that was given up, ns.
+/// Time after which TPP tries a node again that was given up, ns.
 const TRY_AGAIN: u64 = 10_000_000_000;
 
-/// What kswapd keeps free.
+/// The watermark that kswapd keeps free.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Aim {
-    /// More than the promotion watermark, on all nodes (Linux 5.18 and later, in tiering mode). It is woken
-    /// where an allocation or a promotion finds too little.
+    /// More than the promotion watermark, on all nodes (Linux 5.18 and later, in tiering mode). An allocation or a
+    /// promotion that finds too little memory wakes kswapd.
     Promotion,
-    /// On the first node, TPP's demotion watermark: it is woken at any tick at which less is free. On
-    /// others, more than the high watermark.
+    /// On the first node, TPP's demotion watermark: any tick at which less is free wakes kswapd. On others, more than
+    /// the high watermark.
     Demotion,
 }
 
-/// What a mechanism may do about demotion itself.
+/// A mechanism's own part in demotion.
 pub trait Demotion {
-    /// kswapd goes to work on a node, and wants so many units.
-    fn begin(&mut self, ground: &mut Ground, tier: u8, wanted: u64) {
-        let _ = (ground, tier, wanted);
+    /// Reports that kswapd begins work on a node, and wants so many units.
+    fn begin(&mut self, context: &mut Context, tier: u8, wanted: u64) {
+        let _ = (context, tier, wanted);
     }
 
-    /// Demotes a page without a copy; says where to, if it did.
-    fn remap(&mut self, ground: &mut Ground, unit: Unit) -> Option<u8> {
-        let _ = (ground, unit);
+    /// Demotes a page without a copy; returns the target tier if it did.
+    fn remap(&mut self, context: &mut Context, unit: Unit) -> Option<u8> {
+        let _ = (context, unit);
         None
     }
 
-    /// A node has no memory for a page that is to be demoted to it.
-    fn make_room(&mut self, ground: &mut Ground, tier: u8) {
-        let _ = (ground, tier);
+    /// Makes room on a node that has no memory for a page that is to be demoted to it.
+    fn make_room(&mut self, context: &mut Context, tier: u8) {
+        let _ = (context, tier);
     }
 }
 
-/// All pages are demoted by a copy.
+/// Demotion of all pages by a copy.
 #[derive(Debug)]
 pub struct Copied;
 
@@ -90,7 +89,7 @@ struct Kswapd {
     under_way: u64,
 }
 
-/// The lists, and kswapd.
+/// The LRU lists, and kswapd.
 #[derive(Debug)]
 pub struct Reclaim {
     aim: Aim,
@@ -104,7 +103,7 @@ pub struct Reclaim {
 }
 
 impl Reclaim {
-    /// Of a VM; the lists are filled by the first [`Reclaim::work`].
+    /// The lists of a VM, which are filled by the first [`Reclaim::work`].
     #[must_use]
     pub fn new(setup: &Setup, aim: Aim) -> Self {
         let lists = u8::try_from(2 * setup.tiers).unwrap_or(u8::MAX);
@@ -120,12 +119,12 @@ impl Reclaim {
         }
     }
 
-    fn fill(&mut self, ground: &mut Ground) {
+    fn fill(&mut self, context: &mut Context) {
         self.filled = true;
-        self.marks = of_tiers(ground);
-        ground.set_movers(self.nodes.len());
-        for unit in 0..ground.units() {
-            if let Some(tier) = ground.tier(unit) {
+        self.marks = of_tiers(context);
+        context.set_movers(self.nodes.len());
+        for unit in 0..context.units() {
+            if let Some(tier) = context.tier(unit) {
                 self.lists.push(2 * tier, unit);
             }
         }
@@ -154,12 +153,13 @@ impl Reclaim {
         self.lists.push(2 * tier + u8::from(active), unit);
     }
 
-    /// A page came to another node; it stays active or inactive.
+    /// Puts a page on a list of the node to which it came; it stays active or inactive.
     pub fn came(&mut self, unit: Unit, tier: u8) {
         self.put_back(unit, tier, self.is_active(unit));
     }
 
-    /// `mark_page_accessed`: the second time, an inactive page is activated, 15 of them together.
+    /// Marks a page as accessed (`mark_page_accessed`): the second time, an inactive page is activated, 15 of them
+    /// together.
     pub fn mark_accessed(&mut self, unit: Unit) {
         let bit = u64::from(unit);
         if self.is_active(unit) || !self.referenced.get(bit) {
@@ -182,9 +182,9 @@ impl Reclaim {
         }
     }
 
-    /// Whether a node has what kswapd keeps free.
-    fn balanced(&self, ground: &Ground, tier: u8) -> bool {
-        let free = free_pages(ground, tier);
+    /// Whether a node has as much free memory as kswapd keeps free.
+    fn balanced(&self, context: &Context, tier: u8) -> bool {
+        let free = free_pages(context, tier);
         let marks = self.marks(tier);
         match self.aim {
             Aim::Promotion => free > marks.promo,
@@ -193,9 +193,9 @@ impl Reclaim {
         }
     }
 
-    /// `wakeup_kswapd`.
-    pub fn wake(&mut self, ground: &Ground, tier: u8) {
-        let balanced = self.balanced(ground, tier);
+    /// Wakes the kswapd of a node (`wakeup_kswapd`).
+    pub fn wake(&mut self, context: &Context, tier: u8) {
+        let balanced = self.balanced(context, tier);
         let Some(node) = self.nodes.get_mut(usize::from(tier)) else {
             return;
         };
@@ -207,34 +207,34 @@ impl Reclaim {
         node.freed_since_woken = 0;
     }
 
-    /// kswapd of each node goes on, as long as there is time.
-    pub fn work(&mut self, ground: &mut Ground, demotion: &mut impl Demotion) {
+    /// Runs the kswapd of each node, as long as there is time.
+    pub fn work(&mut self, context: &mut Context, demotion: &mut impl Demotion) {
         if !self.filled {
-            self.fill(ground);
+            self.fill(context);
         }
         if self.aim == Aim::Demotion {
-            let now = ground.now_ns();
+            let now = context.now_ns();
             if let Some(first) = self.nodes.first_mut()
                 && first.failures >= RETRIES
                 && now >= first.try_at
             {
                 first.failures = RETRIES - 1;
             }
-            self.wake(ground, 0);
+            self.wake(context, 0);
         }
         // Each node has a thread of its own: none waits until another has given up.
         let mut works = true;
-        while works && ground.has_time() {
+        while works && context.has_time() {
             works = false;
             for tier in (0_u8..).take(self.nodes.len()) {
-                works |= self.balance(ground, tier, demotion);
+                works |= self.balance(context, tier, demotion);
             }
         }
     }
 
-    /// The next step of `balance_pgdat`; says whether there was one.
-    fn balance(&mut self, ground: &mut Ground, tier: u8, demotion: &mut impl Demotion) -> bool {
-        let balanced = self.balanced(ground, tier);
+    /// Makes the next step of `balance_pgdat`; returns whether there was one.
+    fn balance(&mut self, context: &mut Context, tier: u8, demotion: &mut impl Demotion) -> bool {
+        let balanced = self.balanced(context, tier);
         let node = &mut self.nodes[usize::from(tier)];
         if !node.awake || node.under_way > 0 {
             return false;
@@ -243,16 +243,17 @@ impl Reclaim {
             node.awake = false;
             node.in_round = false;
         } else if !node.in_round {
-            self.begin(ground, tier, demotion);
+            self.begin(context, tier, demotion);
         } else if node.left[0] == 0 || node.freed >= node.wanted {
-            self.end(ground, tier);
+            self.end(context, tier);
         } else {
-            self.batch(ground, tier, demotion);
+            self.batch(context, tier, demotion);
         }
         true
     }
 
-    /// `inactive_is_low`: the larger the node, the smaller a part of it is to be inactive.
+    /// Whether the inactive list is low (`inactive_is_low`): the larger the node, the smaller its inactive part is to
+    /// be.
     fn inactive_is_low(&self, tier: u8) -> bool {
         let (inactive, active) = (self.lists.len(2 * tier), self.lists.len(2 * tier + 1));
         let gib = ((inactive + active) * self.per_unit) >> 18;
@@ -260,9 +261,9 @@ impl Reclaim {
         inactive * ratio < active
     }
 
-    fn begin(&mut self, ground: &mut Ground, tier: u8, demotion: &mut impl Demotion) {
+    fn begin(&mut self, context: &mut Context, tier: u8, demotion: &mut impl Demotion) {
         if self.inactive_is_low(tier) {
-            self.deactivate(ground, tier, CLUSTER);
+            self.deactivate(context, tier, CLUSTER);
         }
         let marks = self.marks(tier);
         let mark = match self.aim {
@@ -284,15 +285,15 @@ impl Reclaim {
         node.deactivates = deactivates;
         node.wanted = wanted;
         (node.scanned, node.freed) = (0, 0);
-        demotion.begin(ground, tier, wanted);
+        demotion.begin(context, tier, wanted);
     }
 
-    /// The round is over: the next one looks through more, if this one was too short or in vain.
-    fn end(&mut self, ground: &mut Ground, tier: u8) {
+    /// Ends the round: the next one looks through more, if this one was too short or in vain.
+    fn end(&mut self, context: &mut Context, tier: u8) {
         if self.inactive_is_low(tier) {
-            self.deactivate(ground, tier, CLUSTER);
+            self.deactivate(context, tier, CLUSTER);
         }
-        let now = ground.now_ns();
+        let now = context.now_ns();
         let node = &mut self.nodes[usize::from(tier)];
         node.in_round = false;
         if node.scanned >= node.wanted && node.freed > 0 {
@@ -312,42 +313,48 @@ impl Reclaim {
         }
     }
 
-    fn batch(&mut self, ground: &mut Ground, tier: u8, demotion: &mut impl Demotion) {
+    fn batch(&mut self, context: &mut Context, tier: u8, demotion: &mut impl Demotion) {
         let node = &mut self.nodes[usize::from(tier)];
         let [inactive, active] = node.left.map(|left| left.min(CLUSTER));
         node.left[0] -= inactive;
         node.left[1] -= active;
         node.scanned += inactive;
         let deactivates = node.deactivates;
-        self.demote(ground, tier, inactive, demotion);
+        self.demote(context, tier, inactive, demotion);
         if deactivates {
-            self.deactivate(ground, tier, active);
+            self.deactivate(context, tier, active);
         }
     }
 
-    /// `shrink_active_list`.
-    fn deactivate(&mut self, ground: &mut Ground, tier: u8, units: u64) {
+    /// Deactivates pages of the active list (`shrink_active_list`).
+    fn deactivate(&mut self, context: &mut Context, tier: u8, units: u64) {
         for _ in 0..units {
             let Some(unit) = self.lists.pop(2 * tier + 1) else {
                 return;
             };
-            ground.spend(Stage::Classify, ground.costs().lru_page);
-            ground.young(unit);
+            context.spend(Stage::Classify, context.costs().lru_page);
+            context.young(unit);
             self.lists.push(2 * tier, unit);
         }
     }
 
-    /// `shrink_inactive_list`.
-    fn demote(&mut self, ground: &mut Ground, tier: u8, units: u64, demotion: &mut impl Demotion) {
+    /// Demotes pages of the inactive list (`shrink_inactive_list`).
+    fn demote(
+        &mut self,
+        context: &mut Context,
+        tier: u8,
+        units: u64,
+        demotion: &mut impl Demotion,
+    ) {
         let mut cold = Vec::with_capacity(place(units));
         for _ in 0..units {
             let Some(unit) = self.lists.pop(2 * tier) else {
                 break;
             };
-            ground.spend(Stage::Classify, ground.costs().lru_page);
+            context.spend(Stage::Classify, context.costs().lru_page);
             let bit = u64::from(unit);
             let was_referenced = self.referenced.get(bit);
-            let young = ground.young(unit);
+            let young = context.young(unit);
             self.referenced.put(bit, young);
             if young {
                 self.put_back(unit, tier, was_referenced);
@@ -355,30 +362,36 @@ impl Reclaim {
                 cold.push(unit);
             }
         }
-        self.send(ground, tier, &cold, demotion);
+        self.send(context, tier, &cold, demotion);
     }
 
-    /// `demote_folio_list`. The allocations on the next node take what its min watermark leaves, and wake
-    /// its kswapd.
-    fn send(&mut self, ground: &mut Ground, tier: u8, cold: &[Unit], demotion: &mut impl Demotion) {
+    /// Sends cold pages to the next node (`demote_folio_list`). The allocations there take memory down to its min
+    /// watermark, and wake its kswapd.
+    fn send(
+        &mut self,
+        context: &mut Context,
+        tier: u8,
+        cold: &[Unit],
+        demotion: &mut impl Demotion,
+    ) {
         let to = tier + 1;
         let marks = self.marks(to);
         let mut sent = Vec::with_capacity(cold.len());
         for unit in cold {
-            if let Some(to) = demotion.remap(ground, *unit) {
+            if let Some(to) = demotion.remap(context, *unit) {
                 self.put_back(*unit, to, false);
                 self.freed(tier, 1);
                 continue;
             }
             let taken = sent.len() as u64 * self.per_unit;
-            let full = |ground: &Ground| free_pages(ground, to) <= marks.min + taken;
-            if free_pages(ground, to) <= marks.low + taken {
-                self.wake(ground, to);
+            let full = |context: &Context| free_pages(context, to) <= marks.min + taken;
+            if free_pages(context, to) <= marks.low + taken {
+                self.wake(context, to);
             }
-            if full(ground) {
-                demotion.make_room(ground, to);
+            if full(context) {
+                demotion.make_room(context, to);
             }
-            if full(ground) {
+            if full(context) {
                 self.put_back(*unit, tier, true);
             } else {
                 sent.push((*unit, to));
@@ -386,7 +399,7 @@ impl Reclaim {
         }
         if !sent.is_empty() {
             self.nodes[usize::from(tier)].under_way = sent.len() as u64;
-            ground.submit(&sent, Travelling::Unmap);
+            context.submit(&sent, MigrationMode::Unmap);
         }
     }
 
@@ -397,7 +410,7 @@ impl Reclaim {
         node.failures = 0;
     }
 
-    /// A demotion ended; says whether the page was demoted.
+    /// Takes in the end of a demotion; returns whether the page was demoted.
     pub fn arrived(&mut self, moved: &Moved) -> bool {
         let tier = moved.to.saturating_sub(1);
         let node = &mut self.nodes[usize::from(tier)];
@@ -421,21 +434,11 @@ impl Reclaim {
 
 #[cfg(test)]
 mod tests {
-    use super::super::super::Side;
     use super::*;
 
     #[test]
     fn pages_are_activated_at_their_second_access_fifteen_at_a_time() {
-        let setup = Setup {
-            units: 20,
-            tiers: 2,
-            pages_per_unit: 1,
-            scale: 1,
-            seed: 1,
-            vcpus: 2,
-            vm: "a".into(),
-            side: Side::Guest,
-        };
+        let setup = Setup::of_units(20);
         let mut reclaim = Reclaim::new(&setup, Aim::Demotion);
         (0..20).for_each(|unit| reclaim.put_back(unit, 1, false));
         let active = |reclaim: &Reclaim| (0..20).filter(|unit| reclaim.is_active(*unit)).count();

@@ -1,4 +1,4 @@
-//! `hemem` in a run.
+//! Tests of `hemem` in a run.
 
 use crate::machine::second_stage::bits;
 use crate::scenario::Scenario;

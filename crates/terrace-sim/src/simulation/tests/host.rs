@@ -1,4 +1,4 @@
-//! What the host does to pages that change under its hands.
+//! Tests of pages that change while the host works on them.
 
 use std::path::Path;
 
@@ -7,9 +7,9 @@ use terrace_proto::{
     Gfn, MovePlan, MoveStatus, PageMove, PlanId, Rearm, RequestId, ScanRequest, Space, TierId, VmId,
 };
 
+use crate::host::migration::{Migration, MigrationMode, Wanted, Way};
 use crate::host::moves::Moving;
 use crate::host::scan::scan;
-use crate::host::travel::{Kind, Memory, Travel, Wanted, Way};
 use crate::host::vm::Vm;
 use crate::machine::TIERS;
 use crate::machine::second_stage::bits;
@@ -35,12 +35,7 @@ fn a_page_that_a_balloon_takes_while_it_is_moved_stays_without_memory() {
         let mut simulation = simulation("\"vtmm\"");
         let mut traffic = [Traffic::default(); TIERS];
         let mut free = [1000; TIERS];
-        let mut memory = Memory {
-            loads: &simulation.loads,
-            traffic: &mut traffic,
-            free: &mut free,
-            costs: &simulation.costs,
-        };
+        let mut memory = simulation.machine.memory(&mut traffic, &mut free);
         let vm = &mut simulation.vms[0];
         let gfn = Gfn(u64::from(vm.space.guest.first_data()));
         let to = TierId(1);
@@ -61,7 +56,7 @@ fn a_page_that_a_balloon_takes_while_it_is_moved_stays_without_memory() {
         assert_eq!(*memory.free, [1000; TIERS]);
         let report = moving.report(1);
         assert_eq!(report.results[0].status, MoveStatus::Absent);
-        assert_eq!((vm.promoted, vm.demoted), (0, 0));
+        assert_eq!((vm.account.promoted(), vm.account.demoted()), (0, 0));
     }
 }
 
@@ -78,9 +73,9 @@ fn a_log_that_nobody_reads_does_not_grow() {
         let policy = format!("{{ base = \"vtmm\", observe = \"{observe}\", move = \"pml-copy\" }}");
         let mut simulation = simulation(&policy);
         let vm = &mut simulation.vms[0];
-        vm.space.logged = vec![7; 1 << 20];
+        vm.space.pml.take_in(std::iter::repeat_n(7, 1 << 20));
         let before = vm.space.heap_bytes();
-        scan(vm, &request, &simulation.costs);
+        scan(vm, &request, simulation.machine.costs());
         assert!(vm.space.heap_bytes() + (4 << 20) <= before, "{observe}");
     }
 }
@@ -90,24 +85,19 @@ fn pages_that_change_places_where_nothing_is_free_leave_nothing_free() {
     let mut simulation = simulation("\"first-touch\"");
     let mut traffic = [Traffic::default(); TIERS];
     let mut free = [0; TIERS];
-    let mut memory = Memory {
-        loads: &simulation.loads,
-        traffic: &mut traffic,
-        free: &mut free,
-        costs: &simulation.costs,
-    };
+    let mut memory = simulation.machine.memory(&mut traffic, &mut free);
     let vm = &mut simulation.vms[0];
     let (first, last) = (vm.space.second.first_data(), vm.space.second.len() - 1);
     let tiers = |vm: &Vm| [first, last].map(|unit| vm.space.second.tier(unit));
     assert_eq!(tiers(vm), [Some(0), Some(1)]);
     let wanted = [(first, TierId(1)), (last, TierId(0))].map(|(unit, to)| Wanted { unit, to });
     let way = Way {
-        kind: Kind::Exchange,
+        kind: MigrationMode::Exchange,
         side: Side::Host,
         batch: 2,
     };
-    let mut travel = Travel::new(wanted.to_vec(), way);
-    assert!(travel.work(vm, &mut memory, 1 << 40));
+    let mut migration = Migration::new(wanted.to_vec(), way);
+    assert!(migration.work(vm, &mut memory, 1 << 40));
     assert_eq!(tiers(vm), [Some(1), Some(0)]);
     assert_eq!(*memory.free, [0; TIERS]);
 }

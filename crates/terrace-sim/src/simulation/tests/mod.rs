@@ -1,5 +1,5 @@
+mod attached;
 mod hemem;
-mod home;
 mod host;
 mod sweep;
 
@@ -10,7 +10,7 @@ use terrace_proto::Action;
 use super::*;
 use crate::machine::tables::Level;
 
-/// A load on the lowest eighth of its memory: what lies above is never touched.
+/// A load on the lowest eighth of its memory: the memory above is never touched.
 const SCENARIO: &str = r#"
 [machine]
 tiers = ["dram", "pmem"]
@@ -28,8 +28,8 @@ workload = { kind = "phases", duration = "20s", of = [
 ] }
 "#;
 
-/// The actions of the first round; in the middle of its first window, A of a page that nobody touches is
-/// set where `flip` says so.
+/// The actions of the first round; with `flip`, A of a page that nobody touches is set in the middle of its first
+/// window.
 fn actions(flip: bool) -> Vec<Action> {
     let scenario = Scenario::parse(SCENARIO, "flip", Path::new(".")).unwrap();
     let mut simulation = Simulation::recorded(&scenario, Options::default()).unwrap();

@@ -1,7 +1,7 @@
 //! The mechanism of docs/add-a-mechanism.md: it is compiled and run here, so that the page stays true.
 
-use super::home::with;
-use crate::mechanisms::{Ground, Mechanism, Setup, Stage};
+use super::attached::with;
+use crate::mechanisms::{Context, Mechanism, Setup, Stage};
 use crate::words::number::index;
 
 // The page has what follows, word by word.
@@ -29,31 +29,31 @@ impl Sweep {
 }
 
 impl Mechanism for Sweep {
-    fn pass(&mut self, ground: &mut Ground) {
-        if ground.now_ns() < self.due_ns {
+    fn pass(&mut self, context: &mut Context) {
+        if context.now_ns() < self.due_ns {
             return;
         }
         let mut cold = Vec::new();
-        for unit in 0..ground.units() {
+        for unit in 0..context.units() {
             // Looking costs time, whoever looks.
-            ground.spend(Stage::Track, ground.costs().lru_page);
-            let young = ground.young(unit);
+            context.spend(Stage::Track, context.costs().lru_page);
+            let young = context.young(unit);
             let again = std::mem::replace(&mut self.touched[index(unit)], young) && young;
-            match ground.tier(unit) {
+            match context.tier(unit) {
                 Some(0) if !young => cold.push(unit),
                 Some(1) if again => {
-                    if ground.free(0) == 0
+                    if context.free(0) == 0
                         && let Some(victim) = cold.pop()
                     {
-                        ground.migrate_now(victim, 1);
+                        context.migrate_now(victim, 1);
                     }
-                    ground.migrate_now(unit, 0);
+                    context.migrate_now(unit, 0);
                 }
                 _ => {}
             }
         }
         // Translations that are cached set no bit: without this, hot pages would seem cold.
-        ground.flush();
+        context.flush();
         self.due_ns += PERIOD_NS;
         self.sweeps += 1;
     }

@@ -48,8 +48,8 @@ fn the_cuts_hold_what_their_readme_says() {
     }
 }
 
-/// `NAME.md` of the whole traces: 31.3, 18.0, 4.2 and 43.6 % on the hottest page; 33.5, 32.3, 91.5 and
-/// 38.2 % not on the 16 hottest.
+/// `NAME.md` of the whole traces: 31.3, 18.0, 4.2 and 43.6 % on the hottest page; 33.5, 32.3, 91.5 and 38.2 % not on
+/// the 16 hottest.
 #[test]
 fn the_cuts_keep_the_popularity_of_the_hottest_pages() {
     for (name, hottest, without) in [

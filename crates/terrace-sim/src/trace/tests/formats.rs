@@ -1,4 +1,4 @@
-//! Each format is read as it is meant, and recognised by its content.
+//! Tests that each format is read as it is meant, and recognised by its content.
 
 use terrace_proto::log::{LogWriter, Record as LogRecord};
 use terrace_proto::{Event, PageBitmap, RequestId, ScanAnswer, ScanStats, Space, Tick, VmId};

@@ -1,4 +1,4 @@
-//! Bad input: every fault has a clear error; broken records are skipped and counted where asked.
+//! Tests of bad input: every fault has a clear error; broken records are skipped and counted if asked.
 
 use std::io::{Cursor, Read};
 
@@ -221,7 +221,7 @@ fn a_trace_that_touches_too_much_memory_is_refused() {
     assert!(matches!(counted, Err(TraceError::TooLarge { .. })));
 }
 
-/// Bytes that are random, or a valid trace with some bytes changed, perhaps compressed.
+/// Random bytes, or a valid trace with some bytes changed, perhaps compressed.
 fn hostile() -> impl Strategy<Value = Vec<u8>> {
     let random = prop::collection::vec(any::<u8>(), 0..400);
     let textish = prop::collection::vec(

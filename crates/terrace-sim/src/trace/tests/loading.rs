@@ -1,4 +1,4 @@
-//! Traces as loads: what is simulated, where it lies, how time passes.
+//! Tests of traces as loads: the accesses that are simulated, their addresses, and the passing of time.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::io::Cursor;

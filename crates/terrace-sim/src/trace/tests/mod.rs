@@ -1,4 +1,4 @@
-//! What is read, refused, loaded and written.
+//! Tests of reading, refusing, loading and writing traces.
 
 mod cuts;
 mod formats;
@@ -12,7 +12,7 @@ use proptest::prelude::*;
 
 use super::{Format, OnBroken, Op, Reader, Record, TraceError};
 
-/// Reads all of it; the number of skipped ones too.
+/// Reads all records; returns the number of skipped ones too.
 fn read(
     bytes: &[u8],
     format: Option<Format>,

@@ -1,4 +1,4 @@
-//! What is written is read back.
+//! Tests that a written trace reads back the same.
 
 use std::collections::BTreeMap;
 

@@ -1,9 +1,9 @@
-//! `masim`: configuration files of the masim program (github.com/sjp38/masim), run as it runs them.
+//! `masim`: configuration files of the masim program (github.com/sjp38/masim), run as by that program.
 //!
-//! A file has paragraphs: the regions (`name, bytes[, data file]`), then the phases, each a name, a time in
-//! ms, and patterns (`region, randomness, stride, probability[, mode]`). In a phase a pattern is drawn by its
-//! probability and makes 131,072 accesses; whether the phase's time is over is looked at between draws.
-//! masim has one thread: the other vCPUs are idle. Each of its accesses counts, there is no cache.
+//! A file has paragraphs: the regions (`name, bytes[, data file]`), then the phases, each a name, a time in ms, and
+//! patterns (`region, randomness, stride, probability[, mode]`). In a phase a pattern is drawn by its probability and
+//! makes 131,072 accesses; the end of the phase's time is checked between draws. masim has one thread: the other
+//! vCPUs are idle. Each of its accesses counts, there is no cache.
 
 use std::path::{Path, PathBuf};
 
@@ -15,17 +15,17 @@ use super::{Context, WorkloadError};
 use crate::words::access::{Access, LINE, Pace, Source};
 use crate::words::random::Purpose;
 
-/// Accesses of a draw.
+/// Number of accesses of a draw.
 const DRAW: u64 = 131_072;
 
-/// Its keys.
+/// The keys of `masim`.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Masim {
     file: PathBuf,
 }
 
-/// A file, read. Regions lie one after another, each from the start of a page.
+/// The content of a file. Regions lie one after another, each from the start of a page.
 #[derive(Clone, Debug, Default, PartialEq)]
 struct Program {
     regions: Vec<Region>,
@@ -36,7 +36,7 @@ struct Program {
 #[derive(Clone, Debug, PartialEq)]
 struct Region {
     name: String,
-    /// First byte.
+    /// The region's first byte.
     start: u64,
     bytes: u64,
 }
@@ -45,19 +45,19 @@ struct Region {
 struct Phase {
     ns: u64,
     patterns: Vec<Pattern>,
-    /// Sum of the probabilities.
+    /// The sum of the patterns' probabilities.
     total: u64,
 }
 
 #[derive(Clone, Debug, PartialEq)]
 struct Pattern {
-    /// First byte and bytes of its region.
+    /// The first byte of the pattern's region, and the number of its bytes.
     start: u64,
     bytes: u64,
     random: bool,
     stride: u64,
     probability: u64,
-    /// Writing and read-modify-writing are the same to memory.
+    /// Whether the pattern writes: writing and read-modify-writing are the same to memory.
     write: bool,
     offset: u64,
 }
@@ -254,22 +254,22 @@ fn number(line: usize, what: &str, text: &str, least: u64, most: u64) -> Result<
         })
 }
 
-/// The one thread under way.
+/// The source of the one thread.
 #[derive(Clone)]
 struct Run {
     random: Random,
     program: Program,
     pace: Pace,
     phase: usize,
-    /// When the phase started.
+    /// The time at which the phase started, ns.
     started: Option<u64>,
-    /// The pattern that was drawn last, and its accesses that are left.
+    /// The pattern that was drawn last, and the number of its accesses that are left.
     drawn: usize,
     left: u64,
 }
 
 impl Run {
-    /// Draws a pattern; there is none when the last phase is over.
+    /// Draws a pattern; returns `false` if the last phase is over.
     fn draw(&mut self, now_ns: u64) -> bool {
         let started = *self.started.get_or_insert(now_ns);
         if let Some(phase) = self.program.phases.get(self.phase)
@@ -295,7 +295,7 @@ impl Run {
 }
 
 impl Source for Run {
-    /// At most what is left of one draw, so that the time is looked at after each.
+    /// Gives at most the rest of one draw, so that the time is looked at after each draw.
     fn fill(&mut self, now_ns: u64, batch: &mut [Access]) -> usize {
         if self.left == 0 && !self.draw(now_ns) {
             return 0;

@@ -1,10 +1,10 @@
-//! Each fault in a load is refused by a message that names the key, the value and what is allowed.
+//! Tests that each fault in a load is refused by a message that names the key, the value and the allowed values.
 
 use std::path::Path;
 
 use super::{Context, read};
 
-/// The message must have all the parts.
+/// Checks that a load is refused by a message with all the parts.
 fn refused(keys: &str, parts: &[&str]) {
     let why = read(keys).expect_err(keys);
     for part in parts {

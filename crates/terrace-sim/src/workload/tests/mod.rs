@@ -1,4 +1,4 @@
-//! Tests of all kinds together: what each does, and what it refuses.
+//! Tests of all kinds together: the accesses of each, and the faults that it refuses.
 
 mod faults;
 mod shares;
@@ -106,7 +106,7 @@ fn a_fork_goes_on_as_the_source_does() {
     }
 }
 
-/// How accesses are cut into batches changes none of them.
+/// The size of batches changes no access.
 #[test]
 fn small_batches_are_large_ones_in_parts() {
     for keys in EACH {

@@ -1,5 +1,5 @@
-//! What each kind stands for, counted on seeded accesses. Bounds are five deviations of a right load or
-//! more, and far from what a wrong one gives.
+//! Tests of what each kind of load stands for, counted on seeded accesses. Bounds are five deviations of a right load
+//! or more, and far from what a wrong one gives.
 
 use std::collections::BTreeSet;
 use std::path::Path;

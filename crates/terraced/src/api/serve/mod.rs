@@ -1,5 +1,5 @@
-//! Serving clients that may do anything: one request a connection, each part of it within its time, and nobody
-//! waits for a client but itself.
+//! The server for clients that may do anything: one request per connection, each part of it within its time, and
+//! nobody waits for a client but itself.
 
 use std::convert::Infallible;
 use std::pin::pin;
@@ -23,15 +23,15 @@ use super::failure::{self, said};
 use super::limits::{Gate, Room};
 use super::line::{Line, Patient};
 
-/// How long to wait where no connection can be taken (no descriptors left, for one).
+/// Pause if no connection can be accepted (because no descriptors are left, for example).
 const PAUSE: Duration = Duration::from_millis(100);
-/// How long a client that is not served may take to read why.
+/// Time that a client that is not served has to read why.
 const FAREWELL: Duration = Duration::from_secs(1);
-/// Bytes and headers of a request's head.
+/// Most bytes, and most headers, of a request's head.
 const MOST_HEAD: usize = 16 << 10;
 const MOST_HEADERS: usize = 64;
 
-/// Serves for ever.
+/// Serves forever.
 pub async fn serve(listener: UnixListener, router: Router, gate: Arc<Gate>) {
     let mut is_told = false;
     loop {
@@ -66,7 +66,7 @@ fn admit(stream: UnixStream, router: &Router, gate: &Arc<Gate>) {
         }
         Err(why) => {
             line.say(&failure::raw(StatusCode::SERVICE_UNAVAILABLE, &why));
-            // It may still be sending; who hangs up on it takes the words away again.
+            // The client may still be sending; hanging up on it would take the words away again.
             if let Some(place) = gate.refuse() {
                 tokio::spawn(async move {
                     let _ = timeout(FAREWELL, line.hung_up(MOST_HEAD)).await;
@@ -146,7 +146,7 @@ async fn answer(
     held(answer, uid, gate).await
 }
 
-/// The request with all of its body, before anybody is asked anything.
+/// Reads the whole body of a request, before the request is handled.
 async fn with_body(
     request: Request<Incoming>,
     gate: &Gate,
@@ -180,7 +180,7 @@ async fn with_body(
     Ok(Request::from_parts(head, Body::from(body)))
 }
 
-/// An answer's bytes, and their part of what may wait to be read: free once the last byte was written.
+/// An answer's bytes with their room, which is free again once the last byte was written.
 struct Held {
     bytes: Bytes,
     _room: Room,
@@ -206,7 +206,7 @@ async fn held(answer: Response<Body>, uid: u32, gate: &Arc<Gate>) -> Response<Fu
     }
 }
 
-/// What we made is there already.
+/// The answer's head and bytes. Reading them never waits: the daemon's own answers are in memory already.
 async fn in_memory(answer: Response<Body>) -> (Parts, Bytes) {
     let (head, body) = answer.into_parts();
     let body = body.collect().await.map(|body| body.to_bytes());

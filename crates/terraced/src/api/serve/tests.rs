@@ -14,7 +14,7 @@ use crate::api::asker::Asker;
 use crate::api::failure::Failure;
 use crate::api::limits::Limits;
 
-/// Long after anything that a test waits for.
+/// A time far longer than anything that a test waits for.
 const LONG: Duration = Duration::from_secs(60);
 const BIG: usize = 2 << 20;
 
@@ -49,7 +49,7 @@ fn api(limits: Limits) -> Api {
 }
 
 impl Api {
-    /// A client that has sent this.
+    /// A client that has sent these words.
     fn send(&self, words: &str) -> Client {
         let mut client = Client::connect(&self.socket).unwrap();
         client.set_read_timeout(Some(LONG)).unwrap();
@@ -63,7 +63,7 @@ impl Api {
         read(self.send(&format!("GET {path} HTTP/1.1\r\nhost: x\r\n\r\n")))
     }
 
-    /// Asks again and again until it is answered so.
+    /// Asks again and again until the status is the wanted one.
     fn until(&self, path: &str, wanted: u16) -> String {
         let begun = Instant::now();
         loop {
@@ -77,7 +77,7 @@ impl Api {
     }
 }
 
-/// All that a client is told until the connection ends: status and body.
+/// Status and body of all that a client receives until the connection ends.
 fn read(mut client: Client) -> (u16, String) {
     let mut answer = Vec::new();
     // A connection that is broken off has said what it had to.
@@ -219,7 +219,7 @@ fn half_a_request_whose_client_is_done_with_speaking_is_answered() {
     assert_eq!(read(client).0, 400);
 }
 
-/// Whoever hangs up leaves its question behind.
+/// A client that hangs up leaves its question behind.
 #[test]
 fn questions_of_clients_that_hang_up_do_not_pile_up_before_the_thread_that_decides() {
     let (inbox, inputs) = channel();

@@ -1,4 +1,4 @@
-//! Who is in force, by hand-made news.
+//! Changes of the manager in force, by hand-made news.
 
 use std::path::PathBuf;
 use std::sync::mpsc::channel;
@@ -102,7 +102,7 @@ fn lying(daemon: &mut Daemon) {
     daemon.agent_news(db1(daemon), Some(news));
 }
 
-/// As if the host had made the VM ready.
+/// Manages the VM as if the host had made it ready.
 fn manage(daemon: &mut Daemon) -> VmId {
     let id = VmId(77);
     let ram = RamRange {
@@ -146,7 +146,7 @@ fn a_vm_whose_agent_speaks_is_unknown_to_the_engine() {
     trusted(&mut daemon);
     assert!(matches!(in_force(&daemon), InForce::Guest));
     assert!(daemon.engine().vms().is_empty());
-    assert!(!daemon.scouting.claims().is_by_host("db1"));
+    assert!(!daemon.discoverer.claims().is_by_host("db1"));
     let copy = Snapshot::of(&daemon, &About::Vm("db1".into()))
         .ok()
         .unwrap();
@@ -160,7 +160,7 @@ fn silence_hands_the_vm_to_the_host_and_speech_takes_it_back() {
     find(&mut daemon, 1 << 30);
     trusted(&mut daemon);
     fallen(&mut daemon, "silent for 5 s");
-    assert!(daemon.scouting.claims().is_by_host("db1"));
+    assert!(daemon.discoverer.claims().is_by_host("db1"));
     assert_eq!(orders(&daemon).mode, Mode::Off, "one owner per A bit");
     assert_eq!(
         told(&daemon, "falls back: silent for 5 s; the host manages it"),
@@ -168,7 +168,7 @@ fn silence_hands_the_vm_to_the_host_and_speech_takes_it_back() {
     );
     let id = manage(&mut daemon);
     trusted(&mut daemon);
-    assert!(!daemon.scouting.claims().is_by_host("db1"));
+    assert!(!daemon.discoverer.claims().is_by_host("db1"));
     assert!(daemon.vms.get(db1(&daemon)).unwrap().managed.is_none());
     assert!(daemon.engine().vm(id).is_none());
     assert_eq!(orders(&daemon).mode, Mode::Guest);
@@ -193,7 +193,7 @@ fn without_scan_the_host_leaves_the_vm_alone_and_the_agent_goes_on() {
     let (_folder, mut daemon) = daemon("mode = \"guest\"");
     find(&mut daemon, 1 << 30);
     lying(&mut daemon);
-    assert!(!daemon.scouting.claims().is_by_host("db1"));
+    assert!(!daemon.discoverer.claims().is_by_host("db1"));
     assert_eq!(orders(&daemon).mode, Mode::Guest);
     assert_eq!(told(&daemon, "the host leaves it alone (scan = false)"), 1);
 }
@@ -248,7 +248,7 @@ fn a_liar_is_believed_again_only_when_it_is_resumed_by_name() {
     daemon.halt_agents(Some(db1(&daemon)), false);
     assert_eq!(told(&daemon, "believed again"), 1);
     assert!(
-        daemon.scouting.claims().take_look_again("db1"),
+        daemon.discoverer.claims().take_look_again("db1"),
         "its RAM may have grown"
     );
 }
@@ -298,7 +298,7 @@ fn a_vm_that_ended_takes_its_agent_along() {
     let vm = db1(&daemon);
     // In the test's tree there is no such process.
     daemon.forget_ended();
-    assert!(daemon.vms.len() == 0 && !daemon.scouting.claims().is_by_host("db1"));
+    assert!(daemon.vms.len() == 0 && !daemon.discoverer.claims().is_by_host("db1"));
     daemon.agent_news(vm, Some(view(AgentState::Speaking, Verdict::Trusted)));
     assert_eq!(daemon.vms.len(), 0, "late news revive nothing");
 }

@@ -1,4 +1,4 @@
-//! What the daemon records.
+//! The daemon's log.
 
 use std::path::Path;
 use std::sync::mpsc::channel;
@@ -13,7 +13,7 @@ use crate::played::host;
 use crate::provisioning;
 use crate::served::Served as _;
 
-/// A daemon with a log of at most so many bytes.
+/// A daemon with a log of at most `limit` bytes.
 fn daemon(folder: &Path, limit: u64) -> Daemon {
     host(folder);
     let root = HostRoot::new(folder);

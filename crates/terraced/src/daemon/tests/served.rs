@@ -1,4 +1,4 @@
-//! What the daemon tells of VMs that the scout found, over its socket.
+//! The daemon's answers about VMs that the discoverer found, over its socket.
 
 use std::fs;
 use std::io::{Read as _, Write as _};
@@ -196,7 +196,10 @@ fn a_vm_whose_process_ended_is_forgotten() {
 fn wrong_questions_get_an_answer_that_helps() {
     let served = serve();
     let error = |path: &str| served.get::<serde_json::Value>(path).unwrap_err();
-    assert!(error("/v1/vms/nobody").contains("no VM nobody; there are: none"));
+    assert!(
+        error("/v1/vms/nobody")
+            .contains("no VM nobody: no VMs were found; `terrace doctor` says why")
+    );
     assert!(error("/v1/vms/x/map?cells=0").contains("from 1 to"));
     assert!(error("/v1/vms/x/pages/0xzz").contains("not a hexadecimal address"));
     assert!(error("/v2").contains("no such path"));
@@ -253,7 +256,7 @@ fn a_second_daemon_started_by_mistake_leaves_the_live_ones_kdamonds_alone() {
     assert_eq!(state(), "off");
 }
 
-/// Which thread runs it is told by the view itself, through the way that all routes take.
+/// Each view tells the thread on which it is made, by the way that all routes take.
 #[test]
 fn views_are_made_on_another_thread_than_the_engines() {
     let served = serve();
@@ -280,7 +283,7 @@ fn views_are_made_on_another_thread_than_the_engines() {
     assert!(threads.iter().all(|thread| *thread != of_engine));
 }
 
-/// Tells which thread makes JSON of it.
+/// A value that tells which thread makes JSON of it.
 struct OnThread(Sender<std::thread::ThreadId>);
 
 impl serde::Serialize for OnThread {
@@ -322,7 +325,7 @@ fn escapes_reach_neither_events_nor_answers() {
     }
 }
 
-/// What a client that is no friend of HTTP gets to see.
+/// A raw connection, as a client that does not speak HTTP has it.
 fn raw(served: &Served) -> UnixStream {
     let socket = served.folder.path().join("terraced.sock");
     let stream = UnixStream::connect(socket).unwrap();

@@ -51,7 +51,7 @@ fn join(host: &UnixListener, guest: &UnixListener, stop: &AtomicBool) {
     }
 }
 
-/// `false` where `from` is closed. What nobody takes is lost, as in QEMU.
+/// Passes bytes on; `false` if `from` is closed. Bytes that nobody takes are lost, as in QEMU.
 fn pump(from: &mut Option<UnixStream>, to: &mut Option<UnixStream>) -> bool {
     let mut bytes = [0; 4096];
     let Some(stream) = from else {
@@ -131,7 +131,7 @@ impl Vm {
         self.served.get("/v1/vms/db1").unwrap()
     }
 
-    /// Lets the agent beat until the daemon shows what is waited for.
+    /// Lets the agent beat until the daemon shows the expected state.
     fn until(
         &self,
         link: &mut HostLink,
@@ -153,7 +153,7 @@ impl Vm {
         self.clock.now()
     }
 
-    /// Waits for what the daemon shows without an agent that beats.
+    /// Waits until the daemon shows the expected state, without an agent that beats.
     fn wait(&self, what: impl Fn(&Agent) -> bool) -> VmDetail {
         for _ in 0..2000 {
             let shown = self.show();
@@ -217,8 +217,11 @@ fn an_agent_that_speaks_is_shown_with_its_mechanisms_and_the_host_stays_away() {
     let agent = shown.vm.agent.unwrap();
     assert_eq!(agent.report.unwrap().nodes[1].total_bytes, RAM / 2);
     assert!(!vm.served.claims.is_by_host("db1"));
-    let wishes = link.take_wishes();
-    assert_eq!((wishes.by_host, wishes.mode), (true, AgentMode::Guest));
+    let instructions = link.take_instructions();
+    assert_eq!(
+        (instructions.by_host, instructions.mode),
+        (true, AgentMode::Guest)
+    );
     let doctor: Doctor = vm.served.get("/v1/doctor").unwrap();
     let found = doctor.vms["db1"]
         .iter()
@@ -236,7 +239,7 @@ fn a_pause_reaches_the_agent_and_a_resume_too() {
         let done: Done = vm.served.post(&format!("/v1/vms/db1/{what}")).unwrap();
         assert_eq!(done.done, format!("db1: {what}d"));
         let mut beats = 0;
-        while link.take_wishes().paused != paused {
+        while link.take_instructions().paused != paused {
             link.beat(vm.now(), &report());
             std::thread::sleep(Duration::from_millis(20));
             beats += 1;
@@ -271,7 +274,7 @@ fn an_agent_that_lies_is_told_to_stop_and_believed_again_by_an_operator() {
     let agent = shown.vm.agent.unwrap();
     assert!(agent.state.starts_with("lying: node 0"), "{}", agent.state);
     let mut beats = 0;
-    while link.take_wishes().mode != AgentMode::Off {
+    while link.take_instructions().mode != AgentMode::Off {
         link.beat(vm.now(), &report());
         std::thread::sleep(Duration::from_millis(20));
         beats += 1;
@@ -291,7 +294,7 @@ fn an_agent_that_restarts_goes_on_without_a_fallback() {
     vm.until(&mut first, &busy, trusted);
     drop(first);
     let mut second = vm.agent();
-    let fresh = |a: &Agent| a.report.as_ref().is_some_and(|r| r.epochs == 0);
+    let fresh = |a: &Agent| a.report.as_ref().is_some_and(|r| r.activity.epochs == 0);
     vm.until(&mut second, &report(), |a| trusted(a) && fresh(a));
     assert_eq!(vm.told("falls back"), 0);
 }
@@ -336,13 +339,13 @@ fn without_a_host_the_agent_goes_on_and_greets_the_next_one() {
         std::thread::sleep(Duration::from_millis(20));
     }
     let mut beats = 0;
-    while link.take_wishes().by_host {
+    while link.take_instructions().by_host {
         link.beat(vm.now(), &report());
         std::thread::sleep(Duration::from_millis(20));
         beats += 1;
         assert!(beats < 2000, "never on its own: {}", link.state());
     }
-    assert_eq!(link.take_wishes().mode, AgentMode::Guest);
+    assert_eq!(link.take_instructions().mode, AgentMode::Guest);
     play_process(vm.served.folder.path(), process(7));
     vm.find();
     vm.until(&mut link, &report(), trusted);

@@ -1,4 +1,4 @@
-//! What the scout asks of a VM that its agent manages, by a monitor that a test plays.
+//! The discoverer's looks at VMs, by monitors that a test plays.
 
 use std::fs;
 use std::io::{BufRead as _, BufReader, Write as _};
@@ -36,7 +36,7 @@ fn converse(mut stream: UnixStream, asked: &Asked) -> std::io::Result<()> {
 
 struct Fixture {
     folder: tempfile::TempDir,
-    scout: Scout,
+    discoverer: Discoverer,
     candidate: Candidate,
     asked: Asked,
 }
@@ -51,7 +51,7 @@ fn fixture(vm: &str) -> Fixture {
     let seen = Arc::clone(&asked);
     std::thread::spawn(move || {
         for stream in listener.incoming() {
-            // The scout hangs up when it knows enough.
+            // The discoverer hangs up when it knows enough.
             let _ = converse(stream.unwrap(), &seen);
         }
     });
@@ -65,7 +65,7 @@ fn fixture(vm: &str) -> Fixture {
     let damon = Damon::new(folder.path());
     let (inbox, _) = channel();
     Fixture {
-        scout: Scout::new(
+        discoverer: Discoverer::new(
             root,
             topology,
             Arc::new(config),
@@ -82,20 +82,21 @@ fn fixture(vm: &str) -> Fixture {
 
 impl Fixture {
     fn view(&self, hypervisors: Vec<Hypervisor>) -> View {
-        let config = &self.scout.config.hypervisors;
+        let config = &self.discoverer.config.hypervisors;
         View {
-            rules: Rules::read(&self.scout.root, config).0,
+            rules: Rules::read(&self.discoverer.root, config).0,
             hypervisors,
         }
     }
 
     fn note(&self, candidate: &Candidate, became: Handled) {
         let socket = candidate.socket.clone();
-        self.scout.handled().insert(socket, became);
+        self.discoverer.handled().insert(socket, became);
     }
 
     fn look(&self) -> Found {
-        self.scout.look_at(&self.candidate, &self.view(Vec::new()))
+        self.discoverer
+            .look_at(&self.candidate, &self.view(Vec::new()))
     }
 
     /// Whether anything about the VM's memory or registers was asked.
@@ -140,7 +141,7 @@ fn a_vm_that_its_agent_manages_is_asked_its_size_and_nothing_of_its_memory() {
 #[test]
 fn a_vm_whose_agent_fell_silent_is_looked_at_as_if_it_had_none() {
     let f = fixture("mode = \"guest\"\nscan = true");
-    f.scout.claims.set("db1", true);
+    f.discoverer.claims.set("db1", true);
     let found = f.look();
     assert!(
         matches!(found.state, State::Unscannable(_)),
@@ -152,15 +153,15 @@ fn a_vm_whose_agent_fell_silent_is_looked_at_as_if_it_had_none() {
 #[test]
 fn a_vm_is_looked_at_again_when_another_one_is_to_manage_it() {
     let f = fixture("mode = \"guest\"\nscan = true");
-    assert!(f.scout.is_new(&f.candidate, Instant::now()));
+    assert!(f.discoverer.is_new(&f.candidate, Instant::now()));
     f.note(&f.candidate, of_agent("db1", false));
-    assert!(!f.scout.is_new(&f.candidate, Instant::now()));
-    f.scout.claims.set("db1", true);
-    assert!(f.scout.is_new(&f.candidate, Instant::now()));
+    assert!(!f.discoverer.is_new(&f.candidate, Instant::now()));
+    f.discoverer.claims.set("db1", true);
+    assert!(f.discoverer.is_new(&f.candidate, Instant::now()));
     f.note(&f.candidate, of_agent("db1", true));
-    assert!(!f.scout.is_new(&f.candidate, Instant::now()));
-    f.scout.claims.look_again("db1");
-    assert!(f.scout.is_new(&f.candidate, Instant::now()));
+    assert!(!f.discoverer.is_new(&f.candidate, Instant::now()));
+    f.discoverer.claims.look_again("db1");
+    assert!(f.discoverer.is_new(&f.candidate, Instant::now()));
 }
 
 #[test]
@@ -170,7 +171,7 @@ fn a_vm_without_a_monitor_still_has_its_agent() {
         socket: "/nonexistent/x.sock".into(),
         claims: vec![hypervisor(7, 7, "db1")],
     };
-    let State::Agent(vm) = f.scout.look_at(&candidate, &f.view(Vec::new())).state else {
+    let State::Agent(vm) = f.discoverer.look_at(&candidate, &f.view(Vec::new())).state else {
         panic!("not left to its agent");
     };
     assert_eq!(vm.ram_bytes, None);
@@ -183,7 +184,7 @@ fn what_stands_in_for_an_agent_moves_only_where_that_is_configured() {
             "[vm.a]\nmode = \"guest\"\nscan = true\nmoves = true\nfallback = \"{fallback}\""
         );
         let vm = Config::parse(&text).unwrap().vm("a").unwrap();
-        assert_eq!(Scout::in_place_of_agent(vm).moves, moves);
+        assert_eq!(Discoverer::in_place_of_agent(vm).moves, moves);
     }
 }
 
@@ -208,7 +209,7 @@ fn of_two_vms_of_one_name_the_younger_is_refused_whichever_is_found_first() {
     for (pid, start_time) in [(7, started - 1), (8, started + 1)] {
         play_process(f.folder.path(), ProcessId { start_time, pid });
     }
-    let look = |others: Vec<Hypervisor>| f.scout.look_at(&f.candidate, &f.view(others)).state;
+    let look = |others: Vec<Hypervisor>| f.discoverer.look_at(&f.candidate, &f.view(others)).state;
     let State::Refused(refusal) = look(vec![hypervisor(7, started - 1, "db1")]) else {
         panic!("an older VM has its name");
     };
@@ -230,7 +231,7 @@ fn a_vm_that_is_not_opted_in_is_left_alone_and_a_bad_name_is_refused_before_it_i
         claims: vec![hypervisor(7, 7, name)],
         ..f.candidate.clone()
     };
-    let look = |name: &str| f.scout.look_at(&named(name), &f.view(Vec::new()));
+    let look = |name: &str| f.discoverer.look_at(&named(name), &f.view(Vec::new()));
     assert!(matches!(look("web1").state, State::Ignored));
     let long = "x".repeat(1 << 20);
     for name in ["\x1b[2J", "größe", &long] {
@@ -249,24 +250,20 @@ fn a_socket_that_two_processes_name_is_of_the_one_that_listens_there() {
         claims: vec![hypervisor(1, 1, "other"), hypervisor(own, 2, "db1")],
         ..f.candidate.clone()
     };
-    let found = f.scout.look_at(&candidate, &f.view(Vec::new()));
+    let found = f.discoverer.look_at(&candidate, &f.view(Vec::new()));
     let pid = found.process.map(|process| process.pid);
     assert_eq!((found.name.as_str(), pid), ("db1", Some(own)));
     assert_eq!(found.findings.len(), 1);
     assert!(
         found.findings[0]
-            .why
+            .found
             .contains("process 1 names the monitor")
     );
 }
 
-/// One test at a time counts threads.
-static COUNTING: Mutex<()> = Mutex::new(());
-
 /// Monitors that accept nobody, as many as a user can make.
 #[test]
 fn monitors_that_hang_do_not_become_as_many_threads() {
-    let _counting = COUNTING.lock().unwrap_or_else(PoisonError::into_inner);
     let mut f = fixture("");
     let folder = tempfile::tempdir().unwrap();
     let sockets: Vec<PathBuf> = (0..200)
@@ -277,11 +274,10 @@ fn monitors_that_hang_do_not_become_as_many_threads() {
         .map(|socket| UnixListener::bind(socket).unwrap())
         .collect();
     let (inbox, news) = channel();
-    f.scout.inbox = inbox;
+    f.discoverer.inbox = inbox;
     let view = Arc::new(f.view(Vec::new()));
-    let scout = Arc::new(f.scout);
-    let before = scouts();
-    let (jobs, begun) = (scout.start_lookers(3), Instant::now());
+    let discoverer = Arc::new(f.discoverer);
+    let (jobs, begun) = (discoverer.start_lookers(3), Instant::now());
     // Who named it has ended, so that it is due again at once.
     let gone = Hypervisor {
         name: None,
@@ -292,11 +288,15 @@ fn monitors_that_hang_do_not_become_as_many_threads() {
             claims: vec![gone.clone()],
             ..Candidate::at(socket)
         };
-        scout.hand_out(&candidate, &view, &jobs, begun);
+        discoverer.hand_out(&candidate, &view, &jobs, begun);
         // What waits is not handed out again.
-        scout.hand_out(&candidate, &view, &jobs, begun);
+        discoverer.hand_out(&candidate, &view, &jobs, begun);
     }
-    assert!(scouts() <= before + 3, "{} threads", scouts());
+    assert!(
+        threads(&discoverer) <= 3,
+        "{} threads",
+        threads(&discoverer)
+    );
     // Who hangs up is done with, one after the other.
     drop(listeners);
     let mut done = BTreeSet::new();
@@ -308,17 +308,17 @@ fn monitors_that_hang_do_not_become_as_many_threads() {
                 panic!("{} of {} were looked at", done.len(), sockets.len())
             }
         }
-        assert!(scouts() <= before + 3, "{} threads", scouts());
+        assert!(
+            threads(&discoverer) <= 3,
+            "{} threads",
+            threads(&discoverer)
+        );
     }
 }
 
-/// Threads of this process that look at VMs.
-fn scouts() -> usize {
-    let tasks = fs::read_dir("/proc/self/task").unwrap().flatten();
-    let names = tasks.filter_map(|task| fs::read_to_string(task.path().join("comm")).ok());
-    names
-        .filter(|name| name.trim() == Role::Monitor.name())
-        .count()
+/// Threads that look at VMs for a discoverer: each holds it. Those of other tests in this process do not count.
+fn threads(discoverer: &Arc<Discoverer>) -> usize {
+    Arc::strong_count(discoverer) - 1
 }
 
 /// Any user can start processes until one has the number that it wants.
@@ -331,9 +331,9 @@ fn a_vm_that_was_started_anew_is_looked_at_although_somebody_took_the_number_of_
     };
     play_process(f.folder.path(), process(7));
     f.note(&f.candidate, managed());
-    f.scout.forget_all_but(&[]);
+    f.discoverer.forget_all_but(&[]);
     assert!(
-        !f.scout.is_new(&f.candidate, Instant::now()),
+        !f.discoverer.is_new(&f.candidate, Instant::now()),
         "it is managed"
     );
     let taker = ProcessId {
@@ -341,9 +341,9 @@ fn a_vm_that_was_started_anew_is_looked_at_although_somebody_took_the_number_of_
         pid: 7,
     };
     play_process(f.folder.path(), taker);
-    assert!(f.scout.is_new(&f.candidate, Instant::now()));
-    f.scout.forget_all_but(&[]);
-    assert!(f.scout.handled.lock().unwrap().is_empty());
+    assert!(f.discoverer.is_new(&f.candidate, Instant::now()));
+    f.discoverer.forget_all_but(&[]);
+    assert!(f.discoverer.handled.lock().unwrap().is_empty());
 }
 
 #[test]
@@ -352,19 +352,20 @@ fn sockets_that_are_gone_are_forgotten_with_their_process() {
     let gone = Candidate::at("/gone");
     f.note(&gone, of_agent("x", false));
     f.note(&f.candidate, of_agent("y", false));
-    f.scout.forget_all_but(std::slice::from_ref(&f.candidate));
-    let handled = f.scout.handled.lock().unwrap();
+    f.discoverer
+        .forget_all_but(std::slice::from_ref(&f.candidate));
+    let handled = f.discoverer.handled.lock().unwrap();
     assert_eq!(handled.keys().collect::<Vec<_>>(), [&f.candidate.socket]);
 }
 
-/// What a look leaves behind.
+/// The state of a candidate after a look.
 fn after_a_look(f: &Fixture, candidate: &Candidate, view: &View) -> Handled {
     f.note(
         candidate,
         Handled::looked_at_again(candidate, None, Instant::now()),
     );
-    f.scout.look(candidate, view);
-    f.scout.handled()[&candidate.socket].clone()
+    f.discoverer.look(candidate, view);
+    f.discoverer.handled()[&candidate.socket].clone()
 }
 
 #[test]
@@ -382,8 +383,8 @@ fn a_monitor_that_is_not_ready_is_tried_again_after_a_second_and_not_after_a_min
         let handled = after_a_look(&f, &candidate, &f.view(Vec::new()));
         let pause = handled.again.unwrap() - begun;
         assert!(pause < Duration::from_secs(30), "{pause:?}");
-        assert!(!f.scout.is_due(&candidate, begun), "not at once");
-        assert!(f.scout.is_due(&candidate, begun + pause));
+        assert!(!f.discoverer.is_due(&candidate, begun), "not at once");
+        assert!(f.discoverer.is_due(&candidate, begun + pause));
     }
 }
 
@@ -400,21 +401,26 @@ fn the_second_vm_of_a_name_is_looked_at_as_soon_as_the_first_ended() {
     let handled = after_a_look(&f, &f.candidate, &view);
     assert_eq!(handled.waits_for, Some(first));
     let now = Instant::now();
-    assert!(!f.scout.is_due(&f.candidate, now), "the first one lives");
+    assert!(
+        !f.discoverer.is_due(&f.candidate, now),
+        "the first one lives"
+    );
     fs::remove_file(f.folder.path().join("proc/7/stat")).unwrap();
-    assert!(f.scout.is_due(&f.candidate, now), "the first one ended");
+    assert!(
+        f.discoverer.is_due(&f.candidate, now),
+        "the first one ended"
+    );
     // What was seen of processes before is not looked up anew for this.
-    let found = f.scout.look_at(&f.candidate, &view);
+    let found = f.discoverer.look_at(&f.candidate, &view);
     assert!(matches!(found.state, State::Agent(_)));
 }
 
-/// As many as are looked at, all of which nobody serves.
+/// Monitors that nobody serves, as many as are looked at.
 #[test]
 fn a_thousand_monitors_that_are_not_ready_cost_a_bounded_number_of_threads_and_hide_no_new_one() {
-    let _counting = COUNTING.lock().unwrap_or_else(PoisonError::into_inner);
     let mut f = fixture("scan = true");
     let (inbox, news) = channel();
-    f.scout.inbox = inbox;
+    f.discoverer.inbox = inbox;
     let folder = tempfile::tempdir().unwrap();
     let view = Arc::new(f.view(Vec::new()));
     let (own, proc) = (std::process::id(), Path::new("/proc"));
@@ -424,30 +430,33 @@ fn a_thousand_monitors_that_are_not_ready_cost_a_bounded_number_of_threads_and_h
         claims: vec![hypervisor(own, started, "db1")],
     };
     let fakes: Vec<Candidate> = (0..1000).map(at).collect();
-    let scout = Arc::new(f.scout);
-    let before = scouts();
-    let (jobs, begun) = (scout.start_lookers(LOOKERS), Instant::now());
+    let discoverer = Arc::new(f.discoverer);
+    let (jobs, begun) = (discoverer.start_lookers(LOOKERS), Instant::now());
     // However long the looks take: the clock of those that hand them out stands still.
     for _ in 0..2 {
         let all = fakes.iter();
-        all.for_each(|fake| scout.hand_out(fake, &view, &jobs, begun));
+        all.for_each(|fake| discoverer.hand_out(fake, &view, &jobs, begun));
     }
     let wanted = fakes.len() + 1;
-    scout.hand_out(&at(wanted), &view, &jobs, begun);
+    discoverer.hand_out(&at(wanted), &view, &jobs, begun);
     let mut seen = BTreeSet::new();
     let mut look = || {
         let Ok(Input::Found(one)) = news.recv_timeout(Duration::from_secs(60)) else {
             panic!("{} were looked at", seen.len());
         };
         assert!(seen.insert(one.socket), "each one once");
-        assert!(scouts() <= before + LOOKERS, "{} threads", scouts());
+        assert!(
+            threads(&discoverer) <= LOOKERS,
+            "{} threads",
+            threads(&discoverer)
+        );
     };
     (0..wanted).for_each(|_| look());
     // Those that were looked at are not due before their time, and then all of them are.
     assert!(
-        !fakes.iter().any(|fake| scout.is_new(fake, begun)),
+        !fakes.iter().any(|fake| discoverer.is_new(fake, begun)),
         "each one once"
     );
     let later = begun + Duration::from_secs(3600);
-    assert!(fakes.iter().all(|fake| scout.is_due(fake, later)));
+    assert!(fakes.iter().all(|fake| discoverer.is_due(fake, later)));
 }

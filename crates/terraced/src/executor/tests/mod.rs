@@ -19,7 +19,7 @@ use super::observer::WriteConfig;
 use super::{Context, Executor, Observer};
 use crate::messages::Input;
 
-/// The executor of a VM of which no writes are found out, on the host in this folder.
+/// The executor of a VM without a source of writes, on the host in this folder.
 fn start(
     folder: &Path,
     vm: Vm,

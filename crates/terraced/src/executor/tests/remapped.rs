@@ -33,7 +33,7 @@ use terrace_sys::{Damon, SharedMapping};
 use super::super::map_guard::MapGuard;
 use super::super::*;
 use super::start;
-use crate::discovery::Scout;
+use crate::discovery::Discoverer;
 use crate::messages::Input;
 use crate::played::{Served, host, play_qemu, put, serve_with};
 use terrace_config::Config;
@@ -72,7 +72,7 @@ impl Backend {
     }
 }
 
-/// What QEMU has.
+/// The state of QEMU that the monitor shows.
 #[derive(Default)]
 struct Qemu {
     backends: Vec<Backend>,
@@ -209,7 +209,7 @@ fn tell(qemu: &Mutex<Qemu>, event: &str) {
     }
 }
 
-/// A worker that keeps what it is given to map, says that it is attached, and answers the first thing that it is asked
+/// A worker that keeps the files that it is given to map, says that it is attached, and answers its first request
 /// once the test lets it go.
 fn worker(folder: &Path) -> WorkerCommand {
     let script = r#"dd bs=65536 count=1 <&0 > "$1/given.$$" 2> /dev/null
@@ -378,7 +378,7 @@ fn memory_unplugged_in_mid_round_is_neither_scanned_nor_moved() {
     );
 }
 
-/// The mapping goes without a word of QEMU: the map alone cannot tell.
+/// The mapping goes without an event of QEMU: the map alone cannot tell.
 #[test]
 fn ram_that_qemu_unmaps_in_mid_round_is_neither_scanned_nor_moved() {
     let mut threads = Threads::start();
@@ -430,7 +430,7 @@ fn nothing_is_begun_by_a_map_that_changed() {
     );
 }
 
-/// A daemon with a scout that finds the machine's VM.
+/// A daemon with a discoverer that finds the machine's VM.
 fn served(backends: Vec<Backend>) -> (Served, Arc<Mutex<Qemu>>) {
     let qemu = Arc::new(Mutex::new(Qemu {
         backends,
@@ -448,7 +448,7 @@ fn served(backends: Vec<Backend>) -> (Served, Arc<Mutex<Qemu>>) {
     Machine::prepare(served.folder.path(), &qemu);
     let root = HostRoot::new(served.folder.path());
     let topology = Arc::new(Topology::read(&root, &[]).unwrap());
-    let scout = Scout::new(
+    let discoverer = Discoverer::new(
         root,
         topology,
         Arc::new(Config::parse(&text).unwrap()),
@@ -457,7 +457,7 @@ fn served(backends: Vec<Backend>) -> (Served, Arc<Mutex<Qemu>>) {
         served.inbox.clone(),
         served.claims.clone(),
     );
-    std::thread::spawn(move || scout.run());
+    std::thread::spawn(move || discoverer.run());
     (served, qemu)
 }
 
@@ -473,7 +473,7 @@ fn reasons(served: &Served) -> Vec<String> {
     detail.reasons.into_iter().map(|r| r.text).collect()
 }
 
-/// The guest addresses of what each worker was given to map, in the order of their starts.
+/// The guest addresses that each worker was given to map, in the order of their starts.
 fn given(folder: &Path) -> Vec<(u32, Vec<u64>)> {
     let pids = fs::read_to_string(folder.join("workers")).unwrap_or_default();
     let of = |pid: &str| {

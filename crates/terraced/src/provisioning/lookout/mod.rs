@@ -1,8 +1,8 @@
-//! Who has the RAM of the VMs besides their hypervisors, as the keepers ask it.
+//! Processes other than the hypervisors that have the RAM of VMs, as the reconcilers ask for them.
 //!
-//! Responsible for: one census for all VMs where they ask at once, what of the processes is the VM's own or the
-//! daemon's, and what a device is told. It leaves to others: the census itself (`terrace_host::sharers`), and what
-//! follows from it.
+//! Responsible for: one census for all VMs that ask at once, which of the processes are the VM's own or the daemon's,
+//! and what a device is told. It leaves to others: the census itself (`terrace_host::sharers`), and what follows from
+//! it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -19,17 +19,17 @@ use terrace_sys::{FileId, ProcessId};
 
 use crate::confine::{self, Role};
 
-/// Looks that nobody waits for take at most this part of the time.
+/// The part of the time that looks take at most if nobody waits for them: one in so many.
 const SELDOM: u32 = 20;
-/// Looks that chains wait for.
+/// The same for looks that chains wait for.
 const OFTEN: u32 = 3;
 
-/// How long is waited for a look. One can last for ever: what a process maps is read under a lock of its own, which it
-/// may hold while it waits for a server of files that another user runs (FUSE).
+/// Greatest time to wait for a look. One can last for ever: what a process maps is read under a lock of its own,
+/// which it may hold while it waits for a server of files that another user runs (FUSE).
 const MOST: Duration = Duration::from_secs(10);
 
-/// What all keepers share: the last census, and the one that is under way. One at a time; while it hangs, nobody but
-/// its own thread waits for it.
+/// The census that all reconcilers share: the last one, and the one that is under way. One at a time; while it hangs,
+/// nobody but its own thread waits for it.
 #[derive(Clone, Debug)]
 pub struct Lookout {
     board: Arc<Board>,
@@ -48,13 +48,13 @@ impl Default for Lookout {
 #[derive(Debug, Default)]
 struct Board {
     shared: Mutex<Shared>,
-    /// That a census ended.
+    /// Signalled when a census ended.
     ended: Condvar,
 }
 
 #[derive(Debug, Default)]
 struct Shared {
-    /// By keeper.
+    /// The files to look for, by reconciler.
     files: BTreeMap<u64, BTreeSet<FileId>>,
     last: Option<Last>,
     running: Option<Running>,
@@ -66,7 +66,7 @@ struct Last {
     files: BTreeSet<FileId>,
     began: Instant,
     took: Duration,
-    /// Of workers, before it began.
+    /// Failed starts of workers before the census began.
     failed_starts: u64,
 }
 
@@ -98,16 +98,16 @@ impl Lookout {
     /// A census with these files that began at `since` or later.
     ///
     /// # Errors
-    /// Where one that is under way does not end; in words.
+    /// If a census that is under way does not end; in words.
     fn census(
         &self,
         root: &HostRoot,
-        keeper: u64,
+        reconciler: u64,
         files: &BTreeSet<FileId>,
         since: Instant,
     ) -> Result<Last, String> {
         let mut shared = self.board.lock();
-        shared.files.insert(keeper, files.clone());
+        shared.files.insert(reconciler, files.clone());
         loop {
             let fits = |last: &&Last| last.began >= since && files.is_subset(&last.files);
             if let Some(last) = shared.last.as_ref().filter(fits) {
@@ -146,7 +146,7 @@ impl Lookout {
         Ok(last)
     }
 
-    /// Why the census that is under way is waited for no longer.
+    /// The reason why the census that is under way is waited for no longer.
     fn why_slow(&self) -> String {
         let shared = self.board.lock();
         let running = shared.running.as_ref();
@@ -156,11 +156,11 @@ impl Lookout {
         )
     }
 
-    fn forget(&self, keeper: u64) {
-        self.board.lock().files.remove(&keeper);
+    fn forget(&self, reconciler: u64) {
+        self.board.lock().files.remove(&reconciler);
     }
 
-    /// How long the last one took.
+    /// Duration of the last census.
     fn took(&self) -> Duration {
         self.board
             .lock()
@@ -178,12 +178,12 @@ fn hangs(running: &Running) -> String {
     format!("what process {pid} maps cannot be read since {s} s: see what it waits for, or end it")
 }
 
-/// Looks for one keeper.
+/// Looks for one reconciler.
 pub struct Sharers {
-    keeper: u64,
+    reconciler: u64,
     lookout: Lookout,
     root: HostRoot,
-    /// The operator's word.
+    /// The operator's configuration of who pins memory.
     pins: PinConfig,
     hypervisor: Option<ProcessId>,
     /// The VM's device, and the files that it would punch.
@@ -194,10 +194,10 @@ pub struct Sharers {
 }
 
 impl Sharers {
-    /// Has not looked yet.
-    pub fn new(keeper: u64, lookout: Lookout, root: HostRoot, pins: PinConfig) -> Self {
+    /// The looks of one reconciler, none of them done yet.
+    pub fn new(reconciler: u64, lookout: Lookout, root: HostRoot, pins: PinConfig) -> Self {
         Self {
-            keeper,
+            reconciler,
             lookout,
             root,
             pins,
@@ -208,7 +208,7 @@ impl Sharers {
         }
     }
 
-    /// What the VM's device says of itself.
+    /// Takes in what the VM's device says of itself: its process and files.
     pub fn hear(&mut self, device: Option<u32>, files: BTreeSet<FileId>) {
         if self.device.map(|known| known.pid) != device {
             self.device = device.and_then(|pid| process(&self.root, pid));
@@ -216,7 +216,7 @@ impl Sharers {
         self.told = files;
     }
 
-    /// Who else has the RAM, by a look that began at `since` or later.
+    /// The other processes that have the RAM, by a look that began at `since` or later.
     pub fn look(&mut self, hypervisor: Option<u32>, since: Instant) -> Found {
         if self.pins.nobody_pins {
             return Found::Nobody;
@@ -228,7 +228,7 @@ impl Sharers {
             self.hypervisor = process(&self.root, pid);
         }
         let look = OneLook {
-            keeper: self.keeper,
+            reconciler: self.reconciler,
             lookout: self.lookout.clone(),
             root: self.root.clone(),
             do_not_pin: self.pins.do_not_pin.clone(),
@@ -243,7 +243,7 @@ impl Sharers {
         self.wait(look)
     }
 
-    /// What comes of a look within a while. While one before it still hangs no other is begun.
+    /// The result of a look, waited for up to a limit. While one before it still hangs no other is begun.
     fn wait(&mut self, look: OneLook) -> Found {
         let late = self.late.as_ref().map(Receiver::try_recv);
         if matches!(late, Some(Err(TryRecvError::Empty))) {
@@ -268,31 +268,31 @@ impl Sharers {
         }
     }
 
-    /// How old a look may be that nobody waits for.
+    /// Greatest age of a look that nobody waits for.
     pub fn may_be_old(&self, pace: Duration) -> Duration {
         pace.max(self.lookout.took().saturating_mul(SELDOM))
     }
 
-    /// How long to pause between looks that chains wait for.
+    /// Pause between two looks that chains wait for.
     pub fn pause(&self, least: Duration) -> Duration {
         least.max(self.lookout.took().saturating_mul(OFTEN))
     }
 }
 
-/// A process's number and when it started, by a thread that may look at others.
+/// A process's number and start time, found by a thread that may look at others.
 fn process(root: &HostRoot, pid: u32) -> Option<ProcessId> {
     let root = root.clone();
     let found = confine::run(Role::Census, move || process_id(&root, pid));
     found.ok().flatten()
 }
 
-/// One look for one keeper, done by a thread that may look at other processes and hears nobody.
+/// One look for one reconciler, done by a thread that may look at other processes and hears nobody.
 struct OneLook {
-    keeper: u64,
+    reconciler: u64,
     lookout: Lookout,
     root: HostRoot,
     do_not_pin: Vec<PathBuf>,
-    /// The hypervisor's.
+    /// The hypervisor's process.
     pid: u32,
     /// The hypervisor and the VM's device.
     known: Vec<ProcessId>,
@@ -312,7 +312,7 @@ impl OneLook {
         }
         let census = self
             .lookout
-            .census(&self.root, self.keeper, &files, self.since);
+            .census(&self.root, self.reconciler, &files, self.since);
         let last = match census {
             Ok(last) => last,
             Err(why) => return Found::Unknown(why),
@@ -337,7 +337,7 @@ impl OneLook {
 
 impl Drop for Sharers {
     fn drop(&mut self) {
-        self.lookout.forget(self.keeper);
+        self.lookout.forget(self.reconciler);
     }
 }
 

@@ -8,7 +8,8 @@ fn one_census_serves_all_who_ask_for_what_is_not_newer() {
     std::fs::create_dir(folder.path().join("proc")).unwrap();
     let (root, lookout) = (HostRoot::new(folder.path()), Lookout::default());
     let file = |inode| BTreeSet::from([FileId::new(0, 1, inode)]);
-    let census = |keeper, files, since| lookout.census(&root, keeper, &files, since).unwrap();
+    let census =
+        |reconciler, files, since| lookout.census(&root, reconciler, &files, since).unwrap();
     let start = Instant::now();
     let first = census(1, file(1), start);
     let again = census(1, file(1), start);
@@ -44,11 +45,11 @@ fn a_process_whose_mappings_cannot_be_read_holds_up_no_vm_and_no_worker() {
         ..Lookout::default()
     };
     let file = BTreeSet::from([FileId::new(0, 1, 1)]);
-    let ask = |keeper| {
+    let ask = |reconciler| {
         let (done, answer) = sync_channel(1);
         let (lookout, root, file) = (lookout.clone(), root.clone(), file.clone());
         std::thread::spawn(move || {
-            let census = lookout.census(&root, keeper, &file, Instant::now());
+            let census = lookout.census(&root, reconciler, &file, Instant::now());
             let _ = done.send(census.map(drop));
         });
         answer
@@ -59,10 +60,12 @@ fn a_process_whose_mappings_cannot_be_read_holds_up_no_vm_and_no_worker() {
     while !lookout.board.lock().running.as_ref().is_some_and(is_at) {
         std::thread::sleep(Duration::from_millis(1));
     }
-    // Two keepers of other VMs, one after the other.
-    for keeper in 2..4 {
-        let waited = ask(keeper).recv_timeout(Duration::from_secs(60));
-        let why = waited.expect("another VM's keeper hangs too").unwrap_err();
+    // Two reconcilers of other VMs, one after the other.
+    for reconciler in 2..4 {
+        let waited = ask(reconciler).recv_timeout(Duration::from_secs(60));
+        let why = waited
+            .expect("another VM's reconciler hangs too")
+            .unwrap_err();
         assert!(why.contains("process 7"), "{why}");
     }
     // Workers can be started.

@@ -1,4 +1,4 @@
-//! Which growths are admitted on a host with two nodes of which each is a tier.
+//! The growths that are admitted on a host with two nodes, each of which is a tier.
 
 use std::time::Duration;
 

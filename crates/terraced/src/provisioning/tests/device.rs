@@ -29,7 +29,7 @@ fn status() -> Value {
                 "file_bytes": 4 * GIB,
             },
             "honesty": honesty,
-            "guest": terrace_hyperflex::control::GuestTier { is_stuck: Some(false), ..Default::default() },
+            "guest": terrace_hyperflex::control::GuestReport { is_stuck: Some(false), ..Default::default() },
         })
     };
     let counters = terrace_hyperflex::Counters {
@@ -98,7 +98,7 @@ fn resize(served: &Served, vm: &str, sizes: [Option<u64>; 2]) -> Result<Ordered,
     served.post_body(&format!("/v1/vms/{vm}/resize"), &sizes)
 }
 
-/// What is kept of the VM, once something was heard of its device.
+/// The view of the VM's elastic memory, once it is as `so` asks.
 fn heard(served: &Served, so: impl Fn(&Elastic) -> bool) -> Elastic {
     for _ in 0..6000 {
         let detail: VmDetail = served.get("/v1/vms/flex").unwrap();

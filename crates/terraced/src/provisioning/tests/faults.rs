@@ -30,7 +30,7 @@ fn an_order_is_told_and_its_end_is_too() {
         (under_way && elastic.resizing).then_some(())
     });
     script.see(|look| resize_tier(&mut look.tiers[0], GIB));
-    host.event("vm1", "has what it shall have: fast 1 GiB, slow 2 GiB");
+    host.event("vm1", "has reached its target: fast 1 GiB, slow 2 GiB");
     let order = host.until("vm1", |elastic| {
         let order = elastic.order.clone()?;
         (order.state == OrderState::Met).then_some(order)
@@ -321,7 +321,7 @@ fn a_guest_that_goes_to_and_fro_makes_one_event() {
     let events = host.events("vm1");
     let met = events
         .iter()
-        .filter(|e| e.contains("has what it shall have"));
+        .filter(|e| e.contains("has reached its target"));
     assert!(met.count() <= 1, "{events:#?}");
 }
 
@@ -475,7 +475,7 @@ fn a_second_vm_of_the_same_name_takes_nothing_over_from_the_first() {
     let known: Vec<_> = vms.iter().map(|vm| (vm.name.as_str(), vm.pid)).collect();
     assert_eq!(known, [("vm1", Some(100))]);
     let order = host.elastic("vm1").unwrap().order;
-    assert!(order.is_some(), "its keeper was replaced");
+    assert!(order.is_some(), "its reconciler was replaced");
 }
 
 #[test]
@@ -592,7 +592,7 @@ fn a_vm_that_was_restarted_is_looked_after_anew_and_one_that_is_found_again_is_n
 }
 
 #[test]
-fn a_keeper_that_a_fault_of_its_own_ends_is_said_and_started_again_by_the_next_resize() {
+fn a_reconciler_that_a_fault_of_its_own_ends_is_said_and_started_again_by_the_next_resize() {
     let script = Scripted::settled();
     let host = host([("vm1", &script)]);
     script.lock().panics_at_orders = true;
@@ -619,7 +619,7 @@ fn a_keeper_that_a_fault_of_its_own_ends_is_said_and_started_again_by_the_next_r
 }
 
 #[test]
-fn a_keeper_ends_with_its_vm() {
+fn a_reconciler_ends_with_its_vm() {
     let script = Scripted::settled();
     let host = host([("vm1", &script)]);
     std::fs::remove_file(host.root().join("proc/100/stat")).unwrap();
@@ -628,14 +628,14 @@ fn a_keeper_ends_with_its_vm() {
     let gone = host.served.post::<serde_json::Value>(path).unwrap_err();
     assert!(!gone.is_empty());
     let until = std::time::Instant::now() + Duration::from_secs(60);
-    // The finder and this test hold one each; the keeper's goes with its thread.
+    // The finder and this test hold one each; the reconciler's goes with its thread.
     while script.holders() > 2 {
         assert!(std::time::Instant::now() < until, "the thread lives on");
         std::thread::sleep(Duration::from_millis(10));
     }
 }
 
-/// The keeper of the VM before has it still in its queue: it was checked for that VM alone.
+/// The reconciler of the VM before has it still in its queue: it was checked for that VM alone.
 #[test]
 fn an_order_that_waits_is_not_given_to_the_next_vm_of_that_name() {
     let script = Scripted::settled();
@@ -643,7 +643,7 @@ fn an_order_that_waits_is_not_given_to_the_next_vm_of_that_name() {
     play_process(host.root(), process(200));
     script.hang_at_leases(true);
     std::thread::scope(|scope| {
-        // Its look is answered before the keeper asks for a lease; the order waits behind that.
+        // Its look is answered before the reconciler asks for a lease; the order waits behind that.
         let resized = scope.spawn(|| host.resize("vm1", [Some(GIB), None]));
         host.event("vm1", "fast 2 GiB → 1 GiB ordered by the operator");
         std::fs::remove_file(host.root().join("proc/100/stat")).unwrap();
@@ -653,7 +653,7 @@ fn an_order_that_waits_is_not_given_to_the_next_vm_of_that_name() {
         assert!(why.contains("the VM is gone"), "{why}");
         script.hang_at_leases(false);
     });
-    // The next one is looked at, and the keeper of the one before has ended.
+    // The next one is looked at, and the reconciler of the one before has ended.
     host.until("vm1", |elastic| elastic.age_s.map(drop));
     let until = std::time::Instant::now() + Duration::from_secs(60);
     while script.holders() > 3 && std::time::Instant::now() < until {

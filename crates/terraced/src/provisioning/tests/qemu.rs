@@ -1,4 +1,4 @@
-//! What a VM's QEMU has, with a monitor that a test plays.
+//! Providers that a VM's QEMU has, with a monitor that a test plays.
 
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -26,11 +26,11 @@ pub struct Qemu(Arc<Mutex<Inside>>);
 struct Inside {
     /// Name, node, plugged and requested bytes.
     devices: Vec<(&'static str, u32, u64, u64)>,
-    /// What the balloon leaves, and whether the guest has a driver for it.
+    /// The size that the balloon leaves, bytes, and whether the guest has a driver for it.
     balloon: Option<(u64, bool)>,
     /// Connections that were greeted.
     greeted: u32,
-    /// It ends connections without a greeting.
+    /// Whether connections end without a greeting.
     busy: bool,
 }
 
@@ -333,7 +333,7 @@ fn a_monitor_that_was_busy_when_the_vm_was_found_is_asked_again_and_nobody_is_bo
 fn a_vm_with_nothing_that_resizes_it_is_not_asked_each_time_that_it_is_found() {
     let qemu = Qemu::default();
     let host = host(&qemu, "[vm.vm]\nscan = true\n");
-    // Until its keeper has looked and is gone.
+    // Until its reconciler has looked and is gone.
     host.resize([Some(256), None]).unwrap_err();
     let greeted = qemu.inside().greeted;
     for _ in 0..20 {

@@ -73,7 +73,7 @@ fn a_vm_shrinks_by_the_real_device_and_what_it_claims_is_checked_against_its_fil
         let pages = (0..32).map(|i| Entry::new(base + (32 * chain + i) * PAGE, 0));
         assert_eq!(guest.entries(2, &pages.collect::<Vec<_>>()), (32, 0));
     }
-    host.event("vm", "has what it shall have: fast 8 MiB, slow 6 MiB");
+    host.event("vm", "has reached its target: fast 8 MiB, slow 6 MiB");
     let tier = host.until("vm", |elastic| {
         let is_met = elastic.order.as_ref()?.state == OrderState::Met;
         let tier = elastic.tiers[1].clone();

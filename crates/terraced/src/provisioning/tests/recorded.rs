@@ -19,7 +19,7 @@ fn a_resize_of_a_real_daemon_is_replayed_to_the_byte() {
     host.resize("vm1", [Some(GIB), None]).unwrap();
     host.resize("vm1", [Some(100 * GIB), None]).unwrap_err();
     script.see(|look| resize_tier(&mut look.tiers[0], GIB));
-    host.event("vm1", "has what it shall have: fast 1 GiB, slow 2 GiB");
+    host.event("vm1", "has reached its target: fast 1 GiB, slow 2 GiB");
     let until = Instant::now() + Duration::from_secs(60);
     loop {
         let bytes = std::fs::read(&log).unwrap();

@@ -20,7 +20,7 @@ use terrace_proto::provision::{
     Mechanism, ProviderError, ProviderKind, ProviderStatus, TierStatus, Verified,
 };
 
-/// What a provider says and hears.
+/// A provider's script: what it answers, and what it was asked.
 pub struct Script {
     pub kind: ProviderKind,
     pub look: Result<ProviderStatus, ProviderError>,
@@ -35,9 +35,9 @@ pub struct Script {
     leases: u32,
     /// Hang once an order was answered.
     pub hangs_after_orders: bool,
-    /// As a fault of our own code would.
+    /// Whether orders make it panic, as a fault of our own code would.
     pub panics_at_orders: bool,
-    /// The process that it is, where it says so.
+    /// The process of the provider, if it says so.
     pub process: Option<u32>,
 }
 
@@ -45,7 +45,7 @@ pub struct Script {
 pub struct Scripted(Arc<(Mutex<Script>, Condvar)>);
 
 impl Scripted {
-    /// A VM that has all that it shall have: of each tier 2 GiB of 4 GiB, on the host's nodes 0 and 1.
+    /// A VM that has all that was ordered: of each tier 2 GiB of 4 GiB, on the host's nodes 0 and 1.
     pub fn settled() -> Self {
         let script = Script {
             kind: ProviderKind::HyperFlex,
@@ -93,7 +93,7 @@ impl Scripted {
         self.lock().hangs_after_orders = true;
     }
 
-    /// How many hold it.
+    /// Number of its holders.
     pub fn holders(&self) -> usize {
         Arc::strong_count(&self.0)
     }
@@ -166,7 +166,7 @@ impl Provider for Scripted {
     }
 }
 
-/// A VM whose tiers have these sizes, and shall have them.
+/// The status of a VM whose tiers have these sizes, which are their targets.
 pub fn look(sizes: [u64; 2]) -> ProviderStatus {
     let tier = |(node, size): (u32, u64)| TierStatus {
         node: Some(node),
@@ -231,7 +231,7 @@ pub fn host<const N: usize>(vms: [(&'static str, &Scripted); N]) -> Host {
     host_with(Duration::from_secs(60), "", vms)
 }
 
-/// The same, where a provider may take so long.
+/// The same, with the time that a provider may take.
 pub fn host_with<const N: usize>(
     patience: Duration,
     config: &str,
@@ -336,12 +336,12 @@ impl Host {
         }
     }
 
-    /// What `/metrics` says.
+    /// The text of `/metrics`.
     pub fn figures(&self) -> String {
         figures(&self.root().join("terraced.sock"))
     }
 
-    /// What `doctor` finds of this name, about a VM or the host.
+    /// The finding of `doctor` of this name, about a VM or the host.
     pub fn doctor(&self, vm: Option<&str>, name: &str) -> Finding {
         let doctor: Doctor = self.served.get("/v1/doctor").unwrap();
         let findings = vm.map_or(&doctor.host, |vm| &doctor.vms[vm]);

@@ -18,14 +18,14 @@ use super::script::{Host, Scripted, host, host_with, live};
 use terrace_proto::provision::ProviderKind;
 use terrace_testkit::front_end::{Hypervisor, PAGE, args, start};
 
-/// What a hypervisor of a played host maps.
+/// A line of the memory map of a played host's hypervisor.
 const RAM: &str = "1000-400000 rw-s 00000000 00:01 7 /memfd:ram (deleted)\n";
 
 fn map_ram(host: &Host, pid: u32) {
     fs::write(host.root().join(format!("proc/{pid}/maps")), RAM).unwrap();
 }
 
-/// A process that maps it, and what it runs.
+/// A process that maps the RAM, and the program that it runs.
 fn come(host: &Host, pid: u32, program: &Path) {
     live(host.root(), pid);
     symlink(program, host.root().join(format!("proc/{pid}/exe"))).unwrap();

@@ -1,4 +1,4 @@
-//! What is in the balloons, and what the guest has said (docs/hyperflex-abi.md).
+//! The contents of the balloons, and the guest's last messages (docs/hyperflex-abi.md).
 
 use anyhow::{Result, ensure};
 use serde::Serialize;
@@ -10,14 +10,14 @@ const PAGE: u64 = 4096;
 const MAGIC: u32 = 0x4648_5254;
 const CONFIG: usize = 128;
 
-/// How the device answers inflate requests.
+/// The manner in which the device answers inflate requests.
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
 pub enum Manner {
     #[default]
     Good,
-    /// Takes none.
+    /// Takes no entry.
     Refuse,
-    /// Takes every other one.
+    /// Takes every other entry.
     RefuseHalf,
     /// Answers with length 0.
     Short,
@@ -31,11 +31,11 @@ pub enum Manner {
 pub struct Tier {
     pub target: u64,
     pub actual: u64,
-    /// Entries, by their order.
+    /// Entries of 4 KiB that went into the balloon; the next field counts those of 2 MiB.
     pub inflated_base: u64,
     pub inflated_huge: u64,
     pub deflated: u64,
-    /// Entries that could not be right: outside, in it already, not in it.
+    /// Entries that could not be right: outside of the tier, already in the balloon, or not in it.
     pub wrong: u64,
     #[serde(skip)]
     first: u64,
@@ -48,7 +48,7 @@ pub struct Balloons {
     pub tiers: Vec<Tier>,
     pub manner: Manner,
     pub generation: u32,
-    /// Targets that the guest has not been told.
+    /// Whether the guest has not been told the targets.
     pub has_news: bool,
     /// The guest's last statistics: tag, tier, value.
     pub statistics: Vec<(u16, u16, u64)>,
@@ -93,7 +93,7 @@ impl Balloons {
         space
     }
 
-    /// The guest owns all of its memory again.
+    /// Gives the guest all of its memory back.
     pub fn reset(&mut self) {
         for tier in &mut self.tiers {
             tier.inside.fill(false);
@@ -161,7 +161,7 @@ impl Balloons {
 }
 
 impl Tier {
-    /// Takes a page or a block, or gives it back; whether that could be.
+    /// Takes a page or a block, or gives it back; returns whether that could be.
     fn turn(&mut self, memory: &Memory, entry: u64, inflate: bool) -> Result<bool> {
         let order = entry & 0x3f;
         let pages = 1 << order;

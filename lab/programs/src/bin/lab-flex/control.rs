@@ -1,4 +1,4 @@
-//! What a test may order, a line at a time; every line is answered by one line of JSON.
+//! The orders of a test, a line at a time; every line is answered by one line of JSON.
 //!
 //! `targets PAGES…` (one per tier) · `manner good|refuse|refuse-half|short|boast|silent` ·
 //! `statistics` (asks the guest for new ones) · `state`.

@@ -1,7 +1,7 @@
 //! A HyperFlex device for tests of the guest driver: small, and it misbehaves when told to.
 //!
-//! It is no part of the product. It checks nothing that a guest says beyond what keeps this program
-//! alive, serves one guest and ends with it.
+//! The device is no part of the product. It checks nothing that a guest says beyond what keeps this program alive,
+//! serves one guest and ends with it.
 //!
 //! `lab-flex SOCKET CONTROL ORDERS TIER_BYTES…`: the vhost-user socket, the socket on which tests give
 //! orders (see `control.rs`), the page orders as bits, and each tier's memory, one behind the other in
@@ -53,7 +53,7 @@ fn listen(path: &str) -> Result<UnixListener> {
     UnixListener::bind(path).with_context(|| format!("cannot listen on {path}"))
 }
 
-/// Which of these have something to read.
+/// The descriptors that have something to read.
 fn wait(descriptors: &[RawFd]) -> Result<Vec<RawFd>> {
     let mut polled: Vec<libc::pollfd> = descriptors
         .iter()

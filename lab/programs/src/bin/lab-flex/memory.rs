@@ -14,21 +14,21 @@ use crate::wire::Message;
 pub struct Region {
     guest: u64,
     size: u64,
-    /// The hypervisor's own address of it.
+    /// The hypervisor's own address of the range.
     user: u64,
     offset: u64,
     file: File,
     mapped: NonNull<u8>,
 }
 
-/// All of it.
+/// All of the guest's memory.
 #[derive(Default)]
 pub struct Memory {
     regions: Vec<Region>,
 }
 
 impl Memory {
-    /// From a SET_MEM_TABLE.
+    /// Maps the memory of a SET_MEM_TABLE.
     pub fn new(message: &mut Message) -> Result<Self> {
         let count = usize::try_from(message.u32(0)?)?;
         let files: Vec<OwnedFd> = message.files.drain(..).collect();
@@ -53,12 +53,12 @@ impl Memory {
         Ok(Self { regions })
     }
 
-    /// Where bytes of the guest are in this process.
+    /// Address in this process of bytes of the guest, by their guest physical address.
     pub fn guest(&self, address: u64, bytes: u64) -> Result<NonNull<u8>> {
         self.find(address, bytes, |region| region.guest)
     }
 
-    /// The same by the hypervisor's address.
+    /// Address in this process of bytes of the guest, by the hypervisor's address.
     pub fn user(&self, address: u64, bytes: u64) -> Result<NonNull<u8>> {
         self.find(address, bytes, |region| region.user)
     }
@@ -79,7 +79,7 @@ impl Memory {
         Ok(())
     }
 
-    /// Gives the host what lies there.
+    /// Gives the memory at an address back to the host.
     pub fn punch(&self, address: u64, bytes: u64) -> Result<()> {
         let inside = |r: &&Region| address >= r.guest && address + bytes <= r.guest + r.size;
         let region = self

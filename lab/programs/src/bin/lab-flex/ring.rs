@@ -92,7 +92,7 @@ impl Ring {
     }
 }
 
-/// Reads what the guest may be changing, at an offset that the caller has checked.
+/// Reads a value that the guest may be changing, at an offset that the caller has checked.
 fn read<T: Copy>(base: NonNull<u8>, at: usize) -> T {
     // SAFETY: callers have looked up a range that holds it; rings are aligned by the protocol.
     unsafe { base.add(at).cast::<T>().read_volatile() }

@@ -1,4 +1,4 @@
-//! One hypervisor's vhost-user session: what it says, and the queues it hands over.
+//! One hypervisor's vhost-user session: its messages, and the queues that it hands over.
 
 use std::fs::File;
 use std::io::Read;
@@ -14,10 +14,10 @@ use crate::wire::{self, Message};
 
 const VERSION_1: u64 = 1 << 32;
 const PROTOCOL_FEATURES: u64 = 1 << 30;
-/// MQ, REPLY_ACK, CONFIG.
+/// The protocol features MQ, REPLY_ACK and CONFIG.
 const FEATURES: u64 = 1 | 1 << 3 | 1 << 9;
 
-/// What each side may ask of a queue number.
+/// The bits of a message's first number that name the queue, and the bit that says that no file comes with it.
 const QUEUE_MASK: u64 = 0xff;
 const NO_FILE: u64 = 0x100;
 
@@ -48,7 +48,7 @@ impl Session {
         kicks.chain([self.stream.as_raw_fd()]).collect()
     }
 
-    /// Deals with what is ready; false when the hypervisor has gone.
+    /// Deals with the descriptors that are ready; false if the hypervisor has gone.
     pub fn serve(&mut self, ready: &[RawFd]) -> Result<bool> {
         if ready.contains(&self.stream.as_raw_fd()) {
             let Some(message) = wire::receive(&mut self.stream)? else {
@@ -67,7 +67,7 @@ impl Session {
         Ok(true)
     }
 
-    /// All that can be done on the queues now.
+    /// Does all that can be done on the queues now.
     pub fn work(&mut self) -> Result<()> {
         let pages = 2 * self.balloons.tiers.len();
         for queue in 0..pages {
@@ -152,7 +152,7 @@ impl Session {
         self.answer(message, &payload)
     }
 
-    /// The hypervisor takes a queue back: it stops the device, as a reset of it does.
+    /// Takes a queue back from the device: the hypervisor stops the device, as a reset of it does.
     fn stop_ring(&mut self, message: &Message) -> Result<()> {
         let ring = self.ring(message)?;
         let next = u32::from(ring.next);
@@ -165,7 +165,7 @@ impl Session {
         self.answer(message, &payload)
     }
 
-    /// The queue a message is about; its number comes first, and of a file's message in its low byte.
+    /// The queue that a message is about; its number comes first, and of a file's message in its low byte.
     fn ring(&mut self, message: &Message) -> Result<&mut Ring> {
         let index = u64::from(message.u32(0)?) & QUEUE_MASK;
         self.rings

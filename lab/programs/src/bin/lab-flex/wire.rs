@@ -33,7 +33,7 @@ impl Message {
     }
 }
 
-/// The next message, or nothing where the hypervisor has gone.
+/// The next message. `None` if the hypervisor has gone.
 pub fn receive(stream: &mut UnixStream) -> Result<Option<Message>> {
     let mut header = [0; HEADER];
     let mut files = Vec::new();

@@ -57,7 +57,7 @@ fn main() -> Result<()> {
     Ok(())
 }
 
-/// On which nodes pages are, by the kernel's word.
+/// The nodes of pages, by the kernel's word.
 fn placement(tier: &Tier, pages: std::ops::Range<usize>) -> Result<Placement> {
     let addresses: Vec<usize> = pages
         .map(|page| tier.address() + page * PAGE_SIZE)

@@ -7,19 +7,19 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use anyhow::{Context, Result, ensure};
 use terrace_lab_programs::pages::PAGE_SIZE;
 
-/// What a page that was touched begins with.
+/// The first word of a page that was touched.
 const TOUCHED: u64 = 0x7E22_ACE0;
 
 /// One tier's file, mapped here.
 pub struct Tier {
     pub file: OwnedFd,
-    /// Where the guest has it.
+    /// Guest physical address of the tier's first byte.
     pub guest: u64,
     bytes: usize,
     mapped: NonNull<u8>,
 }
 
-/// All of it.
+/// All of the guest's memory.
 pub struct Memory {
     pub tiers: Vec<Tier>,
 }
@@ -65,12 +65,12 @@ impl Tier {
         }
     }
 
-    /// Whether a page is none that was touched before.
+    /// Whether a page was not touched since the host gave it.
     pub fn is_new(&self, page: usize) -> bool {
         self.word(page * PAGE_SIZE).load(Ordering::Relaxed) == 0
     }
 
-    /// What a request says of pages of 4 KiB.
+    /// The entries of a request for pages of 4 KiB.
     pub fn entries(&self, pages: &[usize]) -> Vec<u64> {
         let address = |page: &usize| self.guest + (page * PAGE_SIZE) as u64;
         pages.iter().map(address).collect()
@@ -84,7 +84,7 @@ impl Tier {
         unsafe { AtomicU64::from_ptr(self.mapped.add(at).cast().as_ptr()) }
     }
 
-    /// A pair of bytes likewise, as queues have their indices.
+    /// Two bytes that the device may use too, as the indices of queues.
     pub fn half(&self, at: usize) -> &std::sync::atomic::AtomicU16 {
         assert!(at.is_multiple_of(2) && at < self.bytes);
         // SAFETY: as above.

@@ -34,7 +34,7 @@ const PATIENCE: Duration = Duration::from_secs(120);
 
 /// A connection, with the memory that holds its queues.
 pub struct Session<'a> {
-    /// As long as it is open, the device goes on.
+    /// The connection; the device goes on as long as it is open.
     _stream: UnixStream,
     queues: &'a Tier,
     kicks: Vec<File>,
@@ -65,7 +65,7 @@ impl<'a> Session<'a> {
         })
     }
 
-    /// Sends a request of pages; tells how many the device took.
+    /// Sends a request of pages; returns how many the device took.
     pub fn ask(&mut self, queue: usize, entries: &[u64]) -> Result<usize> {
         let at = queue * QUEUE_BYTES;
         let guest = |part: usize| self.queues.guest + (at + part) as u64;

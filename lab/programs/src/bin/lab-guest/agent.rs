@@ -6,12 +6,12 @@ use std::process::{Child, Command, Stdio};
 use anyhow::{Context, Result, bail, ensure};
 use serde_json::{Value, json};
 
-/// Where the archive that is appended to the guest's initial file system has it.
+/// Path of the agent in the archive that is appended to the guest's initial file system.
 const PROGRAM: &str = "/agent/terrace-agent";
 const CONFIG: &str = "/agent/agent.toml";
 const LOG: &str = "/agent/log";
 
-/// What of its log is shown.
+/// Bytes of the log's end that are shown.
 const SHOWN_BYTES: usize = 8 << 10;
 
 /// The agent, if it was started.
@@ -19,7 +19,7 @@ const SHOWN_BYTES: usize = 8 << 10;
 pub struct Agent(Option<Child>);
 
 impl Agent {
-    /// Starts it, asks it, shows what it logged, or kills it.
+    /// Starts the agent, asks it, shows its log, or kills it.
     pub fn command(&mut self, what: Option<&str>) -> Result<Value> {
         match what {
             Some("start") => self.start(),
@@ -56,7 +56,7 @@ impl Agent {
     }
 }
 
-/// Its answer: as JSON where it is that, else as text.
+/// The answer of the agent's program: as JSON if it is JSON, else as text.
 fn ask(arguments: &[&str]) -> Result<Value> {
     let answer = Command::new(PROGRAM)
         .args(arguments)

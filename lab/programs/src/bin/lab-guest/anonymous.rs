@@ -39,7 +39,7 @@ impl Anonymous {
         Ok(memory)
     }
 
-    /// `madvise(2)` over all of it.
+    /// Calls `madvise(2)` for all of the memory.
     pub fn advise(&self, advice: i32) -> Result<()> {
         // SAFETY: the range is this value's own mapping, and what it holds is plain data.
         let result = unsafe { libc::madvise(self.words.cast(), self.pages * PAGE_SIZE, advice) };
@@ -55,12 +55,12 @@ impl Anonymous {
         self.pages
     }
 
-    /// Where it starts.
+    /// Address at which the memory starts.
     pub fn address(&self) -> usize {
         self.words.addr()
     }
 
-    /// Every word of a page becomes what `word` says of its number.
+    /// Sets every word of a page to what `word` gives for its number.
     pub fn fill(&self, page: usize, word: impl Fn(usize) -> u64) {
         for number in 0..WORDS {
             // SAFETY: see `at`.
@@ -68,7 +68,7 @@ impl Anonymous {
         }
     }
 
-    /// Whether every word of a page is what `word` says of its number.
+    /// Whether every word of a page is what `word` gives for its number.
     pub fn holds(&self, page: usize, word: impl Fn(usize) -> u64) -> bool {
         (0..WORDS).all(|number| {
             // SAFETY: see `at`. Volatile, because what somebody else did to it is the question.
@@ -84,8 +84,8 @@ impl Anonymous {
         }
     }
 
-    /// A word's place: inside of the mapping, which lives as long as this value and which one thread
-    /// alone uses.
+    /// The address of a word: inside of the mapping, which lives as long as this value and which one thread alone
+    /// uses.
     fn at(&self, page: usize, word: usize) -> *mut u64 {
         assert!(page < self.pages && word < WORDS);
         self.words.wrapping_add(page * WORDS + word)

@@ -67,7 +67,7 @@ impl CachedFile {
         pagemap::frames(start.addr(), self.pages)
     }
 
-    /// From now on the pages are in the page cache alone.
+    /// Unmaps the file: from now on its pages are in the page cache alone.
     pub fn unmap(&mut self) {
         if let Some(start) = self.mapped.take() {
             // SAFETY: `map` mapped it, and no reference into it was ever handed out.

@@ -15,7 +15,7 @@ use crate::lazyfree::{self, LazyFree};
 use crate::pagemap;
 use crate::sleepers::Sleepers;
 
-/// All that a guest can be asked to do.
+/// The guest's parts, each of which answers commands.
 pub struct Guest {
     pub workload: Workload,
     pub churn: Churn,
@@ -51,7 +51,7 @@ fn execute(guest: &mut Guest, line: &str) -> Result<Value> {
     }
 }
 
-/// What a guest does only when it is asked to.
+/// Does what a guest does only when it is asked to.
 fn on_request(guest: &mut Guest, command: &str, argument: Option<&str>) -> Result<Value> {
     let count = || anyhow::Ok(usize::try_from(commands::number(argument)?)?);
     let freed = "no page was freed lazily; `lazyfree N` first";

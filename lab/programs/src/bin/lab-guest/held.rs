@@ -1,5 +1,5 @@
-//! Memory full of words that look like page-table entries: whoever takes a page of it for a table finds
-//! what leads on to more of it, and each bit that is changed there is noticed.
+//! Memory full of words that look like page-table entries: whoever takes a page of it for a table finds entries that
+//! lead to more of it, and each bit that is changed there is noticed.
 
 use anyhow::Result;
 use serde_json::{Value, json};
@@ -8,13 +8,13 @@ use terrace_lab_programs::pages::coalesce;
 use crate::anonymous::Anonymous;
 use crate::pagemap;
 
-/// Present, writable, for users, accessed, dirty.
+/// Flags of a word like an entry: present, writable, for users, accessed, dirty.
 const LIKE_AN_ENTRY: u64 = 0x67;
 
-/// Pages of this process.
+/// Pages of this process that are full of such words.
 pub struct Held {
     parts: Vec<Anonymous>,
-    /// Frames of RAM: what the words point to.
+    /// Frames of RAM, to which the words point.
     frames: u64,
 }
 
@@ -31,7 +31,7 @@ impl Held {
         Ok(held)
     }
 
-    /// The same with so many more.
+    /// Maps and fills so many more pages.
     pub fn add(&mut self, pages: usize) -> Result<()> {
         let part = Anonymous::new(pages)?;
         for page in 0..pages {
@@ -50,7 +50,7 @@ impl Held {
         Ok(json!({ "ranges": coalesce(frames) }))
     }
 
-    /// How many pages and words are not what they were filled with, and a sum over all of them, for what
+    /// Number of pages and words that are not as they were filled, and a sum over all words, which shows what
     /// somebody else wrote there.
     pub fn state(&self) -> Value {
         let (mut pages, mut words, mut sum) = (0_u64, 0_u64, 0_u64);

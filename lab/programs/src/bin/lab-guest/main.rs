@@ -33,7 +33,7 @@ use terrace_lab_programs::workload::Workload;
 use terrace_lab_programs::{numa, port};
 
 fn main() {
-    // The kernel panics when init ends, and with it ends the guest: the keeper notices.
+    // The kernel panics when init ends, and with it ends the guest: the supervisor notices.
     if let Err(error) = run() {
         eprintln!("lab-guest: {error:#}");
     }
@@ -63,7 +63,7 @@ fn run() -> Result<()> {
     serve(&mut port, &mut guest, options.pause_ms)
 }
 
-/// Fills the region from the node that it starts on.
+/// Fills the region from the node on which it starts.
 fn fill(options: &Options) -> Result<Region> {
     // A kernel without NUMA has no policies, and needs none.
     let wanted = options.node > 0;

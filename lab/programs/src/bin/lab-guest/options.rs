@@ -6,14 +6,14 @@ use std::str::FromStr;
 use anyhow::{Context, Result, anyhow};
 use terrace_lab_programs::hotset::Layout;
 
-/// How large the workload is and how it behaves.
+/// The workload's size and behaviour.
 pub struct Options {
     pub region_mib: usize,
     pub hot_percent: usize,
     pub seed: u64,
     pub layout: Layout,
     pub thp: bool,
-    /// The guest's node that the region starts on.
+    /// The guest's node on which the region starts.
     pub node: u32,
     pub pause_ms: i32,
 }

@@ -14,7 +14,7 @@ pub fn frames(address: usize, pages: usize) -> Result<Vec<u64>> {
     frames_of("self", address, pages)
 }
 
-/// The same of another process.
+/// Guest frame numbers of pages of another process.
 pub fn frames_of(process: &str, address: usize, pages: usize) -> Result<Vec<u64>> {
     let entries = entries(process, address, pages)?;
     entries.into_iter().enumerate().map(frame).collect()

@@ -11,18 +11,18 @@ use crate::pagemap;
 
 /// Pages of each process.
 const PAGES: usize = 64;
-/// Sleepers at a time; bounds the memory that they use.
+/// Most sleepers at a time; bounds the memory that they use.
 const MOST: u64 = 160;
 
 /// The sleeping processes.
 #[derive(Default)]
 pub struct Sleepers {
-    /// Each with where its pages are in its address space.
+    /// Process id of each, with the address of its pages in its address space.
     processes: Vec<(libc::pid_t, usize)>,
 }
 
 impl Sleepers {
-    /// Makes it `processes` that all sleep when this returns; those of before end.
+    /// Starts so many processes, which all sleep when this returns; those of before end.
     pub fn set(&mut self, processes: u64) -> Result<()> {
         ensure!(processes <= MOST, "at most {MOST} processes can sleep");
         self.end();

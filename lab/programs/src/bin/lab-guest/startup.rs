@@ -1,4 +1,4 @@
-//! What an init has to do before anything works.
+//! The work of an init before anything works.
 
 use std::ffi::{CStr, CString};
 use std::fs;
@@ -14,7 +14,7 @@ pub fn mount_filesystems() -> Result<()> {
     Ok(())
 }
 
-/// What the guest's kernel calls this process, instead of `init`.
+/// Sets the name of this process in the guest's kernel, instead of `init`.
 pub fn name_this_process(name: &CStr) -> Result<()> {
     // SAFETY: the name ends in NUL and outlives the call; the other arguments are not used.
     let result = unsafe { libc::prctl(libc::PR_SET_NAME, name.as_ptr()) };

@@ -1,7 +1,7 @@
 //! Carries a guest's truth channel from its QEMU to a port of L1.
 //!
-//! The guest end is one half of a socket pair and the port can be opened only once, so nothing else
-//! in L1, the product under test least of all, can read what the guest tells.
+//! The guest end is one half of a socket pair and the port can be opened only once, so nothing else in L1, the
+//! product under test least of all, can read the guest's answers.
 
 use std::fs::File;
 use std::io::{Read, Write};

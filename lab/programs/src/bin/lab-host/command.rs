@@ -60,7 +60,7 @@ fn spawn(request: &Run) -> Result<Child> {
         .context("cannot start /bin/sh in L1")
 }
 
-/// Standard input comes from a file: a pipe would have to be fed while the output is read.
+/// The command's standard input: a file, as a pipe would have to be fed while the output is read.
 fn input_of(request: &Run) -> Result<Stdio> {
     if request.input.is_empty() {
         return Ok(Stdio::null());
@@ -72,7 +72,7 @@ fn input_of(request: &Run) -> Result<Stdio> {
     Ok(Stdio::from(file))
 }
 
-/// Sends on what is in the pipe; false at its end.
+/// Sends on the bytes that are in the pipe; false at its end.
 fn forward(channel: &mut Channel, kind: Kind, pipe: &mut impl Read) -> Result<bool> {
     let mut chunk = vec![0; 64 << 10];
     loop {

@@ -79,7 +79,7 @@ fn ram_mapping(line: &str) -> Option<(usize, usize)> {
     bounds(line)
 }
 
-/// The same for memory that no file stands for.
+/// Start and end of the mapping, if this line is that of memory that no file stands for.
 fn private_mapping(line: &str) -> Option<(usize, usize)> {
     let mut words = line.split_whitespace().skip(1);
     let private = words.next()? == "rw-p" && words.nth(3).is_none();

@@ -1,14 +1,14 @@
-//! Runs in L1: carries out what `terrace-lab` asks for, keeps guests, and asks the kernel where pages are.
+//! Runs in L1: carries out the orders of `terrace-lab`, keeps guests, and asks the kernel for the nodes of pages.
 
 mod balanced;
 mod bridge;
 mod command;
 mod guest_memory;
-mod keeper;
 mod placement;
 mod poll;
 mod serve;
 mod store;
+mod supervisor;
 
 use std::process::ExitCode;
 
@@ -37,7 +37,9 @@ fn main() -> ExitCode {
 fn run(arguments: &[&str]) -> Result<()> {
     match arguments {
         ["serve"] => serve::serve(),
-        ["start-vm", spec] => keeper::keep(&serde_json::from_str(spec).context("start-vm JSON")?),
+        ["start-vm", spec] => {
+            supervisor::run(&serde_json::from_str(spec).context("start-vm JSON")?)
+        }
         ["placement", guest] => placement::print_placement(guest),
         ["residents", guest] => placement::print_residents(guest),
         ["frames", guest, node] => placement::print_frames(guest, node.parse()?),

@@ -1,4 +1,4 @@
-//! Subcommands that print where a guest's pages are.
+//! Subcommands that print the nodes of a guest's pages.
 
 use std::io;
 
@@ -8,21 +8,21 @@ use terrace_lab_programs::pages::{PageRange, Placement, coalesce};
 
 use crate::guest_memory::GuestMemory;
 
-/// Of the frames on standard input.
+/// Prints the nodes of the frames on standard input.
 pub fn print_placement(guest: &str) -> Result<()> {
     let memory = GuestMemory::find(guest)?;
     let addresses = memory.addresses(&read_ranges()?)?;
     print(&move_pages::query(memory.pid, &addresses)?)
 }
 
-/// Of all pages of the guest's RAM.
+/// Prints the nodes of all pages of the guest's RAM.
 pub fn print_residents(guest: &str) -> Result<()> {
     let memory = GuestMemory::find(guest)?;
     let addresses = memory.addresses(&[memory.all()])?;
     print(&move_pages::query(memory.pid, &addresses)?)
 }
 
-/// The guest frames that are on `node`.
+/// Prints the guest frames that are on `node`.
 pub fn print_frames(guest: &str, node: i32) -> Result<()> {
     let memory = GuestMemory::find(guest)?;
     let all = memory.all();
@@ -35,7 +35,7 @@ pub fn print_frames(guest: &str, node: i32) -> Result<()> {
     Ok(())
 }
 
-/// Of the frames on standard input, after moving them.
+/// Moves the frames on standard input, and prints their nodes afterwards.
 pub fn print_move(guest: &str, node: i32, batch: usize) -> Result<()> {
     let memory = GuestMemory::find(guest)?;
     let addresses = memory.addresses(&read_ranges()?)?;

@@ -3,12 +3,12 @@
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
-/// What `poll(2)` said about one descriptor.
+/// The answer of `poll(2)` about one descriptor.
 #[derive(Clone, Copy, Debug)]
 pub struct Ready {
-    /// Something can be read, or the end has been reached.
+    /// Whether something can be read, or the end has been reached.
     pub readable: bool,
-    /// The other side is gone (for a virtio-serial port: nobody is connected at the moment).
+    /// Whether the other side is gone (for a virtio-serial port: nobody is connected at the moment).
     pub hung_up: bool,
 }
 
@@ -47,7 +47,7 @@ pub fn process_end(pid: u32) -> io::Result<OwnedFd> {
     Ok(unsafe { OwnedFd::from_raw_fd(descriptor) })
 }
 
-/// Makes reads return at once when there is nothing.
+/// Makes reads return at once if there is nothing to read.
 pub fn set_nonblocking(descriptor: BorrowedFd<'_>) -> io::Result<()> {
     let number = descriptor.as_raw_fd();
     // SAFETY: the descriptor is open; both calls take and return flags.

@@ -15,14 +15,14 @@ use terrace_lab_programs::port;
 use crate::command;
 use crate::store::Storing;
 
-/// The control port and what was read from it but not yet dealt with.
+/// The control port, and the bytes read from it but not yet dealt with.
 pub struct Channel {
     pub port: File,
     pub decoder: Decoder,
 }
 
 impl Channel {
-    /// Reads what is there, waiting for it if there is nothing; false if nobody is connected.
+    /// Reads the bytes that are there, waiting for them if there are none; false if nobody is connected.
     pub fn read_more(&mut self) -> Result<bool> {
         let mut chunk = vec![0; 256 << 10];
         let read = self

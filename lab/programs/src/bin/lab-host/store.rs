@@ -17,7 +17,7 @@ pub struct Storing {
 }
 
 impl Storing {
-    /// Creates the file under a passing name: the old one may be a program that is running.
+    /// Creates the file under a temporary name: the old one may be a program that is running.
     pub fn start(request: &[u8]) -> Result<Self> {
         let request: Store = serde_json::from_slice(request).context("store request")?;
         let path = PathBuf::from(&request.path);

@@ -1,4 +1,4 @@
-//! Another process that has the memory of a file, as one that serves a VM has the VM's.
+//! Another process that holds the memory of a file, as one that serves a VM holds the VM's.
 
 use std::fs::File;
 use std::io::{self, Read as _};

@@ -15,7 +15,7 @@ use crate::line_server::LineServer;
 use crate::mappings::Mappings;
 use crate::partner::Partner;
 
-/// All that the process does.
+/// The process's workload and what runs beside it.
 struct Process {
     workload: Workload,
     churn: Churn,
@@ -48,7 +48,7 @@ pub fn run(spec: &HotSet) -> Result<()> {
     Ok(())
 }
 
-/// Fills the region from the node that it starts on; what comes later is from wherever it is wanted.
+/// Fills the region from the node on which it starts; later memory comes from wherever it is touched.
 fn prepare(spec: &HotSet) -> Result<Workload> {
     let place = if spec.heap {
         Place::Heap

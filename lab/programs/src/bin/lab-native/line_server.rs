@@ -10,7 +10,7 @@ use anyhow::{Context, Result};
 use serde_json::{Value, json};
 use terrace_lab_programs::native;
 
-/// A client that says nothing must not stop the workload for long.
+/// Longest wait for a client: one that says nothing must not stop the workload for long.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 pub struct LineServer(UnixListener);
@@ -45,7 +45,7 @@ impl LineServer {
     }
 }
 
-/// A line that makes no sense gets an `error`, never silence.
+/// Answers a client's line. A line that makes no sense gets an `error`, never silence.
 fn converse(stream: UnixStream, answer: impl FnOnce(&str) -> Result<Value>) -> Result<()> {
     stream.set_read_timeout(Some(PATIENCE))?;
     stream.set_write_timeout(Some(PATIENCE))?;

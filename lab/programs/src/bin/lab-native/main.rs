@@ -1,5 +1,5 @@
 //! Runs in L1 as one of its programs: workloads whose hot pages and contents are known exactly, a load on
-//! redis-server, and what the kernel says of where a process's pages are.
+//! redis-server, and the kernel's answers about the nodes of a process's pages.
 
 mod ask;
 mod hold;

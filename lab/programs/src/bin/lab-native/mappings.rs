@@ -1,5 +1,5 @@
-//! A thread that maps and unmaps memory as fast as it can, so that what is known of the process's address
-//! space is old as soon as it was read.
+//! A thread that maps and unmaps memory as fast as it can, so that any view of the process's address space is old as
+//! soon as it was read.
 
 use std::ptr;
 use std::sync::Arc;
@@ -35,7 +35,7 @@ impl Mappings {
         self.shared.mapped.load(Ordering::Relaxed)
     }
 
-    /// Those that could not be made, and words that were not what was written.
+    /// Mappings that could not be made, and words that were not as written.
     pub fn errors(&self) -> u64 {
         self.shared.errors.load(Ordering::Relaxed)
     }

@@ -17,7 +17,7 @@ pub struct Partner {
 }
 
 impl Partner {
-    /// Forks it; it ends when this process does.
+    /// Forks the other process; it ends when this process does.
     pub fn new() -> Result<Self> {
         let (their_from, our_to) = pipe()?;
         let (our_from, their_to) = pipe()?;

@@ -1,4 +1,4 @@
-//! Where the pages of a process are, by the kernel's word.
+//! The nodes of a process's pages, by the kernel's word.
 
 use std::io;
 
@@ -7,17 +7,17 @@ use serde::Deserialize;
 use terrace_lab_programs::move_pages;
 use terrace_lab_programs::pages::{PAGE_SIZE, PageRange, Placement};
 
-/// Pages a call, when moving.
+/// Pages per call, when moving.
 const BATCH: usize = 512;
 
-/// What a workload answers to `truth`: whose pages, and their virtual page numbers.
+/// A workload's answer to `truth`: its process, and the virtual page numbers.
 #[derive(Deserialize)]
 struct Truth {
     pid: i32,
     ranges: Vec<PageRange>,
 }
 
-/// Of the pages on standard input; first moves them if there is a node to move them to.
+/// Prints the nodes of the pages on standard input; first moves them if there is a node to move them to.
 pub fn print(node: Option<i32>) -> Result<()> {
     let truth: Truth = serde_json::from_reader(io::stdin())
         .context("standard input: {\"pid\": N, \"ranges\": [[first, count], ...]}")?;

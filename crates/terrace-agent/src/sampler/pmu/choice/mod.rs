@@ -1,4 +1,4 @@
-//! Which PMU sampler this machine has, or why it has none, in words that can be acted on.
+//! Choice of the PMU sampler for this machine, or the reason why it has none, in words that can be acted on.
 
 use terrace_sys::{Finding, HostRoot};
 
@@ -9,15 +9,15 @@ use super::refusal::{INSTEAD, Machine, explain};
 
 /// The finding's name in `doctor`.
 const NAME: &str = "pmu";
-/// Pages do not matter to whether an event can be opened.
+/// Ring size that the trial assumes, bytes. It does not matter to whether an event can be opened.
 const TRIAL_RING_BYTES: u32 = 4096;
 
-/// What was found.
+/// The result of the choice.
 #[derive(Clone, Debug)]
 pub struct Choice {
-    /// What to give [`super::Pmu::open`]; its events were opened and closed on one CPU.
+    /// The recipe for [`super::Pmu::open`], if a PMU can be used; its events were opened and closed on one CPU.
     pub recipe: Option<Recipe>,
-    /// The same for people.
+    /// The same result for people.
     pub finding: Finding,
 }
 
@@ -27,7 +27,7 @@ pub fn choose(root: &HostRoot) -> Choice {
     choose_with(root, &Kernel)
 }
 
-/// The same, with somebody else than the kernel who opens events.
+/// Does the same as [`choose`], with an opener other than the kernel.
 #[must_use]
 pub fn choose_with(root: &HostRoot, opener: &dyn Opener) -> Choice {
     let mut refused = None;
@@ -60,7 +60,7 @@ pub fn choose_with(root: &HostRoot, opener: &dyn Opener) -> Choice {
     }
 }
 
-/// Opens the events on one CPU and closes them; says how many CPUs there are.
+/// Opens the events on one CPU and closes them. Returns the number of CPUs.
 fn try_on_one_cpu(
     root: &HostRoot,
     recipe: &Recipe,
@@ -119,7 +119,8 @@ fn usable(root: &HostRoot, recipe: &Recipe, cpus: usize) -> Finding {
     Finding::degraded(NAME, why, change)
 }
 
-/// By its version; distributions carry changes back, so that this is no more than a warning.
+/// Whether the kernel is older than 6.1, by its version; distributions carry changes back, so that this is no more
+/// than a warning.
 fn older_than_6_1(root: &HostRoot) -> bool {
     let release = root.read("proc/sys/kernel/osrelease").unwrap_or_default();
     let mut numbers = release.split(['.', '-']).map(str::parse::<u32>);
@@ -129,7 +130,7 @@ fn older_than_6_1(root: &HostRoot) -> bool {
     }
 }
 
-/// Nothing that could be tried.
+/// The finding if there was nothing to try.
 fn absent(root: &HostRoot, lacking: &[(Kind, Lacks)]) -> Finding {
     let machine = Machine::of(root);
     // A description that cannot be read comes first: it is no lack of the hardware.

@@ -6,7 +6,7 @@ use std::os::unix::fs::symlink;
 use std::path::Path;
 
 use terrace_sys::perf::{Event, EventAttr, SOFTWARE, SOFTWARE_DUMMY, Scope};
-use terrace_sys::{Status, SysError};
+use terrace_sys::{Health, SysError};
 
 use super::*;
 
@@ -26,7 +26,7 @@ fn guest(vendor: &str) -> tempfile::TempDir {
     dir
 }
 
-/// As a kernel on Ice Lake shows its PMU.
+/// Adds a PMU as a kernel on Ice Lake shows it.
 fn with_pebs(dir: &Path, device: &str) {
     for (file, text) in [
         ("type", "4\n"),
@@ -65,8 +65,8 @@ impl Opener for Answers {
     }
 }
 
-/// What is chosen where every event can be opened; `None`, said past the harness's capture, where this machine
-/// opens none at all.
+/// The choice if every event can be opened. `None` if this machine opens none at all; the test says so past the
+/// harness's capture.
 fn chosen(test: &str, dir: &Path) -> Option<Choice> {
     let answer = Answers(0).open(&EventAttr::default(), Scope::Cpu(0), None);
     if let Err(error) = answer {
@@ -81,15 +81,15 @@ fn chosen(test: &str, dir: &Path) -> Option<Choice> {
     Some(choose_with(&HostRoot::new(dir), &Answers(0)))
 }
 
-/// Why and change, both.
+/// The finding's reason and change, both.
 fn words(dir: &Path, errno: i32) -> String {
     let choice = choose_with(&HostRoot::new(dir), &Answers(errno));
     assert!(choice.recipe.is_none());
-    assert_eq!(choice.finding.status, Status::Missing);
+    assert_eq!(choice.finding.health, Health::Missing);
     format!(
         "{} -> {}",
-        choice.finding.why,
-        choice.finding.change.unwrap()
+        choice.finding.found,
+        choice.finding.advice.unwrap()
     )
 }
 
@@ -236,9 +236,12 @@ fn pebs_is_asked_for_as_large_pebs_wants_it() {
         assert_eq!(attr.fields, recipe.fields(), "they share a ring");
     }
     let finding = choice.finding;
-    assert_eq!((finding.name, finding.status), ("pmu", Status::Degraded));
+    assert_eq!(
+        (finding.name.as_ref(), finding.health),
+        ("pmu", Health::Degraded)
+    );
     for part in ["4 CPUs (icelake)", "not run on hardware"] {
-        assert!(finding.why.contains(part), "{}", finding.why);
+        assert!(finding.found.contains(part), "{}", finding.found);
     }
 }
 
@@ -271,7 +274,7 @@ fn only_the_performance_cores_of_a_hybrid_processor_are_sampled() {
     };
     let recipe = choice.recipe.unwrap();
     assert_eq!(online(&root, &recipe).unwrap(), [2, 3]);
-    assert!(choice.finding.why.contains("2 CPUs"));
+    assert!(choice.finding.found.contains("2 CPUs"));
     put(dir.path(), &format!("{device}/cpus"), "8-9\n");
     assert!(words(dir.path(), 0).contains("no CPU that is online"));
 }
@@ -291,7 +294,7 @@ fn ibs_is_asked_for_as_its_driver_wants_it() {
     // perf_ibs_init: EINVAL where the low four bits of the period are set, or anything is excluded.
     assert_eq!(attr.period % 16, 0);
     assert!(!attr.exclude_kernel && !attr.exclude_guest && !attr.exclude_hypervisor);
-    assert!(choice.finding.why.contains("not run on hardware"));
+    assert!(choice.finding.found.contains("not run on hardware"));
     for (release, warned) in [
         ("6.0.9-1\n", true),
         ("5.14.0-el9", true),
@@ -299,7 +302,7 @@ fn ibs_is_asked_for_as_its_driver_wants_it() {
         ("x", false),
     ] {
         put(dir.path(), "proc/sys/kernel/osrelease", release);
-        let why = choose_with(&root, &Answers(0)).finding.why;
+        let why = choose_with(&root, &Answers(0)).finding.found;
         assert_eq!(why.contains("may give no addresses"), warned, "{release}");
     }
     let format = format!("{DEVICES}/ibs_op/format/cnt_ctl");
@@ -312,8 +315,8 @@ fn ibs_is_asked_for_as_its_driver_wants_it() {
 fn the_running_machine_gets_an_answer_that_holds() {
     let choice = choose(&HostRoot::default());
     let finding = choice.finding;
-    assert_eq!(choice.recipe.is_some(), finding.status != Status::Missing);
-    let all = format!("{} -> {}", finding.why, finding.change.unwrap());
+    assert_eq!(choice.recipe.is_some(), finding.health != Health::Missing);
+    let all = format!("{} -> {}", finding.found, finding.advice.unwrap());
     assert!(
         all.contains("DAMON") || all.contains("CAP_PERFMON"),
         "{all}"

@@ -1,8 +1,8 @@
-//! Where in redis-server's memory the values of some keys are.
+//! Addresses of some keys' values in redis-server's memory.
 //!
-//! `DEBUG OBJECT` tells a key's object; the object holds a pointer to the value's bytes. Both are read from
-//! the process's memory, and the bytes must be those of the key's present value: nothing rests on what is
-//! believed of redis' structures.
+//! `DEBUG OBJECT` tells a key's object; the object holds a pointer to the value's bytes. Both are read from the
+//! process's memory, and the bytes must be those of the key's present value: nothing rests on beliefs about redis'
+//! structures.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -14,7 +14,7 @@ use terrace_lab_programs::pages::{PAGE_SIZE, coalesce};
 use super::client::Client;
 use super::values::{self, HEADER_BYTES, Values};
 
-/// Where an object (`robj`) has the pointer to its value.
+/// Offset of the pointer to its value in an object (`robj`).
 const POINTER_OFFSET: u64 = 8;
 
 /// The server's process id and the virtual page numbers of the values.
@@ -50,7 +50,7 @@ fn server_pid(client: &mut Client) -> Result<i32> {
     Ok(pid.context("INFO names no process_id")?.trim().parse()?)
 }
 
-/// From `Value at:0x7f… refcount:1 …`.
+/// The object's address in `Value at:0x7f… refcount:1 …`.
 fn object_address(answer: &str) -> Result<u64> {
     let hex = answer
         .strip_prefix("Value at:0x")

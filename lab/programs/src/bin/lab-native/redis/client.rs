@@ -8,7 +8,7 @@ use anyhow::{Context, Result, bail};
 /// Longest value that a server may answer with.
 const MOST_BYTES: usize = 1 << 24;
 
-/// A connection. What is sent leaves with the next read.
+/// A connection to the server. Requests leave with the next read.
 pub struct Client {
     reader: BufReader<UnixStream>,
     writer: BufWriter<UnixStream>,
@@ -44,7 +44,7 @@ impl Client {
         }
     }
 
-    /// A line of text, such as what `DEBUG OBJECT` answers.
+    /// A line of text, such as the answer of `DEBUG OBJECT`.
     pub fn simple(&mut self) -> Result<String> {
         let line = self.line()?;
         match line.strip_prefix('+') {

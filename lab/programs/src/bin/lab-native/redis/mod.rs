@@ -1,5 +1,5 @@
-//! A client of redis-server: fills it, then asks a few of its keys much more often than all others, and
-//! knows what every value must be.
+//! A client of redis-server: fills it, then asks a few of its keys much more often than all others, and knows the
+//! content of every value.
 
 mod addresses;
 mod client;
@@ -17,8 +17,8 @@ use crate::line_server::LineServer;
 
 /// Requests that are sent before the first answer is read.
 const PIPELINE: usize = 32;
-/// Of the requests, one in this many sets a new value and one gets it. All others copy it to another key: an emulated server reads a value much faster than it sends one, and what it reads is the
-/// question here.
+/// Number of requests of which one sets a new value and one gets it. All others copy it to another key: an emulated
+/// server reads a value much faster than it sends one, and the values that it reads are the question here.
 const SETS: usize = 16;
 /// The key that values are copied to.
 const SCRATCH: &[u8] = b"scratch";
@@ -31,14 +31,14 @@ enum Request {
     Copy(usize, u32),
 }
 
-/// The keys, what was set and what was seen.
+/// The keys, the values that were set, and the counts of requests and errors.
 struct Keys {
     client: Client,
     values: Values,
     /// Numbers of the hot keys.
     hot: Vec<u32>,
     hot_request_percent: usize,
-    /// What the scratch key holds: a key's value of some version.
+    /// The content of the scratch key: a key's value of some version.
     copied: Option<(usize, u32)>,
     random: Xorshift,
     running: bool,
@@ -46,7 +46,7 @@ struct Keys {
     errors: u64,
 }
 
-/// Asks until it is told to quit or is killed.
+/// Sends requests until it is told to quit or is killed.
 pub fn run(spec: &Load) -> Result<()> {
     numa::pin(spec.processor).context("cannot keep to a processor")?;
     let mut keys = Keys::new(spec)?;
@@ -96,8 +96,8 @@ impl Keys {
         Ok(())
     }
 
-    /// Some requests. Only hot keys are set anew: a value goes where the last one was freed, and values of
-    /// cold keys would trade places with hot ones until the hot ones lie everywhere.
+    /// Sends some requests and checks the answers. Only hot keys are set anew: a value goes where the last one was
+    /// freed, and values of cold keys would trade places with hot ones until the hot ones lie everywhere.
     fn ask(&mut self) -> Result<()> {
         let mut asked = Vec::with_capacity(PIPELINE);
         for _ in 0..PIPELINE {

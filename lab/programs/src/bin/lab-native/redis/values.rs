@@ -1,4 +1,4 @@
-//! What each key's value must be.
+//! The contents that the keys' values must have.
 
 /// Versions of all values; their content follows from them.
 pub struct Values {
@@ -6,10 +6,10 @@ pub struct Values {
     bytes: usize,
 }
 
-/// What a value begins with: its key's number and its version.
+/// Bytes of a value's header: its key's number and its version.
 pub const HEADER_BYTES: usize = 16;
 
-/// Of so many words one is looked at by [`Values::looks_like`].
+/// Number of words of which [`Values::looks_like`] looks at one.
 const LOOKED_AT: usize = 64;
 
 impl Values {
@@ -32,12 +32,12 @@ impl Values {
         self.versions[key]
     }
 
-    /// From now on the key has another value.
+    /// Gives the key another value from now on.
     pub fn renew(&mut self, key: usize) {
         self.versions[key] += 1;
     }
 
-    /// The present value.
+    /// The key's present value.
     pub fn content(&self, key: usize) -> Vec<u8> {
         let mut content = Vec::with_capacity(self.bytes);
         for word in self.words(key, self.versions[key]) {

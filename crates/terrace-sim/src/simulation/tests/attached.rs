@@ -1,32 +1,32 @@
-//! What a mechanism is told in a run.
+//! Tests of the reports that a mechanism gets in a run.
 
 use std::path::Path;
 
-use crate::mechanisms::home::Home;
-use crate::mechanisms::{Ground, Mechanism, Moved, Setup, Side, Travelling, Unit};
+use crate::mechanisms::attached::Attached;
+use crate::mechanisms::{Context, Mechanism, MigrationMode, Moved, Setup, Unit};
 use crate::scenario::Scenario;
 use crate::simulation::{Options, Simulation};
 
 const PAGES: Unit = 8;
 
-/// Sends pages down, and looks after each quantum whether one is there that it was not told of.
+/// A mechanism that sends pages down, and checks after each quantum that it was told of each page that is there.
 struct Watcher {
     told: u64,
     sent: bool,
 }
 
 impl Mechanism for Watcher {
-    fn pass(&mut self, ground: &mut Ground) {
+    fn pass(&mut self, context: &mut Context) {
         if !std::mem::replace(&mut self.sent, true) {
             let down: Vec<(Unit, u8)> = (0..PAGES).map(|unit| (unit, 1)).collect();
-            return ground.submit(&down, Travelling::Transaction);
+            return context.submit(&down, MigrationMode::Transaction);
         }
-        let down = (0..PAGES).filter(|unit| ground.tier(*unit) == Some(1));
+        let down = (0..PAGES).filter(|unit| context.tier(*unit) == Some(1));
         assert_eq!(down.count() as u64, self.told);
-        assert_eq!(ground.travelling(), u64::from(PAGES) - self.told);
+        assert_eq!(context.migrating(), u64::from(PAGES) - self.told);
     }
 
-    fn moved(&mut self, _: &mut Ground, moved: &[Moved]) {
+    fn moved(&mut self, _: &mut Context, moved: &[Moved]) {
         self.told += moved.len() as u64;
     }
 
@@ -51,7 +51,7 @@ fn a_page_is_told_of_in_the_quantum_in_which_it_arrives() {
     assert_eq!(simulation.vms[0].answers.rounds(), u64::from(PAGES));
 }
 
-/// A guest with 8 MiB in each tier, and a load of so many; this mechanism places its pages.
+/// A guest with 8 MiB in each tier and a load of `mib`, whose pages this mechanism places.
 pub fn with(mib: u32, load: &str, begin: impl FnOnce(&Setup) -> Box<dyn Mechanism>) -> Simulation {
     let text = format!(
         "[machine]\ntiers = [\"dram\", \"pmem\"]\nscale = 1\nvcpus_per_vm = 2\n[[vm]]\nname = \"a\"\n\
@@ -61,17 +61,8 @@ pub fn with(mib: u32, load: &str, begin: impl FnOnce(&Setup) -> Box<dyn Mechanis
     let mut simulation = Simulation::new(&scenario, Options::default()).expect("it can be run");
     let vm = &mut simulation.vms[0];
     let first = vm.space.second.first_data();
-    let setup = Setup {
-        units: mib << 8,
-        tiers: 2,
-        pages_per_unit: 1,
-        scale: 1,
-        seed: 1,
-        vm: "a".into(),
-        vcpus: 2,
-        side: Side::Guest,
-    };
-    let home = Home::new(begin(&setup), setup, first, [2048, 2048, 0, 0]);
-    vm.answers.placer = Some(Box::new(home));
+    let setup = Setup::of_units(mib << 8);
+    let attached = Attached::new(begin(&setup), setup, first, [2048, 2048, 0, 0]);
+    vm.answers.placer = Some(Box::new(attached));
     simulation
 }

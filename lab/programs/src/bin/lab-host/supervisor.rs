@@ -16,7 +16,7 @@ use crate::{balanced, bridge};
 const L2_INITRD: &str = "/lab/l2.cpio";
 
 /// Runs the guest until its QEMU ends.
-pub fn keep(spec: &VmSpec) -> Result<()> {
+pub fn run(spec: &VmSpec) -> Result<()> {
     let port = port::open(&spec.truth_port, false)?;
     if spec.policy == RamPolicy::Balanced {
         balanced::create(&vm::ram_path(spec), spec.memory_mib << 20)?;
@@ -100,8 +100,9 @@ fn options(spec: &VmSpec, truth: i32) -> Vec<String> {
         .collect()
 }
 
-/// L1's own processor can run nested guests, and so could every guest's that is given the same: of the first one
-/// KVM has to tell that it runs none, before its registers count. All others could not.
+/// The processor model of the guest. L1's own processor can run nested guests, and so could every guest's that is
+/// given the same: of the first one KVM has to tell that it runs none, before its registers count. All others could
+/// not.
 fn processor_model(spec: &VmSpec) -> &'static str {
     if spec.truth_port == vm::truth_port(1) {
         "host"
@@ -137,7 +138,7 @@ fn one_node(spec: &VmSpec) -> Options {
     ]
 }
 
-/// A node per tier, described to the guest as L1's are to L1. Nobody moves these pages: they are bound.
+/// Options for a node per tier, described to the guest as L1's are to L1. Nobody moves these pages: they are bound.
 fn two_nodes(spec: &VmSpec) -> Options {
     let slow_mib = spec.memory_mib.saturating_sub(spec.fast_mib);
     let mut options = vec![("-machine", "q35,hmat=on,graphics=off".to_owned())];
@@ -163,7 +164,7 @@ fn two_nodes(spec: &VmSpec) -> Options {
     options
 }
 
-/// The port that the agent in the guest opens, and a socket for the daemon.
+/// Options for the port that the agent in the guest opens, and for a socket for the daemon.
 fn agent_channel(spec: &VmSpec) -> Options {
     if !spec.agent {
         return Vec::new();
@@ -188,7 +189,8 @@ fn initrd(spec: &VmSpec) -> String {
     }
 }
 
-/// The kernel unpacks archives that follow each other in one file.
+/// Appends the agent's archive to the initial file system. The kernel unpacks archives that follow each other in one
+/// file.
 fn append_agent(spec: &VmSpec) -> Result<()> {
     let mut archive = fs::read(L2_INITRD).with_context(|| format!("cannot read {L2_INITRD}"))?;
     let files = fs::read(vm::AGENT_FILES);

@@ -1,4 +1,4 @@
-//! The loop's end of the scout: what its looks said that is about no VM, and what it is to know.
+//! The loop's end of the discoverer: results of its looks that are about no VM, and its instructions.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -10,20 +10,20 @@ use terrace_sys::ProcessId;
 use crate::discovery::Claims;
 use crate::messages::Found;
 
-/// Refused VMs that are remembered.
+/// Most refused VMs that are remembered.
 const MOST_REFUSED: usize = 64;
 
-/// What the scout said and is told, VMs aside.
-pub struct Scouting {
+/// The discoverer's results and instructions, VMs aside.
+pub struct DiscovererState {
     claims: Claims,
-    /// What was found by the last look around.
+    /// Findings of the last look around.
     findings: Vec<Finding>,
-    /// What was refused, by its monitor.
+    /// Refused VMs, by the socket of the monitor.
     refused: BTreeMap<PathBuf, Finding>,
 }
 
-impl Scouting {
-    /// Nothing was looked at yet.
+impl DiscovererState {
+    /// The state before the first look.
     pub fn new(claims: Claims) -> Self {
         Self {
             claims,
@@ -32,18 +32,18 @@ impl Scouting {
         }
     }
 
-    /// What the scout is to know of VMs.
+    /// The discoverer's instructions about VMs.
     pub fn claims(&self) -> &Claims {
         &self.claims
     }
 
-    /// The scout looked everywhere: what was refused is forgotten with its socket.
+    /// Takes in the end of a look everywhere: refusals are forgotten with their sockets.
     pub fn looked(&mut self, findings: Vec<Finding>, sockets: &BTreeSet<PathBuf>) {
         self.findings = findings;
         self.refused.retain(|socket, _| sockets.contains(socket));
     }
 
-    /// Remembers what is not taken for a VM; the words to tell, once.
+    /// Remembers a process that is not taken for a VM; returns the words to tell people, once.
     pub fn refuse(&mut self, found: Found, refusal: &Refusal) -> Option<String> {
         let of = match found.process {
             Some(ProcessId { pid, .. }) => format!("process {pid} ({})", found.socket.display()),
@@ -54,17 +54,17 @@ impl Scouting {
         if is_told || self.refused.len() >= MOST_REFUSED {
             return None;
         }
-        let words = format!("refused: {}", finding.why);
+        let words = format!("refused: {}", finding.found);
         self.refused.insert(found.socket, finding);
         Some(words)
     }
 
-    /// What listens there is taken for a VM now.
+    /// Forgets the refusal of a socket whose process is taken for a VM now.
     pub fn admit(&mut self, socket: &Path) {
         self.refused.remove(socket);
     }
 
-    /// All of it for `doctor`.
+    /// All findings, for `doctor`.
     pub fn findings(&self) -> Vec<Finding> {
         let all = self.findings.iter().chain(self.refused.values());
         all.cloned().collect()

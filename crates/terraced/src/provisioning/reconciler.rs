@@ -1,4 +1,4 @@
-//! The thread that asks what resizes one VM.
+//! The reconciler: the thread that asks one VM's provider.
 //!
 //! Responsible for: the looks and orders that the engine decides, one after the other, and leases: a device that waits
 //! for a look at who has the RAM gets one. A provider that hangs blocks this thread and nothing else: an order that was
@@ -25,7 +25,7 @@ use super::provider::{Find, Place, Provider, Wanted, three_ways};
 use crate::confine::{self, Role};
 use crate::messages::{Input, ProviderNews};
 
-/// What a keeper is asked.
+/// A question to a reconciler.
 enum Ask {
     Look(LookRequest),
     Order(Order),
@@ -37,30 +37,31 @@ struct Order {
     ticket: Ticket,
 }
 
-/// Who gets there first: the keeper that gives the order to the provider, or whoever does not wait any longer.
+/// The race for an order, which one of two wins: the reconciler that gives the order to the provider, or whoever takes it
+/// back because it does not wait any longer.
 #[derive(Clone, Debug, Default)]
 pub struct Ticket(Arc<AtomicBool>);
 
 impl Ticket {
-    /// Whether the order will never be given.
+    /// Takes the order back, and returns whether it will never be given.
     pub fn withdraw(&self) -> bool {
         !self.0.swap(true, Ordering::AcqRel)
     }
 
-    /// Whether it may be given.
+    /// Marks the order as given, and returns whether it may be given: nobody took it back.
     fn begin(&self) -> bool {
         !self.0.swap(true, Ordering::AcqRel)
     }
 }
 
-/// The thread; it ends after this, as soon as its provider lets it.
-pub struct Keeper {
+/// A reconciler's thread. It ends when this is dropped, as soon as its provider lets it.
+pub struct Reconciler {
     asks: Sender<Ask>,
-    /// A fault of its own ended it.
+    /// Whether a fault of its own ended the thread.
     has_failed: Arc<AtomicBool>,
 }
 
-impl Keeper {
+impl Reconciler {
     /// Starts the thread.
     pub fn start(
         id: ProviderId,
@@ -103,7 +104,7 @@ impl Keeper {
         Ok(Self { asks, has_failed })
     }
 
-    /// Whether a fault of its own ended it.
+    /// Whether a fault of its own ended the thread.
     pub fn has_failed(&self) -> bool {
         self.has_failed.load(Ordering::Acquire)
     }
@@ -116,7 +117,7 @@ impl Keeper {
         self.send(Ask::Look(request))
     }
 
-    /// Sends an order, and gives the ticket to take it back.
+    /// Sends an order, and returns the ticket to take it back.
     ///
     /// # Errors
     /// If the thread ended.
@@ -145,7 +146,7 @@ fn ended() -> ProviderError {
     )
 }
 
-/// What a look says that nobody makes any more: what was known stays, and is counted with the least trust.
+/// The report of a look that nobody makes any more: what was known stays, and is counted with the least trust.
 pub fn unanswered(request: &LookRequest, trouble: &ProviderError) -> ProviderReport {
     ProviderReport {
         provider: request.provider,
@@ -161,7 +162,7 @@ pub fn unanswered(request: &LookRequest, trouble: &ProviderError) -> ProviderRep
     }
 }
 
-/// What a keeper does right now.
+/// The question that a reconciler is answering.
 enum AtHand {
     Look(LookRequest),
     Order(OrderId),
@@ -176,13 +177,13 @@ impl AtHand {
     }
 }
 
-/// How often at least a device is asked whether memory waits, which its guest may give back by itself: sooner than it
-/// is refused.
+/// Greatest time between two questions to a device whether memory waits, which its guest may give back by itself:
+/// sooner than it is refused.
 const SELDOM: Duration = Duration::from_millis(250);
 /// The same while a target is not met.
 const OFTEN: Duration = Duration::from_millis(50);
 
-/// What resizes the VM, found when it is first asked.
+/// The VM's provider, found when it is first asked.
 struct Sought {
     find: Find,
     provider: Option<Box<dyn Provider>>,
@@ -198,7 +199,7 @@ impl Sought {
     }
 }
 
-/// What the daemon's loop asks of a keeper, and the way of the answers.
+/// The questions of the daemon's loop to a reconciler, and the way of the answers.
 struct Questions {
     id: ProviderId,
     inbox: Sender<Input>,
@@ -213,20 +214,20 @@ struct Body {
     sought: Sought,
     pace: ProvisionConfig,
     was_met: bool,
-    /// The last order that it was given.
+    /// The last order that the reconciler was given.
     order: OrderId,
-    /// No look came after it.
+    /// Whether no look came after that order.
     is_order_new: bool,
     sharers: Sharers,
-    /// At the last look.
+    /// Whether the provider answered at the last look.
     has_answered: bool,
-    /// Somebody else may have had the RAM then: a lease of before is taken back.
+    /// Whether somebody else may have had the RAM at the last look: a lease of before is taken back.
     is_held: bool,
-    /// When the device is asked next whether memory waits for a look; `None`: it needs none.
+    /// The time when the device is asked next whether memory waits for a look; `None` if it needs none.
     lease_at: Option<Instant>,
 }
 
-/// A keeper that panics answers what it was asked last, or its VM would be said to hang for ever.
+/// A reconciler that panics answers the questions that it was asked, or its VM would be said to hang for ever.
 impl Drop for Questions {
     fn drop(&mut self) {
         if !std::thread::panicking() {
@@ -253,7 +254,7 @@ impl Drop for Questions {
 }
 
 impl Questions {
-    /// The next one; until then at most, if there is a time.
+    /// The next question; waits until this time at most, if there is one.
     fn next(&mut self, until: Option<Instant>) -> Result<Ask, RecvTimeoutError> {
         let next = match until {
             None => self
@@ -268,7 +269,7 @@ impl Questions {
         next
     }
 
-    /// Answers the one at hand. `false` where nobody listens any more.
+    /// Answers the question at hand. `false` if nobody listens any more.
     fn tell(&mut self, news: ProviderNews) -> bool {
         self.at_hand = None;
         self.inbox.send(Input::Provider(news)).is_ok()
@@ -296,7 +297,7 @@ impl Body {
         }
     }
 
-    /// `false` where nobody listens any more.
+    /// Answers a question. `false` if nobody listens any more.
     fn answer(&mut self, ask: Ask) -> bool {
         match ask {
             Ask::Look(request) => self.look(request),
@@ -304,7 +305,7 @@ impl Body {
         }
     }
 
-    /// `false` where nobody listens any more.
+    /// Gives an order that was not taken back. `false` if nobody listens any more.
     fn take(&mut self, Order { order, ticket }: Order) -> bool {
         if !ticket.begin() {
             return true;
@@ -325,7 +326,7 @@ impl Body {
         self.sought.ask(&self.place.name)
     }
 
-    /// Looks who has the VM's RAM, where the device waits for that.
+    /// Looks who has the VM's RAM, if the device waits for that.
     fn lease(&mut self) {
         self.lease_at = None;
         let Some(wanted) = self.ask(None) else {
@@ -353,7 +354,7 @@ impl Body {
         }
     }
 
-    /// One that does not answer is told by the next look.
+    /// Asks the device for the look that it wants. A device that does not answer is told by the next look.
     fn ask(&mut self, looked: Option<(u64, Found)>) -> Option<Wanted> {
         let wanted = self.sought.provider.as_mut()?.lease(looked).ok()??;
         let files = wanted.files.clone();
@@ -361,8 +362,8 @@ impl Body {
         Some(wanted)
     }
 
-    /// Looks how the VM stands, and who has its RAM: now, if somebody waits or an order was given. `false` where nobody
-    /// listens any more.
+    /// Asks for the state of the VM's memory, and who has its RAM: now, if somebody waits or an order was given.
+    /// `false` if nobody listens any more.
     fn look(&mut self, request: LookRequest) -> bool {
         let asked = Instant::now();
         let is_new = request.is_awaited || std::mem::take(&mut self.is_order_new);

@@ -1,13 +1,13 @@
-//! How pages travel: batch after batch on one processor, in one of several ways.
+//! Moves of pages: batch after batch on one processor, in one of several ways.
 //!
 //! - unmapped (`linux`): the kernel unmaps a batch, flushes, copies page by page and maps each to its new
-//!   place. An access to a page that is not back yet waits. Where the host moved it, the next access
+//!   place. An access to a page that is not back yet waits. If the host moved it, the next access
 //!   faults in the second stage; a guest's kernel fills its own table at once.
 //! - `write-protect`: a batch is copied while only reads go on; writes wait for the batch's end.
-//! - `pml-copy`: a batch is copied while reads and writes go on; what was written meanwhile is unmapped
+//! - `pml-copy`: a batch is copied while reads and writes go on; pages written meanwhile are unmapped
 //!   and copied again; mappings are filled at once, so no access faults.
 //! - as a transaction (Nomad, OSDI '24): a batch is copied while reads and writes go on, for one quantum at
-//!   least; what was written meanwhile stays where it was.
+//!   least; pages written meanwhile stay where they were.
 //! - exchanged: two pages change places, both unmapped meanwhile; no free page is needed.
 
 use terrace_core::policy::Move;
@@ -20,22 +20,22 @@ use crate::machine::second_stage::{SecondStage, bits};
 use crate::machine::tier::{Load, Traffic};
 use crate::words::side::Side;
 
-/// What happens to mappings while pages are copied.
+/// The state of mappings while pages are copied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
-    /// None are left.
+pub enum MigrationMode {
+    /// Mappings are removed.
     Unmap,
-    /// They are read-only.
+    /// Mappings are read-only.
     Protect,
-    /// They stay; what is written is copied again.
+    /// Mappings stay; pages that are written are copied again.
     Precopy,
-    /// They stay; what is written does not travel.
+    /// Mappings stay; pages that are written do not move.
     Transaction,
-    /// None are left, and pages change places by twos.
+    /// Mappings are removed, and pages change places by twos.
     Exchange,
 }
 
-impl From<Move> for Kind {
+impl From<Move> for MigrationMode {
     fn from(stage: Move) -> Self {
         match stage {
             Move::Linux => Self::Unmap,
@@ -45,22 +45,22 @@ impl From<Move> for Kind {
     }
 }
 
-/// A way to travel.
+/// A way of moving pages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Way {
-    /// What happens to mappings.
-    pub kind: Kind,
-    /// Who does it.
+    /// The state of mappings while pages are copied.
+    pub kind: MigrationMode,
+    /// The side that moves.
     pub side: Side,
     /// Most pages that are unmapped, or protected, at a time; an even number for an exchange.
     pub batch: usize,
 }
 
-/// What moves see of the machine.
+/// The part of the machine that moves use.
 pub struct Memory<'a> {
     /// The tiers under load.
     pub loads: &'a [Load],
-    /// What goes over them in this quantum.
+    /// The tiers' traffic in this quantum.
     pub traffic: &'a mut [Traffic; TIERS],
     /// 4 KiB pages that are free per tier.
     pub free: &'a mut [u64; TIERS],
@@ -68,28 +68,28 @@ pub struct Memory<'a> {
     pub costs: &'a Costs,
 }
 
-/// A unit that shall be in a tier.
+/// A move that is wanted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Wanted {
     /// The unit of the second stage.
     pub unit: u32,
-    /// Where to.
+    /// The target tier.
     pub to: TierId,
 }
 
-/// What became of one.
+/// The outcome of one move.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Outcome {
-    /// As terrace-proto has it.
+    /// The status, as `terrace-proto` defines it.
     pub status: MoveStatus,
-    /// The tier where it is now, if it is backed.
+    /// The tier of the page now; `None` if it is not backed.
     pub now: Option<u8>,
 }
 
 /// A page of the batch.
 #[derive(Clone, Copy, Debug)]
 struct Item {
-    /// Its place in what is wanted.
+    /// The index among the wanted moves.
     at: usize,
     unit: u32,
     from: u8,
@@ -98,36 +98,36 @@ struct Item {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Step {
-    /// The next batch begins.
+    /// Begin the next batch.
     Begin,
-    /// An item of the batch is copied.
+    /// Copy an item of the batch.
     Copy(usize),
-    /// All of the batch are copied.
+    /// End the batch, of which all items are copied.
     End,
-    /// An item that was written meanwhile is copied again.
+    /// Copy an item again that was written meanwhile.
     Again(usize),
 }
 
 /// Pages under way.
 #[derive(Debug)]
-pub struct Travel {
+pub struct Migration {
     wanted: Vec<Wanted>,
     way: Way,
     outcomes: Vec<Option<Outcome>>,
-    /// Outcomes that were told.
+    /// Number of outcomes reported so far.
     told: usize,
     next: usize,
     batch: Vec<Item>,
     step: Step,
-    /// Time that is left of the quanta so far, ps.
+    /// Time left of the quanta so far, ps.
     budget: u64,
-    /// The batch was begun in this quantum: no vCPU has run since.
+    /// Whether the batch was begun in this quantum: no vCPU has run since.
     fresh: bool,
     spent: u64,
 }
 
-impl Travel {
-    /// A journey that begins. For an exchange, each two that follow each other change places.
+impl Migration {
+    /// Starts the moves. For an exchange, each two consecutive pages change places.
     #[must_use]
     pub fn new(wanted: Vec<Wanted>, way: Way) -> Self {
         Self {
@@ -144,13 +144,13 @@ impl Travel {
         }
     }
 
-    /// What became of each, once all is done.
+    /// The outcome of each move; all are known when all is done.
     #[must_use]
     pub fn outcomes(&self) -> &[Option<Outcome>] {
         &self.outcomes
     }
 
-    /// The next page, in the order of what was asked for, of which it is known what became of it.
+    /// The next move in the order of the request, if its outcome is known.
     pub fn next_known(&mut self) -> Option<(Wanted, Outcome)> {
         let outcome = (*self.outcomes.get(self.told)?)?;
         let wanted = self.wanted[self.told];
@@ -158,13 +158,13 @@ impl Travel {
         Some((wanted, outcome))
     }
 
-    /// Processor time that it took so far, ps.
+    /// Processor time spent so far, ps.
     #[must_use]
     pub fn spent(&self) -> u64 {
         self.spent
     }
 
-    /// Works for `ps` of one processor's time; says whether all is done.
+    /// Works for `ps` of one processor's time; returns whether all is done.
     pub fn work(&mut self, vm: &mut Vm, memory: &mut Memory, ps: u64) -> bool {
         self.budget += ps;
         self.fresh = false;
@@ -173,7 +173,7 @@ impl Travel {
                 return true;
             }
             // What a transaction is at risk of is what vCPUs write meanwhile, so they run meanwhile.
-            if self.way.kind == Kind::Transaction && self.step == Step::End && self.fresh {
+            if self.way.kind == MigrationMode::Transaction && self.step == Step::End && self.fresh {
                 self.budget = 0;
                 return false;
             }
@@ -183,22 +183,22 @@ impl Travel {
             }
             self.budget -= cost;
             self.spent += cost;
-            vm.spent.migrate += cost;
+            vm.account.spent.migrate += cost;
             self.go(vm, memory);
         }
     }
 
-    /// Switches page by page: others wait for the batch's end.
+    /// Whether pages switch one by one; otherwise they wait for the batch's end.
     fn switches_at_once(&self) -> bool {
-        self.way.kind == Kind::Unmap
+        self.way.kind == MigrationMode::Unmap
     }
 
-    /// What the coming step takes, ps.
+    /// The time of the next step, ps.
     fn cost(&self, vm: &Vm, memory: &Memory) -> u64 {
-        let vcpus = vm.vcpus.iter().filter(|v| v.ended.is_none()).count() as u64;
+        let vcpus = vm.vcpus.iter().filter(|v| v.is_running()).count() as u64;
         match self.step {
             Step::Begin => vcpus * memory.costs.shootdown_send,
-            Step::End if self.switches_at_once() || self.way.kind == Kind::Exchange => 0,
+            Step::End if self.switches_at_once() || self.way.kind == MigrationMode::Exchange => 0,
             Step::End => vcpus * memory.costs.shootdown_send,
             Step::Copy(i) => memory.costs.move_page + self.copy_ps(i, vm, memory),
             Step::Again(i) => self.copy_ps(i, vm, memory),
@@ -238,10 +238,10 @@ impl Travel {
         }
     }
 
-    /// Takes the next pages that can be moved, and unmaps or marks them.
+    /// Begins a batch: takes the next pages that can be moved, and unmaps or marks them.
     fn begin(&mut self, vm: &mut Vm, memory: &Memory) {
         self.batch.clear();
-        let by = if self.way.kind == Kind::Exchange {
+        let by = if self.way.kind == MigrationMode::Exchange {
             2
         } else {
             1
@@ -250,15 +250,19 @@ impl Travel {
             let at = self.next..(self.next + by).min(self.wanted.len());
             self.next = at.end;
             let items: Vec<Item> = at.filter_map(|at| self.item(at, vm, memory)).collect();
-            if self.way.kind == Kind::Exchange && !self.pairs(&items, &vm.space.second) {
+            if self.way.kind == MigrationMode::Exchange && !self.pairs(&items, &vm.space.second) {
                 continue;
             }
             for item in items {
                 let second = &mut vm.space.second;
                 match self.way.kind {
-                    Kind::Unmap | Kind::Exchange => second.raise(item.unit, bits::UNMAPPED),
-                    Kind::Protect => second.raise(item.unit, bits::PROTECTED),
-                    Kind::Precopy | Kind::Transaction => second.lower(item.unit, bits::DIRTY),
+                    MigrationMode::Unmap | MigrationMode::Exchange => {
+                        second.raise(item.unit, bits::UNMAPPED)
+                    }
+                    MigrationMode::Protect => second.raise(item.unit, bits::PROTECTED),
+                    MigrationMode::Precopy | MigrationMode::Transaction => {
+                        second.lower(item.unit, bits::DIRTY)
+                    }
                 }
                 self.batch.push(item);
             }
@@ -271,7 +275,7 @@ impl Travel {
         self.step = Step::Copy(0);
     }
 
-    /// Translations of the batch go.
+    /// Flushes the translations of the batch.
     fn shoot_down(&self, vm: &mut Vm, costs: &Costs) {
         match self.batch.as_slice() {
             [item] => vm.shoot_down_unit(item.unit, self.way.side, costs),
@@ -279,7 +283,7 @@ impl Travel {
         };
     }
 
-    /// Whether two pages can change places; if not, they stay.
+    /// Whether two pages can change places; if not, their outcomes say that they stay.
     fn pairs(&mut self, items: &[Item], second: &SecondStage) -> bool {
         if let [a, b] = items
             && a.from == b.to.0
@@ -297,12 +301,12 @@ impl Travel {
         false
     }
 
-    /// A wanted page, if it can be moved; otherwise its outcome is known.
+    /// A wanted page, if it can be moved; otherwise its outcome is set.
     fn item(&mut self, at: usize, vm: &Vm, memory: &Memory) -> Option<Item> {
         let Wanted { unit, to } = self.wanted[at];
         let second = &vm.space.second;
         let from = (unit < second.len()).then(|| second.tier(unit)).flatten();
-        let full = self.way.kind != Kind::Exchange && !vm.room_for(unit, to, memory.free);
+        let full = self.way.kind != MigrationMode::Exchange && !vm.room_for(unit, to, memory.free);
         let status = match from {
             None => MoveStatus::Absent,
             Some(from) if from == to.0 => MoveStatus::AlreadyThere,
@@ -324,7 +328,7 @@ impl Travel {
         memory.traffic[item.to.index()].written += bytes;
     }
 
-    /// The page is in its new place from now on, if there is room.
+    /// Switches a page to its new place, if there is room.
     fn switch(&mut self, i: usize, vm: &mut Vm, memory: &mut Memory) {
         let item = self.batch[i];
         let from = vm.space.second.tier(item.unit);
@@ -337,7 +341,7 @@ impl Travel {
             return;
         }
         // Of two that change places, one makes room for the other: nothing becomes free.
-        let exchange = self.way.kind == Kind::Exchange;
+        let exchange = self.way.kind == MigrationMode::Exchange;
         let fits = exchange || vm.room_for(item.unit, item.to, memory.free);
         let second = &mut vm.space.second;
         if fits {
@@ -363,26 +367,26 @@ impl Travel {
         });
     }
 
-    /// The page can be reached again; where the host unmapped it, by a fault.
+    /// Lets a page be reached again; if the host unmapped it, by a fault.
     fn let_go(&self, unit: u32, vm: &mut Vm) {
         let second = &mut vm.space.second;
         second.lower(unit, bits::UNMAPPED | bits::PROTECTED);
-        if self.way.side == Side::Host && self.way.kind != Kind::Precopy {
+        if self.way.side == Side::Host && self.way.kind != MigrationMode::Precopy {
             second.raise(unit, bits::UNFILLED);
         }
     }
 
-    /// The batch is copied.
+    /// Ends the batch, of which all pages are copied.
     fn end(&mut self, vm: &mut Vm, memory: &mut Memory) {
         self.step = Step::Begin;
         match self.way.kind {
-            Kind::Unmap => {}
-            Kind::Exchange => self.switch_all(vm, memory),
-            Kind::Protect => {
+            MigrationMode::Unmap => {}
+            MigrationMode::Exchange => self.switch_all(vm, memory),
+            MigrationMode::Protect => {
                 self.switch_all(vm, memory);
                 vm.shoot_down_from(self.way.side, memory.costs);
             }
-            Kind::Transaction => {
+            MigrationMode::Transaction => {
                 self.shoot_down(vm, memory.costs);
                 for item in self.take_written(vm) {
                     self.outcomes[item.at] = Some(Outcome {
@@ -392,7 +396,7 @@ impl Travel {
                 }
                 self.switch_all(vm, memory);
             }
-            Kind::Precopy => {
+            MigrationMode::Precopy => {
                 let again = self.take_written(vm);
                 self.switch_all(vm, memory);
                 for item in &again {
@@ -413,7 +417,7 @@ impl Travel {
         }
     }
 
-    /// Takes out of the batch what was written since it was copied.
+    /// Takes the pages out of the batch that were written since they were copied.
     fn take_written(&mut self, vm: &Vm) -> Vec<Item> {
         let second = &vm.space.second;
         let (written, clean) = self
@@ -425,7 +429,7 @@ impl Travel {
     }
 }
 
-/// What one processor takes to copy 4 KiB from a tier to another now, ps.
+/// The time in which one processor copies 4 KiB from a tier to another now, ps.
 #[must_use]
 pub fn page_copy_ps(loads: &[Load], costs: &Costs, from: u8, to: TierId) -> u64 {
     let lines = costs.copy_lines;

@@ -1,4 +1,4 @@
-//! An operator's wishes: what the API changes. They run on the engine's thread, and answer a sentence.
+//! An operator's commands: the changes that the API makes. They run on the engine's thread and answer a sentence.
 
 use terrace_api::types as api;
 use terrace_core::VmView;
@@ -16,7 +16,7 @@ impl dyn Served + '_ {
     pub fn plan(&mut self, name: &str) -> Result<api::Planning, Failure> {
         let id = self.managed_id(name)?;
         let before = self.view(id)?;
-        self.wish(Command::PlanRound(id))?;
+        self.command(Command::PlanRound(id))?;
         let after = self.view(id)?;
         match after.current_round {
             Some(round) if round.planned.is_some() && after.round > before.round => {
@@ -45,7 +45,7 @@ impl dyn Served + '_ {
             }
             key => Command::Limits(id, self.new_limits(id, key, &setting.value)?),
         };
-        self.wish(command)?;
+        self.command(command)?;
         Ok(api::Done {
             done: format!("{name}: {} = {}", setting.key, setting.value),
         })
@@ -59,8 +59,12 @@ impl dyn Served + '_ {
         };
         // Without a tier's name it is the first one's, as for `fast`.
         let (tier, which) = key.split_once('.').unwrap_or(("fast", key));
-        let tier = tier_named(&self.engine().config().tiers, tier)
-            .ok_or_else(|| Failure::Invalid(format!("there is no tier {tier}")))?;
+        let tiers = &self.engine().config().tiers;
+        let tier = tier_named(tiers, tier).ok_or_else(|| {
+            let names: Vec<&str> = tiers.iter().map(|tier| tier.name.as_str()).collect();
+            let names = names.join(", ");
+            Failure::Invalid(format!("there is no tier {tier}; there are: {names}"))
+        })?;
         let mut limits: Vec<TierLimit> = self.view(id)?.tiers.iter().map(|t| t.limit).collect();
         let limit = limits.get_mut(tier.index()).ok_or_else(unknown)?;
         match which {
@@ -77,7 +81,7 @@ impl dyn Served + '_ {
         Ok(limits)
     }
 
-    /// Whether a tier of this host has so much.
+    /// Checks that a size has its unit, and is not more than a tier of this host has.
     fn within_tier(&self, key: &str, tier: usize, bytes: u64) -> Result<(), Failure> {
         has_a_unit(key, bytes).map_err(Failure::Invalid)?;
         let tiers = self.tiers();
@@ -101,7 +105,7 @@ impl dyn Served + '_ {
             Command::Resume
         };
         match self.id_of(vm) {
-            Ok(id) => self.wish(command(Some(id)))?,
+            Ok(id) => self.command(command(Some(id)))?,
             Err(_) if agent => {}
             Err(unmanaged) => return Err(unmanaged),
         }
@@ -125,7 +129,7 @@ impl dyn Served + '_ {
         })
     }
 
-    /// What the engine says of one page.
+    /// The engine's explanation of one page.
     pub fn page(&self, name: &str, gpa: Gpa) -> Result<PageExplanation, Failure> {
         let id = self.managed_id(name)?;
         let page = self.engine().explain_page(id, gpa.gfn(), self.now());
@@ -134,7 +138,7 @@ impl dyn Served + '_ {
         })
     }
 
-    /// The key of the VM of this name: from here on it is the VM, whatever its name.
+    /// The key of the VM of this name. From here on the key stands for the VM, whatever its name.
     pub fn known(&self, name: &str) -> Result<VmKey, Failure> {
         let vms = self.vms();
         vms.key(name).ok_or_else(|| no_vm(name, vms.names()))
@@ -164,6 +168,8 @@ fn on_or_off(value: &str) -> Result<bool, Failure> {
     match value {
         "on" | "true" => Ok(true),
         "off" | "false" => Ok(false),
-        _ => Err(Failure::Invalid(format!("{value}: write on or off"))),
+        _ => Err(Failure::Invalid(format!(
+            "moves = {value} is not valid: write on or off"
+        ))),
     }
 }

@@ -1,0 +1,31 @@
+//! The configuration of how writes to a VM's pages are found out.
+
+use std::time::Duration;
+
+use anyhow::{Result, ensure};
+
+use crate::raw::{RawVm, TrackerChoice, WriteSource};
+
+/// The tracking of writes to a VM's pages.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Writes {
+    /// The source that says which pages are written.
+    pub source: WriteSource,
+    /// Time for which finding out may pause the VM, once a round.
+    pub pause_budget: Duration,
+}
+
+/// The tracking of a VM's writes by its own section and the defaults, checked against its tracker of accesses.
+pub(super) fn of_vm(own: &RawVm, all: &RawVm, tracker: TrackerChoice) -> Result<Writes> {
+    let source = own.writes.or(all.writes).unwrap_or_default();
+    ensure!(
+        (tracker, source) != (TrackerChoice::Damon, WriteSource::SoftBit),
+        "writes = \"soft-bit\" is told by page tables, which tracker = \"damon\" does not read: use \
+         writes = \"soft-dirty\" or tracker = \"page-tables\""
+    );
+    let pause = own.write_pause_budget_ms.or(all.write_pause_budget_ms);
+    Ok(Writes {
+        source,
+        pause_budget: Duration::from_millis(pause.unwrap_or(20)),
+    })
+}

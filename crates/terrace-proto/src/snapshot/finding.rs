@@ -1,0 +1,78 @@
+//! Findings: whether each thing that was looked at is good, weaker than it could be, or missing, and what to change.
+
+use std::borrow::Cow;
+
+use serde::{Deserialize, Serialize};
+
+use crate::printable::{MOST_WORDS, excerpt};
+
+/// The health of something that was looked at: how well it works.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Health {
+    /// As it should be.
+    Ok,
+    /// Works, with a loss that the finding names.
+    Degraded,
+    /// Does not work.
+    Missing,
+}
+
+/// One thing that was looked at.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Finding {
+    /// Short and stable, such as `guest-ram`.
+    pub name: Cow<'static, str>,
+    /// The health of the thing.
+    pub health: Health,
+    /// The result, a sentence.
+    pub found: String,
+    /// Advice what to change, if something is to be gained.
+    pub advice: Option<String>,
+}
+
+impl Finding {
+    /// All is well.
+    #[must_use]
+    pub fn ok(name: &'static str, found: impl Into<String>) -> Self {
+        Self {
+            name: name.into(),
+            health: Health::Ok,
+            found: words(found),
+            advice: None,
+        }
+    }
+
+    /// Works, with a loss.
+    #[must_use]
+    pub fn degraded(
+        name: &'static str,
+        found: impl Into<String>,
+        advice: impl Into<String>,
+    ) -> Self {
+        Self {
+            health: Health::Degraded,
+            advice: Some(words(advice)),
+            ..Self::ok(name, found)
+        }
+    }
+
+    /// Does not work.
+    #[must_use]
+    pub fn missing(
+        name: &'static str,
+        found: impl Into<String>,
+        advice: impl Into<String>,
+    ) -> Self {
+        Self {
+            health: Health::Missing,
+            ..Self::degraded(name, found, advice)
+        }
+    }
+}
+
+/// The words of a finding, cut and made printable: they may hold what others said, such as names, paths and a
+/// monitor's words.
+fn words(said: impl Into<String>) -> String {
+    excerpt(&said.into(), MOST_WORDS)
+}

@@ -1,0 +1,78 @@
+//! The host memory that a VM may have.
+
+use super::TIERS;
+
+/// The limits of a VM in each tier, in units of its second stage.
+#[derive(Clone, Copy, Debug)]
+pub struct Quota {
+    /// Units that the host can still back in this quantum.
+    grant: [u64; TIERS],
+    /// Most units that the VM may have: the sizes of its nodes, if its own kernel places pages.
+    limit: [u64; TIERS],
+    /// Units held beside the VM's pages: shadow copies.
+    kept: [u64; TIERS],
+}
+
+impl Default for Quota {
+    fn default() -> Self {
+        Self {
+            grant: [0; TIERS],
+            limit: [u64::MAX; TIERS],
+            kept: [0; TIERS],
+        }
+    }
+}
+
+impl Quota {
+    /// Units that the host can still back in this quantum.
+    #[must_use]
+    pub fn granted(&self) -> &[u64; TIERS] {
+        &self.grant
+    }
+
+    /// Sets how many units the host can back in this quantum.
+    pub fn grant(&mut self, units: [u64; TIERS]) {
+        self.grant = units;
+    }
+
+    /// Limits the VM to so many units of each tier; tiers behind the last one given keep their limits.
+    pub fn limit_to(&mut self, units: &[u64]) {
+        self.limit[..units.len()].copy_from_slice(units);
+    }
+
+    /// Units held beside the VM's pages: shadow copies.
+    #[must_use]
+    pub fn kept(&self) -> &[u64; TIERS] {
+        &self.kept
+    }
+
+    /// Keeps so many more units of a tier beside the VM's pages; negative: frees so many again.
+    pub fn keep(&mut self, tier: usize, units: i64) {
+        self.kept[tier] = self.kept[tier].saturating_add_signed(units);
+        self.grant[tier] = self.grant[tier].saturating_add_signed(units.saturating_neg());
+    }
+
+    /// Units that still fit below the limit of a tier in which the VM's pages hold `held`.
+    #[must_use]
+    pub fn room(&self, tier: usize, held: u64) -> u64 {
+        self.limit[tier].saturating_sub(held + self.kept[tier])
+    }
+
+    /// Counts so many units that changed tier.
+    pub fn shift(&mut self, units: u64, from: u8, to: u8) {
+        let to = &mut self.grant[usize::from(to)];
+        *to = to.saturating_sub(units);
+        self.grant[usize::from(from)] += units;
+    }
+
+    /// Takes a unit of the first tier that has one; returns that tier. If the host has no free page, the last tier is
+    /// taken: the host's own reclaim is not modelled.
+    pub fn take(&mut self, last_tier: u8) -> u8 {
+        let mut tiers = (0_u8..).zip(&self.grant);
+        let tier = tiers.find(|(_, units)| **units > 0);
+        let tier = tier.map_or(last_tier, |(tier, _)| tier);
+        let grant = &mut self.grant[usize::from(tier)];
+        *grant = grant.saturating_sub(1);
+        tier
+    }
+}

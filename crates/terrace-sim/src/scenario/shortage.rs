@@ -1,0 +1,55 @@
+//! The shortage of memory in a guest: its swap device and its balloon.
+
+use terrace_proto::PageSize;
+
+use super::Pages;
+use super::error::Fault;
+use super::quantity::words;
+use crate::guest::reclaim::BalloonStep;
+
+/// The reasons for which a guest lacks memory.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Shortage {
+    /// Size of the guest's swap device, bytes; 0: none.
+    pub swap: u64,
+    /// The sizes of the balloon by which the host takes memory from the guest, in order of time.
+    pub balloon: Vec<BalloonStep>,
+}
+
+impl Shortage {
+    /// Whether there is neither swap nor a balloon.
+    pub(super) fn is_none(&self) -> bool {
+        self.swap == 0 && self.balloon.is_empty()
+    }
+
+    /// The most memory that the balloon takes, bytes.
+    pub(super) fn most_inflated(&self) -> u64 {
+        let steps = self.balloon.iter().map(|step| step.bytes);
+        steps.max().unwrap_or(0)
+    }
+
+    /// Checks the balloon of a VM that has so many bytes.
+    pub(super) fn check_balloon(&self, path: &str, has: u64) -> Result<(), Fault> {
+        for (s, step) in self.balloon.iter().enumerate() {
+            if step.bytes >= has {
+                let what = format!(
+                    "{} is all that the VM has ({}): take less",
+                    words(step.bytes),
+                    words(has)
+                );
+                return Err(Fault::new(format!("{path}.balloon[{s}].size"), what));
+            }
+        }
+        Ok(())
+    }
+
+    /// Checks that a guest with swap or a balloon has 4 KiB pages, because it gives single pages.
+    pub(super) fn check_pages(&self, path: &str, pages: Pages) -> Result<(), Fault> {
+        if self.is_none() || pages.all(PageSize::Base) {
+            return Ok(());
+        }
+        let key = if self.swap > 0 { "swap" } else { "balloon" };
+        let what = "only pages of 4KiB can be taken from a guest: set page = \"4KiB\"";
+        Err(Fault::new(format!("{path}.{key}"), what))
+    }
+}

@@ -1,0 +1,166 @@
+//! The machine that VMs share: its tiers under load, and its DRAM cache under memory mode.
+
+use terrace_proto::TierId;
+
+use crate::host::migration::{self, Memory};
+use crate::host::moves::free_pages;
+use crate::host::vm::Vm;
+use crate::machine::costs::Costs;
+use crate::machine::memory_mode::MemoryMode;
+use crate::machine::tier::{Load, Traffic};
+use crate::machine::vcpu::Environment;
+use crate::machine::{PS, TIERS};
+use crate::words::access::LINE;
+use crate::words::number::float;
+use crate::words::tier::Tier;
+
+/// The part of a machine that VMs share.
+pub struct Machine {
+    costs: Costs,
+    loads: Vec<Load>,
+    /// Bytes that an access takes from the medium of each tier.
+    lines: [u64; TIERS],
+    /// 4 KiB pages per tier, as simulated.
+    capacity: [u64; TIERS],
+    /// The DRAM cache, under memory mode.
+    memory_mode: Option<Box<MemoryMode>>,
+}
+
+impl Machine {
+    /// An idle machine. `capacity`: 4 KiB pages per tier.
+    #[must_use]
+    pub fn new(
+        costs: Costs,
+        tiers: &[Tier],
+        capacity: [u64; TIERS],
+        memory_mode: Option<Box<MemoryMode>>,
+    ) -> Self {
+        let mut lines = [LINE; TIERS];
+        for (line, tier) in lines.iter_mut().zip(tiers) {
+            *line = tier.line;
+        }
+        Self {
+            costs,
+            loads: tiers.iter().map(Load::new).collect(),
+            lines,
+            capacity,
+            memory_mode,
+        }
+    }
+
+    /// The machine's constants.
+    #[must_use]
+    pub fn costs(&self) -> &Costs {
+        &self.costs
+    }
+
+    /// Number of tiers.
+    #[must_use]
+    pub fn tiers(&self) -> usize {
+        self.loads.len()
+    }
+
+    /// 4 KiB pages per tier, as simulated.
+    #[must_use]
+    pub fn capacity(&self) -> &[u64; TIERS] {
+        &self.capacity
+    }
+
+    /// 4 KiB pages per tier that no VM holds, as simulated.
+    #[must_use]
+    pub fn free(&self, vms: &[Vm]) -> [u64; TIERS] {
+        free_pages(&self.capacity, vms)
+    }
+
+    /// The state of the machine that all vCPUs see in the quantum that ends at `end_ps`.
+    #[must_use]
+    pub fn environment(&self, end_ps: u64, now_ns: u64) -> Environment {
+        let mut env = Environment {
+            costs: self.costs,
+            read_ps: [0; TIERS],
+            write_ps: [0; TIERS],
+            line: self.lines,
+            last_tier: u8::try_from(self.loads.len() - 1).unwrap_or(0),
+            end_ps,
+            now_ns,
+            copy_ps: self.copy_ps(),
+        };
+        for (tier, load) in self.loads.iter().enumerate() {
+            env.read_ps[tier] = load.read_ps();
+            env.write_ps[tier] = load.write_ps();
+        }
+        env
+    }
+
+    fn copy_ps(&self) -> [[u64; TIERS]; TIERS] {
+        let tiers = self.loads.len();
+        let mut all = [[0; TIERS]; TIERS];
+        for (from, row) in (0_u8..).zip(all.iter_mut().take(tiers)) {
+            for (to, ps) in (0_u8..).zip(row.iter_mut().take(tiers)) {
+                *ps = migration::page_copy_ps(&self.loads, &self.costs, from, TierId(to));
+            }
+        }
+        all
+    }
+
+    /// Runs a VM (by its place) for a quantum; in the DRAM cache it finds the lines that others left.
+    pub fn run(&mut self, place: usize, vm: &mut Vm, free: &mut [u64; TIERS], env: &Environment) {
+        if let Some(cache) = &mut self.memory_mode {
+            cache.serve(place);
+        }
+        vm.space.memory_mode = self.memory_mode.take();
+        vm.run_within(free, env);
+        self.memory_mode = vm.space.memory_mode.take();
+    }
+
+    /// The part of the machine that moves use.
+    pub fn memory<'a>(
+        &'a self,
+        traffic: &'a mut [Traffic; TIERS],
+        free: &'a mut [u64; TIERS],
+    ) -> Memory<'a> {
+        Memory {
+            loads: &self.loads,
+            traffic,
+            free,
+            costs: &self.costs,
+        }
+    }
+
+    /// Takes in the tiers' traffic of a quantum: that of moves, and that of VMs for their accesses.
+    pub fn load(
+        &mut self,
+        quantum: u64,
+        mut traffic: [Traffic; TIERS],
+        vms: &mut [Vm],
+        accesses: u64,
+    ) {
+        let mut running = 0;
+        for vm in vms {
+            running += vm.vcpus.iter().filter(|v| v.is_running()).count() as u64;
+            for (sum, of_vm) in traffic.iter_mut().zip(&mut vm.space.traffic) {
+                let of_vm = std::mem::take(of_vm);
+                sum.read += of_vm.read;
+                sum.written += of_vm.written;
+            }
+        }
+        let ns = float(quantum) / float(PS);
+        let access_ns = ns * float(running.max(1)) / float(accesses.max(1));
+        for (load, traffic) in self.loads.iter_mut().zip(traffic) {
+            load.pass(ns, traffic, access_ns.min(ns));
+        }
+    }
+
+    /// Utilization of a tier's bandwidth now, 0 to 1.
+    #[must_use]
+    pub fn utilization(&self, tier: TierId) -> f64 {
+        let load = self.loads.get(usize::from(tier.0));
+        load.map_or(0.0, Load::utilization)
+    }
+
+    /// Bytes on the heap.
+    #[must_use]
+    pub fn heap_bytes(&self) -> u64 {
+        self.memory_mode.as_ref().map_or(0, |m| m.heap_bytes())
+    }
+}
