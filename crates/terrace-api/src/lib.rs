@@ -5,7 +5,7 @@
 //! with a 4xx or 5xx status.
 
 pub mod client;
-pub mod elastic;
+pub mod provision;
 pub mod plain;
 pub mod types;
 

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use crate::elastic::Elastic;
+use crate::provision::ProvisioningStatus;
 
 use terrace_proto::agent::{Activity, Cost, Mechanism, NodeMemory};
 pub use terrace_proto::snapshot::{
@@ -198,9 +198,9 @@ pub struct VmDetail {
     pub history: Vec<Round>,
     /// The last decisions, oldest first.
     pub reasons: Vec<Reason>,
-    /// The VM's elastic memory; `null` if there is none.
+    /// The VM's resizable memory; `null` if there is none.
     #[serde(default)]
-    pub elastic: Option<Elastic>,
+    pub provisioning: Option<ProvisioningStatus>,
     /// The VM's cost to the other VMs; `null` if the host does not manage it.
     #[serde(default)]
     pub neighbours: Option<Neighbours>,

@@ -299,7 +299,7 @@ fn a_guest_managed_vm_is_shown_with_its_agents_word_and_the_reason_of_a_fallback
 }
 
 /// A VM with so many bytes of fast memory that is to have 2 GiB, with its order in this state.
-fn elastic(state: &str, fast: u64, why: Value) -> Value {
+fn provisioning(state: &str, fast: u64, why: Value) -> Value {
     let tier = |name: &str, size: u64, target: u64, honesty: f64| {
         json!({
             "name": name, "node": 0, "host_nodes": [0], "whole_bytes": 4_u64 << 30, "target_bytes": target,
@@ -309,7 +309,7 @@ fn elastic(state: &str, fast: u64, why: Value) -> Value {
         })
     };
     let mut detail = detail(None, &[]);
-    detail["elastic"] = json!({
+    detail["provisioning"] = json!({
         "by": "hyperflex", "by_words": "HyperFlex", "at": "/run/web1/control", "problem": null, "age_s": 1.5,
         "connected": true, "told": true, "resizing": true, "refused_entries": 7,
         "order": {
@@ -338,13 +338,13 @@ fn resized(details: Vec<Value>) -> Daemon {
 #[test]
 fn a_resize_is_posted_in_bytes_and_show_says_how_far_it_is() {
     let stuck = json!("its node has 1 MiB free");
-    let daemon = resized(vec![elastic("stuck", 3 << 30, stuck)]);
+    let daemon = resized(vec![provisioning("stuck", 3 << 30, stuck)]);
     let said = printed(&daemon.terrace(&["resize", "web1", "--fast", "2GiB"]));
     assert!(said.contains("ordered by HyperFlex"), "{said}");
     assert_eq!(daemon.posts(), ["POST /v1/vms/web1/resize"]);
     let text = printed(&daemon.terrace(&["show", "web1"]));
     for has in [
-        "elastic memory, by HyperFlex (/run/web1/control): the guest's driver knows the targets",
+        "resizable memory, by HyperFlex (/run/web1/control): the guest's driver knows the targets",
         "3 GiB of 4 GiB, target 2 GiB (the guest cannot for now), host node 0",
         "its node has 1 MiB free",
         "target 3 GiB (reached)",
@@ -364,9 +364,9 @@ fn a_resize_is_posted_in_bytes_and_show_says_how_far_it_is() {
 
 #[test]
 fn a_vm_whose_device_is_gone_is_shown_as_it_was() {
-    let mut gone = elastic("under-way", 3 << 30, Value::Null);
-    gone["elastic"]["problem"] = json!("connection refused");
-    gone["elastic"]["age_s"] = json!(40.0);
+    let mut gone = provisioning("under-way", 3 << 30, Value::Null);
+    gone["provisioning"]["problem"] = json!("connection refused");
+    gone["provisioning"]["age_s"] = json!(40.0);
     let text = printed(&resized(vec![gone]).terrace(&["show", "web1"]));
     for has in [
         "(/run/web1/control): connection refused",
@@ -380,9 +380,9 @@ fn a_vm_whose_device_is_gone_is_shown_as_it_was() {
 #[test]
 fn a_resize_that_is_waited_for_ends_when_the_target_is_met() {
     let daemon = resized(vec![
-        elastic("sent", 4 << 30, Value::Null),
-        elastic("under-way", 3 << 30, Value::Null),
-        elastic("met", 2 << 30, Value::Null),
+        provisioning("sent", 4 << 30, Value::Null),
+        provisioning("under-way", 3 << 30, Value::Null),
+        provisioning("met", 2 << 30, Value::Null),
     ]);
     let said = printed(&daemon.terrace(&["resize", "web1", "--fast", "2GiB", "--wait"]));
     assert!(said.ends_with("web1: fast 2 GiB; slow 3 GiB\n"), "{said}");
@@ -394,24 +394,24 @@ fn a_resize_that_is_waited_for_ends_when_the_target_is_met() {
 #[test]
 fn a_resize_that_is_stuck_failed_replaced_or_late_ends_with_the_reason() {
     let why = json!("its node has 1 MiB free");
-    let mut newer = elastic("under-way", 3 << 30, Value::Null);
-    newer["elastic"]["order"]["number"] = json!(5);
-    newer["elastic"]["order"]["size_bytes"] = json!([3_u64 << 30, null]);
+    let mut newer = provisioning("under-way", 3 << 30, Value::Null);
+    newer["provisioning"]["order"]["number"] = json!(5);
+    newer["provisioning"]["order"]["size_bytes"] = json!([3_u64 << 30, null]);
     let timeout = ["--timeout", "100ms"].as_slice();
     for (detail, args, has) in [
         (
-            elastic("stuck", 3 << 30, why.clone()),
+            provisioning("stuck", 3 << 30, why.clone()),
             [].as_slice(),
             "stuck: its node has 1 MiB",
         ),
         (
-            elastic("failed", 3 << 30, why),
+            provisioning("failed", 3 << 30, why),
             &[],
             "its node has 1 MiB free",
         ),
         (newer, &[], "a newer order replaced it"),
         (
-            elastic("under-way", 3 << 30, Value::Null),
+            provisioning("under-way", 3 << 30, Value::Null),
             timeout,
             "fast 3 GiB, on the way to 2 GiB",
         ),
@@ -427,9 +427,9 @@ fn a_resize_that_is_stuck_failed_replaced_or_late_ends_with_the_reason() {
 
 #[test]
 fn a_newer_order_about_another_tier_does_not_end_the_wait() {
-    let mut other = elastic("met", 2 << 30, Value::Null);
-    other["elastic"]["order"]["number"] = json!(5);
-    other["elastic"]["order"]["size_bytes"] = json!([null, 3_u64 << 30]);
+    let mut other = provisioning("met", 2 << 30, Value::Null);
+    other["provisioning"]["order"]["number"] = json!(5);
+    other["provisioning"]["order"]["size_bytes"] = json!([null, 3_u64 << 30]);
     let daemon = resized(vec![other]);
     printed(&daemon.terrace(&["resize", "web1", "--fast", "2GiB", "--wait"]));
 }

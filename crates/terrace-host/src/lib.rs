@@ -11,7 +11,7 @@
 
 pub mod agent;
 pub mod doctor;
-pub mod elastic;
+pub mod providers;
 pub mod memory_map;
 pub mod mover;
 pub mod node_memory;

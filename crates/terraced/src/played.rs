@@ -89,7 +89,7 @@ pub fn host(root: &Path) {
 
 /// A daemon whose configuration may name the test's folder.
 pub fn serve_with(config: impl FnOnce(&Path) -> String) -> Served {
-    serve_elastic(
+    serve_resizable(
         config,
         Provisioning::new(
             provisioning::finder(HypervisorConfig::default()),
@@ -98,8 +98,8 @@ pub fn serve_with(config: impl FnOnce(&Path) -> String) -> Served {
     )
 }
 
-/// A daemon as [`serve_with`] starts it, with elastic memory of the test's making.
-pub fn serve_elastic(config: impl FnOnce(&Path) -> String, provisioning: Provisioning) -> Served {
+/// A daemon as [`serve_with`] starts it, with resizable memory of the test's making.
+pub fn serve_resizable(config: impl FnOnce(&Path) -> String, provisioning: Provisioning) -> Served {
     let folder = tempfile::tempdir().unwrap();
     host(folder.path());
     let text = config(folder.path());

@@ -1,6 +1,6 @@
 //! The host that the API shows and steers: this one, or a simulated one.
 
-use terrace_api::elastic::{Elastic, Ordered, Resize};
+use terrace_api::provision::{ProvisioningStatus, Ordered, Resize};
 use terrace_api::types::Tier;
 use terrace_core::Engine;
 use terrace_host::Finding;
@@ -53,12 +53,12 @@ pub trait Served {
     /// # Errors
     /// If the command can have no effect any more.
     fn command(&mut self, command: Command) -> Result<(), Over>;
-    /// A VM's elastic memory as last seen; `None` if it has none.
-    fn elastic(&self, _vm: VmKey) -> Option<Elastic> {
+    /// A VM's resizable memory as last seen; `None` if it has none.
+    fn provisioning(&self, _vm: VmKey) -> Option<ProvisioningStatus> {
         None
     }
-    /// Findings about a VM's elastic memory, for `doctor`.
-    fn elastic_findings(&self, _vm: VmKey) -> Vec<Finding> {
+    /// Findings about a VM's resizable memory, for `doctor`.
+    fn provisioning_findings(&self, _vm: VmKey) -> Vec<Finding> {
         Vec::new()
     }
     /// Wants a VM to have other sizes; the answer comes once.

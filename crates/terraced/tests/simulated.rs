@@ -249,9 +249,9 @@ fn what_resizes_a_simulated_vm_is_shown_and_each_resize_is_told() {
     let told: Vec<_> = events.iter().filter(told).collect();
     assert!(!told.is_empty(), "{events:?}");
     let detail: VmDetail = r.get("/v1/vms/db1");
-    let elastic = detail.elastic.unwrap();
-    assert_eq!(elastic.tiers[0].target_bytes, 32 << 20, "{elastic:?}");
-    assert!(r.get::<VmDetail>("/v1/vms/web1").elastic.is_none());
+    let provisioning = detail.provisioning.unwrap();
+    assert_eq!(provisioning.tiers[0].target_bytes, 32 << 20, "{provisioning:?}");
+    assert!(r.get::<VmDetail>("/v1/vms/web1").provisioning.is_none());
 }
 
 /// Collects the path of each value of an answer: `share.pooled`, `history[].number`.

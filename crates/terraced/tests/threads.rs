@@ -158,7 +158,7 @@ fn wanted() -> BTreeMap<&'static str, u64> {
         ("census", SYS_PTRACE | DAC_READ_SEARCH),
         ("place", SYS_PTRACE | DAC_READ_SEARCH),
         ("move", SYS_NICE | SYS_PTRACE | DAC_READ_SEARCH),
-        ("elastic", 0),
+        ("reconciler", 0),
         ("agents", 0),
         ("api", 0),
         ("view", 0),
@@ -269,7 +269,7 @@ fn threads_of_a_vm_may_do_only_what_their_work_needs_and_its_worker_nothing() {
         .stdin(Stdio::null())
         .spawn();
     let _vm = Running(vm.unwrap());
-    let there = ["look", "move", "elastic", "view"];
+    let there = ["look", "move", "reconciler", "view"];
     daemon.wait("VM that is managed", |daemon| {
         let _ = daemon.get("/v1/vms");
         there.iter().all(|name| daemon.names().contains(*name))

@@ -180,11 +180,11 @@ impl Daemon {
         Ok(all)
     }
 
-    /// The guest's elastic memory, by `terrace show --json`.
+    /// The guest's resizable memory, by `terrace show --json`.
     pub fn tiers(&self) -> Result<Vec<Tier>> {
         let text = self.folder.terrace(&["show", self.vm, "--json"])?;
         let mut detail: Value = serde_json::from_str(&text).context("terrace show --json")?;
-        let tiers = detail["elastic"]["tiers"].take();
+        let tiers = detail["provisioning"]["tiers"].take();
         serde_json::from_value(tiers)
             .with_context(|| format!("no tiers in terrace show --json: {text}"))
     }

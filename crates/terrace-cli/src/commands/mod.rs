@@ -5,7 +5,7 @@ pub mod config;
 pub mod demo;
 mod doctor;
 mod doctor_alone;
-pub mod elastic;
+pub mod provisioning;
 mod events;
 mod explain;
 mod map;

@@ -6,10 +6,10 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail};
 use terrace_api::client::{Client, segment};
-use terrace_api::elastic::{Elastic, ElasticTier, OrderState, Ordered, Resize};
+use terrace_api::provision::{ProvisioningStatus, ProvisionedTier, OrderState, Ordered, Resize};
 use terrace_api::types::VmDetail;
 
-use super::elastic::state;
+use super::provisioning::state;
 use super::print_json;
 use crate::args;
 
@@ -44,43 +44,43 @@ pub async fn run(client: &Client, args: args::Resize) -> Result<ExitCode> {
     if std::io::stderr().is_terminal() {
         eprint!("\r\x1b[K");
     }
-    let elastic = waited?;
+    let provisioning = waited?;
     if args.json {
-        print_json(&elastic)?;
+        print_json(&provisioning)?;
     } else {
-        println!("{}: {}", args.vm, state(&elastic));
+        println!("{}: {}", args.vm, state(&provisioning));
     }
     Ok(ExitCode::SUCCESS)
 }
 
 /// Waits until every tier of the order has its size.
-async fn wait(client: &Client, args: &args::Resize, ordered: &Ordered) -> Result<Elastic> {
+async fn wait(client: &Client, args: &args::Resize, ordered: &Ordered) -> Result<ProvisioningStatus> {
     let path = format!("/v1/vms/{}", segment(&args.vm));
     let until = args.timeout.map(|timeout| Instant::now() + timeout);
     let mut gone_since = None;
     let shows = std::io::stderr().is_terminal() && !args.json;
     loop {
         let detail: VmDetail = client.get(&path).await?;
-        let Some(elastic) = detail.elastic else {
-            bail!("{}: it has no elastic memory any more", args.vm);
+        let Some(provisioning) = detail.provisioning else {
+            bail!("{}: it has no resizable memory any more", args.vm);
         };
         if shows {
-            eprint!("\r\x1b[K{}: {}", args.vm, state(&elastic));
+            eprint!("\r\x1b[K{}: {}", args.vm, state(&provisioning));
             // It is only for the eye.
             let _ = std::io::stderr().flush();
         }
-        match outcome(&elastic, ordered) {
-            Outcome::Met => return Ok(elastic),
-            Outcome::Failed(why) => bail!("{}: {why}; {}", args.vm, state(&elastic)),
+        match outcome(&provisioning, ordered) {
+            Outcome::Met => return Ok(provisioning),
+            Outcome::Failed(why) => bail!("{}: {why}; {}", args.vm, state(&provisioning)),
             Outcome::UnderWay => {}
         }
-        let since = elastic.problem.as_ref();
+        let since = provisioning.problem.as_ref();
         gone_since = since.map(|_| gone_since.unwrap_or_else(Instant::now));
         let is_gone = gone_since.is_some_and(|since| since.elapsed() >= GONE);
         if is_gone || until.is_some_and(|until| Instant::now() >= until) {
-            let why = elastic.problem.as_deref();
+            let why = provisioning.problem.as_deref();
             let why = why.unwrap_or("not done in the time given");
-            bail!("{}: {why}; {}; the order stands", args.vm, state(&elastic));
+            bail!("{}: {why}; {}; the order stands", args.vm, state(&provisioning));
         }
         tokio::time::sleep(STEP).await;
     }
@@ -92,8 +92,8 @@ enum Outcome {
     Failed(String),
 }
 
-fn outcome(elastic: &Elastic, ordered: &Ordered) -> Outcome {
-    let Some(order) = &elastic.order else {
+fn outcome(provisioning: &ProvisioningStatus, ordered: &Ordered) -> Outcome {
+    let Some(order) = &provisioning.order else {
         return Outcome::Failed("the daemon was restarted and knows nothing of the order".into());
     };
     if order.number != ordered.number {
@@ -103,7 +103,7 @@ fn outcome(elastic: &Elastic, ordered: &Ordered) -> Outcome {
             return Outcome::Failed("a newer order replaced it".into());
         }
         // The newer one is about another tier; both hold.
-        let mut asked = ordered.size_bytes.iter().zip(&elastic.tiers);
+        let mut asked = ordered.size_bytes.iter().zip(&provisioning.tiers);
         let is_met = asked.all(|(size, tier)| size.is_none_or(|size| (size, size) == pair(tier)));
         return if is_met {
             Outcome::Met
@@ -123,6 +123,6 @@ fn outcome(elastic: &Elastic, ordered: &Ordered) -> Outcome {
     }
 }
 
-fn pair(tier: &ElasticTier) -> (u64, u64) {
+fn pair(tier: &ProvisionedTier) -> (u64, u64) {
     (tier.size_bytes, tier.target_bytes)
 }

@@ -6,7 +6,7 @@ use anyhow::Result;
 use terrace_api::client::{Client, segment};
 use terrace_api::types::{Agent, Round, Status, VmDetail};
 
-use super::{elastic, map, neighbours, print_json};
+use super::{map, neighbours, print_json, provisioning};
 use crate::render;
 
 pub async fn run(
@@ -75,8 +75,8 @@ fn text(status: &Status, detail: &VmDetail) -> String {
     if let Some(agent) = &vm.agent {
         out += &agent_text(agent);
     }
-    if let Some(elastic) = &detail.elastic {
-        out += &elastic::text(elastic);
+    if let Some(provisioning) = &detail.provisioning {
+        out += &provisioning::text(provisioning);
     }
     if let Some(costs) = &detail.neighbours {
         out += &neighbours::text(costs);

@@ -27,7 +27,7 @@ mod words;
 use std::collections::{BTreeMap, VecDeque};
 
 use terrace_proto::provision::{
-    Elastic, LookRequest, NodeMemory, OrderOutcome, OrderWithdrawal, Origin, ProviderError,
+    ProvisioningStatus, LookRequest, NodeMemory, OrderOutcome, OrderWithdrawal, Origin, ProviderError,
     ProviderReport, ProviderSpec, ProviderStatus, SizeOrder, SizesWanted,
 };
 use terrace_proto::{Action, OrderId, ProviderId, ResizeId, Tick};
@@ -253,7 +253,7 @@ impl Provision {
 
     /// The view of a provider for people; `None` if nobody is to see it.
     #[must_use]
-    pub fn view(&self, id: ProviderId, now: Tick) -> Option<Elastic> {
+    pub fn view(&self, id: ProviderId, now: Tick) -> Option<ProvisioningStatus> {
         let provider = self.providers.get(&id)?;
         (!provider.liveness.is_quiet()).then(|| view::view(provider, now))
     }

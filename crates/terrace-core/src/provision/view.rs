@@ -1,8 +1,8 @@
-//! The view of a VM's elastic memory for people.
+//! The view of a VM's resizable memory for people.
 
 use terrace_proto::Tick;
 use terrace_proto::provision::{
-    Elastic, ElasticTier, Order as OrderView, OrderState, Resident, TierStatus,
+    ProvisioningStatus, ProvisionedTier, Order as OrderView, OrderState, Resident, TierStatus,
 };
 
 use super::order::Order;
@@ -10,10 +10,10 @@ use super::provider::Provider;
 use super::words::{size, tier_name};
 
 /// The view of one VM.
-pub(super) fn view(provider: &Provider, now: Tick) -> Elastic {
+pub(super) fn view(provider: &Provider, now: Tick) -> ProvisioningStatus {
     let mechanism = provider.mechanism.as_ref();
     let owned = |words: Option<&str>| words.map(str::to_owned);
-    let mut view = Elastic {
+    let mut view = ProvisioningStatus {
         by: mechanism.map_or("", |m| m.kind.name()).to_owned(),
         by_words: mechanism.map_or(String::new(), |m| m.words.clone()),
         at: mechanism.map_or(String::new(), |m| m.at.clone()),
@@ -29,7 +29,7 @@ pub(super) fn view(provider: &Provider, now: Tick) -> Elastic {
         held_by: owned(provider.pins.sharer.by()),
         holding_unknown: owned(provider.pins.sharer.unknown()),
         admission: admission(provider),
-        ..Elastic::default()
+        ..ProvisioningStatus::default()
     };
     let Some(seen) = &provider.seen else {
         return view;
@@ -49,11 +49,11 @@ pub(super) fn view(provider: &Provider, now: Tick) -> Elastic {
     view
 }
 
-fn tier_view(provider: &Provider, now: Tick, i: usize, tier: &TierStatus) -> ElasticTier {
+fn tier_view(provider: &Provider, now: Tick, i: usize, tier: &TierStatus) -> ProvisionedTier {
     let seen = tier.verified;
     let counted_bytes = provider.counted(i, tier);
     let present_bytes = seen.map(|seen| seen.present_bytes);
-    ElasticTier {
+    ProvisionedTier {
         name: tier_name(provider.kind(), i).into(),
         node: tier.node,
         host_nodes: tier.host_nodes.clone(),

@@ -4,7 +4,7 @@
 
 mod status;
 
-pub use status::{Elastic, ElasticTier, GuestTier, Order, OrderState, Ordered, Orders, Resident};
+pub use status::{ProvisioningStatus, ProvisionedTier, GuestTier, Order, OrderState, Ordered, Orders, Resident};
 
 use serde::{Deserialize, Serialize};
 
@@ -162,7 +162,7 @@ pub struct NodeMemory {
     pub free_bytes: u64,
 }
 
-/// The state of a VM's elastic memory, as its provider reports it.
+/// The state of a VM's resizable memory, as its provider reports it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ProviderStatus {
     /// The hypervisor shares memory with the device; true if the hypervisor resizes the VM itself.

@@ -1,4 +1,4 @@
-//! Elastic memory as it is shown: the API's types, filled by the engine.
+//! Resizable memory as it is shown: the API's types, filled by the engine.
 
 use serde::{Deserialize, Serialize};
 
@@ -17,10 +17,10 @@ pub struct Ordered {
     pub size_bytes: Vec<Option<u64>>,
 }
 
-/// The state of a VM's elastic memory, as the daemon last saw it.
+/// The state of a VM's resizable memory, as the daemon last saw it.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct Elastic {
+pub struct ProvisioningStatus {
     /// The mechanism that resizes the VM: `hyperflex`, `virtio-mem` or `balloon`; empty if it is not known yet.
     pub by: String,
     /// The same in words, to stand after "by".
@@ -60,13 +60,13 @@ pub struct Elastic {
     /// The part of this VM that admission counts, in a sentence.
     pub admission: String,
     /// The VM's tiers, fastest first.
-    pub tiers: Vec<ElasticTier>,
+    pub tiers: Vec<ProvisionedTier>,
 }
 
 /// The state of one tier of the VM.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct ElasticTier {
+pub struct ProvisionedTier {
     /// The tier's name: `fast`, `slow`, …; `memory` if the mechanism knows no tiers.
     pub name: String,
     /// The guest's node.

@@ -10,7 +10,7 @@ use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
-use terrace_api::elastic::{Elastic, ElasticTier};
+use terrace_api::provision::{ProvisioningStatus, ProvisionedTier};
 use terrace_api::types::Neighbours;
 use terrace_api::types::{Status, Vm};
 use terrace_proto::PAGE_SIZE;
@@ -118,68 +118,68 @@ const TIMES_OF_NEIGHBOURS: [CountOf<Neighbours>; 3] = [
     ),
 ];
 
-const OF_ELASTIC: [Of<Elastic>; 9] = [
+const OF_PROVISIONING: [Of<ProvisioningStatus>; 9] = [
     (
         "elastic_up",
         "1 if the VM's resize provider answers",
-        |elastic| some(elastic.problem.is_none().into()),
+        |provisioning| some(provisioning.problem.is_none().into()),
     ),
     (
         "elastic_age_seconds",
         "Time since the VM's resize provider was read",
-        |elastic| elastic.age_s,
+        |provisioning| provisioning.age_s,
     ),
     (
         "elastic_connected",
         "1 where the hypervisor is connected to the device",
-        |elastic| some(elastic.connected.into()),
+        |provisioning| some(provisioning.connected.into()),
     ),
     (
         "elastic_told",
         "1 where the guest's driver knows the targets",
-        |elastic| some(elastic.told.into()),
+        |provisioning| some(provisioning.told.into()),
     ),
     (
         "elastic_pinned",
         "1 where a device is passed through, so that the VM cannot shrink",
-        |elastic| some(elastic.pinned_by.is_some().into()),
+        |provisioning| some(provisioning.pinned_by.is_some().into()),
     ),
     (
         "elastic_held",
         "1 where another process has the VM's RAM, so that the VM cannot shrink",
-        |elastic| some(elastic.held_by.is_some().into()),
+        |provisioning| some(provisioning.held_by.is_some().into()),
     ),
     (
         "elastic_resident_shared_bytes",
         "Shared resident memory of the hypervisor's process",
-        |elastic| some(elastic.resident?.shared_bytes),
+        |provisioning| some(provisioning.resident?.shared_bytes),
     ),
     (
         "elastic_resident_private_bytes",
         "Private resident memory of the hypervisor's process",
-        |elastic| some(elastic.resident?.private_bytes),
+        |provisioning| some(provisioning.resident?.private_bytes),
     ),
     (
         "elastic_resizing",
         "1 while a target is not met",
-        |elastic| some(elastic.resizing.into()),
+        |provisioning| some(provisioning.resizing.into()),
     ),
 ];
 
-const COUNTS_OF_ELASTIC: [CountOf<Elastic>; 2] = [
+const COUNTS_OF_PROVISIONING: [CountOf<ProvisioningStatus>; 2] = [
     (
         "elastic_refused_entries",
         "Requests of the guest that the device refused, since the device was started",
-        |elastic| Some(elastic.refused_entries),
+        |provisioning| Some(provisioning.refused_entries),
     ),
     (
         "elastic_resets",
         "Number of times that the guest was reset",
-        |elastic| Some(elastic.resets),
+        |provisioning| Some(provisioning.resets),
     ),
 ];
 
-const OF_TIER: [Of<ElasticTier>; 12] = [
+const OF_TIER: [Of<ProvisionedTier>; 12] = [
     (
         "elastic_whole_bytes",
         "Size that the VM was started with",
@@ -238,7 +238,7 @@ const OF_TIER: [Of<ElasticTier>; 12] = [
     ),
 ];
 
-const COUNTS_OF_TIER: [CountOf<ElasticTier>; 4] = [
+const COUNTS_OF_TIER: [CountOf<ProvisionedTier>; 4] = [
     (
         "elastic_guest_pressure_pages",
         "Pages of 4 KiB that the guest took back under pressure, as it says",
@@ -280,22 +280,22 @@ pub fn text(copied: &Snapshot) -> Result<String, fmt::Error> {
     figures(&mut registry, &OF_NEIGHBOURS, &costs);
     counts(&mut registry, &COUNTS_OF_NEIGHBOURS, &costs);
     times(&mut registry, &TIMES_OF_NEIGHBOURS, &costs);
-    let elastics = named.iter().filter_map(|(labels, vm)| {
-        let elastic = copied.vm(&vm.name).ok()?.elastic.clone()?;
-        Some((labels.clone(), elastic))
+    let provisionings = named.iter().filter_map(|(labels, vm)| {
+        let provisioning = copied.vm(&vm.name).ok()?.provisioning.clone()?;
+        Some((labels.clone(), provisioning))
     });
-    let elastics: Vec<(Labels, Elastic)> = elastics.collect();
-    figures(&mut registry, &OF_ELASTIC, &elastics);
-    counts(&mut registry, &COUNTS_OF_ELASTIC, &elastics);
-    orders(&mut registry, &elastics);
-    let tiers = elastics.iter().flat_map(|(labels, elastic)| {
-        elastic.tiers.iter().map(|tier| {
+    let provisionings: Vec<(Labels, ProvisioningStatus)> = provisionings.collect();
+    figures(&mut registry, &OF_PROVISIONING, &provisionings);
+    counts(&mut registry, &COUNTS_OF_PROVISIONING, &provisionings);
+    orders(&mut registry, &provisionings);
+    let tiers = provisionings.iter().flat_map(|(labels, provisioning)| {
+        provisioning.tiers.iter().map(|tier| {
             let mut labels = labels.clone();
             labels.push(("tier", tier.name.clone()));
             (labels, tier.clone())
         })
     });
-    let tiers: Vec<(Labels, ElasticTier)> = tiers.collect();
+    let tiers: Vec<(Labels, ProvisionedTier)> = tiers.collect();
     figures(&mut registry, &OF_TIER, &tiers);
     counts(&mut registry, &COUNTS_OF_TIER, &tiers);
     let mut text = String::new();
@@ -326,18 +326,18 @@ fn host(registry: &mut Registry, status: &Status, vms: &[Vm]) {
 }
 
 /// Registers the mechanisms that carry out orders of sizes, and counts the orders by outcome.
-fn orders(registry: &mut Registry, elastics: &[(Labels, Elastic)]) {
+fn orders(registry: &mut Registry, provisionings: &[(Labels, ProvisioningStatus)]) {
     let by = family(registry, "elastic_by", "What resizes a VM; always 1");
     let resizes = Counts::default();
     let help = "Orders of sizes by what became of them";
     registry.register("resizes", help, resizes.clone());
-    for (labels, elastic) in elastics {
-        if !elastic.by.is_empty() {
+    for (labels, provisioning) in provisionings {
+        if !provisioning.by.is_empty() {
             let mut labels = labels.clone();
-            labels.push(("by", elastic.by.clone()));
+            labels.push(("by", provisioning.by.clone()));
             set(&by, &labels, Some(1.0));
         }
-        let orders = &elastic.orders;
+        let orders = &provisioning.orders;
         for (outcome, count) in [
             ("taken", orders.taken),
             ("refused-admission", orders.refused_admission),

@@ -1,7 +1,7 @@
 //! A resize by the API: one question to the daemon's thread, and the engine's one answer to it, which comes in
 //! bounded time even if the VM's provider hangs.
 
-use terrace_api::elastic::{Ordered, Resize};
+use terrace_api::provision::{Ordered, Resize};
 use terrace_proto::provision::Origin;
 
 use super::asker::Asker;

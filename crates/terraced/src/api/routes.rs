@@ -6,7 +6,7 @@ use axum::response::IntoResponse;
 use axum::routing::{get, post};
 use axum::{Json, Router};
 use serde::{Deserialize, Serialize};
-use terrace_api::elastic::Resize;
+use terrace_api::provision::Resize;
 use terrace_api::types::{Done, Setting};
 use terrace_proto::{Command, Gpa};
 

@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 
-use terrace_api::elastic::Elastic;
+use terrace_api::provision::ProvisioningStatus;
 use terrace_api::types;
 use terrace_core::VmView;
 use terrace_host::Finding;
@@ -57,10 +57,10 @@ pub struct VmCopy {
     pub entry: Entry,
     /// The engine's view; `None` if the engine does not have the VM.
     pub view: Option<VmView>,
-    /// The VM's elastic memory.
-    pub elastic: Option<Elastic>,
-    /// Findings about the elastic memory.
-    pub elastic_findings: Vec<Finding>,
+    /// The VM's resizable memory.
+    pub provisioning: Option<ProvisioningStatus>,
+    /// Findings about the resizable memory.
+    pub provisioning_findings: Vec<Finding>,
 }
 
 impl Snapshot {
@@ -121,9 +121,9 @@ impl VmCopy {
         Self {
             entry: entry.clone(),
             view: managed.and_then(|m| served.engine().vm(m.id)),
-            elastic: served.elastic(vm),
-            elastic_findings: match about {
-                About::Doctor => served.elastic_findings(vm),
+            provisioning: served.provisioning(vm),
+            provisioning_findings: match about {
+                About::Doctor => served.provisioning_findings(vm),
                 _ => Vec::new(),
             },
         }

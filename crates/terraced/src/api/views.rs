@@ -77,7 +77,7 @@ impl Snapshot {
                     .as_ref()
                     .map(agent_views::stages)
                     .unwrap_or_default(),
-                elastic: copy.elastic.clone(),
+                provisioning: copy.provisioning.clone(),
                 ..unmanaged(vm)
             });
         };
@@ -113,7 +113,7 @@ impl Snapshot {
                     text: r.text.clone(),
                 })
                 .collect(),
-            elastic: copy.elastic.clone(),
+            provisioning: copy.provisioning.clone(),
             neighbours: Some(view.neighbours.clone()),
         })
     }
@@ -126,7 +126,7 @@ impl Snapshot {
             let moves = entry.managed.iter().flat_map(|m| &m.move_findings);
             let mut findings: Vec<_> = entry.findings.iter().chain(moves).cloned().collect();
             findings.extend(entry.agent.iter().flat_map(agent_views::findings));
-            findings.extend_from_slice(&vm.elastic_findings);
+            findings.extend_from_slice(&vm.provisioning_findings);
             if !entry.reason.is_empty() {
                 let health = if entry.unscannable {
                     api::Health::Missing
@@ -178,7 +178,7 @@ fn unmanaged(vm: api::Vm) -> api::VmDetail {
         next_round_in_s: None,
         history: Vec::new(),
         reasons: Vec::new(),
-        elastic: None,
+        provisioning: None,
         neighbours: None,
     }
 }

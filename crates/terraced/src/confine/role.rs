@@ -38,7 +38,7 @@ pub enum Role {
     /// Moves a VM's pages.
     Move,
     /// Speaks to a VM's provider, which resizes it.
-    Elastic,
+    Reconciler,
     /// Speaks to guests' agents.
     Agents,
     /// Answers clients.
@@ -70,7 +70,7 @@ impl Role {
         Self::Census,
         Self::Place,
         Self::Move,
-        Self::Elastic,
+        Self::Reconciler,
         Self::Agents,
         Self::Api,
         Self::Doctor,
@@ -89,7 +89,7 @@ impl Role {
             Self::Census => "census",
             Self::Place => "place",
             Self::Move => "move",
-            Self::Elastic => "elastic",
+            Self::Reconciler => "reconciler",
             Self::Agents => "agents",
             Self::Api => "api",
             Self::Doctor => "doctor",
@@ -113,7 +113,7 @@ impl Role {
     pub fn is_exposed(self) -> bool {
         matches!(
             self,
-            Self::Monitor | Self::Look | Self::Map | Self::Elastic | Self::Agents | Self::Api
+            Self::Monitor | Self::Look | Self::Map | Self::Reconciler | Self::Agents | Self::Api
         )
     }
 
@@ -147,7 +147,7 @@ impl Role {
             Self::Discoverer | Self::Census => &[Open],
             Self::Monitor | Self::Look => &[Talk, PageMap, Processes],
             Self::Place | Self::Move => &[Open, PageMap, MovePages],
-            Self::Map | Self::Elastic => &[Talk, Processes],
+            Self::Map | Self::Reconciler => &[Talk, Processes],
             Self::Agents => &[Talk],
             Self::Api => &[Talk, Accept],
             Self::Doctor => &[Open, PageMap, MovePages],

@@ -14,7 +14,7 @@ const EXPOSED: [Role; 6] = [
     Role::Monitor,
     Role::Look,
     Role::Map,
-    Role::Elastic,
+    Role::Reconciler,
     Role::Agents,
     Role::Api,
 ];
@@ -275,7 +275,7 @@ fn roles_have_names_that_the_kernel_keeps_whole() {
 #[test]
 fn a_socket_that_is_handed_over_serves_a_thread_that_may_make_none() {
     let (here, there) = UnixStream::pair().unwrap();
-    as_role(Role::Elastic, move || {
+    as_role(Role::Reconciler, move || {
         assert!(UnixStream::connect("/nowhere").is_err());
         // SAFETY: the call makes a descriptor that nobody else owns.
         let copy = unsafe { libc::fcntl(there.as_raw_fd(), libc::F_DUPFD_CLOEXEC, 3) };

@@ -1,6 +1,6 @@
 //! VMs that change size: the loop's work for their providers and reconcilers.
 
-use terrace_api::elastic::{Elastic, Resize};
+use terrace_api::provision::{ProvisioningStatus, Resize};
 use terrace_host::Finding;
 use terrace_proto::Event;
 use terrace_proto::provision::{NotOrdered, Origin};
@@ -12,7 +12,7 @@ use crate::registry::VmKey;
 use crate::served::ResizeAnswer;
 
 impl Daemon {
-    /// Looks after a VM that was found, or that an operator asks for, if it has elastic memory.
+    /// Looks after a VM that was found, or that an operator asks for, if it has resizable memory.
     pub fn keep_provider(&mut self, vm: VmKey, is_asked_for: bool) {
         let Some(entry) = self.vms.get(vm) else {
             return;
@@ -39,7 +39,7 @@ impl Daemon {
             Ok(events) => self.handle_all(events),
             Err(error) => self.tell_of(
                 vm,
-                format!("its elastic memory is not looked after: no thread: {error}"),
+                format!("its resizable memory is not looked after: no thread: {error}"),
             ),
         }
     }
@@ -85,14 +85,14 @@ impl Daemon {
         Ok(answered)
     }
 
-    /// A VM's elastic memory as people see it.
-    pub fn elastic_view(&self, vm: VmKey) -> Option<Elastic> {
+    /// A VM's resizable memory as people see it.
+    pub fn provisioning_view(&self, vm: VmKey) -> Option<ProvisioningStatus> {
         let (engine, now) = (self.session.engine(), self.session.now());
         self.provisioning.view(vm, engine, now)
     }
 
-    /// Findings about the host's elastic memory, for `doctor`.
-    pub fn elastic_host_findings(&self) -> Vec<Finding> {
+    /// Findings about the host's resizable memory, for `doctor`.
+    pub fn provisioning_host_findings(&self) -> Vec<Finding> {
         if self.provisioning.is_empty() {
             return Vec::new();
         }

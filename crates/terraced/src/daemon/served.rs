@@ -1,6 +1,6 @@
 //! This host as the API shows and steers it.
 
-use terrace_api::elastic::{Elastic, Resize};
+use terrace_api::provision::{ProvisioningStatus, Resize};
 use terrace_api::types;
 use terrace_core::{Engine, PolicyChoice};
 use terrace_host::Finding;
@@ -50,13 +50,13 @@ impl Served for Daemon {
     fn find_host(&self) -> FindHost {
         let host = self.host.doctor();
         let looked = self.discoverer.findings();
-        let elastic = self.elastic_host_findings();
+        let provisioning = self.provisioning_host_findings();
         let log = self.session.log_finding();
         Box::new(move || {
             let mut findings = host();
             findings.extend(confine::findings());
             findings.extend(looked);
-            findings.extend(elastic);
+            findings.extend(provisioning);
             findings.extend(log);
             findings
         })
@@ -67,12 +67,12 @@ impl Served for Daemon {
         Ok(())
     }
 
-    fn elastic(&self, vm: VmKey) -> Option<Elastic> {
-        self.elastic_view(vm)
+    fn provisioning(&self, vm: VmKey) -> Option<ProvisioningStatus> {
+        self.provisioning_view(vm)
     }
 
-    fn elastic_findings(&self, vm: VmKey) -> Vec<Finding> {
-        let view = self.elastic_view(vm);
+    fn provisioning_findings(&self, vm: VmKey) -> Vec<Finding> {
+        let view = self.provisioning_view(vm);
         view.map_or_else(Vec::new, |view| findings::findings(&view))
     }
 

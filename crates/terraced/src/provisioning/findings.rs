@@ -1,6 +1,6 @@
-//! The findings of `doctor` about a VM's elastic memory.
+//! The findings of `doctor` about a VM's resizable memory.
 
-use terrace_api::elastic::Elastic;
+use terrace_api::provision::ProvisioningStatus;
 use terrace_host::Finding;
 
 use super::provider::size;
@@ -9,73 +9,73 @@ use super::provider::size;
 const HONEST: f64 = 0.99;
 
 /// The findings about one VM.
-pub fn findings(elastic: &Elastic) -> Vec<Finding> {
+pub fn findings(provisioning: &ProvisioningStatus) -> Vec<Finding> {
     let mut findings = Vec::new();
-    let by = match elastic.by_words.as_str() {
+    let by = match provisioning.by_words.as_str() {
         "" => "by nothing that is known yet".to_owned(),
-        words => format!("by {words} ({})", elastic.at),
+        words => format!("by {words} ({})", provisioning.at),
     };
-    let found = match &elastic.problem {
+    let found = match &provisioning.problem {
         Some(problem) => Finding::missing(
-            "elastic-memory",
+            "provisioning",
             format!("{by}: {problem}"),
             "see that its resize provider runs: `systemctl status`, or its log",
         ),
-        None if !elastic.connected || !elastic.told => Finding::degraded(
-            "elastic-memory",
+        None if !provisioning.connected || !provisioning.told => Finding::degraded(
+            "provisioning",
             format!("{by}: the guest's driver does not know the targets"),
             "load the module hyperflex in the guest",
         ),
-        None => Finding::ok("elastic-memory", by),
+        None => Finding::ok("provisioning", by),
     };
     findings.push(found);
-    findings.extend(holding(elastic));
-    if let Some(device) = &elastic.pinned_by {
+    findings.extend(holding(provisioning));
+    if let Some(device) = &provisioning.pinned_by {
         findings.push(Finding::degraded(
-            "elastic-pinned",
+            "provisioning-pinned",
             format!("a device is passed through ({device}), which pins all of its memory: it cannot shrink"),
             "take the device out to shrink it",
         ));
-    } else if let Some(why) = &elastic.pinning_unknown {
+    } else if let Some(why) = &provisioning.pinning_unknown {
         findings.push(Finding::degraded(
-            "elastic-pinned",
+            "provisioning-pinned",
             format!("whether a device is passed through is not known: {why}"),
             "do not shrink it where one is; terraced needs CAP_SYS_PTRACE, or the hypervisor's user, to see it",
         ));
     }
-    if elastic.age_s.is_none() {
+    if provisioning.age_s.is_none() {
         return findings;
     }
-    let words = elastic.admission.clone();
-    findings.push(if elastic.tiers.iter().any(|tier| !tier.inflated) {
+    let words = provisioning.admission.clone();
+    findings.push(if provisioning.tiers.iter().any(|tier| !tier.inflated) {
         let advice = "other VMs are refused what it may still take; it counts less once its driver has inflated";
-        Finding::degraded("elastic-admission", words, advice)
+        Finding::degraded("provisioning-admission", words, advice)
     } else {
-        Finding::ok("elastic-admission", words)
+        Finding::ok("provisioning-admission", words)
     });
-    findings.extend(honesty(elastic));
+    findings.extend(honesty(provisioning));
     findings
 }
 
 /// The finding about another process that has the VM's RAM.
-fn holding(elastic: &Elastic) -> Option<Finding> {
-    if let Some(who) = &elastic.held_by {
+fn holding(provisioning: &ProvisioningStatus) -> Option<Finding> {
+    if let Some(who) = &provisioning.held_by {
         return Some(Finding::degraded(
-            "elastic-held",
+            "provisioning-held",
             format!("{who}, may have pinned it: it cannot shrink"),
             "end that process to shrink the VM; if its program never pins memory, list it: do_not_pin under [vm.NAME]",
         ));
     }
-    let why = elastic.holding_unknown.as_ref()?;
+    let why = provisioning.holding_unknown.as_ref()?;
     Some(Finding::degraded(
-        "elastic-held",
+        "provisioning-held",
         format!("whether another process has its RAM is not known: {why}"),
         "it cannot shrink until terraced may see all processes: CAP_SYS_PTRACE and CAP_DAC_OVERRIDE",
     ))
 }
 
-fn honesty(elastic: &Elastic) -> Option<Finding> {
-    let each = elastic.tiers.iter().filter_map(|tier| {
+fn honesty(provisioning: &ProvisioningStatus) -> Option<Finding> {
+    let each = provisioning.tiers.iter().filter_map(|tier| {
         let claimed = tier.claimed_bytes.filter(|claimed| *claimed > 0)?;
         Some((&tier.name, tier.kept_bytes?, claimed, tier.honesty?))
     });
@@ -93,8 +93,8 @@ fn honesty(elastic: &Elastic) -> Option<Finding> {
     let words = words.collect::<Vec<_>>().join("; ");
     Some(if each.iter().any(|(.., honesty)| *honesty < HONEST) {
         let advice = "the guest touches memory that it gave back, or never stopped: it is counted whole until that ends";
-        Finding::degraded("elastic-honesty", words, advice)
+        Finding::degraded("provisioning-verified", words, advice)
     } else {
-        Finding::ok("elastic-honesty", words)
+        Finding::ok("provisioning-verified", words)
     })
 }

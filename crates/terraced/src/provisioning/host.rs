@@ -30,12 +30,12 @@ pub fn host_memory(root: &HostRoot, topology: &Topology, engine: &Engine) -> Vec
 pub fn host_findings(engine: &Engine, memory: &[NodeMemory]) -> Vec<Finding> {
     let over = engine.provision().overcommitted(memory);
     if over.is_empty() {
-        let found = "what VMs with elastic memory may still take is free";
-        return vec![Finding::ok("elastic-memory", found)];
+        let found = "what VMs with resizable memory may still take is free";
+        return vec![Finding::ok("provisioning", found)];
     }
     let advice =
         "shrink VMs (`terrace resize`), or load the driver in the guests that are counted whole";
     let each = over.into_iter();
-    each.map(|found| Finding::degraded("elastic-memory", found, advice))
+    each.map(|found| Finding::degraded("provisioning", found, advice))
         .collect()
 }

@@ -1,4 +1,4 @@
-//! Elastic memory: VMs whose memory changes size, tier by tier, while they run.
+//! Resizable memory: VMs whose memory changes size, tier by tier, while they run.
 //!
 //! Responsible for: one [`reconciler`] thread per VM that has a [`provider::Provider`] (a hung device or monitor blocks that
 //! thread alone), what of it the engine is to hear, and what the engine decided ([`Provisioning`]). It leaves to others:
@@ -21,7 +21,7 @@ use std::io;
 use std::path::PathBuf;
 use std::sync::mpsc::Sender;
 
-use terrace_api::elastic::Elastic;
+use terrace_api::provision::ProvisioningStatus;
 use terrace_config::VmConfig;
 use terrace_core::Engine;
 use terrace_core::provision::ProvisionConfig;
@@ -46,7 +46,7 @@ use crate::served::{ResizeAnswer, Resized};
 use lookout::Lookout;
 use reconciler::{Reconciler, Ticket};
 
-/// All elastic memory of this host.
+/// All resizable memory of this host.
 pub struct Provisioning {
     /// VMs that are looked after.
     kept: BTreeMap<VmKey, Kept>,
@@ -83,7 +83,7 @@ impl Drop for Kept {
     }
 }
 
-/// A VM that may have elastic memory.
+/// A VM that may have resizable memory.
 pub struct Candidate {
     /// The VM's key.
     pub vm: VmKey,
@@ -148,7 +148,7 @@ impl Provisioning {
         }) || !is_asked_for && self.without.get(&vm) == Some(&process)
     }
 
-    /// Looks after a VM if it may have elastic memory, and returns the events for the engine.
+    /// Looks after a VM if it may have resizable memory, and returns the events for the engine.
     ///
     /// # Errors
     /// If its thread cannot be started.
@@ -319,8 +319,8 @@ impl Provisioning {
         (Event::SizesWanted(wanted), answered)
     }
 
-    /// The view of a VM's elastic memory for people.
-    pub fn view(&self, vm: VmKey, engine: &Engine, now: Tick) -> Option<Elastic> {
+    /// The view of a VM's resizable memory for people.
+    pub fn view(&self, vm: VmKey, engine: &Engine, now: Tick) -> Option<ProvisioningStatus> {
         engine.provision().view(self.provider(vm)?, now)
     }
 

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use terrace_host::HostRoot;
-use terrace_host::elastic::{self, Backing, Balloon, ElasticError, Means, Plan, Seen, Tier, Watch};
+use terrace_host::providers::{self, Backing, Balloon, ResizeError, Means, Plan, Seen, Tier, Watch};
 use terrace_host::qemu::{Monitor, who};
 use terrace_proto::PAGE_SIZE;
 use terrace_proto::provision::{
@@ -28,7 +28,7 @@ pub fn find(place: &Place) -> Find {
             path: place.monitor.clone(),
             pid: place.pid,
         };
-        let found = elastic::look(&mut monitor.connect()?).map_err(trouble)?;
+        let found = providers::look(&mut monitor.connect()?).map_err(trouble)?;
         Ok(found.map(|means| -> Box<dyn Provider> {
             match means {
                 Means::VirtioMem(_) => Box::new(VirtioMem {
@@ -87,7 +87,7 @@ impl Provider for VirtioMem {
         let mut looks: Vec<TierStatus> = each.collect();
         if let Some(pid) = self.monitor.pid.filter(|_| verify) {
             // Not all RAM can be looked at from outside; what is known of it without that stays.
-            let seen = elastic::backing(&self.root, pid, &mut monitor, &tiers);
+            let seen = providers::backing(&self.root, pid, &mut monitor, &tiers);
             let seen = seen.unwrap_or_default();
             for ((look, tier), seen) in looks.iter_mut().zip(&tiers).zip(seen) {
                 look.verified = seen.map(|seen| verified(tier, seen));
@@ -193,7 +193,7 @@ impl Door {
 }
 
 fn plugged(monitor: &mut Monitor) -> Result<Vec<Tier>, ProviderError> {
-    match elastic::look(monitor).map_err(trouble)? {
+    match providers::look(monitor).map_err(trouble)? {
         Some(Means::VirtioMem(tiers)) => Ok(tiers),
         _ => Err(ProviderError::Gone(
             "its virtio-mem devices are gone".into(),
@@ -202,7 +202,7 @@ fn plugged(monitor: &mut Monitor) -> Result<Vec<Tier>, ProviderError> {
 }
 
 fn balloon(monitor: &mut Monitor) -> Result<Balloon, ProviderError> {
-    match elastic::look(monitor).map_err(trouble)? {
+    match providers::look(monitor).map_err(trouble)? {
         Some(Means::Balloon(balloon)) => Ok(balloon),
         Some(Means::VirtioMem(_)) => Err(ProviderError::Gone(
             "it has got virtio-mem since; terraced uses that from its next start on".into(),
@@ -212,10 +212,10 @@ fn balloon(monitor: &mut Monitor) -> Result<Balloon, ProviderError> {
 }
 
 /// A refusal if the sizes are impossible; every other error is a QEMU that does not do as it is told.
-fn trouble(error: ElasticError) -> ProviderError {
+fn trouble(error: ResizeError) -> ProviderError {
     let why = plain(&error.to_string());
     match error {
-        ElasticError::Qemu(_) | ElasticError::HalfWay { .. } | ElasticError::Contradiction(_) => {
+        ResizeError::Qemu(_) | ResizeError::HalfWay { .. } | ResizeError::Contradiction(_) => {
             ProviderError::Gone(why)
         }
         _ => ProviderError::Refused(why),
@@ -228,7 +228,7 @@ mod tests {
 
     #[test]
     fn a_qemu_that_was_taken_over_steers_no_terminal() {
-        let said = ElasticError::Contradiction("\x1b]0;owned\x07".into());
+        let said = ResizeError::Contradiction("\x1b]0;owned\x07".into());
         let ProviderError::Gone(why) = trouble(said) else {
             panic!("what does not fit together is no refusal");
         };

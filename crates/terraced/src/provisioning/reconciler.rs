@@ -100,7 +100,7 @@ impl Reconciler {
             is_held: false,
             lease_at: None,
         };
-        confine::spawn(Role::Elastic, move || body.run())?;
+        confine::spawn(Role::Reconciler, move || body.run())?;
         Ok(Self { asks, has_failed })
     }
 

@@ -11,7 +11,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::Duration;
 
 use anyhow::{Context as _, Result};
-use terrace_api::elastic::{Elastic, Resize};
+use terrace_api::provision::{ProvisioningStatus, Resize};
 use terrace_api::types;
 use terrace_config::LOG_LIMIT;
 use terrace_core::Engine;
@@ -348,7 +348,7 @@ impl Served for Simulated {
         Ok(())
     }
 
-    fn elastic(&self, vm: VmKey) -> Option<Elastic> {
+    fn provisioning(&self, vm: VmKey) -> Option<ProvisioningStatus> {
         let entry = self.vms.get(vm)?;
         let (provider, _) = self.providers.get(&entry.name)?;
         let provision = self.simulation.engine().provision();

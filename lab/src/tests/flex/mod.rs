@@ -1,7 +1,7 @@
 //! Tests of what HyperFlex's device and driver must do together, and of what each must survive.
 
 mod balloons;
-mod elastic;
+mod resizes;
 mod hangs;
 mod hostile;
 mod leases;
@@ -61,12 +61,12 @@ pub const TESTS: &[Test] = &[
     ),
     Test::on_guest(
         "hyperflex_resizes_fast_and_slow_under_a_working_program",
-        elastic::under_a_working_program,
+        resizes::under_a_working_program,
     ),
-    Test::on_guest("hyperflex_resizes_beside_numab2", elastic::beside_numab2),
+    Test::on_guest("hyperflex_resizes_beside_numab2", resizes::beside_numab2),
     Test::on_guest(
         "hyperflex_resizes_beside_the_agent",
-        elastic::beside_the_agent,
+        resizes::beside_the_agent,
     ),
     Test {
         needs: Needs::EveryProcess,

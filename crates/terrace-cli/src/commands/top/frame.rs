@@ -11,7 +11,7 @@ use terrace_api::client::ClientError;
 use terrace_api::types::{Mode, Status, Tier, Vm, VmDetail};
 
 use super::Snapshot;
-use crate::commands::elastic;
+use crate::commands::provisioning;
 use crate::commands::map::live;
 use crate::render;
 
@@ -352,10 +352,10 @@ fn now(detail: &VmDetail) -> Vec<Line<'static>> {
             render::pages(round.failed_pages),
         )));
     }
-    if let Some(elastic) = &detail.elastic {
-        let state = Line::from(format!("elastic: {}", elastic::state(elastic)));
-        lines.push(match &elastic.problem {
-            Some(problem) => Line::from(format!("elastic: {problem}")).yellow(),
+    if let Some(provisioning) = &detail.provisioning {
+        let state = Line::from(format!("resizable memory: {}", provisioning::state(provisioning)));
+        lines.push(match &provisioning.problem {
+            Some(problem) => Line::from(format!("resizable memory: {problem}")).yellow(),
             None => state,
         });
     }

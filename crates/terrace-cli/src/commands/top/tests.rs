@@ -67,7 +67,7 @@ fn detail(vm: &Vm) -> VmDetail {
             at_s: 90.0,
             text: "limits are now 0 MiB or more".into(),
         }],
-        elastic: None,
+        provisioning: None,
         neighbours: None,
     }
 }

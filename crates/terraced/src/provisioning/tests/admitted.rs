@@ -54,13 +54,13 @@ fn a_vm_whose_driver_has_not_inflated_is_counted_whole() {
     let whole = "vm2 may still take 2 GiB (counted whole: its driver has not inflated yet)";
     assert!(refused.contains(whole), "{refused}");
     let words = "admission counts 200 % of vm2: its driver has not inflated yet";
-    assert_eq!(host.elastic("vm2").unwrap().admission, words);
-    let finding = host.doctor(Some("vm2"), "elastic-admission");
+    assert_eq!(host.provisioning("vm2").unwrap().admission, words);
+    let finding = host.doctor(Some("vm2"), "provisioning-admission");
     assert_eq!(
         (finding.found.as_str(), finding.health),
         (words, Health::Degraded)
     );
-    let finding = host.doctor(None, "elastic-memory");
+    let finding = host.doctor(None, "provisioning");
     assert_eq!(finding.health, Health::Degraded);
     assert!(
         finding.found.contains("node 1 has 1 MiB free"),
@@ -224,18 +224,18 @@ fn nothing_is_given_beside_a_vm_whose_device_has_never_answered() {
     let gone = ProviderError::Gone("connection refused".into());
     two.lock().look = Err(gone);
     host.add("vm2", &two, 200);
-    host.until("vm2", |elastic| {
-        let problem = elastic.problem.as_ref()?;
+    host.until("vm2", |provisioning| {
+        let problem = provisioning.problem.as_ref()?;
         problem.contains("connection refused").then_some(())
     });
     let refused = host.resize("vm1", [Some(3 * GIB), None]).unwrap_err();
     for has in ["what vm2 may still take is not known", "connection refused"] {
         assert!(refused.contains(has), "no {has:?} in {refused}");
     }
-    assert_eq!(host.elastic("vm1").unwrap().orders.refused_admission, 1);
+    assert_eq!(host.provisioning("vm1").unwrap().orders.refused_admission, 1);
     host.resize("vm1", [Some(GIB), None]).unwrap();
     two.lock().look = Scripted::settled().lock().look.clone();
-    host.until("vm2", |elastic| elastic.age_s);
+    host.until("vm2", |provisioning| provisioning.age_s);
     host.resize("vm1", [Some(2 * GIB), None]).unwrap();
 }
 

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use terrace_api::elastic::{Elastic, Ordered, Resize};
+use terrace_api::provision::{ProvisioningStatus, Ordered, Resize};
 use terrace_api::types::VmDetail;
 
 use crate::messages::State;
@@ -98,12 +98,12 @@ fn resize(served: &Served, vm: &str, sizes: [Option<u64>; 2]) -> Result<Ordered,
     served.post_body(&format!("/v1/vms/{vm}/resize"), &sizes)
 }
 
-/// The view of the VM's elastic memory, once it is as `so` asks.
-fn heard(served: &Served, so: impl Fn(&Elastic) -> bool) -> Elastic {
+/// The view of the VM's resizable memory, once it is as `so` asks.
+fn heard(served: &Served, so: impl Fn(&ProvisioningStatus) -> bool) -> ProvisioningStatus {
     for _ in 0..6000 {
         let detail: VmDetail = served.get("/v1/vms/flex").unwrap();
-        if let Some(elastic) = detail.elastic.filter(&so) {
-            return elastic;
+        if let Some(provisioning) = detail.provisioning.filter(&so) {
+            return provisioning;
         }
         std::thread::sleep(Duration::from_millis(10));
     }
@@ -130,15 +130,15 @@ fn a_vm_shows_how_far_its_device_is_and_whether_the_guest_is_honest() {
     let served = serve();
     let _seen = play_device(&served.folder.path().join("control"));
     let _ = resize(&served, "flex", [None, Some(2 * GIB)]);
-    let elastic = heard(&served, |elastic| elastic.age_s.is_some());
-    assert_eq!((&elastic.problem, elastic.refused_entries), (&None, 7));
-    let tier = &elastic.tiers[0];
+    let provisioning = heard(&served, |provisioning| provisioning.age_s.is_some());
+    assert_eq!((&provisioning.problem, provisioning.refused_entries), (&None, 7));
+    let tier = &provisioning.tiers[0];
     assert_eq!((tier.size_bytes, tier.target_bytes), (3 * GIB, 2 * GIB));
     assert_eq!((tier.honesty, tier.kept_bytes), (Some(0.5), Some(GIB / 2)));
     assert_eq!(tier.present_bytes, Some(3 * GIB + GIB / 2));
     assert_eq!(tier.host_nodes, [1], "as it is configured");
     let plain: VmDetail = served.get("/v1/vms/plain").unwrap();
-    assert_eq!(plain.elastic, None);
+    assert_eq!(plain.provisioning, None);
 }
 
 #[test]
@@ -153,7 +153,7 @@ fn without_a_device_the_answer_says_what_to_do() {
     let gone = resize(&served, "flex", [Some(GIB), None]).unwrap_err();
     assert!(gone.contains("terrace-hyperflex running?"), "{gone}");
     // A device that is not there hides nothing else of its VM.
-    let problem = heard(&served, |elastic| elastic.problem.is_some()).problem;
+    let problem = heard(&served, |provisioning| provisioning.problem.is_some()).problem;
     assert!(problem.unwrap().contains("terrace-hyperflex running?"));
     let unknown = resize(&served, "nobody", [Some(GIB), None]).unwrap_err();
     assert!(unknown.contains("nobody"), "{unknown}");

@@ -3,7 +3,7 @@
 use std::os::unix::fs::symlink;
 use std::time::Duration;
 
-use terrace_api::elastic::{Elastic, OrderState};
+use terrace_api::provision::{ProvisioningStatus, OrderState};
 use terrace_api::types::{Health, Status, Vm};
 
 use super::script::{Host, Scripted, host, host_with, live, resize_tier};
@@ -25,14 +25,14 @@ fn an_order_is_told_and_its_end_is_too() {
         "vm1",
         "fast 2 GiB → 1 GiB ordered by the operator, by HyperFlex",
     );
-    host.until("vm1", |elastic| {
-        let under_way = elastic.order.as_ref()?.state == OrderState::UnderWay;
-        (under_way && elastic.resizing).then_some(())
+    host.until("vm1", |provisioning| {
+        let under_way = provisioning.order.as_ref()?.state == OrderState::UnderWay;
+        (under_way && provisioning.resizing).then_some(())
     });
     script.see(|look| resize_tier(&mut look.tiers[0], GIB));
     host.event("vm1", "has reached its target: fast 1 GiB, slow 2 GiB");
-    let order = host.until("vm1", |elastic| {
-        let order = elastic.order.clone()?;
+    let order = host.until("vm1", |provisioning| {
+        let order = provisioning.order.clone()?;
         (order.state == OrderState::Met).then_some(order)
     });
     assert_eq!(order.from_bytes, [2 * GIB, 2 * GIB]);
@@ -55,13 +55,13 @@ fn a_hung_device_blocks_neither_the_daemon_nor_other_vms_and_is_told() {
     let status: Status = host.served.get("/v1/status").unwrap();
     assert_eq!(status.vms, 2);
     host.event("hung", "its HyperFlex device hangs: no answer for");
-    let elastic = host.elastic("hung").unwrap();
-    assert!(elastic.problem.unwrap().contains("it hangs"));
-    assert_eq!(elastic.tiers[0].size_bytes, 2 * GIB, "what was seen stays");
+    let provisioning = host.provisioning("hung").unwrap();
+    assert!(provisioning.problem.unwrap().contains("it hangs"));
+    assert_eq!(provisioning.tiers[0].size_bytes, 2 * GIB, "what was seen stays");
     host.resize("well", [Some(GIB), None]).unwrap();
     hung.hang(false);
     host.event("hung", "answers again");
-    host.until("hung", |elastic| elastic.problem.is_none().then_some(()));
+    host.until("hung", |provisioning| provisioning.problem.is_none().then_some(()));
     assert_eq!(hung.lock().ordered, Vec::<Vec<_>>::new());
 }
 
@@ -79,18 +79,18 @@ fn a_device_that_goes_and_comes_back_is_told_once_each_and_counted_whole_between
         "vm1",
         "its HyperFlex device does not answer: connection refused",
     );
-    let elastic = host.until("vm1", |e| e.problem.is_some().then(|| e.clone()));
-    assert_eq!(elastic.tiers[0].counted_bytes, 4 * GIB);
-    assert!(elastic.admission.contains("does not answer"), "{elastic:?}");
+    let provisioning = host.until("vm1", |e| e.problem.is_some().then(|| e.clone()));
+    assert_eq!(provisioning.tiers[0].counted_bytes, 4 * GIB);
+    assert!(provisioning.admission.contains("does not answer"), "{provisioning:?}");
     let refused = host.resize("vm1", [Some(GIB), None]).unwrap_err();
     assert!(refused.contains("connection refused"), "{refused}");
     host.event(
         "vm1",
         "an order of the operator: refused: connection refused",
     );
-    assert_eq!(host.elastic("vm1").unwrap().orders.failed, 1);
+    assert_eq!(host.provisioning("vm1").unwrap().orders.failed, 1);
     assert_eq!(
-        host.doctor(Some("vm1"), "elastic-memory").health,
+        host.doctor(Some("vm1"), "provisioning").health,
         Health::Missing
     );
     script.lock().look = before;
@@ -127,7 +127,7 @@ fn a_guest_that_keeps_what_it_gave_back_is_told_and_counted_whole_until_it_is_ho
     });
     assert_eq!((tier.honesty, tier.kept_bytes), (Some(0.5), Some(GIB)));
     assert_eq!(tier.may_take_bytes, GIB);
-    let finding = host.doctor(Some("vm1"), "elastic-honesty");
+    let finding = host.doctor(Some("vm1"), "provisioning-verified");
     assert_eq!(finding.health, Health::Degraded);
     assert!(
         finding.found.contains("slow: 1 GiB of the 2 GiB"),
@@ -157,7 +157,7 @@ fn a_guest_whose_memory_could_not_be_looked_at_in_time_is_counted_whole() {
         (e.tiers[1].counted_bytes == 2 * GIB).then_some(())
     });
     verified_looks(&host, &script, 3);
-    let tier = host.elastic("vm1").unwrap().tiers[0].clone();
+    let tier = host.provisioning("vm1").unwrap().tiers[0].clone();
     assert_eq!((tier.counted_bytes, tier.honesty), (4 * GIB, None));
     // A verdict of when it had given back less proves nothing about the rest.
     script.see(|look| {
@@ -166,7 +166,7 @@ fn a_guest_whose_memory_could_not_be_looked_at_in_time_is_counted_whole() {
     });
     host.until("vm1", |e| e.tiers[0].honesty);
     verified_looks(&host, &script, 3);
-    let tier = host.elastic("vm1").unwrap().tiers[0].clone();
+    let tier = host.provisioning("vm1").unwrap().tiers[0].clone();
     assert_eq!(tier.counted_bytes, 4 * GIB);
     script.see(|look| resize_tier(&mut look.tiers[0], 2 * GIB));
     host.until("vm1", |e| {
@@ -188,7 +188,7 @@ fn a_guest_that_was_caught_is_not_cleared_by_looks_that_come_too_late() {
     host.event("vm1", "claims to have given back 2 GiB of fast");
     script.see(|look| look.tiers[0].verified = None);
     verified_looks(&host, &script, 5);
-    let tier = host.elastic("vm1").unwrap().tiers[0].clone();
+    let tier = host.provisioning("vm1").unwrap().tiers[0].clone();
     assert_eq!((tier.counted_bytes, tier.honesty), (4 * GIB, Some(0.5)));
 }
 
@@ -203,13 +203,13 @@ fn a_lost_answer_is_counted_as_taken_until_a_look_tells() {
     script.lock().answer = Err(lost);
     script.hang_after_orders();
     host.resize("vm1", [Some(3 * GIB), None]).unwrap_err();
-    let elastic = host.until("vm1", |e| e.order.as_ref().map(|_| e.clone()));
-    assert_eq!(elastic.order.unwrap().state, OrderState::Unknown);
-    assert_eq!(elastic.tiers[0].counted_bytes, 3 * GIB);
+    let provisioning = host.until("vm1", |e| e.order.as_ref().map(|_| e.clone()));
+    assert_eq!(provisioning.order.unwrap().state, OrderState::Unknown);
+    assert_eq!(provisioning.tiers[0].counted_bytes, 3 * GIB);
     script.hang(false);
     // The device has another target: the order was not taken.
-    let why = host.until("vm1", |elastic| {
-        let order = elastic.order.as_ref()?;
+    let why = host.until("vm1", |provisioning| {
+        let order = provisioning.order.as_ref()?;
         (order.state == OrderState::Failed).then(|| order.why.clone())
     });
     let why = why.unwrap();
@@ -225,14 +225,14 @@ fn an_order_that_was_met_stays_so_when_somebody_else_changes_the_target() {
     let host = host([("vm1", &script)]);
     host.resize("vm1", [Some(GIB), None]).unwrap();
     script.see(|look| resize_tier(&mut look.tiers[0], GIB));
-    let is_met = |elastic: &Elastic| {
-        let order = elastic.order.as_ref()?;
+    let is_met = |provisioning: &ProvisioningStatus| {
+        let order = provisioning.order.as_ref()?;
         (order.state == OrderState::Met).then_some(())
     };
     host.until("vm1", is_met);
     script.see(|look| look.tiers[0].target_bytes = 3 * GIB);
-    host.until("vm1", |elastic| elastic.resizing.then_some(()));
-    is_met(&host.elastic("vm1").unwrap()).unwrap();
+    host.until("vm1", |provisioning| provisioning.resizing.then_some(()));
+    is_met(&host.provisioning("vm1").unwrap()).unwrap();
 }
 
 #[test]
@@ -261,8 +261,8 @@ fn a_guest_that_cannot_reach_its_target_is_told_with_its_reason() {
         "vm1",
         "fast is stuck at 1 GiB on the way to 512 MiB: its node has 3 MiB free",
     );
-    let why = host.until("vm1", |elastic| {
-        let order = elastic.order.as_ref()?;
+    let why = host.until("vm1", |provisioning| {
+        let order = provisioning.order.as_ref()?;
         (order.state == OrderState::Stuck).then(|| order.why.clone())
     });
     assert_eq!(why.as_deref(), Some("its node has 3 MiB free"));
@@ -271,8 +271,8 @@ fn a_guest_that_cannot_reach_its_target_is_told_with_its_reason() {
         resize_tier(&mut look.tiers[0], 512 * MIB);
         look.tiers[0].stuck = None;
     });
-    host.until("vm1", |elastic| {
-        (elastic.order.as_ref()?.state == OrderState::Met).then_some(())
+    host.until("vm1", |provisioning| {
+        (provisioning.order.as_ref()?.state == OrderState::Met).then_some(())
     });
 }
 
@@ -290,8 +290,8 @@ fn what_a_guest_said_of_an_older_target_is_not_believed_of_a_newer_one() {
     });
     host.resize("vm1", [Some(GIB), None]).unwrap();
     let looked = script.lock().looks.iter().sum::<u64>();
-    host.until("vm1", |elastic| {
-        let order = elastic.order.as_ref()?;
+    host.until("vm1", |provisioning| {
+        let order = provisioning.order.as_ref()?;
         assert_ne!(order.state, OrderState::Stuck, "it has not spoken since");
         let looks: u64 = script.lock().looks.iter().sum();
         (looks > looked + 5).then_some(())
@@ -331,11 +331,11 @@ fn a_driver_that_does_not_take_its_targets_is_told_and_so_is_that_it_came() {
     script.see(|look| look.told = false);
     let host = host([("vm1", &script)]);
     host.event("vm1", "is the module hyperflex loaded in it?");
-    let finding = host.doctor(Some("vm1"), "elastic-memory");
+    let finding = host.doctor(Some("vm1"), "provisioning");
     assert_eq!(finding.health, Health::Degraded);
     host.resize("vm1", [Some(GIB), None]).unwrap();
-    let why = host.until("vm1", |elastic| {
-        let order = elastic.order.as_ref()?;
+    let why = host.until("vm1", |provisioning| {
+        let order = provisioning.order.as_ref()?;
         (order.state == OrderState::Stuck).then(|| order.why.clone())
     });
     assert!(why.unwrap().contains("driver has not taken the targets"));
@@ -351,8 +351,8 @@ fn a_newer_order_replaces_an_older_one() {
     let second = host.resize("vm1", [Some(3 * GIB), None]).unwrap();
     assert!(second.number > first.number);
     script.see(|look| resize_tier(&mut look.tiers[0], 3 * GIB));
-    let order = host.until("vm1", |elastic| {
-        let order = elastic.order.clone()?;
+    let order = host.until("vm1", |provisioning| {
+        let order = provisioning.order.clone()?;
         (order.state == OrderState::Met).then_some(order)
     });
     assert_eq!(
@@ -370,7 +370,7 @@ fn an_order_that_the_device_refuses_is_told_with_its_reason() {
     let refused = host.resize("vm1", [Some(GIB + 1), None]).unwrap_err();
     assert_eq!(refused, "1 bytes are no whole pages");
     host.event("vm1", "came to nothing: 1 bytes are no whole pages");
-    let order = host.until("vm1", |elastic| elastic.order.clone());
+    let order = host.until("vm1", |provisioning| provisioning.order.clone());
     assert_eq!(order.state, OrderState::Failed);
 }
 
@@ -380,8 +380,8 @@ fn targets_that_somebody_else_changed_end_the_order() {
     let host = host([("vm1", &script)]);
     host.resize("vm1", [Some(GIB), None]).unwrap();
     script.see(|look| look.tiers[0].target_bytes = 3 * GIB);
-    let why = host.until("vm1", |elastic| {
-        let order = elastic.order.as_ref()?;
+    let why = host.until("vm1", |provisioning| {
+        let order = provisioning.order.as_ref()?;
         (order.state == OrderState::Failed).then(|| order.why.clone())
     });
     assert!(why.unwrap().contains("the target of fast is 3 GiB now"));
@@ -392,7 +392,7 @@ fn a_vm_with_a_device_passed_through_is_refused_a_shrink_and_may_grow() {
     let script = Scripted::settled();
     let host = host([("vm1", &script)]);
     symlink("/dev/vfio/17", host.root().join("proc/100/fd/9")).unwrap();
-    host.until("vm1", |elastic| elastic.pinned_by.clone());
+    host.until("vm1", |provisioning| provisioning.pinned_by.clone());
     let refused = host.resize("vm1", [Some(GIB), None]).unwrap_err();
     for has in ["/dev/vfio/17", "pins all of its memory", "cannot shrink"] {
         assert!(refused.contains(has), "no {has:?} in {refused}");
@@ -402,7 +402,7 @@ fn a_vm_with_a_device_passed_through_is_refused_a_shrink_and_may_grow() {
         "by HyperFlex: refused: a device is passed through (/dev/vfio/17)",
     );
     assert_eq!(script.lock().ordered, Vec::<Vec<_>>::new());
-    let finding = host.doctor(Some("vm1"), "elastic-pinned");
+    let finding = host.doctor(Some("vm1"), "provisioning-pinned");
     assert!(finding.found.contains("/dev/vfio/17"), "{finding:?}");
     host.resize("vm1", [Some(3 * GIB), None]).unwrap();
 }
@@ -417,8 +417,8 @@ fn a_device_that_is_passed_through_under_way_stops_the_shrink_and_one_after_a_re
         resize_tier(&mut look.tiers[0], GIB + 301 * MIB);
     });
     // A look that began before would have the device come when the tier was as it had been.
-    host.until("vm1", |elastic| {
-        (elastic.tiers[0].size_bytes == GIB + 301 * MIB).then_some(())
+    host.until("vm1", |provisioning| {
+        (provisioning.tiers[0].size_bytes == GIB + 301 * MIB).then_some(())
     });
     symlink("/dev/vfio/17", host.root().join("proc/100/fd/9")).unwrap();
     host.event("vm1", "a device is passed through (/dev/vfio/17), which");
@@ -439,7 +439,7 @@ fn a_device_that_is_passed_through_under_way_stops_the_shrink_and_one_after_a_re
     host.until("vm1", |_| {
         (script.lock().ordered.last()? == &held).then_some(())
     });
-    host.until("vm1", |elastic| (!elastic.resizing).then_some(()));
+    host.until("vm1", |provisioning| (!provisioning.resizing).then_some(()));
     std::fs::remove_file(host.root().join("proc/100/fd/9")).unwrap();
     host.event("vm1", "no device is passed through any more");
     let events = host.events("vm1");
@@ -474,7 +474,7 @@ fn a_second_vm_of_the_same_name_takes_nothing_over_from_the_first() {
     let vms: Vec<Vm> = host.served.get("/v1/vms").unwrap();
     let known: Vec<_> = vms.iter().map(|vm| (vm.name.as_str(), vm.pid)).collect();
     assert_eq!(known, [("vm1", Some(100))]);
-    let order = host.elastic("vm1").unwrap().order;
+    let order = host.provisioning("vm1").unwrap().order;
     assert!(order.is_some(), "its reconciler was replaced");
 }
 
@@ -485,7 +485,7 @@ fn what_pins_a_vm_is_looked_for_in_the_process_that_its_device_names() {
     live(host.root(), 300);
     symlink("/dev/vfio/17", host.root().join("proc/300/fd/9")).unwrap();
     script.see(|look| look.hypervisor_pid = Some(300));
-    host.until("vm1", |elastic| elastic.pinned_by.clone());
+    host.until("vm1", |provisioning| provisioning.pinned_by.clone());
 }
 
 #[test]
@@ -507,8 +507,8 @@ fn that_a_process_cannot_be_looked_at_is_no_proof_that_no_device_is_passed_throu
     for has in ["is not known", "proc/100/fd", "CAP_SYS_PTRACE"] {
         assert!(refused.contains(has), "no {has:?} in {refused}");
     }
-    assert_eq!(host.elastic("vm1").unwrap().orders.refused_pinned, 1);
-    let finding = host.doctor(Some("vm1"), "elastic-pinned");
+    assert_eq!(host.provisioning("vm1").unwrap().orders.refused_pinned, 1);
+    let finding = host.doctor(Some("vm1"), "provisioning-pinned");
     assert_eq!(finding.health, Health::Degraded);
     assert!(finding.found.contains("is not known"), "{finding:?}");
     assert_eq!(script.lock().ordered, Vec::<Vec<_>>::new());
@@ -525,11 +525,11 @@ fn the_processs_memory_is_shown_beside_what_the_guest_claims() {
         put(host.root(), "proc/100/status", &text);
     };
     status(4 << 20);
-    host.until("vm1", |elastic| elastic.resident);
+    host.until("vm1", |provisioning| provisioning.resident);
     host.resize("vm1", [Some(GIB), None]).unwrap();
     status(3 << 20);
-    let fell = host.until("vm1", |elastic| {
-        elastic.resident?.fell_bytes.filter(|n| *n != 0)
+    let fell = host.until("vm1", |provisioning| {
+        provisioning.resident?.fell_bytes.filter(|n| *n != 0)
     });
     assert_eq!(fell, 1 << 30);
 }
@@ -555,7 +555,7 @@ fn the_balloon_gives_the_sum_and_says_that_it_knows_no_tiers() {
             .contains("by the balloon, which knows no tiers")
     );
     assert_eq!(script.lock().ordered, [[Some(GIB + 512 * MIB)]]);
-    assert_eq!(host.elastic("vm1").unwrap().tiers[0].name, "memory");
+    assert_eq!(host.provisioning("vm1").unwrap().tiers[0].name, "memory");
 }
 
 #[test]
@@ -567,8 +567,8 @@ fn files_are_looked_at_seldom_while_nothing_changes() {
         (with > 1 && without > 3).then_some(())
     });
     // What was verified stays in sight between.
-    let elastic = host.elastic("vm1").unwrap();
-    assert_eq!(elastic.tiers[0].present_bytes, Some(2 * GIB));
+    let provisioning = host.provisioning("vm1").unwrap();
+    assert_eq!(provisioning.tiers[0].present_bytes, Some(2 * GIB));
 }
 
 #[test]
@@ -583,12 +583,12 @@ fn a_vm_that_was_restarted_is_looked_after_anew_and_one_that_is_found_again_is_n
     };
     for same in [Some(100), None] {
         find(same);
-        let order = host.elastic("vm1").unwrap().order;
+        let order = host.provisioning("vm1").unwrap().order;
         assert!(order.is_some(), "what is known of it stays");
     }
     std::fs::remove_file(host.root().join("proc/100/stat")).unwrap();
     find(Some(200));
-    host.until("vm1", |elastic| elastic.order.is_none().then_some(()));
+    host.until("vm1", |provisioning| provisioning.order.is_none().then_some(()));
 }
 
 #[test]
@@ -599,16 +599,16 @@ fn a_reconciler_that_a_fault_of_its_own_ends_is_said_and_started_again_by_the_ne
     let why = host.resize("vm1", [Some(GIB), None]).unwrap_err();
     assert!(why.contains("a fault of terraced's own"), "{why}");
     // What it may take is counted on, all of it: nobody knows any more what its driver gave back.
-    let elastic = host.until("vm1", |elastic| {
-        elastic.problem.is_some().then(|| elastic.clone())
+    let provisioning = host.until("vm1", |provisioning| {
+        provisioning.problem.is_some().then(|| provisioning.clone())
     });
-    let problem = elastic.problem.unwrap();
+    let problem = provisioning.problem.unwrap();
     assert!(
         problem.contains("`terrace resize` starts another"),
         "{problem}"
     );
-    assert_eq!(elastic.tiers[0].counted_bytes, 4 * GIB);
-    let finding = host.doctor(Some("vm1"), "elastic-memory");
+    assert_eq!(provisioning.tiers[0].counted_bytes, 4 * GIB);
+    let finding = host.doctor(Some("vm1"), "provisioning");
     assert!(
         finding.found.contains("a fault of terraced's own"),
         "{finding:?}"
@@ -654,7 +654,7 @@ fn an_order_that_waits_is_not_given_to_the_next_vm_of_that_name() {
         script.hang_at_leases(false);
     });
     // The next one is looked at, and the reconciler of the one before has ended.
-    host.until("vm1", |elastic| elastic.age_s.map(drop));
+    host.until("vm1", |provisioning| provisioning.age_s.map(drop));
     let until = std::time::Instant::now() + Duration::from_secs(60);
     while script.holders() > 3 && std::time::Instant::now() < until {
         std::thread::sleep(Duration::from_millis(10));

@@ -1,4 +1,4 @@
-//! Elastic memory over the API: with a device that a test plays on its control socket ([`device`]), with a monitor that
+//! Resizable memory over the API: with a device that a test plays on its control socket ([`device`]), with a monitor that
 //! a test plays ([`qemu`]), and with providers that a test scripts ([`faults`]).
 
 mod admitted;

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use terrace_api::elastic::{Elastic, OrderState, Ordered, Resize};
+use terrace_api::provision::{ProvisioningStatus, OrderState, Ordered, Resize};
 use terrace_api::types::{EventLine, VmDetail};
 use terrace_host::qemu::who::HypervisorConfig;
 
@@ -15,7 +15,7 @@ use super::super::Provisioning;
 use super::super::finder;
 use super::MIB;
 use crate::messages::State;
-use crate::played::{Served, serve_elastic};
+use crate::played::{Served, serve_resizable};
 use terrace_core::provision::ProvisionConfig;
 
 /// A QEMU's memory devices and balloon, which change by its orders at once.
@@ -145,7 +145,7 @@ fn host(qemu: &Qemu, config: &str) -> Host {
     // Which process it is nobody knows here, and so not who else has its RAM.
     let config = format!("[defaults]\nnobody_pins = true\n{config}");
     let of = qemu.clone();
-    let served = serve_elastic(
+    let served = serve_resizable(
         move |folder| {
             of.play(&folder.join("vm.sock"));
             config
@@ -171,24 +171,24 @@ impl Host {
         self.0.post_body("/v1/vms/vm/resize", &sizes)
     }
 
-    fn elastic(&self) -> Option<Elastic> {
+    fn provisioning(&self) -> Option<ProvisioningStatus> {
         let detail: VmDetail = self.0.get("/v1/vms/vm").unwrap();
-        detail.elastic
+        detail.provisioning
     }
 
-    fn until(&self, so: impl Fn(&Elastic) -> bool) -> Elastic {
+    fn until(&self, so: impl Fn(&ProvisioningStatus) -> bool) -> ProvisioningStatus {
         for _ in 0..6000 {
-            if let Some(elastic) = self.elastic().filter(&so) {
-                return elastic;
+            if let Some(provisioning) = self.provisioning().filter(&so) {
+                return provisioning;
             }
             std::thread::sleep(Duration::from_millis(10));
         }
-        panic!("not yet: {:?}", self.elastic());
+        panic!("not yet: {:?}", self.provisioning());
     }
 }
 
-fn is_met(elastic: &Elastic) -> bool {
-    let order = elastic.order.as_ref();
+fn is_met(provisioning: &ProvisioningStatus) -> bool {
+    let order = provisioning.order.as_ref();
     order.is_some_and(|order| order.state == OrderState::Met)
 }
 
@@ -201,9 +201,9 @@ fn virtio_mem_is_used_before_a_balloon_and_the_answer_says_so() {
                  virtio-mem";
     assert!(ordered.done.contains(words), "{ordered:?}");
     assert_eq!(ordered.by, "virtio-mem");
-    let elastic = host.until(is_met);
-    assert_eq!(elastic.by, "virtio-mem");
-    let tiers = elastic.tiers.iter();
+    let provisioning = host.until(is_met);
+    assert_eq!(provisioning.by, "virtio-mem");
+    let tiers = provisioning.tiers.iter();
     let sizes = tiers.map(|t| (t.name.as_str(), t.size_bytes / MIB, t.whole_bytes / MIB));
     let sizes: Vec<_> = sizes.collect();
     assert_eq!(sizes, [("fast", 300, 1280), ("slow", 768, 1280)]);
@@ -234,8 +234,8 @@ fn the_balloon_gets_the_sum_where_there_is_no_virtio_mem() {
         ordered.done.contains("the balloon, which knows no tiers"),
         "{ordered:?}"
     );
-    let elastic = host.until(is_met);
-    assert_eq!((elastic.by.as_str(), elastic.tiers.len()), ("balloon", 1));
+    let provisioning = host.until(is_met);
+    assert_eq!((provisioning.by.as_str(), provisioning.tiers.len()), ("balloon", 1));
     assert_eq!(qemu.inside().balloon, Some((384 * MIB, true)));
     let more = host.resize([Some(512), Some(512)]).unwrap_err();
     assert!(more.contains("from 1 MiB to 512 MiB"), "{more}");
@@ -245,9 +245,9 @@ fn the_balloon_gets_the_sum_where_there_is_no_virtio_mem() {
 fn a_balloon_without_a_driver_stays_under_way() {
     let host = host(&Qemu::default().with_balloon(false), "");
     host.resize([Some(128), Some(256)]).unwrap();
-    let elastic = host.until(|elastic| elastic.resizing);
-    assert_eq!(elastic.tiers[0].size_bytes, 512 * MIB);
-    assert_eq!(elastic.tiers[0].target_bytes, 384 * MIB);
+    let provisioning = host.until(|provisioning| provisioning.resizing);
+    assert_eq!(provisioning.tiers[0].size_bytes, 512 * MIB);
+    assert_eq!(provisioning.tiers[0].target_bytes, 384 * MIB);
 }
 
 #[test]
@@ -257,9 +257,9 @@ fn a_balloon_that_somebody_else_moves_later_is_not_stuck_on_the_way_to_an_old_ta
     host.resize([Some(128), Some(256)]).unwrap();
     host.until(is_met);
     qemu.inside().balloon = Some((448 * MIB, true));
-    let elastic = host.until(|elastic| elastic.tiers[0].size_bytes == 448 * MIB);
-    assert_eq!(elastic.tiers[0].target_bytes, 448 * MIB);
-    assert!(is_met(&elastic) && !elastic.resizing, "{elastic:?}");
+    let provisioning = host.until(|provisioning| provisioning.tiers[0].size_bytes == 448 * MIB);
+    assert_eq!(provisioning.tiers[0].target_bytes, 448 * MIB);
+    assert!(is_met(&provisioning) && !provisioning.resizing, "{provisioning:?}");
 }
 
 #[test]
@@ -283,7 +283,7 @@ fn a_vm_with_none_of_the_three_is_told_all_three() {
     ] {
         assert!(none.contains(has), "no {has:?} in {none}");
     }
-    assert_eq!(host.elastic(), None);
+    assert_eq!(host.provisioning(), None);
     let events: Vec<EventLine> = host.0.get("/v1/events?after=0").unwrap();
     let noise = events.iter().find(|event| event.text.contains("monitor"));
     assert!(noise.is_none(), "{noise:?}");
@@ -295,7 +295,7 @@ fn the_monitor_of_a_vm_that_is_not_opted_in_is_left_alone_until_somebody_resizes
     let host = host(&qemu, "");
     // The daemon has found it.
     let _: VmDetail = host.0.get("/v1/vms/vm").unwrap();
-    assert_eq!(host.elastic(), None);
+    assert_eq!(host.provisioning(), None);
     assert_eq!(qemu.inside().greeted, 0);
     host.resize([Some(256), None]).unwrap();
     assert_eq!(host.until(is_met).by, "virtio-mem");
@@ -304,9 +304,9 @@ fn the_monitor_of_a_vm_that_is_not_opted_in_is_left_alone_until_somebody_resizes
 #[test]
 fn an_opted_in_vm_shows_what_resizes_it_before_anybody_does() {
     let host = host(&Qemu::with_virtio_mem(), "[vm.vm]\nscan = true\n");
-    let elastic = host.until(|elastic| !elastic.tiers.is_empty());
-    assert_eq!(elastic.by, "virtio-mem");
-    assert!(elastic.at.ends_with("vm.sock"), "{}", elastic.at);
+    let provisioning = host.until(|provisioning| !provisioning.tiers.is_empty());
+    assert_eq!(provisioning.by, "virtio-mem");
+    assert!(provisioning.at.ends_with("vm.sock"), "{}", provisioning.at);
 }
 
 #[test]
@@ -321,7 +321,7 @@ fn a_monitor_that_was_busy_when_the_vm_was_found_is_asked_again_and_nobody_is_bo
         std::thread::sleep(Duration::from_millis(10));
     }
     assert!(qemu.inside().greeted > 2, "it was given up");
-    assert_eq!(host.elastic(), None);
+    assert_eq!(host.provisioning(), None);
     qemu.inside().busy = false;
     assert_eq!(host.until(|e| !e.tiers.is_empty()).by, "virtio-mem");
     let events: Vec<EventLine> = host.0.get("/v1/events?after=0").unwrap();
@@ -338,7 +338,7 @@ fn a_vm_with_nothing_that_resizes_it_is_not_asked_each_time_that_it_is_found() {
     let greeted = qemu.inside().greeted;
     for _ in 0..20 {
         host.0.find("vm", None, State::Ignored);
-        assert_eq!(host.elastic(), None);
+        assert_eq!(host.provisioning(), None);
         std::thread::sleep(Duration::from_millis(20));
     }
     let more = qemu.inside().greeted - greeted;
@@ -354,6 +354,6 @@ fn a_monitor_that_another_program_holds_is_said_so() {
     let held = host.resize([Some(256), None]).unwrap_err();
     assert!(held.contains("another program"), "{held}");
     drop(holder);
-    host.until(|elastic| !elastic.tiers.is_empty());
+    host.until(|provisioning| !provisioning.tiers.is_empty());
     host.resize([Some(256), None]).unwrap();
 }

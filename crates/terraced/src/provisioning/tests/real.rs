@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use terrace_api::elastic::OrderState;
+use terrace_api::provision::OrderState;
 use terrace_host::qemu::who::HypervisorConfig;
 use terrace_hyperflex::abi::Entry;
 use terrace_testkit::front_end::{Hypervisor, PAGE, args, start};
@@ -14,7 +14,7 @@ use super::super::finder;
 use super::GIB;
 use super::script::{Host, live};
 use crate::messages::State;
-use crate::played::serve_elastic;
+use crate::played::serve_resizable;
 use terrace_core::provision::ProvisionConfig;
 
 /// A daemon that looks after the VM `vm` with this device.
@@ -31,7 +31,7 @@ pub fn serve(control: &Path) -> Host {
         "[vm.vm]\nhyperflex = \"{}\"\nhyperflex_nodes = [0, 1]\n",
         control.display()
     );
-    let served = serve_elastic(
+    let served = serve_resizable(
         |_| config,
         Provisioning::new(finder(HypervisorConfig::default()), pace),
     );
@@ -58,10 +58,10 @@ fn a_vm_shrinks_by_the_real_device_and_what_it_claims_is_checked_against_its_fil
     let device = start(&args);
     let mut guest = Hypervisor::connect(&args.socket, &vm, None);
     let host = serve(&args.control);
-    host.until("vm", |elastic| elastic.connected.then_some(()));
+    host.until("vm", |provisioning| provisioning.connected.then_some(()));
     let ordered = host.resize("vm", [None, Some(6 * MIB)]).unwrap();
     assert!(ordered.done.contains("slow 8 MiB → 6 MiB"), "{ordered:?}");
-    assert_eq!(host.elastic("vm").unwrap().tiers[1].counted_bytes, 8 * MIB);
+    assert_eq!(host.provisioning("vm").unwrap().tiers[1].counted_bytes, 8 * MIB);
 
     // A driver that comes later finds the target in the configuration space, where the ABI has it.
     assert_eq!(guest.config(40, 8), 512_u64.to_le_bytes());
@@ -74,9 +74,9 @@ fn a_vm_shrinks_by_the_real_device_and_what_it_claims_is_checked_against_its_fil
         assert_eq!(guest.entries(2, &pages.collect::<Vec<_>>()), (32, 0));
     }
     host.event("vm", "has reached its target: fast 8 MiB, slow 6 MiB");
-    let tier = host.until("vm", |elastic| {
-        let is_met = elastic.order.as_ref()?.state == OrderState::Met;
-        let tier = elastic.tiers[1].clone();
+    let tier = host.until("vm", |provisioning| {
+        let is_met = provisioning.order.as_ref()?.state == OrderState::Met;
+        let tier = provisioning.tiers[1].clone();
         (is_met && tier.counted_bytes == 6 * MIB).then_some(tier)
     });
     assert_eq!(

@@ -6,7 +6,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use terrace_api::client::segment;
-use terrace_api::elastic::{Elastic, Ordered, Resize};
+use terrace_api::provision::{ProvisioningStatus, Ordered, Resize};
 use terrace_api::types::{Doctor, EventLine, Finding, VmDetail};
 use terrace_host::sharers::Found;
 
@@ -14,7 +14,7 @@ use super::super::Provisioning;
 use super::super::provider::{Find, Finder, Provider, Wanted};
 use super::GIB;
 use crate::messages::State;
-use crate::played::{Served, figures, play_process, process, put, serve_elastic};
+use crate::played::{Served, figures, play_process, process, put, serve_resizable};
 use terrace_core::provision::ProvisionConfig;
 use terrace_proto::provision::{
     Mechanism, ProviderError, ProviderKind, ProviderStatus, TierStatus, Verified,
@@ -247,12 +247,12 @@ pub fn host_with<const N: usize>(
         Some(find)
     });
     let provisioning = Provisioning::new(finder, pace(patience));
-    let served = serve_elastic(|_| config.to_owned(), provisioning);
+    let served = serve_resizable(|_| config.to_owned(), provisioning);
     let host = Host { served, scripts };
     host.free([8 * GIB, 8 * GIB]);
     for (pid, (name, _)) in (100..).zip(vms) {
         host.find(name, pid);
-        host.until(name, |elastic| elastic.age_s.is_some().then_some(()));
+        host.until(name, |provisioning| provisioning.age_s.is_some().then_some(()));
     }
     host
 }
@@ -295,23 +295,23 @@ impl Host {
         self.served.post_body(&path, &sizes)
     }
 
-    pub fn elastic(&self, vm: &str) -> Option<Elastic> {
+    pub fn provisioning(&self, vm: &str) -> Option<ProvisioningStatus> {
         let detail: VmDetail = self
             .served
             .get(&format!("/v1/vms/{}", segment(vm)))
             .unwrap();
-        detail.elastic
+        detail.provisioning
     }
 
     /// Waits until something is so.
-    pub fn until<T>(&self, vm: &str, so: impl Fn(&Elastic) -> Option<T>) -> T {
+    pub fn until<T>(&self, vm: &str, so: impl Fn(&ProvisioningStatus) -> Option<T>) -> T {
         let until = Instant::now() + Duration::from_secs(60);
         loop {
-            let elastic = self.elastic(vm);
-            if let Some(found) = elastic.as_ref().and_then(&so) {
+            let provisioning = self.provisioning(vm);
+            if let Some(found) = provisioning.as_ref().and_then(&so) {
                 return found;
             }
-            assert!(Instant::now() < until, "not yet: {elastic:?}");
+            assert!(Instant::now() < until, "not yet: {provisioning:?}");
             std::thread::sleep(Duration::from_millis(10));
         }
     }

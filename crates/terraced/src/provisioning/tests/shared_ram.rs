@@ -63,10 +63,10 @@ fn a_vm_whose_ram_another_process_maps_is_refused_a_shrink_by_every_mechanism() 
         }
         assert!(!refused.contains('\x1b'), "{refused:?}");
         assert_eq!(script.lock().ordered, Vec::<Vec<_>>::new(), "{kind:?}");
-        let elastic = host.elastic("vm1").unwrap();
-        assert_eq!(elastic.orders.refused_pinned, 1);
-        assert!(elastic.held_by.unwrap().starts_with("process 200 "));
-        let finding = host.doctor(Some("vm1"), "elastic-held");
+        let provisioning = host.provisioning("vm1").unwrap();
+        assert_eq!(provisioning.orders.refused_pinned, 1);
+        assert!(provisioning.held_by.unwrap().starts_with("process 200 "));
+        let finding = host.doctor(Some("vm1"), "provisioning-held");
         assert_eq!(finding.health, Health::Degraded);
         host.event(
             "vm1",
@@ -97,7 +97,7 @@ fn a_process_that_comes_under_way_takes_the_target_back() {
         host.until("vm1", |_| {
             (script.lock().ordered.last()? == &held).then_some(())
         });
-        let order = host.until("vm1", |elastic| elastic.order.clone());
+        let order = host.until("vm1", |provisioning| provisioning.order.clone());
         assert_eq!(order.origin, "sharing");
     }
 }
@@ -117,8 +117,8 @@ fn the_vms_own_device_that_needs_no_looks_is_nobody_else() {
             (script.lock().ordered.last()? == &[Some(size), None]).then_some(())
         });
         let looks = script.lock().looks[1];
-        host.until("vm1", |elastic| {
-            assert_eq!(elastic.held_by, None);
+        host.until("vm1", |provisioning| {
+            assert_eq!(provisioning.held_by, None);
             (script.lock().looks[1] > looks + 2).then_some(())
         });
         go(&host, pid);
@@ -145,7 +145,7 @@ fn a_process_that_cannot_be_looked_at_may_have_the_ram() {
         assert!(refused.contains(has), "no {has:?} in {refused}");
     }
     assert!(
-        host.doctor(Some("vm1"), "elastic-held")
+        host.doctor(Some("vm1"), "provisioning-held")
             .found
             .contains("proc/200/maps")
     );
@@ -247,7 +247,7 @@ fn nothing_is_punched_while_another_process_maps_the_ram() {
         "{leases:?}"
     );
     let host = serve_leased(&args);
-    host.until("vm", |elastic| elastic.connected.then_some(()));
+    host.until("vm", |provisioning| provisioning.connected.then_some(()));
     host.resize("vm", [None, Some(6 * MIB)]).unwrap();
     assert_eq!(guest.entries(2, &pages(0)), (32, 0));
     // A process that maps it, by no descriptor of its own.

@@ -2,7 +2,7 @@
 
 use terrace_proto::PAGE_SIZE;
 
-use super::{Bytes, ElasticError};
+use super::{Bytes, ResizeError};
 use crate::qemu::Monitor;
 
 /// The least that a balloon may leave to a guest: below it no Linux lives, and a number so small is more likely
@@ -23,26 +23,26 @@ impl Balloon {
     ///
     /// # Errors
     /// If a tier's size is not said, or the sum is none that the VM can have.
-    pub fn total(&self, wanted: &[Option<u64>]) -> Result<u64, ElasticError> {
+    pub fn total(&self, wanted: &[Option<u64>]) -> Result<u64, ResizeError> {
         if wanted.iter().all(Option::is_none) {
-            return Err(ElasticError::NothingAsked);
+            return Err(ResizeError::NothingAsked);
         }
         let sizes: Option<Vec<u64>> = wanted.iter().copied().collect();
-        let sizes = sizes.ok_or(ElasticError::OneTierByBalloon)?;
+        let sizes = sizes.ok_or(ResizeError::OneTierByBalloon)?;
         let total = sizes.into_iter().fold(0, u64::saturating_add);
         if (LEAST..=self.ram).contains(&total) {
             // A balloon holds whole pages: no other size is ever reached.
             return Ok(total / PAGE_SIZE * PAGE_SIZE);
         }
         let [asked, ram] = [total, self.ram].map(Bytes);
-        Err(ElasticError::BalloonRange { asked, ram })
+        Err(ResizeError::BalloonRange { asked, ram })
     }
 
     /// Tells the balloon the size to leave to the guest.
     ///
     /// # Errors
     /// If QEMU refuses.
-    pub fn order(monitor: &mut Monitor, total: u64) -> Result<(), ElasticError> {
+    pub fn order(monitor: &mut Monitor, total: u64) -> Result<(), ResizeError> {
         Ok(monitor.set_balloon(total)?)
     }
 }

@@ -1,6 +1,6 @@
-//! A VM's elastic memory in words.
+//! A VM's resizable memory in words.
 
-use terrace_api::elastic::{Elastic, ElasticTier, GuestTier, Order, OrderState};
+use terrace_api::provision::{ProvisioningStatus, ProvisionedTier, GuestTier, Order, OrderState};
 
 use crate::render;
 
@@ -8,38 +8,38 @@ use crate::render;
 const OLD_S: f64 = 12.0;
 
 /// The VM's size of each tier, the size it is to have, and how far the guest's word holds.
-pub fn text(elastic: &Elastic) -> String {
-    let by = if elastic.by_words.is_empty() {
+pub fn text(provisioning: &ProvisioningStatus) -> String {
+    let by = if provisioning.by_words.is_empty() {
         "by nothing that is known yet"
     } else {
-        &format!("by {} ({})", elastic.by_words, elastic.at)
+        &format!("by {} ({})", provisioning.by_words, provisioning.at)
     };
-    let mut out = format!("\nelastic memory, {by}:");
-    if let Some(problem) = &elastic.problem {
+    let mut out = format!("\nresizable memory, {by}:");
+    if let Some(problem) = &provisioning.problem {
         out += &format!(" {problem}\n");
     }
-    let Some(age_s) = elastic.age_s else {
-        return if elastic.problem.is_some() {
+    let Some(age_s) = provisioning.age_s else {
+        return if provisioning.problem.is_some() {
             out
         } else {
             out + "\n"
         };
     };
-    if elastic.problem.is_some() || age_s > OLD_S {
+    if provisioning.problem.is_some() || age_s > OLD_S {
         out += &format!("  as it was {age_s:.0} s ago:");
     }
-    out += match (elastic.connected, elastic.told) {
+    out += match (provisioning.connected, provisioning.told) {
         // Only a device of ours hears of that.
-        _ if elastic.by != "hyperflex" => "",
+        _ if provisioning.by != "hyperflex" => "",
         (false, _) => " no hypervisor is connected",
         (true, false) => " the guest's driver does not know the targets yet",
         (true, true) => " the guest's driver knows the targets",
     };
     out += "\n";
-    for tier in &elastic.tiers {
+    for tier in &provisioning.tiers {
         out += &tier_text(tier);
     }
-    if let Some(resident) = &elastic.resident {
+    if let Some(resident) = &provisioning.resident {
         let all = resident.shared_bytes.saturating_add(resident.private_bytes);
         out += &format!("  the hypervisor's process holds {}", render::bytes(all));
         out += &match resident.fell_bytes {
@@ -55,41 +55,41 @@ pub fn text(elastic: &Elastic) -> String {
         };
         out += "\n";
     }
-    if let Some(order) = &elastic.order {
+    if let Some(order) = &provisioning.order {
         out += &order_text(order);
     }
-    if elastic.refused_entries > 0 {
+    if provisioning.refused_entries > 0 {
         out += &format!(
             "  {} requests of the guest were refused\n",
-            elastic.refused_entries
+            provisioning.refused_entries
         );
     }
-    out += &held_text(elastic);
-    if let Some(device) = &elastic.pinned_by {
+    out += &held_text(provisioning);
+    if let Some(device) = &provisioning.pinned_by {
         out += &format!("  cannot shrink: {device} is passed through and pins all of its memory\n");
     }
-    out + &format!("  {}\n", elastic.admission)
+    out + &format!("  {}\n", provisioning.admission)
 }
 
 /// Other processes that have the VM's RAM, and the consequences.
-fn held_text(elastic: &Elastic) -> String {
+fn held_text(provisioning: &ProvisioningStatus) -> String {
     let mut out = String::new();
-    for tier in elastic.tiers.iter().filter(|tier| tier.withheld_bytes > 0) {
+    for tier in provisioning.tiers.iter().filter(|tier| tier.withheld_bytes > 0) {
         let withheld = render::bytes(tier.withheld_bytes);
         out += &format!(
             "  {withheld} of {} are withheld: another process came as they were given back\n",
             tier.name
         );
     }
-    if let Some(who) = &elastic.held_by {
+    if let Some(who) = &provisioning.held_by {
         out += &format!("  cannot shrink: {who}, may have pinned it\n");
     }
     out
 }
 
 /// The sizes in one line: `fast 300 MiB, on the way to 256 MiB; slow 768 MiB`.
-pub fn state(elastic: &Elastic) -> String {
-    let each = elastic.tiers.iter().map(|tier| {
+pub fn state(provisioning: &ProvisioningStatus) -> String {
+    let each = provisioning.tiers.iter().map(|tier| {
         let size = render::bytes(tier.size_bytes);
         if tier.size_bytes == tier.target_bytes {
             return format!("{} {size}", tier.name);
@@ -100,7 +100,7 @@ pub fn state(elastic: &Elastic) -> String {
     each.collect::<Vec<_>>().join("; ")
 }
 
-fn tier_text(tier: &ElasticTier) -> String {
+fn tier_text(tier: &ProvisionedTier) -> String {
     let progress = match &tier.stuck {
         _ if tier.size_bytes == tier.target_bytes => "reached",
         Some(_) => "the guest cannot for now",

@@ -1,10 +1,10 @@
-//! Types of elastic memory: `POST /v1/vms/{name}/resize`, and its part of `GET /v1/vms/{name}`.
+//! Types of resizable memory: `POST /v1/vms/{name}/resize`, and its part of `GET /v1/vms/{name}`.
 
 use serde::{Deserialize, Serialize};
 
 use terrace_proto::provision::MOST_TIERS;
 pub use terrace_proto::provision::{
-    Elastic, ElasticTier, GuestTier, Order, OrderState, Ordered, Orders, Resident,
+    ProvisioningStatus, ProvisionedTier, GuestTier, Order, OrderState, Ordered, Orders, Resident,
 };
 
 /// The size that a VM is to have of each tier, bytes; absent tiers stay as they are.

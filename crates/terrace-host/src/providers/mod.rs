@@ -1,4 +1,4 @@
-//! Elastic memory by what a stock QEMU has: virtio-mem, whose devices each plug memory into one node of the
+//! Resizable memory by what a stock QEMU has: virtio-mem, whose devices each plug memory into one node of the
 //! guest, or the balloon, which knows no nodes.
 //!
 //! Responsible for: which of the two a VM has, what sizes it can be given, the orders to QEMU, and telling a
@@ -35,7 +35,7 @@ pub enum Means {
 
 /// The reason why a VM cannot be given a size.
 #[derive(Debug, thiserror::Error)]
-pub enum ElasticError {
+pub enum ResizeError {
     /// QEMU refused, or did not answer.
     #[error(transparent)]
     Qemu(#[from] QemuError),
@@ -149,7 +149,7 @@ pub enum ElasticError {
 ///
 /// # Errors
 /// If QEMU does not answer, or its answers do not fit together.
-pub fn look(monitor: &mut Monitor) -> Result<Option<Means>, ElasticError> {
+pub fn look(monitor: &mut Monitor) -> Result<Option<Means>, ResizeError> {
     let devices = monitor.virtio_mems()?;
     if !devices.is_empty() {
         let (nodes, boot) = (monitor.nodes()?, monitor.boot_bytes()?);

@@ -10,7 +10,7 @@ use std::thread;
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use terrace_host::elastic::{ElasticError, Means, Plan, look};
+use terrace_host::providers::{ResizeError, Means, Plan, look};
 use terrace_host::qemu::{Monitor, QemuError};
 
 use terrace_testkit::monitor::{human, serve};
@@ -168,7 +168,7 @@ fn a_refusal_after_another_order_was_taken_says_what_was_done() {
     };
     let plan = Plan::new(&tiers, &[Some(512 * MIB), Some(256 * MIB)]).unwrap();
     let error = plan.carry_out(&mut vm.monitor).unwrap_err();
-    assert!(matches!(error, ElasticError::HalfWay { .. }), "{error}");
+    assert!(matches!(error, ResizeError::HalfWay { .. }), "{error}");
     let why = error.to_string();
     assert!(why.contains("v0 to 256 MiB done"), "{why}");
     assert!(why.contains("no change while migrating"), "{why}");

@@ -1,4 +1,4 @@
-//! Elastic memory as an operator uses it: `terrace resize` and `terrace show` on a guest whose programs work on.
+//! Fixture memory as an operator uses it: `terrace resize` and `terrace show` on a guest whose programs work on.
 //!
 //! The guest's programs check what they read, and all of their memory where a test asks; how much memory the guest
 //! and this machine have is the word of their kernels.
@@ -34,13 +34,13 @@ const SHAPE: Shape = Shape {
 const PROGRAMS: [(&str, usize); TIERS] = [("on-fast", 48), ("on-slow", 128)];
 
 /// A guest that has 512 MiB of each tier, its daemon, and the number of passes that its programs had made.
-struct Elastic {
+struct Fixture {
     guest: FlexGuest<Hyperflex>,
     daemon: Daemon,
     passes: Vec<(String, u64)>,
 }
 
-impl Elastic {
+impl Fixture {
     fn start(shape: Shape) -> Result<Self> {
         let mut guest = FlexGuest::<Hyperflex>::start_as(shape)?;
         guest.lab.install_native()?;
@@ -53,13 +53,13 @@ impl Elastic {
         guest.until("the daemon has seen the device", |_| {
             Ok(daemon.tiers().is_ok_and(|tiers| tiers.len() == TIERS))
         })?;
-        let mut elastic = Self {
+        let mut fixture = Self {
             guest,
             daemon,
             passes: Vec::new(),
         };
-        elastic.resize(None, Some(512))?;
-        Ok(elastic)
+        fixture.resize(None, Some(512))?;
+        Ok(fixture)
     }
 
     fn work(&mut self, spec: &HotSet) -> Result<()> {
@@ -201,9 +201,9 @@ impl Elastic {
 }
 
 pub fn under_a_working_program() -> Result<()> {
-    let mut elastic = Elastic::start(SHAPE)?;
+    let mut fixture = Fixture::start(SHAPE)?;
     for (node, (name, mib)) in (0..).zip(PROGRAMS) {
-        elastic.work(&HotSet {
+        fixture.work(&HotSet {
             name: name.to_owned(),
             region_mib: mib,
             hot_mib: 8,
@@ -213,43 +213,43 @@ pub fn under_a_working_program() -> Result<()> {
         })?;
     }
     // All that the host could hold of the fast node, it holds.
-    touch(&mut elastic, 0, 280)?;
-    let before = sizes(&mut elastic.guest)?;
-    elastic.resize(Some(256), Some(768))?;
-    elastic.expect_work("fast 256, slow 768 MiB")?;
-    expect_sizes(&mut elastic, &before, [-256, 256])?;
-    println!("{}", elastic.daemon.show()?);
+    touch(&mut fixture, 0, 280)?;
+    let before = sizes(&mut fixture.guest)?;
+    fixture.resize(Some(256), Some(768))?;
+    fixture.expect_work("fast 256, slow 768 MiB")?;
+    expect_sizes(&mut fixture, &before, [-256, 256])?;
+    println!("{}", fixture.daemon.show()?);
     // The slow node has more than it ever had.
-    touch(&mut elastic, 1, 480)?;
-    let held = elastic.guest.host_bytes()?;
+    touch(&mut fixture, 1, 480)?;
+    let held = fixture.guest.host_bytes()?;
     ensure!(held[0] <= 256 * MIB && held[1] > 560 * MIB, "{held:?}");
-    elastic.expect_shown_as_held()?;
-    elastic.resize(Some(512), Some(512))?;
-    elastic.expect_work("back")?;
-    expect_sizes(&mut elastic, &before, [0, 0])?;
-    let held = elastic.guest.host_bytes()?;
+    fixture.expect_shown_as_held()?;
+    fixture.resize(Some(512), Some(512))?;
+    fixture.expect_work("back")?;
+    expect_sizes(&mut fixture, &before, [0, 0])?;
+    let held = fixture.guest.host_bytes()?;
     ensure!(held[1] <= 512 * MIB, "{held:?}");
     for (fast, slow, change) in [
         (Some(256), None, [-256, 0]),
         (None, Some(768), [-256, 256]),
         (Some(512), None, [0, 256]),
     ] {
-        elastic.resize(fast, slow)?;
-        expect_sizes(&mut elastic, &before, change)?;
+        fixture.resize(fast, slow)?;
+        expect_sizes(&mut fixture, &before, change)?;
     }
-    elastic.expect_work("one tier at a time")?;
-    replaced_under_way(&mut elastic)?;
-    under_pressure(&mut elastic)?;
-    elastic.resize(Some(512), Some(512))?;
-    elastic.expect_work("back again")?;
+    fixture.expect_work("one tier at a time")?;
+    replaced_under_way(&mut fixture)?;
+    under_pressure(&mut fixture)?;
+    fixture.resize(Some(512), Some(512))?;
+    fixture.expect_work("back again")?;
     // The kernel may have given up more than was its own before.
     for node in 0..TIERS {
-        let total = elastic.guest.meminfo(node, "MemTotal")?;
-        let free = elastic.guest.free_bytes(node)?;
+        let total = fixture.guest.meminfo(node, "MemTotal")?;
+        let free = fixture.guest.free_bytes(node)?;
         ensure!(total == before.total[node] && free + SLACK > before.free[node]);
     }
-    elastic.expect_shown_as_held()?;
-    elastic.finish()
+    fixture.expect_shown_as_held()?;
+    fixture.finish()
 }
 
 /// A guest whose kernel has memory tiers, and a program that has more memory than fast memory will be left.
@@ -272,80 +272,80 @@ fn tiered() -> HotSet {
 }
 
 pub fn beside_numab2() -> Result<()> {
-    let mut elastic = Elastic::start(TIERED)?;
-    elastic.let_the_kernel_demote()?;
-    elastic.guest.lab.check(
+    let mut fixture = Fixture::start(TIERED)?;
+    fixture.let_the_kernel_demote()?;
+    fixture.guest.lab.check(
         "echo 2 >/proc/sys/kernel/numa_balancing && cd /sys/kernel/debug/sched/numa_balancing && \
          echo 100 >scan_delay_ms && echo 200 >scan_period_min_ms && echo 1000 >scan_period_max_ms",
     )?;
-    elastic.work(&tiered())?;
-    elastic.resize(Some(256), Some(768))?;
-    let [_, demoted] = elastic.moves()?;
-    elastic.say_placement("fast memory is halved")?;
+    fixture.work(&tiered())?;
+    fixture.resize(Some(256), Some(768))?;
+    let [_, demoted] = fixture.moves()?;
+    fixture.say_placement("fast memory is halved")?;
     ensure!(
         demoted > 10_000,
         "only {demoted} pages were demoted to make room"
     );
-    elastic.expect_work("fast 256, slow 768 MiB")?;
-    let away = elastic.move_hot_set_to_slow()?;
-    elastic.resize(Some(512), Some(512))?;
-    elastic.wait_until_hot_is_fast()?;
-    let [promoted, _] = elastic.moves()?;
-    elastic.say_placement("fast memory is whole again")?;
+    fixture.expect_work("fast 256, slow 768 MiB")?;
+    let away = fixture.move_hot_set_to_slow()?;
+    fixture.resize(Some(512), Some(512))?;
+    fixture.wait_until_hot_is_fast()?;
+    let [promoted, _] = fixture.moves()?;
+    fixture.say_placement("fast memory is whole again")?;
     ensure!(
         promoted * 2 > away,
         "only {promoted} pages were promoted, {away} were away"
     );
-    elastic.finish()
+    fixture.finish()
 }
 
 pub fn beside_the_agent() -> Result<()> {
-    let mut elastic = Elastic::start(TIERED)?;
-    elastic.let_the_kernel_demote()?;
-    elastic.work(&tiered())?;
-    elastic.guest.lab.install_agent()?;
-    elastic.guest.lab.start_agent(AgentSetup {
+    let mut fixture = Fixture::start(TIERED)?;
+    fixture.let_the_kernel_demote()?;
+    fixture.work(&tiered())?;
+    fixture.guest.lab.install_agent()?;
+    fixture.guest.lab.start_agent(AgentSetup {
         // More than there is: what the node has room for is all that counts.
         fast: "1GiB",
         ..AgentSetup::SEEDED
     })?;
-    elastic.resize(Some(256), Some(768))?;
-    elastic.say_placement("fast memory is halved")?;
-    elastic.expect_work("fast 256, slow 768 MiB")?;
-    elastic.move_hot_set_to_slow()?;
-    elastic.wait_until_hot_is_fast()?;
-    elastic.say_placement("the hot set has moved")?;
+    fixture.resize(Some(256), Some(768))?;
+    fixture.say_placement("fast memory is halved")?;
+    fixture.expect_work("fast 256, slow 768 MiB")?;
+    fixture.move_hot_set_to_slow()?;
+    fixture.wait_until_hot_is_fast()?;
+    fixture.say_placement("the hot set has moved")?;
     // More than fits.
-    elastic
+    fixture
         .guest
         .lab
         .ask(HOT, &format!("hot {}", 264 * MIB / PAGE))?;
-    let epoch = elastic.guest.lab.agent_status()?.epochs()?;
-    elastic.guest.lab.wait_for_epoch(epoch + 20)?;
-    let part = elastic.say_placement("the hot set is larger than fast memory")?;
+    let epoch = fixture.guest.lab.agent_status()?.epochs()?;
+    fixture.guest.lab.wait_for_epoch(epoch + 20)?;
+    let part = fixture.say_placement("the hot set is larger than fast memory")?;
     ensure!(
         part.fast * 5 < part.hot * 4,
         "264 MiB are in 256 MiB: {part}"
     );
-    elastic.resize(Some(512), Some(512))?;
-    elastic.wait_until_hot_is_fast()?;
-    elastic.say_placement("fast memory is whole again")?;
-    elastic.guest.lab.finish_agent()?;
-    elastic.finish()
+    fixture.resize(Some(512), Some(512))?;
+    fixture.wait_until_hot_is_fast()?;
+    fixture.say_placement("fast memory is whole again")?;
+    fixture.guest.lab.finish_agent()?;
+    fixture.finish()
 }
 
 /// Writes files that take memory of a node and removes them.
-fn touch(elastic: &mut Elastic, node: usize, mib: u64) -> Result<()> {
+fn touch(fixture: &mut Fixture, node: usize, mib: u64) -> Result<()> {
     let file = format!("/node{node}/touch");
-    elastic.guest.lab.check(&format!(
+    fixture.guest.lab.check(&format!(
         "dd if=/dev/zero of={file} bs=1M count={mib} 2>/dev/null && rm {file}"
     ))?;
     Ok(())
 }
 
 /// Expects each node to have as much more or less than before, in total and free.
-fn expect_sizes(elastic: &mut Elastic, before: &Sizes, change: [i64; TIERS]) -> Result<()> {
-    let guest = &mut elastic.guest;
+fn expect_sizes(fixture: &mut Fixture, before: &Sizes, change: [i64; TIERS]) -> Result<()> {
+    let guest = &mut fixture.guest;
     for (node, mib) in change.into_iter().enumerate() {
         let changed = |bytes: u64| bytes.saturating_add_signed(mib * MIB.cast_signed());
         expect_free(guest, node, changed(before.free[node]))?;
@@ -361,13 +361,13 @@ fn expect_sizes(elastic: &mut Elastic, before: &Sizes, change: [i64; TIERS]) -> 
 }
 
 /// Checks that a newer order replaces one that is under way, which cannot be met while a file has the memory.
-fn replaced_under_way(elastic: &mut Elastic) -> Result<()> {
-    elastic.resize(Some(512), Some(512))?;
-    let lab = &mut elastic.guest.lab;
+fn replaced_under_way(fixture: &mut Fixture) -> Result<()> {
+    fixture.resize(Some(512), Some(512))?;
+    let lab = &mut fixture.guest.lab;
     lab.check("dd if=/dev/zero of=/node0/held bs=1M count=280 2>/dev/null")?;
-    elastic.order(Some(256), Some(768))?;
-    let daemon = &elastic.daemon;
-    elastic.guest.until("the fast tier is under way", |_| {
+    fixture.order(Some(256), Some(768))?;
+    let daemon = &fixture.daemon;
+    fixture.guest.until("the fast tier is under way", |_| {
         let tiers = daemon.tiers()?;
         let [fast, slow] = tiers.as_slice() else {
             bail!("not two tiers: {tiers:?}");
@@ -380,35 +380,35 @@ fn replaced_under_way(elastic: &mut Elastic) -> Result<()> {
         let ordered = [fast, slow].map(|tier| tier.target_bytes / MIB) == [256, 768];
         Ok(ordered && fast_is < 480 && slow_is == 768)
     })?;
-    elastic.order(Some(448), Some(576))?;
-    elastic.wait_until_met(Some(448), Some(576))?;
-    elastic.expect_work("replaced under way")?;
-    elastic.guest.lab.check("rm /node0/held").map(drop)
+    fixture.order(Some(448), Some(576))?;
+    fixture.wait_until_met(Some(448), Some(576))?;
+    fixture.expect_work("replaced under way")?;
+    fixture.guest.lab.check("rm /node0/held").map(drop)
 }
 
 /// Orders sizes while the guest runs short of memory. Pages that come back because of that go again once they can.
-fn under_pressure(elastic: &mut Elastic) -> Result<()> {
+fn under_pressure(fixture: &mut Fixture) -> Result<()> {
     let mib = 850;
     let given = |guest: &mut FlexGuest<Hyperflex>| -> Result<u64> {
         Ok(guest.driver()?.iter().map(|tier| tier.given_back).sum())
     };
-    let before = given(&mut elastic.guest)?;
-    elastic.guest.lab.check(&format!(
+    let before = given(&mut fixture.guest)?;
+    fixture.guest.lab.check(&format!(
         "mkdir /hog && mount -t tmpfs -o size={mib}M hog /hog && \
          (dd if=/dev/zero of=/hog/file bs=1M count={mib} 2>/dev/null; echo $? >/run/eaten) \
          </dev/null >/dev/null 2>&1 &"
     ))?;
-    elastic.order(Some(384), Some(640))?;
-    elastic.expect_work("while memory is short")?;
-    elastic.guest.until("the eater is done", |guest| {
+    fixture.order(Some(384), Some(640))?;
+    fixture.expect_work("while memory is short")?;
+    fixture.guest.until("the eater is done", |guest| {
         Ok(guest.lab.run("cat /run/eaten", PATIENCE)?.exit == 0)
     })?;
-    let eaten = elastic.guest.lab.check("cat /run/eaten")?;
+    let eaten = fixture.guest.lab.check("cat /run/eaten")?;
     ensure!(eaten.trim() == "0", "not all of {mib} MiB were to be had");
-    let given = given(&mut elastic.guest)? - before;
+    let given = given(&mut fixture.guest)? - before;
     say(&format!("{given} pages came back under pressure"));
     ensure!(given > 0, "nothing was given back");
-    elastic.expect_work("with all memory eaten")?;
-    elastic.guest.lab.check("rm /hog/file")?;
-    elastic.wait_until_met(Some(384), Some(640))
+    fixture.expect_work("with all memory eaten")?;
+    fixture.guest.lab.check("rm /hog/file")?;
+    fixture.wait_until_met(Some(384), Some(640))
 }

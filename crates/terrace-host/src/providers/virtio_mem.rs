@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
-use super::{Bytes, ElasticError, tier_name};
+use super::{Bytes, ResizeError, tier_name};
 use crate::qemu::{Memdev, Monitor, NodeMemory, VirtioMem};
 
 /// A node of the guest with memory, as a tier.
@@ -79,8 +79,8 @@ pub fn tiers(
     nodes: &[NodeMemory],
     boot_bytes: u64,
     devices: Vec<VirtioMem>,
-) -> Result<Vec<Tier>, ElasticError> {
-    let contradiction = |what: String| Err(ElasticError::Contradiction(what));
+) -> Result<Vec<Tier>, ResizeError> {
+    let contradiction = |what: String| Err(ResizeError::Contradiction(what));
     let mut boot: BTreeMap<u32, u64> = BTreeMap::new();
     for node in nodes {
         // Read in one answer, so that what is plugged meanwhile does no harm.
@@ -150,15 +150,15 @@ impl Tier {
     }
 
     /// The plan for this tier if it is to have `asked` bytes, and the orders that it takes.
-    fn plan(&self, tier: usize, asked: u64) -> Result<(TierPlan, Vec<Order>), ElasticError> {
+    fn plan(&self, tier: usize, asked: u64) -> Result<(TierPlan, Vec<Order>), ResizeError> {
         let (node, boot, max) = (self.node, self.boot_bytes, self.max_bytes);
         let [asked_, boot_, max_] = [asked, boot, max].map(Bytes);
         if self.devices.is_empty() && asked != boot {
             let size = Bytes(self.size_bytes);
-            return Err(ElasticError::NoDevice { tier, node, size });
+            return Err(ResizeError::NoDevice { tier, node, size });
         }
         if asked < boot {
-            return Err(ElasticError::BelowBoot {
+            return Err(ResizeError::BelowBoot {
                 tier,
                 node,
                 asked: asked_,
@@ -167,7 +167,7 @@ impl Tier {
             });
         }
         if asked > max {
-            return Err(ElasticError::AboveMax {
+            return Err(ResizeError::AboveMax {
                 tier,
                 node,
                 asked: asked_,
@@ -182,7 +182,7 @@ impl Tier {
             let bytes = left.min(device.max) / device.block * device.block;
             left -= bytes;
             orders.push(Order {
-                device: id.ok_or(ElasticError::Unnamed { node })?,
+                device: id.ok_or(ResizeError::Unnamed { node })?,
                 bytes,
                 before: device.requested,
             });
@@ -202,7 +202,7 @@ impl Plan {
     ///
     /// # Errors
     /// If a tier cannot have that size; nothing is ordered then.
-    pub fn new(tiers: &[Tier], wanted: &[Option<u64>]) -> Result<Self, ElasticError> {
+    pub fn new(tiers: &[Tier], wanted: &[Option<u64>]) -> Result<Self, ResizeError> {
         let mut plan = Self {
             tiers: Vec::new(),
             orders: Vec::new(),
@@ -213,7 +213,7 @@ impl Plan {
             };
             let nodes = tiers.len();
             let tier = tiers.get(number);
-            let tier = tier.ok_or(ElasticError::NoSuchTier {
+            let tier = tier.ok_or(ResizeError::NoSuchTier {
                 tier: number,
                 nodes,
             })?;
@@ -222,7 +222,7 @@ impl Plan {
             plan.orders.extend(orders);
         }
         if plan.tiers.is_empty() {
-            return Err(ElasticError::NothingAsked);
+            return Err(ResizeError::NothingAsked);
         }
         // What leaves one tier may need its room in another.
         plan.orders.sort_by_key(|order| order.bytes < order.before);
@@ -233,7 +233,7 @@ impl Plan {
     ///
     /// # Errors
     /// If QEMU refuses: the devices before keep what they were told.
-    pub fn carry_out(&self, monitor: &mut Monitor) -> Result<(), ElasticError> {
+    pub fn carry_out(&self, monitor: &mut Monitor) -> Result<(), ResizeError> {
         let mut done = Vec::new();
         for order in &self.orders {
             match monitor.request_size(&order.device, order.bytes) {
@@ -241,7 +241,7 @@ impl Plan {
                 Err(source) if done.is_empty() => return Err(source.into()),
                 Err(source) => {
                     let done = done.join(", ");
-                    return Err(ElasticError::HalfWay { done, source });
+                    return Err(ResizeError::HalfWay { done, source });
                 }
             }
         }
