@@ -85,7 +85,7 @@ struct RawProcesses {
     exclude: Vec<String>,
     min: ByteSize,
     most: usize,
-    look_every_ms: u64,
+    #[serde(rename = "look_every_ms")] scan_interval_ms: u64,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -134,7 +134,7 @@ impl Default for RawProcesses {
             exclude: Vec::new(),
             min: ByteSize::mib(64),
             most: 8,
-            look_every_ms: 2000,
+            scan_interval_ms: 2000,
         }
     }
 }
@@ -163,7 +163,7 @@ pub struct Following {
     /// The processes to manage.
     pub wanted: Wanted,
     /// Time between two looks at `/proc`.
-    pub look_every: Duration,
+    pub scan_interval: Duration,
     /// Choice of where trees begin.
     pub root: RootChoice,
 }
@@ -222,7 +222,7 @@ impl Config {
         within("processes.most", raw.processes.most as u64, 1, 61)?;
         within(
             "processes.look_every_ms",
-            raw.processes.look_every_ms,
+            raw.processes.scan_interval_ms,
             500,
             600_000,
         )?;
@@ -259,7 +259,7 @@ impl Config {
                     min_bytes: raw.processes.min.as_u64(),
                     most: raw.processes.most,
                 },
-                look_every: Duration::from_millis(raw.processes.look_every_ms),
+                scan_interval: Duration::from_millis(raw.processes.scan_interval_ms),
                 root: raw.root,
             },
             capacity_bytes: raw.capacity.fast.map(|size| size.as_u64()),

@@ -15,7 +15,7 @@ use crate::sampler::{Samplers, pmu};
 
 /// Examines everything that the agent needs.
 #[must_use]
-pub fn look(root: &HostRoot, config: &Config) -> Vec<Finding> {
+pub fn inspect(root: &HostRoot, config: &Config) -> Vec<Finding> {
     let mut findings = tiers(root, config);
     findings.extend(samplers(pmu::choose(root).finding, damon(root)));
     findings.push(sampler(root, config));

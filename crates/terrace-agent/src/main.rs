@@ -114,7 +114,7 @@ fn carry_out(command: Command) -> Result<ExitCode> {
             }
         }
         Command::Doctor { config, json } => {
-            let findings = doctor::look(&HostRoot::default(), &Config::read(config.as_deref())?);
+            let findings = doctor::inspect(&HostRoot::default(), &Config::read(config.as_deref())?);
             return doctor::print(&findings, json);
         }
         Command::Top {

@@ -9,7 +9,7 @@ use std::fs;
 use terrace_sys::HostRoot;
 
 /// Most entries of `/proc` that are looked at in one go; a fork storm must not hold up the agent.
-const MOST_LOOKED_AT: usize = 32_768;
+const MAX_INSPECTED: usize = 32_768;
 
 /// The processes that the configuration asks for.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -50,11 +50,11 @@ pub fn find(
     managed: &BTreeSet<u32>,
 ) -> std::io::Result<Vec<Found>> {
     let me = std::process::id();
-    let entries = fs::read_dir(root.proc())?.flatten().take(MOST_LOOKED_AT);
+    let entries = fs::read_dir(root.proc())?.flatten().take(MAX_INSPECTED);
     let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
     let mut found: Vec<Found> = pids
         .filter(|pid| *pid != me)
-        .filter_map(|pid| look(root, pid, wanted, managed.contains(&pid)))
+        .filter_map(|pid| inspect(root, pid, wanted, managed.contains(&pid)))
         .collect();
     let weight = |found: &Found| match managed.contains(&found.pid) {
         true => found.resident_bytes / 4 * STAYS_QUARTERS,
@@ -65,7 +65,7 @@ pub fn find(
     Ok(found)
 }
 
-fn look(root: &HostRoot, pid: u32, wanted: &Wanted, managed: bool) -> Option<Found> {
+fn inspect(root: &HostRoot, pid: u32, wanted: &Wanted, managed: bool) -> Option<Found> {
     let status = root.read(format!("proc/{pid}/status")).ok()?;
     let field = |name: &str| {
         let line = status.lines().find_map(|line| line.strip_prefix(name))?;

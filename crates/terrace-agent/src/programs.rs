@@ -22,7 +22,7 @@ pub struct Programs {
     root: HostRoot,
     following: Following,
     managed: BTreeMap<u32, Managed>,
-    looked_at: Option<Tick>,
+    scanned_at: Option<Tick>,
 }
 
 /// News for the controller from one look at `/proc`.
@@ -41,7 +41,7 @@ impl Programs {
             root,
             following,
             managed: BTreeMap::new(),
-            looked_at: None,
+            scanned_at: None,
         }
     }
 
@@ -86,15 +86,15 @@ impl Programs {
             events: Vec::new(),
         };
         self.keep(&mut news, Managed::is_alive);
-        let due = |at| now.since(at) >= self.following.look_every;
-        if self.looked_at.is_none_or(due) {
-            self.looked_at = Some(now);
-            self.look(&mut news);
+        let due = |at| now.since(at) >= self.following.scan_interval;
+        if self.scanned_at.is_none_or(due) {
+            self.scanned_at = Some(now);
+            self.scan(&mut news);
         }
         news.events
     }
 
-    fn look(&mut self, news: &mut News) {
+    fn scan(&mut self, news: &mut News) {
         let managed: BTreeSet<u32> = self.managed.keys().copied().collect();
         let found = match processes::find(&self.root, &self.following.wanted, &managed) {
             Ok(found) => found,

@@ -70,17 +70,17 @@ impl StateRun {
             .map_or(u64::MAX, |vm| vm.counters.rounds)
     }
 
-    /// Does the next action, or lets time pass to the next timeout; `look` runs whenever memory may
+    /// Does the next action, or lets time pass to the next timeout; `sample` runs whenever memory may
     /// be at its highest.
-    fn step(&mut self, mut look: impl FnMut()) {
+    fn step(&mut self, mut sample: impl FnMut()) {
         let Some(action) = self.engine.poll_action() else {
             self.now = self.engine.poll_timeout().unwrap_or(self.now);
-            self.give(Event::Timer, &mut look);
+            self.give(Event::Timer, &mut sample);
             return;
         };
         match action {
             // There is no provider.
-            Action::Look(_)
+            Action::QueryProvider(_)
             | Action::Resize(_)
             | Action::Withdraw(..)
             | Action::Answer(_)
@@ -97,12 +97,12 @@ impl StateRun {
                         codes: (start..start + len).map(code).collect(),
                         last: start + len == self.pages,
                     };
-                    self.give(Event::Placement(report), &mut look);
+                    self.give(Event::Placement(report), &mut sample);
                 }
             }
             Action::Scan(request) => {
                 let answer = Box::new(self.answer(&request));
-                self.give(Event::Scanned(answer), &mut look);
+                self.give(Event::Scanned(answer), &mut sample);
             }
             Action::Move(plan) => {
                 let results = plan.moves.iter().map(|m| PageResult {
@@ -116,15 +116,15 @@ impl StateRun {
                     results: results.collect(),
                     elapsed_ns: 1,
                 };
-                self.give(Event::Moved(report), &mut look);
+                self.give(Event::Moved(report), &mut sample);
             }
         }
     }
 
-    fn give(&mut self, event: Event, look: &mut impl FnMut()) {
-        look();
+    fn give(&mut self, event: Event, sample: &mut impl FnMut()) {
+        sample();
         self.engine.handle(self.now, event);
-        look();
+        sample();
     }
 
     /// The answer to a scan: a quarter of the pages is accessed, another one in each round.

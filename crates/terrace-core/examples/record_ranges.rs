@@ -27,7 +27,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     };
     let mut guest = Guest {
         free: [1000, 3000],
-        look_ns: 2_000_000,
+        survey_ns: 2_000_000,
         ..Guest::default()
     };
     guest.put(7, blocks(0, 16), 1);

@@ -27,7 +27,7 @@ fn blocks(from: u64, count: u64) -> Range {
 fn guest(config: Config, free: [u64; 2]) -> (Guest, Session<(), Ranges>) {
     let mut guest = Guest {
         free,
-        look_ns: 1000,
+        survey_ns: 1000,
         ..Guest::default()
     };
     guest.put(7, blocks(0, 4), 0);
@@ -87,7 +87,7 @@ fn what_a_move_did_its_own_answer_says() {
     };
     guest.tell(&mut session, RangesEvent::Budget(none));
     let epochs = run(&mut guest, &mut session, 12);
-    assert!(epochs.iter().all(|epoch| epoch.looks == 0));
+    assert!(epochs.iter().all(|epoch| epoch.surveys == 0));
     assert_eq!(guest.on_fast(7, blocks(12, 3)), 3 * BLOCK);
     let known = session.controller().programs()[&7].total();
     assert_eq!((known.fast, known.slow), (4 * BLOCK, 12 * BLOCK));

@@ -29,7 +29,7 @@ fn topology() -> Topology {
     }
 }
 
-fn look(root: &Path) -> Processes {
+fn inspect(root: &Path) -> Processes {
     let root = HostRoot::new(root);
     processes(&root, &topology(), &rules(&root))
 }
@@ -43,7 +43,7 @@ fn played(args: &[&str]) -> Vec<Finding> {
     let status = fs::read_to_string(&allowed).unwrap();
     let status: Vec<&str> = status.lines().filter(|l| !l.starts_with("Mems_")).collect();
     fs::write(&allowed, status.join("\n") + "\n").unwrap();
-    let found = look(dir.path());
+    let found = inspect(dir.path());
     assert_eq!(found.others, []);
     assert_eq!(found.vms.len(), 1);
     found.vms.into_values().next().unwrap()
@@ -190,7 +190,7 @@ fn a_qemu_that_is_no_vm_is_told_why_in_the_daemons_words() {
     let exe = dir.path().join(format!("proc/{pid}/exe"));
     fs::remove_file(&exe).unwrap();
     symlink(&foreign, &exe).unwrap();
-    let found = look(dir.path());
+    let found = inspect(dir.path());
     assert!(found.vms.is_empty());
     let root = HostRoot::new(dir.path());
     let config = DiscoveryConfig {
@@ -218,7 +218,7 @@ fn hostile_names_are_written_out() {
         "node,memdev=\u{1b}]0;owned\u{7}",
     ];
     play_qemu(dir.path(), std::process::id(), &args);
-    let found = look(dir.path());
+    let found = inspect(dir.path());
     let findings: Vec<&Finding> = found.vms.values().flatten().collect();
     assert!(
         findings

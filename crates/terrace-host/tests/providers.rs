@@ -10,7 +10,7 @@ use std::thread;
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use terrace_host::providers::{ResizeError, Means, Plan, look};
+use terrace_host::providers::{ResizeError, Means, Plan, probe};
 use terrace_host::qemu::{Monitor, QemuError};
 
 use terrace_testkit::monitor::{human, serve};
@@ -106,13 +106,13 @@ fn play(script: Script) -> Played {
 }
 
 fn fails(script: Script) -> String {
-    look(&mut play(script).monitor).unwrap_err().to_string()
+    probe(&mut play(script).monitor).unwrap_err().to_string()
 }
 
 #[test]
 fn virtio_mem_is_found_and_told_growth_first() {
     let mut vm = play(Script::default());
-    let Some(Means::VirtioMem(tiers)) = look(&mut vm.monitor).unwrap() else {
+    let Some(Means::VirtioMem(tiers)) = probe(&mut vm.monitor).unwrap() else {
         panic!("no virtio-mem found");
     };
     let sizes: Vec<_> = tiers.iter().map(|t| t.size_bytes / MIB).collect();
@@ -133,7 +133,7 @@ fn a_balloon_is_found_where_there_is_no_virtio_mem() {
         balloon: json!({"return": {"actual": 300 * MIB}}),
         ..Script::default()
     });
-    let Some(Means::Balloon(balloon)) = look(&mut vm.monitor).unwrap() else {
+    let Some(Means::Balloon(balloon)) = probe(&mut vm.monitor).unwrap() else {
         panic!("no balloon found");
     };
     assert_eq!((balloon.size, balloon.ram), (300 * MIB, 768 * MIB));
@@ -148,7 +148,7 @@ fn a_vm_with_neither_is_told_from_one_that_does_not_answer() {
         ..Script::default()
     });
     let mut monitor = none.monitor;
-    assert_eq!(look(&mut monitor).unwrap(), None);
+    assert_eq!(probe(&mut monitor).unwrap(), None);
     let why = fails(Script {
         devices: json!([]),
         balloon: json!({"error": {"class": "KVMMissingCap", "desc": "no synchronous MMU"}}),
@@ -163,7 +163,7 @@ fn a_refusal_after_another_order_was_taken_says_what_was_done() {
         refuses: Some("v1"),
         ..Script::default()
     });
-    let Some(Means::VirtioMem(tiers)) = look(&mut vm.monitor).unwrap() else {
+    let Some(Means::VirtioMem(tiers)) = probe(&mut vm.monitor).unwrap() else {
         panic!("no virtio-mem found");
     };
     let plan = Plan::new(&tiers, &[Some(512 * MIB), Some(256 * MIB)]).unwrap();

@@ -71,16 +71,16 @@ fn a_command_that_crashed_qemu_would_be_noticed() {
     assert_eq!(properties_set(set), ["size"]);
 }
 
-fn for_each_source(folder: &Path, look: &mut impl FnMut(&str)) {
+fn for_each_source(folder: &Path, visit: &mut impl FnMut(&str)) {
     let Ok(entries) = fs::read_dir(folder) else {
         return;
     };
     for entry in entries {
         let path = entry.unwrap().path();
         if path.is_dir() {
-            for_each_source(&path, look);
+            for_each_source(&path, visit);
         } else if path.extension().is_some_and(|end| end == "rs") {
-            look(&fs::read_to_string(&path).unwrap());
+            visit(&fs::read_to_string(&path).unwrap());
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::provision::{LookRequest, SizeOrder, SizesAnswer};
+use crate::provision::{ProviderQuery, SizeOrder, SizesAnswer};
 use crate::{Gfn, OrderId, PlanId, ProviderId, RequestId, ScanRequest, TierId, VmId};
 
 /// One thing that the engine wants done. New kinds are added at the end: their position is their
@@ -16,7 +16,7 @@ pub enum Action {
     /// Move pages; answered by one `Moved`.
     Move(MovePlan),
     /// Look at a provider; answered by one `ProviderSeen`.
-    Look(LookRequest),
+    QueryProvider(ProviderQuery),
     /// Give a provider an order; answered by one `OrderOutcome`, if it is not withdrawn before.
     Resize(SizeOrder),
     /// Take an order back that was not given yet; answered by one `OrderWithdrawal`.
@@ -35,7 +35,7 @@ impl Action {
             Self::Scan(request) => Some(request.space.vm()),
             Self::QueryPlacement(query) => Some(query.vm),
             Self::Move(plan) => Some(plan.vm),
-            Self::Look(_)
+            Self::QueryProvider(_)
             | Self::Resize(_)
             | Self::Withdraw(..)
             | Self::Answer(_)

@@ -297,7 +297,7 @@ pub struct EpochSummary {
     /// Number of these ranges that fit into the first tier.
     pub fitting: u64,
     /// Number of extents whose location was asked for, beside the pages that are to move.
-    pub looks: u64,
+    pub surveys: u64,
     /// The exchange of the epoch; `None` if there was nothing to move.
     pub exchanged: Option<Exchanged>,
 }

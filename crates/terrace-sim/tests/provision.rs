@@ -56,12 +56,12 @@ impl Guest {
     }
 
     /// Runs the VM, and looks at it each millisecond.
-    fn watch(&self, mut look: impl FnMut(&VmResult)) -> RunResult {
+    fn watch(&self, mut sample: impl FnMut(&VmResult)) -> RunResult {
         let mut simulation = self.simulation();
         let mut until = 1_000_000;
         while simulation.advance(until) {
             assert!(until < PATIENCE_NS, "it never ends");
-            look(&simulation.result().vms[0]);
+            sample(&simulation.result().vms[0]);
             until += 1_000_000;
         }
         simulation.result()
@@ -180,9 +180,9 @@ fn no_page_is_lost_or_held_twice() {
                 end,
                 ..guest
             };
-            let mut looked = 0;
+            let mut samples = 0;
             guest.watch(|vm| {
-                looked += 1;
+                samples += 1;
                 let held = &vm.tier_bytes_end;
                 let fits = held
                     .iter()
@@ -196,7 +196,7 @@ fn no_page_is_lost_or_held_twice() {
                     "{vm:?}"
                 );
             });
-            assert!(looked > 100, "{looked}");
+            assert!(samples > 100, "{samples}");
         }
     }
 }

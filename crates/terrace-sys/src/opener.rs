@@ -23,9 +23,9 @@ pub enum How {
     /// The file is read and written; its contents stay.
     ReadWrite,
     /// The file is only looked at (`O_PATH`): it may be a device or a pipe.
-    Look,
+    PathOnly,
     /// The same; if the path is a link, the link itself is looked at.
-    LookAtLink,
+    PathOnlyNoFollow,
 }
 
 /// A request to an opener.
@@ -95,8 +95,8 @@ impl How {
             Self::Read => options.read(true).custom_flags(patient),
             Self::Write => options.write(true).truncate(true).custom_flags(patient),
             Self::ReadWrite => options.read(true).write(true).custom_flags(patient),
-            Self::Look => options.read(true).custom_flags(libc::O_PATH),
-            Self::LookAtLink => options
+            Self::PathOnly => options.read(true).custom_flags(libc::O_PATH),
+            Self::PathOnlyNoFollow => options
                 .read(true)
                 .custom_flags(libc::O_PATH | libc::O_NOFOLLOW),
         };
@@ -174,7 +174,7 @@ pub fn read(path: &Path) -> io::Result<Vec<u8>> {
 /// # Errors
 /// If it does not exist.
 pub fn metadata(path: &Path) -> io::Result<Metadata> {
-    open(path, How::Look)?.metadata()
+    open(path, How::PathOnly)?.metadata()
 }
 
 /// The metadata of a file; that of the link itself if it is one.
@@ -182,7 +182,7 @@ pub fn metadata(path: &Path) -> io::Result<Metadata> {
 /// # Errors
 /// If it does not exist.
 pub fn link_metadata(path: &Path) -> io::Result<Metadata> {
-    open(path, How::LookAtLink)?.metadata()
+    open(path, How::PathOnlyNoFollow)?.metadata()
 }
 
 /// The target of a link.
@@ -275,7 +275,7 @@ mod tests {
         assert_eq!(read(&pipe).unwrap(), b"");
         assert!(open(&pipe, How::Write).is_err());
         let none = folder.path().join("none");
-        for how in [How::Read, How::Write, How::ReadWrite, How::Look] {
+        for how in [How::Read, How::Write, How::ReadWrite, How::PathOnly] {
             assert!(open(&none, how).is_err(), "{how:?}");
         }
         assert!(!none.exists());

@@ -46,7 +46,7 @@ mod tests {
     #[test]
     fn nothing_but_the_kept_capabilities_is_left() {
         let kept = [Capability::CAP_SYS_NICE, Capability::CAP_SYS_PTRACE];
-        let look = move || {
+        let check = move || {
             keep_only(&kept).unwrap();
             for set in [CapSet::Effective, CapSet::Permitted] {
                 let left = caps::read(None, set).unwrap();
@@ -62,6 +62,6 @@ mod tests {
             let changed = caps::raise(None, CapSet::Permitted, Capability::CAP_SYS_ADMIN);
             assert!(changed.is_err(), "what was given up comes back");
         };
-        std::thread::spawn(look).join().unwrap();
+        std::thread::spawn(check).join().unwrap();
     }
 }

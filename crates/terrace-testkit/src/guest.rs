@@ -27,7 +27,7 @@ pub struct Guest {
     /// Processes whose pages may not be moved.
     pub refuses: BTreeSet<u32>,
     /// CPU time that a look takes, ns.
-    pub look_ns: u64,
+    pub survey_ns: u64,
     /// Surveys (where are these pages?) of the last epoch.
     pub surveys: Vec<Survey>,
     /// Moves of the last epoch.
@@ -163,7 +163,7 @@ impl Guest {
         Surveyed {
             id: survey.id,
             present: Some(present),
-            cpu_ns: self.look_ns,
+            cpu_ns: self.survey_ns,
         }
     }
 

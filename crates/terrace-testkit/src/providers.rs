@@ -183,7 +183,7 @@ impl Providers {
 
     fn act(&mut self, action: Action) -> Option<Event> {
         match action {
-            Action::Look(request) => {
+            Action::QueryProvider(request) => {
                 let host = self.memory.clone();
                 let vm = self.vms.get_mut(&request.provider.0)?;
                 let report = ProviderReport {

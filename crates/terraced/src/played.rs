@@ -23,7 +23,7 @@ use terrace_sys::{ProcessId, SocketFile};
 use crate::api;
 use crate::daemon::Daemon;
 use crate::discovery::Claims;
-use crate::messages::{Found, Input, Looked, State};
+use crate::messages::{Found, Input, DiscoveryScan, State};
 use crate::provisioning::{self, Provisioning};
 
 pub struct Served {
@@ -151,15 +151,15 @@ impl Served {
         self.folder.path().join(format!("{name}.sock"))
     }
 
-    pub fn looked(&self, sockets: &[&str]) {
-        let looked = Looked {
+    pub fn discovery_scan(&self, sockets: &[&str]) {
+        let discovery_scan = DiscoveryScan {
             findings: Vec::new(),
             sockets: sockets
                 .iter()
                 .map(|s| self.socket(s))
                 .collect::<BTreeSet<_>>(),
         };
-        self.inbox.send(Input::Looked(looked)).unwrap();
+        self.inbox.send(Input::DiscoveryScan(discovery_scan)).unwrap();
     }
 
     pub fn post<T: DeserializeOwned>(&self, path: &str) -> Result<T, String> {

@@ -236,7 +236,7 @@ impl Lab {
     pub fn epochs_to_place(&mut self, name: &str, first: u64, most: u64) -> Result<Option<u64>> {
         let mut last = None;
         self.wait_until("the hot set is in fast memory", PATIENCE, |lab| {
-            let (now, status) = lab.look_at_epoch(name)?;
+            let (now, status) = lab.sample_epoch(name)?;
             let taken = status.epochs()?.saturating_sub(first);
             if last != Some(now) {
                 last = Some(now);
@@ -250,7 +250,7 @@ impl Lab {
     }
 
     /// How much of the hot set was in fast memory, and the agent's status right after.
-    fn look_at_epoch(&mut self, name: &str) -> Result<(HotOnFast, AgentStatus)> {
+    fn sample_epoch(&mut self, name: &str) -> Result<(HotOnFast, AgentStatus)> {
         let answer = self.check(&format!(
             "lab-native ask {name} truth | lab-native placement && terrace-agent status --json"
         ))?;

@@ -15,7 +15,7 @@ use crate::machine::process::Process;
 use crate::progress::Wait;
 
 /// Time between two looks of a wait at whether the machine is still alive.
-const LOOK: Duration = Duration::from_millis(500);
+const POLL_INTERVAL: Duration = Duration::from_millis(500);
 
 /// Time that L1 has to kill a command.
 const KILL_TIMEOUT: Duration = Duration::from_secs(20);
@@ -33,7 +33,7 @@ impl Control {
     /// Connects and waits until L1 answers.
     pub fn connect(process: &Process, mut wait: Wait) -> Result<Self> {
         let stream = process.connect(port::CONTROL)?;
-        stream.set_read_timeout(Some(LOOK))?;
+        stream.set_read_timeout(Some(POLL_INTERVAL))?;
         let mut control = Self {
             stream,
             decoder: Decoder::default(),

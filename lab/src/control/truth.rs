@@ -11,7 +11,7 @@ use super::channel::{fresh_number, is_timeout};
 use crate::machine::process::Process;
 use crate::progress::Wait;
 
-const LOOK: Duration = Duration::from_millis(500);
+const POLL_INTERVAL: Duration = Duration::from_millis(500);
 
 /// A session with the `lab-guest` of one guest.
 pub struct Truth {
@@ -23,7 +23,7 @@ impl Truth {
     /// Connects to the guest behind L1's port `port` and waits until it answers.
     pub fn connect(process: &Process, port: &str, mut wait: Wait) -> Result<Self> {
         let stream = process.connect(port)?;
-        stream.set_read_timeout(Some(LOOK))?;
+        stream.set_read_timeout(Some(POLL_INTERVAL))?;
         let mut truth = Self {
             reader: BufReader::new(stream),
             line: Vec::new(),

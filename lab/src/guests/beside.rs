@@ -73,11 +73,11 @@ impl Daemon {
     /// look for processes that pinned the guest's memory: in a container the first process is beyond what may be
     /// looked at.
     pub fn start(&mut self, about_the_guest: &str) -> Result<()> {
-        self.start_looking(&format!("nobody_pins = true\n{about_the_guest}"))
+        self.start_with_pin_checks(&format!("nobody_pins = true\n{about_the_guest}"))
     }
 
     /// Starts the daemon as [`Daemon::start`] does, but it looks who has the guest's memory.
-    pub fn start_looking(&mut self, about_the_guest: &str) -> Result<()> {
+    pub fn start_with_pin_checks(&mut self, about_the_guest: &str) -> Result<()> {
         let text = format!(
             "[daemon]\nsocket = \"{}\"\n\
              [discover]\nqmp_folders = [\"{}\"]\nprocesses = false\nevery = \"1s\"\n\

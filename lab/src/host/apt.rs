@@ -95,7 +95,7 @@ pub fn codename() -> Result<String> {
 fn archive() -> Result<String> {
     let format = ["indextargets", "--format", "$(SITE) $(ORIGIN) $(RELEASE)"];
     let suite = codename()?;
-    let look = || -> Result<Option<String>> {
+    let site = || -> Result<Option<String>> {
         let targets = host::output(Command::new("apt-get").args(format))?;
         let ours = targets.lines().find_map(|line| {
             line.strip_suffix(&format!(" Debian {suite}"))
@@ -103,9 +103,9 @@ fn archive() -> Result<String> {
         });
         Ok(ours)
     };
-    if let Some(site) = look()? {
+    if let Some(site) = site()? {
         return Ok(site);
     }
     host::refresh_package_lists()?;
-    look()?.with_context(|| format!("apt's sources name no Debian archive of {suite}"))
+    site()?.with_context(|| format!("apt's sources name no Debian archive of {suite}"))
 }

@@ -33,7 +33,7 @@ impl Kernel {
         if !refresh && let Some(kernel) = newest_at_hand(&kernels)? {
             return Ok(kernel);
         }
-        let package = look_up()?;
+        let package = newest_package()?;
         let version = version_of(&package).to_owned();
         let folder = kernels.join(&version);
         if !folder.exists() {
@@ -87,7 +87,7 @@ fn newest_at_hand(kernels: &Path) -> Result<Option<Kernel>> {
 }
 
 /// The package's name of the newest kernel in the archive.
-fn look_up() -> Result<String> {
+fn newest_package() -> Result<String> {
     if let Some(package) = newest_in_lists()? {
         return Ok(package);
     }

@@ -14,7 +14,7 @@ use crate::progress::Wait;
 /// Number of snapshots that are kept: each is several hundred MiB.
 const KEEP: usize = 3;
 
-const LOOK: Duration = Duration::from_millis(20);
+const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
 /// Path of the snapshot with this key, whether it exists or not.
 pub fn path(key: &str) -> Result<PathBuf> {
@@ -47,7 +47,7 @@ pub fn take(process: &Process, key: &str) -> Result<()> {
             Some("failed" | "cancelled") => bail!("QEMU cannot write a snapshot: {answer}"),
             _ => wait.go_on()?,
         }
-        std::thread::sleep(LOOK);
+        std::thread::sleep(POLL_INTERVAL);
     }
     fs::rename(&partial, &path).with_context(|| format!("cannot create {}", path.display()))?;
     qmp.execute("cont", &json!({}))?;
@@ -71,7 +71,7 @@ fn wait_for_restore(process: &Process) -> Result<()> {
     let mut wait = Wait::begin_silently("restoring the snapshot", Duration::from_secs(120));
     while qmp.status()? == "inmigrate" {
         wait.go_on()?;
-        std::thread::sleep(LOOK);
+        std::thread::sleep(POLL_INTERVAL);
     }
     qmp.execute("cont", &json!({})).map(drop)
 }

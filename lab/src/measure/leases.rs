@@ -17,7 +17,7 @@ use crate::progress::{Wait, say};
 const ROUNDS: usize = 3;
 
 /// Time between two questions to the device whether it is done.
-const LOOK: Duration = Duration::from_millis(5);
+const POLL_INTERVAL: Duration = Duration::from_millis(5);
 
 /// Prints the cost of a lease.
 pub fn run() -> Result<()> {
@@ -78,7 +78,7 @@ impl Leased {
         let mut wait = Wait::begin_silently("the memory is there", PATIENCE);
         while self.guest.device.actual()? != target {
             wait.go_on()?;
-            std::thread::sleep(LOOK);
+            std::thread::sleep(POLL_INTERVAL);
         }
         let seconds = begin.elapsed().as_secs_f64();
         self.grow()?;

@@ -26,7 +26,7 @@ const BYTES: u64 = 256 << 20;
 const NODE: usize = 0;
 
 /// Time between two questions whether a resize is done.
-const LOOK: Duration = Duration::from_millis(2);
+const POLL_INTERVAL: Duration = Duration::from_millis(2);
 
 const BALLOON: &str = "virtio_balloon";
 
@@ -121,7 +121,7 @@ impl FlexGuest<Hyperflex> {
         let mut wait = Wait::begin_silently("HyperFlex", PATIENCE);
         while self.device.actual()? != target {
             wait.go_on()?;
-            std::thread::sleep(LOOK);
+            std::thread::sleep(POLL_INTERVAL);
         }
         Ok(begin.elapsed().as_secs_f64())
     }
@@ -139,7 +139,7 @@ impl FlexGuest<Hyperflex> {
                 return Ok(begin.elapsed().as_secs_f64());
             }
             wait.go_on()?;
-            std::thread::sleep(LOOK);
+            std::thread::sleep(POLL_INTERVAL);
         }
     }
 }

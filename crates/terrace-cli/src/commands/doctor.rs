@@ -37,7 +37,7 @@ pub async fn run(
         // It is there, and has said why not.
         Err(error @ ClientError::Refused(_)) => return Err(error.into()),
         Err(error) => {
-            let (doctor, daemon) = doctor_alone::look(&error, socket, config);
+            let (doctor, daemon) = doctor_alone::inspect(&error, socket, config);
             (doctor, Some(daemon))
         }
     };

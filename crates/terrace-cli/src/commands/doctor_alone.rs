@@ -14,7 +14,7 @@ use terrace_proto::printable::excerpt;
 
 /// The findings about the host and about QEMU processes that are not asked, as the daemon would report them; and the
 /// reason why it does not report them itself.
-pub fn look(error: &ClientError, socket: &Path, file: Option<&Path>) -> (Doctor, Finding) {
+pub fn inspect(error: &ClientError, socket: &Path, file: Option<&Path>) -> (Doctor, Finding) {
     let root = HostRoot::default();
     let (config, mut findings) = read(file);
     let (rules, of_rules) = match &config {

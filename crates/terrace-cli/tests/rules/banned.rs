@@ -16,7 +16,7 @@ const BANNED: &[(&str, usize)] = &[
     ("journeys", 0),
     ("keeper", 0),
     ("kept", 301),
-    ("looked", 130),
+    ("looked", 0),
     ("roster", 0),
     ("scout", 0),
     ("told", 370),

@@ -13,7 +13,7 @@ pub mod admission;
 mod config;
 mod guest;
 mod liveness;
-mod looks;
+mod queries;
 mod order;
 mod pins;
 mod provider;
@@ -27,7 +27,7 @@ mod words;
 use std::collections::{BTreeMap, VecDeque};
 
 use terrace_proto::provision::{
-    ProvisioningStatus, LookRequest, NodeMemory, OrderOutcome, OrderWithdrawal, Origin, ProviderError,
+    ProvisioningStatus, ProviderQuery, NodeMemory, OrderOutcome, OrderWithdrawal, Origin, ProviderError,
     ProviderReport, ProviderSpec, ProviderStatus, SizeOrder, SizesWanted,
 };
 use terrace_proto::{Action, OrderId, ProviderId, ResizeId, Tick};
@@ -37,7 +37,7 @@ pub use words::tier_name;
 
 use crate::reasons::{Reason, Reasons};
 use crate::tier::TierConfig;
-use looks::LookReason;
+use queries::QueryReason;
 use order::words as order_words;
 use provider::Provider;
 use requests::Request;
@@ -74,7 +74,7 @@ impl Provision {
     /// The latest time at which something is to be done.
     pub(crate) fn timeout(&self) -> Option<Tick> {
         let providers = self.providers.values();
-        let providers = providers.flat_map(|p| [p.looks.due(), p.liveness.hangs_at(&self.config)]);
+        let providers = providers.flat_map(|p| [p.queries.due(), p.liveness.hangs_at(&self.config)]);
         let requests = self.requests.values().map(Request::until);
         providers.chain(requests).flatten().min()
     }
@@ -89,7 +89,7 @@ impl Provision {
     /// Takes in that a provider's state may differ from the one that was seen.
     pub(crate) fn changed(&mut self, now: Tick, id: ProviderId) {
         if let Some(provider) = self.providers.get_mut(&id) {
-            provider.looks.want(now);
+            provider.queries.want(now);
         }
     }
 
@@ -111,7 +111,7 @@ impl Provision {
             return;
         };
         // A report of an older look may be from before an order: it would count as an answer to it.
-        let Some(asked) = provider.looks.end(report.number) else {
+        let Some(asked) = provider.queries.end(report.number) else {
             return;
         };
         if let Err(ProviderError::Nothing(why)) = &report.status {
@@ -122,14 +122,14 @@ impl Provision {
             self.refuse_all(id, why);
             return;
         }
-        let was_met = provider.looks.was_met;
+        let was_met = provider.queries.was_met;
         provider.take(now, report, asked, &self.config);
-        provider.looks.pause(now, &self.config);
+        provider.queries.pause(now, &self.config);
         let status = report.status.as_ref();
         let is_met = status.is_ok_and(ProviderStatus::is_met);
         // The guest says that it is done. Before that counts, the host's memory is looked at once.
         if is_met && !was_met && !report.verify {
-            provider.looks.now(now, LookReason::Met);
+            provider.queries.now(now, QueryReason::Met);
         }
         // Before requests are served: a target that endangers pinned memory goes first.
         if report.status.is_ok() {
@@ -187,8 +187,8 @@ impl Provision {
             provider.answered(now, outcome.order, &outcome.result);
             // The new target may be met at the next look already: that counts as newly met, so that the host's memory is
             // verified.
-            provider.looks.was_met = false;
-            provider.looks.now(now, LookReason::Ordered);
+            provider.queries.was_met = false;
+            provider.queries.now(now, QueryReason::Ordered);
         }
         self.answered(outcome);
     }
@@ -217,9 +217,9 @@ impl Provision {
         if provider.liveness.is_quiet() {
             provider.liveness.heard_of(now);
         }
-        let look = provider.looks.want(now);
+        let query = provider.queries.want(now);
         let until = now.after(self.config.patience());
-        let request = Request::new(&wanted, look, until);
+        let request = Request::new(&wanted, query, until);
         self.requests.insert(wanted.id, request);
     }
 
@@ -228,21 +228,21 @@ impl Provision {
         self.give_up(now);
         for (id, provider) in &mut self.providers {
             provider.watch_silence(now, &self.config);
-            if provider.looks.due().is_none_or(|due| due > now) {
+            if provider.queries.due().is_none_or(|due| due > now) {
                 continue;
             }
             // A look that somebody waits for reads files only if nothing is known of them: on a large VM that takes
             // longer than people wait.
-            let is_awaited = self.requests.values().any(|request| request.looks_at(*id));
+            let is_awaited = self.requests.values().any(|request| request.awaits_query_of(*id));
             let tried = provider.verdicts.tried;
-            let (number, reason) = provider.looks.begin(now);
+            let (number, reason) = provider.queries.begin(now);
             let verify = match reason {
                 _ if is_awaited => tried.is_none(),
-                LookReason::Due => tried.is_none_or(|at| now.since(at) >= self.config.verify()),
-                LookReason::Ordered => false,
-                LookReason::Met => true,
+                QueryReason::Due => tried.is_none_or(|at| now.since(at) >= self.config.verify()),
+                QueryReason::Ordered => false,
+                QueryReason::Met => true,
             };
-            self.actions.push_back(Action::Look(LookRequest {
+            self.actions.push_back(Action::QueryProvider(ProviderQuery {
                 provider: *id,
                 number,
                 verify,

@@ -10,7 +10,7 @@ use super::admission::Claim;
 use super::config::ProvisionConfig;
 use super::guest::{EVERY, Guest};
 use super::liveness::Liveness;
-use super::looks::Looks;
+use super::queries::Queries;
 use super::order::{Order, OrderBook};
 use super::pins::Pins;
 use super::verdicts::Verdicts;
@@ -34,7 +34,7 @@ pub(super) struct Provider {
     pub orders: OrderBook,
     /// The provider's reasons: sentences of what happened.
     pub reasons: Reasons,
-    pub looks: Looks,
+    pub queries: Queries,
     pub verdicts: Verdicts,
     pub guest: Guest,
 }
@@ -60,7 +60,7 @@ impl Provider {
             resident: None,
             orders: OrderBook::default(),
             reasons,
-            looks: Looks::new(now),
+            queries: Queries::new(now),
             verdicts: Verdicts::default(),
             guest: Guest::default(),
         }

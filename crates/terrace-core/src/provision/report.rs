@@ -23,10 +23,10 @@ impl Provider {
         if self.liveness.is_quiet() && self.mechanism.is_none() && is_gone {
             // Nobody asked for this VM's size and nothing was ever found: a monitor that another program holds is no
             // problem that people should see.
-            self.looks.not_found();
+            self.queries.not_found();
             return;
         }
-        self.looks.found();
+        self.queries.found();
         self.answers(now);
         let is_safe = self.kind().frees_pinned();
         let device = self.pins.device_seen(report.pinned_by.as_ref(), is_safe);
@@ -50,7 +50,7 @@ impl Provider {
             }
             Ok(status) => {
                 let mut status = status.clone();
-                self.looks.was_met = status.is_met();
+                self.queries.was_met = status.is_met();
                 let is_fresh = self.verdicts.take(now, &mut status, asked);
                 if report.verify {
                     self.verdicts.tried = Some(now);

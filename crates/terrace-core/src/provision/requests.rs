@@ -22,7 +22,7 @@ pub(super) struct Request {
 /// The event that a request waits for.
 enum Stage {
     /// A report of that number, or a later one.
-    Look { number: u64, until: Tick },
+    Query { number: u64, until: Tick },
     /// The outcome of an order.
     Order {
         ordered: Box<Ordered>,
@@ -42,19 +42,19 @@ impl Request {
             provider: wanted.provider,
             origin: wanted.origin,
             asked: wanted.size_bytes.clone(),
-            stage: Stage::Look { number, until },
+            stage: Stage::Query { number, until },
         }
     }
 
     /// Whether the request waits for a look at that provider.
-    pub fn looks_at(&self, provider: ProviderId) -> bool {
-        self.provider == provider && matches!(self.stage, Stage::Look { .. })
+    pub fn awaits_query_of(&self, provider: ProviderId) -> bool {
+        self.provider == provider && matches!(self.stage, Stage::Query { .. })
     }
 
     /// The time at which the request has waited long enough; `None` if it waits for a withdrawal.
     pub fn until(&self) -> Option<Tick> {
         match self.stage {
-            Stage::Look { until, .. } | Stage::Order { until, .. } => Some(until),
+            Stage::Query { until, .. } | Stage::Order { until, .. } => Some(until),
             Stage::Withdrawal { .. } => None,
         }
     }
@@ -62,14 +62,14 @@ impl Request {
     fn ordered(self) -> Option<Ordered> {
         match self.stage {
             Stage::Order { ordered, .. } | Stage::Withdrawal { ordered, .. } => Some(*ordered),
-            Stage::Look { .. } => None,
+            Stage::Query { .. } => None,
         }
     }
 
     fn has(&self, order: OrderId) -> bool {
         match &self.stage {
             Stage::Order { order: of, .. } | Stage::Withdrawal { order: of, .. } => *of == order,
-            Stage::Look { .. } => false,
+            Stage::Query { .. } => false,
         }
     }
 }
@@ -103,7 +103,7 @@ impl Provision {
     pub(super) fn serve(&mut self, now: Tick, report: &ProviderReport) {
         let waited = |request: &Request| {
             let was =
-                matches!(request.stage, Stage::Look { number, .. } if number <= report.number);
+                matches!(request.stage, Stage::Query { number, .. } if number <= report.number);
             was && request.provider == report.provider
         };
         // One after the other: each order counts for the admission of the next, though all waited for one report.

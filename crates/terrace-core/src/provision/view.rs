@@ -34,15 +34,15 @@ pub(super) fn view(provider: &Provider, now: Tick) -> ProvisioningStatus {
     let Some(seen) = &provider.seen else {
         return view;
     };
-    let look = &seen.status;
+    let status = &seen.status;
     view.age_s = Some(seconds(now, seen.at));
-    view.connected = look.connected;
-    view.told = look.told;
-    view.resizing = !look.is_met();
-    view.resets = look.resets;
-    view.total_bytes = look.total_bytes;
-    view.refused_entries = look.refused_entries;
-    let tiers = look.tiers.iter().enumerate();
+    view.connected = status.connected;
+    view.told = status.told;
+    view.resizing = !status.is_met();
+    view.resets = status.resets;
+    view.total_bytes = status.total_bytes;
+    view.refused_entries = status.refused_entries;
+    let tiers = status.tiers.iter().enumerate();
     view.tiers = tiers
         .map(|(i, tier)| tier_view(provider, now, i, tier))
         .collect();

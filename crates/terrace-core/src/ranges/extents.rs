@@ -290,15 +290,15 @@ mod tests {
     fn what_was_never_seen_is_looked_at_first_then_all_in_turn() {
         let mut extents = Extents::new(512);
         extents.follow(&[range(0, 4 * 512)], 100);
-        let mut look = |epoch| {
+        let mut survey = |epoch| {
             let at = extents.stale(epoch)?;
             extents.saw(at, 1, 0, epoch);
             Some(at)
         };
-        let first: Vec<_> = (0..4).map(|_| look(1)).collect();
+        let first: Vec<_> = (0..4).map(|_| survey(1)).collect();
         assert_eq!(first, [Some(0), Some(1), Some(2), Some(3)]);
-        assert_eq!(look(1), None);
-        assert_eq!((look(2), look(2)), (Some(0), Some(1)));
+        assert_eq!(survey(1), None);
+        assert_eq!((survey(2), survey(2)), (Some(0), Some(1)));
         // What was to be moved was looked at already.
         extents.saw(2, 1, 0, 2);
         assert_eq!(extents.stale(2), Some(3));

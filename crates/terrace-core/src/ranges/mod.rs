@@ -17,7 +17,7 @@ mod config;
 pub mod exchange;
 pub mod extents;
 pub mod free;
-mod look;
+mod refresh;
 mod pick;
 pub mod piece;
 pub mod plan;
@@ -34,7 +34,7 @@ use terrace_proto::{PAGE_SIZE, Tick, TierId};
 
 use exchange::{Exchange, Settled};
 use free::Free;
-use look::Look;
+use refresh::Refresh;
 use pick::{Asked, Pick, Picked, Programs};
 use piece::{Piece, pieces};
 
@@ -81,7 +81,7 @@ enum Phase {
     /// Pages change places.
     Exchanging(Box<Exchanging>),
     /// Other pages are looked at.
-    Looking(Look),
+    Refreshing(Refresh),
 }
 
 /// An exchange under way.
@@ -206,7 +206,7 @@ impl Ranges {
         let plan = Plan::new(&self.ranked, capacity, room);
         self.fits = plan.fits;
         if !self.config.moves {
-            return self.look();
+            return self.refresh();
         }
         self.save_up();
         let extent = u64::from(self.config.extent_pages);
@@ -266,10 +266,10 @@ impl Ranges {
                 self.keep(asked, present.is_some(), fast, slow);
                 self.pick(pick);
             }
-            Phase::Looking(mut look) => {
-                look.surveyed(present.is_some(), answer.cpu_ns);
+            Phase::Refreshing(mut refresh) => {
+                refresh.surveyed(present.is_some(), answer.cpu_ns);
                 self.keep(asked, present.is_some(), fast, slow);
-                self.go_on_looking(look);
+                self.go_on_refreshing(refresh);
             }
             other => self.phase = other,
         }
@@ -288,7 +288,7 @@ impl Ranges {
     fn exchange(&mut self, picked: Picked) {
         if picked.up.is_empty() && picked.down.is_empty() {
             self.forget_pinned(self.allowance / 2 > 0);
-            return self.look();
+            return self.refresh();
         }
         let mut tried = BTreeMap::new();
         for piece in picked.up.iter().chain(&picked.down) {
@@ -346,7 +346,7 @@ impl Ranges {
         let moved = exchanged.promoted + exchanged.demoted;
         self.allowance = self.allowance.saturating_sub(moved);
         self.exchanged = Some(exchanged);
-        self.look();
+        self.refresh();
     }
 
     fn travelled(&mut self, answer: &Travelled) {
@@ -395,16 +395,16 @@ impl Ranges {
     }
 
     /// Other extents are looked at, within the share of the CPU.
-    fn look(&mut self) {
+    fn refresh(&mut self) {
         let epoch_ns = u64::from(self.config.epoch_ms) * 1_000_000;
         let share_ns = epoch_ns.saturating_mul(self.budget.cpu_percent.into()) / 100;
-        self.go_on_looking(Look::new(&self.programs, self.epoch, share_ns));
+        self.go_on_refreshing(Refresh::new(&self.programs, self.epoch, share_ns));
     }
 
-    fn go_on_looking(&mut self, mut look: Look) {
-        if let Some(asked) = look.next(&mut self.programs, self.epoch) {
+    fn go_on_refreshing(&mut self, mut refresh: Refresh) {
+        if let Some(asked) = refresh.next(&mut self.programs, self.epoch) {
             self.ask(asked);
-            self.phase = Phase::Looking(look);
+            self.phase = Phase::Refreshing(refresh);
             return;
         }
         for program in self.programs.values_mut() {
@@ -416,7 +416,7 @@ impl Ranges {
                 epoch: self.epoch,
                 ranges: self.ranked.len() as u64,
                 fitting: self.fits as u64,
-                looks: look.looks,
+                surveys: refresh.surveys,
                 exchanged: self.exchanged.take(),
             }));
     }

@@ -158,11 +158,11 @@ fn a_page_that_moved_is_left_alone_in_the_next_round() {
 
 #[test]
 fn looking_changes_nothing_and_without_an_event_nothing_new_comes() {
-    let run = |look: bool| {
+    let run = |inspects: bool| {
         let mut h = host(PolicyName::Vtmm);
         for second in 1..130 {
             h.run_until(Tick(second * SECOND / 2));
-            if look {
+            if inspects {
                 let view = h.engine().vm(VM).unwrap();
                 assert!(serde_json::to_string(&view).unwrap().contains("mechanism"));
                 assert!(h.engine().explain_page(VM, Gfn(second), h.now).is_some());

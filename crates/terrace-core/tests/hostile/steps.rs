@@ -255,7 +255,7 @@ impl World {
         let at = usize::try_from(self.dice.below(self.open.len() as u64)).unwrap();
         match self.open.remove(at) {
             // There is no provider.
-            Action::Look(_)
+            Action::QueryProvider(_)
             | Action::Resize(_)
             | Action::Withdraw(..)
             | Action::Answer(_)

@@ -164,7 +164,7 @@ impl Descriptors {
 /// The process may close and reuse its descriptor at any time, so it is held first and looked at then. O_PATH opens
 /// nothing yet: it may be a device or a pipe.
 fn hold(path: &Path, mapping: &Mapping) -> Option<(File, fs::Metadata)> {
-    let held = opener::open(path, How::Look).ok()?;
+    let held = opener::open(path, How::PathOnly).ok()?;
     let meta = held.metadata().ok()?;
     let is_it = meta.is_file() && FileId::of(&meta) == mapping.file;
     is_it.then_some((held, meta))

@@ -149,7 +149,7 @@ pub enum ResizeError {
 ///
 /// # Errors
 /// If QEMU does not answer, or its answers do not fit together.
-pub fn look(monitor: &mut Monitor) -> Result<Option<Means>, ResizeError> {
+pub fn probe(monitor: &mut Monitor) -> Result<Option<Means>, ResizeError> {
     let devices = monitor.virtio_mems()?;
     if !devices.is_empty() {
         let (nodes, boot) = (monitor.nodes()?, monitor.boot_bytes()?);

@@ -203,19 +203,19 @@ fn a_guest_that_stands_still_is_stuck_until_it_moves_or_is_told_something_else()
         target: target * MIB,
     };
     let mut watch = Watch::default();
-    assert_eq!(watch.look(seen(512, 256), at(0)), None);
-    assert_eq!(watch.look(seen(512, 256), at(9)), None);
-    let stuck = watch.look(seen(512, 256), at(10)).unwrap();
+    assert_eq!(watch.update(seen(512, 256), at(0)), None);
+    assert_eq!(watch.update(seen(512, 256), at(9)), None);
+    let stuck = watch.update(seen(512, 256), at(10)).unwrap();
     let said = stuck.by_virtio_mem();
     assert!(said.contains("nothing for 10 s, 256 MiB to go"), "{said}");
     assert!(said.contains("no virtio_mem driver"), "{said}");
     assert!(stuck.by_balloon().contains("no balloon driver"));
-    assert_eq!(watch.look(seen(300, 256), at(11)), None);
-    let stuck = watch.look(seen(300, 256), at(30)).unwrap();
+    assert_eq!(watch.update(seen(300, 256), at(11)), None);
+    let stuck = watch.update(seen(300, 256), at(30)).unwrap();
     assert!(!stuck.by_virtio_mem().contains("no virtio_mem driver"));
     assert!(stuck.by_virtio_mem().contains("cannot be moved"));
-    assert_eq!(watch.look(seen(300, 512), at(31)), None);
-    let growing = watch.look(seen(300, 512), at(41)).unwrap();
+    assert_eq!(watch.update(seen(300, 512), at(31)), None);
+    let growing = watch.update(seen(300, 512), at(41)).unwrap();
     assert!(growing.by_virtio_mem().contains("taken nothing"));
-    assert_eq!(watch.look(seen(512, 512), at(99)), None);
+    assert_eq!(watch.update(seen(512, 512), at(99)), None);
 }

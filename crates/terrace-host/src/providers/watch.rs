@@ -39,7 +39,7 @@ pub struct Stuck {
 
 impl Watch {
     /// Takes in how it stands now, and says since when it is stuck, if it is.
-    pub fn look(&mut self, seen: Seen, now: Instant) -> Option<Stuck> {
+    pub fn update(&mut self, seen: Seen, now: Instant) -> Option<Stuck> {
         let last = self.last.replace(seen);
         let is_new = last.is_none_or(|last| last.target != seen.target);
         let moved = last.is_some_and(|last| last.size != seen.size);

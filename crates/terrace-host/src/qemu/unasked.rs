@@ -40,11 +40,11 @@ pub(crate) fn unasked(root: &HostRoot, rules: &Rules) -> (Vec<Unasked>, Vec<Find
             findings.push_foreign(finding);
         }
     }
-    let found = found.into_iter().map(|running| look(running, rules));
+    let found = found.into_iter().map(|running| inspect(running, rules));
     (found.collect(), findings.done())
 }
 
-fn look(running: Running, rules: &Rules) -> Unasked {
+fn inspect(running: Running, rules: &Rules) -> Unasked {
     let (pid, uid) = (running.hypervisor.pid, running.uid);
     let name = running.line.name.as_deref();
     let who = match name.filter(|name| !is_vm_name(name)) {

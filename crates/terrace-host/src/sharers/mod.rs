@@ -130,11 +130,11 @@ impl Census {
     #[must_use]
     pub fn take(root: &HostRoot, files: &BTreeSet<FileId>, before: &Self, at: &AtomicU32) -> Self {
         let mut census = Self::default();
-        let look = |pid| {
+        let inspect = |pid| {
             at.store(pid, Ordering::Relaxed);
-            census.look_at(root, pid, files)
+            census.inspect(root, pid, files)
         };
-        if let Err(why) = look_at_all(|| numbers(&root.join("proc")), look) {
+        if let Err(why) = inspect_all(|| numbers(&root.join("proc")), inspect) {
             census.unseen.push(Unseen {
                 process: None,
                 runs: None,
@@ -146,16 +146,16 @@ impl Census {
     }
 
     /// Whether it was there until it had been looked at.
-    fn look_at(&mut self, root: &HostRoot, pid: u32, files: &BTreeSet<FileId>) -> bool {
-        let looked = process::of_process(root, pid, files);
-        if let Ok(had) = &looked
+    fn inspect(&mut self, root: &HostRoot, pid: u32, files: &BTreeSet<FileId>) -> bool {
+        let inspected = process::of_process(root, pid, files);
+        if let Ok(had) = &inspected
             && had.files.is_empty()
         {
             return !had.has_ended;
         }
         let process = process_id(root, pid);
         let runs = FileId::behind(&root.process(pid, "exe")).ok();
-        match (looked, process) {
+        match (inspected, process) {
             (Ok(had), Some(process)) => self.sharers.push(Sharer {
                 process,
                 program: program(&root.process(pid, "exe")),
@@ -226,18 +226,18 @@ impl Census {
     }
 }
 
-/// Looks at every process that is `listed`, and at those that came meanwhile. `look` says whether a process was there
+/// Looks at every process that is `listed`, and at those that came meanwhile. `visit` says whether a process was there
 /// until it had been looked at: who ends before may have left what it had to a child that is not listed yet. So all are
 /// listed again until none did; a process that forks and ends, over and over, is met there.
-fn look_at_all(
+fn inspect_all(
     mut listed: impl FnMut() -> io::Result<Vec<u32>>,
-    mut look: impl FnMut(u32) -> bool,
+    mut visit: impl FnMut(u32) -> bool,
 ) -> Result<(), String> {
     let mut seen = BTreeSet::new();
     for _ in 0..ROUNDS {
         let mut all = listed().map_err(|error| format!("/proc: {error}"))?;
         all.retain(|pid| seen.insert(*pid));
-        let ended = all.into_iter().filter(|pid| !look(*pid)).count();
+        let ended = all.into_iter().filter(|pid| !visit(*pid)).count();
         if ended == 0 {
             return Ok(());
         }

@@ -299,11 +299,11 @@ fn a_process_that_forks_and_ends_over_and_over_is_not_nobody() {
             Ok(vec![7, next])
         };
         let mut met = false;
-        let looked = look_at_all(listed, |pid| {
+        let inspected = inspect_all(listed, |pid| {
             met |= pid == 109;
             pid == 7 || pid == 109 && !always
         });
-        (looked.is_ok(), met)
+        (inspected.is_ok(), met)
     };
     assert_eq!(runner(true), (false, true), "nobody knows what it has");
     assert_eq!(runner(false), (true, true), "it is followed until it stays");

@@ -133,7 +133,7 @@ impl Pieces<'_> {
     }
 
     /// Looks at the next pages; `false` if there are none.
-    fn look(&mut self) -> bool {
+    fn advance(&mut self) -> bool {
         if let Some((range, frames)) = self.last.take() {
             self.ram.forget(range, &frames);
         }
@@ -176,7 +176,7 @@ impl Iterator for Pieces<'_> {
             if let Some(run) = self.held.pop_front() {
                 return Some(run);
             }
-            if !self.look() {
+            if !self.advance() {
                 return None;
             }
         }

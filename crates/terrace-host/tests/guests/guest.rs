@@ -44,7 +44,7 @@ pub struct Pass {
 }
 
 /// Reads all leaves, changes nothing.
-pub const LOOK: Pass = Pass {
+pub const READ_ONLY: Pass = Pass {
     rearm: Rearm::None,
     prune: false,
     discover: false,

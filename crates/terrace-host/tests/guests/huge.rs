@@ -1,7 +1,7 @@
 //! Rule 8: a leaf of 2 MiB says nothing about its 512 parts.
 
 use crate::Group;
-use crate::guest::{CLEAR, Guest, LOOK};
+use crate::guest::{CLEAR, Guest, READ_ONLY};
 use crate::heat::count;
 use crate::machine::Machine;
 use crate::picture::only_accessed_bits_change;
@@ -26,7 +26,7 @@ fn a_2_mib_leaf_speaks_for_all_its_parts_and_says_so(guest: &mut Guest) {
     let (hot, region) = (guest.frames("truth"), guest.frames("region"));
     guest.scan(CLEAR);
     guest.wait_for_passes(3);
-    let answer = guest.scan(LOOK);
+    let answer = guest.scan(READ_ONLY);
     let huge = |frame: &&u64| answer.huge_leaf.get(**frame / 512);
     let in_huge = region.iter().filter(huge).count();
     assert!(

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use terrace_proto::PagingRegisters;
 
 use crate::Group;
-use crate::guest::{CLEAR, Frames, Guest, LOOK, Pass};
+use crate::guest::{CLEAR, Frames, Guest, READ_ONLY, Pass};
 use crate::heat::{count, measure};
 use crate::lazyfree::{
     madv_free_pages_rewritten_after_a_scan_survive,
@@ -89,8 +89,8 @@ fn pruned_scans_of_an_isolated_guest_find_what_a_full_pass_finds(guest: &mut Gue
         guest.wait_for_passes(2);
         // Stopped, so that both passes are about the same moment.
         guest.stop();
-        let by_pruning = scan(guest, pruning(LOOK));
-        let by_all = scan(guest, LOOK);
+        let by_pruning = scan(guest, pruning(READ_ONLY));
+        let by_all = scan(guest, READ_ONLY);
         guest.go_on();
         pruned += by_pruning.stats.pruned;
         let all = by_all.accessed.iter();
@@ -113,7 +113,7 @@ fn registers_in_the_kernel(guest: &mut Guest, hot: &Frames) -> Vec<PagingRegiste
         registers.iter_mut().for_each(|r| r.cr3 &= !USER_TABLE);
         // Twice: the first request of all recognises the kernel.
         for _ in 0..2 {
-            let answer = guest.try_scan_from(LOOK, registers.clone());
+            let answer = guest.try_scan_from(READ_ONLY, registers.clone());
             if answer.is_ok_and(|answer| count(&answer.known, hot) == hot.len()) {
                 return registers;
             }

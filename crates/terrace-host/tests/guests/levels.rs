@@ -1,7 +1,7 @@
 //! Rule 3: the number of levels comes from the registers.
 
 use crate::Group;
-use crate::guest::{Guest, LOOK};
+use crate::guest::{Guest, READ_ONLY};
 use crate::heat::{count, expect_found, measure};
 use crate::machine::Machine;
 use crate::picture::only_accessed_bits_change;
@@ -46,7 +46,7 @@ fn la57_guest_is_walked_with_five_levels(guest: &mut Guest) {
     registers.iter_mut().for_each(|r| r.cr4 &= !LA57);
     let mut found = 0;
     for _ in 0..3 {
-        if let Ok(answer) = guest.try_scan_from(LOOK, registers.clone()) {
+        if let Ok(answer) = guest.try_scan_from(READ_ONLY, registers.clone()) {
             found = found.max(count(&answer.known, &hot));
         }
     }

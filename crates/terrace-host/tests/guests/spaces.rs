@@ -9,7 +9,7 @@ use crate::claims::{
     a_kernel_half_that_its_own_direct_map_does_not_prove_changes_no_byte,
     registers_that_name_pages_of_files_change_no_byte,
 };
-use crate::guest::{CLEAR, Guest, LOOK, Pass, SEARCH_AND_CLEAR};
+use crate::guest::{CLEAR, Guest, READ_ONLY, Pass, SEARCH_AND_CLEAR};
 use crate::heat::{count, measure};
 use crate::high::ram_above_4_gib_is_scanned_at_its_place_in_the_file;
 use crate::holes::{
@@ -72,7 +72,7 @@ pub const GROUP: Group = Group {
 
 const SEARCH: Pass = Pass {
     discover: true,
-    ..LOOK
+    ..READ_ONLY
 };
 
 fn processes_that_sleep_are_found_by_their_kernel_half(guest: &mut Guest) {
@@ -97,7 +97,7 @@ fn processes_that_sleep_are_found_by_their_kernel_half(guest: &mut Guest) {
     // What was found once is scanned without another search, until its process ends.
     assert_eq!(count(&guest.scan(CLEAR).known, &sleeping), sleeping.len());
     guest.ask("sleepers 0");
-    let left = guest.scan(LOOK).stats.roots;
+    let left = guest.scan(READ_ONLY).stats.roots;
     assert_eq!(left, awake, "dead tables are walked");
     guest.expect_intact();
 }
@@ -119,7 +119,7 @@ fn scans_do_not_allocate_memory_that_the_guest_never_touched(guest: &mut Guest) 
     );
     assert_eq!(before, after, "scans allocated memory");
     // The fault: a look at a page that was never touched.
-    look_at_an_untouched_page(guest);
+    read_untouched_page(guest);
     assert_eq!(
         allocated(&guest.ram),
         before + 4096,
@@ -130,7 +130,7 @@ fn scans_do_not_allocate_memory_that_the_guest_never_touched(guest: &mut Guest) 
 }
 
 /// Reads a byte of the first hole of the file as the worker reads tables: by a shared mapping.
-fn look_at_an_untouched_page(guest: &Guest) {
+fn read_untouched_page(guest: &Guest) {
     let extents = data_extents(guest.ram.as_fd()).unwrap();
     let hole = extents[0].start + extents[0].len;
     let mapping = SharedMapping::new(guest.ram.as_fd(), hole, 4096).unwrap();

@@ -7,7 +7,7 @@ use std::time::Duration;
 use terrace_sys::{connect_unix, peer};
 
 use super::timed::{Limits, Timed, named};
-use super::{Asked, Looked, MAX_LINE, Reply, Request, Status};
+use super::{Asked, PinCheckResult, MAX_LINE, Reply, Request, Status};
 
 /// How long a device may take: 5 s for the connection and for each byte, 30 s for all of an answer.
 const LIMITS: Limits = Limits {
@@ -100,8 +100,8 @@ impl Client {
     ///
     /// # Errors
     /// If the device does not answer.
-    pub fn lease(&self, looked: Option<Looked>) -> Result<Lease, ClientError> {
-        let (reply, _, process) = self.ask_whom(&Request::Lease { looked }, &[])?;
+    pub fn lease(&self, pin_checked: Option<PinCheckResult>) -> Result<Lease, ClientError> {
+        let (reply, _, process) = self.ask_whom(&Request::Lease { pin_checked }, &[])?;
         match reply {
             Reply::Lease(asked) => Ok(Lease { asked, process }),
             other => Err(self.unexpected(&other)),

@@ -39,7 +39,7 @@ pub enum Request {
     Lease {
         /// `None`: there was none.
         #[serde(default)]
-        looked: Option<Looked>,
+        #[serde(rename = "looked")] pin_checked: Option<PinCheckResult>,
     },
     /// The balloons, for a VM that moves to another host: stop it first.
     Export,
@@ -53,7 +53,7 @@ pub enum Request {
 /// The result of a look.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Looked {
+pub struct PinCheckResult {
     /// The number that was given before it began.
     pub number: u64,
     /// Who was found.

@@ -12,7 +12,7 @@ use vmm_sys_util::epoll::{ControlOperation, Epoll, EpollEvent, EventSet};
 use vmm_sys_util::eventfd::EventFd;
 
 use super::timed::{Limits, Timed};
-use super::{Asked, LeaseStatus, Looked, MAX_LINE, Reply, Request, Status, TierStatus};
+use super::{Asked, LeaseStatus, PinCheckResult, MAX_LINE, Reply, Request, Status, TierStatus};
 use crate::abi::PAGE_BYTES;
 use crate::backend::Shared;
 use crate::config::Config;
@@ -27,7 +27,7 @@ const PATIENCE: Limits = Limits {
 };
 
 /// How long files may be looked at for one answer, well below what clients wait for it; the next request goes on.
-const MOST_LOOKING: Duration = Duration::from_millis(500);
+const MAX_VERIFY_TIME: Duration = Duration::from_millis(500);
 
 /// How long to wait if no connection can be taken (no descriptors left, for one).
 const PAUSE: Duration = Duration::from_millis(100);
@@ -98,11 +98,11 @@ fn carry_out(
         Request::Status { verify } => {
             let mut status = status(shared);
             if verify {
-                look(shared, sweeps, &mut status);
+                verify_tiers(shared, sweeps, &mut status);
             }
             Ok((Reply::Status(Box::new(status)), Vec::new()))
         }
-        Request::Lease { looked } => Ok((Reply::Lease(lease(shared, looked)), Vec::new())),
+        Request::Lease { pin_checked } => Ok((Reply::Lease(lease(shared, pin_checked)), Vec::new())),
         Request::Resize { size_bytes } => {
             let mut device = shared.device();
             let now = device.state().targets();
@@ -147,14 +147,14 @@ fn carry_out(
 }
 
 /// Takes what a look came to, and says which one is wanted next.
-fn lease(shared: &Shared, looked: Option<Looked>) -> Asked {
+fn lease(shared: &Shared, pin_checked: Option<PinCheckResult>) -> Asked {
     let (now, mut device) = (shared.now_ns(), shared.device());
-    if looked.is_some_and(|l| !device.looked(l.number, l.found, now)) {
+    if pin_checked.is_some_and(|l| !device.pin_checked(l.number, l.found, now)) {
         tracing::info!("a look that is not the last one asked for says nothing");
     }
     let asked = Asked {
-        number: device.ask_for_a_look(now),
-        waits: device.waits_for_a_look(),
+        number: device.next_pin_check(now),
+        waits: device.awaits_pin_check(),
         files: device.files().ids(),
     };
     drop(device);
@@ -247,7 +247,7 @@ fn status(shared: &Shared) -> Status {
         leases: Some(LeaseStatus {
             needed: device.leases().is_some(),
             stands: device.leases().is_none_or(|leases| leases.stands(now)),
-            waits: device.waits_for_a_look(),
+            waits: device.awaits_pin_check(),
             last: device.leases().and_then(|leases| leases.last().cloned()),
         }),
         tiers,
@@ -256,7 +256,7 @@ fn status(shared: &Shared) -> Status {
 }
 
 /// Goes on with the looks at the files, and tells what the last ones that came to their ends said.
-fn look(shared: &Shared, sweeps: &mut Sweeps, status: &mut Status) {
+fn verify_tiers(shared: &Shared, sweeps: &mut Sweeps, status: &mut Status) {
     let device = shared.device();
     let (state, maps) = (Arc::clone(device.state()), device.tier_maps().to_vec());
     let files = device.is_connected().then(|| device.files().clone());
@@ -272,7 +272,7 @@ fn look(shared: &Shared, sweeps: &mut Sweeps, status: &mut Status) {
     sweeps.go_on(
         &place,
         || shared.device(),
-        || begun.elapsed() < MOST_LOOKING,
+        || begun.elapsed() < MAX_VERIFY_TIME,
     );
     // What is said of the guest before is nothing that the one of now did.
     if state.resets() != status.resets {

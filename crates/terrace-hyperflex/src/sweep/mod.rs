@@ -20,7 +20,7 @@ use crate::tier::TierMap;
 const BLOCK_BYTES: u64 = 512;
 
 /// Runs of claimed pages that are looked at a second time while the queues wait, a system call each.
-const MOST_SECOND_LOOKS: usize = 4096;
+const MAX_RECHECKED_RUNS: usize = 4096;
 
 /// The files, tiers and state that a sweep goes over.
 pub(crate) struct Place<'a> {
@@ -74,14 +74,14 @@ impl Sweeps {
             loop {
                 let is_old = tier.going.is_some();
                 let mut sweep = tier.going.take().unwrap_or_else(Sweep::new);
-                let look = Look {
+                let sweeper = Sweeper {
                     place,
                     map,
                     number,
                     hold: &hold,
                     in_time: &in_time,
                 };
-                if !look.sweep(&mut sweep) {
+                if !sweeper.sweep(&mut sweep) {
                     tier.going = Some(sweep);
                     self.turn = (number + 1) % count;
                     return;
@@ -156,7 +156,7 @@ impl Sweep {
 }
 
 /// A go at one tier.
-struct Look<'a, H, T> {
+struct Sweeper<'a, H, T> {
     place: &'a Place<'a>,
     map: &'a TierMap,
     number: usize,
@@ -164,7 +164,7 @@ struct Look<'a, H, T> {
     in_time: &'a T,
 }
 
-impl<G, H: Fn() -> G, T: Fn() -> bool> Look<'_, H, T> {
+impl<G, H: Fn() -> G, T: Fn() -> bool> Sweeper<'_, H, T> {
     /// Goes on from where the sweep is; whether it came to its end.
     fn sweep(&self, sweep: &mut Sweep) -> bool {
         for piece in self.place.files.pieces_of(self.map) {
@@ -250,7 +250,7 @@ impl<G, H: Fn() -> G, T: Fn() -> bool> Look<'_, H, T> {
         let at = |page: u64| piece.offset + (page - piece.first) * PAGE_BYTES;
         let mut gone = 0;
         let mut from = first;
-        for _ in 0..MOST_SECOND_LOOKS {
+        for _ in 0..MAX_RECHECKED_RUNS {
             let Some(start) = next(from, true) else { break };
             let end = next(start, false).unwrap_or(last);
             if first_data(piece.file.as_fd(), at(start)..at(end)).is_ok_and(|data| data.is_none()) {

@@ -85,7 +85,7 @@ impl ProviderKind {
 
 /// A request to look at a provider.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct LookRequest {
+pub struct ProviderQuery {
     /// The provider to look at.
     pub provider: ProviderId,
     /// Echoed in the report.
@@ -101,7 +101,7 @@ pub struct LookRequest {
 pub struct ProviderReport {
     /// The provider that was looked at.
     pub provider: ProviderId,
-    /// The [`LookRequest`]'s number.
+    /// The [`ProviderQuery`]'s number.
     pub number: u64,
     /// The provider's mechanism; `None` if it is not known yet.
     pub mechanism: Option<Mechanism>,

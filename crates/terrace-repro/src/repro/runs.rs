@@ -150,7 +150,7 @@ impl Run {
         let (mut exits, mut now, mut then) = (0, (0, 0), (0, 0));
         let mut late = Late::new(&scenario);
         let mut watch = |simulation: &mut Simulation| {
-            late.look(simulation);
+            late.update(simulation);
             exits = simulation.exits_without_flushes(FIRST);
             now = simulation.accesses(FIRST);
             let last = simulation.engine().last_round(FIRST);
@@ -203,7 +203,7 @@ impl Late {
         }
     }
 
-    fn look(&mut self, simulation: &Simulation) {
+    fn update(&mut self, simulation: &Simulation) {
         let vms = (1..).map(VmId).zip(&self.thirds);
         for ((vm, third), (seen, all)) in vms.zip(self.seen.iter_mut().zip(&mut self.all)) {
             *all = simulation.accesses(vm).0;

@@ -57,7 +57,7 @@ impl Management {
     pub fn take(&mut self, action: Action, vms: &[Vm], batch: usize) {
         self.queue.push_back(match action {
             // Devices' own, not the host's processors'.
-            Action::Look(_)
+            Action::QueryProvider(_)
             | Action::Resize(_)
             | Action::Withdraw(..)
             | Action::Answer(_)

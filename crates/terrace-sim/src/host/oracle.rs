@@ -79,7 +79,7 @@ pub fn place_window(vm: &mut Vm, now: u64, now_ns: u64) {
     };
     if now >= oracle.next && vm.ended().is_none() {
         oracle.next = now + oracle.window_ps;
-        oracle.look_ahead(vm, now_ns);
+        oracle.count_ahead(vm, now_ns);
         oracle.place(&mut vm.space.second);
         oracle.windows += 1;
         let (guest, second) = (&vm.space.guest, &vm.space.second);
@@ -97,7 +97,7 @@ pub fn place_window(vm: &mut Vm, now: u64, now_ns: u64) {
 }
 
 impl Oracle {
-    fn look_ahead(&mut self, vm: &Vm, now_ns: u64) {
+    fn count_ahead(&mut self, vm: &Vm, now_ns: u64) {
         self.costs.fill(0);
         let before = std::mem::take(&mut self.left);
         for (at, vcpu) in vm.vcpus.iter().enumerate() {

@@ -37,7 +37,7 @@ const EVERY: u64 = 10_000_000;
 const PAGE: u64 = 512;
 
 /// Pages taken at a look: more than a copy has time for until the next.
-const PER_LOOK: u64 = 32;
+const PAGES_PER_PASS: u64 = 32;
 
 /// Pages of a hot list that are looked at again at a time, after a tick of the clock.
 const COOLING_PAGES: u64 = 8192;
@@ -92,7 +92,7 @@ pub struct Hemem {
     cooling: Vec<u64>,
     /// When the lists are looked at next; `None` before the mechanism has begun.
     due: Option<u64>,
-    looks: u64,
+    passes: u64,
 }
 
 impl Hemem {
@@ -113,7 +113,7 @@ impl Hemem {
             clock: 0,
             cooling: vec![0; setup.tiers],
             due: None,
-            looks: 0,
+            passes: 0,
         }
     }
 
@@ -212,7 +212,7 @@ impl Hemem {
     fn migrate(&mut self, context: &mut Context) {
         let per_page = u64::from(self.units_per_page);
         let chunk = (PAGE / context.setup().pages_per_unit / per_page).max(1);
-        let mut left = (context.units_in(PER_LOOK * PAGE * 4096) / per_page).max(1);
+        let mut left = (context.units_in(PAGES_PER_PASS * PAGE * 4096) / per_page).max(1);
         let mut free = context.free(0);
         while left > 0 {
             let (mut up, mut down) = (Vec::new(), Vec::new());
@@ -254,7 +254,7 @@ impl Mechanism for Hemem {
             return;
         }
         self.due = Some(context.now_ns() + EVERY);
-        self.looks += 1;
+        self.passes += 1;
         self.cool(context);
         self.migrate(context);
     }
@@ -277,7 +277,7 @@ impl Mechanism for Hemem {
     }
 
     fn rounds(&self) -> u64 {
-        self.looks
+        self.passes
     }
 
     fn heap_bytes(&self) -> usize {

@@ -23,7 +23,7 @@ use crate::machine::TIERS;
 use crate::words::number::place;
 
 /// Candidates that a fault looks at (`PG_FAULT_LOOKBACK_DIST`).
-const LOOK_BACK: usize = 20;
+const LOOKBACK: usize = 20;
 
 /// Length of the queue of promotions (`PROMOTE_QUEUE_LEN`).
 const QUEUE: usize = 512;
@@ -140,7 +140,7 @@ impl Nomad {
     }
 
     /// Looks at the candidates before this one (`decide_queue_page`).
-    fn look_back(&mut self, context: &Context) {
+    fn recheck_candidates(&mut self, context: &Context) {
         let candidates = std::mem::take(&mut self.candidates);
         for (at, unit) in candidates.into_iter().enumerate() {
             let is_slow = context.tier(unit).is_some_and(|tier| tier > 0);
@@ -153,7 +153,7 @@ impl Nomad {
                     self.reclaim.mark_accessed(unit);
                     self.candidates.push_back(unit);
                 }
-                (false, _) if at <= LOOK_BACK => self.candidates.push_back(unit),
+                (false, _) if at <= LOOKBACK => self.candidates.push_back(unit),
                 (false, _) => {}
             }
         }
@@ -239,7 +239,7 @@ impl Mechanism for Nomad {
         if context.tier(unit) == Some(0) {
             return;
         }
-        self.look_back(context);
+        self.recheck_candidates(context);
         if !self.candidates.contains(&unit) && !self.queued.contains(&unit) {
             self.candidates.push_front(unit);
         }

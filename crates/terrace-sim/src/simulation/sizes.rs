@@ -5,7 +5,7 @@
 
 use terrace_core::{Log, Session};
 use terrace_proto::provision::{
-    LookRequest, Mechanism, NodeMemory, OrderOutcome, OrderWithdrawal, Origin, OtherUsers,
+    ProviderQuery, Mechanism, NodeMemory, OrderOutcome, OrderWithdrawal, Origin, OtherUsers,
     ProviderKind, ProviderReport, ProviderSpec, ProviderStatus, SizeOrder, SizesAnswer,
     SizesWanted, TierStatus, Verified,
 };
@@ -61,7 +61,7 @@ pub fn boot<L: Log>(
     while let Some(event) = events.pop() {
         for action in session.hear(Tick(0), event) {
             match action {
-                Action::Look(request) => {
+                Action::QueryProvider(request) => {
                     let report = report(device, request, [0; TIERS], Vec::new());
                     events.push(Event::ProviderSeen(Box::new(report)));
                 }
@@ -94,7 +94,7 @@ fn taken(device: &mut Provisioned, order: &SizeOrder) -> Event {
 /// The report of a device's state. `held`: pages behind each tier, as simulated.
 fn report(
     device: &Provisioned,
-    request: LookRequest,
+    request: ProviderQuery,
     held: [u64; TIERS],
     host: Vec<NodeMemory>,
 ) -> ProviderReport {
@@ -210,7 +210,7 @@ impl Simulation {
     /// has no event.
     pub(super) fn act_on_sizes(&mut self, action: &Action) -> Option<Event> {
         match action {
-            Action::Look(request) => self.look(*request),
+            Action::QueryProvider(request) => self.query_provider(*request),
             Action::Resize(order) => {
                 let vm = self.vm_of(order.provider)?;
                 let device = vm.provision.as_mut()?;
@@ -240,7 +240,7 @@ impl Simulation {
         self.vms.get_mut(position(VmId(provider.0)))
     }
 
-    fn look(&mut self, request: LookRequest) -> Option<Event> {
+    fn query_provider(&mut self, request: ProviderQuery) -> Option<Event> {
         let host = self.host_memory();
         let vm = self.vm_of(request.provider)?;
         let held = vm.held_pages();

@@ -82,16 +82,16 @@ impl Input {
 
     /// The next line; `None` at the end. The rest of a line that is too long is skipped.
     pub(super) fn line(&mut self) -> io::Result<Option<Line<'_>>> {
-        let mut looked = 0;
+        let mut searched = 0;
         loop {
             let here = &self.buffer[self.start..self.end];
-            if let Some(at) = here[looked..].iter().position(|b| *b == b'\n') {
-                let line = self.start..self.start + looked + at;
+            if let Some(at) = here[searched..].iter().position(|b| *b == b'\n') {
+                let line = self.start..self.start + searched + at;
                 self.start = line.end + 1;
                 return Ok(Some(Line::Whole(trimmed(&self.buffer[line]))));
             }
-            looked = here.len();
-            if looked > MAX_LINE {
+            searched = here.len();
+            if searched > MAX_LINE {
                 return self.too_long().map(Some);
             }
             if !self.fill()? {

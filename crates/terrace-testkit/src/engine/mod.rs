@@ -199,7 +199,7 @@ impl Host {
     fn act(&mut self, action: Action) {
         match action {
             // Of no page.
-            Action::Look(_)
+            Action::QueryProvider(_)
             | Action::Resize(_)
             | Action::Withdraw(..)
             | Action::Answer(_)

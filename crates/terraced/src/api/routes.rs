@@ -153,11 +153,11 @@ async fn figures(State(asker): State<Asker>) -> Result<impl IntoResponse, Failur
 }
 
 async fn doctor(State(asker): State<Asker>) -> Answer {
-    let look = |mut copy: Snapshot| {
-        copy.look_at_host();
+    let inspect = |mut copy: Snapshot| {
+        copy.inspect_host();
         Ok(copy.doctor())
     };
-    asker.view(About::Doctor, look).await
+    asker.view(About::Doctor, inspect).await
 }
 
 #[derive(Deserialize)]

@@ -46,7 +46,7 @@ pub struct Snapshot {
     pub count: usize,
     /// The VMs that the question is about.
     pub vms: BTreeMap<String, VmCopy>,
-    /// Findings about the host, once [`Snapshot::look_at_host`] has looked.
+    /// Findings about the host, once [`Snapshot::inspect_host`] has looked.
     pub findings: Vec<Finding>,
     find: Option<FindHost>,
 }
@@ -99,7 +99,7 @@ impl Snapshot {
     }
 
     /// Looks at the host, for `doctor`.
-    pub fn look_at_host(&mut self) {
+    pub fn inspect_host(&mut self) {
         if let Some(find) = self.find.take() {
             self.findings = find();
         }

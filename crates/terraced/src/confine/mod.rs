@@ -182,7 +182,7 @@ impl Confined {
 }
 
 /// The finding if the host could not be looked at.
-pub fn not_looked(error: &io::Error) -> Finding {
+pub fn host_not_inspected(error: &io::Error) -> Finding {
     Finding::missing(
         "host",
         format!("the host could not be looked at: {error}"),

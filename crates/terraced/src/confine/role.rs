@@ -28,7 +28,7 @@ pub enum Role {
     /// Speaks to a monitor that was found.
     Monitor,
     /// Speaks to one VM's worker and monitor.
-    Look,
+    Observe,
     /// Looks whether one VM's memory map still holds.
     Map,
     /// Looks who has the RAM of VMs besides their hypervisors.
@@ -65,7 +65,7 @@ impl Role {
         Self::Workers,
         Self::Discoverer,
         Self::Monitor,
-        Self::Look,
+        Self::Observe,
         Self::Map,
         Self::Census,
         Self::Place,
@@ -84,7 +84,7 @@ impl Role {
             Self::Workers => "workers",
             Self::Discoverer => "discoverer",
             Self::Monitor => "monitor",
-            Self::Look => "look",
+            Self::Observe => "look",
             Self::Map => "map",
             Self::Census => "census",
             Self::Place => "place",
@@ -113,7 +113,7 @@ impl Role {
     pub fn is_exposed(self) -> bool {
         matches!(
             self,
-            Self::Monitor | Self::Look | Self::Map | Self::Reconciler | Self::Agents | Self::Api
+            Self::Monitor | Self::Observe | Self::Map | Self::Reconciler | Self::Agents | Self::Api
         )
     }
 
@@ -145,7 +145,7 @@ impl Role {
             Self::Daemon => &[Open, ChangeFiles, Talk, Listen, Processes],
             Self::Opener => &[Open, Talk],
             Self::Discoverer | Self::Census => &[Open],
-            Self::Monitor | Self::Look => &[Talk, PageMap, Processes],
+            Self::Monitor | Self::Observe => &[Talk, PageMap, Processes],
             Self::Place | Self::Move => &[Open, PageMap, MovePages],
             Self::Map | Self::Reconciler => &[Talk, Processes],
             Self::Agents => &[Talk],

@@ -12,7 +12,7 @@ use super::*;
 
 const EXPOSED: [Role; 6] = [
     Role::Monitor,
-    Role::Look,
+    Role::Observe,
     Role::Map,
     Role::Reconciler,
     Role::Agents,

@@ -179,7 +179,7 @@ impl Daemon {
         self.agents.forgive(vm);
         if let Some(entry) = self.vms.get(vm) {
             // Memory may have been plugged in since QEMU was asked.
-            self.discoverer.claims().look_again(&entry.name);
+            self.discoverer.claims().reinspect(&entry.name);
         }
         self.tell_of(vm, "an operator has its agent believed again".into());
     }

@@ -38,7 +38,7 @@ impl DiscovererState {
     }
 
     /// Takes in the end of a look everywhere: refusals are forgotten with their sockets.
-    pub fn looked(&mut self, findings: Vec<Finding>, sockets: &BTreeSet<PathBuf>) {
+    pub fn discovery_scan(&mut self, findings: Vec<Finding>, sockets: &BTreeSet<PathBuf>) {
         self.findings = findings;
         self.refused.retain(|socket, _| sockets.contains(socket));
     }

@@ -9,7 +9,7 @@ use terrace_sys::ProcessId;
 
 use super::Daemon;
 use crate::discovery::second_of_name;
-use crate::messages::{Found, Looked, Ready, State};
+use crate::messages::{Found, DiscoveryScan, Ready, State};
 use crate::registry::{Agent, Entry, InForce, Managed, Tracking, VmKey};
 
 impl Daemon {
@@ -26,8 +26,8 @@ impl Daemon {
         let known =
             |e: &Entry| e.managed.as_ref().is_some_and(is_worked_for) && e.process == found.process;
         let of_name = self.vms.key(&found.name);
-        let looked_again = matches!(found.state, State::Agent(_)) && of_name.is_some();
-        if self.vms.iter().any(|(_, entry)| known(entry)) && !looked_again {
+        let is_reinspected = matches!(found.state, State::Agent(_)) && of_name.is_some();
+        if self.vms.iter().any(|(_, entry)| known(entry)) && !is_reinspected {
             // A second monitor of a VM that is managed by its first.
             return None;
         }
@@ -215,9 +215,9 @@ impl Daemon {
     }
 
     /// Takes in the end of a look everywhere: VMs whose process is not known are gone with their socket.
-    pub fn looked(&mut self, looked: Looked) {
-        let Looked { findings, sockets } = looked;
-        self.discoverer.looked(findings, &sockets);
+    pub fn discovery_scan(&mut self, discovery_scan: DiscoveryScan) {
+        let DiscoveryScan { findings, sockets } = discovery_scan;
+        self.discoverer.discovery_scan(findings, &sockets);
         let stays = |entry: &Entry| {
             entry.managed.is_some() || entry.process.is_some() || sockets.contains(&entry.socket)
         };

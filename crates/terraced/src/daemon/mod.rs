@@ -113,7 +113,7 @@ impl Daemon {
         match input {
             Input::Event(event) => self.handle(event),
             Input::Found(found) => self.found(*found),
-            Input::Looked(looked) => self.looked(looked),
+            Input::DiscoveryScan(discovery_scan) => self.discovery_scan(discovery_scan),
             Input::Tracking(vm, news) => self.vms.keep_tracking(vm, news),
             Input::Agent(vm, view) => self.agent_news(vm, view.map(|view| *view)),
             Input::MapChanged(vm, words) => self.map_changed(vm, &words),

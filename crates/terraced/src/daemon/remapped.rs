@@ -26,7 +26,7 @@ impl Daemon {
             unit: PageSize::Base,
         }));
         if let Some(process) = self.vms.get(vm).and_then(|entry| entry.process) {
-            self.discoverer.claims().look_anew(process);
+            self.discoverer.claims().reattach(process);
         }
         let text = format!("its memory map changed: {words}; it is made ready anew");
         self.tell_of(vm, text);

@@ -49,13 +49,13 @@ impl Served for Daemon {
 
     fn find_host(&self) -> FindHost {
         let host = self.host.doctor();
-        let looked = self.discoverer.findings();
+        let discovered = self.discoverer.findings();
         let provisioning = self.provisioning_host_findings();
         let log = self.session.log_finding();
         Box::new(move || {
             let mut findings = host();
             findings.extend(confine::findings());
-            findings.extend(looked);
+            findings.extend(discovered);
             findings.extend(provisioning);
             findings.extend(log);
             findings

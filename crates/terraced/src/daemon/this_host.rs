@@ -82,7 +82,7 @@ impl ThisHost {
         let (root, topology) = (self.root.clone(), Arc::clone(&self.topology));
         move || {
             let host = confine::run(Role::Doctor, move || doctor::host(&root, &topology));
-            host.unwrap_or_else(|error| vec![confine::not_looked(&error)])
+            host.unwrap_or_else(|error| vec![confine::host_not_inspected(&error)])
         }
     }
 }

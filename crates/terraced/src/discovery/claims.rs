@@ -13,8 +13,8 @@ pub struct Claims(Arc<Mutex<Claimed>>);
 #[derive(Default)]
 struct Claimed {
     by_host: BTreeSet<String>,
-    look_again: BTreeSet<String>,
-    look_anew: BTreeSet<ProcessId>,
+    reinspect: BTreeSet<String>,
+    reattach: BTreeSet<ProcessId>,
 }
 
 impl Claims {
@@ -38,23 +38,23 @@ impl Claims {
     }
 
     /// Asks for another look at a VM: the discoverer's knowledge of it may be old.
-    pub fn look_again(&self, vm: &str) {
-        self.lock().look_again.insert(vm.to_owned());
+    pub fn reinspect(&self, vm: &str) {
+        self.lock().reinspect.insert(vm.to_owned());
     }
 
     /// Asks for the VM of this process to be made ready anew: its memory map changed.
-    pub fn look_anew(&self, process: ProcessId) {
-        self.lock().look_anew.insert(process);
+    pub fn reattach(&self, process: ProcessId) {
+        self.lock().reattach.insert(process);
     }
 
-    /// Whether [`Claims::look_anew`] was called for this process; true once for each call.
-    pub fn take_look_anew(&self, process: ProcessId) -> bool {
-        self.lock().look_anew.remove(&process)
+    /// Whether [`Claims::reattach`] was called for this process; true once for each call.
+    pub fn take_reattach(&self, process: ProcessId) -> bool {
+        self.lock().reattach.remove(&process)
     }
 
-    /// Whether [`Claims::look_again`] was called for this VM; true once for each call.
-    pub fn take_look_again(&self, vm: &str) -> bool {
-        self.lock().look_again.remove(vm)
+    /// Whether [`Claims::reinspect`] was called for this VM; true once for each call.
+    pub fn take_reinspect(&self, vm: &str) -> bool {
+        self.lock().reinspect.remove(vm)
     }
 }
 
@@ -69,7 +69,7 @@ mod tests {
         assert!(claims.is_by_host("a") && !claims.is_by_host("b"));
         claims.set("a", false);
         assert!(!claims.is_by_host("a"));
-        claims.look_again("a");
-        assert!(claims.take_look_again("a") && !claims.take_look_again("a"));
+        claims.reinspect("a");
+        assert!(claims.take_reinspect("a") && !claims.take_reinspect("a"));
     }
 }

@@ -62,7 +62,7 @@ impl Handled {
     }
 
     /// The state of a candidate that waits for another look, after its state before.
-    pub fn looked_at_again(candidate: &Candidate, before: Option<&Self>, now: Instant) -> Self {
+    pub fn pending_again(candidate: &Candidate, before: Option<&Self>, now: Instant) -> Self {
         let claimed = candidate.sole_claim().map(Hypervisor::process);
         let pending = Self::pending(claimed, now);
         let since = before.filter(|before| before.claimed == claimed);
@@ -73,7 +73,7 @@ impl Handled {
     }
 
     /// Takes in the outcome of a look that took this long.
-    pub fn looked_at(&mut self, ended: Ended, took: Duration, now: Instant) {
+    pub fn inspected(&mut self, ended: Ended, took: Duration, now: Instant) {
         let known_for = now.saturating_duration_since(self.since);
         self.is_pending = false;
         self.again = pause(ended, known_for, took).map(|pause| now + pause);
@@ -136,12 +136,12 @@ mod tests {
             claims: vec![hypervisor(pid)],
         };
         let begun = Instant::now();
-        let mut old = Handled::looked_at_again(&candidate(7), None, begun);
-        old.looked_at(Ended::NotReady, SOON, begun + STARTING);
+        let mut old = Handled::pending_again(&candidate(7), None, begun);
+        old.inspected(Ended::NotReady, SOON, begun + STARTING);
         assert!(!old.is_claimed_anew(&candidate(7)) && old.is_claimed_anew(&candidate(8)));
-        let same = Handled::looked_at_again(&candidate(7), Some(&old), begun + SOON);
+        let same = Handled::pending_again(&candidate(7), Some(&old), begun + SOON);
         assert_eq!(same.since, begun);
-        let other = Handled::looked_at_again(&candidate(8), Some(&old), begun + SOON);
+        let other = Handled::pending_again(&candidate(8), Some(&old), begun + SOON);
         assert_eq!(other.since, begun + SOON);
     }
 }

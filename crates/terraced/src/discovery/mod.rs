@@ -32,14 +32,14 @@ use terrace_sys::{Damon, ProcessId};
 pub use claims::Claims;
 
 use crate::confine::{self, Role};
-use crate::messages::{AgentVm, Found, Input, Looked, Ready, State};
+use crate::messages::{AgentVm, Found, Input, DiscoveryScan, Ready, State};
 use handled::{Ended, Handled, SOON};
 use queue::Queue;
 
 /// Longest time that a monitor or a worker may take to answer.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 /// Threads that look at VMs: that many monitors may hang before others wait for them.
-const LOOKERS: usize = 8;
+const INSPECTORS: usize = 8;
 /// Most of them that look at a VM again, not for the first time.
 const MOST_REPEATED: usize = 4;
 /// Most sockets that are remembered; far above what a look finds.
@@ -75,9 +75,9 @@ struct View {
 type Job = (Candidate, Arc<View>);
 
 /// The queue of the threads that look at monitors; they end when this is dropped.
-struct Lookers(Arc<Queue<Job>>);
+struct Inspectors(Arc<Queue<Job>>);
 
-impl Drop for Lookers {
+impl Drop for Inspectors {
     fn drop(&mut self) {
         self.0.close();
     }
@@ -109,16 +109,16 @@ impl Discoverer {
     /// Looks, reports, sleeps, until the daemon ends.
     pub fn run(self) {
         let discoverer = Arc::new(self);
-        let look = DiscoveryConfig {
+        let discovery = DiscoveryConfig {
             sockets: Vec::new(),
             folders: discoverer.config.discover.qmp_folders.clone(),
             processes: discoverer.config.discover.processes,
         };
-        let jobs = discoverer.start_lookers(LOOKERS);
+        let jobs = discoverer.start_inspectors(INSPECTORS);
         loop {
             let (rules, mut findings) =
                 Rules::read(&discoverer.root, &discoverer.config.hypervisors);
-            let found = qemu::discover(&discoverer.root, &look, &rules);
+            let found = qemu::discover(&discoverer.root, &discovery, &rules);
             findings.extend(found.findings);
             let view = Arc::new(View {
                 rules,
@@ -128,11 +128,11 @@ impl Discoverer {
             for candidate in &found.candidates {
                 discoverer.hand_out(candidate, &view, &jobs, Instant::now());
             }
-            let looked = Looked {
+            let discovery_scan = DiscoveryScan {
                 findings,
                 sockets: found.candidates.iter().map(|c| c.socket.clone()).collect(),
             };
-            if discoverer.inbox.send(Input::Looked(looked)).is_err() {
+            if discoverer.inbox.send(Input::DiscoveryScan(discovery_scan)).is_err() {
                 return;
             }
             let next = Instant::now() + discoverer.config.discover.every;
@@ -152,31 +152,31 @@ impl Discoverer {
 
     /// Starts a fixed number of threads, because a monitor that hangs must not hide others, and any number of
     /// monitors must not become as many threads.
-    fn start_lookers(self: &Arc<Self>, count: usize) -> Lookers {
-        let lookers = Lookers(Arc::new(Queue::new(MOST_REPEATED.min(count))));
+    fn start_inspectors(self: &Arc<Self>, count: usize) -> Inspectors {
+        let inspectors = Inspectors(Arc::new(Queue::new(MOST_REPEATED.min(count))));
         for _ in 0..count {
-            let (discoverer, queue) = (Arc::clone(self), Arc::clone(&lookers.0));
+            let (discoverer, queue) = (Arc::clone(self), Arc::clone(&inspectors.0));
             let body = move || {
                 while let Some(turn) = queue.next() {
                     let (candidate, view) = &turn.job;
-                    discoverer.look(candidate, view);
+                    discoverer.inspect_and_report(candidate, view);
                 }
             };
             if let Err(error) = confine::spawn(Role::Monitor, body) {
                 tracing::warn!("fewer VMs are looked at at once: no thread: {error}");
             }
         }
-        lookers
+        inspectors
     }
 
     /// Queues a look at a candidate if one is due.
-    fn hand_out(&self, candidate: &Candidate, view: &Arc<View>, jobs: &Lookers, now: Instant) {
+    fn hand_out(&self, candidate: &Candidate, view: &Arc<View>, jobs: &Inspectors, now: Instant) {
         if !self.is_new(candidate, now) {
             return;
         }
         let mut handled = self.handled();
         let before = handled.get(&candidate.socket);
-        let pending = Handled::looked_at_again(candidate, before, now);
+        let pending = Handled::pending_again(candidate, before, now);
         let is_repeated = before.is_some_and(|before| before.claimed == pending.claimed);
         handled.insert(candidate.socket.clone(), pending);
         drop(handled);
@@ -184,9 +184,9 @@ impl Discoverer {
             .push((candidate.clone(), Arc::clone(view)), is_repeated);
     }
 
-    fn look(&self, candidate: &Candidate, view: &View) {
+    fn inspect_and_report(&self, candidate: &Candidate, view: &View) {
         let begun = Instant::now();
-        let found = self.look_at(candidate, view);
+        let found = self.inspect(candidate, view);
         let config = self.config.vm(&found.name);
         let agent = config.is_ok_and(|c| c.management.is_by_guest());
         let by_host = !matches!(found.state, State::Agent(_));
@@ -195,7 +195,7 @@ impl Discoverer {
         if let Some(handled) = handled.get_mut(&candidate.socket) {
             handled.process = found.process;
             handled.agent = agent.then(|| (found.name.clone(), by_host));
-            handled.looked_at(self.ended(&found, view), begun.elapsed(), Instant::now());
+            handled.inspected(self.ended(&found, view), begun.elapsed(), Instant::now());
         }
         drop(handled);
         // Nobody listens while the daemon ends.
@@ -248,10 +248,10 @@ impl Discoverer {
         let handled = self.handled();
         handled.get(&candidate.socket).is_none_or(|handled| {
             let passed = |(name, by_host): &(String, bool)| {
-                self.claims.take_look_again(name) || self.claims.is_by_host(name) != *by_host
+                self.claims.take_reinspect(name) || self.claims.is_by_host(name) != *by_host
             };
             // A look under way may have read the map before the change.
-            let remapped = |process| !handled.is_pending && self.claims.take_look_anew(process);
+            let remapped = |process| !handled.is_pending && self.claims.take_reattach(process);
             let is_due = handled.process.is_some_and(|process| !self.lives(process))
                 || handled.process.is_some_and(remapped)
                 || handled.is_due(now, |process| self.lives(process))
@@ -261,8 +261,8 @@ impl Discoverer {
         })
     }
 
-    fn look_at(&self, candidate: &Candidate, view: &View) -> Found {
-        let mut found = self.look_behind(candidate, view);
+    fn inspect(&self, candidate: &Candidate, view: &View) -> Found {
+        let mut found = self.inspect_monitor(candidate, view);
         let refusal = if is_vm_name(&found.name) {
             let process = found.process;
             process
@@ -284,7 +284,7 @@ impl Discoverer {
         found
     }
 
-    fn look_behind(&self, candidate: &Candidate, view: &View) -> Found {
+    fn inspect_monitor(&self, candidate: &Candidate, view: &View) -> Found {
         let found = |name: &str, process, state| Found {
             name: name.to_owned(),
             process,

@@ -59,17 +59,17 @@ impl MapGuard {
 
     /// Does something by the map if the map holds before; its result is dropped if the map does not hold after.
     pub fn around<T>(&self, whole: bool, act: impl FnOnce() -> T) -> Result<T, String> {
-        self.look(if whole { Extent::Whole } else { Extent::Glance })?;
+        self.check(if whole { Extent::Whole } else { Extent::Glance })?;
         let came = act();
-        self.look(Extent::Glance)?;
+        self.check(Extent::Glance)?;
         Ok(came)
     }
 
-    fn look(&self, extent: Extent) -> Result<(), String> {
-        let (answer, looked) = sync_channel(1);
+    fn check(&self, extent: Extent) -> Result<(), String> {
+        let (answer, outcome) = sync_channel(1);
         let asked = self.0.send((extent, answer));
-        let looked = asked.ok().and_then(|()| looked.recv().ok());
-        looked.unwrap_or_else(|| Err("the thread that looks at the VM's memory map is gone".into()))
+        let outcome = asked.ok().and_then(|()| outcome.recv().ok());
+        outcome.unwrap_or_else(|| Err("the thread that looks at the VM's memory map is gone".into()))
     }
 }
 
@@ -90,7 +90,7 @@ impl Guard {
             match queue.recv_timeout(EVENTS_EVERY) {
                 Ok((extent, answer)) => {
                     // Who asked may have given up.
-                    let _ = answer.send(self.look(extent));
+                    let _ = answer.send(self.check(extent));
                 }
                 Err(RecvTimeoutError::Timeout) => self.follow_events(&mut tried),
                 Err(RecvTimeoutError::Disconnected) => return,
@@ -104,16 +104,16 @@ impl Guard {
         if *tried != Some(events) {
             *tried = Some(events);
             // A look that fails is repeated before anything is done by the map.
-            let _ = self.look(Extent::Glance);
+            let _ = self.check(Extent::Glance);
         }
     }
 
-    fn look(&mut self, extent: Extent) -> Result<(), String> {
-        let looked = match extent {
-            Extent::Whole => self.watch.look(),
+    fn check(&mut self, extent: Extent) -> Result<(), String> {
+        let outcome = match extent {
+            Extent::Whole => self.watch.check(),
             Extent::Glance => self.watch.glance(),
         };
-        let doubt = match looked {
+        let doubt = match outcome {
             Ok(()) => return Ok(()),
             Err(doubt) => doubt,
         };

@@ -7,7 +7,7 @@
 
 mod all;
 mod context;
-mod look;
+mod observer_thread;
 mod map_guard;
 mod moves;
 mod observer;
@@ -28,7 +28,7 @@ pub use all::Executors;
 
 use crate::confine::{Role, spawn};
 use context::Context;
-use look::{Look, Looker};
+use observer_thread::{ObserveRequest, ObserverThread};
 use map_guard::MapGuard;
 use moves::Moves;
 use observer::Observer;
@@ -36,7 +36,7 @@ use observer::Observer;
 /// The threads of one VM. Dropping this ends them after their present job, and a scan at once: its worker may be in
 /// the VM's cgroup, frozen or about to go.
 pub struct Executor {
-    looks: Sender<Look>,
+    requests: Sender<ObserveRequest>,
     plans: Sender<MovePlan>,
     stop: Arc<AtomicBool>,
     worker: Option<WorkerStop>,
@@ -51,11 +51,11 @@ impl Executor {
         observer: Observer,
         mover: Arc<Mover>,
     ) -> std::io::Result<Self> {
-        let (looks, look_queue) = channel();
+        let (requests, request_queue) = channel();
         let (plans, plan_queue) = channel();
         let stop = Arc::new(AtomicBool::new(false));
-        let looks_alive = Arc::new(());
-        let moves_alive = Arc::clone(&looks_alive);
+        let observer_alive = Arc::new(());
+        let moves_alive = Arc::clone(&observer_alive);
         let guard = MapGuard::start(
             context.vm,
             Arc::clone(&context.watch),
@@ -66,16 +66,16 @@ impl Executor {
         let placer = context.clone();
         spawn(Role::Place, move || place::run(&placer, &place_queue))?;
         let worker = observer.worker_stop();
-        let looker = Looker {
+        let observer_thread = ObserverThread {
             context: context.clone(),
             guard: guard.clone(),
             places,
             observer,
         };
-        let threads = Arc::downgrade(&looks_alive);
-        spawn(Role::Look, move || {
-            looker.run(&look_queue);
-            drop(looks_alive);
+        let threads = Arc::downgrade(&observer_alive);
+        spawn(Role::Observe, move || {
+            observer_thread.run(&request_queue);
+            drop(observer_alive);
         })?;
         let moves = Moves {
             context: context.clone(),
@@ -88,7 +88,7 @@ impl Executor {
             drop(moves_alive);
         })?;
         Ok(Self {
-            looks,
+            requests,
             plans,
             stop,
             worker,
@@ -111,8 +111,8 @@ impl Executor {
     pub fn act(&self, action: Action) {
         // A thread that ended has said so by its last event.
         let _ = match action {
-            Action::Scan(request) => self.looks.send(Look::Scan(request)).is_ok(),
-            Action::QueryPlacement(query) => self.looks.send(Look::Placement(query)).is_ok(),
+            Action::Scan(request) => self.requests.send(ObserveRequest::Scan(request)).is_ok(),
+            Action::QueryPlacement(query) => self.requests.send(ObserveRequest::Placement(query)).is_ok(),
             Action::Move(plan) => self.plans.send(plan).is_ok(),
             // The others are about sizes.
             _ => false,

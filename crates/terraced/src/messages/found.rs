@@ -72,7 +72,7 @@ pub struct Ready {
 }
 
 /// A report about a look at all places.
-pub struct Looked {
+pub struct DiscoveryScan {
     /// Findings about the places.
     pub findings: Vec<Finding>,
     /// Every socket that may be a monitor.

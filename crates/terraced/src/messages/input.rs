@@ -5,7 +5,7 @@ use terrace_host::agent::AgentView;
 use terrace_proto::provision::{OrderOutcome, ProviderReport};
 use terrace_proto::{Event, VmId};
 
-use super::found::{Found, Looked};
+use super::found::{Found, DiscoveryScan};
 use crate::registry::{TrackingNews, VmKey};
 use crate::served::Served;
 
@@ -20,7 +20,7 @@ pub enum Input {
     /// A VM that the discoverer found.
     Found(Box<Found>),
     /// The end of a look everywhere by the discoverer.
-    Looked(Looked),
+    DiscoveryScan(DiscoveryScan),
     /// News of a VM's tracker.
     Tracking(VmId, TrackingNews),
     /// News of a VM's agent; `None` if its link ended by a defect.

@@ -7,7 +7,7 @@ use terrace_host::HostRoot;
 use terrace_host::qemu::who::{self, HypervisorConfig, Refusal, Rules, SocketFacts};
 use terrace_host::sharers::Found;
 use terrace_hyperflex::control::{
-    Client, ClientError, Lease, Looked, Status, TierStatus as DeviceTier,
+    Client, ClientError, Lease, PinCheckResult, Status, TierStatus as DeviceTier,
 };
 use terrace_hyperflex::lease;
 use terrace_hyperflex::policy::NodePolicy;
@@ -63,7 +63,7 @@ impl Device {
         })
     }
 
-    fn look_of(&self, status: &Status) -> ProviderStatus {
+    fn status_of(&self, status: &Status) -> ProviderStatus {
         let tiers = status.tiers.iter().take(MOST_TIERS).enumerate();
         ProviderStatus {
             connected: status.connected,
@@ -74,7 +74,7 @@ impl Device {
             refused_entries: status.counters.refused(),
             reports: Some(status.counters.statistics),
             tiers: tiers
-                .map(|(i, tier)| tier_look(tier, self.nodes.get(i).copied()))
+                .map(|(i, tier)| tier_status(tier, self.nodes.get(i).copied()))
                 .collect(),
         }
     }
@@ -89,10 +89,10 @@ impl Provider for Device {
         }
     }
 
-    fn look(&mut self, verify: bool) -> Result<ProviderStatus, ProviderError> {
+    fn query(&mut self, verify: bool) -> Result<ProviderStatus, ProviderError> {
         self.check()?;
         let status = self.client.status(verify).map_err(trouble)?;
-        Ok(self.look_of(&status))
+        Ok(self.status_of(&status))
     }
 
     fn order(&mut self, size_bytes: &[Option<u64>]) -> Result<(), ProviderError> {
@@ -100,13 +100,13 @@ impl Provider for Device {
         self.client.resize(size_bytes).map(drop).map_err(trouble)
     }
 
-    fn lease(&mut self, looked: Option<(u64, Found)>) -> Result<Option<Wanted>, ProviderError> {
+    fn lease(&mut self, pin_checked: Option<(u64, Found)>) -> Result<Option<Wanted>, ProviderError> {
         self.check()?;
-        let looked = looked.map(|(number, found)| Looked {
+        let pin_checked = pin_checked.map(|(number, found)| PinCheckResult {
             number,
             found: told(found),
         });
-        let Lease { asked, process } = self.client.lease(looked).map_err(trouble)?;
+        let Lease { asked, process } = self.client.lease(pin_checked).map_err(trouble)?;
         let files = asked.files.into_iter().take(MOST_FILES);
         let files = files.map(|(dev, inode)| FileId { dev, inode }).collect();
         Ok(Some(Wanted {
@@ -127,7 +127,7 @@ fn told(found: Found) -> lease::Found {
 }
 
 /// A tier's status. `configured`: the host's node behind it by the operator's word, which goes before the device's.
-fn tier_look(tier: &DeviceTier, configured: Option<u32>) -> TierStatus {
+fn tier_status(tier: &DeviceTier, configured: Option<u32>) -> TierStatus {
     let refused = tier.node_policy == Some(NodePolicy::Refused);
     let host_node = configured.or(tier.host_node.filter(|_| !refused));
     let verified = tier.verified.map(|seen| {
@@ -224,7 +224,7 @@ mod tests {
         let mut device = Device::new(&control, &[], &root, &HypervisorConfig::default());
         let somebody = Found::Somebody("process 7".into());
         for trouble in [
-            device.look(false).map(drop),
+            device.query(false).map(drop),
             device.order(&[Some(0)]),
             device.lease(Some((1, somebody))).map(drop),
         ] {
@@ -255,7 +255,7 @@ mod tests {
                 verified_age_s: None,
                 guest: GuestReport::default(),
             };
-            tier_look(&status, configured).host_nodes
+            tier_status(&status, configured).host_nodes
         };
         assert_eq!(nodes(Some(NodePolicy::Set), None), [3]);
         assert_eq!(nodes(Some(NodePolicy::Waiting), None), [3]);

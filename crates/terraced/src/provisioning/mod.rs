@@ -27,7 +27,7 @@ use terrace_core::Engine;
 use terrace_core::provision::ProvisionConfig;
 use terrace_host::HostRoot;
 use terrace_proto::provision::{
-    LookRequest, NodeMemory, OrderOutcome, OrderWithdrawal, Origin, ProviderSpec, SizeOrder,
+    ProviderQuery, NodeMemory, OrderOutcome, OrderWithdrawal, Origin, ProviderSpec, SizeOrder,
     SizesAnswer, SizesWanted,
 };
 use terrace_proto::{Action, Event, OrderId, ProviderId, ResizeId, Tick};
@@ -228,7 +228,7 @@ impl Provisioning {
     /// what is decided now is done before anything else is heard.
     pub fn act(&mut self, action: Action, inbox: &Sender<Input>) {
         let told = match action {
-            Action::Look(request) => self.look(request),
+            Action::QueryProvider(request) => self.query(request),
             Action::Resize(order) => self.order(order),
             Action::Withdraw(provider, order) => Some(self.withdraw(provider, order)),
             Action::Answer(answer) => {
@@ -248,9 +248,9 @@ impl Provisioning {
         }
     }
 
-    fn look(&mut self, request: LookRequest) -> Option<Input> {
+    fn query(&mut self, request: ProviderQuery) -> Option<Input> {
         let reconciler = &self.of(request.provider)?.reconciler;
-        let trouble = reconciler.look(request).err()?;
+        let trouble = reconciler.query(request).err()?;
         let report = reconciler::unanswered(&request, &trouble);
         let news = ProviderNews::Seen(Box::new(report), false);
         Some(Input::Provider(news))

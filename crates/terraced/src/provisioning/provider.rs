@@ -22,7 +22,7 @@ pub trait Provider: Send {
     ///
     /// # Errors
     /// If the provider does not answer.
-    fn look(&mut self, verify: bool) -> Result<ProviderStatus, ProviderError>;
+    fn query(&mut self, verify: bool) -> Result<ProviderStatus, ProviderError>;
 
     /// Orders the size of each tier, bytes, one for each tier of [`ProviderStatus::tiers`]; `None` leaves a tier as
     /// it is. Returns once the order is taken; a newer one replaces it.
@@ -36,7 +36,7 @@ pub trait Provider: Send {
     ///
     /// # Errors
     /// If the provider does not answer.
-    fn lease(&mut self, _looked: Option<(u64, Found)>) -> Result<Option<Wanted>, ProviderError> {
+    fn lease(&mut self, _pin_checked: Option<(u64, Found)>) -> Result<Option<Wanted>, ProviderError> {
         Ok(None)
     }
 }

@@ -28,7 +28,7 @@ pub fn find(place: &Place) -> Find {
             path: place.monitor.clone(),
             pid: place.pid,
         };
-        let found = providers::look(&mut monitor.connect()?).map_err(trouble)?;
+        let found = providers::probe(&mut monitor.connect()?).map_err(trouble)?;
         Ok(found.map(|means| -> Box<dyn Provider> {
             match means {
                 Means::VirtioMem(_) => Box::new(VirtioMem {
@@ -77,23 +77,23 @@ impl Provider for VirtioMem {
         mechanism(ProviderKind::VirtioMem, "virtio-mem", &self.monitor.path)
     }
 
-    fn look(&mut self, verify: bool) -> Result<ProviderStatus, ProviderError> {
+    fn query(&mut self, verify: bool) -> Result<ProviderStatus, ProviderError> {
         let mut monitor = self.monitor.connect()?;
         let tiers = plugged(&mut monitor)?;
         let now = Instant::now();
         self.watches.resize(tiers.len(), Watch::default());
         let each = tiers.iter().zip(&mut self.watches);
-        let each = each.map(|(tier, watch)| tier_look(tier, watch, now));
-        let mut looks: Vec<TierStatus> = each.collect();
+        let each = each.map(|(tier, watch)| tier_status(tier, watch, now));
+        let mut statuses: Vec<TierStatus> = each.collect();
         if let Some(pid) = self.monitor.pid.filter(|_| verify) {
             // Not all RAM can be looked at from outside; what is known of it without that stays.
             let seen = providers::backing(&self.root, pid, &mut monitor, &tiers);
             let seen = seen.unwrap_or_default();
-            for ((look, tier), seen) in looks.iter_mut().zip(&tiers).zip(seen) {
-                look.verified = seen.map(|seen| verified(tier, seen));
+            for ((status, tier), seen) in statuses.iter_mut().zip(&tiers).zip(seen) {
+                status.verified = seen.map(|seen| verified(tier, seen));
             }
         }
-        Ok(seen_by_qemu(looks))
+        Ok(seen_by_qemu(statuses))
     }
 
     fn order(&mut self, size_bytes: &[Option<u64>]) -> Result<(), ProviderError> {
@@ -109,14 +109,14 @@ impl Provider for OneBalloon {
         mechanism(ProviderKind::Balloon, words, &self.monitor.path)
     }
 
-    fn look(&mut self, _verify: bool) -> Result<ProviderStatus, ProviderError> {
+    fn query(&mut self, _verify: bool) -> Result<ProviderStatus, ProviderError> {
         let Balloon { size, ram } = balloon(&mut self.monitor.connect()?)?;
         // From a target that was reached the size goes away by somebody else's order, or the guest's need.
         let mine = self.target.filter(|target| !self.is_met || *target == size);
         self.target = mine;
         let target = mine.unwrap_or(size);
         self.is_met = mine.is_some() && size == target;
-        let stuck = self.watch.look(Seen { size, target }, Instant::now());
+        let stuck = self.watch.update(Seen { size, target }, Instant::now());
         Ok(seen_by_qemu(vec![TierStatus {
             whole_bytes: ram,
             block_bytes: PAGE_SIZE,
@@ -156,7 +156,7 @@ fn mechanism(kind: ProviderKind, words: &str, monitor: &Path) -> Mechanism {
     }
 }
 
-fn tier_look(tier: &Tier, watch: &mut Watch, now: Instant) -> TierStatus {
+fn tier_status(tier: &Tier, watch: &mut Watch, now: Instant) -> TierStatus {
     let seen = Seen {
         size: tier.size_bytes,
         target: tier.target_bytes,
@@ -169,7 +169,7 @@ fn tier_look(tier: &Tier, watch: &mut Watch, now: Instant) -> TierStatus {
         block_bytes: tier.block_bytes(),
         target_bytes: tier.target_bytes,
         size_bytes: tier.size_bytes,
-        stuck: watch.look(seen, now).map(|stuck| stuck.by_virtio_mem()),
+        stuck: watch.update(seen, now).map(|stuck| stuck.by_virtio_mem()),
         ..TierStatus::default()
     }
 }
@@ -193,7 +193,7 @@ impl Door {
 }
 
 fn plugged(monitor: &mut Monitor) -> Result<Vec<Tier>, ProviderError> {
-    match providers::look(monitor).map_err(trouble)? {
+    match providers::probe(monitor).map_err(trouble)? {
         Some(Means::VirtioMem(tiers)) => Ok(tiers),
         _ => Err(ProviderError::Gone(
             "its virtio-mem devices are gone".into(),
@@ -202,7 +202,7 @@ fn plugged(monitor: &mut Monitor) -> Result<Vec<Tier>, ProviderError> {
 }
 
 fn balloon(monitor: &mut Monitor) -> Result<Balloon, ProviderError> {
-    match providers::look(monitor).map_err(trouble)? {
+    match providers::probe(monitor).map_err(trouble)? {
         Some(Means::Balloon(balloon)) => Ok(balloon),
         Some(Means::VirtioMem(_)) => Err(ProviderError::Gone(
             "it has got virtio-mem since; terraced uses that from its next start on".into(),

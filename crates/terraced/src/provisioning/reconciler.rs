@@ -15,7 +15,7 @@ use terrace_host::process_memory;
 use terrace_host::sharers::Found;
 use terrace_hyperflex::lease;
 use terrace_proto::provision::{
-    LookRequest, OrderOutcome, OtherUsers, ProviderError, ProviderReport, ProviderStatus,
+    ProviderQuery, OrderOutcome, OtherUsers, ProviderError, ProviderReport, ProviderStatus,
     ResidentMemory, SizeOrder,
 };
 use terrace_proto::{OrderId, ProviderId};
@@ -27,7 +27,7 @@ use crate::messages::{Input, ProviderNews};
 
 /// A question to a reconciler.
 enum Ask {
-    Look(LookRequest),
+    Query(ProviderQuery),
     Order(Order),
 }
 
@@ -113,8 +113,8 @@ impl Reconciler {
     ///
     /// # Errors
     /// If the thread ended.
-    pub fn look(&self, request: LookRequest) -> Result<(), ProviderError> {
-        self.send(Ask::Look(request))
+    pub fn query(&self, request: ProviderQuery) -> Result<(), ProviderError> {
+        self.send(Ask::Query(request))
     }
 
     /// Sends an order, and returns the ticket to take it back.
@@ -147,7 +147,7 @@ fn ended() -> ProviderError {
 }
 
 /// The report of a look that nobody makes any more: what was known stays, and is counted with the least trust.
-pub fn unanswered(request: &LookRequest, trouble: &ProviderError) -> ProviderReport {
+pub fn unanswered(request: &ProviderQuery, trouble: &ProviderError) -> ProviderReport {
     ProviderReport {
         provider: request.provider,
         number: request.number,
@@ -164,14 +164,14 @@ pub fn unanswered(request: &LookRequest, trouble: &ProviderError) -> ProviderRep
 
 /// The question that a reconciler is answering.
 enum AtHand {
-    Look(LookRequest),
+    Query(ProviderQuery),
     Order(OrderId),
 }
 
 impl AtHand {
     fn of(ask: &Ask) -> Self {
         match ask {
-            Ask::Look(request) => Self::Look(*request),
+            Ask::Query(request) => Self::Query(*request),
             Ask::Order(order) => Self::Order(order.order.order),
         }
     }
@@ -239,7 +239,7 @@ impl Drop for Questions {
         let waiting: Vec<AtHand> = self.asked.try_iter().map(|ask| AtHand::of(&ask)).collect();
         for asked in at_hand.chain(waiting) {
             self.tell(match asked {
-                AtHand::Look(request) => {
+                AtHand::Query(request) => {
                     let report = unanswered(&request, &ended());
                     ProviderNews::Seen(Box::new(report), request.is_awaited)
                 }
@@ -300,7 +300,7 @@ impl Body {
     /// Answers a question. `false` if nobody listens any more.
     fn answer(&mut self, ask: Ask) -> bool {
         match ask {
-            Ask::Look(request) => self.look(request),
+            Ask::Query(request) => self.query(request),
             Ask::Order(order) => self.take(order),
         }
     }
@@ -340,7 +340,7 @@ impl Body {
             self.lease_at = Some(Instant::now() + pause.min(self.pace.idle()));
             return;
         }
-        let found = self.sharers.look(self.place.pid, Instant::now());
+        let found = self.sharers.check(self.place.pid, Instant::now());
         let pause = match found {
             Found::Nobody => self.sharers.pause(lease::WAITING),
             // It takes the guest a while to try again.
@@ -355,8 +355,8 @@ impl Body {
     }
 
     /// Asks the device for the look that it wants. A device that does not answer is told by the next look.
-    fn ask(&mut self, looked: Option<(u64, Found)>) -> Option<Wanted> {
-        let wanted = self.sought.provider.as_mut()?.lease(looked).ok()??;
+    fn ask(&mut self, pin_checked: Option<(u64, Found)>) -> Option<Wanted> {
+        let wanted = self.sought.provider.as_mut()?.lease(pin_checked).ok()??;
         let files = wanted.files.clone();
         self.sharers.hear(wanted.process, files);
         Some(wanted)
@@ -364,12 +364,12 @@ impl Body {
 
     /// Asks for the state of the VM's memory, and who has its RAM: now, if somebody waits or an order was given.
     /// `false` if nobody listens any more.
-    fn look(&mut self, request: LookRequest) -> bool {
+    fn query(&mut self, request: ProviderQuery) -> bool {
         let asked = Instant::now();
         let is_new = request.is_awaited || std::mem::take(&mut self.is_order_new);
         let old = (!is_new).then(|| self.sharers.may_be_old(self.pace.idle()));
         let since = old.and_then(|old| asked.checked_sub(old)).unwrap_or(asked);
-        let status = self.provider().and_then(|p| p.look(request.verify));
+        let status = self.provider().and_then(|p| p.query(request.verify));
         self.has_answered = status.is_ok();
         if let Ok(status) = &status {
             self.was_met = status.is_met();
@@ -378,7 +378,7 @@ impl Body {
             // Which process the device is: it has the RAM too, and is nobody else.
             self.ask(None);
         }
-        let held_by = self.sharers.look(self.place.pid, since);
+        let held_by = self.sharers.check(self.place.pid, since);
         self.is_held = held_by != Found::Nobody;
         let report = self.report(request, status, held_by);
         self.questions
@@ -387,7 +387,7 @@ impl Body {
 
     fn report(
         &self,
-        request: LookRequest,
+        request: ProviderQuery,
         status: Result<ProviderStatus, ProviderError>,
         held_by: Found,
     ) -> ProviderReport {

@@ -41,7 +41,7 @@ pub fn with_leases(work: impl FnOnce(&mut Leased) -> Result<()>) -> Result<()> {
     guest.insert()?;
     let mut daemon = Daemon::prepare(NAME, &places::lab("run")?.join(FOLDER))?;
     let control = daemon.path(CONTROL);
-    daemon.start_looking(&format!("hyperflex = \"{control}\""))?;
+    daemon.start_with_pin_checks(&format!("hyperflex = \"{control}\""))?;
     let mut leased = Leased { guest, daemon };
     leased.wait_for_the_device()?;
     work(&mut leased)?;

@@ -35,7 +35,7 @@ pub use watch::Watch;
 const WINDOW: Duration = Duration::from_secs(40);
 
 /// Time between two looks at where the guest's pages are.
-const LOOK: Duration = Duration::from_secs(5);
+const SAMPLE_INTERVAL: Duration = Duration::from_secs(5);
 
 /// L1's node of slow memory.
 const SLOW: i32 = 1;
@@ -142,12 +142,12 @@ fn start_on_the_slow_node(lab: &mut Lab) -> Result<usize> {
 
 fn finish(lab: &mut Lab, mut watch: Watch, hot_set: &str) -> Result<Measured> {
     let begin = Instant::now();
-    let mut next = LOOK;
+    let mut next = SAMPLE_INTERVAL;
     while next <= WINDOW {
         std::thread::sleep(next.saturating_sub(begin.elapsed()));
-        let seen = watch.look(lab)?;
+        let seen = watch.sample(lab)?;
         say(&format!("{hot_set}: {seen}"));
-        next += LOOK;
+        next += SAMPLE_INTERVAL;
     }
     watch.end(lab)
 }

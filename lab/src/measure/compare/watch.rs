@@ -65,7 +65,7 @@ impl Watch {
     }
 
     /// Looks at the pages' places and counts those that changed sides since the last look.
-    pub fn look(&mut self, lab: &mut Lab) -> Result<HotOnFast> {
+    pub fn sample(&mut self, lab: &mut Lab) -> Result<HotOnFast> {
         let now = frames(&lab.frames_on(VM, FAST)?);
         let came = now.difference(&self.fast);
         self.useless += came.filter(|frame| !self.hot.contains(frame)).count();
@@ -80,7 +80,7 @@ impl Watch {
 
     /// The figures since the beginning.
     pub fn end(mut self, lab: &mut Lab) -> Result<Measured> {
-        self.look(lab)?;
+        self.sample(lab)?;
         ensure!(
             frames(&lab.hot_pages(VM)?) == self.hot,
             "the guest's kernel moved hot pages during the window: what is hot is not known"

@@ -31,7 +31,7 @@ fn comparison_counts_useless_moves_and_hot_pages_that_leave(lab: &mut Lab) -> Re
     let mut watch = Watch::begin(lab, "known moves")?;
     lab.move_pages(VM, &coalesce(hot[..100].to_vec()), FAST)?;
     lab.move_pages(VM, &coalesce(cold[..50].to_vec()), FAST)?;
-    watch.look(lab)?;
+    watch.sample(lab)?;
     lab.move_pages(VM, &coalesce(hot[..30].to_vec()), SLOW)?;
     lab.move_pages(VM, &coalesce(cold[..20].to_vec()), SLOW)?;
     let seen = watch.end(lab)?;

@@ -9,26 +9,26 @@ const TARGET: &str = "anon_inode:[perf_event]";
 /// Most processes that are named.
 const MOST_NAMES: usize = 4;
 /// Most descriptors that are looked at.
-const MOST_LOOKS: usize = 100_000;
+const MAX_INSPECTED: usize = 100_000;
 
 /// Programs that have events open, with their numbers, such as `perf (4711)`, without ourselves. A program whose
 /// descriptors may not be looked at is not found, nor is what the kernel itself uses.
 pub fn holders(root: &HostRoot) -> Vec<String> {
-    let mut looks = 0;
+    let mut inspected = 0;
     let mut found = Vec::new();
     let processes = fs::read_dir(root.proc()).into_iter().flatten().flatten();
     let numbers = processes.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
     for pid in numbers.filter(|pid| *pid != std::process::id()) {
         let fds = fs::read_dir(root.process(pid, "fd"));
         let holds = fds.into_iter().flatten().flatten().any(|fd| {
-            looks += 1;
+            inspected += 1;
             fs::read_link(fd.path()).is_ok_and(|target| target.as_os_str() == TARGET)
         });
         if holds {
             let name = root.read(format!("proc/{pid}/comm")).unwrap_or_default();
             found.push(format!("{} ({pid})", name.trim()));
         }
-        if found.len() == MOST_NAMES || looks >= MOST_LOOKS {
+        if found.len() == MOST_NAMES || inspected >= MAX_INSPECTED {
             break;
         }
     }

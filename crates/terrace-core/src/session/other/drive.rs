@@ -107,7 +107,7 @@ impl Driver {
             Record::Action(Action::Move(_)) | Record::Ranges(_) => {}
             // Sizes are no matter of the policy.
             Record::Action(
-                Action::Look(_)
+                Action::QueryProvider(_)
                 | Action::Resize(_)
                 | Action::Withdraw(..)
                 | Action::Answer(_)
@@ -378,7 +378,7 @@ impl Driver {
                     }
                     Action::Move(plan) => events.push_back(Event::Moved(self.carry_out(&plan))),
                     // It heard of no provider.
-                    Action::Look(_)
+                    Action::QueryProvider(_)
                     | Action::Resize(_)
                     | Action::Withdraw(..)
                     | Action::Answer(_)

@@ -82,15 +82,15 @@ impl MapWatch {
     ///
     /// # Errors
     /// If it changed, or cannot be told.
-    pub fn look(&self) -> Result<(), MapDoubt> {
-        self.checked(State::look)
+    pub fn check(&self) -> Result<(), MapDoubt> {
+        self.checked(State::check)
     }
 
     /// Compares what can be compared without a question to QEMU, and the whole if that tells of a change; before
     /// anything is done by the map, and before the result is believed.
     ///
     /// # Errors
-    /// As [`MapWatch::look`].
+    /// As [`MapWatch::check`].
     pub fn glance(&self) -> Result<(), MapDoubt> {
         self.checked(State::glance)
     }
@@ -103,16 +103,16 @@ impl MapWatch {
 
     fn checked(
         &self,
-        look: impl FnOnce(&mut State<Monitor>, &HostRoot) -> Result<(), MapDoubt>,
+        check: impl FnOnce(&mut State<Monitor>, &HostRoot) -> Result<(), MapDoubt>,
     ) -> Result<(), MapDoubt> {
         let mut state = self.state();
-        let looked = look(&mut state, &self.root);
+        let outcome = check(&mut state, &self.root);
         // What /proc said may have been of another process.
         if !self.process.is_alive() {
             let ended = format!("process {} has ended", self.process.pid());
             return Err(MapDoubt::Unknown(ended));
         }
-        looked
+        outcome
     }
 
     fn state(&self) -> MutexGuard<'_, State<Monitor>> {
@@ -136,7 +136,7 @@ impl<W: Witness> State<W> {
             return Ok(());
         }
         if self.seen != Some(self.witness.memory_events()) {
-            return self.look(root);
+            return self.check(root);
         }
         let mappings = mappings(root, self.pid);
         let mappings = mappings.map_err(|error| MapDoubt::Unknown(error.to_string()))?;
@@ -144,7 +144,7 @@ impl<W: Witness> State<W> {
         is_mapped.map_err(|words| self.change_to(words))
     }
 
-    pub(super) fn look(&mut self, root: &HostRoot) -> Result<(), MapDoubt> {
+    pub(super) fn check(&mut self, root: &HostRoot) -> Result<(), MapDoubt> {
         if self.is_settled()? {
             return Ok(());
         }

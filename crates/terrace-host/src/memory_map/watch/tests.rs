@@ -68,7 +68,7 @@ fn a_map_that_stays_is_compared_without_a_question_until_qemu_tells_of_a_change(
     tell(&state);
     state.glance(&root).unwrap();
     assert_eq!(state.witness.tree.asked, asked + 1);
-    state.look(&root).unwrap();
+    state.check(&root).unwrap();
     assert_eq!(state.witness.tree.asked, asked + 2);
 }
 
@@ -101,7 +101,7 @@ fn ram_that_is_plugged_unplugged_or_elsewhere_is_another_map_for_good() {
         assert!(why.contains(words), "{why}");
         // It does not become the old one again, which others may have been given meanwhile.
         state.witness.tree = before;
-        assert!(matches!(state.look(&root), Err(MapDoubt::Changed(_))));
+        assert!(matches!(state.check(&root), Err(MapDoubt::Changed(_))));
         assert!(matches!(state.glance(&root), Err(MapDoubt::Changed(_))));
     }
 }
@@ -138,7 +138,7 @@ fn what_firmware_shadows_is_no_other_map() {
     tree.ram.insert(1, flat(0xe_8000, 0x8000, "m0"));
     let high = tree.ram.last_mut().unwrap();
     high.len = 3 * MIB;
-    state.look(&root).unwrap();
+    state.check(&root).unwrap();
 }
 
 #[test]
@@ -147,7 +147,7 @@ fn a_process_that_cannot_be_read_leaves_it_unknown_and_a_map_by_its_parts_is_not
     state.glance(&root).unwrap();
     std::fs::remove_file(fixture.dir.path().join("proc/42/maps")).unwrap();
     assert!(matches!(state.glance(&root), Err(MapDoubt::Unknown(_))));
-    assert!(matches!(state.look(&root), Err(MapDoubt::Unknown(_))));
+    assert!(matches!(state.check(&root), Err(MapDoubt::Unknown(_))));
     fixture.maps(&[(0, 8 * MIB, "rw-s", 0)]);
     state.glance(&root).unwrap();
     state.layout = Layout::default();

@@ -185,12 +185,12 @@ fn sockets_in(folder: &Path, rules: &Rules, findings: &mut Findings) -> Vec<Path
             "create the folder and put QEMU's -qmp sockets there, or correct the configuration",
         )
     };
-    let looked = opener::real_path(folder).and_then(|real| {
+    let listing = opener::real_path(folder).and_then(|real| {
         let folders = who::folders(&real)?;
         Ok((opener::entries(&real, MOST_FILES)?, folders))
     });
-    let (entries, folders) = match looked {
-        Ok(looked) => looked,
+    let (entries, folders) = match listing {
+        Ok(listing) => listing,
         Err(error) => {
             findings.push(unreadable(error));
             return Vec::new();
@@ -230,7 +230,7 @@ fn sockets_in(folder: &Path, rules: &Rules, findings: &mut Findings) -> Vec<Path
 }
 
 /// A process that was looked at; a refusal comes with the process's user, as far as it is known, and the reason.
-type Looked = Result<Running, (Option<u32>, Refusal)>;
+type Inspected = Result<Running, (Option<u32>, Refusal)>;
 
 /// A QEMU that runs.
 pub(super) struct Running {
@@ -247,23 +247,23 @@ fn foreign(root: &HostRoot, rules: &Rules, pid: u32) -> Option<u32> {
 }
 
 /// The refusal of a process of such a user, if somebody may take it for a VM's.
-fn stranger(root: &HostRoot, pid: u32, uid: u32) -> Option<Looked> {
+fn stranger(root: &HostRoot, pid: u32, uid: u32) -> Option<Inspected> {
     let executable = who::executable(root, pid).ok()?;
     let refusal = || Err((Some(uid), who::foreign_user(uid)));
-    who::looks_like_qemu(&executable).then(refusal)
+    who::is_named_like_qemu(&executable).then(refusal)
 }
 
 /// QEMU processes that may be VMs, oldest first. A call or two say of any other process that it is none.
 pub(super) fn running(root: &HostRoot, rules: &Rules, findings: &mut Findings) -> Vec<Running> {
     let mut found: Vec<Running> = Vec::new();
     for pid in pids(root) {
-        let looked = match foreign(root, rules, pid) {
+        let inspected = match foreign(root, rules, pid) {
             // What is no VM is only worth a look while there is room to say so.
             Some(uid) if findings.has_room() => stranger(root, pid, uid),
             Some(_) => None,
             None => hypervisor(root, rules, pid),
         };
-        match looked {
+        match inspected {
             Some(Ok(running)) => found.push(running),
             Some(Err((uid, refusal))) => {
                 let finding = refusal.finding(&format!("process {pid}"));
@@ -296,9 +296,9 @@ pub(crate) fn hypervisors(root: &HostRoot, rules: &Rules) -> Vec<u32> {
 }
 
 /// `None`: not a VM, and nothing that anybody takes for one.
-fn hypervisor(root: &HostRoot, rules: &Rules, pid: u32) -> Option<Looked> {
+fn hypervisor(root: &HostRoot, rules: &Rules, pid: u32) -> Option<Inspected> {
     let executable = who::executable(root, pid).ok()?;
-    if !rules.has_file(executable.file) && !who::looks_like_qemu(&executable) {
+    if !rules.has_file(executable.file) && !who::is_named_like_qemu(&executable) {
         return None;
     }
     // Between two looks at when it started, so that all of it is about one process.

@@ -56,16 +56,16 @@ impl Host {
         self.process(pid, "usr/bin/qemu-system-x86_64", &args);
     }
 
-    fn look(&self, folders: &[&str]) -> Discovery {
+    fn discover(&self, folders: &[&str]) -> Discovery {
         let config = DiscoveryConfig {
             folders: folders.iter().map(|f| self.dir.path().join(f)).collect(),
             processes: true,
             ..DiscoveryConfig::default()
         };
-        self.look_as(&config)
+        self.discover_with(&config)
     }
 
-    fn look_as(&self, config: &DiscoveryConfig) -> Discovery {
+    fn discover_with(&self, config: &DiscoveryConfig) -> Discovery {
         let (rules, _) = Rules::read(&self.root(), &HypervisorConfig::default());
         discover(&self.root(), config, &rules)
     }
@@ -103,7 +103,7 @@ fn folders_and_processes_are_joined_by_socket() {
     host.qemu(8, &["-qmp", "unix:/elsewhere/b,server=on", "-uuid", "u"]);
     host.qemu(9, &["-name", "c"]);
     host.process(10, "usr/bin/vim", &["vim", "qemu-system-x86_64"]);
-    let got = host.look(&["run", "none"]);
+    let got = host.discover(&["run", "none"]);
     assert_eq!(
         claims(&got),
         [("/elsewhere/b".into(), vec![8]), (a, vec![7])]
@@ -131,7 +131,7 @@ fn a_program_that_only_calls_itself_qemu_is_no_candidate() {
     host.process(7, "usr/bin/vim", &args);
     // A file of that name somewhere else.
     host.process(8, "tmp/qemu-system-x86_64", &args);
-    let got = host.look(&[]);
+    let got = host.discover(&[]);
     assert_eq!(claims(&got), []);
     assert_eq!(got.hypervisors, []);
     assert_eq!(got.findings.len(), 1, "{:?}", got.findings);
@@ -158,12 +158,12 @@ fn a_vm_is_not_hidden_by_another_process_that_names_its_socket() {
     host.user(5, 65534);
     host.process(6, "usr/bin/vim", &["qemu-system-x86_64", "-qmp", &own]);
     host.qemu(7, &["-qmp", &own, "-name", "a"]);
-    let got = host.look(&[]);
+    let got = host.discover(&[]);
     assert_eq!(claims(&got), [(socket.clone(), vec![7])]);
     assert!(got.findings.iter().any(|f| f.found.contains("process 5")));
     // One that may be a VM takes nothing either: who listens there is told by the connection.
     host.qemu(4, &["-qmp", &own, "-name", "b"]);
-    assert_eq!(claims(&host.look(&[])), [(socket, vec![4, 7])]);
+    assert_eq!(claims(&host.discover(&[])), [(socket, vec![4, 7])]);
 }
 
 #[test]
@@ -172,14 +172,14 @@ fn sockets_in_a_folder_that_others_write_are_no_candidates() {
     for (name, mode, want) in [("open", 0o777, 0), ("sticky", 0o1777, 1), ("own", 0o755, 1)] {
         let folder = host.folder(name, mode);
         let _listener = UnixListener::bind(folder.join("a.sock")).unwrap();
-        let got = host.look(&[name]);
+        let got = host.discover(&[name]);
         assert_eq!(got.candidates.len(), want, "{name}");
         assert_eq!(got.findings.len(), 1 - want, "{name}: {:?}", got.findings);
     }
     // Named by a command line, too.
     let folder = host.folder("open", 0o777);
     host.qemu(7, &["-qmp", &listening(&folder.join("a.sock"))]);
-    let got = host.look(&[]);
+    let got = host.discover(&[]);
     assert_eq!(got.candidates, []);
     assert!(
         got.findings[0].found.contains("which others write"),
@@ -200,7 +200,7 @@ fn what_is_found_and_said_is_limited_and_a_user_that_may_not_uses_up_nothing() {
     let _listener = UnixListener::bind(&socket).unwrap();
     host.qemu(400, &["-qmp", &listening(&socket)]);
     host.qemu(401, &["-name", "without-a-monitor"]);
-    let got = host.look(&["run"]);
+    let got = host.discover(&["run"]);
     assert_eq!(claims(&got), [(socket, vec![400])]);
     assert!(
         got.findings.len() <= MOST_FINDINGS + 1,
@@ -235,7 +235,7 @@ fn a_long_command_line_is_read_up_to_a_limit() {
             "late",
         ],
     );
-    let got = host.look(&[]);
+    let got = host.discover(&[]);
     assert_eq!(claims(&got), [("/run/a".into(), vec![7])]);
     assert_eq!(got.candidates[0].claims[0].name, None);
     assert_eq!(got.candidates[0].claims[0].uuid, None);
@@ -250,7 +250,7 @@ fn a_long_command_line_is_read_up_to_a_limit() {
 fn a_reason_holds_no_escapes() {
     let host = Host::new();
     host.qemu(9, &["-name", "\x1b[2Jc"]);
-    let got = host.look(&[]);
+    let got = host.discover(&[]);
     assert!(
         got.findings[0].found.contains("(\\u{1b}[2Jc)"),
         "{:?}",
@@ -266,7 +266,7 @@ fn more_monitors_than_a_vm_has_are_not_looked_at() {
         .collect();
     let args: Vec<&str> = args.iter().map(String::as_str).collect();
     host.qemu(7, &args);
-    assert_eq!(host.look(&[]).candidates.len(), 1);
+    assert_eq!(host.discover(&[]).candidates.len(), 1);
     let line = command_line::of_process(&host.root(), 7).unwrap();
     assert_eq!(line.monitors.len(), 16);
 }
@@ -280,7 +280,7 @@ fn a_link_to_a_monitor_is_followed_once() {
     let link = host.dir.path().join("link");
     symlink(&folder, &link).unwrap();
     host.qemu(7, &["-qmp", &listening(&link.join("a.sock"))]);
-    assert_eq!(claims(&host.look(&["run"])), [(socket, vec![7])]);
+    assert_eq!(claims(&host.discover(&["run"])), [(socket, vec![7])]);
 }
 
 #[test]
@@ -288,7 +288,7 @@ fn a_process_whose_facts_cannot_be_read_is_none() {
     let host = Host::new();
     host.qemu(7, &["-qmp", "unix:/x,server=on"]);
     fs::remove_file(host.dir.path().join("proc/7/status")).unwrap();
-    let got = host.look(&[]);
+    let got = host.discover(&[]);
     assert_eq!(got.candidates, []);
     assert!(
         got.findings[0].found.contains("cannot be read"),
@@ -322,7 +322,7 @@ fn a_running_process_is_known_after_an_upgrade_replaced_its_executable() {
         ..HypervisorConfig::default()
     };
     let root = HostRoot::default();
-    let look = || {
+    let executable = || {
         let (rules, _) = Rules::read(&root, &config);
         let facts = ProcessFacts::read(&root, child.id()).unwrap();
         assert_eq!(who::may_be_hypervisor(&facts, &rules), Ok(()));
@@ -332,12 +332,12 @@ fn a_running_process_is_known_after_an_upgrade_replaced_its_executable() {
     while fs::read_link(format!("/proc/{}/exe", child.id())).unwrap() != path {
         std::thread::yield_now();
     }
-    let before = look();
+    let before = executable();
     assert!(!before.replaced && before.path == path);
     let new = dir.path().join("new");
     fs::copy(&sleep, &new).unwrap();
     fs::rename(&new, &path).unwrap();
-    let after = look();
+    let after = executable();
     assert!(after.replaced && after.path == path);
     child.kill().unwrap();
     child.wait().unwrap();
@@ -378,7 +378,7 @@ fn a_folder_full_of_foreign_sockets_is_one_finding() {
         listener
     };
     let listeners: Vec<_> = (0..100).map(bind).collect();
-    let got = host.look(&["sticky"]);
+    let got = host.discover(&["sticky"]);
     assert_eq!((got.candidates.len(), got.findings.len()), (0, 1));
     let why = &got.findings[0].found;
     assert!(
@@ -420,11 +420,11 @@ fn a_process_of_nobody_is_no_vm_whatever_it_runs_and_calls_itself() {
     };
     let root = HostRoot::default();
     let (rules, _) = Rules::read(&root, &config);
-    let look = DiscoveryConfig {
+    let discovery = DiscoveryConfig {
         processes: true,
         ..DiscoveryConfig::default()
     };
-    let found = discover(&root, &look, &rules);
+    let found = discover(&root, &discovery, &rules);
     let candidate = found
         .candidates
         .iter()

@@ -118,7 +118,7 @@ pub(in crate::qemu) fn executable(root: &HostRoot, pid: u32) -> io::Result<Execu
 }
 
 /// Whether an operator may want to know why this is not taken for a VM. Decides nothing else.
-pub(in crate::qemu) fn looks_like_qemu(executable: &Executable) -> bool {
+pub(in crate::qemu) fn is_named_like_qemu(executable: &Executable) -> bool {
     let name = executable.path.file_name().unwrap_or_default();
     sounds_like_qemu(&name.to_string_lossy())
 }

@@ -20,7 +20,7 @@ use terrace_proto::printable::{MOST_NAME, excerpt};
 use terrace_sys::Peer;
 
 pub use facts::{Executable, FileId, ProcessFacts};
-pub(super) use facts::{executable, looks_like_qemu, small, sounds_like_qemu};
+pub(super) use facts::{executable, is_named_like_qemu, small, sounds_like_qemu};
 pub(super) use path::folders;
 pub use path::{Component, SocketFacts};
 pub use rules::{HypervisorConfig, Rules};

@@ -61,7 +61,7 @@ impl SocketFacts {
 
 /// A folder without links in its path, and all above it.
 pub(in crate::qemu) fn folders(folder: &Path) -> io::Result<Vec<Component>> {
-    let look = |folder: &Path| {
+    let component = |folder: &Path| {
         let meta = opener::link_metadata(folder)?;
         // A link by now: somebody who may write there changes it under our hands.
         if !meta.is_dir() {
@@ -73,5 +73,5 @@ pub(in crate::qemu) fn folders(folder: &Path) -> io::Result<Vec<Component>> {
             mode: meta.mode(),
         })
     };
-    folder.ancestors().map(look).collect()
+    folder.ancestors().map(component).collect()
 }

@@ -132,13 +132,13 @@ impl Leasing {
 
 impl<B: Backing> Device<B> {
     /// The number of the next look, if looks are needed.
-    pub fn ask_for_a_look(&mut self, now_ns: u64) -> Option<u64> {
+    pub fn next_pin_check(&mut self, now_ns: u64) -> Option<u64> {
         let leases = self.leasing.leases.as_mut();
         leases.map(|leases| leases.give(now_ns))
     }
 
     /// Takes in the result of the look of this number; `false` if it does not count.
-    pub fn looked(&mut self, number: u64, found: Found, now_ns: u64) -> bool {
+    pub fn pin_checked(&mut self, number: u64, found: Found, now_ns: u64) -> bool {
         let Some(leases) = &mut self.leasing.leases else {
             return false;
         };
@@ -149,7 +149,7 @@ impl<B: Backing> Device<B> {
             Found::Nobody | Found::Unknown(_) => None,
         };
         if !leases.answer(number, found, now_ns) {
-            self.counters.stale_looks += 1;
+            self.counters.stale_pin_checks += 1;
             return false;
         }
         // All that was punched before this look began, if it found nobody; else what earlier looks have said.
@@ -166,7 +166,7 @@ impl<B: Backing> Device<B> {
 
     /// Whether chains wait for a look.
     #[must_use]
-    pub fn waits_for_a_look(&self) -> bool {
+    pub fn awaits_pin_check(&self) -> bool {
         let waits = self.leases().is_some_and(Leases::is_waited_for);
         let tiers = 0..self.tier_maps().len();
         waits || tiers.into_iter().any(|tier| self.is_unproven(tier))

@@ -73,13 +73,13 @@ impl Setup {
     }
 
     fn give(&mut self) -> u64 {
-        self.device.ask_for_a_look(self.now).unwrap()
+        self.device.next_pin_check(self.now).unwrap()
     }
 
     /// A whole look, after which the queues are served.
-    fn look(&mut self, found: Found) {
+    fn pin_check(&mut self, found: Found) {
         let number = self.give();
-        assert!(self.device.looked(number, found, self.now));
+        assert!(self.device.pin_checked(number, found, self.now));
         self.turn();
     }
 
@@ -107,8 +107,8 @@ fn nothing_is_punched_while_another_process_maps_the_ram() {
     let mut s = setup();
     let first = s.post(INFLATE, 0..32);
     s.turn();
-    assert!(s.device.waits_for_a_look());
-    s.look(Setup::spdk());
+    assert!(s.device.awaits_pin_check());
+    s.pin_check(Setup::spdk());
     assert_eq!((s.there(0..32), s.answered(INFLATE)), (32, 1));
     assert_eq!(s.answer(first), (0, 32));
     assert_eq!(s.device.counters().refused_pinned, 32);
@@ -116,7 +116,7 @@ fn nothing_is_punched_while_another_process_maps_the_ram() {
     s.now += 2 * SECOND;
     s.post(INFLATE, 0..32);
     s.turn();
-    s.look(Found::Unknown("/proc/7/maps: permission denied".into()));
+    s.pin_check(Found::Unknown("/proc/7/maps: permission denied".into()));
     assert_eq!((s.there(0..32), s.device.actual()[1]), (32, 0));
 }
 
@@ -142,21 +142,21 @@ fn a_lease_of_an_old_look_does_not_count() {
     s.turn();
     let old = s.give();
     let new = s.give();
-    assert!(!s.device.looked(old, Found::Nobody, s.now));
+    assert!(!s.device.pin_checked(old, Found::Nobody, s.now));
     s.turn();
     assert_eq!(s.there(0..32), 32, "an old look punched");
-    assert!(s.device.looked(new, Found::Nobody, s.now));
+    assert!(s.device.pin_checked(new, Found::Nobody, s.now));
     // One that began before the holes says nothing of them.
     let early = s.give();
     s.turn();
     assert_eq!(s.there(0..32), 0);
-    assert!(s.device.looked(early, Found::Nobody, s.now));
+    assert!(s.device.pin_checked(early, Found::Nobody, s.now));
     s.turn();
     assert_eq!(s.answered(INFLATE), 0, "an early look answered");
-    assert!(!s.device.looked(early, Found::Nobody, s.now), "twice");
-    s.look(Found::Nobody);
+    assert!(!s.device.pin_checked(early, Found::Nobody, s.now), "twice");
+    s.pin_check(Found::Nobody);
     assert_eq!((s.answered(INFLATE), s.device.actual()[1]), (1, 32));
-    assert_eq!(s.device.counters().stale_looks, 2);
+    assert_eq!(s.device.counters().stale_pin_checks, 2);
     // And one that is too long ago allows nothing.
     s.now += 10 * SECOND;
     s.post(INFLATE, 32..64);
@@ -171,13 +171,13 @@ fn one_look_serves_many_chains_and_they_are_answered_in_their_order() {
         s.post(INFLATE, 32 * chain..32 * chain + 32);
     }
     s.turn();
-    s.look(Found::Nobody);
+    s.pin_check(Found::Nobody);
     assert_eq!((s.there(0..256), s.answered(INFLATE)), (0, 0));
-    s.look(Found::Nobody);
+    s.pin_check(Found::Nobody);
     let heads: Vec<u32> = s.drivers[INFLATE].answered().iter().map(|a| a.0).collect();
     assert_eq!(heads, [0, 2, 4, 6, 8, 10, 12, 14]);
     assert_eq!(s.device.actual()[1], 256);
-    assert!(!s.device.waits_for_a_look());
+    assert!(!s.device.awaits_pin_check());
 }
 
 #[test]
@@ -189,22 +189,22 @@ fn what_was_punched_as_somebody_came_stays_out_of_use() {
     let mut s = with_state(vm, state);
     s.post(INFLATE, 100..132);
     s.turn();
-    s.look(Found::Nobody);
-    s.look(Found::Nobody);
+    s.pin_check(Found::Nobody);
+    s.pin_check(Found::Nobody);
     assert_eq!(s.answered(INFLATE), 1);
     s.post(INFLATE, 0..32);
     s.turn();
     assert_eq!(s.there(0..32), 0);
-    s.look(Setup::spdk());
+    s.pin_check(Setup::spdk());
     assert_eq!(s.answered(INFLATE), 0);
     // Whoever came may go: what it pinned before may stay pinned.
     s.now += 10 * SECOND;
     for _ in 0..3 {
-        s.look(Found::Nobody);
+        s.pin_check(Found::Nobody);
     }
     s.post(INFLATE, 64..96);
     s.turn();
-    s.look(Found::Nobody);
+    s.pin_check(Found::Nobody);
     assert_eq!((s.answered(INFLATE), s.there(64..96)), (0, 32));
     assert!(s.device.state().is_withheld(1));
     assert_eq!(s.device.state().unproven(1), 32);
@@ -221,7 +221,7 @@ fn what_was_punched_as_somebody_came_stays_out_of_use() {
     s.rings[INFLATE].set_queue_ready(true);
     s.device.kick(INFLATE);
     s.turn();
-    s.look(Found::Nobody);
+    s.pin_check(Found::Nobody);
     assert_eq!(s.answered(INFLATE), 0);
     let Setup {
         vm,
@@ -235,8 +235,8 @@ fn what_was_punched_as_somebody_came_stays_out_of_use() {
     assert!(state.is_withheld(1));
     let mut new = device(&vm, state);
     new.kick(INFLATE);
-    let number = new.ask_for_a_look(0).unwrap();
-    new.looked(number, Found::Nobody, 0);
+    let number = new.next_pin_check(0).unwrap();
+    new.pin_checked(number, Found::Nobody, 0);
     while new.turn(0, &rings) == Some(0) {}
     assert!(drivers[INFLATE].answered().is_empty());
     // A guest that starts anew has them, and that is said.
@@ -253,7 +253,7 @@ fn a_stopped_ring_does_not_wait_for_a_look_and_its_chain_is_undone() {
     let mut s = setup();
     let at = s.post(INFLATE, 0..32);
     s.turn();
-    s.look(Found::Nobody);
+    s.pin_check(Found::Nobody);
     assert_eq!((s.there(0..32), s.answered(INFLATE)), (0, 0));
     // Nobody looks: this returns all the same.
     s.rings[INFLATE].set_queue_ready(false);
@@ -269,13 +269,13 @@ fn a_stopped_ring_does_not_wait_for_a_look_and_its_chain_is_undone() {
     );
     // What the driver writes while it has the pages back is not punched.
     s.vm.touch(s.vm.tier(1).start, 32);
-    s.look(Found::Nobody);
+    s.pin_check(Found::Nobody);
     assert_eq!((s.there(0..32), s.answered(INFLATE)), (32, 0));
     s.rings[INFLATE].set_queue_ready(true);
     s.device.kick(INFLATE);
     s.turn();
-    s.look(Found::Nobody);
-    s.look(Found::Nobody);
+    s.pin_check(Found::Nobody);
+    s.pin_check(Found::Nobody);
     assert_eq!((s.there(0..32), s.answered(INFLATE)), (0, 1));
     assert_eq!(
         (s.answer(at), s.device.counters().undone_chains),
@@ -288,15 +288,15 @@ fn somebody_who_came_before_a_ring_was_stopped_is_not_forgotten() {
     let mut s = setup();
     s.post(INFLATE, 0..32);
     s.turn();
-    s.look(Found::Nobody);
+    s.pin_check(Found::Nobody);
     s.rings[INFLATE].set_enabled(false);
     s.turn();
-    s.look(Setup::spdk());
+    s.pin_check(Setup::spdk());
     s.rings[INFLATE].set_enabled(true);
     s.now += 10 * SECOND;
     s.device.kick(INFLATE);
     s.turn();
-    s.look(Found::Nobody);
+    s.pin_check(Found::Nobody);
     assert_eq!(s.answered(INFLATE), 0, "the pages were handed back");
     assert_eq!(s.device.state().unproven(1), 32);
 }
@@ -306,13 +306,13 @@ fn a_chain_whose_daemon_died_between_two_looks_waits_for_the_next_daemon() {
     let mut s = setup();
     let at = s.post(INFLATE, 0..32);
     s.turn();
-    s.look(Found::Nobody);
+    s.pin_check(Found::Nobody);
     s.now += 3600 * SECOND;
     s.turn();
     assert_eq!(s.answered(INFLATE), 0);
-    s.look(Found::Unknown("it has just come".into()));
+    s.pin_check(Found::Unknown("it has just come".into()));
     assert_eq!(s.answered(INFLATE), 0);
-    s.look(Found::Nobody);
+    s.pin_check(Found::Nobody);
     assert_eq!((s.answered(INFLATE), s.answer(at)), (1, (32, 0)));
 }
 
@@ -323,7 +323,7 @@ fn killed(path: &Path) -> Setup {
     let mut s = with_state(vm, state);
     s.post(INFLATE, 0..32);
     s.turn();
-    s.look(Found::Nobody);
+    s.pin_check(Found::Nobody);
     let Setup {
         vm,
         drivers,
@@ -351,17 +351,17 @@ fn killed(path: &Path) -> Setup {
 fn what_a_killed_process_punched_is_proven_or_withheld_by_the_next_look() {
     let folder = tempfile::tempdir().unwrap();
     let mut s = killed(&folder.path().join("a"));
-    assert!(s.device.waits_for_a_look());
+    assert!(s.device.awaits_pin_check());
     s.turn();
-    s.look(Setup::spdk());
+    s.pin_check(Setup::spdk());
     assert_eq!(
         (s.answered(INFLATE), s.device.state().is_withheld(1)),
         (0, true)
     );
     let mut s = killed(&folder.path().join("b"));
     s.turn();
-    s.look(Found::Nobody);
-    s.look(Found::Nobody);
+    s.pin_check(Found::Nobody);
+    s.pin_check(Found::Nobody);
     assert_eq!(
         (s.device.state().unproven(1), s.device.actual()[1]),
         (0, 32)
@@ -376,7 +376,7 @@ fn by_the_operators_word_no_look_is_needed() {
     let state = Arc::new(State::in_memory(s.vm.config()).unwrap());
     s.device = Device::new(s.vm.config().clone(), state, GuestFiles::default());
     s.device.set_memory(Memory::new(s.vm.memory().clone()));
-    assert_eq!(s.device.ask_for_a_look(0), None);
+    assert_eq!(s.device.next_pin_check(0), None);
     let at = s.post(INFLATE, 0..32);
     s.turn();
     assert_eq!((s.answered(INFLATE), s.answer(at)), (1, (32, 0)));
@@ -388,7 +388,7 @@ enum Step {
     Post,
     Turn,
     Give,
-    Look,
+    Check,
     Answer,
     Come,
     Stop,
@@ -396,9 +396,9 @@ enum Step {
 }
 
 fn steps() -> impl Strategy<Value = Vec<Step>> {
-    use Step::{Answer, Come, Give, Look, Post, Stop, Turn, Wait};
+    use Step::{Answer, Come, Give, Check, Post, Stop, Turn, Wait};
     let all = [
-        Post, Post, Turn, Turn, Turn, Give, Look, Answer, Give, Look, Answer, Stop, Come, Wait,
+        Post, Post, Turn, Turn, Turn, Give, Check, Answer, Give, Check, Answer, Stop, Come, Wait,
     ];
     prop::collection::vec(prop::sample::select(all.to_vec()), 0..60)
 }
@@ -420,11 +420,11 @@ fn check(steps: Vec<Step>) -> Result<(), TestCaseError> {
             Step::Post => {}
             Step::Turn => s.turn(),
             Step::Give => (given, seen) = (Some(s.give()), None),
-            Step::Look => seen = Some(here),
+            Step::Check => seen = Some(here),
             Step::Answer => {
                 if let (Some(number), Some(seen)) = (given.take(), seen.take()) {
                     let found = if seen { Setup::spdk() } else { Found::Nobody };
-                    s.device.looked(number, found, s.now);
+                    s.device.pin_checked(number, found, s.now);
                 }
             }
             // It never goes: what it has pinned stays pinned.
@@ -457,9 +457,9 @@ fn check(steps: Vec<Step>) -> Result<(), TestCaseError> {
 
 #[test]
 fn a_chain_that_was_punched_and_undone_is_not_refused_before_a_look() {
-    use Step::{Answer, Come, Give, Look, Post, Stop, Turn, Wait};
+    use Step::{Answer, Come, Give, Check, Post, Stop, Turn, Wait};
     let steps = [
-        Give, Post, Look, Come, Wait, Wait, Answer, Turn, Stop, Wait, Wait, Turn, Wait, Turn,
+        Give, Post, Check, Come, Wait, Wait, Answer, Turn, Stop, Wait, Wait, Turn, Wait, Turn,
     ];
     check(steps.to_vec()).unwrap();
 }

@@ -327,7 +327,7 @@ impl Provisioned {
         self.below(from, around)?;
         let pages = low(around.vm.space.guest.pages());
         let costs = around.env.costs;
-        let (mut pushed, mut looked) = (Vec::new(), 0);
+        let (mut pushed, mut scanned) = (Vec::new(), 0);
         // Twice around: the first turn takes all second chances away.
         for _ in 0..2 * u64::from(pages) {
             if pushed.len() as u64 == most {
@@ -337,7 +337,7 @@ impl Provisioned {
             if !is_settled(around.vm, page, from) {
                 continue;
             }
-            looked += 1;
+            scanned += 1;
             if cold && around.vm.space.guest.age(page) {
                 continue;
             }
@@ -356,7 +356,7 @@ impl Provisioned {
         around.vm.account.spent.migrate += moving + flushed;
         placer::pushed(around.vm, around.memory, around.env, &pushed);
         Some(Took {
-            guest: moving + flushed + looked * costs.lru_page,
+            guest: moving + flushed + scanned * costs.lru_page,
             host: 0,
         })
     }

@@ -126,9 +126,9 @@ impl Scanner {
                 changed += 1;
             }
         }
-        let looked = u64::from(end - self.next);
+        let scanned = u64::from(end - self.next);
         let costs = context.costs();
-        let ps = changed * costs.hint_page + (looked - changed) * costs.scan_leaf;
+        let ps = changed * costs.hint_page + (scanned - changed) * costs.scan_leaf;
         context.spend(Stage::Track, ps);
         window.changed |= changed > 0;
         self.next = end;

@@ -89,8 +89,8 @@ impl Memtis {
         if let Some(splits) = &mut self.splits {
             if units > 1 {
                 splits.cool(unit, ticks, now, self.thresholds.hot());
-                let looks = 512 * context.costs().classify_page;
-                context.spend(Stage::Classify, looks);
+                let cost = 512 * context.costs().classify_page;
+                context.spend(Stage::Classify, cost);
             } else {
                 splits.cool_part(now);
             }

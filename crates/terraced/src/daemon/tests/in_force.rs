@@ -248,7 +248,7 @@ fn a_liar_is_believed_again_only_when_it_is_resumed_by_name() {
     daemon.halt_agents(Some(db1(&daemon)), false);
     assert_eq!(told(&daemon, "believed again"), 1);
     assert!(
-        daemon.discoverer.claims().take_look_again("db1"),
+        daemon.discoverer.claims().take_reinspect("db1"),
         "its RAM may have grown"
     );
 }

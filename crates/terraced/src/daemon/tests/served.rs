@@ -63,13 +63,13 @@ fn a_stale_socket_is_told_once_and_goes_with_the_socket() {
             None,
             State::Unscannable("connection refused".into()),
         );
-        served.looked(&["web1"]);
+        served.discovery_scan(&["web1"]);
     }
     assert_eq!(served.names(), ["web1"]);
     let events: Vec<EventLine> = served.get("/v1/events?after=0").unwrap();
     let about = events.iter().filter(|e| e.vm.as_deref() == Some("web1"));
     assert_eq!(about.count(), 1);
-    served.looked(&[]);
+    served.discovery_scan(&[]);
     assert_eq!(served.names(), Vec::<String>::new());
 }
 
@@ -89,7 +89,7 @@ fn the_second_vm_of_a_name_is_refused_and_the_first_one_stays() {
             findings: Vec::new(),
         };
         served.inbox.send(Input::Found(Box::new(found))).unwrap();
-        served.looked(&["web1", "other"]);
+        served.discovery_scan(&["web1", "other"]);
     }
     let vms: Vec<Vm> = served.get("/v1/vms").unwrap();
     let known: Vec<_> = vms.iter().map(|vm| (vm.name.as_str(), vm.pid)).collect();
@@ -174,7 +174,7 @@ fn a_refused_vm_is_no_vm_and_goes_with_its_socket() {
         "{:?}",
         refused()
     );
-    served.looked(&[]);
+    served.discovery_scan(&[]);
     assert_eq!(refused().len(), 0);
 }
 
@@ -270,7 +270,7 @@ fn views_are_made_on_another_thread_than_the_engines() {
         for about in [About::Host, About::Vms, About::Doctor] {
             let sender = sender.clone();
             let make = move |mut copy: Snapshot| {
-                copy.look_at_host();
+                copy.inspect_host();
                 sender.send(here()).unwrap();
                 Ok((copy.status(), copy.list(), copy.doctor(), OnThread(sender)))
             };

@@ -1,4 +1,4 @@
-mod looking;
+mod inspection;
 
 use terrace_host::memory_map::Unscannable;
 use terrace_host::qemu::Uncounted;

@@ -217,7 +217,7 @@ impl Sharers {
     }
 
     /// The other processes that have the RAM, by a look that began at `since` or later.
-    pub fn look(&mut self, hypervisor: Option<u32>, since: Instant) -> Found {
+    pub fn check(&mut self, hypervisor: Option<u32>, since: Instant) -> Found {
         if self.pins.nobody_pins {
             return Found::Nobody;
         }
@@ -227,7 +227,7 @@ impl Sharers {
         if self.hypervisor.is_none_or(|known| known.pid != pid) {
             self.hypervisor = process(&self.root, pid);
         }
-        let look = OneLook {
+        let check = PinCheck {
             reconciler: self.reconciler,
             lookout: self.lookout.clone(),
             root: self.root.clone(),
@@ -240,11 +240,11 @@ impl Sharers {
             told: self.told.clone(),
             since,
         };
-        self.wait(look)
+        self.wait(check)
     }
 
     /// The result of a look, waited for up to a limit. While one before it still hangs no other is begun.
-    fn wait(&mut self, look: OneLook) -> Found {
+    fn wait(&mut self, check: PinCheck) -> Found {
         let late = self.late.as_ref().map(Receiver::try_recv);
         if matches!(late, Some(Err(TryRecvError::Empty))) {
             return Found::Unknown(self.lookout.why_slow());
@@ -252,7 +252,7 @@ impl Sharers {
         self.late = None;
         let (done, found) = sync_channel(1);
         // Nobody may wait for it any more.
-        let spawned = confine::spawn(Role::Census, move || drop(done.send(look.find())));
+        let spawned = confine::spawn(Role::Census, move || drop(done.send(check.find())));
         if let Err(error) = spawned {
             return Found::Unknown(format!("nobody could look: {error}"));
         }
@@ -287,7 +287,7 @@ fn process(root: &HostRoot, pid: u32) -> Option<ProcessId> {
 }
 
 /// One look for one reconciler, done by a thread that may look at other processes and hears nobody.
-struct OneLook {
+struct PinCheck {
     reconciler: u64,
     lookout: Lookout,
     root: HostRoot,
@@ -300,7 +300,7 @@ struct OneLook {
     since: Instant,
 }
 
-impl OneLook {
+impl PinCheck {
     fn find(self) -> Found {
         let mut files = match ram_files(&self.root, self.pid) {
             Ok(files) => files,

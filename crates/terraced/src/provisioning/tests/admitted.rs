@@ -17,8 +17,8 @@ fn counted(host: &Host, vm: &str, bytes: u64) {
 fn a_growth_that_does_not_fit_beside_what_others_may_take_is_refused_with_the_figures() {
     let (one, two) = (Scripted::settled(), Scripted::settled());
     // vm2 has touched one of its two GiB.
-    two.see(|look| {
-        look.tiers[0].verified = Some(Verified {
+    two.see(|status| {
+        status.tiers[0].verified = Some(Verified {
             present_bytes: GIB,
             claimed_bytes: 2 * GIB,
             kept_bytes: 0,
@@ -45,7 +45,7 @@ fn a_growth_that_does_not_fit_beside_what_others_may_take_is_refused_with_the_fi
 #[test]
 fn a_vm_whose_driver_has_not_inflated_is_counted_whole() {
     let (one, two) = (Scripted::settled(), Scripted::settled());
-    two.see(|look| look.told = false);
+    two.see(|status| status.told = false);
     let host = host([("vm1", &one), ("vm2", &two)]);
     counted(&host, "vm1", 2 * GIB);
     counted(&host, "vm2", 4 * GIB);
@@ -66,7 +66,7 @@ fn a_vm_whose_driver_has_not_inflated_is_counted_whole() {
         finding.found.contains("node 1 has 1 MiB free"),
         "{finding:?}"
     );
-    two.see(|look| look.told = true);
+    two.see(|status| status.told = true);
     counted(&host, "vm2", 2 * GIB);
     host.resize("vm1", [Some(3 * GIB), None]).unwrap();
 }
@@ -105,7 +105,7 @@ fn what_the_operator_keeps_back_of_a_tier_is_not_given() {
 #[test]
 fn a_tier_whose_node_is_not_known_counts_against_the_whole_host_and_that_is_said() {
     let script = Scripted::settled();
-    script.see(|look| look.tiers[0].host_nodes.clear());
+    script.see(|status| status.tiers[0].host_nodes.clear());
     let host = host([("vm1", &script)]);
     counted(&host, "vm1", 2 * GIB);
     host.free([GIB / 2, GIB / 2]);
@@ -120,7 +120,7 @@ fn a_tier_whose_node_is_not_known_counts_against_the_whole_host_and_that_is_said
 fn without_a_look_at_files_what_a_vm_has_already_is_its_process_memory() {
     let (one, two) = (Scripted::settled(), Scripted::settled());
     two.lock().kind = ProviderKind::VirtioMem;
-    two.see(|look| look.tiers.iter_mut().for_each(|tier| tier.verified = None));
+    two.see(|status| status.tiers.iter_mut().for_each(|tier| tier.verified = None));
     let host = host([("vm1", &one), ("vm2", &two)]);
     counted(&host, "vm1", 2 * GIB);
     counted(&host, "vm2", 2 * GIB);
@@ -145,9 +145,9 @@ fn more_than_the_vm_was_started_with_is_refused() {
 #[test]
 fn the_figures_of_each_tier_and_what_became_of_orders_are_exported() {
     let script = Scripted::settled();
-    script.see(|look| {
-        look.refused_entries = 7;
-        look.tiers[0].guest.free_bytes = Some(GIB);
+    script.see(|status| {
+        status.refused_entries = 7;
+        status.tiers[0].guest.free_bytes = Some(GIB);
     });
     let host = host([("vm \"1\"", &script)]);
     counted(&host, "vm \"1\"", 2 * GIB);
@@ -194,7 +194,7 @@ fn a_number_without_its_unit_is_refused() {
 #[test]
 fn sizes_are_rounded_to_the_smallest_page_that_the_device_offers() {
     let script = Scripted::settled();
-    script.see(|look| look.tiers[0].block_bytes = 2 << 20);
+    script.see(|status| status.tiers[0].block_bytes = 2 << 20);
     let host = host([("vm1", &script)]);
     let ordered = host.resize("vm1", [Some(GIB + (1 << 20)), None]).unwrap();
     let words = "→ 1 GiB (1025 MiB rounded down to blocks of 2 MiB)";
@@ -206,9 +206,9 @@ fn sizes_are_rounded_to_the_smallest_page_that_the_device_offers() {
 fn the_balloons_size_is_rounded_to_whole_pages_which_it_can_reach() {
     let script = Scripted::settled();
     script.lock().kind = ProviderKind::Balloon;
-    script.see(|look| {
-        look.tiers.truncate(1);
-        look.tiers[0].block_bytes = 4096;
+    script.see(|status| {
+        status.tiers.truncate(1);
+        status.tiers[0].block_bytes = 4096;
     });
     let host = host([("vm1", &script)]);
     host.resize("vm1", [Some(GIB + 1), Some(GIB / 2 + 4094)])
@@ -222,7 +222,7 @@ fn nothing_is_given_beside_a_vm_whose_device_has_never_answered() {
     let config = "[vm.vm2]\nhyperflex = \"/run/two\"\nhyperflex_nodes = [0, 1]\n";
     let host = host_with(Duration::from_secs(60), config, [("vm1", &one)]);
     let gone = ProviderError::Gone("connection refused".into());
-    two.lock().look = Err(gone);
+    two.lock().status = Err(gone);
     host.add("vm2", &two, 200);
     host.until("vm2", |provisioning| {
         let problem = provisioning.problem.as_ref()?;
@@ -234,7 +234,7 @@ fn nothing_is_given_beside_a_vm_whose_device_has_never_answered() {
     }
     assert_eq!(host.provisioning("vm1").unwrap().orders.refused_admission, 1);
     host.resize("vm1", [Some(GIB), None]).unwrap();
-    two.lock().look = Scripted::settled().lock().look.clone();
+    two.lock().status = Scripted::settled().lock().status.clone();
     host.until("vm2", |provisioning| provisioning.age_s);
     host.resize("vm1", [Some(2 * GIB), None]).unwrap();
 }
@@ -242,7 +242,7 @@ fn nothing_is_given_beside_a_vm_whose_device_has_never_answered() {
 #[test]
 fn huge_pages_are_counted_by_their_pool_and_not_by_the_nodes_free_memory() {
     let script = Scripted::settled();
-    script.see(|look| look.tiers[0].page_bytes = 2 << 20);
+    script.see(|status| status.tiers[0].page_bytes = 2 << 20);
     let host = host([("vm1", &script)]);
     counted(&host, "vm1", 2 * GIB);
     // Free memory of the node is of no use to it.

@@ -29,7 +29,7 @@ fn an_order_is_told_and_its_end_is_too() {
         let under_way = provisioning.order.as_ref()?.state == OrderState::UnderWay;
         (under_way && provisioning.resizing).then_some(())
     });
-    script.see(|look| resize_tier(&mut look.tiers[0], GIB));
+    script.see(|status| resize_tier(&mut status.tiers[0], GIB));
     host.event("vm1", "has reached its target: fast 1 GiB, slow 2 GiB");
     let order = host.until("vm1", |provisioning| {
         let order = provisioning.order.clone()?;
@@ -74,7 +74,7 @@ fn a_device_that_goes_and_comes_back_is_told_once_each_and_counted_whole_between
     });
     let gone =
         ProviderError::Gone("connection refused; is the VM's terrace-hyperflex running?".into());
-    let before = std::mem::replace(&mut script.lock().look, Err(gone));
+    let before = std::mem::replace(&mut script.lock().status, Err(gone));
     host.event(
         "vm1",
         "its HyperFlex device does not answer: connection refused",
@@ -93,7 +93,7 @@ fn a_device_that_goes_and_comes_back_is_told_once_each_and_counted_whole_between
         host.doctor(Some("vm1"), "provisioning").health,
         Health::Missing
     );
-    script.lock().look = before;
+    script.lock().status = before;
     host.event("vm1", "its HyperFlex device answers");
     host.until("vm1", |e| {
         (e.tiers[0].counted_bytes == 2 * GIB).then_some(())
@@ -110,8 +110,8 @@ fn a_guest_that_keeps_what_it_gave_back_is_told_and_counted_whole_until_it_is_ho
     host.until("vm1", |e| {
         (e.tiers[1].counted_bytes == 2 * GIB).then_some(())
     });
-    script.see(|look| {
-        look.tiers[1].verified = Some(Verified {
+    script.see(|status| {
+        status.tiers[1].verified = Some(Verified {
             present_bytes: 3 * GIB,
             claimed_bytes: 2 * GIB,
             kept_bytes: GIB,
@@ -133,7 +133,7 @@ fn a_guest_that_keeps_what_it_gave_back_is_told_and_counted_whole_until_it_is_ho
         finding.found.contains("slow: 1 GiB of the 2 GiB"),
         "{finding:?}"
     );
-    script.see(|look| resize_tier(&mut look.tiers[1], 2 * GIB));
+    script.see(|status| resize_tier(&mut status.tiers[1], 2 * GIB));
     host.event("vm1", "what it claims to have given back of slow is gone");
     host.until("vm1", |e| {
         (e.tiers[1].counted_bytes == 2 * GIB).then_some(())
@@ -141,34 +141,34 @@ fn a_guest_that_keeps_what_it_gave_back_is_told_and_counted_whole_until_it_is_ho
 }
 
 /// Waits until so many more looks with verification were made and seen.
-fn verified_looks(host: &Host, script: &Scripted, more: u64) {
-    let before = script.lock().looks[0];
+fn wait_for_verified_queries(host: &Host, script: &Scripted, more: u64) {
+    let before = script.lock().queries[0];
     host.until("vm1", |_| {
-        (script.lock().looks[0] > before + more).then_some(())
+        (script.lock().queries[0] > before + more).then_some(())
     });
 }
 
 #[test]
 fn a_guest_whose_memory_could_not_be_looked_at_in_time_is_counted_whole() {
     let script = Scripted::settled();
-    script.see(|look| look.tiers[0].verified = None);
+    script.see(|status| status.tiers[0].verified = None);
     let host = host([("vm1", &script)]);
     host.until("vm1", |e| {
         (e.tiers[1].counted_bytes == 2 * GIB).then_some(())
     });
-    verified_looks(&host, &script, 3);
+    wait_for_verified_queries(&host, &script, 3);
     let tier = host.provisioning("vm1").unwrap().tiers[0].clone();
     assert_eq!((tier.counted_bytes, tier.honesty), (4 * GIB, None));
     // A verdict of when it had given back less proves nothing about the rest.
-    script.see(|look| {
-        resize_tier(&mut look.tiers[0], 3 * GIB);
-        look.tiers[0].size_bytes = 2 * GIB;
+    script.see(|status| {
+        resize_tier(&mut status.tiers[0], 3 * GIB);
+        status.tiers[0].size_bytes = 2 * GIB;
     });
     host.until("vm1", |e| e.tiers[0].honesty);
-    verified_looks(&host, &script, 3);
+    wait_for_verified_queries(&host, &script, 3);
     let tier = host.provisioning("vm1").unwrap().tiers[0].clone();
     assert_eq!(tier.counted_bytes, 4 * GIB);
-    script.see(|look| resize_tier(&mut look.tiers[0], 2 * GIB));
+    script.see(|status| resize_tier(&mut status.tiers[0], 2 * GIB));
     host.until("vm1", |e| {
         (e.tiers[0].counted_bytes == 2 * GIB).then_some(())
     });
@@ -178,16 +178,16 @@ fn a_guest_whose_memory_could_not_be_looked_at_in_time_is_counted_whole() {
 fn a_guest_that_was_caught_is_not_cleared_by_looks_that_come_too_late() {
     let script = Scripted::settled();
     let host = host([("vm1", &script)]);
-    script.see(|look| {
-        look.tiers[0].verified = Some(Verified {
+    script.see(|status| {
+        status.tiers[0].verified = Some(Verified {
             present_bytes: 3 * GIB,
             claimed_bytes: 2 * GIB,
             kept_bytes: GIB,
         });
     });
     host.event("vm1", "claims to have given back 2 GiB of fast");
-    script.see(|look| look.tiers[0].verified = None);
-    verified_looks(&host, &script, 5);
+    script.see(|status| status.tiers[0].verified = None);
+    wait_for_verified_queries(&host, &script, 5);
     let tier = host.provisioning("vm1").unwrap().tiers[0].clone();
     assert_eq!((tier.counted_bytes, tier.honesty), (4 * GIB, Some(0.5)));
 }
@@ -224,13 +224,13 @@ fn an_order_that_was_met_stays_so_when_somebody_else_changes_the_target() {
     let script = Scripted::settled();
     let host = host([("vm1", &script)]);
     host.resize("vm1", [Some(GIB), None]).unwrap();
-    script.see(|look| resize_tier(&mut look.tiers[0], GIB));
+    script.see(|status| resize_tier(&mut status.tiers[0], GIB));
     let is_met = |provisioning: &ProvisioningStatus| {
         let order = provisioning.order.as_ref()?;
         (order.state == OrderState::Met).then_some(())
     };
     host.until("vm1", is_met);
-    script.see(|look| look.tiers[0].target_bytes = 3 * GIB);
+    script.see(|status| status.tiers[0].target_bytes = 3 * GIB);
     host.until("vm1", |provisioning| provisioning.resizing.then_some(()));
     is_met(&host.provisioning("vm1").unwrap()).unwrap();
 }
@@ -240,7 +240,7 @@ fn a_guest_that_starts_anew_again_and_again_fills_no_list_of_events() {
     let script = Scripted::settled();
     let host = host([("vm1", &script)]);
     for resets in 1..6 {
-        script.see(|look| look.resets = resets);
+        script.see(|status| status.resets = resets);
         host.until("vm1", |e| (e.resets == resets).then_some(()));
     }
     let events = host.events("vm1");
@@ -253,9 +253,9 @@ fn a_guest_that_cannot_reach_its_target_is_told_with_its_reason() {
     let script = Scripted::settled();
     let host = host([("vm1", &script)]);
     host.resize("vm1", [Some(512 * MIB), None]).unwrap();
-    script.see(|look| {
-        resize_tier(&mut look.tiers[0], GIB);
-        look.tiers[0].stuck = Some("its node has 3 MiB free".into());
+    script.see(|status| {
+        resize_tier(&mut status.tiers[0], GIB);
+        status.tiers[0].stuck = Some("its node has 3 MiB free".into());
     });
     host.event(
         "vm1",
@@ -267,9 +267,9 @@ fn a_guest_that_cannot_reach_its_target_is_told_with_its_reason() {
     });
     assert_eq!(why.as_deref(), Some("its node has 3 MiB free"));
     // It goes on when it can.
-    script.see(|look| {
-        resize_tier(&mut look.tiers[0], 512 * MIB);
-        look.tiers[0].stuck = None;
+    script.see(|status| {
+        resize_tier(&mut status.tiers[0], 512 * MIB);
+        status.tiers[0].stuck = None;
     });
     host.until("vm1", |provisioning| {
         (provisioning.order.as_ref()?.state == OrderState::Met).then_some(())
@@ -280,28 +280,28 @@ fn a_guest_that_cannot_reach_its_target_is_told_with_its_reason() {
 fn what_a_guest_said_of_an_older_target_is_not_believed_of_a_newer_one() {
     let script = Scripted::settled();
     let host = host([("vm1", &script)]);
-    script.see(|look| {
-        look.reports = Some(5);
-        look.tiers[0].stuck = Some("no free page".into());
+    script.see(|status| {
+        status.reports = Some(5);
+        status.tiers[0].stuck = Some("no free page".into());
     });
     host.until("vm1", |_| {
-        let looks: u64 = script.lock().looks.iter().sum();
-        (looks > 3).then_some(())
+        let queries: u64 = script.lock().queries.iter().sum();
+        (queries > 3).then_some(())
     });
     host.resize("vm1", [Some(GIB), None]).unwrap();
-    let looked = script.lock().looks.iter().sum::<u64>();
+    let before = script.lock().queries.iter().sum::<u64>();
     host.until("vm1", |provisioning| {
         let order = provisioning.order.as_ref()?;
         assert_ne!(order.state, OrderState::Stuck, "it has not spoken since");
-        let looks: u64 = script.lock().looks.iter().sum();
-        (looks > looked + 5).then_some(())
+        let queries: u64 = script.lock().queries.iter().sum();
+        (queries > before + 5).then_some(())
     });
     for reports in 6..8 {
-        let looked = script.lock().looks.iter().sum::<u64>();
-        script.see(|look| look.reports = Some(reports));
+        let before = script.lock().queries.iter().sum::<u64>();
+        script.see(|status| status.reports = Some(reports));
         host.until("vm1", |_| {
-            let looks: u64 = script.lock().looks.iter().sum();
-            (looks > looked + 1).then_some(())
+            let queries: u64 = script.lock().queries.iter().sum();
+            (queries > before + 1).then_some(())
         });
     }
     host.event(
@@ -315,7 +315,7 @@ fn a_guest_that_goes_to_and_fro_makes_one_event() {
     let script = Scripted::settled();
     let host = host([("vm1", &script)]);
     for (size, resizing) in [(3, true), (2, false), (3, true), (2, false)] {
-        script.see(|look| resize_tier(&mut look.tiers[0], size * GIB));
+        script.see(|status| resize_tier(&mut status.tiers[0], size * GIB));
         host.until("vm1", |e| (e.resizing == resizing).then_some(()));
     }
     let events = host.events("vm1");
@@ -328,7 +328,7 @@ fn a_guest_that_goes_to_and_fro_makes_one_event() {
 #[test]
 fn a_driver_that_does_not_take_its_targets_is_told_and_so_is_that_it_came() {
     let script = Scripted::settled();
-    script.see(|look| look.told = false);
+    script.see(|status| status.told = false);
     let host = host([("vm1", &script)]);
     host.event("vm1", "is the module hyperflex loaded in it?");
     let finding = host.doctor(Some("vm1"), "provisioning");
@@ -339,7 +339,7 @@ fn a_driver_that_does_not_take_its_targets_is_told_and_so_is_that_it_came() {
         (order.state == OrderState::Stuck).then(|| order.why.clone())
     });
     assert!(why.unwrap().contains("driver has not taken the targets"));
-    script.see(|look| look.told = true);
+    script.see(|status| status.told = true);
     host.event("vm1", "the guest's driver knows the targets");
 }
 
@@ -350,7 +350,7 @@ fn a_newer_order_replaces_an_older_one() {
     let first = host.resize("vm1", [Some(GIB), None]).unwrap();
     let second = host.resize("vm1", [Some(3 * GIB), None]).unwrap();
     assert!(second.number > first.number);
-    script.see(|look| resize_tier(&mut look.tiers[0], 3 * GIB));
+    script.see(|status| resize_tier(&mut status.tiers[0], 3 * GIB));
     let order = host.until("vm1", |provisioning| {
         let order = provisioning.order.clone()?;
         (order.state == OrderState::Met).then_some(order)
@@ -379,7 +379,7 @@ fn targets_that_somebody_else_changed_end_the_order() {
     let script = Scripted::settled();
     let host = host([("vm1", &script)]);
     host.resize("vm1", [Some(GIB), None]).unwrap();
-    script.see(|look| look.tiers[0].target_bytes = 3 * GIB);
+    script.see(|status| status.tiers[0].target_bytes = 3 * GIB);
     let why = host.until("vm1", |provisioning| {
         let order = provisioning.order.as_ref()?;
         (order.state == OrderState::Failed).then(|| order.why.clone())
@@ -412,9 +412,9 @@ fn a_device_that_is_passed_through_under_way_stops_the_shrink_and_one_after_a_re
     let script = Scripted::settled();
     let host = host([("vm1", &script)]);
     host.resize("vm1", [Some(GIB), None]).unwrap();
-    script.see(|look| {
-        look.tiers[0].block_bytes = 2 * MIB;
-        resize_tier(&mut look.tiers[0], GIB + 301 * MIB);
+    script.see(|status| {
+        status.tiers[0].block_bytes = 2 * MIB;
+        resize_tier(&mut status.tiers[0], GIB + 301 * MIB);
     });
     // A look that began before would have the device come when the tier was as it had been.
     host.until("vm1", |provisioning| {
@@ -431,9 +431,9 @@ fn a_device_that_is_passed_through_under_way_stops_the_shrink_and_one_after_a_re
         (script.lock().ordered.last()? == &held).then_some(())
     });
     // Its balloons are empty, and the target would have the driver fill them again.
-    script.see(|look| {
-        look.resets += 1;
-        resize_tier(&mut look.tiers[0], 4 * GIB);
+    script.see(|status| {
+        status.resets += 1;
+        resize_tier(&mut status.tiers[0], 4 * GIB);
     });
     let held = [Some(4 * GIB), None];
     host.until("vm1", |_| {
@@ -457,7 +457,7 @@ fn an_order_of_the_daemon_that_the_device_refuses_is_not_repeated_at_each_look()
     script.lock().answer = Err(ProviderError::Refused("it cannot be".into()));
     symlink("/dev/vfio/17", host.root().join("proc/100/fd/9")).unwrap();
     host.event("vm1", "came to nothing: it cannot be");
-    verified_looks(&host, &script, 3);
+    wait_for_verified_queries(&host, &script, 3);
     assert_eq!(script.lock().ordered.len(), 2);
 }
 
@@ -484,7 +484,7 @@ fn what_pins_a_vm_is_looked_for_in_the_process_that_its_device_names() {
     let host = host([("vm1", &script)]);
     live(host.root(), 300);
     symlink("/dev/vfio/17", host.root().join("proc/300/fd/9")).unwrap();
-    script.see(|look| look.hypervisor_pid = Some(300));
+    script.see(|status| status.hypervisor_pid = Some(300));
     host.until("vm1", |provisioning| provisioning.pinned_by.clone());
 }
 
@@ -538,9 +538,9 @@ fn the_processs_memory_is_shown_beside_what_the_guest_claims() {
 fn the_balloon_gives_the_sum_and_says_that_it_knows_no_tiers() {
     let script = Scripted::settled();
     script.lock().kind = ProviderKind::Balloon;
-    script.see(|look| {
-        look.tiers.truncate(1);
-        look.tiers[0].host_nodes.clear();
+    script.see(|status| {
+        status.tiers.truncate(1);
+        status.tiers[0].host_nodes.clear();
     });
     let host = host([("vm1", &script)]);
     let refused = host.resize("vm1", [Some(GIB), None]).unwrap_err();
@@ -563,7 +563,7 @@ fn files_are_looked_at_seldom_while_nothing_changes() {
     let script = Scripted::settled();
     let host = host_with(Duration::from_secs(60), "", [("vm1", &script)]);
     host.until("vm1", |_| {
-        let [with, without] = script.lock().looks;
+        let [with, without] = script.lock().queries;
         (with > 1 && without > 3).then_some(())
     });
     // What was verified stays in sight between.

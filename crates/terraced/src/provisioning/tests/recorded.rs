@@ -18,7 +18,7 @@ fn a_resize_of_a_real_daemon_is_replayed_to_the_byte() {
     let host = host_with(Duration::from_secs(60), &config, [("vm1", &script)]);
     host.resize("vm1", [Some(GIB), None]).unwrap();
     host.resize("vm1", [Some(100 * GIB), None]).unwrap_err();
-    script.see(|look| resize_tier(&mut look.tiers[0], GIB));
+    script.see(|status| resize_tier(&mut status.tiers[0], GIB));
     host.event("vm1", "has reached its target: fast 1 GiB, slow 2 GiB");
     let until = Instant::now() + Duration::from_secs(60);
     loop {

@@ -23,11 +23,11 @@ use terrace_proto::provision::{
 /// A provider's script: what it answers, and what it was asked.
 pub struct Script {
     pub kind: ProviderKind,
-    pub look: Result<ProviderStatus, ProviderError>,
+    pub status: Result<ProviderStatus, ProviderError>,
     pub answer: Result<(), ProviderError>,
     pub ordered: Vec<Vec<Option<u64>>>,
     /// Looks with and without verification.
-    pub looks: [u64; 2],
+    pub queries: [u64; 2],
     pub hangs: bool,
     pub hangs_at_orders: bool,
     /// From the second lease after a look on: the first is part of the look.
@@ -49,10 +49,10 @@ impl Scripted {
     pub fn settled() -> Self {
         let script = Script {
             kind: ProviderKind::HyperFlex,
-            look: Ok(look([2 * GIB, 2 * GIB])),
+            status: Ok(status([2 * GIB, 2 * GIB])),
             answer: Ok(()),
             ordered: Vec::new(),
-            looks: [0; 2],
+            queries: [0; 2],
             hangs: false,
             hangs_at_orders: false,
             hangs_at_leases: false,
@@ -70,7 +70,7 @@ impl Scripted {
 
     /// Changes what is seen.
     pub fn see(&self, change: impl FnOnce(&mut ProviderStatus)) {
-        change(self.lock().look.as_mut().unwrap());
+        change(self.lock().status.as_mut().unwrap());
     }
 
     pub fn hang(&self, hangs: bool) {
@@ -124,15 +124,15 @@ impl Provider for Scripted {
         }
     }
 
-    fn look(&mut self, verify: bool) -> Result<ProviderStatus, ProviderError> {
+    fn query(&mut self, verify: bool) -> Result<ProviderStatus, ProviderError> {
         let mut script = self.when_it_answers();
-        script.looks[usize::from(!verify)] += 1;
+        script.queries[usize::from(!verify)] += 1;
         script.leases = 0;
-        let mut look = script.look.clone()?;
+        let mut status = script.status.clone()?;
         if !verify {
-            look.tiers.iter_mut().for_each(|tier| tier.verified = None);
+            status.tiers.iter_mut().for_each(|tier| tier.verified = None);
         }
-        Ok(look)
+        Ok(status)
     }
 
     fn order(&mut self, size_bytes: &[Option<u64>]) -> Result<(), ProviderError> {
@@ -145,15 +145,15 @@ impl Provider for Scripted {
         script.ordered.push(size_bytes.to_vec());
         script.hangs |= script.hangs_after_orders;
         script.answer.clone()?;
-        if let Ok(look) = &mut script.look {
-            for (tier, size) in look.tiers.iter_mut().zip(size_bytes) {
+        if let Ok(status) = &mut script.status {
+            for (tier, size) in status.tiers.iter_mut().zip(size_bytes) {
                 tier.target_bytes = size.unwrap_or(tier.target_bytes);
             }
         }
         Ok(())
     }
 
-    fn lease(&mut self, _looked: Option<(u64, Found)>) -> Result<Option<Wanted>, ProviderError> {
+    fn lease(&mut self, _pin_checked: Option<(u64, Found)>) -> Result<Option<Wanted>, ProviderError> {
         self.lock().leases += 1;
         let hangs = |script: &mut Script| script.hangs_at_leases && script.leases > 1;
         let process = self.0.1.wait_while(self.lock(), hangs).unwrap().process;
@@ -167,7 +167,7 @@ impl Provider for Scripted {
 }
 
 /// The status of a VM whose tiers have these sizes, which are their targets.
-pub fn look(sizes: [u64; 2]) -> ProviderStatus {
+pub fn status(sizes: [u64; 2]) -> ProviderStatus {
     let tier = |(node, size): (u32, u64)| TierStatus {
         node: Some(node),
         host_nodes: vec![node],

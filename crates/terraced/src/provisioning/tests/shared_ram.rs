@@ -46,7 +46,7 @@ fn a_vm_whose_ram_another_process_maps_is_refused_a_shrink_by_every_mechanism() 
         let script = Scripted::settled();
         script.lock().kind = kind;
         if kind == ProviderKind::Balloon {
-            script.see(|look| look.tiers.truncate(1));
+            script.see(|status| status.tiers.truncate(1));
         }
         let host = host([("vm1", &script)]);
         map_ram(&host, 100);
@@ -116,10 +116,10 @@ fn the_vms_own_device_that_needs_no_looks_is_nobody_else() {
         host.until("vm1", |_| {
             (script.lock().ordered.last()? == &[Some(size), None]).then_some(())
         });
-        let looks = script.lock().looks[1];
+        let queries = script.lock().queries[1];
         host.until("vm1", |provisioning| {
             assert_eq!(provisioning.held_by, None);
-            (script.lock().looks[1] > looks + 2).then_some(())
+            (script.lock().queries[1] > queries + 2).then_some(())
         });
         go(&host, pid);
     }

@@ -112,7 +112,7 @@ impl Keys {
         // It need not be there before the first copy.
         let scratch = self.client.bulk_if_there()?;
         let right = match (self.copied, scratch) {
-            (Some((key, version)), Some(value)) => self.values.looks_like(key, version, value),
+            (Some((key, version)), Some(value)) => self.values.spot_check(key, version, value),
             (copied, scratch) => copied.is_none() && scratch.is_none(),
         };
         self.errors += u64::from(!right);
@@ -159,7 +159,7 @@ impl Keys {
             }
             Request::Get(key, version) => {
                 let value = self.client.bulk()?;
-                self.values.looks_like(key, version, value)
+                self.values.spot_check(key, version, value)
             }
             Request::Copy(key, version) => {
                 self.copied = Some((key, version));

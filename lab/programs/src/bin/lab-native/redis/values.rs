@@ -9,8 +9,8 @@ pub struct Values {
 /// Bytes of a value's header: its key's number and its version.
 pub const HEADER_BYTES: usize = 16;
 
-/// Number of words of which [`Values::looks_like`] looks at one.
-const LOOKED_AT: usize = 64;
+/// Number of words of which [`Values::spot_check`] looks at one.
+const SPOT_CHECK_STRIDE: usize = 64;
 
 impl Values {
     pub fn new(keys: usize, bytes: usize) -> Self {
@@ -48,14 +48,14 @@ impl Values {
 
     /// Whether a value looks like this version of this key's: a few words of each page, since a load that
     /// looks at all of them is slower than the server.
-    pub fn looks_like(&self, key: usize, version: u32, value: &[u8]) -> bool {
+    pub fn spot_check(&self, key: usize, version: u32, value: &[u8]) -> bool {
         let (found, rest) = value.as_chunks::<8>();
         let is = |(at, word): (usize, u64)| found.get(at) == Some(&word.to_le_bytes());
         rest.is_empty()
             && value.len() == self.bytes
             && self.words(key, version).take(2).enumerate().all(is)
             && (2..found.len())
-                .step_by(LOOKED_AT)
+                .step_by(SPOT_CHECK_STRIDE)
                 .all(|at| is((at, body(key, version, at as u64))))
     }
 
@@ -103,9 +103,9 @@ mod tests {
         assert!(values.is(3, 1, &new) && !values.is(3, 1, &old));
         new[95] ^= 1;
         assert!(!values.is(3, 1, &new));
-        assert!(values.looks_like(3, 1, &new) && !values.looks_like(3, 0, &new));
+        assert!(values.spot_check(3, 1, &new) && !values.spot_check(3, 0, &new));
         new[16] ^= 1;
-        assert!(!values.looks_like(3, 1, &new) && !values.looks_like(3, 1, &new[..88]));
+        assert!(!values.spot_check(3, 1, &new) && !values.spot_check(3, 1, &new[..88]));
         assert!(!values.is(3, 1, &old[..88]));
     }
 }

@@ -13,7 +13,7 @@ use super::place::{Asked, not_placed};
 use crate::messages::Input;
 
 /// A request to the thread.
-pub enum Look {
+pub enum ObserveRequest {
     /// A pass over the VM's pages.
     Scan(ScanRequest),
     /// A query for the places of the VM's pages.
@@ -21,7 +21,7 @@ pub enum Look {
 }
 
 /// The state of the observing thread.
-pub struct Looker {
+pub struct ObserverThread {
     /// The state that the VM's threads share.
     pub context: Context,
     /// The guard of the map that the thread goes by.
@@ -32,13 +32,13 @@ pub struct Looker {
     pub observer: Observer,
 }
 
-impl Looker {
+impl ObserverThread {
     /// Does what it is asked until nobody asks any more.
-    pub fn run(mut self, queue: &Receiver<Look>) {
-        for look in queue {
-            let events = match look {
-                Look::Scan(request) => self.scan(request),
-                Look::Placement(query) => self.placement(query),
+    pub fn run(mut self, queue: &Receiver<ObserveRequest>) {
+        for request in queue {
+            let events = match request {
+                ObserveRequest::Scan(request) => self.scan(request),
+                ObserveRequest::Placement(query) => self.placement(query),
             };
             for event in events {
                 if self.context.inbox.send(Input::Event(event)).is_err() {

@@ -4,11 +4,11 @@
 use super::pick::{Asked, Programs};
 
 /// While pages were never looked at, looking may take so many times its share of the CPU.
-const FIRST_LOOK: u64 = 4;
+const UNSEEN_FACTOR: u64 = 4;
 
 /// The looks of an epoch.
 #[derive(Clone, Debug)]
-pub struct Look {
+pub struct Refresh {
     processes: Vec<u32>,
     /// Whose turn it is.
     turn: usize,
@@ -19,10 +19,10 @@ pub struct Look {
     /// CPU time that is left, ns.
     left_ns: u64,
     /// Looks so far.
-    pub looks: u64,
+    pub surveys: u64,
 }
 
-impl Look {
+impl Refresh {
     /// Begins, with so much CPU time.
     #[must_use]
     pub fn new(programs: &Programs, epoch: u32, share_ns: u64) -> Self {
@@ -39,8 +39,8 @@ impl Look {
             processes,
             first,
             answered: true,
-            left_ns: share_ns.saturating_mul(if first { FIRST_LOOK } else { 1 }),
-            looks: 0,
+            left_ns: share_ns.saturating_mul(if first { UNSEEN_FACTOR } else { 1 }),
+            surveys: 0,
         }
     }
 
@@ -76,6 +76,6 @@ impl Look {
     pub fn surveyed(&mut self, answered: bool, cpu_ns: u64) {
         self.left_ns = self.left_ns.saturating_sub(cpu_ns);
         self.answered |= answered;
-        self.looks += u64::from(answered);
+        self.surveys += u64::from(answered);
     }
 }

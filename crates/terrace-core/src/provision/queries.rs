@@ -8,7 +8,7 @@ use super::config::ProvisionConfig;
 
 /// The reason for the next look.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum LookReason {
+pub(super) enum QueryReason {
     /// The time for a regular look has come.
     Due,
     /// An order was taken.
@@ -19,7 +19,7 @@ pub(super) enum LookReason {
 
 /// The looks at one provider.
 #[derive(Debug)]
-pub(super) struct Looks {
+pub(super) struct Queries {
     /// Number of the last look that was asked for.
     asked: u64,
     /// The time when it was asked for; `None` if it is over.
@@ -28,14 +28,14 @@ pub(super) struct Looks {
     again: bool,
     /// The time when the next look is due, and its reason.
     next: Tick,
-    reason: LookReason,
+    reason: QueryReason,
     /// Whether targets were met at the last look; an order makes them count as not met.
     pub was_met: bool,
     /// Number of times that nothing was found because the monitor did not answer.
     unfound: u32,
 }
 
-impl Looks {
+impl Queries {
     /// The looks at a new provider: the first one is due now.
     pub fn new(now: Tick) -> Self {
         Self {
@@ -43,7 +43,7 @@ impl Looks {
             under_way: None,
             again: false,
             next: now,
-            reason: LookReason::Due,
+            reason: QueryReason::Due,
             was_met: true,
             unfound: 0,
         }
@@ -61,7 +61,7 @@ impl Looks {
     }
 
     /// Makes the next look due now, for this reason.
-    pub fn now(&mut self, now: Tick, reason: LookReason) {
+    pub fn now(&mut self, now: Tick, reason: QueryReason) {
         self.want(now);
         self.reason = reason;
     }
@@ -72,10 +72,10 @@ impl Looks {
     }
 
     /// Begins a look, and returns its number and reason.
-    pub fn begin(&mut self, now: Tick) -> (u64, LookReason) {
+    pub fn begin(&mut self, now: Tick) -> (u64, QueryReason) {
         self.asked += 1;
         self.under_way = Some(now);
-        let reason = std::mem::replace(&mut self.reason, LookReason::Due);
+        let reason = std::mem::replace(&mut self.reason, QueryReason::Due);
         (self.asked, reason)
     }
 

@@ -94,13 +94,13 @@ impl Fixture {
         self.discoverer.handled().insert(socket, became);
     }
 
-    fn look(&self) -> Found {
+    fn inspect(&self) -> Found {
         self.discoverer
-            .look_at(&self.candidate, &self.view(Vec::new()))
+            .inspect(&self.candidate, &self.view(Vec::new()))
     }
 
     /// Whether anything about the VM's memory or registers was asked.
-    fn looked_inside(&self) -> bool {
+    fn asked_inside(&self) -> bool {
         let asked = self.asked.lock().unwrap();
         let inside = ["human-monitor", "memdev", "query-cpus"];
         asked
@@ -129,25 +129,25 @@ fn hypervisor(pid: u32, start_time: u64, name: &str) -> Hypervisor {
 #[test]
 fn a_vm_that_its_agent_manages_is_asked_its_size_and_nothing_of_its_memory() {
     let f = fixture("mode = \"guest\"\nscan = true");
-    let found = f.look();
+    let found = f.inspect();
     let State::Agent(vm) = found.state else {
         panic!("not left to its agent");
     };
     assert_eq!(found.name, "db1");
     assert_eq!(vm.ram_bytes, Some(3 << 29));
-    assert!(!f.looked_inside(), "{:?}", f.asked);
+    assert!(!f.asked_inside(), "{:?}", f.asked);
 }
 
 #[test]
 fn a_vm_whose_agent_fell_silent_is_looked_at_as_if_it_had_none() {
     let f = fixture("mode = \"guest\"\nscan = true");
     f.discoverer.claims.set("db1", true);
-    let found = f.look();
+    let found = f.inspect();
     assert!(
         matches!(found.state, State::Unscannable(_)),
         "its answers are nonsense"
     );
-    assert!(f.looked_inside());
+    assert!(f.asked_inside());
 }
 
 #[test]
@@ -160,7 +160,7 @@ fn a_vm_is_looked_at_again_when_another_one_is_to_manage_it() {
     assert!(f.discoverer.is_new(&f.candidate, Instant::now()));
     f.note(&f.candidate, of_agent("db1", true));
     assert!(!f.discoverer.is_new(&f.candidate, Instant::now()));
-    f.discoverer.claims.look_again("db1");
+    f.discoverer.claims.reinspect("db1");
     assert!(f.discoverer.is_new(&f.candidate, Instant::now()));
 }
 
@@ -171,7 +171,7 @@ fn a_vm_without_a_monitor_still_has_its_agent() {
         socket: "/nonexistent/x.sock".into(),
         claims: vec![hypervisor(7, 7, "db1")],
     };
-    let State::Agent(vm) = f.discoverer.look_at(&candidate, &f.view(Vec::new())).state else {
+    let State::Agent(vm) = f.discoverer.inspect(&candidate, &f.view(Vec::new())).state else {
         panic!("not left to its agent");
     };
     assert_eq!(vm.ram_bytes, None);
@@ -195,7 +195,7 @@ fn a_socket_that_nobody_listens_at_is_no_vm() {
     let left = f.folder.path().join("left.sock");
     drop(UnixListener::bind(&left).unwrap());
     f.candidate = Candidate::at(&left);
-    let found = f.look();
+    let found = f.inspect();
     let State::Refused(refusal) = found.state else {
         panic!("{} is listed", found.name);
     };
@@ -209,8 +209,8 @@ fn of_two_vms_of_one_name_the_younger_is_refused_whichever_is_found_first() {
     for (pid, start_time) in [(7, started - 1), (8, started + 1)] {
         play_process(f.folder.path(), ProcessId { start_time, pid });
     }
-    let look = |others: Vec<Hypervisor>| f.discoverer.look_at(&f.candidate, &f.view(others)).state;
-    let State::Refused(refusal) = look(vec![hypervisor(7, started - 1, "db1")]) else {
+    let inspect = |others: Vec<Hypervisor>| f.discoverer.inspect(&f.candidate, &f.view(others)).state;
+    let State::Refused(refusal) = inspect(vec![hypervisor(7, started - 1, "db1")]) else {
         panic!("an older VM has its name");
     };
     assert!(
@@ -221,7 +221,7 @@ fn of_two_vms_of_one_name_the_younger_is_refused_whichever_is_found_first() {
         hypervisor(7, started - 1, "other"),
         hypervisor(8, started + 1, "db1"),
     ];
-    assert!(matches!(look(younger), State::Agent(_)));
+    assert!(matches!(inspect(younger), State::Agent(_)));
 }
 
 #[test]
@@ -231,11 +231,11 @@ fn a_vm_that_is_not_opted_in_is_left_alone_and_a_bad_name_is_refused_before_it_i
         claims: vec![hypervisor(7, 7, name)],
         ..f.candidate.clone()
     };
-    let look = |name: &str| f.discoverer.look_at(&named(name), &f.view(Vec::new()));
-    assert!(matches!(look("web1").state, State::Ignored));
+    let inspect = |name: &str| f.discoverer.inspect(&named(name), &f.view(Vec::new()));
+    assert!(matches!(inspect("web1").state, State::Ignored));
     let long = "x".repeat(1 << 20);
     for name in ["\x1b[2J", "größe", &long] {
-        let found = look(name);
+        let found = inspect(name);
         assert!(matches!(found.state, State::Refused(_)), "{name}");
         assert!(found.name.len() < 300 && !found.name.contains('\x1b'));
     }
@@ -250,7 +250,7 @@ fn a_socket_that_two_processes_name_is_of_the_one_that_listens_there() {
         claims: vec![hypervisor(1, 1, "other"), hypervisor(own, 2, "db1")],
         ..f.candidate.clone()
     };
-    let found = f.discoverer.look_at(&candidate, &f.view(Vec::new()));
+    let found = f.discoverer.inspect(&candidate, &f.view(Vec::new()));
     let pid = found.process.map(|process| process.pid);
     assert_eq!((found.name.as_str(), pid), ("db1", Some(own)));
     assert_eq!(found.findings.len(), 1);
@@ -277,7 +277,7 @@ fn monitors_that_hang_do_not_become_as_many_threads() {
     f.discoverer.inbox = inbox;
     let view = Arc::new(f.view(Vec::new()));
     let discoverer = Arc::new(f.discoverer);
-    let (jobs, begun) = (discoverer.start_lookers(3), Instant::now());
+    let (jobs, begun) = (discoverer.start_inspectors(3), Instant::now());
     // Who named it has ended, so that it is due again at once.
     let gone = Hypervisor {
         name: None,
@@ -359,12 +359,12 @@ fn sockets_that_are_gone_are_forgotten_with_their_process() {
 }
 
 /// The state of a candidate after a look.
-fn after_a_look(f: &Fixture, candidate: &Candidate, view: &View) -> Handled {
+fn after_inspection(f: &Fixture, candidate: &Candidate, view: &View) -> Handled {
     f.note(
         candidate,
-        Handled::looked_at_again(candidate, None, Instant::now()),
+        Handled::pending_again(candidate, None, Instant::now()),
     );
-    f.discoverer.look(candidate, view);
+    f.discoverer.inspect_and_report(candidate, view);
     f.discoverer.handled()[&candidate.socket].clone()
 }
 
@@ -380,7 +380,7 @@ fn a_monitor_that_is_not_ready_is_tried_again_after_a_second_and_not_after_a_min
             claims: vec![hypervisor(own, 7, "db1")],
         };
         let begun = Instant::now();
-        let handled = after_a_look(&f, &candidate, &f.view(Vec::new()));
+        let handled = after_inspection(&f, &candidate, &f.view(Vec::new()));
         let pause = handled.again.unwrap() - begun;
         assert!(pause < Duration::from_secs(30), "{pause:?}");
         assert!(!f.discoverer.is_due(&candidate, begun), "not at once");
@@ -398,7 +398,7 @@ fn the_second_vm_of_a_name_is_looked_at_as_soon_as_the_first_ended() {
     };
     play_process(f.folder.path(), first);
     let view = f.view(vec![hypervisor(7, started - 1, "db1")]);
-    let handled = after_a_look(&f, &f.candidate, &view);
+    let handled = after_inspection(&f, &f.candidate, &view);
     assert_eq!(handled.waits_for, Some(first));
     let now = Instant::now();
     assert!(
@@ -411,7 +411,7 @@ fn the_second_vm_of_a_name_is_looked_at_as_soon_as_the_first_ended() {
         "the first one ended"
     );
     // What was seen of processes before is not looked up anew for this.
-    let found = f.discoverer.look_at(&f.candidate, &view);
+    let found = f.discoverer.inspect(&f.candidate, &view);
     assert!(matches!(found.state, State::Agent(_)));
 }
 
@@ -431,7 +431,7 @@ fn a_thousand_monitors_that_are_not_ready_cost_a_bounded_number_of_threads_and_h
     };
     let fakes: Vec<Candidate> = (0..1000).map(at).collect();
     let discoverer = Arc::new(f.discoverer);
-    let (jobs, begun) = (discoverer.start_lookers(LOOKERS), Instant::now());
+    let (jobs, begun) = (discoverer.start_inspectors(INSPECTORS), Instant::now());
     // However long the looks take: the clock of those that hand them out stands still.
     for _ in 0..2 {
         let all = fakes.iter();
@@ -440,18 +440,18 @@ fn a_thousand_monitors_that_are_not_ready_cost_a_bounded_number_of_threads_and_h
     let wanted = fakes.len() + 1;
     discoverer.hand_out(&at(wanted), &view, &jobs, begun);
     let mut seen = BTreeSet::new();
-    let mut look = || {
+    let mut receive = || {
         let Ok(Input::Found(one)) = news.recv_timeout(Duration::from_secs(60)) else {
             panic!("{} were looked at", seen.len());
         };
         assert!(seen.insert(one.socket), "each one once");
         assert!(
-            threads(&discoverer) <= LOOKERS,
+            threads(&discoverer) <= INSPECTORS,
             "{} threads",
             threads(&discoverer)
         );
     };
-    (0..wanted).for_each(|_| look());
+    (0..wanted).for_each(|_| receive());
     // Those that were looked at are not due before their time, and then all of them are.
     assert!(
         !fakes.iter().any(|fake| discoverer.is_new(fake, begun)),
