@@ -300,10 +300,10 @@ fn a_guest_managed_vm_is_shown_with_its_agents_word_and_the_reason_of_a_fallback
 
 /// A VM with so many bytes of fast memory that is to have 2 GiB, with its order in this state.
 fn provisioning(state: &str, fast: u64, why: Value) -> Value {
-    let tier = |name: &str, size: u64, target: u64, honesty: f64| {
+    let tier = |name: &str, size: u64, target: u64, verified_ratio: f64| {
         json!({
             "name": name, "node": 0, "host_nodes": [0], "whole_bytes": 4_u64 << 30, "target_bytes": target,
-            "size_bytes": size, "present_bytes": 7_u64 << 29, "kept_bytes": 1_u64 << 29, "honesty": honesty,
+            "size_bytes": size, "present_bytes": 7_u64 << 29, "kept_bytes": 1_u64 << 29, "honesty": verified_ratio,
             "verified_age_s": 3.2, "stuck": why, "counted_bytes": 4_u64 << 30, "may_take_bytes": 1_u64 << 29,
             "guest": {"free_bytes": 1 << 20, "total_bytes": 4_u64 << 30, "pressure_pages": 512},
         })
@@ -348,7 +348,7 @@ fn a_resize_is_posted_in_bytes_and_show_says_how_far_it_is() {
         "3 GiB of 4 GiB, target 2 GiB (the guest cannot for now), host node 0",
         "its node has 1 MiB free",
         "target 3 GiB (reached)",
-        "50.0 % of what the guest says it gave back is gone: honesty 0.50 (looked 3 s ago)",
+        "50.0 % of what the guest says it gave back is gone: verified 0.50 (looked 3 s ago)",
         "512 MiB that it says it gave back is still there",
         "the guest says: 1 MiB of 4 GiB free, 2 MiB taken back under pressure",
         "the hypervisor's process holds 3 GiB, 1 GiB less than at the last order",

@@ -175,7 +175,7 @@ pub struct Verified {
 impl Verified {
     /// The share of the claimed pages that are really gone, 0 to 1; 1 if nothing is claimed.
     #[must_use]
-    pub fn honesty(&self) -> f64 {
+    pub fn verified_ratio(&self) -> f64 {
         if self.claimed_pages == 0 {
             return 1.0;
         }
@@ -219,18 +219,18 @@ mod tests {
 
     #[test]
     fn no_more_is_gone_than_was_claimed() {
-        let honesty = |claimed_pages, absent_pages| {
+        let verified_ratio = |claimed_pages, absent_pages| {
             let seen = Verified {
                 claimed_pages,
                 absent_pages,
                 ..Verified::default()
             };
-            seen.honesty()
+            seen.verified_ratio()
         };
         assert_eq!(
-            [(0, 0), (0, 5), (4, 5)].map(|(c, a)| honesty(c, a)),
+            [(0, 0), (0, 5), (4, 5)].map(|(c, a)| verified_ratio(c, a)),
             [1.0; 3]
         );
-        assert_eq!([(4, 3), (4, 0)].map(|(c, a)| honesty(c, a)), [0.75, 0.0]);
+        assert_eq!([(4, 3), (4, 0)].map(|(c, a)| verified_ratio(c, a)), [0.75, 0.0]);
     }
 }

@@ -42,7 +42,7 @@ pub struct Tier {
     pub target_bytes: u64,
     pub size_bytes: u64,
     pub present_bytes: Option<u64>,
-    pub honesty: Option<f64>,
+    pub verified_ratio: Option<f64>,
     pub stuck: Option<String>,
 }
 

@@ -119,13 +119,13 @@ fn tier_text(tier: &ProvisionedTier) -> String {
         render::bytes(tier.whole_bytes),
         render::bytes(tier.target_bytes),
     );
-    if let (Some(present), Some(honesty)) = (tier.present_bytes, tier.honesty) {
+    if let (Some(present), Some(verified_ratio)) = (tier.present_bytes, tier.verified_ratio) {
         let age = tier.verified_age_s.unwrap_or(0.0);
         out += &format!(
-            "           {} of host memory behind it; {:.1} % of what the guest says it gave back is gone: honesty \
-             {honesty:.2} (looked {age:.0} s ago)\n",
+            "           {} of host memory behind it; {:.1} % of what the guest says it gave back is gone: verified \
+             {verified_ratio:.2} (looked {age:.0} s ago)\n",
             render::bytes(present),
-            honesty * 100.0,
+            verified_ratio * 100.0,
         );
         if let Some(kept) = tier.kept_bytes.filter(|kept| *kept > 0) {
             out += &format!(

@@ -11,7 +11,7 @@ const BANNED: &[(&str, usize)] = &[
     ("ground", 8),
     ("hands", 0),
     ("home", 2),
-    ("honesty", 55),
+    ("honesty", 0),
     ("journey", 0),
     ("journeys", 0),
     ("keeper", 0),

@@ -143,7 +143,7 @@ impl Guest {
         // inflated follows from both.
         self.tiers.resize(status.tiers.len(), TierState::default());
         self.watch_driver(status, config, speaker);
-        self.watch_honesty(status, is_fresh, speaker);
+        self.watch_verification(status, is_fresh, speaker);
         self.watch_withheld(status, speaker);
         self.watch_targets(status, speaker);
         self.watch_stuck(status, speaker);
@@ -173,7 +173,7 @@ impl Guest {
         speaker.say(format!("for {wait} s {why}"));
     }
 
-    fn watch_honesty(
+    fn watch_verification(
         &mut self,
         status: &ProviderStatus,
         is_fresh: &[bool],
@@ -207,7 +207,7 @@ impl Guest {
                 // A guest can claim less than was seen of it before: the difference must not wrap.
                 let kept = seen.kept_bytes.min(seen.claimed_bytes);
                 let said = format!(
-                    "claims to have given back {} of {name}, of which {} is still there (honesty {})",
+                    "claims to have given back {} of {name}, of which {} is still there (verified: {})",
                     size(seen.claimed_bytes),
                     size(seen.kept_bytes),
                     share(seen.claimed_bytes - kept, seen.claimed_bytes)

@@ -175,7 +175,7 @@ pub struct TierStatus {
     /// started. A look goes on for 0.5 s with each request: a large tier in many pieces takes several.
     pub verified: Option<Verified>,
     /// The share of the claimed pages that are really gone, 0 to 1, by the same look.
-    pub honesty: Option<f64>,
+    #[serde(rename = "honesty")] pub verified_ratio: Option<f64>,
     /// Seconds since that look began: nothing in it is older.
     #[serde(default)]
     pub verified_age_s: Option<f64>,

@@ -229,7 +229,7 @@ fn status(shared: &Shared) -> Status {
                     target_bytes: bytes(target),
                     size_bytes: bytes(*actual),
                     verified: None,
-                    honesty: None,
+                    verified_ratio: None,
                     verified_age_s: None,
                     guest: guest.into(),
                 }
@@ -280,7 +280,7 @@ fn verify_tiers(shared: &Shared, sweeps: &mut Sweeps, status: &mut Status) {
     }
     for (tier, verdict) in status.tiers.iter_mut().zip(sweeps.verdicts()) {
         tier.verified = verdict.map(|(seen, _)| seen);
-        tier.honesty = verdict.map(|(seen, _)| seen.honesty());
+        tier.verified_ratio = verdict.map(|(seen, _)| seen.verified_ratio());
         tier.verified_age_s = verdict.map(|(_, begun)| begun.elapsed().as_secs_f64());
     }
 }

@@ -76,7 +76,7 @@ fn pages_that_came_back_after_they_were_claimed_cost_honesty() {
     it.vm.touch(run.gpa, 16);
     let caught = it.whole()[1];
     assert_eq!(caught.present_bytes, honest.present_bytes + 16 * PAGE_BYTES);
-    assert!((caught.honesty() - 0.75).abs() < 1e-9, "{caught:?}");
+    assert!((caught.verified_ratio() - 0.75).abs() < 1e-9, "{caught:?}");
 }
 
 #[test]
@@ -141,11 +141,11 @@ fn with_time_enough_a_verdict_is_of_now_also_where_a_sweep_was_under_way() {
 fn a_guest_that_starts_anew_has_no_verdict_before_the_next_whole_sweep() {
     let mut it = Setup::new();
     let run = it.claim(0, 1024, 1);
-    assert_eq!(it.whole()[0].honesty(), 0.0);
+    assert_eq!(it.whole()[0].verified_ratio(), 0.0);
     it.free(&run);
     it.state.reset();
     assert_eq!(it.request(1)[1], None);
-    assert_eq!(it.whole()[0].honesty(), 1.0);
+    assert_eq!(it.whole()[0].verified_ratio(), 1.0);
 }
 
 #[test]

@@ -145,7 +145,7 @@ fn huge_pages_of_a_tier_on_hugetlbfs_go_to_the_host_and_come_again() {
     let client = Client::new(&folder.path().join("control"));
     let status = client.status(true).unwrap();
     let tier = &status.tiers[1];
-    assert_eq!((tier.size_bytes, tier.honesty), (TIER - HUGE, Some(1.0)));
+    assert_eq!((tier.size_bytes, tier.verified_ratio), (TIER - HUGE, Some(1.0)));
     // Linux keeps no policy with such a file, and the status does not claim it.
     assert_eq!(tier.node_policy, Some(NodePolicy::Refused));
     assert_eq!(host.entries(3, &[Entry::new(base + HUGE, 9)]), (1, 0));

@@ -40,7 +40,7 @@ fn a_vm_shrinks_grows_and_follows_new_targets_across_a_restart_of_the_device() {
     assert_eq!(verified.file_bytes, 8 * MIB - 552 * PAGE);
     assert_eq!(status.tiers[0].verified.unwrap().file_bytes, 8 * MIB);
     assert_eq!(status.tiers[1].size_bytes, 8 * MIB - 552 * PAGE);
-    assert_eq!(status.tiers[1].honesty, Some(1.0));
+    assert_eq!(status.tiers[1].verified_ratio, Some(1.0));
 
     // A target, and a newer one before the driver has come to the first.
     let sizes = |fast: u64, slow: u64| [Some(fast * MIB), Some(slow * MIB)];
@@ -58,8 +58,8 @@ fn a_vm_shrinks_grows_and_follows_new_targets_across_a_restart_of_the_device() {
 
     // A guest that touches what it gave back is caught.
     vm.touch(base, 1);
-    let honesty = client.status(true).unwrap().tiers[1].honesty.unwrap();
-    assert!(honesty < 1.0 && honesty > 0.99, "{honesty}");
+    let verified_ratio = client.status(true).unwrap().tiers[1].verified_ratio.unwrap();
+    assert!(verified_ratio < 1.0 && verified_ratio > 0.99, "{verified_ratio}");
     assert_eq!(host.entries(3, &[small(base)]), (1, 0));
 
     // The device goes and comes back; a chain that was posted meanwhile is served, balloons are as before.
@@ -122,7 +122,7 @@ fn nothing_is_told_of_a_hypervisor_and_its_files_before_it_is_there() {
     assert!(!status.connected && status.hypervisor_pid.is_none());
     let tier = &status.tiers[0];
     assert_eq!((tier.block_bytes, tier.page_bytes), (PAGE, 0));
-    assert_eq!((tier.verified, tier.honesty), (None, None));
+    assert_eq!((tier.verified, tier.verified_ratio), (None, None));
     assert_eq!(tier.verified_age_s, None);
     let host = Hypervisor::connect(&args.socket, &vm, None);
     wait_for("the memory", || client.status(false).unwrap().connected);
@@ -344,7 +344,7 @@ fn what_a_killed_device_had_begun_for_a_driver_that_is_gone_is_not_in_the_next_o
     assert_eq!(host.entries(2, &again), (3, 0), "they are the guest's");
     let status = Client::new(&args.control).status(true).unwrap();
     assert_eq!(status.tiers[1].size_bytes, 8 * MIB - 4 * PAGE);
-    assert_eq!(status.tiers[1].honesty, Some(1.0));
+    assert_eq!(status.tiers[1].verified_ratio, Some(1.0));
     drop(host);
     device.join().unwrap();
 }

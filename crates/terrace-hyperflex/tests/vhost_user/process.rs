@@ -107,7 +107,7 @@ fn the_program_is_locked_in_and_its_balloons_survive_its_death() {
     assert_eq!((status.generation, status.resets), (targets, 0));
     assert_eq!(status.tiers[1].size_bytes, 8 * MIB - 255 * PAGE);
     assert_eq!(status.tiers[1].target_bytes, 5 * MIB);
-    assert_eq!(status.tiers[1].honesty, Some(1.0));
+    assert_eq!(status.tiers[1].verified_ratio, Some(1.0));
     drop(host.disconnect());
     assert!(device.0.wait().unwrap().success());
 }

@@ -280,7 +280,7 @@ impl Verified {
 
     /// The share of what the guest claims to have given back that is really gone, 0 to 1. For people.
     #[must_use]
-    pub fn honesty(&self) -> f64 {
+    pub fn verified_ratio(&self) -> f64 {
         match self.pages() {
             (_, 0) => 1.0,
             // Far below 2^52.

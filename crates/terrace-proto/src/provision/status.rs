@@ -89,7 +89,7 @@ pub struct ProvisionedTier {
     /// Bytes of these that are still there.
     pub kept_bytes: Option<u64>,
     /// The share of what the guest claims to have given back that is really gone, 0 to 1.
-    pub honesty: Option<f64>,
+    pub verified_ratio: Option<f64>,
     /// Seconds since the files were looked at.
     pub verified_age_s: Option<f64>,
     /// The reason why the target cannot be reached for now, if the guest gives one.

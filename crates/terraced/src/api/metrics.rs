@@ -204,7 +204,7 @@ const OF_TIER: [Of<ProvisionedTier>; 12] = [
     (
         "elastic_honesty_ratio",
         "Share of the memory claimed as given back that is gone",
-        |tier| tier.honesty,
+        |tier| tier.verified_ratio,
     ),
     (
         "elastic_counted_bytes",

@@ -6,7 +6,7 @@ use terrace_host::Finding;
 use super::provider::size;
 
 /// The share below which the guest did not give back what it claims to have given back.
-const HONEST: f64 = 0.99;
+const MIN_VERIFIED_RATIO: f64 = 0.99;
 
 /// The findings about one VM.
 pub fn findings(provisioning: &ProvisioningStatus) -> Vec<Finding> {
@@ -53,7 +53,7 @@ pub fn findings(provisioning: &ProvisioningStatus) -> Vec<Finding> {
     } else {
         Finding::ok("provisioning-admission", words)
     });
-    findings.extend(honesty(provisioning));
+    findings.extend(verification(provisioning));
     findings
 }
 
@@ -74,24 +74,24 @@ fn holding(provisioning: &ProvisioningStatus) -> Option<Finding> {
     ))
 }
 
-fn honesty(provisioning: &ProvisioningStatus) -> Option<Finding> {
+fn verification(provisioning: &ProvisioningStatus) -> Option<Finding> {
     let each = provisioning.tiers.iter().filter_map(|tier| {
         let claimed = tier.claimed_bytes.filter(|claimed| *claimed > 0)?;
-        Some((&tier.name, tier.kept_bytes?, claimed, tier.honesty?))
+        Some((&tier.name, tier.kept_bytes?, claimed, tier.verified_ratio?))
     });
     let each: Vec<_> = each.collect();
     if each.is_empty() {
         return None;
     }
-    let words = each.iter().map(|(name, kept, claimed, honesty)| {
+    let words = each.iter().map(|(name, kept, claimed, verified_ratio)| {
         format!(
-            "{name}: {} of the {} that it gave back is still there (honesty {honesty:.2})",
+            "{name}: {} of the {} that it gave back is still there (verified: {verified_ratio:.2})",
             size(*kept),
             size(*claimed),
         )
     });
     let words = words.collect::<Vec<_>>().join("; ");
-    Some(if each.iter().any(|(.., honesty)| *honesty < HONEST) {
+    Some(if each.iter().any(|(.., verified_ratio)| *verified_ratio < MIN_VERIFIED_RATIO) {
         let advice = "the guest touches memory that it gave back, or never stopped: it is counted whole until that ends";
         Finding::degraded("provisioning-verified", words, advice)
     } else {

@@ -251,7 +251,7 @@ mod tests {
                 unproven_bytes: 0,
                 withheld_bytes: 0,
                 verified: None,
-                honesty: None,
+                verified_ratio: None,
                 verified_age_s: None,
                 guest: GuestReport::default(),
             };

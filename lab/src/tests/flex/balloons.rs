@@ -57,13 +57,13 @@ pub fn resize() -> Result<()> {
     ensure!(checksums(&mut guest)? == kept, "files have changed");
     ensure!(huge > 50, "only {huge} pages were given by 2 MiB");
     guest.device.expect_no_wrong_request()?;
-    honesty(&guest)?;
+    verification(&guest)?;
     statistics(&mut guest)?;
     guest.expect_a_quiet_kernel()
 }
 
 /// Checks that the memory that the guest claims to have given back is gone by the device's look at the files.
-fn honesty(guest: &FlexGuest<Hyperflex>) -> Result<()> {
+fn verification(guest: &FlexGuest<Hyperflex>) -> Result<()> {
     let status = guest.device.status(true)?;
     for (tier, claimed) in [77, 1001].into_iter().enumerate() {
         let said = &status["tiers"][tier];

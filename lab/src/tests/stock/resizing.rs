@@ -57,13 +57,13 @@ fn honest(guest: &mut StockGuest) -> Result<()> {
     let mut seen = None;
     guest.until("the host's memory is looked at", |guest| {
         seen = guest.daemon.tiers()?.into_iter().nth(FAST);
-        Ok(seen.as_ref().is_some_and(|tier| tier.honesty.is_some()))
+        Ok(seen.as_ref().is_some_and(|tier| tier.verified_ratio.is_some()))
     })?;
     let host = tiered::host_bytes(NAME)?;
     println!("by `terrace show`: {seen:?}");
     let present = seen.as_ref().and_then(|tier| tier.present_bytes);
     let present = present.context("no present_bytes")?;
-    ensure!(seen.is_some_and(|tier| tier.honesty == Some(1.0)));
+    ensure!(seen.is_some_and(|tier| tier.verified_ratio == Some(1.0)));
     expect_about("host memory behind fast", present, host[FAST])
 }
 

@@ -21,14 +21,14 @@ use super::script::live;
 type Seen = Arc<Mutex<Vec<Value>>>;
 
 fn status() -> Value {
-    let tier = |node: u64, target: u64, honesty: f64| {
+    let tier = |node: u64, target: u64, verified_ratio: f64| {
         json!({
             "node": node, "whole_bytes": 4 * GIB, "target_bytes": target, "size_bytes": 3 * GIB,
             "verified": {
                 "claimed_pages": 262_144, "absent_pages": 131_072, "present_bytes": 3 * GIB + GIB / 2,
                 "file_bytes": 4 * GIB,
             },
-            "honesty": honesty,
+            "honesty": verified_ratio,
             "guest": terrace_hyperflex::control::GuestReport { is_stuck: Some(false), ..Default::default() },
         })
     };
@@ -134,7 +134,7 @@ fn a_vm_shows_how_far_its_device_is_and_whether_the_guest_is_honest() {
     assert_eq!((&provisioning.problem, provisioning.refused_entries), (&None, 7));
     let tier = &provisioning.tiers[0];
     assert_eq!((tier.size_bytes, tier.target_bytes), (3 * GIB, 2 * GIB));
-    assert_eq!((tier.honesty, tier.kept_bytes), (Some(0.5), Some(GIB / 2)));
+    assert_eq!((tier.verified_ratio, tier.kept_bytes), (Some(0.5), Some(GIB / 2)));
     assert_eq!(tier.present_bytes, Some(3 * GIB + GIB / 2));
     assert_eq!(tier.host_nodes, [1], "as it is configured");
     let plain: VmDetail = served.get("/v1/vms/plain").unwrap();

@@ -119,13 +119,13 @@ fn a_guest_that_keeps_what_it_gave_back_is_told_and_counted_whole_until_it_is_ho
     });
     host.event(
         "vm1",
-        "claims to have given back 2 GiB of slow, of which 1 GiB is still there (honesty 0.50)",
+        "claims to have given back 2 GiB of slow, of which 1 GiB is still there (verified: 0.50)",
     );
     let tier = host.until("vm1", |e| {
         let tier = e.tiers[1].clone();
         (tier.counted_bytes == 4 * GIB).then_some(tier)
     });
-    assert_eq!((tier.honesty, tier.kept_bytes), (Some(0.5), Some(GIB)));
+    assert_eq!((tier.verified_ratio, tier.kept_bytes), (Some(0.5), Some(GIB)));
     assert_eq!(tier.may_take_bytes, GIB);
     let finding = host.doctor(Some("vm1"), "provisioning-verified");
     assert_eq!(finding.health, Health::Degraded);
@@ -158,13 +158,13 @@ fn a_guest_whose_memory_could_not_be_looked_at_in_time_is_counted_whole() {
     });
     wait_for_verified_queries(&host, &script, 3);
     let tier = host.provisioning("vm1").unwrap().tiers[0].clone();
-    assert_eq!((tier.counted_bytes, tier.honesty), (4 * GIB, None));
+    assert_eq!((tier.counted_bytes, tier.verified_ratio), (4 * GIB, None));
     // A verdict of when it had given back less proves nothing about the rest.
     script.see(|status| {
         resize_tier(&mut status.tiers[0], 3 * GIB);
         status.tiers[0].size_bytes = 2 * GIB;
     });
-    host.until("vm1", |e| e.tiers[0].honesty);
+    host.until("vm1", |e| e.tiers[0].verified_ratio);
     wait_for_verified_queries(&host, &script, 3);
     let tier = host.provisioning("vm1").unwrap().tiers[0].clone();
     assert_eq!(tier.counted_bytes, 4 * GIB);
@@ -189,7 +189,7 @@ fn a_guest_that_was_caught_is_not_cleared_by_looks_that_come_too_late() {
     script.see(|status| status.tiers[0].verified = None);
     wait_for_verified_queries(&host, &script, 5);
     let tier = host.provisioning("vm1").unwrap().tiers[0].clone();
-    assert_eq!((tier.counted_bytes, tier.honesty), (4 * GIB, Some(0.5)));
+    assert_eq!((tier.counted_bytes, tier.verified_ratio), (4 * GIB, Some(0.5)));
 }
 
 #[test]

@@ -80,7 +80,7 @@ fn a_vm_shrinks_by_the_real_device_and_what_it_claims_is_checked_against_its_fil
         (is_met && tier.counted_bytes == 6 * MIB).then_some(tier)
     });
     assert_eq!(
-        (tier.present_bytes, tier.honesty),
+        (tier.present_bytes, tier.verified_ratio),
         (Some(6 * MIB), Some(1.0))
     );
     assert_eq!((tier.host_nodes, tier.may_take_bytes), (vec![1], 0));
@@ -88,7 +88,7 @@ fn a_vm_shrinks_by_the_real_device_and_what_it_claims_is_checked_against_its_fil
     // A guest that goes on using what it gave back is found out, and counted whole from then on.
     vm.touch(base, 256);
     let lie =
-        "claims to have given back 2 MiB of slow, of which 1 MiB is still there (honesty 0.50)";
+        "claims to have given back 2 MiB of slow, of which 1 MiB is still there (verified: 0.50)";
     host.event("vm", lie);
     host.until("vm", |e| {
         (e.tiers[1].counted_bytes == 8 * MIB).then_some(())
