@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 
 /// Sentences that are remembered.
-const KEPT: usize = 64;
+const MAX_LINES: usize = 64;
 
 /// Recent events in words.
 #[derive(Clone, Debug, Default)]
@@ -15,7 +15,7 @@ impl Journal {
     /// Remembers a sentence, and logs it.
     pub fn tell(&mut self, epoch: u32, words: String) {
         tracing::info!("epoch {epoch}: {words}");
-        if self.lines.len() == KEPT {
+        if self.lines.len() == MAX_LINES {
             self.lines.pop_front();
         }
         self.lines.push_back((epoch, words));
@@ -41,7 +41,7 @@ mod tests {
     fn the_journal_keeps_the_newest() {
         let mut journal = Journal::default();
         (0..100).for_each(|epoch| journal.tell(epoch, epoch.to_string()));
-        assert_eq!(journal.lines.len(), KEPT);
+        assert_eq!(journal.lines.len(), MAX_LINES);
         assert_eq!(journal.lines.back().unwrap().0, 99);
         journal.tell_once(101, "99".into());
         assert_eq!(journal.lines.back().unwrap().0, 99);

@@ -25,7 +25,7 @@ const BEAT: Duration = Duration::from_secs(1);
 
 /// Capabilities that the agent keeps: for moving pages that several processes map, for the PMU's samples of all
 /// processes, and for looking at processes of other users. DAMON's files are root's own.
-const KEPT: [Capability; 3] = [
+const CAPABILITIES: [Capability; 3] = [
     Capability::CAP_SYS_NICE,
     Capability::CAP_PERFMON,
     Capability::CAP_SYS_PTRACE,
@@ -145,7 +145,7 @@ fn run(config: Config, record: Option<&Path>) -> Result<()> {
         .with_writer(std::io::stderr)
         .init();
     no_new_privileges()?;
-    keep_only(&KEPT).context("giving up capabilities")?;
+    keep_only(&CAPABILITIES).context("giving up capabilities")?;
     let root = HostRoot::default();
     let room =
         Room::read(root.clone(), &config.tiers).context("reading this machine's memory tiers")?;

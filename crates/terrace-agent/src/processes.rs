@@ -154,9 +154,9 @@ mod tests {
             most: 9,
             ..wanted()
         };
-        let kept = find(&HostRoot::new(dir.path()), &alone, &BTreeSet::from([13])).unwrap();
+        let retained = find(&HostRoot::new(dir.path()), &alone, &BTreeSet::from([13])).unwrap();
         assert!(
-            kept.iter().any(|found| found.pid == 13),
+            retained.iter().any(|found| found.pid == 13),
             "a little below the least"
         );
     }

@@ -112,7 +112,7 @@ pub struct EngineConfig {
     /// How long an answer may take before the round goes on without it, ms: 60 s.
     pub answer_timeout_ms: u64,
     /// Reasons kept per VM: 64.
-    pub reasons_kept: usize,
+    #[serde(rename = "reasons_kept")] pub max_reasons: usize,
     /// How VMs are resized.
     pub provision: ProvisionConfig,
 }
@@ -161,7 +161,7 @@ impl Default for EngineConfig {
             scan_cpu_share_max_percent: 50,
             scan_cpu_budget_percent: 100,
             answer_timeout_ms: 60_000,
-            reasons_kept: 64,
+            max_reasons: 64,
             provision: ProvisionConfig::default(),
         }
     }
@@ -249,7 +249,7 @@ impl EngineConfig {
             1..=100_000,
         )?;
         within("answer_timeout_ms", self.answer_timeout_ms, 1..=LONGEST_MS)?;
-        within("reasons_kept", self.reasons_kept as u64, 1..=100_000)
+        within("reasons_kept", self.max_reasons as u64, 1..=100_000)
     }
 
     fn validate_ranking(&self) -> Result<(), ConfigError> {

@@ -22,21 +22,21 @@ pub struct Reason {
 #[derive(Debug)]
 pub(crate) struct Reasons {
     ring: VecDeque<Reason>,
-    kept: usize,
+    max_len: usize,
     said: u64,
 }
 
 impl Reasons {
-    pub(crate) fn new(kept: usize) -> Self {
+    pub(crate) fn new(max_len: usize) -> Self {
         Self {
             ring: VecDeque::new(),
-            kept,
+            max_len,
             said: 0,
         }
     }
 
     pub(crate) fn say(&mut self, at: Tick, text: impl Into<String>) {
-        if self.ring.len() >= self.kept {
+        if self.ring.len() >= self.max_len {
             self.ring.pop_front();
         }
         self.said += 1;

@@ -251,7 +251,7 @@ fn number() -> impl Strategy<Value = u64> {
 
 prop_compose! {
     fn tier()(numbers in prop::array::uniform10(number()), verified in any::<bool>(), stuck in any::<bool>()) -> TierStatus {
-        let [whole, least, block, page, target, size, age, withheld, present, kept] = numbers;
+        let [whole, least, block, page, target, size, age, withheld, present, retained] = numbers;
         TierStatus {
             whole_bytes: whole,
             least_bytes: least,
@@ -262,7 +262,7 @@ prop_compose! {
             verified: verified.then_some(Verified {
                 present_bytes: present,
                 claimed_bytes: whole,
-                kept_bytes: kept,
+                retained_bytes: retained,
             }),
             verified_age_ns: age,
             withheld_bytes: withheld,

@@ -395,8 +395,8 @@ proptest! {
         }
         // What goes and comes back is newer.
         tree.end_epoch();
-        let kept = seeds.iter().zip(&leaves).filter(|(_, leaf)| leaf.2);
-        tree.reseed(&kept.map(|(seed, _)| *seed).collect::<Vec<_>>());
+        let survivors = seeds.iter().zip(&leaves).filter(|(_, leaf)| leaf.2);
+        tree.reseed(&survivors.map(|(seed, _)| *seed).collect::<Vec<_>>());
         tree.reseed(&seeds);
         let mut naive: Vec<Leaf> = tree.leaves().collect();
         naive.sort_by(|a, b| {

@@ -294,7 +294,7 @@ impl Config {
             let (n, want) = (targets.len(), self.tiers.len());
             return Err(wrong(format!("{n} targets for {want} tiers")));
         }
-        let mut kept = 0_u64;
+        let mut sum = 0_u64;
         for (i, (tier, target)) in self.tiers.iter().zip(targets).enumerate() {
             let Some(size) = tier.pages().checked_sub(*target) else {
                 let most = ByteSize(tier.pages() * PAGE_BYTES);
@@ -304,10 +304,10 @@ impl Config {
                 let total = ByteSize(total * PAGE_BYTES);
                 return Err(wrong(format!("tier {i} may have {total}, the VM's total")));
             }
-            kept += size;
+            sum += size;
         }
         match self.limits.total_pages {
-            Some(total) if kept > total.saturating_mul(2) => {
+            Some(total) if sum > total.saturating_mul(2) => {
                 let most = ByteSize(total.saturating_mul(2) * PAGE_BYTES);
                 Err(wrong(format!("all tiers together may have {most}")))
             }

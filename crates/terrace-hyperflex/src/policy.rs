@@ -37,7 +37,7 @@ pub(crate) enum Refused {
         "its file keeps no policy of its own, as tmpfs and memfd do and hugetlbfs does not; say host-nodes={node},\
          policy=preferred where the hypervisor is told of this memory"
     )]
-    NotKept {
+    NotShared {
         /// The host's.
         node: u32,
     },
@@ -63,7 +63,7 @@ pub(crate) fn prefer(
         let page_bytes = usize::try_from(piece.page_bytes).map_err(|e| not_mapped(&e))?;
         prefer_node(start.addr(), bytes, node)?;
         if file_prefers(piece.file.as_fd(), piece.offset, page_bytes)? != Some(node) {
-            return Err(Refused::NotKept { node });
+            return Err(Refused::NotShared { node });
         }
         done = NodePolicy::Set;
     }
@@ -168,8 +168,8 @@ mod tests {
             why.to_string().starts_with("its memory is not mapped: "),
             "{why}"
         );
-        let kept = file_prefers(vm.file(1).as_fd(), 0, 4096);
-        assert!(kept.is_err() || kept.is_ok_and(|node| node.is_none()));
+        let preferred = file_prefers(vm.file(1).as_fd(), 0, 4096);
+        assert!(preferred.is_err() || preferred.is_ok_and(|node| node.is_none()));
     }
 
     #[test]
@@ -194,7 +194,7 @@ mod tests {
         let files = GuestFiles::new(vm.memory());
         let why = prefer(&files, vm.memory(), &tier, node()).unwrap_err();
         assert!(
-            matches!(why, Refused::NotKept { node: refused } if refused == node()),
+            matches!(why, Refused::NotShared { node: refused } if refused == node()),
             "{why}"
         );
         let device = device(&vm, [Some(node()), None]);

@@ -72,8 +72,8 @@ mod tests {
         let path = folder.path().join("leaked");
         let file = std::fs::File::create(&path).unwrap();
         // SAFETY: takes no pointers.
-        let kept = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_SETFD, 0) };
-        assert_eq!(kept, 0);
+        let result = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_SETFD, 0) };
+        assert_eq!(result, 0);
         let leaked = |said: String| said.lines().any(|line| line.ends_with("/leaked"));
         assert!(
             leaked(descriptors(|_| {})),

@@ -9,7 +9,7 @@ use caps::{CapSet, CapsHashSet};
 ///
 /// # Errors
 /// If the kernel refuses.
-pub fn keep_only(kept: &[Capability]) -> Result<(), CapsError> {
+pub fn keep_only(allowed: &[Capability]) -> Result<(), CapsError> {
     // Without CAP_SETPCAP the bounding set stays; no program that is started gains from it then,
     // because nothing is left to inherit.
     if caps::has_cap(None, CapSet::Effective, Capability::CAP_SETPCAP)? {
@@ -18,15 +18,15 @@ pub fn keep_only(kept: &[Capability]) -> Result<(), CapsError> {
         }
     }
     let permitted = caps::read(None, CapSet::Permitted)?;
-    let kept: CapsHashSet = permitted
+    let remaining: CapsHashSet = permitted
         .into_iter()
-        .filter(|cap| kept.contains(cap))
+        .filter(|cap| allowed.contains(cap))
         .collect();
     for set in [CapSet::Ambient, CapSet::Inheritable] {
         caps::clear(None, set)?;
     }
     for set in [CapSet::Effective, CapSet::Permitted] {
-        caps::set(None, set, &kept)?;
+        caps::set(None, set, &remaining)?;
     }
     Ok(())
 }
@@ -45,12 +45,12 @@ mod tests {
 
     #[test]
     fn nothing_but_the_kept_capabilities_is_left() {
-        let kept = [Capability::CAP_SYS_NICE, Capability::CAP_SYS_PTRACE];
+        let allowed = [Capability::CAP_SYS_NICE, Capability::CAP_SYS_PTRACE];
         let check = move || {
-            keep_only(&kept).unwrap();
+            keep_only(&allowed).unwrap();
             for set in [CapSet::Effective, CapSet::Permitted] {
                 let left = caps::read(None, set).unwrap();
-                assert!(left.iter().all(|c| kept.contains(c)), "{set:?}: {left:?}");
+                assert!(left.iter().all(|c| allowed.contains(c)), "{set:?}: {left:?}");
             }
             for set in [CapSet::Ambient, CapSet::Inheritable] {
                 assert_eq!(

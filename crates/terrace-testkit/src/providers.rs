@@ -72,7 +72,7 @@ fn tier(node: u32, size: u64) -> TierStatus {
         verified: Some(Verified {
             present_bytes: size,
             claimed_bytes: 4 * GIB - size,
-            kept_bytes: 0,
+            retained_bytes: 0,
         }),
         ..TierStatus::default()
     }

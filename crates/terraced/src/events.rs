@@ -7,7 +7,7 @@ use terrace_proto::Tick;
 use terrace_proto::printable::{MOST_WORDS, excerpt};
 
 /// Number of events that are kept.
-const KEPT: usize = 4096;
+const MAX_EVENTS: usize = 4096;
 
 /// A bounded list of events, numbered from 1.
 #[derive(Debug, Default)]
@@ -22,7 +22,7 @@ impl Events {
         self.last += 1;
         let text = excerpt(&text, MOST_WORDS);
         tracing::info!(vm, "{text}");
-        if self.lines.len() == KEPT {
+        if self.lines.len() == MAX_EVENTS {
             self.lines.pop_front();
         }
         self.lines.push_back(EventLine {
@@ -55,7 +55,7 @@ impl Events {
 pub enum Missed {
     /// More happened since than is kept.
     #[error(
-        "events {0} to {1} are lost: the last {KEPT} are kept, and who follows them fell behind. Begin again with after=0"
+        "events {0} to {1} are lost: the last {MAX_EVENTS} are kept, and who follows them fell behind. Begin again with after=0"
     )]
     Behind(u64, u64),
     /// The number is another daemon's, from before a restart.
@@ -77,12 +77,12 @@ mod tests {
     #[test]
     fn the_oldest_events_go_and_numbers_stay() {
         let mut events = Events::default();
-        for i in 0..KEPT + 3 {
+        for i in 0..MAX_EVENTS + 3 {
             events.push(Tick(0), None, i.to_string());
         }
         let all = events.after(0).unwrap();
-        assert_eq!((all.len(), all[0].sequence), (KEPT, 4));
-        let last = events.after(all[KEPT - 2].sequence).unwrap();
+        assert_eq!((all.len(), all[0].sequence), (MAX_EVENTS, 4));
+        let last = events.after(all[MAX_EVENTS - 2].sequence).unwrap();
         assert_eq!(last.len(), 1);
     }
 
@@ -90,12 +90,12 @@ mod tests {
     fn a_follower_that_falls_behind_is_told_which_events_it_missed() {
         let mut events = Events::default();
         assert_eq!(events.after(0).unwrap().len(), 0);
-        for i in 0..KEPT as u64 + 3 {
+        for i in 0..MAX_EVENTS as u64 + 3 {
             events.push(Tick(0), None, i.to_string());
         }
         assert_eq!(events.after(2), Err(Missed::Behind(3, 3)));
-        assert_eq!(events.after(3).unwrap().len(), KEPT);
-        let last = KEPT as u64 + 3;
+        assert_eq!(events.after(3).unwrap().len(), MAX_EVENTS);
+        let last = MAX_EVENTS as u64 + 3;
         assert_eq!(events.after(last).unwrap().len(), 0);
         let anew = events.after(last + 1).unwrap_err();
         assert!(anew.to_string().contains("started since"), "{anew}");

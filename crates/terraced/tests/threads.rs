@@ -168,10 +168,10 @@ fn wanted() -> BTreeMap<&'static str, u64> {
 }
 
 /// Whether this test has the capabilities that the daemon would keep.
-fn has_all_that_is_kept() -> bool {
+fn has_all_capabilities() -> bool {
     let own = Thread::read(Path::new("/proc/thread-self")).unwrap();
-    let kept = wanted()["start"];
-    own.permitted & kept == kept
+    let needed = wanted()["start"];
+    own.permitted & needed == needed
 }
 
 fn say(words: &str) {
@@ -184,7 +184,7 @@ fn check(threads: &[Thread], test: &str) {
     let wanted = wanted();
     for thread in threads {
         let name = thread.name.as_str();
-        let kept = *wanted
+        let expected = *wanted
             .get(name)
             .unwrap_or_else(|| panic!("a thread that this test does not know: {thread:?}"));
         assert_eq!(thread.no_new_privileges, 1, "{thread:?}");
@@ -193,17 +193,17 @@ fn check(threads: &[Thread], test: &str) {
         let own = !matches!(name, "start" | "workers" | "worker-start" | "worker-end");
         assert_eq!(thread.filters, 2 + u64::from(own), "{thread:?}");
         assert_eq!(thread.ambient, 0, "{thread:?}");
-        assert_eq!(thread.permitted & !kept, 0, "{thread:?}");
+        assert_eq!(thread.permitted & !expected, 0, "{thread:?}");
         assert_eq!(thread.effective & !thread.permitted, 0, "{thread:?}");
-        if has_all_that_is_kept() {
-            assert_eq!(thread.permitted, kept, "{thread:?}");
+        if has_all_capabilities() {
+            assert_eq!(thread.permitted, expected, "{thread:?}");
             // The one that starts threads uses nothing of it.
-            let used = if name == "start" { 0 } else { kept };
+            let used = if name == "start" { 0 } else { expected };
             assert_eq!(thread.effective, used, "{thread:?}");
             assert_eq!(thread.bounding, 0, "{thread:?}");
         }
     }
-    if !has_all_that_is_kept() {
+    if !has_all_capabilities() {
         say(&format!(
             "SKIPPED in part {test}: that threads keep what their work needs was NOT TESTED, since this test lacks \
              CAP_SYS_NICE, CAP_SYS_PTRACE, CAP_DAC_READ_SEARCH or CAP_DAC_OVERRIDE (run it as root)"

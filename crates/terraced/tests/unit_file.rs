@@ -48,10 +48,10 @@ fn analyze(test: &str, args: &[&str]) -> Option<Output> {
 
 #[test]
 fn the_unit_leaves_the_daemon_the_capabilities_of_its_threads_and_the_one_that_gives_them_up() {
-    let [kept] = &values("CapabilityBoundingSet")[..] else {
+    let [bounding] = &values("CapabilityBoundingSet")[..] else {
         panic!("one set");
     };
-    let kept: BTreeSet<&str> = kept.split_whitespace().collect();
+    let bounding: BTreeSet<&str> = bounding.split_whitespace().collect();
     let wanted = [
         "CAP_SYS_NICE",
         "CAP_SYS_PTRACE",
@@ -59,7 +59,7 @@ fn the_unit_leaves_the_daemon_the_capabilities_of_its_threads_and_the_one_that_g
         "CAP_DAC_OVERRIDE",
         "CAP_SETPCAP",
     ];
-    assert_eq!(kept, BTreeSet::from(wanted));
+    assert_eq!(bounding, BTreeSet::from(wanted));
     assert_eq!(values("AmbientCapabilities"), [""]);
     assert_eq!(values("NoNewPrivileges"), ["yes"]);
 }

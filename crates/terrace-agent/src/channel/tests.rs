@@ -265,7 +265,7 @@ fn budgets_of_the_host_only_lower_the_agents_own() {
     let mut host = Host::new();
     let mut link = host.link(|_| {});
     host.welcome(&mut link, at(0), Mode::Guest);
-    for (said, kept) in [
+    for (said, effective) in [
         ((1 << 40, 100), (100 << 20, 20)),
         ((1 << 20, 100), (1 << 20, 20)),
         ((1 << 40, 3), (100 << 20, 3)),
@@ -274,7 +274,7 @@ fn budgets_of_the_host_only_lower_the_agents_own() {
         host.say(&HostMessage::Budgets(said));
         link.beat(at(1500), &Report::default());
         let budgets = link.take_instructions().budgets;
-        assert_eq!((budgets.bytes_per_s(), budgets.cpu_percent()), kept);
+        assert_eq!((budgets.bytes_per_s(), budgets.cpu_percent()), effective);
     }
 }
 

@@ -127,10 +127,10 @@ fn tier_text(tier: &ProvisionedTier) -> String {
             render::bytes(present),
             verified_ratio * 100.0,
         );
-        if let Some(kept) = tier.kept_bytes.filter(|kept| *kept > 0) {
+        if let Some(retained) = tier.retained_bytes.filter(|retained| *retained > 0) {
             out += &format!(
                 "           {} that it says it gave back is still there: it uses it, or never stopped\n",
-                render::bytes(kept)
+                render::bytes(retained)
             );
         }
     }

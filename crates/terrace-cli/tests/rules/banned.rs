@@ -15,7 +15,7 @@ const BANNED: &[(&str, usize)] = &[
     ("journey", 0),
     ("journeys", 0),
     ("keeper", 0),
-    ("kept", 301),
+    ("kept", 0),
     ("looked", 0),
     ("roster", 0),
     ("scout", 0),

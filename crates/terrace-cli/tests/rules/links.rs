@@ -83,10 +83,10 @@ fn anchors(text: &str) -> BTreeSet<String> {
     let mut found = BTreeSet::new();
     for heading in headings {
         let words = heading.trim_start_matches('#').trim().to_lowercase();
-        let kept = words
+        let chars = words
             .chars()
             .filter(|c| c.is_alphanumeric() || " -_".contains(*c));
-        found.insert(kept.collect::<String>().replace(' ', "-"));
+        found.insert(chars.collect::<String>().replace(' ', "-"));
     }
     found
 }

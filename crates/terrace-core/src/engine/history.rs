@@ -11,7 +11,7 @@ use super::view::Counters;
 use crate::reasons::{Reason, Reasons};
 
 /// Outcomes of single moves that are remembered, for people who ask about a page.
-const OUTCOMES_KEPT: usize = 1024;
+const MAX_OUTCOMES: usize = 1024;
 
 /// The outcome of a unit's newest move.
 #[derive(Clone, Copy, Debug)]
@@ -37,11 +37,11 @@ pub(crate) struct History {
 
 impl History {
     /// Nothing happened yet; so many reasons are kept.
-    pub fn new(reasons_kept: usize) -> Self {
+    pub fn new(max_reasons: usize) -> Self {
         Self {
             counters: Counters::default(),
             refused: Refusals::default(),
-            reasons: Reasons::new(reasons_kept),
+            reasons: Reasons::new(max_reasons),
             outcomes: VecDeque::new(),
         }
     }
@@ -71,7 +71,7 @@ impl History {
 
     /// Notes how a unit's move ended.
     pub fn remember(&mut self, unit: u32, outcome: LastMove) {
-        if self.outcomes.len() == OUTCOMES_KEPT {
+        if self.outcomes.len() == MAX_OUTCOMES {
             self.outcomes.pop_front();
         }
         self.outcomes.push_back((unit, outcome));

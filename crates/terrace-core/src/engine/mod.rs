@@ -109,7 +109,7 @@ impl Engine {
         config.validate()?;
         let bucket = TokenBucket::new(config.move_budget_bytes_per_s, config.plan_max_bytes);
         Ok(Self {
-            reasons: Reasons::new(config.reasons_kept),
+            reasons: Reasons::new(config.max_reasons),
             provision: Provision::new(config.provision, config.tiers.clone()),
             shared: Shared {
                 tiers: Tiers::new(&config),

@@ -65,7 +65,7 @@ impl Vm {
             size: FastSize::new(spec.weight),
             rounds: Rounds::new(now, stays, spec.unit, config),
             moving: Moving::default(),
-            history: History::new(config.reasons_kept),
+            history: History::new(config.max_reasons),
         })
     }
 

@@ -205,12 +205,12 @@ impl Guest {
             // At the second report alone, or each further one would say it again.
             if state.low_reports == REPORTS {
                 // A guest can claim less than was seen of it before: the difference must not wrap.
-                let kept = seen.kept_bytes.min(seen.claimed_bytes);
+                let retained = seen.retained_bytes.min(seen.claimed_bytes);
                 let said = format!(
                     "claims to have given back {} of {name}, of which {} is still there (verified: {})",
                     size(seen.claimed_bytes),
-                    size(seen.kept_bytes),
-                    share(seen.claimed_bytes - kept, seen.claimed_bytes)
+                    size(seen.retained_bytes),
+                    share(seen.claimed_bytes - retained, seen.claimed_bytes)
                 );
                 speaker.say(said);
             }

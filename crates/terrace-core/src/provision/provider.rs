@@ -223,7 +223,7 @@ impl Provider {
         }
         let most = status.total_bytes.unwrap_or(u64::MAX);
         let tiers = status.tiers.iter().map(|tier| {
-            let held = tier.kept_as_it_is().min(most);
+            let held = tier.size_rounded_up().min(most);
             // Only a tier on its way down is held: growing takes nothing from anybody.
             (tier.target_bytes < tier.size_bytes && held != tier.target_bytes).then_some(held)
         });

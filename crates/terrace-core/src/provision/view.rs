@@ -63,7 +63,7 @@ fn tier_view(provider: &Provider, now: Tick, i: usize, tier: &TierStatus) -> Pro
         withheld_bytes: tier.withheld_bytes,
         present_bytes,
         claimed_bytes: seen.map(|seen| seen.claimed_bytes),
-        kept_bytes: seen.map(|seen| seen.kept_bytes),
+        retained_bytes: seen.map(|seen| seen.retained_bytes),
         verified_ratio: seen.map(|seen| seen.verified_ratio()),
         verified_age_s: provider.verdicts.of(i).map(|seen| seconds(now, seen.at)),
         stuck: tier.stuck.clone().filter(|_| provider.guest.is_stuck(i)),

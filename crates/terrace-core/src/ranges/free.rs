@@ -39,12 +39,12 @@ impl Free {
     /// Free pages of a tier, less the headroom.
     #[must_use]
     pub fn pages(&self, tier: TierId) -> u64 {
-        let kept = if tier == TierId::FAST {
+        let reserved = if tier == TierId::FAST {
             self.headroom
         } else {
             0
         };
-        self.with_headroom(tier).saturating_sub(kept)
+        self.with_headroom(tier).saturating_sub(reserved)
     }
 
     /// Free pages of a tier, those of the headroom too.

@@ -188,13 +188,13 @@ impl Census {
             if matches!(may_have_pinned(root, pid), Ok(false)) {
                 continue;
             }
-            let kept = old.files.keys().map(|file| (*file, How::Pins));
+            let pinned = old.files.keys().map(|file| (*file, How::Pins));
             match now {
-                Some(now) => kept.for_each(|(file, how)| {
+                Some(now) => pinned.for_each(|(file, how)| {
                     now.files.entry(file).or_insert(how);
                 }),
                 None => self.sharers.push(Sharer {
-                    files: kept.collect(),
+                    files: pinned.collect(),
                     ..old.clone()
                 }),
             }

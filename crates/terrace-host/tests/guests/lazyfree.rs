@@ -69,7 +69,7 @@ fn rewritten_pages_survive(guest: &mut Guest) {
     guest.go_on();
     assert_eq!(guest.ask("pressure")["killed"], true);
     let contents = guest.ask("contents");
-    let [intact, dropped, damaged] = ["intact", "dropped", "damaged"].map(|k| kept(&contents, k));
+    let [intact, dropped, damaged] = ["intact", "dropped", "damaged"].map(|k| frames_of(&contents, k));
     let in_range = |set: &Frames, from: u64| set.range(from..from + PAGES).count() as u64;
     println!(
         "written again and scanned: {} of {PAGES} intact; dirty bit cleared by hand: {} dropped; \
@@ -101,6 +101,6 @@ fn scan_often(guest: &mut Guest, frames: &[u64]) -> Vec<Option<PageBitmap>> {
     std::iter::once(answer.written).chain(rest).collect()
 }
 
-fn kept(contents: &Value, kind: &str) -> Frames {
+fn frames_of(contents: &Value, kind: &str) -> Frames {
     ranges(&contents[kind])
 }

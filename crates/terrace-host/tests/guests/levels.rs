@@ -38,7 +38,7 @@ pub const FOUR: Group = Group {
 
 fn la57_guest_is_walked_with_five_levels(guest: &mut Guest) {
     assert!(guest.registers().iter().all(|r| r.cr4 & LA57 != 0));
-    truth_is_found_and_data_is_kept(guest);
+    expect_found_and_intact(guest);
     // The fault: the same tables taken for four levels. Looked at only, as clearing would do damage.
     let hot = guest.frames("truth");
     guest.stop();
@@ -60,10 +60,10 @@ fn la57_guest_is_walked_with_five_levels(guest: &mut Guest) {
 
 fn no5lvl_guest_on_an_la57_processor_is_walked_with_four_levels(guest: &mut Guest) {
     assert!(guest.registers().iter().all(|r| r.cr4 & LA57 == 0));
-    truth_is_found_and_data_is_kept(guest);
+    expect_found_and_intact(guest);
 }
 
-fn truth_is_found_and_data_is_kept(guest: &mut Guest) {
+fn expect_found_and_intact(guest: &mut Guest) {
     guest.ask("churn 2");
     for prune in [false, true] {
         let (_, bits) = only_accessed_bits_change(guest);

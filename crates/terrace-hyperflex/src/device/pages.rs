@@ -230,13 +230,13 @@ impl<B: Backing> Device<B> {
         }
         let pages: u64 = runs.iter().map(|(_, run)| run.pages).sum();
         let done = if inflate {
-            self.free(tier, ring, &mut runs).map(|kept| {
-                let lost = kept.entries;
+            self.free(tier, ring, &mut runs).map(|failed| {
+                let lost = failed.entries;
                 // They were marked, and are out of the balloon again: the driver has to hear that they are its own.
                 taken.taken -= lost;
                 taken.refused += lost;
                 self.counters.refuse(Refusal::Punch, lost.into());
-                self.counters.inflated_pages += pages - kept.pages;
+                self.counters.inflated_pages += pages - failed.pages;
             })
         } else {
             // Nothing is done to the memory: the host gives pages anew when the guest uses them.
@@ -270,11 +270,11 @@ impl<B: Backing> Device<B> {
 
     /// Gives runs back to the host, neighbours together; returns what the kernel did not take, out of the balloon
     /// again. Told to end, it takes all of them out, for those that are gone already are the guest's still: `None`.
-    fn free(&mut self, tier: usize, ring: &Ring, runs: &mut [(usize, Run)]) -> Option<Kept> {
+    fn free(&mut self, tier: usize, ring: &Ring, runs: &mut [(usize, Run)]) -> Option<PunchFailures> {
         // Neighbours become one hole, in whatever order the guest names them: one call of the kernel instead of one
         // for each page.
         runs.sort_unstable_by_key(|(_, run)| run.gpa);
-        let mut kept = Kept::default();
+        let mut failed = PunchFailures::default();
         for (region, whole, entries) in groups(runs) {
             if self.stop.is_requested(ring) {
                 // All of them: a driver that starts anew finds nothing of the chain, and one that goes on has it done
@@ -288,11 +288,11 @@ impl<B: Backing> Device<B> {
             if !self.ram.free(region, &whole) {
                 // A page that has its memory still is in no balloon, or the guest would be said to be dishonest.
                 self.balloons.mark(tier, &whole, false);
-                kept.entries += u32::try_from(entries).unwrap_or(u32::MAX);
-                kept.pages += whole.pages;
+                failed.entries += u32::try_from(entries).unwrap_or(u32::MAX);
+                failed.pages += whole.pages;
             }
         }
-        Some(kept)
+        Some(failed)
     }
 }
 
@@ -312,7 +312,7 @@ pub(super) fn groups(runs: &[(usize, Run)]) -> impl Iterator<Item = (usize, Run,
 
 /// The part of a chain that the host did not get back.
 #[derive(Default)]
-struct Kept {
+struct PunchFailures {
     entries: u32,
     pages: u64,
 }

@@ -227,11 +227,11 @@ impl TierStatus {
 
     /// The least size that can be ordered without the tier giving back more memory, bytes.
     #[must_use]
-    pub fn kept_as_it_is(&self) -> u64 {
+    pub fn size_rounded_up(&self) -> u64 {
         let above = self.size_bytes.saturating_sub(self.least_bytes);
         let whole = above.checked_next_multiple_of(self.block_bytes);
-        let kept = self.least_bytes.saturating_add(whole.unwrap_or(above));
-        kept.min(self.whole_bytes)
+        let rounded = self.least_bytes.saturating_add(whole.unwrap_or(above));
+        rounded.min(self.whole_bytes)
     }
 
     /// The page size of the pool that the tier's memory comes from; 0: no pool, but all memory of its node.
@@ -267,15 +267,15 @@ pub struct Verified {
     /// Bytes that the guest claims to have given back.
     pub claimed_bytes: u64,
     /// Bytes of these that are still there.
-    pub kept_bytes: u64,
+    #[serde(rename = "kept_bytes")] pub retained_bytes: u64,
 }
 
 impl Verified {
     /// Whether at least 99 % of what the guest claims to have given back is gone.
     #[must_use]
     pub fn is_honest(&self) -> bool {
-        let (kept, claimed) = self.pages();
-        claimed == 0 || u128::from(kept) * 100 <= u128::from(claimed)
+        let (retained, claimed) = self.pages();
+        claimed == 0 || u128::from(retained) * 100 <= u128::from(claimed)
     }
 
     /// The share of what the guest claims to have given back that is really gone, 0 to 1. For people.
@@ -284,13 +284,13 @@ impl Verified {
         match self.pages() {
             (_, 0) => 1.0,
             // Far below 2^52.
-            (kept, claimed) => 1.0 - kept as f64 / claimed as f64,
+            (retained, claimed) => 1.0 - retained as f64 / claimed as f64,
         }
     }
 
     fn pages(&self) -> (u64, u64) {
-        let kept = self.kept_bytes.min(self.claimed_bytes);
-        (kept / PAGE_SIZE, self.claimed_bytes / PAGE_SIZE)
+        let retained = self.retained_bytes.min(self.claimed_bytes);
+        (retained / PAGE_SIZE, self.claimed_bytes / PAGE_SIZE)
     }
 }
 
@@ -435,7 +435,7 @@ mod tests {
             verified: Some(Verified {
                 present_bytes: 9,
                 claimed_bytes: 10,
-                kept_bytes: 11,
+                retained_bytes: 11,
             }),
             verified_age_ns: 12,
             withheld_bytes: 13,

@@ -87,7 +87,7 @@ pub struct ProvisionedTier {
     /// Bytes that the guest claims to have given back; `null` if the files were not looked at.
     pub claimed_bytes: Option<u64>,
     /// Bytes of these that are still there.
-    pub kept_bytes: Option<u64>,
+    #[serde(rename = "kept_bytes")] pub retained_bytes: Option<u64>,
     /// The share of what the guest claims to have given back that is really gone, 0 to 1.
     pub verified_ratio: Option<f64>,
     /// Seconds since the files were looked at.

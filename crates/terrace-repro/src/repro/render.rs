@@ -49,7 +49,7 @@ const HOW: &str = "\
   found about it: by changing one thing and running again, by arithmetic, or from the model's code.
 - Figures that the text at hand does not have are no rows to compare: `–` stands in their place. A
   **prediction** has been made before anything was there to compare it with.
-- What waits for something is a place kept free: it has not passed.
+- What waits for something is a place left free: it has not passed.
 ";
 
 /// The page docs/repro.md.

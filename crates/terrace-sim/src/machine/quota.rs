@@ -10,7 +10,7 @@ pub struct Quota {
     /// Most units that the VM may have: the sizes of its nodes, if its own kernel places pages.
     limit: [u64; TIERS],
     /// Units held beside the VM's pages: shadow copies.
-    kept: [u64; TIERS],
+    shadows: [u64; TIERS],
 }
 
 impl Default for Quota {
@@ -18,7 +18,7 @@ impl Default for Quota {
         Self {
             grant: [0; TIERS],
             limit: [u64::MAX; TIERS],
-            kept: [0; TIERS],
+            shadows: [0; TIERS],
         }
     }
 }
@@ -42,20 +42,20 @@ impl Quota {
 
     /// Units held beside the VM's pages: shadow copies.
     #[must_use]
-    pub fn kept(&self) -> &[u64; TIERS] {
-        &self.kept
+    pub fn shadows(&self) -> &[u64; TIERS] {
+        &self.shadows
     }
 
     /// Keeps so many more units of a tier beside the VM's pages; negative: frees so many again.
     pub fn keep(&mut self, tier: usize, units: i64) {
-        self.kept[tier] = self.kept[tier].saturating_add_signed(units);
+        self.shadows[tier] = self.shadows[tier].saturating_add_signed(units);
         self.grant[tier] = self.grant[tier].saturating_add_signed(units.saturating_neg());
     }
 
     /// Units that still fit below the limit of a tier in which the VM's pages hold `held`.
     #[must_use]
     pub fn room(&self, tier: usize, held: u64) -> u64 {
-        self.limit[tier].saturating_sub(held + self.kept[tier])
+        self.limit[tier].saturating_sub(held + self.shadows[tier])
     }
 
     /// Counts so many units that changed tier.

@@ -168,8 +168,8 @@ impl Space {
     /// Units that the VM holds per tier, shadow copies included.
     #[must_use]
     pub fn held(&self) -> [u64; TIERS] {
-        let (held, kept) = (self.second.held(), self.quota.kept());
-        std::array::from_fn(|tier| held[tier] + kept[tier])
+        let (held, shadows) = (self.second.held(), self.quota.shadows());
+        std::array::from_fn(|tier| held[tier] + shadows[tier])
     }
 
     /// Reads the state of a page, so that it is in the caches of the machine that runs the simulator.

@@ -50,7 +50,7 @@ const ROOT: u64 = 40 << 40;
 
 /// Divisor of a node's size that gives the part which stays free for the kernel: between the low and the high
 /// watermark.
-const KEPT: u64 = 500;
+const WATERMARK_DIVISOR: u64 = 500;
 
 /// The agent's default budget and headroom (`dist/terrace-agent.toml`).
 const BYTES_PER_S: u64 = 512 << 20;
@@ -183,10 +183,10 @@ impl Hyperplace {
     fn free(&self, context: &Context) -> Vec<NodeFree> {
         let tiers = (0..).take(context.setup().tiers);
         let free = tiers.map(|tier: u8| {
-            let kept = context.node(tier) / KEPT;
+            let watermark = context.node(tier) / WATERMARK_DIVISOR;
             NodeFree {
                 node: tier.into(),
-                pages: context.free(tier).saturating_sub(kept) * self.pages_per_unit,
+                pages: context.free(tier).saturating_sub(watermark) * self.pages_per_unit,
             }
         });
         free.collect()

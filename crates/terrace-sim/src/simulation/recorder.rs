@@ -79,7 +79,7 @@ impl Recorder {
         // Quanta seldom end where a sample is due.
         let stretch_ns = now_ns - std::mem::replace(&mut self.last_ns, now_ns);
         let tiers = self.timeline.tiers.len();
-        for ((vm, seen), kept) in vms
+        for ((vm, seen), timeline) in vms
             .iter_mut()
             .zip(&mut self.seen)
             .zip(&mut self.timeline.vms)
@@ -93,7 +93,7 @@ impl Recorder {
             };
             let held = vm.held_pages();
             let cells = &mut vm.space.heat.cells;
-            kept.samples.push(Sample {
+            timeline.samples.push(Sample {
                 at_s: float(now_ns) / 1e9,
                 ops_per_s: float(new.accesses * scale) * 1e9 / float(stretch_ns),
                 fast_hit_ratio: ratio,

@@ -165,7 +165,7 @@ fn engine_config(scenario: &Scenario) -> EngineConfig {
     let several = scenario.vms.len() > 1;
     let tier = |(at, tier): (usize, &Tier)| {
         let bytes = tier.bytes / scale;
-        let kept = if at == 0 { headroom(scenario, at) } else { 0 };
+        let kernel_reserve = if at == 0 { headroom(scenario, at) } else { 0 };
         let reserve = if several && at == 0 {
             scenario.host.reserve
         } else {
@@ -176,7 +176,7 @@ fn engine_config(scenario: &Scenario) -> EngineConfig {
             kind: tier.kind,
             // What the kernel keeps free is not the pool's either; in slower tiers it is what lets
             // exchanges begin.
-            reserve_bytes: whole(float(bytes) * reserve) + kept,
+            reserve_bytes: whole(float(bytes) * reserve) + kernel_reserve,
             ..TierConfig::default()
         }
     };

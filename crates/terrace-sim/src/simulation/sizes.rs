@@ -149,7 +149,7 @@ fn tier_status(device: &Provisioned, tier: usize, held: u64) -> TierStatus {
         verified: Some(Verified {
             present_bytes: full(held),
             claimed_bytes: full(whole - size),
-            kept_bytes: 0,
+            retained_bytes: 0,
         }),
         ..TierStatus::default()
     }
@@ -172,7 +172,7 @@ fn whole(tiers: &[TierStatus]) -> TierStatus {
         verified: Some(Verified {
             present_bytes: seen(|seen| seen.present_bytes),
             claimed_bytes: seen(|seen| seen.claimed_bytes),
-            kept_bytes: 0,
+            retained_bytes: 0,
         }),
         ..TierStatus::default()
     }

@@ -51,7 +51,7 @@ pub struct TraceSpec {
     #[serde(default)]
     pub on_broken: OnBroken,
     #[serde(skip)]
-    kept: Kept,
+    shared: SharedTrace,
 }
 
 fn one() -> u32 {
@@ -67,15 +67,15 @@ type Key = (PathBuf, Option<Format>, Option<ByteSize>, OnBroken);
 
 /// A cache of the loaded trace, shared by all clones of a spec: the runs of a comparison read the file once.
 #[derive(Clone, Debug, Default)]
-struct Kept(Arc<Mutex<Option<KeptTrace>>>);
+struct SharedTrace(Arc<Mutex<Option<KeyedTrace>>>);
 
 #[derive(Debug)]
-struct KeptTrace {
+struct KeyedTrace {
     key: Key,
     loaded: Arc<Loaded>,
 }
 
-impl PartialEq for Kept {
+impl PartialEq for SharedTrace {
     fn eq(&self, _: &Self) -> bool {
         true
     }
@@ -202,7 +202,7 @@ impl TraceSpec {
             cache: None,
             repeat: one(),
             on_broken: OnBroken::Stop,
-            kept: Kept::default(),
+            shared: SharedTrace::default(),
         }
     }
 
@@ -248,13 +248,13 @@ impl TraceSpec {
         self.check()?;
         let file = folder.join(&self.file);
         let key = (file, self.format, self.cache, self.on_broken);
-        let mut kept = self.kept.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(kept) = kept.as_ref().filter(|kept| kept.key == key) {
-            return Ok(Arc::clone(&kept.loaded));
+        let mut shared = self.shared.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(shared) = shared.as_ref().filter(|shared| shared.key == key) {
+            return Ok(Arc::clone(&shared.loaded));
         }
         let reader = Reader::open(&key.0, self.format, self.on_broken)?;
         let loaded = Arc::new(load(reader, self.cache.map(|size| size.as_u64()))?);
-        *kept = Some(KeptTrace {
+        *shared = Some(KeyedTrace {
             key,
             loaded: Arc::clone(&loaded),
         });

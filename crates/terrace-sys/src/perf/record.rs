@@ -332,8 +332,8 @@ mod tests {
                     fields = fields | field;
                     body.push(words[bit]);
                     // The upper half of CPU's word is reserved.
-                    let kept = if field == Fields::CPU { u64::from(u32::MAX) } else { u64::MAX };
-                    expected[bit] = words[bit] & kept;
+                    let mask = if field == Fields::CPU { u64::from(u32::MAX) } else { u64::MAX };
+                    expected[bit] = words[bit] & mask;
                 }
             }
             // Newer kernels may append.

@@ -26,8 +26,8 @@ struct Zone {
 impl Zone {
     fn add_to(self, free: &mut BTreeMap<NodeId, u64>) {
         if let (Some(node), Some(high)) = (self.node, self.high) {
-            let kept = high.saturating_add(self.protection);
-            let bytes = self.free.saturating_sub(kept).saturating_mul(PAGE_SIZE);
+            let reserved = high.saturating_add(self.protection);
+            let bytes = self.free.saturating_sub(reserved).saturating_mul(PAGE_SIZE);
             let sum: &mut u64 = free.entry(node).or_default();
             *sum = sum.saturating_add(bytes);
         }

@@ -190,8 +190,8 @@ fn admits(limits: &Limits, uid: u32, total: usize, own: usize) -> Result<(), Str
             "user {uid} has {own} connections to terraced already, which is the most: end some, or wait"
         ));
     }
-    let kept_for_root = if uid == ROOT { 0 } else { limits.of_user };
-    if total >= limits.connections.saturating_sub(kept_for_root) {
+    let reserved_for_root = if uid == ROOT { 0 } else { limits.of_user };
+    if total >= limits.connections.saturating_sub(reserved_for_root) {
         return Err(format!(
             "terraced has {total} connections already, which is the most: wait, and ask again"
         ));

@@ -199,7 +199,7 @@ const OF_TIER: [Of<ProvisionedTier>; 12] = [
     (
         "elastic_kept_bytes",
         "Memory that the guest claims to have given back and that is still present",
-        |tier| some(tier.kept_bytes?),
+        |tier| some(tier.retained_bytes?),
     ),
     (
         "elastic_honesty_ratio",

@@ -26,7 +26,7 @@ use terrace_sys::opener::{Opener, open_by};
 use terrace_sys::{keep_none_at_work, keep_only};
 
 pub use role::Role;
-use role::{KEPT, Opens};
+use role::{CAPABILITIES, Opens};
 
 /// Name of the thread that starts the others.
 const STARTER: &str = "start";
@@ -55,7 +55,7 @@ struct Confined {
 /// # Errors
 /// If a right is left that should be gone.
 pub fn start(filtered: bool) -> Result<()> {
-    keep_only(&KEPT).context("giving up capabilities")?;
+    keep_only(&CAPABILITIES).context("giving up capabilities")?;
     if filtered {
         calls::filter_process().context(
             "filtering system calls (`seccomp = false` under [security] leaves them unfiltered)",

@@ -7,7 +7,7 @@ use super::files::Files;
 
 /// The capabilities that the daemon keeps of those it was started with; threads take their part of them: moving
 /// pages; looking at processes of other users; listing their files; opening those, and connecting to their sockets.
-pub const KEPT: [Capability; 4] = [
+pub const CAPABILITIES: [Capability; 4] = [
     Capability::CAP_SYS_NICE,
     Capability::CAP_SYS_PTRACE,
     Capability::CAP_DAC_READ_SEARCH,
@@ -96,7 +96,7 @@ impl Role {
         }
     }
 
-    /// The capabilities of [`KEPT`] that the role keeps.
+    /// The capabilities of [`CAPABILITIES`] that the role keeps.
     pub fn capabilities(self) -> &'static [Capability] {
         use Capability::{CAP_DAC_OVERRIDE, CAP_DAC_READ_SEARCH, CAP_SYS_NICE, CAP_SYS_PTRACE};
         match self {

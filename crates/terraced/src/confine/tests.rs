@@ -230,7 +230,7 @@ fn a_thread_keeps_its_roles_capabilities_and_gains_none_back() {
             assert_eq!(sets.permitted, wanted & held, "{role:?}");
             assert_eq!(sets.effective, sets.permitted, "{role:?}");
             assert_eq!((sets.ambient, sets.inheritable), (0, 0), "{role:?}");
-            assert!(keep_only(&KEPT).is_ok());
+            assert!(keep_only(&CAPABILITIES).is_ok());
             assert_eq!(Sets::of(&status).permitted, sets.permitted, "{role:?}");
         };
         thread::spawn(body).join().unwrap();
@@ -267,7 +267,7 @@ impl Sets {
 fn roles_have_names_that_the_kernel_keeps_whole() {
     for role in Role::ALL {
         assert!(role.name().len() <= 15, "{role:?}");
-        assert!(role.capabilities().iter().all(|cap| KEPT.contains(cap)));
+        assert!(role.capabilities().iter().all(|cap| CAPABILITIES.contains(cap)));
         assert!(!role.is_exposed() || role.capabilities().is_empty());
     }
 }

@@ -113,21 +113,21 @@ impl Daemon {
     fn holder(&self, name: &str, process: Option<ProcessId>) -> Option<ProcessId> {
         let lives = |process: &ProcessId| self.host.runs(*process);
         let vm = self.vms.key(name)?;
-        let kept = self.provisioning.process(vm);
+        let provisioned = self.provisioning.process(vm);
         let known = self.vms.get(vm);
         let managed = known.filter(|entry| entry.managed.is_some());
         let managed = managed.and_then(|entry| entry.process);
         let known = known.and_then(|entry| entry.process).filter(lives);
-        let kept = kept.filter(|_| process.is_some()).filter(lives);
-        let holders = [managed, known, kept].into_iter().flatten();
+        let provisioned = provisioned.filter(|_| process.is_some()).filter(lives);
+        let holders = [managed, known, provisioned].into_iter().flatten();
         holders.into_iter().find(|holder| process != Some(*holder))
     }
 
     /// Drops entries that a socket has under other names: they were listed before the VM told its name.
     fn forget_other_names(&mut self, name: &str, socket: &Path) {
         let gone = self.vms.keep(|entry| {
-            let is_kept = entry.managed.is_some() || entry.agent.is_some();
-            entry.name == name || entry.socket != socket || is_kept
+            let is_in_use = entry.managed.is_some() || entry.agent.is_some();
+            entry.name == name || entry.socket != socket || is_in_use
         });
         if !gone.is_empty() {
             self.forget_providers();

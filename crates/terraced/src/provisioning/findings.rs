@@ -77,16 +77,16 @@ fn holding(provisioning: &ProvisioningStatus) -> Option<Finding> {
 fn verification(provisioning: &ProvisioningStatus) -> Option<Finding> {
     let each = provisioning.tiers.iter().filter_map(|tier| {
         let claimed = tier.claimed_bytes.filter(|claimed| *claimed > 0)?;
-        Some((&tier.name, tier.kept_bytes?, claimed, tier.verified_ratio?))
+        Some((&tier.name, tier.retained_bytes?, claimed, tier.verified_ratio?))
     });
     let each: Vec<_> = each.collect();
     if each.is_empty() {
         return None;
     }
-    let words = each.iter().map(|(name, kept, claimed, verified_ratio)| {
+    let words = each.iter().map(|(name, retained, claimed, verified_ratio)| {
         format!(
             "{name}: {} of the {} that it gave back is still there (verified: {verified_ratio:.2})",
-            size(*kept),
+            size(*retained),
             size(*claimed),
         )
     });

@@ -132,11 +132,11 @@ fn tier_status(tier: &DeviceTier, configured: Option<u32>) -> TierStatus {
     let host_node = configured.or(tier.host_node.filter(|_| !refused));
     let verified = tier.verified.map(|seen| {
         let bytes = |pages: u64| pages.saturating_mul(PAGE_SIZE);
-        let kept = seen.claimed_pages.saturating_sub(seen.absent_pages);
+        let retained = seen.claimed_pages.saturating_sub(seen.absent_pages);
         Verified {
             present_bytes: seen.present_bytes,
             claimed_bytes: bytes(seen.claimed_pages),
-            kept_bytes: bytes(kept),
+            retained_bytes: bytes(retained),
         }
     });
     TierStatus {

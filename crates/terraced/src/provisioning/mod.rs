@@ -49,7 +49,7 @@ use reconciler::{Reconciler, Ticket};
 /// All resizable memory of this host.
 pub struct Provisioning {
     /// VMs that are looked after.
-    kept: BTreeMap<VmKey, Kept>,
+    provisioned: BTreeMap<VmKey, ProvisionedVm>,
     /// VMs without a provider, and their processes then: found again, they are not asked again.
     without: BTreeMap<VmKey, Option<ProcessId>>,
     /// Parameters of resizing.
@@ -63,7 +63,7 @@ pub struct Provisioning {
 }
 
 /// A VM that is looked after.
-struct Kept {
+struct ProvisionedVm {
     reconciler: Reconciler,
     provider: ProviderId,
     /// The hypervisor's process when the VM was found.
@@ -75,7 +75,7 @@ struct Kept {
 }
 
 /// No order outlives its VM: another one of that name may have its device's place.
-impl Drop for Kept {
+impl Drop for ProvisionedVm {
     fn drop(&mut self) {
         for ticket in self.tickets.values() {
             ticket.withdraw();
@@ -103,7 +103,7 @@ impl Provisioning {
     /// No VM yet.
     pub fn new(finder: Finder, config: ProvisionConfig) -> Self {
         Self {
-            kept: BTreeMap::new(),
+            provisioned: BTreeMap::new(),
             without: BTreeMap::new(),
             config,
             finder,
@@ -121,30 +121,30 @@ impl Provisioning {
 
     /// Whether no VM is looked after.
     pub fn is_empty(&self) -> bool {
-        self.kept.is_empty()
+        self.provisioned.is_empty()
     }
 
     /// The id of a VM's provider, by which the engine knows it.
     pub fn provider(&self, vm: VmKey) -> Option<ProviderId> {
-        self.kept.get(&vm).map(|kept| kept.provider)
+        self.provisioned.get(&vm).map(|provisioned| provisioned.provider)
     }
 
     /// The process of a VM that is looked after, as it was found.
     pub fn process(&self, vm: VmKey) -> Option<ProcessId> {
-        self.kept.get(&vm)?.process
+        self.provisioned.get(&vm)?.process
     }
 
-    fn of(&mut self, provider: ProviderId) -> Option<&mut Kept> {
-        let mut all = self.kept.values_mut();
-        all.find(|kept| kept.provider == provider)
+    fn of(&mut self, provider: ProviderId) -> Option<&mut ProvisionedVm> {
+        let mut all = self.provisioned.values_mut();
+        all.find(|provisioned| provisioned.provider == provider)
     }
 
     /// Whether nothing more is to be found out about a VM: it is looked after, or nothing resizes it.
     pub fn is_settled(&self, vm: VmKey, process: Option<ProcessId>, is_asked_for: bool) -> bool {
-        let kept = self.kept.get(&vm);
+        let provisioned = self.provisioned.get(&vm);
         // A look that could not find out the process says nothing of another one.
-        kept.is_some_and(|kept| {
-            (kept.process == process || process.is_none()) && !kept.reconciler.has_failed()
+        provisioned.is_some_and(|provisioned| {
+            (provisioned.process == process || process.is_none()) && !provisioned.reconciler.has_failed()
         }) || !is_asked_for && self.without.get(&vm) == Some(&process)
     }
 
@@ -181,14 +181,14 @@ impl Provisioning {
             host_nodes: place.config.hyperflex.nodes.clone(),
         };
         let reconciler = Reconciler::start(provider, place, find, self.config, inbox.clone())?;
-        let kept = Kept {
+        let provisioned = ProvisionedVm {
             reconciler,
             provider,
             process,
             reasons_told: 0,
             tickets: BTreeMap::new(),
         };
-        let before = self.kept.insert(vm, kept).map(|before| before.provider);
+        let before = self.provisioned.insert(vm, provisioned).map(|before| before.provider);
         let departed = before.map(Event::ProviderDeparted);
         Ok(departed
             .into_iter()
@@ -198,8 +198,8 @@ impl Provisioning {
 
     /// Ends the reconcilers of VMs that are gone, and returns the events for the engine.
     pub fn forget_all_but(&mut self, vms: &Registry) -> Vec<Event> {
-        let gone = self.kept.extract_if(.., |vm, _| !vms.has(*vm));
-        let gone = gone.map(|(_, kept)| Event::ProviderDeparted(kept.provider));
+        let gone = self.provisioned.extract_if(.., |vm, _| !vms.has(*vm));
+        let gone = gone.map(|(_, provisioned)| Event::ProviderDeparted(provisioned.provider));
         let gone = gone.collect();
         self.without.retain(|vm, _| vms.has(*vm));
         gone
@@ -216,8 +216,8 @@ impl Provisioning {
                 Event::ProviderSeen(report)
             }
             ProviderNews::Answered(outcome) => {
-                if let Some(kept) = self.of(outcome.provider) {
-                    kept.tickets.remove(&outcome.order);
+                if let Some(provisioned) = self.of(outcome.provider) {
+                    provisioned.tickets.remove(&outcome.order);
                 }
                 Event::OrderOutcome(outcome)
             }
@@ -258,10 +258,10 @@ impl Provisioning {
 
     fn order(&mut self, order: SizeOrder) -> Option<Input> {
         let (number, provider) = (order.order, order.provider);
-        let kept = self.of(provider)?;
-        match kept.reconciler.order(order) {
+        let provisioned = self.of(provider)?;
+        match provisioned.reconciler.order(order) {
             Ok(ticket) => {
-                kept.tickets.insert(number, ticket);
+                provisioned.tickets.insert(number, ticket);
                 None
             }
             Err(trouble) => Some(Input::Provider(ProviderNews::Answered(OrderOutcome {
@@ -273,8 +273,8 @@ impl Provisioning {
     }
 
     fn withdraw(&mut self, provider: ProviderId, order: OrderId) -> Input {
-        let kept = self.of(provider);
-        let ticket = kept.and_then(|kept| kept.tickets.remove(&order));
+        let provisioned = self.of(provider);
+        let ticket = provisioned.and_then(|provisioned| provisioned.tickets.remove(&order));
         Input::Event(Event::OrderWithdrawal(OrderWithdrawal {
             order,
             provider,
@@ -291,11 +291,11 @@ impl Provisioning {
 
     /// Ends a VM's reconciler: its monitor is left alone until an operator asks for it again.
     fn let_go(&mut self, provider: ProviderId) {
-        let of = self.kept.iter().find(|(_, kept)| kept.provider == provider);
+        let of = self.provisioned.iter().find(|(_, provisioned)| provisioned.provider == provider);
         let Some(vm) = of.map(|(vm, _)| *vm) else {
             return;
         };
-        let process = self.kept.remove(&vm).and_then(|kept| kept.process);
+        let process = self.provisioned.remove(&vm).and_then(|provisioned| provisioned.process);
         self.without.insert(vm, process);
     }
 
@@ -326,19 +326,19 @@ impl Provisioning {
 
     /// Makes events of the engine's new reasons, VM by VM in the order of their names.
     pub fn tell_reasons(&mut self, engine: &Engine, vms: &Registry, events: &mut Events) {
-        if self.kept.is_empty() {
+        if self.provisioned.is_empty() {
             return;
         }
         for (vm, entry) in vms.iter() {
-            let Some(kept) = self.kept.get_mut(&vm) else {
+            let Some(provisioned) = self.provisioned.get_mut(&vm) else {
                 continue;
             };
-            let mut told = kept.reasons_told;
-            for reason in engine.provision().reasons(kept.provider, told) {
+            let mut told = provisioned.reasons_told;
+            for reason in engine.provision().reasons(provisioned.provider, told) {
                 told = reason.sequence;
                 events.push(reason.at, Some(&entry.name), reason.text.clone());
             }
-            kept.reasons_told = told;
+            provisioned.reasons_told = told;
         }
     }
 }

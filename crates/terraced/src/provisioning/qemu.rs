@@ -144,7 +144,7 @@ fn verified(tier: &Tier, seen: Backing) -> Verified {
     Verified {
         present_bytes: seen.boot_bytes.saturating_add(seen.device_bytes),
         claimed_bytes: tier.max_bytes.saturating_sub(tier.size_bytes),
-        kept_bytes: seen.device_bytes.saturating_sub(plugged),
+        retained_bytes: seen.device_bytes.saturating_sub(plugged),
     }
 }
 

@@ -64,8 +64,8 @@ fn a_restart_keeps_the_previous_log() {
         .unwrap();
     let first = fs::read(&path).unwrap();
     Recorder::start(&path, 1 << 20, "{}".into()).unwrap();
-    let kept = fs::read(dir.path().join("terrace.previous")).unwrap();
-    assert_eq!(kept, first);
+    let previous = fs::read(dir.path().join("terrace.previous")).unwrap();
+    assert_eq!(previous, first);
 }
 
 #[test]

@@ -8,7 +8,7 @@ use terrace_proto::VmId;
 use terrace_proto::snapshot::Round;
 
 /// Rounds of a VM that are kept.
-const ROUNDS_KEPT: usize = 64;
+const MAX_ROUNDS: usize = 64;
 
 /// The daemon's state of a VM that the engine knows.
 #[derive(Clone)]
@@ -90,7 +90,7 @@ impl Managed {
         let Some(last) = last.filter(|last| newest < Some(last.number)) else {
             return;
         };
-        if self.history.len() == ROUNDS_KEPT {
+        if self.history.len() == MAX_ROUNDS {
             self.history.pop_front();
         }
         self.history.push_back(Arc::new(last.clone()));

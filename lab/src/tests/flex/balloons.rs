@@ -16,7 +16,7 @@ use crate::progress::say;
 pub fn resize() -> Result<()> {
     let mut guest = FlexGuest::<Hyperflex>::start(BASE | HUGE)?;
     guest.insert()?;
-    let kept = fill(&mut guest)?;
+    let expected = fill(&mut guest)?;
     let before = sizes(&mut guest)?;
     let mut last = sizes(&mut guest)?;
     let moved = 256 * MIB;
@@ -54,7 +54,7 @@ pub fn resize() -> Result<()> {
         huge = huge.max(guest.driver()?.iter().map(|tier| tier.huge).sum());
         last = now;
     }
-    ensure!(checksums(&mut guest)? == kept, "files have changed");
+    ensure!(checksums(&mut guest)? == expected, "files have changed");
     ensure!(huge > 50, "only {huge} pages were given by 2 MiB");
     guest.device.expect_no_wrong_request()?;
     verification(&guest)?;
@@ -154,7 +154,7 @@ pub fn pressure() -> Result<()> {
 
 pub fn removal() -> Result<()> {
     let mut guest = FlexGuest::<Hyperflex>::start(BASE | HUGE)?;
-    let kept = fill(&mut guest)?;
+    let expected = fill(&mut guest)?;
     let before = sizes(&mut guest)?;
     let target = [20_000, 50_001];
     guest.device.set_targets(target)?;
@@ -167,7 +167,7 @@ pub fn removal() -> Result<()> {
         guest.insert()?;
         guest.wait_for(target)?;
     }
-    ensure!(checksums(&mut guest)? == kept, "files have changed");
+    ensure!(checksums(&mut guest)? == expected, "files have changed");
     guest.device.expect_no_wrong_request()?;
     guest.expect_a_quiet_kernel()
 }
@@ -175,14 +175,14 @@ pub fn removal() -> Result<()> {
 pub fn sleep() -> Result<()> {
     let mut guest = FlexGuest::<Hyperflex>::start(BASE | HUGE)?;
     guest.insert()?;
-    let kept = fill(&mut guest)?;
+    let expected = fill(&mut guest)?;
     let target = [30_000, 60_000];
     guest.resize(target)?;
     for round in 0..3 {
         guest.sleep_and_wake()?;
         // The device has forgotten what was in the balloons, and the driver too.
         guest.wait_for(target)?;
-        ensure!(checksums(&mut guest)? == kept, "files have changed");
+        ensure!(checksums(&mut guest)? == expected, "files have changed");
         say(&format!("slept {} times", round + 1));
     }
     guest.resize([0, 0])?;
@@ -193,7 +193,7 @@ pub fn sleep() -> Result<()> {
 pub fn compaction() -> Result<()> {
     let mut guest = FlexGuest::<Hyperflex>::start(BASE)?;
     guest.insert()?;
-    let kept = fill(&mut guest)?;
+    let expected = fill(&mut guest)?;
     let target = [60_000, 60_000];
     guest.resize(target)?;
     // Holes among the balloon's pages, then memory is made whole. Where the holes are is the kernel's choice: of some
@@ -214,7 +214,7 @@ pub fn compaction() -> Result<()> {
     say(&format!("the kernel moved {moved} pages of the balloons"));
     ensure!(moved > 0, "no page was moved: {driver:?}");
     guest.wait_for(target)?;
-    ensure!(checksums(&mut guest)? == kept, "files have changed");
+    ensure!(checksums(&mut guest)? == expected, "files have changed");
     guest.resize([0, 0])?;
     guest.device.expect_no_wrong_request()?;
     guest.expect_a_quiet_kernel()

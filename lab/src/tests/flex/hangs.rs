@@ -25,7 +25,7 @@ const FREE_BYTES: u64 = 72 * MIB;
 
 pub fn compaction() -> Result<()> {
     let mut guest = Guest::start(BASE)?;
-    let kept = fill(&mut guest)?;
+    let expected = fill(&mut guest)?;
     let before = sizes(&mut guest)?;
     guest.insert()?;
     hang_in_a_move(&mut guest)?;
@@ -54,14 +54,14 @@ pub fn compaction() -> Result<()> {
     guest.insert()?;
     guest.resize([60_000, 60_000])?;
     guest.resize([0, 0])?;
-    ensure!(checksums(&mut guest)? == kept, "files have changed");
+    ensure!(checksums(&mut guest)? == expected, "files have changed");
     guest.device.expect_no_wrong_request()?;
     tiered::expect_a_quiet_kernel(&mut guest.lab, MARK)
 }
 
 pub fn pressure() -> Result<()> {
     let mut guest = Guest::start(BASE | HUGE)?;
-    let kept = fill(&mut guest)?;
+    let expected = fill(&mut guest)?;
     let before = sizes(&mut guest)?;
     guest.insert()?;
     guest.resize([20_000, 20_000])?;
@@ -93,7 +93,7 @@ pub fn pressure() -> Result<()> {
     guest.device.expect_no_wrong_request()?;
     guest.lab.check("rmmod hyperflex")?;
     expect_all_back(&mut guest, &before)?;
-    ensure!(checksums(&mut guest)? == kept, "files have changed");
+    ensure!(checksums(&mut guest)? == expected, "files have changed");
     tiered::expect_a_quiet_kernel(&mut guest.lab, MARK)
 }
 

@@ -11,7 +11,7 @@ use crate::guests::flex::shape::{BASE, HUGE};
 pub fn manners() -> Result<()> {
     let mut guest = FlexGuest::<Hostile>::start(BASE)?;
     guest.insert()?;
-    let kept = fill(&mut guest)?;
+    let expected = fill(&mut guest)?;
     let before = sizes(&mut guest)?;
     for manner in ["refuse", "short"] {
         guest.device.set_manner(manner)?;
@@ -37,7 +37,7 @@ pub fn manners() -> Result<()> {
     guest.until("requests are on their way", |guest| {
         Ok(guest.driver()?.iter().all(|tier| tier.in_flight > 0))
     })?;
-    ensure!(checksums(&mut guest)? == kept, "files have changed");
+    ensure!(checksums(&mut guest)? == expected, "files have changed");
     guest.device.set_manner("good")?;
     guest.resize([10_000, 10_000])?;
     guest.resize([0, 0])?;
@@ -47,7 +47,7 @@ pub fn manners() -> Result<()> {
 
 pub fn removal() -> Result<()> {
     let mut guest = FlexGuest::<Hostile>::start(BASE | HUGE)?;
-    let kept = fill(&mut guest)?;
+    let expected = fill(&mut guest)?;
     let before = sizes(&mut guest)?;
     guest.insert()?;
     guest.resize([20_000, 50_001])?;
@@ -61,7 +61,7 @@ pub fn removal() -> Result<()> {
     expect_all_back(&mut guest, &before)?;
     guest.insert()?;
     guest.resize([20_000, 50_001])?;
-    ensure!(checksums(&mut guest)? == kept, "files have changed");
+    ensure!(checksums(&mut guest)? == expected, "files have changed");
     guest.expect_a_quiet_kernel()?;
     drop(guest);
     left_alone()

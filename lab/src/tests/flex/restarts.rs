@@ -13,12 +13,12 @@ use crate::progress::say;
 pub fn device_killed() -> Result<()> {
     let mut guest = FlexGuest::<Hyperflex>::start(BASE | HUGE)?;
     guest.insert()?;
-    let kept = fill(&mut guest)?;
+    let expected = fill(&mut guest)?;
     let before = sizes(&mut guest)?;
     let target = [20_000, 50_001];
     guest.resize(target)?;
     guest.device.kill();
-    ensure!(checksums(&mut guest)? == kept, "files have changed");
+    ensure!(checksums(&mut guest)? == expected, "files have changed");
     expect_given(&guest, target)?;
     guest.device.start_again()?;
     // Before the hypervisor is back: this is what the state says.
@@ -33,12 +33,12 @@ pub fn device_killed() -> Result<()> {
         // Below what the kernel and the files leave of the smaller node.
         kill_under_way(&mut guest, [60_000 + round, 60_000 - round])?;
         kill_under_way(&mut guest, [round, 7])?;
-        ensure!(checksums(&mut guest)? == kept, "files have changed");
+        ensure!(checksums(&mut guest)? == expected, "files have changed");
     }
     guest.resize([0, 0])?;
     expect_all_back(&mut guest, &before)?;
     // What was in the balloons can be used.
-    ensure!(checksums(&mut guest)? == kept, "files have changed");
+    ensure!(checksums(&mut guest)? == expected, "files have changed");
     fill(&mut guest)?;
     guest.expect_a_quiet_kernel()
 }
@@ -87,7 +87,7 @@ pub fn guest_rebooted() -> Result<()> {
         // Of all nodes: the kernel puts itself where chance has it.
         let [after, before] = [&after, &before].map(|sizes| sizes.total.iter().sum());
         expect_about("the guest's memory", after, before)?;
-        let kept = fill(&mut guest)?;
+        let expected = fill(&mut guest)?;
         let filled = guest.host_bytes()?;
         ensure!(
             filled.iter().all(|held| *held + SLACK > 300 * MIB),
@@ -96,7 +96,7 @@ pub fn guest_rebooted() -> Result<()> {
         guest.insert()?;
         guest.wait_for(target)?;
         expect_given(&guest, target)?;
-        ensure!(checksums(&mut guest)? == kept, "files have changed");
+        ensure!(checksums(&mut guest)? == expected, "files have changed");
         let status = guest.device.status(true)?;
         let resets = status["resets"].as_u64().context("no resets")?;
         // Pages that are in a balloon already would have been refused.

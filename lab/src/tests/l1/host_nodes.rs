@@ -29,7 +29,7 @@ pub const TESTS: &[Test] = &[Test {
 struct Tier {
     before: Placement,
     given: Placement,
-    kept: Placement,
+    #[serde(rename = "kept")] retained: Placement,
 }
 
 #[derive(Deserialize)]
@@ -56,7 +56,7 @@ fn refaulted_pages_land_on_the_tiers_host_node(lab: &mut Lab) -> Result<()> {
                 tier.given.on(wanted)
             );
             // What was there before stays where it was.
-            ensure!(tier.before.on(0) == 2 * GIVEN && tier.kept.on(0) == GIVEN);
+            ensure!(tier.before.on(0) == 2 * GIVEN && tier.retained.on(0) == GIVEN);
         }
     }
     Ok(())

@@ -86,9 +86,9 @@ pub fn stuck() -> Result<()> {
     // Pages of a ramfs go nowhere.
     guest.lab.check(
         "mkdir /ram && mount -t ramfs ram /ram && \
-         lab-native start 1 1 /bin/busybox dd if=/dev/urandom of=/ram/kept bs=1M count=300 2>/dev/null",
+         lab-native start 1 1 /bin/busybox dd if=/dev/urandom of=/ram/reference bs=1M count=300 2>/dev/null",
     )?;
-    let kept = guest.lab.check("md5sum /ram/kept")?;
+    let reference = guest.lab.check("md5sum /ram/reference")?;
     expect_stuck(
         &guest,
         None,
@@ -99,10 +99,10 @@ pub fn stuck() -> Result<()> {
     println!("stuck: {:?}", tiers[SLOW]);
     ensure!(tiers[SLOW].size_bytes > 256 * MIB, "{tiers:?}");
     ensure!(
-        guest.lab.check("md5sum /ram/kept")? == kept,
+        guest.lab.check("md5sum /ram/reference")? == reference,
         "a file has changed"
     );
-    guest.lab.check("rm /ram/kept")?;
+    guest.lab.check("rm /ram/reference")?;
     // A new target has the guest try at once.
     guest.daemon.resize_and_wait(None, Some(258))?;
     tiered::expect_a_quiet_kernel(&mut guest.lab, MARK)
@@ -146,19 +146,19 @@ fn back(guest: &mut StockGuest, begin: &Sizes) -> Result<()> {
 fn pressure(guest: &mut StockGuest) -> Result<()> {
     let free = guest.meminfo(SLOW, "MemFree")? / MIB;
     guest.lab.check(&format!(
-        "dd if=/dev/urandom of=/node1/kept bs=1M count={} 2>/dev/null",
+        "dd if=/dev/urandom of=/node1/reference bs=1M count={} 2>/dev/null",
         free - 40
     ))?;
-    let kept = guest.lab.check("md5sum /node1/kept")?;
+    let reference = guest.lab.check("md5sum /node1/reference")?;
     // In the fast tier there is just room enough.
     guest.daemon.resize_and_wait(None, Some(256))?;
     println!("under pressure: {:?}", guest.sizes()?);
     guest.expect_writer_intact()?;
     ensure!(
-        guest.lab.check("md5sum /node1/kept")? == kept,
+        guest.lab.check("md5sum /node1/reference")? == reference,
         "a file has changed"
     );
-    guest.lab.check("rm /node1/kept")?;
+    guest.lab.check("rm /node1/reference")?;
     guest.daemon.resize_and_wait(None, Some(512)).map(drop)
 }
 

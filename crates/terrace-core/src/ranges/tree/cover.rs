@@ -134,9 +134,9 @@ impl Leaves {
     }
 }
 
-/// `count` times `kept` over `of`, where `kept` is at most `of`.
-fn part(count: u32, kept: u64, of: u64, rounding: u64) -> u32 {
-    let scaled = u128::from(count) * u128::from(kept) + u128::from(rounding);
+/// `count` times `covered` over `of`, where `covered` is at most `of`.
+fn part(count: u32, covered: u64, of: u64, rounding: u64) -> u32 {
+    let scaled = u128::from(count) * u128::from(covered) + u128::from(rounding);
     let part = scaled.checked_div(u128::from(of)).unwrap_or(0);
     u32::try_from(part).unwrap_or(count).min(count)
 }

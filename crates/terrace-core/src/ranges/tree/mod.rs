@@ -326,21 +326,21 @@ impl RangeTree {
     /// Adjacent leaves become one where asked to, by what the ones before have become so far, and the next,
     /// which is told with its place.
     fn join(&mut self, mut wanted: impl FnMut(usize, &State, &State) -> bool) {
-        let mut kept = 0;
+        let mut write = 0;
         for at in 1..self.len() {
-            let (last, this) = (self.states[kept], self.states[at]);
-            let adjacent = self.ends[kept] == self.starts[at];
+            let (last, this) = (self.states[write], self.states[at]);
+            let adjacent = self.ends[write] == self.starts[at];
             if adjacent && wanted(at, &last, &this) {
-                self.ends[kept] = self.ends[at];
-                self.states[kept] = last.joined(this);
+                self.ends[write] = self.ends[at];
+                self.states[write] = last.joined(this);
                 continue;
             }
-            kept += 1;
-            self.starts[kept] = self.starts[at];
-            self.ends[kept] = self.ends[at];
-            self.states[kept] = this;
+            write += 1;
+            self.starts[write] = self.starts[at];
+            self.ends[write] = self.ends[at];
+            self.states[write] = this;
         }
-        let len = (kept + 1).min(self.len());
+        let len = (write + 1).min(self.len());
         self.starts.truncate(len);
         self.ends.truncate(len);
         self.fresh.truncate(len);

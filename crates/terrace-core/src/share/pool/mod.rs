@@ -39,7 +39,7 @@ pub struct Claim {
 
 impl Claim {
     /// Bytes that are not taken from the VM.
-    fn kept(&self) -> u64 {
+    fn protected(&self) -> u64 {
         self.held.min(self.lower.max(self.unseen))
     }
 
@@ -47,7 +47,7 @@ impl Claim {
     /// but does not grow up to it without use.
     #[must_use]
     pub fn want(&self) -> u64 {
-        self.demand.min(self.upper).max(self.kept())
+        self.demand.min(self.upper).max(self.protected())
     }
 }
 
@@ -56,7 +56,7 @@ impl Claim {
 pub fn divide(bytes: u64, claims: &[Claim], release: PoolRelease) -> Vec<u64> {
     let caps = |cap: fn(&Claim) -> u64| claims.iter().map(cap).collect::<Vec<u64>>();
     let mut steps = vec![
-        caps(Claim::kept),
+        caps(Claim::protected),
         caps(|c| c.want().min(c.lower)),
         caps(|c| c.want().min(c.nominal)),
         caps(Claim::want),

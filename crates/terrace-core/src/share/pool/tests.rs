@@ -81,10 +81,10 @@ fn a_vm_without_heat_does_not_grow_up_to_its_lower_limit_at_the_cost_of_others()
 
 /// Gives byte by byte to whoever has got least for his weight in this step.
 fn oracle(bytes: u64, claims: &[Claim], release: PoolRelease) -> Vec<u64> {
-    let kept = |c: &Claim| c.held.min(c.lower.max(c.unseen));
-    let want = |c: &Claim| c.demand.min(c.upper).max(kept(c));
+    let protected = |c: &Claim| c.held.min(c.lower.max(c.unseen));
+    let want = |c: &Claim| c.demand.min(c.upper).max(protected(c));
     let cap = |step: usize, c: &Claim| match step {
-        0 => kept(c),
+        0 => protected(c),
         1 => want(c).min(c.lower),
         2 => want(c).min(c.nominal),
         3 => want(c),

@@ -38,7 +38,7 @@ struct Open {
     /// As it was read: a guest may write to it since. Empty: it is no chain of entries.
     bytes: Vec<u8>,
     /// The runs that the kernel did not take.
-    kept: Vec<Run>,
+    failed_runs: Vec<Run>,
 }
 
 /// The chains of a tier that are not answered yet, in their order.
@@ -394,7 +394,7 @@ impl<B: Backing> Device<B> {
             head,
             answer: read.ok().flatten(),
             bytes,
-            kept: Vec::new(),
+            failed_runs: Vec::new(),
         }
     }
 
@@ -437,7 +437,7 @@ impl<B: Backing> Device<B> {
             self.counters.holes += 1;
             if !self.ram.free(region, &whole) {
                 // Only noted: what becomes of the entries is said when the chain is answered.
-                chain.kept.push(whole);
+                chain.failed_runs.push(whole);
             }
         }
         self.scratch.runs = runs;
@@ -497,11 +497,11 @@ impl<B: Backing> Device<B> {
             // Checked now and not when it was punched: pages may have come out of the balloon since, or gone into it.
             let entry = self.entry(tier, true, begun, Entry(u64::from_le_bytes(*word)));
             let entry = entry.and_then(|(_, run)| {
-                let is_kept = |kept: &Run| {
-                    kept.first <= run.first && run.first + run.pages <= kept.first + kept.pages
+                let covers_run = |failed: &Run| {
+                    failed.first <= run.first && run.first + run.pages <= failed.first + failed.pages
                 };
                 // The kernel did not take them, so the guest has them still.
-                if chain.kept.iter().any(is_kept) {
+                if chain.failed_runs.iter().any(covers_run) {
                     self.balloons.mark(tier, &run, false);
                     return Err(Refusal::Punch);
                 }

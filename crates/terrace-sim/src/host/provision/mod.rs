@@ -194,11 +194,11 @@ impl Provisioned {
     #[must_use]
     pub fn fit(&self, pages: u64) -> Vec<u64> {
         let given = self.given();
-        let kept: [u64; TIERS] = std::array::from_fn(|t| given[t].min(self.allocator.low(t)));
-        let mut fit: Vec<u64> = (0..self.tiers()).map(|t| given[t] - kept[t]).collect();
+        let reserved: [u64; TIERS] = std::array::from_fn(|t| given[t].min(self.allocator.low(t)));
+        let mut fit: Vec<u64> = (0..self.tiers()).map(|t| given[t] - reserved[t]).collect();
         let mut short = pages.saturating_sub(fit.iter().sum());
-        for (fit, kept) in fit.iter_mut().zip(kept) {
-            let more = kept.min(short);
+        for (fit, reserved) in fit.iter_mut().zip(reserved) {
+            let more = reserved.min(short);
             *fit += more;
             short -= more;
         }

@@ -230,7 +230,7 @@ fn a_spec_is_read_from_a_scenario_and_unknown_keys_are_refused() {
         TraceSpec::new("a".into())
     );
     for wrong in [
-        "file = 'a'\nkept = 1",
+        "file = 'a'\nshared = 1",
         "repeat = 1",
         "file = 'a'\nformat = 'x'",
     ] {

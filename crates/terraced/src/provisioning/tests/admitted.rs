@@ -21,7 +21,7 @@ fn a_growth_that_does_not_fit_beside_what_others_may_take_is_refused_with_the_fi
         status.tiers[0].verified = Some(Verified {
             present_bytes: GIB,
             claimed_bytes: 2 * GIB,
-            kept_bytes: 0,
+            retained_bytes: 0,
         });
     });
     let host = host([("vm1", &one), ("vm2", &two)]);

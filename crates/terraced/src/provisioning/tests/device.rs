@@ -134,7 +134,7 @@ fn a_vm_shows_how_far_its_device_is_and_whether_the_guest_is_honest() {
     assert_eq!((&provisioning.problem, provisioning.refused_entries), (&None, 7));
     let tier = &provisioning.tiers[0];
     assert_eq!((tier.size_bytes, tier.target_bytes), (3 * GIB, 2 * GIB));
-    assert_eq!((tier.verified_ratio, tier.kept_bytes), (Some(0.5), Some(GIB / 2)));
+    assert_eq!((tier.verified_ratio, tier.retained_bytes), (Some(0.5), Some(GIB / 2)));
     assert_eq!(tier.present_bytes, Some(3 * GIB + GIB / 2));
     assert_eq!(tier.host_nodes, [1], "as it is configured");
     let plain: VmDetail = served.get("/v1/vms/plain").unwrap();

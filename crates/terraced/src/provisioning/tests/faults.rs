@@ -114,7 +114,7 @@ fn a_guest_that_keeps_what_it_gave_back_is_told_and_counted_whole_until_it_is_ho
         status.tiers[1].verified = Some(Verified {
             present_bytes: 3 * GIB,
             claimed_bytes: 2 * GIB,
-            kept_bytes: GIB,
+            retained_bytes: GIB,
         });
     });
     host.event(
@@ -125,7 +125,7 @@ fn a_guest_that_keeps_what_it_gave_back_is_told_and_counted_whole_until_it_is_ho
         let tier = e.tiers[1].clone();
         (tier.counted_bytes == 4 * GIB).then_some(tier)
     });
-    assert_eq!((tier.verified_ratio, tier.kept_bytes), (Some(0.5), Some(GIB)));
+    assert_eq!((tier.verified_ratio, tier.retained_bytes), (Some(0.5), Some(GIB)));
     assert_eq!(tier.may_take_bytes, GIB);
     let finding = host.doctor(Some("vm1"), "provisioning-verified");
     assert_eq!(finding.health, Health::Degraded);
@@ -182,7 +182,7 @@ fn a_guest_that_was_caught_is_not_cleared_by_looks_that_come_too_late() {
         status.tiers[0].verified = Some(Verified {
             present_bytes: 3 * GIB,
             claimed_bytes: 2 * GIB,
-            kept_bytes: GIB,
+            retained_bytes: GIB,
         });
     });
     host.event("vm1", "claims to have given back 2 GiB of fast");

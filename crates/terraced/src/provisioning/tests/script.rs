@@ -177,7 +177,7 @@ pub fn status(sizes: [u64; 2]) -> ProviderStatus {
         verified: Some(Verified {
             present_bytes: size,
             claimed_bytes: 4 * GIB - size,
-            kept_bytes: 0,
+            retained_bytes: 0,
         }),
         ..TierStatus::default()
     };
@@ -196,7 +196,7 @@ pub fn resize_tier(tier: &mut TierStatus, size: u64) {
     tier.verified = Some(Verified {
         present_bytes: size,
         claimed_bytes: tier.whole_bytes - size,
-        kept_bytes: 0,
+        retained_bytes: 0,
     });
 }
 

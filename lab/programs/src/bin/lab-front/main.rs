@@ -36,7 +36,7 @@ fn main() -> Result<()> {
     let mut tiers: Vec<Value> = Vec::new();
     for (index, (tier, before)) in memory.tiers.iter().zip(before).enumerate() {
         // The queues are in the first half of the first.
-        let (kept, given) = (0..tier.pages() / 2, tier.pages() / 2..tier.pages());
+        let (retained, given) = (0..tier.pages() / 2, tier.pages() / 2..tier.pages());
         let pages: Vec<usize> = given.clone().collect();
         for queue in [2 * index, 2 * index + 1] {
             for batch in pages.chunks(BATCH) {
@@ -50,7 +50,7 @@ fn main() -> Result<()> {
         tiers.push(json!({
             "before": before,
             "given": placement(tier, given)?,
-            "kept": placement(tier, kept)?,
+            "kept": placement(tier, retained)?,
         }));
     }
     println!("{}", json!({ "tiers": tiers }));
