@@ -134,12 +134,12 @@ impl Agent {
                 let surveyed = self.programs.survey(&survey, self.pages.as_ref());
                 Some(RangesEvent::Surveyed(surveyed))
             }
-            RangesAction::Travel(travel) => {
-                let (travelled, refused) = kernel::travel(self.pages.as_ref(), &travel);
+            RangesAction::Migrate(migration) => {
+                let (migrated, refused) = kernel::migrate(self.pages.as_ref(), &migration);
                 if let Some(words) = refused {
-                    self.account.refuse(travel.process, words);
+                    self.account.refuse(migration.process, words);
                 }
-                Some(RangesEvent::Travelled(travelled))
+                Some(RangesEvent::Migrated(migrated))
             }
             RangesAction::EpochOver(summary) => {
                 self.account.epoch_over(&summary, &self.programs);

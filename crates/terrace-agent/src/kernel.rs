@@ -4,7 +4,7 @@
 //! others: which pages, and when.
 
 use terrace_core::ranges::piece::{self, push};
-use terrace_proto::ranges::{PieceRun, PieceState, Range, Refusal, Travel, Travelled};
+use terrace_proto::ranges::{PieceRun, PieceState, Range, Refusal, Migration, MigrationOutcome};
 use terrace_proto::{PAGE_SIZE, PAGES_PER_HUGE};
 use terrace_sys::{MoveOutcome, MoveScope, MoveTo, Pagemap, Pages, SysError};
 
@@ -49,23 +49,23 @@ pub fn survey(
 }
 
 /// Moves pages. If the kernel refused, its words come with the result.
-pub fn travel(pages: &dyn Pages, travel: &Travel) -> (Travelled, Option<String>) {
-    let first = piece::pages(&travel.pieces);
+pub fn migrate(pages: &dyn Pages, migration: &Migration) -> (MigrationOutcome, Option<String>) {
+    let first = piece::pages(&migration.pieces);
     let addresses: Vec<u64> = first.map(|page| page.saturating_mul(PAGE_SIZE)).collect();
     let mut status = vec![0; addresses.len()];
     let to = MoveTo {
-        node: i32::try_from(travel.node).unwrap_or(-1),
-        scope: match travel.shared {
+        node: i32::try_from(migration.node).unwrap_or(-1),
+        scope: match migration.shared {
             true => MoveScope::Shared,
             false => MoveScope::Exclusive,
         },
     };
     let ask = |status: &mut [i32]| {
-        if pages.query(travel.process, &addresses, status).is_err() {
+        if pages.query(migration.process, &addresses, status).is_err() {
             status.fill(-libc::ESRCH);
         }
     };
-    let outcome = pages.call(travel.process, &addresses, Some(to), &mut status);
+    let outcome = pages.call(migration.process, &addresses, Some(to), &mut status);
     let (refusal, words) = match outcome {
         Ok(MoveOutcome::Complete) => (None, None),
         // The kernel's words are incomplete: where the pages are tells what came of it.
@@ -82,12 +82,12 @@ pub fn travel(pages: &dyn Pages, travel: &Travel) -> (Travelled, Option<String>)
             (Some(refusal), Some(error.to_string()))
         }
     };
-    let travelled = Travelled {
-        id: travel.id,
+    let migrated = MigrationOutcome {
+        id: migration.id,
         states: states(&status),
         refusal,
     };
-    (travelled, words)
+    (migrated, words)
 }
 
 /// The states of pages by their statuses from `move_pages(2)`.
@@ -123,8 +123,8 @@ mod tests {
         kernel
     }
 
-    fn four() -> Travel {
-        Travel {
+    fn four() -> Migration {
+        Migration {
             id: 5,
             process: 7,
             node: 0,
@@ -146,14 +146,14 @@ mod tests {
             ..FakePage::base(1)
         };
         kernel.state().put(7, 102 * PAGE_SIZE, shared);
-        let (travelled, words) = travel(&kernel, &four());
+        let (migrated, words) = migrate(&kernel, &four());
         let states = [
             (2, PieceState::On(0)),
             (1, PieceState::Refused),
             (1, PieceState::On(0)),
         ];
-        assert_eq!((travelled.id, &travelled.states[..]), (5, &states[..]));
-        assert_eq!((travelled.refusal, words), (None, None));
+        assert_eq!((migrated.id, &migrated.states[..]), (5, &states[..]));
+        assert_eq!((migrated.refusal, words), (None, None));
     }
 
     #[test]
@@ -164,13 +164,13 @@ mod tests {
             ..FakePage::base(1)
         };
         kernel.state().put(7, 101 * PAGE_SIZE, busy);
-        let (travelled, _) = travel(&kernel, &four());
+        let (migrated, _) = migrate(&kernel, &four());
         let states = [
             (1, PieceState::On(0)),
             (1, PieceState::On(1)),
             (2, PieceState::On(0)),
         ];
-        assert_eq!(travelled.states, states);
+        assert_eq!(migrated.states, states);
     }
 
     #[test]
@@ -178,9 +178,9 @@ mod tests {
         let refused = |errno, refusal| {
             let kernel = kernel();
             kernel.state().refuses = [(7, errno)].into();
-            let (travelled, words) = travel(&kernel, &four());
-            assert_eq!(travelled.refusal, Some(refusal));
-            assert_eq!(travelled.states, [(4, PieceState::On(1))]);
+            let (migrated, words) = migrate(&kernel, &four());
+            assert_eq!(migrated.refusal, Some(refusal));
+            assert_eq!(migrated.states, [(4, PieceState::On(1))]);
             assert!(words.is_some());
         };
         for errno in [libc::EACCES, libc::EPERM, libc::EINVAL] {
@@ -189,8 +189,8 @@ mod tests {
         refused(libc::ENOMEM, Refusal::NoMemory);
         let kernel = kernel();
         kernel.state().ended.insert(7);
-        let (travelled, _) = travel(&kernel, &four());
-        assert_eq!(travelled.states, [(4, PieceState::Absent)]);
-        assert_eq!(travelled.refusal, Some(Refusal::Process));
+        let (migrated, _) = migrate(&kernel, &four());
+        assert_eq!(migrated.states, [(4, PieceState::Absent)]);
+        assert_eq!(migrated.refusal, Some(Refusal::Process));
     }
 }

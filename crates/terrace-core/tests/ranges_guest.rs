@@ -8,7 +8,7 @@ use terrace_core::session::replay::replay;
 use terrace_proto::Tick;
 use terrace_proto::log::{RangesRecord, Record};
 use terrace_proto::ranges::{
-    EpochSummary, Exchanged, PieceState, RangesBudget, RangesEvent, Stopped, Surveyed, Travelled,
+    EpochSummary, Exchanged, PieceState, RangesBudget, RangesEvent, Stopped, Surveyed, MigrationOutcome,
 };
 use terrace_testkit::guest::{Guest, config, mapped, start};
 use terrace_testkit::log::written;
@@ -155,7 +155,7 @@ fn answers_that_were_not_asked_for_change_nothing() {
             present: None,
             cpu_ns: 0,
         }),
-        RangesEvent::Travelled(Travelled {
+        RangesEvent::Migrated(MigrationOutcome {
             id: 0,
             states: vec![(u32::MAX, PieceState::On(9))],
             refusal: None,
@@ -185,7 +185,7 @@ fn what_was_recorded_is_decided_again_and_one_page_elsewhere_is_noticed() {
         .iter_mut()
         .rev()
         .find_map(|(_, record)| match record {
-            Record::Ranges(RangesRecord::Event(RangesEvent::Travelled(answer))) => Some(answer),
+            Record::Ranges(RangesRecord::Event(RangesEvent::Migrated(answer))) => Some(answer),
             _ => None,
         });
     answer.unwrap().states = vec![(1, PieceState::Busy)];

@@ -78,12 +78,12 @@ impl RangesRecord {
                 RangesEvent::EpochEnded => body(RANGES_EVENT + 5, &()),
                 RangesEvent::Free(e) => body(RANGES_EVENT + 6, e),
                 RangesEvent::Surveyed(e) => body(RANGES_EVENT + 7, e),
-                RangesEvent::Travelled(e) => body(RANGES_EVENT + 8, e),
+                RangesEvent::Migrated(e) => body(RANGES_EVENT + 8, e),
             },
             Self::Action(action) => match action {
                 RangesAction::ReadFree => body(RANGES_ACTION, &()),
                 RangesAction::Survey(a) => body(RANGES_ACTION + 1, a),
-                RangesAction::Travel(a) => body(RANGES_ACTION + 2, a),
+                RangesAction::Migrate(a) => body(RANGES_ACTION + 2, a),
                 RangesAction::EpochOver(a) => body(RANGES_ACTION + 3, a),
             },
         }
@@ -104,10 +104,10 @@ impl RangesRecord {
             0x305 => event(of(b).map(|()| RangesEvent::EpochEnded)),
             0x306 => event(of(b).map(RangesEvent::Free)),
             0x307 => event(of(b).map(RangesEvent::Surveyed)),
-            0x308 => event(of(b).map(RangesEvent::Travelled)),
+            0x308 => event(of(b).map(RangesEvent::Migrated)),
             RANGES_ACTION => action(of(b).map(|()| RangesAction::ReadFree)),
             0x401 => action(of(b).map(RangesAction::Survey)),
-            0x402 => action(of(b).map(RangesAction::Travel)),
+            0x402 => action(of(b).map(RangesAction::Migrate)),
             0x403 => action(of(b).map(RangesAction::EpochOver)),
             _ => return None,
         })
@@ -527,7 +527,7 @@ mod tests {
                 present: Some(vec![run]),
                 cpu_ns: 5,
             }),
-            RangesEvent::Travelled(Travelled {
+            RangesEvent::Migrated(MigrationOutcome {
                 id: 2,
                 states: vec![(3, PieceState::Busy)],
                 refusal: Some(Refusal::NoMemory),
@@ -536,7 +536,7 @@ mod tests {
         let actions = [
             RangesAction::ReadFree,
             RangesAction::Survey(survey),
-            RangesAction::Travel(Travel {
+            RangesAction::Migrate(Migration {
                 id: 2,
                 process: 7,
                 node: 0,

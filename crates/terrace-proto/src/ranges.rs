@@ -96,7 +96,7 @@ pub enum RangesEvent {
     /// The locations of pages.
     Surveyed(Surveyed),
     /// The outcome of a move.
-    Travelled(Travelled),
+    Migrated(MigrationOutcome),
 }
 
 /// One thing that the controller wants done, each answered by an event before the next one comes. New kinds are
@@ -107,8 +107,8 @@ pub enum RangesAction {
     ReadFree,
     /// Say where pages are; answered by `Surveyed`.
     Survey(Survey),
-    /// Move pages; answered by `Travelled`.
-    Travel(Travel),
+    /// Move pages; answered by `Migrated`.
+    Migrate(Migration),
     /// Nothing is left to do in this epoch; not answered.
     EpochOver(EpochSummary),
 }
@@ -197,7 +197,7 @@ pub struct Surveyed {
 
 /// Pages of one process that should move, in one call.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Travel {
+pub struct Migration {
     /// The order's number, echoed in the answer.
     pub id: u64,
     /// The process that has the pages.
@@ -234,7 +234,7 @@ pub enum Refusal {
 
 /// The outcome of a move.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Travelled {
+pub struct MigrationOutcome {
     /// The call's number.
     pub id: u64,
     /// Of each piece, in order: so many in a row.

@@ -9,7 +9,7 @@ use terrace_proto::Tick;
 use terrace_proto::log::{RangesRecord, Record, Start};
 use terrace_proto::ranges::{
     EpochSummary, Mappings, NodeFree, PieceRun, PieceState, RangeSample, RangesAction,
-    RangesBudget, RangesEvent, Refusal, Survey, Surveyed, Travel, Travelled,
+    RangesBudget, RangesEvent, Refusal, Survey, Surveyed, Migration, MigrationOutcome,
 };
 
 /// Length of an epoch, ns.
@@ -31,7 +31,7 @@ pub struct Guest {
     /// Surveys (where are these pages?) of the last epoch.
     pub surveys: Vec<Survey>,
     /// Moves of the last epoch.
-    pub travels: Vec<Travel>,
+    pub migrations: Vec<Migration>,
     /// Time.
     pub now: Tick,
 }
@@ -104,8 +104,8 @@ impl Guest {
                     RangesAction::Survey(survey) => {
                         Some(RangesEvent::Surveyed(self.survey(survey)))
                     }
-                    RangesAction::Travel(travel) => {
-                        Some(RangesEvent::Travelled(self.travel(travel)))
+                    RangesAction::Migrate(migration) => {
+                        Some(RangesEvent::Migrated(self.migrate(migration)))
                     }
                     RangesAction::EpochOver(summary) => {
                         over = Some(summary);
@@ -128,7 +128,7 @@ impl Guest {
     ) -> EpochSummary {
         self.now = Tick(self.now.0 + EPOCH_NS);
         self.surveys.clear();
-        self.travels.clear();
+        self.migrations.clear();
         let seen = heat.iter().flat_map(|(process, range, accesses)| {
             let page = |n: u32| range.start + u64::from(n) * range.pages() / u64::from(*accesses);
             (0..*accesses).map(move |n| RangeSample {
@@ -167,10 +167,10 @@ impl Guest {
         }
     }
 
-    fn travel(&mut self, travel: Travel) -> Travelled {
-        let refusal = self.refuses.contains(&travel.process);
-        let states = piece::pages(&travel.pieces).map(|page| {
-            let key = (travel.process, page);
+    fn migrate(&mut self, migration: Migration) -> MigrationOutcome {
+        let refusal = self.refuses.contains(&migration.process);
+        let states = piece::pages(&migration.pieces).map(|page| {
+            let key = (migration.process, page);
             let Some(node) = self.pages.get_mut(&key) else {
                 return (1, PieceState::Absent);
             };
@@ -178,19 +178,19 @@ impl Guest {
                 return (1, PieceState::Busy);
             }
             let place = |node: u32| usize::from(node == 1);
-            if !refusal && *node != travel.node && self.free[place(travel.node)] > 0 {
+            if !refusal && *node != migration.node && self.free[place(migration.node)] > 0 {
                 self.free[place(*node)] += 1;
-                self.free[place(travel.node)] -= 1;
-                *node = travel.node;
+                self.free[place(migration.node)] -= 1;
+                *node = migration.node;
             }
             (1, PieceState::On(*node))
         });
-        let travelled = Travelled {
-            id: travel.id,
+        let migrated = MigrationOutcome {
+            id: migration.id,
             states: states.collect(),
             refusal: refusal.then_some(Refusal::Process),
         };
-        self.travels.push(travel);
-        travelled
+        self.migrations.push(migration);
+        migrated
     }
 }

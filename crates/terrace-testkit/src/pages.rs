@@ -172,7 +172,7 @@ impl State {
         *least = (*least).min(*room);
     }
 
-    fn travel(
+    fn migrate(
         &mut self,
         pid: u32,
         addresses: &[u64],
@@ -220,7 +220,7 @@ impl Pages for FakePages {
         };
         let mut state = self.state();
         if let Some(to) = to {
-            return state.travel(pid, addresses, to, status).map_err(error);
+            return state.migrate(pid, addresses, to, status).map_err(error);
         }
         if state.ended.contains(&pid) {
             return Err(error(libc::ESRCH));

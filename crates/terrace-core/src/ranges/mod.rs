@@ -28,7 +28,7 @@ use std::collections::{BTreeMap, VecDeque};
 
 use terrace_proto::ranges::{
     EpochSummary, Exchanged, Mappings, NodeFree, RangesAction, RangesBudget, RangesEvent, Survey,
-    Surveyed, Travel, Travelled,
+    Surveyed, Migration, MigrationOutcome,
 };
 use terrace_proto::{PAGE_SIZE, Tick, TierId};
 
@@ -148,7 +148,7 @@ impl Ranges {
             RangesEvent::EpochEnded => self.epoch_ended(),
             RangesEvent::Free(nodes) => self.place(&nodes),
             RangesEvent::Surveyed(answer) => self.surveyed(&answer),
-            RangesEvent::Travelled(answer) => self.travelled(&answer),
+            RangesEvent::Migrated(answer) => self.migrated(&answer),
         }
     }
 
@@ -318,7 +318,7 @@ impl Ranges {
         let call = exchanging.exchange.next_call();
         if let Some(call) = call {
             self.asked = (self.asked.0 + 1, None);
-            self.actions.push_back(RangesAction::Travel(Travel {
+            self.actions.push_back(RangesAction::Migrate(Migration {
                 id: self.asked.0,
                 process: call.process,
                 node: call.node,
@@ -349,7 +349,7 @@ impl Ranges {
         self.refresh();
     }
 
-    fn travelled(&mut self, answer: &Travelled) {
+    fn migrated(&mut self, answer: &MigrationOutcome) {
         if answer.id != self.asked.0 {
             return;
         }
@@ -357,7 +357,7 @@ impl Ranges {
             Phase::Exchanging(mut exchanging) => {
                 let settled = exchanging
                     .exchange
-                    .travelled(&answer.states, answer.refusal);
+                    .migrated(&answer.states, answer.refusal);
                 for settled in settled {
                     self.settle(&mut exchanging, settled);
                 }

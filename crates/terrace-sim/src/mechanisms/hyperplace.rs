@@ -14,7 +14,7 @@ use terrace_core::ranges::piece::push;
 use terrace_core::ranges::{Config, Params, Range, Ranges, piece};
 use terrace_proto::ranges::{
     Mappings, NodeFree, PieceRun, PieceState, RangeSample, RangesAction, RangesBudget, RangesEvent,
-    Survey, Surveyed, Travel, Travelled as Answer,
+    Survey, Surveyed, Migration, MigrationOutcome as Answer,
 };
 use terrace_proto::{MoveStatus, PAGE_SIZE, PAGES_PER_HUGE, Tick};
 
@@ -166,8 +166,8 @@ impl Hyperplace {
                     RangesAction::Survey(survey) => {
                         Some(RangesEvent::Surveyed(self.survey(context, &survey)))
                     }
-                    RangesAction::Travel(travel) => {
-                        self.travel(context, &travel);
+                    RangesAction::Migrate(migration) => {
+                        self.migrate(context, &migration);
                         None
                     }
                     RangesAction::EpochOver(_) => {
@@ -213,14 +213,14 @@ impl Hyperplace {
         }
     }
 
-    fn travel(&mut self, context: &mut Context, travel: &Travel) {
-        let to = u8::try_from(travel.node).unwrap_or(u8::MAX);
-        let units: Vec<Unit> = piece::pages(&travel.pieces)
+    fn migrate(&mut self, context: &mut Context, migration: &Migration) {
+        let to = u8::try_from(migration.node).unwrap_or(u8::MAX);
+        let units: Vec<Unit> = piece::pages(&migration.pieces)
             .map(|page| self.unit(page))
             .collect();
         let wanted: Vec<(Unit, u8)> = units.iter().map(|unit| (*unit, to)).collect();
         self.under_way = Some(UnderWay {
-            id: travel.id,
+            id: migration.id,
             states: units.into_iter().map(|unit| (unit, None)).collect(),
         });
         context.submit(&wanted, MigrationMode::Unmap);
@@ -285,7 +285,7 @@ impl Mechanism for Hyperplace {
                 refusal: None,
             };
             self.under_way = None;
-            self.tell(context, RangesEvent::Travelled(answer));
+            self.tell(context, RangesEvent::Migrated(answer));
         }
     }
 

@@ -224,7 +224,7 @@ impl Exchange {
 
     /// Takes in what became of the call: the state of each of its pieces, in order. Says which piece is where; one
     /// that no state was told of is counted as absent.
-    pub fn travelled(
+    pub fn migrated(
         &mut self,
         states: &[(u32, PieceState)],
         refusal: Option<Refusal>,

@@ -42,7 +42,7 @@ impl Fake {
 
 impl Fake {
     /// A model of `move_pages`: each piece's state, and the reason if the call failed.
-    fn travel(&mut self, call: &Call) -> (Vec<(u32, PieceState)>, Option<Refusal>) {
+    fn migrate(&mut self, call: &Call) -> (Vec<(u32, PieceState)>, Option<Refusal>) {
         self.calls
             .push((call.process, call.node, call.pieces.len()));
         let mut refusal = None;
@@ -93,8 +93,8 @@ impl Fake {
         let exchange = Exchange::new(&tiers, 512, free, up.to_vec(), down.to_vec());
         let mut exchange = exchange.unbalanced(into_free, more_down);
         while let Some(call) = exchange.next_call() {
-            let (states, refusal) = self.travel(&call);
-            exchange.travelled(&states, refusal);
+            let (states, refusal) = self.migrate(&call);
+            exchange.migrated(&states, refusal);
         }
         let free = exchange.free().clone();
         (exchange.outcome(), free)
