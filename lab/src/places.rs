@@ -68,7 +68,7 @@ pub fn cache(part: &str) -> Result<PathBuf> {
         (Some(own), _) => PathBuf::from(own),
         (None, Some(xdg)) => PathBuf::from(xdg).join("terrace"),
         (None, None) => match env::var_os("HOME") {
-            Some(home) => PathBuf::from(home).join(".cache/terrace"),
+            Some(dir) => PathBuf::from(dir).join(".cache/terrace"),
             None => target()?.join("lab/cache"),
         },
     };

@@ -40,6 +40,10 @@ fn run(args: Args) -> anyhow::Result<ExitCode> {
             );
             Ok(ExitCode::SUCCESS)
         }
+        Command::Man { folder } => {
+            commands::man::run(&folder)?;
+            Ok(ExitCode::SUCCESS)
+        }
         Command::Config(command) => commands::config::run(&command),
         Command::Demo(demo) => {
             commands::demo::run(&demo)?;

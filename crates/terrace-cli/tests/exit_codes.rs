@@ -54,6 +54,21 @@ fn completions_are_printed_for_every_shell() {
 }
 
 #[test]
+fn every_command_has_a_manual_page() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let folder = dir.path().join("share/man/man1");
+    let output = terrace(&["man", folder.to_str().expect("a name")]);
+    assert_eq!(output.status.code(), Some(0), "{}", said(&output));
+    let page = |name: &str| std::fs::read_to_string(folder.join(name)).expect(name);
+    for name in ["terrace.1", "terrace-show.1", "terrace-sim-run.1"] {
+        assert!(page(name).contains(".SH SYNOPSIS"), "{}", page(name));
+    }
+    let resize = page("terrace-resize.1");
+    assert!(resize.contains("terrace resize web1"), "no example: {resize}");
+    assert!(resize.contains("512MiB"), "no units: {resize}");
+}
+
+#[test]
 fn a_configuration_is_checked_without_a_daemon() {
     let dir = tempfile::tempdir().expect("a folder");
     let file = dir.path().join("terrace.toml");

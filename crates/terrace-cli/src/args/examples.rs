@@ -87,6 +87,7 @@ const EXAMPLES: &[(&[&str], &[&str])] = &[
         &["completions"],
         &["terrace completions bash > /etc/bash_completion.d/terrace"],
     ),
+    (&["man"], &["terrace man /usr/local/share/man/man1"]),
 ];
 
 /// Puts the examples at the end of each command's help.

@@ -155,6 +155,11 @@ pub enum Command {
         /// The shell.
         shell: Shell,
     },
+    /// Write the manual pages, one for each command.
+    Man {
+        /// The folder; it is created if it does not exist.
+        folder: PathBuf,
+    },
 }
 
 /// Arguments of `terrace resize`.

@@ -8,6 +8,7 @@ mod doctor_alone;
 pub mod provisioning;
 mod events;
 mod explain;
+pub mod man;
 mod map;
 mod neighbours;
 mod plan;
@@ -53,6 +54,7 @@ pub async fn online(socket: &Path, command: Command) -> Result<ExitCode> {
         | Command::Completions { .. }
         | Command::Config(_)
         | Command::Demo(_)
+        | Command::Man { .. }
         | Command::Sim(_)
         | Command::Trace(_) => unreachable!("runs without the daemon"),
     }

@@ -8,9 +8,9 @@ use crate::sources::rust_files;
 /// Banned words, with the number of times that names still use each. Lower the numbers; do not raise any.
 const BANNED: &[(&str, usize)] = &[
     ("elastic", 0),
-    ("ground", 8),
+    ("ground", 0),
     ("hands", 0),
-    ("home", 2),
+    ("home", 0),
     ("honesty", 0),
     ("journey", 0),
     ("journeys", 0),

@@ -90,7 +90,7 @@ pub fn colour(cell: &Cell) -> Rgb {
     let Some((tier, _)) = most.filter(|(_, n)| **n > 0) else {
         return EMPTY;
     };
-    let ground = colours(tier).0;
+    let background = colours(tier).0;
     let warm: u64 = cell.warm_pages.iter().sum();
     let share = warm as f64 / cell.known_pages.max(1) as f64;
     let strength = share.min(1.0).sqrt();
@@ -101,7 +101,7 @@ pub fn colour(cell: &Cell) -> Rgb {
             .enumerate()
             .map(|(tier, n)| *n as f64 / warm.max(1) as f64 * f64::from(of(colours(tier).1)))
             .sum();
-        let mixed = f64::from(of(ground)) * (1.0 - strength) + hot * strength;
+        let mixed = f64::from(of(background)) * (1.0 - strength) + hot * strength;
         // Between 0 and 255 by construction; the cast saturates.
         #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)]
         let value = mixed.round() as u8;

@@ -7,7 +7,7 @@ use ratatui::style::{Color, Modifier};
 
 /// Size of a character, pixels; the usual fonts advance by 0.602 of their size.
 const CELL: (u32, u32) = (8, 17);
-const GROUND: &str = "#16181d";
+const BACKGROUND: &str = "#16181d";
 const INK: &str = "#d7dae0";
 
 /// The frame as plain text.
@@ -29,18 +29,18 @@ pub fn svg(buffer: &Buffer) -> String {
     let mut out = format!(
         "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {width} {height}\" \
          font-family=\"DejaVu Sans Mono, Menlo, Consolas, monospace\" font-size=\"13.29\">\n\
-         <rect width=\"{width}\" height=\"{height}\" fill=\"{GROUND}\"/>\n"
+         <rect width=\"{width}\" height=\"{height}\" fill=\"{BACKGROUND}\"/>\n"
     );
     for (row, y) in rows(buffer).zip((0..).step_by(h as usize)) {
         let mut x = 0;
         for run in row.chunk_by(same_style) {
             let length = u32::try_from(run.len()).unwrap_or(0) * w;
-            let (ink, ground) = colours(&run[0]);
-            if ground != GROUND {
+            let (ink, background) = colours(&run[0]);
+            if background != BACKGROUND {
                 // Writing to a string cannot fail.
                 let _ = writeln!(
                     out,
-                    "<rect x=\"{x}\" y=\"{y}\" width=\"{length}\" height=\"{h}\" fill=\"{ground}\"/>"
+                    "<rect x=\"{x}\" y=\"{y}\" width=\"{length}\" height=\"{h}\" fill=\"{background}\"/>"
                 );
             }
             let text: String = run.iter().map(Cell::symbol).collect();
@@ -73,7 +73,7 @@ fn same_style(a: &Cell, b: &Cell) -> bool {
 }
 
 fn colours(cell: &Cell) -> (String, String) {
-    let pair = (hex(cell.fg, INK), hex(cell.bg, GROUND));
+    let pair = (hex(cell.fg, INK), hex(cell.bg, BACKGROUND));
     if cell.modifier.contains(Modifier::REVERSED) {
         (pair.1, pair.0)
     } else {
