@@ -28,7 +28,7 @@ use crate::status::Status;
 use crate::view::View;
 
 /// Samples that the controller is told of at once.
-const TOLD_AT_ONCE: usize = 4096;
+const MAX_BATCH: usize = 4096;
 
 /// The agent.
 pub struct Agent {
@@ -165,7 +165,7 @@ impl Agent {
                 pages: sample.range.pages(),
                 accesses: sample.accesses,
             });
-            if seen.len() == TOLD_AT_ONCE {
+            if seen.len() == MAX_BATCH {
                 controller.count(now, std::mem::take(&mut seen));
             }
         };

@@ -23,7 +23,7 @@ impl Journal {
 
     /// Remembers and logs a sentence, unless it is remembered already.
     pub fn tell_once(&mut self, epoch: u32, words: String) {
-        if !self.lines.iter().any(|(_, told)| *told == words) {
+        if !self.lines.iter().any(|(_, line)| *line == words) {
             self.tell(epoch, words);
         }
     }

@@ -98,11 +98,11 @@ fn kernel() -> FakePages {
 
 /// A sampler that reports so many accesses of ranges in each epoch.
 #[derive(Clone, Default)]
-struct Told(Arc<Mutex<Vec<(Range, u32)>>>);
+struct Scripted(Arc<Mutex<Vec<(Range, u32)>>>);
 
-impl Sampler for Told {
+impl Sampler for Scripted {
     fn name(&self) -> &'static str {
-        "told"
+        "scripted"
     }
 
     fn params(&self, _: u32) -> Params {
@@ -165,7 +165,7 @@ struct Bench {
     agent: Agent,
     program: Program,
     kernel: FakePages,
-    told: Told,
+    scripted: Scripted,
     dir: tempfile::TempDir,
 }
 
@@ -180,9 +180,9 @@ impl Bench {
              [budget]\ncpu_percent = 100\n"
         );
         let config = Config::parse(&text).expect("as set up");
-        let (kernel, told) = (kernel(), Told::default());
+        let (kernel, scripted) = (kernel(), Scripted::default());
         let room = Room::read(root.clone(), &[]).expect("as set up");
-        let sampler = told.clone();
+        let sampler = scripted.clone();
         let samplers = Samplers::of(vec![Box::new(move || {
             Ok(Box::new(sampler.clone()) as Box<dyn Sampler>)
         })]);
@@ -191,13 +191,13 @@ impl Bench {
             agent,
             program,
             kernel,
-            told,
+            scripted,
             dir,
         }
     }
 
     fn tell(&self, heat: &[(Range, u32)]) {
-        *self.told.0.lock().expect("no panic before") = heat.to_vec();
+        *self.scripted.0.lock().expect("no panic before") = heat.to_vec();
     }
 
     fn on_fast(&self, range: Range) -> u64 {
@@ -300,7 +300,7 @@ fn what_the_host_is_told_is_within_bounds() {
     let report = bench.agent.report();
     assert_eq!(report.nodes.len(), 2);
     assert_eq!(report.activity.processes, 1);
-    assert_eq!(report.mechanism.sampler.as_str(), "told");
+    assert_eq!(report.mechanism.sampler.as_str(), "scripted");
     Heartbeat::new(1, Tick(0), report).expect("an honest heartbeat");
 }
 

@@ -229,7 +229,7 @@ fn a_comparison_is_the_same_however_many_run_at_a_time() {
     };
     let runs = compare("1");
     assert_eq!(runs, compare("4"));
-    let told: Vec<_> = runs
+    let actual: Vec<_> = runs
         .iter()
         .map(|run| {
             (
@@ -243,7 +243,7 @@ fn a_comparison_is_the_same_however_many_run_at_a_time() {
         .into_iter()
         .flat_map(|bytes| policies.map(|policy| (policy, Some(bytes))))
         .collect();
-    assert_eq!(told, expected);
+    assert_eq!(actual, expected);
     assert_eq!(runs[2]["vms"][0]["slowdown_vs_all_fast"], 1.0);
 }
 

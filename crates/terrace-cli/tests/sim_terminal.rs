@@ -139,11 +139,11 @@ fn ctrl_c_in_a_sweep_keeps_the_finished_runs_and_is_130() {
     let report: Value = serde_json::from_str(&text).expect("JSON");
     let runs = report["runs"].as_array().expect("a list");
     assert!((1..514).contains(&runs.len()), "{} runs", runs.len());
-    let told = format!(
+    let message = format!(
         "terrace: interrupted: {} of 514 runs were finished",
         runs.len()
     );
-    assert!(rest.contains(&told), "{told}\n{rest:?}");
+    assert!(rest.contains(&message), "{message}\n{rest:?}");
     let table = String::from_utf8_lossy(&output.stdout);
     let rows = table.lines().filter(|line| line.contains(" vm1 ")).count();
     assert_eq!(rows, runs.len(), "{table}");

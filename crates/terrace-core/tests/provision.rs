@@ -283,12 +283,12 @@ proptest! {
     ) {
         let mut host = two();
         let mut wanted = 0;
-        for (tiers, (connected, told, hangs), resets, size) in steps {
+        for (tiers, (connected, targets_sent, hangs), resets, size) in steps {
             let vm = host.vms.get_mut(&1).unwrap();
             vm.hangs = hangs;
             vm.status = Ok(ProviderStatus {
                 connected,
-                told,
+                targets_sent,
                 resets,
                 total_bytes: Some(size),
                 tiers,

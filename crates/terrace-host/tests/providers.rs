@@ -122,8 +122,8 @@ fn virtio_mem_is_found_and_told_growth_first() {
     assert_eq!(nodes, [vec![], vec![3]]);
     let plan = Plan::new(&tiers, &[Some(512 * MIB), Some(256 * MIB)]).unwrap();
     plan.carry_out(&mut vm.monitor).unwrap();
-    let told = |id: &str, mib: u64| json!({"path": format!("/machine/peripheral/{id}"), "property": "requested-size", "value": mib * MIB});
-    assert_eq!(*vm.orders.lock().unwrap(), [told("v0", 256), told("v1", 0)]);
+    let order = |id: &str, mib: u64| json!({"path": format!("/machine/peripheral/{id}"), "property": "requested-size", "value": mib * MIB});
+    assert_eq!(*vm.orders.lock().unwrap(), [order("v0", 256), order("v1", 0)]);
 }
 
 #[test]

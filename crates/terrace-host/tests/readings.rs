@@ -60,8 +60,8 @@ impl Script {
             }
             l if l.contains("query-cpus-fast") => (0..self.vcpus).map(vcpu).collect(),
             l if l.contains("info registers") => {
-                let told = human(&(0..4).map(registers).collect::<String>()).unwrap();
-                return self.sent(line, &serde_json::from_str(&told).unwrap());
+                let reply = human(&(0..4).map(registers).collect::<String>()).unwrap();
+                return self.sent(line, &serde_json::from_str(&reply).unwrap());
             }
             l if l.contains("qom-get") => return self.sent(line, &self.feature),
             l if l.contains("query-stats") => {
@@ -208,9 +208,9 @@ fn a_nested_guests_registers_do_not_count_at_whichever_moment_it_ran() {
 fn statistics_that_are_missing_or_of_others_count_as_nested() {
     let mut f = fixture(Script::nesting());
     let without = |index: usize| {
-        let mut told = out();
-        told["return"].as_array_mut().unwrap().remove(index);
-        told
+        let mut reply = out();
+        reply["return"].as_array_mut().unwrap().remove(index);
+        reply
     };
     f.set(|script| script.statistics = vec![without(2)]);
     assert_eq!(f.counted(), NOT_THE_THIRD);
@@ -237,11 +237,11 @@ fn hostile_statistics_are_no_error_of_the_connection() {
         json!({}),
         json!(null),
     ] {
-        let told = statistics([0, 1, 2, 3].map(|n| {
+        let reply = statistics([0, 1, 2, 3].map(|n| {
             let good = json!(false);
             (if n == 2 { odd.clone() } else { good }, 7)
         }));
-        f.set(|script| script.statistics = vec![told]);
+        f.set(|script| script.statistics = vec![reply]);
         assert_eq!(f.counted(), NOT_THE_THIRD, "{odd}");
     }
     for nonsense in [

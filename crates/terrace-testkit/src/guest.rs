@@ -100,7 +100,7 @@ impl Guest {
         while let Some(heard) = event.take() {
             for action in session.hear(self.now, heard) {
                 event = match action {
-                    RangesAction::ReadFree => Some(RangesEvent::Free(self.told_free())),
+                    RangesAction::ReadFree => Some(RangesEvent::Free(self.node_free())),
                     RangesAction::Survey(survey) => {
                         Some(RangesEvent::Surveyed(self.survey(survey)))
                     }
@@ -143,7 +143,7 @@ impl Guest {
         over.expect("an epoch that ends is over when all was answered")
     }
 
-    fn told_free(&self) -> Vec<NodeFree> {
+    fn node_free(&self) -> Vec<NodeFree> {
         let nodes = (0..).zip(self.free);
         nodes
             .map(|(node, pages)| NodeFree { node, pages })

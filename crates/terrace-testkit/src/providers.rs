@@ -38,7 +38,7 @@ impl Provided {
         Self {
             status: Ok(ProviderStatus {
                 connected: true,
-                told: true,
+                targets_sent: true,
                 tiers: tiers.collect(),
                 ..ProviderStatus::default()
             }),

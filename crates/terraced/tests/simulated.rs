@@ -223,8 +223,8 @@ fn what_a_vm_costs_the_others_is_among_the_figures() {
         }),
     ];
     for (name, read) in counts {
-        let told = figure(name);
-        assert!((read(&before)..=read(&after)).contains(&told), "{name}");
+        let value = figure(name);
+        assert!((read(&before)..=read(&after)).contains(&value), "{name}");
     }
     assert!(figure("vm_scan_cpu_seconds_total") > 0.0, "{said}");
     assert_eq!(figure("vm_weight"), 1000.0);
@@ -245,9 +245,9 @@ fn what_resizes_a_simulated_vm_is_shown_and_each_resize_is_told() {
     let r = run_text(&resized("4s"), Speed::Max, None);
     r.wait_for_the_end();
     let events: Vec<EventLine> = r.get("/v1/events");
-    let told = |e: &&EventLine| e.vm.as_deref() == Some("db1") && e.text.contains("32 MiB");
-    let told: Vec<_> = events.iter().filter(told).collect();
-    assert!(!told.is_empty(), "{events:?}");
+    let resizes = |e: &&EventLine| e.vm.as_deref() == Some("db1") && e.text.contains("32 MiB");
+    let resizes: Vec<_> = events.iter().filter(resizes).collect();
+    assert!(!resizes.is_empty(), "{events:?}");
     let detail: VmDetail = r.get("/v1/vms/db1");
     let provisioning = detail.provisioning.unwrap();
     assert_eq!(provisioning.tiers[0].target_bytes, 32 << 20, "{provisioning:?}");

@@ -371,6 +371,6 @@ impl Lab {
 
 /// Whether no kernel tells on a console why it ended.
 fn is_silent(console: &str) -> bool {
-    let told = ["Kernel panic", "Oops", "BUG:", "Out of memory"];
-    !told.iter().any(|word| console.contains(word))
+    let messages = ["Kernel panic", "Oops", "BUG:", "Out of memory"];
+    !messages.iter().any(|word| console.contains(word))
 }

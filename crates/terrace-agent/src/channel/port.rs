@@ -54,8 +54,8 @@ impl Port {
 fn find(root: &HostRoot, name: &str) -> Option<PathBuf> {
     let ports = fs::read_dir(root.join("sys/class/virtio-ports"));
     let named = ports.into_iter().flatten().flatten().find(|port| {
-        let told = fs::read_to_string(port.path().join("name"));
-        told.is_ok_and(|told| told.trim_end() == name)
+        let text = fs::read_to_string(port.path().join("name"));
+        text.is_ok_and(|text| text.trim_end() == name)
     });
     let listed = named.map(|port| root.join("dev").join(port.file_name()));
     let linked = || root.join("dev/virtio-ports").join(name);

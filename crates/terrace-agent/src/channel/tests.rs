@@ -253,8 +253,8 @@ fn a_version_that_nobody_speaks_is_told_and_asked_for_rarely() {
     for s in 1..30 {
         link.beat(at(s * 1000), &Report::default());
     }
-    let told = LinkState::Refused("no version in common".into());
-    assert_eq!(link.state(), told);
+    let refused = LinkState::Refused("no version in common".into());
+    assert_eq!(link.state(), refused);
     assert!(host.heard().is_empty(), "no heartbeats, no hellos");
     link.beat(at(31_000), &Report::default());
     host.hello();

@@ -139,9 +139,9 @@ impl Sampler for DamonSampler {
                 }
             }
         }
-        self.answers.retain(|_, (_, told)| *told < MOST_EPOCHS);
-        for (pid, (regions, told)) in &mut self.answers {
-            *told += 1;
+        self.answers.retain(|_, (_, epochs)| *epochs < MOST_EPOCHS);
+        for (pid, (regions, epochs)) in &mut self.answers {
+            *epochs += 1;
             for region in regions {
                 if let Some(sample) = sample(*pid, region, &mut self.rest) {
                     sink(sample);

@@ -28,7 +28,7 @@ pub fn text(provisioning: &ProvisioningStatus) -> String {
     if provisioning.problem.is_some() || age_s > OLD_S {
         out += &format!("  as it was {age_s:.0} s ago:");
     }
-    out += match (provisioning.connected, provisioning.told) {
+    out += match (provisioning.connected, provisioning.targets_sent) {
         // Only a device of ours hears of that.
         _ if provisioning.by != "hyperflex" => "",
         (false, _) => " no hypervisor is connected",

@@ -78,15 +78,15 @@ impl Vm {
     /// Bills a pass: the host's figure, or the answer's own if that is more or all there is. The rest of what the
     /// host reported (a search, answers that never came) is paid for between rounds.
     pub fn bill_pass(&mut self, answered_ns: u64, clearing: bool, shared: &mut Shared) -> u64 {
-        let told = std::mem::take(&mut self.rounds.scans.unbilled_ns);
-        if told == 0 {
+        let reported_ns = std::mem::take(&mut self.rounds.scans.unbilled_ns);
+        if reported_ns == 0 {
             self.add_scan_cost(answered_ns, shared);
         }
         if !clearing {
-            return told.max(answered_ns);
+            return reported_ns.max(answered_ns);
         }
         // A search went before this pass, which is no reason for a long window.
-        let searched = told.saturating_sub(answered_ns);
+        let searched = reported_ns.saturating_sub(answered_ns);
         self.put_off(searched, shared);
         answered_ns
     }
@@ -102,8 +102,8 @@ impl Vm {
 
     /// A scan was not answered: what it cost all the same.
     pub fn bill_failure(&mut self, shared: &mut Shared) {
-        let told = std::mem::take(&mut self.rounds.scans.unbilled_ns);
-        self.put_off(told, shared);
+        let reported_ns = std::mem::take(&mut self.rounds.scans.unbilled_ns);
+        self.put_off(reported_ns, shared);
     }
 
     /// The time in which a VM may spend so much CPU time on scans, and its part of the budget, millionths of

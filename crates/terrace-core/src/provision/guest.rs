@@ -77,7 +77,7 @@ pub(super) struct Guest {
     tiers: Vec<TierState>,
     targets: Targets,
     /// The time since which the driver does not know the targets, and whether that was said.
-    untold: Option<(Tick, bool)>,
+    targets_unsent: Option<(Tick, bool)>,
     restarts: Restarts,
 }
 
@@ -156,14 +156,14 @@ impl Guest {
         config: &ProvisionConfig,
         speaker: &mut Speaker<'_>,
     ) {
-        if status.connected && status.told {
-            if self.untold.take().is_some_and(|(_, said)| said) {
+        if status.connected && status.targets_sent {
+            if self.targets_unsent.take().is_some_and(|(_, said)| said) {
                 speaker.say("the guest's driver knows the targets");
             }
             return;
         }
         // A driver that is just being loaded is no news; one that stays away is.
-        let (since, said) = self.untold.get_or_insert((speaker.now, false));
+        let (since, said) = self.targets_unsent.get_or_insert((speaker.now, false));
         if *said || speaker.now.since(*since) < config.driver() {
             return;
         }
@@ -243,7 +243,7 @@ impl Guest {
 
     fn watch_targets(&mut self, status: &ProviderStatus, speaker: &mut Speaker<'_>) {
         let kind = speaker.kind;
-        let is_met = status.is_met() && status.told;
+        let is_met = status.is_met() && status.targets_sent;
         let targets: Vec<u64> = status.tiers.iter().map(|tier| tier.target_bytes).collect();
         // Only a change is said, and once per set of targets: a guest that goes to and fro makes one sentence.
         if is_met && self.targets.were_met == Some(false) && self.targets.said != targets {
@@ -292,7 +292,7 @@ impl Guest {
     }
 
     fn watch_inflated(&mut self, status: &ProviderStatus, is_tried: bool, kind: ProviderKind) {
-        let knows = status.connected && status.told;
+        let knows = status.connected && status.targets_sent;
         let needs_proof = kind.needs_proof();
         for (tier, state) in status.tiers.iter().zip(&mut self.tiers) {
             let is_honest = tier.verified.map_or(!needs_proof, |seen| {
@@ -320,7 +320,7 @@ impl Guest {
         status: &ProviderStatus,
         was: Option<String>,
     ) -> (OrderState, Option<String>) {
-        let has_no_driver = self.untold.is_some_and(|(_, said)| said);
+        let has_no_driver = self.targets_unsent.is_some_and(|(_, said)| said);
         let asked = order.size_bytes.iter().zip(&status.tiers).enumerate();
         let asked = asked.filter_map(|(i, (size, tier))| Some((i, (*size)?, tier)));
         let (mut state, mut why) = (OrderState::Met, None);
@@ -339,7 +339,7 @@ impl Guest {
                 return (OrderState::Failed, Some(why));
             }
             // The sizes may fit by chance while the driver has not heard of the targets.
-            if tier.is_met() && status.told {
+            if tier.is_met() && status.targets_sent {
                 continue;
             }
             // What the guest itself says goes before the guess that it has no driver; either goes before "under way",

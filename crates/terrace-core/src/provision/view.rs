@@ -37,7 +37,7 @@ pub(super) fn view(provider: &Provider, now: Tick) -> ProvisioningStatus {
     let status = &seen.status;
     view.age_s = Some(seconds(now, seen.at));
     view.connected = status.connected;
-    view.told = status.told;
+    view.targets_sent = status.targets_sent;
     view.resizing = !status.is_met();
     view.resets = status.resets;
     view.total_bytes = status.total_bytes;

@@ -22,9 +22,9 @@ pub struct Free {
 impl Free {
     /// Of these tiers. Only the first one has a headroom: what lies below takes what comes down.
     #[must_use]
-    pub fn new(tiers: &[Vec<u32>], told: &[NodeFree], headroom: u64) -> Self {
+    pub fn new(tiers: &[Vec<u32>], reported: &[NodeFree], headroom: u64) -> Self {
         let pages = |node: u32| {
-            let of = told.iter().find(|free| free.node == node);
+            let of = reported.iter().find(|free| free.node == node);
             (node, of.map_or(0, |free| free.pages))
         };
         let tiers = tiers.iter();

@@ -122,7 +122,7 @@ mod tests {
 
     #[test]
     fn pieces_and_runs_are_two_forms_of_one_thing() {
-        let told = [run(512, 2, 512, 1), run(1536, 3, 1, 0), run(1600, 1, 1, 0)];
+        let reported = [run(512, 2, 512, 1), run(1536, 3, 1, 0), run(1600, 1, 1, 0)];
         let tiers = [vec![0], vec![1]];
         let shared = [Range {
             start: 1537,
@@ -132,11 +132,11 @@ mod tests {
             start: 0,
             end: 4096,
         };
-        let all: Vec<Piece> = pieces(&told, 7, range, &tiers, &shared).collect();
-        assert_eq!(runs(&all), told);
+        let all: Vec<Piece> = pieces(&reported, 7, range, &tiers, &shared).collect();
+        assert_eq!(runs(&all), reported);
         assert_eq!(size(&all), 1024 + 4);
         assert_eq!(
-            pages(&told).collect::<Vec<_>>(),
+            pages(&reported).collect::<Vec<_>>(),
             [512, 1024, 1536, 1537, 1538, 1600]
         );
         let of_others: Vec<u64> = all.iter().filter(|p| p.shared).map(|p| p.page).collect();
@@ -145,7 +145,7 @@ mod tests {
 
     #[test]
     fn what_was_not_asked_for_is_of_no_tier_or_makes_no_sense_is_left_out() {
-        let told = [
+        let reported = [
             run(5, 10, 1, 0),
             run(12, 3, 1, 9),
             run(11, u32::MAX, 0, 1),
@@ -155,7 +155,7 @@ mod tests {
         ];
         let range = Range { start: 10, end: 16 };
         let tiers = [vec![0], vec![1]];
-        let all: Vec<u64> = pieces(&told, 7, range, &tiers, &[])
+        let all: Vec<u64> = pieces(&reported, 7, range, &tiers, &[])
             .map(|p| p.page)
             .collect();
         assert_eq!(all, [10, 11, 12, 13, 14, 15]);

@@ -217,8 +217,8 @@ mod tests {
                 let accessed: Vec<bool> = (0..span).map(|i| draw() < heat[i % heat.len()]).collect();
                 let written: Vec<bool> = (0..span).map(|_| draw() < 100).collect();
                 let answer = answer(&accessed, writes.then_some(&written[..]));
-                let told = answer.written.as_ref().map_or(&[][..], |w| w.words());
-                queue.record(&mut fast, window, &answer, told);
+                let reported = answer.written.as_ref().map_or(&[][..], |w| w.words());
+                queue.record(&mut fast, window, &answer, reported);
                 for (i, page) in naive.iter_mut().enumerate() {
                     page.window(accessed[i], writes && written[i], max_level.into());
                 }

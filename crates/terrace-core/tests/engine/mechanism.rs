@@ -228,8 +228,8 @@ fn pages_that_others_map_stay_and_are_left_alone_for_two_rounds_more() {
         tries <= 8 * rounds.div_ceil(3),
         "{tries} tries in {rounds} rounds"
     );
-    let told = "8 stay because other processes map them too";
-    assert!(view.reasons.iter().any(|r| r.text.contains(told)));
+    let reason = "8 stay because other processes map them too";
+    assert!(view.reasons.iter().any(|r| r.text.contains(reason)));
 }
 
 #[test]

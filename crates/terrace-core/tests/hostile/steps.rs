@@ -52,7 +52,7 @@ impl World {
         let units = spec.span_pages().div_ceil(spec.unit.base_pages());
         let mut guest = Guest {
             real: vec![7; usize::try_from(units).unwrap()],
-            told: vec![7; usize::try_from(units).unwrap()],
+            reported: vec![7; usize::try_from(units).unwrap()],
             moved_in: vec![0; usize::try_from(units).unwrap()],
             spec: spec.clone(),
             nominal: 0,
@@ -281,10 +281,10 @@ impl World {
                 let unit = usize::try_from(flight.unit).unwrap();
                 let named = result.gfn.0 == flight.unit * guest.unit_pages();
                 if named && result.status != MoveStatus::NotTried {
-                    if guest.told[unit] != result.now.0 {
+                    if guest.reported[unit] != result.now.0 {
                         guest.moved_in[unit] = round;
                     }
-                    guest.told[unit] = result.now.0;
+                    guest.reported[unit] = result.now.0;
                 }
             }
         }
@@ -300,7 +300,7 @@ impl World {
             // Where a page in flight is, only its plan's report says.
             for (unit, real) in (0_u64..).zip(&guest.real) {
                 if !self.mover.carries(vm, unit) {
-                    guest.told[usize::try_from(unit).unwrap()] = *real;
+                    guest.reported[usize::try_from(unit).unwrap()] = *real;
                 }
             }
         }

@@ -20,7 +20,7 @@ pub struct Guest {
     /// The tier of each unit.
     pub real: Vec<u8>,
     /// The same as far as the engine was told.
-    pub told: Vec<u8>,
+    pub reported: Vec<u8>,
     /// The last round in which each unit was reported to have moved.
     pub moved_in: Vec<u64>,
     /// Whether the engine was told where all pages are.
@@ -204,8 +204,8 @@ impl World {
         assert!(to < self.tiers() && unit < guest.units());
         assert!(m.gfn.0.is_multiple_of(guest.unit_pages()));
         assert_eq!(guest.ram(unit), guest.unit_pages() * PAGE_SIZE, "a hole");
-        let told = guest.told[usize::try_from(unit).unwrap()];
-        let from = usize::from(told);
+        let reported = guest.reported[usize::try_from(unit).unwrap()];
+        let from = usize::from(reported);
         assert!(from < self.tiers() && from != to, "no way");
         assert!(!self.mover.carries(plan.vm, unit), "in flight twice");
         let round = self.engine.vm(plan.vm).unwrap().round;
@@ -214,7 +214,7 @@ impl World {
         assert!(may, "moved lately");
         let flight = Flight {
             unit,
-            from: told,
+            from: reported,
             to: m.to.0,
             done: false,
         };
@@ -234,7 +234,7 @@ impl World {
         let dip = if to < from {
             0
         } else {
-            let held = guest.bytes(&guest.told, from);
+            let held = guest.bytes(&guest.reported, from);
             self.rules.dip(held, guest.ram(unit))
         };
         let (_, leaving) = self.flows(plan.vm, from, false);
@@ -253,7 +253,7 @@ impl World {
         for (vm, guest) in self.guests.iter().filter(|(_, g)| g.placed) {
             for (tier, view) in self.engine.vm(*vm).unwrap().tiers.iter().enumerate() {
                 let (coming, leaving) = self.flows(*vm, tier, true);
-                let bytes = guest.bytes(&guest.told, tier);
+                let bytes = guest.bytes(&guest.reported, tier);
                 assert_eq!(view.bytes, bytes, "bytes in tier {tier}");
                 assert_eq!(view.coming_bytes, coming, "bytes coming to tier {tier}");
                 assert_eq!(view.leaving_bytes, leaving, "bytes leaving tier {tier}");

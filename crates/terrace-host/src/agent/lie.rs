@@ -9,10 +9,10 @@ use terrace_proto::agent::{Heartbeat, Report};
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Lie {
     /// The agent's nodes hold more than the VM has.
-    #[error("its nodes are said to hold {told_bytes} bytes, but the VM has {ram_bytes}")]
+    #[error("its nodes are said to hold {claimed_bytes} bytes, but the VM has {ram_bytes}")]
     MoreThanRam {
         /// All nodes together.
-        told_bytes: u64,
+        claimed_bytes: u64,
         /// The hypervisor's word.
         ram_bytes: u64,
     },
@@ -90,7 +90,7 @@ pub(super) struct Possible {
 
 /// A heartbeat by itself.
 pub(super) fn judge(report: &Report, possible: Possible) -> Result<(), Lie> {
-    let mut told_bytes = 0_u64;
+    let mut claimed_bytes = 0_u64;
     for node in &report.nodes {
         if node.free_bytes > node.total_bytes {
             return Err(Lie::FreeAboveTotal {
@@ -99,14 +99,14 @@ pub(super) fn judge(report: &Report, possible: Possible) -> Result<(), Lie> {
                 total_bytes: node.total_bytes,
             });
         }
-        told_bytes = told_bytes.saturating_add(node.total_bytes);
+        claimed_bytes = claimed_bytes.saturating_add(node.total_bytes);
     }
     match possible.ram_bytes {
         // What the guest calls memory is never more than it was given; a DIMM that was plugged a moment ago
         // may be more than the hypervisor was asked about.
-        Some(ram_bytes) if told_bytes > ram_bytes.saturating_add(ram_bytes / 16) => {
+        Some(ram_bytes) if claimed_bytes > ram_bytes.saturating_add(ram_bytes / 16) => {
             Err(Lie::MoreThanRam {
-                told_bytes,
+                claimed_bytes,
                 ram_bytes,
             })
         }

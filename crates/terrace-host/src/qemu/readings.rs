@@ -25,8 +25,8 @@ struct Known {
 impl Reader {
     /// The registers that count, and how often the VM was reset before they were read.
     pub(crate) fn read(&mut self, monitor: &mut Monitor, kvm: bool) -> Result<Readings, QemuError> {
-        let told = self.ask(monitor, kvm)?;
-        told.map_err(|source| QemuError::Uncounted {
+        let readings = self.ask(monitor, kvm)?;
+        readings.map_err(|source| QemuError::Uncounted {
             socket: monitor.socket().to_owned(),
             source,
         })
@@ -43,7 +43,7 @@ impl Reader {
             (true, false) => return Ok(Err(Uncounted::Emulated)),
             (true, true) => match monitor.statistics()? {
                 None => return Ok(Err(Uncounted::NoStatistics)),
-                told => told,
+                statistics => statistics,
             },
         };
         let (registers, resets) = monitor.numbered_registers()?;

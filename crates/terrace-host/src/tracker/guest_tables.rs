@@ -139,20 +139,20 @@ impl GuestTables {
     /// If it could not be done; fatal if it never can: the VM has ended, or a worker refuses it.
     pub fn scan(&mut self, vm: &mut Vm, request: ScanRequest) -> Result<ScanAnswer, ScanFailure> {
         let (id, owner) = (request.id, request.space.vm());
-        let not_told = |vm: &Vm, reason: String| ScanFailure {
+        let no_readings = |vm: &Vm, reason: String| ScanFailure {
             id,
             vm: owner,
             reason,
             fatal: !vm.process().is_alive(),
         };
         if request.discover {
-            let readings = before_search(vm).map_err(|reason| not_told(vm, reason))?;
+            let readings = before_search(vm).map_err(|reason| no_readings(vm, reason))?;
             let searched = self.search(readings);
             searched.map_err(|error| self.failed((id, owner), error))?;
         }
         let until = self.lease();
         let readings = vm.readings();
-        let readings = readings.map_err(|error| not_told(vm, error.to_string()))?;
+        let readings = readings.map_err(|error| no_readings(vm, error.to_string()))?;
         self.pass(request, readings, until)
     }
 

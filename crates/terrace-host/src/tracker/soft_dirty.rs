@@ -415,9 +415,9 @@ mod tests {
         write(&map, 63);
         source.follow(false, &mut answers[2]);
         source.follow(false, &mut answers[3]);
-        let told: Vec<_> = answers.map(|a| a.written).into();
-        let [None, None, Some(written), None] = &told[..] else {
-            panic!("{told:?}");
+        let bitmaps: Vec<_> = answers.map(|a| a.written).into();
+        let [None, None, Some(written), None] = &bitmaps[..] else {
+            panic!("{bitmaps:?}");
         };
         assert_eq!(written.iter().collect::<Vec<_>>(), [11, 67]);
     }

@@ -68,8 +68,8 @@ impl Ram {
     fn held_now(&self, range: usize, frames: &Range<Gfn>) -> VecDeque<Range<Gfn>> {
         let cached = self.ranges.get(range).zip(self.mappings.get(range));
         let cached = cached.and_then(|(range, mapping)| {
-            let told = self.tells_cached.get(range.file as usize);
-            told.filter(|told| **told)?;
+            let reports = self.tells_cached.get(range.file as usize);
+            reports.filter(|reports| **reports)?;
             let start = frames.start.gpa().0.saturating_sub(range.gpa.0);
             let len = (frames.end.0 - frames.start.0) * PAGE_SIZE;
             mapping.cached_pages(start, len).ok()

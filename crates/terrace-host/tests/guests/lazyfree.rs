@@ -26,8 +26,8 @@ pub fn madv_free_pages_survive_with_their_dirty_bits_moved_aside(guest: &mut Gue
     let (hot, written) = (guest.frames("truth"), guest.frames("written"));
     guest.scan(CLEAR);
     guest.wait_for_passes(3);
-    let told = guest.scan(CLEAR).written.expect("writes are told");
-    let is_wrong = |page: &&u64| told.get(**page) != written.contains(page);
+    let reported = guest.scan(CLEAR).written.expect("writes are reported");
+    let is_wrong = |page: &&u64| reported.get(**page) != written.contains(page);
     let wrong = hot.iter().filter(is_wrong).count();
     println!(
         "{} of {} hot pages are written, {wrong} of them told wrongly",
@@ -49,20 +49,20 @@ fn rewritten_pages_survive(guest: &mut Guest) {
     scan_often(guest, survivors);
     guest.ask(&format!("rewrite {}", 2 * PAGES));
     if let [Some(first), .., Some(last)] = &scan_often(guest, survivors)[..] {
-        let told = |map: &PageBitmap, frames: &[u64]| {
-            let told = frames.iter().filter(|frame| map.get(**frame));
-            told.count() as u64
+        let reported = |map: &PageBitmap, frames: &[u64]| {
+            let reported = frames.iter().filter(|frame| map.get(**frame));
+            reported.count() as u64
         };
         let (rewritten, others) = frames.split_at(2 * PAGES as usize);
         println!(
             "told as written: {} of {} after writing, {} later; {} of {PAGES} others",
-            told(first, rewritten),
+            reported(first, rewritten),
             2 * PAGES,
-            told(last, rewritten),
-            told(first, others)
+            reported(last, rewritten),
+            reported(first, others)
         );
-        assert_eq!(told(first, rewritten), 2 * PAGES, "writes were not told");
-        assert_eq!(told(last, rewritten) + told(first, others), 0);
+        assert_eq!(reported(first, rewritten), 2 * PAGES, "writes were not reported");
+        assert_eq!(reported(last, rewritten) + reported(first, others), 0);
     }
     guest.stop();
     let cleared = clear_dirty_bits(guest, &rest[..PAGES as usize]);

@@ -67,7 +67,7 @@ fn tests() {
             "tables_are_scanned_and_re_armed",
             tables_are_scanned_and_re_armed,
         ),
-        ("writes_are_told_where_asked", writes_are_told_where_asked),
+        ("writes_are_reported_where_asked", writes_are_reported_where_asked),
         ("roots_are_discovered", roots_are_discovered),
         (
             "registers_from_before_a_search_start_no_walk",
@@ -234,7 +234,7 @@ fn tables_are_scanned_and_re_armed() {
     );
 }
 
-fn writes_are_told_where_asked() {
+fn writes_are_reported_where_asked() {
     const WRITTEN: u64 = PRESENT_USER | ACCESSED | 1 << 1 | 1 << 6;
     let guest = Guest::new();
     let mut tables = guest.tables();

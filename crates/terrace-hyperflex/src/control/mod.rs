@@ -110,7 +110,7 @@ pub struct Status {
     /// Number of the targets of now.
     pub generation: u32,
     /// Whether the driver was told these.
-    pub told: bool,
+    #[serde(rename = "told")] pub targets_sent: bool,
     /// How often the guest started anew, which empties the balloons.
     pub resets: u64,
     /// Memory that the VM's owner pays for, bytes; `None` if the operator said nothing.

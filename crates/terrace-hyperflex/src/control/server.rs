@@ -241,7 +241,7 @@ fn status(shared: &Shared) -> Status {
         connected: device.is_connected(),
         hypervisor_pid: shared.hypervisor_pid(),
         generation: state.generation(),
-        told: device.is_told(),
+        targets_sent: device.has_sent_targets(),
         resets: state.resets(),
         total_bytes: total.map(|pages| pages * PAGE_BYTES),
         leases: Some(LeaseStatus {

@@ -21,7 +21,7 @@ impl<B: Backing> Device<B> {
     /// Tells the targets of now, if the driver does not know them and has a buffer for it. Older ones that it was
     /// never told are not made up for.
     pub(super) fn tell(&mut self, queue: usize, ring: &Ring, memory: &Memory) {
-        if self.is_told() {
+        if self.has_sent_targets() {
             return;
         }
         let memory = memory.memory();
@@ -30,7 +30,7 @@ impl<B: Backing> Device<B> {
         // Each round answers a chain of the ring or is the last.
         let most = ring.get_ref().get_queue().size();
         for _ in 0..most {
-            if self.is_told() {
+            if self.has_sent_targets() {
                 break;
             }
             // A buffer that is posted from here on brings a kick.
@@ -43,7 +43,7 @@ impl<B: Backing> Device<B> {
                 .and_then(|buffers| buffers.write(memory.deref(), &event));
             // A buffer that is of no use is answered too: the driver has it back, and the next one is tried.
             let len = if written.is_ok() {
-                self.told_generation = Some(self.state.generation());
+                self.sent_generation = Some(self.state.generation());
                 self.counters.events += 1;
                 u32::try_from(event.len()).unwrap_or(0)
             } else {

@@ -56,7 +56,7 @@ pub struct Device<B = GuestFiles> {
     throttle: Throttle,
     leasing: Leasing,
     notifications: Notifications,
-    told_generation: Option<u32>,
+    sent_generation: Option<u32>,
     statistics: Statistics,
     scratch: Scratch,
 }
@@ -99,7 +99,7 @@ impl<B: Backing> Device<B> {
             throttle: Throttle::new(limits.entries_per_s),
             leasing: Leasing::new(count, config.needs_leases().then(now_ns)),
             notifications: Notifications::new(queues(count)),
-            told_generation: None,
+            sent_generation: None,
             statistics: Statistics::new(count),
             scratch: Scratch::default(),
             config,
@@ -152,8 +152,8 @@ impl<B: Backing> Device<B> {
 
     /// Whether the driver knows the targets of now.
     #[must_use]
-    pub fn is_told(&self) -> bool {
-        self.told_generation == Some(self.state.generation())
+    pub fn has_sent_targets(&self) -> bool {
+        self.sent_generation == Some(self.state.generation())
     }
 
     /// Memory for rings alone; a device over files takes it by [`Device::set_memory`].
@@ -252,7 +252,7 @@ impl<B: Backing> Device<B> {
         self.forget_open();
         self.balloons.reset();
         // The next driver knows neither targets nor what was said to the one before.
-        self.told_generation = None;
+        self.sent_generation = None;
         self.statistics.forget();
         self.throttle.forget();
     }

@@ -165,16 +165,16 @@ fn a_dirty_bit_is_never_lost() {
         entry(page).store(frame(page) << 12 | ARMED, SeqCst);
     }
     let counters = || (0..PAGES).map(|_| AtomicU64::new(0)).collect::<Vec<_>>();
-    // How often a page's writes were told; and one more than that before its last write.
-    let (told, due) = (counters(), counters());
+    // How often a page's writes were reported; and one more than that before its last write.
+    let (reported, due) = (counters(), counters());
     let mut scanner = Scanner::new(FRAMES);
     scanner.tell_writes(true);
     let mut scan = || {
         let request = request(false, Rearm::All);
         let answer = scanner.scan(&memory, paging(4, 1), &[Gfn(1)], &request);
         let written = answer.written.unwrap();
-        for (page, told) in told.iter().enumerate() {
-            told.fetch_add(u64::from(written.get(frame(page))), SeqCst);
+        for (page, reported) in reported.iter().enumerate() {
+            reported.fetch_add(u64::from(written.get(frame(page))), SeqCst);
         }
     };
     std::thread::scope(|threads| {
@@ -183,7 +183,7 @@ fn a_dirty_bit_is_never_lost() {
             for_a_while(|| {
                 let page = usize::try_from(random.next_u64() % PAGES as u64).unwrap();
                 // The processor's write, which the kernel must find in the entry whatever a scan did.
-                due[page].store(told[page].load(SeqCst) + 1, SeqCst);
+                due[page].store(reported[page].load(SeqCst) + 1, SeqCst);
                 entry(page).fetch_or(ACCESSED | DIRTY, SeqCst);
                 let now = entry(page).load(SeqCst);
                 assert!(now & (DIRTY | SAVED_DIRTY) != 0, "{now:#x} lost its write");
@@ -213,12 +213,12 @@ fn a_dirty_bit_is_never_lost() {
         }
     });
     scan();
-    for (page, (told, due)) in told.iter().zip(&due).enumerate() {
+    for (page, (reported, due)) in reported.iter().zip(&due).enumerate() {
         assert!(
-            told.load(SeqCst) >= due.load(SeqCst),
-            "page {page}: its last write was not told"
+            reported.load(SeqCst) >= due.load(SeqCst),
+            "page {page}: its last write was not reported"
         );
     }
-    let all: u64 = told.iter().map(|told| told.load(SeqCst)).sum();
+    let all: u64 = reported.iter().map(|reported| reported.load(SeqCst)).sum();
     assert!(all > 0, "the scan never met a write");
 }

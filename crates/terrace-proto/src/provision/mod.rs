@@ -168,7 +168,7 @@ pub struct ProviderStatus {
     /// The hypervisor shares memory with the device; true if the hypervisor resizes the VM itself.
     pub connected: bool,
     /// The guest's driver knows the targets.
-    pub told: bool,
+    pub targets_sent: bool,
     /// The hypervisor's process by the provider's word: another VM may have the same name.
     pub hypervisor_pid: Option<u32>,
     /// Number of times that the guest started anew.
@@ -452,7 +452,7 @@ mod tests {
         };
         let status = ProviderStatus {
             connected: true,
-            told: false,
+            targets_sent: false,
             hypervisor_pid: Some(20),
             resets: 21,
             total_bytes: Some(22),

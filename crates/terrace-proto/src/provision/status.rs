@@ -34,7 +34,7 @@ pub struct ProvisioningStatus {
     /// Whether the hypervisor shares memory with the device.
     pub connected: bool,
     /// Whether the guest's driver knows the targets.
-    pub told: bool,
+    #[serde(rename = "told")] pub targets_sent: bool,
     /// Whether some target is not met yet.
     pub resizing: bool,
     /// Number of times that the guest started anew, which empties balloons.

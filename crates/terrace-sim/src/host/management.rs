@@ -91,7 +91,7 @@ impl Management {
         let mut events = Vec::new();
         for running in std::mem::take(&mut self.running) {
             match running {
-                Running::Timed(done, told) if done <= end => events.extend(told),
+                Running::Timed(done, results) if done <= end => events.extend(results),
                 Running::Move(mut moving) => {
                     let vm = &mut vms[position(moving.vm())];
                     if moving.work(vm, memory, quantum) {

@@ -115,7 +115,7 @@ pub struct Migration {
     way: Way,
     outcomes: Vec<Option<Outcome>>,
     /// Number of outcomes reported so far.
-    told: usize,
+    reported: usize,
     next: usize,
     batch: Vec<Item>,
     step: Step,
@@ -134,7 +134,7 @@ impl Migration {
             outcomes: vec![None; wanted.len()],
             wanted,
             way,
-            told: 0,
+            reported: 0,
             next: 0,
             batch: Vec::new(),
             step: Step::Begin,
@@ -152,9 +152,9 @@ impl Migration {
 
     /// The next move in the order of the request, if its outcome is known.
     pub fn next_known(&mut self) -> Option<(Wanted, Outcome)> {
-        let outcome = (*self.outcomes.get(self.told)?)?;
-        let wanted = self.wanted[self.told];
-        self.told += 1;
+        let outcome = (*self.outcomes.get(self.reported)?)?;
+        let wanted = self.wanted[self.reported];
+        self.reported += 1;
         Some((wanted, outcome))
     }
 

@@ -189,10 +189,10 @@ impl Placer for Attached {
             vm.settle(granted, memory.free);
             let (migrated, moved) = self.state.migrate(vm, memory, quantum);
             let granted = vm.grant(memory.free);
-            let told = tell(self, vm, env, &moved);
+            let reporting = tell(self, vm, env, &moved);
             vm.settle(granted, memory.free);
             if self.side() == Side::Guest {
-                vm.steal(spent + migrated + told);
+                vm.steal(spent + migrated + reporting);
             }
         }
         self.state.settle(vm);

@@ -118,7 +118,7 @@ fn report(
         }),
         status: Ok(ProviderStatus {
             connected: true,
-            told: true,
+            targets_sent: true,
             tiers,
             ..ProviderStatus::default()
         }),

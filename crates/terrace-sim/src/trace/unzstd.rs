@@ -136,8 +136,8 @@ impl<R: Read> Read for Unzstd<R> {
                 self.frame = Some(frame);
                 return Ok(got);
             }
-            let told = frame.get_checksum_from_data();
-            if told.is_some() && told != frame.get_calculated_checksum() {
+            let stored = frame.get_checksum_from_data();
+            if stored.is_some() && stored != frame.get_calculated_checksum() {
                 return Err(self.broken("the checksum of a frame is wrong"));
             }
         }

@@ -92,7 +92,7 @@ impl Agents {
 
 struct Linked {
     link: AgentLink,
-    told: Option<(Tick, AgentView)>,
+    last_sent: Option<(Tick, AgentView)>,
 }
 
 struct Links {
@@ -139,7 +139,7 @@ impl Links {
             }
             (Instruction::Watch(socket, config, orders), None) => {
                 let link = AgentLink::new(socket, config, orders, now);
-                self.links.insert(vm, Linked { link, told: None });
+                self.links.insert(vm, Linked { link, last_sent: None });
             }
             (Instruction::Order(orders), Some(linked)) => linked.link.order(orders),
             (Instruction::Forgive, Some(linked)) => linked.link.forgive(now),
@@ -163,7 +163,7 @@ impl Links {
                 continue;
             };
             if linked.is_news(now, &view) {
-                linked.told = Some((now, view.clone()));
+                linked.last_sent = Some((now, view.clone()));
                 let news = Input::Agent(*vm, Some(Box::new(view)));
                 if self.inbox.send(news).is_err() {
                     return false;
@@ -182,9 +182,9 @@ impl Links {
 
 impl Linked {
     fn is_news(&self, now: Tick, view: &AgentView) -> bool {
-        self.told.as_ref().is_none_or(|(at, told)| {
-            let matters = told.state != view.state || told.verdict != view.verdict;
-            matters || (now.since(*at) >= NEWS_EVERY && told != view)
+        self.last_sent.as_ref().is_none_or(|(at, last_sent)| {
+            let matters = last_sent.state != view.state || last_sent.verdict != view.verdict;
+            matters || (now.since(*at) >= NEWS_EVERY && last_sent != view)
         })
     }
 }

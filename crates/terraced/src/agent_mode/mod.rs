@@ -47,7 +47,7 @@ pub fn next(in_force: &InForce, verdict: Verdict) -> Option<Step> {
 }
 
 /// News for people about an agent beside which the host manages the VM anyway (coordinated mode).
-pub fn told_beside_host(before: Option<Verdict>, now: Verdict) -> Option<String> {
+pub fn news_beside_host(before: Option<Verdict>, now: Verdict) -> Option<String> {
     match (before, now) {
         (Some(Verdict::Trusted), Verdict::Trusted) => None,
         (Some(Verdict::Fallback(_)), Verdict::Fallback(_)) | (_, Verdict::Waiting) => None,

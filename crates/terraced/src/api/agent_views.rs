@@ -86,7 +86,7 @@ pub fn stages(agent: &Agent) -> Vec<api::Stage> {
     let Some(r) = last(agent).filter(|_| matches!(agent.in_force, InForce::Guest)) else {
         return Vec::new();
     };
-    let told = |what: &str| match what {
+    let in_guest = |what: &str| match what {
         "" => "nothing (in the guest)".to_owned(),
         what => format!("{what} (in the guest)"),
     };
@@ -96,11 +96,11 @@ pub fn stages(agent: &Agent) -> Vec<api::Stage> {
         mechanism,
     };
     vec![
-        stage("observe", told(m.sampler.as_str())),
-        stage("estimate", told(m.policy.as_str())),
+        stage("observe", in_guest(m.sampler.as_str())),
+        stage("estimate", in_guest(m.policy.as_str())),
         stage("share", "the sizes of the guest's nodes".into()),
-        stage("place", told(m.policy.as_str())),
-        stage("move", told(m.mover.as_str())),
+        stage("place", in_guest(m.policy.as_str())),
+        stage("move", in_guest(m.mover.as_str())),
     ]
 }
 

@@ -137,7 +137,7 @@ const OF_PROVISIONING: [Of<ProvisioningStatus>; 9] = [
     (
         "elastic_told",
         "1 where the guest's driver knows the targets",
-        |provisioning| some(provisioning.told.into()),
+        |provisioning| some(provisioning.targets_sent.into()),
     ),
     (
         "elastic_pinned",

@@ -36,7 +36,7 @@ struct Start {
     role: Role,
     body: Box<dyn FnOnce() + Send>,
     /// The answer to whoever asked: whether the thread runs, with its rights.
-    told: SyncSender<io::Result<()>>,
+    reply: SyncSender<io::Result<()>>,
 }
 
 /// The state that all threads share; unset if nothing is confined: in tests, and before a simulated host.
@@ -98,13 +98,13 @@ pub fn start(filtered: bool) -> Result<()> {
 fn start_threads(queue: &Receiver<Start>, ready: &SyncSender<io::Result<()>>) {
     // Nobody waits any more if the daemon ends.
     let _ = ready.send(keep_none_at_work().map_err(io::Error::other));
-    for Start { role, body, told } in queue {
-        let failed = told.clone();
+    for Start { role, body, reply } in queue {
+        let failed = reply.clone();
         let begin = move || {
             let entered = enter(role);
             let is_confined = entered.is_ok();
-            let _ = told.send(entered);
-            drop(told);
+            let _ = reply.send(entered);
+            drop(reply);
             if is_confined {
                 body();
             }
@@ -124,10 +124,10 @@ pub fn spawn(role: Role, body: impl FnOnce() + Send + 'static) -> io::Result<()>
         let thread = thread::Builder::new().name(role.name().into());
         return thread.spawn(body).map(drop);
     };
-    let (told, answer) = sync_channel(1);
+    let (reply, answer) = sync_channel(1);
     let body = Box::new(body);
     let gone = || io::Error::other("the thread that starts threads is gone");
-    let sent = confined.starts.send(Start { role, body, told });
+    let sent = confined.starts.send(Start { role, body, reply });
     sent.map_err(|_| gone())?;
     answer.recv().map_err(|_| gone())?
 }

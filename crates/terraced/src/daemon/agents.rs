@@ -86,7 +86,7 @@ impl Daemon {
 
     /// Tells people of a verdict in coordinated mode, in which the host manages the VM anyway.
     fn tell_verdict(&mut self, vm: VmKey, before: Option<Verdict>, now: Verdict) {
-        if let Some(text) = agent_mode::told_beside_host(before, now) {
+        if let Some(text) = agent_mode::news_beside_host(before, now) {
             self.tell_of(vm, text);
             self.send_orders(vm);
         }

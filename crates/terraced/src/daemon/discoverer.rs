@@ -50,8 +50,8 @@ impl DiscovererState {
             None => found.socket.display().to_string(),
         };
         let finding = refusal.finding(&of);
-        let is_told = self.refused.get(&found.socket) == Some(&finding);
-        if is_told || self.refused.len() >= MOST_REFUSED {
+        let was_reported = self.refused.get(&found.socket) == Some(&finding);
+        if was_reported || self.refused.len() >= MOST_REFUSED {
             return None;
         }
         let words = format!("refused: {}", finding.found);

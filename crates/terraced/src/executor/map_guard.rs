@@ -49,7 +49,7 @@ impl MapGuard {
         let guard = Guard {
             vm,
             watch,
-            was_told: false,
+            has_reported: false,
             stop,
             inbox,
         };
@@ -78,7 +78,7 @@ struct Guard {
     watch: Arc<MapWatch>,
     /// Whether the daemon's thread was told that the map changed: once, so that it never takes this map's end for
     /// that of the next one.
-    was_told: bool,
+    has_reported: bool,
     stop: Arc<AtomicBool>,
     inbox: Sender<Input>,
 }
@@ -119,8 +119,8 @@ impl Guard {
         };
         if let MapDoubt::Changed(words) = &doubt {
             self.stop.store(true, Ordering::Relaxed);
-            if !self.was_told {
-                self.was_told = true;
+            if !self.has_reported {
+                self.has_reported = true;
                 // Nobody listens while the daemon ends.
                 let _ = self.inbox.send(Input::MapChanged(self.vm, words.clone()));
             }

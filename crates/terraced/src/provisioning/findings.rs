@@ -21,7 +21,7 @@ pub fn findings(provisioning: &ProvisioningStatus) -> Vec<Finding> {
             format!("{by}: {problem}"),
             "see that its resize provider runs: `systemctl status`, or its log",
         ),
-        None if !provisioning.connected || !provisioning.told => Finding::degraded(
+        None if !provisioning.connected || !provisioning.targets_sent => Finding::degraded(
             "provisioning",
             format!("{by}: the guest's driver does not know the targets"),
             "load the module hyperflex in the guest",

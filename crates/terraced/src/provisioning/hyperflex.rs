@@ -67,7 +67,7 @@ impl Device {
         let tiers = status.tiers.iter().take(MOST_TIERS).enumerate();
         ProviderStatus {
             connected: status.connected,
-            told: status.told,
+            targets_sent: status.targets_sent,
             hypervisor_pid: status.hypervisor_pid.filter(|pid| *pid > 0),
             resets: status.resets,
             total_bytes: status.total_bytes,
@@ -104,7 +104,7 @@ impl Provider for Device {
         self.check()?;
         let pin_checked = pin_checked.map(|(number, found)| PinCheckResult {
             number,
-            found: told(found),
+            found: lease_found(found),
         });
         let Lease { asked, process } = self.client.lease(pin_checked).map_err(trouble)?;
         let files = asked.files.into_iter().take(MOST_FILES);
@@ -118,7 +118,7 @@ impl Provider for Device {
     }
 }
 
-fn told(found: Found) -> lease::Found {
+fn lease_found(found: Found) -> lease::Found {
     match found {
         Found::Nobody => lease::Found::Nobody,
         Found::Somebody(who) => lease::Found::Somebody(who),

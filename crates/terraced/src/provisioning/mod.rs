@@ -69,7 +69,7 @@ struct ProvisionedVm {
     /// The hypervisor's process when the VM was found.
     process: Option<ProcessId>,
     /// The last of the engine's reasons that is an event.
-    reasons_told: u64,
+    last_reason: u64,
     /// Orders that may be taken back.
     tickets: BTreeMap<OrderId, Ticket>,
 }
@@ -185,7 +185,7 @@ impl Provisioning {
             reconciler,
             provider,
             process,
-            reasons_told: 0,
+            last_reason: 0,
             tickets: BTreeMap::new(),
         };
         let before = self.provisioned.insert(vm, provisioned).map(|before| before.provider);
@@ -227,7 +227,7 @@ impl Provisioning {
     /// Does what the engine decided about sizes. Answers that are known at once come in by the inbox like the rest:
     /// what is decided now is done before anything else is heard.
     pub fn act(&mut self, action: Action, inbox: &Sender<Input>) {
-        let told = match action {
+        let input = match action {
             Action::QueryProvider(request) => self.query(request),
             Action::Resize(order) => self.order(order),
             Action::Withdraw(provider, order) => Some(self.withdraw(provider, order)),
@@ -242,9 +242,9 @@ impl Provisioning {
             // The others are about pages.
             Action::Scan(_) | Action::QueryPlacement(_) | Action::Move(_) => None,
         };
-        if let Some(told) = told {
+        if let Some(input) = input {
             // The loop that hears it is the one that calls this.
-            let _ = inbox.send(told);
+            let _ = inbox.send(input);
         }
     }
 
@@ -333,12 +333,12 @@ impl Provisioning {
             let Some(provisioned) = self.provisioned.get_mut(&vm) else {
                 continue;
             };
-            let mut told = provisioned.reasons_told;
-            for reason in engine.provision().reasons(provisioned.provider, told) {
-                told = reason.sequence;
+            let mut last_reason = provisioned.last_reason;
+            for reason in engine.provision().reasons(provisioned.provider, last_reason) {
+                last_reason = reason.sequence;
                 events.push(reason.at, Some(&entry.name), reason.text.clone());
             }
-            provisioned.reasons_told = told;
+            provisioned.last_reason = last_reason;
         }
     }
 }

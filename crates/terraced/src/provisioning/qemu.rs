@@ -178,7 +178,7 @@ fn tier_status(tier: &Tier, watch: &mut Watch, now: Instant) -> TierStatus {
 fn seen_by_qemu(tiers: Vec<TierStatus>) -> ProviderStatus {
     ProviderStatus {
         connected: true,
-        told: true,
+        targets_sent: true,
         tiers,
         ..ProviderStatus::default()
     }

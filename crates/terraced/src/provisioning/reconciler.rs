@@ -279,7 +279,7 @@ impl Questions {
 impl Body {
     fn run(mut self) {
         loop {
-            let told = match self.questions.next(self.lease_at) {
+            let has_listener = match self.questions.next(self.lease_at) {
                 Err(RecvTimeoutError::Disconnected) => return,
                 Err(RecvTimeoutError::Timeout) => {
                     self.lease();
@@ -287,7 +287,7 @@ impl Body {
                 }
                 Ok(ask) => self.answer(ask),
             };
-            if !told {
+            if !has_listener {
                 return;
             }
             // One that has just not answered is not asked again.

@@ -194,11 +194,11 @@ fn a_disk_that_hangs_holds_up_no_decision_and_a_log_that_falls_behind_ends_and_s
     let hangs = held.lock().unwrap();
     let slow = Slow(Arc::clone(&held), Arc::clone(&disk));
     // All of this while the disk hangs; in a thread, as one that waits for it waits for ever.
-    let (told, filled) = channel();
+    let (done, filled) = channel();
     std::thread::spawn(move || {
         let mut recorder = Recorder::to(slow, u64::MAX, 100_000, "{}".into()).unwrap();
         let said = fill(&mut recorder);
-        told.send((recorder, said)).unwrap();
+        done.send((recorder, said)).unwrap();
     });
     let filled = filled.recv_timeout(LONG);
     let (recorder, said) = filled.expect("a decision waits for the disk");

@@ -18,7 +18,7 @@ pub struct Managed {
     /// The reason for the size of the VM's unit.
     pub unit_reason: String,
     /// Number of the engine's last reason that was made an event.
-    pub reasons_told: u64,
+    pub last_reason: u64,
     /// The last rounds, oldest first.
     pub history: VecDeque<Arc<Round>>,
     /// The state of the VM's tracker.
@@ -77,7 +77,7 @@ impl Managed {
         Self {
             id,
             unit_reason,
-            reasons_told: 0,
+            last_reason: 0,
             history: VecDeque::new(),
             tracking: Tracking::default(),
             move_findings: Vec::new(),

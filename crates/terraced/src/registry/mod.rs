@@ -169,12 +169,12 @@ impl Registry {
             let Some(managed) = entry.and_then(|entry| entry.managed.as_mut()) else {
                 continue;
             };
-            let mut told = managed.reasons_told;
-            for reason in engine.vm_reasons(managed.id, told) {
-                told = reason.sequence;
+            let mut last_reason = managed.last_reason;
+            for reason in engine.vm_reasons(managed.id, last_reason) {
+                last_reason = reason.sequence;
                 events.push(reason.at, Some(name), reason.text.clone());
             }
-            managed.reasons_told = told;
+            managed.last_reason = last_reason;
             managed.keep_round(engine.last_round(managed.id));
         }
     }

@@ -206,9 +206,9 @@ impl Simulated {
         self.vms
             .tell_reasons(self.simulation.engine(), &mut self.events);
         let provision = self.simulation.engine().provision();
-        for (name, (provider, told)) in &mut self.providers {
-            for reason in provision.reasons(*provider, *told) {
-                *told = reason.sequence;
+        for (name, (provider, last_reason)) in &mut self.providers {
+            for reason in provision.reasons(*provider, *last_reason) {
+                *last_reason = reason.sequence;
                 self.events.push(reason.at, Some(name), reason.text.clone());
             }
         }

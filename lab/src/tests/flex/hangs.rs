@@ -31,7 +31,7 @@ pub fn compaction() -> Result<()> {
     hang_in_a_move(&mut guest)?;
     let driver = guest.driver()?;
     say(&format!("a move was given up: {driver:?}"));
-    expect_told(&mut guest)?;
+    expect_reported(&mut guest)?;
     guest.lab.check(COMPACT)?;
     guest.expect_a_quiet_kernel()?;
     run_out_of_memory(&mut guest)?;
@@ -68,7 +68,7 @@ pub fn pressure() -> Result<()> {
     let target = hang_with_requests(&mut guest, 60_000)?;
     guest.lab.check(COMPACT)?;
     wait_in_vain(&mut guest)?;
-    expect_told(&mut guest)?;
+    expect_reported(&mut guest)?;
     let all = fill_the_rest(&mut guest)?;
     expect_to_stay(&mut guest)?;
     // Now the device takes pages that it was asked to take long ago.
@@ -138,7 +138,7 @@ fn hang_with_requests(guest: &mut Guest, most: u64) -> Result<[u64; TIERS]> {
 }
 
 /// Expects the log to have one line for each queue that is dead, and the device's files to say the same.
-fn expect_told(guest: &mut Guest) -> Result<()> {
+fn expect_reported(guest: &mut Guest) -> Result<()> {
     let dead: u32 = guest
         .driver()?
         .iter()

@@ -75,10 +75,10 @@ fn full_fast_node_stops_promotions_and_loses_nothing(lab: &mut Lab) -> Result<()
     let full = lab.hot_on_fast(VM)?;
     println!("fast node full: {full}");
     ensure!(!full.is_placed(), "the fast node was not full: {full}");
-    let told = lab.check("terrace explain vm1")?;
+    let output = lab.check("terrace explain vm1")?;
     ensure!(
-        told.contains("the first tier has no room"),
-        "`terrace explain` does not say that the node is full:\n{told}"
+        output.contains("the first tier has no room"),
+        "`terrace explain` does not say that the node is full:\n{output}"
     );
     lab.expect_intact(VM)?;
     lab.empty_fast_node()?;

@@ -29,12 +29,12 @@ pub struct View<'a> {
     /// The run so far.
     pub timeline: &'a Timeline,
     /// The engine's words about each VM, in the timeline's order.
-    pub told: Vec<Told>,
+    pub info: Vec<VmInfo>,
 }
 
 /// The engine's words about a VM.
 #[derive(Default)]
-pub struct Told {
+pub struct VmInfo {
     /// The policy's name.
     pub policy: String,
     /// The state of the VM's round; `None` if no engine manages it.
@@ -52,29 +52,29 @@ impl<'a> View<'a> {
         let area = Rect::new(0, 0, size.width, size.height);
         let panels = panels(parts(area).panels, scenario.vms.len());
         let vms = (1..).map(VmId).zip(&scenario.vms).zip(&panels);
-        let told = vms.map(|((id, vm), panel)| {
+        let info = vms.map(|((id, vm), panel)| {
             let [_, map] = inside(*panel);
             let cells = u64::from(map.width) * u64::from(map.height);
-            let mut told = told(simulation, id, scenario.machine.scale, cells);
-            told.policy = vm.policy.name();
-            told
+            let mut info = info(simulation, id, scenario.machine.scale, cells);
+            info.policy = vm.policy.name();
+            info
         });
         Self {
             now_s: simulation.now().0 as f64 / 1e9,
             progress: simulation.progress(),
             is_over: simulation.progress() >= 1.0,
             timeline,
-            told: told.collect(),
+            info: info.collect(),
         }
     }
 }
 
 /// The engine's words about a VM. The engine sees the simulated pages: each stands for `scale` of the full-size
 /// machine.
-fn told(simulation: &Simulation, id: VmId, scale: u64, cells: u64) -> Told {
+fn info(simulation: &Simulation, id: VmId, scale: u64, cells: u64) -> VmInfo {
     let engine = simulation.engine();
     let Some(vm) = engine.vm(id) else {
-        return Told::default();
+        return VmInfo::default();
     };
     // As many pages of the full-size machine as simulated ones, times the scale.
     let map = engine.heat_map(id, cells.max(1)).map(|map| HeatMap {
@@ -82,11 +82,11 @@ fn told(simulation: &Simulation, id: VmId, scale: u64, cells: u64) -> Told {
         ..map
     });
     let reason = engine.vm_reasons(id, 0).last();
-    Told {
+    VmInfo {
         round: Some(round(&vm, scale)),
         reason: reason.map(|r| (r.at.0 as f64 / 1e9, r.text.clone())),
         map,
-        ..Told::default()
+        ..VmInfo::default()
     }
 }
 
@@ -154,11 +154,11 @@ pub fn draw(view: &View, controls: &Controls, frame: &mut Frame) {
     let parts = parts(area);
     frame.render_widget(head(view, controls), parts.head);
     let places = panels(parts.panels, view.timeline.vms.len());
-    let vms = view.timeline.vms.iter().zip(&view.told);
-    for ((vm, told), place) in vms.zip(places) {
-        panel(view, vm, told, frame, place);
+    let vms = view.timeline.vms.iter().zip(&view.info);
+    for ((vm, info), place) in vms.zip(places) {
+        panel(view, vm, info, frame, place);
     }
-    if let Some(map) = view.told.iter().find_map(|told| told.map.as_ref()) {
+    if let Some(map) = view.info.iter().find_map(|info| info.map.as_ref()) {
         let mut legend = vec![Span::from(" ")];
         legend.extend(live::colours(map));
         frame.render_widget(Line::from(legend), parts.legend);
@@ -191,13 +191,13 @@ fn head(view: &View, controls: &Controls) -> Line<'static> {
     Line::from(spans)
 }
 
-fn panel(view: &View, vm: &VmTimeline, told: &Told, frame: &mut Frame, area: Rect) {
+fn panel(view: &View, vm: &VmTimeline, info: &VmInfo, frame: &mut Frame, area: Rect) {
     let title = Line::from(vec![
         " ".into(),
         Span::from(vm.name.clone()).bold(),
-        format!(" {} ", told.policy).into(),
+        format!(" {} ", info.policy).into(),
     ]);
-    let cell = told.map.as_ref().map(|map| map.pages_per_cell);
+    let cell = info.map.as_ref().map(|map| map.pages_per_cell);
     let cell = cell.map(|pages| format!(" {} a cell ", render::pages(pages)));
     let block = Block::bordered().title(title);
     let block = block.title_bottom(cell.unwrap_or_default());
@@ -210,10 +210,10 @@ fn panel(view: &View, vm: &VmTimeline, told: &Told, frame: &mut Frame, area: Rec
         hits(vm, words.width),
         moves(vm),
     ];
-    lines.extend(told.round.clone().map(Line::from));
-    lines.extend(reason(told));
+    lines.extend(info.round.clone().map(Line::from));
+    lines.extend(reason(info));
     frame.render_widget(Paragraph::new(lines).wrap(Wrap { trim: true }), words);
-    match &told.map {
+    match &info.map {
         Some(map) => {
             let rows: Vec<Line> = live::rows(map, place.width).collect();
             frame.render_widget(Paragraph::new(rows), place);
@@ -294,8 +294,8 @@ fn moves(vm: &VmTimeline) -> Line<'static> {
     Line::from(text)
 }
 
-fn reason(told: &Told) -> Option<Line<'static>> {
-    let (at_s, text) = told.reason.as_ref()?;
+fn reason(info: &VmInfo) -> Option<Line<'static>> {
+    let (at_s, text) = info.reason.as_ref()?;
     let at = Span::from(format!("{at_s:.0} s: ")).dark_gray();
     Some(Line::from(vec![at, text.clone().into()]))
 }

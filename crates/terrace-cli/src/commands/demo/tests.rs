@@ -5,7 +5,7 @@ use ratatui::backend::TestBackend;
 use terrace_api::types::{Cell, HeatMap};
 use terrace_sim::{Sample, Timeline, VmTimeline};
 
-use super::frame::Told;
+use super::frame::VmInfo;
 use super::*;
 use crate::commands::top::picture;
 
@@ -32,14 +32,14 @@ fn timeline(vms: &[&str]) -> Timeline {
     }
 }
 
-fn told() -> Told {
+fn info() -> VmInfo {
     let cell = |tier_pages: [u64; 2], warm_pages: [u64; 2]| Cell {
         known_pages: tier_pages.iter().sum(),
         tier_pages: tier_pages.to_vec(),
         warm_pages: warm_pages.to_vec(),
         degree_sum: 0,
     };
-    Told {
+    VmInfo {
         policy: "vtmm".into(),
         round: Some("round 4: in window 3 of 8".into()),
         reason: Some((41.7, "wants 9 GiB of fast memory".into())),
@@ -63,7 +63,7 @@ fn view(timeline: &Timeline) -> View<'_> {
         progress: 0.25,
         is_over: false,
         timeline,
-        told: timeline.vms.iter().map(|_| told()).collect(),
+        info: timeline.vms.iter().map(|_| info()).collect(),
     }
 }
 
@@ -98,9 +98,9 @@ fn a_vm_that_nobody_manages_and_one_without_samples_are_drawn_too() {
     timeline.vms[0].samples.clear();
     timeline.vms[1].samples[39].fast_hit_ratio = f64::NAN;
     let mut view = view(&timeline);
-    view.told[0] = Told {
+    view.info[0] = VmInfo {
         policy: "first-touch".into(),
-        ..Told::default()
+        ..VmInfo::default()
     };
     view.is_over = true;
     let text = text(&view, &Controls::new(0.125), (100, 20));

@@ -132,12 +132,12 @@ mod tests {
                 rows: Vec::new(),
             }],
         };
-        let told = text(&report);
-        assert!(told.contains("hypertier/figure-99: What it asks"), "{told}");
+        let output = text(&report);
+        assert!(output.contains("hypertier/figure-99: What it asks"), "{output}");
         assert!(
-            told.contains("not run yet: it waits for a device"),
-            "{told}"
+            output.contains("not run yet: it waits for a device"),
+            "{output}"
         );
-        assert!(told.contains("0 of 0 figures"), "{told}");
+        assert!(output.contains("0 of 0 figures"), "{output}");
     }
 }

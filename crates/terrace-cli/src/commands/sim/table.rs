@@ -253,13 +253,13 @@ vtmm    vm1   60.00 s  12.5 M     1.062  17.50      1.255     87.5 %     1 MiB  
 
     #[test]
     fn rounds_under_3_are_said_aloud_where_a_policy_has_rounds() {
-        let told = text(&[&run("vtmm", 2)]);
-        assert!(told.contains("2: too few to judge"), "{told}");
-        assert!(told.contains("Under 3 rounds"), "{told}");
-        let told = text(&[&run("oracle", 0)]);
+        let output = text(&[&run("vtmm", 2)]);
+        assert!(output.contains("2: too few to judge"), "{output}");
+        assert!(output.contains("Under 3 rounds"), "{output}");
+        let output = text(&[&run("oracle", 0)]);
         assert!(
-            !told.contains("too few") && !told.contains("Under 3"),
-            "{told}"
+            !output.contains("too few") && !output.contains("Under 3"),
+            "{output}"
         );
     }
 
@@ -274,9 +274,9 @@ vtmm    vm1   60.00 s  12.5 M     1.062  17.50      1.255     87.5 %     1 MiB  
             refused: Vec::new(),
         };
         blind.vms[0].provision = Some(given.clone());
-        let told = text(&[&blind]);
+        let output = text(&[&blind]);
         let line = "tpp, vm1: balloon gave it 27 MiB + 16 GiB, not 3 GiB + 13 GiB\n";
-        assert!(told.contains(line), "{told}");
+        assert!(output.contains(line), "{output}");
         given.given_bytes.clone_from(&given.wanted_bytes);
         blind.vms[0].provision = Some(given);
         assert!(!text(&[&blind]).contains("gave it"));
@@ -286,8 +286,8 @@ vtmm    vm1   60.00 s  12.5 M     1.062  17.50      1.255     87.5 %     1 MiB  
     fn rounds_of_a_policy_in_the_guest_are_told() {
         let mut guest = run("first-touch", 2);
         guest.vms[0].guest_policy = Some("tpp".into());
-        let told = text(&[&guest]);
-        assert!(told.contains("2: too few to judge"), "{told}");
+        let output = text(&[&guest]);
+        assert!(output.contains("2: too few to judge"), "{output}");
     }
 
     #[test]
@@ -298,9 +298,9 @@ vtmm    vm1   60.00 s  12.5 M     1.062  17.50      1.255     87.5 %     1 MiB  
             bytes: 2 << 30,
         });
         swept.vms[0].slowdown_vs_all_fast = None;
-        let told = text(&[&swept]);
-        assert!(told.contains("vtmm, fast 2 GiB: "), "{told}");
-        let row = told.lines().find(|l| l.contains("vm1")).unwrap();
+        let output = text(&[&swept]);
+        assert!(output.contains("vtmm, fast 2 GiB: "), "{output}");
+        let row = output.lines().find(|l| l.contains("vm1")).unwrap();
         let cells: Vec<&str> = row
             .split("  ")
             .map(str::trim)
@@ -322,12 +322,12 @@ vtmm    vm1   60.00 s  12.5 M     1.062  17.50      1.255     87.5 %     1 MiB  
             run.vms[0].max_slowdown = Some(1.2);
             run
         };
-        let told = text(&[&at(2, 1.25), &at(4, 1.1)]);
-        assert!(told.contains("1.250 > 1.2  "), "{told}");
-        assert!(!told.contains("1.100 >"), "{told}");
+        let output = text(&[&at(2, 1.25), &at(4, 1.1)]);
+        assert!(output.contains("1.250 > 1.2  "), "{output}");
+        assert!(!output.contains("1.100 >"), "{output}");
         assert!(
-            told.contains("\n\nvtmm: fast = 4GiB is the cheapest that keeps every VM"),
-            "{told}"
+            output.contains("\n\nvtmm: fast = 4GiB is the cheapest that keeps every VM"),
+            "{output}"
         );
     }
 
@@ -336,9 +336,9 @@ vtmm    vm1   60.00 s  12.5 M     1.062  17.50      1.255     87.5 %     1 MiB  
         let mut run = run("vtmm", 7);
         run.vms[0].cost = None;
         run.vms[0].performance_per_cost = None;
-        let told = text(&[&run]);
-        let row = told.lines().find(|l| l.contains("vm1")).unwrap();
-        assert!(row.contains("1.062     -          -  "), "{told}");
+        let output = text(&[&run]);
+        let row = output.lines().find(|l| l.contains("vm1")).unwrap();
+        assert!(row.contains("1.062     -          -  "), "{output}");
     }
 
     #[test]

@@ -106,11 +106,11 @@ fn place(node: u32) -> usize {
 }
 
 fn free(pages: [u64; 2], headroom: u64) -> Free {
-    let told = [0, 1].map(|node| NodeFree {
+    let nodes = [0, 1].map(|node| NodeFree {
         node,
         pages: pages[place(node)],
     });
-    Free::new(&[vec![0], vec![1]], &told, headroom)
+    Free::new(&[vec![0], vec![1]], &nodes, headroom)
 }
 
 fn pieces(fake: &mut Fake, pid: u32, from: u64, count: u64, node: u32) -> Vec<Piece> {

@@ -10,12 +10,12 @@ const MIB: u64 = 1 << 20;
 const HIGH: u64 = 1 << 32;
 
 /// A QEMU that answers what a test wants, and tells of what it wants.
-struct Told {
+struct FakeQemu {
     tree: FakeTree,
     events: AtomicU64,
 }
 
-impl MemoryTree for Told {
+impl MemoryTree for FakeQemu {
     fn memdevs(&mut self) -> Result<Vec<Memdev>, QemuError> {
         self.tree.memdevs()
     }
@@ -29,21 +29,21 @@ impl MemoryTree for Told {
     }
 }
 
-impl Witness for Told {
+impl Witness for FakeQemu {
     fn memory_events(&self) -> u64 {
         self.events.load(Ordering::Relaxed)
     }
 }
 
 /// The watch of a VM with 4 MiB of RAM and 4 more above 4 GiB, and what procfs says of it.
-fn watched() -> (State<Told>, Fixture, HostRoot) {
+fn watched() -> (State<FakeQemu>, Fixture, HostRoot) {
     let mut fixture = Fixture::new();
     let root = HostRoot::new(fixture.dir.path());
     let tree = std::mem::replace(&mut fixture.tree, Fixture::new().tree);
     let events = AtomicU64::new(0);
-    let mut told = Told { tree, events };
-    let (layout, _) = Layout::read(&root, 42, &mut told).unwrap();
-    (State::new(told, 42, layout), fixture, root)
+    let mut qemu = FakeQemu { tree, events };
+    let (layout, _) = Layout::read(&root, 42, &mut qemu).unwrap();
+    (State::new(qemu, 42, layout), fixture, root)
 }
 
 /// A line of `maps`: from and to (from [`HVA`]), mode, file offset.
@@ -52,7 +52,7 @@ type Line = (u64, u64, &'static str, u64);
 /// A change to the answers of the fake QEMU.
 type Change = fn(&mut FakeTree);
 
-fn tell(state: &State<Told>) {
+fn tell(state: &State<FakeQemu>) {
     state.witness.events.fetch_add(1, Ordering::Relaxed);
 }
 

@@ -133,12 +133,12 @@ pub(super) fn statistics(answer: &Any) -> Result<Statistics, ParseError> {
         };
         // Of two entries about one virtual CPU none is believed.
         let twice = found.contains_key(path);
-        let told = nested(entry).filter(|_| !twice);
-        found.insert(path.to_owned(), told);
+        let state = nested(entry).filter(|_| !twice);
+        found.insert(path.to_owned(), state);
     }
     let whole = found
         .into_iter()
-        .filter_map(|(path, told)| Some((path, told?)));
+        .filter_map(|(path, state)| Some((path, state?)));
     Ok(whole.collect())
 }
 

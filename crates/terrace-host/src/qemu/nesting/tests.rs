@@ -28,7 +28,7 @@ fn read(count: u64) -> Vec<Numbered> {
 }
 
 /// One entry for each virtual CPU: whether it is in a nested guest, and how often it was.
-fn told(vcpus: &[(bool, u64)]) -> Statistics {
+fn statistics_of(vcpus: &[(bool, u64)]) -> Statistics {
     let entry = |(index, &(inside, runs)): (usize, &(bool, u64))| {
         (path(index as u64), Nested { inside, runs })
     };
@@ -52,9 +52,9 @@ const OUT: (bool, u64) = (false, 7);
 
 #[test]
 fn a_vcpu_in_a_nested_guest_before_or_after_does_not_count() {
-    let out = told(&[OUT; 4]);
+    let out = statistics_of(&[OUT; 4]);
     assert_eq!(count(&out, &out), [true; 4]);
-    let second = told(&[OUT, (true, 7), OUT, OUT]);
+    let second = statistics_of(&[OUT, (true, 7), OUT, OUT]);
     let others = [true, false, true, true];
     assert_eq!(count(&second, &out), others);
     assert_eq!(count(&out, &second), others);
@@ -63,16 +63,16 @@ fn a_vcpu_in_a_nested_guest_before_or_after_does_not_count() {
 
 #[test]
 fn a_vcpu_that_was_in_a_nested_guest_and_came_back_does_not_count() {
-    let before = told(&[OUT; 4]);
-    let after = told(&[OUT, OUT, (false, 8), OUT]);
+    let before = statistics_of(&[OUT; 4]);
+    let after = statistics_of(&[OUT, OUT, (false, 8), OUT]);
     assert_eq!(count(&before, &after), [true, true, false, true]);
     assert_eq!(count(&after, &before), [true, true, false, true]);
 }
 
 #[test]
 fn a_vcpu_of_which_nothing_is_told_does_not_count() {
-    let all = told(&[OUT; 4]);
-    let three = told(&[OUT; 3]);
+    let all = statistics_of(&[OUT; 4]);
+    let three = statistics_of(&[OUT; 3]);
     assert_eq!(count(&three, &all), [true, true, true, false]);
     assert_eq!(count(&all, &three), [true, true, true, false]);
     let none = Statistics::new();
@@ -83,7 +83,7 @@ fn a_vcpu_of_which_nothing_is_told_does_not_count() {
 
 #[test]
 fn registers_of_other_vcpus_than_were_asked_about_do_not_count() {
-    let out = told(&[OUT; 4]);
+    let out = statistics_of(&[OUT; 4]);
     for around in [None, Some((&out, &out))] {
         assert_eq!(
             counted(&listed(4), &read(3), around),
@@ -121,7 +121,7 @@ fn statistics_are_read_as_old_and_new_kernels_tell_them() {
         entry(0, json!(false), json!(3)),
         entry(1, json!(1), json!(u64::MAX))
     ]);
-    let want = told(&[(false, 3), (true, u64::MAX)]);
+    let want = statistics_of(&[(false, 3), (true, u64::MAX)]);
     assert_eq!(statistics(&list), Ok(want));
     assert_eq!(statistics(&json!([])), Ok(Statistics::new()));
 }
@@ -157,7 +157,7 @@ fn statistics_that_make_no_sense_tell_nothing() {
         json!("nothing"),
     ] {
         let found = statistics(&json!([bad, good()])).unwrap();
-        assert_eq!(found, told(&[(false, 3)]), "{bad}");
+        assert_eq!(found, statistics_of(&[(false, 3)]), "{bad}");
     }
     assert!(statistics(&json!({})).is_err());
     let flood = vec![json!({}); 4 * MAX_VCPUS + 1];
@@ -246,7 +246,7 @@ proptest! {
         after in prop::collection::vec((any::<bool>(), 0_u64..3), 0..6),
         vcpus in 1_u64..6,
     ) {
-        let (first, second) = (told(&before), told(&after));
+        let (first, second) = (statistics_of(&before), statistics_of(&after));
         let got = counted(&listed(vcpus), &read(vcpus), Some((&first, &second)));
         match got {
             Ok(got) => for (index, registers) in got.iter().enumerate() {

@@ -217,7 +217,7 @@ fn the_newest_targets_are_told_once_there_is_a_buffer() {
     let mut it = setup();
     it.device.set_targets(&[1, 2], 100).unwrap();
     it.kick(4);
-    assert!(!it.device.is_told());
+    assert!(!it.device.has_sent_targets());
     it.device.set_targets(&[3, 4], 100).unwrap();
     let (useless, good) = (it.drivers[4].buffer(90), it.drivers[4].buffer(91));
     it.drivers[4].post_chain(&[(useless, 31, WRITE)]);
@@ -233,7 +233,7 @@ fn the_newest_targets_are_told_once_there_is_a_buffer() {
     assert_eq!(answered, [0, 0, 32]);
     let event: [u8; 32] = it.drivers[4].read(good);
     assert_eq!(event[..], abi::targets_event(101, &[3, 4]));
-    assert!(it.device.is_told());
+    assert!(it.device.has_sent_targets());
     let c = it.device.counters();
     assert_eq!((c.events, c.bad_event_buffers), (1, 2));
     assert!(it.device.set_targets(&[3, 1 << 40], 100).is_err());

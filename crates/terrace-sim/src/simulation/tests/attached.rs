@@ -11,7 +11,7 @@ const PAGES: Unit = 8;
 
 /// A mechanism that sends pages down, and checks after each quantum that it was told of each page that is there.
 struct Watcher {
-    told: u64,
+    reported: u64,
     sent: bool,
 }
 
@@ -22,16 +22,16 @@ impl Mechanism for Watcher {
             return context.submit(&down, MigrationMode::Transaction);
         }
         let down = (0..PAGES).filter(|unit| context.tier(*unit) == Some(1));
-        assert_eq!(down.count() as u64, self.told);
-        assert_eq!(context.migrating(), u64::from(PAGES) - self.told);
+        assert_eq!(down.count() as u64, self.reported);
+        assert_eq!(context.migrating(), u64::from(PAGES) - self.reported);
     }
 
     fn moved(&mut self, _: &mut Context, moved: &[Moved]) {
-        self.told += moved.len() as u64;
+        self.reported += moved.len() as u64;
     }
 
     fn rounds(&self) -> u64 {
-        self.told
+        self.reported
     }
 
     fn heap_bytes(&self) -> usize {
@@ -43,7 +43,7 @@ impl Mechanism for Watcher {
 fn a_page_is_told_of_in_the_quantum_in_which_it_arrives() {
     let load = "kind = \"sequential\", size = \"8MiB\", hot = 1.0, write = 0.0, period = \"1h\", duration = \"1ms\"";
     let watcher = Watcher {
-        told: 0,
+        reported: 0,
         sent: false,
     };
     let mut simulation = with(8, load, |_| Box::new(watcher));

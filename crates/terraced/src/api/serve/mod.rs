@@ -33,18 +33,18 @@ const MOST_HEADERS: usize = 64;
 
 /// Serves forever.
 pub async fn serve(listener: UnixListener, router: Router, gate: Arc<Gate>) {
-    let mut is_told = false;
+    let mut is_logged = false;
     loop {
         match listener.accept().await {
             Ok((stream, _)) => {
-                is_told = false;
+                is_logged = false;
                 admit(stream, &router, &gate);
             }
             Err(error) => {
-                if !is_told {
+                if !is_logged {
                     tracing::warn!("the API takes no connection for now: {error}");
                 }
-                is_told = true;
+                is_logged = true;
                 sleep(PAUSE).await;
             }
         }

@@ -132,7 +132,7 @@ fn orders(daemon: &Daemon) -> Orders {
     daemon.agents.orders(daemon.vms.agent(db1(daemon)).unwrap())
 }
 
-fn told(daemon: &Daemon, text: &str) -> usize {
+fn count_events(daemon: &Daemon, text: &str) -> usize {
     let events = daemon.events().after(0).unwrap();
     events.iter().filter(|e| e.text.contains(text)).count()
 }
@@ -163,7 +163,7 @@ fn silence_hands_the_vm_to_the_host_and_speech_takes_it_back() {
     assert!(daemon.discoverer.claims().is_by_host("db1"));
     assert_eq!(orders(&daemon).mode, Mode::Off, "one owner per A bit");
     assert_eq!(
-        told(&daemon, "falls back: silent for 5 s; the host manages it"),
+        count_events(&daemon, "falls back: silent for 5 s; the host manages it"),
         1
     );
     let id = manage(&mut daemon);
@@ -172,7 +172,7 @@ fn silence_hands_the_vm_to_the_host_and_speech_takes_it_back() {
     assert!(daemon.vms.get(db1(&daemon)).unwrap().managed.is_none());
     assert!(daemon.engine().vm(id).is_none());
     assert_eq!(orders(&daemon).mode, Mode::Guest);
-    assert_eq!(told(&daemon, "speaks again"), 1);
+    assert_eq!(count_events(&daemon, "speaks again"), 1);
 }
 
 #[test]
@@ -195,7 +195,7 @@ fn without_scan_the_host_leaves_the_vm_alone_and_the_agent_goes_on() {
     lying(&mut daemon);
     assert!(!daemon.discoverer.claims().is_by_host("db1"));
     assert_eq!(orders(&daemon).mode, Mode::Guest);
-    assert_eq!(told(&daemon, "the host leaves it alone (scan = false)"), 1);
+    assert_eq!(count_events(&daemon, "the host leaves it alone (scan = false)"), 1);
 }
 
 #[test]
@@ -205,8 +205,8 @@ fn falling_back_is_told_once_whatever_the_reason_becomes() {
     for n in 0..5 {
         fallen(&mut daemon, &format!("silent: error {n}"));
     }
-    assert_eq!(told(&daemon, "falls back"), 1);
-    assert_eq!(told(&daemon, "watches it and moves nothing"), 1);
+    assert_eq!(count_events(&daemon, "falls back"), 1);
+    assert_eq!(count_events(&daemon, "watches it and moves nothing"), 1);
     let why = daemon.vms.agent(db1(&daemon)).unwrap().fallback();
     assert_eq!(why, Some("silent: error 4"));
     daemon.agent_news(db1(&daemon), None);
@@ -244,9 +244,9 @@ fn a_liar_is_believed_again_only_when_it_is_resumed_by_name() {
     find(&mut daemon, 1 << 30);
     lying(&mut daemon);
     daemon.command(Command::Resume(None));
-    assert_eq!(told(&daemon, "believed again"), 0);
+    assert_eq!(count_events(&daemon, "believed again"), 0);
     daemon.halt_agents(Some(db1(&daemon)), false);
-    assert_eq!(told(&daemon, "believed again"), 1);
+    assert_eq!(count_events(&daemon, "believed again"), 1);
     assert!(
         daemon.discoverer.claims().take_reinspect("db1"),
         "its RAM may have grown"
@@ -272,10 +272,10 @@ fn in_coordinated_mode_the_host_goes_on_and_says_that_it_does() {
     let id = manage(&mut daemon);
     trusted(&mut daemon);
     trusted(&mut daemon);
-    assert_eq!(told(&daemon, "no coordinated policy yet"), 1);
+    assert_eq!(count_events(&daemon, "no coordinated policy yet"), 1);
     fallen(&mut daemon, "silent");
     fallen(&mut daemon, "silent");
-    assert_eq!(told(&daemon, "silent; the host goes on by itself"), 1);
+    assert_eq!(count_events(&daemon, "silent; the host goes on by itself"), 1);
     assert!(daemon.engine().vm(id).is_some());
     lying(&mut daemon);
     assert_eq!(orders(&daemon).mode, Mode::Off);

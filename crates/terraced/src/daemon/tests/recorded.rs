@@ -79,12 +79,12 @@ fn a_log_that_ends_is_told_once_and_the_daemon_goes_on() {
     let folder = tempfile::tempdir().unwrap();
     let mut daemon = daemon(folder.path(), 0);
     (1..=2).for_each(|number| arrive(&mut daemon, number));
-    let told = daemon.events().after(0).unwrap();
-    let told: Vec<&str> = told.iter().map(|event| event.text.as_str()).collect();
+    let events = daemon.events().after(0).unwrap();
+    let events: Vec<&str> = events.iter().map(|event| event.text.as_str()).collect();
     assert_eq!(
-        told,
+        events,
         ["the log ended: it reached its size limit of 0 bytes"]
     );
-    assert_eq!(daemon.log_ended().as_deref(), Some(told[0]));
+    assert_eq!(daemon.log_ended().as_deref(), Some(events[0]));
     assert_eq!(daemon.engine().vms(), [VmId(1), VmId(2)]);
 }

@@ -165,7 +165,7 @@ impl Vm {
         panic!("never came: {:?}", self.show().vm.agent);
     }
 
-    fn told(&self, text: &str) -> usize {
+    fn count_events(&self, text: &str) -> usize {
         let events: Vec<EventLine> = self.served.get("/v1/events").unwrap();
         events.iter().filter(|e| e.text.contains(text)).count()
     }
@@ -257,10 +257,10 @@ fn a_silent_agent_is_replaced_by_the_host_and_comes_back() {
     let agent = shown.vm.agent.unwrap();
     assert!(agent.fallback.unwrap().contains("silent for 2 s"));
     assert!(vm.served.claims.is_by_host("db1"));
-    assert_eq!(vm.told("falls back: its agent is silent"), 1);
+    assert_eq!(vm.count_events("falls back: its agent is silent"), 1);
     vm.until(&mut link, &report(), trusted);
     assert!(!vm.served.claims.is_by_host("db1"));
-    assert_eq!(vm.told("speaks again"), 1);
+    assert_eq!(vm.count_events("speaks again"), 1);
 }
 
 #[test]
@@ -282,7 +282,7 @@ fn an_agent_that_lies_is_told_to_stop_and_believed_again_by_an_operator() {
     }
     vm.served.post::<Done>("/v1/vms/db1/resume").unwrap();
     vm.until(&mut link, &report(), trusted);
-    assert_eq!(vm.told("believed again"), 1);
+    assert_eq!(vm.count_events("believed again"), 1);
 }
 
 #[test]
@@ -296,7 +296,7 @@ fn an_agent_that_restarts_goes_on_without_a_fallback() {
     let mut second = vm.agent();
     let fresh = |a: &Agent| a.report.as_ref().is_some_and(|r| r.activity.epochs == 0);
     vm.until(&mut second, &report(), |a| trusted(a) && fresh(a));
-    assert_eq!(vm.told("falls back"), 0);
+    assert_eq!(vm.count_events("falls back"), 0);
 }
 
 #[test]

@@ -520,11 +520,11 @@ fn memory_plugged_later_is_scanned_and_nothing_of_the_old_map_is() {
         "it goes on under its id"
     );
     let events: Vec<EventLine> = served.get("/v1/events?after=0").unwrap();
-    let told = |words: &str| events.iter().any(|e| e.text.contains(words));
-    assert!(told(
+    let has_event = |words: &str| events.iter().any(|e| e.text.contains(words));
+    assert!(has_event(
         "its memory map changed: 1 MiB of RAM, now 2 MiB; 'd1' at 0x100000000 is new"
     ));
-    assert!(told("under management by its new memory map"));
+    assert!(has_event("under management by its new memory map"));
     assert_eq!(
         events
             .iter()

@@ -188,7 +188,7 @@ pub struct Sharers {
     hypervisor: Option<ProcessId>,
     /// The VM's device, and the files that it would punch.
     device: Option<ProcessId>,
-    told: BTreeSet<FileId>,
+    device_files: BTreeSet<FileId>,
     /// A look that was not waited for any longer.
     late: Option<Receiver<Found>>,
 }
@@ -203,7 +203,7 @@ impl Sharers {
             pins,
             hypervisor: None,
             device: None,
-            told: BTreeSet::new(),
+            device_files: BTreeSet::new(),
             late: None,
         }
     }
@@ -213,7 +213,7 @@ impl Sharers {
         if self.device.map(|known| known.pid) != device {
             self.device = device.and_then(|pid| process(&self.root, pid));
         }
-        self.told = files;
+        self.device_files = files;
     }
 
     /// The other processes that have the RAM, by a look that began at `since` or later.
@@ -237,7 +237,7 @@ impl Sharers {
                 .into_iter()
                 .flatten()
                 .collect(),
-            told: self.told.clone(),
+            device_files: self.device_files.clone(),
             since,
         };
         self.wait(check)
@@ -296,7 +296,7 @@ struct PinCheck {
     pid: u32,
     /// The hypervisor and the VM's device.
     known: Vec<ProcessId>,
-    told: BTreeSet<FileId>,
+    device_files: BTreeSet<FileId>,
     since: Instant,
 }
 
@@ -306,7 +306,7 @@ impl PinCheck {
             Ok(files) => files,
             Err(error) => return Found::Unknown(error.to_string()),
         };
-        files.extend(&self.told);
+        files.extend(&self.device_files);
         if files.is_empty() {
             return Found::Nobody;
         }

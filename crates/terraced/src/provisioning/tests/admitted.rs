@@ -45,7 +45,7 @@ fn a_growth_that_does_not_fit_beside_what_others_may_take_is_refused_with_the_fi
 #[test]
 fn a_vm_whose_driver_has_not_inflated_is_counted_whole() {
     let (one, two) = (Scripted::settled(), Scripted::settled());
-    two.see(|status| status.told = false);
+    two.see(|status| status.targets_sent = false);
     let host = host([("vm1", &one), ("vm2", &two)]);
     counted(&host, "vm1", 2 * GIB);
     counted(&host, "vm2", 4 * GIB);
@@ -66,7 +66,7 @@ fn a_vm_whose_driver_has_not_inflated_is_counted_whole() {
         finding.found.contains("node 1 has 1 MiB free"),
         "{finding:?}"
     );
-    two.see(|status| status.told = true);
+    two.see(|status| status.targets_sent = true);
     counted(&host, "vm2", 2 * GIB);
     host.resize("vm1", [Some(3 * GIB), None]).unwrap();
 }

@@ -244,8 +244,8 @@ fn a_guest_that_starts_anew_again_and_again_fills_no_list_of_events() {
         host.until("vm1", |e| (e.resets == resets).then_some(()));
     }
     let events = host.events("vm1");
-    let told = events.iter().filter(|e| e.contains("started anew"));
-    assert_eq!(told.count(), 1, "{events:#?}");
+    let restarts = events.iter().filter(|e| e.contains("started anew"));
+    assert_eq!(restarts.count(), 1, "{events:#?}");
 }
 
 #[test]
@@ -328,7 +328,7 @@ fn a_guest_that_goes_to_and_fro_makes_one_event() {
 #[test]
 fn a_driver_that_does_not_take_its_targets_is_told_and_so_is_that_it_came() {
     let script = Scripted::settled();
-    script.see(|status| status.told = false);
+    script.see(|status| status.targets_sent = false);
     let host = host([("vm1", &script)]);
     host.event("vm1", "is the module hyperflex loaded in it?");
     let finding = host.doctor(Some("vm1"), "provisioning");
@@ -339,7 +339,7 @@ fn a_driver_that_does_not_take_its_targets_is_told_and_so_is_that_it_came() {
         (order.state == OrderState::Stuck).then(|| order.why.clone())
     });
     assert!(why.unwrap().contains("driver has not taken the targets"));
-    script.see(|status| status.told = true);
+    script.see(|status| status.targets_sent = true);
     host.event("vm1", "the guest's driver knows the targets");
 }
 

@@ -94,8 +94,8 @@ impl Inside {
             "human-monitor-command" => json!(self.numa()),
             "qom-set" => {
                 let (path, value) = (&arguments["path"], arguments["value"].as_u64().unwrap());
-                let told = |id: &str| *path == format!("/machine/peripheral/{id}");
-                let device = self.devices.iter_mut().find(|d| told(d.0)).unwrap();
+                let is_path_of = |id: &str| *path == format!("/machine/peripheral/{id}");
+                let device = self.devices.iter_mut().find(|d| is_path_of(d.0)).unwrap();
                 (device.2, device.3) = (value, value);
                 json!({})
             }

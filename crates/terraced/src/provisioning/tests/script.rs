@@ -183,7 +183,7 @@ pub fn status(sizes: [u64; 2]) -> ProviderStatus {
     };
     ProviderStatus {
         connected: true,
-        told: true,
+        targets_sent: true,
         total_bytes: Some(4 * GIB),
         tiers: (0..).zip(sizes).map(tier).collect(),
         ..ProviderStatus::default()

@@ -260,10 +260,10 @@ fn nothing_is_punched_while_another_process_maps_the_ram() {
         "vm",
         "ordered by terraced, because another process has its RAM",
     );
-    let told = || client.status(false).unwrap().leases.unwrap().last;
+    let last_found = || client.status(false).unwrap().leases.unwrap().last;
     // A lease of before is taken back.
     host.until("vm", |_| {
-        matches!(told(), Some(Found::Somebody(_))).then_some(())
+        matches!(last_found(), Some(Found::Somebody(_))).then_some(())
     });
     assert_eq!(guest.entries(2, &pages(64)), (0, 32));
     let there = vm.present(1);
