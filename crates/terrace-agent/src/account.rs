@@ -42,7 +42,7 @@ pub struct Account {
 
 impl Account {
     /// Takes in that the kernel refused to move pages of a process, in these words.
-    pub fn refuse(&mut self, process: u32, words: String) {
+    pub fn record_refusal(&mut self, process: u32, words: String) {
         self.refused.insert(process, words);
     }
 

@@ -25,7 +25,7 @@ use crate::report::report;
 use crate::room::Room;
 use crate::sampler::{Sample, Samplers, Target};
 use crate::status::Status;
-use crate::view::View;
+use crate::view::AgentParts;
 
 /// Samples that the controller is told of at once.
 const MAX_BATCH: usize = 4096;
@@ -137,7 +137,7 @@ impl Agent {
             RangesAction::Migrate(migration) => {
                 let (migrated, refused) = kernel::migrate(self.pages.as_ref(), &migration);
                 if let Some(words) = refused {
-                    self.account.refuse(migration.process, words);
+                    self.account.record_refusal(migration.process, words);
                 }
                 Some(RangesEvent::Migrated(migrated))
             }
@@ -201,17 +201,17 @@ impl Agent {
     /// The agent as it is now.
     #[must_use]
     pub fn status(&self) -> Status {
-        self.view().status()
+        self.parts().status()
     }
 
     /// The report for the host.
     #[must_use]
     pub fn report(&self) -> Report {
-        report(&self.view(), &self.root)
+        report(&self.parts(), &self.root)
     }
 
-    fn view(&self) -> View<'_> {
-        View {
+    fn parts(&self) -> AgentParts<'_> {
+        AgentParts {
             moves: self.config.moves,
             room: &self.room,
             samplers: &self.samplers,

@@ -4,7 +4,7 @@
 //! others: which pages, and when.
 
 use terrace_core::ranges::piece::{self, push};
-use terrace_proto::ranges::{PieceRun, PieceState, Range, Refusal, Migration, MigrationOutcome};
+use terrace_proto::ranges::{PieceRun, PieceState, Range, KernelRefusal, Migration, MigrationOutcome};
 use terrace_proto::{PAGE_SIZE, PAGES_PER_HUGE};
 use terrace_sys::{MoveOutcome, MoveScope, MoveTo, Pagemap, Pages, SysError};
 
@@ -76,8 +76,8 @@ pub fn migrate(pages: &dyn Pages, migration: &Migration) -> (MigrationOutcome, O
         Err(error) => {
             ask(&mut status);
             let refusal = match error.errno() {
-                libc::ENOMEM => Refusal::NoMemory,
-                _ => Refusal::Process,
+                libc::ENOMEM => KernelRefusal::NoMemory,
+                _ => KernelRefusal::Process,
             };
             (Some(refusal), Some(error.to_string()))
         }
@@ -184,13 +184,13 @@ mod tests {
             assert!(words.is_some());
         };
         for errno in [libc::EACCES, libc::EPERM, libc::EINVAL] {
-            refused(errno, Refusal::Process);
+            refused(errno, KernelRefusal::Process);
         }
-        refused(libc::ENOMEM, Refusal::NoMemory);
+        refused(libc::ENOMEM, KernelRefusal::NoMemory);
         let kernel = kernel();
         kernel.state().ended.insert(7);
         let (migrated, _) = migrate(&kernel, &four());
         assert_eq!(migrated.states, [(4, PieceState::Absent)]);
-        assert_eq!(migrated.refusal, Some(Refusal::Process));
+        assert_eq!(migrated.refusal, Some(KernelRefusal::Process));
     }
 }

@@ -7,7 +7,7 @@ use terrace_sys::{HostRoot, Pagemap, Pages, Process, SysError};
 use crate::config::RootChoice;
 use crate::kernel;
 use crate::mappings::Layout;
-use crate::processes::Found;
+use crate::processes::ProcessInfo;
 use crate::sampler::Target;
 
 /// A process under management.
@@ -37,7 +37,7 @@ impl Managed {
     ///
     /// # Errors
     /// If it has ended or may not be looked at.
-    pub fn open(root: &HostRoot, found: &Found, layout: Layout) -> Result<Self, ManagedError> {
+    pub fn open(root: &HostRoot, found: &ProcessInfo, layout: Layout) -> Result<Self, ManagedError> {
         Ok(Self {
             process: Process::open(&root.proc(), found.pid)?,
             pagemap: Pagemap::open(&root.process(found.pid, "pagemap"))?,

@@ -92,15 +92,15 @@ impl Layout {
         };
         for line in &lines {
             match kind(line, &images) {
-                Kind::Managed if contested(line) => {}
-                Kind::Managed => {
+                MappingKind::Managed if contested(line) => {}
+                MappingKind::Managed => {
                     push(&mut layout.mapped, line.pages);
                     if line.shared {
                         push(&mut layout.shared, line.pages);
                     }
                 }
-                Kind::Pinned => push(&mut layout.pinned, line.pages),
-                Kind::Other => {}
+                MappingKind::Pinned => push(&mut layout.pinned, line.pages),
+                MappingKind::Other => {}
             }
         }
         layout.root = start_brk(stat).and_then(|start| root_range(start, &lines));
@@ -122,7 +122,7 @@ fn lines(maps: &str) -> impl Iterator<Item = Line<'_>> {
     maps.lines().take(MOST_LINES).filter_map(line)
 }
 
-enum Kind {
+enum MappingKind {
     Managed,
     Pinned,
     Other,
@@ -131,19 +131,19 @@ enum Kind {
 /// The treatment of a mapping. Images (files that are mapped executable anywhere) and the stack are pinned. Devices,
 /// the kernel's own pages, hugetlbfs (System V's may be), which `move_pages` treats differently, and mere
 /// reservations are left alone.
-fn kind(line: &Line<'_>, images: &BTreeSet<&str>) -> Kind {
+fn kind(line: &Line<'_>, images: &BTreeSet<&str>) -> MappingKind {
     let path = line.path;
     if path == "[stack]" || images.contains(path) {
-        return Kind::Pinned;
+        return MappingKind::Pinned;
     }
     let hugetlb = path.starts_with("/anon_hugepage") || path.starts_with("/SYSV");
     let special = path.starts_with('[') && path != "[heap]" && !path.starts_with("[anon");
     let memory_device = path.starts_with("/dev/shm/") || path.starts_with("/dev/zero");
     let device = path.starts_with("/dev/") && !memory_device;
     if special || device || hugetlb || !line.usable {
-        Kind::Other
+        MappingKind::Other
     } else {
-        Kind::Managed
+        MappingKind::Managed
     }
 }
 

@@ -26,7 +26,7 @@ pub struct Wanted {
 
 /// A process that is to be managed.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Found {
+pub struct ProcessInfo {
     /// The process's number.
     pub pid: u32,
     /// The process's name, as the kernel shows it (at most 15 bytes).
@@ -48,15 +48,15 @@ pub fn find(
     root: &HostRoot,
     wanted: &Wanted,
     managed: &BTreeSet<u32>,
-) -> std::io::Result<Vec<Found>> {
+) -> std::io::Result<Vec<ProcessInfo>> {
     let me = std::process::id();
     let entries = fs::read_dir(root.proc())?.flatten().take(MAX_INSPECTED);
     let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
-    let mut found: Vec<Found> = pids
+    let mut found: Vec<ProcessInfo> = pids
         .filter(|pid| *pid != me)
         .filter_map(|pid| inspect(root, pid, wanted, managed.contains(&pid)))
         .collect();
-    let weight = |found: &Found| match managed.contains(&found.pid) {
+    let weight = |found: &ProcessInfo| match managed.contains(&found.pid) {
         true => found.resident_bytes / 4 * STAYS_QUARTERS,
         false => found.resident_bytes,
     };
@@ -65,7 +65,7 @@ pub fn find(
     Ok(found)
 }
 
-fn inspect(root: &HostRoot, pid: u32, wanted: &Wanted, managed: bool) -> Option<Found> {
+fn inspect(root: &HostRoot, pid: u32, wanted: &Wanted, managed: bool) -> Option<ProcessInfo> {
     let status = root.read(format!("proc/{pid}/status")).ok()?;
     let field = |name: &str| {
         let line = status.lines().find_map(|line| line.strip_prefix(name))?;
@@ -81,7 +81,7 @@ fn inspect(root: &HostRoot, pid: u32, wanted: &Wanted, managed: bool) -> Option<
         true => wanted.min_bytes / STAYS_QUARTERS * 4,
         false => wanted.min_bytes,
     };
-    (named && !is(&wanted.exclude) && resident_bytes >= min_bytes).then(|| Found {
+    (named && !is(&wanted.exclude) && resident_bytes >= min_bytes).then(|| ProcessInfo {
         pid,
         name: name.to_owned(),
         resident_bytes,

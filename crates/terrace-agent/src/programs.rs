@@ -13,7 +13,7 @@ use crate::config::Following;
 use crate::journal::Journal;
 use crate::managed::Managed;
 use crate::mappings::Layout;
-use crate::processes::{self, Found};
+use crate::processes::{self, ProcessInfo};
 use crate::sampler::Target;
 
 /// The programs under management.
@@ -123,7 +123,7 @@ impl Programs {
             .extend(gone.map(|(pid, _)| RangesEvent::Gone(pid)));
     }
 
-    fn follow_process(&mut self, news: &mut News, found: &Found, layout: Layout) {
+    fn follow_process(&mut self, news: &mut News, found: &ProcessInfo, layout: Layout) {
         let choice = self.following.root;
         if let Some(managed) = self.managed.get_mut(&found.pid)
             && !layout.is_of_another_program(&managed.layout)

@@ -3,7 +3,7 @@
 use terrace_proto::agent::{Activity, Faults, Mechanism, NodeMemory, Pressure, Report, Text};
 use terrace_sys::HostRoot;
 
-use crate::view::{View, cost};
+use crate::view::{AgentParts, cost};
 
 /// The memory pressure from `/proc/pressure/memory`; `None` if the kernel does not tell it.
 fn pressure(root: &HostRoot) -> Option<Pressure> {
@@ -53,9 +53,9 @@ fn faults(root: &HostRoot) -> Faults {
 
 /// The report for the host.
 #[must_use]
-pub fn report(view: &View, root: &HostRoot) -> Report {
-    let (totals, instructions) = (view.account.totals, view.host.instructions());
-    let mut nodes: Vec<NodeMemory> = view
+pub fn report(parts: &AgentParts, root: &HostRoot) -> Report {
+    let (totals, instructions) = (parts.account.totals, parts.host.instructions());
+    let mut nodes: Vec<NodeMemory> = parts
         .room
         .nodes()
         .into_iter()
@@ -73,13 +73,13 @@ pub fn report(view: &View, root: &HostRoot) -> Report {
         faults: faults(root),
         cost: cost(),
         mechanism: Mechanism {
-            sampler: Text::lossy(view.samplers.name().unwrap_or("")),
+            sampler: Text::lossy(parts.samplers.name().unwrap_or("")),
             policy: Text::lossy("hyperplace"),
             mover: Text::lossy("move_pages, symmetric exchange"),
         },
         activity: Activity {
-            epochs: view.ranges.epoch().into(),
-            processes: u32::try_from(view.programs.iter().count()).unwrap_or(u32::MAX),
+            epochs: parts.ranges.epoch().into(),
+            processes: u32::try_from(parts.programs.iter().count()).unwrap_or(u32::MAX),
             promoted_pages: totals.promoted_pages,
             demoted_pages: totals.demoted_pages,
             failed_pages: totals.failed_pages + totals.busy_pages,

@@ -19,7 +19,7 @@ const RANGES: usize = 64;
 
 /// The agent's parts, to look at.
 #[derive(Clone, Copy, Debug)]
-pub struct View<'a> {
+pub struct AgentParts<'a> {
     /// Whether the agent's own configuration lets pages move.
     pub moves: bool,
     /// The guest's tiers.
@@ -36,7 +36,7 @@ pub struct View<'a> {
     pub host: &'a Host,
 }
 
-impl View<'_> {
+impl AgentParts<'_> {
     /// The agent as its owner sees it.
     #[must_use]
     pub fn status(&self) -> Status {

@@ -12,7 +12,7 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex};
 
-use terrace_agent::sampler::pmu::{Kernel, Kind, Opener, Pmu, Recipe, Settings};
+use terrace_agent::sampler::pmu::{Kernel, SampleKind, Opener, Pmu, Recipe, Settings};
 use terrace_agent::sampler::{Drained, Sample, Sampler, Target};
 use terrace_core::ranges::{Params, Range, RangeTree};
 use terrace_sys::perf::{Event, EventAttr, SOFTWARE, SOFTWARE_PAGE_FAULTS, Scope};
@@ -424,7 +424,7 @@ fn two_events_and_a_companion_share_a_ring_as_with_pebs() {
     put(dir.path(), online, &cpus);
     let root = HostRoot::new(dir.path());
     let recipe = Recipe::pebs(&root).unwrap();
-    assert_eq!(recipe.kind, Kind::Pebs);
+    assert_eq!(recipe.kind, SampleKind::Pebs);
     let opener = InsteadOfPebs::default();
     let asked = opener.asked.clone();
     let settings = Settings { ring_pages: 8 };

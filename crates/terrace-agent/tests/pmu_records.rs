@@ -4,7 +4,7 @@
 
 use proptest::prelude::*;
 use terrace_agent::sampler::Sample;
-use terrace_agent::sampler::pmu::{Access, Counters, Intake, Kind, Layout, Recipe, Wanted};
+use terrace_agent::sampler::pmu::{Access, Counters, Intake, SampleKind, Layout, Recipe, Wanted};
 use terrace_core::ranges::{Params, Range, RangeTree};
 use terrace_sys::HostRoot;
 use terrace_sys::perf::{EventAttr, Fields};
@@ -14,9 +14,9 @@ const IBS: &[u8] = include_bytes!("records/ibs.bin");
 const WATCHED: u32 = 4242;
 
 /// Recipes as a machine with the PMU gets them, read from a tree that shows it.
-fn recipe(kind: Kind) -> Recipe {
+fn recipe(kind: SampleKind) -> Recipe {
     let dir = tempfile::tempdir().unwrap();
-    let device = if kind == Kind::Pebs { "cpu" } else { "ibs_op" };
+    let device = if kind == SampleKind::Pebs { "cpu" } else { "ibs_op" };
     for (file, text) in [
         ("type", "4"),
         ("caps/max_precise", "3"),
@@ -33,7 +33,7 @@ fn recipe(kind: Kind) -> Recipe {
     }
     let root = HostRoot::new(dir.path());
     match kind {
-        Kind::Pebs => Recipe::pebs(&root).unwrap(),
+        SampleKind::Pebs => Recipe::pebs(&root).unwrap(),
         _ => Recipe::ibs(&root).unwrap(),
     }
 }
@@ -57,7 +57,7 @@ fn pages(samples: &[Sample]) -> Vec<u64> {
 
 #[test]
 fn records_of_pebs_become_the_pages_that_were_accessed() {
-    let layout = Layout::new(&recipe(Kind::Pebs), &[0x11, 0x22]);
+    let layout = Layout::new(&recipe(SampleKind::Pebs), &[0x11, 0x22]);
     let (samples, counters) = taken(PEBS, &layout);
     let expected = [0x7_f3a1_2345, 0x7_f3a1_2345, 0x5_5555_5560, 0x7_ffe0_0001];
     assert_eq!(pages(&samples), expected);
@@ -74,13 +74,13 @@ fn records_of_pebs_become_the_pages_that_were_accessed() {
     assert_eq!(counters, expected);
     assert_eq!(counters.samples(), 4);
     // A sample that bears no id of ours is none of ours.
-    let (samples, counters) = taken(PEBS, &Layout::new(&recipe(Kind::Pebs), &[0x11, 0x23]));
+    let (samples, counters) = taken(PEBS, &Layout::new(&recipe(SampleKind::Pebs), &[0x11, 0x23]));
     assert_eq!((samples.len(), counters.malformed), (2, 2));
 }
 
 #[test]
 fn records_of_ibs_become_the_pages_that_the_near_caches_did_not_serve() {
-    let layout = Layout::new(&recipe(Kind::Ibs), &[0x33]);
+    let layout = Layout::new(&recipe(SampleKind::Ibs), &[0x33]);
     let (samples, counters) = taken(IBS, &layout);
     let near = 0x7_f3a1_2345;
     let expected: Vec<u64> = [0, 3, 4, 5, 6, 7, 8].map(|page| near + page).to_vec();
@@ -110,8 +110,8 @@ fn committed_records_lead_the_tree_to_the_right_leaf() {
         },
     ];
     for (kind, bytes, ids, count) in [
-        (Kind::Pebs, PEBS, &[0x11, 0x22][..], 2),
-        (Kind::Ibs, IBS, &[0x33], 7),
+        (SampleKind::Pebs, PEBS, &[0x11, 0x22][..], 2),
+        (SampleKind::Ibs, IBS, &[0x33], 7),
     ] {
         let mut tree = RangeTree::new(Params::paper(1), &seeds);
         let layout = Layout::new(&recipe(kind), ids);
@@ -125,7 +125,7 @@ fn committed_records_lead_the_tree_to_the_right_leaf() {
 
 #[test]
 fn records_cut_anywhere_lose_only_what_was_cut() {
-    let layout = Layout::new(&recipe(Kind::Pebs), &[0x11, 0x22]);
+    let layout = Layout::new(&recipe(SampleKind::Pebs), &[0x11, 0x22]);
     let (whole, _) = taken(PEBS, &layout);
     for cut in 0..PEBS.len() {
         let (samples, counters) = taken(&PEBS[..cut], &layout);
@@ -144,7 +144,7 @@ fn any_layout() -> impl Strategy<Value = Layout> {
         Fields::ADDRESS,
         Fields::DATA_SOURCE,
     ];
-    let kinds = prop_oneof![Just(Kind::Pebs), Just(Kind::Ibs), Just(Kind::PageFaults)];
+    let kinds = prop_oneof![Just(SampleKind::Pebs), Just(SampleKind::Ibs), Just(SampleKind::PageFaults)];
     (kinds, proptest::sample::subsequence(fields.to_vec(), 0..=4)).prop_map(|(kind, fields)| {
         let fields = fields.into_iter().fold(Fields::default(), Fields::and);
         let attr = EventAttr {

@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use terrace_proto::provision::MOST_TIERS;
 pub use terrace_proto::provision::{
-    ProvisioningStatus, ProvisionedTier, GuestTier, Order, OrderState, Ordered, Orders, Resident,
+    ProvisioningStatus, ProvisionedTier, GuestTier, OrderView, OrderState, Ordered, OrderCounts, Resident,
 };
 
 /// The size that a VM is to have of each tier, bytes; absent tiers stay as they are.

@@ -2,7 +2,7 @@
 
 use terrace_core::estimate::Estimator;
 use terrace_core::pages::Pages;
-use terrace_core::place::{ExchangeRule, Place as _, Proposal, RankedPlace, Room};
+use terrace_core::place::{ExchangeRule, PlaceStage as _, Proposal, RankedPlace, Room};
 use terrace_core::ram::Ram;
 use terrace_proto::{Gfn, PAGE_SIZE, PageCode, TierId};
 

@@ -39,7 +39,7 @@ const BUFFERS: u64 = 48 * 1024;
 
 /// The location of a tier, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Place {
+pub struct TierRange {
     /// Guest physical address of the tier's first byte.
     pub start: u64,
     /// Length of the tier.
@@ -49,7 +49,7 @@ pub struct Place {
 /// A VM's memory: one file per tier, one tier after the other from address 0 on.
 #[derive(Debug)]
 pub struct Guest {
-    tiers: Vec<Place>,
+    tiers: Vec<TierRange>,
     memory: GuestMemoryMmap,
     files: Vec<File>,
 }
@@ -73,7 +73,7 @@ impl Guest {
         let mut tiers = Vec::new();
         for file in &files {
             let len = file_size(file.as_fd())?;
-            tiers.push(Place { start, len });
+            tiers.push(TierRange { start, len });
             start += len;
         }
         let memory = map(&tiers, &files)?;
@@ -86,7 +86,7 @@ impl Guest {
 
     /// The locations of the tiers.
     #[must_use]
-    pub fn tiers(&self) -> &[Place] {
+    pub fn tiers(&self) -> &[TierRange] {
         &self.tiers
     }
 
@@ -110,14 +110,14 @@ impl Guest {
     /// # Panics
     /// If there is no such tier.
     #[must_use]
-    pub fn tier(&self, tier: usize) -> Place {
+    pub fn tier(&self, tier: usize) -> TierRange {
         self.tiers[tier]
     }
 
     /// Writes to every page but the rings', so that memory is behind it.
     pub fn fill(&self) {
         for tier in 0..self.files.len() {
-            let Place { start, len } = self.tier(tier);
+            let TierRange { start, len } = self.tier(tier);
             self.touch(
                 start.max(RINGS_BYTES),
                 (start + len).saturating_sub(start.max(RINGS_BYTES)) / PAGE_SIZE,
@@ -183,7 +183,7 @@ impl Guest {
 /// The type of memory that rings take.
 type Memory = GuestMemoryAtomic<GuestMemoryMmap>;
 
-fn map(tiers: &[Place], files: &[File]) -> Result<GuestMemoryMmap, SysError> {
+fn map(tiers: &[TierRange], files: &[File]) -> Result<GuestMemoryMmap, SysError> {
     let failed = |why: &dyn std::fmt::Display| SysError {
         call: "mmap",
         what: "a guest's memory".into(),
@@ -234,12 +234,12 @@ impl MockVm {
     }
 
     fn of(guest: Guest, orders: u32, limits: Limits) -> Result<Self, FlexError> {
-        let tier = |(node, place): (u32, &Place)| TierConfig {
+        let tier = |(node, range): (u32, &TierRange)| TierConfig {
             node,
             host_node: None,
             ranges: vec![GpaRange {
-                start: place.start,
-                len: place.len,
+                start: range.start,
+                len: range.len,
             }],
         };
         let tiers = (0..).zip(guest.tiers()).map(tier).collect();

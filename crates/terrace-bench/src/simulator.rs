@@ -4,7 +4,7 @@ use std::path::Path;
 
 use terrace_sim::{
     Access, Cached, Context, Costs, Options, RunError, Scenario, Simulation, Source, Tlb,
-    number::{float, low, place},
+    number::{float, low, to_usize},
 };
 
 use crate::measured::{Measured, RUNS, median, timed};
@@ -90,7 +90,7 @@ fn baseline(scenario: &Scenario, accesses: u64) -> Result<f64, RunError> {
         .collect();
     let pages = vm.workload.pages(scale, &scenario.folder);
     let pages = pages.map_err(|error| RunError(error.to_string()))?;
-    let mut records = vec![[0_u64; 2]; place(pages)];
+    let mut records = vec![[0_u64; 2]; to_usize(pages)];
     let mut batch = [Access::default(); BATCH];
     let mut done = 0;
     let ns = timed(|| {
@@ -106,7 +106,7 @@ fn baseline(scenario: &Scenario, accesses: u64) -> Result<f64, RunError> {
                         }
                         l1.push(cached);
                     }
-                    records[place(access.page())][usize::from(access.is_write())] += 1;
+                    records[to_usize(access.page())][usize::from(access.is_write())] += 1;
                 }
                 done += count as u64;
             }

@@ -29,7 +29,7 @@ pub mod track;
 pub use config::{EngineConfig, PoolRelease};
 pub use engine::Engine;
 pub use engine::heat::{HeatMaking, HeatPages};
-pub use engine::refusal::Refusal;
+pub use engine::refusal::MoveRefusal;
 pub use engine::view::{Counters, Mechanism, PhaseView, TierView, VmView};
 pub use error::ConfigError;
 pub use policy::{PolicyChoice, PolicyName, Share};

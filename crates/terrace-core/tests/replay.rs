@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "test helpers outside of test functions")]
 
 use proptest::prelude::*;
-use terrace_core::session::other::{Other, OtherError, Refused, Report, replay_with};
+use terrace_core::session::other::{Other, OtherError, Refused, ReplayReport, replay_with};
 use terrace_core::session::replay::{ReplayError, replay};
 use terrace_core::{EngineConfig, PolicyChoice, PolicyName, TierKind};
 use terrace_proto::log::{LogError, Record};
@@ -52,7 +52,7 @@ fn staged(stages: &str) -> Other {
     }
 }
 
-fn other(host: &Host, policy: &str) -> Report {
+fn other(host: &Host, policy: &str) -> ReplayReport {
     replay_with(&written(host.log())[..], &named(policy)).unwrap()
 }
 

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::tier::Refusal;
+use crate::tier::EntryRefusal;
 
 /// Counts since the start of this process.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -66,14 +66,14 @@ pub struct Counters {
 }
 
 impl Counters {
-    pub(crate) fn refuse(&mut self, why: Refusal, entries: u64) {
+    pub(crate) fn refuse(&mut self, why: EntryRefusal, entries: u64) {
         let count = match why {
-            Refusal::Order => &mut self.refused_order,
-            Refusal::Alignment => &mut self.refused_alignment,
-            Refusal::Outside => &mut self.refused_outside,
-            Refusal::Backing => &mut self.refused_backing,
-            Refusal::Duplicate => &mut self.refused_duplicate,
-            Refusal::Punch => &mut self.refused_punch,
+            EntryRefusal::Order => &mut self.refused_order,
+            EntryRefusal::Alignment => &mut self.refused_alignment,
+            EntryRefusal::Outside => &mut self.refused_outside,
+            EntryRefusal::Backing => &mut self.refused_backing,
+            EntryRefusal::Duplicate => &mut self.refused_duplicate,
+            EntryRefusal::Punch => &mut self.refused_punch,
         };
         *count = count.saturating_add(entries);
     }

@@ -23,7 +23,7 @@ pub const WAITING: Duration = Duration::from_millis(5);
 /// The result of a look.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
-pub enum Found {
+pub enum Holders {
     /// Nobody but the hypervisor and what is the daemon's own has the memory.
     Nobody,
     /// Somebody has it; who, in words.
@@ -63,7 +63,7 @@ pub(crate) struct Leases {
     /// Of these, those that a look that began after them found nobody at.
     proven: u64,
     /// The result of the last look.
-    last: Option<Found>,
+    last: Option<Holders>,
 }
 
 impl Leases {
@@ -94,11 +94,11 @@ impl Leases {
     }
 
     /// Takes an answer; false if it is of no look that counts.
-    pub fn answer(&mut self, number: u64, found: Found, now_ns: u64) -> bool {
+    pub fn answer(&mut self, number: u64, found: Holders, now_ns: u64) -> bool {
         let Some(given) = self.given.take_if(|given| given.number == number) else {
             return false;
         };
-        if found == Found::Nobody {
+        if found == Holders::Nobody {
             self.proven = self.proven.max(given.punched);
             self.valid_until_ns = Some(given.at_ns.saturating_add(LEASE_NS));
             self.refused_until_ns = None;
@@ -145,7 +145,7 @@ impl Leases {
     }
 
     /// The result of the last look.
-    pub fn last(&self) -> Option<&Found> {
+    pub fn last(&self) -> Option<&Holders> {
         self.last.as_ref()
     }
 
@@ -162,39 +162,39 @@ mod tests {
     #[test]
     fn a_number_counts_once_and_only_the_last_one() {
         let mut leases = Leases::new(7);
-        assert!(!leases.answer(7, Found::Nobody, 0), "nothing was asked");
+        assert!(!leases.answer(7, Holders::Nobody, 0), "nothing was asked");
         let old = leases.give(0);
         let new = leases.give(1);
         // It began before the number of now was given.
-        assert!(!leases.answer(old, Found::Nobody, 2));
+        assert!(!leases.answer(old, Holders::Nobody, 2));
         assert!(matches!(leases.may(2), May::Wait(_)));
-        assert!(leases.answer(new, Found::Nobody, 2));
+        assert!(leases.answer(new, Holders::Nobody, 2));
         assert_eq!(leases.may(2), May::Punch);
         // The same one again renews nothing.
-        assert!(!leases.answer(new, Found::Nobody, LEASE_NS));
+        assert!(!leases.answer(new, Holders::Nobody, LEASE_NS));
         assert_ne!(
             leases.may(LEASE_NS + 1),
             May::Punch,
             "from when it was given"
         );
         // One of a device before this one.
-        assert!(!Leases::new(1 << 60).answer(new, Found::Nobody, 0));
+        assert!(!Leases::new(1 << 60).answer(new, Holders::Nobody, 0));
     }
 
     #[test]
     fn only_a_look_that_began_after_a_hole_says_anything_of_it() {
         let mut leases = Leases::new(0);
         let first = leases.give(0);
-        assert!(leases.answer(first, Found::Nobody, 1));
+        assert!(leases.answer(first, Holders::Nobody, 1));
         let early = leases.give(2);
         let chain = leases.punch();
-        assert!(leases.answer(early, Found::Nobody, 3));
+        assert!(leases.answer(early, Holders::Nobody, 3));
         assert!(leases.proven() < chain);
         let late = leases.give(4);
-        assert!(leases.answer(late, Found::Unknown("x".into()), 5));
+        assert!(leases.answer(late, Holders::Unknown("x".into()), 5));
         assert!(leases.proven() < chain);
         let later = leases.give(6);
-        assert!(leases.answer(later, Found::Nobody, 7));
+        assert!(leases.answer(later, Holders::Nobody, 7));
         assert_eq!(leases.proven(), chain);
     }
 
@@ -210,7 +210,7 @@ mod tests {
         assert_eq!(leases.may(until), May::Refuse);
         assert!(matches!(leases.may(until + 1), May::Wait(_)));
         let number = leases.give(until + 2);
-        leases.answer(number, Found::Somebody("spdk".into()), until + 3);
+        leases.answer(number, Holders::Somebody("spdk".into()), until + 3);
         assert_eq!(leases.may(until + 4), May::Refuse);
         assert!(!leases.stands(until + 4));
         // It may have gone: a new look is asked for.

@@ -34,8 +34,8 @@ pub(crate) enum Refused {
     System(#[from] SysError),
     /// The file took the policy for this process alone.
     #[error(
-        "its file keeps no policy of its own, as tmpfs and memfd do and hugetlbfs does not; say host-nodes={node},\
-         policy=preferred where the hypervisor is told of this memory"
+        "its file keeps no policy of its own, as tmpfs and memfd do and hugetlbfs does not; start the VM with \
+         host-nodes={node},policy=preferred in its memory backend"
     )]
     NotShared {
         /// The host's.

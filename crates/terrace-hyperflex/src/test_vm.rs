@@ -34,12 +34,12 @@ impl MockVm {
     }
 
     fn of(guest: Guest, orders: u32, limits: Limits) -> Result<Self, FlexError> {
-        let tier = |(node, place): (u32, &terrace_testkit::mock::Place)| TierConfig {
+        let tier = |(node, range): (u32, &terrace_testkit::mock::TierRange)| TierConfig {
             node,
             host_node: None,
             ranges: vec![GpaRange {
-                start: place.start,
-                len: place.len,
+                start: range.start,
+                len: range.len,
             }],
         };
         let tiers = (0..).zip(guest.tiers()).map(tier).collect();

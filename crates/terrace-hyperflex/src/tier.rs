@@ -24,7 +24,7 @@ impl Run {
 
 /// Why an entry is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Refusal {
+pub enum EntryRefusal {
     /// An order that is not offered, or bits that mean nothing.
     Order,
     /// Not aligned to its size.
@@ -40,7 +40,7 @@ pub enum Refusal {
 }
 
 /// How an entry becomes a run of a tier.
-pub type Admit = fn(&TierMap, u32, Entry) -> Result<Run, Refusal>;
+pub type Admit = fn(&TierMap, u32, Entry) -> Result<Run, EntryRefusal>;
 
 /// The ranges of a tier with the numbers of their pages.
 #[derive(Clone, Debug)]
@@ -89,16 +89,16 @@ impl TierMap {
 ///
 /// # Errors
 /// With the first of these that does not hold.
-pub fn admit(tier: &TierMap, orders: u32, entry: Entry) -> Result<Run, Refusal> {
+pub fn admit(tier: &TierMap, orders: u32, entry: Entry) -> Result<Run, EntryRefusal> {
     let order = entry.order();
     if order > 31 || orders >> order & 1 == 0 || entry.has_unknown_bits() {
-        return Err(Refusal::Order);
+        return Err(EntryRefusal::Order);
     }
     let pages = 1_u64 << order;
     if !entry.gpa().is_multiple_of(pages * PAGE_BYTES) {
-        return Err(Refusal::Alignment);
+        return Err(EntryRefusal::Alignment);
     }
-    tier.find(entry.gpa(), pages).ok_or(Refusal::Outside)
+    tier.find(entry.gpa(), pages).ok_or(EntryRefusal::Outside)
 }
 
 #[cfg(test)]
@@ -138,17 +138,17 @@ mod tests {
         assert_eq!(try_it(MIB, 0), Ok(0));
         assert_eq!(try_it(2 * MIB, 9), Ok(256));
         assert_eq!(try_it(10 * MIB, 9), Ok(1280));
-        assert_eq!(try_it(MIB, 9), Err(Refusal::Alignment));
-        assert_eq!(try_it(0, 9), Err(Refusal::Outside));
+        assert_eq!(try_it(MIB, 9), Err(EntryRefusal::Alignment));
+        assert_eq!(try_it(0, 9), Err(EntryRefusal::Outside));
         assert_eq!(try_it(20 * MIB, 0), Ok(1792));
         let ends_outside = try_it(20 * MIB, 9);
-        assert_eq!(ends_outside, Err(Refusal::Outside));
-        assert_eq!(try_it(2 * MIB, 10), Err(Refusal::Order));
-        assert_eq!(try_it(MIB, 63), Err(Refusal::Order));
-        assert_eq!(admit(&map(), 1, Entry(MIB | 0x40)), Err(Refusal::Order));
+        assert_eq!(ends_outside, Err(EntryRefusal::Outside));
+        assert_eq!(try_it(2 * MIB, 10), Err(EntryRefusal::Order));
+        assert_eq!(try_it(MIB, 63), Err(EntryRefusal::Order));
+        assert_eq!(admit(&map(), 1, Entry(MIB | 0x40)), Err(EntryRefusal::Order));
         assert_eq!(
             admit(&map(), 1, Entry::new(2 * MIB, 9)),
-            Err(Refusal::Order)
+            Err(EntryRefusal::Order)
         );
     }
 }

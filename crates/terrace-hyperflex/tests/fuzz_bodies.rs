@@ -9,7 +9,7 @@ use rand_xoshiro::rand_core::{Rng as _, SeedableRng as _};
 
 use terrace_hyperflex::abi::{Entry, PAGE_BYTES};
 use terrace_hyperflex::memory::{Backing, GuestFiles};
-use terrace_hyperflex::tier::{Refusal, Run, TierMap, admit};
+use terrace_hyperflex::tier::{EntryRefusal, Run, TierMap, admit};
 use terrace_testkit::fuzz::flex::{entries, entries_with, rings, rings_with};
 
 fn corpus(name: &str) -> Vec<Vec<u8>> {
@@ -81,15 +81,15 @@ impl Backing for OneMore {
 }
 
 /// Forgets that large pages are aligned.
-fn unaligned(tier: &TierMap, orders: u32, entry: Entry) -> Result<Run, Refusal> {
+fn unaligned(tier: &TierMap, orders: u32, entry: Entry) -> Result<Run, EntryRefusal> {
     match admit(tier, orders, entry) {
-        Err(Refusal::Alignment) => tier.find(entry.gpa(), 512).ok_or(Refusal::Outside),
+        Err(EntryRefusal::Alignment) => tier.find(entry.gpa(), 512).ok_or(EntryRefusal::Outside),
         other => other,
     }
 }
 
 /// Lets a tier end a page too late, in its neighbour.
-fn past_the_end(tier: &TierMap, orders: u32, entry: Entry) -> Result<Run, Refusal> {
+fn past_the_end(tier: &TierMap, orders: u32, entry: Entry) -> Result<Run, EntryRefusal> {
     admit(tier, orders, entry).or_else(|why| {
         let before = tier
             .find(entry.gpa().wrapping_sub(PAGE_BYTES), 1)

@@ -172,7 +172,7 @@ impl<'a, L: Guard> Path<'a, L> {
 }
 
 /// Findings in a chunk of leaves, a bit for each.
-struct Found {
+struct ChunkBits {
     /// To be re-armed.
     rearm: u64,
     /// With a D that tells a write.
@@ -425,7 +425,7 @@ impl<'a, M: GuestTables, L: Guard> Pass<'a, M, L> {
 
     /// Notes what a chunk of 4 KiB leaves says.
     #[inline]
-    fn record(&mut self, entries: &[u64; CHUNK]) -> Found {
+    fn record(&mut self, entries: &[u64; CHUNK]) -> ChunkBits {
         let chunk = Chunk::of(entries, self.written.is_some());
         let (mut leaves, mut accessed, mut written, mut rearm) = (0, 0, 0, 0);
         for run in chunk.runs() {
@@ -452,7 +452,7 @@ impl<'a, M: GuestTables, L: Guard> Pass<'a, M, L> {
         }
         self.stats.leaves += u64::from(leaves.count_ones());
         self.stats.accessed += u64::from(accessed.count_ones());
-        Found {
+        ChunkBits {
             rearm,
             written,
             keeps: accessed | written != rearm,

@@ -530,7 +530,7 @@ mod tests {
             RangesEvent::Migrated(MigrationOutcome {
                 id: 2,
                 states: vec![(3, PieceState::Busy)],
-                refusal: Some(Refusal::NoMemory),
+                refusal: Some(KernelRefusal::NoMemory),
             }),
         ];
         let actions = [

@@ -225,7 +225,7 @@ pub enum PieceState {
 
 /// The reason why a call did not move all of its pages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Refusal {
+pub enum KernelRefusal {
     /// The kernel found no free page.
     NoMemory,
     /// The process's pages cannot be moved: it ended, or its cpuset or policy is against it.
@@ -240,7 +240,7 @@ pub struct MigrationOutcome {
     /// Of each piece, in order: so many in a row.
     pub states: Vec<(u32, PieceState)>,
     /// The call failed.
-    pub refusal: Option<Refusal>,
+    pub refusal: Option<KernelRefusal>,
 }
 
 /// The reason why an exchange ended early.

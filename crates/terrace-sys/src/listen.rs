@@ -132,7 +132,7 @@ fn remove_dead(path: &Path) -> Result<(), ListenError> {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
         Err(error) => return Err(failed("stat", path)(error).into()),
     };
-    may_replace(&meta).map_err(|what| ListenError::Foreign {
+    check_replaceable(&meta).map_err(|what| ListenError::Foreign {
         path: path.to_owned(),
         what,
     })?;
@@ -151,7 +151,7 @@ fn remove_dead(path: &Path) -> Result<(), ListenError> {
 }
 
 /// Checks that a file may be replaced once it is known to be dead; the error is the kind of a file that may not.
-fn may_replace(meta: &Metadata) -> Result<(), String> {
+fn check_replaceable(meta: &Metadata) -> Result<(), String> {
     let kind = meta.file_type();
     if kind.is_symlink() {
         return Err("a symbolic link".into());

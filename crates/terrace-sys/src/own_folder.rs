@@ -98,7 +98,7 @@ fn walk(path: &Path, make: impl Fn(&Path) -> io::Result<()>) -> Result<PathBuf, 
                 return Err(unreadable(path)(io::Error::from_raw_os_error(libc::ELOOP)));
             }
             // In a sticky folder it may be anybody's.
-            let its_owner = is_safe(meta.uid(), 0, own_uid());
+            let its_owner = check_permissions(meta.uid(), 0, own_uid());
             its_owner.map_err(|_| FolderError::OthersLink(next.clone()))?;
             let target = fs::read_link(&next).map_err(unreadable(&next))?;
             if target.is_absolute() {
@@ -130,7 +130,7 @@ fn fit(folder: &Path) -> Result<(), FolderError> {
         path: folder.to_owned(),
         source,
     })?;
-    is_safe(meta.uid(), meta.mode(), own_uid()).map_err(|why| FolderError::Shared {
+    check_permissions(meta.uid(), meta.mode(), own_uid()).map_err(|why| FolderError::Shared {
         path: folder.to_owned(),
         why,
     })
@@ -138,7 +138,7 @@ fn fit(folder: &Path) -> Result<(), FolderError> {
 
 /// Checks that nobody but root and this user can replace anything in a folder; the error says why they can, and what
 /// to do.
-fn is_safe(owner: u32, mode: u32, own: u32) -> Result<(), String> {
+fn check_permissions(owner: u32, mode: u32, own: u32) -> Result<(), String> {
     if owner != ROOT && owner != own {
         return Err(format!(
             "the folder belongs to user {owner}: choose one of root's, or of this user's"
@@ -167,12 +167,12 @@ mod tests {
 
     #[test]
     fn a_folder_is_roots_or_ours_and_nobody_else_replaces_what_is_in_it() {
-        assert_eq!(is_safe(0, 0o40755, 1000), Ok(()));
-        assert_eq!(is_safe(1000, 0o40700, 1000), Ok(()));
-        assert_eq!(is_safe(0, 0o41777, 1000), Ok(()));
-        assert!(is_safe(33, 0o40755, 1000).unwrap_err().contains("user 33"));
-        assert!(is_safe(33, 0o41777, 0).is_err());
-        assert!(is_safe(0, 0o40775, 0).unwrap_err().contains("775"));
+        assert_eq!(check_permissions(0, 0o40755, 1000), Ok(()));
+        assert_eq!(check_permissions(1000, 0o40700, 1000), Ok(()));
+        assert_eq!(check_permissions(0, 0o41777, 1000), Ok(()));
+        assert!(check_permissions(33, 0o40755, 1000).unwrap_err().contains("user 33"));
+        assert!(check_permissions(33, 0o41777, 0).is_err());
+        assert!(check_permissions(0, 0o40775, 0).unwrap_err().contains("775"));
     }
 
     #[test]

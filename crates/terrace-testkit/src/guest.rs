@@ -9,7 +9,7 @@ use terrace_proto::Tick;
 use terrace_proto::log::{RangesRecord, Record, Start};
 use terrace_proto::ranges::{
     EpochSummary, Mappings, NodeFree, PieceRun, PieceState, RangeSample, RangesAction,
-    RangesBudget, RangesEvent, Refusal, Survey, Surveyed, Migration, MigrationOutcome,
+    RangesBudget, RangesEvent, KernelRefusal, Survey, Surveyed, Migration, MigrationOutcome,
 };
 
 /// Length of an epoch, ns.
@@ -188,7 +188,7 @@ impl Guest {
         let migrated = MigrationOutcome {
             id: migration.id,
             states: states.collect(),
-            refusal: refusal.then_some(Refusal::Process),
+            refusal: refusal.then_some(KernelRefusal::Process),
         };
         self.migrations.push(migration);
         migrated

@@ -23,7 +23,7 @@ use terrace_sys::{ProcessId, SocketFile};
 use crate::api;
 use crate::daemon::Daemon;
 use crate::discovery::Claims;
-use crate::messages::{Found, Input, DiscoveryScan, State};
+use crate::messages::{Discovered, Input, DiscoveryScan, State};
 use crate::provisioning::{self, Provisioning};
 
 pub struct Served {
@@ -137,14 +137,14 @@ impl Served {
     }
 
     pub fn find(&self, name: &str, pid: Option<u32>, state: State) {
-        let found = Found {
+        let found = Discovered {
             name: name.into(),
             process: pid.map(process),
             socket: self.socket(name),
             state,
             findings: Vec::new(),
         };
-        self.inbox.send(Input::Found(Box::new(found))).unwrap();
+        self.inbox.send(Input::Discovered(Box::new(found))).unwrap();
     }
 
     pub fn socket(&self, name: &str) -> PathBuf {

@@ -2,7 +2,7 @@
 //!
 //! A frame is one kind byte, the payload's length as a little-endian `u32`, and the payload. The
 //! channel is a virtio-serial port, which has no connections of its own: whoever connects sends a
-//! [`Kind::Hello`] with a fresh number and throws away everything up to the echo.
+//! [`FrameKind::Hello`] with a fresh number and throws away everything up to the echo.
 
 use std::io::{self, Write};
 
@@ -16,7 +16,7 @@ const HEADER: usize = 5;
 
 /// The meaning of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum FrameKind {
     /// Starts a session; echoed with the same payload.
     Hello,
     /// Run a shell command: a [`Run`] as JSON.
@@ -35,27 +35,27 @@ pub enum Kind {
     Exit,
 }
 
-const KINDS: [Kind; 8] = [
-    Kind::Hello,
-    Kind::Run,
-    Kind::Kill,
-    Kind::Store,
-    Kind::Data,
-    Kind::Stdout,
-    Kind::Stderr,
-    Kind::Exit,
+const KINDS: [FrameKind; 8] = [
+    FrameKind::Hello,
+    FrameKind::Run,
+    FrameKind::Kill,
+    FrameKind::Store,
+    FrameKind::Data,
+    FrameKind::Stdout,
+    FrameKind::Stderr,
+    FrameKind::Exit,
 ];
 
 /// One frame.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Frame {
     /// The frame's meaning.
-    pub kind: Kind,
+    pub kind: FrameKind,
     /// The frame's content.
     pub payload: Vec<u8>,
 }
 
-/// Payload of [`Kind::Run`].
+/// Payload of [`FrameKind::Run`].
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Run {
     /// The command for `sh -c`.
@@ -64,7 +64,7 @@ pub struct Run {
     pub input: String,
 }
 
-/// Payload of [`Kind::Store`].
+/// Payload of [`FrameKind::Store`].
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Store {
     /// Absolute path in L1.
@@ -79,7 +79,7 @@ pub struct Store {
 ///
 /// # Errors
 /// If the channel fails or the payload is longer than [`MAX_PAYLOAD`].
-pub fn write(channel: &mut impl Write, kind: Kind, payload: &[u8]) -> io::Result<()> {
+pub fn write(channel: &mut impl Write, kind: FrameKind, payload: &[u8]) -> io::Result<()> {
     let length = u32::try_from(payload.len())
         .ok()
         .filter(|_| payload.len() <= MAX_PAYLOAD)
@@ -91,26 +91,26 @@ pub fn write(channel: &mut impl Write, kind: Kind, payload: &[u8]) -> io::Result
     channel.write_all(&bytes)
 }
 
-/// The bytes of a [`Kind::Hello`] frame, to look for in a stream of unknown alignment.
+/// The bytes of a [`FrameKind::Hello`] frame, to look for in a stream of unknown alignment.
 #[must_use]
 pub fn hello(number_of_session: u64) -> Vec<u8> {
     let mut bytes = Vec::new();
     let payload = number_of_session.to_le_bytes();
     // A vector takes every byte it is given.
-    let _ = write(&mut bytes, Kind::Hello, &payload);
+    let _ = write(&mut bytes, FrameKind::Hello, &payload);
     bytes
 }
 
-fn number(kind: Kind) -> u8 {
+fn number(kind: FrameKind) -> u8 {
     match kind {
-        Kind::Hello => 0,
-        Kind::Run => 1,
-        Kind::Kill => 2,
-        Kind::Store => 3,
-        Kind::Data => 4,
-        Kind::Stdout => 5,
-        Kind::Stderr => 6,
-        Kind::Exit => 7,
+        FrameKind::Hello => 0,
+        FrameKind::Run => 1,
+        FrameKind::Kill => 2,
+        FrameKind::Store => 3,
+        FrameKind::Data => 4,
+        FrameKind::Stdout => 5,
+        FrameKind::Stderr => 6,
+        FrameKind::Exit => 7,
     }
 }
 
@@ -199,7 +199,7 @@ mod tests {
         decoder.feed(b"half a frame of somebody else");
         assert!(!decoder.skip_past(&hello(42)));
         decoder.feed(&hello(42));
-        write(&mut Vec::new(), Kind::Exit, &[]).unwrap();
+        write(&mut Vec::new(), FrameKind::Exit, &[]).unwrap();
         assert!(decoder.skip_past(&hello(42)));
         assert_eq!(decoder.next_frame().unwrap(), None);
     }

@@ -12,7 +12,7 @@ const MAGIC: u64 = 0x7E22_ACE0_0000_0000;
 
 /// The place of a region's mapping.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Place {
+pub enum MappingAddress {
     /// Away from all that the kernel reads and writes for this process, so that no entry of a top-level
     /// table serves both.
     FarAway,
@@ -33,15 +33,15 @@ impl Region {
     ///
     /// # Errors
     /// If there is no such memory.
-    pub fn new(mib: usize, huge_pages: bool, place: Place) -> Result<Self> {
+    pub fn new(mib: usize, huge_pages: bool, at: MappingAddress) -> Result<Self> {
         let bytes = mib << 20;
         if bytes == 0 {
             bail!("a region of 0 MiB; give at least 1");
         }
-        let start = match place {
-            Place::FarAway => map(std::ptr::without_provenance_mut(FAR_AWAY), bytes),
-            Place::Anywhere => map(std::ptr::null_mut(), bytes),
-            Place::Heap => extend_heap(bytes),
+        let start = match at {
+            MappingAddress::FarAway => map(std::ptr::without_provenance_mut(FAR_AWAY), bytes),
+            MappingAddress::Anywhere => map(std::ptr::null_mut(), bytes),
+            MappingAddress::Heap => extend_heap(bytes),
         };
         let start = start.with_context(|| format!("cannot map a region of {mib} MiB"))?;
         let region = Self {
@@ -136,7 +136,7 @@ fn pattern(page: usize, word: usize) -> u64 {
     mixed ^ (mixed >> 29)
 }
 
-/// Address of [`Place::FarAway`], if nothing is there.
+/// Address of [`MappingAddress::FarAway`], if nothing is there.
 const FAR_AWAY: usize = 1 << 45;
 
 /// Maps room for `bytes` and to align them.
@@ -174,7 +174,7 @@ mod tests {
 
     #[test]
     fn a_changed_word_or_a_lost_write_is_noticed() {
-        let region = Region::new(1, false, Place::FarAway).unwrap();
+        let region = Region::new(1, false, MappingAddress::FarAway).unwrap();
         assert_eq!(region.address() % HUGE_PAGE, 0);
         assert!((0..region.pages()).all(|page| region.is_intact(page, 0)));
         assert!(region.touch(3, true));
@@ -187,8 +187,8 @@ mod tests {
 
     #[test]
     fn a_region_may_be_anywhere_or_on_the_heap() {
-        for place in [Place::Anywhere, Place::Heap] {
-            let region = Region::new(1, false, place).unwrap();
+        for at in [MappingAddress::Anywhere, MappingAddress::Heap] {
+            let region = Region::new(1, false, at).unwrap();
             assert_eq!(region.address() % HUGE_PAGE, 0);
             assert!((0..region.pages()).all(|page| region.is_intact(page, 0)));
         }

@@ -167,11 +167,11 @@ fn is_written(order: usize) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::region::Place;
+    use crate::region::MappingAddress;
 
     #[test]
     fn writes_are_accounted_for_across_hot_sets() {
-        let region = Region::new(1, false, Place::FarAway).unwrap();
+        let region = Region::new(1, false, MappingAddress::FarAway).unwrap();
         let mut workload = Workload::new(region, 50, Layout::Scattered, 1);
         for seed in 2..6 {
             workload.elsewhere = 40;

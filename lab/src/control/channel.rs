@@ -8,7 +8,7 @@ use std::path::Path;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result, bail};
-use terrace_lab_programs::frame::{self, Decoder, Frame, Kind, Run, Store};
+use terrace_lab_programs::frame::{self, Decoder, Frame, FrameKind, Run, Store};
 use terrace_lab_programs::port;
 
 use crate::machine::process::Process;
@@ -64,25 +64,25 @@ impl Control {
         process: &Process,
         request: &Run,
         timeout: Duration,
-        mut on_output: impl FnMut(Kind, &[u8]),
+        mut on_output: impl FnMut(FrameKind, &[u8]),
     ) -> Result<i32> {
         let payload = serde_json::to_vec(request)?;
-        self.send(process, Kind::Run, &payload)?;
+        self.send(process, FrameKind::Run, &payload)?;
         let mut deadline = Instant::now() + timeout;
         let mut killed = false;
         loop {
             match self.next(process, deadline)? {
-                Some(frame) if frame.kind == Kind::Exit && killed => {
+                Some(frame) if frame.kind == FrameKind::Exit && killed => {
                     bail!(
                         "killed after {timeout:?} without an end: {}",
                         request.command
                     )
                 }
-                Some(frame) if frame.kind == Kind::Exit => return exit_code(&frame),
+                Some(frame) if frame.kind == FrameKind::Exit => return exit_code(&frame),
                 Some(frame) => on_output(frame.kind, &frame.payload),
                 None if killed => bail!("L1 does not answer any more"),
                 None => {
-                    self.send(process, Kind::Kill, &[])?;
+                    self.send(process, FrameKind::Kill, &[])?;
                     killed = true;
                     deadline = Instant::now() + KILL_TIMEOUT;
                 }
@@ -98,14 +98,14 @@ impl Control {
             mode: fs::metadata(file)?.permissions().mode() & 0o7777,
             size: bytes.len() as u64,
         };
-        self.send(process, Kind::Store, &serde_json::to_vec(&request)?)?;
+        self.send(process, FrameKind::Store, &serde_json::to_vec(&request)?)?;
         for piece in bytes.chunks(PIECE) {
-            self.send(process, Kind::Data, piece)?;
+            self.send(process, FrameKind::Data, piece)?;
         }
         let deadline = Instant::now() + Duration::from_secs(120);
         let mut message = String::new();
         while let Some(frame) = self.next(process, deadline)? {
-            if frame.kind == Kind::Exit {
+            if frame.kind == FrameKind::Exit {
                 if exit_code(&frame)? != 0 {
                     bail!("cannot store {path}: {}", message.trim_end());
                 }
@@ -116,7 +116,7 @@ impl Control {
         bail!("L1 did not confirm that {path} is stored")
     }
 
-    fn send(&mut self, process: &Process, kind: Kind, payload: &[u8]) -> Result<()> {
+    fn send(&mut self, process: &Process, kind: FrameKind, payload: &[u8]) -> Result<()> {
         let sent = frame::write(&mut self.stream, kind, payload);
         if sent.is_err() {
             // How the machine ended says more than that its channel is gone. It may still be ending.
@@ -134,7 +134,7 @@ impl Control {
         loop {
             match self.decoder.next_frame()? {
                 // The echo of a hello that was said more than once.
-                Some(frame) if frame.kind == Kind::Hello => {}
+                Some(frame) if frame.kind == FrameKind::Hello => {}
                 Some(frame) => return Ok(Some(frame)),
                 None if Instant::now() >= deadline => return Ok(None),
                 None => {

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use serde_json::Value;
-use terrace_lab_programs::frame::{Kind, Run};
+use terrace_lab_programs::frame::{FrameKind, Run};
 use terrace_lab_programs::pages::{PageRange, Placement};
 use terrace_lab_programs::vm::{self, VmSpec};
 
@@ -197,7 +197,7 @@ impl Lab {
         let exit = self
             .control
             .run(&self.process, &request, timeout, |kind, bytes| {
-                let stream = if kind == Kind::Stderr {
+                let stream = if kind == FrameKind::Stderr {
                     &mut stderr
                 } else {
                     &mut stdout
@@ -244,7 +244,7 @@ impl Lab {
         let exit = self
             .control
             .run(&self.process, &request, timeout, |kind, bytes| {
-                let pending = &mut pending[usize::from(kind == Kind::Stderr)];
+                let pending = &mut pending[usize::from(kind == FrameKind::Stderr)];
                 pending.extend_from_slice(bytes);
                 while let Some(end) = pending.iter().position(|byte| *byte == b'\n') {
                     on_line(&String::from_utf8_lossy(&pending[..end]));

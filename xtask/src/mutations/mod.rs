@@ -14,7 +14,7 @@ use anyhow::{Context, Result, bail};
 use clap::Args;
 
 use judge::Verdict;
-use table::{MUTATIONS, Mutation, Place, Proof};
+use table::{MUTATIONS, Mutation, TestTarget, Proof};
 use terrace_lab::children::Guarded;
 use terrace_lab::guest_images;
 use terrace_lab::places;
@@ -97,7 +97,7 @@ impl Workshop {
     fn new(chosen: &[&Mutation]) -> Result<Self> {
         let on_guests = chosen
             .iter()
-            .any(|m| matches!(m.proof.place, Place::Guests));
+            .any(|m| matches!(m.proof.test_target, TestTarget::Guests));
         Ok(Self {
             images: on_guests.then(guest_images).transpose()?,
             tree: Tree::copied(&places::mutations("tree")?)?,
@@ -153,10 +153,10 @@ impl Workshop {
             .env("CARGO_TARGET_DIR", places::mutations("build")?)
             .env("RUST_BACKTRACE", "0")
             .args(["test", "--package", proof.package])
-            .args(proof.place.target())
+            .args(proof.test_target.cargo_args())
             .arg("--");
-        match (&proof.place, &self.images) {
-            (Place::Guests, Some(images)) => cargo.arg("--ignored").env(IMAGES, images),
+        match (&proof.test_target, &self.images) {
+            (TestTarget::Guests, Some(images)) => cargo.arg("--ignored").env(IMAGES, images),
             _ => &mut cargo,
         };
         cargo.arg(proof.test);

@@ -19,14 +19,14 @@ pub struct Mutation {
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Proof {
     pub package: &'static str,
-    pub place: Place,
+    pub test_target: TestTarget,
     /// Name of the test's function.
     pub test: &'static str,
 }
 
 /// The place of a test in its package.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub enum Place {
+pub enum TestTarget {
     /// Beside the code.
     Library,
     /// In an integration test of that name.
@@ -44,9 +44,9 @@ impl Mutation {
     }
 }
 
-impl Place {
+impl TestTarget {
     /// Cargo's options for the tests of this place.
-    pub fn target(self) -> Vec<&'static str> {
+    pub fn cargo_args(self) -> Vec<&'static str> {
         match self {
             Self::Library => vec!["--lib"],
             Self::Integration(name) => vec!["--test", name],
@@ -58,7 +58,7 @@ impl Place {
 const fn in_pagetable(test: &'static str) -> Proof {
     Proof {
         package: "terrace-pagetable",
-        place: Place::Library,
+        test_target: TestTarget::Library,
         test,
     }
 }
@@ -66,7 +66,7 @@ const fn in_pagetable(test: &'static str) -> Proof {
 const fn of_scanner(test: &'static str) -> Proof {
     Proof {
         package: "terrace-pagetable",
-        place: Place::Integration("scanner"),
+        test_target: TestTarget::Integration("scanner"),
         test,
     }
 }
@@ -74,7 +74,7 @@ const fn of_scanner(test: &'static str) -> Proof {
 const fn in_host(test: &'static str) -> Proof {
     Proof {
         package: "terrace-host",
-        place: Place::Library,
+        test_target: TestTarget::Library,
         test,
     }
 }
@@ -82,7 +82,7 @@ const fn in_host(test: &'static str) -> Proof {
 const fn in_flex(test: &'static str) -> Proof {
     Proof {
         package: "terrace-hyperflex",
-        place: Place::Library,
+        test_target: TestTarget::Library,
         test,
     }
 }
@@ -90,7 +90,7 @@ const fn in_flex(test: &'static str) -> Proof {
 const fn in_daemon(test: &'static str) -> Proof {
     Proof {
         package: "terraced",
-        place: Place::Library,
+        test_target: TestTarget::Library,
         test,
     }
 }
@@ -98,7 +98,7 @@ const fn in_daemon(test: &'static str) -> Proof {
 const fn on_guests(test: &'static str) -> Proof {
     Proof {
         package: "terrace-host",
-        place: Place::Guests,
+        test_target: TestTarget::Guests,
         test,
     }
 }
@@ -316,7 +316,7 @@ pub const MUTATIONS: &[Mutation] = &[
         replace: "let text = self.human(\"calc_dirty_rate 1\")?;",
         proof: Proof {
             package: "terrace-host",
-            place: Place::Integration("qmp_commands"),
+            test_target: TestTarget::Integration("qmp_commands"),
             test: "qemu_is_asked_nothing_but_what_is_listed",
         },
     },
@@ -365,7 +365,7 @@ pub const MUTATIONS: &[Mutation] = &[
         replace: "if false && status == MoveStatus::MappedByOthers {\n                // Proposed",
         proof: Proof {
             package: "terrace-core",
-            place: Place::Integration("engine"),
+            test_target: TestTarget::Integration("engine"),
             test: "pages_that_others_map_stay_and_are_left_alone_for_two_rounds_more",
         },
     },
@@ -374,8 +374,8 @@ pub const MUTATIONS: &[Mutation] = &[
         name: "other-tier",
         what: "the device takes a block that ends outside of its tier",
         file: "crates/terrace-hyperflex/src/tier.rs",
-        find: "tier.find(entry.gpa(), pages).ok_or(Refusal::Outside)",
-        replace: "tier.find(entry.gpa(), pages.min(1)).ok_or(Refusal::Outside)",
+        find: "tier.find(entry.gpa(), pages).ok_or(EntryRefusal::Outside)",
+        replace: "tier.find(entry.gpa(), pages.min(1)).ok_or(EntryRefusal::Outside)",
         proof: in_flex(
             "only_whole_aligned_blocks_of_offered_orders_inside_of_the_tier_are_admitted",
         ),
@@ -434,7 +434,7 @@ pub const MUTATIONS: &[Mutation] = &[
         replace: "Some(before == after)",
         proof: Proof {
             package: "terrace-host",
-            place: Place::Integration("readings"),
+            test_target: TestTarget::Integration("readings"),
             test: "a_nested_guests_registers_do_not_count_at_whichever_moment_it_ran",
         },
     },
@@ -582,7 +582,7 @@ pub const MUTATIONS: &[Mutation] = &[
         name: "undone-refused",
         what: "a chain that was punched and undone is refused before a look has spoken for its pages",
         file: LEASED,
-        find: "May::Refuse if open > 0 || self.is_unproven(tier) => {",
+        find: "May::Refuse if open > 0 || self.needs_proof(tier) => {",
         replace: "May::Refuse if open > 0 => {",
         proof: in_flex("a_chain_that_was_punched_and_undone_is_not_refused_before_a_look"),
     },

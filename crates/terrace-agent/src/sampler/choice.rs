@@ -10,7 +10,7 @@ use terrace_proto::Tick;
 use terrace_sys::{HostRoot, MonotonicClock};
 
 use super::damon::DamonSampler;
-use super::pmu::{self, Kind, Pmu};
+use super::pmu::{self, SampleKind, Pmu};
 use super::{Drained, Sample, Sampler, SamplerError, Target};
 use crate::config::SamplerChoice;
 
@@ -155,8 +155,8 @@ fn by_pmu(root: &HostRoot, choice: SamplerChoice) -> Result<Box<dyn Sampler>, Sa
     let found = pmu::choose(root);
     let recipe = found.recipe.ok_or(SamplerError(found.finding.found))?;
     let wanted = match choice {
-        SamplerChoice::Pebs => Some(Kind::Pebs),
-        SamplerChoice::Ibs => Some(Kind::Ibs),
+        SamplerChoice::Pebs => Some(SampleKind::Pebs),
+        SamplerChoice::Ibs => Some(SampleKind::Ibs),
         SamplerChoice::Auto | SamplerChoice::Damon => None,
     };
     if let Some(wanted) = wanted.filter(|wanted| *wanted != recipe.kind) {

@@ -4,7 +4,7 @@ use anyhow::Result;
 use serde::Serialize;
 use terrace_api::client::{Client, segment};
 use terrace_api::types::{Limit, PageExplanation, Reason, Round, Status, Tier, Vm, VmDetail};
-use terrace_core::Refusal;
+use terrace_core::MoveRefusal;
 
 use super::print_json;
 use crate::render;
@@ -124,7 +124,7 @@ fn ranked(round: &Round, unit_bytes: u64) -> String {
     if round.planned.is_some() {
         out += "    it was only to plan, so nothing was moved\n";
     }
-    let tried = |r: &&terrace_api::types::Refused| r.reason != Refusal::PlanOnly.words();
+    let tried = |r: &&terrace_api::types::Refused| r.reason != MoveRefusal::PlanOnly.words();
     for refused in round.refused.iter().filter(tried) {
         let bytes = refused.units.saturating_mul(unit_bytes);
         out += &format!(

@@ -6,7 +6,7 @@ use std::time::Duration;
 use anyhow::{Result, bail};
 use terrace_api::client::{Client, segment};
 use terrace_api::types::{Planning, Round, Status, VmDetail};
-use terrace_core::Refusal;
+use terrace_core::MoveRefusal;
 
 use super::print_json;
 use crate::render;
@@ -91,7 +91,7 @@ fn text(status: &Status, detail: &VmDetail, round: &Round) -> String {
     let mut held = round.refused.iter();
     for refused in held
         .by_ref()
-        .filter(|r| r.reason != Refusal::PlanOnly.words())
+        .filter(|r| r.reason != MoveRefusal::PlanOnly.words())
     {
         let bytes = refused.units.saturating_mul(detail.unit_bytes);
         out += &format!(

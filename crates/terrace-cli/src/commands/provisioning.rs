@@ -1,6 +1,6 @@
 //! A VM's resizable memory in words.
 
-use terrace_api::provision::{ProvisioningStatus, ProvisionedTier, GuestTier, Order, OrderState};
+use terrace_api::provision::{ProvisioningStatus, ProvisionedTier, GuestTier, OrderView, OrderState};
 
 use crate::render;
 
@@ -159,7 +159,7 @@ fn guest_text(guest: &GuestTier) -> String {
     out + "\n"
 }
 
-fn order_text(order: &Order) -> String {
+fn order_text(order: &OrderView) -> String {
     let state = match order.state {
         OrderState::Sent => "on its way to the device",
         OrderState::UnderWay => "under way",

@@ -8,7 +8,7 @@ use std::process::ExitCode;
 use anyhow::{Context as _, Result};
 use serde::Serialize;
 use terrace_core::PolicyChoice;
-use terrace_core::session::other::{Other, Outcome, Report, VmReport, replay_with};
+use terrace_core::session::other::{Other, Outcome, ReplayReport, VmReport, replay_with};
 use terrace_core::session::replay::{Replayed, replay};
 
 use crate::args::sim::Replay;
@@ -111,7 +111,7 @@ fn rest(skipped: u64, cut_off: bool, given_up: Option<&str>) -> String {
     out
 }
 
-fn other_text(report: &Report) -> String {
+fn other_text(report: &ReplayReport) -> String {
     let mut out = format!(
         "{} on what {} recorded: windows of {:.1} s, {:.0} s from the first record to the last.\n\n",
         report.policy, report.recorded_policy, report.window_s, report.log_s,

@@ -7,7 +7,7 @@
 use terrace_proto::{Gfn, PAGES_PER_HUGE, TierId};
 
 use super::Shared;
-use super::refusal::Refusal;
+use super::refusal::MoveRefusal;
 use super::vm::Vm;
 
 /// The mechanism's answer to a proposal.
@@ -21,9 +21,9 @@ pub(crate) enum Verdict {
         paired: bool,
     },
     /// Not now; perhaps when something that is under way has ended.
-    Later(Refusal),
+    Later(MoveRefusal),
     /// Never in this round.
-    Refused(Refusal),
+    Refused(MoveRefusal),
 }
 
 impl Vm {
@@ -37,13 +37,13 @@ impl Vm {
         // Ceiling, share and free memory are told apart only for people: each of them may have room again
         // when a demotion of the same round has landed, so none of them ends the unit's chance.
         if self.ceiling_room(to, self.settings.limit(to).ceiling_bytes) < bytes {
-            return Verdict::Later(Refusal::Ceiling);
+            return Verdict::Later(MoveRefusal::Ceiling);
         }
         if self.ceiling_room(to, self.ceiling(to, shared)) < bytes {
-            return Verdict::Later(Refusal::Share);
+            return Verdict::Later(MoveRefusal::Share);
         }
         if shared.free_for(self.id, to) < bytes {
-            return Verdict::Later(Refusal::NoFreeMemory);
+            return Verdict::Later(MoveRefusal::NoFreeMemory);
         }
         let paired = to > from && !forced;
         let mut floor = self.settings.limit(from).floor_bytes;
@@ -59,49 +59,49 @@ impl Vm {
             // taken yet: no more is demoted than the promotions that wait can use.
             let made = room.max(self.moving.owed[from.index()]) + self.leaving(from);
             if made >= ahead.min(self.moving.waiting_for(from)) {
-                return Verdict::Later(Refusal::NotNeeded);
+                return Verdict::Later(MoveRefusal::NotNeeded);
             }
             // The promotion that follows brings as much back, so an exchange may dip below the floor by it.
             floor = floor.saturating_sub(ahead);
         }
         let stays = self.pages.bytes(from).saturating_sub(self.leaving(from));
         if stays < floor.saturating_add(bytes) {
-            return Verdict::Later(Refusal::Floor);
+            return Verdict::Later(MoveRefusal::Floor);
         }
         Verdict::Allowed { from, paired }
     }
 
     /// Makes the checks that do not depend on room. Gives the unit's tier.
-    pub fn check_unit(&self, unit: u32, to: TierId) -> Result<TierId, Refusal> {
+    pub fn check_unit(&self, unit: u32, to: TierId) -> Result<TierId, MoveRefusal> {
         let pages = &self.pages;
         if to.0 >= pages.tiers() {
-            return Err(Refusal::NoSuchTier);
+            return Err(MoveRefusal::NoSuchTier);
         }
         if unit as usize >= pages.units() {
-            return Err(Refusal::OutOfRange);
+            return Err(MoveRefusal::OutOfRange);
         }
         if !pages.ram().is_whole(unit) {
-            return Err(Refusal::OutsideRam);
+            return Err(MoveRefusal::OutsideRam);
         }
-        let from = pages.tier(unit).ok_or(Refusal::Absent)?;
+        let from = pages.tier(unit).ok_or(MoveRefusal::Absent)?;
         let extent = pages.extent(unit);
         // The kernel moves a huge page whole: a part of it cannot go alone, and a whole one that reaches
         // beyond the VM's RAM would take pages along that are not the VM's.
         let moves_as_block = extent.len() as u64 == PAGES_PER_HUGE
             && pages.ram().contains(Gfn(u64::from(unit)), PAGES_PER_HUGE);
         if pages.in_huge_block(unit) && !moves_as_block {
-            return Err(Refusal::PartOfHuge);
+            return Err(MoveRefusal::PartOfHuge);
         }
         let units = || extent.clone().filter_map(|u| u32::try_from(u).ok());
         // One known page speaks for a huge page; one page in flight holds all of it back.
         if units().any(|u| pages.in_flight(u)) {
-            Err(Refusal::InFlight)
+            Err(MoveRefusal::InFlight)
         } else if !units().any(|u| pages.known(u)) {
-            Err(Refusal::Unknown)
+            Err(MoveRefusal::Unknown)
         } else if from == to {
-            Err(Refusal::AlreadyThere)
+            Err(MoveRefusal::AlreadyThere)
         } else if pages.cool_down(unit) > 0 {
-            Err(Refusal::CoolDown)
+            Err(MoveRefusal::CoolDown)
         } else {
             Ok(from)
         }

@@ -8,7 +8,7 @@ use terrace_proto::snapshot::Round;
 use terrace_proto::{PAGE_SIZE, Tick};
 
 use super::Shared;
-use super::refusal::Refusal;
+use super::refusal::MoveRefusal;
 use super::rounds::Phase;
 use super::vm::Vm;
 use crate::estimate::{DEGREES, Estimator, Histogram};
@@ -39,7 +39,7 @@ impl Vm {
         if self.rounds.plans_only() {
             self.hold_back(shared);
         } else if !self.settings.moves_on {
-            self.drop_waiting(Refusal::MovesOff);
+            self.drop_waiting(MoveRefusal::MovesOff);
         }
     }
 

@@ -8,7 +8,7 @@ use terrace_proto::{PAGES_PER_HUGE, TierId};
 use super::vm::Vm;
 use crate::config::EngineConfig;
 use crate::estimate::Estimator;
-use crate::pages::place;
+use crate::pages::flags;
 use crate::ram::Ram;
 
 /// Units that are ranked at once.
@@ -22,7 +22,7 @@ pub struct HeatPages {
     first: u64,
     reads: Vec<u8>,
     writes: Vec<u8>,
-    place: Vec<u8>,
+    flags: Vec<u8>,
 }
 
 /// A heat map that is being made, away from the engine, from copies of the VM's pages.
@@ -50,12 +50,12 @@ impl HeatMaking {
         let counts = pages.reads.chunks(CHUNK).zip(pages.writes.chunks(CHUNK));
         let firsts = (pages.first..).step_by(CHUNK);
         let mut degrees = [0; CHUNK];
-        for (((reads, writes), place), first) in counts.zip(pages.place.chunks(CHUNK)).zip(firsts) {
+        for (((reads, writes), flags), first) in counts.zip(pages.flags.chunks(CHUNK)).zip(firsts) {
             let degrees = &mut degrees[..reads.len()];
             self.estimator
                 .degrees(self.round, first, reads, writes, degrees);
-            for ((degree, place), unit) in degrees.iter().zip(place).zip(first..) {
-                self.add_unit(unit, *place, *degree);
+            for ((degree, flags), unit) in degrees.iter().zip(flags).zip(first..) {
+                self.add_unit(unit, *flags, *degree);
             }
         }
         self.next = pages.first.saturating_add(pages.reads.len() as u64);
@@ -70,19 +70,19 @@ impl HeatMaking {
         self.map
     }
 
-    fn add_unit(&mut self, unit: u64, place: u8, degree: u8) {
+    fn add_unit(&mut self, unit: u64, flags: u8, degree: u8) {
         let cell = usize::try_from(unit / self.per_cell).ok();
         let cell = cell.and_then(|i| self.map.cells.get_mut(i));
         let (Some(cell), Ok(unit)) = (cell, u32::try_from(unit)) else {
             return;
         };
         let pages = self.ram.pages_in_unit(unit).min(PAGES_PER_HUGE);
-        let Some(TierId(tier)) = place::tier(place, self.tiers) else {
+        let Some(TierId(tier)) = flags::tier(flags, self.tiers) else {
             return;
         };
         let tier = usize::from(tier);
         cell.tier_pages[tier] += pages;
-        if place & place::KNOWN != 0 {
+        if flags & flags::KNOWN != 0 {
             cell.known_pages += pages;
             cell.warm_pages[tier] += if degree > 0 { pages } else { 0 };
             cell.degree_sum += pages * u64::from(degree);
@@ -136,7 +136,7 @@ impl Vm {
             first,
             reads: self.pages.reads[start..end].to_vec(),
             writes: self.pages.writes[start..end].to_vec(),
-            place: self.pages.place[start..end].to_vec(),
+            flags: self.pages.flags[start..end].to_vec(),
         }
     }
 }

@@ -51,13 +51,13 @@ impl Intermittent {
     /// A period tick has come; ticks that were missed (a pause, a long round) count as one. Whether a
     /// round starts.
     pub(crate) fn tick(&mut self, now: Tick) -> bool {
-        self.pass(now);
+        self.skip_ticks(now);
         self.counter = self.counter.saturating_sub(1);
         self.counter == 0
     }
 
     /// Lets ticks up to now pass without effect.
-    pub(crate) fn pass(&mut self, now: Tick) {
+    pub(crate) fn skip_ticks(&mut self, now: Tick) {
         let period = u64::try_from(self.period.as_nanos()).unwrap_or(u64::MAX);
         if self.next <= now {
             let missed = (now.0 - self.next.0) / period;

@@ -42,7 +42,7 @@ use terrace_proto::snapshot::{HeatMap, PageExplanation, Round};
 
 use crate::config::EngineConfig;
 use crate::error::ConfigError;
-use crate::place::Place;
+use crate::place::PlaceStage;
 use crate::provision::Provision;
 use crate::reasons::{Reason, Reasons};
 use budget::TokenBucket;
@@ -84,7 +84,7 @@ impl Shared {
 }
 
 /// Makes the placing stage of each VM that arrives.
-pub type PlaceFactory = Box<dyn Fn(&VmSpec) -> Box<dyn Place> + Send>;
+pub type PlaceFactory = Box<dyn Fn(&VmSpec) -> Box<dyn PlaceStage> + Send>;
 
 /// The engine.
 pub struct Engine {

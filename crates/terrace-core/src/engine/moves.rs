@@ -19,7 +19,7 @@ use terrace_proto::{Action, MovePlan, PageMove, PlanId, Tick, TierId};
 
 use super::Shared;
 use super::check::Verdict;
-use super::refusal::Refusal;
+use super::refusal::MoveRefusal;
 use super::rounds::Phase;
 use super::turns::Spent;
 use super::vm::Vm;
@@ -44,7 +44,7 @@ impl Queue {
         Some((*unit, self.next < self.forced))
     }
 
-    fn pass(&mut self, bytes: u64) {
+    fn advance(&mut self, bytes: u64) {
         self.next += 1;
         self.bytes_left = self.bytes_left.saturating_sub(bytes);
     }
@@ -158,7 +158,7 @@ enum Issue {
     /// The budget allows it later.
     Tokens(Tick),
     /// Nothing that waits is allowed now; one of the reasons.
-    Blocked(Option<Refusal>),
+    Blocked(Option<MoveRefusal>),
 }
 
 impl Vm {
@@ -189,10 +189,10 @@ impl Vm {
                 self.moving.in_flight_bytes() >> 10
             );
             self.history.say(now, text);
-            self.drop_waiting(Refusal::RoundEnded);
+            self.drop_waiting(MoveRefusal::RoundEnded);
             self.complete_round(now, shared);
         } else if self.moving.plans_of(self.rounds.number) == 0 && !self.awaits_memory(shared) {
-            self.drop_waiting(blocked.unwrap_or(Refusal::RoundEnded));
+            self.drop_waiting(blocked.unwrap_or(MoveRefusal::RoundEnded));
             self.complete_round(now, shared);
         }
     }
@@ -227,7 +227,7 @@ impl Vm {
             let (plan, why) =
                 self.drain(queue, pages_left.saturating_sub(keep), bytes_left, shared);
             // What stops the units that others only make room for says more.
-            blocked = why.filter(|w| *w != Refusal::NotNeeded).or(blocked).or(why);
+            blocked = why.filter(|w| *w != MoveRefusal::NotNeeded).or(blocked).or(why);
             pages_left -= plan.len() as u64;
             bytes_left -= plan.iter().map(|f| f.bytes).sum::<u64>();
             flights.extend(plan);
@@ -249,7 +249,7 @@ impl Vm {
         pages: u64,
         bytes: u64,
         shared: &mut Shared,
-    ) -> (Vec<Flight>, Option<Refusal>) {
+    ) -> (Vec<Flight>, Option<MoveRefusal>) {
         let (mut flights, mut left) = (Vec::new(), bytes);
         while (flights.len() as u64) < pages {
             let q = &self.moving.queues[queue];
@@ -277,7 +277,7 @@ impl Vm {
                     });
                 }
             }
-            self.moving.queues[queue].pass(size);
+            self.moving.queues[queue].advance(size);
         }
         (flights, None)
     }
@@ -328,13 +328,13 @@ impl Vm {
         self.moving.plans.insert(id, plan);
     }
 
-    pub fn refuse(&mut self, why: Refusal, units: u64) {
+    pub fn refuse(&mut self, why: MoveRefusal, units: u64) {
         self.rounds.refused.add(why, units);
         self.history.refused.add(why, units);
     }
 
     /// Lets all that waits go; plans under way stay.
-    pub fn drop_waiting(&mut self, why: Refusal) {
+    pub fn drop_waiting(&mut self, why: MoveRefusal) {
         for queue in std::mem::take(&mut self.moving.queues) {
             self.refuse(why, queue.left().len() as u64);
         }

@@ -8,7 +8,7 @@ use terrace_proto::snapshot::PlannedMove;
 use terrace_proto::{PAGE_SIZE, Tick};
 
 use super::Shared;
-use super::refusal::Refusal;
+use super::refusal::MoveRefusal;
 use super::vm::Vm;
 
 /// Moves of each flow that are remembered, for people.
@@ -29,7 +29,7 @@ impl Vm {
                 match self.check_unit(unit, queue.to) {
                     Err(why) => self.refuse(why, 1),
                     Ok(from) => {
-                        self.refuse(Refusal::PlanOnly, 1);
+                        self.refuse(MoveRefusal::PlanOnly, 1);
                         if planned.len() < end {
                             let degree = self.place.degree(self.rounds.number, &self.pages, unit);
                             planned.push(PlannedMove {

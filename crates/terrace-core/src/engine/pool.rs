@@ -59,7 +59,7 @@ impl FastSize {
 
 /// How a VM comes to its size.
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Kind {
+enum ShareKind {
     /// A fixed size.
     Island,
     /// Around its nominal size.
@@ -71,7 +71,7 @@ enum Kind {
 /// A VM as the others see it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Entry {
-    kind: Kind,
+    kind: ShareKind,
     /// Around its nominal size, where it has one.
     limits: FastLimits,
     /// The claim, while the VM takes part in the pool. Its limits are those of the member.
@@ -91,7 +91,7 @@ struct Member {
 
 impl Member {
     fn is_island(&self) -> bool {
-        self.entry.kind == Kind::Island
+        self.entry.kind == ShareKind::Island
     }
 
     /// The claim, within the member's limits.
@@ -109,8 +109,8 @@ impl Member {
         let upper = self.limits.upper_bytes;
         match (self.size, &self.entry.kind) {
             (Some(size), _) => size.min(upper),
-            (None, Kind::ByWeight(..)) => self.limits.nominal_bytes,
-            (None, Kind::Island | Kind::Pooled) => upper,
+            (None, ShareKind::ByWeight(..)) => self.limits.nominal_bytes,
+            (None, ShareKind::Island | ShareKind::Pooled) => upper,
         }
     }
 
@@ -206,7 +206,7 @@ impl Pool {
         let (mut left, mut rights) = (free, Vec::new());
         for member in self.members.values() {
             left = left.saturating_add(member.holds);
-            if let Kind::ByWeight(part, _) = &member.entry.kind {
+            if let ShareKind::ByWeight(part, _) = &member.entry.kind {
                 rights.push(*part);
             }
         }
@@ -215,13 +215,13 @@ impl Pool {
         }
         let mut rights = parts(left, &rights).into_iter();
         for member in self.members.values_mut() {
-            let Kind::ByWeight(part, set) = &member.entry.kind else {
+            let ShareKind::ByWeight(part, set) = &member.entry.kind else {
                 continue;
             };
             let right = rights.next().unwrap_or(0);
             let percent = config.share_lower_percent;
             member.limits = match alone {
-                true => unbound(set.ceiling_bytes),
+                true => unshared_limits(set.ceiling_bytes),
                 false => FastLimits::of_share(right, *set, percent, part.most),
             };
         }
@@ -243,16 +243,16 @@ impl Pool {
         for member in self.members.values_mut() {
             let size = member.entry.claim.and_then(|_| sizes.next());
             member.size = match &member.entry.kind {
-                Kind::Island => Some(member.limits.nominal_bytes),
-                Kind::ByWeight(..) if alone => None,
-                Kind::Pooled | Kind::ByWeight(..) => size.map(|size| member.in_units(size)),
+                ShareKind::Island => Some(member.limits.nominal_bytes),
+                ShareKind::ByWeight(..) if alone => None,
+                ShareKind::Pooled | ShareKind::ByWeight(..) => size.map(|size| member.in_units(size)),
             };
         }
     }
 }
 
 /// Limits of a VM that shares with nobody.
-fn unbound(ceiling: u64) -> FastLimits {
+fn unshared_limits(ceiling: u64) -> FastLimits {
     FastLimits {
         lower_bytes: 0,
         nominal_bytes: ceiling,
@@ -299,18 +299,18 @@ impl Vm {
         }
         let kind = self.share_kind();
         let limits = match &kind {
-            Kind::ByWeight(..) => FastLimits::default(),
-            Kind::Island | Kind::Pooled => FastLimits::around(
+            ShareKind::ByWeight(..) => FastLimits::default(),
+            ShareKind::Island | ShareKind::Pooled => FastLimits::around(
                 self.size.nominal,
                 self.settings.limit(TierId::FAST),
                 shared.config.share_lower_percent,
                 shared.config.share_upper_percent,
             ),
         };
-        let ranks = self.observes() || matches!(kind, Kind::ByWeight(..));
+        let ranks = self.observes() || matches!(kind, ShareKind::ByWeight(..));
         let moves = self.settings.moves_on && !self.settings.paused && ranks;
         let moves = moves && self.rounds.is_scheduled();
-        let claim = self.size.found.filter(|_| moves && kind != Kind::Island);
+        let claim = self.size.found.filter(|_| moves && kind != ShareKind::Island);
         let entry = Entry {
             kind,
             limits,
@@ -320,7 +320,7 @@ impl Vm {
         shared.pool.put(self.id, entry, holds);
     }
 
-    fn share_kind(&self) -> Kind {
+    fn share_kind(&self) -> ShareKind {
         let set = self.settings.limit(TierId::FAST);
         match (self.size.nominal, self.policy.share) {
             (0, _) => {
@@ -330,10 +330,10 @@ impl Vm {
                     floor: set.floor_bytes,
                     most: set.ceiling_bytes.min(memory.max(set.floor_bytes)),
                 };
-                Kind::ByWeight(part, set)
+                ShareKind::ByWeight(part, set)
             }
-            (_, Share::Island) => Kind::Island,
-            (_, Share::Pool) => Kind::Pooled,
+            (_, Share::Island) => ShareKind::Island,
+            (_, Share::Pool) => ShareKind::Pooled,
         }
     }
 

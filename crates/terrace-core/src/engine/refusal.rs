@@ -8,7 +8,7 @@ use terrace_proto::snapshot::Refused;
 /// Why a proposed move was not made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Refusal {
+pub enum MoveRefusal {
     /// No such tier.
     NoSuchTier,
     /// Beyond the VM's highest page.
@@ -45,7 +45,7 @@ pub enum Refusal {
     PlanOnly,
 }
 
-impl Refusal {
+impl MoveRefusal {
     /// All there are, in order.
     pub const ALL: [Self; 17] = [
         Self::NoSuchTier,
@@ -94,10 +94,10 @@ impl Refusal {
 
 /// How often each refusal happened.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Refusals([u64; Refusal::ALL.len()]);
+pub(crate) struct Refusals([u64; MoveRefusal::ALL.len()]);
 
 impl Refusals {
-    pub(crate) fn add(&mut self, refusal: Refusal, n: u64) {
+    pub(crate) fn add(&mut self, refusal: MoveRefusal, n: u64) {
         self.0[refusal as usize] += n;
     }
 
@@ -116,8 +116,8 @@ impl Refusals {
     }
 
     /// Those that happened.
-    pub(crate) fn list(&self) -> Vec<(Refusal, u64)> {
-        Refusal::ALL
+    pub(crate) fn list(&self) -> Vec<(MoveRefusal, u64)> {
+        MoveRefusal::ALL
             .into_iter()
             .zip(self.0)
             .filter(|(_, n)| *n > 0)
@@ -141,7 +141,7 @@ mod tests {
 
     #[test]
     fn the_list_of_all_is_in_the_order_of_their_numbers() {
-        for (i, refusal) in Refusal::ALL.into_iter().enumerate() {
+        for (i, refusal) in MoveRefusal::ALL.into_iter().enumerate() {
             assert_eq!(refusal as usize, i);
         }
     }

@@ -19,7 +19,7 @@ use terrace_proto::{
 use terrace_proto::action::PlacementQuery;
 
 use super::Shared;
-use super::refusal::Refusal;
+use super::refusal::MoveRefusal;
 use super::rounds::Phase;
 use super::vm::Vm;
 
@@ -238,7 +238,7 @@ impl Vm {
 
     /// Gives the round under way up, if there is one; plans under way stay so until reported.
     pub fn abandon(&mut self, now: Tick, why: &str) {
-        self.drop_waiting(Refusal::RoundEnded);
+        self.drop_waiting(MoveRefusal::RoundEnded);
         if let Some(round) = self.rounds.abandon(now, why) {
             self.history.counters.rounds_abandoned += 1;
             self.history

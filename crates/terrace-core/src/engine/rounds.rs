@@ -112,7 +112,7 @@ impl Rounds {
             return None;
         }
         self.phase = Phase::Waiting;
-        self.schedule.pass(now);
+        self.schedule.skip_ticks(now);
         let mut round = self.current.take()?;
         round.ended_at = Some(now);
         round.abandoned = Some(why.into());
@@ -127,7 +127,7 @@ impl Rounds {
         if round.planned.is_none() {
             self.schedule.round_done(quiet);
         }
-        self.schedule.pass(now);
+        self.schedule.skip_ticks(now);
         self.last = Some(round);
     }
 

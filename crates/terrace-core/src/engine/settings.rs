@@ -5,7 +5,7 @@
 use terrace_proto::{Tick, TierId, TierLimit, VmSpec};
 
 use super::pool;
-use super::refusal::Refusal;
+use super::refusal::MoveRefusal;
 use super::vm::Vm;
 
 /// An operator's settings for a VM.
@@ -61,7 +61,7 @@ impl Vm {
     pub fn set_moves(&mut self, now: Tick, on: bool) {
         self.settings.moves_on = on;
         if !on {
-            self.drop_waiting(Refusal::MovesOff);
+            self.drop_waiting(MoveRefusal::MovesOff);
         }
         self.history
             .say(now, if on { "moves are on" } else { "moves are off" });

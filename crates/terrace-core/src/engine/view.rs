@@ -6,7 +6,7 @@ use serde::Serialize;
 use terrace_proto::snapshot::{Neighbours, Round, Share};
 use terrace_proto::{PageSize, Tick, TierId, TierLimit, VmId};
 
-use super::refusal::Refusal;
+use super::refusal::MoveRefusal;
 use crate::reasons::Reason;
 
 /// The phase of a VM's round.
@@ -122,7 +122,7 @@ pub struct Counters {
     /// Pages that stayed because other processes map them too.
     pub mapped_by_others_pages: u64,
     /// Proposals refused, by reason.
-    pub refused: Vec<(Refusal, u64)>,
+    pub refused: Vec<(MoveRefusal, u64)>,
 }
 
 /// A VM.

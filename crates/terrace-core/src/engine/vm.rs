@@ -14,7 +14,7 @@ use super::tiers::Tiers;
 use crate::config::EngineConfig;
 use crate::estimate::Estimator;
 use crate::pages::Pages;
-use crate::place::{ExchangeRule, Place, RankedPlace};
+use crate::place::{ExchangeRule, PlaceStage, RankedPlace};
 use crate::policy::{self, Observe, Policy};
 use crate::ram::Ram;
 use crate::track::Tracker;
@@ -25,7 +25,7 @@ pub(crate) struct Vm {
     pub name: String,
     pub policy: Policy,
     pub tracker: Tracker,
-    pub place: Box<dyn Place>,
+    pub place: Box<dyn PlaceStage>,
     pub pages: Pages,
     /// The location of its RAM is unknown for now.
     pub unmapped: bool,
@@ -45,7 +45,7 @@ impl Vm {
         now: Tick,
         spec: &VmSpec,
         config: &EngineConfig,
-        place: Option<Box<dyn Place>>,
+        place: Option<Box<dyn PlaceStage>>,
     ) -> Result<Self, String> {
         let ram = Ram::new(spec)?;
         let settings = Settings::new(spec, config.tiers.len())?;

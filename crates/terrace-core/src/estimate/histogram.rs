@@ -10,7 +10,7 @@
 use terrace_proto::PageSize;
 
 use super::{DEGREES, Estimator};
-use crate::pages::{BLOCK, Pages, place};
+use crate::pages::{BLOCK, Pages, flags};
 
 /// Classes of units: by tier, those that may move (0–3) and those that are known but stay (4–7); 8 is
 /// not ranked.
@@ -25,14 +25,14 @@ pub(crate) fn movable_key(tier: usize) -> u16 {
 }
 
 #[inline]
-fn class(place: u8) -> u8 {
-    let tier = place & place::TIER;
-    let stays = if place & (place::IN_FLIGHT | place::COOL) == 0 {
+fn class(flags: u8) -> u8 {
+    let tier = flags & flags::TIER;
+    let stays = if flags & (flags::IN_FLIGHT | flags::COOL) == 0 {
         0
     } else {
         4
     };
-    if place & place::KNOWN != 0 && tier < 4 {
+    if flags & flags::KNOWN != 0 && tier < 4 {
         tier | stays
     } else {
         UNRANKED
@@ -70,8 +70,8 @@ impl BlockRanks {
         round: u64,
         start: usize,
     ) -> Ranked {
-        let end = (start + BLOCK).min(pages.place.len());
-        let places = &pages.place[start..end];
+        let end = (start + BLOCK).min(pages.flags.len());
+        let places = &pages.flags[start..end];
         let degrees = &mut self.degrees[..places.len()];
         estimator.degrees(
             round,
@@ -80,12 +80,12 @@ impl BlockRanks {
             &pages.writes[start..end],
             degrees,
         );
-        let huge = places[0] & place::HUGE != 0 && pages.ram().unit() == PageSize::Base;
+        let huge = places[0] & flags::HUGE != 0 && pages.ram().unit() == PageSize::Base;
         if huge && places.len() == BLOCK {
             return Ranked::Whole(whole_key(places, degrees));
         }
-        for ((key, place), degree) in self.keys.iter_mut().zip(places).zip(degrees) {
-            *key = u16::from(class(*place)) << 8 | u16::from(*degree);
+        for ((key, flags), degree) in self.keys.iter_mut().zip(places).zip(degrees) {
+            *key = u16::from(class(*flags)) << 8 | u16::from(*degree);
         }
         Ranked::Units
     }
@@ -93,9 +93,9 @@ impl BlockRanks {
 
 /// A huge block's key: known if any part is, as hot as the hottest, in the first page's tier.
 fn whole_key(places: &[u8], degrees: &[u8]) -> u16 {
-    let marks = places.iter().fold(0, |all, p| all | p) & !place::TIER;
+    let marks = places.iter().fold(0, |all, p| all | p) & !flags::TIER;
     let degree = degrees.iter().copied().max().unwrap_or(0);
-    u16::from(class(marks | places[0] & place::TIER)) << 8 | u16::from(degree)
+    u16::from(class(marks | places[0] & flags::TIER)) << 8 | u16::from(degree)
 }
 
 /// Number of units by class and degree.

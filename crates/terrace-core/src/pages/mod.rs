@@ -7,7 +7,7 @@
 //! In a VM whose unit is 4 KiB the host may still back a 2 MiB block with one huge page. The kernel
 //! moves such a block as a whole; here its 512 units carry the mark and change together.
 
-pub(crate) mod place;
+pub(crate) mod flags;
 
 use terrace_proto::{Gfn, PAGE_SIZE, PAGES_PER_HUGE, PageBitmap, PageCode, PageSize, TierId};
 
@@ -24,7 +24,7 @@ pub struct Pages {
     pub(crate) reads: Vec<u8>,
     pub(crate) writes: Vec<u8>,
     pub(crate) queue: Vec<u8>,
-    pub(crate) place: Vec<u8>,
+    pub(crate) flags: Vec<u8>,
     /// Base pages per tier code; code 7 is "absent".
     held: [u64; 8],
     /// Units of 2 MiB that were found in more than one tier since this was last set to 0.
@@ -42,7 +42,7 @@ impl Pages {
             reads: vec![0; n],
             writes: vec![0; n],
             queue: vec![0; n],
-            place: vec![place::ABSENT; n],
+            flags: vec![flags::ABSENT; n],
             held: [0; 8],
             split_units: 0,
         }
@@ -51,7 +51,7 @@ impl Pages {
     /// Bytes on the heap.
     #[must_use]
     pub fn heap_bytes(&self) -> usize {
-        let arrays = [&self.reads, &self.writes, &self.queue, &self.place];
+        let arrays = [&self.reads, &self.writes, &self.queue, &self.flags];
         arrays.iter().map(|array| array.capacity()).sum()
     }
 
@@ -64,7 +64,7 @@ impl Pages {
     /// Number of units, those in holes included.
     #[must_use]
     pub fn units(&self) -> usize {
-        self.place.len()
+        self.flags.len()
     }
 
     /// Number of tiers.
@@ -88,44 +88,44 @@ impl Pages {
     /// A unit's tier; none where it is absent or no such unit exists.
     #[must_use]
     pub fn tier(&self, unit: u32) -> Option<TierId> {
-        place::tier(*self.place.get(unit as usize)?, self.tiers)
+        flags::tier(*self.flags.get(unit as usize)?, self.tiers)
     }
 
     /// Whether some user table of the guest maps a part of the unit.
     #[must_use]
     pub fn known(&self, unit: u32) -> bool {
-        self.has(unit, place::KNOWN)
+        self.has(unit, flags::KNOWN)
     }
 
     /// Whether a plan that was not reported yet has the unit.
     #[must_use]
     pub fn in_flight(&self, unit: u32) -> bool {
-        self.has(unit, place::IN_FLIGHT)
+        self.has(unit, flags::IN_FLIGHT)
     }
 
     /// Rounds for which the unit is left alone, the one under way or just over included.
     #[must_use]
     pub fn cool_down(&self, unit: u32) -> u8 {
-        self.place.get(unit as usize).map_or(0, |p| p >> 6)
+        self.flags.get(unit as usize).map_or(0, |p| p >> 6)
     }
 
     fn has(&self, unit: u32, mark: u8) -> bool {
-        self.place.get(unit as usize).is_some_and(|p| p & mark != 0)
+        self.flags.get(unit as usize).is_some_and(|p| p & mark != 0)
     }
 
     /// Whether a unit of 4 KiB is part of a huge page of the host, and moves only with it.
     #[must_use]
     pub fn in_huge_block(&self, unit: u32) -> bool {
-        self.ram.unit() == PageSize::Base && self.has(unit, place::HUGE)
+        self.ram.unit() == PageSize::Base && self.has(unit, flags::HUGE)
     }
 
     /// The units that move with this one: itself, or its block where it starts a huge one.
     pub(crate) fn extent(&self, unit: u32) -> std::ops::Range<usize> {
         let start = unit as usize;
         if self.in_huge_block(unit) && start.is_multiple_of(BLOCK) {
-            start..(start + BLOCK).min(self.place.len())
+            start..(start + BLOCK).min(self.flags.len())
         } else {
-            start..(start + 1).min(self.place.len())
+            start..(start + 1).min(self.flags.len())
         }
     }
 
@@ -136,21 +136,21 @@ impl Pages {
         let tier = code
             .tier()
             .filter(|t| t.0 < self.tiers && pages > 0)
-            .map_or(place::ABSENT, |t| t.0);
-        let slot = &mut self.place[unit];
-        if *slot & place::IN_FLIGHT != 0 {
+            .map_or(flags::ABSENT, |t| t.0);
+        let slot = &mut self.flags[unit];
+        if *slot & flags::IN_FLIGHT != 0 {
             return;
         }
-        self.held[usize::from(*slot & place::TIER)] -= if *slot & place::TIER == place::ABSENT {
+        self.held[usize::from(*slot & flags::TIER)] -= if *slot & flags::TIER == flags::ABSENT {
             0
         } else {
             pages
         };
-        if tier != place::ABSENT {
+        if tier != flags::ABSENT {
             self.held[usize::from(tier)] += pages;
         }
-        let huge = if code.huge() { place::HUGE } else { 0 };
-        *slot = (*slot & !(place::TIER | place::HUGE)) | tier | huge;
+        let huge = if code.huge() { flags::HUGE } else { 0 };
+        *slot = (*slot & !(flags::TIER | flags::HUGE)) | tier | huge;
     }
 
     /// Records where a run of pages is.
@@ -209,7 +209,7 @@ impl Pages {
             for part in first..first + BLOCK {
                 self.put(part, 1, now);
             }
-        } else if at < self.place.len() {
+        } else if at < self.flags.len() {
             if block_of_4k && self.in_huge_block(unit) {
                 self.set_huge_block(unit - unit % 512, false);
             }
@@ -224,34 +224,34 @@ impl Pages {
             PageSize::Base => BLOCK,
             PageSize::Huge => 1,
         };
-        let start = (first as usize).min(self.place.len());
-        let end = (start + len).min(self.place.len());
-        for slot in &mut self.place[start..end] {
-            *slot = (*slot & !place::HUGE) | if huge { place::HUGE } else { 0 };
+        let start = (first as usize).min(self.flags.len());
+        let end = (start + len).min(self.flags.len());
+        for slot in &mut self.flags[start..end] {
+            *slot = (*slot & !flags::HUGE) | if huge { flags::HUGE } else { 0 };
         }
     }
 
     /// Marks or unmarks units as in flight.
     pub(crate) fn mark_in_flight(&mut self, units: std::ops::Range<usize>, on: bool) {
-        for slot in &mut self.place[units] {
-            *slot = (*slot & !place::IN_FLIGHT) | if on { place::IN_FLIGHT } else { 0 };
+        for slot in &mut self.flags[units] {
+            *slot = (*slot & !flags::IN_FLIGHT) | if on { flags::IN_FLIGHT } else { 0 };
         }
     }
 
     /// Has units left alone for some rounds.
     pub(crate) fn set_cool_down(&mut self, units: std::ops::Range<usize>, rounds: u8) {
-        for slot in &mut self.place[units] {
-            *slot = (*slot & !place::COOL) | (rounds << 6);
+        for slot in &mut self.flags[units] {
+            *slot = (*slot & !flags::COOL) | (rounds << 6);
         }
     }
 
     /// A round starts: one round of every cool-down is over.
     pub(crate) fn pass_cool_down(&mut self) {
-        for slot in &mut self.place {
-            *slot -= if *slot & place::COOL == 0 {
+        for slot in &mut self.flags {
+            *slot -= if *slot & flags::COOL == 0 {
                 0
             } else {
-                place::COOL_ONE
+                flags::COOL_ONE
             };
         }
     }
@@ -277,18 +277,18 @@ impl Pages {
         let words = known.words();
         match self.ram.unit() {
             PageSize::Base => {
-                for (slots, &word) in self.place.chunks_mut(64).zip(words) {
+                for (slots, &word) in self.flags.chunks_mut(64).zip(words) {
                     for (i, slot) in slots.iter_mut().enumerate() {
-                        let bit = u8::from(word >> i & 1 == 1) * place::KNOWN;
-                        *slot = (*slot & !place::KNOWN) | bit;
+                        let bit = u8::from(word >> i & 1 == 1) * flags::KNOWN;
+                        *slot = (*slot & !flags::KNOWN) | bit;
                     }
                 }
             }
             PageSize::Huge => {
                 for (unit, words) in (0_u32..).zip(words.chunks(8)) {
                     let any = words.iter().any(|w| *w != 0) && self.ram.is_whole(unit);
-                    let slot = &mut self.place[unit as usize];
-                    *slot = (*slot & !place::KNOWN) | if any { place::KNOWN } else { 0 };
+                    let slot = &mut self.flags[unit as usize];
+                    *slot = (*slot & !flags::KNOWN) | if any { flags::KNOWN } else { 0 };
                 }
             }
         }
@@ -303,7 +303,7 @@ impl Pages {
     #[must_use]
     pub fn recount(&self) -> [u64; TierId::MAX] {
         let mut held = [0; TierId::MAX];
-        for unit in (0_u32..).take(self.place.len()) {
+        for unit in (0_u32..).take(self.flags.len()) {
             if let Some(tier) = self.tier(unit) {
                 held[tier.index()] += self.ram.pages_in_unit(unit);
             }

@@ -6,7 +6,7 @@
 mod collect;
 mod exchange;
 #[cfg(test)]
-mod oracle;
+mod reference;
 mod ranked;
 
 pub use exchange::{ExchangeRule, Quotas};
@@ -67,7 +67,7 @@ pub struct Proposal {
 }
 
 /// The end of a round: counts in, proposals out.
-pub trait Place: Send {
+pub trait PlaceStage: Send {
     /// Ranks the units and proposes moves.
     fn propose(&mut self, round: u64, pages: &Pages, room: &Room) -> Proposal;
 

@@ -3,7 +3,7 @@
 //! Responsible for: the two passes over the units and what they say about the VM. It leaves to others:
 //! degrees ([`crate::estimate`]), numbers ([`super::exchange`]), lists ([`super::collect`]).
 
-use super::{ExchangeRule, Place, Proposal, Quotas, Ranking, Room, collect::collect};
+use super::{ExchangeRule, PlaceStage, Proposal, Quotas, Ranking, Room, collect::collect};
 use crate::estimate::{DEGREES, Estimator, Histogram};
 use crate::pages::Pages;
 
@@ -18,7 +18,7 @@ pub struct RankedPlace {
     pub slowest: bool,
 }
 
-impl Place for RankedPlace {
+impl PlaceStage for RankedPlace {
     fn propose(&mut self, round: u64, pages: &Pages, room: &Room) -> Proposal {
         let histogram = Histogram::tally(pages, self.estimator, round);
         let tiers = usize::from(pages.tiers());

@@ -82,7 +82,7 @@ pub fn admit(growing: &Claim, size_bytes: u64, all: &[Claim], free: &Free) -> Re
     };
     Err(format!(
         "{} {} free for VMs{beside}; at most {} of {} can be given now{}",
-        place(&growing.nodes),
+        nodes_have(&growing.nodes),
         size(available),
         size(most),
         growing.name,
@@ -99,7 +99,7 @@ pub fn overcommitted(all: &[Claim], free: &Free) -> Vec<String> {
         if may_take > available {
             said.push(format!(
                 "{} {} free for VMs, which may together take {}: {}",
-                place(nodes),
+                nodes_have(nodes),
                 size(available),
                 size(may_take),
                 words(&claims)
@@ -130,7 +130,7 @@ fn sum(claims: &[&Claim]) -> u64 {
     each.fold(0, u64::saturating_add)
 }
 
-fn place(nodes: &[u32]) -> String {
+fn nodes_have(nodes: &[u32]) -> String {
     match nodes {
         [] => "the host has".into(),
         [node] => format!("node {node} has"),

@@ -12,12 +12,12 @@ use super::words::{no_driver, share, size, tier_name};
 use crate::reasons::Reasons;
 
 /// Least time between two sentences that a guest started anew, and between two tries of an order that failed.
-pub(super) const EVERY: Duration = Duration::from_secs(60);
+pub(super) const MIN_REPEAT: Duration = Duration::from_secs(60);
 
 /// Number of reports in a row that must say that a guest is dishonest, or stuck.
 const REPORTS: u32 = 2;
 
-/// Restarts of the guest, told at most once in [`EVERY`]: a guest that does nothing else fills no list.
+/// Restarts of the guest, told at most once in [`MIN_REPEAT`]: a guest that does nothing else fills no list.
 #[derive(Clone, Copy, Debug, Default)]
 struct Restarts {
     unsaid: u64,
@@ -31,7 +31,7 @@ impl Restarts {
         let more = after.checked_sub(before).unwrap_or(1);
         self.unsaid = self.unsaid.saturating_add(more);
         // A guest can restart as often as it likes; it must not fill the list of reasons by it.
-        let is_new = |said| now.since(said) < EVERY;
+        let is_new = |said| now.since(said) < MIN_REPEAT;
         if self.unsaid == 0 || self.said.is_some_and(is_new) {
             return None;
         }

@@ -2,7 +2,7 @@
 
 use terrace_proto::bytes::Bytes;
 use terrace_proto::provision::{
-    OrderState, Orders, Origin, ProviderError, ProviderKind, ProviderStatus, ResidentMemory,
+    OrderState, OrderCounts, Origin, ProviderError, ProviderKind, ProviderStatus, ResidentMemory,
 };
 use terrace_proto::{OrderId, Tick};
 
@@ -36,7 +36,7 @@ pub(super) struct OrderBook {
     /// Orders of which no report has shown the end, and the sizes that they named: the guest may have these by now.
     unseen: Vec<(OrderId, Vec<Option<u64>>)>,
     /// Counts of all orders by outcome.
-    pub counts: Orders,
+    pub counts: OrderCounts,
 }
 
 impl OrderBook {

@@ -8,7 +8,7 @@ use terrace_proto::{OrderId, Tick};
 
 use super::admission::Claim;
 use super::config::ProvisionConfig;
-use super::guest::{EVERY, Guest};
+use super::guest::{MIN_REPEAT, Guest};
 use super::liveness::Liveness;
 use super::queries::Queries;
 use super::order::{Order, OrderBook};
@@ -217,7 +217,7 @@ impl Provider {
             let is_ours = matches!(order.origin, Origin::Pinning | Origin::Sharing);
             let failed = is_ours && order.state == OrderState::Failed;
             // An order on its way is waited for; one of ours that failed is tried again, but not at each look.
-            if order.number > given || (failed && now.since(order.at) < EVERY) {
+            if order.number > given || (failed && now.since(order.at) < MIN_REPEAT) {
                 return None;
             }
         }

@@ -9,7 +9,7 @@ use terrace_proto::{Action, OrderId, ProviderId, ResizeId, Tick};
 
 use super::Provision;
 use super::order::words as order_words;
-use super::rules::{Host, Refusal, known};
+use super::rules::{Admission, ResizeRefusal, known};
 
 /// A request that is not answered yet.
 pub(super) struct Request {
@@ -135,7 +135,7 @@ impl Provision {
         let status = provider.status().ok_or_else(gone)?;
         let words = order_words(provider.kind(), status, &size_bytes, &asked);
         let by = provider.words().to_owned();
-        let host = Host {
+        let host = Admission {
             providers: &self.providers,
             memory: &report.host,
             tiers: &self.tiers,
@@ -166,7 +166,7 @@ impl Provision {
     }
 
     /// Records that something is not ordered.
-    fn refuse(&mut self, now: Tick, of: ProviderId, what: &str, refusal: &Refusal) -> NotOrdered {
+    fn refuse(&mut self, now: Tick, of: ProviderId, what: &str, refusal: &ResizeRefusal) -> NotOrdered {
         let why = refusal.why();
         let Some(provider) = self.providers.get_mut(&of) else {
             return gone();
@@ -181,8 +181,8 @@ impl Provision {
             format!("{vm}: {why}")
         };
         match refusal {
-            Refusal::Invalid(_) => NotOrdered::Invalid(why),
-            Refusal::Absent(_) | Refusal::Pinned(_) | Refusal::Full(_) => NotOrdered::NotNow(why),
+            ResizeRefusal::Invalid(_) => NotOrdered::Invalid(why),
+            ResizeRefusal::Absent(_) | ResizeRefusal::Pinned(_) | ResizeRefusal::Full(_) => NotOrdered::NotNow(why),
         }
     }
 

@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use terrace_proto::ProviderId;
-use terrace_proto::provision::{NodeMemory, Orders, ProviderKind, TierStatus};
+use terrace_proto::provision::{NodeMemory, OrderCounts, ProviderKind, TierStatus};
 
 use super::admission::{self, Claim, Free, admit};
 use super::order::wanted;
@@ -13,7 +13,7 @@ use super::words::{size, tier_name};
 use crate::tier::TierConfig;
 
 /// The reason why sizes are not ordered.
-pub(super) enum Refusal {
+pub(super) enum ResizeRefusal {
     /// The provider does not answer.
     Absent(String),
     /// The sizes are impossible.
@@ -24,7 +24,7 @@ pub(super) enum Refusal {
     Full(String),
 }
 
-impl Refusal {
+impl ResizeRefusal {
     /// The reason, in words.
     pub fn why(&self) -> &str {
         match self {
@@ -33,7 +33,7 @@ impl Refusal {
     }
 
     /// Counts the refusal.
-    pub fn count(&self, counts: &mut Orders) {
+    pub fn count(&self, counts: &mut OrderCounts) {
         let count = match self {
             Self::Absent(_) => &mut counts.failed,
             Self::Invalid(_) => &mut counts.refused_invalid,
@@ -49,28 +49,28 @@ impl Refusal {
 pub(super) fn known(
     provider: &Provider,
     asked: &[Option<u64>],
-) -> Result<Vec<Option<u64>>, Refusal> {
+) -> Result<Vec<Option<u64>>, ResizeRefusal> {
     let status = provider.status();
     // A status from before the provider fell silent says nothing about what is so now.
     let Some(status) = status.filter(|_| provider.trouble.is_none()) else {
         let why = provider.trouble.as_deref();
         let why = why.unwrap_or("what resizes it has not answered yet");
-        return Err(Refusal::Absent(why.to_owned()));
+        return Err(ResizeRefusal::Absent(why.to_owned()));
     };
-    wanted(&provider.spec.vm, provider.kind(), status, asked).map_err(Refusal::Invalid)
+    wanted(&provider.spec.vm, provider.kind(), status, asked).map_err(ResizeRefusal::Invalid)
 }
 
 /// The facts that admission is decided by.
-pub(super) struct Host<'a> {
+pub(super) struct Admission<'a> {
     pub providers: &'a BTreeMap<ProviderId, Provider>,
     pub memory: &'a [NodeMemory],
     pub tiers: &'a [TierConfig],
     pub least_first_tier_bytes: u64,
 }
 
-impl Host<'_> {
+impl Admission<'_> {
     /// Whether a VM may have these sizes now.
-    pub fn check(&self, id: ProviderId, wanted: &[Option<u64>]) -> Result<(), Refusal> {
+    pub fn check(&self, id: ProviderId, wanted: &[Option<u64>]) -> Result<(), ResizeRefusal> {
         let Some(provider) = self.providers.get(&id) else {
             return Ok(());
         };
@@ -83,7 +83,7 @@ impl Host<'_> {
         for (i, tier, wanted) in tiers.clone() {
             // Others have limits of more kinds, and say them themselves.
             if kind == ProviderKind::HyperFlex && wanted > tier.whole_bytes {
-                return Err(Refusal::Invalid(format!(
+                return Err(ResizeRefusal::Invalid(format!(
                     "its {} memory has {} at most, what it was started with",
                     tier_name(kind, i),
                     size(tier.whole_bytes)
@@ -95,7 +95,7 @@ impl Host<'_> {
         let all = self.claims_with(id, wanted);
         for (i, tier, wanted) in tiers.filter(|(_, tier, wanted)| *wanted > tier.size_bytes) {
             if let Some(why) = self.unseen(id, &tier.host_nodes) {
-                return Err(Refusal::Full(why));
+                return Err(ResizeRefusal::Full(why));
             }
             self.may_grow(provider, i, tier, wanted, &all)?;
         }
@@ -110,7 +110,7 @@ impl Host<'_> {
         i: usize,
         tier: &TierStatus,
         wanted: u64,
-    ) -> Result<(), Refusal> {
+    ) -> Result<(), ResizeRefusal> {
         let kind = provider.kind();
         // Below what it may reach by an older order counts as shrinking, too: the guest would have to give back.
         if wanted >= provider.most(i, tier) {
@@ -119,14 +119,14 @@ impl Host<'_> {
         let least = self.least_first_tier_bytes;
         let is_little = wanted < least.min(tier.size_bytes);
         if kind == ProviderKind::HyperFlex && i == 0 && is_little {
-            return Err(Refusal::Invalid(format!(
+            return Err(ResizeRefusal::Invalid(format!(
                 "{} of {} memory are too little for any guest; {} can be had at least. Did you mean MiB?",
                 size(wanted),
                 tier_name(kind, i),
                 size(least)
             )));
         }
-        not_pinned(provider).map_err(Refusal::Pinned)
+        not_pinned(provider).map_err(ResizeRefusal::Pinned)
     }
 
     fn may_grow(
@@ -136,7 +136,7 @@ impl Host<'_> {
         tier: &TierStatus,
         wanted: u64,
         all: &[Claim],
-    ) -> Result<(), Refusal> {
+    ) -> Result<(), ResizeRefusal> {
         let Some(own) = provider.claims().find(|claim| claim.tier == i) else {
             return Ok(());
         };
@@ -153,7 +153,7 @@ impl Host<'_> {
             &free(self.memory, self.tiers, pool),
         );
         admitted.map_err(|why| {
-            Refusal::Full(match pool {
+            ResizeRefusal::Full(match pool {
                 0 => why,
                 page => format!("its memory is huge pages of {}, of which {why}", size(page)),
             })

@@ -2,7 +2,7 @@
 
 use terrace_proto::Tick;
 use terrace_proto::provision::{
-    ProvisioningStatus, ProvisionedTier, Order as OrderView, OrderState, Resident, TierStatus,
+    ProvisioningStatus, ProvisionedTier, OrderView as OrderView, OrderState, Resident, TierStatus,
 };
 
 use super::order::Order;

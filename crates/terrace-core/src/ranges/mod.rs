@@ -35,7 +35,7 @@ use terrace_proto::{PAGE_SIZE, Tick, TierId};
 use exchange::{Exchange, Settled};
 use free::Free;
 use refresh::Refresh;
-use pick::{Asked, Pick, Picked, Programs};
+use pick::{RangeQuery, Pick, Picked, Programs};
 use piece::{Piece, pieces};
 
 pub use config::Config;
@@ -58,7 +58,7 @@ pub struct Ranges {
     epoch: u32,
     phase: Phase,
     /// Number of the last question, and what it asks.
-    asked: (u64, Option<Asked>),
+    asked: (u64, Option<RangeQuery>),
     /// Pages that may still travel.
     allowance: u64,
     /// The last ranking, and how many ranges of it fit into the first tier.
@@ -235,7 +235,7 @@ impl Ranges {
         self.exchange(pick.picked());
     }
 
-    fn ask(&mut self, asked: Asked) {
+    fn ask(&mut self, asked: RangeQuery) {
         self.asked = (self.asked.0 + 1, Some(asked));
         self.actions.push_back(RangesAction::Survey(Survey {
             id: self.asked.0,
@@ -276,7 +276,7 @@ impl Ranges {
     }
 
     /// Remembers where an extent's pages are.
-    fn keep(&mut self, asked: Asked, answered: bool, fast: u16, slow: u16) {
+    fn keep(&mut self, asked: RangeQuery, answered: bool, fast: u16, slow: u16) {
         let program = self.programs.get_mut(&asked.process);
         if let Some(program) = program.filter(|_| asked.is_extent && answered)
             && let Some(at) = program.extents.place_of(asked.range.start)

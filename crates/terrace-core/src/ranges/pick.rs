@@ -23,7 +23,7 @@ pub type Programs = BTreeMap<u32, Program>;
 
 /// A question where pages are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Asked {
+pub struct RangeQuery {
     /// The process whose range it is.
     pub process: u32,
     /// The range.
@@ -113,12 +113,12 @@ impl Pick {
     }
 
     /// The next question; none where all is chosen.
-    pub fn next(&mut self, programs: &Programs, ranked: &[Ranked], epoch: u32) -> Option<Asked> {
+    pub fn next(&mut self, programs: &Programs, ranked: &[Ranked], epoch: u32) -> Option<RangeQuery> {
         loop {
             match &mut self.stage {
                 Stage::Pinned { todo, by, .. } => {
                     if let Some((process, range)) = next_part(todo, *by) {
-                        return Some(Asked {
+                        return Some(RangeQuery {
                             process,
                             range,
                             is_extent: false,
@@ -256,7 +256,7 @@ impl Gather {
     }
 
     /// The next extent that may have pages.
-    fn next(&mut self, programs: &Programs, epoch: u32) -> Option<Asked> {
+    fn next(&mut self, programs: &Programs, epoch: u32) -> Option<RangeQuery> {
         loop {
             let wanted = self.todo.front_mut()?;
             if !self.begun {
@@ -276,7 +276,7 @@ impl Gather {
             });
             if let Some(extent) = found {
                 wanted.range.start = extent.start + 1;
-                return Some(Asked {
+                return Some(RangeQuery {
                     process: wanted.process,
                     range: extent.range(),
                     is_extent: true,

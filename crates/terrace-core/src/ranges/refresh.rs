@@ -1,7 +1,7 @@
 //! Looking where pages are, within a share of the CPU: each process in turn, those with pages that were never
 //! looked at first.
 
-use super::pick::{Asked, Programs};
+use super::pick::{RangeQuery, Programs};
 
 /// While pages were never looked at, looking may take so many times its share of the CPU.
 const UNSEEN_FACTOR: u64 = 4;
@@ -45,7 +45,7 @@ impl Refresh {
     }
 
     /// The next question; none where time is over, or all was looked at.
-    pub fn next(&mut self, programs: &mut Programs, epoch: u32) -> Option<Asked> {
+    pub fn next(&mut self, programs: &mut Programs, epoch: u32) -> Option<RangeQuery> {
         loop {
             if self.turn >= self.processes.len() {
                 if !std::mem::take(&mut self.answered) || self.left_ns == 0 {
@@ -63,7 +63,7 @@ impl Refresh {
             }
             let stale = program.extents.stale(epoch);
             if let Some(extent) = stale.and_then(|at| program.extents.get(at)) {
-                return Some(Asked {
+                return Some(RangeQuery {
                     process: process?,
                     range: extent.range(),
                     is_extent: true,

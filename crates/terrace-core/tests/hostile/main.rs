@@ -12,7 +12,7 @@ use std::collections::BTreeSet;
 
 use proptest::prelude::*;
 use terrace_core::pages::Pages;
-use terrace_core::place::{Flow, Place, Proposal, Room};
+use terrace_core::place::{Flow, PlaceStage, Proposal, Room};
 use terrace_proto::TierId;
 use world::World;
 
@@ -39,7 +39,7 @@ pub struct Chaos {
     pub all_forced: bool,
 }
 
-impl Place for Chaos {
+impl PlaceStage for Chaos {
     fn propose(&mut self, _: u64, pages: &Pages, _: &Room) -> Proposal {
         let d = &mut self.dice;
         let flows = (0..1 + d.below(4))

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use terrace_core::place::Place;
+use terrace_core::place::PlaceStage;
 use terrace_core::{Engine, EngineConfig, PoolRelease};
 use terrace_proto::{
     Action, Event, MovePlan, PAGE_SIZE, PageMove, PageSize, RamRange, RequestId, Tick, VmId, VmSpec,
@@ -120,7 +120,7 @@ impl World {
             0 => PageSize::Huge,
             _ => PageSize::Base,
         };
-        let place = move |spec: &VmSpec| -> Box<dyn Place> {
+        let place = move |spec: &VmSpec| -> Box<dyn PlaceStage> {
             Box::new(Chaos {
                 dice: Dice(seed ^ u64::from(spec.vm.0) << 20),
                 all_forced,

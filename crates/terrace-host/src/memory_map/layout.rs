@@ -6,7 +6,7 @@
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
 
-use super::build::{MemoryTree, covering, main_memory, place};
+use super::build::{MemoryTree, covering, main_memory, locate_range};
 use super::procfs::{FileId, Mapping, mappings};
 use super::{MemoryMapError, Unscannable};
 use crate::HostRoot;
@@ -57,7 +57,7 @@ impl Layout {
         }
         let names: BTreeSet<String> = tree.memdevs()?.into_iter().map(|m| m.id).collect();
         let main = main_memory(tree.ram()?, &names)?;
-        let placed: Result<Vec<_>, _> = main.into_iter().map(|range| place(tree, range)).collect();
+        let placed: Result<Vec<_>, _> = main.into_iter().map(|range| locate_range(tree, range)).collect();
         let (placed, mappings) = (placed?, mappings(root, pid)?);
         let mut pieces = Vec::new();
         for run in placed {

@@ -16,7 +16,7 @@ mod tests;
 pub use backing::{Backing, backing};
 pub use balloon::Balloon;
 pub use terrace_proto::bytes::Bytes;
-pub use virtio_mem::{Order, Plan, Tier, TierPlan, tiers};
+pub use virtio_mem::{DeviceOrder, Plan, Tier, TierPlan, tiers};
 pub use watch::{Seen, Stuck, Watch};
 
 use crate::qemu::{Monitor, QemuError};
@@ -71,7 +71,7 @@ pub enum ResizeError {
     },
     /// QEMU offers no way to name the device.
     #[error(
-        "a virtio-mem device of node {node} has no id, without which it cannot be told anything: start the VM \
+        "a virtio-mem device of node {node} has no id, without which it cannot be resized: start the VM \
          with -device virtio-mem-pci,id=…"
     )]
     Unnamed {

@@ -33,7 +33,7 @@ pub(super) fn two_tiers() -> Vec<Tier> {
 }
 
 fn orders(plan: &Plan) -> Vec<(&str, u64)> {
-    let order = |o: &'_ Order| (o.bytes / MIB, o.bytes % MIB);
+    let order = |o: &'_ DeviceOrder| (o.bytes / MIB, o.bytes % MIB);
     let all = plan.orders.iter();
     all.map(|o| {
         assert_eq!(order(o).1, 0);

@@ -32,7 +32,7 @@ pub struct Plan {
     /// The tiers that are to be resized.
     pub tiers: Vec<TierPlan>,
     /// The orders to devices, in the order in which they are sent.
-    pub orders: Vec<Order>,
+    pub orders: Vec<DeviceOrder>,
 }
 
 /// The plan for one tier.
@@ -50,7 +50,7 @@ pub struct TierPlan {
 
 /// An order to a device: the memory that the guest is to have plugged of it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Order {
+pub struct DeviceOrder {
     /// The device's name.
     pub device: String,
     /// The requested size, bytes.
@@ -150,7 +150,7 @@ impl Tier {
     }
 
     /// The plan for this tier if it is to have `asked` bytes, and the orders that it takes.
-    fn plan(&self, tier: usize, asked: u64) -> Result<(TierPlan, Vec<Order>), ResizeError> {
+    fn plan(&self, tier: usize, asked: u64) -> Result<(TierPlan, Vec<DeviceOrder>), ResizeError> {
         let (node, boot, max) = (self.node, self.boot_bytes, self.max_bytes);
         let [asked_, boot_, max_] = [asked, boot, max].map(Bytes);
         if self.devices.is_empty() && asked != boot {
@@ -181,7 +181,7 @@ impl Tier {
             let id = device.id.clone();
             let bytes = left.min(device.max) / device.block * device.block;
             left -= bytes;
-            orders.push(Order {
+            orders.push(DeviceOrder {
                 device: id.ok_or(ResizeError::Unnamed { node })?,
                 bytes,
                 before: device.requested,

@@ -82,7 +82,7 @@ pub struct Known<'a> {
 
 /// The answer to who else has the RAM of a VM.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Found {
+pub enum Holders {
     /// Nobody.
     Nobody,
     /// These, in words.
@@ -203,7 +203,7 @@ impl Census {
 
     /// The processes, other than those that are `known`, that have one of these files.
     #[must_use]
-    pub fn who_else(&self, files: &BTreeSet<FileId>, known: Known<'_>) -> Found {
+    pub fn who_else(&self, files: &BTreeSet<FileId>, known: Known<'_>) -> Holders {
         let counts = |process: Option<ProcessId>, runs: Option<FileId>| {
             !process.is_some_and(|process| known.processes.contains(&process))
                 && !runs.is_some_and(|runs| known.programs.contains(&runs))
@@ -218,11 +218,11 @@ impl Census {
                 0 => String::new(),
                 n => format!(", and {n} more"),
             };
-            return Found::Somebody(format!("{first}{more}"));
+            return Holders::Somebody(format!("{first}{more}"));
         }
         let mut unseen = self.unseen.iter();
         let unseen = unseen.find(|unseen| counts(unseen.process, unseen.runs));
-        unseen.map_or(Found::Nobody, |unseen| Found::Unknown(unseen.why.clone()))
+        unseen.map_or(Holders::Nobody, |unseen| Holders::Unknown(unseen.why.clone()))
     }
 }
 

@@ -85,7 +85,7 @@ fn take(root: &HostRoot, files: &BTreeSet<FileId>, before: &Census) -> Census {
     Census::take(root, files, before, &AtomicU32::new(0))
 }
 
-fn found(root: &HostRoot, files: &BTreeSet<FileId>, ours: &[u32], programs: &[PathBuf]) -> Found {
+fn found(root: &HostRoot, files: &BTreeSet<FileId>, ours: &[u32], programs: &[PathBuf]) -> Holders {
     let ours = ours.iter().filter_map(|pid| process_id(root, *pid));
     let known = Known {
         processes: &ours.collect::<Vec<_>>(),
@@ -94,9 +94,9 @@ fn found(root: &HostRoot, files: &BTreeSet<FileId>, ours: &[u32], programs: &[Pa
     take(root, files, &Census::default()).who_else(files, known)
 }
 
-fn somebody(found: Found) -> String {
+fn somebody(found: Holders) -> String {
     match found {
-        Found::Somebody(words) => words,
+        Holders::Somebody(words) => words,
         other => panic!("{other:?}"),
     }
 }
@@ -108,7 +108,7 @@ fn a_second_process_that_maps_the_ram_is_seen_by_its_file() {
     let files = ram_files(&root, me).unwrap();
     assert!(files.contains(&ram.id), "{files:?}");
     let files = BTreeSet::from([ram.id]);
-    assert_eq!(found(&root, &files, &[me], &[]), Found::Nobody);
+    assert_eq!(found(&root, &files, &[me], &[]), Holders::Nobody);
     // A child that has not called exec maps what its parent does.
     let other = Forked::new(Some(&ram.file));
     see(&folder, other.pid());
@@ -122,7 +122,7 @@ fn a_second_process_that_maps_the_ram_is_seen_by_its_file() {
         assert!(words.contains(&has), "no {has:?} in {words}");
     }
     // By its number and when it started it is known; not by what it is called.
-    assert_eq!(found(&root, &files, &[me, other.pid()], &[]), Found::Nobody);
+    assert_eq!(found(&root, &files, &[me, other.pid()], &[]), Holders::Nobody);
     let same_number = ProcessId {
         start_time: 1,
         pid: other.pid(),
@@ -132,9 +132,9 @@ fn a_second_process_that_maps_the_ram_is_seen_by_its_file() {
         programs: &BTreeSet::new(),
     };
     let census = take(&root, &files, &Census::default());
-    assert!(matches!(census.who_else(&files, known), Found::Somebody(_)));
+    assert!(matches!(census.who_else(&files, known), Holders::Somebody(_)));
     drop(other);
-    assert_eq!(found(&root, &files, &[me], &[]), Found::Nobody);
+    assert_eq!(found(&root, &files, &[me], &[]), Holders::Nobody);
 }
 
 #[test]
@@ -158,7 +158,7 @@ fn a_process_that_holds_only_a_descriptor_is_seen_until_it_lets_go() {
     assert!(words.contains("holds open"), "{words}");
     other.kill().unwrap();
     other.wait().unwrap();
-    assert_eq!(found(&root, &files, &[me], &[]), Found::Nobody);
+    assert_eq!(found(&root, &files, &[me], &[]), Holders::Nobody);
 }
 
 #[test]
@@ -170,14 +170,14 @@ fn a_program_that_the_operator_names_is_known_by_its_file_and_not_by_its_name() 
     let exe = fs::read_link("/proc/self/exe").unwrap();
     assert_eq!(
         found(&root, &files, &[me], std::slice::from_ref(&exe)),
-        Found::Nobody
+        Holders::Nobody
     );
     let same_name = folder.path().join(exe.file_name().unwrap());
     fs::write(&same_name, "another program").unwrap();
     somebody(found(&root, &files, &[me], &[same_name]));
     let link = folder.path().join("link");
     symlink(&exe, &link).unwrap();
-    assert_eq!(found(&root, &files, &[me], &[link]), Found::Nobody);
+    assert_eq!(found(&root, &files, &[me], &[link]), Holders::Nobody);
 }
 
 /// A process that a test plays.
@@ -202,13 +202,13 @@ fn a_process_that_cannot_be_looked_at_is_not_nobody() {
     let (folder, root) = host(&[]);
     let base = play(&folder, 7, OTHER);
     let ask = || found(&root, &file(), &[], &[]);
-    assert_eq!(ask(), Found::Nobody);
+    assert_eq!(ask(), Holders::Nobody);
     fs::write(base.join("maps"), "what the kernel never writes\n").unwrap();
-    let Found::Unknown(why) = ask() else { panic!() };
+    let Holders::Unknown(why) = ask() else { panic!() };
     assert!(why.contains("proc/7/maps"), "{why}");
     assert_eq!(
         found(&root, &file(), &[7], &[]),
-        Found::Nobody,
+        Holders::Nobody,
         "it is known"
     );
     // Who is seen goes before who is not.
@@ -217,9 +217,9 @@ fn a_process_that_cannot_be_looked_at_is_not_nobody() {
     fs::remove_dir_all(folder.path().join("proc/9")).unwrap();
     // One that is gone has nothing.
     fs::remove_file(base.join("maps")).unwrap();
-    assert_eq!(ask(), Found::Nobody);
+    assert_eq!(ask(), Holders::Nobody);
     fs::remove_dir_all(folder.path().join("proc")).unwrap();
-    assert!(matches!(ask(), Found::Unknown(_)));
+    assert!(matches!(ask(), Holders::Unknown(_)));
 }
 
 #[test]
@@ -250,7 +250,7 @@ fn who_had_the_ram_counts_on_while_it_has_an_iommu() {
     somebody(third.who_else(&file(), nobody));
     fs::remove_file(base.join("fd/5")).unwrap();
     let fourth = take(&root, &file(), &third);
-    assert_eq!(fourth.who_else(&file(), nobody), Found::Nobody);
+    assert_eq!(fourth.who_else(&file(), nobody), Holders::Nobody);
     // A process that got the same number later is another one.
     symlink("/dev/iommu", base.join("fd/5")).unwrap();
     fs::write(
@@ -259,7 +259,7 @@ fn who_had_the_ram_counts_on_while_it_has_an_iommu() {
     )
     .unwrap();
     let later = take(&root, &file(), &third);
-    assert_eq!(later.who_else(&file(), nobody), Found::Nobody);
+    assert_eq!(later.who_else(&file(), nobody), Holders::Nobody);
 }
 
 #[test]
@@ -285,7 +285,7 @@ fn who_had_the_ram_counts_on_while_it_has_what_pins_without_a_mapping() {
         assert_eq!(crate::process_memory::pinned_by(&root, 7).unwrap(), None);
         fs::remove_file(base.join("fd/5")).unwrap();
         let third = take(&root, &file(), &second);
-        assert_eq!(third.who_else(&file(), nobody), Found::Nobody);
+        assert_eq!(third.who_else(&file(), nobody), Holders::Nobody);
     }
 }
 

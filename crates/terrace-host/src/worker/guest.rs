@@ -121,7 +121,7 @@ impl Guest {
         self.roots.learn(&memory, &pagings).map_err(not_walked)?;
         let (clock, cpu) = (MonotonicClock::start(), thread_cpu_time());
         let roots = self.roots.live(&memory);
-        let lease = Lease {
+        let guard = WalkGuard {
             roots: &self.roots,
             memory: &memory,
             until,
@@ -129,7 +129,7 @@ impl Guest {
         self.scanner.tell_writes(writes);
         let mut answer = self
             .scanner
-            .scan_checked(&memory, pagings[0], &roots, request, lease);
+            .scan_checked(&memory, pagings[0], &roots, request, guard);
         if monotonic_now() >= until {
             return Err("the walk was given up: its registers had become too old to write by (the host is too busy, \
                         or stopped the worker)"
@@ -162,13 +162,13 @@ impl Guest {
 
 /// The conditions under which a walk may go on: the guest may start anew at any time, and then RAM keeps its bytes
 /// but tables are data.
-struct Lease<'a, M> {
+struct WalkGuard<'a, M> {
     roots: &'a Roots,
     memory: &'a M,
     until: Tick,
 }
 
-impl<M: GuestTables> Guard for Lease<'_, M> {
+impl<M: GuestTables> Guard for WalkGuard<'_, M> {
     fn is_live(&self, root: Gfn) -> bool {
         self.roots.is_live(self.memory, root)
     }

@@ -32,11 +32,11 @@ impl WorkerCommand {
     }
 }
 
-type Order = (Command, mpsc::SyncSender<io::Result<Child>>);
+type SpawnRequest = (Command, mpsc::SyncSender<io::Result<Child>>);
 
 /// A worker asks to be killed when the *thread* that started it ends, so all are started by one thread
 /// that never does.
-static SPAWNER: OnceLock<Mutex<mpsc::Sender<Order>>> = OnceLock::new();
+static SPAWNER: OnceLock<Mutex<mpsc::Sender<SpawnRequest>>> = OnceLock::new();
 
 /// Workers that ended are remembered up to so many: a look that saw one may be judged later.
 const MOST_STARTED: usize = 1024;
@@ -107,10 +107,10 @@ pub fn start_threads() {
     super::process::start_collector();
 }
 
-fn spawner() -> Mutex<mpsc::Sender<Order>> {
-    let (sender, orders) = mpsc::channel::<Order>();
+fn spawner() -> Mutex<mpsc::Sender<SpawnRequest>> {
+    let (sender, requests) = mpsc::channel::<SpawnRequest>();
     let body = move || {
-        for (mut command, answer) in orders {
+        for (mut command, answer) in requests {
             // Who asked may have given up; the child then ends with its socket.
             let _ = answer.send(spawn(&mut command));
         }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use terrace_sys::{connect_unix, peer};
 
 use super::timed::{Limits, Timed, named};
-use super::{Asked, PinCheckResult, MAX_LINE, Reply, Request, Status};
+use super::{LeaseRequest, PinCheckResult, MAX_LINE, Reply, Request, Status};
 
 /// How long a device may take: 5 s for the connection and for each byte, 30 s for all of an answer.
 const LIMITS: Limits = Limits {
@@ -22,7 +22,7 @@ const MAX_EXPORT: u64 = 1 << 30;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Lease {
     /// The device's request.
-    pub asked: Asked,
+    pub asked: LeaseRequest,
     /// The process that listens on its control socket, if that is of this pid namespace.
     pub process: Option<u32>,
 }

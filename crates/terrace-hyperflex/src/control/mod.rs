@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use terrace_proto::provision::GuestTier;
 
 use crate::counters::Counters;
-use crate::lease::Found;
+use crate::lease::Holders;
 use crate::memory::Verified;
 use crate::policy::NodePolicy;
 
@@ -57,13 +57,13 @@ pub struct PinCheckResult {
     /// The number that was given before it began.
     pub number: u64,
     /// Who was found.
-    pub found: Found,
+    pub found: Holders,
 }
 
 /// The request of a device to whoever can see all processes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Asked {
+pub struct LeaseRequest {
     /// The number of the next look; `None` if none is needed, by the operator's word.
     pub number: Option<u64>,
     /// Whether chains wait for it.
@@ -84,7 +84,7 @@ pub enum Reply {
         generation: u32,
     },
     /// The look that the device wants next.
-    Lease(Asked),
+    Lease(LeaseRequest),
     /// The balloons follow the line.
     Exported {
         /// How many bytes.
@@ -135,7 +135,7 @@ pub struct LeaseStatus {
     /// Whether chains wait for a look.
     pub waits: bool,
     /// The result of the last look; `None`: nobody has looked yet, and nothing is given back.
-    pub last: Option<Found>,
+    pub last: Option<Holders>,
 }
 
 /// The state of a tier.

@@ -12,13 +12,13 @@ use vmm_sys_util::epoll::{ControlOperation, Epoll, EpollEvent, EventSet};
 use vmm_sys_util::eventfd::EventFd;
 
 use super::timed::{Limits, Timed};
-use super::{Asked, LeaseStatus, PinCheckResult, MAX_LINE, Reply, Request, Status, TierStatus};
+use super::{LeaseRequest, LeaseStatus, PinCheckResult, MAX_LINE, Reply, Request, Status, TierStatus};
 use crate::abi::PAGE_BYTES;
 use crate::backend::Shared;
 use crate::config::Config;
 use crate::error::FlexError;
 use crate::export::{Exported, most_bytes};
-use crate::sweep::{Place, Sweeps};
+use crate::sweep::{Scope, Sweeps};
 
 /// How long a client may take for its part: the others wait for it.
 const PATIENCE: Limits = Limits {
@@ -147,19 +147,19 @@ fn carry_out(
 }
 
 /// Takes what a look came to, and says which one is wanted next.
-fn lease(shared: &Shared, pin_checked: Option<PinCheckResult>) -> Asked {
+fn lease(shared: &Shared, pin_checked: Option<PinCheckResult>) -> LeaseRequest {
     let (now, mut device) = (shared.now_ns(), shared.device());
     if pin_checked.is_some_and(|l| !device.pin_checked(l.number, l.found, now)) {
         tracing::info!("a look that is not the last one asked for says nothing");
     }
-    let asked = Asked {
+    let request = LeaseRequest {
         number: device.next_pin_check(now),
         waits: device.awaits_pin_check(),
         files: device.files().ids(),
     };
     drop(device);
     shared.poke();
-    asked
+    request
 }
 
 /// Pages in the balloons that leave each tier its target size.
@@ -263,14 +263,14 @@ fn verify_tiers(shared: &Shared, sweeps: &mut Sweeps, status: &mut Status) {
     // Files are looked at while the queues run on.
     drop(device);
     let Some(files) = files else { return };
-    let place = Place {
+    let scope = Scope {
         files: &files,
         maps: &maps,
         state: &state,
     };
     let begun = Instant::now();
     sweeps.go_on(
-        &place,
+        &scope,
         || shared.device(),
         || begun.elapsed() < MAX_VERIFY_TIME,
     );

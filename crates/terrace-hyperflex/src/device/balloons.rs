@@ -7,7 +7,7 @@ use terrace_proto::PageBitmap;
 use crate::abi::{ENTRY_BYTES, Entry};
 use crate::config::Config;
 use crate::state::State;
-use crate::tier::{Admit, Refusal, Run, TierMap, admit};
+use crate::tier::{Admit, EntryRefusal, Run, TierMap, admit};
 
 /// A balloon for each tier. Which pages are in it is in the state, which survives this process.
 pub(super) struct Balloons {
@@ -79,8 +79,8 @@ impl Balloons {
 
     /// The pages that an entry names, if they may be.
     #[inline]
-    pub fn admit(&self, tier: usize, entry: Entry) -> Result<Run, Refusal> {
-        let map = self.tiers.get(tier).ok_or(Refusal::Outside)?;
+    pub fn admit(&self, tier: usize, entry: Entry) -> Result<Run, EntryRefusal> {
+        let map = self.tiers.get(tier).ok_or(EntryRefusal::Outside)?;
         (self.admit)(map, self.orders, entry)
     }
 

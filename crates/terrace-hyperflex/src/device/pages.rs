@@ -11,7 +11,7 @@ use crate::abi::{ENTRY_BYTES, Entry, MAX_ENTRIES, QueueRole};
 use crate::chain::{self, Malformed};
 use crate::memory::Backing;
 use crate::ring::Ring;
-use crate::tier::{Refusal, Run};
+use crate::tier::{EntryRefusal, Run};
 
 /// No hole crosses a multiple of it, so that each is punched within about a millisecond. A power of two, and no less
 /// than the largest page.
@@ -235,7 +235,7 @@ impl<B: Backing> Device<B> {
                 // They were marked, and are out of the balloon again: the driver has to hear that they are its own.
                 taken.taken -= lost;
                 taken.refused += lost;
-                self.counters.refuse(Refusal::Punch, lost.into());
+                self.counters.refuse(EntryRefusal::Punch, lost.into());
                 self.counters.inflated_pages += pages - failed.pages;
             })
         } else {
@@ -254,17 +254,17 @@ impl<B: Backing> Device<B> {
         inflate: bool,
         begun: bool,
         entry: Entry,
-    ) -> Result<(usize, Run), Refusal> {
+    ) -> Result<(usize, Run), EntryRefusal> {
         let run = self.balloons.admit(tier, entry)?;
         // Of a huge page no part can be given back, and a hole is in one file.
-        let region = self.ram.region_of(&run).ok_or(Refusal::Backing)?;
+        let region = self.ram.region_of(&run).ok_or(EntryRefusal::Backing)?;
         // A process may have been killed in the middle of marking them.
         if begun || self.state.all_are(tier, run.first, run.pages, !inflate) {
             // Entry by entry: a page that a new chain names twice is refused the second time.
             self.balloons.mark(tier, &run, inflate);
             Ok((region, run))
         } else {
-            Err(Refusal::Duplicate)
+            Err(EntryRefusal::Duplicate)
         }
     }
 

@@ -23,7 +23,7 @@ const BLOCK_BYTES: u64 = 512;
 const MAX_RECHECKED_RUNS: usize = 4096;
 
 /// The files, tiers and state that a sweep goes over.
-pub(crate) struct Place<'a> {
+pub(crate) struct Scope<'a> {
     pub files: &'a GuestFiles,
     pub maps: &'a [TierMap],
     pub state: &'a State,
@@ -56,18 +56,18 @@ impl Sweeps {
     /// While what `hold` gives is kept no queue is served, so that what is claimed is gone.
     pub fn go_on<G>(
         &mut self,
-        place: &Place<'_>,
+        scope: &Scope<'_>,
         hold: impl Fn() -> G,
         in_time: impl Fn() -> bool,
     ) {
-        let count = place.maps.len();
-        let resets = place.state.resets();
+        let count = scope.maps.len();
+        let resets = scope.state.resets();
         if self.tiers.len() != count || self.resets != resets {
             self.tiers = (0..count).map(|_| OfTier::default()).collect();
             self.resets = resets;
         }
         for number in (0..count).map(|i| (self.turn + i) % count) {
-            let (Some(tier), Some(map)) = (self.tiers.get_mut(number), place.maps.get(number))
+            let (Some(tier), Some(map)) = (self.tiers.get_mut(number), scope.maps.get(number))
             else {
                 continue;
             };
@@ -75,7 +75,7 @@ impl Sweeps {
                 let is_old = tier.going.is_some();
                 let mut sweep = tier.going.take().unwrap_or_else(Sweep::new);
                 let sweeper = Sweeper {
-                    place,
+                    scope,
                     map,
                     number,
                     hold: &hold,
@@ -157,7 +157,7 @@ impl Sweep {
 
 /// A go at one tier.
 struct Sweeper<'a, H, T> {
-    place: &'a Place<'a>,
+    scope: &'a Scope<'a>,
     map: &'a TierMap,
     number: usize,
     hold: &'a H,
@@ -167,7 +167,7 @@ struct Sweeper<'a, H, T> {
 impl<G, H: Fn() -> G, T: Fn() -> bool> Sweeper<'_, H, T> {
     /// Goes on from where the sweep is; whether it came to its end.
     fn sweep(&self, sweep: &mut Sweep) -> bool {
-        for piece in self.place.files.pieces_of(self.map) {
+        for piece in self.scope.files.pieces_of(self.map) {
             let end = piece.first + piece.bytes.div_ceil(PAGE_BYTES);
             if end <= sweep.next {
                 continue;
@@ -194,7 +194,7 @@ impl<G, H: Fn() -> G, T: Fn() -> bool> Sweeper<'_, H, T> {
 
     fn claimed(&self, from: u64, end: u64) -> u64 {
         let pages = end.saturating_sub(from);
-        self.place.state.count(self.number, from, pages)
+        self.scope.state.count(self.number, from, pages)
     }
 
     /// Skips a part of which no file can be seen: all that the guest claims there counts as kept.
@@ -246,7 +246,7 @@ impl<G, H: Fn() -> G, T: Fn() -> bool> Sweeper<'_, H, T> {
 
     /// Claimed pages of a part that was there which are not there any more.
     fn gone_since(&self, piece: &Piece<'_>, first: u64, last: u64) -> u64 {
-        let next = |from, on| self.place.state.next(self.number, from, last, on);
+        let next = |from, on| self.scope.state.next(self.number, from, last, on);
         let at = |page: u64| piece.offset + (page - piece.first) * PAGE_BYTES;
         let mut gone = 0;
         let mut from = first;

@@ -48,12 +48,12 @@ impl Setup {
             left.set(left.get().saturating_sub(1));
             left.get() > 0
         };
-        let place = Place {
+        let scope = Scope {
             files: &self.files,
             maps: &self.maps,
             state: &self.state,
         };
-        self.sweeps.go_on(&place, || (), in_time);
+        self.sweeps.go_on(&scope, || (), in_time);
         let said: Vec<_> = self.sweeps.verdicts().collect();
         [0, 1].map(|tier| said[tier].map(|(seen, _)| seen))
     }
@@ -154,13 +154,13 @@ fn pages_that_are_claimed_while_they_are_looked_at_are_no_lie() {
     let runs: Vec<Run> = (0..300).map(|i| it.claim(1, 4 * i, 2)).collect();
     // The chain that claims them is served while the sweep has seen them still there.
     let hold = || runs.iter().for_each(|run| it.free(run));
-    let place = Place {
+    let scope = Scope {
         files: &it.files,
         maps: &it.maps,
         state: &it.state,
     };
     let mut sweeps = Sweeps::default();
-    sweeps.go_on(&place, hold, || true);
+    sweeps.go_on(&scope, hold, || true);
     let seen = sweeps.verdicts().nth(1).unwrap().unwrap().0;
     assert_eq!((seen.claimed_pages, seen.absent_pages), (600, 600));
     assert_eq!(seen.present_bytes, 8 * MIB - 600 * PAGE_BYTES);

@@ -5,5 +5,5 @@ mod common;
 mod faults;
 mod freed_tables;
 mod fuzz_corpus;
-mod naive_oracle;
+mod naive_walker;
 mod race;

@@ -4,7 +4,7 @@
 
 mod status;
 
-pub use status::{ProvisioningStatus, ProvisionedTier, GuestTier, Order, OrderState, Ordered, Orders, Resident};
+pub use status::{ProvisioningStatus, ProvisionedTier, GuestTier, OrderView, OrderState, Ordered, OrderCounts, Resident};
 
 use serde::{Deserialize, Serialize};
 

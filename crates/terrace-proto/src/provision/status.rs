@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 pub struct Ordered {
     /// The change that was ordered, in a sentence.
     pub done: String,
-    /// Number of the order, which grows; [`Order::number`] of the VM tells whether a newer one came.
+    /// Number of the order, which grows; [`OrderView::number`] of the VM tells whether a newer one came.
     pub number: u64,
     /// The mechanism that resizes the VM: `hyperflex`, `virtio-mem` or `balloon`.
     pub by: String,
@@ -44,9 +44,9 @@ pub struct ProvisioningStatus {
     /// Requests of the guest that were refused, since the device was started.
     pub refused_entries: u64,
     /// The last order, since the daemon was started.
-    pub order: Option<Order>,
+    pub order: Option<OrderView>,
     /// Outcomes of all orders since the VM was found.
-    pub orders: Orders,
+    pub orders: OrderCounts,
     /// Memory of the hypervisor's process; `null` if it could not be read.
     pub resident: Option<Resident>,
     /// The passed-through device that pins the VM's memory, so that none may be taken away.
@@ -126,7 +126,7 @@ pub struct GuestTier {
 
 /// An order.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Order {
+pub struct OrderView {
     /// The order's number, which grows with each order to this daemon.
     pub number: u64,
     /// The giver of the order: `operator`, or `pinning` for the daemon itself if a device was passed through, or
@@ -146,7 +146,7 @@ pub struct Order {
 
 /// Counts of orders by outcome.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Orders {
+pub struct OrderCounts {
     /// Taken by the provider.
     pub taken: u64,
     /// Refused for want of free memory.

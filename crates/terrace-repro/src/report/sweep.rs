@@ -14,9 +14,9 @@ pub fn draw(cast: &Cast) -> String {
         return String::new();
     };
     // Sweeps double unless told otherwise: equal factors are equal steps.
-    let (low, high) = (place(*least), place(*most));
+    let (low, high) = (log2_bytes(*least), log2_bytes(*most));
     let room = if high > low { 0.0 } else { 0.5 };
-    let ticks = values.iter().map(|v| (place(*v), bytes(*v))).collect();
+    let ticks = values.iter().map(|v| (log2_bytes(*v), bytes(*v))).collect();
     let key = cast.runs.iter().find_map(|r| r.result.sweep.as_ref());
     let key = key.map_or_else(String::new, |s| format!("{} memory", s.key));
     let x = Axis::new(low - room, high + room, ticks, &key);
@@ -27,7 +27,7 @@ pub fn draw(cast: &Cast) -> String {
     )
 }
 
-fn place(bytes: u64) -> f64 {
+fn log2_bytes(bytes: u64) -> f64 {
     libm::log2(float(bytes.max(1)))
 }
 
@@ -61,7 +61,7 @@ fn chart(cast: &Cast, vm: &str, values: &[u64], x: &Axis) -> String {
             let Some(slowdown) = slowdown(policy, *value) else {
                 continue;
             };
-            let (x, y) = (at(chart.x(place(*value))), at(chart.y(slowdown)));
+            let (x, y) = (at(chart.x(log2_bytes(*value))), at(chart.y(slowdown)));
             path += &format!("{}{x} {y}", if path.is_empty() { 'M' } else { 'L' });
             dots += &format!(
                 "<circle class=\"dot {colour}\" cx=\"{x}\" cy=\"{y}\" r=\"3.5\">\

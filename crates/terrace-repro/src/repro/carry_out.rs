@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 
 use terrace_sim::RunError;
 
-use super::row::{Outcome, Report, Row};
+use super::row::{Outcome, ReproReport, Row};
 use super::runs::{Load, Measured, Results, Run};
-use super::{Experiment, Kind};
+use super::{Experiment, ExperimentKind};
 use crate::compare::{Control, each};
 
 /// The seeds and the scale of the runs.
@@ -24,7 +24,7 @@ pub struct Choice {
 #[derive(Debug)]
 pub struct Done {
     /// The experiments all of whose runs are finished.
-    pub report: Report,
+    pub report: ReproReport,
     /// Number of experiments that were asked for.
     pub wanted: usize,
     /// Different runs that were finished.
@@ -40,7 +40,7 @@ struct Pool {
 
 impl Pool {
     /// The position of a run in the pool, to which it is added unless it is there.
-    fn place(&mut self, run: Run) -> Result<usize, String> {
+    fn add(&mut self, run: Run) -> Result<usize, String> {
         if let Err(why) = &run.scenario {
             return Err(why.clone());
         }
@@ -84,7 +84,7 @@ pub fn carry_out(
         }
     }
     Ok(Done {
-        report: Report {
+        report: ReproReport {
             seed: choice.seed,
             seeds: choice.seeds,
             experiments: outcomes,
@@ -121,12 +121,12 @@ fn plan(
         let mut needs = Needs::new();
         if let (Some(file), false) = (
             &experiment.file,
-            matches!(experiment.kind, Kind::Waiting(_)),
+            matches!(experiment.kind, ExperimentKind::Waiting(_)),
         ) {
             let load = Load::new(file, choice.seed + nth, choice.scale)?;
             scale = Some(load.base().machine.scale);
             for run in (experiment.runs)(&load) {
-                needs.push((run.key.clone(), pool.place(run)));
+                needs.push((run.key.clone(), pool.add(run)));
             }
         }
         seeds.push(needs);
@@ -137,8 +137,8 @@ fn plan(
 /// The results of one seed's runs. `None` if one of them is not finished.
 fn results(needs: Needs, measured: &[Option<Result<Measured, String>>]) -> Option<Results> {
     let mut by_key = BTreeMap::new();
-    for (key, place) in needs {
-        let result = match place {
+    for (key, position) in needs {
+        let result = match position {
             Ok(at) => measured.get(at)?.clone()?,
             Err(why) => Err(why),
         };

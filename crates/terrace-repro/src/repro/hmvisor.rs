@@ -4,7 +4,7 @@ use terrace_sim::{Scenario, VmResult, number::float};
 
 use super::row::{Claim, Input, Row};
 use super::runs::{Load, Results, Run};
-use super::{Experiment, File, Kind, Paper};
+use super::{Experiment, File, ExperimentKind, Paper};
 
 /// NUMA-Interleave.
 const INTERLEAVE: &str = "interleave";
@@ -33,7 +33,7 @@ const WRITES: Experiment = Experiment {
     paper: Paper::Hmvisor,
     name: "hmvisor/graph500-writes",
     title: "Bytes that Graph500 writes to DRAM and to NVM",
-    kind: Kind::Figures,
+    kind: ExperimentKind::Figures,
     file: Some(File {
         name: "hmvisor-graph500",
         text: include_str!("../../../../scenarios/hmvisor-graph500.toml"),

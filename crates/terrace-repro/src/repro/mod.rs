@@ -64,7 +64,7 @@ impl Paper {
 
 /// The kind of an experiment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum ExperimentKind {
     /// The paper's text has figures to stand beside.
     Figures,
     /// The paper's results are not in the text that is at hand: the rows are predictions.
@@ -100,7 +100,7 @@ pub struct Experiment {
     /// The question that the experiment answers.
     pub title: &'static str,
     /// The experiment's kind.
-    pub kind: Kind,
+    pub kind: ExperimentKind,
     /// The scenario that its runs are made from. `None` while it waits for something.
     pub file: Option<File>,
     /// The settings taken from the paper, and those chosen because it says nothing.
@@ -143,7 +143,7 @@ pub const PREDICTIONS: &str = "predictions";
 /// Names the experiments that there are.
 pub fn named(name: &str) -> Result<Vec<&'static Experiment>, String> {
     let of_name = |e: &&Experiment| {
-        let predicted = name == PREDICTIONS && e.kind == Kind::Prediction;
+        let predicted = name == PREDICTIONS && e.kind == ExperimentKind::Prediction;
         e.paper.name() == name || e.name == name || predicted
     };
     let found: Vec<_> = experiments().into_iter().filter(of_name).collect();

@@ -5,7 +5,7 @@ use terrace_sim::number::float;
 
 use super::row::{Claim, Input, Row};
 use super::runs::{Load, Results, Run};
-use super::{Experiment, File, Kind, Paper};
+use super::{Experiment, File, ExperimentKind, Paper};
 
 /// Hot shares of memory, %. The text at hand breaks off before §4.6 says which.
 const HOT: [u64; 8] = [10, 20, 30, 40, 50, 60, 70, 80];
@@ -90,7 +90,7 @@ const FIXED: Experiment = Experiment {
     paper: Paper::Vtmm,
     name: "vtmm/4.6-fixed",
     title: "Random accesses by the share of memory that is hot",
-    kind: Kind::Prediction,
+    kind: ExperimentKind::Prediction,
     file: Some(File {
         name: "vtmm-4.6-fixed",
         text: include_str!("../../../../scenarios/vtmm-4.6-fixed.toml"),
@@ -244,7 +244,7 @@ mod tests {
 
     use super::*;
     use crate::repro::render::markdown;
-    use crate::repro::row::{Outcome, Report};
+    use crate::repro::row::{Outcome, ReproReport};
     use crate::repro::{PREDICTIONS, named};
 
     #[test]
@@ -256,7 +256,7 @@ mod tests {
     #[test]
     fn a_prediction_has_no_figure_beside_it_and_names_what_was_chosen() {
         for experiment in EXPERIMENTS {
-            assert_eq!(experiment.kind, Kind::Prediction);
+            assert_eq!(experiment.kind, ExperimentKind::Prediction);
             let chosen = |input: &Input| input.from.contains("our choice");
             assert!(experiment.inputs.iter().any(chosen), "{}", experiment.name);
             let rows = (experiment.rows)(&Results::default());
@@ -272,7 +272,7 @@ mod tests {
         assert_eq!(names(&found), names(EXPERIMENTS));
         let page = |experiments: &[&Experiment]| {
             let outcomes = experiments.iter().map(|e| Outcome::new(e, None, &[]));
-            markdown(&Report {
+            markdown(&ReproReport {
                 seed: 1,
                 seeds: 3,
                 experiments: outcomes.collect(),
@@ -287,7 +287,7 @@ mod tests {
     fn the_committed_predictions_are_of_three_seeds_or_more_and_render_to_their_page() {
         let docs = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs");
         let committed = |name: &str| std::fs::read_to_string(docs.join(name)).expect(name);
-        let report: Report = serde_json::from_str(&committed("predictions.json")).unwrap();
+        let report: ReproReport = serde_json::from_str(&committed("predictions.json")).unwrap();
         assert!(report.seeds >= 3, "{} seeds", report.seeds);
         let there: Vec<&str> = report.experiments.iter().map(|e| e.name.as_str()).collect();
         let all: Vec<&str> = EXPERIMENTS.iter().map(|e| e.short_name()).collect();

@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use super::row::{Claim, Outcome, Report, Row, Standing};
+use super::row::{Claim, Outcome, ReproReport, Row, Standing};
 
 /// The head of the generated page.
 const HEAD: &str = "\
@@ -54,7 +54,7 @@ const HOW: &str = "\
 
 /// The page docs/repro.md.
 #[must_use]
-pub fn markdown(report: &Report) -> String {
+pub fn markdown(report: &ReproReport) -> String {
     let mut out = if report.experiments.iter().all(|e| e.prediction) {
         format!("{PREDICTED}{}\n", seeds(report))
     } else {
@@ -68,7 +68,7 @@ pub fn markdown(report: &Report) -> String {
             words(&outcome.name),
             outcome.title
         );
-        out += &place(outcome);
+        out += &provenance(outcome);
         out.push('\n');
         if let Some(what) = &outcome.waits_for {
             let _ = write!(out, "\n**Not run yet**: it waits for {what}.\n");
@@ -88,7 +88,7 @@ pub fn markdown(report: &Report) -> String {
     out
 }
 
-fn seeds(report: &Report) -> String {
+fn seeds(report: &ReproReport) -> String {
     if report.seeds == 1 {
         return format!("Seed {}.", report.seed);
     }
@@ -99,7 +99,7 @@ fn seeds(report: &Report) -> String {
     )
 }
 
-fn summary(report: &Report) -> String {
+fn summary(report: &ReproReport) -> String {
     let (near, all) = report.near();
     let waiting = report.experiments.iter().filter(|e| e.waits_for.is_some());
     let missing = report.experiments.iter().flat_map(|e| &e.rows);
@@ -122,7 +122,7 @@ fn words(name: &str) -> String {
 }
 
 /// The scenario and the scale of an experiment, and whether it is a prediction.
-fn place(outcome: &Outcome) -> String {
+fn provenance(outcome: &Outcome) -> String {
     let Some(scenario) = &outcome.scenario else {
         return String::new();
     };
@@ -195,7 +195,7 @@ fn figure(x: f64) -> String {
 
 /// The line under everything: how many figures are near.
 #[must_use]
-pub fn last_line(report: &Report) -> String {
+pub fn last_line(report: &ReproReport) -> String {
     summary(report)
 }
 

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{Experiment, Kind, Paper};
+use super::{Experiment, ExperimentKind, Paper};
 
 /// A row whose ratio differs from 1 by more than this is far off and needs a reason.
 pub const FAR: f64 = 0.25;
@@ -186,7 +186,7 @@ pub struct Outcome {
 
 /// The results of all experiments that were asked for.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Report {
+pub struct ReproReport {
     /// The first seed.
     pub seed: u64,
     /// Number of seeds, one after another.
@@ -195,7 +195,7 @@ pub struct Report {
     pub experiments: Vec<Outcome>,
 }
 
-impl Report {
+impl ReproReport {
     /// Number of rows near the paper's figure, and number of rows with a figure to compare with.
     #[must_use]
     pub fn near(&self) -> (usize, usize) {
@@ -235,10 +235,10 @@ impl Outcome {
             paper: experiment.paper,
             name: experiment.short_name().into(),
             title: experiment.title.into(),
-            prediction: experiment.kind == Kind::Prediction,
+            prediction: experiment.kind == ExperimentKind::Prediction,
             waits_for: match experiment.kind {
-                Kind::Waiting(what) => Some(what.into()),
-                Kind::Figures | Kind::Prediction => None,
+                ExperimentKind::Waiting(what) => Some(what.into()),
+                ExperimentKind::Figures | ExperimentKind::Prediction => None,
             },
             scenario: experiment.file.map(|file| file.name.into()),
             scale,

@@ -7,7 +7,7 @@ use std::sync::atomic::AtomicBool;
 
 use super::carry_out::{Choice, carry_out, different_runs};
 use super::render::markdown;
-use super::row::{Claim, GivenInput, Outcome, Report, Row, Standing};
+use super::row::{Claim, GivenInput, Outcome, ReproReport, Row, Standing};
 use super::*;
 use crate::compare::Control;
 
@@ -77,7 +77,7 @@ fn what_is_not_finite_is_missing() {
     assert_eq!((row.simulated, row.standing()), (None, Standing::Open));
 }
 
-fn report() -> Report {
+fn report() -> ReproReport {
     let mut far = Row::new("2 GB", "%", Claim::Is(8.0), Ok(4.0));
     far.why = Some("half of it is not modelled.".into());
     let mut spread = Row::new("4 GB", "thousand", Claim::AtMost(1000.0), Ok(990.4));
@@ -96,7 +96,7 @@ fn report() -> Report {
         }],
         rows,
     };
-    Report {
+    ReproReport {
         seed: 1,
         seeds: 2,
         experiments: vec![
@@ -146,7 +146,7 @@ What it asks. [a-file.toml](../scenarios/a-file.toml), scale 64.
 
 #[test]
 fn the_committed_page_is_what_the_committed_figures_render_to() {
-    let report: Report = serde_json::from_str(&committed("repro.json")).unwrap();
+    let report: ReproReport = serde_json::from_str(&committed("repro.json")).unwrap();
     assert_eq!(
         committed("repro.md"),
         markdown(&report),
@@ -156,7 +156,7 @@ fn the_committed_page_is_what_the_committed_figures_render_to() {
 
 #[test]
 fn every_committed_row_that_is_far_off_has_a_reason() {
-    let report: Report = serde_json::from_str(&committed("repro.json")).unwrap();
+    let report: ReproReport = serde_json::from_str(&committed("repro.json")).unwrap();
     let rows = report.experiments.iter().flat_map(|e| {
         let far = |row: &&Row| row.standing() == Standing::Far && row.why.is_none();
         e.rows
@@ -169,7 +169,7 @@ fn every_committed_row_that_is_far_off_has_a_reason() {
 
 #[test]
 fn the_committed_figures_are_those_of_all_experiments() {
-    let report: Report = serde_json::from_str(&committed("repro.json")).unwrap();
+    let report: ReproReport = serde_json::from_str(&committed("repro.json")).unwrap();
     let name = |e: &Outcome| format!("{}/{}", e.paper.name(), e.name);
     let there: Vec<String> = report.experiments.iter().map(name).collect();
     let all: Vec<&str> = experiments().iter().map(|e| e.name).collect();
@@ -201,7 +201,7 @@ fn every_run_of_every_experiment_can_be_made_or_says_why_not() {
     for experiment in experiments() {
         let Some(file) = &experiment.file else {
             assert!(
-                matches!(experiment.kind, Kind::Waiting(_)),
+                matches!(experiment.kind, ExperimentKind::Waiting(_)),
                 "{}",
                 experiment.name
             );
@@ -233,7 +233,7 @@ fn a_run_that_two_experiments_need_is_run_once() {
 #[test]
 fn what_is_finished_is_kept_and_what_waits_needs_no_run() {
     let asked = experiments();
-    let waiting = asked.iter().filter(|e| matches!(e.kind, Kind::Waiting(_)));
+    let waiting = asked.iter().filter(|e| matches!(e.kind, ExperimentKind::Waiting(_)));
     let done = carry_out(
         &asked,
         CHOICE,

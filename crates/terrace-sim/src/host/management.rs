@@ -78,7 +78,7 @@ impl Management {
     }
 
     /// Works through the quantum that ends at `end`; returns the events of work that is done by then.
-    pub fn pass(
+    pub fn run_quantum(
         &mut self,
         end: u64,
         quantum: u64,
@@ -172,7 +172,7 @@ fn reports(vm: &Vm, query: PlacementQuery) -> Vec<Event> {
             PageCode::new(TierId(state & bits::TIER), second.huge())
         }
     };
-    let starts = (0..frames).step_by(crate::words::number::place(REPORT_PAGES));
+    let starts = (0..frames).step_by(crate::words::number::to_usize(REPORT_PAGES));
     starts
         .map(|start| {
             let end = frames.min(start + REPORT_PAGES);

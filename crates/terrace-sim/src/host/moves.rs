@@ -6,7 +6,7 @@ use terrace_proto::{MovePlan, MoveReport, MoveStatus, PageCode, PageResult, Tier
 use super::migration::{Memory, Migration, Outcome, Wanted, Way};
 use super::vm::Vm;
 use crate::machine::TIERS;
-use crate::words::number::{low, place};
+use crate::words::number::{low, to_usize};
 use crate::words::side::Side;
 
 /// A plan under way.
@@ -94,5 +94,5 @@ pub fn free_pages(capacity: &[u64; TIERS], vms: &[Vm]) -> [u64; TIERS] {
 /// The index of a VM in the list.
 #[must_use]
 pub fn position(vm: terrace_proto::VmId) -> usize {
-    place(u64::from(vm.0)).saturating_sub(1)
+    to_usize(u64::from(vm.0)).saturating_sub(1)
 }

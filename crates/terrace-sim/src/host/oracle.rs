@@ -6,7 +6,7 @@
 use super::vm::Vm;
 use crate::machine::second_stage::SecondStage;
 use crate::words::access::Access;
-use crate::words::number::{float, index, low, place, whole};
+use crate::words::number::{float, index, low, to_usize, whole};
 use crate::words::tier::Tier;
 
 /// Accesses looked at together.
@@ -108,13 +108,13 @@ impl Oracle {
                 .min(vcpu.progress().left());
             let (at_hand, mut source) = vcpu.ahead();
             let mut seen = 0;
-            for access in at_hand.iter().take(place(coming)) {
+            for access in at_hand.iter().take(to_usize(coming)) {
                 self.count(vm, *access);
                 seen += 1;
             }
             let mut batch = [Access::default(); BATCH];
             while seen < coming {
-                let wanted = place(coming - seen).min(BATCH);
+                let wanted = to_usize(coming - seen).min(BATCH);
                 let got = source.fill(now_ns, &mut batch[..wanted]);
                 if got == 0 {
                     break;
@@ -154,7 +154,7 @@ impl Oracle {
             let count = if last {
                 rest.len()
             } else {
-                place(*fit).min(rest.len())
+                to_usize(*fit).min(rest.len())
             };
             if count > 0 && count < rest.len() {
                 let key = |unit: &u32| {

@@ -13,13 +13,13 @@ use crate::machine::vcpu::Environment;
 /// The mechanism that places a VM's pages, in the guest or at the host.
 pub trait Placer: Faults + Send {
     /// Runs its threads for a quantum, after the vCPUs ran for as long.
-    fn pass(&mut self, vm: &mut Vm, memory: &mut Memory, env: &Environment, quantum: u64);
+    fn run_quantum(&mut self, vm: &mut Vm, memory: &mut Memory, env: &Environment, quantum: u64);
 
     /// Reports that an allocation of somebody else in the guest went below a node's low watermark.
-    fn pressed(&mut self, vm: &mut Vm, memory: &mut Memory, env: &Environment, tier: usize);
+    fn below_low_watermark(&mut self, vm: &mut Vm, memory: &mut Memory, env: &Environment, tier: usize);
 
     /// Reports units of the second stage, each with the tier to which the guest's kernel moved it for somebody else.
-    fn pushed(&mut self, vm: &mut Vm, memory: &mut Memory, env: &Environment, units: &[(u32, u8)]);
+    fn displaced(&mut self, vm: &mut Vm, memory: &mut Memory, env: &Environment, units: &[(u32, u8)]);
 
     /// Sets how many units per tier the VM is to have from now on.
     fn resized(&mut self, capacity: [u64; TIERS]);
@@ -94,18 +94,18 @@ impl Faults for Answers {
 }
 
 /// Runs a VM's mechanism for a quantum, if one places its pages.
-pub fn pass(vm: &mut Vm, memory: &mut Memory, env: &Environment, quantum: u64) {
-    with(vm, |placer, vm| placer.pass(vm, memory, env, quantum));
+pub fn run_quantum(vm: &mut Vm, memory: &mut Memory, env: &Environment, quantum: u64) {
+    with(vm, |placer, vm| placer.run_quantum(vm, memory, env, quantum));
 }
 
 /// Tells a VM's mechanism that an allocation went below a node's low watermark.
-pub fn pressed(vm: &mut Vm, memory: &mut Memory, env: &Environment, tier: usize) {
-    with(vm, |placer, vm| placer.pressed(vm, memory, env, tier));
+pub fn below_low_watermark(vm: &mut Vm, memory: &mut Memory, env: &Environment, tier: usize) {
+    with(vm, |placer, vm| placer.below_low_watermark(vm, memory, env, tier));
 }
 
 /// Tells a VM's mechanism that the guest's kernel moved units for somebody else.
-pub fn pushed(vm: &mut Vm, memory: &mut Memory, env: &Environment, units: &[(u32, u8)]) {
-    with(vm, |placer, vm| placer.pushed(vm, memory, env, units));
+pub fn displaced(vm: &mut Vm, memory: &mut Memory, env: &Environment, units: &[(u32, u8)]) {
+    with(vm, |placer, vm| placer.displaced(vm, memory, env, units));
 }
 
 fn with(vm: &mut Vm, what: impl FnOnce(&mut dyn Placer, &mut Vm)) {

@@ -1,7 +1,7 @@
 //! A compact histogram of the times of operations.
 
 use super::PS;
-use crate::words::number::{float, place};
+use crate::words::number::{float, to_usize};
 
 /// Bits kept after the leading one: the error is at most 1/32 of a value.
 const BITS: u32 = 5;
@@ -16,7 +16,7 @@ pub struct Histogram {
 impl Default for Histogram {
     fn default() -> Self {
         Self {
-            counts: vec![0; place(bucket(u64::MAX)) + 1],
+            counts: vec![0; to_usize(bucket(u64::MAX)) + 1],
             total: 0,
         }
     }
@@ -40,7 +40,7 @@ impl Histogram {
     /// Counts one time, ps.
     #[inline]
     pub fn add(&mut self, ps: u64) {
-        self.counts[place(bucket(ps))] += 1;
+        self.counts[to_usize(bucket(ps))] += 1;
         self.total += 1;
     }
 
@@ -80,7 +80,7 @@ mod tests {
         times.iter().for_each(|t| histogram.add(*t));
         times.sort_unstable();
         for share in [0.01, 0.5, 0.9, 0.99] {
-            let exact = times[place(crate::words::number::whole(share * 5000.0)) - 1];
+            let exact = times[to_usize(crate::words::number::whole(share * 5000.0)) - 1];
             let found = histogram.quantile_ns(share) * 1000.0;
             let off = (found / float(exact) - 1.0).abs();
             assert!(off < 0.032, "{share}: {found} for {exact}");

@@ -61,7 +61,7 @@ impl Lines {
     pub fn touch(&mut self, table: Table, entry: u32) -> bool {
         let key = (entry >> 3) << 3 | table.number();
         let slot = u64::from(mix(key)) >> self.shift;
-        let tag = &mut self.tags[crate::words::number::place(slot)];
+        let tag = &mut self.tags[crate::words::number::to_usize(slot)];
         let hit = *tag == key;
         *tag = key;
         hit

@@ -12,7 +12,7 @@ use super::tables::Level;
 use super::tier::Traffic;
 use super::vcpu::Environment;
 use crate::words::access::{LINE, LINES_PER_PAGE};
-use crate::words::number::{index, low, place};
+use crate::words::number::{index, low, to_usize};
 use crate::words::random::{Purpose, stream};
 
 /// 4 KiB pages of a block of host memory that is handed out as one, on a full-size machine: 2 MiB.
@@ -101,7 +101,7 @@ impl MemoryMode {
             }
         }
         Some(Self {
-            tags: vec![EMPTY; place(lines)],
+            tags: vec![EMPTY; to_usize(lines)],
             blocks,
             starts,
             running: 0,
@@ -128,7 +128,7 @@ impl MemoryMode {
         let lines = self.tags.len() as u64;
         let (tag, slot) = (line / lines, line % lines);
         let tag = u16::try_from(tag << 1).unwrap_or(EMPTY);
-        let held = &mut self.tags[place(slot)];
+        let held = &mut self.tags[to_usize(slot)];
         let old = *held;
         if old != EMPTY && old >> 1 == tag >> 1 {
             *held |= u16::from(write);
@@ -173,7 +173,7 @@ fn shuffled(count: u32, seed: u64) -> Vec<u32> {
     for at in (1..all.len()).rev() {
         let below = u128::from(random.next_u64()) * (at as u128 + 1);
         let other = u64::try_from(below >> 64).unwrap_or(0);
-        all.swap(at, place(other));
+        all.swap(at, to_usize(other));
     }
     all
 }

@@ -8,7 +8,7 @@ use super::space::Space;
 use super::tlb::{Cached, Tlb};
 use super::vcpu::Environment;
 use super::walk::Walked;
-use crate::words::number::place;
+use crate::words::number::to_usize;
 
 /// The MMU of one vCPU.
 #[derive(Clone, Debug)]
@@ -207,7 +207,7 @@ impl Mmu {
     pub fn heap_bytes(&self) -> usize {
         let upper = self.guest.heap_bytes() + self.host.heap_bytes();
         let small = self.small.as_ref().map_or(0, Tlb::heap_bytes);
-        self.l1.heap_bytes() + self.l2.heap_bytes() + upper + small + place(4 * 512)
+        self.l1.heap_bytes() + self.l2.heap_bytes() + upper + small + to_usize(4 * 512)
     }
 }
 

@@ -63,7 +63,7 @@ impl Progress {
 
     /// Lets so many ps pass.
     #[inline]
-    pub(super) fn pass(&mut self, ps: u64) {
+    pub(super) fn advance(&mut self, ps: u64) {
         self.clock += ps;
     }
 

@@ -3,7 +3,7 @@
 use terrace_proto::{Gfn, PageBitmap, PageSize};
 
 use super::TIERS;
-use crate::words::number::{index, low, place};
+use crate::words::number::{index, low, to_usize};
 
 /// State bits of a page. The tier is in bits 0 and 1.
 pub mod bits {
@@ -59,7 +59,7 @@ impl SecondStage {
         };
         let units = frames.div_ceil(1 << shift);
         Self {
-            units: vec![bits::ABSENT; place(units)],
+            units: vec![bits::ABSENT; to_usize(units)],
             shift,
             held: [0; TIERS],
             first_counted: first_data >> shift,

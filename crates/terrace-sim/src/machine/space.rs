@@ -81,7 +81,7 @@ impl Heat {
 
     #[inline]
     fn count(&mut self, page: u32) {
-        let at = crate::words::number::place((u64::from(page) * self.step) >> 32);
+        let at = crate::words::number::to_usize((u64::from(page) * self.step) >> 32);
         if let Some(cell) = self.cells.get_mut(at) {
             *cell = cell.saturating_add(1);
         }

@@ -10,7 +10,7 @@ use terrace_pagetable::entry::{ACCESSED, ADDRESS, DIRTY, LARGE, PRESENT, USER, W
 use terrace_pagetable::{GuestTables, Leaf, LeafSize, MapError, Paging, SimulatedMemory, Table};
 use terrace_proto::{Gfn, PageBitmap, PageSize, PagingRegisters, Vpn};
 
-use crate::words::number::{index, low, place};
+use crate::words::number::{index, low, to_usize};
 
 /// First virtual page of the load's memory: 1 GiB, so that tables begin with it.
 const BASE: u64 = 1 << 18;
@@ -81,7 +81,7 @@ impl Guest {
             PageSize::Huge => data_frames.min(pages).next_multiple_of(512),
         };
         let mut memory = SimulatedMemory::new(first_data + data);
-        memory.reserve_tables(place(tables - 1));
+        memory.reserve_tables(to_usize(tables - 1));
         memory.add_table(Gfn(1))?;
         let paging = Paging::from_registers(PagingRegisters {
             cr0: 1 << 31 | 1,
@@ -101,7 +101,7 @@ impl Guest {
         };
         let next = guest.map_all(blocks, data_frames)?;
         if splits {
-            guest.tables[0] = (low(next)..).take(place(blocks)).collect();
+            guest.tables[0] = (low(next)..).take(to_usize(blocks)).collect();
         }
         Ok(guest)
     }

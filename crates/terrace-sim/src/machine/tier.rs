@@ -79,7 +79,7 @@ impl Load {
 
     /// Takes in the traffic of the tier in `ns`. `access_ns` is the mean time of one access of the requesters: it
     /// says how far a longer wait slows them down.
-    pub fn pass(&mut self, ns: f64, traffic: Traffic, access_ns: f64) {
+    pub fn add_traffic(&mut self, ns: f64, traffic: Traffic, access_ns: f64) {
         let busy = float(traffic.read) / self.tier.read_gb_s
             + float(traffic.written) / self.tier.write_gb_s;
         let share = (ns / MEMORY_NS).min(1.0);
@@ -168,7 +168,7 @@ mod tests {
                 read: bytes,
                 written: bytes,
             };
-            load.pass(10_000.0, traffic, access_ns);
+            load.add_traffic(10_000.0, traffic, access_ns);
         }
         let gb_s = served / (10_000.0 * 10_000.0);
         let limit = 1.0 / (1.0 / 37.0 + 1.0 / 13.0);
@@ -183,7 +183,7 @@ mod tests {
                 read: 0,
                 written: 90_000,
             };
-            load.pass(10_000.0, traffic, 400.0);
+            load.add_traffic(10_000.0, traffic, 400.0);
         }
         assert!(load.utilization() > 0.6 && load.write_ps() > load.read_ps());
     }
@@ -198,7 +198,7 @@ mod tests {
                     read: bytes,
                     written: 0,
                 };
-                load.pass(quantum, traffic, 400.0);
+                load.add_traffic(quantum, traffic, 400.0);
             }
             load.wait_ns()
         };

@@ -180,11 +180,11 @@ impl Vcpu {
             return false;
         };
         self.waiting = false;
-        self.progress.pass(self.prices.compute + ps);
+        self.progress.advance(self.prices.compute + ps);
         let tier = if space.memory_mode.is_some() {
             self.access_through_dram(space, env, access)
         } else {
-            self.progress.pass(self.prices.access(tier, write));
+            self.progress.advance(self.prices.access(tier, write));
             let medium = self.last_lines.take(access, tier, env.line[tier]);
             space.count(tier, page, write, medium);
             tier
@@ -205,7 +205,7 @@ impl Vcpu {
     fn count(&mut self, space: &mut Space, env: &Environment, page: u32, write: bool, tier: usize) {
         if self.counters.count(write) {
             let ps = self.counters.record(space, env, page, write, tier);
-            self.progress.pass(ps);
+            self.progress.advance(ps);
         }
     }
 
@@ -226,7 +226,7 @@ impl Vcpu {
         let touched = space.through_dram(env, frame, access.line(), write);
         let missed = touched.filter(|touched| !touched.hit);
         let longer = missed.map_or(0, |t| t.longer(self.prices.read[1], self.prices.write[1]));
-        self.progress.pass(self.prices.access(0, write) + longer);
+        self.progress.advance(self.prices.access(0, write) + longer);
         let tier = usize::from(missed.is_some());
         space.count(tier, page, write, Traffic::default());
         tier
@@ -253,7 +253,7 @@ impl Vcpu {
     /// Interrupts the vCPU for so many ps, unless its load has ended.
     pub fn interrupt(&mut self, ps: u64) {
         if self.is_running() {
-            self.progress.pass(ps);
+            self.progress.advance(ps);
         }
     }
 

@@ -128,7 +128,7 @@ fn threads(attached: &mut Attached, vm: &mut Vm, env: &Environment, quantum: u64
         if !samples.is_empty() {
             mechanism.samples(context, &samples);
         }
-        mechanism.pass(context);
+        mechanism.run_quantum(context);
     });
     vm.space.sampling.reuse(samples);
     spent + attached.state.shoot_down(vm, env)
@@ -181,7 +181,7 @@ impl Faults for Attached {
 }
 
 impl Placer for Attached {
-    fn pass(&mut self, vm: &mut Vm, memory: &mut Memory, env: &Environment, quantum: u64) {
+    fn run_quantum(&mut self, vm: &mut Vm, memory: &mut Memory, env: &Environment, quantum: u64) {
         if vm.ended().is_none() && vm.has_begun(env) {
             let env = &vm.own_time(env);
             let granted = vm.grant(memory.free);
@@ -198,20 +198,20 @@ impl Placer for Attached {
         self.state.settle(vm);
     }
 
-    fn pressed(&mut self, vm: &mut Vm, memory: &mut Memory, env: &Environment, tier: usize) {
+    fn below_low_watermark(&mut self, vm: &mut Vm, memory: &mut Memory, env: &Environment, tier: usize) {
         let Ok(tier) = u8::try_from(tier) else {
             return;
         };
         self.call_out_of_turn(vm, memory, env, |mechanism, context| {
-            mechanism.pressed(context, tier);
+            mechanism.below_low_watermark(context, tier);
         });
     }
 
-    fn pushed(&mut self, vm: &mut Vm, memory: &mut Memory, env: &Environment, units: &[(u32, u8)]) {
+    fn displaced(&mut self, vm: &mut Vm, memory: &mut Memory, env: &Environment, units: &[(u32, u8)]) {
         self.call_out_of_turn(vm, memory, env, |mechanism, context| {
             for (second, to) in units {
                 let unit = context.unit_of_second(*second);
-                mechanism.pushed(context, unit, *to);
+                mechanism.displaced(context, unit, *to);
             }
         });
     }

@@ -31,7 +31,7 @@ impl Autonuma {
 }
 
 impl Mechanism for Autonuma {
-    fn pass(&mut self, context: &mut Context) {
+    fn run_quantum(&mut self, context: &mut Context) {
         if self.first.is_none() {
             self.first = of_tiers(context).first().copied();
         }

@@ -15,7 +15,7 @@
 
 use super::lists::Lists;
 use super::{Context, Mechanism, MigrationMode, Moved, Pmu, Sample, Setup, Stage, Unit};
-use crate::words::number::{index, low, place};
+use crate::words::number::{index, low, to_usize};
 
 /// Loads per sample, and stores per sample.
 const PERIOD: u64 = 19_997;
@@ -31,7 +31,7 @@ const HOT: u16 = 4;
 const COOL: u16 = 10;
 
 /// Time between two looks at the lists, ns.
-const EVERY: u64 = 10_000_000;
+const POLICY_PERIOD_NS: u64 = 10_000_000;
 
 /// 4 KiB pages of one of HeMem's pages.
 const PAGE: u64 = 512;
@@ -144,7 +144,7 @@ impl Hemem {
             divisor: self.divisor,
         }));
         // It write-protects one of its pages at a time.
-        context.set_batch(place(u64::from(self.units_per_page)));
+        context.set_batch(to_usize(u64::from(self.units_per_page)));
         for page in 0..low(self.pages.len() as u64) {
             self.list(context, page);
         }
@@ -244,16 +244,16 @@ impl Hemem {
 }
 
 impl Mechanism for Hemem {
-    fn pass(&mut self, context: &mut Context) {
+    fn run_quantum(&mut self, context: &mut Context) {
         let Some(due) = self.due else {
             self.begin(context);
-            self.due = Some(context.now_ns() + EVERY);
+            self.due = Some(context.now_ns() + POLICY_PERIOD_NS);
             return;
         };
         if context.now_ns() < due || context.migrating() > 0 {
             return;
         }
-        self.due = Some(context.now_ns() + EVERY);
+        self.due = Some(context.now_ns() + POLICY_PERIOD_NS);
         self.passes += 1;
         self.cool(context);
         self.migrate(context);

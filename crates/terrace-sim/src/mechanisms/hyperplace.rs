@@ -233,7 +233,7 @@ impl Hyperplace {
 }
 
 impl Mechanism for Hyperplace {
-    fn pass(&mut self, context: &mut Context) {
+    fn run_quantum(&mut self, context: &mut Context) {
         if !self.started {
             self.started = true;
             let scale = context.setup().scale;

@@ -13,7 +13,7 @@
 //!   region; a page that finds no room stays.
 
 use super::{Context, Mechanism, MigrationMode, Setup, Stage, Unit};
-use crate::words::number::{float, low, place};
+use crate::words::number::{float, low, to_usize};
 
 /// Pages of a region (`PagesInRegion`): not divided by the scale, because it says which pages share their fate.
 const REGION: u64 = 256;
@@ -93,7 +93,7 @@ impl Memtierd {
         let (scan, decide) = periods(policy);
         Self {
             policy,
-            regions: vec![Region::default(); place(u64::from(setup.units.div_ceil(region)))],
+            regions: vec![Region::default(); to_usize(u64::from(setup.units.div_ceil(region)))],
             region,
             next: 0,
             scanning: false,
@@ -116,7 +116,7 @@ impl Memtierd {
             // Its place in the process, and its idle bit, are looked up to read it and again to set it.
             context.spend(Stage::Track, page);
             let young = context.young(self.next);
-            self.regions[place(u64::from(self.next / self.region))].accesses += u32::from(young);
+            self.regions[to_usize(u64::from(self.next / self.region))].accesses += u32::from(young);
             self.next += 1;
         }
         self.next = 0;
@@ -216,7 +216,7 @@ impl Memtierd {
         let Some(mut task) = self.tasks.pop() else {
             return;
         };
-        let most = place((MOVE_PAGES / context.setup().pages_per_unit).max(1));
+        let most = to_usize((MOVE_PAGES / context.setup().pages_per_unit).max(1));
         let end = (task.done + most).min(task.units.len());
         let part: Vec<(Unit, u8)> = task.units[task.done..end]
             .iter()
@@ -241,7 +241,7 @@ fn periods(policy: Policy) -> (u64, u64) {
 }
 
 impl Mechanism for Memtierd {
-    fn pass(&mut self, context: &mut Context) {
+    fn run_quantum(&mut self, context: &mut Context) {
         let now = context.now_ns();
         let (scan, decide) = periods(self.policy);
         if now >= self.scan_at {

@@ -58,7 +58,7 @@ pub struct Moved {
 /// A mechanism of another system.
 pub trait Mechanism: Send {
     /// Runs the mechanism's threads, once per quantum, after the vCPUs. `context` says how much time they have.
-    fn pass(&mut self, context: &mut Context);
+    fn run_quantum(&mut self, context: &mut Context);
 
     /// Handles an access that met a hint ([`Context::hint`]), which is gone now. The vCPU waits for the time that is
     /// spent here.
@@ -85,12 +85,12 @@ pub trait Mechanism: Send {
 
     /// Reports that an allocation of somebody else in the guest had to go below a node's low watermark: its kernel
     /// wakes that node's kswapd, if it has one.
-    fn pressed(&mut self, context: &mut Context, tier: u8) {
+    fn below_low_watermark(&mut self, context: &mut Context, tier: u8) {
         let _ = (context, tier);
     }
 
     /// Reports that the guest's kernel moved a page to a tier for somebody else's allocation.
-    fn pushed(&mut self, context: &mut Context, unit: Unit, to: u8) {
+    fn displaced(&mut self, context: &mut Context, unit: Unit, to: u8) {
         let _ = (context, unit, to);
     }
 

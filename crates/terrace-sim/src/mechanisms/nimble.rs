@@ -15,7 +15,7 @@
 use super::lists::Lists;
 use super::{Context, Mechanism, MigrationMode, Moved, Setup, Stage, Unit};
 use crate::machine::TIERS;
-use crate::words::number::{index, place};
+use crate::words::number::{index, to_usize};
 
 /// Time between two calls, ns.
 const PERIOD: u64 = 5_000_000_000;
@@ -150,7 +150,7 @@ impl Nimble {
 
     fn pop(&mut self, list: u8, count: u64) -> Vec<Unit> {
         let units = std::iter::from_fn(|| self.lists.pop(list));
-        units.take(place(count)).collect()
+        units.take(to_usize(count)).collect()
     }
 }
 
@@ -163,7 +163,7 @@ fn towards(units: &[Unit], tier: u8) -> Vec<(Unit, u8)> {
 }
 
 impl Mechanism for Nimble {
-    fn pass(&mut self, context: &mut Context) {
+    fn run_quantum(&mut self, context: &mut Context) {
         if !self.listed {
             self.list_all(context);
         }

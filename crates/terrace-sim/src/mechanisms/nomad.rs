@@ -20,7 +20,7 @@ use super::linux::reclaim::{Aim, Demotion, Reclaim};
 use super::linux::scanner::Scanner;
 use super::{Context, Fault, Mechanism, MigrationMode, Moved, Setup, Stage, Unit};
 use crate::machine::TIERS;
-use crate::words::number::place;
+use crate::words::number::to_usize;
 
 /// Candidates that a fault looks at (`PG_FAULT_LOOKBACK_DIST`).
 const LOOKBACK: usize = 20;
@@ -188,7 +188,7 @@ impl Nomad {
         }
         // The allocations on the first node take what its min watermark leaves.
         let free = free_pages(context, 0).saturating_sub(self.reclaim.marks(0).min);
-        let fit = place(free / full_pages(context.setup())).min(units.len());
+        let fit = to_usize(free / full_pages(context.setup())).min(units.len());
         for unit in units.split_off(fit) {
             self.give_up(unit);
         }
@@ -228,7 +228,7 @@ impl Nomad {
 }
 
 impl Mechanism for Nomad {
-    fn pass(&mut self, context: &mut Context) {
+    fn run_quantum(&mut self, context: &mut Context) {
         self.reclaim.work(context, &mut self.shadows);
         self.promote(context);
         self.scanner.work(context, |_| {});
@@ -260,11 +260,11 @@ impl Mechanism for Nomad {
         }
     }
 
-    fn pressed(&mut self, context: &mut Context, tier: u8) {
+    fn below_low_watermark(&mut self, context: &mut Context, tier: u8) {
         self.reclaim.wake(context, tier);
     }
 
-    fn pushed(&mut self, context: &mut Context, unit: Unit, to: u8) {
+    fn displaced(&mut self, context: &mut Context, unit: Unit, to: u8) {
         self.shadows.drop_of(context, unit);
         self.reclaim.came(unit, to);
     }

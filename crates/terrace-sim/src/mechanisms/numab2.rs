@@ -125,7 +125,7 @@ impl Numab2 {
 }
 
 impl Mechanism for Numab2 {
-    fn pass(&mut self, context: &mut Context) {
+    fn run_quantum(&mut self, context: &mut Context) {
         self.reclaim.work(context, &mut Copied);
         let now = low(context.now_ns() / 1_000_000);
         let hinted = &mut self.hinted;
@@ -150,11 +150,11 @@ impl Mechanism for Numab2 {
         }
     }
 
-    fn pressed(&mut self, context: &mut Context, tier: u8) {
+    fn below_low_watermark(&mut self, context: &mut Context, tier: u8) {
         self.reclaim.wake(context, tier);
     }
 
-    fn pushed(&mut self, _: &mut Context, unit: Unit, to: u8) {
+    fn displaced(&mut self, _: &mut Context, unit: Unit, to: u8) {
         self.reclaim.came(unit, to);
     }
 

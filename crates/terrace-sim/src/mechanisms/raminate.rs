@@ -176,7 +176,7 @@ impl Raminate {
 }
 
 impl Mechanism for Raminate {
-    fn pass(&mut self, context: &mut Context) {
+    fn run_quantum(&mut self, context: &mut Context) {
         let now = context.now_ns();
         if !self.scanning && now >= self.due {
             self.scanning = true;

@@ -33,7 +33,7 @@ impl Tpp {
 }
 
 impl Mechanism for Tpp {
-    fn pass(&mut self, context: &mut Context) {
+    fn run_quantum(&mut self, context: &mut Context) {
         self.reclaim.work(context, &mut Copied);
         self.scanner.work(context, |_| {});
     }
@@ -64,11 +64,11 @@ impl Mechanism for Tpp {
         }
     }
 
-    fn pressed(&mut self, context: &mut Context, tier: u8) {
+    fn below_low_watermark(&mut self, context: &mut Context, tier: u8) {
         self.reclaim.wake(context, tier);
     }
 
-    fn pushed(&mut self, _: &mut Context, unit: Unit, to: u8) {
+    fn displaced(&mut self, _: &mut Context, unit: Unit, to: u8) {
         self.reclaim.came(unit, to);
     }
 

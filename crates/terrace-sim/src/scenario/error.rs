@@ -68,12 +68,12 @@ impl Fault {
 }
 
 /// The text of a scenario, to locate faults in it.
-pub(super) struct Place<'a> {
+pub(super) struct ScenarioText<'a> {
     pub file: &'a Path,
     pub text: &'a str,
 }
 
-impl Place<'_> {
+impl ScenarioText<'_> {
     /// The error of a text that is not TOML, or does not have a scenario's shape.
     pub fn misshapen(&self, error: &toml::de::Error) -> ScenarioError {
         let span = error.span().unwrap_or_default();

@@ -5,7 +5,7 @@ use std::io::Read;
 use std::path::Path;
 
 use super::Scenario;
-use super::error::{Fault, Place, ScenarioError};
+use super::error::{Fault, ScenarioText, ScenarioError};
 use super::raw::RawScenario;
 
 /// Longest scenario, bytes: scenarios written by hand are far shorter.
@@ -51,15 +51,15 @@ impl Scenario {
 }
 
 fn read(text: &str, name: &str, folder: &Path, file: &Path) -> Result<Scenario, ScenarioError> {
-    let place = Place { file, text };
-    let raw: RawScenario = toml::from_str(text).map_err(|e| place.misshapen(&e))?;
+    let source = ScenarioText { file, text };
+    let raw: RawScenario = toml::from_str(text).map_err(|e| source.misshapen(&e))?;
     let shorthand = raw.shorthand();
     let scenario = raw
         .check(name, folder)
-        .map_err(|fault| place.broken(&fault))?;
+        .map_err(|fault| source.broken(&fault))?;
     match scenario.check() {
         Ok(()) => Ok(scenario),
-        Err(fault) => Err(place.broken(&as_written(fault, &shorthand))),
+        Err(fault) => Err(source.broken(&as_written(fault, &shorthand))),
     }
 }
 

@@ -147,7 +147,7 @@ impl Machine {
         let ns = float(quantum) / float(PS);
         let access_ns = ns * float(running.max(1)) / float(accesses.max(1));
         for (load, traffic) in self.loads.iter_mut().zip(traffic) {
-            load.pass(ns, traffic, access_ns.min(ns));
+            load.add_traffic(ns, traffic, access_ns.min(ns));
         }
     }
 

@@ -151,10 +151,10 @@ impl Simulation {
         let mut memory = self.machine.memory(&mut traffic, &mut free);
         let events = self
             .management
-            .pass(end, quantum, &mut self.vms, &mut memory);
+            .run_quantum(end, quantum, &mut self.vms, &mut memory);
         for vm in &mut self.vms {
-            provision::pass(vm, &mut memory, &env, quantum);
-            placer::pass(vm, &mut memory, &env, quantum);
+            provision::run_quantum(vm, &mut memory, &env, quantum);
+            placer::run_quantum(vm, &mut memory, &env, quantum);
         }
         let after: u64 = self.vms.iter().map(|vm| vm.space.counts.accesses()).sum();
         self.machine
@@ -163,7 +163,7 @@ impl Simulation {
         self.balloons();
         self.tell_engine(events);
         let (now, scale) = (self.now().0, self.scenario.machine.scale);
-        self.recorder.pass(now, scale, &mut self.vms);
+        self.recorder.sample_if_due(now, scale, &mut self.vms);
     }
 
     fn balloons(&mut self) {

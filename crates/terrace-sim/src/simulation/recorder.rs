@@ -71,7 +71,7 @@ impl Recorder {
     }
 
     /// Takes a sample of each VM, if one is due.
-    pub fn pass(&mut self, now_ns: u64, scale: u64, vms: &mut [Vm]) {
+    pub fn sample_if_due(&mut self, now_ns: u64, scale: u64, vms: &mut [Vm]) {
         if self.every_ns == 0 || now_ns < self.due_ns {
             return;
         }

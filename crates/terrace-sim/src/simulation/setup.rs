@@ -38,7 +38,7 @@ use crate::mechanisms::{self, Name};
 use crate::scenario::{self, HostPolicy, Scenario};
 use crate::words::access::Access;
 use crate::words::load::{Context, Stop};
-use crate::words::number::{float, place, whole};
+use crate::words::number::{float, to_usize, whole};
 use crate::words::side::Side;
 use crate::words::tier::Tier;
 
@@ -75,9 +75,9 @@ pub(super) fn simulation(
     for (at, tier) in scenario.machine.tiers.iter().enumerate() {
         capacity[at] = (tier.bytes / scale + headroom(scenario, at)) / PAGE_SIZE;
     }
-    let cpus = place(u64::from(scenario.machine.management_cpus));
+    let cpus = to_usize(u64::from(scenario.machine.management_cpus));
     let costs = Costs {
-        move_batch: place(u64::from(scenario.machine.migrate_batch)),
+        move_batch: to_usize(u64::from(scenario.machine.migrate_batch)),
         ..Costs::default()
     };
     let cache = memory_mode(scenario, &vms, &capacity)?;

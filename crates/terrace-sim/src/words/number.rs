@@ -28,7 +28,7 @@ pub fn index(x: u32) -> usize {
 /// A 64-bit number as an index.
 #[must_use]
 #[inline]
-pub fn place(x: u64) -> usize {
+pub fn to_usize(x: u64) -> usize {
     usize::try_from(x).unwrap_or(usize::MAX)
 }
 

@@ -8,7 +8,7 @@ use serde::{Deserialize, Deserializer};
 use toml::{Table, Value};
 
 use super::phases::Phases;
-use super::{Kind, Workload, WorkloadError, presets, values};
+use super::{WorkloadKind, Workload, WorkloadError, presets, values};
 use crate::words::access::Pace;
 use crate::words::load::Stop;
 
@@ -114,12 +114,12 @@ impl Draft {
     }
 
     fn stop(&mut self) -> Result<Stop, WorkloadError> {
-        if let Kind::Phases(phases) = &mut self.workload.kind {
+        if let WorkloadKind::Phases(phases) = &mut self.workload.kind {
             return phases.settle(self.own);
         }
         match (self.own, &self.workload.kind) {
             (Some(stop), _) => Ok(stop),
-            (None, Kind::Masim(_) | Kind::Trace(_)) => Ok(Stop::Trace),
+            (None, WorkloadKind::Masim(_) | WorkloadKind::Trace(_)) => Ok(Stop::Trace),
             (None, _) => Err(WorkloadError(format!(
                 "workload of kind {:?}: it does not say when it ends: give duration = \"600s\" or \
                  ops = 1000000",
@@ -152,24 +152,24 @@ fn kind_of(table: &mut Table) -> Result<(&'static str, f64, f64), WorkloadError>
     }
 }
 
-fn parse_kind(kind: &str, table: Table) -> Result<Kind, String> {
+fn parse_kind(kind: &str, table: Table) -> Result<WorkloadKind, String> {
     Ok(match kind {
-        "hotset" => Kind::Hotset(parse(table)?),
-        "sequential" => Kind::Sequential(parse(table)?),
-        "gups" => Kind::Gups(parse(table)?),
-        "zipf" => Kind::Zipf(parse(table)?),
-        "gauss" => Kind::Gauss(parse(table)?),
-        "kv" => Kind::Kv(parse(table)?),
-        "ycsb" => Kind::Ycsb(parse(table)?),
-        "graph" => Kind::Graph(parse(table)?),
-        "btree" => Kind::Btree(parse(table)?),
-        "xsbench" => Kind::Xsbench(parse(table)?),
-        "stencil" => Kind::Stencil(parse(table)?),
-        "linear" => Kind::Linear(parse(table)?),
-        "swapmix" => Kind::Swapmix(parse(table)?),
-        "masim" => Kind::Masim(parse(table)?),
-        "phases" => Kind::Phases(Phases::new(table)?),
-        _ => Kind::Trace(parse(table)?),
+        "hotset" => WorkloadKind::Hotset(parse(table)?),
+        "sequential" => WorkloadKind::Sequential(parse(table)?),
+        "gups" => WorkloadKind::Gups(parse(table)?),
+        "zipf" => WorkloadKind::Zipf(parse(table)?),
+        "gauss" => WorkloadKind::Gauss(parse(table)?),
+        "kv" => WorkloadKind::Kv(parse(table)?),
+        "ycsb" => WorkloadKind::Ycsb(parse(table)?),
+        "graph" => WorkloadKind::Graph(parse(table)?),
+        "btree" => WorkloadKind::Btree(parse(table)?),
+        "xsbench" => WorkloadKind::Xsbench(parse(table)?),
+        "stencil" => WorkloadKind::Stencil(parse(table)?),
+        "linear" => WorkloadKind::Linear(parse(table)?),
+        "swapmix" => WorkloadKind::Swapmix(parse(table)?),
+        "masim" => WorkloadKind::Masim(parse(table)?),
+        "phases" => WorkloadKind::Phases(Phases::new(table)?),
+        _ => WorkloadKind::Trace(parse(table)?),
     })
 }
 

@@ -43,12 +43,12 @@ pub use load::Load;
 /// A load's kind and parameters, checked. A scenario has them as part of a [`Load`].
 #[derive(Clone, Debug, PartialEq)]
 pub struct Workload {
-    kind: Kind,
+    kind: WorkloadKind,
     pace: Pace,
 }
 
 #[derive(Clone, Debug, PartialEq)]
-enum Kind {
+enum WorkloadKind {
     Hotset(hotset::Hotset),
     Sequential(sequential::Sequential),
     Gups(gups::Gups),
@@ -100,23 +100,23 @@ trait Endlessly {
     }
 }
 
-/// Calls a method of the value in a [`Kind`].
+/// Calls a method of the value in a [`WorkloadKind`].
 macro_rules! of_kind {
     ($kind:expr, $endless:ident => $then:expr, $($other:tt)*) => {
         match $kind {
-            Kind::Hotset($endless) => $then,
-            Kind::Sequential($endless) => $then,
-            Kind::Gups($endless) => $then,
-            Kind::Zipf($endless) => $then,
-            Kind::Gauss($endless) => $then,
-            Kind::Kv($endless) => $then,
-            Kind::Ycsb($endless) => $then,
-            Kind::Graph($endless) => $then,
-            Kind::Btree($endless) => $then,
-            Kind::Xsbench($endless) => $then,
-            Kind::Stencil($endless) => $then,
-            Kind::Linear($endless) => $then,
-            Kind::Swapmix($endless) => $then,
+            WorkloadKind::Hotset($endless) => $then,
+            WorkloadKind::Sequential($endless) => $then,
+            WorkloadKind::Gups($endless) => $then,
+            WorkloadKind::Zipf($endless) => $then,
+            WorkloadKind::Gauss($endless) => $then,
+            WorkloadKind::Kv($endless) => $then,
+            WorkloadKind::Ycsb($endless) => $then,
+            WorkloadKind::Graph($endless) => $then,
+            WorkloadKind::Btree($endless) => $then,
+            WorkloadKind::Xsbench($endless) => $then,
+            WorkloadKind::Stencil($endless) => $then,
+            WorkloadKind::Linear($endless) => $then,
+            WorkloadKind::Swapmix($endless) => $then,
             $($other)*
         }
     };
@@ -149,9 +149,9 @@ impl Workload {
     pub fn pages(&self, scale: u64, folder: &Path) -> Result<u64, WorkloadError> {
         self.check_scale(scale)?;
         of_kind!(&self.kind, kind => kind.pages(scale),
-            Kind::Masim(masim) => masim.pages(folder),
-            Kind::Phases(phases) => phases.pages(scale, folder),
-            Kind::Trace(trace) => trace.pages(folder).map_err(broken_trace),
+            WorkloadKind::Masim(masim) => masim.pages(folder),
+            WorkloadKind::Phases(phases) => phases.pages(scale, folder),
+            WorkloadKind::Trace(trace) => trace.pages(folder).map_err(broken_trace),
         )
     }
 
@@ -162,17 +162,17 @@ impl Workload {
     pub fn sources(&self, context: &Context) -> Result<Vec<Box<dyn Source>>, WorkloadError> {
         self.check_scale(context.scale)?;
         of_kind!(&self.kind, kind => kind.sources(context, self.pace),
-            Kind::Masim(masim) => masim.sources(context, self.pace),
-            Kind::Phases(phases) => phases.sources(context),
-            Kind::Trace(trace) => trace.sources(context).map_err(broken_trace),
+            WorkloadKind::Masim(masim) => masim.sources(context, self.pace),
+            WorkloadKind::Phases(phases) => phases.sources(context),
+            WorkloadKind::Trace(trace) => trace.sources(context).map_err(broken_trace),
         )
     }
 
     /// Checks the scale: recorded and hand-written accesses cannot be divided.
     fn check_scale(&self, scale: u64) -> Result<(), WorkloadError> {
         let kind = match self.kind {
-            Kind::Masim(_) => "masim",
-            Kind::Trace(_) => "trace",
+            WorkloadKind::Masim(_) => "masim",
+            WorkloadKind::Trace(_) => "trace",
             _ if scale == 0 => {
                 return Err(WorkloadError("scale = 0: allowed is 1 or more".into()));
             }

@@ -7,7 +7,7 @@ use toml::{Table, Value};
 use super::load::Draft;
 use super::sequential::slice;
 use super::values::from_usize;
-use super::{Context, Kind, Workload, WorkloadError};
+use super::{Context, WorkloadKind, Workload, WorkloadError};
 use crate::words::access::{Access, Pace, Source};
 use crate::words::load::Stop;
 
@@ -39,7 +39,7 @@ impl Phases {
                 return Err(named(format!("{load} is no load")));
             };
             let draft = Draft::new(table).map_err(|why| named(why.0))?;
-            if let Kind::Masim(_) | Kind::Trace(_) | Kind::Phases(_) = draft.workload.kind {
+            if let WorkloadKind::Masim(_) | WorkloadKind::Trace(_) | WorkloadKind::Phases(_) = draft.workload.kind {
                 let kind = draft.kind;
                 return Err(named(format!(
                     "a load of kind {kind:?} cannot be a phase: it has its own course"

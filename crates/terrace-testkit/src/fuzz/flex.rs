@@ -154,7 +154,7 @@ fn ring_step<B: Backing>(lab: &mut Lab<B>, queue: usize, source: &mut Source<'_>
     let driver = lab.drivers.get_mut(queue)?;
     match kind % 4 {
         0 => {
-            let gpa = place(driver, source)?;
+            let gpa = pick_gpa(driver, source)?;
             let buffer = Buffer {
                 gpa,
                 len: u32::from(source.half()?) << (kind >> 4),
@@ -177,7 +177,7 @@ fn ring_step<B: Backing>(lab: &mut Lab<B>, queue: usize, source: &mut Source<'_>
     Some(())
 }
 
-fn place(driver: &MockRing, source: &mut Source<'_>) -> Option<u64> {
+fn pick_gpa(driver: &MockRing, source: &mut Source<'_>) -> Option<u64> {
     let number = source.byte()?;
     Some(match number {
         0 => u64::MAX - 4,

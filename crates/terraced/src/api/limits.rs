@@ -68,7 +68,7 @@ struct Taken {
 
 /// The place of one connection; it is free again when this is dropped.
 #[derive(Debug)]
-pub struct Place {
+pub struct ConnectionPermit {
     gate: Arc<Gate>,
     uid: u32,
 }
@@ -100,14 +100,14 @@ impl Gate {
     ///
     /// # Errors
     /// If there is none: the reason, and what to do.
-    pub fn enter(self: &Arc<Self>, uid: u32) -> Result<Place, String> {
+    pub fn enter(self: &Arc<Self>, uid: u32) -> Result<ConnectionPermit, String> {
         let mut inside = self.inside();
         let total = inside.values().map(|taken| taken.connections).sum();
         let own = of(&inside, uid).connections;
         admits(&self.limits, uid, total, own)?;
         inside.entry(uid).or_default().connections += 1;
         drop(inside);
-        Ok(Place {
+        Ok(ConnectionPermit {
             gate: Arc::clone(self),
             uid,
         })
@@ -199,7 +199,7 @@ fn admits(limits: &Limits, uid: u32, total: usize, own: usize) -> Result<(), Str
     Ok(())
 }
 
-impl Drop for Place {
+impl Drop for ConnectionPermit {
     fn drop(&mut self) {
         let back = Taken {
             connections: 1,
@@ -232,7 +232,7 @@ mod tests {
         };
         let gate = Gate::new(limits);
         let enter = |uid: u32| gate.enter(uid);
-        let mut inside: Vec<Place> = (0..4).map(|_| enter(1000).unwrap()).collect();
+        let mut inside: Vec<ConnectionPermit> = (0..4).map(|_| enter(1000).unwrap()).collect();
         let why = enter(1000).unwrap_err();
         assert!(why.contains("user 1000 has 4 connections"), "{why}");
         inside.extend((0..2).map(|_| enter(1001).unwrap()));

@@ -8,7 +8,7 @@ use terrace_host::qemu::who::Refusal;
 use terrace_sys::ProcessId;
 
 use crate::discovery::Claims;
-use crate::messages::Found;
+use crate::messages::Discovered;
 
 /// Most refused VMs that are remembered.
 const MOST_REFUSED: usize = 64;
@@ -44,7 +44,7 @@ impl DiscovererState {
     }
 
     /// Remembers a process that is not taken for a VM; returns the words to tell people, once.
-    pub fn refuse(&mut self, found: Found, refusal: &Refusal) -> Option<String> {
+    pub fn refuse(&mut self, found: Discovered, refusal: &Refusal) -> Option<String> {
         let of = match found.process {
             Some(ProcessId { pid, .. }) => format!("process {pid} ({})", found.socket.display()),
             None => found.socket.display().to_string(),

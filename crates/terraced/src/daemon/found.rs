@@ -9,19 +9,19 @@ use terrace_sys::ProcessId;
 
 use super::Daemon;
 use crate::discovery::second_of_name;
-use crate::messages::{Found, DiscoveryScan, Ready, State};
+use crate::messages::{Discovered, DiscoveryScan, Ready, State};
 use crate::registry::{Agent, Entry, InForce, Managed, Tracking, VmKey};
 
 impl Daemon {
     /// Takes in one report of the discoverer.
-    pub fn found(&mut self, found: Found) {
+    pub fn found(&mut self, found: Discovered) {
         if let Some(vm) = self.take_in(found) {
             self.keep_provider(vm, false);
         }
     }
 
     /// Enters the VM in the registry, under management if it is ready; returns the key that it got.
-    fn take_in(&mut self, found: Found) -> Option<VmKey> {
+    fn take_in(&mut self, found: Discovered) -> Option<VmKey> {
         let is_worked_for = |m: &Managed| self.executors.of(m.id).is_some();
         let known =
             |e: &Entry| e.managed.as_ref().is_some_and(is_worked_for) && e.process == found.process;
@@ -101,7 +101,7 @@ impl Daemon {
         vm
     }
 
-    fn why_refused(&self, found: &Found) -> Option<Refusal> {
+    fn why_refused(&self, found: &Discovered) -> Option<Refusal> {
         if let State::Refused(refusal) = &found.state {
             return Some(refusal.clone());
         }

@@ -112,7 +112,7 @@ impl Daemon {
     fn take(&mut self, input: Input) {
         match input {
             Input::Event(event) => self.handle(event),
-            Input::Found(found) => self.found(*found),
+            Input::Discovered(found) => self.found(*found),
             Input::DiscoveryScan(discovery_scan) => self.discovery_scan(discovery_scan),
             Input::Tracking(vm, news) => self.vms.keep_tracking(vm, news),
             Input::Agent(vm, view) => self.agent_news(vm, view.map(|view| *view)),

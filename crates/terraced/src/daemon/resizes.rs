@@ -7,7 +7,7 @@ use terrace_proto::provision::{NotOrdered, Origin};
 
 use super::Daemon;
 use crate::messages::ProviderNews;
-use crate::provisioning::{self, Candidate, three_ways};
+use crate::provisioning::{self, ResizeCandidate, three_ways};
 use crate::registry::VmKey;
 use crate::served::ResizeAnswer;
 
@@ -24,7 +24,7 @@ impl Daemon {
         let Ok(config) = self.config.vm(&entry.name) else {
             return;
         };
-        let candidate = Candidate {
+        let candidate = ResizeCandidate {
             vm,
             name: entry.name.clone(),
             process,

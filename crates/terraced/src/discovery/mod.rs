@@ -32,7 +32,7 @@ use terrace_sys::{Damon, ProcessId};
 pub use claims::Claims;
 
 use crate::confine::{self, Role};
-use crate::messages::{AgentVm, Found, Input, DiscoveryScan, Ready, State};
+use crate::messages::{AgentVm, Discovered, Input, DiscoveryScan, Ready, State};
 use handled::{Ended, Handled, SOON};
 use queue::Queue;
 
@@ -65,14 +65,14 @@ pub struct Discoverer {
 }
 
 /// The rules and processes by which a look at one monitor goes.
-struct View {
+struct HostView {
     rules: Rules,
     /// Processes that may be VMs, oldest first.
     hypervisors: Vec<Hypervisor>,
 }
 
 /// A monitor to look at.
-type Job = (Candidate, Arc<View>);
+type Job = (Candidate, Arc<HostView>);
 
 /// The queue of the threads that look at monitors; they end when this is dropped.
 struct Inspectors(Arc<Queue<Job>>);
@@ -120,7 +120,7 @@ impl Discoverer {
                 Rules::read(&discoverer.root, &discoverer.config.hypervisors);
             let found = qemu::discover(&discoverer.root, &discovery, &rules);
             findings.extend(found.findings);
-            let view = Arc::new(View {
+            let view = Arc::new(HostView {
                 rules,
                 hypervisors: found.hypervisors,
             });
@@ -170,8 +170,8 @@ impl Discoverer {
     }
 
     /// Queues a look at a candidate if one is due.
-    fn hand_out(&self, candidate: &Candidate, view: &Arc<View>, jobs: &Inspectors, now: Instant) {
-        if !self.is_new(candidate, now) {
+    fn hand_out(&self, candidate: &Candidate, view: &Arc<HostView>, jobs: &Inspectors, now: Instant) {
+        if !self.take_new(candidate, now) {
             return;
         }
         let mut handled = self.handled();
@@ -184,7 +184,7 @@ impl Discoverer {
             .push((candidate.clone(), Arc::clone(view)), is_repeated);
     }
 
-    fn inspect_and_report(&self, candidate: &Candidate, view: &View) {
+    fn inspect_and_report(&self, candidate: &Candidate, view: &HostView) {
         let begun = Instant::now();
         let found = self.inspect(candidate, view);
         let config = self.config.vm(&found.name);
@@ -199,10 +199,10 @@ impl Discoverer {
         }
         drop(handled);
         // Nobody listens while the daemon ends.
-        let _ = self.inbox.send(Input::Found(Box::new(found)));
+        let _ = self.inbox.send(Input::Discovered(Box::new(found)));
     }
 
-    fn ended(&self, found: &Found, view: &View) -> Ended {
+    fn ended(&self, found: &Discovered, view: &HostView) -> Ended {
         match &found.state {
             State::Ready(_) | State::Agent(_) => Ended::Done,
             State::NotReady(_) => Ended::NotReady,
@@ -244,7 +244,7 @@ impl Discoverer {
 
     /// Whether the candidate is to be looked at: it was not handled yet, or the time to try it again has come, or its
     /// process is gone, or another process names it, or its manager or its memory map changed.
-    fn is_new(&self, candidate: &Candidate, now: Instant) -> bool {
+    fn take_new(&self, candidate: &Candidate, now: Instant) -> bool {
         let handled = self.handled();
         handled.get(&candidate.socket).is_none_or(|handled| {
             let passed = |(name, by_host): &(String, bool)| {
@@ -261,7 +261,7 @@ impl Discoverer {
         })
     }
 
-    fn inspect(&self, candidate: &Candidate, view: &View) -> Found {
+    fn inspect(&self, candidate: &Candidate, view: &HostView) -> Discovered {
         let mut found = self.inspect_monitor(candidate, view);
         let refusal = if is_vm_name(&found.name) {
             let process = found.process;
@@ -284,8 +284,8 @@ impl Discoverer {
         found
     }
 
-    fn inspect_monitor(&self, candidate: &Candidate, view: &View) -> Found {
-        let found = |name: &str, process, state| Found {
+    fn inspect_monitor(&self, candidate: &Candidate, view: &HostView) -> Discovered {
+        let found = |name: &str, process, state| Discovered {
             name: name.to_owned(),
             process,
             socket: candidate.socket.clone(),
@@ -348,7 +348,7 @@ impl Discoverer {
 
     /// The older process that has this VM's name and still lives. Which of two VMs of one name is refused must not
     /// depend on which is found first: it is the younger one, as long as the older one lives.
-    fn older_of_name(&self, view: &View, name: &str, than: ProcessId) -> Option<ProcessId> {
+    fn older_of_name(&self, view: &HostView, name: &str, than: ProcessId) -> Option<ProcessId> {
         let older = view.hypervisors.iter().map(|h| (h, h.process()));
         let mut older = older.take_while(|(_, process)| *process < than);
         older.find_map(|(h, process)| {
@@ -372,7 +372,7 @@ impl Discoverer {
     }
 
     /// Finds the VM's RAM and starts the tracker of its pages.
-    fn attach(&self, mut vm: Vm, identity: VmIdentity, config: VmConfig, rules: &Rules) -> Found {
+    fn attach(&self, mut vm: Vm, identity: VmIdentity, config: VmConfig, rules: &Rules) -> Discovered {
         let memory = vm.memory().map(Arc::new);
         let readings = vm.readings();
         let by_damon = by_damon(config.tracker, &memory, &readings);
@@ -415,7 +415,7 @@ impl Discoverer {
             })),
             Err(reason) => State::Unscannable(reason),
         };
-        Found {
+        Discovered {
             name,
             process,
             socket,
@@ -469,7 +469,7 @@ impl Discoverer {
     }
 }
 
-impl View {
+impl HostView {
     /// Findings about other processes that name the monitor. A command line may name any socket: the process that
     /// listens there is the VM.
     fn other_claims(&self, candidate: &Candidate, process: Option<ProcessId>) -> Vec<Finding> {

@@ -27,11 +27,11 @@ enum Extent {
 }
 
 /// A look that somebody waits for, with the channel of its answer.
-type Asked = (Extent, SyncSender<Result<(), String>>);
+type CheckRequest = (Extent, SyncSender<Result<(), String>>);
 
 /// The guard of one VM's map, as its threads share it.
 #[derive(Clone)]
-pub struct MapGuard(Sender<Asked>);
+pub struct MapGuard(Sender<CheckRequest>);
 
 impl MapGuard {
     /// Starts to guard a map; `stop`, which ends moves at their next batch, is set as soon as the map does not hold
@@ -84,7 +84,7 @@ struct Guard {
 }
 
 impl Guard {
-    fn run(mut self, queue: &Receiver<Asked>) {
+    fn run(mut self, queue: &Receiver<CheckRequest>) {
         let mut tried = None;
         loop {
             match queue.recv_timeout(EVENTS_EVERY) {

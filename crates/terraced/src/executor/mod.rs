@@ -11,7 +11,7 @@ mod observer_thread;
 mod map_guard;
 mod moves;
 mod observer;
-mod place;
+mod placement;
 #[cfg(test)]
 mod tests;
 
@@ -64,7 +64,7 @@ impl Executor {
         )?;
         let (places, place_queue) = channel();
         let placer = context.clone();
-        spawn(Role::Place, move || place::run(&placer, &place_queue))?;
+        spawn(Role::Place, move || placement::run(&placer, &place_queue))?;
         let worker = observer.worker_stop();
         let observer_thread = ObserverThread {
             context: context.clone(),

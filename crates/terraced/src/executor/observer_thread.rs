@@ -9,7 +9,7 @@ use terrace_proto::{Event, ScanRequest, ScanSpent};
 use super::context::{Context, caught, failed};
 use super::map_guard::MapGuard;
 use super::observer::Observer;
-use super::place::{Asked, not_placed};
+use super::placement::{PlacementJob, not_placed};
 use crate::messages::Input;
 
 /// A request to the thread.
@@ -27,7 +27,7 @@ pub struct ObserverThread {
     /// The guard of the map that the thread goes by.
     pub guard: MapGuard,
     /// The queue of the thread that asks the kernel where pages are.
-    pub places: Sender<Asked>,
+    pub places: Sender<PlacementJob>,
     /// The observer of the VM's pages.
     pub observer: Observer,
 }

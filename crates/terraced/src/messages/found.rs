@@ -14,7 +14,7 @@ use terrace_host::vm::{Vm, VmIdentity};
 use terrace_sys::ProcessId;
 
 /// A report about a VM that was found.
-pub struct Found {
+pub struct Discovered {
     /// The VM's name; its process id if it has none.
     pub name: String,
     /// The hypervisor's process; `None` if it is not known.

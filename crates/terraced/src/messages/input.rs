@@ -5,7 +5,7 @@ use terrace_host::agent::AgentView;
 use terrace_proto::provision::{OrderOutcome, ProviderReport};
 use terrace_proto::{Event, VmId};
 
-use super::found::{Found, DiscoveryScan};
+use super::found::{Discovered, DiscoveryScan};
 use crate::registry::{TrackingNews, VmKey};
 use crate::served::Served;
 
@@ -18,7 +18,7 @@ pub enum Input {
     /// An event for the engine.
     Event(Event),
     /// A VM that the discoverer found.
-    Found(Box<Found>),
+    Discovered(Box<Discovered>),
     /// The end of a look everywhere by the discoverer.
     DiscoveryScan(DiscoveryScan),
     /// News of a VM's tracker.

@@ -7,6 +7,6 @@ mod found;
 mod inbox;
 mod input;
 
-pub use found::{AgentVm, Found, DiscoveryScan, Ready, State};
+pub use found::{AgentVm, Discovered, DiscoveryScan, Ready, State};
 pub use inbox::{Inbox, Stop};
 pub use input::{Input, ProviderNews, Question};

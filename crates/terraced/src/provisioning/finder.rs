@@ -11,12 +11,12 @@ use super::{hyperflex, qemu};
 /// monitor of a VM that is not opted in may be somebody else's: it is asked nothing before an operator wants that VM
 /// resized.
 pub fn finder(hypervisors: HypervisorConfig) -> Finder {
-    Arc::new(move |place| {
-        let Some(control) = place.config.hyperflex.socket.clone() else {
-            return (place.config.is_opted_in() || place.is_asked_for).then(|| qemu::find(place));
+    Arc::new(move |context| {
+        let Some(control) = context.config.hyperflex.socket.clone() else {
+            return (context.config.is_opted_in() || context.is_asked_for).then(|| qemu::find(context));
         };
-        let nodes = place.config.hyperflex.nodes.clone();
-        let (root, hypervisors) = (place.root.clone(), hypervisors.clone());
+        let nodes = context.config.hyperflex.nodes.clone();
+        let (root, hypervisors) = (context.root.clone(), hypervisors.clone());
         Some(Box::new(move || {
             let device = hyperflex::Device::new(&control, &nodes, &root, &hypervisors);
             Ok(Some(Box::new(device) as Box<dyn Provider>))

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use terrace_host::HostRoot;
 use terrace_host::qemu::who::{self, HypervisorConfig, Refusal, Rules, SocketFacts};
-use terrace_host::sharers::Found;
+use terrace_host::sharers::Holders;
 use terrace_hyperflex::control::{
     Client, ClientError, Lease, PinCheckResult, Status, TierStatus as DeviceTier,
 };
@@ -100,7 +100,7 @@ impl Provider for Device {
         self.client.resize(size_bytes).map(drop).map_err(trouble)
     }
 
-    fn lease(&mut self, pin_checked: Option<(u64, Found)>) -> Result<Option<Wanted>, ProviderError> {
+    fn lease(&mut self, pin_checked: Option<(u64, Holders)>) -> Result<Option<Wanted>, ProviderError> {
         self.check()?;
         let pin_checked = pin_checked.map(|(number, found)| PinCheckResult {
             number,
@@ -118,11 +118,11 @@ impl Provider for Device {
     }
 }
 
-fn lease_found(found: Found) -> lease::Found {
+fn lease_found(found: Holders) -> lease::Holders {
     match found {
-        Found::Nobody => lease::Found::Nobody,
-        Found::Somebody(who) => lease::Found::Somebody(who),
-        Found::Unknown(why) => lease::Found::Unknown(why),
+        Holders::Nobody => lease::Holders::Nobody,
+        Holders::Somebody(who) => lease::Holders::Somebody(who),
+        Holders::Unknown(why) => lease::Holders::Unknown(why),
     }
 }
 
@@ -222,7 +222,7 @@ mod tests {
         std::fs::set_permissions(folder.path(), others).unwrap();
         let root = HostRoot::new(folder.path());
         let mut device = Device::new(&control, &[], &root, &HypervisorConfig::default());
-        let somebody = Found::Somebody("process 7".into());
+        let somebody = Holders::Somebody("process 7".into());
         for trouble in [
             device.query(false).map(drop),
             device.order(&[Some(0)]),

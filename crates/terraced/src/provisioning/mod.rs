@@ -37,7 +37,7 @@ use tokio::sync::oneshot;
 pub use finder::finder;
 pub use host::{host_findings, host_memory};
 pub use provider::three_ways;
-use provider::{Finder, Place};
+use provider::{Finder, VmContext};
 
 use crate::events::Events;
 use crate::messages::{Input, ProviderNews};
@@ -84,7 +84,7 @@ impl Drop for ProvisionedVm {
 }
 
 /// A VM that may have resizable memory.
-pub struct Candidate {
+pub struct ResizeCandidate {
     /// The VM's key.
     pub vm: VmKey,
     /// The VM's name.
@@ -154,12 +154,12 @@ impl Provisioning {
     /// If its thread cannot be started.
     pub fn keep(
         &mut self,
-        candidate: Candidate,
+        candidate: ResizeCandidate,
         root: &HostRoot,
         inbox: &Sender<Input>,
     ) -> io::Result<Vec<Event>> {
-        let Candidate { vm, process, .. } = candidate;
-        let place = Place {
+        let ResizeCandidate { vm, process, .. } = candidate;
+        let context = VmContext {
             name: candidate.name,
             pid: process.map(|process| process.pid),
             monitor: candidate.monitor,
@@ -168,19 +168,19 @@ impl Provisioning {
             root: root.clone(),
             lookout: self.lookout.clone(),
         };
-        let Some(find) = (self.finder)(&place) else {
+        let Some(find) = (self.finder)(&context) else {
             return Ok(Vec::new());
         };
         self.last_provider += 1;
         let provider = ProviderId(self.last_provider);
         let spec = ProviderSpec {
             provider,
-            vm: place.name.clone(),
-            is_configured: place.config.hyperflex.is_configured(),
-            is_quiet: place.is_quiet(),
-            host_nodes: place.config.hyperflex.nodes.clone(),
+            vm: context.name.clone(),
+            is_configured: context.config.hyperflex.is_configured(),
+            is_quiet: context.is_quiet(),
+            host_nodes: context.config.hyperflex.nodes.clone(),
         };
-        let reconciler = Reconciler::start(provider, place, find, self.config, inbox.clone())?;
+        let reconciler = Reconciler::start(provider, context, find, self.config, inbox.clone())?;
         let provisioned = ProvisionedVm {
             reconciler,
             provider,

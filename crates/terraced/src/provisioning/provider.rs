@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use terrace_config::VmConfig;
 use terrace_host::HostRoot;
-use terrace_host::sharers::Found;
+use terrace_host::sharers::Holders;
 use terrace_proto::provision::{Mechanism, ProviderError, ProviderStatus};
 use terrace_sys::FileId;
 
@@ -36,7 +36,7 @@ pub trait Provider: Send {
     ///
     /// # Errors
     /// If the provider does not answer.
-    fn lease(&mut self, _pin_checked: Option<(u64, Found)>) -> Result<Option<Wanted>, ProviderError> {
+    fn lease(&mut self, _pin_checked: Option<(u64, Holders)>) -> Result<Option<Wanted>, ProviderError> {
         Ok(None)
     }
 }
@@ -56,7 +56,7 @@ pub struct Wanted {
 
 /// The facts known of a VM when it is first looked after.
 #[derive(Clone, Debug)]
-pub struct Place {
+pub struct VmContext {
     /// The VM's name.
     pub name: String,
     /// The hypervisor's process; `None` if it is not known.
@@ -74,7 +74,7 @@ pub struct Place {
     pub lookout: Lookout,
 }
 
-impl Place {
+impl VmContext {
     /// Whether nobody waits for the VM's provider, nor says that there is one: a monitor that does not answer is then
     /// no news.
     pub fn is_quiet(&self) -> bool {
@@ -87,7 +87,7 @@ impl Place {
 pub type Find = Box<dyn FnMut() -> Result<Option<Box<dyn Provider>>, ProviderError> + Send>;
 
 /// A function that says how to find a VM's provider; `None` for a VM that is not looked after at all.
-pub type Finder = Arc<dyn Fn(&Place) -> Option<Find> + Send + Sync>;
+pub type Finder = Arc<dyn Fn(&VmContext) -> Option<Find> + Send + Sync>;
 
 /// The advice how to give a VM a provider.
 pub fn three_ways(name: &str) -> String {

@@ -15,25 +15,25 @@ use terrace_proto::provision::{
     Mechanism, ProviderError, ProviderKind, ProviderStatus, TierStatus, Verified,
 };
 
-use super::provider::{Find, Place, Provider, plain};
+use super::provider::{Find, VmContext, Provider, plain};
 
 /// Time that the monitor may take to greet, and to answer each command: less than anybody waits who asked for it.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// A function that finds what the QEMU of a VM has.
-pub fn find(place: &Place) -> Find {
-    let place = place.clone();
+pub fn find(context: &VmContext) -> Find {
+    let context = context.clone();
     Box::new(move || {
         let monitor = Door {
-            path: place.monitor.clone(),
-            pid: place.pid,
+            path: context.monitor.clone(),
+            pid: context.pid,
         };
         let found = providers::probe(&mut monitor.connect()?).map_err(trouble)?;
         Ok(found.map(|means| -> Box<dyn Provider> {
             match means {
                 Means::VirtioMem(_) => Box::new(VirtioMem {
                     monitor,
-                    root: place.root.clone(),
+                    root: context.root.clone(),
                     watches: Vec::new(),
                 }),
                 Means::Balloon(_) => Box::new(OneBalloon {

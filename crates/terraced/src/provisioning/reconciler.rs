@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use terrace_core::provision::ProvisionConfig;
 use terrace_host::process_memory;
-use terrace_host::sharers::Found;
+use terrace_host::sharers::Holders;
 use terrace_hyperflex::lease;
 use terrace_proto::provision::{
     ProviderQuery, OrderOutcome, OtherUsers, ProviderError, ProviderReport, ProviderStatus,
@@ -21,18 +21,18 @@ use terrace_proto::provision::{
 use terrace_proto::{OrderId, ProviderId};
 
 use super::lookout::Sharers;
-use super::provider::{Find, Place, Provider, Wanted, three_ways};
+use super::provider::{Find, VmContext, Provider, Wanted, three_ways};
 use crate::confine::{self, Role};
 use crate::messages::{Input, ProviderNews};
 
 /// A question to a reconciler.
 enum Ask {
     Query(ProviderQuery),
-    Order(Order),
+    Resize(Resize),
 }
 
 /// An order on its way.
-struct Order {
+struct Resize {
     order: SizeOrder,
     ticket: Ticket,
 }
@@ -65,7 +65,7 @@ impl Reconciler {
     /// Starts the thread.
     pub fn start(
         id: ProviderId,
-        place: Place,
+        context: VmContext,
         find: Find,
         pace: ProvisionConfig,
         inbox: Sender<Input>,
@@ -74,9 +74,9 @@ impl Reconciler {
         let has_failed = Arc::new(AtomicBool::new(false));
         let sharers = Sharers::new(
             u64::from(id.0),
-            place.lookout.clone(),
-            place.root.clone(),
-            place.config.pins.clone(),
+            context.lookout.clone(),
+            context.root.clone(),
+            context.config.pins.clone(),
         );
         let body = Body {
             questions: Questions {
@@ -86,7 +86,7 @@ impl Reconciler {
                 at_hand: None,
                 has_failed: Arc::clone(&has_failed),
             },
-            place,
+            context,
             sought: Sought {
                 find,
                 provider: None,
@@ -123,11 +123,11 @@ impl Reconciler {
     /// If the thread ended.
     pub fn order(&self, order: SizeOrder) -> Result<Ticket, ProviderError> {
         let ticket = Ticket::default();
-        let order = Order {
+        let order = Resize {
             order,
             ticket: ticket.clone(),
         };
-        self.send(Ask::Order(order)).map(|()| ticket)
+        self.send(Ask::Resize(order)).map(|()| ticket)
     }
 
     fn send(&self, ask: Ask) -> Result<(), ProviderError> {
@@ -165,14 +165,14 @@ pub fn unanswered(request: &ProviderQuery, trouble: &ProviderError) -> ProviderR
 /// The question that a reconciler is answering.
 enum AtHand {
     Query(ProviderQuery),
-    Order(OrderId),
+    Resize(OrderId),
 }
 
 impl AtHand {
     fn of(ask: &Ask) -> Self {
         match ask {
             Ask::Query(request) => Self::Query(*request),
-            Ask::Order(order) => Self::Order(order.order.order),
+            Ask::Resize(order) => Self::Resize(order.order.order),
         }
     }
 }
@@ -210,7 +210,7 @@ struct Questions {
 
 struct Body {
     questions: Questions,
-    place: Place,
+    context: VmContext,
     sought: Sought,
     pace: ProvisionConfig,
     was_met: bool,
@@ -243,7 +243,7 @@ impl Drop for Questions {
                     let report = unanswered(&request, &ended());
                     ProviderNews::Seen(Box::new(report), request.is_awaited)
                 }
-                AtHand::Order(order) => ProviderNews::Answered(OrderOutcome {
+                AtHand::Resize(order) => ProviderNews::Answered(OrderOutcome {
                     order,
                     provider: self.id,
                     result: Err(ended()),
@@ -301,12 +301,12 @@ impl Body {
     fn answer(&mut self, ask: Ask) -> bool {
         match ask {
             Ask::Query(request) => self.query(request),
-            Ask::Order(order) => self.take(order),
+            Ask::Resize(order) => self.take(order),
         }
     }
 
     /// Gives an order that was not taken back. `false` if nobody listens any more.
-    fn take(&mut self, Order { order, ticket }: Order) -> bool {
+    fn take(&mut self, Resize { order, ticket }: Resize) -> bool {
         if !ticket.begin() {
             return true;
         }
@@ -323,7 +323,7 @@ impl Body {
     }
 
     fn provider(&mut self) -> Result<&mut Box<dyn Provider>, ProviderError> {
-        self.sought.ask(&self.place.name)
+        self.sought.ask(&self.context.name)
     }
 
     /// Looks who has the VM's RAM, if the device waits for that.
@@ -340,11 +340,11 @@ impl Body {
             self.lease_at = Some(Instant::now() + pause.min(self.pace.idle()));
             return;
         }
-        let found = self.sharers.check(self.place.pid, Instant::now());
+        let found = self.sharers.check(self.context.pid, Instant::now());
         let pause = match found {
-            Found::Nobody => self.sharers.pause(lease::WAITING),
+            Holders::Nobody => self.sharers.pause(lease::WAITING),
             // It takes the guest a while to try again.
-            Found::Somebody(_) | Found::Unknown(_) => {
+            Holders::Somebody(_) | Holders::Unknown(_) => {
                 self.sharers.may_be_old(SELDOM.min(self.pace.idle()))
             }
         };
@@ -355,7 +355,7 @@ impl Body {
     }
 
     /// Asks the device for the look that it wants. A device that does not answer is told by the next look.
-    fn ask(&mut self, pin_checked: Option<(u64, Found)>) -> Option<Wanted> {
+    fn ask(&mut self, pin_checked: Option<(u64, Holders)>) -> Option<Wanted> {
         let wanted = self.sought.provider.as_mut()?.lease(pin_checked).ok()??;
         let files = wanted.files.clone();
         self.sharers.hear(wanted.process, files);
@@ -374,12 +374,12 @@ impl Body {
         if let Ok(status) = &status {
             self.was_met = status.is_met();
             // Which process it is the device knows better than the VM's name.
-            self.place.pid = status.hypervisor_pid.or(self.place.pid);
+            self.context.pid = status.hypervisor_pid.or(self.context.pid);
             // Which process the device is: it has the RAM too, and is nobody else.
             self.ask(None);
         }
-        let held_by = self.sharers.check(self.place.pid, since);
-        self.is_held = held_by != Found::Nobody;
+        let held_by = self.sharers.check(self.context.pid, since);
+        self.is_held = held_by != Holders::Nobody;
         let report = self.report(request, status, held_by);
         self.questions
             .tell(ProviderNews::Seen(Box::new(report), request.is_awaited))
@@ -389,9 +389,9 @@ impl Body {
         &self,
         request: ProviderQuery,
         status: Result<ProviderStatus, ProviderError>,
-        held_by: Found,
+        held_by: Holders,
     ) -> ProviderReport {
-        let (root, pid) = (&self.place.root, self.place.pid);
+        let (root, pid) = (&self.context.root, self.context.pid);
         let resident = pid.and_then(|pid| process_memory::resident(root, pid));
         ProviderReport {
             provider: self.questions.id,
@@ -408,9 +408,9 @@ impl Body {
                 |pid| process_memory::pinned_by(root, pid).map_err(|error| error.to_string()),
             ),
             held_by: match held_by {
-                Found::Nobody => OtherUsers::Nobody,
-                Found::Somebody(who) => OtherUsers::Somebody(who),
-                Found::Unknown(why) => OtherUsers::Unknown(why),
+                Holders::Nobody => OtherUsers::Nobody,
+                Holders::Somebody(who) => OtherUsers::Somebody(who),
+                Holders::Unknown(why) => OtherUsers::Unknown(why),
             },
             order: self.order,
             host: Vec::new(),

@@ -27,7 +27,7 @@ const AT_ONCE: usize = 256 << 10;
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// The target of a log.
-trait Place: Write + Send + 'static {
+trait LogSink: Write + Send + 'static {
     /// Takes half a record away again; `whole` is the size of all whole records, bytes.
     fn cut(&mut self, whole: u64);
     /// Whether nobody will find what is written, because the file was removed.
@@ -36,7 +36,7 @@ trait Place: Write + Send + 'static {
     }
 }
 
-impl Place for File {
+impl LogSink for File {
     fn cut(&mut self, whole: u64) {
         // A rest that cannot be cut stays: readers stop at it, and say so.
         let _ = self.set_len(whole);
@@ -112,7 +112,7 @@ impl Recorder {
             .with_context(|| format!("starting the log {}", path.display()))
     }
 
-    fn to(place: impl Place, limit: u64, most_waiting: u64, config: String) -> Result<Self> {
+    fn to(sink: impl LogSink, limit: u64, most_waiting: u64, config: String) -> Result<Self> {
         let start = Start {
             version: env!("CARGO_PKG_VERSION").into(),
             config,
@@ -126,7 +126,7 @@ impl Recorder {
         std::thread::Builder::new()
             .name("record".into())
             .spawn(move || {
-                write(place, &items, &of_thread);
+                write(sink, &items, &of_thread);
                 drop(ended);
             })?;
         let mut recorder = Self {
@@ -233,37 +233,37 @@ impl Log for Recorder {
 }
 
 /// The body of the thread that writes: whole records go out, many at once if many wait.
-fn write(mut place: impl Place, items: &Receiver<Item>, shared: &Shared) {
+fn write(mut sink: impl LogSink, items: &Receiver<Item>, shared: &Shared) {
     let mut whole = 0;
     while let Ok(first) = items.recv() {
         let batch = Batch::of(first, items);
-        let (done, put) = batch.put(&mut place);
+        let (done, put) = batch.put(&mut sink);
         whole += done;
         shared.waiting.fetch_sub(done, Ordering::AcqRel);
         if let Err(error) = put {
             let why = format!("it could not be written: {error}");
             // On a full disk there may be room for these few bytes where half a record was.
             let end = end_frame(Tick(0), &format!("the log ended: {why}")).unwrap_or_default();
-            place.cut(whole);
-            put_last(&mut place, whole, &end);
+            sink.cut(whole);
+            put_last(&mut sink, whole, &end);
             // Told when the next record comes.
             let _ = shared.failed.set(why);
             return;
         }
-        if place.is_gone() {
+        if sink.is_gone() {
             let _ = shared.failed.set("its file was removed".into());
             return;
         }
         if let Some(end) = batch.last {
-            return put_last(&mut place, whole, &end);
+            return put_last(&mut sink, whole, &end);
         }
     }
 }
 
 /// Writes the log's last record, all of it or nothing.
-fn put_last(place: &mut impl Place, whole: u64, end: &[u8]) {
-    if place.write_all(end).is_err() {
-        place.cut(whole);
+fn put_last(sink: &mut impl LogSink, whole: u64, end: &[u8]) {
+    if sink.write_all(end).is_err() {
+        sink.cut(whole);
     }
 }
 
@@ -300,13 +300,13 @@ impl Batch {
     }
 
     /// Writes the batch; returns the bytes of whole records that were written, even if not all were.
-    fn put(&self, place: &mut impl Place) -> (u64, io::Result<()>) {
+    fn put(&self, sink: &mut impl LogSink) -> (u64, io::Result<()>) {
         let mut written = 0;
         let put = loop {
             let Some(rest) = self.bytes.get(written..).filter(|rest| !rest.is_empty()) else {
-                break place.flush();
+                break sink.flush();
             };
-            match place.write(rest) {
+            match sink.write(rest) {
                 Ok(0) => break Err(io::ErrorKind::WriteZero.into()),
                 Ok(bytes) => written += bytes,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}

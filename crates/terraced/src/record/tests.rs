@@ -135,7 +135,7 @@ impl Write for Full {
     }
 }
 
-impl Place for Full {
+impl LogSink for Full {
     fn cut(&mut self, whole: u64) {
         self.room += self.file.metadata().unwrap().len() - whole;
         self.file.cut(whole);
@@ -184,7 +184,7 @@ impl Write for Slow {
     }
 }
 
-impl Place for Slow {
+impl LogSink for Slow {
     fn cut(&mut self, _whole: u64) {}
 }
 

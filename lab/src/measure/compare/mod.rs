@@ -26,7 +26,7 @@ use crate::machine::process::Lifetime;
 use crate::progress::say;
 use crate::{places, programs};
 use method::Method;
-use report::{HOT_SETS, MethodReport, Report};
+use report::{HOT_SETS, MethodReport, Comparison};
 use watch::Measured;
 
 pub use watch::Watch;
@@ -65,7 +65,7 @@ pub fn run(arguments: &Arguments) -> Result<()> {
         bail!("no such method; there are: {names}");
     }
     programs::build_product()?;
-    let mut report = Report {
+    let mut report = Comparison {
         kernel: String::new(),
         window_s: WINDOW.as_secs(),
         methods: Vec::new(),

@@ -6,7 +6,7 @@ use super::watch::Measured;
 
 /// All figures that were measured.
 #[derive(Debug, Serialize)]
-pub struct Report {
+pub struct Comparison {
     pub kernel: String,
     pub window_s: u64,
     pub methods: Vec<MethodReport>,

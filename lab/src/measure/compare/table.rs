@@ -6,7 +6,7 @@ use std::path::Path;
 
 use anyhow::{Context, Result};
 
-use super::report::{HOT_SETS, Report};
+use super::report::{HOT_SETS, Comparison};
 use super::watch::Measured;
 
 const BEGIN: &str = "<!-- begin: cargo xtask lab compare --write -->\n";
@@ -18,14 +18,14 @@ const HEAD: &str = "\
 ";
 
 /// One line for each hot set and method.
-pub fn markdown(report: &Report) -> String {
+pub fn markdown(report: &Comparison) -> String {
     let mut text = HEAD.to_owned();
     for (index, _) in HOT_SETS.iter().enumerate() {
         for method in &report.methods {
             text += &line(method.name, &method.windows[index]);
         }
     }
-    let Report {
+    let Comparison {
         kernel, window_s, ..
     } = report;
     // Writing to a string cannot fail.

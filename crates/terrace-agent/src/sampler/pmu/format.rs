@@ -5,7 +5,7 @@ use terrace_sys::perf::EventAttr;
 
 /// Puts a value into the bits that a format such as `config:0-7,32-35` names, lowest bits first. `None` if the format
 /// makes no sense or has too few bits.
-pub fn place(format: &str, value: u64, attr: &mut EventAttr) -> Option<()> {
+pub fn put_field(format: &str, value: u64, attr: &mut EventAttr) -> Option<()> {
     let (word, ranges) = format.trim().split_once(':')?;
     let mut bits = 0;
     let mut rest = value;
@@ -54,7 +54,7 @@ mod tests {
 
     fn placed(format: &str, value: u64) -> Option<EventAttr> {
         let mut attr = EventAttr::default();
-        place(format, value, &mut attr).map(|()| attr)
+        put_field(format, value, &mut attr).map(|()| attr)
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use terrace_core::ranges::Range;
 use terrace_sys::perf::{Fields, Record, Records, SampleRecord};
 
-use super::recipe::{Access, Kind, Recipe};
+use super::recipe::{Access, SampleKind, Recipe};
 use crate::sampler::Sample;
 
 /// Bits of an address within a page.
@@ -59,7 +59,7 @@ impl Counters {
 /// The format of one ring's records.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Layout {
-    kind: Kind,
+    kind: SampleKind,
     fields: Fields,
     /// The events' ids, each with the kind of access that its samples show.
     events: Vec<(u64, Access)>,
@@ -133,7 +133,7 @@ impl Intake {
     }
 
     /// Counts a ring that was passed over because its position made no sense.
-    pub(super) fn torn(&mut self) {
+    pub(super) fn count_malformed(&mut self) {
         self.counters.malformed += 1;
     }
 
@@ -165,7 +165,7 @@ impl Intake {
         }
         let Some(access) = layout.access(sample) else {
             // IBS samples all operations, PEBS only those of its events.
-            if layout.kind == Kind::Ibs {
+            if layout.kind == SampleKind::Ibs {
                 counters.no_address += 1;
             } else {
                 counters.malformed += 1;
@@ -176,7 +176,7 @@ impl Intake {
             0 => &mut counters.no_address,
             address if address & KERNEL_HALF != 0 => &mut counters.kernel,
             address if address >= USER_END => &mut counters.malformed,
-            _ if layout.kind == Kind::Ibs
+            _ if layout.kind == SampleKind::Ibs
                 && access == Access::Load
                 && hit_near(sample.data_source) =>
             {

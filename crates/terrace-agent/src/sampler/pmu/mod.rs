@@ -9,7 +9,7 @@
 //!
 //! Not run on hardware yet: what is asked of the kernel was derived from its sources, and records of PEBS and
 //! IBS that the tests read are built by hand. Rings, losses and the way to the ranges are tested on page faults
-//! of the running kernel ([`Kind::PageFaults`]).
+//! of the running kernel ([`SampleKind::PageFaults`]).
 
 mod choice;
 mod cpus;
@@ -27,7 +27,7 @@ use terrace_sys::HostRoot;
 pub use choice::{Choice, choose, choose_with};
 pub use cpus::{Kernel, Opener};
 pub use intake::{Counters, Intake, Layout};
-pub use recipe::{Access, Kind, Lacks, Recipe, Wanted};
+pub use recipe::{Access, SampleKind, Lacks, Recipe, Wanted};
 
 use super::{Drained, Sample, Sampler, SamplerError, Target};
 use cpus::Cpus;
@@ -50,7 +50,7 @@ impl Default for Settings {
 /// The sampler.
 #[derive(Debug)]
 pub struct Pmu {
-    kind: Kind,
+    kind: SampleKind,
     cpus: Cpus,
     intake: Intake,
     /// A buffer for the records of one ring at a time.
@@ -146,7 +146,7 @@ impl Sampler for Pmu {
         for (ring, layout) in self.cpus.rings() {
             self.scratch.clear();
             if ring.drain(&mut self.scratch).is_none() {
-                self.intake.torn();
+                self.intake.count_malformed();
             }
             self.intake.take(&self.scratch, layout, sink);
         }

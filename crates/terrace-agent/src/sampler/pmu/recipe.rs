@@ -5,7 +5,7 @@ use std::path::Path;
 use terrace_sys::perf::{EventAttr, Fields, SOFTWARE, SOFTWARE_PAGE_FAULTS};
 use terrace_sys::{HostRoot, ReadError};
 
-use super::format::{place, terms};
+use super::format::{put_field, terms};
 
 /// The folder in which the kernel describes PMUs.
 pub(super) const DEVICES: &str = "sys/bus/event_source/devices";
@@ -31,7 +31,7 @@ const IBS_PERIOD: u64 = 1 << 18;
 
 /// A kind of samples.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum SampleKind {
     /// Intel's Processor Event-Based Sampling.
     Pebs,
     /// AMD's Instruction-Based Sampling of micro-operations.
@@ -41,7 +41,7 @@ pub enum Kind {
     PageFaults,
 }
 
-impl Kind {
+impl SampleKind {
     /// The kind's name in `status`.
     #[must_use]
     pub fn name(self) -> &'static str {
@@ -79,7 +79,7 @@ pub struct Wanted {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Recipe {
     /// The kind of samples.
-    pub kind: Kind,
+    pub kind: SampleKind,
     /// The events; all of them carry the same fields, since they share a ring.
     pub events: Vec<Wanted>,
     /// The file below the root that lists the PMU's CPUs, if it does not have all of them (hybrid processors).
@@ -175,7 +175,7 @@ impl Recipe {
         let cpus = (device.name == "cpu_core").then(|| device.path("cpus"));
         let microarchitecture = device.read("caps/pmu_name")?.unwrap_or_default();
         Ok(Self {
-            kind: Kind::Pebs,
+            kind: SampleKind::Pebs,
             events: vec![load, store],
             cpus,
             microarchitecture: microarchitecture.trim().into(),
@@ -212,7 +212,7 @@ impl Recipe {
             leader: None,
         };
         Ok(Self {
-            kind: Kind::Ibs,
+            kind: SampleKind::Ibs,
             events: vec![wanted],
             cpus: None,
             microarchitecture: String::new(),
@@ -237,7 +237,7 @@ impl Recipe {
             leader: None,
         };
         Self {
-            kind: Kind::PageFaults,
+            kind: SampleKind::PageFaults,
             events: vec![wanted],
             cpus: None,
             microarchitecture: String::new(),
@@ -282,7 +282,7 @@ impl Device<'_> {
     fn set(&self, name: &str, value: u64, attr: &mut EventAttr) -> Result<(), Lacks> {
         let file = format!("format/{name}");
         let format = self.root.read(self.path(&file))?;
-        place(&format, value, attr).ok_or_else(|| self.malformed(&file))
+        put_field(&format, value, attr).ok_or_else(|| self.malformed(&file))
     }
 
     fn event(&self, attr: EventAttr, (event, mask): (u64, u64)) -> Result<EventAttr, Lacks> {

@@ -19,7 +19,7 @@ const WORDS: (u16, u16) = (6, 7);
 const LEVELS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
 
 /// The state of the simulation at one time, as a frame shows it.
-pub struct View<'a> {
+pub struct SimulationView<'a> {
     /// Time since the start, s.
     pub now_s: f64,
     /// The share of the longest load that is done, 0 to 1.
@@ -45,7 +45,7 @@ pub struct VmInfo {
     pub map: Option<HeatMap>,
 }
 
-impl<'a> View<'a> {
+impl<'a> SimulationView<'a> {
     /// The view for a frame of that size.
     pub fn of(simulation: &'a Simulation, scenario: &Scenario, size: Size) -> Self {
         let timeline = simulation.timeline();
@@ -149,7 +149,7 @@ fn inside(panel: Rect) -> [Rect; 2] {
     inner.layout(&Layout::vertical([above, below]))
 }
 
-pub fn draw(view: &View, controls: &Controls, frame: &mut Frame) {
+pub fn draw(view: &SimulationView, controls: &Controls, frame: &mut Frame) {
     let area = frame.area();
     let parts = parts(area);
     frame.render_widget(head(view, controls), parts.head);
@@ -170,7 +170,7 @@ pub fn draw(view: &View, controls: &Controls, frame: &mut Frame) {
     }
 }
 
-fn head(view: &View, controls: &Controls) -> Line<'static> {
+fn head(view: &SimulationView, controls: &Controls) -> Line<'static> {
     let done = (view.progress.clamp(0.0, 1.0) * 1000.0).round();
     // Between 0 and 1000 by construction; the cast saturates.
     #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)]
@@ -191,7 +191,7 @@ fn head(view: &View, controls: &Controls) -> Line<'static> {
     Line::from(spans)
 }
 
-fn panel(view: &View, vm: &VmTimeline, info: &VmInfo, frame: &mut Frame, area: Rect) {
+fn panel(view: &SimulationView, vm: &VmTimeline, info: &VmInfo, frame: &mut Frame, area: Rect) {
     let title = Line::from(vec![
         " ".into(),
         Span::from(vm.name.clone()).bold(),

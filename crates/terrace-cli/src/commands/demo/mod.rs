@@ -19,7 +19,7 @@ use ratatui::layout::Size;
 use terrace_sim::{Options, Scenario, Simulation};
 
 use crate::args::Demo;
-use frame::View;
+use frame::SimulationView;
 
 const SCENARIO: &str = include_str!("../../../../../scenarios/demo.toml");
 /// Full-size time that is simulated between two looks at the keys, ns.
@@ -88,7 +88,7 @@ fn write_svg(
     file: &Path,
 ) -> Result<()> {
     let mut terminal = Terminal::new(TestBackend::new(PICTURE.width, PICTURE.height))?;
-    let view = View::of(simulation, scenario, PICTURE);
+    let view = SimulationView::of(simulation, scenario, PICTURE);
     terminal.draw(|f| frame::draw(&view, controls, f))?;
     let svg = super::top::picture::svg(terminal.backend().buffer());
     std::fs::write(file, svg).with_context(|| format!("writing {}", file.display()))
@@ -110,7 +110,7 @@ fn watch(
     loop {
         let drawn = Instant::now();
         let area = terminal.size()?;
-        let mut view = View::of(simulation, scenario, (area.width, area.height).into());
+        let mut view = SimulationView::of(simulation, scenario, (area.width, area.height).into());
         view.is_over |= simulation.now().0 >= end_ns;
         terminal.draw(|f| frame::draw(&view, &controls, f))?;
         if !controls.is_paused && !view.is_over {

@@ -57,8 +57,8 @@ fn info() -> VmInfo {
     }
 }
 
-fn view(timeline: &Timeline) -> View<'_> {
-    View {
+fn view(timeline: &Timeline) -> SimulationView<'_> {
+    SimulationView {
         now_s: 42.4,
         progress: 0.25,
         is_over: false,
@@ -67,7 +67,7 @@ fn view(timeline: &Timeline) -> View<'_> {
     }
 }
 
-fn text(view: &View, controls: &Controls, (width, height): (u16, u16)) -> String {
+fn text(view: &SimulationView, controls: &Controls, (width, height): (u16, u16)) -> String {
     let mut terminal = Terminal::new(TestBackend::new(width, height)).unwrap();
     terminal.draw(|f| frame::draw(view, controls, f)).unwrap();
     picture::text(terminal.backend().buffer())

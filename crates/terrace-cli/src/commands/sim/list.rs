@@ -5,7 +5,7 @@ use std::path::Path;
 use anyhow::Result;
 use serde::Serialize;
 use terrace_core::TierKind;
-use terrace_repro::repro::{self, Experiment, Kind};
+use terrace_repro::repro::{self, Experiment, ExperimentKind};
 use terrace_sim::{
     Tier, kinds,
     policy::{self, Description},
@@ -67,9 +67,9 @@ fn experiments() -> Vec<Named> {
     let named = |experiment: &Experiment| Named {
         name: experiment.name.into(),
         what: match experiment.kind {
-            Kind::Figures => experiment.title.into(),
-            Kind::Prediction => format!("{} (a prediction)", experiment.title),
-            Kind::Waiting(what) => format!("{} (waits for {what})", experiment.title),
+            ExperimentKind::Figures => experiment.title.into(),
+            ExperimentKind::Prediction => format!("{} (a prediction)", experiment.title),
+            ExperimentKind::Waiting(what) => format!("{} (waits for {what})", experiment.title),
         },
     };
     repro::experiments().into_iter().map(named).collect()

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use terrace_repro::compare::Progress;
 
 /// Time between drawings.
-const EVERY: Duration = Duration::from_millis(100);
+const DRAW_EVERY: Duration = Duration::from_millis(100);
 
 /// Width of the bar, characters.
 const WIDTH: usize = 30;
@@ -31,7 +31,7 @@ impl Bar {
         let Some(Ok(mut drawn)) = self.drawn.as_ref().map(Mutex::try_lock) else {
             return;
         };
-        if drawn.is_none_or(|at| at.elapsed() >= EVERY) {
+        if drawn.is_none_or(|at| at.elapsed() >= DRAW_EVERY) {
             *drawn = Some(Instant::now());
             // A terminal that is gone is no reason to end a run.
             let _ = write!(std::io::stderr(), "\r{}\x1b[K", line(progress));

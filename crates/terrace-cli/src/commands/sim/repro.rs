@@ -7,7 +7,7 @@ use std::time::Instant;
 use anyhow::Result;
 use terrace_repro::compare::Control;
 use terrace_repro::repro::carry_out::{Choice, carry_out};
-use terrace_repro::repro::row::{Outcome, Report};
+use terrace_repro::repro::row::{Outcome, ReproReport};
 use terrace_repro::repro::{experiments, named, render as page};
 
 use super::progress::Bar;
@@ -59,7 +59,7 @@ pub fn run(args: &Repro) -> Result<ExitCode> {
     Ok(ExitCode::from(130))
 }
 
-fn write(args: &Repro, report: &Report, runs: usize, wall_s: f64) -> Result<()> {
+fn write(args: &Repro, report: &ReproReport, runs: usize, wall_s: f64) -> Result<()> {
     let to_terminal = args
         .json
         .as_deref()
@@ -77,7 +77,7 @@ fn write(args: &Repro, report: &Report, runs: usize, wall_s: f64) -> Result<()> 
     Ok(())
 }
 
-fn text(report: &Report) -> String {
+fn text(report: &ReproReport) -> String {
     let mut out: String = report.experiments.iter().map(experiment).collect();
     out += &page::last_line(report);
     out.push('\n');
@@ -117,7 +117,7 @@ mod tests {
 
     #[test]
     fn a_place_kept_free_says_what_it_waits_for() {
-        let report = Report {
+        let report = ReproReport {
             seed: 1,
             seeds: 1,
             experiments: vec![Outcome {

@@ -126,7 +126,7 @@ async fn watch(
             came = next(&mut news) => match came {
                 News::Key(key) => match screen.press(key) {
                     Pressed::Quit => return Ok(()),
-                    Pressed::Order(order) => {
+                    Pressed::VmCommand(order) => {
                         tokio::spawn(carry_out(client.clone(), order, sender.clone()));
                         false
                     }
@@ -184,13 +184,13 @@ fn read_keys(sender: &UnboundedSender<News>) {
 
 /// A command about the selected VM.
 #[derive(Debug, PartialEq, Eq)]
-pub struct Order {
+pub struct VmCommand {
     /// The path of the command in the API.
     path: String,
     setting: Option<Setting>,
 }
 
-async fn carry_out(client: Client, order: Order, sender: UnboundedSender<News>) {
+async fn carry_out(client: Client, order: VmCommand, sender: UnboundedSender<News>) {
     let answer: Result<Done, _> = match &order.setting {
         Some(setting) => client.post(&order.path, setting).await,
         None => client.post(&order.path, &()).await,
@@ -207,7 +207,7 @@ pub enum Pressed {
     /// Another VM is selected.
     Moved,
     /// An order goes to the daemon.
-    Order(Order),
+    VmCommand(VmCommand),
     /// There is nothing to ask for.
     Nothing,
 }
@@ -261,6 +261,6 @@ impl Screen {
         };
         let (action, setting) = what(&vms[i]);
         let path = format!("/v1/vms/{}/{action}", segment(&vms[i].name));
-        Pressed::Order(Order { path, setting })
+        Pressed::VmCommand(VmCommand { path, setting })
     }
 }

@@ -222,7 +222,7 @@ fn arrows_select_and_stop_at_the_ends() {
 fn keys_pause_resume_move_and_start_rounds() {
     let mut screen = screen(vec![vm("a b", Mode::Managed), vm("p", Mode::Paused)]);
     let path = |pressed: Pressed| match pressed {
-        Pressed::Order(Order { path, setting }) => (path, setting.map(|s| s.value)),
+        Pressed::VmCommand(VmCommand { path, setting }) => (path, setting.map(|s| s.value)),
         other => panic!("{other:?}"),
     };
     let p = press(&mut screen, KeyCode::Char('p'));

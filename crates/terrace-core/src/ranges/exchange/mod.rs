@@ -7,7 +7,7 @@
 use std::collections::{BTreeSet, VecDeque};
 
 use terrace_proto::TierId;
-use terrace_proto::ranges::{Exchanged, PieceState, Refusal, Stopped};
+use terrace_proto::ranges::{Exchanged, PieceState, KernelRefusal, Stopped};
 
 use super::free::{Free, tier_of};
 use super::piece::{Piece, size};
@@ -227,12 +227,12 @@ impl Exchange {
     pub fn migrated(
         &mut self,
         states: &[(u32, PieceState)],
-        refusal: Option<Refusal>,
+        refusal: Option<KernelRefusal>,
     ) -> Vec<Settled> {
         let Some(call) = self.under_way.take() else {
             return Vec::new();
         };
-        if refusal == Some(Refusal::NoMemory) {
+        if refusal == Some(KernelRefusal::NoMemory) {
             self.stop(Stopped::NoFreePage);
         }
         if refusal.is_some() {

@@ -42,16 +42,16 @@ impl Fake {
 
 impl Fake {
     /// A model of `move_pages`: each piece's state, and the reason if the call failed.
-    fn migrate(&mut self, call: &Call) -> (Vec<(u32, PieceState)>, Option<Refusal>) {
+    fn migrate(&mut self, call: &Call) -> (Vec<(u32, PieceState)>, Option<KernelRefusal>) {
         self.calls
             .push((call.process, call.node, call.pieces.len()));
         let mut refusal = None;
         if self.ended == Some(call.process) {
             let gone = call.pieces.iter().map(|_| (1, PieceState::Absent));
-            return (gone.collect(), Some(Refusal::Process));
+            return (gone.collect(), Some(KernelRefusal::Process));
         }
         if self.refuses == Some(call.process) {
-            refusal = Some(Refusal::Process);
+            refusal = Some(KernelRefusal::Process);
         }
         let mut states = Vec::new();
         for piece in &call.pieces {
@@ -66,9 +66,9 @@ impl Fake {
             }
             if *at != call.node && refusal.is_none() {
                 let size = self.sizes[&key];
-                let (from, to) = (place(*at), place(call.node));
+                let (from, to) = (index(*at), index(call.node));
                 if self.free[to] < size {
-                    refusal = Some(Refusal::NoMemory);
+                    refusal = Some(KernelRefusal::NoMemory);
                 } else {
                     self.free[from] += size;
                     self.free[to] -= size;
@@ -101,14 +101,14 @@ impl Fake {
     }
 }
 
-fn place(node: u32) -> usize {
+fn index(node: u32) -> usize {
     usize::try_from(node).unwrap()
 }
 
 fn free(pages: [u64; 2], headroom: u64) -> Free {
     let nodes = [0, 1].map(|node| NodeFree {
         node,
-        pages: pages[place(node)],
+        pages: pages[index(node)],
     });
     Free::new(&[vec![0], vec![1]], &nodes, headroom)
 }

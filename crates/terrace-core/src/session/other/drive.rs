@@ -22,8 +22,8 @@ use crate::policy::{Observe, Place, Policy, PolicyChoice};
 use crate::session::Session;
 use crate::session::replay::ReplayError;
 
-use super::report::{Report, seconds};
-use super::vm::{Asked, Vm};
+use super::report::{ReplayReport, seconds};
+use super::vm::{OpenQuestion, Vm};
 use super::{Other, OtherError, Refused};
 
 /// Longest time that the engine's configuration may name, ms: longer than any log.
@@ -232,7 +232,7 @@ impl Driver {
         self.feed(at, Event::Command(command));
         let has_rounds = self.policy.place != Place::Stay;
         if let Some(vm) = self.vm(id) {
-            vm.other.missed_rounds += u64::from(has_rounds && vm.asked == Asked::Nothing);
+            vm.other.missed_rounds += u64::from(has_rounds && vm.asked == OpenQuestion::Nothing);
         }
     }
 
@@ -253,7 +253,7 @@ impl Driver {
         if !vm.placement(report) {
             return;
         }
-        let Asked::Placement(id) = std::mem::take(&mut vm.asked) else {
+        let OpenQuestion::Placement(id) = std::mem::take(&mut vm.asked) else {
             return;
         };
         let answer = PlacementReport {
@@ -319,14 +319,14 @@ impl Driver {
 
     /// The other policy's window is over: it asks, and is answered.
     fn answer_scan(&mut self, at: Tick, id: VmId, from: &ScanAnswer) {
-        let asks = |vm: Option<&mut Vm>| vm.is_some_and(|vm| matches!(vm.asked, Asked::Scan(_)));
+        let asks = |vm: Option<&mut Vm>| vm.is_some_and(|vm| matches!(vm.asked, OpenQuestion::Scan(_)));
         if !asks(self.vm(id)) {
             self.feed(at.after(WINDOW), Event::Timer);
         }
         let Some(vm) = self.vm(id) else {
             return;
         };
-        let Asked::Scan(request) = &vm.asked else {
+        let OpenQuestion::Scan(request) = &vm.asked else {
             return;
         };
         let (accessed, written) = vm.observed.ask(&request.rearm);
@@ -339,7 +339,7 @@ impl Driver {
             huge_leaf: from.huge_leaf.clone(),
             stats: ScanStats::default(),
         };
-        vm.asked = Asked::Nothing;
+        vm.asked = OpenQuestion::Nothing;
         self.feed(at, Event::Scanned(Box::new(answer)));
     }
 
@@ -368,12 +368,12 @@ impl Driver {
                 match action {
                     Action::Scan(request) => {
                         if let Some(vm) = self.vm(request.space.vm()) {
-                            vm.asked = Asked::Scan(request);
+                            vm.asked = OpenQuestion::Scan(request);
                         }
                     }
                     Action::QueryPlacement(query) => {
                         if let Some(vm) = self.vm(query.vm) {
-                            vm.asked = Asked::Placement(query.id);
+                            vm.asked = OpenQuestion::Placement(query.id);
                         }
                     }
                     Action::Move(plan) => events.push_back(Event::Moved(self.carry_out(&plan))),
@@ -411,7 +411,7 @@ impl Driver {
     }
 
     /// The report, once the log was read to its end.
-    pub fn report<R: Read>(mut self, log: &LogReader<R>) -> Result<Report, Refused> {
+    pub fn report<R: Read>(mut self, log: &LogReader<R>) -> Result<ReplayReport, Refused> {
         let here: Vec<VmId> = self.here.keys().copied().collect();
         here.into_iter().for_each(|id| self.keep_counters(id));
         for vm in &self.vms {
@@ -422,7 +422,7 @@ impl Driver {
         }
         let window_ns = self.recorded.window_ms.saturating_mul(1_000_000);
         let one = u64::from(self.windows_in_one);
-        Ok(Report {
+        Ok(ReplayReport {
             policy: self.name.clone(),
             recorded_policy: words(&self.recorded.policy),
             window_s: seconds(window_ns.saturating_mul(one)),

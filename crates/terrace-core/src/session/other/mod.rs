@@ -22,7 +22,7 @@ use crate::policy::PolicyChoice;
 
 use super::replay::{ReplayError, open};
 
-pub use report::{Outcome, Report, VmReport};
+pub use report::{Outcome, ReplayReport, VmReport};
 
 /// The options of a replay with another policy.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -119,7 +119,7 @@ pub enum Refused {
 ///
 /// # Errors
 /// If it cannot be read, or does not have what that takes.
-pub fn replay_with(input: impl Read, other: &Other) -> Result<Report, OtherError> {
+pub fn replay_with(input: impl Read, other: &Other) -> Result<ReplayReport, OtherError> {
     let (mut reader, config) = open(input)?;
     let mut driver = drive::Driver::new(config, other)?;
     let mut records = 1;

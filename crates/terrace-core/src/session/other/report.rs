@@ -4,7 +4,7 @@ use serde::Serialize;
 
 /// A replay with another policy.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Report {
+pub struct ReplayReport {
     /// The policy that it was replayed with.
     pub policy: String,
     /// The policy that recorded it.

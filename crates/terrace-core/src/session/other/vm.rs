@@ -15,7 +15,7 @@ use super::report::{Outcome, VmReport, seconds, share};
 
 /// The other engine's open question.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(super) enum Asked {
+pub(super) enum OpenQuestion {
     #[default]
     Nothing,
     Placement(RequestId),
@@ -34,7 +34,7 @@ pub(super) struct Vm {
     /// The sums over all windows.
     pub tally: Tally,
     /// The other engine's open question.
-    pub asked: Asked,
+    pub asked: OpenQuestion,
     /// The recorded scan under way.
     pub scan: Option<ScanRequest>,
     /// The recorded question under way where pages are, and what was answered so far.
@@ -170,7 +170,7 @@ impl Vm {
             other: Other::new(empty.clone()),
             observed: Observed::new(spec.unit, span),
             tally: Tally::default(),
-            asked: Asked::Nothing,
+            asked: OpenQuestion::Nothing,
             scan: None,
             query: None,
             empty,
@@ -194,7 +194,7 @@ impl Vm {
         }
         self.recorded.places = self.empty.clone();
         self.other.places = self.empty.clone();
-        self.asked = Asked::Nothing;
+        self.asked = OpenQuestion::Nothing;
         (self.scan, self.query) = (None, None);
         (self.placed, self.window.number) = (false, 0);
     }
@@ -210,9 +210,9 @@ impl Vm {
     /// Nothing more comes of the other engine's open question.
     pub fn give_up(&mut self) -> Option<RequestId> {
         match std::mem::take(&mut self.asked) {
-            Asked::Nothing => None,
-            Asked::Placement(id) => Some(id),
-            Asked::Scan(request) => Some(request.id),
+            OpenQuestion::Nothing => None,
+            OpenQuestion::Placement(id) => Some(id),
+            OpenQuestion::Scan(request) => Some(request.id),
         }
     }
 

@@ -80,7 +80,7 @@ fn a_vm_without_heat_does_not_grow_up_to_its_lower_limit_at_the_cost_of_others()
 }
 
 /// Gives byte by byte to whoever has got least for his weight in this step.
-fn oracle(bytes: u64, claims: &[Claim], release: PoolRelease) -> Vec<u64> {
+fn naive_shares(bytes: u64, claims: &[Claim], release: PoolRelease) -> Vec<u64> {
     let protected = |c: &Claim| c.held.min(c.lower.max(c.unseen));
     let want = |c: &Claim| c.demand.min(c.upper).max(protected(c));
     let cap = |step: usize, c: &Claim| match step {
@@ -148,7 +148,7 @@ proptest! {
         let release = ALL[usize::from(always)];
         let bytes = free + claims.iter().map(|c| c.held).sum::<u64>();
         let sizes = divide(bytes, &claims, release);
-        let naive = oracle(bytes, &claims, release);
+        let naive = naive_shares(bytes, &claims, release);
         for (i, (size, naive)) in sizes.iter().zip(&naive).enumerate() {
             // Whole bytes cannot be divided exactly; in each step a VM may be off by one per VM.
             prop_assert!(size.abs_diff(*naive) <= claims.len() as u64, "{i}: {sizes:?}, naive {naive:?}");

@@ -241,7 +241,7 @@ pub(super) fn main_memory(
 }
 
 /// Asks for the first and the last page, which have to be as far apart as in the guest.
-pub(super) fn place(
+pub(super) fn locate_range(
     tree: &mut impl MemoryTree,
     range: FlatRange,
 ) -> Result<Placed, MemoryMapError> {

@@ -62,7 +62,7 @@ impl ChargedTo {
     fn folder(&self, of: &Membership, mount: &Mount) -> Result<PathBuf, String> {
         let top = self.root.join(mount.point.trim_start_matches('/'));
         let mut folder = top.join(mount.below(&of.path)?);
-        if of.kind == Kind::Unified {
+        if of.kind == HierarchyKind::Unified {
             while folder != top && is_threaded(&folder)? {
                 folder.pop();
             }
@@ -86,14 +86,14 @@ fn is_threaded(folder: &Path) -> Result<bool, String> {
 
 /// The kind of hierarchy that charges memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Kind {
+enum HierarchyKind {
     /// Version 1 has one for memory.
     Memory,
     /// Version 2 has one for all.
     Unified,
 }
 
-impl Kind {
+impl HierarchyKind {
     fn name(self) -> &'static str {
         match self {
             Self::Memory => "cgroup hierarchy for memory",
@@ -105,7 +105,7 @@ impl Kind {
 /// The position of a process in the hierarchy that charges memory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Membership {
-    kind: Kind,
+    kind: HierarchyKind,
     path: String,
 }
 
@@ -124,9 +124,9 @@ impl Membership {
         let unified =
             || entries().find(|(number, controllers, _)| (*number, *controllers) == ("0", ""));
         let (kind, path) = match (memory, unified) {
-            (Some((.., path)), _) => (Kind::Memory, path),
+            (Some((.., path)), _) => (HierarchyKind::Memory, path),
             (None, unified) => match unified() {
-                Some((.., path)) => (Kind::Unified, path),
+                Some((.., path)) => (HierarchyKind::Unified, path),
                 None => return Ok(None),
             },
         };
@@ -152,13 +152,13 @@ struct Mount {
 impl Mount {
     /// The mount point by a line of `mountinfo`, if it is one of this hierarchy:
     /// `31 23 0:27 / /sys/fs/cgroup rw,nosuid shared:9 - cgroup2 cgroup2 rw,nsdelegate`.
-    fn of(line: &str, kind: Kind) -> Option<Self> {
+    fn of(line: &str, kind: HierarchyKind) -> Option<Self> {
         let (place, what) = line.split_once(" - ")?;
         let mut what = what.split(' ');
         let (filesystem, options) = (what.next()?, what.nth(1)?);
         let fits = match kind {
-            Kind::Memory => filesystem == "cgroup" && options.split(',').any(|o| o == "memory"),
-            Kind::Unified => filesystem == "cgroup2",
+            HierarchyKind::Memory => filesystem == "cgroup" && options.split(',').any(|o| o == "memory"),
+            HierarchyKind::Unified => filesystem == "cgroup2",
         };
         let mut place = place.split(' ').skip(3);
         let (root, point) = (place.next()?, place.next()?);

@@ -18,11 +18,11 @@ use super::Device;
 use super::pages::{Drained, Taken, groups, write_answer};
 use crate::abi::{ENTRY_BYTES, Entry, MAX_ENTRIES, QueueRole};
 use crate::chain;
-use crate::lease::{Found, Leases, May};
+use crate::lease::{Holders, Leases, May};
 use crate::memory::Backing;
 use crate::ring::Ring;
 use crate::state::State;
-use crate::tier::{Refusal, Run};
+use crate::tier::{EntryRefusal, Run};
 
 /// Chains of a queue that are punched and not answered, at most.
 const MOST_OPEN: usize = 16;
@@ -138,15 +138,15 @@ impl<B: Backing> Device<B> {
     }
 
     /// Takes in the result of the look of this number; `false` if it does not count.
-    pub fn pin_checked(&mut self, number: u64, found: Found, now_ns: u64) -> bool {
+    pub fn pin_checked(&mut self, number: u64, found: Holders, now_ns: u64) -> bool {
         let Some(leases) = &mut self.leasing.leases else {
             return false;
         };
-        let is_nobody = found == Found::Nobody;
+        let is_nobody = found == Holders::Nobody;
         // `Unknown` proves nothing and accuses nobody: what was punched waits for the next look.
         let who = match &found {
-            Found::Somebody(who) => Some(who.clone()),
-            Found::Nobody | Found::Unknown(_) => None,
+            Holders::Somebody(who) => Some(who.clone()),
+            Holders::Nobody | Holders::Unknown(_) => None,
         };
         if !leases.answer(number, found, now_ns) {
             self.counters.stale_pin_checks += 1;
@@ -169,10 +169,10 @@ impl<B: Backing> Device<B> {
     pub fn awaits_pin_check(&self) -> bool {
         let waits = self.leases().is_some_and(Leases::is_waited_for);
         let tiers = 0..self.tier_maps().len();
-        waits || tiers.into_iter().any(|tier| self.is_unproven(tier))
+        waits || tiers.into_iter().any(|tier| self.needs_proof(tier))
     }
 
-    fn is_unproven(&self, tier: usize) -> bool {
+    fn needs_proof(&self, tier: usize) -> bool {
         // No look says anything of what is withheld, so none is asked for.
         self.leasing.is_unproven(tier) && !self.state.is_withheld(tier)
     }
@@ -301,7 +301,7 @@ impl<B: Backing> Device<B> {
                 }
                 // Its turn comes after those before it. One that was punched and undone is this one, or stands behind it:
                 // refused, its pages would be the guest's again while somebody may have pinned those of before.
-                May::Refuse if open > 0 || self.is_unproven(tier) => {
+                May::Refuse if open > 0 || self.needs_proof(tier) => {
                     put_back();
                     return Drained::Waiting(None);
                 }
@@ -503,7 +503,7 @@ impl<B: Backing> Device<B> {
                 // The kernel did not take them, so the guest has them still.
                 if chain.failed_runs.iter().any(covers_run) {
                     self.balloons.mark(tier, &run, false);
-                    return Err(Refusal::Punch);
+                    return Err(EntryRefusal::Punch);
                 }
                 Ok(run)
             });

@@ -7,7 +7,7 @@ use proptest::prelude::*;
 use super::super::*;
 use crate::abi::Entry;
 use crate::config::Limits;
-use crate::lease::Found;
+use crate::lease::Holders;
 use crate::test_vm::{MIB, MockRing, MockVm};
 
 const PAGE: u64 = 4096;
@@ -77,7 +77,7 @@ impl Setup {
     }
 
     /// A whole look, after which the queues are served.
-    fn pin_check(&mut self, found: Found) {
+    fn pin_check(&mut self, found: Holders) {
         let number = self.give();
         assert!(self.device.pin_checked(number, found, self.now));
         self.turn();
@@ -97,8 +97,8 @@ impl Setup {
         present.iter().filter(|page| pages.contains(page)).count()
     }
 
-    fn spdk() -> Found {
-        Found::Somebody("process 7 (/usr/bin/spdk_tgt)".into())
+    fn spdk() -> Holders {
+        Holders::Somebody("process 7 (/usr/bin/spdk_tgt)".into())
     }
 }
 
@@ -116,7 +116,7 @@ fn nothing_is_punched_while_another_process_maps_the_ram() {
     s.now += 2 * SECOND;
     s.post(INFLATE, 0..32);
     s.turn();
-    s.pin_check(Found::Unknown("/proc/7/maps: permission denied".into()));
+    s.pin_check(Holders::Unknown("/proc/7/maps: permission denied".into()));
     assert_eq!((s.there(0..32), s.device.actual()[1]), (32, 0));
 }
 
@@ -142,19 +142,19 @@ fn a_lease_of_an_old_look_does_not_count() {
     s.turn();
     let old = s.give();
     let new = s.give();
-    assert!(!s.device.pin_checked(old, Found::Nobody, s.now));
+    assert!(!s.device.pin_checked(old, Holders::Nobody, s.now));
     s.turn();
     assert_eq!(s.there(0..32), 32, "an old look punched");
-    assert!(s.device.pin_checked(new, Found::Nobody, s.now));
+    assert!(s.device.pin_checked(new, Holders::Nobody, s.now));
     // One that began before the holes says nothing of them.
     let early = s.give();
     s.turn();
     assert_eq!(s.there(0..32), 0);
-    assert!(s.device.pin_checked(early, Found::Nobody, s.now));
+    assert!(s.device.pin_checked(early, Holders::Nobody, s.now));
     s.turn();
     assert_eq!(s.answered(INFLATE), 0, "an early look answered");
-    assert!(!s.device.pin_checked(early, Found::Nobody, s.now), "twice");
-    s.pin_check(Found::Nobody);
+    assert!(!s.device.pin_checked(early, Holders::Nobody, s.now), "twice");
+    s.pin_check(Holders::Nobody);
     assert_eq!((s.answered(INFLATE), s.device.actual()[1]), (1, 32));
     assert_eq!(s.device.counters().stale_pin_checks, 2);
     // And one that is too long ago allows nothing.
@@ -171,9 +171,9 @@ fn one_look_serves_many_chains_and_they_are_answered_in_their_order() {
         s.post(INFLATE, 32 * chain..32 * chain + 32);
     }
     s.turn();
-    s.pin_check(Found::Nobody);
+    s.pin_check(Holders::Nobody);
     assert_eq!((s.there(0..256), s.answered(INFLATE)), (0, 0));
-    s.pin_check(Found::Nobody);
+    s.pin_check(Holders::Nobody);
     let heads: Vec<u32> = s.drivers[INFLATE].answered().iter().map(|a| a.0).collect();
     assert_eq!(heads, [0, 2, 4, 6, 8, 10, 12, 14]);
     assert_eq!(s.device.actual()[1], 256);
@@ -189,8 +189,8 @@ fn what_was_punched_as_somebody_came_stays_out_of_use() {
     let mut s = with_state(vm, state);
     s.post(INFLATE, 100..132);
     s.turn();
-    s.pin_check(Found::Nobody);
-    s.pin_check(Found::Nobody);
+    s.pin_check(Holders::Nobody);
+    s.pin_check(Holders::Nobody);
     assert_eq!(s.answered(INFLATE), 1);
     s.post(INFLATE, 0..32);
     s.turn();
@@ -200,11 +200,11 @@ fn what_was_punched_as_somebody_came_stays_out_of_use() {
     // Whoever came may go: what it pinned before may stay pinned.
     s.now += 10 * SECOND;
     for _ in 0..3 {
-        s.pin_check(Found::Nobody);
+        s.pin_check(Holders::Nobody);
     }
     s.post(INFLATE, 64..96);
     s.turn();
-    s.pin_check(Found::Nobody);
+    s.pin_check(Holders::Nobody);
     assert_eq!((s.answered(INFLATE), s.there(64..96)), (0, 32));
     assert!(s.device.state().is_withheld(1));
     assert_eq!(s.device.state().unproven(1), 32);
@@ -221,7 +221,7 @@ fn what_was_punched_as_somebody_came_stays_out_of_use() {
     s.rings[INFLATE].set_queue_ready(true);
     s.device.kick(INFLATE);
     s.turn();
-    s.pin_check(Found::Nobody);
+    s.pin_check(Holders::Nobody);
     assert_eq!(s.answered(INFLATE), 0);
     let Setup {
         vm,
@@ -236,7 +236,7 @@ fn what_was_punched_as_somebody_came_stays_out_of_use() {
     let mut new = device(&vm, state);
     new.kick(INFLATE);
     let number = new.next_pin_check(0).unwrap();
-    new.pin_checked(number, Found::Nobody, 0);
+    new.pin_checked(number, Holders::Nobody, 0);
     while new.turn(0, &rings) == Some(0) {}
     assert!(drivers[INFLATE].answered().is_empty());
     // A guest that starts anew has them, and that is said.
@@ -253,7 +253,7 @@ fn a_stopped_ring_does_not_wait_for_a_look_and_its_chain_is_undone() {
     let mut s = setup();
     let at = s.post(INFLATE, 0..32);
     s.turn();
-    s.pin_check(Found::Nobody);
+    s.pin_check(Holders::Nobody);
     assert_eq!((s.there(0..32), s.answered(INFLATE)), (0, 0));
     // Nobody looks: this returns all the same.
     s.rings[INFLATE].set_queue_ready(false);
@@ -269,13 +269,13 @@ fn a_stopped_ring_does_not_wait_for_a_look_and_its_chain_is_undone() {
     );
     // What the driver writes while it has the pages back is not punched.
     s.vm.touch(s.vm.tier(1).start, 32);
-    s.pin_check(Found::Nobody);
+    s.pin_check(Holders::Nobody);
     assert_eq!((s.there(0..32), s.answered(INFLATE)), (32, 0));
     s.rings[INFLATE].set_queue_ready(true);
     s.device.kick(INFLATE);
     s.turn();
-    s.pin_check(Found::Nobody);
-    s.pin_check(Found::Nobody);
+    s.pin_check(Holders::Nobody);
+    s.pin_check(Holders::Nobody);
     assert_eq!((s.there(0..32), s.answered(INFLATE)), (0, 1));
     assert_eq!(
         (s.answer(at), s.device.counters().undone_chains),
@@ -288,7 +288,7 @@ fn somebody_who_came_before_a_ring_was_stopped_is_not_forgotten() {
     let mut s = setup();
     s.post(INFLATE, 0..32);
     s.turn();
-    s.pin_check(Found::Nobody);
+    s.pin_check(Holders::Nobody);
     s.rings[INFLATE].set_enabled(false);
     s.turn();
     s.pin_check(Setup::spdk());
@@ -296,7 +296,7 @@ fn somebody_who_came_before_a_ring_was_stopped_is_not_forgotten() {
     s.now += 10 * SECOND;
     s.device.kick(INFLATE);
     s.turn();
-    s.pin_check(Found::Nobody);
+    s.pin_check(Holders::Nobody);
     assert_eq!(s.answered(INFLATE), 0, "the pages were handed back");
     assert_eq!(s.device.state().unproven(1), 32);
 }
@@ -306,13 +306,13 @@ fn a_chain_whose_daemon_died_between_two_looks_waits_for_the_next_daemon() {
     let mut s = setup();
     let at = s.post(INFLATE, 0..32);
     s.turn();
-    s.pin_check(Found::Nobody);
+    s.pin_check(Holders::Nobody);
     s.now += 3600 * SECOND;
     s.turn();
     assert_eq!(s.answered(INFLATE), 0);
-    s.pin_check(Found::Unknown("it has just come".into()));
+    s.pin_check(Holders::Unknown("it has just come".into()));
     assert_eq!(s.answered(INFLATE), 0);
-    s.pin_check(Found::Nobody);
+    s.pin_check(Holders::Nobody);
     assert_eq!((s.answered(INFLATE), s.answer(at)), (1, (32, 0)));
 }
 
@@ -323,7 +323,7 @@ fn killed(path: &Path) -> Setup {
     let mut s = with_state(vm, state);
     s.post(INFLATE, 0..32);
     s.turn();
-    s.pin_check(Found::Nobody);
+    s.pin_check(Holders::Nobody);
     let Setup {
         vm,
         drivers,
@@ -360,8 +360,8 @@ fn what_a_killed_process_punched_is_proven_or_withheld_by_the_next_look() {
     );
     let mut s = killed(&folder.path().join("b"));
     s.turn();
-    s.pin_check(Found::Nobody);
-    s.pin_check(Found::Nobody);
+    s.pin_check(Holders::Nobody);
+    s.pin_check(Holders::Nobody);
     assert_eq!(
         (s.device.state().unproven(1), s.device.actual()[1]),
         (0, 32)
@@ -423,7 +423,7 @@ fn check(steps: Vec<Step>) -> Result<(), TestCaseError> {
             Step::Check => seen = Some(here),
             Step::Answer => {
                 if let (Some(number), Some(seen)) = (given.take(), seen.take()) {
-                    let found = if seen { Setup::spdk() } else { Found::Nobody };
+                    let found = if seen { Setup::spdk() } else { Holders::Nobody };
                     s.device.pin_checked(number, found, s.now);
                 }
             }

@@ -4,7 +4,7 @@ use terrace_sim::{Overhead, Scenario, Vm, VmResult, number::float};
 
 use crate::repro::row::{Claim, Input, Row};
 use crate::repro::runs::{Load, Measured, Results, Run};
-use crate::repro::{Experiment, File, Kind, Paper, Why};
+use crate::repro::{Experiment, File, ExperimentKind, Paper, Why};
 
 const FILE: Option<File> = Some(File {
     name: "hypertier-gups-9",
@@ -35,7 +35,7 @@ pub const FIGURE_1: Experiment = Experiment {
     paper: Paper::Hypertier,
     name: "hypertier/figure-1",
     title: "What management costs, by the number of VMs that do the same updates together",
-    kind: Kind::Figures,
+    kind: ExperimentKind::Figures,
     file: FILE,
     inputs: &[
         Input {
@@ -79,7 +79,7 @@ pub const FIGURE_6: Experiment = Experiment {
     paper: Paper::Hypertier,
     name: "hypertier/figure-6",
     title: "Updates a second in each VM, by the number of VMs of 4 vCPUs side by side",
-    kind: Kind::Figures,
+    kind: ExperimentKind::Figures,
     file: FILE,
     inputs: &[
         Input {
@@ -111,7 +111,7 @@ pub const FIGURE_7: Experiment = Experiment {
     paper: Paper::Hypertier,
     name: "hypertier/figure-7",
     title: "What each stage of management costs on nine VMs",
-    kind: Kind::Figures,
+    kind: ExperimentKind::Figures,
     file: FILE,
     inputs: &[
         Input {

@@ -4,7 +4,7 @@ use terrace_sim::number::float;
 
 use crate::repro::row::{Claim, Input, Row};
 use crate::repro::runs::{Load, Results, Run};
-use crate::repro::{Experiment, File, Kind, Paper, Why};
+use crate::repro::{Experiment, File, ExperimentKind, Paper, Why};
 
 /// Accesses per sample; what §6.4 finds best is the third.
 const PERIODS: [u64; 5] = [1021, 2039, 4093, 8191, 16381];
@@ -18,7 +18,7 @@ pub const FIGURE_8: Experiment = Experiment {
     paper: Paper::Hypertier,
     name: "hypertier/figure-8",
     title: "Run time of updates by the parameters of sampling and classification, five VMs",
-    kind: Kind::Figures,
+    kind: ExperimentKind::Figures,
     file: Some(File {
         name: "hypertier-figure-8",
         text: include_str!("../../../../../scenarios/hypertier-figure-8.toml"),

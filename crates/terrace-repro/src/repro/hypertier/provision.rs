@@ -4,7 +4,7 @@ use terrace_sim::{Device, Provision, Scenario, VmResult, number::float};
 
 use crate::repro::row::{Claim, Input, Row};
 use crate::repro::runs::{Load, Measured, Results, Run};
-use crate::repro::{Experiment, File, Kind, Paper, Why};
+use crate::repro::{Experiment, File, ExperimentKind, Paper, Why};
 
 /// The policies by which guests place their pages.
 const POLICIES: [&str; 4] = ["hyperplace", "memtis", "tpp", "nomad"];
@@ -20,7 +20,7 @@ pub const FIGURE_4: Experiment = Experiment {
     paper: Paper::Hypertier,
     name: "hypertier/figure-4",
     title: "Updates a second in each of nine VMs, by the device that gives them their memory",
-    kind: Kind::Figures,
+    kind: ExperimentKind::Figures,
     file: Some(File {
         name: "hypertier-figure-4",
         text: include_str!("../../../../../scenarios/hypertier-figure-4.toml"),
@@ -49,9 +49,9 @@ pub const FIGURE_4: Experiment = Experiment {
         },
         Input {
             what: "watermarks are those of the nodes that the guest boots with: no kernel calculates them anew when a \
-                   balloon takes pages. Memtis is told what the VM is to have, as its scripts do \
+                   balloon takes pages. Memtis gets the size that the VM is to have, as its scripts do \
                    (`memory.max_at_node0`)",
-            from: "mm/page_alloc.c; that Memtis is told so, our choice",
+            from: "mm/page_alloc.c; that Memtis gets this size, our choice",
         },
         Input {
             what: "the four designs of the figure are taken to be figure 6's; \"nearly identical\" is taken for no \

@@ -4,7 +4,7 @@ use terrace_sim::{Scenario, number::float};
 
 use crate::repro::row::{Claim, Input, Row};
 use crate::repro::runs::{Load, Results, Run};
-use crate::repro::{Experiment, File, Kind, Paper, Why};
+use crate::repro::{Experiment, File, ExperimentKind, Paper, Why};
 
 const FILE: File = File {
     name: "vtmm-migration",
@@ -90,7 +90,7 @@ pub const TABLE_4: Experiment = Experiment {
     paper: Paper::Vtmm,
     name: "vtmm/table-4",
     title: "Slowdown by migrating all pages from PMem to DRAM, random reads",
-    kind: Kind::Figures,
+    kind: ExperimentKind::Figures,
     file: Some(FILE),
     inputs: INPUTS,
     runs: |load| slowdown_runs(load, "read", &READ),
@@ -103,7 +103,7 @@ pub const TABLE_5: Experiment = Experiment {
     paper: Paper::Vtmm,
     name: "vtmm/table-5",
     title: "Slowdown by migrating all pages from PMem to DRAM, random writes",
-    kind: Kind::Figures,
+    kind: ExperimentKind::Figures,
     file: Some(FILE),
     inputs: INPUTS,
     runs: |load| slowdown_runs(load, "write", &WRITE),
@@ -116,7 +116,7 @@ pub const TABLE_6: Experiment = Experiment {
     paper: Paper::Vtmm,
     name: "vtmm/table-6",
     title: "VM exits by migrating all pages from PMem to DRAM",
-    kind: Kind::Figures,
+    kind: ExperimentKind::Figures,
     file: Some(FILE),
     inputs: TRAP_INPUTS,
     runs: |load| {

@@ -4,7 +4,7 @@ use terrace_sim::{Scenario, number::float};
 
 use crate::repro::row::{Claim, Input, Row};
 use crate::repro::runs::{Load, Measured, Results, Run};
-use crate::repro::{Experiment, File, Kind, Paper, Why};
+use crate::repro::{Experiment, File, ExperimentKind, Paper, Why};
 
 /// Memory that one leaf entry maps, GiB.
 const LEAF_GIB: f64 = 4096.0 / (1024.0 * 1024.0 * 1024.0);
@@ -25,7 +25,7 @@ pub const FIGURE_2A: Experiment = Experiment {
     paper: Paper::Vtmm,
     name: "vtmm/figure-2a",
     title: "Memory whose entries one scan reads, by the hot share of the pages",
-    kind: Kind::Figures,
+    kind: ExperimentKind::Figures,
     file: Some(File {
         name: "vtmm-figure-2a",
         text: include_str!("../../../../../scenarios/vtmm-figure-2a.toml"),
@@ -134,7 +134,7 @@ pub const FIGURE_2B: Experiment = Experiment {
     paper: Paper::Vtmm,
     name: "vtmm/figure-2b",
     title: "Slowdown by tracking that never rests, by the window's length (MWS)",
-    kind: Kind::Figures,
+    kind: ExperimentKind::Figures,
     file: Some(File {
         name: "vtmm-figure-2b",
         text: include_str!("../../../../../scenarios/vtmm-figure-2b.toml"),
@@ -253,7 +253,7 @@ pub const BUFFER_FULL: Experiment = Experiment {
     paper: Paper::Vtmm,
     name: "vtmm/buffer-full",
     title: "Exits of full PML buffers, random accesses (§4.3.2)",
-    kind: Kind::Figures,
+    kind: ExperimentKind::Figures,
     file: Some(File {
         name: "vtmm-buffer-full",
         text: include_str!("../../../../../scenarios/vtmm-buffer-full.toml"),
@@ -329,7 +329,7 @@ pub const FIGURE_3: Experiment = Experiment {
     paper: Paper::Vtmm,
     name: "vtmm/figure-3",
     title: "Visits of sorted pages with and without the multi-level queue, by the window's length (MWS)",
-    kind: Kind::Figures,
+    kind: ExperimentKind::Figures,
     file: Some(File {
         name: "vtmm-figure-3",
         text: include_str!("../../../../../scenarios/vtmm-figure-3.toml"),

@@ -4,7 +4,7 @@ use terrace_sim::Scenario;
 
 use crate::repro::row::{Claim, Input, Row};
 use crate::repro::runs::{Load, Results, Run};
-use crate::repro::{Experiment, File, Kind, Paper, Why};
+use crate::repro::{Experiment, File, ExperimentKind, Paper, Why};
 
 /// Length of a run: four rounds.
 const SECONDS: u64 = 240;
@@ -44,7 +44,7 @@ pub const TABLE_2: Experiment = Experiment {
     paper: Paper::Vtmm,
     name: "vtmm/table-2",
     title: "Slowdown of a VM with AutoNUMA alone against one with DRAM alone",
-    kind: Kind::Figures,
+    kind: ExperimentKind::Figures,
     file: Some(File {
         name: "vtmm-table-2",
         text: include_str!("../../../../../scenarios/vtmm-table-2.toml"),
@@ -156,7 +156,7 @@ pub const FIGURE_4: Experiment = Experiment {
     paper: Paper::Vtmm,
     name: "vtmm/figure-4",
     title: "By how much vTMM is faster than with one of its parts replaced, and than others",
-    kind: Kind::Figures,
+    kind: ExperimentKind::Figures,
     file: Some(File {
         name: "vtmm-figure-4",
         text: include_str!("../../../../../scenarios/vtmm-figure-4.toml"),

@@ -270,14 +270,14 @@ impl Provisioned {
 
     fn inflate(&mut self, tier: usize, around: &mut Around) -> Option<Took> {
         let reach = self.nodes.reach(tier);
-        let Some((tier, pressed)) = self.allocator.find(&around.vm.space, reach) else {
+        let Some((tier, is_below_low)) = self.allocator.find(&around.vm.space, reach) else {
             if self.nodes.by() == Device::Balloon || !self.allocator.demotes() {
                 return None;
             }
             return self.push(tier, CLUSTER, true, around);
         };
-        if pressed {
-            placer::pressed(around.vm, around.memory, around.env, tier);
+        if is_below_low {
+            placer::below_low_watermark(around.vm, around.memory, around.env, tier);
         }
         Some(self.take(tier, &around.env.costs))
     }
@@ -327,10 +327,10 @@ impl Provisioned {
         self.below(from, around)?;
         let pages = low(around.vm.space.guest.pages());
         let costs = around.env.costs;
-        let (mut pushed, mut scanned) = (Vec::new(), 0);
+        let (mut displaced, mut scanned) = (Vec::new(), 0);
         // Twice around: the first turn takes all second chances away.
         for _ in 0..2 * u64::from(pages) {
-            if pushed.len() as u64 == most {
+            if displaced.len() as u64 == most {
                 break;
             }
             let page = self.allocator.next_page(pages);
@@ -344,17 +344,17 @@ impl Provisioned {
             let Some(to) = self.below(from, around) else {
                 break;
             };
-            pushed.push((demote(page, from, to, around), to.0));
+            displaced.push((demote(page, from, to, around), to.0));
         }
-        if pushed.is_empty() {
+        if displaced.is_empty() {
             return None;
         }
         let copy = |(_, to): &(u32, u8)| around.env.copy_ps[from][usize::from(*to)];
-        let copies: u64 = pushed.iter().map(copy).sum();
-        let moving = copies + costs.move_page * pushed.len() as u64;
+        let copies: u64 = displaced.iter().map(copy).sum();
+        let moving = copies + costs.move_page * displaced.len() as u64;
         let flushed = around.vm.shoot_down_from(Side::Guest, &costs);
         around.vm.account.spent.migrate += moving + flushed;
-        placer::pushed(around.vm, around.memory, around.env, &pushed);
+        placer::displaced(around.vm, around.memory, around.env, &displaced);
         Some(Took {
             guest: moving + flushed + scanned * costs.lru_page,
             host: 0,
@@ -400,7 +400,7 @@ fn demote(page: u32, from: usize, to: TierId, around: &mut Around) -> u32 {
 }
 
 /// Runs a VM's device for a quantum, if the VM has one.
-pub fn pass(vm: &mut Vm, memory: &mut Memory, env: &Environment, quantum: u64) {
+pub fn run_quantum(vm: &mut Vm, memory: &mut Memory, env: &Environment, quantum: u64) {
     let Some(mut device) = vm.provision.take() else {
         return;
     };

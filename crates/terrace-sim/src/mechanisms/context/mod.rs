@@ -14,7 +14,7 @@ use crate::machine::second_stage::bits;
 use crate::machine::space::Space;
 use crate::machine::vcpu::Environment;
 use crate::machine::{PS, TIERS};
-use crate::words::number::{low, place};
+use crate::words::number::{low, to_usize};
 use crate::words::side::Side;
 use migrations::Migrations;
 use moves::Moves;
@@ -375,7 +375,7 @@ impl Context<'_> {
         self.spend(stage, ps / scale);
     }
 
-    /// Whether the mechanism's thread has time left in this pass.
+    /// Whether the mechanism's thread has time left in this quantum.
     #[must_use]
     pub fn has_time(&self) -> bool {
         self.state.time.has_left()
@@ -449,7 +449,7 @@ impl Context<'_> {
             .iter()
             .map(|wanted| second.pages_of(wanted.unit))
             .max();
-        let batch = self.env.costs.move_batch / place(largest.unwrap_or(1));
+        let batch = self.env.costs.move_batch / to_usize(largest.unwrap_or(1));
         let side = self.state.setup.side;
         self.state.migrations.begin(units, kind, side, batch);
     }

@@ -10,12 +10,12 @@ pub(super) struct ThreadTime {
     spent: Spent,
     /// Time spent in the present call, ps.
     in_call: u64,
-    /// Time that the thread has left in this pass, ps; negative: overdrawn.
+    /// Time that the thread has left in this quantum, ps; negative: overdrawn.
     left: i64,
 }
 
 impl ThreadTime {
-    /// Begins a pass; overdrawn time is paid first.
+    /// Begins a quantum; overdrawn time is paid first.
     pub(super) fn refill(&mut self, quantum: u64) {
         let quantum = i64::try_from(quantum).unwrap_or(i64::MAX);
         self.left = (self.left + quantum).min(quantum);

@@ -18,7 +18,7 @@ use super::super::lists::Lists;
 use super::super::{Context, MigrationMode, Moved, Setup, Stage, Unit};
 use super::marks::{free_pages, full_pages, of_tiers};
 use crate::guest::marks::Marks;
-use crate::words::number::place;
+use crate::words::number::to_usize;
 
 /// Pages taken off a list at a time (`SWAP_CLUSTER_MAX`).
 const CLUSTER: u64 = 32;
@@ -346,7 +346,7 @@ impl Reclaim {
         units: u64,
         demotion: &mut impl Demotion,
     ) {
-        let mut cold = Vec::with_capacity(place(units));
+        let mut cold = Vec::with_capacity(to_usize(units));
         for _ in 0..units {
             let Some(unit) = self.lists.pop(2 * tier) else {
                 break;

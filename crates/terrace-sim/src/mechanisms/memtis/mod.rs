@@ -295,7 +295,7 @@ fn mark(context: &Context, percent: u64, low: (u64, u64), high: (u64, u64)) -> u
 }
 
 impl Mechanism for Memtis {
-    fn pass(&mut self, context: &mut Context) {
+    fn run_quantum(&mut self, context: &mut Context) {
         if !self.ksampled.has_begun() {
             self.ksampled.begin(context);
             // `kmigrated` of the slow node, and that of the fast one.
@@ -332,7 +332,7 @@ impl Mechanism for Memtis {
         }
     }
 
-    fn pushed(&mut self, context: &mut Context, unit: Unit, _: u8) {
+    fn displaced(&mut self, context: &mut Context, unit: Unit, _: u8) {
         self.list(context, unit);
     }
 

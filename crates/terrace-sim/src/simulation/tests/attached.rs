@@ -16,7 +16,7 @@ struct Watcher {
 }
 
 impl Mechanism for Watcher {
-    fn pass(&mut self, context: &mut Context) {
+    fn run_quantum(&mut self, context: &mut Context) {
         if !std::mem::replace(&mut self.sent, true) {
             let down: Vec<(Unit, u8)> = (0..PAGES).map(|unit| (unit, 1)).collect();
             return context.submit(&down, MigrationMode::Transaction);

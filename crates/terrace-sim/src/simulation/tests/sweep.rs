@@ -29,7 +29,7 @@ impl Sweep {
 }
 
 impl Mechanism for Sweep {
-    fn pass(&mut self, context: &mut Context) {
+    fn run_quantum(&mut self, context: &mut Context) {
         if context.now_ns() < self.due_ns {
             return;
         }

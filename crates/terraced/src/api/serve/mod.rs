@@ -57,20 +57,20 @@ fn admit(stream: UnixStream, router: &Router, gate: &Arc<Gate>) {
     let line = Line::new(stream);
     let uid = peer.uid();
     match gate.enter(uid) {
-        Ok(place) => {
+        Ok(permit) => {
             let (router, gate) = (router.clone(), Arc::clone(gate));
             tokio::spawn(async move {
                 answer_one(&line, uid, router, &gate).await;
-                drop(place);
+                drop(permit);
             });
         }
         Err(why) => {
             line.say(&failure::raw(StatusCode::SERVICE_UNAVAILABLE, &why));
             // The client may still be sending; hanging up on it would take the words away again.
-            if let Some(place) = gate.refuse() {
+            if let Some(permit) = gate.refuse() {
                 tokio::spawn(async move {
                     let _ = timeout(FAREWELL, line.hung_up(MOST_HEAD)).await;
-                    drop(place);
+                    drop(permit);
                 });
             }
         }

@@ -12,7 +12,7 @@ use terrace_sys::{ProcessId, start_time};
 
 use super::super::*;
 use crate::api::snapshot::{About, Snapshot};
-use crate::messages::{AgentVm, Found, State};
+use crate::messages::{AgentVm, Discovered, State};
 use crate::played::host;
 use crate::provisioning;
 use crate::registry::{InForce, Managed};
@@ -56,7 +56,7 @@ fn find(daemon: &mut Daemon, ram_bytes: u64) {
         config,
         ram_bytes: Some(ram_bytes),
     };
-    daemon.found(Found {
+    daemon.found(Discovered {
         name: "db1".into(),
         process: Some(own()),
         socket: PathBuf::from("/nowhere"),
@@ -227,7 +227,7 @@ fn an_operator_pauses_the_agent_and_its_stand_in() {
     assert!(daemon.engine().vm(id).unwrap().paused);
     daemon.command(Command::Resume(None));
     assert!(!orders(&daemon).paused);
-    daemon.found(Found {
+    daemon.found(Discovered {
         name: "plain".into(),
         process: None,
         socket: PathBuf::from("/elsewhere"),

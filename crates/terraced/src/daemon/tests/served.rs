@@ -14,7 +14,7 @@ use terrace_sys::{Damon, ProcessId};
 use crate::api;
 use crate::api::asker::Asker;
 use crate::api::snapshot::{About, Snapshot};
-use crate::messages::{Found, Input, State};
+use crate::messages::{Discovered, Input, State};
 use crate::played::{Served, play_process, process, put, runtime, serve_with};
 
 fn serve() -> Served {
@@ -81,14 +81,14 @@ fn the_second_vm_of_a_name_is_refused_and_the_first_one_stays() {
     }
     served.find("web1", Some(7), State::Ignored);
     for _ in 0..3 {
-        let found = Found {
+        let found = Discovered {
             name: "web1".into(),
             process: Some(process(8)),
             socket: served.socket("other"),
             state: State::Unscannable("it is the second".into()),
             findings: Vec::new(),
         };
-        served.inbox.send(Input::Found(Box::new(found))).unwrap();
+        served.inbox.send(Input::Discovered(Box::new(found))).unwrap();
         served.discovery_scan(&["web1", "other"]);
     }
     let vms: Vec<Vm> = served.get("/v1/vms").unwrap();
@@ -116,7 +116,7 @@ fn the_second_vm_of_a_name_is_refused_and_the_first_one_stays() {
 fn what_was_listed_by_its_socket_goes_once_the_vm_has_a_name() {
     let served = serve();
     play_process(served.folder.path(), process(7));
-    let found = |name: &str, process, state| Found {
+    let found = |name: &str, process, state| Discovered {
         name: name.into(),
         process,
         socket: served.socket("web1"),
@@ -126,7 +126,7 @@ fn what_was_listed_by_its_socket_goes_once_the_vm_has_a_name() {
     let silent = found("/run/web1.sock", None, State::Unscannable("silent".into()));
     let named = found("web1", Some(process(7)), State::Ignored);
     for found in [silent, named] {
-        served.inbox.send(Input::Found(Box::new(found))).unwrap();
+        served.inbox.send(Input::Discovered(Box::new(found))).unwrap();
     }
     let vms: Vec<Vm> = served.get("/v1/vms").unwrap();
     let names: Vec<_> = vms.iter().map(|vm| vm.name.as_str()).collect();

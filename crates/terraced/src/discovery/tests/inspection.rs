@@ -81,9 +81,9 @@ fn fixture(vm: &str) -> Fixture {
 }
 
 impl Fixture {
-    fn view(&self, hypervisors: Vec<Hypervisor>) -> View {
+    fn view(&self, hypervisors: Vec<Hypervisor>) -> HostView {
         let config = &self.discoverer.config.hypervisors;
-        View {
+        HostView {
             rules: Rules::read(&self.discoverer.root, config).0,
             hypervisors,
         }
@@ -94,7 +94,7 @@ impl Fixture {
         self.discoverer.handled().insert(socket, became);
     }
 
-    fn inspect(&self) -> Found {
+    fn inspect(&self) -> Discovered {
         self.discoverer
             .inspect(&self.candidate, &self.view(Vec::new()))
     }
@@ -153,15 +153,15 @@ fn a_vm_whose_agent_fell_silent_is_looked_at_as_if_it_had_none() {
 #[test]
 fn a_vm_is_looked_at_again_when_another_one_is_to_manage_it() {
     let f = fixture("mode = \"guest\"\nscan = true");
-    assert!(f.discoverer.is_new(&f.candidate, Instant::now()));
+    assert!(f.discoverer.take_new(&f.candidate, Instant::now()));
     f.note(&f.candidate, of_agent("db1", false));
-    assert!(!f.discoverer.is_new(&f.candidate, Instant::now()));
+    assert!(!f.discoverer.take_new(&f.candidate, Instant::now()));
     f.discoverer.claims.set("db1", true);
-    assert!(f.discoverer.is_new(&f.candidate, Instant::now()));
+    assert!(f.discoverer.take_new(&f.candidate, Instant::now()));
     f.note(&f.candidate, of_agent("db1", true));
-    assert!(!f.discoverer.is_new(&f.candidate, Instant::now()));
+    assert!(!f.discoverer.take_new(&f.candidate, Instant::now()));
     f.discoverer.claims.reinspect("db1");
-    assert!(f.discoverer.is_new(&f.candidate, Instant::now()));
+    assert!(f.discoverer.take_new(&f.candidate, Instant::now()));
 }
 
 #[test]
@@ -302,7 +302,7 @@ fn monitors_that_hang_do_not_become_as_many_threads() {
     let mut done = BTreeSet::new();
     while done.len() < sockets.len() {
         match news.recv_timeout(Duration::from_secs(60)) {
-            Ok(Input::Found(one)) => assert!(done.insert(one.socket), "each one once"),
+            Ok(Input::Discovered(one)) => assert!(done.insert(one.socket), "each one once"),
             Ok(_) => {}
             Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => {
                 panic!("{} of {} were looked at", done.len(), sockets.len())
@@ -333,7 +333,7 @@ fn a_vm_that_was_started_anew_is_looked_at_although_somebody_took_the_number_of_
     f.note(&f.candidate, managed());
     f.discoverer.forget_all_but(&[]);
     assert!(
-        !f.discoverer.is_new(&f.candidate, Instant::now()),
+        !f.discoverer.take_new(&f.candidate, Instant::now()),
         "it is managed"
     );
     let taker = ProcessId {
@@ -341,7 +341,7 @@ fn a_vm_that_was_started_anew_is_looked_at_although_somebody_took_the_number_of_
         pid: 7,
     };
     play_process(f.folder.path(), taker);
-    assert!(f.discoverer.is_new(&f.candidate, Instant::now()));
+    assert!(f.discoverer.take_new(&f.candidate, Instant::now()));
     f.discoverer.forget_all_but(&[]);
     assert!(f.discoverer.handled.lock().unwrap().is_empty());
 }
@@ -359,7 +359,7 @@ fn sockets_that_are_gone_are_forgotten_with_their_process() {
 }
 
 /// The state of a candidate after a look.
-fn after_inspection(f: &Fixture, candidate: &Candidate, view: &View) -> Handled {
+fn after_inspection(f: &Fixture, candidate: &Candidate, view: &HostView) -> Handled {
     f.note(
         candidate,
         Handled::pending_again(candidate, None, Instant::now()),
@@ -441,7 +441,7 @@ fn a_thousand_monitors_that_are_not_ready_cost_a_bounded_number_of_threads_and_h
     discoverer.hand_out(&at(wanted), &view, &jobs, begun);
     let mut seen = BTreeSet::new();
     let mut receive = || {
-        let Ok(Input::Found(one)) = news.recv_timeout(Duration::from_secs(60)) else {
+        let Ok(Input::Discovered(one)) = news.recv_timeout(Duration::from_secs(60)) else {
             panic!("{} were looked at", seen.len());
         };
         assert!(seen.insert(one.socket), "each one once");
@@ -454,7 +454,7 @@ fn a_thousand_monitors_that_are_not_ready_cost_a_bounded_number_of_threads_and_h
     (0..wanted).for_each(|_| receive());
     // Those that were looked at are not due before their time, and then all of them are.
     assert!(
-        !fakes.iter().any(|fake| discoverer.is_new(fake, begun)),
+        !fakes.iter().any(|fake| discoverer.take_new(fake, begun)),
         "each one once"
     );
     let later = begun + Duration::from_secs(3600);

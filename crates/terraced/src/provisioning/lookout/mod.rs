@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use terrace_config::PinConfig;
 use terrace_host::HostRoot;
-use terrace_host::sharers::{Census, Found, Known, process_id, programs, ram_files};
+use terrace_host::sharers::{Census, Holders, Known, process_id, programs, ram_files};
 use terrace_host::worker;
 use terrace_sys::{FileId, ProcessId};
 
@@ -190,7 +190,7 @@ pub struct Sharers {
     device: Option<ProcessId>,
     device_files: BTreeSet<FileId>,
     /// A look that was not waited for any longer.
-    late: Option<Receiver<Found>>,
+    late: Option<Receiver<Holders>>,
 }
 
 impl Sharers {
@@ -217,12 +217,12 @@ impl Sharers {
     }
 
     /// The other processes that have the RAM, by a look that began at `since` or later.
-    pub fn check(&mut self, hypervisor: Option<u32>, since: Instant) -> Found {
+    pub fn check(&mut self, hypervisor: Option<u32>, since: Instant) -> Holders {
         if self.pins.nobody_pins {
-            return Found::Nobody;
+            return Holders::Nobody;
         }
         let Some(pid) = hypervisor else {
-            return Found::Unknown("the hypervisor's process is not known".into());
+            return Holders::Unknown("the hypervisor's process is not known".into());
         };
         if self.hypervisor.is_none_or(|known| known.pid != pid) {
             self.hypervisor = process(&self.root, pid);
@@ -244,26 +244,26 @@ impl Sharers {
     }
 
     /// The result of a look, waited for up to a limit. While one before it still hangs no other is begun.
-    fn wait(&mut self, check: PinCheck) -> Found {
+    fn wait(&mut self, check: PinCheck) -> Holders {
         let late = self.late.as_ref().map(Receiver::try_recv);
         if matches!(late, Some(Err(TryRecvError::Empty))) {
-            return Found::Unknown(self.lookout.why_slow());
+            return Holders::Unknown(self.lookout.why_slow());
         }
         self.late = None;
         let (done, found) = sync_channel(1);
         // Nobody may wait for it any more.
         let spawned = confine::spawn(Role::Census, move || drop(done.send(check.find())));
         if let Err(error) = spawned {
-            return Found::Unknown(format!("nobody could look: {error}"));
+            return Holders::Unknown(format!("nobody could look: {error}"));
         }
         match found.recv_timeout(self.lookout.most) {
             Ok(found) => found,
             Err(RecvTimeoutError::Timeout) => {
                 self.late = Some(found);
-                Found::Unknown(self.lookout.why_slow())
+                Holders::Unknown(self.lookout.why_slow())
             }
             Err(RecvTimeoutError::Disconnected) => {
-                Found::Unknown("a defect of terraced: the thread ended before its look".into())
+                Holders::Unknown("a defect of terraced: the thread ended before its look".into())
             }
         }
     }
@@ -301,21 +301,21 @@ struct PinCheck {
 }
 
 impl PinCheck {
-    fn find(self) -> Found {
+    fn find(self) -> Holders {
         let mut files = match ram_files(&self.root, self.pid) {
             Ok(files) => files,
-            Err(error) => return Found::Unknown(error.to_string()),
+            Err(error) => return Holders::Unknown(error.to_string()),
         };
         files.extend(&self.device_files);
         if files.is_empty() {
-            return Found::Nobody;
+            return Holders::Nobody;
         }
         let census = self
             .lookout
             .census(&self.root, self.reconciler, &files, self.since);
         let last = match census {
             Ok(last) => last,
-            Err(why) => return Found::Unknown(why),
+            Err(why) => return Holders::Unknown(why),
         };
         // One that was about to be started had, for a moment, what the daemon has open: it is noted by now.
         let mut known: Vec<ProcessId> = worker::started().clone();
@@ -323,7 +323,7 @@ impl PinCheck {
         known.extend(process_id(&self.root, std::process::id()));
         let programs = programs(&self.do_not_pin);
         if worker::failed_starts() != last.failed_starts {
-            return Found::Unknown("a worker of terraced could not be started meanwhile".into());
+            return Holders::Unknown("a worker of terraced could not be started meanwhile".into());
         }
         last.census.who_else(
             &files,

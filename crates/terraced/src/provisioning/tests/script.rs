@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use terrace_api::client::segment;
 use terrace_api::provision::{ProvisioningStatus, Ordered, Resize};
 use terrace_api::types::{Doctor, EventLine, Finding, VmDetail};
-use terrace_host::sharers::Found;
+use terrace_host::sharers::Holders;
 
 use super::super::Provisioning;
 use super::super::provider::{Find, Finder, Provider, Wanted};
@@ -153,7 +153,7 @@ impl Provider for Scripted {
         Ok(())
     }
 
-    fn lease(&mut self, _pin_checked: Option<(u64, Found)>) -> Result<Option<Wanted>, ProviderError> {
+    fn lease(&mut self, _pin_checked: Option<(u64, Holders)>) -> Result<Option<Wanted>, ProviderError> {
         self.lock().leases += 1;
         let hangs = |script: &mut Script| script.hangs_at_leases && script.leases > 1;
         let process = self.0.1.wait_while(self.lock(), hangs).unwrap().process;
@@ -241,8 +241,8 @@ pub fn host_with<const N: usize>(
     let scripts: BTreeMap<&str, Scripted> = scripts.into_iter().collect();
     let scripts = Arc::new(Mutex::new(scripts));
     let known = Arc::clone(&scripts);
-    let finder: Finder = Arc::new(move |place| {
-        let script = known.lock().unwrap().get(place.name.as_str())?.clone();
+    let finder: Finder = Arc::new(move |context| {
+        let script = known.lock().unwrap().get(context.name.as_str())?.clone();
         let find: Find = Box::new(move || Ok(Some(Box::new(script.clone()) as Box<dyn Provider>)));
         Some(find)
     });

@@ -9,7 +9,7 @@ use terrace_api::types::Health;
 use terrace_hyperflex::Args;
 use terrace_hyperflex::abi::Entry;
 use terrace_hyperflex::control::Client;
-use terrace_hyperflex::lease::Found;
+use terrace_hyperflex::lease::Holders;
 use terrace_testkit::mock::{MIB, MockVm};
 
 use super::GIB;
@@ -263,7 +263,7 @@ fn nothing_is_punched_while_another_process_maps_the_ram() {
     let last_found = || client.status(false).unwrap().leases.unwrap().last;
     // A lease of before is taken back.
     host.until("vm", |_| {
-        matches!(last_found(), Some(Found::Somebody(_))).then_some(())
+        matches!(last_found(), Some(Holders::Somebody(_))).then_some(())
     });
     assert_eq!(guest.entries(2, &pages(64)), (0, 32));
     let there = vm.present(1);

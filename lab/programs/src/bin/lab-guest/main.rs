@@ -28,7 +28,7 @@ use commands::Guest;
 use options::Options;
 use sleepers::Sleepers;
 use terrace_lab_programs::churn::Churn;
-use terrace_lab_programs::region::{Place, Region};
+use terrace_lab_programs::region::{MappingAddress, Region};
 use terrace_lab_programs::workload::Workload;
 use terrace_lab_programs::{numa, port};
 
@@ -70,7 +70,7 @@ fn fill(options: &Options) -> Result<Region> {
     if wanted {
         numa::prefer(options.node).context("cannot prefer a node")?;
     }
-    let region = Region::new(options.region_mib, options.thp, Place::FarAway)?;
+    let region = Region::new(options.region_mib, options.thp, MappingAddress::FarAway)?;
     if wanted {
         numa::prefer_none().context("cannot go back to no preference")?;
     }

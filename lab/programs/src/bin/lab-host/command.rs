@@ -7,7 +7,7 @@ use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Child, Command, ExitStatus, Stdio};
 
 use anyhow::{Context, Result};
-use terrace_lab_programs::frame::{Kind, Run};
+use terrace_lab_programs::frame::{FrameKind, Run};
 
 use crate::poll;
 use crate::serve::Channel;
@@ -19,7 +19,7 @@ pub fn run(channel: &mut Channel, request: &Run) -> Result<()> {
     let mut child = match spawn(request) {
         Ok(child) => child,
         Err(error) => {
-            channel.send(Kind::Stderr, format!("{error:#}\n").as_bytes())?;
+            channel.send(FrameKind::Stderr, format!("{error:#}\n").as_bytes())?;
             return channel.send_exit(127);
         }
     };
@@ -36,8 +36,8 @@ pub fn run(channel: &mut Channel, request: &Run) -> Result<()> {
         let [ended, _, _, client] =
             poll::wait([end.as_fd(), out_fd, err_fd, channel.port.as_fd()], -1)?;
         // Look for the end before the pipes are read: what was written before it is then there.
-        open.0 = open.0 && forward(channel, Kind::Stdout, &mut stdout)?;
-        open.1 = open.1 && forward(channel, Kind::Stderr, &mut stderr)?;
+        open.0 = open.0 && forward(channel, FrameKind::Stdout, &mut stdout)?;
+        open.1 = open.1 && forward(channel, FrameKind::Stderr, &mut stderr)?;
         if ended.readable {
             return channel.send_exit(exit_code(child.wait()?));
         }
@@ -73,7 +73,7 @@ fn input_of(request: &Run) -> Result<Stdio> {
 }
 
 /// Sends on the bytes that are in the pipe; false at its end.
-fn forward(channel: &mut Channel, kind: Kind, pipe: &mut impl Read) -> Result<bool> {
+fn forward(channel: &mut Channel, kind: FrameKind, pipe: &mut impl Read) -> Result<bool> {
     let mut chunk = vec![0; 64 << 10];
     loop {
         match pipe.read(&mut chunk) {
@@ -92,8 +92,8 @@ fn is_unwanted(channel: &mut Channel) -> Result<bool> {
     }
     while let Some(frame) = channel.decoder.next_frame()? {
         match frame.kind {
-            Kind::Kill => return Ok(true),
-            Kind::Hello => {
+            FrameKind::Kill => return Ok(true),
+            FrameKind::Hello => {
                 channel.send_hello(&frame.payload)?;
                 return Ok(true);
             }

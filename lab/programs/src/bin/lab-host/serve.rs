@@ -9,7 +9,7 @@ use std::thread;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use terrace_lab_programs::frame::{self, Decoder, Frame, Kind};
+use terrace_lab_programs::frame::{self, Decoder, Frame, FrameKind};
 use terrace_lab_programs::port;
 
 use crate::command;
@@ -33,17 +33,17 @@ impl Channel {
         Ok(read > 0)
     }
 
-    pub fn send(&mut self, kind: Kind, payload: &[u8]) -> Result<()> {
+    pub fn send(&mut self, kind: FrameKind, payload: &[u8]) -> Result<()> {
         frame::write(&mut self.port, kind, payload).context("writing to the control port")
     }
 
     pub fn send_exit(&mut self, code: i32) -> Result<()> {
-        self.send(Kind::Exit, &code.to_le_bytes())
+        self.send(FrameKind::Exit, &code.to_le_bytes())
     }
 
     /// Answers a hello, so that the client knows where its session starts.
     pub fn send_hello(&mut self, payload: &[u8]) -> Result<()> {
-        self.send(Kind::Hello, payload)?;
+        self.send(FrameKind::Hello, payload)?;
         Ok(self.port.flush()?)
     }
 }
@@ -78,16 +78,16 @@ fn handle_all(channel: &mut Channel, storing: &mut Option<Storing>) -> Result<()
 
 fn handle(channel: &mut Channel, storing: &mut Option<Storing>, frame: &Frame) -> Result<()> {
     match frame.kind {
-        Kind::Hello => channel.send_hello(&frame.payload),
-        Kind::Run => command::run(channel, &serde_json::from_slice(&frame.payload)?),
-        Kind::Store => match Storing::start(&frame.payload) {
+        FrameKind::Hello => channel.send_hello(&frame.payload),
+        FrameKind::Run => command::run(channel, &serde_json::from_slice(&frame.payload)?),
+        FrameKind::Store => match Storing::start(&frame.payload) {
             Ok(started) => {
                 *storing = Some(started);
                 finish_if_complete(channel, storing)
             }
             Err(error) => fail(channel, &error),
         },
-        Kind::Data => {
+        FrameKind::Data => {
             let Some(current) = storing else {
                 return Ok(());
             };
@@ -100,7 +100,7 @@ fn handle(channel: &mut Channel, storing: &mut Option<Storing>, frame: &Frame) -
             }
         }
         // A kill that comes after its command has ended, or an echo of our own frames.
-        Kind::Kill | Kind::Stdout | Kind::Stderr | Kind::Exit => Ok(()),
+        FrameKind::Kill | FrameKind::Stdout | FrameKind::Stderr | FrameKind::Exit => Ok(()),
     }
 }
 
@@ -115,6 +115,6 @@ fn finish_if_complete(channel: &mut Channel, storing: &mut Option<Storing>) -> R
 }
 
 fn fail(channel: &mut Channel, error: &anyhow::Error) -> Result<()> {
-    channel.send(Kind::Stderr, format!("{error:#}\n").as_bytes())?;
+    channel.send(FrameKind::Stderr, format!("{error:#}\n").as_bytes())?;
     channel.send_exit(1)
 }

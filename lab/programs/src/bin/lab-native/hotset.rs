@@ -8,7 +8,7 @@ use terrace_lab_programs::hotset::Layout;
 use terrace_lab_programs::native::HotSet;
 use terrace_lab_programs::numa;
 use terrace_lab_programs::pages::{PAGE_SIZE, coalesce};
-use terrace_lab_programs::region::{Place, Region};
+use terrace_lab_programs::region::{MappingAddress, Region};
 use terrace_lab_programs::workload::Workload;
 
 use crate::line_server::LineServer;
@@ -50,13 +50,13 @@ pub fn run(spec: &HotSet) -> Result<()> {
 
 /// Fills the region from the node on which it starts; later memory comes from wherever it is touched.
 fn prepare(spec: &HotSet) -> Result<Workload> {
-    let place = if spec.heap {
-        Place::Heap
+    let at = if spec.heap {
+        MappingAddress::Heap
     } else {
-        Place::Anywhere
+        MappingAddress::Anywhere
     };
     numa::prefer(spec.node).context("cannot prefer a node")?;
-    let region = Region::new(spec.region_mib, spec.thp, place)?;
+    let region = Region::new(spec.region_mib, spec.thp, at)?;
     numa::prefer_none().context("cannot go back to no preference")?;
     let mut workload = Workload::new(region, 0, Layout::Clustered, spec.seed);
     workload.set_hot_pages((spec.hot_mib << 20) / PAGE_SIZE);

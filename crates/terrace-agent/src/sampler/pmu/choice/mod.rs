@@ -4,7 +4,7 @@ use terrace_sys::{Finding, HostRoot};
 
 use super::cpus::{Kernel, Opener, online, open_on};
 use super::holders::holders;
-use super::recipe::{DEVICES, Kind, Lacks, Recipe};
+use super::recipe::{DEVICES, SampleKind, Lacks, Recipe};
 use super::refusal::{INSTEAD, Machine, explain};
 
 /// The finding's name in `doctor`.
@@ -33,8 +33,8 @@ pub fn choose_with(root: &HostRoot, opener: &dyn Opener) -> Choice {
     let mut refused = None;
     let mut lacking = Vec::new();
     for found in [
-        (Kind::Pebs, Recipe::pebs(root)),
-        (Kind::Ibs, Recipe::ibs(root)),
+        (SampleKind::Pebs, Recipe::pebs(root)),
+        (SampleKind::Ibs, Recipe::ibs(root)),
     ] {
         let recipe = match found {
             (_, Ok(recipe)) => recipe,
@@ -93,9 +93,9 @@ fn try_on_one_cpu(
 
 fn usable(root: &HostRoot, recipe: &Recipe, cpus: usize) -> Finding {
     let what = match recipe.kind {
-        Kind::Pebs => "PEBS samples slow loads and all stores, one of 4093",
-        Kind::Ibs => "IBS samples loads that miss the near caches, and stores",
-        Kind::PageFaults => "page faults are sampled",
+        SampleKind::Pebs => "PEBS samples slow loads and all stores, one of 4093",
+        SampleKind::Ibs => "IBS samples loads that miss the near caches, and stores",
+        SampleKind::PageFaults => "page faults are sampled",
     };
     let on = match &recipe.microarchitecture[..] {
         "" => format!("{cpus} CPUs"),
@@ -104,7 +104,7 @@ fn usable(root: &HostRoot, recipe: &Recipe, cpus: usize) -> Finding {
     let mut why = format!(
         "{what}, on {on}; its events could be opened, but it was not run on hardware by those who wrote it"
     );
-    if recipe.kind == Kind::Ibs && older_than_6_1(root) {
+    if recipe.kind == SampleKind::Ibs && older_than_6_1(root) {
         why += "; this kernel may give no addresses, which came with Linux 6.1: see whether samples arrive";
     }
     let others = holders(root);
@@ -131,7 +131,7 @@ fn older_than_6_1(root: &HostRoot) -> bool {
 }
 
 /// The finding if there was nothing to try.
-fn absent(root: &HostRoot, lacking: &[(Kind, Lacks)]) -> Finding {
+fn absent(root: &HostRoot, lacking: &[(SampleKind, Lacks)]) -> Finding {
     let machine = Machine::of(root);
     // A description that cannot be read comes first: it is no lack of the hardware.
     let broken = lacking
@@ -145,7 +145,7 @@ fn absent(root: &HostRoot, lacking: &[(Kind, Lacks)]) -> Finding {
     }
     let pmu = lacking
         .iter()
-        .find(|(kind, lacks)| *kind == Kind::Pebs && !matches!(lacks, Lacks::Device));
+        .find(|(kind, lacks)| *kind == SampleKind::Pebs && !matches!(lacks, Lacks::Device));
     let place = if machine.guest { "guest" } else { "machine" };
     let why = match pmu {
         Some((_, lacks)) => format!("this {place} has neither PEBS nor IBS: {lacks}"),

@@ -218,7 +218,7 @@ fn pebs_is_asked_for_as_large_pebs_wants_it() {
         return;
     };
     let recipe = choice.recipe.unwrap();
-    assert_eq!((recipe.kind, recipe.events.len()), (Kind::Pebs, 2));
+    assert_eq!((recipe.kind, recipe.events.len()), (SampleKind::Pebs, 2));
     let [load, store] = &recipe.events[..] else {
         panic!("{recipe:?}");
     };

@@ -20,7 +20,7 @@ pub const COOL: u8 = 0xc0;
 pub const COOL_ONE: u8 = 0x40;
 
 /// The tier of so many that a byte names; none where the unit is absent.
-pub fn tier(place: u8, tiers: u8) -> Option<TierId> {
-    let code = place & TIER;
+pub fn tier(flags: u8, tiers: u8) -> Option<TierId> {
+    let code = flags & TIER;
     (code < tiers).then_some(TierId(code))
 }

@@ -9,10 +9,10 @@ use terrace_proto::action::PlacementQuery;
 use super::context::{Context, caught, failed};
 
 /// A query for the places of a VM's pages, with the channel of its answer.
-pub type Asked = (PlacementQuery, Sender<Vec<Event>>);
+pub type PlacementJob = (PlacementQuery, Sender<Vec<Event>>);
 
 /// Answers until nobody asks any more.
-pub fn run(context: &Context, queue: &Receiver<Asked>) {
+pub fn run(context: &Context, queue: &Receiver<PlacementJob>) {
     for (query, answer) in queue {
         // Nobody waits for it while the daemon ends.
         let _ = answer.send(placement(context, query));

@@ -1,17 +1,17 @@
-//! The fast path against naive oracles: sorting whole pages instead of counting buckets.
+//! The fast path against naive models: sorting whole pages instead of counting buckets.
 
 use proptest::prelude::*;
 use terrace_proto::{Gfn, PageCode, PageSize, TierId};
 
 use super::collect::collect;
-use super::{ExchangeRule, Flow, Place, Quotas, RankedPlace, Room};
+use super::{ExchangeRule, Flow, PlaceStage, Quotas, RankedPlace, Room};
 use crate::estimate::{Estimator, Histogram};
-use crate::pages::{BLOCK, Pages, place};
+use crate::pages::{BLOCK, Pages, flags};
 use crate::track::tests::pages;
 
 const ESTIMATOR: Estimator = Estimator::PageDegree { read: 1, write: 3 };
 
-/// One unit as the oracles see it.
+/// One unit as the models see it.
 #[derive(Clone, Copy, Debug)]
 struct Unit {
     tier: u8,
@@ -51,8 +51,8 @@ fn build(units: &[Unit], tiers: u8) -> Pages {
     p.place_run(Gfn(0), &codes);
     for (i, u) in units.iter().enumerate() {
         (p.reads[i], p.writes[i]) = (u.reads, u.writes);
-        p.place[i] |= if u.known { place::KNOWN } else { 0 };
-        p.place[i] |= if u.cooling { place::COOL_ONE } else { 0 };
+        p.flags[i] |= if u.known { flags::KNOWN } else { 0 };
+        p.flags[i] |= if u.cooling { flags::COOL_ONE } else { 0 };
     }
     p
 }
