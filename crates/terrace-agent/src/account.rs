@@ -42,8 +42,8 @@ pub struct Account {
 
 impl Account {
     /// Takes in that the kernel refused to move pages of a process, in these words.
-    pub fn record_refusal(&mut self, process: u32, words: String) {
-        self.refused.insert(process, words);
+    pub fn record_refusal(&mut self, process: u32, text: String) {
+        self.refused.insert(process, text);
     }
 
     /// Counts the samples that a source lost.
@@ -67,8 +67,8 @@ impl Account {
         };
         for pid in &exchanged.refused {
             if let (Some(managed), Some(why)) = (programs.get(*pid), refused.get(pid)) {
-                let words = format!("{} is left where it is for a while: {why}", managed.name);
-                self.journal.tell(summary.epoch, words);
+                let text = format!("{} is left where it is for a while: {why}", managed.name);
+                self.journal.tell(summary.epoch, text);
             }
         }
         self.count(summary.epoch, exchanged);
@@ -80,17 +80,17 @@ impl Account {
         totals.demoted_pages += exchanged.demoted;
         totals.busy_pages += exchanged.busy;
         totals.failed_pages += exchanged.failed;
-        let mut words = format!(
+        let mut text = format!(
             "{} pages up, {} down",
             exchanged.promoted, exchanged.demoted
         );
         if let Some(stopped) = &exchanged.stopped {
-            words.push_str(&format!("; ended early: {stopped}"));
+            text.push_str(&format!("; ended early: {stopped}"));
         }
         if exchanged.promoted + exchanged.demoted > 0 {
-            self.journal.tell(epoch, words);
+            self.journal.tell(epoch, text);
         } else {
-            self.journal.tell_once(epoch, words);
+            self.journal.tell_once(epoch, text);
         }
     }
 }

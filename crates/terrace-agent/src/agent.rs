@@ -136,8 +136,8 @@ impl Agent {
             }
             RangesAction::Migrate(migration) => {
                 let (migrated, refused) = kernel::migrate(self.pages.as_ref(), &migration);
-                if let Some(words) = refused {
-                    self.account.record_refusal(migration.process, words);
+                if let Some(text) = refused {
+                    self.account.record_refusal(migration.process, text);
                 }
                 Some(RangesEvent::Migrated(migrated))
             }
@@ -174,9 +174,9 @@ impl Agent {
             self.tell(RangesEvent::Sampled(seen));
         }
         self.account.count_losses(drained);
-        if let Some(words) = self.samplers.take_news() {
+        if let Some(text) = self.samplers.take_news() {
             let epoch = self.controller.coming_epoch();
-            self.account.journal.tell(epoch, words);
+            self.account.journal.tell(epoch, text);
             self.tell(RangesEvent::Restarted(self.params()));
         }
     }

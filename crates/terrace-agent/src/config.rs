@@ -85,7 +85,8 @@ struct RawProcesses {
     exclude: Vec<String>,
     min: ByteSize,
     most: usize,
-    #[serde(rename = "look_every_ms")] scan_interval_ms: u64,
+    #[serde(alias = "look_every_ms")]
+    scan_interval_ms: u64,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -221,7 +222,7 @@ impl Config {
         within("epoch_ms", u64::from(raw.epoch_ms), 100, 60_000)?;
         within("processes.most", raw.processes.most as u64, 1, 61)?;
         within(
-            "processes.look_every_ms",
+            "processes.scan_interval_ms",
             raw.processes.scan_interval_ms,
             500,
             600_000,

@@ -38,10 +38,10 @@ fn tiers(root: &HostRoot, config: &Config) -> Vec<Finding> {
                 let nodes: Vec<String> = tier.nodes.iter().map(|n| n.0.to_string()).collect();
                 format!("{} (node {})", tier.name, nodes.join(", "))
             });
-            let words = names.collect::<Vec<_>>().join(" > ");
+            let text = names.collect::<Vec<_>>().join(" > ");
             let mut findings = topology.findings.clone();
             if topology.tiers.len() > 1 {
-                findings.insert(0, Finding::ok("tiers", words));
+                findings.insert(0, Finding::ok("tiers", text));
             }
             findings
         }

@@ -69,8 +69,8 @@ impl Host {
             } else {
                 "by its own configuration"
             };
-            let words = format!("mode {}{pause}, {who}", instructions.mode);
-            account.journal.tell(epoch, words);
+            let text = format!("mode {}{pause}, {who}", instructions.mode);
+            account.journal.tell(epoch, text);
         }
         let before = std::mem::replace(&mut self.instructions, instructions);
         (before.budgets != self.instructions.budgets).then_some(self.instructions.budgets)

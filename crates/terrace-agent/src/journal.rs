@@ -13,23 +13,23 @@ pub struct Journal {
 
 impl Journal {
     /// Remembers a sentence, and logs it.
-    pub fn tell(&mut self, epoch: u32, words: String) {
-        tracing::info!("epoch {epoch}: {words}");
+    pub fn tell(&mut self, epoch: u32, text: String) {
+        tracing::info!("epoch {epoch}: {text}");
         if self.lines.len() == MAX_LINES {
             self.lines.pop_front();
         }
-        self.lines.push_back((epoch, words));
+        self.lines.push_back((epoch, text));
     }
 
     /// Remembers and logs a sentence, unless it is remembered already.
-    pub fn tell_once(&mut self, epoch: u32, words: String) {
-        if !self.lines.iter().any(|(_, line)| *line == words) {
-            self.tell(epoch, words);
+    pub fn tell_once(&mut self, epoch: u32, text: String) {
+        if !self.lines.iter().any(|(_, line)| *line == text) {
+            self.tell(epoch, text);
         }
     }
     /// The sentences that are remembered, oldest first, each with its epoch.
     pub fn lines(&self) -> impl Iterator<Item = (u32, &str)> {
-        self.lines.iter().map(|(epoch, words)| (*epoch, &words[..]))
+        self.lines.iter().map(|(epoch, text)| (*epoch, &text[..]))
     }
 }
 

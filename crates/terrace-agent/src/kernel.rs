@@ -4,7 +4,9 @@
 //! others: which pages, and when.
 
 use terrace_core::ranges::piece::{self, push};
-use terrace_proto::ranges::{PieceRun, PieceState, Range, KernelRefusal, Migration, MigrationOutcome};
+use terrace_proto::ranges::{
+    KernelRefusal, Migration, MigrationOutcome, PieceRun, PieceState, Range,
+};
 use terrace_proto::{PAGE_SIZE, PAGES_PER_HUGE};
 use terrace_sys::{MoveOutcome, MoveScope, MoveTo, Pagemap, Pages, SysError};
 
@@ -66,7 +68,7 @@ pub fn migrate(pages: &dyn Pages, migration: &Migration) -> (MigrationOutcome, O
         }
     };
     let outcome = pages.call(migration.process, &addresses, Some(to), &mut status);
-    let (refusal, words) = match outcome {
+    let (refusal, text) = match outcome {
         Ok(MoveOutcome::Complete) => (None, None),
         // The kernel's words are incomplete: where the pages are tells what came of it.
         Ok(MoveOutcome::Partial) => {
@@ -87,7 +89,7 @@ pub fn migrate(pages: &dyn Pages, migration: &Migration) -> (MigrationOutcome, O
         states: states(&status),
         refusal,
     };
-    (migrated, words)
+    (migrated, text)
 }
 
 /// The states of pages by their statuses from `move_pages(2)`.
@@ -146,14 +148,14 @@ mod tests {
             ..FakePage::base(1)
         };
         kernel.state().put(7, 102 * PAGE_SIZE, shared);
-        let (migrated, words) = migrate(&kernel, &four());
+        let (migrated, text) = migrate(&kernel, &four());
         let states = [
             (2, PieceState::On(0)),
             (1, PieceState::Refused),
             (1, PieceState::On(0)),
         ];
         assert_eq!((migrated.id, &migrated.states[..]), (5, &states[..]));
-        assert_eq!((migrated.refusal, words), (None, None));
+        assert_eq!((migrated.refusal, text), (None, None));
     }
 
     #[test]
@@ -178,10 +180,10 @@ mod tests {
         let refused = |errno, refusal| {
             let kernel = kernel();
             kernel.state().refuses = [(7, errno)].into();
-            let (migrated, words) = migrate(&kernel, &four());
+            let (migrated, text) = migrate(&kernel, &four());
             assert_eq!(migrated.refusal, Some(refusal));
             assert_eq!(migrated.states, [(4, PieceState::On(1))]);
-            assert!(words.is_some());
+            assert!(text.is_some());
         };
         for errno in [libc::EACCES, libc::EPERM, libc::EINVAL] {
             refused(errno, KernelRefusal::Process);

@@ -37,7 +37,11 @@ impl Managed {
     ///
     /// # Errors
     /// If it has ended or may not be looked at.
-    pub fn open(root: &HostRoot, found: &ProcessInfo, layout: Layout) -> Result<Self, ManagedError> {
+    pub fn open(
+        root: &HostRoot,
+        found: &ProcessInfo,
+        layout: Layout,
+    ) -> Result<Self, ManagedError> {
         Ok(Self {
             process: Process::open(&root.proc(), found.pid)?,
             pagemap: Pagemap::open(&root.process(found.pid, "pagemap"))?,

@@ -14,10 +14,10 @@ use terrace_proto::{PAGE_SIZE, PAGES_PER_HUGE};
 use terrace_sys::HostRoot;
 
 /// Most ranges of one process; nearest neighbours are joined until they fit.
-const MOST_RANGES: usize = 256;
+const MAX_RANGES: usize = 256;
 
 /// Most lines of `maps` that are read; the kernel's own default limit is 65,530 mappings.
-const MOST_LINES: usize = 100_000;
+const MAX_LINES: usize = 100_000;
 
 /// The managed parts of one process. Page numbers are virtual.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
@@ -119,7 +119,7 @@ impl Layout {
 }
 
 fn lines(maps: &str) -> impl Iterator<Item = Line<'_>> {
-    maps.lines().take(MOST_LINES).filter_map(line)
+    maps.lines().take(MAX_LINES).filter_map(line)
 }
 
 enum MappingKind {
@@ -212,7 +212,7 @@ fn seeds(mapped: &[Range]) -> Vec<Range> {
             _ => seeds.push(Range { start, end }),
         }
     }
-    join_nearest(&seeds, MOST_RANGES)
+    join_nearest(&seeds, MAX_RANGES)
 }
 
 /// The same ranges with the smallest gaps closed, so that at most `most` are left.

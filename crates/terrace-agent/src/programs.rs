@@ -141,15 +141,15 @@ impl Programs {
         }
         match Managed::open(&self.root, found, layout) {
             Ok(managed) => {
-                let words = format!("{} ({}) is managed", found.name, found.pid);
-                news.journal.tell(news.epoch, words);
+                let text = format!("{} ({}) is managed", found.name, found.pid);
+                news.journal.tell(news.epoch, text);
                 let mappings = managed.mappings(choice);
                 self.managed.insert(found.pid, managed);
                 news.events.push(RangesEvent::Mapped(mappings));
             }
             Err(error) => {
-                let words = format!("{} is left alone: {error}", found.name);
-                news.journal.tell_once(news.epoch, words);
+                let text = format!("{} is left alone: {error}", found.name);
+                news.journal.tell_once(news.epoch, text);
             }
         }
     }

@@ -99,10 +99,10 @@ impl Log for FileLog {
         let Err(why) = self.put(at, &record) else {
             return;
         };
-        let words = format!("the log ended: {why:#}");
-        tracing::warn!("{words}");
+        let text = format!("the log ended: {why:#}");
+        tracing::warn!("{text}");
         if let Some(mut out) = self.out.take()
-            && let Ok(end) = end_frame(at, &words)
+            && let Ok(end) = end_frame(at, &text)
         {
             // On a full disk even this fails; a reader sees that the log is cut off then.
             let _ = out.write_all(&end).and_then(|()| out.flush());

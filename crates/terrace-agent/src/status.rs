@@ -13,7 +13,7 @@ use terrace_sys::listen_at;
 /// Time limit of whoever asks, and of waiting for an answer.
 const PATIENCE: Duration = Duration::from_secs(5);
 /// Longest answer that is read.
-const MOST_BYTES: u64 = 4 << 20;
+const MAX_BYTES: u64 = 4 << 20;
 
 /// The agent as it is now.
 #[derive(Clone, Debug, PartialEq, Eq, Default, Serialize, Deserialize)]
@@ -180,7 +180,7 @@ pub fn ask(socket: &Path) -> Result<Status> {
     stream.set_read_timeout(Some(PATIENCE))?;
     let mut text = String::new();
     stream
-        .take(MOST_BYTES)
+        .take(MAX_BYTES)
         .read_to_string(&mut text)
         .with_context(|| format!("{}: no answer", socket.display()))?;
     if text.is_empty() {

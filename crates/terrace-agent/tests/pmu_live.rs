@@ -12,7 +12,7 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex};
 
-use terrace_agent::sampler::pmu::{Kernel, SampleKind, Opener, Pmu, Recipe, Settings};
+use terrace_agent::sampler::pmu::{Kernel, Opener, Pmu, Recipe, SampleKind, Settings};
 use terrace_agent::sampler::{Drained, Sample, Sampler, Target};
 use terrace_core::ranges::{Params, Range, RangeTree};
 use terrace_sys::perf::{Event, EventAttr, SOFTWARE, SOFTWARE_PAGE_FAULTS, Scope};
@@ -50,11 +50,11 @@ fn permitted(test: &str, opener: &dyn Opener) -> bool {
     match opener.open(&attr, Scope::Cpu(0), None) {
         Ok(_) => true,
         Err(error) if matches!(error.errno(), libc::EACCES | libc::EPERM | libc::ENOSYS) => {
-            let words = format!("\nSKIPPED {test}: NOT TESTED, since {error}\n");
-            io::stderr().write_all(words.as_bytes()).unwrap();
+            let message = format!("\nSKIPPED {test}: NOT TESTED, since {error}\n");
+            io::stderr().write_all(message.as_bytes()).unwrap();
             assert!(
                 std::env::var_os("TERRACE_NEEDS_PERF").is_none(),
-                "{words}, but TERRACE_NEEDS_PERF is set"
+                "{message}, but TERRACE_NEEDS_PERF is set"
             );
             false
         }

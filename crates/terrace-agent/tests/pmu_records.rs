@@ -4,7 +4,7 @@
 
 use proptest::prelude::*;
 use terrace_agent::sampler::Sample;
-use terrace_agent::sampler::pmu::{Access, Counters, Intake, SampleKind, Layout, Recipe, Wanted};
+use terrace_agent::sampler::pmu::{Access, Counters, Intake, Layout, Recipe, SampleKind, Wanted};
 use terrace_core::ranges::{Params, Range, RangeTree};
 use terrace_sys::HostRoot;
 use terrace_sys::perf::{EventAttr, Fields};
@@ -16,7 +16,11 @@ const WATCHED: u32 = 4242;
 /// Recipes as a machine with the PMU gets them, read from a tree that shows it.
 fn recipe(kind: SampleKind) -> Recipe {
     let dir = tempfile::tempdir().unwrap();
-    let device = if kind == SampleKind::Pebs { "cpu" } else { "ibs_op" };
+    let device = if kind == SampleKind::Pebs {
+        "cpu"
+    } else {
+        "ibs_op"
+    };
     for (file, text) in [
         ("type", "4"),
         ("caps/max_precise", "3"),
@@ -144,7 +148,11 @@ fn any_layout() -> impl Strategy<Value = Layout> {
         Fields::ADDRESS,
         Fields::DATA_SOURCE,
     ];
-    let kinds = prop_oneof![Just(SampleKind::Pebs), Just(SampleKind::Ibs), Just(SampleKind::PageFaults)];
+    let kinds = prop_oneof![
+        Just(SampleKind::Pebs),
+        Just(SampleKind::Ibs),
+        Just(SampleKind::PageFaults)
+    ];
     (kinds, proptest::sample::subsequence(fields.to_vec(), 0..=4)).prop_map(|(kind, fields)| {
         let fields = fields.into_iter().fold(Fields::default(), Fields::and);
         let attr = EventAttr {

@@ -11,10 +11,10 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tokio::net::UnixStream;
 
-use terrace_proto::printable::{MOST_WORDS, excerpt};
+use terrace_proto::printable::{MAX_TEXT_CHARS, excerpt};
 
-use crate::plain;
 use crate::types::ErrorBody;
+use crate::{old_keys, plain};
 
 /// Longest answer that the client reads, bytes.
 const MAX_ANSWER: usize = 64 << 20;
@@ -106,12 +106,14 @@ impl Client {
             .map_err(|_| self.broken(&format!("no answer within {} s", TIMEOUT.as_secs())))?;
         let (status, bytes) = answer?;
         if status.is_success() {
-            return read(&bytes).map_err(|e| self.broken(&e));
+            // No name of a VM is a key in an answer about one VM, so no name is taken for an old key.
+            let is_about_a_vm = path.starts_with("/v1/vms/");
+            return read(&bytes, is_about_a_vm).map_err(|e| self.broken(&e));
         }
-        let text = read::<ErrorBody>(&bytes).map_or_else(
+        let text = read::<ErrorBody>(&bytes, false).map_or_else(
             |_| {
                 let said = String::from_utf8_lossy(&bytes);
-                format!("{status}: {}", excerpt(&said, MOST_WORDS))
+                format!("{status}: {}", excerpt(&said, MAX_TEXT_CHARS))
             },
             |body| body.error,
         );
@@ -173,15 +175,18 @@ impl Client {
     fn broken(&self, what: &dyn std::fmt::Display) -> ClientError {
         ClientError::Broken {
             path: self.socket.clone(),
-            what: excerpt(&what.to_string(), MOST_WORDS),
+            what: excerpt(&what.to_string(), MAX_TEXT_CHARS),
         }
     }
 }
 
 /// Reads an answer. Its texts are safe to print on a terminal, whoever they came from.
-fn read<T: DeserializeOwned>(bytes: &[u8]) -> serde_json::Result<T> {
+fn read<T: DeserializeOwned>(bytes: &[u8], may_have_old_keys: bool) -> serde_json::Result<T> {
     let mut value = serde_json::from_slice(bytes)?;
     plain::escape(&mut value);
+    if may_have_old_keys {
+        old_keys::rename(&mut value);
+    }
     T::deserialize(value)
 }
 
@@ -206,7 +211,7 @@ mod tests {
 
     #[test]
     fn no_answer_brings_an_escape_to_the_terminal() {
-        let body: ErrorBody = read(br#"{"error": "\u001b[2J\u009b\u202e"}"#).unwrap();
+        let body: ErrorBody = read(br#"{"error": "\u001b[2J\u009b\u202e"}"#, false).unwrap();
         assert_eq!(body.error, "\\u{1b}[2J\\u{9b}\\u{202e}");
     }
 

@@ -5,8 +5,9 @@
 //! with a 4xx or 5xx status.
 
 pub mod client;
-pub mod provision;
+pub mod old_keys;
 pub mod plain;
+pub mod provision;
 pub mod types;
 
 /// The daemon's socket unless its configuration names another one.

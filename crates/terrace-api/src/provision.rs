@@ -2,9 +2,10 @@
 
 use serde::{Deserialize, Serialize};
 
-use terrace_proto::provision::MOST_TIERS;
+use terrace_proto::provision::MAX_TIERS;
 pub use terrace_proto::provision::{
-    ProvisioningStatus, ProvisionedTier, GuestTier, OrderView, OrderState, Ordered, OrderCounts, Resident,
+    GuestTier, OrderCounts, OrderState, OrderView, Ordered, ProvisionedTier, ProvisioningStatus,
+    Resident,
 };
 
 /// The size that a VM is to have of each tier, bytes; absent tiers stay as they are.
@@ -34,8 +35,8 @@ impl Resize {
             Some(_) if two.iter().any(Option::is_some) => {
                 Err("say sizes as fast_bytes and slow_bytes, or as tiers_bytes, not both".into())
             }
-            Some(tiers) if tiers.len() > MOST_TIERS => Err(format!(
-                "{} tiers are too many: a VM has {MOST_TIERS} at most",
+            Some(tiers) if tiers.len() > MAX_TIERS => Err(format!(
+                "{} tiers are too many: a VM has {MAX_TIERS} at most",
                 tiers.len()
             )),
             Some(tiers) => Ok(tiers.clone()),

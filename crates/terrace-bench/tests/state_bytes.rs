@@ -8,13 +8,13 @@ use terrace_bench::{PAGES_OF_64_GIB, state_bytes_per_page};
 struct Counting;
 
 static NOW: AtomicUsize = AtomicUsize::new(0);
-static MOST: AtomicUsize = AtomicUsize::new(0);
+static MAX: AtomicUsize = AtomicUsize::new(0);
 
 // SAFETY: every call is handed to the system's allocator unchanged; counting does not allocate.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         let now = NOW.fetch_add(layout.size(), Ordering::Relaxed) + layout.size();
-        MOST.fetch_max(now, Ordering::Relaxed);
+        MAX.fetch_max(now, Ordering::Relaxed);
         // SAFETY: the caller's duties are those of the system's allocator.
         unsafe { System.alloc(layout) }
     }
@@ -38,11 +38,11 @@ fn vtmm_keeps_at_most_eight_bytes_a_page_in_whole_rounds() {
         PAGES_OF_64_GIB
     };
     let before = NOW.load(Ordering::Relaxed);
-    MOST.store(before, Ordering::Relaxed);
+    MAX.store(before, Ordering::Relaxed);
     let held = state_bytes_per_page(pages, || NOW.load(Ordering::Relaxed));
     // Also what was allocated and freed again inside of one call, and what the host side of the bench
     // holds while it makes up an answer.
-    let peak = (MOST.load(Ordering::Relaxed) - before) as f64 / pages as f64;
+    let peak = (MAX.load(Ordering::Relaxed) - before) as f64 / pages as f64;
     println!("held at most {held:.3}, peak {peak:.3} bytes a page");
     assert!(held > 4.0, "the allocator counts: {held}");
     assert!(held <= 8.0, "{held} bytes a page");

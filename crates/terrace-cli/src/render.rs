@@ -51,13 +51,13 @@ pub fn percent(part: u64, whole: u64) -> u64 {
 }
 
 /// Most characters of a cell: a table is for people, and the formatter has its own limit on widths.
-const MOST_CELL: usize = 400;
+const MAX_CELL: usize = 400;
 
 /// A table with a header line; all columns but those named in `right` are left-aligned. Cells go to the terminal
 /// as they are, so they are made printable; long ones are cut.
 pub fn table(header: &[&str], right: &[usize], rows: &[Vec<String>]) -> String {
-    let header: Vec<String> = header.iter().map(|h| excerpt(h, MOST_CELL)).collect();
-    let cut = |row: &Vec<String>| row.iter().map(|cell| excerpt(cell, MOST_CELL)).collect();
+    let header: Vec<String> = header.iter().map(|h| excerpt(h, MAX_CELL)).collect();
+    let cut = |row: &Vec<String>| row.iter().map(|cell| excerpt(cell, MAX_CELL)).collect();
     let rows: Vec<Vec<String>> = rows.iter().map(cut).collect();
     let width = |column: usize| {
         rows.iter()
@@ -127,7 +127,7 @@ mod tests {
         let rows = vec![vec![long, "1".into()], vec!["\x1b[2J".into(), "2".into()]];
         for right in [[0], [1]] {
             let text = table(&["NAME", "N"], &right, &rows);
-            assert!(text.chars().count() < 4 * MOST_CELL, "it is cut");
+            assert!(text.chars().count() < 4 * MAX_CELL, "it is cut");
             assert!(text.contains("\\u{1b}[2J") && !text.contains('\x1b'));
             assert_eq!(text.lines().count(), 3);
         }

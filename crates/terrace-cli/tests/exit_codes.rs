@@ -64,7 +64,10 @@ fn every_command_has_a_manual_page() {
         assert!(page(name).contains(".SH SYNOPSIS"), "{}", page(name));
     }
     let resize = page("terrace-resize.1");
-    assert!(resize.contains("terrace resize web1"), "no example: {resize}");
+    assert!(
+        resize.contains("terrace resize web1"),
+        "no example: {resize}"
+    );
     assert!(resize.contains("512MiB"), "no units: {resize}");
 }
 

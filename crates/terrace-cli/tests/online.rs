@@ -348,7 +348,7 @@ fn a_resize_is_posted_in_bytes_and_show_says_how_far_it_is() {
         "3 GiB of 4 GiB, target 2 GiB (the guest cannot for now), host node 0",
         "its node has 1 MiB free",
         "target 3 GiB (reached)",
-        "50.0 % of what the guest says it gave back is gone: verified 0.50 (looked 3 s ago)",
+        "50.0 % of what the guest says it gave back is gone (checked 3 s ago)",
         "512 MiB that it says it gave back is still there",
         "the guest says: 1 MiB of 4 GiB free, 2 MiB taken back under pressure",
         "the hypervisor's process holds 3 GiB, 1 GiB less than at the last order",

@@ -50,7 +50,7 @@ fn a_file_that_is_not_there_is_told_once() {
 #[test]
 fn info_says_what_a_cut_holds_in_words_and_in_json() {
     let (_folder, path, json) = file("info.json");
-    let words = printed(&terrace(&["info", &cut("redis"), "--json", &json]));
+    let message = printed(&terrace(&["info", &cut("redis"), "--json", &json]));
     for part in [
         "redis.trace.zst: lackey\n",
         "records      60741: loads 41753 (68.7 %), stores 18988 (31.3 %), modifies 0 (0.0 %)\n",
@@ -60,7 +60,7 @@ fn info_says_what_a_cut_holds_in_words_and_in_json() {
         "████",
         "\n   1       697 ",
     ] {
-        assert!(words.contains(part), "{part} is not in\n{words}");
+        assert!(message.contains(part), "{part} is not in\n{message}");
     }
     let value = info(&cut("redis"));
     assert_eq!(value["touched_pages"], 4836);
@@ -112,8 +112,8 @@ fn parts_and_a_cache_are_taken_as_asked() {
         (&["--cache", "1MiB", "--every", "3"], 2771),
     ] {
         let source = cut("redis");
-        let words = [&["convert", &source, &out, "--to", "lackey"], args].concat();
-        let report = printed(&terrace(&words));
+        let args = [&["convert", &source, &out, "--to", "lackey"], args].concat();
+        let report = printed(&terrace(&args));
         assert!(
             report.contains(&format!("{records} written as lackey")),
             "{report}"

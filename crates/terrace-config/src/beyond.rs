@@ -10,14 +10,14 @@ use crate::config::Config;
 use crate::sizes::Sizes;
 
 /// Least size above 0 that is no mistake, bytes: a page.
-const LEAST_BYTES: u64 = 4096;
+const MIN_BYTES: u64 = 4096;
 
 /// Whether a size is plausible: 0, or a page and more. A smaller one was written without its unit.
 ///
 /// # Errors
 /// If it is not: a message with the size, and how to write one.
 pub fn has_a_unit(what: &str, bytes: u64) -> Result<(), String> {
-    if bytes == 0 || bytes >= LEAST_BYTES {
+    if bytes == 0 || bytes >= MIN_BYTES {
         return Ok(());
     }
     Err(format!(

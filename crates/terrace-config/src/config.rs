@@ -200,8 +200,8 @@ impl Config {
         self.check_tier_names(own)?;
         let weight = own.weight.or(self.defaults.weight).unwrap_or(1000);
         ensure!(
-            (1..=MOST_WEIGHT).contains(&weight),
-            "weight = {weight} is out of range: allowed is 1 to {MOST_WEIGHT}"
+            (1..=MAX_WEIGHT).contains(&weight),
+            "weight = {weight} is out of range: allowed is 1 to {MAX_WEIGHT}"
         );
         let fast = own.fast.or(self.defaults.fast).unwrap_or_default();
         let sizes = Sizes::new(fast, limits)?;
@@ -290,7 +290,7 @@ pub fn tier_named(tiers: &[TierConfig], name: &str) -> Option<TierId> {
 }
 
 /// Highest weight of a VM.
-pub const MOST_WEIGHT: u32 = 1_000_000;
+pub const MAX_WEIGHT: u32 = 1_000_000;
 
 /// Moves `share` of `[defaults]` and `[vm.NAME]` into the policies, because the engine has it there; it overrides the
 /// policy's own.

@@ -17,7 +17,7 @@ mod writes;
 
 pub use agent::{AgentConfig, Fallback, Management, VmMode};
 pub use beyond::{TierBytes, has_a_unit};
-pub use config::{Config, MOST_WEIGHT, TierNodes, VmConfig, tier_named};
+pub use config::{Config, MAX_WEIGHT, TierNodes, VmConfig, tier_named};
 pub use discover::Discover;
 pub use hyperflex::Hyperflex;
 pub use mover::Mover;

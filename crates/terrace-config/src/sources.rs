@@ -108,7 +108,7 @@ impl Sources {
 
     /// The files in words, for people.
     #[must_use]
-    pub fn words(&self) -> String {
+    pub fn text(&self) -> String {
         let files: Vec<String> = self.files().map(|f| f.display().to_string()).collect();
         if files.is_empty() {
             format!("built-in defaults ({DEFAULT_FILE} is not there)")
@@ -393,7 +393,7 @@ mod tests {
         assert!(a.scan && a.moves, "tables are joined");
         let nodes: Vec<_> = config.tiers.iter().map(|t| t.nodes.clone()).collect();
         assert_eq!(nodes, [[1], [0]], "arrays are replaced as a whole");
-        assert!(sources.words().ends_with("30-tiers.toml"));
+        assert!(sources.text().ends_with("30-tiers.toml"));
     }
 
     #[test]
@@ -450,7 +450,7 @@ mod tests {
             text.contains("/nonexistent/terrace.toml: cannot be read"),
             "{text}"
         );
-        assert!(Sources::default().words().contains("built-in defaults"));
+        assert!(Sources::default().text().contains("built-in defaults"));
         Config::new(&Sources::default()).unwrap();
     }
 

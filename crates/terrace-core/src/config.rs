@@ -111,8 +111,9 @@ pub struct EngineConfig {
     pub scan_cpu_budget_percent: u32,
     /// How long an answer may take before the round goes on without it, ms: 60 s.
     pub answer_timeout_ms: u64,
-    /// Reasons kept per VM: 64.
-    #[serde(rename = "reasons_kept")] pub max_reasons: usize,
+    /// Reasons that a VM's list holds: 64. Called `reasons_kept` before.
+    #[serde(alias = "reasons_kept")]
+    pub max_reasons: usize,
     /// How VMs are resized.
     pub provision: ProvisionConfig,
 }
@@ -168,7 +169,7 @@ impl Default for EngineConfig {
 }
 
 /// Longest time that a parameter may name, ms (a year).
-const LONGEST_MS: u64 = 366 * 24 * 3_600_000;
+const MAX_MS: u64 = 366 * 24 * 3_600_000;
 
 impl EngineConfig {
     /// A tier's name, for people.
@@ -226,15 +227,15 @@ impl EngineConfig {
     }
 
     fn validate_monitoring(&self) -> Result<(), ConfigError> {
-        within("window_ms", self.window_ms, 1..=LONGEST_MS)?;
+        within("window_ms", self.window_ms, 1..=MAX_MS)?;
         within("windows", self.windows, 1..=30)?;
         within("max_level", self.max_level, 1..=7)?;
-        within("period_ms", self.period_ms, 1..=LONGEST_MS)?;
-        within("huge_period_ms", self.huge_period_ms, 1..=LONGEST_MS)?;
+        within("period_ms", self.period_ms, 1..=MAX_MS)?;
+        within("huge_period_ms", self.huge_period_ms, 1..=MAX_MS)?;
         within(
             "first_round_after_ms",
             self.first_round_after_ms,
-            0..=LONGEST_MS,
+            0..=MAX_MS,
         )?;
         within("quiet_vm_divisor", self.quiet_vm_divisor, 1..=u64::MAX)?;
         within("quiet_counter_max", self.quiet_counter_max, 0..=100)?;
@@ -248,8 +249,8 @@ impl EngineConfig {
             self.scan_cpu_budget_percent,
             1..=100_000,
         )?;
-        within("answer_timeout_ms", self.answer_timeout_ms, 1..=LONGEST_MS)?;
-        within("reasons_kept", self.max_reasons as u64, 1..=100_000)
+        within("answer_timeout_ms", self.answer_timeout_ms, 1..=MAX_MS)?;
+        within("max_reasons", self.max_reasons as u64, 1..=100_000)
     }
 
     fn validate_ranking(&self) -> Result<(), ConfigError> {

@@ -22,7 +22,7 @@ fn two() -> Providers {
 
 fn answer(host: &mut Providers) -> Result<Ordered, String> {
     let answer = host.answers.pop_front().expect("an answer");
-    answer.map_err(|why| why.words().to_owned())
+    answer.map_err(|why| why.text().to_owned())
 }
 
 fn state(host: &Providers, id: u32) -> OrderState {

@@ -8,7 +8,8 @@ use terrace_core::session::replay::replay;
 use terrace_proto::Tick;
 use terrace_proto::log::{RangesRecord, Record};
 use terrace_proto::ranges::{
-    EpochSummary, Exchanged, PieceState, RangesBudget, RangesEvent, Stopped, Surveyed, MigrationOutcome,
+    EpochSummary, Exchanged, MigrationOutcome, PieceState, RangesBudget, RangesEvent, Stopped,
+    Surveyed,
 };
 use terrace_testkit::guest::{Guest, config, mapped, start};
 use terrace_testkit::log::written;

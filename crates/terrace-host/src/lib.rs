@@ -11,12 +11,12 @@
 
 pub mod agent;
 pub mod doctor;
-pub mod providers;
 pub mod memory_map;
 pub mod mover;
 pub mod node_memory;
 pub mod placement;
 pub mod process_memory;
+pub mod providers;
 pub mod qemu;
 pub mod sharers;
 pub mod tracker;

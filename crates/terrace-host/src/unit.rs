@@ -16,7 +16,7 @@ use crate::{HostRoot, ReadError};
 
 /// Least share of resident RAM on huge pages that makes the unit 2 MiB, percent. Below it, small pages
 /// among them would be moved with 511 others that nobody looked at.
-const MOST_PERCENT: u64 = 90;
+const MAX_PERCENT: u64 = 90;
 
 /// The unit as people choose it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Deserialize)]
@@ -68,8 +68,8 @@ impl Unit {
         }
         match Resident::read(root, pid, memory) {
             Err(error) => base(format!("what backs its RAM is not known: {error}")),
-            Ok(resident) if resident.is_mostly_huge() => huge(resident.words()),
-            Ok(resident) => base(resident.words()),
+            Ok(resident) if resident.is_mostly_huge() => huge(resident.text()),
+            Ok(resident) => base(resident.text()),
         }
     }
 }
@@ -111,12 +111,12 @@ impl Resident {
     }
 
     fn is_mostly_huge(self) -> bool {
-        self.bytes > 0 && self.percent() >= MOST_PERCENT
+        self.bytes > 0 && self.percent() >= MAX_PERCENT
     }
 
-    fn words(self) -> String {
+    fn text(self) -> String {
         format!(
-            "when it came, huge pages backed {} % of its {} MiB of resident RAM ({MOST_PERCENT} % and more \
+            "when it came, huge pages backed {} % of its {} MiB of resident RAM ({MAX_PERCENT} % and more \
              make it 2 MiB)",
             self.percent(),
             self.bytes >> 20

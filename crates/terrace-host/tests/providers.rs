@@ -10,7 +10,7 @@ use std::thread;
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use terrace_host::providers::{ResizeError, Means, Plan, probe};
+use terrace_host::providers::{Means, Plan, ResizeError, probe};
 use terrace_host::qemu::{Monitor, QemuError};
 
 use terrace_testkit::monitor::{human, serve};
@@ -123,7 +123,10 @@ fn virtio_mem_is_found_and_told_growth_first() {
     let plan = Plan::new(&tiers, &[Some(512 * MIB), Some(256 * MIB)]).unwrap();
     plan.carry_out(&mut vm.monitor).unwrap();
     let order = |id: &str, mib: u64| json!({"path": format!("/machine/peripheral/{id}"), "property": "requested-size", "value": mib * MIB});
-    assert_eq!(*vm.orders.lock().unwrap(), [order("v0", 256), order("v1", 0)]);
+    assert_eq!(
+        *vm.orders.lock().unwrap(),
+        [order("v0", 256), order("v1", 0)]
+    );
 }
 
 #[test]

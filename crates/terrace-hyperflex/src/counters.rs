@@ -40,7 +40,8 @@ pub struct Counters {
     pub refused_pinned: u64,
     /// Answers to looks that were not the last one asked for.
     #[serde(default)]
-    #[serde(rename = "stale_looks")] pub stale_pin_checks: u64,
+    #[serde(rename = "stale_looks")]
+    pub stale_pin_checks: u64,
     /// Pages that were withheld: punched as somebody came who may have pinned them.
     #[serde(default)]
     pub withheld_pages: u64,

@@ -231,6 +231,9 @@ mod tests {
             [(0, 0), (0, 5), (4, 5)].map(|(c, a)| verified_ratio(c, a)),
             [1.0; 3]
         );
-        assert_eq!([(4, 3), (4, 0)].map(|(c, a)| verified_ratio(c, a)), [0.75, 0.0]);
+        assert_eq!(
+            [(4, 3), (4, 0)].map(|(c, a)| verified_ratio(c, a)),
+            [0.75, 0.0]
+        );
     }
 }

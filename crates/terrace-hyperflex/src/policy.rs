@@ -105,8 +105,8 @@ mod tests {
     /// Past the test harness's capture.
     fn skipped(test: &str, why: &dyn std::fmt::Display) {
         use std::io::Write as _;
-        let words = format!("\nSKIPPED {test}: NOT TESTED, since {why}\n");
-        std::io::stderr().write_all(words.as_bytes()).unwrap();
+        let text = format!("\nSKIPPED {test}: NOT TESTED, since {why}\n");
+        std::io::stderr().write_all(text.as_bytes()).unwrap();
     }
 
     /// Whether this kernel has policies.

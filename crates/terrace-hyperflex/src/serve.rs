@@ -126,7 +126,7 @@ mod tests {
     fn prepared(folder: &Path) -> Result<Prepared, FlexError> {
         let path = |name: &str| folder.join(name).display().to_string();
         let (socket, control) = (path("flex"), path("control"));
-        let words = [
+        let text = [
             "terrace-hyperflex",
             "--socket",
             &socket,
@@ -134,7 +134,7 @@ mod tests {
             &control,
         ];
         let tier = ["--tier", "node=0,size=512MiB"];
-        Prepared::new(&Args::parse_from(words.into_iter().chain(tier)))
+        Prepared::new(&Args::parse_from(text.into_iter().chain(tier)))
     }
 
     #[test]

@@ -145,7 +145,10 @@ mod tests {
         assert_eq!(ends_outside, Err(EntryRefusal::Outside));
         assert_eq!(try_it(2 * MIB, 10), Err(EntryRefusal::Order));
         assert_eq!(try_it(MIB, 63), Err(EntryRefusal::Order));
-        assert_eq!(admit(&map(), 1, Entry(MIB | 0x40)), Err(EntryRefusal::Order));
+        assert_eq!(
+            admit(&map(), 1, Entry(MIB | 0x40)),
+            Err(EntryRefusal::Order)
+        );
         assert_eq!(
             admit(&map(), 1, Entry::new(2 * MIB, 9)),
             Err(EntryRefusal::Order)

@@ -24,9 +24,9 @@ const GIANT_PAGES: u64 = 1 << 18;
 const MIN_LEAVES: usize = 16;
 /// Tables that the search for the base reads at most. Linux's direct map is the first of its half but for the local
 /// descriptor tables.
-const MOST_TABLES: u32 = 8_192;
+const MAX_TABLES: u32 = 8_192;
 /// Bases that are tried at most; one that is offered again counts again unless it was wrong.
-const MOST_TRIES: u32 = 64;
+const MAX_TRIES: u32 = 64;
 
 /// The reason why a kernel half is not taken for one of Linux.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -79,8 +79,8 @@ impl DirectMap {
             paging,
             half,
             root,
-            tables_left: MOST_TABLES,
-            tries_left: MOST_TRIES,
+            tables_left: MAX_TABLES,
+            tries_left: MAX_TRIES,
             wrong: Vec::new(),
         };
         search.run().ok_or(Unproven::NoDirectMap(root))

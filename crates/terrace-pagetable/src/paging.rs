@@ -13,7 +13,7 @@ const CR4_LA57: u64 = 1 << 12;
 const EFER_LMA: u64 = 1 << 10;
 
 /// Widest physical address that the architecture knows, bits.
-const MOST_PHYSICAL_BITS: u8 = 52;
+const MAX_PHYSICAL_BITS: u8 = 52;
 
 /// The reason why a guest's tables cannot be walked now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -60,7 +60,7 @@ impl Paging {
         }
         Ok(Self {
             levels: if registers.cr4 & CR4_LA57 == 0 { 4 } else { 5 },
-            physical_bits: MOST_PHYSICAL_BITS,
+            physical_bits: MAX_PHYSICAL_BITS,
             root: Gfn((registers.cr3 & ADDRESS) >> 12),
         })
     }
@@ -71,7 +71,7 @@ impl Paging {
     /// # Errors
     /// If `bits` is not 32 to 52.
     pub fn with_physical_bits(self, bits: u8) -> Result<Self, Unsupported> {
-        if (32..=MOST_PHYSICAL_BITS).contains(&bits) {
+        if (32..=MAX_PHYSICAL_BITS).contains(&bits) {
             Ok(Self {
                 physical_bits: bits,
                 ..self

@@ -13,7 +13,7 @@ use std::io::{self, Read, Write};
 
 use serde::{Deserialize, Serialize};
 
-use crate::printable::{MOST_WORDS, excerpt};
+use crate::printable::{MAX_TEXT_CHARS, excerpt};
 use crate::ranges::{RangesAction, RangesEvent};
 use crate::{Action, Event, Tick};
 
@@ -391,7 +391,7 @@ impl<R: Read> LogReader<R> {
             self.offset += 14 + body.len() as u64;
             if kind == END {
                 let why = postcard::from_bytes::<&str>(&body).unwrap_or("its end says no reason");
-                self.given_up = Some(excerpt(why, MOST_WORDS));
+                self.given_up = Some(excerpt(why, MAX_TEXT_CHARS));
                 continue;
             }
             match Record::decode(kind, &body) {

@@ -7,9 +7,9 @@ use std::borrow::Cow;
 use std::fmt::Write as _;
 
 /// Most characters of what others said that are kept in a sentence.
-pub const MOST_WORDS: usize = 1000;
+pub const MAX_TEXT_CHARS: usize = 1000;
 /// Most bytes of a VM's name.
-pub const MOST_NAME: usize = 255;
+pub const MAX_NAME: usize = 255;
 
 /// Text in which every character that does not stand for itself on a terminal is written out, as `\u{1b}`: controls,
 /// line ends, marks that reorder or join, and what has no glyph.
@@ -53,7 +53,7 @@ pub fn excerpt(text: &str, most: usize) -> String {
 /// Two names that look alike are then alike.
 #[must_use]
 pub fn is_vm_name(name: &str) -> bool {
-    let is_long = name.is_empty() || name.len() > MOST_NAME;
+    let is_long = name.is_empty() || name.len() > MAX_NAME;
     let is_ascii = name.bytes().all(|b| (b' '..=b'~').contains(&b));
     !is_long && is_ascii && name.trim() == name
 }
@@ -103,8 +103,10 @@ mod tests {
         assert_eq!(excerpt("ab\x1bc", 2), "ab…");
         assert_eq!(excerpt("", 0), "");
         assert_eq!(
-            excerpt(&"x".repeat(15 << 20), MOST_WORDS).chars().count(),
-            MOST_WORDS + 1
+            excerpt(&"x".repeat(15 << 20), MAX_TEXT_CHARS)
+                .chars()
+                .count(),
+            MAX_TEXT_CHARS + 1
         );
     }
 

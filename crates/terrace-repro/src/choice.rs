@@ -76,7 +76,7 @@ impl Choice {
                 "{policy}: no size that was run keeps every VM within its max_slowdown"
             );
         };
-        let (key, size) = (&sweep.key, quantity::words(sweep.bytes));
+        let (key, size) = (&sweep.key, quantity::size_text(sweep.bytes));
         match self.cost {
             Some(cost) => format!(
                 "{policy}: {key} = {size} is the cheapest that keeps every VM within its max_slowdown (cost {})",

@@ -9,6 +9,7 @@
 //! **Invariant:** a run is a pure function of scenario and seed: no clock, no thread, no hash order, no
 //! libm of the system.
 
+mod base;
 mod guest;
 mod host;
 mod machine;
@@ -16,9 +17,12 @@ mod mechanisms;
 mod scenario;
 mod simulation;
 pub mod trace;
-mod words;
 mod workload;
 
+pub use base::access::{Access, LINE, Pace, Source};
+pub use base::load::{Context, Stop};
+pub use base::number;
+pub use base::tier::Tier;
 pub use guest::reclaim::BalloonStep;
 pub use host::device::{Device, Provision, Resize};
 pub use host::start::Start;
@@ -32,8 +36,4 @@ pub use scenario::{
 pub use simulation::result::{Overhead, Provisioned, RunResult, Sweep, VmResult};
 pub use simulation::timeline::{Sample, Timeline, VmTimeline};
 pub use simulation::{Options, Output, RunError, Simulation};
-pub use words::access::{Access, LINE, Pace, Source};
-pub use words::load::{Context, Stop};
-pub use words::number;
-pub use words::tier::Tier;
 pub use workload::kinds;

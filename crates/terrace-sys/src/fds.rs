@@ -12,7 +12,7 @@ use crate::process::has_ended;
 pub const MAX_FDS: usize = 253;
 
 /// Numbers of descriptors among which a connection is looked for: as many as processes are allowed by default.
-const MOST_DESCRIPTORS: RawFd = 1024;
+const MAX_DESCRIPTORS: RawFd = 1024;
 
 /// Room for the control message of [`MAX_FDS`] descriptors, aligned as `cmsghdr` wants.
 const CONTROL_WORDS: usize = 160;
@@ -127,13 +127,13 @@ pub fn peer_has_ended(socket: &UnixStream) -> bool {
 pub fn accepted_peer_pid(listener: &UnixListener) -> Result<Option<u32>, SysError> {
     let ours = local_name(listener.as_raw_fd());
     // A descriptor that closes meanwhile is an error of one call.
-    let accepted = (0..MOST_DESCRIPTORS).find(|fd| {
+    let accepted = (0..MAX_DESCRIPTORS).find(|fd| {
         let same = ours.is_some() && local_name(*fd) == ours;
         same && option::<libc::c_int>(*fd, libc::SO_ACCEPTCONN).is_ok_and(|listens| listens == 0)
     });
     let none = || SysError {
         call: "getsockname",
-        what: format!("{MOST_DESCRIPTORS} descriptors"),
+        what: format!("{MAX_DESCRIPTORS} descriptors"),
         source: io::Error::new(io::ErrorKind::NotConnected, "no connection of the listener"),
     };
     peer_behind(accepted.ok_or_else(none)?).map(|peer| peer.pid)

@@ -7,7 +7,7 @@ use std::process::Command;
 /// First descriptor after standard input, output and error.
 const FIRST: libc::c_uint = 3;
 /// Most descriptors that are looked at on a kernel without `close_range(2)` (before Linux 5.11).
-const MOST: libc::c_int = 1 << 20;
+const MAX: libc::c_int = 1 << 20;
 
 /// Has a child inherit its standard input, output and error, and no other descriptor, however the others were opened:
 /// a library may have forgotten to mark one as close-on-exec.
@@ -37,7 +37,7 @@ fn close_on_exec() -> io::Result<()> {
 fn mark_one_by_one() -> io::Result<()> {
     // SAFETY: takes no pointers.
     let most = unsafe { libc::sysconf(libc::_SC_OPEN_MAX) };
-    let most = libc::c_int::try_from(most).unwrap_or(MOST).min(MOST);
+    let most = libc::c_int::try_from(most).unwrap_or(MAX).min(MAX);
     for fd in 3..most {
         // SAFETY: takes no pointers; a number that is no descriptor is an error, and passed over.
         let flags = unsafe { libc::fcntl(fd, libc::F_GETFD) };

@@ -23,7 +23,7 @@ const PATIENCE: Duration = Duration::from_millis(100);
 /// for ever.
 const LOCK_PATIENCE: Duration = Duration::from_secs(5);
 /// Most names that are tried for a dead socket on its way out.
-const MOST_NAMES: u32 = 100;
+const MAX_NAMES: u32 = 100;
 
 /// The reason why nothing listens at a path. Nothing that was there has been touched.
 #[derive(Debug, thiserror::Error)]
@@ -187,7 +187,7 @@ fn is_dead(path: &Path) -> Result<bool, ListenError> {
 
 /// Moves a file to a short name in the same folder that nothing has.
 fn move_aside(path: &Path) -> Result<PathBuf, ListenError> {
-    for number in 0..MOST_NAMES {
+    for number in 0..MAX_NAMES {
         let aside = path.with_file_name(format!(".t{number}"));
         match rename(path, &aside) {
             Err(error) if error.errno() == libc::EEXIST => {}

@@ -146,8 +146,8 @@ mod tests {
     /// Says past the capture of the test harness that a test was skipped: a run without policies must show it.
     fn skipped(test: &str, error: &dyn std::fmt::Display) {
         use std::io::Write;
-        let words = format!("\nSKIPPED {test}: NOT TESTED, since {error}\n");
-        std::io::stderr().write_all(words.as_bytes()).unwrap();
+        let text = format!("\nSKIPPED {test}: NOT TESTED, since {error}\n");
+        std::io::stderr().write_all(text.as_bytes()).unwrap();
     }
 
     #[test]

@@ -9,7 +9,7 @@ use std::path::{Component, Path, PathBuf};
 
 const ROOT: u32 = 0;
 /// Most links that are followed in one path, as by the kernel.
-const MOST_LINKS: u32 = 40;
+const MAX_LINKS: u32 = 40;
 
 /// The reason why a file of ours is not put somewhere.
 #[derive(Debug, thiserror::Error)]
@@ -94,7 +94,7 @@ fn walk(path: &Path, make: impl Fn(&Path) -> io::Result<()>) -> Result<PathBuf, 
         let meta = meta.map_err(unreadable(&next))?;
         if meta.is_symlink() {
             links += 1;
-            if links > MOST_LINKS {
+            if links > MAX_LINKS {
                 return Err(unreadable(path)(io::Error::from_raw_os_error(libc::ELOOP)));
             }
             // In a sticky folder it may be anybody's.
@@ -170,9 +170,17 @@ mod tests {
         assert_eq!(check_permissions(0, 0o40755, 1000), Ok(()));
         assert_eq!(check_permissions(1000, 0o40700, 1000), Ok(()));
         assert_eq!(check_permissions(0, 0o41777, 1000), Ok(()));
-        assert!(check_permissions(33, 0o40755, 1000).unwrap_err().contains("user 33"));
+        assert!(
+            check_permissions(33, 0o40755, 1000)
+                .unwrap_err()
+                .contains("user 33")
+        );
         assert!(check_permissions(33, 0o41777, 0).is_err());
-        assert!(check_permissions(0, 0o40775, 0).unwrap_err().contains("775"));
+        assert!(
+            check_permissions(0, 0o40775, 0)
+                .unwrap_err()
+                .contains("775")
+        );
     }
 
     #[test]

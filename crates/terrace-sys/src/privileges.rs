@@ -50,7 +50,10 @@ mod tests {
             keep_only(&allowed).unwrap();
             for set in [CapSet::Effective, CapSet::Permitted] {
                 let left = caps::read(None, set).unwrap();
-                assert!(left.iter().all(|c| allowed.contains(c)), "{set:?}: {left:?}");
+                assert!(
+                    left.iter().all(|c| allowed.contains(c)),
+                    "{set:?}: {left:?}"
+                );
             }
             for set in [CapSet::Ambient, CapSet::Inheritable] {
                 assert_eq!(

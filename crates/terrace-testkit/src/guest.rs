@@ -8,8 +8,8 @@ use terrace_core::session::{Log, Session};
 use terrace_proto::Tick;
 use terrace_proto::log::{RangesRecord, Record, Start};
 use terrace_proto::ranges::{
-    EpochSummary, Mappings, NodeFree, PieceRun, PieceState, RangeSample, RangesAction,
-    RangesBudget, RangesEvent, KernelRefusal, Survey, Surveyed, Migration, MigrationOutcome,
+    EpochSummary, KernelRefusal, Mappings, Migration, MigrationOutcome, NodeFree, PieceRun,
+    PieceState, RangeSample, RangesAction, RangesBudget, RangesEvent, Survey, Surveyed,
 };
 
 /// Length of an epoch, ns.

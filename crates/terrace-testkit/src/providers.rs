@@ -191,7 +191,7 @@ impl Providers {
                     number: request.number,
                     mechanism: Some(Mechanism {
                         kind: ProviderKind::HyperFlex,
-                        words: "HyperFlex".into(),
+                        name: "HyperFlex".into(),
                         at: "a test".into(),
                     }),
                     status: vm.status.clone(),

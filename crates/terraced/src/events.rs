@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 use terrace_api::types::EventLine;
 use terrace_proto::Tick;
-use terrace_proto::printable::{MOST_WORDS, excerpt};
+use terrace_proto::printable::{MAX_TEXT_CHARS, excerpt};
 
 /// Number of events that are kept.
 const MAX_EVENTS: usize = 4096;
@@ -20,7 +20,7 @@ impl Events {
     /// Appends an event; the oldest one goes if the list is full.
     pub fn push(&mut self, now: Tick, vm: Option<&str>, text: String) {
         self.last += 1;
-        let text = excerpt(&text, MOST_WORDS);
+        let text = excerpt(&text, MAX_TEXT_CHARS);
         tracing::info!(vm, "{text}");
         if self.lines.len() == MAX_EVENTS {
             self.lines.pop_front();

@@ -70,7 +70,7 @@ fn serve(args: &Args) -> Result<()> {
     let sources = Sources::read(args.config.as_deref())?;
     let config = Config::new(&sources)?;
     start_logging();
-    tracing::info!("configuration: {}", sources.words());
+    tracing::info!("configuration: {}", sources.text());
     for renamed in config.engine.renamed_policies() {
         tracing::warn!("{renamed}");
     }

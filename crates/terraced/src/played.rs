@@ -23,7 +23,7 @@ use terrace_sys::{ProcessId, SocketFile};
 use crate::api;
 use crate::daemon::Daemon;
 use crate::discovery::Claims;
-use crate::messages::{Discovered, Input, DiscoveryScan, State};
+use crate::messages::{Discovered, DiscoveryScan, Input, State};
 use crate::provisioning::{self, Provisioning};
 
 pub struct Served {
@@ -159,7 +159,9 @@ impl Served {
                 .map(|s| self.socket(s))
                 .collect::<BTreeSet<_>>(),
         };
-        self.inbox.send(Input::DiscoveryScan(discovery_scan)).unwrap();
+        self.inbox
+            .send(Input::DiscoveryScan(discovery_scan))
+            .unwrap();
     }
 
     pub fn post<T: DeserializeOwned>(&self, path: &str) -> Result<T, String> {

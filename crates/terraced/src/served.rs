@@ -1,6 +1,6 @@
 //! The host that the API shows and steers: this one, or a simulated one.
 
-use terrace_api::provision::{ProvisioningStatus, Ordered, Resize};
+use terrace_api::provision::{Ordered, ProvisioningStatus, Resize};
 use terrace_api::types::Tier;
 use terrace_core::Engine;
 use terrace_host::Finding;

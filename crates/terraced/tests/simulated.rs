@@ -250,7 +250,11 @@ fn what_resizes_a_simulated_vm_is_shown_and_each_resize_is_told() {
     assert!(!resizes.is_empty(), "{events:?}");
     let detail: VmDetail = r.get("/v1/vms/db1");
     let provisioning = detail.provisioning.unwrap();
-    assert_eq!(provisioning.tiers[0].target_bytes, 32 << 20, "{provisioning:?}");
+    assert_eq!(
+        provisioning.tiers[0].target_bytes,
+        32 << 20,
+        "{provisioning:?}"
+    );
     assert!(r.get::<VmDetail>("/v1/vms/web1").provisioning.is_none());
 }
 

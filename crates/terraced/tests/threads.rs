@@ -174,10 +174,10 @@ fn has_all_capabilities() -> bool {
     own.permitted & needed == needed
 }
 
-fn say(words: &str) {
+fn say(message: &str) {
     // Past the capture of the test harness.
-    let words = format!("\n{words}\n");
-    std::io::stderr().write_all(words.as_bytes()).unwrap();
+    let message = format!("\n{message}\n");
+    std::io::stderr().write_all(message.as_bytes()).unwrap();
 }
 
 fn check(threads: &[Thread], test: &str) {

@@ -19,15 +19,15 @@ pub fn answer<'a>(
     workload: &mut Workload,
     churn: &mut Churn,
     command: &str,
-    mut words: impl Iterator<Item = &'a str>,
+    mut args: impl Iterator<Item = &'a str>,
 ) -> Result<Option<Value>> {
-    let argument = words.next();
+    let argument = args.next();
     match command {
         "ping" => return Ok(Some(json!({ "pong": number(argument)? }))),
         "verify" => return Ok(Some(verify(workload, churn))),
         "stats" => {}
         "move" => {
-            let layout = layout(words.next())?.unwrap_or(workload.layout());
+            let layout = layout(args.next())?.unwrap_or(workload.layout());
             workload.move_hot_set(number(argument)?, layout);
         }
         "idle" | "run" => workload.running = command == "run",

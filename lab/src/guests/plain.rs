@@ -44,9 +44,9 @@ fn write_emulator(path: &Path) -> Result<()> {
         let value = quoted(&value.unwrap_or_default().to_string_lossy());
         script.push_str(&format!("export {}={value}\n", name.display()));
     }
-    let words = std::iter::once(command.get_program()).chain(command.get_args());
-    let words: Vec<String> = words.map(|word| quoted(&word.to_string_lossy())).collect();
-    script.push_str(&format!("exec {} \"$@\"\n", words.join(" ")));
+    let args = std::iter::once(command.get_program()).chain(command.get_args());
+    let args: Vec<String> = args.map(|word| quoted(&word.to_string_lossy())).collect();
+    script.push_str(&format!("exec {} \"$@\"\n", args.join(" ")));
     fs::write(path, script).with_context(|| format!("cannot write {}", path.display()))?;
     Ok(fs::set_permissions(
         path,

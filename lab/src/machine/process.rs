@@ -86,9 +86,9 @@ impl Process {
             .parse()
             .ok()?;
         // The program may run by a loader of its own.
-        let words = fs::read(format!("/proc/{pid}/cmdline")).ok()?;
+        let command_line = fs::read(format!("/proc/{pid}/cmdline")).ok()?;
         let folder = fs::read_link(format!("/proc/{pid}/cwd")).ok()?;
-        let is_qemu = String::from_utf8_lossy(&words).contains("qemu-system");
+        let is_qemu = String::from_utf8_lossy(&command_line).contains("qemu-system");
         (is_qemu && folder == self.folder.canonicalize().ok()?).then_some(pid)
     }
 

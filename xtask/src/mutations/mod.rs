@@ -14,7 +14,7 @@ use anyhow::{Context, Result, bail};
 use clap::Args;
 
 use judge::Verdict;
-use table::{MUTATIONS, Mutation, TestTarget, Proof};
+use table::{MUTATIONS, Mutation, Proof, TestTarget};
 use terrace_lab::children::Guarded;
 use terrace_lab::guest_images;
 use terrace_lab::places;

@@ -27,7 +27,7 @@ impl Source {
             .enumerate()
             .map(|(i, l)| (i + 1, l))
         {
-            let Some((marker, words)) = doc_comment(line) else {
+            let Some((marker, comment)) = doc_comment(line) else {
                 (open, awaits_errors) = (None, false);
                 // Inline tests stand at the end of a file.
                 is_tested |= line == "mod tests {";
@@ -42,12 +42,12 @@ impl Source {
                 continue;
             };
             if open != Some(marker) {
-                source.doc_comments.push((number, words.to_owned()));
+                source.doc_comments.push((number, comment.to_owned()));
             }
-            if awaits_errors && !words.is_empty() {
-                source.errors_sections.push((number, words.to_owned()));
+            if awaits_errors && !comment.is_empty() {
+                source.errors_sections.push((number, comment.to_owned()));
             }
-            awaits_errors = words == "# Errors" || (awaits_errors && words.is_empty());
+            awaits_errors = comment == "# Errors" || (awaits_errors && comment.is_empty());
             open = Some(marker);
         }
         source
@@ -57,8 +57,8 @@ impl Source {
 /// The marker and the words of a doc comment's line.
 fn doc_comment(line: &str) -> Option<(&'static str, &str)> {
     ["///", "//!"].into_iter().find_map(|marker| {
-        let words = line.strip_prefix(marker)?;
-        (!words.starts_with('/')).then_some((marker, words.trim()))
+        let comment = line.strip_prefix(marker)?;
+        (!comment.starts_with('/')).then_some((marker, comment.trim()))
     })
 }
 

@@ -15,7 +15,7 @@ use comments::Source;
 /// First words that describe before they name.
 const POOR_FIRST_WORDS: [&str; 4] = ["What", "It", "Its", "Where"];
 /// Most doc comments that may begin so, in thousandths.
-const MOST_POOR: usize = 2;
+const MAX_POOR: usize = 2;
 
 /// Places in which comments give reasons, with the least share of comment lines per thousand lines of code.
 const REASONED: [(&str, &[&str], usize); 5] = [
@@ -142,7 +142,7 @@ impl Counts {
                 "doc comments that begin with What, It, Its or Where",
                 self.poor.len(),
                 self.doc_comments,
-                format!("at most {MOST_POOR}"),
+                format!("at most {MAX_POOR}"),
             ),
             (
                 "`# Errors` sections that begin with Where",
@@ -168,7 +168,7 @@ impl Counts {
     /// A sentence for each limit that is exceeded.
     fn exceeded(&self) -> Vec<String> {
         let mut exceeded = Vec::new();
-        if self.poor.len() * 1000 > self.doc_comments * MOST_POOR {
+        if self.poor.len() * 1000 > self.doc_comments * MAX_POOR {
             exceeded.push(format!(
                 "{} doc comments describe before they name",
                 self.poor.len()

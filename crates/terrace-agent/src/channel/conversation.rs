@@ -295,7 +295,7 @@ impl Conversation {
         }
     }
 
-    /// Frames that wait to be taken, [`MOST_FRAMES`](super::MOST_FRAMES) at most.
+    /// Frames that wait to be taken, [`MAX_FRAMES`](super::MAX_FRAMES) at most.
     #[must_use]
     pub fn waiting_frames(&self) -> usize {
         self.frames.len()

@@ -6,7 +6,7 @@ use terrace_proto::Gfn;
 use terrace_proto::agent::Frames;
 
 /// Most frames that wait to be taken.
-pub const MOST_FRAMES: usize = 16 << 10;
+pub const MAX_FRAMES: usize = 16 << 10;
 
 /// Pages that the host named. Each lies in this guest's memory and is named once.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
@@ -37,7 +37,7 @@ impl Waiting {
         }
         let named = &mut self.named;
         let mut fits =
-            |gfn: &&Gfn| **gfn < memory_end && named.len() < MOST_FRAMES && named.insert(**gfn);
+            |gfn: &&Gfn| **gfn < memory_end && named.len() < MAX_FRAMES && named.insert(**gfn);
         let promote: Vec<Gfn> = frames.promote().iter().filter(&mut fits).copied().collect();
         let demote: Vec<Gfn> = frames.demote().iter().filter(&mut fits).copied().collect();
         let taken = promote.len() + demote.len();

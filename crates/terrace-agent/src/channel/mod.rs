@@ -23,7 +23,7 @@ use terrace_proto::{Gfn, Tick};
 use terrace_sys::HostRoot;
 
 pub use conversation::{Conversation, Counts, Instructions};
-pub use frames::{FrameRequests, MOST_FRAMES};
+pub use frames::{FrameRequests, MAX_FRAMES};
 pub use port::guest_memory_end;
 
 use conversation::Talk;
@@ -40,7 +40,7 @@ const FRAME_PATIENCE: Duration = Duration::from_secs(2);
 /// First and longest pause before the port is opened again: shorter than the host's patience, so that a
 /// daemon that is restarted finds its agents before it takes them for silent.
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
-const LONGEST_PAUSE: Duration = Duration::from_secs(2);
+const MAX_PAUSE: Duration = Duration::from_secs(2);
 
 /// Configuration of the link.
 #[derive(Clone, Debug)]
@@ -239,7 +239,7 @@ impl HostLink {
         self.waits_since = None;
         self.trouble = why;
         self.again_at = now.after(self.pause);
-        self.pause = (self.pause * 2).min(LONGEST_PAUSE);
+        self.pause = (self.pause * 2).min(MAX_PAUSE);
     }
 
     /// The host's instructions as of the last beat, within the agent's own limits; the agent's own configuration if the

@@ -10,7 +10,7 @@ use terrace_proto::Tick;
 use terrace_sys::{HostRoot, MonotonicClock};
 
 use super::damon::DamonSampler;
-use super::pmu::{self, SampleKind, Pmu};
+use super::pmu::{self, Pmu, SampleKind};
 use super::{Drained, Sample, Sampler, SamplerError, Target};
 use crate::config::SamplerChoice;
 
@@ -95,9 +95,9 @@ impl Samplers {
         if let Some(sampler) = &mut self.current
             && let Err(error) = sampler.watch(&[])
         {
-            let words = format!("{} failed: {error}", sampler.name());
+            let text = format!("{} failed: {error}", sampler.name());
             self.current = None;
-            self.tell(words);
+            self.tell(text);
         }
     }
 
@@ -113,10 +113,10 @@ impl Samplers {
         match drained {
             Ok(drained) => drained,
             Err(error) => {
-                let words = format!("{} failed: {error}", sampler.name());
+                let text = format!("{} failed: {error}", sampler.name());
                 self.current = None;
                 self.retry_at = self.clock.now();
-                self.tell(words);
+                self.tell(text);
                 Drained::default()
             }
         }
@@ -129,11 +129,11 @@ impl Samplers {
                 Ok(sampler) => {
                     let name = sampler.name();
                     self.current = Some(sampler);
-                    let words = match refused.is_empty() {
+                    let text = match refused.is_empty() {
                         true => format!("{name}: the first choice"),
                         false => format!("{name}, because {}", refused.join("; ")),
                     };
-                    return self.tell(words);
+                    return self.tell(text);
                 }
                 Err(error) => refused.push(error.to_string()),
             }
@@ -142,10 +142,10 @@ impl Samplers {
         self.tell(format!("no source of samples: {}", refused.join("; ")));
     }
 
-    fn tell(&mut self, words: String) {
-        if self.reason != words {
-            self.reason.clone_from(&words);
-            self.news = Some(words);
+    fn tell(&mut self, text: String) {
+        if self.reason != text {
+            self.reason.clone_from(&text);
+            self.news = Some(text);
         }
     }
 }

@@ -28,13 +28,13 @@ const ATTRS: DamonAttrs = DamonAttrs {
     max_regions: 512,
 };
 /// Most address ranges of one process that are watched.
-const MOST_RANGES: usize = 64;
+const MAX_RANGES: usize = 64;
 /// Pages for which one look that found its page accessed counts as one access. Each look is at another page of
 /// the region, so the count of a region of this size varies as the plan takes counts to vary (a count's
 /// variance is the count at most); regions are not larger ([`addresses`]).
 const PAGES_PER_ACCESS: u64 = 512;
 /// Most epochs in which an answer counts: as many as 61 processes need to have a turn.
-const MOST_EPOCHS: u32 = 64;
+const MAX_EPOCHS: u32 = 64;
 /// Pause of the thread while nothing is watched.
 const IDLE: Duration = Duration::from_millis(50);
 
@@ -139,7 +139,7 @@ impl Sampler for DamonSampler {
                 }
             }
         }
-        self.answers.retain(|_, (_, epochs)| *epochs < MOST_EPOCHS);
+        self.answers.retain(|_, (_, epochs)| *epochs < MAX_EPOCHS);
         for (pid, (regions, epochs)) in &mut self.answers {
             *epochs += 1;
             for region in regions {
@@ -326,7 +326,7 @@ impl Asker {
 /// The ranges' addresses, cut into pieces of 2 MiB, or as small as the number of regions allows: the kernel would
 /// otherwise begin with one region for each range, and take seconds to tell its parts apart.
 fn addresses(ranges: &[Range]) -> Vec<(u64, u64)> {
-    let joined = join_nearest(ranges, MOST_RANGES);
+    let joined = join_nearest(ranges, MAX_RANGES);
     let bytes = |page: u64| page.saturating_mul(PAGE_SIZE);
     let all: u64 = joined.iter().map(|range| range.pages()).sum();
     let most = ATTRS.max_regions / 2;
@@ -399,7 +399,7 @@ mod tests {
         say(30);
         say(3);
         assert_eq!(drain(&mut sampler), 3);
-        let silent = (0..2 * MOST_EPOCHS).map(|_| drain(&mut sampler)).last();
+        let silent = (0..2 * MAX_EPOCHS).map(|_| drain(&mut sampler)).last();
         assert_eq!(silent, Some(0), "a process that is never asked goes cold");
         say(40);
         sampler.watch(&[]).unwrap();
@@ -421,7 +421,7 @@ mod tests {
         let many: Vec<Range> = (0..1000).map(|i| range(i * 1024, i * 1024 + 1)).collect();
         let watched = addresses(&many);
         let gaps = watched.windows(2).filter(|pair| pair[0].1 != pair[1].0);
-        assert_eq!(gaps.count() + 1, MOST_RANGES);
+        assert_eq!(gaps.count() + 1, MAX_RANGES);
     }
 
     #[test]

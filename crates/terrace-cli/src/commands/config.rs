@@ -54,7 +54,7 @@ pub fn run(command: &Config) -> Result<ExitCode> {
             print!("{}", sources.effective());
         }
         let comment = if *effective { "# " } else { "" };
-        println!("{comment}valid: {}", sources.words());
+        println!("{comment}valid: {}", sources.text());
     }
     Ok(ExitCode::SUCCESS)
 }

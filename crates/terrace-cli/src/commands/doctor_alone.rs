@@ -34,10 +34,9 @@ pub fn inspect(error: &ClientError, socket: &Path, file: Option<&Path>) -> (Doct
 /// The configuration, where it is there and valid; without it the defaults count, and that is said.
 fn read(file: Option<&Path>) -> (Option<Config>, Vec<Finding>) {
     let name = "configuration";
-    let read =
-        Sources::read(file).and_then(|sources| Ok((Config::new(&sources)?, sources.words())));
+    let read = Sources::read(file).and_then(|sources| Ok((Config::new(&sources)?, sources.text())));
     match read {
-        Ok((config, words)) => (Some(config), vec![Finding::ok(name, words)]),
+        Ok((config, text)) => (Some(config), vec![Finding::ok(name, text)]),
         Err(problem) => {
             let file = file.unwrap_or(Path::new(DEFAULT_FILE)).display();
             let finding = Finding::missing(

@@ -124,7 +124,7 @@ fn ranked(round: &Round, unit_bytes: u64) -> String {
     if round.planned.is_some() {
         out += "    it was only to plan, so nothing was moved\n";
     }
-    let tried = |r: &&terrace_api::types::Refused| r.reason != MoveRefusal::PlanOnly.words();
+    let tried = |r: &&terrace_api::types::Refused| r.reason != MoveRefusal::PlanOnly.text();
     for refused in round.refused.iter().filter(tried) {
         let bytes = refused.units.saturating_mul(unit_bytes);
         out += &format!(

@@ -91,7 +91,7 @@ fn text(status: &Status, detail: &VmDetail, round: &Round) -> String {
     let mut held = round.refused.iter();
     for refused in held
         .by_ref()
-        .filter(|r| r.reason != MoveRefusal::PlanOnly.words())
+        .filter(|r| r.reason != MoveRefusal::PlanOnly.text())
     {
         let bytes = refused.units.saturating_mul(detail.unit_bytes);
         out += &format!(

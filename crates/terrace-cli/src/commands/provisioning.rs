@@ -1,6 +1,8 @@
 //! A VM's resizable memory in words.
 
-use terrace_api::provision::{ProvisioningStatus, ProvisionedTier, GuestTier, OrderView, OrderState};
+use terrace_api::provision::{
+    GuestTier, OrderState, OrderView, ProvisionedTier, ProvisioningStatus,
+};
 
 use crate::render;
 
@@ -9,10 +11,10 @@ const OLD_S: f64 = 12.0;
 
 /// The VM's size of each tier, the size it is to have, and how far the guest's word holds.
 pub fn text(provisioning: &ProvisioningStatus) -> String {
-    let by = if provisioning.by_words.is_empty() {
+    let by = if provisioning.by_name.is_empty() {
         "by nothing that is known yet"
     } else {
-        &format!("by {} ({})", provisioning.by_words, provisioning.at)
+        &format!("by {} ({})", provisioning.by_name, provisioning.at)
     };
     let mut out = format!("\nresizable memory, {by}:");
     if let Some(problem) = &provisioning.problem {
@@ -74,7 +76,11 @@ pub fn text(provisioning: &ProvisioningStatus) -> String {
 /// Other processes that have the VM's RAM, and the consequences.
 fn held_text(provisioning: &ProvisioningStatus) -> String {
     let mut out = String::new();
-    for tier in provisioning.tiers.iter().filter(|tier| tier.withheld_bytes > 0) {
+    for tier in provisioning
+        .tiers
+        .iter()
+        .filter(|tier| tier.withheld_bytes > 0)
+    {
         let withheld = render::bytes(tier.withheld_bytes);
         out += &format!(
             "  {withheld} of {} are withheld: another process came as they were given back\n",
@@ -122,8 +128,8 @@ fn tier_text(tier: &ProvisionedTier) -> String {
     if let (Some(present), Some(verified_ratio)) = (tier.present_bytes, tier.verified_ratio) {
         let age = tier.verified_age_s.unwrap_or(0.0);
         out += &format!(
-            "           {} of host memory behind it; {:.1} % of what the guest says it gave back is gone: verified \
-             {verified_ratio:.2} (looked {age:.0} s ago)\n",
+            "           {} of host memory behind it; {:.1} % of what the guest says it gave back is gone \
+             (checked {age:.0} s ago)\n",
             render::bytes(present),
             verified_ratio * 100.0,
         );

@@ -6,11 +6,12 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail};
 use terrace_api::client::{Client, segment};
-use terrace_api::provision::{ProvisioningStatus, ProvisionedTier, OrderState, Ordered, Resize};
+use terrace_api::old_keys;
+use terrace_api::provision::{OrderState, Ordered, ProvisionedTier, ProvisioningStatus, Resize};
 use terrace_api::types::VmDetail;
 
-use super::provisioning::state;
 use super::print_json;
+use super::provisioning::state;
 use crate::args;
 
 /// Time between two looks at a resize.
@@ -31,7 +32,7 @@ pub async fn run(client: &Client, args: args::Resize) -> Result<ExitCode> {
     let ordered: Ordered = client.post(&format!("/v1/vms/{vm}/resize"), &sizes).await?;
     if !args.wait {
         if args.json {
-            println!("{}", serde_json::to_string(&ordered)?);
+            println!("{}", old_keys::with_old(&ordered)?);
         } else {
             println!("{}", ordered.done);
         }
@@ -46,7 +47,7 @@ pub async fn run(client: &Client, args: args::Resize) -> Result<ExitCode> {
     }
     let provisioning = waited?;
     if args.json {
-        print_json(&provisioning)?;
+        print_json(&old_keys::with_old(&provisioning)?)?;
     } else {
         println!("{}: {}", args.vm, state(&provisioning));
     }
@@ -54,7 +55,11 @@ pub async fn run(client: &Client, args: args::Resize) -> Result<ExitCode> {
 }
 
 /// Waits until every tier of the order has its size.
-async fn wait(client: &Client, args: &args::Resize, ordered: &Ordered) -> Result<ProvisioningStatus> {
+async fn wait(
+    client: &Client,
+    args: &args::Resize,
+    ordered: &Ordered,
+) -> Result<ProvisioningStatus> {
     let path = format!("/v1/vms/{}", segment(&args.vm));
     let until = args.timeout.map(|timeout| Instant::now() + timeout);
     let mut gone_since = None;
@@ -80,7 +85,11 @@ async fn wait(client: &Client, args: &args::Resize, ordered: &Ordered) -> Result
         if is_gone || until.is_some_and(|until| Instant::now() >= until) {
             let why = provisioning.problem.as_deref();
             let why = why.unwrap_or("not done in the time given");
-            bail!("{}: {why}; {}; the order stands", args.vm, state(&provisioning));
+            bail!(
+                "{}: {why}; {}; the order stands",
+                args.vm,
+                state(&provisioning)
+            );
         }
         tokio::time::sleep(STEP).await;
     }

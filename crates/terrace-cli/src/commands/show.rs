@@ -4,6 +4,7 @@ use std::path::Path;
 
 use anyhow::Result;
 use terrace_api::client::{Client, segment};
+use terrace_api::old_keys;
 use terrace_api::types::{Agent, Round, Status, VmDetail};
 
 use super::{map, neighbours, print_json, provisioning};
@@ -18,7 +19,7 @@ pub async fn run(
 ) -> Result<()> {
     let detail: VmDetail = client.get(&format!("/v1/vms/{}", segment(name))).await?;
     if json {
-        print_json(&detail)?;
+        print_json(&old_keys::with_old(&detail)?)?;
     } else {
         let status: Status = client.get("/v1/status").await?;
         print!("{}", text(&status, &detail));

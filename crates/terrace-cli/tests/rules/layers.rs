@@ -25,7 +25,7 @@ const LAYERS: &[(&str, &[&[&str]])] = &[
     (
         "terrace-sim",
         &[
-            &["words"],
+            &["base"],
             &["trace", "workload"],
             &["machine"],
             &["guest"],

@@ -112,7 +112,7 @@ fn lines(text: &str) -> Vec<String> {
 }
 
 /// Least parts of a name that pages write as code and that can only be a test's.
-const LEAST_PARTS: usize = 7;
+const MIN_PARTS: usize = 7;
 
 #[test]
 fn tests_that_pages_name_exist() {
@@ -144,7 +144,7 @@ fn tests_of(text: &str) -> Vec<String> {
     let is_name = |code: &&str| {
         code.bytes()
             .all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'_')
-            && code.split('_').count() >= LEAST_PARTS
+            && code.split('_').count() >= MIN_PARTS
     };
     code.filter(is_name).map(str::to_owned).collect()
 }

@@ -98,7 +98,7 @@ impl Vm {
         self.rounds.complete(now, round, quiet);
         self.history.counters.rounds += 1;
         if let Some(round) = &self.rounds.last {
-            let text = self.round_words(round, quiet, shared);
+            let text = self.round_text(round, quiet, shared);
             self.history.say(now, text);
         }
     }
@@ -145,7 +145,7 @@ impl Vm {
         hot_enough.saturating_sub(round.hot_pages)
     }
 
-    fn round_words(&self, round: &Round, quiet: bool, shared: &Shared) -> String {
+    fn round_text(&self, round: &Round, quiet: bool, shared: &Shared) -> String {
         let mut text = format!(
             "round {}: {} of {} known pages are hot (degree {} and up); {} promoted, {} demoted, {} failed",
             round.number,
@@ -173,7 +173,7 @@ impl Vm {
             );
         }
         if self.rounds.refused.total() > 0 {
-            text += &format!("; not moved: {}", self.rounds.refused.words());
+            text += &format!("; not moved: {}", self.rounds.refused.text());
         }
         if round.split_units > 0 {
             text += &format!(

@@ -51,7 +51,7 @@ impl Vm {
         let last = self.history.remembered(unit);
         page.because = vec![self.why(&page, class, last.map(|last| last.status))];
         page.because
-            .extend(last.map(|last| last_words(last, now, config)));
+            .extend(last.map(|last| last_move_text(last, now, config)));
         Some(page)
     }
 
@@ -106,16 +106,16 @@ fn class(known: bool, degree: Option<u8>, threshold: Option<u8>) -> RankClass {
     }
 }
 
-fn last_words(last: LastMove, now: Tick, config: &EngineConfig) -> String {
+fn last_move_text(last: LastMove, now: Tick, config: &EngineConfig) -> String {
     format!(
         "last move: to {}, {} s ago: {}",
         config.tier_name(last.to),
         now.since(last.at).as_secs(),
-        status_words(last.status)
+        status_text(last.status)
     )
 }
 
-fn status_words(status: MoveStatus) -> String {
+fn status_text(status: MoveStatus) -> String {
     use MoveStatus as S;
     match status {
         S::Moved => "done".into(),

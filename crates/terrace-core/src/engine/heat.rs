@@ -14,7 +14,7 @@ use crate::ram::Ram;
 /// Units that are ranked at once.
 const CHUNK: usize = 512;
 /// Units that are copied at once at most: 768 KiB, whatever the VM's size.
-const MOST_COPIED: usize = 1 << 18;
+const MAX_COPIED: usize = 1 << 18;
 
 /// A copy of what is kept about some units of a VM. Making it is all that a map costs the engine.
 #[derive(Clone, Debug)]
@@ -127,11 +127,11 @@ impl Vm {
         }
     }
 
-    /// At most [`MOST_COPIED`] units.
+    /// At most [`MAX_COPIED`] units.
     pub(super) fn heat_pages(&self, first: u64) -> HeatPages {
         let start = usize::try_from(first).unwrap_or(usize::MAX);
         let start = start.min(self.pages.units());
-        let end = start.saturating_add(MOST_COPIED).min(self.pages.units());
+        let end = start.saturating_add(MAX_COPIED).min(self.pages.units());
         HeatPages {
             first,
             reads: self.pages.reads[start..end].to_vec(),
@@ -151,7 +151,7 @@ mod tests {
     #[test]
     fn a_map_of_a_big_vm_takes_copies_of_bounded_size_and_counts_every_page() {
         let mut engine = Engine::new(EngineConfig::default()).unwrap();
-        let pages = 3 * MOST_COPIED as u64 + 5;
+        let pages = 3 * MAX_COPIED as u64 + 5;
         let ram = vec![RamRange {
             start: Gfn(0),
             pages,
@@ -177,7 +177,7 @@ mod tests {
             copies.push(copy.reads.len());
             making.add(&copy);
         }
-        assert_eq!(copies, [MOST_COPIED, MOST_COPIED, MOST_COPIED, 5]);
+        assert_eq!(copies, [MAX_COPIED, MAX_COPIED, MAX_COPIED, 5]);
         let map = making.done();
         assert_eq!(Some(map.clone()), engine.heat_map(VmId(1), 8));
         assert_eq!(

@@ -227,7 +227,10 @@ impl Vm {
             let (plan, why) =
                 self.drain(queue, pages_left.saturating_sub(keep), bytes_left, shared);
             // What stops the units that others only make room for says more.
-            blocked = why.filter(|w| *w != MoveRefusal::NotNeeded).or(blocked).or(why);
+            blocked = why
+                .filter(|w| *w != MoveRefusal::NotNeeded)
+                .or(blocked)
+                .or(why);
             pages_left -= plan.len() as u64;
             bytes_left -= plan.iter().map(|f| f.bytes).sum::<u64>();
             flights.extend(plan);

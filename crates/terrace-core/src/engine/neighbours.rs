@@ -36,7 +36,7 @@ impl Vm {
     }
 
     /// A sentence about the share of a VM without a nominal size; `None` if nobody shares the tier with it.
-    pub fn part_words(&self, shared: &Shared) -> Option<String> {
+    pub fn part_text(&self, shared: &Shared) -> Option<String> {
         let right = shared
             .pool
             .right(self.id)

@@ -245,7 +245,9 @@ impl Pool {
             member.size = match &member.entry.kind {
                 ShareKind::Island => Some(member.limits.nominal_bytes),
                 ShareKind::ByWeight(..) if alone => None,
-                ShareKind::Pooled | ShareKind::ByWeight(..) => size.map(|size| member.in_units(size)),
+                ShareKind::Pooled | ShareKind::ByWeight(..) => {
+                    size.map(|size| member.in_units(size))
+                }
             };
         }
     }
@@ -310,7 +312,10 @@ impl Vm {
         let ranks = self.observes() || matches!(kind, ShareKind::ByWeight(..));
         let moves = self.settings.moves_on && !self.settings.paused && ranks;
         let moves = moves && self.rounds.is_scheduled();
-        let claim = self.size.found.filter(|_| moves && kind != ShareKind::Island);
+        let claim = self
+            .size
+            .found
+            .filter(|_| moves && kind != ShareKind::Island);
         let entry = Entry {
             kind,
             limits,
@@ -406,8 +411,8 @@ impl Vm {
             self.size.said = size;
             if let Some(view) = self.share_view(shared) {
                 self.history.say(now, view.why);
-            } else if let Some(words) = self.part_words(shared) {
-                self.history.say(now, words);
+            } else if let Some(text) = self.part_text(shared) {
+                self.history.say(now, text);
             }
         }
         let gives = self.gives(shared);
@@ -444,7 +449,7 @@ impl Vm {
         self.fast_bytes() >= least.saturating_add(self.pages.unit_bytes())
     }
 
-    /// The VM's share of the first tier and the reason; `None` without a nominal size ([`Self::part_words`]).
+    /// The VM's share of the first tier and the reason; `None` without a nominal size ([`Self::part_text`]).
     pub fn share_view(&self, shared: &Shared) -> Option<snapshot::Share> {
         let member = shared.pool.members.get(&self.id)?;
         if self.size.nominal == 0 {
@@ -466,11 +471,11 @@ impl Vm {
             pool_free_bytes: shared.pool.free,
             why: String::new(),
         };
-        view.why = self.share_words(&view, &shared.config);
+        view.why = self.share_text(&view, &shared.config);
         Some(view)
     }
 
-    fn share_words(&self, view: &snapshot::Share, config: &EngineConfig) -> String {
+    fn share_text(&self, view: &snapshot::Share, config: &EngineConfig) -> String {
         let held = size(view.held_bytes);
         let (Some(found), Some(want)) = (self.size.found.filter(|_| view.pooled), view.want_bytes)
         else {

@@ -69,7 +69,7 @@ impl MoveRefusal {
 
     /// For people.
     #[must_use]
-    pub fn words(self) -> &'static str {
+    pub fn text(self) -> &'static str {
         match self {
             Self::NoSuchTier => "no such tier",
             Self::OutOfRange => "beyond the VM's last page",
@@ -109,7 +109,7 @@ impl Refusals {
     pub(crate) fn shown(&self) -> Vec<Refused> {
         let each = self.list().into_iter();
         each.map(|(why, units)| Refused {
-            reason: why.words().into(),
+            reason: why.text().into(),
             units,
         })
         .collect()
@@ -125,11 +125,11 @@ impl Refusals {
     }
 
     /// "12 the VM's ceiling is reached, 3 moved recently"; empty where none happened.
-    pub(crate) fn words(&self) -> String {
+    pub(crate) fn text(&self) -> String {
         let parts: Vec<_> = self
             .list()
             .into_iter()
-            .map(|(r, n)| format!("{n} {}", r.words()))
+            .map(|(r, n)| format!("{n} {}", r.text()))
             .collect();
         parts.join(", ")
     }

@@ -91,10 +91,10 @@ impl Vm {
                     u64::MAX => format!("{} MiB or more", l.floor_bytes >> 20),
                     most => format!("{} to {} MiB", l.floor_bytes >> 20, most >> 20),
                 };
-                let words: Vec<_> = limits.iter().map(mib).collect();
+                let text: Vec<_> = limits.iter().map(mib).collect();
                 self.settings.limits = limits;
                 self.history
-                    .say(now, format!("limits are now {}", words.join(", ")));
+                    .say(now, format!("limits are now {}", text.join(", ")));
             }
             Err(why) => self.history.say(now, format!("limits stay: {why}")),
         }

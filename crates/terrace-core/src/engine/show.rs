@@ -96,7 +96,7 @@ impl Vm {
             Estimate::Uniform => "all alike".into(),
         };
         Mechanism {
-            observe: self.observe_words(config),
+            observe: self.observe_text(config),
             estimate,
             share: self.share_mechanism(config),
             place: match self.policy.place {
@@ -132,7 +132,7 @@ impl Vm {
         }
     }
 
-    fn observe_words(&self, config: &EngineConfig) -> String {
+    fn observe_text(&self, config: &EngineConfig) -> String {
         let tables = match self.policy.observe {
             Observe::GuestScan | Observe::GuestScanPlain => "guest page tables",
             Observe::PmlLog => "guest page tables that PML logged",

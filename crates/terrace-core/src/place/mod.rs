@@ -5,9 +5,9 @@
 
 mod collect;
 mod exchange;
+mod ranked;
 #[cfg(test)]
 mod reference;
-mod ranked;
 
 pub use exchange::{ExchangeRule, Quotas};
 pub use ranked::RankedPlace;

@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 
 use terrace_proto::PAGE_SIZE;
 
-use super::words::size;
+use super::text::size;
 
 /// The claim of one tier of a VM on the host's memory.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -76,9 +76,9 @@ pub fn admit(growing: &Claim, size_bytes: u64, all: &[Claim], free: &Free) -> Re
         .saturating_add(growing.present_bytes);
     // Never less than the VM has: a refusal to grow takes nothing away.
     let most = (room / PAGE_SIZE * PAGE_SIZE).max(size_bytes);
-    let beside = match words(&others) {
-        words if words.is_empty() => String::new(),
-        words => format!(", of which {words}"),
+    let beside = match text(&others) {
+        text if text.is_empty() => String::new(),
+        text => format!(", of which {text}"),
     };
     Err(format!(
         "{} {} free for VMs{beside}; at most {} of {} can be given now{}",
@@ -102,7 +102,7 @@ pub fn overcommitted(all: &[Claim], free: &Free) -> Vec<String> {
                 nodes_have(nodes),
                 size(available),
                 size(may_take),
-                words(&claims)
+                text(&claims)
             ));
         }
     };
@@ -153,7 +153,7 @@ fn unknown(claim: &Claim) -> String {
 }
 
 /// `vm2 may still take 700 MiB, vm3 may still take 4 GiB (counted whole: its driver has not inflated yet)`.
-fn words(claims: &[&Claim]) -> String {
+fn text(claims: &[&Claim]) -> String {
     let mut by_vm: BTreeMap<&str, (u64, bool)> = BTreeMap::new();
     for claim in claims.iter().filter(|claim| claim.may_take() > 0) {
         let (bytes, is_whole) = by_vm.entry(&claim.vm).or_default();

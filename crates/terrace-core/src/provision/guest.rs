@@ -8,7 +8,7 @@ use terrace_proto::provision::{OrderState, ProviderKind, ProviderStatus};
 
 use super::config::ProvisionConfig;
 use super::order::Order;
-use super::words::{no_driver, share, size, tier_name};
+use super::text::{no_driver, share, size, tier_name};
 use crate::reasons::Reasons;
 
 /// Least time between two sentences that a guest started anew, and between two tries of an order that failed.

@@ -13,33 +13,33 @@ pub mod admission;
 mod config;
 mod guest;
 mod liveness;
-mod queries;
 mod order;
 mod pins;
 mod provider;
+mod queries;
 mod report;
 mod requests;
 mod rules;
+mod text;
 mod verdicts;
 mod view;
-mod words;
 
 use std::collections::{BTreeMap, VecDeque};
 
 use terrace_proto::provision::{
-    ProvisioningStatus, ProviderQuery, NodeMemory, OrderOutcome, OrderWithdrawal, Origin, ProviderError,
-    ProviderReport, ProviderSpec, ProviderStatus, SizeOrder, SizesWanted,
+    NodeMemory, OrderOutcome, OrderWithdrawal, Origin, ProviderError, ProviderQuery,
+    ProviderReport, ProviderSpec, ProviderStatus, ProvisioningStatus, SizeOrder, SizesWanted,
 };
 use terrace_proto::{Action, OrderId, ProviderId, ResizeId, Tick};
 
 pub use config::ProvisionConfig;
-pub use words::tier_name;
+pub use text::tier_name;
 
 use crate::reasons::{Reason, Reasons};
 use crate::tier::TierConfig;
-use queries::QueryReason;
-use order::words as order_words;
+use order::text as order_text;
 use provider::Provider;
+use queries::QueryReason;
 use requests::Request;
 
 /// Sentences that are kept of each provider.
@@ -74,7 +74,8 @@ impl Provision {
     /// The latest time at which something is to be done.
     pub(crate) fn timeout(&self) -> Option<Tick> {
         let providers = self.providers.values();
-        let providers = providers.flat_map(|p| [p.queries.due(), p.liveness.hangs_at(&self.config)]);
+        let providers =
+            providers.flat_map(|p| [p.queries.due(), p.liveness.hangs_at(&self.config)]);
         let requests = self.requests.values().map(Request::until);
         providers.chain(requests).flatten().min()
     }
@@ -148,8 +149,8 @@ impl Provision {
             return;
         };
         let origin = provider.pins.holding();
-        let words = order_words(provider.kind(), status, &held, &[]);
-        self.order(now, id, origin, held, &words);
+        let text = order_text(provider.kind(), status, &held, &[]);
+        self.order(now, id, origin, held, &text);
     }
 
     /// Gives an order that was checked, and returns its number.
@@ -159,16 +160,16 @@ impl Provision {
         id: ProviderId,
         origin: Origin,
         size_bytes: Vec<Option<u64>>,
-        words: &str,
+        text: &str,
     ) -> OrderId {
         self.last_order += 1;
         let order = OrderId(self.last_order);
         if let Some(provider) = self.providers.get_mut(&id) {
             provider.ordered(now, order, origin, size_bytes.clone());
             let said = format!(
-                "{words} ordered by {}, by {}",
-                origin.words(),
-                provider.words()
+                "{text} ordered by {}, by {}",
+                origin.text(),
+                provider.text()
             );
             provider.reasons.say(now, said);
         }
@@ -233,7 +234,10 @@ impl Provision {
             }
             // A look that somebody waits for reads files only if nothing is known of them: on a large VM that takes
             // longer than people wait.
-            let is_awaited = self.requests.values().any(|request| request.awaits_query_of(*id));
+            let is_awaited = self
+                .requests
+                .values()
+                .any(|request| request.awaits_query_of(*id));
             let tried = provider.verdicts.tried;
             let (number, reason) = provider.queries.begin(now);
             let verify = match reason {

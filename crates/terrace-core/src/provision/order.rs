@@ -2,11 +2,11 @@
 
 use terrace_proto::bytes::Bytes;
 use terrace_proto::provision::{
-    OrderState, OrderCounts, Origin, ProviderError, ProviderKind, ProviderStatus, ResidentMemory,
+    OrderCounts, OrderState, Origin, ProviderError, ProviderKind, ProviderStatus, ResidentMemory,
 };
 use terrace_proto::{OrderId, Tick};
 
-use super::words::{size, tier_name};
+use super::text::{size, tier_name};
 
 /// An order that was given.
 pub(super) struct Order {
@@ -154,7 +154,7 @@ fn sum(asked: &[Option<u64>]) -> Option<u64> {
 }
 
 /// `fast 512 MiB → 256 MiB`. `asked`: what was asked for before it was rounded.
-pub(super) fn words(
+pub(super) fn text(
     kind: ProviderKind,
     status: &ProviderStatus,
     wanted: &[Option<u64>],

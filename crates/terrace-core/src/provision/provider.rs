@@ -8,13 +8,13 @@ use terrace_proto::{OrderId, Tick};
 
 use super::admission::Claim;
 use super::config::ProvisionConfig;
-use super::guest::{MIN_REPEAT, Guest};
+use super::guest::{Guest, MIN_REPEAT};
 use super::liveness::Liveness;
-use super::queries::Queries;
 use super::order::{Order, OrderBook};
 use super::pins::Pins;
+use super::queries::Queries;
+use super::text::tier_name;
 use super::verdicts::Verdicts;
-use super::words::tier_name;
 use crate::reasons::Reasons;
 
 /// A provider.
@@ -74,8 +74,8 @@ impl Provider {
     }
 
     /// The mechanism, to stand after "by".
-    pub fn words(&self) -> &str {
-        self.mechanism.as_ref().map_or("HyperFlex", |m| &m.words)
+    pub fn text(&self) -> &str {
+        self.mechanism.as_ref().map_or("HyperFlex", |m| &m.name)
     }
 
     /// The name of what is asked, for sentences.

@@ -8,7 +8,7 @@ use terrace_proto::provision::{
 use terrace_proto::{Action, OrderId, ProviderId, ResizeId, Tick};
 
 use super::Provision;
-use super::order::words as order_words;
+use super::order::text as order_text;
 use super::rules::{Admission, ResizeRefusal, known};
 
 /// A request that is not answered yet.
@@ -125,7 +125,7 @@ impl Provision {
         let asked = request.asked.clone();
         let provider = self.providers.get(&of).ok_or_else(gone)?;
         let size_bytes = known(provider, &asked).map_err(|refusal| {
-            let what = format!("an order of {}", origin.words());
+            let what = format!("an order of {}", origin.text());
             (what, refusal)
         });
         let size_bytes = match size_bytes {
@@ -133,8 +133,8 @@ impl Provision {
             Err((what, refusal)) => return Err(self.refuse(now, of, &what, &refusal)),
         };
         let status = provider.status().ok_or_else(gone)?;
-        let words = order_words(provider.kind(), status, &size_bytes, &asked);
-        let by = provider.words().to_owned();
+        let text = order_text(provider.kind(), status, &size_bytes, &asked);
+        let by = provider.text().to_owned();
         let host = Admission {
             providers: &self.providers,
             memory: &report.host,
@@ -142,16 +142,16 @@ impl Provision {
             least_first_tier_bytes: self.config.least_first_tier_bytes,
         };
         if let Err(refusal) = host.check(of, &size_bytes) {
-            let what = format!("{words} ordered by {}, by {by}", origin.words());
+            let what = format!("{text} ordered by {}, by {by}", origin.text());
             return Err(self.refuse(now, of, &what, &refusal));
         }
         let (vm, kind) = (provider.spec.vm.clone(), provider.kind());
-        let order = self.order(now, of, origin, size_bytes.clone(), &words);
+        let order = self.order(now, of, origin, size_bytes.clone(), &text);
         let ordered = Box::new(Ordered {
-            done: format!("{vm}: {words} ordered by {by}; `terrace show {vm}` tells how far it is"),
+            done: format!("{vm}: {text} ordered by {by}; `terrace show {vm}` tells how far it is"),
             number: order.0,
             by: kind.name().into(),
-            by_words: by,
+            by_name: by,
             size_bytes,
         });
         let until = now.after(self.config.patience());
@@ -166,7 +166,13 @@ impl Provision {
     }
 
     /// Records that something is not ordered.
-    fn refuse(&mut self, now: Tick, of: ProviderId, what: &str, refusal: &ResizeRefusal) -> NotOrdered {
+    fn refuse(
+        &mut self,
+        now: Tick,
+        of: ProviderId,
+        what: &str,
+        refusal: &ResizeRefusal,
+    ) -> NotOrdered {
         let why = refusal.why();
         let Some(provider) = self.providers.get_mut(&of) else {
             return gone();
@@ -182,7 +188,9 @@ impl Provision {
         };
         match refusal {
             ResizeRefusal::Invalid(_) => NotOrdered::Invalid(why),
-            ResizeRefusal::Absent(_) | ResizeRefusal::Pinned(_) | ResizeRefusal::Full(_) => NotOrdered::NotNow(why),
+            ResizeRefusal::Absent(_) | ResizeRefusal::Pinned(_) | ResizeRefusal::Full(_) => {
+                NotOrdered::NotNow(why)
+            }
         }
     }
 
@@ -241,7 +249,7 @@ impl Provision {
         };
         let by = match &provider.mechanism {
             None => "what resizes it".to_owned(),
-            Some(mechanism) => format!("{} ({})", mechanism.words, mechanism.at),
+            Some(mechanism) => format!("{} ({})", mechanism.name, mechanism.at),
         };
         let (vm, tenths) = (&provider.spec.vm, self.config.patience_ms / 100);
         NotOrdered::NotNow(format!(

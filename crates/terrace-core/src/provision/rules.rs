@@ -9,7 +9,7 @@ use terrace_proto::provision::{NodeMemory, OrderCounts, ProviderKind, TierStatus
 use super::admission::{self, Claim, Free, admit};
 use super::order::wanted;
 use super::provider::Provider;
-use super::words::{size, tier_name};
+use super::text::{size, tier_name};
 use crate::tier::TierConfig;
 
 /// The reason why sizes are not ordered.

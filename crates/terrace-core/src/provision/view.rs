@@ -2,20 +2,20 @@
 
 use terrace_proto::Tick;
 use terrace_proto::provision::{
-    ProvisioningStatus, ProvisionedTier, OrderView as OrderView, OrderState, Resident, TierStatus,
+    OrderState, OrderView, ProvisionedTier, ProvisioningStatus, Resident, TierStatus,
 };
 
 use super::order::Order;
 use super::provider::Provider;
-use super::words::{size, tier_name};
+use super::text::{size, tier_name};
 
 /// The view of one VM.
 pub(super) fn view(provider: &Provider, now: Tick) -> ProvisioningStatus {
     let mechanism = provider.mechanism.as_ref();
-    let owned = |words: Option<&str>| words.map(str::to_owned);
+    let owned = |text: Option<&str>| text.map(str::to_owned);
     let mut view = ProvisioningStatus {
         by: mechanism.map_or("", |m| m.kind.name()).to_owned(),
-        by_words: mechanism.map_or(String::new(), |m| m.words.clone()),
+        by_name: mechanism.map_or(String::new(), |m| m.name.clone()),
         at: mechanism.map_or(String::new(), |m| m.at.clone()),
         problem: problem(provider, now),
         order: provider

@@ -8,7 +8,7 @@ use super::plan::Held;
 use super::tree::Range;
 
 /// Two to the power of this and one more are the most epochs that an extent is left alone.
-const LONGEST_REST: u8 = 9;
+const MAX_REST: u8 = 9;
 
 /// The part of a mapping that is in one 2 MiB block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -224,7 +224,7 @@ impl Extents {
             return;
         };
         if failed * 2 > tried {
-            extent.fails = extent.fails.saturating_add(1).min(LONGEST_REST);
+            extent.fails = extent.fails.saturating_add(1).min(MAX_REST);
             extent.rests_until = epoch.saturating_add(2 << extent.fails);
         } else {
             extent.fails = 0;

@@ -17,26 +17,26 @@ mod config;
 pub mod exchange;
 pub mod extents;
 pub mod free;
-mod refresh;
 mod pick;
 pub mod piece;
 pub mod plan;
 mod program;
+mod refresh;
 pub mod tree;
 
 use std::collections::{BTreeMap, VecDeque};
 
 use terrace_proto::ranges::{
-    EpochSummary, Exchanged, Mappings, NodeFree, RangesAction, RangesBudget, RangesEvent, Survey,
-    Surveyed, Migration, MigrationOutcome,
+    EpochSummary, Exchanged, Mappings, Migration, MigrationOutcome, NodeFree, RangesAction,
+    RangesBudget, RangesEvent, Survey, Surveyed,
 };
 use terrace_proto::{PAGE_SIZE, Tick, TierId};
 
 use exchange::{Exchange, Settled};
 use free::Free;
-use refresh::Refresh;
-use pick::{RangeQuery, Pick, Picked, Programs};
+use pick::{Pick, Picked, Programs, RangeQuery};
 use piece::{Piece, pieces};
+use refresh::Refresh;
 
 pub use config::Config;
 pub use plan::{Held, Plan, Ranked, Share, rank};
@@ -46,7 +46,7 @@ pub use tree::{Leaf, Params, Range, RangeTree};
 /// Epochs for which a process is left alone whose pages the kernel refuses to move.
 const REFUSED: u32 = 120;
 /// Extents that may travel at once, however small the budget is: a huge page each way.
-const LEAST_BUDGET: u64 = 2;
+const MIN_BUDGET: u64 = 2;
 
 /// The controller of a guest's ranges.
 #[derive(Clone, Debug)]
@@ -222,7 +222,7 @@ impl Ranges {
             .bytes_per_s
             .saturating_mul(self.config.epoch_ms.into());
         let more = per_epoch / 1000 / PAGE_SIZE;
-        let least = LEAST_BUDGET * u64::from(self.config.extent_pages);
+        let least = MIN_BUDGET * u64::from(self.config.extent_pages);
         self.allowance = self.allowance.saturating_add(more).min(more.max(least));
     }
 
@@ -355,9 +355,7 @@ impl Ranges {
         }
         match std::mem::take(&mut self.phase) {
             Phase::Exchanging(mut exchanging) => {
-                let settled = exchanging
-                    .exchange
-                    .migrated(&answer.states, answer.refusal);
+                let settled = exchanging.exchange.migrated(&answer.states, answer.refusal);
                 for settled in settled {
                     self.settle(&mut exchanging, settled);
                 }

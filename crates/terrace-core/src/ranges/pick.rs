@@ -11,7 +11,7 @@ use super::plan::{Plan, Ranked, Share};
 use super::program::Program;
 
 /// Pages of text, data and stacks that are brought up in an epoch, in extents.
-const MOST_PINNED: u64 = 32;
+const MAX_PINNED: u64 = 32;
 /// Extents of text, data and stacks that are asked about at once.
 const PINNED_AT_ONCE: u64 = 64;
 /// Part of the headroom that is made free again in an epoch. What went down frees more than the kernel tells
@@ -103,7 +103,7 @@ impl Pick {
             excess,
             stage: Stage::Pinned {
                 todo: pinned.collect(),
-                left: each_way.min(MOST_PINNED * extent),
+                left: each_way.min(MAX_PINNED * extent),
                 by: PINNED_AT_ONCE * extent.max(1),
             },
             up: Vec::new(),
@@ -113,7 +113,12 @@ impl Pick {
     }
 
     /// The next question; none where all is chosen.
-    pub fn next(&mut self, programs: &Programs, ranked: &[Ranked], epoch: u32) -> Option<RangeQuery> {
+    pub fn next(
+        &mut self,
+        programs: &Programs,
+        ranked: &[Ranked],
+        epoch: u32,
+    ) -> Option<RangeQuery> {
         loop {
             match &mut self.stage {
                 Stage::Pinned { todo, by, .. } => {

@@ -7,7 +7,7 @@ use super::plan::Held;
 use super::tree::RangeTree;
 
 /// Extents of one process that are kept: those of 256 GiB.
-const MOST_EXTENTS: usize = 131_072;
+const MAX_EXTENTS: usize = 131_072;
 /// Epochs in which text, data and stacks are tried to be brought up.
 const PINNED_TRIES: u32 = 8;
 
@@ -30,7 +30,7 @@ pub struct Program {
 impl Program {
     pub(super) fn new(params: Params, mappings: Mappings, extent_pages: u16) -> Self {
         let mut extents = Extents::new(extent_pages);
-        extents.follow(&mappings.mapped, MOST_EXTENTS);
+        extents.follow(&mappings.mapped, MAX_EXTENTS);
         Self {
             tree: RangeTree::new(params, &mappings.seeds),
             extents,
@@ -46,7 +46,7 @@ impl Program {
         if mappings == self.mappings {
             return;
         }
-        self.extents.follow(&mappings.mapped, MOST_EXTENTS);
+        self.extents.follow(&mappings.mapped, MAX_EXTENTS);
         self.tree.reseed(&mappings.seeds);
         self.mappings = mappings;
     }

@@ -1,7 +1,7 @@
 //! Looking where pages are, within a share of the CPU: each process in turn, those with pages that were never
 //! looked at first.
 
-use super::pick::{RangeQuery, Programs};
+use super::pick::{Programs, RangeQuery};
 
 /// While pages were never looked at, looking may take so many times its share of the CPU.
 const UNSEEN_FACTOR: u64 = 4;

@@ -1,7 +1,7 @@
 //! The mechanism on a tiny simulated host: limits, budgets, pauses, failures.
 
 use crate::in_rounds::{VM, config, host, host_with, last, plans, round_starts, scans};
-use terrace_core::{Engine, EngineConfig, PhaseView, PolicyName, MoveRefusal};
+use terrace_core::{Engine, EngineConfig, MoveRefusal, PhaseView, PolicyName};
 use terrace_proto::log::Record;
 use terrace_proto::{
     Action, Command, Event, Gfn, MovePlan, PAGE_SIZE, PageBitmap, ScanAnswer, ScanFailure,
@@ -342,7 +342,7 @@ fn a_full_node_stops_promotions_with_the_reason_and_no_livelock() {
     assert_eq!(round.abandoned, None, "the round ended by itself");
     assert_eq!(round.promoted_pages, 0);
     let refused: Vec<_> = round.refused.iter().map(|r| r.reason.as_str()).collect();
-    assert_eq!(refused, [MoveRefusal::NoFreeMemory.words()]);
+    assert_eq!(refused, [MoveRefusal::NoFreeMemory.text()]);
     let counters = h.engine().vm(VM).unwrap().counters;
     assert!(counters.no_memory_pages > 0);
     assert!(

@@ -1,7 +1,7 @@
 //! Rounds that only plan: all of a round but its moves.
 
 use crate::in_rounds::{VM, config, host, host_with, last, plans};
-use terrace_core::{EngineConfig, PolicyName, MoveRefusal};
+use terrace_core::{EngineConfig, MoveRefusal, PolicyName};
 use terrace_proto::snapshot::{PlannedMove, Refused};
 use terrace_proto::{Command, Event, Tick};
 use terrace_testkit::engine::SECOND;
@@ -23,7 +23,7 @@ fn a_round_that_only_plans_says_what_it_would_move_and_moves_nothing() {
     assert_eq!(
         round.refused,
         [Refused {
-            reason: MoveRefusal::PlanOnly.words().into(),
+            reason: MoveRefusal::PlanOnly.text().into(),
             units: up + down,
         }]
     );

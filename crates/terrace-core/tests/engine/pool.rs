@@ -334,10 +334,10 @@ fn the_decision_says_what_is_wanted_had_allowed_and_free() {
     let (_, b) = (w.arrive(&SMALL, 0), w.arrive(&SMALL, 600));
     w.run(60);
     let view = w.host.engine().vm(VmId(b)).unwrap();
-    let words = view.share.as_ref().unwrap().why.clone();
+    let message = view.share.as_ref().unwrap().why.clone();
     let want = "wants 1000 KiB of fast memory (hot set 1916 KiB: top 80 % of 599 pages above degree 3), \
                 has 800 KiB, nominal 800 KiB, limits 600 KiB to 1000 KiB, pool free 0 KiB: target 1000 KiB";
-    assert_eq!(words, want);
+    assert_eq!(message, want);
     assert!(
         view.reasons.iter().any(|r| r.text == want),
         "{:?}",

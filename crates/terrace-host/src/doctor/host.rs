@@ -10,7 +10,7 @@ use crate::{Finding, HostRoot};
 const CAP_SYS_PTRACE: u32 = 19;
 const CAP_SYS_NICE: u32 = 23;
 /// Most threads of this process that are looked at.
-const MOST_THREADS: usize = 1 << 14;
+const MAX_THREADS: usize = 1 << 14;
 
 /// Findings about the host: kernel, capabilities of this process, tiers, and who else moves pages.
 #[must_use]
@@ -66,7 +66,7 @@ fn held(root: &HostRoot) -> u64 {
         let line = status.lines().find_map(|l| l.strip_prefix("CapPrm:"))?;
         u64::from_str_radix(line.trim(), 16).ok()
     };
-    let threads = opener::entries(&root.join("proc/self/task"), MOST_THREADS).unwrap_or_default();
+    let threads = opener::entries(&root.join("proc/self/task"), MAX_THREADS).unwrap_or_default();
     let threads = threads.iter().map(|thread| thread.join("status"));
     let sets = threads.filter_map(|file| set(&file));
     sets.fold(0, |held, set| held | set)

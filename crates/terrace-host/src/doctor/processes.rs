@@ -13,7 +13,7 @@ use crate::topology::{Topology, parse_list};
 use crate::{Finding, HostRoot};
 
 /// Most characters of a backend's id in a sentence.
-const MOST_ID: usize = 64;
+const MAX_ID: usize = 64;
 /// QEMU's name for RAM that has no backend, on most machines.
 const DEFAULT_RAM: &str = "pc.ram";
 
@@ -57,7 +57,7 @@ fn of_one(root: &HostRoot, topology: &Topology, vm: &Unasked) -> Vec<Finding> {
     let nodes = |backend: &Backend| Some((backend.bound.clone()?, binds(topology, backend)?));
     let bound = vm.machine.ram().find_map(nodes);
     if let Some((nodes, true)) = bound {
-        findings.push(bound_to(&excerpt(&nodes, MOST_ID)));
+        findings.push(bound_to(&excerpt(&nodes, MAX_ID)));
     }
     findings
 }
@@ -108,16 +108,16 @@ fn is_huge(align: &str) -> bool {
 fn why_unscannable(root: &HostRoot, vm: &Unasked) -> Option<Unscannable> {
     let machine = &vm.machine;
     if let Some(kind) = &vm.encryption {
-        return Some(Unscannable::Encrypted(excerpt(kind, MOST_ID)));
+        return Some(Unscannable::Encrypted(excerpt(kind, MAX_ID)));
     }
     if let Some(driver) = &machine.passed_through {
-        return Some(Unscannable::Vfio(excerpt(driver, MOST_ID)));
+        return Some(Unscannable::Vfio(excerpt(driver, MAX_ID)));
     }
     if machine.ram().next().is_none() {
         return Some(without_backend(root, machine));
     }
     machine.ram().find_map(|backend| {
-        let id = excerpt(&backend.id, MOST_ID);
+        let id = excerpt(&backend.id, MAX_ID);
         let path = backend.path.as_deref().unwrap_or_default();
         if backend.is_hugetlb || is_hugetlbfs(root, path) {
             Some(Unscannable::Hugetlbfs(id))

@@ -6,7 +6,7 @@
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
 
-use super::build::{MemoryTree, covering, main_memory, locate_range};
+use super::build::{MemoryTree, covering, locate_range, main_memory};
 use super::procfs::{FileId, Mapping, mappings};
 use super::{MemoryMapError, Unscannable};
 use crate::HostRoot;
@@ -57,7 +57,10 @@ impl Layout {
         }
         let names: BTreeSet<String> = tree.memdevs()?.into_iter().map(|m| m.id).collect();
         let main = main_memory(tree.ram()?, &names)?;
-        let placed: Result<Vec<_>, _> = main.into_iter().map(|range| locate_range(tree, range)).collect();
+        let placed: Result<Vec<_>, _> = main
+            .into_iter()
+            .map(|range| locate_range(tree, range))
+            .collect();
         let (placed, mappings) = (placed?, mappings(root, pid)?);
         let mut pieces = Vec::new();
         for run in placed {
@@ -101,14 +104,14 @@ impl Layout {
         if gone.is_none() && new.is_none() && self.shadowed(now) <= SHADOWED {
             return None;
         }
-        let mut words = format!("{} MiB of RAM, now {} MiB", self.mib(), now.mib());
+        let mut text = format!("{} MiB of RAM, now {} MiB", self.mib(), now.mib());
         for (what, piece) in [("gone or elsewhere", gone), ("new", new)] {
             if let Some(Piece { region, gpa, .. }) = piece {
                 // Writing to a string does not fail.
-                let _ = write!(words, "; '{region}' at {gpa:#x} is {what}");
+                let _ = write!(text, "; '{region}' at {gpa:#x} is {what}");
             }
         }
-        Some(words)
+        Some(text)
     }
 
     fn mib(&self) -> u64 {

@@ -13,7 +13,7 @@ use crate::ReadError;
 use crate::process_memory::is_pinning;
 
 /// Most descriptors of a process that are looked at: what systemd lets services have.
-const MOST_DESCRIPTORS: usize = 1 << 19;
+const MAX_DESCRIPTORS: usize = 1 << 19;
 
 /// A line of `/proc/PID/maps`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -94,7 +94,7 @@ pub(super) struct Descriptors {
 impl Descriptors {
     pub(super) fn read(root: &HostRoot, pid: u32) -> Result<Self, ReadError> {
         let folder = root.process(pid, "fd");
-        let paths = opener::entries(&folder, MOST_DESCRIPTORS);
+        let paths = opener::entries(&folder, MAX_DESCRIPTORS);
         let paths = paths.map_err(|source| ReadError::Io {
             path: folder,
             source,

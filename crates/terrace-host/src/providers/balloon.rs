@@ -7,7 +7,7 @@ use crate::qemu::Monitor;
 
 /// The least that a balloon may leave to a guest: below it no Linux lives, and a number so small is more likely
 /// a wrong unit.
-const LEAST: u64 = 1 << 20;
+const MIN: u64 = 1 << 20;
 
 /// A VM's balloon.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,7 +30,7 @@ impl Balloon {
         let sizes: Option<Vec<u64>> = wanted.iter().copied().collect();
         let sizes = sizes.ok_or(ResizeError::OneTierByBalloon)?;
         let total = sizes.into_iter().fold(0, u64::saturating_add);
-        if (LEAST..=self.ram).contains(&total) {
+        if (MIN..=self.ram).contains(&total) {
             // A balloon holds whole pages: no other size is ever reached.
             return Ok(total / PAGE_SIZE * PAGE_SIZE);
         }

@@ -10,9 +10,9 @@ use super::machine::Machine;
 use crate::HostRoot;
 
 /// Most bytes of a command line that are read. libvirt's for a VM of some hundred devices has about 60 KiB.
-const MOST_BYTES: usize = 128 << 10;
+const MAX_BYTES: usize = 128 << 10;
 /// Most monitors of a VM that are looked at.
-const MOST_MONITORS: usize = 16;
+const MAX_MONITORS: usize = 16;
 /// Options of which the value is looked at.
 const VALUED: [&str; 14] = [
     "qmp",
@@ -65,11 +65,11 @@ pub(crate) fn has_uuid(root: &HostRoot, pid: u32, uuid: &str) -> bool {
 /// before ([`super::who`]).
 pub(super) fn of_process(root: &HostRoot, pid: u32) -> Option<CommandLine> {
     let mut bytes = Vec::new();
-    let most = u64::try_from(MOST_BYTES).unwrap_or(u64::MAX);
+    let most = u64::try_from(MAX_BYTES).unwrap_or(u64::MAX);
     let file = opener::open(&root.process(pid, "cmdline"), How::Read).ok()?;
     file.take(most + 1).read_to_end(&mut bytes).ok()?;
-    let is_cut = bytes.len() > MOST_BYTES;
-    bytes.truncate(MOST_BYTES);
+    let is_cut = bytes.len() > MAX_BYTES;
+    bytes.truncate(MAX_BYTES);
     let mut args: Vec<&[u8]> = bytes.split(|b| *b == 0).collect();
     if is_cut {
         // The last one may have lost its end.
@@ -130,7 +130,7 @@ fn parse(args: &[&[u8]], folder: &Path) -> CommandLine {
             Some(Chardev::Other) | None => {}
         }
     }
-    line.monitors.truncate(MOST_MONITORS);
+    line.monitors.truncate(MAX_MONITORS);
     line
 }
 

@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use super::command_line::Options;
 
 /// Most memory backends and devices of a VM that are looked at.
-const MOST: usize = 256;
+const MAX: usize = 256;
 
 /// The machine options that QEMU was started with.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
@@ -61,7 +61,7 @@ impl Machine {
             }
             "numa" => self.use_backend(value.get("memdev")),
             "mem-path" => self.mem_path = value.first_or("path").map(Into::into),
-            "object" if self.backends.len() < MOST => self.backends.extend(Backend::of(value)),
+            "object" if self.backends.len() < MAX => self.backends.extend(Backend::of(value)),
             "device" => {
                 let driver = value.first_or("driver");
                 let passed = driver.filter(|driver| driver.starts_with("vfio-"));
@@ -78,7 +78,7 @@ impl Machine {
     }
 
     fn use_backend(&mut self, id: Option<&str>) {
-        if self.used.len() < MOST {
+        if self.used.len() < MAX {
             self.used.extend(id.map(str::to_owned));
         }
     }

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use qapi::{Command, ErrorClass, ExecuteError, Qmp, qmp};
 use serde::Serialize;
-use terrace_proto::printable::{MOST_WORDS, excerpt};
+use terrace_proto::printable::{MAX_TEXT_CHARS, excerpt};
 use terrace_proto::{Gpa, Hva, PagingRegisters};
 use terrace_sys::{Peer, SysError, connect_unix, peer, peer_has_ended};
 
@@ -386,7 +386,7 @@ impl Monitor {
             ExecuteError::Qapi(error) => QemuError::Refused {
                 socket,
                 command,
-                reason: excerpt(&error.desc, MOST_WORDS),
+                reason: excerpt(&error.desc, MAX_TEXT_CHARS),
             },
             ExecuteError::Io(error) if is_timeout(&error) => QemuError::TimedOut {
                 socket,

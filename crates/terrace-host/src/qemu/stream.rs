@@ -12,7 +12,7 @@ pub(super) const LONG_LINE: usize = 16 << 20;
 pub(super) const SHORT_LINE: usize = 1 << 20;
 const CHUNK: usize = 16 << 10;
 /// Chunks of events that are taken in at once while nothing is asked.
-const MOST_CHUNKS: usize = 64;
+const MAX_CHUNKS: usize = 64;
 
 /// QMP lines over a socket. Events are dropped here, so that one that this program does not know is no
 /// error, and a flood of them takes no memory; only resets of the VM and changes of its memory are counted. The end of the connection is an error, never an empty line.
@@ -89,7 +89,7 @@ impl LineStream {
 
     fn receive_what_is_there(&mut self) -> io::Result<()> {
         // A flood is read on with the next look.
-        for _ in 0..MOST_CHUNKS {
+        for _ in 0..MAX_CHUNKS {
             while let Some(line) = self.whole_line() {
                 self.count(&line);
             }

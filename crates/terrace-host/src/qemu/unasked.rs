@@ -6,7 +6,7 @@ use std::fs;
 use std::io::ErrorKind;
 use std::os::unix::fs::MetadataExt as _;
 
-use terrace_proto::printable::{MOST_NAME, excerpt, is_vm_name};
+use terrace_proto::printable::{MAX_NAME, excerpt, is_vm_name};
 
 use super::discovery::{self, Findings, Hypervisor, Running};
 use super::machine::Machine;
@@ -14,9 +14,9 @@ use super::who::{self, Rules, bad_name};
 use crate::{Finding, HostRoot};
 
 /// Most processes that are told of.
-const MOST_VMS: usize = 1024;
+const MAX_VMS: usize = 1024;
 /// Most characters of a path in a sentence.
-const MOST_PATH: usize = 255;
+const MAX_PATH: usize = 255;
 
 /// A process that may be a VM, and what its command line says.
 pub(crate) struct Unasked {
@@ -34,7 +34,7 @@ pub(crate) struct Unasked {
 pub(crate) fn unasked(root: &HostRoot, rules: &Rules) -> (Vec<Unasked>, Vec<Finding>) {
     let mut findings = Findings::default();
     let mut found = discovery::running(root, rules, &mut findings);
-    found.truncate(MOST_VMS);
+    found.truncate(MAX_VMS);
     for pid in discovery::pids(root) {
         if let Some(finding) = unread(root, pid) {
             findings.push_foreign(finding);
@@ -70,7 +70,7 @@ fn monitor(running: &Running, rules: &Rules) -> Finding {
         Ok(monitors) => monitors.into_iter().next_back().unwrap_or_default(),
         Err(finding) => return finding,
     };
-    let shown = excerpt(&socket.to_string_lossy(), MOST_PATH);
+    let shown = excerpt(&socket.to_string_lossy(), MAX_PATH);
     match fs::symlink_metadata(&socket) {
         Ok(_) => Finding::ok(
             "monitor",
@@ -101,7 +101,7 @@ fn unreadable(pid: u32, name: &str, uid: u32, why: ErrorKind) -> Option<Finding>
     // The kernel keeps the first 15 bytes of it.
     let is_hidden = why == ErrorKind::PermissionDenied && who::sounds_like_qemu(name);
     is_hidden.then(|| {
-        let name = excerpt(name, MOST_NAME);
+        let name = excerpt(name, MAX_NAME);
         Finding::degraded(
             "hypervisor",
             format!("process {pid} ({name}) of user {uid}: what it runs could not be read: permission denied"),

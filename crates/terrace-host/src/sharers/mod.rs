@@ -23,13 +23,13 @@ use crate::process_memory::may_have_pinned;
 use crate::{HostRoot, ReadError};
 
 /// Files that are mapped in parts below this are no RAM of a VM: logs and rings that programs share.
-const LEAST_RAM: u64 = 2 << 20;
+const MIN_RAM: u64 = 2 << 20;
 
 /// Most rounds in which processes that came during a census are looked at too, if some ended before they were.
 const ROUNDS: usize = 32;
 
 /// Most characters of a path that are kept.
-const MOST_WORDS: usize = 200;
+const MAX_PATH_CHARS: usize = 200;
 
 /// The way in which a process has a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -101,7 +101,7 @@ pub fn ram_files(root: &HostRoot, pid: u32) -> Result<BTreeSet<FileId>, ReadErro
     let mut files = BTreeSet::new();
     let read = process::each_mapping(&path, |mapping| {
         let len = mapping.end.saturating_sub(mapping.start);
-        if mapping.is_shared && len >= LEAST_RAM && may_be_ram(mapping.path, mapping.file, dev) {
+        if mapping.is_shared && len >= MIN_RAM && may_be_ram(mapping.path, mapping.file, dev) {
             files.insert(mapping.file);
         }
     });
@@ -210,7 +210,7 @@ impl Census {
         };
         let others = self.sharers.iter().filter_map(|sharer| {
             let (_, how) = sharer.files.iter().find(|(file, _)| files.contains(file))?;
-            counts(Some(sharer.process), sharer.runs).then(|| words(sharer, *how))
+            counts(Some(sharer.process), sharer.runs).then(|| text(sharer, *how))
         });
         let others: Vec<String> = others.collect();
         if let Some((first, more)) = others.split_first() {
@@ -222,7 +222,9 @@ impl Census {
         }
         let mut unseen = self.unseen.iter();
         let unseen = unseen.find(|unseen| counts(unseen.process, unseen.runs));
-        unseen.map_or(Holders::Nobody, |unseen| Holders::Unknown(unseen.why.clone()))
+        unseen.map_or(Holders::Nobody, |unseen| {
+            Holders::Unknown(unseen.why.clone())
+        })
     }
 }
 
@@ -246,7 +248,7 @@ fn inspect_all(
     Err(format!("{why}, {ROUNDS} times"))
 }
 
-fn words(sharer: &Sharer, how: How) -> String {
+fn text(sharer: &Sharer, how: How) -> String {
     let what = match how {
         How::Maps => "maps",
         How::Holds => "holds open",
@@ -278,7 +280,7 @@ fn program(link: &Path) -> String {
         return "unknown program".into();
     };
     let path = path.to_string_lossy();
-    let printable = path.chars().take(MOST_WORDS).flat_map(|c| {
+    let printable = path.chars().take(MAX_PATH_CHARS).flat_map(|c| {
         let escaped: Vec<char> = if c.is_control() {
             c.escape_default().collect()
         } else {

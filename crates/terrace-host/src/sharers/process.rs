@@ -11,11 +11,11 @@ use super::How;
 use crate::{HostRoot, ReadError};
 
 /// Most bytes of a line of `maps`; the kernel's longest has a path of 4,096 bytes, each escaped.
-const MOST_LINE: u64 = 32 << 10;
+const MAX_LINE: u64 = 32 << 10;
 /// Most bytes of `maps`: beyond what the kernel's default limit of mappings comes to.
-const MOST_MAPS: u64 = 64 << 20;
+const MAX_MAPS: u64 = 64 << 20;
 /// Most descriptors, which is what the kernel allows a process by default.
-const MOST_DESCRIPTORS: usize = 1 << 20;
+const MAX_DESCRIPTORS: usize = 1 << 20;
 
 /// A line of `/proc/PID/maps`.
 pub(super) struct Mapping<'a> {
@@ -108,8 +108,8 @@ fn of_folder(folder: &Path, files: &BTreeSet<FileId>, had: &mut Had) -> Result<u
     };
     let (mut any, mut closed) = (false, false);
     for (number, entry) in entries.enumerate() {
-        if number >= MOST_DESCRIPTORS {
-            let what = format!("more than {MOST_DESCRIPTORS} descriptors");
+        if number >= MAX_DESCRIPTORS {
+            let what = format!("more than {MAX_DESCRIPTORS} descriptors");
             return Err(failed(io::Error::other(what)));
         }
         let Some(entry) = gone(entry).map_err(failed)? else {
@@ -147,13 +147,13 @@ fn gone<T>(done: io::Result<T>) -> io::Result<Option<T>> {
 pub(super) fn each_mapping(path: &Path, mut each: impl FnMut(&Mapping<'_>)) -> io::Result<()> {
     let mut reader = BufReader::with_capacity(64 << 10, File::open(path)?);
     let mut line = Vec::new();
-    let mut left = MOST_MAPS;
+    let mut left = MAX_MAPS;
     loop {
         line.clear();
-        let read = io::Read::take(&mut reader, MOST_LINE.min(left)).read_until(b'\n', &mut line)?;
+        let read = io::Read::take(&mut reader, MAX_LINE.min(left)).read_until(b'\n', &mut line)?;
         if read == 0 {
             return if left == 0 {
-                Err(io::Error::other(format!("more than {MOST_MAPS} bytes")))
+                Err(io::Error::other(format!("more than {MAX_MAPS} bytes")))
             } else {
                 Ok(())
             };

@@ -96,7 +96,7 @@ fn found(root: &HostRoot, files: &BTreeSet<FileId>, ours: &[u32], programs: &[Pa
 
 fn somebody(found: Holders) -> String {
     match found {
-        Holders::Somebody(words) => words,
+        Holders::Somebody(text) => text,
         other => panic!("{other:?}"),
     }
 }
@@ -112,17 +112,20 @@ fn a_second_process_that_maps_the_ram_is_seen_by_its_file() {
     // A child that has not called exec maps what its parent does.
     let other = Forked::new(Some(&ram.file));
     see(&folder, other.pid());
-    let words = somebody(found(&root, &files, &[me], &[]));
+    let text = somebody(found(&root, &files, &[me], &[]));
     let exe = fs::read_link("/proc/self/exe").unwrap();
     for has in [
         format!("process {}", other.pid()),
         exe.display().to_string(),
         "maps".into(),
     ] {
-        assert!(words.contains(&has), "no {has:?} in {words}");
+        assert!(text.contains(&has), "no {has:?} in {text}");
     }
     // By its number and when it started it is known; not by what it is called.
-    assert_eq!(found(&root, &files, &[me, other.pid()], &[]), Holders::Nobody);
+    assert_eq!(
+        found(&root, &files, &[me, other.pid()], &[]),
+        Holders::Nobody
+    );
     let same_number = ProcessId {
         start_time: 1,
         pid: other.pid(),
@@ -132,7 +135,10 @@ fn a_second_process_that_maps_the_ram_is_seen_by_its_file() {
         programs: &BTreeSet::new(),
     };
     let census = take(&root, &files, &Census::default());
-    assert!(matches!(census.who_else(&files, known), Holders::Somebody(_)));
+    assert!(matches!(
+        census.who_else(&files, known),
+        Holders::Somebody(_)
+    ));
     drop(other);
     assert_eq!(found(&root, &files, &[me], &[]), Holders::Nobody);
 }
@@ -154,8 +160,8 @@ fn a_process_that_holds_only_a_descriptor_is_seen_until_it_lets_go() {
     while FileId::behind(&root.process(other.id(), "exe")).unwrap() == exe {
         std::thread::yield_now();
     }
-    let words = somebody(found(&root, &files, &[me], &[]));
-    assert!(words.contains("holds open"), "{words}");
+    let text = somebody(found(&root, &files, &[me], &[]));
+    assert!(text.contains("holds open"), "{text}");
     other.kill().unwrap();
     other.wait().unwrap();
     assert_eq!(found(&root, &files, &[me], &[]), Holders::Nobody);
@@ -204,7 +210,9 @@ fn a_process_that_cannot_be_looked_at_is_not_nobody() {
     let ask = || found(&root, &file(), &[], &[]);
     assert_eq!(ask(), Holders::Nobody);
     fs::write(base.join("maps"), "what the kernel never writes\n").unwrap();
-    let Holders::Unknown(why) = ask() else { panic!() };
+    let Holders::Unknown(why) = ask() else {
+        panic!()
+    };
     assert!(why.contains("proc/7/maps"), "{why}");
     assert_eq!(
         found(&root, &file(), &[7], &[]),
@@ -244,8 +252,8 @@ fn who_had_the_ram_counts_on_while_it_has_an_iommu() {
         programs: &BTreeSet::new(),
     };
     let second = take(&root, &file(), &first);
-    let words = somebody(second.who_else(&file(), nobody));
-    assert!(words.contains("may have pinned"), "{words}");
+    let text = somebody(second.who_else(&file(), nobody));
+    assert!(text.contains("may have pinned"), "{text}");
     let third = take(&root, &file(), &second);
     somebody(third.who_else(&file(), nobody));
     fs::remove_file(base.join("fd/5")).unwrap();
@@ -279,8 +287,8 @@ fn who_had_the_ram_counts_on_while_it_has_what_pins_without_a_mapping() {
             programs: &BTreeSet::new(),
         };
         let second = take(&root, &file(), &first);
-        let words = somebody(second.who_else(&file(), nobody));
-        assert!(words.contains("may have pinned"), "{words}");
+        let text = somebody(second.who_else(&file(), nobody));
+        assert!(text.contains("may have pinned"), "{text}");
         // A hypervisor has such things for its own work: they pin nothing of its VM's.
         assert_eq!(crate::process_memory::pinned_by(&root, 7).unwrap(), None);
         fs::remove_file(base.join("fd/5")).unwrap();
@@ -354,9 +362,9 @@ fn a_program_with_an_odd_name_steers_no_terminal() {
         &link,
     )
     .unwrap();
-    let words = program(&link);
+    let text = program(&link);
     assert!(
-        !words.contains(char::is_control) && words.len() < 3 * MOST_WORDS,
-        "{words:?}"
+        !text.contains(char::is_control) && text.len() < 3 * MAX_PATH_CHARS,
+        "{text:?}"
     );
 }

@@ -69,7 +69,7 @@ impl Tracker {
                 }
                 Withheld::SeenBeforeReset => {
                     "top-level tables in registers only, so processes that sleep are not seen: the guest's kernel has \
-                     the tables of before its reset, so stale ones cannot be told from live ones"
+                     the tables of before its reset, so stale ones look like live ones"
                 }
             }),
             Self::Damon(_) => None,

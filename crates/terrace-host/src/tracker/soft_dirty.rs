@@ -31,7 +31,7 @@ pub struct SoftDirty {
     /// Windows since the clearing pass; `None` if the bits were not cleared.
     window: Option<u8>,
     cost: Cost,
-    words: String,
+    text: String,
 }
 
 impl SoftDirty {
@@ -52,14 +52,14 @@ impl SoftDirty {
             windows,
             window: None,
             cost: Cost::default(),
-            words: "soft-dirty, from the next round on".into(),
+            text: "soft-dirty, from the next round on".into(),
         }
     }
 
     /// The state in words, for people.
     #[must_use]
-    pub fn words(&self) -> &str {
-        &self.words
+    pub fn text(&self) -> &str {
+        &self.text
     }
 
     /// Follows the round by its passes: clears after the clearing pass, and adds the writes to the answer
@@ -67,7 +67,7 @@ impl SoftDirty {
     pub fn follow(&mut self, clearing: bool, answer: &mut ScanAnswer) {
         if clearing {
             self.window = None;
-            self.words = match self.clear() {
+            self.text = match self.clear() {
                 Ok(elapsed) => {
                     self.window = Some(0);
                     format!(
@@ -87,7 +87,7 @@ impl SoftDirty {
         if *window == self.windows {
             match self.written() {
                 Ok(written) => answer.written = Some(written),
-                Err(why) => self.words = format!("reads only ({why})"),
+                Err(why) => self.text = format!("reads only ({why})"),
             }
         }
     }
@@ -394,8 +394,8 @@ mod tests {
         let map = ram();
         let mut source = source(&map, Duration::from_secs(3600));
         source.follow(true, &mut answer());
-        let said = source.words().contains("CONFIG_MEM_SOFT_DIRTY");
-        assert_eq!(said, !soft_dirty_supported(), "{}", source.words());
+        let said = source.text().contains("CONFIG_MEM_SOFT_DIRTY");
+        assert_eq!(said, !soft_dirty_supported(), "{}", source.text());
     }
 
     #[test]
@@ -405,11 +405,7 @@ mod tests {
         let mut source = source(&map, Duration::from_secs(3600));
         let mut answers = [answer(), answer(), answer(), answer()];
         source.follow(true, &mut answers[0]);
-        assert!(
-            source.words().contains("once a round"),
-            "{}",
-            source.words()
-        );
+        assert!(source.text().contains("once a round"), "{}", source.text());
         write(&map, 7);
         source.follow(false, &mut answers[1]);
         write(&map, 63);
@@ -432,9 +428,9 @@ mod tests {
             assert_eq!(answer.written, None);
         }
         assert!(
-            source.words().starts_with("reads only ("),
+            source.text().starts_with("reads only ("),
             "{}",
-            source.words()
+            source.text()
         );
     }
 }

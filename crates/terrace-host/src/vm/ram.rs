@@ -8,7 +8,7 @@ use crate::qemu::who::{Refusal, Rules};
 
 /// Most bytes of guest-physical addresses without RAM, beside as many as there is RAM: holes for devices. (The one
 /// that QEMU leaves below 1 TiB is in VMs that have about as much RAM.)
-const MOST_HOLES: u64 = 16 << 30;
+const MAX_HOLES: u64 = 16 << 30;
 
 /// Memory and swap of the host, bytes; `None` if the kernel does not say.
 #[must_use]
@@ -51,7 +51,7 @@ pub fn may_have_ram(
             "if the VM really is that large, raise most_ram_percent under [hypervisors]",
         ));
     }
-    if span.saturating_sub(ram) > ram.saturating_add(MOST_HOLES) {
+    if span.saturating_sub(ram) > ram.saturating_add(MAX_HOLES) {
         return Err(Refusal::new(
             format!(
                 "its RAM of {} MiB is spread over {} MiB of addresses",

@@ -18,7 +18,7 @@ use terrace_sys::{Extent, SharedMapping, first_data, next_data_extent};
 
 /// Frames without data that are asked for in one request. A kernel names none as a table; what a guest names
 /// beyond this is taken to have none.
-const MOST_MISSES: u32 = 65_536;
+const MAX_MISSES: u32 = 65_536;
 /// The frames that a search reads before it lets go of them.
 const PIECE_FRAMES: u64 = (64 << 20) / PAGE_SIZE;
 
@@ -202,7 +202,7 @@ impl<'a> Allocated<'a> {
             memory,
             ram,
             held: RefCell::new(bits),
-            misses_left: Cell::new(MOST_MISSES),
+            misses_left: Cell::new(MAX_MISSES),
         }
     }
 
@@ -335,9 +335,7 @@ mod tests {
         let mut bits = Vec::new();
         let memory = Allocated::new(&memory, &ram, &mut bits);
         let first = 1 << 20;
-        assert!(
-            (100..100 + u64::from(MOST_MISSES)).all(|f| memory.table(Gfn(first + f)).is_none())
-        );
+        assert!((100..100 + u64::from(MAX_MISSES)).all(|f| memory.table(Gfn(first + f)).is_none()));
         assert!(memory.table(Gfn(first + 7)).is_none());
         assert_eq!(blocks(&file), 2);
     }

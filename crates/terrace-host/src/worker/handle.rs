@@ -241,7 +241,7 @@ impl WorkerHandle {
             ChannelError::Closed | ChannelError::Io(_) | ChannelError::Sys(_) => {
                 WorkerError::Died {
                     pid,
-                    reason: self.last_words(),
+                    reason: self.last_message(),
                 }
             }
             ChannelError::Frame(_) | ChannelError::TooLong { .. } => {
@@ -261,7 +261,7 @@ impl WorkerHandle {
 
     /// The way in which the worker ended, in words. It closed its socket, so it is about to; if it lingers it is
     /// killed.
-    fn last_words(&mut self) -> String {
+    fn last_message(&mut self) -> String {
         if let Some(status) = self.process.ended_within(Duration::from_millis(100)) {
             return format!("{}{}", cause(status), self.printed());
         }

@@ -39,7 +39,7 @@ type SpawnRequest = (Command, mpsc::SyncSender<io::Result<Child>>);
 static SPAWNER: OnceLock<Mutex<mpsc::Sender<SpawnRequest>>> = OnceLock::new();
 
 /// Workers that ended are remembered up to so many: a look that saw one may be judged later.
-const MOST_STARTED: usize = 1024;
+const MAX_STARTED: usize = 1024;
 
 /// Workers that this process started, those that ended since among them.
 static STARTED: Mutex<Vec<ProcessId>> = Mutex::new(Vec::new());
@@ -64,7 +64,7 @@ pub fn started() -> MutexGuard<'static, Vec<ProcessId>> {
 fn spawn(command: &mut Command) -> io::Result<Child> {
     let proc = Path::new("/proc");
     let mut started = started();
-    if started.len() >= MOST_STARTED {
+    if started.len() >= MAX_STARTED {
         started.retain(|process| process.exists(proc));
     }
     let child = command.spawn().inspect_err(|_| {

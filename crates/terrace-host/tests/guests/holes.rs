@@ -6,7 +6,7 @@ use terrace_proto::{PAGE_SIZE, PagingRegisters};
 use terrace_sys::{data_extents, punch_hole};
 
 use crate::forged::{Forgery, Page, true_half};
-use crate::guest::{CLEAR, Guest, READ_ONLY, Pass, SEARCH_AND_CLEAR};
+use crate::guest::{CLEAR, Guest, Pass, READ_ONLY, SEARCH_AND_CLEAR};
 use crate::picture::allocated;
 
 /// Pages that were never touched and that forged entries name as tables: 64 MiB, by 128 KiB of tables.

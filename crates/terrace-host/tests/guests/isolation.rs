@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use terrace_proto::PagingRegisters;
 
 use crate::Group;
-use crate::guest::{CLEAR, Frames, Guest, READ_ONLY, Pass};
+use crate::guest::{CLEAR, Frames, Guest, Pass, READ_ONLY};
 use crate::heat::{count, measure};
 use crate::lazyfree::{
     madv_free_pages_rewritten_after_a_scan_survive,

@@ -61,7 +61,11 @@ fn rewritten_pages_survive(guest: &mut Guest) {
             reported(last, rewritten),
             reported(first, others)
         );
-        assert_eq!(reported(first, rewritten), 2 * PAGES, "writes were not reported");
+        assert_eq!(
+            reported(first, rewritten),
+            2 * PAGES,
+            "writes were not reported"
+        );
         assert_eq!(reported(last, rewritten) + reported(first, others), 0);
     }
     guest.stop();
@@ -69,7 +73,8 @@ fn rewritten_pages_survive(guest: &mut Guest) {
     guest.go_on();
     assert_eq!(guest.ask("pressure")["killed"], true);
     let contents = guest.ask("contents");
-    let [intact, dropped, damaged] = ["intact", "dropped", "damaged"].map(|k| frames_of(&contents, k));
+    let [intact, dropped, damaged] =
+        ["intact", "dropped", "damaged"].map(|k| frames_of(&contents, k));
     let in_range = |set: &Frames, from: u64| set.range(from..from + PAGES).count() as u64;
     println!(
         "written again and scanned: {} of {PAGES} intact; dirty bit cleared by hand: {} dropped; \

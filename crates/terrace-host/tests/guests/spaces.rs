@@ -9,7 +9,7 @@ use crate::claims::{
     a_kernel_half_that_its_own_direct_map_does_not_prove_changes_no_byte,
     registers_that_name_pages_of_files_change_no_byte,
 };
-use crate::guest::{CLEAR, Guest, READ_ONLY, Pass, SEARCH_AND_CLEAR};
+use crate::guest::{CLEAR, Guest, Pass, READ_ONLY, SEARCH_AND_CLEAR};
 use crate::heat::{count, measure};
 use crate::high::ram_above_4_gib_is_scanned_at_its_place_in_the_file;
 use crate::holes::{

@@ -11,7 +11,7 @@ use crate::guest::{Guest, Pass};
 const SCANS: u64 = 3_000;
 const LONG_SCANS: u64 = 20_000;
 /// Far fewer than a guest manages in that time; fewer would be no storm.
-const FEWEST_FORKS: u64 = 100;
+const MIN_FORKS: u64 = 100;
 
 /// The second half of the scans moves dirty bits as well.
 pub fn thousands_of_scans_under_a_fork_storm_lose_no_byte(guest: &mut Guest) {
@@ -49,7 +49,7 @@ pub fn thousands_of_scans_under_a_fork_storm_lose_no_byte(guest: &mut Guest) {
          top-level tables; {forks} forks meanwhile; {lost} races lost"
     );
     guest.expect_intact();
-    assert!(forks >= FEWEST_FORKS, "only {forks} forks: no storm");
+    assert!(forks >= MIN_FORKS, "only {forks} forks: no storm");
     assert!(answered * 10 >= scans * 9, "too few scans were answered");
 }
 

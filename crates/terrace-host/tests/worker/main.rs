@@ -45,67 +45,32 @@ fn main() {
     }
 }
 
+/// Tests with their names.
+macro_rules! named {
+    ($($test:ident),+ $(,)?) => {
+        [$((stringify!($test), $test as fn())),+]
+    };
+}
+
 fn tests() {
-    let tests: [(&str, fn()); 17] = [
-        (
-            "a_vm_gone_mid_scan_is_never_scanned_again",
-            a_vm_gone_mid_scan_is_never_scanned_again,
-        ),
-        (
-            "qmp_that_lies_about_registers_makes_no_scan_write",
-            qmp_that_lies_about_registers_makes_no_scan_write,
-        ),
-        (
-            "no_search_of_all_ram_while_a_migration_goes_on",
-            no_search_of_all_ram_while_a_migration_goes_on,
-        ),
-        (
-            "workers_that_fail_again_and_again_are_not_fatal",
-            workers_that_fail_again_and_again_are_not_fatal,
-        ),
-        (
-            "tables_are_scanned_and_re_armed",
-            tables_are_scanned_and_re_armed,
-        ),
-        ("writes_are_reported_where_asked", writes_are_reported_where_asked),
-        ("roots_are_discovered", roots_are_discovered),
-        (
-            "registers_from_before_a_search_start_no_walk",
-            registers_from_before_a_search_start_no_walk,
-        ),
-        (
-            "what_was_found_before_a_reset_is_not_walked_after_it",
-            what_was_found_before_a_reset_is_not_walked_after_it,
-        ),
-        (
-            "tables_that_name_untouched_memory_allocate_none_of_it",
-            tables_that_name_untouched_memory_allocate_none_of_it,
-        ),
-        (
-            "a_forged_table_is_not_searched_for_without_kaslr",
-            a_forged_table_is_not_searched_for_without_kaslr,
-        ),
-        (
-            "registers_that_are_too_old_start_no_walk",
-            registers_that_are_too_old_start_no_walk,
-        ),
-        (
-            "a_vcpu_that_ran_a_nested_guest_is_left_out",
-            a_vcpu_that_ran_a_nested_guest_is_left_out,
-        ),
-        (
-            "a_dead_worker_is_an_error_and_is_replaced",
-            a_dead_worker_is_an_error_and_is_replaced,
-        ),
-        (
-            "a_silent_worker_is_timed_out_and_killed",
-            a_silent_worker_is_timed_out_and_killed,
-        ),
-        ("last_words_are_passed_on", last_words_are_passed_on),
-        (
-            "a_truncated_file_ends_no_more_than_the_scan",
-            a_truncated_file_ends_no_more_than_the_scan,
-        ),
+    let tests = named![
+        a_vm_gone_mid_scan_is_never_scanned_again,
+        qmp_that_lies_about_registers_makes_no_scan_write,
+        no_search_of_all_ram_while_a_migration_goes_on,
+        workers_that_fail_again_and_again_are_not_fatal,
+        tables_are_scanned_and_re_armed,
+        writes_are_reported_where_asked,
+        roots_are_discovered,
+        registers_from_before_a_search_start_no_walk,
+        what_was_found_before_a_reset_is_not_walked_after_it,
+        tables_that_name_untouched_memory_allocate_none_of_it,
+        a_forged_table_is_not_searched_for_without_kaslr,
+        registers_that_are_too_old_start_no_walk,
+        a_vcpu_that_ran_a_nested_guest_is_left_out,
+        a_dead_worker_is_an_error_and_is_replaced,
+        a_silent_worker_is_timed_out_and_killed,
+        last_message_is_passed_on,
+        a_truncated_file_ends_no_more_than_the_scan,
     ];
     let more = frozen::TESTS.into_iter().chain(descriptors::TESTS);
     for (name, test) in tests.into_iter().chain(more) {
@@ -617,7 +582,7 @@ fn a_silent_worker_is_timed_out_and_killed() {
     assert!(begin.elapsed() < SECONDS / 2);
 }
 
-fn last_words_are_passed_on() {
+fn last_message_is_passed_on() {
     let guest = Guest::new();
     let mut worker = WorkerHandle::spawn(&command("chatter")).unwrap();
     let error = worker

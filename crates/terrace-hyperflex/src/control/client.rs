@@ -7,7 +7,7 @@ use std::time::Duration;
 use terrace_sys::{connect_unix, peer};
 
 use super::timed::{Limits, Timed, named};
-use super::{LeaseRequest, PinCheckResult, MAX_LINE, Reply, Request, Status};
+use super::{LeaseRequest, MAX_LINE, PinCheckResult, Reply, Request, Status};
 
 /// How long a device may take: 5 s for the connection and for each byte, 30 s for all of an answer.
 const LIMITS: Limits = Limits {

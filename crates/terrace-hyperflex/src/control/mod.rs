@@ -39,7 +39,8 @@ pub enum Request {
     Lease {
         /// `None`: there was none.
         #[serde(default)]
-        #[serde(rename = "looked")] pin_checked: Option<PinCheckResult>,
+        #[serde(rename = "looked")]
+        pin_checked: Option<PinCheckResult>,
     },
     /// The balloons, for a VM that moves to another host: stop it first.
     Export,
@@ -110,7 +111,8 @@ pub struct Status {
     /// Number of the targets of now.
     pub generation: u32,
     /// Whether the driver was told these.
-    #[serde(rename = "told")] pub targets_sent: bool,
+    #[serde(rename = "told")]
+    pub targets_sent: bool,
     /// How often the guest started anew, which empties the balloons.
     pub resets: u64,
     /// Memory that the VM's owner pays for, bytes; `None` if the operator said nothing.
@@ -175,7 +177,8 @@ pub struct TierStatus {
     /// started. A look goes on for 0.5 s with each request: a large tier in many pieces takes several.
     pub verified: Option<Verified>,
     /// The share of the claimed pages that are really gone, 0 to 1, by the same look.
-    #[serde(rename = "honesty")] pub verified_ratio: Option<f64>,
+    #[serde(rename = "honesty")]
+    pub verified_ratio: Option<f64>,
     /// Seconds since that look began: nothing in it is older.
     #[serde(default)]
     pub verified_age_s: Option<f64>,

@@ -12,7 +12,9 @@ use vmm_sys_util::epoll::{ControlOperation, Epoll, EpollEvent, EventSet};
 use vmm_sys_util::eventfd::EventFd;
 
 use super::timed::{Limits, Timed};
-use super::{LeaseRequest, LeaseStatus, PinCheckResult, MAX_LINE, Reply, Request, Status, TierStatus};
+use super::{
+    LeaseRequest, LeaseStatus, MAX_LINE, PinCheckResult, Reply, Request, Status, TierStatus,
+};
 use crate::abi::PAGE_BYTES;
 use crate::backend::Shared;
 use crate::config::Config;
@@ -102,7 +104,9 @@ fn carry_out(
             }
             Ok((Reply::Status(Box::new(status)), Vec::new()))
         }
-        Request::Lease { pin_checked } => Ok((Reply::Lease(lease(shared, pin_checked)), Vec::new())),
+        Request::Lease { pin_checked } => {
+            Ok((Reply::Lease(lease(shared, pin_checked)), Vec::new()))
+        }
         Request::Resize { size_bytes } => {
             let mut device = shared.device();
             let now = device.state().targets();

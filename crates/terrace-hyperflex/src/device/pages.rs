@@ -270,7 +270,12 @@ impl<B: Backing> Device<B> {
 
     /// Gives runs back to the host, neighbours together; returns what the kernel did not take, out of the balloon
     /// again. Told to end, it takes all of them out, for those that are gone already are the guest's still: `None`.
-    fn free(&mut self, tier: usize, ring: &Ring, runs: &mut [(usize, Run)]) -> Option<PunchFailures> {
+    fn free(
+        &mut self,
+        tier: usize,
+        ring: &Ring,
+        runs: &mut [(usize, Run)],
+    ) -> Option<PunchFailures> {
         // Neighbours become one hole, in whatever order the guest names them: one call of the kernel instead of one
         // for each page.
         runs.sort_unstable_by_key(|(_, run)| run.gpa);

@@ -31,8 +31,8 @@ impl Pool {
             Ok(pool) if free() >= PAGES => return Some(pool),
             Ok(_) => format!("of {PAGES} huge pages this machine has {} free", free()),
         };
-        let words = format!("\nSKIPPED {test}: NOT TESTED, since {POOL}: {why}\n");
-        std::io::stderr().write_all(words.as_bytes()).unwrap();
+        let message = format!("\nSKIPPED {test}: NOT TESTED, since {POOL}: {why}\n");
+        std::io::stderr().write_all(message.as_bytes()).unwrap();
         None
     }
 
@@ -145,7 +145,10 @@ fn huge_pages_of_a_tier_on_hugetlbfs_go_to_the_host_and_come_again() {
     let client = Client::new(&folder.path().join("control"));
     let status = client.status(true).unwrap();
     let tier = &status.tiers[1];
-    assert_eq!((tier.size_bytes, tier.verified_ratio), (TIER - HUGE, Some(1.0)));
+    assert_eq!(
+        (tier.size_bytes, tier.verified_ratio),
+        (TIER - HUGE, Some(1.0))
+    );
     // Linux keeps no policy with such a file, and the status does not claim it.
     assert_eq!(tier.node_policy, Some(NodePolicy::Refused));
     assert_eq!(host.entries(3, &[Entry::new(base + HUGE, 9)]), (1, 0));

@@ -29,11 +29,11 @@ const PAGES: u64 = TIER_BYTES / PAGE;
 const BLOCK: u64 = 2 * MIB;
 /// Moments for each way to stop, and how many there may be until one met a chain, on a busy machine.
 const MOMENTS: u64 = 8;
-const MOST_MOMENTS: u64 = 20 * MOMENTS;
+const MAX_MOMENTS: u64 = 20 * MOMENTS;
 
 /// Whether there shall be another moment, after as many of which so many chains were undone.
 fn goes_on(moments: u64, undone: u64) -> bool {
-    moments < MOMENTS || (undone == 0 && moments < MOST_MOMENTS)
+    moments < MOMENTS || (undone == 0 && moments < MAX_MOMENTS)
 }
 
 /// A chain: its entries and where its answer will be.

@@ -17,7 +17,7 @@ pub const MAX_FRAMES: usize = 4096;
 /// Greatest guest page number: 52 bits of address.
 pub const GREATEST_GFN: Gfn = Gfn((1 << 40) - 1);
 /// Most bytes a second that a budget may name.
-const MOST_BYTES_PER_S: u64 = 1 << 40;
+const MAX_BYTES_PER_S: u64 = 1 << 40;
 /// A share of the time, hundredths of a percent.
 const WHOLE: u16 = 10_000;
 
@@ -342,7 +342,7 @@ impl Default for Budgets {
     /// No limit but the greatest that can be named.
     fn default() -> Self {
         Self {
-            bytes_per_s: MOST_BYTES_PER_S,
+            bytes_per_s: MAX_BYTES_PER_S,
             cpu_percent: 100,
         }
     }
@@ -352,7 +352,7 @@ impl TryFrom<(u64, u8)> for Budgets {
     type Error = OutOfBounds;
 
     fn try_from((bytes_per_s, cpu_percent): (u64, u8)) -> Result<Self, OutOfBounds> {
-        at_most("bytes a second", bytes_per_s, MOST_BYTES_PER_S)?;
+        at_most("bytes a second", bytes_per_s, MAX_BYTES_PER_S)?;
         at_most("CPU percent", cpu_percent.into(), 100)?;
         if cpu_percent == 0 {
             return Err(OutOfBounds::of("CPU percent below 1", 1, 0));

@@ -4,14 +4,17 @@
 
 mod status;
 
-pub use status::{ProvisioningStatus, ProvisionedTier, GuestTier, OrderView, OrderState, Ordered, OrderCounts, Resident};
+pub use status::{
+    GuestTier, OrderCounts, OrderState, OrderView, Ordered, ProvisionedTier, ProvisioningStatus,
+    Resident,
+};
 
 use serde::{Deserialize, Serialize};
 
 use crate::{OrderId, PAGE_SIZE, ProviderId, ResizeId, TierId};
 
 /// Most tiers that a provider may have.
-pub const MOST_TIERS: usize = TierId::MAX;
+pub const MAX_TIERS: usize = TierId::MAX;
 
 /// Something that can resize a VM, as it is found.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -33,8 +36,8 @@ pub struct ProviderSpec {
 pub struct Mechanism {
     /// The kind of mechanism.
     pub kind: ProviderKind,
-    /// The mechanism in words, to stand after "by": `HyperFlex`, `virtio-mem in 2 MiB blocks`.
-    pub words: String,
+    /// The name for people, to stand after "by": `HyperFlex`, `virtio-mem in 2 MiB blocks`.
+    pub name: String,
     /// The address at which the mechanism is asked, for people: a control socket, a monitor.
     pub at: String,
 }
@@ -267,7 +270,7 @@ pub struct Verified {
     /// Bytes that the guest claims to have given back.
     pub claimed_bytes: u64,
     /// Bytes of these that are still there.
-    #[serde(rename = "kept_bytes")] pub retained_bytes: u64,
+    pub retained_bytes: u64,
 }
 
 impl Verified {
@@ -333,7 +336,7 @@ impl Origin {
 
     /// The origin as part of a sentence.
     #[must_use]
-    pub fn words(self) -> &'static str {
+    pub fn text(self) -> &'static str {
         match self {
             Self::Operator => "the operator",
             Self::Pinning => "terraced, because a device is passed through",
@@ -376,7 +379,7 @@ pub enum NotOrdered {
 impl NotOrdered {
     /// The reason, in words.
     #[must_use]
-    pub fn words(&self) -> &str {
+    pub fn text(&self) -> &str {
         match self {
             Self::Invalid(why) | Self::NotNow(why) => why,
         }

@@ -12,7 +12,7 @@ pub struct Ordered {
     /// The mechanism that resizes the VM: `hyperflex`, `virtio-mem` or `balloon`.
     pub by: String,
     /// The same in words, to stand after "by".
-    pub by_words: String,
+    pub by_name: String,
     /// The size that each tier is to have, bytes, fastest first; `null` if the order leaves it alone.
     pub size_bytes: Vec<Option<u64>>,
 }
@@ -24,7 +24,7 @@ pub struct ProvisioningStatus {
     /// The mechanism that resizes the VM: `hyperflex`, `virtio-mem` or `balloon`; empty if it is not known yet.
     pub by: String,
     /// The same in words, to stand after "by".
-    pub by_words: String,
+    pub by_name: String,
     /// The address at which the mechanism is asked: its control socket or monitor.
     pub at: String,
     /// The reason why nothing newer is known; what follows is as old as `age_s` says.
@@ -34,7 +34,7 @@ pub struct ProvisioningStatus {
     /// Whether the hypervisor shares memory with the device.
     pub connected: bool,
     /// Whether the guest's driver knows the targets.
-    #[serde(rename = "told")] pub targets_sent: bool,
+    pub targets_sent: bool,
     /// Whether some target is not met yet.
     pub resizing: bool,
     /// Number of times that the guest started anew, which empties balloons.
@@ -87,7 +87,7 @@ pub struct ProvisionedTier {
     /// Bytes that the guest claims to have given back; `null` if the files were not looked at.
     pub claimed_bytes: Option<u64>,
     /// Bytes of these that are still there.
-    #[serde(rename = "kept_bytes")] pub retained_bytes: Option<u64>,
+    pub retained_bytes: Option<u64>,
     /// The share of what the guest claims to have given back that is really gone, 0 to 1.
     pub verified_ratio: Option<f64>,
     /// Seconds since the files were looked at.

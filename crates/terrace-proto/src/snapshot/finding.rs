@@ -4,7 +4,7 @@ use std::borrow::Cow;
 
 use serde::{Deserialize, Serialize};
 
-use crate::printable::{MOST_WORDS, excerpt};
+use crate::printable::{MAX_TEXT_CHARS, excerpt};
 
 /// The health of something that was looked at: how well it works.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -38,7 +38,7 @@ impl Finding {
         Self {
             name: name.into(),
             health: Health::Ok,
-            found: words(found),
+            found: text(found),
             advice: None,
         }
     }
@@ -52,7 +52,7 @@ impl Finding {
     ) -> Self {
         Self {
             health: Health::Degraded,
-            advice: Some(words(advice)),
+            advice: Some(text(advice)),
             ..Self::ok(name, found)
         }
     }
@@ -73,6 +73,6 @@ impl Finding {
 
 /// The words of a finding, cut and made printable: they may hold what others said, such as names, paths and a
 /// monitor's words.
-fn words(said: impl Into<String>) -> String {
-    excerpt(&said.into(), MOST_WORDS)
+fn text(said: impl Into<String>) -> String {
+    excerpt(&said.into(), MAX_TEXT_CHARS)
 }

@@ -16,7 +16,7 @@ use terrace_sim::{
 };
 
 /// Most values of a sweep.
-const MOST_POINTS: usize = 1000;
+const MAX_POINTS: usize = 1000;
 
 /// Time between a run's looks at whether it should end: ns of the full-size machine.
 const STEP_NS: u64 = 50_000_000;
@@ -52,9 +52,9 @@ impl FromStr for FastSweep {
         let mut values = Vec::new();
         let mut next = Some(from);
         while let Some(value) = next.filter(|value| *value <= to) {
-            if values.len() == MOST_POINTS {
+            if values.len() == MAX_POINTS {
                 return Err(format!(
-                    "\"{text}\" has more than {MOST_POINTS} values: choose a larger step"
+                    "\"{text}\" has more than {MAX_POINTS} values: choose a larger step"
                 ));
             }
             values.push(value);
@@ -146,7 +146,7 @@ impl Plan {
         };
         for bytes in sweep.values.iter().copied() {
             let wrong = |fault: Fault| {
-                let size = quantity::words(bytes);
+                let size = quantity::size_text(bytes);
                 RunError(format!("sweep, fast={size}: {fault}"))
             };
             let scenario = scenario.with_fast(bytes).map_err(wrong)?;

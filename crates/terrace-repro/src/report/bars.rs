@@ -4,7 +4,7 @@ use terrace_sim::{Output, VmResult};
 
 use super::cast::{Cast, result};
 use super::chart;
-use super::words::{at, escaped, fixed, short};
+use super::format::{at, escaped, fixed, short};
 
 /// The value of a VM that a bar shows.
 type Value = fn(&VmResult) -> Option<f64>;

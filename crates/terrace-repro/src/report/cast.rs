@@ -2,7 +2,7 @@
 
 use terrace_sim::{Output, VmResult, VmTimeline};
 
-use super::words::bytes;
+use super::format::bytes;
 
 /// Colours of policies in the style sheet; more policies use them again.
 const COLOURS: usize = 12;
@@ -84,7 +84,7 @@ pub fn swept(run: &Output) -> Option<u64> {
 }
 
 /// `fast 8 GiB`, for people.
-pub fn sweep_words(run: &Output) -> String {
+pub fn sweep_label(run: &Output) -> String {
     let sweep = run.result.sweep.as_ref();
     sweep.map_or_else(String::new, |s| format!("{} {}", s.key, bytes(s.bytes)))
 }

@@ -5,7 +5,7 @@
 
 use terrace_sim::number::float;
 
-use super::words::{at, escaped, short, unit};
+use super::format::{at, escaped, short, unit};
 
 /// Width of a chart, pixels.
 const WIDTH: f64 = 380.0;
@@ -215,7 +215,7 @@ impl Chart {
         let mut free = 0.0;
         for (value, text) in &self.x.ticks {
             let x = self.x(*value);
-            let half = super::words::length(text.chars().count()) * LETTER / 2.0;
+            let half = super::format::length(text.chars().count()) * LETTER / 2.0;
             out += &format!("<path class=\"axis\" d=\"M{} {}v4\"/>", at(x), at(bottom));
             // A label that would run into its neighbour is left out.
             if x - half >= free {

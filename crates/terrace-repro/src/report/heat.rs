@@ -4,8 +4,8 @@ use terrace_sim::{Output, VmTimeline, number::float};
 
 use super::cast::{Cast, timeline};
 use super::chart::{Axis, Chart};
+use super::format::{at, fixed, length, percent, unit};
 use super::stretch::{Stretch, fewer_cells, stretches};
-use super::words::{at, fixed, length, percent, unit};
 
 /// Cells of memory that a picture shows at most.
 const CELLS: usize = 64;

@@ -6,6 +6,7 @@
 mod bars;
 mod cast;
 mod chart;
+mod format;
 mod heat;
 mod over_time;
 mod stretch;
@@ -13,11 +14,10 @@ mod sweep;
 mod table;
 #[cfg(test)]
 mod tests;
-mod words;
 
 use cast::Cast;
+use format::{bytes, escaped, fixed};
 use terrace_sim::Output;
-use words::{bytes, escaped, fixed};
 
 const STYLE: &str = include_str!("style.css");
 

@@ -4,8 +4,8 @@ use terrace_sim::number::float;
 
 use super::cast::{Cast, timeline};
 use super::chart::{Axis, Chart, figure};
+use super::format::{at, bytes, escaped, fixed, percent, short};
 use super::stretch::{Stretch, stretches};
-use super::words::{at, bytes, escaped, fixed, percent, short};
 
 /// Tiers that have colours in the style sheet.
 const TIERS: usize = 4;

@@ -5,10 +5,10 @@
 
 use terrace_sim::{Sample, VmTimeline, number::float};
 
-use super::words::length;
+use super::format::length;
 
 /// Pieces of time that a picture shows at most.
-const MOST: usize = 160;
+const MAX: usize = 160;
 
 /// Neighbouring samples as one.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -39,7 +39,7 @@ pub fn stretches(vm: &VmTimeline) -> Vec<Stretch> {
             end = sample.at_s;
         }
     }
-    let together = samples.len().div_ceil(MOST).max(1);
+    let together = samples.len().div_ceil(MAX).max(1);
     samples.chunks(together).map(merged).collect()
 }
 

@@ -4,7 +4,7 @@ use terrace_sim::number::float;
 
 use super::cast::{Cast, result, swept};
 use super::chart::{Axis, Chart};
-use super::words::{at, bytes, escaped, fixed};
+use super::format::{at, bytes, escaped, fixed};
 
 /// Charts of all VMs; empty if nothing is swept.
 pub fn draw(cast: &Cast) -> String {

@@ -2,8 +2,8 @@
 
 use terrace_sim::{Output, RunResult, VmResult, number::float, policy::is_unmanaged};
 
-use super::cast::{Cast, sweep_words};
-use super::words::{NONE, bytes, escaped, fixed, percent, short};
+use super::cast::{Cast, sweep_label};
+use super::format::{NONE, bytes, escaped, fixed, percent, short};
 use crate::choice::{choices, money};
 
 /// Rounds below which a policy's figures say little.
@@ -143,7 +143,7 @@ fn row(run: &Output, vm: &VmResult, swept: bool) -> String {
         escaped(&(policy + &guest))
     );
     if swept {
-        cells += &format!("<td>{}</td>", escaped(&sweep_words(run)));
+        cells += &format!("<td>{}</td>", escaped(&sweep_label(run)));
     }
     for (_, _, cell) in COLUMNS {
         cells += &format!("<td class=\"n\">{}</td>", escaped(&cell(vm)));

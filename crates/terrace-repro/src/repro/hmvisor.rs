@@ -4,7 +4,7 @@ use terrace_sim::{Scenario, VmResult, number::float};
 
 use super::row::{Claim, Input, Row};
 use super::runs::{Load, Results, Run};
-use super::{Experiment, File, ExperimentKind, Paper};
+use super::{Experiment, ExperimentKind, File, Paper};
 
 /// NUMA-Interleave.
 const INTERLEAVE: &str = "interleave";

@@ -5,7 +5,7 @@ use terrace_sim::number::float;
 
 use super::row::{Claim, Input, Row};
 use super::runs::{Load, Results, Run};
-use super::{Experiment, File, ExperimentKind, Paper};
+use super::{Experiment, ExperimentKind, File, Paper};
 
 /// Hot shares of memory, %. The text at hand breaks off before §4.6 says which.
 const HOT: [u64; 8] = [10, 20, 30, 40, 50, 60, 70, 80];

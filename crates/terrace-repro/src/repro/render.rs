@@ -65,7 +65,7 @@ pub fn markdown(report: &ReproReport) -> String {
             out,
             "\n## {} {}\n\n{}.",
             outcome.paper.title(),
-            words(&outcome.name),
+            title(&outcome.name),
             outcome.title
         );
         out += &provenance(outcome);
@@ -113,7 +113,7 @@ fn summary(report: &ReproReport) -> String {
 }
 
 /// `table-4` as `Table 4`.
-fn words(name: &str) -> String {
+fn title(name: &str) -> String {
     let text = name.replace('-', " ");
     let mut letters = text.chars();
     letters.next().map_or(String::new(), |first| {

@@ -233,7 +233,9 @@ fn a_run_that_two_experiments_need_is_run_once() {
 #[test]
 fn what_is_finished_is_kept_and_what_waits_needs_no_run() {
     let asked = experiments();
-    let waiting = asked.iter().filter(|e| matches!(e.kind, ExperimentKind::Waiting(_)));
+    let waiting = asked
+        .iter()
+        .filter(|e| matches!(e.kind, ExperimentKind::Waiting(_)));
     let done = carry_out(
         &asked,
         CHOICE,

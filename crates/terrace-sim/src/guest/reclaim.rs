@@ -5,11 +5,11 @@
 
 use std::collections::VecDeque;
 
+use crate::base::number::low;
 use crate::machine::costs::Costs;
 use crate::machine::faults::Faults;
 use crate::machine::space::Space;
 use crate::machine::vcpu::Environment;
-use crate::words::number::low;
 
 /// Pages that the guest takes out at a time (Linux's `SWAP_CLUSTER_MAX`).
 const CLUSTER: usize = 32;

@@ -2,8 +2,8 @@
 
 use terrace_proto::TierId;
 
+use crate::base::number::float;
 use crate::machine::TIERS;
-use crate::words::number::float;
 
 /// CPU time that management spent for a VM, ps as simulated.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

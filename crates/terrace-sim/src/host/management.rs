@@ -10,9 +10,9 @@ use super::migration::Memory;
 use super::moves::{Moving, position};
 use super::scan;
 use super::vm::Vm;
+use crate::base::number::low;
 use crate::machine::PS;
 use crate::machine::second_stage::bits;
-use crate::words::number::low;
 
 /// 4 KiB pages in one placement report.
 const REPORT_PAGES: u64 = 1 << 18;
@@ -172,7 +172,7 @@ fn reports(vm: &Vm, query: PlacementQuery) -> Vec<Event> {
             PageCode::new(TierId(state & bits::TIER), second.huge())
         }
     };
-    let starts = (0..frames).step_by(crate::words::number::to_usize(REPORT_PAGES));
+    let starts = (0..frames).step_by(crate::base::number::to_usize(REPORT_PAGES));
     starts
         .map(|start| {
             let end = frames.min(start + REPORT_PAGES);

@@ -14,11 +14,11 @@ use terrace_core::policy::Move;
 use terrace_proto::{MoveStatus, PAGE_SIZE, TierId};
 
 use super::vm::Vm;
+use crate::base::side::Side;
 use crate::machine::TIERS;
 use crate::machine::costs::Costs;
 use crate::machine::second_stage::{SecondStage, bits};
 use crate::machine::tier::{Load, Traffic};
-use crate::words::side::Side;
 
 /// The state of mappings while pages are copied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -5,9 +5,9 @@ use terrace_proto::{MovePlan, MoveReport, MoveStatus, PageCode, PageResult, Tier
 
 use super::migration::{Memory, Migration, Outcome, Wanted, Way};
 use super::vm::Vm;
+use crate::base::number::{low, to_usize};
+use crate::base::side::Side;
 use crate::machine::TIERS;
-use crate::words::number::{low, to_usize};
-use crate::words::side::Side;
 
 /// A plan under way.
 #[derive(Debug)]

@@ -4,10 +4,10 @@
 //! before.
 
 use super::vm::Vm;
+use crate::base::access::Access;
+use crate::base::number::{float, index, low, to_usize, whole};
+use crate::base::tier::Tier;
 use crate::machine::second_stage::SecondStage;
-use crate::words::access::Access;
-use crate::words::number::{float, index, low, to_usize, whole};
-use crate::words::tier::Tier;
 
 /// Accesses looked at together.
 const BATCH: usize = 256;

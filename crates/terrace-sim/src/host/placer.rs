@@ -16,10 +16,22 @@ pub trait Placer: Faults + Send {
     fn run_quantum(&mut self, vm: &mut Vm, memory: &mut Memory, env: &Environment, quantum: u64);
 
     /// Reports that an allocation of somebody else in the guest went below a node's low watermark.
-    fn below_low_watermark(&mut self, vm: &mut Vm, memory: &mut Memory, env: &Environment, tier: usize);
+    fn below_low_watermark(
+        &mut self,
+        vm: &mut Vm,
+        memory: &mut Memory,
+        env: &Environment,
+        tier: usize,
+    );
 
     /// Reports units of the second stage, each with the tier to which the guest's kernel moved it for somebody else.
-    fn displaced(&mut self, vm: &mut Vm, memory: &mut Memory, env: &Environment, units: &[(u32, u8)]);
+    fn displaced(
+        &mut self,
+        vm: &mut Vm,
+        memory: &mut Memory,
+        env: &Environment,
+        units: &[(u32, u8)],
+    );
 
     /// Sets how many units per tier the VM is to have from now on.
     fn resized(&mut self, capacity: [u64; TIERS]);
@@ -95,12 +107,16 @@ impl Faults for Answers {
 
 /// Runs a VM's mechanism for a quantum, if one places its pages.
 pub fn run_quantum(vm: &mut Vm, memory: &mut Memory, env: &Environment, quantum: u64) {
-    with(vm, |placer, vm| placer.run_quantum(vm, memory, env, quantum));
+    with(vm, |placer, vm| {
+        placer.run_quantum(vm, memory, env, quantum)
+    });
 }
 
 /// Tells a VM's mechanism that an allocation went below a node's low watermark.
 pub fn below_low_watermark(vm: &mut Vm, memory: &mut Memory, env: &Environment, tier: usize) {
-    with(vm, |placer, vm| placer.below_low_watermark(vm, memory, env, tier));
+    with(vm, |placer, vm| {
+        placer.below_low_watermark(vm, memory, env, tier)
+    });
 }
 
 /// Tells a VM's mechanism that the guest's kernel moved units for somebody else.

@@ -4,9 +4,9 @@ use terrace_core::policy::Observe;
 use terrace_proto::{PageBitmap, Rearm, ScanAnswer, ScanRequest, ScanStats};
 
 use super::vm::Vm;
+use crate::base::number::low;
 use crate::machine::costs::Costs;
 use crate::machine::second_stage::bits;
-use crate::words::number::low;
 
 /// Makes a scan; returns its answer and the time that it took, ps. The bits are read and cleared at once, at the
 /// scan's start.

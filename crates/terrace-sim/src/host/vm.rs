@@ -8,13 +8,13 @@ use super::oracle::Oracle;
 use super::placer::Answers;
 use super::provision::Provisioned;
 use super::schedule::Schedule;
+use crate::base::number::low;
+use crate::base::side::Side;
 use crate::guest::reclaim::BalloonStep;
 use crate::machine::TIERS;
 use crate::machine::costs::Costs;
 use crate::machine::space::Space;
 use crate::machine::vcpu::{Environment, Vcpu};
-use crate::words::number::low;
-use crate::words::side::Side;
 
 /// A VM.
 pub struct Vm {

@@ -1,7 +1,7 @@
 //! A compact histogram of the times of operations.
 
 use super::PS;
-use crate::words::number::{float, to_usize};
+use crate::base::number::{float, to_usize};
 
 /// Bits kept after the leading one: the error is at most 1/32 of a value.
 const BITS: u32 = 5;
@@ -74,13 +74,13 @@ mod tests {
     #[test]
     fn quantiles_are_within_3_percent_of_sorted_times() {
         let mut times: Vec<u64> = (0..5000_u64)
-            .map(|i| 50 + crate::words::random::mix(i) % (1 << (10 + i % 20)))
+            .map(|i| 50 + crate::base::random::mix(i) % (1 << (10 + i % 20)))
             .collect();
         let mut histogram = Histogram::default();
         times.iter().for_each(|t| histogram.add(*t));
         times.sort_unstable();
         for share in [0.01, 0.5, 0.9, 0.99] {
-            let exact = times[to_usize(crate::words::number::whole(share * 5000.0)) - 1];
+            let exact = times[to_usize(crate::base::number::whole(share * 5000.0)) - 1];
             let found = histogram.quantile_ns(share) * 1000.0;
             let off = (found / float(exact) - 1.0).abs();
             assert!(off < 0.032, "{share}: {found} for {exact}");

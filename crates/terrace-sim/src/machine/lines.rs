@@ -1,6 +1,6 @@
 //! The lines of page tables that are in the processor's caches.
 
-use crate::words::number::index;
+use crate::base::number::index;
 
 /// The table that a line of page tables belongs to; a line holds eight entries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -48,7 +48,7 @@ impl Lines {
     /// An empty cache of so many bytes of lines, at least one line.
     #[must_use]
     pub fn new(bytes: u64) -> Self {
-        let lines = (bytes / crate::words::access::LINE).clamp(1, 1 << 28);
+        let lines = (bytes / crate::base::access::LINE).clamp(1, 1 << 28);
         let bits = lines.ilog2();
         Self {
             tags: vec![u32::MAX; 1 << bits],
@@ -61,7 +61,7 @@ impl Lines {
     pub fn touch(&mut self, table: Table, entry: u32) -> bool {
         let key = (entry >> 3) << 3 | table.number();
         let slot = u64::from(mix(key)) >> self.shift;
-        let tag = &mut self.tags[crate::words::number::to_usize(slot)];
+        let tag = &mut self.tags[crate::base::number::to_usize(slot)];
         let hit = *tag == key;
         *tag = key;
         hit

@@ -11,9 +11,9 @@ use super::space::Space;
 use super::tables::Level;
 use super::tier::Traffic;
 use super::vcpu::Environment;
-use crate::words::access::{LINE, LINES_PER_PAGE};
-use crate::words::number::{index, low, to_usize};
-use crate::words::random::{Purpose, stream};
+use crate::base::access::{LINE, LINES_PER_PAGE};
+use crate::base::number::{index, low, to_usize};
+use crate::base::random::{Purpose, stream};
 
 /// 4 KiB pages of a block of host memory that is handed out as one, on a full-size machine: 2 MiB.
 const BLOCK_PAGES: u64 = 512;

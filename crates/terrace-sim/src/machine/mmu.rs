@@ -8,7 +8,7 @@ use super::space::Space;
 use super::tlb::{Cached, Tlb};
 use super::vcpu::Environment;
 use super::walk::Walked;
-use crate::words::number::to_usize;
+use crate::base::number::to_usize;
 
 /// The MMU of one vCPU.
 #[derive(Clone, Debug)]

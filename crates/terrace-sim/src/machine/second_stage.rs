@@ -3,7 +3,7 @@
 use terrace_proto::{Gfn, PageBitmap, PageSize};
 
 use super::TIERS;
-use crate::words::number::{index, low, to_usize};
+use crate::base::number::{index, low, to_usize};
 
 /// State bits of a page. The tier is in bits 0 and 1.
 pub mod bits {

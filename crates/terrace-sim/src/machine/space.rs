@@ -9,7 +9,7 @@ use super::quota::Quota;
 use super::second_stage::{SecondStage, bits};
 use super::tables::Guest;
 use super::tier::Traffic;
-use crate::words::number::{float, low};
+use crate::base::number::{float, low};
 
 /// Counters of a VM since the start of the run, as simulated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
@@ -81,7 +81,7 @@ impl Heat {
 
     #[inline]
     fn count(&mut self, page: u32) {
-        let at = crate::words::number::to_usize((u64::from(page) * self.step) >> 32);
+        let at = crate::base::number::to_usize((u64::from(page) * self.step) >> 32);
         if let Some(cell) = self.cells.get_mut(at) {
             *cell = cell.saturating_add(1);
         }

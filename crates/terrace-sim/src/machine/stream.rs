@@ -1,6 +1,6 @@
 //! The accesses that a vCPU takes from its load.
 
-use crate::words::access::{Access, Pace, Source};
+use crate::base::access::{Access, Pace, Source};
 
 /// Accesses taken from the load at a time.
 const BATCH: usize = 64;

@@ -10,7 +10,7 @@ use terrace_pagetable::entry::{ACCESSED, ADDRESS, DIRTY, LARGE, PRESENT, USER, W
 use terrace_pagetable::{GuestTables, Leaf, LeafSize, MapError, Paging, SimulatedMemory, Table};
 use terrace_proto::{Gfn, PageBitmap, PageSize, PagingRegisters, Vpn};
 
-use crate::words::number::{index, low, to_usize};
+use crate::base::number::{index, low, to_usize};
 
 /// First virtual page of the load's memory: 1 GiB, so that tables begin with it.
 const BASE: u64 = 1 << 18;

@@ -14,7 +14,7 @@ use super::space::{Counts, Heat, Space};
 use super::tables::{Guest, Level};
 use super::vcpu::{Environment, Vcpu};
 use super::{PS, TIERS};
-use crate::words::access::{Access, Pace, Source};
+use crate::base::access::{Access, Pace, Source};
 
 const ACCESSED: u64 = 1 << 5;
 const DIRTY: u64 = 1 << 6;

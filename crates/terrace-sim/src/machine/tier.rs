@@ -6,9 +6,9 @@
 //! that the tier can serve.
 
 use super::{PS, TIERS};
-use crate::words::access::{Access, LINE};
-use crate::words::number::{float, whole};
-use crate::words::tier::Tier;
+use crate::base::access::{Access, LINE};
+use crate::base::number::{float, whole};
+use crate::base::tier::Tier;
 
 /// Service time of the queue before saturation, as a part of the idle latency: our estimate, from the
 /// shape of loaded-latency curves (docs/machine.md).
@@ -116,7 +116,7 @@ impl Load {
         } else {
             self.tier.read_ns
         };
-        let lines = float(crate::words::access::LINES_PER_PAGE) / float(lines_in_flight);
+        let lines = float(crate::base::access::LINES_PER_PAGE) / float(lines_in_flight);
         whole(lines * (idle + self.wait_ns()) * float(PS))
     }
 

@@ -1,6 +1,6 @@
 //! Translation caches: set-associative, with least-recently-used replacement.
 
-use crate::words::number::index;
+use crate::base::number::index;
 
 /// A cached translation: its key, its tier, and whether a write set D through it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -9,8 +9,8 @@ use super::progress::Progress;
 use super::space::Space;
 use super::stream::Stream;
 use super::tier::{LastLines, Traffic};
-use crate::words::access::{Access, Pace, Source};
-use crate::words::number::{float, low, whole};
+use crate::base::access::{Access, Pace, Source};
+use crate::base::number::{float, low, whole};
 
 /// Pages above which the entries of a batch are read ahead: large tables are as slow to read in the simulator's own
 /// memory as in that of the machine it simulates.

@@ -12,7 +12,7 @@ use super::space::Space;
 use super::tables::{Guest, Level};
 use super::tlb::Cached;
 use super::vcpu::Environment;
-use crate::words::access::LINE;
+use crate::base::access::LINE;
 
 /// The outcome of a translation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -2,6 +2,8 @@
 
 use super::context::{Context, State};
 use super::{Fault, Mechanism, Moved, Setup, Stage};
+use crate::base::number::low;
+use crate::base::side::Side;
 use crate::host::migration::Memory;
 use crate::host::placer::Placer;
 use crate::host::vm::Vm;
@@ -9,8 +11,6 @@ use crate::machine::TIERS;
 use crate::machine::faults::Faults;
 use crate::machine::space::Space;
 use crate::machine::vcpu::Environment;
-use crate::words::number::low;
-use crate::words::side::Side;
 
 /// A mechanism on a VM.
 pub struct Attached {
@@ -198,7 +198,13 @@ impl Placer for Attached {
         self.state.settle(vm);
     }
 
-    fn below_low_watermark(&mut self, vm: &mut Vm, memory: &mut Memory, env: &Environment, tier: usize) {
+    fn below_low_watermark(
+        &mut self,
+        vm: &mut Vm,
+        memory: &mut Memory,
+        env: &Environment,
+        tier: usize,
+    ) {
         let Ok(tier) = u8::try_from(tier) else {
             return;
         };
@@ -207,7 +213,13 @@ impl Placer for Attached {
         });
     }
 
-    fn displaced(&mut self, vm: &mut Vm, memory: &mut Memory, env: &Environment, units: &[(u32, u8)]) {
+    fn displaced(
+        &mut self,
+        vm: &mut Vm,
+        memory: &mut Memory,
+        env: &Environment,
+        units: &[(u32, u8)],
+    ) {
         self.call_out_of_turn(vm, memory, env, |mechanism, context| {
             for (second, to) in units {
                 let unit = context.unit_of_second(*second);

@@ -15,7 +15,7 @@
 
 use super::lists::Lists;
 use super::{Context, Mechanism, MigrationMode, Moved, Pmu, Sample, Setup, Stage, Unit};
-use crate::words::number::{index, low, to_usize};
+use crate::base::number::{index, low, to_usize};
 
 /// Loads per sample, and stores per sample.
 const PERIOD: u64 = 19_997;
@@ -288,7 +288,7 @@ impl Mechanism for Hemem {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::words::side::Side;
+    use crate::base::side::Side;
 
     fn hemem(scale: u64, pages_per_unit: u64) -> Hemem {
         Hemem::new(&Setup {

@@ -13,13 +13,13 @@ use terrace_core::Session;
 use terrace_core::ranges::piece::push;
 use terrace_core::ranges::{Config, Params, Range, Ranges, piece};
 use terrace_proto::ranges::{
-    Mappings, NodeFree, PieceRun, PieceState, RangeSample, RangesAction, RangesBudget, RangesEvent,
-    Survey, Surveyed, Migration, MigrationOutcome as Answer,
+    Mappings, Migration, MigrationOutcome as Answer, NodeFree, PieceRun, PieceState, RangeSample,
+    RangesAction, RangesBudget, RangesEvent, Survey, Surveyed,
 };
 use terrace_proto::{MoveStatus, PAGE_SIZE, PAGES_PER_HUGE, Tick};
 
 use super::{Context, Mechanism, MigrationMode, Moved, Pmu, Sample, Setup, Stage, Unit};
-use crate::words::number::low;
+use crate::base::number::low;
 
 /// The parameters that a scenario may set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -58,7 +58,7 @@ const CPU_PERCENT: u32 = 5;
 const HEADROOM: u64 = 16 << 20;
 
 /// Least pieces of a batch: as many as are unmapped together at any scale.
-const LEAST_BATCH: u64 = 32;
+const MIN_BATCH: u64 = 32;
 
 /// The id of the guest's one process.
 const PROCESS: u32 = 1;
@@ -105,7 +105,7 @@ impl Hyperplace {
             bytes_per_s: BYTES_PER_S / setup.scale,
             cpu_percent: CPU_PERCENT,
         };
-        let batch = by_scale(PAGES_PER_HUGE).max(LEAST_BATCH * setup.pages_per_unit);
+        let batch = by_scale(PAGES_PER_HUGE).max(MIN_BATCH * setup.pages_per_unit);
         let config = Config {
             // A batch must fit into it where slow memory is full, at any scale.
             headroom_pages: (HEADROOM / PAGE_SIZE / setup.scale).max(batch),

@@ -1,7 +1,7 @@
 //! Lists of units, like the kernel's LRU lists: each unit is on one of them, or on none.
 
 use super::Unit;
-use crate::words::number::index;
+use crate::base::number::index;
 
 /// The end of a list.
 const NONE: u32 = u32::MAX;

@@ -13,7 +13,7 @@
 //!   region; a page that finds no room stays.
 
 use super::{Context, Mechanism, MigrationMode, Setup, Stage, Unit};
-use crate::words::number::{float, low, to_usize};
+use crate::base::number::{float, low, to_usize};
 
 /// Pages of a region (`PagesInRegion`): not divided by the scale, because it says which pages share their fate.
 const REGION: u64 = 256;
@@ -34,7 +34,7 @@ const IDLE: u64 = 15_000_000_000;
 const ACTIVE: u8 = 0b111;
 
 /// Pages of the shortest run that the age policy moves.
-const LEAST_RUN: u64 = 100;
+const MIN_RUN: u64 = 100;
 
 /// The policy that decides.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -201,7 +201,7 @@ impl Memtierd {
     }
 
     fn add_run(&mut self, context: &Context, run: Vec<Unit>, to: u8) {
-        if run.len() as u64 * context.setup().pages_per_unit > LEAST_RUN {
+        if run.len() as u64 * context.setup().pages_per_unit > MIN_RUN {
             self.add(run, to);
         }
     }

@@ -25,9 +25,9 @@ mod raminate;
 mod registry;
 mod tpp;
 
+pub use crate::base::side::Side;
 pub use crate::host::migration::{MigrationMode, Outcome};
 pub use crate::machine::pmu::{Pmu, Sample};
-pub use crate::words::side::Side;
 pub use context::{Context, Stage};
 pub use hyperplace::Tuning;
 pub use registry::Name;

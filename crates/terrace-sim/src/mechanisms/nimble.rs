@@ -14,8 +14,8 @@
 
 use super::lists::Lists;
 use super::{Context, Mechanism, MigrationMode, Moved, Setup, Stage, Unit};
+use crate::base::number::{index, to_usize};
 use crate::machine::TIERS;
-use crate::words::number::{index, to_usize};
 
 /// Time between two calls, ns.
 const PERIOD: u64 = 5_000_000_000;

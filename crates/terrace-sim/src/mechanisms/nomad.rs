@@ -19,8 +19,8 @@ use super::linux::marks::{free_pages, full_pages};
 use super::linux::reclaim::{Aim, Demotion, Reclaim};
 use super::linux::scanner::Scanner;
 use super::{Context, Fault, Mechanism, MigrationMode, Moved, Setup, Stage, Unit};
+use crate::base::number::to_usize;
 use crate::machine::TIERS;
-use crate::words::number::to_usize;
 
 /// Candidates that a fault looks at (`PG_FAULT_LOOKBACK_DIST`).
 const LOOKBACK: usize = 20;

@@ -15,7 +15,7 @@ use super::linux::marks::{free_pages, full_pages, may_come, pages};
 use super::linux::reclaim::{Aim, Copied, Reclaim};
 use super::linux::scanner::Scanner;
 use super::{Context, Fault, Mechanism, Moved, Setup, Unit};
-use crate::words::number::{index, low};
+use crate::base::number::{index, low};
 
 /// Limit of promotions (`numa_balancing_promote_rate_limit_MBps`), 4 KiB pages a second.
 const RATE_LIMIT: u64 = 65_536 << 8;

@@ -13,8 +13,8 @@
 
 use super::lists::Lists;
 use super::{Context, Mechanism, MigrationMode, Moved, Setup, Stage, Unit};
+use crate::base::number::index;
 use crate::machine::{PS, TIERS};
-use crate::words::number::index;
 
 /// Time between the starts of two scans, ns.
 const SCAN_EVERY: u64 = 1_000_000_000;

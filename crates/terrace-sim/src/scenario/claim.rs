@@ -1,7 +1,7 @@
 //! The claim of a VM on the first tier when VMs compete.
 
 use super::error::Fault;
-use super::quantity::words;
+use super::quantity::size_text;
 
 /// A VM's claim on the first tier.
 #[derive(Clone, Debug, PartialEq)]
@@ -22,8 +22,8 @@ impl Claim {
         if let Some(floor) = self.floor.filter(|floor| *floor > fast) {
             let what = format!(
                 "{} is more than the VM's first tier ({}): make it at most that",
-                words(floor),
-                words(fast)
+                size_text(floor),
+                size_text(fast)
             );
             return Err(Fault::new(format!("{path}.floor"), what));
         }
@@ -35,9 +35,9 @@ impl Claim {
             let said = |given: Option<u64>| if given.is_some() { "" } else { ", the default" };
             let what = format!(
                 "the floor ({}{}) is above the ceiling ({}{}): lower the floor or raise the ceiling",
-                words(floor),
+                size_text(floor),
                 said(self.floor),
-                words(ceiling),
+                size_text(ceiling),
                 said(self.ceiling)
             );
             let key = if self.floor.is_some() {

@@ -5,11 +5,11 @@ use std::io::Read;
 use std::path::Path;
 
 use super::Scenario;
-use super::error::{Fault, ScenarioText, ScenarioError};
+use super::error::{Fault, ScenarioError, ScenarioText};
 use super::raw::RawScenario;
 
 /// Longest scenario, bytes: scenarios written by hand are far shorter.
-const MOST_TEXT: u64 = 1 << 20;
+const MAX_TEXT: u64 = 1 << 20;
 
 impl Scenario {
     /// Reads and checks a file.
@@ -25,7 +25,7 @@ impl Scenario {
         };
         let mut bytes = Vec::new();
         File::open(path)
-            .and_then(|file| file.take(MOST_TEXT + 1).read_to_end(&mut bytes))
+            .and_then(|file| file.take(MAX_TEXT + 1).read_to_end(&mut bytes))
             .map_err(|e| wrong(format!("cannot be read: {e}")))?;
         if bytes.len() > 1 << 20 {
             return Err(wrong("longer than 1 MiB: this is no scenario".into()));

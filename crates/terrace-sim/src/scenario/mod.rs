@@ -28,12 +28,12 @@ pub use pages::Pages;
 pub use preset::presets;
 pub use shortage::Shortage;
 
+use crate::base::load::Stop;
+use crate::base::side::Side;
+use crate::base::tier::Tier;
 use crate::host::device::Provision;
 use crate::host::start::Start;
 use crate::mechanisms::Name;
-use crate::words::load::Stop;
-use crate::words::side::Side;
-use crate::words::tier::Tier;
 use crate::workload::Workload;
 
 /// The machine, the VMs and the host that are simulated.

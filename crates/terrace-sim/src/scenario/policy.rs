@@ -7,8 +7,8 @@ use terrace_core::{ConfigError, PolicyChoice, PolicyName};
 
 use super::HostPolicy;
 use super::error::Fault;
+use crate::base::side::Side;
 use crate::mechanisms::{Name, Tuning};
-use crate::words::side::Side;
 
 /// Policies without an engine: name, description, and value.
 const UNMANAGED: [(&str, &str, HostPolicy); 5] = [
@@ -212,7 +212,7 @@ impl RawPolicy {
             place: raw.place,
             moves: raw.moves,
         };
-        let name = words(&stages);
+        let name = stages_label(&stages);
         if name == stages.base {
             return by_name(&name, &format!("{path}.base"));
         }
@@ -390,7 +390,7 @@ pub(super) fn of_guest(name: &str, path: &str) -> Result<Name, Fault> {
 }
 
 /// The policy's name with its stages, as `vtmm observe=ept-scan`.
-fn words(stages: &PolicyStages) -> String {
+fn stages_label(stages: &PolicyStages) -> String {
     let own = [
         ("observe", &stages.observe),
         ("estimate", &stages.estimate),

@@ -6,10 +6,10 @@ use terrace_core::TierKind;
 
 use super::error::Fault;
 use super::quantity::{Number, Whole};
-use crate::words::tier::Tier;
+use crate::base::tier::Tier;
 
 /// Highest price: with it, sums of prices stay finite.
-const MOST_PRICE: f64 = 1e9;
+const MAX_PRICE: f64 = 1e9;
 
 /// A tier as measured in a paper; without a size.
 struct Preset {
@@ -176,9 +176,9 @@ impl RawTier {
             Err(Fault::new(format!("{path}.{key}"), what))
         };
         let price = raw.price_per_gib.map(|price| price.0);
-        if let Some(price) = price.filter(|p| !(*p > 0.0 && *p <= MOST_PRICE)) {
+        if let Some(price) = price.filter(|p| !(*p > 0.0 && *p <= MAX_PRICE)) {
             let what = format!(
-                "{price} is no price: allowed is a number above 0 and at most {MOST_PRICE}, in any currency or relative to another tier's"
+                "{price} is no price: allowed is a number above 0 and at most {MAX_PRICE}, in any currency or relative to another tier's"
             );
             return Err(Fault::new(format!("{path}.price_per_gib"), what));
         }

@@ -8,15 +8,15 @@ use serde::de::{self, Deserialize, Deserializer, MapAccess, Visitor};
 use terrace_proto::PageSize;
 
 use super::error::Fault;
-use super::quantity::{Size, Time, words};
+use super::quantity::{Size, Time, size_text};
 use super::raw::{above_zero, as_many};
 use super::{HostPolicy, Vm};
+use crate::base::side::Side;
+use crate::base::tier::Tier;
 use crate::host::device::{BLOCK, Device, Provision, Resize};
-use crate::words::side::Side;
-use crate::words::tier::Tier;
 
 /// Most resizes of a VM.
-const MOST_RESIZES: usize = 1024;
+const MAX_RESIZES: usize = 1024;
 
 /// `provision` as written: a device's name, or a table.
 #[derive(Debug)]
@@ -110,8 +110,8 @@ pub(super) fn check(
 }
 
 fn check_resizes(raw: Vec<RawResize>, path: &str, tiers: &[Tier]) -> Result<Vec<Resize>, Fault> {
-    if raw.len() > MOST_RESIZES {
-        let what = format!("{} are too many: at most {MOST_RESIZES}", raw.len());
+    if raw.len() > MAX_RESIZES {
+        let what = format!("{} are too many: at most {MAX_RESIZES}", raw.len());
         return Err(Fault::new(format!("{path}.resize"), what));
     }
     let mut all: Vec<Resize> = Vec::new();
@@ -197,16 +197,16 @@ impl Vm {
                 if bytes > node {
                     let what = format!(
                         "{} is more than the guest's node has ({}): take less, or make provision.nodes larger",
-                        words(*bytes),
-                        words(*node)
+                        size_text(*bytes),
+                        size_text(*node)
                     );
                     return Err(Fault::new(path, what));
                 }
                 if provision.by == Device::VirtioMem && !bytes.is_multiple_of(BLOCK) {
                     let what = format!(
                         "{} is no whole number of virtio-mem's blocks of {}",
-                        words(*bytes),
-                        words(BLOCK)
+                        size_text(*bytes),
+                        size_text(BLOCK)
                     );
                     return Err(Fault::new(path, what));
                 }

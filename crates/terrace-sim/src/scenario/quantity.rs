@@ -176,7 +176,7 @@ impl<'de> Deserialize<'de> for Number {
 
 /// A number of bytes for people, exactly: in the largest unit of which it is a whole number.
 #[must_use]
-pub fn words(bytes: u64) -> String {
+pub fn size_text(bytes: u64) -> String {
     let whole = |unit: &&(&str, u64)| bytes >= unit.1 && bytes.is_multiple_of(unit.1);
     match UNITS[..4].iter().rev().find(whole) {
         Some((name, unit)) => format!("{}{name}", bytes / unit),
@@ -200,11 +200,11 @@ mod tests {
 
     #[test]
     fn a_size_that_is_none_or_does_not_fit_is_refused() {
-        let words = [
+        let texts = [
             "", "B", "GiB", "8", "8 G", "-1GiB", "+1GiB", "1e3GiB", "nanGiB", "1.GiB", ".5GiB",
             "1.2.3GiB", "infGiB", "0x10KiB",
         ];
-        for text in words {
+        for text in texts {
             let error = size(text).unwrap_err();
             assert!(error.contains("is not a size"), "{text}: {error}");
         }
@@ -230,11 +230,11 @@ mod tests {
 
     #[test]
     fn words_say_bytes_exactly() {
-        assert_eq!(words(0), "0B");
-        assert_eq!(words(3 << 29), "1536MiB");
-        assert_eq!(words(4097), "4097B");
+        assert_eq!(size_text(0), "0B");
+        assert_eq!(size_text(3 << 29), "1536MiB");
+        assert_eq!(size_text(4097), "4097B");
         for bytes in [1, 1024, 1 << 30, 123_456_789] {
-            assert_eq!(size(&words(bytes)), Ok(bytes));
+            assert_eq!(size(&size_text(bytes)), Ok(bytes));
         }
     }
 }

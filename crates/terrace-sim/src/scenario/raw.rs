@@ -10,29 +10,29 @@ use super::error::Fault;
 use super::policy::{RawPolicy, of_guest};
 use super::preset::RawTier;
 use super::provision::{self, RawProvision, RawResize};
-use super::quantity::{Number, Size, Time, Whole, words};
-use super::rules::MOST_SCALE;
+use super::quantity::{Number, Size, Time, Whole, size_text};
+use super::rules::MAX_SCALE;
 use super::{Claim, Host, HostPolicy, Machine, Pages, Scenario, Shortage, Vm, check_name};
+use crate::base::tier::Tier;
 use crate::guest::reclaim::BalloonStep;
 use crate::host::start::Start;
 use crate::mechanisms::Name;
-use crate::words::tier::Tier;
 use crate::workload::Load;
 
 /// Most memory of a tier, bytes: 52 bits of physical addresses reach no further.
-const MOST_BYTES: u64 = 1 << 52;
+const MAX_BYTES: u64 = 1 << 52;
 
 /// Most VMs of a scenario.
-const MOST_VMS: usize = 1024;
+const MAX_VMS: usize = 1024;
 
 /// Most processors of one VM, or of the management.
-const MOST_CPUS: u32 = 1024;
+const MAX_CPUS: u32 = 1024;
 
 /// Most pages that Linux unmaps together (`NR_MAX_BATCHED_MIGRATION`).
-const MOST_BATCH: u32 = 512;
+const MAX_BATCH: u32 = 512;
 
 /// Highest weight of a VM, as in the daemon.
-const MOST_WEIGHT: u32 = 1_000_000;
+const MAX_WEIGHT: u32 = 1_000_000;
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields, expecting = "a scenario")]
@@ -139,8 +139,8 @@ impl RawScenario {
                 "there is no VM: describe each by a [[vm]] table",
             ));
         }
-        if self.vm.len() > MOST_VMS {
-            let what = format!("{} VMs are too many: at most {MOST_VMS}", self.vm.len());
+        if self.vm.len() > MAX_VMS {
+            let what = format!("{} VMs are too many: at most {MAX_VMS}", self.vm.len());
             return Err(Fault::new("vm", what));
         }
         let mut vms: Vec<Vm> = Vec::new();
@@ -211,8 +211,8 @@ impl RawMachine {
             }
         }
         let scale = self.scale.map_or(64, |scale| scale.0);
-        if !(1..=MOST_SCALE).contains(&scale) {
-            let what = format!("{scale} is out of range: allowed is 1 (full size) to {MOST_SCALE}");
+        if !(1..=MAX_SCALE).contains(&scale) {
+            let what = format!("{scale} is out of range: allowed is 1 (full size) to {MAX_SCALE}");
             return Err(Fault::new("machine.scale", what));
         }
         Ok(Machine {
@@ -265,7 +265,7 @@ impl RawVm {
         let policy = policy.check(&at("policy"))?;
         one_owner(&policy, guest_policy, &at("guest_policy"))?;
         let weight = self.weight.map_or(Some(1000), |w| u32::try_from(w.0).ok());
-        let weight = weight.filter(|w| (1..=MOST_WEIGHT).contains(w));
+        let weight = weight.filter(|w| (1..=MAX_WEIGHT).contains(w));
         let max_slowdown = self.max_slowdown.map(|m| m.0);
         if let Some(m) = max_slowdown.filter(|m| *m < 1.0) {
             let what = format!("{m} is out of range: allowed is 1 or more (1.2: a fifth slower)");
@@ -284,7 +284,7 @@ impl RawVm {
             guest_policy,
             claim: Claim {
                 weight: weight.ok_or_else(|| {
-                    let what = format!("out of range: allowed is 1 to {MOST_WEIGHT}");
+                    let what = format!("out of range: allowed is 1 to {MAX_WEIGHT}");
                     Fault::new(at("weight"), what)
                 })?,
                 floor: optional(&at("floor"), self.floor)?,
@@ -326,13 +326,13 @@ fn one_owner(policy: &HostPolicy, guest: Option<Name>, path: &str) -> Result<(),
 
 fn batch(given: Option<Whole>) -> Result<u32, Fault> {
     let Some(Whole(given)) = given else {
-        return Ok(MOST_BATCH);
+        return Ok(MAX_BATCH);
     };
     let number = u32::try_from(given).ok();
     number
-        .filter(|n| (1..=MOST_BATCH).contains(n))
+        .filter(|n| (1..=MAX_BATCH).contains(n))
         .ok_or_else(|| {
-            let what = format!("{given} is out of range: allowed is 1 to {MOST_BATCH} pages");
+            let what = format!("{given} is out of range: allowed is 1 to {MAX_BATCH} pages");
             Fault::new("machine.migrate_batch", what)
         })
 }
@@ -413,9 +413,9 @@ fn cpus(path: &str, given: Option<Whole>, default: u32) -> Result<u32, Fault> {
     };
     let number = u32::try_from(given).ok();
     number
-        .filter(|n| (1..=MOST_CPUS).contains(n))
+        .filter(|n| (1..=MAX_CPUS).contains(n))
         .ok_or_else(|| {
-            let what = format!("{given} is out of range: allowed is 1 to {MOST_CPUS}");
+            let what = format!("{given} is out of range: allowed is 1 to {MAX_CPUS}");
             Fault::new(path, what)
         })
 }
@@ -432,11 +432,11 @@ pub(super) fn as_many(path: &str, given: usize, tiers: &[Tier]) -> Result<(), Fa
 pub(super) fn above_zero(path: &str, size: Size) -> Result<u64, Fault> {
     let what = match size.0 {
         0 => "0 is no size: give more than nothing".into(),
-        bytes if bytes > MOST_BYTES => {
+        bytes if bytes > MAX_BYTES => {
             format!(
                 "{} is too much: at most {}",
-                words(bytes),
-                words(MOST_BYTES)
+                size_text(bytes),
+                size_text(MAX_BYTES)
             )
         }
         bytes => return Ok(bytes),

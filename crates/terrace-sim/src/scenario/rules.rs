@@ -4,27 +4,27 @@ use terrace_core::Share;
 use terrace_proto::PageSize;
 
 use super::error::Fault;
-use super::quantity::words;
+use super::quantity::size_text;
 use super::{HostPolicy, Scenario, Vm};
+use crate::base::load::Stop;
+use crate::base::side::Side;
 use crate::machine::tlb::Cached;
-use crate::words::load::Stop;
-use crate::words::side::Side;
 use crate::workload::WorkloadError;
 
 /// Least pages of `host_page` of a VM after scaling; with fewer, one page is too large a part of it.
-const LEAST_PAGES: u64 = 1024;
+const MIN_PAGES: u64 = 1024;
 
 /// Largest scale: the engine's numbers of bytes are divided by it and may not vanish.
-pub(super) const MOST_SCALE: u64 = 1024;
+pub(super) const MAX_SCALE: u64 = 1024;
 
 /// Most memory of one VM, bytes: half of the reach of a program's 47 bits of addresses.
-const MOST_BYTES: u64 = 1 << 46;
+const MAX_BYTES: u64 = 1 << 46;
 
 /// Most 4 KiB pages of all VMs together after scaling: 1 TiB, about 8 GiB of state here.
-const MOST_PAGES: u64 = 1 << 28;
+const MAX_PAGES: u64 = 1 << 28;
 
 /// Longest time of a load, ns: 100 days. The machine counts in ps, of which 64 bits hold 213 days.
-const MOST_NS: u64 = 100 * 24 * 3600 * 1_000_000_000;
+const MAX_NS: u64 = 100 * 24 * 3600 * 1_000_000_000;
 
 /// A number of bytes that must be whole pages.
 struct Extent {
@@ -111,7 +111,7 @@ impl Scenario {
 
     fn check_capacity(&self) -> Result<(), Fault> {
         for (t, tier) in self.machine.tiers.iter().enumerate() {
-            let (name, has) = (&tier.name, words(tier.bytes));
+            let (name, has) = (&tier.name, size_text(tier.bytes));
             let mut sum = 0;
             for (i, vm) in self.vms.iter().enumerate() {
                 let bytes = vm.sizes[t];
@@ -119,7 +119,7 @@ impl Scenario {
                 if bytes > tier.bytes {
                     let what = format!(
                         "{} is more than the machine has of \"{name}\" ({has}): make the VM smaller or machine.sizes larger",
-                        words(bytes)
+                        size_text(bytes)
                     );
                     return Err(Fault::new(path, what));
                 }
@@ -127,7 +127,7 @@ impl Scenario {
                 if sum > tier.bytes {
                     let what = format!(
                         "the VMs up to this one have {} of \"{name}\", the machine has {has}: make VMs smaller or machine.sizes larger",
-                        words(sum)
+                        size_text(sum)
                     );
                     return Err(Fault::new(path, what));
                 }
@@ -171,9 +171,9 @@ impl Scenario {
             if needed > slow.bytes {
                 let what = format!(
                     "under memory-mode DRAM adds no capacity: the loads up to this one use {}, \"{}\" has {}: make loads smaller or machine.sizes larger",
-                    words(needed),
+                    size_text(needed),
                     slow.name,
-                    words(slow.bytes)
+                    size_text(slow.bytes)
                 );
                 return Err(Fault::new(path, what));
             }
@@ -188,8 +188,8 @@ impl Scenario {
             if !e.bytes.is_multiple_of(e.page.bytes()) {
                 let what = format!(
                     "{} is no whole number of pages of {}",
-                    words(e.bytes),
-                    words(e.page.bytes())
+                    size_text(e.bytes),
+                    size_text(e.page.bytes())
                 );
                 return Err(Fault::new(e.path.as_str(), what));
             }
@@ -197,17 +197,17 @@ impl Scenario {
         for (i, vm) in self.vms.iter().enumerate() {
             let (pages, page) = (
                 vm.bytes() / vm.pages.host.bytes(),
-                words(vm.pages.host.bytes()),
+                size_text(vm.pages.host.bytes()),
             );
-            if pages < LEAST_PAGES {
+            if pages < MIN_PAGES {
                 let what = format!(
-                    "the VM has {pages} pages of {page} (host_page), a simulation takes at least {LEAST_PAGES}: make it larger"
+                    "the VM has {pages} pages of {page} (host_page), a simulation takes at least {MIN_PAGES}: make it larger"
                 );
                 return Err(Fault::new(format!("vm[{i}]"), what));
             }
-            if pages / scale < LEAST_PAGES {
+            if pages / scale < MIN_PAGES {
                 let what = format!(
-                    "at scale {scale}, VM \"{}\" has {} pages of {page} (host_page), a simulation takes at least {LEAST_PAGES}: {}",
+                    "at scale {scale}, VM \"{}\" has {} pages of {page} (host_page), a simulation takes at least {MIN_PAGES}: {}",
                     vm.name,
                     pages / scale,
                     self.largest(&extents)
@@ -219,8 +219,8 @@ impl Scenario {
             if !(e.bytes / e.page.bytes()).is_multiple_of(scale) {
                 let what = format!(
                     "at scale {scale}, {} is no whole number of pages of {}: {}",
-                    words(e.bytes),
-                    words(e.page.bytes()),
+                    size_text(e.bytes),
+                    size_text(e.page.bytes()),
                     self.largest(&extents)
                 );
                 return Err(Fault::new(e.path.as_str(), what));
@@ -231,11 +231,11 @@ impl Scenario {
             .iter()
             .map(|vm| (vm.bytes() + vm.shortage.swap) / scale)
             .sum();
-        if all / PageSize::Base.bytes() > MOST_PAGES {
+        if all / PageSize::Base.bytes() > MAX_PAGES {
             let what = format!(
                 "at scale {scale}, all VMs have {}, of which every page is simulated: at most {}; choose a larger scale",
-                words(all),
-                words(MOST_PAGES * PageSize::Base.bytes())
+                size_text(all),
+                size_text(MAX_PAGES * PageSize::Base.bytes())
             );
             return Err(Fault::new("machine.scale", what));
         }
@@ -291,8 +291,8 @@ impl Scenario {
         let enough = self
             .vms
             .iter()
-            .map(|vm| vm.bytes() / vm.pages.host.bytes() / LEAST_PAGES);
-        let most = enough.min().unwrap_or(1).min(MOST_SCALE);
+            .map(|vm| vm.bytes() / vm.pages.host.bytes() / MIN_PAGES);
+        let most = enough.min().unwrap_or(1).min(MAX_SCALE);
         let largest = (1..=most).rev().find(|scale| common.is_multiple_of(*scale));
         format!("the largest scale allowed is {}", largest.unwrap_or(1))
     }
@@ -309,7 +309,7 @@ impl Scenario {
                 let what = format!("{ns} ns at scale {scale} are less than one: give more");
                 return Err(Fault::new(format!("{path}.duration"), what));
             }
-            Stop::Duration(ns) if ns > MOST_NS => {
+            Stop::Duration(ns) if ns > MAX_NS => {
                 let what = "longer than a simulation can last: allowed is at most 100days";
                 return Err(Fault::new(format!("{path}.duration"), what));
             }
@@ -321,7 +321,7 @@ impl Scenario {
         let room_pages = room / PageSize::Base.bytes() / scale;
         if pages > room_pages {
             let needs = u128::from(pages) * u128::from(scale) * u128::from(PageSize::Base.bytes());
-            let needs = u64::try_from(needs).map_or_else(|_| format!("{needs}B"), words);
+            let needs = u64::try_from(needs).map_or_else(|_| format!("{needs}B"), size_text);
             let less = match (inflated > 0, least < vm.bytes()) {
                 (true, _) => ", balloon taken off",
                 (_, true) => " after its smallest resize",
@@ -329,7 +329,7 @@ impl Scenario {
             };
             let what = format!(
                 "the load uses {needs}, the VM has {} with its swap{less}: make the load smaller, or the VM or its swap larger",
-                words(room)
+                size_text(room)
             );
             return Err(Fault::new(path, what));
         }
@@ -349,10 +349,10 @@ fn check_limits(vm: &Vm, path: &str) -> Result<(), Fault> {
     let mut sum: u64 = 0;
     for (t, bytes) in vm.sizes.iter().enumerate() {
         sum = sum.saturating_add(*bytes);
-        if sum > MOST_BYTES {
+        if sum > MAX_BYTES {
             let what = format!(
                 "a VM has at most {}, this one has more: make it smaller",
-                words(MOST_BYTES)
+                size_text(MAX_BYTES)
             );
             return Err(Fault::new(format!("{path}.tiers[{t}]"), what));
         }

@@ -4,7 +4,7 @@ use terrace_proto::PageSize;
 
 use super::Pages;
 use super::error::Fault;
-use super::quantity::words;
+use super::quantity::size_text;
 use crate::guest::reclaim::BalloonStep;
 
 /// The reasons for which a guest lacks memory.
@@ -34,8 +34,8 @@ impl Shortage {
             if step.bytes >= has {
                 let what = format!(
                     "{} is all that the VM has ({}): take less",
-                    words(step.bytes),
-                    words(has)
+                    size_text(step.bytes),
+                    size_text(has)
                 );
                 return Err(Fault::new(format!("{path}.balloon[{s}].size"), what));
             }

@@ -60,7 +60,7 @@ impl Scenario {
                 let what = format!(
                     "VM \"{}\" has {} in its first and last tier together, which is less: end the sweep there",
                     vm.name,
-                    quantity::words(both)
+                    quantity::size_text(both)
                 );
                 return Err(Fault::new(format!("vm[{i}].fast"), what));
             };

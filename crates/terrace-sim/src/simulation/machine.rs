@@ -2,6 +2,9 @@
 
 use terrace_proto::TierId;
 
+use crate::base::access::LINE;
+use crate::base::number::float;
+use crate::base::tier::Tier;
 use crate::host::migration::{self, Memory};
 use crate::host::moves::free_pages;
 use crate::host::vm::Vm;
@@ -10,9 +13,6 @@ use crate::machine::memory_mode::MemoryMode;
 use crate::machine::tier::{Load, Traffic};
 use crate::machine::vcpu::Environment;
 use crate::machine::{PS, TIERS};
-use crate::words::access::LINE;
-use crate::words::number::float;
-use crate::words::tier::Tier;
 
 /// The part of a machine that VMs share.
 pub struct Machine {

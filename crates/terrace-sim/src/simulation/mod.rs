@@ -20,6 +20,9 @@ use terrace_core::{Engine, Session};
 use terrace_proto::log::Record;
 use terrace_proto::{Command, Event, PAGE_SIZE, Tick, TierId, TierMemory, VmId};
 
+use crate::base::load::Stop;
+use crate::base::number::float;
+use crate::base::tier::Tier;
 use crate::host::management::Management;
 use crate::host::moves::position;
 use crate::host::oracle::{self, Oracle};
@@ -28,9 +31,6 @@ use crate::host::{placer, provision};
 use crate::machine::tier::Traffic;
 use crate::machine::{PS, TIERS};
 use crate::scenario::{HostPolicy, Scenario};
-use crate::words::load::Stop;
-use crate::words::number::float;
-use crate::words::tier::Tier;
 use clock::Clock;
 use machine::Machine;
 use recorder::Recorder;
@@ -350,7 +350,7 @@ impl Simulation {
         let tiers = 0..self.machine.tiers();
         let mean: Vec<u64> = tiers
             .clone()
-            .map(|tier| crate::words::number::whole(vm.mean_bytes(tier)) * scale)
+            .map(|tier| crate::base::number::whole(vm.mean_bytes(tier)) * scale)
             .collect();
         let held = vm.held_pages();
         let end: Vec<u64> = tiers.map(|tier| held[tier] * PAGE_SIZE * scale).collect();

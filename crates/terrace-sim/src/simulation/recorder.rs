@@ -3,8 +3,8 @@
 use terrace_proto::PAGE_SIZE;
 
 use super::timeline::{Sample, Timeline};
+use crate::base::number::float;
 use crate::host::vm::Vm;
-use crate::words::number::float;
 
 /// Samples the VMs into a timeline.
 #[derive(Clone, Debug)]

@@ -6,9 +6,9 @@
 use serde::Serialize;
 use terrace_proto::PAGE_SIZE;
 
+use crate::base::number::float;
 use crate::host::provision;
 use crate::machine::{PS, TIERS};
-use crate::words::number::float;
 
 /// The result of a finished run.
 #[derive(Clone, Debug, PartialEq, Default, Serialize)]

@@ -16,6 +16,11 @@ use super::machine::Machine;
 use super::recorder::Recorder;
 use super::timeline::{Timeline, VmTimeline};
 use super::{Options, RunError, Simulation, sizes};
+use crate::base::access::Access;
+use crate::base::load::{Context, Stop};
+use crate::base::number::{float, to_usize, whole};
+use crate::base::side::Side;
+use crate::base::tier::Tier;
 use crate::guest::reclaim::Reclaim;
 use crate::host::account::Account;
 use crate::host::management::Management;
@@ -36,22 +41,17 @@ use crate::machine::{PS, TIERS};
 use crate::mechanisms::attached::Attached;
 use crate::mechanisms::{self, Name};
 use crate::scenario::{self, HostPolicy, Scenario};
-use crate::words::access::Access;
-use crate::words::load::{Context, Stop};
-use crate::words::number::{float, to_usize, whole};
-use crate::words::side::Side;
-use crate::words::tier::Tier;
 
 /// Free memory of a tier beyond the sizes of its VMs, as a share: the memory that a kernel keeps between its
 /// watermarks. In the first tier the engine leaves it alone, so that no policy has more of it than another.
 const HEADROOM: f64 = 0.01;
 
 /// Least headroom of the first tier, in pages of the VMs' largest size.
-const LEAST_HEADROOM: u64 = 2;
+const MIN_HEADROOM: u64 = 2;
 
 /// Least headroom of slower tiers, 4 KiB pages: exchanges begin with the pages that it holds, and must not come in
 /// smaller steps the larger the scale is.
-const LEAST_SLOW_HEADROOM: u64 = 4 * PAGES_PER_HUGE;
+const MIN_SLOW_HEADROOM: u64 = 4 * PAGES_PER_HUGE;
 
 /// Sets a simulation up.
 pub(super) fn simulation(
@@ -131,9 +131,9 @@ fn headroom(scenario: &Scenario, at: usize) -> u64 {
     let tier = &scenario.machine.tiers[at];
     let least = if at == 0 {
         let largest = scenario.vms.iter().map(|vm| vm.pages.host.bytes()).max();
-        LEAST_HEADROOM * largest.unwrap_or(PAGE_SIZE)
+        MIN_HEADROOM * largest.unwrap_or(PAGE_SIZE)
     } else {
-        LEAST_SLOW_HEADROOM * PAGE_SIZE
+        MIN_SLOW_HEADROOM * PAGE_SIZE
     };
     let share = whole(float(tier.bytes / scenario.machine.scale) * HEADROOM);
     share.max(least)

@@ -5,8 +5,8 @@
 
 use terrace_core::{Log, Session};
 use terrace_proto::provision::{
-    ProviderQuery, Mechanism, NodeMemory, OrderOutcome, OrderWithdrawal, Origin, OtherUsers,
-    ProviderKind, ProviderReport, ProviderSpec, ProviderStatus, SizeOrder, SizesAnswer,
+    Mechanism, NodeMemory, OrderOutcome, OrderWithdrawal, Origin, OtherUsers, ProviderKind,
+    ProviderQuery, ProviderReport, ProviderSpec, ProviderStatus, SizeOrder, SizesAnswer,
     SizesWanted, TierStatus, Verified,
 };
 use terrace_proto::{Action, Event, PAGE_SIZE, ProviderId, ResizeId, Tick, VmId};
@@ -68,7 +68,7 @@ pub fn boot<L: Log>(
                 Action::Resize(order) => events.push(taken(device, &order)),
                 Action::Answer(answer) => answer
                     .result
-                    .map_err(|why| RunError(why.words().to_owned()))
+                    .map_err(|why| RunError(why.text().to_owned()))
                     .map(drop)?,
                 _ => {}
             }
@@ -113,7 +113,7 @@ fn report(
         number: request.number,
         mechanism: Some(Mechanism {
             kind,
-            words: device.by().name().into(),
+            name: device.by().name().into(),
             at: "the simulator".into(),
         }),
         status: Ok(ProviderStatus {
@@ -269,7 +269,7 @@ impl Simulation {
         let vm = vm_of_request(answer.id).and_then(|id| self.vms.get_mut(position(id)));
         let device = vm.and_then(|vm| vm.provision.as_mut());
         if let (Some(device), Err(why)) = (device, &answer.result) {
-            device.refused(at_ns, why.words());
+            device.refused(at_ns, why.text());
         }
     }
 }

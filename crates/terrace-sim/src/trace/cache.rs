@@ -4,7 +4,7 @@
 //! a write access: it stands for the fetch of the line and its later write-back. The write-back of a line that was
 //! fetched by a load and stored to while it was cached is left out.
 
-use crate::words::access::LINE;
+use crate::base::access::LINE;
 
 /// Lines in a set.
 const WAYS: usize = 16;

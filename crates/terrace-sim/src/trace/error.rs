@@ -127,8 +127,8 @@ impl TraceError {
 
 /// Bytes as an error shows them: at most 40, in quotes, with unprintable ones escaped.
 pub(super) fn shortened(bytes: &[u8]) -> String {
-    const MOST: usize = 40;
-    let cut = &bytes[..bytes.len().min(MOST)];
-    let more = if bytes.len() > MOST { "…" } else { "" };
+    const MAX: usize = 40;
+    let cut = &bytes[..bytes.len().min(MAX)];
+    let more = if bytes.len() > MAX { "…" } else { "" };
     format!("\"{}{more}\"", cut.escape_ascii())
 }

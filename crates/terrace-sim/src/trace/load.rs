@@ -11,8 +11,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use bytesize::ByteSize;
 use serde::Deserialize;
 
-use crate::words::access::{Access, LINES_PER_PAGE, Pace, Source};
-use crate::words::load::Context;
+use crate::base::access::{Access, LINES_PER_PAGE, Pace, Source};
+use crate::base::load::Context;
 
 use super::footprint::{MAX_REGIONS, REGION_PAGES};
 use super::{Cache, Format, OnBroken, Reader, TraceError};

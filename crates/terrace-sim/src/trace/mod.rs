@@ -34,7 +34,7 @@ pub use reader::Reader;
 pub use tally::{Share, Summary, Tally, Tenths};
 pub use write::{Target, Writer};
 
-use crate::words::access::LINE;
+use crate::base::access::LINE;
 
 /// The operation of a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

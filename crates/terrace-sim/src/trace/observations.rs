@@ -8,7 +8,7 @@
 use terrace_proto::log::{LogError, LogReader, Record as LogRecord};
 use terrace_proto::{Event, PageBitmap, ScanAnswer, Space, Tick};
 
-use crate::words::access::LINE;
+use crate::base::access::LINE;
 
 use super::input::Input;
 use super::{Op, Record};

@@ -7,7 +7,7 @@
 
 use std::collections::HashMap;
 
-use crate::words::access::LINE;
+use crate::base::access::LINE;
 
 use super::{Op, Record};
 

@@ -14,7 +14,7 @@ use super::{Op, Record};
 /// Bytes of text written, or compressed into one frame, at a time.
 const CHUNK: usize = 4 << 20;
 /// Longest record of lackey text that is written, bytes; longer ones are split.
-const LONGEST: u64 = 64 << 10;
+const MAX_BYTES: u64 = 64 << 10;
 
 /// The format to write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -95,7 +95,7 @@ impl<W: Write> Writer<W> {
         let mut addr = record.addr;
         let mut left = u64::from(record.bytes);
         while left > 0 {
-            let bytes = left.min(LONGEST);
+            let bytes = left.min(MAX_BYTES);
             writeln!(self.text, " {letter} {addr:x},{bytes}")?;
             self.written += 1;
             left -= bytes;

@@ -7,8 +7,8 @@ use super::keys::at;
 use super::source::{Operate, Operations};
 use super::values;
 use super::{Context, Endlessly, WorkloadError};
-use crate::words::access::{Access, LINE, LINES_PER_PAGE};
-use crate::words::random::Purpose;
+use crate::base::access::{Access, LINE, LINES_PER_PAGE};
+use crate::base::random::Purpose;
 
 /// Bytes of a key and a pointer.
 const ENTRY: u64 = 16;

@@ -6,8 +6,8 @@ use rand_xoshiro::Xoshiro256PlusPlus;
 use rand_xoshiro::rand_core::Rng;
 
 use super::Context;
-use crate::words::access::Access;
-use crate::words::random::{Purpose, mix, stream};
+use crate::base::access::Access;
+use crate::base::random::{Purpose, mix, stream};
 
 /// A stream of random numbers.
 #[derive(Clone)]

@@ -16,8 +16,8 @@ use super::sequential::slice;
 use super::source::{Operate, Operations};
 use super::values;
 use super::{Context, Endlessly, WorkloadError};
-use crate::words::access::{Access, LINE, LINES_PER_PAGE};
-use crate::words::random::{Purpose, mix};
+use crate::base::access::{Access, LINE, LINES_PER_PAGE};
+use crate::base::random::{Purpose, mix};
 
 /// Elements of 8 bytes in a line.
 const PER_LINE: u64 = LINE / 8;

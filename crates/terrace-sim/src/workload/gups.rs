@@ -8,8 +8,8 @@ use super::hot_cold::{HotCold, Scatter, Span};
 use super::source::Generate;
 use super::values;
 use super::{Context, Endlessly, WorkloadError};
-use crate::words::access::{Access, LINES_PER_PAGE};
-use crate::words::random::Purpose;
+use crate::base::access::{Access, LINES_PER_PAGE};
+use crate::base::random::Purpose;
 
 /// The keys of `gups`.
 #[derive(Clone, Debug, PartialEq, Deserialize)]

@@ -2,8 +2,8 @@
 
 use super::Context;
 use super::draw::{Permutation, Random, Writes, access, multiply_high, to_f64, to_u64};
-use crate::words::access::{Access, LINES_PER_PAGE};
-use crate::words::random::Purpose;
+use crate::base::access::{Access, LINES_PER_PAGE};
+use crate::base::random::Purpose;
 
 /// A span of lines on which accesses fall evenly; one that goes past the end of memory continues at its start.
 #[derive(Clone, Copy, Debug)]

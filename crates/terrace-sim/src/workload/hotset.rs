@@ -9,8 +9,8 @@ use super::hot_cold::{HotCold, Scatter, Span};
 use super::source::Generate;
 use super::values::{self, half};
 use super::{Context, Endlessly, WorkloadError};
-use crate::words::access::Access;
-use crate::words::random::{Purpose, mix};
+use crate::base::access::Access;
+use crate::base::random::{Purpose, mix};
 
 /// The keys of `hotset`.
 #[derive(Clone, Debug, PartialEq, Deserialize)]

@@ -8,8 +8,8 @@ use super::sequential::slice;
 use super::source::{Operate, Operations};
 use super::values::{self, half};
 use super::{Context, Endlessly, WorkloadError};
-use crate::words::access::{Access, LINES_PER_PAGE};
-use crate::words::random::Purpose;
+use crate::base::access::{Access, LINES_PER_PAGE};
+use crate::base::random::Purpose;
 
 /// The keys of `linear`.
 #[derive(Clone, Debug, PartialEq, Deserialize)]

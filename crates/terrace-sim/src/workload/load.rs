@@ -8,9 +8,9 @@ use serde::{Deserialize, Deserializer};
 use toml::{Table, Value};
 
 use super::phases::Phases;
-use super::{WorkloadKind, Workload, WorkloadError, presets, values};
-use crate::words::access::Pace;
-use crate::words::load::Stop;
+use super::{Workload, WorkloadError, WorkloadKind, presets, values};
+use crate::base::access::Pace;
+use crate::base::load::Stop;
 
 /// A load, and its end.
 #[derive(Clone, Debug, PartialEq)]

@@ -33,9 +33,9 @@ mod tests;
 
 use std::path::Path;
 
+use crate::base::access::{Pace, Source};
+use crate::base::load::Context;
 use crate::trace::{TraceError, TraceSpec};
-use crate::words::access::{Pace, Source};
-use crate::words::load::Context;
 use source::{Endless, Generate};
 
 pub use load::Load;

@@ -7,9 +7,9 @@ use toml::{Table, Value};
 use super::load::Draft;
 use super::sequential::slice;
 use super::values::from_usize;
-use super::{Context, WorkloadKind, Workload, WorkloadError};
-use crate::words::access::{Access, Pace, Source};
-use crate::words::load::Stop;
+use super::{Context, Workload, WorkloadError, WorkloadKind};
+use crate::base::access::{Access, Pace, Source};
+use crate::base::load::Stop;
 
 /// The keys of `phases`: loads and the end of each, if it has one.
 #[derive(Clone, Debug, PartialEq)]
@@ -39,7 +39,9 @@ impl Phases {
                 return Err(named(format!("{load} is no load")));
             };
             let draft = Draft::new(table).map_err(|why| named(why.0))?;
-            if let WorkloadKind::Masim(_) | WorkloadKind::Trace(_) | WorkloadKind::Phases(_) = draft.workload.kind {
+            if let WorkloadKind::Masim(_) | WorkloadKind::Trace(_) | WorkloadKind::Phases(_) =
+                draft.workload.kind
+            {
                 let kind = draft.kind;
                 return Err(named(format!(
                     "a load of kind {kind:?} cannot be a phase: it has its own course"

@@ -7,8 +7,8 @@ use super::keys::{Items, Law};
 use super::source::Generate;
 use super::values::{self, half};
 use super::{Context, Endlessly, WorkloadError};
-use crate::words::access::{Access, LINES_PER_PAGE};
-use crate::words::random::Purpose;
+use crate::base::access::{Access, LINES_PER_PAGE};
+use crate::base::random::Purpose;
 
 /// The keys of `zipf`.
 #[derive(Clone, Debug, PartialEq, Deserialize)]

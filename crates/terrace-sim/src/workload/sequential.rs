@@ -6,7 +6,7 @@ use super::draw::{Writes, access, part};
 use super::source::Generate;
 use super::values::{self, half};
 use super::{Context, Endlessly, WorkloadError};
-use crate::words::access::{Access, LINES_PER_PAGE};
+use crate::base::access::{Access, LINES_PER_PAGE};
 
 /// The keys of `sequential`.
 #[derive(Clone, Debug, PartialEq, Deserialize)]

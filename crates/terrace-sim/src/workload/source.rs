@@ -1,6 +1,6 @@
 //! The conversion of generators of accesses into sources.
 
-use crate::words::access::{Access, Pace, Source};
+use crate::base::access::{Access, Pace, Source};
 
 /// A generator of accesses without end.
 pub(super) trait Generate: Clone + Send + 'static {

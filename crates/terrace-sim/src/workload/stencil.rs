@@ -8,7 +8,7 @@ use super::sequential::slice;
 use super::source::{Operate, Operations};
 use super::values;
 use super::{Context, Endlessly, WorkloadError};
-use crate::words::access::{Access, LINES_PER_PAGE};
+use crate::base::access::{Access, LINES_PER_PAGE};
 
 /// The keys of `stencil`.
 #[derive(Clone, Debug, PartialEq, Deserialize)]

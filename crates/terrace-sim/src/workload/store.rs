@@ -10,17 +10,17 @@ use super::keys::{Items, Law};
 use super::source::{Operate, Operations};
 use super::values::{self, PAGE};
 use super::{Context, Endlessly, WorkloadError};
-use crate::words::access::{Access, LINE, LINES_PER_PAGE};
-use crate::words::random::{Purpose, mix};
+use crate::base::access::{Access, LINE, LINES_PER_PAGE};
+use crate::base::random::{Purpose, mix};
 
 /// Bytes of the index per key: a hash and a place.
 const ENTRY: u64 = 16;
 
 /// The largest value, bytes.
-const MOST_VALUE: u64 = 1 << 20;
+const MAX_VALUE: u64 = 1 << 20;
 
 /// Records of the longest scan (YCSB's default).
-const LONGEST_SCAN: u64 = 100;
+const MAX_SCAN: u64 = 100;
 
 /// The keys of `kv`.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
@@ -90,7 +90,7 @@ enum YcsbDist {
 
 fn value<'de, D: serde::Deserializer<'de>>(from: D) -> Result<u64, D::Error> {
     let bytes = values::bytes(from)?;
-    if bytes > MOST_VALUE {
+    if bytes > MAX_VALUE {
         return Err(serde::de::Error::custom(format!(
             "{bytes} bytes are too many for one value: allowed is at most 1MiB"
         )));
@@ -299,7 +299,7 @@ impl Operate for Store {
             self.value(key, true, out);
         } else {
             let key = self.key();
-            let records = 1 + self.random.below(LONGEST_SCAN);
+            let records = 1 + self.random.below(MAX_SCAN);
             self.find(key, false, out);
             for record in 0..records {
                 self.value((key + record) % self.layout.keys, false, out);

@@ -6,8 +6,8 @@ use super::draw::{Random, Writes, access};
 use super::source::Generate;
 use super::values::{self, PAGE, half};
 use super::{Context, Endlessly, WorkloadError};
-use crate::words::access::{Access, LINES_PER_PAGE};
-use crate::words::random::Purpose;
+use crate::base::access::{Access, LINES_PER_PAGE};
+use crate::base::random::Purpose;
 
 /// The keys of `swapmix`.
 #[derive(Clone, Debug, PartialEq, Deserialize)]

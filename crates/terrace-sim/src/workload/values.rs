@@ -10,10 +10,10 @@ use super::WorkloadError;
 pub(super) const PAGE: u64 = 4096;
 
 /// Most bytes of a size: 1 PiB.
-const MOST_BYTES: u64 = 1 << 50;
+const MAX_BYTES: u64 = 1 << 50;
 
 /// Largest count: 2^40.
-const MOST: u64 = 1 << 40;
+const MAX: u64 = 1 << 40;
 
 /// Deserializes a size of at least one byte, as text.
 pub(super) fn bytes<'de, D: Deserializer<'de>>(from: D) -> Result<u64, D::Error> {
@@ -24,7 +24,7 @@ pub(super) fn bytes<'de, D: Deserializer<'de>>(from: D) -> Result<u64, D::Error>
         ))
     })?;
     let bytes = size.as_u64();
-    if bytes == 0 || bytes > MOST_BYTES {
+    if bytes == 0 || bytes > MAX_BYTES {
         return Err(D::Error::custom(format!(
             "{text:?} is out of bounds: allowed is more than 0 and at most 1PiB"
         )));
@@ -130,9 +130,9 @@ pub(super) fn compute_ns<'de, D: Deserializer<'de>>(from: D) -> Result<Option<f6
 pub(super) fn count<'de, D: Deserializer<'de>>(from: D) -> Result<u64, D::Error> {
     let value = i64::deserialize(from)?;
     match u64::try_from(value) {
-        Ok(count) if (1..=MOST).contains(&count) => Ok(count),
+        Ok(count) if (1..=MAX).contains(&count) => Ok(count),
         _ => Err(D::Error::custom(format!(
-            "{value} is out of bounds: allowed is 1 to {MOST}"
+            "{value} is out of bounds: allowed is 1 to {MAX}"
         ))),
     }
 }

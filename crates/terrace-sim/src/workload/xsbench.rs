@@ -10,8 +10,8 @@ use super::keys::at;
 use super::source::{Operate, Operations};
 use super::values::{self, PAGE};
 use super::{Context, Endlessly, WorkloadError};
-use crate::words::access::{Access, LINE};
-use crate::words::random::Purpose;
+use crate::base::access::{Access, LINE};
+use crate::base::random::Purpose;
 
 const ENERGY: u64 = 8;
 const INDEX: u64 = 4;

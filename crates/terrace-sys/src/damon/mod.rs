@@ -38,7 +38,7 @@ const PAUSE: Duration = Duration::from_millis(10);
 const OPERATIONS: &str = "fvaddr";
 
 /// Most regions of a process that are read: far more than we have DAMON keep.
-const MOST_REGIONS: usize = 1 << 16;
+const MAX_REGIONS: usize = 1 << 16;
 
 /// An error of DAMON's interface.
 #[derive(Debug, thiserror::Error)]
@@ -490,7 +490,7 @@ impl Kdamond {
         turn.write(&format!("{slot}/state"), "update_schemes_tried_regions")?;
         let folder = format!("{slot}/contexts/0/schemes/0/tried_regions");
         let path = self.host.kdamonds.join(&folder);
-        let entries = opener::entries(&path, MOST_REGIONS);
+        let entries = opener::entries(&path, MAX_REGIONS);
         let entries = entries.map_err(|error| failed("read", path, error))?;
         let mut regions = Vec::new();
         for entry in entries {

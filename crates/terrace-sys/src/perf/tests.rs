@@ -30,11 +30,11 @@ fn open(test: &str, attr: &EventAttr) -> Option<Event> {
     match Event::open(attr, HERE, None) {
         Ok(event) => Some(event),
         Err(error) if matches!(error.errno(), libc::EACCES | libc::EPERM | libc::ENOSYS) => {
-            let words = format!("\nSKIPPED {test}: NOT TESTED, since {error}\n");
-            std::io::stderr().write_all(words.as_bytes()).unwrap();
+            let text = format!("\nSKIPPED {test}: NOT TESTED, since {error}\n");
+            std::io::stderr().write_all(text.as_bytes()).unwrap();
             assert!(
                 std::env::var_os("TERRACE_NEEDS_PERF").is_none(),
-                "{words}, but TERRACE_NEEDS_PERF is set"
+                "{text}, but TERRACE_NEEDS_PERF is set"
             );
             None
         }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use terrace_agent::channel::{Conversation, LinkConfig, MOST_FRAMES};
+use terrace_agent::channel::{Conversation, LinkConfig, MAX_FRAMES};
 use terrace_proto::agent::{AgentMessage, Budgets, HostMessage, Message as _, Mode, Report};
 use terrace_proto::{Gfn, Tick};
 
@@ -34,7 +34,7 @@ pub fn fuzz_host_talk(data: &[u8]) {
     for piece in data.chunks(1 + data.len() / 3) {
         now = now.after(Duration::from_millis(u64::from(piece[0]) * 20));
         lost = lost || talk.take(now, piece).is_err();
-        assert!(talk.waiting_frames() <= MOST_FRAMES);
+        assert!(talk.waiting_frames() <= MAX_FRAMES);
         let instructions = talk.take_instructions(now);
         assert_eq!(
             instructions.budgets.within(config.budgets),

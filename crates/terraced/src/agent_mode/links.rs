@@ -139,7 +139,13 @@ impl Links {
             }
             (Instruction::Watch(socket, config, orders), None) => {
                 let link = AgentLink::new(socket, config, orders, now);
-                self.links.insert(vm, Linked { link, last_sent: None });
+                self.links.insert(
+                    vm,
+                    Linked {
+                        link,
+                        last_sent: None,
+                    },
+                );
             }
             (Instruction::Order(orders), Some(linked)) => linked.link.order(orders),
             (Instruction::Forgive, Some(linked)) => linked.link.forgive(now),

@@ -32,7 +32,7 @@ fn in_force(agent: &Agent) -> String {
     match &agent.in_force {
         InForce::Waiting => "nobody yet: the agent was not heard".into(),
         InForce::Guest => "the agent in the guest; the host neither scans nor moves".into(),
-        InForce::Fallback(_) => agent.fallback_words().into(),
+        InForce::Fallback(_) => agent.fallback_text().into(),
         InForce::Returning(_) => "the agent, as soon as the host's threads have ended".into(),
         InForce::Host => {
             "the host by itself: the engine has no coordinated policy yet, so no pages are \
@@ -74,8 +74,8 @@ pub fn mode(entry: &Entry) -> (api::Mode, String) {
             (mode, format!("{why}; it is being made ready for the host"))
         }
         InForce::Fallback(why) => {
-            let words = agent.fallback_words();
-            (api::Mode::Ignored, format!("{why}; {words}"))
+            let text = agent.fallback_text();
+            (api::Mode::Ignored, format!("{why}; {text}"))
         }
         _ => (api::Mode::Guest, in_force(agent)),
     }

@@ -40,9 +40,9 @@ impl IntoResponse for Body {
 /// Number of threads that make answers.
 pub const MAKERS: usize = 2;
 /// Most questions that wait for the thread that owns what is served: its other work never waits for more.
-const MOST_QUESTIONS: usize = 32;
+const MAX_QUESTIONS: usize = 32;
 /// Most copies of what is served that wait to become answers.
-const MOST_COPIES: usize = 2 * MAKERS;
+const MAX_COPIES: usize = 2 * MAKERS;
 
 /// The sender of questions to that thread.
 #[derive(Clone)]
@@ -58,8 +58,8 @@ impl Asker {
     pub fn new(inbox: Sender<Input>) -> Self {
         Self {
             inbox,
-            questions: Arc::new(Semaphore::new(MOST_QUESTIONS)),
-            copies: Arc::new(Semaphore::new(MOST_COPIES)),
+            questions: Arc::new(Semaphore::new(MAX_QUESTIONS)),
+            copies: Arc::new(Semaphore::new(MAX_COPIES)),
         }
     }
 
@@ -112,7 +112,7 @@ impl Asker {
         self.copied(copy, |lines| Body::of(&lines)).await
     }
 
-    /// Copies a part of what is served and makes an answer of it. No more copies wait than [`MOST_COPIES`], whether
+    /// Copies a part of what is served and makes an answer of it. No more copies wait than [`MAX_COPIES`], whether
     /// or not those who asked still do.
     async fn copied<C: Send + 'static, T: Send + 'static>(
         &self,

@@ -9,7 +9,7 @@ use super::failure::{Failure, gone, no_vm};
 use super::views::mode;
 use crate::registry::VmKey;
 use crate::served::Served;
-use terrace_config::{MOST_WEIGHT, TierBytes, has_a_unit, tier_named};
+use terrace_config::{MAX_WEIGHT, TierBytes, has_a_unit, tier_named};
 
 impl dyn Served + '_ {
     /// `POST /v1/vms/{name}/plan`.
@@ -156,10 +156,10 @@ fn bytes(value: &str) -> Result<u64, Failure> {
 }
 
 fn weight(value: &str) -> Result<u32, Failure> {
-    let weight = value.parse().ok().filter(|w| (1..=MOST_WEIGHT).contains(w));
+    let weight = value.parse().ok().filter(|w| (1..=MAX_WEIGHT).contains(w));
     weight.ok_or_else(|| {
         Failure::Invalid(format!(
-            "{value}: not a weight; write a number from 1 to {MOST_WEIGHT} (1000 is normal)"
+            "{value}: not a weight; write a number from 1 to {MAX_WEIGHT} (1000 is normal)"
         ))
     })
 }

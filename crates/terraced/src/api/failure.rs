@@ -9,16 +9,16 @@ use axum::http::header::{ALLOW, CONTENT_LENGTH, CONTENT_TYPE};
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
 use terrace_api::types::ErrorBody;
-use terrace_proto::printable::{MOST_NAME, excerpt};
+use terrace_proto::printable::{MAX_NAME, excerpt};
 use terrace_proto::provision::NotOrdered;
 
 use crate::events::Missed;
 use crate::served::Over;
 
 /// Most characters of an error in an answer.
-const MOST_ERROR: usize = 16 << 10;
+const MAX_ERROR: usize = 16 << 10;
 /// Most VMs that an answer names if the one that was asked for does not exist.
-const MOST_NAMED: usize = 32;
+const MAX_NAMED: usize = 32;
 
 /// The reason why a request is not answered.
 #[derive(Debug)]
@@ -71,14 +71,14 @@ impl IntoResponse for Failure {
 
 /// An error in the shape that all errors have.
 pub fn said(status: StatusCode, error: &str) -> Response {
-    let error = excerpt(error, MOST_ERROR);
+    let error = excerpt(error, MAX_ERROR);
     (status, Json(ErrorBody { error })).into_response()
 }
 
 /// The same error as raw bytes of HTTP, for a request that was not understood.
 pub fn raw(status: StatusCode, error: &str) -> Vec<u8> {
     let error = ErrorBody {
-        error: excerpt(error, MOST_ERROR),
+        error: excerpt(error, MAX_ERROR),
     };
     // Plain data always has a JSON form.
     let body = serde_json::to_string(&error).unwrap_or_default();
@@ -113,9 +113,9 @@ pub async fn in_json(answer: Response) -> Response {
         return answer;
     }
     let (head, body) = answer.into_parts();
-    let words = text(body).await;
+    let message = text(body).await;
     let allowed = head.headers.get(ALLOW).cloned();
-    let words = match (status, &allowed) {
+    let message = match (status, &allowed) {
         (StatusCode::METHOD_NOT_ALLOWED, Some(allowed)) => {
             let allowed = allowed.to_str().unwrap_or("another method");
             format!("this path takes {allowed} alone; see docs/api.md")
@@ -123,10 +123,10 @@ pub async fn in_json(answer: Response) -> Response {
         (StatusCode::UNSUPPORTED_MEDIA_TYPE, _) => {
             "send JSON, and say so by the header `content-type: application/json`".into()
         }
-        _ if words.is_empty() => status.canonical_reason().unwrap_or("an error").to_owned(),
-        _ => words,
+        _ if message.is_empty() => status.canonical_reason().unwrap_or("an error").to_owned(),
+        _ => message,
     };
-    let mut answer = said(status, &words);
+    let mut answer = said(status, &message);
     for (name, value) in &head.headers {
         if name != CONTENT_TYPE && name != CONTENT_LENGTH {
             answer.headers_mut().insert(name.clone(), value.clone());
@@ -137,7 +137,7 @@ pub async fn in_json(answer: Response) -> Response {
 
 /// The library's words; empty if they are too long or not text.
 async fn text(body: Body) -> String {
-    let bytes = to_bytes(body, MOST_ERROR).await.unwrap_or_default();
+    let bytes = to_bytes(body, MAX_ERROR).await.unwrap_or_default();
     String::from_utf8(bytes.into()).unwrap_or_default()
 }
 
@@ -148,12 +148,12 @@ pub fn gone() -> Failure {
 
 /// The failure of a request about a VM that does not exist.
 pub fn no_vm<'a>(name: &str, known: impl Iterator<Item = &'a String>) -> Failure {
-    let mut known: Vec<&str> = known.take(MOST_NAMED + 1).map(String::as_str).collect();
-    if known.len() > MOST_NAMED {
-        known.truncate(MOST_NAMED);
+    let mut known: Vec<&str> = known.take(MAX_NAMED + 1).map(String::as_str).collect();
+    if known.len() > MAX_NAMED {
+        known.truncate(MAX_NAMED);
         known.push("and others");
     }
-    let name = excerpt(name, MOST_NAME);
+    let name = excerpt(name, MAX_NAME);
     Failure::NotFound(if known.is_empty() {
         format!("no VM {name}: no VMs were found; `terrace doctor` says why")
     } else {

@@ -49,8 +49,8 @@ impl Line {
     }
 
     /// Writes a last message, as far as that is possible without waiting: the client may be gone, or not read.
-    pub fn say(&self, words: &[u8]) {
-        let _ = self.stream.try_write(words);
+    pub fn say(&self, text: &[u8]) {
+        let _ = self.stream.try_write(text);
     }
 
     /// Waits until the client hangs up; what it still sends is dropped, `most` bytes of it.
@@ -68,8 +68,8 @@ impl Line {
     }
 
     /// Keeps the status of the library's answer (the code in `HTTP/1.1 400 Bad Request`) instead of sending it.
-    fn keep_back(&self, words: &[u8]) {
-        let code = words
+    fn keep_back(&self, text: &[u8]) {
+        let code = text
             .get(9..12)
             .and_then(|code| std::str::from_utf8(code).ok());
         if let Some(code) = code.and_then(|code| code.parse().ok()) {

@@ -9,8 +9,8 @@ use prometheus_client::encoding::text::encode;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
-use prometheus_client::registry::Registry;
-use terrace_api::provision::{ProvisioningStatus, ProvisionedTier};
+use prometheus_client::registry::{self, Registry};
+use terrace_api::provision::{ProvisionedTier, ProvisioningStatus};
 use terrace_api::types::Neighbours;
 use terrace_api::types::{Status, Vm};
 use terrace_proto::PAGE_SIZE;
@@ -120,47 +120,47 @@ const TIMES_OF_NEIGHBOURS: [CountOf<Neighbours>; 3] = [
 
 const OF_PROVISIONING: [Of<ProvisioningStatus>; 9] = [
     (
-        "elastic_up",
+        "provisioning_up",
         "1 if the VM's resize provider answers",
         |provisioning| some(provisioning.problem.is_none().into()),
     ),
     (
-        "elastic_age_seconds",
+        "provisioning_age_seconds",
         "Time since the VM's resize provider was read",
         |provisioning| provisioning.age_s,
     ),
     (
-        "elastic_connected",
+        "provisioning_connected",
         "1 where the hypervisor is connected to the device",
         |provisioning| some(provisioning.connected.into()),
     ),
     (
-        "elastic_told",
+        "provisioning_targets_sent",
         "1 where the guest's driver knows the targets",
         |provisioning| some(provisioning.targets_sent.into()),
     ),
     (
-        "elastic_pinned",
+        "provisioning_pinned",
         "1 where a device is passed through, so that the VM cannot shrink",
         |provisioning| some(provisioning.pinned_by.is_some().into()),
     ),
     (
-        "elastic_held",
+        "provisioning_held",
         "1 where another process has the VM's RAM, so that the VM cannot shrink",
         |provisioning| some(provisioning.held_by.is_some().into()),
     ),
     (
-        "elastic_resident_shared_bytes",
+        "provisioning_resident_shared_bytes",
         "Shared resident memory of the hypervisor's process",
         |provisioning| some(provisioning.resident?.shared_bytes),
     ),
     (
-        "elastic_resident_private_bytes",
+        "provisioning_resident_private_bytes",
         "Private resident memory of the hypervisor's process",
         |provisioning| some(provisioning.resident?.private_bytes),
     ),
     (
-        "elastic_resizing",
+        "provisioning_resizing",
         "1 while a target is not met",
         |provisioning| some(provisioning.resizing.into()),
     ),
@@ -168,12 +168,12 @@ const OF_PROVISIONING: [Of<ProvisioningStatus>; 9] = [
 
 const COUNTS_OF_PROVISIONING: [CountOf<ProvisioningStatus>; 2] = [
     (
-        "elastic_refused_entries",
+        "provisioning_refused_entries",
         "Requests of the guest that the device refused, since the device was started",
         |provisioning| Some(provisioning.refused_entries),
     ),
     (
-        "elastic_resets",
+        "provisioning_resets",
         "Number of times that the guest was reset",
         |provisioning| Some(provisioning.resets),
     ),
@@ -181,58 +181,60 @@ const COUNTS_OF_PROVISIONING: [CountOf<ProvisioningStatus>; 2] = [
 
 const OF_TIER: [Of<ProvisionedTier>; 12] = [
     (
-        "elastic_whole_bytes",
+        "provisioning_whole_bytes",
         "Size that the VM was started with",
         |tier| some(tier.whole_bytes),
     ),
-    ("elastic_target_bytes", "Target size", |tier| {
+    ("provisioning_target_bytes", "Target size", |tier| {
         some(tier.target_bytes)
     }),
-    ("elastic_size_bytes", "Size by the guest's claim", |tier| {
-        some(tier.size_bytes)
-    }),
     (
-        "elastic_present_bytes",
+        "provisioning_size_bytes",
+        "Size by the guest's claim",
+        |tier| some(tier.size_bytes),
+    ),
+    (
+        "provisioning_present_bytes",
         "Host memory that backs it",
         |tier| some(tier.present_bytes?),
     ),
     (
-        "elastic_kept_bytes",
+        "provisioning_retained_bytes",
         "Memory that the guest claims to have given back and that is still present",
         |tier| some(tier.retained_bytes?),
     ),
     (
-        "elastic_honesty_ratio",
+        "provisioning_verified_ratio",
         "Share of the memory claimed as given back that is gone",
         |tier| tier.verified_ratio,
     ),
     (
-        "elastic_counted_bytes",
+        "provisioning_counted_bytes",
         "Size that admission counts",
         |tier| some(tier.counted_bytes),
     ),
     (
-        "elastic_may_take_bytes",
+        "provisioning_may_take_bytes",
         "Host memory that the VM may still take for it",
         |tier| some(tier.may_take_bytes),
     ),
     (
-        "elastic_stuck",
+        "provisioning_stuck",
         "1 if the guest reports that it cannot reach the target for now",
         |tier| some(tier.stuck.is_some().into()),
     ),
     (
-        "elastic_guest_free_bytes",
+        "provisioning_guest_free_bytes",
         "Free memory of the guest's node, as the guest says",
         |tier| some(tier.guest.free_bytes?),
     ),
     (
-        "elastic_guest_total_bytes",
+        "provisioning_guest_total_bytes",
         "Memory of the guest's node, as the guest says",
         |tier| some(tier.guest.total_bytes?),
     ),
     (
-        "elastic_guest_balloon_bytes",
+        "provisioning_guest_balloon_bytes",
         "Memory in the balloon by the guest's count",
         |tier| bytes_of(tier.guest.balloon_pages?),
     ),
@@ -240,22 +242,22 @@ const OF_TIER: [Of<ProvisionedTier>; 12] = [
 
 const COUNTS_OF_TIER: [CountOf<ProvisionedTier>; 4] = [
     (
-        "elastic_guest_pressure_pages",
+        "provisioning_guest_pressure_pages",
         "Pages of 4 KiB that the guest took back under pressure, as it says",
         |tier| tier.guest.pressure_pages,
     ),
     (
-        "elastic_guest_major_faults",
+        "provisioning_guest_major_faults",
         "Major faults of the guest, as it says",
         |tier| tier.guest.major_faults,
     ),
     (
-        "elastic_guest_swapped_in_pages",
+        "provisioning_guest_swapped_in_pages",
         "Pages that the guest swapped in, as it says",
         |tier| tier.guest.swapped_in_pages,
     ),
     (
-        "elastic_guest_swapped_out_pages",
+        "provisioning_guest_swapped_out_pages",
         "Pages that the guest swapped out, as it says",
         |tier| tier.guest.swapped_out_pages,
     ),
@@ -280,15 +282,15 @@ pub fn text(copied: &Snapshot) -> Result<String, fmt::Error> {
     figures(&mut registry, &OF_NEIGHBOURS, &costs);
     counts(&mut registry, &COUNTS_OF_NEIGHBOURS, &costs);
     times(&mut registry, &TIMES_OF_NEIGHBOURS, &costs);
-    let provisionings = named.iter().filter_map(|(labels, vm)| {
+    let statuses = named.iter().filter_map(|(labels, vm)| {
         let provisioning = copied.vm(&vm.name).ok()?.provisioning.clone()?;
         Some((labels.clone(), provisioning))
     });
-    let provisionings: Vec<(Labels, ProvisioningStatus)> = provisionings.collect();
-    figures(&mut registry, &OF_PROVISIONING, &provisionings);
-    counts(&mut registry, &COUNTS_OF_PROVISIONING, &provisionings);
-    orders(&mut registry, &provisionings);
-    let tiers = provisionings.iter().flat_map(|(labels, provisioning)| {
+    let provisioned: Vec<(Labels, ProvisioningStatus)> = statuses.collect();
+    figures(&mut registry, &OF_PROVISIONING, &provisioned);
+    counts(&mut registry, &COUNTS_OF_PROVISIONING, &provisioned);
+    orders(&mut registry, &provisioned);
+    let tiers = provisioned.iter().flat_map(|(labels, provisioning)| {
         provisioning.tiers.iter().map(|tier| {
             let mut labels = labels.clone();
             labels.push(("tier", tier.name.clone()));
@@ -326,12 +328,12 @@ fn host(registry: &mut Registry, status: &Status, vms: &[Vm]) {
 }
 
 /// Registers the mechanisms that carry out orders of sizes, and counts the orders by outcome.
-fn orders(registry: &mut Registry, provisionings: &[(Labels, ProvisioningStatus)]) {
-    let by = family(registry, "elastic_by", "What resizes a VM; always 1");
+fn orders(registry: &mut Registry, named: &[(Labels, ProvisioningStatus)]) {
+    let by = family(registry, "provisioning_by", "What resizes a VM; always 1");
     let resizes = Counts::default();
     let help = "Orders of sizes by what became of them";
     registry.register("resizes", help, resizes.clone());
-    for (labels, provisioning) in provisionings {
+    for (labels, provisioning) in named {
         if !provisioning.by.is_empty() {
             let mut labels = labels.clone();
             labels.push(("by", provisioning.by.clone()));
@@ -364,7 +366,7 @@ fn figures<T>(registry: &mut Registry, all: &[Of<T>], things: &[(Labels, T)]) {
 fn counts<T>(registry: &mut Registry, all: &[CountOf<T>], things: &[(Labels, T)]) {
     for (name, help, read) in all {
         let family = Counts::default();
-        registry.register(*name, *help, family.clone());
+        register(registry, name, help, &family);
         for (labels, thing) in things {
             if let Some(count) = read(thing) {
                 family.get_or_create(labels).inc_by(count);
@@ -377,7 +379,7 @@ fn counts<T>(registry: &mut Registry, all: &[CountOf<T>], things: &[(Labels, T)]
 fn times<T>(registry: &mut Registry, all: &[CountOf<T>], things: &[(Labels, T)]) {
     for (name, help, read) in all {
         let family = Seconds::default();
-        registry.register(*name, *help, family.clone());
+        register(registry, name, help, &family);
         for (labels, thing) in things {
             if let Some(ns) = read(thing) {
                 family.get_or_create(labels).inc_by(ns as f64 / 1e9);
@@ -386,9 +388,29 @@ fn times<T>(registry: &mut Registry, all: &[CountOf<T>], things: &[(Labels, T)])
     }
 }
 
+/// Registers a family, under its old name too if it was renamed: for one version.
+fn register(
+    registry: &mut Registry,
+    name: &str,
+    help: &str,
+    family: &(impl registry::Metric + Clone),
+) {
+    registry.register(name, help, family.clone());
+    if let Some(rest) = name.strip_prefix("provisioning_") {
+        let rest = match rest {
+            "targets_sent" => "told",
+            "verified_ratio" => "honesty_ratio",
+            "retained_bytes" => "kept_bytes",
+            _ => rest,
+        };
+        let help = format!("The old name of terrace_{name}");
+        registry.register(format!("elastic_{rest}"), help, family.clone());
+    }
+}
+
 fn family(registry: &mut Registry, name: &str, help: &str) -> Figures {
     let family = Figures::default();
-    registry.register(name, help, family.clone());
+    register(registry, name, help, &family);
     family
 }
 

@@ -6,6 +6,8 @@ use axum::response::IntoResponse;
 use axum::routing::{get, post};
 use axum::{Json, Router};
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use terrace_api::old_keys;
 use terrace_api::provision::Resize;
 use terrace_api::types::{Done, Setting};
 use terrace_proto::{Command, Gpa};
@@ -54,7 +56,8 @@ async fn vms(State(asker): State<Asker>) -> Answer {
 
 async fn vm(State(asker): State<Asker>, Path(name): Path<String>) -> Answer {
     let about = About::Vm(name.clone());
-    asker.view(about, move |copy| copy.detail(&name)).await
+    let detail = move |copy: Snapshot| with_old_keys(&copy.detail(&name)?);
+    asker.view(about, detail).await
 }
 
 #[derive(Deserialize)]
@@ -68,10 +71,10 @@ async fn map(
     Path(name): Path<String>,
     Query(query): Query<MapQuery>,
 ) -> Answer {
-    const MOST: u64 = 65_536;
-    if !(1..=MOST).contains(&query.cells) {
+    const MAX: u64 = 65_536;
+    if !(1..=MAX).contains(&query.cells) {
         return Err(Failure::Invalid(format!(
-            "cells={}: from 1 to {MOST}",
+            "cells={}: from 1 to {MAX}",
             query.cells
         )));
     }
@@ -115,13 +118,13 @@ async fn order(
     asker: Asker,
     name: Option<String>,
     make: impl FnOnce(Option<terrace_proto::VmId>) -> Command + Send + 'static,
-    words: &'static str,
+    message: &'static str,
 ) -> Answer {
     let ordered = move |d: &mut dyn Served| {
         let vm = name.as_deref().map(|n| d.managed_id(n)).transpose()?;
         d.command(make(vm))?;
         Ok(Done {
-            done: name.map_or_else(|| words.into(), |n| format!("{n}: {words}")),
+            done: name.map_or_else(|| message.into(), |n| format!("{n}: {message}")),
         })
     };
     said(&asker.ask(ordered).await?)
@@ -140,7 +143,13 @@ async fn resize_vm(
     Path(name): Path<String>,
     Json(sizes): Json<Resize>,
 ) -> Answer {
-    said(&resize::resize(&asker, name, sizes).await?)
+    said(&with_old_keys(&resize::resize(&asker, name, sizes).await?)?)
+}
+
+/// An answer with renamed keys under their old names too.
+fn with_old_keys<T: Serialize>(answer: &T) -> Result<Value, Failure> {
+    old_keys::with_old(answer)
+        .map_err(|error| Failure::NotNow(format!("the answer could not be written: {error}")))
 }
 
 async fn figures(State(asker): State<Asker>) -> Result<impl IntoResponse, Failure> {

@@ -93,7 +93,7 @@ impl Snapshot {
             unit_reason: managed.unit_reason.clone(),
             limits: view.tiers.iter().map(|t| limit(&t.limit)).collect(),
             stages: vec![
-                stage("observe", &managed.tracking.words(&m.observe)),
+                stage("observe", &managed.tracking.text(&m.observe)),
                 stage("estimate", &m.estimate),
                 stage("share", &m.share),
                 stage("place", &m.place),

@@ -267,7 +267,11 @@ impl Sets {
 fn roles_have_names_that_the_kernel_keeps_whole() {
     for role in Role::ALL {
         assert!(role.name().len() <= 15, "{role:?}");
-        assert!(role.capabilities().iter().all(|cap| CAPABILITIES.contains(cap)));
+        assert!(
+            role.capabilities()
+                .iter()
+                .all(|cap| CAPABILITIES.contains(cap))
+        );
         assert!(!role.is_exposed() || role.capabilities().is_empty());
     }
 }

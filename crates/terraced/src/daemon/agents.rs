@@ -124,12 +124,12 @@ impl Daemon {
         let Some(agent) = &entry.agent else {
             return;
         };
-        let words = agent.fallback_words();
+        let message = agent.fallback_text();
         // The discoverer knows VMs by their names.
         self.discoverer.claims().set(&entry.name, agent.scan);
         self.set_in_force(vm, InForce::Fallback(why.clone()));
         self.send_orders(vm);
-        self.tell_of(vm, format!("falls back: {why}; {words}"));
+        self.tell_of(vm, format!("falls back: {why}; {message}"));
     }
 
     /// Ends all that the host does for a VM; its agent is told to go on when that is done.

@@ -11,7 +11,7 @@ use crate::discovery::Claims;
 use crate::messages::Discovered;
 
 /// Most refused VMs that are remembered.
-const MOST_REFUSED: usize = 64;
+const MAX_REFUSED: usize = 64;
 
 /// The discoverer's results and instructions, VMs aside.
 pub struct DiscovererState {
@@ -51,12 +51,12 @@ impl DiscovererState {
         };
         let finding = refusal.finding(&of);
         let was_reported = self.refused.get(&found.socket) == Some(&finding);
-        if was_reported || self.refused.len() >= MOST_REFUSED {
+        if was_reported || self.refused.len() >= MAX_REFUSED {
             return None;
         }
-        let words = format!("refused: {}", finding.found);
+        let text = format!("refused: {}", finding.found);
         self.refused.insert(found.socket, finding);
-        Some(words)
+        Some(text)
     }
 
     /// Forgets the refusal of a socket whose process is taken for a VM now.

@@ -32,8 +32,8 @@ impl Daemon {
             return None;
         }
         if let Some(refusal) = self.why_refused(&found) {
-            if let Some(words) = self.discoverer.refuse(found, &refusal) {
-                self.session.tell(None, words);
+            if let Some(text) = self.discoverer.refuse(found, &refusal) {
+                self.session.tell(None, text);
             }
             return None;
         }

@@ -116,7 +116,7 @@ impl Daemon {
             Input::DiscoveryScan(discovery_scan) => self.discovery_scan(discovery_scan),
             Input::Tracking(vm, news) => self.vms.keep_tracking(vm, news),
             Input::Agent(vm, view) => self.agent_news(vm, view.map(|view| *view)),
-            Input::MapChanged(vm, words) => self.map_changed(vm, &words),
+            Input::MapChanged(vm, message) => self.map_changed(vm, &message),
             Input::MoveFindings(vm, findings) => self.vms.keep_move_findings(vm, findings),
             Input::Provider(news) => self.provider_news(news),
             Input::Ask(question) => question(self),

@@ -8,7 +8,7 @@ use crate::registry::{Managed, VmKey};
 
 impl Daemon {
     /// Ends all work by a VM's old map: nothing is scanned, moved or held by it from now on.
-    pub fn map_changed(&mut self, id: VmId, words: &str) {
+    pub fn map_changed(&mut self, id: VmId, change: &str) {
         let Some(vm) = self.vms.of_id(id) else {
             return;
         };
@@ -28,7 +28,7 @@ impl Daemon {
         if let Some(process) = self.vms.get(vm).and_then(|entry| entry.process) {
             self.discoverer.claims().reattach(process);
         }
-        let text = format!("its memory map changed: {words}; it is made ready anew");
+        let text = format!("its memory map changed: {change}; it is made ready anew");
         self.tell_of(vm, text);
         // The provider may have another size, or be gone.
         self.provider_changed(vm);

@@ -26,13 +26,13 @@ use terrace_host::vm::{self, Vm, VmIdentity};
 use terrace_host::worker::{ChargedTo, WorkerCommand};
 use terrace_host::{Finding, HostRoot};
 use terrace_proto::Readings;
-use terrace_proto::printable::{MOST_NAME, MOST_WORDS, excerpt, is_vm_name};
+use terrace_proto::printable::{MAX_NAME, MAX_TEXT_CHARS, excerpt, is_vm_name};
 use terrace_sys::{Damon, ProcessId};
 
 pub use claims::Claims;
 
 use crate::confine::{self, Role};
-use crate::messages::{AgentVm, Discovered, Input, DiscoveryScan, Ready, State};
+use crate::messages::{AgentVm, Discovered, DiscoveryScan, Input, Ready, State};
 use handled::{Ended, Handled, SOON};
 use queue::Queue;
 
@@ -41,9 +41,9 @@ const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 /// Threads that look at VMs: that many monitors may hang before others wait for them.
 const INSPECTORS: usize = 8;
 /// Most of them that look at a VM again, not for the first time.
-const MOST_REPEATED: usize = 4;
+const MAX_REPEATED: usize = 4;
 /// Most sockets that are remembered; far above what a look finds.
-const MOST_HANDLED: usize = 4096;
+const MAX_HANDLED: usize = 4096;
 
 /// A tracker at work, with the memory that it watches.
 struct Watched {
@@ -132,7 +132,11 @@ impl Discoverer {
                 findings,
                 sockets: found.candidates.iter().map(|c| c.socket.clone()).collect(),
             };
-            if discoverer.inbox.send(Input::DiscoveryScan(discovery_scan)).is_err() {
+            if discoverer
+                .inbox
+                .send(Input::DiscoveryScan(discovery_scan))
+                .is_err()
+            {
                 return;
             }
             let next = Instant::now() + discoverer.config.discover.every;
@@ -153,7 +157,7 @@ impl Discoverer {
     /// Starts a fixed number of threads, because a monitor that hangs must not hide others, and any number of
     /// monitors must not become as many threads.
     fn start_inspectors(self: &Arc<Self>, count: usize) -> Inspectors {
-        let inspectors = Inspectors(Arc::new(Queue::new(MOST_REPEATED.min(count))));
+        let inspectors = Inspectors(Arc::new(Queue::new(MAX_REPEATED.min(count))));
         for _ in 0..count {
             let (discoverer, queue) = (Arc::clone(self), Arc::clone(&inspectors.0));
             let body = move || {
@@ -170,7 +174,13 @@ impl Discoverer {
     }
 
     /// Queues a look at a candidate if one is due.
-    fn hand_out(&self, candidate: &Candidate, view: &Arc<HostView>, jobs: &Inspectors, now: Instant) {
+    fn hand_out(
+        &self,
+        candidate: &Candidate,
+        view: &Arc<HostView>,
+        jobs: &Inspectors,
+        now: Instant,
+    ) {
         if !self.take_new(candidate, now) {
             return;
         }
@@ -224,7 +234,7 @@ impl Discoverer {
     fn forget_all_but(&self, candidates: &[Candidate]) {
         let there: BTreeSet<&PathBuf> = candidates.iter().map(|c| &c.socket).collect();
         let mut handled = self.handled();
-        let is_full = handled.len() > MOST_HANDLED;
+        let is_full = handled.len() > MAX_HANDLED;
         handled.retain(|socket, handled| {
             let is_used = handled.is_pending || there.contains(socket);
             is_used || !is_full && handled.process.is_some_and(|process| self.lives(process))
@@ -274,9 +284,9 @@ impl Discoverer {
         if let Some(refusal) = refusal {
             found.state = State::Refused(refusal);
         }
-        found.name = excerpt(&found.name, MOST_NAME);
+        found.name = excerpt(&found.name, MAX_NAME);
         if let State::Unscannable(reason) | State::NotReady(reason) = &mut found.state {
-            *reason = excerpt(reason, MOST_WORDS);
+            *reason = excerpt(reason, MAX_TEXT_CHARS);
         }
         found
             .findings
@@ -372,7 +382,13 @@ impl Discoverer {
     }
 
     /// Finds the VM's RAM and starts the tracker of its pages.
-    fn attach(&self, mut vm: Vm, identity: VmIdentity, config: VmConfig, rules: &Rules) -> Discovered {
+    fn attach(
+        &self,
+        mut vm: Vm,
+        identity: VmIdentity,
+        config: VmConfig,
+        rules: &Rules,
+    ) -> Discovered {
         let memory = vm.memory().map(Arc::new);
         let readings = vm.readings();
         let by_damon = by_damon(config.tracker, &memory, &readings);
@@ -514,7 +530,7 @@ pub fn second_of_name(name: &str, first: u32) -> Refusal {
     Refusal {
         why: format!(
             "the older process {first} already is the VM {}, and a name belongs to one VM of a host",
-            excerpt(name, MOST_NAME)
+            excerpt(name, MAX_NAME)
         ),
         change: "give one of them another name (-name), and start it again".into(),
     }

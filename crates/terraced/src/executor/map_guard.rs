@@ -69,7 +69,8 @@ impl MapGuard {
         let (answer, outcome) = sync_channel(1);
         let asked = self.0.send((extent, answer));
         let outcome = asked.ok().and_then(|()| outcome.recv().ok());
-        outcome.unwrap_or_else(|| Err("the thread that looks at the VM's memory map is gone".into()))
+        outcome
+            .unwrap_or_else(|| Err("the thread that looks at the VM's memory map is gone".into()))
     }
 }
 
@@ -117,12 +118,12 @@ impl Guard {
             Ok(()) => return Ok(()),
             Err(doubt) => doubt,
         };
-        if let MapDoubt::Changed(words) = &doubt {
+        if let MapDoubt::Changed(text) = &doubt {
             self.stop.store(true, Ordering::Relaxed);
             if !self.has_reported {
                 self.has_reported = true;
                 // Nobody listens while the daemon ends.
-                let _ = self.inbox.send(Input::MapChanged(self.vm, words.clone()));
+                let _ = self.inbox.send(Input::MapChanged(self.vm, text.clone()));
             }
         }
         Err(doubt.to_string())

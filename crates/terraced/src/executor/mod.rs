@@ -7,10 +7,10 @@
 
 mod all;
 mod context;
-mod observer_thread;
 mod map_guard;
 mod moves;
 mod observer;
+mod observer_thread;
 mod placement;
 #[cfg(test)]
 mod tests;
@@ -28,10 +28,10 @@ pub use all::Executors;
 
 use crate::confine::{Role, spawn};
 use context::Context;
-use observer_thread::{ObserveRequest, ObserverThread};
 use map_guard::MapGuard;
 use moves::Moves;
 use observer::Observer;
+use observer_thread::{ObserveRequest, ObserverThread};
 
 /// The threads of one VM. Dropping this ends them after their present job, and a scan at once: its worker may be in
 /// the VM's cgroup, frozen or about to go.
@@ -112,7 +112,9 @@ impl Executor {
         // A thread that ended has said so by its last event.
         let _ = match action {
             Action::Scan(request) => self.requests.send(ObserveRequest::Scan(request)).is_ok(),
-            Action::QueryPlacement(query) => self.requests.send(ObserveRequest::Placement(query)).is_ok(),
+            Action::QueryPlacement(query) => {
+                self.requests.send(ObserveRequest::Placement(query)).is_ok()
+            }
             Action::Move(plan) => self.plans.send(plan).is_ok(),
             // The others are about sizes.
             _ => false,

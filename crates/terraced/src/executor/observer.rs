@@ -55,7 +55,7 @@ impl Observer {
     /// The source of writes in words; `None` if none is configured.
     pub fn write_words(&self) -> Option<String> {
         match (&self.soft_dirty, self.writes, &self.tracker) {
-            (Some(source), ..) => Some(source.words().to_owned()),
+            (Some(source), ..) => Some(source.text().to_owned()),
             (_, WriteSource::SoftBit, Tracker::GuestTables(_)) => {
                 Some("dirty bits, moved to bit 58 (Linux 6.6 or later, as configured)".into())
             }
@@ -89,14 +89,14 @@ impl Observer {
         let scanned = guard.around(false, || self.tracker.scan(&mut self.vm, request));
         let scanned = scanned.unwrap_or_else(|reason| Err(given_up(id, vm, reason)));
         if clearing {
-            let words = self.tracker.shortfall().map(str::to_owned);
-            tell(TrackingNews::Shortfall(words));
+            let text = self.tracker.shortfall().map(str::to_owned);
+            tell(TrackingNews::Shortfall(text));
         }
         let mut answer = scanned?;
         if let Some(source) = &mut self.soft_dirty {
             let followed = guard.around(false, || source.follow(clearing, &mut answer));
             followed.map_err(|reason| given_up(id, vm, reason))?;
-            tell(TrackingNews::Writes(source.words().to_owned()));
+            tell(TrackingNews::Writes(source.text().to_owned()));
         }
         Ok(answer)
     }

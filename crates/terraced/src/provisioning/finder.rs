@@ -13,7 +13,8 @@ use super::{hyperflex, qemu};
 pub fn finder(hypervisors: HypervisorConfig) -> Finder {
     Arc::new(move |context| {
         let Some(control) = context.config.hyperflex.socket.clone() else {
-            return (context.config.is_opted_in() || context.is_asked_for).then(|| qemu::find(context));
+            return (context.config.is_opted_in() || context.is_asked_for)
+                .then(|| qemu::find(context));
         };
         let nodes = context.config.hyperflex.nodes.clone();
         let (root, hypervisors) = (context.root.clone(), hypervisors.clone());

@@ -11,9 +11,9 @@ const MIN_VERIFIED_RATIO: f64 = 0.99;
 /// The findings about one VM.
 pub fn findings(provisioning: &ProvisioningStatus) -> Vec<Finding> {
     let mut findings = Vec::new();
-    let by = match provisioning.by_words.as_str() {
+    let by = match provisioning.by_name.as_str() {
         "" => "by nothing that is known yet".to_owned(),
-        words => format!("by {words} ({})", provisioning.at),
+        text => format!("by {text} ({})", provisioning.at),
     };
     let found = match &provisioning.problem {
         Some(problem) => Finding::missing(
@@ -46,12 +46,12 @@ pub fn findings(provisioning: &ProvisioningStatus) -> Vec<Finding> {
     if provisioning.age_s.is_none() {
         return findings;
     }
-    let words = provisioning.admission.clone();
+    let text = provisioning.admission.clone();
     findings.push(if provisioning.tiers.iter().any(|tier| !tier.inflated) {
         let advice = "other VMs are refused what it may still take; it counts less once its driver has inflated";
-        Finding::degraded("provisioning-admission", words, advice)
+        Finding::degraded("provisioning-admission", text, advice)
     } else {
-        Finding::ok("provisioning-admission", words)
+        Finding::ok("provisioning-admission", text)
     });
     findings.extend(verification(provisioning));
     findings
@@ -77,24 +77,34 @@ fn holding(provisioning: &ProvisioningStatus) -> Option<Finding> {
 fn verification(provisioning: &ProvisioningStatus) -> Option<Finding> {
     let each = provisioning.tiers.iter().filter_map(|tier| {
         let claimed = tier.claimed_bytes.filter(|claimed| *claimed > 0)?;
-        Some((&tier.name, tier.retained_bytes?, claimed, tier.verified_ratio?))
+        Some((
+            &tier.name,
+            tier.retained_bytes?,
+            claimed,
+            tier.verified_ratio?,
+        ))
     });
     let each: Vec<_> = each.collect();
     if each.is_empty() {
         return None;
     }
-    let words = each.iter().map(|(name, retained, claimed, verified_ratio)| {
+    let text = each.iter().map(|(name, retained, claimed, verified_ratio)| {
         format!(
             "{name}: {} of the {} that it gave back is still there (verified: {verified_ratio:.2})",
             size(*retained),
             size(*claimed),
         )
     });
-    let words = words.collect::<Vec<_>>().join("; ");
-    Some(if each.iter().any(|(.., verified_ratio)| *verified_ratio < MIN_VERIFIED_RATIO) {
-        let advice = "the guest touches memory that it gave back, or never stopped: it is counted whole until that ends";
-        Finding::degraded("provisioning-verified", words, advice)
-    } else {
-        Finding::ok("provisioning-verified", words)
-    })
+    let text = text.collect::<Vec<_>>().join("; ");
+    Some(
+        if each
+            .iter()
+            .any(|(.., verified_ratio)| *verified_ratio < MIN_VERIFIED_RATIO)
+        {
+            let advice = "the guest touches memory that it gave back, or never stopped: it is counted whole until that ends";
+            Finding::degraded("provisioning-verified", text, advice)
+        } else {
+            Finding::ok("provisioning-verified", text)
+        },
+    )
 }

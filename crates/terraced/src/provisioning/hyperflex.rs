@@ -13,14 +13,14 @@ use terrace_hyperflex::lease;
 use terrace_hyperflex::policy::NodePolicy;
 use terrace_proto::PAGE_SIZE;
 use terrace_proto::provision::{
-    MOST_TIERS, Mechanism, ProviderError, ProviderKind, ProviderStatus, TierStatus, Verified,
+    MAX_TIERS, Mechanism, ProviderError, ProviderKind, ProviderStatus, TierStatus, Verified,
 };
 use terrace_sys::FileId;
 
 use super::provider::{Provider, Wanted, plain, size};
 
 /// Most files that a device may name: a hypervisor has at most so many memory regions.
-const MOST_FILES: usize = 512;
+const MAX_FILES: usize = 512;
 
 /// The device with one control socket.
 pub struct Device {
@@ -64,7 +64,7 @@ impl Device {
     }
 
     fn status_of(&self, status: &Status) -> ProviderStatus {
-        let tiers = status.tiers.iter().take(MOST_TIERS).enumerate();
+        let tiers = status.tiers.iter().take(MAX_TIERS).enumerate();
         ProviderStatus {
             connected: status.connected,
             targets_sent: status.targets_sent,
@@ -84,7 +84,7 @@ impl Provider for Device {
     fn mechanism(&self) -> Mechanism {
         Mechanism {
             kind: ProviderKind::HyperFlex,
-            words: "HyperFlex".into(),
+            name: "HyperFlex".into(),
             at: self.control.display().to_string(),
         }
     }
@@ -100,14 +100,17 @@ impl Provider for Device {
         self.client.resize(size_bytes).map(drop).map_err(trouble)
     }
 
-    fn lease(&mut self, pin_checked: Option<(u64, Holders)>) -> Result<Option<Wanted>, ProviderError> {
+    fn lease(
+        &mut self,
+        pin_checked: Option<(u64, Holders)>,
+    ) -> Result<Option<Wanted>, ProviderError> {
         self.check()?;
         let pin_checked = pin_checked.map(|(number, found)| PinCheckResult {
             number,
             found: lease_found(found),
         });
         let Lease { asked, process } = self.client.lease(pin_checked).map_err(trouble)?;
-        let files = asked.files.into_iter().take(MOST_FILES);
+        let files = asked.files.into_iter().take(MAX_FILES);
         let files = files.map(|(dev, inode)| FileId { dev, inode }).collect();
         Ok(Some(Wanted {
             number: asked.number,
@@ -195,7 +198,7 @@ fn trouble(error: ClientError) -> ProviderError {
 mod tests {
     use terrace_hyperflex::control::GuestReport;
 
-    use super::super::provider::MOST_WORDS;
+    use super::super::provider::MAX_REASON_CHARS;
     use super::*;
 
     #[test]
@@ -204,7 +207,7 @@ mod tests {
         let ProviderError::Refused(why) = trouble(ClientError::Refused(said)) else {
             panic!("a refusal stays one");
         };
-        assert_eq!(why.chars().count(), MOST_WORDS);
+        assert_eq!(why.chars().count(), MAX_REASON_CHARS);
         assert!(!why.contains(char::is_control), "{why:?}");
     }
 

@@ -27,7 +27,7 @@ use terrace_core::Engine;
 use terrace_core::provision::ProvisionConfig;
 use terrace_host::HostRoot;
 use terrace_proto::provision::{
-    ProviderQuery, NodeMemory, OrderOutcome, OrderWithdrawal, Origin, ProviderSpec, SizeOrder,
+    NodeMemory, OrderOutcome, OrderWithdrawal, Origin, ProviderQuery, ProviderSpec, SizeOrder,
     SizesAnswer, SizesWanted,
 };
 use terrace_proto::{Action, Event, OrderId, ProviderId, ResizeId, Tick};
@@ -126,7 +126,9 @@ impl Provisioning {
 
     /// The id of a VM's provider, by which the engine knows it.
     pub fn provider(&self, vm: VmKey) -> Option<ProviderId> {
-        self.provisioned.get(&vm).map(|provisioned| provisioned.provider)
+        self.provisioned
+            .get(&vm)
+            .map(|provisioned| provisioned.provider)
     }
 
     /// The process of a VM that is looked after, as it was found.
@@ -144,7 +146,8 @@ impl Provisioning {
         let provisioned = self.provisioned.get(&vm);
         // A look that could not find out the process says nothing of another one.
         provisioned.is_some_and(|provisioned| {
-            (provisioned.process == process || process.is_none()) && !provisioned.reconciler.has_failed()
+            (provisioned.process == process || process.is_none())
+                && !provisioned.reconciler.has_failed()
         }) || !is_asked_for && self.without.get(&vm) == Some(&process)
     }
 
@@ -188,7 +191,10 @@ impl Provisioning {
             last_reason: 0,
             tickets: BTreeMap::new(),
         };
-        let before = self.provisioned.insert(vm, provisioned).map(|before| before.provider);
+        let before = self
+            .provisioned
+            .insert(vm, provisioned)
+            .map(|before| before.provider);
         let departed = before.map(Event::ProviderDeparted);
         Ok(departed
             .into_iter()
@@ -291,11 +297,17 @@ impl Provisioning {
 
     /// Ends a VM's reconciler: its monitor is left alone until an operator asks for it again.
     fn let_go(&mut self, provider: ProviderId) {
-        let of = self.provisioned.iter().find(|(_, provisioned)| provisioned.provider == provider);
+        let of = self
+            .provisioned
+            .iter()
+            .find(|(_, provisioned)| provisioned.provider == provider);
         let Some(vm) = of.map(|(vm, _)| *vm) else {
             return;
         };
-        let process = self.provisioned.remove(&vm).and_then(|provisioned| provisioned.process);
+        let process = self
+            .provisioned
+            .remove(&vm)
+            .and_then(|provisioned| provisioned.process);
         self.without.insert(vm, process);
     }
 
@@ -334,7 +346,10 @@ impl Provisioning {
                 continue;
             };
             let mut last_reason = provisioned.last_reason;
-            for reason in engine.provision().reasons(provisioned.provider, last_reason) {
+            for reason in engine
+                .provision()
+                .reasons(provisioned.provider, last_reason)
+            {
                 last_reason = reason.sequence;
                 events.push(reason.at, Some(&entry.name), reason.text.clone());
             }

@@ -36,7 +36,10 @@ pub trait Provider: Send {
     ///
     /// # Errors
     /// If the provider does not answer.
-    fn lease(&mut self, _pin_checked: Option<(u64, Holders)>) -> Result<Option<Wanted>, ProviderError> {
+    fn lease(
+        &mut self,
+        _pin_checked: Option<(u64, Holders)>,
+    ) -> Result<Option<Wanted>, ProviderError> {
         Ok(None)
     }
 }
@@ -100,13 +103,13 @@ pub fn three_ways(name: &str) -> String {
 }
 
 /// Most characters of a device's or a monitor's words that are kept.
-pub const MOST_WORDS: usize = 400;
+pub const MAX_REASON_CHARS: usize = 400;
 
 /// The words of a device or of QEMU, without control characters and cut. Both face the guest: their words go to
 /// events and terminals, and must not steer these.
 pub fn plain(said: &str) -> String {
     let printable = |c: char| if c.is_control() { ' ' } else { c };
-    said.chars().take(MOST_WORDS).map(printable).collect()
+    said.chars().take(MAX_REASON_CHARS).map(printable).collect()
 }
 
 /// `512 MiB`, `1.5 GiB`.

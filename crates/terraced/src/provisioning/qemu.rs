@@ -8,14 +8,16 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use terrace_host::HostRoot;
-use terrace_host::providers::{self, Backing, Balloon, ResizeError, Means, Plan, Seen, Tier, Watch};
+use terrace_host::providers::{
+    self, Backing, Balloon, Means, Plan, ResizeError, Seen, Tier, Watch,
+};
 use terrace_host::qemu::{Monitor, who};
 use terrace_proto::PAGE_SIZE;
 use terrace_proto::provision::{
     Mechanism, ProviderError, ProviderKind, ProviderStatus, TierStatus, Verified,
 };
 
-use super::provider::{Find, VmContext, Provider, plain};
+use super::provider::{Find, Provider, VmContext, plain};
 
 /// Time that the monitor may take to greet, and to answer each command: less than anybody waits who asked for it.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(2);
@@ -105,8 +107,8 @@ impl Provider for VirtioMem {
 
 impl Provider for OneBalloon {
     fn mechanism(&self) -> Mechanism {
-        let words = "the balloon, which knows no tiers (the guest chooses which tier loses)";
-        mechanism(ProviderKind::Balloon, words, &self.monitor.path)
+        let text = "the balloon, which knows no tiers (the guest chooses which tier loses)";
+        mechanism(ProviderKind::Balloon, text, &self.monitor.path)
     }
 
     fn query(&mut self, _verify: bool) -> Result<ProviderStatus, ProviderError> {
@@ -148,10 +150,10 @@ fn verified(tier: &Tier, seen: Backing) -> Verified {
     }
 }
 
-fn mechanism(kind: ProviderKind, words: &str, monitor: &Path) -> Mechanism {
+fn mechanism(kind: ProviderKind, text: &str, monitor: &Path) -> Mechanism {
     Mechanism {
         kind,
-        words: words.into(),
+        name: text.into(),
         at: monitor.display().to_string(),
     }
 }

@@ -15,13 +15,13 @@ use terrace_host::process_memory;
 use terrace_host::sharers::Holders;
 use terrace_hyperflex::lease;
 use terrace_proto::provision::{
-    ProviderQuery, OrderOutcome, OtherUsers, ProviderError, ProviderReport, ProviderStatus,
+    OrderOutcome, OtherUsers, ProviderError, ProviderQuery, ProviderReport, ProviderStatus,
     ResidentMemory, SizeOrder,
 };
 use terrace_proto::{OrderId, ProviderId};
 
 use super::lookout::Sharers;
-use super::provider::{Find, VmContext, Provider, Wanted, three_ways};
+use super::provider::{Find, Provider, VmContext, Wanted, three_ways};
 use crate::confine::{self, Role};
 use crate::messages::{Input, ProviderNews};
 

@@ -20,7 +20,7 @@ use terrace_proto::log::{Record, Start, end_frame, frame, header};
 use terrace_sys::new_log_file;
 
 /// Most bytes that may wait to be written; a single record that is larger may, too.
-const MOST_WAITING: u64 = 64 << 20;
+const MAX_WAITING: u64 = 64 << 20;
 /// Bytes from which on no further record joins a write.
 const AT_ONCE: usize = 256 << 10;
 /// Time that the daemon waits at its end for the rest to be written.
@@ -108,7 +108,7 @@ impl Recorder {
     pub fn start(path: &Path, limit: u64, config: String) -> Result<Self> {
         let file = new_log_file(path);
         let file = file.map_err(|why| anyhow!("creating the log {}: {why}", path.display()))?;
-        Self::to(file, limit, MOST_WAITING, config)
+        Self::to(file, limit, MAX_WAITING, config)
             .with_context(|| format!("starting the log {}", path.display()))
     }
 

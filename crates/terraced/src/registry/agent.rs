@@ -92,7 +92,7 @@ impl Agent {
     }
 
     /// The host's behaviour while the agent is not in force, in words.
-    pub fn fallback_words(&self) -> &'static str {
+    pub fn fallback_text(&self) -> &'static str {
         match (self.scan, self.fallback) {
             (true, Fallback::Host) => "the host manages it",
             (true, Fallback::Observe) => "the host watches it and moves nothing",

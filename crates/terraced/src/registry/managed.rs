@@ -51,14 +51,14 @@ impl Tracking {
     /// Takes news in.
     pub fn hear(&mut self, news: TrackingNews) {
         match news {
-            TrackingNews::Writes(words) => self.writes = Some(words),
-            TrackingNews::Shortfall(words) => self.shortfall = words,
+            TrackingNews::Writes(text) => self.writes = Some(text),
+            TrackingNews::Shortfall(text) => self.shortfall = text,
         }
     }
 
     /// The VM's tracker, source of writes and shortfall in one sentence; `engine` names the tracker unless it is
     /// DAMON.
-    pub fn words(&self, engine: &str) -> String {
+    pub fn text(&self, engine: &str) -> String {
         let tracker = match &self.damon {
             None => engine.to_owned(),
             Some(why) => format!("damon (vaddr), regions instead of pages: {why}"),

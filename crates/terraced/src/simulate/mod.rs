@@ -160,8 +160,8 @@ impl Simulated {
 
     /// Lets time pass and answers until told to stop.
     fn run(mut self, inbox: &Receiver<Input>) -> Result<()> {
-        let words = self.words();
-        self.tell(format!("started: {words}"));
+        let message = self.text();
+        self.tell(format!("started: {message}"));
         loop {
             let sleep = self.step();
             match inbox.recv_timeout(sleep) {
@@ -235,7 +235,7 @@ impl Simulated {
         self.events.push(self.simulation.now(), None, text);
     }
 
-    fn words(&self) -> String {
+    fn text(&self) -> String {
         let scale = self.scenario.machine.scale;
         let sizes = if scale == 1 {
             String::new()
@@ -328,9 +328,10 @@ impl Served for Simulated {
     fn find_host(&self) -> FindHost {
         let done = self.simulation.progress() * 100.0;
         let now = seconds(self.simulation.now());
-        let words = self.words();
-        let found =
-            format!("{words}; {now:.1} s of it passed, {done:.0} % are done; nothing here is real");
+        let message = self.text();
+        let found = format!(
+            "{message}; {now:.1} s of it passed, {done:.0} % are done; nothing here is real"
+        );
         Box::new(move || vec![Finding::ok("simulation", found)])
     }
 

@@ -26,7 +26,7 @@ use crate::machine::process::Lifetime;
 use crate::progress::say;
 use crate::{places, programs};
 use method::Method;
-use report::{HOT_SETS, MethodReport, Comparison};
+use report::{Comparison, HOT_SETS, MethodReport};
 use watch::Measured;
 
 pub use watch::Watch;

@@ -6,7 +6,7 @@ use std::path::Path;
 
 use anyhow::{Context, Result};
 
-use super::report::{HOT_SETS, Comparison};
+use super::report::{Comparison, HOT_SETS};
 use super::watch::Measured;
 
 const BEGIN: &str = "<!-- begin: cargo xtask lab compare --write -->\n";

@@ -1,10 +1,10 @@
 //! Tests of what HyperFlex's device and driver must do together, and of what each must survive.
 
 mod balloons;
-mod resizes;
 mod hangs;
 mod hostile;
 mod leases;
+mod resizes;
 mod restarts;
 mod sizes;
 

@@ -87,7 +87,8 @@ impl Fixture {
             let is_met = |(tier, mib): (&Tier, Option<u64>)| {
                 let wanted = mib.map_or(tier.target_bytes, |mib| mib * MIB);
                 // Pages that were given back have no memory behind them, and no others are counted.
-                (tier.target_bytes, tier.size_bytes, tier.verified_ratio) == (wanted, wanted, Some(1.0))
+                (tier.target_bytes, tier.size_bytes, tier.verified_ratio)
+                    == (wanted, wanted, Some(1.0))
                     && tier.present_bytes <= Some(wanted)
             };
             Ok(tiers.iter().zip([fast, slow]).all(is_met))

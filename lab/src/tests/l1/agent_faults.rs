@@ -18,11 +18,11 @@ const EXCHANGES: u64 = 15;
 /// Memory of the fast node that is left free, MiB: far less than the hot set.
 const LEFT_MIB: u64 = 2;
 /// Most memory that the agent may hold while processes and mappings come and go, bytes.
-const MOST_RESIDENT: u64 = 24 << 20;
+const MAX_RESIDENT: u64 = 24 << 20;
 
 /// Least number of forks: fewer would be no storm.
-const FEWEST_FORKS: u64 = 50;
-const FEWEST_MAPPINGS: u64 = 200;
+const MIN_FORKS: u64 = 50;
+const MIN_MAPPINGS: u64 = 200;
 
 pub const TESTS: &[Test] = &[
     Test {
@@ -108,13 +108,12 @@ fn agent_survives_storms_of_mappings_forks_and_exits(lab: &mut Lab) -> Result<()
     lab.wait_until("the storm of exits is over", PATIENCE, |lab| {
         let status = lab.agent_status()?;
         let resident = status.count("resident_bytes")?;
-        ensure!(resident < MOST_RESIDENT, "the agent holds {resident} bytes");
+        ensure!(resident < MAX_RESIDENT, "the agent holds {resident} bytes");
         let exits = lab.check("cat /run/lab/exits || true")?;
         // A slow machine takes longer to make a storm.
         let stats = lab.ask(name, "stats")?;
         let counted = |what: &str| stats[what].as_u64().context("a count is missing");
-        let is_storm =
-            counted("churn_forks")? > FEWEST_FORKS && counted("mapped")? > FEWEST_MAPPINGS;
+        let is_storm = counted("churn_forks")? > MIN_FORKS && counted("mapped")? > MIN_MAPPINGS;
         Ok((exits.trim() == "40" && is_storm).then_some(()))
     })?;
     lab.ask(name, "mappings 0")?;

@@ -13,7 +13,7 @@ use crate::tests::test::{Boot, Needs, Test};
 const ROUNDS: u64 = 3;
 
 /// Least number of forks. Far fewer than a guest under two emulators manages in that time; fewer would be no storm.
-const FEWEST_FORKS: u64 = 50;
+const MIN_FORKS: u64 = 50;
 
 pub const TESTS: &[Test] = &[Test {
     name: "page_tables_freed_and_reused_under_a_fork_storm_lose_no_byte",
@@ -32,7 +32,7 @@ fn page_tables_freed_and_reused_under_a_fork_storm_lose_no_byte(lab: &mut Lab) -
     let verified = lab.guest("verify")?;
     println!("{during} forks during {ROUNDS} rounds; then: {verified}");
     ensure!(
-        during > FEWEST_FORKS,
+        during > MIN_FORKS,
         "only {during} forks during {ROUNDS} rounds: that is no storm"
     );
     for count in ["bad", "errors", "churn_errors"] {

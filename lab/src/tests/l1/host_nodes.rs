@@ -29,7 +29,8 @@ pub const TESTS: &[Test] = &[Test {
 struct Tier {
     before: Placement,
     given: Placement,
-    #[serde(rename = "kept")] retained: Placement,
+    #[serde(rename = "kept")]
+    retained: Placement,
 }
 
 #[derive(Deserialize)]

@@ -108,6 +108,6 @@ fn observed(lab: &mut Lab) -> Result<String> {
     let shown: Value = serde_json::from_str(&shown)?;
     let stages = shown["stages"].as_array().context("no stages")?;
     let stage = stages.iter().find(|stage| stage["stage"] == "observe");
-    let words = stage.and_then(|stage| stage["mechanism"].as_str());
-    words.map(str::to_owned).context("no observe stage")
+    let text = stage.and_then(|stage| stage["mechanism"].as_str());
+    text.map(str::to_owned).context("no observe stage")
 }

@@ -57,7 +57,9 @@ fn honest(guest: &mut StockGuest) -> Result<()> {
     let mut seen = None;
     guest.until("the host's memory is looked at", |guest| {
         seen = guest.daemon.tiers()?.into_iter().nth(FAST);
-        Ok(seen.as_ref().is_some_and(|tier| tier.verified_ratio.is_some()))
+        Ok(seen
+            .as_ref()
+            .is_some_and(|tier| tier.verified_ratio.is_some()))
     })?;
     let host = tiered::host_bytes(NAME)?;
     println!("by `terrace show`: {seen:?}");

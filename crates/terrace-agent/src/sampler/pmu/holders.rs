@@ -7,7 +7,7 @@ use terrace_sys::HostRoot;
 /// The kernel's name for a descriptor of an event.
 const TARGET: &str = "anon_inode:[perf_event]";
 /// Most processes that are named.
-const MOST_NAMES: usize = 4;
+const MAX_NAMES: usize = 4;
 /// Most descriptors that are looked at.
 const MAX_INSPECTED: usize = 100_000;
 
@@ -28,7 +28,7 @@ pub fn holders(root: &HostRoot) -> Vec<String> {
             let name = root.read(format!("proc/{pid}/comm")).unwrap_or_default();
             found.push(format!("{} ({pid})", name.trim()));
         }
-        if found.len() == MOST_NAMES || inspected >= MAX_INSPECTED {
+        if found.len() == MAX_NAMES || inspected >= MAX_INSPECTED {
             break;
         }
     }

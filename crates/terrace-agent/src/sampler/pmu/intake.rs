@@ -3,7 +3,7 @@
 use terrace_core::ranges::Range;
 use terrace_sys::perf::{Fields, Record, Records, SampleRecord};
 
-use super::recipe::{Access, SampleKind, Recipe};
+use super::recipe::{Access, Recipe, SampleKind};
 use crate::sampler::Sample;
 
 /// Bits of an address within a page.

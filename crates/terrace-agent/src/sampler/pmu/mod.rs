@@ -27,7 +27,7 @@ use terrace_sys::HostRoot;
 pub use choice::{Choice, choose, choose_with};
 pub use cpus::{Kernel, Opener};
 pub use intake::{Counters, Intake, Layout};
-pub use recipe::{Access, SampleKind, Lacks, Recipe, Wanted};
+pub use recipe::{Access, Lacks, Recipe, SampleKind, Wanted};
 
 use super::{Drained, Sample, Sampler, SamplerError, Target};
 use cpus::Cpus;

@@ -15,7 +15,7 @@ use crate::commands::map::{COLOURS, live};
 use crate::render;
 
 /// Lines of a VM's panel above its map: in a low panel, in a high one.
-const WORDS: (u16, u16) = (6, 7);
+const TEXT_LINES: (u16, u16) = (6, 7);
 const LEVELS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
 
 /// The state of the simulation at one time, as a frame shows it.
@@ -144,7 +144,11 @@ fn panels(area: Rect, vms: usize) -> Vec<Rect> {
 /// A panel's inside: words above, the map below.
 fn inside(panel: Rect) -> [Rect; 2] {
     let inner = Block::bordered().inner(panel);
-    let words = if inner.height < 12 { WORDS.0 } else { WORDS.1 };
+    let words = if inner.height < 12 {
+        TEXT_LINES.0
+    } else {
+        TEXT_LINES.1
+    };
     let [above, below] = [Constraint::Length(words), Constraint::Fill(1)];
     inner.layout(&Layout::vertical([above, below]))
 }
@@ -205,7 +209,7 @@ fn panel(view: &SimulationView, vm: &VmTimeline, info: &VmInfo, frame: &mut Fram
     let [words, place] = inside(area);
     let held = vm.samples.last().map_or(&[][..], |s| &s.tier_bytes);
     let mut lines = vec![
-        tier_words(&view.timeline.tiers, held),
+        tier_line(&view.timeline.tiers, held),
         tier_bar(&view.timeline.tiers, held, words.width),
         hits(vm, words.width),
         moves(vm),
@@ -226,7 +230,7 @@ fn panel(view: &SimulationView, vm: &VmTimeline, info: &VmInfo, frame: &mut Fram
 }
 
 /// The bytes in each tier, as `dram 7.2 GiB  pmem 16.8 GiB`, each after its letter and colour in the bar.
-fn tier_words(tiers: &[String], held: &[u64]) -> Line<'static> {
+fn tier_line(tiers: &[String], held: &[u64]) -> Line<'static> {
     let tiers = tiers.iter().zip(held).enumerate();
     let spans = tiers.flat_map(|(tier, (name, bytes))| {
         let text = format!(" {name} {}  ", render::bytes(*bytes));

@@ -133,7 +133,10 @@ mod tests {
             }],
         };
         let output = text(&report);
-        assert!(output.contains("hypertier/figure-99: What it asks"), "{output}");
+        assert!(
+            output.contains("hypertier/figure-99: What it asks"),
+            "{output}"
+        );
         assert!(
             output.contains("not run yet: it waits for a device"),
             "{output}"

@@ -6,7 +6,7 @@ use terrace_sim::{RunResult, VmResult, policy};
 use crate::render;
 
 /// Rounds below which a policy's figures say little.
-const LEAST_ROUNDS: u64 = 3;
+const MIN_ROUNDS: u64 = 3;
 
 /// The table: a line about what was simulated, and a row for each VM of each run.
 pub fn text(runs: &[&RunResult]) -> String {
@@ -83,7 +83,7 @@ fn notes(runs: &[&RunResult]) -> String {
     }
     if vms().any(too_few) {
         out += &format!(
-            "\nUnder {LEAST_ROUNDS} rounds a policy has hardly begun: let the load run longer before you judge it.\n"
+            "\nUnder {MIN_ROUNDS} rounds a policy has hardly begun: let the load run longer before you judge it.\n"
         );
     }
     out
@@ -169,7 +169,7 @@ fn slowdown(vm: &VmResult) -> String {
 }
 
 fn too_few(vm: &VmResult) -> bool {
-    !is_unmanaged(vm) && vm.rounds < LEAST_ROUNDS
+    !is_unmanaged(vm) && vm.rounds < MIN_ROUNDS
 }
 
 /// Whether neither the host nor the guest has rounds.

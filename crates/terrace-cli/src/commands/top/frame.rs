@@ -11,8 +11,8 @@ use terrace_api::client::ClientError;
 use terrace_api::types::{Mode, Status, Tier, Vm, VmDetail};
 
 use super::Snapshot;
-use crate::commands::provisioning;
 use crate::commands::map::live;
+use crate::commands::provisioning;
 use crate::render;
 
 /// The contents of the screen, and the operator's choices.
@@ -68,7 +68,7 @@ struct Areas {
     host: Rect,
     list: Rect,
     map: Rect,
-    words: Rect,
+    details: Rect,
     foot: Rect,
 }
 
@@ -84,7 +84,7 @@ fn areas(area: Rect, vms: usize) -> Areas {
         Constraint::Fill(1),
         Constraint::Length(1),
     ]));
-    let [map, words] = body.layout(&Layout::horizontal([
+    let [map, details] = body.layout(&Layout::horizontal([
         Constraint::Fill(1),
         Constraint::Fill(1),
     ]));
@@ -92,7 +92,7 @@ fn areas(area: Rect, vms: usize) -> Areas {
         host,
         list,
         map,
-        words,
+        details,
         foot,
     }
 }
@@ -116,7 +116,7 @@ pub fn draw(screen: &Screen, frame: &mut Frame) {
             frame.render_widget(host(&snapshot.status), parts.host);
             list(screen, snapshot, frame, parts.list);
             map(snapshot, frame, parts.map);
-            words(snapshot, frame, parts.words);
+            details(snapshot, frame, parts.details);
         }
     }
     if let Some(problem) = &screen.problem {
@@ -300,7 +300,7 @@ fn map(snapshot: &Snapshot, frame: &mut Frame, area: Rect) {
     frame.render_widget(Paragraph::new(lines), inner);
 }
 
-fn words(snapshot: &Snapshot, frame: &mut Frame, area: Rect) {
+fn details(snapshot: &Snapshot, frame: &mut Frame, area: Rect) {
     let block = Block::new().borders(Borders::ALL);
     let Some(detail) = &snapshot.detail else {
         frame.render_widget(block, area);
@@ -353,7 +353,10 @@ fn now(detail: &VmDetail) -> Vec<Line<'static>> {
         )));
     }
     if let Some(provisioning) = &detail.provisioning {
-        let state = Line::from(format!("resizable memory: {}", provisioning::state(provisioning)));
+        let state = Line::from(format!(
+            "resizable memory: {}",
+            provisioning::state(provisioning)
+        ));
         lines.push(match &provisioning.problem {
             Some(problem) => Line::from(format!("resizable memory: {problem}")).yellow(),
             None => state,
@@ -372,7 +375,7 @@ fn foot(screen: &Screen) -> Line<'_> {
     }
 }
 
-/// Draws the message that the daemon is not there. The frame below shows its last answer.
+/// Draws the details that the daemon is not there. The frame below shows its last answer.
 fn trouble(screen: &Screen, problem: &str, frame: &mut Frame, area: Rect) {
     let width = area.width.saturating_sub(4).min(90);
     let stale = if screen.snapshot.is_some() {

@@ -7,7 +7,7 @@
 use std::collections::{BTreeSet, VecDeque};
 
 use terrace_proto::TierId;
-use terrace_proto::ranges::{Exchanged, PieceState, KernelRefusal, Stopped};
+use terrace_proto::ranges::{Exchanged, KernelRefusal, PieceState, Stopped};
 
 use super::free::{Free, tier_of};
 use super::piece::{Piece, size};

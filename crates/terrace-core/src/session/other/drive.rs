@@ -72,7 +72,7 @@ impl Driver {
             session: Session::new(Engine::new(config).map_err(ReplayError::Invalid)?, ()),
             recorded,
             policy,
-            name: words(&other.policy),
+            name: text(&other.policy),
             windows_in_one,
             vms: Vec::new(),
             here: BTreeMap::new(),
@@ -319,7 +319,8 @@ impl Driver {
 
     /// The other policy's window is over: it asks, and is answered.
     fn answer_scan(&mut self, at: Tick, id: VmId, from: &ScanAnswer) {
-        let asks = |vm: Option<&mut Vm>| vm.is_some_and(|vm| matches!(vm.asked, OpenQuestion::Scan(_)));
+        let asks =
+            |vm: Option<&mut Vm>| vm.is_some_and(|vm| matches!(vm.asked, OpenQuestion::Scan(_)));
         if !asks(self.vm(id)) {
             self.feed(at.after(WINDOW), Event::Timer);
         }
@@ -424,7 +425,7 @@ impl Driver {
         let one = u64::from(self.windows_in_one);
         Ok(ReplayReport {
             policy: self.name.clone(),
-            recorded_policy: words(&self.recorded.policy),
+            recorded_policy: text(&self.recorded.policy),
             window_s: seconds(window_ns.saturating_mul(one)),
             recorded_window_s: seconds(window_ns),
             log_s: seconds(self.last.0.saturating_sub(self.first.unwrap_or_default().0)),
@@ -510,7 +511,7 @@ fn same_tables(name: &str, policy: Policy, had: Policy, vm: &str) -> Result<(), 
 }
 
 /// A policy as people write it.
-fn words(choice: &PolicyChoice) -> String {
+fn text(choice: &PolicyChoice) -> String {
     match serde_json::to_value(choice) {
         Ok(serde_json::Value::String(name)) => name,
         Ok(stages) => stages.to_string(),

@@ -18,7 +18,7 @@ const CHUNK: usize = 16 << 10;
 const BYTES_PER_S: u64 = 256 << 10;
 const BYTES_AT_ONCE: u64 = 512 << 10;
 /// Bytes that wait to be written; what is wanted then is said later.
-const MOST_WAITING: usize = 256 << 10;
+const MAX_WAITING: usize = 256 << 10;
 /// Time between two messages that tell the agent what is wanted, so that it knows of this end.
 const ORDERS_EVERY: Duration = Duration::from_secs(1);
 /// After how long half a frame is taken for one that will never be whole.
@@ -26,7 +26,7 @@ const FRAME_PATIENCE: Duration = Duration::from_secs(2);
 /// Time that QEMU may take to answer, and pauses between attempts.
 const CONNECT_TIMEOUT: Duration = Duration::from_millis(100);
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
-const LONGEST_PAUSE: Duration = Duration::from_secs(4);
+const MAX_PAUSE: Duration = Duration::from_secs(4);
 
 /// The host's orders to an agent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -184,7 +184,7 @@ impl AgentLink {
     /// Puts a message into the bytes to be written; `false` if too many wait there.
     fn queue(&mut self, message: &HostMessage) -> bool {
         match message.encode() {
-            Ok(frame) if self.out.len() + frame.len() <= MOST_WAITING => {
+            Ok(frame) if self.out.len() + frame.len() <= MAX_WAITING => {
                 self.out.extend(frame);
                 true
             }
@@ -215,7 +215,7 @@ impl AgentLink {
         self.waits_since = None;
         self.watch.disconnected(why);
         self.again_at = now.after(self.pause);
-        self.pause = (self.pause * 2).min(LONGEST_PAUSE);
+        self.pause = (self.pause * 2).min(MAX_PAUSE);
     }
 
     /// Sets the agent's orders from now on.

@@ -141,7 +141,7 @@ impl<W: Witness> State<W> {
         let mappings = mappings(root, self.pid);
         let mappings = mappings.map_err(|error| MapDoubt::Unknown(error.to_string()))?;
         let is_mapped = self.layout.is_mapped(&mappings);
-        is_mapped.map_err(|words| self.change_to(words))
+        is_mapped.map_err(|text| self.change_to(text))
     }
 
     pub(super) fn check(&mut self, root: &HostRoot) -> Result<(), MapDoubt> {
@@ -158,8 +158,8 @@ impl<W: Witness> State<W> {
                 return Err(self.change_to(error.to_string()));
             }
         };
-        if let Some(words) = self.layout.change(&now) {
-            return Err(self.change_to(words));
+        if let Some(text) = self.layout.change(&now) {
+            return Err(self.change_to(text));
         }
         self.seen = Some(events);
         Ok(())
@@ -168,14 +168,14 @@ impl<W: Witness> State<W> {
     /// Whether there is nothing to compare.
     fn is_settled(&self) -> Result<bool, MapDoubt> {
         match &self.changed {
-            Some(words) => Err(MapDoubt::Changed(words.clone())),
+            Some(text) => Err(MapDoubt::Changed(text.clone())),
             None => Ok(self.layout.pieces.is_empty()),
         }
     }
 
-    fn change_to(&mut self, words: String) -> MapDoubt {
-        self.changed = Some(words.clone());
-        MapDoubt::Changed(words)
+    fn change_to(&mut self, text: String) -> MapDoubt {
+        self.changed = Some(text.clone());
+        MapDoubt::Changed(text)
     }
 }
 

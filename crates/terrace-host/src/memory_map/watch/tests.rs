@@ -88,7 +88,7 @@ fn ram_that_is_plugged_unplugged_or_elsewhere_is_another_map_for_good() {
         }),
         ("no RAM of a memory backend", |tree| tree.ram.clear()),
     ];
-    for (words, change) in changes {
+    for (text, change) in changes {
         let (mut state, _fixture, root) = watched();
         state.glance(&root).unwrap();
         let before = Fixture::new().tree;
@@ -96,9 +96,9 @@ fn ram_that_is_plugged_unplugged_or_elsewhere_is_another_map_for_good() {
         state.glance(&root).unwrap();
         tell(&state);
         let Err(MapDoubt::Changed(why)) = state.glance(&root) else {
-            panic!("not noticed: {words}");
+            panic!("not noticed: {text}");
         };
-        assert!(why.contains(words), "{why}");
+        assert!(why.contains(text), "{why}");
         // It does not become the old one again, which others may have been given meanwhile.
         state.witness.tree = before;
         assert!(matches!(state.check(&root), Err(MapDoubt::Changed(_))));

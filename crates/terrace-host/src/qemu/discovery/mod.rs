@@ -5,7 +5,7 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
-use terrace_proto::printable::{MOST_NAME, excerpt};
+use terrace_proto::printable::{MAX_NAME, excerpt};
 use terrace_sys::{ProcessId, opener, start_time};
 
 use super::command_line::{self, CommandLine};
@@ -13,13 +13,13 @@ use super::who::{self, ProcessFacts, Refusal, Rules, SocketFacts};
 use crate::{Finding, HostRoot};
 
 /// Most VMs that are found on a host.
-const MOST_VMS: usize = 1024;
+const MAX_VMS: usize = 1024;
 /// Most files of a folder of monitors that are looked at.
-const MOST_FILES: usize = 1 << 16;
+const MAX_FILES: usize = 1 << 16;
 /// Most findings of a look.
-pub(super) const MOST_FINDINGS: usize = 32;
+pub(super) const MAX_FINDINGS: usize = 32;
 /// Most bytes of a socket's path: what fits a socket's address, and links that lead there.
-const MOST_PATH: usize = 255;
+const MAX_PATH: usize = 255;
 
 /// The sources in which VMs are looked for.
 #[derive(Clone, Debug, PartialEq, Eq, Default, Serialize, Deserialize)]
@@ -115,7 +115,7 @@ pub fn discover(root: &HostRoot, config: &DiscoveryConfig, rules: &Rules) -> Dis
     let mut hypervisors = Vec::new();
     if config.processes {
         let mut running = running(root, rules, &mut findings);
-        running.truncate(MOST_VMS);
+        running.truncate(MAX_VMS);
         for running in running {
             join(&mut found, &mut findings, rules, &running);
             hypervisors.push(running.hypervisor);
@@ -124,7 +124,7 @@ pub fn discover(root: &HostRoot, config: &DiscoveryConfig, rules: &Rules) -> Dis
     let mut candidates: Vec<Candidate> = found.into_values().collect();
     // Of a socket that only a folder has, nobody says that it is a VM's.
     candidates.sort_by_key(|candidate| candidate.claims.is_empty());
-    candidates.truncate(MOST_VMS);
+    candidates.truncate(MAX_VMS);
     candidates.sort_by(|a, b| a.socket.cmp(&b.socket));
     Discovery {
         candidates,
@@ -151,11 +151,11 @@ impl Findings {
     }
 
     fn has_room(&self) -> bool {
-        self.foreign.len() < MOST_FINDINGS
+        self.foreign.len() < MAX_FINDINGS
     }
 
     fn keep(list: &mut Vec<Finding>, more: &mut usize, finding: Finding) {
-        if list.len() < MOST_FINDINGS {
+        if list.len() < MAX_FINDINGS {
             list.push(finding);
         } else {
             *more += 1;
@@ -164,8 +164,8 @@ impl Findings {
 
     pub(super) fn done(mut self) -> Vec<Finding> {
         self.own.append(&mut self.foreign);
-        self.more += self.own.len().saturating_sub(MOST_FINDINGS);
-        self.own.truncate(MOST_FINDINGS);
+        self.more += self.own.len().saturating_sub(MAX_FINDINGS);
+        self.own.truncate(MAX_FINDINGS);
         if self.more > 0 {
             self.own.push(Finding::degraded(
                 "discovery",
@@ -187,7 +187,7 @@ fn sockets_in(folder: &Path, rules: &Rules, findings: &mut Findings) -> Vec<Path
     };
     let listing = opener::real_path(folder).and_then(|real| {
         let folders = who::folders(&real)?;
-        Ok((opener::entries(&real, MOST_FILES)?, folders))
+        Ok((opener::entries(&real, MAX_FILES)?, folders))
     });
     let (entries, folders) = match listing {
         Ok(listing) => listing,
@@ -217,7 +217,7 @@ fn sockets_in(folder: &Path, rules: &Rules, findings: &mut Findings) -> Vec<Path
     // One for all of them: in a sticky folder anybody makes as many as it likes.
     let count = foreign.len();
     if let Some((path, refusal)) = foreign.into_iter().min_by(|a, b| a.0.cmp(&b.0)) {
-        let path = excerpt(&path.to_string_lossy(), MOST_PATH);
+        let path = excerpt(&path.to_string_lossy(), MAX_PATH);
         let of = match count {
             1 => path,
             _ => format!("{path}, with {} more in its folder,", count - 1),
@@ -225,7 +225,7 @@ fn sockets_in(folder: &Path, rules: &Rules, findings: &mut Findings) -> Vec<Path
         findings.push_foreign(refusal.finding(&of));
     }
     sockets.sort();
-    sockets.truncate(MOST_VMS);
+    sockets.truncate(MAX_VMS);
     sockets
 }
 
@@ -383,7 +383,7 @@ pub(super) fn monitors(running: &Running, rules: &Rules) -> Result<Vec<PathBuf>,
 
 /// The path without links, if it may be the monitor of a VM of this user. One that is not there yet may come.
 fn usable(socket: &Path, uid: u32, rules: &Rules) -> Result<PathBuf, Refusal> {
-    if socket.as_os_str().len() > MOST_PATH {
+    if socket.as_os_str().len() > MAX_PATH {
         return Err(Refusal::new(
             "the path of its monitor is too long for a socket",
             "give QEMU a shorter -qmp path, as in /run/terrace/qmp",
@@ -398,7 +398,7 @@ fn usable(socket: &Path, uid: u32, rules: &Rules) -> Result<PathBuf, Refusal> {
 
 fn no_monitor(pid: u32, line: &CommandLine) -> Finding {
     let name = line.name.as_deref().unwrap_or("without a name");
-    let name = excerpt(name, MOST_NAME);
+    let name = excerpt(name, MAX_NAME);
     let why = if line.monitor_by_descriptor {
         "its monitor belongs to the program that started it (libvirt)"
     } else {

@@ -203,7 +203,7 @@ fn what_is_found_and_said_is_limited_and_a_user_that_may_not_uses_up_nothing() {
     let got = host.discover(&["run"]);
     assert_eq!(claims(&got), [(socket, vec![400])]);
     assert!(
-        got.findings.len() <= MOST_FINDINGS + 1,
+        got.findings.len() <= MAX_FINDINGS + 1,
         "{}",
         got.findings.len()
     );

@@ -12,7 +12,7 @@ use super::Refusal;
 use crate::HostRoot;
 
 /// Most bytes of a small file of procfs that are read.
-const MOST_BYTES: u64 = 16 << 10;
+const MAX_BYTES: u64 = 16 << 10;
 
 /// The identity of a file, whatever path leads to it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -132,7 +132,7 @@ pub(in crate::qemu) fn sounds_like_qemu(name: &str) -> bool {
 pub(in crate::qemu) fn small(path: &Path) -> io::Result<String> {
     let mut bytes = Vec::new();
     opener::open(path, How::Read)?
-        .take(MOST_BYTES)
+        .take(MAX_BYTES)
         .read_to_end(&mut bytes)?;
     Ok(String::from_utf8_lossy(&bytes).into_owned())
 }

@@ -16,7 +16,7 @@ mod tests;
 
 use std::path::Path;
 
-use terrace_proto::printable::{MOST_NAME, excerpt};
+use terrace_proto::printable::{MAX_NAME, excerpt};
 use terrace_sys::Peer;
 
 pub use facts::{Executable, FileId, ProcessFacts};
@@ -29,7 +29,7 @@ use crate::Finding;
 
 const ROOT: u32 = 0;
 /// Most characters of a path or a cgroup in a reason.
-const MOST_PATH: usize = 120;
+const MAX_PATH: usize = 120;
 
 /// The reason why something is not taken for a VM, or not for a VM's monitor.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -65,7 +65,7 @@ impl Refusal {
 pub fn bad_name(name: &str) -> Refusal {
     Refusal::new(
         format!(
-            "its name is not 1 to {MOST_NAME} printable characters of ASCII: \"{}\"",
+            "its name is not 1 to {MAX_NAME} printable characters of ASCII: \"{}\"",
             excerpt(name, 64)
         ),
         "give the VM another name (-name), and start it again",
@@ -93,7 +93,7 @@ pub fn may_be_hypervisor(facts: &ProcessFacts, rules: &Rules) -> Result<(), Refu
     may_be_executable(&facts.executable, uid, rules)?;
     let cgroup = facts.cgroup.as_deref();
     if !rules.has_cgroup(cgroup, uid) {
-        let shown = cgroup.map_or("none that is known".into(), |path| excerpt(path, MOST_PATH));
+        let shown = cgroup.map_or("none that is known".into(), |path| excerpt(path, MAX_PATH));
         let key = if rules.is_own(uid) {
             "own_cgroups"
         } else {
@@ -117,7 +117,7 @@ pub(crate) fn foreign_user(uid: u32) -> Refusal {
 
 /// The file is one that the operator allows, or was until an upgrade replaced it.
 fn may_be_executable(executable: &Executable, uid: u32, rules: &Rules) -> Result<(), Refusal> {
-    let shown = excerpt(&executable.path.to_string_lossy(), MOST_PATH);
+    let shown = excerpt(&executable.path.to_string_lossy(), MAX_PATH);
     let allowed = if executable.replaced {
         rules.has_path(&executable.path)
     } else {
@@ -294,5 +294,5 @@ fn wanted(uid: Option<u32>) -> String {
 }
 
 fn shown(path: &Path) -> String {
-    excerpt(&path.to_string_lossy(), MOST_PATH)
+    excerpt(&path.to_string_lossy(), MAX_PATH)
 }

@@ -11,7 +11,7 @@ use super::{FileId, ROOT};
 use crate::{Finding, HostRoot};
 
 /// Most bytes of the host's list of users that are read.
-const MOST_PASSWD: u64 = 4 << 20;
+const MAX_PASSWD: u64 = 4 << 20;
 /// Instead of a cgroup: all of them.
 const EVERYWHERE: &str = "/*";
 
@@ -228,7 +228,7 @@ fn passwd(root: &HostRoot) -> Vec<(String, u32)> {
     use std::io::Read as _;
     let mut text = Vec::new();
     let read = opener::open(&root.join("etc/passwd"), How::Read)
-        .and_then(|file| file.take(MOST_PASSWD).read_to_end(&mut text));
+        .and_then(|file| file.take(MAX_PASSWD).read_to_end(&mut text));
     if read.is_err() {
         return Vec::new();
     }

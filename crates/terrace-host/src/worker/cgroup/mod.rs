@@ -157,7 +157,9 @@ impl Mount {
         let mut what = what.split(' ');
         let (filesystem, options) = (what.next()?, what.nth(1)?);
         let fits = match kind {
-            HierarchyKind::Memory => filesystem == "cgroup" && options.split(',').any(|o| o == "memory"),
+            HierarchyKind::Memory => {
+                filesystem == "cgroup" && options.split(',').any(|o| o == "memory")
+            }
             HierarchyKind::Unified => filesystem == "cgroup2",
         };
         let mut place = place.split(' ').skip(3);

@@ -25,7 +25,7 @@ const HALVES: usize = 8;
 const EARLIER: usize = 4_096;
 /// Virtual CPUs of one request for which a direct map is looked for in vain, each within milliseconds. Of the others
 /// only those count that a known one proves.
-const MOST_UNPROVEN: usize = 8;
+const MAX_UNPROVEN: usize = 8;
 
 /// A kernel half that was proven.
 #[derive(Debug)]
@@ -68,7 +68,7 @@ impl Roots {
         let (mut first_error, mut unproven) = (None, 0);
         let mut seen = HashSet::new();
         for paging in pagings.iter().filter(|paging| seen.insert(paging.root())) {
-            if unproven >= MOST_UNPROVEN && !self.inherits(memory, paging.root()) {
+            if unproven >= MAX_UNPROVEN && !self.inherits(memory, paging.root()) {
                 continue;
             }
             let known = |half: &KernelHalf| self.map_of(half);

@@ -280,7 +280,7 @@ fn a_half_that_offers_its_base_again_and_again_is_refused_soon() {
 #[test]
 fn halves_that_cannot_be_proven_cost_no_more_with_every_virtual_cpu() {
     let memory = hostile();
-    let few = reads_of_learning(&memory, 301..301 + MOST_UNPROVEN as u64);
+    let few = reads_of_learning(&memory, 301..301 + MAX_UNPROVEN as u64);
     let many = reads_of_learning(&memory, 301..364);
     assert!(many < few + 1_000, "{few} for some, {many} for more");
     let mut roots = Roots::default();

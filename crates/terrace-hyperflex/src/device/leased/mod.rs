@@ -25,7 +25,7 @@ use crate::state::State;
 use crate::tier::{EntryRefusal, Run};
 
 /// Chains of a queue that are punched and not answered, at most.
-const MOST_OPEN: usize = 16;
+const MAX_OPEN: usize = 16;
 
 /// A chain that is not answered yet.
 #[derive(Debug)]
@@ -353,7 +353,7 @@ impl<B: Backing> Device<B> {
             return Some(Drained::Halted);
         }
         // No list grows with what a guest posts. The next look brings a turn.
-        if self.leasing.count(tier) >= MOST_OPEN {
+        if self.leasing.count(tier) >= MAX_OPEN {
             return Some(Drained::Waiting(None));
         }
         self.throttle(now_ns).map(Drained::Throttled)
@@ -498,7 +498,8 @@ impl<B: Backing> Device<B> {
             let entry = self.entry(tier, true, begun, Entry(u64::from_le_bytes(*word)));
             let entry = entry.and_then(|(_, run)| {
                 let covers_run = |failed: &Run| {
-                    failed.first <= run.first && run.first + run.pages <= failed.first + failed.pages
+                    failed.first <= run.first
+                        && run.first + run.pages <= failed.first + failed.pages
                 };
                 // The kernel did not take them, so the guest has them still.
                 if chain.failed_runs.iter().any(covers_run) {

@@ -153,7 +153,10 @@ fn a_lease_of_an_old_look_does_not_count() {
     assert!(s.device.pin_checked(early, Holders::Nobody, s.now));
     s.turn();
     assert_eq!(s.answered(INFLATE), 0, "an early look answered");
-    assert!(!s.device.pin_checked(early, Holders::Nobody, s.now), "twice");
+    assert!(
+        !s.device.pin_checked(early, Holders::Nobody, s.now),
+        "twice"
+    );
     s.pin_check(Holders::Nobody);
     assert_eq!((s.answered(INFLATE), s.device.actual()[1]), (1, 32));
     assert_eq!(s.device.counters().stale_pin_checks, 2);
@@ -396,7 +399,7 @@ enum Step {
 }
 
 fn steps() -> impl Strategy<Value = Vec<Step>> {
-    use Step::{Answer, Come, Give, Check, Post, Stop, Turn, Wait};
+    use Step::{Answer, Check, Come, Give, Post, Stop, Turn, Wait};
     let all = [
         Post, Post, Turn, Turn, Turn, Give, Check, Answer, Give, Check, Answer, Stop, Come, Wait,
     ];
@@ -457,7 +460,7 @@ fn check(steps: Vec<Step>) -> Result<(), TestCaseError> {
 
 #[test]
 fn a_chain_that_was_punched_and_undone_is_not_refused_before_a_look() {
-    use Step::{Answer, Come, Give, Check, Post, Stop, Turn, Wait};
+    use Step::{Answer, Check, Come, Give, Post, Stop, Turn, Wait};
     let steps = [
         Give, Post, Check, Come, Wait, Wait, Answer, Turn, Stop, Wait, Wait, Turn, Wait, Turn,
     ];

@@ -12,10 +12,10 @@ pub const HEADER: usize = 12;
 pub const MAX_BODY: usize = 64 << 10;
 /// Bytes that are part of no frame, between two good ones, that a link survives. An agent that was killed
 /// leaves half a frame behind.
-const MOST_GARBAGE: u64 = 2 * MAX_BODY as u64;
+const MAX_GARBAGE: u64 = 2 * MAX_BODY as u64;
 /// Frames with a wrong check, between two good ones, that a link survives. Each may cost a pass over
 /// [`MAX_BODY`].
-const MOST_BAD_FRAMES: u32 = 16;
+const MAX_BAD_FRAMES: u32 = 16;
 
 /// A message that cannot be sent.
 #[derive(Debug, thiserror::Error)]
@@ -213,7 +213,7 @@ impl<M: Message> Decoder<M> {
         if crc32(body) != check {
             self.counts.bad_checks += 1;
             self.bad_since_frame += 1;
-            if self.bad_since_frame > MOST_BAD_FRAMES {
+            if self.bad_since_frame > MAX_BAD_FRAMES {
                 self.broken = Some(Broken::BadChecks(self.bad_since_frame));
             }
             return Step::Skip(1);
@@ -237,7 +237,7 @@ impl<M: Message> Decoder<M> {
         let len = len as u64;
         self.counts.garbage_bytes += len;
         self.garbage_since_frame += len;
-        if self.garbage_since_frame > MOST_GARBAGE && self.broken.is_none() {
+        if self.garbage_since_frame > MAX_GARBAGE && self.broken.is_none() {
             self.broken = Some(Broken::Garbage(self.garbage_since_frame));
         }
     }

@@ -118,7 +118,7 @@ fn marks_in_marks_cost_a_bounded_number_of_checks() {
     let mut decoder = Decoder::<AgentMessage>::default();
     decoder.push(&bytes);
     assert!(matches!(decoder.broken(), Some(Broken::BadChecks(_))));
-    assert!(decoder.counts().bad_checks <= u64::from(MOST_BAD_FRAMES) + 1);
+    assert!(decoder.counts().bad_checks <= u64::from(MAX_BAD_FRAMES) + 1);
 }
 
 fn report(change: impl FnOnce(&mut Report)) -> Report {

@@ -4,7 +4,7 @@ use terrace_sim::{Overhead, Scenario, Vm, VmResult, number::float};
 
 use crate::repro::row::{Claim, Input, Row};
 use crate::repro::runs::{Load, Measured, Results, Run};
-use crate::repro::{Experiment, File, ExperimentKind, Paper, Why};
+use crate::repro::{Experiment, ExperimentKind, File, Paper, Why};
 
 const FILE: Option<File> = Some(File {
     name: "hypertier-gups-9",

@@ -4,7 +4,7 @@ use terrace_sim::number::float;
 
 use crate::repro::row::{Claim, Input, Row};
 use crate::repro::runs::{Load, Results, Run};
-use crate::repro::{Experiment, File, ExperimentKind, Paper, Why};
+use crate::repro::{Experiment, ExperimentKind, File, Paper, Why};
 
 /// Accesses per sample; what §6.4 finds best is the third.
 const PERIODS: [u64; 5] = [1021, 2039, 4093, 8191, 16381];

@@ -4,7 +4,7 @@ use terrace_sim::{Device, Provision, Scenario, VmResult, number::float};
 
 use crate::repro::row::{Claim, Input, Row};
 use crate::repro::runs::{Load, Measured, Results, Run};
-use crate::repro::{Experiment, File, ExperimentKind, Paper, Why};
+use crate::repro::{Experiment, ExperimentKind, File, Paper, Why};
 
 /// The policies by which guests place their pages.
 const POLICIES: [&str; 4] = ["hyperplace", "memtis", "tpp", "nomad"];

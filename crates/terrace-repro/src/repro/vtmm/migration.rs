@@ -4,7 +4,7 @@ use terrace_sim::{Scenario, number::float};
 
 use crate::repro::row::{Claim, Input, Row};
 use crate::repro::runs::{Load, Results, Run};
-use crate::repro::{Experiment, File, ExperimentKind, Paper, Why};
+use crate::repro::{Experiment, ExperimentKind, File, Paper, Why};
 
 const FILE: File = File {
     name: "vtmm-migration",

@@ -4,7 +4,7 @@ use terrace_sim::{Scenario, number::float};
 
 use crate::repro::row::{Claim, Input, Row};
 use crate::repro::runs::{Load, Measured, Results, Run};
-use crate::repro::{Experiment, File, ExperimentKind, Paper, Why};
+use crate::repro::{Experiment, ExperimentKind, File, Paper, Why};
 
 /// Memory that one leaf entry maps, GiB.
 const LEAF_GIB: f64 = 4096.0 / (1024.0 * 1024.0 * 1024.0);

@@ -4,7 +4,7 @@ use terrace_sim::Scenario;
 
 use crate::repro::row::{Claim, Input, Row};
 use crate::repro::runs::{Load, Results, Run};
-use crate::repro::{Experiment, File, ExperimentKind, Paper, Why};
+use crate::repro::{Experiment, ExperimentKind, File, Paper, Why};
 
 /// Length of a run: four rounds.
 const SECONDS: u64 = 240;

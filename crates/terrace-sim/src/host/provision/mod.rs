@@ -26,6 +26,8 @@ mod turns;
 
 use terrace_proto::{OrderId, PAGE_SIZE, TierId};
 
+use crate::base::number::low;
+use crate::base::side::Side;
 use crate::host::device::{BLOCK, Device, Provision};
 use crate::host::migration::Memory;
 use crate::host::placer;
@@ -35,8 +37,6 @@ use crate::machine::costs::Costs;
 use crate::machine::second_stage::bits;
 use crate::machine::space::Space;
 use crate::machine::vcpu::Environment;
-use crate::words::number::low;
-use crate::words::side::Side;
 use allocator::Allocator;
 use nodes::Nodes;
 pub use requests::Refused;

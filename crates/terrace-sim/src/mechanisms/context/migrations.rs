@@ -3,10 +3,10 @@
 use terrace_proto::PageBitmap;
 
 use super::traps::take;
+use crate::base::side::Side;
 use crate::host::migration::{Memory, Migration, MigrationMode, Wanted, Way};
 use crate::host::vm::Vm;
 use crate::mechanisms::{Moved, Unit};
-use crate::words::side::Side;
 
 /// Pages unmapped together to change places: few, because an access to one waits for all of them.
 const EXCHANGE_BATCH: usize = 32;

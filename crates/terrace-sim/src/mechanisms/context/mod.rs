@@ -8,14 +8,14 @@ mod traps;
 use terrace_proto::PAGE_SIZE;
 
 use super::{Moved, Setup, Unit};
+use crate::base::number::{low, to_usize};
+use crate::base::side::Side;
 use crate::host::migration::{Memory, MigrationMode, Wanted};
 use crate::host::vm::Vm;
 use crate::machine::second_stage::bits;
 use crate::machine::space::Space;
 use crate::machine::vcpu::Environment;
 use crate::machine::{PS, TIERS};
-use crate::words::number::{low, to_usize};
-use crate::words::side::Side;
 use migrations::Migrations;
 use moves::Moves;
 use time::ThreadTime;

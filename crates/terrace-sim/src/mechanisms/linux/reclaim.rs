@@ -17,8 +17,8 @@ use terrace_proto::{MoveStatus, PageBitmap};
 use super::super::lists::Lists;
 use super::super::{Context, MigrationMode, Moved, Setup, Stage, Unit};
 use super::marks::{free_pages, full_pages, of_tiers};
+use crate::base::number::to_usize;
 use crate::guest::marks::Marks;
-use crate::words::number::to_usize;
 
 /// Pages taken off a list at a time (`SWAP_CLUSTER_MAX`).
 const CLUSTER: u64 = 32;

@@ -1,8 +1,8 @@
 //! The count of each page's samples (`update_base_page`, `update_huge_page`), and its cooling.
 
 use super::histogram::{Histogram, bin};
+use crate::base::number::index;
 use crate::mechanisms::{Setup, Unit};
-use crate::words::number::index;
 
 /// The weight of a sample of a 4 KiB page, so that counts compare with those of 2 MiB pages (`HPAGE_PMD_NR`).
 pub(super) const WEIGHT: u32 = 512;

@@ -1,12 +1,12 @@
 //! The histogram of pages by hotness (`get_idx`, `hotness_hg`), and the threshold that follows from it.
 
-use crate::words::number::index;
+use crate::base::number::index;
 
 /// Bins of the histogram.
 pub(super) const BINS: usize = 16;
 
 /// The lowest hot threshold (`htmm_thres_hot`).
-pub(super) const LEAST_HOT: usize = 1;
+pub(super) const MIN_HOT: usize = 1;
 
 /// The bin of a count (`get_idx`).
 pub(super) fn bin(count: u32) -> usize {
@@ -56,7 +56,7 @@ impl Histogram {
             fits -= 1;
             active += self.bins[fits];
         }
-        (fits.clamp(LEAST_HOT, BINS - 1), active)
+        (fits.clamp(MIN_HOT, BINS - 1), active)
     }
 }
 
@@ -72,7 +72,7 @@ mod tests {
         }
         assert_eq!(histogram.threshold(40), (13, 0));
         assert_eq!(histogram.threshold(150), (10, 150));
-        assert_eq!(histogram.threshold(450), (LEAST_HOT, 450));
+        assert_eq!(histogram.threshold(450), (MIN_HOT, 450));
         histogram.add(15, 2000);
         assert_eq!(histogram.threshold(1500), (15, 0));
     }

@@ -32,13 +32,13 @@ use thresholds::Thresholds;
 use walks::Walks;
 
 use super::{Context, Mechanism, MigrationMode, Moved, Sample, Setup, Stage, Unit};
-use crate::words::number::low;
+use crate::base::number::low;
 
 /// Time between two wake-ups of `kmigrated` (`htmm_demotion_period_in_ms` and `htmm_promotion_period_in_ms`), ns.
 const WAKE_EVERY: u64 = 500_000_000;
 
 /// Bytes of 2 MiB pages that each node's `kmigrated` splits when it wakes (`deferred_split_scan_for_htmm`).
-const MOST_SPLIT: u64 = 100 << 20;
+const MAX_SPLIT: u64 = 100 << 20;
 
 /// Memtis.
 #[derive(Debug)]
@@ -234,7 +234,7 @@ impl Memtis {
 
     /// Splits some of the pages that were chosen; each part goes to the list that it belongs to.
     fn split(&mut self, context: &mut Context) {
-        let each = (context.units_in(MOST_SPLIT) / 512).max(1);
+        let each = (context.units_in(MAX_SPLIT) / 512).max(1);
         let most = each * u64::from(self.lru.tiers());
         for _ in 0..most {
             let Some(splits) = &mut self.splits else {

@@ -6,9 +6,9 @@
 //! accesses first.
 
 use super::counts::WEIGHT;
-use super::histogram::{Histogram, LEAST_HOT, bin};
+use super::histogram::{Histogram, MIN_HOT, bin};
 use super::{Context, Sample, Unit};
-use crate::words::number::{index, low};
+use crate::base::number::{index, low};
 
 /// Parts of a page.
 const PARTS: u64 = 512;
@@ -68,7 +68,7 @@ impl Splits {
             parts: vec![0; index(units)],
             skew: vec![0; index(units.div_ceil(512))],
             histogram: Histogram::new(units),
-            hot: LEAST_HOT,
+            hot: MIN_HOT,
             real: Hits::default(),
             possible: Hits::default(),
             used: (0, 0),
@@ -143,7 +143,7 @@ impl Splits {
     /// Begins a cooling of all counts, and decides whether a split is wanted.
     pub(super) fn begin_cooling(&mut self, context: &Context) {
         self.histogram.clear();
-        self.hot = (self.hot - 1).max(LEAST_HOT);
+        self.hot = (self.hot - 1).max(MIN_HOT);
         self.used = (0, 0);
         let before = self.real.before;
         self.real.cool();

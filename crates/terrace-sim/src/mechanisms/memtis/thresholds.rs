@@ -1,6 +1,6 @@
 //! The hotness at which a page goes up, and at which it stays (`__adjust_active_threshold`).
 
-use super::histogram::LEAST_HOT;
+use super::histogram::MIN_HOT;
 
 /// Percent of fast memory below which hot pages leave room for warm ones (α, §4.2.1).
 const WARM_BELOW: u64 = 90;
@@ -17,8 +17,8 @@ pub(super) struct Thresholds {
 impl Thresholds {
     pub(super) fn new() -> Self {
         Self {
-            hot: LEAST_HOT,
-            warm: LEAST_HOT,
+            hot: MIN_HOT,
+            warm: MIN_HOT,
             cooled: false,
         }
     }
@@ -63,7 +63,7 @@ impl Thresholds {
         if std::mem::take(&mut self.cooled) {
             // Not all pages are counted yet: it goes down by one at most.
             if fits < self.hot {
-                self.hot = (self.hot - 1).max(LEAST_HOT);
+                self.hot = (self.hot - 1).max(MIN_HOT);
             }
         } else if were_split {
             self.hot = fits;

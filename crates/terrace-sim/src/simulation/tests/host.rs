@@ -7,6 +7,8 @@ use terrace_proto::{
     Gfn, MovePlan, MoveStatus, PageMove, PlanId, Rearm, RequestId, ScanRequest, Space, TierId, VmId,
 };
 
+use crate::base::number::low;
+use crate::base::side::Side;
 use crate::host::migration::{Migration, MigrationMode, Wanted, Way};
 use crate::host::moves::Moving;
 use crate::host::scan::scan;
@@ -16,8 +18,6 @@ use crate::machine::second_stage::bits;
 use crate::machine::tier::Traffic;
 use crate::scenario::Scenario;
 use crate::simulation::{Options, Simulation};
-use crate::words::number::low;
-use crate::words::side::Side;
 
 fn simulation(policy: &str) -> Simulation {
     let text = format!(

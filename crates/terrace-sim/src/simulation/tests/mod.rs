@@ -35,7 +35,7 @@ fn actions(flip: bool) -> Vec<Action> {
     let mut simulation = Simulation::recorded(&scenario, Options::default()).unwrap();
     simulation.advance(300_000_000);
     let guest = &simulation.vms[0].space.guest;
-    let untouched = crate::words::number::low(guest.pages()) - 1;
+    let untouched = crate::base::number::low(guest.pages()) - 1;
     assert_eq!(guest.entry(Level::Leaf, untouched) & 1 << 5, 0);
     if flip {
         assert!(guest.mark(Level::Leaf, untouched, false));

@@ -1,8 +1,8 @@
 //! The mechanism of docs/add-a-mechanism.md: it is compiled and run here, so that the page stays true.
 
 use super::attached::with;
+use crate::base::number::index;
 use crate::mechanisms::{Context, Mechanism, Setup, Stage};
-use crate::words::number::index;
 
 // The page has what follows, word by word.
 /// Between two sweeps, ns of the full-size machine.

@@ -6,8 +6,8 @@ use std::path::Path;
 
 use proptest::prelude::*;
 
-use crate::words::access::{Access, Source};
-use crate::words::load::Context;
+use crate::base::access::{Access, Source};
+use crate::base::load::Context;
 
 use super::super::{Cache, Loaded, OnBroken, Op, Reader, Record, Tally, Tenths, TraceSpec, load};
 use super::{any_record, record, records};

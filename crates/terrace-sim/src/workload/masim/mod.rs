@@ -12,8 +12,8 @@ use serde::Deserialize;
 use super::draw::{Random, access};
 use super::values::PAGE;
 use super::{Context, WorkloadError};
-use crate::words::access::{Access, LINE, Pace, Source};
-use crate::words::random::Purpose;
+use crate::base::access::{Access, LINE, Pace, Source};
+use crate::base::random::Purpose;
 
 /// Number of accesses of a draw.
 const DRAW: u64 = 131_072;

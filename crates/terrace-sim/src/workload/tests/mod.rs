@@ -9,8 +9,8 @@ use std::path::Path;
 use proptest::prelude::*;
 
 use super::*;
-use crate::words::access::Access;
-use crate::words::load::Stop;
+use crate::base::access::Access;
+use crate::base::load::Stop;
 
 /// A load of each kind that makes its own accesses, small.
 const EACH: [&str; 15] = [

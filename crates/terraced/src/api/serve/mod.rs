@@ -28,8 +28,8 @@ const PAUSE: Duration = Duration::from_millis(100);
 /// Time that a client that is not served has to read why.
 const FAREWELL: Duration = Duration::from_secs(1);
 /// Most bytes, and most headers, of a request's head.
-const MOST_HEAD: usize = 16 << 10;
-const MOST_HEADERS: usize = 64;
+const MAX_HEAD: usize = 16 << 10;
+const MAX_HEADERS: usize = 64;
 
 /// Serves forever.
 pub async fn serve(listener: UnixListener, router: Router, gate: Arc<Gate>) {
@@ -69,7 +69,7 @@ fn admit(stream: UnixStream, router: &Router, gate: &Arc<Gate>) {
             // The client may still be sending; hanging up on it would take the words away again.
             if let Some(permit) = gate.refuse() {
                 tokio::spawn(async move {
-                    let _ = timeout(FAREWELL, line.hung_up(MOST_HEAD)).await;
+                    let _ = timeout(FAREWELL, line.hung_up(MAX_HEAD)).await;
                     drop(permit);
                 });
             }
@@ -88,8 +88,8 @@ async fn answer_one(line: &Arc<Line>, uid: u32, router: Router, gate: &Arc<Gate>
     });
     let connection = http1::Builder::new()
         .keep_alive(false)
-        .max_buf_size(MOST_HEAD)
-        .max_headers(MOST_HEADERS)
+        .max_buf_size(MAX_HEAD)
+        .max_headers(MAX_HEADERS)
         .serve_connection(io, service);
     let mut connection = pin!(connection);
     let head = timeout(limits.head, connection.as_mut());
@@ -103,11 +103,11 @@ async fn answer_one(line: &Arc<Line>, uid: u32, router: Router, gate: &Arc<Gate>
             }
         }
         Err(_) => {
-            let words = format!(
+            let text = format!(
                 "no whole request came within {} s",
                 limits.head.as_secs_f64()
             );
-            return line.say(&failure::raw(StatusCode::REQUEST_TIMEOUT, &words));
+            return line.say(&failure::raw(StatusCode::REQUEST_TIMEOUT, &text));
         }
     };
     let is_broken = done.is_err();
@@ -118,7 +118,7 @@ async fn answer_one(line: &Arc<Line>, uid: u32, router: Router, gate: &Arc<Gate>
     let unsaid = (is_broken && !line.was_asked()).then_some(StatusCode::BAD_REQUEST);
     if let Some(status) = line.refused().or(unsaid) {
         line.say(&failure::raw(status, failure::unread(status)));
-        let _ = timeout(FAREWELL, line.hung_up(MOST_HEAD)).await;
+        let _ = timeout(FAREWELL, line.hung_up(MAX_HEAD)).await;
     }
 }
 

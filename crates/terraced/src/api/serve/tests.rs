@@ -50,12 +50,12 @@ fn api(limits: Limits) -> Api {
 
 impl Api {
     /// A client that has sent these words.
-    fn send(&self, words: &str) -> Client {
+    fn send(&self, text: &str) -> Client {
         let mut client = Client::connect(&self.socket).unwrap();
         client.set_read_timeout(Some(LONG)).unwrap();
         client.set_write_timeout(Some(LONG)).unwrap();
         // It may be told that it is not served before it has said all.
-        let _ = client.write_all(words.as_bytes());
+        let _ = client.write_all(text.as_bytes());
         client
     }
 
@@ -191,7 +191,7 @@ fn an_answer_that_is_not_ready_in_time_is_given_up() {
 #[test]
 fn what_is_no_request_is_refused_in_json() {
     let api = api(short());
-    for (words, wanted) in [
+    for (text, wanted) in [
         ("\x00 nonsense\r\n\r\n".to_owned(), 400),
         ("GET / HTTP/9.9\r\n\r\n".to_owned(), 400),
         ("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".to_owned(), 400),
@@ -206,8 +206,8 @@ fn what_is_no_request_is_refused_in_json() {
         ("GET /nowhere HTTP/1.1\r\n\r\n".to_owned(), 404),
         ("DELETE / HTTP/1.1\r\n\r\n".to_owned(), 405),
     ] {
-        let (status, body) = read(api.send(&words));
-        assert_eq!(status, wanted, "{:.40}: {body}", words);
+        let (status, body) = read(api.send(&text));
+        assert_eq!(status, wanted, "{:.40}: {body}", text);
     }
 }
 

@@ -195,7 +195,10 @@ fn without_scan_the_host_leaves_the_vm_alone_and_the_agent_goes_on() {
     lying(&mut daemon);
     assert!(!daemon.discoverer.claims().is_by_host("db1"));
     assert_eq!(orders(&daemon).mode, Mode::Guest);
-    assert_eq!(count_events(&daemon, "the host leaves it alone (scan = false)"), 1);
+    assert_eq!(
+        count_events(&daemon, "the host leaves it alone (scan = false)"),
+        1
+    );
 }
 
 #[test]
@@ -275,7 +278,10 @@ fn in_coordinated_mode_the_host_goes_on_and_says_that_it_does() {
     assert_eq!(count_events(&daemon, "no coordinated policy yet"), 1);
     fallen(&mut daemon, "silent");
     fallen(&mut daemon, "silent");
-    assert_eq!(count_events(&daemon, "silent; the host goes on by itself"), 1);
+    assert_eq!(
+        count_events(&daemon, "silent; the host goes on by itself"),
+        1
+    );
     assert!(daemon.engine().vm(id).is_some());
     lying(&mut daemon);
     assert_eq!(orders(&daemon).mode, Mode::Off);

@@ -88,7 +88,10 @@ fn the_second_vm_of_a_name_is_refused_and_the_first_one_stays() {
             state: State::Unscannable("it is the second".into()),
             findings: Vec::new(),
         };
-        served.inbox.send(Input::Discovered(Box::new(found))).unwrap();
+        served
+            .inbox
+            .send(Input::Discovered(Box::new(found)))
+            .unwrap();
         served.discovery_scan(&["web1", "other"]);
     }
     let vms: Vec<Vm> = served.get("/v1/vms").unwrap();
@@ -126,7 +129,10 @@ fn what_was_listed_by_its_socket_goes_once_the_vm_has_a_name() {
     let silent = found("/run/web1.sock", None, State::Unscannable("silent".into()));
     let named = found("web1", Some(process(7)), State::Ignored);
     for found in [silent, named] {
-        served.inbox.send(Input::Discovered(Box::new(found))).unwrap();
+        served
+            .inbox
+            .send(Input::Discovered(Box::new(found)))
+            .unwrap();
     }
     let vms: Vec<Vm> = served.get("/v1/vms").unwrap();
     let names: Vec<_> = vms.iter().map(|vm| vm.name.as_str()).collect();

@@ -209,7 +209,8 @@ fn of_two_vms_of_one_name_the_younger_is_refused_whichever_is_found_first() {
     for (pid, start_time) in [(7, started - 1), (8, started + 1)] {
         play_process(f.folder.path(), ProcessId { start_time, pid });
     }
-    let inspect = |others: Vec<Hypervisor>| f.discoverer.inspect(&f.candidate, &f.view(others)).state;
+    let inspect =
+        |others: Vec<Hypervisor>| f.discoverer.inspect(&f.candidate, &f.view(others)).state;
     let State::Refused(refusal) = inspect(vec![hypervisor(7, started - 1, "db1")]) else {
         panic!("an older VM has its name");
     };

@@ -26,7 +26,7 @@ const OFTEN: u32 = 3;
 
 /// Greatest time to wait for a look. One can last for ever: what a process maps is read under a lock of its own,
 /// which it may hold while it waits for a server of files that another user runs (FUSE).
-const MOST: Duration = Duration::from_secs(10);
+const MAX: Duration = Duration::from_secs(10);
 
 /// The census that all reconcilers share: the last one, and the one that is under way. One at a time; while it hangs,
 /// nobody but its own thread waits for it.
@@ -40,7 +40,7 @@ impl Default for Lookout {
     fn default() -> Self {
         Self {
             board: Arc::default(),
-            most: MOST,
+            most: MAX,
         }
     }
 }

@@ -53,12 +53,12 @@ fn a_vm_whose_driver_has_not_inflated_is_counted_whole() {
     let refused = host.resize("vm1", [Some(3 * GIB), None]).unwrap_err();
     let whole = "vm2 may still take 2 GiB (counted whole: its driver has not inflated yet)";
     assert!(refused.contains(whole), "{refused}");
-    let words = "admission counts 200 % of vm2: its driver has not inflated yet";
-    assert_eq!(host.provisioning("vm2").unwrap().admission, words);
+    let message = "admission counts 200 % of vm2: its driver has not inflated yet";
+    assert_eq!(host.provisioning("vm2").unwrap().admission, message);
     let finding = host.doctor(Some("vm2"), "provisioning-admission");
     assert_eq!(
         (finding.found.as_str(), finding.health),
-        (words, Health::Degraded)
+        (message, Health::Degraded)
     );
     let finding = host.doctor(None, "provisioning");
     assert_eq!(finding.health, Health::Degraded);
@@ -120,7 +120,12 @@ fn a_tier_whose_node_is_not_known_counts_against_the_whole_host_and_that_is_said
 fn without_a_look_at_files_what_a_vm_has_already_is_its_process_memory() {
     let (one, two) = (Scripted::settled(), Scripted::settled());
     two.lock().kind = ProviderKind::VirtioMem;
-    two.see(|status| status.tiers.iter_mut().for_each(|tier| tier.verified = None));
+    two.see(|status| {
+        status
+            .tiers
+            .iter_mut()
+            .for_each(|tier| tier.verified = None)
+    });
     let host = host([("vm1", &one), ("vm2", &two)]);
     counted(&host, "vm1", 2 * GIB);
     counted(&host, "vm2", 2 * GIB);
@@ -156,20 +161,20 @@ fn the_figures_of_each_tier_and_what_became_of_orders_are_exported() {
     let text = host.figures();
     let vm = r#"vm="vm \"1\"""#;
     for has in [
-        format!("terrace_elastic_whole_bytes{{{vm},tier=\"fast\"}} 4294967296"),
-        format!("terrace_elastic_target_bytes{{{vm},tier=\"fast\"}} 1073741824"),
-        format!("terrace_elastic_honesty_ratio{{{vm},tier=\"slow\"}} 1.0"),
+        format!("terrace_provisioning_whole_bytes{{{vm},tier=\"fast\"}} 4294967296"),
+        format!("terrace_provisioning_target_bytes{{{vm},tier=\"fast\"}} 1073741824"),
+        format!("terrace_provisioning_verified_ratio{{{vm},tier=\"slow\"}} 1.0"),
         format!("terrace_elastic_guest_free_bytes{{{vm},tier=\"fast\"}} 1073741824"),
-        format!("terrace_elastic_refused_entries_total{{{vm}}} 7"),
+        format!("terrace_provisioning_refused_entries_total{{{vm}}} 7"),
         format!("terrace_resizes_total{{{vm},outcome=\"taken\"}} 1"),
         format!("terrace_resizes_total{{{vm},outcome=\"refused-invalid\"}} 1"),
-        format!("terrace_elastic_by{{{vm},by=\"hyperflex\"}} 1"),
-        "# TYPE terrace_elastic_size_bytes gauge".to_owned(),
+        format!("terrace_provisioning_by{{{vm},by=\"hyperflex\"}} 1"),
+        "# TYPE terrace_provisioning_size_bytes gauge".to_owned(),
         "# EOF".to_owned(),
     ] {
         assert!(text.contains(&has), "no {has} in\n{text}");
     }
-    let swap = "terrace_elastic_guest_swapped_in_pages_total{";
+    let swap = "terrace_provisioning_guest_swapped_in_pages_total{";
     assert!(
         !text.contains(swap),
         "what the guest does not say is absent"
@@ -197,8 +202,8 @@ fn sizes_are_rounded_to_the_smallest_page_that_the_device_offers() {
     script.see(|status| status.tiers[0].block_bytes = 2 << 20);
     let host = host([("vm1", &script)]);
     let ordered = host.resize("vm1", [Some(GIB + (1 << 20)), None]).unwrap();
-    let words = "→ 1 GiB (1025 MiB rounded down to blocks of 2 MiB)";
-    assert!(ordered.done.contains(words), "{ordered:?}");
+    let message = "→ 1 GiB (1025 MiB rounded down to blocks of 2 MiB)";
+    assert!(ordered.done.contains(message), "{ordered:?}");
     assert_eq!(script.lock().ordered, [vec![Some(GIB), None]]);
 }
 
@@ -232,7 +237,10 @@ fn nothing_is_given_beside_a_vm_whose_device_has_never_answered() {
     for has in ["what vm2 may still take is not known", "connection refused"] {
         assert!(refused.contains(has), "no {has:?} in {refused}");
     }
-    assert_eq!(host.provisioning("vm1").unwrap().orders.refused_admission, 1);
+    assert_eq!(
+        host.provisioning("vm1").unwrap().orders.refused_admission,
+        1
+    );
     host.resize("vm1", [Some(GIB), None]).unwrap();
     two.lock().status = Scripted::settled().lock().status.clone();
     host.until("vm2", |provisioning| provisioning.age_s);
@@ -247,8 +255,8 @@ fn huge_pages_are_counted_by_their_pool_and_not_by_the_nodes_free_memory() {
     counted(&host, "vm1", 2 * GIB);
     // Free memory of the node is of no use to it.
     let refused = host.resize("vm1", [Some(3 * GIB), None]).unwrap_err();
-    let words = "huge pages of 2 MiB, of which node 0 has 0 B free";
-    assert!(refused.contains(words), "{refused}");
+    let message = "huge pages of 2 MiB, of which node 0 has 0 B free";
+    assert!(refused.contains(message), "{refused}");
     // And where all that there is is in the pool, it can have that.
     host.free([0, 0]);
     let pool = "sys/devices/system/node/node0/hugepages/hugepages-2048kB/free_hugepages";

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use terrace_api::provision::{ProvisioningStatus, Ordered, Resize};
+use terrace_api::provision::{Ordered, ProvisioningStatus, Resize};
 use terrace_api::types::VmDetail;
 
 use crate::messages::State;
@@ -115,8 +115,8 @@ fn a_resize_reaches_the_device_and_leaves_the_other_tier_alone() {
     let served = serve();
     let seen = play_device(&served.folder.path().join("control"));
     let ordered = resize(&served, "flex", [None, Some(2 * GIB)]).unwrap();
-    let words = "slow 3 GiB → 2 GiB ordered by HyperFlex";
-    assert!(ordered.done.contains(words), "{ordered:?}");
+    let text = "slow 3 GiB → 2 GiB ordered by HyperFlex";
+    assert!(ordered.done.contains(text), "{ordered:?}");
     let order = json!({"resize": {"size_bytes": [null, 2 * GIB]}});
     assert!(seen.lock().unwrap().contains(&order));
     let refused = resize(&served, "flex", [Some(2 * GIB + 1), None]).unwrap_err();
@@ -131,10 +131,16 @@ fn a_vm_shows_how_far_its_device_is_and_whether_the_guest_is_honest() {
     let _seen = play_device(&served.folder.path().join("control"));
     let _ = resize(&served, "flex", [None, Some(2 * GIB)]);
     let provisioning = heard(&served, |provisioning| provisioning.age_s.is_some());
-    assert_eq!((&provisioning.problem, provisioning.refused_entries), (&None, 7));
+    assert_eq!(
+        (&provisioning.problem, provisioning.refused_entries),
+        (&None, 7)
+    );
     let tier = &provisioning.tiers[0];
     assert_eq!((tier.size_bytes, tier.target_bytes), (3 * GIB, 2 * GIB));
-    assert_eq!((tier.verified_ratio, tier.retained_bytes), (Some(0.5), Some(GIB / 2)));
+    assert_eq!(
+        (tier.verified_ratio, tier.retained_bytes),
+        (Some(0.5), Some(GIB / 2))
+    );
     assert_eq!(tier.present_bytes, Some(3 * GIB + GIB / 2));
     assert_eq!(tier.host_nodes, [1], "as it is configured");
     let plain: VmDetail = served.get("/v1/vms/plain").unwrap();

@@ -3,7 +3,7 @@
 use std::os::unix::fs::symlink;
 use std::time::Duration;
 
-use terrace_api::provision::{ProvisioningStatus, OrderState};
+use terrace_api::provision::{OrderState, ProvisioningStatus};
 use terrace_api::types::{Health, Status, Vm};
 
 use super::script::{Host, Scripted, host, host_with, live, resize_tier};
@@ -57,11 +57,17 @@ fn a_hung_device_blocks_neither_the_daemon_nor_other_vms_and_is_told() {
     host.event("hung", "its HyperFlex device hangs: no answer for");
     let provisioning = host.provisioning("hung").unwrap();
     assert!(provisioning.problem.unwrap().contains("it hangs"));
-    assert_eq!(provisioning.tiers[0].size_bytes, 2 * GIB, "what was seen stays");
+    assert_eq!(
+        provisioning.tiers[0].size_bytes,
+        2 * GIB,
+        "what was seen stays"
+    );
     host.resize("well", [Some(GIB), None]).unwrap();
     hung.hang(false);
     host.event("hung", "answers again");
-    host.until("hung", |provisioning| provisioning.problem.is_none().then_some(()));
+    host.until("hung", |provisioning| {
+        provisioning.problem.is_none().then_some(())
+    });
     assert_eq!(hung.lock().ordered, Vec::<Vec<_>>::new());
 }
 
@@ -81,7 +87,10 @@ fn a_device_that_goes_and_comes_back_is_told_once_each_and_counted_whole_between
     );
     let provisioning = host.until("vm1", |e| e.problem.is_some().then(|| e.clone()));
     assert_eq!(provisioning.tiers[0].counted_bytes, 4 * GIB);
-    assert!(provisioning.admission.contains("does not answer"), "{provisioning:?}");
+    assert!(
+        provisioning.admission.contains("does not answer"),
+        "{provisioning:?}"
+    );
     let refused = host.resize("vm1", [Some(GIB), None]).unwrap_err();
     assert!(refused.contains("connection refused"), "{refused}");
     host.event(
@@ -125,7 +134,10 @@ fn a_guest_that_keeps_what_it_gave_back_is_told_and_counted_whole_until_it_is_ho
         let tier = e.tiers[1].clone();
         (tier.counted_bytes == 4 * GIB).then_some(tier)
     });
-    assert_eq!((tier.verified_ratio, tier.retained_bytes), (Some(0.5), Some(GIB)));
+    assert_eq!(
+        (tier.verified_ratio, tier.retained_bytes),
+        (Some(0.5), Some(GIB))
+    );
     assert_eq!(tier.may_take_bytes, GIB);
     let finding = host.doctor(Some("vm1"), "provisioning-verified");
     assert_eq!(finding.health, Health::Degraded);
@@ -189,7 +201,10 @@ fn a_guest_that_was_caught_is_not_cleared_by_looks_that_come_too_late() {
     script.see(|status| status.tiers[0].verified = None);
     wait_for_verified_queries(&host, &script, 5);
     let tier = host.provisioning("vm1").unwrap().tiers[0].clone();
-    assert_eq!((tier.counted_bytes, tier.verified_ratio), (4 * GIB, Some(0.5)));
+    assert_eq!(
+        (tier.counted_bytes, tier.verified_ratio),
+        (4 * GIB, Some(0.5))
+    );
 }
 
 #[test]
@@ -588,7 +603,9 @@ fn a_vm_that_was_restarted_is_looked_after_anew_and_one_that_is_found_again_is_n
     }
     std::fs::remove_file(host.root().join("proc/100/stat")).unwrap();
     find(Some(200));
-    host.until("vm1", |provisioning| provisioning.order.is_none().then_some(()));
+    host.until("vm1", |provisioning| {
+        provisioning.order.is_none().then_some(())
+    });
 }
 
 #[test]

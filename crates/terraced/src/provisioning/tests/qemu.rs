@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use terrace_api::provision::{ProvisioningStatus, OrderState, Ordered, Resize};
+use terrace_api::provision::{OrderState, Ordered, ProvisioningStatus, Resize};
 use terrace_api::types::{EventLine, VmDetail};
 use terrace_host::qemu::who::HypervisorConfig;
 
@@ -197,9 +197,9 @@ fn virtio_mem_is_used_before_a_balloon_and_the_answer_says_so() {
     let qemu = Qemu::with_virtio_mem().with_balloon(true);
     let host = host(&qemu, "");
     let ordered = host.resize([Some(301), Some(768)]).unwrap();
-    let words = "fast 512 MiB → 300 MiB (301 MiB rounded down to blocks of 2 MiB), slow 512 MiB → 768 MiB ordered by \
+    let message = "fast 512 MiB → 300 MiB (301 MiB rounded down to blocks of 2 MiB), slow 512 MiB → 768 MiB ordered by \
                  virtio-mem";
-    assert!(ordered.done.contains(words), "{ordered:?}");
+    assert!(ordered.done.contains(message), "{ordered:?}");
     assert_eq!(ordered.by, "virtio-mem");
     let provisioning = host.until(is_met);
     assert_eq!(provisioning.by, "virtio-mem");
@@ -235,7 +235,10 @@ fn the_balloon_gets_the_sum_where_there_is_no_virtio_mem() {
         "{ordered:?}"
     );
     let provisioning = host.until(is_met);
-    assert_eq!((provisioning.by.as_str(), provisioning.tiers.len()), ("balloon", 1));
+    assert_eq!(
+        (provisioning.by.as_str(), provisioning.tiers.len()),
+        ("balloon", 1)
+    );
     assert_eq!(qemu.inside().balloon, Some((384 * MIB, true)));
     let more = host.resize([Some(512), Some(512)]).unwrap_err();
     assert!(more.contains("from 1 MiB to 512 MiB"), "{more}");
@@ -259,7 +262,10 @@ fn a_balloon_that_somebody_else_moves_later_is_not_stuck_on_the_way_to_an_old_ta
     qemu.inside().balloon = Some((448 * MIB, true));
     let provisioning = host.until(|provisioning| provisioning.tiers[0].size_bytes == 448 * MIB);
     assert_eq!(provisioning.tiers[0].target_bytes, 448 * MIB);
-    assert!(is_met(&provisioning) && !provisioning.resizing, "{provisioning:?}");
+    assert!(
+        is_met(&provisioning) && !provisioning.resizing,
+        "{provisioning:?}"
+    );
 }
 
 #[test]

@@ -61,7 +61,10 @@ fn a_vm_shrinks_by_the_real_device_and_what_it_claims_is_checked_against_its_fil
     host.until("vm", |provisioning| provisioning.connected.then_some(()));
     let ordered = host.resize("vm", [None, Some(6 * MIB)]).unwrap();
     assert!(ordered.done.contains("slow 8 MiB → 6 MiB"), "{ordered:?}");
-    assert_eq!(host.provisioning("vm").unwrap().tiers[1].counted_bytes, 8 * MIB);
+    assert_eq!(
+        host.provisioning("vm").unwrap().tiers[1].counted_bytes,
+        8 * MIB
+    );
 
     // A driver that comes later finds the target in the configuration space, where the ABI has it.
     assert_eq!(guest.config(40, 8), 512_u64.to_le_bytes());

@@ -6,7 +6,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use terrace_api::client::segment;
-use terrace_api::provision::{ProvisioningStatus, Ordered, Resize};
+use terrace_api::provision::{Ordered, ProvisioningStatus, Resize};
 use terrace_api::types::{Doctor, EventLine, Finding, VmDetail};
 use terrace_host::sharers::Holders;
 
@@ -112,14 +112,14 @@ impl Scripted {
 impl Provider for Scripted {
     fn mechanism(&self) -> Mechanism {
         let kind = self.lock().kind;
-        let words = match kind {
+        let message = match kind {
             ProviderKind::HyperFlex => "HyperFlex",
             ProviderKind::VirtioMem => "virtio-mem in 2 MiB blocks",
             ProviderKind::Balloon => "the balloon, which knows no tiers",
         };
         Mechanism {
             kind,
-            words: words.into(),
+            name: message.into(),
             at: "script".into(),
         }
     }
@@ -130,7 +130,10 @@ impl Provider for Scripted {
         script.leases = 0;
         let mut status = script.status.clone()?;
         if !verify {
-            status.tiers.iter_mut().for_each(|tier| tier.verified = None);
+            status
+                .tiers
+                .iter_mut()
+                .for_each(|tier| tier.verified = None);
         }
         Ok(status)
     }
@@ -153,7 +156,10 @@ impl Provider for Scripted {
         Ok(())
     }
 
-    fn lease(&mut self, _pin_checked: Option<(u64, Holders)>) -> Result<Option<Wanted>, ProviderError> {
+    fn lease(
+        &mut self,
+        _pin_checked: Option<(u64, Holders)>,
+    ) -> Result<Option<Wanted>, ProviderError> {
         self.lock().leases += 1;
         let hangs = |script: &mut Script| script.hangs_at_leases && script.leases > 1;
         let process = self.0.1.wait_while(self.lock(), hangs).unwrap().process;
@@ -252,7 +258,9 @@ pub fn host_with<const N: usize>(
     host.free([8 * GIB, 8 * GIB]);
     for (pid, (name, _)) in (100..).zip(vms) {
         host.find(name, pid);
-        host.until(name, |provisioning| provisioning.age_s.is_some().then_some(()));
+        host.until(name, |provisioning| {
+            provisioning.age_s.is_some().then_some(())
+        });
     }
     host
 }

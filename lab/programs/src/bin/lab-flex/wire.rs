@@ -10,8 +10,8 @@ const VERSION: u32 = 1;
 const REPLY: u32 = 4;
 const NEEDS_REPLY: u32 = 8;
 const HEADER: usize = 12;
-const LONGEST: usize = 4096;
-const MOST_FILES: usize = 8;
+const MAX_BYTES: usize = 4096;
+const MAX_FILES: usize = 8;
 
 /// A request of the hypervisor.
 pub struct Message {
@@ -44,7 +44,7 @@ pub fn receive(stream: &mut UnixStream) -> Result<Option<Message>> {
     stream.read_exact(&mut header[read..])?;
     let word = |at: usize| u32::from_le_bytes([0, 1, 2, 3].map(|i| header[at + i]));
     let size = usize::try_from(word(8))?;
-    if size > LONGEST {
+    if size > MAX_BYTES {
         bail!("a message of {size} bytes");
     }
     let mut payload = vec![0; size];
@@ -87,7 +87,7 @@ fn receive_with_files(socket: RawFd, into: &mut [u8], files: &mut Vec<OwnedFd>) 
         if !first.is_null() && (*first).cmsg_type == libc::SCM_RIGHTS {
             let bytes = (*first).cmsg_len as usize - libc::CMSG_LEN(0) as usize;
             let data = libc::CMSG_DATA(first).cast::<RawFd>();
-            for i in 0..(bytes / size_of::<RawFd>()).min(MOST_FILES) {
+            for i in 0..(bytes / size_of::<RawFd>()).min(MAX_FILES) {
                 files.push(OwnedFd::from_raw_fd(data.add(i).read_unaligned()));
             }
         }

@@ -7,7 +7,7 @@ use std::os::unix::net::UnixStream;
 use anyhow::{Context, Result, ensure};
 
 const VERSION: u32 = 1;
-const MOST_FILES: usize = 4;
+const MAX_FILES: usize = 4;
 
 /// Sends a message with files beside it.
 pub fn send(stream: &mut UnixStream, request: u32, payload: &[u8], files: &[RawFd]) -> Result<()> {
@@ -34,7 +34,7 @@ pub fn ask(stream: &mut UnixStream, request: u32) -> Result<u64> {
 }
 
 fn send_with_files(socket: RawFd, message: &[u8], files: &[RawFd]) -> Result<usize> {
-    ensure!(files.len() <= MOST_FILES, "{} files", files.len());
+    ensure!(files.len() <= MAX_FILES, "{} files", files.len());
     let bytes = u32::try_from(size_of_val(files))?;
     let mut control = [0_u64; 8];
     let mut vector = libc::iovec {

@@ -12,7 +12,7 @@ use crate::pagemap;
 /// Pages of each process.
 const PAGES: usize = 64;
 /// Most sleepers at a time; bounds the memory that they use.
-const MOST: u64 = 160;
+const MAX: u64 = 160;
 
 /// The sleeping processes.
 #[derive(Default)]
@@ -24,7 +24,7 @@ pub struct Sleepers {
 impl Sleepers {
     /// Starts so many processes, which all sleep when this returns; those of before end.
     pub fn set(&mut self, processes: u64) -> Result<()> {
-        ensure!(processes <= MOST, "at most {MOST} processes can sleep");
+        ensure!(processes <= MAX, "at most {MAX} processes can sleep");
         self.end();
         let (reader, writer) = pipe()?;
         for _ in 0..processes {
@@ -133,6 +133,6 @@ mod tests {
             // SAFETY: signal 0 only asks whether the process is there.
             assert_eq!(unsafe { libc::kill(pid, 0) }, -1);
         }
-        assert!(sleepers.set(MOST + 1).is_err());
+        assert!(sleepers.set(MAX + 1).is_err());
     }
 }

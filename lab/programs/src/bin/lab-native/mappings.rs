@@ -13,7 +13,7 @@ use terrace_lab_programs::pages::PAGE_SIZE;
 /// Mappings that live at the same time.
 const ALIVE: usize = 16;
 /// Largest mapping. Huge pages fit in.
-const MOST_PAGES: usize = 1024;
+const MAX_PAGES: usize = 1024;
 
 #[derive(Default)]
 struct Shared {
@@ -68,7 +68,7 @@ fn work(shared: &Shared) {
             }
         }
         let number = shared.mapped.fetch_add(1, Ordering::Relaxed);
-        match Mapping::new(1 + random.below(MOST_PAGES), number) {
+        match Mapping::new(1 + random.below(MAX_PAGES), number) {
             Some(mapping) => alive.push(mapping),
             None => {
                 shared.errors.fetch_add(1, Ordering::Relaxed);

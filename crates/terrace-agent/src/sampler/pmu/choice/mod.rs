@@ -4,7 +4,7 @@ use terrace_sys::{Finding, HostRoot};
 
 use super::cpus::{Kernel, Opener, online, open_on};
 use super::holders::holders;
-use super::recipe::{DEVICES, SampleKind, Lacks, Recipe};
+use super::recipe::{DEVICES, Lacks, Recipe, SampleKind};
 use super::refusal::{INSTEAD, Machine, explain};
 
 /// The finding's name in `doctor`.

@@ -70,11 +70,11 @@ impl Opener for Answers {
 fn chosen(test: &str, dir: &Path) -> Option<Choice> {
     let answer = Answers(0).open(&EventAttr::default(), Scope::Cpu(0), None);
     if let Err(error) = answer {
-        let words = format!("\nSKIPPED {test}: NOT TESTED, since {error}\n");
-        io::stderr().write_all(words.as_bytes()).unwrap();
+        let message = format!("\nSKIPPED {test}: NOT TESTED, since {error}\n");
+        io::stderr().write_all(message.as_bytes()).unwrap();
         assert!(
             std::env::var_os("TERRACE_NEEDS_PERF").is_none(),
-            "{words}, but TERRACE_NEEDS_PERF is set"
+            "{message}, but TERRACE_NEEDS_PERF is set"
         );
         return None;
     }
@@ -82,7 +82,7 @@ fn chosen(test: &str, dir: &Path) -> Option<Choice> {
 }
 
 /// The finding's reason and change, both.
-fn words(dir: &Path, errno: i32) -> String {
+fn message(dir: &Path, errno: i32) -> String {
     let choice = choose_with(&HostRoot::new(dir), &Answers(errno));
     assert!(choice.recipe.is_none());
     assert_eq!(choice.finding.health, Health::Missing);
@@ -96,7 +96,7 @@ fn words(dir: &Path, errno: i32) -> String {
 #[test]
 fn a_guest_without_a_pmu_is_told_which_one_to_give_it() {
     let dir = guest("GenuineIntel");
-    let said = words(dir.path(), 0);
+    let said = message(dir.path(), 0);
     assert!(said.starts_with("no PMU in this guest -> "), "{said}");
     for part in ["-cpu host,pmu=on", "Ice Lake", "DAMON"] {
         assert!(said.contains(part), "{said}");
@@ -109,24 +109,24 @@ fn a_guests_pmu_without_pebs_is_told_apart_from_none() {
     with_pebs(dir.path(), "cpu");
     let device = format!("{DEVICES}/cpu");
     put(dir.path(), &format!("{device}/caps/max_precise"), "0\n");
-    let said = words(dir.path(), 0);
+    let said = message(dir.path(), 0);
     assert!(said.contains("max_precise is 0"), "{said}");
     assert!(said.contains("-cpu host,pmu=on"), "{said}");
     // Precise, but without load latency.
     put(dir.path(), &format!("{device}/caps/max_precise"), "1\n");
     fs::remove_file(dir.path().join(format!("{device}/events/mem-loads"))).unwrap();
-    let said = words(dir.path(), 0);
+    let said = message(dir.path(), 0);
     assert!(said.contains("no events/mem-loads"), "{said}");
 }
 
 #[test]
 fn guests_and_machines_of_amd_are_told_what_holds_for_them() {
     let dir = guest("AuthenticAMD");
-    let said = words(dir.path(), 0);
+    let said = message(dir.path(), 0);
     assert!(said.contains("KVM gives no guest IBS"), "{said}");
     let cpuinfo = "vendor_id\t: AuthenticAMD\nflags\t\t: fpu vme\n";
     put(dir.path(), "proc/cpuinfo", cpuinfo);
-    let said = words(dir.path(), 0);
+    let said = message(dir.path(), 0);
     assert!(said.contains("no PMU in this machine"), "{said}");
     assert!(said.contains("firmware"), "{said}");
 }
@@ -153,7 +153,7 @@ fn each_refusal_of_the_kernel_has_words_of_its_own() {
         (libc::ENODEV, ["went offline", "tried again"]),
         (libc::EINVAL, ["refuses the event", "kernel's version"]),
     ] {
-        let said = words(dir.path(), errno);
+        let said = message(dir.path(), errno);
         assert!(said.starts_with("pebs: "), "{said}");
         for part in parts {
             assert!(said.contains(part), "{errno}: {said}");
@@ -162,7 +162,7 @@ fn each_refusal_of_the_kernel_has_words_of_its_own() {
         assert!(!seen.contains(&first), "{said} again");
         seen.push(first);
     }
-    assert!(words(dir.path(), libc::EPERM).contains("CAP_PERFMON"));
+    assert!(message(dir.path(), libc::EPERM).contains("CAP_PERFMON"));
 }
 
 #[test]
@@ -173,7 +173,7 @@ fn who_holds_the_pmu_is_named() {
     fs::create_dir(dir.path().join("proc/4711/fd")).unwrap();
     symlink("anon_inode:[perf_event]", dir.path().join("proc/4711/fd/7")).unwrap();
     put(dir.path(), "proc/sys/kernel/nmi_watchdog", "1\n");
-    let said = words(dir.path(), libc::EBUSY);
+    let said = message(dir.path(), libc::EBUSY);
     for part in ["perf (4711)", "end perf (4711)", "kernel.nmi_watchdog=0"] {
         assert!(said.contains(part), "{said}");
     }
@@ -185,10 +185,10 @@ fn lockdown_is_not_taken_for_a_missing_capability() {
     with_pebs(dir.path(), "cpu");
     let file = "sys/kernel/security/lockdown";
     put(dir.path(), file, "none integrity [confidentiality]\n");
-    let said = words(dir.path(), libc::EPERM);
+    let said = message(dir.path(), libc::EPERM);
     assert!(said.contains("lockdown=integrity"), "{said}");
     put(dir.path(), file, "none [integrity] confidentiality\n");
-    assert!(words(dir.path(), libc::EPERM).contains("CAP_PERFMON"));
+    assert!(message(dir.path(), libc::EPERM).contains("CAP_PERFMON"));
 }
 
 #[test]
@@ -204,7 +204,7 @@ fn a_description_that_makes_no_sense_is_no_lack_of_hardware() {
         with_pebs(dir.path(), "cpu");
         let path = format!("{DEVICES}/cpu/{file}");
         put(dir.path(), &path, text);
-        let said = words(dir.path(), 0);
+        let said = message(dir.path(), 0);
         assert!(said.contains(&path), "{said}");
         fs::remove_file(dir.path().join(path)).unwrap();
     }
@@ -276,7 +276,7 @@ fn only_the_performance_cores_of_a_hybrid_processor_are_sampled() {
     assert_eq!(online(&root, &recipe).unwrap(), [2, 3]);
     assert!(choice.finding.found.contains("2 CPUs"));
     put(dir.path(), &format!("{device}/cpus"), "8-9\n");
-    assert!(words(dir.path(), 0).contains("no CPU that is online"));
+    assert!(message(dir.path(), 0).contains("no CPU that is online"));
 }
 
 #[test]

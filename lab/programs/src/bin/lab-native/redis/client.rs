@@ -6,7 +6,7 @@ use std::os::unix::net::UnixStream;
 use anyhow::{Context, Result, bail};
 
 /// Longest value that a server may answer with.
-const MOST_BYTES: usize = 1 << 24;
+const MAX_BYTES: usize = 1 << 24;
 
 /// A connection to the server. Requests leave with the next read.
 pub struct Client {
@@ -27,9 +27,9 @@ impl Client {
         })
     }
 
-    pub fn send(&mut self, words: &[&[u8]]) -> Result<()> {
-        write!(self.writer, "*{}\r\n", words.len())?;
-        for word in words {
+    pub fn send(&mut self, args: &[&[u8]]) -> Result<()> {
+        write!(self.writer, "*{}\r\n", args.len())?;
+        for word in args {
             write!(self.writer, "${}\r\n", word.len())?;
             self.writer.write_all(word)?;
             self.writer.write_all(b"\r\n")?;
@@ -71,7 +71,7 @@ impl Client {
             return Ok(None);
         }
         let length = line.strip_prefix('$').and_then(|n| n.parse::<usize>().ok());
-        let Some(length) = length.filter(|length| *length <= MOST_BYTES) else {
+        let Some(length) = length.filter(|length| *length <= MAX_BYTES) else {
             bail!("redis-server answered {line:?} instead of a value");
         };
         self.value.resize(length + 2, 0);

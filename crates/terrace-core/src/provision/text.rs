@@ -68,11 +68,11 @@ mod tests {
             3 << 29,
             u64::MAX,
         ];
-        let words = all.map(size);
+        let text = all.map(size);
         let as_said = [
             "0 B", "1023 B", "1.5 KiB", "1 MiB", "1.2 GiB", "1.5 GiB", "16 EiB",
         ];
-        assert_eq!(words, as_said);
+        assert_eq!(text, as_said);
     }
 
     #[test]
