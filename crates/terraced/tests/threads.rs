@@ -153,7 +153,7 @@ fn wanted() -> BTreeMap<&'static str, u64> {
         ("worker-end", 0),
         ("discoverer", SYS_PTRACE | DAC_READ_SEARCH),
         ("monitor", 0),
-        ("look", 0),
+        ("observe", 0),
         ("map", 0),
         ("census", SYS_PTRACE | DAC_READ_SEARCH),
         ("place", SYS_PTRACE | DAC_READ_SEARCH),
@@ -269,7 +269,7 @@ fn threads_of_a_vm_may_do_only_what_their_work_needs_and_its_worker_nothing() {
         .stdin(Stdio::null())
         .spawn();
     let _vm = Running(vm.unwrap());
-    let there = ["look", "move", "reconciler", "view"];
+    let there = ["observe", "move", "reconciler", "view"];
     daemon.wait("VM that is managed", |daemon| {
         let _ = daemon.get("/v1/vms");
         there.iter().all(|name| daemon.names().contains(*name))

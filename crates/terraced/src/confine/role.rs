@@ -84,7 +84,7 @@ impl Role {
             Self::Workers => "workers",
             Self::Discoverer => "discoverer",
             Self::Monitor => "monitor",
-            Self::Observe => "look",
+            Self::Observe => "observe",
             Self::Map => "map",
             Self::Census => "census",
             Self::Place => "place",
