@@ -5,6 +5,7 @@ use std::process::Command;
 use anyhow::{Context, Result, bail};
 use terrace_lab::{TestArguments, host, modules, places};
 
+use crate::messages;
 use crate::mutations;
 use crate::prose;
 use crate::stages::{self, Stage};
@@ -25,6 +26,9 @@ pub fn ci() -> Result<()> {
             ],
         ),
         Stage::new("prose", || prose::run(&prose::Arguments::default())),
+        Stage::new("messages", || {
+            messages::run(&messages::Arguments { check: true })
+        }),
         Stage::new("docs", docs),
         Stage::new("licences", licences),
     ];

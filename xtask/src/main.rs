@@ -1,8 +1,10 @@
 //! The workspace's own tasks: `cargo xtask …`.
 
 mod checks;
+mod messages;
 mod mutations;
 mod prose;
+mod sources;
 mod stages;
 
 use std::process::ExitCode;
@@ -34,6 +36,8 @@ enum Task {
     Modules,
     /// Count how comments are written, beside the limits that `ci` holds them to
     Prose(prose::Arguments),
+    /// Write docs/messages.md: every message that Terrace shows
+    Messages(messages::Arguments),
     /// Break each rule that protects a guest's data in a copy of the tree, and see its test fail
     Mutations(mutations::Arguments),
     /// A two-tier KVM host with a real guest in it, in an emulator on this machine
@@ -49,6 +53,7 @@ fn main() -> ExitCode {
         Task::Ci => checks::ci(),
         Task::Modules => terrace_lab::modules::check(),
         Task::Prose(arguments) => prose::run(&arguments),
+        Task::Messages(arguments) => messages::run(&arguments),
         Task::Mutations(arguments) => mutations::run(&arguments),
         Task::Lab(task) => terrace_lab::run(task),
     });

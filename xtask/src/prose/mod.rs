@@ -6,10 +6,12 @@
 
 mod comments;
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Result, bail};
+use terrace_lab::places;
 
+use crate::sources::{read, rust_files};
 use comments::Source;
 
 /// First words that describe before they name.
@@ -63,7 +65,7 @@ pub struct Arguments {
 /// # Errors
 /// If a limit is exceeded, or a source cannot be read.
 pub fn run(arguments: &Arguments) -> Result<()> {
-    let counts = Counts::of(&root())?;
+    let counts = Counts::of(places::repository())?;
     print!("{}", counts.table());
     if arguments.list {
         for place in counts.poor.iter().chain(&counts.errors_where) {
@@ -78,11 +80,6 @@ pub fn run(arguments: &Arguments) -> Result<()> {
         );
     }
     Ok(())
-}
-
-/// The root of the repository.
-fn root() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
 }
 
 /// The counts of a tree.
@@ -103,8 +100,7 @@ impl Counts {
         let mut counts = Self::default();
         for folder in ["crates", "fuzz", "lab", "xtask"] {
             for file in rust_files(&root.join(folder))? {
-                let text = std::fs::read_to_string(&file)
-                    .with_context(|| format!("cannot read {}", file.display()))?;
+                let text = read(&file)?;
                 let path = file.strip_prefix(root).unwrap_or(&file);
                 counts.add(&path.display().to_string(), &Source::parse(&text));
             }
@@ -189,28 +185,13 @@ impl Counts {
     }
 }
 
-fn rust_files(folder: &Path) -> Result<Vec<PathBuf>> {
-    let mut found = Vec::new();
-    let entries =
-        std::fs::read_dir(folder).with_context(|| format!("cannot list {}", folder.display()))?;
-    for entry in entries {
-        let path = entry?.path();
-        if path.is_dir() && !path.ends_with("target") {
-            found.extend(rust_files(&path)?);
-        } else if path.extension().is_some_and(|e| e == "rs") {
-            found.push(path);
-        }
-    }
-    Ok(found)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
     fn comments_keep_their_limits() {
-        let counts = Counts::of(&root()).unwrap();
+        let counts = Counts::of(places::repository()).unwrap();
         assert!(counts.doc_comments > 5_000, "{} found", counts.doc_comments);
         assert!(
             counts.reasoned.iter().all(|(_, code)| *code > 100),
