@@ -67,7 +67,10 @@ impl Account {
         };
         for pid in &exchanged.refused {
             if let (Some(managed), Some(why)) = (programs.get(*pid), refused.get(pid)) {
-                let text = format!("{} is left where it is for a while: {why}", managed.name);
+                let text = format!(
+                    "{}: its pages stay where they are for a while: {why}",
+                    managed.name
+                );
                 self.journal.tell(summary.epoch, text);
             }
         }

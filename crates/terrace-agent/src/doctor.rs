@@ -63,7 +63,7 @@ fn damon(root: &HostRoot) -> Finding {
     match Damon::of_agent(&root.join("")).available() {
         Ok(()) => Finding::ok(
             "damon",
-            "regions of processes can be watched; heat that is scattered inside of 2 MiB is not told apart",
+            "regions of processes can be watched; hot pages scattered within 2 MiB cannot be distinguished",
         ),
         Err(error) => Finding::missing(
             "damon",
@@ -155,10 +155,7 @@ fn permitted(root: &HostRoot, config: &Config) -> Finding {
         ),
         Err(error) => Finding::missing(
             "processes",
-            format!(
-                "{} ({}) cannot be looked at: {error}",
-                largest.name, largest.pid
-            ),
+            format!("{} ({}) cannot be read: {error}", largest.name, largest.pid),
             "run as root, or with CAP_SYS_PTRACE and CAP_SYS_NICE",
         ),
     }
@@ -182,9 +179,10 @@ fn port(root: &HostRoot, config: &Config) -> Finding {
     } else {
         Finding::degraded(
             "host",
-            format!("no port {port}: the agent works alone, the host does not hear of it"),
+            format!("no port {port}: the agent works alone, and the host gets no reports"),
             format!(
-                "give the VM -device virtio-serial-pci -chardev socket,id=agent,path=/run/terrace/agent/NAME.sock,server=on,wait=off \
+                "give the VM -device virtio-serial-pci -chardev \
+                 socket,id=agent,path=/run/terrace/agent/NAME.sock,server=on,wait=off \
                  -device virtserialport,chardev=agent,name={port}"
             ),
         )

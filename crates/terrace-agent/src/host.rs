@@ -55,8 +55,8 @@ impl Host {
             account.totals.frames_refused += frames as u64;
             account.journal.tell_once(
                 epoch,
-                "the host names frames, which this agent cannot move: they stay where they are \
-                 (moving by frame takes a module in the guest's kernel)"
+                "the host names frames, which this agent cannot move: they stay where they are (moving by \
+                 frame needs a module in the guest's kernel)"
                     .into(),
             );
         }

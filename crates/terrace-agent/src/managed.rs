@@ -28,7 +28,7 @@ pub enum ManagedError {
     #[error(transparent)]
     Process(#[from] terrace_sys::ProcessError),
     /// The process's pages cannot be looked at.
-    #[error("{0}; the agent needs CAP_SYS_PTRACE to look at other users' processes")]
+    #[error("{0}; the agent needs CAP_SYS_PTRACE to read other users' processes")]
     Pagemap(#[from] SysError),
 }
 

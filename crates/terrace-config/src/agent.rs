@@ -140,7 +140,7 @@ impl AgentConfig {
         // A name is what the VM's owner gave it: it must not lead out of the folder.
         ensure!(
             !name.contains('/') && !name.starts_with('.') && !name.is_empty(),
-            "{name:?} is no file name: say by agent_socket where its agent's port is"
+            "{name:?} is no file name: set agent_socket to the socket of its agent's port"
         );
         Ok(Some(self.folder.join(format!("{name}.sock"))))
     }

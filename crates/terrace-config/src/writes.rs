@@ -20,7 +20,7 @@ pub(super) fn of_vm(own: &RawVm, all: &RawVm, tracker: TrackerChoice) -> Result<
     let source = own.writes.or(all.writes).unwrap_or_default();
     ensure!(
         (tracker, source) != (TrackerChoice::Damon, WriteSource::SoftBit),
-        "writes = \"soft-bit\" is told by page tables, which tracker = \"damon\" does not read: use \
+        "writes = \"soft-bit\" comes from page tables, which tracker = \"damon\" does not read: use \
          writes = \"soft-dirty\" or tracker = \"page-tables\""
     );
     let pause = own.write_pause_budget_ms.or(all.write_pause_budget_ms);

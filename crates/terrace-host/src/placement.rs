@@ -26,7 +26,7 @@ const HUGE: u64 = PAGE_SIZE * PAGES_PER_HUGE;
 #[derive(Debug, thiserror::Error)]
 pub enum PlacementError {
     /// A system call failed.
-    #[error("{0}: asking where another user's pages are takes CAP_SYS_PTRACE")]
+    #[error("{0}: querying the placement of another user's pages needs CAP_SYS_PTRACE")]
     Sys(#[from] SysError),
     /// The VM ended.
     #[error("the VM's process {0} has ended")]

@@ -17,7 +17,7 @@ pub enum LogFileError {
     Folder(#[from] FolderError),
     /// The file there is not one that a log of ours was written to.
     #[error(
-        "a file of another kind or owner is there, and stays as it is: remove it, or name another file"
+        "a file of another kind or owner exists there and is not replaced: remove it, or name another file"
     )]
     Foreign,
     /// A file of ours that is no log would be renamed or replaced.

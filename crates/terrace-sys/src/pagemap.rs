@@ -89,7 +89,7 @@ impl Pagemap {
         Ok(map)
     }
 
-    /// Whether the kernel tells huge pages from base pages (`PAGEMAP_SCAN`, Linux 6.7).
+    /// Whether the kernel distinguishes huge pages from base pages (`PAGEMAP_SCAN`, Linux 6.7).
     #[must_use]
     pub fn sees_huge_pages(&self) -> bool {
         self.scan

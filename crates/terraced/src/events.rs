@@ -55,12 +55,13 @@ impl Events {
 pub enum Missed {
     /// More happened since than is kept.
     #[error(
-        "events {0} to {1} are lost: the last {MAX_EVENTS} are kept, and who follows them fell behind. Begin again with after=0"
+        "events {0} to {1} are lost: the daemon keeps the last {MAX_EVENTS}, and the reader fell behind. \
+         Start again with after=0"
     )]
     Behind(u64, u64),
     /// The number is another daemon's, from before a restart.
     #[error(
-        "there is no event {0}: terraced was started since, and its events are numbered anew. Begin again with after=0"
+        "there is no event {0}: terraced was restarted, and its events are numbered anew. Start again with after=0"
     )]
     StartedAnew(u64),
 }

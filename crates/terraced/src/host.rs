@@ -71,7 +71,7 @@ pub fn serve(mut config: Config, inbox: impl FnOnce() -> Result<Inbox>) -> Resul
 pub fn take_over(socket: &Path, inbox: Sender<Input>, damon: &Damon) -> Result<SocketFile> {
     let file = api::start(socket, inbox)?;
     if let Err(error) = damon.stop_leftovers() {
-        tracing::warn!("what the last run left of DAMON could not be stopped: {error}");
+        tracing::warn!("DAMON as the last run left it could not be stopped: {error}");
     }
     Ok(file)
 }
@@ -82,8 +82,8 @@ pub fn read_topology(root: &HostRoot, config: &mut Config) -> Result<Topology> {
     let topology = Topology::read(root, &defined).context("reading the host's memory tiers")?;
     if topology.tiers.len() == 1 {
         tracing::warn!(
-            "this host has one memory tier: VMs are observed and nothing moves. If its nodes differ, say \
-             so by [[tier]] sections in the configuration (many hosts report all nodes in one tier)"
+            "this host has one memory tier: VMs are observed and nothing moves. If its nodes differ, declare \
+             them by [[tier]] sections in the configuration (many hosts report all nodes in one tier)"
         );
     }
     let topology = topology.or_observed();

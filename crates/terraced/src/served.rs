@@ -24,7 +24,7 @@ pub type ResizeAnswer = oneshot::Receiver<Resized>;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Over {
     /// The loads of a simulation are done.
-    #[error("the scenario is over and its time stands still; start terraced again")]
+    #[error("the scenario is over and its clock has stopped; start terraced again")]
     Scenario,
 }
 

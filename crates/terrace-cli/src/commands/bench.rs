@@ -47,8 +47,7 @@ const SIM_BASELINE: &str = "generator, TLB look-up and one 16-byte record per pa
 pub fn run(args: &Bench) -> Result<ExitCode> {
     if cfg!(debug_assertions) {
         bail!(
-            "figures of a debug build mean nothing: \
-             use `cargo run --release -p terrace-cli -- bench`"
+            "a debug build gives no meaningful figures: use `cargo run --release -p terrace-cli -- bench`"
         );
     }
     let wanted = |name: &str| args.only.as_deref().is_none_or(|only| only == name);

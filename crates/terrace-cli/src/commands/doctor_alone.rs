@@ -41,8 +41,8 @@ fn read(file: Option<&Path>) -> (Option<Config>, Vec<Finding>) {
             let file = file.unwrap_or(Path::new(DEFAULT_FILE)).display();
             let finding = Finding::missing(
                 name,
-                format!("{problem}: this report goes by the defaults"),
-                format!("`terrace config check {file}` as root says what is wrong with it"),
+                format!("{problem}: this report uses the defaults"),
+                format!("`terrace config check {file}` as root shows the error"),
             );
             (None, vec![finding])
         }
@@ -74,8 +74,7 @@ fn host(root: &HostRoot, config: Option<&Config>) -> (Topology, Vec<Finding>) {
     }
     findings.push(Finding::ok(
         "privileges",
-        "cap-sys-nice and cap-sys-ptrace tell what this command has; the daemon needs both, and its systemd unit gives \
-         them to it",
+        "cap-sys-nice and cap-sys-ptrace are this command's; the daemon needs both, and its systemd unit grants them",
     ));
     (topology, findings)
 }
@@ -87,7 +86,7 @@ fn daemon(error: &ClientError, socket: &Path, config: Option<&Config>) -> Findin
         .filter(|config| config.socket != socket)
         .map(|config| {
             let named = excerpt(&config.socket.to_string_lossy(), 255);
-            format!("; its configuration has it listen at {named}: --socket {named}")
+            format!("; by its configuration it listens at {named}: use --socket {named}")
         });
     let other = other.unwrap_or_default();
     let start = format!("systemctl start terraced, or terraced --config FILE{other}");
@@ -99,19 +98,20 @@ fn daemon(error: &ClientError, socket: &Path, config: Option<&Config>) -> Findin
             ) =>
         {
             (
-                format!("the daemon is not running: nobody listens at {shown} ({why})"),
+                format!("the daemon is not running: nothing listens at {shown} ({why})"),
                 start,
             )
         }
         ClientError::NotAllowed { .. } => (
             format!(
-                "the daemon could not be reached: permission denied at {shown}, which is for its owner and group alone"
+                "the daemon could not be reached: permission denied at {shown}, which is for its owner and \
+                 group alone"
             ),
             "run this as root (sudo), or as a member of the socket's group".to_owned(),
         ),
         other_error => (
             format!("the daemon could not be reached: {other_error}"),
-            "see to its log (journalctl -u terraced), and restart it".to_owned(),
+            "read its log (journalctl -u terraced), and restart it".to_owned(),
         ),
     };
     Finding::missing("daemon", found, advice)

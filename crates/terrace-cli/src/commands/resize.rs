@@ -103,7 +103,7 @@ enum Outcome {
 
 fn outcome(provisioning: &ProvisioningStatus, ordered: &Ordered) -> Outcome {
     let Some(order) = &provisioning.order else {
-        return Outcome::Failed("the daemon was restarted and knows nothing of the order".into());
+        return Outcome::Failed("the daemon was restarted and has lost the order".into());
     };
     if order.number != ordered.number {
         let replaced = order.size_bytes.iter().zip(&ordered.size_bytes);

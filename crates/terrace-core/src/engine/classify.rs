@@ -177,7 +177,7 @@ impl Vm {
         }
         if round.split_units > 0 {
             text += &format!(
-                "; {} units of 2 MiB lay in more than one tier and counted where most of each was",
+                "; {} units of 2 MiB lay in more than one tier; each counts in the tier that held most of it",
                 round.split_units
             );
         }

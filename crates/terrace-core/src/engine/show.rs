@@ -100,7 +100,7 @@ impl Vm {
             estimate,
             share: self.share_mechanism(config),
             place: match self.policy.place {
-                Place::Exchange => "hottest against coldest, one way where there is room",
+                Place::Exchange => "hottest against coldest, one way if there is room",
                 Place::Fastest => "all towards the first tier",
                 Place::Slowest => "all towards the last tier",
                 Place::Stay => "pages stay where the kernel put them",

@@ -99,8 +99,7 @@ impl Provision {
         if let Some(gone) = self.providers.remove(&id) {
             let vm = gone.spec.vm;
             // Whoever waits for this VM would wait until the time-out for an answer that cannot come.
-            let why =
-                format!("{vm}: the VM is gone, or the thread that looks after its memory ended");
+            let why = format!("{vm}: the VM is gone, or the thread of its provider ended");
             self.refuse_all(id, &why);
         }
     }

@@ -41,9 +41,10 @@ fn move_pages() -> Finding {
 
 fn huge_pages(root: &HostRoot) -> Finding {
     match Pagemap::open(&root.join("proc/self/pagemap")) {
-        Ok(map) if map.sees_huge_pages() => {
-            Finding::ok("pagemap", "the kernel tells huge pages from base pages")
-        }
+        Ok(map) if map.sees_huge_pages() => Finding::ok(
+            "pagemap",
+            "the kernel distinguishes huge pages from base pages",
+        ),
         Ok(_) => Finding::degraded(
             "pagemap",
             "the kernel has no PAGEMAP_SCAN: huge pages are not recognised and VMs on them are treated \
@@ -89,11 +90,11 @@ fn capabilities(root: &HostRoot) -> [Finding; 2] {
         )
     };
     let ptrace = if has(CAP_SYS_PTRACE) {
-        Finding::ok("cap-sys-ptrace", "VMs of all users can be looked at")
+        Finding::ok("cap-sys-ptrace", "VMs of all users can be read")
     } else {
         Finding::degraded(
             "cap-sys-ptrace",
-            "without CAP_SYS_PTRACE, only VMs of the daemon's own user can be looked at",
+            "without CAP_SYS_PTRACE, only VMs of the daemon's own user can be read",
             "run the daemon by its systemd unit, or as the VMs' user",
         )
     };
@@ -173,7 +174,7 @@ fn transparent_huge_pages(root: &HostRoot) -> Finding {
                 "shared memory gets no huge pages (shmem_enabled = {never}): guests miss the TLB more often"
             ),
             "echo advise > /sys/kernel/mm/transparent_hugepage/shmem_enabled and give memory backends \
-             align=2M, where guests are large",
+             align=2M, if guests are large",
         ),
         Some(other) => Finding::ok(
             name,
@@ -198,8 +199,8 @@ fn swap(root: &HostRoot) -> Finding {
     Finding::degraded(
         name,
         format!(
-            "the host may swap guest RAM out to {}: such pages are in no tier, and come back where the \
-             kernel likes",
+            "the host may swap guest RAM out to {}: such pages are in no tier, and come back to a node of the \
+             kernel's choice",
             areas.join(", ")
         ),
         "swapoff -a, or memory.swap.max = 0 in the VMs' cgroup; or keep it as a last resort under pressure",

@@ -79,7 +79,7 @@ fn ram(facts: &VmFacts<'_>) -> Vec<Finding> {
     let memory = match memory {
         Ok(_) if damon => {
             let advice = if uncounted(facts.readings).is_some() {
-                "see to what is said about its paging: this RAM is shared and could be scanned page by page"
+                "fix what is reported about its paging: this RAM is shared and could be scanned page by page"
             } else {
                 "set tracker = \"auto\": this RAM is shared and can be scanned page by page"
             };
@@ -90,7 +90,7 @@ fn ram(facts: &VmFacts<'_>) -> Vec<Finding> {
         Err(error) => {
             let advice = match error {
                 MemoryMapError::Unscannable(_) => "restart the VM with the option named above",
-                MemoryMapError::Qemu(_) => "see to its monitor",
+                MemoryMapError::Qemu(_) => "check its monitor",
                 MemoryMapError::Read(_) => {
                     "give the daemon CAP_SYS_PTRACE, or run it as the VM's user"
                 }
@@ -151,7 +151,7 @@ fn paging(readings: Result<&Readings, &QemuError>) -> Finding {
         Ok(readings) => &readings.vcpus,
         Err(error) => {
             let what = format!("registers cannot be read: {error}");
-            return Finding::missing(name, what, "see to its monitor");
+            return Finding::missing(name, what, "check its monitor");
         }
     };
     let counted = vcpus.iter().flatten();
@@ -190,7 +190,7 @@ pub(super) fn confinement(root: &HostRoot, topology: &Topology, pid: u32) -> Fin
     let status = match root.read(format!("proc/{pid}/status")) {
         Ok(status) => status,
         Err(error) => {
-            return Finding::missing(name, error.to_string(), "nothing, where the VM ended");
+            return Finding::missing(name, error.to_string(), "nothing, if the VM ended");
         }
     };
     let allowed = status
@@ -270,8 +270,7 @@ pub(super) fn bound_to(nodes: &str) -> Finding {
         "memory-policy",
         format!(
             "its RAM is bound to nodes {nodes}: pages that the guest touches for the first time only \
-                 ever land there, and where those are full its process is killed or swaps though other \
-                 tiers have room"
+                 ever land there, and if those are full its process is killed or swaps although other tiers have room"
         ),
         "start QEMU without numactl --membind and without host-nodes=,policy=bind on its memory \
              backend (libvirt: <numatune>); policy=preferred does no harm",

@@ -90,7 +90,7 @@ impl Layout {
         });
         gone.map_or(Ok(()), |piece| {
             Err(format!(
-                "QEMU maps something else where its RAM '{}' at {:#x} was",
+                "QEMU maps something else in place of its RAM '{}' at {:#x}",
                 piece.region, piece.gpa
             ))
         })

@@ -18,8 +18,8 @@ pub enum Unscannable {
     NoDescriptor(String),
     /// Huge pages from hugetlbfs do not move one by one.
     #[error(
-        "guest RAM '{0}' comes from hugetlbfs, whose pages only move where free ones were reserved on the \
-         target node; use a memory-backend-file on tmpfs (mem-path=/dev/shm/NAME,align=2M) with transparent \
+        "guest RAM '{0}' comes from hugetlbfs, whose pages only move if free ones were reserved on the target \
+         node; use a memory-backend-file on tmpfs (mem-path=/dev/shm/NAME,align=2M) with transparent \
          huge pages instead"
     )]
     Hugetlbfs(String),

@@ -119,7 +119,7 @@ pub enum ResizeError {
     #[error("QEMU's answers do not fit together: {0}")]
     Contradiction(String),
     /// An order was refused after others were taken.
-    #[error("{done} done, then {source}; ask again to go on")]
+    #[error("{done} done, then {source}; repeat the request to continue")]
     HalfWay {
         /// The orders that QEMU has taken.
         done: String,

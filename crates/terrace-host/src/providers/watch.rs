@@ -69,10 +69,10 @@ impl Stuck {
                  memhp_default_state=online_movable) or has nowhere to go"
             ),
             (true, true) => "what is left is in use and cannot be moved (boot the guest with \
-                             memhp_default_state=online_movable) or has nowhere to go; it goes on trying"
+                             memhp_default_state=online_movable) or has no free target; it keeps trying"
                 .into(),
             (false, false) => missing_driver.into(),
-            (false, true) => "its kernel takes no more: dmesg in the guest tells why".into(),
+            (false, true) => "its kernel takes no more: dmesg in the guest has the reason".into(),
         };
         format!("{self}: {why}")
     }
@@ -82,7 +82,7 @@ impl Stuck {
     pub fn by_balloon(&self) -> String {
         let why = match (self.seen.size > self.seen.target, self.has_moved) {
             (_, false) => "it has no balloon driver (modprobe virtio_balloon)",
-            (true, true) => "it has no more to spare; it goes on trying",
+            (true, true) => "it has no more to spare; it keeps trying",
             (false, true) => "its driver does not take the rest",
         };
         format!("{self}: {why}")

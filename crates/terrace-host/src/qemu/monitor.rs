@@ -94,7 +94,7 @@ pub enum QemuError {
         source: Uncounted,
     },
     /// The socket is not there.
-    #[error("{}: {source}: is QEMU running, and may this user look at it?", socket.display())]
+    #[error("{}: {source}: is QEMU running, and may this user read it?", socket.display())]
     NoSocket {
         /// The monitor's socket.
         socket: PathBuf,

@@ -74,7 +74,7 @@ fn monitor(running: &Running, rules: &Rules) -> Finding {
     match fs::symlink_metadata(&socket) {
         Ok(_) => Finding::ok(
             "monitor",
-            format!("{shown} (nobody connected to it for this report)"),
+            format!("{shown} (no connection was made for this report)"),
         ),
         Err(error) if error.kind() == ErrorKind::PermissionDenied => Finding::degraded(
             "monitor",

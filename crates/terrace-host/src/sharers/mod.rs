@@ -244,7 +244,7 @@ fn inspect_all(
             return Ok(());
         }
     }
-    let why = "processes come and go faster than they can be looked at";
+    let why = "processes come and go faster than they can be read";
     Err(format!("{why}, {ROUNDS} times"))
 }
 

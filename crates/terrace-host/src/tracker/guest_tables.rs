@@ -244,7 +244,7 @@ impl GuestTables {
 fn before_search(vm: &mut Vm) -> Result<Readings, String> {
     if let Some(status) = vm.migration().map_err(|error| error.to_string())? {
         return Err(format!(
-            "a migration of the VM goes on ({status}): its RAM is not searched before it is over"
+            "the VM is being migrated ({status}): its RAM is not searched until the migration is over"
         ));
     }
     vm.readings().map_err(|error| error.to_string())

@@ -120,7 +120,9 @@ impl SoftDirty {
     fn not_huge(&self) -> Result<(), String> {
         let map = self.pagemap()?;
         if !map.sees_huge_pages() {
-            return Err("the kernel does not tell huge pages apart: run Linux 6.7 or later".into());
+            return Err(
+                "the kernel does not distinguish huge pages: run Linux 6.7 or later".into(),
+            );
         }
         for chunk in chunks(&self.memory) {
             let runs = map.present(chunk.start, chunk.end);

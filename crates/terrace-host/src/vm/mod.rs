@@ -199,7 +199,7 @@ struct Held {
 impl Held {
     fn take(root: &HostRoot, rules: &Rules, pid: u32) -> Result<Self, Refusal> {
         let process = Process::open(&root.proc(), pid)
-            .map_err(|error| Refusal::new(error.to_string(), "none: it is looked at again"))?;
+            .map_err(|error| Refusal::new(error.to_string(), "nothing: it is inspected again"))?;
         let facts = ProcessFacts::read(root, pid)?;
         who::may_be_hypervisor(&facts, rules)?;
         Ok(Self { process, facts })
@@ -216,8 +216,8 @@ impl Held {
             return Ok(());
         }
         Err(Refusal::new(
-            "its process ended or became another program while it was looked at",
-            "none: it is looked at again",
+            "its process ended or became another program while it was inspected",
+            "nothing: it is inspected again",
         ))
     }
 }
@@ -226,7 +226,7 @@ impl Held {
 fn may_listen(peer: Option<Peer>, rules: &Rules) -> Result<(), Refusal> {
     let Some(peer) = peer else {
         return Err(Refusal::new(
-            "the kernel does not tell who listens there",
+            "the kernel does not report who listens there",
             "give QEMU a -qmp socket of its own",
         ));
     };
@@ -281,7 +281,8 @@ fn process_behind(
     match by_uuid.as_slice() {
         [pid] => Held::take(root, rules, *pid).map_err(|r| unknown(r.to_string())),
         [] => Err(unknown(format!(
-            "process {pid} listens there and is no VM ({refusal}), and none has this VM's UUID on its command line; {}",
+            "process {pid} listens there and is no VM ({refusal}), and none has this VM's UUID on its command \
+             line; {}",
             refusal.change
         ))),
         _ => Err(unknown(format!(

@@ -24,7 +24,7 @@ pub(super) enum ChannelError {
     Sys(#[from] SysError),
     #[error(transparent)]
     Frame(#[from] FrameError),
-    #[error("a message of {len} bytes where at most {limit} make sense")]
+    #[error("a message of {len} bytes; at most {limit} are allowed")]
     TooLong { len: usize, limit: usize },
 }
 

@@ -155,7 +155,7 @@ impl Guest {
         let withheld = self.roots.search(&self.memory, &mut pieces);
         pieces.result()?;
         let cpu = thread_cpu_time().saturating_sub(cpu);
-        tracing::debug!(?cpu, ?withheld, "looked for top-level tables");
+        tracing::debug!(?cpu, ?withheld, "searched for top-level tables");
         Ok(withheld)
     }
 }

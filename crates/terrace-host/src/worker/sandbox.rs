@@ -19,7 +19,7 @@ pub(super) fn lock() -> Result<Vec<String>, String> {
         }
     };
     // Before core dumps are turned off, which gives its files to root.
-    step("be killed first where memory is short", die_first());
+    step("be killed first if memory is short", die_first());
     step("end with the daemon", die_with_parent().map_err(text));
     step("no core dumps", not_dumpable().map_err(text));
     step("no new privileges", no_new_privileges().map_err(text));

@@ -154,7 +154,7 @@ fn carry_out(
 fn lease(shared: &Shared, pin_checked: Option<PinCheckResult>) -> LeaseRequest {
     let (now, mut device) = (shared.now_ns(), shared.device());
     if pin_checked.is_some_and(|l| !device.pin_checked(l.number, l.found, now)) {
-        tracing::info!("a look that is not the last one asked for says nothing");
+        tracing::info!("a check that is not the last one requested counts for nothing");
     }
     let request = LeaseRequest {
         number: device.next_pin_check(now),

@@ -102,7 +102,7 @@ impl Ram<GuestFiles> {
         }
         if files.unusable() > 0 {
             let n = files.unusable();
-            tracing::warn!("{n} memory regions have no file that can be looked at");
+            tracing::warn!("{n} memory regions have no file that can be verified");
         }
         let refused = self.prefer_nodes(&files, &memory.memory(), config, maps);
         self.backing = files;
@@ -145,8 +145,8 @@ impl Ram<GuestFiles> {
                 // Hypervisors that share region by region come here once for each.
                 if *before != Some(NodePolicy::Refused) {
                     tracing::warn!(
-                        "tier {i} does not prefer host node {node}, so its memory comes from where the \
-                         hypervisor's own settings say: {why}"
+                        "tier {i} does not prefer host node {node}, so its memory comes from the nodes of the \
+                         hypervisor's own settings: {why}"
                     );
                 }
                 NodePolicy::Refused

@@ -87,7 +87,7 @@ fn parts(cast: &Cast) -> String {
     if cast.end() > 0.0 {
         out += &section("Heat: address and time", &heat::draw(cast));
     } else {
-        out += "<p>No timeline was kept: there is nothing to show over time.</p>\n";
+        out += "<p>No timeline was recorded: there is nothing to show over time.</p>\n";
     }
     out
 }

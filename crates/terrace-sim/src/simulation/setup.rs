@@ -119,8 +119,8 @@ fn memory_mode(
     match MemoryMode::new(dram, capacity[1], &frames, how) {
         Some(cache) => Ok(Some(Box::new(cache))),
         None => Err(RunError(
-            "memory-mode: the second tier is more than 32,767 times as large as the first, more than \
-             its tags tell apart: make the first tier larger"
+            "memory-mode: the second tier is more than 32,767 times as large as the first, more than its tags \
+             can distinguish: make the first tier larger"
                 .into(),
         )),
     }

@@ -25,8 +25,8 @@ pub enum TraceError {
     },
     /// The format is not recognised.
     #[error(
-        "{}: not a trace that is known here: it starts with {start}; known are {}, each also under zstd \
-         (--format, or the key format, says which where that is in doubt)",
+        "{}: not a trace that is known here: it starts with {start}; known are {}, each also under zstd (if \
+         in doubt, give --format, or the key format)",
         file.display(), Format::ALL.map(Format::name).join(", ")
     )]
     Unknown {
@@ -93,7 +93,8 @@ pub enum TraceError {
         skipped: u64,
     },
     /// The trace needs more memory than is given to traces.
-    #[error("{}: {what}: more than the limit of {limit}; use a part of it (`terrace trace convert --first N` or `--every N`)", file.display())]
+    #[error("{}: {what}: more than the limit of {limit}; use a part of it (`terrace trace convert --first N` \
+    or `--every N`)", file.display())]
     TooLarge {
         /// The file.
         file: PathBuf,

@@ -74,7 +74,7 @@ impl Observations {
             Some((at, LogRecord::Event(Event::Scanned(scan)))) => {
                 let Some(base) = self.base(scan.space) else {
                     return Ok(Step::Broken(
-                        "a scan of the 65,537th address space; 65,536 are told apart",
+                        "a scan of the 65,537th address space; 65,536 can be distinguished",
                     ));
                 };
                 self.answer = Some(Answer::new(at, base, *scan));

@@ -50,7 +50,7 @@ pub enum DamonError {
     )]
     Missing(PathBuf),
     /// The interface is somebody else's.
-    #[error("DAMON is in use by somebody else ({0}); end that, or leave the VM to it")]
+    #[error("DAMON is in use by another program ({0}); end that, or leave the VM to it")]
     Foreign(String),
     /// More processes are to be watched than there are kdamonds.
     #[error("all {SLOTS} kdamonds are in use")]
@@ -62,7 +62,7 @@ pub enum DamonError {
     )]
     Busy(PathBuf),
     /// A kdamond that was started here was taken by somebody else.
-    #[error("kdamond {0} was stopped or taken by somebody else ({1} changed); it is left alone")]
+    #[error("kdamond {0} was stopped or taken by another program ({1} changed); it is left alone")]
     Lost(u64, String),
     /// The process ended before it was watched.
     #[error("process {0} has ended")]

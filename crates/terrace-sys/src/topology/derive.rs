@@ -99,7 +99,7 @@ pub(super) fn derived(
     if groups.len() == 1 {
         findings.push(match with_memory(&nodes).count() {
             1 => one_tier("this host has one node with memory", ADD_A_NODE),
-            _ => one_tier("nothing on this host tells its nodes apart", DEFINE),
+            _ => one_tier("nothing on this host distinguishes its nodes", DEFINE),
         });
     }
     if groups.len() > TierId::MAX {

@@ -52,8 +52,8 @@ pub fn news_beside_host(before: Option<Verdict>, now: Verdict) -> Option<String>
         (Some(Verdict::Trusted), Verdict::Trusted) => None,
         (Some(Verdict::Fallback(_)), Verdict::Fallback(_)) | (_, Verdict::Waiting) => None,
         (_, Verdict::Trusted) => Some(
-            "its agent speaks; the engine has no coordinated policy yet, so the host goes on by itself".to_owned(),
+            "its agent answers; the engine has no coordinated policy yet, so the host continues alone".to_owned(),
         ),
-        (_, Verdict::Fallback(why)) => Some(format!("{why}; the host goes on by itself")),
+        (_, Verdict::Fallback(why)) => Some(format!("{why}; the host continues alone")),
     }
 }

@@ -30,7 +30,7 @@ fn last(agent: &Agent) -> Option<&Report> {
 
 fn in_force(agent: &Agent) -> String {
     match &agent.in_force {
-        InForce::Waiting => "nobody yet: the agent was not heard".into(),
+        InForce::Waiting => "nothing yet: the agent has not answered".into(),
         InForce::Guest => "the agent in the guest; the host neither scans nor moves".into(),
         InForce::Fallback(_) => agent.fallback_text().into(),
         InForce::Returning(_) => "the agent, as soon as the host's threads have ended".into(),
@@ -125,14 +125,16 @@ pub fn findings(agent: &Agent) -> Vec<Finding> {
     if agent.mode == VmMode::Coordinated {
         found.push(Finding::degraded(
             "coordinated",
-            "the agent's channel is there, and no policy of the engine counts for it",
+            "the agent's channel is connected, but the engine has no policy for it",
             "mode = \"guest\" has the agent find its pages by itself, \"host\" needs no agent",
         ));
     }
     if let Some(nodes) = last(agent).map(|r| r.nodes.len()).filter(|n| *n < 2) {
         found.push(Finding::degraded(
             "guest-nodes",
-            format!("the guest sees {nodes} memory node: its agent has nowhere to move pages"),
+            format!(
+                "the guest sees {nodes} memory node: its agent has no second node to move pages to"
+            ),
             "start the VM with a NUMA node per tier, or use mode = \"host\"",
         ));
     }
@@ -142,7 +144,7 @@ pub fn findings(agent: &Agent) -> Vec<Finding> {
 fn advice(agent: &Agent, state: Option<&AgentState>) -> String {
     match state {
         Some(AgentState::Lying(_)) => {
-            "look into the guest; `terrace resume VM` has its agent believed again".into()
+            "inspect the guest; `terrace resume VM` makes the host accept its agent again".into()
         }
         Some(AgentState::Refused(_)) => "install the same version in guest and host".into(),
         Some(AgentState::Absent(_)) | None => format!(

@@ -32,7 +32,7 @@ type CountOf<T> = (&'static str, &'static str, fn(&T) -> Option<u64>);
 
 const OF_VM: [Of<Vm>; 4] = [
     ("vm_memory_bytes", "Guest RAM", |vm| some(vm.memory_bytes)),
-    ("vm_managed", "1 where its pages may be moved", |vm| {
+    ("vm_managed", "1 if its pages may be moved", |vm| {
         some(vm.moves.into())
     }),
     ("vm_hot_bytes", "Hot set of the last round", |vm| {
@@ -101,11 +101,9 @@ const COUNTS_OF_NEIGHBOURS: [CountOf<Neighbours>; 3] = [
 
 /// Counters of time, ns.
 const TIMES_OF_NEIGHBOURS: [CountOf<Neighbours>; 3] = [
-    (
-        "vm_scan_cpu_seconds",
-        "CPU time of what looks into it",
-        |n| Some(n.scan_cpu_ns),
-    ),
+    ("vm_scan_cpu_seconds", "CPU time of its scans", |n| {
+        Some(n.scan_cpu_ns)
+    }),
     (
         "vm_late_plans_seconds",
         "Time by which move plans were delayed",
@@ -131,22 +129,22 @@ const OF_PROVISIONING: [Of<ProvisioningStatus>; 9] = [
     ),
     (
         "provisioning_connected",
-        "1 where the hypervisor is connected to the device",
+        "1 if the hypervisor is connected to the device",
         |provisioning| some(provisioning.connected.into()),
     ),
     (
         "provisioning_targets_sent",
-        "1 where the guest's driver knows the targets",
+        "1 if the guest's driver knows the targets",
         |provisioning| some(provisioning.targets_sent.into()),
     ),
     (
         "provisioning_pinned",
-        "1 where a device is passed through, so that the VM cannot shrink",
+        "1 if a device is passed through, so that the VM cannot shrink",
         |provisioning| some(provisioning.pinned_by.is_some().into()),
     ),
     (
         "provisioning_held",
-        "1 where another process has the VM's RAM, so that the VM cannot shrink",
+        "1 if another process has the VM's RAM, so that the VM cannot shrink",
         |provisioning| some(provisioning.held_by.is_some().into()),
     ),
     (
@@ -323,7 +321,11 @@ fn host(registry: &mut Registry, status: &Status, vms: &[Vm]) {
             set(&held, &labels, vm.tier_bytes.get(i).copied().and_then(some));
         }
     }
-    let uptime = family(registry, "uptime_seconds", "Since the daemon was started");
+    let uptime = family(
+        registry,
+        "uptime_seconds",
+        "Time since the daemon was started",
+    );
     set(&uptime, &Vec::new(), Some(status.uptime_s));
 }
 
@@ -331,7 +333,7 @@ fn host(registry: &mut Registry, status: &Status, vms: &[Vm]) {
 fn orders(registry: &mut Registry, named: &[(Labels, ProvisioningStatus)]) {
     let by = family(registry, "provisioning_by", "What resizes a VM; always 1");
     let resizes = Counts::default();
-    let help = "Orders of sizes by what became of them";
+    let help = "Resize orders by outcome";
     registry.register("resizes", help, resizes.clone());
     for (labels, provisioning) in named {
         if !provisioning.by.is_empty() {

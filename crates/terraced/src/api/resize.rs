@@ -18,7 +18,7 @@ pub async fn resize(asker: &Asker, name: String, sizes: Resize) -> Result<Ordere
     let answered = asker.ask(want).await?;
     let ended = |_| {
         Failure::NotNow(format!(
-            "{name}: the VM is gone, or the thread that looks after its memory ended"
+            "{name}: the VM is gone, or the thread of its provider ended"
         ))
     };
     Ok(answered.await.map_err(ended)??)

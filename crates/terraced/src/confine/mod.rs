@@ -62,7 +62,8 @@ pub fn start(filtered: bool) -> Result<()> {
         )?;
     } else {
         tracing::warn!(
-            "SYSTEM CALLS ARE NOT FILTERED: seccomp = false under [security]. Use it to find out why something fails, \
+            "SYSTEM CALLS ARE NOT FILTERED: seccomp = false under [security]. Use it to find out why \
+             something fails, \
              not beside production guests"
         );
     }
@@ -176,7 +177,7 @@ impl Confined {
     fn tell(&self, gap: String) {
         let mut gaps = self.gaps.lock().unwrap_or_else(PoisonError::into_inner);
         if gaps.insert(gap.clone()) {
-            tracing::warn!("what threads may do is confined less than it could be: {gap}");
+            tracing::warn!("threads are confined less than they could be: {gap}");
         }
     }
 }
@@ -185,7 +186,7 @@ impl Confined {
 pub fn host_not_inspected(error: &io::Error) -> Finding {
     Finding::missing(
         "host",
-        format!("the host could not be looked at: {error}"),
+        format!("the host could not be read: {error}"),
         "raise the limit of the daemon's threads (TasksMax of its unit)",
     )
 }
@@ -201,14 +202,14 @@ pub fn findings() -> Vec<Finding> {
         Finding::degraded(
             "seccomp",
             "the daemon's system calls are not filtered: seccomp = false under [security]",
-            "take that out of the configuration and start terraced again",
+            "remove it from the configuration and restart terraced",
         )
     };
     let gaps = confined.gaps.lock().unwrap_or_else(PoisonError::into_inner);
     let landlock = if gaps.is_empty() {
         Finding::ok(
             "landlock",
-            "threads that read what others send reach no file",
+            "threads that read foreign input can open no file",
         )
     } else {
         let gaps: Vec<&str> = gaps.iter().map(String::as_str).collect();

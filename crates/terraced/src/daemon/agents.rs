@@ -102,8 +102,7 @@ impl Daemon {
             Step::Reword(why) => self.set_in_force(vm, InForce::Fallback(why)),
             Step::Begin => {
                 self.set_in_force(vm, InForce::Guest);
-                let text =
-                    "its agent speaks and manages its memory; the host does not look into it";
+                let text = "its agent answers and manages its memory; the host does not scan it";
                 self.tell_of(vm, text.to_owned());
             }
             Step::GiveBack => self.give_back(vm),
@@ -111,7 +110,7 @@ impl Daemon {
                 self.set_in_force(vm, InForce::Guest);
                 self.send_orders(vm);
                 let text =
-                    "its agent speaks again and manages its memory; the host looks no more into it";
+                    "its agent answers again and manages its memory; the host stops scanning it";
                 self.tell_of(vm, text.to_owned());
             }
         }

@@ -206,8 +206,8 @@ impl Daemon {
         let most = most_of_one.saturating_mul(2);
         (held.saturating_add(claimed) > most).then(|| {
             format!(
-                "with its {} MiB of RAM all VMs together claim more than {} MiB, which are not believed: raise \
-                 most_ram_percent under [hypervisors] where they really have them",
+                "with its {} MiB of RAM all VMs together claim more than {} MiB, which is refused: raise \
+                 most_ram_percent under [hypervisors] if they really have that much",
                 claimed >> 20,
                 most >> 20
             )

@@ -39,7 +39,7 @@ impl Daemon {
             Ok(events) => self.handle_all(events),
             Err(error) => self.tell_of(
                 vm,
-                format!("its resizable memory is not looked after: no thread: {error}"),
+                format!("its memory cannot be resized: its thread could not be started: {error}"),
             ),
         }
     }

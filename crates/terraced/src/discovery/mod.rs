@@ -167,7 +167,9 @@ impl Discoverer {
                 }
             };
             if let Err(error) = confine::spawn(Role::Monitor, body) {
-                tracing::warn!("fewer VMs are looked at at once: no thread: {error}");
+                tracing::warn!(
+                    "fewer VMs are inspected at once: a thread could not be started: {error}"
+                );
             }
         }
         inspectors
@@ -515,7 +517,7 @@ fn not_a_vm(error: &QemuError) -> Option<Refusal> {
             "start the VM, or remove the socket that one that ended left behind"
         }
         QemuError::NoProcess { .. } => {
-            "`terrace doctor` says of a QEMU that is no VM why (finding hypervisor)"
+            "`terrace doctor` gives the reason for each QEMU that is no VM (finding hypervisor)"
         }
         _ => return None,
     };

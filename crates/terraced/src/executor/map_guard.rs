@@ -69,8 +69,7 @@ impl MapGuard {
         let (answer, outcome) = sync_channel(1);
         let asked = self.0.send((extent, answer));
         let outcome = asked.ok().and_then(|()| outcome.recv().ok());
-        outcome
-            .unwrap_or_else(|| Err("the thread that looks at the VM's memory map is gone".into()))
+        outcome.unwrap_or_else(|| Err("the thread that checks the VM's memory map ended".into()))
     }
 }
 

@@ -35,6 +35,6 @@ fn placement(context: &Context, query: PlacementQuery) -> Vec<Event> {
 
 /// The event of a query that failed, with its cause.
 pub fn not_placed(query: PlacementQuery, what: &str) -> Vec<Event> {
-    let reason = format!("where its pages are could not be asked: {what}");
+    let reason = format!("the placement of its pages could not be queried: {what}");
     vec![failed(query.id, query.vm, reason)]
 }

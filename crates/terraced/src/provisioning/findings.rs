@@ -19,7 +19,7 @@ pub fn findings(provisioning: &ProvisioningStatus) -> Vec<Finding> {
         Some(problem) => Finding::missing(
             "provisioning",
             format!("{by}: {problem}"),
-            "see that its resize provider runs: `systemctl status`, or its log",
+            "check that its provider runs: `systemctl status`, or its log",
         ),
         None if !provisioning.connected || !provisioning.targets_sent => Finding::degraded(
             "provisioning",
@@ -39,8 +39,8 @@ pub fn findings(provisioning: &ProvisioningStatus) -> Vec<Finding> {
     } else if let Some(why) = &provisioning.pinning_unknown {
         findings.push(Finding::degraded(
             "provisioning-pinned",
-            format!("whether a device is passed through is not known: {why}"),
-            "do not shrink it where one is; terraced needs CAP_SYS_PTRACE, or the hypervisor's user, to see it",
+            format!("terraced does not know whether a device is passed through: {why}"),
+            "do not shrink it if one is; terraced needs CAP_SYS_PTRACE, or the hypervisor's user, to see it",
         ));
     }
     if provisioning.age_s.is_none() {
@@ -63,13 +63,14 @@ fn holding(provisioning: &ProvisioningStatus) -> Option<Finding> {
         return Some(Finding::degraded(
             "provisioning-held",
             format!("{who}, may have pinned it: it cannot shrink"),
-            "end that process to shrink the VM; if its program never pins memory, list it: do_not_pin under [vm.NAME]",
+            "end that process to shrink the VM; if its program never pins memory, list it: do_not_pin under \
+             [vm.NAME]",
         ));
     }
     let why = provisioning.holding_unknown.as_ref()?;
     Some(Finding::degraded(
         "provisioning-held",
-        format!("whether another process has its RAM is not known: {why}"),
+        format!("terraced does not know whether another process has its RAM: {why}"),
         "it cannot shrink until terraced may see all processes: CAP_SYS_PTRACE and CAP_DAC_OVERRIDE",
     ))
 }
@@ -101,7 +102,8 @@ fn verification(provisioning: &ProvisioningStatus) -> Option<Finding> {
             .iter()
             .any(|(.., verified_ratio)| *verified_ratio < MIN_VERIFIED_RATIO)
         {
-            let advice = "the guest touches memory that it gave back, or never stopped: it is counted whole until that ends";
+            let advice = "the guest touches memory that it gave back, or never stopped: it is counted whole \
+            until that ends";
             Finding::degraded("provisioning-verified", text, advice)
         } else {
             Finding::ok("provisioning-verified", text)

@@ -95,7 +95,7 @@ pub type Finder = Arc<dyn Fn(&VmContext) -> Option<Find> + Send + Sync>;
 /// The advice how to give a VM a provider.
 pub fn three_ways(name: &str) -> String {
     format!(
-        "{name} has nothing that resizes it. Give it one of three: a HyperFlex device (hyperflex = \
+        "{name} cannot be resized: it has no provider. Give it one of three: a HyperFlex device (hyperflex = \
          \"/path/control.sock\" under [vm.{name}], where a terrace-hyperflex runs for it); a virtio-mem device for \
          each node of the guest (-device virtio-mem-pci,id=…,memdev=…,node=…); or a balloon, which knows no tiers \
          (-device virtio-balloon-pci)"

@@ -140,7 +140,7 @@ impl Reconciler {
 
 fn ended() -> ProviderError {
     ProviderError::Gone(
-        "a fault of terraced's own ended the thread that looks after its memory (see the journal): `terrace resize` \
+        "a fault of terraced's own ended the thread of its provider (see the journal): `terrace resize` \
          starts another"
             .into(),
     )

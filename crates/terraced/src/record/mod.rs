@@ -212,10 +212,10 @@ impl Recorder {
         let Writer { to, shared, over } = writer;
         drop(to);
         if over.recv_timeout(PATIENCE) == Err(RecvTimeoutError::Timeout) {
-            bail!("the disk is too slow: the log's last part is lost");
+            bail!("the disk is too slow: the end of the log is lost");
         }
         match shared.failed.get() {
-            Some(why) => bail!("the log's last part is lost: {why}"),
+            Some(why) => bail!("the end of the log is lost: {why}"),
             None => Ok(()),
         }
     }

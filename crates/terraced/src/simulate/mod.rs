@@ -78,7 +78,7 @@ fn default_socket() -> Result<PathBuf> {
         return Ok(terrace_api::DEFAULT_SOCKET.into());
     }
     let folder = std::env::var_os("XDG_RUNTIME_DIR").context(
-        "there is no folder for the socket (XDG_RUNTIME_DIR is not set): say where by --socket FILE",
+        "there is no folder for the socket (XDG_RUNTIME_DIR is not set): give one by --socket FILE",
     )?;
     Ok(Path::new(&folder).join("terraced.sock"))
 }
@@ -120,7 +120,7 @@ impl Simulated {
         // A socket that nobody serves any more only misleads: it is removed with this.
         let _file = api::start(&socket, sender)?;
         tracing::info!(
-            "a simulation: ask it by `terrace --socket {}`",
+            "this is a simulation: use `terrace --socket {}`",
             socket.display()
         );
         self.run(&inputs)
@@ -226,9 +226,7 @@ impl Simulated {
             self.events
                 .push(self.simulation.now(), Some(&vm.name), text);
         }
-        self.tell(
-            "the scenario is over; what came of it can be looked at until terraced ends".into(),
-        );
+        self.tell("the scenario is over; its results remain until terraced ends".into());
     }
 
     fn tell(&mut self, text: String) {

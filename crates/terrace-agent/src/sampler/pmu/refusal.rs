@@ -52,7 +52,7 @@ fn not_permitted(root: &HostRoot) -> (String, String) {
     let locked = root.read("sys/kernel/security/lockdown");
     if locked.is_ok_and(|text| text.contains("[confidentiality]")) {
         return (
-            "the kernel is locked down for confidentiality and lets nobody sample".into(),
+            "the kernel is locked down for confidentiality and permits no sampling".into(),
             format!("boot with lockdown=integrity; {INSTEAD}"),
         );
     }
@@ -83,7 +83,8 @@ fn taken(root: &HostRoot) -> (String, String) {
     if changes.is_empty() {
         why += ", by whom cannot be seen from here";
         changes.push(
-            "look for a profiler on this machine that keeps the PMU for itself (OProfile, a vendor's driver), and end it"
+            "look for a profiler on this machine that keeps the PMU for itself (OProfile, a vendor's driver), \
+             and end it"
                 .into(),
         );
     }
@@ -116,7 +117,8 @@ impl Machine {
     pub(super) fn gain(&self) -> &'static str {
         match (self.guest, self.amd) {
             (true, false) => {
-                "give the VM a vPMU: -cpu host,pmu=on (libvirt: <cpu mode='host-passthrough'/>, <pmu state='on'/>), on an \
+                "give the VM a vPMU: -cpu host,pmu=on (libvirt: <cpu mode='host-passthrough'/>, <pmu \
+                 state='on'/>), on an \
                  Intel host of the Ice Lake server generation or later with Linux 6.0 or later"
             }
             (true, true) => {
@@ -128,7 +130,8 @@ impl Machine {
                  processor whose firmware does not hide the PMU"
             }
             (false, true) => {
-                "switch IBS on in the firmware's settings; the kernel must have CONFIG_PERF_EVENTS and CONFIG_CPU_SUP_AMD"
+                "switch IBS on in the firmware's settings; the kernel must have CONFIG_PERF_EVENTS and \
+                 CONFIG_CPU_SUP_AMD"
             }
         }
     }

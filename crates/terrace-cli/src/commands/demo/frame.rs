@@ -223,7 +223,7 @@ fn panel(view: &SimulationView, vm: &VmTimeline, info: &VmInfo, frame: &mut Fram
             frame.render_widget(Paragraph::new(rows), place);
         }
         None => {
-            let why = "no map: nobody places its pages";
+            let why = "no map: its pages are not placed";
             frame.render_widget(Line::from(why).dark_gray(), place);
         }
     }

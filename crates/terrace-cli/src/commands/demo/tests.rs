@@ -109,7 +109,7 @@ fn a_vm_that_nobody_manages_and_one_without_samples_are_drawn_too() {
         "{text}"
     );
     assert!(text.contains("fast hits: nothing yet"), "{text}");
-    assert!(text.contains("no map: nobody places its pages"), "{text}");
+    assert!(text.contains("no map: its pages are not placed"), "{text}");
 }
 
 #[test]

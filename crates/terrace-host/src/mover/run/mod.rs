@@ -92,7 +92,7 @@ impl<K: Kernel, C: Clock> Run<'_, K, C> {
             findings.push(Finding::degraded(
                 "pagemap",
                 format!("{error}: huge pages were not recognised"),
-                "nothing, where the VM has ended",
+                "nothing, if the VM has ended",
             ));
             Backing::default()
         })

@@ -29,19 +29,21 @@ pub(super) const NESTED_RUN: &str = "nested_run";
 pub enum Uncounted {
     /// Nobody tells for an emulated VM.
     #[error(
-        "its processor has svm or vmx, and an emulated VM (TCG) does not tell when it runs a nested guest, whose \
+        "its processor has svm or vmx, and an emulated VM (TCG) does not report when it runs a nested guest, whose \
          registers would be taken for its own: start it with -cpu MODEL,-svm"
     )]
     Emulated,
     /// QEMU is older than 7.1.
     #[error(
-        "its processor has svm or vmx, and this QEMU has no query-stats to tell when it runs a nested guest, \
+        "its processor has svm or vmx, and this QEMU has no query-stats, which would report when it runs a \
+         nested guest, \
          whose registers would be taken for its own: use QEMU 7.1 or later, or -cpu MODEL,-svm,-vmx"
     )]
     NoStatistics,
     /// The host's kernel is too old.
     #[error(
-        "its processor has svm or vmx, and KVM tells no {GUEST_MODE} and {NESTED_RUN}, so that a nested guest's \
+        "its processor has svm or vmx, and KVM reports neither {GUEST_MODE} nor {NESTED_RUN}, so that a \
+         nested guest's \
          registers would be taken for its own: run Linux 5.14 or later on the host, or -cpu MODEL,-svm,-vmx"
     )]
     NoCounters,

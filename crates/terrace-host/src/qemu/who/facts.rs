@@ -83,8 +83,8 @@ impl ProcessFacts {
         let after = executable(root, pid).map_err(gone)?;
         if before != after {
             return Err(Refusal::new(
-                format!("process {pid} became another program while it was looked at"),
-                "none: it is looked at again",
+                format!("process {pid} became another program while it was inspected"),
+                "nothing: it is inspected again",
             ));
         }
         Ok(Self {

@@ -81,7 +81,7 @@ pub fn may_be_hypervisor(facts: &ProcessFacts, rules: &Rules) -> Result<(), Refu
     if facts.uids.iter().any(|other| *other != uid) {
         return Err(Refusal::new(
             format!(
-                "its real, effective, saved and file system user differ ({:?}): whose it is cannot be told",
+                "its real, effective, saved and file system user differ ({:?}): its owner cannot be determined",
                 facts.uids
             ),
             "start the hypervisor as one user, not by a program that is set-user-ID",
@@ -100,7 +100,7 @@ pub fn may_be_hypervisor(facts: &ProcessFacts, rules: &Rules) -> Result<(), Refu
             "cgroups"
         };
         return Err(Refusal::new(
-            format!("its cgroup is {shown}, where VMs of user {uid} do not belong"),
+            format!("its cgroup is {shown}, in which no VM of user {uid} belongs"),
             format!("if they do, add {shown} (or a cgroup above it) to {key} under [hypervisors]"),
         ));
     }
@@ -171,7 +171,7 @@ pub fn may_answer_for(pid: Option<u32>, peer: Option<Peer>) -> Result<(), Refusa
     }
     Err(Refusal::new(
         "another process listens there now",
-        "none: the VM is looked for again",
+        "nothing: the VM is searched for again",
     ))
 }
 
@@ -224,7 +224,8 @@ fn may_be(what: &str, facts: &SocketFacts, uid: Option<u32>, rules: &Rules) -> R
                 facts.owner,
                 wanted(uid)
             ),
-            "let QEMU, or the device, make its own socket; if this user may run VMs, add it to users under [hypervisors]",
+            "let QEMU, or the device, make its own socket; if this user may run VMs, add it to users under \
+             [hypervisors]",
         ));
     }
     may_hold(what, &facts.folders, uid, rules)
@@ -259,7 +260,7 @@ fn may_hold(
                     folder.owner,
                     wanted(uid)
                 ),
-                "put it where only root and the VM's user write, as in /run/terrace/qmp",
+                "put it in a folder that only root and the VM's user can write to, as /run/terrace/qmp",
             ));
         }
         let is_shared = folder.mode & 0o022 != 0;
@@ -271,7 +272,7 @@ fn may_hold(
                     folder.mode & 0o7777
                 ),
                 format!(
-                    "chmod go-w {path}, or chmod +t {path} where QEMU is to make sockets there by its group"
+                    "chmod go-w {path}, or chmod +t {path} if QEMU creates sockets there by its group"
                 ),
             ));
         }

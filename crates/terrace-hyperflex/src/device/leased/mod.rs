@@ -232,7 +232,8 @@ impl<B: Backing> Device<B> {
         }
         self.counters.withheld_pages += pages;
         tracing::warn!(
-            "tier {tier}: {pages} pages were given back while {who} came, which may have pinned them before: they stay \
+            "tier {tier}: {pages} pages were given back while {who} came, which may have pinned them before: \
+             they stay \
              out of use, and this tier shrinks no more until the guest's driver starts anew"
         );
     }
@@ -540,8 +541,8 @@ impl<B: Backing> Device<B> {
         if pages > 0 {
             self.counters.retaken_pages += pages;
             tracing::warn!(
-                "{pages} pages that nobody is known not to have pinned are the guest's again: restart what came and \
-                 maps its memory, whose devices may write to other pages"
+                "{pages} pages that may be pinned are the guest's again: restart the process that came and \
+                 maps its memory, for its devices may write to other pages"
             );
         }
         self.leasing.forget();

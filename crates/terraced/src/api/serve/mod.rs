@@ -42,7 +42,7 @@ pub async fn serve(listener: UnixListener, router: Router, gate: Arc<Gate>) {
             }
             Err(error) => {
                 if !is_logged {
-                    tracing::warn!("the API takes no connection for now: {error}");
+                    tracing::warn!("the API accepts no connection for now: {error}");
                 }
                 is_logged = true;
                 sleep(PAUSE).await;
@@ -99,7 +99,7 @@ async fn answer_one(line: &Arc<Line>, uid: u32, router: Router, gate: &Arc<Gate>
             let rest = limits.whole.saturating_sub(limits.head);
             match timeout(rest, connection).await {
                 Ok(done) => done,
-                Err(_) => return tracing::debug!("a client took too long for its answer"),
+                Err(_) => return tracing::debug!("a client read its answer too slowly"),
             }
         }
         Err(_) => {

@@ -151,7 +151,7 @@ impl Lookout {
         let shared = self.board.lock();
         let running = shared.running.as_ref();
         running.map_or_else(
-            || "the look at what other processes have takes too long".into(),
+            || "the check of other processes takes too long".into(),
             hangs,
         )
     }
@@ -254,7 +254,7 @@ impl Sharers {
         // Nobody may wait for it any more.
         let spawned = confine::spawn(Role::Census, move || drop(done.send(check.find())));
         if let Err(error) = spawned {
-            return Holders::Unknown(format!("nobody could look: {error}"));
+            return Holders::Unknown(format!("the check failed: {error}"));
         }
         match found.recv_timeout(self.lookout.most) {
             Ok(found) => found,
