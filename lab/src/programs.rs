@@ -1,14 +1,23 @@
 //! Static binaries for the inside of the lab, built by cargo.
 
+use std::io::IsTerminal;
 use std::path::PathBuf;
 use std::sync::OnceLock;
+use std::thread::sleep;
+use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 
 use crate::places;
-use crate::progress::say;
+use crate::progress::{Wait, say};
 
 const TARGET: &str = "x86_64-unknown-linux-gnu";
+
+/// Time after which a build is given up.
+const MAX_BUILD: Duration = Duration::from_secs(3600);
+
+/// Time between two checks of whether a build has ended.
+const POLL_INTERVAL: Duration = Duration::from_millis(100);
 
 /// The package of the programs that run inside the lab.
 const LAB: &str = "terrace-lab-programs";
@@ -93,16 +102,31 @@ fn build_product_now() -> Result<Vec<PathBuf>> {
 
 /// Builds packages; `what` names them in messages.
 fn build(what: &str, packages: &[&str]) -> Result<()> {
-    say(&format!("building {what} for the lab …"));
+    let mut wait = Wait::begin(&format!("building {what} for the lab"), MAX_BUILD);
     let mut cargo = places::cargo();
     cargo
-        .args(["build", "--quiet", "--profile", "lab", "--target", TARGET])
+        .args(["build", "--profile", "lab", "--target", TARGET])
         .env("RUSTFLAGS", "-Ctarget-feature=+crt-static")
         .env_remove("CARGO_ENCODED_RUSTFLAGS");
     for package in packages {
         cargo.args(["--package", package]);
     }
-    let status = cargo.status().context("cannot start cargo")?;
+    // On a terminal cargo shows its own progress; hundreds of lines would bury the tests in a log.
+    let is_watched = std::io::stderr().is_terminal();
+    if !is_watched {
+        cargo.arg("--quiet");
+    }
+    let mut build = cargo.spawn().context("cannot start cargo")?;
+    let status = loop {
+        if let Some(status) = build.try_wait()? {
+            break status;
+        }
+        if !is_watched && let Err(late) = wait.go_on() {
+            build.kill()?;
+            return Err(late);
+        }
+        sleep(POLL_INTERVAL);
+    };
     if !status.success() {
         bail!("cargo could not build {what} for the lab; its errors are above");
     }
