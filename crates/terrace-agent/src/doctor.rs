@@ -244,7 +244,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_source_that_is_asked_for_and_not_there_is_missing_whatever_else_works() {
+    fn a_requested_source_that_is_absent_is_reported_missing() {
         let dir = tempfile::tempdir().unwrap();
         let root = HostRoot::new(dir.path());
         for choice in ["pebs", "damon"] {

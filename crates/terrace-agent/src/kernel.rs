@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn where_the_kernels_words_are_incomplete_it_is_asked_where_pages_are() {
+    fn incomplete_kernel_answers_are_completed_by_a_query() {
         let kernel = kernel();
         let busy = FakePage {
             busy: 9,

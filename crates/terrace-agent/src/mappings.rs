@@ -266,7 +266,7 @@ nonsense
     }
 
     #[test]
-    fn heap_and_mappings_are_managed_and_images_and_the_stack_pinned() {
+    fn heap_and_mappings_are_managed_images_and_stack_are_pinned() {
         let layout = Layout::parse(MAPS, STAT, &Sharers::new());
         assert_eq!(
             layout.mapped,
@@ -295,7 +295,7 @@ nonsense
     }
 
     #[test]
-    fn the_papers_root_goes_from_the_heap_to_the_highest_mapping_below_the_stack() {
+    fn the_papers_root_spans_heap_to_highest_mapping_below_stack() {
         let layout = Layout::parse(MAPS, STAT, &Sharers::new());
         let start = 93_824_992_288_768 / 4096;
         let end = 0x7f00_0120_0000 >> 12;
@@ -304,7 +304,7 @@ nonsense
     }
 
     #[test]
-    fn shared_memory_is_managed_where_one_process_maps_it_and_left_alone_where_several_do() {
+    fn shared_memory_is_managed_only_if_one_process_maps_it() {
         let dir = tempfile::tempdir().unwrap();
         for pid in [7, 8] {
             let folder = dir.path().join(format!("proc/{pid}"));

@@ -124,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn the_largest_processes_are_managed_and_small_ones_and_kernel_threads_are_not() {
+    fn the_largest_processes_are_managed_and_kernel_threads_are_not() {
         let dir = guest(&[
             (2, "kthreadd", None),
             (10, "small", Some(1000)),

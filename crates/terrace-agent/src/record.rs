@@ -141,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn a_link_or_a_folder_in_the_place_of_the_log_is_refused_and_stays() {
+    fn a_link_or_folder_in_place_of_the_log_is_refused() {
         let dir = tempfile::tempdir().unwrap();
         let (precious, path) = (dir.path().join("precious"), dir.path().join("agent.trlog"));
         fs::write(&precious, "precious").unwrap();
@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn a_log_ends_at_its_limit_and_says_so_and_what_it_has_is_replayed() {
+    fn a_log_ends_at_its_limit_and_what_it_has_is_replayed() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("agent.trlog");
         let log = FileLog::limited(&path, &config(), 600).unwrap();

@@ -195,7 +195,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn whoever_asks_is_told_what_was_last_shown_and_a_second_agent_is_refused() {
+    fn readers_get_the_last_status_and_a_second_agent_is_refused() {
         let dir = tempfile::tempdir().unwrap();
         let socket = dir.path().join("run/agent.sock");
         let board = Board::serve(&socket).unwrap();

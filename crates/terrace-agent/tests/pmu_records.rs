@@ -83,7 +83,7 @@ fn records_of_pebs_become_the_pages_that_were_accessed() {
 }
 
 #[test]
-fn records_of_ibs_become_the_pages_that_the_near_caches_did_not_serve() {
+fn ibs_records_become_pages_that_missed_the_near_caches() {
     let layout = Layout::new(&recipe(SampleKind::Ibs), &[0x33]);
     let (samples, counters) = taken(IBS, &layout);
     let near = 0x7_f3a1_2345;

@@ -271,7 +271,7 @@ fn a_paused_agent_does_nothing() {
 }
 
 #[test]
-fn an_agent_that_the_host_wants_off_or_coordinated_leaves_accesses_and_pages_alone() {
+fn an_agent_that_is_off_or_coordinated_leaves_pages_alone() {
     for mode in [Mode::Off, Mode::Coordinated] {
         let mut bench = Bench::new("");
         bench.tell(&[(bench.program.blocks(10, 4), 600)]);

@@ -167,7 +167,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_page_is_in_one_chain_and_extents_are_as_large_as_they_can_be() {
+    fn each_page_is_in_one_chain_and_extents_are_maximal() {
         let limits = Limits {
             total_pages: None,
             entries_per_s: None,

@@ -124,7 +124,7 @@ fn doctor_without_a_daemon_needs_no_privileges() {
 }
 
 #[test]
-fn doctor_without_a_daemon_goes_by_the_configuration_where_it_is_valid() {
+fn doctor_without_a_daemon_uses_a_valid_configuration() {
     let host = Host::new();
     let file = host.dir.path().join("terrace.toml");
     let name = file.to_str().expect("a path");
@@ -142,6 +142,6 @@ fn doctor_without_a_daemon_goes_by_the_configuration_where_it_is_valid() {
     std::fs::write(&file, "[hypervisors]\nusers = 7\n").expect("a file");
     let (output, out, _) = run(&mut host.terrace(&args));
     assert_eq!(output.status.code(), Some(1));
-    assert!(out.contains("this report goes by the defaults"), "{out}");
+    assert!(out.contains("this report uses the defaults"), "{out}");
     assert!(out.contains(" move-pages "), "{out}");
 }

@@ -139,7 +139,7 @@ fn an_old_name_of_a_policy_is_accepted_and_the_new_one_said() {
 }
 
 #[test]
-fn a_log_that_differs_or_cannot_be_replayed_is_1_with_one_message() {
+fn a_log_that_differs_or_cannot_be_replayed_exits_with_1() {
     let dir = tempfile::tempdir().expect("a folder");
     let changed = dir.path().join("changed.trlog");
     let mut bytes = std::fs::read(LOG).expect("the sample");

@@ -257,7 +257,7 @@ fn an_explanation_names_counts_threshold_and_limits() {
 }
 
 #[test]
-fn a_guest_managed_vm_is_shown_with_its_agents_word_and_the_reason_of_a_fallback() {
+fn a_guest_managed_vm_shows_its_agent_and_the_fallback_reason() {
     let report = json!({
         "mode": "guest", "paused": false, "sampler": "damon", "policy": "hyperplace",
         "mover": "move_pages", "nodes": [
@@ -392,7 +392,7 @@ fn a_resize_that_is_waited_for_ends_when_the_target_is_met() {
 }
 
 #[test]
-fn a_resize_that_is_stuck_failed_replaced_or_late_ends_with_the_reason() {
+fn a_resize_that_cannot_succeed_ends_with_the_reason() {
     let why = json!("its node has 1 MiB free");
     let mut newer = provisioning("under-way", 3 << 30, Value::Null);
     newer["provisioning"]["order"]["number"] = json!(5);
@@ -446,7 +446,7 @@ fn hostile(value: &mut Value, key: &str) {
 }
 
 #[test]
-fn no_escape_of_an_answer_reaches_the_terminal_and_a_name_of_15_mb_is_cut() {
+fn answers_cannot_send_escapes_and_a_15_mb_name_is_cut() {
     let escape = "\u{1b}]0;owned\u{7}";
     let finding = json!({"name": "x", "health": "ok", "found": "it is", "advice": "do"});
     let vm_of = |name: &str| {

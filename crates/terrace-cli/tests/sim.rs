@@ -156,7 +156,7 @@ fn a_result_has_the_keys_that_checks_rely_on_and_no_others() {
 }
 
 #[test]
-fn bytes_and_times_of_a_result_are_those_of_the_full_size_machine() {
+fn results_have_bytes_and_times_of_the_full_size_machine() {
     let dir = folder();
     let text = SMALL
         .replace("scale = 1", "scale = 4")
@@ -392,7 +392,7 @@ fn an_experiment_of_a_paper_runs_from_anywhere() {
 }
 
 #[test]
-fn an_unknown_experiment_is_2_and_a_scale_that_does_not_suit_is_1() {
+fn an_unknown_experiment_exits_with_2_and_a_bad_scale_with_1() {
     let dir = folder();
     for args in [
         ["vtmm/table-99", "--scale", "64"],

@@ -124,7 +124,7 @@ fn parts_and_a_cache_are_taken_as_asked() {
 }
 
 #[test]
-fn a_broken_trace_is_one_message_and_leaves_the_output_as_it_was() {
+fn a_broken_trace_gives_one_message_and_leaves_the_output() {
     let (folder, broken, name) = file("broken.trace");
     std::fs::write(&broken, " L 10,8\n S zz,1\n S 20,1\n").expect("a file");
     let out = folder.path().join("out");

@@ -40,7 +40,7 @@ mod tests {
     use crate::Config;
 
     #[test]
-    fn programs_that_do_not_pin_are_those_of_the_vm_and_of_all_by_absolute_path() {
+    fn do_not_pin_programs_join_the_vms_and_the_globals_by_path() {
         let text = "[defaults]\ndo_not_pin = [\"/usr/libexec/virtiofsd\"]\n\
                     [vm.a]\ndo_not_pin = [\"/opt/x\"]\nnobody_pins = true\n";
         let config = Config::parse(text).unwrap();

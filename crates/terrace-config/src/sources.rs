@@ -443,7 +443,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_is_named_must_be_there_and_the_default_one_need_not() {
+    fn a_named_file_must_exist_and_the_default_need_not() {
         let missing = Sources::read(Some(Path::new("/nonexistent/terrace.toml"))).unwrap_err();
         let text = missing.to_string();
         assert!(

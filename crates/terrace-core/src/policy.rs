@@ -434,7 +434,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_simulators_stages_are_not_live_and_live_ones_that_see_nothing_are_not_simulated() {
+    fn simulated_stages_are_not_live_nor_blind_live_ones_simulated() {
         let lacks = |registry: Registry, name: PolicyName| registry.lacks(&name.stages());
         for name in PolicyName::ALL {
             let live = Registry::Live.policies().contains(name);
@@ -479,7 +479,7 @@ mod tests {
     }
 
     #[test]
-    fn each_stage_can_be_replaced_and_unknown_names_say_what_there_is() {
+    fn each_stage_can_be_replaced_and_unknown_names_list_the_known() {
         let policy = choice(r#"{"base": "vtmm", "observe": "ept-scan", "move": "linux"}"#)
             .resolve("policy")
             .unwrap();

@@ -47,7 +47,7 @@ fn a_resize_is_looked_at_ordered_answered_and_met() {
 }
 
 #[test]
-fn a_growth_without_room_is_refused_with_the_figures_and_nothing_is_ordered() {
+fn a_growth_without_room_is_refused_with_figures() {
     let mut host = two();
     host.resize(1, &[Some(4 * GIB), None]);
     let why = answer(&mut host).unwrap_err();
@@ -76,7 +76,7 @@ fn a_list_names_every_tier_and_no_more_than_there_are() {
 }
 
 #[test]
-fn whoever_waits_for_a_look_that_hangs_is_told_and_nothing_is_ordered_later() {
+fn a_query_that_hangs_is_answered_and_orders_nothing_later() {
     let mut host = two();
     host.vms.get_mut(&1).unwrap().hangs = true;
     host.run_for(6);
@@ -152,7 +152,7 @@ fn what_answers_nothing_is_ignored() {
 }
 
 #[test]
-fn a_target_that_a_device_would_suffer_from_is_taken_back_and_no_shrink_is_ordered() {
+fn a_target_that_a_pinned_device_forbids_is_taken_back() {
     let mut host = two();
     host.resize(1, &[Some(GIB), None]);
     answer(&mut host).unwrap();
@@ -218,7 +218,7 @@ fn memory_that_was_given_back_is_not_counted_as_present() {
 
 /// Rule 17 on the way up: the guest may have more by then than it has now.
 #[test]
-fn a_target_is_not_lowered_below_what_the_guest_may_have_by_then() {
+fn a_target_is_not_lowered_below_what_the_guest_may_have() {
     let mut host = two();
     host.memory[0].free_bytes = 8 * GIB;
     host.resize(1, &[Some(4 * GIB), None]);

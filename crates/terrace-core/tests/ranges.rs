@@ -48,7 +48,7 @@ fn a_leaf_must_exceed_both_neighbours() {
 }
 
 #[test]
-fn two_halves_of_a_hot_spot_do_not_hold_each_other_back_unless_the_rule_is_literal() {
+fn halves_of_a_hot_spot_block_each_other_only_if_literal() {
     let seeds = [range(0, 8), range(8, 16), range(16, 24), range(24, 32)];
     let splits = |literal| {
         let mut tree = RangeTree::new(Params { literal, ..small() }, &seeds);
@@ -60,7 +60,7 @@ fn two_halves_of_a_hot_spot_do_not_hold_each_other_back_unless_the_rule_is_liter
 }
 
 #[test]
-fn a_smaller_neighbour_does_not_hold_a_leaf_back_unless_the_rule_is_literal() {
+fn a_smaller_neighbour_blocks_a_leaf_only_by_the_literal_rule() {
     let splits = |literal| {
         let seeds = [range(0, 64), range(64, 68)];
         let mut tree = RangeTree::new(Params { literal, ..small() }, &seeds);
@@ -184,7 +184,7 @@ fn evenly(tree: &mut RangeTree, within: Range, accesses: u64, salt: u64) {
 }
 
 #[test]
-fn a_hot_spot_is_found_within_the_epochs_that_halving_takes_and_six() {
+fn a_hot_spot_is_found_within_the_halvings_and_six_epochs() {
     // 40 TiB with one spot of 64 MiB: not aligned to anything, and across borders of many sizes.
     let root = range(1 << 20, (1 << 20) + (40 << 28));
     for at in [
@@ -287,7 +287,7 @@ fn under_a_uniform_load_moves_die_out_and_splits_do_not_storm() {
 
 /// Of 40 TiB, the last 64 GiB are accessed evenly.
 #[test]
-fn under_uniform_loads_of_any_rate_leaves_stay_few_and_splits_end() {
+fn uniform_loads_keep_leaves_few_and_end_splits() {
     let root = range(0, 40 << 28);
     let load = range(root.end - (64 << 18), root.end);
     for rate in [500, 2_000, 20_000, 100_000] {

@@ -99,7 +99,7 @@ fn a_mapping_that_goes_takes_its_part_of_the_count_along() {
 }
 
 #[test]
-fn where_leaves_would_be_too_many_those_with_the_fewest_accesses_are_joined() {
+fn the_least_accessed_leaves_are_merged_beyond_the_limit() {
     let mut tree = RangeTree::new(params(1, 4), &[range(0, 10), range(10, 20), range(20, 30)]);
     for (page, accesses) in [(0, 50), (10, 1), (20, 2)] {
         tree.count_many(page, accesses);

@@ -53,7 +53,7 @@ fn moved(epochs: &[EpochSummary]) -> (u64, u64) {
 }
 
 #[test]
-fn hot_pages_take_the_places_of_cold_ones_and_then_nothing_moves() {
+fn hot_pages_replace_cold_ones_and_then_nothing_moves() {
     let (mut guest, mut session) = guest(config(256), [256, 4096]);
     run(&mut guest, &mut session, 15);
     assert_eq!(guest.on_fast(7, blocks(12, 3)), 3 * BLOCK);
@@ -95,7 +95,7 @@ fn what_a_move_did_its_own_answer_says() {
 }
 
 #[test]
-fn the_budget_is_of_both_directions_and_the_rest_waits_for_the_next_epoch() {
+fn the_budget_covers_both_directions_and_the_rest_waits() {
     let (mut guest, mut session) = guest(config(256), [256, 4096]);
     let small = RangesBudget {
         bytes_per_s: 8 << 20,
@@ -116,7 +116,7 @@ fn the_budget_is_of_both_directions_and_the_rest_waits_for_the_next_epoch() {
 }
 
 #[test]
-fn where_both_tiers_are_full_and_there_is_no_headroom_nothing_moves_and_the_reason_is_told() {
+fn full_tiers_without_headroom_move_nothing_and_give_the_reason() {
     let (mut guest, mut session) = guest(config(0), [0, 0]);
     let epochs = run(&mut guest, &mut session, 8);
     let mut stopped = epochs.iter().filter_map(|e| e.exchanged.as_ref()?.stopped);
@@ -125,7 +125,7 @@ fn where_both_tiers_are_full_and_there_is_no_headroom_nothing_moves_and_the_reas
 }
 
 #[test]
-fn an_extent_whose_pages_cannot_be_moved_is_left_alone_for_a_while() {
+fn an_extent_that_cannot_move_rests_for_a_while() {
     let (mut guest, mut session) = guest(config(256), [256, 4096]);
     guest.busy = (12 * BLOCK..15 * BLOCK).map(|page| (7, page)).collect();
     let epochs = run(&mut guest, &mut session, 40);
@@ -169,7 +169,7 @@ fn answers_that_were_not_asked_for_change_nothing() {
 }
 
 #[test]
-fn what_was_recorded_is_decided_again_and_one_page_elsewhere_is_noticed() {
+fn recorded_ranges_replay_exactly_and_a_misplaced_page_shows() {
     let config = config(256);
     let (mut guest, _) = guest(config.clone(), [256, 4096]);
     let log = vec![(Tick(0), start(&config))];

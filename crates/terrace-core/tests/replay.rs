@@ -64,7 +64,7 @@ fn refused(records: &[(Tick, Record)], other: &Other) -> Refused {
 }
 
 #[test]
-fn a_recorded_log_replays_exactly_also_where_every_page_was_re_armed() {
+fn a_log_replays_exactly_even_if_every_page_was_rearmed() {
     for rearm_all in [false, true] {
         let config = EngineConfig {
             rearm_all,
@@ -159,7 +159,7 @@ fn vms_that_share_a_pool_are_replayed_together() {
 }
 
 #[test]
-fn policies_that_look_at_nothing_are_measured_on_the_same_accesses() {
+fn policies_without_scans_are_measured_on_the_same_accesses() {
     let host = three_rounds(config(PolicyName::Vtmm));
     let first_touch = other(&host, "first-touch");
     let vm = &first_touch.vms[0];
@@ -174,7 +174,7 @@ fn policies_that_look_at_nothing_are_measured_on_the_same_accesses() {
 }
 
 #[test]
-fn what_rests_in_the_multi_level_queue_is_not_covered_and_with_a_full_record_all_is() {
+fn a_full_record_covers_what_the_multi_level_queue_rests() {
     let coverage = |rearm_all| {
         let host = three_rounds(EngineConfig {
             rearm_all,
@@ -211,7 +211,7 @@ fn windows_are_taken_together_where_coarser_ones_are_asked_for() {
 }
 
 #[test]
-fn limits_set_while_it_was_recorded_hold_for_the_other_policy_too() {
+fn limits_set_while_recording_hold_for_the_other_policy() {
     let heat = |page: u64, _: u64| (page % 4 == 1, false);
     let mut host = host(config(PolicyName::Random), 64, 16, Box::new(heat));
     let mut limits = spec(1, 64, 16).limits;
@@ -244,7 +244,7 @@ fn ram_that_the_engine_refuses_is_not_laid_out_in_a_replay() {
 }
 
 #[test]
-fn a_log_cut_in_the_middle_is_replayed_to_its_last_whole_record_and_says_so() {
+fn a_truncated_log_replays_to_its_last_whole_record() {
     let bytes = written(three_rounds(config(PolicyName::Vtmm)).log());
     let cut = &bytes[..bytes.len() * 2 / 3];
     assert!(replay(cut).unwrap().cut_off);

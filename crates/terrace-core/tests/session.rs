@@ -24,7 +24,7 @@ fn engine() -> Engine {
 }
 
 #[test]
-fn an_event_is_recorded_before_its_actions_and_all_of_them_are_given() {
+fn an_event_is_recorded_before_all_its_actions() {
     let mut session = Session::new(engine(), Vec::new());
     let mut expected = Vec::new();
     let mut last = Vec::new();
@@ -70,7 +70,7 @@ impl Log for Room {
 }
 
 #[test]
-fn a_log_that_ends_between_an_event_and_its_actions_gets_no_more_and_the_actions_are_given() {
+fn a_log_ending_before_actions_yields_the_actions_due() {
     let mut session = Session::new(engine(), Room(4, Vec::new()));
     let decided = events().map(|(at, event)| session.hear(at, event));
     assert_eq!(decided[2].len(), 2);

@@ -169,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn a_descriptor_that_cannot_be_read_is_no_proof_that_nothing_pins() {
+    fn an_unreadable_descriptor_does_not_prove_that_nothing_pins() {
         let (folder, root) = process(&[], &["/dev/kvm"]);
         // No link: it cannot be read, as without the right to look at the process.
         fs::write(folder.path().join("proc/42/fd/7"), "").unwrap();

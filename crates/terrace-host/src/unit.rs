@@ -193,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn ram_mostly_on_small_pages_or_not_there_yet_is_ranked_by_4_kib() {
+    fn ram_mostly_on_small_or_absent_pages_is_ranked_by_4_kib() {
         let other = mapping(0x5500_0000_0000, 700, "AnonHugePages", 700);
         for (rss, huge) in [(1000, 890), (0, 0)] {
             let smaps = mapping(RAM, rss, "ShmemPmdMapped", huge) + &other;

@@ -128,7 +128,7 @@ fn a_monitor_that_another_program_holds_is_said_so() {
 }
 
 #[test]
-fn qmp_that_hangs_is_timed_out_and_its_late_answer_is_not_mistaken() {
+fn a_hung_qmp_times_out_and_its_late_answer_is_not_mistaken() {
     let f = fixture(|line| match line {
         l if l.contains("query-name") => {
             thread::sleep(3 * SHORT);
@@ -159,7 +159,7 @@ fn qmp_that_sends_garbage_or_closes_is_an_error() {
 }
 
 #[test]
-fn a_migration_that_goes_on_is_told_from_none_and_one_that_is_over() {
+fn a_migration_under_way_is_distinguished_from_an_ended_one() {
     let f = fixture(qemu);
     let mut vm = open(&f).unwrap();
     assert_eq!(vm.migration().unwrap(), None);
@@ -201,7 +201,7 @@ fn an_impostor_with_the_name_of_a_vm_is_not_taken_for_it() {
 }
 
 #[test]
-fn a_monitor_in_a_folder_that_others_write_is_not_even_connected_to() {
+fn a_monitor_in_a_folder_writable_by_others_is_not_opened() {
     let f = fixture(|_| panic!("it was asked something"));
     let folder = f.socket.parent().unwrap();
     fs::set_permissions(folder, std::os::unix::fs::PermissionsExt::from_mode(0o777)).unwrap();
@@ -284,7 +284,7 @@ fn a_refusal_of_qemu_brings_no_escapes() {
 
 /// libvirt opens the monitor and hands it over: who listens there is libvirtd.
 #[test]
-fn a_monitor_that_root_or_the_vms_user_opened_is_of_the_one_vm_of_its_uuid() {
+fn a_monitor_opened_by_root_or_the_user_belongs_to_its_uuid() {
     const UUID: &str = "c5a0b6f4-0000-4000-8000-000000000001";
     let f = fixture(|line| match line {
         l if l.contains("query-uuid") => Some(format!(r#"{{"return": {{"UUID": "{UUID}"}}}}"#)),
@@ -313,7 +313,7 @@ fn a_monitor_that_root_or_the_vms_user_opened_is_of_the_one_vm_of_its_uuid() {
 }
 
 #[test]
-fn a_process_that_becomes_another_program_while_it_is_asked_is_refused() {
+fn a_process_that_execs_while_it_is_inspected_is_refused() {
     let dir = tempfile::tempdir().unwrap();
     let (root, socket) = (dir.path().to_owned(), dir.path().join("vm.sock"));
     let exe = root.join(format!("proc/{}/exe", std::process::id()));

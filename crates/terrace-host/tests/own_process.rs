@@ -90,7 +90,7 @@ fn placement_tells_present_pages_and_allocates_nothing() {
 }
 
 #[test]
-fn a_move_to_where_pages_are_says_so_and_absent_ones_stay_absent() {
+fn a_move_in_place_is_reported_and_absent_pages_stay_absent() {
     let ram = ram();
     let root = HostRoot::default();
     let topology = Arc::new(Topology::read(&root, &[]).unwrap());

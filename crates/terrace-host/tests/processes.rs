@@ -64,7 +64,7 @@ const SHARED: [&str; 6] = [
 ];
 
 #[test]
-fn a_vm_that_lacks_nothing_is_told_so_and_its_monitor_hears_nothing() {
+fn a_vm_that_lacks_nothing_is_reported_without_its_monitor() {
     let dir = tempfile::tempdir().unwrap();
     let socket = dir.path().join("qmp.sock");
     let listener = UnixListener::bind(&socket).unwrap();

@@ -218,7 +218,7 @@ fn thousands_of_devices_are_refused() {
 }
 
 #[test]
-fn a_device_of_a_kind_that_is_not_known_is_an_error_and_no_panic() {
+fn an_unknown_kind_of_device_is_an_error_and_no_panic() {
     let why = with_devices(json!([{"type": "of-the-future", "data": {}}]));
     assert!(why.contains("query-memory-devices"), "{why}");
 }
@@ -319,7 +319,7 @@ const PLAYED: &str = "TERRACE_TEST_MONITOR";
 
 /// Not a test: another process that plays a monitor, for the test below.
 #[test]
-#[ignore = "the other process of a_path_that_changed_hands_is_the_new_vms_and_the_old_ones_no_more"]
+#[ignore = "the other process of a_path_that_changed_hands_belongs_to_the_new_vm"]
 fn plays_a_monitor_elsewhere() {
     let Some(socket) = std::env::var_os(PLAYED) else {
         return;
@@ -356,7 +356,7 @@ impl Drop for Elsewhere {
 }
 
 #[test]
-fn a_path_that_changed_hands_is_the_new_vms_and_the_old_ones_no_more() {
+fn a_path_that_changed_hands_belongs_to_the_new_vm() {
     let dir = tempfile::tempdir().unwrap();
     let socket = dir.path().join("vm");
     let first = Elsewhere::play(&socket);

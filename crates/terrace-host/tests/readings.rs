@@ -187,7 +187,7 @@ const ALL: [bool; 4] = [true; 4];
 const NOT_THE_THIRD: [bool; 4] = [true, true, false, true];
 
 #[test]
-fn a_nested_guests_registers_do_not_count_at_whichever_moment_it_ran() {
+fn a_nested_guests_registers_never_count_whenever_it_ran() {
     let mut f = fixture(Script::nesting());
     assert_eq!(f.counted(), ALL);
     for statistics in [
@@ -278,7 +278,7 @@ fn a_processor_that_can_nest_is_not_scanned_where_nobody_tells() {
 }
 
 #[test]
-fn a_processor_that_does_not_say_that_it_cannot_nest_counts_as_one_that_can() {
+fn a_processor_of_unknown_nesting_counts_as_one_that_nests() {
     let unknown =
         json!({ "error": { "class": "GenericError", "desc": "Property 'cpu.svm' not found" } });
     for feature in [
@@ -300,7 +300,7 @@ fn a_processor_that_does_not_say_that_it_cannot_nest_counts_as_one_that_can() {
 }
 
 #[test]
-fn a_processor_that_cannot_nest_is_asked_once_and_again_after_a_change() {
+fn a_processor_that_cannot_nest_is_asked_once_per_change() {
     let emulated = Script {
         kvm: false,
         ..Script::plain()
@@ -323,7 +323,7 @@ fn a_processor_that_cannot_nest_is_asked_once_and_again_after_a_change() {
 }
 
 #[test]
-fn a_reset_between_answers_is_counted_before_the_registers_and_none_is_lost() {
+fn a_reset_between_answers_is_counted_before_the_registers() {
     let mut f = fixture(Script::nesting());
     assert_eq!(f.vm.readings().unwrap().resets, 0);
     for (word, resets) in [("query-cpus-fast", 1), ("info registers", 2)] {
@@ -341,7 +341,7 @@ fn a_reset_between_answers_is_counted_before_the_registers_and_none_is_lost() {
 }
 
 #[test]
-fn a_flood_of_events_neither_delays_an_answer_nor_counts_but_for_its_resets() {
+fn a_flood_of_events_delays_no_answer_and_counts_only_resets() {
     let mut f = fixture(Script::nesting());
     let other = r#"{"event": "NIC_RX_FILTER_CHANGED", "data": {"path": "/machine/RESET"}}"#;
     let flood = format!("{other}\n{RESET}\n").repeat(20_000);
@@ -351,7 +351,7 @@ fn a_flood_of_events_neither_delays_an_answer_nor_counts_but_for_its_resets() {
 }
 
 #[test]
-fn a_connection_that_is_made_anew_counts_as_a_reset_for_all_that_share_it() {
+fn a_reconnection_counts_as_a_reset_for_all_that_share_it() {
     let mut f = fixture(Script::nesting());
     let mut other = Monitor::connect(&f.dir.path().join("vm.sock"), PATIENCE).unwrap();
     assert_eq!(f.vm.readings().unwrap().resets, 0);

@@ -248,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn entries_and_statistics_survive_the_way_and_unknown_ones_are_ignored() {
+    fn entries_and_statistics_round_trip_unknown_ones_are_ignored() {
         let entry = Entry::new(0x20_0fff, 9);
         assert_eq!((entry.gpa(), entry.order()), (0x20_0000, 9));
         assert!(!entry.has_unknown_bits() && Entry(0x1040).has_unknown_bits());

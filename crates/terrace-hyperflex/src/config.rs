@@ -495,7 +495,7 @@ mod tests {
     }
 
     #[test]
-    fn targets_leave_each_tier_the_total_at_most_and_all_of_them_twice_of_it() {
+    fn targets_leave_each_tier_at_most_the_total() {
         let config = parse(
             "--total 1GiB --tier node=0,size=1GiB --tier node=1,size=2GiB --tier node=2,size=1GiB",
         )

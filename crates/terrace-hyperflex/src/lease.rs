@@ -199,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn without_an_answer_a_chain_is_refused_after_a_while_and_the_next_one_waits_again() {
+    fn an_unanswered_chain_is_refused_and_the_next_waits_again() {
         let mut leases = Leases::new(0);
         let May::Wait(until) = leases.may(10) else {
             panic!("nobody has looked");

@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn a_node_that_the_host_does_not_have_is_a_count_and_the_device_serves_on() {
+    fn an_absent_host_node_is_counted_and_the_device_continues() {
         let vm = MockVm::two_tiers();
         let device = device(&vm, [Some(node()), Some(1023)]);
         assert_eq!(device.node_policies()[1], Some(NodePolicy::Refused));
@@ -154,8 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_that_is_not_mapped_where_its_file_was_said_to_be_is_refused_before_the_kernel_is_asked()
-     {
+    fn memory_mapped_elsewhere_than_its_file_is_refused_early() {
         let vm = MockVm::two_tiers();
         let files = GuestFiles::new(vm.memory());
         let tier = TierMap::new(&vm.config().tiers()[1]);

@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn a_device_replaces_dead_sockets_and_neither_live_ones_nor_files() {
+    fn a_device_replaces_dead_sockets_only() {
         let folder = tempfile::tempdir().unwrap();
         let control = folder.path().join("control");
         let first = prepared(folder.path()).unwrap();

@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn only_whole_aligned_blocks_of_offered_orders_inside_of_the_tier_are_admitted() {
+    fn only_aligned_offered_blocks_within_the_tier_are_admitted() {
         let try_it = |gpa, order| admit(&map(), 0x201, Entry::new(gpa, order)).map(|run| run.first);
         assert_eq!(try_it(MIB, 0), Ok(0));
         assert_eq!(try_it(2 * MIB, 9), Ok(256));

@@ -30,7 +30,7 @@ fn the_control_sockets_json_keeps_its_keys() {
 }
 
 #[test]
-fn a_status_with_a_key_that_is_unknown_is_refused_wherever_it_stands() {
+fn a_status_with_an_unknown_key_is_refused() {
     for place in ["", "/leases", "/tiers/0", "/tiers/0/guest", "/counters"] {
         let mut line = status();
         let object = line.pointer_mut(&format!("/status{place}")).unwrap();
@@ -41,7 +41,7 @@ fn a_status_with_a_key_that_is_unknown_is_refused_wherever_it_stands() {
 }
 
 #[test]
-fn an_older_devices_status_is_understood_and_one_without_sizes_is_not() {
+fn an_older_devices_status_is_accepted_unless_sizes_lack() {
     let without = |key: &str| {
         let mut line = status();
         let tier = line.pointer_mut("/status/tiers/0").unwrap();

@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn a_dirty_bit_moves_in_the_exchange_that_clears_the_accessed_bit() {
+    fn a_dirty_bit_moves_in_the_exchange_that_clears_a() {
         let key = 5 << 59 | 1 << 10 | 1 << 11;
         let seen = LEAF | WRITABLE | DIRTY | key;
         for now in [seen, seen | SAVED_DIRTY, seen & !ACCESSED] {

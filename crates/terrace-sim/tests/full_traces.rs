@@ -7,7 +7,7 @@ use std::process::ExitCode;
 
 use terrace_sim::trace::{Format, OnBroken, Reader, Summary, Tally};
 
-const NAME: &str = "the_whole_traces_hold_what_was_stated_when_they_were_recorded";
+const NAME: &str = "the_whole_traces_hold_what_their_recording_stated";
 const FOLDER: &str = "TERRACE_TRACES";
 
 /// The stated figures of a trace: shares in per cent with one decimal.

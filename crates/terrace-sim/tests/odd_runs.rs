@@ -16,7 +16,7 @@ fn simulation(scale: u64, vm: &str, options: Options) -> Simulation {
 }
 
 #[test]
-fn samples_shorter_than_a_quantum_say_the_same_rate_as_the_result() {
+fn samples_shorter_than_a_quantum_agree_with_the_result() {
     let vm = "fast = \"256MiB\"\nslow = \"256MiB\"\npolicy = \"first-touch\"\n\
               workload = { kind = \"zipf\", size = \"512MiB\", exponent = 1.0, duration = \"1s\" }";
     // A quantum is 640 µs of the full-size machine.

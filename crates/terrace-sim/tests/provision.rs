@@ -101,7 +101,7 @@ fn hyperflex_takes_each_tiers_own_memory() {
 }
 
 #[test]
-fn virtio_mem_has_nothing_to_do_where_memory_is_plugged_as_wanted() {
+fn virtio_mem_does_nothing_if_memory_is_plugged_as_wanted() {
     let vm = Guest::new("\"virtio-mem\"").run();
     assert_eq!(given(&vm), [16 * MIB, 48 * MIB]);
     assert_eq!(resize_s(&vm), 0.0);
@@ -123,7 +123,7 @@ fn inflation_takes_its_time_before_the_program_begins() {
 }
 
 #[test]
-fn a_balloon_that_inflates_while_the_program_runs_takes_its_vcpus_time() {
+fn a_balloon_that_inflates_under_load_takes_vcpu_time() {
     let run = |more| {
         let end = "ops = 2000000";
         let guest = Guest::new("\"hyperflex\"");
@@ -220,7 +220,7 @@ fn the_same_seed_gives_the_same_bytes() {
 }
 
 #[test]
-fn hyperflex_pushes_cold_pages_down_and_virtio_mem_whichever_are_in_the_block() {
+fn hyperflex_takes_cold_pages_and_virtio_mem_whole_blocks() {
     let hits = |provision| {
         let guest = Guest::new(provision);
         let guest = Guest {
@@ -377,7 +377,7 @@ fn a_bound_has_tiers_without_end_and_no_device() {
 
 /// A VM wants memory of the machine that another may still take: the engine that sizes real VMs refuses it.
 #[test]
-fn a_resize_to_what_the_machine_has_not_is_refused_by_admission_and_the_run_goes_on() {
+fn a_resize_beyond_the_machine_is_refused_and_the_run_continues() {
     let vm = |name: &str, more: &str| {
         format!(
             "[[vm]]\nname = \"{name}\"\nfast = \"32MiB\"\nslow = \"48MiB\"\npolicy = \"first-touch\"\n\

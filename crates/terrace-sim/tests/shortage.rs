@@ -47,7 +47,7 @@ fn a_balloon_takes_memory_that_the_load_does_not_use_first() {
 }
 
 #[test]
-fn all_slow_stays_in_the_last_tier_when_a_balloon_gives_memory_back() {
+fn all_slow_stays_in_the_last_tier_as_a_balloon_deflates() {
     let vm = "swap = \"8MiB\"\n\
               balloon = [{ at = \"0s\", size = \"8MiB\" }, { at = \"10ms\", size = \"0B\" }]";
     for (policy, expected) in [("all-slow", [0, 16 << 20]), ("all-fast", [16 << 20, 0])] {

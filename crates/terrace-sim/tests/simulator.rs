@@ -82,7 +82,7 @@ fn golden_counts_per_policy() {
 }
 
 #[test]
-fn same_scenario_and_seed_give_the_same_bytes_also_in_parallel_and_in_slices() {
+fn a_scenario_and_seed_give_the_same_bytes_however_they_run() {
     let scenario = scenario(512, "vtmm", "", HOTSET);
     let json = |simulation: &Simulation| serde_json::to_string(&simulation.result()).expect("JSON");
     let alone = json(&finished(&scenario, Options::default()));
@@ -203,7 +203,7 @@ fn no_policy_beats_the_bounds_while_dram_has_bandwidth_to_spare() {
 }
 
 #[test]
-fn first_touch_interleave_and_all_slow_hit_what_their_places_hold() {
+fn bounds_hit_fast_memory_as_often_as_their_placement_holds() {
     // Every page is as hot as any other: a third, and half, of the pages are fast.
     let uniform = HOTSET.replace("hot_access = 0.9", "hot_access = 0.0");
     for (policy, expected) in [

@@ -322,7 +322,7 @@ mod tests {
     }
 
     #[test]
-    fn who_connected_is_found_behind_a_connection_that_somebody_else_holds() {
+    fn a_connected_peer_is_found_behind_anothers_connection() {
         let folder = tempfile::tempdir().unwrap();
         let listen = |name| UnixListener::bind(folder.path().join(name)).unwrap();
         let (listener, other) = (listen("one"), listen("two"));

@@ -67,7 +67,7 @@ mod tests {
     }
 
     #[test]
-    fn a_child_inherits_no_descriptor_that_was_opened_without_cloexec() {
+    fn a_child_inherits_no_descriptor_without_cloexec() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("leaked");
         let file = std::fs::File::create(&path).unwrap();

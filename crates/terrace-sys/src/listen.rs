@@ -280,7 +280,7 @@ mod tests {
     }
 
     #[test]
-    fn a_dead_socket_is_replaced_and_the_new_one_has_its_mode_and_name() {
+    fn a_dead_socket_is_replaced_with_mode_and_name() {
         let (folder, path) = place();
         drop(UnixListener::bind(&path).unwrap());
         let (listener, _file) = listen_at(&path, 0o660).unwrap();
@@ -328,7 +328,7 @@ mod tests {
     }
 
     #[test]
-    fn a_socket_of_another_user_and_a_folder_that_others_write_are_refused() {
+    fn foreign_sockets_and_world_writable_folders_are_refused() {
         let (folder, path) = place();
         fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o777)).unwrap();
         assert!(refused(&path).contains("others may write"));
@@ -358,7 +358,7 @@ mod tests {
     }
 
     #[test]
-    fn of_many_that_start_at_once_over_a_dead_socket_one_at_most_listens_and_keeps_its_socket() {
+    fn one_of_many_racing_listeners_gets_a_dead_socket() {
         let (_folder, path) = place();
         for _ in 0..20 {
             drop(UnixListener::bind(&path).unwrap());

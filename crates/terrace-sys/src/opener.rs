@@ -266,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pipe_in_the_place_of_a_file_keeps_nobody_waiting_and_nothing_is_made() {
+    fn a_pipe_in_place_of_a_file_blocks_nobody_and_creates_nothing() {
         let folder = tempfile::tempdir().unwrap();
         let pipe = folder.path().join("pipe");
         let name = std::ffi::CString::new(pipe.to_str().unwrap()).unwrap();

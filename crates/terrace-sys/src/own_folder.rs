@@ -166,7 +166,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_folder_is_roots_or_ours_and_nobody_else_replaces_what_is_in_it() {
+    fn a_trusted_folder_is_roots_or_ours_and_not_replaceable() {
         assert_eq!(check_permissions(0, 0o40755, 1000), Ok(()));
         assert_eq!(check_permissions(1000, 0o40700, 1000), Ok(()));
         assert_eq!(check_permissions(0, 0o41777, 1000), Ok(()));

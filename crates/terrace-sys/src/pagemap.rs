@@ -285,7 +285,7 @@ mod tests {
 
     #[test]
     #[ignore = "needs a kernel with CONFIG_MEM_SOFT_DIRTY; the lab's soft_dirty_bits test runs the whole way on one"]
-    fn pages_written_since_the_last_clearing_are_told() {
+    fn pages_written_since_the_last_clearing_are_reported() {
         let file = tempfile::tempfile_in("/dev/shm").unwrap();
         file.set_len(64 * PAGE_SIZE).unwrap();
         let map = SharedMapping::new(file.as_fd(), 0, 64 * 4096).unwrap();

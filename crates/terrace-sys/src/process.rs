@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn a_process_that_has_the_number_of_one_that_ended_is_another_one() {
+    fn a_reused_process_id_is_another_process() {
         let proc = Path::new("/proc");
         let pid = std::process::id();
         let start_time = start_time(proc, pid).unwrap();

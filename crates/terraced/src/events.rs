@@ -99,6 +99,6 @@ mod tests {
         let last = MAX_EVENTS as u64 + 3;
         assert_eq!(events.after(last).unwrap().len(), 0);
         let anew = events.after(last + 1).unwrap_err();
-        assert!(anew.to_string().contains("started since"), "{anew}");
+        assert!(anew.to_string().contains("was restarted"), "{anew}");
     }
 }

@@ -154,7 +154,7 @@ fn mode(running: &Running) -> Mode {
 }
 
 #[test]
-fn a_simulated_vm_is_listed_shown_explained_and_steered_as_any_other() {
+fn a_simulated_vm_is_listed_shown_explained_and_steered() {
     let r = run("100000s", Speed::Max, None);
     r.wait("a round", |r| r.get::<Vec<Vm>>("/v1/vms")[1].rounds > 0);
     let vms: Vec<Vm> = r.get("/v1/vms");
@@ -325,7 +325,7 @@ fn after_the_end_it_is_served_on_and_takes_no_commands() {
     r.wait_for_the_end();
     assert_eq!(r.get::<Vec<Vm>>("/v1/vms").len(), 2);
     let error = r.post::<Done>("/v1/vms/web1/round").unwrap_err();
-    assert!(error.contains("its time stands still"), "{error}");
+    assert!(error.contains("its clock has stopped"), "{error}");
     assert!(r.set("moves", "off").is_err());
 }
 

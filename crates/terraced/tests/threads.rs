@@ -233,8 +233,8 @@ fn each_thread_of_the_daemon_may_do_only_what_its_work_needs() {
 }
 
 #[test]
-fn threads_of_a_vm_may_do_only_what_their_work_needs_and_its_worker_nothing() {
-    let test = "threads_of_a_vm_may_do_only_what_their_work_needs_and_its_worker_nothing";
+fn a_vms_threads_may_do_only_their_work_its_worker_nothing() {
+    let test = "a_vms_threads_may_do_only_their_work_its_worker_nothing";
     let program = Path::new("/usr/bin/qemu-system-x86_64");
     if !program.exists() {
         say(&format!(
@@ -323,7 +323,7 @@ fn no_thread_has_a_heap_of_its_own() {
 }
 
 #[test]
-fn without_filters_capabilities_are_given_up_all_the_same_and_the_log_says_it_loudly() {
+fn without_filters_capabilities_are_dropped_with_a_warning() {
     let daemon = Daemon::start("[security]\nseccomp = false\n");
     let log = daemon.log();
     assert!(log.contains("SYSTEM CALLS ARE NOT FILTERED"), "{log}");

@@ -47,7 +47,7 @@ fn analyze(test: &str, args: &[&str]) -> Option<Output> {
 }
 
 #[test]
-fn the_unit_leaves_the_daemon_the_capabilities_of_its_threads_and_the_one_that_gives_them_up() {
+fn the_unit_grants_the_daemon_exactly_its_threads_capabilities() {
     let [bounding] = &values("CapabilityBoundingSet")[..] else {
         panic!("one set");
     };
@@ -97,8 +97,8 @@ fn systemd_has_no_word_against_the_unit() {
 }
 
 #[test]
-fn systemds_figure_for_the_unit_is_no_worse_than_what_is_written_down() {
-    let name = "systemds_figure_for_the_unit_is_no_worse_than_what_is_written_down";
+fn the_units_systemd_exposure_is_no_worse_than_recorded() {
+    let name = "the_units_systemd_exposure_is_no_worse_than_recorded";
     // Of 100: 27 is the 2.7 of docs/operating.md; another systemd counts a little differently.
     let args = ["security", "--offline=true", "--threshold=30"];
     if let Some(said) = analyze(name, &args) {

@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn a_source_that_is_gone_is_gone_from_the_build_and_objects_stay() {
+    fn a_removed_source_leaves_the_build_and_objects_stay() {
         let root = std::env::temp_dir().join(format!("terrace-modules-{}", std::process::id()));
         let (from, to) = (root.join("from"), root.join("to"));
         fs::create_dir_all(&from).unwrap();

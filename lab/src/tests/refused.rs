@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn a_refused_call_of_the_product_fails_a_test_by_thread_and_number() {
+    fn a_refused_call_of_the_product_fails_a_test_by_name() {
         let log = line("\"scan-vm1\"", "\"/bin/terraced\"", 257).repeat(2)
             + &line("\"terraced\"", "\"/bin/terraced\"", 9)
             + "[   13.0] something else of comm=\"terraced\" exe=\"/bin/terraced\" syscall=1\n";

@@ -72,7 +72,7 @@ mod tests {
     fn a_part_of_a_name_selects_and_a_suites_word_selects_all_of_it() {
         assert_eq!(
             names(Some("soft_dirty"), true),
-            ["soft_dirty_bits_tell_written_pages_from_read_ones_within_the_budget"]
+            ["soft_dirty_bits_separate_written_from_read_within_budget"]
         );
         let flex: Vec<&str> = flex::TESTS.iter().map(|test| test.name).collect();
         assert_eq!(names(Some("hyperflex"), true), flex);

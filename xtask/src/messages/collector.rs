@@ -265,8 +265,7 @@ mod tests {
     fn errors_are_found_in_types_macros_and_contexts() {
         let source = r#"
             #[derive(Error)]
-            enum E { #[error("broken: {0}")] Broken(u8), #[error("{0}")] Other(Io), #[error(transparent)] Same(Io) }
-            fn f() -> Result<()> {
+            enum E { #[error("broken: {0}")] Broken(u8), #[error("{0}")] Other(Io), #[error(transparent)] Same(Io) } fn f() -> Result<()> {
                 ensure!(name != "an old name", "unknown: {name}");
                 g().context("opening")?;
                 g().with_context(|| format!("reading {}", path.join("x").display()))?;

@@ -214,7 +214,7 @@ pub const MUTATIONS: &[Mutation] = &[
         file: WATCH,
         find: "if let Some(text) = self.layout.change(&now) {",
         replace: "if let Some(text) = self.layout.change(&now).filter(|_| self.pid == 0) {",
-        proof: in_host("ram_that_is_plugged_unplugged_or_elsewhere_is_another_map_for_good"),
+        proof: in_host("changed_ram_is_another_map_for_good"),
     },
     Mutation {
         rule: 7,
@@ -260,7 +260,7 @@ pub const MUTATIONS: &[Mutation] = &[
         file: WATCH,
         find: "if self.seen != Some(self.witness.memory_events()) {",
         replace: "if self.seen.is_none() {",
-        proof: in_host("ram_that_is_plugged_unplugged_or_elsewhere_is_another_map_for_good"),
+        proof: in_host("changed_ram_is_another_map_for_good"),
     },
     Mutation {
         rule: 7,
@@ -269,7 +269,7 @@ pub const MUTATIONS: &[Mutation] = &[
         file: WATCH,
         find: "self.changed = Some(text.clone());",
         replace: "self.changed = None;",
-        proof: in_host("ram_that_is_plugged_unplugged_or_elsewhere_is_another_map_for_good"),
+        proof: in_host("changed_ram_is_another_map_for_good"),
     },
     Mutation {
         rule: 7,
@@ -278,7 +278,7 @@ pub const MUTATIONS: &[Mutation] = &[
         file: WATCH,
         find: "is_mapped.map_err(|text| self.change_to(text))",
         replace: "is_mapped.or(Ok(()))",
-        proof: in_host("ram_that_is_mapped_elsewhere_is_noticed_without_a_word_of_qemu"),
+        proof: in_host("ram_mapped_elsewhere_is_noticed_without_qemus_help"),
     },
     Mutation {
         rule: 7,
@@ -287,7 +287,7 @@ pub const MUTATIONS: &[Mutation] = &[
         file: "crates/terraced/src/daemon/remapped.rs",
         find: "drop(self.executors.take(id));",
         replace: "std::mem::forget(self.executors.take(id));",
-        proof: in_daemon("memory_plugged_later_is_scanned_and_nothing_of_the_old_map_is"),
+        proof: in_daemon("memory_plugged_later_is_scanned_and_the_old_map_is_not"),
     },
     Mutation {
         rule: 8,
@@ -366,7 +366,7 @@ pub const MUTATIONS: &[Mutation] = &[
         proof: Proof {
             package: "terrace-core",
             test_target: TestTarget::Integration("engine"),
-            test: "pages_that_others_map_stay_and_are_left_alone_for_two_rounds_more",
+            test: "pages_mapped_by_others_stay_and_rest_for_two_rounds",
         },
     },
     Mutation {
@@ -376,9 +376,7 @@ pub const MUTATIONS: &[Mutation] = &[
         file: "crates/terrace-hyperflex/src/tier.rs",
         find: "tier.find(entry.gpa(), pages).ok_or(EntryRefusal::Outside)",
         replace: "tier.find(entry.gpa(), pages.min(1)).ok_or(EntryRefusal::Outside)",
-        proof: in_flex(
-            "only_whole_aligned_blocks_of_offered_orders_inside_of_the_tier_are_admitted",
-        ),
+        proof: in_flex("only_aligned_offered_blocks_within_the_tier_are_admitted"),
     },
     Mutation {
         rule: 12,
@@ -396,7 +394,7 @@ pub const MUTATIONS: &[Mutation] = &[
         file: DIRECT_MAP,
         find: "search.run().ok_or(Unproven::NoDirectMap(root))",
         replace: "Ok(search.run().unwrap_or(Self { base: 0, paging }))",
-        proof: in_host("a_register_of_a_vcpu_in_a_nested_guest_names_data_and_is_not_walked"),
+        proof: in_host("a_nested_guests_register_is_not_walked"),
     },
     Mutation {
         rule: 13,
@@ -405,7 +403,7 @@ pub const MUTATIONS: &[Mutation] = &[
         file: DIRECT_MAP,
         find: "search.run().ok_or(Unproven::NoDirectMap(root))",
         replace: "Ok(search.run().unwrap_or(Self { base: 0, paging }))",
-        proof: on_guests("a_kernel_half_that_its_own_direct_map_does_not_prove_changes_no_byte"),
+        proof: on_guests("an_unproven_kernel_half_changes_no_byte"),
     },
     Mutation {
         rule: 13,
@@ -414,7 +412,7 @@ pub const MUTATIONS: &[Mutation] = &[
         file: DIRECT_MAP,
         find: "self.covers_tables(memory, half, half) && self.maps_to_itself(memory, half, root)",
         replace: "self.maps_to_itself(memory, half, root)",
-        proof: in_pagetable("every_table_that_the_kernel_half_names_has_to_be_in_the_direct_map"),
+        proof: in_pagetable("every_table_of_the_kernel_half_must_be_in_the_direct_map"),
     },
     Mutation {
         rule: 13,
@@ -435,7 +433,7 @@ pub const MUTATIONS: &[Mutation] = &[
         proof: Proof {
             package: "terrace-host",
             test_target: TestTarget::Integration("readings"),
-            test: "a_nested_guests_registers_do_not_count_at_whichever_moment_it_ran",
+            test: "a_nested_guests_registers_never_count_whenever_it_ran",
         },
     },
     Mutation {
@@ -445,9 +443,7 @@ pub const MUTATIONS: &[Mutation] = &[
         file: ROOTS,
         find: NO_SEARCH,
         replace: SEARCH,
-        proof: in_host(
-            "a_guest_without_kaslr_is_not_searched_so_that_no_process_can_forge_a_table",
-        ),
+        proof: in_host("a_guest_without_kaslr_is_not_searched_for_forgeable_tables"),
     },
     Mutation {
         rule: 14,
@@ -510,9 +506,7 @@ pub const MUTATIONS: &[Mutation] = &[
         file: "crates/terrace-hyperflex/src/ring.rs",
         find: "let _held = self.lock();\n        self.changes.fetch_add(1, Ordering::Relaxed);",
         replace: "self.changes.fetch_add(1, Ordering::Relaxed);",
-        proof: in_flex(
-            "a_chain_that_is_stopped_at_any_hole_is_undone_and_done_again_from_its_base",
-        ),
+        proof: in_flex("a_chain_stopped_at_any_hole_is_undone_and_redone"),
     },
     Mutation {
         rule: 16,
@@ -521,7 +515,7 @@ pub const MUTATIONS: &[Mutation] = &[
         file: LEASED,
         find: "if open.changes != ring.changes() {",
         replace: "if open.changes > ring.changes() {",
-        proof: in_flex("a_stopped_ring_does_not_wait_for_a_look_and_its_chain_is_undone"),
+        proof: in_flex("a_stopped_ring_awaits_no_pin_check_and_undoes_its_chain"),
     },
     Mutation {
         rule: 17,
@@ -584,7 +578,7 @@ pub const MUTATIONS: &[Mutation] = &[
         file: LEASED,
         find: "May::Refuse if open > 0 || self.needs_proof(tier) => {",
         replace: "May::Refuse if open > 0 => {",
-        proof: in_flex("a_chain_that_was_punched_and_undone_is_not_refused_before_a_look"),
+        proof: in_flex("a_punched_and_undone_chain_is_not_refused_before_a_pin_check"),
     },
     Mutation {
         rule: 17,
@@ -593,7 +587,7 @@ pub const MUTATIONS: &[Mutation] = &[
         file: SHARERS_OF_A_PROCESS,
         find: "had.files.entry(file).or_insert(How::Holds);",
         replace: "let _ = (file, How::Holds);",
-        proof: in_host("a_process_that_holds_only_a_descriptor_is_seen_until_it_lets_go"),
+        proof: in_host("a_process_with_only_a_descriptor_is_seen_until_it_closes_it"),
     },
     Mutation {
         rule: 17,
@@ -620,7 +614,7 @@ pub const MUTATIONS: &[Mutation] = &[
         file: "crates/terrace-host/src/process_memory.rs",
         find: "|| target.contains(\"[io_uring]\")",
         replace: "",
-        proof: in_host("who_had_the_ram_counts_on_while_it_has_what_pins_without_a_mapping"),
+        proof: in_host("a_former_holder_counts_while_it_can_pin_without_a_mapping"),
     },
 ];
 

@@ -125,7 +125,7 @@ fn hello_welcome_and_heartbeats_go_round() {
 }
 
 #[test]
-fn without_a_port_or_a_host_the_agent_goes_on_by_its_own_configuration() {
+fn without_a_port_the_agent_uses_its_own_configuration() {
     let host = Host::new();
     let mut link = host.link(|c| c.port = "org.example.none".into());
     link.beat(at(0), &Report::default());
@@ -175,7 +175,7 @@ fn names_that_are_paths_are_refused() {
 }
 
 #[test]
-fn a_silent_host_leaves_the_agent_to_its_own_configuration_and_may_come_back() {
+fn a_silent_host_leaves_the_agent_its_configuration() {
     let mut host = Host::new();
     let mut link = host.link(|_| {});
     host.welcome(&mut link, at(0), Mode::Off);
@@ -193,7 +193,7 @@ fn a_silent_host_leaves_the_agent_to_its_own_configuration_and_may_come_back() {
 }
 
 #[test]
-fn a_host_that_restarts_is_greeted_again_and_its_instructions_hold_meanwhile() {
+fn a_restarted_host_is_greeted_again_and_instructions_hold() {
     let mut host = Host::new();
     let mut link = host.link(|_| {});
     host.welcome(&mut link, at(0), Mode::Off);
@@ -209,7 +209,7 @@ fn a_host_that_restarts_is_greeted_again_and_its_instructions_hold_meanwhile() {
 }
 
 #[test]
-fn a_host_that_does_not_know_who_speaks_gets_a_hello_and_no_flood_of_them() {
+fn an_unknown_host_gets_one_hello_and_no_flood() {
     let mut host = Host::new();
     let mut link = host.link(|_| {});
     host.welcome(&mut link, at(0), Mode::Guest);
@@ -284,7 +284,7 @@ fn frames(generation: u64, promote: &[u64], demote: &[u64]) -> HostMessage {
 }
 
 #[test]
-fn frames_are_taken_in_coordinated_mode_only_once_and_within_memory() {
+fn frames_are_accepted_once_in_coordinated_mode_within_memory() {
     let mut host = Host::new();
     let mut link = host.link(|_| {});
     host.welcome(&mut link, at(0), Mode::Guest);
@@ -325,7 +325,7 @@ fn a_host_that_floods_is_cut_off_for_a_while() {
 }
 
 #[test]
-fn a_host_that_talks_garbage_is_cut_off_and_half_a_frame_is_got_over() {
+fn garbage_from_the_host_ends_the_link_half_a_frame_does_not() {
     let mut host = Host::new();
     let mut link = host.link(|_| {});
     host.welcome(&mut link, at(0), Mode::Guest);

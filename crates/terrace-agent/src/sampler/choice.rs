@@ -217,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn a_source_that_fails_is_replaced_by_the_next_one_with_its_reason() {
+    fn a_failed_source_is_replaced_by_the_next_with_its_reason() {
         let (first, second) = (AtomicBool::new(true), AtomicBool::new(true));
         let (first, second) = (Arc::new(first), Arc::new(second));
         let mut samplers = Samplers::of(vec![start("pebs", &first), start("damon", &second)]);
@@ -237,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn where_no_source_works_that_is_said_once_and_nothing_is_sampled() {
+    fn without_a_working_source_one_line_says_so() {
         let never = Arc::new(AtomicBool::new(false));
         let mut samplers = Samplers::of(vec![start("damon", &never)]);
         samplers.sample(&[], &mut |_| ());

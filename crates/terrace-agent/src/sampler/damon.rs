@@ -358,7 +358,7 @@ mod tests {
     }
 
     #[test]
-    fn a_regions_accesses_go_by_its_size_and_nothing_is_lost_by_rounding() {
+    fn a_regions_accesses_scale_with_its_size_without_rounding_loss() {
         let mut rest = 0;
         let hot = sample(7, &region(2048, 40), &mut rest).unwrap();
         assert_eq!((hot.pid, hot.accesses, rest), (7, 160, 0));
@@ -416,7 +416,7 @@ mod tests {
     }
 
     #[test]
-    fn neighbouring_ranges_are_watched_as_one_where_there_are_too_many() {
+    fn neighbouring_ranges_are_merged_if_there_are_too_many() {
         let range = |start, end| Range { start, end };
         let many: Vec<Range> = (0..1000).map(|i| range(i * 1024, i * 1024 + 1)).collect();
         let watched = addresses(&many);

@@ -90,7 +90,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_said_of_a_vm_that_cost_nothing_and_shares_with_nobody() {
+    fn a_vm_that_costs_nothing_and_shares_nothing_is_not_mentioned() {
         let alone = Neighbours {
             right_bytes: None,
             moved_bytes: 0,

@@ -172,7 +172,7 @@ fn edges(imports: &Imports, cycle: &[String]) -> Vec<String> {
 }
 
 #[test]
-fn a_cycle_is_seen_and_a_module_that_imports_from_none_is_in_none() {
+fn cycles_are_found_and_a_leaf_module_is_in_none() {
     let folder = tempfile::tempdir().expect("a folder");
     let put = |name: &str, text: &str| {
         let file = folder.path().join(name);

@@ -115,6 +115,32 @@ fn no_product_crate_has_fuzz_bodies_or_mocks() {
     assert!(wrong.is_empty(), "not the testkit's:\n{}", wrong.join("\n"));
 }
 
+/// Longest name of a function: most are tests', which say what the code does, not all that they check.
+const MAX_NAME: usize = 60;
+
+#[test]
+fn names_of_functions_and_lab_tests_are_short() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let mut long = Vec::new();
+    for folder in ["crates", "lab", "xtask"] {
+        for file in rust_files(&root.join(folder)) {
+            let text = std::fs::read_to_string(&file).expect("a source file");
+            let names = functions(&text).into_iter().map(|(name, _)| name);
+            long.extend(names.filter(|name| name.len() > MAX_NAME));
+        }
+    }
+    let lab =
+        std::fs::read_to_string(root.join("lab/src/tests/names.txt")).expect("the lab's tests");
+    let lab = lab.lines().filter_map(|line| line.split(' ').next());
+    let lab = lab.filter(|name| name.len() > MAX_NAME);
+    long.extend(lab.map(str::to_owned));
+    assert!(
+        long.is_empty(),
+        "over {MAX_NAME} characters:\n{}",
+        long.join("\n")
+    );
+}
+
 /// Functions with their number of lines. Sources are formatted by rustfmt, so a function ends at the
 /// first closing brace that stands at its own indentation.
 fn functions(text: &str) -> Vec<(String, usize)> {

@@ -149,7 +149,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_map_of_a_big_vm_takes_copies_of_bounded_size_and_counts_every_page() {
+    fn a_map_of_a_big_vm_is_copied_in_bounded_parts_and_complete() {
         let mut engine = Engine::new(EngineConfig::default()).unwrap();
         let pages = 3 * MAX_COPIED as u64 + 5;
         let ram = vec![RamRange {

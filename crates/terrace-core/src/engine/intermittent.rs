@@ -90,7 +90,7 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(1_000))]
         #[test]
-        fn rounds_come_as_many_periods_apart_as_quiet_rounds_went_before(
+        fn quiet_rounds_lengthen_the_period_one_by_one(
             quiet in prop::collection::vec(any::<bool>(), 1..30),
             limit in 0_u8..5,
         ) {

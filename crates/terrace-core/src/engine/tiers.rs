@@ -180,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn the_lesser_of_capacity_and_report_counts_less_reserve_and_what_comes() {
+    fn capacity_is_the_lesser_of_limit_and_report_less_reserve() {
         let mut t = tiers(Some(500), 10);
         report(&mut t, 400);
         t.found(FAST, 0, 200);

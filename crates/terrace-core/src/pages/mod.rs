@@ -394,7 +394,7 @@ mod tests {
     }
 
     #[test]
-    fn a_unit_whose_huge_page_was_split_is_where_most_of_it_is_and_is_counted() {
+    fn a_split_huge_unit_counts_where_most_of_it_is() {
         let mut p = pages(PageSize::Huge, &[(0, 2048)]);
         let mut codes = vec![PageCode::new(TierId::SLOW, true); 2048];
         codes[..200].fill(FAST);

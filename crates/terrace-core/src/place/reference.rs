@@ -260,7 +260,7 @@ fn equal_degrees_are_never_exchanged() {
 }
 
 #[test]
-fn a_huge_block_is_as_hot_as_its_hottest_page_and_travels_by_its_first() {
+fn a_huge_block_is_as_hot_as_its_hottest_page() {
     let unit = |tier| Unit {
         tier,
         reads: 0,

@@ -223,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn a_tier_of_unknown_node_counts_against_all_nodes_and_that_is_said() {
+    fn a_tier_of_unknown_node_counts_against_all_nodes() {
         let all = [claim("vm1", &[0], 1, 1), claim("vm2", &[], 3, 0)];
         let refused = admit(&claim("vm1", &[0], 7, 1), GIB, &all, &free([4, 4])).unwrap_err();
         assert!(refused.contains("vm2 may still take 3 GiB"), "{refused}");

@@ -367,7 +367,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_guest_that_starts_anew_again_and_again_makes_one_sentence_a_minute_with_their_number() {
+    fn repeated_guest_resets_make_one_sentence_a_minute() {
         let mut restarts = Restarts::default();
         let mut seen =
             |before, after, s: u64| restarts.seen(before, after, Tick(s * 1_000_000_000));

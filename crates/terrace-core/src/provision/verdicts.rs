@@ -93,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn a_verdict_that_is_told_again_is_no_second_one_and_none_takes_nothing_back() {
+    fn a_repeated_verdict_counts_once_and_a_missing_one_not_at_all() {
         let (mut verdicts, verified) = (Verdicts::default(), Some(Verified::default()));
         let mut seen = status(BEGUN, verified, BEGUN, 0);
         assert_eq!(verdicts.take(BEGUN, &mut seen, BEGUN), [true]);
@@ -112,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn a_verdict_about_the_guest_before_is_none_about_the_one_that_was_started_since() {
+    fn a_verdict_of_before_a_reset_says_nothing_of_the_new_guest() {
         let (mut verdicts, verified) = (Verdicts::default(), Some(Verified::default()));
         verdicts.take(BEGUN, &mut status(BEGUN, verified, BEGUN, 0), BEGUN);
         let now = BEGUN.after(SAME);

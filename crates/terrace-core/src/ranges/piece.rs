@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_not_asked_for_is_of_no_tier_or_makes_no_sense_is_left_out() {
+    fn unrequested_foreign_or_senseless_answers_are_ignored() {
         let reported = [
             run(5, 10, 1, 0),
             run(12, 3, 1, 9),

@@ -286,7 +286,7 @@ mod tests {
     }
 
     #[test]
-    fn more_goes_down_from_the_coldest_and_nothing_that_belongs_into_fast_memory() {
+    fn demotions_come_from_the_coldest_and_spare_hot_pages() {
         let ranked = [100, 50, 30, 20].map(|fast| Ranked {
             process: 1,
             leaf: Leaf {

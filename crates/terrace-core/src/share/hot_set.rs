@@ -53,7 +53,7 @@ mod tests {
     use crate::ram::Ram;
 
     #[test]
-    fn the_hot_set_is_the_hottest_part_above_the_base_degree_beside_what_is_unseen() {
+    fn the_hot_set_is_the_hottest_part_above_the_base_degree() {
         let spec = VmSpec {
             vm: VmId(1),
             name: "vm".into(),

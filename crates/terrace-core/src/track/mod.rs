@@ -165,7 +165,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn the_plain_tracker_counts_every_window_once_as_a_read_or_as_a_write() {
+    fn the_plain_tracker_counts_each_window_as_a_read_or_a_write() {
         let mut p = pages(PageSize::Base, 3);
         let tracker = Tracker::new(Observe::EptScan, 7);
         assert_eq!(tracker.rearm(&p, 1), Rearm::All);

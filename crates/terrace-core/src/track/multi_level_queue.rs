@@ -246,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn a_page_always_accessed_counts_every_window_and_is_disturbed_only_thrice() {
+    fn an_always_accessed_page_counts_each_window_in_3_rearmings() {
         // Level 1 at scan 1, re-armed at 2; level 2 at 3, re-armed at 5; level 3 at 6, until 10.
         assert_eq!(rearms(|_| true), (3, 8));
     }

@@ -81,7 +81,7 @@ fn unfair() -> EngineConfig {
 }
 
 #[test]
-fn a_vm_that_sets_all_its_accessed_bits_holds_no_more_than_its_share() {
+fn a_vm_with_all_accessed_bits_set_holds_only_its_share() {
     let mut before = World::new(unfair());
     before.hot.set(150);
     before.run(1200);
@@ -156,7 +156,7 @@ fn nominal_sizes_and_floors_go_before_shares_by_weight() {
 }
 
 #[test]
-fn a_neighbour_that_comes_and_goes_costs_the_borrower_no_move_more_than_what_it_borrowed() {
+fn a_flapping_neighbour_costs_a_borrower_only_what_it_borrowed() {
     let mut w = World::new(EngineConfig::default());
     w.hot.set(300);
     w.run(1200);
@@ -236,7 +236,7 @@ fn scanned(config: EngineConfig, budget: u32, cost_us: [u64; 2]) -> Host {
 }
 
 #[test]
-fn a_vm_whose_scans_cost_more_than_its_part_is_scanned_less_often_and_no_other_is() {
+fn a_vm_with_costly_scans_is_scanned_less_and_no_other_is() {
     let before = scanned(unfair(), 20, [4000, 500]);
     assert_eq!(
         gaps(&before, GREEDY)[1..],
@@ -265,7 +265,7 @@ fn a_vm_whose_scans_cost_more_than_its_part_is_scanned_less_often_and_no_other_i
 }
 
 #[test]
-fn what_the_kernel_says_of_a_worker_counts_not_the_workers_own_word() {
+fn the_kernels_figure_of_a_worker_counts_not_the_workers_own() {
     let mut host = Host::new(EngineConfig::default(), &[FAST, 1 << 20]);
     host.arrive(spec(GREEDY, PAGES, 100), Box::new(|_, _| (true, false)));
     host.guests.get_mut(&VmId(GREEDY)).unwrap().cpu_ns = 0;
@@ -310,7 +310,7 @@ fn what_the_kernel_says_of_a_worker_counts_not_the_workers_own_word() {
 }
 
 #[test]
-fn a_cost_that_cannot_be_stops_neither_others_nor_what_is_to_be_given_back() {
+fn an_impossible_cost_stops_neither_others_nor_returns() {
     let mut w = World::new(EngineConfig::default());
     w.hot.set(150);
     for vm in [GREEDY, GREEDY, 77] {

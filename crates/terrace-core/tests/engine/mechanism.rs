@@ -65,7 +65,7 @@ fn a_failed_scan_gives_the_round_up_until_the_next_period() {
 }
 
 #[test]
-fn an_answer_that_does_not_fit_the_vm_is_counted_and_ends_the_round() {
+fn an_answer_that_does_not_fit_the_vm_ends_the_round() {
     let mut h = host(PolicyName::Vtmm);
     h.run_until(Tick(2 * SECOND));
     h.run_until(Tick(h.engine().poll_timeout().unwrap().0));
@@ -99,7 +99,7 @@ fn a_vm_that_can_never_be_scanned_is_left_alone_with_the_reason() {
 }
 
 #[test]
-fn an_operators_round_tries_a_vm_again_that_could_not_be_scanned() {
+fn an_operators_round_retries_an_unscannable_vm() {
     let mut h = host(PolicyName::Vtmm);
     h.run_until(Tick(2 * SECOND));
     fail_scan(&mut h, true);
@@ -111,7 +111,7 @@ fn an_operators_round_tries_a_vm_again_that_could_not_be_scanned() {
 }
 
 #[test]
-fn a_failed_placement_query_gives_the_round_up_and_keeps_the_places() {
+fn a_failed_placement_query_ends_the_round_and_keeps_places() {
     let mut h = host(PolicyName::Vtmm);
     h.run_until(Tick(30 * SECOND));
     let bytes = |h: &Host| h.engine().vm(VM).unwrap().tiers[0].bytes;
@@ -136,7 +136,7 @@ fn a_failed_placement_query_gives_the_round_up_and_keeps_the_places() {
 }
 
 #[test]
-fn a_round_says_how_much_of_its_hot_set_was_and_is_in_the_first_tier() {
+fn a_round_reports_its_hot_set_on_fast_before_and_after() {
     let mut h = host(PolicyName::Vtmm);
     h.run_until(Tick(20 * SECOND));
     let round = last(&h);
@@ -146,7 +146,7 @@ fn a_round_says_how_much_of_its_hot_set_was_and_is_in_the_first_tier() {
 }
 
 #[test]
-fn an_exchange_between_floor_and_ceiling_dips_by_an_eighth_at_most() {
+fn an_exchange_between_equal_limits_dips_by_an_eighth_at_most() {
     let mut h = Host::new(config(PolicyName::Vtmm), &[PAGES, 4 * PAGES]);
     let mut tight = spec(1, PAGES, FAST);
     tight.limits[0].floor_bytes = FAST * PAGE_SIZE;
@@ -202,7 +202,7 @@ fn busy_pages_are_counted_and_the_round_goes_on() {
 }
 
 #[test]
-fn pages_that_others_map_stay_and_are_left_alone_for_two_rounds_more() {
+fn pages_mapped_by_others_stay_and_rest_for_two_rounds() {
     let mut h = host(PolicyName::Vtmm);
     let guest = h.guests.get_mut(&VM).unwrap();
     let slow = |page: &u64| hot(*page) && guest.tier[usize::try_from(*page).unwrap()] == 1;

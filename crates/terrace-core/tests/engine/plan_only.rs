@@ -8,7 +8,7 @@ use terrace_testkit::engine::SECOND;
 use terrace_testkit::engine::scattered::{EXCHANGED, hot};
 
 #[test]
-fn a_round_that_only_plans_says_what_it_would_move_and_moves_nothing() {
+fn a_plan_only_round_reports_moves_and_makes_none() {
     let mut h = host_with(EngineConfig {
         first_round_after_ms: 30_000,
         ..config(PolicyName::Vtmm)

@@ -142,12 +142,12 @@ fn shifts(guest: &Guest) {
 }
 
 #[test]
-fn the_pool_shifts_4_kib_pages_from_an_idle_vm_to_a_busy_one_and_back() {
+fn the_pool_shifts_base_pages_from_idle_to_busy_and_back() {
     shifts(&SMALL);
 }
 
 #[test]
-fn the_pool_shifts_2_mib_pages_from_an_idle_vm_to_a_busy_one_and_back() {
+fn the_pool_shifts_huge_pages_from_idle_to_busy_and_back() {
     shifts(&LARGE);
 }
 
@@ -173,7 +173,7 @@ fn vms_of_different_units_share_one_pool() {
 }
 
 #[test]
-fn of_three_vms_the_busy_ones_share_what_the_idle_one_gives_by_weight() {
+fn busy_vms_share_an_idle_vms_loan_by_weight() {
     let mut w = World::new(EngineConfig::default(), 600);
     let heavy = Guest {
         weight: 3000,
@@ -191,7 +191,7 @@ fn of_three_vms_the_busy_ones_share_what_the_idle_one_gives_by_weight() {
 }
 
 #[test]
-fn memory_that_nobody_wants_stays_where_it_is_or_goes_to_the_pool_as_configured() {
+fn memory_nobody_wants_stays_or_returns_as_configured() {
     for (release, left) in [(PoolRelease::OnDemand, 200), (PoolRelease::Always, 150)] {
         let config = EngineConfig {
             pool_release: release,
@@ -205,7 +205,7 @@ fn memory_that_nobody_wants_stays_where_it_is_or_goes_to_the_pool_as_configured(
 }
 
 #[test]
-fn a_vm_of_fixed_size_gives_nothing_and_its_size_is_set_aside_for_it() {
+fn a_fixed_size_vm_lends_nothing_and_its_size_is_reserved() {
     let mut config = EngineConfig::default();
     World::set_policy(&mut config, 1, Share::Island);
     let mut w = World::new(config, 400);
@@ -220,7 +220,7 @@ fn a_vm_of_fixed_size_gives_nothing_and_its_size_is_set_aside_for_it() {
 }
 
 #[test]
-fn what_is_set_aside_is_not_taken_by_a_vm_without_nominal_size_either() {
+fn reserved_memory_is_not_taken_by_vms_without_nominal_size() {
     let mut config = EngineConfig::default();
     World::set_policy(&mut config, 1, Share::Island);
     let mut w = World::new(config, 400);
@@ -235,7 +235,7 @@ fn what_is_set_aside_is_not_taken_by_a_vm_without_nominal_size_either() {
 }
 
 #[test]
-fn a_vm_squeezed_to_a_limit_of_no_whole_unit_still_follows_its_hot_set() {
+fn a_vm_squeezed_below_one_unit_still_follows_its_hot_set() {
     let guest = Guest {
         nominal: 10,
         fast: 10,
@@ -284,7 +284,7 @@ fn floor_and_ceiling_go_before_the_percentages() {
 }
 
 #[test]
-fn a_paused_vm_keeps_what_it_has_and_a_departed_one_leaves_it_to_the_pool() {
+fn a_paused_vm_keeps_its_memory_and_a_departed_one_frees_it() {
     let mut w = World::new(EngineConfig::default(), 400);
     let (a, b) = (w.arrive(&SMALL, 0), w.arrive(&SMALL, 0));
     w.run(100);
@@ -300,7 +300,7 @@ fn a_paused_vm_keeps_what_it_has_and_a_departed_one_leaves_it_to_the_pool() {
 }
 
 #[test]
-fn an_idle_vm_that_is_looked_at_rarely_gives_within_two_periods_of_the_demand() {
+fn a_rarely_scanned_idle_vm_lends_within_two_periods() {
     let mut w = World::new(EngineConfig::default(), 400);
     let (a, b) = (w.arrive(&SMALL, 0), w.arrive(&SMALL, 0));
     w.run(550);

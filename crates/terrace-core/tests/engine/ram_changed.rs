@@ -60,7 +60,7 @@ fn until_moving(h: &mut Host) {
 }
 
 #[test]
-fn plans_of_an_old_map_are_cancelled_page_by_page_and_late_reports_count_for_nothing() {
+fn plans_of_an_old_map_are_cancelled_and_late_reports_ignored() {
     let mut h = host();
     until_moving(&mut h);
     let before = h.engine().vm(VM).unwrap().counters;

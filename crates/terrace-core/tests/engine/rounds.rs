@@ -63,7 +63,7 @@ fn first_touch_does_nothing() {
 }
 
 #[test]
-fn all_fast_and_all_slow_go_as_far_as_limits_allow_without_a_scan() {
+fn prefer_fast_and_prefer_slow_reach_their_limits_unscanned() {
     let limits = |host: &mut Host, floor: u64, ceiling: u64| {
         let limit = |floor, ceiling| TierLimit {
             floor_bytes: floor * PAGE_SIZE,
@@ -157,7 +157,7 @@ fn a_page_that_moved_is_left_alone_in_the_next_round() {
 }
 
 #[test]
-fn looking_changes_nothing_and_without_an_event_nothing_new_comes() {
+fn queries_change_nothing_and_bring_no_event() {
     let run = |inspects: bool| {
         let mut h = host(PolicyName::Vtmm);
         for second in 1..130 {
@@ -217,7 +217,7 @@ fn without_a_source_of_writes_the_mechanism_says_reads_only() {
 }
 
 #[test]
-fn writes_told_in_the_last_window_alone_count_for_the_whole_round() {
+fn writes_seen_in_the_last_window_count_for_the_round() {
     let mut h = host(PolicyName::Vtmm);
     h.run_until(Tick(0));
     h.guests.get_mut(&VM).unwrap().writes = false;

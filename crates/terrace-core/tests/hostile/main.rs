@@ -100,7 +100,7 @@ proptest! {
 }
 
 #[test]
-fn the_hostile_policy_really_has_pages_moved_and_proposals_refused() {
+fn the_hostile_policy_causes_moves_and_refusals() {
     let (mut promoted, mut demoted, mut kinds) = (0, 0, BTreeSet::new());
     for seed in 0..12 {
         let mut world = World::new(seed, 2, false);

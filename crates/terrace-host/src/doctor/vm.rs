@@ -424,7 +424,7 @@ mod tests {
     }
 
     #[test]
-    fn a_processor_that_can_nest_without_anybody_telling_is_named_with_the_option() {
+    fn a_processor_that_may_nest_unseen_is_named_with_the_option() {
         for (source, option) in [
             (Uncounted::Emulated, "-cpu MODEL,-svm"),
             (Uncounted::NoStatistics, "QEMU 7.1 or later"),
@@ -495,7 +495,7 @@ mod tests {
     }
 
     #[test]
-    fn a_confined_emulated_vm_with_private_ram_in_early_boot_is_told_all_of_it() {
+    fn a_confined_private_emulated_vm_in_early_boot_hears_all_of_it() {
         let dir = tempfile::tempdir().unwrap();
         fs::create_dir_all(dir.path().join("proc/7")).unwrap();
         fs::write(dir.path().join("proc/7/status"), "Mems_allowed_list:\t0\n").unwrap();

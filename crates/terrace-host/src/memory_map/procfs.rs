@@ -223,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_is_opened_anew_only_where_the_process_itself_may_write_it() {
+    fn a_file_is_reopened_only_if_the_process_may_write_it() {
         use std::os::fd::AsFd;
         let folder = tempfile::tempdir_in("/dev/shm").unwrap();
         let path = folder.path().join("ram");

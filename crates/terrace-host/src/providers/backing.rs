@@ -91,7 +91,7 @@ mod tests {
     }
 
     #[test]
-    fn files_are_joined_with_nodes_by_order_and_size_and_with_devices_by_name() {
+    fn files_match_nodes_by_order_and_size_and_devices_by_name() {
         let (memdevs, files) = all();
         let backing = |boot_bytes, device_bytes| {
             Some(Backing {

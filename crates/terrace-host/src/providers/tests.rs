@@ -48,7 +48,7 @@ fn refused(tiers: &[Tier], wanted: &[Option<u64>]) -> String {
 }
 
 #[test]
-fn a_tier_is_a_node_and_has_what_it_was_started_with_and_what_is_plugged() {
+fn a_tier_is_a_node_with_its_boot_and_plugged_memory() {
     let tiers = two_tiers();
     let sizes: Vec<_> = tiers
         .iter()
@@ -195,7 +195,7 @@ fn the_balloon_gets_the_sum_and_never_one_tier() {
 }
 
 #[test]
-fn a_guest_that_stands_still_is_stuck_until_it_moves_or_is_told_something_else() {
+fn an_idle_guest_is_stuck_until_it_moves_or_gets_a_new_target() {
     let begin = Instant::now();
     let at = |seconds| begin + Duration::from_secs(seconds);
     let seen = |size, target| Seen {

@@ -266,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn resets_that_came_before_an_answer_are_counted_and_no_other_event_is() {
+    fn resets_before_an_answer_are_counted_and_no_other_event() {
         let (mut stream, mut there) = pair(Duration::from_secs(10));
         let reset = r#"{"timestamp": {"seconds": 1}, "event": "RESET", "data": {"guest": true}}"#;
         let stop = r#"{"event": "STOP", "data": {"event": "RESET"}}"#;
@@ -286,7 +286,7 @@ mod tests {
     }
 
     #[test]
-    fn events_about_memory_are_counted_with_and_without_a_question_and_no_other_is() {
+    fn events_about_memory_are_counted_and_no_others() {
         let (mut stream, mut there) = pair(Duration::from_secs(10));
         let event = |name: &str| format!("{{\"event\": \"{name}\", \"data\": {{}}}}\n");
         for name in MEMORY {
@@ -310,7 +310,7 @@ mod tests {
     }
 
     #[test]
-    fn a_flood_of_events_while_nothing_is_asked_is_not_read_for_ever() {
+    fn an_endless_flood_of_events_is_not_read_for_ever() {
         let (mut stream, mut there) = pair(Duration::from_secs(10));
         let writer = std::thread::spawn(move || {
             let flood = "{\"event\": \"DEVICE_DELETED\"}\n".repeat(1000);

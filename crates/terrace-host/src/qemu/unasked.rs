@@ -115,7 +115,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_process_that_hides_is_told_of_only_where_it_calls_itself_a_qemu() {
+    fn a_hidden_process_is_reported_only_if_it_is_named_qemu() {
         let found = unreadable(7, "qemu-system-x86", 64055, ErrorKind::PermissionDenied).unwrap();
         assert!(found.found.contains("process 7") && found.found.contains("user 64055"));
         assert!(found.found.contains("could not be read: permission denied"));

@@ -144,7 +144,7 @@ fn a_second_process_that_maps_the_ram_is_seen_by_its_file() {
 }
 
 #[test]
-fn a_process_that_holds_only_a_descriptor_is_seen_until_it_lets_go() {
+fn a_process_with_only_a_descriptor_is_seen_until_it_closes_it() {
     let (ram, me) = (ram(), std::process::id());
     let (folder, root) = host(&[me]);
     let files = BTreeSet::from([ram.id]);
@@ -168,7 +168,7 @@ fn a_process_that_holds_only_a_descriptor_is_seen_until_it_lets_go() {
 }
 
 #[test]
-fn a_program_that_the_operator_names_is_known_by_its_file_and_not_by_its_name() {
+fn a_do_not_pin_program_is_known_by_file_not_by_name() {
     let (ram, me) = (ram(), std::process::id());
     let other = Forked::new(None);
     let (folder, root) = host(&[me, other.pid()]);
@@ -271,7 +271,7 @@ fn who_had_the_ram_counts_on_while_it_has_an_iommu() {
 }
 
 #[test]
-fn who_had_the_ram_counts_on_while_it_has_what_pins_without_a_mapping() {
+fn a_former_holder_counts_while_it_can_pin_without_a_mapping() {
     for keeps in [
         "anon_inode:[io_uring]",
         "/dev/infiniband/uverbs0",

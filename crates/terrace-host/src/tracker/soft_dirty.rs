@@ -254,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn one_clear_that_was_disturbed_does_not_end_soft_dirty_for_good() {
+    fn one_disturbed_clear_does_not_end_soft_dirty() {
         // Also where it was the first.
         for before in [None, Some(Duration::from_millis(4))] {
             let mut cost = Cost::default();
@@ -347,7 +347,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_told_of_a_process_that_has_the_number_of_an_ended_vm() {
+    fn a_reused_pid_reports_nothing_of_the_ended_vm() {
         let mut child = Command::new("sleep").arg("60").spawn().unwrap();
         let process = Process::open(Path::new("/proc"), child.id()).unwrap();
         child.kill().unwrap();
@@ -392,7 +392,7 @@ mod tests {
     }
 
     #[test]
-    fn a_kernel_without_soft_dirty_bits_and_no_other_is_said_to_have_none() {
+    fn only_a_kernel_without_soft_dirty_bits_is_said_to_lack_them() {
         let map = ram();
         let mut source = source(&map, Duration::from_secs(3600));
         source.follow(true, &mut answer());
@@ -421,7 +421,7 @@ mod tests {
     }
 
     #[test]
-    fn without_a_budget_nothing_is_cleared_and_reads_are_all_there_is() {
+    fn without_a_budget_nothing_is_cleared() {
         let map = ram();
         let mut source = source(&map, Duration::ZERO);
         for clearing in [true, false, false] {

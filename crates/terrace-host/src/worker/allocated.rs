@@ -373,7 +373,7 @@ mod tests {
 
     /// The guest's balloon gives pages back while a search is under way.
     #[test]
-    fn what_is_given_back_during_a_search_is_not_read_and_stays_without_memory() {
+    fn memory_given_back_during_a_search_is_not_read() {
         let Guest { memory, ram, file } = guest();
         let held: Vec<u8> = vec![1; 200 << 20];
         file.write_all_at(&held, 0).unwrap();

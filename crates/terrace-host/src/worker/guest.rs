@@ -279,7 +279,7 @@ mod tests {
     const NESTED: Reading = None;
 
     #[test]
-    fn vcpus_that_cannot_be_walked_are_left_out_and_mixed_ones_refused() {
+    fn unwalkable_vcpus_are_skipped_and_mixed_ones_refused() {
         assert_eq!(pagings(&[OFF, long(0x20)]).unwrap().len(), 1);
         assert!(pagings(&[OFF]).unwrap_err().contains("paging off"));
         assert!(pagings(&[long(0x20), long(0x1020)]).is_err());
@@ -287,7 +287,7 @@ mod tests {
     }
 
     #[test]
-    fn a_vcpu_that_ran_a_nested_guest_is_left_out_and_keeps_its_place() {
+    fn a_vcpu_that_ran_a_nested_guest_is_skipped_in_its_place() {
         assert_eq!(pagings(&[NESTED, long(0x20)]).unwrap().len(), 1);
         let all = pagings(&[NESTED, NESTED]).unwrap_err();
         assert!(
@@ -303,7 +303,7 @@ mod tests {
     }
 
     #[test]
-    fn a_vcpu_that_leaves_its_paging_mode_is_noticed_and_one_that_never_ran_is_not() {
+    fn a_vcpu_that_leaves_its_paging_mode_is_noticed() {
         let mut shape = Shape::default();
         assert!(!shape.is_left(&[OFF, OFF]));
         shape.note(&[long(0x20), OFF]);

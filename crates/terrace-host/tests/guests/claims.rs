@@ -40,7 +40,7 @@ pub fn registers_that_name_pages_of_files_change_no_byte(guest: &mut Guest) {
 
 /// Pages that were made to look like top-level tables, each with something that a kernel's direct map cannot
 /// have: where it is wrong, nothing is proven.
-pub fn a_kernel_half_that_its_own_direct_map_does_not_prove_changes_no_byte(guest: &mut Guest) {
+pub fn an_unproven_kernel_half_changes_no_byte(guest: &mut Guest) {
     let mut forgery = Forgery::hold(guest, 200);
     let mut tops = Vec::new();
     for flaw in FLAWS {

@@ -31,8 +31,8 @@ pub const GROUP: Group = Group {
             a_scan_changes_nothing_but_accessed_bits,
         ),
         (
-            "pruned_scans_of_an_isolated_guest_find_what_a_full_pass_finds",
-            pruned_scans_of_an_isolated_guest_find_what_a_full_pass_finds,
+            "pruned_scans_of_an_isolated_guest_find_what_full_passes_find",
+            pruned_scans_of_an_isolated_guest_find_what_full_passes_find,
         ),
         ("ten_page_hot_set_is_found", ten_page_hot_set_is_found),
         (
@@ -72,7 +72,7 @@ fn a_scan_changes_nothing_but_accessed_bits(guest: &mut Guest) {
 /// its neighbour while it is not, and both lead to the same tables below. The kernel never touches the
 /// region, so in the kernel's table nothing marks the way there: a scan that starts from this one alone
 /// must not be pruned by it.
-fn pruned_scans_of_an_isolated_guest_find_what_a_full_pass_finds(guest: &mut Guest) {
+fn pruned_scans_of_an_isolated_guest_find_what_full_passes_find(guest: &mut Guest) {
     is_isolated(guest);
     // A few of the region's leaf tables.
     guest.ask("hot 4");

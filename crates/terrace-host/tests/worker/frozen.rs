@@ -30,8 +30,8 @@ pub const TESTS: [(&str, fn()); 5] = [
         a_frozen_worker_ends_with_its_vm_and_holds_up_no_other,
     ),
     (
-        "a_worker_is_killed_before_its_hypervisor_where_memory_is_short",
-        a_worker_is_killed_before_its_hypervisor_where_memory_is_short,
+        "a_worker_is_killed_before_its_hypervisor_under_oom",
+        a_worker_is_killed_before_its_hypervisor_under_oom,
     ),
 ];
 
@@ -98,7 +98,7 @@ pub fn a_worker_that_cannot_join_a_cgroup_says_why_and_works() {
     assert!(tables.scan_from(request(Rearm::None, true), vcpu()).is_ok());
 }
 
-pub fn a_worker_is_killed_before_its_hypervisor_where_memory_is_short() {
+pub fn a_worker_is_killed_before_its_hypervisor_under_oom() {
     let guest = Guest::new();
     let tables = guest.tables();
     let file = format!("/proc/{}/oom_score_adj", tables.worker_pid().unwrap());

@@ -217,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn a_device_that_takes_the_connection_and_says_nothing_is_given_up() {
+    fn a_device_that_accepts_and_stays_silent_is_given_up() {
         let folder = tempfile::tempdir().unwrap();
         let (_listener, client) = impatient(folder.path(), 50, 60_000);
         let why = late(client.status(false));
@@ -225,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn a_device_that_trickles_is_given_up_when_the_whole_takes_too_long() {
+    fn a_device_that_trickles_is_given_up_as_a_whole() {
         let folder = tempfile::tempdir().unwrap();
         let (listener, client) = impatient(folder.path(), 60_000, 100);
         let device = std::thread::spawn(move || {

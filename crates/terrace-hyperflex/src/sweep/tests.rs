@@ -80,7 +80,7 @@ fn pages_that_came_back_after_they_were_claimed_cost_honesty() {
 }
 
 #[test]
-fn a_checkerboard_slows_a_sweep_and_neither_ends_it_nor_starves_the_other_tier() {
+fn a_checkerboard_slows_a_sweep_and_starves_no_tier() {
     let mut it = Setup::new();
     for tier in 0..2 {
         for page in (1024..2048).step_by(2) {
@@ -106,7 +106,7 @@ fn a_checkerboard_slows_a_sweep_and_neither_ends_it_nor_starves_the_other_tier()
 }
 
 #[test]
-fn a_request_that_has_no_time_at_all_still_brings_a_sweep_forward() {
+fn a_request_without_time_still_advances_a_sweep() {
     let mut it = Setup::new();
     for page in (0..1024).step_by(2) {
         let run = it.claim(1, page, 1);
@@ -119,7 +119,7 @@ fn a_request_that_has_no_time_at_all_still_brings_a_sweep_forward() {
 }
 
 #[test]
-fn with_time_enough_a_verdict_is_of_now_also_where_a_sweep_was_under_way() {
+fn with_time_a_verdict_is_current_even_during_a_sweep() {
     let mut it = Setup::new();
     let run = it.claim(0, 1024, 4);
     it.free(&run);
@@ -138,7 +138,7 @@ fn with_time_enough_a_verdict_is_of_now_also_where_a_sweep_was_under_way() {
 }
 
 #[test]
-fn a_guest_that_starts_anew_has_no_verdict_before_the_next_whole_sweep() {
+fn a_rebooted_guest_has_no_verdict_before_a_whole_sweep() {
     let mut it = Setup::new();
     let run = it.claim(0, 1024, 1);
     assert_eq!(it.whole()[0].verified_ratio(), 0.0);
@@ -167,7 +167,7 @@ fn pages_that_are_claimed_while_they_are_looked_at_are_no_lie() {
 }
 
 #[test]
-fn what_is_claimed_where_no_file_can_be_seen_is_not_known_to_be_gone() {
+fn claims_that_no_file_shows_are_not_known_to_be_gone() {
     let mut it = Setup::new();
     it.claim(1, 0, 10);
     it.files = GuestFiles::default();

@@ -83,7 +83,7 @@ const TIERS: [&str; 4] = [
 ];
 
 #[test]
-fn small_pages_of_a_tier_on_hugetlbfs_are_refused_with_the_option_to_use() {
+fn small_pages_of_hugetlbfs_are_refused_with_the_option() {
     let folder = tempfile::tempdir().unwrap();
     // Needs no page of the pool: nothing of that tier is touched.
     let (vm, huge) = vm();
@@ -123,8 +123,8 @@ fn small_pages_of_a_tier_on_hugetlbfs_are_refused_with_the_option_to_use() {
 }
 
 #[test]
-fn huge_pages_of_a_tier_on_hugetlbfs_go_to_the_host_and_come_again() {
-    let test = "huge_pages_of_a_tier_on_hugetlbfs_go_to_the_host_and_come_again";
+fn huge_pages_of_hugetlbfs_go_to_the_host_and_return() {
+    let test = "huge_pages_of_hugetlbfs_go_to_the_host_and_return";
     let Some(_pool) = Pool::new(test) else { return };
     let folder = tempfile::tempdir().unwrap();
     let (vm, huge) = vm();

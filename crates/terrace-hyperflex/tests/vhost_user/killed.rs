@@ -269,7 +269,7 @@ fn storm(guest: &mut Guest, host: &mut Hypervisor, chains: usize) {
 }
 
 #[test]
-fn a_device_killed_at_any_moment_of_a_chain_punches_nothing_that_the_guest_owns() {
+fn a_device_killed_in_mid_chain_punches_nothing_of_the_guest() {
     let folder = tempfile::tempdir().unwrap();
     let socket = folder.path().join("hypervisor");
     let client = Client::new(&folder.path().join("control"));

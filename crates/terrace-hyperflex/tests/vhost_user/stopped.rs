@@ -202,7 +202,7 @@ fn is_all_the_hosts(status: &Status) {
 }
 
 #[test]
-fn a_ring_that_is_stopped_in_mid_chain_frees_nothing_after_the_answer_and_goes_on_at_its_base() {
+fn a_ring_stopped_in_mid_chain_resumes_at_base() {
     let (mut seed, mut undone) = (0, 0);
     while goes_on(seed, undone) {
         let folder = tempfile::tempdir().unwrap();
@@ -241,7 +241,7 @@ fn a_ring_that_is_stopped_in_mid_chain_frees_nothing_after_the_answer_and_goes_o
 }
 
 #[test]
-fn a_ring_that_is_disabled_in_mid_chain_frees_nothing_after_the_answer() {
+fn a_ring_disabled_in_mid_chain_frees_nothing_after_the_answer() {
     let folder = tempfile::tempdir().unwrap();
     let mut guest = Guest::new(folder.path());
     let device = start(&guest.args);
@@ -272,7 +272,7 @@ fn a_ring_that_is_disabled_in_mid_chain_frees_nothing_after_the_answer() {
 }
 
 #[test]
-fn a_device_that_is_reset_in_mid_chain_frees_nothing_after_the_answer_and_counts_one_reset() {
+fn a_reset_in_mid_chain_frees_nothing_later_and_counts_once() {
     let folder = tempfile::tempdir().unwrap();
     let mut guest = Guest::new(folder.path());
     let device = start(&guest.args);
@@ -301,7 +301,7 @@ fn a_device_that_is_reset_in_mid_chain_frees_nothing_after_the_answer_and_counts
 }
 
 #[test]
-fn a_hypervisor_that_vanishes_in_mid_chain_leaves_no_half_known_chain_to_the_next() {
+fn a_vanished_hypervisor_leaves_no_half_known_chain() {
     for seed in 0..MOMENTS {
         let folder = tempfile::tempdir().unwrap();
         let mut guest = Guest::new(folder.path());
@@ -332,7 +332,7 @@ fn a_hypervisor_that_vanishes_in_mid_chain_leaves_no_half_known_chain_to_the_nex
 }
 
 #[test]
-fn a_memory_table_that_is_replaced_in_mid_chain_has_nothing_freed_of_the_old_files() {
+fn a_memory_table_replaced_in_mid_chain_frees_no_old_file() {
     let folder = tempfile::tempdir().unwrap();
     let mut guest = Guest::new(folder.path());
     let device = start(&guest.args);

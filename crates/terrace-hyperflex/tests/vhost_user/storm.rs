@@ -204,7 +204,7 @@ impl Storm {
 }
 
 #[test]
-fn messages_in_any_order_at_any_moment_lose_no_page_and_no_answer() {
+fn messages_in_any_order_lose_no_page_and_no_answer() {
     let folder = tempfile::tempdir().unwrap();
     let mut storm = Storm::new(folder.path(), number("TERRACE_STORM_SEED", 11));
     let mut undone = 0;
@@ -257,7 +257,7 @@ fn nonsense(storm: &mut Storm) {
 }
 
 #[test]
-fn a_ring_is_idle_once_it_is_stopped_whatever_nonsense_was_sent_before() {
+fn a_stopped_ring_is_idle_whatever_was_sent_before() {
     let folder = tempfile::tempdir().unwrap();
     let mut storm = Storm::new(folder.path(), number("TERRACE_STORM_SEED", 12));
     let client = Client::new(&storm.args.control);

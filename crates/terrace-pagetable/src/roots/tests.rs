@@ -72,7 +72,7 @@ fn isolate(memory: &SimulatedMemory) {
 }
 
 #[test]
-fn a_linux_kernel_is_proven_with_every_size_of_leaf_and_number_of_levels() {
+fn a_linux_kernel_is_proven_with_every_leaf_size_and_level() {
     for (levels, base) in [
         (4, RANDOM),
         (4, 0xffff_8880_0000_0000),
@@ -99,7 +99,7 @@ fn a_linux_kernel_is_proven_with_every_size_of_leaf_and_number_of_levels() {
 }
 
 #[test]
-fn the_table_for_user_mode_is_proven_by_its_partner_which_stands_for_both() {
+fn the_user_mode_table_is_proven_by_its_partner() {
     let memory = guest();
     isolate(&memory);
     for (frame, want) in [(2, 2), (3, 2), (4, 4), (5, 4)] {
@@ -133,7 +133,7 @@ fn a_single_leaf_that_covers_everything_proves_nothing() {
 }
 
 #[test]
-fn every_table_that_the_kernel_half_names_has_to_be_in_the_direct_map() {
+fn every_table_of_the_kernel_half_must_be_in_the_direct_map() {
     let memory = guest();
     let table = word(&memory, 2, 511) >> 12 & 0xf_ffff;
     // The page table of guest page `table` in the direct map: the first 2 MiB are mapped page by page.

@@ -195,7 +195,7 @@ impl Guest {
 }
 
 #[test]
-fn pages_accessed_since_their_last_rearming_are_exactly_those_reported() {
+fn scans_report_exactly_the_pages_accessed_since_rearming() {
     let mut reported = 0;
     for seed in 0..crate::common::cases() {
         let mut guest = Guest::new(seed);

@@ -99,7 +99,7 @@ fn a_five_level_guest_is_walked_through_five_levels() {
 }
 
 #[test]
-fn a_page_mapped_twice_is_accessed_by_either_and_cleared_in_both() {
+fn a_page_mapped_twice_is_accessed_by_either_mapping() {
     let memory = guest(4);
     store(&memory, 4, 0, 99 << 12 | USED & !ACCESSED);
     store(&memory, 4, 1, 99 << 12 | USED);
@@ -152,7 +152,7 @@ fn pruned_subtrees_keep_what_the_last_visit_knew() {
 }
 
 #[test]
-fn a_second_way_to_a_shared_table_stays_marked_until_it_is_walked_through() {
+fn a_second_link_to_a_shared_table_stays_set_until_walked() {
     let memory = guest(4);
     store(&memory, 4, 0, 99 << 12 | USED);
     store(&memory, 2, 1, 3 << 12 | USED);
@@ -218,7 +218,7 @@ fn address_bits_that_the_processor_does_not_have_are_reserved() {
 }
 
 #[test]
-fn a_large_leaf_off_its_boundary_is_reserved_and_a_memory_type_bit_is_not() {
+fn a_misaligned_large_leaf_is_reserved_unlike_a_pat_bit() {
     let memory = guest(4);
     store(&memory, 3, 1, 513 << 12 | USED | LARGE | LARGE_PAT);
     store(&memory, 3, 2, 514 << 12 | USED | LARGE);

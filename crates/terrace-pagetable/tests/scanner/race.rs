@@ -95,7 +95,7 @@ fn data_in_a_reused_table_page_is_never_altered() {
 }
 
 #[test]
-fn entries_exchanged_under_a_scan_lose_their_accessed_bit_at_most() {
+fn entries_exchanged_under_a_scan_lose_only_the_accessed_bit() {
     let memory = guest();
     slot(&memory, Gfn(3), 0).store(REUSED.gpa().0 | USED, SeqCst);
     let mut random = Xoshiro256PlusPlus::seed_from_u64(6);
@@ -122,7 +122,7 @@ fn entries_exchanged_under_a_scan_lose_their_accessed_bit_at_most() {
 }
 
 #[test]
-fn links_exchanged_under_a_scan_change_in_their_accessed_bit_at_most() {
+fn links_exchanged_under_a_scan_change_only_the_accessed_bit() {
     let memory = guest();
     for index in 0..8 {
         slot(&memory, REUSED, index).store(99 << 12 | USED, SeqCst);

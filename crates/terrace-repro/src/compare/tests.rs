@@ -154,7 +154,7 @@ fn a_policy_goes_over_those_of_all_vms_and_is_told_as_given() {
 }
 
 #[test]
-fn slowdown_is_of_run_times_or_inverse_of_the_rate_where_the_time_was_given() {
+fn slowdown_is_of_run_times_or_of_inverse_rates() {
     let plan = Plan::single(&scenario());
     let finished = with_control(1, &AtomicBool::new(false), |control| {
         plan.run_by(control, |job, _| Ok(Some(output(&job.scenario))))
@@ -172,7 +172,7 @@ fn slowdown_is_of_run_times_or_inverse_of_the_rate_where_the_time_was_given() {
 }
 
 #[test]
-fn performance_per_cost_is_that_of_the_reference_by_slowdown_and_relative_cost() {
+fn performance_per_cost_is_slowdown_and_cost_over_the_reference() {
     let finished = |cost: Option<f64>| {
         let plan = Plan::single(&scenario());
         let run = |job: &Job, _: &dyn Fn(f64) -> bool| {

@@ -269,7 +269,7 @@ fn runs_without_numbers_or_samples_make_a_page_too() {
     check_markup(&html("nothing", &[]));
     let page = html("short", &[run("vtmm", 1.2, &["a"], 0, 0)]);
     check_markup(&page);
-    assert!(page.contains("No timeline was kept"));
+    assert!(page.contains("No timeline was recorded"));
     let page = html("cold", &[run("vtmm", 1.2, &["a"], 5, 0)]);
     check_markup(&page);
     assert!(page.contains("No heat was recorded"));

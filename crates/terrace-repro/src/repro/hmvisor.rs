@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn savings_are_against_half_of_what_the_program_writes_and_moves_count() {
+    fn savings_are_against_half_of_all_writes_and_count_moves() {
         let vm = VmResult {
             tier_written_bytes: vec![6 << 20, 2 << 20],
             demoted_pages: 256,

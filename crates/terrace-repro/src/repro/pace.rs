@@ -89,7 +89,7 @@ mod tests {
     }
 
     #[test]
-    fn a_column_that_memory_alone_does_not_reach_gives_no_compute_time() {
+    fn a_column_that_memory_cannot_reach_gives_no_compute_time() {
         assert_eq!(next(5.0, 45.0, 105.0, 9.0), 0.0);
     }
 }

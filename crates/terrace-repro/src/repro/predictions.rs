@@ -254,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn a_prediction_has_no_figure_beside_it_and_names_what_was_chosen() {
+    fn a_prediction_shows_no_figure_and_names_what_was_chosen() {
         for experiment in EXPERIMENTS {
             assert_eq!(experiment.kind, ExperimentKind::Prediction);
             let chosen = |input: &Input| input.from.contains("our choice");
@@ -266,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn predictions_are_asked_for_by_one_name_and_have_a_page_of_their_own() {
+    fn predictions_have_one_name_and_a_page_of_their_own() {
         let found = named(PREDICTIONS).unwrap();
         let names = |all: &[&Experiment]| all.iter().map(|e| e.name).collect::<Vec<_>>();
         assert_eq!(names(&found), names(EXPERIMENTS));
@@ -284,7 +284,7 @@ mod tests {
     }
 
     #[test]
-    fn the_committed_predictions_are_of_three_seeds_or_more_and_render_to_their_page() {
+    fn committed_predictions_have_three_seeds_and_render_alike() {
         let docs = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs");
         let committed = |name: &str| std::fs::read_to_string(docs.join(name)).expect(name);
         let report: ReproReport = serde_json::from_str(&committed("predictions.json")).unwrap();

@@ -57,7 +57,7 @@ fn a_bound_is_kept_on_its_side_and_an_input_is_not_counted() {
 }
 
 #[test]
-fn rows_of_several_seeds_are_their_mean_and_what_is_missing_in_one_is_missing() {
+fn rows_of_several_seeds_are_means_and_gaps_stay_gaps() {
     let rows = [row(Claim::Is(10.0), 8.0), row(Claim::Is(10.0), 10.0)];
     let both = Row::over_seeds(&rows).unwrap();
     assert_eq!(both.simulated, Some(9.0));

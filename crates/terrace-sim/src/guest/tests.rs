@@ -8,7 +8,7 @@ use crate::machine::tests::{Script, environment, reads, run_with, space};
 use crate::machine::vcpu::Vcpu;
 
 #[test]
-fn a_page_that_the_guest_took_out_is_not_found_through_an_old_translation() {
+fn a_removed_page_is_not_found_through_an_old_translation() {
     let mut env = environment();
     env.end_ps = 1_000_000 * PS;
     let mut space = space(64, PageSize::Base, PageSize::Base);

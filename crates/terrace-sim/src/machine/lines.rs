@@ -79,7 +79,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_line_holds_eight_entries_and_is_lost_to_another_one_of_its_place() {
+    fn a_line_holds_eight_entries_and_is_evicted_by_its_alias() {
         let mut lines = Lines::new(64);
         assert!(!lines.touch(Table::GuestLeaf, 0));
         assert!(lines.touch(Table::GuestLeaf, 7));

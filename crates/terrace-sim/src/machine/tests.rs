@@ -130,7 +130,7 @@ fn a_cold_walk_reads_each_level_once_and_a_hit_reads_none() {
 }
 
 #[test]
-fn a_first_write_through_a_clean_translation_walks_again_and_sets_d_once() {
+fn a_first_write_through_a_clean_translation_sets_d_once() {
     let env = environment();
     let mut space = space(512, PageSize::Base, PageSize::Base);
     let read = Access::new(7, 0, false);
@@ -154,7 +154,7 @@ fn only_tables_that_were_walked_are_marked() {
 }
 
 #[test]
-fn huge_pages_in_both_dimensions_take_one_translation_for_512_pages() {
+fn huge_pages_in_both_dimensions_need_one_translation() {
     let env = environment();
     let walks = |guest, host| {
         let mut space = space(512, guest, host);
@@ -224,7 +224,7 @@ fn a_medium_with_large_lines_serves_neighbours_together() {
 }
 
 #[test]
-fn a_line_that_is_read_and_then_written_goes_back_to_memory_once() {
+fn a_line_read_and_then_written_is_written_back_once() {
     let env = environment();
     let mut space = space(512, PageSize::Base, PageSize::Base);
     let at = |line, write| Access::new(1, line, write);
@@ -319,7 +319,7 @@ fn each_period_of_loads_and_each_of_stores_gives_a_record() {
 }
 
 #[test]
-fn an_update_counts_as_a_load_and_as_a_store_and_no_access_is_sampled_twice() {
+fn an_update_is_a_load_and_a_store_and_is_sampled_once() {
     let mut space = space(64, PageSize::Base, PageSize::Base);
     space.sampling.follow(Some(pmu(8, 8, 1)));
     let script: Vec<Access> = (0..64)
@@ -340,7 +340,7 @@ fn an_update_counts_as_a_load_and_as_a_store_and_no_access_is_sampled_twice() {
 }
 
 #[test]
-fn vcpus_that_sweep_the_same_pages_in_step_sample_different_ones() {
+fn vcpus_that_sweep_in_step_sample_different_pages() {
     let env = environment();
     let mut space = space(64, PageSize::Base, PageSize::Base);
     space.sampling.follow(Some(pmu(16, 0, 1)));
@@ -358,7 +358,7 @@ fn vcpus_that_sweep_the_same_pages_in_step_sample_different_ones() {
 }
 
 #[test]
-fn records_are_seen_when_the_buffer_is_full_or_the_address_space_changes() {
+fn records_are_drained_on_a_full_buffer_or_a_switch() {
     let mut env = environment();
     let c = env.costs;
     let mut space = space(64, PageSize::Base, PageSize::Base);
@@ -394,7 +394,7 @@ fn records_are_seen_when_the_buffer_is_full_or_the_address_space_changes() {
 }
 
 #[test]
-fn a_divided_period_takes_as_many_more_samples_and_costs_the_same() {
+fn a_divided_period_takes_more_samples_at_equal_cost() {
     let env = environment();
     let run = |divisor| {
         let mut space = space(64, PageSize::Base, PageSize::Base);
@@ -435,7 +435,7 @@ fn splittable(by_host: bool) -> Space {
 }
 
 #[test]
-fn a_split_page_keeps_frames_and_marks_and_its_parts_have_tiers_of_their_own() {
+fn a_split_page_keeps_frames_and_marks_with_tiers_per_part() {
     let env = environment();
     let mut space = splittable(false);
     let run = |space: &mut Space, script: &[Access]| {
@@ -470,7 +470,7 @@ fn a_split_page_keeps_frames_and_marks_and_its_parts_have_tiers_of_their_own() {
 }
 
 #[test]
-fn a_part_of_a_split_page_that_was_moved_is_not_found_through_its_old_translation() {
+fn a_moved_part_of_a_split_page_is_not_found_by_old_translation() {
     let mut env = environment();
     let mut space = splittable(false);
     let first = space.guest.first_data();

@@ -304,7 +304,7 @@ mod tests {
     }
 
     #[test]
-    fn a_sample_stands_for_as_many_of_a_2_mib_pages_accesses_at_any_scale() {
+    fn a_sample_stands_for_a_huge_pages_accesses_at_any_scale() {
         let shape = |scale, pages| {
             let hemem = hemem(scale, pages);
             (hemem.units_per_page, hemem.divisor)

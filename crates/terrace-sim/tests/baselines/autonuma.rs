@@ -7,7 +7,7 @@ const HOT: &str = "kind = \"hotset\", size = \"2048MiB\", hot = 0.05, hot_access
                    compute_ns = 200, duration = \"60s\"";
 
 #[test]
-fn autonuma_fills_what_is_free_of_the_fast_node_and_never_demotes() {
+fn autonuma_fills_the_fast_node_and_never_demotes() {
     let vm = Small {
         policy: "\"autonuma\"",
         more: "start = \"slow\"",
@@ -41,7 +41,7 @@ fn a_hinting_fault_exits_at_the_host_and_not_in_the_guest() {
 }
 
 #[test]
-fn autonuma_moves_nothing_to_a_node_of_one_page_or_before_the_first_scan() {
+fn autonuma_moves_nothing_before_a_scan_or_to_a_one_page_node() {
     for run in [
         edges::one_page_of_fast_memory,
         edges::a_load_that_ends_at_once,

@@ -24,7 +24,7 @@ const UNIFORM_AT_FIRST: &str = "kind = \"hotset\", size = \"2048MiB\", hot = 1.0
 const UNIFORM: &str = "kind = \"hotset\", size = \"2048MiB\", hot = 1.0, hot_access = 1.0, write = 0.5, duration = \"60s\"";
 
 #[test]
-fn hyperplace_finds_a_hot_range_that_starts_slow_and_is_quiet_afterwards() {
+fn hyperplace_finds_a_slow_hot_range_and_goes_quiet() {
     let (half, whole) = (run("\"hyperplace\"", HOT), run("\"hyperplace\"", LONGER));
     assert!(whole.fast_hit_ratio > 0.7, "{whole:?}");
     assert_eq!(whole.rounds, 119, "an epoch each 500 ms");

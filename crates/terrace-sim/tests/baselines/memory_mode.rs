@@ -88,7 +88,7 @@ fn vms_that_run_together_drive_each_other_out_of_dram() {
 }
 
 #[test]
-fn the_same_seed_gives_the_same_bytes_and_another_one_another_place_in_memory() {
+fn a_seed_fixes_all_bytes_and_another_moves_the_memory() {
     let load = "policy = \"memory-mode\"\nworkload = { kind = \"hotset\", size = \"12MiB\", \
                 hot = 1.0, hot_access = 1.0, write = 0.2, ops = 400000 }";
     let text = scenario(&[load, load]);
@@ -137,7 +137,7 @@ fn memory_mode_is_for_all_vms_or_none() {
 }
 
 #[test]
-fn memory_mode_refuses_three_tiers_swap_and_a_guest_that_places_pages() {
+fn memory_mode_refuses_three_tiers_swap_and_placing_guests() {
     let three = scenario(&[&sequential(4)])
         .replace("[\"dram\", \"pmem\"]", "[\"dram\", \"cxl\", \"pmem\"]")
         .replace(

@@ -60,7 +60,7 @@ fn the_age_policy_moves_nothing_active_while_something_is_idle() {
 }
 
 #[test]
-fn memtierd_survives_full_tiers_pages_of_2_mib_and_three_tiers_at_both_sides() {
+fn memtierd_survives_full_tiers_huge_pages_and_three_tiers() {
     crate::edges::survives(["memtierd@guest", "memtierd@host"]);
     crate::edges::survives(["memtierd-age@guest", "memtierd-age@host"]);
 }

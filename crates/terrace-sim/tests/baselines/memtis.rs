@@ -26,7 +26,7 @@ fn memtis_brings_a_hot_set_that_starts_slow_into_fast_memory() {
 }
 
 #[test]
-fn memtis_leaves_fast_memory_to_the_hottest_where_all_that_is_sampled_would_not_fit() {
+fn memtis_leaves_fast_memory_to_the_hottest_if_it_is_short() {
     // All pages are sampled often enough for a fixed threshold; the hottest are those that get in.
     let vm = small(
         "\"memtis\"",
@@ -48,7 +48,7 @@ fn skewed(policy: &str) -> terrace_sim::VmResult {
 }
 
 #[test]
-fn memtis_splits_2_mib_pages_with_few_hot_parts_and_promotes_these_alone() {
+fn memtis_splits_sparse_huge_pages_and_promotes_hot_parts() {
     for policy in ["memtis", "memtis@host"] {
         let (memtis, stays) = (skewed(policy), skewed("first-touch"));
         assert!(

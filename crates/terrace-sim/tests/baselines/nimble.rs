@@ -18,7 +18,7 @@ fn run(policy: &'static str, more: &'static str, workload: &'static str) -> VmRe
 }
 
 #[test]
-fn nimble_moves_only_in_calls_that_are_5_s_apart_and_demotes_only_to_make_room() {
+fn nimble_moves_every_5_s_and_demotes_only_to_make_room() {
     let early = HOT.replace("60s", "4s");
     let early = run("\"nimble\"", "", Box::leak(early.into_boxed_str()));
     assert_eq!((early.rounds, early.promoted_pages), (0, 0));
@@ -46,6 +46,6 @@ fn nimble_calls_what_was_never_looked_at_active() {
 }
 
 #[test]
-fn nimble_survives_full_tiers_pages_of_2_mib_and_three_tiers_at_both_sides() {
+fn nimble_survives_full_tiers_huge_pages_and_three_tiers() {
     crate::edges::survives(["nimble@guest", "nimble@host"]);
 }

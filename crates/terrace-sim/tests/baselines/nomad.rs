@@ -28,7 +28,7 @@ fn shadows(vm: &VmResult) -> u64 {
 }
 
 #[test]
-fn nomad_keeps_shadows_of_what_is_only_read_and_writes_drop_them() {
+fn nomad_keeps_shadows_of_read_pages_and_writes_drop_them() {
     let read = run(
         "\"nomad\"",
         "",
@@ -92,7 +92,7 @@ fn nomad_moves_nothing_to_a_node_of_one_page() {
 }
 
 #[test]
-fn nomad_promotes_nothing_but_what_it_demoted_before_the_first_scan() {
+fn nomad_promotes_only_what_it_demoted_before_the_first_scan() {
     let vm = edges::a_load_that_ends_at_once("nomad");
     assert!(vm.demoted_pages > 5000, "{vm:?}");
     assert!(vm.promoted_pages < vm.demoted_pages, "{vm:?}");

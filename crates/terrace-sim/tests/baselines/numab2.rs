@@ -20,7 +20,7 @@ fn from_slow(policy: &'static str) -> VmResult {
 }
 
 #[test]
-fn numab2_promotes_what_faults_soon_after_its_hint_and_little_else() {
+fn numab2_promotes_what_faults_soon_after_its_hint() {
     let hot = (2048 << 8) / 20;
     let (vm, all) = (from_slow("\"numab2\""), from_slow("\"autonuma\""));
     assert!(vm.promoted_pages > hot * 95 / 100, "{vm:?}");
@@ -53,7 +53,7 @@ fn numab2_exchanges_pages_where_all_memory_is_full() {
 }
 
 #[test]
-fn numab2_moves_nothing_to_a_node_of_one_page_or_before_the_first_scan() {
+fn numab2_moves_nothing_before_a_scan_or_to_a_one_page_node() {
     for run in [
         edges::one_page_of_fast_memory,
         edges::a_load_that_ends_at_once,

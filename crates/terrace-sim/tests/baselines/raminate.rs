@@ -65,6 +65,6 @@ fn raminate_exchanges_page_for_page_where_fast_memory_is_full() {
 }
 
 #[test]
-fn raminate_runs_with_a_full_slow_tier_pages_of_2_mib_and_three_tiers_at_both_sides() {
+fn raminate_survives_full_tiers_huge_pages_and_three_tiers() {
     crate::edges::survives(["raminate@guest", "raminate@host"]);
 }

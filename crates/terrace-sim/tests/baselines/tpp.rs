@@ -27,7 +27,7 @@ fn tpp_promotes_at_the_second_hinting_fault() {
 }
 
 #[test]
-fn tpp_frees_two_percent_of_fast_memory_before_anybody_asks_for_it() {
+fn tpp_frees_two_percent_of_fast_memory_in_advance() {
     let vm = edges::a_load_that_ends_at_once("tpp");
     assert!(vm.promoted_pages == 0 && vm.demoted_pages > 5000, "{vm:?}");
     // 5,242 pages are to be free, and 32 of the simulated ones are demoted at a time.

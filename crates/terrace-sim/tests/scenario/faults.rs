@@ -322,7 +322,7 @@ fn a_load_that_does_nothing_is_refused() {
 }
 
 #[test]
-fn a_load_that_lasts_longer_than_the_machine_can_count_is_refused() {
+fn a_load_longer_than_the_machines_clock_is_refused() {
     // 2^64 ps and some ms.
     refused(
         MINIMAL,

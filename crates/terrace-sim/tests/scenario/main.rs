@@ -203,7 +203,7 @@ fn presets_are_those_of_the_papers_tables() {
 }
 
 #[test]
-fn a_preset_has_a_price_relative_to_dram_and_a_table_has_its_own_or_none() {
+fn a_preset_is_priced_relative_to_dram_and_a_table_by_its_own() {
     let prices = presets().into_iter().map(|t| (t.name, t.price_per_gib));
     let expected = [
         ("dram", 1.0),
@@ -232,7 +232,7 @@ fn shipped() -> (PathBuf, Vec<String>) {
 }
 
 #[test]
-fn every_scenario_that_is_shipped_is_valid_and_runs_a_moment_at_its_scale() {
+fn every_shipped_scenario_is_valid_and_runs_at_its_scale() {
     let (folder, names) = shipped();
     for name in names {
         let scenario = Scenario::load(&folder.join(&name)).unwrap_or_else(|e| panic!("{e}"));
@@ -247,7 +247,7 @@ fn every_scenario_that_is_shipped_is_valid_and_runs_a_moment_at_its_scale() {
 }
 
 #[test]
-fn every_scenario_that_is_shipped_says_what_it_asks_and_is_in_the_index() {
+fn every_shipped_scenario_states_its_question_and_is_indexed() {
     let (folder, names) = shipped();
     let index = std::fs::read_to_string(folder.join("README.md")).expect("the index");
     for name in &names {

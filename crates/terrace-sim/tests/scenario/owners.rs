@@ -23,7 +23,7 @@ fn a_baseline_runs_where_it_does_by_nature_or_where_it_is_told() {
 }
 
 #[test]
-fn a_guest_that_places_its_pages_has_a_host_that_leaves_them_alone() {
+fn a_guest_that_places_pages_needs_a_host_that_does_not() {
     let text = MINIMAL.replacen("workload", "guest_policy = \"autonuma\"\nworkload", 1);
     let vm = &parse(&text).expect("valid").vms[0];
     assert_eq!(vm.policy.name(), "first-touch");
@@ -59,7 +59,7 @@ fn a_baseline_beside_swap_is_refused() {
 }
 
 #[test]
-fn a_guest_with_pages_of_another_size_than_the_hosts_cannot_move_them() {
+fn a_guest_with_another_page_size_than_the_host_cannot_move() {
     let more = "guest_policy = \"autonuma\"\nguest_page = \"2MiB\"\nworkload";
     refused(
         MINIMAL,

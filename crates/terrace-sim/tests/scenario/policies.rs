@@ -4,7 +4,7 @@ use super::MINIMAL;
 use super::faults::refused;
 
 #[test]
-fn bounds_have_no_stages_and_live_policies_that_see_nothing_are_not_simulated() {
+fn bounds_have_no_stages_and_blind_policies_are_not_simulated() {
     let with = |policy: &str| format!("slow = \"32GiB\"\npolicy = {policy}\n");
     for (policy, key) in [
         (

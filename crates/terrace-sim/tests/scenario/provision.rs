@@ -11,7 +11,7 @@ fn base(more: &str) -> String {
 }
 
 #[test]
-fn a_balloon_boots_with_all_memory_in_each_node_and_virtio_mem_with_what_is_asked_for() {
+fn a_balloon_boots_with_all_memory_virtio_mem_with_the_wanted() {
     let read = |by: &str| {
         let resize = "resize = [{ at = \"60s\", fast = \"10GiB\", slow = \"31GiB\" }]";
         let text = base(&format!("provision = \"{by}\"\n{resize}"));
@@ -163,7 +163,7 @@ fn virtio_mem_takes_whole_blocks_only() {
 }
 
 #[test]
-fn a_device_with_swap_with_the_old_balloon_or_with_huge_pages_is_refused() {
+fn a_device_with_swap_an_old_balloon_or_huge_pages_is_refused() {
     let text = base("provision = \"hyperflex\"");
     for more in [
         "swap = \"1GiB\"",

@@ -316,7 +316,7 @@ fn two_vms_that_scan_at_once_do_not_meet_in_the_kernel() {
 }
 
 #[test]
-fn a_kernel_that_is_busy_for_a_while_is_asked_again_and_no_kdamond_leaks() {
+fn a_busy_kernel_is_retried_and_no_kdamond_leaks() {
     let (tree, kernel) = (Tree::new(0), Kernel::default());
     let busy = || kernel.0.busy.store(RETRIES, Ordering::SeqCst);
     let damon = tree.served_by(&kernel);

@@ -243,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn a_record_too_short_for_its_fields_is_passed_over_and_the_next_one_read() {
+    fn a_record_too_short_for_its_fields_is_skipped() {
         let mut bytes = record(9, &[7]);
         bytes.extend(record(2, &[1]));
         bytes.extend(record(13, &[4]));

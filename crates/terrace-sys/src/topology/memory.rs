@@ -72,7 +72,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_watermarks_keep_is_not_free_and_lists_of_cpus_do_not_count() {
+    fn watermarks_are_not_free_memory_and_cpu_lists_do_not_count() {
         let text = "\
 Node 0, zone      DMA
   per-node stats

@@ -224,7 +224,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_user_cannot_take_all_connections_and_all_users_leave_roots() {
+    fn one_user_cannot_take_all_connections_nor_all_users_roots() {
         let limits = Limits {
             connections: 10,
             of_user: 4,
@@ -248,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn answers_that_one_user_does_not_read_take_no_room_of_others_and_all_leave_roots() {
+    fn unread_answers_of_one_user_leave_room_for_others_and_root() {
         const MIB: usize = 1 << 20;
         let gate = Gate::new(Limits {
             answer_bytes: 8 * MIB,

@@ -139,7 +139,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn status_says_that_moves_are_on_once_an_operator_turned_them_on() {
+    fn status_reports_moves_on_once_an_operator_turned_them_on() {
         let mut engine = Engine::new(EngineConfig::default()).unwrap();
         let observed = VmSpec {
             moves: false,

@@ -125,7 +125,7 @@ fn forbidden(memory: u64) -> Vec<Try> {
 }
 
 #[test]
-fn a_thread_that_reads_what_others_send_cannot_start_trace_move_open_or_map() {
+fn an_input_thread_cannot_start_trace_move_open_or_map() {
     for role in EXPOSED {
         assert!(role.is_exposed());
         let passed = as_role(role, || {
@@ -188,7 +188,7 @@ fn what_it_may_not_open_the_opener_opens() {
 }
 
 #[test]
-fn no_thread_traces_mounts_or_gets_around_a_filter_and_only_one_starts_programs() {
+fn no_thread_evades_its_filter_and_only_one_starts_programs() {
     for role in Role::ALL {
         let (started, tried) = as_role(role, || {
             let started = Command::new("/bin/true").status().is_ok();
@@ -277,7 +277,7 @@ fn roles_have_names_that_the_kernel_keeps_whole() {
 }
 
 #[test]
-fn a_socket_that_is_handed_over_serves_a_thread_that_may_make_none() {
+fn a_passed_socket_serves_a_thread_that_may_create_none() {
     let (here, there) = UnixStream::pair().unwrap();
     as_role(Role::Reconciler, move || {
         assert!(UnixStream::connect("/nowhere").is_err());
@@ -292,7 +292,7 @@ fn a_socket_that_is_handed_over_serves_a_thread_that_may_make_none() {
 }
 
 #[test]
-fn a_thread_that_a_confined_one_starts_is_confined_and_other_ways_to_call_are_no_way_around() {
+fn a_confined_threads_children_are_confined_by_every_call() {
     const X32: libc::c_long = 0x4000_0000;
     for role in EXPOSED {
         let tried = as_role(role, || {

@@ -63,7 +63,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_vm_is_the_hosts_while_it_is_claimed_and_looked_at_again_once() {
+    fn a_claimed_vm_is_the_hosts_and_is_inspected_again_once() {
         let claims = Claims::default();
         claims.set("a", true);
         assert!(claims.is_by_host("a") && !claims.is_by_host("b"));

@@ -112,7 +112,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_starting_vms_monitor_is_tried_each_second_for_a_minute_and_then_rarer() {
+    fn a_starting_monitor_is_tried_each_second_then_less_often() {
         let tried = |known_for, took| {
             let [known_for, took] = [known_for, took].map(Duration::from_secs);
             pause(Ended::NotReady, known_for, took).unwrap().as_secs()

@@ -112,7 +112,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_new_monitor_waits_for_none_of_a_thousand_that_are_tried_again() {
+    fn a_new_monitor_does_not_wait_for_a_thousand_retries() {
         let queue = Queue::new(4);
         (0..1000).for_each(|job| queue.push(job, true));
         let hang: Vec<_> = (0..4).map(|_| queue.next().unwrap()).collect();

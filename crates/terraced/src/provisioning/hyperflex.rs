@@ -202,7 +202,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_device_that_was_taken_over_steers_no_terminal_and_fills_no_memory() {
+    fn a_compromised_device_steers_no_terminal_and_fills_no_memory() {
         let said = format!("\x1b]0;owned\x07{}", "x".repeat(60_000));
         let ProviderError::Refused(why) = trouble(ClientError::Refused(said)) else {
             panic!("a refusal stays one");
@@ -239,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn a_tiers_node_is_the_operators_else_the_devices_where_its_files_take_it() {
+    fn a_tiers_node_is_the_operators_before_the_devices() {
         let nodes = |node_policy, configured| {
             let status = DeviceTier {
                 node: 1,

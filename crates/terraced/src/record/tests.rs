@@ -69,7 +69,7 @@ fn a_restart_keeps_the_previous_log() {
 }
 
 #[test]
-fn a_log_cut_in_a_record_is_read_to_its_last_whole_one_and_a_new_one_starts() {
+fn a_log_cut_in_a_record_is_read_to_its_last_whole_one() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("terrace.trlog");
     let mut recorder = Recorder::start(&path, 1 << 20, "{}".into()).unwrap();
@@ -102,7 +102,7 @@ fn a_log_is_for_its_owner_alone_and_no_link_leads_it_elsewhere() {
     for target in [victim.as_path(), Path::new("nothing")] {
         symlink(target, &path).unwrap();
         let error = refused(&path);
-        assert!(error.contains("stays as it is"), "{error}");
+        assert!(error.contains("is not replaced"), "{error}");
         assert!(fs::symlink_metadata(&path).unwrap().is_symlink());
         fs::remove_file(&path).unwrap();
     }
@@ -189,7 +189,7 @@ impl LogSink for Slow {
 }
 
 #[test]
-fn a_disk_that_hangs_holds_up_no_decision_and_a_log_that_falls_behind_ends_and_says_so() {
+fn a_hung_disk_delays_no_decision_and_ends_a_late_log() {
     let (held, disk) = (Arc::new(Mutex::new(())), Arc::new(Mutex::new(Vec::new())));
     let hangs = held.lock().unwrap();
     let slow = Slow(Arc::clone(&held), Arc::clone(&disk));
@@ -240,7 +240,7 @@ fn a_log_whose_file_was_removed_ends_and_says_so() {
 }
 
 #[test]
-fn a_log_with_the_name_of_the_one_before_is_refused_from_its_second_start_on() {
+fn a_log_with_its_predecessors_name_is_refused_at_second_start() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("terrace.previous");
     fs::write(&path, "kept").unwrap();

@@ -16,7 +16,7 @@ fn entry(name: &str) -> Entry {
 }
 
 #[test]
-fn a_vm_keeps_its_key_until_it_is_forgotten_and_a_later_one_of_its_name_has_another() {
+fn a_vms_key_is_unique_until_and_after_it_is_forgotten() {
     let mut registry = Registry::default();
     let (b, a) = (registry.put(entry("b")), registry.put(entry("a")));
     assert_eq!(registry.put(entry("b")), b);

@@ -39,7 +39,7 @@ pub const TESTS: &[Test] = &[
         balloons::compaction,
     ),
     Test::on_guest(
-        "a_guest_that_reboots_has_all_its_memory_until_the_driver_is_back",
+        "a_guest_that_reboots_has_all_memory_until_the_driver_is_back",
         restarts::guest_rebooted,
     ),
     Test::on_guest(
@@ -71,7 +71,7 @@ pub const TESTS: &[Test] = &[
     Test {
         needs: Needs::EveryProcess,
         ..Test::on_guest(
-            "hyperflex_shrinks_under_leases_and_not_beside_another_process_that_maps_the_ram",
+            "hyperflex_shrinks_under_leases_and_not_beside_another_mapper",
             leases::another_process_maps_the_ram,
         )
     },

@@ -31,9 +31,9 @@ pub const TESTS: &[Test] = &[
         boot: Boot::L1(agent_is_one_static_program_below_8_mib),
     },
     Test {
-        name: "agent_places_a_hot_set_that_starts_slow_follows_it_and_goes_quiet",
+        name: "agent_places_a_slow_hot_set_follows_it_and_goes_quiet",
         needs: Needs::Product,
-        boot: Boot::L1(agent_places_a_hot_set_that_starts_slow_follows_it_and_goes_quiet),
+        boot: Boot::L1(agent_places_a_slow_hot_set_follows_it_and_goes_quiet),
     },
     Test {
         name: "agent_finds_a_hot_set_from_the_papers_root",
@@ -63,7 +63,7 @@ fn agent_is_one_static_program_below_8_mib(_: &mut Lab) -> Result<()> {
     Ok(())
 }
 
-fn agent_places_a_hot_set_that_starts_slow_follows_it_and_goes_quiet(lab: &mut Lab) -> Result<()> {
+fn agent_places_a_slow_hot_set_follows_it_and_goes_quiet(lab: &mut Lab) -> Result<()> {
     let spec = HotSet::default();
     lab.become_a_guest()?;
     lab.start_hot_set(&spec)?;

@@ -23,9 +23,9 @@ const EPOCHS: u64 = 60;
 const GUEST: &str = "tiered";
 
 pub const TESTS: &[Test] = &[Test {
-    name: "agent_of_a_nested_guest_places_its_pages_and_the_host_hears_of_it",
+    name: "agent_of_a_nested_guest_places_pages_and_reports_to_the_host",
     needs: Needs::Product,
-    boot: Boot::L1(agent_of_a_nested_guest_places_its_pages_and_the_host_hears_of_it),
+    boot: Boot::L1(agent_of_a_nested_guest_places_pages_and_reports_to_the_host),
 }];
 
 /// A daemon that may not look into the guest, whatever happens.
@@ -35,7 +35,7 @@ const GUEST_MANAGED: Setup = Setup {
     ..Setup::VTMM
 };
 
-fn agent_of_a_nested_guest_places_its_pages_and_the_host_hears_of_it(lab: &mut Lab) -> Result<()> {
+fn agent_of_a_nested_guest_places_pages_and_reports_to_the_host(lab: &mut Lab) -> Result<()> {
     start(lab)?;
     let before = on_fast(lab)?;
     ensure!(

@@ -13,9 +13,9 @@ const ROUNDS: u64 = 3;
 
 pub const TESTS: &[Test] = &[
     Test {
-        name: "damon_finds_a_contiguous_hot_set_where_page_tables_cannot_be_read",
+        name: "damon_finds_a_contiguous_hot_set_without_page_tables",
         needs: Needs::Product,
-        boot: Boot::L1(damon_finds_a_contiguous_hot_set_where_page_tables_cannot_be_read),
+        boot: Boot::L1(damon_finds_a_contiguous_hot_set_without_page_tables),
     },
     Test {
         name: "damon_as_the_tracker_fails_on_a_scattered_hot_set",
@@ -24,7 +24,7 @@ pub const TESTS: &[Test] = &[
     },
 ];
 
-fn damon_finds_a_contiguous_hot_set_where_page_tables_cannot_be_read(lab: &mut Lab) -> Result<()> {
+fn damon_finds_a_contiguous_hot_set_without_page_tables(lab: &mut Lab) -> Result<()> {
     lab.end_vm(VM)?;
     // A huge page would be watched and moved as one, which is another test's matter.
     lab.check("echo never >/sys/kernel/mm/transparent_hugepage/enabled")?;

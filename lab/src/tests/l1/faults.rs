@@ -15,9 +15,9 @@ const LEFT_MIB: u64 = 2;
 
 pub const TESTS: &[Test] = &[
     Test {
-        name: "daemon_killed_mid_move_leaves_the_guest_whole_and_a_restart_goes_on",
+        name: "daemon_killed_mid_move_leaves_the_guest_whole",
         needs: Needs::Product,
-        boot: Boot::L1(daemon_killed_mid_move_leaves_the_guest_whole_and_a_restart_goes_on),
+        boot: Boot::L1(daemon_killed_mid_move_leaves_the_guest_whole),
     },
     Test {
         name: "full_fast_node_stops_promotions_and_loses_nothing",
@@ -37,9 +37,7 @@ const SLOW_MOVES: Setup = Setup {
     ..Setup::VTMM
 };
 
-fn daemon_killed_mid_move_leaves_the_guest_whole_and_a_restart_goes_on(
-    lab: &mut Lab,
-) -> Result<()> {
+fn daemon_killed_mid_move_leaves_the_guest_whole(lab: &mut Lab) -> Result<()> {
     lab.start_daemon(SLOW_MOVES)?;
     let hot = lab.wait_until("some of the hot set has moved", PATIENCE, |lab| {
         let now = lab.hot_on_fast(VM)?;

@@ -11,9 +11,9 @@ use crate::tests::test::{Boot, Needs, Test};
 
 pub const TESTS: &[Test] = &[
     Test {
-        name: "hot_pages_come_into_fast_memory_and_follow_when_the_set_moves",
+        name: "hot_pages_reach_fast_memory_and_follow_a_moving_set",
         needs: Needs::Product,
-        boot: Boot::L1(hot_pages_come_into_fast_memory_and_follow_when_the_set_moves),
+        boot: Boot::L1(hot_pages_reach_fast_memory_and_follow_a_moving_set),
     },
     Test {
         name: "placement_test_fails_with_moves_off",
@@ -32,7 +32,7 @@ pub const TESTS: &[Test] = &[
     },
 ];
 
-fn hot_pages_come_into_fast_memory_and_follow_when_the_set_moves(lab: &mut Lab) -> Result<()> {
+fn hot_pages_reach_fast_memory_and_follow_a_moving_set(lab: &mut Lab) -> Result<()> {
     let before = lab.hot_on_fast(VM)?;
     ensure!(
         before.fast == 0,

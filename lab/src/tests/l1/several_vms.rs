@@ -24,9 +24,9 @@ const UPPER_MIB: u64 = 30;
 const HOT_PAGES: u64 = 40 * PAGES_PER_MIB;
 
 pub const TESTS: &[Test] = &[Test {
-    name: "pool_shifts_fast_memory_from_an_idle_vm_to_a_busy_one_and_back",
+    name: "pool_shifts_fast_memory_from_idle_to_busy_and_back",
     needs: Needs::Product,
-    boot: Boot::L1(pool_shifts_fast_memory_from_an_idle_vm_to_a_busy_one_and_back),
+    boot: Boot::L1(pool_shifts_fast_memory_from_idle_to_busy_and_back),
 }];
 
 const POOL: Setup = Setup {
@@ -37,7 +37,7 @@ const POOL: Setup = Setup {
     ..Setup::VTMM
 };
 
-fn pool_shifts_fast_memory_from_an_idle_vm_to_a_busy_one_and_back(lab: &mut Lab) -> Result<()> {
+fn pool_shifts_fast_memory_from_idle_to_busy_and_back(lab: &mut Lab) -> Result<()> {
     lab.start_vm(&VmSpec {
         name: SECOND.to_owned(),
         truth_port: truth_port(2),

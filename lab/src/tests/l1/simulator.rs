@@ -12,9 +12,9 @@ use crate::tests::test::{Boot, Needs, Test};
 use crate::{host, places, programs};
 
 pub const TESTS: &[Test] = &[Test {
-    name: "a_static_build_simulates_the_same_bytes_also_on_another_processor",
+    name: "a_static_build_simulates_the_same_bytes_on_another_cpu",
     needs: Needs::Product,
-    boot: Boot::L1(a_static_build_simulates_the_same_bytes_also_on_another_processor),
+    boot: Boot::L1(a_static_build_simulates_the_same_bytes_on_another_cpu),
 }];
 
 /// A scenario small enough for an emulated processor; its loads use every function of floating point that there is.
@@ -37,7 +37,7 @@ policy = "vtmm"
 workload = { kind = "gauss", size = "8GiB", sigma = 0.1, write = 0.3, duration = "8s", compute_ns = 2000.0 }
 "#;
 
-fn a_static_build_simulates_the_same_bytes_also_on_another_processor(lab: &mut Lab) -> Result<()> {
+fn a_static_build_simulates_the_same_bytes_on_another_cpu(lab: &mut Lab) -> Result<()> {
     let built = programs::build_product()?;
     let fixed = built.iter().find(|path| path.ends_with("terrace"));
     let fixed = fixed.context("no static `terrace` was built")?;

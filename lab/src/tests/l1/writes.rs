@@ -21,9 +21,9 @@ pub const TESTS: &[Test] = &[
         boot: Boot::L1(dirty_bits_moved_aside_tell_written_pages_from_read_ones),
     },
     Test {
-        name: "soft_dirty_bits_tell_written_pages_from_read_ones_within_the_budget",
+        name: "soft_dirty_bits_separate_written_from_read_within_budget",
         needs: Needs::Product,
-        boot: Boot::L1(soft_dirty_bits_tell_written_pages_from_read_ones_within_the_budget),
+        boot: Boot::L1(soft_dirty_bits_separate_written_from_read_within_budget),
     },
 ];
 
@@ -35,9 +35,7 @@ fn dirty_bits_moved_aside_tell_written_pages_from_read_ones(lab: &mut Lab) -> Re
     expect_half_written(lab, "bit 58")
 }
 
-fn soft_dirty_bits_tell_written_pages_from_read_ones_within_the_budget(
-    lab: &mut Lab,
-) -> Result<()> {
+fn soft_dirty_bits_separate_written_from_read_within_budget(lab: &mut Lab) -> Result<()> {
     lab.start_daemon(Setup {
         defaults: "writes = \"soft-dirty\"\nwrite_pause_budget_ms = 1",
         ..Setup::VTMM

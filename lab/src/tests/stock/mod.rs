@@ -16,7 +16,7 @@ pub const TESTS: &[Test] = &[
     ),
     Test::on_guest("balloon_resizes_the_total_and_says_so", resizing::balloon),
     Test::on_guest(
-        "ram_plugged_into_a_running_guest_is_scanned_and_let_go_when_it_is_unplugged",
+        "ram_plugged_into_a_running_guest_is_scanned_and_released",
         dimm::plugged_and_unplugged,
     ),
 ];

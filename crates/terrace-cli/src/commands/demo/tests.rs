@@ -93,7 +93,7 @@ fn a_panel_shows_tiers_hits_moves_reason_and_map() {
 }
 
 #[test]
-fn a_vm_that_nobody_manages_and_one_without_samples_are_drawn_too() {
+fn unmanaged_vms_and_those_without_samples_are_drawn_too() {
     let mut timeline = timeline(&["a", "b"]);
     timeline.vms[0].samples.clear();
     timeline.vms[1].samples[39].fast_hit_ratio = f64::NAN;

@@ -264,7 +264,7 @@ vtmm    vm1   60.00 s  12.5 M     1.062  17.50      1.255     87.5 %     1 MiB  
     }
 
     #[test]
-    fn a_vm_that_a_device_gave_other_sizes_than_it_was_to_have_is_named() {
+    fn a_vm_that_got_other_sizes_than_ordered_is_named() {
         let mut blind = run("tpp", 7);
         let mut given = Provisioned {
             by: "balloon".into(),
@@ -311,7 +311,7 @@ vtmm    vm1   60.00 s  12.5 M     1.062  17.50      1.255     87.5 %     1 MiB  
     }
 
     #[test]
-    fn a_slowdown_beyond_the_bound_is_marked_and_the_cheapest_size_is_named() {
+    fn slowdowns_beyond_the_bound_are_marked_the_cheapest_is_named() {
         let at = |gib: u64, slowdown: f64| {
             let mut run = run("vtmm", 7);
             run.sweep = Some(Sweep {

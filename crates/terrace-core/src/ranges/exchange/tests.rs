@@ -119,7 +119,7 @@ fn pieces(fake: &mut Fake, pid: u32, from: u64, count: u64, node: u32) -> Vec<Pi
 }
 
 #[test]
-fn as_many_pages_go_down_as_come_up_and_free_memory_does_not_move() {
+fn as_many_pages_are_demoted_as_promoted() {
     let mut fake = Fake {
         free: [64, 5000],
         least: 64,
@@ -137,7 +137,7 @@ fn as_many_pages_go_down_as_come_up_and_free_memory_does_not_move() {
 }
 
 #[test]
-fn where_slow_memory_is_full_too_the_headroom_is_used_for_a_batch_and_given_back() {
+fn headroom_of_full_tiers_is_lent_to_a_batch_and_returned() {
     let mut fake = Fake {
         free: [1024, 0],
         least: 1024,
@@ -153,7 +153,7 @@ fn where_slow_memory_is_full_too_the_headroom_is_used_for_a_batch_and_given_back
 }
 
 #[test]
-fn full_tiers_without_headroom_stop_the_exchange_and_nothing_moves() {
+fn full_tiers_without_headroom_stop_the_exchange() {
     let mut fake = Fake::default();
     let up = pieces(&mut fake, 1, 0, 10, 1);
     let down = pieces(&mut fake, 1, 100, 10, 0);
@@ -196,7 +196,7 @@ fn a_process_that_ended_is_counted_and_the_others_go_on() {
 }
 
 #[test]
-fn a_process_whose_pages_may_not_be_moved_does_not_stop_the_others_and_is_named() {
+fn a_process_whose_pages_cannot_move_is_named_and_skipped() {
     let mut fake = Fake {
         free: [2000, 600],
         least: 2000,
@@ -271,7 +271,7 @@ fn what_is_too_much_goes_down_alone_and_no_more() {
 
 proptest! {
     #[test]
-    fn whatever_is_asked_for_free_memory_stays_within_bounds_and_no_page_is_lost(
+    fn free_memory_stays_within_bounds_and_no_page_is_lost(
         more_down in 0_u64..200,
         up in proptest::collection::vec((0_u32..3, any::<bool>()), 0..60),
         down in proptest::collection::vec((0_u32..3, any::<bool>()), 0..60),

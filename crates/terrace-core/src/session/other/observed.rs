@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bit_that_was_set_and_left_so_says_nothing_about_the_next_window() {
+    fn an_old_accessed_bit_says_nothing_about_the_next_window() {
         let mut observed = Observed::new(PageSize::Base, 4);
         observed.clear(&answer(4, &[0, 1, 2, 3]), &Rearm::All);
         // Pages 0 and 1 are accessed, and only page 0 is re-armed.
@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn the_other_policy_finds_the_bits_as_its_own_re_arming_left_them() {
+    fn the_other_policy_sees_bits_as_its_own_rearming_left_them() {
         let mut observed = Observed::new(PageSize::Base, 4);
         observed.clear(&answer(4, &[]), &Rearm::All);
         observed.window(&answer(4, &[0, 1]), &Rearm::All);

@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn what_appears_is_where_the_log_says_and_what_was_there_stays_in_its_tier() {
+    fn new_pages_are_where_the_log_says_and_others_stay() {
         let mut other = places(
             PageSize::Base,
             &[PageCode(0), PageCode(0), PageCode::ABSENT],

@@ -41,7 +41,7 @@ fn sizes(bytes: u64, vms: &[(u64, u64, u32)]) -> Vec<u64> {
 }
 
 #[test]
-fn rights_are_by_weight_of_what_floors_leave_and_no_more_than_a_vm_can_have() {
+fn entitlements_are_by_weight_beyond_the_floors() {
     let open = |weight| part(weight, 0, u64::MAX);
     assert_eq!(parts(100, &[open(1000)]), [100]);
     assert_eq!(parts(100, &[open(1000), open(3000)]), [25, 75]);
@@ -52,7 +52,7 @@ fn rights_are_by_weight_of_what_floors_leave_and_no_more_than_a_vm_can_have() {
 }
 
 #[test]
-fn a_vm_that_shows_everything_borrows_what_is_unused_and_gives_it_back() {
+fn a_fully_observed_vm_borrows_unused_memory_and_returns_it() {
     const ALL: u64 = 1 << 40;
     assert_eq!(sizes(100, &[(100, ALL, 1)]), [100], "alone it may use all");
     assert_eq!(sizes(100, &[(50, ALL, 1), (10, 10, 1)]), [90, 10]);
@@ -66,7 +66,7 @@ fn a_vm_that_shows_everything_borrows_what_is_unused_and_gives_it_back() {
 }
 
 #[test]
-fn cpu_time_goes_by_weight_to_those_that_want_more_than_there_is() {
+fn cpu_time_goes_by_weight_if_it_is_short() {
     assert_eq!(by_weight(100, &[(5, 1), (1000, 1)]), [5, 95]);
     assert_eq!(by_weight(100, &[(60, 1), (1000, 1)]), [50, 50]);
     assert_eq!(by_weight(100, &[(60, 3), (1000, 1)]), [60, 40]);

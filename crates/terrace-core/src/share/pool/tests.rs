@@ -18,7 +18,7 @@ fn vm(held: u64, demand: u64) -> Claim {
 }
 
 #[test]
-fn an_idle_vm_gives_what_a_busy_one_can_use_and_keeps_its_lower_limit() {
+fn an_idle_vm_lends_memory_down_to_its_lower_limit() {
     for release in ALL {
         assert_eq!(
             divide(200, &[vm(100, 10), vm(100, 400)], release),
@@ -28,7 +28,7 @@ fn an_idle_vm_gives_what_a_busy_one_can_use_and_keeps_its_lower_limit() {
 }
 
 #[test]
-fn a_vm_that_wakes_gets_its_nominal_size_back_from_one_that_grew() {
+fn a_vm_that_wakes_gets_its_nominal_size_back() {
     for release in ALL {
         let sizes = divide(200, &[vm(75, 400), vm(125, 400)], release);
         assert_eq!(sizes, [100, 100]);
@@ -36,7 +36,7 @@ fn a_vm_that_wakes_gets_its_nominal_size_back_from_one_that_grew() {
 }
 
 #[test]
-fn memory_that_nobody_else_can_use_is_kept_on_demand_and_released_always() {
+fn unused_memory_is_released_as_the_policy_says() {
     let claims = [vm(110, 90), vm(80, 80)];
     assert_eq!(divide(300, &claims, PoolRelease::OnDemand), [110, 100]);
     assert_eq!(divide(300, &claims, PoolRelease::Always), [90, 80]);
@@ -74,7 +74,7 @@ fn what_cannot_be_moved_is_not_promised_to_others() {
 }
 
 #[test]
-fn a_vm_without_heat_does_not_grow_up_to_its_lower_limit_at_the_cost_of_others() {
+fn a_vm_without_heat_does_not_grow_at_the_cost_of_others() {
     let sizes = divide(150, &[vm(20, 10), vm(100, 125)], PoolRelease::OnDemand);
     assert_eq!(sizes, [25, 125]);
 }

@@ -126,7 +126,7 @@ fn heartbeats_keep_the_agent_trusted_and_a_cut_ends_that() {
 }
 
 #[test]
-fn qemu_that_is_not_there_yet_is_tried_again_with_growing_pauses() {
+fn an_absent_qemu_is_retried_with_growing_pauses() {
     let folder = tempfile::tempdir().unwrap();
     let socket = folder.path().join("vm.sock");
     let config = WatchConfig::default();
@@ -163,7 +163,7 @@ fn a_host_that_restarts_asks_who_is_there() {
 }
 
 #[test]
-fn an_agent_killed_in_the_middle_of_a_message_is_followed_by_its_successor() {
+fn an_agent_killed_in_mid_message_is_followed_by_its_successor() {
     let (mut guest, mut link) = Guest::trusted();
     let half = heartbeat(2).encode().unwrap();
     guest.bytes(&half[..half.len() / 2]).unwrap();

@@ -95,7 +95,7 @@ fn an_agent_that_never_speaks_is_given_up_after_the_silence() {
 }
 
 #[test]
-fn a_silent_agent_is_given_up_and_has_to_speak_for_a_while_to_come_back() {
+fn a_silent_agent_is_dropped_and_must_prove_itself() {
     let mut watch = trusted();
     watch.tick(at(5999));
     assert_eq!(watch.verdict(), &Verdict::Trusted);
@@ -143,7 +143,7 @@ fn an_agent_that_restarts_counts_from_zero_again() {
 }
 
 #[test]
-fn a_version_that_is_not_spoken_here_is_refused_until_the_agent_is_updated() {
+fn an_unknown_version_is_refused_until_the_agent_is_updated() {
     let mut watch = trusted();
     let versions = Versions::try_from((7, 9)).unwrap();
     let newer = |session| {

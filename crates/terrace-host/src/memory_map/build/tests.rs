@@ -136,7 +136,7 @@ fn ram_is_joined_with_its_file_and_adjacent_runs_become_one() {
 }
 
 #[test]
-fn what_the_host_holds_is_the_files_own_count_and_only_for_files_of_their_own() {
+fn a_vms_resident_memory_is_counted_by_its_own_files() {
     let mut fixture = Fixture::new();
     let present = |fixture: &mut Fixture| {
         let root = HostRoot::new(fixture.dir.path());

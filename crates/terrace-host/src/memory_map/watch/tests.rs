@@ -57,7 +57,7 @@ fn tell(state: &State<FakeQemu>) {
 }
 
 #[test]
-fn a_map_that_stays_is_compared_without_a_question_until_qemu_tells_of_a_change() {
+fn an_unchanged_map_is_not_queried_until_qemu_reports_a_change() {
     let (mut state, _fixture, root) = watched();
     state.glance(&root).unwrap();
     let asked = state.witness.tree.asked;
@@ -73,7 +73,7 @@ fn a_map_that_stays_is_compared_without_a_question_until_qemu_tells_of_a_change(
 }
 
 #[test]
-fn ram_that_is_plugged_unplugged_or_elsewhere_is_another_map_for_good() {
+fn changed_ram_is_another_map_for_good() {
     let changes: [(&str, Change); 4] = [
         ("'d1' at 0x180000000 is new", |tree| {
             tree.memdevs.push("d1");
@@ -107,7 +107,7 @@ fn ram_that_is_plugged_unplugged_or_elsewhere_is_another_map_for_good() {
 }
 
 #[test]
-fn ram_that_is_mapped_elsewhere_is_noticed_without_a_word_of_qemu() {
+fn ram_mapped_elsewhere_is_noticed_without_qemus_help() {
     let moved: [&[Line]; 4] = [
         // Unmapped; a hole in it; another part of the file there; private now.
         &[],
@@ -142,7 +142,7 @@ fn what_firmware_shadows_is_no_other_map() {
 }
 
 #[test]
-fn a_process_that_cannot_be_read_leaves_it_unknown_and_a_map_by_its_parts_is_not_looked_at() {
+fn an_unreadable_process_leaves_pinning_unknown() {
     let (mut state, fixture, root) = watched();
     state.glance(&root).unwrap();
     std::fs::remove_file(fixture.dir.path().join("proc/42/maps")).unwrap();

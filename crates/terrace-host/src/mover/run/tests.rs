@@ -147,7 +147,7 @@ fn every_outcome_is_told_apart() {
 }
 
 #[test]
-fn many_pages_of_one_huge_page_are_one_address_and_all_get_its_result() {
+fn pages_of_one_huge_page_share_one_address_and_its_result() {
     let case = Case::new(&[(512, FakePage::huge(0))], &[(2, PLENTY)]);
     let results = case.run(&[(700, 1), (600, 1), (512, 1)], false);
     let [call] = &case.calls()[..] else {
@@ -172,7 +172,7 @@ fn a_huge_unit_without_a_huge_page_is_moved_page_by_page() {
 }
 
 #[test]
-fn a_huge_unit_that_was_split_and_moves_in_part_is_told_as_not_moved() {
+fn a_split_huge_unit_that_moves_in_part_counts_as_not_moved() {
     let part = |(gfn, busy)| (gfn, base(1, busy));
     let pages: Vec<(u64, FakePage)> = (0..512)
         .map(|gfn| part((gfn, 9 * u32::from(gfn == 77))))
@@ -202,7 +202,7 @@ fn a_huge_unit_that_was_split_and_moves_in_part_is_told_as_not_moved() {
 }
 
 #[test]
-fn a_full_node_passes_on_to_the_next_and_a_full_tier_says_no_memory() {
+fn a_full_node_passes_to_the_next_and_a_full_tier_to_no_memory() {
     let pages: Vec<_> = (0..4).map(|gfn| (gfn, base(0, 0))).collect();
     let case = Case::new(&pages, &[(2, PAGE_SIZE), (1, PAGE_SIZE)]);
     let statuses = case.statuses(&[(0, 1), (1, 1), (2, 1), (3, 1)]);
@@ -226,7 +226,7 @@ fn demotions_are_done_before_the_promotions_that_use_their_room() {
 }
 
 #[test]
-fn a_stop_a_dead_process_and_a_refusal_leave_pages_where_they_are() {
+fn stops_deaths_and_refusals_leave_pages_in_place() {
     let stopped = Case::new(&[(0, base(1, 0))], &[(0, PLENTY)]);
     assert_eq!(stopped.run(&[(0, 0)], true)[0].status, MoveStatus::NotTried);
     assert_eq!(

@@ -189,7 +189,7 @@ fn sockets_in_a_folder_that_others_write_are_no_candidates() {
 }
 
 #[test]
-fn what_is_found_and_said_is_limited_and_a_user_that_may_not_uses_up_nothing() {
+fn findings_are_bounded_and_a_refused_user_uses_up_none() {
     let host = Host::new();
     let folder = host.folder("run", 0o755);
     for pid in 100..300 {
@@ -306,7 +306,7 @@ fn copy_program(from: &Path, to: &Path) {
 
 /// A process of this machine whose executable is replaced as an upgrade does it.
 #[test]
-fn a_running_process_is_known_after_an_upgrade_replaced_its_executable() {
+fn a_process_is_known_after_its_executable_was_replaced() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("qemu-system-x86_64");
     let sleep = fs::canonicalize("/bin/sleep").unwrap();
@@ -390,7 +390,7 @@ fn a_folder_full_of_foreign_sockets_is_one_finding() {
 
 /// Real processes of root and of nobody, on this machine.
 #[test]
-fn a_process_of_nobody_is_no_vm_whatever_it_runs_and_calls_itself() {
+fn an_unowned_process_is_no_vm_whatever_it_runs() {
     const NOBODY: u32 = 65534;
     let own = fs::read_to_string("/proc/self/status").unwrap();
     if !own.lines().any(|l| l.starts_with("Uid:\t0\t0\t0\t0")) {

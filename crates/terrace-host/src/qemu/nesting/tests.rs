@@ -62,7 +62,7 @@ fn a_vcpu_in_a_nested_guest_before_or_after_does_not_count() {
 }
 
 #[test]
-fn a_vcpu_that_was_in_a_nested_guest_and_came_back_does_not_count() {
+fn a_vcpu_that_was_in_a_nested_guest_does_not_count() {
     let before = statistics_of(&[OUT; 4]);
     let after = statistics_of(&[OUT, OUT, (false, 8), OUT]);
     assert_eq!(count(&before, &after), [true, true, false, true]);

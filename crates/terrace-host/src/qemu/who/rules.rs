@@ -274,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn users_are_known_by_name_and_number_and_one_that_is_missing_is_said_so() {
+    fn users_are_known_by_name_and_number_and_unknown_ones_reported() {
         let dir = tempfile::tempdir().unwrap();
         let root = HostRoot::new(dir.path());
         fs::create_dir_all(dir.path().join("etc")).unwrap();

@@ -70,7 +70,7 @@ fn a_worker_joins_the_hypervisors_cgroup_in_either_version() {
 }
 
 #[test]
-fn a_hypervisor_whose_threads_are_spread_over_threaded_cgroups_is_joined_above_them() {
+fn a_hypervisor_in_threaded_cgroups_is_joined_above_them() {
     let tree = Tree::new("0::/m/web1.scope/libvirt/emulator\n", OURS, V2)
         .group("sys/fs/cgroup/m/web1.scope", Some("domain"))
         .group(
@@ -92,7 +92,7 @@ fn a_hypervisor_whose_threads_are_spread_over_threaded_cgroups_is_joined_above_t
 }
 
 #[test]
-fn there_is_nothing_to_do_without_cgroups_in_the_root_or_in_our_own() {
+fn without_cgroups_or_in_the_root_nothing_is_done() {
     for theirs in ["", "0::/\n", OURS, "4:memory:/\n0::/x\n"] {
         assert_eq!(Tree::new(theirs, OURS, V2).take_in(), Ok(()), "{theirs}");
     }
@@ -110,7 +110,7 @@ fn a_part_of_the_hierarchy_may_be_mounted() {
 }
 
 #[test]
-fn what_stands_in_the_way_is_said_and_nothing_is_written_elsewhere() {
+fn an_obstacle_is_reported_and_nothing_is_written_elsewhere() {
     for (theirs, mounts, kind, why) in [
         ("0::/a\n", "", "domain", "no cgroup2 is mounted"),
         ("4:memory:/a\n", V2, "domain", "for memory is mounted"),

@@ -94,7 +94,7 @@ fn tables_of_sleeping_processes_are_found_by_a_proven_half() {
 }
 
 #[test]
-fn a_table_in_use_that_became_data_before_the_walk_is_not_walked() {
+fn a_table_that_became_data_before_the_walk_is_not_walked() {
     let memory = guest();
     let mut roots = Roots::default();
     search(&mut roots, &memory, &[2, 4]);
@@ -107,7 +107,7 @@ fn a_table_in_use_that_became_data_before_the_walk_is_not_walked() {
 }
 
 #[test]
-fn a_register_of_a_vcpu_in_a_nested_guest_names_data_and_is_not_walked() {
+fn a_nested_guests_register_is_not_walked() {
     let memory = guest();
     let mut roots = Roots::default();
     // Frame 50 looks like a top-level table: one table, in which the word 0x81 maps the first GiB.
@@ -134,7 +134,7 @@ fn both_tables_of_isolation_lead_to_the_kernels() {
 }
 
 #[test]
-fn a_guest_without_kaslr_is_not_searched_so_that_no_process_can_forge_a_table() {
+fn a_guest_without_kaslr_is_not_searched_for_forgeable_tables() {
     let memory = guest_of(DEFAULT);
     // A process that copied the kernel half of another into its own memory.
     copy_half(&memory, 2, 50);
@@ -182,7 +182,7 @@ fn after_a_reboot_the_old_kernels_tables_are_not_searched_for() {
 }
 
 #[test]
-fn what_another_kernel_left_is_not_walked_after_kexec_without_an_event() {
+fn another_kernels_tables_are_not_walked_after_kexec() {
     let mut memory = guest();
     let mut roots = Roots::default();
     search(&mut roots, &memory, &[2]);
@@ -193,7 +193,7 @@ fn what_another_kernel_left_is_not_walked_after_kexec_without_an_event() {
 
 /// A guest that changes its kernel half often enough makes room for what it shows after the reset.
 #[test]
-fn a_half_that_was_crowded_out_before_a_reset_was_seen_before_it_all_the_same() {
+fn a_half_crowded_out_before_a_reset_still_counts_as_old() {
     let memory = guest();
     let mut roots = Roots::default();
     search(&mut roots, &memory, &[2]);
@@ -278,7 +278,7 @@ fn a_half_that_offers_its_base_again_and_again_is_refused_soon() {
 }
 
 #[test]
-fn halves_that_cannot_be_proven_cost_no_more_with_every_virtual_cpu() {
+fn unprovable_halves_cost_no_more_per_vcpu() {
     let memory = hostile();
     let few = reads_of_learning(&memory, 301..301 + MAX_UNPROVEN as u64);
     let many = reads_of_learning(&memory, 301..364);

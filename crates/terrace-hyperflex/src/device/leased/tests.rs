@@ -121,7 +121,7 @@ fn nothing_is_punched_while_another_process_maps_the_ram() {
 }
 
 #[test]
-fn without_a_daemon_nothing_is_punched_and_no_chain_waits_for_ever() {
+fn without_a_daemon_nothing_is_punched_and_no_chain_hangs() {
     let mut s = setup();
     let at = s.post(INFLATE, 0..32);
     let again = s.device.turn(s.now, &s.rings).unwrap();
@@ -168,7 +168,7 @@ fn a_lease_of_an_old_look_does_not_count() {
 }
 
 #[test]
-fn one_look_serves_many_chains_and_they_are_answered_in_their_order() {
+fn one_pin_check_serves_many_chains_in_order() {
     let mut s = setup();
     for chain in 0..8 {
         s.post(INFLATE, 32 * chain..32 * chain + 32);
@@ -252,7 +252,7 @@ fn what_was_punched_as_somebody_came_stays_out_of_use() {
 }
 
 #[test]
-fn a_stopped_ring_does_not_wait_for_a_look_and_its_chain_is_undone() {
+fn a_stopped_ring_awaits_no_pin_check_and_undoes_its_chain() {
     let mut s = setup();
     let at = s.post(INFLATE, 0..32);
     s.turn();
@@ -305,7 +305,7 @@ fn somebody_who_came_before_a_ring_was_stopped_is_not_forgotten() {
 }
 
 #[test]
-fn a_chain_whose_daemon_died_between_two_looks_waits_for_the_next_daemon() {
+fn a_chain_whose_daemon_died_waits_for_the_next_daemon() {
     let mut s = setup();
     let at = s.post(INFLATE, 0..32);
     s.turn();
@@ -351,7 +351,7 @@ fn killed(path: &Path) -> Setup {
 }
 
 #[test]
-fn what_a_killed_process_punched_is_proven_or_withheld_by_the_next_look() {
+fn pages_punched_by_a_killed_process_are_proven_or_withheld() {
     let folder = tempfile::tempdir().unwrap();
     let mut s = killed(&folder.path().join("a"));
     assert!(s.device.awaits_pin_check());
@@ -459,7 +459,7 @@ fn check(steps: Vec<Step>) -> Result<(), TestCaseError> {
 }
 
 #[test]
-fn a_chain_that_was_punched_and_undone_is_not_refused_before_a_look() {
+fn a_punched_and_undone_chain_is_not_refused_before_a_pin_check() {
     use Step::{Answer, Check, Come, Give, Post, Stop, Turn, Wait};
     let steps = [
         Give, Post, Check, Come, Wait, Wait, Answer, Turn, Stop, Wait, Wait, Turn, Wait, Turn,
@@ -470,7 +470,7 @@ fn a_chain_that_was_punched_and_undone_is_not_refused_before_a_look() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(50))]
     #[test]
-    fn no_page_that_was_punched_after_somebody_came_is_ever_answered(steps in steps()) {
+    fn no_page_punched_after_a_holder_came_is_answered(steps in steps()) {
         check(steps)?;
     }
 }

@@ -92,7 +92,7 @@ fn both_page_sizes_go_into_the_balloon_and_come_back() {
 }
 
 #[test]
-fn what_the_document_refuses_is_refused_counted_and_frees_nothing() {
+fn entries_that_the_abi_refuses_are_counted_and_free_nothing() {
     let mut it = setup();
     let base = it.vm.tier(1).start;
     let bad = [
@@ -241,7 +241,7 @@ fn the_newest_targets_are_told_once_there_is_a_buffer() {
 }
 
 #[test]
-fn statistics_are_read_at_once_and_answered_when_the_next_are_wanted() {
+fn statistics_are_read_at_once_and_answered_on_the_next_request() {
     let mut it = setup();
     let at = it.drivers[5].buffer(90);
     let said = [statistic_bytes(0, 1, 77), statistic_bytes(99, 0, 1)].concat();
@@ -317,7 +317,7 @@ fn statistics_that_cannot_be_are_counted_and_not_passed_on() {
 }
 
 #[test]
-fn a_guest_that_starts_anew_has_empty_balloons_and_the_old_targets() {
+fn a_rebooted_guest_has_empty_balloons_and_the_old_targets() {
     let mut it = setup();
     let base = it.vm.tier(1).start;
     it.device.set_targets(&[0, 9], 7).unwrap();
@@ -334,7 +334,7 @@ fn a_guest_that_starts_anew_has_empty_balloons_and_the_old_targets() {
 }
 
 #[test]
-fn a_chain_that_a_killed_process_had_begun_is_finished_by_the_next_one() {
+fn a_chain_of_a_killed_process_is_finished_by_the_next() {
     for done in [0, 1, 2] {
         let mut it = setup();
         let base = it.vm.tier(1).start;
@@ -358,7 +358,7 @@ fn a_chain_that_a_killed_process_had_begun_is_finished_by_the_next_one() {
 }
 
 #[test]
-fn without_event_indices_kicks_are_held_back_by_a_flag_and_asked_for_again() {
+fn without_event_indices_kicks_are_suppressed_by_a_flag() {
     let vm = MockVm::two_tiers();
     let state = Arc::new(State::in_memory(vm.config()).unwrap());
     let mut it = Setup::with_state(vm, state, false);
@@ -393,7 +393,7 @@ impl Backing for Stubborn {
 }
 
 #[test]
-fn what_the_kernel_does_not_take_is_refused_and_not_in_the_balloon() {
+fn entries_that_the_kernel_rejects_are_not_in_the_balloon() {
     let vm = MockVm::two_tiers();
     let state = Arc::new(State::in_memory(vm.config()).unwrap());
     let stubborn = Stubborn(GuestFiles::new(vm.memory()));

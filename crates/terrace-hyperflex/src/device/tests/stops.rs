@@ -187,7 +187,7 @@ proptest! {
     /// Whatever the chain and wherever it is stopped: it is as if it had not been begun, and then as if it had not
     /// been stopped.
     #[test]
-    fn a_chain_that_is_stopped_at_any_hole_is_undone_and_done_again_from_its_base(
+    fn a_chain_stopped_at_any_hole_is_undone_and_redone(
         first in prop::collection::vec(0u64..600, 1..8),
         second in prop::collection::vec((0u64..1536, 0u8..8), 1..60),
         hole in 0usize..40,
@@ -311,7 +311,7 @@ fn who_waits_for_the_device_gets_it_between_two_holes() {
 }
 
 #[test]
-fn a_driver_that_starts_anew_while_another_ring_is_served_is_seen_before_its_first_chain() {
+fn a_driver_restart_beside_a_busy_ring_precedes_its_first_chain() {
     let mut it = setup(8 * MIB, None);
     let base = 8 * MIB;
     it.drivers[INFLATE].post_entries(&[Entry::new(base, 0)]);
@@ -396,7 +396,7 @@ fn a_hypervisor_that_is_gone_has_nothing_served_any_more() {
 }
 
 #[test]
-fn a_large_page_that_a_killed_process_had_half_marked_is_finished_and_not_refused() {
+fn a_half_marked_large_page_of_a_killed_process_is_finished() {
     for (queue, half) in [(INFLATE, true), (INFLATE + 1, false)] {
         let mut it = setup(8 * MIB, None);
         let block = Entry::new(8 * MIB + 2 * MIB, 9);

@@ -85,7 +85,7 @@ fn garbage_before_a_frame_is_counted_and_the_frame_found() {
 }
 
 #[test]
-fn half_a_frame_of_an_agent_that_was_killed_hides_the_next_one_until_it_is_cut() {
+fn half_a_frame_of_a_killed_agent_hides_the_next_until_cut() {
     let half = frame(&heartbeat(1));
     let mut bytes = half[..half.len() - 5].to_vec();
     bytes[4] = 0xff; // longer than all that follows

@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn the_period_follows_the_faults_and_only_grows_once_a_migration_failed() {
+    fn the_period_follows_faults_and_grows_after_a_failed_migration() {
         let mut period = period(1);
         let mut passes = 0;
         let mut pass = |local, failed| {

@@ -114,7 +114,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn bins_are_of_twice_the_count_and_one_sample_of_a_4_kib_page_is_512_of_a_2_mib_page() {
+    fn bins_double_and_base_page_samples_count_512_fold() {
         assert_eq!([0, 1, 2, 3, 6, 7].map(bin), [0, 1, 1, 2, 2, 3]);
         assert_eq!([WEIGHT, 2 * WEIGHT, u32::MAX].map(bin), [9, 10, 15]);
     }

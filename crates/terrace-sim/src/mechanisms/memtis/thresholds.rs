@@ -81,7 +81,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_threshold_goes_up_at_once_and_down_by_one_after_a_cooling() {
+    fn the_threshold_rises_at_once_and_falls_by_one_after_cooling() {
         let mut thresholds = Thresholds::new();
         assert!(thresholds.adapt((5, 100), 100, false));
         assert!(!thresholds.adapt((3, 100), 100, false));

@@ -5,7 +5,7 @@ use crate::scenario::Scenario;
 use crate::simulation::{Options, Simulation};
 
 #[test]
-fn one_of_its_pages_is_write_protected_at_a_time_on_a_scaled_machine_too() {
+fn one_page_at_a_time_is_write_protected_on_a_scaled_machine() {
     let text = "[machine]\ntiers = [\"dram\", \"pmem\"]\nscale = 64\nvcpus_per_vm = 2\n\
                 [[vm]]\nname = \"a\"\nfast = \"1GiB\"\nslow = \"3GiB\"\npolicy = \"hemem\"\n\
                 start = \"slow\"\nworkload = { kind = \"hotset\", size = \"2GiB\", hot = 0.1, \

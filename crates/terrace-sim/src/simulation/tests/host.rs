@@ -30,7 +30,7 @@ fn simulation(policy: &str) -> Simulation {
 }
 
 #[test]
-fn a_page_that_a_balloon_takes_while_it_is_moved_stays_without_memory() {
+fn a_page_taken_by_a_balloon_in_mid_move_stays_absent() {
     for way in [Move::Linux, Move::WriteProtect, Move::PmlCopy] {
         let mut simulation = simulation("\"vtmm\"");
         let mut traffic = [Traffic::default(); TIERS];
@@ -81,7 +81,7 @@ fn a_log_that_nobody_reads_does_not_grow() {
 }
 
 #[test]
-fn pages_that_change_places_where_nothing_is_free_leave_nothing_free() {
+fn pages_exchanged_without_free_memory_leave_none_free() {
     let mut simulation = simulation("\"first-touch\"");
     let mut traffic = [Traffic::default(); TIERS];
     let mut free = [0; TIERS];

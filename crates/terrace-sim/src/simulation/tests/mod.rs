@@ -56,7 +56,7 @@ fn one_flipped_accessed_bit_changes_an_action() {
 }
 
 #[test]
-fn cost_is_gib_times_price_and_unknown_where_a_held_tier_has_none() {
+fn cost_is_gib_times_price_and_unknown_without_a_price() {
     let mut tiers = crate::scenario::presets();
     tiers[0].price_per_gib = Some(3.0);
     let tiers = &mut tiers[..2];

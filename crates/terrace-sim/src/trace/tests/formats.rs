@@ -86,7 +86,7 @@ fn perf_samples_of_several_shapes_are_read() {
 }
 
 #[test]
-fn a_perf_event_of_both_kinds_without_data_src_is_broken_not_guessed() {
+fn a_perf_event_without_data_src_is_broken_not_guessed() {
     let text = [PERF, b"x 5 99.5: ibs_op//: 1000\n"].concat();
     let error = super::refused(&text);
     assert!(error.starts_with("t:7: "), "{error}");
@@ -94,7 +94,7 @@ fn a_perf_event_of_both_kinds_without_data_src_is_broken_not_guessed() {
 }
 
 #[test]
-fn objects_get_dense_places_of_whole_lines_in_order_of_first_sight() {
+fn objects_get_dense_line_aligned_places_in_order_of_sight() {
     let bytes = [
         request(5, 900, 100, 3),
         request(5, 800, 64, -1),

@@ -111,7 +111,7 @@ fn a_line_without_end_is_refused_or_skipped_in_bounded_memory() {
 }
 
 #[test]
-fn zstd_data_cut_off_anywhere_are_an_error_also_when_records_are_skipped() {
+fn truncated_zstd_data_is_an_error_even_if_records_are_skipped() {
     let text: Vec<u8> = (0..3000_u32)
         .flat_map(|n| format!(" L {:x},8\n", n.wrapping_mul(2_654_435_761)).into_bytes())
         .collect();

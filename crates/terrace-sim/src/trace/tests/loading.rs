@@ -88,7 +88,7 @@ fn a_record_that_spans_lines_is_one_access_for_each() {
 }
 
 #[test]
-fn a_hit_of_the_cache_gives_no_access_and_a_store_that_misses_is_a_write() {
+fn a_cache_hit_gives_no_access_and_a_missed_store_is_a_write() {
     let accesses = loaded(
         &[
             record(Op::Store, 0, 8),
@@ -153,7 +153,7 @@ proptest! {
 }
 
 #[test]
-fn the_first_vcpu_plays_the_trace_as_often_as_asked_and_the_others_are_at_their_end() {
+fn the_first_vcpu_plays_the_trace_and_the_others_end_at_once() {
     let trace: Vec<Record> = (0..2500).map(|n| record(Op::Load, n * 64, 8)).collect();
     let (folder, mut spec) = in_file(&trace);
     spec.repeat = 3;

@@ -72,7 +72,7 @@ fn first(keys: &str, scale: u64, count: usize) -> Vec<Access> {
 }
 
 #[test]
-fn the_same_seed_gives_the_same_accesses_and_another_vm_or_vcpu_others() {
+fn a_seed_fixes_accesses_per_vm_and_vcpu() {
     for keys in EACH {
         let workload = load(keys);
         let of =

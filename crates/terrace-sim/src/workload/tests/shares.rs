@@ -59,7 +59,7 @@ fn hotset_has_exactly_its_hot_pages_in_either_layout() {
 }
 
 #[test]
-fn hotset_gives_hot_pages_their_share_and_an_even_share_of_the_rest() {
+fn hotset_gives_hot_pages_their_share_and_the_rest_evenly() {
     let keys = r#"kind = "hotset", size = "8000KiB", hot = 0.1, hot_access = 0.9, write = 0.3"#;
     let accesses = first(keys, 1, COUNT);
     // 90 %, and a tenth of the other 10 %.
@@ -111,7 +111,7 @@ fn drift_replaces_its_share_of_the_hot_set_per_second() {
 }
 
 #[test]
-fn sequential_sweeps_its_window_in_order_and_moves_on_every_period() {
+fn sequential_sweeps_its_window_and_advances_each_period() {
     let keys = r#"kind = "sequential", size = "400KiB", hot = 0.2, period = "1s""#;
     let mut source = sources(&load(keys), 1, 1, "vm1").remove(0);
     let lines = |accesses: Vec<Access>| -> Vec<u64> {

@@ -108,7 +108,7 @@ fn short() -> Limits {
 }
 
 #[test]
-fn half_open_connections_are_bounded_told_and_ended_and_leave_room_for_others() {
+fn half_open_connections_are_bounded_logged_and_ended() {
     let api = api(Limits {
         head: Duration::from_secs(8),
         ..short()
@@ -212,7 +212,7 @@ fn what_is_no_request_is_refused_in_json() {
 }
 
 #[test]
-fn half_a_request_whose_client_is_done_with_speaking_is_answered() {
+fn half_a_request_of_a_half_closed_client_is_answered() {
     let api = api(short());
     let client = api.send("GET / HT");
     client.shutdown(std::net::Shutdown::Write).unwrap();
@@ -221,7 +221,7 @@ fn half_a_request_whose_client_is_done_with_speaking_is_answered() {
 
 /// A client that hangs up leaves its question behind.
 #[test]
-fn questions_of_clients_that_hang_up_do_not_pile_up_before_the_thread_that_decides() {
+fn questions_of_vanished_clients_do_not_pile_up() {
     let (inbox, inputs) = channel();
     let asker = Asker::new(inbox);
     let runtime = crate::played::runtime();

@@ -172,7 +172,7 @@ fn silence_hands_the_vm_to_the_host_and_speech_takes_it_back() {
     assert!(daemon.vms.get(db1(&daemon)).unwrap().managed.is_none());
     assert!(daemon.engine().vm(id).is_none());
     assert_eq!(orders(&daemon).mode, Mode::Guest);
-    assert_eq!(count_events(&daemon, "speaks again"), 1);
+    assert_eq!(count_events(&daemon, "answers again"), 1);
 }
 
 #[test]
@@ -189,7 +189,7 @@ fn the_agent_goes_on_only_when_the_hosts_threads_have_ended() {
 }
 
 #[test]
-fn without_scan_the_host_leaves_the_vm_alone_and_the_agent_goes_on() {
+fn without_scan_the_host_leaves_the_vm_to_its_agent() {
     let (_folder, mut daemon) = daemon("mode = \"guest\"");
     find(&mut daemon, 1 << 30);
     lying(&mut daemon);
@@ -257,7 +257,7 @@ fn a_liar_is_believed_again_only_when_it_is_resumed_by_name() {
 }
 
 #[test]
-fn a_vm_that_is_looked_at_again_keeps_its_agent_and_learns_its_size() {
+fn a_reinspected_vm_keeps_its_agent_and_learns_its_size() {
     let (_folder, mut daemon) = daemon("mode = \"guest\"");
     find(&mut daemon, 1 << 30);
     trusted(&mut daemon);
@@ -278,10 +278,7 @@ fn in_coordinated_mode_the_host_goes_on_and_says_that_it_does() {
     assert_eq!(count_events(&daemon, "no coordinated policy yet"), 1);
     fallen(&mut daemon, "silent");
     fallen(&mut daemon, "silent");
-    assert_eq!(
-        count_events(&daemon, "silent; the host goes on by itself"),
-        1
-    );
+    assert_eq!(count_events(&daemon, "silent; the host continues alone"), 1);
     assert!(daemon.engine().vm(id).is_some());
     lying(&mut daemon);
     assert_eq!(orders(&daemon).mode, Mode::Off);

@@ -141,7 +141,7 @@ fn what_was_listed_by_its_socket_goes_once_the_vm_has_a_name() {
 
 /// Any user can start processes until one has the number that it wants.
 #[test]
-fn a_name_is_free_once_its_vm_ended_although_somebody_took_its_number() {
+fn a_name_is_free_once_its_vm_ended_even_if_the_pid_is_reused() {
     let served = serve();
     for pid in [7, 8] {
         play_process(served.folder.path(), process(pid));
@@ -237,7 +237,7 @@ fn a_second_daemon_on_the_same_socket_is_refused() {
 }
 
 #[test]
-fn a_second_daemon_started_by_mistake_leaves_the_live_ones_kdamonds_alone() {
+fn a_second_daemon_leaves_the_first_ones_kdamonds_alone() {
     let served = serve();
     let root = served.folder.path();
     let kdamonds = "sys/kernel/mm/damon/admin/kdamonds";
@@ -342,7 +342,7 @@ fn raw(served: &Served) -> UnixStream {
 }
 
 #[test]
-fn an_api_client_that_sends_garbage_gets_an_error_and_the_daemon_goes_on() {
+fn an_api_client_that_sends_garbage_gets_an_error() {
     let served = serve();
     let huge = format!("GET /{} HTTP/1.1\r\n\r\n", "x".repeat(1 << 20));
     for garbage in [
@@ -394,7 +394,7 @@ fn the_socket_is_for_its_owner_and_group_alone() {
 }
 
 #[test]
-fn a_plan_for_a_vm_that_is_not_managed_is_refused_with_the_reason() {
+fn a_plan_for_an_unmanaged_vm_is_refused_with_the_reason() {
     let served = serve();
     served.find(
         "web1",

@@ -203,7 +203,7 @@ fn trusted(agent: &Agent) -> bool {
 }
 
 #[test]
-fn an_agent_that_speaks_is_shown_with_its_mechanisms_and_the_host_stays_away() {
+fn a_live_agent_is_shown_and_the_host_does_not_scan() {
     let vm = Vm::start("mode = \"guest\"\nscan = true");
     let mut link = vm.agent();
     let shown = vm.until(&mut link, &report(), trusted);
@@ -260,11 +260,11 @@ fn a_silent_agent_is_replaced_by_the_host_and_comes_back() {
     assert_eq!(vm.count_events("falls back: its agent is silent"), 1);
     vm.until(&mut link, &report(), trusted);
     assert!(!vm.served.claims.is_by_host("db1"));
-    assert_eq!(vm.count_events("speaks again"), 1);
+    assert_eq!(vm.count_events("answers again"), 1);
 }
 
 #[test]
-fn an_agent_that_lies_is_told_to_stop_and_believed_again_by_an_operator() {
+fn a_lying_agent_is_stopped_and_accepted_again_by_an_operator() {
     let vm = Vm::start("mode = \"guest\"\nscan = true");
     let mut link = vm.agent();
     vm.until(&mut link, &report(), trusted);

@@ -127,7 +127,7 @@ fn hypervisor(pid: u32, start_time: u64, name: &str) -> Hypervisor {
 }
 
 #[test]
-fn a_vm_that_its_agent_manages_is_asked_its_size_and_nothing_of_its_memory() {
+fn an_agent_managed_vm_is_asked_only_its_size() {
     let f = fixture("mode = \"guest\"\nscan = true");
     let found = f.inspect();
     let State::Agent(vm) = found.state else {
@@ -178,7 +178,7 @@ fn a_vm_without_a_monitor_still_has_its_agent() {
 }
 
 #[test]
-fn what_stands_in_for_an_agent_moves_only_where_that_is_configured() {
+fn an_agents_substitute_moves_only_if_it_is_configured() {
     for (fallback, moves) in [("host", true), ("observe", false)] {
         let text = format!(
             "[vm.a]\nmode = \"guest\"\nscan = true\nmoves = true\nfallback = \"{fallback}\""
@@ -203,7 +203,7 @@ fn a_socket_that_nobody_listens_at_is_no_vm() {
 }
 
 #[test]
-fn of_two_vms_of_one_name_the_younger_is_refused_whichever_is_found_first() {
+fn of_two_vms_of_one_name_the_younger_is_refused() {
     let f = fixture("mode = \"guest\"");
     let started = terrace_sys::start_time(Path::new("/proc"), std::process::id()).unwrap();
     for (pid, start_time) in [(7, started - 1), (8, started + 1)] {
@@ -226,7 +226,7 @@ fn of_two_vms_of_one_name_the_younger_is_refused_whichever_is_found_first() {
 }
 
 #[test]
-fn a_vm_that_is_not_opted_in_is_left_alone_and_a_bad_name_is_refused_before_it_is_asked() {
+fn a_vm_not_opted_in_is_left_alone_and_a_bad_name_refused() {
     let f = fixture("scan = true");
     let named = |name: &str| Candidate {
         claims: vec![hypervisor(7, 7, name)],
@@ -244,7 +244,7 @@ fn a_vm_that_is_not_opted_in_is_left_alone_and_a_bad_name_is_refused_before_it_i
 }
 
 #[test]
-fn a_socket_that_two_processes_name_is_of_the_one_that_listens_there() {
+fn a_socket_named_by_two_processes_belongs_to_the_listener() {
     let f = fixture("mode = \"guest\"");
     let own = std::process::id();
     let candidate = Candidate {
@@ -324,7 +324,7 @@ fn threads(discoverer: &Arc<Discoverer>) -> usize {
 
 /// Any user can start processes until one has the number that it wants.
 #[test]
-fn a_vm_that_was_started_anew_is_looked_at_although_somebody_took_the_number_of_the_old_one() {
+fn a_restarted_vm_with_a_reused_pid_is_inspected() {
     let f = fixture("scan = true");
     let managed = || Handled {
         is_pending: false,
@@ -370,7 +370,7 @@ fn after_inspection(f: &Fixture, candidate: &Candidate, view: &HostView) -> Hand
 }
 
 #[test]
-fn a_monitor_that_is_not_ready_is_tried_again_after_a_second_and_not_after_a_minute() {
+fn an_unready_monitor_is_retried_after_a_second() {
     let f = fixture("scan = true");
     let own = std::process::id();
     let dead = f.folder.path().join("dead.sock");
@@ -390,7 +390,7 @@ fn a_monitor_that_is_not_ready_is_tried_again_after_a_second_and_not_after_a_min
 }
 
 #[test]
-fn the_second_vm_of_a_name_is_looked_at_as_soon_as_the_first_ended() {
+fn a_second_vm_of_a_name_is_inspected_once_the_first_ended() {
     let f = fixture("mode = \"guest\"");
     let started = terrace_sys::start_time(Path::new("/proc"), std::process::id()).unwrap();
     let first = ProcessId {
@@ -418,7 +418,7 @@ fn the_second_vm_of_a_name_is_looked_at_as_soon_as_the_first_ended() {
 
 /// Monitors that nobody serves, as many as are looked at.
 #[test]
-fn a_thousand_monitors_that_are_not_ready_cost_a_bounded_number_of_threads_and_hide_no_new_one() {
+fn a_thousand_unready_monitors_cost_few_threads_and_hide_no_vm() {
     let mut f = fixture("scan = true");
     let (inbox, news) = channel();
     f.discoverer.inbox = inbox;

@@ -6,7 +6,7 @@ use terrace_host::qemu::Uncounted;
 use super::*;
 
 #[test]
-fn damon_takes_over_only_where_ram_is_private_and_only_if_allowed() {
+fn damon_takes_over_private_ram_only_if_it_is_allowed() {
     let private = || Err(Unscannable::PrivateRam("pc.ram".into()).into());
     let pinned = || Err(Unscannable::Vfio("/dev/vfio/1".into()).into());
     let by_damon = |choice, memory| by_damon(choice, &memory, &Ok(Readings::default()));

@@ -82,7 +82,7 @@ fn wait_until(what: &str, mut holds: impl FnMut() -> bool) {
 }
 
 #[test]
-fn a_vm_that_ends_takes_its_frozen_worker_along_and_leaves_no_thread_waiting() {
+fn a_vm_that_ends_takes_its_frozen_worker_along() {
     let folder = tempfile::tempdir().unwrap();
     let (vm, memory) = (vm(folder.path()), memory());
     let shell = WorkerCommand {

@@ -380,7 +380,7 @@ fn memory_unplugged_in_mid_round_is_neither_scanned_nor_moved() {
 
 /// The mapping goes without an event of QEMU: the map alone cannot tell.
 #[test]
-fn ram_that_qemu_unmaps_in_mid_round_is_neither_scanned_nor_moved() {
+fn ram_unmapped_in_mid_round_is_neither_scanned_nor_moved() {
     let mut threads = Threads::start();
     let folder = threads.machine.path().to_owned();
     threads.executor.act(Action::Scan(scan()));
@@ -493,7 +493,7 @@ fn is_gone(pid: u32) -> bool {
 }
 
 #[test]
-fn memory_plugged_later_is_scanned_and_nothing_of_the_old_map_is() {
+fn memory_plugged_later_is_scanned_and_the_old_map_is_not() {
     let (served, qemu) = served(vec![Backend::new("m0", 0)]);
     let folder = served.folder.path().to_owned();
     wait_until("the VM's first round", || memory_of(&served) == MIB as u64);

@@ -26,7 +26,7 @@ fn one_census_serves_all_who_ask_for_what_is_not_newer() {
 /// Another user's process whose mappings nobody can read, as one that maps a file of a FUSE server that does not
 /// answer.
 #[test]
-fn a_process_whose_mappings_cannot_be_read_holds_up_no_vm_and_no_worker() {
+fn an_unreadable_process_delays_no_vm_and_no_worker() {
     let folder = tempfile::tempdir().unwrap();
     let process = folder.path().join("proc/7");
     std::fs::create_dir_all(process.join("fd")).unwrap();

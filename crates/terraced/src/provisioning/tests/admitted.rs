@@ -14,7 +14,7 @@ fn counted(host: &Host, vm: &str, bytes: u64) {
 }
 
 #[test]
-fn a_growth_that_does_not_fit_beside_what_others_may_take_is_refused_with_the_figures() {
+fn a_growth_beyond_what_others_may_take_is_refused_with_figures() {
     let (one, two) = (Scripted::settled(), Scripted::settled());
     // vm2 has touched one of its two GiB.
     two.see(|status| {
@@ -103,7 +103,7 @@ fn what_the_operator_keeps_back_of_a_tier_is_not_given() {
 }
 
 #[test]
-fn a_tier_whose_node_is_not_known_counts_against_the_whole_host_and_that_is_said() {
+fn a_tier_on_an_unknown_node_counts_against_the_whole_host() {
     let script = Scripted::settled();
     script.see(|status| status.tiers[0].host_nodes.clear());
     let host = host([("vm1", &script)]);
@@ -117,7 +117,7 @@ fn a_tier_whose_node_is_not_known_counts_against_the_whole_host_and_that_is_said
 }
 
 #[test]
-fn without_a_look_at_files_what_a_vm_has_already_is_its_process_memory() {
+fn without_files_a_vms_present_memory_is_its_process_memory() {
     let (one, two) = (Scripted::settled(), Scripted::settled());
     two.lock().kind = ProviderKind::VirtioMem;
     two.see(|status| {
@@ -148,7 +148,7 @@ fn more_than_the_vm_was_started_with_is_refused() {
 }
 
 #[test]
-fn the_figures_of_each_tier_and_what_became_of_orders_are_exported() {
+fn figures_of_tiers_and_outcomes_of_orders_are_exported() {
     let script = Scripted::settled();
     script.see(|status| {
         status.refused_entries = 7;
@@ -197,7 +197,7 @@ fn a_number_without_its_unit_is_refused() {
 }
 
 #[test]
-fn sizes_are_rounded_to_the_smallest_page_that_the_device_offers() {
+fn sizes_are_rounded_to_the_devices_smallest_page() {
     let script = Scripted::settled();
     script.see(|status| status.tiers[0].block_bytes = 2 << 20);
     let host = host([("vm1", &script)]);
@@ -208,7 +208,7 @@ fn sizes_are_rounded_to_the_smallest_page_that_the_device_offers() {
 }
 
 #[test]
-fn the_balloons_size_is_rounded_to_whole_pages_which_it_can_reach() {
+fn a_balloons_size_is_rounded_to_whole_pages() {
     let script = Scripted::settled();
     script.lock().kind = ProviderKind::Balloon;
     script.see(|status| {
@@ -248,7 +248,7 @@ fn nothing_is_given_beside_a_vm_whose_device_has_never_answered() {
 }
 
 #[test]
-fn huge_pages_are_counted_by_their_pool_and_not_by_the_nodes_free_memory() {
+fn huge_pages_count_by_their_pool_not_by_free_memory() {
     let script = Scripted::settled();
     script.see(|status| status.tiers[0].page_bytes = 2 << 20);
     let host = host([("vm1", &script)]);

@@ -126,7 +126,7 @@ fn a_resize_reaches_the_device_and_leaves_the_other_tier_alone() {
 }
 
 #[test]
-fn a_vm_shows_how_far_its_device_is_and_whether_the_guest_is_honest() {
+fn a_vm_shows_its_devices_progress_and_the_verified_ratio() {
     let served = serve();
     let _seen = play_device(&served.folder.path().join("control"));
     let _ = resize(&served, "flex", [None, Some(2 * GIB)]);

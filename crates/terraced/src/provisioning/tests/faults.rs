@@ -40,7 +40,7 @@ fn an_order_is_told_and_its_end_is_too() {
 }
 
 #[test]
-fn a_hung_device_blocks_neither_the_daemon_nor_other_vms_and_is_told() {
+fn a_hung_device_blocks_neither_daemon_nor_vms_and_is_reported() {
     let (hung, well) = (Scripted::settled(), Scripted::settled());
     let host = host_with(
         Duration::from_secs(2),
@@ -72,7 +72,7 @@ fn a_hung_device_blocks_neither_the_daemon_nor_other_vms_and_is_told() {
 }
 
 #[test]
-fn a_device_that_goes_and_comes_back_is_told_once_each_and_counted_whole_between() {
+fn a_device_that_goes_and_returns_is_logged_once_each() {
     let script = Scripted::settled();
     let host = host([("vm1", &script)]);
     host.until("vm1", |e| {
@@ -113,7 +113,7 @@ fn a_device_that_goes_and_comes_back_is_told_once_each_and_counted_whole_between
 }
 
 #[test]
-fn a_guest_that_keeps_what_it_gave_back_is_told_and_counted_whole_until_it_is_honest() {
+fn a_guest_that_retains_memory_is_counted_whole_until_verified() {
     let script = Scripted::settled();
     let host = host([("vm1", &script)]);
     host.until("vm1", |e| {
@@ -161,7 +161,7 @@ fn wait_for_verified_queries(host: &Host, script: &Scripted, more: u64) {
 }
 
 #[test]
-fn a_guest_whose_memory_could_not_be_looked_at_in_time_is_counted_whole() {
+fn a_guest_that_could_not_be_verified_in_time_is_counted_whole() {
     let script = Scripted::settled();
     script.see(|status| status.tiers[0].verified = None);
     let host = host([("vm1", &script)]);
@@ -187,7 +187,7 @@ fn a_guest_whose_memory_could_not_be_looked_at_in_time_is_counted_whole() {
 }
 
 #[test]
-fn a_guest_that_was_caught_is_not_cleared_by_looks_that_come_too_late() {
+fn a_caught_guest_is_not_cleared_by_late_queries() {
     let script = Scripted::settled();
     let host = host([("vm1", &script)]);
     script.see(|status| {
@@ -235,7 +235,7 @@ fn a_lost_answer_is_counted_as_taken_until_a_look_tells() {
 }
 
 #[test]
-fn an_order_that_was_met_stays_so_when_somebody_else_changes_the_target() {
+fn a_met_order_stays_met_if_someone_else_changes_the_target() {
     let script = Scripted::settled();
     let host = host([("vm1", &script)]);
     host.resize("vm1", [Some(GIB), None]).unwrap();
@@ -251,7 +251,7 @@ fn an_order_that_was_met_stays_so_when_somebody_else_changes_the_target() {
 }
 
 #[test]
-fn a_guest_that_starts_anew_again_and_again_fills_no_list_of_events() {
+fn a_guest_that_resets_again_and_again_fills_no_event_list() {
     let script = Scripted::settled();
     let host = host([("vm1", &script)]);
     for resets in 1..6 {
@@ -292,7 +292,7 @@ fn a_guest_that_cannot_reach_its_target_is_told_with_its_reason() {
 }
 
 #[test]
-fn what_a_guest_said_of_an_older_target_is_not_believed_of_a_newer_one() {
+fn a_claim_about_an_older_target_says_nothing_of_a_newer() {
     let script = Scripted::settled();
     let host = host([("vm1", &script)]);
     script.see(|status| {
@@ -341,7 +341,7 @@ fn a_guest_that_goes_to_and_fro_makes_one_event() {
 }
 
 #[test]
-fn a_driver_that_does_not_take_its_targets_is_told_and_so_is_that_it_came() {
+fn a_driver_that_ignores_its_targets_is_reported_until_it_acts() {
     let script = Scripted::settled();
     script.see(|status| status.targets_sent = false);
     let host = host([("vm1", &script)]);
@@ -403,7 +403,7 @@ fn targets_that_somebody_else_changed_end_the_order() {
 }
 
 #[test]
-fn a_vm_with_a_device_passed_through_is_refused_a_shrink_and_may_grow() {
+fn a_vm_with_a_passed_through_device_may_grow_but_not_shrink() {
     let script = Scripted::settled();
     let host = host([("vm1", &script)]);
     symlink("/dev/vfio/17", host.root().join("proc/100/fd/9")).unwrap();
@@ -423,7 +423,7 @@ fn a_vm_with_a_device_passed_through_is_refused_a_shrink_and_may_grow() {
 }
 
 #[test]
-fn a_device_that_is_passed_through_under_way_stops_the_shrink_and_one_after_a_reboot_too() {
+fn a_device_passed_through_in_mid_shrink_stops_it() {
     let script = Scripted::settled();
     let host = host([("vm1", &script)]);
     host.resize("vm1", [Some(GIB), None]).unwrap();
@@ -465,7 +465,7 @@ fn a_device_that_is_passed_through_under_way_stops_the_shrink_and_one_after_a_re
 }
 
 #[test]
-fn an_order_of_the_daemon_that_the_device_refuses_is_not_repeated_at_each_look() {
+fn an_order_that_the_device_refuses_is_not_repeated() {
     let script = Scripted::settled();
     let host = host([("vm1", &script)]);
     host.resize("vm1", [Some(GIB), None]).unwrap();
@@ -477,7 +477,7 @@ fn an_order_of_the_daemon_that_the_device_refuses_is_not_repeated_at_each_look()
 }
 
 #[test]
-fn a_second_vm_of_the_same_name_takes_nothing_over_from_the_first() {
+fn a_second_vm_of_a_name_takes_over_nothing_from_the_first() {
     let script = Scripted::settled();
     let host = host([("vm1", &script)]);
     host.resize("vm1", [Some(GIB), None]).unwrap();
@@ -494,7 +494,7 @@ fn a_second_vm_of_the_same_name_takes_nothing_over_from_the_first() {
 }
 
 #[test]
-fn what_pins_a_vm_is_looked_for_in_the_process_that_its_device_names() {
+fn pins_are_searched_in_the_process_that_the_device_names() {
     let script = Scripted::settled();
     let host = host([("vm1", &script)]);
     live(host.root(), 300);
@@ -514,7 +514,7 @@ fn a_vm_with_virtio_mem_may_shrink_with_a_device_passed_through() {
 }
 
 #[test]
-fn that_a_process_cannot_be_looked_at_is_no_proof_that_no_device_is_passed_through() {
+fn an_unreadable_process_does_not_prove_that_none_is_pinned() {
     let script = Scripted::settled();
     let host = host([("vm1", &script)]);
     std::fs::remove_dir(host.root().join("proc/100/fd")).unwrap();
@@ -525,7 +525,7 @@ fn that_a_process_cannot_be_looked_at_is_no_proof_that_no_device_is_passed_throu
     assert_eq!(host.provisioning("vm1").unwrap().orders.refused_pinned, 1);
     let finding = host.doctor(Some("vm1"), "provisioning-pinned");
     assert_eq!(finding.health, Health::Degraded);
-    assert!(finding.found.contains("is not known"), "{finding:?}");
+    assert!(finding.found.contains("does not know"), "{finding:?}");
     assert_eq!(script.lock().ordered, Vec::<Vec<_>>::new());
     // To grow takes nothing from under a device.
     host.resize("vm1", [Some(3 * GIB), None]).unwrap();
@@ -587,7 +587,7 @@ fn files_are_looked_at_seldom_while_nothing_changes() {
 }
 
 #[test]
-fn a_vm_that_was_restarted_is_looked_after_anew_and_one_that_is_found_again_is_not() {
+fn a_restarted_vm_is_provisioned_anew_and_a_found_one_is_not() {
     let script = Scripted::settled();
     let host = host([("vm1", &script)]);
     host.resize("vm1", [Some(GIB), None]).unwrap();
@@ -609,7 +609,7 @@ fn a_vm_that_was_restarted_is_looked_after_anew_and_one_that_is_found_again_is_n
 }
 
 #[test]
-fn a_reconciler_that_a_fault_of_its_own_ends_is_said_and_started_again_by_the_next_resize() {
+fn a_failed_reconciler_is_reported_and_restarted_by_a_resize() {
     let script = Scripted::settled();
     let host = host([("vm1", &script)]);
     script.lock().panics_at_orders = true;

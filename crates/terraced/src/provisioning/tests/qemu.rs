@@ -254,7 +254,7 @@ fn a_balloon_without_a_driver_stays_under_way() {
 }
 
 #[test]
-fn a_balloon_that_somebody_else_moves_later_is_not_stuck_on_the_way_to_an_old_target() {
+fn a_balloon_moved_by_others_is_not_stuck_at_an_old_target() {
     let qemu = Qemu::default().with_balloon(true);
     let host = host(&qemu, "");
     host.resize([Some(128), Some(256)]).unwrap();
@@ -296,7 +296,7 @@ fn a_vm_with_none_of_the_three_is_told_all_three() {
 }
 
 #[test]
-fn the_monitor_of_a_vm_that_is_not_opted_in_is_left_alone_until_somebody_resizes_it() {
+fn a_monitor_that_is_not_opted_in_is_left_alone_until_a_resize() {
     let qemu = Qemu::with_virtio_mem();
     let host = host(&qemu, "");
     // The daemon has found it.
@@ -316,7 +316,7 @@ fn an_opted_in_vm_shows_what_resizes_it_before_anybody_does() {
 }
 
 #[test]
-fn a_monitor_that_was_busy_when_the_vm_was_found_is_asked_again_and_nobody_is_bothered() {
+fn a_monitor_that_was_busy_at_discovery_is_asked_again() {
     let qemu = Qemu::with_virtio_mem();
     qemu.inside().busy = true;
     let host = host(&qemu, "[vm.vm]\nscan = true\n");
@@ -336,7 +336,7 @@ fn a_monitor_that_was_busy_when_the_vm_was_found_is_asked_again_and_nobody_is_bo
 }
 
 #[test]
-fn a_vm_with_nothing_that_resizes_it_is_not_asked_each_time_that_it_is_found() {
+fn a_vm_without_a_provider_is_not_queried_each_time() {
     let qemu = Qemu::default();
     let host = host(&qemu, "[vm.vm]\nscan = true\n");
     // Until its reconciler has looked and is gone.

@@ -50,7 +50,7 @@ pub fn serve(control: &Path) -> Host {
 }
 
 #[test]
-fn a_vm_shrinks_by_the_real_device_and_what_it_claims_is_checked_against_its_files() {
+fn a_vm_shrinks_by_the_real_device_and_claims_are_verified() {
     let folder = tempfile::tempdir().unwrap();
     let args = args(folder.path(), &[]);
     let vm = MockVm::two_tiers();

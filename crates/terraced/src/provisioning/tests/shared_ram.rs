@@ -37,7 +37,7 @@ fn go(host: &Host, pid: u32) {
 }
 
 #[test]
-fn a_vm_whose_ram_another_process_maps_is_refused_a_shrink_by_every_mechanism() {
+fn every_provider_refuses_to_shrink_a_vm_whose_ram_is_shared() {
     for kind in [
         ProviderKind::HyperFlex,
         ProviderKind::VirtioMem,

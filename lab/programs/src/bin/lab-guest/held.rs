@@ -80,7 +80,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_word_that_lost_a_bit_is_counted_and_words_name_frames_of_ram() {
+    fn a_flipped_bit_is_counted_and_patterns_name_frames_of_ram() {
         let mut held = Held::new(1).unwrap();
         held.add(2).unwrap();
         let changed = |state: &Value| {
