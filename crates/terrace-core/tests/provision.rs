@@ -71,7 +71,7 @@ fn a_list_names_every_tier_and_no_more_than_there_are() {
     let why = answer(&mut host).unwrap_err();
     assert_eq!(
         why,
-        "vm1 has 3 tiers of elastic memory: there is no fourth one to resize"
+        "vm1 has 3 tiers of resizable memory: there is no fourth one to resize"
     );
 }
 
@@ -107,7 +107,7 @@ fn an_order_that_hangs_is_taken_back() {
     host.resize(1, &[Some(GIB), None]);
     host.run_for(4);
     let why = answer(&mut host).unwrap_err();
-    assert!(why.contains("the order was taken back"), "{why}");
+    assert!(why.contains("the order was cancelled"), "{why}");
     assert_eq!(state(&host, 1), OrderState::Failed);
 }
 

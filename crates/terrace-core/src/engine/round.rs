@@ -258,7 +258,7 @@ impl Vm {
                 self.end_window(now, window, shared);
             }
             Phase::Placing { since, .. } if since.after(timeout) <= now => {
-                self.abandon(now, "nobody said where its pages are in time");
+                self.abandon(now, "the placement of its pages was not answered in time");
             }
             Phase::Clearing { since, .. } | Phase::Scanning { since, .. }
                 if since.after(timeout) <= now =>
@@ -307,7 +307,7 @@ impl Vm {
     pub fn round_now(&mut self, now: Tick, plan_only: bool, shared: &mut Shared) {
         let obstacle = match &self.rounds.phase {
             _ if self.settings.paused => "it is paused".to_string(),
-            _ if self.unmapped => "where its RAM is is not known".to_string(),
+            _ if self.unmapped => "the location of its RAM is not known".to_string(),
             // An operator who changed something may try a VM again that could not be scanned.
             Phase::Waiting | Phase::Unscannable { .. } => {
                 self.start_round(now, plan_only, shared);

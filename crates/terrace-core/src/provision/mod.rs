@@ -198,7 +198,7 @@ impl Provision {
         if let Some(provider) = self.providers.get_mut(&withdrawal.provider)
             && withdrawal.in_time
         {
-            let why = "its resize provider hangs; the order was cancelled".to_owned();
+            let why = "its provider hangs; the order was cancelled".to_owned();
             let result = Err(ProviderError::Refused(why));
             provider.answered(now, withdrawal.order, &result);
         }

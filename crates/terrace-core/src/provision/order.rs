@@ -116,13 +116,12 @@ pub(super) fn wanted(
     asked: &[Option<u64>],
 ) -> Result<Vec<Option<u64>>, String> {
     if asked.iter().all(Option::is_none) {
-        return Err("say what to resize: fast_bytes, slow_bytes or both, or tiers_bytes".into());
+        return Err("give the sizes: fast_bytes, slow_bytes or both, or tiers_bytes".into());
     }
     if !kind.knows_tiers() {
         let Some(sum) = sum(asked) else {
             return Err(format!(
-                "{vm} is resized by the balloon, which knows no tiers: say both sizes, of which it gives the VM the \
-                 sum; to resize one tier, start it with a virtio-mem device for each node of the guest, or with \
+                "{vm} is resized by the balloon, which knows no tiers: give both sizes, and the VM gets their sum; to resize one tier, start it with a virtio-mem device for each node of the guest, or with \
                  HyperFlex"
             ));
         };
@@ -137,7 +136,7 @@ pub(super) fn wanted(
         let tier = tier_name(kind, tier);
         let s = if tiers == 1 { "" } else { "s" };
         return Err(format!(
-            "{vm} has {tiers} tier{s} of elastic memory: there is no {tier} one to resize"
+            "{vm} has {tiers} tier{s} of resizable memory: there is no {tier} one to resize"
         ));
     }
     let asked = asked.iter().copied().chain(std::iter::repeat(None));

@@ -76,7 +76,7 @@ impl Request {
 
 /// The answer to a request for a VM that nobody knows.
 pub(super) fn gone() -> NotOrdered {
-    NotOrdered::NotNow("what resizes the VM is gone".into())
+    NotOrdered::NotNow("the VM's provider is gone".into())
 }
 
 impl Provision {
@@ -148,7 +148,7 @@ impl Provision {
         let (vm, kind) = (provider.spec.vm.clone(), provider.kind());
         let order = self.order(now, of, origin, size_bytes.clone(), &text);
         let ordered = Box::new(Ordered {
-            done: format!("{vm}: {text} ordered by {by}; `terrace show {vm}` tells how far it is"),
+            done: format!("{vm}: {text} ordered by {by}; `terrace show {vm}` shows the progress"),
             number: order.0,
             by: kind.name().into(),
             by_name: by,
@@ -209,14 +209,14 @@ impl Provision {
         }
     }
 
-    /// Answers the requests that wait for a withdrawal: whether the order was taken back.
+    /// Answers the requests that wait for a withdrawal: whether the order was cancelled.
     pub(super) fn taken_back(&mut self, withdrawal: OrderWithdrawal) {
         let waited = |request: &Request| matches!(request.stage, Stage::Withdrawal { order, .. } if order == withdrawal.order);
         for id in self.ids(waited) {
             let so = if withdrawal.in_time {
-                "the order was taken back"
+                "the order was cancelled"
             } else {
-                "it was given the order and may yet carry it out: `terrace show` tells"
+                "it has the order and may still carry it out: see `terrace show`"
             };
             let why = self.hangs(withdrawal.provider, so);
             self.answer(id, Err(why));
@@ -248,12 +248,12 @@ impl Provision {
             return gone();
         };
         let by = match &provider.mechanism {
-            None => "what resizes it".to_owned(),
+            None => "its provider".to_owned(),
             Some(mechanism) => format!("{} ({})", mechanism.name, mechanism.at),
         };
         let (vm, tenths) = (&provider.spec.vm, self.config.patience_ms / 100);
         NotOrdered::NotNow(format!(
-            "{vm}: {by} hangs: no answer for {}.{} s; {so}. `terrace show {vm}` has what was seen last",
+            "{vm}: {by} hangs: no answer for {}.{} s; {so}. `terrace show {vm}` has its last report",
             tenths / 10,
             tenths % 10
         ))

@@ -54,7 +54,7 @@ pub(super) fn known(
     // A status from before the provider fell silent says nothing about what is so now.
     let Some(status) = status.filter(|_| provider.trouble.is_none()) else {
         let why = provider.trouble.as_deref();
-        let why = why.unwrap_or("what resizes it has not answered yet");
+        let why = why.unwrap_or("its provider has not answered yet");
         return Err(ResizeRefusal::Absent(why.to_owned()));
     };
     wanted(&provider.spec.vm, provider.kind(), status, asked).map_err(ResizeRefusal::Invalid)
@@ -120,7 +120,7 @@ impl Admission<'_> {
         let is_little = wanted < least.min(tier.size_bytes);
         if kind == ProviderKind::HyperFlex && i == 0 && is_little {
             return Err(ResizeRefusal::Invalid(format!(
-                "{} of {} memory are too little for any guest; {} can be had at least. Did you mean MiB?",
+                "{} of {} memory is too little for any guest; the least is {}. Did you mean MiB?",
                 size(wanted),
                 tier_name(kind, i),
                 size(least)
@@ -188,7 +188,7 @@ impl Admission<'_> {
             let meets = of.is_empty() || nodes.is_empty() || of.iter().any(|n| nodes.contains(n));
             is_unseen && meets
         })?;
-        let why = other.trouble.as_deref().unwrap_or("it was not asked yet");
+        let why = other.trouble.as_deref().unwrap_or("it was not queried yet");
         Some(format!(
             "what {} may still take is not known, because its HyperFlex device has never answered: {why}",
             other.spec.vm

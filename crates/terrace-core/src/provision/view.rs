@@ -81,7 +81,7 @@ fn problem(provider: &Provider, now: Tick) -> Option<String> {
     }
     match (&provider.trouble, &provider.seen) {
         (Some(trouble), _) => Some(trouble.clone()),
-        (None, None) => Some("not looked at yet".into()),
+        (None, None) => Some("not verified yet".into()),
         (None, Some(_)) => None,
     }
 }
@@ -98,7 +98,7 @@ fn order_view(order: &Order, provider: &Provider, now: Tick) -> OrderView {
         why: order
             .why
             .clone()
-            .or_else(|| silent.then(|| "its resize provider hangs".into())),
+            .or_else(|| silent.then(|| "its provider hangs".into())),
     }
 }
 
@@ -142,9 +142,9 @@ fn admission(provider: &Provider) -> String {
         _ => size(counted),
     };
     let why = if provider.trouble.is_some() {
-        "its resize provider does not answer"
+        "its provider does not answer"
     } else if is_dishonest(provider) {
-        "it keeps what it claims to have given back"
+        "it retains memory that it claims to have given back"
     } else {
         "its driver has not inflated yet"
     };

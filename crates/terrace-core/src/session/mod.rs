@@ -35,6 +35,12 @@ pub trait Controller {
     /// An event or an action as it stands in a log.
     fn record(part: Part<Self::Event, Self::Action>) -> Record;
 
+    /// Whether both are the same decision. The wording of an answer is no decision: an older version may have
+    /// said the same in other words.
+    fn is_same(one: &Self::Action, other: &Self::Action) -> bool {
+        one == other
+    }
+
     /// The event or the action that a record is; none where it is neither of this controller.
     fn part(record: Record) -> Option<Part<Self::Event, Self::Action>>;
 }
@@ -64,6 +70,13 @@ impl Controller for Engine {
         match part {
             Part::Event(event) => Record::Event(event),
             Part::Action(action) => Record::Action(action),
+        }
+    }
+
+    fn is_same(one: &Action, other: &Action) -> bool {
+        match (one, other) {
+            (Action::Answer(one), Action::Answer(other)) => one.is_same(other),
+            _ => one == other,
         }
     }
 

@@ -147,7 +147,7 @@ fn compare<C: Controller>(
             Some(Part::Action(recorded)) => {
                 sum.actions += 1;
                 match decided.pop_front() {
-                    Some(action) if action == recorded => {}
+                    Some(action) if C::is_same(&action, &recorded) => {}
                     Some(action) => return Err(differs(brief(&recorded), brief(&action))),
                     None => return Err(differs(brief(&recorded), "nothing".into())),
                 }

@@ -285,7 +285,7 @@ fn unanswered_questions_end_the_round_in_time() {
         let _unanswered = h.session.hear(Tick(at * SECOND), event);
     }
     let why = last(&h).abandoned.unwrap();
-    assert_eq!(why, "nobody said where its pages are in time");
+    assert_eq!(why, "the placement of its pages was not answered in time");
 }
 
 #[test]

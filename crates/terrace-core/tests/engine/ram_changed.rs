@@ -95,7 +95,7 @@ fn plans_of_an_old_map_are_cancelled_and_late_reports_ignored() {
     assert!(
         view.reasons
             .iter()
-            .any(|r| r.text.contains("where its RAM is is not known"))
+            .any(|r| r.text.contains("the location of its RAM is not known"))
     );
 }
 

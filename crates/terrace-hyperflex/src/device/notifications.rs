@@ -44,7 +44,7 @@ impl Notifications {
         // A ring that cannot be read gets one interrupt too many: one too few would have its driver wait for ever.
         let wanted = !self.event_idx || ring.needs_notification().unwrap_or(true);
         if wanted {
-            // A full eventfd is a signal that was not looked at yet.
+            // A full eventfd is a signal that was not verified yet.
             let _ = ring.signal_used_queue();
         }
     }

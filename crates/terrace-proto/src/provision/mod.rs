@@ -9,6 +9,8 @@ pub use status::{
     Resident,
 };
 
+use std::mem;
+
 use serde::{Deserialize, Serialize};
 
 use crate::{OrderId, PAGE_SIZE, ProviderId, ResizeId, TierId};
@@ -367,6 +369,22 @@ pub struct SizesAnswer {
     pub result: Result<Ordered, NotOrdered>,
 }
 
+impl SizesAnswer {
+    /// Whether both answer the same request in the same way, in whatever words.
+    #[must_use]
+    pub fn is_same(&self, other: &Self) -> bool {
+        let result = match (&self.result, &other.result) {
+            (Ok(one), Ok(other)) => {
+                (one.number, &one.by, &one.size_bytes)
+                    == (other.number, &other.by, &other.size_bytes)
+            }
+            (Err(one), Err(other)) => mem::discriminant(one) == mem::discriminant(other),
+            _ => false,
+        };
+        self.id == other.id && result
+    }
+}
+
 /// The reason why sizes are not ordered.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum NotOrdered {
@@ -415,7 +433,7 @@ pub struct OrderWithdrawal {
     pub order: OrderId,
     /// The provider that the order was for.
     pub provider: ProviderId,
-    /// Whether the order was taken back before it was given; otherwise the provider has it already.
+    /// Whether the order was cancelled before it was given; otherwise the provider has it already.
     pub in_time: bool,
 }
 

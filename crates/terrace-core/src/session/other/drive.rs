@@ -453,7 +453,7 @@ impl Driver {
             .any(|vm| vm.tally.known < vm.tally.unit_windows)
         {
             notes.push(
-                "where it is not known whether a page was accessed (the log's policy let it rest), the \
+                "if it is not known whether a page was accessed (the log's policy let it rest), the \
                  other policy sees it as accessed; record = \"full\" leaves nothing unknown"
                     .into(),
             );
