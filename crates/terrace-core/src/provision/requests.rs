@@ -216,7 +216,7 @@ impl Provision {
             let so = if withdrawal.in_time {
                 "the order was cancelled"
             } else {
-                "it has the order and may still carry it out: see `terrace show`"
+                "it has the order and may still carry it out"
             };
             let why = self.hangs(withdrawal.provider, so);
             self.answer(id, Err(why));

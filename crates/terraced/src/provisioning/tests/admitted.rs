@@ -81,7 +81,7 @@ fn two_orders_at_once_do_not_get_the_same_memory() {
     // The order is on its way to vm1 when vm2 asks.
     one.hang_at_orders(true);
     let hung = host.resize("vm1", [Some(4 * GIB), None]).unwrap_err();
-    assert!(hung.contains("may yet carry it out"), "{hung}");
+    assert!(hung.contains("may still carry it out"), "{hung}");
     let refused = host.resize("vm2", [Some(3 * GIB), None]).unwrap_err();
     assert!(refused.contains("vm1 may still take 2 GiB"), "{refused}");
     one.hang_at_orders(false);
@@ -187,7 +187,7 @@ fn a_number_without_its_unit_is_refused() {
     let host = host([("vm1", &script)]);
     for bytes in [0, 4096] {
         let refused = host.resize("vm1", [Some(bytes), None]).unwrap_err();
-        for has in ["64 MiB can be had at least", "Did you mean MiB?"] {
+        for has in ["the least is 64 MiB", "Did you mean MiB?"] {
             assert!(refused.contains(has), "no {has:?} in {refused}");
         }
     }

@@ -122,7 +122,7 @@ fn a_resize_reaches_the_device_and_leaves_the_other_tier_alone() {
     let refused = resize(&served, "flex", [Some(2 * GIB + 1), None]).unwrap_err();
     assert!(refused.contains("no whole 4 KiB pages"), "{refused}");
     let empty = resize(&served, "flex", [None, None]).unwrap_err();
-    assert!(empty.contains("say what to resize"), "{empty}");
+    assert!(empty.contains("give the sizes"), "{empty}");
 }
 
 #[test]

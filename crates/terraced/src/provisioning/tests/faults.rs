@@ -560,7 +560,7 @@ fn the_balloon_gives_the_sum_and_says_that_it_knows_no_tiers() {
     let host = host([("vm1", &script)]);
     let refused = host.resize("vm1", [Some(GIB), None]).unwrap_err();
     assert!(
-        refused.contains("knows no tiers: say both sizes"),
+        refused.contains("knows no tiers: give both sizes"),
         "{refused}"
     );
     let ordered = host.resize("vm1", [Some(GIB), Some(512 * MIB)]).unwrap();

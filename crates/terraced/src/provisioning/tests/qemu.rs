@@ -226,7 +226,7 @@ fn the_balloon_gets_the_sum_where_there_is_no_virtio_mem() {
     let host = host(&qemu, "");
     let one = host.resize([Some(128), None]).unwrap_err();
     assert!(
-        one.contains("say both sizes") && one.contains("virtio-mem"),
+        one.contains("give both sizes") && one.contains("virtio-mem"),
         "{one}"
     );
     let ordered = host.resize([Some(128), Some(256)]).unwrap();
