@@ -185,7 +185,7 @@ fn read<T: DeserializeOwned>(bytes: &[u8], may_have_old_keys: bool) -> serde_jso
     let mut value = serde_json::from_slice(bytes)?;
     plain::escape(&mut value);
     if may_have_old_keys {
-        old_keys::add_new(&mut value);
+        old_keys::rename(&mut value);
     }
     T::deserialize(value)
 }

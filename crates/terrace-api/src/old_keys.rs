@@ -29,11 +29,12 @@ pub fn with_old<T: Serialize>(value: &T) -> serde_json::Result<Value> {
     Ok(value)
 }
 
-/// Puts keys that stand under their old names alone under their new ones too.
-pub fn add_new(value: &mut Value) {
+/// Gives keys their new names. Values are moved, not copied: a daemon that was taken over could nest old keys so that
+/// each level doubled the answer.
+pub fn rename(value: &mut Value) {
     each_object(value, &|members| {
         for (new, old) in RENAMED {
-            if let Some(value) = members.get(old).cloned() {
+            if let Some(value) = members.remove(old) {
                 members.entry(new).or_insert(value);
             }
         }
@@ -72,11 +73,22 @@ mod tests {
     #[test]
     fn an_answer_of_an_older_daemon_is_understood() {
         let mut old = json!({"elastic": {"told": true, "by_words": "HyperFlex"}});
-        add_new(&mut old);
-        assert_eq!(old["provisioning"]["targets_sent"], true);
-        assert_eq!(old["provisioning"]["by_name"], "HyperFlex");
+        rename(&mut old);
+        assert_eq!(
+            old,
+            json!({"provisioning": {"targets_sent": true, "by_name": "HyperFlex"}})
+        );
         let mut both = json!({"told": false, "targets_sent": true});
-        add_new(&mut both);
-        assert_eq!(both["targets_sent"], true);
+        rename(&mut both);
+        assert_eq!(both, json!({"targets_sent": true}));
+    }
+
+    #[test]
+    fn old_keys_nested_by_a_hostile_daemon_do_not_multiply() {
+        let depth = 100;
+        let text = "{\"elastic\":".repeat(depth) + "1" + &"}".repeat(depth);
+        let mut value = serde_json::from_str(&text).unwrap();
+        rename(&mut value);
+        assert_eq!(value.to_string().matches("provisioning").count(), depth);
     }
 }

@@ -81,11 +81,11 @@ fn run_text(text: &str, speed: Speed, record: Option<&str>) -> Running {
     running
 }
 
-/// The answer of `/metrics`.
-fn figures(socket: &Path) -> String {
+/// An answer as other programs than ours get it.
+fn raw(socket: &Path, path: &str) -> String {
     let mut stream = UnixStream::connect(socket).unwrap();
-    let request = b"GET /metrics HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n";
-    stream.write_all(request).unwrap();
+    let request = format!("GET {path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n");
+    stream.write_all(request.as_bytes()).unwrap();
     let mut answer = String::new();
     stream.read_to_string(&mut answer).unwrap();
     answer
@@ -101,6 +101,12 @@ fn runtime() -> tokio::runtime::Runtime {
 impl Running {
     fn get<T: DeserializeOwned>(&self, path: &str) -> T {
         runtime().block_on(self.client.get(path)).unwrap()
+    }
+
+    fn raw_json(&self, path: &str) -> serde_json::Value {
+        let answer = raw(&self.folder.path().join("terraced.sock"), path);
+        let (_, body) = answer.split_once("\r\n\r\n").unwrap();
+        serde_json::from_str(body).unwrap()
     }
 
     fn post<T: DeserializeOwned>(&self, path: &str) -> Result<T, String> {
@@ -200,7 +206,7 @@ fn what_a_vm_costs_the_others_is_among_the_figures() {
     let costs = || r.get::<VmDetail>("/v1/vms/web1").neighbours.unwrap();
     r.wait("a move", |_| costs().moved_bytes > 0);
     let before = costs();
-    let said = figures(&r.folder.path().join("terraced.sock"));
+    let said = raw(&r.folder.path().join("terraced.sock"), "/metrics");
     let after = costs();
     let figure = |name: &str| -> f64 {
         let begin = format!("terrace_{name}{{vm=\"web1\"}} ");
@@ -291,7 +297,7 @@ fn answers_have_the_keys_that_they_had() {
         "/v1/doctor",
         "/v1/events",
     ] {
-        keys(&r.get(path), path, &mut found);
+        keys(&r.raw_json(path), path, &mut found);
     }
     let had = include_str!("api_keys.txt");
     let gone: Vec<_> = had.lines().filter(|key| !found.contains(*key)).collect();
