@@ -9,6 +9,7 @@ mod hyperflex;
 mod mover;
 mod pins;
 mod raw;
+mod renamed;
 mod security;
 mod sizes;
 mod sources;

@@ -12,6 +12,8 @@ use serde::Serialize;
 use toml::de::{DeTable, DeValue};
 use toml::{Table, Value};
 
+use crate::renamed;
+
 /// The file that is read if none is named.
 pub const DEFAULT_FILE: &str = "/etc/terrace/terrace.toml";
 
@@ -63,6 +65,8 @@ struct Layer {
     text: String,
     table: Table,
     keys: Vec<Key>,
+    /// Warnings about keys under their old names.
+    renamed: Vec<String>,
 }
 
 /// All files of a configuration, in the order in which they override each other: the last one wins.
@@ -104,6 +108,12 @@ impl Sources {
     /// The files, in the order in which they override each other: the last one wins.
     pub fn files(&self) -> impl Iterator<Item = &Path> {
         self.layers.iter().map(|layer| layer.file.as_path())
+    }
+
+    /// Warnings about keys under their old names, for people.
+    pub fn renamed(&self) -> impl Iterator<Item = &str> {
+        let all = self.layers.iter().flat_map(|layer| &layer.renamed);
+        all.map(String::as_str)
     }
 
     /// The files in words, for people.
@@ -254,6 +264,7 @@ impl Layer {
             text,
             table: Table::new(),
             keys: Vec::new(),
+            renamed: Vec::new(),
         };
         let spans = DeTable::parse(&layer.text);
         layer.keys = match spans {
@@ -261,7 +272,29 @@ impl Layer {
             Err(error) => return Err(layer.problem(&error)),
         };
         layer.table = toml::from_str(&layer.text).map_err(|e| layer.problem(&e))?;
+        if let Err(what) = renamed::rename(&mut layer.table) {
+            let sources = Sources {
+                layers: vec![layer],
+            };
+            return Err(sources.invalid(what));
+        }
+        layer.rename_keys();
         Ok(layer)
+    }
+
+    /// Gives keys their new paths, and notes their old ones.
+    fn rename_keys(&mut self) {
+        for key in &mut self.keys {
+            if let Some(new) = renamed::new_path(&key.path) {
+                let (old, line) = (key.path.join("."), key.line);
+                self.renamed.push(format!(
+                    "{}:{line}: {old} is called {} now; the old name is accepted in this version",
+                    self.file.display(),
+                    new.join(".")
+                ));
+                key.path = new;
+            }
+        }
     }
 
     fn problem(&self, error: &toml::de::Error) -> Problem {
@@ -472,5 +505,27 @@ mod tests {
         let again = Config::parse(&text).unwrap();
         let once = Config::new(&sources).unwrap();
         assert_eq!(format!("{again:?}"), format!("{once:?}"));
+    }
+
+    #[test]
+    fn a_renamed_key_counts_under_its_new_name_and_is_warned_of() {
+        let old = "[engine]\nreasons_kept = 32\n";
+        let sources = read(&folder(old, &[])).unwrap();
+        assert!(sources.effective().contains("engine.max_reasons = 32  # "));
+        assert!(!sources.effective().contains("reasons_kept"));
+        assert_eq!(Config::new(&sources).unwrap().engine.max_reasons, 32);
+        let warnings: Vec<_> = sources.renamed().collect();
+        let wanted = "terrace.toml:2: engine.reasons_kept is called engine.max_reasons now";
+        assert!(
+            warnings.len() == 1 && warnings[0].contains(wanted),
+            "{warnings:?}"
+        );
+        let dir = folder(old, &[("a.toml", "engine.max_reasons = 16\n")]);
+        let sources = read(&dir).unwrap();
+        assert_eq!(Config::new(&sources).unwrap().engine.max_reasons, 16);
+        let both = "[engine]\nmax_reasons = 1\nreasons_kept = 2\n";
+        let (text, problem) = refused(both, &[]);
+        assert_eq!(problem.line, Some(3), "{text}");
+        assert!(text.contains("which is set too: remove one"), "{text}");
     }
 }

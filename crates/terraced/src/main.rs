@@ -71,7 +71,8 @@ fn serve(args: &Args) -> Result<()> {
     let config = Config::new(&sources)?;
     start_logging();
     tracing::info!("configuration: {}", sources.text());
-    for renamed in config.engine.renamed_policies() {
+    let policies = config.engine.renamed_policies();
+    for renamed in sources.renamed().chain(policies.iter().map(String::as_str)) {
         tracing::warn!("{renamed}");
     }
     terraced::confine_process(&config)?;

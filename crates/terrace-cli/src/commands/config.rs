@@ -37,6 +37,9 @@ pub fn run(command: &Config) -> Result<ExitCode> {
     }
     let problem = checked.err();
     let sources = sources.unwrap_or_default();
+    for renamed in sources.renamed() {
+        eprintln!("terrace: {renamed}");
+    }
     if *json {
         let table = effective.then(|| sources.effective_table());
         print_json(&Report {
