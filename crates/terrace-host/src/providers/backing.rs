@@ -14,8 +14,8 @@ pub struct Backing {
     pub device_bytes: u64,
 }
 
-/// Host memory behind each tier; `None` for a tier if that cannot be told: RAM that is no shared file, or nodes whose
-/// backends are not known.
+/// Host memory behind each tier; `None` for a tier if that cannot be determined: RAM that is no shared file, or nodes
+/// whose backends are not known.
 ///
 /// # Errors
 /// If QEMU or the kernel does not say where RAM is.

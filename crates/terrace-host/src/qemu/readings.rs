@@ -1,4 +1,4 @@
-//! The conversation that tells what a scan starts from.
+//! The conversation that reads what a scan starts from.
 
 use qapi::{Any, Command, ExecuteError, qmp};
 use serde::Serialize;
@@ -60,7 +60,7 @@ impl Reader {
         Ok(counted.map(|vcpus| Readings { vcpus, resets }))
     }
 
-    /// Whether any virtual CPU can run a nested guest, or does not say that it cannot.
+    /// Whether any virtual CPU can run a nested guest, or does not report that it cannot.
     fn can_nest(&mut self, monitor: &mut Monitor, vcpus: &[Vcpu]) -> Result<bool, QemuError> {
         let resets = monitor.resets();
         if let Some(known) = &self.known

@@ -299,7 +299,7 @@ fn a_former_holder_counts_while_it_can_pin_without_a_mapping() {
 
 #[test]
 fn a_process_that_forks_and_ends_over_and_over_is_not_nobody() {
-    // Each is listed, and has ended when it is looked at; what it had is its child's.
+    // Each is listed, and has ended when it is inspected; what it had is its child's.
     let runner = |always: bool| {
         let mut next = 100;
         let listed = move || {

@@ -1,5 +1,5 @@
 //! Rule 13: a CR3 is a claim. What a virtual CPU of a nested guest would show is handed to the scanner here:
-//! frames of the guest that are no top-level tables, though they look like some.
+//! frames of the guest that are no top-level tables, though they resemble some.
 
 use std::fs;
 
@@ -38,7 +38,7 @@ pub fn registers_that_name_pages_of_files_change_no_byte(guest: &mut Guest) {
     nothing_changes(guest, &mut forgery, &frames);
 }
 
-/// Pages that were made to look like top-level tables, each with something that a kernel's direct map cannot
+/// Pages that were made to resemble top-level tables, each with something that a kernel's direct map cannot
 /// have: where it is wrong, nothing is proven.
 pub fn an_unproven_kernel_half_changes_no_byte(guest: &mut Guest) {
     let mut forgery = Forgery::hold(guest, 200);

@@ -1,4 +1,4 @@
-//! Rule 8: a leaf of 2 MiB says nothing about its 512 parts.
+//! Rule 8: a leaf of 2 MiB gives nothing about its 512 parts.
 
 use crate::Group;
 use crate::guest::{CLEAR, Guest, READ_ONLY};

@@ -1,4 +1,4 @@
-//! The tests' own monitor: stops a guest, so that whatever changes then is somebody else's doing.
+//! The tests' own monitor: stops a guest, so that any change then is not the guest's doing.
 
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::net::UnixStream;

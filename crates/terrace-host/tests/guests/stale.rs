@@ -79,7 +79,7 @@ pub fn a_reset_in_mid_round_of_a_guest_with_kaslr_loses_no_byte(guest: &mut Gues
 }
 
 /// Leaves the memory full of tables, resets the machine after some scans and goes on with them while the
-/// guest starts again and fills its memory with words that look like entries. Returns the kernel half.
+/// guest starts again and fills its memory with words that resemble entries. Returns the kernel half.
 fn reset_in_mid_round(guest: &mut Guest, scans: usize) -> Half {
     // Room for them, where a guest held something before.
     guest.ask("hold 1");
