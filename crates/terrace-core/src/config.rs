@@ -20,7 +20,7 @@ use crate::tier::{TierConfig, TierKind};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum PoolRelease {
-    /// As soon as another VM can use it: fast memory that is free serves nobody.
+    /// As soon as another VM can use it: fast memory that is free serves no VM.
     #[default]
     OnDemand,
     /// As soon as the VM itself cannot use it (vTMM §3.5).
@@ -46,7 +46,7 @@ pub struct EngineConfig {
     pub full_pass_every: u8,
     /// Highest level of the multi-level queue: 7 (its rest of 64 windows outlives any round). 1 to 7.
     pub max_level: u8,
-    /// Every scan re-arms every page, so that a log of the answers says of each window what was accessed
+    /// Every scan re-arms every page, so that a log of the answers has for each window the pages accessed
     /// in it (`record = "full"`). It costs scans time. What counts as a visit stays; which visits of pages
     /// at rest were writes is seen more exactly. Off.
     pub rearm_all: bool,
@@ -109,7 +109,7 @@ pub struct EngineConfig {
     /// CPU time that scanning all VMs may take together, percent of one CPU: 100 (our estimate: one core of
     /// a host). Shared by weight where `fair_shares` is on. 1 to 100000.
     pub scan_cpu_budget_percent: u32,
-    /// How long an answer may take before the round goes on without it, ms: 60 s.
+    /// How long an answer may take before the round continues without it, ms: 60 s.
     pub answer_timeout_ms: u64,
     /// Reasons that a VM's list holds: 64. Called `reasons_kept` before.
     #[serde(alias = "reasons_kept")]
@@ -183,7 +183,7 @@ impl EngineConfig {
     #[must_use]
     pub fn renamed_policies(&self) -> Vec<String> {
         let all = self.policy.renamed("engine.policy");
-        // A VM that has the policy of all says nothing new.
+        // A VM that has the policy of all adds nothing.
         let own = self.vm_policies.iter();
         let own = own.filter(|(_, policy)| policy.base() != self.policy.base());
         let own =

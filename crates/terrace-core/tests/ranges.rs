@@ -223,7 +223,7 @@ fn is_found(root: Range, hot: Range) {
     assert!(tree.len() < 100, "{} leaves", tree.len());
 }
 
-/// A load over `hot`, on `fast` pages; says how many pages each epoch exchanges.
+/// A load over `hot`, on `fast` pages; returns how many pages each epoch exchanges.
 fn exchanges(hot: &[Range], all: Range, fast: u64, epochs: u64) -> Vec<u64> {
     let mut tree = RangeTree::new(Params::paper(4), &[all]);
     let mut in_fast = vec![false; usize::try_from(all.pages()).expect("small")];

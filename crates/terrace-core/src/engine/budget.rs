@@ -6,7 +6,7 @@ use terrace_proto::Tick;
 
 const NS_PER_S: u128 = 1_000_000_000;
 
-/// Tokens are kept in bytes × 10⁹, so that no fraction is lost however often time passes.
+/// Tokens are counted in bytes × 10⁹, so that no fraction is lost however often time passes.
 #[derive(Debug)]
 pub(crate) struct TokenBucket {
     /// Bytes per second; 0: no limit.

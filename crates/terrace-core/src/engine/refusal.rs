@@ -15,13 +15,13 @@ pub enum MoveRefusal {
     OutOfRange,
     /// In a hole of the guest's physical space, or a 2 MiB unit that is RAM only in part.
     OutsideRam,
-    /// No host page is there.
+    /// No host page backs it.
     Absent,
     /// Part of a huge page of the host, which moves only from its first page.
     PartOfHuge,
     /// In a plan that was not reported yet.
     InFlight,
-    /// No user table of the guest maps it, so nobody knows its heat.
+    /// No user table of the guest maps it, so that its heat is unknown.
     Unknown,
     /// The unit is in that tier already.
     AlreadyThere,

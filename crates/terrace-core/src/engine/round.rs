@@ -5,7 +5,7 @@
 //!
 //! **Length of a window.** A scan clears accessed bits as it goes, so a page's window runs from one
 //! pass over it to the next. The next scan starts one window after the pass before it *began*: when its
-//! answer came less the time that the pass says it took, but not before it was asked for. So neither a
+//! answer came less the time that the pass reports, but not before it was asked for. So neither a
 //! pass that had to wait nor a late answer shortens the window that follows, and the time that passes
 //! take does not lengthen the round.
 

@@ -6,7 +6,7 @@
 //! What a VM wants is what its last pass would cost in each window of the usual length. Where all want more
 //! than there is, each gets its part by weight; what a VM leaves, because its scans cost less or because it
 //! is between rounds, goes to the others. A VM whose scans cost more than its part is scanned less often;
-//! nobody else is.
+//! no other VM is.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -62,7 +62,7 @@ pub(crate) struct ScanAccount {
 }
 
 impl Vm {
-    /// The host tells what it cost to look into this VM.
+    /// Takes in the host's figure of what scans of this VM cost.
     pub fn scan_spent(&mut self, spent: &ScanSpent, shared: &mut Shared) {
         let ns = spent.cpu_ns;
         self.rounds.scans.unbilled_ns = self.rounds.scans.unbilled_ns.saturating_add(ns);

@@ -61,7 +61,7 @@ impl Tiers {
         }
     }
 
-    /// Bytes that may still be brought into a tier; 0 where nobody said anything about it.
+    /// Bytes that may still be brought into a tier; 0 if nothing was reported about it.
     pub(crate) fn free(&self, id: TierId) -> u64 {
         self.free_with(id, |_| 0)
     }

@@ -167,6 +167,6 @@ pub struct VmView {
     pub last_round: Option<Round>,
     /// Since arrival.
     pub counters: Counters,
-    /// The reasons that are kept, oldest first.
+    /// The reasons that are stored, oldest first.
     pub reasons: Vec<Reason>,
 }

@@ -1,7 +1,7 @@
 //! The engine's state of each unit (4 KiB or 2 MiB) of one VM: four bytes.
 //!
 //! Responsible for: reads, writes, multi-level-queue state and place of each unit, one array each so
-//! that passes stream, and the count of bytes per tier, kept equal to the sum over the units. It leaves
+//! that passes stream, and the count of bytes per tier, always equal to the sum over the units. It leaves
 //! to others: what the numbers mean for a decision.
 //!
 //! In a VM whose unit is 4 KiB the host may still back a 2 MiB block with one huge page. The kernel
@@ -130,7 +130,7 @@ impl Pages {
     }
 
     /// Records where a unit is. Tiers that the engine does not have count as absent, and so does all
-    /// that is no RAM. A unit in flight stays where it was: its plan's report says where it is, and the
+    /// that is no RAM. A unit in flight stays where it was: its plan's report shows where it is, and the
     /// bytes that it moved must be counted once.
     fn put(&mut self, unit: usize, pages: u64, code: PageCode) {
         let tier = code
@@ -197,8 +197,8 @@ impl Pages {
         }
     }
 
-    /// Records where the kernel says that a unit is now, and with it the block that it moves with.
-    /// Gives the tier it left, where it changed tier.
+    /// Records the place of a unit by the kernel's answer, and with it the block that it moves with.
+    /// Gives the tier it left, if it changed tier.
     pub(crate) fn place_moved(&mut self, unit: u32, now: PageCode) -> Option<TierId> {
         let from = self.tier(unit);
         let at = unit as usize;
@@ -294,7 +294,7 @@ impl Pages {
         }
     }
 
-    /// Counts every whole unit as known: for policies that look at no page.
+    /// Counts every whole unit as known: for policies that observe no page.
     pub fn set_all_known(&mut self) {
         self.set_known(&PageBitmap::full(self.ram.span_pages()));
     }

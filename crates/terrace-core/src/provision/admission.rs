@@ -3,7 +3,7 @@
 //!
 //! The bytes that a VM may still take of a tier are the counted ones less those that are really there already. The
 //! whole tier is counted until the guest's driver has inflated: before that nothing keeps the guest from touching all
-//! of it. A tier whose node nobody knows is counted against every node.
+//! of it. A tier of unknown node is counted against every node.
 
 use std::collections::BTreeMap;
 
@@ -41,7 +41,7 @@ impl Claim {
     }
 
     fn meets(&self, nodes: &[u32]) -> bool {
-        // A tier whose node nobody knows may be anywhere: it meets every other one.
+        // A tier of unknown node may be anywhere: it meets every other one.
         self.nodes.is_empty()
             || nodes.is_empty()
             || self.nodes.iter().any(|node| nodes.contains(node))
@@ -107,7 +107,7 @@ pub fn overcommitted(all: &[Claim], free: &Free) -> Vec<String> {
         }
     };
     for node in free.keys() {
-        // Only claims that name the node: one of unknown node would be told of at every node.
+        // Only claims that name the node: one of unknown node would be reported at every node.
         let here = all.iter().filter(|claim| claim.nodes.contains(node));
         check(&[*node], here.collect());
     }

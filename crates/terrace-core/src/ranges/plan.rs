@@ -146,7 +146,7 @@ impl Plan {
         plan
     }
 
-    /// Makes room for up to `wanted` pages of a range by colder ones; says for how many.
+    /// Makes room for up to `wanted` pages of a range by colder ones; returns for how many.
     fn displace(
         &mut self,
         victims: &mut Vec<Share>,

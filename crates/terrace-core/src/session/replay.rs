@@ -31,7 +31,7 @@ pub struct Replayed {
     pub skipped: u64,
     /// The log ended in the middle of a record.
     pub cut_off: bool,
-    /// Why the recording was given up before its time, where the log says so.
+    /// Why the recording was given up before its time, if the log has it.
     pub given_up: Option<String>,
     /// Actions that the engine gave after the last record: more than none where the log stopped, at its
     /// size limit say, between an event and its actions.

@@ -27,7 +27,7 @@ pub enum Tracker {
     MultiLevelQueue(MultiLevelQueue),
     /// No filter: every page is re-armed in every window.
     Plain,
-    /// Looks at nothing.
+    /// Observes nothing.
     None,
 }
 
@@ -55,7 +55,7 @@ impl Tracker {
     }
 
     /// Adds what the scan at the end of `window` found. Its written bits, if it has any, are about as many
-    /// windows as `covered` says, this one included.
+    /// windows as `covered` has, this one included.
     pub fn record(&self, pages: &mut Pages, window: u8, answer: &ScanAnswer, covered: u8) {
         let written = answer.written.as_ref().map_or(&[][..], |w| w.words());
         let (of_this_window, of_several): (&[u64], &[u64]) = if covered > 1 {

@@ -189,7 +189,7 @@ impl World {
         self.feed(Event::Command(command));
     }
 
-    /// Reports that nobody asked for, or asked for before.
+    /// Reports that were not asked for, or asked for before.
     fn forge(&mut self) {
         let (vm, id) = (self.some_vm(), self.dice.below(40));
         let event = match self.dice.below(6) {
@@ -297,7 +297,7 @@ impl World {
         };
         if self.engine.vm(vm).unwrap().phase == PhaseView::Placing && guest.asked == id {
             guest.placed = true;
-            // Where a page in flight is, only its plan's report says.
+            // Where a page in flight is, only its plan's report shows.
             for (unit, real) in (0_u64..).zip(&guest.real) {
                 if !self.mover.carries(vm, unit) {
                     guest.reported[usize::try_from(unit).unwrap()] = *real;

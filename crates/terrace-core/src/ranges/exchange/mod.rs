@@ -222,8 +222,8 @@ impl Exchange {
         }));
     }
 
-    /// Takes in what became of the call: the state of each of its pieces, in order. Says which piece is where; one
-    /// that no state was told of is counted as absent.
+    /// Takes in what became of the call: the state of each of its pieces, in order. Returns which piece is where; one
+    /// that no state was reported of is counted as absent.
     pub fn migrated(
         &mut self,
         states: &[(u32, PieceState)],
@@ -236,7 +236,7 @@ impl Exchange {
             self.stop(Stopped::NoFreePage);
         }
         if refusal.is_some() {
-            // Of one process's cpuset, policy or end the others know nothing: they go on.
+            // Of one process's cpuset, policy or end the others know nothing: they continue.
             self.refused.insert(call.process);
         }
         let each = states

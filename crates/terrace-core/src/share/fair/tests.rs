@@ -77,7 +77,7 @@ fn cpu_time_goes_by_weight_if_it_is_short() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(2_000))]
 
-    /// Whatever the first VM shows and holds: the others get what they want up to their right, and what nobody
+    /// Whatever the first VM shows and holds: the others get what they want up to their right, and what no VM
     /// wants is not left lying.
     #[test]
     fn no_demand_of_a_vm_takes_what_is_anothers_right(
