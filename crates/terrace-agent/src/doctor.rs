@@ -132,7 +132,7 @@ fn balancing(root: &HostRoot) -> Option<Finding> {
     })
 }
 
-/// Whether the largest process can be looked at.
+/// Whether the largest process can be inspected.
 fn permitted(root: &HostRoot, config: &Config) -> Finding {
     let found = match processes::find(root, &config.following.wanted, &BTreeSet::new()) {
         Ok(found) => found,

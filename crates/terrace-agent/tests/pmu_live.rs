@@ -44,7 +44,7 @@ impl Opener for Own {
     }
 }
 
-/// Whether the running kernel lets the opener open page faults. If not, the test says so past the harness's capture.
+/// Whether the running kernel lets the opener open page faults. If not, the test prints so past the harness's capture.
 fn permitted(test: &str, opener: &dyn Opener) -> bool {
     let attr = Recipe::page_faults().events[0].attr;
     match opener.open(&attr, Scope::Cpu(0), None) {
@@ -141,7 +141,7 @@ fn faults_of_a_process_lead_the_tree_to_its_hot_range() {
     let hot_pages = hot.start - root.start..hot.end - root.start;
     let mut tree = RangeTree::new(pmu.params(1), &[root]);
     pmu.watch(&me()).unwrap();
-    // ⌈log2(root ÷ hot)⌉ epochs, and one for a first look.
+    // ⌈log2(root ÷ hot)⌉ epochs, and one for a first scan.
     for _ in 0..6 {
         for _ in 0..4 {
             let all = (0..16_384).step_by(512);
@@ -210,7 +210,7 @@ fn an_overrun_is_counted_and_sampling_goes_on() {
     if !permitted("an_overrun_is_counted_and_sampling_goes_on", &Own) {
         return;
     }
-    // What a CPU's ring lost is told by that CPU's next record.
+    // What a CPU's ring lost is reported by that CPU's next record.
     stay_on_this_cpu();
     let mut pmu = own(1);
     pmu.watch(&me()).unwrap();
@@ -298,7 +298,7 @@ fn a_half_full_ring_wakes_whoever_waits() {
     assert!(!drain(&mut pmu).0.is_empty());
 }
 
-/// A shell that starts so many processes one after the other, as soon as it is told to.
+/// A shell that starts so many processes one after the other, as soon as it is asked to.
 fn forking_shell(children: u32) -> Child {
     let script = format!(
         "read go; i=0; while [ $i -lt {children} ]; do (exec true); i=$((i+1)); done; exit 7"
@@ -474,7 +474,7 @@ fn cpus_that_come_and_go_are_followed() {
     put(dir.path(), online, "0-1\n");
     let opener = Hotplugged::default();
     let unplugged = opener.unplugged.clone();
-    // It goes between the look at the list and the opening.
+    // The CPU goes between the read of the list and the opening.
     *unplugged.lock().unwrap() = true;
     let recipe = Recipe::page_faults();
     let root = HostRoot::new(dir.path());

@@ -50,7 +50,7 @@ pub trait Pages {
     ///
     /// A status becomes a node, or a negative error number: `-ENOENT` if nothing is mapped, `-EFAULT` for the zero
     /// page or an address outside of all mappings. Absent pages are not faulted in. The status is [`NOT_ANSWERED`] if
-    /// the kernel stopped before that page: after [`MoveOutcome::Partial`] only another question tells where pages
+    /// the kernel stopped before that page: after [`MoveOutcome::Partial`] only another query shows where pages
     /// are.
     ///
     /// # Errors
@@ -70,7 +70,7 @@ pub trait Pages {
     /// Asks on which node each page is; see [`Pages::call`].
     ///
     /// # Errors
-    /// `ESRCH` (the process is gone), `EPERM` (it may not be looked at).
+    /// `ESRCH` (the process is gone), `EPERM` (it may not be inspected).
     fn query(&self, pid: u32, addresses: &[u64], status: &mut [i32]) -> Result<(), SysError> {
         self.call(pid, addresses, None, status).map(drop)
     }

@@ -206,7 +206,7 @@ fn line_of(line: u64, record: &Record) -> Record {
     }
 }
 
-/// A file that is not whole yet; it goes away unless it is kept.
+/// A file that is not whole yet; removed unless it is completed.
 struct Partial {
     path: PathBuf,
     file: File,

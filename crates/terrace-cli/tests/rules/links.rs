@@ -1,4 +1,4 @@
-//! What the documentation points to is there: files, headings, tests.
+//! The targets to which the documentation points exist: files, headings, tests.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};

@@ -90,7 +90,7 @@ struct Kernel(Arc<Behaviour>);
 struct Behaviour {
     /// Whether a request for regions is being served.
     serving: AtomicBool,
-    /// The number of requests that still find it busy with somebody else's.
+    /// The number of requests that still find it busy with another's.
     busy: AtomicU32,
     /// The number of requests that were refused.
     refused: AtomicU32,

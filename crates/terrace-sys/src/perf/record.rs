@@ -61,8 +61,8 @@ pub struct Malformed {
     pub bytes: usize,
 }
 
-/// The records in some bytes. After a length that cannot be right, the rest is passed over as malformed, since nobody
-/// knows where the next record begins.
+/// The records in some bytes. After a length that cannot be right, the rest is passed over as malformed, since it is
+/// not known where the next record begins.
 #[derive(Clone, Copy, Debug)]
 pub struct Records<'a> {
     rest: &'a [u8],

@@ -152,7 +152,7 @@ impl Cpus {
         Ok(cpus)
     }
 
-    /// Starts or stops all events, after a look at CPUs that came and went.
+    /// Starts or stops all events, after a check for CPUs that came and went.
     ///
     /// # Errors
     /// If no CPU can be sampled any more.

@@ -104,7 +104,7 @@ impl Pmu {
         self.cpus.failed()
     }
 
-    /// Descriptors that become readable when a CPU's ring is half full: whoever waits for the end of an epoch
+    /// Descriptors that become readable when a CPU's ring is half full: a thread that waits for the end of an epoch
     /// waits for these too, and drains. Others take their place when CPUs come and go, in [`Sampler::watch`].
     pub fn fds(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
         self.cpus.fds()

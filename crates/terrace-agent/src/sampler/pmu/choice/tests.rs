@@ -1,4 +1,4 @@
-//! Fake trees, and a kernel that answers as told.
+//! Fake trees, and a kernel that answers as the test wants.
 
 use std::fs;
 use std::io::{self, Write};
@@ -65,7 +65,7 @@ impl Opener for Answers {
     }
 }
 
-/// The choice if every event can be opened. `None` if this machine opens none at all; the test says so past the
+/// The choice if every event can be opened. `None` if this machine opens none at all; the test prints so past the
 /// harness's capture.
 fn chosen(test: &str, dir: &Path) -> Option<Choice> {
     let answer = Answers(0).open(&EventAttr::default(), Scope::Cpu(0), None);
