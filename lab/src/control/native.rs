@@ -1,6 +1,6 @@
 //! Programs of L1's own: L1 as a guest with a NUMA node per tier, instead of as a host.
 //!
-//! A workload tells which of its pages are hot; L1's kernel tells where they are.
+//! A workload reports which of its pages are hot; L1's kernel reports where they are.
 
 use std::time::Duration;
 

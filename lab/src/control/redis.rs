@@ -14,12 +14,12 @@ use crate::machine::images::{self, LIBRARIES};
 const PROGRAM: &str = "usr/bin/redis-server";
 const FOLDER: &str = "/redis";
 
-/// Options of redis-server: in memory alone, and with `DEBUG OBJECT`, which tells where keys are.
+/// Options of redis-server: in memory alone, and with `DEBUG OBJECT`, which shows where keys are.
 const OPTIONS: &str =
     "--port 0 --save '' --appendonly no --enable-debug-command yes --daemonize no";
 
 impl Lab {
-    /// Starts redis-server, whose memory comes from `node`, fills it, and asks as `load` says.
+    /// Starts redis-server, whose memory comes from `node`, fills it, and asks as `load` sets.
     pub fn start_redis(&mut self, load: &Load, node: u32) -> Result<()> {
         self.push_redis()?;
         let Load {

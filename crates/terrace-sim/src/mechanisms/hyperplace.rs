@@ -156,7 +156,7 @@ impl Hyperplace {
         self.tell(context, RangesEvent::EpochEnded);
     }
 
-    /// Tells the controller of an event, and does what it asks for; moves are answered later.
+    /// Passes an event to the controller, and does what it asks for; moves are answered later.
     fn tell(&mut self, context: &mut Context, event: RangesEvent) {
         let mut event = Some(event);
         while let Some(heard) = event.take() {

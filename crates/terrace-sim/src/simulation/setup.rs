@@ -458,7 +458,7 @@ fn vcpus(
     Ok((0_u32..).zip(sources).map(vcpu).collect())
 }
 
-/// Tells the engine of the VMs that it manages.
+/// Reports to the engine the VMs that it manages.
 fn arrive(simulation: &mut Simulation) {
     let scale = simulation.scenario.machine.scale;
     let mut events = Vec::new();

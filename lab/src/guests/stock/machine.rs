@@ -51,7 +51,7 @@ pub fn driver(module: &str) -> String {
     format!("/{module}.ko")
 }
 
-/// QEMU's options; `monitor` is a second monitor, for whoever manages the guest.
+/// QEMU's options; `monitor` is a second monitor, for the program that manages the guest.
 pub fn options(means: Means, monitor: &str) -> Result<Vec<String>> {
     let boot = means.boot_mib();
     let mut text = format!(

@@ -62,7 +62,7 @@ pub fn resize() -> Result<()> {
     guest.expect_a_quiet_kernel()
 }
 
-/// Checks that the memory that the guest claims to have given back is gone by the device's look at the files.
+/// Checks that the memory that the guest claims to have given back is gone by the device's verification of the files.
 fn verification(guest: &FlexGuest<Hyperflex>) -> Result<()> {
     let status = guest.device.status(true)?;
     for (tier, claimed) in [77, 1001].into_iter().enumerate() {
@@ -74,7 +74,7 @@ fn verification(guest: &FlexGuest<Hyperflex>) -> Result<()> {
     Ok(())
 }
 
-/// Checks that the statistics queue says what the guest's own files say.
+/// Checks that the statistics queue has the figures of the guest's own files.
 fn statistics(guest: &mut FlexGuest<Hyperflex>) -> Result<()> {
     let mut said = Value::Null;
     guest.until("statistics arrive", |guest| {

@@ -1,6 +1,6 @@
 //! The guest agent in a guest with a node per tier: L1 itself.
 //!
-//! The workload tells which of its pages are hot, L1's kernel where they are; the agent's status only counts its
+//! The workload reports which of its pages are hot, L1's kernel where they are; the agent's status only counts its
 //! epochs.
 
 use anyhow::{Context, Result, bail, ensure};

@@ -1,7 +1,7 @@
 //! The devices that size a guest's nodes: virtio-mem, the balloon, HyperFlex.
 //!
 //! A device takes pages that the guest's kernel gives it, and gives them back. The pages that it holds of a node are
-//! free for nobody. The devices differ in the source of the pages:
+//! free for no program. The devices differ in the source of the pages:
 //!
 //! - **balloon**: `balloon_page_alloc` allocates without naming a node, so the kernel goes through the zonelist of
 //!   the node whose processor the worker runs on. Slow nodes have no processors: that is the first tier, then the
@@ -13,7 +13,7 @@
 //!   (`alloc_contig_range`). Which pages lie in a block is not simulated: all blocks of a node are used alike.
 //!
 //! If a node has nothing left to give, HyperFlex's allocation reclaims as the kernel's own do: pages not accessed
-//! since the last look are demoted, 32 at a time. The balloon's has nothing to gain by that: it would have taken the
+//! since the last check are demoted, 32 at a time. The balloon's has nothing to gain by that: it would have taken the
 //! free pages of the next node already. An allocation that fails is tried again after a fifth of a second
 //! (`fill_balloon`).
 //!
@@ -375,7 +375,7 @@ fn pages(bytes: &[u64], scale: u64) -> [u64; TIERS] {
     std::array::from_fn(|tier| bytes.get(tier).map_or(0, |b| b / scale / PAGE_SIZE))
 }
 
-/// Whether a page of the load is in a tier, and nobody is moving it.
+/// Whether a page of the load is in a tier, and is not being moved.
 fn is_settled(vm: &Vm, page: u32, tier: usize) -> bool {
     let space = &vm.space;
     let unit = space.second.first_data() + page;

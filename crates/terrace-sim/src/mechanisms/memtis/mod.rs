@@ -116,7 +116,7 @@ impl Memtis {
         }
     }
 
-    /// Begins a cooling: all counts are halved, that of each page when it is looked at or when the walk comes to it.
+    /// Begins a cooling: all counts are halved, that of each page when it is tested or when the walk comes to it.
     fn begin_cooling(&mut self, context: &Context) {
         self.counts.tick();
         if self.walks.want_cooling() {
