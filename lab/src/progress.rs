@@ -13,7 +13,7 @@ pub fn say(what: &str) {
     eprintln!("[{:6.1} s] {what}", BEGIN.elapsed().as_secs_f64());
 }
 
-/// A wait with an end, which reminds the reader that it is still going on.
+/// A wait with an end, which reminds the reader that it is not over yet.
 pub struct Wait {
     what: String,
     begin: Instant,

@@ -210,7 +210,7 @@ impl<'a> Line<'a> {
     }
 }
 
-/// Prints findings; exit code 1 where something that is needed is missing.
+/// Prints findings; exit code 1 if something that is needed is missing.
 ///
 /// # Errors
 /// If they cannot be written as JSON.

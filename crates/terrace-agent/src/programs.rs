@@ -62,7 +62,7 @@ impl Programs {
         self.iter().map(Managed::target).collect()
     }
 
-    /// Asks the kernel where pages are. A process that ended is dropped at the next epoch.
+    /// Queries the kernel for where pages are. A process that ended is dropped at the next epoch.
     #[must_use]
     pub fn survey(&self, survey: &Survey, pages: &dyn Pages) -> Surveyed {
         let begin = thread_cpu_time();

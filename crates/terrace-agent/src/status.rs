@@ -137,7 +137,7 @@ impl Board {
     /// If another agent listens there, or if the socket cannot be made.
     pub fn serve(socket: &Path) -> Result<Self> {
         let (listener, file) = listen_at(socket, 0o600)?;
-        // It is there until the agent ends, and dead then: the next one replaces it.
+        // The socket stays until the agent ends, and is dead then: the next one replaces it.
         file.leave();
         let board = Self::default();
         let shown = board.clone();

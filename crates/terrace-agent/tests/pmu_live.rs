@@ -18,7 +18,7 @@ use terrace_core::ranges::{Params, Range, RangeTree};
 use terrace_sys::perf::{Event, EventAttr, SOFTWARE, SOFTWARE_PAGE_FAULTS, Scope};
 use terrace_sys::{HostRoot, SharedMapping, SysError};
 
-/// Opens events of this thread, and of the children it starts later, where events of a CPU were asked for.
+/// Opens events of this thread, and of the children it starts later, if events of a CPU were asked for.
 #[derive(Debug)]
 struct Own;
 
@@ -196,7 +196,7 @@ fn stay_on_this_cpu() {
     // SAFETY: takes no pointers.
     let cpu = unsafe { libc::sched_getcpu() };
     let cpu = usize::try_from(cpu).expect("a CPU");
-    // SAFETY: a set of CPUs is a plain array of bits, empty where all are zero.
+    // SAFETY: a set of CPUs is a plain array of bits, empty if all are zero.
     let mut set: libc::cpu_set_t = unsafe { std::mem::zeroed() };
     // SAFETY: the set holds 1,024 CPUs; the macro leaves greater numbers out.
     unsafe { libc::CPU_SET(cpu, &mut set) };
@@ -210,7 +210,7 @@ fn an_overrun_is_counted_and_sampling_goes_on() {
     if !permitted("an_overrun_is_counted_and_sampling_goes_on", &Own) {
         return;
     }
-    // What a CPU's ring lost is reported by that CPU's next record.
+    // The records that a CPU's ring lost are counted by that CPU's next record.
     stay_on_this_cpu();
     let mut pmu = own(1);
     pmu.watch(&me()).unwrap();
@@ -247,7 +247,7 @@ fn nothing_is_sampled_while_nobody_is_watched() {
     memory.touch(0..100);
     pmu.watch(&[]).unwrap();
     memory.touch(0..100);
-    // What came before is not of anybody who is watched now.
+    // Earlier records are of no process that is watched now.
     assert_eq!(drain(&mut pmu).0, vec![]);
     let counters = pmu.counters();
     assert!((100..150).contains(&counters.foreign), "{counters:?}");
@@ -369,7 +369,7 @@ fn put(dir: &Path, file: &str, text: &str) {
     std::fs::write(path, text).unwrap();
 }
 
-/// An opener of page faults where PEBS is asked for: faults as such for loads, minor faults for stores. Notes which
+/// An opener of page faults if PEBS is asked for: faults as such for loads, minor faults for stores. Notes which
 /// events had a leader.
 #[derive(Debug, Clone, Default)]
 struct InsteadOfPebs {

@@ -99,7 +99,7 @@ names! {
 names! {
     /// Who gets which share of the fast tier.
     Share {
-        /// Each VM has its own, of fixed size: its nominal size where it has one, and within the limits
+        /// Each VM has its own, of fixed size: its nominal size if it has one, and within the limits
         /// that are set from outside. Also written `limits`.
         Island = "island",
         /// A pool moves fast memory between VMs that have a nominal size (vTMM §3.5); the others are

@@ -358,7 +358,7 @@ fn tpp_makes_room_for_a_balloon_that_inflates_while_it_runs() {
         guest.run()
     };
     let (tpp, still) = (run("tpp"), run("first-touch"));
-    // What is in use stays if nothing moves it: the balloon takes slow memory. TPP keeps fast memory free, and
+    // Pages in use stay in place if nothing moves them: the balloon takes slow memory. TPP keeps fast memory free, and
     // the balloon takes that.
     assert!(given(&still)[0] >= still.tier_bytes_end[0], "{still:?}");
     assert!(given(&tpp)[0] < given(&still)[0], "{tpp:?}\n{still:?}");

@@ -74,7 +74,7 @@ impl SocketFile {
 impl Drop for SocketFile {
     fn drop(&mut self) {
         if self.is_there() {
-            // What cannot be removed is dead from now on, and replaced by the next one.
+            // A file that cannot be removed is dead from now on, and replaced by the next one.
             let _ = fs::remove_file(&self.path);
         }
     }

@@ -5,7 +5,7 @@ use std::io;
 use crate::SysError;
 
 /// Most addresses in one call: a call holds the process's map lock, and 1,024 pages keep the worst
-/// one under some 30 ms where 16,384 took 250 ms.
+/// one under some 30 ms, and 16,384 took 250 ms.
 pub const MAX_BATCH: usize = 1024;
 
 /// The status of a page that the kernel did not get to; no node and no error number.
@@ -30,7 +30,7 @@ pub enum MoveScope {
 pub enum MoveOutcome {
     /// The kernel went through all pages; each has its status.
     Complete,
-    /// The kernel stopped early or could not migrate some: statuses are incomplete, ask where the pages are.
+    /// The kernel stopped early or could not migrate some: statuses are incomplete, query where the pages are.
     Partial,
 }
 

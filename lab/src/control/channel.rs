@@ -41,7 +41,7 @@ impl Control {
         let hello = frame::hello(fresh_number()?);
         let mut next_hello = Instant::now();
         loop {
-            // What was said before L1 listens may be lost.
+            // Bytes that were sent before L1 listens may be lost.
             if Instant::now() >= next_hello {
                 control.stream.write_all(&hello)?;
                 next_hello = Instant::now() + Duration::from_secs(2);

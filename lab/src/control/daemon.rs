@@ -105,7 +105,7 @@ impl Lab {
         if output.exit != 0 {
             bail!("writing {FILE} in L1 failed: {}", output.stderr);
         }
-        // What moves pages shall be Terrace alone.
+        // Only Terrace shall move pages.
         self.check("echo 0 >/proc/sys/kernel/numa_balancing")?;
         self.check(&format!("terrace config check {FILE}"))?;
         Ok(())

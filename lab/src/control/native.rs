@@ -24,7 +24,7 @@ impl Lab {
     pub fn become_a_guest(&mut self) -> Result<()> {
         self.end_vm(VM)?;
         self.install_native()?;
-        // What moves pages shall be the agent alone, and huge pages come where they are asked for.
+        // Only the agent shall move pages, and huge pages come only on request.
         self.check("echo 0 >/proc/sys/kernel/numa_balancing")?;
         self.check("echo madvise >/sys/kernel/mm/transparent_hugepage/enabled")?;
         Ok(())

@@ -56,7 +56,7 @@ impl Here {
             return Ok(Refusals::default());
         };
         let built = programs::folder()?.display().to_string();
-        // All of it, where so much came that the line is gone.
+        // All of it, if so much came that the line is gone.
         let new = log
             .split_once(last.as_str())
             .map_or(log.as_str(), |(_, new)| new);

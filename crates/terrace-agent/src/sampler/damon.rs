@@ -212,7 +212,7 @@ impl Asker {
             };
             let done = match changed {
                 Some((version, targets)) => self.follow(&targets).map(|all| {
-                    // What a busy kernel did not take is asked for again.
+                    // Requests that a busy kernel did not take are made again.
                     if all {
                         self.version = version;
                     }

@@ -232,7 +232,7 @@ impl Partial {
 
 impl Drop for Partial {
     fn drop(&mut self) {
-        // Where it was renamed there is nothing left to remove.
+        // If it was renamed, there is nothing left to remove.
         let _ = std::fs::remove_file(&self.path);
     }
 }

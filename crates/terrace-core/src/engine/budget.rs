@@ -17,7 +17,7 @@ pub(crate) struct TokenBucket {
 }
 
 impl TokenBucket {
-    /// A full bucket. It holds a tenth of a second, or one plan where that is more.
+    /// A full bucket. It holds a tenth of a second, or one plan if that is more.
     pub(crate) fn new(rate: u64, plan_bytes: u64) -> Self {
         let burst = u128::from((rate / 10).max(plan_bytes)) * NS_PER_S;
         Self {

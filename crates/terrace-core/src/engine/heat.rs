@@ -39,7 +39,7 @@ pub struct HeatMaking {
 }
 
 impl HeatMaking {
-    /// The first unit that is still wanted; `None` where the map is done.
+    /// The first unit that is still wanted; `None` if the map is done.
     #[must_use]
     pub fn next(&self) -> Option<u64> {
         (self.next < self.units).then_some(self.next)

@@ -3,7 +3,7 @@
 //! Responsible for: period ticks, and which of them start a round. It leaves to others: the rounds.
 //!
 //! The paper's words: a round that migrated less than a threshold raises a counter, up to a limit; each
-//! period the counter falls by one; monitoring runs only where it is 0. A counter that must be 0
+//! period the counter falls by one; monitoring runs only if it is 0. A counter that must be 0
 //! before a round can raise it would never get past 1 and skip nothing. So what a quiet round raises
 //! here is the history, the number of quiet rounds in a row (at most the limit, 3), and the counter
 //! starts from it: with limit 3 the rounds of a quiet VM come 1, 2, 3, 3, … periods apart. A round that

@@ -176,7 +176,7 @@ impl Engine {
             Event::ProviderChanged(provider) => self.provision.changed(now, provider),
         }
         self.provision.advance(now);
-        // What an event changed counts for the moves that it lets continue.
+        // The changes of an event count for the moves that it lets continue.
         self.share_out();
         self.advance();
         self.share_out();
@@ -261,7 +261,7 @@ impl Engine {
         Some(self.vms.get(&vm)?.heat_pages(first))
     }
 
-    /// Why a page of a VM is where it is; none if the VM has no RAM there.
+    /// The reason for a page's place; none if the VM has no RAM there.
     #[must_use]
     pub fn explain_page(&self, vm: VmId, gfn: Gfn, now: Tick) -> Option<PageExplanation> {
         self.vms.get(&vm)?.explain(gfn, now, &self.shared.config)

@@ -88,7 +88,7 @@ pub(crate) struct Moving {
     pub leaving: [u64; TierId::MAX],
     /// Bytes that units which only made room left, and that nothing has taken yet.
     pub owed: [u64; TierId::MAX],
-    /// When the budget allows the next plan, where that is what a plan waits for.
+    /// The time when the budget allows the next plan, if a plan waits for that.
     pub tokens_at: Option<Tick>,
     /// The VM's use of the move budget.
     pub spent: Spent,

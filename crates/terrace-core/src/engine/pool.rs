@@ -72,7 +72,7 @@ enum ShareKind {
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Entry {
     kind: ShareKind,
-    /// Around its nominal size, where it has one.
+    /// The band around its nominal size, if it has one.
     limits: FastLimits,
     /// The claim, while the VM takes part in the pool. Its limits are those of the member.
     claim: Option<Claim>,
@@ -419,7 +419,7 @@ impl Vm {
         if let Phase::Window { ends_at, .. } = &mut self.rounds.phase
             && gives
         {
-            // What others have a right to does not wait until this VM's scans are paid for.
+            // Others' rights do not wait until this VM's scans are paid for.
             *ends_at = (*ends_at).min(now.after(shared.config.window()));
         }
         let (Some(size), Phase::Waiting) = (size, &self.rounds.phase) else {

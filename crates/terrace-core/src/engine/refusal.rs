@@ -124,7 +124,7 @@ impl Refusals {
             .collect()
     }
 
-    /// "12 the VM's ceiling is reached, 3 moved recently"; empty where none happened.
+    /// "12 the VM's ceiling is reached, 3 moved recently"; empty if none happened.
     pub(crate) fn text(&self) -> String {
         let parts: Vec<_> = self
             .list()

@@ -280,7 +280,7 @@ impl Vm {
     fn end_window(&mut self, now: Tick, window: u8, shared: &mut Shared) {
         let every = shared.config.full_pass_every;
         let full = window == shared.config.windows || (every > 0 && window.is_multiple_of(every));
-        // What the tracker left out counts as a visit whatever its bits say, so re-arming more of it
+        // What the tracker left out counts as a visit whatever its bits are, so re-arming more of it
         // changes no visit.
         let rearm = if shared.config.rearm_all {
             Rearm::All

@@ -17,7 +17,7 @@ pub enum PhaseView {
     Unmanaged,
     /// Between rounds.
     Waiting,
-    /// Asking where pages are.
+    /// Queries of where pages are.
     Placing,
     /// Clearing accessed bits before the first window.
     Clearing,

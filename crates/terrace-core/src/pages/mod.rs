@@ -13,7 +13,7 @@ use terrace_proto::{Gfn, PAGE_SIZE, PAGES_PER_HUGE, PageBitmap, PageCode, PageSi
 
 use crate::ram::Ram;
 
-/// Units of a 2 MiB block where the unit is 4 KiB.
+/// Units of a 2 MiB block if the unit is 4 KiB.
 pub(crate) const BLOCK: usize = 512;
 
 /// Everything about the units of one VM.
@@ -85,7 +85,7 @@ impl Pages {
         self.held.get(tier.index()).map_or(0, |p| p * PAGE_SIZE)
     }
 
-    /// A unit's tier; none where it is absent or no such unit exists.
+    /// A unit's tier; none if it is absent or no such unit exists.
     #[must_use]
     pub fn tier(&self, unit: u32) -> Option<TierId> {
         flags::tier(*self.flags.get(unit as usize)?, self.tiers)
@@ -119,7 +119,7 @@ impl Pages {
         self.ram.unit() == PageSize::Base && self.has(unit, flags::HUGE)
     }
 
-    /// The units that move with this one: itself, or its block where it starts a huge one.
+    /// The units that move with this one: itself, or its block if it starts a huge one.
     pub(crate) fn extent(&self, unit: u32) -> std::ops::Range<usize> {
         let start = unit as usize;
         if self.in_huge_block(unit) && start.is_multiple_of(BLOCK) {

@@ -111,7 +111,7 @@ pub fn overcommitted(all: &[Claim], free: &Free) -> Vec<String> {
         let here = all.iter().filter(|claim| claim.nodes.contains(node));
         check(&[*node], here.collect());
     }
-    // Beside the nodes' own sentences only where some claim is in none of them.
+    // Beside the nodes' own sentences only if some claim is in none of them.
     if all.iter().any(|claim| claim.nodes.is_empty()) {
         check(&[], all.iter().collect());
     }

@@ -114,7 +114,7 @@ impl Provider {
             why: None,
             resident: self.resident,
         });
-        // What the guest said until now was about another target.
+        // The guest's reports until now were about another target.
         self.guest.ordered(report);
     }
 

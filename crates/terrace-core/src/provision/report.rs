@@ -38,7 +38,7 @@ impl Provider {
         self.resident = report.resident;
         match &report.status {
             Err(trouble) => {
-                // What comes back may be another device.
+                // The device that comes back may be another one.
                 self.verdicts = Verdicts::default();
                 // Reported once: the trouble of each further query is shown, not recorded.
                 if self.trouble.is_none() {

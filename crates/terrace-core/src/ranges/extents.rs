@@ -1,7 +1,7 @@
 //! The known locations of a process's pages, by 2 MiB block.
 //!
 //! Asking the kernel about every page of a large process each epoch would cost more than it saves, so
-//! answers are stored and asked for anew a few at a time. What is to be moved is always surveyed
+//! answers are stored and asked for anew a few at a time. Pages to be moved are always surveyed
 //! first; what a move did, its own answer shows. 32 bytes per 2 MiB.
 
 use super::plan::Held;
@@ -165,7 +165,7 @@ impl Extents {
         self.all.get(at).copied()
     }
 
-    /// The place to survey next: those never seen first, then one after the other. None where all was
+    /// The place to survey next: those never seen first, then one after the other. None if all was
     /// surveyed in this epoch.
     #[must_use]
     pub fn stale(&mut self, epoch: u32) -> Option<usize> {
@@ -181,7 +181,7 @@ impl Extents {
         if self.next >= len {
             self.next = 0;
         }
-        // What was to be moved in this epoch was surveyed already.
+        // Pages to be moved in this epoch were surveyed already.
         let due = |at: &usize| self.all[*at].seen < epoch;
         let at = (self.next..len)
             .find(due)
@@ -299,7 +299,7 @@ mod tests {
         assert_eq!(first, [Some(0), Some(1), Some(2), Some(3)]);
         assert_eq!(survey(1), None);
         assert_eq!((survey(2), survey(2)), (Some(0), Some(1)));
-        // What was to be moved was surveyed already.
+        // Pages to be moved were surveyed already.
         extents.saw(2, 1, 0, 2);
         assert_eq!(extents.stale(2), Some(3));
         extents.saw(3, 1, 0, 2);

@@ -51,7 +51,7 @@ impl Program {
         self.mappings = mappings;
     }
 
-    /// Begins anew, as where another source of samples counts differently.
+    /// Begins anew, as when another source of samples counts differently.
     pub(super) fn restart(&mut self, params: Params) {
         self.tree = RangeTree::new(params, &self.mappings.seeds);
     }

@@ -7,7 +7,7 @@
 //! and where a log is stored ([`Log`]).
 //!
 //! **Invariant:** an event's record is followed by those of its actions in their order and by nothing
-//! else. What an action leads to is an event of its own: it comes in after the last of them was taken.
+//! else. An action's outcome is an event of its own: it comes in after the last of them was taken.
 
 pub mod other;
 pub mod replay;
@@ -41,7 +41,7 @@ pub trait Controller {
         one == other
     }
 
-    /// The event or the action that a record is; none where it is neither of this controller.
+    /// The event or the action that a record is; none if it is neither of this controller.
     fn part(record: Record) -> Option<Part<Self::Event, Self::Action>>;
 }
 

@@ -33,7 +33,7 @@ impl HotSet {
 }
 
 impl Estimator {
-    /// The degree that a page of the hot set exceeds: the configured one, or 0 where degrees only say
+    /// The degree that a page of the hot set exceeds: the configured one, or 0 if degrees only show
     /// hot (1) or not.
     #[must_use]
     pub fn base_degree(self, configured: u8) -> u8 {

@@ -5,8 +5,8 @@
 //! runs ([`crate::engine`]), and how tables are walked.
 //!
 //! **A read or a write?** A window in which a unit was accessed and not written counts as one read; one
-//! in which it was written counts as one write, and not as a read as well. Where no source of writes
-//! exists every visit is a read. A source may speak less often than once a window: what it calls written
+//! in which it was written counts as one write, and not as a read as well. If no source of writes
+//! exists every visit is a read. A source may report less often than once a window: what it calls written
 //! was written at least once since it spoke last, so one of the unit's visits counts as a write.
 
 mod multi_level_queue;

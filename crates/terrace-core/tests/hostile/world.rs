@@ -25,7 +25,7 @@ pub struct Guest {
     pub moved_in: Vec<u64>,
     /// Whether the places of all pages were reported to the engine.
     pub placed: bool,
-    /// The newest question where the pages are.
+    /// The newest query of where the pages are.
     pub asked: RequestId,
 }
 

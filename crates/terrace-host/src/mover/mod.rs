@@ -1,7 +1,7 @@
 //! Moving a VM's pages between tiers by `move_pages(2)` on its hypervisor.
 //!
 //! Responsible for: carrying out a plan in its order within a bandwidth budget, one address for each
-//! huge page, bounded retries, and saying for every page where it is afterwards, as asked of the
+//! huge page, bounded retries, and reporting for every page where it is afterwards, as asked of the
 //! kernel. It leaves to others: which pages move (`terrace-core`).
 
 mod budget;

@@ -224,7 +224,7 @@ impl Plan {
         if plan.tiers.is_empty() {
             return Err(ResizeError::NothingAsked);
         }
-        // What leaves one tier may need its room in another.
+        // Memory that leaves one tier may need its room in another.
         plan.orders.sort_by_key(|order| order.bytes < order.before);
         Ok(plan)
     }

@@ -357,7 +357,7 @@ impl Monitor {
             note(&mut link, connection.inner_mut());
             match taken_in {
                 Ok(()) => link.connection = Some(connection),
-                // What came between the connections is lost, so anything may have.
+                // Events between the connections are lost, so anything may have happened.
                 Err(_) => link.memory_events += 1,
             }
         }

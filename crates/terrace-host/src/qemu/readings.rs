@@ -8,7 +8,7 @@ use super::nesting::{self, FEATURES, GUEST_MODE, NESTED_RUN, Statistics, Uncount
 use super::parse::{self, Numbered};
 use super::{Monitor, QemuError};
 
-/// Reads one VM's registers. What cannot change while its virtual CPUs stay the same is asked once.
+/// Reads one VM's registers. A property that cannot change while its virtual CPUs stay the same is asked once.
 #[derive(Debug, Default)]
 pub(crate) struct Reader {
     known: Option<Known>,

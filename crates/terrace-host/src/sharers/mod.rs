@@ -3,8 +3,8 @@
 //! Responsible for: a census of all processes by what they map and hold open, and what of it counts for one VM. A
 //! process that serves a VM (SPDK, DPDK behind vhost-user) maps the file behind its RAM, and may have pinned it for a
 //! device: a hole in that file takes the page from the guest and not from the device, which still writes to the
-//! old one. The kernel does not say who pinned what, so everybody who could have counts. It leaves to others: what is
-//! refused then.
+//! old one. The kernel does not report who pinned what, so every process that could have counts. It leaves to others:
+//! what is refused then.
 //!
 //! Whether a process is a known one is decided by its number and start time, or by the file that it runs; never by a
 //! name.
@@ -109,8 +109,8 @@ pub fn ram_files(root: &HostRoot, pid: u32) -> Result<BTreeSet<FileId>, ReadErro
     Ok(files)
 }
 
-/// Whether what is mapped can be pages of memory, and not a device's. What is mounted below `/dev` is not of its file
-/// system.
+/// Whether what is mapped can be pages of memory, and not a device's. A file system mounted below `/dev` is not of its
+/// file system.
 fn may_be_ram(path: &str, file: FileId, dev: Option<FileId>) -> bool {
     let is_device = path.starts_with("/dev/") && dev.is_some_and(|dev| dev.dev == file.dev);
     path.starts_with('/') && !is_device
@@ -124,7 +124,7 @@ pub fn programs(paths: &[PathBuf]) -> BTreeSet<FileId> {
 }
 
 impl Census {
-    /// Inspects every process for these files. What was found `before` counts on while the process has what may pin
+    /// Inspects every process for these files. A process found `before` still counts while the process has what may pin
     /// without a mapping. `at` is the process that is inspected, which can make a census last for ever: reading what it
     /// maps waits for it.
     #[must_use]
@@ -184,7 +184,7 @@ impl Census {
             if has_all || process_id(root, pid) != Some(old.process) {
                 continue;
             }
-            // What cannot be seen is no proof that it lets go.
+            // A process that cannot be inspected is no proof that it lets go.
             if matches!(may_have_pinned(root, pid), Ok(false)) {
                 continue;
             }

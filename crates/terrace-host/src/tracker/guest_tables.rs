@@ -86,7 +86,7 @@ impl GuestTables {
         Ok(tables)
     }
 
-    /// Whether passes report writes, of a guest of which the operator says that it runs Linux 6.6 or later:
+    /// Whether passes report writes, of a guest of which the configuration states that it runs Linux 6.6 or later:
     /// D of its leaves moves to a software bit that no other kernel knows.
     pub fn tell_writes(&mut self, on: bool) {
         self.writes = on;
@@ -174,7 +174,7 @@ impl GuestTables {
     }
 
     /// The time when registers that are asked for now are too old to write by: long before a guest that starts anew
-    /// has data where it had tables, if the host is not overloaded, and long after a walk of this guest.
+    /// has data in place of tables, if the host is not overloaded, and long after a walk of this guest.
     fn lease(&self) -> Tick {
         monotonic_now().after(lease(self.pages()))
     }

@@ -255,7 +255,7 @@ mod tests {
 
     #[test]
     fn one_disturbed_clear_does_not_end_soft_dirty() {
-        // Also where it was the first.
+        // Also if it was the first.
         for before in [None, Some(Duration::from_millis(4))] {
             let mut cost = Cost::default();
             let pages = pages_of_mib(64);
@@ -274,7 +274,7 @@ mod tests {
         let mut cost = Cost::default();
         let pages = pages_of_mib(65_536);
         assert!((0..10_000).all(|_| cost.allow(pages, BUDGET).is_err()));
-        // What was found out to be cheaper is the new floor, and is not passed either.
+        // A cost that was found to be cheaper is the new floor, and is not passed either.
         cost.measured(pages, Duration::from_millis(500));
         assert!((0..10_000).all(|_| cost.allow(pages, BUDGET).is_err()));
         assert!(cost.allow(pages, Duration::from_millis(510)).is_ok());

@@ -62,7 +62,7 @@ pub struct Vm {
 }
 
 impl Vm {
-    /// Connects to a monitor and takes hold of the process behind it, where both may be a VM's. `timeout` holds for
+    /// Connects to a monitor and takes hold of the process behind it, if both may be a VM's. `timeout` holds for
     /// this and for each later question.
     ///
     /// # Errors

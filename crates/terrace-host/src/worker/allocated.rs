@@ -323,7 +323,7 @@ mod tests {
         assert_eq!(seen(&mut bits, 0..60_000), [7]);
         assert_eq!(seen(&mut bits, PAGES - 60_000..PAGES + 5), [PAGES - 1]);
         assert_eq!(blocks(&file), 2);
-        // What a balloon gave back since is asked for anew.
+        // Memory that a balloon gave back since is asked for anew.
         punch_hole(file.as_fd(), 7 * PAGE_SIZE, PAGE_SIZE).unwrap();
         assert_eq!(seen(&mut bits, 0..10), [] as [u64; 0]);
         assert_eq!(blocks(&file), 1);

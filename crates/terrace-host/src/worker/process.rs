@@ -57,7 +57,7 @@ impl WorkerProcess {
         let collector = start_collector();
         let collector = collector.lock().unwrap_or_else(PoisonError::into_inner);
         if let Err(SendError(mut process)) = collector.send(self.clone()) {
-            // Where there is no such thread, the dead are collected when the daemon ends.
+            // If there is no such thread, the dead are collected when the daemon ends.
             process.kill_now();
         }
     }
@@ -81,7 +81,7 @@ trait Dying: Send + 'static {
 
 impl Dying for WorkerProcess {
     fn kill_now(&mut self) {
-        // Fails only where it has ended already.
+        // Fails only if it has ended already.
         let _ = self.child().kill();
     }
 
@@ -145,7 +145,7 @@ impl WorkerStop {
         state.stopped = true;
         if let Some((process, socket)) = state.worker.take() {
             process.kill();
-            // Fails only where it is closed already.
+            // Fails only if it is closed already.
             let _ = socket.shutdown(Shutdown::Both);
         }
     }

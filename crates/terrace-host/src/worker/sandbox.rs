@@ -28,7 +28,7 @@ pub(super) fn lock() -> Result<Vec<String>, String> {
         "drop inheritable capabilities",
         drop_set(CapSet::Inheritable),
     );
-    // What could not be dropped shows below.
+    // A capability that could not be dropped shows below.
     let dropped = drop_set(CapSet::Effective).and_then(|()| drop_set(CapSet::Permitted));
     let left =
         left(CapSet::Effective).and_then(|effective| Ok(effective + left(CapSet::Permitted)?));
@@ -36,7 +36,7 @@ pub(super) fn lock() -> Result<Vec<String>, String> {
     Ok(gaps)
 }
 
-/// From the first moment on: in a cgroup that is frozen no thread would see that the socket closed. What goes wrong
+/// From the first moment on: in a cgroup that is frozen no thread would see that the socket closed. An error here
 /// shows when [`lock`] does it again.
 pub(super) fn end_with_daemon() {
     let _ = die_with_parent();

@@ -96,7 +96,7 @@ impl Forgery {
         *self.expected.keys().next().expect("pages are held")
     }
 
-    /// To be called where all is written while the guest runs: it reads its pages.
+    /// To be called if all is written while the guest runs: it reads its pages.
     pub fn seal(&mut self, guest: &mut Guest) {
         self.sum = Some(sum(guest));
     }

@@ -14,7 +14,7 @@ impl Qmp {
         qmp
     }
 
-    /// A command without arguments. What else QEMU has to say is not asked for.
+    /// A command without arguments. Other output of QEMU is not asked for.
     pub fn execute(&mut self, command: &str) {
         self.send(&json!({ "execute": command }));
         while self.next(command).get("return").is_none() {}

@@ -191,7 +191,7 @@ fn tables_are_scanned_and_re_armed() {
     );
     let failure = off.unwrap_err();
     assert!(failure.reason.contains("left its paging mode") && !failure.fatal);
-    // What was known is forgotten; what the registers name is proven anew.
+    // The known roots are forgotten; those that the registers name are proven anew.
     assert!(
         tables
             .scan_from(request(Rearm::None, false), vcpu())

@@ -172,7 +172,7 @@ impl Migration {
             if self.step == Step::Begin && self.next == self.wanted.len() {
                 return true;
             }
-            // What a transaction is at risk of is what vCPUs write meanwhile, so they run meanwhile.
+            // A transaction's risk is a write by a vCPU meanwhile, so they run meanwhile.
             if self.way.kind == MigrationMode::Transaction && self.step == Step::End && self.fresh {
                 self.budget = 0;
                 return false;

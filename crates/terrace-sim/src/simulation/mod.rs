@@ -104,7 +104,7 @@ impl Simulation {
     fn start(scenario: &Scenario, options: Options, recorded: bool) -> Result<Self, RunError> {
         let mut simulation = setup::simulation(scenario, options, recorded)?;
         simulation.tell_engine(Vec::new());
-        // Where the engine has no VM, state does not grow, and is not counted again.
+        // If the engine has no VM, state does not grow, and is not counted again.
         simulation.count_state();
         Ok(simulation)
     }
@@ -173,7 +173,7 @@ impl Simulation {
             while vm.balloon.first().is_some_and(|step| step.at_ns <= now) {
                 let step = vm.balloon.remove(0);
                 if let Some(reclaim) = &mut vm.answers.reclaim {
-                    // What the guest cannot give stays with it: the result's bytes show it.
+                    // Memory that the guest cannot give stays with it: the result's bytes show it.
                     let _ = reclaim.balloon(&mut vm.space, step.bytes / scale / PAGE_SIZE);
                     vm.shoot_down(self.machine.costs());
                 }

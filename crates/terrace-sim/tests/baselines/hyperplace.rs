@@ -52,7 +52,7 @@ fn hyperplaces_moves_die_out_under_a_uniform_load() {
     let run = |workload| run("\"hyperplace\"", workload);
     let (half, whole) = (run(UNIFORM_AT_FIRST), run(UNIFORM));
     let fast = whole.fast_bytes_end >> 12;
-    // What is free is filled once, and some of it is exchanged while ranges are coarse.
+    // Free memory is filled once, and some of it is exchanged while ranges are coarse.
     assert!(half.demoted_pages < fast / 2, "{half:?}");
     let more = whole.promoted_pages - half.promoted_pages;
     assert!(more * 100 <= fast, "{half:?}\n{whole:?}");

@@ -514,7 +514,7 @@ impl Kdamond {
 impl Drop for Kdamond {
     fn drop(&mut self) {
         let turn = self.host.turn();
-        // Where it cannot be stopped, the next start of the daemon tries again; it also ends with the
+        // If it cannot be stopped, the next start of the daemon tries again; it also ends with the
         // process that it watches. One that is not ours any more is left alone.
         let _ = turn
             .check(self.slot, Some(self.pid))

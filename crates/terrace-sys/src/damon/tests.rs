@@ -303,7 +303,7 @@ fn two_vms_that_scan_at_once_do_not_meet_in_the_kernel() {
             threads.spawn(move || {
                 for _ in 0..3 {
                     barrier.wait();
-                    // What fails is counted by the kernel; the other one must not wait for ever.
+                    // A failure is counted by the kernel; the other one must not wait for ever.
                     let _ = kdamond.accessed();
                 }
                 // Neither is stopped while the other one is asked.

@@ -278,7 +278,7 @@ mod tests {
             let whole = bytes.len();
             let got = all(&bytes, Fields::TID | Fields::ADDRESS);
             assert_eq!(got, [Err(Malformed { bytes: whole })]);
-            // What came before is not lost.
+            // Earlier records are not lost.
             let behind: Vec<u8> = [sample.clone(), bytes].concat();
             let got = all(&behind, Fields::TID | Fields::ADDRESS);
             assert!(matches!(got[0], Ok(Record::Sample(_))));

@@ -61,7 +61,7 @@ impl StockGuest {
         let process = Process::start_command(NAME, qemu, Lifetime::Task)?;
         let mut lab = Lab::without_guests(process)?;
         lab.check(&format!("echo {MARK} >/dev/kmsg"))?;
-        // What scans a guest holds its monitor.
+        // A program that scans a guest holds its monitor.
         daemon.start(match means {
             Means::VirtioMem => "scan = true",
             Means::Balloon => "scan = false",

@@ -86,7 +86,7 @@ pub fn options(means: Means, monitor: &str) -> Result<Vec<String>> {
     for (name, value) in [
         ("-kernel", image.as_str()),
         ("-initrd", &initrd),
-        // What is plugged shall be free of memory that cannot be moved.
+        // Plugged memory shall be free of memory that cannot be moved.
         (
             "-append",
             "console=ttyS0 panic=-1 quiet memhp_default_state=online_movable",

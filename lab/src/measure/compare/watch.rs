@@ -35,7 +35,7 @@ pub struct Measured {
     pub vmstat: BTreeMap<String, u64>,
 }
 
-/// A window that is going on.
+/// A window in progress.
 pub struct Watch {
     hot_set: &'static str,
     hot: Frames,

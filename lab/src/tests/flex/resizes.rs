@@ -1,6 +1,6 @@
 //! Fixture memory as an operator uses it: `terrace resize` and `terrace show` on a guest whose programs work on.
 //!
-//! The guest's programs check what they read, and all of their memory where a test asks; how much memory the guest
+//! The guest's programs check what they read, and all of their memory if a test asks; how much memory the guest
 //! and this machine have is the word of their kernels.
 
 use anyhow::{Context, Result, bail, ensure};

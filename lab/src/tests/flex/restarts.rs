@@ -37,7 +37,7 @@ pub fn device_killed() -> Result<()> {
     }
     guest.resize([0, 0])?;
     expect_all_back(&mut guest, &before)?;
-    // What was in the balloons can be used.
+    // Memory that was in the balloons can be used.
     ensure!(checksums(&mut guest)? == expected, "files have changed");
     fill(&mut guest)?;
     guest.expect_a_quiet_kernel()

@@ -56,7 +56,7 @@ fn refaulted_pages_land_on_the_tiers_host_node(lab: &mut Lab) -> Result<()> {
                 "of {GIVEN} pages of tier {index} that came back, {} are on node {wanted}",
                 tier.given.on(wanted)
             );
-            // What was there before stays where it was.
+            // Pages from before stay where they were.
             ensure!(tier.before.on(0) == 2 * GIVEN && tier.retained.on(0) == GIVEN);
         }
     }

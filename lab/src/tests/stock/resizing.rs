@@ -12,7 +12,7 @@ const SLOW: usize = 1;
 pub fn virtio_mem() -> Result<()> {
     let mut guest = StockGuest::start(Means::VirtioMem)?;
     guest.insert()?;
-    // What they have; from now on the daemon manages it.
+    // The sizes that they have; from now on the daemon manages it.
     guest.daemon.resize_and_wait(Some(512), Some(512))?;
     guest.start_writer(1)?;
     guest.touch(FAST)?;

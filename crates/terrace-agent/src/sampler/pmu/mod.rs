@@ -5,7 +5,7 @@
 //! to others: the system call and the records' layout (`terrace_sys::perf`), what samples mean.
 //!
 //! Events belong to CPUs and not to processes: with hundreds of threads there is still one ring per CPU, and
-//! nothing is to be opened when a process forks. What others access is sampled too, and left out here.
+//! nothing is to be opened when a process forks. Accesses of others are sampled too, and left out here.
 //!
 //! Not run on hardware yet: what is asked of the kernel was derived from its sources, and records of PEBS and
 //! IBS that the tests read are built by hand. Rings, losses and the way to the ranges are tested on page faults

@@ -36,7 +36,7 @@ pub enum SampleKind {
     Pebs,
     /// AMD's Instruction-Based Sampling of micro-operations.
     Ibs,
-    /// Page faults, which the kernel samples without a PMU: for tests and diagnosis. They say where a process
+    /// Page faults, which the kernel samples without a PMU: for tests and diagnosis. They show where a process
     /// touches memory for the first time, not where it is hot.
     PageFaults,
 }

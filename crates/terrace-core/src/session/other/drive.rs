@@ -84,7 +84,7 @@ impl Driver {
         })
     }
 
-    /// Takes a record; false where it cannot come here.
+    /// Takes a record; false if it cannot come here.
     pub fn take(&mut self, at: Tick, record: Record) -> Result<bool, Refused> {
         self.first.get_or_insert(at);
         self.last = self.last.max(at);

@@ -184,8 +184,8 @@ impl Vm {
 
     /// Takes in another memory map: nothing of the old one counts, and no question about it is answered.
     pub fn ram_changed(&mut self, change: &RamChange) {
-        // If it is not known, no page of it is reported before it is. What the engine refuses counts as not known: its
-        // span may be more than there is memory for.
+        // If it is not known, no page of it is reported before it is. RAM that the engine refuses counts as not known:
+        // its span may be more than there is memory for.
         if let Ok(ram) = Ram::of(&change.ram, change.unit) {
             let span = ram.span_pages();
             self.span_pages = span;

@@ -1,4 +1,4 @@
-//! Whether an agent may go on managing its VM: a state machine over what it says and when.
+//! Whether an agent may continue to manage its VM: a state machine over its messages and their times.
 
 mod session;
 mod traffic;

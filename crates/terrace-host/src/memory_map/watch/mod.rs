@@ -1,4 +1,4 @@
-//! Whether a VM's RAM is still where its map says.
+//! Whether a VM's RAM is still where its map has it.
 //!
 //! Responsible for: the check before anything is done by a map and again before the result is believed, and for
 //! remembering that a map does not hold any more. It leaves to others: what happens then.
@@ -107,7 +107,7 @@ impl MapWatch {
     ) -> Result<(), MapDoubt> {
         let mut state = self.state();
         let outcome = check(&mut state, &self.root);
-        // What /proc said may have been of another process.
+        // Figures of /proc may have been of another process.
         if !self.process.is_alive() {
             let ended = format!("process {} has ended", self.process.pid());
             return Err(MapDoubt::Unknown(ended));

@@ -221,7 +221,7 @@ impl<K: Kernel, C: Clock> Run<'_, K, C> {
         }
     }
 
-    /// Asks where the open pages are: those in the target tier are done, those that are nowhere too.
+    /// Queries where the open pages are: those in the target tier are done, those that are nowhere too.
     fn settle(&self, batch: &mut Batch<'_>, to: TierId, there: MoveStatus) {
         let addresses = batch.open_addresses();
         let mut nodes = vec![NOT_ANSWERED; addresses.len()];

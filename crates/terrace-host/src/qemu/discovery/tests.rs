@@ -317,7 +317,7 @@ fn a_process_is_known_after_its_executable_was_replaced() {
         .unwrap();
     let config = HypervisorConfig {
         executables: vec![path.clone()],
-        // Where the tests run is not theirs to say.
+        // The tests do not choose the cgroup that they run in.
         own_cgroups: vec!["/*".into()],
         ..HypervisorConfig::default()
     };

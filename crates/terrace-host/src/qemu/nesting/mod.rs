@@ -1,7 +1,7 @@
 //! The registers that count: those of virtual CPUs that ran no nested guest around them.
 //!
 //! While a virtual CPU runs a nested guest, hypervisors report that guest's registers, and its CR3 is no
-//! table of the guest that is scanned. Where a guest's processor can nest (svm or vmx), KVM's statistics
+//! table of the guest that is scanned. If a guest's processor can nest (svm or vmx), KVM's statistics
 //! show: `guest_mode` whether a virtual CPU is in a nested guest now, `nested_run` how often it entered one.
 //! Pure functions on what is not trusted; what they do not understand counts as nested.
 

@@ -126,7 +126,7 @@ impl Rules {
             if let Ok(meta) = opener::metadata(&inside) {
                 files.insert(FileId::of(&meta));
             }
-            // What an upgrade replaces is known by where it really was.
+            // A file that an upgrade replaces is known by its real path.
             if let Ok(real) = opener::real_path(&inside) {
                 paths.insert(real);
             }

@@ -1,6 +1,6 @@
 //! Puts a worker into the memory cgroup of its VM's hypervisor.
 //!
-//! What a worker faults in is charged to the cgroup that it is in: the VM's is where it belongs. That cgroup
+//! Memory that a worker faults in is charged to the cgroup that it is in: the VM's is where it belongs. That cgroup
 //! may be frozen or killed with the VM, so no thread may wait for a worker without a limit of time.
 //!
 //! Best effort: a worker that stays in the daemon's cgroup does its work all the same.

@@ -6,7 +6,7 @@
 //! - **balloon**: `balloon_page_alloc` allocates without naming a node, so the kernel goes through the zonelist of
 //!   the node whose processor the worker runs on. Slow nodes have no processors: that is the first tier, then the
 //!   next. The first pass of `get_page_from_freelist` leaves each node its low watermark, the second
-//!   (`__alloc_pages_slowpath`) its min watermark. What was taken last is given back first
+//!   (`__alloc_pages_slowpath`) its min watermark. Pages that were taken last are given back first
 //!   (`balloon_page_list_enqueue` and `_dequeue` work at the list's head).
 //! - **hyperflex**: each tier's balloon allocates on its own node alone (`__GFP_THISNODE`).
 //! - **virtio-mem**: a block of 2 MiB is taken with what is in it; pages in use go elsewhere first

@@ -272,7 +272,7 @@ impl Reclaim {
         };
         let wanted = (mark / self.per_unit).max(CLUSTER);
         let deactivates = self.inactive_is_low(tier);
-        // Where nothing can be demoted to, anonymous pages are left alone.
+        // If there is no tier to demote to, anonymous pages are left alone.
         let is_last = usize::from(tier) + 1 == self.nodes.len();
         let (inactive, active) = (self.lists.len(2 * tier), self.lists.len(2 * tier + 1));
         let node = &mut self.nodes[usize::from(tier)];

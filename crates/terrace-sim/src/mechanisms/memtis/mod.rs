@@ -217,7 +217,7 @@ impl Memtis {
     }
 
     fn promote(&mut self, context: &mut Context) {
-        // What goes down now makes room for the next time.
+        // Pages that go down now make room for the next time.
         let room = context.free(0).saturating_sub(promotion_mark(context));
         let (mut up, mut units) = (Vec::new(), 0);
         for tier in 1..self.lru.tiers() {
