@@ -212,7 +212,7 @@ impl EngineConfig {
     /// Checks every rule.
     ///
     /// # Errors
-    /// The first value that breaks one, with its key and what is allowed.
+    /// If a value breaks one: the first such value, with its key and what is allowed.
     pub fn validate(&self) -> Result<(), ConfigError> {
         within("tiers", self.tiers.len() as u64, 2..=TierId::MAX as u64)?;
         self.validate_monitoring()?;

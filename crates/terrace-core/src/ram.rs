@@ -19,7 +19,7 @@ impl Ram {
     /// Takes the ranges of a VM.
     ///
     /// # Errors
-    /// Says what is wrong with them.
+    /// If they are wrong; the error has the reason.
     pub fn new(spec: &VmSpec) -> Result<Self, String> {
         Self::of(&spec.ram, spec.unit)
     }

@@ -54,8 +54,9 @@ pub trait Pages {
     /// are.
     ///
     /// # Errors
-    /// `ESRCH` (the process is gone), `EPERM` (not permitted); of a move also `EACCES` (the node is not among those
-    /// allowed to the process), `ENODEV` (no such node), `ENOMEM` (the node is full; some pages may have moved).
+    /// If the kernel refuses: `ESRCH` (the process is gone), `EPERM` (not permitted); of a move also `EACCES` (the node
+    /// is not among those allowed to the process), `ENODEV` (no such node), `ENOMEM` (the node is full; some pages may
+    /// have moved).
     ///
     /// # Panics
     /// If the slices differ in length.
@@ -70,7 +71,7 @@ pub trait Pages {
     /// Asks on which node each page is; see [`Pages::call`].
     ///
     /// # Errors
-    /// `ESRCH` (the process is gone), `EPERM` (it may not be inspected).
+    /// If the kernel refuses: `ESRCH` (the process is gone), `EPERM` (it may not be inspected).
     fn query(&self, pid: u32, addresses: &[u64], status: &mut [i32]) -> Result<(), SysError> {
         self.call(pid, addresses, None, status).map(drop)
     }

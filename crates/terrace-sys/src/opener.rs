@@ -59,7 +59,7 @@ pub trait Opener: Send + Sync {
     /// Does what the request asks for.
     ///
     /// # Errors
-    /// As the kernel reports.
+    /// If the kernel refuses.
     fn ask(&self, ask: Ask) -> io::Result<Given>;
 }
 

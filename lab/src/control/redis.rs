@@ -41,7 +41,7 @@ impl Lab {
         // A link to the program of another package.
         let program = fs::canonicalize(host::find_unpacked("redis-server", PROGRAM)?)?;
         self.push(&program, &format!("{FOLDER}/redis-server"))?;
-        // L1's load is of the same distribution.
+        // L1's own libraries are of the same distribution.
         let there = self.check(&format!("ls /{LIBRARIES} /lib64"))?;
         for library in images::libraries(&program)? {
             let name = library.file_name().context("a library without a name")?;

@@ -40,7 +40,7 @@ impl Vm {
     /// Takes a VM under management.
     ///
     /// # Errors
-    /// Says what is wrong with its description.
+    /// If its description is wrong; the error has the reason.
     pub fn arrive(
         now: Tick,
         spec: &VmSpec,

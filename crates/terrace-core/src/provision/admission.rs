@@ -59,7 +59,7 @@ pub type Free = BTreeMap<u32, u64>;
 /// it has already (`size_bytes`) stays its own.
 ///
 /// # Errors
-/// The reason with its figures.
+/// If they do not fit: the reason with its figures.
 pub fn admit(growing: &Claim, size_bytes: u64, all: &[Claim], free: &Free) -> Result<(), String> {
     let available = available(&growing.nodes, free);
     let others: Vec<&Claim> = all

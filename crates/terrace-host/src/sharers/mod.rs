@@ -184,7 +184,7 @@ impl Census {
             if has_all || process_id(root, pid) != Some(old.process) {
                 continue;
             }
-            // A process that cannot be inspected is no proof that it lets go.
+            // Descriptors that cannot be read are no proof that it lets go.
             if matches!(may_have_pinned(root, pid), Ok(false)) {
                 continue;
             }

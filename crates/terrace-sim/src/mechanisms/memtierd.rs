@@ -113,7 +113,7 @@ impl Memtierd {
             if !context.has_time() {
                 return;
             }
-            // Its place in the process, and its idle bit, are looked up to read it and again to set it.
+            // Its place in the process, and its idle bit, are found to read it and again to set it.
             context.spend(Stage::Track, page);
             let young = context.young(self.next);
             self.regions[to_usize(u64::from(self.next / self.region))].accesses += u32::from(young);

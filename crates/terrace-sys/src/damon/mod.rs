@@ -178,7 +178,7 @@ impl Damon {
     /// Stops kdamonds that a crashed predecessor left running. Those of others are not touched.
     ///
     /// # Errors
-    /// The first error, if some of ours could not be stopped; the others are.
+    /// If some of ours could not be stopped: the first error; the others are stopped.
     pub fn stop_leftovers(&self) -> Result<(), DamonError> {
         self.turn().stop_all()
     }
@@ -186,7 +186,7 @@ impl Damon {
     /// Stops all kdamonds of ours, whichever thread holds them, and starts none any more.
     ///
     /// # Errors
-    /// The first error, if some could not be stopped; the others are.
+    /// If some could not be stopped: the first error; the others are stopped.
     pub fn shut_down(&self) -> Result<(), DamonError> {
         let mut turn = self.turn();
         *turn.stopping = true;

@@ -128,7 +128,7 @@ impl Event {
     /// Directs this event's samples into the ring of another event of the same scope.
     ///
     /// # Errors
-    /// `EINVAL` if the scopes differ or the event has a ring itself.
+    /// If the scopes differ or the event has a ring itself (`EINVAL`).
     pub fn output_to(&self, other: &Self) -> Result<(), SysError> {
         let fd = libc::c_long::from(other.fd.as_raw_fd());
         self.ioctl(ioctl::SET_OUTPUT, fd, "ioctl(PERF_EVENT_IOC_SET_OUTPUT)")

@@ -54,7 +54,7 @@ pub(super) struct Opened {
 /// Opens a recipe's events on one CPU.
 ///
 /// # Errors
-/// The first error.
+/// If any of them fails: the first error.
 pub(super) fn open_on(
     recipe: &Recipe,
     cpu: u32,

@@ -73,7 +73,7 @@ impl MoveBudget {
     /// Whether a VM may spend so many bytes now.
     ///
     /// # Errors
-    /// When it may ask again at the earliest; until then it waits for its turn.
+    /// If it has to wait for its turn: the earliest time at which it may ask again.
     pub fn ask(&mut self, vm: VmId, weight: u32, bytes: u64) -> Result<(), Tick> {
         let enough = self.bucket.bytes() >= bytes;
         if !self.fair {

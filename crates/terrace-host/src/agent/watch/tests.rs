@@ -260,7 +260,7 @@ fn lie_a_flood_of_heartbeats() {
         watch.state(),
         AgentState::Lying(Lie::Flood { .. })
     ));
-    // Time for which this program stood still counts as no wait.
+    // Messages that waited while this program stood still for minutes are no flood.
     let mut watch = trusted();
     counts.messages = 600;
     watch.met(at(300_000), counts, None);

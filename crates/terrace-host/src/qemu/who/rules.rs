@@ -54,7 +54,7 @@ impl HypervisorConfig {
     /// Checks the file's contents.
     ///
     /// # Errors
-    /// Begins with the key that is wrong.
+    /// If a key is wrong; the text begins with it.
     pub fn check(&self) -> Result<(), String> {
         if let Some(path) = self.executables.iter().find(|path| !path.is_absolute()) {
             return Err(format!(
